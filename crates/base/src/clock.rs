@@ -1,0 +1,93 @@
+//! Injected time. Code takes a [`Clock`]; clippy bans the raw ones outside this file.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// A source of time.
+pub trait Clock: Send + Sync {
+    /// Nanoseconds since an arbitrary fixed point, never going back.
+    fn monotonic_ns(&self) -> u64;
+    /// Unix time in milliseconds; may jump. Decides expiry only.
+    fn unix_ms(&self) -> u64;
+    /// Waits.
+    fn sleep(&self, d: Duration);
+}
+
+/// The operating system's clock.
+#[derive(Debug)]
+pub struct SystemClock {
+    start: std::time::Instant,
+}
+
+impl SystemClock {
+    /// A handle to the clock.
+    #[allow(clippy::disallowed_methods)] // the one room for the raw clock
+    pub fn shared() -> Arc<dyn Clock> {
+        Arc::new(SystemClock { start: std::time::Instant::now() })
+    }
+}
+
+impl Clock for SystemClock {
+    fn monotonic_ns(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
+    #[allow(clippy::disallowed_methods)]
+    fn unix_ms(&self) -> u64 {
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
+    }
+
+    #[allow(clippy::disallowed_methods)]
+    fn sleep(&self, d: Duration) {
+        std::thread::sleep(d);
+    }
+}
+
+/// A clock that moves only when told to, or when something sleeps on it.
+#[derive(Debug, Default)]
+pub struct ManualClock {
+    ns: AtomicU64,
+}
+
+impl ManualClock {
+    /// A clock that shows `unix_ms`.
+    pub fn at_unix_ms(unix_ms: u64) -> Arc<ManualClock> {
+        Arc::new(ManualClock { ns: AtomicU64::new(unix_ms * 1_000_000) })
+    }
+
+    /// Moves time forward.
+    pub fn advance(&self, d: Duration) {
+        self.ns.fetch_add(d.as_nanos() as u64, Ordering::SeqCst);
+    }
+}
+
+impl Clock for ManualClock {
+    fn monotonic_ns(&self) -> u64 {
+        self.ns.load(Ordering::SeqCst)
+    }
+
+    fn unix_ms(&self) -> u64 {
+        self.ns.load(Ordering::SeqCst) / 1_000_000
+    }
+
+    fn sleep(&self, d: Duration) {
+        self.advance(d);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn manual_clock_moves_only_when_told() {
+        let c = ManualClock::at_unix_ms(1_000);
+        c.advance(Duration::from_millis(5));
+        assert_eq!((c.unix_ms(), c.monotonic_ns()), (1_005, 1_005_000_000));
+        c.sleep(Duration::from_millis(5));
+        assert_eq!(c.unix_ms(), 1_010);
+        let s = SystemClock::shared();
+        assert!(s.monotonic_ns() <= s.monotonic_ns() && s.unix_ms() > 1_700_000_000_000);
+    }
+}

@@ -1,0 +1,215 @@
+//! The one error type. It says what kind of failure it is, what was being done, and where: file and offset.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// Kingtide's result.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong, for code to decide on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The operating system refused an operation; see [`Error::io_kind`].
+    Io,
+    /// The disk or quota is full. Writes resume by themselves once there is space.
+    NoSpace,
+    /// Stored bytes fail their checksum or contradict each other.
+    Corruption,
+    /// The caller passed something that cannot be right: an empty key, an option out of range.
+    InvalidArgument,
+    /// No such database, family or file.
+    NotFound,
+    /// Something of that name exists already.
+    Exists,
+    /// The engine asks the caller to wait: back-pressure with `Busy` requested.
+    Busy,
+    /// Another process or handle has the database open.
+    Locked,
+    /// Written by a newer version of the format than this build reads.
+    NewerFormat,
+    /// An earlier failed write or sync stopped all writes; reads go on. The message names the first cause.
+    Poisoned,
+    /// The database or family handle was closed or dropped.
+    Closed,
+    /// The work was cancelled.
+    Cancelled,
+    /// Stored and given options contradict each other, such as two key orders.
+    Incompatible,
+}
+
+#[derive(Debug)]
+struct Inner {
+    kind: ErrorKind,
+    message: String,
+    path: Option<PathBuf>,
+    offset: Option<u64>,
+    io: Option<std::io::Error>,
+}
+
+/// The one error type of the engine.
+pub struct Error(Box<Inner>);
+
+impl Error {
+    /// An error of a kind with a message that says what was wrong and, where it helps, what to do.
+    #[cold]
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
+        Error(Box::new(Inner { kind, message: message.into(), path: None, offset: None, io: None }))
+    }
+
+    /// Stored bytes are damaged.
+    #[cold]
+    pub fn corruption(message: impl Into<String>) -> Error {
+        Error::new(ErrorKind::Corruption, message)
+    }
+
+    /// The caller's mistake.
+    #[cold]
+    pub fn invalid(message: impl Into<String>) -> Error {
+        Error::new(ErrorKind::InvalidArgument, message)
+    }
+
+    /// A failed operating-system call: `doing` says what was tried ("write", "create").
+    #[cold]
+    pub fn io(doing: &str, path: &Path, e: std::io::Error) -> Error {
+        use std::io::ErrorKind as K;
+        let kind = match e.kind() {
+            K::StorageFull | K::QuotaExceeded | K::FileTooLarge => ErrorKind::NoSpace,
+            K::NotFound => ErrorKind::NotFound,
+            K::AlreadyExists => ErrorKind::Exists,
+            _ => ErrorKind::Io,
+        };
+        Error(Box::new(Inner {
+            kind,
+            message: format!("cannot {doing}"),
+            path: Some(path.to_owned()),
+            offset: None,
+            io: Some(e),
+        }))
+    }
+
+    /// Adds the file, unless one is named already.
+    #[cold]
+    pub fn at_path(mut self, path: &Path) -> Error {
+        self.0.path.get_or_insert_with(|| path.to_owned());
+        self
+    }
+
+    /// Adds the byte offset, unless one is named already.
+    #[cold]
+    pub fn at_offset(mut self, offset: u64) -> Error {
+        self.0.offset.get_or_insert(offset);
+        self
+    }
+
+    /// Puts `what: ` before the message.
+    #[cold]
+    pub fn context(mut self, what: impl fmt::Display) -> Error {
+        self.0.message = format!("{what}: {}", self.0.message);
+        self
+    }
+
+    /// The kind.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// The message without file and offset.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// The file the error is about.
+    pub fn path(&self) -> Option<&Path> {
+        self.0.path.as_deref()
+    }
+
+    /// The byte offset in that file.
+    pub fn offset(&self) -> Option<u64> {
+        self.0.offset
+    }
+
+    /// The operating system's error, if it was one.
+    pub fn io_kind(&self) -> Option<std::io::ErrorKind> {
+        self.0.io.as_ref().map(std::io::Error::kind)
+    }
+
+    /// Whether the same call may succeed later without anyone changing its arguments.
+    pub fn is_retryable(&self) -> bool {
+        match self.0.kind {
+            ErrorKind::Busy | ErrorKind::NoSpace | ErrorKind::Locked => true,
+            ErrorKind::Io => matches!(
+                self.io_kind(),
+                Some(std::io::ErrorKind::Interrupted | std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
+            ),
+            _ => false,
+        }
+    }
+
+    /// A copy, for handing one failure to several waiters. The operating system's error keeps its kind and text.
+    #[cold]
+    pub fn duplicate(&self) -> Error {
+        let io = self.0.io.as_ref().map(|e| match e.raw_os_error() {
+            Some(code) => std::io::Error::from_raw_os_error(code),
+            None => std::io::Error::new(e.kind(), e.to_string()),
+        });
+        Error(Box::new(Inner {
+            kind: self.0.kind,
+            message: self.0.message.clone(),
+            path: self.0.path.clone(),
+            offset: self.0.offset,
+            io,
+        }))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)?;
+        if let Some(p) = &self.0.path {
+            write!(f, " [{}", p.display())?;
+            if let Some(o) = self.0.offset {
+                write!(f, " at byte {o}")?;
+            }
+            f.write_str("]")?;
+        }
+        if let Some(e) = &self.0.io {
+            write!(f, ": {e}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {self}", self.0.kind)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.io.as_ref().map(|e| e as _)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_name_file_and_offset() {
+        let e = Error::corruption("block checksum mismatch").at_path(Path::new("db/000007.klog")).at_offset(4096);
+        assert_eq!(e.to_string(), "block checksum mismatch [db/000007.klog at byte 4096]");
+        assert!(!e.is_retryable());
+        let e = e.at_path(Path::new("other")).at_offset(1).context("get");
+        assert_eq!((e.path(), e.offset()), (Some(Path::new("db/000007.klog")), Some(4096)));
+    }
+
+    #[test]
+    fn full_disk_is_retryable_and_duplicates_keep_the_cause() {
+        let e = Error::io("write", Path::new("f"), std::io::Error::from(std::io::ErrorKind::StorageFull));
+        assert_eq!((e.kind(), e.is_retryable()), (ErrorKind::NoSpace, true));
+        let d = e.duplicate();
+        assert_eq!((d.kind(), d.io_kind(), d.to_string()), (e.kind(), e.io_kind(), e.to_string()));
+    }
+}

@@ -1,0 +1,27 @@
+//! Kingtide's pure foundation. Nothing here touches a file or starts a thread by itself.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`key`] | entry tags (sequence number + kind), key orders |
+//! | [`coding`] | little-endian and varint codecs over byte slices |
+//! | [`checksum`] | crc32c, bound to a file id and an offset |
+//! | [`hash`] | the one 64-bit key hash used by filters and caches |
+//! | [`error`] | the one [`Error`] type with file and offset context |
+//! | [`options`] | the table of options: names, types, defaults, limits, documentation |
+//! | [`stats`] | the table of counters and gauges |
+//! | [`clock`], [`rng`] | injected time and randomness |
+//! | [`budget`] | exact byte accounting shared by arenas and caches |
+
+pub mod budget;
+pub mod checksum;
+pub mod clock;
+pub mod coding;
+pub mod error;
+pub mod hash;
+pub mod key;
+pub mod options;
+pub mod rng;
+pub mod stats;
+
+pub use error::{Error, ErrorKind, Result};
+pub use key::{Kind, KeyOrder, SeqNo, Tag};

@@ -1,0 +1,425 @@
+//! The table of options: one entry each for name, type, default, limits and documentation. The struct fields, parsing
+//! by name, printing, validation, persistence and the generated reference are all derived from it.
+
+use crate::error::{Error, Result};
+use std::fmt;
+use std::time::Duration;
+
+/// Which failures an acknowledged commit survives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// Survives the death of the process (kill -9): in the operating system's hands before the commit returns. No fsync.
+    #[default]
+    Process,
+    /// Survives a power cut: fsynced before the commit returns, one fsync for all commits that wait together.
+    Power,
+    /// Like `Process`, and fsynced in the background at least this often.
+    Interval(Duration),
+    /// Not logged: lost with the process until the memtable is flushed.
+    None,
+}
+
+/// How blocks and values are compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Hash)]
+#[repr(u8)]
+pub enum Compression {
+    /// Stored as they are.
+    None = 0,
+    /// LZ4, the default.
+    #[default]
+    Lz4 = 1,
+    /// LZ4 with a higher acceleration: faster, weaker.
+    Lz4Fast = 2,
+    /// Zstandard at level 1: slower, stronger.
+    Zstd = 3,
+    /// Snappy.
+    Snappy = 4,
+}
+
+impl Compression {
+    /// From the byte stored in files.
+    pub fn from_u8(b: u8) -> Option<Compression> {
+        Some(match b {
+            0 => Compression::None,
+            1 => Compression::Lz4,
+            2 => Compression::Lz4Fast,
+            3 => Compression::Zstd,
+            4 => Compression::Snappy,
+            _ => return None,
+        })
+    }
+}
+
+/// A type that an option can have.
+pub trait OptionValue: Sized + Clone {
+    /// What a user may write, for messages and documentation.
+    const FORM: &'static str;
+    /// Reads what a user wrote; the error says only what is wrong with the value.
+    fn parse_value(text: &str) -> Result<Self, String>;
+    /// Writes it so that [`OptionValue::parse_value`] reads it back.
+    fn show(&self) -> String;
+    /// As a number, where limits apply.
+    fn as_f64(&self) -> Option<f64> {
+        None
+    }
+}
+
+/// Reads a size: digits with an optional K, M, G, T (powers of 1024), also written KB or KiB.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let t = text.trim();
+    let digits = t.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, suffix) = t.split_at(digits);
+    let shift = match suffix.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        "t" | "tb" | "tib" => 40,
+        other => return Err(format!("unknown size suffix '{other}' (use K, M, G or T)")),
+    };
+    let n: u64 = number.parse().map_err(|_| format!("'{text}' is not a size"))?;
+    n.checked_mul(1 << shift).ok_or_else(|| format!("'{text}' is too large"))
+}
+
+impl OptionValue for u64 {
+    const FORM: &'static str = "number or size (64M)";
+    fn parse_value(text: &str) -> Result<Self, String> {
+        parse_size(text)
+    }
+    fn show(&self) -> String {
+        self.to_string()
+    }
+    fn as_f64(&self) -> Option<f64> {
+        Some(*self as f64)
+    }
+}
+
+impl OptionValue for f64 {
+    const FORM: &'static str = "number";
+    fn parse_value(text: &str) -> Result<Self, String> {
+        text.trim().parse().map_err(|_| format!("'{text}' is not a number"))
+    }
+    fn show(&self) -> String {
+        self.to_string()
+    }
+    fn as_f64(&self) -> Option<f64> {
+        Some(*self)
+    }
+}
+
+impl OptionValue for bool {
+    const FORM: &'static str = "true or false";
+    fn parse_value(text: &str) -> Result<Self, String> {
+        match text.trim().to_ascii_lowercase().as_str() {
+            "true" | "1" | "on" | "yes" => Ok(true),
+            "false" | "0" | "off" | "no" => Ok(false),
+            _ => Err(format!("'{text}' is neither true nor false")),
+        }
+    }
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl OptionValue for Durability {
+    const FORM: &'static str = "process, power, none or interval:MILLISECONDS";
+    fn parse_value(text: &str) -> Result<Self, String> {
+        match text.trim().to_ascii_lowercase().as_str() {
+            "process" => Ok(Durability::Process),
+            "power" => Ok(Durability::Power),
+            "none" => Ok(Durability::None),
+            t => match t.strip_prefix("interval:").map(str::parse) {
+                Some(Ok(ms)) if ms > 0 => Ok(Durability::Interval(Duration::from_millis(ms))),
+                _ => Err(format!("'{text}' is not a durability ({})", Self::FORM)),
+            },
+        }
+    }
+    fn show(&self) -> String {
+        match self {
+            Durability::Process => "process".into(),
+            Durability::Power => "power".into(),
+            Durability::None => "none".into(),
+            Durability::Interval(d) => format!("interval:{}", d.as_millis()),
+        }
+    }
+}
+
+impl OptionValue for Compression {
+    const FORM: &'static str = "none, lz4, lz4-fast, zstd or snappy";
+    fn parse_value(text: &str) -> Result<Self, String> {
+        Ok(match text.trim().to_ascii_lowercase().as_str() {
+            "none" => Compression::None,
+            "lz4" => Compression::Lz4,
+            "lz4-fast" => Compression::Lz4Fast,
+            "zstd" => Compression::Zstd,
+            "snappy" => Compression::Snappy,
+            _ => return Err(format!("'{text}' is not a compression ({})", Self::FORM)),
+        })
+    }
+    fn show(&self) -> String {
+        match self {
+            Compression::None => "none",
+            Compression::Lz4 => "lz4",
+            Compression::Lz4Fast => "lz4-fast",
+            Compression::Zstd => "zstd",
+            Compression::Snappy => "snappy",
+        }
+        .into()
+    }
+}
+
+/// Compression by level, from level 0 down; levels past the end use the family's `compression`.
+impl OptionValue for Vec<Compression> {
+    const FORM: &'static str = "compressions separated by ':', from level 0 down; empty for the same everywhere";
+    fn parse_value(text: &str) -> Result<Self, String> {
+        text.split(':').filter(|t| !t.trim().is_empty()).map(Compression::parse_value).collect()
+    }
+    fn show(&self) -> String {
+        self.iter().map(OptionValue::show).collect::<Vec<_>>().join(":")
+    }
+}
+
+/// One row of an option table, for documentation and tools.
+#[derive(Clone, Debug)]
+pub struct OptionRow {
+    /// Name as written in configuration.
+    pub name: &'static str,
+    /// What it does, with its unit.
+    pub doc: &'static str,
+    /// What a user may write.
+    pub form: &'static str,
+    /// The default, as text.
+    pub default: String,
+    /// Smallest and largest value, where limits apply.
+    pub limits: Option<(f64, f64)>,
+    /// Whether it can be changed while the database is open.
+    pub live: bool,
+}
+
+macro_rules! option_table {
+    ($(#[$sdoc:meta])* $name:ident {
+        $( $(#[doc = $doc:literal])+ $field:ident: $ty:ty = $default:expr $(, in $lo:literal ..= $hi:literal)? $(, @$live:ident)?; )*
+    }) => {
+        $(#[$sdoc])*
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct $name { $( $(#[doc = $doc])+ pub $field: $ty, )* }
+
+        impl Default for $name {
+            fn default() -> Self { $name { $( $field: $default, )* } }
+        }
+
+        impl $name {
+            /// The table's rows.
+            pub fn rows() -> Vec<OptionRow> {
+                let d = $name::default();
+                vec![$( OptionRow {
+                    name: stringify!($field),
+                    doc: concat!($($doc, "\n"),+).trim(),
+                    form: <$ty as OptionValue>::FORM,
+                    default: d.$field.show(),
+                    limits: option_table!(@limits $($lo, $hi)?),
+                    live: option_table!(@live $($live)?),
+                }, )*]
+            }
+
+            /// Sets an option by name. An unknown name, a value of the wrong form and a value out of range are errors
+            /// that say what would be right.
+            pub fn set(&mut self, name: &str, text: &str) -> Result<()> {
+                match name {
+                    $( stringify!($field) => {
+                        let v = <$ty as OptionValue>::parse_value(text)
+                            .map_err(|e| Error::invalid(format!("option {name}: {e}")))?;
+                        self.$field = v;
+                        self.validate()
+                    } )*
+                    _ => Err(Error::invalid(format!("unknown option '{name}'{}", nearest(name, &[$(stringify!($field)),*])))),
+                }
+            }
+
+            /// An option's value as text; `None` for an unknown name.
+            pub fn get(&self, name: &str) -> Option<String> {
+                match name { $( stringify!($field) => Some(self.$field.show()), )* _ => None }
+            }
+
+            /// All names and values as text, in table order.
+            pub fn entries(&self) -> Vec<(&'static str, String)> {
+                vec![$( (stringify!($field), self.$field.show()), )*]
+            }
+
+            /// Checks every limit.
+            pub fn validate(&self) -> Result<()> {
+                $( $(
+                    if let Some(v) = self.$field.as_f64() && !(($lo as f64)..=($hi as f64)).contains(&v) {
+                        return Err(Error::invalid(format!("option {} = {} is out of range: {} to {}",
+                            stringify!($field), self.$field.show(), $lo, $hi)));
+                    }
+                )? )*
+                Ok(())
+            }
+        }
+    };
+    (@limits) => { None };
+    (@limits $lo:literal, $hi:literal) => { Some(($lo as f64, $hi as f64)) };
+    (@live) => { false };
+    (@live live) => { true };
+}
+
+/// ", did you mean 'x'?" for the closest known name, if one is close.
+pub fn nearest(name: &str, known: &[&str]) -> String {
+    let distance = |a: &str, b: &str| {
+        let b: Vec<char> = b.chars().collect();
+        let mut row: Vec<usize> = (0..=b.len()).collect();
+        for (i, ca) in a.chars().enumerate() {
+            let mut prev = row[0];
+            row[0] = i + 1;
+            for (j, cb) in b.iter().enumerate() {
+                let cost = prev + usize::from(ca != *cb);
+                prev = row[j + 1];
+                row[j + 1] = cost.min(prev + 1).min(row[j] + 1);
+            }
+        }
+        row[b.len()]
+    };
+    match known.iter().map(|k| (distance(name, k), k)).min() {
+        Some((d, k)) if d <= 3.max(name.len() / 3) => format!(", did you mean '{k}'?"),
+        _ => String::new(),
+    }
+}
+
+option_table! {
+    /// Options of a database.
+    DbOptions {
+        /// Create the database when its directory has none.
+        create_if_missing: bool = true;
+        /// Refuse to open a database that exists.
+        error_if_exists: bool = false;
+        /// What an acknowledged commit survives, unless the commit says otherwise.
+        durability: Durability = Durability::Process, @live;
+        /// Bytes of one write-ahead-log segment. Segments are preallocated and recycled.
+        wal_segment_size: u64 = 32 << 20, in 65_536 ..= 4_294_967_295u64;
+        /// Bytes of write-ahead log past which the family that pins the oldest segment is flushed.
+        max_wal_size: u64 = 512 << 20, in 131_072 ..= 1_099_511_627_776u64, @live;
+        /// Bytes of memory for all memtables of the database together, active and waiting for flush; 0 means
+        /// `memtable_size` times (1 + `max_immutable_memtables`) of the default family. Writers wait for it.
+        memtable_budget: u64 = 0, in 0 ..= 1_099_511_627_776u64, @live;
+        /// Bytes of the block cache.
+        block_cache_size: u64 = 64 << 20, in 0 ..= 1_099_511_627_776u64, @live;
+        /// Partitions of the block cache; 0 means two per core.
+        cache_shards: u64 = 0, in 0 ..= 1024;
+        /// Table files kept open at once.
+        max_open_files: u64 = 1000, in 16 ..= 1_000_000, @live;
+        /// Threads for flush and compaction; 0 means the number of cores, at least 2.
+        background_threads: u64 = 0, in 0 ..= 256;
+        /// Key-range pieces that one compaction is split into at most, merged in parallel; 0 means the number of
+        /// background threads.
+        max_subcompactions: u64 = 0, in 0 ..= 64, @live;
+        /// Bytes per second that flush and compaction may write; 0 means no limit.
+        rate_limit: u64 = 0, in 0 ..= 1_099_511_627_776u64, @live;
+        /// Bytes of manifest past which it is replaced by a fresh snapshot.
+        max_manifest_size: u64 = 4 << 20, in 4_096 ..= 1_073_741_824;
+        /// Most milliseconds that `close` waits for running background jobs before it cancels them.
+        close_timeout_ms: u64 = 5_000, in 0 ..= 3_600_000, @live;
+    }
+}
+
+option_table! {
+    /// Options of a column family.
+    FamilyOptions {
+        /// Bytes of a memtable before it is frozen and flushed.
+        memtable_size: u64 = 64 << 20, in 65_536 ..= 17_179_869_184u64, @live;
+        /// Frozen memtables that may wait for flush before writers wait.
+        max_immutable_memtables: u64 = 2, in 1 ..= 64, @live;
+        /// Bytes of a key-log block before compression.
+        block_size: u64 = 4_096, in 512 ..= 1_048_576;
+        /// Compression of blocks and values.
+        compression: Compression = Compression::Lz4;
+        /// Compression by level; overrides `compression` for the levels it names.
+        compression_per_level: Vec<Compression> = Vec::new();
+        /// Values of this many bytes and more go to the value log; 0 keeps all values in the key log.
+        value_threshold: u64 = 512, in 0 ..= 4_294_967_295u64;
+        /// Bytes of one chunk of a large value.
+        value_chunk_size: u64 = 262_144, in 4_096 ..= 16_777_216;
+        /// False-positive rate of the tables' filters; 0 writes no filter.
+        filter_fp: f64 = 0.01, in 0 ..= 0.5;
+        /// Blocks that share one entry of the resident index: 1 is the fastest, more saves memory.
+        index_sampling: u64 = 1, in 1 ..= 64;
+        /// Bytes of a separator key kept in the resident index; 0 keeps as many as needed to tell blocks apart.
+        index_prefix_len: u64 = 0, in 0 ..= 1024;
+        /// Bytes of a table file that compaction aims at.
+        target_file_size: u64 = 16 << 20, in 65_536 ..= 4_294_967_295u64, @live;
+        /// Size ratio T between a level and the next.
+        level_ratio: u64 = 10, in 2 ..= 100, @live;
+        /// Flushed tables in level 0 that trigger a merge.
+        l0_trigger: u64 = 4, in 1 ..= 64, @live;
+        /// The dividing level is this many levels above the largest.
+        dividing_offset: u64 = 1, in 1 ..= 8, @live;
+        /// Fraction of tombstones in a table past which it is compacted; 1 turns the trigger off.
+        tombstone_density: f64 = 0.5, in 0.01 ..= 1.0, @live;
+        /// Fraction of dead bytes in a value log past which its live values are moved and it is deleted.
+        vlog_dead_ratio: f64 = 0.3, in 0.01 ..= 1.0, @live;
+        /// Milliseconds that an entry without an expiry of its own lives; 0 means forever.
+        ttl_ms: u64 = 0, in 0 ..= 3_155_760_000_000u64, @live;
+        /// Whether reads that must look into several tables trigger a merge of them.
+        read_triggered_compaction: bool = true, @live;
+    }
+}
+
+impl FamilyOptions {
+    /// The compression of tables written to `level`.
+    pub fn compression_at(&self, level: usize) -> Compression {
+        self.compression_per_level.get(level).copied().unwrap_or(self.compression)
+    }
+}
+
+impl fmt::Display for Compression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.show())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_default_is_valid_and_reads_back() {
+        let mut db = DbOptions::default();
+        db.validate().unwrap();
+        for (name, text) in DbOptions::default().entries() {
+            db.set(name, &text).unwrap();
+        }
+        assert_eq!(db, DbOptions::default());
+        let mut family = FamilyOptions::default();
+        for (name, text) in FamilyOptions::default().entries() {
+            family.set(name, &text).unwrap();
+        }
+        assert_eq!(family, FamilyOptions::default());
+        assert!(FamilyOptions::rows().iter().all(|r| !r.doc.is_empty()));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let mut o = FamilyOptions::default();
+        let e = o.set("blok_size", "4K").unwrap_err().to_string();
+        assert!(e.contains("unknown option 'blok_size'") && e.contains("did you mean 'block_size'"), "{e}");
+        let e = o.set("block_size", "4Q").unwrap_err().to_string();
+        assert!(e.contains("option block_size") && e.contains("suffix 'q'"), "{e}");
+        let e = o.set("block_size", "1").unwrap_err().to_string();
+        assert!(e.contains("out of range: 512 to"), "{e}");
+        let e = o.set("compression", "brotli").unwrap_err().to_string();
+        assert!(e.contains("none, lz4"), "{e}");
+        assert!(DbOptions::default().set("durability", "interval:0").is_err());
+        assert!(parse_size("99999999999T").is_err());
+    }
+
+    #[test]
+    fn sizes_and_levels() {
+        assert_eq!(parse_size("64MiB"), Ok(64 << 20));
+        assert_eq!(parse_size(" 3k "), Ok(3072));
+        let mut o = FamilyOptions::default();
+        o.set("compression_per_level", "none:lz4-fast").unwrap();
+        assert_eq!(o.compression_at(0), Compression::None);
+        assert_eq!(o.compression_at(1), Compression::Lz4Fast);
+        assert_eq!(o.compression_at(2), Compression::Lz4);
+    }
+}

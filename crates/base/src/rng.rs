@@ -1,0 +1,62 @@
+//! Injected randomness: a small, seedable generator (SplitMix64; Steele, Lea, Flood, OOPSLA 2014). Not for secrets.
+
+/// A seedable generator.
+#[derive(Clone, Debug)]
+pub struct Rng {
+    state: u64,
+}
+
+impl Rng {
+    /// The same seed gives the same stream.
+    pub fn new(seed: u64) -> Rng {
+        Rng { state: seed }
+    }
+
+    /// 64 random bits.
+    #[inline]
+    pub fn next_u64(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        crate::hash::mix64(self.state)
+    }
+
+    /// Uniform below `n` (0 when `n` is 0). The multiply-shift bias is under 2^-32 for the `n` used here.
+    #[inline]
+    pub fn below(&mut self, n: u64) -> u64 {
+        ((self.next_u64() as u128 * n as u128) >> 64) as u64
+    }
+
+    /// True once in `n`.
+    pub fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
+    /// Uniform in `[0, 1)`.
+    pub fn unit(&mut self) -> f64 {
+        (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Fills with random bytes.
+    pub fn fill(&mut self, out: &mut [u8]) {
+        for c in out.chunks_mut(8) {
+            let b = self.next_u64().to_le_bytes();
+            c.copy_from_slice(&b[..c.len()]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reproducible_and_roughly_uniform() {
+        let mut a = Rng::new(1);
+        let mut b = Rng::new(1);
+        assert!((0..100).all(|_| a.next_u64() == b.next_u64()));
+        let mut counts = [0u32; 10];
+        for _ in 0..100_000 {
+            counts[a.below(10) as usize] += 1;
+        }
+        assert!(counts.iter().all(|c| (9_000..11_000).contains(c)), "{counts:?}");
+    }
+}

@@ -1,0 +1,245 @@
+//! The table of statistics: one entry each for name, kind and help. Recording, reading, printing and the Prometheus
+//! text are derived from it.
+//!
+//! Hot counters are sharded by thread so that two threads do not pass a cache line to and fro; a read sums the shards.
+
+use std::cell::Cell;
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Whether a statistic only grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StatKind {
+    /// Only grows.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+}
+
+const SHARDS: usize = 8;
+
+macro_rules! stat_table {
+    ($( $(#[doc = $doc:literal])+ $name:ident $text:literal $kind:ident; )*) => {
+        /// A statistic.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(usize)]
+        pub enum Stat { $( $(#[doc = $doc])+ $name, )* }
+
+        impl Stat {
+            /// All, in table order.
+            pub const ALL: &'static [Stat] = &[$(Stat::$name),*];
+            /// Name in reports.
+            pub fn name(self) -> &'static str { match self { $(Stat::$name => $text,)* } }
+            /// What it counts, with its unit.
+            pub fn help(self) -> &'static str { match self { $(Stat::$name => concat!($($doc),+),)* } }
+            /// Whether it only grows.
+            pub fn kind(self) -> StatKind { match self { $(Stat::$name => StatKind::$kind,)* } }
+        }
+
+        const COUNT: usize = [$(Stat::$name),*].len();
+    };
+}
+
+stat_table! {
+    /// Keys put by commits.
+    Puts "puts" Counter;
+    /// Keys deleted by commits, single deletes included.
+    Deletes "deletes" Counter;
+    /// Key ranges deleted by commits.
+    RangeDeletes "range_deletes" Counter;
+    /// Batches committed.
+    Commits "commits" Counter;
+    /// Bytes of keys and values in commits.
+    BytesCommitted "bytes_committed" Counter;
+    /// Point reads.
+    Gets "gets" Counter;
+    /// Point reads that found a value.
+    GetHits "get_hits" Counter;
+    /// Bytes of values returned by point reads.
+    BytesRead "bytes_read" Counter;
+    /// Iterator seeks.
+    Seeks "seeks" Counter;
+    /// Iterator steps.
+    Steps "iterator_steps" Counter;
+    /// Tombstones and hidden versions that iterators stepped over.
+    SkippedEntries "iterator_skipped_entries" Counter;
+    /// Bytes appended to the write-ahead log.
+    WalBytes "wal_bytes" Counter;
+    /// Syncs of the write-ahead log.
+    WalSyncs "wal_syncs" Counter;
+    /// Commits that waited for a sync of the write-ahead log.
+    WalSyncedCommits "wal_synced_commits" Counter;
+    /// Log segments created.
+    WalSegmentsCreated "wal_segments_created" Counter;
+    /// Log segments reused.
+    WalSegmentsRecycled "wal_segments_recycled" Counter;
+    /// Bytes of live log segments.
+    WalSize "wal_size_bytes" Gauge;
+    /// Memtables frozen.
+    Rotations "memtable_rotations" Counter;
+    /// Memtables flushed.
+    Flushes "flushes" Counter;
+    /// Bytes written by flushes: key logs and value logs.
+    FlushBytes "flush_bytes" Counter;
+    /// Merges run, trivial moves not counted.
+    Compactions "compactions" Counter;
+    /// Files moved to a deeper level without a merge.
+    TrivialMoves "trivial_moves" Counter;
+    /// Key-log bytes read by merges.
+    CompactionReadBytes "compaction_read_bytes" Counter;
+    /// Key-log and value-log bytes written by merges.
+    CompactionWriteBytes "compaction_write_bytes" Counter;
+    /// Entries dropped by merges: shadowed, deleted, expired.
+    CompactionDropped "compaction_dropped_entries" Counter;
+    /// Live values moved out of value logs to be deleted, in bytes.
+    VlogMovedBytes "vlog_moved_bytes" Counter;
+    /// Value logs deleted.
+    VlogsDeleted "vlogs_deleted" Counter;
+    /// Block-cache hits.
+    CacheHits "block_cache_hits" Counter;
+    /// Block-cache misses.
+    CacheMisses "block_cache_misses" Counter;
+    /// Blocks admitted to the block cache.
+    CacheInserts "block_cache_inserts" Counter;
+    /// Blocks evicted from the block cache.
+    CacheEvictions "block_cache_evictions" Counter;
+    /// Bytes held by the block cache.
+    CacheBytes "block_cache_bytes" Gauge;
+    /// Key-log blocks read from files.
+    BlocksRead "blocks_read" Counter;
+    /// Bytes read from key logs by gets and iterators.
+    BlockReadBytes "block_read_bytes" Counter;
+    /// Values read from value logs.
+    VlogReads "vlog_reads" Counter;
+    /// Bytes read from value logs.
+    VlogReadBytes "vlog_read_bytes" Counter;
+    /// Tables that a filter spared a look.
+    FilterSkips "filter_skips" Counter;
+    /// Tables that a filter let through in vain.
+    FilterFalsePositives "filter_false_positives" Counter;
+    /// Table files opened.
+    TableOpens "table_opens" Counter;
+    /// Table files open now.
+    OpenTables "open_tables" Gauge;
+    /// Microseconds that writers waited because memory for memtables was used up.
+    StallMemoryMicros "stall_memory_micros" Counter;
+    /// Microseconds that writers were slowed because flush or level 0 lagged behind.
+    StallDebtMicros "stall_debt_micros" Counter;
+    /// Writers slowed or made to wait, for any reason.
+    Stalls "stalls" Counter;
+    /// Longest single wait of a writer, in microseconds.
+    StallMaxMicros "stall_max_micros" Gauge;
+    /// Commits refused with `Busy` because the caller asked not to wait.
+    BusyRefusals "busy_refusals" Counter;
+    /// Bytes held by memtables, active and frozen.
+    MemtableBytes "memtable_bytes" Gauge;
+    /// Frozen memtables waiting for flush.
+    ImmutableMemtables "immutable_memtables" Gauge;
+    /// Bytes of table indexes and filters held in memory.
+    ResidentTableBytes "resident_table_bytes" Gauge;
+    /// Snapshots held.
+    Snapshots "snapshots" Gauge;
+    /// Bytes of key logs in the current version.
+    KlogBytes "klog_bytes" Gauge;
+    /// Bytes of value logs in the current version.
+    VlogBytes "vlog_bytes" Gauge;
+    /// Bytes of values in value logs that nothing refers to any more.
+    VlogDeadBytes "vlog_dead_bytes" Gauge;
+    /// Background jobs that failed and will be tried again.
+    BackgroundErrors "background_errors" Counter;
+    /// Write-ahead-log records replayed by the last open.
+    RecoveredRecords "recovered_records" Gauge;
+    /// Microseconds that the last open took.
+    OpenMicros "open_micros" Gauge;
+}
+
+#[repr(align(128))]
+struct Shard([AtomicU64; COUNT]);
+
+/// The statistics of one database.
+pub struct Stats {
+    shards: Box<[Shard; SHARDS]>,
+}
+
+impl Default for Stats {
+    fn default() -> Self {
+        Stats { shards: Box::new(std::array::from_fn(|_| Shard([const { AtomicU64::new(0) }; COUNT]))) }
+    }
+}
+
+static NEXT_THREAD: AtomicUsize = AtomicUsize::new(0);
+thread_local! {
+    static MY_SHARD: Cell<usize> = Cell::new(NEXT_THREAD.fetch_add(1, Ordering::Relaxed) % SHARDS);
+}
+
+// Every access is Relaxed: statistics order nothing.
+impl Stats {
+    /// Adds to a counter.
+    #[inline]
+    pub fn add(&self, stat: Stat, n: u64) {
+        let shard = MY_SHARD.try_with(Cell::get).unwrap_or(0);
+        self.shards[shard].0[stat as usize].fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// Sets a gauge.
+    pub fn set(&self, stat: Stat, v: u64) {
+        self.shards[0].0[stat as usize].store(v, Ordering::Relaxed);
+    }
+
+    /// Raises a gauge to `v` if it is lower.
+    pub fn raise(&self, stat: Stat, v: u64) {
+        self.shards[0].0[stat as usize].fetch_max(v, Ordering::Relaxed);
+    }
+
+    /// The value now.
+    pub fn get(&self, stat: Stat) -> u64 {
+        match stat.kind() {
+            StatKind::Gauge => self.shards[0].0[stat as usize].load(Ordering::Relaxed),
+            StatKind::Counter => {
+                self.shards.iter().fold(0u64, |sum, s| sum.wrapping_add(s.0[stat as usize].load(Ordering::Relaxed)))
+            }
+        }
+    }
+
+    /// All names and values, in table order.
+    pub fn entries(&self) -> Vec<(&'static str, u64)> {
+        Stat::ALL.iter().map(|s| (s.name(), self.get(*s))).collect()
+    }
+
+    /// The Prometheus text exposition of all statistics, each name prefixed with `kingtide_`.
+    pub fn prometheus(&self) -> String {
+        let mut out = String::new();
+        for s in Stat::ALL {
+            let kind = match s.kind() {
+                StatKind::Counter => "counter",
+                StatKind::Gauge => "gauge",
+            };
+            let name = s.name();
+            let _ = writeln!(out, "# HELP kingtide_{name} {}", s.help().trim());
+            let _ = writeln!(out, "# TYPE kingtide_{name} {kind}\nkingtide_{name} {}", self.get(*s));
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_sum_over_threads_and_print() {
+        let s = Stats::default();
+        std::thread::scope(|t| {
+            for _ in 0..4 {
+                t.spawn(|| (0..1000).for_each(|_| s.add(Stat::Gets, 2)));
+            }
+        });
+        s.set(Stat::CacheBytes, 9);
+        s.raise(Stat::StallMaxMicros, 5);
+        s.raise(Stat::StallMaxMicros, 3);
+        assert_eq!((s.get(Stat::Gets), s.get(Stat::CacheBytes), s.get(Stat::StallMaxMicros)), (8000, 9, 5));
+        let text = s.prometheus();
+        assert!(text.contains("# TYPE kingtide_gets counter\nkingtide_gets 8000\n"), "{text}");
+        assert_eq!(s.entries().len(), Stat::ALL.len());
+    }
+}
