@@ -191,9 +191,7 @@ impl KeyOrder {
                 (Err(_), Ok(_)) => Ordering::Greater,
                 (Err(_), Err(_)) => a.cmp(b),
             },
-            KeyOrder::CaseInsensitive => {
-                a.iter().map(u8::to_ascii_lowercase).cmp(b.iter().map(u8::to_ascii_lowercase))
-            }
+            KeyOrder::CaseInsensitive => a.iter().map(u8::to_ascii_lowercase).cmp(b.iter().map(u8::to_ascii_lowercase)),
             KeyOrder::Custom(c) => c.compare(a, b),
         }
     }

@@ -24,4 +24,4 @@ pub mod rng;
 pub mod stats;
 
 pub use error::{Error, ErrorKind, Result};
-pub use key::{Kind, KeyOrder, SeqNo, Tag};
+pub use key::{KeyOrder, Kind, SeqNo, Tag};

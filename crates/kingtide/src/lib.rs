@@ -1,1 +1,3 @@
-//! placeholder
+//! Kingtide: an embeddable, transactional LSM key-value storage engine.
+
+pub mod version;

@@ -1,0 +1,272 @@
+//! The shape of a family's tree: levels of runs of files, and the edits that change it.
+//!
+//! Invariant 1: files of a run are disjoint in user keys and sorted by them.
+//! Invariant 2: for one user key, everything in an earlier run (by level, then by position within the level) is newer
+//! than everything in a later run.
+//! Invariant 3: runs of a level are ordered newest first, which is by descending run id.
+
+use kingtide_base::{KeyOrder, SeqNo};
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+/// Identifies a family for the life of a database; never reused.
+pub type FamilyId = u32;
+
+/// Number of levels. Level 0 holds flushed runs; data moves down.
+pub const LEVELS: usize = 8;
+
+/// Bytes that a table references in one value log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VlogRef {
+    /// The value log's file id.
+    pub file_id: u64,
+    /// Number of values.
+    pub values: u64,
+    /// Stored bytes of those values, their headers included.
+    pub bytes: u64,
+}
+
+/// What the manifest knows about a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileMeta {
+    /// File id; names the file.
+    pub id: u64,
+    /// The run it belongs to. A greater id is a newer run.
+    pub run: u64,
+    /// Bytes of the key-log file.
+    pub size: u64,
+    /// Point entries, tombstones included.
+    pub entries: u64,
+    /// Point tombstones among them.
+    pub tombstones: u64,
+    /// Range tombstones.
+    pub range_tombstones: u64,
+    /// Bytes of keys and inline values before compression.
+    pub raw_bytes: u64,
+    /// Smallest user key, the starts of range tombstones included.
+    pub min_key: Vec<u8>,
+    /// Largest user key. When it comes from a range tombstone it is that tombstone's exclusive end.
+    pub max_key: Vec<u8>,
+    /// Oldest sequence number.
+    pub min_seq: SeqNo,
+    /// Newest sequence number.
+    pub max_seq: SeqNo,
+    /// Earliest expiry of an entry, Unix milliseconds; 0 when none expires.
+    pub min_expiry_ms: u64,
+    /// When the file was written, Unix milliseconds.
+    pub created_ms: u64,
+    /// Value-log bytes referenced, by value log.
+    pub vlog_refs: Vec<VlogRef>,
+}
+
+impl FileMeta {
+    /// Whether `[lo, hi]` (both inclusive) meets the file's key range.
+    pub fn overlaps(&self, order: &KeyOrder, lo: &[u8], hi: &[u8]) -> bool {
+        order.compare(&self.min_key, hi) != Ordering::Greater && order.compare(&self.max_key, lo) != Ordering::Less
+    }
+
+    /// Value-log bytes referenced in all.
+    pub fn vlog_bytes(&self) -> u64 {
+        self.vlog_refs.iter().map(|r| r.bytes).sum()
+    }
+}
+
+/// A sorted run: disjoint files in key order.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Run {
+    /// Run id; a greater one is newer.
+    pub id: u64,
+    /// The files, by ascending key.
+    pub files: Vec<Arc<FileMeta>>,
+}
+
+impl Run {
+    /// Bytes of the run's key logs.
+    pub fn size(&self) -> u64 {
+        self.files.iter().map(|f| f.size).sum()
+    }
+
+    /// Index of the first file whose largest key is not below `key`; `files.len()` when there is none.
+    pub fn find(&self, order: &KeyOrder, key: &[u8]) -> usize {
+        self.files.partition_point(|f| order.compare(&f.max_key, key) == Ordering::Less)
+    }
+
+    /// The files that meet `[lo, hi]`, both inclusive.
+    pub fn overlapping<'a>(
+        &'a self,
+        order: &'a KeyOrder,
+        lo: &'a [u8],
+        hi: &'a [u8],
+    ) -> impl Iterator<Item = &'a Arc<FileMeta>> {
+        let from = self.find(order, lo);
+        self.files[from..].iter().take_while(move |f| order.compare(&f.min_key, hi) != Ordering::Greater)
+    }
+}
+
+/// An immutable snapshot of a family's files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Version {
+    /// `levels[l]`: runs, newest first.
+    pub levels: Vec<Vec<Run>>,
+}
+
+impl Default for Version {
+    fn default() -> Self {
+        Version { levels: vec![Vec::new(); LEVELS] }
+    }
+}
+
+impl Version {
+    /// All runs with their level, newest data first.
+    pub fn runs(&self) -> impl Iterator<Item = (usize, &Run)> {
+        self.levels.iter().enumerate().flat_map(|(l, runs)| runs.iter().map(move |r| (l, r)))
+    }
+
+    /// All files with their level.
+    pub fn files(&self) -> impl Iterator<Item = (usize, &Arc<FileMeta>)> {
+        self.runs().flat_map(|(l, r)| r.files.iter().map(move |f| (l, f)))
+    }
+
+    /// Bytes of key logs at a level.
+    pub fn level_size(&self, level: usize) -> u64 {
+        self.levels[level].iter().map(Run::size).sum()
+    }
+
+    /// The deepest level that holds anything; 0 for an empty tree.
+    pub fn deepest(&self) -> usize {
+        self.levels.iter().rposition(|runs| !runs.is_empty()).unwrap_or(0)
+    }
+
+    /// Adds a file to its run, creating the run where its id sorts.
+    pub fn add(&mut self, order: &KeyOrder, level: usize, file: Arc<FileMeta>) {
+        let runs = &mut self.levels[level];
+        let at = match runs.iter().position(|r| r.id <= file.run) {
+            Some(i) if runs[i].id == file.run => i,
+            Some(i) => {
+                runs.insert(i, Run { id: file.run, files: Vec::new() });
+                i
+            }
+            None => {
+                runs.push(Run { id: file.run, files: Vec::new() });
+                runs.len() - 1
+            }
+        };
+        let files = &mut runs[at].files;
+        let pos = files.partition_point(|f| order.compare(&f.min_key, &file.min_key) == Ordering::Less);
+        files.insert(pos, file);
+    }
+
+    /// Removes a file; false if the level does not hold it.
+    pub fn remove(&mut self, level: usize, id: u64) -> bool {
+        let runs = &mut self.levels[level];
+        for i in 0..runs.len() {
+            if let Some(pos) = runs[i].files.iter().position(|f| f.id == id) {
+                runs[i].files.remove(pos);
+                if runs[i].files.is_empty() {
+                    runs.remove(i);
+                }
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Checks the invariants that can be seen from metadata; the message names the files.
+    pub fn check(&self, order: &KeyOrder) -> Result<(), String> {
+        for (level, runs) in self.levels.iter().enumerate() {
+            if runs.windows(2).any(|w| w[0].id <= w[1].id) {
+                return Err(format!("level {level}: runs out of order"));
+            }
+            for run in runs {
+                for w in run.files.windows(2) {
+                    if order.compare(&w[0].max_key, &w[1].min_key) == Ordering::Greater {
+                        return Err(format!("level {level}: files {} and {} overlap", w[0].id, w[1].id));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One change of the database's shape. A manifest record is a list of edits that apply together or not at all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Edit {
+    /// A family came into being.
+    CreateFamily {
+        /// Its id.
+        id: FamilyId,
+        /// Its name.
+        name: String,
+        /// Its key order's name.
+        order: String,
+        /// Its options, by name.
+        options: Vec<(String, String)>,
+    },
+    /// A family and all its files are gone.
+    DropFamily {
+        /// Its id.
+        id: FamilyId,
+    },
+    /// A family has another name.
+    RenameFamily {
+        /// Its id.
+        id: FamilyId,
+        /// The new name.
+        name: String,
+    },
+    /// A family's options changed.
+    SetOptions {
+        /// Its id.
+        id: FamilyId,
+        /// All of its options, by name.
+        options: Vec<(String, String)>,
+    },
+    /// A table joined a level.
+    AddFile {
+        /// The family.
+        family: FamilyId,
+        /// The level.
+        level: u8,
+        /// The table.
+        meta: Arc<FileMeta>,
+    },
+    /// A table left a level.
+    RemoveFile {
+        /// The family.
+        family: FamilyId,
+        /// The level.
+        level: u8,
+        /// The table's file id.
+        id: u64,
+    },
+    /// Everything of a family up to a sequence number is in tables.
+    Flushed {
+        /// The family.
+        family: FamilyId,
+        /// The sequence number.
+        seq: SeqNo,
+    },
+    /// A value log exists.
+    AddVlog {
+        /// Its file id.
+        id: u64,
+        /// The family it belongs to.
+        family: FamilyId,
+        /// Bytes of the file.
+        size: u64,
+        /// Stored bytes of all its values.
+        stored_bytes: u64,
+        /// Number of its values.
+        values: u64,
+    },
+    /// A value log is gone.
+    RemoveVlog {
+        /// Its file id.
+        id: u64,
+    },
+    /// File ids below this are taken.
+    NextFileId(u64),
+    /// Sequence numbers up to this are taken.
+    LastSeq(SeqNo),
+}
