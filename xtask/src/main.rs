@@ -1,1 +1,27 @@
-fn main() {}
+//! Project tasks: `cargo xtask <task>`.
+//!
+//! | task | what it does |
+//! |---|---|
+//! | `tidy` | checks the style rules that no compiler knows |
+//! | `peers` | fetches and builds the engines that keybench compares with |
+
+mod peers;
+mod tidy;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let result = match args.first().map(String::as_str) {
+        Some("tidy") => tidy::run(&args[1..]),
+        Some("peers") => peers::run(&args[1..]),
+        _ => Err("usage: cargo xtask <tidy|peers> [arguments]".to_owned()),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("{message}");
+            ExitCode::FAILURE
+        }
+    }
+}
