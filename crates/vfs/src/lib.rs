@@ -1,1 +1,215 @@
-//! placeholder
+//! Kingtide's file systems. The engine reaches storage only through the two traits here, so that a test can run it on a
+//! file system that forgets unsynced bytes, fails on command, or fills up.
+//!
+//! | type | what it is |
+//! |---|---|
+//! | [`PosixFs`] | the operating system's files: positioned I/O, and log segments through a sliding mapped window |
+//! | [`MemFs`] | files in memory that know which bytes and names would survive a power cut |
+//! | [`FaultFs`] | wraps another file system; injects errors by rule and counts operations |
+//!
+//! # Durability contract
+//!
+//! * Bytes survive the death of the *process* once [`File::write_at`] returns.
+//! * Bytes survive the death of the *machine* once a later [`File::sync_data`] returns.
+//! * A name (made by create, rename, hard link, or gone by remove) survives the death of the machine once
+//!   [`Fs::sync_dir`] of its directory returns; syncing the file is not enough.
+//! * After a failed sync nothing is known about the bytes written since the last good one: the system may have marked
+//!   the pages clean. Do not retry; stop writing (Rebello et al., "Can Applications Recover from fsync Failures?",
+//!   USENIX ATC 2020).
+
+use std::fmt::Debug;
+use std::path::Path;
+use std::sync::Arc;
+
+use kingtide_base::{Error, Result};
+
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
+mod fault;
+mod mem;
+mod posix;
+
+pub use fault::{Fault, FaultFs, FaultStats, Op, Rule};
+pub use mem::{Boundary, MemFs, Survival, WriteOp};
+pub use posix::PosixFs;
+
+/// How to open a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OpenMode {
+    /// Existing, for reading only.
+    Read,
+    /// New; an existing file is an error. Read and write.
+    Create,
+    /// New, or an existing one cut to zero bytes. Read and write.
+    Overwrite,
+    /// Existing, kept as it is. Read and write.
+    Write,
+}
+
+/// Held while a directory is in use; dropping it gives the lock back.
+pub trait FileLock: Send + Sync + Debug {}
+
+/// A file system. All paths are used as given; errors name them.
+pub trait Fs: Send + Sync + Debug {
+    /// Opens a file. Creating one does not make its name durable: see [`Fs::sync_dir`].
+    ///
+    /// # Errors
+    /// `NotFound` (the file, or its directory when creating), `Exists` ([`OpenMode::Create`]), `Io`.
+    fn open(&self, path: &Path, mode: OpenMode) -> Result<Arc<dyn File>>;
+
+    /// Opens or creates a log segment of exactly `size` bytes with its blocks allocated, so that a full disk is an error
+    /// here. An existing file keeps its bytes up to `size` (a recycled segment); bytes never written read as zero.
+    ///
+    /// The handle is tuned for one thread that appends small records; others may read. Concurrent writers are safe but
+    /// wait for each other.
+    ///
+    /// # Errors
+    /// `NoSpace`, `NotFound` (the directory), `Io`.
+    fn open_log(&self, path: &Path, size: u64) -> Result<Arc<dyn File>>;
+
+    /// Unlinks a file. Open handles keep working; the space comes back when the last one is dropped.
+    ///
+    /// # Errors
+    /// `NotFound`, `Io` (such as a directory).
+    fn remove(&self, path: &Path) -> Result<()>;
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// `NotFound`, `Io` (not empty, not a directory).
+    fn remove_dir(&self, path: &Path) -> Result<()>;
+
+    /// Renames atomically; a file at `to` is replaced.
+    ///
+    /// # Errors
+    /// `NotFound`, `Io`.
+    fn rename(&self, from: &Path, to: &Path) -> Result<()>;
+
+    /// Gives a file a second name.
+    ///
+    /// # Errors
+    /// `NotFound`, `Exists` (something is at `to`), `Io`.
+    fn hard_link(&self, from: &Path, to: &Path) -> Result<()>;
+
+    /// Makes a directory and its missing parents. None of their names is durable: sync each parent.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Exists` or `Io` (a file is in the way).
+    fn create_dir_all(&self, path: &Path) -> Result<()>;
+
+    /// The names in a directory, files and directories, sorted.
+    ///
+    /// # Errors
+    /// `NotFound`, `Io`.
+    fn list(&self, path: &Path) -> Result<Vec<String>>;
+
+    /// Whether a file or directory is there.
+    ///
+    /// # Errors
+    /// `Io`.
+    fn exists(&self, path: &Path) -> Result<bool>;
+
+    /// Makes the names in a directory durable. The empty path is the current directory.
+    ///
+    /// # Errors
+    /// `NotFound`, `Io`.
+    fn sync_dir(&self, path: &Path) -> Result<()>;
+
+    /// Takes an exclusive lock on a file, which is created when missing and stays after the lock is dropped. Never
+    /// waits.
+    ///
+    /// # Errors
+    /// `Locked` when this or another process holds it; otherwise as [`Fs::open`].
+    fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>>;
+
+    /// Bytes that this process can still write in the file system that holds `path`, an existing file or directory.
+    ///
+    /// # Errors
+    /// `NotFound`, `Io`.
+    fn free_space(&self, path: &Path) -> Result<u64>;
+
+    /// Identifies the machine's present boot: another value means that the machine restarted, so unsynced bytes may be
+    /// gone. All zeros when unknown, which callers must treat as a restart.
+    fn boot_id(&self) -> [u8; 16];
+}
+
+/// An open file. All I/O is positioned; handles can be shared by threads.
+pub trait File: Send + Sync + Debug {
+    /// The path that it was opened at (a later rename does not change it).
+    fn path(&self) -> &Path;
+
+    /// Reads at an offset into all of `buf`; fewer bytes only at the end of the file.
+    ///
+    /// # Errors
+    /// `Io`.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize>;
+
+    /// Writes all of `data`. When it fails, any part of it may have been written.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Io` (such as a file opened for reading).
+    fn write_at(&self, data: &[u8], offset: u64) -> Result<()>;
+
+    /// Makes the bytes durable, and the length that is needed to read them.
+    ///
+    /// # Errors
+    /// `Io`, `NoSpace`. Do not retry: see the crate's durability contract.
+    fn sync_data(&self) -> Result<()>;
+
+    /// As [`File::sync_data`], and all other metadata.
+    ///
+    /// # Errors
+    /// As [`File::sync_data`].
+    fn sync_all(&self) -> Result<()>;
+
+    /// The length in bytes.
+    ///
+    /// # Errors
+    /// `Io`.
+    fn len(&self) -> Result<u64>;
+
+    /// Whether the file has no bytes.
+    ///
+    /// # Errors
+    /// `Io`.
+    fn is_empty(&self) -> Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Sets the length; new bytes are zero.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Io`.
+    fn truncate(&self, len: u64) -> Result<()>;
+
+    /// Reserves disk blocks for a range and extends the file to its end; bytes already there stay.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Io`.
+    fn allocate(&self, offset: u64, len: u64) -> Result<()>;
+
+    /// Reads exactly `buf.len()` bytes.
+    ///
+    /// # Errors
+    /// `Corruption` with file and offset when the file ends before; otherwise as [`File::read_at`].
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let got = self.read_at(buf, offset)?;
+        if got == buf.len() {
+            return Ok(());
+        }
+        Err(ends_early(self.path(), buf.len(), offset, got))
+    }
+
+    /// Hint: this handle will be read from front to back.
+    fn advise_sequential(&self) {}
+
+    /// Hint: the range will be read soon. Starts reading ahead without waiting where the system can.
+    fn prefetch(&self, offset: u64, len: u64) {
+        let _ = (offset, len);
+    }
+}
+
+#[cold]
+fn ends_early(path: &Path, wanted: usize, offset: u64, got: usize) -> Error {
+    Error::corruption(format!("file ends early: wanted {wanted} bytes, got {got}")).at_path(path).at_offset(offset)
+}

@@ -1,0 +1,400 @@
+//! A file system that fails on command, for testing what stands on it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use kingtide_base::rng::Rng;
+use kingtide_base::{Error, Result};
+use parking_lot::Mutex;
+
+use crate::{File, FileLock, Fs, OpenMode};
+
+/// The kinds of operation that a [`Rule`] can hit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(usize)]
+pub enum Op {
+    /// `open`, `open_log` and `lock`.
+    Open,
+    /// `read_at`, `len`, `list` and `exists`.
+    Read,
+    /// `write_at`.
+    Write,
+    /// `sync_data` and `sync_all`.
+    Sync,
+    /// `sync_dir`.
+    SyncDir,
+    /// `rename` and `hard_link`.
+    Rename,
+    /// `remove` and `remove_dir`.
+    Remove,
+    /// `allocate`, `truncate`, `create_dir_all`, and the allocation of a log segment.
+    Allocate,
+}
+
+impl Op {
+    /// Every kind.
+    pub const ALL: [Op; 8] =
+        [Op::Open, Op::Read, Op::Write, Op::Sync, Op::SyncDir, Op::Rename, Op::Remove, Op::Allocate];
+
+    fn verb(self) -> &'static str {
+        match self {
+            Op::Open => "open",
+            Op::Read => "read",
+            Op::Write => "write",
+            Op::Sync => "sync",
+            Op::SyncDir => "sync directory",
+            Op::Rename => "rename",
+            Op::Remove => "remove",
+            Op::Allocate => "allocate",
+        }
+    }
+}
+
+/// What a hit operation does instead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fault {
+    /// Fails with EIO, having done nothing.
+    Eio,
+    /// Fails with ENOSPC, having done nothing.
+    Enospc,
+    /// Fails with EDQUOT, having done nothing.
+    Edquot,
+    /// Fails with EMFILE, having done nothing.
+    Emfile,
+    /// Fails with EINTR, having done nothing. (The POSIX file system retries it itself; this is one that got through.)
+    Eintr,
+    /// A read returns about half of the bytes that are there, without an error. Any other operation is left alone.
+    ShortRead,
+    /// A write stores about half of its bytes, then fails with EIO. Any other operation is left alone.
+    ShortWrite,
+}
+
+impl Fault {
+    fn error(self, op: Op, path: &Path) -> Error {
+        let e = match self {
+            Fault::Eio | Fault::ShortRead | Fault::ShortWrite => rustix::io::Errno::IO,
+            Fault::Enospc => rustix::io::Errno::NOSPC,
+            Fault::Edquot => rustix::io::Errno::DQUOT,
+            Fault::Emfile => rustix::io::Errno::MFILE,
+            Fault::Eintr => rustix::io::Errno::INTR,
+        };
+        Error::io(op.verb(), path, e.into()).context("injected")
+    }
+
+    fn applies_to(self, op: Op) -> bool {
+        match self {
+            Fault::ShortRead => op == Op::Read,
+            Fault::ShortWrite => op == Op::Write,
+            _ => true,
+        }
+    }
+}
+
+/// When to inject what. As built by [`Rule::new`]: the next matching operation, once.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    op: Op,
+    fault: Fault,
+    path: Option<String>,
+    skip: u64,
+    probability: Option<f64>,
+    sticky: bool,
+}
+
+impl Rule {
+    /// The next operation of this kind fails, once.
+    pub fn new(op: Op, fault: Fault) -> Rule {
+        Rule { op, fault, path: None, skip: 0, probability: None, sticky: false }
+    }
+
+    /// Only paths that contain this text.
+    pub fn path(mut self, part: impl Into<String>) -> Rule {
+        self.path = Some(part.into());
+        self
+    }
+
+    /// The n-th matching operation from now, counting from 1, instead of the next.
+    pub fn nth(mut self, n: u64) -> Rule {
+        self.skip = n.saturating_sub(1);
+        self
+    }
+
+    /// Each matching operation with this probability, for ever; drawn from the file system's seed.
+    pub fn probability(mut self, p: f64) -> Rule {
+        self.probability = Some(p);
+        self
+    }
+
+    /// Once hit, every later matching operation fails too.
+    pub fn sticky(mut self) -> Rule {
+        self.sticky = true;
+        self
+    }
+}
+
+/// How often each kind of operation was asked for, and how often one was made to fail.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FaultStats {
+    ops: [u64; Op::ALL.len()],
+    injected: u64,
+}
+
+impl FaultStats {
+    /// Operations of a kind, those that failed included.
+    pub fn count(&self, op: Op) -> u64 {
+        self.ops[op as usize]
+    }
+
+    /// Operations that a rule hit.
+    pub fn injected(&self) -> u64 {
+        self.injected
+    }
+}
+
+#[derive(Debug)]
+struct Rules {
+    list: Vec<Rule>,
+    rng: Rng,
+}
+
+#[derive(Debug)]
+struct Control {
+    enabled: AtomicBool,
+    ops: [AtomicU64; Op::ALL.len()],
+    injected: AtomicU64,
+    rules: Mutex<Rules>,
+}
+
+impl Control {
+    /// Counts the operation and says what should go wrong with it.
+    fn draw(&self, op: Op, path: &Path) -> Option<Fault> {
+        // Relaxed: plain counters and a switch that orders nothing else.
+        self.ops[op as usize].fetch_add(1, Ordering::Relaxed);
+        if !self.enabled.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut rules = self.rules.lock();
+        let Rules { list, rng } = &mut *rules;
+        let hit = list.iter_mut().position(|r| {
+            if r.op != op || !r.fault.applies_to(op) {
+                return false;
+            }
+            if r.path.as_ref().is_some_and(|part| !path.to_string_lossy().contains(part.as_str())) {
+                return false;
+            }
+            if r.skip > 0 {
+                r.skip -= 1;
+                return false;
+            }
+            r.probability.is_none_or(|p| rng.unit() < p)
+        })?;
+        let rule = &mut list[hit];
+        let fault = rule.fault;
+        if rule.sticky {
+            rule.probability = None;
+        } else if rule.probability.is_none() {
+            list.remove(hit);
+        }
+        self.injected.fetch_add(1, Ordering::Relaxed);
+        Some(fault)
+    }
+
+    /// For the operations that either happen or do not.
+    fn check(&self, op: Op, path: &Path) -> Result<()> {
+        match self.draw(op, path) {
+            Some(fault) => Err(fault.error(op, path)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Wraps a file system and injects errors by rule. Cloning the handle shares rules and counters.
+#[derive(Clone, Debug)]
+pub struct FaultFs {
+    inner: Arc<dyn Fs>,
+    control: Arc<Control>,
+}
+
+impl FaultFs {
+    /// Wraps `inner`; `seed` drives the rules with a probability.
+    pub fn new(inner: Arc<dyn Fs>, seed: u64) -> FaultFs {
+        let control = Control {
+            enabled: AtomicBool::new(true),
+            ops: Default::default(),
+            injected: AtomicU64::new(0),
+            rules: Mutex::new(Rules { list: Vec::new(), rng: Rng::new(seed) }),
+        };
+        FaultFs { inner, control: Arc::new(control) }
+    }
+
+    /// The wrapped file system.
+    pub fn inner(&self) -> &Arc<dyn Fs> {
+        &self.inner
+    }
+
+    /// Adds a rule. The first rule that matches an operation decides.
+    pub fn add(&self, rule: Rule) {
+        self.control.rules.lock().list.push(rule);
+    }
+
+    /// Drops all rules: the trouble is over.
+    pub fn clear(&self) {
+        self.control.rules.lock().list.clear();
+    }
+
+    /// Switches injection on or off; rules neither fire nor count down while it is off.
+    pub fn set_enabled(&self, on: bool) {
+        self.control.enabled.store(on, Ordering::Relaxed);
+    }
+
+    /// The counters now.
+    pub fn stats(&self) -> FaultStats {
+        let mut s = FaultStats { injected: self.control.injected.load(Ordering::Relaxed), ..FaultStats::default() };
+        for (to, from) in s.ops.iter_mut().zip(&self.control.ops) {
+            *to = from.load(Ordering::Relaxed);
+        }
+        s
+    }
+
+    /// Operations of one kind so far.
+    pub fn count(&self, op: Op) -> u64 {
+        self.stats().count(op)
+    }
+
+    fn wrap(&self, file: Arc<dyn File>) -> Arc<dyn File> {
+        Arc::new(FaultFile { inner: file, control: Arc::clone(&self.control) })
+    }
+}
+
+impl Fs for FaultFs {
+    fn open(&self, path: &Path, mode: OpenMode) -> Result<Arc<dyn File>> {
+        self.control.check(Op::Open, path)?;
+        Ok(self.wrap(self.inner.open(path, mode)?))
+    }
+
+    fn open_log(&self, path: &Path, size: u64) -> Result<Arc<dyn File>> {
+        self.control.check(Op::Open, path)?;
+        self.control.check(Op::Allocate, path)?;
+        Ok(self.wrap(self.inner.open_log(path, size)?))
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        self.control.check(Op::Remove, path)?;
+        self.inner.remove(path)
+    }
+
+    fn remove_dir(&self, path: &Path) -> Result<()> {
+        self.control.check(Op::Remove, path)?;
+        self.inner.remove_dir(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        self.control.check(Op::Rename, to)?;
+        self.inner.rename(from, to)
+    }
+
+    fn hard_link(&self, from: &Path, to: &Path) -> Result<()> {
+        self.control.check(Op::Rename, to)?;
+        self.inner.hard_link(from, to)
+    }
+
+    fn create_dir_all(&self, path: &Path) -> Result<()> {
+        self.control.check(Op::Allocate, path)?;
+        self.inner.create_dir_all(path)
+    }
+
+    fn list(&self, path: &Path) -> Result<Vec<String>> {
+        self.control.check(Op::Read, path)?;
+        self.inner.list(path)
+    }
+
+    fn exists(&self, path: &Path) -> Result<bool> {
+        self.control.check(Op::Read, path)?;
+        self.inner.exists(path)
+    }
+
+    fn sync_dir(&self, path: &Path) -> Result<()> {
+        self.control.check(Op::SyncDir, path)?;
+        self.inner.sync_dir(path)
+    }
+
+    fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
+        self.control.check(Op::Open, path)?;
+        self.inner.lock(path)
+    }
+
+    fn free_space(&self, path: &Path) -> Result<u64> {
+        self.inner.free_space(path)
+    }
+
+    fn boot_id(&self) -> [u8; 16] {
+        self.inner.boot_id()
+    }
+}
+
+#[derive(Debug)]
+struct FaultFile {
+    inner: Arc<dyn File>,
+    control: Arc<Control>,
+}
+
+impl File for FaultFile {
+    fn path(&self) -> &Path {
+        self.inner.path()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        match self.control.draw(Op::Read, self.path()) {
+            None => self.inner.read_at(buf, offset),
+            Some(Fault::ShortRead) => {
+                let half = buf.len() / 2;
+                self.inner.read_at(&mut buf[..half], offset)
+            }
+            Some(fault) => Err(fault.error(Op::Read, self.path()).at_offset(offset)),
+        }
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
+        let Some(fault) = self.control.draw(Op::Write, self.path()) else {
+            return self.inner.write_at(data, offset);
+        };
+        if fault == Fault::ShortWrite {
+            self.inner.write_at(&data[..data.len() / 2], offset)?;
+        }
+        Err(fault.error(Op::Write, self.path()).at_offset(offset))
+    }
+
+    fn sync_data(&self) -> Result<()> {
+        self.control.check(Op::Sync, self.path())?;
+        self.inner.sync_data()
+    }
+
+    fn sync_all(&self) -> Result<()> {
+        self.control.check(Op::Sync, self.path())?;
+        self.inner.sync_all()
+    }
+
+    fn len(&self) -> Result<u64> {
+        self.control.check(Op::Read, self.path())?;
+        self.inner.len()
+    }
+
+    fn truncate(&self, len: u64) -> Result<()> {
+        self.control.check(Op::Allocate, self.path())?;
+        self.inner.truncate(len)
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> Result<()> {
+        self.control.check(Op::Allocate, self.path())?;
+        self.inner.allocate(offset, len)
+    }
+
+    fn advise_sequential(&self) {
+        self.inner.advise_sequential();
+    }
+
+    fn prefetch(&self, offset: u64, len: u64) {
+        self.inner.prefetch(offset, len);
+    }
+}

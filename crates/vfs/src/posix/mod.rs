@@ -1,0 +1,257 @@
+//! The operating system's files.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use kingtide_base::{Error, ErrorKind, Result};
+use rustix::fs::{Advice, FallocateFlags};
+
+use crate::{File, FileLock, Fs, OpenMode};
+
+mod lock;
+
+/// The operating system's files.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PosixFs {}
+
+impl PosixFs {
+    /// The file system, behind the trait.
+    pub fn shared() -> Arc<dyn Fs> {
+        static SHARED: OnceLock<Arc<PosixFs>> = OnceLock::new();
+        Arc::clone(SHARED.get_or_init(|| Arc::new(PosixFs {}))) as Arc<dyn Fs>
+    }
+}
+
+/// The empty path means the current directory, which the system calls want spelled out.
+fn directory(path: &Path) -> &Path {
+    if path.as_os_str().is_empty() { Path::new(".") } else { path }
+}
+
+fn open_file(path: &Path, mode: OpenMode) -> Result<PosixFile> {
+    let mut options = fs::OpenOptions::new();
+    options.read(true);
+    let doing = match mode {
+        OpenMode::Read => "open",
+        OpenMode::Create => {
+            options.write(true).create_new(true);
+            "create"
+        }
+        OpenMode::Overwrite => {
+            options.write(true).create(true).truncate(true);
+            "create"
+        }
+        OpenMode::Write => {
+            options.write(true);
+            "open for writing"
+        }
+    };
+    let file = retry(|| options.open(path)).map_err(|e| Error::io(doing, path, e))?;
+    if mode == OpenMode::Read {
+        // Point reads dominate: without this the kernel reads ahead around each of them. Only a hint, so its failure is
+        // nobody's business.
+        let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
+    }
+    Ok(PosixFile { path: path.to_owned(), file })
+}
+
+impl Fs for PosixFs {
+    fn open(&self, path: &Path, mode: OpenMode) -> Result<Arc<dyn File>> {
+        Ok(Arc::new(open_file(path, mode)?))
+    }
+
+    fn open_log(&self, path: &Path, size: u64) -> Result<Arc<dyn File>> {
+        let file = match open_file(path, OpenMode::Write) {
+            Err(e) if e.kind() == ErrorKind::NotFound => open_file(path, OpenMode::Create)?,
+            other => other?,
+        };
+        if file.len()? > size {
+            file.truncate(size)?;
+        }
+        file.allocate(0, size)?;
+        Ok(Arc::new(file))
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        retry(|| fs::remove_file(path)).map_err(|e| Error::io("remove", path, e))
+    }
+
+    fn remove_dir(&self, path: &Path) -> Result<()> {
+        retry(|| fs::remove_dir(path)).map_err(|e| Error::io("remove directory", path, e))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        retry(|| fs::rename(from, to)).map_err(|e| Error::io(&format!("rename to {}", to.display()), from, e))
+    }
+
+    fn hard_link(&self, from: &Path, to: &Path) -> Result<()> {
+        retry(|| fs::hard_link(from, to)).map_err(|e| Error::io(&format!("hard link to {}", to.display()), from, e))
+    }
+
+    fn create_dir_all(&self, path: &Path) -> Result<()> {
+        retry(|| fs::create_dir_all(directory(path))).map_err(|e| Error::io("create directory", path, e))
+    }
+
+    fn list(&self, path: &Path) -> Result<Vec<String>> {
+        let failed = |e| Error::io("list", path, e);
+        let mut names = Vec::new();
+        for entry in retry(|| fs::read_dir(directory(path))).map_err(failed)? {
+            // No name that the engine makes is anything but ASCII, so a lossy one is a stranger's and only looked at.
+            names.push(entry.map_err(failed)?.file_name().to_string_lossy().into_owned());
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn exists(&self, path: &Path) -> Result<bool> {
+        retry(|| fs::exists(directory(path))).map_err(|e| Error::io("look for", path, e))
+    }
+
+    fn sync_dir(&self, path: &Path) -> Result<()> {
+        retry(|| fs::File::open(directory(path)))
+            .and_then(|dir| retry(|| dir.sync_all()))
+            .map_err(|e| Error::io("sync directory", path, e))
+    }
+
+    fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
+        Ok(Box::new(lock::ProcessLock::take(path)?))
+    }
+
+    fn free_space(&self, path: &Path) -> Result<u64> {
+        let v = rustix::fs::statvfs(directory(path)).map_err(|e| Error::io("ask for free space", path, e.into()))?;
+        Ok(v.f_bavail.saturating_mul(v.f_frsize))
+    }
+
+    fn boot_id(&self) -> [u8; 16] {
+        static ID: OnceLock<[u8; 16]> = OnceLock::new();
+        *ID.get_or_init(|| {
+            let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+            parse_boot_id(&text).unwrap_or([0; 16])
+        })
+    }
+}
+
+/// The UUID's 32 hexadecimal digits.
+fn parse_boot_id(text: &str) -> Option<[u8; 16]> {
+    let mut id = [0; 16];
+    let mut digits = text.trim().chars().filter(|&c| c != '-').map(|c| c.to_digit(16));
+    for byte in &mut id {
+        *byte = (digits.next()?? << 4 | digits.next()??) as u8;
+    }
+    digits.next().is_none().then_some(id)
+}
+
+/// Repeats a call that a signal interrupted.
+fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}
+
+/// Fills `buf` through a `pread` that may return early; the count is short only at the end of the file.
+fn read_fully(buf: &mut [u8], pread: impl Fn(&mut [u8], u64) -> io::Result<usize>) -> io::Result<usize> {
+    let mut done = 0;
+    while done < buf.len() {
+        match retry(|| pread(&mut buf[done..], done as u64))? {
+            0 => break,
+            n => done += n,
+        }
+    }
+    Ok(done)
+}
+
+/// Writes all of `data` through a `pwrite` that may take only part of it.
+fn write_fully(data: &[u8], pwrite: impl Fn(&[u8], u64) -> io::Result<usize>) -> io::Result<()> {
+    let mut done = 0;
+    while done < data.len() {
+        match retry(|| pwrite(&data[done..], done as u64))? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            n => done += n,
+        }
+    }
+    Ok(())
+}
+
+#[derive(Debug)]
+struct PosixFile {
+    path: PathBuf,
+    file: fs::File,
+}
+
+impl PosixFile {
+    #[cold]
+    fn failed(&self, doing: &str, e: impl Into<io::Error>) -> Error {
+        Error::io(doing, &self.path, e.into())
+    }
+
+    /// Writes zeros where `fallocate` is not supported. Only past the present end: bytes before it have blocks, or are
+    /// holes that whoever made them must answer for.
+    fn write_zeros(&self, from: u64, to: u64) -> Result<()> {
+        static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+        let mut at = from;
+        while at < to {
+            let n = (to - at).min(ZEROS.len() as u64);
+            self.write_at(&ZEROS[..n as usize], at)?;
+            at += n;
+        }
+        Ok(())
+    }
+}
+
+impl File for PosixFile {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        read_fully(buf, |b, done| self.file.read_at(b, offset + done))
+            .map_err(|e| self.failed("read", e).at_offset(offset))
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
+        write_fully(data, |b, done| self.file.write_at(b, offset + done))
+            .map_err(|e| self.failed("write", e).at_offset(offset))
+    }
+
+    fn sync_data(&self) -> Result<()> {
+        retry(|| self.file.sync_data()).map_err(|e| self.failed("sync", e))
+    }
+
+    fn sync_all(&self) -> Result<()> {
+        retry(|| self.file.sync_all()).map_err(|e| self.failed("sync", e))
+    }
+
+    fn len(&self) -> Result<u64> {
+        self.file.metadata().map(|m| m.len()).map_err(|e| self.failed("ask for the length of", e))
+    }
+
+    fn truncate(&self, len: u64) -> Result<()> {
+        retry(|| self.file.set_len(len)).map_err(|e| self.failed("truncate", e))
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        match retry(|| Ok(rustix::fs::fallocate(&self.file, FallocateFlags::empty(), offset, len)?)) {
+            Ok(()) => Ok(()),
+            Err(e) if e.kind() == io::ErrorKind::Unsupported => self.write_zeros(self.len()?, offset + len),
+            Err(e) => Err(self.failed("allocate", e).at_offset(offset)),
+        }
+    }
+
+    fn advise_sequential(&self) {
+        let _ = rustix::fs::fadvise(&self.file, 0, None, Advice::Sequential);
+    }
+
+    fn prefetch(&self, offset: u64, len: u64) {
+        if let Some(len) = std::num::NonZeroU64::new(len) {
+            let _ = rustix::fs::fadvise(&self.file, offset, Some(len), Advice::WillNeed);
+        }
+    }
+}
