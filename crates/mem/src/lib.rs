@@ -4,9 +4,14 @@
 //! |---|---|
 //! | [`arena`] | chunks of memory for memtables, recycled and charged to a budget |
 //! | [`memtable`] | the ordered in-memory index: a B+tree over key heads |
+//! | [`cache`] | the block cache and the counted blocks that it hands out |
+//! | `sync` | atomics, which loom replaces in its tests |
 
 pub mod arena;
+pub mod cache;
 pub mod memtable;
+mod sync;
 
 pub use arena::ArenaPool;
+pub use cache::{Block, BlockCache};
 pub use memtable::{MemIter, MemWriter, Memtable};

@@ -1,0 +1,146 @@
+//! The block cache: decoded blocks of tables, shared by all readers.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`block`] | counted bytes in one allocation |
+//! | [`slot`] | a table slot through which a reader takes a reference in one atomic instruction |
+//! | [`clock`] | a partition: lock-free lookup, CLOCK eviction, exact accounting |
+//! | [`doorkeeper`] | who gets in when the cache is full |
+//!
+//! A miss goes: [`BlockCache::get`] returns `None`; the reader decodes into its own scratch, or, if
+//! [`BlockCache::admit`] says so, into a fresh [`Block`] that it hands to [`BlockCache::insert`].
+
+mod block;
+mod clock;
+mod doorkeeper;
+mod slot;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+use std::fmt;
+use std::sync::Arc;
+
+use kingtide_base::stats::{Stat, Stats};
+
+pub use block::Block;
+use clock::{Change, Hashed, Partition};
+
+use crate::sync::{AtomicU64, Ordering};
+
+/// With the number of partitions left to the cache, none is made smaller than this.
+const MIN_PARTITION_BYTES: u64 = 512 << 10;
+const MAX_PARTITIONS: usize = 1024;
+
+/// A partitioned CLOCK cache of blocks by file id and byte offset. Files never change and ids are never reused, so
+/// blocks need no invalidation: [`BlockCache::erase_file`] only frees memory early.
+pub struct BlockCache {
+    partitions: Box<[Partition]>,
+    /// Hashes are shifted right by this to number their partition.
+    shift: u32,
+    /// Bytes held, and the capacity. Relaxed: statistics; each partition enforces its own share under its lock.
+    used: AtomicU64,
+    capacity: AtomicU64,
+    stats: Arc<Stats>,
+}
+
+impl BlockCache {
+    /// A cache of at most `capacity` bytes (0: off) in `shards` partitions, rounded up to a power of two. With 0 there
+    /// are two a core, but fewer in a small cache.
+    pub fn new(capacity: u64, shards: usize, stats: Arc<Stats>) -> Arc<BlockCache> {
+        let n = match shards {
+            0 => {
+                let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+                let most = if capacity == 0 { u64::MAX } else { capacity / MIN_PARTITION_BYTES };
+                (2 * cores).next_power_of_two().min(prev_power_of_two(most))
+            }
+            n => n.min(MAX_PARTITIONS).next_power_of_two(),
+        };
+        Arc::new(BlockCache {
+            partitions: (0..n).map(|_| Partition::new(capacity / n as u64)).collect(),
+            shift: 64 - n.trailing_zeros(),
+            used: AtomicU64::new(0),
+            capacity: AtomicU64::new(capacity),
+            stats,
+        })
+    }
+
+    #[inline]
+    fn partition(&self, k: Hashed) -> &Partition {
+        // One partition: a shift by 64 is none at all, and the mask makes that 0 too.
+        let i = k.hash.wrapping_shr(self.shift) as usize;
+        &self.partitions[i & (self.partitions.len() - 1)]
+    }
+
+    /// The block, if it is cached. It stays valid after an eviction.
+    #[inline]
+    pub fn get(&self, file_id: u64, offset: u64) -> Option<Block> {
+        let k = Hashed::new(file_id, offset);
+        let block = self.partition(k).get(k);
+        self.stats.add(if block.is_some() { Stat::CacheHits } else { Stat::CacheMisses }, 1);
+        block
+    }
+
+    /// Whether a block that was missed should be inserted: at once while the cache has room, else when it was asked for
+    /// before not long ago (the call remembers that it was asked). False when the cache is off.
+    #[inline]
+    pub fn admit(&self, file_id: u64, offset: u64) -> bool {
+        let k = Hashed::new(file_id, offset);
+        self.partition(k).admit(k)
+    }
+
+    /// Caches a block, evicting others as needed. A block larger than a partition is not cached; a key that is cached
+    /// already keeps the block that it has.
+    pub fn insert(&self, file_id: u64, offset: u64, block: Block) {
+        let k = Hashed::new(file_id, offset);
+        self.record(self.partition(k).insert(k, block));
+    }
+
+    /// Frees the blocks of a file that was deleted.
+    pub fn erase_file(&self, file_id: u64) {
+        self.partitions.iter().for_each(|p| self.record(p.erase_file(file_id)));
+    }
+
+    /// Changes the capacity, evicting down to it at once. The number of partitions stays.
+    pub fn set_capacity(&self, bytes: u64) {
+        self.capacity.store(bytes, Ordering::Relaxed);
+        let share = bytes / self.partitions.len() as u64;
+        self.partitions.iter().for_each(|p| self.record(p.set_capacity(share)));
+    }
+
+    /// The capacity in bytes.
+    pub fn capacity(&self) -> u64 {
+        self.capacity.load(Ordering::Relaxed)
+    }
+
+    /// Bytes held: the sum of the blocks' charges, exact whenever no call is under way.
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    fn record(&self, change: Change) {
+        if change == Change::default() {
+            return;
+        }
+        let delta = change.bytes_added.wrapping_sub(change.bytes_removed);
+        let used = self.used.fetch_add(delta, Ordering::Relaxed).wrapping_add(delta);
+        self.stats.set(Stat::CacheBytes, used);
+        self.stats.add(Stat::CacheInserts, change.inserted as u64);
+        if change.evicted > 0 {
+            self.stats.add(Stat::CacheEvictions, change.evicted);
+        }
+    }
+}
+
+fn prev_power_of_two(n: u64) -> usize {
+    1usize << n.max(1).ilog2().min(10)
+}
+
+impl fmt::Debug for BlockCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BlockCache")
+            .field("used", &self.used())
+            .field("capacity", &self.capacity())
+            .field("partitions", &self.partitions.len())
+            .finish()
+    }
+}

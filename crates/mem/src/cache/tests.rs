@@ -1,0 +1,219 @@
+use std::collections::HashMap;
+
+use kingtide_base::rng::Rng;
+
+use super::*;
+
+fn cache(capacity: u64, shards: usize) -> (Arc<BlockCache>, Arc<Stats>) {
+    let stats = Arc::new(Stats::default());
+    (BlockCache::new(capacity, shards, stats.clone()), stats)
+}
+
+/// Bytes that derive from the key: a block handed out under a wrong key, or freed and reused, shows.
+fn content(file_id: u64, offset: u64) -> Vec<u8> {
+    let mut rng = Rng::new(file_id << 32 ^ offset);
+    let mut bytes = vec![0; 20 + rng.below(300) as usize];
+    rng.fill(&mut bytes);
+    bytes
+}
+
+fn block(file_id: u64, offset: u64) -> Block {
+    Block::from(&content(file_id, offset)[..])
+}
+
+fn audit(c: &BlockCache) -> (usize, u64) {
+    let each = c.partitions.iter().map(Partition::audit);
+    let sum = each.fold((0, 0), |(n, b), (n1, b1)| (n + n1, b + b1));
+    assert_eq!(c.used(), sum.1);
+    sum
+}
+
+/// Random operations against a map of all that was ever inserted. The cache may forget, but what it returns is right,
+/// what it holds is counted to the byte, and what cannot have been evicted is there.
+#[test]
+fn model() {
+    for seed in 0..if cfg!(miri) { 2 } else { 20 } {
+        println!("seed {seed}");
+        let mut rng = Rng::new(seed);
+        let (c, stats) = cache(60_000, 1 << rng.below(3));
+        let mut known: HashMap<(u64, u64), u64> = HashMap::new();
+        let mut held: Vec<(u64, u64, Block)> = Vec::new();
+        for step in 0..if cfg!(miri) { 300 } else { 5_000 } {
+            let (file, offset) = (rng.below(4), rng.below(200));
+            match rng.below(100) {
+                0..50 => match c.get(file, offset) {
+                    Some(b) => {
+                        assert!(known.contains_key(&(file, offset)), "step {step}: a block nobody inserted");
+                        assert_eq!(&*b, content(file, offset));
+                        held.push((file, offset, b));
+                    }
+                    None => assert!(
+                        !known.contains_key(&(file, offset)) || stats.get(Stat::CacheEvictions) > 0,
+                        "step {step}: lost without an eviction"
+                    ),
+                },
+                50..97 => {
+                    let b = block(file, offset);
+                    known.insert((file, offset), b.charge());
+                    c.insert(file, offset, b);
+                    assert!(c.get(file, offset).is_some(), "step {step}: gone at once");
+                }
+                97 => {
+                    c.erase_file(file);
+                    known.retain(|k, _| k.0 != file);
+                }
+                98 => c.set_capacity(10_000 + rng.below(100_000)),
+                _ => held.clear(),
+            }
+            if step % 64 == 0 {
+                audit(&c);
+            }
+        }
+        audit(&c);
+        for (file, offset, b) in &held {
+            assert_eq!(&**b, content(*file, *offset));
+        }
+        assert_eq!(stats.get(Stat::CacheBytes), c.used());
+        drop(c);
+        for (file, offset, b) in &held {
+            assert_eq!(&**b, content(*file, *offset), "a handle outlives the cache");
+        }
+    }
+}
+
+#[test]
+fn accounting_is_exact_and_eviction_stops_at_capacity() {
+    let (c, stats) = cache(1 << 20, 1);
+    let one = Block::from(&[7u8; 1000][..]);
+    let charge = one.charge();
+    for i in 0..2_000 {
+        c.insert(1, i, Block::from(&[7u8; 1000][..]));
+    }
+    let fit = (1 << 20) / charge;
+    assert_eq!(c.used(), fit * charge);
+    assert_eq!((stats.get(Stat::CacheInserts), stats.get(Stat::CacheEvictions)), (2_000, 2_000 - fit));
+    c.set_capacity(10 * charge);
+    assert_eq!((c.used(), audit(&c).0), (10 * charge, 10));
+    c.insert(1, 1 << 40, Block::from(&vec![0; 10 * charge as usize][..]));
+    assert!(c.get(1, 1 << 40).is_none(), "larger than a partition");
+    c.set_capacity(0);
+    c.insert(1, 1, one);
+    assert_eq!((c.used(), c.get(1, 1).is_none(), c.admit(1, 1)), (0, true, false));
+    assert!(!c.admit(1, 1), "an empty cache that is off admits nothing");
+    c.set_capacity(1 << 20);
+    assert!(c.admit(1, 1));
+}
+
+#[test]
+fn a_block_under_two_keys_is_two_blocks() {
+    let (c, _) = cache(1 << 20, 2);
+    let b = Block::from(&b"bytes"[..]);
+    c.insert(1, 0, b.clone());
+    c.insert(2, 0, b.clone());
+    c.insert(2, 0, b.clone());
+    assert_eq!(c.used(), 2 * b.charge());
+    assert_eq!((&*c.get(1, 0).unwrap(), &*c.get(2, 0).unwrap()), (&b"bytes"[..], &b"bytes"[..]));
+    let (other, _) = cache(1 << 20, 2);
+    other.insert(1, 0, b.clone());
+    drop(c);
+    assert_eq!(&*other.get(1, 0).unwrap(), b"bytes");
+}
+
+#[test]
+fn erase_file_takes_that_file_only() {
+    let (c, _) = cache(1 << 20, 4);
+    for file in 0..70 {
+        for offset in 0..10 {
+            c.insert(file, offset * 4096, block(file, offset * 4096));
+        }
+    }
+    c.erase_file(33);
+    for file in 0..70 {
+        for offset in 0..10 {
+            assert_eq!(c.get(file, offset * 4096).is_none(), file == 33, "file {file} offset {offset}");
+        }
+    }
+    assert_eq!(audit(&c).0, 690);
+}
+
+/// More references taken through one slot than its count holds, given back in any order.
+#[test]
+fn counts_spill_from_slot_to_block() {
+    let n = if cfg!(miri) { 17_000 } else { 200_000 };
+    let (c, _) = cache(1 << 20, 1);
+    c.insert(5, 6, block(5, 6));
+    let mut held: Vec<Block> = (0..n).map(|_| c.get(5, 6).unwrap()).collect();
+    held.truncate(n / 2);
+    c.erase_file(5);
+    assert!(c.get(5, 6).is_none());
+    let last = held.pop().unwrap();
+    drop(held);
+    assert_eq!(&*last, content(5, 6));
+}
+
+#[test]
+fn hits_protect_and_the_doorkeeper_keeps_scans_out() {
+    let (c, _) = cache(256 << 10, 1);
+    let hot: Vec<u64> = (0..100).collect();
+    let read = |file, offset| {
+        let hit = c.get(file, offset).is_some();
+        if !hit && c.admit(file, offset) {
+            c.insert(file, offset, Block::from(&[0u8; 1000][..]));
+        }
+        hit
+    };
+    for _ in 0..3 {
+        hot.iter().for_each(|i| _ = read(1, *i));
+    }
+    // Fill the rest, then scan far more than the cache holds, with the hot blocks read now and then.
+    let mut admitted = 0;
+    for i in 0..20_000u64 {
+        read(2, i);
+        if i > 1_000 && c.get(2, i).is_some() {
+            admitted += 1;
+        }
+        if i % 100 == 0 {
+            hot.iter().for_each(|i| _ = read(1, *i));
+        }
+    }
+    assert!(admitted < 20, "{admitted} blocks of a scan got in");
+    assert!(hot.iter().all(|i| read(1, *i)));
+    // A block that comes back soon gets in at its second miss.
+    assert_eq!((read(3, 1), read(3, 1), read(3, 1)), (false, false, true));
+}
+
+/// Readers, writers, erasers and a changing capacity at once; every block read has the bytes of its key.
+#[test]
+fn hammer() {
+    let steps = if cfg!(miri) { 150 } else { 60_000 };
+    let (c, stats) = cache(40_000, 2);
+    std::thread::scope(|s| {
+        for t in 0..4u64 {
+            let c = &c;
+            s.spawn(move || {
+                let mut rng = Rng::new(t);
+                let mut held = Vec::new();
+                for step in 0..steps {
+                    let (file, offset) = (rng.below(3), rng.below(120));
+                    match c.get(file, offset) {
+                        Some(b) => {
+                            assert_eq!(&*b, content(file, offset));
+                            held.push((file, offset, b));
+                        }
+                        None => c.insert(file, offset, block(file, offset)),
+                    }
+                    if rng.one_in(50) {
+                        held.iter().for_each(|(f, o, b)| assert_eq!(&**b, content(*f, *o)));
+                        held.clear();
+                    }
+                    if t == 0 && step % 1000 == 999 {
+                        c.erase_file(rng.below(3));
+                        c.set_capacity(20_000 + rng.below(40_000));
+                    }
+                }
+            });
+        }
+    });
+    audit(&c);
+    assert!(stats.get(Stat::CacheHits) > 0 && stats.get(Stat::CacheBytes) <= 60_000);
+}
