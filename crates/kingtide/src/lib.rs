@@ -1,4 +1,5 @@
 //! Kingtide: an embeddable, transactional LSM key-value storage engine.
 
+pub mod memtable;
 pub mod rangedel;
 pub mod version;

@@ -1,0 +1,137 @@
+//! A family's memtable: point entries in the index of `kingtide_mem`, range tombstones beside it.
+//!
+//! Range tombstones are rare, so a reader pays one load of a counter when there are none. When there are some, the
+//! fragmented set is rebuilt by the first reader that finds it out of date, not by each insert: a batch with a thousand
+//! range deletes costs one rebuild.
+
+use crate::rangedel::{Fragment, RangeTombstones};
+use arc_swap::ArcSwapOption;
+use kingtide_base::{KeyOrder, SeqNo};
+use kingtide_mem::{ArenaPool, MemWriter, Memtable};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// The set, and how many tombstones it was built from.
+struct Fragmented {
+    count: usize,
+    set: Arc<RangeTombstones>,
+}
+
+/// A memtable of one family.
+pub struct FamilyMemtable {
+    order: KeyOrder,
+    points: Arc<Memtable>,
+    first_seq: SeqNo,
+    /// Range tombstones in `list`. The Release store in `insert_range` pairs with the Acquire load in `ranges`, so a
+    /// reader that sees a count sees a list of at least that length.
+    range_count: AtomicUsize,
+    range_bytes: AtomicU64,
+    list: Mutex<Vec<Fragment>>,
+    fragmented: ArcSwapOption<Fragmented>,
+}
+
+impl FamilyMemtable {
+    /// An empty memtable for operations from `first_seq` on.
+    pub fn new(order: KeyOrder, pool: &Arc<ArenaPool>, first_seq: SeqNo) -> Arc<FamilyMemtable> {
+        Arc::new(FamilyMemtable {
+            points: Arc::new(Memtable::new(order.clone(), pool)),
+            order,
+            first_seq,
+            range_count: AtomicUsize::new(0),
+            range_bytes: AtomicU64::new(0),
+            list: Mutex::new(Vec::new()),
+            fragmented: ArcSwapOption::empty(),
+        })
+    }
+
+    /// The point entries.
+    #[inline]
+    pub fn points(&self) -> &Arc<Memtable> {
+        &self.points
+    }
+
+    /// The order of its keys.
+    pub fn order(&self) -> &KeyOrder {
+        &self.order
+    }
+
+    /// The one writer of point entries; waits for the current one.
+    pub fn writer(&self) -> MemWriter<'_> {
+        self.points.writer()
+    }
+
+    /// The sequence number from which on operations go into this memtable.
+    pub fn first_seq(&self) -> SeqNo {
+        self.first_seq
+    }
+
+    /// Adds the tombstone `[start, end)`. A range that is empty in the family's order covers nothing and is left out.
+    pub fn insert_range(&self, start: &[u8], end: &[u8], seq: SeqNo) {
+        if self.order.compare(start, end).is_ge() {
+            return;
+        }
+        let mut list = self.list.lock();
+        list.push(Fragment { start: start.to_vec(), end: end.to_vec(), seq });
+        let bytes = start.len() + end.len() + size_of::<Fragment>();
+        self.range_bytes.fetch_add(bytes as u64, Ordering::Relaxed); // a statistic
+        self.range_count.store(list.len(), Ordering::Release);
+    }
+
+    /// Whether it holds range tombstones.
+    #[inline]
+    pub fn has_ranges(&self) -> bool {
+        self.range_count.load(Ordering::Acquire) != 0
+    }
+
+    /// The range tombstones inserted so far, fragmented; `None` when there are none. O(1) unless one was added since
+    /// the last call.
+    pub fn ranges(&self) -> Option<Arc<RangeTombstones>> {
+        let count = self.range_count.load(Ordering::Acquire);
+        if count == 0 {
+            return None;
+        }
+        let built = self.fragmented.load();
+        if let Some(f) = built.as_ref()
+            && f.count >= count
+        {
+            return Some(f.set.clone());
+        }
+        let list = self.list.lock();
+        if let Some(f) = self.fragmented.load().as_ref()
+            && f.count == list.len()
+        {
+            return Some(f.set.clone());
+        }
+        let items = list.iter().map(|f| (f.start.as_slice(), f.end.as_slice(), f.seq));
+        let set = Arc::new(RangeTombstones::build(&self.order, items));
+        self.fragmented.store(Some(Arc::new(Fragmented { count: list.len(), set: set.clone() })));
+        Some(set)
+    }
+
+    /// The range tombstones as they were inserted, for a flush.
+    pub fn range_list(&self) -> Vec<Fragment> {
+        self.list.lock().clone()
+    }
+
+    /// Bytes held: arena and range tombstones.
+    pub fn memory(&self) -> u64 {
+        self.points.memory() + self.range_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Entries and range tombstones.
+    pub fn len(&self) -> u64 {
+        self.points.len() + self.range_count.load(Ordering::Acquire) as u64
+    }
+
+    /// Whether nothing was inserted.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl std::fmt::Debug for FamilyMemtable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FamilyMemtable").field("first_seq", &self.first_seq).field("len", &self.len()).finish()
+    }
+}
