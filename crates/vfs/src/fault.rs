@@ -398,3 +398,17 @@ impl File for FaultFile {
         self.inner.prefetch(offset, len);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemFs;
+
+    #[test]
+    fn conforms_without_rules() {
+        let dir = Path::new("suite");
+        let fs = FaultFs::new(MemFs::shared(), 1);
+        fs.create_dir_all(dir).unwrap();
+        crate::conformance::check(&(Arc::new(fs) as Arc<dyn Fs>), dir);
+    }
+}

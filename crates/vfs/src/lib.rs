@@ -21,7 +21,7 @@ use std::fmt::Debug;
 use std::path::Path;
 use std::sync::Arc;
 
-use kingtide_base::{Error, Result};
+use kingtide_base::{Error, ErrorKind, Result};
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
@@ -212,4 +212,14 @@ pub trait File: Send + Sync + Debug {
 #[cold]
 fn ends_early(path: &Path, wanted: usize, offset: u64, got: usize) -> Error {
     Error::corruption(format!("file ends early: wanted {wanted} bytes, got {got}")).at_path(path).at_offset(offset)
+}
+
+#[cold]
+fn locked(path: &Path, why: &str) -> Error {
+    Error::new(ErrorKind::Locked, format!("{} is locked: {why}", path.display())).at_path(path)
+}
+
+#[cold]
+fn locked_here(path: &Path) -> Error {
+    locked(path, "this process has it open already; share that handle, or close it first")
 }

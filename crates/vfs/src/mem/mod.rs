@@ -1,11 +1,50 @@
-//! A file system in memory.
-use std::path::Path;
+//! A file system in memory that knows what a power cut would leave.
+//!
+//! It keeps two versions of everything: what a running process sees, and what is durable, with the unsynced changes
+//! between them in order. All content is copy-on-write, so that the whole disk can be cloned before every single write
+//! operation of a scenario, which then needs to run only once:
+//!
+//! ```
+//! # use kingtide_vfs::*; use kingtide_base::rng::Rng; use std::{path::Path, sync::Arc};
+//! # use std::sync::Mutex;
+//! let fs = MemFs::new();
+//! let clones = Arc::new(Mutex::new(Vec::new()));
+//! let keep = Arc::clone(&clones);
+//! fs.on_write(Some(Box::new(move |b: &Boundary<'_>| keep.lock().unwrap().push(b.kill_clone()))));
+//! let log = fs.open_log(Path::new("log"), 4096)?;
+//! log.write_at(b"committed", 0)?;
+//! log.sync_data()?;
+//! fs.on_write(None);
+//! for before_write in clones.lock().unwrap().iter() {
+//!     for model in Survival::ALL {
+//!         let found = before_write.crash_clone(model, &mut Rng::new(1));
+//!         // open `found`, and check that nothing acknowledged is gone
+//!     }
+//! }
+//! # Ok::<(), kingtide_base::Error>(())
+//! ```
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kingtide_base::Result;
 use kingtide_base::rng::Rng;
+use kingtide_base::{Error, Result};
+use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
+use rustix::io::Errno;
 
-use crate::{File, FileLock, Fs, OpenMode};
+use crate::{File, FileLock, Fs, OpenMode, locked_here};
+
+mod content;
+mod crash;
+mod disk;
+mod journal;
+#[cfg(test)]
+mod tests;
+
+use disk::Disk;
 
 /// What a power cut leaves of everything that was not synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -14,9 +53,11 @@ pub enum Survival {
     AllLost,
     /// Everything.
     AllKept,
-    /// Each 512-byte block by itself, each file length and each directory change by itself.
+    /// Each 512-byte block holds what some prefix of the unsynced writes to it left; the length of a file is one that it
+    /// had, whatever its blocks; each file keeps a prefix of the changes of its names.
     RandomBlocks,
-    /// The first so many unsynced changes in order, the last of them cut at a 512-byte boundary.
+    /// The unsynced changes up to some moment, the write of that moment cut at a 512-byte boundary. Half of the time one
+    /// moment for the whole file system, otherwise one for each file and one for the names.
     Torn,
 }
 
@@ -46,7 +87,7 @@ pub enum WriteOp {
     Rename,
     /// `hard_link`.
     HardLink,
-    /// A directory made.
+    /// `create_dir_all`.
     CreateDir,
 }
 
@@ -59,91 +100,345 @@ pub struct Boundary<'a> {
     pub op: WriteOp,
     /// To what.
     pub path: &'a Path,
+    disk: &'a Disk,
 }
 
 impl Boundary<'_> {
-    /// What the next process would find if this one died now.
+    /// As [`MemFs::kill_clone`].
     pub fn kill_clone(&self) -> MemFs {
-        unimplemented!()
+        MemFs::of(self.disk.kill())
+    }
+
+    /// As [`MemFs::crash_clone`].
+    pub fn crash_clone(&self, model: Survival, rng: &mut Rng) -> MemFs {
+        MemFs::of(self.disk.crash(model, rng))
+    }
+}
+
+type Callback = Box<dyn FnMut(&Boundary<'_>) + Send>;
+
+struct State {
+    disk: Disk,
+    write_ops: u64,
+    /// In a mutex only so that the state may be shared; reached through `get_mut`.
+    callback: Option<Mutex<Callback>>,
+    traps: BTreeSet<u64>,
+    trapped: Vec<(u64, MemFs)>,
+    locks: BTreeSet<u64>,
+    syncs_to_fail: u64,
+}
+
+impl State {
+    /// Counts a write operation and lets the test look at the disk before it.
+    fn before_write(&mut self, op: WriteOp, path: &Path) {
+        let number = self.write_ops;
+        self.write_ops += 1;
+        if self.traps.remove(&number) {
+            self.trapped.push((number, MemFs::of(self.disk.kill())));
+        }
+        if let Some(callback) = &mut self.callback {
+            callback.get_mut()(&Boundary { number, op, path, disk: &self.disk });
+        }
     }
 }
 
 /// A file system in memory that knows what a power cut would leave. Cloning the handle shares the files.
-#[derive(Clone, Debug, Default)]
-pub struct MemFs {}
+///
+/// Paths are rooted: relative ones start at the root, which always exists and needs no sync.
+#[derive(Clone)]
+pub struct MemFs {
+    state: Arc<RwLock<State>>,
+}
+
+impl fmt::Debug for MemFs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemFs").field("write_ops", &self.write_ops()).finish_non_exhaustive()
+    }
+}
+
+impl Default for MemFs {
+    fn default() -> MemFs {
+        MemFs::new()
+    }
+}
 
 impl MemFs {
     /// An empty file system without a size limit.
     pub fn new() -> MemFs {
-        MemFs {}
+        MemFs::of(Disk::new())
     }
+
     /// As [`MemFs::new`], behind the trait.
     pub fn shared() -> Arc<dyn Fs> {
         Arc::new(MemFs::new())
     }
-    /// Limits the bytes of all files together (`None`: no limit).
-    pub fn set_capacity(&self, _bytes: Option<u64>) {}
-    /// What a process finds that starts after this one died, the machine staying up.
+
+    fn of(disk: Disk) -> MemFs {
+        let state = State {
+            disk,
+            write_ops: 0,
+            callback: None,
+            traps: BTreeSet::new(),
+            trapped: Vec::new(),
+            locks: BTreeSet::new(),
+            syncs_to_fail: 0,
+        };
+        MemFs { state: Arc::new(RwLock::new(state)) }
+    }
+
+    /// Limits the bytes of all files together, reserved ones included (`None`: no limit). Names cost nothing.
+    pub fn set_capacity(&self, bytes: Option<u64>) {
+        self.state.write().disk.capacity = bytes;
+    }
+
+    /// What a process finds that starts after this one died, the machine staying up: everything that was written, and
+    /// no locks. What is durable and what is not stays known, so that the power can be cut on the clone later.
+    ///
+    /// Costs a few reference counts per file.
     pub fn kill_clone(&self) -> MemFs {
-        unimplemented!()
+        MemFs::of(self.state.read().disk.kill())
     }
-    /// What a process finds after the machine lost power now.
-    pub fn crash_clone(&self, _model: Survival, _rng: &mut Rng) -> MemFs {
-        unimplemented!()
+
+    /// What a process finds after the machine lost power now. The boot id is another one; the same `rng` state gives the
+    /// same clone.
+    pub fn crash_clone(&self, model: Survival, rng: &mut Rng) -> MemFs {
+        MemFs::of(self.state.read().disk.crash(model, rng))
     }
-    /// Number of write operations so far.
+
+    /// Number of write operations so far; a clone starts at 0.
     pub fn write_ops(&self) -> u64 {
-        0
+        self.state.read().write_ops
     }
-    /// Calls back before every write operation.
-    pub fn on_write(&self, _callback: Option<Box<dyn FnMut(&Boundary<'_>) + Send>>) {}
-    /// Keeps a clone from before each write operation in `numbers`; see [`MemFs::take_traps`].
-    pub fn set_traps(&self, _numbers: impl IntoIterator<Item = u64>) {}
+
+    /// Calls back before every write operation, on the thread that does it, the file system standing still: the callback
+    /// must not touch this file system but through the [`Boundary`]. What it learns from elsewhere, such as which commits
+    /// were acknowledged so far, belongs to that moment. `None` ends it.
+    pub fn on_write(&self, callback: Option<Box<dyn FnMut(&Boundary<'_>) + Send>>) {
+        // Dropped after the lock is released: it may own files of this very file system.
+        let _old = std::mem::replace(&mut self.state.write().callback, callback.map(Mutex::new));
+    }
+
+    /// Keeps a [`MemFs::kill_clone`] from before each write operation in `numbers`; see [`MemFs::take_traps`].
+    pub fn set_traps(&self, numbers: impl IntoIterator<Item = u64>) {
+        self.state.write().traps.extend(numbers);
+    }
+
     /// The clones kept so far, each with its operation number.
     pub fn take_traps(&self) -> Vec<(u64, MemFs)> {
-        Vec::new()
+        std::mem::take(&mut self.state.write().trapped)
+    }
+
+    /// The next `n` file syncs fail with EIO and mark the unsynced bytes clean, as common file systems do: a later sync
+    /// succeeds without making them durable, though they can be read until the power goes.
+    pub fn fail_syncs(&self, n: u64) {
+        self.state.write().syncs_to_fail = n;
+    }
+
+    fn before(&self, op: WriteOp, path: &Path) -> RwLockWriteGuard<'_, State> {
+        let mut state = self.state.write();
+        state.before_write(op, path);
+        state
+    }
+
+    fn handle(&self, state: &mut State, id: u64, path: &Path, writable: bool) -> MemFile {
+        state.disk.opened(id);
+        MemFile { fs: self.clone(), id, path: path.to_owned(), writable }
+    }
+
+    fn create(&self, path: &Path) -> Result<MemFile> {
+        let mut state = self.before(WriteOp::Create, path);
+        let id = state.disk.create(path).map_err(|e| Error::io("create", path, e))?;
+        Ok(self.handle(&mut state, id, path, true))
+    }
+
+    /// An existing file; `None` when there is none.
+    fn open_existing(&self, path: &Path, writable: bool) -> Result<Option<MemFile>> {
+        let mut state = self.state.write();
+        match state.disk.find(path).and_then(|id| state.disk.file(id).map(|_| id)) {
+            Ok(id) => Ok(Some(self.handle(&mut state, id, path, writable))),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(Error::io("open", path, e)),
+        }
+    }
+
+    fn open_file(&self, path: &Path, mode: OpenMode) -> Result<MemFile> {
+        if mode == OpenMode::Create {
+            return self.create(path);
+        }
+        match (self.open_existing(path, mode != OpenMode::Read)?, mode) {
+            (Some(file), OpenMode::Overwrite) => {
+                let mut state = self.before(WriteOp::Create, path);
+                state.disk.truncate(file.id, 0).map_err(|e| Error::io("create", path, e))?;
+                drop(state);
+                Ok(file)
+            }
+            (Some(file), _) => Ok(file),
+            (None, OpenMode::Overwrite) => self.create(path),
+            (None, _) => Err(Error::io("open", path, Errno::NOENT.into())),
+        }
     }
 }
 
-#[allow(unused_variables)]
 impl Fs for MemFs {
     fn open(&self, path: &Path, mode: OpenMode) -> Result<Arc<dyn File>> {
-        unimplemented!()
+        Ok(Arc::new(self.open_file(path, mode)?))
     }
+
     fn open_log(&self, path: &Path, size: u64) -> Result<Arc<dyn File>> {
-        unimplemented!()
+        let file = match self.open_existing(path, true)? {
+            Some(file) => file,
+            None => self.create(path)?,
+        };
+        if file.len()? > size {
+            file.truncate(size)?;
+        }
+        if file.len()? < size {
+            file.allocate(0, size)?;
+        }
+        Ok(Arc::new(file))
     }
+
     fn remove(&self, path: &Path) -> Result<()> {
-        unimplemented!()
+        self.before(WriteOp::Remove, path).disk.remove(path, false).map_err(|e| Error::io("remove", path, e))
     }
+
     fn remove_dir(&self, path: &Path) -> Result<()> {
-        unimplemented!()
+        self.before(WriteOp::Remove, path).disk.remove(path, true).map_err(|e| Error::io("remove directory", path, e))
     }
+
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
-        unimplemented!()
+        let mut state = self.before(WriteOp::Rename, from);
+        state.disk.rename(from, to).map_err(|e| Error::io(&format!("rename to {}", to.display()), from, e))
     }
+
     fn hard_link(&self, from: &Path, to: &Path) -> Result<()> {
-        unimplemented!()
+        let mut state = self.before(WriteOp::HardLink, from);
+        state.disk.hard_link(from, to).map_err(|e| Error::io(&format!("hard link to {}", to.display()), from, e))
     }
+
     fn create_dir_all(&self, path: &Path) -> Result<()> {
-        unimplemented!()
+        let mut state = self.before(WriteOp::CreateDir, path);
+        state.disk.create_dir_all(path).map_err(|e| Error::io("create directory", path, e))
     }
+
     fn list(&self, path: &Path) -> Result<Vec<String>> {
-        unimplemented!()
+        let state = self.state.read();
+        let dir = state.disk.find(path).and_then(|id| state.disk.dir(id)).map_err(|e| Error::io("list", path, e))?;
+        Ok(dir.current.keys().cloned().collect())
     }
+
     fn exists(&self, path: &Path) -> Result<bool> {
-        unimplemented!()
+        Ok(self.state.read().disk.find(path).is_ok())
     }
+
     fn sync_dir(&self, path: &Path) -> Result<()> {
-        unimplemented!()
+        self.before(WriteOp::SyncDir, path).disk.sync_dir(path).map_err(|e| Error::io("sync directory", path, e))
     }
+
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
-        unimplemented!()
+        let file = match self.open_existing(path, true)? {
+            Some(file) => file,
+            None => self.create(path)?,
+        };
+        if !self.state.write().locks.insert(file.id) {
+            return Err(locked_here(path));
+        }
+        Ok(Box::new(MemLock { file }))
     }
+
     fn free_space(&self, path: &Path) -> Result<u64> {
-        unimplemented!()
+        let state = self.state.read();
+        state.disk.find(path).map_err(|e| Error::io("ask for free space", path, e))?;
+        Ok(state.disk.free())
     }
+
     fn boot_id(&self) -> [u8; 16] {
-        unimplemented!()
+        self.state.read().disk.boot
+    }
+}
+
+#[derive(Debug)]
+struct MemLock {
+    file: MemFile,
+}
+
+impl FileLock for MemLock {}
+
+impl Drop for MemLock {
+    fn drop(&mut self) {
+        self.file.fs.state.write().locks.remove(&self.file.id);
+    }
+}
+
+#[derive(Debug)]
+struct MemFile {
+    fs: MemFs,
+    id: u64,
+    path: PathBuf,
+    writable: bool,
+}
+
+impl MemFile {
+    #[cold]
+    fn failed(&self, doing: &str, e: impl Into<io::Error>) -> Error {
+        Error::io(doing, &self.path, e.into())
+    }
+
+    /// For the operations that need a writable handle.
+    fn before(&self, op: WriteOp, doing: &str) -> Result<RwLockWriteGuard<'_, State>> {
+        if self.writable { Ok(self.fs.before(op, &self.path)) } else { Err(self.failed(doing, Errno::BADF)) }
+    }
+}
+
+impl File for MemFile {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        let state = self.fs.state.read();
+        let file = state.disk.file(self.id).map_err(|e| self.failed("read", e))?;
+        Ok(file.written.read(buf, offset))
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
+        let mut state = self.before(WriteOp::Write, "write")?;
+        state.disk.write(self.id, data, offset).map_err(|e| self.failed("write", e).at_offset(offset))
+    }
+
+    fn sync_data(&self) -> Result<()> {
+        let mut state = self.fs.before(WriteOp::Sync, &self.path);
+        if state.syncs_to_fail > 0 {
+            state.syncs_to_fail -= 1;
+            state.disk.lose_unsynced(self.id);
+            return Err(self.failed("sync", Errno::IO));
+        }
+        state.disk.sync(self.id);
+        Ok(())
+    }
+
+    fn sync_all(&self) -> Result<()> {
+        self.sync_data()
+    }
+
+    fn len(&self) -> Result<u64> {
+        let state = self.fs.state.read();
+        Ok(state.disk.file(self.id).map_err(|e| self.failed("ask for the length of", e))?.written.len())
+    }
+
+    fn truncate(&self, len: u64) -> Result<()> {
+        let mut state = self.before(WriteOp::Truncate, "truncate")?;
+        state.disk.truncate(self.id, len).map_err(|e| self.failed("truncate", e))
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> Result<()> {
+        let mut state = self.before(WriteOp::Allocate, "allocate")?;
+        state.disk.allocate(self.id, offset, len).map_err(|e| self.failed("allocate", e).at_offset(offset))
+    }
+}
+
+impl Drop for MemFile {
+    fn drop(&mut self) {
+        self.fs.state.write().disk.closed(self.id);
     }
 }

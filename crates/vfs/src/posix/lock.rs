@@ -5,10 +5,10 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use kingtide_base::{Error, ErrorKind, Result};
+use kingtide_base::{Error, Result};
 use parking_lot::Mutex;
 
-use crate::FileLock;
+use crate::{FileLock, locked, locked_here};
 
 /// (device, inode) of every lock file held by this process. The system's lock belongs to the open file description, so
 /// it alone would refuse a second open here too; the registry refuses it even where locks are emulated per process (NFS),
@@ -19,8 +19,7 @@ static HELD: Mutex<BTreeSet<(u64, u64)>> = Mutex::new(BTreeSet::new());
 #[derive(Debug)]
 pub(super) struct ProcessLock {
     id: (u64, u64),
-    /// Closing it releases the system's lock.
-    _file: fs::File,
+    file: fs::File,
 }
 
 impl ProcessLock {
@@ -34,33 +33,28 @@ impl ProcessLock {
         // Held across the system's lock, so that of two threads one gets both.
         let mut held = HELD.lock();
         if held.contains(&id) {
-            return Err(locked(path, "this process has it open already: share that handle, or close it first"));
+            return Err(locked_here(path));
         }
         match file.try_lock() {
             Ok(()) => {}
             Err(fs::TryLockError::WouldBlock) => {
-                return Err(locked(path, "another process has it open: close it there, or wait until it ends"));
+                return Err(locked(path, "another process has it open; close it there, or wait until it ends"));
             }
             Err(fs::TryLockError::Error(e)) => return Err(failed(e)),
         }
         held.insert(id);
-        Ok(ProcessLock { id, _file: file })
+        Ok(ProcessLock { id, file })
     }
-}
-
-#[cold]
-fn locked(path: &Path, why: &str) -> Error {
-    Error::new(ErrorKind::Locked, format!("{} is locked; {why}", path.display())).at_path(path)
 }
 
 impl FileLock for ProcessLock {}
 
 impl Drop for ProcessLock {
     fn drop(&mut self) {
-        // The descriptor closes after this returns; until then the system's lock refuses, which is only stricter. Unlock
-        // first all the same, so that a thread that saw the registry empty cannot be refused.
         let mut held = HELD.lock();
-        let _ = self._file.unlock();
+        // Before the registry forgets it: a thread that finds the place free must get the system's lock too. A failure
+        // leaves it to the closing of the descriptor.
+        let _ = self.file.unlock();
         held.remove(&self.id);
     }
 }

@@ -255,3 +255,6 @@ impl File for PosixFile {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
