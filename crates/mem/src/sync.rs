@@ -6,12 +6,16 @@ pub(crate) use loom::alloc::{alloc, alloc_zeroed, dealloc};
 pub(crate) use loom::sync::atomic::{
     AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
+#[cfg(loom)]
+pub(crate) use loom::thread::yield_now;
 #[cfg(not(loom))]
 pub(crate) use std::alloc::{alloc, alloc_zeroed, dealloc};
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{
     AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
+#[cfg(not(loom))]
+pub(crate) use std::thread::yield_now;
 
 /// `AtomicPtr::fetch_byte_add`: adds to the address, wrapping, and returns what was there before.
 #[cfg(not(loom))]

@@ -1,22 +1,123 @@
 //! The memtable index: a B+tree over 8-byte key heads, one writer at a time, lock-free readers.
+//!
+//! # Shape
+//!
+//! A leaf holds up to 64 entries as two arrays: the *heads* (8 bytes of the key after the prefix that all keys of the
+//! leaf share, as an integer) and the offsets of the entries in the arena. A search compares integers and touches an
+//! entry's own memory only where heads are equal. Inner nodes look the same, with children beside the separators.
+//! Order is key ascending, then tag descending.
+//!
+//! # Concurrency
+//!
+//! One writer; every node has a sequence lock ([`node`]). A reader descends with optimistic lock coupling (Leis et al.,
+//! "The ART of Practical Synchronization", DaMoN 2016): it notes the child's version *before* it validates the
+//! parent's, so the child it arrives at covers the key it is looking for at the version it noted. The writer makes a
+//! split visible in parent and child together: both are odd from before the first change until after the last one.
+//! Nodes are never freed before the memtable, and entries never change, so a reader that raced just starts again.
+//!
+//! A leaf's lower bound never changes and its upper bound only falls, when the upper part of it moves to a new leaf
+//! that is linked between it and its old neighbour. Hence whoever holds a consistent copy of a leaf (entries and
+//! `next`) may go on at that `next` at any later time: it still begins exactly where the copy ends. What was inserted
+//! into the copied leaf since is newer than any sequence number that was visible when the copy was made.
 
-use std::marker::PhantomData;
+mod entry;
+mod iter;
+#[cfg(all(test, loom))]
+mod loom_tests;
+pub(crate) mod node;
+#[cfg(all(test, not(loom)))]
+mod tests;
+mod writer;
+
+use std::cmp::Ordering as Order;
+use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64 as Counter;
 
+use kingtide_base::key::head_be;
 use kingtide_base::{KeyOrder, Tag};
+use parking_lot::Mutex;
 
-use crate::arena::ArenaPool;
+use crate::arena::{ArenaPool, Slots};
+use crate::sync::{AtomicPtr, Ordering};
+use entry::Entry;
+use node::{Node, NodeRef};
+use writer::WriterState;
+
+pub use iter::MemIter;
+pub use writer::MemWriter;
+
+/// Entries of a node. Loom explores every interleaving of loads, so its nodes are tiny.
+const CAPACITY: usize = if cfg!(loom) { 3 } else { 64 };
+/// Entries of a node that `Node::rank` counts in one round.
+const GROUP: usize = if cfg!(loom) { 3 } else { 8 };
 
 /// An ordered in-memory table of `(key, tag, value)`: keys ascending in the order, tags of one key descending.
-#[derive(Debug)]
+///
+/// Memory is not limited here: the owner watches [`Memtable::memory`] and the pool's budget. It panics at 32 GiB and
+/// for keys or values of 4 GiB.
 pub struct Memtable {
     order: KeyOrder,
+    /// Null while empty, so that an unused memtable costs no arena. Acquire and Release: a root is built before it is
+    /// published.
+    root: AtomicPtr<Node>,
+    slots: Slots,
+    counters: Counters,
+    writer: Mutex<WriterState>,
+}
+
+/// On lines of their own: every insert changes them, and readers do not want to lose the lines of the root for it.
+#[repr(align(128))]
+struct Counters {
+    len: Counter,
+    data_bytes: Counter,
+}
+
+/// What a search looks for: the place of `(key, tag)`.
+#[derive(Clone, Copy)]
+struct Target<'k> {
+    key: &'k [u8],
+    tag: Tag,
+    /// The head of the whole key.
+    head: u64,
+}
+
+/// How the entry at the place that was found compares with the target.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Match {
+    /// There is none, or it has another head, hence another key.
+    Other,
+    /// It has the same head and is greater.
+    Greater,
+    /// It is the target.
+    Exact,
+}
+
+/// Which way to go at a separator that equals the target.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    /// To where the target itself is.
+    At,
+    /// To where the greatest entry below it is.
+    Below,
+}
+
+/// Which child to go to from the place that `Memtable::locate` found among the separators.
+#[inline(always)]
+fn child_index((pos, found): (usize, Match), side: Side) -> usize {
+    if found == Match::Exact && side == Side::At { pos } else { pos.saturating_sub(1) }
 }
 
 impl Memtable {
     /// An empty memtable that takes its memory from `pool`.
-    pub fn new(order: KeyOrder, _pool: &Arc<ArenaPool>) -> Memtable {
-        Memtable { order }
+    pub fn new(order: KeyOrder, pool: &Arc<ArenaPool>) -> Memtable {
+        Memtable {
+            order,
+            root: AtomicPtr::new(node::NONE),
+            slots: Slots::new(),
+            counters: Counters { len: Counter::new(0), data_bytes: Counter::new(0) },
+            writer: Mutex::new(WriterState::new(pool)),
+        }
     }
 
     /// The order of the keys.
@@ -26,22 +127,48 @@ impl Memtable {
 
     /// Waits for the right to insert. One writer at a time; readers never wait for it.
     pub fn writer(&self) -> MemWriter<'_> {
-        todo!()
+        MemWriter::new(self, self.writer.lock())
     }
 
-    /// The newest entry of `key` whose tag is `upper` or older.
-    pub fn get(&self, _key: &[u8], _upper: Tag) -> Option<(Tag, &[u8])> {
-        todo!()
+    /// The newest entry of `key` whose tag is `upper` or older. O(log n).
+    pub fn get(&self, key: &[u8], upper: Tag) -> Option<(Tag, &[u8])> {
+        let target = self.target(key, upper);
+        loop {
+            let (leaf, version) = self.descend(&target, Side::At)?;
+            let Some((pos, found)) = self.locate(leaf, version, &target) else { continue };
+            let offset = if pos < leaf.len() {
+                if found == Match::Other {
+                    if leaf.validate(version) {
+                        return None;
+                    }
+                    continue;
+                }
+                leaf.entry(pos)
+            } else {
+                // The separator to the right is the first entry of the next leaf.
+                leaf.high.load(Ordering::Relaxed)
+            };
+            if !leaf.validate(version) {
+                continue;
+            }
+            if offset == 0 {
+                return None;
+            }
+            // SAFETY: validated, so the writing of the entry happened before.
+            let entry = unsafe { self.entry(offset) };
+            let same = self.order.compare(entry.key, key) == Order::Equal;
+            return same.then_some((entry.tag, entry.value));
+        }
     }
 
     /// A cursor, not yet positioned. It keeps the memtable alive.
     pub fn iter(self: &Arc<Self>) -> MemIter {
-        todo!()
+        MemIter::new(self.clone())
     }
 
     /// Entries.
     pub fn len(&self) -> u64 {
-        todo!()
+        self.counters.len.load(Ordering::Relaxed)
     }
 
     /// Whether nothing was inserted.
@@ -49,83 +176,166 @@ impl Memtable {
         self.len() == 0
     }
 
-    /// Bytes of arena held: what is charged to the budget.
+    /// Bytes of arena held: what is charged to the budget. Grows in chunks of 64 KiB at first and 2 MiB later.
     pub fn memory(&self) -> u64 {
-        todo!()
+        self.slots.memory()
     }
 
     /// Bytes of keys and values inserted.
     pub fn data_bytes(&self) -> u64 {
-        todo!()
+        self.counters.data_bytes.load(Ordering::Relaxed)
+    }
+
+    fn target<'k>(&self, key: &'k [u8], tag: Tag) -> Target<'k> {
+        Target { key, tag, head: self.order.head(key) }
+    }
+
+    /// # Safety
+    /// `offset` names an entry of this memtable, and the writing of it happened before.
+    #[inline(always)]
+    unsafe fn entry(&self, offset: u32) -> Entry<'_> {
+        // SAFETY: by the contract, and the arena lives as long as self.
+        unsafe { entry::read(self.slots.address(offset)) }
+    }
+
+    #[inline(always)]
+    fn compare(&self, entry: &Entry<'_>, target: &Target<'_>) -> Order {
+        self.order.compare(entry.key, target.key).then_with(|| target.tag.cmp(&entry.tag))
+    }
+
+    /// The root and its version.
+    fn enter(&self) -> Option<(NodeRef<'_>, u64)> {
+        loop {
+            let ptr = self.root.load(Ordering::Acquire);
+            // SAFETY: roots are published with Release after they were made, and live as long as self.
+            let root = unsafe { NodeRef::new(ptr) }?;
+            let version = root.read_version();
+            // A root that was split got its version after the new root was stored, so either that is seen here or
+            // the version is from before the split.
+            if self.root.load(Ordering::Acquire) == ptr {
+                return Some((root, version));
+            }
+        }
+    }
+
+    /// The leaf for the target and the version at which it covers it. `None` if nothing was inserted yet.
+    fn descend(&self, target: &Target<'_>, side: Side) -> Option<(NodeRef<'_>, u64)> {
+        'restart: loop {
+            let (mut node, mut version) = self.enter()?;
+            while !node.is_leaf() {
+                let Some(place) = self.locate(node, version, target) else { continue 'restart };
+                let Some(child) = self.step(node, version, child_index(place, side)) else { continue 'restart };
+                (node, version) = child;
+            }
+            return Some((node, version));
+        }
+    }
+
+    /// The first or the last leaf.
+    fn descend_to_end(&self, last: bool) -> Option<(NodeRef<'_>, u64)> {
+        'restart: loop {
+            let (mut node, mut version) = self.enter()?;
+            while !node.is_leaf() {
+                let i = if last { node.len().saturating_sub(1) } else { 0 };
+                let Some(child) = self.step(node, version, i) else { continue 'restart };
+                (node, version) = child;
+            }
+            return Some((node, version));
+        }
+    }
+
+    /// From a node at a version to its child `i` at a version that covers what the parent says. `None` if the parent
+    /// has changed.
+    #[inline(always)]
+    fn step<'a>(&'a self, parent: NodeRef<'a>, parent_version: u64, i: usize) -> Option<(NodeRef<'a>, u64)> {
+        let ptr = parent.children().get(i)?.load(Ordering::Acquire); // partner: the Release in Draft::store
+        // SAFETY: children are stored with Release after they were made, and live as long as self. Null beyond the
+        // count.
+        let child = unsafe { NodeRef::new(ptr) }?;
+        if child.is_leaf() {
+            child.prefetch();
+        }
+        let version = child.read_version();
+        parent.validate(parent_version).then_some((child, version))
+    }
+
+    /// The number of entries of a node below the target, and how the entry at that place compares. `None` if the node
+    /// was seen to have changed; otherwise the caller still has to validate.
+    #[inline(always)]
+    fn locate(&self, node: NodeRef<'_>, version: u64, target: &Target<'_>) -> Option<(usize, Match)> {
+        let prefix_len = node.prefix_len.load(Ordering::Relaxed) as usize;
+        let mut head = target.head;
+        if prefix_len > 0 {
+            let shown_by = node.prefix_entry.load(Ordering::Relaxed);
+            if shown_by != 0 {
+                if !node.validate(version) {
+                    return None;
+                }
+                // SAFETY: validated, so the writing of the entry happened before.
+                let prefix = &unsafe { self.entry(shown_by) }.key[..prefix_len];
+                match target.key[..prefix_len.min(target.key.len())].cmp(prefix) {
+                    Order::Less => return Some((0, Match::Other)),
+                    Order::Greater => return Some((node.len(), Match::Other)),
+                    Order::Equal => {}
+                }
+            }
+            head = head_be(target.key.get(prefix_len..).unwrap_or_default());
+        }
+        let pos = node.rank(head);
+        let count = node.len();
+        if pos >= count || node.head(pos) != head {
+            return Some((pos.min(count), Match::Other));
+        }
+        self.locate_among_equals(node, version, target, head, pos, count)
+    }
+
+    /// The end of [`Memtable::locate`]: heads from `pos` on equal the target's, so the entries have to be compared.
+    fn locate_among_equals(
+        &self,
+        node: NodeRef<'_>,
+        version: u64,
+        target: &Target<'_>,
+        head: u64,
+        pos: usize,
+        count: usize,
+    ) -> Option<(usize, Match)> {
+        let (mut low, mut high) = (pos, count);
+        let mut found = Match::Other;
+        // Nearly always there is just one: look at the first before halving.
+        let mut probe = pos;
+        while low < high {
+            let order = if node.head(probe) != head {
+                None
+            } else {
+                let offset = node.entry(probe);
+                if !node.validate(version) {
+                    return None;
+                }
+                if offset == 0 {
+                    Some(Order::Less) // the separator below everything
+                } else {
+                    // SAFETY: validated, so the writing of the entry happened before.
+                    Some(self.compare(&unsafe { self.entry(offset) }, target))
+                }
+            };
+            match order {
+                Some(Order::Less) => low = probe + 1,
+                Some(Order::Equal) => return Some((probe, Match::Exact)),
+                Some(Order::Greater) => (high, found) = (probe, Match::Greater),
+                None => (high, found) = (probe, Match::Other),
+            }
+            probe = low + (high - low) / 2;
+        }
+        Some((low, found))
     }
 }
 
-/// The right to insert into a [`Memtable`].
-#[derive(Debug)]
-pub struct MemWriter<'a>(PhantomData<&'a mut Memtable>);
-
-impl MemWriter<'_> {
-    /// Inserts an entry. `(key, tag)` must not be in the memtable yet.
-    pub fn insert(&mut self, _key: &[u8], _tag: Tag, _value: &[u8]) {
-        todo!()
-    }
-
-    /// Inserts many entries, in any order; cheaper than one by one, and cheaper still when sorted by key.
-    pub fn insert_batch<'k>(&mut self, entries: impl IntoIterator<Item = (&'k [u8], Tag, &'k [u8])>) {
-        entries.into_iter().for_each(|(k, t, v)| self.insert(k, t, v));
-    }
-}
-
-/// A cursor over a [`Memtable`] that owns a share of it.
-#[derive(Clone, Debug)]
-pub struct MemIter {
-    _table: Arc<Memtable>,
-}
-
-impl MemIter {
-    /// Goes to the first entry.
-    pub fn first(&mut self) {
-        todo!()
-    }
-    /// Goes to the last entry.
-    pub fn last(&mut self) {
-        todo!()
-    }
-    /// Goes to the first entry at or after `(key, tag)`.
-    pub fn seek(&mut self, _key: &[u8], _tag: Tag) {
-        todo!()
-    }
-    /// Goes to the last entry before `(key, tag)`.
-    pub fn seek_lt(&mut self, _key: &[u8], _tag: Tag) {
-        todo!()
-    }
-    /// Goes to the following entry; stays invalid if it is not at one.
-    #[allow(clippy::should_implement_trait)] // a cursor, not an iterator
-    pub fn next(&mut self) {
-        todo!()
-    }
-    /// Goes to the preceding entry; stays invalid if it is not at one.
-    pub fn prev(&mut self) {
-        todo!()
-    }
-    /// Whether the cursor is at an entry.
-    pub fn valid(&self) -> bool {
-        todo!()
-    }
-    /// The entry's key.
-    pub fn key(&self) -> &[u8] {
-        todo!()
-    }
-    /// The entry's tag.
-    pub fn tag(&self) -> Tag {
-        todo!()
-    }
-    /// The entry's stored value.
-    pub fn value(&self) -> &[u8] {
-        todo!()
-    }
-    /// `order.head(key)`.
-    pub fn head(&self) -> u64 {
-        todo!()
+impl fmt::Debug for Memtable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memtable")
+            .field("order", &self.order)
+            .field("len", &self.len())
+            .field("memory", &self.memory())
+            .finish_non_exhaustive()
     }
 }

@@ -1,0 +1,272 @@
+//! The cursor.
+
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use kingtide_base::{KeyOrder, Tag};
+
+use super::node::{NONE, Node, NodeRef, prefetch};
+use super::{CAPACITY, Memtable, Side};
+use crate::sync::Ordering;
+
+/// How many entries ahead of the cursor memory is asked for.
+const AHEAD: usize = 8;
+
+/// A cursor over a [`Memtable`] that owns a share of it.
+///
+/// On entering a leaf it copies the offsets of the leaf's entries and goes on in the copy: see the module above for
+/// why nothing is missed. An entry inserted behind the cursor's back may or may not be seen; it is newer than what
+/// was visible when the cursor was positioned.
+pub struct MemIter {
+    table: Arc<Memtable>,
+    leaf: LeafCopy,
+    pos: usize,
+    at: Option<At>,
+}
+
+/// A leaf as it was at one version.
+#[derive(Clone)]
+struct LeafCopy {
+    entries: [u32; CAPACITY],
+    count: usize,
+    /// The leaf to the right.
+    next: *mut Node,
+    /// Whether there is no leaf to the left.
+    leftmost: bool,
+}
+
+impl LeafCopy {
+    /// Copies a leaf. `false` if it is not at that version any more.
+    #[inline]
+    fn take(&mut self, leaf: NodeRef<'_>, version: u64) -> bool {
+        self.count = leaf.len();
+        for (i, to) in self.entries[..self.count].iter_mut().enumerate() {
+            *to = leaf.entry(i);
+        }
+        self.next = leaf.next.load(Ordering::Acquire); // partner: the Release in MemWriter::split
+        self.leftmost = leaf.leftmost;
+        leaf.validate(version)
+    }
+
+    fn entries(&self) -> &[u32] {
+        &self.entries[..self.count]
+    }
+}
+
+/// The entry that a cursor is at, decoded. The pointers are into the arena of the cursor's table.
+#[derive(Clone, Copy)]
+struct At {
+    key: NonNull<[u8]>,
+    value: NonNull<[u8]>,
+    tag: Tag,
+    head: u64,
+}
+
+// SAFETY: all pointers lead to memory that `table` keeps alive and that is safe to read from any thread: nodes are made
+// of atomics, and entries never change.
+unsafe impl Send for MemIter {}
+// SAFETY: as above; `&MemIter` only reads.
+unsafe impl Sync for MemIter {}
+
+impl MemIter {
+    pub(super) fn new(table: Arc<Memtable>) -> MemIter {
+        let leaf = LeafCopy { entries: [0; CAPACITY], count: 0, next: NONE, leftmost: true };
+        MemIter { table, leaf, pos: 0, at: None }
+    }
+
+    /// The memtable.
+    pub fn table(&self) -> &Arc<Memtable> {
+        &self.table
+    }
+
+    /// Whether the cursor is at an entry.
+    #[inline]
+    pub fn valid(&self) -> bool {
+        self.at.is_some()
+    }
+
+    /// The entry's key. Empty if the cursor is not at an entry.
+    #[inline]
+    pub fn key(&self) -> &[u8] {
+        // SAFETY: points to an entry of the table that self keeps alive.
+        self.at.as_ref().map_or(&[], |at| unsafe { at.key.as_ref() })
+    }
+
+    /// The entry's stored value. Empty if the cursor is not at an entry.
+    #[inline]
+    pub fn value(&self) -> &[u8] {
+        // SAFETY: points to an entry of the table that self keeps alive.
+        self.at.as_ref().map_or(&[], |at| unsafe { at.value.as_ref() })
+    }
+
+    /// The entry's tag. Zero if the cursor is not at an entry.
+    #[inline]
+    pub fn tag(&self) -> Tag {
+        self.at.map_or(Tag(0), |at| at.tag)
+    }
+
+    /// `order.head(key)`.
+    #[inline]
+    pub fn head(&self) -> u64 {
+        self.at.map_or(0, |at| at.head)
+    }
+
+    /// Goes to the first entry.
+    pub fn first(&mut self) {
+        self.go_to_end(false);
+    }
+
+    /// Goes to the last entry.
+    pub fn last(&mut self) {
+        self.go_to_end(true);
+    }
+
+    fn go_to_end(&mut self, last: bool) {
+        self.at = None;
+        while let Some((leaf, version)) = self.table.descend_go_to_end(last) {
+            if self.leaf.take(leaf, version) {
+                let pos = if last { self.leaf.count.checked_sub(1) } else { Some(0) };
+                return self.settle(pos, last);
+            }
+        }
+    }
+
+    /// Goes to the first entry at or after `(key, tag)`. O(log n).
+    pub fn seek(&mut self, key: &[u8], tag: Tag) {
+        if let Some(pos) = self.enter_leaf(key, tag, Side::At) {
+            self.settle(Some(pos), false);
+        }
+    }
+
+    /// Goes to the last entry before `(key, tag)`. O(log n).
+    pub fn seek_lt(&mut self, key: &[u8], tag: Tag) {
+        if let Some(pos) = self.enter_leaf(key, tag, Side::Below) {
+            self.settle(pos.checked_sub(1), true);
+        }
+    }
+
+    /// Copies the leaf for a target and returns the number of entries in it below the target.
+    fn enter_leaf(&mut self, key: &[u8], tag: Tag, side: Side) -> Option<usize> {
+        self.at = None;
+        let target = self.table.target(key, tag);
+        loop {
+            let (leaf, version) = self.table.descend(&target, side)?;
+            let Some((pos, _)) = self.table.locate(leaf, version, &target) else { continue };
+            if self.leaf.take(leaf, version) {
+                return Some(pos);
+            }
+        }
+    }
+
+    /// Goes to the following entry; stays nowhere if it is not at one.
+    #[allow(clippy::should_implement_trait)] // a cursor, whose item borrows from it
+    #[inline]
+    pub fn next(&mut self) {
+        if self.at.is_none() {
+            return;
+        }
+        if self.pos + 1 < self.leaf.count {
+            self.pos += 1;
+            self.ask_for(self.pos + AHEAD);
+            self.decode();
+        } else {
+            self.settle(Some(self.leaf.count), false);
+        }
+    }
+
+    /// Goes to the preceding entry; stays nowhere if it is not at one. O(1), and O(log n) once in a leaf.
+    #[inline]
+    pub fn prev(&mut self) {
+        if self.at.is_none() {
+            return;
+        }
+        if self.pos > 0 {
+            self.pos -= 1;
+            self.ask_for(self.pos.wrapping_sub(AHEAD));
+            self.decode();
+        } else {
+            self.settle(None, true);
+        }
+    }
+
+    /// Goes to an entry of the copy, or to the leaf after it or before it if `pos` is beyond its entries.
+    fn settle(&mut self, pos: Option<usize>, backward: bool) {
+        self.at = None;
+        let pos = match pos {
+            Some(pos) if pos < self.leaf.count => pos,
+            Some(_) if self.following() => 0,
+            None if self.preceding() => self.leaf.count - 1,
+            _ => return,
+        };
+        self.pos = pos;
+        for i in 0..AHEAD {
+            self.ask_for(if backward { pos.wrapping_sub(i) } else { pos + i });
+        }
+        self.decode();
+    }
+
+    /// Copies the leaf after the copy. Leaves other than the first root are never empty.
+    fn following(&mut self) -> bool {
+        // SAFETY: null, or read with Acquire from a leaf of the table, which self keeps alive.
+        while let Some(leaf) = unsafe { NodeRef::new(self.leaf.next) } {
+            let (ptr, version) = (self.leaf.next, leaf.read_version());
+            if !self.leaf.take(leaf, version) {
+                self.leaf.next = ptr;
+                continue;
+            }
+            // SAFETY: as above. Only to ask for its memory.
+            if let Some(next) = unsafe { NodeRef::new(self.leaf.next) } {
+                next.prefetch();
+            }
+            return self.leaf.count > 0;
+        }
+        false
+    }
+
+    /// Copies the leaf before the copy: the one that holds the greatest entry below the copy's first, which is the
+    /// leaf's lower bound.
+    fn preceding(&mut self) -> bool {
+        if self.leaf.leftmost || self.leaf.count == 0 {
+            return false;
+        }
+        let table = self.table.clone();
+        // SAFETY: the copy was validated.
+        let first = unsafe { table.entry(self.leaf.entries[0]) };
+        self.enter_leaf(first.key, first.tag, Side::Below).is_some() && self.leaf.count > 0
+    }
+
+    #[inline(always)]
+    fn ask_for(&self, pos: usize) {
+        if let Some(offset) = self.leaf.entries().get(pos) {
+            // SAFETY: the copy was validated, so its offsets resolve.
+            let at = unsafe { self.table.slots.address(*offset) };
+            prefetch(at.as_ptr());
+            prefetch(at.as_ptr().wrapping_add(64));
+        }
+    }
+
+    #[inline(always)]
+    fn decode(&mut self) {
+        // SAFETY: the copy was validated, so the writing of its entries happened before.
+        let entry = unsafe { self.table.entry(self.leaf.entries[self.pos]) };
+        let head = match &self.table.order {
+            KeyOrder::Bytewise => kingtide_base::key::head_be(entry.key),
+            order => order.head(entry.key),
+        };
+        self.at = Some(At { key: entry.key.into(), value: entry.value.into(), tag: entry.tag, head });
+    }
+}
+
+impl Clone for MemIter {
+    fn clone(&self) -> Self {
+        MemIter { table: self.table.clone(), leaf: self.leaf.clone(), ..*self }
+    }
+}
+
+impl fmt::Debug for MemIter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at = self.at.map(|at| at.tag);
+        f.debug_struct("MemIter").field("key", &self.key()).field("tag", &at).finish_non_exhaustive()
+    }
+}
