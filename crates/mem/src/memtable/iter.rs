@@ -124,7 +124,7 @@ impl MemIter {
 
     fn go_to_end(&mut self, last: bool) {
         self.at = None;
-        while let Some((leaf, version)) = self.table.descend_go_to_end(last) {
+        while let Some((leaf, version)) = self.table.descend_to_end(last) {
             if self.leaf.take(leaf, version) {
                 let pos = if last { self.leaf.count.checked_sub(1) } else { Some(0) };
                 return self.settle(pos, last);
