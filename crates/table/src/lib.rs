@@ -1,1 +1,36 @@
-//! placeholder
+//! Kingtide's sorted tables. A key log holds sorted entries; a value log holds values that are too large to be carried
+//! through merges.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`block`] | sorted blocks of entries: layout, search, builder |
+//! | [`compression`] | the codecs behind one interface |
+//! | [`frame`] | how blocks lie in a file: compression byte and checksum |
+//! | [`filter`] | the Bloom filter, blocked by cache line |
+//! | [`index`] | the resident block index |
+//! | [`footer`], [`info`], [`tombstones`] | the rest of a key log's tail |
+//! | [`writer`], [`reader`], [`iter`] | key logs: writing, point reads, cursors |
+//! | [`vlog`] | value logs |
+//!
+//! The formats as a whole are described in `docs/format/klog.md` and `docs/format/vlog.md`.
+
+pub mod block;
+pub mod compression;
+pub mod filter;
+pub mod footer;
+pub mod frame;
+pub mod index;
+pub mod info;
+pub mod iter;
+mod lz4;
+mod prefetch;
+pub mod reader;
+pub mod tombstones;
+pub mod vlog;
+pub mod writer;
+
+pub use info::{RangeTombstone, TableInfo, VlogRef};
+pub use iter::{IterOptions, TableIter};
+pub use reader::{ReadScratch, Table, TableValue};
+pub use vlog::{ValuePointer, ValueReader, Vlog, VlogInfo, VlogWriter};
+pub use writer::{TableOptions, TableWriter};

@@ -1,0 +1,184 @@
+//! Block compression. Contexts are made once and reused; decompression writes exactly the announced bytes or fails.
+//!
+//! Compressed payload:
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 4 | raw length, u32 |
+//! | rest | the codec's block format (LZ4 block, Zstandard frame, raw Snappy) |
+
+use crate::lz4;
+use kingtide_base::options::Compression;
+use kingtide_base::{Error, Result};
+
+/// Bytes of the raw length in front of compressed data.
+pub const RAW_LEN: usize = 4;
+
+/// Below this raw length any ratio is believed. Above it a block that claims to be more than [`MAX_RATIO`] times its
+/// stored size is damaged: so what hostile input can make a reader allocate is bounded by what is on disk.
+pub const MAX_FREE_RAW: usize = 16 << 20;
+
+/// LZ4's largest possible ratio. A writer stores data that would exceed it uncompressed if it is large.
+pub const MAX_RATIO: usize = 255;
+
+/// Level of Zstandard: above it compression, not the disk, becomes the limit of a merge.
+const ZSTD_LEVEL: i32 = 1;
+
+/// LZ4's acceleration for `Lz4Fast`.
+const FAST_ACCELERATION: i32 = 8;
+
+/// Compresses blocks with one method.
+pub struct Compressor {
+    method: Compression,
+    lz4: lz4::Encoder,
+    zstd: Option<zstd_safe::CCtx<'static>>,
+    snappy: snap::raw::Encoder,
+}
+
+impl Compressor {
+    /// A compressor of that method.
+    pub fn new(method: Compression) -> Compressor {
+        Compressor {
+            method,
+            lz4: lz4::Encoder::new(),
+            zstd: (method == Compression::Zstd).then(zstd_safe::CCtx::create),
+            snappy: snap::raw::Encoder::new(),
+        }
+    }
+
+    /// Compresses `raw` with its length in front into `out`. Returns the bytes used, or `None` when that would save
+    /// less than an eighth: the caller then stores `raw` as it is. `out` need not be larger than `raw`.
+    pub fn compress(&mut self, raw: &[u8], out: &mut [u8]) -> Option<usize> {
+        let most = raw.len() - raw.len() / 8;
+        if self.method == Compression::None || most <= RAW_LEN || out.len() < most {
+            return None;
+        }
+        let (head, body) = out[..most].split_at_mut(RAW_LEN);
+        head.copy_from_slice(&u32::try_from(raw.len()).ok()?.to_le_bytes());
+        let n = match self.method {
+            Compression::None => None,
+            Compression::Lz4 => self.lz4.compress(raw, body, 1),
+            Compression::Lz4Fast => self.lz4.compress(raw, body, FAST_ACCELERATION),
+            Compression::Zstd => self.zstd.as_mut().and_then(|z| z.compress(body, raw, ZSTD_LEVEL).ok()),
+            Compression::Snappy => self.snappy(raw, body),
+        }?;
+        (n > 0 && raw.len() <= MAX_FREE_RAW.max((n + RAW_LEN) * MAX_RATIO)).then_some(RAW_LEN + n)
+    }
+
+    /// Snappy demands room for its worst case, so it goes through a buffer of its own.
+    fn snappy(&mut self, raw: &[u8], out: &mut [u8]) -> Option<usize> {
+        let bytes = self.snappy.compress_vec(raw).ok()?;
+        out.get_mut(..bytes.len())?.copy_from_slice(&bytes);
+        Some(bytes.len())
+    }
+}
+
+/// Decompresses blocks of any method.
+#[derive(Default)]
+pub struct Decompressor {
+    zstd: Option<zstd_safe::DCtx<'static>>,
+}
+
+impl Decompressor {
+    /// The raw length that a compressed payload announces.
+    ///
+    /// # Errors
+    /// `Corruption` when it is missing or larger than the payload can hold.
+    #[inline]
+    pub fn raw_len(payload: &[u8]) -> Result<usize> {
+        let Some((head, _)) = payload.split_first_chunk::<RAW_LEN>() else {
+            return Err(Error::corruption("compressed block is too short"));
+        };
+        let raw = u32::from_le_bytes(*head) as usize;
+        if raw > MAX_FREE_RAW.max(payload.len().saturating_mul(MAX_RATIO)) {
+            return Err(Error::corruption(format!("a block of {} bytes claims to hold {raw}", payload.len())));
+        }
+        Ok(raw)
+    }
+
+    /// Decompresses `payload` into `out`, whose length is what [`Decompressor::raw_len`] said.
+    ///
+    /// # Errors
+    /// `Corruption` when the payload does not decode to exactly that many bytes.
+    #[inline]
+    pub fn decompress(&mut self, method: Compression, payload: &[u8], out: &mut [u8]) -> Result<()> {
+        let body = payload.get(RAW_LEN..).unwrap_or_default();
+        let n = match method {
+            Compression::None => None,
+            Compression::Lz4 | Compression::Lz4Fast => lz4::decompress(body, out),
+            Compression::Zstd => self.zstd.get_or_insert_with(zstd_safe::DCtx::create).decompress(out, body).ok(),
+            Compression::Snappy => match snap::raw::decompress_len(body) {
+                Ok(n) if n == out.len() => snap::raw::Decoder::new().decompress(body, out).ok(),
+                _ => None,
+            },
+        };
+        if n == Some(out.len()) { Ok(()) } else { Err(Error::corruption(format!("{method} data does not decode"))) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kingtide_base::rng::Rng;
+
+    const METHODS: [Compression; 4] = [Compression::Lz4, Compression::Lz4Fast, Compression::Zstd, Compression::Snappy];
+
+    fn half_compressible(len: usize, rng: &mut Rng) -> Vec<u8> {
+        let mut v = vec![b'a'; len];
+        for piece in v.chunks_mut(100) {
+            let n = piece.len() / 2;
+            rng.fill(&mut piece[..n]);
+        }
+        v
+    }
+
+    #[test]
+    fn round_trips_and_refuses_what_does_not_pay() {
+        let mut rng = Rng::new(3);
+        for method in METHODS {
+            let mut c = Compressor::new(method);
+            let mut d = Decompressor::default();
+            for len in [1, 40, 4096, 5000, 100_000] {
+                let raw = half_compressible(len, &mut rng);
+                let mut out = vec![0; len];
+                if let Some(n) = c.compress(&raw, &mut out) {
+                    assert!(n <= len - len / 8);
+                    assert_eq!(Decompressor::raw_len(&out[..n]).unwrap(), len);
+                    let mut back = vec![0; len];
+                    d.decompress(method, &out[..n], &mut back).unwrap();
+                    assert_eq!(back, raw, "{method}");
+                } else {
+                    assert!(len < 4096, "{method} {len}");
+                }
+                let mut noise = vec![0; len];
+                rng.fill(&mut noise);
+                assert_eq!(c.compress(&noise, &mut out), None, "{method} {len}");
+            }
+        }
+    }
+
+    #[test]
+    fn damage_never_panics_or_overflows() {
+        let mut rng = Rng::new(4);
+        for method in METHODS {
+            let raw = half_compressible(4096, &mut rng);
+            let mut out = vec![0; 4096];
+            let n = Compressor::new(method).compress(&raw, &mut out).unwrap();
+            let mut d = Decompressor::default();
+            let mut back = vec![0; 4096];
+            for cut in 0..n {
+                assert!(d.decompress(method, &out[..cut], &mut back).is_err(), "{method} {cut}");
+            }
+            for _ in 0..2000 {
+                let mut bad = out[..n].to_vec();
+                bad[rng.below(n as u64) as usize] ^= 1 << rng.below(8);
+                if let Ok(len) = Decompressor::raw_len(&bad) {
+                    let mut back = vec![0; len];
+                    let _ = d.decompress(method, &bad, &mut back);
+                }
+            }
+        }
+        assert!(Decompressor::raw_len(&[0xff; 9]).is_err());
+        assert!(Decompressor::raw_len(&[1, 2]).is_err());
+    }
+}

@@ -1,0 +1,159 @@
+//! Frames: how blocks lie in a file, and the buffered output that writes them.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | n | payload: the raw bytes, or what [`crate::compression`] made of them |
+//! | 1 | compression, u8 |
+//! | 4 | crc32c of payload and compression byte, bound to file id and offset, u32 |
+
+use crate::compression::{Compressor, Decompressor};
+use kingtide_base::checksum::block_crc;
+use kingtide_base::options::Compression;
+use kingtide_base::{Error, Result};
+use kingtide_vfs::File;
+use std::sync::Arc;
+
+/// Bytes after the payload.
+pub const TRAILER: usize = 5;
+
+/// Where a frame is, trailer included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Handle {
+    /// Its first byte.
+    pub offset: u64,
+    /// Bytes, trailer included.
+    pub len: u32,
+}
+
+/// Checks a frame read from `offset` and splits it.
+///
+/// # Errors
+/// `Corruption` when it is too short, its checksum is wrong (damage, or bytes of another place) or its compression is
+/// unknown. The caller adds file and offset.
+#[inline]
+pub fn open(frame: &[u8], file_id: u64, offset: u64) -> Result<(Compression, &[u8])> {
+    let Some((covered, crc)) = frame.split_last_chunk::<4>() else {
+        return Err(Error::corruption("block is too short"));
+    };
+    if block_crc(covered, file_id, offset) != u32::from_le_bytes(*crc) {
+        return Err(Error::corruption("block checksum mismatch"));
+    }
+    let Some((method, payload)) = covered.split_last() else { return Err(Error::corruption("block is too short")) };
+    match Compression::from_u8(*method) {
+        Some(m) => Ok((m, payload)),
+        None => Err(Error::corruption(format!("unknown compression {method}"))),
+    }
+}
+
+/// Checks a frame and returns its raw bytes in a vector of their own.
+///
+/// # Errors
+/// As [`open`], and `Corruption` when it does not decompress.
+pub fn open_owned(frame: &[u8], file_id: u64, offset: u64) -> Result<Vec<u8>> {
+    let (method, payload) = open(frame, file_id, offset)?;
+    if method == Compression::None {
+        return Ok(payload.to_vec());
+    }
+    let mut raw = vec![0; Decompressor::raw_len(payload)?];
+    Decompressor::default().decompress(method, payload, &mut raw)?;
+    Ok(raw)
+}
+
+/// Appends to a file through a buffer, with positioned writes.
+pub struct Output {
+    file: Arc<dyn File>,
+    /// All of it is initialised, so that compression can write into it without clearing it first.
+    buf: Vec<u8>,
+    used: usize,
+    flushed: u64,
+}
+
+impl Output {
+    /// Writes to `file` from its start, in pieces of about `capacity` bytes.
+    pub fn new(file: Arc<dyn File>, capacity: usize) -> Output {
+        Output { file, buf: vec![0; capacity], used: 0, flushed: 0 }
+    }
+
+    /// The file.
+    pub fn file(&self) -> &Arc<dyn File> {
+        &self.file
+    }
+
+    /// Where the next byte goes.
+    #[inline]
+    pub fn position(&self) -> u64 {
+        self.flushed + self.used as u64
+    }
+
+    /// Room for `n` bytes at [`Output::position`]; [`Output::advance`] keeps them.
+    #[inline]
+    pub fn room(&mut self, n: usize) -> Result<&mut [u8]> {
+        if self.buf.len() - self.used < n {
+            self.flush()?;
+            if self.buf.len() < n {
+                self.buf.resize(n, 0);
+            }
+        }
+        Ok(&mut self.buf[self.used..self.used + n])
+    }
+
+    /// Keeps the first `n` bytes of the room.
+    #[inline]
+    pub fn advance(&mut self, n: usize) {
+        self.used += n;
+    }
+
+    /// Appends bytes.
+    pub fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        self.room(bytes.len())?.copy_from_slice(bytes);
+        self.advance(bytes.len());
+        Ok(())
+    }
+
+    /// Appends a frame, compressed when that pays.
+    pub fn append_frame(
+        &mut self,
+        compressor: &mut Compressor,
+        method: Compression,
+        raw: &[u8],
+        file_id: u64,
+    ) -> Result<Handle> {
+        if raw.len() > u32::MAX as usize - TRAILER {
+            return Err(Error::invalid("an entry does not fit into a block of 4 GiB"));
+        }
+        let offset = {
+            self.room(raw.len() + TRAILER)?;
+            self.position()
+        };
+        let room = &mut self.buf[self.used..self.used + raw.len() + TRAILER];
+        let (n, method) = match compressor.compress(raw, &mut room[..raw.len()]) {
+            Some(n) => (n, method),
+            None => {
+                room[..raw.len()].copy_from_slice(raw);
+                (raw.len(), Compression::None)
+            }
+        };
+        room[n] = method as u8;
+        let crc = block_crc(&room[..n + 1], file_id, offset);
+        room[n + 1..n + TRAILER].copy_from_slice(&crc.to_le_bytes());
+        self.used += n + TRAILER;
+        Ok(Handle { offset, len: (n + TRAILER) as u32 })
+    }
+
+    /// Writes out what is buffered.
+    pub fn flush(&mut self) -> Result<()> {
+        if self.used > 0 {
+            self.file.write_at(&self.buf[..self.used], self.flushed)?;
+            self.flushed += self.used as u64;
+            self.used = 0;
+        }
+        Ok(())
+    }
+
+    /// Writes out what is buffered and makes it durable. Returns the length of the file.
+    pub fn finish(mut self) -> Result<u64> {
+        self.flush()?;
+        self.file.sync_data()?;
+        Ok(self.flushed)
+    }
+}

@@ -1,0 +1,402 @@
+//! The block index: resident, flat, searched without branches.
+//!
+//! Index bytes (in a frame, see [`crate::frame`]):
+//!
+//! | bytes | what |
+//! |---|---|
+//! | varint | number of blocks |
+//! | varint | sampling: blocks that share one separator, at least 1 |
+//! | varint | prefix length to which separators were cut; 0 when none was |
+//! | varints | for each block its bytes in the file; blocks follow each other from offset 0 |
+//! | ... | for each separator: varint bytes shared with the previous one, varint length of the rest, the rest |
+//!
+//! A separator `s` of a block (or of a group of `sampling` blocks) satisfies `last key <= s < first key of the next`, or
+//! `s = last key` where the same key goes on in the next block. For the bytewise order it is the shortest such string,
+//! then cut to `prefix length` bytes; a search cuts its target likewise, so it finds the right block or an earlier one,
+//! and the reader walks on. Other orders keep the last key whole.
+//!
+//! In memory: an array of 64-bit heads (after the prefix common to all separators), all separators' bytes in one blob
+//! with u32 ends, and the blocks' offsets.
+
+use crate::block::common_prefix;
+use crate::frame::Handle;
+use kingtide_base::coding::{Reader, put_varint};
+use kingtide_base::key::head_be;
+use kingtide_base::{Error, KeyOrder, Result};
+use std::hint::select_unpredictable;
+use std::ops::Range;
+
+/// The shortest `s` with `last <= s < next`, bytewise; `last` when there is no shorter one. Returns how many bytes of
+/// `last` to take and the byte to append.
+fn shortest_separator(last: &[u8], next: &[u8], out: &mut Vec<u8>) {
+    let p = common_prefix(last, next);
+    if p < last.len() && p < next.len() {
+        if last[p] + 1 < next[p] || (last[p] < next[p] && next.len() > p + 1) {
+            // One byte past the common prefix suffices: above `last`, and below `next` because smaller or its prefix.
+            out.extend_from_slice(&last[..p]);
+            out.push(last[p] + 1);
+            return;
+        }
+        // `last[p] + 1 == next[p]` ends `next`: go along `last` to a byte that can grow.
+        if let Some(i) = (p + 1..last.len()).find(|i| last[*i] != 0xff)
+            && i + 1 < last.len()
+        {
+            out.extend_from_slice(&last[..i]);
+            out.push(last[i] + 1);
+            return;
+        }
+    }
+    out.extend_from_slice(last);
+}
+
+/// Strings in one blob.
+#[derive(Default)]
+struct Blob {
+    bytes: Vec<u8>,
+    ends: Vec<u32>,
+}
+
+impl Blob {
+    fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    #[inline]
+    fn get(&self, i: usize) -> &[u8] {
+        let start = if i == 0 { 0 } else { self.ends[i - 1] as usize };
+        &self.bytes[start..self.ends[i] as usize]
+    }
+
+    /// Ends the string whose bytes were appended last.
+    fn seal(&mut self) -> Result<()> {
+        match u32::try_from(self.bytes.len()) {
+            Ok(end) => self.ends.push(end),
+            Err(_) => return Err(Error::invalid("the keys of a table's index exceed 4 GiB")),
+        }
+        Ok(())
+    }
+}
+
+/// Collects the index of a table that is being written.
+pub struct IndexBuilder {
+    bytewise: bool,
+    sampling: usize,
+    prefix_len: usize,
+    cut: bool,
+    lens: Vec<u32>,
+    separators: Blob,
+}
+
+impl IndexBuilder {
+    /// `prefix_len` 0 cuts nothing; it is ignored for orders other than bytewise.
+    pub fn new(order: &KeyOrder, sampling: usize, prefix_len: usize) -> IndexBuilder {
+        IndexBuilder {
+            bytewise: order.is_bytewise(),
+            sampling: sampling.max(1),
+            prefix_len: if order.is_bytewise() { prefix_len } else { 0 },
+            cut: false,
+            lens: Vec::new(),
+            separators: Blob::default(),
+        }
+    }
+
+    /// Number of blocks.
+    pub fn blocks(&self) -> usize {
+        self.lens.len()
+    }
+
+    /// About the bytes that the index will have in the file.
+    pub fn estimated_size(&self) -> usize {
+        self.lens.len() * 4 + self.separators.bytes.len()
+    }
+
+    /// Adds a block of `len` bytes.
+    pub fn add_block(&mut self, len: u32) {
+        self.lens.push(len);
+    }
+
+    /// Separates the last block added from what follows: a key, or the end of the table.
+    pub fn separate(&mut self, last: &[u8], next: Option<&[u8]>) -> Result<()> {
+        if next.is_some() && !self.lens.len().is_multiple_of(self.sampling) {
+            return Ok(());
+        }
+        let start = self.separators.bytes.len();
+        match next {
+            Some(next) if self.bytewise => shortest_separator(last, next, &mut self.separators.bytes),
+            _ => self.separators.bytes.extend_from_slice(last),
+        }
+        if self.prefix_len > 0 && self.separators.bytes.len() - start > self.prefix_len {
+            self.separators.bytes.truncate(start + self.prefix_len);
+            self.cut = true;
+        }
+        self.separators.seal()
+    }
+
+    /// The index's bytes.
+    pub fn finish(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.estimated_size() + 16);
+        put_varint(&mut out, self.lens.len() as u64);
+        put_varint(&mut out, self.sampling as u64);
+        put_varint(&mut out, if self.cut { self.prefix_len as u64 } else { 0 });
+        self.lens.iter().for_each(|n| put_varint(&mut out, *n as u64));
+        let mut previous: &[u8] = &[];
+        for i in 0..self.separators.len() {
+            let s = self.separators.get(i);
+            let shared = common_prefix(previous, s);
+            put_varint(&mut out, shared as u64);
+            put_varint(&mut out, (s.len() - shared) as u64);
+            out.extend_from_slice(&s[shared..]);
+            previous = s;
+        }
+        out
+    }
+}
+
+/// A resident index.
+pub struct Index {
+    order: KeyOrder,
+    sampling: usize,
+    prefix_len: usize,
+    /// Where the blocks begin, and where the last ends.
+    offsets: Vec<u64>,
+    /// Bytes that all separators begin with (bytewise order only).
+    common: usize,
+    heads: Vec<u64>,
+    separators: Blob,
+}
+
+impl Index {
+    /// Reads an index whose blocks fill the first `data_end` bytes of a file.
+    ///
+    /// # Errors
+    /// `Corruption` when the bytes are not such an index.
+    pub fn decode(bytes: &[u8], data_end: u64, order: &KeyOrder) -> Result<Index> {
+        Self::read(bytes, data_end, order).ok_or_else(|| Error::corruption("damaged index"))
+    }
+
+    fn read(bytes: &[u8], data_end: u64, order: &KeyOrder) -> Option<Index> {
+        let mut r = Reader::new(bytes);
+        let blocks = usize::try_from(r.varint()?).ok().filter(|n| *n <= bytes.len())?;
+        let sampling = usize::try_from(r.varint()?).ok().filter(|n| *n > 0)?;
+        let prefix_len = usize::try_from(r.varint()?).ok()?;
+        let mut offsets = Vec::with_capacity(blocks + 1);
+        let mut at = 0u64;
+        for _ in 0..blocks {
+            offsets.push(at);
+            let len = u32::try_from(r.varint()?).ok().filter(|n| *n > 0)?;
+            at = at.checked_add(len as u64)?;
+        }
+        offsets.push(at);
+        if at != data_end {
+            return None;
+        }
+        let groups = blocks.div_ceil(sampling);
+        let mut separators = Blob::default();
+        separators.ends.reserve_exact(groups);
+        let mut previous = 0..0;
+        for _ in 0..groups {
+            let shared = usize::try_from(r.varint()?).ok().filter(|n| *n <= previous.len())?;
+            let rest = r.slice()?;
+            let start = separators.bytes.len();
+            // Sharing could otherwise blow up a small hostile index; an honest one's keys are in the blocks.
+            if shared as u64 > data_end || start as u64 > data_end.saturating_mul(256).saturating_add(1 << 20) {
+                return None;
+            }
+            separators.bytes.extend_from_within(previous.start..previous.start + shared);
+            separators.bytes.extend_from_slice(rest);
+            separators.seal().ok()?;
+            previous = start..separators.bytes.len();
+        }
+        separators.bytes.shrink_to_fit();
+        let mut index =
+            Index { order: order.clone(), sampling, prefix_len, offsets, common: 0, heads: Vec::new(), separators };
+        if order.is_bytewise() && groups > 0 {
+            index.common = common_prefix(index.separators.get(0), index.separators.get(groups - 1));
+            // What the first and last share, all between share, unless the index is hostile.
+            let common = &index.separators.get(0)[..index.common];
+            if !(0..groups).all(|i| index.separators.get(i).starts_with(common)) {
+                return None;
+            }
+        }
+        index.heads = (0..groups).map(|i| index.head(&index.separators.get(i)[index.common..])).collect();
+        r.is_empty().then_some(index)
+    }
+
+    #[inline]
+    fn head(&self, key: &[u8]) -> u64 {
+        if self.order.is_bytewise() { head_be(key) } else { self.order.head(key) }
+    }
+
+    /// Number of blocks.
+    #[inline]
+    pub fn blocks(&self) -> usize {
+        self.offsets.len() - 1
+    }
+
+    /// Whether a key that [`Index::locate`] places in a block, but is past that block's last key, is nowhere.
+    #[inline]
+    pub fn is_exact(&self) -> bool {
+        self.sampling == 1 && self.prefix_len == 0
+    }
+
+    /// Where block `i` is.
+    #[inline]
+    pub fn handle(&self, i: usize) -> Handle {
+        Handle { offset: self.offsets[i], len: (self.offsets[i + 1] - self.offsets[i]) as u32 }
+    }
+
+    /// The blocks, as a range of numbers, in which the lower bound of `key` can be, or at whose end it is; it may also be
+    /// further on when the index is not exact. Empty when `key` is past all keys.
+    #[inline]
+    pub fn locate(&self, key: &[u8]) -> Range<usize> {
+        let group = self.group(key);
+        let first = (group * self.sampling).min(self.blocks());
+        first..(first + self.sampling).min(self.blocks())
+    }
+
+    /// The first separator that is not below `key`.
+    fn group(&self, key: &[u8]) -> usize {
+        let n = self.heads.len();
+        if n == 0 {
+            return 0;
+        }
+        let key = if self.prefix_len > 0 { &key[..key.len().min(self.prefix_len)] } else { key };
+        let mut rest = key;
+        if self.common > 0 {
+            let common = &self.separators.get(0)[..self.common];
+            match key.get(..self.common) {
+                Some(start) if start == common => rest = &key[self.common..],
+                _ if key < common => return 0,
+                _ => return n,
+            }
+        }
+        let head = self.head(rest);
+        let lo = lower_bound(&self.heads, head);
+        // Among equal heads whole keys decide.
+        let (mut lo, mut hi) = (lo, lo + self.heads[lo..].iter().take(4).take_while(|h| **h == head).count());
+        if hi - lo == 4 {
+            hi += self.heads[hi..].partition_point(|h| *h <= head);
+        }
+        while lo < hi {
+            let mid = lo + (hi - lo) / 2;
+            if self.order.compare(self.separators.get(mid), key).is_lt() { lo = mid + 1 } else { hi = mid }
+        }
+        lo
+    }
+
+    /// Bytes of memory.
+    pub fn memory(&self) -> usize {
+        self.offsets.capacity() * 8
+            + self.heads.capacity() * 8
+            + self.separators.bytes.capacity()
+            + self.separators.ends.capacity() * 4
+    }
+}
+
+/// Index of the first head that is not below `target`: a binary search without unpredictable branches.
+#[inline]
+fn lower_bound(heads: &[u64], target: u64) -> usize {
+    let mut base = 0;
+    let mut len = heads.len();
+    while len > 1 {
+        let half = len / 2;
+        base = select_unpredictable(heads[base + half - 1] < target, base + half, base);
+        len -= half;
+    }
+    base + heads.get(base).is_some_and(|h| *h < target) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kingtide_base::rng::Rng;
+
+    #[test]
+    fn separators_separate() {
+        let mut rng = Rng::new(5);
+        let mut key = || -> Vec<u8> {
+            let len = rng.below(6) as usize;
+            (0..len).map(|_| [0, 1, b'a', b'b', 0xfe, 0xff][rng.below(6) as usize]).collect()
+        };
+        for _ in 0..20_000 {
+            let (a, b) = (key(), key());
+            let (a, b) = if a <= b { (a, b) } else { (b, a) };
+            let mut s = Vec::new();
+            shortest_separator(&a, &b, &mut s);
+            assert!(a <= s && (s < b || a == b) && s.len() <= a.len().max(1), "{a:?} {s:?} {b:?}");
+        }
+    }
+
+    fn sample(order: &KeyOrder, n: usize, sampling: usize, prefix_len: usize, rng: &mut Rng) -> (Vec<Vec<u8>>, Index) {
+        let prefix: &[u8] = if rng.one_in(2) { b"shared-by-all/" } else { b"" };
+        let mut keys: Vec<Vec<u8>> = (0..2 * n)
+            .map(|_| {
+                let mut k = prefix.to_vec();
+                let len = rng.below(14) as usize;
+                k.extend((0..len).map(|_| b"aB\x00\xff"[rng.below(4) as usize]));
+                k
+            })
+            .collect();
+        keys.sort_by(|a, b| order.compare(a, b));
+        let mut b = IndexBuilder::new(order, sampling, prefix_len);
+        for i in 0..n {
+            b.add_block(10 + i as u32);
+            b.separate(&keys[2 * i + 1], keys.get(2 * i + 2).map(|k| &k[..])).unwrap();
+        }
+        let data_end = (0..n as u64).map(|i| 10 + i).sum();
+        (keys, Index::decode(&b.finish(), data_end, order).unwrap())
+    }
+
+    #[test]
+    fn locate_never_skips_the_block() {
+        let mut rng = Rng::new(6);
+        for order in [KeyOrder::Bytewise, KeyOrder::Reverse, KeyOrder::CaseInsensitive] {
+            for (n, sampling, prefix_len) in [(1, 1, 0), (2, 1, 0), (100, 1, 0), (101, 4, 0), (300, 1, 3), (300, 3, 17)]
+            {
+                let (keys, index) = sample(&order, n, sampling, prefix_len, &mut rng);
+                assert_eq!(index.blocks(), n);
+                for _ in 0..300 {
+                    let mut key = keys[rng.below(keys.len() as u64) as usize].clone();
+                    if rng.one_in(2) {
+                        key.push(b"a\xff"[rng.below(2) as usize]);
+                    }
+                    // The first block whose last key is not below the target holds its lower bound.
+                    let want = (0..n).find(|i| order.compare(&keys[2 * i + 1], &key).is_ge()).unwrap_or(n);
+                    let got = index.locate(&key);
+                    assert!(got.start <= want, "{got:?} skips {want}");
+                    if index.is_exact() && order.is_bytewise() {
+                        // In the gap behind a block the block itself may be named.
+                        assert!(want == got.start || want == got.start + 1, "{got:?} {want}");
+                    } else if index.is_exact() {
+                        assert_eq!(got.start, want);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn hostile_bytes_are_refused_or_harmless() {
+        let mut rng = Rng::new(8);
+        let order = KeyOrder::Bytewise;
+        let mut b = IndexBuilder::new(&order, 1, 0);
+        for i in 0..30u32 {
+            b.add_block(100);
+            b.separate(&i.to_be_bytes(), Some(&(i + 1).to_be_bytes())).unwrap();
+        }
+        let bytes = b.finish();
+        assert!(Index::decode(&bytes, 2999, &order).is_err());
+        for cut in 0..bytes.len() {
+            assert!(Index::decode(&bytes[..cut], 3000, &order).is_err());
+        }
+        for _ in 0..20_000 {
+            let mut bad = bytes.clone();
+            let at = rng.below(bad.len() as u64) as usize;
+            bad[at] ^= 1 << rng.below(8);
+            if let Ok(index) = Index::decode(&bad, 3000, &order) {
+                let key = rng.next_u64().to_be_bytes();
+                let _ = index.locate(&key[4..]).map(|i| index.handle(i)).count();
+            }
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! What a table knows about itself: the properties block, and the [`TableInfo`] that a writer returns for the manifest.
+//!
+//! Properties (in a frame of their own, see [`crate::frame`]): a sequence of fields, each a number u8 and a
+//! length-prefixed value; a reader skips numbers that it does not know.
+//!
+//! | number | value |
+//! |---|---|
+//! | 1 | key order name, UTF-8 |
+//! | 2 | counts: entries, tombstones, range tombstones, raw bytes, blocks, five varints |
+//! | 3 | smallest key |
+//! | 4 | largest key |
+//! | 5 | oldest sequence, newest sequence, earliest expiry in Unix milliseconds (0 none), three varints |
+//! | 6 | value-log references: file id, values, bytes, three varints for each |
+
+use kingtide_base::coding::{Reader, put_slice, put_varint};
+use kingtide_base::{Error, Result, SeqNo};
+
+/// Bytes that a table references in one value log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VlogRef {
+    /// The value log's file id.
+    pub file_id: u64,
+    /// Number of values.
+    pub values: u64,
+    /// Stored bytes of those values, their headers included.
+    pub bytes: u64,
+}
+
+/// Deletes all versions of the keys in `[start, end)` that are older than `seq`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RangeTombstone {
+    /// First key deleted.
+    pub start: Vec<u8>,
+    /// First key after the range.
+    pub end: Vec<u8>,
+    /// The deletion's sequence number.
+    pub seq: SeqNo,
+}
+
+/// What a finished table holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TableInfo {
+    /// Bytes of the file.
+    pub file_size: u64,
+    /// Point entries, tombstones included.
+    pub entries: u64,
+    /// Point tombstones among them.
+    pub tombstones: u64,
+    /// Range tombstones.
+    pub range_tombstones: u64,
+    /// Bytes of keys and stored values before compression.
+    pub raw_bytes: u64,
+    /// Smallest user key, the starts of range tombstones included.
+    pub min_key: Vec<u8>,
+    /// Largest user key. When it comes from a range tombstone it is that tombstone's exclusive end.
+    pub max_key: Vec<u8>,
+    /// Oldest sequence number.
+    pub min_seq: SeqNo,
+    /// Newest sequence number.
+    pub max_seq: SeqNo,
+    /// Earliest expiry of an entry, Unix milliseconds; 0 when none expires.
+    pub min_expiry_ms: u64,
+    /// Value-log bytes referenced, by ascending file id.
+    pub vlog_refs: Vec<VlogRef>,
+}
+
+/// The properties block.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Properties {
+    pub order: String,
+    pub blocks: u64,
+    pub info: TableInfo,
+}
+
+impl Properties {
+    pub fn encode(&self) -> Vec<u8> {
+        let i = &self.info;
+        let varints = |values: &[u64]| {
+            let mut out = Vec::new();
+            values.iter().for_each(|v| put_varint(&mut out, *v));
+            out
+        };
+        let refs: Vec<u64> = i.vlog_refs.iter().flat_map(|r| [r.file_id, r.values, r.bytes]).collect();
+        let mut out = Vec::new();
+        let mut field = |number: u8, value: &[u8]| {
+            out.push(number);
+            put_slice(&mut out, value);
+        };
+        field(1, self.order.as_bytes());
+        field(2, &varints(&[i.entries, i.tombstones, i.range_tombstones, i.raw_bytes, self.blocks]));
+        field(3, &i.min_key);
+        field(4, &i.max_key);
+        field(5, &varints(&[i.min_seq, i.max_seq, i.min_expiry_ms]));
+        field(6, &varints(&refs));
+        out
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Properties> {
+        Self::read(bytes).ok_or_else(|| Error::corruption("damaged table properties"))
+    }
+
+    fn read(bytes: &[u8]) -> Option<Properties> {
+        let mut p = Properties::default();
+        let mut all = Reader::new(bytes);
+        while !all.is_empty() {
+            let number = all.u8()?;
+            let value = all.slice()?;
+            let mut r = Reader::new(value);
+            let i = &mut p.info;
+            match number {
+                1 => p.order = String::from_utf8(value.to_vec()).ok()?,
+                2 => {
+                    (i.entries, i.tombstones, i.range_tombstones) = (r.varint()?, r.varint()?, r.varint()?);
+                    (i.raw_bytes, p.blocks) = (r.varint()?, r.varint()?);
+                }
+                3 => i.min_key = value.to_vec(),
+                4 => i.max_key = value.to_vec(),
+                5 => (i.min_seq, i.max_seq, i.min_expiry_ms) = (r.varint()?, r.varint()?, r.varint()?),
+                6 => {
+                    while !r.is_empty() {
+                        i.vlog_refs.push(VlogRef { file_id: r.varint()?, values: r.varint()?, bytes: r.varint()? });
+                    }
+                }
+                _ => {}
+            }
+        }
+        Some(p)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn round_trip_and_hostile() {
+        let p = Properties {
+            order: "bytewise".into(),
+            blocks: 7,
+            info: TableInfo {
+                entries: 100,
+                tombstones: 3,
+                range_tombstones: 1,
+                raw_bytes: 1 << 40,
+                min_key: b"a".to_vec(),
+                max_key: vec![9; 300],
+                min_seq: 4,
+                max_seq: u64::MAX >> 8,
+                min_expiry_ms: 17,
+                vlog_refs: vec![VlogRef { file_id: 9, values: 2, bytes: 999 }],
+                ..TableInfo::default()
+            },
+        };
+        let mut bytes = p.encode();
+        assert_eq!(Properties::decode(&bytes).unwrap(), p);
+        for cut in 0..bytes.len() {
+            let _ = Properties::decode(&bytes[..cut]);
+        }
+        bytes.extend_from_slice(&[99, 2, 0, 0]);
+        assert_eq!(Properties::decode(&bytes).unwrap(), p, "an unknown field is skipped");
+    }
+}

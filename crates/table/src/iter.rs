@@ -1,0 +1,412 @@
+//! The cursor over a table.
+//!
+//! State: either no block is loaded, or block `block` is (pinned in the cache, or in the cursor's own buffers); `valid`
+//! says whether the cursor is on entry `at` of it. A block stays loaded when the cursor runs off an end, so that a seek
+//! near by finds it. Every error unloads the block and leaves the cursor invalid.
+
+use crate::block::{Entry, Layout};
+use crate::reader::{ReadScratch, Table};
+use kingtide_base::{Result, Tag};
+use kingtide_mem::cache::Block;
+use std::cmp::Ordering;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// No block is loaded.
+const NONE: usize = usize::MAX;
+
+/// Steps to the next block before a cursor reads ahead by itself.
+const STREAK: u32 = 2;
+
+/// The first span read ahead, and the longest, in bytes.
+const SPAN_MIN: u64 = 32 << 10;
+const SPAN_MAX: u64 = 256 << 10;
+
+/// How a cursor reads.
+#[derive(Clone, Copy, Debug)]
+pub struct IterOptions {
+    /// Whether blocks that it touches a second time soon may enter the block cache.
+    pub fill_cache: bool,
+    /// Read long spans from the start, past the block cache: for merges and full scans.
+    pub readahead: bool,
+}
+
+impl Default for IterOptions {
+    fn default() -> Self {
+        IterOptions { fill_cache: true, readahead: false }
+    }
+}
+
+/// A cursor over a table, in both directions. Moves return an error and leave the cursor invalid when a block cannot be
+/// read; [`TableIter::key`] and [`TableIter::value`] point into the current block.
+pub struct TableIter {
+    table: Arc<Table>,
+    opts: IterOptions,
+    valid: bool,
+    at: usize,
+    entry: Entry,
+    layout: Layout,
+    block: usize,
+    cached: Option<Block>,
+    scratch: ReadScratch,
+    /// Blocks read ahead, in `span_buf`.
+    span: Range<usize>,
+    span_buf: Vec<u8>,
+    next_span: u64,
+    streak: u32,
+}
+
+impl TableIter {
+    pub(crate) fn new(table: Arc<Table>, opts: IterOptions) -> TableIter {
+        TableIter {
+            table,
+            opts,
+            valid: false,
+            at: 0,
+            entry: Entry::EMPTY,
+            layout: Layout::default(),
+            block: NONE,
+            cached: None,
+            scratch: ReadScratch::new(),
+            span: 0..0,
+            span_buf: Vec::new(),
+            next_span: SPAN_MIN,
+            streak: 0,
+        }
+    }
+
+    /// The table.
+    pub fn table(&self) -> &Arc<Table> {
+        &self.table
+    }
+
+    /// Whether the cursor is on an entry.
+    #[inline]
+    pub fn valid(&self) -> bool {
+        self.valid
+    }
+
+    /// The user key; only when valid.
+    #[inline]
+    pub fn key(&self) -> &[u8] {
+        self.entry.key(self.raw())
+    }
+
+    /// The tag; only when valid.
+    #[inline]
+    pub fn tag(&self) -> Tag {
+        self.entry.tag
+    }
+
+    /// The stored value; only when valid.
+    #[inline]
+    pub fn value(&self) -> &[u8] {
+        self.entry.value(self.raw())
+    }
+
+    /// [`kingtide_base::KeyOrder::head`] of the key; only when valid.
+    #[inline]
+    pub fn head(&self) -> u64 {
+        self.table.order().head(self.key())
+    }
+
+    /// The cached block that holds the current entry, and where its value is there: a caller can keep it beyond the
+    /// cursor's next move without copying. `None` when the block is in the cursor's own buffer.
+    pub fn pinned(&self) -> Option<(&Block, Range<usize>)> {
+        self.cached.as_ref().map(|b| (b, self.entry.value_range()))
+    }
+
+    pub(crate) fn block_number(&self) -> usize {
+        self.block
+    }
+
+    #[inline]
+    fn raw(&self) -> &[u8] {
+        match &self.cached {
+            Some(block) => block,
+            None => self.scratch.bytes(),
+        }
+    }
+
+    /// To the first entry.
+    ///
+    /// # Errors
+    /// `Corruption` with file and offset, `Io`; so for every move.
+    pub fn first(&mut self) -> Result<()> {
+        self.valid = false;
+        if self.table.blocks() == 0 {
+            return Ok(());
+        }
+        self.load(0)?;
+        self.set(0)
+    }
+
+    /// To the last entry.
+    ///
+    /// # Errors
+    /// As [`TableIter::first`].
+    pub fn last(&mut self) -> Result<()> {
+        self.valid = false;
+        if self.table.blocks() == 0 {
+            return Ok(());
+        }
+        self.load(self.table.blocks() - 1)?;
+        self.set(self.layout.count() - 1)
+    }
+
+    /// To the next entry; invalid after the last one.
+    ///
+    /// # Errors
+    /// As [`TableIter::first`].
+    #[inline]
+    pub fn next(&mut self) -> Result<()> {
+        if !self.valid {
+            return Ok(());
+        }
+        let i = self.at + 1;
+        if i >= self.layout.count() {
+            return self.next_block();
+        }
+        match self.layout.entry_after(self.raw(), &self.entry, i) {
+            Ok(e) => {
+                self.entry = e;
+                self.at = i;
+                Ok(())
+            }
+            Err(e) => Err(self.fail(e)),
+        }
+    }
+
+    #[inline(never)]
+    fn next_block(&mut self) -> Result<()> {
+        self.valid = false;
+        if self.block + 1 >= self.table.blocks() {
+            return Ok(());
+        }
+        self.streak = self.streak.saturating_add(1);
+        self.load(self.block + 1)?;
+        self.set(0)
+    }
+
+    /// To the previous entry; invalid before the first one.
+    ///
+    /// # Errors
+    /// As [`TableIter::first`].
+    #[inline]
+    pub fn prev(&mut self) -> Result<()> {
+        if !self.valid {
+            return Ok(());
+        }
+        if self.at > 0 {
+            return self.set(self.at - 1);
+        }
+        self.valid = false;
+        self.streak = 0;
+        if self.block == 0 {
+            return Ok(());
+        }
+        self.load(self.block - 1)?;
+        self.set(self.layout.count() - 1)
+    }
+
+    /// To the first entry that is not before (`key`, `tag`).
+    ///
+    /// # Errors
+    /// As [`TableIter::first`].
+    pub fn seek(&mut self, key: &[u8], tag: Tag) -> Result<()> {
+        if self.block != NONE {
+            match self.seek_in_block(key, tag) {
+                Ok(Some(i)) => return self.set(i),
+                Ok(None) => {}
+                Err(e) => return Err(self.fail(e)),
+            }
+        }
+        self.valid = false;
+        self.reset_streak();
+        let blocks = self.table.locate(key);
+        let Some(mut b) = self.narrow(blocks, key, tag)? else { return Ok(()) };
+        loop {
+            self.load(b)?;
+            let i = self.search(key, tag)?;
+            if i < self.layout.count() {
+                return self.set(i);
+            }
+            b += 1;
+            if b >= self.table.blocks() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// To the last entry that is before (`key`, `tag`).
+    ///
+    /// # Errors
+    /// As [`TableIter::first`].
+    pub fn seek_lt(&mut self, key: &[u8], tag: Tag) -> Result<()> {
+        self.valid = false;
+        self.reset_streak();
+        let blocks = self.table.locate(key);
+        let Some(mut b) = self.narrow(blocks, key, tag)? else { return self.last() };
+        let i = loop {
+            self.load(b)?;
+            let i = self.search(key, tag)?;
+            // At the block's end the answer is its last entry, unless the next block begins before the target too.
+            if i < self.layout.count() || b + 1 == self.table.blocks() || self.closes(key)? {
+                break i;
+            }
+            b += 1;
+        };
+        if i > 0 {
+            return self.set(i - 1);
+        }
+        if b == 0 {
+            return Ok(());
+        }
+        self.load(b - 1)?;
+        self.set(self.layout.count() - 1)
+    }
+
+    /// Whether entries after the loaded block, which ends before `key`, are certainly not before `key`.
+    fn closes(&mut self, key: &[u8]) -> Result<bool> {
+        if !self.table.index().is_exact() {
+            return Ok(false);
+        }
+        match self.layout.entry(self.raw(), self.layout.count() - 1) {
+            Ok(last) => Ok(self.table.order().compare(last.key(self.raw()), key).is_ne()),
+            Err(e) => Err(self.fail(e)),
+        }
+    }
+
+    /// The answer to a seek if it is certainly in the loaded block: the target must lie between the block's first and
+    /// last entry, both compared. A target below the first entry may belong to an earlier block.
+    fn seek_in_block(&self, key: &[u8], tag: Tag) -> Result<Option<usize>> {
+        let raw = self.raw();
+        let order = self.table.order();
+        let before = |e: &Entry| order.compare(e.key(raw), key).then(tag.cmp(&e.tag)).is_lt();
+        let count = self.layout.count();
+        if self.valid && before(&self.entry) {
+            // Forward: very often the next entry is the answer.
+            let i = self.at + 1;
+            if i < count && !before(&self.layout.entry(raw, i)?) {
+                return Ok(Some(i));
+            }
+            if i >= count || before(&self.layout.entry(raw, count - 1)?) {
+                return Ok(None);
+            }
+        } else {
+            let first = self.layout.entry(raw, 0)?;
+            let starts_after = order.compare(first.key(raw), key).then(tag.cmp(&first.tag)) == Ordering::Greater;
+            if starts_after && self.block != 0 {
+                return Ok(None);
+            }
+            if !self.valid && before(&self.layout.entry(raw, count - 1)?) {
+                return Ok(None);
+            }
+        }
+        self.layout.lower_bound(raw, order, key, tag).map(Some)
+    }
+
+    /// The block to look into first; `None` when the target is past all keys.
+    fn narrow(&mut self, blocks: Range<usize>, key: &[u8], tag: Tag) -> Result<Option<usize>> {
+        let (mut lo, mut hi) = (blocks.start, blocks.end);
+        if lo == hi {
+            return Ok(None);
+        }
+        while hi - lo > 1 {
+            let mid = lo + (hi - lo - 1) / 2;
+            self.load(mid)?;
+            match self.table.ends_before(self.raw(), key, tag) {
+                Ok(true) => lo = mid + 1,
+                Ok(false) => hi = mid + 1,
+                Err(e) => return Err(self.fail(e)),
+            }
+        }
+        Ok(Some(lo))
+    }
+
+    fn search(&mut self, key: &[u8], tag: Tag) -> Result<usize> {
+        match self.layout.lower_bound(self.raw(), self.table.order(), key, tag) {
+            Ok(i) => Ok(i),
+            Err(e) => Err(self.fail(e)),
+        }
+    }
+
+    /// To entry `i` of the loaded block.
+    #[inline]
+    fn set(&mut self, i: usize) -> Result<()> {
+        match self.layout.entry(self.raw(), i) {
+            Ok(e) => {
+                self.entry = e;
+                self.at = i;
+                self.valid = true;
+                Ok(())
+            }
+            Err(e) => Err(self.fail(e)),
+        }
+    }
+
+    #[cold]
+    fn fail(&mut self, e: kingtide_base::Error) -> kingtide_base::Error {
+        let e = if self.block == NONE { e } else { self.table.at_block(e, self.block) };
+        self.valid = false;
+        self.block = NONE;
+        e
+    }
+
+    fn reset_streak(&mut self) {
+        self.streak = 0;
+        self.next_span = SPAN_MIN;
+    }
+
+    /// Loads block `i`, unless it is the loaded one.
+    fn load(&mut self, i: usize) -> Result<()> {
+        if self.block == i {
+            return Ok(());
+        }
+        self.valid = false;
+        self.block = NONE;
+        self.cached = None;
+        if !self.opts.readahead {
+            let handle = self.table.index().handle(i);
+            if let Some(block) = self.table.cache().get(self.table.file_id(), handle.offset) {
+                self.layout = Layout::parse(&block).map_err(|e| self.table.at_block(e, i))?;
+                self.cached = Some(block);
+                self.block = i;
+                return Ok(());
+            }
+        }
+        if self.opts.readahead || self.streak >= STREAK || self.span.contains(&i) {
+            self.load_from_span(i)?;
+        } else {
+            self.table.load(i, &mut self.scratch)?;
+            if self.opts.fill_cache {
+                self.table.offer(i, self.scratch.bytes());
+            }
+        }
+        self.layout = self.scratch.layout();
+        self.block = i;
+        Ok(())
+    }
+
+    /// Loads block `i` out of the span, after reading one that begins with it if need be.
+    fn load_from_span(&mut self, i: usize) -> Result<()> {
+        let index = self.table.index();
+        if !self.span.contains(&i) {
+            let start = index.handle(i).offset;
+            let mut end = i + 1;
+            while end < index.blocks()
+                && index.handle(end).offset + index.handle(end).len as u64 - start <= self.next_span
+            {
+                end += 1;
+            }
+            self.span = 0..0;
+            self.table.read_span(i..end, &mut self.span_buf)?;
+            self.span = i..end;
+            self.next_span = (self.next_span * 2).min(SPAN_MAX);
+        }
+        let handle = index.handle(i);
+        let from = (handle.offset - index.handle(self.span.start).offset) as usize;
+        let frame = &self.span_buf[from..from + handle.len as usize];
+        self.scratch.unpack_from(frame, self.table.file_id(), handle.offset).map_err(|e| self.table.at_block(e, i))
+    }
+}

@@ -1,0 +1,573 @@
+//! Reads a key log: what is resident, and point reads.
+//!
+//! A point read is: filter (one cache line) -> index (resident) -> block cache -> on a miss one read into the thread's
+//! [`ReadScratch`], checksum, decompression, search. A block enters the cache only when it is touched a second time
+//! soon: inserting every miss costs more than it saves.
+
+use crate::block::Layout;
+use crate::compression::Decompressor;
+use crate::filter::Filter;
+use crate::footer::{FOOTER, Footer};
+use crate::frame::{self, Handle};
+use crate::index::Index;
+use crate::info::{Properties, RangeTombstone, TableInfo};
+use crate::iter::{IterOptions, TableIter};
+use crate::tombstones;
+use kingtide_base::options::Compression;
+use kingtide_base::stats::{Stat, Stats};
+use kingtide_base::{Error, ErrorKind, KeyOrder, Result, Tag};
+use kingtide_mem::cache::{Block, BlockCache};
+use kingtide_vfs::File;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes that open reads from the end of the file at once: the whole tail of a small table.
+const TAIL_GUESS: u64 = 32 << 10;
+
+/// A buffer above this is given back when a much smaller block follows.
+const KEEP_BUFFER: usize = 4 << 20;
+
+/// Numbers open tables, so that a scratch knows whose block it holds, across databases too.
+static NEXT_INSTANCE: AtomicU64 = AtomicU64::new(1);
+
+/// Reusable buffers of one reader; keep one per thread. Holds the block that was read last, so that the next read of the
+/// same block (a sorted multi-get) does nothing.
+#[derive(Default)]
+pub struct ReadScratch {
+    /// What was read from the file.
+    stored: Vec<u8>,
+    /// The raw block is its first `raw_len` bytes.
+    raw: Vec<u8>,
+    raw_len: usize,
+    layout: Layout,
+    /// Instance of a table and number of the block; instance 0 is none.
+    holds: (u64, usize),
+    decompressor: Decompressor,
+}
+
+impl ReadScratch {
+    /// Empty buffers.
+    pub fn new() -> ReadScratch {
+        ReadScratch::default()
+    }
+
+    /// The raw block that was read last: [`TableValue::Scratch`] is a range of it.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        &self.raw[..self.raw_len]
+    }
+
+    /// Bytes of memory held.
+    pub fn memory(&self) -> usize {
+        self.stored.capacity() + self.raw.capacity()
+    }
+
+    #[inline]
+    pub(crate) fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// Unpacks a frame that is in `stored`.
+    #[inline]
+    fn unpack_stored(&mut self, file_id: u64, handle: Handle) -> Result<()> {
+        let frame = &self.stored[..handle.len as usize];
+        let (method, payload) = frame::open(frame, file_id, handle.offset)?;
+        if method == Compression::None {
+            self.raw_len = payload.len();
+            std::mem::swap(&mut self.raw, &mut self.stored);
+        } else {
+            unpack(&mut self.decompressor, method, payload, &mut self.raw, &mut self.raw_len)?;
+        }
+        self.layout = Layout::parse(self.bytes())?;
+        Ok(())
+    }
+
+    /// Unpacks a frame that is elsewhere.
+    pub(crate) fn unpack_from(&mut self, frame: &[u8], file_id: u64, offset: u64) -> Result<()> {
+        self.holds.0 = 0;
+        let (method, payload) = frame::open(frame, file_id, offset)?;
+        if method == Compression::None {
+            fit(&mut self.raw, payload.len());
+            self.raw[..payload.len()].copy_from_slice(payload);
+            self.raw_len = payload.len();
+        } else {
+            unpack(&mut self.decompressor, method, payload, &mut self.raw, &mut self.raw_len)?;
+        }
+        self.layout = Layout::parse(self.bytes())?;
+        Ok(())
+    }
+}
+
+#[inline]
+fn unpack(
+    d: &mut Decompressor,
+    method: Compression,
+    payload: &[u8],
+    raw: &mut Vec<u8>,
+    raw_len: &mut usize,
+) -> Result<()> {
+    let n = Decompressor::raw_len(payload)?;
+    *raw_len = 0;
+    fit(raw, n);
+    d.decompress(method, payload, &mut raw[..n])?;
+    *raw_len = n;
+    Ok(())
+}
+
+/// Makes a buffer at least `n` bytes long without clearing what is there; gives a huge one back.
+#[inline]
+pub(crate) fn fit(buf: &mut Vec<u8>, n: usize) {
+    if buf.len() < n {
+        buf.resize(n, 0);
+    } else if buf.len() > KEEP_BUFFER && n < buf.len() / 8 {
+        *buf = vec![0; n];
+    }
+}
+
+/// Where a value is that a point read found.
+#[derive(Clone, Debug)]
+pub enum TableValue {
+    /// In [`ReadScratch::bytes`] of the scratch that was passed, until its next use.
+    Scratch(Range<usize>),
+    /// In a cached block, which the clone keeps alive.
+    Cached(Block, Range<usize>),
+}
+
+impl TableValue {
+    /// The stored value (with its expiry in front, if the tag says so).
+    #[inline]
+    pub fn bytes<'a>(&'a self, scratch: &'a ReadScratch) -> &'a [u8] {
+        match self {
+            TableValue::Scratch(range) => scratch.bytes().get(range.clone()).unwrap_or_default(),
+            TableValue::Cached(block, range) => block.get(range.clone()).unwrap_or_default(),
+        }
+    }
+}
+
+/// An open table: immutable, shared by threads.
+pub struct Table {
+    file: Arc<dyn File>,
+    file_id: u64,
+    instance: u64,
+    order: KeyOrder,
+    cache: Arc<BlockCache>,
+    stats: Arc<Stats>,
+    index: Index,
+    filter: Option<Filter>,
+    tombstones: Vec<RangeTombstone>,
+    info: TableInfo,
+}
+
+impl fmt::Debug for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Table").field("path", &self.file.path()).field("entries", &self.info.entries).finish()
+    }
+}
+
+/// The sections between the blocks and the footer.
+struct Tail {
+    bytes: Vec<u8>,
+    footer: Footer,
+    file_id: u64,
+}
+
+impl Tail {
+    /// One read for a small tail, two for a large one.
+    fn read(file: &dyn File, file_id: u64, len: u64) -> Result<Tail> {
+        let guess = len.min(TAIL_GUESS);
+        let mut end = vec![0; guess as usize];
+        file.read_exact_at(&mut end, len - guess)?;
+        let Some((_, footer)) = end.split_last_chunk::<FOOTER>() else {
+            return Err(Error::corruption("too short for a key log").at_offset(0));
+        };
+        let footer = Footer::decode(footer, len, file_id).map_err(|e| e.at_offset(len - FOOTER as u64))?;
+        let tail_len = len - footer.data_end;
+        let bytes = if tail_len <= guess {
+            end.split_off((guess - tail_len) as usize)
+        } else {
+            let mut all = vec![0; tail_len as usize];
+            let (front, back) = all.split_at_mut((tail_len - guess) as usize);
+            file.read_exact_at(front, footer.data_end)?;
+            back.copy_from_slice(&end);
+            all
+        };
+        Ok(Tail { bytes, footer, file_id })
+    }
+
+    /// The raw bytes of the section of `len` bytes at `skip` bytes into the tail; empty for an absent one.
+    fn section(&self, skip: u64, len: u64) -> Result<(Vec<u8>, u64)> {
+        let at = self.footer.data_end + skip;
+        if len == 0 {
+            return Ok((Vec::new(), at));
+        }
+        // The footer's lengths add up to the file's, so the range is inside.
+        let frame = self.bytes.get(skip as usize..(skip + len) as usize).unwrap_or_default();
+        let raw = frame::open_owned(frame, self.file_id, at).map_err(|e| e.at_offset(at))?;
+        Ok((raw, at))
+    }
+}
+
+impl Table {
+    /// Opens a finished table: one or two reads at the end of the file.
+    ///
+    /// # Errors
+    /// `Corruption` with file and offset when the tail is damaged or of another file, `NewerFormat`, `Incompatible` when
+    /// the table was written in another key order, `Io`.
+    pub fn open(
+        file: Arc<dyn File>,
+        file_id: u64,
+        order: KeyOrder,
+        cache: Arc<BlockCache>,
+        stats: Arc<Stats>,
+    ) -> Result<Arc<Table>> {
+        let path = file.path().to_owned();
+        Self::open_inner(file, file_id, order, cache, stats).map(Arc::new).map_err(|e| e.at_path(&path))
+    }
+
+    fn open_inner(
+        file: Arc<dyn File>,
+        file_id: u64,
+        order: KeyOrder,
+        cache: Arc<BlockCache>,
+        stats: Arc<Stats>,
+    ) -> Result<Table> {
+        let len = file.len()?;
+        let tail = Tail::read(&*file, file_id, len)?;
+        let f = tail.footer;
+        let (properties, at) = tail.section(f.filter + f.index + f.tombstones, f.properties)?;
+        let Properties { order: name, blocks, mut info } =
+            Properties::decode(&properties).map_err(|e| e.at_offset(at))?;
+        if name != order.name() {
+            return Err(Error::new(
+                ErrorKind::Incompatible,
+                format!("the table is in key order '{name}', not '{}'", order.name()),
+            ));
+        }
+        let (filter, at) = tail.section(0, f.filter)?;
+        let filter = match filter.is_empty() {
+            true => None,
+            false => Some(Filter::decode(&filter).map_err(|e| e.at_offset(at))?),
+        };
+        let (index, at) = tail.section(f.filter, f.index)?;
+        let index = Index::decode(&index, f.data_end, &order).map_err(|e| e.at_offset(at))?;
+        let (encoded, at) = tail.section(f.filter + f.index, f.tombstones)?;
+        let tombstones = match encoded.is_empty() {
+            true => Vec::new(),
+            false => tombstones::decode(&encoded, &order).map_err(|e| e.at_offset(at))?,
+        };
+        if index.blocks() as u64 != blocks || tombstones.len() as u64 != info.range_tombstones {
+            return Err(Error::corruption("the properties contradict the index").at_offset(at));
+        }
+        info.file_size = len;
+        stats.add(Stat::TableOpens, 1);
+        // Relaxed: only uniqueness matters.
+        let instance = NEXT_INSTANCE.fetch_add(1, Ordering::Relaxed);
+        Ok(Table { file, file_id, instance, order, cache, stats, index, filter, tombstones, info })
+    }
+
+    /// The file id that it was opened with.
+    pub fn file_id(&self) -> u64 {
+        self.file_id
+    }
+
+    /// The order of its keys.
+    pub fn order(&self) -> &KeyOrder {
+        &self.order
+    }
+
+    /// What it holds.
+    pub fn info(&self) -> &TableInfo {
+        &self.info
+    }
+
+    /// Bytes of memory that it holds while open: index, filter, range tombstones.
+    pub fn resident_bytes(&self) -> u64 {
+        let tombstones: usize =
+            self.tombstones.iter().map(|t| size_of::<RangeTombstone>() + t.start.len() + t.end.len()).sum();
+        (size_of::<Table>() + self.index.memory() + self.filter.as_ref().map_or(0, Filter::memory) + tombstones) as u64
+    }
+
+    /// Its range tombstones, by start ascending, then sequence number descending.
+    pub fn range_tombstones(&self) -> &[RangeTombstone] {
+        &self.tombstones
+    }
+
+    /// Number of blocks.
+    pub fn blocks(&self) -> usize {
+        self.index.blocks()
+    }
+
+    #[inline]
+    pub(crate) fn index(&self) -> &Index {
+        &self.index
+    }
+
+    #[inline]
+    pub(crate) fn cache(&self) -> &BlockCache {
+        &self.cache
+    }
+
+    /// Whether the filter lets a key of that hash pass; false is certain. True without a filter.
+    #[inline]
+    pub fn may_contain(&self, hash: u64) -> bool {
+        match &self.filter {
+            Some(f) if !f.may_contain(hash) => {
+                self.stats.add(Stat::FilterSkips, 1);
+                false
+            }
+            _ => true,
+        }
+    }
+
+    /// Starts loading the filter's line for that hash into the processor's cache.
+    #[inline]
+    pub fn prefetch(&self, hash: u64) {
+        if let Some(f) = &self.filter {
+            f.prefetch(hash);
+        }
+    }
+
+    /// The blocks in which `key` can be, to be passed to [`Table::get_in`]; empty when it is past all keys.
+    #[inline]
+    pub fn locate(&self, key: &[u8]) -> Range<usize> {
+        self.index.locate(key)
+    }
+
+    /// Asks the system to start reading the first of those blocks, unless it is cached.
+    pub fn prefetch_blocks(&self, blocks: &Range<usize>) {
+        if blocks.start < self.index.blocks() {
+            let h = self.index.handle(blocks.start);
+            self.file.prefetch(h.offset, h.len as u64);
+        }
+    }
+
+    /// The newest entry of `key` with a tag of at most `upper`. `hash` is [`KeyOrder::hash`] of the key; `None` skips
+    /// the filter.
+    ///
+    /// # Errors
+    /// `Corruption` with file and offset, `Io`.
+    #[inline]
+    pub fn get(
+        &self,
+        key: &[u8],
+        hash: Option<u64>,
+        upper: Tag,
+        scratch: &mut ReadScratch,
+    ) -> Result<Option<(Tag, TableValue)>> {
+        if let Some(hash) = hash
+            && !self.may_contain(hash)
+        {
+            return Ok(None);
+        }
+        let found = self.get_in(self.locate(key), key, upper, scratch)?;
+        if found.is_none() && hash.is_some() && self.filter.is_some() {
+            self.stats.add(Stat::FilterFalsePositives, 1);
+        }
+        Ok(found)
+    }
+
+    /// The same without the filter, in the blocks that [`Table::locate`] named for the key.
+    ///
+    /// # Errors
+    /// As [`Table::get`].
+    pub fn get_in(
+        &self,
+        blocks: Range<usize>,
+        key: &[u8],
+        upper: Tag,
+        scratch: &mut ReadScratch,
+    ) -> Result<Option<(Tag, TableValue)>> {
+        let mut i = blocks.start;
+        if blocks.len() > 1 {
+            i = self.narrow(blocks, key, upper, scratch)?;
+        }
+        while i < self.index.blocks() {
+            let cached = self.fetch(i, scratch)?;
+            let (raw, layout) = match &cached {
+                Some(block) => (&block[..], Layout::parse(block).map_err(|e| self.at_block(e, i))?),
+                None => (scratch.bytes(), scratch.layout()),
+            };
+            let search = || -> Result<Step> {
+                let at = layout.lower_bound(raw, &self.order, key, upper)?;
+                if at < layout.count() {
+                    let e = layout.entry(raw, at)?;
+                    let same = self.order.compare(e.key(raw), key).is_eq();
+                    return Ok(if same { Step::Found(e.tag, e.value_range()) } else { Step::Absent });
+                }
+                if !self.index.is_exact() {
+                    return Ok(Step::Next);
+                }
+                // Past an exact block only older versions of its last key can follow.
+                let last = layout.entry(raw, layout.count() - 1)?;
+                Ok(if self.order.compare(last.key(raw), key).is_eq() { Step::Next } else { Step::Absent })
+            };
+            match search().map_err(|e| self.at_block(e, i))? {
+                Step::Found(tag, range) => {
+                    let value = match cached {
+                        Some(block) => TableValue::Cached(block, range),
+                        None => TableValue::Scratch(range),
+                    };
+                    return Ok(Some((tag, value)));
+                }
+                Step::Absent => return Ok(None),
+                Step::Next => i += 1,
+            }
+        }
+        Ok(None)
+    }
+
+    /// Of blocks that share a separator, the first that does not end before (`key`, `tag`), or the last.
+    fn narrow(&self, blocks: Range<usize>, key: &[u8], tag: Tag, scratch: &mut ReadScratch) -> Result<usize> {
+        let (mut lo, mut hi) = (blocks.start, blocks.end);
+        while hi - lo > 1 {
+            let mid = lo + (hi - lo - 1) / 2;
+            let cached = self.fetch(mid, scratch)?;
+            let raw = cached.as_deref().unwrap_or(scratch.bytes());
+            if self.ends_before(raw, key, tag).map_err(|e| self.at_block(e, mid))? {
+                lo = mid + 1
+            } else {
+                hi = mid + 1
+            }
+        }
+        Ok(lo)
+    }
+
+    /// Whether the last entry of a block is before (`key`, `tag`).
+    pub(crate) fn ends_before(&self, raw: &[u8], key: &[u8], tag: Tag) -> Result<bool> {
+        let layout = Layout::parse(raw)?;
+        let last = layout.entry(raw, layout.count() - 1)?;
+        Ok(self.order.compare(last.key(raw), key).then(tag.cmp(&last.tag)).is_lt())
+    }
+
+    /// Block `i`: from the cache, or in the scratch when `None` is returned.
+    #[inline]
+    pub(crate) fn fetch(&self, i: usize, scratch: &mut ReadScratch) -> Result<Option<Block>> {
+        if scratch.holds == (self.instance, i) {
+            return Ok(None);
+        }
+        let offset = self.index.handle(i).offset;
+        if let Some(block) = self.cache.get(self.file_id, offset) {
+            return Ok(Some(block));
+        }
+        self.load(i, scratch)?;
+        self.offer(i, scratch.bytes());
+        Ok(None)
+    }
+
+    /// Inserts a block into the cache if it was touched before.
+    #[inline]
+    pub(crate) fn offer(&self, i: usize, raw: &[u8]) {
+        let offset = self.index.handle(i).offset;
+        if self.cache.admit(self.file_id, offset) {
+            self.cache.insert(self.file_id, offset, Block::from(raw));
+        }
+    }
+
+    /// Reads block `i` from the file into the scratch.
+    #[inline]
+    pub(crate) fn load(&self, i: usize, scratch: &mut ReadScratch) -> Result<()> {
+        scratch.holds.0 = 0;
+        let handle = self.index.handle(i);
+        fit(&mut scratch.stored, handle.len as usize);
+        self.file.read_exact_at(&mut scratch.stored[..handle.len as usize], handle.offset)?;
+        self.stats.add(Stat::BlocksRead, 1);
+        self.stats.add(Stat::BlockReadBytes, handle.len as u64);
+        scratch.unpack_stored(self.file_id, handle).map_err(|e| self.at_block(e, i))?;
+        scratch.holds = (self.instance, i);
+        Ok(())
+    }
+
+    /// Reads blocks that follow each other with one read.
+    pub(crate) fn read_span(&self, blocks: Range<usize>, buf: &mut Vec<u8>) -> Result<()> {
+        let (first, last) = (self.index.handle(blocks.start), self.index.handle(blocks.end - 1));
+        let len = (last.offset + last.len as u64 - first.offset) as usize;
+        fit(buf, len);
+        self.file.read_exact_at(&mut buf[..len], first.offset)?;
+        self.stats.add(Stat::BlocksRead, blocks.len() as u64);
+        self.stats.add(Stat::BlockReadBytes, len as u64);
+        Ok(())
+    }
+
+    #[cold]
+    pub(crate) fn at_block(&self, e: Error, i: usize) -> Error {
+        e.at_path(self.file.path()).at_offset(self.index.handle(i).offset)
+    }
+
+    /// A cursor, not yet positioned.
+    pub fn iter(self: &Arc<Table>, opts: IterOptions) -> TableIter {
+        TableIter::new(Arc::clone(self), opts)
+    }
+
+    /// Without reading: a key that no entry at or after `key` is below; `None` when there is none at or after it. A merge
+    /// need not load the table's block before its other sources have passed that key.
+    pub fn lower_bound_hint<'a>(&'a self, key: &'a [u8]) -> Option<&'a [u8]> {
+        if self.info.entries == 0 || self.order.compare(key, &self.info.max_key).is_gt() {
+            return None;
+        }
+        Some(if self.order.compare(key, &self.info.min_key).is_lt() { &self.info.min_key } else { key })
+    }
+
+    /// About how many bytes of the file lie before `key`.
+    pub fn approximate_offset(&self, key: &[u8]) -> u64 {
+        let i = self.index.locate(key).start;
+        if i < self.index.blocks() { self.index.handle(i).offset } else { self.info.file_size }
+    }
+
+    /// Reads everything: checksums, order, counts, key range, and that index and filter find every key.
+    ///
+    /// # Errors
+    /// `Corruption` with file and offset of the first contradiction, `Io`.
+    pub fn verify(self: &Arc<Table>) -> Result<()> {
+        let mut it = self.iter(IterOptions { fill_cache: false, readahead: true });
+        let mut last: Option<(Vec<u8>, Tag)> = None;
+        let (mut entries, mut raw_bytes) = (0, 0);
+        it.first()?;
+        while it.valid() {
+            let (key, tag) = (it.key(), it.tag());
+            let wrong = |what: &str| Err(self.at_block(Error::corruption(what), it.block_number()));
+            if tag.kind().is_none() {
+                return wrong("an entry of unknown kind");
+            }
+            match &last {
+                Some((k, t)) if self.order.compare(k, key).then(tag.cmp(t)).is_ge() => {
+                    return wrong("entries out of order");
+                }
+                None if self.order.compare(key, &self.info.min_key).is_lt() => {
+                    return wrong("a key below the smallest");
+                }
+                _ => {}
+            }
+            if self.index.locate(key).start > it.block_number() {
+                return wrong("the index does not find a key");
+            }
+            if let (Some(f), Some(hash)) = (&self.filter, self.order.hash(key))
+                && !f.may_contain(hash)
+            {
+                return wrong("the filter denies a key");
+            }
+            entries += 1;
+            raw_bytes += (key.len() + it.value().len()) as u64;
+            let (k, t) = last.get_or_insert_with(|| (Vec::new(), tag));
+            k.clear();
+            k.extend_from_slice(key);
+            *t = tag;
+            it.next()?;
+        }
+        let above = last.is_some_and(|(k, _)| self.order.compare(&k, &self.info.max_key).is_gt());
+        if entries != self.info.entries || raw_bytes != self.info.raw_bytes || above {
+            return Err(Error::corruption("the properties contradict the entries")
+                .at_path(self.file.path())
+                .at_offset(0));
+        }
+        Ok(())
+    }
+}
+
+/// What the search of one block said.
+enum Step {
+    Found(Tag, Range<usize>),
+    Absent,
+    Next,
+}

@@ -1,0 +1,400 @@
+//! Reads a value log.
+
+use super::{CHUNK, Chunk, FLAG_FIRST, FLAG_LAST, FOOTER, HEADER, ValuePointer, VlogInfo, check_header, decode_footer};
+use crate::compression::{Decompressor, MAX_FREE_RAW, MAX_RATIO};
+use crate::reader::fit;
+use kingtide_base::options::Compression;
+use kingtide_base::{Error, Result};
+use kingtide_vfs::File;
+use std::cell::RefCell;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Values of more stored bytes are read in pieces of about this size.
+const WINDOW: u64 = 1 << 20;
+
+thread_local! {
+    /// Buffers of the reads of this thread.
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+#[derive(Default)]
+struct Scratch {
+    buf: Vec<u8>,
+    decompressor: Decompressor,
+}
+
+/// An open value log: shared by threads.
+pub struct Vlog {
+    file: Arc<dyn File>,
+    file_id: u64,
+    info: VlogInfo,
+}
+
+impl fmt::Debug for Vlog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Vlog").field("path", &self.file.path()).field("values", &self.info.values).finish()
+    }
+}
+
+/// Walks over the chunks of a byte range of the file, reading a window at a time into a buffer.
+struct Walk<'a> {
+    vlog: &'a Vlog,
+    buf: &'a mut Vec<u8>,
+    /// The bytes of the file that are in the buffer.
+    window: Range<u64>,
+    /// The next chunk.
+    at: u64,
+    /// Where the walk ends.
+    end: u64,
+}
+
+impl<'a> Walk<'a> {
+    fn new(vlog: &'a Vlog, buf: &'a mut Vec<u8>, at: u64, end: u64) -> Walk<'a> {
+        Walk { vlog, buf, window: 0..0, at, end }
+    }
+
+    /// Makes the `n` bytes at `at` available, reading up to `want` in one go.
+    fn need(&mut self, n: u64, want: u64) -> Result<&[u8]> {
+        let end = self.at + n;
+        if end > self.end {
+            return Err(self.error("a value runs over its end"));
+        }
+        if self.at < self.window.start || end > self.window.end {
+            let len = want.max(n).min(self.end - self.at);
+            fit(self.buf, len as usize);
+            self.window = 0..0;
+            self.vlog.file.read_exact_at(&mut self.buf[..len as usize], self.at)?;
+            self.window = self.at..self.at + len;
+        }
+        let from = (self.at - self.window.start) as usize;
+        Ok(&self.buf[from..from + n as usize])
+    }
+
+    #[cold]
+    fn error(&self, what: &str) -> Error {
+        self.vlog.error(Error::corruption(what), self.at)
+    }
+
+    /// The next chunk's header, not yet checked.
+    fn peek(&mut self, want: u64) -> Result<Chunk> {
+        match self.need(CHUNK as u64, want)?.first_chunk::<CHUNK>() {
+            Some(b) => Ok(Chunk::decode(b)),
+            None => Err(self.error("a value runs over its end")),
+        }
+    }
+
+    /// Reads, checks and decodes the next chunk, appends its bytes to `out` if given, and moves on.
+    fn next(&mut self, out: Option<&mut Vec<u8>>, d: &mut Decompressor) -> Result<Chunk> {
+        let chunk = self.peek(WINDOW)?;
+        let (vlog, at) = (self.vlog, self.at);
+        let bytes = self.need(chunk.len(), WINDOW)?;
+        let decode = || -> Result<()> {
+            let method = chunk.check(bytes, vlog.file_id, at)?;
+            let Some(out) = out else { return Ok(()) };
+            append_decoded(method, &chunk, &bytes[CHUNK..], out, d)
+        };
+        decode().map_err(|e| vlog.error(e, at))?;
+        self.at += chunk.len();
+        Ok(chunk)
+    }
+}
+
+fn append_decoded(method: Compression, c: &Chunk, body: &[u8], out: &mut Vec<u8>, d: &mut Decompressor) -> Result<()> {
+    let raw_len = c.raw_len as usize;
+    if method == Compression::None {
+        if body.len() != raw_len {
+            return Err(Error::corruption("a value's lengths contradict each other"));
+        }
+        out.extend_from_slice(body);
+        return Ok(());
+    }
+    if Decompressor::raw_len(body)? != raw_len {
+        return Err(Error::corruption("a value's lengths contradict each other"));
+    }
+    let start = out.len();
+    out.resize(start + raw_len, 0);
+    d.decompress(method, body, &mut out[start..])
+}
+
+impl Vlog {
+    /// Opens a finished value log: two small reads.
+    ///
+    /// # Errors
+    /// `Corruption` with file and offset when header or footer are damaged or of another file, `NewerFormat`, `Io`.
+    pub fn open(file: Arc<dyn File>, file_id: u64) -> Result<Arc<Vlog>> {
+        let path = file.path().to_owned();
+        let open = || -> Result<VlogInfo> {
+            let len = file.len()?;
+            if len < (HEADER + FOOTER) as u64 {
+                return Err(Error::corruption("too short for a value log").at_offset(0));
+            }
+            let (mut header, mut footer) = ([0; HEADER], [0; FOOTER]);
+            file.read_exact_at(&mut header, 0)?;
+            check_header(&header, file_id).map_err(|e| e.at_offset(0))?;
+            let at = len - FOOTER as u64;
+            file.read_exact_at(&mut footer, at)?;
+            decode_footer(&footer, file_id, len).map_err(|e| e.at_offset(at))
+        };
+        let info = open().map_err(|e| e.at_path(&path))?;
+        Ok(Arc::new(Vlog { file, file_id, info }))
+    }
+
+    /// The file id that it was opened with.
+    pub fn file_id(&self) -> u64 {
+        self.file_id
+    }
+
+    /// What it holds.
+    pub fn info(&self) -> VlogInfo {
+        self.info
+    }
+
+    fn data_end(&self) -> u64 {
+        self.info.file_size - FOOTER as u64
+    }
+
+    #[cold]
+    fn error(&self, e: Error, offset: u64) -> Error {
+        e.at_path(self.file.path()).at_offset(offset)
+    }
+
+    /// The range of the file that a pointer names.
+    fn range(&self, p: &ValuePointer) -> Result<Range<u64>> {
+        match p.offset.checked_add(p.stored_len) {
+            Some(end) if p.file_id == self.file_id && p.offset >= HEADER as u64 && end <= self.data_end() => {
+                Ok(p.offset..end)
+            }
+            _ => Err(self.error(Error::corruption(format!("{p:?} points nowhere")), p.offset)),
+        }
+    }
+
+    /// Reads a value into `out`, whose contents are replaced. One read for a value of up to 1 MiB.
+    ///
+    /// # Errors
+    /// `Corruption` with file and offset, `Io`; `out` then holds nothing of use.
+    pub fn read(&self, p: &ValuePointer, out: &mut Vec<u8>) -> Result<()> {
+        let range = self.range(p)?;
+        out.clear();
+        SCRATCH.with_borrow_mut(|s| {
+            let mut walk = Walk::new(self, &mut s.buf, range.start, range.end);
+            // The reserve trusts the pointer no further than the stored bytes can go.
+            out.reserve_exact(
+                p.raw_len.min((MAX_FREE_RAW as u64).max(p.stored_len.saturating_mul(MAX_RATIO as u64))) as usize
+            );
+            loop {
+                let first = walk.at == range.start;
+                let chunk = walk.next(Some(out), &mut s.decompressor)?;
+                let last = walk.at == range.end;
+                check_flags(&chunk, first, last).map_err(|e| self.error(e, range.start))?;
+                if last {
+                    break;
+                }
+            }
+            if out.len() as u64 != p.raw_len {
+                return Err(self.error(Error::corruption("a value has not the length of its pointer"), range.start));
+            }
+            Ok(())
+        })
+    }
+
+    /// Reads the bytes `range` of a value into `out`, whose contents are replaced; a range past the end is cut. To read
+    /// a large value from front to back, [`Vlog::reader`] is faster: it remembers where it is.
+    ///
+    /// # Errors
+    /// As [`Vlog::read`].
+    pub fn read_range(self: &Arc<Vlog>, p: &ValuePointer, range: Range<u64>, out: &mut Vec<u8>) -> Result<()> {
+        let mut r = self.reader(*p)?;
+        r.read_range(range, out)
+    }
+
+    /// Reads a value in pieces.
+    ///
+    /// # Errors
+    /// `Corruption` when the pointer does not point into this log.
+    pub fn reader(self: &Arc<Vlog>, p: ValuePointer) -> Result<ValueReader> {
+        self.range(&p)?;
+        Ok(ValueReader { vlog: Arc::clone(self), pointer: p, at: p.offset, raw_at: 0, chunk: Vec::new(), chunk_at: 0 })
+    }
+
+    /// Asks the system to start reading a value.
+    pub fn prefetch(&self, p: &ValuePointer) {
+        if self.range(p).is_ok() {
+            self.file.prefetch(p.offset, p.stored_len);
+        }
+    }
+
+    /// Walks over all values in file order, dead ones included: for verification and repair.
+    pub fn records(self: &Arc<Vlog>) -> VlogRecords {
+        self.file.advise_sequential();
+        VlogRecords { vlog: Arc::clone(self), at: HEADER as u64 }
+    }
+
+    /// Reads everything and checks it, the footer's totals too.
+    ///
+    /// # Errors
+    /// `Corruption` with file and offset of the first contradiction, `Io`.
+    pub fn verify(self: &Arc<Vlog>) -> Result<()> {
+        let mut records = self.records();
+        let (mut values, mut raw_bytes) = (0, 0);
+        while let Some(p) = records.next_pointer()? {
+            values += 1;
+            raw_bytes += p.raw_len;
+        }
+        if (values, raw_bytes) != (self.info.values, self.info.raw_bytes) {
+            return Err(self.error(Error::corruption("the footer contradicts the values"), self.data_end()));
+        }
+        Ok(())
+    }
+}
+
+fn check_flags(chunk: &Chunk, first: bool, last: bool) -> Result<()> {
+    let want = if first { FLAG_FIRST } else { 0 } | if last { FLAG_LAST } else { 0 };
+    if chunk.flags != want {
+        return Err(Error::corruption("a value's chunks do not begin and end with it"));
+    }
+    Ok(())
+}
+
+/// Reads one value in pieces, in any order; forward is cheap.
+pub struct ValueReader {
+    vlog: Arc<Vlog>,
+    pointer: ValuePointer,
+    /// The chunk after the decoded one: its place in the file and in the value.
+    at: u64,
+    raw_at: u64,
+    /// The chunk decoded last, and its place in the value.
+    chunk: Vec<u8>,
+    chunk_at: u64,
+}
+
+impl ValueReader {
+    /// Bytes of the value.
+    pub fn len(&self) -> u64 {
+        self.pointer.raw_len
+    }
+
+    /// Whether the value has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.pointer.raw_len == 0
+    }
+
+    /// Reads the bytes `range` of the value into `out`, whose contents are replaced; a range past the end is cut.
+    ///
+    /// # Errors
+    /// `Corruption` with file and offset, `Io`.
+    pub fn read_range(&mut self, range: Range<u64>, out: &mut Vec<u8>) -> Result<()> {
+        out.clear();
+        let (mut from, to) = (range.start, range.end.min(self.pointer.raw_len));
+        while from < to {
+            let have = self.chunk_at..self.chunk_at + self.chunk.len() as u64;
+            if !have.contains(&from) {
+                self.load_chunk_at(from)?;
+                continue;
+            }
+            let end = to.min(have.end);
+            out.extend_from_slice(&self.chunk[(from - have.start) as usize..(end - have.start) as usize]);
+            from = end;
+        }
+        Ok(())
+    }
+
+    /// Decodes the chunk that holds byte `target` of the value.
+    fn load_chunk_at(&mut self, target: u64) -> Result<()> {
+        let end = self.pointer.offset + self.pointer.stored_len;
+        if target < self.raw_at {
+            (self.at, self.raw_at) = (self.pointer.offset, 0);
+        }
+        self.chunk.clear();
+        let vlog = Arc::clone(&self.vlog);
+        SCRATCH.with_borrow_mut(|s| {
+            let mut walk = Walk::new(&vlog, &mut s.buf, self.at, end);
+            let mut head = walk.peek(CHUNK as u64)?;
+            if self.raw_at == 0 && target >= head.raw_len as u64 {
+                // Uncompressed values have chunks of one size: compute instead of walking.
+                let size = (head.raw_len as u64).max(1);
+                let chunks = self.pointer.raw_len.div_ceil(size);
+                if chunks.checked_mul(CHUNK as u64).map(|n| n + self.pointer.raw_len) == Some(self.pointer.stored_len) {
+                    let skip = target / size;
+                    walk.at += skip * (size + CHUNK as u64);
+                    self.raw_at = skip * size;
+                    head = walk.peek(CHUNK as u64)?;
+                }
+            }
+            while target >= self.raw_at + head.raw_len as u64 {
+                if head.flags & FLAG_LAST != 0 || head.raw_len == 0 {
+                    return Err(walk.error("a value has not the length of its pointer"));
+                }
+                walk.at += head.len();
+                self.raw_at += head.raw_len as u64;
+                head = walk.peek(CHUNK as u64)?;
+            }
+            self.chunk_at = self.raw_at;
+            let at = walk.at;
+            walk.end = (at + head.len()).min(end);
+            let checked = walk.next(Some(&mut self.chunk), &mut s.decompressor);
+            let checked = checked.and_then(|c| {
+                check_flags(&c, at == self.pointer.offset, walk.at == end).map_err(|e| vlog.error(e, at))
+            });
+            if let Err(e) = checked {
+                self.chunk.clear();
+                (self.at, self.raw_at) = (self.pointer.offset, 0);
+                return Err(e);
+            }
+            self.at = walk.at;
+            self.raw_at += self.chunk.len() as u64;
+            Ok(())
+        })
+    }
+}
+
+/// Walks over the values of a log in file order.
+pub struct VlogRecords {
+    vlog: Arc<Vlog>,
+    at: u64,
+}
+
+impl VlogRecords {
+    /// The next value's pointer; its chunks are read and their checksums checked. `None` at the end.
+    ///
+    /// # Errors
+    /// `Corruption` with file and offset, `Io`; the walk then cannot go on.
+    pub fn next_pointer(&mut self) -> Result<Option<ValuePointer>> {
+        self.next(None)
+    }
+
+    /// The next value's pointer, and the value in `out`, whose contents are replaced.
+    ///
+    /// # Errors
+    /// As [`VlogRecords::next_pointer`].
+    pub fn next_value(&mut self, out: &mut Vec<u8>) -> Result<Option<ValuePointer>> {
+        out.clear();
+        self.next(Some(out))
+    }
+
+    fn next(&mut self, mut out: Option<&mut Vec<u8>>) -> Result<Option<ValuePointer>> {
+        let (offset, end) = (self.at, self.vlog.data_end());
+        if offset == end {
+            return Ok(None);
+        }
+        let vlog = Arc::clone(&self.vlog);
+        SCRATCH.with_borrow_mut(|s| {
+            let mut walk = Walk::new(&vlog, &mut s.buf, offset, end);
+            let mut raw_len = 0;
+            loop {
+                let at = walk.at;
+                let chunk = walk.next(out.as_deref_mut(), &mut s.decompressor)?;
+                raw_len += chunk.raw_len as u64;
+                let last = chunk.flags & FLAG_LAST != 0;
+                check_flags(&chunk, at == offset, last).map_err(|e| vlog.error(e, at))?;
+                if last {
+                    break;
+                }
+            }
+            self.at = walk.at;
+            let stored_len = walk.at - offset;
+            Ok(Some(ValuePointer { file_id: vlog.file_id, offset, stored_len, raw_len }))
+        })
+    }
+}

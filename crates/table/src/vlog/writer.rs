@@ -1,0 +1,147 @@
+//! Writes a value log.
+
+use super::{CHUNK, Chunk, FLAG_FIRST, FLAG_LAST, ValuePointer, encode_footer, encode_header};
+use crate::compression::Compressor;
+use crate::frame::Output;
+use crate::lz4;
+use kingtide_base::Result;
+use kingtide_base::options::Compression;
+use kingtide_vfs::File;
+use std::sync::Arc;
+
+const BUFFER: usize = 1 << 20;
+
+/// Chunks of this many bytes and more are sampled before they are compressed.
+const SAMPLE_FROM: usize = 2048;
+/// A sample is this many pieces from all over the chunk.
+const SAMPLE_PIECES: usize = 4;
+const SAMPLE_PIECE: usize = 256;
+
+/// What a finished value log holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VlogInfo {
+    /// Bytes of the file.
+    pub file_size: u64,
+    /// Values.
+    pub values: u64,
+    /// Bytes of the values' chunks, headers included.
+    pub stored_bytes: u64,
+    /// Bytes of the values.
+    pub raw_bytes: u64,
+}
+
+/// Appends values to a value log.
+pub struct VlogWriter {
+    out: Output,
+    file_id: u64,
+    method: Compression,
+    chunk_size: usize,
+    compressor: Compressor,
+    sampler: lz4::Encoder,
+    info: VlogInfo,
+    /// Set once the header is in the buffer.
+    started: bool,
+}
+
+impl VlogWriter {
+    /// Writes to an empty file, in chunks of `chunk_size` raw bytes (at least 1).
+    pub fn new(file: Arc<dyn File>, file_id: u64, compression: Compression, chunk_size: usize) -> VlogWriter {
+        VlogWriter {
+            out: Output::new(file, BUFFER),
+            file_id,
+            method: compression,
+            chunk_size: chunk_size.clamp(1, 1 << 30),
+            compressor: Compressor::new(compression),
+            sampler: lz4::Encoder::new(),
+            info: VlogInfo::default(),
+            started: false,
+        }
+    }
+
+    /// Appends a value.
+    ///
+    /// # Errors
+    /// `Io` and `NoSpace` from the file; the value then has no place, but earlier ones keep theirs.
+    pub fn append(&mut self, value: &[u8]) -> Result<ValuePointer> {
+        self.start()?;
+        let offset = self.out.position();
+        let chunks = value.len().div_ceil(self.chunk_size).max(1);
+        for i in 0..chunks {
+            let from = i * self.chunk_size;
+            let chunk = &value[from..value.len().min(from + self.chunk_size)];
+            let mut flags = if i == 0 { FLAG_FIRST } else { 0 };
+            if i + 1 == chunks {
+                flags |= FLAG_LAST;
+            }
+            self.append_chunk(chunk, flags)?;
+        }
+        let stored_len = self.out.position() - offset;
+        self.info.values += 1;
+        self.info.stored_bytes += stored_len;
+        self.info.raw_bytes += value.len() as u64;
+        Ok(ValuePointer { file_id: self.file_id, offset, stored_len, raw_len: value.len() as u64 })
+    }
+
+    fn start(&mut self) -> Result<()> {
+        if !self.started {
+            self.out.append(&encode_header(self.file_id))?;
+            self.started = true;
+        }
+        Ok(())
+    }
+
+    fn append_chunk(&mut self, raw: &[u8], flags: u8) -> Result<()> {
+        let try_it = self.method != Compression::None && self.shrinks(raw);
+        self.out.room(CHUNK + raw.len())?;
+        let offset = self.out.position();
+        let room = self.out.room(CHUNK + raw.len())?;
+        let body = &mut room[CHUNK..];
+        let compressed = if try_it { self.compressor.compress(raw, body) } else { None };
+        let (n, method) = match compressed {
+            Some(n) => (n, self.method),
+            None => {
+                body.copy_from_slice(raw);
+                (raw.len(), Compression::None)
+            }
+        };
+        let mut chunk = Chunk { crc: 0, method: method as u8, flags, raw_len: raw.len() as u32, stored_len: n as u32 };
+        chunk.seal(&mut room[..CHUNK + n], self.file_id, offset);
+        self.out.advance(CHUNK + n);
+        Ok(())
+    }
+
+    /// Whether a sample of `raw` shrinks by a sixteenth: values like random bytes then cost next to nothing.
+    fn shrinks(&mut self, raw: &[u8]) -> bool {
+        if raw.len() < SAMPLE_FROM {
+            return true;
+        }
+        let mut sample = [0; SAMPLE_PIECES * SAMPLE_PIECE];
+        let step = (raw.len() - SAMPLE_PIECE) / (SAMPLE_PIECES - 1);
+        for (i, piece) in sample.chunks_exact_mut(SAMPLE_PIECE).enumerate() {
+            piece.copy_from_slice(&raw[i * step..i * step + SAMPLE_PIECE]);
+        }
+        let mut out = [0; SAMPLE_PIECES * SAMPLE_PIECE + 64]; // LZ4's worst case fits
+        self.sampler.compress(&sample, &mut out, 1).is_some_and(|n| n <= sample.len() - sample.len() / 16)
+    }
+
+    /// Bytes written, buffered ones included.
+    pub fn written(&self) -> u64 {
+        self.out.position()
+    }
+
+    /// Values appended.
+    pub fn values(&self) -> u64 {
+        self.info.values
+    }
+
+    /// Writes the footer and makes the bytes durable. The caller syncs the directory.
+    ///
+    /// # Errors
+    /// `Io` and `NoSpace` from the file.
+    pub fn finish(mut self) -> Result<VlogInfo> {
+        self.start()?;
+        self.out.append(&encode_footer(&self.info, self.file_id))?;
+        self.info.file_size = self.out.finish()?;
+        Ok(self.info)
+    }
+}

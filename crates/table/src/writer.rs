@@ -1,0 +1,281 @@
+//! Writes a key log: entries in order, then the tail. See `docs/format/klog.md`.
+
+use crate::block::BlockBuilder;
+use crate::compression::Compressor;
+use crate::filter::FilterBuilder;
+use crate::footer::Footer;
+use crate::frame::Output;
+use crate::index::IndexBuilder;
+use crate::info::{Properties, RangeTombstone, TableInfo, VlogRef};
+use crate::tombstones;
+use crate::vlog::ValuePointer;
+use kingtide_base::key::{MAX_SEQ, split_expiry};
+use kingtide_base::options::Compression;
+use kingtide_base::{Error, KeyOrder, Kind, Result, SeqNo, Tag};
+use kingtide_vfs::File;
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Bytes that are collected before a write: large enough that the system call vanishes, small enough for the cache.
+const BUFFER: usize = 512 << 10;
+
+/// How to write a table.
+#[derive(Clone, Debug)]
+pub struct TableOptions {
+    /// Order of the keys.
+    pub order: KeyOrder,
+    /// Raw bytes of a block; an entry that is larger has a block of its own.
+    pub block_size: usize,
+    /// Compression of the blocks.
+    pub compression: Compression,
+    /// False-positive rate of the filter; 0 writes none.
+    pub filter_fp: f64,
+    /// Blocks that share one separator of the index; at least 1.
+    pub index_sampling: usize,
+    /// Bytes to which separators are cut; 0 cuts none.
+    pub index_prefix_len: usize,
+    /// About how many entries will come; sizes buffers.
+    pub expected_entries: usize,
+}
+
+impl Default for TableOptions {
+    fn default() -> Self {
+        TableOptions {
+            order: KeyOrder::Bytewise,
+            block_size: 4096,
+            compression: Compression::Lz4,
+            filter_fp: 0.01,
+            index_sampling: 1,
+            index_prefix_len: 0,
+            expected_entries: 0,
+        }
+    }
+}
+
+/// Writes one table. Dropping it unfinished leaves an incomplete file, which [`crate::Table::open`] refuses.
+pub struct TableWriter {
+    out: Output,
+    file_id: u64,
+    opts: TableOptions,
+    block: BlockBuilder,
+    compressor: Compressor,
+    filter: Option<FilterBuilder>,
+    index: IndexBuilder,
+    /// The last key and tag; also the last of the last block until the next key separates it.
+    last_key: Vec<u8>,
+    last_tag: Tag,
+    separator_due: bool,
+    info: TableInfo,
+    vlog_refs: BTreeMap<u64, VlogRef>,
+    tombstones: Vec<RangeTombstone>,
+}
+
+impl TableWriter {
+    /// Writes to an empty file.
+    pub fn new(file: Arc<dyn File>, file_id: u64, opts: TableOptions) -> TableWriter {
+        let filtered = opts.filter_fp > 0.0 && opts.order.hash(&[]).is_some();
+        TableWriter {
+            out: Output::new(file, BUFFER),
+            file_id,
+            block: BlockBuilder::new(&opts.order, opts.block_size),
+            compressor: Compressor::new(opts.compression),
+            filter: filtered.then(|| FilterBuilder::new(opts.expected_entries)),
+            index: IndexBuilder::new(&opts.order, opts.index_sampling, opts.index_prefix_len),
+            last_key: Vec::new(),
+            last_tag: Tag(0),
+            separator_due: false,
+            info: TableInfo { min_seq: MAX_SEQ, ..TableInfo::default() },
+            vlog_refs: BTreeMap::new(),
+            tombstones: Vec::new(),
+            opts,
+        }
+    }
+
+    /// Appends an entry. Entries come by ascending key, and for one key by descending tag.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when the entry is out of order, its kind is no point kind, its value lacks the expiry or the
+    /// pointer that its tag announces, or it is larger than 4 GiB; `Io` and `NoSpace` from the file.
+    #[inline]
+    pub fn add(&mut self, key: &[u8], tag: Tag, value: &[u8]) -> Result<()> {
+        let first = self.info.entries == 0;
+        let mut new_key = true;
+        if !first {
+            match self.opts.order.compare(&self.last_key, key) {
+                Ordering::Less => {}
+                Ordering::Equal if tag < self.last_tag => new_key = false,
+                _ => return Err(self.out_of_order(key, tag)),
+            }
+        }
+        if tag.0 as u8 != Kind::Put as u8 {
+            self.note_special(tag, value)?;
+        }
+        if key.len() + value.len() > u32::MAX as usize - (1 << 20) {
+            return Err(Error::invalid("an entry of 4 GiB does not fit into a table"));
+        }
+        if !self.block.is_empty() && self.block.size_with(key.len(), value.len()) >= self.opts.block_size {
+            self.finish_block()?;
+        }
+        if self.separator_due {
+            self.index.separate(&self.last_key, Some(key))?;
+            self.separator_due = false;
+        }
+        self.block.add(key, tag, value);
+        if let Some(filter) = &mut self.filter
+            && new_key
+            && let Some(hash) = self.opts.order.hash(key)
+        {
+            filter.add(hash);
+        }
+        let info = &mut self.info;
+        info.entries += 1;
+        info.raw_bytes += (key.len() + value.len()) as u64;
+        info.min_seq = info.min_seq.min(tag.seq());
+        info.max_seq = info.max_seq.max(tag.seq());
+        if first {
+            info.min_key = key.to_vec();
+        }
+        self.last_key.clear();
+        self.last_key.extend_from_slice(key);
+        self.last_tag = tag;
+        Ok(())
+    }
+
+    #[cold]
+    fn out_of_order(&self, key: &[u8], tag: Tag) -> Error {
+        Error::invalid(format!(
+            "entry out of order: {:?} {tag:?} after {:?} {:?}",
+            key.escape_ascii().to_string(),
+            self.last_key.escape_ascii().to_string(),
+            self.last_tag
+        ))
+        .at_path(self.out.file().path())
+    }
+
+    /// Counts what is not a plain put: tombstones, expiries, pointers.
+    fn note_special(&mut self, tag: Tag, value: &[u8]) -> Result<()> {
+        let Some((expiry, rest)) = split_expiry(tag, value) else {
+            return Err(Error::invalid("an entry's value lacks the expiry that its tag announces"));
+        };
+        match tag.kind() {
+            Some(Kind::Delete | Kind::SingleDelete) => self.info.tombstones += 1,
+            Some(Kind::Put) => {}
+            Some(Kind::PutPointer) => {
+                let Some(p) = ValuePointer::decode(rest) else {
+                    return Err(Error::invalid("an entry's value is not the pointer that its tag announces"));
+                };
+                let r = self.vlog_refs.entry(p.file_id).or_insert(VlogRef { file_id: p.file_id, ..VlogRef::default() });
+                r.values += 1;
+                r.bytes += p.stored_len;
+            }
+            _ => return Err(Error::invalid(format!("{tag:?} is no point entry"))),
+        }
+        if let Some(ms) = expiry
+            && (self.info.min_expiry_ms == 0 || ms < self.info.min_expiry_ms)
+        {
+            // 0 means none; an entry that expired in 1970 counts as expiring one millisecond later.
+            self.info.min_expiry_ms = ms.max(1);
+        }
+        Ok(())
+    }
+
+    fn finish_block(&mut self) -> Result<()> {
+        let raw = self.block.finish();
+        let handle = self.out.append_frame(&mut self.compressor, self.opts.compression, raw, self.file_id)?;
+        self.block.clear();
+        self.index.add_block(handle.len);
+        self.separator_due = true;
+        Ok(())
+    }
+
+    /// Adds a range tombstone for the keys in `[start, end)`. In any order, at any time before [`TableWriter::finish`].
+    ///
+    /// # Errors
+    /// `InvalidArgument` when the range is empty.
+    pub fn add_range_tombstone(&mut self, start: &[u8], end: &[u8], seq: SeqNo) -> Result<()> {
+        if !self.opts.order.compare(start, end).is_lt() {
+            return Err(Error::invalid("a range tombstone covers no key"));
+        }
+        self.info.min_seq = self.info.min_seq.min(seq);
+        self.info.max_seq = self.info.max_seq.max(seq);
+        self.tombstones.push(RangeTombstone { start: start.to_vec(), end: end.to_vec(), seq });
+        Ok(())
+    }
+
+    /// Point entries added.
+    pub fn entries(&self) -> u64 {
+        self.info.entries
+    }
+
+    /// The key added last; empty before the first.
+    pub fn last_key(&self) -> &[u8] {
+        &self.last_key
+    }
+
+    /// About the bytes that the file would have if it were finished now.
+    pub fn estimated_size(&self) -> u64 {
+        let filter = self.filter.as_ref().map_or(0, |f| f.len() * 5 / 4);
+        let block = if self.block.is_empty() { 0 } else { self.block.size_with(0, 0) };
+        self.out.position() + (block + filter + self.index.estimated_size()) as u64
+    }
+
+    /// Writes the last block and the tail, and makes the bytes durable. The caller syncs the directory.
+    ///
+    /// # Errors
+    /// `Io` and `NoSpace` from the file.
+    pub fn finish(mut self) -> Result<TableInfo> {
+        if !self.block.is_empty() {
+            self.finish_block()?;
+        }
+        if self.separator_due {
+            self.index.separate(&self.last_key, None)?;
+        }
+        let mut footer = Footer { file_id: self.file_id, data_end: self.out.position(), ..Footer::default() };
+        let filter = self.filter.as_ref().map(|f| f.finish(self.opts.filter_fp)).unwrap_or_default();
+        if !filter.is_empty() {
+            footer.filter = self.section(Compression::None, &filter)?;
+        }
+        footer.index = self.section(Compression::None, &self.index.finish())?;
+        if !self.tombstones.is_empty() {
+            tombstones::sort(&mut self.tombstones, &self.opts.order);
+            footer.tombstones = self.section(self.opts.compression, &tombstones::encode(&self.tombstones))?;
+        }
+        let blocks = self.index.blocks() as u64;
+        let order = self.opts.order.name().to_owned();
+        let mut properties = Properties { order, blocks, info: self.complete_info() };
+        footer.properties = self.section(Compression::None, &properties.encode())?;
+        self.out.append(&footer.encode())?;
+        properties.info.file_size = self.out.finish()?;
+        Ok(properties.info)
+    }
+
+    fn section(&mut self, method: Compression, raw: &[u8]) -> Result<u64> {
+        let mut none = Compressor::new(Compression::None);
+        let compressor = if method == Compression::None { &mut none } else { &mut self.compressor };
+        Ok(self.out.append_frame(compressor, method, raw, self.file_id)?.len as u64)
+    }
+
+    /// Completes counts and the key range, which covers range tombstones.
+    fn complete_info(&mut self) -> TableInfo {
+        let order = &self.opts.order;
+        let mut info = std::mem::take(&mut self.info);
+        info.max_key = std::mem::take(&mut self.last_key);
+        let mut empty = info.entries == 0;
+        for t in &self.tombstones {
+            if empty || order.compare(&t.start, &info.min_key).is_lt() {
+                info.min_key = t.start.clone();
+            }
+            if empty || order.compare(&t.end, &info.max_key).is_gt() {
+                info.max_key = t.end.clone();
+            }
+            empty = false;
+        }
+        if empty {
+            info.min_seq = 0;
+        }
+        info.range_tombstones = self.tombstones.len() as u64;
+        info.vlog_refs = std::mem::take(&mut self.vlog_refs).into_values().collect();
+        info
+    }
+}
