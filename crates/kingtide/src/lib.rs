@@ -3,3 +3,4 @@
 pub mod memtable;
 pub mod rangedel;
 pub mod version;
+pub mod wal;

@@ -5,6 +5,9 @@
 //! than everything in a later run.
 //! Invariant 3: runs of a level are ordered newest first, which is by descending run id.
 
+pub mod codec;
+pub mod manifest;
+
 use kingtide_base::{KeyOrder, SeqNo};
 use std::cmp::Ordering;
 use std::sync::Arc;

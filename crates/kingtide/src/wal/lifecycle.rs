@@ -1,0 +1,248 @@
+//! The life of segment files: spare, active, sealed, released, free, spare again.
+//!
+//! Files `NNNNNN.wal` are the spare, the active and the sealed segments; `NNNNNN.walfree` wait for reuse. A spare's name
+//! is durable before it can become active, so that no synced commit is in a file without a name. Segments are released
+//! oldest first and each release is durable before the next, so that a segment missing between others is damage.
+
+use super::segment::{free_path, parse_free_name, parse_segment_name, segment_path};
+use super::sync::GroupSync;
+use super::{ReplayEnd, WalConfig};
+use kingtide_base::stats::Stat;
+use kingtide_base::{ErrorKind, Result, SeqNo};
+use kingtide_vfs::{File, OpenMode};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A segment that is ready to become active.
+#[derive(Debug)]
+pub(super) struct Spare {
+    pub id: u64,
+    pub file: Arc<dyn File>,
+    pub size: u64,
+}
+
+#[derive(Debug)]
+struct Sealed {
+    id: u64,
+    size: u64,
+    /// The sequence number after its last.
+    end_seq: SeqNo,
+}
+
+#[derive(Debug, Default)]
+struct Live {
+    /// Oldest first.
+    sealed: VecDeque<Sealed>,
+    /// Id and size.
+    active: Option<(u64, u64)>,
+    /// Segments that recovery left out of the chain, and spares of the last run.
+    strays: Vec<u64>,
+    /// The chain ends with a sealed segment, so a stray is the proof that no successor with records was lost: strays
+    /// must stay until a new segment has a durable name. Nor may anything be released before the strays, or records
+    /// that recovery left out would become the start of the chain.
+    strays_stay: bool,
+    /// Ids of `.walfree` files of the standard size.
+    free: Vec<u64>,
+}
+
+#[derive(Debug)]
+pub(super) struct Segments {
+    /// Held while a spare is made: ids of segments must ascend in the order of use, so nobody may overtake.
+    spare: Mutex<Option<Spare>>,
+    has_spare: AtomicBool,
+    live: Mutex<Live>,
+    /// One release at a time.
+    releasing: Mutex<()>,
+}
+
+impl Segments {
+    pub fn open(config: &WalConfig, end: &ReplayEnd) -> Result<Segments> {
+        let mut live = Live { strays_stay: end.sealed, ..Live::default() };
+        for s in &end.segments {
+            live.sealed.push_back(Sealed { id: s.id, size: s.size, end_seq: s.end_seq });
+        }
+        for name in config.fs.list(&config.dir)? {
+            if let Some(id) = parse_segment_name(&name) {
+                if !end.segments.iter().any(|s| s.id == id) {
+                    live.strays.push(id);
+                }
+            } else if let Some(id) = parse_free_name(&name) {
+                live.free.push(id);
+            }
+        }
+        let segments = Segments {
+            spare: Mutex::new(None),
+            has_spare: AtomicBool::new(false),
+            live: Mutex::new(live),
+            releasing: Mutex::new(()),
+        };
+        segments.drop_unfit_free(config)?;
+        segments.publish_size(config);
+        Ok(segments)
+    }
+
+    /// Deletes free files that are too many or of another size.
+    fn drop_unfit_free(&self, config: &WalConfig) -> Result<()> {
+        let mut live = self.live.lock();
+        let mut kept = Vec::new();
+        for id in std::mem::take(&mut live.free) {
+            let path = free_path(&config.dir, id);
+            let fits =
+                kept.len() < config.max_free && config.fs.open(&path, OpenMode::Read)?.len()? == config.segment_size;
+            if fits {
+                kept.push(id);
+            } else {
+                config.fs.remove(&path)?;
+            }
+        }
+        live.free = kept;
+        Ok(())
+    }
+
+    pub fn needs_spare(&self) -> bool {
+        !self.has_spare.load(Ordering::Relaxed) // a hint; the lock decides
+    }
+
+    pub fn prepare_spare(&self, config: &WalConfig, sync: &GroupSync) -> Result<()> {
+        let mut spare = self.spare.lock();
+        if spare.is_none() {
+            *spare = Some(self.make(config, sync, config.segment_size)?);
+            self.has_spare.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// The spare, or a segment made on the spot, of at least `need` bytes.
+    pub fn take_spare(&self, config: &WalConfig, sync: &GroupSync, need: u64) -> Result<Spare> {
+        let mut slot = self.spare.lock();
+        let mut spare = match slot.take() {
+            Some(spare) => spare,
+            None => self.make(config, sync, need.max(config.segment_size))?,
+        };
+        if spare.size < need {
+            match config.fs.open_log(&segment_path(&config.dir, spare.id), need) {
+                Ok(file) => (spare.file, spare.size) = (file, need),
+                Err(e) => {
+                    *slot = Some(spare);
+                    return Err(e);
+                }
+            }
+        }
+        self.has_spare.store(false, Ordering::Relaxed);
+        Ok(spare)
+    }
+
+    /// Gives back a spare that could not be put to use.
+    pub fn put_back(&self, spare: Spare) {
+        *self.spare.lock() = Some(spare);
+        self.has_spare.store(true, Ordering::Relaxed);
+    }
+
+    /// Creates or recycles a file and makes its name durable.
+    fn make(&self, config: &WalConfig, sync: &GroupSync, size: u64) -> Result<Spare> {
+        let id = (config.next_id)();
+        let path = segment_path(&config.dir, id);
+        let mut recycled = false;
+        if size == config.segment_size {
+            let free = self.live.lock().free.pop();
+            if let Some(free) = free {
+                // One that cannot be renamed is left to the next open, and a new one is created.
+                recycled = config.fs.rename(&free_path(&config.dir, free), &path).is_ok();
+            }
+        }
+        let file = match config.fs.open_log(&path, size) {
+            Ok(file) => file,
+            Err(e) => {
+                let _ = config.fs.remove(&path);
+                return Err(e);
+            }
+        };
+        config.fs.sync_dir(&config.dir).map_err(|e| sync.poison("sync of the log's directory failed", e))?;
+        let stat = if recycled { Stat::WalSegmentsRecycled } else { Stat::WalSegmentsCreated };
+        config.stats.add(stat, 1);
+        Ok(Spare { id, file, size })
+    }
+
+    /// A spare became the active segment; the former active one is sealed before `end_seq`.
+    pub fn activated(&self, config: &WalConfig, id: u64, size: u64, end_seq: SeqNo) {
+        let mut live = self.live.lock();
+        if let Some((id, size)) = live.active.replace((id, size)) {
+            live.sealed.push_back(Sealed { id, size, end_seq });
+        }
+        drop(live);
+        self.publish_size(config);
+    }
+
+    pub fn release(&self, config: &WalConfig, sync: &GroupSync, min_needed_seq: SeqNo) -> Result<usize> {
+        let _one = self.releasing.lock();
+        sync.check()?;
+        if !self.release_strays(config, sync)? {
+            return Ok(0);
+        }
+        let mut released = 0;
+        loop {
+            let (id, size) = match self.live.lock().sealed.front() {
+                Some(s) if s.end_seq <= min_needed_seq => (s.id, s.size),
+                _ => break,
+            };
+            self.give_up(config, id, size)?;
+            config.fs.sync_dir(&config.dir).map_err(|e| sync.poison("sync of the log's directory failed", e))?;
+            sync.forget(id);
+            self.live.lock().sealed.pop_front();
+            released += 1;
+        }
+        self.publish_size(config);
+        Ok(released)
+    }
+
+    /// False when they must stay for now.
+    fn release_strays(&self, config: &WalConfig, sync: &GroupSync) -> Result<bool> {
+        let strays = match &*self.live.lock() {
+            live if live.active.is_none() && live.strays_stay => return Ok(false),
+            live if live.strays.is_empty() => return Ok(true),
+            live => live.strays.clone(),
+        };
+        for id in strays {
+            let size = match config.fs.open(&segment_path(&config.dir, id), OpenMode::Read) {
+                Ok(file) => file.len()?,
+                Err(e) if e.kind() == ErrorKind::NotFound => 0,
+                Err(e) => return Err(e),
+            };
+            self.give_up(config, id, size)?;
+            self.live.lock().strays.retain(|s| *s != id);
+        }
+        config.fs.sync_dir(&config.dir).map_err(|e| sync.poison("sync of the log's directory failed", e))?;
+        Ok(true)
+    }
+
+    /// Takes a segment's name away: it becomes a free file, or is deleted.
+    fn give_up(&self, config: &WalConfig, id: u64, size: u64) -> Result<()> {
+        let path: PathBuf = segment_path(&config.dir, id);
+        let keep = size == config.segment_size && self.live.lock().free.len() < config.max_free;
+        let done = if keep { config.fs.rename(&path, &free_path(&config.dir, id)) } else { config.fs.remove(&path) };
+        match done {
+            Ok(()) if keep => self.live.lock().free.push(id),
+            Err(e) if e.kind() != ErrorKind::NotFound => return Err(e), // not found: an earlier try got this far
+            _ => {}
+        }
+        Ok(())
+    }
+
+    pub fn size(&self) -> u64 {
+        let live = self.live.lock();
+        live.sealed.iter().map(|s| s.size).sum::<u64>() + live.active.map_or(0, |(_, size)| size)
+    }
+
+    fn publish_size(&self, config: &WalConfig) {
+        config.stats.set(Stat::WalSize, self.size());
+    }
+
+    pub fn live_ids(&self) -> Vec<u64> {
+        let spare = self.spare.lock().as_ref().map(|s| s.id);
+        let live = self.live.lock();
+        live.sealed.iter().map(|s| s.id).chain(live.active.map(|a| a.0)).chain(spare).collect()
+    }
+}

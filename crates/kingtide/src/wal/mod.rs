@@ -1,0 +1,186 @@
+//! The write-ahead log, shared by all families.
+//!
+//! A record is one batch; the log does not look into it. Records lie back to back in segment files of a fixed size, which
+//! are allocated in advance and reused. Segments form a chain: the header of each names its predecessor and the place
+//! where that one's records end. `docs/format/wal.md` holds the byte tables and the rules of recovery.
+//!
+//! Who calls what:
+//!
+//! | under the commit lock | [`WalWriter::append`]: two small writes, and now and then a swap to the prepared spare |
+//! | outside it, committers | [`Wal::sync_to`]: one sync for all that wait together |
+//! | background jobs | [`Wal::prepare_spare`], [`Wal::release`], [`Wal::sync_all`] |
+//! | opening | [`replay`], then [`Wal::open`] with what it found |
+//!
+//! Promises: what `sync_to` acknowledged survives a power cut; what `append` acknowledged survives the process; replay
+//! yields an exact prefix of what was appended, or says with file and offset that the middle is damaged.
+
+mod lifecycle;
+mod reader;
+mod scan;
+mod segment;
+mod sync;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+pub use reader::{ReplayEnd, ReplayedSegment, TornTail, list_segments, replay};
+pub use segment::{
+    FORMAT_VERSION, MAX_PAYLOAD, RECORD_HEADER_LEN, SEGMENT_HEADER_LEN, free_path, parse_free_name, parse_segment_name,
+    segment_path,
+};
+pub use writer::WalWriter;
+
+use kingtide_base::clock::Clock;
+use kingtide_base::stats::Stats;
+use kingtide_base::{Error, Result, SeqNo};
+use kingtide_vfs::{Fs, OpenMode};
+use lifecycle::Segments;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use sync::GroupSync;
+
+/// A position in the log: bytes appended since it was opened, the record that it was returned for included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Lsn(pub u64);
+
+/// A batch, ready to append. Making one computes the payload's checksum: do it before taking the commit lock.
+#[derive(Clone, Copy, Debug)]
+pub struct WalRecord<'a> {
+    /// The batch's serialized operations, without their sequence numbers.
+    pub payload: &'a [u8],
+    /// crc32c of the payload.
+    pub payload_crc: u32,
+}
+
+impl<'a> WalRecord<'a> {
+    /// Checksums the payload.
+    #[inline]
+    pub fn new(payload: &'a [u8]) -> WalRecord<'a> {
+        WalRecord { payload, payload_crc: kingtide_base::checksum::crc(payload) }
+    }
+}
+
+/// What the log needs from its surroundings.
+#[derive(Clone)]
+pub struct WalConfig {
+    /// The file system.
+    pub fs: Arc<dyn Fs>,
+    /// The database's directory, which holds the segments.
+    pub dir: PathBuf,
+    /// Bytes of a segment. A record that does not fit into one gets a segment of its own size.
+    pub segment_size: u64,
+    /// Released segments kept for reuse.
+    pub max_free: usize,
+    /// Draws a file number, greater than every one drawn before and than every segment on disk.
+    pub next_id: Arc<dyn Fn() -> u64 + Send + Sync>,
+    /// Called under the commit lock after a swap to another segment: schedule [`Wal::prepare_spare`]. Must not block.
+    pub on_rotate: Option<Arc<dyn Fn() + Send + Sync>>,
+    /// Time for the leader's short wait.
+    pub clock: Arc<dyn Clock>,
+    /// Where the `wal_*` statistics go.
+    pub stats: Arc<Stats>,
+}
+
+impl fmt::Debug for WalConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WalConfig").field("dir", &self.dir).field("segment_size", &self.segment_size).finish()
+    }
+}
+
+/// The part of the log that threads share: syncing, and the life of segments.
+#[derive(Debug)]
+pub struct Wal {
+    segments: Segments,
+    sync: GroupSync,
+    config: WalConfig,
+}
+
+impl Wal {
+    /// Opens the log for appending after `end`, what [`replay`] found (`ReplayEnd::default()` in a new database).
+    ///
+    /// Syncs the replayed segments, so that what was read from the page cache cannot vanish under commits that build on
+    /// it. Never appends to an old segment: what lies behind a discarded tail stays behind it. Writes nothing before the
+    /// first append, so that a database opens on a full disk; call [`Wal::prepare_spare`] soon to keep the first append
+    /// fast.
+    ///
+    /// # Errors
+    /// `Io` from syncing or listing.
+    pub fn open(config: WalConfig, end: &ReplayEnd) -> Result<(WalWriter, Arc<Wal>)> {
+        for s in &end.segments {
+            config.fs.open(&segment_path(&config.dir, s.id), OpenMode::Write)?.sync_data()?;
+        }
+        let segments = Segments::open(&config, end)?;
+        let sync = GroupSync::new(config.clock.clone(), config.stats.clone());
+        let wal = Arc::new(Wal { segments, sync, config });
+        Ok((WalWriter::new(wal.clone(), end), wal))
+    }
+
+    /// Returns once everything appended up to `lsn` is on stable storage. Threads that wait together share one sync.
+    /// Call it without the commit lock.
+    ///
+    /// # Errors
+    /// `Poisoned`, naming the first cause: a sync failed, now or earlier. Nothing is known about what was not synced
+    /// before; the log takes no more appends.
+    pub fn sync_to(&self, lsn: Lsn) -> Result<()> {
+        self.sync.sync_to(lsn)
+    }
+
+    /// Syncs everything appended so far; for `Interval` durability, and before a flush is installed.
+    ///
+    /// # Errors
+    /// As [`Wal::sync_to`].
+    pub fn sync_all(&self) -> Result<()> {
+        self.sync.sync_all()
+    }
+
+    /// The end of the last append.
+    pub fn appended(&self) -> Lsn {
+        self.sync.appended()
+    }
+
+    /// Everything up to here is synced.
+    pub fn synced(&self) -> Lsn {
+        self.sync.synced()
+    }
+
+    /// Makes the next segment ready, if it is not: creates or recycles the file and makes its name durable.
+    ///
+    /// # Errors
+    /// `NoSpace` and other errors of creating a file: nothing is lost, an append that needs the segment tries again.
+    /// `Poisoned` when the directory's sync failed.
+    pub fn prepare_spare(&self) -> Result<()> {
+        self.sync.check()?;
+        self.segments.prepare_spare(&self.config, &self.sync)
+    }
+
+    /// Whether [`Wal::prepare_spare`] has something to do.
+    pub fn needs_spare(&self) -> bool {
+        self.segments.needs_spare()
+    }
+
+    /// Gives up sealed segments all of whose records have sequence numbers below `min_needed_seq`, oldest first: some are
+    /// kept for reuse, the rest are deleted. Each step is made durable before the next, so that the segments on disk
+    /// are always the end of the chain without holes. Returns how many were given up.
+    ///
+    /// # Errors
+    /// `Io`: try again later. `Poisoned` when the directory's sync failed.
+    pub fn release(&self, min_needed_seq: SeqNo) -> Result<usize> {
+        self.segments.release(&self.config, &self.sync, min_needed_seq)
+    }
+
+    /// Bytes of live segments, the active one included.
+    pub fn size(&self) -> u64 {
+        self.segments.size()
+    }
+
+    /// Ids of the segments that recovery would read, oldest first, and of the spare.
+    pub fn live_segments(&self) -> Vec<u64> {
+        self.segments.live_ids()
+    }
+
+    /// The failure that stopped the log, if one did.
+    pub fn poison(&self) -> Option<Error> {
+        self.sync.check().err()
+    }
+}

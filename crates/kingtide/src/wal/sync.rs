@@ -1,0 +1,224 @@
+//! Group commit: threads that need the log synced share one sync.
+//!
+//! The first to come leads; the others wait. A leader syncs everything appended when it starts, so whoever appended
+//! before is done too. Waiters park on one of two condition variables by turns: those of the group in flight are woken
+//! together when it lands, and of the group that formed meanwhile one is woken to lead it.
+
+use super::Lsn;
+use kingtide_base::clock::Clock;
+use kingtide_base::stats::{Stat, Stats};
+use kingtide_base::{Error, ErrorKind, Result};
+use kingtide_vfs::File;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// How long a leader waits for the threads of the last group to come back with their next commit.
+const GATHER_NS: u64 = 20_000;
+/// Bounds the same wait under a clock that stands still.
+const GATHER_YIELDS: usize = 256;
+
+/// A segment with bytes that may not be synced. The last in the list is the active one.
+struct Unsynced {
+    id: u64,
+    file: Arc<dyn File>,
+    /// Log position of the segment's first byte, which is the end of its predecessor.
+    base: u64,
+}
+
+#[derive(Default)]
+struct Group {
+    /// Someone is leading.
+    led: bool,
+    /// Number of the last group that set off.
+    flown: usize,
+    /// The position that it syncs, or synced.
+    target: u64,
+    /// Threads in the group before the one that forms now.
+    last_size: usize,
+}
+
+pub(super) struct GroupSync {
+    appended: AtomicU64,
+    synced: AtomicU64,
+    /// Threads that joined the group that forms now.
+    joined: AtomicUsize,
+    group: Mutex<Group>,
+    wake: [Condvar; 2],
+    files: Mutex<VecDeque<Unsynced>>,
+    poisoned: AtomicBool,
+    cause: OnceLock<Error>,
+    clock: Arc<dyn Clock>,
+    stats: Arc<Stats>,
+}
+
+impl fmt::Debug for GroupSync {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "GroupSync(synced {} of {})", self.synced().0, self.appended().0)
+    }
+}
+
+impl GroupSync {
+    pub fn new(clock: Arc<dyn Clock>, stats: Arc<Stats>) -> GroupSync {
+        GroupSync {
+            appended: AtomicU64::new(0),
+            synced: AtomicU64::new(0),
+            joined: AtomicUsize::new(0),
+            group: Mutex::default(),
+            wake: [Condvar::new(), Condvar::new()],
+            files: Mutex::default(),
+            poisoned: AtomicBool::new(false),
+            cause: OnceLock::new(),
+            clock,
+            stats,
+        }
+    }
+
+    pub fn appended(&self) -> Lsn {
+        Lsn(self.appended.load(Ordering::Acquire)) // with the Release in `set_appended`
+    }
+
+    pub fn synced(&self) -> Lsn {
+        Lsn(self.synced.load(Ordering::Acquire)) // with the Release in `fly`
+    }
+
+    /// The writer appended up to `lsn`. Only the holder of the commit lock calls this.
+    #[inline]
+    pub fn set_appended(&self, lsn: u64) {
+        // Release, with the Acquire in `appended`: a leader that sees the position also sees the segment it lies in.
+        self.appended.store(lsn, Ordering::Release);
+    }
+
+    /// The writer moved to another segment, whose first byte is at log position `base`.
+    pub fn push_segment(&self, id: u64, file: Arc<dyn File>, base: u64) {
+        self.files.lock().push_back(Unsynced { id, file, base });
+    }
+
+    /// A segment was released: what it held is durable elsewhere.
+    pub fn forget(&self, id: u64) {
+        self.files.lock().retain(|f| f.id != id);
+    }
+
+    /// Fails if an earlier failure stopped the log.
+    #[inline]
+    pub fn check(&self) -> Result<()> {
+        // Acquire, with the Release in `poison`, so that the cause is there.
+        if self.poisoned.load(Ordering::Acquire) { Err(self.poison_error()) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn poison_error(&self) -> Error {
+        match self.cause.get() {
+            Some(cause) => {
+                let e =
+                    Error::new(ErrorKind::Poisoned, format!("the log is stopped since an earlier failure: {cause}"));
+                match cause.path() {
+                    Some(p) => e.at_path(p),
+                    None => e,
+                }
+            }
+            None => Error::new(ErrorKind::Poisoned, "the log is stopped since an earlier failure"),
+        }
+    }
+
+    /// Stops the log for good. The first cause is the one that is told.
+    #[cold]
+    pub fn poison(&self, doing: &str, cause: Error) -> Error {
+        let _ = self.cause.set(cause.context(doing));
+        self.poisoned.store(true, Ordering::Release);
+        self.poison_error()
+    }
+
+    pub fn sync_to(&self, lsn: Lsn) -> Result<()> {
+        self.stats.add(Stat::WalSyncedCommits, 1);
+        self.wait_or_lead(lsn.0)
+    }
+
+    pub fn sync_all(&self) -> Result<()> {
+        self.wait_or_lead(self.appended().0)
+    }
+
+    fn wait_or_lead(&self, lsn: u64) -> Result<()> {
+        if self.synced().0 >= lsn {
+            return Ok(());
+        }
+        self.joined.fetch_add(1, Ordering::Relaxed); // a hint for `gather`
+        let mut group = self.group.lock();
+        loop {
+            if self.synced().0 >= lsn {
+                return Ok(());
+            }
+            self.check()?;
+            if !group.led {
+                return self.lead(group);
+            }
+            let in_flight = lsn <= group.target;
+            let turn = if in_flight { group.flown } else { group.flown + 1 };
+            self.wake[turn % 2].wait(&mut group);
+        }
+    }
+
+    fn lead(&self, mut group: MutexGuard<'_, Group>) -> Result<()> {
+        group.led = true;
+        let expected = group.last_size;
+        drop(group);
+        self.gather(expected);
+
+        let mut group = self.group.lock();
+        group.last_size = self.joined.swap(0, Ordering::Relaxed);
+        group.flown += 1;
+        group.target = self.appended().0;
+        let (turn, target) = (group.flown, group.target);
+        drop(group);
+
+        let outcome = self.fly(target);
+
+        let mut group = self.group.lock();
+        group.led = false;
+        self.wake[turn % 2].notify_all();
+        if outcome.is_err() {
+            self.wake[(turn + 1) % 2].notify_all(); // they shall hear of it too
+        } else {
+            self.wake[(turn + 1) % 2].notify_one();
+        }
+        drop(group);
+        outcome
+    }
+
+    /// Waits a moment until as many threads as the last time have come, if there were several.
+    fn gather(&self, expected: usize) {
+        if expected < 2 || self.joined.load(Ordering::Relaxed) >= expected {
+            return;
+        }
+        let start = self.clock.monotonic_ns();
+        for _ in 0..GATHER_YIELDS {
+            std::thread::yield_now();
+            if self.joined.load(Ordering::Relaxed) >= expected
+                || self.clock.monotonic_ns().saturating_sub(start) > GATHER_NS
+            {
+                return;
+            }
+        }
+    }
+
+    /// Syncs every segment that holds bytes before `target`, oldest first. Only the leader is here.
+    fn fly(&self, target: u64) -> Result<()> {
+        self.check()?;
+        let files: Vec<_> = self.files.lock().iter().filter(|f| f.base < target).map(|f| Arc::clone(&f.file)).collect();
+        for file in files {
+            self.stats.add(Stat::WalSyncs, 1);
+            if let Err(e) = file.sync_data() {
+                return Err(self.poison("sync of the log failed", e.at_path(file.path())));
+            }
+        }
+        // Release, with the Acquire in `synced`.
+        self.synced.store(target, Ordering::Release);
+        let mut files = self.files.lock();
+        while files.len() > 1 && files[1].base <= target {
+            files.pop_front();
+        }
+        Ok(())
+    }
+}

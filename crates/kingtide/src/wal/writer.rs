@@ -1,0 +1,181 @@
+//! Appending, under the commit lock.
+
+use super::segment::{
+    FLAG_CLOSED, FLAG_GAP, FLAG_SEALED, MAX_PAYLOAD, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN,
+    SegmentHeader, record_span,
+};
+use super::{Lsn, ReplayEnd, Wal, WalRecord};
+use kingtide_base::stats::Stat;
+use kingtide_base::{Error, Result, SeqNo};
+use kingtide_vfs::File;
+use std::sync::Arc;
+
+/// The one appender of the log; it lives under the commit lock.
+#[derive(Debug)]
+pub struct WalWriter {
+    wal: Arc<Wal>,
+    active: Option<Active>,
+    /// The sequence number after the last appended one.
+    next_seq: SeqNo,
+    /// Where the chain ends while there is no active segment: segment id and offset.
+    tail: (u64, u32),
+}
+
+#[derive(Debug)]
+struct Active {
+    id: u64,
+    file: Arc<dyn File>,
+    size: u64,
+    /// Log position of the first byte of the file.
+    base: u64,
+    /// Where the next record goes.
+    at: u64,
+}
+
+impl WalWriter {
+    pub(super) fn new(wal: Arc<Wal>, end: &ReplayEnd) -> WalWriter {
+        let tail = end.segments.last().map_or((0, 0), |s| (s.id, s.end));
+        WalWriter { wal, active: None, next_seq: end.next_seq, tail }
+    }
+
+    /// The shared part of the log.
+    pub fn shared(&self) -> &Arc<Wal> {
+        &self.wal
+    }
+
+    /// Appends one batch, whose operations have the sequence numbers `base_seq .. base_seq + count`. Numbers left out
+    /// since the last record are remembered as a gap on purpose. When this returns, the record survives the process;
+    /// give the position to [`Wal::sync_to`] to make it survive the machine.
+    ///
+    /// Costs two writes to a mapped file; now and then a swap to the prepared spare segment, or its creation if no one
+    /// prepared it.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Io`: nothing was appended, and a later append works as if this one had not been tried.
+    /// `Poisoned`: the log is stopped for good. `InvalidArgument`: an empty batch, one of 4 GiB, or sequence numbers
+    /// that were appended before.
+    #[inline]
+    pub fn append(&mut self, base_seq: SeqNo, count: u32, record: WalRecord<'_>) -> Result<Lsn> {
+        self.wal.sync.check()?;
+        if count == 0 || base_seq < self.next_seq || record.payload.len() > MAX_PAYLOAD {
+            return Err(self.refuse(base_seq, count, record.payload.len()));
+        }
+        let span = record_span(record.payload.len());
+        if self.active.as_ref().is_none_or(|a| a.size - a.at < span) {
+            self.rotate(span)?;
+        }
+        let Some(active) = &mut self.active else {
+            return Err(Error::invalid("the log has no active segment"));
+        };
+        let header = RecordHeader {
+            payload_crc: record.payload_crc,
+            payload_len: record.payload.len() as u32,
+            count,
+            base_seq,
+            synced: active.synced_mark(self.wal.sync.synced()),
+            flags: if base_seq > self.next_seq { FLAG_GAP } else { 0 },
+        };
+        // The header last: until it is there the payload is bytes that mean nothing.
+        active.file.write_at(record.payload, active.at + RECORD_HEADER_LEN as u64)?;
+        if let Err(e) = active.file.write_at(&header.encode(active.id, active.at), active.at) {
+            return Err(Self::roll_back(&self.wal, active, e));
+        }
+        active.at += span;
+        self.next_seq = base_seq + count as u64;
+        let lsn = active.base + active.at;
+        self.wal.sync.set_appended(lsn);
+        self.wal.config.stats.add(Stat::WalBytes, span);
+        Ok(Lsn(lsn))
+    }
+
+    #[cold]
+    fn refuse(&self, base_seq: SeqNo, count: u32, len: usize) -> Error {
+        Error::invalid(format!(
+            "log record of {count} operations from sequence {base_seq} and {len} bytes; \
+             expected sequence {} or later, at least one operation, at most {MAX_PAYLOAD} bytes",
+            self.next_seq
+        ))
+    }
+
+    /// A header that failed to be written may be there all the same, or half of it. Blot it out, so that the batch that
+    /// is reported as failed does not come back; if not even that works, nothing may follow it.
+    #[cold]
+    fn roll_back(wal: &Wal, active: &Active, cause: Error) -> Error {
+        match active.file.write_at(&[0; RECORD_HEADER_LEN], active.at) {
+            Ok(()) => cause,
+            Err(_) => wal.sync.poison("a failed append to the log cannot be undone", cause),
+        }
+    }
+
+    /// Moves to the next segment, which has room for a record of `span` bytes. Changes nothing when it fails.
+    #[cold]
+    fn rotate(&mut self, span: u64) -> Result<()> {
+        let wal = &*self.wal;
+        let spare = wal.segments.take_spare(&wal.config, &wal.sync, SEGMENT_HEADER_LEN as u64 + span)?;
+        let base = wal.sync.appended().0;
+        let (prev_id, prev_end) = self.active.as_ref().map_or(self.tail, |a| (a.id, a.at as u32));
+        let header = SegmentHeader {
+            id: spare.id,
+            prev_id,
+            prev_end,
+            prev_synced: wal.sync.synced().0 >= base,
+            size: spare.size as u32,
+            start_seq: self.next_seq,
+            boot_id: wal.config.fs.boot_id(),
+        };
+        if let Err(e) = spare.file.write_at(&header.encode(), 0) {
+            wal.segments.put_back(spare);
+            return Err(e);
+        }
+        if let Some(old) = self.active.take() {
+            // Only a help to recovery, which finds the end in the next header too.
+            let _ = old.write_end(FLAG_SEALED, self.next_seq, wal.sync.synced());
+        }
+        wal.segments.activated(&wal.config, spare.id, spare.size, self.next_seq);
+        // A position right after the header, so that a sync of it includes the header. Nothing waits for this one.
+        let at = SEGMENT_HEADER_LEN as u64;
+        wal.sync.push_segment(spare.id, spare.file.clone(), base);
+        self.active = Some(Active { id: spare.id, file: spare.file, size: spare.size, base, at });
+        if let Some(call) = &wal.config.on_rotate {
+            call();
+        }
+        Ok(())
+    }
+
+    /// Marks the end of the log and syncs it, so that the next open need not look for records behind it and damage to
+    /// the last record cannot be taken for a torn one. To be called on a clean close; without it nothing is lost.
+    ///
+    /// # Errors
+    /// As [`Wal::sync_to`].
+    pub fn close(mut self) -> Result<()> {
+        self.wal.sync.check()?;
+        let Some(active) = self.active.take() else { return Ok(()) };
+        self.wal.sync_all()?; // so that the marker can say that everything before it is synced
+        if active.write_end(FLAG_CLOSED, self.next_seq, self.wal.synced())? {
+            self.wal.sync.set_appended(active.base + active.at + RECORD_HEADER_LEN as u64);
+        }
+        self.wal.sync_all()
+    }
+}
+
+impl Active {
+    /// What a record written now may say about earlier bytes being synced; see [`RecordHeader::synced`].
+    #[inline]
+    fn synced_mark(&self, synced: Lsn) -> u32 {
+        match synced.0.checked_sub(self.base) {
+            None => 0,
+            Some(in_segment) => in_segment.max(1) as u32,
+        }
+    }
+
+    /// Writes an end marker if there is room.
+    fn write_end(&self, flags: u32, next_seq: SeqNo, synced: Lsn) -> Result<bool> {
+        if self.size - self.at < RECORD_HEADER_LEN as u64 {
+            return Ok(false);
+        }
+        let synced = self.synced_mark(synced);
+        let end = RecordHeader { payload_crc: 0, payload_len: 0, count: 0, base_seq: next_seq, synced, flags };
+        self.file.write_at(&end.encode(self.id, self.at), self.at)?;
+        Ok(true)
+    }
+}
