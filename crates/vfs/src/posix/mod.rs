@@ -12,6 +12,8 @@ use rustix::fs::{Advice, FallocateFlags};
 use crate::{File, FileLock, Fs, OpenMode};
 
 mod lock;
+mod log;
+mod mapped;
 
 /// The operating system's files.
 #[derive(Clone, Copy, Debug, Default)]
@@ -67,11 +69,12 @@ impl Fs for PosixFs {
             Err(e) if e.kind() == ErrorKind::NotFound => open_file(path, OpenMode::Create)?,
             other => other?,
         };
-        if file.len()? > size {
+        let len = file.len()?;
+        if len > size {
             file.truncate(size)?;
         }
         file.allocate(0, size)?;
-        Ok(Arc::new(file))
+        Ok(Arc::new(log::PosixLog::new(file, size, len > 0)))
     }
 
     fn remove(&self, path: &Path) -> Result<()> {
