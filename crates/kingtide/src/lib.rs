@@ -1,5 +1,6 @@
 //! Kingtide: an embeddable, transactional LSM key-value storage engine.
 
+pub mod compact;
 pub mod memtable;
 pub mod rangedel;
 pub mod version;

@@ -1,0 +1,241 @@
+//! What a merge or flush needs from the engine, and what it gives back.
+
+use crate::rangedel::Fragment;
+use crate::version::{Edit, FamilyId, FileMeta, Version};
+use kingtide_base::clock::Clock;
+use kingtide_base::options::FamilyOptions;
+use kingtide_base::{KeyOrder, Result, SeqNo};
+use kingtide_mem::MemIter;
+use kingtide_table::{Table, Vlog};
+use kingtide_vfs::Fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Surroundings of one merge or flush.
+#[derive(Clone)]
+pub struct MergeContext<'a> {
+    /// The file system.
+    pub fs: Arc<dyn Fs>,
+    /// Directory of the database: tables are `NNNNNN.klog`, value logs `NNNNNN.vlog`.
+    pub dir: &'a Path,
+    /// Order of the family's keys.
+    pub order: KeyOrder,
+    /// The family's options.
+    pub options: &'a FamilyOptions,
+    /// Next free file id, which is the next free run id too.
+    pub next_file: &'a AtomicU64,
+    /// Live snapshots and, last, the visible sequence number, ascending: read under the lock that registers snapshots.
+    pub snapshots: Vec<SeqNo>,
+    /// Unix time of the job: what expired by then is dropped.
+    pub now_ms: u64,
+    /// The family's version when the job was planned.
+    pub version: Arc<Version>,
+    /// Opens an input table, through the engine's table cache.
+    pub open_table: &'a (dyn Fn(&FileMeta) -> Result<Arc<Table>> + Sync),
+    /// Opens a value log by id.
+    pub open_vlog: &'a (dyn Fn(u64) -> Result<Arc<Vlog>> + Sync),
+    /// Limit of the bytes written, shared by all background jobs.
+    pub limiter: Option<&'a RateLimiter>,
+    /// Stops the job with an error of kind `Cancelled` at the next block.
+    pub cancelled: &'a AtomicBool,
+    /// Called at every block: gives way to more urgent work.
+    pub pause: &'a (dyn Fn() + Sync),
+}
+
+impl MergeContext<'_> {
+    /// Draws a file id. Relaxed: the manifest record that names the file orders it.
+    pub fn new_file_id(&self) -> u64 {
+        self.next_file.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Makes the files that a job created durable in their directory; to be called before the manifest names them.
+    pub fn sync_dir(&self) -> Result<()> {
+        self.fs.sync_dir(self.dir)
+    }
+}
+
+/// Path of the table with that file id.
+pub fn klog_path(dir: &Path, id: u64) -> PathBuf {
+    dir.join(format!("{id:06}.klog"))
+}
+
+/// Path of the value log with that file id.
+pub fn vlog_path(dir: &Path, id: u64) -> PathBuf {
+    dir.join(format!("{id:06}.vlog"))
+}
+
+/// What a flush writes.
+pub struct FlushInput {
+    /// Cursors over the memtables, newest first.
+    pub memtables: Vec<MemIter>,
+    /// Their range tombstones, in any order.
+    pub tombstones: Vec<Fragment>,
+    /// Run id of the result: greater than every run's of level 0.
+    pub run: u64,
+    /// Whether older data of the family waits in memory, where the version does not show it.
+    pub older_in_memory: bool,
+}
+
+/// A value log written by a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VlogMeta {
+    /// File id.
+    pub id: u64,
+    /// Bytes of the file.
+    pub size: u64,
+    /// Stored bytes of its values.
+    pub stored_bytes: u64,
+    /// Number of its values.
+    pub values: u64,
+}
+
+/// What a job counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MergeCounters {
+    /// Entries read.
+    pub entries_in: u64,
+    /// Entries written.
+    pub entries_out: u64,
+    /// Versions dropped because a newer one hides them from every snapshot, single deletes' pairs included.
+    pub shadowed: u64,
+    /// Entries dropped because a range tombstone covers them.
+    pub range_deleted: u64,
+    /// Tombstones dropped because nothing older is left to hide.
+    pub tombstones: u64,
+    /// Entries that had expired.
+    pub expired: u64,
+    /// Bytes of key logs read.
+    pub bytes_read: u64,
+    /// Bytes of key logs and value logs written.
+    pub bytes_written: u64,
+    /// Bytes of values moved from one value log to another.
+    pub vlog_moved: u64,
+}
+
+/// Result of a job: files that exist and are synced, but are not yet part of a version.
+#[derive(Debug, Default)]
+pub struct MergeOutput {
+    /// New tables with their level, by ascending key.
+    pub added: Vec<(usize, FileMeta)>,
+    /// New value logs.
+    pub vlogs: Vec<VlogMeta>,
+    /// What happened.
+    pub counters: MergeCounters,
+}
+
+impl MergeOutput {
+    /// Joins the result of the next key range of the same job.
+    pub fn append(&mut self, other: MergeOutput) {
+        self.added.extend(other.added);
+        self.vlogs.extend(other.vlogs);
+        let (a, b) = (&mut self.counters, other.counters);
+        a.entries_in += b.entries_in;
+        a.entries_out += b.entries_out;
+        a.shadowed += b.shadowed;
+        a.range_deleted += b.range_deleted;
+        a.tombstones += b.tombstones;
+        a.expired += b.expired;
+        a.bytes_read += b.bytes_read;
+        a.bytes_written += b.bytes_written;
+        a.vlog_moved += b.vlog_moved;
+    }
+
+    /// The edits that install the result in place of `inputs`.
+    pub fn edits(&self, family: FamilyId, inputs: &[(usize, Arc<FileMeta>)]) -> Vec<Edit> {
+        let vlogs = self.vlogs.iter().map(|v| Edit::AddVlog {
+            id: v.id,
+            family,
+            size: v.size,
+            stored_bytes: v.stored_bytes,
+            values: v.values,
+        });
+        let removed = inputs.iter().map(|(level, f)| Edit::RemoveFile { family, level: *level as u8, id: f.id });
+        let added = self.added.iter().map(|(level, meta)| Edit::AddFile {
+            family,
+            level: *level as u8,
+            meta: Arc::new(meta.clone()),
+        });
+        vlogs.chain(removed).chain(added).collect()
+    }
+
+    /// Deletes the files again, for a job whose result will not be installed. Errors are ignored: a file that nothing
+    /// names is deleted by the next open.
+    pub fn discard(&self, fs: &dyn Fs, dir: &Path) {
+        for (_, meta) in &self.added {
+            let _ = fs.remove(&klog_path(dir, meta.id));
+        }
+        for vlog in &self.vlogs {
+            let _ = fs.remove(&vlog_path(dir, vlog.id));
+        }
+    }
+}
+
+/// A token bucket over bytes that background jobs write. Holds at most a tenth of a second's tokens, so that no burst
+/// takes the disk from the foreground.
+pub struct RateLimiter {
+    clock: Arc<dyn Clock>,
+    /// Bytes per second; 0 does not limit.
+    rate: AtomicU64,
+    /// Time, on the clock's scale, at which what was written so far would have been written at the rate.
+    paid_until_ns: AtomicU64,
+}
+
+impl RateLimiter {
+    /// A limiter of `rate` bytes per second; 0 does not limit.
+    pub fn new(clock: Arc<dyn Clock>, rate: u64) -> RateLimiter {
+        RateLimiter { clock, rate: AtomicU64::new(rate), paid_until_ns: AtomicU64::new(0) }
+    }
+
+    /// Changes the rate.
+    pub fn set_rate(&self, bytes_per_second: u64) {
+        self.rate.store(bytes_per_second, Ordering::Relaxed);
+    }
+
+    /// Books `bytes` and waits, in steps of at most 10 ms, until they are due; returns early when `cancelled`.
+    pub fn take(&self, bytes: u64, cancelled: &AtomicBool) {
+        const BURST_NS: u64 = 100_000_000;
+        const STEP_NS: u64 = 10_000_000;
+        let rate = self.rate.load(Ordering::Relaxed);
+        if rate == 0 {
+            return;
+        }
+        let cost = (bytes as u128 * 1_000_000_000 / rate as u128) as u64;
+        let now = self.clock.monotonic_ns();
+        let book = |paid: u64| Some(paid.max(now.saturating_sub(BURST_NS)).saturating_add(cost));
+        // Relaxed: the bucket orders nothing but itself.
+        let paid = self.paid_until_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, book).unwrap_or(0);
+        let due = book(paid).unwrap_or(0);
+        loop {
+            let now = self.clock.monotonic_ns();
+            if now >= due || cancelled.load(Ordering::Relaxed) {
+                return;
+            }
+            self.clock.sleep(Duration::from_nanos((due - now).min(STEP_NS)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kingtide_base::clock::ManualClock;
+
+    #[test]
+    fn limiter_spends_the_rate_and_no_more() {
+        let clock = ManualClock::at_unix_ms(1_000_000);
+        let limiter = RateLimiter::new(clock.clone(), 1_000_000);
+        let go = AtomicBool::new(false);
+        let start = clock.monotonic_ns();
+        (0..100).for_each(|_| limiter.take(50_000, &go));
+        let took = clock.monotonic_ns() - start;
+        assert!((4_850_000_000..=5_000_000_000).contains(&took), "{took}");
+        limiter.set_rate(0);
+        limiter.take(u64::MAX, &go);
+        assert_eq!(clock.monotonic_ns() - start, took);
+        limiter.set_rate(1);
+        limiter.take(1 << 40, &AtomicBool::new(true));
+        assert_eq!(clock.monotonic_ns() - start, took);
+    }
+}

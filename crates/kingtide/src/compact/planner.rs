@@ -1,0 +1,648 @@
+//! Which files to merge: a pure function from the shape of a tree to jobs.
+//!
+//! The policy is Spooky (Dayan, Weiss, Dashevsky, Pan, Bortnikov, Twitto: "Spooky: Granulating LSM-Tree Compactions
+//! Correctly", VLDB 2022). Let L be the largest level, N its bytes, T the size ratio. With dynamic capacity adaptation a
+//! level i < L may hold N / T^(L-i) bytes, and never less than the memtables that trigger a merge. The dividing level X
+//! lies `dividing_offset` levels above L.
+//!
+//! - Level 0 with enough runs is merged, together with all levels down to the first that can hold the sum, in one go:
+//!   the full preemptive merge. Data does not trickle through levels that would overflow.
+//! - Into X the result is cut where files of L begin: the dividing merge.
+//! - A full X is merged into L group by group of aligned files, the group that rewrites least of L first: the
+//!   partitioned merge. It goes on until X is empty, so that X is half full on average.
+//! - When N outgrows 2 T^L memtables, the files of L move to L + 1, without being read. A small tree has L = 1 and X = L:
+//!   level 0 is merged with everything.
+//!
+//! Every merge of whole levels is planned by connected components of overlapping files. A component of one file is moved;
+//! so a sequential load is never rewritten, and regions of keys that do not meet do not wait for each other.
+
+use super::job::{Footprint, Job, JobKind, KeyRange, check_job, runs_below};
+use crate::version::{FileMeta, LEVELS, Run, Version};
+use kingtide_base::options::FamilyOptions;
+use kingtide_base::{KeyOrder, SeqNo};
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// A value log, as the version knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VlogState {
+    /// File id.
+    pub id: u64,
+    /// Stored bytes of all its values, dead ones included.
+    pub stored_bytes: u64,
+}
+
+/// What the planner looks at.
+#[derive(Clone, Copy, Debug)]
+pub struct PlanInput<'a> {
+    /// The tree.
+    pub version: &'a Version,
+    /// The family's options.
+    pub options: &'a FamilyOptions,
+    /// Order of the keys.
+    pub order: &'a KeyOrder,
+    /// What running jobs occupy.
+    pub running: &'a [Footprint],
+    /// Oldest sequence number that a reader may still ask for.
+    pub oldest_snapshot: SeqNo,
+    /// Unix time in milliseconds.
+    pub now_ms: u64,
+    /// The family's value logs.
+    pub vlogs: &'a [VlogState],
+    /// Reads had to look into many runs.
+    pub read_hint: bool,
+    /// Nothing else to do: no flush is waiting, writers are quiet.
+    pub idle: bool,
+    /// What the last plan returned in [`Plan::draining`].
+    pub draining: bool,
+    /// A range that the user asked to compact; its end counts as inside.
+    pub manual: Option<&'a KeyRange>,
+    /// Most jobs to return.
+    pub slots: usize,
+}
+
+/// What to do next.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// Jobs that may all run at once, the most urgent first.
+    pub jobs: Vec<Job>,
+    /// The dividing level was full and is not yet empty again: to be handed to the next call.
+    pub draining: bool,
+}
+
+/// Plans jobs. An empty answer means that nothing is to be done, or that what is to be done waits for running jobs.
+pub fn plan(input: &PlanInput<'_>) -> Plan {
+    let mut planner = Planner::new(input);
+    planner.run();
+    let mut seen = input.running.to_vec();
+    for job in &planner.jobs {
+        debug_assert_eq!(check_job(input.order, input.version, &seen, job), Ok(()), "{job:?}");
+        seen.extend(job.footprints(input.order));
+    }
+    Plan { jobs: planner.jobs, draining: planner.draining }
+}
+
+/// How far level 0 is behind: runs as a multiple of those that make a merge urgent. Writers should be slowed from 1 on.
+pub fn level0_pressure(version: &Version, options: &FamilyOptions) -> f64 {
+    version.levels[0].len() as f64 / (options.l0_trigger * URGENT) as f64
+}
+
+/// Level 0 is merged at this multiple of its trigger whatever the merge costs, and before anything else.
+const URGENT: u64 = 3;
+/// Below that, a merge of level 0 may rewrite at most this many times what it brings down.
+const LEVEL0_COST: u64 = 4;
+/// While idle, a tree of at most this many memtables may be rewritten for much less than a T-th of its size.
+const SMALL_TREE: u64 = 4;
+const SMALL_TREE_COST: u64 = 64;
+/// A file whose first entry has expired is rewritten after it has lived this fraction of its first lifetime longer: by
+/// then most of what was written together with that entry has expired too.
+const TTL_GRACE_DIVISOR: u64 = 4;
+
+/// Files of one overlap component, each with its level, and their hull.
+struct Component {
+    files: Vec<(usize, Arc<FileMeta>)>,
+    lo: Vec<u8>,
+    hi: Vec<u8>,
+    /// Level and run of the file that `hi` comes from; `None` if it comes from files of several runs.
+    hi_run: Option<(usize, u64)>,
+}
+
+impl Component {
+    fn new(level: usize, file: &Arc<FileMeta>) -> Component {
+        Component {
+            files: vec![(level, file.clone())],
+            lo: file.min_key.clone(),
+            hi: file.max_key.clone(),
+            hi_run: Some((level, file.run)),
+        }
+    }
+
+    fn widen(&mut self, order: &KeyOrder, file: &FileMeta) {
+        if order.compare(&file.min_key, &self.lo).is_lt() {
+            self.lo = file.min_key.clone();
+        }
+        if order.compare(&file.max_key, &self.hi).is_gt() {
+            self.hi = file.max_key.clone();
+        }
+    }
+
+    /// Takes the next file by smallest key, if it overlaps. Files of one run may meet in a bound, where the one ends
+    /// with a range tombstone's exclusive end; that is no overlap, and a wide tombstone must not chain all of a run.
+    fn join(&mut self, order: &KeyOrder, level: usize, file: &Arc<FileMeta>) -> bool {
+        let run = Some((level, file.run));
+        match order.compare(&file.min_key, &self.hi) {
+            Ordering::Greater => return false,
+            Ordering::Equal if self.hi_run == run => return false,
+            _ => {}
+        }
+        match order.compare(&file.max_key, &self.hi) {
+            Ordering::Greater => (self.hi, self.hi_run) = (file.max_key.clone(), run),
+            Ordering::Equal if self.hi_run != run => self.hi_run = None,
+            _ => {}
+        }
+        self.files.push((level, file.clone()));
+        true
+    }
+}
+
+struct Planner<'a> {
+    input: &'a PlanInput<'a>,
+    order: &'a KeyOrder,
+    version: &'a Version,
+    sizes: [u64; LEVELS],
+    /// L.
+    largest: usize,
+    /// X; equal to L in a tree of one level.
+    dividing: usize,
+    /// What running jobs and the jobs planned so far occupy.
+    taken: Vec<Footprint>,
+    relocate: BTreeSet<u64>,
+    jobs: Vec<Job>,
+    draining: bool,
+}
+
+impl<'a> Planner<'a> {
+    fn new(input: &'a PlanInput<'a>) -> Planner<'a> {
+        let largest = input.version.deepest().max(1);
+        let offset = input.options.dividing_offset as usize;
+        let dividing = if largest == 1 { 1 } else { largest.saturating_sub(offset).max(1) };
+        Planner {
+            input,
+            order: input.order,
+            version: input.version,
+            sizes: std::array::from_fn(|l| input.version.level_size(l)),
+            largest,
+            dividing,
+            taken: input.running.to_vec(),
+            relocate: worst_vlogs(input),
+            jobs: Vec::new(),
+            draining: input.draining,
+        }
+    }
+
+    fn run(&mut self) {
+        self.grow();
+        self.trivial_moves();
+        let waiting = self.level0();
+        if !waiting {
+            self.partitions();
+        }
+        if let Some(range) = self.input.manual {
+            self.manual(range);
+        }
+        self.single_files();
+        if self.jobs.is_empty() && (self.input.idle || self.input.read_hint) {
+            self.settle();
+        }
+    }
+
+    fn full(&self) -> bool {
+        self.jobs.len() >= self.input.slots
+    }
+
+    /// Bytes that a level may hold.
+    fn capacity(&self, level: usize) -> u64 {
+        if level >= self.largest {
+            return u64::MAX;
+        }
+        let ratio = self.input.options.level_ratio.saturating_pow((self.largest - level) as u32);
+        let floor = self.input.options.memtable_size.saturating_mul(self.input.options.l0_trigger);
+        (self.sizes[self.largest] / ratio).max(floor)
+    }
+
+    /// Run that a result at `level` joins: the level's newest. An empty level's first run has the level for its id, so
+    /// that two jobs that fill a level at the same time join one run.
+    fn run_of(&self, level: usize) -> u64 {
+        self.version.levels[level].first().map_or(level as u64, |r| r.id)
+    }
+
+    fn free(&self, top: usize, bottom: usize, lo: &[u8], hi: &[u8]) -> bool {
+        let own = Footprint { top, bottom, lo: lo.to_vec(), hi: hi.to_vec() };
+        !self.taken.iter().any(|t| t.conflicts(self.order, &own))
+    }
+
+    fn push(&mut self, job: Job) {
+        self.taken.extend(job.footprints(self.order));
+        self.jobs.push(job);
+    }
+
+    fn push_move(&mut self, files: Vec<(usize, Arc<FileMeta>)>, level: usize) {
+        if files.is_empty() || self.full() {
+            return;
+        }
+        self.push(Job {
+            kind: JobKind::TrivialMove,
+            inputs: files,
+            output_level: level,
+            output_run: self.run_of(level),
+            drop_tombstones: false,
+            boundaries: Vec::new(),
+            relocate_vlogs: BTreeSet::new(),
+        });
+    }
+
+    fn push_merge(&mut self, kind: JobKind, inputs: Vec<(usize, Arc<FileMeta>)>, level: usize, run: u64) {
+        if self.full() {
+            return;
+        }
+        let mut job = Job {
+            kind,
+            inputs,
+            output_level: level,
+            output_run: run,
+            drop_tombstones: false,
+            boundaries: Vec::new(),
+            relocate_vlogs: BTreeSet::new(),
+        };
+        job.drop_tombstones = self.nothing_below(&job);
+        if level == self.dividing && level < self.largest {
+            job.boundaries = self.boundaries(&job);
+        }
+        let references = |id: &&u64| job.inputs.iter().any(|(_, f)| f.vlog_refs.iter().any(|r| r.file_id == **id));
+        job.relocate_vlogs = self.relocate.iter().filter(references).copied().collect();
+        self.push(job);
+    }
+
+    /// Whether nothing older than a job's result lies in its keys.
+    fn nothing_below(&self, job: &Job) -> bool {
+        let Some((lo, hi)) = job.hull(self.order) else { return true };
+        let mut below = runs_below(self.version, job.output_level, job.output_run);
+        below.all(|r| r.overlapping(self.order, lo, hi).all(|f| job.inputs.iter().any(|(_, own)| own.id == f.id)))
+    }
+
+    /// Where the files of L begin within a job's keys.
+    fn boundaries(&self, job: &Job) -> Vec<Vec<u8>> {
+        let Some((lo, hi)) = job.hull(self.order) else { return Vec::new() };
+        let runs = self.version.levels[self.largest].iter();
+        let mut keys: Vec<_> =
+            runs.flat_map(|r| r.overlapping(self.order, lo, hi)).map(|f| f.min_key.clone()).collect();
+        keys.sort_by(|a, b| self.order.compare(a, b));
+        keys
+    }
+
+    /// When L has outgrown its depth, its files become level L + 1.
+    fn grow(&mut self) {
+        let options = self.input.options;
+        let limit = options.level_ratio.saturating_pow(self.largest as u32).saturating_mul(2 * options.memtable_size);
+        if self.sizes[self.largest] <= limit
+            || self.largest + 1 >= LEVELS
+            || self.version.levels[self.largest].len() != 1
+        {
+            return;
+        }
+        let files: Vec<_> =
+            self.version.levels[self.largest][0].files.iter().map(|f| (self.largest, f.clone())).collect();
+        if files.iter().all(|(l, f)| self.free(*l, l + 1, &f.min_key, &f.max_key)) {
+            self.push_move(files, self.largest + 1);
+        }
+    }
+
+    /// Files of level 0 that overlap nothing older go as deep as they can, but rest only where data may: down to X, or
+    /// in L. A file that a newer one overlaps goes first; the newer one is looked at again in the next plan.
+    fn trivial_moves(&mut self) {
+        let mut targets: BTreeMap<usize, Vec<(usize, Arc<FileMeta>)>> = BTreeMap::new();
+        let runs = &self.version.levels[0];
+        for (i, run) in runs.iter().enumerate() {
+            for file in &run.files {
+                let meets = |r: &Run| r.overlapping(self.order, &file.min_key, &file.max_key).next().is_some();
+                if runs[i + 1..].iter().any(meets) {
+                    continue;
+                }
+                let target = (1..=self.largest).take_while(|l| !self.version.levels[*l].iter().any(meets)).last();
+                let Some(mut target) = target else { continue };
+                if target < self.largest {
+                    target = target.min(self.dividing);
+                }
+                if self.free(0, target, &file.min_key, &file.max_key) {
+                    targets.entry(target).or_default().push((0, file.clone()));
+                }
+            }
+        }
+        for (target, files) in targets {
+            self.push_move(files, target);
+        }
+    }
+
+    /// First level down to X that can hold everything above it and itself.
+    fn target_of_level0(&self) -> usize {
+        let holds = |l: &usize| self.sizes[..=*l].iter().sum::<u64>() <= self.capacity(*l);
+        (1..self.dividing).find(holds).unwrap_or(self.dividing)
+    }
+
+    /// Merges level 0 when it is due. True when it is due but running jobs are in its way: nothing may then start that
+    /// would keep it waiting.
+    fn level0(&mut self) -> bool {
+        let runs = self.version.levels[0].len() as u64;
+        let trigger = self.input.options.l0_trigger;
+        let density = self.input.options.tombstone_density;
+        let dense = self.version.levels[0].iter().flat_map(|r| &r.files).any(|f| is_dense(f, density));
+        if runs == 0 || (runs < trigger && !dense) {
+            return false;
+        }
+        let target = self.target_of_level0();
+        let brought: u64 = self.sizes[..target].iter().sum();
+        let overfull = target < self.largest && self.draining && self.sizes[target] > self.capacity(target);
+        let urgent = runs >= trigger * URGENT;
+        if !urgent && (overfull || self.sizes[target] > brought.saturating_mul(LEVEL0_COST)) {
+            return false;
+        }
+        let kind =
+            if target == self.dividing && target < self.largest { JobKind::Dividing } else { JobKind::FullPreemptive };
+        self.merge_down(kind, 0, target, None)
+    }
+
+    /// Merges levels `top..=bottom` into `bottom`, by components, of those that meet `range`. True when running jobs
+    /// were in the way of one.
+    fn merge_down(&mut self, kind: JobKind, top: usize, bottom: usize, range: Option<&KeyRange>) -> bool {
+        let mut moves = Vec::new();
+        let mut waiting = false;
+        for component in self.components(top, bottom) {
+            let descends = |(l, f): &(usize, Arc<FileMeta>)| *l < bottom && meets_range(self.order, f, range);
+            if !component.files.iter().any(descends) {
+                continue;
+            }
+            if !self.free(top, bottom, &component.lo, &component.hi) {
+                waiting = true;
+            } else if component.files.len() == 1 {
+                moves.extend(component.files);
+            } else {
+                self.push_merge(kind, component.files, bottom, self.run_of(bottom));
+            }
+        }
+        self.push_move(moves, bottom);
+        waiting
+    }
+
+    /// Connected components of overlapping files of some levels, in key order. No file of these levels lies between
+    /// the files of a component without belonging to it. O(n log n).
+    fn components(&self, top: usize, bottom: usize) -> Vec<Component> {
+        let levels = self.version.levels[top..=bottom].iter().zip(top..);
+        let mut files: Vec<(usize, &Arc<FileMeta>)> =
+            levels.flat_map(|(runs, l)| runs.iter().flat_map(|r| &r.files).map(move |f| (l, f))).collect();
+        files.sort_by(|a, b| self.order.compare(&a.1.min_key, &b.1.min_key));
+        let mut out: Vec<Component> = Vec::new();
+        for (level, file) in files {
+            if !out.last_mut().is_some_and(|c| c.join(self.order, level, file)) {
+                out.push(Component::new(level, file));
+            }
+        }
+        out
+    }
+
+    /// Partitioned merges while X is full, and from then on until it is empty.
+    fn partitions(&mut self) {
+        if self.dividing == self.largest {
+            self.draining = false;
+            return;
+        }
+        let size = self.sizes[self.dividing];
+        if size > self.capacity(self.dividing) {
+            self.draining = true;
+        } else if size == 0 {
+            self.draining = false;
+        }
+        if self.draining && !self.between(JobKind::Partitioned, None) {
+            while !self.full() && self.partition(JobKind::Partitioned, None, u64::MAX) {}
+        }
+    }
+
+    /// Plans the cheapest group of files of X that meets `range` and costs at most `limit` bytes of L for each of its
+    /// own. False when there is none. O(files of X).
+    fn partition(&mut self, kind: JobKind, range: Option<&KeyRange>, limit: u64) -> bool {
+        let (upper, lower) = (self.dividing, self.largest);
+        let ([upper_run], [lower_run]) = (&self.version.levels[upper][..], &self.version.levels[lower][..]) else {
+            return false;
+        };
+        let mut best: Option<(u128, Component)> = None;
+        let mut i = 0;
+        while i < upper_run.files.len() {
+            let (next, group, below) = self.aligned_group(upper_run, lower_run, i);
+            i = next;
+            let own: u64 = group.files.iter().filter(|(l, _)| *l == upper).map(|(_, f)| f.size).sum();
+            let wanted = group.files.iter().any(|(l, f)| *l == upper && meets_range(self.order, f, range));
+            let cost = below as u128 * 1000 / own.max(1) as u128;
+            let good =
+                wanted && below <= limit.saturating_mul(own.max(1)) && best.as_ref().is_none_or(|(c, _)| cost < *c);
+            if good && self.free(upper, lower, &group.lo, &group.hi) {
+                best = Some((cost, group));
+            }
+        }
+        let Some((_, group)) = best else { return false };
+        if group.files.iter().all(|(l, _)| *l == upper) {
+            self.push_move(group.files, lower);
+        } else {
+            self.push_merge(kind, group.files, lower, self.run_of(lower));
+        }
+        true
+    }
+
+    /// The group that begins with file `i` of X: with the files of L that it overlaps, and the files of X after it that
+    /// overlap no others. Returns the index after the group and the bytes of L in it.
+    fn aligned_group(&self, upper: &Run, lower: &Run, i: usize) -> (usize, Component, u64) {
+        let mut group = Component::new(self.dividing, &upper.files[i]);
+        let from = lower.find(self.order, &group.lo);
+        let to = from + lower.overlapping(self.order, &group.lo, &group.hi).count();
+        let below = &lower.files[from..to];
+        let (mut next, mut bytes) = (i + 1, 0);
+        for file in below {
+            group.widen(self.order, file);
+            group.files.push((self.largest, file.clone()));
+            bytes += file.size;
+        }
+        while let Some(file) = upper.files.get(next) {
+            let beyond = lower.files.get(to).is_some_and(|f| f.overlaps(self.order, &file.min_key, &file.max_key));
+            if below.is_empty() || beyond || self.order.compare(&file.max_key, &group.hi).is_gt() {
+                break;
+            }
+            group.files.push((self.dividing, file.clone()));
+            next += 1;
+        }
+        (next, group, bytes)
+    }
+
+    /// Brings a range down to L, a step at a time: first into X, then through X; then rewrites what L itself could drop.
+    fn manual(&mut self, range: &KeyRange) {
+        if self.full() {
+            return;
+        }
+        let touched = |l: &usize| {
+            self.version.levels[*l].iter().flat_map(|r| &r.files).any(|f| meets_range(self.order, f, Some(range)))
+        };
+        match (0..self.largest).find(touched) {
+            Some(top) if top < self.dividing => {
+                self.merge_down(JobKind::Manual, top, self.dividing, Some(range));
+            }
+            Some(_) if self.dividing < self.largest => {
+                if !self.between(JobKind::Manual, Some(range)) {
+                    while !self.full() && self.partition(JobKind::Manual, Some(range), u64::MAX) {}
+                }
+            }
+            _ => self.rewrite(JobKind::Manual, |p, l, f| {
+                l == p.largest && meets_range(p.order, f, Some(range)) && p.droppable(f)
+            }),
+        }
+    }
+
+    /// Empties the levels between X and L, where only a change of `dividing_offset` leaves data. False if they are empty.
+    fn between(&mut self, kind: JobKind, range: Option<&KeyRange>) -> bool {
+        let above = self.dividing + 1;
+        if self.sizes[above..self.largest].iter().all(|s| *s == 0) {
+            return false;
+        }
+        self.merge_down(kind, above, self.largest, range);
+        true
+    }
+
+    /// Whether rewriting a file where it is would drop tombstones: nothing older lies below and no snapshot needs them.
+    fn droppable(&self, file: &FileMeta) -> bool {
+        (file.tombstones > 0 || file.range_tombstones > 0) && file.max_seq <= self.input.oldest_snapshot
+    }
+
+    /// Whether no older run has anything in the file's keys.
+    fn lies_lowest(&self, level: usize, file: &FileMeta) -> bool {
+        let mut runs = runs_below(self.version, level, file.run);
+        runs.all(|r| r.overlapping(self.order, &file.min_key, &file.max_key).next().is_none())
+    }
+
+    /// Rewrites, each where it is, the files that a condition picks.
+    fn rewrite(&mut self, kind: JobKind, pick: impl Fn(&Self, usize, &FileMeta) -> bool) {
+        let version = self.version;
+        for (level, file) in version.files() {
+            if self.full() {
+                return;
+            }
+            if pick(self, level, file) && self.free(level, level, &file.min_key, &file.max_key) {
+                self.push_merge(kind, vec![(level, file.clone())], level, file.run);
+            }
+        }
+    }
+
+    /// Jobs that one file is the reason for: dense in tombstones, expired, referring to a value log to be emptied.
+    fn single_files(&mut self) {
+        let options = self.input.options;
+        if options.tombstone_density < 1.0 {
+            self.rewrite(JobKind::Tombstones, |p, l, f| {
+                is_dense(f, options.tombstone_density) && p.droppable(f) && p.lies_lowest(l, f)
+            });
+            self.sink_dense();
+        }
+        let now = self.input.now_ms;
+        self.rewrite(JobKind::Ttl, |_, _, f| {
+            let lifetime = f.min_expiry_ms.saturating_sub(f.created_ms);
+            f.min_expiry_ms != 0 && f.min_expiry_ms.saturating_add(lifetime / TTL_GRACE_DIVISOR) <= now
+        });
+        if !self.relocate.is_empty() {
+            self.rewrite(JobKind::VlogGc, |p, _, f| f.vlog_refs.iter().any(|r| p.relocate.contains(&r.file_id)));
+        }
+    }
+
+    /// A file dense in tombstones, below level 0, is merged with the next files it overlaps, to hide them for good.
+    fn sink_dense(&mut self) {
+        let version = self.version;
+        let largest = self.largest;
+        for (level, file) in version.files().filter(|(l, _)| (1..largest).contains(l)) {
+            if self.full() || !is_dense(file, self.input.options.tombstone_density) {
+                continue;
+            }
+            let meets = |l: &usize| {
+                let mut runs = version.levels[*l].iter();
+                runs.any(|r| r.overlapping(self.order, &file.min_key, &file.max_key).next().is_some())
+            };
+            let Some(target) = (level + 1..=self.largest).find(meets) else { continue };
+            let closed = self.closure(level, file, target);
+            if self.free(level, target, &closed.lo, &closed.hi) {
+                self.push_merge(JobKind::Tombstones, closed.files, target, self.run_of(target));
+            }
+        }
+    }
+
+    /// A file with everything older down to `target` that it overlaps, directly or through others.
+    fn closure(&self, level: usize, file: &Arc<FileMeta>, target: usize) -> Component {
+        let mut c = Component::new(level, file);
+        loop {
+            let mut files = vec![(level, file.clone())];
+            for (l, run) in
+                self.version.runs().filter(|(l, r)| (*l == level && r.id < file.run) || (*l > level && *l <= target))
+            {
+                files.extend(run.overlapping(self.order, &c.lo, &c.hi).map(|f| (l, f.clone())));
+            }
+            let grown = files.len() > c.files.len();
+            files.iter().for_each(|(_, f)| c.widen(self.order, f));
+            c.files = files;
+            if !grown {
+                return c;
+            }
+        }
+    }
+
+    /// Leaves reads as few runs as the rewriting is worth: from the top, a level at a time.
+    fn settle(&mut self) {
+        if self.input.read_hint && !self.input.idle && !self.input.options.read_triggered_compaction {
+            return;
+        }
+        let Some(top) = (0..self.largest).find(|l| self.sizes[*l] > 0) else { return };
+        if top < self.dividing {
+            let target = if top == 0 { self.target_of_level0() } else { self.dividing };
+            let above: u64 = self.sizes[top..target].iter().sum();
+            if self.sizes[target] <= above.saturating_mul(self.settle_cost(target)) {
+                self.merge_down(JobKind::Reads, top, target, None);
+                return;
+            }
+        }
+        if self.dividing < self.largest && !self.between(JobKind::Reads, None) {
+            let limit = self.settle_cost(self.largest);
+            while !self.full() && self.partition(JobKind::Reads, None, limit) {}
+        }
+    }
+
+    /// Bytes of `level` that may be rewritten for a byte brought down only to make reads cheaper.
+    fn settle_cost(&self, level: usize) -> u64 {
+        let options = self.input.options;
+        if self.sizes[level] <= SMALL_TREE * options.memtable_size {
+            return SMALL_TREE_COST;
+        }
+        if self.input.read_hint { 2 * options.level_ratio } else { options.level_ratio }
+    }
+}
+
+fn is_dense(file: &FileMeta, density: f64) -> bool {
+    let deleting = file.tombstones + file.range_tombstones;
+    deleting > 0 && deleting as f64 >= density * (file.entries + file.range_tombstones) as f64
+}
+
+fn meets_range(order: &KeyOrder, file: &FileMeta, range: Option<&KeyRange>) -> bool {
+    let Some(range) = range else { return true };
+    range.lo.as_ref().is_none_or(|lo| order.compare(&file.max_key, lo).is_ge())
+        && range.hi.as_ref().is_none_or(|hi| order.compare(&file.min_key, hi).is_le())
+}
+
+/// Value logs to be emptied, when dead bytes exceed the allowed fraction of all: the worst first, until the rest is
+/// within it.
+fn worst_vlogs(input: &PlanInput<'_>) -> BTreeSet<u64> {
+    let mut live: BTreeMap<u64, u64> = BTreeMap::new();
+    for r in input.version.files().flat_map(|(_, f)| &f.vlog_refs) {
+        *live.entry(r.file_id).or_default() += r.bytes;
+    }
+    // A value log without live bytes is the engine's to delete.
+    let mut logs: Vec<(u64, u64, u64)> = input
+        .vlogs
+        .iter()
+        .filter_map(|v| live.get(&v.id).map(|l| (v.id, v.stored_bytes, v.stored_bytes.saturating_sub(*l))))
+        .collect();
+    let mut stored: u64 = logs.iter().map(|l| l.1).sum();
+    let mut dead: u64 = logs.iter().map(|l| l.2).sum();
+    logs.sort_by(|a, b| {
+        (b.2 as u128 * a.1.max(1) as u128).cmp(&(a.2 as u128 * b.1.max(1) as u128)).then(a.0.cmp(&b.0))
+    });
+    let mut out = BTreeSet::new();
+    for (id, total, gone) in logs {
+        if gone == 0 || dead as f64 <= input.options.vlog_dead_ratio * stored as f64 {
+            break;
+        }
+        out.insert(id);
+        dead -= gone;
+        stored -= total.min(gone);
+    }
+    out
+}
