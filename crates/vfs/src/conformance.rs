@@ -13,7 +13,7 @@ use crate::{File, Fs, OpenMode};
 /// # Panics
 /// At the first deviation.
 pub fn check(fs: &Arc<dyn Fs>, dir: &Path) {
-    let parts: [(&str, fn(&dyn Fs, &Path)); 9] = [
+    let parts: [(&str, Part); 11] = [
         ("open_modes", open_modes),
         ("reads_and_writes", reads_and_writes),
         ("lengths", lengths),
@@ -21,6 +21,8 @@ pub fn check(fs: &Arc<dyn Fs>, dir: &Path) {
         ("names", names),
         ("errors_of_names", errors_of_names),
         ("logs", logs),
+        ("recycled_logs", recycled_logs),
+        ("no_space", no_space),
         ("locks", locks),
         ("machine", machine),
     ];
@@ -32,6 +34,9 @@ pub fn check(fs: &Arc<dyn Fs>, dir: &Path) {
     assert_eq!(fs.list(dir).unwrap().len(), parts.len());
     threads(fs, &dir.join("threads"));
 }
+
+/// Tests one subject in a directory of its own.
+type Part = fn(&dyn Fs, &Path);
 
 fn kind<T>(r: Result<T>) -> Option<ErrorKind> {
     r.err().map(|e| e.kind())
@@ -307,11 +312,18 @@ fn logs(fs: &dyn Fs, dir: &Path) {
     }
     log.write_at(b"beyond", SIZE + 10).unwrap();
     assert_eq!(log.len().unwrap(), SIZE + 16);
-    drop(log);
-    // Recycled: the bytes stay, the size is exact, shorter or longer.
-    fs.rename(&p, &dir.join("recycled")).unwrap();
+}
+
+/// The bytes stay, the size is exact, shorter or longer.
+fn recycled_logs(fs: &dyn Fs, dir: &Path) {
+    const SIZE: u64 = 3 << 20;
+    let p = dir.join("recycled");
+    let mut model = vec![0; SIZE as usize];
+    Rng::new(6).fill(&mut model);
+    fs.open_log(&dir.join("log"), SIZE).unwrap().write_at(&model, 0).unwrap();
+    fs.rename(&dir.join("log"), &p).unwrap();
     for size in [SIZE, 1 << 20, SIZE] {
-        let log = fs.open_log(&dir.join("recycled"), size).unwrap();
+        let log = fs.open_log(&p, size).unwrap();
         if size < SIZE {
             model[size as usize..].fill(0);
         }
@@ -330,8 +342,8 @@ fn logs(fs: &dyn Fs, dir: &Path) {
         assert!(contents(&*log) == model[..size as usize], "size {size}");
     }
     // Removed under a live handle.
-    let log = fs.open_log(&dir.join("recycled"), 1 << 20).unwrap();
-    fs.remove(&dir.join("recycled")).unwrap();
+    let log = fs.open_log(&p, 1 << 20).unwrap();
+    fs.remove(&p).unwrap();
     log.write_at(b"to nobody", 0).unwrap();
     log.sync_data().unwrap();
     // Sizes that are no multiple of anything.
@@ -342,6 +354,20 @@ fn logs(fs: &dyn Fs, dir: &Path) {
         assert_eq!((log.len().unwrap(), contents(&*log)), (size, vec![9; size as usize]));
     }
     fs.remove(&dir.join("odd")).unwrap();
+}
+
+/// No disk holds a PiB.
+fn no_space(fs: &dyn Fs, dir: &Path) {
+    let (p, huge) = (dir.join("f"), 1 << 50);
+    let e = fs.open_log(&p, huge).unwrap_err();
+    assert_eq!((e.kind(), e.path(), e.is_retryable()), (ErrorKind::NoSpace, Some(p.as_path()), true), "{e}");
+    assert!(!fs.exists(&p).unwrap(), "a log that could not be made is not left behind");
+    put(fs, &p, b"kept");
+    assert_eq!(kind(fs.open_log(&p, huge)), Some(ErrorKind::NoSpace));
+    let f = fs.open(&p, OpenMode::Write).unwrap();
+    let e = f.allocate(4, huge).unwrap_err();
+    assert_eq!((e.kind(), e.path(), e.offset()), (ErrorKind::NoSpace, Some(p.as_path()), Some(4)), "{e}");
+    assert_eq!(contents(&*f), b"kept");
 }
 
 fn locks(fs: &dyn Fs, dir: &Path) {

@@ -64,9 +64,9 @@ pub enum Fault {
     Emfile,
     /// Fails with EINTR, having done nothing. (The POSIX file system retries it itself; this is one that got through.)
     Eintr,
-    /// A read returns about half of the bytes that are there, without an error. Any other operation is left alone.
+    /// A `read_at` returns at most half of what was asked for, without an error. Any other operation is left alone.
     ShortRead,
-    /// A write stores about half of its bytes, then fails with EIO. Any other operation is left alone.
+    /// A `write_at` stores half of its bytes, then fails with EIO. Any other operation is left alone.
     ShortWrite,
 }
 
@@ -82,10 +82,10 @@ impl Fault {
         Error::io(op.verb(), path, e.into()).context("injected")
     }
 
-    fn applies_to(self, op: Op) -> bool {
+    fn applies_to(self, op: Op, partial: bool) -> bool {
         match self {
-            Fault::ShortRead => op == Op::Read,
-            Fault::ShortWrite => op == Op::Write,
+            Fault::ShortRead => op == Op::Read && partial,
+            Fault::ShortWrite => op == Op::Write && partial,
             _ => true,
         }
     }
@@ -167,8 +167,8 @@ struct Control {
 }
 
 impl Control {
-    /// Counts the operation and says what should go wrong with it.
-    fn draw(&self, op: Op, path: &Path) -> Option<Fault> {
+    /// Counts the operation and says what should go wrong with it; `partial` when it can be done in part.
+    fn draw(&self, op: Op, path: &Path, partial: bool) -> Option<Fault> {
         // Relaxed: plain counters and a switch that orders nothing else.
         self.ops[op as usize].fetch_add(1, Ordering::Relaxed);
         if !self.enabled.load(Ordering::Relaxed) {
@@ -177,7 +177,7 @@ impl Control {
         let mut rules = self.rules.lock();
         let Rules { list, rng } = &mut *rules;
         let hit = list.iter_mut().position(|r| {
-            if r.op != op || !r.fault.applies_to(op) {
+            if r.op != op || !r.fault.applies_to(op, partial) {
                 return false;
             }
             if r.path.as_ref().is_some_and(|part| !path.to_string_lossy().contains(part.as_str())) {
@@ -202,7 +202,7 @@ impl Control {
 
     /// For the operations that either happen or do not.
     fn check(&self, op: Op, path: &Path) -> Result<()> {
-        match self.draw(op, path) {
+        match self.draw(op, path, false) {
             Some(fault) => Err(fault.error(op, path)),
             None => Ok(()),
         }
@@ -345,7 +345,7 @@ impl File for FaultFile {
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
-        match self.control.draw(Op::Read, self.path()) {
+        match self.control.draw(Op::Read, self.path(), true) {
             None => self.inner.read_at(buf, offset),
             Some(Fault::ShortRead) => {
                 let half = buf.len() / 2;
@@ -356,7 +356,7 @@ impl File for FaultFile {
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
-        let Some(fault) = self.control.draw(Op::Write, self.path()) else {
+        let Some(fault) = self.control.draw(Op::Write, self.path(), true) else {
             return self.inner.write_at(data, offset);
         };
         if fault == Fault::ShortWrite {
@@ -402,7 +402,15 @@ impl File for FaultFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::MemFs;
+    use crate::{MemFs, Survival};
+    use kingtide_base::ErrorKind;
+
+    fn new() -> (FaultFs, Arc<dyn File>) {
+        let fs = FaultFs::new(MemFs::shared(), 1);
+        let f = fs.open(Path::new("wal-1"), OpenMode::Create).unwrap();
+        f.write_at(b"0123456789", 0).unwrap();
+        (fs, f)
+    }
 
     #[test]
     fn conforms_without_rules() {
@@ -410,5 +418,121 @@ mod tests {
         let fs = FaultFs::new(MemFs::shared(), 1);
         fs.create_dir_all(dir).unwrap();
         crate::conformance::check(&(Arc::new(fs) as Arc<dyn Fs>), dir);
+    }
+
+    #[test]
+    fn every_kind_of_operation_can_fail_with_every_error() {
+        let (fs, f) = new();
+        let p = Path::new("wal-1");
+        let run = |op: Op| -> Vec<Result<()>> {
+            match op {
+                Op::Open => vec![
+                    fs.open(p, OpenMode::Read).map(drop),
+                    fs.open_log(Path::new("log"), 10).map(drop),
+                    fs.lock(Path::new("LOCK")).map(drop),
+                ],
+                Op::Read => vec![
+                    f.read_at(&mut [0; 4], 0).map(drop),
+                    f.len().map(drop),
+                    fs.list(Path::new("")).map(drop),
+                    fs.exists(p).map(drop),
+                ],
+                Op::Write => vec![f.write_at(b"x", 0)],
+                Op::Sync => vec![f.sync_data(), f.sync_all()],
+                Op::SyncDir => vec![fs.sync_dir(Path::new(""))],
+                Op::Rename => vec![fs.rename(p, Path::new("b")), fs.hard_link(p, Path::new("b"))],
+                Op::Remove => vec![fs.remove(p), fs.remove_dir(Path::new("d"))],
+                Op::Allocate => vec![
+                    f.allocate(0, 1),
+                    f.truncate(1),
+                    fs.create_dir_all(Path::new("d")),
+                    fs.open_log(Path::new("log"), 10).map(drop),
+                ],
+            }
+        };
+        let faults = [
+            (Fault::Eio, ErrorKind::Io, false),
+            (Fault::Enospc, ErrorKind::NoSpace, true),
+            (Fault::Edquot, ErrorKind::NoSpace, true),
+            (Fault::Emfile, ErrorKind::Io, false),
+            (Fault::Eintr, ErrorKind::Io, true),
+        ];
+        for op in Op::ALL {
+            for (fault, kind, retryable) in faults {
+                fs.add(Rule::new(op, fault).sticky());
+                for (i, r) in run(op).into_iter().enumerate() {
+                    let e = r.unwrap_err();
+                    assert_eq!((e.kind(), e.is_retryable()), (kind, retryable), "{op:?} {fault:?} call {i}: {e}");
+                    assert!(e.path().is_some() && e.to_string().contains("injected"), "{e}");
+                }
+                fs.clear();
+            }
+            assert!(fs.count(op) > 0);
+        }
+        let mut all = [0; 10];
+        f.read_exact_at(&mut all, 0).unwrap();
+        assert_eq!(&all, b"0123456789", "a failed operation does nothing");
+    }
+
+    #[test]
+    fn rules_choose_the_operation() {
+        let (fs, f) = new();
+        let other = fs.open(Path::new("table"), OpenMode::Create).unwrap();
+        fs.add(Rule::new(Op::Write, Fault::Enospc).path("wal").nth(3));
+        let write = |f: &Arc<dyn File>| f.write_at(b"x", 0).is_ok();
+        let got = [write(&f), write(&other), write(&f), write(&other), write(&f), write(&f)];
+        assert_eq!(got, [true, true, true, true, false, true], "the third of the wal, once");
+        fs.add(Rule::new(Op::Write, Fault::Enospc).nth(2).sticky());
+        assert_eq!([write(&f), write(&f), write(&other), write(&f)], [true, false, false, false]);
+        fs.set_enabled(false);
+        assert!(write(&f) && write(&other), "space returns");
+        fs.set_enabled(true);
+        assert!(!write(&f));
+        fs.clear();
+        assert!(write(&f));
+        assert_eq!((fs.stats().injected(), fs.count(Op::Sync)), (5, 0));
+        f.sync_data().unwrap();
+        assert_eq!(fs.count(Op::Sync), 1);
+    }
+
+    #[test]
+    fn probabilities_are_roughly_kept_and_reproducible() {
+        let run = |seed| -> Vec<bool> {
+            let fs = FaultFs::new(MemFs::shared(), seed);
+            let f = fs.open(Path::new("f"), OpenMode::Create).unwrap();
+            fs.add(Rule::new(Op::Write, Fault::Eio).probability(0.25));
+            (0..1000).map(|_| f.write_at(b"x", 0).is_err()).collect()
+        };
+        assert_eq!(run(7), run(7));
+        let hits = run(7).iter().filter(|&&hit| hit).count();
+        assert!((180..320).contains(&hits), "{hits}");
+    }
+
+    #[test]
+    fn short_reads_and_writes() {
+        let (fs, f) = new();
+        fs.add(Rule::new(Op::Read, Fault::ShortRead));
+        let mut all = [0; 10];
+        assert_eq!((f.read_at(&mut all, 0).unwrap(), &all), (5, b"01234\0\0\0\0\0"));
+        fs.add(Rule::new(Op::Read, Fault::ShortRead));
+        assert_eq!(f.read_exact_at(&mut all, 0).unwrap_err().kind(), ErrorKind::Corruption);
+        fs.add(Rule::new(Op::Write, Fault::ShortWrite));
+        let e = f.write_at(b"abcd", 2).unwrap_err();
+        assert_eq!((e.kind(), e.offset()), (ErrorKind::Io, Some(2)));
+        f.read_exact_at(&mut all, 0).unwrap();
+        assert_eq!(&all, b"01ab456789");
+    }
+
+    #[test]
+    fn a_failed_sync_leaves_the_bytes_unsynced() {
+        let mem = MemFs::new();
+        let fs = FaultFs::new(Arc::new(mem.clone()), 1);
+        let f = fs.open(Path::new("f"), OpenMode::Create).unwrap();
+        fs.sync_dir(Path::new("")).unwrap();
+        f.write_at(b"x", 0).unwrap();
+        fs.add(Rule::new(Op::Sync, Fault::Eio));
+        f.sync_data().unwrap_err();
+        let crashed = mem.crash_clone(Survival::AllLost, &mut Rng::new(1));
+        assert!(crashed.open(Path::new("f"), OpenMode::Read).unwrap().is_empty().unwrap());
     }
 }

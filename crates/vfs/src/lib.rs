@@ -30,7 +30,7 @@ mod mem;
 mod posix;
 
 pub use fault::{Fault, FaultFs, FaultStats, Op, Rule};
-pub use mem::{Boundary, MemFs, Survival, WriteOp};
+pub use mem::{Boundary, MemFs, OnWrite, Survival, WriteOp};
 pub use posix::PosixFs;
 
 /// How to open a file.
@@ -63,8 +63,10 @@ pub trait Fs: Send + Sync + Debug {
     /// The handle is tuned for one thread that appends small records; others may read. Concurrent writers are safe but
     /// wait for each other.
     ///
+    /// No other handle may shorten the file meanwhile: a store past its end kills the process.
+    ///
     /// # Errors
-    /// `NoSpace`, `NotFound` (the directory), `Io`.
+    /// `NoSpace`, `NotFound` (the directory), `Io`. A file that was not there before is gone again then.
     fn open_log(&self, path: &Path, size: u64) -> Result<Arc<dyn File>>;
 
     /// Unlinks a file. Open handles keep working; the space comes back when the last one is dropped.

@@ -115,13 +115,14 @@ impl Boundary<'_> {
     }
 }
 
-type Callback = Box<dyn FnMut(&Boundary<'_>) + Send>;
+/// What [`MemFs::on_write`] calls.
+pub type OnWrite = Box<dyn FnMut(&Boundary<'_>) + Send>;
 
 struct State {
     disk: Disk,
     write_ops: u64,
     /// In a mutex only so that the state may be shared; reached through `get_mut`.
-    callback: Option<Mutex<Callback>>,
+    callback: Option<Mutex<OnWrite>>,
     traps: BTreeSet<u64>,
     trapped: Vec<(u64, MemFs)>,
     locks: BTreeSet<u64>,
@@ -213,7 +214,7 @@ impl MemFs {
     /// Calls back before every write operation, on the thread that does it, the file system standing still: the callback
     /// must not touch this file system but through the [`Boundary`]. What it learns from elsewhere, such as which commits
     /// were acknowledged so far, belongs to that moment. `None` ends it.
-    pub fn on_write(&self, callback: Option<Box<dyn FnMut(&Boundary<'_>) + Send>>) {
+    pub fn on_write(&self, callback: Option<OnWrite>) {
         // Dropped after the lock is released: it may own files of this very file system.
         let _old = std::mem::replace(&mut self.state.write().callback, callback.map(Mutex::new));
     }
@@ -285,15 +286,20 @@ impl Fs for MemFs {
     }
 
     fn open_log(&self, path: &Path, size: u64) -> Result<Arc<dyn File>> {
-        let file = match self.open_existing(path, true)? {
-            Some(file) => file,
-            None => self.create(path)?,
+        let (file, new) = match self.open_existing(path, true)? {
+            Some(file) => (file, false),
+            None => (self.create(path)?, true),
         };
         if file.len()? > size {
             file.truncate(size)?;
         }
-        if file.len()? < size {
-            file.allocate(0, size)?;
+        if file.len()? < size
+            && let Err(e) = file.allocate(0, size)
+        {
+            if new {
+                self.remove(path)?;
+            }
+            return Err(e);
         }
         Ok(Arc::new(file))
     }

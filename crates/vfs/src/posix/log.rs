@@ -160,6 +160,7 @@ fn overwrites_in_place(file: &PosixFile) -> bool {
     const EXT: i64 = 0xef53;
     const XFS: i64 = 0x5846_5342;
     const TMPFS: i64 = 0x0102_1994;
+    #[allow(clippy::unnecessary_cast)] // the field's type differs between machines
     rustix::fs::fstatfs(&file.file).is_ok_and(|s| [EXT, XFS, TMPFS].contains(&(s.f_type as i64)))
 }
 

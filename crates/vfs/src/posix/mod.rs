@@ -1,5 +1,7 @@
 //! The operating system's files.
 
+#![allow(clippy::disallowed_methods)] // the one room for std::fs
+
 use std::fs;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -65,15 +67,19 @@ impl Fs for PosixFs {
     }
 
     fn open_log(&self, path: &Path, size: u64) -> Result<Arc<dyn File>> {
-        let file = match open_file(path, OpenMode::Write) {
-            Err(e) if e.kind() == ErrorKind::NotFound => open_file(path, OpenMode::Create)?,
-            other => other?,
+        let (file, new) = match open_file(path, OpenMode::Write) {
+            Err(e) if e.kind() == ErrorKind::NotFound => (open_file(path, OpenMode::Create)?, true),
+            other => (other?, false),
         };
         let len = file.len()?;
         if len > size {
             file.truncate(size)?;
         }
-        file.allocate(0, size)?;
+        if let Err(e) = file.allocate(0, size) {
+            // A full disk gave what it had. The cause is what the caller needs to hear, so failures here are not told.
+            let _ = if new { self.remove(path) } else { file.truncate(len.min(size)) };
+            return Err(e);
+        }
         Ok(Arc::new(log::PosixLog::new(file, size, len > 0)))
     }
 
