@@ -158,6 +158,7 @@ impl TableIter {
     ///
     /// # Errors
     /// As [`TableIter::first`].
+    #[allow(clippy::should_implement_trait)] // a cursor: it lends its entries, which the trait cannot
     #[inline]
     pub fn next(&mut self) -> Result<()> {
         if !self.valid {

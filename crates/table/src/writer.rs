@@ -215,7 +215,7 @@ impl TableWriter {
 
     /// About the bytes that the file would have if it were finished now.
     pub fn estimated_size(&self) -> u64 {
-        let filter = self.filter.as_ref().map_or(0, |f| f.len() * 5 / 4);
+        let filter = self.filter.as_ref().map_or(0, |f| f.keys() * 5 / 4);
         let block = if self.block.is_empty() { 0 } else { self.block.size_with(0, 0) };
         self.out.position() + (block + filter + self.index.estimated_size()) as u64
     }

@@ -339,7 +339,7 @@ impl Partition {
     }
 
     /// Checks what must always hold, block by block; returns blocks and bytes.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn audit(&self) -> (usize, u64) {
         let inner = self.inner.lock();
         let table = self.table();

@@ -137,8 +137,9 @@ impl Slot {
     #[inline]
     pub(super) fn put(&self, tag: u32, word: Word, clock: u8) {
         self.clock.store(clock, Ordering::Relaxed);
-        // Release: pairs with the Acquire in `acquire`.
-        self.word.store(word.0, Ordering::Release);
+        // Release: pairs with the Acquire in `acquire`. A plain store would do; loom, which does not know that nothing
+        // comes between the two halves of `acquire`'s addition, follows a swap only.
+        self.word.swap(word.0, Ordering::Release);
         self.tag.store(tag, Ordering::Relaxed);
     }
 }

@@ -38,7 +38,7 @@ fn model() {
         let (c, stats) = cache(60_000, 1 << rng.below(3));
         let mut known: HashMap<(u64, u64), u64> = HashMap::new();
         let mut held: Vec<(u64, u64, Block)> = Vec::new();
-        for step in 0..if cfg!(miri) { 300 } else { 5_000 } {
+        for step in 0..if cfg!(miri) { 200 } else { 5_000 } {
             let (file, offset) = (rng.below(4), rng.below(200));
             match rng.below(100) {
                 0..50 => match c.get(file, offset) {
@@ -152,6 +152,7 @@ fn counts_spill_from_slot_to_block() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "long, and nothing in it is new to Miri")]
 fn hits_protect_and_the_doorkeeper_keeps_scans_out() {
     let (c, _) = cache(256 << 10, 1);
     let hot: Vec<u64> = (0..100).collect();
@@ -185,7 +186,7 @@ fn hits_protect_and_the_doorkeeper_keeps_scans_out() {
 /// Readers, writers, erasers and a changing capacity at once; every block read has the bytes of its key.
 #[test]
 fn hammer() {
-    let steps = if cfg!(miri) { 150 } else { 60_000 };
+    let steps = if cfg!(miri) { 60 } else { 60_000 };
     let (c, stats) = cache(40_000, 2);
     std::thread::scope(|s| {
         for t in 0..4u64 {
