@@ -1,0 +1,399 @@
+//! Open table files and value logs of a database, within its open-file budget, and the deletion of files that nothing
+//! names any more.
+//!
+//! Every view names its tables by [`TableHandle`], and a table's handle names the [`VlogHandle`]s of the value logs it
+//! refers to. So a file lives exactly as long as some view can read it: marking it obsolete only arranges for the last
+//! handle to remove it.
+//!
+//! While there are no more handles than the budget allows, views pin the open tables and the hot path never comes here.
+//! Past it, nothing is pinned and the least recently used tables are closed.
+
+use crate::version::FileMeta;
+use arc_swap::ArcSwapOption;
+use kingtide_base::stats::{Stat, Stats};
+use kingtide_base::{Error, KeyOrder, Result};
+use kingtide_mem::cache::BlockCache;
+use kingtide_table::{Table, Vlog};
+use kingtide_vfs::{Fs, OpenMode};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+/// Path of the key log with file id `id`.
+pub fn klog_path(dir: &Path, id: u64) -> PathBuf {
+    dir.join(format!("{id:08}.klog"))
+}
+
+/// Path of the value log with file id `id`.
+pub fn vlog_path(dir: &Path, id: u64) -> PathBuf {
+    dir.join(format!("{id:08}.vlog"))
+}
+
+/// What all handles of a database share. Atomics here are Relaxed: they are counters and hints, the slots themselves
+/// are published by `ArcSwapOption`.
+struct Shared {
+    fs: Arc<dyn Fs>,
+    dir: PathBuf,
+    cache: Arc<BlockCache>,
+    stats: Arc<Stats>,
+    max_open: AtomicU64,
+    open: AtomicU64,
+    /// Table and value-log handles alive.
+    handles: AtomicU64,
+    resident: AtomicU64,
+    /// Moves with every access that goes through a handle: the age for closing the least recently used.
+    tick: AtomicU64,
+    tables: Mutex<HashMap<u64, Weak<TableHandle>>>,
+    vlogs: Mutex<HashMap<u64, Weak<VlogHandle>>>,
+}
+
+impl Shared {
+    fn may_pin(&self) -> bool {
+        self.handles.load(Ordering::Relaxed) <= self.max_open.load(Ordering::Relaxed)
+    }
+
+    fn touch(&self, used: &AtomicU64) {
+        used.store(self.tick.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    fn opened(&self) {
+        let open = self.open.fetch_add(1, Ordering::Relaxed) + 1;
+        self.stats.set(Stat::OpenTables, open);
+    }
+
+    fn closed(&self) {
+        let open = self.open.fetch_sub(1, Ordering::Relaxed) - 1;
+        self.stats.set(Stat::OpenTables, open);
+    }
+
+    fn add_resident(&self, bytes: u64) {
+        let now = self.resident.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.stats.set(Stat::ResidentTableBytes, now);
+    }
+
+    fn sub_resident(&self, bytes: u64) {
+        let now = self.resident.fetch_sub(bytes, Ordering::Relaxed) - bytes;
+        self.stats.set(Stat::ResidentTableBytes, now);
+    }
+
+    /// Closes the least recently used files until a sixteenth of the budget is free, so that the scan is rare.
+    fn trim(&self, keep: u64) {
+        let max = self.max_open.load(Ordering::Relaxed);
+        if self.open.load(Ordering::Relaxed) <= max {
+            return;
+        }
+        let tables: Vec<_> = self.tables.lock().values().filter_map(Weak::upgrade).collect();
+        let vlogs: Vec<_> = self.vlogs.lock().values().filter_map(Weak::upgrade).collect();
+        let mut ages: Vec<(u64, usize)> = (tables.iter().map(|t| (&t.used, t.table.load().is_some())))
+            .chain(vlogs.iter().map(|v| (&v.used, v.vlog.load().is_some())))
+            .enumerate()
+            .filter(|(_, (_, is_open))| *is_open)
+            .map(|(i, (used, _))| (used.load(Ordering::Relaxed), i))
+            .collect();
+        let excess = ages.len().saturating_sub((max - max / 16) as usize);
+        ages.sort_unstable();
+        for (_, i) in ages.into_iter().take(excess) {
+            match tables.get(i) {
+                Some(t) if t.id != keep => t.close(),
+                Some(_) => {}
+                None => vlogs[i - tables.len()].close(),
+            }
+        }
+    }
+}
+
+/// The table files and value logs of a database.
+pub struct TableCache {
+    shared: Arc<Shared>,
+}
+
+impl TableCache {
+    /// A cache of the files in `dir` that keeps at most `max_open_files` of them open.
+    pub fn new(
+        fs: Arc<dyn Fs>,
+        dir: PathBuf,
+        cache: Arc<BlockCache>,
+        stats: Arc<Stats>,
+        max_open_files: u64,
+    ) -> Arc<TableCache> {
+        Arc::new(TableCache {
+            shared: Arc::new(Shared {
+                fs,
+                dir,
+                cache,
+                stats,
+                max_open: AtomicU64::new(max_open_files),
+                open: AtomicU64::new(0),
+                handles: AtomicU64::new(0),
+                resident: AtomicU64::new(0),
+                tick: AtomicU64::new(1),
+                tables: Mutex::new(HashMap::new()),
+                vlogs: Mutex::new(HashMap::new()),
+            }),
+        })
+    }
+
+    /// Changes the open-file budget.
+    pub fn set_max_open_files(&self, n: u64) {
+        self.shared.max_open.store(n, Ordering::Relaxed);
+        self.shared.trim(0);
+    }
+
+    /// Whether all files that views name fit into the budget.
+    pub fn may_pin(&self) -> bool {
+        self.shared.may_pin()
+    }
+
+    /// The handle of a table and, through it, of its value logs. Opens nothing.
+    pub fn handle(&self, meta: &Arc<FileMeta>, order: &KeyOrder) -> Arc<TableHandle> {
+        if let Some(h) = self.shared.tables.lock().get(&meta.id).and_then(Weak::upgrade) {
+            return h;
+        }
+        let vlogs = meta.vlog_refs.iter().map(|r| self.vlog_handle(r.file_id)).collect();
+        let mut tables = self.shared.tables.lock();
+        if let Some(h) = tables.get(&meta.id).and_then(Weak::upgrade) {
+            return h;
+        }
+        self.shared.handles.fetch_add(1, Ordering::Relaxed);
+        let handle = Arc::new(TableHandle {
+            id: meta.id,
+            order: order.clone(),
+            vlogs,
+            table: ArcSwapOption::empty(),
+            opening: Mutex::new(()),
+            used: AtomicU64::new(0),
+            obsolete: AtomicBool::new(false),
+            shared: self.shared.clone(),
+        });
+        tables.insert(meta.id, Arc::downgrade(&handle));
+        handle
+    }
+
+    /// The handle of a value log. Opens nothing.
+    pub fn vlog_handle(&self, id: u64) -> Arc<VlogHandle> {
+        let mut vlogs = self.shared.vlogs.lock();
+        if let Some(h) = vlogs.get(&id).and_then(Weak::upgrade) {
+            return h;
+        }
+        self.shared.handles.fetch_add(1, Ordering::Relaxed);
+        let handle = Arc::new(VlogHandle {
+            id,
+            vlog: ArcSwapOption::empty(),
+            opening: Mutex::new(()),
+            used: AtomicU64::new(0),
+            obsolete: AtomicBool::new(false),
+            shared: self.shared.clone(),
+        });
+        vlogs.insert(id, Arc::downgrade(&handle));
+        handle
+    }
+
+    /// Takes a table that was just written, so that the first reader need not open it. It must not be in a view yet.
+    pub fn adopt(&self, handle: &Arc<TableHandle>, table: Arc<Table>) {
+        let _opening = handle.opening.lock();
+        if handle.table.load().is_none() {
+            handle.install(table);
+        }
+    }
+
+    /// Removes the table file `id` once no view names it: now, or when the last one goes.
+    pub fn delete_table(&self, id: u64) -> Result<()> {
+        let handle = self.shared.tables.lock().get(&id).and_then(Weak::upgrade);
+        match handle {
+            Some(h) => {
+                // Release: pairs with the Acquire load in drop, which follows the last decrement of the count.
+                h.obsolete.store(true, Ordering::Release);
+                Ok(())
+            }
+            None => {
+                self.shared.cache.erase_file(id);
+                self.shared.fs.remove(&klog_path(&self.shared.dir, id))
+            }
+        }
+    }
+
+    /// Removes the value log `id` once no view refers to it: now, or when the last one goes.
+    pub fn delete_vlog(&self, id: u64) -> Result<()> {
+        let handle = self.shared.vlogs.lock().get(&id).and_then(Weak::upgrade);
+        match handle {
+            Some(h) => {
+                h.obsolete.store(true, Ordering::Release);
+                Ok(())
+            }
+            None => self.shared.fs.remove(&vlog_path(&self.shared.dir, id)),
+        }
+    }
+
+    /// Opens the tables that nobody has taken yet. Several threads may call this with one list and one cursor, which
+    /// starts at zero, to open them in parallel; each returns when nothing is left to take.
+    pub fn open_all(&self, handles: &[Arc<TableHandle>], cursor: &AtomicUsize) -> Result<()> {
+        while let Some(handle) = handles.get(cursor.fetch_add(1, Ordering::Relaxed)) {
+            if self.shared.open.load(Ordering::Relaxed) >= self.shared.max_open.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            handle.table()?;
+        }
+        Ok(())
+    }
+
+    /// The open value log with that id, by way of the map: for pointers that come from no table.
+    pub fn vlog(&self, id: u64) -> Result<Arc<Vlog>> {
+        self.vlog_handle(id).vlog()
+    }
+
+    /// Files open now.
+    pub fn open_files(&self) -> u64 {
+        self.shared.open.load(Ordering::Relaxed)
+    }
+}
+
+/// A table file, open or not.
+pub struct TableHandle {
+    id: u64,
+    order: KeyOrder,
+    vlogs: Box<[Arc<VlogHandle>]>,
+    table: ArcSwapOption<Table>,
+    opening: Mutex<()>,
+    used: AtomicU64,
+    obsolete: AtomicBool,
+    shared: Arc<Shared>,
+}
+
+impl TableHandle {
+    /// The file id.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Whether a view may keep the open table for as long as the view lives.
+    pub fn may_pin(&self) -> bool {
+        self.shared.may_pin()
+    }
+
+    /// The table if it is open.
+    pub fn open_table(&self) -> Option<Arc<Table>> {
+        self.table.load_full()
+    }
+
+    /// The table, opened if need be.
+    pub fn table(&self) -> Result<Arc<Table>> {
+        self.shared.touch(&self.used);
+        if let Some(t) = self.table.load_full() {
+            return Ok(t);
+        }
+        let opening = self.opening.lock();
+        if let Some(t) = self.table.load_full() {
+            return Ok(t);
+        }
+        let s = &self.shared;
+        let file = s.fs.open(&klog_path(&s.dir, self.id), OpenMode::Read)?;
+        let table = Table::open(file, self.id, self.order.clone(), s.cache.clone(), s.stats.clone())?;
+        self.install(table.clone());
+        drop(opening);
+        s.trim(self.id);
+        Ok(table)
+    }
+
+    fn install(&self, table: Arc<Table>) {
+        self.shared.opened();
+        self.shared.add_resident(table.resident_bytes() as u64);
+        self.table.store(Some(table));
+    }
+
+    fn close(&self) {
+        if let Some(t) = self.table.swap(None) {
+            self.shared.closed();
+            self.shared.sub_resident(t.resident_bytes() as u64);
+        }
+    }
+
+    /// A value log that the table refers to. The error names the table when its metadata does not list the value log.
+    #[inline]
+    pub fn vlog(&self, id: u64) -> Result<Arc<Vlog>> {
+        match self.vlogs.iter().find(|v| v.id == id) {
+            Some(v) => v.vlog(),
+            None => {
+                Err(Error::corruption(format!("an entry points into value log {id}, which its table does not list"))
+                    .at_path(&klog_path(&self.shared.dir, self.id)))
+            }
+        }
+    }
+}
+
+impl Drop for TableHandle {
+    fn drop(&mut self) {
+        self.close();
+        self.shared.handles.fetch_sub(1, Ordering::Relaxed);
+        let mut tables = self.shared.tables.lock();
+        if tables.get(&self.id).is_some_and(|w| w.strong_count() == 0) {
+            tables.remove(&self.id);
+        }
+        drop(tables);
+        if self.obsolete.load(Ordering::Acquire) {
+            self.shared.cache.erase_file(self.id);
+            // A file that cannot be removed is found and removed by the next open; nothing refers to it.
+            let _ = self.shared.fs.remove(&klog_path(&self.shared.dir, self.id));
+        }
+    }
+}
+
+/// A value-log file, open or not.
+pub struct VlogHandle {
+    id: u64,
+    vlog: ArcSwapOption<Vlog>,
+    opening: Mutex<()>,
+    used: AtomicU64,
+    obsolete: AtomicBool,
+    shared: Arc<Shared>,
+}
+
+impl VlogHandle {
+    /// The file id.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The value log, opened if need be.
+    pub fn vlog(&self) -> Result<Arc<Vlog>> {
+        if !self.shared.may_pin() {
+            self.shared.touch(&self.used);
+        }
+        if let Some(v) = self.vlog.load_full() {
+            return Ok(v);
+        }
+        let opening = self.opening.lock();
+        if let Some(v) = self.vlog.load_full() {
+            return Ok(v);
+        }
+        let file = self.shared.fs.open(&vlog_path(&self.shared.dir, self.id), OpenMode::Read)?;
+        let vlog = Vlog::open(file, self.id)?;
+        self.shared.opened();
+        self.vlog.store(Some(vlog.clone()));
+        drop(opening);
+        self.shared.trim(0);
+        Ok(vlog)
+    }
+
+    fn close(&self) {
+        if self.vlog.swap(None).is_some() {
+            self.shared.closed();
+        }
+    }
+}
+
+impl Drop for VlogHandle {
+    fn drop(&mut self) {
+        self.close();
+        self.shared.handles.fetch_sub(1, Ordering::Relaxed);
+        let mut vlogs = self.shared.vlogs.lock();
+        if vlogs.get(&self.id).is_some_and(|w| w.strong_count() == 0) {
+            vlogs.remove(&self.id);
+        }
+        drop(vlogs);
+        if self.obsolete.load(Ordering::Acquire) {
+            let _ = self.shared.fs.remove(&vlog_path(&self.shared.dir, self.id));
+        }
+    }
+}

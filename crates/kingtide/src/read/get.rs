@@ -1,0 +1,303 @@
+//! Point reads.
+//!
+//! The first source, newest first, that holds a visible version of the key decides: invariant 2 of the version says
+//! that nothing after it can be newer. A range tombstone is asked first and only if the view has any; it hides an
+//! entry by sequence number alone, wherever the two are stored.
+
+use crate::family::view::FileSlot;
+use crate::family::{TableCache, TableHandle, View};
+use crate::read::value::PinnedValue;
+use kingtide_base::clock::Clock;
+use kingtide_base::key::split_expiry;
+use kingtide_base::stats::{Stat, Stats};
+use kingtide_base::{Error, Kind, Result, SeqNo, Tag};
+use kingtide_mem::cache::Block;
+use kingtide_table::{ReadScratch, TableValue, ValuePointer};
+use std::cell::RefCell;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// One point read in this many is a sample for the compaction planner.
+const SAMPLE_PERIOD: u32 = 64;
+
+/// What reads of one family need besides a view.
+pub struct ReadContext {
+    /// Where reads are counted.
+    pub stats: Arc<Stats>,
+    /// Opens tables and value logs.
+    pub tables: Arc<TableCache>,
+    /// Decides expiry.
+    pub clock: Arc<dyn Clock>,
+    /// Runs that sampled reads looked into beyond the first, times the sampling period.
+    extra_runs: AtomicU64,
+}
+
+impl ReadContext {
+    /// A context.
+    pub fn new(stats: Arc<Stats>, tables: Arc<TableCache>, clock: Arc<dyn Clock>) -> ReadContext {
+        ReadContext { stats, tables, clock, extra_runs: AtomicU64::new(0) }
+    }
+
+    /// Takes note that one sampled read had to search `runs_touched` runs. Relaxed: a hint to the planner.
+    pub fn sample_read(&self, runs_touched: u32) {
+        let extra = u64::from(runs_touched.saturating_sub(1));
+        if extra > 0 {
+            self.extra_runs.fetch_add(extra * u64::from(SAMPLE_PERIOD), Ordering::Relaxed);
+        }
+    }
+
+    /// Searches of runs beyond a read's first since the last call, estimated from samples: what reads would have been
+    /// spared by a single run.
+    pub fn take_extra_runs(&self) -> u64 {
+        self.extra_runs.swap(0, Ordering::Relaxed)
+    }
+
+    /// Whether an entry that expires at `expiry` has expired.
+    #[inline]
+    pub(crate) fn expired(&self, expiry: Option<u64>) -> bool {
+        expiry.is_some_and(|at| at <= self.clock.unix_ms())
+    }
+}
+
+/// A thread's buffers for point reads.
+struct Scratch {
+    table: ReadScratch,
+    until_sample: u32,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> =
+        RefCell::new(Scratch { table: ReadScratch::default(), until_sample: SAMPLE_PERIOD });
+}
+
+/// Gives `f` the thread's scratch, or a new one when it is in use: a file system or clock that reads the database from
+/// inside a read.
+fn with_scratch<R>(f: impl FnOnce(&mut Scratch) -> R) -> R {
+    SCRATCH.with(|s| match s.try_borrow_mut() {
+        Ok(mut s) => f(&mut s),
+        Err(_) => f(&mut Scratch { table: ReadScratch::default(), until_sample: SAMPLE_PERIOD }),
+    })
+}
+
+/// The same for the tables' scratch alone.
+pub(crate) fn with_table_scratch<R>(f: impl FnOnce(&mut ReadScratch) -> R) -> R {
+    with_scratch(|s| f(&mut s.table))
+}
+
+/// The place of a visible value.
+pub(crate) enum Found<'a> {
+    /// Bytes that live as long as the view or the scratch.
+    Bytes(&'a [u8]),
+    /// Part of a cached block.
+    Cached(Block, Range<usize>),
+    /// In a value log; the table that refers to it, when it is one.
+    Pointer(ValuePointer, Option<&'a TableHandle>),
+}
+
+impl Found<'_> {
+    pub(crate) fn into_pinned(self, ctx: &ReadContext) -> Result<PinnedValue> {
+        match self {
+            Found::Bytes(b) => Ok(PinnedValue::copy(b)),
+            Found::Cached(block, range) => Ok(PinnedValue::cached(block, range)),
+            Found::Pointer(p, table) => {
+                let mut value = Vec::new();
+                read_pointer(&p, table, ctx, &mut value)?;
+                Ok(PinnedValue::from(value))
+            }
+        }
+    }
+
+    /// Decides an entry in a cached block and hands its visible value to `take`.
+    pub(crate) fn in_block<R>(
+        tag: Tag,
+        block: Block,
+        at: Range<usize>,
+        covering: SeqNo,
+        table: &TableHandle,
+        ctx: &ReadContext,
+        take: impl FnOnce(Found<'_>) -> Result<R>,
+    ) -> Result<Option<R>> {
+        let Some(range) = visible(tag, &block[at.clone()], covering, ctx)? else { return Ok(None) };
+        let range = at.start + range.start..at.start + range.end;
+        match tag.kind() {
+            Some(Kind::Put) => take(Found::Cached(block, range)).map(Some),
+            _ => found(tag, &block[range], Some(table)).and_then(take).map(Some),
+        }
+    }
+
+    fn append_to(self, ctx: &ReadContext, out: &mut Vec<u8>) -> Result<()> {
+        match self {
+            Found::Bytes(b) => out.extend_from_slice(b),
+            Found::Cached(block, range) => out.extend_from_slice(&block[range]),
+            Found::Pointer(p, table) => {
+                let mut value = Vec::new();
+                read_pointer(&p, table, ctx, &mut value)?;
+                if out.is_empty() {
+                    *out = value;
+                } else {
+                    out.extend_from_slice(&value);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads a value-log value into `out`, replacing what it held.
+pub(crate) fn read_pointer(
+    p: &ValuePointer,
+    table: Option<&TableHandle>,
+    ctx: &ReadContext,
+    out: &mut Vec<u8>,
+) -> Result<()> {
+    let vlog = match table {
+        Some(t) => t.vlog(p.file_id)?,
+        None => ctx.tables.vlog(p.file_id)?,
+    };
+    ctx.stats.add(Stat::VlogReads, 1);
+    ctx.stats.add(Stat::VlogReadBytes, p.stored_len as u64);
+    vlog.read(p, out)
+}
+
+/// The newest version of `key` visible at `snapshot`, or `None` when there is none, it is deleted or has expired.
+///
+/// # Errors
+/// `Io` and `Corruption` with the file; a read that failed has answered nothing.
+pub fn get(view: &View, key: &[u8], snapshot: SeqNo, ctx: &ReadContext) -> Result<Option<PinnedValue>> {
+    let value = lookup(view, key, snapshot, ctx, |found| found.into_pinned(ctx))?;
+    count(ctx, value.as_deref().map(<[u8]>::len));
+    Ok(value)
+}
+
+/// Like [`get`], but replaces the contents of `out`. Returns whether the key has a value; without one `out` is empty.
+///
+/// # Errors
+/// As [`get`].
+pub fn get_into(view: &View, key: &[u8], snapshot: SeqNo, ctx: &ReadContext, out: &mut Vec<u8>) -> Result<bool> {
+    out.clear();
+    let found = lookup(view, key, snapshot, ctx, |found| found.append_to(ctx, out))?.is_some();
+    count(ctx, found.then_some(out.len()));
+    Ok(found)
+}
+
+fn count(ctx: &ReadContext, hit: Option<usize>) {
+    ctx.stats.add(Stat::Gets, 1);
+    if let Some(bytes) = hit {
+        ctx.stats.add(Stat::GetHits, 1);
+        ctx.stats.add(Stat::BytesRead, bytes as u64);
+    }
+}
+
+/// Finds the key and hands its visible value to `take` while the bytes are still in place.
+fn lookup<R>(
+    view: &View,
+    key: &[u8],
+    snapshot: SeqNo,
+    ctx: &ReadContext,
+    take: impl FnOnce(Found<'_>) -> Result<R>,
+) -> Result<Option<R>> {
+    let covering = view.max_covering(key, snapshot)?;
+    let upper = Tag::seek(snapshot);
+    for memtable in view.memtables() {
+        if let Some((tag, stored)) = memtable.points().get(key, upper) {
+            return decide(tag, stored, covering, None, ctx)?.map(take).transpose();
+        }
+    }
+    if view.runs.is_empty() {
+        return Ok(None);
+    }
+    with_scratch(|scratch| lookup_runs(view, key, upper, covering, ctx, scratch, take))
+}
+
+fn lookup_runs<R>(
+    view: &View,
+    key: &[u8],
+    upper: Tag,
+    covering: SeqNo,
+    ctx: &ReadContext,
+    scratch: &mut Scratch,
+    take: impl FnOnce(Found<'_>) -> Result<R>,
+) -> Result<Option<R>> {
+    let head = view.order.head(key);
+    let hash = view.order.hash(key);
+    if let Some(hash) = hash {
+        // The filters' cache lines load while the first of them is looked at.
+        for run in &view.runs {
+            if let Some(table) = run.files.get(run.find(key, head)).and_then(FileSlot::resident) {
+                table.prefetch(hash);
+            }
+        }
+    }
+    let mut touched = 0;
+    let mut hit = None;
+    'runs: for run in &view.runs {
+        for slot in &run.files[run.candidates(key, head)] {
+            let got = slot.with(|t| t.get(key, hash, upper, &mut scratch.table))?;
+            touched += 1;
+            if let Some((tag, value)) = got {
+                hit = Some((tag, value, slot));
+                break 'runs;
+            }
+        }
+    }
+    scratch.until_sample -= 1;
+    if scratch.until_sample == 0 {
+        scratch.until_sample = SAMPLE_PERIOD;
+        ctx.sample_read(touched);
+    }
+    let Some((tag, value, slot)) = hit else { return Ok(None) };
+    match value {
+        TableValue::Scratch(at) => {
+            decide(tag, &scratch.table.bytes()[at], covering, Some(&slot.handle), ctx)?.map(take).transpose()
+        }
+        TableValue::Cached(block, at) => Found::in_block(tag, block, at, covering, &slot.handle, ctx, take),
+    }
+}
+
+/// The visible value of the entry that decides a key, if it has one.
+#[inline]
+pub(crate) fn decide<'a>(
+    tag: Tag,
+    stored: &'a [u8],
+    covering: SeqNo,
+    table: Option<&'a TableHandle>,
+    ctx: &ReadContext,
+) -> Result<Option<Found<'a>>> {
+    match visible(tag, stored, covering, ctx)? {
+        Some(range) => found(tag, &stored[range], table).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// The part of a stored value behind its expiry, or `None` when the entry hides its key: a tombstone, covered by a range
+/// tombstone, or expired.
+#[inline]
+pub(crate) fn visible(tag: Tag, stored: &[u8], covering: SeqNo, ctx: &ReadContext) -> Result<Option<Range<usize>>> {
+    if tag.is_tombstone() || tag.seq() < covering {
+        return Ok(None);
+    }
+    if !tag.has_expiry() {
+        return Ok(Some(0..stored.len()));
+    }
+    let (expiry, value) = split_expiry(tag, stored).ok_or_else(|| short_expiry(tag))?;
+    Ok((!ctx.expired(expiry)).then(|| stored.len() - value.len()..stored.len()))
+}
+
+#[cold]
+fn short_expiry(tag: Tag) -> Error {
+    Error::corruption(format!("entry {tag:?} is too short for its expiry"))
+}
+
+/// What the value of a live entry is.
+#[inline]
+fn found<'a>(tag: Tag, value: &'a [u8], table: Option<&'a TableHandle>) -> Result<Found<'a>> {
+    match tag.kind() {
+        Some(Kind::Put) => Ok(Found::Bytes(value)),
+        Some(Kind::PutPointer) => {
+            let p = ValuePointer::decode(value).ok_or_else(|| Error::corruption("damaged pointer into a value log"))?;
+            Ok(Found::Pointer(p, table))
+        }
+        _ => Err(Error::corruption(format!("entry {tag:?} is of no kind that a table can hold"))),
+    }
+}

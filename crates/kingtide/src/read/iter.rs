@@ -1,0 +1,653 @@
+//! The iterator over a family: what is visible at one sequence number, in key order, both ways.
+//!
+//! Forward, the merge stands on the entry that is shown, and key and value are borrowed from it. Backward, the versions
+//! of a key come oldest first, so the merge has to pass all of them to know the newest visible one: it stands before the
+//! shown key, and key and value are copies. A change of direction is a seek of the merge to the shown key, so nothing is
+//! lost or shown twice whatever the sources hold around it.
+
+use crate::family::View;
+use crate::rangedel::{RangeTombstones, SpanCursor};
+use crate::read::get::{ReadContext, read_pointer, visible};
+use crate::read::level::RunIter;
+use crate::read::merge::{Cursor, Merge};
+use kingtide_base::stats::Stat;
+use kingtide_base::{Error, KeyOrder, Kind, Result, SeqNo, Tag};
+use kingtide_table::{IterOptions, ValuePointer};
+use std::cmp::Ordering;
+use std::ops::Bound;
+use std::sync::Arc;
+
+/// Versions of one key that are stepped over one by one; past it the merge seeks to the end of them.
+const STEPS_BEFORE_SEEK: u32 = 16;
+
+/// What an iterator shows.
+#[derive(Clone, Debug)]
+pub struct IterConfig {
+    /// Entries with a greater sequence number do not exist for it.
+    pub snapshot: SeqNo,
+    /// Keys before this are not shown.
+    pub lower: Bound<Vec<u8>>,
+    /// Keys behind this are not shown.
+    pub upper: Bound<Vec<u8>>,
+    /// Only keys with this prefix are shown, if there is one.
+    pub prefix: Option<Vec<u8>>,
+    /// Whether blocks that it reads may enter the block cache.
+    pub fill_cache: bool,
+    /// Whether it reads ahead: for long scans.
+    pub readahead: bool,
+}
+
+impl IterConfig {
+    /// All keys, as of `snapshot`.
+    pub fn at(snapshot: SeqNo) -> IterConfig {
+        IterConfig {
+            snapshot,
+            lower: Bound::Unbounded,
+            upper: Bound::Unbounded,
+            prefix: None,
+            fill_cache: true,
+            readahead: false,
+        }
+    }
+}
+
+/// One end of the keys that are shown.
+struct Limit {
+    key: Vec<u8>,
+    head: u64,
+    inclusive: bool,
+}
+
+impl Limit {
+    fn new(order: &KeyOrder, bound: Bound<Vec<u8>>) -> Option<Limit> {
+        let (key, inclusive) = match bound {
+            Bound::Included(key) => (key, true),
+            Bound::Excluded(key) => (key, false),
+            Bound::Unbounded => return None,
+        };
+        Some(Limit { head: order.head(&key), key, inclusive })
+    }
+
+    /// How `key` lies to the limit, except that the limit itself counts as `Equal` only when it is inclusive; otherwise
+    /// it counts as `outside`.
+    #[inline]
+    fn compare(&self, order: &KeyOrder, key: &[u8], head: u64, outside: Ordering) -> Ordering {
+        match head.cmp(&self.head).then_with(|| order.compare(key, &self.key)) {
+            Ordering::Equal if !self.inclusive => outside,
+            other => other,
+        }
+    }
+}
+
+/// Where the shown entry is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Shown {
+    /// Nowhere: the iterator is invalid.
+    Nothing,
+    /// The merge's current entry.
+    Current,
+    /// In `saved_key` and `saved_value`; the merge stands before it.
+    Saved,
+}
+
+/// An iterator over the keys of a family. It owns what it reads, so it may outlive the handle that made it; it keeps
+/// memtables and tables alive until it is dropped or refreshed.
+///
+/// It starts invalid: position it with one of the seeks. After an error it stays invalid and [`DbIterator::status`] tells
+/// the error, until [`DbIterator::refresh`].
+pub struct DbIterator {
+    merge: Merge,
+    view: Arc<View>,
+    ctx: Arc<ReadContext>,
+    options: IterOptions,
+    snapshot: SeqNo,
+    lower: Option<Limit>,
+    upper: Option<Limit>,
+    /// Range tombstones of all sources; mostly none.
+    ranges: Vec<RangeSet>,
+    shown: Shown,
+    shown_tag: Tag,
+    saved_key: Vec<u8>,
+    saved_value: Vec<u8>,
+    /// A value read from a value log, while `pointer_read`.
+    pointer_value: Vec<u8>,
+    pointer_read: bool,
+    error: Option<Error>,
+    counts: Counts,
+}
+
+/// Counters kept here and handed over in batches: an atomic addition would cost as much as a step.
+#[derive(Default)]
+struct Counts {
+    seeks: u64,
+    steps: u64,
+    skipped: u64,
+}
+
+impl DbIterator {
+    /// An iterator over `view`. Opens no table unless the view has range tombstones.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a prefix in an order in which keys of one prefix are not neighbours; `Io` and `Corruption`
+    /// from tables with range tombstones.
+    pub fn new(view: Arc<View>, ctx: Arc<ReadContext>, config: IterConfig) -> Result<DbIterator> {
+        let order = &view.order;
+        let mut lower = Limit::new(order, config.lower);
+        let mut upper = Limit::new(order, config.upper);
+        if let Some(prefix) = &config.prefix {
+            let (from, to) = prefix_range(order, prefix)?;
+            lower = tighter(order, lower, Limit::new(order, from), Ordering::Greater);
+            upper = tighter(order, upper, Limit::new(order, to), Ordering::Less);
+        }
+        let options = IterOptions { fill_cache: config.fill_cache, readahead: config.readahead };
+        Ok(DbIterator {
+            merge: sources(&view, options),
+            ranges: ranges(&view)?,
+            view,
+            ctx,
+            options,
+            snapshot: config.snapshot,
+            lower,
+            upper,
+            shown: Shown::Nothing,
+            shown_tag: Tag(0),
+            saved_key: Vec::new(),
+            saved_value: Vec::new(),
+            pointer_value: Vec::new(),
+            pointer_read: false,
+            error: None,
+            counts: Counts::default(),
+        })
+    }
+
+    /// Moves to a newer view and snapshot, clears an error, and becomes invalid. Bounds stay.
+    ///
+    /// # Errors
+    /// As [`DbIterator::new`].
+    pub fn refresh(&mut self, view: Arc<View>, snapshot: SeqNo) -> Result<()> {
+        self.hide();
+        self.ranges = ranges(&view)?;
+        self.merge = sources(&view, self.options);
+        self.view = view;
+        self.snapshot = snapshot;
+        self.error = None;
+        Ok(())
+    }
+
+    /// The sequence number as of which it shows the family.
+    pub fn snapshot(&self) -> SeqNo {
+        self.snapshot
+    }
+
+    /// Whether it is at an entry.
+    #[inline]
+    pub fn valid(&self) -> bool {
+        self.shown != Shown::Nothing
+    }
+
+    /// The error that stopped it, if one did. A caller whose loop ends because [`DbIterator::valid`] is false must ask.
+    ///
+    /// # Errors
+    /// The first error that a move or [`DbIterator::value`] met.
+    pub fn status(&self) -> Result<()> {
+        self.error.as_ref().map_or(Ok(()), |e| Err(e.duplicate()))
+    }
+
+    /// The key. Empty while invalid.
+    #[inline]
+    pub fn key(&self) -> &[u8] {
+        match self.shown {
+            Shown::Current => self.merge.top().key(),
+            Shown::Saved => &self.saved_key,
+            Shown::Nothing => &[],
+        }
+    }
+
+    /// The value; read from its value log on the first call at an entry.
+    ///
+    /// # Errors
+    /// `InvalidArgument` while invalid; `Io` and `Corruption` from the value log, which also invalidate the iterator.
+    #[inline]
+    pub fn value(&mut self) -> Result<&[u8]> {
+        if self.shown == Shown::Nothing {
+            return Err(self.no_entry());
+        }
+        if self.shown_tag.kind() == Some(Kind::PutPointer) {
+            return self.pointer_value();
+        }
+        Ok(self.stored())
+    }
+
+    #[cold]
+    fn no_entry(&self) -> Error {
+        match &self.error {
+            Some(e) => e.duplicate(),
+            None => Error::invalid("the iterator is at no entry"),
+        }
+    }
+
+    /// The stored value without its expiry.
+    #[inline]
+    fn stored(&self) -> &[u8] {
+        let stored = match self.shown {
+            Shown::Current => self.merge.top().value(),
+            _ => &self.saved_value,
+        };
+        // That the expiry is complete was checked when the entry was shown.
+        if self.shown_tag.has_expiry() { stored.get(kingtide_base::key::EXPIRY_LEN..).unwrap_or(&[]) } else { stored }
+    }
+
+    fn pointer_value(&mut self) -> Result<&[u8]> {
+        if !self.pointer_read
+            && let Err(e) = self.read_pointer_value()
+        {
+            self.fail(e.duplicate());
+            return Err(e);
+        }
+        Ok(&self.pointer_value)
+    }
+
+    fn read_pointer_value(&mut self) -> Result<()> {
+        let p =
+            ValuePointer::decode(self.stored()).ok_or_else(|| Error::corruption("damaged pointer into a value log"))?;
+        let table = match (self.shown, self.merge.valid().then(|| self.merge.top())) {
+            (Shown::Current, Some(Cursor::Run(run))) => Some(run.slot().handle.clone()),
+            _ => None,
+        };
+        read_pointer(&p, table.as_deref(), &self.ctx, &mut self.pointer_value)?;
+        self.pointer_read = true;
+        Ok(())
+    }
+
+    /// Goes to the first key.
+    pub fn seek_to_first(&mut self) {
+        if !self.begin_seek() {
+            return;
+        }
+        let moved = match &self.lower {
+            // Behind all versions of an excluded bound.
+            Some(limit) if !limit.inclusive => self.merge.seek(&limit.key, Tag(0)),
+            Some(limit) => self.merge.seek(&limit.key, Tag::seek(self.snapshot)),
+            None => self.merge.first(),
+        };
+        self.show_forward(moved);
+    }
+
+    /// Goes to the last key.
+    pub fn seek_to_last(&mut self) {
+        if !self.begin_seek() {
+            return;
+        }
+        let moved = match &self.upper {
+            Some(limit) if limit.inclusive => self.merge.seek_lt(&limit.key, Tag(0)),
+            Some(limit) => self.merge.seek_lt(&limit.key, Tag(u64::MAX)),
+            None => self.merge.last(),
+        };
+        self.show_backward(moved);
+    }
+
+    /// Goes to the first key that is `key` or behind it.
+    pub fn seek(&mut self, key: &[u8]) {
+        let order = &self.view.order;
+        if let Some(limit) = &self.lower
+            && limit.compare(order, key, order.head(key), Ordering::Less).is_lt()
+        {
+            return self.seek_to_first();
+        }
+        if !self.begin_seek() {
+            return;
+        }
+        let moved = self.merge.seek(key, Tag::seek(self.snapshot));
+        self.show_forward(moved);
+    }
+
+    /// Goes to the last key that is `key` or before it.
+    pub fn seek_for_prev(&mut self, key: &[u8]) {
+        let order = &self.view.order;
+        if let Some(limit) = &self.upper
+            && limit.compare(order, key, order.head(key), Ordering::Greater).is_gt()
+        {
+            return self.seek_to_last();
+        }
+        if !self.begin_seek() {
+            return;
+        }
+        let moved = self.merge.seek_lt(key, Tag(0));
+        self.show_backward(moved);
+    }
+
+    /// Goes to the following key. Does nothing while invalid.
+    #[inline]
+    #[allow(clippy::should_implement_trait)] // a cursor; `entries` gives an iterator
+    pub fn next(&mut self) {
+        match self.shown {
+            Shown::Nothing => return,
+            Shown::Current => {
+                self.saved_key.clear();
+                self.saved_key.extend_from_slice(self.merge.top().key());
+            }
+            Shown::Saved => {
+                if let Err(e) = self.merge.seek(&self.saved_key, Tag(0)) {
+                    return self.fail(e);
+                }
+            }
+        }
+        self.counts.steps += 1;
+        let turned = self.shown == Shown::Saved;
+        self.hide();
+        let moved = if turned { Ok(()) } else { self.merge.next() };
+        if let Err(e) = moved.and_then(|()| self.find_forward(true)) {
+            self.fail(e);
+        }
+    }
+
+    /// Goes to the preceding key. Does nothing while invalid.
+    pub fn prev(&mut self) {
+        match self.shown {
+            Shown::Nothing => return,
+            Shown::Current => {
+                self.saved_key.clear();
+                self.saved_key.extend_from_slice(self.merge.top().key());
+                if let Err(e) = self.merge.seek_lt(&self.saved_key, Tag(u64::MAX)) {
+                    return self.fail(e);
+                }
+            }
+            Shown::Saved => {}
+        }
+        self.counts.steps += 1;
+        self.hide();
+        if let Err(e) = self.find_backward() {
+            self.fail(e);
+        }
+    }
+
+    /// The entries from the current one on, or from the first if the iterator is at none.
+    pub fn entries(&mut self) -> Entries<'_> {
+        if !self.valid() {
+            self.seek_to_first();
+        }
+        Entries { iter: self, started: false, done: false }
+    }
+
+    fn begin_seek(&mut self) -> bool {
+        self.hide();
+        self.counts.seeks += 1;
+        if self.counts.seeks % 256 == 0 {
+            self.count();
+        }
+        self.error.is_none()
+    }
+
+    #[inline]
+    fn hide(&mut self) {
+        self.shown = Shown::Nothing;
+        self.pointer_read = false;
+    }
+
+    #[cold]
+    fn fail(&mut self, e: Error) {
+        self.hide();
+        self.error.get_or_insert(e);
+    }
+
+    fn show_forward(&mut self, moved: Result<()>) {
+        if let Err(e) = moved.and_then(|()| self.find_forward(false)) {
+            self.fail(e);
+        }
+    }
+
+    fn show_backward(&mut self, moved: Result<()>) {
+        if let Err(e) = moved.and_then(|()| self.find_backward()) {
+            self.fail(e);
+        }
+    }
+
+    /// Steps the merge to the first entry that is to be shown. With `passing`, entries of `saved_key` are versions of a
+    /// key that was dealt with.
+    #[inline]
+    fn find_forward(&mut self, mut passing: bool) -> Result<()> {
+        let order = &self.view.order;
+        let mut passed_head = if passing { order.head(&self.saved_key) } else { 0 };
+        let mut versions = 0;
+        while self.merge.valid() {
+            let head = self.merge.head();
+            let top = self.merge.top();
+            let (key, tag) = (top.key(), top.tag());
+            if passing && head == passed_head && order.compare(key, &self.saved_key).is_eq() {
+                versions += 1;
+                self.counts.skipped += 1;
+                if versions > STEPS_BEFORE_SEEK {
+                    versions = 0;
+                    self.merge.seek(&self.saved_key, Tag(0))?;
+                } else {
+                    self.merge.next()?;
+                }
+                continue;
+            }
+            if let Some(limit) = &self.upper
+                && limit.compare(order, key, head, Ordering::Greater).is_gt()
+            {
+                return Ok(());
+            }
+            if tag.seq() > self.snapshot {
+                self.counts.skipped += 1;
+                self.merge.next()?;
+                continue;
+            }
+            let deleted = covering(&mut self.ranges, key, self.snapshot);
+            if visible(tag, top.value(), deleted, &self.ctx)?.is_some() {
+                self.shown_tag = tag;
+                self.shown = Shown::Current;
+                return Ok(());
+            }
+            self.saved_key.clear();
+            self.saved_key.extend_from_slice(key);
+            (passing, passed_head, versions) = (true, head, 0);
+            self.counts.skipped += 1;
+            // The rest of a deleted range is passed at once in a source that holds nothing newer than the deletion.
+            let whole = if top.max_seq() < deleted { deleted_span(&self.ranges, deleted).1 } else { None };
+            match whole {
+                Some(end) => self.merge.skip_to(end, Tag::seek(self.snapshot))?,
+                None => self.merge.next()?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Steps the merge back over the versions of a key, to the first key that is to be shown.
+    fn find_backward(&mut self) -> Result<()> {
+        while self.merge.valid() {
+            let head = self.merge.head();
+            let key = self.merge.top().key();
+            if let Some(limit) = &self.lower
+                && limit.compare(&self.view.order, key, head, Ordering::Less).is_lt()
+            {
+                return Ok(());
+            }
+            let deleted = covering(&mut self.ranges, key, self.snapshot);
+            if self.merge.top().max_seq() < deleted
+                && let (Some(start), _) = deleted_span(&self.ranges, deleted)
+            {
+                self.counts.skipped += 1;
+                self.merge.skip_before(start, Tag(u64::MAX))?;
+                continue;
+            }
+            self.saved_key.clear();
+            self.saved_key.extend_from_slice(key);
+            let newest = self.pass_versions(head)?;
+            if let Some(tag) = newest
+                && visible(
+                    tag,
+                    &self.saved_value,
+                    covering(&mut self.ranges, &self.saved_key, self.snapshot),
+                    &self.ctx,
+                )?
+                .is_some()
+            {
+                self.shown_tag = tag;
+                self.shown = Shown::Saved;
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Steps the merge back over all versions of `saved_key`, keeping the newest visible one's value.
+    fn pass_versions(&mut self, head: u64) -> Result<Option<Tag>> {
+        let mut newest = None;
+        while self.merge.valid() && self.merge.head() == head {
+            let top = self.merge.top();
+            if !self.view.order.compare(top.key(), &self.saved_key).is_eq() {
+                break;
+            }
+            if top.tag().seq() <= self.snapshot {
+                if newest.is_some() {
+                    self.counts.skipped += 1;
+                }
+                newest = Some(top.tag());
+                self.saved_value.clear();
+                // A tombstone's value means nothing.
+                if !top.tag().is_tombstone() {
+                    self.saved_value.extend_from_slice(top.value());
+                }
+                // Keys that compare equal need not be the same bytes; show those of the version that is shown.
+                self.saved_key.clear();
+                self.saved_key.extend_from_slice(top.key());
+            }
+            self.merge.prev()?;
+        }
+        if newest.is_none_or(Tag::is_tombstone) {
+            self.counts.skipped += 1;
+        }
+        Ok(newest)
+    }
+
+    fn count(&mut self) {
+        let counts = std::mem::take(&mut self.counts);
+        let stats = &self.ctx.stats;
+        for (stat, n) in
+            [(Stat::Seeks, counts.seeks), (Stat::Steps, counts.steps), (Stat::SkippedEntries, counts.skipped)]
+        {
+            if n > 0 {
+                stats.add(stat, n);
+            }
+        }
+    }
+}
+
+impl Drop for DbIterator {
+    fn drop(&mut self) {
+        self.count();
+    }
+}
+
+/// The range tombstones of one source, and where the iterator is in them.
+struct RangeSet {
+    set: Arc<RangeTombstones>,
+    near: SpanCursor,
+    /// What covers the key that was asked for last.
+    covering: SeqNo,
+}
+
+fn ranges(view: &View) -> Result<Vec<RangeSet>> {
+    if !view.has_range_tombstones() {
+        return Ok(Vec::new());
+    }
+    let sets = view.range_sets()?.into_iter();
+    Ok(sets.map(|set| RangeSet { set, near: SpanCursor::default(), covering: 0 }).collect())
+}
+
+/// Newest sequence number up to `snapshot` of a range tombstone over `key`.
+#[inline]
+fn covering(ranges: &mut [RangeSet], key: &[u8], snapshot: SeqNo) -> SeqNo {
+    let mut newest = 0;
+    for r in ranges {
+        r.covering = r.set.max_covering_near(&mut r.near, key, snapshot);
+        newest = newest.max(r.covering);
+    }
+    newest
+}
+
+/// The span of keys, first and first beyond, in which the tombstone that [`covering`] just returned covers everything.
+fn deleted_span(ranges: &[RangeSet], seq: SeqNo) -> (Option<&[u8]>, Option<&[u8]>) {
+    ranges.iter().find(|r| r.covering == seq).map_or((None, None), |r| r.set.span(&r.near))
+}
+
+fn sources(view: &Arc<View>, options: IterOptions) -> Merge {
+    let memtables = view.memtables().filter(|m| !m.points().is_empty()).map(|m| Cursor::Mem(m.points().iter()));
+    let runs = view.runs.iter().map(|r| Cursor::Run(Box::new(RunIter::new(r.clone(), view.order.clone(), options))));
+    Merge::new(view.order.clone(), memtables.chain(runs).collect())
+}
+
+/// Of two limits the one that lets less through; `inner` is how the tighter one compares to the other.
+fn tighter(order: &KeyOrder, a: Option<Limit>, b: Option<Limit>, inner: Ordering) -> Option<Limit> {
+    let (Some(a), Some(b)) = (&a, &b) else { return a.or(b) };
+    let b_wins = match order.compare(&b.key, &a.key) {
+        Ordering::Equal => !b.inclusive,
+        other => other == inner,
+    };
+    if b_wins { Some(Limit { key: b.key.clone(), ..*b }) } else { Some(Limit { key: a.key.clone(), ..*a }) }
+}
+
+/// The bounds between which the keys with a prefix lie.
+fn prefix_range(order: &KeyOrder, prefix: &[u8]) -> Result<(Bound<Vec<u8>>, Bound<Vec<u8>>)> {
+    let at = |key: Vec<u8>| Bound::Included(key);
+    let past = |key: Option<Vec<u8>>| key.map_or(Bound::Unbounded, Bound::Excluded);
+    match order {
+        KeyOrder::Bytewise => Ok((at(prefix.to_vec()), past(successor(prefix.to_vec())))),
+        KeyOrder::Reverse => Ok((past(successor(prefix.to_vec())), at(prefix.to_vec()))),
+        KeyOrder::CaseInsensitive => {
+            let folded = prefix.to_ascii_lowercase();
+            let end = successor(folded.clone()).map(|mut end| {
+                // No folded key holds an upper-case letter, and as a bound it would itself be folded.
+                if let Some(last) = end.last_mut().filter(|b| b.is_ascii_uppercase()) {
+                    *last = b'Z' + 1;
+                }
+                end
+            });
+            Ok((at(folded), past(end)))
+        }
+        _ if prefix.is_empty() => Ok((Bound::Unbounded, Bound::Unbounded)),
+        other => Err(Error::invalid(format!("keys of one prefix are not neighbours in the order {other:?}"))),
+    }
+}
+
+/// The smallest key, bytewise, behind all that begin with `prefix`; `None` when there is none.
+fn successor(mut prefix: Vec<u8>) -> Option<Vec<u8>> {
+    while let Some(last) = prefix.last_mut() {
+        if *last < u8::MAX {
+            *last += 1;
+            return Some(prefix);
+        }
+        prefix.pop();
+    }
+    None
+}
+
+/// The entries of an iterator as owned pairs. Ends after the first error.
+pub struct Entries<'a> {
+    iter: &'a mut DbIterator,
+    started: bool,
+    done: bool,
+}
+
+impl Iterator for Entries<'_> {
+    type Item = Result<(Vec<u8>, Vec<u8>)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.done {
+            return None;
+        }
+        if std::mem::replace(&mut self.started, true) {
+            self.iter.next();
+        }
+        if !self.iter.valid() {
+            self.done = true;
+            return self.iter.status().err().map(Err);
+        }
+        let key = self.iter.key().to_vec();
+        let value = self.iter.value().map(|v| (key, v.to_vec()));
+        self.done = value.is_err();
+        Some(value)
+    }
+}

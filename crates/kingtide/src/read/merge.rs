@@ -1,0 +1,423 @@
+//! Merges the sources of an iterator into one stream of entries: keys ascending, versions of a key newest first.
+//!
+//! Sources are given newest first, and everything that an earlier source holds of a key is newer than what a later one
+//! holds, so on equal keys the source's index decides.
+//!
+//! The sources stand in a queue sorted by their current entry. The usual way of an LSM tree is that one big run supplies
+//! nearly all entries: as long as its next entry stays before the second in the queue, a step costs one comparison of two
+//! cached heads. Otherwise a binary search finds its new place: log n comparisons, like a loser tree, and with the
+//! runner-up always at hand.
+
+//!
+//! # Lazy seek
+//!
+//! Decoding a block is most of a seek's cost. When a source holds the target itself, no other source can come before it
+//! except a newer one that holds the target too, which its filter can deny. So a seek asks newer runs' filters, and once
+//! the target is found, leaves the denied and all older runs *deferred*: not positioned until a step needs them.
+
+use crate::read::level::RunIter;
+use kingtide_base::{KeyOrder, Result, SeqNo, Tag};
+use kingtide_mem::MemIter;
+use std::cmp::Ordering;
+
+/// A source of entries.
+pub(crate) enum Cursor {
+    /// A memtable.
+    Mem(MemIter),
+    /// A run of tables.
+    Run(Box<RunIter>),
+}
+
+impl Cursor {
+    /// Newest sequence number that it can hold, if that is known.
+    pub(crate) fn max_seq(&self) -> SeqNo {
+        match self {
+            Cursor::Mem(_) => SeqNo::MAX,
+            Cursor::Run(c) => c.max_seq(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn valid(&self) -> bool {
+        match self {
+            Cursor::Mem(c) => c.valid(),
+            Cursor::Run(c) => c.valid(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn key(&self) -> &[u8] {
+        match self {
+            Cursor::Mem(c) => c.key(),
+            Cursor::Run(c) => c.current().map_or(&[], |t| t.key()),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn head(&self) -> u64 {
+        match self {
+            Cursor::Mem(c) => c.head(),
+            Cursor::Run(c) => c.current().map_or(0, |t| t.head()),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn tag(&self) -> Tag {
+        match self {
+            Cursor::Mem(c) => c.tag(),
+            Cursor::Run(c) => c.current().map_or(Tag(0), |t| t.tag()),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn value(&self) -> &[u8] {
+        match self {
+            Cursor::Mem(c) => c.value(),
+            Cursor::Run(c) => c.current().map_or(&[], |t| t.value()),
+        }
+    }
+
+    fn first(&mut self) -> Result<()> {
+        match self {
+            Cursor::Mem(c) => {
+                c.first();
+                Ok(())
+            }
+            Cursor::Run(c) => c.first(),
+        }
+    }
+
+    fn last(&mut self) -> Result<()> {
+        match self {
+            Cursor::Mem(c) => {
+                c.last();
+                Ok(())
+            }
+            Cursor::Run(c) => c.last(),
+        }
+    }
+
+    fn seek(&mut self, key: &[u8], head: u64, tag: Tag) -> Result<()> {
+        match self {
+            Cursor::Mem(c) => {
+                c.seek(key, tag);
+                Ok(())
+            }
+            Cursor::Run(c) => c.seek(key, head, tag),
+        }
+    }
+
+    fn seek_lt(&mut self, key: &[u8], head: u64, tag: Tag) -> Result<()> {
+        match self {
+            Cursor::Mem(c) => {
+                c.seek_lt(key, tag);
+                Ok(())
+            }
+            Cursor::Run(c) => c.seek_lt(key, head, tag),
+        }
+    }
+
+    #[inline]
+    fn next(&mut self) -> Result<()> {
+        match self {
+            Cursor::Mem(c) => {
+                c.next();
+                Ok(())
+            }
+            Cursor::Run(c) => c.next(),
+        }
+    }
+
+    #[inline]
+    fn prev(&mut self) -> Result<()> {
+        match self {
+            Cursor::Mem(c) => {
+                c.prev();
+                Ok(())
+            }
+            Cursor::Run(c) => c.prev(),
+        }
+    }
+}
+
+/// A source's place in the queue, with the head of its current key.
+#[derive(Clone, Copy)]
+struct Place {
+    head: u64,
+    source: u32,
+}
+
+/// A merge of sources. It has no direction of its own: [`Merge::next`] may follow only a forward positioning
+/// ([`Merge::first`], [`Merge::seek`]) and [`Merge::prev`] only a backward one. After an error it must be positioned anew.
+pub(crate) struct Merge {
+    order: KeyOrder,
+    sources: Vec<Cursor>,
+    /// Sources that are at an entry, the one that comes first in the direction in front.
+    queue: Vec<Place>,
+    forward: bool,
+    /// Target of the last [`Merge::seek`], while the sources stand as it and forward steps left them.
+    anchor: Vec<u8>,
+    anchor_tag: Tag,
+    anchored: bool,
+    /// Per source: whether it has not moved since that seek, so that it has nothing between the anchor and its entry.
+    unmoved: Vec<bool>,
+    /// Sources that stand anywhere, with nothing between the anchor and the current entry, which has the anchor's key.
+    deferred: Vec<u32>,
+}
+
+impl Merge {
+    pub(crate) fn new(order: KeyOrder, sources: Vec<Cursor>) -> Merge {
+        Merge {
+            queue: Vec::with_capacity(sources.len()),
+            unmoved: vec![false; sources.len()],
+            deferred: Vec::with_capacity(sources.len()),
+            order,
+            sources,
+            forward: true,
+            anchor: Vec::new(),
+            anchor_tag: Tag(0),
+            anchored: false,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn valid(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    /// The source of the current entry. Only while valid.
+    #[inline]
+    pub(crate) fn top(&self) -> &Cursor {
+        &self.sources[self.queue[0].source as usize]
+    }
+
+    /// Head of the current key. Only while valid.
+    #[inline]
+    pub(crate) fn head(&self) -> u64 {
+        self.queue[0].head
+    }
+
+    pub(crate) fn first(&mut self) -> Result<()> {
+        self.reset(true);
+        self.sources.iter_mut().try_for_each(Cursor::first)?;
+        self.enqueue_all();
+        Ok(())
+    }
+
+    pub(crate) fn last(&mut self) -> Result<()> {
+        self.reset(false);
+        self.sources.iter_mut().try_for_each(Cursor::last)?;
+        self.enqueue_all();
+        Ok(())
+    }
+
+    /// Goes to the last entry before `(key, tag)`.
+    pub(crate) fn seek_lt(&mut self, key: &[u8], tag: Tag) -> Result<()> {
+        self.reset(false);
+        let head = self.order.head(key);
+        for source in &mut self.sources {
+            source.seek_lt(key, head, tag)?;
+        }
+        self.enqueue_all();
+        Ok(())
+    }
+
+    /// Goes to the first entry at or after `(key, tag)`.
+    ///
+    /// A source is not sought if its present entry provably is the answer. Its entry must be at or after the target, and
+    /// nothing of it may lie between the target and its entry, for which there are two proofs:
+    /// * the target is not before the merge's current entry: steps forward only passed what is before that one;
+    /// * the target is not before the last seek's target, and the source has not moved since.
+    pub(crate) fn seek(&mut self, key: &[u8], tag: Tag) -> Result<()> {
+        let head = self.order.head(key);
+        let passed_all = self.forward && self.valid() && self.at_or_before(self.top(), key, head, tag);
+        let since_anchor = self.forward
+            && self.anchored
+            && match self.order.compare(&self.anchor, key) {
+                Ordering::Less => true,
+                Ordering::Equal => self.anchor_tag >= tag,
+                Ordering::Greater => false,
+            };
+        let stale = std::mem::take(&mut self.deferred);
+        self.reset(true);
+        self.anchor.clear();
+        self.anchor.extend_from_slice(key);
+        self.anchor_tag = tag;
+        let hash = self.hash_for_lazy_seek(key, head);
+        let mut found = false;
+        for i in 0..self.sources.len() {
+            let source = &self.sources[i];
+            let proven = !stale.contains(&(i as u32))
+                && match (source.valid(), passed_all || since_anchor && self.unmoved[i]) {
+                    (_, false) => false,
+                    (true, true) => !self.before(source, key, head, tag),
+                    // At its end: the first proof says that all it has was passed, the second that it had nothing to
+                    // pass. An end reached any other way, such as backward, is not forward and never comes here.
+                    (false, true) => true,
+                };
+            if !proven {
+                if let (Cursor::Run(run), Some(hash)) = (source, hash)
+                    && (found || !run.may_contain(key, head, hash))
+                {
+                    self.deferred.push(i as u32);
+                    continue;
+                }
+                self.sources[i].seek(key, head, tag)?;
+            }
+            self.unmoved[i] = true;
+            found = found || self.is_at(&self.sources[i], key, head);
+        }
+        self.anchored = true;
+        self.enqueue_all();
+        if found { Ok(()) } else { self.settle_deferred() }
+    }
+
+    /// The hash of the key if there is more than one run, all filters' lines being loaded meanwhile.
+    fn hash_for_lazy_seek(&self, key: &[u8], head: u64) -> Option<u64> {
+        let mut runs = self.sources.iter().filter_map(|s| match s {
+            Cursor::Run(run) => Some(run),
+            Cursor::Mem(_) => None,
+        });
+        let (first, second) = (runs.next()?, runs.next()?);
+        let hash = self.order.hash(key)?;
+        for run in [first, second].into_iter().chain(runs) {
+            run.prefetch(key, head, hash);
+        }
+        Some(hash)
+    }
+
+    /// Positions the sources that the last seek left alone.
+    fn settle_deferred(&mut self) -> Result<()> {
+        if self.deferred.is_empty() {
+            return Ok(());
+        }
+        let head = self.order.head(&self.anchor);
+        while let Some(source) = self.deferred.pop() {
+            let cursor = &mut self.sources[source as usize];
+            cursor.seek(&self.anchor, head, self.anchor_tag)?;
+            self.unmoved[source as usize] = true;
+            self.enqueue(source);
+        }
+        Ok(())
+    }
+
+    fn is_at(&self, source: &Cursor, key: &[u8], head: u64) -> bool {
+        source.valid() && source.head() == head && self.order.compare(source.key(), key).is_eq()
+    }
+
+    /// Moves the current entry's source on to the first entry at or after `(key, tag)`: everything that it passes is
+    /// hidden from this iterator for good, so the proofs of [`Merge::seek`] hold.
+    pub(crate) fn skip_to(&mut self, key: &[u8], tag: Tag) -> Result<()> {
+        debug_assert!(self.forward);
+        self.settle_deferred()?;
+        let Some(top) = self.queue.first().copied() else { return Ok(()) };
+        self.unmoved[top.source as usize] = false;
+        self.sources[top.source as usize].seek(key, self.order.head(key), tag)?;
+        self.settle(top.source)
+    }
+
+    /// The same backward: to the last entry before `(key, tag)`.
+    pub(crate) fn skip_before(&mut self, key: &[u8], tag: Tag) -> Result<()> {
+        debug_assert!(!self.forward);
+        let Some(top) = self.queue.first().copied() else { return Ok(()) };
+        self.sources[top.source as usize].seek_lt(key, self.order.head(key), tag)?;
+        self.settle(top.source)
+    }
+
+    /// Whether the source's entry is before `(key, tag)`.
+    fn before(&self, source: &Cursor, key: &[u8], head: u64, tag: Tag) -> bool {
+        match source.head().cmp(&head).then_with(|| self.order.compare(source.key(), key)) {
+            Ordering::Less => true,
+            Ordering::Equal => source.tag() > tag,
+            Ordering::Greater => false,
+        }
+    }
+
+    /// Whether the source's entry is at or before `(key, tag)`.
+    fn at_or_before(&self, source: &Cursor, key: &[u8], head: u64, tag: Tag) -> bool {
+        match source.head().cmp(&head).then_with(|| self.order.compare(source.key(), key)) {
+            Ordering::Less => true,
+            Ordering::Equal => source.tag() >= tag,
+            Ordering::Greater => false,
+        }
+    }
+
+    fn reset(&mut self, forward: bool) {
+        self.queue.clear();
+        self.forward = forward;
+        self.anchored = false;
+        self.deferred.clear();
+    }
+
+    fn enqueue_all(&mut self) {
+        for source in 0..self.sources.len() as u32 {
+            if !self.deferred.contains(&source) {
+                self.enqueue(source);
+            }
+        }
+    }
+
+    fn enqueue(&mut self, source: u32) {
+        let cursor = &self.sources[source as usize];
+        if cursor.valid() {
+            let place = Place { head: cursor.head(), source };
+            let at = self.rank(place, 0);
+            self.queue.insert(at, place);
+        }
+    }
+
+    /// Goes to the following entry.
+    #[inline]
+    pub(crate) fn next(&mut self) -> Result<()> {
+        debug_assert!(self.forward);
+        if !self.deferred.is_empty() {
+            self.settle_deferred()?;
+        }
+        let Some(top) = self.queue.first().copied() else { return Ok(()) };
+        let source = &mut self.sources[top.source as usize];
+        self.unmoved[top.source as usize] = false;
+        source.next()?;
+        self.settle(top.source)
+    }
+
+    /// Goes to the preceding entry.
+    #[inline]
+    pub(crate) fn prev(&mut self) -> Result<()> {
+        debug_assert!(!self.forward);
+        let Some(top) = self.queue.first().copied() else { return Ok(()) };
+        self.sources[top.source as usize].prev()?;
+        self.settle(top.source)
+    }
+
+    /// Puts the front source, which has moved, into its place.
+    #[inline]
+    fn settle(&mut self, source: u32) -> Result<()> {
+        let cursor = &self.sources[source as usize];
+        if !cursor.valid() {
+            self.queue.remove(0);
+            return Ok(());
+        }
+        let place = Place { head: cursor.head(), source };
+        self.queue[0] = place;
+        if self.queue.len() > 1 && !self.goes_first(place, self.queue[1]) {
+            let end = self.rank(place, 1);
+            self.queue[..end].rotate_left(1);
+        }
+        Ok(())
+    }
+
+    /// Number of places from `from` on that go before `place`, counted from the front of the queue.
+    fn rank(&self, place: Place, from: usize) -> usize {
+        from + self.queue[from..].partition_point(|p| self.goes_first(*p, place))
+    }
+
+    /// Whether `a` comes before `b` in the direction of the merge.
+    #[inline]
+    fn goes_first(&self, a: Place, b: Place) -> bool {
+        let ascending = a.head.cmp(&b.head).then_with(|| {
+            let (x, y) = (&self.sources[a.source as usize], &self.sources[b.source as usize]);
+            self.order.compare(x.key(), y.key()).then(a.source.cmp(&b.source))
+        });
+        ascending == if self.forward { Ordering::Less } else { Ordering::Greater }
+    }
+}

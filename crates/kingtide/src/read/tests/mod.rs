@@ -1,0 +1,287 @@
+//! The read path against a model: every answer is compared with a plain scan of the history.
+
+mod fixture;
+
+use crate::read::iter::{DbIterator, IterConfig};
+use crate::read::{get, get_into, multi_get};
+use fixture::{Fixture, START_MS, Shape, all_orders, random_key};
+use kingtide_base::clock::Clock;
+use kingtide_base::rng::Rng;
+use kingtide_base::{KeyOrder, SeqNo};
+use std::cmp::Ordering;
+use std::ops::Bound;
+use std::time::Duration;
+
+type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// Seeds: a fixed set, or the one named by the environment.
+fn seeds(n: u64) -> Vec<u64> {
+    match std::env::var("KINGTIDE_SEED").ok().and_then(|s| s.parse().ok()) {
+        Some(seed) => vec![seed],
+        None => (1..=n).collect(),
+    }
+}
+
+fn random_fixture(order: &KeyOrder, rng: &mut Rng) -> Fixture {
+    let shape = Shape {
+        ops: [1, 30, 300, 1500][rng.below(4) as usize],
+        range_deletes: rng.one_in(2),
+        expiry: rng.one_in(2),
+        value_threshold: if rng.one_in(2) { 30 } else { usize::MAX },
+        max_open_files: if rng.one_in(3) { 3 } else { 1000 },
+    };
+    Fixture::random(order.clone(), shape, rng)
+}
+
+fn find<'a>(f: &Fixture, pairs: &'a Pairs, key: &[u8]) -> Option<&'a Vec<u8>> {
+    pairs.iter().find(|(k, _)| f.order.compare(k, key).is_eq()).map(|(_, v)| v)
+}
+
+#[test]
+fn point_reads_agree_with_the_model() {
+    for seed in seeds(40) {
+        for order in all_orders() {
+            let mut rng = Rng::new(seed);
+            let f = random_fixture(&order, &mut rng);
+            for _ in 0..4 {
+                f.clock.advance(Duration::from_millis(rng.below(600)));
+                let snapshot = rng.below(f.last_seq + 2);
+                let model = f.visible(snapshot, f.clock.unix_ms());
+                let keys: Vec<Vec<u8>> = (0..80).map(|_| random_key(&order, &mut rng)).collect();
+                let together = multi_get(&f.view, &keys, snapshot, &f.ctx);
+                let mut buffer = Vec::new();
+                for (key, batch) in keys.iter().zip(together) {
+                    let want = find(&f, &model, key);
+                    let what = format!("seed {seed} {order:?} at {snapshot}: {}", key.escape_ascii());
+                    let got = get(&f.view, key, snapshot, &f.ctx).unwrap();
+                    assert_eq!(got.as_deref(), want.map(Vec::as_slice), "get, {what}");
+                    assert_eq!(batch.unwrap().as_deref(), want.map(Vec::as_slice), "multi_get, {what}");
+                    let found = get_into(&f.view, key, snapshot, &f.ctx, &mut buffer).unwrap();
+                    assert_eq!(found.then_some(&buffer), want, "get_into, {what}");
+                }
+            }
+        }
+    }
+}
+
+/// An iterator's walk beside the model's: `at` is the index of the entry that it must show.
+struct Walk<'a> {
+    f: &'a Fixture,
+    iter: DbIterator,
+    pairs: Pairs,
+    at: Option<usize>,
+    what: String,
+}
+
+impl Walk<'_> {
+    fn check(&mut self, step: &str) {
+        let what = &self.what;
+        self.iter.status().unwrap_or_else(|e| panic!("{what}: {step}: {e}"));
+        let got = self.iter.valid().then(|| {
+            let key = self.iter.key().to_vec();
+            (key, self.iter.value().unwrap().to_vec())
+        });
+        let want = self.at.map(|i| self.pairs[i].clone());
+        assert_eq!(got, want, "{what}: {step}");
+    }
+
+    fn step(&mut self, rng: &mut Rng) {
+        let order = &self.f.order;
+        let len = self.pairs.len();
+        let step = match rng.below(12) {
+            0 => {
+                self.iter.seek_to_first();
+                self.at = (len > 0).then_some(0);
+                "seek_to_first".to_owned()
+            }
+            1 => {
+                self.iter.seek_to_last();
+                self.at = len.checked_sub(1);
+                "seek_to_last".to_owned()
+            }
+            2 | 3 => {
+                let key = random_key(order, rng);
+                self.iter.seek(&key);
+                let at = self.pairs.partition_point(|(k, _)| order.compare(k, &key).is_lt());
+                self.at = (at < len).then_some(at);
+                format!("seek {}", key.escape_ascii())
+            }
+            4 => {
+                let key = random_key(order, rng);
+                self.iter.seek_for_prev(&key);
+                self.at = self.pairs.partition_point(|(k, _)| order.compare(k, &key).is_le()).checked_sub(1);
+                format!("seek_for_prev {}", key.escape_ascii())
+            }
+            5..=8 => {
+                self.iter.next();
+                self.at = self.at.map(|i| i + 1).filter(|i| *i < len);
+                "next".to_owned()
+            }
+            _ => {
+                self.iter.prev();
+                self.at = self.at.and_then(|i| i.checked_sub(1));
+                "prev".to_owned()
+            }
+        };
+        self.check(&step);
+    }
+
+    /// Steps one way for a while: long runs meet other code than zigzags.
+    fn stride(&mut self, rng: &mut Rng) {
+        let forward = rng.one_in(2);
+        for _ in 0..rng.below(60) {
+            if forward {
+                self.iter.next();
+                self.at = self.at.map(|i| i + 1).filter(|i| *i < self.pairs.len());
+            } else {
+                self.iter.prev();
+                self.at = self.at.and_then(|i| i.checked_sub(1));
+            }
+            self.check(if forward { "stride forward" } else { "stride backward" });
+        }
+    }
+}
+
+fn random_bound(order: &KeyOrder, rng: &mut Rng) -> Bound<Vec<u8>> {
+    match rng.below(4) {
+        0 => Bound::Included(random_key(order, rng)),
+        1 => Bound::Excluded(random_key(order, rng)),
+        _ => Bound::Unbounded,
+    }
+}
+
+fn random_config(order: &KeyOrder, snapshot: SeqNo, rng: &mut Rng) -> IterConfig {
+    let prefixes = matches!(order, KeyOrder::Bytewise | KeyOrder::Reverse | KeyOrder::CaseInsensitive);
+    let prefix = (prefixes && rng.one_in(3)).then(|| {
+        let mut key = random_key(order, rng);
+        key.truncate(rng.below(key.len() as u64 + 1) as usize);
+        key
+    });
+    IterConfig {
+        lower: random_bound(order, rng),
+        upper: random_bound(order, rng),
+        prefix,
+        fill_cache: rng.one_in(2),
+        readahead: rng.one_in(2),
+        ..IterConfig::at(snapshot)
+    }
+}
+
+fn within(order: &KeyOrder, config: &IterConfig, key: &[u8]) -> bool {
+    let lower = match &config.lower {
+        Bound::Included(b) => order.compare(key, b).is_ge(),
+        Bound::Excluded(b) => order.compare(key, b).is_gt(),
+        Bound::Unbounded => true,
+    };
+    let upper = match &config.upper {
+        Bound::Included(b) => order.compare(key, b).is_le(),
+        Bound::Excluded(b) => order.compare(key, b).is_lt(),
+        Bound::Unbounded => true,
+    };
+    let prefixed = config.prefix.as_ref().is_none_or(|p| {
+        key.len() >= p.len()
+            && if matches!(order, KeyOrder::CaseInsensitive) {
+                key[..p.len()].eq_ignore_ascii_case(p)
+            } else {
+                key.starts_with(p)
+            }
+    });
+    lower && upper && prefixed
+}
+
+#[test]
+fn iterators_agree_with_the_model() {
+    let mut steps = 0;
+    for seed in seeds(40) {
+        for order in all_orders() {
+            let mut rng = Rng::new(seed ^ 0x1772);
+            let f = random_fixture(&order, &mut rng);
+            for _ in 0..6 {
+                f.clock.advance(Duration::from_millis(rng.below(400)));
+                let snapshot = if rng.one_in(2) { f.last_seq } else { rng.below(f.last_seq + 2) };
+                let config = random_config(&order, snapshot, &mut rng);
+                let mut pairs = f.visible(snapshot, f.clock.unix_ms());
+                pairs.retain(|(k, _)| within(&order, &config, k));
+                let what = format!("seed {seed} {order:?} {config:?}");
+                let iter = DbIterator::new(f.view.clone(), f.ctx.clone(), config).unwrap();
+                let mut walk = Walk { f: &f, iter, pairs, at: None, what };
+                for _ in 0..200 {
+                    if rng.one_in(20) {
+                        walk.stride(&mut rng);
+                    }
+                    walk.step(&mut rng);
+                    steps += 1;
+                }
+            }
+        }
+    }
+    println!("{steps} iterator steps compared");
+}
+
+/// Fails with the first difference alone.
+fn assert_same(got: &Pairs, want: &Pairs, what: &str) {
+    for (i, (g, w)) in got.iter().zip(want).enumerate() {
+        assert_eq!(g, w, "{what}: entry {i}");
+    }
+    assert_eq!(got.len(), want.len(), "{what}");
+}
+
+#[test]
+fn full_scans_both_ways_agree_with_the_model() {
+    for seed in seeds(20) {
+        for order in all_orders() {
+            let mut rng = Rng::new(seed ^ 0xf0f0);
+            let f = random_fixture(&order, &mut rng);
+            let want = f.visible(f.last_seq, START_MS);
+            let config = IterConfig::at(f.last_seq);
+            let mut iter = DbIterator::new(f.view.clone(), f.ctx.clone(), config).unwrap();
+            let forward: Pairs = iter.entries().map(Result::unwrap).collect();
+            assert_same(&forward, &want, &format!("seed {seed} {order:?} forward"));
+            let mut backward = Vec::new();
+            iter.seek_to_last();
+            while iter.valid() {
+                backward.push((iter.key().to_vec(), iter.value().unwrap().to_vec()));
+                iter.prev();
+            }
+            backward.reverse();
+            assert_same(&backward, &want, &format!("seed {seed} {order:?} backward"));
+        }
+    }
+}
+
+/// The bug of another engine: an iterator that had a block loaded answered a seek below that block with the block's
+/// first key.
+#[test]
+fn a_reused_iterator_seeks_below_its_loaded_block() {
+    let mut rng = Rng::new(3);
+    let history: Vec<_> = (0..4_000u64)
+        .map(|i| fixture::Op {
+            seq: i + 1,
+            key: format!("key{:08}", (i * 2_654_435_761) % 1_000_003 * 2).into_bytes(),
+            what: fixture::What::Put { value: i.to_le_bytes().to_vec(), expiry: None },
+        })
+        .collect();
+    let shape =
+        Shape { ops: 0, range_deletes: false, expiry: false, value_threshold: usize::MAX, max_open_files: 1000 };
+    let f = Fixture::build(KeyOrder::Bytewise, shape, history, &mut rng);
+    let all = f.visible(f.last_seq, START_MS);
+    let mut iter = DbIterator::new(f.view.clone(), f.ctx.clone(), IterConfig::at(f.last_seq)).unwrap();
+    for _ in 0..20_000 {
+        let i = rng.below(all.len() as u64) as usize;
+        let mut target = all[i].0.clone();
+        if rng.one_in(2) {
+            // A key that is not there, just before one that is: the keys' numbers are even.
+            *target.last_mut().unwrap() -= 1;
+            if f.order.compare(&target, &all[i].0) != Ordering::Less {
+                continue;
+            }
+        }
+        let want = all.partition_point(|(k, _)| *k < target);
+        iter.seek(&target);
+        assert_eq!(iter.key(), all[want].0);
+        assert_eq!(iter.value().unwrap(), all[want].1);
+        for _ in 0..rng.below(3) {
+            iter.next();
+        }
+    }
+}
