@@ -1,21 +1,221 @@
-//! The executor of merges and flushes.
+//! The executor: inputs in one order, the versions that somebody can see, output files. A flush is the same merge with
+//! memtables for inputs.
 
 use super::context::{FlushInput, MergeContext, MergeOutput};
-use super::job::{Job, KeyRange};
-use kingtide_base::Result;
+use super::history::{Fate, History};
+use super::job::{Job, KeyRange, runs_below};
+use super::output::{Outputs, Placement};
+use super::sources::{Merged, RunSource, Source};
+use crate::rangedel::{Fragment, RangeTombstones, SpanCursor};
+use crate::version::{FileMeta, Run};
+use kingtide_base::{KeyOrder, Result};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Input bytes between two looks at the world outside.
+const BREATH: usize = 32 << 10;
 
 /// Merges the part of a job that lies in `range` into new files of run `job.output_run`.
 ///
 /// # Errors
 /// Those of the file system, `Corruption` of inputs, `Cancelled`. Every file it created is deleted again.
-pub fn run_merge(_ctx: &MergeContext<'_>, _job: &Job, _range: &KeyRange) -> Result<MergeOutput> {
-    unimplemented!()
+pub fn run_merge(ctx: &MergeContext<'_>, job: &Job, range: &KeyRange) -> Result<MergeOutput> {
+    let order = &ctx.order;
+    let (lo, hi) = (range.lo.as_deref(), range.hi.as_deref());
+    let within = |f: &FileMeta| {
+        lo.is_none_or(|lo| order.compare(&f.max_key, lo).is_ge())
+            && hi.is_none_or(|hi| order.compare(&f.min_key, hi).is_lt())
+    };
+    let mut runs: BTreeMap<(usize, std::cmp::Reverse<u64>), Vec<Arc<FileMeta>>> = BTreeMap::new();
+    let mut fragments: Vec<Fragment> = Vec::new();
+    let mut bytes_read = 0;
+    for (level, file) in job.inputs.iter().filter(|(_, f)| within(f)) {
+        runs.entry((*level, std::cmp::Reverse(file.run))).or_default().push(file.clone());
+        bytes_read += file.size;
+        if file.range_tombstones > 0 {
+            let table = (ctx.open_table)(file)?;
+            let convert = |t: &kingtide_table::RangeTombstone| Fragment {
+                start: t.start.clone(),
+                end: t.end.clone(),
+                seq: t.seq,
+            };
+            fragments.extend(table.range_tombstones().iter().map(convert));
+        }
+    }
+    let mut expected = (0, 0);
+    let mut sources = Vec::with_capacity(runs.len());
+    for mut files in runs.into_values() {
+        files.sort_by(|a, b| order.compare(&a.min_key, &b.min_key));
+        expected.0 += files.iter().map(|f| f.entries).sum::<u64>();
+        // The target is compared with compressed bytes, so it is those that tell how many entries a file will hold.
+        expected.1 += files.iter().map(|f| f.size).sum::<u64>();
+        sources.push(Source::Run(RunSource::new(ctx.open_table, files)));
+    }
+    let older = if job.drop_tombstones {
+        OlderData::none(order)
+    } else {
+        OlderData::below(order, runs_below(&ctx.version, job.output_level, job.output_run))
+    };
+    let place = Placement {
+        level: job.output_level,
+        run: job.output_run,
+        boundaries: &job.boundaries,
+        relocate: &job.relocate_vlogs,
+        lo,
+        expected,
+    };
+    let mut output = merge(ctx, sources, &fragments, older, place, range)?;
+    output.counters.bytes_read = bytes_read;
+    Ok(output)
 }
 
 /// Writes memtables as one run of level 0. The result may have no file, when everything annihilates.
 ///
 /// # Errors
 /// Those of the file system, `Cancelled`. Every file it created is deleted again.
-pub fn run_flush(_ctx: &MergeContext<'_>, _input: FlushInput) -> Result<MergeOutput> {
-    unimplemented!()
+pub fn run_flush(ctx: &MergeContext<'_>, input: FlushInput) -> Result<MergeOutput> {
+    let older = if input.older_in_memory {
+        OlderData::assumed(&ctx.order)
+    } else {
+        OlderData::below(&ctx.order, runs_below(&ctx.version, 0, input.run))
+    };
+    let tables = input.memtables.iter().map(|m| m.table());
+    // Memtable bytes are not compressed yet; about half of them reach the file.
+    let expected = tables.fold((0, 0), |(n, bytes), t| (n + t.len(), bytes + t.data_bytes() / 2));
+    let relocate = BTreeSet::new();
+    let place = Placement { level: 0, run: input.run, boundaries: &[], relocate: &relocate, lo: None, expected };
+    let sources = input.memtables.into_iter().map(Source::Mem).collect();
+    merge(ctx, sources, &input.tombstones, older, place, &KeyRange::default())
+}
+
+/// Merges sources, newest first, within a key range.
+fn merge(
+    ctx: &MergeContext<'_>,
+    sources: Vec<Source<'_>>,
+    fragments: &[Fragment],
+    mut older: OlderData<'_>,
+    place: Placement<'_>,
+    range: &KeyRange,
+) -> Result<MergeOutput> {
+    let order = &ctx.order;
+    let (lo, hi) = (range.lo.as_deref(), range.hi.as_deref());
+    let items = fragments.iter().map(|f| (f.start.as_slice(), f.end.as_slice(), f.seq));
+    let tombstones = RangeTombstones::build_within(order, items, lo, hi);
+    let mut kept = tombstones.visible_fragments(&ctx.snapshots);
+    // A range tombstone that every snapshot sees has hidden all it covers in this merge; it is needed for older runs.
+    let oldest = ctx.snapshots.first().copied().unwrap_or(0);
+    let written = kept.len();
+    kept.retain(|f| f.seq > oldest || older.may_meet(&f.start, &f.end));
+    let dropped_ranges = written - kept.len();
+
+    let mut out = Outputs::new(ctx, place, kept);
+    out.counters().tombstones += dropped_ranges as u64;
+    let mut history = History::new(&ctx.snapshots, ctx.now_ms);
+    let mut merged = Merged::new(order, sources, lo)?;
+    let mut cursor = SpanCursor::default();
+    let mut key: Option<(u64, Vec<u8>)> = None;
+    let mut untouched = true; // nothing of the key was written yet
+    let mut since_breath = 0;
+    while let Some((head, k, tag, value)) = merged.current() {
+        if hi.is_some_and(|hi| order.compare(k, hi).is_ge()) {
+            break;
+        }
+        match &mut key {
+            Some((last_head, last)) if *last_head == head && order.compare(last, k).is_eq() => {}
+            last => {
+                if let Some((_, last)) = last {
+                    finish_key(&mut history, &mut older, &mut out, last, untouched)?;
+                }
+                let (last_head, buffer) = last.get_or_insert_default();
+                *last_head = head;
+                buffer.clear();
+                buffer.extend_from_slice(k);
+                history.begin();
+                untouched = true;
+            }
+        }
+        let covered = match tombstones.is_empty() {
+            true => 0,
+            false => tombstones.max_covering_near(&mut cursor, k, history.limit(tag.seq())),
+        };
+        out.counters().entries_in += 1;
+        if history.step(tag, value, covered, out.counters())? == Fate::Keep {
+            for t in history.pending() {
+                out.add(k, *t, &[], std::mem::take(&mut untouched))?;
+            }
+            history.clear_pending();
+            out.add(k, tag, value, std::mem::take(&mut untouched))?;
+        }
+        since_breath += k.len() + value.len() + 16;
+        merged.advance()?;
+        if since_breath >= BREATH {
+            since_breath = 0;
+            out.breathe()?;
+        }
+    }
+    if let Some((_, last)) = &key {
+        finish_key(&mut history, &mut older, &mut out, last, untouched)?;
+    }
+    out.breathe()?;
+    out.finish()
+}
+
+/// Writes the tombstones that end a key's history, or drops them when nothing older can lie below.
+#[inline]
+fn finish_key(
+    history: &mut History<'_>,
+    older: &mut OlderData<'_>,
+    out: &mut Outputs<'_>,
+    key: &[u8],
+    mut untouched: bool,
+) -> Result<()> {
+    if history.pending().is_empty() {
+        return Ok(());
+    }
+    if older.may_hold(key) {
+        for t in history.pending() {
+            out.add(key, *t, &[], std::mem::take(&mut untouched))?;
+        }
+    } else {
+        out.counters().tombstones += history.pending().len() as u64;
+    }
+    Ok(())
+}
+
+/// Whether runs older than a result may hold a key. Asked with ascending keys, in constant time on average.
+struct OlderData<'a> {
+    order: &'a KeyOrder,
+    runs: Vec<(&'a Run, usize)>,
+    assumed: bool,
+}
+
+impl<'a> OlderData<'a> {
+    fn below(order: &'a KeyOrder, runs: impl Iterator<Item = &'a Run>) -> OlderData<'a> {
+        OlderData { order, runs: runs.map(|r| (r, 0)).collect(), assumed: false }
+    }
+
+    /// There is none.
+    fn none(order: &'a KeyOrder) -> OlderData<'a> {
+        OlderData { order, runs: Vec::new(), assumed: false }
+    }
+
+    /// There may be some anywhere.
+    fn assumed(order: &'a KeyOrder) -> OlderData<'a> {
+        OlderData { order, runs: Vec::new(), assumed: true }
+    }
+
+    fn may_hold(&mut self, key: &[u8]) -> bool {
+        let order = self.order;
+        self.assumed
+            || self.runs.iter_mut().any(|(run, at)| {
+                while run.files.get(*at).is_some_and(|f| order.compare(&f.max_key, key).is_lt()) {
+                    *at += 1;
+                }
+                run.files.get(*at).is_some_and(|f| order.compare(&f.min_key, key).is_le())
+            })
+    }
+
+    fn may_meet(&self, start: &[u8], end: &[u8]) -> bool {
+        self.assumed || self.runs.iter().any(|(r, _)| r.overlapping(self.order, start, end).next().is_some())
+    }
 }

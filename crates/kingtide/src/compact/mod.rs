@@ -6,21 +6,29 @@
 //! | [`planner`] | a pure function from the shape of a tree to jobs |
 //! | [`context`] | what a merge needs from the engine, what it gives back, the rate limiter |
 //! | [`merge`] | the executor of jobs and flushes |
+//! | `sources` | its inputs in one order: the loser tree |
+//! | `history` | which versions of a key it keeps |
+//! | `output` | the files it writes |
 //!
 //! The life of a job: [`planner::plan`] proposes it; the engine records its [`job::Job::footprints`] among the running
 //! ones, and either applies [`job::Job::moved`] or runs [`merge::run_merge`] over the ranges of [`job::Job::split`]; then
 //! it syncs the directory, and installs the added and removed files with one manifest record.
 
 pub mod context;
+mod history;
 pub mod job;
 pub mod merge;
+mod output;
 pub mod planner;
+mod sources;
 
 pub use context::{FlushInput, MergeContext, MergeCounters, MergeOutput, RateLimiter, VlogMeta};
 pub use job::{Footprint, Job, JobKind, KeyRange, check_job};
 pub use merge::{run_flush, run_merge};
 pub use planner::{Plan, PlanInput, VlogState, plan};
 
+#[cfg(test)]
+mod merge_tests;
 #[cfg(test)]
 mod planner_tests;
 #[cfg(test)]

@@ -1,0 +1,411 @@
+//! Random histories, flushed, merged to levels and split, against a model: what every snapshot sees must stay the same.
+
+use super::context::{FlushInput, MergeContext, MergeOutput, klog_path, vlog_path};
+use super::job::{Job, JobKind, KeyRange, check_job};
+use super::merge::{run_flush, run_merge};
+use crate::rangedel::Fragment;
+use crate::version::{FileMeta, Version};
+use kingtide_base::key::split_expiry;
+use kingtide_base::options::FamilyOptions;
+use kingtide_base::rng::Rng;
+use kingtide_base::stats::Stats;
+use kingtide_base::{ErrorKind, KeyOrder, Kind, SeqNo, Tag, budget::Budget};
+use kingtide_mem::cache::BlockCache;
+use kingtide_mem::{ArenaPool, Memtable};
+use kingtide_table::{IterOptions, Table, ValuePointer, Vlog};
+use kingtide_vfs::{Fault, FaultFs, Fs, MemFs, Op as FileOp, OpenMode, Rule};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+const NOW_MS: u64 = 1_000_000;
+const DIR: &str = "db";
+
+#[derive(Clone, Debug)]
+enum Op {
+    Put(Vec<u8>, Option<u64>, Vec<u8>),
+    Delete(Vec<u8>),
+    SingleDelete(Vec<u8>),
+    DeleteRange(Vec<u8>, Vec<u8>),
+}
+
+struct World {
+    fs: Arc<dyn Fs>,
+    order: KeyOrder,
+    options: FamilyOptions,
+    next_file: AtomicU64,
+    version: Version,
+    cache: Arc<BlockCache>,
+    stats: Arc<Stats>,
+    pool: Arc<ArenaPool>,
+    cancelled: AtomicBool,
+    /// Operation `i` has sequence number `i + 1`.
+    ops: Vec<Op>,
+}
+
+impl World {
+    fn new(order: KeyOrder, fs: Arc<dyn Fs>) -> World {
+        fs.create_dir_all(Path::new(DIR)).unwrap();
+        let stats = Arc::new(Stats::default());
+        World {
+            fs,
+            order,
+            options: FamilyOptions {
+                value_threshold: 24,
+                target_file_size: 700,
+                block_size: 512,
+                ..FamilyOptions::default()
+            },
+            next_file: AtomicU64::new(100),
+            version: Version::default(),
+            cache: BlockCache::new(1 << 20, 1, stats.clone()),
+            stats,
+            pool: ArenaPool::new(Budget::new(1 << 40)),
+            cancelled: AtomicBool::new(false),
+            ops: Vec::new(),
+        }
+    }
+
+    fn open_table(&self, f: &FileMeta) -> kingtide_base::Result<Arc<Table>> {
+        let file = self.fs.open(&klog_path(Path::new(DIR), f.id), OpenMode::Read)?;
+        Table::open(file, f.id, self.order.clone(), self.cache.clone(), self.stats.clone())
+    }
+
+    fn open_vlog(&self, id: u64) -> kingtide_base::Result<Arc<Vlog>> {
+        Vlog::open(self.fs.open(&vlog_path(Path::new(DIR), id), OpenMode::Read)?, id)
+    }
+
+    fn with_context<T>(&self, snapshots: &[SeqNo], run: impl FnOnce(&MergeContext<'_>) -> T) -> T {
+        let open_table = |f: &FileMeta| self.open_table(f);
+        let open_vlog = |id: u64| self.open_vlog(id);
+        run(&MergeContext {
+            fs: self.fs.clone(),
+            dir: Path::new(DIR),
+            order: self.order.clone(),
+            options: &self.options,
+            next_file: &self.next_file,
+            snapshots: snapshots.to_vec(),
+            now_ms: NOW_MS,
+            version: Arc::new(self.version.clone()),
+            open_table: &open_table,
+            open_vlog: &open_vlog,
+            limiter: None,
+            cancelled: &self.cancelled,
+            pause: &|| {},
+        })
+    }
+
+    /// Operations `from..to` through memtables, as one run.
+    fn flush_input(&self, from: usize, to: usize) -> FlushInput {
+        let table = Arc::new(Memtable::new(self.order.clone(), &self.pool));
+        let mut tombstones = Vec::new();
+        let mut writer = table.writer();
+        for (i, op) in self.ops[from..to].iter().enumerate() {
+            let seq = (from + i) as SeqNo + 1;
+            match op {
+                Op::Put(k, None, v) => writer.insert(k, Tag::new(seq, Kind::Put), v),
+                Op::Put(k, Some(ms), v) => {
+                    let value = [&ms.to_le_bytes()[..], v].concat();
+                    writer.insert(k, Tag::with_expiry(seq, Kind::Put), &value);
+                }
+                Op::Delete(k) => writer.insert(k, Tag::new(seq, Kind::Delete), b""),
+                Op::SingleDelete(k) => writer.insert(k, Tag::new(seq, Kind::SingleDelete), b""),
+                Op::DeleteRange(a, b) => tombstones.push(Fragment { start: a.clone(), end: b.clone(), seq }),
+            }
+        }
+        drop(writer);
+        let run = self.next_file.load(Ordering::SeqCst);
+        FlushInput { memtables: vec![table.iter()], tombstones, run, older_in_memory: false }
+    }
+
+    fn flush(&mut self, from: usize, to: usize, snapshots: &[SeqNo]) {
+        let input = self.flush_input(from, to);
+        let out = self.with_context(snapshots, |ctx| run_flush(ctx, input)).unwrap();
+        self.install(&[], out);
+    }
+
+    fn install(&mut self, inputs: &[(usize, Arc<FileMeta>)], out: MergeOutput) {
+        for (level, f) in inputs {
+            assert!(self.version.remove(*level, f.id));
+        }
+        for (level, meta) in out.added {
+            self.version.add(&self.order, level, Arc::new(meta));
+        }
+        self.version.check(&self.order).unwrap();
+    }
+
+    /// A job over all files of levels `top..=bottom`.
+    fn job(&self, top: usize, bottom: usize, relocate: bool, rng: &mut Rng, keys: &[Vec<u8>]) -> Option<Job> {
+        let inputs: Vec<_> =
+            self.version.files().filter(|(l, _)| (top..=bottom).contains(l)).map(|(l, f)| (l, f.clone())).collect();
+        if inputs.is_empty() {
+            return None;
+        }
+        let vlogs: BTreeSet<u64> = inputs.iter().flat_map(|(_, f)| f.vlog_refs.iter().map(|r| r.file_id)).collect();
+        let mut boundaries: Vec<Vec<u8>> =
+            (0..rng.below(4)).map(|_| keys[rng.below(keys.len() as u64) as usize].clone()).collect();
+        boundaries.sort_by(|a, b| self.order.compare(a, b));
+        let job = Job {
+            kind: JobKind::FullPreemptive,
+            output_level: bottom,
+            output_run: self.version.levels[bottom].first().map_or(bottom as u64, |r| r.id),
+            drop_tombstones: self.version.levels[bottom + 1..].iter().all(Vec::is_empty) && rng.one_in(2),
+            boundaries,
+            relocate_vlogs: if relocate { vlogs } else { BTreeSet::new() },
+            inputs,
+        };
+        check_job(&self.order, &self.version, &[], &job).unwrap();
+        Some(job)
+    }
+
+    /// Runs a job in pieces cut at `cuts`.
+    fn run(&mut self, job: &Job, cuts: &[Vec<u8>], snapshots: &[SeqNo]) {
+        let mut ranges = Vec::new();
+        let mut lo = None;
+        for cut in cuts {
+            ranges.push(KeyRange { lo: lo.replace(cut.clone()), hi: Some(cut.clone()) });
+        }
+        ranges.push(KeyRange { lo, hi: None });
+        let mut out = MergeOutput::default();
+        for range in ranges {
+            out.append(self.with_context(snapshots, |ctx| run_merge(ctx, job, &range)).unwrap());
+        }
+        if !job.relocate_vlogs.is_empty() {
+            let left =
+                out.added.iter().flat_map(|(_, f)| &f.vlog_refs).find(|r| job.relocate_vlogs.contains(&r.file_id));
+            assert_eq!(left, None, "a value was not moved");
+        }
+        for vlog in &out.vlogs {
+            let refs = out.added.iter().flat_map(|(_, f)| &f.vlog_refs).filter(|r| r.file_id == vlog.id);
+            assert_eq!(refs.map(|r| r.bytes).sum::<u64>(), vlog.stored_bytes, "live bytes are exact");
+        }
+        self.install(&job.inputs, out);
+    }
+
+    /// What a snapshot sees, from the operations.
+    fn model(&self, snapshot: SeqNo) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let mut state: Vec<(Vec<u8>, Option<u64>, Vec<u8>)> = Vec::new();
+        let order = &self.order;
+        for op in &self.ops[..snapshot as usize] {
+            match op {
+                Op::Put(k, expiry, v) => {
+                    state.retain(|e| order.compare(&e.0, k).is_ne());
+                    state.push((k.clone(), *expiry, v.clone()));
+                }
+                Op::Delete(k) | Op::SingleDelete(k) => state.retain(|e| order.compare(&e.0, k).is_ne()),
+                Op::DeleteRange(a, b) => {
+                    state.retain(|e| order.compare(&e.0, a).is_lt() || order.compare(&e.0, b).is_ge());
+                }
+            }
+        }
+        state.retain(|e| e.1.is_none_or(|ms| ms > NOW_MS));
+        state.sort_by(|a, b| order.compare(&a.0, &b.0));
+        state.into_iter().map(|(k, _, v)| (k, v)).collect()
+    }
+
+    /// Everything in the files, newest run first: entries with their values, and range tombstones.
+    #[allow(clippy::type_complexity)]
+    fn dump(&self) -> (Vec<(Vec<u8>, Tag, Vec<u8>)>, Vec<Fragment>) {
+        let (mut entries, mut ranges) = (Vec::new(), Vec::new());
+        for (_, f) in self.version.files() {
+            let table = self.open_table(f).unwrap();
+            let mut iter = table.iter(IterOptions::default());
+            iter.first().unwrap();
+            while iter.valid() {
+                let key = iter.key();
+                assert!(self.order.compare(&f.min_key, key).is_le() && self.order.compare(key, &f.max_key).is_le());
+                let (expiry, inner) = split_expiry(iter.tag(), iter.value()).unwrap();
+                let mut value = inner.to_vec();
+                if iter.tag().kind() == Some(Kind::PutPointer) {
+                    let pointer = ValuePointer::decode(inner).unwrap();
+                    self.open_vlog(pointer.file_id).unwrap().read(&pointer, &mut value).unwrap();
+                }
+                let gone = iter.tag().is_tombstone() || expiry.is_some_and(|ms| ms <= NOW_MS);
+                let tag = if gone { Tag::new(iter.tag().seq(), Kind::Delete) } else { iter.tag() };
+                entries.push((key.to_vec(), tag, value));
+                iter.next().unwrap();
+            }
+            ranges.extend(table.range_tombstones().iter().map(|t| Fragment {
+                start: t.start.clone(),
+                end: t.end.clone(),
+                seq: t.seq,
+            }));
+        }
+        entries.sort_by(|a, b| self.order.compare(&a.0, &b.0).then(b.1.cmp(&a.1)));
+        (entries, ranges)
+    }
+
+    fn check(&self, snapshots: impl IntoIterator<Item = SeqNo>, what: &str) {
+        let (entries, ranges) = self.dump();
+        for snapshot in snapshots {
+            let mut seen: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+            let mut last: Option<&[u8]> = None;
+            for (key, tag, value) in entries.iter().filter(|e| e.1.seq() <= snapshot) {
+                if last.is_some_and(|l| self.order.compare(l, key).is_eq()) {
+                    continue;
+                }
+                last = Some(key);
+                let covers = |f: &Fragment| {
+                    f.seq > tag.seq()
+                        && f.seq <= snapshot
+                        && self.order.compare(&f.start, key).is_le()
+                        && self.order.compare(key, &f.end).is_lt()
+                };
+                if !tag.is_tombstone() && !ranges.iter().any(covers) {
+                    seen.push((key.clone(), value.clone()));
+                }
+            }
+            assert_eq!(seen, self.model(snapshot), "{what}: snapshot {snapshot}");
+        }
+    }
+}
+
+fn random_keys(order: &KeyOrder, rng: &mut Rng) -> Vec<Vec<u8>> {
+    let mut keys: Vec<Vec<u8>> = (0..24u64)
+        .map(|i| match rng.below(3) {
+            0 => i.to_le_bytes().to_vec(),
+            1 => format!("Key{i:05}").into_bytes(),
+            _ => vec![b'a' + (i % 26) as u8; 1 + rng.below(3) as usize],
+        })
+        .collect();
+    keys.sort_by(|a, b| order.compare(a, b));
+    keys.dedup_by(|a, b| order.compare(a, b).is_eq());
+    keys
+}
+
+/// Operations in which a single delete always follows at most one put since the last delete of any sort.
+fn random_ops(order: &KeyOrder, keys: &[Vec<u8>], n: usize, rng: &mut Rng) -> Vec<Op> {
+    let mut puts: BTreeMap<usize, u32> = BTreeMap::new();
+    let mut ops = Vec::new();
+    while ops.len() < n {
+        let i = rng.below(keys.len() as u64) as usize;
+        let key = keys[i].clone();
+        match rng.below(12) {
+            0..=1 => {
+                puts.remove(&i);
+                ops.push(Op::Delete(key));
+            }
+            2..=4 if puts.get(&i).is_none_or(|n| *n <= 1) => {
+                puts.remove(&i);
+                ops.push(Op::SingleDelete(key));
+            }
+            5 if rng.one_in(3) => {
+                let j = rng.below(keys.len() as u64) as usize;
+                let (a, b) = (i.min(j), i.max(j));
+                if order.compare(&keys[a], &keys[b]).is_lt() {
+                    puts.retain(|k, _| *k < a || *k >= b);
+                    ops.push(Op::DeleteRange(keys[a].clone(), keys[b].clone()));
+                }
+            }
+            _ => {
+                *puts.entry(i).or_default() += 1;
+                let expiry = rng.one_in(4).then(|| if rng.one_in(2) { NOW_MS - 5 } else { NOW_MS + 5 });
+                let value = format!("{}-{}", ops.len(), "v".repeat(rng.below(60) as usize));
+                ops.push(Op::Put(key, expiry, value.into_bytes()));
+            }
+        }
+    }
+    ops
+}
+
+fn random_cuts(order: &KeyOrder, keys: &[Vec<u8>], rng: &mut Rng) -> Vec<Vec<u8>> {
+    let mut cuts: Vec<Vec<u8>> =
+        (0..rng.below(3)).map(|_| keys[rng.below(keys.len() as u64) as usize].clone()).collect();
+    cuts.sort_by(|a, b| order.compare(a, b));
+    cuts.dedup();
+    cuts
+}
+
+fn one_history(seed: u64) {
+    let mut rng = Rng::new(seed);
+    let orders = [KeyOrder::Bytewise, KeyOrder::Reverse, KeyOrder::U64, KeyOrder::I64, KeyOrder::CaseInsensitive];
+    let order = if rng.one_in(2) { KeyOrder::Bytewise } else { orders[rng.below(5) as usize].clone() };
+    let mut world = World::new(order.clone(), MemFs::shared());
+    let keys = random_keys(&order, &mut rng);
+    let n = 40 + rng.below(160) as usize;
+    world.ops = random_ops(&order, &keys, n, &mut rng);
+    let last = n as SeqNo;
+    let mut named: Vec<SeqNo> = (0..rng.below(4)).map(|_| 1 + rng.below(last)).collect();
+    named.sort_unstable();
+    named.dedup();
+
+    // Flushes. Sometimes the visible sequence number lags behind, and everything from there on is still to be seen.
+    let mut at = 0;
+    while at < n {
+        let to = n.min(at + 1 + rng.below(60) as usize);
+        let visible = if rng.one_in(3) { at as SeqNo + rng.below((to - at) as u64) } else { to as SeqNo };
+        let mut snapshots: Vec<SeqNo> = named.iter().copied().filter(|s| *s <= visible).chain([visible]).collect();
+        snapshots.dedup();
+        world.flush(at, to, &snapshots);
+        world.ops.truncate(n);
+        let upto: Vec<SeqNo> = snapshots.iter().copied().chain(visible..=to as SeqNo).collect();
+        world.check(upto, &format!("seed {seed} flush {at}..{to}"));
+        at = to;
+        let levels = [(0, 1), (0, 2), (1, 2), (0, 3), (1, 1), (3, 3)];
+        for _ in 0..rng.below(3) {
+            let (top, bottom) = levels[rng.below(levels.len() as u64) as usize];
+            let relocate = rng.one_in(3);
+            if let Some(job) = world.job(top, bottom, relocate, &mut rng, &keys) {
+                let cuts = random_cuts(&order, &keys, &mut rng);
+                let mut all: Vec<SeqNo> =
+                    named.iter().copied().filter(|s| *s <= to as SeqNo).chain([to as SeqNo]).collect();
+                all.dedup();
+                world.run(&job, &cuts, &all);
+                world.check(all, &format!("seed {seed} merge {top}..{bottom} after {to} cut at {cuts:?}"));
+            }
+        }
+    }
+    // Without snapshots the bottom holds nothing but what is seen.
+    if let Some(mut job) = world.job(0, 7, true, &mut rng, &keys) {
+        job.drop_tombstones = true;
+        let cuts = random_cuts(&order, &keys, &mut rng);
+        world.run(&job, &cuts, &[last]);
+        world.check([last], &format!("seed {seed} bottom"));
+        let (entries, ranges) = world.dump();
+        assert!(
+            ranges.is_empty() && entries.iter().all(|e| !e.1.is_tombstone()),
+            "seed {seed}: {entries:?} {ranges:?}"
+        );
+        assert_eq!(entries.len(), world.model(last).len(), "seed {seed}");
+    }
+}
+
+#[test]
+fn every_snapshot_sees_the_same_before_and_after() {
+    for seed in 0..250 {
+        one_history(seed);
+    }
+}
+
+#[test]
+fn failures_leave_no_files() {
+    for nth in 0..30 {
+        let faults = Arc::new(FaultFs::new(MemFs::shared(), 1));
+        let mut world = World::new(KeyOrder::Bytewise, faults.clone());
+        let mut rng = Rng::new(nth);
+        let keys = random_keys(&world.order, &mut rng);
+        world.ops = random_ops(&world.order, &keys, 200, &mut rng);
+        world.flush(0, 100, &[100]);
+        world.flush(100, 200, &[200]);
+        let before: Vec<String> = world.fs.list(Path::new(DIR)).unwrap();
+        let job = world.job(0, 1, true, &mut rng, &keys).unwrap();
+        let op = [FileOp::Write, FileOp::Sync, FileOp::Open, FileOp::Read][nth as usize % 4];
+        faults.add(
+            Rule::new(op, [Fault::Eio, Fault::ShortWrite, Fault::Enospc][nth as usize % 3]).nth(nth / 4 + 1).sticky(),
+        );
+        let result = world.with_context(&[200], |ctx| run_merge(ctx, &job, &KeyRange::default()));
+        faults.clear();
+        if result.is_err() {
+            let mut after = world.fs.list(Path::new(DIR)).unwrap();
+            let mut before = before;
+            after.sort();
+            before.sort();
+            assert_eq!(before, after, "failure {nth} of {op:?}");
+        }
+        world.check([200], "after a failure");
+        world.cancelled.store(true, Ordering::SeqCst);
+        let e = world.with_context(&[200], |ctx| run_merge(ctx, &job, &KeyRange::default())).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Cancelled);
+    }
+}

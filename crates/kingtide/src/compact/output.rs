@@ -1,0 +1,319 @@
+//! The files that a merge writes: cut by size and at boundaries, with range tombstones truncated at the cuts and values
+//! separated into value logs.
+
+use super::context::{MergeContext, MergeOutput, VlogMeta, klog_path, vlog_path};
+use crate::rangedel::Fragment;
+use crate::version::{FileMeta, VlogRef};
+use kingtide_base::key::{EXPIRY_FLAG, split_expiry};
+use kingtide_base::{Error, ErrorKind, Kind, Result, Tag};
+use kingtide_table::{TableInfo, TableOptions, TableWriter, ValuePointer, Vlog, VlogWriter};
+use kingtide_vfs::{File, OpenMode};
+use std::collections::{BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A value log ends at this many target file sizes: large enough to have few, small enough to empty one at a time.
+const VLOG_FILES: u64 = 8;
+
+/// Where a merge writes.
+pub struct Placement<'a> {
+    /// Level of the result.
+    pub level: usize,
+    /// Run of the result.
+    pub run: u64,
+    /// Preferred cuts, ascending.
+    pub boundaries: &'a [Vec<u8>],
+    /// Value logs whose values move.
+    pub relocate: &'a BTreeSet<u64>,
+    /// First key of the range merged.
+    pub lo: Option<&'a [u8]>,
+    /// About how many entries come, and how many bytes of keys and values: sizes buffers.
+    pub expected: (u64, u64),
+}
+
+/// Writes the result of one merge. Dropped unfinished, it deletes what it created.
+pub struct Outputs<'a> {
+    ctx: &'a MergeContext<'a>,
+    place: Placement<'a>,
+    /// Boundaries passed.
+    passed: usize,
+    /// A boundary was passed since the current file began.
+    crossed: bool,
+    /// Range tombstones that reach beyond the last cut, by start.
+    tombstones: Vec<Fragment>,
+    /// Where the current file's keys begin.
+    file_lo: Option<Vec<u8>>,
+    current: Option<(u64, TableWriter)>,
+    vlog: Option<(u64, VlogWriter)>,
+    sources: HashMap<u64, Arc<Vlog>>,
+    /// The value being moved, and the stored value that points to it.
+    moving: Vec<u8>,
+    stored: Vec<u8>,
+    result: MergeOutput,
+    created: Vec<PathBuf>,
+    finished_bytes: u64,
+    billed: u64,
+    done: bool,
+}
+
+impl<'a> Outputs<'a> {
+    /// Nothing is created before the first entry. `tombstones` are the range tombstones to write.
+    pub fn new(ctx: &'a MergeContext<'a>, place: Placement<'a>, mut tombstones: Vec<Fragment>) -> Outputs<'a> {
+        tombstones.sort_by(|a, b| ctx.order.compare(&a.start, &b.start));
+        Outputs {
+            ctx,
+            passed: 0,
+            crossed: false,
+            tombstones,
+            file_lo: place.lo.map(<[u8]>::to_vec),
+            current: None,
+            vlog: None,
+            sources: HashMap::new(),
+            moving: Vec::new(),
+            stored: Vec::new(),
+            result: MergeOutput::default(),
+            created: Vec::new(),
+            finished_bytes: 0,
+            billed: 0,
+            done: false,
+            place,
+        }
+    }
+
+    /// What was counted so far.
+    pub fn counters(&mut self) -> &mut super::context::MergeCounters {
+        &mut self.result.counters
+    }
+
+    /// Appends an entry. `first` says that it is the first of its user key: only there may a file end.
+    #[inline]
+    pub fn add(&mut self, key: &[u8], tag: Tag, value: &[u8], first: bool) -> Result<()> {
+        if first {
+            self.cut_before(key)?;
+        }
+        self.result.counters.entries_out += 1;
+        let threshold = self.ctx.options.value_threshold;
+        let kind = tag.0 as u8 & !EXPIRY_FLAG;
+        let separate = kind == Kind::Put as u8 && threshold > 0 && value.len() as u64 >= threshold;
+        if separate || (kind == Kind::PutPointer as u8 && !self.place.relocate.is_empty()) {
+            return self.add_value(key, tag, value);
+        }
+        self.writer()?.add(key, tag, value)
+    }
+
+    /// Appends a put whose value may change its place.
+    #[inline(never)]
+    fn add_value(&mut self, key: &[u8], tag: Tag, value: &[u8]) -> Result<()> {
+        let Some((_, inner)) = split_expiry(tag, value) else {
+            return Err(Error::corruption("an entry's value lacks the expiry that its tag announces"));
+        };
+        let pointer = match tag.kind() {
+            Some(Kind::PutPointer) => Some(
+                ValuePointer::decode(inner)
+                    .ok_or_else(|| Error::corruption("an entry's value is not the pointer that its tag announces"))?,
+            ),
+            _ => None,
+        };
+        if pointer.is_some_and(|p| !self.place.relocate.contains(&p.file_id)) {
+            return self.writer()?.add(key, tag, value);
+        }
+        let mut moving = std::mem::take(&mut self.moving);
+        let raw = match pointer {
+            Some(pointer) => {
+                self.source(pointer.file_id)?.read(&pointer, &mut moving)?;
+                self.result.counters.vlog_moved += pointer.stored_len;
+                moving.as_slice()
+            }
+            None => inner,
+        };
+        let threshold = self.ctx.options.value_threshold;
+        let mut stored = std::mem::take(&mut self.stored);
+        stored.clear();
+        stored.extend_from_slice(&value[..value.len() - inner.len()]);
+        let kind = if threshold > 0 && raw.len() as u64 >= threshold {
+            self.append_value(raw)?.encode(&mut stored);
+            Kind::PutPointer
+        } else {
+            stored.extend_from_slice(raw);
+            Kind::Put
+        };
+        let tag = Tag((tag.0 & !0x7f) | kind as u64);
+        self.writer()?.add(key, tag, &stored)?;
+        (self.moving, self.stored) = (moving, stored);
+        Ok(())
+    }
+
+    fn source(&mut self, id: u64) -> Result<Arc<Vlog>> {
+        if let Some(vlog) = self.sources.get(&id) {
+            return Ok(vlog.clone());
+        }
+        let vlog = (self.ctx.open_vlog)(id)?;
+        self.sources.insert(id, vlog.clone());
+        Ok(vlog)
+    }
+
+    fn append_value(&mut self, raw: &[u8]) -> Result<ValuePointer> {
+        if self.vlog.as_ref().is_some_and(|(_, w)| w.written() >= VLOG_FILES * self.ctx.options.target_file_size) {
+            self.finish_vlog()?;
+        }
+        if self.vlog.is_none() {
+            let (id, file) = self.create(vlog_path)?;
+            let options = self.ctx.options;
+            let chunk = options.value_chunk_size as usize;
+            self.vlog = Some((id, VlogWriter::new(file, id, options.compression, chunk)));
+        }
+        match &mut self.vlog {
+            Some((_, writer)) => writer.append(raw),
+            None => Err(Error::new(ErrorKind::Io, "no value log")),
+        }
+    }
+
+    /// Creates a file under a fresh id. A leftover of a crash that has the name is passed over, never overwritten.
+    fn create(&mut self, path: fn(&Path, u64) -> PathBuf) -> Result<(u64, Arc<dyn File>)> {
+        loop {
+            let id = self.ctx.new_file_id();
+            let path = path(self.ctx.dir, id);
+            match self.ctx.fs.open(&path, OpenMode::Create) {
+                Ok(file) => {
+                    self.created.push(path);
+                    return Ok((id, file));
+                }
+                Err(e) if e.kind() == ErrorKind::Exists => continue,
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    fn writer(&mut self) -> Result<&mut TableWriter> {
+        if self.current.is_none() {
+            let (id, file) = self.create(klog_path)?;
+            let options = self.ctx.options;
+            let (entries, bytes) = self.place.expected;
+            let most = entries as u128 * options.target_file_size as u128 * 2 / bytes.max(1) as u128;
+            let table = TableOptions {
+                order: self.ctx.order.clone(),
+                block_size: options.block_size as usize,
+                compression: options.compression_at(self.place.level),
+                filter_fp: options.filter_fp,
+                index_sampling: options.index_sampling as usize,
+                index_prefix_len: options.index_prefix_len as usize,
+                expected_entries: most.min(entries as u128) as usize,
+            };
+            self.current = Some((id, TableWriter::new(file, id, table)));
+        }
+        match &mut self.current {
+            Some((_, writer)) => Ok(writer),
+            None => Err(Error::new(ErrorKind::Io, "no table")),
+        }
+    }
+
+    /// Ends the current file before `key` if it is large enough: half the target at a boundary, the target anywhere if
+    /// there are none, and half as much again if there are.
+    #[inline]
+    fn cut_before(&mut self, key: &[u8]) -> Result<()> {
+        while self.place.boundaries.get(self.passed).is_some_and(|b| self.ctx.order.compare(b, key).is_le()) {
+            self.passed += 1;
+            self.crossed = true;
+        }
+        let Some((_, writer)) = &self.current else { return Ok(()) };
+        let target = self.ctx.options.target_file_size;
+        let most = if self.place.boundaries.is_empty() { target } else { target + target / 2 };
+        let limit = if self.crossed { target / 2 } else { most };
+        if writer.estimated_size() >= limit { self.finish_table(Some(key)) } else { Ok(()) }
+    }
+
+    /// Completes the current file, which holds all keys from the last cut up to `end`.
+    fn finish_table(&mut self, end: Option<&[u8]>) -> Result<()> {
+        self.crossed = false;
+        let order = &self.ctx.order;
+        let lo = std::mem::replace(&mut self.file_lo, end.map(<[u8]>::to_vec));
+        let tombstones = std::mem::take(&mut self.tombstones);
+        for t in &tombstones {
+            let start = lo.as_deref().filter(|lo| order.compare(lo, &t.start).is_gt()).unwrap_or(&t.start);
+            let stop = end.filter(|e| order.compare(e, &t.end).is_lt()).unwrap_or(&t.end);
+            if order.compare(start, stop).is_lt() {
+                self.writer()?.add_range_tombstone(start, stop, t.seq)?;
+            }
+        }
+        if let Some(end) = end {
+            self.tombstones = tombstones;
+            self.tombstones.retain(|t| order.compare(&t.end, end).is_gt());
+        }
+        let Some((id, writer)) = self.current.take() else { return Ok(()) };
+        let info = writer.finish()?;
+        self.finished_bytes += info.file_size;
+        self.result.counters.bytes_written += info.file_size;
+        self.result.added.push((self.place.level, self.meta(id, info)));
+        Ok(())
+    }
+
+    fn meta(&self, id: u64, info: TableInfo) -> FileMeta {
+        let convert = |r: kingtide_table::VlogRef| VlogRef { file_id: r.file_id, values: r.values, bytes: r.bytes };
+        FileMeta {
+            id,
+            run: self.place.run,
+            size: info.file_size,
+            entries: info.entries,
+            tombstones: info.tombstones,
+            range_tombstones: info.range_tombstones,
+            raw_bytes: info.raw_bytes,
+            min_key: info.min_key,
+            max_key: info.max_key,
+            min_seq: info.min_seq,
+            max_seq: info.max_seq,
+            min_expiry_ms: info.min_expiry_ms,
+            created_ms: self.ctx.now_ms,
+            vlog_refs: info.vlog_refs.into_iter().map(convert).collect(),
+        }
+    }
+
+    fn finish_vlog(&mut self) -> Result<()> {
+        let Some((id, writer)) = self.vlog.take() else { return Ok(()) };
+        let info = writer.finish()?;
+        self.finished_bytes += info.file_size;
+        self.result.counters.bytes_written += info.file_size;
+        let meta = VlogMeta { id, size: info.file_size, stored_bytes: info.stored_bytes, values: info.values };
+        self.result.vlogs.push(meta);
+        Ok(())
+    }
+
+    /// Between blocks: stops a cancelled job, gives way to more urgent ones, pays for what was written.
+    pub fn breathe(&mut self) -> Result<()> {
+        if self.ctx.cancelled.load(Ordering::Relaxed) {
+            return Err(Error::new(ErrorKind::Cancelled, "background job cancelled"));
+        }
+        (self.ctx.pause)();
+        if let Some(limiter) = self.ctx.limiter {
+            let klog = self.current.as_ref().map_or(0, |(_, w)| w.estimated_size());
+            let vlog = self.vlog.as_ref().map_or(0, |(_, w)| w.written());
+            let written = self.finished_bytes + klog + vlog;
+            if written > self.billed {
+                limiter.take(written - self.billed, self.ctx.cancelled);
+                self.billed = written;
+            }
+        }
+        Ok(())
+    }
+
+    /// Completes the last files.
+    pub fn finish(mut self) -> Result<MergeOutput> {
+        self.finish_table(None)?;
+        self.finish_vlog()?;
+        self.done = true;
+        Ok(std::mem::take(&mut self.result))
+    }
+}
+
+impl Drop for Outputs<'_> {
+    fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        (self.current, self.vlog) = (None, None);
+        for path in &self.created {
+            // A file that cannot be deleted now is one that nothing names: the next open deletes it.
+            let _ = self.ctx.fs.remove(path);
+        }
+    }
+}
