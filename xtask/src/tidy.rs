@@ -1,6 +1,138 @@
-//! Style as a test.
+//! Style as a test: the rules that no compiler knows. `cargo xtask tidy` prints each violation with file, line and what
+//! to do; `cargo xtask tidy --bless` lowers the ratchet to what is left of its known exceptions.
+//!
+//! | rule | where |
+//! |---|---|
+//! | files of at most 1000 lines, functions of at most 100 (ratchet) | Rust |
+//! | `unsafe` only in its rooms, each with its reason | Rust |
+//! | no `.unwrap()` or `.expect(` outside tests (ratchet) | `crates/*/src` |
+//! | no unfinished work | Rust |
+//! | dependencies go down only, external ones say why | manifests |
+//! | no tabs, trailing blanks, paths of one machine | all text |
+//! | relative links and named format documents exist, formats have byte tables | Markdown |
+
+mod manifest;
+mod ratchet;
+mod rust;
+mod source;
+mod text;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+pub use ratchet::Counts;
+use source::Source;
+
+/// What was found.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// `file:line: message`.
+    pub problems: Vec<String>,
+}
+
+impl Report {
+    /// Adds a problem; `line` counts from 0.
+    pub fn add(&mut self, path: &str, line: usize, message: &str) {
+        self.problems.push(format!("{path}:{}: {message}", line + 1));
+    }
+}
 
 /// Runs `cargo xtask tidy`.
-pub fn run(_args: &[String]) -> Result<(), String> {
-    Ok(())
+pub fn run(args: &[String]) -> Result<(), String> {
+    let root = root();
+    let (report, counts) = check(&root)?;
+    if args.iter().any(|a| a == "--bless") {
+        let path = root.join(ratchet::PATH);
+        let old = std::fs::read_to_string(&path).unwrap_or_default();
+        return std::fs::write(&path, counts.bless(&old)).map_err(|e| format!("{}: {e}", path.display()));
+    }
+    match report.problems.len() {
+        0 => Ok(()),
+        n => Err(format!("{}\ntidy: {n} problems", report.problems.join("\n"))),
+    }
+}
+
+/// The root of the repository.
+pub fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_owned()
+}
+
+fn check(root: &Path) -> Result<(Report, Counts), String> {
+    let texts = read_texts(root)?;
+    let files: BTreeSet<String> = texts.iter().map(|t| t.0.clone()).collect();
+    let mut report = Report::default();
+    let mut counts = Counts::default();
+    for source in sources(&texts) {
+        rust::check(&source, &mut report, &mut counts);
+    }
+    let find = |name: &str| texts.iter().find(|t| t.0 == name).map_or("", |t| t.1.as_str());
+    manifests(&texts, find("ARCHITECTURE.md"), &mut report);
+    for (path, body) in &texts {
+        text::check(path, body, &mut report);
+        if path.ends_with(".md") {
+            text::links(path, body, &files, &mut report);
+        }
+    }
+    text::formats(&texts.iter().filter(|t| !t.0.starts_with("xtask/")).cloned().collect::<Vec<_>>(), &mut report);
+    counts.check(find(ratchet::PATH), &mut report);
+    report.problems.sort();
+    Ok((report, counts))
+}
+
+fn manifests(texts: &[(String, String)], architecture: &str, report: &mut Report) {
+    let Some(layers) = manifest::Layers::parse(architecture) else {
+        return report.add("ARCHITECTURE.md", 0, "no diagram `base <- ...` of the crates; restore it");
+    };
+    let all: Vec<_> = texts.iter().filter(|t| t.0.ends_with("/Cargo.toml")).collect();
+    let ours: Vec<String> = all.iter().filter_map(|t| manifest::package_name(&t.1)).collect();
+    for (path, body) in all {
+        manifest::check(path, body, &layers, &ours, report);
+    }
+}
+
+/// All Rust files, those marked as tests that a `#[cfg(test)] mod name;` elsewhere declares.
+fn sources(texts: &[(String, String)]) -> Vec<Source> {
+    let rust = texts.iter().filter(|t| t.0.ends_with(".rs"));
+    let mut all: Vec<Source> = rust.map(|(path, body)| Source::parse(path, body)).collect();
+    let mut tests = Vec::new();
+    for s in &all {
+        let folder = match s.path.rsplit_once('/') {
+            Some((folder, "lib.rs" | "main.rs" | "mod.rs")) => folder.to_owned(),
+            _ => s.path.trim_end_matches(".rs").to_owned(),
+        };
+        tests.extend(s.test_modules.iter().map(|m| format!("{folder}/{m}")));
+    }
+    for s in &mut all {
+        if tests.iter().any(|t| s.path == format!("{t}.rs") || s.path.starts_with(&format!("{t}/"))) {
+            s.mark_all();
+        }
+    }
+    all
+}
+
+/// Text files that git tracks or would, with their contents. Test data and lock files are nobody's style.
+fn read_texts(root: &Path) -> Result<Vec<(String, String)>, String> {
+    let listed = Command::new("git")
+        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+        .current_dir(root)
+        .output()
+        .map_err(|e| format!("tidy needs git to list the files: {e}"))?;
+    if !listed.status.success() {
+        return Err(format!("tidy needs a git checkout: {}", String::from_utf8_lossy(&listed.stderr)));
+    }
+    let names = String::from_utf8_lossy(&listed.stdout);
+    let skipped = |p: &str| p.ends_with(".lock") || p.contains("/testdata/") || p.starts_with("results/");
+    let read = |p: &str| std::fs::read_to_string(root.join(p)).ok().map(|t| (p.to_owned(), t));
+    Ok(names.split('\0').filter(|p| !p.is_empty() && !skipped(p)).filter_map(read).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_tree_is_tidy() {
+        let (report, _) = super::check(&super::root()).unwrap();
+        assert!(report.problems.is_empty(), "\n{}\n", report.problems.join("\n"));
+    }
 }

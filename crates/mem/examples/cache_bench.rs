@@ -3,6 +3,8 @@
 //!
 //! The time is the threads' own processor time, so that a busy machine changes it little.
 
+#![allow(clippy::disallowed_methods)] // it starts threads
+
 use std::sync::{Arc, Barrier};
 
 use kingtide_base::rng::Rng;

@@ -14,6 +14,8 @@
 //!
 //! The formats as a whole are described in `docs/format/klog.md` and `docs/format/vlog.md`.
 
+#![cfg_attr(test, allow(clippy::disallowed_methods))] // tests may start threads and read clocks and files
+
 pub mod block;
 pub mod compression;
 pub mod filter;

@@ -17,6 +17,8 @@
 //!   the pages clean. Do not retry; stop writing (Rebello et al., "Can Applications Recover from fsync Failures?",
 //!   USENIX ATC 2020).
 
+#![allow(clippy::disallowed_methods)] // files are its business
+
 use std::fmt::Debug;
 use std::path::Path;
 use std::sync::Arc;

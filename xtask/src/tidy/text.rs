@@ -1,0 +1,129 @@
+//! Rules for all text files.
+
+use std::collections::BTreeSet;
+
+use super::Report;
+
+/// Directories of the machine that something was written on. Spelt so that this file passes.
+const PRIVATE: &[&str] = &[concat!("/", "work"), concat!("/", "tmp/"), concat!("/", "root"), concat!("/", "home/")];
+
+/// Whitespace and paths.
+pub fn check(path: &str, text: &str, report: &mut Report) {
+    for (n, line) in text.lines().enumerate() {
+        if line.ends_with([' ', '\t', '\r']) {
+            report.add(path, n, "trailing whitespace; remove it");
+        }
+        if line.contains('\t') {
+            report.add(path, n, "a tab; use spaces");
+        }
+        if let Some(found) = PRIVATE.iter().find(|p| names_directory(line, p)) {
+            report.add(
+                path,
+                n,
+                &format!("`{found}` is a path of one machine; use a relative path or std::env::temp_dir()"),
+            );
+        }
+    }
+    if !text.is_empty() && !text.ends_with('\n') {
+        report.add(path, text.lines().count().saturating_sub(1), "no line end at the end of the file; add one");
+    }
+}
+
+fn names_directory(line: &str, dir: &str) -> bool {
+    let word = |c: char| c.is_alphanumeric() || "_-.~})".contains(c);
+    line.match_indices(dir).any(|(at, _)| {
+        let ends = dir.ends_with('/')
+            || !line[at + dir.len()..].starts_with(|c: char| c.is_alphanumeric() || "_-".contains(c));
+        ends && !line[..at].ends_with(word)
+    })
+}
+
+/// Relative links of a Markdown file lead somewhere.
+pub fn links(path: &str, text: &str, files: &BTreeSet<String>, report: &mut Report) {
+    let folder = path.rsplit_once('/').map_or("", |p| p.0);
+    for (n, line) in text.lines().enumerate() {
+        for target in line.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let target = target.split('#').next().unwrap_or("");
+            if target.is_empty() || target.contains("://") || target.starts_with("mailto:") {
+                continue;
+            }
+            let full = resolve(folder, target);
+            if !files.iter().any(|f| *f == full || f.starts_with(&format!("{full}/"))) {
+                report.add(path, n, &format!("link to `{target}`, which does not exist; correct or remove it"));
+            }
+        }
+    }
+}
+
+fn resolve(folder: &str, target: &str) -> String {
+    let mut parts: Vec<&str> = folder.split('/').filter(|p| !p.is_empty()).collect();
+    for part in target.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => _ = parts.pop(),
+            p => parts.push(p),
+        }
+    }
+    parts.join("/")
+}
+
+/// Every format document that ARCHITECTURE.md or a source file names exists, and every one has a table of bytes.
+pub fn formats(texts: &[(String, String)], report: &mut Report) {
+    let is_format = |p: &str| p.starts_with("docs/format/") && p.ends_with(".md") && !p.ends_with("README.md");
+    for (path, text) in texts {
+        for (n, line) in text.lines().enumerate() {
+            for (at, _) in line.match_indices("docs/format/") {
+                let name_end = |c: char| !(c.is_alphanumeric() || "/_-.".contains(c));
+                let name = line[at..].split(name_end).next().unwrap_or("").trim_end_matches('.');
+                if name.ends_with(".md") && !texts.iter().any(|t| t.0 == name) {
+                    report.add(path, n, &format!("`{name}` does not exist; write the format's byte table there"));
+                }
+            }
+        }
+        let has_table =
+            || text.lines().any(|l| l.starts_with('|') && l.to_lowercase().contains("byte") || is_offset_row(l));
+        if is_format(path) && !has_table() {
+            report.add(path, 0, "no byte table; give offset, size and meaning of each field in rows of a table");
+        }
+    }
+}
+
+fn is_offset_row(line: &str) -> bool {
+    line.starts_with('|') && ["offset", "size"].iter().any(|w| line.to_lowercase().contains(w))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problems(check: impl Fn(&mut Report)) -> Vec<String> {
+        let mut report = Report::default();
+        check(&mut report);
+        report.problems
+    }
+
+    #[test]
+    fn whitespace_and_private_paths_are_found() {
+        let of = |text: &str| problems(|r| check("a.md", text, r));
+        assert!(of("fine\n").is_empty() && of("").is_empty() && of("a/workload net/tmp/x\n").is_empty());
+        assert_eq!(of("a \n\tb\nend").len(), 3);
+        for dir in PRIVATE {
+            assert_eq!(of(&format!("see {dir}x/y\n")).len(), usize::from(dir.ends_with('/')), "{dir}");
+            assert_eq!(of(&format!("\"{dir}\"\n")).len(), 1, "{dir}");
+        }
+    }
+
+    #[test]
+    fn links_and_formats_lead_somewhere() {
+        let files = BTreeSet::from(["docs/a.md".to_owned(), "README.md".to_owned()]);
+        let of = |text: &str| problems(|r| links("docs/b.md", text, &files, r));
+        assert!(of("[a](a.md) [r](../README.md#x) [d](../docs/) [w](https://x.y)\n").is_empty());
+        assert!(of("\n[a](c.md)\n")[0].starts_with("docs/b.md:2: link to `c.md`"));
+        let texts = |format: &str| {
+            let text = |p: &str, t: &str| (p.to_owned(), t.to_owned());
+            vec![text("ARCHITECTURE.md", "see docs/format/wal.md.\n"), text("docs/format/klog.md", format)]
+        };
+        assert_eq!(problems(|r| formats(&texts("| offset | size |\n"), r)).len(), 1);
+        assert_eq!(problems(|r| formats(&texts("words\n"), r)).len(), 2);
+    }
+}
