@@ -75,6 +75,16 @@ impl TableIter {
         }
     }
 
+    /// Goes over to another table, not yet positioned: a cursor on it with the buffers of this one.
+    pub fn reset(&mut self, table: Arc<Table>) {
+        self.table = table;
+        self.valid = false;
+        self.block = NONE;
+        self.cached = None;
+        self.span = 0..0;
+        // The streak and the span's length stay: a run's files follow one another.
+    }
+
     /// The table.
     pub fn table(&self) -> &Arc<Table> {
         &self.table

@@ -34,5 +34,5 @@ pub mod writer;
 pub use info::{RangeTombstone, TableInfo, VlogRef};
 pub use iter::{IterOptions, TableIter};
 pub use reader::{ReadScratch, Table, TableValue};
-pub use vlog::{ValuePointer, ValueReader, Vlog, VlogInfo, VlogWriter};
+pub use vlog::{ValuePointer, ValueReader, Vlog, VlogInfo, VlogWindow, VlogWriter};
 pub use writer::{TableOptions, TableWriter};

@@ -298,14 +298,14 @@ impl TableHandle {
 
     fn install(&self, table: Arc<Table>) {
         self.shared.opened();
-        self.shared.add_resident(table.resident_bytes() as u64);
+        self.shared.add_resident(table.resident_bytes());
         self.table.store(Some(table));
     }
 
     fn close(&self) {
         if let Some(t) = self.table.swap(None) {
             self.shared.closed();
-            self.shared.sub_resident(t.resident_bytes() as u64);
+            self.shared.sub_resident(t.resident_bytes());
         }
     }
 
@@ -395,5 +395,127 @@ impl Drop for VlogHandle {
         if self.obsolete.load(Ordering::Acquire) {
             let _ = self.shared.fs.remove(&vlog_path(&self.shared.dir, self.id));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::family::view::View;
+    use crate::memtable::FamilyMemtable;
+    use crate::version::Version;
+    use kingtide_base::budget::Budget;
+    use kingtide_base::{Kind, Tag};
+    use kingtide_mem::ArenaPool;
+    use kingtide_table::{ReadScratch, TableOptions, TableWriter};
+    use kingtide_vfs::MemFs;
+
+    const DIR: &str = "db";
+
+    fn cache_of(max_open: u64) -> (Arc<dyn Fs>, Arc<TableCache>) {
+        let fs = MemFs::shared();
+        fs.create_dir_all(Path::new(DIR)).unwrap();
+        let stats = Arc::new(Stats::default());
+        let blocks = BlockCache::new(0, 1, stats.clone());
+        (fs.clone(), TableCache::new(fs, PathBuf::from(DIR), blocks, stats, max_open))
+    }
+
+    /// A table with one key: its id.
+    fn write(fs: &Arc<dyn Fs>, id: u64) -> Arc<FileMeta> {
+        let file = fs.open(&klog_path(Path::new(DIR), id), OpenMode::Create).unwrap();
+        let mut w = TableWriter::new(file, id, TableOptions::default());
+        let key = format!("{id:04}").into_bytes();
+        w.add(&key, Tag::new(id, Kind::Put), b"v").unwrap();
+        let info = w.finish().unwrap();
+        Arc::new(FileMeta {
+            id,
+            run: 1,
+            size: info.file_size,
+            entries: 1,
+            tombstones: 0,
+            range_tombstones: 0,
+            raw_bytes: info.raw_bytes,
+            min_key: info.min_key,
+            max_key: info.max_key,
+            min_seq: id,
+            max_seq: id,
+            min_expiry_ms: 0,
+            created_ms: 0,
+            vlog_refs: Vec::new(),
+        })
+    }
+
+    fn view_of(metas: &[Arc<FileMeta>], tables: &TableCache, previous: Option<&View>) -> View {
+        let order = KeyOrder::Bytewise;
+        let mut version = Version::default();
+        metas.iter().for_each(|m| version.add(&order, 1, m.clone()));
+        let pool = ArenaPool::new(Budget::new(1 << 30));
+        let active = FamilyMemtable::new(order.clone(), &pool, 1);
+        View::new(order, active, Vec::new(), Arc::new(version), tables, previous)
+    }
+
+    fn read_all(view: &View) {
+        let mut scratch = ReadScratch::new();
+        for slot in view.runs.iter().flat_map(|r| r.files.iter()) {
+            let hit = slot.with(|t| t.get(&slot.meta.min_key, None, Tag::seek(1000), &mut scratch)).unwrap();
+            assert!(hit.is_some());
+        }
+    }
+
+    #[test]
+    fn within_the_budget_tables_stay_pinned_and_beyond_it_the_oldest_close() {
+        let (fs, tables) = cache_of(20);
+        let metas: Vec<_> = (1..=30).map(|id| write(&fs, id)).collect();
+        let small = view_of(&metas[..10], &tables, None);
+        read_all(&small);
+        assert_eq!(tables.open_files(), 10);
+        assert!(small.runs[0].files.iter().all(|s| s.resident().is_some()));
+        let same = view_of(&metas[..10], &tables, Some(&small));
+        assert!(Arc::ptr_eq(&same.runs[0], &small.runs[0]), "an unchanged run is taken over");
+        drop((same, small));
+        assert_eq!(tables.open_files(), 0, "tables that no view names are closed");
+
+        let large = view_of(&metas, &tables, None);
+        for _ in 0..3 {
+            read_all(&large);
+            assert!(tables.open_files() <= 20, "{}", tables.open_files());
+        }
+        assert!(large.runs[0].files.iter().all(|s| s.resident().is_none()));
+        tables.set_max_open_files(100);
+        let again = view_of(&metas, &tables, Some(&large));
+        read_all(&again);
+        assert_eq!(tables.open_files(), 30);
+    }
+
+    #[test]
+    fn an_obsolete_file_lives_until_the_last_view_that_names_it_goes() {
+        let (fs, tables) = cache_of(100);
+        let metas: Vec<_> = (1..=3).map(|id| write(&fs, id)).collect();
+        let exists = |id| fs.exists(&klog_path(Path::new(DIR), id)).unwrap();
+        let old = view_of(&metas, &tables, None);
+        let new = view_of(&metas[1..], &tables, Some(&old));
+        tables.delete_table(1).unwrap();
+        read_all(&old);
+        assert!(exists(1));
+        drop(old);
+        assert!(!exists(1) && exists(2));
+        drop(new);
+        tables.delete_table(2).unwrap();
+        assert!(!exists(2), "a file that no view names is removed at once");
+        assert!(exists(3));
+    }
+
+    #[test]
+    fn several_threads_open_a_list_of_tables() {
+        let (fs, tables) = cache_of(1000);
+        let metas: Vec<_> = (1..=64).map(|id| write(&fs, id)).collect();
+        let handles: Vec<_> = metas.iter().map(|m| tables.handle(m, &KeyOrder::Bytewise)).collect();
+        let cursor = AtomicUsize::new(0);
+        std::thread::scope(|t| {
+            for _ in 0..4 {
+                t.spawn(|| tables.open_all(&handles, &cursor).unwrap());
+            }
+        });
+        assert_eq!(tables.open_files(), 64);
     }
 }

@@ -12,7 +12,7 @@ use kingtide_base::key::split_expiry;
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{Error, Kind, Result, SeqNo, Tag};
 use kingtide_mem::cache::Block;
-use kingtide_table::{ReadScratch, TableValue, ValuePointer};
+use kingtide_table::{ReadScratch, TableValue, ValuePointer, Vlog};
 use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
@@ -102,7 +102,7 @@ impl Found<'_> {
             Found::Cached(block, range) => Ok(PinnedValue::cached(block, range)),
             Found::Pointer(p, table) => {
                 let mut value = Vec::new();
-                read_pointer(&p, table, ctx, &mut value)?;
+                vlog_of(&p, table, ctx)?.read(&p, &mut value)?;
                 Ok(PinnedValue::from(value))
             }
         }
@@ -132,7 +132,7 @@ impl Found<'_> {
             Found::Cached(block, range) => out.extend_from_slice(&block[range]),
             Found::Pointer(p, table) => {
                 let mut value = Vec::new();
-                read_pointer(&p, table, ctx, &mut value)?;
+                vlog_of(&p, table, ctx)?.read(&p, &mut value)?;
                 if out.is_empty() {
                     *out = value;
                 } else {
@@ -144,20 +144,14 @@ impl Found<'_> {
     }
 }
 
-/// Reads a value-log value into `out`, replacing what it held.
-pub(crate) fn read_pointer(
-    p: &ValuePointer,
-    table: Option<&TableHandle>,
-    ctx: &ReadContext,
-    out: &mut Vec<u8>,
-) -> Result<()> {
-    let vlog = match table {
-        Some(t) => t.vlog(p.file_id)?,
-        None => ctx.tables.vlog(p.file_id)?,
-    };
+/// The value log that a pointer names; `table` holds the pointer, unless it comes from elsewhere.
+pub(crate) fn vlog_of(p: &ValuePointer, table: Option<&TableHandle>, ctx: &ReadContext) -> Result<Arc<Vlog>> {
     ctx.stats.add(Stat::VlogReads, 1);
-    ctx.stats.add(Stat::VlogReadBytes, p.stored_len as u64);
-    vlog.read(p, out)
+    ctx.stats.add(Stat::VlogReadBytes, p.stored_len);
+    match table {
+        Some(t) => t.vlog(p.file_id),
+        None => ctx.tables.vlog(p.file_id),
+    }
 }
 
 /// The newest version of `key` visible at `snapshot`, or `None` when there is none, it is deleted or has expired.

@@ -7,12 +7,12 @@
 
 use crate::family::View;
 use crate::rangedel::{RangeTombstones, SpanCursor};
-use crate::read::get::{ReadContext, read_pointer, visible};
+use crate::read::get::{ReadContext, visible, vlog_of};
 use crate::read::level::RunIter;
 use crate::read::merge::{Cursor, Merge};
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, KeyOrder, Kind, Result, SeqNo, Tag};
-use kingtide_table::{IterOptions, ValuePointer};
+use kingtide_table::{IterOptions, ValuePointer, VlogWindow};
 use std::cmp::Ordering;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -112,6 +112,7 @@ pub struct DbIterator {
     /// A value read from a value log, while `pointer_read`.
     pointer_value: Vec<u8>,
     pointer_read: bool,
+    vlog_window: VlogWindow,
     error: Option<Error>,
     counts: Counts,
 }
@@ -135,7 +136,7 @@ impl DbIterator {
         let mut lower = Limit::new(order, config.lower);
         let mut upper = Limit::new(order, config.upper);
         if let Some(prefix) = &config.prefix {
-            let (from, to) = prefix_range(order, prefix)?;
+            let [from, to] = prefix_range(order, prefix)?;
             lower = tighter(order, lower, Limit::new(order, from), Ordering::Greater);
             upper = tighter(order, upper, Limit::new(order, to), Ordering::Less);
         }
@@ -155,6 +156,7 @@ impl DbIterator {
             saved_value: Vec::new(),
             pointer_value: Vec::new(),
             pointer_read: false,
+            vlog_window: VlogWindow::default(),
             error: None,
             counts: Counts::default(),
         })
@@ -251,10 +253,11 @@ impl DbIterator {
         let p =
             ValuePointer::decode(self.stored()).ok_or_else(|| Error::corruption("damaged pointer into a value log"))?;
         let table = match (self.shown, self.merge.valid().then(|| self.merge.top())) {
-            (Shown::Current, Some(Cursor::Run(run))) => Some(run.slot().handle.clone()),
+            (Shown::Current, Some(Cursor::Run(run))) => Some(&*run.slot().handle),
+            // Backward, the merge has left the entry's table; the view keeps the value log all the same.
             _ => None,
         };
-        read_pointer(&p, table.as_deref(), &self.ctx, &mut self.pointer_value)?;
+        vlog_of(&p, table, &self.ctx)?.read_near(&p, &mut self.vlog_window, &mut self.pointer_value)?;
         self.pointer_read = true;
         Ok(())
     }
@@ -372,7 +375,7 @@ impl DbIterator {
     fn begin_seek(&mut self) -> bool {
         self.hide();
         self.counts.seeks += 1;
-        if self.counts.seeks % 256 == 0 {
+        if self.counts.seeks.is_multiple_of(256) {
             self.count();
         }
         self.error.is_none()
@@ -590,12 +593,12 @@ fn tighter(order: &KeyOrder, a: Option<Limit>, b: Option<Limit>, inner: Ordering
 }
 
 /// The bounds between which the keys with a prefix lie.
-fn prefix_range(order: &KeyOrder, prefix: &[u8]) -> Result<(Bound<Vec<u8>>, Bound<Vec<u8>>)> {
+fn prefix_range(order: &KeyOrder, prefix: &[u8]) -> Result<[Bound<Vec<u8>>; 2]> {
     let at = |key: Vec<u8>| Bound::Included(key);
     let past = |key: Option<Vec<u8>>| key.map_or(Bound::Unbounded, Bound::Excluded);
     match order {
-        KeyOrder::Bytewise => Ok((at(prefix.to_vec()), past(successor(prefix.to_vec())))),
-        KeyOrder::Reverse => Ok((past(successor(prefix.to_vec())), at(prefix.to_vec()))),
+        KeyOrder::Bytewise => Ok([at(prefix.to_vec()), past(successor(prefix.to_vec()))]),
+        KeyOrder::Reverse => Ok([past(successor(prefix.to_vec())), at(prefix.to_vec())]),
         KeyOrder::CaseInsensitive => {
             let folded = prefix.to_ascii_lowercase();
             let end = successor(folded.clone()).map(|mut end| {
@@ -605,9 +608,9 @@ fn prefix_range(order: &KeyOrder, prefix: &[u8]) -> Result<(Bound<Vec<u8>>, Boun
                 }
                 end
             });
-            Ok((at(folded), past(end)))
+            Ok([at(folded), past(end)])
         }
-        _ if prefix.is_empty() => Ok((Bound::Unbounded, Bound::Unbounded)),
+        _ if prefix.is_empty() => Ok([Bound::Unbounded, Bound::Unbounded]),
         other => Err(Error::invalid(format!("keys of one prefix are not neighbours in the order {other:?}"))),
     }
 }

@@ -27,18 +27,18 @@ impl RunIter {
         RunIter { run, order, at: 0, inner: None, off: true, options }
     }
 
-    /// The cursor of file `at`, kept when it is the current one.
+    /// The cursor of file `at`; not moved when it is the current one.
     fn open(&mut self, at: usize) -> Result<&mut TableIter> {
         self.off = false;
-        if self.at != at || self.inner.is_none() {
-            self.inner = None;
-            let table = self.run.files[at].table()?;
-            self.at = at;
-            return Ok(self.inner.insert(table.iter(self.options)));
+        match &mut self.inner {
+            Some(_) if self.at == at => {}
+            Some(inner) => inner.reset(self.run.files[at].table()?),
+            None => self.inner = Some(self.run.files[at].table()?.iter(self.options)),
         }
+        self.at = at;
         match &mut self.inner {
             Some(inner) => Ok(inner),
-            None => unreachable!("checked above"),
+            None => unreachable!("set above"),
         }
     }
 

@@ -20,7 +20,8 @@ use kingtide_base::{KeyOrder, Result, SeqNo, Tag};
 use kingtide_mem::MemIter;
 use std::cmp::Ordering;
 
-/// A source of entries.
+/// A source of entries. A memtable's cursor holds a copy of a leaf, so it is large; a merge has few, built once.
+#[allow(clippy::large_enum_variant)]
 pub(crate) enum Cursor {
     /// A memtable.
     Mem(MemIter),

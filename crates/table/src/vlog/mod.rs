@@ -27,7 +27,7 @@ mod reader;
 mod writer;
 
 pub use pointer::ValuePointer;
-pub use reader::{ValueReader, Vlog, VlogRecords};
+pub use reader::{ValueReader, Vlog, VlogRecords, VlogWindow};
 pub use writer::{VlogInfo, VlogWriter};
 
 use crate::footer::check_version;

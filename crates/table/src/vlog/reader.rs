@@ -38,6 +38,26 @@ impl fmt::Debug for Vlog {
     }
 }
 
+/// What a scan read last of a value log: see [`Vlog::read_near`].
+#[derive(Default)]
+pub struct VlogWindow {
+    buf: Vec<u8>,
+    decompressor: Decompressor,
+    file_id: u64,
+    /// The bytes of the file that `buf` begins with.
+    window: Range<u64>,
+    /// Bytes to read ahead; 0 until values were seen to follow one another.
+    span: u64,
+}
+
+impl VlogWindow {
+    /// The shortest and the longest span read at once, in bytes.
+    const MIN: u64 = 32 << 10;
+    const MAX: u64 = 256 << 10;
+    /// Dead bytes between two values that a scan reads over rather than seeking.
+    const GAP: u64 = 16 << 10;
+}
+
 /// Walks over the chunks of a byte range of the file, reading a window at a time into a buffer.
 struct Walk<'a> {
     vlog: &'a Vlog,
@@ -176,27 +196,60 @@ impl Vlog {
     /// `Corruption` with file and offset, `Io`; `out` then holds nothing of use.
     pub fn read(&self, p: &ValuePointer, out: &mut Vec<u8>) -> Result<()> {
         let range = self.range(p)?;
-        out.clear();
         SCRATCH.with_borrow_mut(|s| {
             let mut walk = Walk::new(self, &mut s.buf, range.start, range.end);
-            // The reserve trusts the pointer no further than the stored bytes can go.
-            out.reserve_exact(
-                p.raw_len.min((MAX_FREE_RAW as u64).max(p.stored_len.saturating_mul(MAX_RATIO as u64))) as usize
-            );
-            loop {
-                let first = walk.at == range.start;
-                let chunk = walk.next(Some(out), &mut s.decompressor)?;
-                let last = walk.at == range.end;
-                check_flags(&chunk, first, last).map_err(|e| self.error(e, range.start))?;
-                if last {
-                    break;
-                }
-            }
-            if out.len() as u64 != p.raw_len {
-                return Err(self.error(Error::corruption("a value has not the length of its pointer"), range.start));
-            }
-            Ok(())
+            self.read_walking(p, &mut walk, out, &mut s.decompressor)
         })
+    }
+
+    /// The same for values that are likely to lie behind one another, such as those of a scan: one read serves many of
+    /// them. `near` remembers what was read; it belongs to one value log at a time.
+    ///
+    /// # Errors
+    /// As [`Vlog::read`].
+    pub fn read_near(&self, p: &ValuePointer, near: &mut VlogWindow, out: &mut Vec<u8>) -> Result<()> {
+        let range = self.range(p)?;
+        if p.stored_len > VlogWindow::MAX {
+            return self.read(p, out);
+        }
+        let same = near.file_id == self.file_id && near.window.start <= range.start;
+        if !(same && range.end <= near.window.end) {
+            // A value that begins in the window or just behind it continues a scan: read twice as far as last time.
+            near.span = match same && range.start <= near.window.end + VlogWindow::GAP {
+                true => (near.span * 2).clamp(VlogWindow::MIN, VlogWindow::MAX),
+                false => 0,
+            };
+            let len = near.span.max(p.stored_len).min(self.data_end() - range.start);
+            near.window = 0..0;
+            fit(&mut near.buf, len as usize);
+            self.file.read_exact_at(&mut near.buf[..len as usize], range.start)?;
+            (near.file_id, near.window) = (self.file_id, range.start..range.start + len);
+        }
+        let mut walk = Walk::new(self, &mut near.buf, range.start, range.end);
+        walk.window = near.window.clone();
+        self.read_walking(p, &mut walk, out, &mut near.decompressor)
+    }
+
+    fn read_walking(&self, p: &ValuePointer, walk: &mut Walk<'_>, out: &mut Vec<u8>, d: &mut Decompressor) -> Result<()> {
+        let (start, end) = (walk.at, walk.end);
+        out.clear();
+        // The reserve trusts the pointer no further than the stored bytes can go.
+        out.reserve_exact(
+            p.raw_len.min((MAX_FREE_RAW as u64).max(p.stored_len.saturating_mul(MAX_RATIO as u64))) as usize
+        );
+        loop {
+            let first = walk.at == start;
+            let chunk = walk.next(Some(out), d)?;
+            let last = walk.at == end;
+            check_flags(&chunk, first, last).map_err(|e| self.error(e, start))?;
+            if last {
+                break;
+            }
+        }
+        if out.len() as u64 != p.raw_len {
+            return Err(self.error(Error::corruption("a value has not the length of its pointer"), start));
+        }
+        Ok(())
     }
 
     /// Reads the bytes `range` of a value into `out`, whose contents are replaced; a range past the end is cut. To read

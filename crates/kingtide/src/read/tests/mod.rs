@@ -2,12 +2,15 @@
 
 mod fixture;
 
+use crate::family::tables::klog_path;
 use crate::read::iter::{DbIterator, IterConfig};
 use crate::read::{get, get_into, multi_get};
 use fixture::{Fixture, START_MS, Shape, all_orders, random_key};
 use kingtide_base::clock::Clock;
 use kingtide_base::rng::Rng;
-use kingtide_base::{KeyOrder, SeqNo};
+use kingtide_base::stats::Stat;
+use kingtide_base::{ErrorKind, KeyOrder, SeqNo};
+use kingtide_vfs::OpenMode;
 use std::cmp::Ordering;
 use std::ops::Bound;
 use std::time::Duration;
@@ -284,4 +287,111 @@ fn a_reused_iterator_seeks_below_its_loaded_block() {
             iter.next();
         }
     }
+}
+
+/// What a damaged table makes of reads: an error that names file and offset, never an answer; an iterator stays stopped
+/// until it is refreshed.
+#[test]
+fn damage_is_an_error_that_sticks() {
+    let history: Vec<_> = (1..=2_000u64)
+        .map(|seq| fixture::Op {
+            seq,
+            key: format!("key{seq:06}").into_bytes(),
+            what: fixture::What::Put { value: vec![seq as u8; 50], expiry: None },
+        })
+        .collect();
+    let shape =
+        Shape { ops: 0, range_deletes: false, expiry: false, value_threshold: usize::MAX, max_open_files: 1000 };
+    let mut damaged = 0;
+    for seed in seeds(20) {
+        let f = Fixture::build(KeyOrder::Bytewise, shape, history.clone(), &mut Rng::new(seed));
+        let Some((_, meta)) = f.view.version.files().last() else { continue };
+        damaged += 1;
+        let path = klog_path(&f.dir, meta.id);
+        // The first byte of the first block's payload.
+        let file = f.fs.open(&path, OpenMode::Write).unwrap();
+        let mut byte = [0];
+        let at = 20;
+        file.read_exact_at(&mut byte, at).unwrap();
+        file.write_at(&[byte[0] ^ 0x40], at).unwrap();
+
+        let e = get(&f.view, &meta.min_key, f.last_seq, &f.ctx).unwrap_err();
+        assert_eq!((e.kind(), e.path()), (ErrorKind::Corruption, Some(&*path)), "seed {seed}: {e}");
+        let both = multi_get(&f.view, &[&meta.min_key[..], b"absent"], f.last_seq, &f.ctx);
+        assert!(both[0].is_err() && both[1].as_ref().unwrap().is_none(), "a failure concerns its key only");
+        let mut iter = DbIterator::new(f.view.clone(), f.ctx.clone(), IterConfig::at(f.last_seq)).unwrap();
+        iter.seek(&meta.min_key);
+        assert!(!iter.valid());
+        assert_eq!(iter.status().unwrap_err().kind(), ErrorKind::Corruption);
+        iter.seek_to_last();
+        assert!(!iter.valid() && iter.status().is_err(), "an error sticks");
+        assert_eq!(iter.value().unwrap_err().kind(), ErrorKind::Corruption);
+
+        file.write_at(&byte, at).unwrap();
+        iter.refresh(f.view.clone(), f.last_seq).unwrap();
+        iter.seek(&meta.min_key);
+        assert_eq!(iter.key(), meta.min_key);
+    }
+    assert!(damaged > 0 || seeds(2).len() == 1);
+}
+
+/// A range tombstone over many entries of an older run is passed by a seek, not entry by entry.
+#[test]
+fn a_deleted_range_is_passed_at_once() {
+    let n = 20_000u64;
+    let mut history: Vec<_> = (1..=n)
+        .map(|seq| fixture::Op {
+            seq,
+            key: format!("key{seq:06}").into_bytes(),
+            what: fixture::What::Put { value: Vec::new(), expiry: None },
+        })
+        .collect();
+    history.push(fixture::Op {
+        seq: n + 1,
+        key: b"key000010".to_vec(),
+        what: fixture::What::RangeDelete(b"key019990".to_vec()),
+    });
+    let shape = Shape { ops: 0, range_deletes: true, expiry: false, value_threshold: usize::MAX, max_open_files: 1000 };
+    for seed in seeds(10) {
+        let f = Fixture::build(KeyOrder::Bytewise, shape, history.clone(), &mut Rng::new(seed));
+        let in_runs: u64 = f.view.version.files().map(|(_, m)| m.entries).sum();
+        let mut iter = DbIterator::new(f.view.clone(), f.ctx.clone(), IterConfig::at(f.last_seq)).unwrap();
+        assert_eq!(iter.entries().count(), 20);
+        iter.seek_to_last();
+        let mut backward = 0;
+        while iter.valid() {
+            backward += 1;
+            iter.prev();
+        }
+        assert_eq!(backward, 20);
+        drop(iter);
+        let in_memory = n - in_runs;
+        let skipped = f.stats.get(Stat::SkippedEntries);
+        assert!(skipped <= 2 * in_memory + 100, "seed {seed}: {skipped} skipped, {in_memory} entries in memory");
+    }
+}
+
+#[test]
+fn reads_are_counted_and_sampled() {
+    let mut rng = Rng::new(11);
+    let f = random_fixture(&KeyOrder::Bytewise, &mut rng);
+    let model = f.visible(f.last_seq, START_MS);
+    let keys: Vec<Vec<u8>> = (0..500).map(|_| random_key(&f.order, &mut rng)).collect();
+    let (mut hits, mut bytes) = (0, 0);
+    for key in &keys {
+        if let Some(v) = get(&f.view, key, f.last_seq, &f.ctx).unwrap() {
+            hits += 1;
+            bytes += v.len() as u64;
+        }
+    }
+    let counted = [Stat::Gets, Stat::GetHits, Stat::BytesRead].map(|s| f.stats.get(s));
+    assert_eq!(counted, [500, hits, bytes]);
+    let mut iter = DbIterator::new(f.view.clone(), f.ctx.clone(), IterConfig::at(f.last_seq)).unwrap();
+    let n = iter.entries().count() as u64;
+    assert_eq!(n, model.len() as u64);
+    drop(iter);
+    assert_eq!((f.stats.get(Stat::Seeks), f.stats.get(Stat::Steps)), (1, n));
+    f.ctx.sample_read(4);
+    assert!(f.ctx.take_extra_runs() >= 3);
+    assert_eq!(f.ctx.take_extra_runs(), 0);
 }
