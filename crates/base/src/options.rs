@@ -315,8 +315,6 @@ option_table! {
         max_subcompactions: u64 = 0, in 0 ..= 64, @live;
         /// Bytes per second that flush and compaction may write; 0 means no limit.
         rate_limit: u64 = 0, in 0 ..= 1_099_511_627_776u64, @live;
-        /// Bytes of manifest past which it is replaced by a fresh snapshot.
-        max_manifest_size: u64 = 4 << 20, in 4_096 ..= 1_073_741_824;
         /// Most milliseconds that `close` waits for running background jobs before it cancels them.
         close_timeout_ms: u64 = 5_000, in 0 ..= 3_600_000, @live;
     }

@@ -44,6 +44,13 @@ impl Rng {
     }
 }
 
+/// 64 bits that differ from process to process, from the operating system by way of the standard library's hasher keys.
+/// For identities, not for secrets and not for anything that a simulation must repeat.
+pub fn entropy() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::collections::hash_map::RandomState::new().build_hasher().finish()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,11 +1,41 @@
 //! Kingtide: an embeddable, transactional LSM key-value storage engine.
+//!
+//! Start at [`Db::open`]. A [`Db`] holds column families ([`ColumnFamily`]); a [`WriteBatch`] commits operations over any
+//! of them together; a [`Snapshot`] is a consistent view of all of them; a [`DbIterator`] walks one of them in key order.
+//!
+//! `ARCHITECTURE.md` in the repository tells how it works; `docs/format` describes every byte on disk.
 
 #![cfg_attr(test, allow(clippy::disallowed_methods))] // tests may start threads and read clocks and files
 
+mod admin;
+mod commit;
 pub mod compact;
+mod db;
+mod engine;
 pub mod family;
+mod flush;
+mod jobs;
 pub mod memtable;
+mod open;
+mod options;
 pub mod rangedel;
 pub mod read;
+mod recover;
+mod report;
+mod shape;
+mod snapshot;
 pub mod version;
 pub mod wal;
+
+pub use commit::batch::{MAX_BATCH_BYTES, WriteBatch};
+pub use db::Db;
+pub use family::ColumnFamily;
+pub use kingtide_base::clock::{Clock, ManualClock, SystemClock};
+pub use kingtide_base::key::CustomOrder;
+pub use kingtide_base::options::{Compression, DbOptions, Durability, FamilyOptions};
+pub use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
+pub use kingtide_vfs as vfs;
+pub use options::{Options, ReadOptions, WriteOptions};
+pub use read::{DbIterator, PinnedValue};
+pub use report::{FamilyReport, LevelReport, StatsReport};
+pub use snapshot::Snapshot;

@@ -58,12 +58,12 @@ impl MergeContext<'_> {
 
 /// Path of the table with that file id.
 pub fn klog_path(dir: &Path, id: u64) -> PathBuf {
-    dir.join(format!("{id:06}.klog"))
+    dir.join(format!("{id:08}.klog"))
 }
 
 /// Path of the value log with that file id.
 pub fn vlog_path(dir: &Path, id: u64) -> PathBuf {
-    dir.join(format!("{id:06}.vlog"))
+    dir.join(format!("{id:08}.vlog"))
 }
 
 /// What a flush writes.

@@ -20,6 +20,7 @@ pub mod job;
 pub mod merge;
 mod output;
 pub mod planner;
+pub(crate) mod run;
 mod sources;
 
 pub use context::{FlushInput, MergeContext, MergeCounters, MergeOutput, RateLimiter, VlogMeta};

@@ -1,7 +1,205 @@
-//! What belongs to one family: the view that readers borrow, and the handles of its open tables.
+//! Column families: separate key spaces with their own order, options, memtables and tables, in one log and one
+//! sequence of commits.
 
 pub mod tables;
 pub mod view;
 
 pub use tables::{TableCache, TableHandle};
 pub use view::View;
+
+use crate::engine::DbInner;
+use crate::read::ReadContext;
+use crate::version::FamilyId;
+use arc_swap::ArcSwap;
+use kingtide_base::clock::Clock;
+use kingtide_base::options::FamilyOptions;
+use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
+use parking_lot::{Mutex, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// The engine's side of a family.
+pub struct Family {
+    // Constant after construction.
+    id: FamilyId,
+    order: KeyOrder,
+    clock: Arc<dyn Clock>,
+    /// What reads of this family need besides a view.
+    pub(crate) reads: Arc<ReadContext>,
+
+    // Changed as a whole, read without locks.
+    /// What reads go through. Replaced only under `view_lock`.
+    pub(crate) view: ArcSwap<View>,
+    options: ArcSwap<FamilyOptions>,
+
+    // Protected by locks.
+    name: RwLock<String>,
+    /// Serializes replacements of the view: by rotation (which holds the commit lock) and by installing files (which
+    /// holds the shape lock). Innermost: nothing else is locked under it.
+    pub(crate) view_lock: Mutex<()>,
+
+    // Atomics.
+    /// Copy of the option, read on every put. Relaxed: an option change needs no order with puts.
+    ttl_ms: AtomicU64,
+    /// Set under the commit lock; commits check it there.
+    dropped: AtomicBool,
+    /// Everything up to here is in tables. Written under the shape lock; a hint elsewhere.
+    pub(crate) flushed_seq: AtomicU64,
+    /// Needless looks into runs by reads since the last merge that was planned for it. A statistic.
+    pub(crate) extra_runs: AtomicU64,
+}
+
+impl Family {
+    pub(crate) fn new(
+        id: FamilyId,
+        name: String,
+        order: KeyOrder,
+        options: FamilyOptions,
+        reads: Arc<ReadContext>,
+        view: View,
+    ) -> Family {
+        Family {
+            id,
+            order,
+            clock: reads.clock.clone(),
+            reads,
+            view: ArcSwap::from_pointee(view),
+            ttl_ms: AtomicU64::new(options.ttl_ms),
+            options: ArcSwap::from_pointee(options),
+            name: RwLock::new(name),
+            view_lock: Mutex::new(()),
+            dropped: AtomicBool::new(false),
+            flushed_seq: AtomicU64::new(0),
+            extra_runs: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn id(&self) -> FamilyId {
+        self.id
+    }
+
+    pub(crate) fn order(&self) -> &KeyOrder {
+        &self.order
+    }
+
+    pub(crate) fn name(&self) -> String {
+        self.name.read().clone()
+    }
+
+    pub(crate) fn rename(&self, name: &str) {
+        *self.name.write() = name.to_owned();
+    }
+
+    pub(crate) fn options(&self) -> Arc<FamilyOptions> {
+        self.options.load_full()
+    }
+
+    pub(crate) fn set_options(&self, options: FamilyOptions) {
+        self.ttl_ms.store(options.ttl_ms, Ordering::Relaxed);
+        self.options.store(Arc::new(options));
+    }
+
+    /// When an entry put now without a life of its own expires; `None` for never.
+    pub(crate) fn default_expiry(&self) -> Option<u64> {
+        match self.ttl_ms.load(Ordering::Relaxed) {
+            0 => None,
+            ttl => Some(self.clock.unix_ms().saturating_add(ttl)),
+        }
+    }
+
+    pub(crate) fn expiry_after(&self, ttl: Duration) -> u64 {
+        self.clock.unix_ms().saturating_add(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    /// Acquire pairs with the Release in [`Family::mark_dropped`]; commits check under the commit lock anyway.
+    pub(crate) fn is_dropped(&self) -> bool {
+        self.dropped.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn mark_dropped(&self) {
+        self.dropped.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn check_alive(&self) -> Result<()> {
+        match self.is_dropped() {
+            false => Ok(()),
+            true => Err(Error::new(ErrorKind::Closed, format!("column family '{}' was dropped", self.name()))),
+        }
+    }
+
+    /// Replaces the view by what `change` makes of it, one change at a time.
+    pub(crate) fn update_view(&self, change: impl FnOnce(&View) -> View) {
+        let _one_at_a_time = self.view_lock.lock();
+        let next = change(&self.view.load());
+        self.view.store(Arc::new(next));
+    }
+
+    /// Oldest sequence number that is in a memtable and in no table; `None` when all is in tables.
+    /// Exact under the commit lock.
+    pub(crate) fn oldest_unflushed(&self) -> Option<SeqNo> {
+        let view = self.view.load();
+        let oldest = view.frozen.last().or((!view.active.is_empty()).then_some(&view.active));
+        oldest.map(|m| m.first_seq())
+    }
+}
+
+impl std::fmt::Debug for Family {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Family({} '{}')", self.id, self.name())
+    }
+}
+
+/// A handle to a column family. Cheap to clone; keeps the database open. After the family is dropped or the database
+/// closed, operations return [`ErrorKind::Closed`].
+#[derive(Clone)]
+pub struct ColumnFamily {
+    pub(crate) db: Arc<DbInner>,
+    family: Arc<Family>,
+}
+
+impl ColumnFamily {
+    pub(crate) fn new(db: Arc<DbInner>, family: Arc<Family>) -> ColumnFamily {
+        ColumnFamily { db, family }
+    }
+
+    #[inline]
+    pub(crate) fn inner(&self) -> &Arc<Family> {
+        &self.family
+    }
+
+    /// The family's name now.
+    pub fn name(&self) -> String {
+        self.family.name()
+    }
+
+    /// The order of its keys.
+    pub fn order(&self) -> &KeyOrder {
+        &self.family.order
+    }
+
+    /// Its options now.
+    pub fn options(&self) -> FamilyOptions {
+        (*self.family.options()).clone()
+    }
+}
+
+impl std::fmt::Debug for ColumnFamily {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ColumnFamily('{}')", self.name())
+    }
+}
+
+/// Longest family name in bytes.
+pub const MAX_NAME: usize = 255;
+
+/// Checks a family name.
+pub(crate) fn check_name(name: &str) -> Result<()> {
+    if name.is_empty() {
+        return Err(Error::invalid("column family name is empty"));
+    }
+    if name.len() > MAX_NAME {
+        return Err(Error::invalid(format!("column family name has {} bytes; at most {MAX_NAME}", name.len())));
+    }
+    Ok(())
+}

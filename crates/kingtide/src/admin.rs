@@ -1,0 +1,225 @@
+//! Operations on the database as a whole: families, options, waiting for background work.
+
+use crate::compact::KeyRange;
+use crate::engine::DbInner;
+use crate::family::{Family, View};
+use crate::memtable::FamilyMemtable;
+use crate::shape::{ManualRange, Retired};
+use crate::version::{Edit, Version};
+use kingtide_base::options::{DbOptions, FamilyOptions};
+use kingtide_base::stats::Stat;
+use kingtide_base::{Error, ErrorKind, KeyOrder, Result};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// The family that every database has.
+pub(crate) const DEFAULT_FAMILY: &str = "default";
+
+/// Background errors in a row after which a waiting caller is told, although the job will be tried again.
+const PATIENCE: u32 = 3;
+
+impl DbInner {
+    /// Creates a family: first in the manifest, then for writers.
+    pub fn create_family(&self, name: &str, options: FamilyOptions, order: KeyOrder) -> Result<Arc<Family>> {
+        self.check_open()?;
+        let mut shape = self.shape.lock();
+        if shape.by_name(name).is_some() {
+            return Err(Error::new(ErrorKind::Exists, format!("column family '{name}' exists already")));
+        }
+        let id = shape.next_family;
+        let stored = options.entries().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
+        shape.write(
+            &[Edit::CreateFamily { id, name: name.to_owned(), order: order.name().to_owned(), options: stored }],
+            &self.next_file_id,
+        )?;
+        shape.next_family += 1;
+        let mut c = self.commit.lock();
+        let active = FamilyMemtable::new(order.clone(), &self.arenas, c.last_seq + 1);
+        let view = View::new(order.clone(), active, Vec::new(), Arc::new(Version::default()), &self.tables, None);
+        let family = Arc::new(Family::new(id, name.to_owned(), order, options, self.read_context(), view));
+        family.flushed_seq.store(c.last_seq, Ordering::Relaxed);
+        shape.families.insert(id, family.clone());
+        c.families.push(family.clone());
+        Ok(family)
+    }
+
+    /// Drops a family. Writers are refused before the manifest forgets it: whatever was acknowledged before is either
+    /// still there (the drop failed) or dropped on purpose.
+    pub fn drop_family(&self, name: &str) -> Result<()> {
+        self.check_open()?;
+        if name == DEFAULT_FAMILY {
+            return Err(Error::invalid("the default column family cannot be dropped"));
+        }
+        let mut shape = self.shape.lock();
+        let Some(family) = shape.by_name(name).cloned() else {
+            return Err(Error::new(ErrorKind::NotFound, format!("no column family '{name}'")));
+        };
+        let vlogs: Vec<u64> = shape.vlogs.iter().filter(|(_, v)| v.family == family.id()).map(|(id, _)| *id).collect();
+        let mut edits: Vec<Edit> = vlogs.iter().map(|id| Edit::RemoveVlog { id: *id }).collect();
+        edits.push(Edit::DropFamily { id: family.id() });
+        {
+            let mut c = self.commit.lock();
+            family.mark_dropped();
+            c.families.retain(|f| f.id() != family.id());
+        }
+        if let Err(e) = shape.write(&edits, &self.next_file_id) {
+            // In doubt: the family stays closed for writers, and the next open shows which way it went.
+            return Err(e.context(format!("dropping column family '{name}'")));
+        }
+        shape.families.remove(&family.id());
+        shape.vlogs.retain(|_, v| v.family != family.id());
+        shape.manual.retain(|m| m.family != family.id());
+        let tables = family.view.load().version.files().map(|(_, f)| f.id).collect();
+        family.update_view(|v| {
+            let active = FamilyMemtable::new(v.order.clone(), &self.arenas, v.active.first_seq());
+            View::new(v.order.clone(), active, Vec::new(), Arc::new(Version::default()), &self.tables, None)
+        });
+        self.measure_level0(&shape);
+        drop(shape);
+        self.delete_retired(Retired { tables, vlogs });
+        self.release_log()
+    }
+
+    /// Gives a family another name.
+    pub fn rename_family(&self, old: &str, new: &str) -> Result<()> {
+        self.check_open()?;
+        if old == DEFAULT_FAMILY {
+            return Err(Error::invalid("the default column family cannot be renamed"));
+        }
+        let mut shape = self.shape.lock();
+        let Some(family) = shape.by_name(old).cloned() else {
+            return Err(Error::new(ErrorKind::NotFound, format!("no column family '{old}'")));
+        };
+        if shape.by_name(new).is_some() {
+            return Err(Error::new(ErrorKind::Exists, format!("column family '{new}' exists already")));
+        }
+        shape.write(&[Edit::RenameFamily { id: family.id(), name: new.to_owned() }], &self.next_file_id)?;
+        family.rename(new);
+        Ok(())
+    }
+
+    /// Changes a database option. Not stored: database options are given at each open.
+    pub fn set_option(&self, name: &str, value: &str) -> Result<()> {
+        self.check_open()?;
+        let mut options = self.options.write();
+        let mut next = options.clone();
+        next.set(name, value)?;
+        require_live(name, &DbOptions::rows())?;
+        *options = next.clone();
+        drop(options);
+        self.set_durability(next.durability);
+        self.max_wal_size.store(next.max_wal_size, Ordering::Relaxed);
+        self.cache.set_capacity(next.block_cache_size);
+        self.tables.set_max_open_files(next.max_open_files);
+        self.memory.set_limit(memory_limit(&next, &self.family_defaults));
+        self.limiter.set_rate(next.rate_limit);
+        Ok(())
+    }
+
+    /// Changes a family's option and stores it.
+    pub fn set_family_option(&self, family: &Arc<Family>, name: &str, value: &str) -> Result<()> {
+        self.check_open()?;
+        family.check_alive()?;
+        let mut next = (*family.options()).clone();
+        next.set(name, value)?;
+        require_live(name, &FamilyOptions::rows())?;
+        let mut shape = self.shape.lock();
+        let stored = next.entries().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
+        shape.write(&[Edit::SetOptions { id: family.id(), options: stored }], &self.next_file_id)?;
+        family.set_options(next);
+        drop(shape);
+        self.jobs.wake();
+        Ok(())
+    }
+
+    /// Flushes every family.
+    pub fn flush_all(self: &Arc<Self>) -> Result<()> {
+        let families: Vec<Arc<Family>> = self.shape.lock().families.values().cloned().collect();
+        self.flush_families(&families)
+    }
+
+    /// Freezes the families' memtables and waits until they are tables.
+    pub fn flush_families(self: &Arc<Self>, families: &[Arc<Family>]) -> Result<()> {
+        self.check_open()?;
+        {
+            let mut c = self.commit.lock();
+            for f in families {
+                if !f.is_dropped() {
+                    self.rotate(&mut c, f);
+                }
+            }
+        }
+        self.jobs.wake();
+        self.wait_until(|| families.iter().all(|f| f.is_dropped() || f.view.load().frozen.is_empty()))
+    }
+
+    /// Waits until nothing is frozen, no merge is due, and no job runs.
+    pub fn wait_until_quiet(self: &Arc<Self>) -> Result<()> {
+        self.check_open()?;
+        self.wait_until(|| self.jobs.is_quiet() && !self.any_frozen() && !self.merge_due())
+    }
+
+    /// Merges a range of a family down to the deepest level and waits for it.
+    pub fn compact_range(self: &Arc<Self>, family: &Arc<Family>, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Result<()> {
+        family.check_alive()?;
+        self.flush_families(std::slice::from_ref(family))?;
+        let ticket = {
+            let mut shape = self.shape.lock();
+            shape.next_manual += 1;
+            let ticket = shape.next_manual;
+            let range = KeyRange { lo: lo.map(Into::into), hi: hi.map(Into::into) };
+            shape.manual.push(ManualRange { ticket, family: family.id(), range });
+            ticket
+        };
+        self.jobs.wake();
+        let waited = self.wait_until(|| !self.shape.lock().manual.iter().any(|m| m.ticket == ticket));
+        if waited.is_err() {
+            self.shape.lock().manual.retain(|m| m.ticket != ticket);
+        }
+        waited
+    }
+
+    /// Waits for a state that background jobs bring about. Without threads the jobs run here. An error that keeps coming
+    /// back is handed to the caller.
+    fn wait_until(self: &Arc<Self>, done: impl Fn() -> bool) -> Result<()> {
+        let mut failures_seen = self.stats.get(Stat::BackgroundErrors);
+        let mut failures = 0;
+        loop {
+            if done() {
+                return Ok(());
+            }
+            self.check_open()?;
+            let total = self.stats.get(Stat::BackgroundErrors);
+            if total > failures_seen {
+                failures += (total - failures_seen) as u32;
+                failures_seen = total;
+            }
+            if failures >= PATIENCE
+                && let Some(e) = self.background_error()
+            {
+                return Err(e);
+            }
+            if !self.jobs.help(self) {
+                self.jobs.wait_for_progress(Duration::from_millis(5));
+            }
+        }
+    }
+}
+
+fn require_live(name: &str, rows: &[kingtide_base::options::OptionRow]) -> Result<()> {
+    match rows.iter().find(|r| r.name == name) {
+        Some(r) if !r.live => Err(Error::invalid(format!(
+            "option '{name}' cannot be changed while the database is open; give it to open"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Bytes that all memtables together may hold.
+pub(crate) fn memory_limit(db: &DbOptions, family: &FamilyOptions) -> u64 {
+    match db.memtable_budget {
+        0 => family.memtable_size.saturating_mul(1 + family.max_immutable_memtables),
+        n => n,
+    }
+}

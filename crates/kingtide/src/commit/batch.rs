@@ -1,0 +1,311 @@
+//! A write batch: operations that become visible, and survive, together or not at all.
+//!
+//! The batch is serialized as it is built, in the form in which the log stores it, so that a commit copies it once.
+//!
+//! ```text
+//! operation:  kind u8 | family varint | key length varint | key | [value length varint | value]
+//! ```
+//! The kind byte is the low byte of the entry's tag. `Put` carries a value, which begins with 8 bytes of expiry when the
+//! kind has the expiry flag; `RangeDelete` carries the exclusive end as its value; deletes carry none.
+//! Operation `i` of a batch that commits at base sequence `b` has sequence number `b + i`.
+
+use crate::family::{ColumnFamily, Family};
+use crate::version::FamilyId;
+use kingtide_base::coding::{Reader, put_varint};
+use kingtide_base::key::{EXPIRY_FLAG, EXPIRY_LEN};
+use kingtide_base::{Error, Kind, Result};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Largest serialized batch in bytes; offsets into it are 32 bits.
+pub const MAX_BATCH_BYTES: usize = u32::MAX as usize - (1 << 20);
+
+/// One operation's place in the serialized batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Op {
+    /// The key's head as the family's order sees it.
+    pub head: u64,
+    /// Index into [`WriteBatch::families`].
+    pub family: u16,
+    /// Low byte of the tag.
+    pub kind: u8,
+    key_at: u32,
+    key_len: u32,
+    value_at: u32,
+    value_len: u32,
+}
+
+/// Operations that commit atomically, over any number of families. Reusable after [`WriteBatch::clear`].
+#[derive(Default)]
+pub struct WriteBatch {
+    rep: Vec<u8>,
+    ops: Vec<Op>,
+    families: Vec<Arc<Family>>,
+    /// Order in which the memtables are filled: by family and head. Filled at commit; kept for reuse.
+    order: Vec<u32>,
+}
+
+impl WriteBatch {
+    /// An empty batch.
+    pub fn new() -> WriteBatch {
+        WriteBatch::default()
+    }
+
+    /// Number of operations.
+    pub fn len(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// Whether there is no operation.
+    pub fn is_empty(&self) -> bool {
+        self.ops.is_empty()
+    }
+
+    /// Serialized bytes.
+    pub fn bytes(&self) -> usize {
+        self.rep.len()
+    }
+
+    /// Forgets all operations, keeps the memory.
+    pub fn clear(&mut self) {
+        self.rep.clear();
+        self.ops.clear();
+        self.families.clear();
+        self.order.clear();
+    }
+
+    /// As [`WriteBatch::clear`], but gives memory past `keep` bytes back.
+    pub(crate) fn reset(&mut self, keep: usize) {
+        self.clear();
+        self.rep.shrink_to(keep);
+    }
+
+    /// Sets a key. A family with a `ttl_ms` gives the entry that life.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an empty key or a batch that would pass [`MAX_BATCH_BYTES`].
+    pub fn put(&mut self, family: &ColumnFamily, key: &[u8], value: &[u8]) -> Result<()> {
+        match family.inner().default_expiry() {
+            None => self.push(family.inner(), Kind::Put as u8, key, None, Some(value)),
+            Some(at) => self.push(family.inner(), Kind::Put as u8 | EXPIRY_FLAG, key, Some(at), Some(value)),
+        }
+    }
+
+    /// Sets a key that is gone after `ttl`, at millisecond resolution.
+    ///
+    /// # Errors
+    /// As [`WriteBatch::put`].
+    pub fn put_ttl(&mut self, family: &ColumnFamily, key: &[u8], value: &[u8], ttl: Duration) -> Result<()> {
+        let at = family.inner().expiry_after(ttl);
+        self.push(family.inner(), Kind::Put as u8 | EXPIRY_FLAG, key, Some(at), Some(value))
+    }
+
+    /// Deletes a key.
+    ///
+    /// # Errors
+    /// As [`WriteBatch::put`].
+    pub fn delete(&mut self, family: &ColumnFamily, key: &[u8]) -> Result<()> {
+        self.push(family.inner(), Kind::Delete as u8, key, None, None)
+    }
+
+    /// Deletes a key that was put exactly once since it was last deleted. Cheaper to reclaim than [`WriteBatch::delete`];
+    /// using it on a key put more than once may bring an older value back.
+    ///
+    /// # Errors
+    /// As [`WriteBatch::put`].
+    pub fn single_delete(&mut self, family: &ColumnFamily, key: &[u8]) -> Result<()> {
+        self.push(family.inner(), Kind::SingleDelete as u8, key, None, None)
+    }
+
+    /// Deletes all keys in `[start, end)`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when `start` sorts after `end`, for an empty bound, or for a batch that grows too large.
+    pub fn delete_range(&mut self, family: &ColumnFamily, start: &[u8], end: &[u8]) -> Result<()> {
+        if end.is_empty() {
+            return Err(Error::invalid("delete_range: the end key is empty; keys have at least one byte"));
+        }
+        match family.inner().order().compare(start, end) {
+            std::cmp::Ordering::Greater => Err(Error::invalid("delete_range: start sorts after end")),
+            std::cmp::Ordering::Equal => Ok(()),
+            std::cmp::Ordering::Less => self.push(family.inner(), Kind::RangeDelete as u8, start, None, Some(end)),
+        }
+    }
+
+    fn push(
+        &mut self,
+        family: &Arc<Family>,
+        kind: u8,
+        key: &[u8],
+        expiry: Option<u64>,
+        value: Option<&[u8]>,
+    ) -> Result<()> {
+        if key.is_empty() {
+            return Err(Error::invalid("empty key: keys have at least one byte"));
+        }
+        let payload = value.map_or(0, <[u8]>::len) + if expiry.is_some() { EXPIRY_LEN } else { 0 };
+        let need = key.len().saturating_add(payload).saturating_add(32);
+        if need > MAX_BATCH_BYTES - self.rep.len().min(MAX_BATCH_BYTES) {
+            return Err(Error::invalid(format!(
+                "batch too large: {} bytes held, {need} more would pass the limit of {MAX_BATCH_BYTES}; commit in parts",
+                self.rep.len()
+            )));
+        }
+        let index = self.family_index(family)?;
+        self.rep.push(kind);
+        put_varint(&mut self.rep, family.id() as u64);
+        put_varint(&mut self.rep, key.len() as u64);
+        let key_at = self.rep.len() as u32;
+        self.rep.extend_from_slice(key);
+        let mut value_at = self.rep.len() as u32;
+        if let Some(v) = value {
+            put_varint(&mut self.rep, payload as u64);
+            value_at = self.rep.len() as u32;
+            if let Some(at) = expiry {
+                self.rep.extend_from_slice(&at.to_le_bytes());
+            }
+            self.rep.extend_from_slice(v);
+        }
+        self.ops.push(Op {
+            head: family.order().head(key),
+            family: index,
+            kind,
+            key_at,
+            key_len: key.len() as u32,
+            value_at,
+            value_len: payload as u32,
+        });
+        Ok(())
+    }
+
+    #[inline]
+    fn family_index(&mut self, family: &Arc<Family>) -> Result<u16> {
+        // Most batches touch one family; the last one used is the likeliest.
+        if let Some(i) = self.families.iter().rposition(|f| Arc::ptr_eq(f, family)) {
+            return Ok(i as u16);
+        }
+        if self.families.len() >= u16::MAX as usize {
+            return Err(Error::invalid("a batch touches more than 65,535 families; commit in parts"));
+        }
+        self.families.push(family.clone());
+        Ok((self.families.len() - 1) as u16)
+    }
+
+    /// The serialized operations: the log record's payload.
+    pub(crate) fn payload(&self) -> &[u8] {
+        &self.rep
+    }
+
+    pub(crate) fn families(&self) -> &[Arc<Family>] {
+        &self.families
+    }
+
+    pub(crate) fn ops(&self) -> &[Op] {
+        &self.ops
+    }
+
+    /// The order in which to fill memtables. Sorting pays from a few operations on: neighbours in the tree are
+    /// inserted together. Done by the committing thread outside the commit lock.
+    pub(crate) fn prepare(&mut self) {
+        const SORT_FROM: usize = 16;
+        self.order.clear();
+        self.order.extend(0..self.ops.len() as u32);
+        if self.ops.len() >= SORT_FROM || self.families.len() > 1 {
+            let ops = &self.ops;
+            let sorted = ops.windows(2).all(|w| (w[0].family, w[0].head) <= (w[1].family, w[1].head));
+            if !sorted {
+                self.order.sort_unstable_by_key(|i| {
+                    let op = &ops[*i as usize];
+                    (op.family, op.head, *i)
+                });
+            }
+        }
+    }
+
+    pub(crate) fn fill_order(&self) -> &[u32] {
+        &self.order
+    }
+
+    #[inline]
+    pub(crate) fn key_of(&self, op: &Op) -> &[u8] {
+        &self.rep[op.key_at as usize..][..op.key_len as usize]
+    }
+
+    #[inline]
+    pub(crate) fn value_of(&self, op: &Op) -> &[u8] {
+        &self.rep[op.value_at as usize..][..op.value_len as usize]
+    }
+}
+
+impl std::fmt::Debug for WriteBatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "WriteBatch({} operations, {} bytes)", self.ops.len(), self.rep.len())
+    }
+}
+
+/// An operation read back from the log.
+#[derive(Debug)]
+pub(crate) struct LoggedOp<'a> {
+    /// Low byte of the tag.
+    pub kind: u8,
+    /// The family it was written to; it may have been dropped since.
+    pub family: FamilyId,
+    /// The key; for a range delete, its start.
+    pub key: &'a [u8],
+    /// The value; for a range delete, its end.
+    pub value: &'a [u8],
+}
+
+/// Reads one operation from the front of a log record's payload; `None` if the bytes are none.
+pub(crate) fn read_op<'a>(r: &mut Reader<'a>) -> Option<LoggedOp<'a>> {
+    let kind = r.u8()?;
+    let family = u32::try_from(r.varint()?).ok()?;
+    let key = r.slice()?;
+    let tag = kingtide_base::Tag(kind as u64);
+    let value = match tag.kind()? {
+        Kind::Put | Kind::RangeDelete => r.slice()?,
+        Kind::Delete | Kind::SingleDelete => &[],
+        Kind::PutPointer => return None, // batches carry values, never pointers
+    };
+    if key.is_empty() || (tag.has_expiry() && value.len() < EXPIRY_LEN) {
+        return None;
+    }
+    Some(LoggedOp { kind, family, key, value })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kingtide_base::coding::put_slice;
+
+    fn write_op(out: &mut Vec<u8>, kind: u8, family: FamilyId, key: &[u8], value: &[u8]) {
+        out.push(kind);
+        put_varint(out, family as u64);
+        put_slice(out, key);
+        if !kingtide_base::Tag(kind as u64).is_tombstone() {
+            put_slice(out, value);
+        }
+    }
+
+    /// The reader takes exactly what the writer wrote, and refuses every truncation of it.
+    #[test]
+    fn logged_operations_read_back_and_truncations_are_refused() {
+        let mut b = Vec::new();
+        write_op(&mut b, Kind::Put as u8 | EXPIRY_FLAG, 300, b"key", b"12345678value");
+        let first = b.len();
+        write_op(&mut b, Kind::Delete as u8, 0, b"gone", b"");
+        write_op(&mut b, Kind::RangeDelete as u8, 7, b"a", b"b");
+        let mut r = Reader::new(&b);
+        let op = read_op(&mut r).unwrap();
+        assert_eq!((op.family, op.key, op.value), (300, &b"key"[..], &b"12345678value"[..]));
+        assert_eq!(read_op(&mut r).unwrap().key, b"gone");
+        assert_eq!(read_op(&mut r).unwrap().value, b"b");
+        assert!(r.is_empty());
+        for cut in 0..first {
+            assert!(read_op(&mut Reader::new(&b[..cut])).is_none(), "cut at {cut}");
+        }
+        let mut pointer = Vec::new();
+        write_op(&mut pointer, Kind::PutPointer as u8, 0, b"k", b"v");
+        assert!(read_op(&mut Reader::new(&pointer)).is_none());
+    }
+}

@@ -1,0 +1,191 @@
+//! Flow control: writers are slowed in proportion to debt, so that they never meet a cliff.
+//!
+//! Debt is a fraction `f` from 0 (none) to 1: the larger of how far memtable memory is past half of its budget, and how
+//! far level 0 is past twice its trigger. Writers together are held to
+//!
+//! ```text
+//! allowed rate = drain rate * (1.1 - f) / f
+//! ```
+//! where the drain rate is what flushes were measured to take. A little debt costs nothing (f = 0.1 allows ten times the
+//! drain rate), f = 0.55 is equilibrium, and f = 1 leaves a tenth. One sleep is at most a millisecond. Only used-up memory
+//! makes a writer wait without a rate, and then it waits for a flush, which takes milliseconds, or gets the background
+//! error that keeps flushes from running.
+
+use kingtide_base::budget::Budget;
+use kingtide_base::clock::Clock;
+use kingtide_base::stats::{Stat, Stats};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Longest single sleep.
+const MAX_SLEEP: Duration = Duration::from_millis(1);
+/// Debts below this are not worth a system call.
+const MIN_SLEEP_NS: u64 = 100_000;
+/// A commit never waits longer than this for its rate; memory alone may hold it longer.
+const MAX_PACE_NS: u64 = 50_000_000;
+/// Bytes per second assumed before the first flush was measured.
+const FIRST_DRAIN_RATE: u64 = 200 << 20;
+
+/// Measures debt and slows writers. All atomics here are Relaxed: they are estimates and order nothing.
+pub(crate) struct WriteController {
+    clock: Arc<dyn Clock>,
+    stats: Arc<Stats>,
+    memory: Arc<Budget>,
+    /// Level-0 debt in thousandths.
+    level0_debt: AtomicU64,
+    /// Bytes of memtable that flushes take away per second.
+    drain_rate: AtomicU64,
+    /// Monotonic nanosecond at which everything admitted so far is paid for.
+    paid_until: AtomicU64,
+}
+
+/// What to do with a commit.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Go on.
+    Go,
+    /// Memory is used up: wait for a flush.
+    MemoryFull,
+}
+
+impl WriteController {
+    pub fn new(clock: Arc<dyn Clock>, stats: Arc<Stats>, memory: Arc<Budget>) -> WriteController {
+        WriteController {
+            clock,
+            stats,
+            memory,
+            level0_debt: AtomicU64::new(0),
+            drain_rate: AtomicU64::new(FIRST_DRAIN_RATE),
+            paid_until: AtomicU64::new(0),
+        }
+    }
+
+    /// Tells how many runs wait in level 0 of the worst family, in multiples of its trigger.
+    pub fn set_level0(&self, worst: f64) {
+        let f = ((worst - 2.0) / 6.0).clamp(0.0, 1.0);
+        self.level0_debt.store((f * 1000.0) as u64, Ordering::Relaxed);
+    }
+
+    /// Tells that a flush took away `bytes` of memtable in `ns`.
+    pub fn drained(&self, bytes: u64, ns: u64) {
+        if bytes < 1 << 20 {
+            return; // too small to say anything about the rate
+        }
+        let now = (bytes as f64 * 1e9 / ns.max(1) as f64) as u64;
+        let old = self.drain_rate.load(Ordering::Relaxed);
+        self.drain_rate.store((old * 3 + now.max(1 << 20)) / 4, Ordering::Relaxed);
+    }
+
+    /// Debt in thousandths: 0 is none.
+    pub fn debt(&self) -> u64 {
+        let (used, limit) = (self.memory.used(), self.memory.limit().max(1));
+        let memory = (used * 2).saturating_sub(limit) * 1000 / limit;
+        memory.min(1000).max(self.level0_debt.load(Ordering::Relaxed))
+    }
+
+    /// Whether a commit of that many bytes would be slowed or held.
+    pub fn would_wait(&self, bytes: u64) -> bool {
+        self.memory.used() >= self.memory.limit() || (self.debt() > 550 && self.price(bytes) > MIN_SLEEP_NS)
+    }
+
+    fn price(&self, bytes: u64) -> u64 {
+        let f = self.debt().max(1) as f64 / 1000.0;
+        let allowed = self.drain_rate.load(Ordering::Relaxed) as f64 * (1.1 - f) / f;
+        (bytes as f64 * 1e9 / allowed.max(1.0)) as u64
+    }
+
+    /// Paces a commit of `bytes`; sleeps if the debt asks for it.
+    #[inline]
+    pub fn admit(&self, bytes: u64) -> Verdict {
+        if self.memory.used() * 2 < self.memory.limit() && self.level0_debt.load(Ordering::Relaxed) == 0 {
+            return Verdict::Go;
+        }
+        self.admit_slow(bytes)
+    }
+
+    #[cold]
+    fn admit_slow(&self, bytes: u64) -> Verdict {
+        if self.memory.used() >= self.memory.limit() {
+            return Verdict::MemoryFull;
+        }
+        let start = self.clock.monotonic_ns();
+        let price = self.price(bytes);
+        let mine = match self
+            .paid_until
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |until| Some(until.max(start) + price))
+        {
+            Ok(before) | Err(before) => before.max(start) + price,
+        };
+        let due = mine.min(start + MAX_PACE_NS);
+        let mut now = start;
+        while due > now + MIN_SLEEP_NS && self.debt() > 0 {
+            self.clock.sleep(Duration::from_nanos(due - now).min(MAX_SLEEP));
+            now = self.clock.monotonic_ns();
+        }
+        if now > start {
+            self.record(Stat::StallDebtMicros, now - start);
+        }
+        Verdict::Go
+    }
+
+    /// Counts a wait.
+    pub fn record(&self, reason: Stat, ns: u64) {
+        self.stats.add(reason, ns / 1000);
+        self.stats.add(Stat::Stalls, 1);
+        self.stats.raise(Stat::StallMaxMicros, ns / 1000);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kingtide_base::clock::ManualClock;
+
+    fn controller(limit: u64) -> (Arc<ManualClock>, Arc<Budget>, Arc<Stats>, WriteController) {
+        let clock = ManualClock::at_unix_ms(1);
+        let memory = Budget::new(limit);
+        let stats = Arc::new(Stats::default());
+        let c = WriteController::new(clock.clone(), stats.clone(), memory.clone());
+        (clock, memory, stats, c)
+    }
+
+    /// Time for a megabyte grows smoothly with memory debt, is zero below half, and never passes the bound.
+    #[test]
+    fn the_price_of_a_byte_rises_smoothly() {
+        let mut last = 0;
+        for percent in [10u64, 49, 55, 65, 75, 85, 95, 99] {
+            let (clock, memory, stats, c) = controller(100 << 20);
+            memory.charge((percent << 20) + 1);
+            let start = clock.monotonic_ns();
+            for _ in 0..64 {
+                assert_eq!(c.admit(1 << 20), Verdict::Go);
+            }
+            let spent = clock.monotonic_ns() - start;
+            assert!(spent >= last, "{percent} %: {spent} < {last}");
+            assert!(percent >= 50 || spent == 0);
+            assert!(spent <= 64 * MAX_PACE_NS);
+            assert_eq!(stats.get(Stat::Stalls) > 0, spent > 0);
+            last = spent;
+        }
+        assert!(last > 100_000_000, "99 % must hurt, cost {last} ns");
+    }
+
+    #[test]
+    fn full_memory_is_a_wait_and_level_zero_counts_as_debt() {
+        let (_, memory, _, c) = controller(1000);
+        memory.charge(1000);
+        assert_eq!(c.admit(1), Verdict::MemoryFull);
+        assert!(c.would_wait(1));
+        memory.release(1000);
+        assert_eq!((c.debt(), c.would_wait(1 << 20)), (0, false));
+        c.set_level0(1.9);
+        assert_eq!(c.debt(), 0);
+        c.set_level0(5.0);
+        assert_eq!(c.debt(), 500);
+        c.set_level0(100.0);
+        assert_eq!((c.debt(), c.would_wait(1 << 20)), (1000, true));
+        c.drained(100 << 20, 1_000_000_000);
+        assert!(c.drain_rate.load(Ordering::Relaxed) < FIRST_DRAIN_RATE);
+    }
+}

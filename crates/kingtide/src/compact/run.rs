@@ -1,0 +1,259 @@
+//! Merges as background jobs: claim, run, install.
+//!
+//! 1. Under the shape lock the planner proposes a job for the family that needs one most; its footprint is recorded so
+//!    that no other job takes what it takes;
+//! 2. without locks the job's key ranges are merged, in parallel when there are several;
+//! 3. under the shape lock one manifest record swaps inputs for outputs, and the view follows;
+//! 4. inputs are deleted when the last view that names them goes.
+
+use crate::compact::job::{Footprint, Job, JobKind, KeyRange};
+use crate::compact::merge::run_merge;
+use crate::compact::planner::{Plan, PlanInput, VlogState, plan};
+use crate::compact::{MergeContext, MergeOutput};
+use crate::engine::DbInner;
+use crate::family::Family;
+use crate::shape::Shape;
+use crate::version::{Edit, FamilyId};
+use kingtide_base::stats::Stat;
+use kingtide_base::{Error, ErrorKind, Result};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Writers are quiet when nothing was committed for this long.
+const QUIET_NS: u64 = 100_000_000;
+/// Key-log bytes whose merge costs about as much as one needless look into a run.
+const BYTES_PER_EXTRA_RUN: u64 = 1024;
+/// Input bytes below which splitting a merge does not pay.
+const SPLIT_FROM: u64 = 8 << 20;
+
+/// A job that runs, as others see it.
+#[derive(Clone, Debug)]
+pub(crate) struct Running {
+    pub ticket: u64,
+    pub family: FamilyId,
+    pub footprints: Vec<Footprint>,
+}
+
+/// A claimed job.
+struct Claim {
+    ticket: u64,
+    family: Arc<Family>,
+    job: Job,
+}
+
+impl DbInner {
+    /// Runs one merge or move. False when none is due.
+    pub(crate) fn merge_one(self: &Arc<Self>) -> Result<bool> {
+        if self.closed.load(Ordering::Acquire) {
+            return Ok(false);
+        }
+        let Some(claim) = self.claim_merge() else { return Ok(false) };
+        let result = self.run_claim(&claim);
+        let mut shape = self.shape.lock();
+        shape.running.retain(|r| r.ticket != claim.ticket);
+        self.measure_level0(&shape);
+        drop(shape);
+        result.map(|()| true)
+    }
+
+    /// Whether a merge would be taken now, or runs.
+    pub(crate) fn merge_due(&self) -> bool {
+        let mut shape = self.shape.lock();
+        let families: Vec<_> = shape.families.values().cloned().collect();
+        !shape.running.is_empty() || families.iter().any(|f| !self.plan_for(&mut shape, f, true).jobs.is_empty())
+    }
+
+    /// Whether nothing waits for flush and nothing was committed lately. Without threads: whether nothing waits.
+    fn is_idle(&self, shape: &mut Shape) -> bool {
+        let visible = self.snapshots.visible();
+        let now = self.clock.monotonic_ns();
+        if shape.last_activity.0 != visible {
+            shape.last_activity = (visible, now);
+        }
+        let frozen = shape.families.values().any(|f| !f.view.load().frozen.is_empty());
+        !frozen && (self.jobs.is_manual() || now - shape.last_activity.1 >= QUIET_NS)
+    }
+
+    fn claim_merge(&self) -> Option<Claim> {
+        let mut shape = self.shape.lock();
+        let idle = self.is_idle(&mut shape);
+        let mut families: Vec<Arc<Family>> = shape.families.values().cloned().collect();
+        // The family whose level 0 lags most first.
+        families.sort_by_key(|f| std::cmp::Reverse(f.view.load().version.levels[0].len()));
+        for family in families {
+            let Some(job) = self.plan_for(&mut shape, &family, idle).jobs.into_iter().next() else { continue };
+            if job.kind == JobKind::Reads {
+                family.extra_runs.store(0, Ordering::Relaxed);
+            }
+            let ticket = self.new_file_id();
+            let footprints = job.footprints(family.order());
+            shape.running.push(Running { ticket, family: family.id(), footprints });
+            return Some(Claim { ticket, family, job });
+        }
+        None
+    }
+
+    /// Asks the planner for a family, and settles manual requests that have nothing left to do.
+    fn plan_for(&self, shape: &mut Shape, family: &Arc<Family>, idle: bool) -> Plan {
+        let options = family.options();
+        let view = family.view.load();
+        let running: Vec<Footprint> =
+            shape.running.iter().filter(|r| r.family == family.id()).flat_map(|r| r.footprints.clone()).collect();
+        let vlogs: Vec<VlogState> = shape
+            .vlogs
+            .iter()
+            .filter(|(_, v)| v.family == family.id())
+            .map(|(id, v)| VlogState { id: *id, stored_bytes: v.stored_bytes })
+            .collect();
+        let extra = family.extra_runs.fetch_add(family.reads.take_extra_runs(), Ordering::Relaxed);
+        let size: u64 = view.version.files().map(|(_, f)| f.size).sum();
+        let manual = shape.manual.iter().find(|m| m.family == family.id()).map(|m| m.range.clone());
+        let input = PlanInput {
+            version: &view.version,
+            options: &options,
+            order: family.order(),
+            running: &running,
+            oldest_snapshot: self.snapshots.oldest(),
+            now_ms: self.clock.unix_ms(),
+            vlogs: &vlogs,
+            read_hint: options.read_triggered_compaction && extra * BYTES_PER_EXTRA_RUN > size,
+            idle,
+            draining: shape.draining.contains(&family.id()),
+            manual: manual.as_ref(),
+            slots: 1,
+        };
+        let plan = plan(&input);
+        if plan.draining {
+            shape.draining.insert(family.id());
+        } else {
+            shape.draining.remove(&family.id());
+        }
+        let asked_for = plan.jobs.iter().any(|j| j.kind == JobKind::Manual);
+        if manual.is_some() && !asked_for && running.is_empty() {
+            // Nothing of the range is left to merge.
+            if let Some(at) = shape.manual.iter().position(|m| m.family == family.id()) {
+                shape.manual.remove(at);
+            }
+        }
+        plan
+    }
+
+    fn run_claim(self: &Arc<Self>, claim: &Claim) -> Result<()> {
+        let Claim { family, job, .. } = claim;
+        if job.kind == JobKind::TrivialMove {
+            let mut edits = Vec::new();
+            for ((level, file), (to, meta)) in job.inputs.iter().zip(job.moved()) {
+                edits.push(Edit::RemoveFile { family: family.id(), level: *level as u8, id: file.id });
+                edits.push(Edit::AddFile { family: family.id(), level: to as u8, meta: Arc::new(meta) });
+            }
+            self.install(family, edits)?;
+            self.stats.add(Stat::TrivialMoves, job.inputs.len() as u64);
+            return Ok(());
+        }
+        let output = self.merge_ranges(family, job)?;
+        let edits = output.edits(family.id(), &job.inputs);
+        if family.is_dropped() {
+            output.discard(&*self.fs, &self.dir);
+            return Ok(());
+        }
+        // After a failure the record may or may not be in the manifest: the files stay until an open decides.
+        self.install(family, edits)?;
+        let c = output.counters;
+        for (stat, n) in [
+            (Stat::Compactions, 1),
+            (Stat::CompactionReadBytes, c.bytes_read),
+            (Stat::CompactionWriteBytes, c.bytes_written),
+            (Stat::CompactionDropped, c.entries_in - c.entries_out.min(c.entries_in)),
+            (Stat::VlogMovedBytes, c.vlog_moved),
+        ] {
+            self.stats.add(stat, n);
+        }
+        Ok(())
+    }
+
+    fn install(&self, family: &Arc<Family>, edits: Vec<Edit>) -> Result<()> {
+        let mut shape = self.shape.lock();
+        if family.is_dropped() {
+            return Ok(());
+        }
+        let retired = shape.change_files(family, edits, 0, &self.tables, &self.next_file_id)?;
+        drop(shape);
+        self.delete_retired(retired);
+        Ok(())
+    }
+
+    /// Merges a job's key ranges, one a thread, and joins the results in key order.
+    fn merge_ranges(self: &Arc<Self>, family: &Arc<Family>, job: &Job) -> Result<MergeOutput> {
+        let parts = if job.input_bytes() < SPLIT_FROM { 1 } else { self.subcompactions() };
+        let ranges = job.split(family.order(), parts);
+        let options = family.options();
+        let merge = |range: &KeyRange| self.with_merge_context(family, &options, |ctx| run_merge(ctx, job, range));
+        let mut results: Vec<Result<MergeOutput>> = Vec::new();
+        let (first, rest) = match ranges.split_first() {
+            Some(split) => split,
+            None => return Ok(MergeOutput::default()),
+        };
+        std::thread::scope(|scope| {
+            let others: Vec<_> = rest.iter().map(|r| scope.spawn(|| merge(r))).collect();
+            results.push(merge(first));
+            results.extend(others.into_iter().map(|t| {
+                t.join().unwrap_or_else(|_| {
+                    Err(Error::new(ErrorKind::Io, "a merge thread panicked; its job will be retried"))
+                })
+            }));
+        });
+        let mut all = MergeOutput::default();
+        let mut failure = None;
+        for r in results {
+            match r {
+                Ok(part) => all.append(part),
+                Err(e) => failure = failure.or(Some(e)),
+            }
+        }
+        let failure = failure.or_else(|| self.fs.sync_dir(&self.dir).err());
+        match failure {
+            None => Ok(all),
+            Some(e) => {
+                all.discard(&*self.fs, &self.dir);
+                Err(e)
+            }
+        }
+    }
+
+    fn subcompactions(&self) -> usize {
+        let options = self.options.read();
+        match options.max_subcompactions {
+            0 => self.threads,
+            n => n as usize,
+        }
+    }
+
+    /// Gives `f` what a merge or flush of the family needs. The snapshots are listed here: call it when the input is
+    /// fixed.
+    pub(crate) fn with_merge_context<R>(
+        self: &Arc<Self>,
+        family: &Family,
+        options: &kingtide_base::options::FamilyOptions,
+        f: impl FnOnce(&MergeContext<'_>) -> R,
+    ) -> R {
+        let open_table =
+            |meta: &crate::version::FileMeta| self.tables.handle(&Arc::new(meta.clone()), family.order()).table();
+        let open_vlog = |id: u64| self.tables.vlog(id);
+        let pause = || {};
+        f(&MergeContext {
+            fs: self.fs.clone(),
+            dir: &self.dir,
+            order: family.order().clone(),
+            options,
+            next_file: &self.next_file_id,
+            snapshots: self.snapshots.list(),
+            now_ms: self.clock.unix_ms(),
+            version: family.view.load().version.clone(),
+            open_table: &open_table,
+            open_vlog: &open_vlog,
+            limiter: Some(&self.limiter),
+            cancelled: self.jobs.cancel_flag(),
+            pause: &pause,
+        })
+    }
+}

@@ -1,0 +1,468 @@
+//! The facade: what a user of the crate calls.
+
+use crate::commit::batch::WriteBatch;
+use crate::engine::DbInner;
+use crate::family::{ColumnFamily, check_name};
+use crate::jobs::Outcome;
+use crate::open;
+use crate::options::{Options, ReadOptions, WriteOptions};
+use crate::read::{self, DbIterator, IterConfig, PinnedValue};
+use crate::report::StatsReport;
+use crate::snapshot::Snapshot;
+use kingtide_base::options::FamilyOptions;
+use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
+use std::ops::{Bound, RangeBounds};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// An open database. Clones share it; it closes when the last one is dropped, or on [`Db::close`].
+///
+/// ```
+/// use kingtide::{Db, Options};
+/// # let dir = std::env::temp_dir().join(format!("kingtide-doc-{}", std::process::id()));
+/// # let _ = std::fs::remove_dir_all(&dir);
+/// let db = Db::open(&dir, Options::default())?;
+/// db.put(b"tide", b"rising")?;
+/// assert_eq!(db.get(b"tide")?.as_deref(), Some(&b"rising"[..]));
+///
+/// let mut it = db.iter(..)?;
+/// it.seek_to_first();
+/// while it.valid() {
+///     println!("{:?} = {:?}", it.key().to_vec(), it.value()?.to_vec());
+///     it.next();
+/// }
+/// it.status()?;
+/// db.close()?;
+/// # let _ = std::fs::remove_dir_all(&dir);
+/// # Ok::<(), kingtide::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Db {
+    handle: Arc<Handle>,
+}
+
+/// Closes the database when the last [`Db`] goes.
+struct Handle {
+    inner: Arc<DbInner>,
+    default: ColumnFamily,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // A failure here has nobody to go to; what was acknowledged is in the log. `Db::close` reports it.
+        let _ = open::close(&self.inner);
+    }
+}
+
+impl Db {
+    /// Opens the database in directory `path`, creating it unless [`Options`] say otherwise. Returns when recovery is
+    /// complete.
+    ///
+    /// # Errors
+    /// `Locked` when it is open elsewhere; `NotFound`, `Exists` as the options ask; `InvalidArgument` for options out of
+    /// range; `Incompatible` for a key order other than the stored one; `NewerFormat`; `Corruption` with file and
+    /// offset; `Io`, `NoSpace`.
+    pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Db> {
+        let (inner, default) = open::open(path.as_ref(), options)?;
+        let default = ColumnFamily::new(inner.clone(), default);
+        Ok(Db { handle: Arc::new(Handle { inner, default }) })
+    }
+
+    #[inline]
+    pub(crate) fn inner(&self) -> &Arc<DbInner> {
+        &self.handle.inner
+    }
+
+    /// Closes the database: waits for running jobs (bounded by `close_timeout_ms`, then merges are cancelled), flushes
+    /// memtables, gives the directory's lock back. Other handles of it return `Closed` from then on.
+    ///
+    /// # Errors
+    /// What kept the memtables from being flushed. Acknowledged commits are safe in the log nevertheless, within their
+    /// durability.
+    pub fn close(&self) -> Result<()> {
+        open::close(self.inner())
+    }
+
+    /// The default family, named `default`. Verbs on [`Db`] itself mean this family.
+    #[inline]
+    pub fn default_family(&self) -> &ColumnFamily {
+        &self.handle.default
+    }
+
+    /// Sets a key. See [`ColumnFamily::put`].
+    pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        self.handle.default.put(key, value)
+    }
+
+    /// Sets a key for a time. See [`ColumnFamily::put_ttl`].
+    pub fn put_ttl(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, ttl: Duration) -> Result<()> {
+        self.handle.default.put_ttl(key, value, ttl)
+    }
+
+    /// Reads a key. See [`ColumnFamily::get`].
+    #[inline]
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<PinnedValue>> {
+        self.handle.default.get(key)
+    }
+
+    /// Reads several keys. See [`ColumnFamily::multi_get`].
+    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<Option<PinnedValue>>> {
+        self.handle.default.multi_get(keys)
+    }
+
+    /// Deletes a key. See [`ColumnFamily::delete`].
+    pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
+        self.handle.default.delete(key)
+    }
+
+    /// Deletes a key that was put once. See [`ColumnFamily::single_delete`].
+    pub fn single_delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
+        self.handle.default.single_delete(key)
+    }
+
+    /// Deletes `[start, end)`. See [`ColumnFamily::delete_range`].
+    pub fn delete_range(&self, start: impl AsRef<[u8]>, end: impl AsRef<[u8]>) -> Result<()> {
+        self.handle.default.delete_range(start, end)
+    }
+
+    /// Iterates over a range of the default family. See [`ColumnFamily::iter`].
+    pub fn iter<'k>(&self, range: impl RangeBounds<&'k [u8]>) -> Result<DbIterator> {
+        self.handle.default.iter(range)
+    }
+
+    /// Commits a batch: all of it or nothing. Returns the sequence number of its last operation.
+    ///
+    /// # Errors
+    /// `Closed`, `NoSpace`, `Poisoned`, `Busy` as described in [`ErrorKind`]; after any error nothing of the batch is
+    /// visible or will be recovered, except that a failed *sync* leaves it visible and of unknown durability.
+    pub fn write(&self, mut batch: WriteBatch) -> Result<SeqNo> {
+        self.write_with(&mut batch, &WriteOptions::default())
+    }
+
+    /// Commits a batch with options. The batch is unchanged: clear it to use it again.
+    ///
+    /// # Errors
+    /// As [`Db::write`].
+    pub fn write_with(&self, batch: &mut WriteBatch, options: &WriteOptions) -> Result<SeqNo> {
+        self.inner().commit(batch, options)
+    }
+
+    /// A consistent view of all families as of now.
+    pub fn snapshot(&self) -> Snapshot {
+        self.inner().snapshots.acquire()
+    }
+
+    /// The newest visible sequence number.
+    pub fn latest_sequence(&self) -> SeqNo {
+        self.inner().snapshots.visible()
+    }
+
+    /// The family of that name.
+    ///
+    /// # Errors
+    /// `NotFound`, `Closed`.
+    pub fn family(&self, name: &str) -> Result<ColumnFamily> {
+        self.inner().check_open()?;
+        let found = self.inner().shape.lock().by_name(name).cloned();
+        match found {
+            Some(f) => Ok(ColumnFamily::new(self.inner().clone(), f)),
+            None => Err(Error::new(ErrorKind::NotFound, format!("no column family '{name}'"))),
+        }
+    }
+
+    /// Creates a family with bytewise order.
+    ///
+    /// # Errors
+    /// `Exists`, `InvalidArgument` (name, options), `Io`, `NoSpace`, `Closed`.
+    pub fn create_family(&self, name: &str, options: FamilyOptions) -> Result<ColumnFamily> {
+        self.create_family_ordered(name, options, KeyOrder::Bytewise)
+    }
+
+    /// Creates a family with a key order of its own. The order's name is stored; a custom order must be handed to every
+    /// later open in [`Options::custom_orders`].
+    ///
+    /// # Errors
+    /// As [`Db::create_family`].
+    pub fn create_family_ordered(&self, name: &str, options: FamilyOptions, order: KeyOrder) -> Result<ColumnFamily> {
+        check_name(name)?;
+        options.validate()?;
+        let family = self.inner().create_family(name, options, order)?;
+        Ok(ColumnFamily::new(self.inner().clone(), family))
+    }
+
+    /// Drops a family and everything in it. Its handles return `Closed` from then on; iterators that are open finish.
+    ///
+    /// # Errors
+    /// `NotFound`; `InvalidArgument` for the default family; `Io`, `NoSpace`, `Closed`.
+    pub fn drop_family(&self, name: &str) -> Result<()> {
+        self.inner().drop_family(name)
+    }
+
+    /// Gives a family another name.
+    ///
+    /// # Errors
+    /// `NotFound`, `Exists`, `InvalidArgument` (the default family, a bad name), `Io`, `NoSpace`, `Closed`.
+    pub fn rename_family(&self, old: &str, new: &str) -> Result<()> {
+        check_name(new)?;
+        self.inner().rename_family(old, new)
+    }
+
+    /// Names of all families, sorted.
+    pub fn families(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.inner().shape.lock().families.values().map(|f| f.name()).collect();
+        names.sort();
+        names
+    }
+
+    /// Flushes all memtables of all families to tables and waits for it.
+    ///
+    /// # Errors
+    /// What kept a flush from succeeding.
+    pub fn flush(&self) -> Result<()> {
+        self.inner().flush_all()
+    }
+
+    /// Merges everything of the default family down. See [`ColumnFamily::compact_range`].
+    pub fn compact(&self) -> Result<()> {
+        self.handle.default.compact_range(None, None)
+    }
+
+    /// Waits until no flush and no merge is due or running.
+    ///
+    /// # Errors
+    /// The background error that keeps them from ending.
+    pub fn wait_for_background(&self) -> Result<()> {
+        self.inner().wait_until_quiet()
+    }
+
+    /// Fsyncs the write-ahead log: everything committed so far survives a power cut (except `Durability::None` commits).
+    ///
+    /// # Errors
+    /// `Poisoned`, `Io`, `Closed`.
+    pub fn sync(&self) -> Result<()> {
+        self.inner().check_open()?;
+        self.inner().wal.sync_all()
+    }
+
+    /// Changes database options while it is open, by name; only those marked live in the option table.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an unknown, fixed, or out-of-range option.
+    pub fn set_option(&self, name: &str, value: &str) -> Result<()> {
+        self.inner().set_option(name, value)
+    }
+
+    /// All statistics.
+    pub fn stats(&self) -> StatsReport {
+        self.inner().report()
+    }
+
+    /// All statistics as Prometheus text.
+    pub fn prometheus(&self) -> String {
+        self.inner().refresh_gauges();
+        self.inner().stats.prometheus()
+    }
+
+    /// Runs one background job on this thread, for databases opened with [`Options::manual_jobs`]. False when there was
+    /// nothing to do.
+    ///
+    /// # Errors
+    /// The job's.
+    pub fn run_one_job(&self) -> Result<bool> {
+        match self.inner().jobs.run(self.inner(), true) {
+            Outcome::Idle => Ok(false),
+            Outcome::Ran => Ok(true),
+            Outcome::Failed(e) => Err(e),
+        }
+    }
+}
+
+impl std::fmt::Debug for Db {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Db({})", self.inner().dir.display())
+    }
+}
+
+// Single operations reuse one batch per thread: no allocation on the write path.
+thread_local! {
+    static ONE: std::cell::RefCell<WriteBatch> = std::cell::RefCell::new(WriteBatch::new());
+}
+
+impl ColumnFamily {
+    fn one(&self, fill: impl FnOnce(&mut WriteBatch) -> Result<()>) -> Result<()> {
+        ONE.with_borrow_mut(|batch| {
+            let result = fill(batch).and_then(|()| self.db.commit(batch, &WriteOptions::default()).map(|_| ()));
+            batch.reset(1 << 20);
+            result
+        })
+    }
+
+    /// Sets a key.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an empty key, otherwise as [`Db::write`].
+    pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        self.one(|b| b.put(self, key.as_ref(), value.as_ref()))
+    }
+
+    /// Sets a key that is invisible once `ttl` has passed.
+    ///
+    /// # Errors
+    /// As [`ColumnFamily::put`].
+    pub fn put_ttl(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, ttl: Duration) -> Result<()> {
+        self.one(|b| b.put_ttl(self, key.as_ref(), value.as_ref(), ttl))
+    }
+
+    /// Deletes a key. Deleting an absent key is not an error.
+    ///
+    /// # Errors
+    /// As [`ColumnFamily::put`].
+    pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
+        self.one(|b| b.delete(self, key.as_ref()))
+    }
+
+    /// Deletes a key that was put exactly once since its last delete; cheaper to reclaim. On a key put more than once an
+    /// older value may come back.
+    ///
+    /// # Errors
+    /// As [`ColumnFamily::put`].
+    pub fn single_delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
+        self.one(|b| b.single_delete(self, key.as_ref()))
+    }
+
+    /// Deletes all keys in `[start, end)` of the family's order.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when `start` sorts after `end` or a bound is empty; otherwise as [`ColumnFamily::put`].
+    pub fn delete_range(&self, start: impl AsRef<[u8]>, end: impl AsRef<[u8]>) -> Result<()> {
+        self.one(|b| b.delete_range(self, start.as_ref(), end.as_ref()))
+    }
+
+    /// Sequence number that a read sees up to. The view must have been loaded before: see [`DbInner::commit`].
+    #[inline]
+    fn read_seq(&self, snapshot: Option<&Snapshot>) -> Result<SeqNo> {
+        self.db.check_open()?;
+        if self.inner().is_dropped() {
+            self.inner().check_alive()?;
+        }
+        match snapshot {
+            None => Ok(self.db.snapshots.visible()),
+            Some(s) if s.belongs_to(&self.db.snapshots) => Ok(s.sequence()),
+            Some(_) => Err(Error::invalid("the snapshot belongs to another database")),
+        }
+    }
+
+    /// Reads a key. The value is handed out without a copy where it lies in the block cache.
+    ///
+    /// # Errors
+    /// `Corruption` with file and offset, `Io`, `Closed`.
+    #[inline]
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<PinnedValue>> {
+        let view = self.inner().view.load();
+        let seq = self.read_seq(None)?;
+        read::get(&view, key.as_ref(), seq, &self.inner().reads)
+    }
+
+    /// Reads a key as of a snapshot.
+    ///
+    /// # Errors
+    /// As [`ColumnFamily::get`]; `InvalidArgument` for a snapshot of another database.
+    pub fn get_at(&self, key: impl AsRef<[u8]>, snapshot: &Snapshot) -> Result<Option<PinnedValue>> {
+        let view = self.inner().view.load();
+        let seq = self.read_seq(Some(snapshot))?;
+        read::get(&view, key.as_ref(), seq, &self.inner().reads)
+    }
+
+    /// Reads a key into a buffer that is reused; false when the key is absent (the buffer is then empty).
+    ///
+    /// # Errors
+    /// As [`ColumnFamily::get`].
+    #[inline]
+    pub fn get_into(&self, key: impl AsRef<[u8]>, out: &mut Vec<u8>) -> Result<bool> {
+        let view = self.inner().view.load();
+        let seq = self.read_seq(None)?;
+        read::get_into(&view, key.as_ref(), seq, &self.inner().reads, out)
+    }
+
+    /// Reads several keys as of one moment, sharing the work that they have in common. Results are in the order of the
+    /// keys, each with an error of its own.
+    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<Option<PinnedValue>>> {
+        let view = self.inner().view.load();
+        match self.read_seq(None) {
+            Ok(seq) => read::multi_get(&view, keys, seq, &self.inner().reads),
+            Err(e) => keys.iter().map(|_| Err(e.duplicate())).collect(),
+        }
+    }
+
+    /// Iterates as the options say. See [`ColumnFamily::iter`].
+    ///
+    /// # Errors
+    /// As [`ColumnFamily::iter`]; `InvalidArgument` for a snapshot of another database.
+    pub fn iter_with(&self, options: ReadOptions<'_>) -> Result<DbIterator> {
+        let view = self.inner().view.load_full();
+        let config = IterConfig {
+            snapshot: self.read_seq(options.snapshot)?,
+            lower: options.lower,
+            upper: options.upper,
+            prefix: options.prefix,
+            fill_cache: options.fill_cache,
+            readahead: options.readahead,
+        };
+        DbIterator::new(view, self.inner().reads.clone(), config)
+    }
+
+    /// Moves an open iterator to what is visible now, keeping its bounds; it must be positioned anew. Cheaper than a new
+    /// one when nothing was flushed or merged in between.
+    ///
+    /// # Errors
+    /// As [`ColumnFamily::iter`].
+    pub fn refresh(&self, iterator: &mut DbIterator) -> Result<()> {
+        let view = self.inner().view.load_full();
+        let seq = self.read_seq(None)?;
+        iterator.refresh(view, seq)
+    }
+
+    /// Flushes the family's memtables to tables and waits for it.
+    ///
+    /// # Errors
+    /// What kept the flush from succeeding.
+    pub fn flush(&self) -> Result<()> {
+        self.db.flush_families(&[self.inner().clone()])
+    }
+
+    /// Merges all tables that meet `[lo, hi]` into the deepest level and waits for it: afterwards the range is one sorted
+    /// run without tombstones or hidden versions that no snapshot needs. `None` is an open end. Memtables are flushed
+    /// first.
+    ///
+    /// # Errors
+    /// What kept the merge from succeeding.
+    pub fn compact_range(&self, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Result<()> {
+        self.db.compact_range(self.inner(), lo, hi)
+    }
+
+    /// Changes options of the family while it is open, by name; only those marked live in the option table. The change
+    /// is stored.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an unknown, fixed, or out-of-range option; `Io`, `NoSpace`.
+    pub fn set_option(&self, name: &str, value: &str) -> Result<()> {
+        self.db.set_family_option(self.inner(), name, value)
+    }
+
+    /// Iterates over a range of keys as of now. The iterator owns what it reads: it outlives this handle, and flushes
+    /// and merges do not disturb it.
+    ///
+    /// # Errors
+    /// `Closed`, or what kept a table from being opened.
+    pub fn iter<'k>(&self, range: impl RangeBounds<&'k [u8]>) -> Result<DbIterator> {
+        let (lower, upper) = owned_bounds(&range);
+        self.iter_with(ReadOptions { lower, upper, ..ReadOptions::default() })
+    }
+}
+
+/// The bounds of a range as owned keys.
+fn owned_bounds<'k>(range: &impl RangeBounds<&'k [u8]>) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+    let own = |b: Bound<&&[u8]>| b.map(|k| k.to_vec());
+    (own(range.start_bound()), own(range.end_bound()))
+}

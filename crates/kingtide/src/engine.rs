@@ -1,0 +1,220 @@
+//! The engine behind a [`crate::Db`]: what all handles share, and the dispatch of background work.
+//!
+//! Lock order, outermost first: `shape`, `commit`, a family's `view_lock`, then leaf locks (snapshots, statistics, cache
+//! partitions). `commit` is never held while `shape` is taken.
+
+use crate::commit::CommitState;
+use crate::commit::stall::WriteController;
+use crate::compact::RateLimiter;
+use crate::family::{Family, TableCache};
+use crate::jobs::{Jobs, Outcome};
+use crate::read::ReadContext;
+use crate::shape::{Retired, Shape};
+use crate::snapshot::Snapshots;
+use crate::wal::Wal;
+use kingtide_base::budget::Budget;
+use kingtide_base::clock::Clock;
+use kingtide_base::options::{DbOptions, Durability, FamilyOptions};
+use kingtide_base::stats::{Stat, Stats};
+use kingtide_base::{Error, ErrorKind, Result};
+use kingtide_mem::ArenaPool;
+use kingtide_mem::cache::BlockCache;
+use kingtide_vfs::{FileLock, Fs};
+use parking_lot::{Mutex, RwLock};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// What all handles of an open database share.
+pub(crate) struct DbInner {
+    // Constant after construction.
+    pub dir: PathBuf,
+    pub fs: Arc<dyn Fs>,
+    pub clock: Arc<dyn Clock>,
+    pub stats: Arc<Stats>,
+    pub cache: Arc<BlockCache>,
+    pub tables: Arc<TableCache>,
+    pub arenas: Arc<ArenaPool>,
+    pub memory: Arc<Budget>,
+    pub snapshots: Arc<Snapshots>,
+    pub wal: Arc<Wal>,
+    pub limiter: Arc<RateLimiter>,
+    pub stall: WriteController,
+    pub jobs: Jobs,
+    /// Background threads, and at most so many key ranges of one merge at once.
+    pub threads: usize,
+    /// For families that are created without options of their own.
+    pub family_defaults: FamilyOptions,
+
+    // Protected by locks.
+    pub commit: Mutex<CommitState>,
+    pub shape: Mutex<Shape>,
+    pub options: RwLock<DbOptions>,
+    /// The last background failure that has not been followed by a success.
+    pub trouble: Mutex<Option<Error>>,
+    /// Held while the database is open.
+    pub file_lock: Mutex<Option<Box<dyn FileLock>>>,
+
+    // Atomics. Relaxed unless said otherwise: hints that order nothing.
+    /// Set once by close. Release pairs with the Acquire in `check_open`.
+    pub closed: AtomicBool,
+    pub max_wal_size: AtomicU64,
+    pub next_file_id: Arc<AtomicU64>,
+    /// The durability option, decoded once: commits read it.
+    pub durability_code: AtomicU64,
+    /// When the log was last synced by `Interval`, monotonic nanoseconds.
+    pub last_interval_sync: AtomicU64,
+}
+
+impl DbInner {
+    /// An error once the database was closed.
+    #[inline]
+    pub fn check_open(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) { Err(closed()) } else { Ok(()) }
+    }
+
+    /// What reads of a family need; one a family, because it counts what its reads cost.
+    pub fn read_context(&self) -> Arc<ReadContext> {
+        Arc::new(ReadContext::new(self.stats.clone(), self.tables.clone(), self.clock.clone()))
+    }
+
+    /// A new file number.
+    pub fn new_file_id(&self) -> u64 {
+        self.next_file_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The durability of commits that do not say their own.
+    #[inline]
+    pub fn durability(&self) -> Durability {
+        decode_durability(self.durability_code.load(Ordering::Relaxed))
+    }
+
+    pub fn set_durability(&self, d: Durability) {
+        self.durability_code.store(encode_durability(d), Ordering::Relaxed);
+    }
+
+    /// The last background failure, while it lasts.
+    pub fn background_error(&self) -> Option<Error> {
+        self.trouble.lock().as_ref().map(Error::duplicate)
+    }
+
+    /// Whether a memtable waits for flush.
+    pub fn any_frozen(&self) -> bool {
+        self.shape.lock().families.values().any(|f| !f.view.load().frozen.is_empty())
+    }
+
+    /// Runs the most urgent background job. `merges`: whether a merge may be taken.
+    pub fn run_most_urgent(self: &Arc<Self>, merges: bool) -> Outcome {
+        let result = self.try_urgent(merges);
+        match result {
+            Ok(true) => {
+                *self.trouble.lock() = None;
+                Outcome::Ran
+            }
+            Ok(false) => Outcome::Idle,
+            Err(e) if e.kind() == ErrorKind::Cancelled => Outcome::Idle,
+            Err(e) => {
+                self.stats.add(Stat::BackgroundErrors, 1);
+                *self.trouble.lock() = Some(e.duplicate());
+                Outcome::Failed(e)
+            }
+        }
+    }
+
+    fn try_urgent(self: &Arc<Self>, merges: bool) -> Result<bool> {
+        if self.prepare_log()? || self.sync_on_interval()? {
+            return Ok(true);
+        }
+        if self.flush_one()? {
+            return Ok(true);
+        }
+        if merges && self.merge_one()? {
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Makes a spare log segment if there is none.
+    fn prepare_log(&self) -> Result<bool> {
+        if self.closed.load(Ordering::Acquire) {
+            return Ok(false);
+        }
+        if !self.wal.needs_spare() || self.wal.poison().is_some() {
+            return Ok(false);
+        }
+        self.wal.prepare_spare().map(|()| true)
+    }
+
+    /// With `Interval` durability: syncs the log when it is due.
+    fn sync_on_interval(&self) -> Result<bool> {
+        let Durability::Interval(every) = self.durability() else { return Ok(false) };
+        let now = self.clock.monotonic_ns();
+        let last = self.last_interval_sync.load(Ordering::Relaxed);
+        if now.saturating_sub(last) < every.as_nanos() as u64 {
+            return Ok(false);
+        }
+        // One thread wins the turn.
+        if self.last_interval_sync.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            return Ok(false);
+        }
+        self.wal.sync_all()?;
+        Ok(false)
+    }
+
+    /// Deletes what a change of files left behind, now or when the last view that names it goes. A file that cannot be
+    /// removed is an orphan that the next open removes.
+    pub fn delete_retired(&self, retired: Retired) {
+        for id in retired.tables {
+            let _ = self.tables.delete_table(id);
+        }
+        for id in retired.vlogs {
+            self.stats.add(Stat::VlogsDeleted, 1);
+            let _ = self.tables.delete_vlog(id);
+        }
+    }
+
+    /// Gives log segments back that hold nothing but what is in tables.
+    pub fn release_log(&self) -> Result<()> {
+        let needed = {
+            let c = self.commit.lock();
+            c.families.iter().filter_map(|f| f.oldest_unflushed()).min().unwrap_or(c.last_seq + 1)
+        };
+        if self.wal.poison().is_none() {
+            self.wal.release(needed)?;
+        }
+        Ok(())
+    }
+
+    /// Tells flow control how far level 0 lags in the worst family.
+    pub fn measure_level0(&self, shape: &Shape) {
+        let worst = shape
+            .families
+            .values()
+            .map(|f| f.view.load().version.levels[0].len() as f64 / f.options().l0_trigger.max(1) as f64);
+        self.stall.set_level0(worst.fold(0.0, f64::max));
+        shape.update_gauges(&self.stats);
+    }
+}
+
+#[cold]
+pub(crate) fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the database is closed")
+}
+
+fn encode_durability(d: Durability) -> u64 {
+    match d {
+        Durability::Process => 0,
+        Durability::Power => 1,
+        Durability::None => 2,
+        Durability::Interval(d) => 3 + u64::try_from(d.as_millis()).unwrap_or(u64::MAX / 2),
+    }
+}
+
+fn decode_durability(code: u64) -> Durability {
+    match code {
+        0 => Durability::Process,
+        1 => Durability::Power,
+        2 => Durability::None,
+        ms => Durability::Interval(std::time::Duration::from_millis(ms - 3)),
+    }
+}

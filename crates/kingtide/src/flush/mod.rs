@@ -1,0 +1,102 @@
+//! Flush: the oldest frozen memtable of a family becomes a run of tables in level 0.
+//!
+//! 1. `flush_one` takes a family with a frozen memtable and no flush running (one at a time a family, so that runs enter
+//!    level 0 in the order of their sequence numbers);
+//! 2. the memtable is streamed through the merge core into tables and a value log, which are synced;
+//! 3. under the shape lock one manifest record adds the files and the family's flushed sequence, and the view drops the
+//!    memtable as it gains the files;
+//! 4. log segments that held nothing else are given back.
+
+use crate::compact::{FlushInput, run_flush};
+use crate::engine::DbInner;
+use crate::family::Family;
+use crate::memtable::FamilyMemtable;
+use crate::version::Edit;
+use kingtide_base::stats::Stat;
+use kingtide_base::{Result, SeqNo};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl DbInner {
+    /// Flushes one memtable. False when none waits.
+    pub(crate) fn flush_one(self: &Arc<Self>) -> Result<bool> {
+        let Some(family) = self.claim_flush() else { return Ok(false) };
+        let result = self.flush_family(&family);
+        self.shape.lock().flushing.remove(&family.id());
+        result.map(|()| true)
+    }
+
+    /// The family whose oldest frozen memtable is the oldest of all, so that the log is freed soonest.
+    fn claim_flush(&self) -> Option<Arc<Family>> {
+        let mut shape = self.shape.lock();
+        let oldest = shape
+            .families
+            .values()
+            .filter(|f| !shape.flushing.contains(&f.id()))
+            .filter_map(|f| f.view.load().frozen.last().map(|m| (m.first_seq(), f)))
+            .min_by_key(|(seq, _)| *seq)
+            .map(|(_, f)| f.clone())?;
+        shape.flushing.insert(oldest.id());
+        Some(oldest)
+    }
+
+    fn flush_family(self: &Arc<Self>, family: &Arc<Family>) -> Result<()> {
+        let start = self.clock.monotonic_ns();
+        let Some((memtable, last)) = oldest_frozen(family) else { return Ok(()) };
+        let options = family.options();
+        let input = FlushInput {
+            memtables: vec![memtable.points().iter()],
+            tombstones: memtable.range_list(),
+            run: self.new_file_id(),
+            older_in_memory: false, // the oldest memtable is flushed first
+        };
+        let output = self.with_merge_context(family, &options, |ctx| {
+            let output = run_flush(ctx, input)?;
+            ctx.sync_dir().inspect_err(|_| output.discard(&*self.fs, &self.dir))?;
+            Ok(output)
+        })?;
+        self.sync_log_of_others(family, last)?;
+        let mut edits = output.edits(family.id(), &[]);
+        edits.push(Edit::Flushed { family: family.id(), seq: last });
+        edits.push(Edit::LastSeq(self.snapshots.visible()));
+        let retired = {
+            let mut shape = self.shape.lock();
+            if family.is_dropped() {
+                output.discard(&*self.fs, &self.dir);
+                return Ok(());
+            }
+            // After a failure the record may or may not be in the manifest: the files stay until an open decides.
+            let retired = shape.change_files(family, edits, 1, &self.tables, &self.next_file_id)?;
+            family.flushed_seq.store(last, Ordering::Relaxed);
+            self.measure_level0(&shape);
+            retired
+        };
+        self.delete_retired(retired);
+        self.stats.add(Stat::Flushes, 1);
+        self.stats.add(Stat::FlushBytes, output.counters.bytes_written);
+        self.stall.drained(memtable.memory(), self.clock.monotonic_ns() - start);
+        drop(memtable);
+        self.release_log()
+    }
+}
+
+impl DbInner {
+    /// Recovery must find a prefix of all commits, over all families. A flush makes this family's operations up to
+    /// `last` survive a power cut; if another family has older ones that are only in the unsynced log, that log must be
+    /// synced first.
+    fn sync_log_of_others(&self, family: &Family, last: SeqNo) -> Result<()> {
+        let others = {
+            let c = self.commit.lock();
+            c.families.iter().any(|f| f.id() != family.id() && f.oldest_unflushed().is_some_and(|s| s <= last))
+        };
+        if others && self.wal.poison().is_none() { self.wal.sync_all() } else { Ok(()) }
+    }
+}
+
+/// The oldest frozen memtable, and the last sequence number that can be in it: the next younger one begins after it.
+fn oldest_frozen(family: &Family) -> Option<(Arc<FamilyMemtable>, SeqNo)> {
+    let view = family.view.load();
+    let memtable = view.frozen.last()?.clone();
+    let younger = view.frozen.iter().rev().nth(1).unwrap_or(&view.active);
+    Some((memtable, younger.first_seq() - 1))
+}

@@ -1,0 +1,190 @@
+//! Background work: a pool of threads that pull jobs. In simulation there are no threads and the caller runs jobs one
+//! by one.
+//!
+//! What there is to do is read from the database's state each time a thread is free, most urgent first, so no queue can
+//! disagree with the state:
+//!
+//! 1. a spare log segment, so that the next rotation under the commit lock is a swap;
+//! 2. a due log sync (`Interval` durability);
+//! 3. a flush, oldest memtable of a family first;
+//! 4. deletion of files that nobody names any more, and recycling of log segments;
+//! 5. a merge, as the planner says.
+//!
+//! The first thread never takes a merge: a flush must not wait for one.
+
+use crate::engine::DbInner;
+use kingtide_base::Error;
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How long an idle thread sleeps before it looks for time-driven work (expiry, retries after an error).
+const IDLE: Duration = Duration::from_millis(250);
+
+#[derive(Debug, Default)]
+struct State {
+    /// Grows with every wake-up; a thread that saw nothing to do sleeps only if it did not grow since.
+    generation: u64,
+    stop: bool,
+    /// Jobs running now.
+    running: usize,
+    /// Threads alive.
+    threads: usize,
+}
+
+#[derive(Debug, Default)]
+struct Signal {
+    state: Mutex<State>,
+    work: Condvar,
+    progress: Condvar,
+}
+
+impl Signal {
+    fn wake(&self) {
+        self.state.lock().generation += 1;
+        self.work.notify_all();
+    }
+}
+
+/// The pool.
+#[derive(Debug)]
+pub(crate) struct Jobs {
+    signal: Arc<Signal>,
+    manual: bool,
+    /// Asks running merges to stop early. Relaxed: a hint polled at block boundaries.
+    cancel: AtomicBool,
+}
+
+/// What a look for work found.
+pub(crate) enum Outcome {
+    /// Nothing to do now.
+    Idle,
+    /// A job ran.
+    Ran,
+    /// A job failed; it will be tried again after a pause.
+    Failed(Error),
+}
+
+impl Jobs {
+    pub fn new(manual: bool) -> Jobs {
+        Jobs { signal: Arc::default(), manual, cancel: AtomicBool::new(false) }
+    }
+
+    /// Starts the threads. `lane` 0 does everything but merges; a pool always has a second one.
+    pub fn start(&self, db: &Arc<DbInner>, threads: usize) -> Result<(), Error> {
+        if self.manual {
+            return Ok(());
+        }
+        for lane in 0..threads.max(2) {
+            let db = db.clone();
+            self.signal.state.lock().threads += 1;
+            let spawned = spawn(format!("kingtide-{lane}"), move || db.jobs.thread(&db, lane));
+            if let Err(e) = spawned {
+                self.signal.state.lock().threads -= 1;
+                return Err(Error::new(kingtide_base::ErrorKind::Io, format!("cannot start a background thread: {e}")));
+            }
+        }
+        Ok(())
+    }
+
+    fn thread(&self, db: &Arc<DbInner>, lane: usize) {
+        loop {
+            let seen = {
+                let s = self.signal.state.lock();
+                if s.stop {
+                    break;
+                }
+                s.generation
+            };
+            match self.run(db, lane > 0) {
+                Outcome::Ran => continue,
+                Outcome::Idle => {}
+                Outcome::Failed(_) => {
+                    // The state still asks for the job; a pause keeps a broken disk from spinning the processor.
+                    let mut s = self.signal.state.lock();
+                    if !s.stop {
+                        self.signal.work.wait_for(&mut s, IDLE);
+                    }
+                    continue;
+                }
+            }
+            let mut s = self.signal.state.lock();
+            if s.generation == seen && !s.stop {
+                self.signal.work.wait_for(&mut s, IDLE);
+            }
+        }
+        self.signal.state.lock().threads -= 1;
+        self.signal.progress.notify_all();
+    }
+
+    /// Runs the most urgent job, if there is one.
+    pub fn run(&self, db: &Arc<DbInner>, merges: bool) -> Outcome {
+        self.signal.state.lock().running += 1;
+        let outcome = db.run_most_urgent(merges);
+        self.signal.state.lock().running -= 1;
+        if !matches!(outcome, Outcome::Idle) {
+            self.wake();
+        }
+        self.signal.progress.notify_all();
+        outcome
+    }
+
+    /// Tells the threads that the state changed.
+    pub fn wake(&self) {
+        self.signal.wake();
+    }
+
+    /// The same, for the log, which lives on its own.
+    pub fn waker(&self) -> Arc<dyn Fn() + Send + Sync> {
+        let signal = self.signal.clone();
+        Arc::new(move || signal.wake())
+    }
+
+    /// Without threads: runs one job on the caller's thread. False if there are threads or nothing was to do.
+    pub fn help(&self, db: &Arc<DbInner>) -> bool {
+        self.manual && matches!(self.run(db, true), Outcome::Ran)
+    }
+
+    /// Waits until a job ended, at most `d`.
+    pub fn wait_for_progress(&self, d: Duration) {
+        let mut s = self.signal.state.lock();
+        self.signal.progress.wait_for(&mut s, d);
+    }
+
+    /// Whether no job runs now.
+    pub fn is_quiet(&self) -> bool {
+        self.signal.state.lock().running == 0
+    }
+
+    /// Set when running merges should stop.
+    pub fn cancel_flag(&self) -> &AtomicBool {
+        &self.cancel
+    }
+
+    /// Whether the caller runs the jobs.
+    pub fn is_manual(&self) -> bool {
+        self.manual
+    }
+
+    /// Asks running merges to stop at the next block.
+    pub fn cancel(&self) {
+        self.cancel.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends the threads after their current job and waits for them.
+    pub fn stop(&self) {
+        let mut s = self.signal.state.lock();
+        s.stop = true;
+        self.signal.work.notify_all();
+        while s.threads > 0 {
+            self.signal.progress.wait_for(&mut s, Duration::from_millis(20));
+        }
+    }
+}
+
+/// The one place that starts threads.
+#[allow(clippy::disallowed_methods)]
+fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    std::thread::Builder::new().name(name).spawn(body).map(|_| ())
+}

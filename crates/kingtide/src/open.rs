@@ -1,0 +1,226 @@
+//! Opening and closing.
+//!
+//! Opening, in order:
+//!
+//! 1. lock the directory;
+//! 2. read the manifest: families, their files, what is flushed ([`crate::recover::Layout`]); or create it;
+//! 3. remove files that nothing names: leftovers of jobs that did not finish;
+//! 4. replay the log into memtables, flushing as they fill, so that memory stays bounded;
+//! 5. open the tables in parallel;
+//! 6. start the log's new segment and the background threads.
+//!
+//! The handle exists only when all of it is done. Until step 6 nothing on disk was changed that another recovery would
+//! not do the same way, so a crash in between is harmless.
+
+use crate::admin::memory_limit;
+use crate::commit::CommitState;
+use crate::commit::stall::WriteController;
+use crate::compact::RateLimiter;
+use crate::engine::DbInner;
+use crate::family::{Family, TableCache};
+use crate::jobs::Jobs;
+use crate::options::Options;
+use crate::recover::Recovery;
+use crate::snapshot::Snapshots;
+use crate::wal::{Wal, WalConfig};
+use kingtide_base::budget::Budget;
+use kingtide_base::clock::SystemClock;
+use kingtide_base::stats::{Stat, Stats};
+use kingtide_base::{Error, ErrorKind, Result};
+use kingtide_mem::ArenaPool;
+use kingtide_mem::cache::BlockCache;
+use kingtide_vfs::{Fs, PosixFs};
+use parking_lot::{Mutex, RwLock};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Released log segments kept for reuse.
+const FREE_SEGMENTS: usize = 4;
+/// Name of the lock file.
+pub(crate) const LOCK_FILE: &str = "LOCK";
+
+/// Opens or creates the database in `dir`; returns it with its default family.
+pub(crate) fn open(dir: &Path, options: Options) -> Result<(Arc<DbInner>, Arc<Family>)> {
+    options.db.validate()?;
+    options.family.validate()?;
+    let clock = options.clock.clone().unwrap_or_else(SystemClock::shared);
+    let start = clock.monotonic_ns();
+    let fs: Arc<dyn Fs> = options.fs.clone().unwrap_or_else(PosixFs::shared);
+    prepare_dir(&*fs, dir, &options)?;
+    let lock = fs.lock(&dir.join(LOCK_FILE))?;
+
+    let stats = Arc::new(Stats::default());
+    let memory = Budget::new(memory_limit(&options.db, &options.family));
+    let arenas = ArenaPool::new(memory.clone());
+    let cache = BlockCache::new(options.db.block_cache_size, options.db.cache_shards as usize, stats.clone());
+    let tables = TableCache::new(fs.clone(), dir.to_owned(), cache.clone(), stats.clone(), options.db.max_open_files);
+    let threads = background_threads(&options);
+
+    let recovery = Recovery {
+        dir,
+        fs: &fs,
+        options: &options,
+        clock: &clock,
+        stats: &stats,
+        tables: &tables,
+        arenas: &arenas,
+        memory: &memory,
+    };
+    let recovered = recovery.run()?;
+    open_tables(&recovered.families, &tables, threads)?;
+
+    let jobs = Jobs::new(options.manual_jobs);
+    let next_file_id = Arc::new(AtomicU64::new(recovered.next_file_id));
+    let for_log = next_file_id.clone();
+    let config = WalConfig {
+        fs: fs.clone(),
+        dir: dir.to_owned(),
+        segment_size: options.db.wal_segment_size,
+        max_free: FREE_SEGMENTS,
+        next_id: Arc::new(move || for_log.fetch_add(1, Ordering::Relaxed)),
+        on_rotate: Some(jobs.waker()),
+        clock: clock.clone(),
+        stats: stats.clone(),
+    };
+    let (writer, wal) = Wal::open(config, &recovered.log_end)?;
+    let snapshots = Arc::new(Snapshots::default());
+    snapshots.publish(recovered.last_seq);
+    let inner = Arc::new(DbInner {
+        dir: dir.to_owned(),
+        stall: WriteController::new(clock.clone(), stats.clone(), memory.clone()),
+        limiter: Arc::new(RateLimiter::new(clock.clone(), options.db.rate_limit)),
+        fs,
+        clock,
+        stats,
+        cache,
+        tables,
+        arenas,
+        memory,
+        snapshots,
+        wal,
+        jobs,
+        threads,
+        family_defaults: options.family.clone(),
+        commit: Mutex::new(CommitState { wal: writer, last_seq: recovered.last_seq, families: recovered.families }),
+        shape: Mutex::new(recovered.shape),
+        max_wal_size: AtomicU64::new(options.db.max_wal_size),
+        durability_code: AtomicU64::new(0),
+        options: RwLock::new(options.db),
+        trouble: Mutex::new(None),
+        file_lock: Mutex::new(Some(lock)),
+        closed: AtomicBool::new(false),
+        next_file_id,
+        last_interval_sync: AtomicU64::new(0),
+    });
+    inner.set_durability(inner.options.read().durability);
+    inner.measure_level0(&inner.shape.lock());
+    inner.jobs.start(&inner, threads)?;
+    inner.stats.set(Stat::OpenMicros, (inner.clock.monotonic_ns() - start) / 1000);
+    Ok((inner, recovered.default))
+}
+
+/// Checks the directory against what the options ask for, and makes it.
+fn prepare_dir(fs: &dyn Fs, dir: &Path, options: &Options) -> Result<()> {
+    let exists = fs.exists(&dir.join("CURRENT"))?;
+    if exists && options.db.error_if_exists {
+        return Err(Error::new(ErrorKind::Exists, "a database exists here and error_if_exists is set").at_path(dir));
+    }
+    if !exists && !options.db.create_if_missing {
+        return Err(Error::new(ErrorKind::NotFound, "no database here (no CURRENT file) and create_if_missing is off")
+            .at_path(dir));
+    }
+    if !fs.exists(dir)? {
+        fs.create_dir_all(dir)?;
+        if let Some(parent) = dir.parent() {
+            fs.sync_dir(parent)?;
+        }
+    }
+    Ok(())
+}
+
+fn background_threads(options: &Options) -> usize {
+    match options.db.background_threads {
+        0 => std::thread::available_parallelism().map_or(2, usize::from).max(2),
+        n => n as usize,
+    }
+}
+
+/// Opens all tables with several threads; each is one or two small reads. A damaged table does not keep the others from
+/// being read: the error comes back when it is needed.
+fn open_tables(families: &[Arc<Family>], tables: &Arc<TableCache>, threads: usize) -> Result<()> {
+    let handles: Vec<_> = families
+        .iter()
+        .flat_map(|f| {
+            let view = f.view.load();
+            view.runs.iter().flat_map(|r| r.files.iter().map(|s| s.handle.clone())).collect::<Vec<_>>()
+        })
+        .collect();
+    let cursor = AtomicUsize::new(0);
+    let one = || {
+        // `open_all` stops at the first damaged file; go on with the rest.
+        while cursor.load(Ordering::Relaxed) < handles.len() {
+            let _ = tables.open_all(&handles, &cursor);
+        }
+    };
+    let helpers = threads.min(handles.len() / 8);
+    std::thread::scope(|s| {
+        for _ in 0..helpers {
+            s.spawn(one);
+        }
+        one();
+    });
+    Ok(())
+}
+
+/// Closes: no more commits; flushes what is in memtables; ends the threads, cancelling merges after the configured time.
+pub(crate) fn close(db: &Arc<DbInner>) -> Result<()> {
+    if db.closed.swap(true, Ordering::AcqRel) {
+        return Ok(());
+    }
+    let timeout = Duration::from_millis(db.options.read().close_timeout_ms);
+    // A commit that holds the lock now finishes; later ones see `closed` under the lock.
+    let families: Vec<Arc<Family>> = {
+        let mut c = db.commit.lock();
+        let families = c.families.clone();
+        for f in &families {
+            db.rotate(&mut c, f);
+        }
+        families
+    };
+    let flushed = flush_for_close(db, &families, timeout);
+    db.jobs.cancel();
+    db.jobs.stop();
+    let synced = match db.wal.poison() {
+        None => db.wal.sync_all(),
+        Some(_) => Ok(()), // reported to whoever met it
+    };
+    *db.file_lock.lock() = None;
+    flushed.and(synced)
+}
+
+/// Flushes all frozen memtables. On failure what was logged is in the log, and the error says why it is not in tables.
+fn flush_for_close(db: &Arc<DbInner>, families: &[Arc<Family>], timeout: Duration) -> Result<()> {
+    let start = db.clock.monotonic_ns();
+    loop {
+        let waiting = families.iter().any(|f| !f.is_dropped() && !f.view.load().frozen.is_empty());
+        if !waiting {
+            return Ok(());
+        }
+        if !db.flush_one().map_err(|e| e.context("flushing memtables at close"))? {
+            db.jobs.wait_for_progress(Duration::from_millis(1)); // a background thread has the flush
+        }
+        let waited = db.clock.monotonic_ns() - start;
+        if waited > timeout.as_nanos() as u64 {
+            // Merges hold the disk: they can be done again after the next open.
+            db.jobs.cancel();
+        }
+        if waited > 10 * timeout.as_nanos().max(1_000_000_000) as u64 {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                "memtables could not be flushed in time; the log still holds them",
+            ));
+        }
+    }
+}

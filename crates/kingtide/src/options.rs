@@ -1,0 +1,89 @@
+//! What a caller hands to [`crate::Db::open`].
+
+use crate::snapshot::Snapshot;
+use kingtide_base::clock::Clock;
+use kingtide_base::key::CustomOrder;
+use kingtide_base::options::{DbOptions, Durability, FamilyOptions};
+use kingtide_base::{KeyOrder, Result};
+use kingtide_vfs::Fs;
+use std::ops::Bound;
+use std::sync::Arc;
+
+/// How to open a database. [`DbOptions`] and [`FamilyOptions`] are the option tables; the rest is what cannot be text.
+#[derive(Clone, Default)]
+pub struct Options {
+    /// Options of the database.
+    pub db: DbOptions,
+    /// Options of the default family, and of families that a caller creates without options.
+    pub family: FamilyOptions,
+    /// Key order of the default family.
+    pub order: KeyOrder,
+    /// Key orders supplied by the user, found by name when families that use them are opened.
+    pub custom_orders: Vec<Arc<dyn CustomOrder>>,
+    /// The file system; the machine's when absent.
+    pub fs: Option<Arc<dyn Fs>>,
+    /// The clock; the machine's when absent.
+    pub clock: Option<Arc<dyn Clock>>,
+    /// No background threads: the caller runs jobs with [`crate::Db::run_one_job`]. For simulation.
+    pub manual_jobs: bool,
+}
+
+impl Options {
+    /// The defaults.
+    pub fn new() -> Options {
+        Options::default()
+    }
+
+    /// Sets an option by name; the name decides whether it is the database's or the default family's.
+    ///
+    /// # Errors
+    /// `InvalidArgument` that names the option, what was wrong, and the nearest known name.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
+        if self.family.get(name).is_some() { self.family.set(name, value) } else { self.db.set(name, value) }
+    }
+
+    pub(crate) fn resolve_order(&self, name: &str) -> Option<KeyOrder> {
+        KeyOrder::builtin(name)
+            .or_else(|| self.custom_orders.iter().find(|o| o.name() == name).map(|o| KeyOrder::Custom(o.clone())))
+            .or_else(|| (self.order.name() == name).then(|| self.order.clone()))
+    }
+}
+
+/// How one commit is done.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WriteOptions {
+    /// What the commit survives; the database's durability when absent.
+    pub durability: Option<Durability>,
+    /// Return `Busy` instead of waiting when writers are being slowed.
+    pub no_wait: bool,
+}
+
+/// What a read or an iterator sees.
+#[derive(Clone, Debug)]
+pub struct ReadOptions<'a> {
+    /// The snapshot to read at; now when absent.
+    pub snapshot: Option<&'a Snapshot>,
+    /// Keys before this are not shown.
+    pub lower: Bound<Vec<u8>>,
+    /// Keys behind this are not shown.
+    pub upper: Bound<Vec<u8>>,
+    /// Only keys with this prefix are shown. For bytewise order.
+    pub prefix: Option<Vec<u8>>,
+    /// Whether blocks that an iterator reads may enter the block cache.
+    pub fill_cache: bool,
+    /// Whether an iterator reads ahead from the start, for long scans; it begins by itself after a few blocks.
+    pub readahead: bool,
+}
+
+impl Default for ReadOptions<'_> {
+    fn default() -> Self {
+        ReadOptions {
+            snapshot: None,
+            lower: Bound::Unbounded,
+            upper: Bound::Unbounded,
+            prefix: None,
+            fill_cache: true,
+            readahead: false,
+        }
+    }
+}

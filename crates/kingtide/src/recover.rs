@@ -1,0 +1,345 @@
+//! Recovery: what the manifest and the log say, made into families with memtables.
+
+use crate::admin::DEFAULT_FAMILY;
+use crate::commit::batch::read_op;
+use crate::compact::{FlushInput, MergeContext, RateLimiter, run_flush};
+use crate::family::{Family, TableCache, View};
+use crate::memtable::FamilyMemtable;
+use crate::options::Options;
+use crate::read::ReadContext;
+use crate::shape::{Shape, VlogMeta};
+use crate::version::manifest::Manifest;
+use crate::version::{Edit, FamilyId, FileMeta, Version};
+use crate::wal::{self, ReplayEnd};
+use kingtide_base::budget::Budget;
+use kingtide_base::clock::Clock;
+use kingtide_base::coding::Reader;
+use kingtide_base::options::FamilyOptions;
+use kingtide_base::rng::entropy;
+use kingtide_base::stats::{Stat, Stats};
+use kingtide_base::{Error, ErrorKind, KeyOrder, Kind, Result, SeqNo, Tag};
+use kingtide_mem::ArenaPool;
+use kingtide_vfs::{Fs, OpenMode};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// What recovery works with.
+pub(crate) struct Recovery<'a> {
+    pub dir: &'a Path,
+    pub fs: &'a Arc<dyn Fs>,
+    pub options: &'a Options,
+    pub clock: &'a Arc<dyn Clock>,
+    pub stats: &'a Arc<Stats>,
+    pub tables: &'a Arc<TableCache>,
+    pub arenas: &'a Arc<ArenaPool>,
+    pub memory: &'a Arc<Budget>,
+}
+
+/// What recovery found.
+pub(crate) struct Recovered {
+    pub shape: Shape,
+    pub families: Vec<Arc<Family>>,
+    pub default: Arc<Family>,
+    pub log_end: ReplayEnd,
+    pub last_seq: SeqNo,
+    pub next_file_id: u64,
+}
+
+/// A family as the manifest describes it.
+struct FamilyLayout {
+    name: String,
+    order: KeyOrder,
+    options: FamilyOptions,
+    version: Version,
+    flushed: SeqNo,
+}
+
+/// Everything that the manifest describes.
+#[derive(Default)]
+struct Layout {
+    families: BTreeMap<FamilyId, FamilyLayout>,
+    vlogs: BTreeMap<u64, VlogMeta>,
+    next_family: FamilyId,
+    next_file_id: u64,
+    last_seq: SeqNo,
+}
+
+impl Layout {
+    fn apply(&mut self, edit: Edit, options: &Options) -> Result<()> {
+        let unknown =
+            |id: FamilyId| Error::corruption(format!("the manifest changes family {id}, which does not exist"));
+        match edit {
+            Edit::CreateFamily { id, name, order, options: stored } => {
+                let Some(order) = options.resolve_order(&order) else {
+                    return Err(Error::new(
+                        ErrorKind::Incompatible,
+                        format!(
+                            "column family '{name}' is ordered by '{order}', which this open was not given: hand the \
+                                 order in `Options::custom_orders`"
+                        ),
+                    ));
+                };
+                let options = read_options(&name, &stored)?;
+                self.next_family = self.next_family.max(id + 1);
+                let family = FamilyLayout { name, order, options, version: Version::default(), flushed: 0 };
+                self.families.insert(id, family);
+            }
+            Edit::DropFamily { id } => {
+                self.families.remove(&id).ok_or_else(|| unknown(id))?;
+                self.next_family = self.next_family.max(id + 1);
+            }
+            Edit::RenameFamily { id, name } => self.families.get_mut(&id).ok_or_else(|| unknown(id))?.name = name,
+            Edit::SetOptions { id, options } => {
+                let f = self.families.get_mut(&id).ok_or_else(|| unknown(id))?;
+                f.options = read_options(&f.name, &options)?;
+            }
+            Edit::AddFile { family, level, meta } => {
+                let f = self.families.get_mut(&family).ok_or_else(|| unknown(family))?;
+                if level as usize >= f.version.levels.len() {
+                    return Err(Error::corruption(format!("the manifest puts file {} into level {level}", meta.id)));
+                }
+                self.last_seq = self.last_seq.max(meta.max_seq);
+                f.version.add(&f.order, level as usize, meta);
+            }
+            Edit::RemoveFile { family, level, id } => {
+                let f = self.families.get_mut(&family).ok_or_else(|| unknown(family))?;
+                if level as usize >= f.version.levels.len() || !f.version.remove(level as usize, id) {
+                    return Err(Error::corruption(format!(
+                        "the manifest removes file {id}, which level {level} lacks"
+                    )));
+                }
+            }
+            Edit::Flushed { family, seq } => {
+                let f = self.families.get_mut(&family).ok_or_else(|| unknown(family))?;
+                f.flushed = f.flushed.max(seq);
+                self.last_seq = self.last_seq.max(seq);
+            }
+            Edit::AddVlog { id, family, size, stored_bytes, values } => {
+                self.vlogs.insert(id, VlogMeta { family, size, stored_bytes, values });
+            }
+            Edit::RemoveVlog { id } => {
+                self.vlogs.remove(&id);
+            }
+            Edit::NextFileId(id) => self.next_file_id = self.next_file_id.max(id),
+            Edit::LastSeq(seq) => self.last_seq = self.last_seq.max(seq),
+        }
+        Ok(())
+    }
+}
+
+fn read_options(family: &str, stored: &[(String, String)]) -> Result<FamilyOptions> {
+    let mut options = FamilyOptions::default();
+    for (name, value) in stored {
+        options.set(name, value).map_err(|e| {
+            Error::new(ErrorKind::NewerFormat, format!("stored option of column family '{family}': {}", e.message()))
+        })?;
+    }
+    Ok(options)
+}
+
+impl Recovery<'_> {
+    pub fn run(&self) -> Result<Recovered> {
+        let (manifest, mut layout) = self.load_manifest()?;
+        let on_disk = self.fs.list(self.dir)?;
+        // File ids are never reused, not even those of files that a crash left behind.
+        layout.next_file_id =
+            layout.next_file_id.max(1 + on_disk.iter().filter_map(|n| number_of(n)).max().unwrap_or(0));
+        self.check_default(&layout)?;
+        self.remove_orphans(&layout, &on_disk);
+
+        let mut families: BTreeMap<FamilyId, Arc<Family>> = BTreeMap::new();
+        for (id, f) in layout.families {
+            families.insert(id, Arc::new(self.make_family(id, f)?));
+        }
+        let mut shape = Shape::new(manifest, families, layout.vlogs, layout.next_family);
+        let next_file_id = AtomicU64::new(layout.next_file_id);
+        let log_end = self.replay_log(&mut shape, &next_file_id)?;
+        let last_seq = layout.last_seq.max(log_end.next_seq.saturating_sub(1));
+        self.start_empty_memtables_after(&shape, last_seq);
+        self.stats.set(Stat::RecoveredRecords, log_end.records);
+
+        let all: Vec<Arc<Family>> = shape.families.values().cloned().collect();
+        let default = shape.by_name(DEFAULT_FAMILY).cloned();
+        let default = default.ok_or_else(|| Error::corruption("the manifest names no default family"))?;
+        Ok(Recovered { shape, families: all, default, log_end, last_seq, next_file_id: next_file_id.into_inner() })
+    }
+
+    fn load_manifest(&self) -> Result<(Manifest, Layout)> {
+        let mut layout = Layout::default();
+        let loaded = Manifest::load(self.fs, self.dir, true, |edits| {
+            edits.into_iter().try_for_each(|e| layout.apply(e, self.options))
+        })?;
+        if let Some(manifest) = loaded {
+            return Ok((manifest, layout));
+        }
+        let mut layout = Layout { next_file_id: 2, ..Layout::default() };
+        let options = self.options.family.entries().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
+        let edit = Edit::CreateFamily {
+            id: 0,
+            name: DEFAULT_FAMILY.to_owned(),
+            order: self.options.order.name().to_owned(),
+            options,
+        };
+        let id = (u128::from(entropy()) << 64 | u128::from(entropy())).to_le_bytes();
+        let manifest = Manifest::create(self.fs, self.dir, 1, id, std::slice::from_ref(&edit))?;
+        layout.apply(edit, self.options)?;
+        Ok((manifest, layout))
+    }
+
+    /// The default family's order is the one given to open; its live options are those given now.
+    fn check_default(&self, layout: &Layout) -> Result<()> {
+        let Some(f) = layout.families.values().find(|f| f.name == DEFAULT_FAMILY) else { return Ok(()) };
+        if f.order.name() != self.options.order.name() {
+            return Err(Error::new(
+                ErrorKind::Incompatible,
+                format!(
+                    "the default family is ordered by '{}', but '{}' was asked for",
+                    f.order.name(),
+                    self.options.order.name()
+                ),
+            )
+            .at_path(self.dir));
+        }
+        Ok(())
+    }
+
+    fn make_family(&self, id: FamilyId, layout: FamilyLayout) -> Result<Family> {
+        layout.version.check(&layout.order).map_err(|e| Error::corruption(e).at_path(self.dir))?;
+        let options = if layout.name == DEFAULT_FAMILY { self.options.family.clone() } else { layout.options };
+        let active = FamilyMemtable::new(layout.order.clone(), self.arenas, layout.flushed + 1);
+        let version = Arc::new(layout.version);
+        let view = View::new(layout.order.clone(), active, Vec::new(), version, self.tables, None);
+        let reads = Arc::new(ReadContext::new(self.stats.clone(), self.tables.clone(), self.clock.clone()));
+        let family = Family::new(id, layout.name, layout.order, options, reads, view);
+        family.flushed_seq.store(layout.flushed, Ordering::Relaxed);
+        Ok(family)
+    }
+
+    /// Removes tables and value logs that the manifest does not name, and temporary files. A failure is left to the next
+    /// open.
+    fn remove_orphans(&self, layout: &Layout, on_disk: &[String]) {
+        let tables: HashSet<u64> =
+            layout.families.values().flat_map(|f| f.version.files().map(|(_, m)| m.id)).collect();
+        for name in on_disk {
+            let orphan = match (number_of(name), name.rsplit_once('.').map(|(_, ext)| ext)) {
+                (Some(id), Some("klog")) => !tables.contains(&id),
+                (Some(id), Some("vlog")) => !layout.vlogs.contains_key(&id),
+                (_, Some("tmp")) => true,
+                _ => false,
+            };
+            if orphan {
+                let _ = self.fs.remove(&self.dir.join(name));
+            }
+        }
+    }
+
+    /// Replays the log into the families' memtables. An operation counts if its family exists and did not have it
+    /// flushed. When memory runs out the fullest memtables are flushed on the spot.
+    fn replay_log(&self, shape: &mut Shape, next_file_id: &AtomicU64) -> Result<ReplayEnd> {
+        let segments = wal::list_segments(&**self.fs, self.dir)?;
+        let by_id: HashMap<FamilyId, Arc<Family>> = shape.families.iter().map(|(id, f)| (*id, f.clone())).collect();
+        let mut synced = false;
+        wal::replay(&**self.fs, self.dir, &segments, 0, |base, count, payload| {
+            let mut r = Reader::new(payload);
+            for i in 0..count as u64 {
+                let seq = base + i;
+                let op = read_op(&mut r).ok_or_else(|| {
+                    Error::corruption(format!("operation {i} of the log record with sequence {base} cannot be read"))
+                })?;
+                let Some(family) = by_id.get(&op.family) else { continue }; // dropped since
+                if seq <= family.flushed_seq.load(Ordering::Relaxed) {
+                    continue;
+                }
+                let view = family.view.load();
+                if Tag(op.kind as u64).kind() == Some(Kind::RangeDelete) {
+                    view.active.insert_range(op.key, op.value, seq);
+                } else {
+                    view.active.writer().insert(op.key, Tag(seq << 8 | op.kind as u64), op.value);
+                }
+            }
+            if !r.is_empty() {
+                return Err(Error::corruption(format!("the log record with sequence {base} has bytes left over")));
+            }
+            if self.memory.used() > self.memory.limit() / 2 {
+                if !synced {
+                    // A table must not survive a power cut that older operations of other families do not.
+                    self.sync_segments(&segments)?;
+                    synced = true;
+                }
+                self.flush_fullest(shape, base + count as u64 - 1, next_file_id)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn sync_segments(&self, segments: &[u64]) -> Result<()> {
+        for id in segments {
+            self.fs.open(&wal::segment_path(self.dir, *id), OpenMode::Write)?.sync_data()?;
+        }
+        Ok(())
+    }
+
+    /// Flushes the fullest memtable during replay. Between records, so it holds whole batches.
+    fn flush_fullest(&self, shape: &mut Shape, last: SeqNo, next_file_id: &AtomicU64) -> Result<()> {
+        let Some(family) = shape.families.values().max_by_key(|f| f.view.load().active.memory()).cloned() else {
+            return Ok(());
+        };
+        if family.view.load().active.is_empty() {
+            return Ok(());
+        }
+        let full = family.view.load().active.clone();
+        let fresh = FamilyMemtable::new(family.order().clone(), self.arenas, last + 1);
+        family.update_view(|v| {
+            View::new(v.order.clone(), fresh, vec![full.clone()], v.version.clone(), self.tables, Some(v))
+        });
+        let options = family.options();
+        let limiter = RateLimiter::new(self.clock.clone(), 0);
+        let open_table = |m: &FileMeta| self.tables.handle(&Arc::new(m.clone()), family.order()).table();
+        let context = MergeContext {
+            fs: self.fs.clone(),
+            dir: self.dir,
+            order: family.order().clone(),
+            options: &options,
+            next_file: next_file_id,
+            snapshots: vec![last],
+            now_ms: self.clock.unix_ms(),
+            version: family.view.load().version.clone(),
+            open_table: &open_table,
+            open_vlog: &|id| self.tables.vlog(id),
+            limiter: Some(&limiter),
+            cancelled: &AtomicBool::new(false),
+            pause: &|| {},
+        };
+        let input = FlushInput {
+            memtables: vec![full.points().iter()],
+            tombstones: full.range_list(),
+            run: context.new_file_id(),
+            older_in_memory: false,
+        };
+        let output = run_flush(&context, input)?;
+        context.sync_dir()?;
+        let mut edits = output.edits(family.id(), &[]);
+        edits.push(Edit::Flushed { family: family.id(), seq: last });
+        shape.change_files(&family, edits, 1, self.tables, next_file_id)?;
+        family.flushed_seq.store(last, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// A memtable that is still empty begins after everything recovered, so that it pins no log.
+    fn start_empty_memtables_after(&self, shape: &Shape, last_seq: SeqNo) {
+        for f in shape.families.values().filter(|f| f.view.load().active.is_empty()) {
+            let fresh = FamilyMemtable::new(f.order().clone(), self.arenas, last_seq + 1);
+            f.update_view(|v| {
+                View::new(v.order.clone(), fresh, v.frozen.clone(), v.version.clone(), self.tables, Some(v))
+            });
+        }
+    }
+}
+
+/// The leading number of a file name such as `000012.klog` or `MANIFEST-000003`.
+fn number_of(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix("MANIFEST-").or_else(|| name.split_once('.').map(|(n, _)| n))?;
+    digits.parse().ok()
+}

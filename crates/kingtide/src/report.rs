@@ -1,0 +1,153 @@
+//! What [`crate::Db::stats`] returns: every counter, the shape of every family's tree, and the figures derived from them.
+
+use crate::engine::DbInner;
+use kingtide_base::stats::Stat;
+use std::fmt;
+
+/// The shape of one level.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LevelReport {
+    /// The level.
+    pub level: usize,
+    /// Sorted runs.
+    pub runs: usize,
+    /// Table files.
+    pub files: usize,
+    /// Bytes of key logs.
+    pub bytes: u64,
+    /// Point entries, tombstones and hidden versions included.
+    pub entries: u64,
+    /// Point tombstones.
+    pub tombstones: u64,
+}
+
+/// One family.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FamilyReport {
+    /// Its name.
+    pub name: String,
+    /// Bytes in its active memtable.
+    pub active_bytes: u64,
+    /// Frozen memtables.
+    pub frozen: usize,
+    /// Levels that hold anything.
+    pub levels: Vec<LevelReport>,
+    /// Bytes of its value logs.
+    pub vlog_bytes: u64,
+    /// Stored bytes in them that nothing refers to.
+    pub vlog_dead_bytes: u64,
+}
+
+/// All statistics at one moment.
+#[derive(Clone, Debug)]
+pub struct StatsReport {
+    /// Every counter and gauge by name, in table order.
+    pub counters: Vec<(&'static str, u64)>,
+    /// Every family, by name.
+    pub families: Vec<FamilyReport>,
+    /// Bytes written to log, tables and value logs per byte committed.
+    pub write_amplification: f64,
+    /// Table blocks and values read from files per point read and seek.
+    pub read_amplification: f64,
+    /// Bytes of tables and value logs per byte of them that is not known to be dead.
+    pub space_amplification: f64,
+}
+
+impl StatsReport {
+    /// A counter or gauge by name.
+    pub fn get(&self, name: &str) -> Option<u64> {
+        self.counters.iter().find(|(n, _)| *n == name).map(|(_, v)| *v)
+    }
+}
+
+fn ratio(a: u64, b: u64) -> f64 {
+    if b == 0 { 0.0 } else { a as f64 / b as f64 }
+}
+
+impl DbInner {
+    /// Brings gauges up to date that are computed on demand.
+    pub fn refresh_gauges(&self) {
+        let shape = self.shape.lock();
+        shape.update_gauges(&self.stats);
+        drop(shape);
+        self.stats.set(Stat::MemtableBytes, self.memory.used());
+        self.stats.set(Stat::Snapshots, self.snapshots.count());
+        self.stats.set(Stat::CacheBytes, self.cache.used());
+        self.stats.set(Stat::WalSize, self.wal.size());
+    }
+
+    /// The report.
+    pub fn report(&self) -> StatsReport {
+        self.refresh_gauges();
+        let s = |stat| self.stats.get(stat);
+        let written = s(Stat::WalBytes) + s(Stat::FlushBytes) + s(Stat::CompactionWriteBytes);
+        let stored = s(Stat::KlogBytes) + s(Stat::VlogBytes);
+        StatsReport {
+            counters: self.stats.entries(),
+            families: self.family_reports(),
+            write_amplification: ratio(written, s(Stat::BytesCommitted)),
+            read_amplification: ratio(s(Stat::BlocksRead) + s(Stat::VlogReads), s(Stat::Gets) + s(Stat::Seeks)),
+            space_amplification: ratio(stored, stored - s(Stat::VlogDeadBytes).min(stored)),
+        }
+    }
+
+    fn family_reports(&self) -> Vec<FamilyReport> {
+        let shape = self.shape.lock();
+        let live = shape.vlog_live_bytes();
+        let mut all: Vec<FamilyReport> = Vec::new();
+        for f in shape.families.values() {
+            let view = f.view.load();
+            let mut report = FamilyReport {
+                name: f.name(),
+                active_bytes: view.active.memory(),
+                frozen: view.frozen.len(),
+                ..FamilyReport::default()
+            };
+            for (level, runs) in view.version.levels.iter().enumerate().filter(|(_, runs)| !runs.is_empty()) {
+                let mut l = LevelReport { level, runs: runs.len(), ..LevelReport::default() };
+                for file in runs.iter().flat_map(|r| &r.files) {
+                    l.files += 1;
+                    l.bytes += file.size;
+                    l.entries += file.entries;
+                    l.tombstones += file.tombstones;
+                }
+                report.levels.push(l);
+            }
+            for (id, v) in shape.vlogs.iter().filter(|(_, v)| v.family == f.id()) {
+                report.vlog_bytes += v.size;
+                report.vlog_dead_bytes += v.stored_bytes.saturating_sub(live.get(id).copied().unwrap_or(0));
+            }
+            all.push(report);
+        }
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        all
+    }
+}
+
+impl fmt::Display for StatsReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for family in &self.families {
+            writeln!(
+                f,
+                "family '{}': memtable {} B, {} frozen, value logs {} B ({} B dead)",
+                family.name, family.active_bytes, family.frozen, family.vlog_bytes, family.vlog_dead_bytes
+            )?;
+            for l in &family.levels {
+                writeln!(
+                    f,
+                    "  level {}: {:>3} runs {:>5} files {:>14} B {:>12} entries {:>10} tombstones",
+                    l.level, l.runs, l.files, l.bytes, l.entries, l.tombstones
+                )?;
+            }
+        }
+        writeln!(
+            f,
+            "amplification: write {:.2}, read {:.2}, space {:.2}",
+            self.write_amplification, self.read_amplification, self.space_amplification
+        )?;
+        for (name, value) in &self.counters {
+            writeln!(f, "{name:<32} {value}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,215 @@
+//! The database's shape: which families exist and which files they consist of. Everything here is protected by the
+//! shape lock, which is held across manifest writes; reads never take it.
+//!
+//! A change is a list of edits. It is written to the manifest first (one record, so all or nothing), and then applied to
+//! the families' views.
+
+use crate::compact::KeyRange;
+use crate::compact::run::Running;
+use crate::family::{Family, TableCache, View};
+use crate::version::manifest::Manifest;
+use crate::version::{Edit, FamilyId, Version};
+use kingtide_base::stats::{Stat, Stats};
+use kingtide_base::{Error, Result, SeqNo};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A value log in use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VlogMeta {
+    /// The family it belongs to.
+    pub family: FamilyId,
+    /// Bytes of the file.
+    pub size: u64,
+    /// Stored bytes of all its values, dead ones included.
+    pub stored_bytes: u64,
+    /// Number of its values, dead ones included.
+    pub values: u64,
+}
+
+/// What the shape lock protects.
+pub(crate) struct Shape {
+    pub manifest: Manifest,
+    pub families: BTreeMap<FamilyId, Arc<Family>>,
+    pub vlogs: BTreeMap<u64, VlogMeta>,
+    pub next_family: FamilyId,
+    /// Families with a flush running.
+    pub flushing: HashSet<FamilyId>,
+    /// Merges that run.
+    pub running: Vec<Running>,
+    /// Families whose dividing level is being emptied: the planner's memory.
+    pub draining: HashSet<FamilyId>,
+    /// The visible sequence when it last changed, and when that was, on the monotonic clock.
+    pub last_activity: (SeqNo, u64),
+    /// Families whose next merge was asked for by a caller: key ranges, first come first served.
+    pub manual: Vec<ManualRange>,
+    /// Last ticket given to a caller of a manual merge.
+    pub next_manual: u64,
+}
+
+/// A range that a caller wants merged down.
+#[derive(Clone, Debug)]
+pub(crate) struct ManualRange {
+    pub ticket: u64,
+    pub family: FamilyId,
+    pub range: KeyRange,
+}
+
+/// What a change left behind.
+#[derive(Debug, Default)]
+pub(crate) struct Retired {
+    pub tables: Vec<u64>,
+    pub vlogs: Vec<u64>,
+}
+
+impl Shape {
+    pub fn new(
+        manifest: Manifest,
+        families: BTreeMap<FamilyId, Arc<Family>>,
+        vlogs: BTreeMap<u64, VlogMeta>,
+        next_family: FamilyId,
+    ) -> Shape {
+        Shape {
+            manifest,
+            families,
+            vlogs,
+            next_family,
+            flushing: HashSet::new(),
+            running: Vec::new(),
+            draining: HashSet::new(),
+            last_activity: (0, 0),
+            manual: Vec::new(),
+            next_manual: 0,
+        }
+    }
+
+    /// The family of that name.
+    pub fn by_name(&self, name: &str) -> Option<&Arc<Family>> {
+        self.families.values().find(|f| f.name() == name)
+    }
+
+    /// Live bytes of each value log: exact, from the tables that refer to it.
+    pub fn vlog_live_bytes(&self) -> HashMap<u64, u64> {
+        let mut live = HashMap::new();
+        for f in self.families.values() {
+            for (_, file) in f.view.load().version.files() {
+                for r in &file.vlog_refs {
+                    *live.entry(r.file_id).or_insert(0) += r.bytes;
+                }
+            }
+        }
+        live
+    }
+
+    /// Writes edits that change one family's files to the manifest and installs the new version in its view.
+    /// `flushed` oldest frozen memtables leave the view with it.
+    ///
+    /// Value logs that the new version refers to no more are removed by the same record.
+    pub fn change_files(
+        &mut self,
+        family: &Arc<Family>,
+        mut edits: Vec<Edit>,
+        flushed: usize,
+        tables: &TableCache,
+        next_file_id: &AtomicU64,
+    ) -> Result<Retired> {
+        let order = family.order();
+        let old = family.view.load().version.clone();
+        let mut next = Version::clone(&old);
+        let mut retired = Retired::default();
+        for e in &edits {
+            match e {
+                Edit::AddFile { level, meta, .. } => next.add(order, *level as usize, meta.clone()),
+                Edit::RemoveFile { level, id, .. } => {
+                    if !next.remove(*level as usize, *id) {
+                        return Err(Error::corruption(format!("level {level} holds no file {id} to remove")));
+                    }
+                    retired.tables.push(*id);
+                }
+                Edit::AddVlog { id, family, size, stored_bytes, values } => {
+                    let meta = VlogMeta { family: *family, size: *size, stored_bytes: *stored_bytes, values: *values };
+                    self.vlogs.insert(*id, meta);
+                }
+                _ => {}
+            }
+        }
+        // A file that only moved to another level is removed and added by the same record.
+        retired.tables.retain(|id| !next.files().any(|(_, f)| f.id == *id));
+        next.check(order).map_err(Error::corruption)?;
+        let used: HashSet<u64> = next.files().flat_map(|(_, f)| f.vlog_refs.iter().map(|r| r.file_id)).collect();
+        retired.vlogs = self
+            .vlogs
+            .iter()
+            .filter(|(id, v)| v.family == family.id() && !used.contains(id))
+            .map(|(id, _)| *id)
+            .collect();
+        edits.extend(retired.vlogs.iter().map(|id| Edit::RemoveVlog { id: *id }));
+        edits.push(Edit::NextFileId(next_file_id.load(Ordering::Relaxed)));
+        if let Err(e) = self.write(&edits, next_file_id) {
+            // Not applied: forget the value logs that the failed change announced.
+            for e in &edits {
+                if let Edit::AddVlog { id, .. } = e {
+                    self.vlogs.remove(id);
+                }
+            }
+            return Err(e);
+        }
+        for id in &retired.vlogs {
+            self.vlogs.remove(id);
+        }
+        let version = Arc::new(next);
+        family.update_view(|v| {
+            let kept = v.frozen.len() - flushed;
+            View::new(v.order.clone(), v.active.clone(), v.frozen[..kept].to_vec(), version.clone(), tables, Some(v))
+        });
+        Ok(retired)
+    }
+
+    /// Writes one record to the manifest. When the manifest grew too long, or a failed write left its end in doubt, the
+    /// record goes into a new one behind a snapshot of the shape.
+    pub fn write(&mut self, edits: &[Edit], next_file_id: &AtomicU64) -> Result<()> {
+        if !self.manifest.needs_rewrite() {
+            return self.manifest.append(edits);
+        }
+        let number = next_file_id.fetch_add(1, Ordering::Relaxed);
+        let snapshot = self.snapshot_edits(number + 1);
+        self.manifest.append_or_rewrite(edits, || number, || snapshot)
+    }
+
+    /// Edits that make this shape from nothing.
+    fn snapshot_edits(&self, next_file_id: u64) -> Vec<Edit> {
+        let mut edits = vec![Edit::NextFileId(next_file_id)];
+        for (id, v) in &self.vlogs {
+            edits.push(Edit::AddVlog {
+                id: *id,
+                family: v.family,
+                size: v.size,
+                stored_bytes: v.stored_bytes,
+                values: v.values,
+            });
+        }
+        for f in self.families.values() {
+            let options = f.options().entries().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
+            edits.push(Edit::CreateFamily { id: f.id(), name: f.name(), order: f.order().name().to_owned(), options });
+            edits.push(Edit::Flushed { family: f.id(), seq: f.flushed_seq.load(Ordering::Relaxed) });
+            for (level, meta) in f.view.load().version.files() {
+                edits.push(Edit::AddFile { family: f.id(), level: level as u8, meta: meta.clone() });
+            }
+        }
+        edits
+    }
+
+    /// Brings the gauges that describe the shape up to date.
+    pub fn update_gauges(&self, stats: &Stats) {
+        let klog: u64 =
+            self.families.values().map(|f| f.view.load().version.files().map(|(_, f)| f.size).sum::<u64>()).sum();
+        let live: u64 = self.vlog_live_bytes().values().sum();
+        let stored: u64 = self.vlogs.values().map(|v| v.stored_bytes).sum();
+        stats.set(Stat::KlogBytes, klog);
+        stats.set(Stat::VlogBytes, self.vlogs.values().map(|v| v.size).sum());
+        stats.set(Stat::VlogDeadBytes, stored.saturating_sub(live));
+        let frozen: usize = self.families.values().map(|f| f.view.load().frozen.len()).sum();
+        stats.set(Stat::ImmutableMemtables, frozen as u64);
+    }
+}
