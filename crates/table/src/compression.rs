@@ -30,7 +30,6 @@ const FAST_ACCELERATION: i32 = 8;
 /// Compresses blocks with one method.
 pub struct Compressor {
     method: Compression,
-    lz4: lz4::Encoder,
     zstd: Option<zstd_safe::CCtx<'static>>,
     snappy: snap::raw::Encoder,
 }
@@ -40,7 +39,6 @@ impl Compressor {
     pub fn new(method: Compression) -> Compressor {
         Compressor {
             method,
-            lz4: lz4::Encoder::new(),
             zstd: (method == Compression::Zstd).then(zstd_safe::CCtx::create),
             snappy: snap::raw::Encoder::new(),
         }
@@ -57,8 +55,8 @@ impl Compressor {
         head.copy_from_slice(&u32::try_from(raw.len()).ok()?.to_le_bytes());
         let n = match self.method {
             Compression::None => None,
-            Compression::Lz4 => self.lz4.compress(raw, body, 1),
-            Compression::Lz4Fast => self.lz4.compress(raw, body, FAST_ACCELERATION),
+            Compression::Lz4 => lz4::compress(raw, body, 1),
+            Compression::Lz4Fast => lz4::compress(raw, body, FAST_ACCELERATION),
             Compression::Zstd => self.zstd.as_mut().and_then(|z| z.compress(body, raw, ZSTD_LEVEL).ok()),
             Compression::Snappy => self.snappy(raw, body),
         }?;

@@ -37,7 +37,6 @@ pub struct VlogWriter {
     method: Compression,
     chunk_size: usize,
     compressor: Compressor,
-    sampler: lz4::Encoder,
     info: VlogInfo,
     /// Set once the header is in the buffer.
     started: bool,
@@ -52,7 +51,6 @@ impl VlogWriter {
             method: compression,
             chunk_size: chunk_size.clamp(1, 1 << 30),
             compressor: Compressor::new(compression),
-            sampler: lz4::Encoder::new(),
             info: VlogInfo::default(),
             started: false,
         }
@@ -91,7 +89,7 @@ impl VlogWriter {
     }
 
     fn append_chunk(&mut self, raw: &[u8], flags: u8) -> Result<()> {
-        let try_it = self.method != Compression::None && self.shrinks(raw);
+        let try_it = self.method != Compression::None && shrinks(raw);
         self.out.room(CHUNK + raw.len())?;
         let offset = self.out.position();
         let room = self.out.room(CHUNK + raw.len())?;
@@ -108,20 +106,6 @@ impl VlogWriter {
         chunk.seal(&mut room[..CHUNK + n], self.file_id, offset);
         self.out.advance(CHUNK + n);
         Ok(())
-    }
-
-    /// Whether a sample of `raw` shrinks by a sixteenth: values like random bytes then cost next to nothing.
-    fn shrinks(&mut self, raw: &[u8]) -> bool {
-        if raw.len() < SAMPLE_FROM {
-            return true;
-        }
-        let mut sample = [0; SAMPLE_PIECES * SAMPLE_PIECE];
-        let step = (raw.len() - SAMPLE_PIECE) / (SAMPLE_PIECES - 1);
-        for (i, piece) in sample.chunks_exact_mut(SAMPLE_PIECE).enumerate() {
-            piece.copy_from_slice(&raw[i * step..i * step + SAMPLE_PIECE]);
-        }
-        let mut out = [0; SAMPLE_PIECES * SAMPLE_PIECE + 64]; // LZ4's worst case fits
-        self.sampler.compress(&sample, &mut out, 1).is_some_and(|n| n <= sample.len() - sample.len() / 16)
     }
 
     /// Bytes written, buffered ones included.
@@ -144,4 +128,18 @@ impl VlogWriter {
         self.info.file_size = self.out.finish()?;
         Ok(self.info)
     }
+}
+
+/// Whether a sample of `raw` shrinks by a sixteenth: values like random bytes then cost next to nothing.
+fn shrinks(raw: &[u8]) -> bool {
+    if raw.len() < SAMPLE_FROM {
+        return true;
+    }
+    let mut sample = [0; SAMPLE_PIECES * SAMPLE_PIECE];
+    let step = (raw.len() - SAMPLE_PIECE) / (SAMPLE_PIECES - 1);
+    for (i, piece) in sample.chunks_exact_mut(SAMPLE_PIECE).enumerate() {
+        piece.copy_from_slice(&raw[i * step..i * step + SAMPLE_PIECE]);
+    }
+    let mut out = [0; SAMPLE_PIECES * SAMPLE_PIECE + 64]; // LZ4's worst case fits
+    lz4::compress(&sample, &mut out, 1).is_some_and(|n| n <= sample.len() - sample.len() / 16)
 }
