@@ -6,7 +6,7 @@
 use crate::commit::CommitState;
 use crate::commit::stall::WriteController;
 use crate::compact::RateLimiter;
-use crate::family::{Family, TableCache};
+use crate::family::TableCache;
 use crate::jobs::{Jobs, Outcome};
 use crate::read::ReadContext;
 use crate::shape::{Retired, Shape};
