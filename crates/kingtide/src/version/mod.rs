@@ -7,6 +7,8 @@
 
 pub mod codec;
 pub mod manifest;
+#[cfg(test)]
+mod manifest_tests;
 
 use kingtide_base::{KeyOrder, SeqNo};
 use std::cmp::Ordering;

@@ -160,7 +160,7 @@ impl Segments {
                 return Err(e);
             }
         };
-        config.fs.sync_dir(&config.dir).map_err(|e| sync.poison("sync of the log's directory failed", e))?;
+        sync_names(config, sync)?;
         let stat = if recycled { Stat::WalSegmentsRecycled } else { Stat::WalSegmentsCreated };
         config.stats.add(stat, 1);
         Ok(Spare { id, file, size })
@@ -188,8 +188,7 @@ impl Segments {
                 Some(s) if s.end_seq <= min_needed_seq => (s.id, s.size),
                 _ => break,
             };
-            self.give_up(config, id, size)?;
-            config.fs.sync_dir(&config.dir).map_err(|e| sync.poison("sync of the log's directory failed", e))?;
+            self.give_up(config, sync, id, size)?;
             sync.forget(id);
             self.live.lock().sealed.pop_front();
             released += 1;
@@ -198,28 +197,28 @@ impl Segments {
         Ok(released)
     }
 
-    /// False when they must stay for now.
+    /// False when they must stay for now. Newest first, each durable before the next: those that recovery left out name
+    /// one another as predecessors, and one missing in their midst would look like damage.
     fn release_strays(&self, config: &WalConfig, sync: &GroupSync) -> Result<bool> {
-        let strays = match &*self.live.lock() {
+        let mut strays = match &*self.live.lock() {
             live if live.active.is_none() && live.strays_stay => return Ok(false),
-            live if live.strays.is_empty() => return Ok(true),
             live => live.strays.clone(),
         };
-        for id in strays {
+        strays.sort_unstable();
+        while let Some(id) = strays.pop() {
             let size = match config.fs.open(&segment_path(&config.dir, id), OpenMode::Read) {
                 Ok(file) => file.len()?,
                 Err(e) if e.kind() == ErrorKind::NotFound => 0,
                 Err(e) => return Err(e),
             };
-            self.give_up(config, id, size)?;
+            self.give_up(config, sync, id, size)?;
             self.live.lock().strays.retain(|s| *s != id);
         }
-        config.fs.sync_dir(&config.dir).map_err(|e| sync.poison("sync of the log's directory failed", e))?;
         Ok(true)
     }
 
-    /// Takes a segment's name away: it becomes a free file, or is deleted.
-    fn give_up(&self, config: &WalConfig, id: u64, size: u64) -> Result<()> {
+    /// Takes a segment's name away for good: it becomes a free file, or is deleted.
+    fn give_up(&self, config: &WalConfig, sync: &GroupSync, id: u64, size: u64) -> Result<()> {
         let path: PathBuf = segment_path(&config.dir, id);
         let keep = size == config.segment_size && self.live.lock().free.len() < config.max_free;
         let done = if keep { config.fs.rename(&path, &free_path(&config.dir, id)) } else { config.fs.remove(&path) };
@@ -228,7 +227,7 @@ impl Segments {
             Err(e) if e.kind() != ErrorKind::NotFound => return Err(e), // not found: an earlier try got this far
             _ => {}
         }
-        Ok(())
+        sync_names(config, sync)
     }
 
     pub fn size(&self) -> u64 {
@@ -245,4 +244,8 @@ impl Segments {
         let live = self.live.lock();
         live.sealed.iter().map(|s| s.id).chain(live.active.map(|a| a.0)).chain(spare).collect()
     }
+}
+
+fn sync_names(config: &WalConfig, sync: &GroupSync) -> Result<()> {
+    config.fs.sync_dir(&config.dir).map_err(|e| sync.poison("sync of the log's directory failed", e))
 }

@@ -14,6 +14,8 @@
 //! Promises: what `sync_to` acknowledged survives a power cut; what `append` acknowledged survives the process; replay
 //! yields an exact prefix of what was appended, or says with file and offset that the middle is damaged.
 
+#[cfg(test)]
+mod crash_tests;
 mod lifecycle;
 mod reader;
 mod scan;

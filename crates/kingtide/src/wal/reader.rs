@@ -105,6 +105,9 @@ pub fn replay(
     Ok(walk.end)
 }
 
+/// Takes a record's first sequence number, its number of operations, and its payload.
+type Apply<'a> = dyn FnMut(SeqNo, u32, &[u8]) -> Result<()> + 'a;
+
 struct Segment {
     id: u64,
     path: PathBuf,
@@ -257,7 +260,7 @@ impl Walk<'_> {
         Ok(self.all[..j].iter().rposition(|s| s.head.is_some()))
     }
 
-    fn read_chain(&mut self, chain: &[usize], apply: &mut dyn FnMut(SeqNo, u32, &[u8]) -> Result<()>) -> Result<()> {
+    fn read_chain(&mut self, chain: &[usize], apply: &mut Apply<'_>) -> Result<()> {
         let mut used = chain.len();
         if let Some(&first) = chain.first() {
             self.end.next_seq = self.start_seq(first);
@@ -292,12 +295,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn read_segment(
-        &mut self,
-        i: usize,
-        next_end: Option<u64>,
-        apply: &mut dyn FnMut(SeqNo, u32, &[u8]) -> Result<()>,
-    ) -> Result<Read> {
+    fn read_segment(&mut self, i: usize, next_end: Option<u64>, apply: &mut Apply<'_>) -> Result<Read> {
         let mut window = self.window(i)?;
         let id = self.all[i].id;
         // Not the file's length, which damage may have cut.
@@ -344,20 +342,17 @@ impl Walk<'_> {
     /// 3. A later segment's header or record says that everything before that segment was synced.
     /// 4. The file is shorter than the header says, and was synced since.
     ///
-    /// Otherwise the log ends here.
+    /// Otherwise the log ends here. A later segment without a header proves nothing: it may have been begun by a recovery
+    /// that ended the log at this very place.
     fn judge(&mut self, i: usize, broken: Break, later: &[usize]) -> Result<()> {
         let Break { at, header_whole, synced } = broken;
         let behind = search(&mut self.window(i)?, self.all[i].id, at + 8, self.end.next_seq)?;
         let short = self.all[i].head.as_ref().is_some_and(|h| self.all[i].len < h.size as u64);
         let has_later = behind.records > 0 || !later.is_empty();
-        let mut witnesses = later.to_vec();
-        if has_later {
-            witnesses.extend((i + 1..self.all.len()).filter(|&k| self.all[k].head.is_none()));
-        }
         let damaged = (self.is_same_boot(i) && (has_later || header_whole || short))
             || behind.synced as u64 > at
             || (short && synced as usize >= SEGMENT_HEADER_LEN)
-            || self.prove_synced_before(&witnesses)?;
+            || self.prove_synced_before(later)?;
         if damaged {
             return Err(self.corrupt(i, at, if short { "the file is cut short" } else { "a record is damaged" }));
         }

@@ -88,9 +88,14 @@ pub(super) enum HeaderState {
 
 impl SegmentHeader {
     pub fn encode(&self) -> [u8; SEGMENT_HEADER_LEN] {
+        self.encode_version(FORMAT_VERSION)
+    }
+
+    /// The same under a version of one's choice, for tests.
+    pub fn encode_version(&self, version: u32) -> [u8; SEGMENT_HEADER_LEN] {
         let mut out = [0u8; SEGMENT_HEADER_LEN];
         out[0..4].copy_from_slice(&MAGIC);
-        out[4..8].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+        out[4..8].copy_from_slice(&version.to_le_bytes());
         // 8..12: crc
         out[12..16].copy_from_slice(&(self.prev_synced as u32 * PREV_SYNCED).to_le_bytes());
         out[16..24].copy_from_slice(&self.id.to_le_bytes());
