@@ -103,6 +103,24 @@ fn records_come_back_in_order_over_segments_gaps_and_reopens() {
 }
 
 #[test]
+fn a_closed_log_can_be_appended_to() {
+    let fs = MemFs::shared();
+    let mut log = open(&fs).unwrap();
+    for i in 0..5u8 {
+        log.append(&filled(100, i)).unwrap();
+        log.writer.close().unwrap();
+        log.writer.close().unwrap();
+        let (records, end) = replay_all(&*fs).unwrap();
+        assert!(records == log.written && end.closed);
+    }
+    let lsn = log.append(b"after").unwrap();
+    log.wal.sync_to(lsn).unwrap();
+    log.wal.release(log.next_seq).unwrap();
+    let (records, end) = replay_all(&*fs).unwrap();
+    assert!(records == log.written[5..] && !end.closed);
+}
+
+#[test]
 fn appends_are_refused_that_would_rewrite_history() {
     let fs = MemFs::shared();
     let mut log = open(&fs).unwrap();

@@ -132,10 +132,9 @@ impl WalWriter {
             let _ = old.write_end(FLAG_SEALED, self.next_seq, wal.sync.synced());
         }
         wal.segments.activated(&wal.config, spare.id, spare.size, self.next_seq);
-        // A position right after the header, so that a sync of it includes the header. Nothing waits for this one.
-        let at = SEGMENT_HEADER_LEN as u64;
         wal.sync.push_segment(spare.id, spare.file.clone(), base);
-        self.active = Some(Active { id: spare.id, file: spare.file, size: spare.size, base, at });
+        self.active =
+            Some(Active { id: spare.id, file: spare.file, size: spare.size, base, at: SEGMENT_HEADER_LEN as u64 });
         if let Some(call) = &wal.config.on_rotate {
             call();
         }
@@ -143,14 +142,16 @@ impl WalWriter {
     }
 
     /// Marks the end of the log and syncs it, so that the next open need not look for records behind it and damage to
-    /// the last record cannot be taken for a torn one. To be called on a clean close; without it nothing is lost.
+    /// the last record cannot be taken for a torn one. To be called on a clean close; without it nothing is lost. An
+    /// append after it begins another segment.
     ///
     /// # Errors
     /// As [`Wal::sync_to`].
-    pub fn close(mut self) -> Result<()> {
+    pub fn close(&mut self) -> Result<()> {
         self.wal.sync.check()?;
-        let Some(active) = self.active.take() else { return Ok(()) };
         self.wal.sync_all()?; // so that the marker can say that everything before it is synced
+        let Some(active) = self.active.take() else { return Ok(()) };
+        self.tail = (active.id, active.at as u32);
         if active.write_end(FLAG_CLOSED, self.next_seq, self.wal.synced())? {
             self.wal.sync.set_appended(active.base + active.at + RECORD_HEADER_LEN as u64);
         }
