@@ -5,7 +5,7 @@
 //! read and decoded once.
 
 use crate::family::View;
-use crate::family::view::ResolvedRun;
+use crate::family::view::{FileSlot, ResolvedRun};
 use crate::read::get::{Found, ReadContext, decide, with_table_scratch};
 use crate::read::value::PinnedValue;
 use kingtide_base::stats::Stat;
@@ -48,6 +48,14 @@ pub fn multi_get<K: AsRef<[u8]>>(
     for run in &view.runs {
         if wanted.is_empty() {
             break;
+        }
+        // All filter lines load while the first keys are looked up.
+        for w in &wanted {
+            if let Some(hash) = w.hash
+                && let Some(table) = run.files.get(run.find(w.key, w.head)).and_then(FileSlot::resident)
+            {
+                table.prefetch(hash);
+            }
         }
         with_table_scratch(|scratch| {
             wanted.retain(|w| match in_run(run, w, upper, ctx, scratch) {
