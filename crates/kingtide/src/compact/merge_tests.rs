@@ -232,8 +232,28 @@ impl World {
                 seq: t.seq,
             }));
         }
+        self.check_runs_hold_a_key_in_one_file();
         entries.sort_by(|a, b| self.order.compare(&a.0, &b.0).then(b.1.cmp(&a.1)));
         (entries, ranges)
+    }
+
+    fn check_runs_hold_a_key_in_one_file(&self) {
+        for (_, run) in self.version.runs() {
+            let mut last: Option<Vec<u8>> = None;
+            for f in &run.files {
+                let mut iter = self.open_table(f).unwrap().iter(IterOptions::default());
+                iter.first().unwrap();
+                if iter.valid() {
+                    assert!(
+                        last.is_none_or(|l| self.order.compare(&l, iter.key()).is_lt()),
+                        "file {} cuts a key",
+                        f.id
+                    );
+                }
+                iter.last().unwrap();
+                last = iter.valid().then(|| iter.key().to_vec());
+            }
+        }
     }
 
     fn check(&self, snapshots: impl IntoIterator<Item = SeqNo>, what: &str) {

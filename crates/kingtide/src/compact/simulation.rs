@@ -323,7 +323,7 @@ fn mixtures_keep_the_invariants() {
                 }
                 _ => {
                     at += n;
-                    (1 << 30 | at - n..1 << 30 | at).collect()
+                    ((1 << 30) + at - n..(1 << 30) + at).collect()
                 }
             }
         });
