@@ -1,1 +1,99 @@
-fn main() {}
+//! keybench: measures sorted key-value stores side by side, and checks what they answer.
+#![allow(clippy::disallowed_methods)] // a harness reads raw clocks, starts threads and handles files; that is its work
+
+mod child;
+mod clock;
+mod data;
+mod dist;
+mod engine;
+mod error;
+mod measure;
+mod micro;
+mod process;
+
+use clap::{Parser, Subcommand};
+use error::{Error, Result};
+use std::process::ExitCode;
+
+/// Measures sorted key-value stores side by side, and checks what they answer.
+#[derive(Parser)]
+#[command(name = "keybench", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Native loops: write, read, mixed, delete, seek, range, iterate
+    Micro(Box<micro::Args>),
+    /// Which engines this machine has; writes to and reads from each
+    Engines(EnginesArgs),
+    /// One engine's part of a run; keybench starts this itself
+    #[command(hide = true)]
+    Child { kind: String },
+}
+
+/// Checks that engines load, write and read back.
+#[derive(clap::Args)]
+struct EnginesArgs {
+    /// Fail unless all of these are there, separated by commas
+    #[arg(long)]
+    require: Option<String>,
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => e.exit(),
+    };
+    let done = match cli.command {
+        Command::Micro(args) => micro::main(&args),
+        Command::Engines(args) => engines(&args),
+        Command::Child { kind } => match kind.as_str() {
+            "micro" => micro::child_main(),
+            other => Err(Error::usage(format!("no such child: {other}"))),
+        },
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("keybench: {e}");
+            ExitCode::from(e.exit_code())
+        }
+    }
+}
+
+/// Opens each engine in a directory of its own, puts an entry, gets it back, and says what came of it.
+fn engines(args: &EnginesArgs) -> Result<()> {
+    let required = args.require.as_deref().map(engine::parse_names).transpose()?.unwrap_or_default();
+    let root = std::env::temp_dir().join(format!("keybench-engines-{}", std::process::id()));
+    let mut missing = Vec::new();
+    for name in engine::NAMES.iter().filter(|n| engine::keeps_data(n)) {
+        match try_engine(name, &root.join(name)) {
+            Ok(version) => println!("{name:<10} {version}: writes and reads back"),
+            Err(e) => {
+                println!("{name:<10} {e}");
+                if required.iter().any(|r| r == name) {
+                    missing.push(*name);
+                }
+            }
+        }
+    }
+    // A leftover in the temporary directory is not worth failing for.
+    let _ = std::fs::remove_dir_all(&root);
+    if missing.is_empty() { Ok(()) } else { Err(Error::failed(format!("not usable: {}", missing.join(", ")))) }
+}
+
+fn try_engine(name: &str, dir: &std::path::Path) -> Result<String> {
+    process::fresh_dir(dir)?;
+    let store = engine::open(name, dir, &engine::EngineOptions::default())?;
+    let version = store.version();
+    let mut session = store.session()?;
+    session.put(b"key", b"value")?;
+    let mut right = false;
+    session.get(b"key", &mut |v| right = v == b"value")?;
+    drop(session);
+    store.close()?;
+    if right { Ok(version) } else { Err(Error::failed("does not return what was put")) }
+}

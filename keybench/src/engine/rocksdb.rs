@@ -1,0 +1,527 @@
+//! RocksDB through its C API, from a library loaded at run time. Declarations follow `rocksdb/c.h`, and only functions
+//! that both 7.8 and 11 export are used.
+//!
+//! This is a leaf of foreign calls: every `unsafe` block below rests on the pointers of one [`Store`], which are created
+//! in [`open`], never null, used by any number of threads as RocksDB allows, and destroyed once in `Store::drop`.
+
+use super::peers::{PeerLibrary, peer_symbols};
+use super::{Bounds, Compression, Cursor, Engine, EngineOptions, Session};
+use crate::error::{Error, Result};
+use std::ffi::{CStr, CString, c_char, c_double, c_int, c_uchar, c_void};
+use std::path::Path;
+use std::ptr::{null, null_mut};
+use std::sync::Arc;
+
+/// Any of RocksDB's opaque types.
+type Handle = *mut c_void;
+/// Where RocksDB leaves an error message that it allocated.
+type ErrorOut = *mut *mut c_char;
+
+peer_symbols! {
+    /// The part of the C API that is used.
+    Api, "rocksdb_" {
+        options_create: fn() -> Handle;
+        options_destroy: fn(Handle);
+        options_set_create_if_missing: fn(Handle, c_uchar);
+        options_set_write_buffer_size: fn(Handle, usize);
+        options_set_max_background_jobs: fn(Handle, c_int);
+        options_set_compression: fn(Handle, c_int);
+        options_set_block_based_table_factory: fn(Handle, Handle);
+        get_options_from_string: fn(Handle, *const c_char, Handle, ErrorOut);
+        block_based_options_create: fn() -> Handle;
+        block_based_options_destroy: fn(Handle);
+        block_based_options_set_block_cache: fn(Handle, Handle);
+        block_based_options_set_filter_policy: fn(Handle, Handle);
+        filterpolicy_create_bloom_full: fn(c_double) -> Handle;
+        cache_create_lru: fn(usize) -> Handle;
+        cache_destroy: fn(Handle);
+        open_column_families: fn(Handle, *const c_char, c_int, *const *const c_char, *const Handle, *mut Handle, ErrorOut) -> Handle;
+        column_family_handle_destroy: fn(Handle);
+        close: fn(Handle);
+        writeoptions_create: fn() -> Handle;
+        writeoptions_destroy: fn(Handle);
+        writeoptions_set_sync: fn(Handle, c_uchar);
+        readoptions_create: fn() -> Handle;
+        readoptions_destroy: fn(Handle);
+        readoptions_set_iterate_upper_bound: fn(Handle, *const c_char, usize);
+        put: fn(Handle, Handle, *const c_char, usize, *const c_char, usize, ErrorOut);
+        delete: fn(Handle, Handle, *const c_char, usize, ErrorOut);
+        delete_range_cf: fn(Handle, Handle, Handle, *const c_char, usize, *const c_char, usize, ErrorOut);
+        get_pinned: fn(Handle, Handle, *const c_char, usize, ErrorOut) -> Handle;
+        pinnableslice_value: fn(Handle, *mut usize) -> *const c_char;
+        pinnableslice_destroy: fn(Handle);
+        batched_multi_get_cf: fn(Handle, Handle, Handle, usize, *const *const c_char, *const usize, *mut Handle, *mut *mut c_char, c_uchar);
+        writebatch_create: fn() -> Handle;
+        writebatch_destroy: fn(Handle);
+        writebatch_clear: fn(Handle);
+        writebatch_put: fn(Handle, *const c_char, usize, *const c_char, usize);
+        writebatch_delete: fn(Handle, *const c_char, usize);
+        write: fn(Handle, Handle, Handle, ErrorOut);
+        create_iterator: fn(Handle, Handle) -> Handle;
+        iter_destroy: fn(Handle);
+        iter_valid: fn(Handle) -> c_uchar;
+        iter_seek_to_first: fn(Handle);
+        iter_seek: fn(Handle, *const c_char, usize);
+        iter_next: fn(Handle);
+        iter_key: fn(Handle, *mut usize) -> *const c_char;
+        iter_value: fn(Handle, *mut usize) -> *const c_char;
+        iter_get_error: fn(Handle, ErrorOut);
+        flushoptions_create: fn() -> Handle;
+        flushoptions_destroy: fn(Handle);
+        flush: fn(Handle, Handle, ErrorOut);
+        compact_range: fn(Handle, *const c_char, usize, *const c_char, usize);
+        property_int: fn(Handle, *const c_char, *mut u64) -> c_int;
+        set_perf_level: fn(c_int);
+        free: fn(*mut c_void);
+    }
+}
+
+impl Api {
+    /// Turns a call's error message into an error, freeing it.
+    fn check(&self, message: *mut c_char) -> Result<()> {
+        if message.is_null() {
+            return Ok(());
+        }
+        // SAFETY: a non-null message is a NUL-terminated string that RocksDB allocated for the caller to free.
+        let text = unsafe {
+            let text = CStr::from_ptr(message).to_string_lossy().into_owned();
+            (self.free)(message.cast());
+            text
+        };
+        Err(Error::failed(format!("rocksdb: {text}")))
+    }
+}
+
+/// The integer properties that go into timelines.
+const PROPERTIES: &[&str] = &[
+    "num-files-at-level0",
+    "num-immutable-mem-table",
+    "cur-size-all-mem-tables",
+    "estimate-table-readers-mem",
+    "block-cache-usage",
+    "estimate-pending-compaction-bytes",
+    "num-running-compactions",
+    "num-running-flushes",
+    "actual-delayed-write-rate",
+    "is-write-stopped",
+    "total-sst-files-size",
+    "live-sst-files-size",
+];
+
+/// RocksDB's numbers for compressions, from `rocksdb/c.h`.
+fn compression_number(c: Compression) -> c_int {
+    match c {
+        Compression::None => 0,
+        Compression::Snappy => 1,
+        Compression::Lz4 => 4,
+        Compression::Zstd => 7,
+    }
+}
+
+/// Bits a key that give a Bloom filter this false-positive rate. 10 bits is what everyone means by 1 %.
+fn bloom_bits(fp: f64) -> f64 {
+    if (fp - 0.01).abs() < 1e-12 { 10.0 } else { -fp.ln() / (std::f64::consts::LN_2 * std::f64::consts::LN_2) }
+}
+
+/// Everything that lives as long as the open database.
+struct Store {
+    api: Api,
+    version: String,
+    db: Handle,
+    family: Handle,
+    options: Handle,
+    cache: Handle,
+    read_options: Handle,
+    write_options: Handle,
+    sync: bool,
+    shown: Vec<(String, String)>,
+}
+
+// SAFETY: a RocksDB database, its options and its cache may be used from any thread at once; they are only freed in
+// `drop`, when no other reference is left.
+unsafe impl Send for Store {}
+// SAFETY: as above.
+unsafe impl Sync for Store {}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // SAFETY: the handles were created in `open`, are destroyed only here, and iterators hold an Arc of the store,
+        // so none is left. The database goes before what it refers to.
+        unsafe {
+            (self.api.column_family_handle_destroy)(self.family);
+            (self.api.close)(self.db);
+            (self.api.readoptions_destroy)(self.read_options);
+            (self.api.writeoptions_destroy)(self.write_options);
+            (self.api.options_destroy)(self.options);
+            (self.api.cache_destroy)(self.cache);
+        }
+    }
+}
+
+struct RocksEngine(Arc<Store>);
+
+/// Opens or creates a database in `dir`.
+pub fn open(dir: &Path, options: &EngineOptions) -> Result<Box<dyn Engine>> {
+    let library = PeerLibrary::load("rocksdb")?;
+    let api = Api::load(&library)?;
+    let path = c_string(&dir.to_string_lossy())?;
+    let extra: Vec<String> = options.extra.iter().map(|(k, v)| format!("{k}={v}")).collect();
+    let extra = c_string(&extra.join(";"))?;
+    let jobs = EngineOptions::background_threads();
+    let mut error = null_mut();
+    // SAFETY: handles are used as `rocksdb/c.h` says: created, set, passed on, destroyed once; the table options take
+    // over the filter policy, and the column family's handle is written before the call returns.
+    let store = unsafe {
+        let cache = (api.cache_create_lru)(options.block_cache_size as usize);
+        let base = (api.options_create)();
+        (api.options_set_create_if_missing)(base, 1);
+        (api.options_set_write_buffer_size)(base, options.memtable_size as usize);
+        (api.options_set_max_background_jobs)(base, jobs as c_int);
+        (api.options_set_compression)(base, compression_number(options.compression));
+        let table = (api.block_based_options_create)();
+        (api.block_based_options_set_block_cache)(table, cache);
+        if options.bloom_fp > 0.0 {
+            (api.block_based_options_set_filter_policy)(
+                table,
+                (api.filterpolicy_create_bloom_full)(bloom_bits(options.bloom_fp)),
+            );
+        }
+        (api.options_set_block_based_table_factory)(base, table);
+        (api.block_based_options_destroy)(table);
+        let full = (api.options_create)();
+        (api.get_options_from_string)(base, extra.as_ptr(), full, &mut error);
+        (api.options_destroy)(base);
+        let read_options = (api.readoptions_create)();
+        let write_options = (api.writeoptions_create)();
+        (api.writeoptions_set_sync)(write_options, options.sync.into());
+        let (mut db, mut family) = (null_mut(), null_mut());
+        if error.is_null() {
+            db = (api.open_column_families)(
+                full,
+                path.as_ptr(),
+                1,
+                [c"default".as_ptr()].as_ptr(),
+                [full].as_ptr(),
+                &mut family,
+                &mut error,
+            );
+        }
+        if let Err(e) = api.check(error) {
+            (api.readoptions_destroy)(read_options);
+            (api.writeoptions_destroy)(write_options);
+            (api.options_destroy)(full);
+            (api.cache_destroy)(cache);
+            return Err(e);
+        }
+        let mut shown = vec![
+            ("write_buffer_size".to_owned(), options.memtable_size.to_string()),
+            ("block_cache".to_owned(), options.block_cache_size.to_string()),
+            ("compression".to_owned(), options.compression.to_string()),
+            ("bloom_bits_per_key".to_owned(), format!("{:.1}", bloom_bits(options.bloom_fp.max(1e-9)))),
+            ("max_background_jobs".to_owned(), jobs.to_string()),
+        ];
+        shown.extend(options.extra.iter().cloned());
+        let version = library.version().to_owned();
+        Store { api, version, db, family, options: full, cache, read_options, write_options, sync: options.sync, shown }
+    };
+    Ok(Box::new(RocksEngine(Arc::new(store))))
+}
+
+fn c_string(text: &str) -> Result<CString> {
+    CString::new(text).map_err(|_| Error::usage(format!("'{text}' holds a NUL byte")))
+}
+
+impl Engine for RocksEngine {
+    fn version(&self) -> String {
+        self.0.version.clone()
+    }
+
+    fn durability(&self) -> String {
+        if self.0.sync {
+            "acknowledged writes survive a power cut: the log is fsynced before a write returns".into()
+        } else {
+            "acknowledged writes survive the process: the log is written, not fsynced, before a write returns".into()
+        }
+    }
+
+    fn effective_options(&self) -> Vec<(String, String)> {
+        self.0.shown.clone()
+    }
+
+    fn session(&self) -> Result<Box<dyn Session>> {
+        let store = Arc::clone(&self.0);
+        // SAFETY: sets a thread-local of the calling thread. 1 turns off per-operation statistics, which the prebuilt
+        // library would otherwise pay for in slow thread-local storage.
+        let batch = unsafe {
+            (store.api.set_perf_level)(1);
+            (store.api.writebatch_create)()
+        };
+        Ok(Box::new(RocksSession { store, batch, pointers: Vec::new(), lengths: Vec::new() }))
+    }
+
+    fn flush(&self) -> Result<()> {
+        let s = &self.0;
+        let mut error = null_mut();
+        // SAFETY: the options live for the call.
+        unsafe {
+            let options = (s.api.flushoptions_create)();
+            (s.api.flush)(s.db, options, &mut error);
+            (s.api.flushoptions_destroy)(options);
+        }
+        s.api.check(error)
+    }
+
+    fn compact(&self) -> Result<()> {
+        // SAFETY: null bounds mean the whole key space.
+        unsafe { (self.0.api.compact_range)(self.0.db, null(), 0, null(), 0) };
+        Ok(())
+    }
+
+    fn stats(&self) -> Vec<(String, f64)> {
+        let mut out = Vec::new();
+        for name in PROPERTIES {
+            let Ok(full) = c_string(&format!("rocksdb.{name}")) else { continue };
+            let mut value = 0u64;
+            // SAFETY: the name is NUL-terminated and `value` outlives the call.
+            if unsafe { (self.0.api.property_int)(self.0.db, full.as_ptr(), &mut value) } == 0 {
+                out.push(((*name).to_owned(), value as f64));
+            }
+        }
+        out
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        // Dropping the last reference closes; RocksDB's C API reports no failure of a close.
+        Ok(())
+    }
+}
+
+struct RocksSession {
+    store: Arc<Store>,
+    batch: Handle,
+    pointers: Vec<*const c_char>,
+    lengths: Vec<usize>,
+}
+
+impl Drop for RocksSession {
+    fn drop(&mut self) {
+        // SAFETY: created with the session, destroyed only here.
+        unsafe { (self.store.api.writebatch_destroy)(self.batch) }
+    }
+}
+
+impl RocksSession {
+    fn write_batch(&mut self) -> Result<()> {
+        let s = &*self.store;
+        let mut error = null_mut();
+        // SAFETY: the batch is this session's and no one else uses it.
+        unsafe {
+            (s.api.write)(s.db, s.write_options, self.batch, &mut error);
+            (s.api.writebatch_clear)(self.batch);
+        }
+        s.api.check(error)
+    }
+}
+
+impl Session for RocksSession {
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        let s = &*self.store;
+        let mut error = null_mut();
+        let (k, v) = (key.as_ptr().cast(), value.as_ptr().cast());
+        // SAFETY: key and value are read during the call only.
+        unsafe { (s.api.put)(s.db, s.write_options, k, key.len(), v, value.len(), &mut error) };
+        s.api.check(error)
+    }
+
+    fn put_batch(&mut self, entries: &[(&[u8], &[u8])]) -> Result<()> {
+        for (key, value) in entries {
+            let (k, v) = (key.as_ptr().cast(), value.as_ptr().cast());
+            // SAFETY: the batch copies key and value.
+            unsafe { (self.store.api.writebatch_put)(self.batch, k, key.len(), v, value.len()) };
+        }
+        self.write_batch()
+    }
+
+    fn get(&mut self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        let s = &*self.store;
+        let mut error = null_mut();
+        // SAFETY: the key is read during the call only.
+        let slice = unsafe { (s.api.get_pinned)(s.db, s.read_options, key.as_ptr().cast(), key.len(), &mut error) };
+        s.api.check(error)?;
+        if slice.is_null() {
+            return Ok(false);
+        }
+        // SAFETY: a non-null slice is ours to read until we destroy it.
+        unsafe {
+            found(slice_bytes(&s.api, slice));
+            (s.api.pinnableslice_destroy)(slice);
+        }
+        Ok(true)
+    }
+
+    fn multi_get(&mut self, keys: &[&[u8]], each: &mut dyn FnMut(usize, Option<&[u8]>)) -> Result<()> {
+        let s = &*self.store;
+        self.pointers.clear();
+        self.pointers.extend(keys.iter().map(|k| k.as_ptr().cast::<c_char>()));
+        self.lengths.clear();
+        self.lengths.extend(keys.iter().map(|k| k.len()));
+        let mut values: Vec<Handle> = vec![null_mut(); keys.len()];
+        let mut errors: Vec<*mut c_char> = vec![null_mut(); keys.len()];
+        // SAFETY: all four arrays have one entry a key, and the keys are read during the call only.
+        unsafe {
+            (s.api.batched_multi_get_cf)(
+                s.db,
+                s.read_options,
+                s.family,
+                keys.len(),
+                self.pointers.as_ptr(),
+                self.lengths.as_ptr(),
+                values.as_mut_ptr(),
+                errors.as_mut_ptr(),
+                0,
+            );
+        }
+        let mut outcome = Ok(());
+        for (i, (value, error)) in values.into_iter().zip(errors).enumerate() {
+            outcome = outcome.and(s.api.check(error));
+            if value.is_null() {
+                each(i, None);
+                continue;
+            }
+            // SAFETY: a non-null slice is ours to read until we destroy it.
+            unsafe {
+                each(i, Some(slice_bytes(&s.api, value)));
+                (s.api.pinnableslice_destroy)(value);
+            }
+        }
+        outcome
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        let s = &*self.store;
+        let mut error = null_mut();
+        // SAFETY: the key is read during the call only.
+        unsafe { (s.api.delete)(s.db, s.write_options, key.as_ptr().cast(), key.len(), &mut error) };
+        s.api.check(error)
+    }
+
+    fn delete_batch(&mut self, keys: &[&[u8]]) -> Result<()> {
+        for key in keys {
+            // SAFETY: the batch copies the key.
+            unsafe { (self.store.api.writebatch_delete)(self.batch, key.as_ptr().cast(), key.len()) };
+        }
+        self.write_batch()
+    }
+
+    fn delete_range(&mut self, start: &[u8], end: &[u8]) -> Result<()> {
+        let s = &*self.store;
+        let mut error = null_mut();
+        let (a, b) = (start.as_ptr().cast(), end.as_ptr().cast());
+        // SAFETY: both keys are read during the call only.
+        unsafe {
+            (s.api.delete_range_cf)(s.db, s.write_options, s.family, a, start.len(), b, end.len(), &mut error);
+        }
+        s.api.check(error)
+    }
+
+    fn cursor(&mut self, bounds: Bounds<'_>) -> Result<Box<dyn Cursor>> {
+        let store = Arc::clone(&self.store);
+        let upper: Option<Box<[u8]>> = bounds.upper.map(Into::into);
+        // SAFETY: the bound's bytes and the read options are kept by the cursor, which outlives the iterator.
+        let (iter, options) = unsafe {
+            let options = (store.api.readoptions_create)();
+            if let Some(u) = &upper {
+                (store.api.readoptions_set_iterate_upper_bound)(options, u.as_ptr().cast(), u.len());
+            }
+            ((store.api.create_iterator)(store.db, options), options)
+        };
+        Ok(Box::new(RocksCursor { store, iter, options, _upper: upper }))
+    }
+}
+
+/// The bytes a pinnable slice holds.
+///
+/// # Safety
+/// `slice` must be a live, non-null pinnable slice, and must not be destroyed while the bytes are in use.
+unsafe fn slice_bytes(api: &Api, slice: Handle) -> &[u8] {
+    let mut len = 0;
+    // SAFETY: the caller vouches for the slice.
+    unsafe { bytes((api.pinnableslice_value)(slice, &mut len), len) }
+}
+
+/// Foreign bytes as a slice; an empty value may come as a null pointer.
+///
+/// # Safety
+/// `data` must be null or point to `len` bytes that stay as they are for `'a`.
+unsafe fn bytes<'a>(data: *const c_char, len: usize) -> &'a [u8] {
+    // SAFETY: the caller vouches for pointer and length.
+    if data.is_null() || len == 0 { &[] } else { unsafe { std::slice::from_raw_parts(data.cast(), len) } }
+}
+
+struct RocksCursor {
+    store: Arc<Store>,
+    iter: Handle,
+    options: Handle,
+    /// Read by RocksDB through `options` for as long as `iter` lives.
+    _upper: Option<Box<[u8]>>,
+}
+
+impl Drop for RocksCursor {
+    fn drop(&mut self) {
+        // SAFETY: created with the cursor, destroyed only here, the iterator before the options it reads.
+        unsafe {
+            (self.store.api.iter_destroy)(self.iter);
+            (self.store.api.readoptions_destroy)(self.options);
+        }
+    }
+}
+
+impl RocksCursor {
+    /// Whether the iterator stands on an entry; when it does not, whether that is the end or an error.
+    fn valid(&self) -> Result<bool> {
+        // SAFETY: the iterator is live.
+        if unsafe { (self.store.api.iter_valid)(self.iter) } != 0 {
+            return Ok(true);
+        }
+        let mut error = null_mut();
+        // SAFETY: the iterator is live.
+        unsafe { (self.store.api.iter_get_error)(self.iter, &mut error) };
+        self.store.api.check(error).map(|()| false)
+    }
+}
+
+impl Cursor for RocksCursor {
+    fn first(&mut self) -> Result<bool> {
+        // SAFETY: the iterator is live and used by one thread.
+        unsafe { (self.store.api.iter_seek_to_first)(self.iter) };
+        self.valid()
+    }
+
+    fn seek(&mut self, key: &[u8]) -> Result<bool> {
+        // SAFETY: the key is read during the call only.
+        unsafe { (self.store.api.iter_seek)(self.iter, key.as_ptr().cast(), key.len()) };
+        self.valid()
+    }
+
+    fn next(&mut self) -> Result<bool> {
+        // SAFETY: the caller is on an entry, as `Cursor` asks.
+        unsafe { (self.store.api.iter_next)(self.iter) };
+        self.valid()
+    }
+
+    fn key(&mut self) -> Result<&[u8]> {
+        let mut len = 0;
+        // SAFETY: the bytes stay until the iterator moves, which the borrow of self prevents.
+        Ok(unsafe { bytes((self.store.api.iter_key)(self.iter, &mut len), len) })
+    }
+
+    fn entry(&mut self) -> Result<(&[u8], &[u8])> {
+        let (mut k, mut v) = (0, 0);
+        // SAFETY: as in `key`.
+        Ok(unsafe {
+            let key = (self.store.api.iter_key)(self.iter, &mut k);
+            let value = (self.store.api.iter_value)(self.iter, &mut v);
+            (bytes(key, k), bytes(value, v))
+        })
+    }
+}

@@ -1,0 +1,642 @@
+//! TidesDB 10 through its C API, from a library loaded at run time. Declarations and struct layouts follow its `db.h`.
+//!
+//! This is a leaf of foreign calls: every `unsafe` block below rests on the pointers of one [`Store`] or of one
+//! transaction or iterator made from it, which are never null, used by one thread at a time as TidesDB asks, and freed once.
+//!
+//! How a careful user would call it: a session keeps one read-committed transaction for reads, which sees the newest
+//! commit at every read, and one for writes, which is reset rather than made anew.
+
+use super::peers::{PeerLibrary, peer_symbols};
+use super::{Attempt, Bounds, Compression, Cursor, Engine, EngineOptions, Session, until_ready};
+use crate::error::{Error, Result};
+use std::ffi::{CStr, CString, c_char, c_double, c_float, c_int, c_void};
+use std::path::Path;
+use std::ptr::null_mut;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Any of TidesDB's opaque types.
+type Handle = *mut c_void;
+
+const SUCCESS: c_int = 0;
+const NOT_FOUND: c_int = -3;
+const EXISTS: c_int = -6;
+/// "Transient contention, never a failed operation": to be asked again.
+const LOCKED: c_int = -12;
+const READ_COMMITTED: c_int = 1;
+const SYNC_FULL: c_int = 1;
+const LOG_NONE: c_int = 0;
+
+/// `tidesdb_column_family_config_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct FamilyConfig {
+    name: [c_char; 128],
+    level_size_ratio: usize,
+    min_levels: c_int,
+    dividing_level_offset: c_int,
+    keep_values_inline: c_int,
+    btree_klog_block_size: usize,
+    encoding_pipeline: [u8; 8],
+    encoding_count: u8,
+    enable_bloom_filter: c_int,
+    bloom_fpr: c_double,
+    default_isolation_level: c_int,
+    l1_file_count_trigger: c_int,
+    tombstone_density_trigger: c_double,
+    tombstone_density_min_entries: u64,
+    commit_hook: *mut c_void,
+    commit_hook_context: *mut c_void,
+}
+
+/// `tidesdb_config_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Config {
+    db_path: *mut c_char,
+    num_flush_threads: c_int,
+    num_compaction_threads: c_int,
+    log_level: c_int,
+    block_cache_size: usize,
+    max_open_sstables: usize,
+    log_to_file: c_int,
+    log_truncation_at: usize,
+    memtable_write_buffer_size: usize,
+    memtable_skip_list_max_level: c_int,
+    memtable_skip_list_probability: c_float,
+    memtable_sync_mode: c_int,
+    memtable_sync_interval_us: u64,
+    value_separation_threshold: usize,
+    vlog_segment_size: usize,
+    memtable_l0_queue_stall_threshold: c_int,
+    memtable_idle_flush_seconds: c_int,
+    txn_timeout_seconds: i64,
+}
+
+// The library fills these in place: a layout that drifted must fail the build, not the measurement.
+const _: () = assert!(size_of::<FamilyConfig>() == 224 && size_of::<Config>() == 120);
+
+/// `tidesdb_db_stats_t`: 36 counters of 8 bytes after four ints, some ints among them. Read by name below.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct DbStats {
+    num_column_families: c_int,
+    immutable_memtable_count: c_int,
+    compaction_pending_count: c_int,
+    total_sstable_count: c_int,
+    total_data_size_bytes: u64,
+    num_open_sstables: c_int,
+    global_seq: u64,
+    min_snapshot_seq: u64,
+    active_txn_count: c_int,
+    txn_memory_bytes: i64,
+    txn_commits: u64,
+    txn_conflicts: u64,
+    memtable_bytes: usize,
+    is_flushing: c_int,
+    next_cf_index: u32,
+    wal_generation: u64,
+    flush_count: u64,
+    compaction_count: u64,
+    flush_bytes_written: u64,
+    compaction_bytes_written: u64,
+    compaction_bytes_read: u64,
+    wal_bytes_written: u64,
+    user_bytes_written: u64,
+    vlog_file_size: u64,
+    vlog_value_count: u64,
+    vlog_used_bytes: u64,
+    vlog_stored_bytes: u64,
+    vlog_live_bytes: u64,
+    vlog_segment_count: u64,
+    vlog_bytes_written: u64,
+    vlog_dead_bytes: u64,
+    vlog_reclaim_calls: u64,
+    vlog_reclaim_passes: u64,
+    vlog_segments_retired: u64,
+    vlog_segments_drainable: u64,
+    writes_throttled: u64,
+    writes_blocked: u64,
+    write_stall_us: u64,
+    write_stall_ceiling_hits: u64,
+}
+
+const _: () = assert!(size_of::<DbStats>() == 288);
+
+peer_symbols! {
+    /// The part of the C API that is used.
+    Api, "tidesdb_" {
+        strerror: fn(c_int) -> *const c_char;
+        free: fn(*mut c_void);
+        default_config: fn() -> Config;
+        default_column_family_config: fn() -> FamilyConfig;
+        open: fn(*const Config, *mut Handle) -> c_int;
+        close: fn(Handle) -> c_int;
+        create_column_family: fn(Handle, *const c_char, *const FamilyConfig) -> c_int;
+        get_column_family: fn(Handle, *const c_char) -> Handle;
+        txn_begin_with_isolation: fn(Handle, c_int, *mut Handle) -> c_int;
+        txn_put: fn(Handle, Handle, *const u8, usize, *const u8, usize, i64) -> c_int;
+        txn_get_notrack: fn(Handle, Handle, *const u8, usize, *mut *mut u8, *mut usize) -> c_int;
+        txn_delete: fn(Handle, Handle, *const u8, usize) -> c_int;
+        txn_delete_range: fn(Handle, Handle, *const u8, usize, *const u8, usize) -> c_int;
+        txn_commit: fn(Handle) -> c_int;
+        txn_reset: fn(Handle, c_int) -> c_int;
+        txn_free: fn(Handle);
+        iter_new: fn(Handle, Handle, *mut Handle) -> c_int;
+        iter_new_range: fn(Handle, Handle, *const u8, usize, *const u8, usize, *mut Handle) -> c_int;
+        iter_free: fn(Handle);
+        iter_seek_to_first: fn(Handle) -> c_int;
+        iter_seek: fn(Handle, *const u8, usize) -> c_int;
+        iter_next: fn(Handle) -> c_int;
+        iter_valid: fn(Handle) -> c_int;
+        iter_key: fn(Handle, *mut *mut u8, *mut usize) -> c_int;
+        iter_key_value: fn(Handle, *mut *mut u8, *mut usize, *mut *mut u8, *mut usize) -> c_int;
+        flush_memtable: fn(Handle) -> c_int;
+        is_flushing: fn(Handle) -> c_int;
+        compact: fn(Handle, Handle) -> c_int;
+        is_compacting: fn(Handle) -> c_int;
+        get_db_stats: fn(Handle, *mut DbStats) -> c_int;
+    }
+}
+
+impl Api {
+    /// A code's error, or what to do next.
+    fn check(&self, doing: &str, code: c_int) -> Result<Attempt<()>> {
+        match code {
+            SUCCESS => Ok(Attempt::Done(())),
+            LOCKED => Ok(Attempt::Busy),
+            _ => Err(self.error(doing, code)),
+        }
+    }
+
+    #[cold]
+    fn error(&self, doing: &str, code: c_int) -> Error {
+        // SAFETY: the returned string is static and never null, whatever the code.
+        let text = unsafe { CStr::from_ptr((self.strerror)(code)) };
+        Error::failed(format!("tidesdb: {doing}: {} (code {code})", text.to_string_lossy()))
+    }
+}
+
+/// An open database and its one column family.
+struct Store {
+    api: Api,
+    version: String,
+    db: Handle,
+    family: Handle,
+    sync: bool,
+    shown: Vec<(String, String)>,
+}
+
+// SAFETY: a TidesDB database and its families may be used from any thread at once; the database is only closed in `drop`,
+// when no session or cursor holds it any more.
+unsafe impl Send for Store {}
+// SAFETY: as above.
+unsafe impl Sync for Store {}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // SAFETY: opened in `open`, closed only here; every transaction and iterator held an Arc of the store.
+        unsafe { (self.api.close)(self.db) };
+    }
+}
+
+struct TidesEngine(Arc<Store>);
+
+/// The family that all data is in.
+const FAMILY: &CStr = c"default";
+
+fn set_option(config: &mut Config, family: &mut FamilyConfig, key: &str, value: &str) -> Result<()> {
+    let bad = |e: String| Error::usage(format!("tidesdb option {key}: {e}"));
+    let size = || kingtide_base::options::parse_size(value).map_err(bad);
+    let int = || value.trim().parse::<c_int>().map_err(|_| bad(format!("'{value}' is not a whole number")));
+    let real = || value.trim().parse::<f64>().map_err(|_| bad(format!("'{value}' is not a number")));
+    match key {
+        "num_flush_threads" => config.num_flush_threads = int()?,
+        "num_compaction_threads" => config.num_compaction_threads = int()?,
+        "max_open_sstables" => config.max_open_sstables = size()? as usize,
+        "memtable_skip_list_max_level" => config.memtable_skip_list_max_level = int()?,
+        "memtable_sync_interval_us" => config.memtable_sync_interval_us = size()?,
+        "value_separation_threshold" => config.value_separation_threshold = size()? as usize,
+        "vlog_segment_size" => config.vlog_segment_size = size()? as usize,
+        "memtable_l0_queue_stall_threshold" => config.memtable_l0_queue_stall_threshold = int()?,
+        "memtable_idle_flush_seconds" => config.memtable_idle_flush_seconds = int()?,
+        "level_size_ratio" => family.level_size_ratio = size()? as usize,
+        "min_levels" => family.min_levels = int()?,
+        "dividing_level_offset" => family.dividing_level_offset = int()?,
+        "keep_values_inline" => family.keep_values_inline = int()?,
+        "btree_klog_block_size" => family.btree_klog_block_size = size()? as usize,
+        "l1_file_count_trigger" => family.l1_file_count_trigger = int()?,
+        "tombstone_density_trigger" => family.tombstone_density_trigger = real()?,
+        "tombstone_density_min_entries" => family.tombstone_density_min_entries = size()?,
+        _ => return Err(Error::usage(format!("tidesdb has no option '{key}'"))),
+    }
+    Ok(())
+}
+
+/// Opens or creates a database in `dir`.
+pub fn open(dir: &Path, options: &EngineOptions) -> Result<Box<dyn Engine>> {
+    let library = PeerLibrary::load("tidesdb")?;
+    let api = Api::load(&library)?;
+    let path = CString::new(dir.to_string_lossy().as_bytes())
+        .map_err(|_| Error::usage(format!("{} holds a NUL byte", dir.display())))?;
+    // SAFETY: both only fill a struct whose layout is checked above.
+    let (mut config, mut family) = unsafe { ((api.default_config)(), (api.default_column_family_config)()) };
+    config.db_path = path.as_ptr().cast_mut();
+    config.log_level = LOG_NONE;
+    config.block_cache_size = options.block_cache_size as usize;
+    config.memtable_write_buffer_size = options.memtable_size as usize;
+    config.num_compaction_threads = EngineOptions::background_threads() as c_int;
+    if options.sync {
+        config.memtable_sync_mode = SYNC_FULL;
+    }
+    // The pipeline takes ids of the compression enum: snappy 1, lz4 2, zstd 3.
+    let id = match options.compression {
+        Compression::None => 0,
+        Compression::Snappy => 1,
+        Compression::Lz4 => 2,
+        Compression::Zstd => 3,
+    };
+    family.encoding_pipeline[0] = id;
+    family.encoding_count = u8::from(id != 0);
+    family.enable_bloom_filter = c_int::from(options.bloom_fp > 0.0);
+    family.bloom_fpr = if options.bloom_fp > 0.0 { options.bloom_fp } else { 0.01 };
+    for (key, value) in &options.extra {
+        set_option(&mut config, &mut family, key, value)?;
+    }
+    let mut shown = vec![
+        ("memtable_write_buffer_size".to_owned(), options.memtable_size.to_string()),
+        ("block_cache_size".to_owned(), options.block_cache_size.to_string()),
+        ("encoding_pipeline".to_owned(), options.compression.to_string()),
+        ("bloom_fpr".to_owned(), options.bloom_fp.to_string()),
+        ("memtable_sync_mode".to_owned(), if options.sync { "full" } else { "none" }.to_owned()),
+        ("num_compaction_threads".to_owned(), config.num_compaction_threads.to_string()),
+    ];
+    shown.extend(options.extra.iter().cloned());
+    let mut db = null_mut();
+    // SAFETY: the configuration and the path it points to live for the call; `db` is written on success.
+    let code = unsafe { (api.open)(&config, &mut db) };
+    if code != SUCCESS {
+        return Err(api.error("open", code));
+    }
+    // SAFETY: the database is open; the family's configuration is copied.
+    let (created, handle) = unsafe {
+        let created = (api.create_column_family)(db, FAMILY.as_ptr(), &family);
+        (created, (api.get_column_family)(db, FAMILY.as_ptr()))
+    };
+    if handle.is_null() || (created != SUCCESS && created != EXISTS) {
+        let e = api.error("create column family", created);
+        // SAFETY: the database was opened above and nothing uses it.
+        unsafe { (api.close)(db) };
+        return Err(e);
+    }
+    let version = library.version().to_owned();
+    Ok(Box::new(TidesEngine(Arc::new(Store { api, version, db, family: handle, sync: options.sync, shown }))))
+}
+
+impl Engine for TidesEngine {
+    fn version(&self) -> String {
+        self.0.version.clone()
+    }
+
+    fn durability(&self) -> String {
+        if self.0.sync {
+            "acknowledged writes survive a power cut: the log is fsynced before a write returns".into()
+        } else {
+            "sync mode none: the log is written, and never fsynced by a write".into()
+        }
+    }
+
+    fn effective_options(&self) -> Vec<(String, String)> {
+        self.0.shown.clone()
+    }
+
+    fn session(&self) -> Result<Box<dyn Session>> {
+        let reads = Txn::begin(&self.0)?;
+        let writes = Txn::begin(&self.0)?;
+        Ok(Box::new(TidesSession { store: Arc::clone(&self.0), reads, writes }))
+    }
+
+    fn flush(&self) -> Result<()> {
+        let s = &self.0;
+        // SAFETY: the database is open.
+        until_ready(|| s.api.check("flush", unsafe { (s.api.flush_memtable)(s.db) }))?;
+        until_ready(|| {
+            // SAFETY: the database is open.
+            let flushing = unsafe { (s.api.is_flushing)(s.db) } != 0;
+            Ok(if flushing { Attempt::Busy } else { Attempt::Done(()) })
+        })
+    }
+
+    fn compact(&self) -> Result<()> {
+        let s = &self.0;
+        self.flush()?;
+        // SAFETY: the database is open and the family belongs to it.
+        until_ready(|| s.api.check("compact", unsafe { (s.api.compact)(s.db, s.family) }))?;
+        until_ready(|| {
+            // SAFETY: as above.
+            let compacting = unsafe { (s.api.is_compacting)(s.family) } != 0;
+            Ok(if compacting { Attempt::Busy } else { Attempt::Done(()) })
+        })
+    }
+
+    fn stats(&self) -> Vec<(String, f64)> {
+        let mut stats = std::mem::MaybeUninit::<DbStats>::zeroed();
+        // SAFETY: the layout is checked above; all bits zero is a valid value, so it is initialised either way.
+        let (code, d) = unsafe {
+            let code = (self.0.api.get_db_stats)(self.0.db, stats.as_mut_ptr());
+            (code, stats.assume_init())
+        };
+        if code != SUCCESS {
+            return Vec::new();
+        }
+        let rows: [(&str, f64); 16] = [
+            ("immutable_memtables", d.immutable_memtable_count.into()),
+            ("compaction_pending", d.compaction_pending_count.into()),
+            ("sstables", d.total_sstable_count.into()),
+            ("data_bytes", d.total_data_size_bytes as f64),
+            ("memtable_bytes", d.memtable_bytes as f64),
+            ("txn_commits", d.txn_commits as f64),
+            ("flushes", d.flush_count as f64),
+            ("compactions", d.compaction_count as f64),
+            ("flush_bytes_written", d.flush_bytes_written as f64),
+            ("compaction_bytes_written", d.compaction_bytes_written as f64),
+            ("compaction_bytes_read", d.compaction_bytes_read as f64),
+            ("wal_bytes_written", d.wal_bytes_written as f64),
+            ("vlog_file_bytes", d.vlog_file_size as f64),
+            ("writes_throttled", d.writes_throttled as f64),
+            ("writes_blocked", d.writes_blocked as f64),
+            ("write_stall_us", d.write_stall_us as f64),
+        ];
+        rows.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        // Dropping the last reference closes; TidesDB reports no failure of a close.
+        Ok(())
+    }
+}
+
+/// A transaction of its own store.
+struct Txn {
+    store: Arc<Store>,
+    handle: Handle,
+}
+
+impl Txn {
+    fn begin(store: &Arc<Store>) -> Result<Txn> {
+        let handle = until_ready(|| {
+            let mut handle = null_mut();
+            // SAFETY: the database is open; the handle is written on success.
+            let code = unsafe { (store.api.txn_begin_with_isolation)(store.db, READ_COMMITTED, &mut handle) };
+            Ok(match store.api.check("begin", code)? {
+                Attempt::Done(()) => Attempt::Done(handle),
+                Attempt::Busy => Attempt::Busy,
+            })
+        })?;
+        Ok(Txn { store: Arc::clone(store), handle })
+    }
+
+    /// Buffers with `add` and commits; leaves the transaction fresh either way.
+    fn commit_with(&mut self, add: impl Fn(&Api, Handle, Handle) -> Result<()>) -> Result<()> {
+        let s = &*self.store;
+        let outcome = add(&s.api, self.handle, s.family).and_then(|()| {
+            // SAFETY: the transaction is live and used by this thread only.
+            until_ready(|| s.api.check("commit", unsafe { (s.api.txn_commit)(self.handle) }))
+        });
+        // SAFETY: as above; a reset is allowed in every state of a transaction.
+        let reset = until_ready(|| s.api.check("reset", unsafe { (s.api.txn_reset)(self.handle, READ_COMMITTED) }));
+        outcome.and(reset)
+    }
+}
+
+impl Drop for Txn {
+    fn drop(&mut self) {
+        // SAFETY: begun in `begin`, freed only here.
+        unsafe { (self.store.api.txn_free)(self.handle) }
+    }
+}
+
+struct TidesSession {
+    store: Arc<Store>,
+    reads: Txn,
+    writes: Txn,
+}
+
+fn add_put(api: &Api, txn: Handle, family: Handle, key: &[u8], value: &[u8], ttl: i64) -> Result<()> {
+    until_ready(|| {
+        // SAFETY: the transaction copies key and value.
+        let code = unsafe { (api.txn_put)(txn, family, key.as_ptr(), key.len(), value.as_ptr(), value.len(), ttl) };
+        api.check("put", code)
+    })
+}
+
+fn add_delete(api: &Api, txn: Handle, family: Handle, key: &[u8]) -> Result<()> {
+    // SAFETY: the transaction copies the key.
+    until_ready(|| api.check("delete", unsafe { (api.txn_delete)(txn, family, key.as_ptr(), key.len()) }))
+}
+
+impl Session for TidesSession {
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.writes.commit_with(|api, txn, family| add_put(api, txn, family, key, value, 0))
+    }
+
+    fn put_ttl(&mut self, key: &[u8], value: &[u8], ttl: Duration) -> Result<()> {
+        // Whole seconds, rounded up: an entry may live longer than asked, never shorter.
+        let seconds = ttl.as_secs() as i64 + i64::from(ttl.subsec_nanos() > 0);
+        self.writes.commit_with(|api, txn, family| add_put(api, txn, family, key, value, seconds.max(1)))
+    }
+
+    fn put_batch(&mut self, entries: &[(&[u8], &[u8])]) -> Result<()> {
+        self.writes.commit_with(|api, txn, family| {
+            entries.iter().try_for_each(|(key, value)| add_put(api, txn, family, key, value, 0))
+        })
+    }
+
+    fn get(&mut self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        let s = &*self.store;
+        until_ready(|| {
+            let (mut value, mut len) = (null_mut(), 0);
+            // SAFETY: on success the value is an allocation of `len` bytes that is ours to free.
+            unsafe {
+                let txn = self.reads.handle;
+                match (s.api.txn_get_notrack)(txn, s.family, key.as_ptr(), key.len(), &mut value, &mut len) {
+                    SUCCESS => {
+                        found(bytes(value, len));
+                        (s.api.free)(value.cast());
+                        Ok(Attempt::Done(true))
+                    }
+                    NOT_FOUND => Ok(Attempt::Done(false)),
+                    LOCKED => Ok(Attempt::Busy),
+                    code => Err(s.api.error("get", code)),
+                }
+            }
+        })
+    }
+
+    fn multi_get(&mut self, keys: &[&[u8]], each: &mut dyn FnMut(usize, Option<&[u8]>)) -> Result<()> {
+        for (i, key) in keys.iter().enumerate() {
+            if !self.get(key, &mut |value| each(i, Some(value)))? {
+                each(i, None);
+            }
+        }
+        Ok(())
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        self.writes.commit_with(|api, txn, family| add_delete(api, txn, family, key))
+    }
+
+    fn delete_batch(&mut self, keys: &[&[u8]]) -> Result<()> {
+        self.writes.commit_with(|api, txn, family| keys.iter().try_for_each(|k| add_delete(api, txn, family, k)))
+    }
+
+    fn delete_range(&mut self, start: &[u8], end: &[u8]) -> Result<()> {
+        self.writes.commit_with(|api, txn, family| {
+            let (a, b) = (start.as_ptr(), end.as_ptr());
+            // SAFETY: the transaction copies both keys.
+            let call = || unsafe { (api.txn_delete_range)(txn, family, a, start.len(), b, end.len()) };
+            until_ready(|| api.check("delete range", call()))
+        })
+    }
+
+    fn cursor(&mut self, bounds: Bounds<'_>) -> Result<Box<dyn Cursor>> {
+        let txn = Txn::begin(&self.store)?;
+        let s = &*self.store;
+        let iter = until_ready(|| {
+            let mut iter = null_mut();
+            // SAFETY: the transaction is kept by the cursor; bounds are copied; the iterator is written on success.
+            let code = unsafe {
+                match (bounds.lower, bounds.upper) {
+                    (Some(lo), Some(hi)) => {
+                        let (a, b) = (lo.as_ptr(), hi.as_ptr());
+                        (s.api.iter_new_range)(txn.handle, s.family, a, lo.len(), b, hi.len(), &mut iter)
+                    }
+                    _ => (s.api.iter_new)(txn.handle, s.family, &mut iter),
+                }
+            };
+            Ok(match s.api.check("new iterator", code)? {
+                Attempt::Done(()) => Attempt::Done(iter),
+                Attempt::Busy => Attempt::Busy,
+            })
+        })?;
+        Ok(Box::new(TidesCursor { iter, txn, key: Owned::EMPTY, value: Owned::EMPTY }))
+    }
+}
+
+/// Foreign bytes as a slice; an empty value may come as a null pointer.
+///
+/// # Safety
+/// `data` must be null or point to `len` bytes that stay as they are for `'a`.
+unsafe fn bytes<'a>(data: *const u8, len: usize) -> &'a [u8] {
+    // SAFETY: the caller vouches for pointer and length.
+    if data.is_null() || len == 0 { &[] } else { unsafe { std::slice::from_raw_parts(data, len) } }
+}
+
+/// Bytes that TidesDB allocated for us.
+#[derive(Clone, Copy)]
+struct Owned {
+    data: *mut u8,
+    len: usize,
+}
+
+impl Owned {
+    const EMPTY: Owned = Owned { data: null_mut(), len: 0 };
+}
+
+/// An iterator, its transaction, and the copies of key and value that TidesDB made for the last call.
+struct TidesCursor {
+    iter: Handle,
+    txn: Txn,
+    key: Owned,
+    value: Owned,
+}
+
+impl Drop for TidesCursor {
+    fn drop(&mut self) {
+        self.release();
+        // SAFETY: made with the cursor, freed only here, before its transaction.
+        unsafe { (self.txn.store.api.iter_free)(self.iter) }
+    }
+}
+
+impl TidesCursor {
+    /// Frees the last copies.
+    fn release(&mut self) {
+        let api = &self.txn.store.api;
+        for owned in [&mut self.key, &mut self.value] {
+            if !owned.data.is_null() {
+                // SAFETY: allocated by TidesDB for us, freed once: it is forgotten at once.
+                unsafe { (api.free)(owned.data.cast()) };
+                *owned = Owned::EMPTY;
+            }
+        }
+    }
+
+    fn moved(&mut self, doing: &str, step: impl Fn(&Api, Handle) -> c_int) -> Result<bool> {
+        let api = &self.txn.store.api;
+        until_ready(|| match step(api, self.iter) {
+            SUCCESS => Ok(Attempt::Done(true)),
+            NOT_FOUND => Ok(Attempt::Done(false)),
+            LOCKED => Ok(Attempt::Busy),
+            code => Err(api.error(doing, code)),
+        })?;
+        // SAFETY: the iterator is live.
+        Ok(unsafe { (api.iter_valid)(self.iter) } != 0)
+    }
+}
+
+impl Cursor for TidesCursor {
+    fn first(&mut self) -> Result<bool> {
+        // SAFETY: the iterator is live and used by one thread.
+        self.moved("seek to first", |api, iter| unsafe { (api.iter_seek_to_first)(iter) })
+    }
+
+    fn seek(&mut self, key: &[u8]) -> Result<bool> {
+        // SAFETY: the key is read during the call only.
+        self.moved("seek", |api, iter| unsafe { (api.iter_seek)(iter, key.as_ptr(), key.len()) })
+    }
+
+    fn next(&mut self) -> Result<bool> {
+        // SAFETY: the iterator is live and used by one thread.
+        self.moved("next", |api, iter| unsafe { (api.iter_next)(iter) })
+    }
+
+    fn key(&mut self) -> Result<&[u8]> {
+        self.release();
+        let api = &self.txn.store.api;
+        let out = &mut self.key;
+        // SAFETY: on success the key is an allocation that is ours, kept in `self.key` until the next call.
+        until_ready(|| api.check("key", unsafe { (api.iter_key)(self.iter, &mut out.data, &mut out.len) }))?;
+        // SAFETY: the copy stays until `release`, which the borrow of self prevents.
+        Ok(unsafe { bytes(self.key.data, self.key.len) })
+    }
+
+    fn entry(&mut self) -> Result<(&[u8], &[u8])> {
+        self.release();
+        let api = &self.txn.store.api;
+        let (k, v) = (&mut self.key, &mut self.value);
+        until_ready(|| {
+            // SAFETY: on success both are allocations that are ours, kept in `self` until the next call.
+            let code = unsafe { (api.iter_key_value)(self.iter, &mut k.data, &mut k.len, &mut v.data, &mut v.len) };
+            api.check("key and value", code)
+        })?;
+        // SAFETY: the copies stay until `release`, which the borrow of self prevents.
+        Ok(unsafe { (bytes(self.key.data, self.key.len), bytes(self.value.data, self.value.len)) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_options_are_a_closed_set() {
+        // SAFETY: all bits zero is a valid value of both structs.
+        let (mut c, mut f) = unsafe { (std::mem::zeroed::<Config>(), std::mem::zeroed::<FamilyConfig>()) };
+        set_option(&mut c, &mut f, "value_separation_threshold", "4K").unwrap();
+        assert_eq!(c.value_separation_threshold, 4096);
+        let e = set_option(&mut c, &mut f, "min_levels", "many").unwrap_err().to_string();
+        assert!(e.contains("min_levels") && e.contains("'many'"), "{e}");
+        assert!(set_option(&mut c, &mut f, "no_such", "1").is_err());
+    }
+}

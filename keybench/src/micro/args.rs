@@ -1,0 +1,288 @@
+//! The command line of `keybench micro` and what it means.
+
+use super::{AfterLoad, Spec, Workload};
+use crate::data::{Keys, Pattern, Values};
+use crate::engine::{self, Compression, EngineOptions};
+use crate::error::{Error, Result};
+use kingtide_base::options::parse_size;
+use std::path::PathBuf;
+
+/// Native micro-benchmarks: write, read, mixed, delete, seek, range, iterate.
+#[derive(clap::Args, Debug, Clone)]
+pub struct Args {
+    /// Engine, or several separated by commas: kingtide, rocksdb, tidesdb, memory, null
+    #[arg(short, long, default_value = "kingtide")]
+    pub engine: String,
+    /// Engines to run beside it, separated by commas
+    #[arg(short, long, value_name = "ENGINES")]
+    pub compare: Option<String>,
+    /// Entries of the data set, and operations of the measured phase
+    #[arg(short, long, default_value_t = 1_000_000)]
+    pub operations: u64,
+    /// Operations of the measured phase, where that should differ from the data set's size
+    #[arg(long)]
+    pub reads: Option<u64>,
+    /// Bytes of a key, 8 at least
+    #[arg(short, long, default_value_t = 16)]
+    pub key_size: usize,
+    /// Bytes of a value (K and M are understood)
+    #[arg(short, long, default_value = "100", value_parser = size)]
+    pub value_size: u64,
+    /// Threads
+    #[arg(short, long, default_value_t = 2)]
+    pub threads: usize,
+    /// Entries of a batch; 1 calls the single operation
+    #[arg(short, long, default_value_t = 1)]
+    pub batch_size: usize,
+    /// Entries of a batch while the data set is loaded
+    #[arg(long, default_value_t = 1000)]
+    pub load_batch: usize,
+    /// Directory for the stores; each engine has its own inside
+    #[arg(short, long, default_value = "bench-data")]
+    pub db_path: PathBuf,
+    /// Order of keys
+    #[arg(short, long, value_enum, default_value_t = Pattern::Random)]
+    pub pattern: Pattern,
+    /// What is measured
+    #[arg(short, long, value_enum, default_value_t = Workload::Write)]
+    pub workload: Workload,
+    /// Entries of a range
+    #[arg(long, default_value_t = 100)]
+    pub range_size: usize,
+    /// Fsync every write before it is acknowledged
+    #[arg(long)]
+    pub sync: bool,
+    /// Bytes of a memtable
+    #[arg(long, default_value = "64M", value_parser = size)]
+    pub memtable_size: u64,
+    /// Bytes of the block cache
+    #[arg(long, default_value = "64M", value_parser = size)]
+    pub block_cache_size: u64,
+    /// Compression of blocks
+    #[arg(long, value_enum, default_value_t = Compression::Lz4)]
+    pub compression: Compression,
+    /// False-positive rate of the filters; 0 for none
+    #[arg(long, default_value_t = 0.01)]
+    pub bloom_fp: f64,
+    /// Append results to this CSV file
+    #[arg(long)]
+    pub csv: Option<PathBuf>,
+    /// Write the report to this file too
+    #[arg(long)]
+    pub report: Option<PathBuf>,
+    /// Name of the test in the CSV file
+    #[arg(long)]
+    pub test_name: Option<String>,
+    /// Fraction of a value's bytes that is random: 1 does not compress, 0 compresses to nothing
+    #[arg(long, default_value_t = 0.5)]
+    pub value_entropy: f64,
+    /// The store in the directory holds the data set already; it is not loaded and not removed
+    #[arg(long)]
+    pub existing: bool,
+    /// Leave the stores in place afterwards
+    #[arg(long)]
+    pub keep: bool,
+    /// Runs of each engine; figures are medians
+    #[arg(long, default_value_t = 3)]
+    pub repeat: usize,
+    /// Seed of keys, values and choices
+    #[arg(long, default_value_t = 42)]
+    pub seed: u64,
+    /// Between loading and measuring
+    #[arg(long, value_enum, default_value_t = AfterLoad::Nothing)]
+    pub after_load: AfterLoad,
+    /// Make a cursor anew for each seek and range, instead of one a thread
+    #[arg(long)]
+    pub fresh_iterator: bool,
+    /// Do not scan the whole store after writes and deletes
+    #[arg(long)]
+    pub skip_final_check: bool,
+    /// An engine's own option, as engine.name=value; may be repeated
+    #[arg(long = "opt", value_name = "ENGINE.NAME=VALUE")]
+    pub opts: Vec<String>,
+}
+
+fn size(text: &str) -> std::result::Result<u64, String> {
+    parse_size(text)
+}
+
+/// A checked command line.
+pub struct Plan {
+    /// Engines in the order of the report.
+    pub engines: Vec<String>,
+    /// Runs of each.
+    pub repeat: usize,
+    /// What all runs share; engine, directory and options are filled in for each.
+    pub base: Spec,
+    /// Directory of the stores.
+    pub root: PathBuf,
+    /// Whether stores stay.
+    pub keep: bool,
+    /// Name of the test.
+    pub test_name: String,
+    /// File for the report.
+    pub report: Option<PathBuf>,
+    opts: Vec<(String, String, String)>,
+}
+
+impl Plan {
+    /// The options of one engine: what all share, and its own.
+    pub fn options_of(&self, engine: &str) -> EngineOptions {
+        let own = self.opts.iter().filter(|(e, _, _)| e == engine);
+        EngineOptions { extra: own.map(|(_, k, v)| (k.clone(), v.clone())).collect(), ..self.base.options.clone() }
+    }
+}
+
+/// Splits `engine.name=value`.
+pub fn parse_opt(text: &str) -> Result<(String, String, String)> {
+    let bad = || Error::usage(format!("--opt {text}: use ENGINE.NAME=VALUE"));
+    let (left, value) = text.split_once('=').ok_or_else(bad)?;
+    let (name, key) = left.split_once('.').ok_or_else(bad)?;
+    Ok((engine::canonical_name(name.trim())?.to_owned(), key.trim().to_owned(), value.trim().to_owned()))
+}
+
+impl Args {
+    /// Checks everything that can be wrong before an engine is started.
+    pub fn plan(&self) -> Result<Plan> {
+        let mut engines = engine::parse_names(&self.engine)?;
+        if let Some(list) = &self.compare {
+            for name in engine::parse_names(list)? {
+                if !engines.contains(&name) {
+                    engines.push(name);
+                }
+            }
+        }
+        let range = |name: &str, value: usize, most: usize| match value {
+            0 => Err(Error::usage(format!("--{name} 0: use 1 at least"))),
+            v if v > most => Err(Error::usage(format!("--{name} {v}: use {most} at most"))),
+            _ => Ok(()),
+        };
+        range("threads", self.threads, 1024)?;
+        range("batch-size", self.batch_size, 1 << 20)?;
+        range("load-batch", self.load_batch, 1 << 20)?;
+        range("range-size", self.range_size, 1 << 30)?;
+        range("repeat", self.repeat, 1000)?;
+        range("key-size", self.key_size, 60_000)?;
+        if !(0.0..1.0).contains(&self.bloom_fp) {
+            return Err(Error::usage(format!("--bloom-fp {}: use 0 to 1", self.bloom_fp)));
+        }
+        if self.value_size > 1 << 32 {
+            return Err(Error::usage(format!("--value-size {}: use 4G at most", self.value_size)));
+        }
+        // Made only to be checked here rather than in a child process.
+        Keys::new(self.pattern, self.operations, self.key_size, self.seed)?;
+        Values::new(0, self.value_entropy, 0)?;
+        let operations = self.reads.unwrap_or(self.operations);
+        if operations == 0 {
+            return Err(Error::usage("--reads 0: use 1 at least"));
+        }
+        if self.workload == Workload::Delete && operations > self.operations && self.pattern != Pattern::Zipfian {
+            return Err(Error::usage("--reads: there are not that many entries to delete"));
+        }
+        let opts: Vec<_> = self.opts.iter().map(|o| parse_opt(o)).collect::<Result<_>>()?;
+        if let Some((e, _, _)) = opts.iter().find(|(e, _, _)| !engines.contains(e)) {
+            return Err(Error::usage(format!("--opt {e}.…: {e} is not among the engines of this run")));
+        }
+        let value_size = self.value_size as usize;
+        let options = EngineOptions {
+            sync: self.sync,
+            memtable_size: self.memtable_size,
+            block_cache_size: self.block_cache_size,
+            compression: self.compression,
+            bloom_fp: self.bloom_fp,
+            extra: Vec::new(),
+            value_size,
+        };
+        // Batches of big values are kept to 8 MiB while loading: a batch is one write of the log.
+        let load_batch = self.load_batch.min(((8 << 20) / (value_size + self.key_size).max(1)).max(1));
+        let base = Spec {
+            engine: String::new(),
+            dir: PathBuf::new(),
+            workload: self.workload,
+            pattern: self.pattern,
+            entries: self.operations,
+            operations,
+            key_size: self.key_size,
+            value_size,
+            value_entropy: self.value_entropy,
+            threads: self.threads,
+            batch: self.batch_size,
+            load_batch,
+            range_size: self.range_size,
+            fresh_iterator: self.fresh_iterator,
+            after_load: self.after_load,
+            existing: self.existing,
+            final_check: !self.skip_final_check,
+            seed: self.seed,
+            options,
+        };
+        let default_name = || format!("{}_{}", self.workload.name(), self.pattern.name());
+        Ok(Plan {
+            engines,
+            repeat: self.repeat,
+            base,
+            root: self.db_path.clone(),
+            keep: self.keep,
+            test_name: self.test_name.clone().unwrap_or_else(default_name),
+            report: self.report.clone(),
+            opts,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn plan(words: &str) -> Result<Plan> {
+        let all = std::iter::once("micro").chain(words.split_whitespace());
+        Cli::try_parse_from(all).map_err(|e| Error::usage(e.to_string()))?.args.plan()
+    }
+
+    #[test]
+    fn flags_as_users_know_them() {
+        let p = plan(
+            "-e kingtide -c rocksdb,tidesdb -o 5000 -k 24 -v 4K -t 3 -b 100 -d x -p zipfian -w seek --sync --seed 9",
+        )
+        .unwrap();
+        assert_eq!(p.engines, ["kingtide", "rocksdb", "tidesdb"]);
+        assert_eq!((p.base.entries, p.base.operations, p.base.key_size, p.base.value_size), (5000, 5000, 24, 4096));
+        assert_eq!((p.base.threads, p.base.batch, p.base.pattern), (3, 100, Pattern::Zipfian));
+        assert!(p.base.options.sync && p.repeat == 3 && p.test_name == "seek_zipfian");
+        let p = plan("-v 1M --opt kingtide.block_size=8K --opt kingtide.l0_trigger=2").unwrap();
+        assert_eq!(p.base.load_batch, 7, "batches of big values are bounded");
+        assert_eq!(p.options_of("kingtide").extra.len(), 2);
+        assert!(p.options_of("rocksdb").extra.is_empty());
+    }
+
+    #[test]
+    fn mistakes_are_refused_with_a_hint() {
+        for (words, hint) in [
+            ("-e rockdb", "did you mean 'rocksdb'"),
+            ("-c nope", "unknown engine 'nope'"),
+            ("-t 0", "--threads 0"),
+            ("-b 0", "--batch-size 0"),
+            ("-k 4", "at least 8"),
+            ("-v 10Q", "suffix 'q'"),
+            ("-w dance", "invalid value 'dance'"),
+            ("-p sideways", "invalid value 'sideways'"),
+            ("--value-entropy 2", "between 0 and 1"),
+            ("--bloom-fp 1.5", "--bloom-fp"),
+            ("--opt block_size=1", "ENGINE.NAME=VALUE"),
+            ("--opt rocksdb.x=1", "not among the engines"),
+            ("--repeat 0", "--repeat 0"),
+            ("-w delete -o 10 --reads 20", "not that many"),
+        ] {
+            let e = plan(words).err().unwrap_or_else(|| panic!("{words} was accepted"));
+            assert!(e.to_string().contains(hint), "{words}: {e}");
+            assert_eq!(e.exit_code(), 2, "{words}");
+        }
+    }
+}

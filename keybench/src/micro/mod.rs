@@ -1,0 +1,334 @@
+//! `keybench micro`: native loops that put, get, seek and scan as fast as an engine lets them, and check every answer.
+
+mod args;
+mod csv;
+mod report;
+mod run;
+#[cfg(test)]
+mod tests;
+mod verify;
+mod work;
+
+pub use args::Args;
+
+use crate::child;
+use crate::data::Pattern;
+use crate::engine::{self, EngineOptions};
+use crate::error::{Error, Result};
+use crate::measure::Summary;
+use crate::process::{self, Usage};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Workload {
+    /// Puts into an empty store; then a scan checks what is there.
+    Write,
+    /// Gets of loaded keys.
+    Read,
+    /// As many puts as gets, interleaved; each get asks for a key that the same thread put before.
+    Mixed,
+    /// Deletes of loaded keys; then a scan checks what is left.
+    Delete,
+    /// Seeks to loaded keys.
+    Seek,
+    /// A seek to a loaded key and the entries that follow it.
+    Range,
+    /// One pass over all loaded keys in order.
+    Iterate,
+    /// Gets of many loaded keys in one call.
+    Mget,
+}
+
+impl Workload {
+    /// The name in flags and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Workload::Write => "write",
+            Workload::Read => "read",
+            Workload::Mixed => "mixed",
+            Workload::Delete => "delete",
+            Workload::Seek => "seek",
+            Workload::Range => "range",
+            Workload::Iterate => "iterate",
+            Workload::Mget => "mget",
+        }
+    }
+
+    /// Whether the data set is loaded before, in a phase of its own.
+    pub fn loads_first(self) -> bool {
+        !matches!(self, Workload::Write | Workload::Mixed)
+    }
+}
+
+/// What is done between loading and measuring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum AfterLoad {
+    /// Nothing: what the load left behind in memory and in compaction debt is part of the measurement.
+    Nothing,
+    /// Memtables are flushed.
+    Flush,
+    /// Everything is compacted.
+    Compact,
+    /// The store is closed and opened again.
+    Reopen,
+}
+
+/// One run of one engine, as its child process is told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Spec {
+    /// Engine's name.
+    pub engine: String,
+    /// Where its files go.
+    pub dir: PathBuf,
+    /// What is measured.
+    pub workload: Workload,
+    /// Order of keys.
+    pub pattern: Pattern,
+    /// Entries of the data set.
+    pub entries: u64,
+    /// Operations of the measured phase.
+    pub operations: u64,
+    /// Bytes of a key.
+    pub key_size: usize,
+    /// Bytes of a value.
+    pub value_size: usize,
+    /// Fraction of a value's bytes that is random.
+    pub value_entropy: f64,
+    /// Threads.
+    pub threads: usize,
+    /// Entries of a batch in the measured phase.
+    pub batch: usize,
+    /// Entries of a batch while loading.
+    pub load_batch: usize,
+    /// Entries of a range.
+    pub range_size: usize,
+    /// Whether a cursor is made anew for each seek and range.
+    pub fresh_iterator: bool,
+    /// What is done between loading and measuring.
+    pub after_load: AfterLoad,
+    /// The store exists and holds the data set.
+    pub existing: bool,
+    /// Whether a scan after writes and deletes checks the whole store.
+    pub final_check: bool,
+    /// Seed of keys, values and choices.
+    pub seed: u64,
+    /// The engine's options.
+    pub options: EngineOptions,
+}
+
+/// One operation's part of a run.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Phase {
+    /// `LOAD`, `PUT`, `GET`, ...
+    pub operation: String,
+    /// Entries of a batch.
+    pub batch: usize,
+    /// Operations done; a batch counts its entries, a range counts one, an iteration counts keys.
+    pub ops: u64,
+    /// Wall-clock seconds from the first thread's start to the last one's end.
+    pub seconds: f64,
+    /// Latency of a call: of an operation, or of a batch.
+    pub latency: Summary,
+    /// What the phase cost.
+    pub usage: Usage,
+    /// Nanoseconds of processor time that the threads calling the engine used, together.
+    pub callers_cpu_ns: u64,
+    /// Answers checked.
+    pub verified: u64,
+    /// Answers that were wrong.
+    pub wrong: u64,
+}
+
+impl Phase {
+    /// Operations a second.
+    pub fn rate(&self) -> f64 {
+        if self.seconds > 0.0 { self.ops as f64 / self.seconds } else { 0.0 }
+    }
+}
+
+/// One run of one engine, as its child process reports.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Outcome {
+    /// The engine's version.
+    pub version: String,
+    /// What its acknowledged writes survive.
+    pub durability: String,
+    /// Its options.
+    pub options: Vec<(String, String)>,
+    /// Its phases, in order.
+    pub phases: Vec<Phase>,
+    /// What was wrong with the first few wrong answers.
+    pub examples: Vec<String>,
+    /// Answers that the closing scan checked, and those that were wrong.
+    pub final_check: (u64, u64),
+    /// Most resident bytes above what the harness itself held before the engine was opened.
+    pub peak_rss: u64,
+    /// The same after loading or writing.
+    pub loaded_rss: u64,
+    /// Most virtual bytes.
+    pub peak_vms: u64,
+    /// Bytes of the store's files after it was closed.
+    pub disk_bytes: u64,
+    /// Bytes of keys and values that were written.
+    pub user_bytes: u64,
+    /// Bytes of keys and values that are live at the end.
+    pub live_bytes: u64,
+    /// Bytes that the process wrote while the store was open.
+    pub written_bytes: u64,
+    /// Times the engine said it was busy.
+    pub busy: u64,
+    /// Seconds to open the empty or existing store.
+    pub open_seconds: f64,
+    /// Seconds to open it after [`AfterLoad::Reopen`].
+    pub reopen_seconds: Option<f64>,
+    /// Seconds to close it.
+    pub close_seconds: f64,
+}
+
+impl Outcome {
+    /// Answers checked, in all phases and in the closing scan.
+    pub fn verified(&self) -> u64 {
+        self.phases.iter().map(|p| p.verified).sum::<u64>() + self.final_check.0
+    }
+
+    /// Wrong answers, in all phases and in the closing scan.
+    pub fn wrong(&self) -> u64 {
+        self.phases.iter().map(|p| p.wrong).sum::<u64>() + self.final_check.1
+    }
+
+    /// Bytes written for each byte of keys and values given.
+    pub fn write_amp(&self) -> f64 {
+        ratio(self.written_bytes, self.user_bytes)
+    }
+
+    /// Bytes on disk for each live byte.
+    pub fn space_amp(&self) -> f64 {
+        ratio(self.disk_bytes, self.live_bytes)
+    }
+}
+
+fn ratio(a: u64, b: u64) -> f64 {
+    if b == 0 { 0.0 } else { a as f64 / b as f64 }
+}
+
+/// What a child sends to its parent.
+#[derive(Serialize, Deserialize)]
+enum Message {
+    Done(Box<Outcome>),
+    Unavailable(String),
+    Usage(String),
+    Failed(String),
+}
+
+/// The child's side: runs the specification on standard input.
+pub fn child_main() -> Result<()> {
+    let spec: Spec = child::read_spec()?;
+    let message = match run::run(&spec, &|dir| engine::open(&spec.engine, dir, &spec.options)) {
+        Ok(outcome) => Message::Done(Box::new(outcome)),
+        Err(Error::Unavailable(m)) => Message::Unavailable(m),
+        Err(Error::Usage(m)) => Message::Usage(m),
+        Err(e) => Message::Failed(e.to_string()),
+    };
+    child::send(&message)
+}
+
+/// Runs one specification in a child process.
+fn run_in_child(spec: &Spec) -> Result<Outcome> {
+    let mut answer = None;
+    child::run("micro", spec, |m: Message| answer = Some(m))?;
+    match answer {
+        Some(Message::Done(outcome)) => Ok(*outcome),
+        Some(Message::Unavailable(m)) => Err(Error::Unavailable(m)),
+        Some(Message::Usage(m)) => Err(Error::Usage(m)),
+        Some(Message::Failed(m)) => Err(Error::Failed(m)),
+        None => Err(Error::failed("the engine's process ended without a result")),
+    }
+}
+
+/// All runs of one engine.
+struct Column {
+    engine: String,
+    outcomes: Vec<Outcome>,
+    /// Why it has none, or no more.
+    trouble: Option<Error>,
+}
+
+/// Runs `keybench micro`.
+pub fn main(args: &Args) -> Result<()> {
+    let plan = args.plan()?;
+    if process::is_tmpfs(&plan.root) {
+        eprintln!("warning: {} is memory, not a disk: disk figures below mean nothing", plan.root.display());
+    }
+    let harness = harness_cost(&plan);
+    let mut columns: Vec<Column> =
+        plan.engines.iter().map(|e| Column { engine: e.clone(), outcomes: Vec::new(), trouble: None }).collect();
+    // Engines alternate within a repeat, so that a change in the machine meets all of them.
+    for repeat in 0..plan.repeat {
+        for column in columns.iter_mut().filter(|c| c.trouble.is_none()) {
+            eprintln!("run {} of {}: {} {}", repeat + 1, plan.repeat, column.engine, plan.base.workload.name());
+            match run_once(&plan, &column.engine) {
+                Ok(outcome) => column.outcomes.push(outcome),
+                Err(e @ Error::Usage(_)) => return Err(e.context(&column.engine)),
+                Err(e) => {
+                    eprintln!("{}: {e}", column.engine);
+                    column.trouble = Some(e);
+                }
+            }
+        }
+    }
+    report::print(&plan, &columns, &harness)?;
+    if let Some(path) = &args.csv {
+        csv::append(path, &plan, &columns)?;
+    }
+    if let Some(c) = columns.iter().find(|c| matches!(c.trouble, Some(Error::Failed(_)))) {
+        return Err(Error::failed(format!("{} failed; see above", c.engine)));
+    }
+    if columns.iter().all(|c| c.outcomes.is_empty()) {
+        return Err(Error::failed("no engine could be measured"));
+    }
+    if let Some(c) = columns.iter().find(|c| c.outcomes.iter().any(|o| o.wrong() > 0)) {
+        return Err(Error::failed(format!("{} gave wrong answers", c.engine)));
+    }
+    Ok(())
+}
+
+/// One repeat of one engine, in a directory that is new before and gone after, unless the user keeps it.
+fn run_once(plan: &args::Plan, engine: &str) -> Result<Outcome> {
+    let dir = plan.root.join(engine);
+    if plan.base.existing {
+        if !dir.is_dir() {
+            return Err(Error::usage(format!("--existing: there is no store in {}", dir.display())));
+        }
+    } else {
+        process::fresh_dir(&dir)?;
+    }
+    let spec =
+        Spec { engine: engine.to_owned(), dir: dir.clone(), options: plan.options_of(engine), ..plan.base.clone() };
+    let outcome = run_in_child(&spec);
+    if !plan.base.existing && !plan.keep {
+        std::fs::remove_dir_all(&dir).map_err(|e| Error::io("remove", &dir, e))?;
+    }
+    outcome
+}
+
+/// What the harness adds to each operation: a short run of the same loops on the engine that does nothing.
+fn harness_cost(plan: &args::Plan) -> Vec<(String, f64)> {
+    let entries = plan.base.entries.min(1_000_000);
+    let operations = plan.base.operations.min(entries);
+    let spec = Spec {
+        engine: "null".into(),
+        entries,
+        operations,
+        existing: false,
+        options: plan.options_of("null"),
+        ..plan.base.clone()
+    };
+    let Ok(outcome) = run_in_child(&spec) else { return Vec::new() };
+    // Processor time, not wall-clock time: the latter would count whatever else this machine does.
+    let cost = |p: &Phase| (p.operation.clone(), p.callers_cpu_ns as f64 / p.ops.max(1) as f64);
+    outcome.phases.iter().filter(|p| p.ops > 0).map(cost).collect()
+}

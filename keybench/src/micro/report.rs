@@ -1,0 +1,159 @@
+//! The report of `keybench micro`: on the console, and in a file where one is asked for.
+
+use super::args::Plan;
+use super::{Column, Outcome, Phase};
+use crate::error::{Error, Result};
+use crate::measure::{Summary, median, show_bytes, show_count, show_ns};
+use std::fmt::Write;
+
+/// Prints the report, and writes it to the file that the user named.
+pub fn print(plan: &Plan, columns: &[Column], harness: &[(String, f64)]) -> Result<()> {
+    let text = render(plan, columns, harness);
+    print!("{text}");
+    match &plan.report {
+        Some(path) => std::fs::write(path, text).map_err(|e| Error::io("write", path, e)),
+        None => Ok(()),
+    }
+}
+
+fn render(plan: &Plan, columns: &[Column], harness: &[(String, f64)]) -> String {
+    let mut out = String::new();
+    let b = &plan.base;
+    // Writing to a String cannot fail.
+    let _ = writeln!(
+        out,
+        "\n{}: {} {} entries, {} threads, batch {}, {} B keys, {} B values ({:.0} % random bytes), {}; medians of {}",
+        plan.test_name,
+        show_count(b.entries as f64),
+        b.pattern.name(),
+        b.threads,
+        b.batch,
+        b.key_size,
+        b.value_size,
+        b.value_entropy * 100.0,
+        if b.options.sync { "synced" } else { "not synced" },
+        plan.repeat,
+    );
+    for c in columns {
+        if let Some(o) = c.outcomes.first() {
+            let options: Vec<String> = o.options.iter().map(|(k, v)| format!("{k}={v}")).collect();
+            let _ = writeln!(out, "  {} {}: {}", c.engine, o.version, options.join(" "));
+            let _ = writeln!(out, "    durability: {}", o.durability);
+        }
+        if let Some(e) = &c.trouble {
+            let _ = writeln!(out, "  {} was skipped: {e}", c.engine);
+        }
+    }
+    let measured: Vec<&Column> = columns.iter().filter(|c| !c.outcomes.is_empty()).collect();
+    let Some(first) = measured.first() else { return out };
+    for at in 0..first.outcomes[0].phases.len() {
+        operation_table(&mut out, &measured, at);
+    }
+    resource_table(&mut out, &measured);
+    for (operation, ns) in harness {
+        let _ = writeln!(out, "harness: {ns:.0} ns of processor time for each {operation} are its own");
+    }
+    verdicts(&mut out, &measured);
+    out
+}
+
+fn operation_table(out: &mut String, columns: &[&Column], at: usize) {
+    let operation = &columns[0].outcomes[0].phases[at].operation;
+    let _ = writeln!(
+        out,
+        "\n{operation:<10} {:>14} {:>15} {:>7} {:>10} {:>10} {:>10} {:>10} {:>10} {:>6} {:>10}",
+        "ops/s", "(min-max)", "ratio", "avg", "p50", "p95", "p99", "p99.9", "CV %", "max"
+    );
+    let rates =
+        |c: &Column| -> Vec<f64> { c.outcomes.iter().filter_map(|o| o.phases.get(at)).map(Phase::rate).collect() };
+    let base = columns.iter().find(|c| c.outcomes.iter().all(|o| o.wrong() == 0)).map(|c| median(rates(c)));
+    for c in columns {
+        let rates = rates(c);
+        let rate = median(rates.iter().copied());
+        let summaries: Vec<Summary> = c.outcomes.iter().filter_map(|o| o.phases.get(at)).map(|p| p.latency).collect();
+        let l = Summary::median_of(&summaries);
+        let spread = |f: fn(f64, f64) -> f64, start| rates.iter().copied().fold(start, f) / 1e3;
+        let wrong: u64 = c.outcomes.iter().map(Outcome::wrong).sum();
+        let ratio = match base {
+            _ if wrong > 0 => "WRONG".into(),
+            Some(b) if b > 0.0 => format!("{:.2}x", rate / b),
+            _ => "-".into(),
+        };
+        let _ = writeln!(
+            out,
+            "{:<10} {:>14} {:>15} {ratio:>7} {:>10} {:>10} {:>10} {:>10} {:>10} {:>6.0} {:>10}",
+            c.engine,
+            show_count(rate),
+            format!("({:.0}k-{:.0}k)", spread(f64::min, f64::MAX), spread(f64::max, 0.0)),
+            show_ns(l.avg),
+            show_ns(l.p50),
+            show_ns(l.p95),
+            show_ns(l.p99),
+            show_ns(l.p999),
+            if l.avg > 0.0 { 100.0 * l.stddev / l.avg } else { 0.0 },
+            show_ns(l.max),
+        );
+    }
+}
+
+fn resource_table(out: &mut String, columns: &[&Column]) {
+    let _ = writeln!(
+        out,
+        "\n{:<10} {:>11} {:>11} {:>10} {:>10} {:>10} {:>9} {:>9} {:>7} {:>7} {:>9} {:>9}",
+        "resources",
+        "peak RSS",
+        "loaded RSS",
+        "peak VMS",
+        "read",
+        "written",
+        "cpu user",
+        "cpu sys",
+        "w-amp",
+        "s-amp",
+        "db size",
+        "close"
+    );
+    for c in columns {
+        let of = |f: &dyn Fn(&Outcome) -> f64| median(c.outcomes.iter().map(f));
+        // Phases of one loop (`mixed`) share their readings: sum distinct times only.
+        let sum = |f: &dyn Fn(&Phase) -> f64| {
+            of(&|o| {
+                let mut phases: Vec<&Phase> = o.phases.iter().collect();
+                phases.dedup_by(|a, b| a.seconds == b.seconds);
+                phases.into_iter().map(f).sum()
+            })
+        };
+        let _ = writeln!(
+            out,
+            "{:<10} {:>11} {:>11} {:>10} {:>10} {:>10} {:>8.2}s {:>8.2}s {:>7.2} {:>7.2} {:>9} {:>8.2}s",
+            c.engine,
+            show_bytes(of(&|o| o.peak_rss as f64)),
+            show_bytes(of(&|o| o.loaded_rss as f64)),
+            show_bytes(of(&|o| o.peak_vms as f64)),
+            show_bytes(sum(&|p| p.usage.disk_read as f64)),
+            show_bytes(of(&|o| o.written_bytes as f64)),
+            sum(&|p| p.usage.cpu_user),
+            sum(&|p| p.usage.cpu_sys),
+            of(&Outcome::write_amp),
+            of(&Outcome::space_amp),
+            show_bytes(of(&|o| o.disk_bytes as f64)),
+            of(&|o| o.close_seconds),
+        );
+        if let Some(s) = c.outcomes.first().and_then(|o| o.reopen_seconds) {
+            let _ = writeln!(out, "{:<10} opened again in {}", "", show_ns(s * 1e9));
+        }
+    }
+}
+
+fn verdicts(out: &mut String, columns: &[&Column]) {
+    for c in columns {
+        let (verified, wrong): (u64, u64) =
+            c.outcomes.iter().fold((0, 0), |(v, w), o| (v + o.verified(), w + o.wrong()));
+        let busy: u64 = c.outcomes.iter().map(|o| o.busy).sum();
+        let _ = write!(out, "{}: {} answers checked, {} wrong", c.engine, show_count(verified as f64), wrong);
+        let _ = writeln!(out, "{}", if busy > 0 { format!("; said busy {busy} times") } else { String::new() });
+        for example in c.outcomes.iter().flat_map(|o| &o.examples).take(5) {
+            let _ = writeln!(out, "    {example}");
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! One run of one engine: open, load, measure, check, close.
+
+use super::verify::{Tally, whole_store};
+use super::work::{Picker, Shared, Worker, share};
+use super::{AfterLoad, Outcome, Phase, Spec, Workload};
+use crate::clock::Clock;
+use crate::data::{Keys, Values};
+use crate::engine::{self, Engine};
+use crate::error::{Error, Result};
+use crate::measure::Latencies;
+use crate::process::{self, Usage};
+use std::path::Path;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// Opens an engine in a directory.
+pub type Opener<'a> = &'a dyn Fn(&Path) -> Result<Box<dyn Engine>>;
+
+/// Runs a specification in this process.
+pub fn run(spec: &Spec, open: Opener<'_>) -> Result<Outcome> {
+    let keys = Keys::new(spec.pattern, spec.entries, spec.key_size, spec.seed)?;
+    let values = Values::new(spec.value_size, spec.value_entropy, spec.seed)?;
+    let walks = matches!(spec.workload, Workload::Range | Workload::Iterate);
+    let sorted = if walks { keys.sorted_ids() } else { Vec::new() };
+    let stop = AtomicBool::new(false);
+    let shared = Shared { spec, keys, values, sorted, clock: Clock::calibrated(), stop };
+
+    process::reset_peak();
+    let before = Usage::now();
+    let (mut store, open_seconds) = timed(|| open(&spec.dir))?;
+    let mut outcome = Outcome {
+        version: store.version(),
+        durability: store.durability(),
+        options: store.effective_options(),
+        open_seconds,
+        ..Outcome::default()
+    };
+    if spec.workload.loads_first() && !spec.existing {
+        let load = |w: &mut Worker<'_>| w.puts(Picker::for_load(spec, w.thread), spec.entries, spec.load_batch);
+        phase(&shared, &*store, &["LOAD"], spec.load_batch, &mut outcome, load)?;
+        store = settle(spec, store, open, &mut outcome)?;
+        outcome.loaded_rss = Usage::now().rss.saturating_sub(before.rss);
+    }
+    measure(&shared, &*store, &mut outcome)?;
+    let after = Usage::now();
+    outcome.peak_rss = after.peak_rss.saturating_sub(before.rss);
+    outcome.peak_vms = after.peak_vms;
+    if !spec.workload.loads_first() {
+        outcome.loaded_rss = after.rss.saturating_sub(before.rss);
+        store = settle(spec, store, open, &mut outcome)?;
+    }
+    account(&shared, &mut outcome);
+    if matches!(spec.workload, Workload::Write | Workload::Delete | Workload::Mixed) && spec.final_check {
+        final_check(&shared, &*store, &mut outcome)?;
+    }
+    let ((), close_seconds) = timed(|| store.close())?;
+    outcome.close_seconds = close_seconds;
+    outcome.written_bytes = Usage::now().since(&before).written();
+    outcome.disk_bytes = process::disk_bytes(&spec.dir);
+    outcome.busy = engine::busy_answers();
+    if !engine::keeps_data(&spec.engine) {
+        // Its answers cannot be right, so they are not judged.
+        outcome.examples.clear();
+        outcome.final_check = (0, 0);
+        outcome.phases.iter_mut().for_each(|p| (p.verified, p.wrong) = (0, 0));
+    }
+    Ok(outcome)
+}
+
+fn timed<T>(work: impl FnOnce() -> Result<T>) -> Result<(T, f64)> {
+    let start = Instant::now();
+    let value = work()?;
+    Ok((value, start.elapsed().as_secs_f64()))
+}
+
+/// What the user wants done between loading and measuring.
+fn settle(spec: &Spec, store: Box<dyn Engine>, open: Opener<'_>, outcome: &mut Outcome) -> Result<Box<dyn Engine>> {
+    match spec.after_load {
+        AfterLoad::Nothing => {}
+        AfterLoad::Flush => store.flush()?,
+        AfterLoad::Compact => store.compact()?,
+        AfterLoad::Reopen => {
+            store.close()?;
+            let (again, seconds) = timed(|| open(&spec.dir))?;
+            outcome.reopen_seconds = Some(seconds);
+            return Ok(again);
+        }
+    }
+    Ok(store)
+}
+
+/// The measured phase.
+fn measure(shared: &Shared<'_>, store: &dyn Engine, outcome: &mut Outcome) -> Result<()> {
+    let spec = shared.spec;
+    let batch = spec.batch;
+    match spec.workload {
+        Workload::Write => phase(shared, store, &["PUT"], batch, outcome, |w| {
+            w.puts(Picker::for_writes(spec, w.thread), spec.entries, batch)
+        }),
+        Workload::Read => phase(shared, store, &["GET"], 1, outcome, |w| w.gets()),
+        Workload::Mixed => phase(shared, store, &["PUT", "GET"], batch, outcome, |w| w.mixed()),
+        Workload::Delete => phase(shared, store, &["DELETE"], batch, outcome, |w| w.deletes()),
+        Workload::Seek => phase(shared, store, &["SEEK"], 1, outcome, |w| w.seeks()),
+        Workload::Range => phase(shared, store, &["RANGE"], 1, outcome, |w| w.ranges()),
+        Workload::Iterate => phase(shared, store, &["ITER"], 1, outcome, |w| w.iterates()),
+        Workload::Mget => phase(shared, store, &["MGET"], batch, outcome, |w| w.multi_gets()),
+    }
+}
+
+/// What one thread brings back.
+struct Share {
+    latencies: [Latencies; 2],
+    ops: [u64; 2],
+    tally: Tally,
+    cpu_ns: u64,
+    start: Instant,
+    end: Instant,
+}
+
+/// Runs `work` on every thread at once and adds a phase for each of `operations` to the outcome.
+fn phase(
+    shared: &Shared<'_>,
+    store: &dyn Engine,
+    operations: &[&str],
+    batch: usize,
+    outcome: &mut Outcome,
+    work: impl Fn(&mut Worker<'_>) -> Result<()> + Sync,
+) -> Result<()> {
+    let threads = shared.spec.threads;
+    let barrier = Barrier::new(threads);
+    let before = Usage::now();
+    let one = |thread: usize| -> Result<Share> {
+        let session = store.session();
+        barrier.wait();
+        let cpu = process::thread_cpu_ns();
+        let start = Instant::now();
+        let mut worker = Worker {
+            shared,
+            thread,
+            session: session?,
+            latencies: Default::default(),
+            ops: [0; 2],
+            tally: Tally::default(),
+        };
+        let done = work(&mut worker);
+        let end = Instant::now();
+        if done.is_err() {
+            // Relaxed: pairs with nothing; the others stop a little later.
+            shared.stop.store(true, Ordering::Relaxed);
+        }
+        done?;
+        let cpu_ns = process::thread_cpu_ns().saturating_sub(cpu);
+        Ok(Share { cpu_ns, latencies: worker.latencies, ops: worker.ops, tally: worker.tally, start, end })
+    };
+    let shares: Vec<Result<Share>> = std::thread::scope(|scope| {
+        let handles: Vec<_> = (0..threads)
+            .map(|t| {
+                scope.spawn({
+                    let one = &one;
+                    move || one(t)
+                })
+            })
+            .collect();
+        let join = |h: std::thread::ScopedJoinHandle<'_, Result<Share>>| {
+            h.join().unwrap_or_else(|_| Err(Error::failed("a thread of the harness panicked")))
+        };
+        handles.into_iter().map(join).collect()
+    });
+    let usage = Usage::now().since(&before);
+    let mut latencies: [Latencies; 2] = Default::default();
+    let (mut ops, mut tally, mut callers_cpu_ns) = ([0u64; 2], Tally::default(), 0);
+    let (mut start, mut end): (Option<Instant>, Option<Instant>) = (None, None);
+    for part in shares {
+        let part = part?;
+        for kind in 0..2 {
+            latencies[kind].merge(&part.latencies[kind]);
+            ops[kind] += part.ops[kind];
+        }
+        start = Some(start.map_or(part.start, |s| s.min(part.start)));
+        end = Some(end.map_or(part.end, |e| e.max(part.end)));
+        tally.merge(part.tally);
+        callers_cpu_ns += part.cpu_ns;
+    }
+    let seconds = start.zip(end).map_or(0.0, |(s, e)| (e - s).as_secs_f64());
+    outcome.examples.append(&mut tally.examples);
+    for (kind, operation) in operations.iter().enumerate() {
+        outcome.phases.push(Phase {
+            operation: (*operation).to_owned(),
+            batch,
+            ops: ops[kind],
+            seconds,
+            latency: latencies[kind].summary(),
+            usage,
+            callers_cpu_ns,
+            // Answers belong to the last kind: in `mixed`, to the gets.
+            verified: if kind + 1 == operations.len() { tally.verified } else { 0 },
+            wrong: if kind + 1 == operations.len() { tally.wrong } else { 0 },
+        });
+    }
+    Ok(())
+}
+
+/// Whether each entry, by index, must exist now: what was written and not deleted. Choices are drawn again from their
+/// seeds, so the measured loops need not remember them.
+fn expected_entries(spec: &Spec) -> Vec<bool> {
+    let writes_draw = spec.workload == Workload::Write && !spec.existing;
+    let mut exists = vec![!writes_draw; spec.entries as usize];
+    let quota = |total: u64, t: usize| {
+        let s = share(total, t, spec.threads);
+        s.end - s.start
+    };
+    for t in 0..spec.threads {
+        if writes_draw {
+            let mut picker = Picker::for_writes(spec, t);
+            (0..quota(spec.entries, t)).for_each(|_| exists[picker.next() as usize] = true);
+        }
+        if spec.workload == Workload::Delete {
+            let mut picker = Picker::for_deletes(spec, t);
+            (0..quota(spec.operations, t)).for_each(|_| exists[picker.next() as usize] = false);
+        }
+    }
+    exists
+}
+
+/// Bytes given to the engine and bytes alive in it.
+fn account(shared: &Shared<'_>, outcome: &mut Outcome) {
+    let spec = shared.spec;
+    let entry = (spec.key_size + spec.value_size) as u64;
+    let bytes = |p: &Phase| match p.operation.as_str() {
+        "LOAD" | "PUT" => p.ops * entry,
+        "DELETE" => p.ops * spec.key_size as u64,
+        _ => 0,
+    };
+    outcome.user_bytes = outcome.phases.iter().map(bytes).sum();
+    outcome.live_bytes = expected_entries(spec).iter().filter(|e| **e).count() as u64 * entry;
+}
+
+/// Scans the whole store after writes and deletes.
+fn final_check(shared: &Shared<'_>, store: &dyn Engine, outcome: &mut Outcome) -> Result<()> {
+    let exists = expected_entries(shared.spec);
+    let ids = exists.iter().enumerate().filter(|(_, e)| **e).map(|(i, _)| shared.keys.id(i as u64));
+    let mut expected: Vec<u64> = ids.collect();
+    expected.sort_unstable();
+    let mut session = store.session()?;
+    if !engine::keeps_data(&shared.spec.engine) {
+        return Ok(());
+    }
+    let tally = whole_store(&mut *session, &shared.keys, &shared.values, &expected)?;
+    outcome.final_check = (tally.verified, tally.wrong);
+    outcome.examples.extend(tally.examples);
+    Ok(())
+}
