@@ -1,10 +1,218 @@
 //! Kingtide through its Rust API.
 
-use super::{Engine, EngineOptions};
+use super::{Attempt, Bounds, Compression, Cursor, Engine, EngineOptions, Session, until_ready};
 use crate::error::{Error, Result};
+use kingtide::{ColumnFamily, Db, DbIterator, Durability, ErrorKind, Options, ReadOptions, WriteBatch, WriteOptions};
+use std::ops::Bound;
 use std::path::Path;
+use std::time::Duration;
+
+struct KingtideEngine {
+    db: Db,
+    shown: Vec<(String, String)>,
+}
+
+/// Bytes of a batch's memory that a session keeps for the next one.
+const KEEP_BATCH: usize = 16 << 20;
+
+fn failed(e: &kingtide::Error) -> Error {
+    Error::failed(format!("kingtide: {e}"))
+}
+
+/// A result in the harness's terms: `Busy` is to be asked again.
+fn attempt<T>(result: kingtide::Result<T>) -> Result<Attempt<T>> {
+    match result {
+        Ok(t) => Ok(Attempt::Done(t)),
+        Err(e) if e.kind() == ErrorKind::Busy => Ok(Attempt::Busy),
+        Err(e) => Err(failed(&e)),
+    }
+}
 
 /// Opens or creates a database in `dir`.
-pub fn open(_dir: &Path, _options: &EngineOptions) -> Result<Box<dyn Engine>> {
-    Err(Error::Unavailable("kingtide's database is not part of this build yet".into()))
+pub fn open(dir: &Path, options: &EngineOptions) -> Result<Box<dyn Engine>> {
+    let mut o = Options::new();
+    o.db.block_cache_size = options.block_cache_size;
+    o.db.durability = if options.sync { Durability::Power } else { Durability::Process };
+    o.family.memtable_size = options.memtable_size;
+    o.family.filter_fp = options.bloom_fp;
+    o.family.compression = match options.compression {
+        Compression::None => kingtide::Compression::None,
+        Compression::Lz4 => kingtide::Compression::Lz4,
+        Compression::Zstd => kingtide::Compression::Zstd,
+        Compression::Snappy => kingtide::Compression::Snappy,
+    };
+    for (name, value) in &options.extra {
+        o.set(name, value).map_err(|e| Error::usage(e.to_string()))?;
+    }
+    let shown = ["memtable_size", "filter_fp", "compression", "value_threshold"]
+        .iter()
+        .filter_map(|n| o.family.get(n).map(|v| ((*n).to_owned(), v)))
+        .chain(["block_cache_size", "durability"].iter().filter_map(|n| o.db.get(n).map(|v| ((*n).to_owned(), v))))
+        .chain(options.extra.iter().cloned())
+        .collect();
+    let db = Db::open(dir, o).map_err(|e| failed(&e))?;
+    Ok(Box::new(KingtideEngine { db, shown }))
+}
+
+impl Engine for KingtideEngine {
+    fn version(&self) -> String {
+        env!("CARGO_PKG_VERSION").into()
+    }
+
+    fn durability(&self) -> String {
+        let shown = self.shown.iter().rev().find(|(name, _)| name == "durability");
+        match shown.map_or("process", |(_, v)| v.as_str()) {
+            "power" => "acknowledged writes survive a power cut: the log is fsynced before a write returns".into(),
+            "process" => {
+                "acknowledged writes survive the process: the log is written, not fsynced, before a write returns"
+                    .into()
+            }
+            other => format!("durability {other}"),
+        }
+    }
+
+    fn effective_options(&self) -> Vec<(String, String)> {
+        self.shown.clone()
+    }
+
+    fn session(&self) -> Result<Box<dyn Session>> {
+        let family = self.db.default_family().clone();
+        Ok(Box::new(KingtideSession { db: self.db.clone(), family, batch: WriteBatch::new() }))
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.db.flush().map_err(|e| failed(&e))
+    }
+
+    fn compact(&self) -> Result<()> {
+        self.db.compact().map_err(|e| failed(&e))
+    }
+
+    fn stats(&self) -> Vec<(String, f64)> {
+        let report = self.db.stats();
+        let mut out: Vec<_> = report.counters.iter().map(|(name, v)| ((*name).to_owned(), *v as f64)).collect();
+        for family in &report.families {
+            for level in &family.levels {
+                out.push((format!("level{}_files", level.level), level.files as f64));
+                out.push((format!("level{}_bytes", level.level), level.bytes as f64));
+            }
+        }
+        out.push(("write_amplification".into(), report.write_amplification));
+        out
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        self.db.close().map_err(|e| failed(&e))
+    }
+}
+
+struct KingtideSession {
+    db: Db,
+    family: ColumnFamily,
+    batch: WriteBatch,
+}
+
+impl KingtideSession {
+    /// Fills the session's batch and commits it.
+    fn write(&mut self, fill: impl FnOnce(&mut WriteBatch, &ColumnFamily) -> kingtide::Result<()>) -> Result<()> {
+        fill(&mut self.batch, &self.family).map_err(|e| failed(&e))?;
+        let done = until_ready(|| attempt(self.db.write_with(&mut self.batch, &WriteOptions::default())));
+        if self.batch.bytes() > KEEP_BATCH {
+            self.batch = WriteBatch::new();
+        } else {
+            self.batch.clear();
+        }
+        done.map(|_| ())
+    }
+}
+
+impl Session for KingtideSession {
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        until_ready(|| attempt(self.family.put(key, value)))
+    }
+
+    fn put_ttl(&mut self, key: &[u8], value: &[u8], ttl: Duration) -> Result<()> {
+        until_ready(|| attempt(self.family.put_ttl(key, value, ttl)))
+    }
+
+    fn put_batch(&mut self, entries: &[(&[u8], &[u8])]) -> Result<()> {
+        self.write(|batch, family| entries.iter().try_for_each(|(k, v)| batch.put(family, k, v)))
+    }
+
+    fn get(&mut self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        let value = until_ready(|| attempt(self.family.get(key)))?;
+        if let Some(v) = &value {
+            found(v);
+        }
+        Ok(value.is_some())
+    }
+
+    fn multi_get(&mut self, keys: &[&[u8]], each: &mut dyn FnMut(usize, Option<&[u8]>)) -> Result<()> {
+        for (i, answer) in self.family.multi_get(keys).into_iter().enumerate() {
+            let value = answer.map_err(|e| failed(&e))?;
+            each(i, value.as_deref());
+        }
+        Ok(())
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        until_ready(|| attempt(self.family.delete(key)))
+    }
+
+    fn delete_batch(&mut self, keys: &[&[u8]]) -> Result<()> {
+        self.write(|batch, family| keys.iter().try_for_each(|k| batch.delete(family, k)))
+    }
+
+    fn delete_range(&mut self, start: &[u8], end: &[u8]) -> Result<()> {
+        until_ready(|| attempt(self.family.delete_range(start, end)))
+    }
+
+    fn cursor(&mut self, bounds: Bounds<'_>) -> Result<Box<dyn Cursor>> {
+        let options = ReadOptions {
+            lower: bounds.lower.map_or(Bound::Unbounded, |k| Bound::Included(k.to_vec())),
+            upper: bounds.upper.map_or(Bound::Unbounded, |k| Bound::Excluded(k.to_vec())),
+            ..ReadOptions::default()
+        };
+        Ok(Box::new(KingtideCursor { iter: self.family.iter_with(options).map_err(|e| failed(&e))? }))
+    }
+}
+
+struct KingtideCursor {
+    iter: DbIterator,
+}
+
+impl KingtideCursor {
+    /// Whether the iterator stands on an entry; when it does not, whether that is the end or an error.
+    #[inline]
+    fn valid(&self) -> Result<bool> {
+        if self.iter.valid() {
+            return Ok(true);
+        }
+        self.iter.status().map_err(|e| failed(&e)).map(|()| false)
+    }
+}
+
+impl Cursor for KingtideCursor {
+    fn first(&mut self) -> Result<bool> {
+        self.iter.seek_to_first();
+        self.valid()
+    }
+
+    fn seek(&mut self, key: &[u8]) -> Result<bool> {
+        self.iter.seek(key);
+        self.valid()
+    }
+
+    fn next(&mut self) -> Result<bool> {
+        self.iter.next();
+        self.valid()
+    }
+
+    fn key(&mut self) -> Result<&[u8]> {
+        Ok(self.iter.key())
+    }
+
+    fn entry(&mut self) -> Result<(&[u8], &[u8])> {
+        self.iter.entry().map_err(|e| failed(&e))
+    }
 }

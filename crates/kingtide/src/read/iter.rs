@@ -220,6 +220,17 @@ impl DbIterator {
         Ok(self.stored())
     }
 
+    /// Key and value together: [`DbIterator::value`] borrows the iterator mutably, so the key could not be held across it.
+    ///
+    /// # Errors
+    /// As [`DbIterator::value`].
+    #[inline]
+    pub fn entry(&mut self) -> Result<(&[u8], &[u8])> {
+        self.value()?;
+        let value = if self.pointer_read { &self.pointer_value } else { self.stored() };
+        Ok((self.key(), value))
+    }
+
     #[cold]
     fn no_entry(&self) -> Error {
         match &self.error {
