@@ -65,6 +65,7 @@ fn main() {
     end.unwrap();
     println!("replay: {} ns per record, {seen} records", (cpu_ns() - start) / seen.max(1));
 
+    wal.sync_all().unwrap();
     let shared = Mutex::new((writer, seq));
     for threads in [1, 8] {
         let commits = 400;
