@@ -145,6 +145,8 @@ fn rocksdb(dir: &Path) -> Result<Peer, String> {
             format!("{MAVEN_PLUGIN}:unpack"),
             format!("-Dartifact=org.rocksdb:rocksdbjni:{ROCKSDB}:jar"),
             format!("-DoutputDirectory={}", dir.display()),
+            // Its notes on what it unpacked; without a project they would go to a folder of that odd name.
+            format!("-DmarkersDirectory={}", dir.join("maven-markers").display()),
             format!("-Dmdep.unpack.includes={file}"),
             format!("-Dincludes={file}"),
             "-Dmdep.overWriteReleases=true".to_owned(),
