@@ -137,16 +137,17 @@ fn rocksdb(dir: &Path) -> Result<Peer, String> {
         "aarch64" => "librocksdbjni-linux-aarch64.so",
         arch => return Err(format!("the release has no library for {arch} that was tried")),
     };
+    // In the peers' directory, because the plugin leaves notes in a folder of the current one.
     let fetched = call(
-        "mvn",
+        "env",
         &[
+            format!("--chdir={}", dir.display()),
+            "mvn".to_owned(),
             "--batch-mode".to_owned(),
             "--quiet".to_owned(),
             format!("{MAVEN_PLUGIN}:unpack"),
             format!("-Dartifact=org.rocksdb:rocksdbjni:{ROCKSDB}:jar"),
             format!("-DoutputDirectory={}", dir.display()),
-            // Its notes on what it unpacked; without a project they would go to a folder of that odd name.
-            format!("-DmarkersDirectory={}", dir.join("maven-markers").display()),
             format!("-Dmdep.unpack.includes={file}"),
             format!("-Dincludes={file}"),
             "-Dmdep.overWriteReleases=true".to_owned(),

@@ -193,7 +193,7 @@ pub(crate) fn close(db: &Arc<DbInner>) -> Result<()> {
     db.jobs.cancel();
     db.jobs.stop();
     let synced = match db.wal.poison() {
-        None => db.wal.sync_all(),
+        None => db.commit.lock().wal.close(),
         Some(_) => Ok(()), // reported to whoever met it
     };
     *db.file_lock.lock() = None;
