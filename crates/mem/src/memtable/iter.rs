@@ -8,7 +8,7 @@ use kingtide_base::{KeyOrder, Tag};
 
 use super::node::{NONE, Node, NodeRef, prefetch};
 use super::{CAPACITY, Memtable, Side};
-use crate::sync::Ordering;
+use crate::sync::{Observe, Ordering};
 
 /// How many entries ahead of the cursor memory is asked for.
 const AHEAD: usize = 8;
@@ -44,7 +44,7 @@ impl LeafCopy {
         for (i, to) in self.entries[..self.count].iter_mut().enumerate() {
             *to = leaf.entry(i);
         }
-        self.next = leaf.next.load(Ordering::Acquire); // partner: the Release in MemWriter::split
+        self.next = leaf.next.observe(Ordering::Acquire); // partner: the Release in MemWriter::split
         self.leftmost = leaf.leftmost;
         leaf.validate(version)
     }

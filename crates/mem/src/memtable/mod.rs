@@ -39,7 +39,7 @@ use kingtide_base::{KeyOrder, Tag};
 use parking_lot::Mutex;
 
 use crate::arena::{ArenaPool, Slots};
-use crate::sync::{AtomicPtr, Ordering};
+use crate::sync::{AtomicPtr, Observe, Ordering};
 use entry::Entry;
 use node::{Node, NodeRef};
 use writer::WriterState;
@@ -146,7 +146,7 @@ impl Memtable {
                 leaf.entry(pos)
             } else {
                 // The separator to the right is the first entry of the next leaf.
-                leaf.high.load(Ordering::Relaxed)
+                leaf.high.observe(Ordering::Relaxed)
             };
             if !leaf.validate(version) {
                 continue;
@@ -206,13 +206,13 @@ impl Memtable {
     /// The root and its version.
     fn enter(&self) -> Option<(NodeRef<'_>, u64)> {
         loop {
-            let ptr = self.root.load(Ordering::Acquire);
+            let ptr = self.root.observe(Ordering::Acquire);
             // SAFETY: roots are published with Release after they were made, and live as long as self.
             let root = unsafe { NodeRef::new(ptr) }?;
             let version = root.read_version();
             // A root that was split got its version after the new root was stored, so either that is seen here or
             // the version is from before the split.
-            if self.root.load(Ordering::Acquire) == ptr {
+            if self.root.observe(Ordering::Acquire) == ptr {
                 return Some((root, version));
             }
         }
@@ -248,10 +248,14 @@ impl Memtable {
     /// has changed.
     #[inline(always)]
     fn step<'a>(&'a self, parent: NodeRef<'a>, parent_version: u64, i: usize) -> Option<(NodeRef<'a>, u64)> {
-        let ptr = parent.children().get(i)?.load(Ordering::Acquire); // partner: the Release in Draft::store
-        // SAFETY: children are stored with Release after they were made, and live as long as self. Null beyond the
-        // count.
-        let child = unsafe { NodeRef::new(ptr) }?;
+        let ptr = parent.children().get(i)?.observe(Ordering::Acquire); // partner: the Release in Draft::store
+        // SAFETY: children are stored with Release after they were made, and live as long as self.
+        let Some(child) = (unsafe { NodeRef::new(ptr) }) else {
+            // The count is newer than the child. To validate, which must fail, is to see the version that is newer too.
+            let valid = parent.validate(parent_version);
+            debug_assert!(!valid, "an inner node has as many children as separators");
+            return None;
+        };
         if child.is_leaf() {
             child.prefetch();
         }
@@ -263,10 +267,10 @@ impl Memtable {
     /// was seen to have changed; otherwise the caller still has to validate.
     #[inline(always)]
     fn locate(&self, node: NodeRef<'_>, version: u64, target: &Target<'_>) -> Option<(usize, Match)> {
-        let prefix_len = node.prefix_len.load(Ordering::Relaxed) as usize;
+        let prefix_len = node.prefix_len.observe(Ordering::Relaxed) as usize;
         let mut head = target.head;
         if prefix_len > 0 {
-            let shown_by = node.prefix_entry.load(Ordering::Relaxed);
+            let shown_by = node.prefix_entry.observe(Ordering::Relaxed);
             if shown_by != 0 {
                 if !node.validate(version) {
                     return None;

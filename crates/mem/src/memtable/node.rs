@@ -19,7 +19,7 @@
 use std::ptr::{self, NonNull};
 
 use super::{CAPACITY, GROUP};
-use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence, yield_now};
+use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Observe, Ordering, fence, yield_now};
 
 /// No node.
 pub(super) const NONE: *mut Node = ptr::null_mut();
@@ -147,7 +147,7 @@ impl<'a> NodeRef<'a> {
     /// R1: an even version, waiting for the writer if it is in the middle of a change.
     #[inline(always)]
     pub(super) fn read_version(&self) -> u64 {
-        let version = self.node.version.load(Ordering::Acquire); // partner: W2
+        let version = self.node.version.observe(Ordering::Acquire); // partner: W2
         if version & 1 == 0 { version } else { self.wait_version() }
     }
 
@@ -155,7 +155,7 @@ impl<'a> NodeRef<'a> {
     #[cold]
     fn wait_version(&self) -> u64 {
         for spins in 0u32.. {
-            let version = self.node.version.load(Ordering::Acquire); // partner: W2
+            let version = self.node.version.observe(Ordering::Acquire); // partner: W2
             if version & 1 == 0 {
                 return version;
             }
@@ -168,13 +168,13 @@ impl<'a> NodeRef<'a> {
     #[inline(always)]
     pub(super) fn validate(&self, version: u64) -> bool {
         fence(Ordering::Acquire); // partner: the fence in W1
-        self.node.version.load(Ordering::Relaxed) == version
+        self.node.version.observe(Ordering::Relaxed) == version
     }
 
     /// W1: from here on readers of the node wait or fail to validate. For the one writer only.
     #[inline(always)]
     pub(super) fn begin_write(&self) {
-        let version = self.node.version.load(Ordering::Relaxed);
+        let version = self.node.version.observe(Ordering::Relaxed);
         self.node.version.store(version + 1, Ordering::Relaxed);
         fence(Ordering::Release); // partner: R2
     }
@@ -182,7 +182,7 @@ impl<'a> NodeRef<'a> {
     /// W2: the change is complete.
     #[inline(always)]
     pub(super) fn end_write(&self) {
-        let version = self.node.version.load(Ordering::Relaxed);
+        let version = self.node.version.observe(Ordering::Relaxed);
         self.node.version.store(version + 1, Ordering::Release); // partner: R1
     }
 
@@ -201,17 +201,17 @@ impl Node {
     /// The number of entries, at most `CAPACITY`.
     #[inline(always)]
     pub(super) fn len(&self) -> usize {
-        (self.count.load(Ordering::Relaxed) as usize).min(CAPACITY)
+        (self.count.observe(Ordering::Relaxed) as usize).min(CAPACITY)
     }
 
     #[inline(always)]
     pub(super) fn head(&self, i: usize) -> u64 {
-        self.heads[i].load(Ordering::Relaxed)
+        self.heads[i].observe(Ordering::Relaxed)
     }
 
     #[inline(always)]
     pub(super) fn entry(&self, i: usize) -> u32 {
-        self.entries[i].load(Ordering::Relaxed)
+        self.entries[i].observe(Ordering::Relaxed)
     }
 
     /// The number of heads below `head`. Two rounds of independent loads, no branch: first which group of eight, by
@@ -226,7 +226,7 @@ impl Node {
         for i in 0..GROUP {
             // SAFETY: start is at most CAPACITY - GROUP.
             let h = unsafe { self.heads.get_unchecked(start + i) };
-            rank += usize::from(h.load(Ordering::Relaxed) < head);
+            rank += usize::from(h.observe(Ordering::Relaxed) < head);
         }
         rank
     }

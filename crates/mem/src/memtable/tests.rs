@@ -96,7 +96,7 @@ fn expect(it: &MemIter, want: Option<(&ModelKey, &Vec<u8>)>, what: &str) {
 }
 
 fn check_gets(table: &Memtable, model: &Model, rng: &mut Rng, shape: u64, n: u64, what: &str) {
-    for i in 0..200 {
+    for i in 0..if cfg!(miri) { 10 } else { 200 } {
         let key = draw_key(rng, shape, rng.clone().below(n + 5));
         let upper = Tag::seek(rng.below(n + 5));
         let from = ModelKey(table.order().clone(), key.clone(), upper);
@@ -111,7 +111,7 @@ fn check_zigzag(table: &Arc<Memtable>, model: &Model, rng: &mut Rng, shape: u64,
     let sorted: Vec<_> = model.iter().collect();
     let mut it = table.iter();
     assert!(!it.valid());
-    for round in 0..60 {
+    for round in 0..if cfg!(miri) { 3 } else { 60 } {
         let key = draw_key(rng, shape, rng.clone().below(n + 5));
         let tag = if rng.one_in(4) { Tag(0) } else { Tag::seek(rng.below(n + 5)) };
         let place = sorted.partition_point(|(k, _)| **k < ModelKey(table.order().clone(), key.clone(), tag));
@@ -136,7 +136,7 @@ fn check_zigzag(table: &Arc<Memtable>, model: &Model, rng: &mut Rng, shape: u64,
         let what = format!("{what} round {round}");
         expect(&it, sorted.get(at).copied(), &what);
         let forward_of_8 = rng.below(9);
-        for _ in 0..rng.below(150) {
+        for _ in 0..rng.below(if cfg!(miri) { 30 } else { 150 }) {
             if at >= sorted.len() {
                 break;
             }
@@ -197,11 +197,16 @@ fn run_model(order: &KeyOrder, shape: u64, seed: u64, n: u64) {
 
 #[test]
 fn agrees_with_a_sorted_map() {
-    for order in orders() {
-        for shape in 0..SHAPES {
-            for seed in 0..if cfg!(miri) { 1 } else { 6 } {
-                let n = if cfg!(miri) { 100 } else { [50, 300, 1000, 3000, 5000, 9000][seed as usize] };
-                run_model(&order, shape, seed * 100 + shape, n);
+    let orders = orders();
+    for shape in 0..SHAPES {
+        if cfg!(miri) {
+            // Miri looks for undefined behaviour, at a thousandth of the speed; the answers are checked elsewhere.
+            run_model(&orders[shape as usize % orders.len()], shape, shape, 80);
+            continue;
+        }
+        for order in &orders {
+            for (seed, n) in [50, 300, 1000, 3000, 5000, 9000].into_iter().enumerate() {
+                run_model(order, shape, seed as u64 * 100 + shape, n);
             }
         }
     }
@@ -233,7 +238,7 @@ fn an_empty_memtable_costs_nothing_and_has_nothing() {
 /// Keys in order, up or down, must leave full leaves behind.
 #[test]
 fn ordered_keys_fill_their_leaves() {
-    let n = if cfg!(miri) { 500 } else { 20_000u32 };
+    let n = if cfg!(miri) { 200 } else { 20_000u32 };
     let fill = |keys: &mut dyn Iterator<Item = u32>| {
         let table = table(&KeyOrder::Bytewise);
         for (i, k) in keys.enumerate() {
@@ -250,7 +255,8 @@ fn ordered_keys_fill_their_leaves() {
     let up = fill(&mut (0..n));
     let down = fill(&mut (0..n).rev());
     let beside = fill(&mut (0..n / 2).chain(n..n + n / 2).chain(n / 2..n));
-    assert!(up > 0.95 && down > 0.9 && beside > 0.9, "{up} {down} {beside}");
+    // Few leaves tell nothing about how full they are.
+    assert!(cfg!(miri) || (up > 0.95 && down > 0.9 && beside > 0.9), "{up} {down} {beside}");
 }
 
 #[test]
@@ -268,7 +274,7 @@ fn huge_values_have_memory_of_their_own() {
 /// One writer; readers check that whatever was visible when they looked at the clock is found, in order.
 #[test]
 fn readers_see_all_that_was_published() {
-    let n: u64 = if cfg!(miri) { 150 } else { 60_000 };
+    let n: u64 = if cfg!(miri) { 100 } else { 60_000 };
     for (seed, order) in [(1, KeyOrder::Bytewise), (2, KeyOrder::CaseInsensitive)] {
         let table = table(&order);
         let visible = AtomicU64::new(0);

@@ -9,7 +9,7 @@ use parking_lot::MutexGuard;
 use super::node::{NONE, Node, NodeRef};
 use super::{CAPACITY, Match, Memtable, Side, Target, child_index, entry};
 use crate::arena::{ArenaPool, Bump};
-use crate::sync::Ordering;
+use crate::sync::{Observe, Ordering};
 
 /// How many entries [`MemWriter::insert_batch`] looks ahead.
 const AHEAD: usize = 6;
@@ -53,6 +53,8 @@ struct Ahead<'t, 'k> {
 
 impl<'t> MemWriter<'t> {
     pub(super) fn new(table: &'t Memtable, state: MutexGuard<'t, WriterState>) -> Self {
+        #[cfg(loom)]
+        crate::sync::WRITING.with(|w| w.set(true));
         MemWriter { table, state }
     }
 
@@ -111,7 +113,7 @@ impl<'t> MemWriter<'t> {
         // SAFETY: the finger is null or a leaf of this tree, which lives for 't.
         let leaf = unsafe { NodeRef::<'t>::new(self.state.finger) }?;
         let count = leaf.len();
-        let prefix_len = leaf.prefix_len.load(Ordering::Relaxed) as usize;
+        let prefix_len = leaf.prefix_len.observe(Ordering::Relaxed) as usize;
         let mut head = target.head;
         if prefix_len > 0 {
             // The last entry inserted is in that leaf and fresh in the processor's cache.
@@ -128,7 +130,7 @@ impl<'t> MemWriter<'t> {
         if head < last {
             return None;
         }
-        let high = leaf.high.load(Ordering::Relaxed);
+        let high = leaf.high.observe(Ordering::Relaxed);
         if high != 0 && !Run::of(&leaf).is_established() {
             return None;
         }
@@ -192,7 +194,7 @@ impl<'t> MemWriter<'t> {
     /// Where in a node the target belongs, and its head there.
     #[inline]
     fn place(&self, node: NodeRef<'t>, target: &Target<'_>) -> (usize, u64) {
-        let prefix_len = node.prefix_len.load(Ordering::Relaxed) as usize;
+        let prefix_len = node.prefix_len.observe(Ordering::Relaxed) as usize;
         let head = self.head_after(prefix_len, target.key, target.head);
         let count = node.len();
         // The common case of keys that arrive in order spares the search.
@@ -221,11 +223,11 @@ impl<'t> MemWriter<'t> {
     /// Shortens the prefix of an outermost node to what the key shares.
     #[inline]
     fn share_prefix(&self, node: NodeRef<'t>, key: &[u8]) {
-        let shown_by = node.prefix_entry.load(Ordering::Relaxed);
+        let shown_by = node.prefix_entry.observe(Ordering::Relaxed);
         if shown_by == 0 {
             return;
         }
-        let prefix_len = node.prefix_len.load(Ordering::Relaxed) as usize;
+        let prefix_len = node.prefix_len.observe(Ordering::Relaxed) as usize;
         let prefix = &self.entry_key(shown_by)[..prefix_len];
         if !key.starts_with(prefix) {
             let mut draft = Draft::of(node);
@@ -247,7 +249,7 @@ impl<'t> MemWriter<'t> {
         let at = match () {
             // Keys that arrive in order leave full leaves behind, in whichever direction they go: what is in their way
             // goes to the other side, and they have a leaf to themselves.
-            () if pos == CAPACITY && leaf.high.load(Ordering::Relaxed) == 0 => CAPACITY,
+            () if pos == CAPACITY && leaf.high.observe(Ordering::Relaxed) == 0 => CAPACITY,
             () if run.is_established() && run.ascending => (pos + 1).min(CAPACITY),
             () if run.is_established() => pos.max(1),
             () => all.len.div_ceil(2),
@@ -271,11 +273,11 @@ impl<'t> MemWriter<'t> {
                 let i = place.map_or(0, |p| child_index(p, Side::At));
                 if node.len() == CAPACITY {
                     let all = Draft::of(node);
-                    let in_order = i == CAPACITY - 1 && node.high.load(Ordering::Relaxed) == 0;
+                    let in_order = i == CAPACITY - 1 && node.high.observe(Ordering::Relaxed) == 0;
                     self.split(parent, node, &all, if in_order { CAPACITY - 1 } else { CAPACITY.div_ceil(2) });
                     continue 'again;
                 }
-                let child = node.children()[i].load(Ordering::Relaxed);
+                let child = node.children()[i].observe(Ordering::Relaxed);
                 parent = Some((node, i));
                 // SAFETY: a child of a node of this tree, made by the writer.
                 node = unsafe { NodeRef::new(child) }?;
@@ -293,7 +295,7 @@ impl<'t> MemWriter<'t> {
         at: usize,
     ) -> NodeRef<'t> {
         self.state.splits += 1;
-        let high = node.high.load(Ordering::Relaxed);
+        let high = node.high.observe(Ordering::Relaxed);
         let separator = all.entries[at];
         let mut lower = all.part(0, at);
         self.choose_prefix(&mut lower, node.leftmost, separator);
@@ -303,7 +305,7 @@ impl<'t> MemWriter<'t> {
         let right = self.make_node(node.level, false);
         upper.store(right);
         right.high.store(high, Ordering::Relaxed);
-        right.next.store(node.next.load(Ordering::Relaxed), Ordering::Release);
+        right.next.store(node.next.observe(Ordering::Relaxed), Ordering::Release);
         let change = || {
             lower.store(node);
             node.high.store(separator, Ordering::Relaxed);
@@ -318,7 +320,7 @@ impl<'t> MemWriter<'t> {
                     self.cut_heads(&mut draft, shared);
                 }
                 draft.insert(i + 1, self.head_of(separator, draft.prefix_len), separator, right.as_ptr());
-                self.choose_prefix(&mut draft, parent.leftmost, parent.high.load(Ordering::Relaxed));
+                self.choose_prefix(&mut draft, parent.leftmost, parent.high.observe(Ordering::Relaxed));
                 // Both are odd together: see `Memtable::step`.
                 parent.begin_write();
                 node.begin_write();
@@ -344,7 +346,7 @@ impl<'t> MemWriter<'t> {
 
     /// The prefix that a node's heads leave out, where a new separator need not share it.
     fn known_prefix(&self, node: NodeRef<'t>, draft: &Draft) -> &'t [u8] {
-        match node.prefix_entry.load(Ordering::Relaxed) {
+        match node.prefix_entry.observe(Ordering::Relaxed) {
             0 => &[],
             shown_by => &self.entry_key(shown_by)[..draft.prefix_len],
         }
@@ -391,6 +393,13 @@ impl<'t> MemWriter<'t> {
     }
 }
 
+#[cfg(loom)]
+impl Drop for MemWriter<'_> {
+    fn drop(&mut self) {
+        crate::sync::WRITING.with(|w| w.set(false));
+    }
+}
+
 fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(x, y)| x == y).count()
 }
@@ -420,13 +429,13 @@ impl Draft {
     fn of(node: NodeRef<'_>) -> Draft {
         let mut draft = Draft::empty();
         draft.len = node.len();
-        draft.prefix_len = node.prefix_len.load(Ordering::Relaxed) as usize;
-        draft.prefix_entry = node.prefix_entry.load(Ordering::Relaxed);
+        draft.prefix_len = node.prefix_len.observe(Ordering::Relaxed) as usize;
+        draft.prefix_entry = node.prefix_entry.observe(Ordering::Relaxed);
         for i in 0..draft.len {
             draft.heads[i] = node.head(i);
             draft.entries[i] = node.entry(i);
             if !node.is_leaf() {
-                draft.children[i] = node.children()[i].load(Ordering::Relaxed);
+                draft.children[i] = node.children()[i].observe(Ordering::Relaxed);
             }
         }
         draft
@@ -472,7 +481,7 @@ struct Run {
 
 impl Run {
     fn of(leaf: &Node) -> Run {
-        let [pos, length, ascending, _] = leaf.run.load(Ordering::Relaxed).to_le_bytes();
+        let [pos, length, ascending, _] = leaf.run.observe(Ordering::Relaxed).to_le_bytes();
         Run { pos, length, ascending: ascending != 0 }
     }
 
