@@ -46,6 +46,7 @@ impl Rng {
 
 /// 64 bits that differ from process to process, from the operating system by way of the standard library's hasher keys.
 /// For identities, not for secrets and not for anything that a simulation must repeat.
+#[allow(clippy::disallowed_methods)] // the one room for the raw source
 pub fn entropy() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::collections::hash_map::RandomState::new().build_hasher().finish()

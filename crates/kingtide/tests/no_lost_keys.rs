@@ -137,7 +137,7 @@ fn writers_beside_families_created_and_dropped() {
                     let name = format!("passing-{}", n % 3);
                     let f = db.create_family(&name, FamilyOptions::default()).unwrap();
                     load(&db, &f, 0, 2000, 100);
-                    if n % 2 == 0 {
+                    if n.is_multiple_of(2) {
                         db.flush().unwrap();
                     }
                     assert_eq!(missing(&f, 2000), [0u64; 0]);

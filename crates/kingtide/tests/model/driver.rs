@@ -191,9 +191,9 @@ impl<'a> Driver<'a> {
         let range = if self.rng.one_in(2) { self.set.keys.div_ceil(10) } else { self.set.keys };
         let n = self.rng.below(range);
         match order {
-            KeyOrder::U64 | KeyOrder::I64 if n % 31 != 0 => {
+            KeyOrder::U64 | KeyOrder::I64 if !n.is_multiple_of(31) => {
                 let spread = kingtide_base::hash::mix64(n);
-                let number = if n % 3 == 0 { spread } else { (n as i64 - 1000) as u64 };
+                let number = if n.is_multiple_of(3) { spread } else { (n as i64 - 1000) as u64 };
                 number.to_le_bytes().to_vec()
             }
             _ => {

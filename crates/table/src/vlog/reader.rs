@@ -230,7 +230,13 @@ impl Vlog {
         self.read_walking(p, &mut walk, out, &mut near.decompressor)
     }
 
-    fn read_walking(&self, p: &ValuePointer, walk: &mut Walk<'_>, out: &mut Vec<u8>, d: &mut Decompressor) -> Result<()> {
+    fn read_walking(
+        &self,
+        p: &ValuePointer,
+        walk: &mut Walk<'_>,
+        out: &mut Vec<u8>,
+        d: &mut Decompressor,
+    ) -> Result<()> {
         let (start, end) = (walk.at, walk.end);
         out.clear();
         // The reserve trusts the pointer no further than the stored bytes can go.
