@@ -193,12 +193,19 @@ pub(crate) fn close(db: &Arc<DbInner>) -> Result<()> {
     let flushed = flush_for_close(db, &families, timeout);
     db.jobs.cancel();
     db.jobs.stop();
-    let synced = match db.wal.poison() {
-        None => db.commit.lock().wal.close(),
+    let ended = match db.wal.poison() {
+        None => end_log(db),
         Some(_) => Ok(()), // reported to whoever met it
     };
     *db.file_lock.lock() = None;
-    flushed.and(synced)
+    flushed.and(ended)
+}
+
+/// Ends the log with a synced marker and gives back the space that only a running database needs.
+fn end_log(db: &Arc<DbInner>) -> Result<()> {
+    db.release_log()?;
+    db.commit.lock().wal.close()?;
+    db.wal.trim(0)
 }
 
 /// Flushes all frozen memtables. On failure what was logged is in the log, and the error says why it is not in tables.

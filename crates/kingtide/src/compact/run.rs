@@ -77,6 +77,11 @@ impl DbInner {
     fn claim_merge(&self) -> Option<Claim> {
         let mut shape = self.shape.lock();
         let idle = self.is_idle(&mut shape);
+        if idle {
+            // Only a writer at full speed needs these.
+            self.arenas.trim();
+            self.wal.trim(1).unwrap_or(()); // tried again when idle next; the next open deletes what is left
+        }
         let mut families: Vec<Arc<Family>> = shape.families.values().cloned().collect();
         // The family whose level 0 lags most first.
         families.sort_by_key(|f| std::cmp::Reverse(f.view.load().version.levels[0].len()));

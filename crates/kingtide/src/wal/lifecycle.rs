@@ -230,6 +230,34 @@ impl Segments {
         sync_names(config, sync)
     }
 
+    /// Deletes free segments beyond `keep`. They are no part of the chain, so nothing need be durable.
+    pub fn trim_free(&self, config: &WalConfig, keep: usize) -> Result<()> {
+        loop {
+            let id = {
+                let mut live = self.live.lock();
+                match live.free.len() > keep {
+                    true => live.free.pop(),
+                    false => None,
+                }
+            };
+            let Some(id) = id else { return Ok(()) };
+            match config.fs.remove(&free_path(&config.dir, id)) {
+                Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+                _ => {}
+            }
+        }
+    }
+
+    /// Deletes the spare. Only behind an end marker of a closed log: a sealed segment's successor must not go missing.
+    pub fn drop_spare(&self, config: &WalConfig) -> Result<()> {
+        let mut slot = self.spare.lock();
+        self.has_spare.store(false, Ordering::Relaxed);
+        match slot.take() {
+            Some(spare) => config.fs.remove(&segment_path(&config.dir, spare.id)),
+            None => Ok(()),
+        }
+    }
+
     pub fn size(&self) -> u64 {
         let live = self.live.lock();
         live.sealed.iter().map(|s| s.size).sum::<u64>() + live.active.map_or(0, |(_, size)| size)

@@ -171,6 +171,14 @@ impl Wal {
         self.segments.release(&self.config, &self.sync, min_needed_seq)
     }
 
+    /// Deletes free segments beyond `keep`: disk space that only a writer at full speed needs.
+    ///
+    /// # Errors
+    /// `Io`: nothing is lost, the next open deletes them.
+    pub fn trim(&self, keep: usize) -> Result<()> {
+        self.segments.trim_free(&self.config, keep)
+    }
+
     /// Bytes of live segments, the active one included.
     pub fn size(&self) -> u64 {
         self.segments.size()

@@ -285,7 +285,9 @@ fn flipped_bits_are_found() {
         for (cut_power, at_least) in [(false, written.len() - 1), (true, 31)] {
             let at_least = if close { written.len() } else { at_least };
             for id in list_segments(&base, Path::new("db")).unwrap() {
-                for bit in (0..SEGMENT * 8).step_by(3) {
+                let path = segment_path(Path::new("db"), id);
+                let len = base.open(&path, kingtide_vfs::OpenMode::Read).unwrap().len().unwrap(); // cut by a clean close
+                for bit in (0..len * 8).step_by(3) {
                     let fs = match cut_power {
                         true => base.crash_clone(Survival::AllKept, &mut Rng::new(1)),
                         false => base.kill_clone(),

@@ -152,10 +152,17 @@ impl WalWriter {
         self.wal.sync_all()?; // so that the marker can say that everything before it is synced
         let Some(active) = self.active.take() else { return Ok(()) };
         self.tail = (active.id, active.at as u32);
-        if active.write_end(FLAG_CLOSED, self.next_seq, self.wal.synced())? {
+        let marked = active.write_end(FLAG_CLOSED, self.next_seq, self.wal.synced())?;
+        if marked {
             self.wal.sync.set_appended(active.base + active.at + RECORD_HEADER_LEN as u64);
         }
-        self.wal.sync_all()
+        self.wal.sync_all()?;
+        if marked {
+            // A closed database keeps no space that it does not use.
+            active.file.truncate(active.at + RECORD_HEADER_LEN as u64)?;
+            self.wal.segments.drop_spare(&self.wal.config)?;
+        }
+        Ok(())
     }
 }
 
