@@ -75,6 +75,7 @@ impl Keys {
     }
 
     /// Number of entries.
+    #[cfg(test)]
     pub fn count(&self) -> u64 {
         self.n
     }
@@ -111,6 +112,7 @@ impl Keys {
     }
 
     /// The key of an id, as a new vector.
+    #[cfg(test)]
     pub fn key(&self, id: u64) -> Vec<u8> {
         let mut out = vec![0; self.size];
         self.write(id, &mut out);

@@ -7,9 +7,12 @@ mod data;
 mod dist;
 mod engine;
 mod error;
+mod lua;
 mod measure;
 mod micro;
+mod options;
 mod process;
+mod progress;
 
 use clap::{Parser, Subcommand};
 use error::{Error, Result};
@@ -27,6 +30,8 @@ struct Cli {
 enum Command {
     /// Native loops: write, read, mixed, delete, seek, range, iterate
     Micro(Box<micro::Args>),
+    /// Workloads written in Lua: a file, or the name of a bundled one
+    Run(Box<lua::Args>),
     /// Which engines this machine has; writes to and reads from each
     Engines(EnginesArgs),
     /// One engine's part of a run; keybench starts this itself
@@ -49,9 +54,11 @@ fn main() -> ExitCode {
     };
     let done = match cli.command {
         Command::Micro(args) => micro::main(&args),
+        Command::Run(args) => lua::main(&args),
         Command::Engines(args) => engines(&args),
         Command::Child { kind } => match kind.as_str() {
             "micro" => micro::child_main(),
+            "run" => lua::child_main(),
             other => Err(Error::usage(format!("no such child: {other}"))),
         },
     };

@@ -2,9 +2,9 @@
 
 use super::{AfterLoad, Spec, Workload};
 use crate::data::{Keys, Pattern, Values};
-use crate::engine::{self, Compression, EngineOptions};
+use crate::engine;
 use crate::error::{Error, Result};
-use kingtide_base::options::parse_size;
+use crate::options::{EngineChoices, EngineFlags, size};
 use std::path::PathBuf;
 
 /// Native micro-benchmarks: write, read, mixed, delete, seek, range, iterate.
@@ -49,21 +49,8 @@ pub struct Args {
     /// Entries of a range
     #[arg(long, default_value_t = 100)]
     pub range_size: usize,
-    /// Fsync every write before it is acknowledged
-    #[arg(long)]
-    pub sync: bool,
-    /// Bytes of a memtable
-    #[arg(long, default_value = "64M", value_parser = size)]
-    pub memtable_size: u64,
-    /// Bytes of the block cache
-    #[arg(long, default_value = "64M", value_parser = size)]
-    pub block_cache_size: u64,
-    /// Compression of blocks
-    #[arg(long, value_enum, default_value_t = Compression::Lz4)]
-    pub compression: Compression,
-    /// False-positive rate of the filters; 0 for none
-    #[arg(long, default_value_t = 0.01)]
-    pub bloom_fp: f64,
+    #[command(flatten)]
+    pub engine_flags: EngineFlags,
     /// Append results to this CSV file
     #[arg(long)]
     pub csv: Option<PathBuf>,
@@ -97,13 +84,6 @@ pub struct Args {
     /// Do not scan the whole store after writes and deletes
     #[arg(long)]
     pub skip_final_check: bool,
-    /// An engine's own option, as engine.name=value; may be repeated
-    #[arg(long = "opt", value_name = "ENGINE.NAME=VALUE")]
-    pub opts: Vec<String>,
-}
-
-fn size(text: &str) -> std::result::Result<u64, String> {
-    parse_size(text)
 }
 
 /// A checked command line.
@@ -122,23 +102,8 @@ pub struct Plan {
     pub test_name: String,
     /// File for the report.
     pub report: Option<PathBuf>,
-    opts: Vec<(String, String, String)>,
-}
-
-impl Plan {
-    /// The options of one engine: what all share, and its own.
-    pub fn options_of(&self, engine: &str) -> EngineOptions {
-        let own = self.opts.iter().filter(|(e, _, _)| e == engine);
-        EngineOptions { extra: own.map(|(_, k, v)| (k.clone(), v.clone())).collect(), ..self.base.options.clone() }
-    }
-}
-
-/// Splits `engine.name=value`.
-pub fn parse_opt(text: &str) -> Result<(String, String, String)> {
-    let bad = || Error::usage(format!("--opt {text}: use ENGINE.NAME=VALUE"));
-    let (left, value) = text.split_once('=').ok_or_else(bad)?;
-    let (name, key) = left.split_once('.').ok_or_else(bad)?;
-    Ok((engine::canonical_name(name.trim())?.to_owned(), key.trim().to_owned(), value.trim().to_owned()))
+    /// Options of each engine.
+    pub choices: EngineChoices,
 }
 
 impl Args {
@@ -163,9 +128,6 @@ impl Args {
         range("range-size", self.range_size, 1 << 30)?;
         range("repeat", self.repeat, 1000)?;
         range("key-size", self.key_size, 60_000)?;
-        if !(0.0..1.0).contains(&self.bloom_fp) {
-            return Err(Error::usage(format!("--bloom-fp {}: use 0 to 1", self.bloom_fp)));
-        }
         if self.value_size > 1 << 32 {
             return Err(Error::usage(format!("--value-size {}: use 4G at most", self.value_size)));
         }
@@ -179,20 +141,8 @@ impl Args {
         if self.workload == Workload::Delete && operations > self.operations && self.pattern != Pattern::Zipfian {
             return Err(Error::usage("--reads: there are not that many entries to delete"));
         }
-        let opts: Vec<_> = self.opts.iter().map(|o| parse_opt(o)).collect::<Result<_>>()?;
-        if let Some((e, _, _)) = opts.iter().find(|(e, _, _)| !engines.contains(e)) {
-            return Err(Error::usage(format!("--opt {e}.…: {e} is not among the engines of this run")));
-        }
         let value_size = self.value_size as usize;
-        let options = EngineOptions {
-            sync: self.sync,
-            memtable_size: self.memtable_size,
-            block_cache_size: self.block_cache_size,
-            compression: self.compression,
-            bloom_fp: self.bloom_fp,
-            extra: Vec::new(),
-            value_size,
-        };
+        let choices = self.engine_flags.check(&engines, value_size)?;
         // Batches of big values are kept to 8 MiB while loading: a batch is one write of the log.
         let load_batch = self.load_batch.min(((8 << 20) / (value_size + self.key_size).max(1)).max(1));
         let base = Spec {
@@ -214,7 +164,7 @@ impl Args {
             existing: self.existing,
             final_check: !self.skip_final_check,
             seed: self.seed,
-            options,
+            options: choices.of(""),
         };
         let default_name = || format!("{}_{}", self.workload.name(), self.pattern.name());
         Ok(Plan {
@@ -225,7 +175,7 @@ impl Args {
             keep: self.keep,
             test_name: self.test_name.clone().unwrap_or_else(default_name),
             report: self.report.clone(),
-            opts,
+            choices,
         })
     }
 }
@@ -258,8 +208,8 @@ mod tests {
         assert!(p.base.options.sync && p.repeat == 3 && p.test_name == "seek_zipfian");
         let p = plan("-v 1M --opt kingtide.block_size=8K --opt kingtide.l0_trigger=2").unwrap();
         assert_eq!(p.base.load_batch, 7, "batches of big values are bounded");
-        assert_eq!(p.options_of("kingtide").extra.len(), 2);
-        assert!(p.options_of("rocksdb").extra.is_empty());
+        assert_eq!(p.choices.of("kingtide").extra.len(), 2);
+        assert!(p.choices.of("rocksdb").extra.is_empty());
     }
 
     #[test]

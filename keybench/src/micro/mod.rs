@@ -307,7 +307,7 @@ fn run_once(plan: &args::Plan, engine: &str) -> Result<Outcome> {
         process::fresh_dir(&dir)?;
     }
     let spec =
-        Spec { engine: engine.to_owned(), dir: dir.clone(), options: plan.options_of(engine), ..plan.base.clone() };
+        Spec { engine: engine.to_owned(), dir: dir.clone(), options: plan.choices.of(engine), ..plan.base.clone() };
     let outcome = run_in_child(&spec);
     if !plan.base.existing && !plan.keep {
         std::fs::remove_dir_all(&dir).map_err(|e| Error::io("remove", &dir, e))?;
@@ -324,7 +324,7 @@ fn harness_cost(plan: &args::Plan) -> Vec<(String, f64)> {
         entries,
         operations,
         existing: false,
-        options: plan.options_of("null"),
+        options: plan.choices.of("null"),
         ..plan.base.clone()
     };
     let Ok(outcome) = run_in_child(&spec) else { return Vec::new() };

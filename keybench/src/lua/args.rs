@@ -1,0 +1,218 @@
+//! The command line of `keybench run` and the grid it means.
+
+use super::kv::{Tracker, Worker};
+use super::point::{Limit, Point, Spec};
+use super::script::{Context, Outline, Script, Swept};
+use crate::clock::Clock;
+use crate::engine::{self, EngineOptions};
+use crate::error::{Error, Result};
+use crate::options::{EngineChoices, EngineFlags, size};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Runs workloads written in Lua over a grid of engines, threads and swept values.
+#[derive(clap::Args, Debug, Clone)]
+pub struct Args {
+    /// Lua files, or names of bundled workloads: mixed, cart, scan, batch
+    #[arg(required = true)]
+    pub workloads: Vec<String>,
+    /// Engines, separated by commas: kingtide, rocksdb, tidesdb, memory
+    #[arg(long, default_value = "kingtide")]
+    pub backend: String,
+    /// Worker threads, a list separated by commas; one for each core by default
+    #[arg(long, value_delimiter = ',')]
+    pub threads: Vec<usize>,
+    /// Threads that load the data set; as many as there are cores by default
+    #[arg(long)]
+    pub seed_threads: Option<usize>,
+    /// Load one store for each engine and swept value, and run all its points against it
+    #[arg(long)]
+    pub seed_once: bool,
+    /// Values of ctx.batch for workloads that work on batches, separated by commas
+    #[arg(long, value_delimiter = ',')]
+    pub batch: Vec<u64>,
+    /// Runs of each point; figures are medians
+    #[arg(long, default_value_t = 3)]
+    pub repeat: usize,
+    /// Calls of the workload for each point, over all its threads
+    #[arg(long, conflicts_with = "secs")]
+    pub ops: Option<u64>,
+    /// Seconds for each point [default: 5]
+    #[arg(long)]
+    pub secs: Option<f64>,
+    /// ctx.users
+    #[arg(long, default_value_t = 20_000)]
+    pub users: u64,
+    /// ctx.items: entries of the data set
+    #[arg(long, default_value_t = 100_000)]
+    pub items: u64,
+    /// Bytes of a value (K and M are understood)
+    #[arg(long, default_value = "4K", value_parser = size)]
+    pub value_size: u64,
+    /// Seed of all choices
+    #[arg(long, default_value_t = 42)]
+    pub seed: u64,
+    /// Directory under which each run's report gets a directory of its own
+    #[arg(long, default_value = "bench-data/reports")]
+    pub report_dir: PathBuf,
+    /// Directory for the stores
+    #[arg(long, default_value = "bench-data")]
+    pub data_dir: PathBuf,
+    /// Put key and version into every value and check every read
+    #[arg(long)]
+    pub verify: bool,
+    /// Not read yet: use flags
+    #[arg(long, hide = true)]
+    pub config: Option<PathBuf>,
+    /// What every engine is given, and what one engine is given on top
+    #[command(flatten)]
+    pub engine_flags: EngineFlags,
+}
+
+/// Points that share one store.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// The workload's name.
+    pub workload: String,
+    /// The workload.
+    pub script: Script,
+    /// Points, in order.
+    pub points: Vec<Point>,
+}
+
+/// A checked command line.
+#[derive(Debug)]
+pub struct Plan {
+    /// Engines in the order of the report.
+    pub engines: Vec<String>,
+    /// Runs of each point.
+    pub repeat: usize,
+    /// The grid, without engines.
+    pub groups: Vec<Group>,
+    /// Directory of the stores.
+    pub data_dir: PathBuf,
+    /// Directory of the reports.
+    pub report_dir: PathBuf,
+    /// What all points share.
+    pub context: Context,
+    /// When a point ends.
+    pub limit: Limit,
+    /// Loading threads.
+    pub seed_threads: usize,
+    /// Whether answers are verified.
+    pub verify: bool,
+    /// Options of each engine.
+    pub choices: EngineChoices,
+}
+
+impl Plan {
+    /// What a child process is told.
+    pub fn spec(&self, group: &Group, engine: &str, dir: &Path) -> Spec {
+        Spec {
+            script: group.script.clone(),
+            workload: group.workload.clone(),
+            engine: engine.to_owned(),
+            dir: dir.to_owned(),
+            options: self.choices.of(engine),
+            seed_threads: self.seed_threads,
+            points: group.points.clone(),
+            context: self.context.clone(),
+            limit: self.limit,
+            verify: self.verify,
+        }
+    }
+}
+
+/// What a workload says about itself, learned in a state whose `kv` acts on an empty map in memory.
+fn outline(script: &Script) -> Result<Outline> {
+    let store = engine::open("memory", Path::new(""), &EngineOptions::default())?;
+    let shared = Worker::new(store.session()?, Clock::calibrated(), None, Arc::<Tracker>::default());
+    Ok(script.load(Some(&shared), 0)?.outline)
+}
+
+/// Points of one workload, grouped by the store they run against.
+fn groups(script: &Script, about: &Outline, threads: &[usize], batches: &[u64], seed_once: bool) -> Vec<Group> {
+    let swept: Vec<Option<(String, Swept)>> = match &about.sweep {
+        // A list on the command line takes the place of the script's own.
+        Some((param, _)) if param == "batch" && !batches.is_empty() => {
+            batches.iter().map(|b| Some(("batch".to_owned(), Swept::Int(*b as i64)))).collect()
+        }
+        Some((param, values)) => values.iter().map(|v| Some((param.clone(), v.clone()))).collect(),
+        None if about.batched && batches.len() > 1 => {
+            batches.iter().map(|b| Some(("batch".to_owned(), Swept::Int(*b as i64)))).collect()
+        }
+        None => vec![None],
+    };
+    let point = |threads: usize, swept: &Option<(String, Swept)>| {
+        let batch = match swept {
+            Some((param, Swept::Int(b))) if param == "batch" => *b as u64,
+            _ => batches.first().copied().unwrap_or(1),
+        };
+        Point { threads, batch, swept: swept.clone() }
+    };
+    let group = |points| Group { workload: about.name.clone(), script: script.clone(), points };
+    let over_threads = |s: &Option<(String, Swept)>| threads.iter().map(|t| point(*t, s)).collect::<Vec<_>>();
+    match (seed_once, about.seed_per_value) {
+        (true, false) => vec![group(swept.iter().flat_map(over_threads).collect())],
+        (true, true) => swept.iter().map(|s| group(over_threads(s))).collect(),
+        (false, _) => swept.iter().flat_map(over_threads).map(|p| group(vec![p])).collect(),
+    }
+}
+
+impl Args {
+    /// Checks everything that can be wrong before an engine is started.
+    pub fn plan(&self) -> Result<Plan> {
+        if self.config.is_some() {
+            return Err(Error::usage("--config is not read yet; give the settings as flags"));
+        }
+        let engines = engine::parse_names(&self.backend)?;
+        let cores = std::thread::available_parallelism().map_or(2, usize::from);
+        let threads = if self.threads.is_empty() { vec![cores] } else { self.threads.clone() };
+        let seed_threads = self.seed_threads.unwrap_or(cores);
+        for (flag, bad) in [
+            ("--threads", threads.iter().any(|t| !(1..=1024).contains(t))),
+            ("--seed-threads", !(1..=1024).contains(&seed_threads)),
+            ("--repeat", !(1..=1000).contains(&self.repeat)),
+            ("--batch", self.batch.contains(&0)),
+            ("--ops", self.ops == Some(0)),
+            ("--users", self.users == 0),
+            ("--items", self.items == 0),
+            ("--value-size", self.value_size > 1 << 32),
+            ("--secs", self.secs.is_some_and(|s| !(s > 0.0 && s <= 1e7))),
+        ] {
+            if bad {
+                return Err(Error::usage(format!("{flag}: out of range")));
+            }
+        }
+        let choices = self.engine_flags.check(&engines, self.value_size as usize)?;
+        let mut all = Vec::new();
+        for name in &self.workloads {
+            let script = Script::find(name)?;
+            let about = outline(&script)?;
+            all.extend(groups(&script, &about, &threads, &self.batch, self.seed_once));
+        }
+        let limit = match self.ops {
+            Some(n) => Limit::Units(n),
+            None => Limit::Seconds(self.secs.unwrap_or(5.0)),
+        };
+        let context = Context {
+            users: self.users,
+            items: self.items,
+            seed: self.seed,
+            value_size: self.value_size,
+            ..Context::default()
+        };
+        Ok(Plan {
+            engines,
+            repeat: self.repeat,
+            groups: all,
+            data_dir: self.data_dir.clone(),
+            report_dir: self.report_dir.clone(),
+            context,
+            limit,
+            seed_threads,
+            verify: self.verify,
+            choices,
+        })
+    }
+}

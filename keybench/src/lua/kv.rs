@@ -1,0 +1,452 @@
+//! The global `kv`: the engine's verbs for scripts. Each is timed around the engine's call alone; making Lua values from
+//! the answer comes after.
+
+use super::truth::Truth;
+use crate::clock::Clock;
+use crate::engine::{Bounds, Cursor, Session};
+use crate::error::{Error, Result};
+use crate::measure::Latencies;
+use mlua::{Function, IntoLua, Lua, LuaString, Table, Value};
+use std::cell::RefCell;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Operations with a histogram of their own. A scan is a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Put,
+    Get,
+    Del,
+    Range,
+    Mget,
+    Mput,
+    Mdel,
+}
+
+/// Names of the kinds, in order.
+pub const KIND_NAMES: [&str; 7] = ["put", "get", "del", "range", "mget", "mput", "mdel"];
+
+/// Wrong answers that are described.
+const EXAMPLES: usize = 5;
+
+/// How far a thread is, for whoever shows progress.
+#[derive(Default)]
+pub struct Tracker {
+    /// Key touches.
+    pub touches: AtomicU64,
+    /// Calls of `run`.
+    pub units: AtomicU64,
+}
+
+/// Figures of one thread.
+#[derive(Default)]
+pub struct Figures {
+    pub latencies: [Latencies; KIND_NAMES.len()],
+    pub touches: u64,
+    pub hits: u64,
+    pub misses: u64,
+    pub verified: u64,
+    pub wrong: u64,
+    pub examples: Vec<String>,
+}
+
+/// One thread's side of `kv`.
+pub struct Worker {
+    session: Box<dyn Session>,
+    clock: Clock,
+    truth: Option<Arc<Truth>>,
+    tracker: Arc<Tracker>,
+    /// What was measured so far.
+    pub figures: Figures,
+    /// The engine's first error: it ends the run even if the script catches it.
+    pub failure: Option<Error>,
+    /// Scans under way, inside which nothing may be written.
+    scanning: u32,
+    /// Bytes of answers, and of sealed values.
+    buffer: Vec<u8>,
+}
+
+/// A worker, shared by the functions of one Lua state.
+pub type Shared = Rc<RefCell<Worker>>;
+
+impl Worker {
+    /// A thread's worker.
+    pub fn new(session: Box<dyn Session>, clock: Clock, truth: Option<Arc<Truth>>, tracker: Arc<Tracker>) -> Shared {
+        let figures = Figures::default();
+        Rc::new(RefCell::new(Worker {
+            session,
+            clock,
+            truth,
+            tracker,
+            figures,
+            failure: None,
+            scanning: 0,
+            buffer: Vec::new(),
+        }))
+    }
+
+    /// Calls the engine, and counts the call if it succeeds.
+    fn timed<T>(
+        &mut self,
+        kind: Kind,
+        touches: u64,
+        call: impl FnOnce(&mut dyn Session) -> Result<T>,
+    ) -> mlua::Result<T> {
+        let from = self.clock.now();
+        let result = call(&mut *self.session);
+        let to = self.clock.now();
+        self.count(kind, touches, self.clock.ns(from, to), result)
+    }
+
+    fn count<T>(&mut self, kind: Kind, touches: u64, ns: u64, result: Result<T>) -> mlua::Result<T> {
+        match result {
+            Ok(t) => {
+                self.figures.latencies[kind as usize].record(ns);
+                self.figures.touches += touches;
+                // Relaxed: read by whoever shows progress, which needs no other memory.
+                self.tracker.touches.store(self.figures.touches, Ordering::Relaxed);
+                Ok(t)
+            }
+            Err(e) => Err(self.fail(e)),
+        }
+    }
+
+    fn fail(&mut self, e: Error) -> mlua::Error {
+        let text = e.to_string();
+        self.failure.get_or_insert(e);
+        mlua::Error::runtime(text)
+    }
+
+    fn may_write(&self) -> mlua::Result<()> {
+        if self.scanning > 0 { Err(mlua::Error::runtime("nothing may be written inside a scan")) } else { Ok(()) }
+    }
+
+    fn unverifiable(&self, verb: &str) -> mlua::Result<()> {
+        match self.truth {
+            Some(_) => Err(mlua::Error::runtime(format!("kv.{verb} cannot be used with --verify"))),
+            None => Ok(()),
+        }
+    }
+
+    fn verdict(&mut self, what: &str, key: &[u8], outcome: std::result::Result<(), String>) {
+        self.figures.verified += 1;
+        if let Err(e) = outcome {
+            self.figures.wrong += 1;
+            if self.figures.examples.len() < EXAMPLES {
+                self.figures.examples.push(format!("{what} {}: {e}", key.escape_ascii()));
+            }
+        }
+    }
+
+    /// Does writes of `keys` through `call`, with their versions issued and acknowledged where answers are verified.
+    fn write<'k>(
+        &mut self,
+        kind: Kind,
+        keys: impl ExactSizeIterator<Item = &'k [u8]>,
+        call: impl FnOnce(&mut dyn Session, Option<&[(u64, u64)]>) -> Result<()>,
+    ) -> mlua::Result<()> {
+        self.may_write()?;
+        let touches = keys.len() as u64;
+        let Some(truth) = self.truth.clone() else { return self.timed(kind, touches, |s| call(s, None)) };
+        let writing = truth.begin_write(keys, matches!(kind, Kind::Del | Kind::Mdel));
+        self.timed(kind, touches, |s| call(s, Some(&writing.versions)))?;
+        writing.acknowledge();
+        Ok(())
+    }
+
+    fn put(&mut self, key: &[u8], value: &[u8]) -> mlua::Result<()> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let done = self.write(Kind::Put, [key].into_iter(), |s, versions| match versions {
+            None => s.put(key, value),
+            Some(v) => {
+                Truth::seal(value, v[0], &mut buffer);
+                s.put(key, &buffer)
+            }
+        });
+        self.buffer = buffer;
+        done
+    }
+
+    /// Looks a key up; the value is in `self.buffer[..]` of the returned range.
+    fn get(&mut self, key: &[u8]) -> mlua::Result<Option<Range<usize>>> {
+        let truth = self.truth.clone();
+        let before = truth.as_ref().map(|t| t.before_read(key));
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.clear();
+        let found = self.timed(Kind::Get, 1, |s| s.get(key, &mut |v| buffer.extend_from_slice(v)));
+        let answer = found.map(|found| {
+            if found {
+                self.figures.hits += 1
+            } else {
+                self.figures.misses += 1
+            }
+            let whole = found.then_some(0..buffer.len());
+            let (Some(truth), Some(before)) = (truth, before) else { return whole };
+            self.checked("get", &truth, before, key, found.then_some(&buffer[..]))
+        });
+        self.buffer = buffer;
+        answer
+    }
+
+    /// Judges one answer; returns the part of it that the script put.
+    fn checked(
+        &mut self,
+        what: &str,
+        truth: &Truth,
+        before: super::truth::Known,
+        key: &[u8],
+        stored: Option<&[u8]>,
+    ) -> Option<Range<usize>> {
+        let opened = stored.map(|bytes| Truth::open(key, bytes).map(|(value, version)| (value.len(), version)));
+        let (part, outcome) = match opened {
+            None => (None, truth.judge(key, before, None)),
+            Some(Ok((len, version))) => (Some(0..len), truth.judge(key, before, Some(version))),
+            Some(Err(e)) => (Some(0..stored.map_or(0, <[u8]>::len)), Err(e)),
+        };
+        self.verdict(what, key, outcome);
+        part
+    }
+
+    /// Looks keys up together: for each, the range of `self.buffer` that holds its value.
+    fn multi_get(&mut self, keys: &[&[u8]]) -> mlua::Result<Vec<Option<Range<usize>>>> {
+        let truth = self.truth.clone();
+        let before: Vec<_> = truth.iter().flat_map(|t| keys.iter().map(|k| t.before_read(k))).collect();
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.clear();
+        let mut answers: Vec<Option<Range<usize>>> = vec![None; keys.len()];
+        let done = self.timed(Kind::Mget, keys.len() as u64, |s| {
+            s.multi_get(keys, &mut |i, value| {
+                answers[i] = value.map(|v| {
+                    buffer.extend_from_slice(v);
+                    buffer.len() - v.len()..buffer.len()
+                });
+            })
+        });
+        for (i, answer) in answers.iter_mut().enumerate() {
+            if answer.is_some() {
+                self.figures.hits += 1
+            } else {
+                self.figures.misses += 1
+            }
+            if let (Some(truth), Ok(())) = (&truth, &done) {
+                let stored = answer.clone();
+                let part = self.checked("mget", truth, before[i], keys[i], stored.clone().map(|r| &buffer[r]));
+                *answer = part.map(|p| {
+                    let start = stored.map_or(0, |r| r.start);
+                    start + p.start..start + p.end
+                });
+            }
+        }
+        self.buffer = buffer;
+        done.map(|()| answers)
+    }
+
+    /// Reads rows of `[lo, hi)` into `self.buffer`: for each, the ranges of its key and its value.
+    fn range(&mut self, lo: &[u8], hi: Option<&[u8]>, limit: usize) -> mlua::Result<Vec<(Range<usize>, Range<usize>)>> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.clear();
+        let mut rows = Vec::new();
+        let done = self.timed(Kind::Range, 1, |s| {
+            let mut cursor = s.cursor(Bounds { lower: Some(lo), upper: hi })?;
+            let mut valid = limit > 0 && cursor.seek(lo)?;
+            while valid {
+                let (key, value) = cursor.entry()?;
+                if hi.is_some_and(|hi| key >= hi) {
+                    break;
+                }
+                let start = buffer.len();
+                buffer.extend_from_slice(key);
+                buffer.extend_from_slice(value);
+                rows.push((start..start + key.len(), start + key.len()..buffer.len()));
+                valid = rows.len() < limit && cursor.next()?;
+            }
+            Ok(())
+        });
+        if self.truth.is_some() {
+            for (key, value) in &mut rows {
+                value.end = value.start + self.row("range", &buffer[key.clone()], &buffer[value.clone()]);
+            }
+        }
+        self.buffer = buffer;
+        done.map(|()| rows)
+    }
+
+    /// Judges a row of a range by its own bytes: that it is whole, this key's, and was written. Returns the length of the
+    /// part that the script put.
+    fn row(&mut self, what: &str, key: &[u8], stored: &[u8]) -> usize {
+        let Some(truth) = self.truth.clone() else { return stored.len() };
+        match Truth::open(key, stored) {
+            Ok((value, version)) => {
+                let outcome = truth.judge(key, Default::default(), Some(version));
+                self.verdict(what, key, outcome);
+                value.len()
+            }
+            Err(e) => {
+                self.verdict(what, key, Err(e));
+                stored.len()
+            }
+        }
+    }
+}
+
+/// Streams rows of `[lo, hi)` to `each` until it returns something true.
+fn scan(shared: &Shared, lua: &Lua, lo: &[u8], hi: Option<&[u8]>, each: &Function, limit: usize) -> mlua::Result<u64> {
+    let clock = shared.borrow().clock;
+    let from = clock.now();
+    let opened = shared.borrow_mut().session.cursor(Bounds { lower: Some(lo), upper: hi });
+    let mut cursor = opened.map_err(|e| shared.borrow_mut().fail(e))?;
+    shared.borrow_mut().scanning += 1;
+    let walked = walk(shared, lua, &mut *cursor, lo, hi, each, limit);
+    let mut worker = shared.borrow_mut();
+    worker.scanning -= 1;
+    let rows = walked?;
+    worker.count(Kind::Range, 1, clock.ns(from, clock.now()), Ok(()))?;
+    Ok(rows)
+}
+
+fn walk(
+    shared: &Shared,
+    lua: &Lua,
+    cursor: &mut dyn Cursor,
+    lo: &[u8],
+    hi: Option<&[u8]>,
+    each: &Function,
+    limit: usize,
+) -> mlua::Result<u64> {
+    let fail = |e| shared.borrow_mut().fail(e);
+    let mut rows = 0;
+    let mut valid = limit > 0 && cursor.seek(lo).map_err(fail)?;
+    while valid {
+        let (key, value) = cursor.entry().map_err(fail)?;
+        if hi.is_some_and(|hi| key >= hi) {
+            break;
+        }
+        let part = shared.borrow_mut().row("scan", key, value);
+        let stop: Value = each.call((lua.create_string(key)?, lua.create_string(&value[..part])?))?;
+        rows += 1;
+        if !matches!(stop, Value::Nil | Value::Boolean(false)) {
+            break;
+        }
+        valid = rows < limit as u64 && cursor.next().map_err(fail)?;
+    }
+    Ok(rows)
+}
+
+/// Puts `kv` into a state.
+pub fn register(lua: &Lua, shared: &Shared) -> mlua::Result<()> {
+    let kv = lua.create_table()?;
+    single_verbs(lua, shared, &kv)?;
+    batch_verbs(lua, shared, &kv)?;
+    lua.globals().set("kv", kv)
+}
+
+fn single_verbs(lua: &Lua, shared: &Shared, kv: &Table) -> mlua::Result<()> {
+    let s = Rc::clone(shared);
+    let put = move |_: &Lua, (k, v): (LuaString, LuaString)| s.borrow_mut().put(&k.as_bytes(), &v.as_bytes());
+    kv.set("put", lua.create_function(put)?)?;
+    let s = Rc::clone(shared);
+    let get = move |lua: &Lua, k: LuaString| {
+        let mut w = s.borrow_mut();
+        w.get(&k.as_bytes())?.map(|r| lua.create_string(&w.buffer[r])).transpose()
+    };
+    kv.set("get", lua.create_function(get)?)?;
+    let s = Rc::clone(shared);
+    let del = move |_: &Lua, k: LuaString| {
+        let key = &*k.as_bytes();
+        s.borrow_mut().write(Kind::Del, [key].into_iter(), |session, _| session.delete(key))?;
+        Ok(true)
+    };
+    kv.set("del", lua.create_function(del)?)?;
+    let s = Rc::clone(shared);
+    let range = move |lua: &Lua, (lo, hi, limit): (LuaString, Option<LuaString>, Option<usize>)| {
+        let mut w = s.borrow_mut();
+        let hi = hi.as_ref().map(|h| h.as_bytes());
+        let rows = w.range(&lo.as_bytes(), hi.as_deref(), limit.unwrap_or(usize::MAX))?;
+        let out = lua.create_table_with_capacity(rows.len(), 0)?;
+        for (i, (key, value)) in rows.into_iter().enumerate() {
+            let row = lua.create_table_with_capacity(0, 2)?;
+            row.raw_set("key", lua.create_string(&w.buffer[key])?)?;
+            row.raw_set("val", lua.create_string(&w.buffer[value])?)?;
+            out.raw_set(i + 1, row)?;
+        }
+        Ok(out)
+    };
+    kv.set("range", lua.create_function(range)?)?;
+    let s = Rc::clone(shared);
+    let stream = move |lua: &Lua, (lo, hi, each, limit): (LuaString, Option<LuaString>, Function, Option<usize>)| {
+        let hi = hi.as_ref().map(|h| h.as_bytes());
+        scan(&s, lua, &lo.as_bytes(), hi.as_deref(), &each, limit.unwrap_or(usize::MAX))
+    };
+    kv.set("scan", lua.create_function(stream)?)?;
+    let s = Rc::clone(shared);
+    let put_ttl = move |_: &Lua, (k, v, seconds): (LuaString, LuaString, f64)| {
+        let ttl = Duration::try_from_secs_f64(seconds).map_err(|e| mlua::Error::runtime(format!("put_ttl: {e}")))?;
+        let mut w = s.borrow_mut();
+        w.may_write()?;
+        w.unverifiable("put_ttl")?;
+        w.timed(Kind::Put, 1, |session| session.put_ttl(&k.as_bytes(), &v.as_bytes(), ttl))
+    };
+    kv.set("put_ttl", lua.create_function(put_ttl)?)?;
+    let s = Rc::clone(shared);
+    let delete_range = move |_: &Lua, (lo, hi): (LuaString, LuaString)| {
+        let mut w = s.borrow_mut();
+        w.may_write()?;
+        w.unverifiable("delete_range")?;
+        w.timed(Kind::Del, 1, |session| session.delete_range(&lo.as_bytes(), &hi.as_bytes()))
+    };
+    kv.set("delete_range", lua.create_function(delete_range)?)
+}
+
+fn batch_verbs(lua: &Lua, shared: &Shared, kv: &Table) -> mlua::Result<()> {
+    let s = Rc::clone(shared);
+    let mget = move |lua: &Lua, keys: Vec<LuaString>| {
+        let held: Vec<_> = keys.iter().map(|k| k.as_bytes()).collect();
+        let wanted: Vec<&[u8]> = held.iter().map(|k| &**k).collect();
+        let mut w = s.borrow_mut();
+        let answers = w.multi_get(&wanted)?;
+        let out = lua.create_table_with_capacity(answers.len(), 0)?;
+        for (i, answer) in answers.into_iter().enumerate() {
+            // An absent key leaves a hole: out[i] is nil.
+            if let Some(r) = answer {
+                out.raw_set(i + 1, lua.create_string(&w.buffer[r])?)?;
+            }
+        }
+        out.into_lua(lua)
+    };
+    kv.set("mget", lua.create_function(mget)?)?;
+    let s = Rc::clone(shared);
+    let mput = move |_: &Lua, rows: Vec<Table>| {
+        let pairs = rows.iter().map(|r| Ok((r.get("key")?, r.get("val")?)));
+        let pairs: Vec<(LuaString, LuaString)> = pairs.collect::<mlua::Result<_>>()?;
+        let held: Vec<_> = pairs.iter().map(|(k, v)| (k.as_bytes(), v.as_bytes())).collect();
+        let entries: Vec<(&[u8], &[u8])> = held.iter().map(|(k, v)| (&**k, &**v)).collect();
+        if entries.is_empty() {
+            return Ok(());
+        }
+        s.borrow_mut().write(Kind::Mput, entries.iter().map(|e| e.0), |session, versions| {
+            let Some(versions) = versions else { return session.put_batch(&entries) };
+            let seal = |(entry, version): (&(&[u8], &[u8]), &(u64, u64))| {
+                let mut sealed = Vec::new();
+                Truth::seal(entry.1, *version, &mut sealed);
+                sealed
+            };
+            let sealed: Vec<Vec<u8>> = entries.iter().zip(versions).map(seal).collect();
+            let entries: Vec<(&[u8], &[u8])> = entries.iter().zip(&sealed).map(|(e, v)| (e.0, &v[..])).collect();
+            session.put_batch(&entries)
+        })
+    };
+    kv.set("mput", lua.create_function(mput)?)?;
+    let s = Rc::clone(shared);
+    let mdel = move |_: &Lua, keys: Vec<LuaString>| {
+        let held: Vec<_> = keys.iter().map(|k| k.as_bytes()).collect();
+        let gone: Vec<&[u8]> = held.iter().map(|k| &**k).collect();
+        if gone.is_empty() {
+            return Ok(());
+        }
+        s.borrow_mut().write(Kind::Mdel, gone.iter().copied(), |session, _| session.delete_batch(&gone))
+    };
+    kv.set("mdel", lua.create_function(mdel)?)
+}

@@ -1,0 +1,82 @@
+//! `keybench run`: workloads written in Lua, the same script on every engine.
+
+mod args;
+mod kv;
+mod natives;
+mod point;
+mod report;
+mod script;
+#[cfg(test)]
+mod tests;
+mod truth;
+
+pub use args::Args;
+
+use crate::child;
+use crate::engine;
+use crate::error::{Error, Result};
+use crate::process;
+use args::{Group, Plan};
+use point::{Message, Spec};
+use report::Report;
+
+/// The child's side: runs the specification on standard input.
+pub fn child_main() -> Result<()> {
+    let spec: Spec = child::read_spec()?;
+    let open = |dir: &std::path::Path| engine::open(&spec.engine, dir, &spec.options);
+    match point::run(&spec, &open, &mut |m| child::send(&m)) {
+        Ok(()) => Ok(()),
+        Err(Error::Unavailable(m)) => child::send(&Message::Unavailable(m)),
+        Err(Error::Usage(m)) => child::send(&Message::Usage(m)),
+        Err(e) => child::send(&Message::Failed(e.to_string())),
+    }
+}
+
+/// Runs `keybench run`.
+pub fn main(args: &Args) -> Result<()> {
+    let plan = args.plan()?;
+    if process::is_tmpfs(&plan.data_dir) {
+        eprintln!("warning: {} is memory, not a disk: disk figures mean nothing", plan.data_dir.display());
+    }
+    let mut report = Report::create(&plan)?;
+    // Engines alternate within a repeat, so that a change in the machine meets all of them.
+    for repeat in 0..plan.repeat {
+        for group in &plan.groups {
+            for engine in &plan.engines {
+                if report.trouble(engine).is_none() {
+                    one_store(&plan, group, engine, repeat, &mut report)?;
+                }
+            }
+        }
+    }
+    report.finish(&plan)
+}
+
+/// One store: fresh before, gone after, its points in between.
+fn one_store(plan: &Plan, group: &Group, engine: &str, repeat: usize, report: &mut Report) -> Result<()> {
+    let dir = plan.data_dir.join(engine);
+    process::fresh_dir(&dir)?;
+    let spec = plan.spec(group, engine, &dir);
+    eprintln!("repeat {} of {}: {} on {engine}", repeat + 1, plan.repeat, group.workload);
+    let mut outcome = Ok(());
+    let ended = child::run("run", &spec, |message| match message {
+        Message::Unavailable(m) => outcome = Err(Error::Unavailable(m)),
+        Message::Usage(m) => outcome = Err(Error::Usage(m)),
+        Message::Failed(m) => outcome = Err(Error::Failed(m)),
+        other => {
+            if let Err(e) = report.add(&group.workload, engine, repeat, other) {
+                outcome = Err(e);
+            }
+        }
+    });
+    std::fs::remove_dir_all(&dir).map_err(|e| Error::io("remove", &dir, e))?;
+    match outcome.and(ended) {
+        Err(e @ Error::Usage(_)) => Err(e.context(engine)),
+        Err(e) => {
+            eprintln!("{engine}: {e}");
+            report.give_up(engine, e);
+            Ok(())
+        }
+        Ok(()) => Ok(()),
+    }
+}

@@ -1,0 +1,164 @@
+//! The global `gen`: generators in native code, so that a script need not spend its time in `string.format`.
+//!
+//! `gen.key(fmt, ...)`, `gen.value(bytes, compressibility?)`, and numbers from 0 to n-1: `gen.uniform(n)`,
+//! `gen.zipf(n, theta?)` (0 is the hottest), `gen.latest(n, theta?)` (n-1 is the hottest),
+//! `gen.hotspot(n, hot_share, hot_probability)` (the first share of numbers gets most draws).
+
+use crate::data::entropy_pool;
+use crate::dist::Zipf;
+use kingtide_base::rng::Rng;
+use mlua::{Lua, LuaString, Value, Variadic};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// Bytes of the pool that values are cut from.
+const POOL: usize = 1 << 20;
+/// The skew when a script names none.
+const THETA: f64 = 0.99;
+
+/// One thread's generators.
+struct State {
+    rng: Rng,
+    /// Zipfian distributions by (n, theta): making one takes a sum over n.
+    zipfs: Vec<(u64, f64, Rc<Zipf>)>,
+    /// Pools by compressibility.
+    pools: Vec<(f64, Rc<Vec<u8>>)>,
+    text: Vec<u8>,
+}
+
+impl State {
+    fn zipf(&mut self, n: u64, theta: f64) -> mlua::Result<u64> {
+        if n == 0 || !(theta > 0.0 && theta < 1.0) {
+            return Err(mlua::Error::runtime(format!("zipf: n {n} and theta {theta}; use n >= 1 and 0 < theta < 1")));
+        }
+        let known = self.zipfs.iter().find(|(m, t, _)| *m == n && *t == theta).map(|(_, _, z)| Rc::clone(z));
+        let zipf = known.unwrap_or_else(|| {
+            let made = Rc::new(Zipf::new(n, theta));
+            self.zipfs.push((n, theta, Rc::clone(&made)));
+            made
+        });
+        Ok(zipf.sample(&mut self.rng))
+    }
+
+    fn pool(&mut self, compressibility: f64) -> mlua::Result<Rc<Vec<u8>>> {
+        if !(0.0..=1.0).contains(&compressibility) {
+            return Err(mlua::Error::runtime(format!(
+                "value: compressibility {compressibility} is not between 0 and 1"
+            )));
+        }
+        let known = self.pools.iter().find(|(c, _)| *c == compressibility).map(|(_, p)| Rc::clone(p));
+        Ok(known.unwrap_or_else(|| {
+            let made = Rc::new(entropy_pool(POOL, 1.0 - compressibility, 0x676e));
+            self.pools.push((compressibility, Rc::clone(&made)));
+            made
+        }))
+    }
+}
+
+fn at_least_one(n: u64) -> mlua::Result<u64> {
+    if n == 0 { Err(mlua::Error::runtime("n must be 1 at least")) } else { Ok(n) }
+}
+
+/// Puts `gen` into a state.
+pub fn register(lua: &Lua, seed: u64) -> mlua::Result<()> {
+    let state = Rc::new(RefCell::new(State {
+        rng: Rng::new(seed ^ 0x67656e),
+        zipfs: Vec::new(),
+        pools: Vec::new(),
+        text: Vec::new(),
+    }));
+    let table = lua.create_table()?;
+    let s = Rc::clone(&state);
+    table.set(
+        "key",
+        lua.create_function(move |lua, (form, args): (LuaString, Variadic<Value>)| {
+            let text = &mut s.borrow_mut().text;
+            text.clear();
+            format_key(&form.as_bytes(), &args, text)?;
+            lua.create_string(&*text)
+        })?,
+    )?;
+    let s = Rc::clone(&state);
+    table.set(
+        "value",
+        lua.create_function(move |lua, (bytes, compressibility): (usize, Option<f64>)| {
+            let mut state = s.borrow_mut();
+            let pool = state.pool(compressibility.unwrap_or(0.5))?;
+            let from = state.rng.below((POOL - bytes.min(POOL)) as u64 + 1) as usize;
+            if bytes <= POOL {
+                return lua.create_string(&pool[from..from + bytes]);
+            }
+            let text: Vec<u8> = pool.iter().copied().cycle().take(bytes).collect();
+            lua.create_string(text)
+        })?,
+    )?;
+    let s = Rc::clone(&state);
+    table.set("uniform", lua.create_function(move |_, n: u64| Ok(s.borrow_mut().rng.below(at_least_one(n)?)))?)?;
+    let s = Rc::clone(&state);
+    let zipf = move |_: &Lua, (n, theta): (u64, Option<f64>)| s.borrow_mut().zipf(n, theta.unwrap_or(THETA));
+    table.set("zipf", lua.create_function(zipf)?)?;
+    let s = Rc::clone(&state);
+    let latest =
+        move |_: &Lua, (n, theta): (u64, Option<f64>)| Ok(n - 1 - s.borrow_mut().zipf(n, theta.unwrap_or(THETA))?);
+    table.set("latest", lua.create_function(latest)?)?;
+    let s = Rc::clone(&state);
+    let hotspot = move |_: &Lua, (n, share, probability): (u64, f64, f64)| {
+        let n = at_least_one(n)?;
+        let hot = ((n as f64 * share) as u64).clamp(1, n);
+        let rng = &mut s.borrow_mut().rng;
+        Ok(if rng.unit() < probability || hot == n { rng.below(hot) } else { hot + rng.below(n - hot) })
+    };
+    table.set("hotspot", lua.create_function(hotspot)?)?;
+    lua.globals().set("gen", table)
+}
+
+/// `string.format` for what keys need: `%d %i %u %x %s %%`, with a width and leading zeros.
+fn format_key(form: &[u8], args: &[Value], out: &mut Vec<u8>) -> mlua::Result<()> {
+    let bad = |what: String| mlua::Error::runtime(format!("key: {what}"));
+    let mut args = args.iter();
+    let mut bytes = form.iter().copied().peekable();
+    while let Some(b) = bytes.next() {
+        if b != b'%' {
+            out.push(b);
+            continue;
+        }
+        let zero = bytes.next_if_eq(&b'0').is_some();
+        let mut width = 0usize;
+        while let Some(digit) = bytes.next_if(u8::is_ascii_digit) {
+            width = (width * 10 + usize::from(digit - b'0')).min(1024);
+        }
+        let verb = bytes.next().ok_or_else(|| bad("the format ends in a '%'".into()))?;
+        if verb == b'%' {
+            out.push(b'%');
+            continue;
+        }
+        let arg = args.next().ok_or_else(|| bad("fewer arguments than the format asks for".into()))?;
+        let text = match (verb, arg) {
+            (b'd' | b'i' | b'u' | b'x', v) => {
+                let number = v.as_i64().or_else(|| v.as_f64().filter(|x| x.fract() == 0.0).map(|x| x as i64));
+                let number = number.ok_or_else(|| bad(format!("'%{}' needs a whole number", char::from(verb))))?;
+                if verb == b'x' { format!("{number:x}") } else { number.to_string() }
+            }
+            (b's', Value::String(s)) => {
+                out.extend(std::iter::repeat_n(b' ', width.saturating_sub(s.as_bytes().len())));
+                out.extend_from_slice(&s.as_bytes());
+                continue;
+            }
+            (b's', v) => v.to_string()?,
+            (other, _) => return Err(bad(format!("'%{}' is not supported; use %d %x %s", char::from(other)))),
+        };
+        let pad = width.saturating_sub(text.len());
+        match text.strip_prefix('-') {
+            Some(digits) if zero => {
+                out.push(b'-');
+                out.extend(std::iter::repeat_n(b'0', pad));
+                out.extend_from_slice(digits.as_bytes());
+            }
+            _ => {
+                out.extend(std::iter::repeat_n(if zero { b'0' } else { b' ' }, pad));
+                out.extend_from_slice(text.as_bytes());
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,194 @@
+//! A workload: a Lua chunk that returns a table with a name, a loader, a runner, and what is swept.
+
+use super::kv::{self, Shared};
+use super::natives;
+use crate::error::{Error, Result};
+use mlua::{Function, Lua, Table, Value};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// The workloads that are part of this program.
+const BUNDLED: &[(&str, &str)] = &[
+    ("mixed", include_str!("../../workloads/mixed.lua")),
+    ("cart", include_str!("../../workloads/cart.lua")),
+    ("scan", include_str!("../../workloads/scan.lua")),
+    ("batch", include_str!("../../workloads/batch.lua")),
+];
+
+/// The text of a workload.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Script {
+    /// Where it is from, for messages.
+    pub origin: String,
+    /// Lua.
+    pub source: String,
+}
+
+/// A swept parameter's value.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Swept {
+    /// A whole number.
+    Int(i64),
+    /// Any other number.
+    Float(f64),
+    /// Text.
+    Text(String),
+}
+
+impl std::fmt::Display for Swept {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Swept::Int(i) => write!(f, "{i}"),
+            Swept::Float(x) => write!(f, "{x}"),
+            Swept::Text(t) => f.write_str(t),
+        }
+    }
+}
+
+/// What a workload says about itself.
+#[derive(Clone, Debug)]
+pub struct Outline {
+    /// Its name in reports.
+    pub name: String,
+    /// Whether it works on batches of `ctx.batch`, so that the command line's list applies.
+    pub batched: bool,
+    /// Parameter and values to sweep.
+    pub sweep: Option<(String, Vec<Swept>)>,
+    /// Whether the data set depends on the swept value.
+    pub seed_per_value: bool,
+}
+
+/// A workload in a Lua state of its own.
+pub struct Loaded {
+    /// The state.
+    pub lua: Lua,
+    /// What it says about itself.
+    pub outline: Outline,
+    /// The loader.
+    pub load: Option<Function>,
+    /// The runner.
+    pub run: Function,
+}
+
+impl Script {
+    /// A file, or a bundled workload by its name.
+    pub fn find(name: &str) -> Result<Script> {
+        let path = Path::new(name);
+        if path.is_file() {
+            let source = std::fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
+            return Ok(Script { origin: name.to_owned(), source });
+        }
+        let bundled = BUNDLED.iter().find(|(n, _)| *n == name.trim_end_matches(".lua"));
+        match bundled {
+            Some((n, source)) => Ok(Script { origin: (*n).to_owned(), source: (*source).to_owned() }),
+            None => {
+                let names: Vec<&str> = BUNDLED.iter().map(|(n, _)| *n).collect();
+                Err(Error::usage(format!(
+                    "no workload '{name}'{}: it is neither a file nor one of {}",
+                    kingtide_base::options::nearest(name, &names),
+                    names.join(", ")
+                )))
+            }
+        }
+    }
+
+    /// Runs the chunk in a new Lua state. `shared` is what its verbs act on; without one they may not be called.
+    pub fn load(&self, shared: Option<&Shared>, seed: u64) -> Result<Loaded> {
+        let lua = Lua::new();
+        let wrong = |e: mlua::Error| Error::usage(format!("{}: {e}", self.origin));
+        let prepare = || -> mlua::Result<Value> {
+            lua.load(format!("math.randomseed({})", seed as i64)).exec()?;
+            if let Some(shared) = shared {
+                kv::register(&lua, shared)?;
+            }
+            natives::register(&lua, seed)?;
+            lua.load(&self.source).set_name(format!("@{}", self.origin)).eval()
+        };
+        let value = prepare().map_err(wrong)?;
+        let Value::Table(table) = value else {
+            return Err(Error::usage(format!("{}: must return a table, returns {}", self.origin, value.type_name())));
+        };
+        let outline = self.outline(&table)?;
+        let load: Option<Function> = table.get("load").map_err(wrong)?;
+        let run: Option<Function> = table.get("run").map_err(wrong)?;
+        let run = run.ok_or_else(|| Error::usage(format!("{}: has no function `run`", self.origin)))?;
+        Ok(Loaded { lua, outline, load, run })
+    }
+
+    fn outline(&self, table: &Table) -> Result<Outline> {
+        let wrong = |e: mlua::Error| Error::usage(format!("{}: {e}", self.origin));
+        let stem = Path::new(&self.origin).file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let name: Option<String> = table.get("name").map_err(wrong)?;
+        let sweep: Option<Table> = table.get("sweep").map_err(wrong)?;
+        let mut outline = Outline {
+            name: name.unwrap_or(stem),
+            batched: table.get::<Option<bool>>("batched").map_err(wrong)?.unwrap_or(false),
+            sweep: None,
+            seed_per_value: false,
+        };
+        if let Some(sweep) = sweep {
+            let param: Option<String> = sweep.get("param").map_err(wrong)?;
+            let param = param.ok_or_else(|| Error::usage(format!("{}: `sweep` has no `param`", self.origin)))?;
+            let values: Option<Vec<Value>> = sweep.get("values").map_err(wrong)?;
+            let values =
+                values.unwrap_or_default().into_iter().map(|v| swept(&self.origin, v)).collect::<Result<Vec<_>>>()?;
+            if values.is_empty() {
+                return Err(Error::usage(format!("{}: `sweep` has no `values`", self.origin)));
+            }
+            outline.seed_per_value = sweep.get::<Option<bool>>("seed_per_value").map_err(wrong)?.unwrap_or(false);
+            outline.sweep = Some((param, values));
+        }
+        Ok(outline)
+    }
+}
+
+fn swept(origin: &str, value: Value) -> Result<Swept> {
+    match value {
+        Value::Integer(i) => Ok(Swept::Int(i)),
+        Value::Number(x) => Ok(Swept::Float(x)),
+        Value::String(s) => Ok(Swept::Text(s.to_string_lossy())),
+        other => {
+            Err(Error::usage(format!("{origin}: a swept value must be a number or text, not {}", other.type_name())))
+        }
+    }
+}
+
+/// What `ctx` holds, apart from `thread`, `threads` and `iter`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Context {
+    /// `ctx.users`.
+    pub users: u64,
+    /// `ctx.items`.
+    pub items: u64,
+    /// `ctx.ops`: units of the point over all threads; 0 when time ends it.
+    pub ops: u64,
+    /// `ctx.seed`.
+    pub seed: u64,
+    /// `ctx.batch`.
+    pub batch: u64,
+    /// `ctx.value_size`.
+    pub value_size: u64,
+    /// The swept parameter and its value.
+    pub swept: Option<(String, Swept)>,
+}
+
+impl Context {
+    /// The table that `load` and `run` are given.
+    pub fn table(&self, lua: &Lua) -> mlua::Result<Table> {
+        let t = lua.create_table()?;
+        t.set("users", self.users)?;
+        t.set("items", self.items)?;
+        t.set("ops", self.ops)?;
+        t.set("seed", self.seed as i64)?;
+        t.set("batch", self.batch)?;
+        t.set("value_size", self.value_size)?;
+        t.set("iter", 0)?;
+        match &self.swept {
+            Some((name, Swept::Int(i))) => t.set(name.as_str(), *i)?,
+            Some((name, Swept::Float(x))) => t.set(name.as_str(), *x)?,
+            Some((name, Swept::Text(s))) => t.set(name.as_str(), s.as_str())?,
+            None => {}
+        }
+        Ok(t)
+    }
+}

@@ -1,0 +1,384 @@
+//! What scripts may rely on, checked on the reference engine and on one that fails.
+
+use super::args::{Args, Plan};
+use super::kv::{KIND_NAMES, Shared, Tracker, Worker};
+use super::point::{self, Limit, Measured, Message, Point, Spec};
+use super::script::{Context, Script, Swept};
+use super::truth::Truth;
+use crate::clock::Clock;
+use crate::engine::{self, Bounds, Cursor, Engine, EngineOptions, Session};
+use crate::error::{Error, Result};
+use clap::Parser;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+fn worker(verify: bool) -> Shared {
+    let store = engine::open("memory", Path::new(""), &EngineOptions::default()).unwrap();
+    let truth = verify.then(|| Arc::new(Truth::default()));
+    Worker::new(store.session().unwrap(), Clock::calibrated(), truth, Arc::<Tracker>::default())
+}
+
+/// Runs Lua that asserts things; returns the worker for a look at its figures.
+fn lua(source: &str, verify: bool) -> mlua::Result<Shared> {
+    let shared = worker(verify);
+    let script = Script { origin: "test".into(), source: "return { run = function() end }".into() };
+    let loaded = script.load(Some(&shared), 1).unwrap();
+    loaded.lua.load(source).exec()?;
+    Ok(shared)
+}
+
+const VERBS: &str = r#"
+    assert(kv.get("a") == nil)
+    kv.put("a", "1"); kv.put("b", "2"); kv.put("c", ""); kv.put("d", "4")
+    assert(kv.get("a") == "1" and kv.get("c") == "")
+    kv.put("a", "11")
+    assert(kv.get("a") == "11")
+    assert(kv.del("b") == true and kv.get("b") == nil)
+    assert(kv.del("never") == true)
+    local rows = kv.range("a", "d")                 -- half-open
+    assert(#rows == 2 and rows[1].key == "a" and rows[1].val == "11" and rows[2].key == "c" and rows[2].val == "")
+    assert(#kv.range("a", "z", 2) == 2 and #kv.range("a", nil) == 3 and #kv.range("b", "b") == 0)
+    assert(#kv.range("a", "z", 0) == 0)
+    kv.mput({ { key = "m1", val = "x" }, { key = "m2", val = "y" } })
+    local got = kv.mget({ "m2", "absent", "m1" })
+    assert(got[1] == "y" and got[2] == nil and got[3] == "x")
+    kv.mdel({ "m1", "absent" })
+    assert(kv.get("m1") == nil and kv.get("m2") == "y")
+    kv.mput({}); kv.mdel({}); kv.mget({})
+    local seen = {}
+    assert(kv.scan("a", "z", function(k, v) seen[#seen + 1] = k .. "=" .. v end) == 4)
+    assert(table.concat(seen, " ") == "a=11 c= d=4 m2=y")
+    assert(kv.scan("a", "z", function() return true end) == 1)   -- a true answer stops
+    assert(kv.scan("a", "z", function() return false end, 2) == 2)
+    assert(kv.scan("x", nil, function() error("nothing here") end) == 0)
+    local binary = string.char(0, 255, 10, 0)
+    kv.put(binary, binary)
+    assert(kv.get(binary) == binary)
+"#;
+
+#[test]
+fn verbs_do_what_scripts_rely_on() {
+    for verify in [false, true] {
+        let shared = lua(VERBS, verify).unwrap_or_else(|e| panic!("verify {verify}: {e}"));
+        let w = shared.borrow();
+        let count = |name: &str| w.figures.latencies[KIND_NAMES.iter().position(|k| *k == name).unwrap()].count();
+        assert_eq!((count("put"), count("del"), count("mput"), count("mget"), count("mdel")), (6, 2, 1, 2, 1));
+        assert_eq!(count("range"), 9, "a scan is a range");
+        assert_eq!(w.figures.hits + w.figures.misses, count("get") + 3);
+        assert_eq!(w.figures.wrong, 0, "{:?}", w.figures.examples);
+        assert_eq!(w.figures.verified > 0, verify);
+    }
+}
+
+#[test]
+fn scans_forbid_writing_and_allow_reading() {
+    let shared = lua(
+        r#"
+        kv.put("a", "1"); kv.put("b", "2")
+        for _, write in ipairs({
+            function() kv.put("x", "1") end, function() kv.del("a") end, function() kv.mput({ { key = "x", val = "" } }) end,
+            function() kv.mdel({ "a" }) end, function() kv.delete_range("a", "z") end,
+        }) do
+            local ok, e = pcall(kv.scan, "a", "z", write)
+            assert(not ok and tostring(e):find("inside a scan"), tostring(e))
+        end
+        assert(kv.scan("a", "z", function(k, v) assert(kv.get(k) == v); assert(#kv.range(k, nil, 1) == 1) end) == 2)
+        kv.put("c", "3")   -- and it is over afterwards
+        kv.delete_range("a", "c")
+        assert(kv.get("a") == nil and kv.get("c") == "3")
+        "#,
+        false,
+    )
+    .unwrap();
+    assert!(shared.borrow().failure.is_none(), "a script's mistake is not the engine's");
+}
+
+#[test]
+fn what_cannot_be_verified_says_so() {
+    for call in ["kv.put_ttl('a', 'b', 5)", "kv.delete_range('a', 'b')"] {
+        assert!(lua(call, true).map(|_| ()).unwrap_err().to_string().contains("--verify"), "{call}");
+    }
+    let e = lua("kv.put_ttl('a', 'b', 5)", false).map(|_| ()).unwrap_err().to_string();
+    assert!(e.contains("no put_ttl"), "{e}");
+}
+
+#[test]
+fn generators_stay_within_their_bounds() {
+    lua(
+        r#"
+        assert(gen.key("k%05d-%x-%s%%", 42, 255, "z") == "k00042-ff-z%")
+        assert(gen.key("%3d|%03d", 7, -7) == "  7|-07")
+        assert(gen.key("%d", 3.0) == "3")
+        for _, bad in ipairs({ "%d %d", "%q", "%" }) do assert(not pcall(gen.key, bad, 1), bad) end
+        assert(not pcall(gen.key, "%d", "x"))
+        assert(#gen.value(0) == 0 and #gen.value(100) == 100 and #gen.value(3000000) == 3000000)
+        assert(gen.value(100, 1) == gen.value(100, 1), "all compressible means all alike")
+        assert(not pcall(gen.value, 10, 2))
+        local zeros = 0
+        for _ = 1, 2000 do
+            assert(gen.uniform(10) < 10 and gen.latest(10) < 10)
+            local z, h = gen.zipf(1000), gen.hotspot(100, 0.1, 1)
+            assert(z >= 0 and z < 1000 and h < 10)
+            if z == 0 then zeros = zeros + 1 end
+        end
+        assert(zeros > 150, zeros)
+        for _, f in ipairs({ gen.uniform, gen.zipf, gen.latest }) do assert(not pcall(f, 0)) end
+        assert(not pcall(gen.zipf, 10, 1.5))
+        "#,
+        false,
+    )
+    .unwrap();
+}
+
+fn spec(source: &str, threads: usize) -> Spec {
+    Spec {
+        script: Script { origin: "test".into(), source: source.into() },
+        workload: "test".into(),
+        engine: "memory".into(),
+        dir: PathBuf::from("no-such-directory"),
+        options: EngineOptions::default(),
+        seed_threads: threads,
+        points: vec![Point { threads, batch: 3, swept: Some(("depth".into(), Swept::Float(0.5))) }],
+        context: Context { users: 5, items: 1_000, seed: 9, value_size: 10, ..Context::default() },
+        limit: Limit::Units(500),
+        verify: true,
+    }
+}
+
+/// Runs a specification; returns what seeding and the last point measured.
+fn run(spec: &Spec, open: &dyn Fn(&Path) -> Result<Box<dyn Engine>>) -> Result<(Measured, Measured)> {
+    let (mut seeded, mut done) = (Measured::default(), Measured::default());
+    point::run(spec, open, &mut |m| {
+        match m {
+            Message::Seeded(m) => seeded = m,
+            Message::Done { measured, .. } => done = measured,
+            _ => {}
+        }
+        Ok(())
+    })?;
+    Ok((seeded, done))
+}
+
+fn on_memory(spec: &Spec) -> Result<(Measured, Measured)> {
+    run(spec, &|dir| engine::open("memory", dir, &spec.options))
+}
+
+#[test]
+fn bundled_workloads_run_and_verify() {
+    for name in ["mixed", "cart", "scan", "batch"] {
+        let script = Script::find(name).unwrap();
+        let s = Spec { script, ..spec("", 2) };
+        let (seeded, done) = on_memory(&s).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert!(seeded.touches > 0 && done.units == 500, "{name}: {done:?}");
+        assert!(done.verified > 0 && done.wrong == 0, "{name}: {:?}", done.examples);
+        let expected = if name == "cart" { 25 } else { 1_000 };
+        assert_eq!(seeded.touches, expected, "{name}: every entry is loaded exactly once");
+    }
+}
+
+#[test]
+fn context_holds_what_the_grid_says() {
+    let source = r#"return {
+        load = function(ctx) assert(ctx.users == 5 and ctx.items == 1000 and ctx.seed == 9 and ctx.batch == 3) end,
+        run = function(ctx)
+            assert(ctx.ops == 500 and ctx.threads == 3 and ctx.thread >= 0 and ctx.thread < 3)
+            assert(ctx.depth == 0.5 and ctx.iter >= 0 and ctx.iter < 167 and ctx.value_size == 10)
+            kv.put("t" .. ctx.thread .. "-" .. ctx.iter, "")
+        end }"#;
+    let (_, done) = on_memory(&spec(source, 3)).unwrap();
+    assert_eq!((done.units, done.touches), (500, 500));
+}
+
+#[test]
+fn a_loader_that_ignores_its_share_runs_once() {
+    let ignores =
+        "return { load = function(ctx) for i = 1, 10 do kv.put('k' .. i, 'v') end end, run = function() end }";
+    assert_eq!(on_memory(&spec(ignores, 4)).unwrap().0.touches, 10);
+    let shares = "return { load = function(ctx) local n = ctx.threads; kv.put('k' .. ctx.thread, 'v') end, run = function() end }";
+    assert_eq!(on_memory(&spec(shares, 4)).unwrap().0.touches, 4);
+    assert_eq!(on_memory(&spec("return { run = function() end }", 4)).unwrap().0.touches, 0);
+}
+
+#[test]
+fn threads_draw_different_numbers_and_repeat_with_the_seed() {
+    let source = "return { run = function(ctx) kv.put('k' .. math.random(1 << 60), '') end }";
+    let count = |seed: u64| {
+        let context = Context { seed, ..spec("", 1).context };
+        let store = std::cell::RefCell::new(None);
+        let s = Spec { context, ..spec(source, 2) };
+        run(&s, &|dir| {
+            let e = engine::open("memory", dir, &s.options)?;
+            *store.borrow_mut() = Some(e.session()?.cursor(Bounds::default())?);
+            Ok(e)
+        })
+        .unwrap();
+        let mut cursor = store.into_inner().unwrap();
+        let mut keys = Vec::new();
+        let mut valid = cursor.first().unwrap();
+        while valid {
+            keys.push(cursor.key().unwrap().to_vec());
+            valid = cursor.next().unwrap();
+        }
+        keys
+    };
+    let first = count(1);
+    assert_eq!(first.len(), 500, "two threads never drew the same");
+    assert_eq!(first, count(1));
+    assert_ne!(first, count(2));
+}
+
+#[test]
+fn mistakes_in_scripts_are_told_with_their_place() {
+    for (source, hint) in [
+        ("return 5", "must return a table"),
+        ("return {}", "no function `run`"),
+        ("this is not lua", "test:1"),
+        ("return { run = function() end, sweep = {} }", "no `param`"),
+        ("return { run = function() end, sweep = { param = 'x', values = {} } }", "no `values`"),
+        ("return { run = function() end, sweep = { param = 'x', values = { {} } } }", "number or text"),
+        ("return { run = 5 }", "test"),
+    ] {
+        let script = Script { origin: "test".into(), source: source.into() };
+        let e = script.load(Some(&worker(false)), 0).map(|_| ()).unwrap_err();
+        assert!(e.exit_code() == 2 && e.to_string().contains(hint), "{source}: {e}");
+    }
+    let e = on_memory(&spec("return { run = function() error('boom') end }", 2)).unwrap_err();
+    assert!(e.to_string().contains("boom"), "{e}");
+}
+
+/// Every write fails after a hundred, on an engine otherwise right; or gets lie.
+struct Broken(Box<dyn Engine>, Arc<AtomicU64>, bool);
+struct BrokenSession(Box<dyn Session>, Arc<AtomicU64>, bool);
+
+impl Engine for Broken {
+    fn version(&self) -> String {
+        self.0.version()
+    }
+    fn durability(&self) -> String {
+        self.0.durability()
+    }
+    fn effective_options(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+    fn session(&self) -> Result<Box<dyn Session>> {
+        Ok(Box::new(BrokenSession(self.0.session()?, Arc::clone(&self.1), self.2)))
+    }
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+    fn compact(&self) -> Result<()> {
+        Ok(())
+    }
+    fn stats(&self) -> Vec<(String, f64)> {
+        Vec::new()
+    }
+    fn close(self: Box<Self>) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Session for BrokenSession {
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        if !self.2 && self.1.fetch_add(1, Ordering::Relaxed) >= 100 {
+            return Err(Error::failed("disk on fire"));
+        }
+        self.0.put(key, value)
+    }
+    fn put_batch(&mut self, entries: &[(&[u8], &[u8])]) -> Result<()> {
+        self.0.put_batch(entries)
+    }
+    fn get(&mut self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        // Loses one answer in ten.
+        if self.2 && self.1.fetch_add(1, Ordering::Relaxed) % 10 == 9 {
+            return Ok(false);
+        }
+        self.0.get(key, found)
+    }
+    fn multi_get(&mut self, keys: &[&[u8]], each: &mut dyn FnMut(usize, Option<&[u8]>)) -> Result<()> {
+        self.0.multi_get(keys, each)
+    }
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        self.0.delete(key)
+    }
+    fn delete_batch(&mut self, keys: &[&[u8]]) -> Result<()> {
+        self.0.delete_batch(keys)
+    }
+    fn cursor(&mut self, bounds: Bounds<'_>) -> Result<Box<dyn Cursor>> {
+        self.0.cursor(bounds)
+    }
+}
+
+fn broken(spec: &Spec, lies: bool) -> Result<(Measured, Measured)> {
+    run(spec, &|dir| {
+        Ok(Box::new(Broken(engine::open("memory", dir, &spec.options)?, Arc::default(), lies)) as Box<dyn Engine>)
+    })
+}
+
+#[test]
+fn a_failed_write_ends_the_run_even_if_the_script_catches_it() {
+    let honest = "return { run = function(ctx) kv.put('k' .. ctx.iter, 'v') end }";
+    assert_eq!(broken(&spec(honest, 2), false).unwrap_err(), Error::failed("disk on fire"));
+    let catches = "return { run = function(ctx) pcall(kv.put, 'k' .. ctx.iter, 'v') end }";
+    assert_eq!(broken(&spec(catches, 2), false).unwrap_err(), Error::failed("disk on fire"));
+    let in_load =
+        "return { load = function(ctx) for i = 1, 200 do kv.put('k' .. i, 'v') end end, run = function() end }";
+    assert_eq!(broken(&spec(in_load, 2), false).unwrap_err(), Error::failed("disk on fire"));
+}
+
+#[test]
+fn verify_finds_an_engine_that_loses_answers() {
+    let source = "return { load = function(ctx) kv.put('k', 'v') end, run = function(ctx) kv.get('k') end }";
+    let (_, done) = broken(&spec(source, 1), true).unwrap();
+    assert_eq!((done.verified, done.wrong), (500, 50));
+    assert!(done.examples[0].contains("lost"), "{:?}", done.examples);
+}
+
+#[derive(Parser)]
+struct Cli {
+    #[command(flatten)]
+    args: Args,
+}
+
+fn plan(words: &str) -> Result<Plan> {
+    let all = std::iter::once("run").chain(words.split_whitespace());
+    Cli::try_parse_from(all).map_err(|e| Error::usage(e.to_string()))?.args.plan()
+}
+
+#[test]
+fn grids_follow_the_flags() {
+    let p = plan("mixed --backend kingtide,rocksdb --threads 1,8 --secs 2 --seed-once").unwrap();
+    assert_eq!((p.engines.len(), p.groups.len(), p.groups[0].points.len(), p.repeat), (2, 1, 2, 3));
+    let p = plan("mixed scan --threads 1,8").unwrap();
+    assert_eq!(p.groups.len(), 4, "a fresh store for each point");
+    let p = plan("batch --threads 1,2").unwrap();
+    assert_eq!(p.groups.iter().map(|g| g.points[0].batch).collect::<Vec<_>>(), [1, 1, 64, 64, 256, 256]);
+    let p = plan("batch --threads 1,2 --seed-once --batch 7,9").unwrap();
+    assert_eq!(p.groups.len(), 1);
+    assert_eq!(
+        p.groups[0].points.iter().map(|p| (p.batch, p.threads)).collect::<Vec<_>>(),
+        [(7, 1), (7, 2), (9, 1), (9, 2)]
+    );
+}
+
+#[test]
+fn mistakes_on_the_command_line_are_refused() {
+    for (words, hint) in [
+        ("", "required"),
+        ("mixd", "did you mean 'mixed'"),
+        ("mixed --backend rockdb", "did you mean 'rocksdb'"),
+        ("mixed --threads 0", "--threads"),
+        ("mixed --threads one", "invalid value"),
+        ("mixed --ops 5 --secs 5", "cannot be used with"),
+        ("mixed --secs=-1", "--secs"),
+        ("mixed --secs 0", "--secs"),
+        ("mixed --value-size 4Q", "suffix 'q'"),
+        ("mixed --items 0", "--items"),
+        ("mixed --opt tidesdb.min_levels=1", "not among the engines"),
+        ("mixed --config x.cnf", "--config"),
+    ] {
+        let e = plan(words).err().unwrap_or_else(|| panic!("'{words}' was accepted"));
+        assert!(e.to_string().contains(hint), "{words}: {e}");
+        assert_eq!(e.exit_code(), 2, "{words}");
+    }
+}

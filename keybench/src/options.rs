@@ -1,0 +1,84 @@
+//! Flags that all commands share: what every engine of a comparison is given alike, and what one of them is given on top.
+
+use crate::engine::{self, Compression, EngineOptions};
+use crate::error::{Error, Result};
+use kingtide_base::options::parse_size;
+
+/// Engine flags.
+#[derive(clap::Args, Debug, Clone)]
+pub struct EngineFlags {
+    /// Fsync every write before it is acknowledged
+    #[arg(long)]
+    pub sync: bool,
+    /// Bytes of a memtable
+    #[arg(long, default_value = "64M", value_parser = size)]
+    pub memtable_size: u64,
+    /// Bytes of the block cache
+    #[arg(long, default_value = "64M", value_parser = size)]
+    pub block_cache_size: u64,
+    /// Compression of blocks
+    #[arg(long, value_enum, default_value_t = Compression::Lz4)]
+    pub compression: Compression,
+    /// False-positive rate of the filters; 0 for none
+    #[arg(long, default_value_t = 0.01)]
+    pub bloom_fp: f64,
+    /// An engine's own option, as engine.name=value; may be repeated
+    #[arg(long = "opt", value_name = "ENGINE.NAME=VALUE")]
+    pub opts: Vec<String>,
+}
+
+/// A size with an optional K, M, G or T, for clap.
+pub fn size(text: &str) -> std::result::Result<u64, String> {
+    parse_size(text)
+}
+
+/// Engine flags that were checked.
+#[derive(Clone, Debug)]
+pub struct EngineChoices {
+    shared: EngineOptions,
+    own: Vec<(String, String, String)>,
+}
+
+impl EngineChoices {
+    /// The options of one engine: what all share, and its own.
+    pub fn of(&self, engine: &str) -> EngineOptions {
+        let own = self.own.iter().filter(|(e, _, _)| e == engine);
+        EngineOptions { extra: own.map(|(_, k, v)| (k.clone(), v.clone())).collect(), ..self.shared.clone() }
+    }
+
+    /// Whether writes are fsynced.
+    pub fn sync(&self) -> bool {
+        self.shared.sync
+    }
+}
+
+impl EngineFlags {
+    /// Checks the flags for a run of `engines` with values of `value_size` bytes.
+    pub fn check(&self, engines: &[String], value_size: usize) -> Result<EngineChoices> {
+        if !(0.0..1.0).contains(&self.bloom_fp) {
+            return Err(Error::usage(format!("--bloom-fp {}: use 0 to 1", self.bloom_fp)));
+        }
+        let own: Vec<_> = self.opts.iter().map(|o| parse_opt(o)).collect::<Result<_>>()?;
+        if let Some((e, _, _)) = own.iter().find(|(e, _, _)| !engines.contains(e)) {
+            return Err(Error::usage(format!("--opt {e}.…: {e} is not among the engines of this run")));
+        }
+        let shared = EngineOptions {
+            sync: self.sync,
+            memtable_size: self.memtable_size,
+            block_cache_size: self.block_cache_size,
+            compression: self.compression,
+            bloom_fp: self.bloom_fp,
+            extra: Vec::new(),
+            value_size,
+        };
+        Ok(EngineChoices { shared, own })
+    }
+}
+
+/// Splits `engine.name=value`.
+fn parse_opt(text: &str) -> Result<(String, String, String)> {
+    let bad = || Error::usage(format!("--opt {text}: use ENGINE.NAME=VALUE"));
+    let (left, value) = text.split_once('=').ok_or_else(bad)?;
+    let (name, key) = left.split_once('.').ok_or_else(bad)?;
+    Ok((engine::canonical_name(name.trim())?.to_owned(), key.trim().to_owned(), value.trim().to_owned()))
+}
