@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-type Map = BTreeMap<Box<[u8]>, Arc<[u8]>>;
+type Key = Box<[u8]>;
+type Value = Arc<[u8]>;
+type Map = BTreeMap<Key, Value>;
 
 /// The ordered map behind its lock.
 #[derive(Default)]
@@ -118,8 +120,7 @@ impl Session for MemorySession {
 
     fn delete_range(&mut self, start: &[u8], end: &[u8]) -> Result<()> {
         if start < end {
-            let range: (Bound<Box<[u8]>>, Bound<Box<[u8]>>) =
-                (Bound::Included(start.into()), Bound::Excluded(end.into()));
+            let range: (Bound<Key>, Bound<Key>) = (Bound::Included(start.into()), Bound::Excluded(end.into()));
             self.0.write().extract_if(range, |_, _| true).for_each(drop);
         }
         Ok(())
@@ -129,7 +130,7 @@ impl Session for MemorySession {
 /// Walks the map a chunk at a time, so that a scan neither holds the lock nor takes it for every key.
 struct MemoryCursor {
     shared: Arc<Shared>,
-    chunk: Vec<(Box<[u8]>, Arc<[u8]>)>,
+    chunk: Vec<(Key, Value)>,
     at: usize,
 }
 

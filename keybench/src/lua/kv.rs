@@ -428,12 +428,10 @@ fn batch_verbs(lua: &Lua, shared: &Shared, kv: &Table) -> mlua::Result<()> {
         }
         s.borrow_mut().write(Kind::Mput, entries.iter().map(|e| e.0), |session, versions| {
             let Some(versions) = versions else { return session.put_batch(&entries) };
-            let seal = |(entry, version): (&(&[u8], &[u8]), &(u64, u64))| {
-                let mut sealed = Vec::new();
-                Truth::seal(entry.1, *version, &mut sealed);
-                sealed
-            };
-            let sealed: Vec<Vec<u8>> = entries.iter().zip(versions).map(seal).collect();
+            let mut sealed = vec![Vec::new(); entries.len()];
+            for ((entry, version), out) in entries.iter().zip(versions).zip(&mut sealed) {
+                Truth::seal(entry.1, *version, out);
+            }
             let entries: Vec<(&[u8], &[u8])> = entries.iter().zip(&sealed).map(|(e, v)| (e.0, &v[..])).collect();
             session.put_batch(&entries)
         })
