@@ -15,7 +15,8 @@ pub enum Durability {
     Power,
     /// Like `Process`, and fsynced in the background at least this often.
     Interval(Duration),
-    /// Not logged: lost with the process until the memtable is flushed.
+    /// Not logged: lost with the process until the memtable is flushed. A batch over several column families is logged
+    /// nevertheless, without which a crash could leave a part of it.
     None,
 }
 

@@ -61,7 +61,8 @@ impl DbInner {
                 return Err(Error::invalid("sequence numbers are used up"));
             }
             let lsn = match durability {
-                Durability::None => None,
+                // Families are flushed one by one: only the log keeps a batch over several of them whole.
+                Durability::None if batch.families().len() < 2 => None,
                 _ => Some(c.wal.append(base, batch.len() as u32, record)?),
             };
             c.last_seq = last;
@@ -87,7 +88,7 @@ impl DbInner {
     fn rotate_full(&self, c: &mut CommitState, touched: &[Arc<Family>]) {
         for f in touched {
             let limit = f.options().memtable_size;
-            if f.view.load().active.memory() >= limit {
+            if f.view.load().active.memory() > limit {
                 self.rotate(c, f);
             }
         }
