@@ -29,10 +29,11 @@ impl DbInner {
         }
         let id = shape.next_family;
         let stored = options.entries().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
-        shape.write(
-            &[Edit::CreateFamily { id, name: name.to_owned(), order: order.name().to_owned(), options: stored }],
-            &self.next_file_id,
-        )?;
+        let create = Edit::CreateFamily { id, name: name.to_owned(), order: order.name().to_owned(), options: stored };
+        // The log may hold operations on a dropped family whose id this one has: a manifest that was rewritten since
+        // knows nothing of that family.
+        let begin = Edit::Flushed { family: id, seq: self.snapshots.visible() };
+        shape.write(&[create, begin], &self.next_file_id)?;
         shape.next_family += 1;
         let mut c = self.commit.lock();
         let active = FamilyMemtable::new(order.clone(), &self.arenas, c.last_seq + 1);
@@ -59,19 +60,21 @@ impl DbInner {
         let mut edits: Vec<Edit> = vlogs.iter().map(|id| Edit::RemoveVlog { id: *id }).collect();
         edits.push(Edit::DropFamily { id: family.id() });
         {
-            let mut c = self.commit.lock();
+            let _no_commit = self.commit.lock();
             family.mark_dropped();
-            c.families.retain(|f| f.id() != family.id());
         }
         if let Err(e) = shape.write(&edits, &self.next_file_id) {
-            // In doubt: the family stays closed for writers, and the next open shows which way it went.
+            // In doubt: the family stays closed for writers, and the drop may be tried again. Until then it is flushed
+            // and merged like any other and keeps its part of the log, because the next open may find it undropped.
             return Err(e.context(format!("dropping column family '{name}'")));
         }
         shape.families.remove(&family.id());
+        self.commit.lock().families.retain(|f| f.id() != family.id());
         shape.vlogs.retain(|_, v| v.family != family.id());
         shape.manual.retain(|m| m.family != family.id());
         let tables = family.view.load().version.files().map(|(_, f)| f.id).collect();
         family.update_view(|v| {
+            v.memtables().for_each(|m| m.retire());
             let active = FamilyMemtable::new(v.order.clone(), &self.arenas, v.active.first_seq());
             View::new(v.order.clone(), active, Vec::new(), Arc::new(Version::default()), &self.tables, None)
         });
@@ -120,11 +123,11 @@ impl DbInner {
     /// Changes a family's option and stores it.
     pub fn set_family_option(&self, family: &Arc<Family>, name: &str, value: &str) -> Result<()> {
         self.check_open()?;
+        let mut shape = self.shape.lock(); // before the options are read, so that no other change is lost
         family.check_alive()?;
         let mut next = (*family.options()).clone();
         next.set(name, value)?;
         require_live(name, &FamilyOptions::rows())?;
-        let mut shape = self.shape.lock();
         let stored = next.entries().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
         shape.write(&[Edit::SetOptions { id: family.id(), options: stored }], &self.next_file_id)?;
         family.set_options(next);

@@ -416,8 +416,11 @@ impl ColumnFamily {
     /// one when nothing was flushed or merged in between.
     ///
     /// # Errors
-    /// As [`ColumnFamily::iter`].
+    /// As [`ColumnFamily::iter`]; `InvalidArgument` for an iterator of another family.
     pub fn refresh(&self, iterator: &mut DbIterator) -> Result<()> {
+        if !iterator.is_of(&self.inner().reads) {
+            return Err(Error::invalid("the iterator belongs to another column family"));
+        }
         let view = self.inner().view.load_full();
         let seq = self.read_seq(None)?;
         iterator.refresh(view, seq)

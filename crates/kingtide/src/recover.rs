@@ -145,7 +145,7 @@ impl Recovery<'_> {
         let on_disk = self.fs.list(self.dir)?;
         // File ids are never reused, not even those of files that a crash left behind.
         layout.next_file_id =
-            layout.next_file_id.max(1 + on_disk.iter().filter_map(|n| number_of(n)).max().unwrap_or(0));
+            layout.next_file_id.max(1 + on_disk.iter().filter_map(|n| own_number(n)).max().unwrap_or(0));
         self.check_default(&layout)?;
         self.remove_orphans(&layout, &on_disk);
 
@@ -336,6 +336,14 @@ impl Recovery<'_> {
             });
         }
     }
+}
+
+/// The number of a file that is the database's own. No file gets numbers as large as the last ones, which a stranger's
+/// file in the directory may have.
+fn own_number(name: &str) -> Option<u64> {
+    let ours = name.starts_with("MANIFEST-")
+        || [".klog", ".vlog", ".wal", ".walfree"].iter().any(|extension| name.ends_with(extension));
+    number_of(name).filter(|n| ours && *n < u64::MAX / 2)
 }
 
 /// The leading number of a file name such as `000012.klog` or `MANIFEST-000003`.

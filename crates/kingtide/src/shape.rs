@@ -161,6 +161,7 @@ impl Shape {
         let version = Arc::new(next);
         family.update_view(|v| {
             let kept = v.frozen.len() - flushed;
+            v.frozen[kept..].iter().for_each(|m| m.retire());
             View::new(v.order.clone(), v.active.clone(), v.frozen[..kept].to_vec(), version.clone(), tables, Some(v))
         });
         Ok(retired)

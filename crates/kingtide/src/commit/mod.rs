@@ -44,6 +44,9 @@ impl DbInner {
         if batch.is_empty() {
             return self.check_open().map(|()| 0);
         }
+        if !batch.families().iter().all(|f| f.belongs_to(self)) {
+            return Err(Error::invalid("the batch holds operations on a column family of another database"));
+        }
         let durability = options.durability.unwrap_or_else(|| self.durability());
         batch.prepare();
         let record = WalRecord::new(batch.payload());

@@ -157,12 +157,11 @@ impl DbInner {
         }
         let output = self.merge_ranges(family, job)?;
         let edits = output.edits(family.id(), &job.inputs);
-        if family.is_dropped() {
+        // After a failure the record may or may not be in the manifest: the files stay until an open decides.
+        if !self.install(family, edits)? {
             output.discard(&*self.fs, &self.dir);
             return Ok(());
         }
-        // After a failure the record may or may not be in the manifest: the files stay until an open decides.
-        self.install(family, edits)?;
         let c = output.counters;
         for (stat, n) in [
             (Stat::Compactions, 1),
@@ -176,15 +175,16 @@ impl DbInner {
         Ok(())
     }
 
-    fn install(&self, family: &Arc<Family>, edits: Vec<Edit>) -> Result<()> {
+    /// False if the family was dropped meanwhile: then nothing changed.
+    fn install(&self, family: &Arc<Family>, edits: Vec<Edit>) -> Result<bool> {
         let mut shape = self.shape.lock();
-        if family.is_dropped() {
-            return Ok(());
+        if !shape.families.contains_key(&family.id()) {
+            return Ok(false);
         }
         let retired = shape.change_files(family, edits, 0, &self.tables, &self.next_file_id)?;
         drop(shape);
         self.delete_retired(retired);
-        Ok(())
+        Ok(true)
     }
 
     /// Merges a job's key ranges, one a thread, and joins the results in key order.

@@ -121,6 +121,12 @@ impl Family {
         self.dropped.store(true, Ordering::Release);
     }
 
+    /// Whether it is a family of this database: each has statistics of its own.
+    #[inline]
+    pub(crate) fn belongs_to(&self, db: &DbInner) -> bool {
+        Arc::ptr_eq(&self.reads.stats, &db.stats)
+    }
+
     pub(crate) fn check_alive(&self) -> Result<()> {
         match self.is_dropped() {
             false => Ok(()),
@@ -150,8 +156,8 @@ impl std::fmt::Debug for Family {
     }
 }
 
-/// A handle to a column family. Cheap to clone; keeps the database open. After the family is dropped or the database
-/// closed, operations return [`ErrorKind::Closed`].
+/// A handle to a column family. Cheap to clone. It does not keep the database open: after the last [`crate::Db`] went, the
+/// database was closed, or the family was dropped, operations return [`ErrorKind::Closed`].
 #[derive(Clone)]
 pub struct ColumnFamily {
     pub(crate) db: Arc<DbInner>,

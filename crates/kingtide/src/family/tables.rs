@@ -11,10 +11,10 @@
 use crate::version::FileMeta;
 use arc_swap::ArcSwapOption;
 use kingtide_base::stats::{Stat, Stats};
-use kingtide_base::{Error, KeyOrder, Result};
+use kingtide_base::{Error, ErrorKind, KeyOrder, Result};
 use kingtide_mem::cache::BlockCache;
 use kingtide_table::{Table, Vlog};
-use kingtide_vfs::{Fs, OpenMode};
+use kingtide_vfs::{File, Fs, OpenMode};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -29,6 +29,14 @@ pub fn klog_path(dir: &Path, id: u64) -> PathBuf {
 /// Path of the value log with file id `id`.
 pub fn vlog_path(dir: &Path, id: u64) -> PathBuf {
     dir.join(format!("{id:08}.vlog"))
+}
+
+/// Opens a file that the manifest names. That it is missing is damage, not an answer to whoever looks for a key.
+fn open_named(fs: &dyn Fs, path: &Path, what: &str) -> Result<Arc<dyn File>> {
+    fs.open(path, OpenMode::Read).map_err(|e| match e.kind() {
+        ErrorKind::NotFound => Error::corruption(format!("a {what} file is missing")).at_path(path),
+        _ => e,
+    })
 }
 
 /// What all handles of a database share. Atomics here are Relaxed: they are counters and hints, the slots themselves
@@ -288,7 +296,7 @@ impl TableHandle {
             return Ok(t);
         }
         let s = &self.shared;
-        let file = s.fs.open(&klog_path(&s.dir, self.id), OpenMode::Read)?;
+        let file = open_named(&*s.fs, &klog_path(&s.dir, self.id), "table")?;
         let table = Table::open(file, self.id, self.order.clone(), s.cache.clone(), s.stats.clone())?;
         self.install(table.clone());
         drop(opening);
@@ -367,7 +375,7 @@ impl VlogHandle {
         if let Some(v) = self.vlog.load_full() {
             return Ok(v);
         }
-        let file = self.shared.fs.open(&vlog_path(&self.shared.dir, self.id), OpenMode::Read)?;
+        let file = open_named(&*self.shared.fs, &vlog_path(&self.shared.dir, self.id), "value log")?;
         let vlog = Vlog::open(file, self.id)?;
         self.shared.opened();
         self.vlog.store(Some(vlog.clone()));

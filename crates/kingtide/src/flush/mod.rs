@@ -61,7 +61,7 @@ impl DbInner {
         edits.push(Edit::LastSeq(self.snapshots.visible()));
         let retired = {
             let mut shape = self.shape.lock();
-            if family.is_dropped() {
+            if !shape.families.contains_key(&family.id()) {
                 output.discard(&*self.fs, &self.dir);
                 return Ok(());
             }

@@ -176,6 +176,11 @@ impl DbIterator {
         Ok(())
     }
 
+    /// Whether it was made with this context: by the same family.
+    pub(crate) fn is_of(&self, ctx: &Arc<ReadContext>) -> bool {
+        Arc::ptr_eq(&self.ctx, ctx)
+    }
+
     /// The sequence number as of which it shows the family.
     pub fn snapshot(&self) -> SeqNo {
         self.snapshot

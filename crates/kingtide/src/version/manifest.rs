@@ -349,8 +349,12 @@ fn refuse_orphans(fs: &dyn Fs, dir: &Path) -> Result<()> {
         Err(e) => return Err(e),
     };
     for name in names {
+        let path = dir.join(&name);
+        if name.ends_with(".klog") || name.ends_with(".vlog") {
+            // Tables come after the first `CURRENT`. A new database would take them for leftovers.
+            return Err(Error::corruption("CURRENT is missing, but the directory holds a database's tables").at_path(&path));
+        }
         let Some(number) = parse_manifest_name(&name) else { continue };
-        let path = dir.join(name);
         let bytes = read_all(&*fs.open(&path, OpenMode::Read)?)?;
         let parsed = Parsed::read(&bytes, &path, number, &mut |_| Ok(()));
         if parsed.is_ok_and(|p| p.flags & FLAG_REWRITE != 0 || p.base < p.end) {
