@@ -87,6 +87,8 @@ impl Usage {
 
 /// Nanoseconds of processor time that the calling thread has used.
 pub fn thread_cpu_ns() -> u64 {
+    // The kernel brings the figure up to date when a thread leaves the processor, so leave it for an instant.
+    std::thread::sleep(std::time::Duration::from_nanos(1));
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     text.split_whitespace().next().and_then(|w| w.parse().ok()).unwrap_or(0)
 }

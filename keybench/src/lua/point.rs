@@ -89,7 +89,7 @@ pub struct Measured {
     pub ops: Vec<Op>,
     /// What it cost.
     pub usage: Usage,
-    /// Mean of resident bytes, as sampled.
+    /// Mean of resident bytes, as sampled, above what the harness held before the store was opened.
     pub mean_rss: f64,
     /// Answers checked.
     pub verified: u64,
@@ -156,7 +156,7 @@ pub fn run(
         seconds: start.elapsed().as_secs_f64(),
     })?;
     let truth = spec.verify.then(|| Arc::new(Truth::default()));
-    let mut stage = Stage { spec, store: &*store, clock, truth, send };
+    let mut stage = Stage { spec, store: &*store, clock, truth, base_rss: before.rss, send };
     stage.seed()?;
     for point in &spec.points {
         stage.measure(point)?;
@@ -205,6 +205,8 @@ struct Stage<'a> {
     store: &'a dyn Engine,
     clock: Clock,
     truth: Option<Arc<Truth>>,
+    /// Resident bytes of the harness before the store was opened.
+    base_rss: u64,
     send: &'a mut dyn FnMut(Message) -> Result<()>,
 }
 
@@ -334,7 +336,7 @@ impl Stage<'_> {
         measured.units = trackers.iter().map(|t| t.units.load(Ordering::Relaxed)).sum();
         let last = if seeding { measured.touch_rate() } else { measured.unit_rate() };
         (self.send)(sampler.take(Duration::from_secs_f64(measured.seconds), last))?;
-        measured.mean_rss = sampler.mean_rss();
+        measured.mean_rss = (sampler.mean_rss() - self.base_rss as f64).max(0.0);
         add_up(&mut measured, shares);
         Ok(measured)
     }

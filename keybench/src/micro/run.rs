@@ -192,7 +192,9 @@ fn phase(
             seconds,
             latency: latencies[kind].summary(),
             usage,
-            callers_cpu_ns,
+            // Kinds of one loop share its time by their number.
+            callers_cpu_ns: (u128::from(callers_cpu_ns) * u128::from(ops[kind]) / u128::from((ops[0] + ops[1]).max(1)))
+                as u64,
             // Answers belong to the last kind: in `mixed`, to the gets.
             verified: if kind + 1 == operations.len() { tally.verified } else { 0 },
             wrong: if kind + 1 == operations.len() { tally.wrong } else { 0 },

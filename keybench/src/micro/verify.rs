@@ -27,15 +27,15 @@ impl Tally {
     pub fn judge(&mut self, right: bool, describe: impl FnOnce() -> String) {
         self.verified += 1;
         if !right {
-            self.blame(describe());
+            self.blame(describe);
         }
     }
 
     #[cold]
-    fn blame(&mut self, what: String) {
+    fn blame(&mut self, describe: impl FnOnce() -> String) {
         self.wrong += 1;
         if self.examples.len() < EXAMPLES {
-            self.examples.push(what);
+            self.examples.push(describe());
         }
     }
 
