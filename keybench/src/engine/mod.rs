@@ -164,7 +164,7 @@ pub fn canonical_name(name: &str) -> Result<&'static str> {
     let wanted = if name == "skiplist" { "memory" } else { name };
     NAMES.iter().copied().find(|n| *n == wanted).ok_or_else(|| {
         Error::usage(format!(
-            "unknown engine '{name}'{}; known: {}",
+            "unknown engine '{name}'{} (known: {})",
             kingtide_base::options::nearest(name, NAMES),
             NAMES.join(", ")
         ))

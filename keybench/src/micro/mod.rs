@@ -317,8 +317,11 @@ fn run_once(plan: &args::Plan, engine: &str) -> Result<Outcome> {
 
 /// What the harness adds to each operation: a short run of the same loops on the engine that does nothing.
 fn harness_cost(plan: &args::Plan) -> Vec<(String, f64)> {
-    let entries = plan.base.entries.min(1_000_000);
-    let operations = plan.base.operations.min(entries);
+    // As many as are needed for starting up not to count, whatever the run's own size; at most a gigabyte of values.
+    let entries = (1 << 30) / (plan.base.value_size + plan.base.key_size).max(1) as u64;
+    let entries = entries.clamp(10, 500_000);
+    let operations = (entries / plan.base.range_size.max(1) as u64).max(10);
+    let operations = if plan.base.workload == Workload::Range { operations } else { entries };
     let spec = Spec {
         engine: "null".into(),
         entries,
