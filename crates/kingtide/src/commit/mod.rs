@@ -140,6 +140,8 @@ impl DbInner {
     #[cold]
     fn wait_for_memory(self: &Arc<Self>) -> Result<()> {
         let start = self.clock.monotonic_ns();
+        // A failure from before may be over: only one that happens now is the caller's.
+        let failures = self.stats.get(Stat::BackgroundErrors);
         let result = loop {
             self.check_open()?;
             if self.memory.used() < self.memory.limit() {
@@ -154,7 +156,9 @@ impl DbInner {
                     None => break Ok(()), // nothing to flush: what is held belongs to readers
                 }
             }
-            if let Some(e) = self.background_error() {
+            if self.stats.get(Stat::BackgroundErrors) > failures
+                && let Some(e) = self.background_error()
+            {
                 break Err(e.context("no memory for writes until a flush succeeds"));
             }
             let waited = self.clock.monotonic_ns() - start;

@@ -30,6 +30,8 @@ struct Active {
     base: u64,
     /// Where the next record goes.
     at: u64,
+    /// The header of a record that was refused may be there.
+    doubtful: bool,
 }
 
 impl WalWriter {
@@ -75,10 +77,16 @@ impl WalWriter {
             synced: active.synced_mark(self.wal.sync.synced()),
             flags: if base_seq > self.next_seq { FLAG_GAP } else { 0 },
         };
+        if active.doubtful {
+            active.blot_out()?;
+        }
         // The header last: until it is there the payload is bytes that mean nothing.
         active.file.write_at(record.payload, active.at + RECORD_HEADER_LEN as u64)?;
         if let Err(e) = active.file.write_at(&header.encode(active.id, active.at), active.at) {
-            return Err(Self::roll_back(&self.wal, active, e));
+            // If not even this works now, it comes before the next record.
+            active.doubtful = true;
+            let _ = active.blot_out();
+            return Err(e);
         }
         active.at += span;
         self.next_seq = base_seq + count as u64;
@@ -95,16 +103,6 @@ impl WalWriter {
              expected sequence {} or later, at least one operation, at most {MAX_PAYLOAD} bytes",
             self.next_seq
         ))
-    }
-
-    /// A header that failed to be written may be there all the same, or half of it. Blot it out, so that the batch that
-    /// is reported as failed does not come back; if not even that works, nothing may follow it.
-    #[cold]
-    fn roll_back(wal: &Wal, active: &Active, cause: Error) -> Error {
-        match active.file.write_at(&[0; RECORD_HEADER_LEN], active.at) {
-            Ok(()) => cause,
-            Err(_) => wal.sync.poison("a failed append to the log cannot be undone", cause),
-        }
     }
 
     /// Moves to the next segment, which has room for a record of `span` bytes. Changes nothing when it fails.
@@ -133,8 +131,8 @@ impl WalWriter {
         }
         wal.segments.activated(&wal.config, spare.id, spare.size, self.next_seq);
         wal.sync.push_segment(spare.id, spare.file.clone(), base);
-        self.active =
-            Some(Active { id: spare.id, file: spare.file, size: spare.size, base, at: SEGMENT_HEADER_LEN as u64 });
+        let at = SEGMENT_HEADER_LEN as u64;
+        self.active = Some(Active { id: spare.id, file: spare.file, size: spare.size, base, at, doubtful: false });
         if let Some(call) = &wal.config.on_rotate {
             call();
         }
@@ -167,6 +165,15 @@ impl WalWriter {
 }
 
 impl Active {
+    /// A header that failed to be written may be there all the same, or half of it. Removes it, so that the batch that was
+    /// reported as failed does not come back.
+    #[cold]
+    fn blot_out(&mut self) -> Result<()> {
+        self.file.write_at(&[0; RECORD_HEADER_LEN], self.at)?;
+        self.doubtful = false;
+        Ok(())
+    }
+
     /// What a record written now may say about earlier bytes being synced; see [`RecordHeader::synced`].
     #[inline]
     fn synced_mark(&self, synced: Lsn) -> u32 {

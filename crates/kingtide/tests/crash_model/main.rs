@@ -5,6 +5,7 @@
 //! `KINGTIDE_SEED` and `KINGTIDE_CUT` run that again.
 #![allow(clippy::disallowed_methods, missing_docs)]
 
+mod faults;
 mod history;
 mod scenario;
 

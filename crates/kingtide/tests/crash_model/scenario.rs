@@ -181,6 +181,9 @@ impl Scenario {
     }
 
     fn change_family(&mut self) -> Result<()> {
+        if self.edit(|p| p.changing.is_some()) {
+            return self.commit(); // one in doubt at a time; the next open decides it
+        }
         let name = format!("family-{}", self.rng.below(4));
         let mut next = self.edit(|p| p.families.clone());
         let renamed = format!("renamed-{}", self.rng.below(2));
