@@ -297,7 +297,7 @@ option_table! {
         /// What an acknowledged commit survives, unless the commit says otherwise.
         durability: Durability = Durability::Process, @live;
         /// Bytes of one write-ahead-log segment. Segments are preallocated and recycled.
-        wal_segment_size: u64 = 32 << 20, in 65_536 ..= 4_294_967_295u64;
+        wal_segment_size: u64 = 16 << 20, in 65_536 ..= 4_294_967_295u64;
         /// Bytes of write-ahead log past which the family that pins the oldest segment is flushed.
         max_wal_size: u64 = 512 << 20, in 131_072 ..= 1_099_511_627_776u64, @live;
         /// Bytes of memory for all memtables of the database together, active and waiting for flush; 0 means

@@ -10,8 +10,8 @@ use kingtide_base::budget::Budget;
 use kingtide_base::{KeyOrder, SeqNo};
 use kingtide_mem::{ArenaPool, MemWriter, Memtable};
 use parking_lot::Mutex;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// The set, and how many tombstones it was built from.
 struct Fragmented {

@@ -352,7 +352,9 @@ fn refuse_orphans(fs: &dyn Fs, dir: &Path) -> Result<()> {
         let path = dir.join(&name);
         if name.ends_with(".klog") || name.ends_with(".vlog") {
             // Tables come after the first `CURRENT`. A new database would take them for leftovers.
-            return Err(Error::corruption("CURRENT is missing, but the directory holds a database's tables").at_path(&path));
+            return Err(
+                Error::corruption("CURRENT is missing, but the directory holds a database's tables").at_path(&path)
+            );
         }
         let Some(number) = parse_manifest_name(&name) else { continue };
         let bytes = read_all(&*fs.open(&path, OpenMode::Read)?)?;

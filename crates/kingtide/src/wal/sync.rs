@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 /// How long a leader waits for the threads of the last group to come back with their next commit.
 const GATHER_NS: u64 = 20_000;
 /// Bounds the same wait under a clock that stands still.
-const GATHER_YIELDS: usize = 256;
+const GATHER_YIELDS: usize = 1024;
 
 /// A segment with bytes that may not be synced. The last in the list is the active one.
 struct Unsynced {
@@ -50,6 +50,7 @@ pub(super) struct GroupSync {
     files: Mutex<VecDeque<Unsynced>>,
     poisoned: AtomicBool,
     cause: OnceLock<Error>,
+    processors: usize,
     clock: Arc<dyn Clock>,
     stats: Arc<Stats>,
 }
@@ -71,6 +72,7 @@ impl GroupSync {
             files: Mutex::default(),
             poisoned: AtomicBool::new(false),
             cause: OnceLock::new(),
+            processors: std::thread::available_parallelism().map_or(1, usize::from),
             clock,
             stats,
         }
@@ -193,8 +195,14 @@ impl GroupSync {
             return;
         }
         let start = self.clock.monotonic_ns();
+        // Whoever is missing runs on another processor when there is one for each; else it needs this one. Yielding
+        // without need hands the rest of the time slice to whatever else runs on the machine: milliseconds.
+        let crowded = expected > self.processors;
         for _ in 0..GATHER_YIELDS {
-            std::thread::yield_now();
+            match crowded {
+                true => std::thread::yield_now(),
+                false => (0..8).for_each(|_| std::hint::spin_loop()),
+            }
             if self.joined.load(Ordering::Relaxed) >= expected
                 || self.clock.monotonic_ns().saturating_sub(start) > GATHER_NS
             {
