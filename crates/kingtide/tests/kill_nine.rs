@@ -387,7 +387,7 @@ impl Run {
         it.seek_to_first();
         while it.valid() {
             let (batch, k) = (it.key()[0] as u64, it.key()[1] as u32);
-            let event = number_in(&it.value().unwrap());
+            let event = number_in(it.value().unwrap());
             assert_eq!(event % 64, batch, "{place}");
             let oldest = [i, i + 1, 0][stage.saturating_sub(CHURN_BATCHES) as usize];
             assert!(event / 64 >= oldest, "{place}: event {event} of a family that was dropped came back");
