@@ -256,3 +256,27 @@ fn a_new_family_finds_nothing_of_a_dropped_one() {
     assert_eq!(new.get(b"key").expect("get").as_deref(), None);
     assert_eq!(new.get(b"other").expect("get").as_deref(), Some(&b"value"[..]));
 }
+
+/// On a disk that is full writes are refused with `NoSpace`, reads go on, and when there is space again writes go on
+/// without a reopen.
+#[test]
+fn a_full_disk_refuses_writes_until_there_is_space() {
+    for (kind, seed) in KINDS.into_iter().map(|kind| Kind { unlogged: 0, rare: [30, 15, 0, 0], ..kind }).zip(1..) {
+        let mut run = Run::new(kind, seed);
+        run.open();
+        (0..30).for_each(|_| run.step());
+        assert_eq!(run.refused, 0);
+        run.disk.set_capacity(Some(1));
+        (0..200).for_each(|_| run.step());
+        assert!(run.refused > 0, "{}: nothing was refused", kind.name);
+        run.check_reads();
+        run.disk.set_capacity(None);
+        let put = Op::Put(0, b"after".to_vec(), b"the trouble".to_vec());
+        run.scenario.commit_ops(vec![put], Durability::Power).expect("there is space");
+        run.scenario.db().flush().expect("there is space");
+        run.check_reads();
+        run.scenario.history.freeze();
+        let progress = run.progress();
+        run.check_disk(run.disk.crash_clone(Survival::AllLost, &mut Rng::new(seed)), progress.power, "a full disk");
+    }
+}
