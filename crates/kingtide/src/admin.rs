@@ -63,12 +63,15 @@ impl DbInner {
             let _no_commit = self.commit.lock();
             family.mark_dropped();
         }
+        let log_start = self.log_needed(&family, |_| None);
+        edits.push(Edit::LogStart(log_start));
         if let Err(e) = shape.write(&edits, &self.next_file_id) {
             // In doubt: the family stays closed for writers, and the drop may be tried again. Until then it is flushed
             // and merged like any other and keeps its part of the log, because the next open may find it undropped.
             return Err(e.context(format!("dropping column family '{name}'")));
         }
         shape.families.remove(&family.id());
+        shape.log_start = log_start;
         self.commit.lock().families.retain(|f| f.id() != family.id());
         shape.vlogs.retain(|_, v| v.family != family.id());
         shape.manual.retain(|m| m.family != family.id());

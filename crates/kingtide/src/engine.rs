@@ -62,6 +62,8 @@ pub(crate) struct DbInner {
     pub next_file_id: Arc<AtomicU64>,
     /// The durability option, decoded once: commits read it.
     pub durability_code: AtomicU64,
+    /// Whether the manifest knows this open's first log segment. Release pairs with the Acquire in commits.
+    pub log_begun: AtomicBool,
     /// When the log was last synced by `Interval`, monotonic nanoseconds.
     pub last_interval_sync: AtomicU64,
 }
@@ -175,10 +177,7 @@ impl DbInner {
 
     /// Gives log segments back that hold nothing but what is in tables.
     pub fn release_log(&self) -> Result<()> {
-        let needed = {
-            let c = self.commit.lock();
-            c.families.iter().filter_map(|f| f.oldest_unflushed()).min().unwrap_or(c.last_seq + 1)
-        };
+        let needed = self.shape.lock().log_start; // as the manifest says
         if self.wal.poison().is_none() {
             self.wal.release(needed)?;
         }

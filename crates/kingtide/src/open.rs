@@ -112,6 +112,7 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<(Arc<DbInner>, Arc<Fa
         file_lock: Mutex::new(Some(lock)),
         closed: AtomicBool::new(false),
         next_file_id,
+        log_begun: AtomicBool::new(false),
         last_interval_sync: AtomicU64::new(0),
     });
     inner.set_durability(inner.options.read().durability);

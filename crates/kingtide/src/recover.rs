@@ -8,7 +8,7 @@ use crate::memtable::FamilyMemtable;
 use crate::options::Options;
 use crate::read::ReadContext;
 use crate::shape::{Shape, VlogMeta};
-use crate::version::manifest::Manifest;
+use crate::version::manifest::{CURRENT, Manifest};
 use crate::version::{Edit, FamilyId, FileMeta, Version};
 use crate::wal::{self, ReplayEnd};
 use kingtide_base::budget::Budget;
@@ -64,6 +64,8 @@ struct Layout {
     next_family: FamilyId,
     next_file_id: u64,
     last_seq: SeqNo,
+    log_start: SeqNo,
+    log_begun: Option<(u64, [u8; 16])>,
 }
 
 impl Layout {
@@ -124,6 +126,9 @@ impl Layout {
             }
             Edit::NextFileId(id) => self.next_file_id = self.next_file_id.max(id),
             Edit::LastSeq(seq) => self.last_seq = self.last_seq.max(seq),
+            Edit::NextFamilyId(id) => self.next_family = self.next_family.max(id),
+            Edit::LogStart(seq) => self.log_start = self.log_start.max(seq),
+            Edit::LogBegun { segment, boot_id } => self.log_begun = Some((segment, boot_id)),
         }
         Ok(())
     }
@@ -154,8 +159,10 @@ impl Recovery<'_> {
             families.insert(id, Arc::new(self.make_family(id, f)?));
         }
         let mut shape = Shape::new(manifest, families, layout.vlogs, layout.next_family);
+        (shape.log_start, shape.log_begun) = (layout.log_start, layout.log_begun);
         let next_file_id = AtomicU64::new(layout.next_file_id);
         let log_end = self.replay_log(&mut shape, &next_file_id)?;
+        self.check_log_is_there(&shape, &log_end)?;
         let last_seq = layout.last_seq.max(log_end.next_seq.saturating_sub(1));
         self.start_empty_memtables_after(&shape, last_seq);
         self.stats.set(Stat::RecoveredRecords, log_end.records);
@@ -241,14 +248,21 @@ impl Recovery<'_> {
         let segments = wal::list_segments(&**self.fs, self.dir)?;
         let by_id: HashMap<FamilyId, Arc<Family>> = shape.families.iter().map(|(id, f)| (*id, f.clone())).collect();
         let mut synced = false;
-        wal::replay(&**self.fs, self.dir, &segments, 0, |base, count, payload| {
+        let (log_start, next_family) = (shape.log_start, shape.next_family);
+        wal::replay(&**self.fs, self.dir, &segments, log_start, |base, count, payload| {
             let mut r = Reader::new(payload);
             for i in 0..count as u64 {
                 let seq = base + i;
                 let op = read_op(&mut r).ok_or_else(|| {
                     Error::corruption(format!("operation {i} of the log record with sequence {base} cannot be read"))
                 })?;
-                let Some(family) = by_id.get(&op.family) else { continue }; // dropped since
+                let Some(family) = by_id.get(&op.family) else {
+                    if op.family >= next_family {
+                        let text = format!("the log holds operations of family {}, which the manifest lost", op.family);
+                        return Err(Error::corruption(text).at_path(&self.dir.join(CURRENT)).at_offset(0));
+                    }
+                    continue; // dropped since
+                };
                 if seq <= family.flushed_seq.load(Ordering::Relaxed) {
                     continue;
                 }
@@ -272,6 +286,19 @@ impl Recovery<'_> {
             }
             Ok(())
         })
+    }
+
+    /// A killed process leaves the segment that it began. After a restart of the machine, nothing can be said: the names
+    /// of segments are durable, but what is in them need not be.
+    fn check_log_is_there(&self, shape: &Shape, end: &ReplayEnd) -> Result<()> {
+        let Some((segment, boot_id)) = shape.log_begun else { return Ok(()) };
+        let same_boot = boot_id != [0; 16] && boot_id == self.fs.boot_id();
+        if same_boot && !end.segments.iter().any(|s| s.id >= segment) {
+            return Err(Error::corruption("write-ahead log: the last segment is missing or lost its header")
+                .at_path(&wal::segment_path(self.dir, segment))
+                .at_offset(0));
+        }
+        Ok(())
     }
 
     fn sync_segments(&self, segments: &[u64]) -> Result<()> {

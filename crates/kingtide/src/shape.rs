@@ -34,6 +34,10 @@ pub(crate) struct Shape {
     pub families: BTreeMap<FamilyId, Arc<Family>>,
     pub vlogs: BTreeMap<u64, VlogMeta>,
     pub next_family: FamilyId,
+    /// Operations below this are in tables; the log may be released up to here.
+    pub log_start: SeqNo,
+    /// First log segment of the last open that wrote any, and its boot.
+    pub log_begun: Option<(u64, [u8; 16])>,
     /// Families with a flush running.
     pub flushing: HashSet<FamilyId>,
     /// Merges that run.
@@ -75,6 +79,8 @@ impl Shape {
             families,
             vlogs,
             next_family,
+            log_start: 0,
+            log_begun: None,
             flushing: HashSet::new(),
             running: Vec::new(),
             draining: HashSet::new(),
@@ -180,7 +186,11 @@ impl Shape {
 
     /// Edits that make this shape from nothing.
     fn snapshot_edits(&self, next_file_id: u64) -> Vec<Edit> {
-        let mut edits = vec![Edit::NextFileId(next_file_id)];
+        let mut edits =
+            vec![Edit::NextFileId(next_file_id), Edit::NextFamilyId(self.next_family), Edit::LogStart(self.log_start)];
+        if let Some((segment, boot_id)) = self.log_begun {
+            edits.push(Edit::LogBegun { segment, boot_id });
+        }
         for (id, v) in &self.vlogs {
             edits.push(Edit::AddVlog {
                 id: *id,

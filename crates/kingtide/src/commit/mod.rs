@@ -16,6 +16,7 @@ use crate::engine::DbInner;
 use crate::family::{Family, View};
 use crate::memtable::FamilyMemtable;
 use crate::options::WriteOptions;
+use crate::version::Edit;
 use crate::wal::{Lsn, WalRecord, WalWriter};
 use batch::WriteBatch;
 use kingtide_base::options::Durability;
@@ -51,6 +52,9 @@ impl DbInner {
         batch.prepare();
         let record = WalRecord::new(batch.payload());
         self.admit(batch.bytes() as u64, options.no_wait)?;
+        if !self.log_begun.load(Ordering::Acquire) && durability != Durability::None {
+            self.begin_log()?;
+        }
 
         let (last, lsn) = {
             let mut c = self.commit.lock();
@@ -79,6 +83,23 @@ impl DbInner {
             self.sync_wal(lsn)?;
         }
         Ok(last)
+    }
+
+    /// Before the first commit: begins a log segment and notes it in the manifest, so that recovery knows that there
+    /// must be one. Once an open, not at opening, which must work on a full disk.
+    #[cold]
+    fn begin_log(&self) -> Result<()> {
+        let mut shape = self.shape.lock();
+        if self.log_begun.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.check_open()?;
+        let segment = self.commit.lock().wal.begin()?;
+        let boot_id = self.fs.boot_id();
+        shape.write(&[Edit::LogBegun { segment, boot_id }], &self.next_file_id)?;
+        shape.log_begun = Some((segment, boot_id));
+        self.log_begun.store(true, Ordering::Release);
+        Ok(())
     }
 
     /// Waits until everything up to `lsn` survives a power cut.

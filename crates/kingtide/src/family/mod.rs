@@ -8,6 +8,7 @@ pub use tables::{TableCache, TableHandle};
 pub use view::View;
 
 use crate::engine::DbInner;
+use crate::memtable::FamilyMemtable;
 use crate::read::ReadContext;
 use crate::version::FamilyId;
 use arc_swap::ArcSwap;
@@ -144,8 +145,17 @@ impl Family {
     /// Oldest sequence number that is in a memtable and in no table; `None` when all is in tables.
     /// Exact under the commit lock.
     pub(crate) fn oldest_unflushed(&self) -> Option<SeqNo> {
+        self.oldest_of(|frozen| frozen.last())
+    }
+
+    /// The same as if the oldest frozen memtable were in tables.
+    pub(crate) fn oldest_unflushed_but_one(&self) -> Option<SeqNo> {
+        self.oldest_of(|frozen| frozen.iter().rev().nth(1))
+    }
+
+    fn oldest_of(&self, pick: impl Fn(&[Arc<FamilyMemtable>]) -> Option<&Arc<FamilyMemtable>>) -> Option<SeqNo> {
         let view = self.view.load();
-        let oldest = view.frozen.last().or((!view.active.is_empty()).then_some(&view.active));
+        let oldest = pick(&view.frozen).or((!view.active.is_empty()).then_some(&view.active));
         oldest.map(|m| m.first_seq())
     }
 }

@@ -65,9 +65,12 @@ impl DbInner {
                 output.discard(&*self.fs, &self.dir);
                 return Ok(());
             }
+            let log_start = self.log_needed(family, Family::oldest_unflushed_but_one);
+            edits.push(Edit::LogStart(log_start));
             // After a failure the record may or may not be in the manifest: the files stay until an open decides.
             let retired = shape.change_files(family, edits, 1, &self.tables, &self.next_file_id)?;
             family.flushed_seq.store(last, Ordering::Relaxed);
+            shape.log_start = log_start;
             self.measure_level0(&shape);
             retired
         };
@@ -81,6 +84,14 @@ impl DbInner {
 }
 
 impl DbInner {
+    /// The first sequence number that recovery needs from the log, if of `family` it needs those from what `of_it` says.
+    /// Called under the shape lock, so that flushes of several families see each other.
+    pub(crate) fn log_needed(&self, family: &Family, of_it: impl Fn(&Family) -> Option<SeqNo>) -> SeqNo {
+        let c = self.commit.lock();
+        let oldest = |f: &Arc<Family>| if f.id() == family.id() { of_it(f) } else { f.oldest_unflushed() };
+        c.families.iter().filter_map(oldest).min().unwrap_or(c.last_seq + 1)
+    }
+
     /// Recovery must find a prefix of all commits, over all families. A flush makes this family's operations up to
     /// `last` survive a power cut; if another family has older ones that are only in the unsynced log, that log must be
     /// synced first.

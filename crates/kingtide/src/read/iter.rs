@@ -14,6 +14,7 @@ use kingtide_base::stats::Stat;
 use kingtide_base::{Error, KeyOrder, Kind, Result, SeqNo, Tag};
 use kingtide_table::{IterOptions, ValuePointer, VlogWindow};
 use std::cmp::Ordering;
+use std::fmt;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -115,6 +116,12 @@ pub struct DbIterator {
     vlog_window: VlogWindow,
     error: Option<Error>,
     counts: Counts,
+}
+
+impl fmt::Debug for DbIterator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DbIterator(as of {}, {:?})", self.snapshot, self.shown)
+    }
 }
 
 /// Counters kept here and handed over in batches: an atomic addition would cost as much as a step.

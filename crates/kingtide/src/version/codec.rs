@@ -23,6 +23,9 @@ const ADD_VLOG: u64 = 8;
 const REMOVE_VLOG: u64 = 9;
 const NEXT_FILE_ID: u64 = 10;
 const LAST_SEQ: u64 = 11;
+const NEXT_FAMILY_ID: u64 = 12;
+const LOG_START: u64 = 13;
+const LOG_BEGUN: u64 = 14;
 
 /// Appends the bytes of one record.
 pub fn encode_edits(edits: &[Edit], out: &mut Vec<u8>) {
@@ -118,6 +121,19 @@ fn encode_body(edit: &Edit, out: &mut Vec<u8>) -> u64 {
             put_varint(out, *seq);
             LAST_SEQ
         }
+        Edit::NextFamilyId(id) => {
+            put_varint(out, *id as u64);
+            NEXT_FAMILY_ID
+        }
+        Edit::LogStart(seq) => {
+            put_varint(out, *seq);
+            LOG_START
+        }
+        Edit::LogBegun { segment, boot_id } => {
+            put_varint(out, *segment);
+            out.extend_from_slice(boot_id);
+            LOG_BEGUN
+        }
     }
 }
 
@@ -158,6 +174,9 @@ fn decode_body(tag: u64, body: &[u8]) -> Result<Edit> {
         REMOVE_VLOG => r.varint().map(|id| Edit::RemoveVlog { id }),
         NEXT_FILE_ID => r.varint().map(Edit::NextFileId),
         LAST_SEQ => r.varint().map(Edit::LastSeq),
+        NEXT_FAMILY_ID => id32(&mut r).map(Edit::NextFamilyId),
+        LOG_START => r.varint().map(Edit::LogStart),
+        LOG_BEGUN => log_begun(&mut r),
         _ => {
             let text = format!("manifest edit of kind {tag}, which is newer than this build");
             return Err(Error::new(ErrorKind::NewerFormat, text));
@@ -194,6 +213,10 @@ fn remove_file(r: &mut Reader<'_>) -> Option<Edit> {
 fn add_vlog(r: &mut Reader<'_>) -> Option<Edit> {
     let (id, family) = (r.varint()?, id32(r)?);
     Some(Edit::AddVlog { id, family, size: r.varint()?, stored_bytes: r.varint()?, values: r.varint()? })
+}
+
+fn log_begun(r: &mut Reader<'_>) -> Option<Edit> {
+    Some(Edit::LogBegun { segment: r.varint()?, boot_id: *r.bytes(16)?.first_chunk()? })
 }
 
 fn level(r: &mut Reader<'_>) -> Option<u8> {
@@ -237,7 +260,7 @@ pub(super) mod tests {
         let options = |rng: &mut Rng| (0..rng.below(3)).map(|i| (format!("o{i}"), text(rng))).collect::<Vec<_>>();
         let big = |rng: &mut Rng| rng.next_u64() >> rng.below(64);
         let (id, family) = (rng.below(1000), rng.below(10) as u32);
-        match rng.below(11) {
+        match rng.below(14) {
             0 => Edit::CreateFamily { id: family, name: text(rng), order: text(rng), options: options(rng) },
             1 => Edit::DropFamily { id: family },
             2 => Edit::RenameFamily { id: family, name: text(rng) },
@@ -268,6 +291,9 @@ pub(super) mod tests {
             7 => Edit::AddVlog { id, family, size: big(rng), stored_bytes: big(rng), values: big(rng) },
             8 => Edit::RemoveVlog { id },
             9 => Edit::NextFileId(big(rng)),
+            10 => Edit::NextFamilyId(family),
+            11 => Edit::LogStart(big(rng)),
+            12 => Edit::LogBegun { segment: id, boot_id: [family as u8; 16] },
             _ => Edit::LastSeq(big(rng)),
         }
     }

@@ -274,4 +274,15 @@ pub enum Edit {
     NextFileId(u64),
     /// Sequence numbers up to this are taken.
     LastSeq(SeqNo),
+    /// Family ids below this are taken.
+    NextFamilyId(FamilyId),
+    /// Operations below this sequence number are in tables, so the log need not reach back further.
+    LogStart(SeqNo),
+    /// The log goes on in this segment. Until the machine restarts, it or a later one is there.
+    LogBegun {
+        /// The segment's file id.
+        segment: u64,
+        /// The machine's boot in which it was begun.
+        boot_id: [u8; 16],
+    },
 }

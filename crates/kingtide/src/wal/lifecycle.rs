@@ -184,9 +184,13 @@ impl Segments {
         }
         let mut released = 0;
         loop {
-            let (id, size) = match self.live.lock().sealed.front() {
-                Some(s) if s.end_seq <= min_needed_seq => (s.id, s.size),
-                _ => break,
+            let (id, size) = match &*self.live.lock() {
+                // The last one stays until there is another: a log without segments is one that was lost.
+                live if live.active.is_none() && live.sealed.len() == 1 => break,
+                live => match live.sealed.front() {
+                    Some(s) if s.end_seq <= min_needed_seq => (s.id, s.size),
+                    _ => break,
+                },
             };
             self.give_up(config, sync, id, size)?;
             sync.forget(id);

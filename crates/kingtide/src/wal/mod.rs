@@ -161,8 +161,8 @@ impl Wal {
         self.segments.needs_spare()
     }
 
-    /// Gives up sealed segments all of whose records have sequence numbers below `min_needed_seq`, oldest first: some are
-    /// kept for reuse, the rest are deleted. Each step is made durable before the next, so that the segments on disk
+    /// Gives up sealed segments all of whose records have sequence numbers below `min_needed_seq`, oldest first, but
+    /// never the last segment that there is: some are kept for reuse, the rest are deleted. Each step is made durable before the next, so that the segments on disk
     /// are always the end of the chain without holes. Returns how many were given up.
     ///
     /// # Errors

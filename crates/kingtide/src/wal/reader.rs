@@ -354,7 +354,11 @@ impl Walk<'_> {
             || (short && synced as usize >= SEGMENT_HEADER_LEN)
             || self.prove_synced_before(later)?;
         if damaged {
-            return Err(self.corrupt(i, at, if short { "the file is cut short" } else { "a record is damaged" }));
+            return Err(self.corrupt(
+                i,
+                at,
+                if short { "a record is damaged, or the file was cut" } else { "a record is damaged" },
+            ));
         }
         if has_later || header_whole || short {
             let bytes = behind.end.max(at + RECORD_HEADER_LEN as u64) - at

@@ -45,6 +45,19 @@ impl WalWriter {
         &self.wal
     }
 
+    /// Begins a segment unless one is active, and returns the active one's id. Appends do that by themselves; this is for
+    /// who wants to note, before the first of them, which segment must be found again.
+    ///
+    /// # Errors
+    /// As [`WalWriter::append`].
+    pub fn begin(&mut self) -> Result<u64> {
+        self.wal.sync.check()?;
+        if self.active.is_none() {
+            self.rotate(0)?;
+        }
+        Ok(self.active.as_ref().map_or(0, |a| a.id))
+    }
+
     /// Appends one batch, whose operations have the sequence numbers `base_seq .. base_seq + count`. Numbers left out
     /// since the last record are remembered as a gap on purpose. When this returns, the record survives the process;
     /// give the position to [`Wal::sync_to`] to make it survive the machine.
