@@ -247,7 +247,7 @@ impl Recovery<'_> {
     fn replay_log(&self, shape: &mut Shape, next_file_id: &AtomicU64) -> Result<ReplayEnd> {
         let segments = wal::list_segments(&**self.fs, self.dir)?;
         let by_id: HashMap<FamilyId, Arc<Family>> = shape.families.iter().map(|(id, f)| (*id, f.clone())).collect();
-        let mut synced = false;
+        let (mut synced, mut disk_full) = (false, false);
         let (log_start, next_family) = (shape.log_start, shape.next_family);
         wal::replay(&**self.fs, self.dir, &segments, log_start, |base, count, payload| {
             let mut r = Reader::new(payload);
@@ -276,13 +276,17 @@ impl Recovery<'_> {
             if !r.is_empty() {
                 return Err(Error::corruption(format!("the log record with sequence {base} has bytes left over")));
             }
-            if self.memory.used() > self.memory.limit() / 2 {
+            if self.memory.used() > self.memory.limit() / 2 && !disk_full {
                 if !synced {
                     // A table must not survive a power cut that older operations of other families do not.
                     self.sync_segments(&segments)?;
                     synced = true;
                 }
-                self.flush_fullest(shape, base + count as u64 - 1, next_file_id)?;
+                match self.flush_fullest(shape, base + count as u64 - 1, next_file_id) {
+                    // It stays in memory, frozen: a database on a full disk opens, and what the log holds can be read.
+                    Err(e) if e.kind() == ErrorKind::NoSpace => disk_full = true,
+                    flushed => flushed?,
+                }
             }
             Ok(())
         })

@@ -206,7 +206,7 @@ fn read_family(family: &ColumnFamily, data: &Data, what: &str) -> u64 {
             }
             assert_eq!(it.key(), &k[..], "{what}: scan, forward {forward}");
             match it.value() {
-                Ok(got) => assert_eq!(&got[..], &v[..], "{what}: scan"),
+                Ok(got) => assert_eq!(got, &v[..], "{what}: scan"),
                 Err(e) => fail(&e),
             }
             if forward { it.next() } else { it.prev() }

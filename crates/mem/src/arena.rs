@@ -193,7 +193,6 @@ impl ArenaPool {
     }
 
     fn give_back(&self, region: Region) {
-        self.budget.release(region.len as u64);
         if region.is_chunk() {
             let mut free = self.free.lock();
             if ((free.len() + 1) * CHUNK) as u64 <= self.free_limit {
@@ -265,6 +264,8 @@ pub(crate) struct Bump {
     base: *mut u8,
     base_offset: u32,
     next_slot: usize,
+    /// Whether the regions are charged to the pool's budget.
+    charged: bool,
     regions: Vec<Region>,
     /// All slot tables made so far, the current one last: a reader may still look into an older one.
     tables: Vec<Box<[AtomicPtr<u8>]>>,
@@ -282,6 +283,7 @@ impl Bump {
             base: ptr::null_mut(),
             base_offset: 0,
             next_slot: 1,
+            charged: true,
             regions: Vec::new(),
             tables: Vec::new(),
         }
@@ -375,8 +377,19 @@ impl Bump {
     }
 }
 
+impl Bump {
+    /// Takes what is held off the budget, for good: nothing more will be allocated.
+    pub(crate) fn uncharge(&mut self) {
+        if std::mem::take(&mut self.charged) {
+            let held: usize = self.regions.iter().map(|r| r.len).sum();
+            self.pool.budget.release(held as u64);
+        }
+    }
+}
+
 impl Drop for Bump {
     fn drop(&mut self) {
+        self.uncharge();
         self.regions.drain(..).for_each(|r| self.pool.give_back(r));
     }
 }

@@ -6,12 +6,11 @@
 
 use crate::rangedel::{Fragment, RangeTombstones};
 use arc_swap::ArcSwapOption;
-use kingtide_base::budget::Budget;
 use kingtide_base::{KeyOrder, SeqNo};
 use kingtide_mem::{ArenaPool, MemWriter, Memtable};
 use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
 
 /// The set, and how many tombstones it was built from.
 struct Fragmented {
@@ -24,9 +23,6 @@ pub struct FamilyMemtable {
     order: KeyOrder,
     points: Arc<Memtable>,
     first_seq: SeqNo,
-    budget: Arc<Budget>,
-    /// Bytes that are no longer charged to the budget although they are held. Set once.
-    uncharged: OnceLock<u64>,
     /// Range tombstones in `list`. The Release store in `insert_range` pairs with the Acquire load in `ranges`, so a
     /// reader that sees a count sees a list of at least that length.
     range_count: AtomicUsize,
@@ -42,8 +38,6 @@ impl FamilyMemtable {
             points: Arc::new(Memtable::new(order.clone(), pool)),
             order,
             first_seq,
-            budget: pool.budget().clone(),
-            uncharged: OnceLock::new(),
             range_count: AtomicUsize::new(0),
             range_bytes: AtomicU64::new(0),
             list: Mutex::new(Vec::new()),
@@ -123,11 +117,7 @@ impl FamilyMemtable {
     /// Takes the memtable's arena off the budget: it was flushed or dropped, nobody writes to it any more, and only
     /// readers still hold it. Writers wait for memory that a flush can free; what an open iterator holds is not that.
     pub fn retire(&self) {
-        self.uncharged.get_or_init(|| {
-            let bytes = self.points.memory();
-            self.budget.release(bytes);
-            bytes
-        });
+        self.points.uncharge();
     }
 
     /// Bytes held: arena and range tombstones.
@@ -143,14 +133,6 @@ impl FamilyMemtable {
     /// Whether nothing was inserted.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-}
-
-impl Drop for FamilyMemtable {
-    fn drop(&mut self) {
-        if let Some(bytes) = self.uncharged.get() {
-            self.budget.charge(*bytes); // the arena is about to release it
-        }
     }
 }
 

@@ -176,7 +176,13 @@ impl Memtable {
         self.len() == 0
     }
 
-    /// Bytes of arena held: what is charged to the budget. Grows in chunks of 64 KiB at first and 2 MiB later.
+    /// Takes the memtable off the pool's budget although it lives on: only readers hold it any more. Nothing must be
+    /// inserted afterwards.
+    pub fn uncharge(&self) {
+        self.writer().uncharge();
+    }
+
+    /// Bytes of arena held. Grows in chunks of 16 KiB at first and 2 MiB later.
     pub fn memory(&self) -> u64 {
         self.slots.memory()
     }

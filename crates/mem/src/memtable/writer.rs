@@ -58,6 +58,10 @@ impl<'t> MemWriter<'t> {
         MemWriter { table, state }
     }
 
+    pub(super) fn uncharge(&mut self) {
+        self.state.bump.uncharge();
+    }
+
     /// Inserts an entry. `(key, tag)` must not be in the memtable yet. O(log n), O(1) for a key beside the last one.
     ///
     /// # Panics
