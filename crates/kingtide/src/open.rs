@@ -132,9 +132,29 @@ fn prepare_dir(fs: &dyn Fs, dir: &Path, options: &Options) -> Result<()> {
         return Err(Error::new(ErrorKind::NotFound, "no database here (no CURRENT file) and create_if_missing is off")
             .at_path(dir));
     }
-    if !fs.exists(dir)? {
-        fs.create_dir_all(dir)?;
-        if let Some(parent) = dir.parent() {
+    if exists { Ok(()) } else { make_dir(fs, dir) }
+}
+
+/// Makes the directory and what is missing above it, and their names durable.
+fn make_dir(fs: &dyn Fs, dir: &Path) -> Result<()> {
+    let mut missing = Vec::new();
+    for at in dir.ancestors().take_while(|at| !at.as_os_str().is_empty()) {
+        if fs.exists(at)? {
+            break;
+        }
+        missing.push(at);
+    }
+    if missing.is_empty() {
+        // The process that made it may have been killed before its name was durable. A user who may not open the parent
+        // did not make it in this way.
+        return match dir.parent().map_or(Ok(()), |parent| fs.sync_dir(parent)) {
+            Err(e) if e.io_kind() == Some(std::io::ErrorKind::PermissionDenied) => Ok(()),
+            done => done,
+        };
+    }
+    for at in missing.into_iter().rev() {
+        fs.create_dir_all(at)?;
+        if let Some(parent) = at.parent() {
             fs.sync_dir(parent)?;
         }
     }

@@ -35,11 +35,10 @@ impl Op {
             Op::Delete(_, key) => {
                 to.remove(key);
             }
-            Op::DeleteRange(_, start, end) if start < end => {
+            Op::DeleteRange(_, start, end) => {
                 let gone: Vec<Vec<u8>> = to.range(start.clone()..end.clone()).map(|(k, _)| k.clone()).collect();
                 gone.iter().for_each(|k| drop(to.remove(k)));
             }
-            Op::DeleteRange(..) => {}
         }
     }
 }
