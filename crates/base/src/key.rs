@@ -32,6 +32,13 @@ pub enum Kind {
 /// Set in a tag's low byte when the entry's value bytes begin with its expiry: 8 bytes, little-endian, Unix milliseconds.
 pub const EXPIRY_FLAG: u8 = 0x80;
 
+/// Set in a tag's low byte, only together with [`Kind::Put`], when the value (behind its expiry) is compressed already: one
+/// byte of compression and what that made of it, raw length first. Lives in batches, the log and memtables, never in
+/// tables: such a value goes to a value log as it is.
+pub const PACKED_FLAG: u8 = 0x40;
+
+const PACKED_PUT: u8 = PACKED_FLAG | Kind::Put as u8;
+
 /// Bytes of the expiry prefix.
 pub const EXPIRY_LEN: usize = 8;
 
@@ -70,7 +77,7 @@ impl Tag {
         match self.0 as u8 & !EXPIRY_FLAG {
             0 => Some(Kind::Delete),
             1 => Some(Kind::SingleDelete),
-            2 => Some(Kind::Put),
+            2 | PACKED_PUT => Some(Kind::Put),
             3 => Some(Kind::PutPointer),
             4 => Some(Kind::RangeDelete),
             _ => None,
@@ -81,6 +88,18 @@ impl Tag {
     #[inline]
     pub const fn has_expiry(self) -> bool {
         self.0 as u8 & EXPIRY_FLAG != 0
+    }
+
+    /// Whether the value is compressed: see [`PACKED_FLAG`].
+    #[inline]
+    pub const fn is_packed(self) -> bool {
+        self.0 as u8 & !EXPIRY_FLAG == PACKED_PUT
+    }
+
+    /// Whether what is stored behind the expiry stands for the value rather than being it: a pointer, or packed.
+    #[inline]
+    pub const fn is_indirect(self) -> bool {
+        matches!(self.0 as u8 & !EXPIRY_FLAG, PACKED_PUT | 3)
     }
 
     /// Whether the entry is a `Delete` or `SingleDelete`.
@@ -99,7 +118,11 @@ impl Tag {
 impl fmt::Debug for Tag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind() {
-            Some(k) => write!(f, "{k:?}@{}{}", self.seq(), if self.has_expiry() { "+ttl" } else { "" }),
+            Some(k) => {
+                let (ttl, packed) = (self.has_expiry(), self.is_packed());
+                let (ttl, packed) = (if ttl { "+ttl" } else { "" }, if packed { "+packed" } else { "" });
+                write!(f, "{k:?}@{}{ttl}{packed}", self.seq())
+            }
             None => write!(f, "kind {}@{}", self.0 as u8, self.seq()),
         }
     }
@@ -307,6 +330,13 @@ mod tests {
         let t = Tag::with_expiry(9, Kind::PutPointer);
         assert_eq!((t.seq(), t.kind(), t.has_expiry(), t.is_tombstone()), (9, Some(Kind::PutPointer), true, false));
         assert_eq!(Tag(0x17).kind(), None);
+        let packed = Tag(7 << 8 | (PACKED_FLAG | EXPIRY_FLAG) as u64 | Kind::Put as u64);
+        assert_eq!((packed.kind(), packed.is_packed(), packed.is_indirect()), (Some(Kind::Put), true, true));
+        assert!(packed.has_expiry() && !packed.is_tombstone() && packed > Tag::new(6, Kind::Put));
+        for kind in [Kind::Delete, Kind::SingleDelete, Kind::PutPointer, Kind::RangeDelete] {
+            let flagged = Tag(kind as u64 | PACKED_FLAG as u64);
+            assert_eq!((flagged.kind(), flagged.is_packed()), (None, false), "only a put can be packed");
+        }
         assert_eq!(split_expiry(t, b"short"), None);
         assert_eq!(split_expiry(t, b"\x01\0\0\0\0\0\0\0v"), Some((Some(1), &b"v"[..])));
         assert_eq!(t.with_seq(0).seq(), 0);

@@ -49,7 +49,7 @@ stat_table! {
     RangeDeletes "range_deletes" Counter;
     /// Batches committed.
     Commits "commits" Counter;
-    /// Bytes of keys and values in commits.
+    /// Bytes of keys and values in commits, before compression.
     BytesCommitted "bytes_committed" Counter;
     /// Point reads.
     Gets "gets" Counter;

@@ -27,6 +27,12 @@ const ZSTD_LEVEL: i32 = 1;
 /// LZ4's acceleration for `Lz4Fast`.
 const FAST_ACCELERATION: i32 = 8;
 
+/// Values of this many bytes and more are sampled before they are compressed.
+const SAMPLE_FROM: usize = 2048;
+/// A sample is this many pieces from all over the value.
+const SAMPLE_PIECES: usize = 4;
+const SAMPLE_PIECE: usize = 256;
+
 /// Compresses blocks with one method.
 pub struct Compressor {
     method: Compression,
@@ -112,6 +118,20 @@ impl Decompressor {
         };
         if n == Some(out.len()) { Ok(()) } else { Err(Error::corruption(format!("{method} data does not decode"))) }
     }
+}
+
+/// Whether a sample of `raw` shrinks by a sixteenth: values like random bytes then cost next to nothing.
+pub(crate) fn shrinks(raw: &[u8]) -> bool {
+    if raw.len() < SAMPLE_FROM {
+        return true;
+    }
+    let mut sample = [0; SAMPLE_PIECES * SAMPLE_PIECE];
+    let step = (raw.len() - SAMPLE_PIECE) / (SAMPLE_PIECES - 1);
+    for (i, piece) in sample.chunks_exact_mut(SAMPLE_PIECE).enumerate() {
+        piece.copy_from_slice(&raw[i * step..i * step + SAMPLE_PIECE]);
+    }
+    let mut out = [0; SAMPLE_PIECES * SAMPLE_PIECE + 64]; // LZ4's worst case fits
+    lz4::compress(&sample, &mut out, 1).is_some_and(|n| n <= sample.len() - sample.len() / 16)
 }
 
 #[cfg(test)]

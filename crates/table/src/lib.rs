@@ -10,6 +10,7 @@
 //! | [`index`] | the resident block index |
 //! | [`footer`], [`info`], [`tombstones`] | the rest of a key log's tail |
 //! | [`writer`], [`reader`], [`iter`] | key logs: writing, point reads, cursors |
+//! | [`packed`] | values compressed before they reach a value log |
 //! | [`vlog`] | value logs |
 //!
 //! The formats as a whole are described in `docs/format/klog.md` and `docs/format/vlog.md`.
@@ -25,6 +26,7 @@ pub mod index;
 pub mod info;
 pub mod iter;
 mod lz4;
+pub mod packed;
 mod prefetch;
 pub mod reader;
 pub mod tombstones;
@@ -33,6 +35,7 @@ pub mod writer;
 
 pub use info::{RangeTombstone, TableInfo, VlogRef};
 pub use iter::{IterOptions, TableIter};
+pub use packed::Packed;
 pub use reader::{ReadScratch, Table, TableValue};
 pub use vlog::{ValuePointer, ValueReader, Vlog, VlogInfo, VlogWindow, VlogWriter};
 pub use writer::{TableOptions, TableWriter};

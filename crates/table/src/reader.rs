@@ -527,7 +527,7 @@ impl Table {
         while it.valid() {
             let (key, tag) = (it.key(), it.tag());
             let wrong = |what: &str| Err(self.at_block(Error::corruption(what), it.block_number()));
-            if tag.kind().is_none() {
+            if tag.kind().is_none() || tag.is_packed() {
                 return wrong("an entry of unknown kind");
             }
             match &last {

@@ -160,7 +160,7 @@ impl TableWriter {
         };
         match tag.kind() {
             Some(Kind::Delete | Kind::SingleDelete) => self.info.tombstones += 1,
-            Some(Kind::Put) => {}
+            Some(Kind::Put) if !tag.is_packed() => {}
             Some(Kind::PutPointer) => {
                 let Some(p) = ValuePointer::decode(rest) else {
                     return Err(Error::invalid("an entry's value is not the pointer that its tag announces"));

@@ -6,14 +6,16 @@
 //! operation:  kind u8 | family varint | key length varint | key | [value length varint | value]
 //! ```
 //! The kind byte is the low byte of the entry's tag. `Put` carries a value, which begins with 8 bytes of expiry when the
-//! kind has the expiry flag; `RangeDelete` carries the exclusive end as its value; deletes carry none.
+//! kind has the expiry flag, and is packed ([`kingtide_table::packed`]) when it has the packed flag; `RangeDelete` carries the exclusive end as its value; deletes carry none.
 //! Operation `i` of a batch that commits at base sequence `b` has sequence number `b + i`.
 
 use crate::family::{ColumnFamily, Family};
 use crate::version::FamilyId;
-use kingtide_base::coding::{Reader, put_varint};
-use kingtide_base::key::{EXPIRY_FLAG, EXPIRY_LEN};
-use kingtide_base::{Error, Kind, Result};
+use kingtide_base::coding::{Reader, put_varint, varint_len};
+use kingtide_base::key::{EXPIRY_FLAG, EXPIRY_LEN, PACKED_FLAG, split_expiry};
+use kingtide_base::options::Compression;
+use kingtide_base::{Error, Kind, Result, Tag};
+use kingtide_table::packed::{self, Packed};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,6 +41,8 @@ pub(crate) struct Op {
 #[derive(Default)]
 pub struct WriteBatch {
     rep: Vec<u8>,
+    /// Bytes that `rep` would be longer by if no value were packed.
+    saved: usize,
     ops: Vec<Op>,
     families: Vec<Arc<Family>>,
     /// Order in which the memtables are filled: by family and head. Filled at commit; kept for reuse.
@@ -61,14 +65,20 @@ impl WriteBatch {
         self.ops.is_empty()
     }
 
-    /// Serialized bytes.
+    /// Serialized bytes; of large values those that compression left.
     pub fn bytes(&self) -> usize {
         self.rep.len()
+    }
+
+    /// The same without compression.
+    pub(crate) fn raw_bytes(&self) -> usize {
+        self.rep.len() + self.saved
     }
 
     /// Forgets all operations, keeps the memory.
     pub fn clear(&mut self) {
         self.rep.clear();
+        self.saved = 0;
         self.ops.clear();
         self.families.clear();
         self.order.clear();
@@ -135,7 +145,7 @@ impl WriteBatch {
     fn push(
         &mut self,
         family: &Arc<Family>,
-        kind: u8,
+        mut kind: u8,
         key: &[u8],
         expiry: Option<u64>,
         value: Option<&[u8]>,
@@ -143,7 +153,7 @@ impl WriteBatch {
         if key.is_empty() {
             return Err(Error::invalid("empty key: keys have at least one byte"));
         }
-        let payload = value.map_or(0, <[u8]>::len) + if expiry.is_some() { EXPIRY_LEN } else { 0 };
+        let mut payload = value.map_or(0, <[u8]>::len) + if expiry.is_some() { EXPIRY_LEN } else { 0 };
         let need = key.len().saturating_add(payload).saturating_add(32);
         if need > MAX_BATCH_BYTES - self.rep.len().min(MAX_BATCH_BYTES) {
             return Err(Error::invalid(format!(
@@ -152,6 +162,7 @@ impl WriteBatch {
             )));
         }
         let index = self.family_index(family)?;
+        let op_at = self.rep.len();
         self.rep.push(kind);
         put_varint(&mut self.rep, family.id() as u64);
         put_varint(&mut self.rep, key.len() as u64);
@@ -159,12 +170,20 @@ impl WriteBatch {
         self.rep.extend_from_slice(key);
         let mut value_at = self.rep.len() as u32;
         if let Some(v) = value {
-            put_varint(&mut self.rep, payload as u64);
-            value_at = self.rep.len() as u32;
-            if let Some(at) = expiry {
-                self.rep.extend_from_slice(&at.to_le_bytes());
+            let packing = if kind & !EXPIRY_FLAG == Kind::Put as u8 { family.packs(v.len()) } else { None };
+            if let Some(packed) = packing.and_then(|method| self.write_packed(method, expiry, v)) {
+                self.saved += payload - packed;
+                payload = packed;
+                kind |= PACKED_FLAG;
+                self.rep[op_at] = kind;
+            } else {
+                put_varint(&mut self.rep, payload as u64);
+                if let Some(at) = expiry {
+                    self.rep.extend_from_slice(&at.to_le_bytes());
+                }
+                self.rep.extend_from_slice(v);
             }
-            self.rep.extend_from_slice(v);
+            value_at = (self.rep.len() - payload) as u32;
         }
         self.ops.push(Op {
             head: family.order().head(key),
@@ -176,6 +195,34 @@ impl WriteBatch {
             value_len: payload as u32,
         });
         Ok(())
+    }
+
+    /// Writes a value and its length packed, if that pays. Returns the length; the caller marks the operation.
+    fn write_packed(&mut self, method: Compression, expiry: Option<u64>, value: &[u8]) -> Option<usize> {
+        if !packed::promising(method, value) {
+            return None;
+        }
+        let prefix = if expiry.is_some() { EXPIRY_LEN } else { 0 };
+        let most = prefix + packed::room(value.len());
+        let start = self.rep.len();
+        let reserved = varint_len(most as u64);
+        self.rep.resize(start + reserved + most, 0);
+        let (length, room) = self.rep[start..].split_at_mut(reserved);
+        if let Some(at) = expiry {
+            room[..prefix].copy_from_slice(&at.to_le_bytes());
+        }
+        let Some(n) = packed::pack(method, value, &mut room[prefix..]) else {
+            self.rep.truncate(start);
+            return None;
+        };
+        let payload = prefix + n;
+        let used = varint_len(payload as u64);
+        set_varint(length, payload as u64);
+        if used < reserved {
+            self.rep.copy_within(start + reserved..start + reserved + payload, start + used);
+        }
+        self.rep.truncate(start + used + payload);
+        Some(payload)
     }
 
     #[inline]
@@ -243,6 +290,18 @@ impl std::fmt::Debug for WriteBatch {
     }
 }
 
+/// Writes a varint to the front of `out`, which is long enough.
+fn set_varint(out: &mut [u8], mut v: u64) {
+    for byte in out {
+        *byte = v as u8 | 0x80;
+        v >>= 7;
+        if v == 0 {
+            *byte &= 0x7f;
+            break;
+        }
+    }
+}
+
 /// An operation read back from the log.
 #[derive(Debug)]
 pub(crate) struct LoggedOp<'a> {
@@ -261,13 +320,14 @@ pub(crate) fn read_op<'a>(r: &mut Reader<'a>) -> Option<LoggedOp<'a>> {
     let kind = r.u8()?;
     let family = u32::try_from(r.varint()?).ok()?;
     let key = r.slice()?;
-    let tag = kingtide_base::Tag(kind as u64);
+    let tag = Tag(kind as u64);
     let value = match tag.kind()? {
         Kind::Put | Kind::RangeDelete => r.slice()?,
         Kind::Delete | Kind::SingleDelete => &[],
         Kind::PutPointer => return None, // batches carry values, never pointers
     };
-    if key.is_empty() || (tag.has_expiry() && value.len() < EXPIRY_LEN) {
+    let (_, inner) = split_expiry(tag, value)?;
+    if key.is_empty() || (tag.is_packed() && Packed::parse(inner).is_err()) {
         return None;
     }
     Some(LoggedOp { kind, family, key, value })

@@ -204,7 +204,7 @@ impl DbInner {
             }
         }
         self.stats.add(Stat::Commits, 1);
-        self.stats.add(Stat::BytesCommitted, batch.bytes() as u64);
+        self.stats.add(Stat::BytesCommitted, batch.raw_bytes() as u64);
         for (stat, n) in [(Stat::Puts, puts), (Stat::Deletes, deletes), (Stat::RangeDeletes, ranges)] {
             if n > 0 {
                 self.stats.add(stat, n);

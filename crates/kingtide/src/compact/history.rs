@@ -96,7 +96,7 @@ impl<'a> History<'a> {
     #[inline]
     pub fn step(&mut self, tag: Tag, value: &[u8], covered: SeqNo, counters: &mut MergeCounters) -> Result<Fate> {
         // A new key's put without expiry, the usual entry, meets no rule but 1 and 5.
-        let plain = matches!(tag.0 as u8, 2 | 3);
+        let plain = !tag.has_expiry() && matches!(tag.kind(), Some(Kind::Put | Kind::PutPointer));
         if plain && self.above.stripe == 0 && self.open_single.is_none() && covered <= tag.seq() {
             self.above = Above { stripe: self.limit(tag.seq()), bare_put: true };
             return Ok(Fate::Keep);

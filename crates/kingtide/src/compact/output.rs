@@ -6,7 +6,7 @@ use crate::rangedel::Fragment;
 use crate::version::{FileMeta, VlogRef};
 use kingtide_base::key::{EXPIRY_FLAG, split_expiry};
 use kingtide_base::{Error, ErrorKind, Kind, Result, Tag};
-use kingtide_table::{TableInfo, TableOptions, TableWriter, ValuePointer, Vlog, VlogWriter};
+use kingtide_table::{Packed, TableInfo, TableOptions, TableWriter, ValuePointer, Vlog, VlogWriter};
 use kingtide_vfs::{File, OpenMode};
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -96,7 +96,7 @@ impl<'a> Outputs<'a> {
         let threshold = self.ctx.options.value_threshold;
         let kind = tag.0 as u8 & !EXPIRY_FLAG;
         let separate = kind == Kind::Put as u8 && threshold > 0 && value.len() as u64 >= threshold;
-        if separate || (kind == Kind::PutPointer as u8 && !self.place.relocate.is_empty()) {
+        if separate || tag.is_packed() || (kind == Kind::PutPointer as u8 && !self.place.relocate.is_empty()) {
             return self.add_value(key, tag, value);
         }
         self.writer()?.add(key, tag, value)
@@ -118,25 +118,39 @@ impl<'a> Outputs<'a> {
         if pointer.is_some_and(|p| !self.place.relocate.contains(&p.file_id)) {
             return self.writer()?.add(key, tag, value);
         }
+        let packed = if tag.is_packed() { Some(Packed::parse(inner)?) } else { None };
         let mut moving = std::mem::take(&mut self.moving);
-        let raw = match pointer {
-            Some(pointer) => {
-                self.source(pointer.file_id)?.read(&pointer, &mut moving)?;
-                self.result.counters.vlog_moved += pointer.stored_len;
-                moving.as_slice()
-            }
-            None => inner,
-        };
-        let threshold = self.ctx.options.value_threshold;
         let mut stored = std::mem::take(&mut self.stored);
         stored.clear();
         stored.extend_from_slice(&value[..value.len() - inner.len()]);
-        let kind = if threshold > 0 && raw.len() as u64 >= threshold {
-            self.append_value(raw)?.encode(&mut stored);
-            Kind::PutPointer
-        } else {
-            stored.extend_from_slice(raw);
-            Kind::Put
+        let kind = match packed {
+            Some(p) if self.separates(p.raw_len()) => {
+                self.vlog()?.append_packed(p)?.encode(&mut stored);
+                Kind::PutPointer
+            }
+            _ => {
+                let raw = match (pointer, packed) {
+                    (Some(pointer), _) => {
+                        self.source(pointer.file_id)?.read(&pointer, &mut moving)?;
+                        self.result.counters.vlog_moved += pointer.stored_len;
+                        moving.as_slice()
+                    }
+                    // Put before a reopen with a higher threshold.
+                    (None, Some(p)) => {
+                        moving.clear();
+                        p.append_to(&mut moving)?;
+                        moving.as_slice()
+                    }
+                    (None, None) => inner,
+                };
+                if self.separates(raw.len()) {
+                    self.vlog()?.append(raw)?.encode(&mut stored);
+                    Kind::PutPointer
+                } else {
+                    stored.extend_from_slice(raw);
+                    Kind::Put
+                }
+            }
         };
         let tag = Tag((tag.0 & !0x7f) | kind as u64);
         self.writer()?.add(key, tag, &stored)?;
@@ -153,7 +167,14 @@ impl<'a> Outputs<'a> {
         Ok(vlog)
     }
 
-    fn append_value(&mut self, raw: &[u8]) -> Result<ValuePointer> {
+    /// Whether a value of that length goes to the value log.
+    fn separates(&self, len: usize) -> bool {
+        let threshold = self.ctx.options.value_threshold;
+        threshold > 0 && len as u64 >= threshold
+    }
+
+    /// The value log that the next value goes to.
+    fn vlog(&mut self) -> Result<&mut VlogWriter> {
         if self.vlog.as_ref().is_some_and(|(_, w)| w.written() >= VLOG_FILES * self.ctx.options.target_file_size) {
             self.finish_vlog()?;
         }
@@ -164,7 +185,7 @@ impl<'a> Outputs<'a> {
             self.vlog = Some((id, VlogWriter::new(file, id, options.compression, chunk)));
         }
         match &mut self.vlog {
-            Some((_, writer)) => writer.append(raw),
+            Some((_, writer)) => Ok(writer),
             None => Err(Error::new(ErrorKind::Io, "no value log")),
         }
     }

@@ -13,9 +13,11 @@ use crate::read::ReadContext;
 use crate::version::FamilyId;
 use arc_swap::ArcSwap;
 use kingtide_base::clock::Clock;
-use kingtide_base::options::FamilyOptions;
+use kingtide_base::options::{Compression, FamilyOptions};
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
+use kingtide_table::packed::MAX_RAW;
 use parking_lot::{Mutex, RwLock};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -26,6 +28,8 @@ pub struct Family {
     id: FamilyId,
     order: KeyOrder,
     clock: Arc<dyn Clock>,
+    /// Which values are packed when they are put.
+    packing: Packing,
     /// What reads of this family need besides a view.
     pub(crate) reads: Arc<ReadContext>,
 
@@ -64,6 +68,7 @@ impl Family {
             id,
             order,
             clock: reads.clock.clone(),
+            packing: Packing::of(&options),
             reads,
             view: ArcSwap::from_pointee(view),
             ttl_ms: AtomicU64::new(options.ttl_ms),
@@ -99,6 +104,12 @@ impl Family {
     pub(crate) fn set_options(&self, options: FamilyOptions) {
         self.ttl_ms.store(options.ttl_ms, Ordering::Relaxed);
         self.options.store(Arc::new(options));
+    }
+
+    /// The compression to pack a value of that length with, if it shall be packed.
+    #[inline]
+    pub(crate) fn packs(&self, len: usize) -> Option<Compression> {
+        self.packing.lengths.contains(&len).then_some(self.packing.compression)
     }
 
     /// When an entry put now without a life of its own expires; `None` for never.
@@ -163,6 +174,26 @@ impl Family {
 impl std::fmt::Debug for Family {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Family({} '{}')", self.id, self.name())
+    }
+}
+
+/// Which values are compressed when they are put ([`kingtide_table::packed`]): those that will go to a value log as one
+/// chunk, and are large enough to make up for being decompressed by reads from memtables.
+struct Packing {
+    lengths: RangeInclusive<usize>,
+    compression: Compression,
+}
+
+impl Packing {
+    const MIN: u64 = 1024;
+
+    /// From options that cannot change while the family is open.
+    fn of(options: &FamilyOptions) -> Packing {
+        let on = options.value_threshold > 0 && options.compression != Compression::None;
+        let (from, to) = (options.value_threshold.max(Packing::MIN), options.value_chunk_size.min(MAX_RAW as u64));
+        #[allow(clippy::reversed_empty_ranges)] // that is: no length
+        let lengths = if on { from as usize..=to as usize } else { 1..=0 };
+        Packing { lengths, compression: options.compression }
     }
 }
 

@@ -12,7 +12,7 @@ use kingtide_base::key::split_expiry;
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{Error, Kind, Result, SeqNo, Tag};
 use kingtide_mem::cache::Block;
-use kingtide_table::{ReadScratch, TableValue, ValuePointer, Vlog};
+use kingtide_table::{Packed, ReadScratch, TableValue, ValuePointer, Vlog};
 use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
@@ -91,6 +91,8 @@ pub(crate) enum Found<'a> {
     Bytes(&'a [u8]),
     /// Part of a cached block.
     Cached(Block, Range<usize>),
+    /// Compressed bytes that live as long.
+    Packed(Packed<'a>),
     /// In a value log; the table that refers to it, when it is one.
     Pointer(ValuePointer, Option<&'a TableHandle>),
 }
@@ -100,6 +102,11 @@ impl Found<'_> {
         match self {
             Found::Bytes(b) => Ok(PinnedValue::copy(b)),
             Found::Cached(block, range) => Ok(PinnedValue::cached(block, range)),
+            Found::Packed(p) => {
+                let mut value = Vec::new();
+                p.append_to(&mut value)?;
+                Ok(PinnedValue::from(value))
+            }
             Found::Pointer(p, table) => {
                 let mut value = Vec::new();
                 vlog_of(&p, table, ctx)?.read(&p, &mut value)?;
@@ -121,7 +128,7 @@ impl Found<'_> {
         let Some(range) = visible(tag, &block[at.clone()], covering, ctx)? else { return Ok(None) };
         let range = at.start + range.start..at.start + range.end;
         match tag.kind() {
-            Some(Kind::Put) => take(Found::Cached(block, range)).map(Some),
+            Some(Kind::Put) if !tag.is_packed() => take(Found::Cached(block, range)).map(Some),
             _ => found(tag, &block[range], Some(table)).and_then(take).map(Some),
         }
     }
@@ -130,6 +137,7 @@ impl Found<'_> {
         match self {
             Found::Bytes(b) => out.extend_from_slice(b),
             Found::Cached(block, range) => out.extend_from_slice(&block[range]),
+            Found::Packed(p) => p.append_to(out)?,
             Found::Pointer(p, table) => {
                 let mut value = Vec::new();
                 vlog_of(&p, table, ctx)?.read(&p, &mut value)?;
@@ -287,6 +295,7 @@ fn short_expiry(tag: Tag) -> Error {
 #[inline]
 fn found<'a>(tag: Tag, value: &'a [u8], table: Option<&'a TableHandle>) -> Result<Found<'a>> {
     match tag.kind() {
+        Some(Kind::Put) if tag.is_packed() => Packed::parse(value).map(Found::Packed),
         Some(Kind::Put) => Ok(Found::Bytes(value)),
         Some(Kind::PutPointer) => {
             let p = ValuePointer::decode(value).ok_or_else(|| Error::corruption("damaged pointer into a value log"))?;

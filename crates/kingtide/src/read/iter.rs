@@ -11,8 +11,8 @@ use crate::read::get::{ReadContext, visible, vlog_of};
 use crate::read::level::RunIter;
 use crate::read::merge::{Cursor, Merge};
 use kingtide_base::stats::Stat;
-use kingtide_base::{Error, KeyOrder, Kind, Result, SeqNo, Tag};
-use kingtide_table::{IterOptions, ValuePointer, VlogWindow};
+use kingtide_base::{Error, KeyOrder, Result, SeqNo, Tag};
+use kingtide_table::{IterOptions, Packed, ValuePointer, VlogWindow};
 use std::cmp::Ordering;
 use std::fmt;
 use std::ops::Bound;
@@ -110,9 +110,9 @@ pub struct DbIterator {
     shown_tag: Tag,
     saved_key: Vec<u8>,
     saved_value: Vec<u8>,
-    /// A value read from a value log, while `pointer_read`.
-    pointer_value: Vec<u8>,
-    pointer_read: bool,
+    /// A value read from a value log or decompressed, while `indirect_read`.
+    indirect: Vec<u8>,
+    indirect_read: bool,
     vlog_window: VlogWindow,
     error: Option<Error>,
     counts: Counts,
@@ -161,8 +161,8 @@ impl DbIterator {
             shown_tag: Tag(0),
             saved_key: Vec::new(),
             saved_value: Vec::new(),
-            pointer_value: Vec::new(),
-            pointer_read: false,
+            indirect: Vec::new(),
+            indirect_read: false,
             vlog_window: VlogWindow::default(),
             error: None,
             counts: Counts::default(),
@@ -217,7 +217,7 @@ impl DbIterator {
         }
     }
 
-    /// The value; read from its value log on the first call at an entry.
+    /// The value; read from its value log, or decompressed, on the first call at an entry.
     ///
     /// # Errors
     /// `InvalidArgument` while invalid; `Io` and `Corruption` from the value log, which also invalidate the iterator.
@@ -226,8 +226,8 @@ impl DbIterator {
         if self.shown == Shown::Nothing {
             return Err(self.no_entry());
         }
-        if self.shown_tag.kind() == Some(Kind::PutPointer) {
-            return self.pointer_value();
+        if self.shown_tag.is_indirect() {
+            return self.indirect_value();
         }
         Ok(self.stored())
     }
@@ -239,7 +239,7 @@ impl DbIterator {
     #[inline]
     pub fn entry(&mut self) -> Result<(&[u8], &[u8])> {
         self.value()?;
-        let value = if self.pointer_read { &self.pointer_value } else { self.stored() };
+        let value = if self.indirect_read { &self.indirect } else { self.stored() };
         Ok((self.key(), value))
     }
 
@@ -262,17 +262,25 @@ impl DbIterator {
         if self.shown_tag.has_expiry() { stored.get(kingtide_base::key::EXPIRY_LEN..).unwrap_or(&[]) } else { stored }
     }
 
-    fn pointer_value(&mut self) -> Result<&[u8]> {
-        if !self.pointer_read
-            && let Err(e) = self.read_pointer_value()
+    fn indirect_value(&mut self) -> Result<&[u8]> {
+        if !self.indirect_read
+            && let Err(e) = self.read_indirect()
         {
             self.fail(e.duplicate());
             return Err(e);
         }
-        Ok(&self.pointer_value)
+        Ok(&self.indirect)
     }
 
-    fn read_pointer_value(&mut self) -> Result<()> {
+    fn read_indirect(&mut self) -> Result<()> {
+        if self.shown_tag.is_packed() {
+            let mut value = std::mem::take(&mut self.indirect);
+            value.clear();
+            Packed::parse(self.stored())?.append_to(&mut value)?;
+            self.indirect = value;
+            self.indirect_read = true;
+            return Ok(());
+        }
         let p =
             ValuePointer::decode(self.stored()).ok_or_else(|| Error::corruption("damaged pointer into a value log"))?;
         let table = match (self.shown, self.merge.valid().then(|| self.merge.top())) {
@@ -280,8 +288,8 @@ impl DbIterator {
             // Backward, the merge has left the entry's table; the view keeps the value log all the same.
             _ => None,
         };
-        vlog_of(&p, table, &self.ctx)?.read_near(&p, &mut self.vlog_window, &mut self.pointer_value)?;
-        self.pointer_read = true;
+        vlog_of(&p, table, &self.ctx)?.read_near(&p, &mut self.vlog_window, &mut self.indirect)?;
+        self.indirect_read = true;
         Ok(())
     }
 
@@ -407,7 +415,7 @@ impl DbIterator {
     #[inline]
     fn hide(&mut self) {
         self.shown = Shown::Nothing;
-        self.pointer_read = false;
+        self.indirect_read = false;
     }
 
     #[cold]

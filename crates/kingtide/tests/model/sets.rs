@@ -102,6 +102,7 @@ pub fn all() -> Vec<Set> {
         manual("huge-blocks", "block_size=262144 compression=zstd value_threshold=0"),
         Set { value: 200, ..manual("every-value-in-a-log", "value_threshold=1 vlog_dead_ratio=0.05 compression=none") },
         Set { value: 300, ..manual("large-values", "value_threshold=64 vlog_dead_ratio=0.1 value_chunk_size=4096") },
+        Set { keys: 300, value: 4000, ..manual("packed-values", "vlog_dead_ratio=0.1 value_chunk_size=4096") },
         manual("no-filter-no-cache", "filter_fp=0 block_cache_size=0 max_open_files=16"),
         manual("eager-merges", "l0_trigger=1 level_ratio=2 tombstone_density=0.05 dividing_offset=2"),
         manual("lazy-merges", "l0_trigger=8 level_ratio=10 tombstone_density=1.0 read_triggered_compaction=false"),

@@ -1,21 +1,15 @@
 //! Writes a value log.
 
 use super::{CHUNK, Chunk, FLAG_FIRST, FLAG_LAST, ValuePointer, encode_footer, encode_header};
-use crate::compression::Compressor;
+use crate::compression::{Compressor, shrinks};
 use crate::frame::Output;
-use crate::lz4;
+use crate::packed::Packed;
 use kingtide_base::Result;
 use kingtide_base::options::Compression;
 use kingtide_vfs::File;
 use std::sync::Arc;
 
 const BUFFER: usize = 1 << 20;
-
-/// Chunks of this many bytes and more are sampled before they are compressed.
-const SAMPLE_FROM: usize = 2048;
-/// A sample is this many pieces from all over the chunk.
-const SAMPLE_PIECES: usize = 4;
-const SAMPLE_PIECE: usize = 256;
 
 /// What a finished value log holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,6 +74,28 @@ impl VlogWriter {
         Ok(ValuePointer { file_id: self.file_id, offset, stored_len, raw_len: value.len() as u64 })
     }
 
+    /// Appends a value that was compressed before, as it is: one chunk.
+    ///
+    /// # Errors
+    /// As [`VlogWriter::append`].
+    pub fn append_packed(&mut self, value: Packed<'_>) -> Result<ValuePointer> {
+        self.start()?;
+        let n = value.payload.len();
+        self.out.room(CHUNK + n)?;
+        let offset = self.out.position();
+        let room = self.out.room(CHUNK + n)?;
+        room[CHUNK..].copy_from_slice(value.payload);
+        let (raw_len, stored_len) = (value.raw_len() as u32, n as u32);
+        let flags = FLAG_FIRST | FLAG_LAST;
+        Chunk { crc: 0, method: value.method as u8, flags, raw_len, stored_len }.seal(room, self.file_id, offset);
+        self.out.advance(CHUNK + n);
+        let stored_len = (CHUNK + n) as u64;
+        self.info.values += 1;
+        self.info.stored_bytes += stored_len;
+        self.info.raw_bytes += raw_len as u64;
+        Ok(ValuePointer { file_id: self.file_id, offset, stored_len, raw_len: raw_len as u64 })
+    }
+
     fn start(&mut self) -> Result<()> {
         if !self.started {
             self.out.append(&encode_header(self.file_id))?;
@@ -128,18 +144,4 @@ impl VlogWriter {
         self.info.file_size = self.out.finish()?;
         Ok(self.info)
     }
-}
-
-/// Whether a sample of `raw` shrinks by a sixteenth: values like random bytes then cost next to nothing.
-fn shrinks(raw: &[u8]) -> bool {
-    if raw.len() < SAMPLE_FROM {
-        return true;
-    }
-    let mut sample = [0; SAMPLE_PIECES * SAMPLE_PIECE];
-    let step = (raw.len() - SAMPLE_PIECE) / (SAMPLE_PIECES - 1);
-    for (i, piece) in sample.chunks_exact_mut(SAMPLE_PIECE).enumerate() {
-        piece.copy_from_slice(&raw[i * step..i * step + SAMPLE_PIECE]);
-    }
-    let mut out = [0; SAMPLE_PIECES * SAMPLE_PIECE + 64]; // LZ4's worst case fits
-    lz4::compress(&sample, &mut out, 1).is_some_and(|n| n <= sample.len() - sample.len() / 16)
 }

@@ -7,9 +7,12 @@ use crate::read::iter::{DbIterator, IterConfig};
 use crate::read::{get, get_into, multi_get};
 use fixture::{Fixture, START_MS, Shape, all_orders, random_key};
 use kingtide_base::clock::Clock;
+use kingtide_base::key::PACKED_FLAG;
+use kingtide_base::options::Compression;
 use kingtide_base::rng::Rng;
 use kingtide_base::stats::Stat;
-use kingtide_base::{ErrorKind, KeyOrder, SeqNo};
+use kingtide_base::{ErrorKind, KeyOrder, Kind, SeqNo, Tag};
+use kingtide_table::packed;
 use kingtide_vfs::OpenMode;
 use std::cmp::Ordering;
 use std::ops::Bound;
@@ -333,6 +336,32 @@ fn damage_is_an_error_that_sticks() {
         assert_eq!(iter.key(), meta.min_key);
     }
     assert!(damaged > 0 || seeds(2).len() == 1);
+}
+
+/// What stands for a packed value and is none.
+#[test]
+fn a_damaged_packed_value_is_an_error() {
+    let shape =
+        Shape { ops: 0, range_deletes: false, expiry: false, value_threshold: usize::MAX, max_open_files: 1000 };
+    let mut whole = vec![0; packed::room(4000)];
+    let n = packed::pack(Compression::Lz4, &[b'v'; 4000], &mut whole).unwrap();
+    let none = [Compression::None as u8, 1, 0, 0, 0, b'v'];
+    let huge = [&[Compression::Lz4 as u8, 0xff, 0xff, 0xff, 0xff][..], &whole[5..n]].concat();
+    for bytes in [&whole[..0], &whole[..3], &whole[..n - 1], &none, &huge, &[9; 40]] {
+        let f = Fixture::build(KeyOrder::Bytewise, shape, Vec::new(), &mut Rng::new(1));
+        let tag = Tag(1 << 8 | (PACKED_FLAG | Kind::Put as u8) as u64);
+        f.view.active.writer().insert(b"bad", tag, bytes);
+        f.view.active.writer().insert(b"good", Tag(tag.0 + (1 << 8)), &whole[..n]);
+        assert_eq!(get(&f.view, b"bad", 9, &f.ctx).unwrap_err().kind(), ErrorKind::Corruption);
+        assert!(get_into(&f.view, b"bad", 9, &f.ctx, &mut Vec::new()).is_err());
+        let many = multi_get(&f.view, &[b"bad".as_slice(), b"good"], 9, &f.ctx);
+        assert!(many[0].is_err() && many[1].as_ref().unwrap().as_ref().unwrap()[..] == [b'v'; 4000]);
+        let mut iter = DbIterator::new(f.view.clone(), f.ctx.clone(), IterConfig::at(9)).unwrap();
+        iter.seek_to_first();
+        assert_eq!((iter.key(), iter.valid()), (&b"bad"[..], true), "values are looked at when asked for");
+        assert_eq!(iter.value().unwrap_err().kind(), ErrorKind::Corruption);
+        assert!(!iter.valid() && iter.status().is_err());
+    }
 }
 
 /// A range tombstone over many entries of an older run is passed by a seek, not entry by entry.
