@@ -164,7 +164,7 @@ fn operations(kind: Kind, seed: u64, steps: u64) -> impl Fn(FsOp) -> u64 {
 
 #[test]
 fn a_failing_disk_loses_nothing_acknowledged() {
-    let (seeds, samples, steps) = if full() { (3, 60, 120) } else { (1, 6, 60) };
+    let (seeds, samples, steps) = if full() { (2, 25, 100) } else { (1, 6, 60) };
     let only = env("KINGTIDE_FAULT");
     let (mut cases, mut refused, mut failures) = (0u64, 0, Vec::new());
     // What is not logged may go with a close that fails, which would leave nothing to compare reads with.
