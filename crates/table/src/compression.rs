@@ -121,7 +121,7 @@ impl Decompressor {
 }
 
 /// Whether a sample of `raw` shrinks by a sixteenth: values like random bytes then cost next to nothing.
-pub(crate) fn shrinks(raw: &[u8]) -> bool {
+pub fn shrinks(raw: &[u8]) -> bool {
     if raw.len() < SAMPLE_FROM {
         return true;
     }

@@ -6,7 +6,8 @@
 //! | 1 | compression, u8 |
 //! | rest | what [`crate::compression`] made of the value, its raw length first |
 
-use crate::compression::{Compressor, Decompressor, MAX_FREE_RAW, shrinks};
+pub use crate::compression::shrinks;
+use crate::compression::{Compressor, Decompressor, MAX_FREE_RAW};
 use kingtide_base::options::Compression;
 use kingtide_base::{Error, Result};
 use std::cell::RefCell;
@@ -15,29 +16,16 @@ use std::cell::RefCell;
 pub const MAX_RAW: usize = MAX_FREE_RAW;
 
 thread_local! {
-    static PACKERS: RefCell<[Option<Box<Packer>>; METHODS]> = const { RefCell::new([const { None }; METHODS]) };
+    static PACKERS: RefCell<[Option<Box<Compressor>>; METHODS]> = const { RefCell::new([const { None }; METHODS]) };
     static DECOMPRESSOR: RefCell<Decompressor> = RefCell::default();
 }
 
 const METHODS: usize = 5;
 
-/// A thread's compressor of one method.
-struct Packer {
-    compressor: Compressor,
-    /// The last value did not shrink, so the next is sampled first. While values do shrink, samples would be wasted.
-    wary: bool,
-}
-
 /// Most bytes that packing a value can take: what it does not shrink to that it does not pack.
 #[inline]
 pub const fn room(raw_len: usize) -> usize {
     1 + raw_len - raw_len / 8
-}
-
-/// Whether packing `raw` is worth a try. Costs something only after values that did not shrink.
-#[inline]
-pub fn promising(method: Compression, raw: &[u8]) -> bool {
-    with_packer(method, |p| !p.wary || shrinks(raw))
 }
 
 /// Packs `raw` into `out`, which has [`room`] for it. Returns the bytes used, or `None` when that would save less than an
@@ -48,17 +36,9 @@ pub fn pack(method: Compression, raw: &[u8], out: &mut [u8]) -> Option<usize> {
     }
     let (first, rest) = out.split_first_mut()?;
     *first = method as u8;
-    with_packer(method, |p| {
-        let n = p.compressor.compress(raw, rest);
-        p.wary = n.is_none();
-        Some(1 + n?)
-    })
-}
-
-fn with_packer<R>(method: Compression, f: impl FnOnce(&mut Packer) -> R) -> R {
     PACKERS.with_borrow_mut(|packers| {
-        f(packers[method as usize]
-            .get_or_insert_with(|| Box::new(Packer { compressor: Compressor::new(method), wary: true })))
+        let compressor = packers[method as usize].get_or_insert_with(|| Box::new(Compressor::new(method)));
+        Some(1 + compressor.compress(raw, rest)?)
     })
 }
 
@@ -132,7 +112,7 @@ mod tests {
                 let mut raw = vec![7; len];
                 rng.fill(&mut raw[..len / 2]);
                 let bytes = packed(method, &raw).unwrap();
-                assert!(bytes.len() <= room(len) && promising(method, &raw), "a value that shrank is trusted");
+                assert!(bytes.len() <= room(len) && shrinks(&raw), "{method} {len}");
                 let mut back = b"before".to_vec();
                 let p = Packed::parse(&bytes).unwrap();
                 p.append_to(&mut back).unwrap();
@@ -140,7 +120,7 @@ mod tests {
 
                 rng.fill(&mut raw);
                 assert!(packed(method, &raw).is_none(), "{method} {len}");
-                assert!(len < 2048 || !promising(method, &raw), "noise after noise is told by a sample");
+                assert!(len < 2048 || !shrinks(&raw), "noise is told by a sample");
             }
         }
         assert!(packed(Compression::Lz4, &vec![0; MAX_RAW + 1]).is_none());

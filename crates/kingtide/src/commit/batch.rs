@@ -170,8 +170,12 @@ impl WriteBatch {
         self.rep.extend_from_slice(key);
         let mut value_at = self.rep.len() as u32;
         if let Some(v) = value {
-            let packing = if kind & !EXPIRY_FLAG == Kind::Put as u8 { family.packs(v.len()) } else { None };
-            if let Some(packed) = packing.and_then(|method| self.write_packed(method, expiry, v)) {
+            let packing = if kind & !EXPIRY_FLAG == Kind::Put as u8 { family.packs(v) } else { None };
+            let packed = packing.and_then(|method| self.write_packed(method, expiry, v));
+            if packing.is_some() {
+                family.note_packing(packed.is_some());
+            }
+            if let Some(packed) = packed {
                 self.saved += payload - packed;
                 payload = packed;
                 kind |= PACKED_FLAG;
@@ -199,9 +203,6 @@ impl WriteBatch {
 
     /// Writes a value and its length packed, if that pays. Returns the length; the caller marks the operation.
     fn write_packed(&mut self, method: Compression, expiry: Option<u64>, value: &[u8]) -> Option<usize> {
-        if !packed::promising(method, value) {
-            return None;
-        }
         let prefix = if expiry.is_some() { EXPIRY_LEN } else { 0 };
         let most = prefix + packed::room(value.len());
         let start = self.rep.len();

@@ -15,11 +15,11 @@ use arc_swap::ArcSwap;
 use kingtide_base::clock::Clock;
 use kingtide_base::options::{Compression, FamilyOptions};
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
-use kingtide_table::packed::MAX_RAW;
+use kingtide_table::packed::{MAX_RAW, shrinks};
 use parking_lot::{Mutex, RwLock};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The engine's side of a family.
@@ -106,10 +106,20 @@ impl Family {
         self.options.store(Arc::new(options));
     }
 
-    /// The compression to pack a value of that length with, if it shall be packed.
+    /// The compression to pack a value with, if that is worth a try. [`Family::note_packing`] wants to know what came of
+    /// it.
     #[inline]
-    pub(crate) fn packs(&self, len: usize) -> Option<Compression> {
-        self.packing.lengths.contains(&len).then_some(self.packing.compression)
+    pub(crate) fn packs(&self, value: &[u8]) -> Option<Compression> {
+        if !self.packing.lengths.contains(&value.len()) || !self.packing.trusts(value) {
+            return None;
+        }
+        Some(self.packing.compression)
+    }
+
+    /// A value was packed, or would not shrink.
+    #[inline]
+    pub(crate) fn note_packing(&self, packed: bool) {
+        self.packing.note(packed);
     }
 
     /// When an entry put now without a life of its own expires; `None` for never.
@@ -182,10 +192,16 @@ impl std::fmt::Debug for Family {
 struct Packing {
     lengths: RangeInclusive<usize>,
     compression: Compression,
+    /// Values in a row that did not shrink, up to [`Packing::MOST_DOUBT`], times 2^16, plus values to let pass untried.
+    /// While values shrink it is 0 and only read. Relaxed, and an update may be lost: it decides only which thread does
+    /// the compressing.
+    doubt: AtomicU32,
 }
 
 impl Packing {
     const MIN: u64 = 1024;
+    /// At most 2^this values pass untried.
+    const MOST_DOUBT: u32 = 5;
 
     /// From options that cannot change while the family is open.
     fn of(options: &FamilyOptions) -> Packing {
@@ -193,7 +209,40 @@ impl Packing {
         let (from, to) = (options.value_threshold.max(Packing::MIN), options.value_chunk_size.min(MAX_RAW as u64));
         #[allow(clippy::reversed_empty_ranges)] // that is: no length
         let lengths = if on { from as usize..=to as usize } else { 1..=0 };
-        Packing { lengths, compression: options.compression }
+        Packing { lengths, compression: options.compression, doubt: AtomicU32::new(0) }
+    }
+
+    /// Whether a value is likely to shrink: after one that did, always; after others, if a sample of it does, and most
+    /// are not even sampled. So values like random bytes cost next to nothing.
+    #[inline]
+    fn trusts(&self, value: &[u8]) -> bool {
+        self.doubt.load(Ordering::Relaxed) == 0 || self.trusts_after_noise(value)
+    }
+
+    #[inline(never)]
+    fn trusts_after_noise(&self, value: &[u8]) -> bool {
+        let doubt = self.doubt.load(Ordering::Relaxed);
+        if doubt & 0xffff != 0 {
+            self.doubt.store(doubt - 1, Ordering::Relaxed);
+            return false;
+        }
+        let trusted = shrinks(value);
+        if !trusted {
+            self.note(false);
+        }
+        trusted
+    }
+
+    #[inline]
+    fn note(&self, packed: bool) {
+        let doubt = self.doubt.load(Ordering::Relaxed);
+        if !packed {
+            // An even number passes, so that values of two kinds in turn do not show the same kind each time.
+            let failures = ((doubt >> 16) + 1).min(Packing::MOST_DOUBT);
+            self.doubt.store(failures << 16 | 1 << failures, Ordering::Relaxed);
+        } else if doubt != 0 {
+            self.doubt.store(0, Ordering::Relaxed);
+        }
     }
 }
 
