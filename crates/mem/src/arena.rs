@@ -159,9 +159,9 @@ pub struct ArenaPool {
 }
 
 impl ArenaPool {
-    /// A pool that charges to `budget` and keeps up to 64 MiB of free chunks.
+    /// A pool that charges to `budget` and keeps up to 8 MiB of free chunks.
     pub fn new(budget: Arc<Budget>) -> Arc<ArenaPool> {
-        ArenaPool::with_free_limit(budget, 64 << 20)
+        ArenaPool::with_free_limit(budget, 8 << 20)
     }
 
     /// A pool that charges to `budget` and keeps up to `free_limit` bytes of free chunks.
