@@ -130,6 +130,9 @@ impl DbInner {
         if self.flush_one()? {
             return Ok(true);
         }
+        if self.tables.empty_trash() > 0 {
+            return Ok(true);
+        }
         if merges && self.merge_one()? {
             return Ok(true);
         }

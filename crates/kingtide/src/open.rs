@@ -214,6 +214,7 @@ pub(crate) fn close(db: &Arc<DbInner>) -> Result<()> {
     let flushed = flush_for_close(db, &families, timeout);
     db.jobs.cancel();
     db.jobs.stop();
+    db.tables.empty_trash();
     let ended = match db.wal.poison() {
         None => end_log(db),
         Some(_) => Ok(()), // reported to whoever met it

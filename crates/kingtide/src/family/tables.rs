@@ -3,7 +3,7 @@
 //!
 //! Every view names its tables by [`TableHandle`], and a table's handle names the [`VlogHandle`]s of the value logs it
 //! refers to. So a file lives exactly as long as some view can read it: marking it obsolete only arranges for the last
-//! handle to remove it.
+//! handle to put it into the trash, which a background thread empties: a reader never waits for a file to be removed.
 //!
 //! While there are no more handles than the budget allows, views pin the open tables and the hot path never comes here.
 //! Past it, nothing is pinned and the least recently used tables are closed.
@@ -55,6 +55,14 @@ struct Shared {
     tick: AtomicU64,
     tables: Mutex<HashMap<u64, Weak<TableHandle>>>,
     vlogs: Mutex<HashMap<u64, Weak<VlogHandle>>>,
+    /// Files to remove. The last handle may go on a reader's thread, and removing a file can take many milliseconds.
+    trash: Mutex<Vec<Trash>>,
+}
+
+/// A file that nothing names any more.
+enum Trash {
+    Table(u64),
+    Vlog(u64),
 }
 
 impl Shared {
@@ -139,6 +147,7 @@ impl TableCache {
                 tick: AtomicU64::new(1),
                 tables: Mutex::new(HashMap::new()),
                 vlogs: Mutex::new(HashMap::new()),
+                trash: Mutex::new(Vec::new()),
             }),
         })
     }
@@ -232,6 +241,23 @@ impl TableCache {
             }
             None => self.shared.fs.remove(&vlog_path(&self.shared.dir, id)),
         }
+    }
+
+    /// Removes the obsolete files whose last view has gone; for a background thread. Returns how many there were. A file
+    /// that cannot be removed is found and removed by the next open; nothing refers to it.
+    pub fn empty_trash(&self) -> usize {
+        let trash = std::mem::take(&mut *self.shared.trash.lock());
+        for file in &trash {
+            let path = match file {
+                Trash::Table(id) => {
+                    self.shared.cache.erase_file(*id);
+                    klog_path(&self.shared.dir, *id)
+                }
+                Trash::Vlog(id) => vlog_path(&self.shared.dir, *id),
+            };
+            let _ = self.shared.fs.remove(&path);
+        }
+        trash.len()
     }
 
     /// Opens the tables that nobody has taken yet. Several threads may call this with one list and one cursor, which
@@ -340,9 +366,7 @@ impl Drop for TableHandle {
         }
         drop(tables);
         if self.obsolete.load(Ordering::Acquire) {
-            self.shared.cache.erase_file(self.id);
-            // A file that cannot be removed is found and removed by the next open; nothing refers to it.
-            let _ = self.shared.fs.remove(&klog_path(&self.shared.dir, self.id));
+            self.shared.trash.lock().push(Trash::Table(self.id));
         }
     }
 }
@@ -401,7 +425,7 @@ impl Drop for VlogHandle {
         }
         drop(vlogs);
         if self.obsolete.load(Ordering::Acquire) {
-            let _ = self.shared.fs.remove(&vlog_path(&self.shared.dir, self.id));
+            self.shared.trash.lock().push(Trash::Vlog(self.id));
         }
     }
 }
@@ -506,6 +530,8 @@ mod tests {
         read_all(&old);
         assert!(exists(1));
         drop(old);
+        assert!(exists(1), "a reader's thread removes nothing");
+        assert_eq!(tables.empty_trash(), 1);
         assert!(!exists(1) && exists(2));
         drop(new);
         tables.delete_table(2).unwrap();
