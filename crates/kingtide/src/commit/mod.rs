@@ -43,7 +43,11 @@ impl DbInner {
     /// Commits a batch. Returns the last sequence number it was given; 0 for an empty batch.
     pub(crate) fn commit(self: &Arc<Self>, batch: &mut WriteBatch, options: &WriteOptions) -> Result<SeqNo> {
         if batch.is_empty() {
-            return self.check_open().map(|()| 0);
+            self.check_open()?;
+            if options.durability.unwrap_or_else(|| self.durability()) == Durability::Power {
+                self.wal.sync_all()?; // what was committed before is what the caller means
+            }
+            return Ok(0);
         }
         if !batch.families().iter().all(|f| f.belongs_to(self)) {
             return Err(Error::invalid("the batch holds operations on a column family of another database"));
