@@ -150,9 +150,17 @@ impl DbInner {
         self.wal.prepare_spare().map(|()| true)
     }
 
+    /// How often the log is synced in the background.
+    pub fn sync_interval(&self) -> Option<std::time::Duration> {
+        match self.durability() {
+            Durability::Interval(every) => Some(every),
+            _ => None,
+        }
+    }
+
     /// With `Interval` durability: syncs the log when it is due.
     fn sync_on_interval(&self) -> Result<bool> {
-        let Durability::Interval(every) = self.durability() else { return Ok(false) };
+        let Some(every) = self.sync_interval() else { return Ok(false) };
         let now = self.clock.monotonic_ns();
         let last = self.last_interval_sync.load(Ordering::Relaxed);
         if now.saturating_sub(last) < every.as_nanos() as u64 {

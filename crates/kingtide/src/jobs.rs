@@ -109,9 +109,11 @@ impl Jobs {
                     continue;
                 }
             }
+            // The first thread keeps the time of `Interval` durability.
+            let pause = if lane == 0 { db.sync_interval().map_or(IDLE, |d| d.min(IDLE)) } else { IDLE };
             let mut s = self.signal.state.lock();
             if s.generation == seen && !s.stop {
-                self.signal.work.wait_for(&mut s, IDLE);
+                self.signal.work.wait_for(&mut s, pause);
             }
         }
         self.signal.state.lock().threads -= 1;

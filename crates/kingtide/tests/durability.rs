@@ -1,0 +1,79 @@
+//! What each durability level promises, shown on a file system that forgets what was not synced.
+#![allow(clippy::disallowed_methods, missing_docs)]
+
+use kingtide::vfs::{Fs, MemFs, Survival};
+use kingtide::{Db, Durability, Options, WriteBatch, WriteOptions};
+use kingtide_base::rng::Rng;
+use std::sync::Arc;
+use std::time::Duration;
+
+fn options(fs: &MemFs) -> Options {
+    let fs: Arc<dyn Fs> = Arc::new(fs.clone());
+    Options { fs: Some(fs), manual_jobs: true, ..Options::default() }
+}
+
+fn put(db: &Db, key: &[u8], durability: Durability) {
+    let mut b = WriteBatch::new();
+    b.put(db.default_family(), key, b"value").unwrap();
+    db.write_with(&mut b, &WriteOptions { durability: Some(durability), no_wait: false }).unwrap();
+}
+
+/// Keys that are there after the machine lost everything that was not synced.
+fn after_power_cut(fs: &MemFs, keys: &[&[u8]]) -> Vec<bool> {
+    let cut = fs.crash_clone(Survival::AllLost, &mut Rng::new(1));
+    let db = Db::open("db", options(&cut)).unwrap();
+    keys.iter().map(|k| db.get(k).unwrap().is_some()).collect()
+}
+
+/// Keys that are there after the process was killed.
+fn after_kill(fs: &MemFs, keys: &[&[u8]]) -> Vec<bool> {
+    let db = Db::open("db", options(&fs.kill_clone())).unwrap();
+    keys.iter().map(|k| db.get(k).unwrap().is_some()).collect()
+}
+
+#[test]
+fn each_level_survives_what_it_names() {
+    let fs = MemFs::new();
+    let db = Db::open("db", options(&fs)).unwrap();
+    put(&db, b"power", Durability::Power);
+    put(&db, b"process", Durability::Process);
+    put(&db, b"none", Durability::None);
+    let keys: [&[u8]; 3] = [b"power", b"process", b"none"];
+    assert_eq!(after_power_cut(&fs, &keys), [true, false, false]);
+    assert_eq!(after_kill(&fs, &keys), [true, true, false]);
+    // A power commit takes everything logged before it along.
+    put(&db, b"power again", Durability::Power);
+    assert_eq!(after_power_cut(&fs, &keys), [true, true, false]);
+    db.flush().unwrap();
+    assert_eq!(after_power_cut(&fs, &keys), [true, true, true], "a flush makes all of it durable");
+}
+
+#[test]
+fn sync_and_an_empty_power_commit_make_earlier_commits_durable() {
+    let fs = MemFs::new();
+    let db = Db::open("db", options(&fs)).unwrap();
+    put(&db, b"a", Durability::Process);
+    assert_eq!(after_power_cut(&fs, &[b"a"]), [false]);
+    db.write_with(&mut WriteBatch::new(), &WriteOptions { durability: Some(Durability::Power), no_wait: false })
+        .unwrap();
+    assert_eq!(after_power_cut(&fs, &[b"a"]), [true]);
+    put(&db, b"b", Durability::Process);
+    db.sync().unwrap();
+    assert_eq!(after_power_cut(&fs, &[b"a", b"b"]), [true, true]);
+}
+
+#[test]
+fn interval_syncs_in_the_background_and_can_be_set_while_open() {
+    let fs = MemFs::new();
+    let mut o = options(&fs);
+    o.manual_jobs = false;
+    let db = Db::open("db", o).unwrap();
+    db.set_option("durability", "interval:5").unwrap();
+    db.put(b"k", b"v").unwrap();
+    let mut tries = 0;
+    while after_power_cut(&fs, &[b"k"]) == [false] {
+        tries += 1;
+        assert!(tries < 2000, "never synced");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
