@@ -123,7 +123,11 @@ fn read_texts(root: &Path) -> Result<Vec<(String, String)>, String> {
         return Err(format!("tidy needs a git checkout: {}", String::from_utf8_lossy(&listed.stderr)));
     }
     let names = String::from_utf8_lossy(&listed.stdout);
-    let skipped = |p: &str| p.ends_with(".lock") || p.contains("/testdata/") || p.starts_with("results/");
+    let skipped = |p: &str| {
+        p.ends_with(".lock")
+            || p.contains("/testdata/")
+            || (p.starts_with("results/") && !p.ends_with(".md") && !p.ends_with(".sh"))
+    };
     let read = |p: &str| std::fs::read_to_string(root.join(p)).ok().map(|t| (p.to_owned(), t));
     Ok(names.split('\0').filter(|p| !p.is_empty() && !skipped(p)).filter_map(read).collect())
 }
