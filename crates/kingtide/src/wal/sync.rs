@@ -224,7 +224,9 @@ impl GroupSync {
         // Release, with the Acquire in `synced`.
         self.synced.store(target, Ordering::Release);
         let mut files = self.files.lock();
-        while files.len() > 1 && files[1].base <= target {
+        // The first bound spares a segment that began at `target` and got no record: nothing of it was synced now, and the
+        // header that its successor names must be before a later sync vouches for everything before it.
+        while files.len() > 1 && files[0].base < target && files[1].base <= target {
             files.pop_front();
         }
         Ok(())

@@ -153,6 +153,36 @@ fn released_segments_are_reused_and_their_old_bytes_never_pass() {
     assert_eq!(log.stats.get(Stat::WalSize), log.wal.size());
 }
 
+/// A segment that was begun, and left without a record for a larger one, is not vouched for by records of its successor
+/// that were written before anything of it was synced; and the first sync afterwards syncs it too.
+#[test]
+fn a_segment_begun_in_vain_is_no_damage_after_a_power_cut() {
+    let mem = MemFs::new();
+    let fs: Arc<dyn Fs> = Arc::new(mem.clone());
+    let mut log = open(&fs).unwrap();
+    let first = log.append(b"first").unwrap();
+    log.wal.sync_to(first).unwrap();
+    log.writer.close().unwrap();
+    log.writer.begin().unwrap();
+    let large = filled(2 * SEGMENT as usize, b'x');
+    for _ in 0..2 {
+        log.append(&large).unwrap();
+    }
+    let check = |at_least: usize| {
+        let mut rng = Rng::new(9);
+        for model in
+            [Survival::AllLost, Survival::AllKept, Survival::Torn].into_iter().chain([Survival::RandomBlocks; 200])
+        {
+            let (found, _) = replay_all(&mem.crash_clone(model, &mut rng)).unwrap();
+            assert!(found.len() >= at_least && log.written.starts_with(&found), "{model:?}");
+        }
+    };
+    check(1);
+    let lsn = log.wal.appended();
+    log.wal.sync_to(lsn).unwrap();
+    check(3);
+}
+
 #[test]
 fn a_failed_sync_stops_the_log_and_names_its_cause() {
     let faults = FaultFs::new(MemFs::shared(), 1);

@@ -30,6 +30,8 @@ struct Active {
     base: u64,
     /// Where the next record goes.
     at: u64,
+    /// The predecessor holds no record.
+    after_empty: bool,
     /// The header of a record that was refused may be there.
     doubtful: bool,
 }
@@ -125,11 +127,14 @@ impl WalWriter {
         let spare = wal.segments.take_spare(&wal.config, &wal.sync, SEGMENT_HEADER_LEN as u64 + span)?;
         let base = wal.sync.appended().0;
         let (prev_id, prev_end) = self.active.as_ref().map_or(self.tail, |a| (a.id, a.at as u32));
+        // A segment without a record has nothing that a sync was asked for, so its header may not be synced although
+        // all records are.
+        let after_empty = self.active.as_ref().is_some_and(|a| a.base == base);
         let header = SegmentHeader {
             id: spare.id,
             prev_id,
             prev_end,
-            prev_synced: wal.sync.synced().0 >= base,
+            prev_synced: wal.sync.synced().0 >= base && !after_empty,
             size: spare.size as u32,
             start_seq: self.next_seq,
             boot_id: wal.config.fs.boot_id(),
@@ -145,7 +150,8 @@ impl WalWriter {
         wal.segments.activated(&wal.config, spare.id, spare.size, self.next_seq);
         wal.sync.push_segment(spare.id, spare.file.clone(), base);
         let at = SEGMENT_HEADER_LEN as u64;
-        self.active = Some(Active { id: spare.id, file: spare.file, size: spare.size, base, at, doubtful: false });
+        self.active =
+            Some(Active { id: spare.id, file: spare.file, size: spare.size, base, at, after_empty, doubtful: false });
         if let Some(call) = &wal.config.on_rotate {
             call();
         }
@@ -192,6 +198,7 @@ impl Active {
     fn synced_mark(&self, synced: Lsn) -> u32 {
         match synced.0.checked_sub(self.base) {
             None => 0,
+            Some(0) if self.after_empty => 0, // the predecessor's header is not synced yet
             Some(in_segment) => in_segment.max(1) as u32,
         }
     }
