@@ -1,5 +1,6 @@
 //! What a merge or flush needs from the engine, and what it gives back.
 
+use crate::family::tables::{klog_path, vlog_path};
 use crate::rangedel::Fragment;
 use crate::version::{Edit, FamilyId, FileMeta, Version};
 use kingtide_base::clock::Clock;
@@ -8,7 +9,7 @@ use kingtide_base::{KeyOrder, Result, SeqNo};
 use kingtide_mem::MemIter;
 use kingtide_table::{Table, Vlog};
 use kingtide_vfs::Fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -54,16 +55,6 @@ impl MergeContext<'_> {
     pub fn sync_dir(&self) -> Result<()> {
         self.fs.sync_dir(self.dir)
     }
-}
-
-/// Path of the table with that file id.
-pub fn klog_path(dir: &Path, id: u64) -> PathBuf {
-    dir.join(format!("{id:08}.klog"))
-}
-
-/// Path of the value log with that file id.
-pub fn vlog_path(dir: &Path, id: u64) -> PathBuf {
-    dir.join(format!("{id:08}.vlog"))
 }
 
 /// What a flush writes.

@@ -1,8 +1,9 @@
 //! Random histories, flushed, merged to levels and split, against a model: what every snapshot sees must stay the same.
 
-use super::context::{FlushInput, MergeContext, MergeOutput, klog_path, vlog_path};
+use super::context::{FlushInput, MergeContext, MergeOutput};
 use super::job::{Job, JobKind, KeyRange, check_job};
 use super::merge::{run_flush, run_merge};
+use crate::family::tables::{klog_path, vlog_path};
 use crate::rangedel::Fragment;
 use crate::version::{FileMeta, Version};
 use kingtide_base::key::split_expiry;

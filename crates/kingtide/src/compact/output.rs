@@ -1,7 +1,8 @@
 //! The files that a merge writes: cut by size and at boundaries, with range tombstones truncated at the cuts and values
 //! separated into value logs.
 
-use super::context::{MergeContext, MergeOutput, VlogMeta, klog_path, vlog_path};
+use super::context::{MergeContext, MergeOutput, VlogMeta};
+use crate::family::tables::{klog_path, vlog_path};
 use crate::rangedel::Fragment;
 use crate::version::{FileMeta, VlogRef};
 use kingtide_base::key::{EXPIRY_FLAG, split_expiry};
