@@ -228,7 +228,9 @@ impl Db {
         self.handle.default.compact_range(None, None)
     }
 
-    /// Waits until no flush and no merge is due or running.
+    /// Waits until no flush and no merge is due or running. Some merges start only once writers have been quiet for a
+    /// moment on the database's clock, so with background threads that clock must move: a
+    /// [`ManualClock`](crate::ManualClock) that stands still keeps this waiting.
     ///
     /// # Errors
     /// The background error that keeps them from ending.
