@@ -36,6 +36,23 @@ pub enum ErrorKind {
     Cancelled,
     /// Stored and given options contradict each other, such as two key orders.
     Incompatible,
+    /// Another transaction committed, or holds, something that this one's isolation level does not allow to change under
+    /// it. Nothing was written: roll back and run the transaction again.
+    Conflict,
+    /// This transaction was chosen to end a circle of transactions that wait for each other's locks.
+    Deadlock,
+    /// A lock was not given up in time.
+    LockTimeout,
+    /// The transaction outlived its timeout and was rolled back.
+    Expired,
+    /// The transaction was rolled back at the request of another thread.
+    Aborted,
+    /// What was asked for is no longer kept: versions that were merged away, or log that was recycled.
+    TooOld,
+    /// The transaction was committed, rolled back or prepared before, so it takes no more operations.
+    Finished,
+    /// The handle was opened for reading only.
+    ReadOnly,
 }
 
 #[derive(Debug)]
@@ -144,6 +161,11 @@ impl Error {
             ),
             _ => false,
         }
+    }
+
+    /// Whether the transaction that met it may succeed when it is run again from its beginning.
+    pub fn is_transient_conflict(&self) -> bool {
+        matches!(self.0.kind, ErrorKind::Conflict | ErrorKind::Deadlock | ErrorKind::LockTimeout | ErrorKind::Busy)
     }
 
     /// A copy, for handing one failure to several waiters. The operating system's error keeps its kind and text.

@@ -318,6 +318,13 @@ option_table! {
         rate_limit: u64 = 0, in 0 ..= 1_099_511_627_776u64, @live;
         /// Most milliseconds that `close` waits for running background jobs before it cancels them.
         close_timeout_ms: u64 = 5_000, in 0 ..= 3_600_000, @live;
+        /// Milliseconds that a transaction may live unless it says otherwise; then it is rolled back, so that one that was
+        /// forgotten holds neither locks nor old versions for ever. 0 means no limit. Prepared transactions have none.
+        transaction_timeout_ms: u64 = 3_600_000, in 0 ..= 31_557_600_000u64, @live;
+        /// Milliseconds that a transaction waits for a lock unless it says otherwise.
+        lock_timeout_ms: u64 = 1_000, in 0 ..= 86_400_000, @live;
+        /// Bytes of write-ahead log kept beyond what recovery needs, for change streams to resume from.
+        change_retention: u64 = 0, in 0 ..= 1_099_511_627_776u64, @live;
     }
 }
 

@@ -147,6 +147,28 @@ stat_table! {
     VlogDeadBytes "vlog_dead_bytes" Gauge;
     /// Background jobs that failed and will be tried again.
     BackgroundErrors "background_errors" Counter;
+    /// Transactions begun.
+    TxnBegun "transactions_begun" Counter;
+    /// Transactions committed, those without writes included.
+    TxnCommits "transactions_committed" Counter;
+    /// Transactions rolled back, for whatever reason.
+    TxnRollbacks "transactions_rolled_back" Counter;
+    /// Commits and locking reads refused because of a conflict.
+    TxnConflicts "transaction_conflicts" Counter;
+    /// Keys and ranges whose newest version had to be looked up to rule a conflict out.
+    TxnExactChecks "transaction_exact_checks" Counter;
+    /// Transactions rolled back because their timeout passed.
+    TxnExpired "transactions_expired" Counter;
+    /// Transactions in doubt: prepared, neither committed nor rolled back.
+    TxnPrepared "transactions_prepared" Gauge;
+    /// Lock requests that had to wait.
+    LockWaits "lock_waits" Counter;
+    /// Microseconds that lock requests waited.
+    LockWaitMicros "lock_wait_micros" Counter;
+    /// Lock requests that gave up at their timeout.
+    LockTimeouts "lock_timeouts" Counter;
+    /// Deadlocks broken by rolling a transaction back.
+    Deadlocks "deadlocks" Counter;
     /// Write-ahead-log records replayed by the last open.
     RecoveredRecords "recovered_records" Gauge;
     /// Microseconds that the last open took.

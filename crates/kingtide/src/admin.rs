@@ -10,7 +10,7 @@ use kingtide_base::options::{DbOptions, FamilyOptions};
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use crate::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// The family that every database has.

@@ -14,9 +14,9 @@
 
 use crate::engine::DbInner;
 use kingtide_base::Error;
-use parking_lot::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How long an idle thread sleeps before it looks for time-driven work (expiry, retries after an error).

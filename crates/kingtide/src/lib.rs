@@ -24,6 +24,8 @@ mod recover;
 mod report;
 mod shape;
 mod snapshot;
+mod sync;
+mod txn;
 pub mod version;
 pub mod wal;
 
@@ -39,6 +41,7 @@ pub use options::{Options, ReadOptions, WriteOptions};
 pub use read::{DbIterator, PinnedValue};
 pub use report::{FamilyReport, LevelReport, StatsReport};
 pub use snapshot::Snapshot;
+pub use txn::{Isolation, TxnId};
 
 /// The README's programs, compiled with the tests.
 #[cfg(doctest)]

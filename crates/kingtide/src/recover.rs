@@ -23,7 +23,7 @@ use kingtide_vfs::{Fs, OpenMode};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What recovery works with.
 pub(crate) struct Recovery<'a> {

@@ -13,7 +13,7 @@ use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{Error, Result, SeqNo};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// A value log in use.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,10 +5,10 @@
 //! cases it keeps what the snapshot needs.
 
 use kingtide_base::SeqNo;
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// The snapshots of a database and the newest visible sequence number.
 #[derive(Debug, Default)]

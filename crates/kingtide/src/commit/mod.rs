@@ -23,7 +23,7 @@ use kingtide_base::options::Durability;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo, Tag};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use crate::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// What the commit lock protects.

@@ -15,7 +15,7 @@ use kingtide_base::budget::Budget;
 use kingtide_base::clock::Clock;
 use kingtide_base::stats::{Stat, Stats};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Longest single sleep.

@@ -11,7 +11,7 @@ use kingtide_table::{Table, Vlog};
 use kingtide_vfs::Fs;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Surroundings of one merge or flush.

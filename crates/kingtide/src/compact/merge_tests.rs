@@ -18,7 +18,7 @@ use kingtide_vfs::{Fault, FaultFs, Fs, MemFs, Op as FileOp, OpenMode, Rule};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const NOW_MS: u64 = 1_000_000;
 const DIR: &str = "db";

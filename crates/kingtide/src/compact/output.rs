@@ -12,7 +12,7 @@ use kingtide_vfs::{File, OpenMode};
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use crate::sync::atomic::Ordering;
 
 /// A value log ends at this many target file sizes: large enough to have few, small enough to empty one at a time.
 const VLOG_FILES: u64 = 8;

@@ -17,7 +17,7 @@ use crate::version::{Edit, FamilyId};
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, ErrorKind, Result};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use crate::sync::atomic::Ordering;
 
 /// Writers are quiet when nothing was committed for this long.
 const QUIET_NS: u64 = 100_000_000;

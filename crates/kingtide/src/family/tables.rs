@@ -15,10 +15,10 @@ use kingtide_base::{Error, ErrorKind, KeyOrder, Result};
 use kingtide_mem::cache::BlockCache;
 use kingtide_table::{Table, Vlog};
 use kingtide_vfs::{File, Fs, OpenMode};
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Path of the key log with file id `id`.

@@ -15,7 +15,7 @@ use crate::version::Edit;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Result, SeqNo};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use crate::sync::atomic::Ordering;
 
 impl DbInner {
     /// Flushes one memtable. False when none waits.

@@ -8,9 +8,9 @@ use crate::rangedel::{Fragment, RangeTombstones};
 use arc_swap::ArcSwapOption;
 use kingtide_base::{KeyOrder, SeqNo};
 use kingtide_mem::{ArenaPool, MemWriter, Memtable};
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// The set, and how many tombstones it was built from.
 struct Fragmented {

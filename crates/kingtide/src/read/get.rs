@@ -16,7 +16,7 @@ use kingtide_table::{Packed, ReadScratch, TableValue, ValuePointer, Vlog};
 use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// One point read in this many is a sample for the compaction planner.
 const SAMPLE_PERIOD: u32 = 64;

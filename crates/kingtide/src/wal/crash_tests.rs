@@ -4,7 +4,7 @@ use super::tests::{Record, count_of, open, replay_all};
 use super::*;
 use kingtide_base::rng::Rng;
 use kingtide_vfs::{MemFs, Survival};
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 
 /// What was promised so far.
 #[derive(Clone, Default)]

@@ -10,11 +10,11 @@ use super::{ReplayEnd, WalConfig};
 use kingtide_base::stats::Stat;
 use kingtide_base::{ErrorKind, Result, SeqNo};
 use kingtide_vfs::{File, OpenMode};
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// A segment that is ready to become active.
 #[derive(Debug)]

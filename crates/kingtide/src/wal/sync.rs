@@ -9,10 +9,10 @@ use kingtide_base::clock::Clock;
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{Error, ErrorKind, Result};
 use kingtide_vfs::File;
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// How long a leader waits for the threads of the last group to come back with their next commit.

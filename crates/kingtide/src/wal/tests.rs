@@ -7,9 +7,9 @@ use kingtide_base::clock::SystemClock;
 use kingtide_base::rng::Rng;
 use kingtide_base::stats::Stat;
 use kingtide_vfs::{Fault, FaultFs, File, MemFs, Op, Rule, Survival};
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 pub(super) type Record = (SeqNo, Vec<u8>);

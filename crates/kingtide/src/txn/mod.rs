@@ -1,0 +1,8 @@
+//! Transactions.
+
+mod isolation;
+
+pub use isolation::Isolation;
+
+/// Names a running or prepared transaction. Never reused while the database is open; 0 is nobody.
+pub type TxnId = u64;
