@@ -9,6 +9,7 @@
 
 use kingtide_base::{KeyOrder, SeqNo};
 use std::cmp::Ordering;
+use std::ops::Bound;
 
 /// A tombstone over the keys from `start` up to, not including, `end`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -159,6 +160,22 @@ impl RangeTombstones {
         self.span_newest(self.bounds_at_or_below(key), snapshot)
     }
 
+    /// Newest sequence number of a tombstone that overlaps the bounds, which hold some key; 0 when there is none. O(log n) and the number of
+    /// spans there.
+    pub fn newest_within(&self, lo: Bound<&[u8]>, hi: Bound<&[u8]>) -> SeqNo {
+        let from = match lo {
+            Bound::Included(key) | Bound::Excluded(key) => self.bounds_at_or_below(key).saturating_sub(1),
+            Bound::Unbounded => 0,
+        };
+        let begins_within = |bound: &Vec<u8>| match hi {
+            Bound::Included(key) => self.order.compare(bound, key).is_le(),
+            Bound::Excluded(key) => self.order.compare(bound, key).is_lt(),
+            Bound::Unbounded => true,
+        };
+        let spans = self.bounds.iter().zip(&self.newest).skip(from);
+        spans.take_while(|(bound, _)| begins_within(bound)).map(|(_, newest)| *newest).max().unwrap_or(0)
+    }
+
     /// The same as [`RangeTombstones::max_covering`] for an iterator: constant time while keys stay in the cursor's
     /// span or a neighbour.
     pub fn max_covering_near(&self, cursor: &mut SpanCursor, key: &[u8], snapshot: SeqNo) -> SeqNo {
@@ -306,6 +323,42 @@ mod tests {
                         assert!(start.is_none_or(|s| order.compare(s, &key).is_le()));
                         assert!(end.is_none_or(|e| order.compare(&key, e).is_lt()));
                     }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_newest_within_bounds_is_that_of_brute_force() {
+        for seed in 0..60 {
+            let mut rng = Rng::new(seed);
+            for order in orders() {
+                let n = rng.below(12);
+                let items = random_items(&mut rng, &order, n);
+                let set = RangeTombstones::build(&order, slices(&items));
+                for _ in 0..40 {
+                    let (mut a, mut b) = (random_key(&mut rng), random_key(&mut rng));
+                    if order.compare(&a, &b).is_gt() {
+                        std::mem::swap(&mut a, &mut b);
+                    }
+                    let lo =
+                        [Bound::Unbounded, Bound::Included(&a[..]), Bound::Excluded(&a[..])][rng.below(3) as usize];
+                    let hi =
+                        [Bound::Unbounded, Bound::Included(&b[..]), Bound::Excluded(&b[..])][rng.below(3) as usize];
+                    if order.compare(&a, &b).is_eq() {
+                        continue; // an empty range, unless both are included
+                    }
+                    let meets = |t: &&Item| {
+                        (lo == Bound::Unbounded || order.compare(&t.1, &a).is_gt())
+                            && order.compare(&t.0, &t.1).is_lt()
+                            && match hi {
+                                Bound::Unbounded => true,
+                                Bound::Included(_) => order.compare(&t.0, &b).is_le(),
+                                Bound::Excluded(_) => order.compare(&t.0, &b).is_lt(),
+                            }
+                    };
+                    let want = items.iter().filter(meets).map(|t| t.2).max().unwrap_or(0);
+                    assert_eq!(set.newest_within(lo, hi), want, "seed {seed} {order:?} {lo:?} {hi:?} {items:?}");
                 }
             }
         }

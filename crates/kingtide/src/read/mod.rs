@@ -5,6 +5,8 @@ pub mod iter;
 mod level;
 mod merge;
 mod multi_get;
+#[allow(dead_code)] // until a transaction's commit calls it
+pub(crate) mod newest;
 pub mod value;
 
 pub use get::{ReadContext, get, get_into};

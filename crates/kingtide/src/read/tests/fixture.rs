@@ -253,8 +253,8 @@ impl Builder<'_> {
     }
 }
 
-fn memtable(order: &KeyOrder, pool: &Arc<ArenaPool>, ops: &[Op]) -> Arc<FamilyMemtable> {
-    let m = FamilyMemtable::new(order.clone(), pool, ops.first().map_or(0, |o| o.seq));
+fn memtable(order: &KeyOrder, pool: &Arc<ArenaPool>, first_seq: SeqNo, ops: &[Op]) -> Arc<FamilyMemtable> {
+    let m = FamilyMemtable::new(order.clone(), pool, first_seq);
     for op in ops {
         match &op.what {
             What::RangeDelete(end) => m.insert_range(&op.key, end, op.seq),
@@ -299,7 +299,8 @@ impl Fixture {
         let pool = ArenaPool::new(Budget::new(1 << 30));
         let mut memtables = Vec::new();
         for end in cuts[runs as usize..].iter().copied().chain([history.len()]) {
-            memtables.insert(0, memtable(&order, &pool, &history[start..end]));
+            let first_seq = start.checked_sub(1).map_or(1, |last| history[last].seq + 1);
+            memtables.insert(0, memtable(&order, &pool, first_seq, &history[start..end]));
             start = end;
         }
         let clock = ManualClock::at_unix_ms(START_MS);
