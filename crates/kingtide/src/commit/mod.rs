@@ -10,6 +10,8 @@
 //! append itself, which is a copy into preallocated, mapped memory.
 
 pub mod batch;
+#[allow(dead_code)] // recovery comes to use it
+pub(crate) mod control;
 pub(crate) mod stall;
 
 use crate::engine::DbInner;
