@@ -8,12 +8,16 @@
 //!
 //! 1. A version that a newer range tombstone of its stripe covers is dropped.
 //! 2. An expired put is a delete.
-//! 3. A single delete and the put right below it in its stripe annihilate. One with a tombstone right below it yields to
-//!    that, which deletes at least as much.
+//! 3. A single delete and the put right below it in its stripe annihilate; where that would hide a change (see below), a
+//!    delete stays. One with a tombstone right below it yields to that, which deletes at least as much.
 //! 4. A version below a kept one of its stripe is dropped, with one exception: a tombstone right below a put stays,
 //!    because a later single delete may take the put away, and what lies below the tombstone must not come back.
 //! 5. Other versions are the newest of their stripe and stay.
-//! 6. Tombstones with nothing kept below them are dropped if no older run can hold the key.
+//! 6. Tombstones with nothing kept below them are dropped if no older run can hold the key and every snapshot sees them.
+//!
+//! A transaction asks at commit whether a key changed after its snapshot. So of the changes after any snapshot one must
+//! leave a trace, even if what they made of the key is nothing: therefore the exceptions in rules 3 and 6, and the same one
+//! for range tombstones. The other rules drop a version only below a newer one of its stripe.
 //!
 //! Tombstones wait in `pending`, for rules 3 and 6, until an older version is kept or the key ends.
 
@@ -82,6 +86,17 @@ impl<'a> History<'a> {
         &self.pending
     }
 
+    /// Those of the pending tombstones that must be written whatever lies below: the trace of a change that came after the
+    /// oldest snapshot.
+    pub fn traces(&self) -> &[Tag] {
+        &self.pending[..self.pending.partition_point(|t| t.seq() > self.oldest())]
+    }
+
+    /// The oldest snapshot. What it sees has no snapshot before it that could ask for a trace.
+    fn oldest(&self) -> SeqNo {
+        self.snapshots.first().copied().unwrap_or(0)
+    }
+
     /// The pending tombstones were written.
     pub fn clear_pending(&mut self) {
         self.pending.clear();
@@ -121,7 +136,15 @@ impl<'a> History<'a> {
         if let Some((single, above)) = self.open_single.take()
             && single == stripe
         {
-            self.pending.pop();
+            if let Some(last) = self.pending.pop()
+                && put
+                && above.stripe == 0
+                && last.seq() > self.oldest()
+            {
+                counters.shadowed += 1;
+                self.pending.push(Tag::new(last.seq(), Kind::Delete));
+                return Ok(Fate::Withhold);
+            }
             self.above = above;
             counters.shadowed += 1;
             if put {
@@ -158,11 +181,17 @@ mod tests {
 
     /// Runs a history written as `P9 D7 S5 P3` (put, delete, single delete, expired put X) and returns what is kept.
     fn kept(snapshots: &[SeqNo], text: &str) -> String {
-        let mut history = History::new(snapshots, 100);
+        run(&mut History::new(snapshots, 100), text)
+    }
+
+    fn show(t: &Tag) -> String {
+        format!("{}{}", if t.kind() == Some(Kind::Delete) { 'D' } else { 'S' }, t.seq())
+    }
+
+    fn run(history: &mut History<'_>, text: &str) -> String {
         let mut counters = MergeCounters::default();
         let mut out: Vec<String> = Vec::new();
         history.begin();
-        let show = |t: &Tag| format!("{}{}", if t.kind() == Some(Kind::Delete) { 'D' } else { 'S' }, t.seq());
         for word in text.split(' ') {
             let seq: SeqNo = word[1..].parse().unwrap();
             let (tag, value) = match &word[..1] {
@@ -179,6 +208,36 @@ mod tests {
         }
         let rest: Vec<String> = history.pending().iter().map(show).collect();
         format!("{} | {}", out.join(" "), rest.join(" "))
+    }
+
+    /// What of a history stays when nothing older is below.
+    fn lasting(snapshots: &[SeqNo], text: &str) -> String {
+        let mut history = History::new(snapshots, 100);
+        let all = run(&mut history, text);
+        let kept = all.split('|').next().unwrap_or("");
+        format!("{kept}| {}", history.traces().iter().map(show).collect::<Vec<_>>().join(" "))
+    }
+
+    #[test]
+    fn a_change_after_the_oldest_snapshot_leaves_a_trace() {
+        assert_eq!(lasting(&[20], "D9 P7"), " | ");
+        assert_eq!(lasting(&[8, 20], "D9 P7"), "D9 P7 | ");
+        assert_eq!(lasting(&[6, 20], "D9 P7"), " | D9");
+        assert_eq!(lasting(&[9, 20], "D9 P7"), " | ");
+        assert_eq!(lasting(&[8], "D9"), " | D9"); // not visible yet
+        assert_eq!(lasting(&[8, 20], "D9 D7"), " | D9");
+        assert_eq!(lasting(&[6, 20], "X9"), " | D9");
+        assert_eq!(lasting(&[6, 20], "X9 S8 P7"), " | D9");
+        assert_eq!(lasting(&[6, 20], "S9 P7"), " | D9");
+        assert_eq!(lasting(&[6, 20], "S9 X7"), " | D9");
+        assert_eq!(lasting(&[6, 20], "S9 S8 P7"), " | D8");
+        assert_eq!(lasting(&[6, 20], "S9 D8 P7"), " | D8");
+        assert_eq!(lasting(&[6, 20], "S9 P8 D7 P5"), "D9 P5 | ");
+        assert_eq!(lasting(&[6, 20], "S9 P8 S7 P5"), "D9 P5 | ");
+        // What lies above is trace enough.
+        assert_eq!(lasting(&[6, 20], "P9 S8 P7"), "P9 | ");
+        assert_eq!(lasting(&[6, 9, 20], "D10 S9 P7"), " | D10");
+        assert_eq!(lasting(&[6, 9, 20], "S10 S9 P7"), " | S10");
     }
 
     #[test]

@@ -102,7 +102,8 @@ fn merge(
     let items = fragments.iter().map(|f| (f.start.as_slice(), f.end.as_slice(), f.seq));
     let tombstones = RangeTombstones::build_within(order, items, lo, hi);
     let mut kept = tombstones.visible_fragments(&ctx.snapshots);
-    // A range tombstone that every snapshot sees has hidden all it covers in this merge; it is needed for older runs.
+    // A range tombstone that every snapshot sees has hidden all it covers in this merge; it is needed for older runs. One
+    // that some snapshot does not see is also the trace of a change.
     let oldest = ctx.snapshots.first().copied().unwrap_or(0);
     let written = kept.len();
     kept.retain(|f| f.seq > oldest || older.may_meet(&f.start, &f.end));
@@ -160,7 +161,7 @@ fn merge(
     out.finish()
 }
 
-/// Writes the tombstones that end a key's history, or drops them when nothing older can lie below.
+/// Writes the tombstones that end a key's history. When nothing older can lie below, only those that are traces.
 #[inline]
 fn finish_key(
     history: &mut History<'_>,
@@ -172,13 +173,11 @@ fn finish_key(
     if history.pending().is_empty() {
         return Ok(());
     }
-    if older.may_hold(key) {
-        for t in history.pending() {
-            out.add(key, *t, &[], std::mem::take(&mut untouched))?;
-        }
-    } else {
-        out.counters().tombstones += history.pending().len() as u64;
+    let kept = if older.may_hold(key) { history.pending() } else { history.traces() };
+    for t in kept {
+        out.add(key, *t, &[], std::mem::take(&mut untouched))?;
     }
+    out.counters().tombstones += (history.pending().len() - kept.len()) as u64;
     Ok(())
 }
 

@@ -3,9 +3,14 @@
 use super::context::{FlushInput, MergeContext, MergeOutput};
 use super::job::{Job, JobKind, KeyRange, check_job};
 use super::merge::{run_flush, run_merge};
-use crate::family::tables::{klog_path, vlog_path};
+use crate::family::View;
+use crate::family::tables::{TableCache, klog_path, vlog_path};
+use crate::memtable::FamilyMemtable;
 use crate::rangedel::Fragment;
+use crate::read::ReadContext;
+use crate::read::newest::{changed_since, range_changed_since};
 use crate::version::{FileMeta, Version};
+use kingtide_base::clock::ManualClock;
 use kingtide_base::key::split_expiry;
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::rng::Rng;
@@ -16,6 +21,7 @@ use kingtide_mem::{ArenaPool, Memtable};
 use kingtide_table::{IterOptions, Table, ValuePointer, Vlog};
 use kingtide_vfs::{Fault, FaultFs, Fs, MemFs, Op as FileOp, OpenMode, Rule};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -257,6 +263,29 @@ impl World {
         }
     }
 
+    /// Every change after any of the snapshots must have left a trace, and nothing else may look like one.
+    fn check_traces(&self, keys: &[Vec<u8>], snapshots: &[SeqNo], flushed: usize, what: &str) {
+        let tables = TableCache::new(self.fs.clone(), DIR.into(), self.cache.clone(), self.stats.clone(), 1000);
+        let active = FamilyMemtable::new(self.order.clone(), &self.pool, flushed as SeqNo + 1);
+        let version = Arc::new(self.version.clone());
+        let view = View::new(self.order.clone(), active, Vec::new(), version, &tables, None);
+        let ctx = ReadContext::new(self.stats.clone(), tables, ManualClock::at_unix_ms(NOW_MS));
+        let touches = |op: &Op, key: &[u8]| match op {
+            Op::Put(k, ..) | Op::Delete(k) | Op::SingleDelete(k) => self.order.compare(k, key).is_eq(),
+            Op::DeleteRange(a, b) => self.order.compare(a, key).is_le() && self.order.compare(key, b).is_lt(),
+        };
+        for since in snapshots {
+            let later = &self.ops[*since as usize..flushed];
+            for key in keys {
+                let want = later.iter().any(|op| touches(op, key));
+                let what = format!("{what}: {} since {since} of {snapshots:?}", key.escape_ascii());
+                assert_eq!(changed_since(&view, key, *since, &ctx).unwrap(), want, "{what}");
+                let only = Bound::Included(&key[..]);
+                assert_eq!(range_changed_since(&view, only, only, *since, &ctx).unwrap(), want, "range, {what}");
+            }
+        }
+    }
+
     fn check(&self, snapshots: impl IntoIterator<Item = SeqNo>, what: &str) {
         let (entries, ranges) = self.dump();
         for snapshot in snapshots {
@@ -362,6 +391,7 @@ fn one_history(seed: u64) {
         world.ops.truncate(n);
         let upto: Vec<SeqNo> = snapshots.iter().copied().chain(visible..=to as SeqNo).collect();
         world.check(upto, &format!("seed {seed} flush {at}..{to}"));
+        world.check_traces(&keys, &snapshots, to, &format!("seed {seed} flush {at}..{to}"));
         at = to;
         let levels = [(0, 1), (0, 2), (1, 2), (0, 3), (1, 1), (3, 3)];
         for _ in 0..rng.below(3) {
@@ -373,7 +403,9 @@ fn one_history(seed: u64) {
                     named.iter().copied().filter(|s| *s <= to as SeqNo).chain([to as SeqNo]).collect();
                 all.dedup();
                 world.run(&job, &cuts, &all);
-                world.check(all, &format!("seed {seed} merge {top}..{bottom} after {to} cut at {cuts:?}"));
+                let what = format!("seed {seed} merge {top}..{bottom} after {to} cut at {cuts:?}");
+                world.check_traces(&keys, &all, to, &what);
+                world.check(all, &what);
             }
         }
     }
