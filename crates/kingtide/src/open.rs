@@ -85,8 +85,7 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<(Arc<DbInner>, Arc<Fa
         stats: stats.clone(),
     };
     let (writer, wal) = Wal::open(config, &recovered.log_end)?;
-    let snapshots = Arc::new(Snapshots::default());
-    snapshots.publish(recovered.last_seq);
+    let snapshots = Arc::new(Snapshots::recovered(recovered.last_seq));
     let inner = Arc::new(DbInner {
         dir: dir.to_owned(),
         stall: WriteController::new(clock.clone(), stats.clone(), memory.clone()),
