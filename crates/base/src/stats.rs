@@ -169,6 +169,8 @@ stat_table! {
     LockTimeouts "lock_timeouts" Counter;
     /// Deadlocks broken by rolling a transaction back.
     Deadlocks "deadlocks" Counter;
+    /// Panics of commit hooks, which were caught.
+    HookPanics "commit_hook_panics" Counter;
     /// Write-ahead-log records replayed by the last open.
     RecoveredRecords "recovered_records" Gauge;
     /// Microseconds that the last open took.

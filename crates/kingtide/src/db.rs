@@ -293,11 +293,19 @@ thread_local! {
 
 impl ColumnFamily {
     fn one(&self, fill: impl FnOnce(&mut WriteBatch) -> Result<()>) -> Result<()> {
-        ONE.with_borrow_mut(|batch| {
-            let result = fill(batch).and_then(|()| self.db.commit(batch, &WriteOptions::default()).map(|_| ()));
-            batch.reset(1 << 20);
-            result
+        ONE.with(|batch| match batch.try_borrow_mut() {
+            Ok(mut batch) => {
+                let result = self.commit_one(&mut batch, fill);
+                batch.reset(1 << 20);
+                result
+            }
+            // A commit hook writes: this thread is in the midst of another commit.
+            Err(_) => self.commit_one(&mut WriteBatch::new(), fill),
         })
+    }
+
+    fn commit_one(&self, batch: &mut WriteBatch, fill: impl FnOnce(&mut WriteBatch) -> Result<()>) -> Result<()> {
+        fill(batch).and_then(|()| self.db.commit(batch, &WriteOptions::default()).map(|_| ()))
     }
 
     /// Sets a key.

@@ -4,6 +4,7 @@
 //! partitions). `commit` is never held while `shape` is taken.
 
 use crate::commit::CommitState;
+use crate::commit::hook::Hooks;
 use crate::commit::stall::WriteController;
 use crate::compact::RateLimiter;
 use crate::family::TableCache;
@@ -40,6 +41,7 @@ pub(crate) struct DbInner {
     pub wal: Arc<Wal>,
     pub limiter: Arc<RateLimiter>,
     pub stall: WriteController,
+    pub hooks: Hooks,
     pub jobs: Jobs,
     /// Background threads, and at most so many key ranges of one merge at once.
     pub threads: usize,

@@ -30,6 +30,8 @@ pub mod version;
 pub mod wal;
 
 pub use commit::batch::{MAX_BATCH_BYTES, WriteBatch};
+pub use commit::changed::{Change, ChangeKind};
+pub use commit::hook::{CommitHook, CommittedWrites};
 pub use db::Db;
 pub use family::ColumnFamily;
 pub use kingtide_base::clock::{Clock, ManualClock, SystemClock};

@@ -14,6 +14,7 @@
 
 use crate::admin::memory_limit;
 use crate::commit::CommitState;
+use crate::commit::hook::Hooks;
 use crate::commit::stall::WriteController;
 use crate::compact::RateLimiter;
 use crate::engine::DbInner;
@@ -89,6 +90,7 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<(Arc<DbInner>, Arc<Fa
     let inner = Arc::new(DbInner {
         dir: dir.to_owned(),
         stall: WriteController::new(clock.clone(), stats.clone(), memory.clone()),
+        hooks: Hooks::new(stats.clone()),
         limiter: Arc::new(RateLimiter::new(clock.clone(), options.db.rate_limit)),
         fs,
         clock,
@@ -210,6 +212,7 @@ pub(crate) fn close(db: &Arc<DbInner>) -> Result<()> {
         }
         families
     };
+    db.hooks.clear();
     let flushed = flush_for_close(db, &families, timeout);
     db.jobs.cancel();
     db.jobs.stop();

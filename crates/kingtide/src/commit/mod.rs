@@ -10,8 +10,10 @@
 //! append itself, which is a copy into preallocated, mapped memory.
 
 pub mod batch;
+pub(crate) mod changed;
 #[allow(dead_code)] // recovery comes to use it
 pub(crate) mod control;
+pub(crate) mod hook;
 pub(crate) mod stall;
 
 use crate::engine::DbInner;
@@ -62,7 +64,7 @@ impl DbInner {
             self.begin_log()?;
         }
 
-        let (last, lsn) = {
+        let (last, lsn, hooked) = {
             let mut c = self.commit.lock();
             self.check_open()?;
             for f in batch.families() {
@@ -81,9 +83,13 @@ impl DbInner {
             c.last_seq = last;
             fill_memtables(batch, base);
             self.snapshots.publish(last);
+            let hooked = self.hooks.enqueue(batch, last);
             self.rotate_full(&mut c, batch.families());
-            (last, lsn)
+            (last, lsn, hooked)
         };
+        if hooked {
+            self.hooks.deliver();
+        }
         self.count(batch);
         if let (Durability::Power, Some(lsn)) = (durability, lsn) {
             self.sync_wal(lsn)?;

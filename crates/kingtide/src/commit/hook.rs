@@ -1,0 +1,230 @@
+//! Commit hooks: callbacks that are told of every commit to a family.
+//!
+//! Hooks must be called in commit order, but not under the commit lock. So a commit to a family with a hook leaves a copy
+//! of its log payload in a queue, under the commit lock, where commits are in order; and after it gave the lock back, it
+//! delivers what is in the queue, its own or others', under the lock of delivery. Whoever comes out of that lock knows
+//! that its own commit was delivered, by itself or by another thread.
+//!
+//! A hook may commit. On the thread that is inside a hook nothing waits for the lock of delivery, or it would wait for
+//! itself: its commits stay in the queue for the delivery that is under way.
+
+use super::batch::WriteBatch;
+use super::changed::{Change, ChangedOps};
+use super::control::{LogOp, read_log_op};
+use crate::family::{ColumnFamily, Family};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::version::FamilyId;
+use kingtide_base::coding::Reader;
+use kingtide_base::stats::{Stat, Stats};
+use kingtide_base::{Error, Result, SeqNo};
+use std::cell::Cell;
+use std::collections::{HashMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// Told of the commits to a column family. See [`ColumnFamily::set_commit_hook`].
+pub trait CommitHook: Send + Sync {
+    /// A commit that touches the family became visible. Called on a committing thread, for one commit at a time over the
+    /// whole database.
+    fn committed(&self, commit: &CommittedWrites<'_>);
+}
+
+impl<F: Fn(&CommittedWrites<'_>) + Send + Sync> CommitHook for F {
+    fn committed(&self, commit: &CommittedWrites<'_>) {
+        self(commit);
+    }
+}
+
+/// What a commit wrote to one family.
+pub struct CommittedWrites<'a> {
+    sequence: SeqNo,
+    family: &'a str,
+    ops: &'a ChangedOps,
+}
+
+impl CommittedWrites<'_> {
+    /// The commit's sequence number, as the commit call returns it: that of its last operation, over all families.
+    pub fn sequence(&self) -> SeqNo {
+        self.sequence
+    }
+
+    /// The family's name.
+    pub fn family(&self) -> &str {
+        self.family
+    }
+
+    /// Number of operations on the family.
+    pub fn len(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// Whether there is none. There always is one.
+    pub fn is_empty(&self) -> bool {
+        self.ops.is_empty()
+    }
+
+    /// The operations on the family, in the order in which they were put into the batch.
+    pub fn operations(&self) -> impl Iterator<Item = Change<'_>> {
+        self.ops.iter(|_| Some(self.family))
+    }
+}
+
+/// A commit that waits for delivery to one family's hook.
+struct Undelivered {
+    hook: Arc<dyn CommitHook>,
+    family: Arc<Family>,
+    sequence: SeqNo,
+    payload: Arc<[u8]>,
+}
+
+/// The hooks of a database.
+pub(crate) struct Hooks {
+    /// Number of families with a hook. Changed under the commit lock, under which commits read it: Relaxed.
+    installed: AtomicUsize,
+    by_family: Mutex<HashMap<FamilyId, Arc<dyn CommitHook>>>,
+    queue: Mutex<VecDeque<Undelivered>>,
+    /// Held while hooks run.
+    delivery: Mutex<()>,
+    stats: Arc<Stats>,
+}
+
+thread_local! {
+    /// This thread is inside a hook, of whatever database.
+    static IN_HOOK: Cell<bool> = const { Cell::new(false) };
+}
+
+impl Hooks {
+    pub fn new(stats: Arc<Stats>) -> Hooks {
+        Hooks {
+            installed: AtomicUsize::new(0),
+            by_family: Mutex::default(),
+            queue: Mutex::default(),
+            delivery: Mutex::default(),
+            stats,
+        }
+    }
+
+    /// Sets or removes a family's hook. Called under the commit lock.
+    fn set(&self, family: FamilyId, hook: Option<Arc<dyn CommitHook>>) -> Option<Arc<dyn CommitHook>> {
+        let mut by_family = self.by_family.lock();
+        let former = match hook {
+            Some(hook) => by_family.insert(family, hook),
+            None => by_family.remove(&family),
+        };
+        self.installed.store(by_family.len(), Ordering::Relaxed);
+        former
+    }
+
+    /// Removes all hooks: they may hold what must go when the database closes.
+    pub fn clear(&self) {
+        let former = std::mem::take(&mut *self.by_family.lock());
+        self.installed.store(0, Ordering::Relaxed);
+        drop(former); // what a hook holds may do anything when it goes, so not under the lock
+    }
+
+    /// Takes note of a commit whose last operation has number `last`. Called under the commit lock. If true, the caller
+    /// calls [`Hooks::deliver`] when it has given up that lock and whatever else a hook may want.
+    #[inline]
+    #[must_use]
+    pub fn enqueue(&self, batch: &WriteBatch, last: SeqNo) -> bool {
+        self.installed.load(Ordering::Relaxed) != 0 && self.enqueue_for(batch, last)
+    }
+
+    #[cold]
+    fn enqueue_for(&self, batch: &WriteBatch, last: SeqNo) -> bool {
+        let by_family = self.by_family.lock();
+        let mut payload: Option<Arc<[u8]>> = None;
+        for family in batch.families() {
+            let Some(hook) = by_family.get(&family.id()).cloned() else { continue };
+            let payload = payload.get_or_insert_with(|| batch.payload().into()).clone();
+            self.queue.lock().push_back(Undelivered { hook, family: family.clone(), sequence: last, payload });
+        }
+        payload.is_some()
+    }
+
+    /// Calls the hooks for all commits that wait, in commit order. When this returns, those that this thread noted were
+    /// delivered; inside a hook, they will be when the delivery under way goes on.
+    pub fn deliver(&self) {
+        loop {
+            let delivering = match IN_HOOK.get() {
+                false => Some(self.delivery.lock()),
+                // Of this database, or of another whose hook may wait for us in the same way.
+                true => self.delivery.try_lock(),
+            };
+            // Whoever holds it looks at the queue again after giving it up, and so finds what is there now.
+            let Some(delivering) = delivering else { return };
+            loop {
+                let Some(next) = self.queue.lock().pop_front() else { break };
+                self.call(next);
+            }
+            drop(delivering);
+            if self.queue.lock().is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn call(&self, commit: Undelivered) {
+        let Ok(ops) = decode(&commit.payload, commit.family.id()) else {
+            // The payload was checked when it was made; only memory that lies leads here.
+            self.stats.add(Stat::BackgroundErrors, 1);
+            return;
+        };
+        let name = commit.family.name();
+        let writes = CommittedWrites { sequence: commit.sequence, family: &name, ops: &ops };
+        let outside = IN_HOOK.replace(true);
+        let hook = commit.hook;
+        // The hook goes in here too: it may be the last handle of it, and what it holds may panic.
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            hook.committed(&writes);
+            drop(hook);
+        }));
+        IN_HOOK.set(outside);
+        if outcome.is_err() {
+            self.stats.add(Stat::HookPanics, 1);
+        }
+    }
+}
+
+/// The operations of a log payload on one family.
+fn decode(payload: &[u8], family: FamilyId) -> Result<ChangedOps> {
+    let mut ops = ChangedOps::default();
+    let mut r = Reader::new(payload);
+    while !r.is_empty() {
+        match read_log_op(&mut r) {
+            Some(LogOp::Write(op)) if op.family == family => ops.push(&op)?,
+            Some(_) => {}
+            None => return Err(Error::corruption("a batch cannot be read back")),
+        }
+    }
+    Ok(ops)
+}
+
+impl ColumnFamily {
+    /// Sets the callback that is told of every commit to this family, or removes it. It holds from the next commit on,
+    /// until it is replaced, the family is dropped, or the database closes.
+    ///
+    /// The hook is called once for each commit that touches the family: in commit order, over all threads; after the
+    /// commit is visible; outside the engine's locks, so it may read and write the database; and before the commit call
+    /// returns to its caller. Durability may come later: the commit call waits for the hook first, and then for the disk
+    /// if it was asked to. So a hook may be told of a commit that a power cut undoes. Commits found in the log at an open
+    /// are not told of again; [`crate::Db::changes_since`] reads those.
+    ///
+    /// One hook runs at a time. A commit made inside a hook returns before the hooks for it run: they run after this one,
+    /// in their turn. A hook that waits for another thread's commit to a family with a hook waits for ever. A hook that
+    /// owns a `Db` keeps the database from closing by itself: remove the hook or call [`crate::Db::close`].
+    ///
+    /// A hook that panics harms nothing: the panic is caught, counted in the statistic `commit_hook_panics`, and the hook
+    /// stays set.
+    ///
+    /// While no family has a hook, a commit pays one relaxed load. A commit to a family with a hook pays a copy of its
+    /// batch under the commit lock.
+    pub fn set_commit_hook(&self, hook: Option<Arc<dyn CommitHook>>) {
+        let former = {
+            let _order = self.db.commit.lock(); // so that it is clear which commits come before
+            if self.db.check_open().is_err() { hook } else { self.db.hooks.set(self.inner().id(), hook) }
+        };
+        drop(former);
+    }
+}
