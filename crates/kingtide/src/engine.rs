@@ -12,6 +12,9 @@ use crate::jobs::{Jobs, Outcome};
 use crate::read::ReadContext;
 use crate::shape::{Retired, Shape};
 use crate::snapshot::Snapshots;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Mutex, RwLock};
+use crate::txn::prepared::PreparedTable;
 use crate::wal::Wal;
 use kingtide_base::budget::Budget;
 use kingtide_base::clock::Clock;
@@ -21,10 +24,8 @@ use kingtide_base::{Error, ErrorKind, Result};
 use kingtide_mem::ArenaPool;
 use kingtide_mem::cache::BlockCache;
 use kingtide_vfs::{FileLock, Fs};
-use crate::sync::{Mutex, RwLock};
 use std::path::PathBuf;
 use std::sync::Arc;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What all handles of an open database share.
 pub(crate) struct DbInner {
@@ -39,6 +40,7 @@ pub(crate) struct DbInner {
     pub memory: Arc<Budget>,
     pub snapshots: Arc<Snapshots>,
     pub wal: Arc<Wal>,
+    pub prepared: PreparedTable,
     pub limiter: Arc<RateLimiter>,
     pub stall: WriteController,
     pub hooks: Hooks,
@@ -132,7 +134,7 @@ impl DbInner {
         if self.flush_one()? {
             return Ok(true);
         }
-        if self.tables.empty_trash() > 0 {
+        if self.tables.empty_trash() > 0 || self.keep_log_short()? {
             return Ok(true);
         }
         if merges && self.merge_one()? {

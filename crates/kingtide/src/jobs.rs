@@ -8,15 +8,16 @@
 //! 2. a due log sync (`Interval` durability);
 //! 3. a flush, oldest memtable of a family first;
 //! 4. deletion of files that nobody names any more, and recycling of log segments;
-//! 5. a merge, as the planner says.
+//! 5. what keeps the log short although transactions are in doubt;
+//! 6. a merge, as the planner says.
 //!
 //! The first thread never takes a merge: a flush must not wait for one.
 
 use crate::engine::DbInner;
-use kingtide_base::Error;
-use crate::sync::{Condvar, Mutex};
-use std::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Condvar, Mutex};
+use kingtide_base::Error;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long an idle thread sleeps before it looks for time-driven work (expiry, retries after an error).

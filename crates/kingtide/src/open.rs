@@ -23,6 +23,9 @@ use crate::jobs::Jobs;
 use crate::options::Options;
 use crate::recover::Recovery;
 use crate::snapshot::Snapshots;
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Mutex, RwLock};
+use crate::txn::prepared::PreparedTable;
 use crate::wal::{Wal, WalConfig};
 use kingtide_base::budget::Budget;
 use kingtide_base::clock::SystemClock;
@@ -31,10 +34,8 @@ use kingtide_base::{Error, ErrorKind, Result};
 use kingtide_mem::ArenaPool;
 use kingtide_mem::cache::BlockCache;
 use kingtide_vfs::{Fs, PosixFs};
-use crate::sync::{Mutex, RwLock};
 use std::path::Path;
 use std::sync::Arc;
-use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Released log segments kept for reuse.
@@ -101,6 +102,7 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<(Arc<DbInner>, Arc<Fa
         memory,
         snapshots,
         wal,
+        prepared: PreparedTable::new(recovered.prepared, 1),
         jobs,
         threads,
         family_defaults: options.family.clone(),

@@ -1,13 +1,17 @@
 //! Recovery: what the manifest and the log say, made into families with memtables.
 
 use crate::admin::DEFAULT_FAMILY;
-use crate::commit::batch::read_op;
+use crate::commit::batch::LoggedOp;
+use crate::commit::control::{LogOp, read_log_op};
 use crate::compact::{FlushInput, MergeContext, RateLimiter, run_flush};
 use crate::family::{Family, TableCache, View};
 use crate::memtable::FamilyMemtable;
 use crate::options::Options;
 use crate::read::ReadContext;
 use crate::shape::{Shape, VlogMeta};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::txn::InDoubt;
+use crate::txn::prepared::RecoveredPrepared;
 use crate::version::manifest::{CURRENT, Manifest};
 use crate::version::{Edit, FamilyId, FileMeta, Version};
 use crate::wal::{self, ReplayEnd};
@@ -23,7 +27,6 @@ use kingtide_vfs::{Fs, OpenMode};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What recovery works with.
 pub(crate) struct Recovery<'a> {
@@ -45,6 +48,8 @@ pub(crate) struct Recovered {
     pub log_end: ReplayEnd,
     pub last_seq: SeqNo,
     pub next_file_id: u64,
+    /// Transactions in doubt, oldest first.
+    pub prepared: Vec<RecoveredPrepared>,
 }
 
 /// A family as the manifest describes it.
@@ -161,7 +166,7 @@ impl Recovery<'_> {
         let mut shape = Shape::new(manifest, families, layout.vlogs, layout.next_family);
         (shape.log_start, shape.log_begun) = (layout.log_start, layout.log_begun);
         let next_file_id = AtomicU64::new(layout.next_file_id);
-        let log_end = self.replay_log(&mut shape, &next_file_id)?;
+        let (log_end, prepared) = self.replay_log(&mut shape, &next_file_id)?;
         self.check_log_is_there(&shape, &log_end)?;
         let last_seq = layout.last_seq.max(log_end.next_seq.saturating_sub(1));
         self.start_empty_memtables_after(&shape, last_seq);
@@ -170,7 +175,8 @@ impl Recovery<'_> {
         let all: Vec<Arc<Family>> = shape.families.values().cloned().collect();
         let default = shape.by_name(DEFAULT_FAMILY).cloned();
         let default = default.ok_or_else(|| Error::corruption("the manifest names no default family"))?;
-        Ok(Recovered { shape, families: all, default, log_end, last_seq, next_file_id: next_file_id.into_inner() })
+        let next_file_id = next_file_id.into_inner();
+        Ok(Recovered { shape, families: all, default, log_end, last_seq, next_file_id, prepared })
     }
 
     fn load_manifest(&self) -> Result<(Manifest, Layout)> {
@@ -242,40 +248,32 @@ impl Recovery<'_> {
         }
     }
 
-    /// Replays the log into the families' memtables. An operation counts if its family exists and did not have it
-    /// flushed. When memory runs out the fullest memtables are flushed on the spot.
-    fn replay_log(&self, shape: &mut Shape, next_file_id: &AtomicU64) -> Result<ReplayEnd> {
+    /// Replays the log into the families' memtables, and collects the transactions in doubt. When memory runs out the
+    /// fullest memtables are flushed on the spot.
+    fn replay_log(&self, shape: &mut Shape, next_file_id: &AtomicU64) -> Result<(ReplayEnd, Vec<RecoveredPrepared>)> {
         let segments = wal::list_segments(&**self.fs, self.dir)?;
         let by_id: HashMap<FamilyId, Arc<Family>> = shape.families.iter().map(|(id, f)| (*id, f.clone())).collect();
         let (mut synced, mut disk_full) = (false, false);
         let (log_start, next_family) = (shape.log_start, shape.next_family);
-        wal::replay(&**self.fs, self.dir, &segments, log_start, |base, count, payload| {
+        let mut in_doubt = InDoubt::default();
+        let end = wal::replay(&**self.fs, self.dir, &segments, log_start, |base, count, payload| {
             let mut r = Reader::new(payload);
             for i in 0..count as u64 {
                 let seq = base + i;
-                let op = read_op(&mut r).ok_or_else(|| {
+                let rest = r.rest();
+                let op = read_log_op(&mut r).ok_or_else(|| {
                     Error::corruption(format!("operation {i} of the log record with sequence {base} cannot be read"))
                 })?;
-                let Some(family) = by_id.get(&op.family) else {
-                    if op.family >= next_family {
-                        let text = format!("the log holds operations of family {}, which the manifest lost", op.family);
-                        return Err(Error::corruption(text).at_path(&self.dir.join(CURRENT)).at_offset(0));
-                    }
-                    continue; // dropped since
-                };
-                if seq <= family.flushed_seq.load(Ordering::Relaxed) {
-                    continue;
-                }
-                let view = family.view.load();
-                if Tag(op.kind as u64).kind() == Some(Kind::RangeDelete) {
-                    view.active.insert_range(op.key, op.value, seq);
-                } else {
-                    view.active.writer().insert(op.key, Tag(seq << 8 | op.kind as u64), op.value);
+                match op {
+                    LogOp::Write(op) => self.replay_write(&by_id, next_family, &op, seq)?,
+                    LogOp::Prepare(p) => in_doubt.prepare(&p, seq, &rest[..rest.len() - r.rest().len()])?,
+                    LogOp::Resolved { xid, .. } => in_doubt.resolved(xid),
                 }
             }
             if !r.is_empty() {
                 return Err(Error::corruption(format!("the log record with sequence {base} has bytes left over")));
             }
+            in_doubt.count_record((wal::RECORD_HEADER_LEN + payload.len()) as u64);
             if self.memory.used() > self.memory.limit() / 2 && !disk_full {
                 if !synced {
                     // A table must not survive a power cut that older operations of other families do not.
@@ -289,7 +287,35 @@ impl Recovery<'_> {
                 }
             }
             Ok(())
-        })
+        })?;
+        Ok((end, in_doubt.finish(&by_id, next_family).map_err(|e| e.at_path(self.dir))?))
+    }
+
+    /// An operation counts if its family exists and did not have it flushed.
+    fn replay_write(
+        &self,
+        by_id: &HashMap<FamilyId, Arc<Family>>,
+        next_family: FamilyId,
+        op: &LoggedOp<'_>,
+        seq: SeqNo,
+    ) -> Result<()> {
+        let Some(family) = by_id.get(&op.family) else {
+            if op.family >= next_family {
+                let text = format!("the log holds operations of family {}, which the manifest lost", op.family);
+                return Err(Error::corruption(text).at_path(&self.dir.join(CURRENT)).at_offset(0));
+            }
+            return Ok(()); // dropped since
+        };
+        if seq <= family.flushed_seq.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let view = family.view.load();
+        if Tag(op.kind as u64).kind() == Some(Kind::RangeDelete) {
+            view.active.insert_range(op.key, op.value, seq);
+        } else {
+            view.active.writer().insert(op.key, Tag(seq << 8 | op.kind as u64), op.value);
+        }
+        Ok(())
     }
 
     /// A killed process leaves the segment that it began. After a restart of the machine, nothing can be said: the names

@@ -9,12 +9,14 @@
 //! kind has the expiry flag, and is packed ([`kingtide_table::packed`]) when it has the packed flag; `RangeDelete` carries the exclusive end as its value; deletes carry none.
 //! Operation `i` of a batch that commits at base sequence `b` has sequence number `b + i`.
 
+use super::control::{LoggedLock, put_prepare, put_resolved};
 use crate::family::{ColumnFamily, Family};
+use crate::txn::Isolation;
 use crate::version::FamilyId;
 use kingtide_base::coding::{Reader, put_varint, varint_len};
 use kingtide_base::key::{EXPIRY_FLAG, EXPIRY_LEN, PACKED_FLAG, split_expiry};
 use kingtide_base::options::Compression;
-use kingtide_base::{Error, Kind, Result, Tag};
+use kingtide_base::{Error, Kind, Result, SeqNo, Tag};
 use kingtide_table::packed::{self, Packed};
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,6 +39,17 @@ pub(crate) struct Op {
     value_len: u32,
 }
 
+/// The control operation behind a batch's writes ([`super::control`]).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Control {
+    /// The prepared transaction's name.
+    pub xid: Box<[u8]>,
+    /// Whether it ends the transaction; otherwise it prepares it.
+    pub resolves: bool,
+    /// Where it begins.
+    at: usize,
+}
+
 /// Operations that commit atomically, over any number of families. Reusable after [`WriteBatch::clear`].
 #[derive(Default)]
 pub struct WriteBatch {
@@ -47,6 +60,8 @@ pub struct WriteBatch {
     families: Vec<Arc<Family>>,
     /// Order in which the memtables are filled: by family and head. Filled at commit; kept for reuse.
     order: Vec<u32>,
+    /// At most one, behind all writes.
+    control: Option<Control>,
 }
 
 impl WriteBatch {
@@ -82,6 +97,7 @@ impl WriteBatch {
         self.ops.clear();
         self.families.clear();
         self.order.clear();
+        self.control = None;
     }
 
     /// As [`WriteBatch::clear`], but gives memory past `keep` bytes back.
@@ -237,6 +253,103 @@ impl WriteBatch {
         }
         self.families.push(family.clone());
         Ok((self.families.len() - 1) as u16)
+    }
+
+    /// Adds an operation as the log holds it.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when the batch would pass [`MAX_BATCH_BYTES`].
+    pub(crate) fn push_logged(&mut self, family: &Arc<Family>, op: &LoggedOp<'_>) -> Result<()> {
+        if op.key.len() + op.value.len() + 32 > MAX_BATCH_BYTES.saturating_sub(self.rep.len()) {
+            return Err(Error::invalid(format!("batch too large: it would pass the limit of {MAX_BATCH_BYTES} bytes")));
+        }
+        let index = self.family_index(family)?;
+        self.rep.push(op.kind);
+        put_varint(&mut self.rep, family.id() as u64);
+        put_varint(&mut self.rep, op.key.len() as u64);
+        let key_at = self.rep.len() as u32;
+        self.rep.extend_from_slice(op.key);
+        if matches!(Tag(op.kind as u64).kind(), Some(Kind::Put | Kind::RangeDelete)) {
+            put_varint(&mut self.rep, op.value.len() as u64);
+        }
+        let value_at = self.rep.len() as u32;
+        self.rep.extend_from_slice(op.value);
+        self.ops.push(Op {
+            head: family.order().head(op.key),
+            family: index,
+            kind: op.kind,
+            key_at,
+            key_len: op.key.len() as u32,
+            value_at,
+            value_len: op.value.len() as u32,
+        });
+        Ok(())
+    }
+
+    /// Forgets the operations on families that were dropped.
+    pub(crate) fn leave_out_dropped(&mut self) -> Result<()> {
+        if !self.families.iter().any(|f| f.is_dropped()) {
+            return Ok(());
+        }
+        let mut rest = WriteBatch::new();
+        for op in &self.ops {
+            let family = &self.families[op.family as usize];
+            if !family.is_dropped() {
+                let (key, value) = (self.key_of(op), self.value_of(op));
+                rest.push_logged(family, &LoggedOp { kind: op.kind, family: family.id(), key, value })?;
+            }
+        }
+        *self = rest;
+        Ok(())
+    }
+
+    /// The record that prepares a transaction: no writes, one control operation that holds them. `first` as in
+    /// [`super::control::Prepared`].
+    ///
+    /// # Errors
+    /// `InvalidArgument` when locks and writes together are too large for a record.
+    pub(crate) fn prepare_record<'l>(
+        xid: &[u8],
+        (first, isolation): (SeqNo, Isolation),
+        locks: impl ExactSizeIterator<Item = LoggedLock<'l>>,
+        writes: &WriteBatch,
+    ) -> Result<WriteBatch> {
+        debug_assert!(writes.control.is_none());
+        let mut rep = Vec::with_capacity(writes.rep.len() + 64);
+        put_prepare(&mut rep, xid, (first, isolation), locks, (writes.ops.len(), &writes.rep));
+        if rep.len() > MAX_BATCH_BYTES {
+            return Err(Error::invalid(format!(
+                "the prepare record would have {} bytes, more than {MAX_BATCH_BYTES}; use smaller transactions",
+                rep.len()
+            )));
+        }
+        let control = Some(Control { xid: xid.into(), resolves: false, at: 0 });
+        Ok(WriteBatch { rep, control, ..WriteBatch::default() })
+    }
+
+    /// Ends a prepared transaction together with the writes of this batch.
+    pub(crate) fn push_resolved(&mut self, xid: &[u8], committed: bool) {
+        debug_assert!(self.control.is_none());
+        self.control = Some(Control { xid: xid.into(), resolves: true, at: self.rep.len() });
+        put_resolved(&mut self.rep, xid, committed);
+    }
+
+    /// Takes the control operation back.
+    pub(crate) fn pop_control(&mut self) {
+        if let Some(control) = self.control.take() {
+            self.rep.truncate(control.at);
+        }
+    }
+
+    /// The control operation, which is the last of the record.
+    pub(crate) fn control(&self) -> Option<&Control> {
+        self.control.as_ref()
+    }
+
+    /// Sequence numbers that the batch takes.
+    #[inline]
+    pub(crate) fn sequences(&self) -> usize {
+        self.ops.len() + self.control.is_some() as usize
     }
 
     /// The serialized operations: the log record's payload.

@@ -306,7 +306,8 @@ mod tests {
     #[test]
     fn truncations_and_flipped_bits_of_a_prepare_are_survived() {
         let bytes = prepare(b"xid", &locks(), &writes());
-        (0..bytes.len()).for_each(|cut| assert!(read_log_op(&mut Reader::new(&bytes[..cut])).is_none(), "cut at {cut}"));
+        (0..bytes.len())
+            .for_each(|cut| assert!(read_log_op(&mut Reader::new(&bytes[..cut])).is_none(), "cut at {cut}"));
         for bit in 0..bytes.len() * 8 {
             let mut flipped = bytes.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);

@@ -11,7 +11,6 @@
 
 pub mod batch;
 pub(crate) mod changed;
-#[allow(dead_code)] // recovery comes to use it
 pub(crate) mod control;
 pub(crate) mod hook;
 pub(crate) mod stall;
@@ -20,6 +19,7 @@ use crate::engine::DbInner;
 use crate::family::{Family, View};
 use crate::memtable::FamilyMemtable;
 use crate::options::WriteOptions;
+use crate::sync::atomic::Ordering;
 use crate::version::Edit;
 use crate::wal::{Lsn, WalRecord, WalWriter};
 use batch::WriteBatch;
@@ -27,7 +27,6 @@ use kingtide_base::options::Durability;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo, Tag};
 use std::sync::Arc;
-use crate::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// What the commit lock protects.
@@ -46,7 +45,7 @@ const MEMORY_WAIT_LIMIT: Duration = Duration::from_secs(60);
 impl DbInner {
     /// Commits a batch. Returns the last sequence number it was given; 0 for an empty batch.
     pub(crate) fn commit(self: &Arc<Self>, batch: &mut WriteBatch, options: &WriteOptions) -> Result<SeqNo> {
-        if batch.is_empty() {
+        if batch.sequences() == 0 {
             self.check_open()?;
             if options.durability.unwrap_or_else(|| self.durability()) == Durability::Power {
                 self.wal.sync_all()?; // what was committed before is what the caller means
@@ -60,7 +59,9 @@ impl DbInner {
         batch.prepare();
         let record = WalRecord::new(batch.payload());
         self.admit(batch.bytes() as u64, options.no_wait)?;
-        if !self.log_begun.load(Ordering::Acquire) && durability != Durability::None {
+        // What a control operation says is nowhere but in the log.
+        let unlogged = durability == Durability::None && batch.control().is_none();
+        if !unlogged {
             self.begin_log()?;
         }
 
@@ -71,17 +72,20 @@ impl DbInner {
                 f.check_alive()?;
             }
             let base = c.last_seq + 1;
-            let last = c.last_seq + batch.len() as u64;
+            let last = c.last_seq + batch.sequences() as u64;
             if last > kingtide_base::key::MAX_SEQ {
                 return Err(Error::invalid("sequence numbers are used up"));
             }
-            let lsn = match durability {
-                // Families are flushed one by one: only the log keeps a batch over several of them whole.
-                Durability::None if batch.families().len() < 2 => None,
-                _ => Some(c.wal.append(base, batch.len() as u32, record)?),
+            // Families are flushed one by one: only the log keeps a batch over several of them whole.
+            let lsn = match unlogged && batch.families().len() < 2 {
+                true => None,
+                false => Some(c.wal.append(base, batch.sequences() as u32, record)?),
             };
             c.last_seq = last;
             fill_memtables(batch, base);
+            if let (Some(control), Some(lsn)) = (batch.control(), lsn) {
+                self.prepared.logged(control, last, lsn, self.wal.synced());
+            }
             self.snapshots.publish(last);
             let hooked = self.hooks.enqueue(batch, last);
             self.rotate_full(&mut c, batch.families());
@@ -99,8 +103,13 @@ impl DbInner {
 
     /// Before the first commit: begins a log segment and notes it in the manifest, so that recovery knows that there
     /// must be one. Once an open, not at opening, which must work on a full disk.
+    #[inline]
+    pub(crate) fn begin_log(&self) -> Result<()> {
+        if self.log_begun.load(Ordering::Acquire) { Ok(()) } else { self.begin_log_now() }
+    }
+
     #[cold]
-    fn begin_log(&self) -> Result<()> {
+    fn begin_log_now(&self) -> Result<()> {
         let mut shape = self.shape.lock();
         if self.log_begun.load(Ordering::Acquire) {
             return Ok(());
@@ -128,14 +137,20 @@ impl DbInner {
                 self.rotate(c, f);
             }
         }
-        if self.wal.size() > self.max_wal_size.load(Ordering::Relaxed) {
+        let max = self.max_wal_size.load(Ordering::Relaxed);
+        if self.wal.size() > max {
             // The family that pins the oldest segment is flushed, so that the log stays bounded.
             let oldest =
                 c.families.iter().filter_map(|f| f.oldest_unflushed().map(|s| (s, f.clone()))).min_by_key(|x| x.0);
-            if let Some((_, f)) = oldest
+            if let Some((seq, f)) = oldest
                 && f.view.load().frozen.is_empty()
             {
-                self.rotate(c, &f);
+                // A flush frees nothing while a prepared transaction's record is the older one.
+                match self.prepared.oldest().filter(|prepared| *prepared < seq) {
+                    None => self.rotate(c, &f),
+                    Some(_) if self.prepared.is_overdue(self.wal.appended(), max) => self.jobs.wake(),
+                    Some(_) => {}
+                }
             }
         }
     }
@@ -207,6 +222,9 @@ impl DbInner {
     }
 
     fn count(&self, batch: &WriteBatch) {
+        if batch.is_empty() {
+            return; // a record about a prepared transaction
+        }
         let (mut puts, mut deletes, mut ranges) = (0, 0, 0);
         for op in batch.ops() {
             match Tag(op.kind as u64).kind() {

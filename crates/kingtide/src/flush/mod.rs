@@ -11,11 +11,11 @@ use crate::compact::{FlushInput, run_flush};
 use crate::engine::DbInner;
 use crate::family::Family;
 use crate::memtable::FamilyMemtable;
+use crate::sync::atomic::Ordering;
 use crate::version::Edit;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Result, SeqNo};
 use std::sync::Arc;
-use crate::sync::atomic::Ordering;
 
 impl DbInner {
     /// Flushes one memtable. False when none waits.
@@ -87,20 +87,37 @@ impl DbInner {
     /// The first sequence number that recovery needs from the log, if of `family` it needs those from what `of_it` says.
     /// Called under the shape lock, so that flushes of several families see each other.
     pub(crate) fn log_needed(&self, family: &Family, of_it: impl Fn(&Family) -> Option<SeqNo>) -> SeqNo {
+        self.log_needed_if(|f| if f.id() == family.id() { of_it(f) } else { f.oldest_unflushed() })
+    }
+
+    /// The same as things are.
+    pub(crate) fn log_needed_by_all(&self) -> SeqNo {
+        self.log_needed_if(Family::oldest_unflushed)
+    }
+
+    fn log_needed_if(&self, oldest: impl Fn(&Family) -> Option<SeqNo>) -> SeqNo {
         let c = self.commit.lock();
-        let oldest = |f: &Arc<Family>| if f.id() == family.id() { of_it(f) } else { f.oldest_unflushed() };
-        c.families.iter().filter_map(oldest).min().unwrap_or(c.last_seq + 1)
+        let in_memory = c.families.iter().filter_map(|f| oldest(f)).min();
+        let in_doubt = self.prepared.needed(self.wal.synced());
+        in_memory.into_iter().chain(in_doubt).min().unwrap_or(c.last_seq + 1)
     }
 
     /// Recovery must find a prefix of all commits, over all families. A flush makes this family's operations up to
     /// `last` survive a power cut; if another family has older ones that are only in the unsynced log, that log must be
-    /// synced first.
+    /// synced first. So it must if there are prepared transactions, or ends of them, in the unsynced log: no table ever
+    /// holds those, and one whose end is lost would be in doubt with its writes in tables.
     fn sync_log_of_others(&self, family: &Family, last: SeqNo) -> Result<()> {
-        let others = {
+        let (others, control) = {
             let c = self.commit.lock();
-            c.families.iter().any(|f| f.id() != family.id() && f.oldest_unflushed().is_some_and(|s| s <= last))
+            let older = |f: &Arc<Family>| f.oldest_unflushed().is_some_and(|s| s <= last);
+            let others = c.families.iter().any(|f| f.id() != family.id() && older(f));
+            (others, self.prepared.is_unsynced(self.wal.synced()))
         };
-        if others && self.wal.poison().is_none() { self.wal.sync_all() } else { Ok(()) }
+        match self.wal.poison() {
+            None if others || control => self.wal.sync_all(),
+            Some(e) if control => Err(e.context("the log holds prepared transactions that cannot be synced")),
+            _ => Ok(()),
+        }
     }
 }
 

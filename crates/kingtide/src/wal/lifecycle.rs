@@ -7,14 +7,14 @@
 use super::segment::{free_path, parse_free_name, parse_segment_name, segment_path};
 use super::sync::GroupSync;
 use super::{ReplayEnd, WalConfig};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use kingtide_base::stats::Stat;
 use kingtide_base::{ErrorKind, Result, SeqNo};
 use kingtide_vfs::{File, OpenMode};
-use crate::sync::Mutex;
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
-use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// A segment that is ready to become active.
 #[derive(Debug)]
@@ -46,6 +46,17 @@ struct Live {
     strays_stay: bool,
     /// Ids of `.walfree` files of the standard size.
     free: Vec<u64>,
+}
+
+impl Live {
+    /// Id and size of the oldest segment if nothing from `min_needed_seq` on is in it. The last one stays until there is
+    /// another: a log without segments is one that was lost.
+    fn releasable(&self, min_needed_seq: SeqNo) -> Option<(u64, u64)> {
+        if self.active.is_none() && self.sealed.len() == 1 {
+            return None;
+        }
+        self.sealed.front().filter(|s| s.end_seq <= min_needed_seq).map(|s| (s.id, s.size))
+    }
 }
 
 #[derive(Debug)]
@@ -184,14 +195,7 @@ impl Segments {
         }
         let mut released = 0;
         loop {
-            let (id, size) = match &*self.live.lock() {
-                // The last one stays until there is another: a log without segments is one that was lost.
-                live if live.active.is_none() && live.sealed.len() == 1 => break,
-                live => match live.sealed.front() {
-                    Some(s) if s.end_seq <= min_needed_seq => (s.id, s.size),
-                    _ => break,
-                },
-            };
+            let Some((id, size)) = self.live.lock().releasable(min_needed_seq) else { break };
             self.give_up(config, sync, id, size)?;
             sync.forget(id);
             self.live.lock().sealed.pop_front();
@@ -199,6 +203,10 @@ impl Segments {
         }
         self.publish_size(config);
         Ok(released)
+    }
+
+    pub fn would_release(&self, min_needed_seq: SeqNo) -> bool {
+        self.live.lock().releasable(min_needed_seq).is_some()
     }
 
     /// False when they must stay for now. Newest first, each durable before the next: those that recovery left out name

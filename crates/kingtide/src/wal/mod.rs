@@ -171,6 +171,11 @@ impl Wal {
         self.segments.release(&self.config, &self.sync, min_needed_seq)
     }
 
+    /// Whether [`Wal::release`] would give up a segment.
+    pub fn would_release(&self, min_needed_seq: SeqNo) -> bool {
+        self.segments.would_release(min_needed_seq)
+    }
+
     /// Deletes free segments beyond `keep`: disk space that only a writer at full speed needs.
     ///
     /// # Errors

@@ -1,0 +1,516 @@
+//! Prepared transactions: those that promised to commit and wait to be told whether to.
+//!
+//! # Life
+//! A prepare is one log record that holds the transaction's writes and locks; memtables know nothing of it. From then on
+//! the transaction is *in doubt*, through closes, crashes and opens, until a record says that it was resolved. A commit
+//! writes the operations again, as a normal batch with the end behind them in the same record: so they are replayed,
+//! flushed, and released from the log like any others, and either all of it is in the log or nothing. A rollback is
+//! the end alone.
+//!
+//! # The log
+//! Until it is resolved, and that in turn is synced, the prepare record *pins* the log. So that one transaction that
+//! everybody forgot does not keep the log for ever, a record that has too much log behind it is written once more, at
+//! the end, and its first copy is let go when the second is synced ([`DbInner::keep_log_short`]).
+//!
+//! # Locks
+//! A transaction's body has a lock of its own, held while it is prepared, resolved or written again: of two threads that
+//! resolve one transaction the second waits, and finds it gone or, if the first one failed, has its turn. The table's
+//! lock is a leaf under the commit lock: what pins the log changes only under the commit lock, with the log itself.
+
+use super::{Isolation, TxnId};
+use crate::commit::batch::{Control, WriteBatch};
+use crate::commit::control::{LockTarget, LoggedLock, check_xid};
+use crate::engine::DbInner;
+use crate::family::Family;
+use crate::sync::Mutex;
+use crate::sync::atomic::Ordering;
+use crate::version::Edit;
+use crate::wal::{Lsn, WalRecord};
+use kingtide_base::key::MAX_SEQ;
+use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::Bound;
+use std::sync::Arc;
+
+/// A transaction in doubt, for the coordinator to decide on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PreparedInfo {
+    /// The name that the coordinator gave it.
+    pub xid: Vec<u8>,
+    /// Sequence number of its prepare record: prepared transactions are ordered by it.
+    pub sequence: SeqNo,
+    /// Its isolation level.
+    pub isolation: Isolation,
+    /// Number of writes that it would commit.
+    pub operations: u64,
+}
+
+/// A lock that a prepared transaction holds.
+#[derive(Clone, Debug)]
+pub(crate) struct PreparedLock {
+    pub family: Arc<Family>,
+    pub exclusive: bool,
+    pub target: LockTarget<Vec<u8>>,
+}
+
+/// What it takes to prepare a transaction.
+#[derive(Debug)]
+pub(crate) struct PrepareRequest<'a> {
+    pub xid: &'a [u8],
+    /// Who holds its locks.
+    pub txn: TxnId,
+    pub isolation: Isolation,
+    /// Its writes; taken when the transaction was prepared, and only then.
+    pub batch: &'a mut WriteBatch,
+    /// What it holds besides the keys that it writes.
+    pub locks: Vec<PreparedLock>,
+}
+
+/// What became of a transaction that was prepared.
+#[derive(Debug)]
+pub(crate) struct PrepareOutcome {
+    /// The sequence number of its record, or why it is not known to survive a power cut.
+    pub durable: Result<SeqNo>,
+}
+
+/// What became of a transaction that is in doubt no more: its locks can go.
+#[derive(Debug)]
+pub(crate) struct Resolution {
+    pub txn: TxnId,
+    /// The sequence number of its end, or why that is not known to survive a power cut.
+    pub durable: Result<SeqNo>,
+}
+
+/// A prepared transaction that recovery found.
+#[derive(Debug)]
+pub(crate) struct RecoveredPrepared {
+    pub xid: Vec<u8>,
+    /// Sequence number of its first prepare record.
+    pub first: SeqNo,
+    /// That of its last one, which the log must keep.
+    pub seq: SeqNo,
+    pub isolation: Isolation,
+    /// Its writes to families that exist.
+    pub batch: WriteBatch,
+    /// Its other locks on families that exist.
+    pub locks: Vec<PreparedLock>,
+    /// Bytes of the log from its last record on.
+    pub log_behind: u64,
+}
+
+impl RecoveredPrepared {
+    /// Everything that it holds: what it writes, exclusively, and what else it locked.
+    pub fn locks_of(&self) -> Vec<PreparedLock> {
+        locks_of(&self.batch, &self.locks)
+    }
+}
+
+/// Locks on everything a batch writes, exclusive, and `others`.
+pub(crate) fn locks_of(batch: &WriteBatch, others: &[PreparedLock]) -> Vec<PreparedLock> {
+    let written = batch.ops().iter().map(|op| {
+        let key = batch.key_of(op).to_vec();
+        let target = match op.kind == Kind::RangeDelete as u8 {
+            true => LockTarget::Range(Bound::Included(key), Bound::Excluded(batch.value_of(op).to_vec())),
+            false => LockTarget::Key(key),
+        };
+        PreparedLock { family: batch.families()[op.family as usize].clone(), exclusive: true, target }
+    });
+    written.chain(others.iter().cloned()).collect()
+}
+
+/// The content of a prepared transaction. `None`: it is not prepared yet, or not any more.
+type Body = Arc<Mutex<Option<Content>>>;
+
+#[derive(Debug)]
+struct Content {
+    batch: WriteBatch,
+    locks: Vec<PreparedLock>,
+}
+
+/// Where the log has the newest prepare record of a transaction.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    /// Sequence number of the first record.
+    first: SeqNo,
+    /// Sequence number of the newest.
+    seq: SeqNo,
+    /// Where the newest ends, in the log as of this open.
+    end: Lsn,
+    /// For one from an earlier open: bytes of the log from it to the end of that log.
+    behind_at_open: u64,
+}
+
+#[derive(Debug)]
+struct Slot {
+    txn: TxnId,
+    isolation: Isolation,
+    operations: u64,
+    bytes: u64,
+    /// `None` while the first record is not in the log.
+    record: Option<Record>,
+    body: Body,
+}
+
+/// A transaction whose record is to be written again.
+struct Overdue {
+    xid: Box<[u8]>,
+    first: SeqNo,
+    isolation: Isolation,
+    body: Body,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    slots: HashMap<Box<[u8]>, Slot>,
+    /// Sequence numbers of the newest records, and whose they are.
+    pins: BTreeMap<SeqNo, Box<[u8]>>,
+    /// Bytes of all of them.
+    bytes: u64,
+    /// Records that are needed until the log is synced up to a position, ascending in it: what took their place lies
+    /// before that.
+    fading: VecDeque<(SeqNo, Lsn)>,
+    /// The end of the last record with a control operation.
+    last_control: Lsn,
+}
+
+/// All prepared transactions.
+#[derive(Debug, Default)]
+pub(crate) struct PreparedTable {
+    inner: Mutex<Inner>,
+}
+
+impl PreparedTable {
+    /// The table as recovery found it. The transactions get ids from `first_txn` on, in the order of the list.
+    pub fn new(recovered: Vec<RecoveredPrepared>, first_txn: TxnId) -> PreparedTable {
+        let mut inner = Inner::default();
+        for (txn, p) in (first_txn..).zip(recovered) {
+            let bytes = p.batch.bytes() as u64;
+            let record = Record { first: p.first, seq: p.seq, end: Lsn(0), behind_at_open: p.log_behind };
+            inner.pins.insert(p.seq, p.xid.clone().into());
+            inner.bytes += bytes;
+            let slot = Slot {
+                txn,
+                isolation: p.isolation,
+                operations: p.batch.len() as u64,
+                bytes,
+                record: Some(record),
+                body: Arc::new(Mutex::new(Some(Content { batch: p.batch, locks: p.locks }))),
+            };
+            inner.slots.insert(p.xid.into(), slot);
+        }
+        PreparedTable { inner: Mutex::new(inner) }
+    }
+
+    /// The transactions in doubt, oldest first.
+    pub fn list(&self) -> Vec<PreparedInfo> {
+        let inner = self.inner.lock();
+        let mut all: Vec<PreparedInfo> = inner
+            .slots
+            .iter()
+            .filter_map(|(xid, slot)| {
+                let sequence = slot.record?.first;
+                Some(PreparedInfo {
+                    xid: xid.to_vec(),
+                    sequence,
+                    isolation: slot.isolation,
+                    operations: slot.operations,
+                })
+            })
+            .collect();
+        all.sort_unstable_by_key(|p| p.sequence);
+        all
+    }
+
+    /// A record with this control operation, its last, was appended with sequence number `seq` and ends at `lsn`. Called
+    /// under the commit lock.
+    pub fn logged(&self, control: &Control, seq: SeqNo, lsn: Lsn, synced: Lsn) {
+        let mut inner = self.inner.lock();
+        let inner = &mut *inner;
+        inner.last_control = lsn;
+        inner.forget_faded(synced);
+        if control.resolves {
+            if let Some(slot) = inner.slots.remove(&control.xid) {
+                inner.bytes -= slot.bytes;
+                if let Some(record) = slot.record {
+                    inner.pins.remove(&record.seq);
+                    inner.fading.push_back((record.seq, lsn));
+                }
+            }
+        } else if let Some(slot) = inner.slots.get_mut(&control.xid) {
+            slot.record = Some(Record { first: seq, seq, end: lsn, behind_at_open: 0 });
+            inner.bytes += slot.bytes;
+            inner.pins.insert(seq, control.xid.clone());
+        }
+    }
+
+    /// A transaction's record was appended once more. Called under the commit lock.
+    fn moved(&self, xid: &[u8], seq: SeqNo, lsn: Lsn) {
+        let mut inner = self.inner.lock();
+        let inner = &mut *inner;
+        inner.last_control = lsn;
+        if let Some(slot) = inner.slots.get_mut(xid)
+            && let Some(record) = &mut slot.record
+        {
+            inner.pins.remove(&record.seq);
+            inner.pins.insert(seq, xid.into());
+            inner.fading.push_back((record.seq, lsn));
+            *record = Record { seq, end: lsn, behind_at_open: 0, ..*record };
+        }
+    }
+
+    /// The sequence number of the oldest record of a transaction in doubt. Exact under the commit lock.
+    pub fn oldest(&self) -> Option<SeqNo> {
+        self.inner.lock().pins.keys().next().copied()
+    }
+
+    /// The first sequence number that recovery needs for the sake of prepared transactions, if the log is synced up to
+    /// `synced`. Exact under the commit lock.
+    pub fn needed(&self, synced: Lsn) -> Option<SeqNo> {
+        let mut inner = self.inner.lock();
+        inner.forget_faded(synced);
+        let fading = inner.fading.iter().map(|(seq, _)| *seq);
+        fading.chain(inner.pins.keys().next().copied()).min()
+    }
+
+    /// Whether the log holds a control operation that is not known to be synced.
+    pub fn is_unsynced(&self, synced: Lsn) -> bool {
+        self.inner.lock().last_control > synced
+    }
+
+    /// Whether a record keeps too much log, which has `appended` bytes and may have `max`.
+    pub fn is_overdue(&self, appended: Lsn, max: u64) -> bool {
+        self.inner.lock().is_overdue(appended, max)
+    }
+
+    /// The transactions whose records are to be written again: if the oldest is overdue, it and those that soon will be.
+    fn overdue(&self, appended: Lsn, max: u64) -> Vec<Overdue> {
+        let inner = self.inner.lock();
+        if !inner.is_overdue(appended, max) {
+            return Vec::new();
+        }
+        let soon = inner.patience(max) / 2;
+        inner
+            .slots
+            .iter()
+            .filter_map(|(xid, slot)| Some((xid, slot, slot.record?)))
+            .filter(|(_, _, record)| record.behind(appended) > soon)
+            .map(|(xid, slot, Record { first, .. })| {
+                let (xid, body) = (xid.clone(), slot.body.clone());
+                Overdue { xid, first, isolation: slot.isolation, body }
+            })
+            .collect()
+    }
+
+    /// Takes the name. The transaction is not prepared before its record was logged.
+    fn reserve(&self, request: &PrepareRequest<'_>, bytes: u64, body: &Body) -> Result<()> {
+        let mut inner = self.inner.lock();
+        if inner.slots.contains_key(request.xid) {
+            return Err(Error::new(ErrorKind::Exists, "a prepared transaction of this xid exists already"));
+        }
+        let slot = Slot {
+            txn: request.txn,
+            isolation: request.isolation,
+            operations: request.batch.len() as u64,
+            bytes,
+            record: None,
+            body: body.clone(),
+        };
+        inner.slots.insert(request.xid.into(), slot);
+        Ok(())
+    }
+
+    /// Gives a name back whose record was not logged. False if it was.
+    fn give_back(&self, xid: &[u8]) -> bool {
+        let mut inner = self.inner.lock();
+        let unused = inner.slots.get(xid).is_some_and(|slot| slot.record.is_none());
+        if unused {
+            inner.slots.remove(xid);
+        }
+        unused
+    }
+
+    fn find(&self, xid: &[u8]) -> Result<(TxnId, Body)> {
+        let inner = self.inner.lock();
+        inner.slots.get(xid).map(|slot| (slot.txn, slot.body.clone())).ok_or_else(not_prepared)
+    }
+
+    fn holds(&self, xid: &[u8], body: &Body) -> bool {
+        self.inner.lock().slots.get(xid).is_some_and(|slot| Arc::ptr_eq(&slot.body, body))
+    }
+}
+
+impl Inner {
+    fn forget_faded(&mut self, synced: Lsn) {
+        while self.fading.front().is_some_and(|(_, until)| *until <= synced) {
+            self.fading.pop_front();
+        }
+    }
+
+    /// So many bytes of log may lie behind a record. At least twice what all records together take: writing all of them
+    /// again does not make the first of them overdue.
+    fn patience(&self, max: u64) -> u64 {
+        (max / 2).max(self.bytes.saturating_mul(2))
+    }
+
+    fn is_overdue(&self, appended: Lsn, max: u64) -> bool {
+        let oldest = self.pins.values().next().and_then(|xid| self.slots.get(xid)?.record);
+        oldest.is_some_and(|record| record.behind(appended) > self.patience(max))
+    }
+}
+
+impl Record {
+    fn behind(&self, appended: Lsn) -> u64 {
+        appended.0.saturating_sub(self.end.0).saturating_add(self.behind_at_open)
+    }
+}
+
+impl PreparedLock {
+    fn logged(&self) -> LoggedLock<'_> {
+        let target = match &self.target {
+            LockTarget::Key(key) => LockTarget::Key(&key[..]),
+            LockTarget::Range(lo, hi) => LockTarget::Range(lo.as_ref().map(|k| &k[..]), hi.as_ref().map(|k| &k[..])),
+        };
+        LoggedLock { family: self.family.id(), exclusive: self.exclusive, target }
+    }
+}
+
+#[cold]
+fn not_prepared() -> Error {
+    Error::new(ErrorKind::NotFound, "no prepared transaction of this xid; it may have been resolved already")
+}
+
+impl DbInner {
+    /// Prepares a transaction. `commit` commits the batch that it is given, the prepare record, with whatever checks the
+    /// transaction needs before it may promise to commit.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an xid that is empty or longer than [`crate::commit::control::MAX_XID`], and for a
+    /// transaction too large for a record; `Exists` when a transaction of that xid is in doubt; `Closed` when a family was
+    /// dropped; and those of `commit`. After any error nothing was prepared and the request's batch is as it was.
+    ///
+    /// When the record was logged, but the sync that `commit` waited for failed, the transaction *is* prepared and the
+    /// outcome holds the error: the log takes no more records, so only the next open can tell whether it is in doubt.
+    pub(crate) fn prepare_with(
+        &self,
+        request: PrepareRequest<'_>,
+        commit: impl FnOnce(&mut WriteBatch) -> Result<SeqNo>,
+    ) -> Result<PrepareOutcome> {
+        check_xid(request.xid)?;
+        for f in request.batch.families().iter().chain(request.locks.iter().map(|l| &l.family)) {
+            if !f.belongs_to(self) {
+                return Err(Error::invalid("the transaction holds operations on a column family of another database"));
+            }
+            f.check_alive()?;
+        }
+        let locks = request.locks.iter().map(PreparedLock::logged);
+        let mut record = WriteBatch::prepare_record(request.xid, (0, request.isolation), locks, request.batch)?;
+        let body = Body::default();
+        let mut content = body.lock(); // before anyone can find it
+        self.prepared.reserve(&request, record.bytes() as u64, &body)?;
+        let durable = commit(&mut record);
+        if self.prepared.give_back(request.xid) {
+            return match durable {
+                Err(e) => Err(e),
+                Ok(_) => Err(Error::invalid("the prepare record was not logged")),
+            };
+        }
+        *content = Some(Content { batch: std::mem::take(request.batch), locks: request.locks });
+        Ok(PrepareOutcome { durable })
+    }
+
+    /// Commits a prepared transaction or rolls it back. `commit` commits the batch that it is given: the end of the
+    /// transaction, after its writes if it commits. Writes to families that were dropped are left out.
+    ///
+    /// Of several threads exactly one succeeds; the others wait for it.
+    ///
+    /// # Errors
+    /// `NotFound` when no such transaction is in doubt, or another thread was faster; and those of `commit`. After any
+    /// error the transaction is in doubt as before. As with any commit, a failed *sync* is different: the outcome holds
+    /// the error, the transaction is resolved in memory, and the next open may find it resolved or in doubt.
+    pub(crate) fn resolve_with(
+        &self,
+        xid: &[u8],
+        committed: bool,
+        mut commit: impl FnMut(TxnId, &mut WriteBatch) -> Result<SeqNo>,
+    ) -> Result<Resolution> {
+        let (txn, body) = self.prepared.find(xid)?;
+        let mut content = body.lock();
+        loop {
+            let Some(Content { batch, .. }) = content.as_mut() else { return Err(not_prepared()) };
+            let mut no_writes = WriteBatch::new();
+            let record = if committed { batch } else { &mut no_writes };
+            record.leave_out_dropped()?;
+            record.push_resolved(xid, committed);
+            let durable = commit(txn, record);
+            record.pop_control();
+            let dropped = record.families().iter().any(|f| f.is_dropped());
+            if !self.prepared.holds(xid, &body) {
+                *content = None;
+                return Ok(Resolution { txn, durable });
+            }
+            match durable {
+                Err(e) if e.kind() == ErrorKind::Closed && dropped => self.check_open()?, // dropped just now: without it
+                Err(e) => return Err(e),
+                Ok(_) => return Err(Error::invalid("the end of the prepared transaction was not logged")),
+            }
+        }
+    }
+
+    /// Does what keeps the log short that flushes do not do. False when nothing is to be done.
+    ///
+    /// 1. Prepare records that keep too much log are written again at its end. The old ones pin the log until the new ones
+    ///    are synced, so whatever happens in between, recovery finds one of them.
+    /// 2. A log that is too long although nothing in memtables needs it, because it is full of prepares and their ends, is
+    ///    given back.
+    pub(crate) fn keep_log_short(&self) -> Result<bool> {
+        if self.check_open().is_err() || self.wal.poison().is_some() {
+            return Ok(false);
+        }
+        let max = self.max_wal_size.load(Ordering::Relaxed);
+        let mut moved = false;
+        for overdue in self.prepared.overdue(self.wal.appended(), max) {
+            moved |= self.log_again(&overdue)?;
+        }
+        if moved {
+            self.wal.sync_all()?;
+            return Ok(true);
+        }
+        if self.wal.size() <= max {
+            return Ok(false);
+        }
+        if self.prepared.is_unsynced(self.wal.synced()) {
+            self.wal.sync_all()?;
+        }
+        let mut shape = self.shape.lock();
+        let needed = self.log_needed_by_all();
+        if needed <= shape.log_start || !self.wal.would_release(needed) {
+            return Ok(false);
+        }
+        let edits = [Edit::LastSeq(self.snapshots.visible()), Edit::LogStart(needed)];
+        shape.write(&edits, &self.next_file_id)?;
+        shape.log_start = needed;
+        drop(shape);
+        self.release_log().map(|()| true)
+    }
+
+    /// Appends a transaction's prepare record once more. False if it is being resolved.
+    fn log_again(&self, Overdue { xid, first, isolation, body }: &Overdue) -> Result<bool> {
+        let Some(content) = body.try_lock() else { return Ok(false) };
+        let Some(Content { batch, locks }) = &*content else { return Ok(false) };
+        let locks = locks.iter().map(PreparedLock::logged);
+        let record = WriteBatch::prepare_record(xid, (*first, *isolation), locks, batch)?;
+        let payload = WalRecord::new(record.payload());
+        self.begin_log()?;
+        let mut c = self.commit.lock();
+        self.check_open()?;
+        let seq = c.last_seq + 1;
+        if seq > MAX_SEQ {
+            return Ok(false);
+        }
+        let lsn = c.wal.append(seq, 1, payload)?;
+        c.last_seq = seq;
+        self.prepared.moved(xid, seq, lsn);
+        self.snapshots.publish(seq);
+        Ok(true)
+    }
+}

@@ -1,0 +1,225 @@
+//! What becomes of a prepared transaction, step by step.
+
+use super::*;
+use crate::commit::control::{LockTarget, MAX_XID};
+use crate::txn::prepared::PreparedLock;
+use kingtide_base::rng::Rng;
+use kingtide_vfs::{Fault, FaultFs, Op as FsOp, Rule};
+use std::ops::Bound;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+fn kind_of<T: std::fmt::Debug>(result: Result<T>) -> ErrorKind {
+    result.expect_err("refused").kind()
+}
+
+#[test]
+fn prepared_writes_are_nowhere_until_committed_and_never_when_rolled_back() {
+    let fs = MemFs::new();
+    let db = open(&fs);
+    let family = db.default_family();
+    let first = prepare(&db, b"one", batch(&[(family, b"a", b"1"), (family, b"b", b"1")]));
+    let second = prepare(&db, b"two", batch(&[(family, b"a", b"2")]));
+    assert!(first < second && db.get(b"a").unwrap().is_none());
+    let list = db.inner().prepared.list();
+    assert_eq!(list.iter().map(|p| (p.sequence, p.operations)).collect::<Vec<_>>(), [(first, 2), (second, 1)]);
+    assert!(list.iter().all(|p| p.isolation == Isolation::Serializable));
+    let resolution = try_resolve(&db, b"two", false, Durability::Process).unwrap();
+    assert_eq!(resolution.txn, TXN);
+    assert!(db.get(b"a").unwrap().is_none());
+    resolve(&db, b"one", true);
+    assert_eq!(db.get(b"a").unwrap().as_deref(), Some(&b"1"[..]));
+    assert_eq!(db.get(b"b").unwrap().as_deref(), Some(&b"1"[..]));
+    for xid in [&b"one"[..], b"two", b"never"] {
+        assert_eq!(kind_of(try_resolve(&db, xid, true, Durability::Power)), ErrorKind::NotFound);
+    }
+    // A name that was resolved is free again.
+    prepare(&db, b"one", batch(&[(family, b"a", b"3")]));
+    assert_eq!(xids(&db), [b"one"]);
+}
+
+#[test]
+fn names_are_checked_and_a_refused_prepare_leaves_the_batch_alone() {
+    let db = open(&MemFs::new());
+    let family = db.default_family();
+    prepare(&db, b"xid", batch(&[(family, b"a", b"1")]));
+    let mut another = batch(&[(family, b"b", b"2")]);
+    let mut refused = |xid: &[u8]| kind_of(try_prepare(&db, xid, &mut another, Durability::Power));
+    assert_eq!(refused(b"xid"), ErrorKind::Exists);
+    assert_eq!(refused(b""), ErrorKind::InvalidArgument);
+    assert_eq!(refused(&[0; MAX_XID + 1]), ErrorKind::InvalidArgument);
+    assert_eq!(another.len(), 1);
+    let sequence = db.latest_sequence();
+    let request =
+        PrepareRequest { xid: b"y", txn: 1, isolation: Isolation::Snapshot, batch: &mut another, locks: Vec::new() };
+    let conflict = db.inner().prepare_with(request, |_| Err(crate::Error::new(ErrorKind::Conflict, "validation")));
+    assert_eq!(kind_of(conflict), ErrorKind::Conflict);
+    assert_eq!((another.len(), db.latest_sequence(), xids(&db)), (1, sequence, vec![b"xid".to_vec()]));
+    try_prepare(&db, b"y", &mut another, Durability::Power).unwrap();
+    assert_eq!(another.len(), 0, "taken");
+}
+
+/// In doubt through closes, kills and power cuts, one after the other, with exactly what was prepared.
+#[test]
+fn a_transaction_in_doubt_comes_back_from_every_end() {
+    let mut fs = MemFs::new();
+    let db = open(&fs);
+    let other = db.create_family("other", Default::default()).unwrap();
+    let family = db.default_family();
+    let mut writes = batch(&[(family, b"put", b"value"), (&other, b"large", &[7; 5000])]);
+    writes.put_ttl(family, b"for a while", b"v", Duration::from_secs(1_000_000)).unwrap();
+    writes.put(&other, b"packed", &b"the same again and ".repeat(100)).unwrap();
+    writes.delete(family, b"gone").unwrap();
+    writes.single_delete(&other, b"once").unwrap();
+    writes.delete_range(family, b"r", b"s").unwrap();
+    let lock = |exclusive, target| PreparedLock { family: other.inner().clone(), exclusive, target };
+    let range = LockTarget::Range(Bound::Excluded(b"a".to_vec()), Bound::Unbounded);
+    let locks = vec![lock(false, LockTarget::Key(b"read".to_vec())), lock(true, range)];
+    let request =
+        PrepareRequest { xid: b"xid", txn: 9, isolation: Isolation::RepeatableRead, batch: &mut writes, locks };
+    let power = durably(Durability::Power);
+    let made = db.inner().prepare_with(request, |r| db.inner().commit(r, &power)).unwrap();
+    prepare(&db, b"empty", WriteBatch::new());
+    let (sequence, writes) = (made.durable.unwrap(), writes_of(&db, b"xid"));
+    assert_eq!(writes.len(), 7);
+    let info = db.inner().prepared.list();
+    drop(other);
+    let mut db = Some(db);
+    for round in 0..8 {
+        let open_now = db.take().unwrap();
+        match round % 4 {
+            0 => open_now.close().unwrap(),
+            1 => fs = fs.kill_clone(),
+            2 => fs = fs.crash_clone(Survival::AllLost, &mut Rng::new(round)),
+            _ => {
+                // The log that held the record has been flushed and released, but for the record's part.
+                for i in 0..300u32 {
+                    open_now.put(i.to_be_bytes(), [1; 500]).unwrap();
+                }
+                open_now.flush().unwrap();
+                fs = fs.crash_clone(Survival::RandomBlocks, &mut Rng::new(round));
+            }
+        }
+        drop(open_now);
+        let again = open(&fs);
+        assert_eq!(again.inner().prepared.list(), info, "round {round}");
+        assert_eq!(info[0].sequence, sequence);
+        assert_eq!(writes_of(&again, b"xid"), writes, "round {round}");
+        assert!(writes_of(&again, b"empty").is_empty());
+        assert!(again.get(b"put").unwrap().is_none());
+        db = Some(again);
+    }
+    let db = db.unwrap();
+    resolve(&db, b"empty", true);
+    resolve(&db, b"xid", true);
+    let db = open(&fs.crash_clone(Survival::AllLost, &mut Rng::new(9)));
+    assert!(xids(&db).is_empty());
+    assert_eq!(db.get(b"for a while").unwrap().as_deref(), Some(&b"v"[..]));
+    assert_eq!(db.family("other").unwrap().get(b"packed").unwrap().unwrap().len(), 1900);
+}
+
+#[test]
+fn recovery_hands_out_the_locks_of_what_is_in_doubt() {
+    let db = open(&MemFs::new());
+    let family = db.default_family();
+    let mut writes = batch(&[(family, b"k", b"v")]);
+    writes.delete_range(family, b"r", b"s").unwrap();
+    let read = PreparedLock { family: family.inner().clone(), exclusive: false, target: LockTarget::Key(b"x".into()) };
+    let locks: Vec<_> = locks_of(&writes, &[read]).into_iter().map(|l| (l.exclusive, l.target)).collect();
+    let range = LockTarget::Range(Bound::Included(b"r".to_vec()), Bound::Excluded(b"s".to_vec()));
+    let expected = [(true, LockTarget::Key(b"k".to_vec())), (true, range), (false, LockTarget::Key(b"x".to_vec()))];
+    assert_eq!(locks, expected);
+}
+
+#[test]
+fn of_many_threads_exactly_one_resolves() {
+    let db = open(&MemFs::new());
+    let family = db.default_family();
+    for round in 0..50u32 {
+        prepare(&db, b"xid", batch(&[(family, &round.to_be_bytes(), b"v")]));
+        let (commits, rollbacks) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        std::thread::scope(|s| {
+            for committed in [true, false, true, false] {
+                let (db, won) = (&db, if committed { &commits } else { &rollbacks });
+                s.spawn(move || match try_resolve(db, b"xid", committed, Durability::Process) {
+                    Ok(_) => drop(won.fetch_add(1, Ordering::Relaxed)),
+                    Err(e) => assert_eq!(e.kind(), ErrorKind::NotFound),
+                });
+            }
+        });
+        let (commits, rollbacks) = (commits.into_inner(), rollbacks.into_inner());
+        assert_eq!(commits + rollbacks, 1);
+        assert_eq!(db.get(round.to_be_bytes()).unwrap().is_some(), commits == 1);
+    }
+}
+
+/// A commit that was refused leaves the transaction in doubt, and it can be tried again.
+#[test]
+fn a_refused_end_leaves_the_transaction_in_doubt() {
+    let fs = FaultFs::new(Arc::new(MemFs::new()), 1);
+    let db = Db::open("/db", options(Arc::new(fs.clone()))).unwrap();
+    prepare(&db, b"xid", batch(&[(db.default_family(), b"a", b"1")]));
+    let before = writes_of(&db, b"xid");
+    for committed in [true, false] {
+        fs.add(Rule::new(FsOp::Write, Fault::Enospc).path(".wal"));
+        assert_eq!(kind_of(try_resolve(&db, b"xid", committed, Durability::Power)), ErrorKind::NoSpace);
+        fs.clear();
+        assert_eq!((xids(&db), writes_of(&db, b"xid")), (vec![b"xid".to_vec()], before.clone()));
+    }
+    let mut another = batch(&[(db.default_family(), b"b", b"1")]);
+    fs.add(Rule::new(FsOp::Write, Fault::Enospc).path(".wal"));
+    assert_eq!(kind_of(try_prepare(&db, b"new", &mut another, Durability::Power)), ErrorKind::NoSpace);
+    fs.clear();
+    assert_eq!((xids(&db), another.len()), (vec![b"xid".to_vec()], 1));
+    resolve(&db, b"xid", true);
+    assert!(db.get(b"a").unwrap().is_some());
+}
+
+/// After a failed sync nobody knows: prepared in memory, maybe on disk; the log takes no more.
+#[test]
+fn a_failed_sync_leaves_it_prepared_and_the_log_stopped() {
+    let fs = MemFs::new();
+    let db = open(&fs);
+    db.put(b"before", b"v").unwrap();
+    fs.fail_syncs(1);
+    let mut writes = batch(&[(db.default_family(), b"a", b"1")]);
+    let outcome = try_prepare(&db, b"xid", &mut writes, Durability::Power).unwrap();
+    assert_eq!(kind_of(outcome.durable), ErrorKind::Poisoned);
+    assert_eq!((xids(&db), writes.len()), (vec![b"xid".to_vec()], 0));
+    assert_eq!(kind_of(try_resolve(&db, b"xid", false, Durability::Process)), ErrorKind::Poisoned);
+    assert_eq!(xids(&db), [b"xid"]);
+    let lost = open(&fs.crash_clone(Survival::AllLost, &mut Rng::new(1)));
+    assert!(xids(&lost).is_empty());
+    let kept = open(&fs.kill_clone());
+    assert_eq!(xids(&kept), [b"xid"]);
+    resolve(&kept, b"xid", false);
+}
+
+#[test]
+fn writes_to_a_dropped_family_are_left_out() {
+    let fs = MemFs::new();
+    let db = open(&fs);
+    let family = db.default_family().clone();
+    let dropped = db.create_family("dropped", Default::default()).unwrap();
+    for xid in [&b"now"[..], b"later", b"only"] {
+        let kept: &[(&ColumnFamily, &[u8], &[u8])] = &[(&family, xid, b"kept"), (&dropped, b"b", b"lost")];
+        prepare(&db, xid, batch(if xid == b"only" { &kept[1..] } else { kept }));
+    }
+    db.drop_family("dropped").unwrap();
+    assert_eq!(
+        kind_of(try_prepare(&db, b"new", &mut batch(&[(&dropped, b"b", b"x")]), Durability::Power)),
+        ErrorKind::Closed
+    );
+    resolve(&db, b"now", true);
+    assert_eq!(db.get(b"now").unwrap().as_deref(), Some(&b"kept"[..]));
+    // A family of the same name is another family.
+    db.create_family("dropped", Default::default()).unwrap();
+    drop(db);
+    let db = open(&fs.kill_clone());
+    assert_eq!(xids(&db), [&b"later"[..], b"only"]);
+    resolve(&db, b"later", true);
+    resolve(&db, b"only", true);
+    assert_eq!(db.get(b"later").unwrap().as_deref(), Some(&b"kept"[..]));
+    let again = db.family("dropped").unwrap();
+    assert!(again.get(b"b").unwrap().is_none());
+}

@@ -1,0 +1,78 @@
+//! Prepared transactions, down to the log and back.
+
+mod life;
+mod log_space;
+
+use super::prepared::{PrepareOutcome, PrepareRequest, Resolution, locks_of};
+use super::{Isolation, TxnId};
+use crate::commit::batch::WriteBatch;
+use crate::{ColumnFamily, Db, Durability, ErrorKind, Options, Result, WriteOptions};
+use kingtide_vfs::{Fs, MemFs, Survival};
+use std::sync::Arc;
+
+const TXN: TxnId = 77;
+
+/// Small files, so that logs rotate and memtables fill within a test.
+fn options(fs: Arc<dyn Fs>) -> Options {
+    let mut options = Options { fs: Some(fs), manual_jobs: true, ..Options::default() };
+    let small = "wal_segment_size=65536 max_wal_size=262144 memtable_size=65536 memtable_budget=1M value_threshold=200 \
+                 l0_trigger=2 block_size=1024 block_cache_size=100000";
+    for text in small.split_whitespace() {
+        let (name, value) = text.split_once('=').expect("name=value");
+        options.set(name, value).expect("option");
+    }
+    options
+}
+
+fn open(fs: &MemFs) -> Db {
+    Db::open("/db", options(Arc::new(fs.clone()))).expect("open")
+}
+
+fn durably(durability: Durability) -> WriteOptions {
+    WriteOptions { durability: Some(durability), no_wait: false }
+}
+
+fn batch(writes: &[(&ColumnFamily, &[u8], &[u8])]) -> WriteBatch {
+    let mut batch = WriteBatch::new();
+    for (family, key, value) in writes {
+        batch.put(family, key, value).expect("put");
+    }
+    batch
+}
+
+fn try_prepare(db: &Db, xid: &[u8], batch: &mut WriteBatch, durability: Durability) -> Result<PrepareOutcome> {
+    let request = PrepareRequest { xid, txn: TXN, isolation: Isolation::Serializable, batch, locks: Vec::new() };
+    db.inner().prepare_with(request, |record| db.inner().commit(record, &durably(durability)))
+}
+
+fn prepare(db: &Db, xid: &[u8], mut batch: WriteBatch) -> u64 {
+    try_prepare(db, xid, &mut batch, Durability::Power).expect("prepare").durable.expect("durable")
+}
+
+fn try_resolve(db: &Db, xid: &[u8], committed: bool, durability: Durability) -> Result<Resolution> {
+    db.inner().resolve_with(xid, committed, |_, record| db.inner().commit(record, &durably(durability)))
+}
+
+fn resolve(db: &Db, xid: &[u8], committed: bool) {
+    try_resolve(db, xid, committed, Durability::Power).expect("resolve").durable.expect("durable");
+}
+
+fn xids(db: &Db) -> Vec<Vec<u8>> {
+    db.inner().prepared.list().into_iter().map(|p| p.xid).collect()
+}
+
+/// The writes that a transaction in doubt would commit: family, key, and value or whatever its kind has.
+fn writes_of(db: &Db, xid: &[u8]) -> Vec<(u8, String, Vec<u8>, Vec<u8>)> {
+    let mut writes = Vec::new();
+    // Refused after a look at the record, so the transaction stays in doubt.
+    let looked = db.inner().resolve_with(xid, true, |_, record| {
+        let of = |op| (record.key_of(op).to_vec(), record.value_of(op).to_vec());
+        writes.extend(record.ops().iter().map(|op| {
+            let (key, value) = of(op);
+            (op.kind, record.families()[op.family as usize].name(), key, value)
+        }));
+        Err(crate::Error::new(ErrorKind::Cancelled, "only looking"))
+    });
+    assert_eq!(looked.expect_err("refused").kind(), ErrorKind::Cancelled);
+    writes
+}
