@@ -167,7 +167,7 @@ impl Bench {
         }
         report("multi_get of 100, a key", n, started);
 
-        let mut iter = DbIterator::new(self.view.clone(), self.ctx.clone(), IterConfig::at(self.snapshot))?;
+        let mut iter = DbIterator::new(self.view.clone(), self.ctx.clone(), IterConfig::at(self.snapshot), None)?;
         let started = Watch::start();
         for _ in 0..n {
             iter.seek(&pick());

@@ -419,7 +419,7 @@ impl ColumnFamily {
             fill_cache: options.fill_cache,
             readahead: options.readahead,
         };
-        DbIterator::new(view, self.inner().reads.clone(), config)
+        DbIterator::new(view, self.inner().reads.clone(), config, None)
     }
 
     /// Moves an open iterator to what is visible now, keeping its bounds; it must be positioned anew. Cheaper than a new
@@ -433,7 +433,7 @@ impl ColumnFamily {
         }
         let view = self.inner().view.load_full();
         let seq = self.read_seq(None)?;
-        iterator.refresh(view, seq)
+        iterator.refresh(view, seq, None)
     }
 
     /// Flushes the family's memtables to tables and waits for it.

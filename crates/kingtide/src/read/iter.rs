@@ -10,6 +10,7 @@ use crate::rangedel::{RangeTombstones, SpanCursor};
 use crate::read::get::{ReadContext, visible, vlog_of};
 use crate::read::level::RunIter;
 use crate::read::merge::{Cursor, Merge};
+use crate::read::overlay::{Overlay, Own, OwnIter};
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, KeyOrder, Result, SeqNo, Tag};
 use kingtide_table::{IterOptions, Packed, ValuePointer, VlogWindow};
@@ -104,6 +105,8 @@ pub struct DbIterator {
     snapshot: SeqNo,
     lower: Option<Limit>,
     upper: Option<Limit>,
+    /// What its transaction wrote, if it is one's.
+    overlay: Option<Arc<Overlay>>,
     /// Range tombstones of all sources; mostly none.
     ranges: Vec<RangeSet>,
     shown: Shown,
@@ -133,12 +136,18 @@ struct Counts {
 }
 
 impl DbIterator {
-    /// An iterator over `view`. Opens no table unless the view has range tombstones.
+    /// An iterator over `view`, and over `overlay` in front of it: what the transaction that reads wrote itself. Opens no
+    /// table unless the view has range tombstones.
     ///
     /// # Errors
     /// `InvalidArgument` for a prefix in an order in which keys of one prefix are not neighbours; `Io` and `Corruption`
     /// from tables with range tombstones.
-    pub fn new(view: Arc<View>, ctx: Arc<ReadContext>, config: IterConfig) -> Result<DbIterator> {
+    pub fn new(
+        view: Arc<View>,
+        ctx: Arc<ReadContext>,
+        config: IterConfig,
+        overlay: Option<Arc<Overlay>>,
+    ) -> Result<DbIterator> {
         let order = &view.order;
         let mut lower = Limit::new(order, config.lower);
         let mut upper = Limit::new(order, config.upper);
@@ -149,8 +158,9 @@ impl DbIterator {
         }
         let options = IterOptions { fill_cache: config.fill_cache, readahead: config.readahead };
         Ok(DbIterator {
-            merge: sources(&view, options),
-            ranges: ranges(&view)?,
+            merge: sources(&view, overlay.as_ref(), config.snapshot, options),
+            ranges: ranges(&view, overlay.as_ref())?,
+            overlay,
             view,
             ctx,
             options,
@@ -169,14 +179,15 @@ impl DbIterator {
         })
     }
 
-    /// Moves to a newer view and snapshot, clears an error, and becomes invalid. Bounds stay.
+    /// Moves to a newer view, snapshot and overlay, clears an error, and becomes invalid. Bounds stay.
     ///
     /// # Errors
     /// As [`DbIterator::new`].
-    pub fn refresh(&mut self, view: Arc<View>, snapshot: SeqNo) -> Result<()> {
+    pub fn refresh(&mut self, view: Arc<View>, snapshot: SeqNo, overlay: Option<Arc<Overlay>>) -> Result<()> {
         self.hide();
-        self.ranges = ranges(&view)?;
-        self.merge = sources(&view, self.options);
+        self.ranges = ranges(&view, overlay.as_ref())?;
+        self.merge = sources(&view, overlay.as_ref(), snapshot, self.options);
+        self.overlay = overlay;
         self.view = view;
         self.snapshot = snapshot;
         self.error = None;
@@ -468,7 +479,10 @@ impl DbIterator {
                 self.merge.next()?;
                 continue;
             }
-            let deleted = covering(&mut self.ranges, key, self.snapshot);
+            let deleted = match self.ranges.is_empty() || top.is_own() {
+                true => 0,
+                false => covering(&mut self.ranges, key, self.snapshot),
+            };
             if visible(tag, top.value(), deleted, &self.ctx)?.is_some() {
                 self.shown_tag = tag;
                 self.shown = Shown::Current;
@@ -508,22 +522,23 @@ impl DbIterator {
             }
             self.saved_key.clear();
             self.saved_key.extend_from_slice(key);
-            let newest = self.pass_versions(head)?;
-            if let Some(tag) = newest
-                && visible(
-                    tag,
-                    &self.saved_value,
-                    covering(&mut self.ranges, &self.saved_key, self.snapshot),
-                    &self.ctx,
-                )?
-                .is_some()
-            {
+            let Some(tag) = self.pass_versions(head)? else { continue };
+            let deleted = match self.ranges.is_empty() || self.wrote_saved_key() {
+                true => 0,
+                false => covering(&mut self.ranges, &self.saved_key, self.snapshot),
+            };
+            if visible(tag, &self.saved_value, deleted, &self.ctx)?.is_some() {
                 self.shown_tag = tag;
                 self.shown = Shown::Saved;
                 return Ok(());
             }
         }
         Ok(())
+    }
+
+    /// Whether the newest version of `saved_key` is the transaction's own, which no range delete hides.
+    fn wrote_saved_key(&self) -> bool {
+        self.overlay.as_ref().is_some_and(|o| matches!(o.get(&self.saved_key), Some(Own::Written(..))))
     }
 
     /// Steps the merge back over all versions of `saved_key`, keeping the newest visible one's value.
@@ -579,24 +594,36 @@ impl Drop for DbIterator {
 struct RangeSet {
     set: Arc<RangeTombstones>,
     near: SpanCursor,
+    /// The range deletes of an overlay. They hide all that is committed, as if their sequence numbers were `SeqNo::MAX`.
+    own: bool,
     /// What covers the key that was asked for last.
     covering: SeqNo,
 }
 
-fn ranges(view: &View) -> Result<Vec<RangeSet>> {
-    if !view.has_range_tombstones() {
-        return Ok(Vec::new());
+impl RangeSet {
+    fn new(set: Arc<RangeTombstones>, own: bool) -> RangeSet {
+        RangeSet { set, near: SpanCursor::default(), own, covering: 0 }
     }
-    let sets = view.range_sets()?.into_iter();
-    Ok(sets.map(|set| RangeSet { set, near: SpanCursor::default(), covering: 0 }).collect())
 }
 
-/// Newest sequence number up to `snapshot` of a range tombstone over `key`.
-#[inline]
+fn ranges(view: &View, overlay: Option<&Arc<Overlay>>) -> Result<Vec<RangeSet>> {
+    let own = overlay.filter(|o| !o.ranges().is_empty()).map(|o| RangeSet::new(o.ranges().clone(), true));
+    let mut all: Vec<RangeSet> = own.into_iter().collect();
+    if view.has_range_tombstones() {
+        all.extend(view.range_sets()?.into_iter().map(|set| RangeSet::new(set, false)));
+    }
+    Ok(all)
+}
+
+/// Newest sequence number up to `snapshot` of a range tombstone over `key`; `SeqNo::MAX` for one of the overlay.
 fn covering(ranges: &mut [RangeSet], key: &[u8], snapshot: SeqNo) -> SeqNo {
     let mut newest = 0;
     for r in ranges {
-        r.covering = r.set.max_covering_near(&mut r.near, key, snapshot);
+        r.covering = match r.own {
+            true if r.set.max_covering_near(&mut r.near, key, SeqNo::MAX) > 0 => SeqNo::MAX,
+            true => 0,
+            false => r.set.max_covering_near(&mut r.near, key, snapshot),
+        };
         newest = newest.max(r.covering);
     }
     newest
@@ -607,10 +634,11 @@ fn deleted_span(ranges: &[RangeSet], seq: SeqNo) -> (Option<&[u8]>, Option<&[u8]
     ranges.iter().find(|r| r.covering == seq).map_or((None, None), |r| r.set.span(&r.near))
 }
 
-fn sources(view: &Arc<View>, options: IterOptions) -> Merge {
+fn sources(view: &View, overlay: Option<&Arc<Overlay>>, snapshot: SeqNo, options: IterOptions) -> Merge {
+    let own = overlay.map(|o| Cursor::Own(OwnIter::new(o.clone(), snapshot)));
     let memtables = view.memtables().filter(|m| !m.points().is_empty()).map(|m| Cursor::Mem(m.points().iter()));
     let runs = view.runs.iter().map(|r| Cursor::Run(Box::new(RunIter::new(r.clone(), view.order.clone(), options))));
-    Merge::new(view.order.clone(), memtables.chain(runs).collect())
+    Merge::new(view.order.clone(), own.into_iter().chain(memtables).chain(runs).collect())
 }
 
 /// Of two limits the one that lets less through; `inner` is how the tighter one compares to the other.

@@ -16,6 +16,8 @@
 //! the target is found, leaves the denied and all older runs *deferred*: not positioned until a step needs them.
 
 use crate::read::level::RunIter;
+use crate::read::overlay::OwnIter;
+use kingtide_base::key::MAX_SEQ;
 use kingtide_base::{KeyOrder, Result, SeqNo, Tag};
 use kingtide_mem::MemIter;
 use std::cmp::Ordering;
@@ -27,54 +29,66 @@ pub(crate) enum Cursor {
     Mem(MemIter),
     /// A run of tables.
     Run(Box<RunIter>),
+    /// A transaction's own writes: the first source.
+    Own(OwnIter),
 }
 
 impl Cursor {
-    /// Newest sequence number that it can hold, if that is known.
+    /// A bound of the sequence numbers that it can hold. Only own writes, which nothing hides, reach `SeqNo::MAX`.
     pub(crate) fn max_seq(&self) -> SeqNo {
         match self {
-            Cursor::Mem(_) => SeqNo::MAX,
+            Cursor::Mem(_) => MAX_SEQ,
             Cursor::Run(c) => c.max_seq(),
+            Cursor::Own(_) => SeqNo::MAX,
         }
     }
 
-    #[inline]
+    pub(crate) fn is_own(&self) -> bool {
+        matches!(self, Cursor::Own(_))
+    }
+
+    #[inline(always)]
     pub(crate) fn valid(&self) -> bool {
         match self {
             Cursor::Mem(c) => c.valid(),
             Cursor::Run(c) => c.valid(),
+            Cursor::Own(c) => c.valid(),
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn key(&self) -> &[u8] {
         match self {
             Cursor::Mem(c) => c.key(),
             Cursor::Run(c) => c.current().map_or(&[], |t| t.key()),
+            Cursor::Own(c) => c.key(),
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn head(&self) -> u64 {
         match self {
             Cursor::Mem(c) => c.head(),
             Cursor::Run(c) => c.current().map_or(0, |t| t.head()),
+            Cursor::Own(c) => c.head(),
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn tag(&self) -> Tag {
         match self {
             Cursor::Mem(c) => c.tag(),
             Cursor::Run(c) => c.current().map_or(Tag(0), |t| t.tag()),
+            Cursor::Own(c) => c.tag(),
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn value(&self) -> &[u8] {
         match self {
             Cursor::Mem(c) => c.value(),
             Cursor::Run(c) => c.current().map_or(&[], |t| t.value()),
+            Cursor::Own(c) => c.value(),
         }
     }
 
@@ -85,6 +99,10 @@ impl Cursor {
                 Ok(())
             }
             Cursor::Run(c) => c.first(),
+            Cursor::Own(c) => {
+                c.first();
+                Ok(())
+            }
         }
     }
 
@@ -95,6 +113,10 @@ impl Cursor {
                 Ok(())
             }
             Cursor::Run(c) => c.last(),
+            Cursor::Own(c) => {
+                c.last();
+                Ok(())
+            }
         }
     }
 
@@ -105,6 +127,10 @@ impl Cursor {
                 Ok(())
             }
             Cursor::Run(c) => c.seek(key, head, tag),
+            Cursor::Own(c) => {
+                c.seek(key, head, tag);
+                Ok(())
+            }
         }
     }
 
@@ -115,6 +141,10 @@ impl Cursor {
                 Ok(())
             }
             Cursor::Run(c) => c.seek_lt(key, head, tag),
+            Cursor::Own(c) => {
+                c.seek_lt(key, head, tag);
+                Ok(())
+            }
         }
     }
 
@@ -126,6 +156,10 @@ impl Cursor {
                 Ok(())
             }
             Cursor::Run(c) => c.next(),
+            Cursor::Own(c) => {
+                c.next();
+                Ok(())
+            }
         }
     }
 
@@ -137,6 +171,10 @@ impl Cursor {
                 Ok(())
             }
             Cursor::Run(c) => c.prev(),
+            Cursor::Own(c) => {
+                c.prev();
+                Ok(())
+            }
         }
     }
 }
@@ -277,7 +315,7 @@ impl Merge {
     fn hash_for_lazy_seek(&self, key: &[u8], head: u64) -> Option<u64> {
         let mut runs = self.sources.iter().filter_map(|s| match s {
             Cursor::Run(run) => Some(run),
-            Cursor::Mem(_) => None,
+            Cursor::Mem(_) | Cursor::Own(_) => None,
         });
         let (first, second) = (runs.next()?, runs.next()?);
         let hash = self.order.hash(key)?;

@@ -7,11 +7,15 @@ mod merge;
 mod multi_get;
 #[allow(dead_code)] // until a transaction's commit calls it
 pub(crate) mod newest;
+#[allow(dead_code)] // until a transaction makes one
+pub(crate) mod overlay;
 pub mod value;
 
 pub use get::{ReadContext, get, get_into};
 pub use iter::{DbIterator, Entries, IterConfig};
 pub use multi_get::multi_get;
+#[doc(hidden)]
+pub use overlay::Overlay;
 pub use value::PinnedValue;
 
 #[cfg(test)]

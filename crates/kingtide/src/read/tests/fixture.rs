@@ -83,6 +83,10 @@ pub struct Shape {
     pub max_open_files: u64,
 }
 
+/// No random operations, all values inline.
+pub const EMPTY: Shape =
+    Shape { ops: 0, range_deletes: false, expiry: false, value_threshold: usize::MAX, max_open_files: 1000 };
+
 /// A key that is likely to be hit again, to share a long prefix with others, and to tie with them in its head.
 pub fn random_key(order: &KeyOrder, rng: &mut Rng) -> Vec<u8> {
     match order {

@@ -2,6 +2,7 @@
 
 mod fixture;
 mod newest;
+mod overlay;
 
 use crate::family::tables::klog_path;
 use crate::read::iter::{DbIterator, IterConfig};
@@ -210,7 +211,7 @@ fn iterators_agree_with_the_model() {
                 let mut pairs = f.visible(snapshot, f.clock.unix_ms());
                 pairs.retain(|(k, _)| within(&order, &config, k));
                 let what = format!("seed {seed} {order:?} {config:?}");
-                let iter = DbIterator::new(f.view.clone(), f.ctx.clone(), config).unwrap();
+                let iter = DbIterator::new(f.view.clone(), f.ctx.clone(), config, None).unwrap();
                 let mut walk = Walk { f: &f, iter, pairs, at: None, what };
                 for _ in 0..200 {
                     if rng.one_in(20) {
@@ -241,7 +242,7 @@ fn full_scans_both_ways_agree_with_the_model() {
             let f = random_fixture(&order, &mut rng);
             let want = f.visible(f.last_seq, START_MS);
             let config = IterConfig::at(f.last_seq);
-            let mut iter = DbIterator::new(f.view.clone(), f.ctx.clone(), config).unwrap();
+            let mut iter = DbIterator::new(f.view.clone(), f.ctx.clone(), config, None).unwrap();
             let forward: Pairs = iter.entries().map(Result::unwrap).collect();
             assert_same(&forward, &want, &format!("seed {seed} {order:?} forward"));
             let mut backward = Vec::new();
@@ -272,7 +273,7 @@ fn a_reused_iterator_seeks_below_its_loaded_block() {
         Shape { ops: 0, range_deletes: false, expiry: false, value_threshold: usize::MAX, max_open_files: 1000 };
     let f = Fixture::build(KeyOrder::Bytewise, shape, history, &mut rng);
     let all = f.visible(f.last_seq, START_MS);
-    let mut iter = DbIterator::new(f.view.clone(), f.ctx.clone(), IterConfig::at(f.last_seq)).unwrap();
+    let mut iter = DbIterator::new(f.view.clone(), f.ctx.clone(), IterConfig::at(f.last_seq), None).unwrap();
     for _ in 0..20_000 {
         let i = rng.below(all.len() as u64) as usize;
         let mut target = all[i].0.clone();
@@ -323,7 +324,7 @@ fn damage_is_an_error_that_sticks() {
         assert_eq!((e.kind(), e.path()), (ErrorKind::Corruption, Some(&*path)), "seed {seed}: {e}");
         let both = multi_get(&f.view, &[&meta.min_key[..], b"absent"], f.last_seq, &f.ctx);
         assert!(both[0].is_err() && both[1].as_ref().unwrap().is_none(), "a failure concerns its key only");
-        let mut iter = DbIterator::new(f.view.clone(), f.ctx.clone(), IterConfig::at(f.last_seq)).unwrap();
+        let mut iter = DbIterator::new(f.view.clone(), f.ctx.clone(), IterConfig::at(f.last_seq), None).unwrap();
         iter.seek(&meta.min_key);
         assert!(!iter.valid());
         assert_eq!(iter.status().unwrap_err().kind(), ErrorKind::Corruption);
@@ -332,7 +333,7 @@ fn damage_is_an_error_that_sticks() {
         assert_eq!(iter.value().unwrap_err().kind(), ErrorKind::Corruption);
 
         file.write_at(&byte, at).unwrap();
-        iter.refresh(f.view.clone(), f.last_seq).unwrap();
+        iter.refresh(f.view.clone(), f.last_seq, None).unwrap();
         iter.seek(&meta.min_key);
         assert_eq!(iter.key(), meta.min_key);
     }
@@ -357,7 +358,7 @@ fn a_damaged_packed_value_is_an_error() {
         assert!(get_into(&f.view, b"bad", 9, &f.ctx, &mut Vec::new()).is_err());
         let many = multi_get(&f.view, &[b"bad".as_slice(), b"good"], 9, &f.ctx);
         assert!(many[0].is_err() && many[1].as_ref().unwrap().as_ref().unwrap()[..] == [b'v'; 4000]);
-        let mut iter = DbIterator::new(f.view.clone(), f.ctx.clone(), IterConfig::at(9)).unwrap();
+        let mut iter = DbIterator::new(f.view.clone(), f.ctx.clone(), IterConfig::at(9), None).unwrap();
         iter.seek_to_first();
         assert_eq!((iter.key(), iter.valid()), (&b"bad"[..], true), "values are looked at when asked for");
         assert_eq!(iter.value().unwrap_err().kind(), ErrorKind::Corruption);
@@ -385,7 +386,7 @@ fn a_deleted_range_is_passed_at_once() {
     for seed in seeds(10) {
         let f = Fixture::build(KeyOrder::Bytewise, shape, history.clone(), &mut Rng::new(seed));
         let in_runs: u64 = f.view.version.files().map(|(_, m)| m.entries).sum();
-        let mut iter = DbIterator::new(f.view.clone(), f.ctx.clone(), IterConfig::at(f.last_seq)).unwrap();
+        let mut iter = DbIterator::new(f.view.clone(), f.ctx.clone(), IterConfig::at(f.last_seq), None).unwrap();
         assert_eq!(iter.entries().count(), 20);
         iter.seek_to_last();
         let mut backward = 0;
@@ -416,7 +417,7 @@ fn reads_are_counted_and_sampled() {
     }
     let counted = [Stat::Gets, Stat::GetHits, Stat::BytesRead].map(|s| f.stats.get(s));
     assert_eq!(counted, [500, hits, bytes]);
-    let mut iter = DbIterator::new(f.view.clone(), f.ctx.clone(), IterConfig::at(f.last_seq)).unwrap();
+    let mut iter = DbIterator::new(f.view.clone(), f.ctx.clone(), IterConfig::at(f.last_seq), None).unwrap();
     let n = iter.entries().count() as u64;
     assert_eq!(n, model.len() as u64);
     drop(iter);
