@@ -43,7 +43,7 @@ pub use options::{Options, ReadOptions, WriteOptions};
 pub use read::{DbIterator, PinnedValue};
 pub use report::{FamilyReport, LevelReport, StatsReport};
 pub use snapshot::Snapshot;
-pub use txn::{Isolation, PreparedInfo, TxnId};
+pub use txn::{HeldLock, Isolation, LockMode, LockTarget, LockWait, PreparedInfo, TxnId};
 
 /// The README's programs, compiled with the tests.
 #[cfg(doctest)]

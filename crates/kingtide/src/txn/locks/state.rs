@@ -1,0 +1,489 @@
+//! What the lock manager's mutex guards: the tables of held locks, the owners, and the requests that wait.
+//!
+//! A request waits for those that hold what it asks for, and, so that nobody is overtaken for ever, for earlier requests
+//! that ask for it too. Requests are granted by whoever releases, in the order in which they came, not by waking all to
+//! try again. Each waiting request notes one transaction that it waits for, its witness: it is looked at again only when
+//! the witness gives up its locks or its place.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use kingtide_base::KeyOrder;
+
+use super::span::{KeyBytes, Span};
+use super::table::{Answer, Table};
+use super::{FamilyId, LockMode, TxnId};
+use crate::sync::Condvar;
+use crate::sync::atomic::{AtomicBool, Ordering};
+
+/// Lists of owned locks are kept for reuse, this many, and none that grew beyond so many entries.
+const SPARE_LISTS: usize = 64;
+const SPARE_CAPACITY: usize = 1024;
+
+/// Where a request stands in line: upgrades before all others, because those can often not go on before them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Ticket {
+    behind_upgrades: bool,
+    number: u64,
+}
+
+/// What is asked for.
+#[derive(Clone)]
+pub(super) struct Want {
+    /// 0: wants nothing but that nobody hold it.
+    pub txn: TxnId,
+    pub family: FamilyId,
+    pub span: Span,
+    pub mode: LockMode,
+}
+
+/// A request that waits.
+pub(super) struct Request {
+    pub want: Want,
+    /// When it began to wait, in monotonic nanoseconds.
+    pub since: u64,
+    /// Wakes the waiting thread.
+    pub signal: Arc<Condvar>,
+    /// Set by `wake`, so that a wake between two waits is not lost.
+    pub poked: bool,
+    /// One transaction that it waits for.
+    witness: TxnId,
+    /// Earlier requests that it need not stand behind, because they in turn wait for it.
+    passes: Vec<Ticket>,
+}
+
+/// The place of a waiting request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub family: FamilyId,
+    pub ticket: Ticket,
+}
+
+/// How a wait ended.
+pub(super) enum Verdict {
+    Granted,
+    /// To break a deadlock: the circle, beginning with the victim. Each waits for the next, the last for the first.
+    Deadlock(Vec<Want>),
+    /// The transaction's locks were released while it waited.
+    Cancelled,
+}
+
+/// A transaction that a request waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Blocker {
+    pub txn: TxnId,
+    /// It does not hold the lock but asked for it earlier, with this ticket.
+    pub queued: Option<Ticket>,
+}
+
+#[derive(Default)]
+struct Family {
+    table: Table,
+    queue: BTreeMap<Ticket, Request>,
+}
+
+impl Family {
+    /// Earlier requests that one with this ticket stands behind.
+    fn ahead<'a>(&'a self, ticket: Ticket, want: &'a Want, passes: &'a [Ticket]) -> impl Iterator<Item = Blocker> + 'a {
+        let ahead = self.queue.range(..ticket).filter(move |(t, Request { want: other, .. })| {
+            // Who waits only for the place to be free holds nobody up, and waits for no one but holders.
+            let both_lock = other.txn != 0 && want.txn != 0 && other.txn != want.txn;
+            both_lock && other.mode.conflicts(want.mode) && other.span.overlaps(&want.span) && !passes.contains(t)
+        });
+        ahead.map(|(t, request)| Blocker { txn: request.want.txn, queued: Some(*t) })
+    }
+
+    fn blocker(&self, ticket: Ticket, want: &Want, passes: &[Ticket]) -> Option<Blocker> {
+        match self.table.ask(want.txn, &want.span, want.mode) {
+            Answer::Held(txn) => Some(Blocker { txn, queued: None }),
+            Answer::Covered | Answer::Free { .. } => self.ahead(ticket, want, passes).next(),
+        }
+    }
+
+    /// All that a waiting request waits for, each once; holders first.
+    fn blockers(&self, ticket: Ticket, request: &Request) -> Vec<Blocker> {
+        let want = &request.want;
+        let mut seen = BTreeSet::new();
+        let mut out = Vec::new();
+        self.table.in_the_way(want.txn, &want.span, want.mode, |txn| {
+            if seen.insert(txn) {
+                out.push(Blocker { txn, queued: None });
+            }
+        });
+        out.extend(self.ahead(ticket, want, &request.passes).filter(|ahead| seen.insert(ahead.txn)));
+        out
+    }
+
+    /// Whether the transaction holds all of it in shared mode, so that this is an upgrade.
+    fn is_upgrade(&self, want: &Want) -> bool {
+        self.table.ask(want.txn, &want.span, LockMode::Shared) == Answer::Covered
+    }
+}
+
+/// A lock as its owner remembers it, to give it back.
+enum Piece {
+    Key(KeyBytes),
+    Range(Box<Span>),
+}
+
+/// What a transaction holds.
+#[derive(Default)]
+struct Owner {
+    pieces: Vec<(FamilyId, Piece)>,
+    /// Bytes that the pieces hold on the heap.
+    heap: u64,
+}
+
+impl Owner {
+    fn push(&mut self, family: FamilyId, span: Span) {
+        if let (Some(_), Some((last, Piece::Range(range)))) = (&span.hi, self.pieces.last_mut())
+            && *last == family
+        {
+            // A scan locks one range after the other.
+            let before = range.heap();
+            if range.extend(&span) {
+                self.heap = (self.heap + range.heap()).saturating_sub(before);
+                return;
+            }
+        }
+        self.heap += span.heap();
+        self.pieces.push(match span.hi {
+            None => (family, Piece::Key(span.lo.into_key())),
+            Some(_) => (family, Piece::Range(Box::new(span))),
+        });
+    }
+}
+
+/// Everything under the manager's mutex.
+pub(super) struct State {
+    families: BTreeMap<FamilyId, (KeyOrder, Family)>,
+    /// Transactions that hold locks.
+    owners: BTreeMap<TxnId, Owner>,
+    /// Transactions that wait, each for one request.
+    waiting: BTreeMap<TxnId, Place>,
+    /// Verdicts that their threads have not read yet.
+    verdicts: BTreeMap<u64, Verdict>,
+    /// Whether there are owners; read without the mutex.
+    any: Arc<AtomicBool>,
+    next_ticket: u64,
+    spare: Vec<Vec<(FamilyId, Piece)>>,
+}
+
+impl State {
+    pub fn new(any: Arc<AtomicBool>) -> State {
+        State {
+            families: BTreeMap::new(),
+            owners: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            verdicts: BTreeMap::new(),
+            any,
+            next_ticket: 0,
+            spare: Vec::new(),
+        }
+    }
+
+    /// Grants a request at once, or says who is in the way. `in_line`: requests that wait already come first.
+    pub fn try_lock(&mut self, want: &Want, order: &KeyOrder, in_line: bool) -> Result<(), Blocker> {
+        let new = || (order.clone(), Family::default());
+        let (_, room) = self.families.entry(want.family).or_insert_with(new);
+        let upgrade = match room.table.ask(want.txn, &want.span, want.mode) {
+            Answer::Covered => return Ok(()),
+            Answer::Free { upgrade } => upgrade,
+            Answer::Held(txn) => return Err(Blocker { txn, queued: None }),
+        };
+        if in_line && !upgrade && !room.queue.is_empty() {
+            let last = Ticket { behind_upgrades: true, number: u64::MAX };
+            if let Some(ahead) = room.ahead(last, want, &[]).next() {
+                return Err(ahead);
+            }
+        }
+        self.grant(want, upgrade);
+        Ok(())
+    }
+
+    /// Puts a request in line that [`State::try_lock`] refused.
+    pub fn enqueue(&mut self, want: Want, since: u64, signal: Arc<Condvar>, witness: Blocker) -> Option<Place> {
+        let (_, room) = self.families.get_mut(&want.family)?;
+        let ticket = Ticket { behind_upgrades: !room.is_upgrade(&want), number: self.next_ticket };
+        self.next_ticket += 1;
+        let place = Place { family: want.family, ticket };
+        if want.txn != 0 {
+            self.waiting.insert(want.txn, place);
+        }
+        let passes = Vec::new();
+        room.queue.insert(ticket, Request { want, since, signal, poked: false, witness: witness.txn, passes });
+        Some(place)
+    }
+
+    /// Enters a lock that nobody stands in the way of. Of an `upgrade` its owner knows already.
+    fn grant(&mut self, want: &Want, upgrade: bool) {
+        if want.txn == 0 {
+            return;
+        }
+        if self.owners.is_empty() {
+            // Before the lock is in the table. Pairs with the load in `any_held`; that a commit sees either this or
+            // the lock's owner sees the commit is the barrier's doing, see docs/concurrency.md.
+            self.any.store(true, Ordering::SeqCst);
+        }
+        if let Some((_, room)) = self.families.get_mut(&want.family) {
+            room.table.insert(want.txn, &want.span, want.mode);
+        }
+        if !upgrade {
+            let spare = &mut self.spare;
+            let new = || Owner { pieces: spare.pop().unwrap_or_default(), heap: 0 };
+            self.owners.entry(want.txn).or_insert_with(new).push(want.family, want.span.clone());
+        }
+    }
+
+    /// Who holds what a request asks for.
+    pub fn holder(&self, want: &Want) -> Option<TxnId> {
+        match self.families.get(&want.family)?.1.table.ask(want.txn, &want.span, want.mode) {
+            Answer::Held(holder) => Some(holder),
+            Answer::Covered | Answer::Free { .. } => None,
+        }
+    }
+
+    /// Gives all locks of a transaction back and ends its wait, if it waits; grants what that sets free.
+    pub fn release_all(&mut self, txn: TxnId) {
+        let place = self.waiting.get(&txn).copied();
+        if let Some(place) = place {
+            self.end_wait(place, Verdict::Cancelled);
+        }
+        let Some(mut owner) = self.owners.remove(&txn) else {
+            if place.is_some() {
+                self.settle(txn);
+            }
+            return;
+        };
+        for (family, piece) in owner.pieces.drain(..) {
+            let Some((order, room)) = self.families.get_mut(&family) else { continue };
+            match piece {
+                Piece::Key(key) => room.table.remove(txn, &Span::of_key(order, key)),
+                Piece::Range(span) => room.table.remove(txn, &span),
+            }
+        }
+        if self.spare.len() < SPARE_LISTS && owner.pieces.capacity() <= SPARE_CAPACITY {
+            self.spare.push(owner.pieces);
+        }
+        self.settle(txn);
+        if self.owners.is_empty() {
+            // After the locks left the table. Pairs with the load in `any_held`.
+            self.any.store(false, Ordering::SeqCst);
+        }
+    }
+
+    /// Looks again at the requests that waited for a transaction which gave up its locks or its place.
+    pub fn settle(&mut self, gone: TxnId) {
+        let mut places = Vec::new();
+        for (family, (_, room)) in &self.families {
+            let theirs = room.queue.iter().filter(|(_, request)| request.witness == gone);
+            places.extend(theirs.map(|(ticket, _)| Place { family: *family, ticket: *ticket }));
+        }
+        for place in places {
+            self.try_grant(place);
+        }
+    }
+
+    /// Grants a waiting request if nothing stands in its way any more.
+    fn try_grant(&mut self, place: Place) {
+        let Some((_, room)) = self.families.get_mut(&place.family) else { return };
+        let Some(Request { want, passes, .. }) = room.queue.get(&place.ticket) else { return };
+        match room.blocker(place.ticket, want, passes) {
+            Some(blocker) => {
+                if let Some(request) = room.queue.get_mut(&place.ticket) {
+                    request.witness = blocker.txn;
+                }
+            }
+            None => {
+                let (want, upgrade) = (want.clone(), room.is_upgrade(want));
+                self.grant(&want, upgrade);
+                self.end_wait(place, Verdict::Granted);
+            }
+        }
+    }
+
+    /// Takes a request out of the queue and tells its thread. The caller settles what the place sets free.
+    fn end_wait(&mut self, place: Place, verdict: Verdict) {
+        if let Some(request) = self.take(place) {
+            self.verdicts.insert(place.ticket.number, verdict);
+            request.signal.notify_one();
+        }
+    }
+
+    fn take(&mut self, place: Place) -> Option<Request> {
+        let request = self.families.get_mut(&place.family)?.1.queue.remove(&place.ticket)?;
+        if request.want.txn != 0 {
+            self.waiting.remove(&request.want.txn);
+        }
+        Some(request)
+    }
+
+    /// The waiting thread gives up.
+    pub fn withdraw(&mut self, place: Place) {
+        self.verdicts.remove(&place.ticket.number);
+        if let Some(request) = self.take(place) {
+            self.settle(request.want.txn);
+        }
+    }
+
+    /// How the wait ended, if it did.
+    pub fn verdict(&mut self, place: Place) -> Option<Verdict> {
+        self.verdicts.remove(&place.ticket.number)
+    }
+
+    /// Whether the thread should look around instead of waiting: there is a verdict, or it was woken.
+    pub fn roused(&mut self, place: Place) -> bool {
+        self.verdicts.contains_key(&place.ticket.number)
+            || self.request_mut(place).is_some_and(|request| std::mem::take(&mut request.poked))
+    }
+
+    fn request_mut(&mut self, place: Place) -> Option<&mut Request> {
+        self.families.get_mut(&place.family)?.1.queue.get_mut(&place.ticket)
+    }
+
+    /// One of those that a waiting request waits for.
+    pub fn blocker(&self, place: Place) -> Option<Blocker> {
+        let (_, room) = self.families.get(&place.family)?;
+        let request = room.queue.get(&place.ticket)?;
+        room.blocker(place.ticket, &request.want, &request.passes)
+    }
+
+    /// Makes a waiting transaction's thread look around.
+    pub fn wake(&mut self, txn: TxnId) {
+        let Some(place) = self.waiting.get(&txn).copied() else { return };
+        if let Some(request) = self.request_mut(place) {
+            request.poked = true;
+            request.signal.notify_one();
+        }
+    }
+
+    /// All locks, as what their owners asked for.
+    pub fn held(&self) -> impl Iterator<Item = Want> + '_ {
+        self.families.iter().flat_map(|(family, (_, room))| {
+            let family = *family;
+            room.table.held().into_iter().map(move |(txn, span, mode)| Want { txn, family, span, mode })
+        })
+    }
+
+    /// All requests that wait, each with what it waits for.
+    pub fn waits(&self) -> impl Iterator<Item = (&Request, Vec<Blocker>)> + '_ {
+        self.families
+            .values()
+            .flat_map(|(_, room)| room.queue.iter().map(|(ticket, request)| (request, room.blockers(*ticket, request))))
+    }
+
+    pub fn memory(&self) -> u64 {
+        let piece = size_of::<(FamilyId, Piece)>();
+        let tables = self.families.values().map(|(_, room)| {
+            let requests = room.queue.len() * size_of::<(Ticket, Request)>();
+            room.table.memory() + requests as u64 + size_of::<(KeyOrder, Family)>() as u64
+        });
+        let owners = self
+            .owners
+            .values()
+            .map(|owner| owner.heap + (owner.pieces.capacity() * piece + size_of::<(TxnId, Owner)>()) as u64);
+        let spare = self.spare.iter().map(|list| (list.capacity() * piece) as u64);
+        tables.chain(owners).chain(spare).sum()
+    }
+
+    /// Panics unless tables, owners and queues agree.
+    #[cfg(test)]
+    pub fn check(&self) {
+        let holders: BTreeSet<TxnId> = self.held().map(|want| want.txn).collect();
+        assert_eq!(holders, self.owners.keys().copied().collect(), "owners and tables differ");
+        assert_eq!(self.any.load(Ordering::SeqCst), !holders.is_empty());
+        let mut waiting = 0;
+        for (_, room) in self.families.values() {
+            room.table.check();
+            for (ticket, request) in &room.queue {
+                let blockers = room.blockers(*ticket, request);
+                assert!(blockers.iter().any(|b| b.txn == request.witness), "{ticket:?} waits for nobody");
+                waiting += usize::from(request.want.txn != 0);
+            }
+        }
+        assert_eq!(waiting, self.waiting.len());
+    }
+
+    /// Number of segments in a family's table.
+    #[cfg(test)]
+    pub fn segments(&self, family: FamilyId) -> usize {
+        self.families.get(&family).map_or(0, |(_, room)| room.table.len())
+    }
+}
+
+// Deadlocks. A circle can only close when a transaction begins to wait: every new edge of the graph then is at that
+// transaction, and whoever is granted a lock waits for nobody. So it is enough to look then, and only for circles
+// through it.
+impl State {
+    /// Breaks all circles through a transaction that just began to wait. Where an edge of a circle is nothing but an
+    /// earlier place in line, the later request passes the earlier one, which waits for it anyway; only a circle of held
+    /// locks costs a victim. Returns how many it cost.
+    pub fn untangle(&mut self, txn: TxnId) -> u64 {
+        let mut victims = 0;
+        while let Some(circle) = self.circle(txn) {
+            let passing = circle.iter().find_map(|(place, blocker)| blocker.queued.map(|ahead| (*place, ahead)));
+            if let Some((place, ahead)) = passing {
+                if let Some(request) = self.request_mut(place) {
+                    request.passes.push(ahead);
+                }
+                self.try_grant(place);
+                continue;
+            }
+            victims += 1;
+            self.sacrifice(&circle);
+        }
+        victims
+    }
+
+    /// Ends the wait of the one that holds the fewest locks, among equals the youngest.
+    fn sacrifice(&mut self, circle: &[(Place, Blocker)]) {
+        let mut steps: Vec<Want> = circle.iter().filter_map(|(place, _)| self.want(*place).cloned()).collect();
+        let held = |txn: TxnId| self.owners.get(&txn).map_or(0, |owner| owner.pieces.len());
+        let cheapest = (0..steps.len()).min_by_key(|i| (held(steps[*i].txn), std::cmp::Reverse(steps[*i].txn)));
+        steps.rotate_left(cheapest.unwrap_or(0));
+        let Some(victim) = steps.first().map(|step| step.txn) else { return };
+        if let Some(place) = self.waiting.get(&victim).copied() {
+            self.end_wait(place, Verdict::Deadlock(steps));
+            self.settle(victim);
+        }
+    }
+
+    fn want(&self, place: Place) -> Option<&Want> {
+        Some(&self.families.get(&place.family)?.1.queue.get(&place.ticket)?.want)
+    }
+
+    /// A circle in the graph of who waits for whom, through a transaction: its requests, each with the edge that leads to
+    /// the next. `None` also when the transaction does not wait.
+    fn circle(&self, through: TxnId) -> Option<Vec<(Place, Blocker)>> {
+        let mut seen = BTreeSet::from([through]);
+        let mut path = vec![(*self.waiting.get(&through)?, self.edges(through).into_iter())];
+        let mut taken: Vec<Blocker> = Vec::new(); // the edge taken from each of the path but the last
+        while let Some((_, edges)) = path.last_mut() {
+            let Some(edge) = edges.next() else {
+                path.pop();
+                taken.pop();
+                continue;
+            };
+            if edge.txn == through {
+                taken.push(edge);
+                return Some(path.into_iter().map(|(place, _)| place).zip(taken).collect());
+            }
+            if let Some(place) = self.waiting.get(&edge.txn)
+                && seen.insert(edge.txn)
+            {
+                path.push((*place, self.edges(edge.txn).into_iter()));
+                taken.push(edge);
+            }
+        }
+        None
+    }
+
+    /// Those that a transaction waits for.
+    fn edges(&self, txn: TxnId) -> Vec<Blocker> {
+        let edges = self.waiting.get(&txn).and_then(|place| {
+            let (_, room) = self.families.get(&place.family)?;
+            Some(room.blockers(place.ticket, room.queue.get(&place.ticket)?))
+        });
+        edges.unwrap_or_default()
+    }
+}

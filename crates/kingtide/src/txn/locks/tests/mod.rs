@@ -1,0 +1,126 @@
+//! Tests of the lock manager: rule by rule, against a naive list of locks, and with threads.
+
+mod model;
+mod rules;
+mod threads;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use kingtide_base::clock::{ManualClock, SystemClock};
+
+use super::*;
+use crate::sync::Mutex;
+
+const X: LockMode = LockMode::Exclusive;
+const S: LockMode = LockMode::Shared;
+const LONG: Wait = Wait::Until(Duration::from_secs(600));
+/// The family of most tests.
+const F: FamilyId = 3;
+
+/// A registry that a test holds in its hand.
+#[derive(Default)]
+struct Registry {
+    ended: Mutex<BTreeMap<TxnId, ErrorKind>>,
+    deadlines: Mutex<BTreeMap<TxnId, u64>>,
+    expired: Mutex<Vec<TxnId>>,
+    /// Where `expire` releases locks, if it does.
+    locks: Mutex<Option<Arc<LockManager>>>,
+}
+
+impl Owners for Registry {
+    fn check(&self, txn: TxnId) -> Result<()> {
+        match self.ended.lock().get(&txn) {
+            Some(kind) => Err(Error::new(*kind, format!("transaction {txn} ended"))),
+            None => Ok(()),
+        }
+    }
+
+    fn deadline(&self, txn: TxnId) -> Option<u64> {
+        self.deadlines.lock().get(&txn).copied()
+    }
+
+    fn expire(&self, txn: TxnId) {
+        self.expired.lock().push(txn);
+        self.ended.lock().insert(txn, ErrorKind::Expired);
+        if let Some(locks) = &*self.locks.lock() {
+            locks.release_all(txn);
+        }
+    }
+
+    fn describe(&self, txn: TxnId) -> String {
+        format!("transaction {txn}")
+    }
+}
+
+/// A manager, its registry and its clock, and requests by short names.
+struct Bench {
+    locks: Arc<LockManager>,
+    owners: Registry,
+    clock: Arc<ManualClock>,
+    stats: Arc<Stats>,
+    order: KeyOrder,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        Bench::with(KeyOrder::Bytewise)
+    }
+
+    fn with(order: KeyOrder) -> Bench {
+        let (clock, stats) = (ManualClock::at_unix_ms(1_000), Arc::new(Stats::default()));
+        let locks = Arc::new(LockManager::new(clock.clone(), stats.clone()));
+        let owners = Registry::default();
+        *owners.locks.lock() = Some(locks.clone());
+        Bench { locks, owners, clock, stats, order }
+    }
+
+    fn key(&self, txn: TxnId, key: &str, mode: LockMode, wait: Wait) -> Result<()> {
+        self.locks.lock(&self.owners, txn, F, &self.order, key.as_bytes(), mode, wait)
+    }
+
+    fn range(&self, txn: TxnId, lo: Bound<&str>, hi: Bound<&str>, mode: LockMode, wait: Wait) -> Result<()> {
+        let bounds = (lo.map(str::as_bytes), hi.map(str::as_bytes));
+        self.locks.lock_range(&self.owners, txn, F, &self.order, bounds, mode, wait)
+    }
+
+    /// A lock that must be free.
+    fn take(&self, txn: TxnId, key: &str, mode: LockMode) {
+        self.key(txn, key, mode, Wait::No).unwrap();
+        self.locks.state.lock().check();
+    }
+
+    /// A range, from `lo` to before `hi`, that must be free.
+    fn take_range(&self, txn: TxnId, lo: &str, hi: &str, mode: LockMode) {
+        self.range(txn, Bound::Included(lo), Bound::Excluded(hi), mode, Wait::No).unwrap();
+        self.locks.state.lock().check();
+    }
+
+    fn free(&self, txn: TxnId, key: &str, mode: LockMode) -> bool {
+        self.locks.holder(txn, F, &self.order, key.as_bytes(), mode).is_none()
+    }
+
+    fn release(&self, txn: TxnId) {
+        self.locks.release_all(txn);
+        self.locks.state.lock().check();
+    }
+
+    /// Waits, in real time, until that many requests wait.
+    fn until_waiting(&self, n: usize) {
+        while self.locks.waits().len() != n {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.locks.state.lock().check();
+    }
+
+    /// Locks as `owner mode target`.
+    fn held(&self) -> Vec<String> {
+        let letter = |mode| if mode == X { 'X' } else { 'S' };
+        self.locks.held().iter().map(|l| format!("{} {} {}", l.txn, letter(l.mode), l.target)).collect()
+    }
+}
+
+fn kind(result: Result<()>) -> ErrorKind {
+    result.unwrap_err().kind()
+}
