@@ -3,10 +3,13 @@
 //! | task | what it does |
 //! |---|---|
 //! | `tidy` | checks the style rules that no compiler knows |
+//! | `shuttle` | explores schedules of the engine's threads |
+//! | `loom` | tries every interleaving of the lock-free structures |
 //! | `peers` | fetches and builds the engines that keybench compares with |
 
 #![allow(clippy::disallowed_methods)] // it works on the source tree, not on databases
 
+mod explore;
 mod peers;
 mod tidy;
 
@@ -16,8 +19,10 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let result = match args.first().map(String::as_str) {
         Some("tidy") => tidy::run(&args[1..]),
+        Some("shuttle") => explore::shuttle(&args[1..]),
+        Some("loom") => explore::loom(&args[1..]),
         Some("peers") => peers::run(&args[1..]),
-        _ => Err("usage: cargo xtask <tidy|peers> [arguments]".to_owned()),
+        _ => Err("usage: cargo xtask <tidy|shuttle|loom|peers> [arguments]".to_owned()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

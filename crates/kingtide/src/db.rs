@@ -287,7 +287,7 @@ impl std::fmt::Debug for Db {
 }
 
 // Single operations reuse one batch per thread: no allocation on the write path.
-thread_local! {
+crate::sync::thread_local! {
     static ONE: std::cell::RefCell<WriteBatch> = std::cell::RefCell::new(WriteBatch::new());
 }
 

@@ -15,7 +15,7 @@
 
 use crate::engine::DbInner;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex, spawn_named};
 use kingtide_base::Error;
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,7 +80,7 @@ impl Jobs {
         for lane in 0..threads.max(2) {
             let db = db.clone();
             self.signal.state.lock().threads += 1;
-            let spawned = spawn(format!("kingtide-{lane}"), move || db.jobs.thread(&db, lane));
+            let spawned = spawn_named(format!("kingtide-{lane}"), move || db.jobs.thread(&db, lane));
             if let Err(e) = spawned {
                 self.signal.state.lock().threads -= 1;
                 return Err(Error::new(kingtide_base::ErrorKind::Io, format!("cannot start a background thread: {e}")));
@@ -184,10 +184,4 @@ impl Jobs {
             self.signal.progress.wait_for(&mut s, Duration::from_millis(20));
         }
     }
-}
-
-/// The one place that starts threads.
-#[allow(clippy::disallowed_methods)]
-fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    std::thread::Builder::new().name(name).spawn(body).map(|_| ())
 }

@@ -23,6 +23,8 @@ pub mod read;
 mod recover;
 mod report;
 mod shape;
+#[cfg(all(test, shuttle))]
+mod shuttle_tests;
 mod snapshot;
 mod sync;
 mod txn;

@@ -89,7 +89,7 @@ pub(crate) struct Hooks {
     stats: Arc<Stats>,
 }
 
-thread_local! {
+crate::sync::thread_local! {
     /// This thread is inside a hook, of whatever database.
     static IN_HOOK: Cell<bool> = const { Cell::new(false) };
 }
@@ -147,7 +147,7 @@ impl Hooks {
     /// delivered; inside a hook, they will be when the delivery under way goes on.
     pub fn deliver(&self) {
         loop {
-            let delivering = match IN_HOOK.get() {
+            let delivering = match IN_HOOK.with(Cell::get) {
                 false => Some(self.delivery.lock()),
                 // Of this database, or of another whose hook may wait for us in the same way.
                 true => self.delivery.try_lock(),
@@ -173,14 +173,14 @@ impl Hooks {
         };
         let name = commit.family.name();
         let writes = CommittedWrites { sequence: commit.sequence, family: &name, ops: &ops };
-        let outside = IN_HOOK.replace(true);
+        let outside = IN_HOOK.with(|inside| inside.replace(true));
         let hook = commit.hook;
         // The hook goes in here too: it may be the last handle of it, and what it holds may panic.
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             hook.committed(&writes);
             drop(hook);
         }));
-        IN_HOOK.set(outside);
+        IN_HOOK.with(|inside| inside.set(outside));
         if outcome.is_err() {
             self.stats.add(Stat::HookPanics, 1);
         }

@@ -9,13 +9,12 @@
 //! Past it, nothing is pinned and the least recently used tables are closed.
 
 use crate::version::FileMeta;
-use arc_swap::ArcSwapOption;
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result};
 use kingtide_mem::cache::BlockCache;
 use kingtide_table::{Table, Vlog};
 use kingtide_vfs::{File, Fs, OpenMode};
-use crate::sync::Mutex;
+use crate::sync::{ArcSwapOption, Mutex};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

@@ -5,10 +5,9 @@
 //! range deletes costs one rebuild.
 
 use crate::rangedel::{Fragment, RangeTombstones};
-use arc_swap::ArcSwapOption;
 use kingtide_base::{KeyOrder, SeqNo};
 use kingtide_mem::{ArenaPool, MemWriter, Memtable};
-use crate::sync::Mutex;
+use crate::sync::{ArcSwapOption, Mutex};
 use std::sync::Arc;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 

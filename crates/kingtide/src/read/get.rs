@@ -66,7 +66,7 @@ struct Scratch {
     until_sample: u32,
 }
 
-thread_local! {
+crate::sync::thread_local! {
     static SCRATCH: RefCell<Scratch> =
         RefCell::new(Scratch { table: ReadScratch::default(), until_sample: SAMPLE_PERIOD });
 }

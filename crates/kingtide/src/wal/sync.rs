@@ -9,7 +9,7 @@ use kingtide_base::clock::Clock;
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{Error, ErrorKind, Result};
 use kingtide_vfs::File;
-use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::sync::{Condvar, Mutex, MutexGuard, spin_loop, yield_now};
 use std::collections::VecDeque;
 use std::fmt;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 /// How long a leader waits for the threads of the last group to come back with their next commit.
 const GATHER_NS: u64 = 20_000;
 /// Bounds the same wait under a clock that stands still.
-const GATHER_YIELDS: usize = 1024;
+const GATHER_YIELDS: usize = if cfg!(shuttle) { 2 } else { 1024 };
 
 /// A segment with bytes that may not be synced. The last in the list is the active one.
 struct Unsynced {
@@ -200,8 +200,8 @@ impl GroupSync {
         let crowded = expected > self.processors;
         for _ in 0..GATHER_YIELDS {
             match crowded {
-                true => std::thread::yield_now(),
-                false => (0..8).for_each(|_| std::hint::spin_loop()),
+                true => yield_now(),
+                false => (0..8).for_each(|_| spin_loop()),
             }
             if self.joined.load(Ordering::Relaxed) >= expected
                 || self.clock.monotonic_ns().saturating_sub(start) > GATHER_NS

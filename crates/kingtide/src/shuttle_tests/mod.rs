@@ -1,0 +1,97 @@
+//! Schedules of the engine's threads, explored with shuttle: `cargo xtask shuttle`.
+//!
+//! A scenario is a function that starts a few threads on a small database and checks what they saw. It is run under
+//! thousands of schedules: half of them draw a thread at every step ([`RandomScheduler`]), half give threads priorities
+//! that change at a few steps (Burckhardt et al., "A Randomized Scheduler with Probabilistic Guarantees of Finding Bugs",
+//! ASPLOS 2010). Every lock, atomic and swap of a view is a step.
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `KINGTIDE_SHUTTLE` | schedules over all scenarios; a small sample when absent |
+//! | `KINGTIDE_SHUTTLE_SEED` | seed of the schedules; 1 when absent |
+//! | `KINGTIDE_SHUTTLE_REPLAY` | a file with the schedule that a failure printed: runs that one only |
+
+mod background;
+mod core;
+mod durability;
+mod models;
+mod world;
+
+use shuttle::scheduler::{PctScheduler, RandomScheduler, ReplayScheduler, Scheduler};
+use shuttle::{Config, Runner};
+
+/// Schedules of one scenario in the sample that every change is tested with.
+const SAMPLE: usize = 120;
+/// Steps at which priorities change, and one: bugs of that many steps in a certain order are found with a known
+/// probability.
+const PCT_DEPTH: usize = 4;
+
+/// Declares the scenarios of a module as tests.
+macro_rules! scenarios {
+    ($($(#[$doc:meta])* $name:ident => $body:path;)+) => {
+        $($(#[$doc])* #[test] fn $name() {
+            crate::shuttle_tests::explore(stringify!($name), $body);
+        })+
+        /// How many they are.
+        pub(super) const COUNT: usize = [$(stringify!($name)),+].len();
+    };
+}
+use scenarios;
+
+const SCENARIOS: usize = core::COUNT + durability::COUNT + background::COUNT;
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|v| !v.is_empty())
+}
+
+fn number(name: &str) -> Option<u64> {
+    variable(name).map(|v| v.parse().unwrap_or_else(|_| panic!("{name}={v} is not a number")))
+}
+
+fn config() -> Config {
+    let mut config = Config::new();
+    config.stack_size = 1 << 20; // merges of unoptimized builds
+    config.silence_warnings = true; // that orderings are not explored is said in `sync::shuttle`
+    config
+}
+
+fn run(scheduler: impl Scheduler + 'static, body: fn()) -> usize {
+    Runner::new(scheduler, config()).run(body)
+}
+
+/// Runs a scenario under its share of the schedules.
+fn explore(name: &str, body: fn()) {
+    if let Some(file) = variable("KINGTIDE_SHUTTLE_REPLAY") {
+        let scheduler = ReplayScheduler::new_from_file(&file).unwrap_or_else(|e| panic!("{file}: {e}"));
+        run(scheduler, body);
+        return;
+    }
+    let schedules = number("KINGTIDE_SHUTTLE").map_or(SAMPLE, |all| (all as usize).div_ceil(SCENARIOS));
+    let seed = number("KINGTIDE_SHUTTLE_SEED").unwrap_or(1);
+    println!("{name}: {schedules} schedules, seed {seed}");
+    let random = run(RandomScheduler::new_from_seed(seed, schedules / 2), body);
+    let pct = run(PctScheduler::new_from_seed(seed, PCT_DEPTH, schedules - schedules / 2), body);
+    println!("{name}: {random} random and {pct} prioritized schedules passed");
+}
+
+/// Whether some schedule out of `most` breaks a model with a planted bug; tells how many it took.
+fn finds(name: &str, most: usize, body: fn()) {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    static QUIET: std::sync::Once = std::sync::Once::new();
+    let _ = &QUIET;
+    let tried = std::sync::Arc::new(AtomicUsize::new(0));
+    let counter = tried.clone();
+    let seed = number("KINGTIDE_SHUTTLE_SEED").unwrap_or(1);
+    let mut config = config();
+    config.failure_persistence = shuttle::FailurePersistence::None;
+    let runner = Runner::new(RandomScheduler::new_from_seed(seed, most), config);
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        runner.run(move || {
+            counter.fetch_add(1, Ordering::Relaxed);
+            body();
+        })
+    }));
+    let tried = tried.load(Ordering::Relaxed);
+    assert!(outcome.is_err(), "{name}: {tried} schedules did not find the planted bug");
+    println!("{name}: found by schedule {tried}");
+}

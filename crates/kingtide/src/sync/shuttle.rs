@@ -1,0 +1,247 @@
+//! The same locks and atomics under the control of [`shuttle`]: parking_lot's interface over shuttle's locks, which know no
+//! poisoning here because a panic ends the exploration anyway.
+//!
+//! shuttle runs all threads of a test on one thread of the machine and is sequentially consistent: it finds wrong orders of
+//! steps, not missing fences. Those are loom's business.
+
+pub(crate) use ::shuttle::hint::spin_loop;
+pub(crate) use ::shuttle::sync::atomic;
+pub(crate) use ::shuttle::thread::yield_now;
+pub(crate) use ::shuttle::thread_local;
+
+use ::shuttle::rand::{Rng, thread_rng};
+use ::shuttle::sync as sh;
+use arc_swap::RefCnt;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Starts a thread that nobody joins.
+pub(crate) fn spawn_named(name: String, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    ::shuttle::thread::Builder::new().name(name).spawn(body).map(|_| ())
+}
+
+/// What a lock holds, whether or not a thread panicked while it held it.
+fn whatever<G>(locked: sh::LockResult<G>) -> G {
+    locked.unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// As `parking_lot::Mutex`.
+#[derive(Default)]
+pub(crate) struct Mutex<T: ?Sized>(sh::Mutex<T>);
+
+impl<T> Mutex<T> {
+    pub const fn new(value: T) -> Mutex<T> {
+        Mutex(sh::Mutex::new(value))
+    }
+
+    #[allow(dead_code)] // the interface is parking_lot's, whatever of it is used
+    pub fn into_inner(self) -> T {
+        whatever(self.0.into_inner())
+    }
+}
+
+impl<T: ?Sized> Mutex<T> {
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        MutexGuard { guard: Some(whatever(self.0.lock())), of: &self.0 }
+    }
+
+    #[allow(dead_code)]
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        self.0.try_lock().ok().map(|guard| MutexGuard { guard: Some(guard), of: &self.0 })
+    }
+
+    #[allow(dead_code)]
+    pub fn get_mut(&mut self) -> &mut T {
+        whatever(self.0.get_mut())
+    }
+}
+
+impl<T: ?Sized> fmt::Debug for Mutex<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Mutex")
+    }
+}
+
+/// As `parking_lot::MutexGuard`. Empty only while a condition variable has its lock.
+pub(crate) struct MutexGuard<'a, T: ?Sized> {
+    guard: Option<sh::MutexGuard<'a, T>>,
+    of: &'a sh::Mutex<T>,
+}
+
+impl<T: ?Sized> Deref for MutexGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        let Some(guard) = &self.guard else { unreachable!("only its own wait takes the lock from a guard") };
+        guard
+    }
+}
+
+impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        let Some(guard) = &mut self.guard else { unreachable!("only its own wait takes the lock from a guard") };
+        guard
+    }
+}
+
+/// As `parking_lot::RwLock`.
+#[derive(Default)]
+pub(crate) struct RwLock<T: ?Sized>(sh::RwLock<T>);
+
+impl<T> RwLock<T> {
+    pub const fn new(value: T) -> RwLock<T> {
+        RwLock(sh::RwLock::new(value))
+    }
+}
+
+impl<T: ?Sized> RwLock<T> {
+    pub fn read(&self) -> sh::RwLockReadGuard<'_, T> {
+        whatever(self.0.read())
+    }
+
+    pub fn write(&self) -> sh::RwLockWriteGuard<'_, T> {
+        whatever(self.0.write())
+    }
+}
+
+impl<T: ?Sized> fmt::Debug for RwLock<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RwLock")
+    }
+}
+
+/// As `parking_lot::Condvar`. shuttle's own timed wait never times out; this one may at any moment, and to shuttle it is no
+/// blocked thread, so that a deadlock is reported only where nobody would wake by himself.
+#[derive(Debug, Default)]
+pub(crate) struct Condvar {
+    untimed: sh::Condvar,
+    /// Changed between two points of the schedule only.
+    waiting: std::sync::Mutex<Waiting>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    untimed: usize,
+    timed: usize,
+    /// Timed waits that were notified and have not noticed yet.
+    notified: usize,
+}
+
+/// As `parking_lot::WaitTimeoutResult`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WaitTimeoutResult(bool);
+
+impl WaitTimeoutResult {
+    #[allow(dead_code)]
+    pub fn timed_out(self) -> bool {
+        self.0
+    }
+}
+
+impl Condvar {
+    pub const fn new() -> Condvar {
+        let waiting = std::sync::Mutex::new(Waiting { untimed: 0, timed: 0, notified: 0 });
+        Condvar { untimed: sh::Condvar::new(), waiting }
+    }
+
+    fn waiting(&self) -> std::sync::MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
+        let Some(held) = guard.guard.take() else { return };
+        self.waiting().untimed += 1;
+        let held = whatever(self.untimed.wait(held));
+        self.waiting().untimed -= 1;
+        guard.guard = Some(held);
+    }
+
+    pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _: Duration) -> WaitTimeoutResult {
+        self.waiting().timed += 1;
+        let timed_out = loop {
+            guard.guard = None;
+            yield_now();
+            guard.guard = Some(whatever(guard.of.lock()));
+            let mut waiting = self.waiting();
+            if waiting.notified > 0 {
+                waiting.notified -= 1;
+                break false;
+            }
+            drop(waiting);
+            if thread_rng().gen_range(0..4) == 0 {
+                break true;
+            }
+        };
+        self.waiting().timed -= 1;
+        WaitTimeoutResult(timed_out)
+    }
+
+    /// Wakes one of those that wait, whoever that is.
+    pub fn notify_one(&self) {
+        let (timed, all) = {
+            let w = self.waiting();
+            (w.timed - w.notified, w.timed - w.notified + w.untimed)
+        };
+        if timed > 0 && thread_rng().gen_range(0..all) < timed {
+            self.waiting().notified += 1;
+        } else {
+            self.untimed.notify_one();
+        }
+    }
+
+    pub fn notify_all(&self) {
+        self.untimed.notify_all();
+        let mut waiting = self.waiting();
+        waiting.notified = waiting.timed;
+    }
+}
+
+/// As `arc_swap::ArcSwapAny`, where each access is a step of its own. Its insides are not explored.
+pub(crate) struct ArcSwapAny<T: RefCnt> {
+    inner: arc_swap::ArcSwapAny<T>,
+    step: atomic::AtomicBool,
+}
+
+pub(crate) type ArcSwap<T> = ArcSwapAny<Arc<T>>;
+pub(crate) type ArcSwapOption<T> = ArcSwapAny<Option<Arc<T>>>;
+
+impl<T: RefCnt> ArcSwapAny<T> {
+    fn of(inner: arc_swap::ArcSwapAny<T>) -> Self {
+        ArcSwapAny { inner, step: atomic::AtomicBool::new(false) }
+    }
+
+    /// Lets another thread run before the access, as every access to an atomic does.
+    fn step(&self) -> &arc_swap::ArcSwapAny<T> {
+        self.step.load(atomic::Ordering::SeqCst);
+        &self.inner
+    }
+
+    pub fn load(&self) -> arc_swap::Guard<T> {
+        self.step().load()
+    }
+
+    pub fn load_full(&self) -> T {
+        self.step().load_full()
+    }
+
+    pub fn store(&self, value: T) {
+        self.step().store(value);
+    }
+
+    pub fn swap(&self, value: T) -> T {
+        self.step().swap(value)
+    }
+}
+
+impl<T> ArcSwapAny<Arc<T>> {
+    pub fn from_pointee(value: T) -> Self {
+        ArcSwapAny::of(arc_swap::ArcSwap::from_pointee(value))
+    }
+}
+
+impl<T> ArcSwapAny<Option<Arc<T>>> {
+    pub fn empty() -> Self {
+        ArcSwapAny::of(arc_swap::ArcSwapAny::empty())
+    }
+}

@@ -1,0 +1,59 @@
+//! Tests that need another build of the whole workspace: exploration of schedules with shuttle, of weak memory with loom.
+//!
+//! A build with other flags would evict the ordinary one from the target directory, so each has one of its own below it.
+
+use crate::tidy::root;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Schedules of a full run, over all scenarios.
+const FULL: &str = "1000000";
+
+/// Runs `cargo xtask shuttle [--full] [--seed n] [name]`: explores schedules of the engine's threads.
+pub fn shuttle(args: &[String]) -> Result<(), String> {
+    let mut command = cargo("shuttle", "kingtide");
+    let mut name = "shuttle";
+    let mut rest = args.iter();
+    while let Some(arg) = rest.next() {
+        match arg.as_str() {
+            "--full" => drop(command.env("KINGTIDE_SHUTTLE", FULL)),
+            "--seed" => drop(command.env("KINGTIDE_SHUTTLE_SEED", rest.next().ok_or("--seed needs a number")?)),
+            filter if !filter.starts_with('-') => name = filter,
+            other => return Err(format!("unknown argument '{other}'; usage: cargo xtask shuttle [--full] [--seed n] [name]")),
+        }
+    }
+    run(command.args([name, "--", "--nocapture"]))
+}
+
+/// Runs `cargo xtask loom [name]`: tries every interleaving of the lock-free structures, up to a number of preemptions.
+pub fn loom(args: &[String]) -> Result<(), String> {
+    let name = args.first().map_or("loom", String::as_str);
+    for package in ["kingtide-mem"] {
+        let mut command = cargo("loom", package);
+        if std::env::var_os("LOOM_MAX_PREEMPTIONS").is_none() {
+            command.env("LOOM_MAX_PREEMPTIONS", "3");
+        }
+        run(command.args([name, "--", "--nocapture"]))?;
+    }
+    Ok(())
+}
+
+/// `cargo test` of a package's unit tests with `--cfg <cfg>`.
+fn cargo(cfg: &str, package: &str) -> Command {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command
+        .current_dir(root())
+        .env("RUSTFLAGS", format!("{flags} --cfg {cfg}").trim())
+        .env("CARGO_TARGET_DIR", target.join(cfg))
+        .args(["test", "--package", package, "--lib"])
+        // Compiling takes longer than the tests do.
+        .args(["--config", "profile.dev.debug=0", "--config", "profile.dev.package.\"*\".opt-level=1"]);
+    command
+}
+
+fn run(command: &mut Command) -> Result<(), String> {
+    let status = command.status().map_err(|e| format!("cargo could not be started: {e}"))?;
+    if status.success() { Ok(()) } else { Err(format!("cargo test: {status}")) }
+}
