@@ -16,10 +16,14 @@ pub fn shuttle(args: &[String]) -> Result<(), String> {
     let mut rest = args.iter();
     while let Some(arg) = rest.next() {
         match arg.as_str() {
-            "--full" => drop(command.env("KINGTIDE_SHUTTLE", FULL)),
-            "--seed" => drop(command.env("KINGTIDE_SHUTTLE_SEED", rest.next().ok_or("--seed needs a number")?)),
+            "--full" => {
+                command.env("KINGTIDE_SHUTTLE", FULL);
+            }
+            "--seed" => {
+                command.env("KINGTIDE_SHUTTLE_SEED", rest.next().ok_or("--seed needs a number")?);
+            }
             filter if !filter.starts_with('-') => name = filter,
-            other => return Err(format!("unknown argument '{other}'; usage: cargo xtask shuttle [--full] [--seed n] [name]")),
+            _ => return Err("usage: cargo xtask shuttle [--full] [--seed number] [name]".to_owned()),
         }
     }
     run(command.args([name, "--", "--nocapture"]))
@@ -28,14 +32,11 @@ pub fn shuttle(args: &[String]) -> Result<(), String> {
 /// Runs `cargo xtask loom [name]`: tries every interleaving of the lock-free structures, up to a number of preemptions.
 pub fn loom(args: &[String]) -> Result<(), String> {
     let name = args.first().map_or("loom", String::as_str);
-    for package in ["kingtide-mem"] {
-        let mut command = cargo("loom", package);
-        if std::env::var_os("LOOM_MAX_PREEMPTIONS").is_none() {
-            command.env("LOOM_MAX_PREEMPTIONS", "3");
-        }
-        run(command.args([name, "--", "--nocapture"]))?;
+    let mut command = cargo("loom", "kingtide-mem");
+    if std::env::var_os("LOOM_MAX_PREEMPTIONS").is_none() {
+        command.env("LOOM_MAX_PREEMPTIONS", "3");
     }
-    Ok(())
+    run(command.args([name, "--", "--nocapture"]))
 }
 
 /// `cargo test` of a package's unit tests with `--cfg <cfg>`.
