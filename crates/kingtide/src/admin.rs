@@ -122,7 +122,7 @@ impl DbInner {
         self.tables.set_max_open_files(next.max_open_files);
         self.memory.set_limit(memory_limit(&next, &self.family_defaults));
         self.limiter.set_rate(next.rate_limit);
-        Ok(())
+        self.release_log() // some may be kept no more
     }
 
     /// Changes a family's option and stores it.

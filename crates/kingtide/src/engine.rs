@@ -190,11 +190,12 @@ impl DbInner {
         }
     }
 
-    /// Gives log segments back that hold nothing but what is in tables.
+    /// Gives log segments back that hold nothing but what is in tables, except those that change streams may want.
     pub fn release_log(&self) -> Result<()> {
         let needed = self.shape.lock().log_start; // as the manifest says
         if self.wal.poison().is_none() {
-            self.wal.release(needed)?;
+            let retention = self.options.read().change_retention;
+            self.wal.release_beyond(needed, retention)?;
         }
         Ok(())
     }

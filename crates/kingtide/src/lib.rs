@@ -8,6 +8,7 @@
 #![cfg_attr(test, allow(clippy::disallowed_methods))] // tests may start threads and read clocks and files
 
 mod admin;
+mod changes;
 mod commit;
 pub mod compact;
 mod db;
@@ -31,6 +32,7 @@ mod txn;
 pub mod version;
 pub mod wal;
 
+pub use changes::{ChangeRecord, ChangeStream, ChangeStreamOptions};
 pub use commit::batch::{MAX_BATCH_BYTES, WriteBatch};
 pub use commit::changed::{Change, ChangeKind};
 pub use commit::hook::{CommitHook, CommittedWrites};

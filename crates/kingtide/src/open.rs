@@ -87,6 +87,7 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<(Arc<DbInner>, Arc<Fa
         stats: stats.clone(),
     };
     let (writer, wal) = Wal::open(config, &recovered.log_end)?;
+    wal.note_needed(recovered.shape.log_start);
     let snapshots = Arc::new(Snapshots::recovered(recovered.last_seq));
     let inner = Arc::new(DbInner {
         dir: dir.to_owned(),

@@ -138,7 +138,7 @@ impl DbInner {
             }
         }
         let max = self.max_wal_size.load(Ordering::Relaxed);
-        if self.wal.size() > max {
+        if self.wal.needed_size() > max {
             // The family that pins the oldest segment is flushed, so that the log stays bounded.
             let oldest =
                 c.families.iter().filter_map(|f| f.oldest_unflushed().map(|s| (s, f.clone()))).min_by_key(|x| x.0);

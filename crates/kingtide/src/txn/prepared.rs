@@ -475,7 +475,7 @@ impl DbInner {
             self.wal.sync_all()?;
             return Ok(true);
         }
-        if self.wal.size() <= max {
+        if self.wal.needed_size() <= max {
             return Ok(false);
         }
         if self.prepared.is_unsynced(self.wal.synced()) {

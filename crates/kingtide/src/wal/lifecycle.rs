@@ -8,7 +8,7 @@ use super::segment::{free_path, parse_free_name, parse_segment_name, segment_pat
 use super::sync::GroupSync;
 use super::{ReplayEnd, WalConfig};
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use kingtide_base::stats::Stat;
 use kingtide_base::{ErrorKind, Result, SeqNo};
 use kingtide_vfs::{File, OpenMode};
@@ -28,16 +28,48 @@ pub(super) struct Spare {
 struct Sealed {
     id: u64,
     size: u64,
+    /// The sequence number at which it was begun.
+    start_seq: SeqNo,
     /// The sequence number after its last.
     end_seq: SeqNo,
+    /// Where its records end.
+    end: u64,
+    /// Log position of its first byte; `None` if an earlier open wrote it.
+    base: Option<u64>,
+}
+
+/// The active segment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Begun {
+    pub id: u64,
+    pub size: u64,
+    /// The sequence number at which it was begun.
+    pub start_seq: SeqNo,
+    /// Log position of its first byte.
+    pub base: u64,
+}
+
+/// A segment as somebody sees it who follows the log.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    pub id: u64,
+    /// The sequence number at which it was begun.
+    pub start_seq: SeqNo,
+    /// Up to here records may be read.
+    pub end: u64,
+    /// That is all that there will ever be in it.
+    pub complete: bool,
 }
 
 #[derive(Debug, Default)]
 struct Live {
     /// Oldest first.
     sealed: VecDeque<Sealed>,
-    /// Id and size.
-    active: Option<(u64, u64)>,
+    active: Option<Begun>,
+    /// Segments below this id may be overwritten at any time.
+    gone_before: u64,
+    /// Bytes of sealed segments that recovery does not need, as of the last release.
+    retained: u64,
     /// Segments that recovery left out of the chain, and spares of the last run.
     strays: Vec<u64>,
     /// The chain ends with a sealed segment, so a stray is the proof that no successor with records was lost: strays
@@ -49,13 +81,13 @@ struct Live {
 }
 
 impl Live {
-    /// Id and size of the oldest segment if nothing from `min_needed_seq` on is in it. The last one stays until there is
-    /// another: a log without segments is one that was lost.
-    fn releasable(&self, min_needed_seq: SeqNo) -> Option<(u64, u64)> {
-        if self.active.is_none() && self.sealed.len() == 1 {
-            return None;
-        }
-        self.sealed.front().filter(|s| s.end_seq <= min_needed_seq).map(|s| (s.id, s.size))
+    fn size(&self) -> u64 {
+        self.sealed.iter().map(|s| s.size).sum::<u64>() + self.active.map_or(0, |a| a.size)
+    }
+
+    /// Bytes of sealed segments that hold nothing from `seq` on.
+    fn unneeded(&self, seq: SeqNo) -> u64 {
+        self.sealed.iter().take_while(|s| s.end_seq <= seq).map(|s| s.size).sum()
     }
 }
 
@@ -65,6 +97,8 @@ pub(super) struct Segments {
     spare: Mutex<Option<Spare>>,
     has_spare: AtomicBool,
     live: Mutex<Live>,
+    /// Bytes of live segments that recovery needs. Relaxed: commits compare it with a bound, which is no sharp one.
+    needed_size: AtomicU64,
     /// One release at a time.
     releasing: Mutex<()>,
 }
@@ -73,7 +107,8 @@ impl Segments {
     pub fn open(config: &WalConfig, end: &ReplayEnd) -> Result<Segments> {
         let mut live = Live { strays_stay: end.sealed, ..Live::default() };
         for s in &end.segments {
-            live.sealed.push_back(Sealed { id: s.id, size: s.size, end_seq: s.end_seq });
+            let (start_seq, end_seq, end) = (s.start_seq, s.end_seq, s.end as u64);
+            live.sealed.push_back(Sealed { id: s.id, size: s.size, start_seq, end_seq, end, base: None });
         }
         for name in config.fs.list(&config.dir)? {
             if let Some(id) = parse_segment_name(&name) {
@@ -88,6 +123,7 @@ impl Segments {
             spare: Mutex::new(None),
             has_spare: AtomicBool::new(false),
             live: Mutex::new(live),
+            needed_size: AtomicU64::new(0),
             releasing: Mutex::new(()),
         };
         segments.drop_unfit_free(config)?;
@@ -177,17 +213,18 @@ impl Segments {
         Ok(Spare { id, file, size })
     }
 
-    /// A spare became the active segment; the former active one is sealed before `end_seq`.
-    pub fn activated(&self, config: &WalConfig, id: u64, size: u64, end_seq: SeqNo) {
+    /// A spare became the active segment; the former active one is sealed, and its records end at `end`.
+    pub fn activated(&self, config: &WalConfig, begun: Begun, end: u64) {
+        let end_seq = begun.start_seq;
         let mut live = self.live.lock();
-        if let Some((id, size)) = live.active.replace((id, size)) {
-            live.sealed.push_back(Sealed { id, size, end_seq });
+        if let Some(Begun { id, size, start_seq, base }) = live.active.replace(begun) {
+            live.sealed.push_back(Sealed { id, size, start_seq, end_seq, end, base: Some(base) });
         }
         drop(live);
         self.publish_size(config);
     }
 
-    pub fn release(&self, config: &WalConfig, sync: &GroupSync, min_needed_seq: SeqNo) -> Result<usize> {
+    pub fn release(&self, config: &WalConfig, sync: &GroupSync, needed: SeqNo, retention: u64) -> Result<usize> {
         let _one = self.releasing.lock();
         sync.check()?;
         if !self.release_strays(config, sync)? {
@@ -195,7 +232,17 @@ impl Segments {
         }
         let mut released = 0;
         loop {
-            let Some((id, size)) = self.live.lock().releasable(min_needed_seq) else { break };
+            let (id, size) = {
+                let mut live = self.live.lock();
+                live.retained = live.unneeded(needed);
+                // The last one stays until there is another: a log without segments is one that was lost.
+                if live.retained <= retention || (live.active.is_none() && live.sealed.len() == 1) {
+                    break;
+                }
+                let Some((id, size)) = live.sealed.front().map(|s| (s.id, s.size)) else { break };
+                live.gone_before = id + 1; // before it can be overwritten, so that followers notice
+                (id, size)
+            };
             self.give_up(config, sync, id, size)?;
             sync.forget(id);
             self.live.lock().sealed.pop_front();
@@ -206,7 +253,8 @@ impl Segments {
     }
 
     pub fn would_release(&self, min_needed_seq: SeqNo) -> bool {
-        self.live.lock().releasable(min_needed_seq).is_some()
+        let live = self.live.lock();
+        live.unneeded(min_needed_seq) > live.retained
     }
 
     /// False when they must stay for now. Newest first, each durable before the next: those that recovery left out name
@@ -271,18 +319,78 @@ impl Segments {
     }
 
     pub fn size(&self) -> u64 {
+        self.live.lock().size()
+    }
+
+    /// The same without what is kept for followers only.
+    pub fn needed_size(&self) -> u64 {
+        self.needed_size.load(Ordering::Relaxed)
+    }
+
+    pub fn note_needed(&self, config: &WalConfig, seq: SeqNo) {
+        {
+            let mut live = self.live.lock();
+            live.retained = live.unneeded(seq);
+        }
+        self.publish_size(config);
+    }
+
+    /// Whether nothing has overwritten the segment yet.
+    pub fn is_live(&self, id: u64) -> bool {
+        id >= self.live.lock().gone_before
+    }
+
+    /// The oldest segment that can be read.
+    pub fn oldest(&self, sync: &GroupSync) -> Option<Span> {
+        self.locate(sync, false, |_| true)
+    }
+
+    /// The segment `id`, with what may be read of it: with `durable`, what is synced.
+    pub fn span(&self, sync: &GroupSync, durable: bool, id: u64) -> Option<Span> {
+        self.locate(sync, durable, |s| s.id == id)
+    }
+
+    /// The first segment that holds records from `seq` on, or the active one.
+    pub fn span_from(&self, sync: &GroupSync, durable: bool, seq: SeqNo) -> Option<Span> {
+        self.locate(sync, durable, |s| s.end_seq > seq)
+    }
+
+    /// The first segment in the chain that passes, the active one as if it were sealed now with no end to its numbers.
+    fn locate(&self, sync: &GroupSync, durable: bool, passes: impl Fn(&Sealed) -> bool) -> Option<Span> {
+        // Under the lock the active segment does not change, so what is appended ends in it.
         let live = self.live.lock();
-        live.sealed.iter().map(|s| s.size).sum::<u64>() + live.active.map_or(0, |(_, size)| size)
+        let active = live.active.map(|a| Sealed {
+            id: a.id,
+            size: a.size,
+            start_seq: a.start_seq,
+            end_seq: SeqNo::MAX,
+            end: sync.appended().0.saturating_sub(a.base),
+            base: Some(a.base),
+        });
+        let found = live.sealed.iter().chain(&active).find(|s| s.id >= live.gone_before && passes(s))?;
+        let synced = match found.base {
+            Some(base) if durable => sync.synced().0.saturating_sub(base),
+            _ => u64::MAX, // the open synced what earlier ones wrote
+        };
+        Some(Span {
+            id: found.id,
+            start_seq: found.start_seq,
+            end: found.end.min(synced),
+            complete: found.end_seq != SeqNo::MAX && synced >= found.end,
+        })
     }
 
     fn publish_size(&self, config: &WalConfig) {
-        config.stats.set(Stat::WalSize, self.size());
+        let live = self.live.lock();
+        let size = live.size();
+        self.needed_size.store(size.saturating_sub(live.retained), Ordering::Relaxed);
+        config.stats.set(Stat::WalSize, size);
     }
 
     pub fn live_ids(&self) -> Vec<u64> {
         let spare = self.spare.lock().as_ref().map(|s| s.id);
         let live = self.live.lock();
-        live.sealed.iter().map(|s| s.id).chain(live.active.map(|a| a.0)).chain(spare).collect()
+        live.sealed.iter().map(|s| s.id).chain(live.active.map(|a| a.id)).chain(spare).collect()
     }
 }
 

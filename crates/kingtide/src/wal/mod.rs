@@ -9,6 +9,7 @@
 //! | under the commit lock | [`WalWriter::append`]: two small writes, and now and then a swap to the prepared spare |
 //! | outside it, committers | [`Wal::sync_to`]: one sync for all that wait together |
 //! | background jobs | [`Wal::prepare_spare`], [`Wal::release`], [`Wal::sync_all`] |
+//! | followers, while it is written | [`Tail`] |
 //! | opening | [`replay`], then [`Wal::open`] with what it found |
 //!
 //! Promises: what `sync_to` acknowledged survives a power cut; what `append` acknowledged survives the process; replay
@@ -21,6 +22,7 @@ mod reader;
 mod scan;
 mod segment;
 mod sync;
+mod tail;
 #[cfg(test)]
 mod tests;
 mod writer;
@@ -30,6 +32,7 @@ pub use segment::{
     FORMAT_VERSION, MAX_PAYLOAD, RECORD_HEADER_LEN, SEGMENT_HEADER_LEN, free_path, parse_free_name, parse_segment_name,
     segment_path,
 };
+pub use tail::{Tail, TailItem};
 pub use writer::WalWriter;
 
 use kingtide_base::clock::Clock;
@@ -168,10 +171,19 @@ impl Wal {
     /// # Errors
     /// `Io`: try again later. `Poisoned` when the directory's sync failed.
     pub fn release(&self, min_needed_seq: SeqNo) -> Result<usize> {
-        self.segments.release(&self.config, &self.sync, min_needed_seq)
+        self.release_beyond(min_needed_seq, 0)
     }
 
-    /// Whether [`Wal::release`] would give up a segment.
+    /// As [`Wal::release`], but of what could be given up keeps the newest segments, `retention` bytes of them at most,
+    /// for [`Tail`]s to read.
+    ///
+    /// # Errors
+    /// As [`Wal::release`].
+    pub fn release_beyond(&self, min_needed_seq: SeqNo, retention: u64) -> Result<usize> {
+        self.segments.release(&self.config, &self.sync, min_needed_seq, retention)
+    }
+
+    /// Whether [`Wal::release`] would find a segment, not found before, that is not needed.
     pub fn would_release(&self, min_needed_seq: SeqNo) -> bool {
         self.segments.would_release(min_needed_seq)
     }
@@ -187,6 +199,21 @@ impl Wal {
     /// Bytes of live segments, the active one included.
     pub fn size(&self) -> u64 {
         self.segments.size()
+    }
+
+    /// Tells that recovery needs records from `seq` on. Releasing tells it too.
+    pub fn note_needed(&self, seq: SeqNo) {
+        self.segments.note_needed(&self.config, seq);
+    }
+
+    /// The same without the segments that only [`Wal::release_beyond`] keeps.
+    pub fn needed_size(&self) -> u64 {
+        self.segments.needed_size()
+    }
+
+    /// The sequence number at which the oldest segment was begun; `None` if there is no segment.
+    pub fn oldest_seq(&self) -> Option<SeqNo> {
+        self.segments.oldest(&self.sync).map(|s| s.start_seq)
     }
 
     /// Ids of the segments that recovery would read, oldest first, and of the spare.

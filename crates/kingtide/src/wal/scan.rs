@@ -15,12 +15,28 @@ pub(super) struct Window {
     len: u64,
     start: u64,
     bytes: Vec<u8>,
+    loads: u64,
 }
 
 impl Window {
     pub fn new(file: Arc<dyn File>) -> Result<Window> {
         let len = file.len()?;
-        Ok(Window { file, len, start: 0, bytes: Vec::new() })
+        Ok(Window::up_to(file, len))
+    }
+
+    /// A window over the first `len` bytes of a file that is being written behind them.
+    pub fn up_to(file: Arc<dyn File>, len: u64) -> Window {
+        Window { file, len, start: 0, bytes: Vec::new(), loads: 0 }
+    }
+
+    /// More bytes of the file have come to stay.
+    pub fn extend_to(&mut self, len: u64) {
+        self.len = self.len.max(len);
+    }
+
+    /// How often bytes were read from the file.
+    pub fn loads(&self) -> u64 {
+        self.loads
     }
 
     pub fn len(&self) -> u64 {
@@ -59,6 +75,7 @@ impl Window {
         self.bytes.clear();
         self.bytes.resize(take as usize, 0);
         self.start = offset;
+        self.loads += 1;
         let mut got = 0;
         while got < self.bytes.len() {
             match self.file.read_at(&mut self.bytes[got..], offset + got as u64)? {

@@ -4,6 +4,7 @@ use super::segment::{
     FLAG_CLOSED, FLAG_GAP, FLAG_SEALED, MAX_PAYLOAD, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN,
     SegmentHeader, record_span,
 };
+use super::lifecycle::Begun;
 use super::{Lsn, ReplayEnd, Wal, WalRecord};
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, Result, SeqNo};
@@ -147,7 +148,8 @@ impl WalWriter {
             // Only a help to recovery, which finds the end in the next header too.
             let _ = old.write_end(FLAG_SEALED, self.next_seq, wal.sync.synced());
         }
-        wal.segments.activated(&wal.config, spare.id, spare.size, self.next_seq);
+        let begun = Begun { id: spare.id, size: spare.size, start_seq: self.next_seq, base };
+        wal.segments.activated(&wal.config, begun, prev_end as u64);
         wal.sync.push_segment(spare.id, spare.file.clone(), base);
         let at = SEGMENT_HEADER_LEN as u64;
         self.active =

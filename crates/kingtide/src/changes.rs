@@ -1,0 +1,263 @@
+//! The change stream: what was committed, in commit order, read back from the write-ahead log.
+//!
+//! A consumer remembers the `last_sequence` of the record that it handled last, and goes on from there later, in this
+//! process or after any number of opens, for as long as the log is kept: recovery keeps what is not in tables yet, and
+//! the option `change_retention` says how many bytes are kept beyond that. The price of retention is disk space and the
+//! time that an open needs to read the retained log; memory it costs none, as operations that are in tables are passed
+//! over.
+
+use crate::commit::changed::{Change, ChangedOps};
+use crate::commit::control::{LogOp, read_log_op};
+use crate::db::Db;
+use crate::engine::DbInner;
+use crate::family::Family;
+use crate::version::FamilyId;
+use crate::wal::{Tail, TailItem};
+use kingtide_base::coding::Reader;
+use kingtide_base::{Error, ErrorKind, Result, SeqNo};
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// Longest pause between two looks for a new record.
+const POLL: Duration = Duration::from_millis(1);
+
+/// What a change stream shows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChangeStreamOptions {
+    /// Only commits that survive a power cut. Without it a stream may show a commit that a power cut then undoes, and
+    /// other commits get its sequence numbers. Commits that ask for no sync of their own show when a later sync covers
+    /// them: see [`Db::sync`].
+    pub durable_only: bool,
+    /// Show commits that are not in the log as records without operations ([`ChangeRecord::is_unlogged`]), instead of
+    /// ending in an error there.
+    pub show_unlogged: bool,
+}
+
+/// One commit.
+#[derive(Clone, Debug)]
+pub struct ChangeRecord {
+    /// The sequence number of its first operation.
+    pub first_sequence: SeqNo,
+    /// The sequence number of its last operation, which the commit call returned. Go on from here.
+    pub last_sequence: SeqNo,
+    unlogged: bool,
+    ops: ChangedOps,
+    names: Vec<(FamilyId, String)>,
+}
+
+impl ChangeRecord {
+    /// The operations, in the order in which they were put into the batch.
+    pub fn operations(&self) -> impl Iterator<Item = Change<'_>> {
+        self.ops.iter(|id| self.names.iter().find(|(of, _)| *of == id).map(|(_, name)| name.as_str()))
+    }
+
+    /// Number of operations.
+    pub fn len(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// Whether there is none, which is so only when [`ChangeRecord::is_unlogged`].
+    pub fn is_empty(&self) -> bool {
+        self.ops.is_empty()
+    }
+
+    /// Not one commit but all that had the sequence numbers from `first_sequence` to `last_sequence`, none of which is in
+    /// the log: they were committed with `Durability::None`, or a power cut took the log while tables kept what was in
+    /// it. Shown only if [`ChangeStreamOptions::show_unlogged`] asks for it.
+    pub fn is_unlogged(&self) -> bool {
+        self.unlogged
+    }
+}
+
+/// Reads commits in commit order, each whole and exactly once. Made by [`Db::changes_since`].
+///
+/// A stream does not hold the log: one that falls behind further than `change_retention` gets `TooOld`. It is not needed
+/// to keep a stream open to go on later.
+pub struct ChangeStream {
+    db: Arc<DbInner>,
+    tail: Tail,
+    options: ChangeStreamOptions,
+    /// Families met so far; `None` for one that is gone.
+    families: HashMap<FamilyId, Option<Weak<Family>>>,
+}
+
+impl ChangeStream {
+    /// The next commit; `None` when all that may be shown was shown: call again later.
+    ///
+    /// What a prepared transaction writes is shown when it commits. Costs one read of the log for every megabyte of it
+    /// and otherwise time and memory in the size of the commit.
+    ///
+    /// # Errors
+    /// * `TooOld`, naming the oldest sequence number to go on from: the log was given up past this place. Read the data
+    ///   at a snapshot, and go on from the snapshot's number.
+    /// * `TooOld`, naming the missing numbers: commits that were not logged, see [`ChangeRecord::is_unlogged`]. The same
+    ///   helps; or show them.
+    /// * `Corruption` with file and offset, `Io`, `Closed`.
+    ///
+    /// The stream stays where it is after an error.
+    #[allow(clippy::should_implement_trait)] // it is not over when it yields nothing
+    pub fn next(&mut self) -> Result<Option<ChangeRecord>> {
+        loop {
+            self.db.check_open()?;
+            let visible = self.db.snapshots.visible(); // before looking into the log
+            let item = self.tail.next(visible);
+            self.db.check_open()?; // a closed database does not keep the log from others
+            match item? {
+                None => return Ok(None),
+                Some(TailItem::Missing(first, last)) => {
+                    if !self.options.show_unlogged {
+                        return Err(unlogged(first, last));
+                    }
+                    self.tail.pass(last);
+                    return Ok(Some(ChangeRecord {
+                        first_sequence: first,
+                        last_sequence: last,
+                        unlogged: true,
+                        ops: ChangedOps::default(),
+                        names: Vec::new(),
+                    }));
+                }
+                Some(TailItem::Record(base, count, payload)) => {
+                    let record = match self.decode(base, count, &payload) {
+                        Ok(record) => record,
+                        Err(e) => {
+                            self.tail.go_back(base);
+                            return Err(e);
+                        }
+                    };
+                    if !record.is_empty() {
+                        return Ok(Some(record));
+                    }
+                }
+            }
+        }
+    }
+
+    /// As [`ChangeStream::next`], but waits for a commit for at most `timeout`. Looks for one every millisecond.
+    ///
+    /// # Errors
+    /// As [`ChangeStream::next`].
+    pub fn wait_next(&mut self, timeout: Duration) -> Result<Option<ChangeRecord>> {
+        let clock = self.db.clock.clone();
+        let start = clock.monotonic_ns();
+        loop {
+            if let Some(record) = self.next()? {
+                return Ok(Some(record));
+            }
+            let waited = Duration::from_nanos(clock.monotonic_ns().saturating_sub(start));
+            match timeout.checked_sub(waited) {
+                None | Some(Duration::ZERO) => return Ok(None),
+                Some(left) => clock.sleep(left.min(POLL)),
+            }
+        }
+    }
+
+    /// Everything up to this sequence number was shown, or had nothing to show.
+    pub fn position(&self) -> SeqNo {
+        self.tail.next_seq() - 1
+    }
+
+    fn decode(&mut self, base: SeqNo, count: u32, payload: &[u8]) -> Result<ChangeRecord> {
+        let mut record = ChangeRecord {
+            first_sequence: base,
+            last_sequence: base + (count as u64 - 1),
+            unlogged: false,
+            ops: ChangedOps::default(),
+            names: Vec::new(),
+        };
+        let mut r = Reader::new(payload);
+        for i in 0..count {
+            match read_log_op(&mut r) {
+                // Only the end of a prepared transaction says whether its writes came true, and repeats them then.
+                Some(LogOp::Prepare(_) | LogOp::Resolved { .. }) => {}
+                Some(LogOp::Write(op)) => {
+                    record.ops.push(&op)?;
+                    if !record.names.iter().any(|(id, _)| *id == op.family)
+                        && let Some(name) = self.family_name(op.family)
+                    {
+                        record.names.push((op.family, name));
+                    }
+                }
+                None => {
+                    let text = format!("operation {i} of the log record with sequence {base} cannot be read");
+                    return Err(Error::corruption(text));
+                }
+            }
+        }
+        Ok(record)
+    }
+
+    fn family_name(&mut self, id: FamilyId) -> Option<String> {
+        let db = &self.db;
+        let known = self
+            .families
+            .entry(id)
+            .or_insert_with(|| db.shape.lock().families.get(&id).map(Arc::downgrade))
+            .as_ref()?;
+        match known.upgrade() {
+            Some(family) if !family.is_dropped() => Some(family.name()),
+            _ => None,
+        }
+    }
+}
+
+impl std::fmt::Debug for ChangeStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ChangeStream({:?})", self.tail)
+    }
+}
+
+#[cold]
+fn unlogged(first: SeqNo, last: SeqNo) -> Error {
+    Error::new(
+        ErrorKind::TooOld,
+        format!(
+            "the commits with sequence numbers {first} to {last} are not in the log. Copy the data at a snapshot and go \
+             on from its number, or let the stream show them as unlogged"
+        ),
+    )
+}
+
+/// Change streams.
+impl Db {
+    /// The commits after sequence number `seq`, as they were and as they come. `seq` is 0, or what a record's
+    /// `last_sequence`, a commit, or [`crate::Snapshot::sequence`] told; a commit that holds it in its midst is shown
+    /// whole.
+    ///
+    /// # Errors
+    /// `TooOld` when the log was given up past `seq`, naming [`Db::oldest_change_sequence`]; `InvalidArgument` for a
+    /// number that was not committed yet (or that a power cut undid); `Closed`.
+    pub fn changes_since(&self, seq: SeqNo) -> Result<ChangeStream> {
+        self.changes_with(seq, ChangeStreamOptions::default())
+    }
+
+    /// As [`Db::changes_since`], with options.
+    ///
+    /// # Errors
+    /// As [`Db::changes_since`].
+    pub fn changes_with(&self, seq: SeqNo, options: ChangeStreamOptions) -> Result<ChangeStream> {
+        let db = self.inner();
+        db.check_open()?;
+        let visible = db.snapshots.visible();
+        if seq > visible {
+            return Err(Error::invalid(format!(
+                "changes since sequence number {seq}, which was not committed yet; the newest is {visible}. A power cut \
+                 may have undone it"
+            )));
+        }
+        let mut tail = Tail::new(db.wal.clone(), seq, options.durable_only);
+        tail.check()?;
+        Ok(ChangeStream { db: db.clone(), tail, options, families: HashMap::new() })
+    }
+
+    /// The smallest number that [`Db::changes_since`] takes now. It grows as log is given up, which
+    /// `change_retention` delays.
+    pub fn oldest_change_sequence(&self) -> SeqNo {
+        let db = self.inner();
+        match db.wal.oldest_seq() {
+            Some(first) => first.saturating_sub(1),
+            None => db.snapshots.visible(), // there is no log yet
+        }
+    }
+}
