@@ -5,12 +5,12 @@ use crate::engine::DbInner;
 use crate::family::{Family, View};
 use crate::memtable::FamilyMemtable;
 use crate::shape::{ManualRange, Retired};
+use crate::sync::atomic::Ordering;
 use crate::version::{Edit, Version};
 use kingtide_base::options::{DbOptions, FamilyOptions};
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result};
 use std::sync::Arc;
-use crate::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// The family that every database has.
@@ -117,6 +117,7 @@ impl DbInner {
         *options = next.clone();
         drop(options);
         self.set_durability(next.durability);
+        self.txns.set_timeout(next.transaction_timeout_ms);
         self.max_wal_size.store(next.max_wal_size, Ordering::Relaxed);
         self.cache.set_capacity(next.block_cache_size);
         self.tables.set_max_open_files(next.max_open_files);

@@ -14,6 +14,7 @@ use crate::shape::{Retired, Shape};
 use crate::snapshot::Snapshots;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, RwLock};
+use crate::txn::Transactions;
 use crate::txn::prepared::PreparedTable;
 use crate::wal::Wal;
 use kingtide_base::budget::Budget;
@@ -39,6 +40,7 @@ pub(crate) struct DbInner {
     pub arenas: Arc<ArenaPool>,
     pub memory: Arc<Budget>,
     pub snapshots: Arc<Snapshots>,
+    pub txns: Transactions,
     pub wal: Arc<Wal>,
     pub prepared: PreparedTable,
     pub limiter: Arc<RateLimiter>,
@@ -128,6 +130,7 @@ impl DbInner {
     }
 
     fn try_urgent(self: &Arc<Self>, merges: bool) -> Result<bool> {
+        self.txns.sweep();
         if self.prepare_log()? || self.sync_on_interval()? {
             return Ok(true);
         }

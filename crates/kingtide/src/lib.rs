@@ -47,7 +47,10 @@ pub use options::{Options, ReadOptions, WriteOptions};
 pub use read::{DbIterator, PinnedValue};
 pub use report::{FamilyReport, LevelReport, StatsReport};
 pub use snapshot::Snapshot;
-pub use txn::{HeldLock, Isolation, LockMode, LockTarget, LockWait, PreparedInfo, TxnId};
+pub use txn::{
+    CommitTicket, HeldLock, Isolation, LockMode, LockTarget, LockWait, PreparedInfo, Transaction, TransactionHandle,
+    TransactionInfo, TransactionIterator, TransactionOptions, TxnId,
+};
 
 /// The README's programs, compiled with the tests.
 #[cfg(doctest)]

@@ -26,6 +26,9 @@ use crate::snapshot::Snapshots;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, RwLock};
 use crate::txn::prepared::PreparedTable;
+use crate::txn::prepared::RecoveredPrepared;
+use crate::txn::validate::RecentWrites;
+use crate::txn::{Transactions, TxnId};
 use crate::wal::{Wal, WalConfig};
 use kingtide_base::budget::Budget;
 use kingtide_base::clock::SystemClock;
@@ -89,10 +92,13 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<(Arc<DbInner>, Arc<Fa
     let (writer, wal) = Wal::open(config, &recovered.log_end)?;
     wal.note_needed(recovered.shape.log_start);
     let snapshots = Arc::new(Snapshots::recovered(recovered.last_seq));
+    let txns = Transactions::new(snapshots.clone(), clock.clone(), stats.clone(), memory.clone());
+    let first_prepared = enter_prepared(&txns, &recovered.prepared)?;
     let inner = Arc::new(DbInner {
         dir: dir.to_owned(),
         stall: WriteController::new(clock.clone(), stats.clone(), memory.clone()),
         hooks: Hooks::new(stats.clone()),
+        txns,
         limiter: Arc::new(RateLimiter::new(clock.clone(), options.db.rate_limit)),
         fs,
         clock,
@@ -103,11 +109,16 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<(Arc<DbInner>, Arc<Fa
         memory,
         snapshots,
         wal,
-        prepared: PreparedTable::new(recovered.prepared, 1),
+        prepared: PreparedTable::new(recovered.prepared, first_prepared),
         jobs,
         threads,
         family_defaults: options.family.clone(),
-        commit: Mutex::new(CommitState { wal: writer, last_seq: recovered.last_seq, families: recovered.families }),
+        commit: Mutex::new(CommitState {
+            wal: writer,
+            last_seq: recovered.last_seq,
+            families: recovered.families,
+            recent: RecentWrites::default(),
+        }),
         shape: Mutex::new(recovered.shape),
         max_wal_size: AtomicU64::new(options.db.max_wal_size),
         durability_code: AtomicU64::new(0),
@@ -120,10 +131,24 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<(Arc<DbInner>, Arc<Fa
         last_interval_sync: AtomicU64::new(0),
     });
     inner.set_durability(inner.options.read().durability);
+    inner.txns.set_timeout(inner.options.read().transaction_timeout_ms);
     inner.measure_level0(&inner.shape.lock());
     inner.jobs.start(&inner, threads)?;
     inner.stats.set(Stat::OpenMicros, (inner.clock.monotonic_ns() - start) / 1000);
     Ok((inner, recovered.default))
+}
+
+/// Gives recovered transactions in doubt their ids, which follow one another, and their locks. Returns the first id.
+fn enter_prepared(txns: &Transactions, recovered: &[RecoveredPrepared]) -> Result<TxnId> {
+    let mut first = 0;
+    for p in recovered {
+        let id = txns.recovered(&p.xid, p.isolation)?;
+        first = if first == 0 { id } else { first };
+        for lock in p.locks_of() {
+            txns.lock_for_prepared(id, &lock)?;
+        }
+    }
+    Ok(first)
 }
 
 /// Checks the directory against what the options ask for, and makes it.

@@ -7,13 +7,13 @@
 use crate::compact::KeyRange;
 use crate::compact::run::Running;
 use crate::family::{Family, TableCache, View};
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::version::manifest::Manifest;
 use crate::version::{Edit, FamilyId, Version};
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{Error, Result, SeqNo};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// A value log in use.
 #[derive(Clone, Debug, PartialEq, Eq)]

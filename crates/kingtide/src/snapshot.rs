@@ -168,7 +168,6 @@ impl Snapshots {
 }
 
 /// Transactions' slots.
-#[allow(dead_code)] // the transactions that use them are being built
 impl Snapshots {
     /// Claims a slot, for as long as a transaction object lives; `None` when all are claimed.
     pub fn claim_slot(&self) -> Option<SlotId> {

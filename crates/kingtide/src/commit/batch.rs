@@ -12,6 +12,7 @@
 use super::control::{LoggedLock, put_prepare, put_resolved};
 use crate::family::{ColumnFamily, Family};
 use crate::txn::Isolation;
+use crate::txn::slot_of;
 use crate::version::FamilyId;
 use kingtide_base::coding::{Reader, put_varint, varint_len};
 use kingtide_base::key::{EXPIRY_FLAG, EXPIRY_LEN, PACKED_FLAG, split_expiry};
@@ -33,6 +34,8 @@ pub(crate) struct Op {
     pub family: u16,
     /// Low byte of the tag.
     pub kind: u8,
+    /// The key's slot in the conflict filter; a range delete has none.
+    pub slot: u16,
     key_at: u32,
     key_len: u32,
     value_at: u32,
@@ -48,6 +51,16 @@ pub(crate) struct Control {
     pub resolves: bool,
     /// Where it begins.
     at: usize,
+}
+
+/// A point in a batch to come back to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mark {
+    rep: usize,
+    saved: usize,
+    /// Operations before it.
+    pub ops: usize,
+    families: usize,
 }
 
 /// Operations that commit atomically, over any number of families. Reusable after [`WriteBatch::clear`].
@@ -205,10 +218,12 @@ impl WriteBatch {
             }
             value_at = (self.rep.len() - payload) as u32;
         }
+        let head = family.order().head(key);
         self.ops.push(Op {
-            head: family.order().head(key),
+            head,
             family: index,
             kind,
+            slot: slot_of(family.id(), family.order(), key, head),
             key_at,
             key_len: key.len() as u32,
             value_at,
@@ -274,10 +289,12 @@ impl WriteBatch {
         }
         let value_at = self.rep.len() as u32;
         self.rep.extend_from_slice(op.value);
+        let head = family.order().head(op.key);
         self.ops.push(Op {
-            head: family.order().head(op.key),
+            head,
             family: index,
             kind: op.kind,
+            slot: slot_of(family.id(), family.order(), op.key, head),
             key_at,
             key_len: op.key.len() as u32,
             value_at,
@@ -350,6 +367,24 @@ impl WriteBatch {
     #[inline]
     pub(crate) fn sequences(&self) -> usize {
         self.ops.len() + self.control.is_some() as usize
+    }
+
+    /// The present end, for [`WriteBatch::truncate`].
+    pub(crate) fn mark(&self) -> Mark {
+        Mark { rep: self.rep.len(), saved: self.saved, ops: self.ops.len(), families: self.families.len() }
+    }
+
+    /// Forgets what was added since the mark was made.
+    pub(crate) fn truncate(&mut self, mark: Mark) {
+        self.rep.truncate(mark.rep);
+        self.saved = mark.saved;
+        self.ops.truncate(mark.ops);
+        self.families.truncate(mark.families);
+    }
+
+    /// Bytes of memory held.
+    pub(crate) fn memory(&self) -> u64 {
+        (self.rep.capacity() + self.ops.capacity() * size_of::<Op>() + self.order.capacity() * size_of::<u32>()) as u64
     }
 
     /// The serialized operations: the log record's payload.

@@ -2,7 +2,8 @@
 //!
 //! 1. prepared by its own thread: the batch is already serialized; it is checksummed and its fill order sorted;
 //! 2. admitted by flow control ([`stall`]), which may slow it or, on request, refuse it with `Busy`;
-//! 3. under the commit lock: given sequence numbers, appended to the log, inserted into the memtables, and published by
+//! 3. under the commit lock: checked against the locks of others and, when it is an optimistic transaction's, against what
+//!    was committed since ([`crate::txn`]); given sequence numbers, appended to the log, inserted into the memtables, and published by
 //!    one release store; a memtable that became full is frozen here, so that no entry can race a rotation;
 //! 4. outside the lock: made durable if it asked for `Power`, together with whoever else waits.
 //!
@@ -20,12 +21,16 @@ use crate::family::{Family, View};
 use crate::memtable::FamilyMemtable;
 use crate::options::WriteOptions;
 use crate::sync::atomic::Ordering;
+use crate::txn::TxnId;
+use crate::txn::locks::{LockMode, Owners, Wait};
+use crate::txn::validate::{RecentWrites, Round, Validation, Verdict, shown};
 use crate::version::Edit;
 use crate::wal::{Lsn, WalRecord, WalWriter};
 use batch::WriteBatch;
 use kingtide_base::options::Durability;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo, Tag};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,26 +42,81 @@ pub(crate) struct CommitState {
     pub last_seq: SeqNo,
     /// Families that can be written to.
     pub families: Vec<Arc<Family>>,
+    /// What was committed while somebody validates ranges.
+    pub recent: RecentWrites,
 }
 
 /// Longest wait for memory before the caller is told that flushes do not keep up.
 const MEMORY_WAIT_LIMIT: Duration = Duration::from_secs(60);
 
+/// What a commit has to mind besides its batch.
+pub(crate) enum Guard<'a> {
+    /// A write outside any transaction: it waits until nobody holds a lock on what it writes.
+    Plain,
+    /// An optimistic transaction: what it relied on must be unchanged, and nobody may hold a lock on what it writes.
+    Checked(&'a Validation<'a>),
+    /// A transaction that holds locks on all that it relies on.
+    Locked,
+}
+
+/// A commit that is visible.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Visible {
+    /// The sequence number of its last operation.
+    pub last: SeqNo,
+    /// Where its log record ends; `None` if it was not logged.
+    pub lsn: Option<Lsn>,
+}
+
+/// What may be done under the commit lock.
+enum Admission {
+    Go,
+    /// What is to be validated needs a look into tables.
+    LookOutside,
+    /// Somebody holds a lock on this operation's key or range.
+    Wait(usize),
+}
+
+/// Rounds of validation outside the commit lock before the rest is done under it, tables and all.
+const ROUNDS_OUTSIDE: u32 = 3;
+
 impl DbInner {
     /// Commits a batch. Returns the last sequence number it was given; 0 for an empty batch.
     pub(crate) fn commit(self: &Arc<Self>, batch: &mut WriteBatch, options: &WriteOptions) -> Result<SeqNo> {
+        let durability = options.durability.unwrap_or_else(|| self.durability());
         if batch.sequences() == 0 {
             self.check_open()?;
-            if options.durability.unwrap_or_else(|| self.durability()) == Durability::Power {
+            if durability == Durability::Power {
                 self.wal.sync_all()?; // what was committed before is what the caller means
             }
             return Ok(0);
         }
+        let visible = self.commit_visible(batch, options, &Guard::Plain)?;
+        self.make_durable(visible, durability)?;
+        Ok(visible.last)
+    }
+
+    /// Waits until a commit survives what its durability says.
+    pub(crate) fn make_durable(&self, commit: Visible, durability: Durability) -> Result<()> {
+        match (durability, commit.lsn) {
+            (Durability::Power, Some(lsn)) => self.sync_wal(lsn),
+            _ => Ok(()),
+        }
+    }
+
+    /// Commits a batch that is not empty, up to the point where others see it.
+    pub(crate) fn commit_visible(
+        self: &Arc<Self>,
+        batch: &mut WriteBatch,
+        options: &WriteOptions,
+        guard: &Guard<'_>,
+    ) -> Result<Visible> {
         if !batch.families().iter().all(|f| f.belongs_to(self)) {
             return Err(Error::invalid("the batch holds operations on a column family of another database"));
         }
         let durability = options.durability.unwrap_or_else(|| self.durability());
         batch.prepare();
+        let batch = &*batch;
         let record = WalRecord::new(batch.payload());
         self.admit(batch.bytes() as u64, options.no_wait)?;
         // What a control operation says is nowhere but in the log.
@@ -64,41 +124,178 @@ impl DbInner {
         if !unlogged {
             self.begin_log()?;
         }
-
-        let (last, lsn, hooked) = {
+        let ranges = matches!(guard, Guard::Checked(v) if !v.ranges.is_empty());
+        if ranges {
             let mut c = self.commit.lock();
-            self.check_open()?;
-            for f in batch.families() {
-                f.check_alive()?;
-            }
-            let base = c.last_seq + 1;
-            let last = c.last_seq + batch.sequences() as u64;
-            if last > kingtide_base::key::MAX_SEQ {
-                return Err(Error::invalid("sequence numbers are used up"));
-            }
-            // Families are flushed one by one: only the log keeps a batch over several of them whole.
-            let lsn = match unlogged && batch.families().len() < 2 {
-                true => None,
-                false => Some(c.wal.append(base, batch.sequences() as u32, record)?),
-            };
-            c.last_seq = last;
-            fill_memtables(batch, base);
-            if let (Some(control), Some(lsn)) = (batch.control(), lsn) {
-                self.prepared.logged(control, last, lsn, self.wal.synced());
-            }
-            self.snapshots.publish(last);
-            let hooked = self.hooks.enqueue(batch, last);
-            self.rotate_full(&mut c, batch.families());
-            (last, lsn, hooked)
-        };
+            let last = c.last_seq;
+            c.recent.watch(last);
+        }
+        let visible = self.commit_when_admitted(batch, record, unlogged, options, guard);
+        if ranges {
+            self.commit.lock().recent.unwatch();
+        }
+        let (visible, hooked) = visible?;
         if hooked {
             self.hooks.deliver();
         }
         self.count(batch);
-        if let (Durability::Power, Some(lsn)) = (durability, lsn) {
-            self.sync_wal(lsn)?;
+        Ok(visible)
+    }
+
+    fn commit_when_admitted(
+        self: &Arc<Self>,
+        batch: &WriteBatch,
+        record: WalRecord<'_>,
+        unlogged: bool,
+        options: &WriteOptions,
+        guard: &Guard<'_>,
+    ) -> Result<(Visible, bool)> {
+        let mut round = Round { checked: 0, tables: false };
+        let mut rounds = 0;
+        loop {
+            if let Guard::Checked(v) = guard
+                && (rounds > 0 || v.is_long(batch))
+            {
+                round.checked = self.validate_outside(v, batch, round.checked)?;
+            }
+            let mut c = self.commit.lock();
+            match self.admission(&c, batch, guard, round)? {
+                Admission::Go => return self.apply(&mut c, batch, record, unlogged),
+                Admission::LookOutside => {
+                    rounds += 1;
+                    round.tables = rounds >= ROUNDS_OUTSIDE;
+                }
+                Admission::Wait(op) => {
+                    drop(c);
+                    self.wait_for_locks(batch, op, options.no_wait)?;
+                }
+            }
         }
-        Ok(last)
+    }
+
+    /// Whether the batch may be committed now. Called under the commit lock.
+    #[inline]
+    fn admission(&self, c: &CommitState, batch: &WriteBatch, guard: &Guard<'_>, round: Round) -> Result<Admission> {
+        self.check_open()?;
+        for f in batch.families() {
+            f.check_alive()?;
+        }
+        if matches!(guard, Guard::Locked) {
+            return Ok(Admission::Go);
+        }
+        if self.txns.locks.any_held()
+            && let Some((op, holder)) = self.first_locked(batch, guard)
+        {
+            return match guard {
+                Guard::Plain => Ok(Admission::Wait(op)),
+                _ => Err(self.locked_conflict(batch, op, holder)),
+            };
+        }
+        match guard {
+            Guard::Checked(v) => match self.validate_locked(v, batch, &c.recent, round)? {
+                Verdict::Pass => Ok(Admission::Go),
+                Verdict::LookOutside => Ok(Admission::LookOutside),
+            },
+            _ => Ok(Admission::Go),
+        }
+    }
+
+    /// Gives the batch its sequence numbers, logs it, inserts it and makes it visible. Called under the commit lock. True:
+    /// a hook waits to be told of it.
+    fn apply(
+        &self,
+        c: &mut CommitState,
+        batch: &WriteBatch,
+        record: WalRecord<'_>,
+        unlogged: bool,
+    ) -> Result<(Visible, bool)> {
+        let base = c.last_seq + 1;
+        let last = c.last_seq + batch.sequences() as u64;
+        if last > kingtide_base::key::MAX_SEQ {
+            return Err(Error::invalid("sequence numbers are used up"));
+        }
+        // Families are flushed one by one: only the log keeps a batch over several of them whole.
+        let lsn = match unlogged && batch.families().len() < 2 {
+            true => None,
+            false => Some(c.wal.append(base, batch.sequences() as u32, record)?),
+        };
+        c.last_seq = last;
+        fill_memtables(batch, base);
+        if let (Some(control), Some(lsn)) = (batch.control(), lsn) {
+            self.prepared.logged(control, last, lsn, self.wal.synced());
+        }
+        self.note_writes(batch, base);
+        c.recent.note(batch, base);
+        self.snapshots.publish(last);
+        let hooked = self.hooks.enqueue(batch, last);
+        self.rotate_full(c, batch.families());
+        Ok((Visible { last, lsn }, hooked))
+    }
+
+    /// Tells the conflict filter what is committed.
+    #[inline]
+    fn note_writes(&self, batch: &WriteBatch, base: SeqNo) {
+        let filter = self.conflicts();
+        for (i, op) in batch.ops().iter().enumerate() {
+            if op.kind == Kind::RangeDelete as u8 {
+                filter.note_range(base + i as u64);
+            } else {
+                filter.note(op.slot, base + i as u64);
+            }
+        }
+    }
+
+    /// The first operation on something that somebody else has locked, and who.
+    #[cold]
+    fn first_locked(&self, batch: &WriteBatch, guard: &Guard<'_>) -> Option<(usize, TxnId)> {
+        let own = match guard {
+            Guard::Checked(v) => v.txn,
+            _ => 0,
+        };
+        let locks = &self.txns.locks;
+        batch.ops().iter().enumerate().find_map(|(i, op)| {
+            let family = &batch.families()[op.family as usize];
+            let (id, order, key) = (family.id(), family.order(), batch.key_of(op));
+            let holder = if op.kind == Kind::RangeDelete as u8 {
+                let range = (Bound::Included(key), Bound::Excluded(batch.value_of(op)));
+                locks.range_holder(own, id, order, range, LockMode::Exclusive)
+            } else {
+                locks.holder(own, id, order, key, LockMode::Exclusive)
+            };
+            holder.map(|h| (i, h))
+        })
+    }
+
+    #[cold]
+    fn locked_conflict(&self, batch: &WriteBatch, op: usize, holder: TxnId) -> Error {
+        self.stats.add(Stat::TxnConflicts, 1);
+        let op = &batch.ops()[op];
+        Error::new(
+            ErrorKind::Conflict,
+            format!(
+                "key '{}' of column family '{}' is locked by {}",
+                shown(batch.key_of(op)),
+                batch.families()[op.family as usize].name(),
+                self.txns.describe(holder)
+            ),
+        )
+    }
+
+    /// Waits until nobody holds a lock on what an operation writes.
+    #[cold]
+    fn wait_for_locks(&self, batch: &WriteBatch, op: usize, no_wait: bool) -> Result<()> {
+        let op = &batch.ops()[op];
+        let family = &batch.families()[op.family as usize];
+        let (id, order, key) = (family.id(), family.order(), batch.key_of(op));
+        let timeout = Duration::from_millis(self.options.read().lock_timeout_ms);
+        let wait = if no_wait { Wait::No } else { Wait::Until(timeout) };
+        let locks = &self.txns.locks;
+        if op.kind == Kind::RangeDelete as u8 {
+            let range = (Bound::Included(key), Bound::Excluded(batch.value_of(op)));
+            locks.wait_range_free(&self.txns, id, order, range, wait)
+        } else {
+            locks.wait_free(&self.txns, id, order, key, wait)
+        }
     }
 
     /// Before the first commit: begins a log segment and notes it in the manifest, so that recovery knows that there

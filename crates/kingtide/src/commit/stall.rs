@@ -11,11 +11,11 @@
 //! makes a writer wait without a rate, and then it waits for a flush, which takes milliseconds, or gets the background
 //! error that keeps flushes from running.
 
+use crate::sync::atomic::{AtomicU64, Ordering};
 use kingtide_base::budget::Budget;
 use kingtide_base::clock::Clock;
 use kingtide_base::stats::{Stat, Stats};
 use std::sync::Arc;
-use crate::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Longest single sleep.

@@ -2,6 +2,7 @@
 
 use crate::family::tables::{klog_path, vlog_path};
 use crate::rangedel::Fragment;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::version::{Edit, FamilyId, FileMeta, Version};
 use kingtide_base::clock::Clock;
 use kingtide_base::options::FamilyOptions;
@@ -11,7 +12,6 @@ use kingtide_table::{Table, Vlog};
 use kingtide_vfs::Fs;
 use std::path::Path;
 use std::sync::Arc;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Surroundings of one merge or flush.

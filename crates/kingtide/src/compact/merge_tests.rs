@@ -9,6 +9,7 @@ use crate::memtable::FamilyMemtable;
 use crate::rangedel::Fragment;
 use crate::read::ReadContext;
 use crate::read::newest::{changed_since, range_changed_since};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::version::{FileMeta, Version};
 use kingtide_base::clock::ManualClock;
 use kingtide_base::key::split_expiry;
@@ -24,7 +25,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const NOW_MS: u64 = 1_000_000;
 const DIR: &str = "db";

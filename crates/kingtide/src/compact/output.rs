@@ -4,6 +4,7 @@
 use super::context::{MergeContext, MergeOutput, VlogMeta};
 use crate::family::tables::{klog_path, vlog_path};
 use crate::rangedel::Fragment;
+use crate::sync::atomic::Ordering;
 use crate::version::{FileMeta, VlogRef};
 use kingtide_base::key::{EXPIRY_FLAG, split_expiry};
 use kingtide_base::{Error, ErrorKind, Kind, Result, Tag};
@@ -12,7 +13,6 @@ use kingtide_vfs::{File, OpenMode};
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use crate::sync::atomic::Ordering;
 
 /// A value log ends at this many target file sizes: large enough to have few, small enough to empty one at a time.
 const VLOG_FILES: u64 = 8;

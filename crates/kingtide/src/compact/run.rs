@@ -13,11 +13,11 @@ use crate::compact::{MergeContext, MergeOutput};
 use crate::engine::DbInner;
 use crate::family::Family;
 use crate::shape::Shape;
+use crate::sync::atomic::Ordering;
 use crate::version::{Edit, FamilyId};
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, ErrorKind, Result};
 use std::sync::Arc;
-use crate::sync::atomic::Ordering;
 
 /// Writers are quiet when nothing was committed for this long.
 const QUIET_NS: u64 = 100_000_000;

@@ -10,15 +10,15 @@ pub use view::View;
 use crate::engine::DbInner;
 use crate::memtable::FamilyMemtable;
 use crate::read::ReadContext;
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{ArcSwap, Mutex, RwLock};
 use crate::version::FamilyId;
 use kingtide_base::clock::Clock;
 use kingtide_base::options::{Compression, FamilyOptions};
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
 use kingtide_table::packed::{MAX_RAW, shrinks};
-use crate::sync::{ArcSwap, Mutex, RwLock};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The engine's side of a family.

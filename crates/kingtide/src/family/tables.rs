@@ -8,16 +8,16 @@
 //! While there are no more handles than the budget allows, views pin the open tables and the hot path never comes here.
 //! Past it, nothing is pinned and the least recently used tables are closed.
 
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{ArcSwapOption, Mutex};
 use crate::version::FileMeta;
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result};
 use kingtide_mem::cache::BlockCache;
 use kingtide_table::{Table, Vlog};
 use kingtide_vfs::{File, Fs, OpenMode};
-use crate::sync::{ArcSwapOption, Mutex};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Path of the key log with file id `id`.

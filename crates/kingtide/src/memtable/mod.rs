@@ -5,11 +5,11 @@
 //! range deletes costs one rebuild.
 
 use crate::rangedel::{Fragment, RangeTombstones};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{ArcSwapOption, Mutex};
 use kingtide_base::{KeyOrder, SeqNo};
 use kingtide_mem::{ArenaPool, MemWriter, Memtable};
-use crate::sync::{ArcSwapOption, Mutex};
 use std::sync::Arc;
-use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// The set, and how many tombstones it was built from.
 struct Fragmented {

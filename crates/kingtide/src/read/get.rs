@@ -7,6 +7,7 @@
 use crate::family::view::FileSlot;
 use crate::family::{TableCache, TableHandle, View};
 use crate::read::value::PinnedValue;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use kingtide_base::clock::Clock;
 use kingtide_base::key::split_expiry;
 use kingtide_base::stats::{Stat, Stats};
@@ -16,7 +17,6 @@ use kingtide_table::{Packed, ReadScratch, TableValue, ValuePointer, Vlog};
 use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
-use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// One point read in this many is a sample for the compaction planner.
 const SAMPLE_PERIOD: u32 = 64;

@@ -652,7 +652,7 @@ fn tighter(order: &KeyOrder, a: Option<Limit>, b: Option<Limit>, inner: Ordering
 }
 
 /// The bounds between which the keys with a prefix lie.
-fn prefix_range(order: &KeyOrder, prefix: &[u8]) -> Result<[Bound<Vec<u8>>; 2]> {
+pub(crate) fn prefix_range(order: &KeyOrder, prefix: &[u8]) -> Result<[Bound<Vec<u8>>; 2]> {
     let at = |key: Vec<u8>| Bound::Included(key);
     let past = |key: Option<Vec<u8>>| key.map_or(Bound::Unbounded, Bound::Excluded);
     match order {

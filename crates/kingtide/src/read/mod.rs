@@ -7,7 +7,6 @@ mod merge;
 mod multi_get;
 #[allow(dead_code)] // until a transaction's commit calls it
 pub(crate) mod newest;
-#[allow(dead_code)] // until a transaction makes one
 pub(crate) mod overlay;
 pub mod value;
 

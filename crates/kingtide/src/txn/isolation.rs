@@ -36,18 +36,31 @@ pub(crate) struct Rules {
     pub reads: ReadRule,
     /// Whether plain reads, of keys and of ranges, are remembered and must still be current at commit.
     pub check_reads: bool,
-    /// Whether a key that the transaction wrote must not have been committed by another one since it began.
+    /// Whether a key that the transaction writes must not have been committed by another one since it began.
     pub check_writes: bool,
+    /// Whether plain reads take shared locks, of keys and of ranges.
+    pub lock_reads: bool,
+    /// Whether writes take exclusive locks when they are made.
+    pub lock_writes: bool,
 }
 
-/// THE table: the rules of each level, in the order of [`Isolation`]. Keys read with `get_for_update` must be current at
-/// commit on every level.
-const RULES: [Rules; 5] = [
-    Rules { reads: ReadRule::Uncommitted, check_reads: false, check_writes: false },
-    Rules { reads: ReadRule::Latest, check_reads: false, check_writes: false },
-    Rules { reads: ReadRule::Begin, check_reads: false, check_writes: false },
-    Rules { reads: ReadRule::Begin, check_reads: false, check_writes: true },
-    Rules { reads: ReadRule::Begin, check_reads: true, check_writes: true },
+const fn optimistic(reads: ReadRule, check_reads: bool, check_writes: bool) -> Rules {
+    Rules { reads, check_reads, check_writes, lock_reads: false, lock_writes: false }
+}
+
+const fn locking(reads: ReadRule, lock_reads: bool, check_writes: bool) -> Rules {
+    Rules { reads, check_reads: false, check_writes, lock_reads, lock_writes: true }
+}
+
+/// THE table: the rules of each level, in the order of [`Isolation`], optimistic and locking. In addition, on every level,
+/// a key read with `get_for_update` or `get_for_share` must be current at commit if the transaction is optimistic, and is
+/// locked if it is locking.
+const RULES: [[Rules; 2]; 5] = [
+    [optimistic(ReadRule::Uncommitted, false, false), locking(ReadRule::Uncommitted, false, false)],
+    [optimistic(ReadRule::Latest, false, false), locking(ReadRule::Latest, false, false)],
+    [optimistic(ReadRule::Begin, false, false), locking(ReadRule::Begin, false, false)],
+    [optimistic(ReadRule::Begin, false, true), locking(ReadRule::Begin, false, true)],
+    [optimistic(ReadRule::Begin, true, true), locking(ReadRule::Latest, true, false)],
 ];
 
 impl Isolation {
@@ -61,8 +74,8 @@ impl Isolation {
     ];
 
     #[inline]
-    pub(crate) const fn rules(self) -> Rules {
-        RULES[self as usize]
+    pub(crate) const fn rules(self, locking: bool) -> Rules {
+        RULES[self as usize][locking as usize]
     }
 
     /// The name by which options and reports call it.
@@ -102,12 +115,18 @@ mod tests {
         assert_eq!((Isolation::from_u8(5), Isolation::from_name("chaos")), (None, None));
     }
 
-    /// A stronger level never asks for less.
+    /// A stronger level never asks for less, whichever way it is asked.
     #[test]
     fn the_table_ascends() {
         for pair in Isolation::ALL.windows(2) {
-            let (a, b) = (pair[0].rules(), pair[1].rules());
-            assert!(a.reads as u8 <= b.reads as u8 && a.check_reads <= b.check_reads && a.check_writes <= b.check_writes);
+            for locks in [false, true] {
+                let (a, b) = (pair[0].rules(locks), pair[1].rules(locks));
+                let reads_b = if b.lock_reads { ReadRule::Begin } else { b.reads };
+                assert!(a.reads as u8 <= reads_b as u8);
+                assert!((a.check_reads || a.lock_reads) <= (b.check_reads || b.lock_reads));
+                assert!(a.check_writes <= (b.check_writes || b.lock_reads && b.lock_writes));
+                assert_eq!((a.lock_writes, b.lock_writes), (locks, locks));
+            }
         }
     }
 }

@@ -1,17 +1,36 @@
 //! Transactions.
+//!
+//! A transaction holds its writes back ([`write_set`]) and remembers what it must find unchanged ([`read_set`]), as the
+//! table in [`isolation`] says for its level. Its commit is a batch like any other, committed under the commit lock at once
+//! and as a whole ([`crate::commit`]), but only
+//!
+//! * if nothing that it relied on changed since ([`validate`], with the help of [`filter`]), when it is optimistic;
+//! * if nobody else holds a lock ([`locks`]) on what it writes. A locking transaction has its own by then.
+//!
+//! Why that is enough for each level, and which anomalies remain, is in `docs/isolation.md`. [`state`] is what
+//! transactions know of one another: who runs, who was aborted, whose time is up.
 
+mod filter;
 mod in_doubt;
 mod isolation;
-#[allow(dead_code)] // until transactions take locks
-mod locks;
+mod iter;
+pub(crate) mod locks;
 pub(crate) mod prepared;
 #[cfg(test)]
 mod prepared_tests;
+pub(crate) mod read_set;
+mod state;
+mod transaction;
+mod two_phase;
+pub(crate) mod validate;
+pub(crate) mod write_set;
 
+pub(crate) use filter::slot_of;
 pub(crate) use in_doubt::InDoubt;
 pub use isolation::Isolation;
+pub use iter::TransactionIterator;
 pub use locks::{HeldLock, LockMode, LockTarget, LockWait};
 pub use prepared::PreparedInfo;
-
-/// Names a running or prepared transaction. Never reused while the database is open; 0 is nobody.
-pub type TxnId = u64;
+pub(crate) use state::Transactions;
+pub use state::{TransactionInfo, TxnId};
+pub use transaction::{CommitTicket, Transaction, TransactionHandle, TransactionOptions};

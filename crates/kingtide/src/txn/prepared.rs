@@ -380,8 +380,8 @@ fn not_prepared() -> Error {
 }
 
 impl DbInner {
-    /// Prepares a transaction. `commit` commits the batch that it is given, the prepare record, with whatever checks the
-    /// transaction needs before it may promise to commit.
+    /// Prepares a transaction. `commit` commits the first batch that it is given, the prepare record, with whatever checks
+    /// the transaction, whose writes are the second batch, needs before it may promise to commit.
     ///
     /// # Errors
     /// `InvalidArgument` for an xid that is empty or longer than [`crate::commit::control::MAX_XID`], and for a
@@ -393,7 +393,7 @@ impl DbInner {
     pub(crate) fn prepare_with(
         &self,
         request: PrepareRequest<'_>,
-        commit: impl FnOnce(&mut WriteBatch) -> Result<SeqNo>,
+        commit: impl FnOnce(&mut WriteBatch, &WriteBatch) -> Result<SeqNo>,
     ) -> Result<PrepareOutcome> {
         check_xid(request.xid)?;
         for f in request.batch.families().iter().chain(request.locks.iter().map(|l| &l.family)) {
@@ -407,7 +407,7 @@ impl DbInner {
         let body = Body::default();
         let mut content = body.lock(); // before anyone can find it
         self.prepared.reserve(&request, record.bytes() as u64, &body)?;
-        let durable = commit(&mut record);
+        let durable = commit(&mut record, request.batch);
         if self.prepared.give_back(request.xid) {
             return match durable {
                 Err(e) => Err(e),

@@ -2,9 +2,9 @@
 
 use super::tests::{Record, count_of, open, replay_all};
 use super::*;
+use crate::sync::Mutex;
 use kingtide_base::rng::Rng;
 use kingtide_vfs::{MemFs, Survival};
-use crate::sync::Mutex;
 
 /// What was promised so far.
 #[derive(Clone, Default)]

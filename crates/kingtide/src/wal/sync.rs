@@ -5,14 +5,14 @@
 //! together when it lands, and of the group that formed meanwhile one is woken to lead it.
 
 use super::Lsn;
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Condvar, Mutex, MutexGuard, spin_loop, yield_now};
 use kingtide_base::clock::Clock;
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{Error, ErrorKind, Result};
 use kingtide_vfs::File;
-use crate::sync::{Condvar, Mutex, MutexGuard, spin_loop, yield_now};
 use std::collections::VecDeque;
 use std::fmt;
-use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// How long a leader waits for the threads of the last group to come back with their next commit.

@@ -2,14 +2,14 @@
 
 use super::sync::GroupSync;
 use super::*;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use kingtide_base::ErrorKind;
 use kingtide_base::clock::SystemClock;
 use kingtide_base::rng::Rng;
 use kingtide_base::stats::Stat;
 use kingtide_vfs::{Fault, FaultFs, File, MemFs, Op, Rule, Survival};
-use crate::sync::Mutex;
 use std::path::Path;
-use crate::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 pub(super) type Record = (SeqNo, Vec<u8>);

@@ -52,7 +52,7 @@ fn names_are_checked_and_a_refused_prepare_leaves_the_batch_alone() {
     let sequence = db.latest_sequence();
     let request =
         PrepareRequest { xid: b"y", txn: 1, isolation: Isolation::Snapshot, batch: &mut another, locks: Vec::new() };
-    let conflict = db.inner().prepare_with(request, |_| Err(crate::Error::new(ErrorKind::Conflict, "validation")));
+    let conflict = db.inner().prepare_with(request, |_, _| Err(crate::Error::new(ErrorKind::Conflict, "validation")));
     assert_eq!(kind_of(conflict), ErrorKind::Conflict);
     assert_eq!((another.len(), db.latest_sequence(), xids(&db)), (1, sequence, vec![b"xid".to_vec()]));
     try_prepare(&db, b"y", &mut another, Durability::Power).unwrap();
@@ -78,7 +78,7 @@ fn a_transaction_in_doubt_comes_back_from_every_end() {
     let request =
         PrepareRequest { xid: b"xid", txn: 9, isolation: Isolation::RepeatableRead, batch: &mut writes, locks };
     let power = durably(Durability::Power);
-    let made = db.inner().prepare_with(request, |r| db.inner().commit(r, &power)).unwrap();
+    let made = db.inner().prepare_with(request, |r, _| db.inner().commit(r, &power)).unwrap();
     prepare(&db, b"empty", WriteBatch::new());
     let (sequence, writes) = (made.durable.unwrap(), writes_of(&db, b"xid"));
     assert_eq!(writes.len(), 7);

@@ -42,7 +42,7 @@ fn batch(writes: &[(&ColumnFamily, &[u8], &[u8])]) -> WriteBatch {
 
 fn try_prepare(db: &Db, xid: &[u8], batch: &mut WriteBatch, durability: Durability) -> Result<PrepareOutcome> {
     let request = PrepareRequest { xid, txn: TXN, isolation: Isolation::Serializable, batch, locks: Vec::new() };
-    db.inner().prepare_with(request, |record| db.inner().commit(record, &durably(durability)))
+    db.inner().prepare_with(request, |record, _| db.inner().commit(record, &durably(durability)))
 }
 
 fn prepare(db: &Db, xid: &[u8], mut batch: WriteBatch) -> u64 {

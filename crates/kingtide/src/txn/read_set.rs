@@ -1,0 +1,138 @@
+//! What a transaction read and must find unchanged at its commit: keys, present or absent, and ranges.
+
+use crate::family::Family;
+use crate::sync::Mutex;
+use kingtide_base::SeqNo;
+use std::ops::Bound;
+use std::sync::Arc;
+
+/// A key that was read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadKey {
+    family: u32,
+    len: u32,
+    pub slot: u16,
+    at: usize,
+    /// What the read saw: the newest version up to here.
+    pub seq: SeqNo,
+}
+
+/// Bounds of a range that was read.
+pub(crate) type KeyRange = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+
+/// The ranges that one iterator has passed over so far. Shared between the iterator, which extends it, and its
+/// transaction, which checks it.
+#[derive(Debug, Default)]
+pub(crate) struct Scan {
+    pub ranges: Vec<KeyRange>,
+}
+
+/// A range of a family, with what its reading saw.
+#[derive(Clone, Debug)]
+pub(crate) struct ReadRange {
+    pub family: Arc<Family>,
+    pub lower: Bound<Vec<u8>>,
+    pub upper: Bound<Vec<u8>>,
+    pub seq: SeqNo,
+}
+
+/// The reads of a transaction.
+#[derive(Debug, Default)]
+pub(crate) struct ReadSet {
+    families: Vec<Arc<Family>>,
+    keys: Vec<ReadKey>,
+    bytes: Vec<u8>,
+    scans: Vec<(Arc<Family>, SeqNo, Arc<Mutex<Scan>>)>,
+}
+
+impl ReadSet {
+    /// Forgets everything but keeps up to `keep` bytes of memory.
+    pub fn reset(&mut self, keep: usize) {
+        self.families.clear();
+        self.keys.clear();
+        self.bytes.clear();
+        self.scans.clear();
+        self.bytes.shrink_to(keep);
+        self.keys.shrink_to(keep / size_of::<ReadKey>());
+    }
+
+    /// Whether nothing was read.
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty() && self.scans.is_empty()
+    }
+
+    /// Number of keys.
+    pub fn key_count(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Bytes of memory held.
+    pub fn memory(&self) -> u64 {
+        let scans: usize = (self.scans.iter())
+            .map(|(_, _, s)| s.lock().ranges.iter().map(|(a, b)| bound_len(a) + bound_len(b) + 64).sum::<usize>())
+            .sum();
+        (self.bytes.capacity() + self.keys.capacity() * size_of::<ReadKey>() + scans) as u64
+    }
+
+    /// Takes note of a key that was read as of `seq`.
+    pub fn add_key(&mut self, family: &Arc<Family>, slot: u16, key: &[u8], seq: SeqNo) {
+        let index = match self.families.iter().rposition(|f| Arc::ptr_eq(f, family)) {
+            Some(i) => i,
+            None => {
+                self.families.push(family.clone());
+                self.families.len() - 1
+            }
+        };
+        if let Some(last) = self.keys.last()
+            && (last.family as usize, last.slot) == (index, slot)
+            && self.key_of(last) == key
+            && last.seq <= seq
+        {
+            return; // read again: the older look is the stricter one
+        }
+        let at = self.bytes.len();
+        self.bytes.extend_from_slice(key);
+        self.keys.push(ReadKey { family: index as u32, slot, len: key.len() as u32, at, seq });
+    }
+
+    /// A place for the ranges of a new iterator that reads as of `seq`.
+    pub fn add_scan(&mut self, family: &Arc<Family>, seq: SeqNo) -> Arc<Mutex<Scan>> {
+        let scan = Arc::<Mutex<Scan>>::default();
+        self.scans.push((family.clone(), seq, scan.clone()));
+        scan
+    }
+
+    /// The keys.
+    pub fn keys(&self) -> &[ReadKey] {
+        &self.keys
+    }
+
+    pub fn key_of(&self, key: &ReadKey) -> &[u8] {
+        &self.bytes[key.at..key.at + key.len as usize]
+    }
+
+    pub fn family_of(&self, key: &ReadKey) -> &Arc<Family> {
+        &self.families[key.family as usize]
+    }
+
+    /// The ranges read so far.
+    pub fn ranges(&self) -> Vec<ReadRange> {
+        let mut all = Vec::new();
+        for (family, seq, scan) in &self.scans {
+            all.extend(scan.lock().ranges.iter().map(|(lower, upper)| ReadRange {
+                family: family.clone(),
+                lower: lower.clone(),
+                upper: upper.clone(),
+                seq: *seq,
+            }));
+        }
+        all
+    }
+}
+
+fn bound_len(bound: &Bound<Vec<u8>>) -> usize {
+    match bound {
+        Bound::Included(k) | Bound::Excluded(k) => k.len(),
+        Bound::Unbounded => 0,
+    }
+}

@@ -1,0 +1,474 @@
+//! The transactions that exist: their states, and what others may do to them.
+//!
+//! ```text
+//!            begin                commit_ordered            (visible)
+//!   Idle ------------> Active ------------------> Committing ------> Committed
+//!    ^                  |  | \  prepare                |  \
+//!    |                  |  |  `-------------> Prepared    `-> Active      (not written: disk full, busy)
+//!    |   rollback       |  | abort, expire        |       `-> RolledBack  (conflict)
+//!    |                  v  v                      v
+//!    `---- RolledBack, Aborted, Expired, Committed: `Transactions::release` at drop or reset
+//! ```
+//! A prepared transaction whose owner drops it is `InDoubt`; `Transactions::resolved` ends both.
+//!
+//! State and id share one word, so that nobody acts on the transaction that follows in the same object. Whoever moves a
+//! transaction out of `Active` has it for himself: a commit cannot be aborted half way, nor an expired one committed.
+//! Objects are reused, so a transaction costs no allocation, and the list of all of them never shrinks: it is as long as
+//! there were transactions at the same time.
+
+use super::Isolation;
+use super::filter::ConflictFilter;
+use super::locks::{LockManager, Owners};
+use super::write_set::WriteSet;
+use crate::snapshot::{SlotId, Snapshot, Snapshots};
+use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use crate::sync::{Mutex, RwLock};
+use kingtide_base::budget::Budget;
+use kingtide_base::clock::Clock;
+use kingtide_base::stats::{Stat, Stats};
+use kingtide_base::{Error, ErrorKind, Result};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Names a running or prepared transaction. Never reused while the database is open; 0 is nobody.
+pub type TxnId = u64;
+
+/// Where a transaction is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum State {
+    /// No transaction: the object waits for reuse.
+    Idle = 0,
+    Active = 1,
+    Committing = 2,
+    Prepared = 3,
+    Committed = 4,
+    RolledBack = 5,
+    /// Rolled back at the request of another thread.
+    Aborted = 6,
+    /// Rolled back because its time was up.
+    Expired = 7,
+    /// Prepared, and its owner has left it to whoever knows its xid.
+    InDoubt = 8,
+}
+
+impl State {
+    fn from_word(word: u64) -> State {
+        match word & 15 {
+            1 => State::Active,
+            2 => State::Committing,
+            3 => State::Prepared,
+            4 => State::Committed,
+            5 => State::RolledBack,
+            6 => State::Aborted,
+            7 => State::Expired,
+            8 => State::InDoubt,
+            _ => State::Idle,
+        }
+    }
+}
+
+/// Bits of an id that name the object; the rest counts its uses.
+const INDEX_BITS: u32 = 20;
+/// A deadline that never comes.
+const NEVER: u64 = u64::MAX;
+/// A deadline that the next sweep sets, so that beginning a transaction does not read the clock.
+const UNSET: u64 = u64::MAX - 1;
+/// Bytes of read and write sets below which nothing is charged to the budget, and by which charges grow.
+const CHARGE: u64 = 64 << 10;
+
+/// A transaction as others see it.
+pub(crate) struct TxnShared {
+    /// Id and state. Release and Acquire: who sees a state sees what was done before it was entered.
+    word: AtomicU64,
+    index: u32,
+    isolation: AtomicU8,
+    locking: AtomicBool,
+    /// Whether it may hold locks.
+    has_locks: AtomicBool,
+    /// Whether there is anything in the write set. A hint for those who look into the write sets of others.
+    has_writes: AtomicBool,
+    deadline: AtomicU64,
+    /// Keeps the versions that it reads. Without one, `pinned` does.
+    slot: Option<SlotId>,
+    pinned: Mutex<Option<Snapshot>>,
+    pub writes: Mutex<WriteSet>,
+    /// Bytes charged to the database's budget.
+    charged: AtomicU64,
+    xid: Mutex<Option<Box<[u8]>>>,
+}
+
+impl TxnShared {
+    fn new(index: u32, slot: Option<SlotId>) -> TxnShared {
+        TxnShared {
+            word: AtomicU64::new(0),
+            index,
+            isolation: AtomicU8::new(0),
+            locking: AtomicBool::new(false),
+            has_locks: AtomicBool::new(false),
+            has_writes: AtomicBool::new(false),
+            deadline: AtomicU64::new(NEVER),
+            slot,
+            pinned: Mutex::new(None),
+            writes: Mutex::new(WriteSet::default()),
+            charged: AtomicU64::new(0),
+            xid: Mutex::new(None),
+        }
+    }
+
+    /// Id and state.
+    pub fn get(&self) -> (TxnId, State) {
+        let word = self.word.load(Ordering::Acquire);
+        (word >> 4, State::from_word(word))
+    }
+
+    /// The state of transaction `id`; `Idle` when another one has the object by now.
+    #[inline]
+    pub fn state_of(&self, id: TxnId) -> State {
+        let (now, state) = self.get();
+        if now == id { state } else { State::Idle }
+    }
+
+    /// Moves transaction `id` from one state to another; false when it is not in the first.
+    pub fn change(&self, id: TxnId, from: State, to: State) -> bool {
+        let (old, new) = (id << 4 | from as u64, id << 4 | to as u64);
+        self.word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    #[inline]
+    pub fn note_writes(&self) {
+        if !self.has_writes.load(Ordering::Relaxed) {
+            self.has_writes.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// To be called before a lock is asked for.
+    pub fn note_locks(&self) {
+        self.has_locks.store(true, Ordering::Relaxed); // read after the state changed, which synchronizes
+    }
+
+    /// Keeps the database's budget in step with what the sets hold.
+    pub fn charge(&self, bytes: u64, budget: &Budget) {
+        let charged = self.charged.load(Ordering::Relaxed); // written by the owner only
+        if bytes > charged + CHARGE {
+            let more = (bytes - charged).next_multiple_of(CHARGE);
+            budget.charge(more);
+            self.charged.store(charged + more, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What is known of a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransactionInfo {
+    /// Its id.
+    pub id: TxnId,
+    /// Its level.
+    pub isolation: Isolation,
+    /// Whether it locks what it reads and writes.
+    pub locking: bool,
+    /// The name under which it was prepared, if it was.
+    pub xid: Option<Vec<u8>>,
+    /// Operations that it wrote so far.
+    pub writes: usize,
+}
+
+/// The transactions of a database.
+pub(crate) struct Transactions {
+    pub filter: ConflictFilter,
+    pub locks: LockManager,
+    snapshots: Arc<Snapshots>,
+    clock: Arc<dyn Clock>,
+    stats: Arc<Stats>,
+    memory: Arc<Budget>,
+    /// By index.
+    all: RwLock<Vec<Arc<TxnShared>>>,
+    free: Mutex<Vec<Arc<TxnShared>>>,
+    /// The option, in milliseconds. Relaxed: read once by each sweep.
+    timeout_ms: AtomicU64,
+}
+
+impl Transactions {
+    pub fn new(
+        snapshots: Arc<Snapshots>,
+        clock: Arc<dyn Clock>,
+        stats: Arc<Stats>,
+        memory: Arc<Budget>,
+    ) -> Transactions {
+        Transactions {
+            filter: ConflictFilter::new(),
+            locks: LockManager::new(clock.clone(), stats.clone()),
+            snapshots,
+            clock,
+            stats,
+            memory,
+            all: RwLock::new(Vec::new()),
+            free: Mutex::new(Vec::new()),
+            timeout_ms: AtomicU64::new(0),
+        }
+    }
+
+    pub fn set_timeout(&self, ms: u64) {
+        self.timeout_ms.store(ms, Ordering::Relaxed);
+    }
+
+    /// A new transaction. `timeout`: its own, `None` for the database's.
+    ///
+    /// # Errors
+    /// `Busy` when a million transactions run.
+    pub fn begin(
+        &self,
+        isolation: Isolation,
+        locking: bool,
+        timeout: Option<Duration>,
+    ) -> Result<(Arc<TxnShared>, TxnId)> {
+        let free = self.free.lock().pop();
+        let shared = match free {
+            Some(shared) => shared,
+            None => self.another()?,
+        };
+        let uses = shared.word.load(Ordering::Relaxed) >> (4 + INDEX_BITS); // only this thread has the object
+        let id = (uses + 1) << INDEX_BITS | u64::from(shared.index);
+        shared.isolation.store(isolation as u8, Ordering::Relaxed);
+        shared.locking.store(locking, Ordering::Relaxed);
+        let deadline = match timeout {
+            Some(t) => self.clock.monotonic_ns().saturating_add(u64::try_from(t.as_nanos()).unwrap_or(NEVER)),
+            None => UNSET,
+        };
+        shared.deadline.store(deadline, Ordering::Relaxed);
+        shared.word.store(id << 4 | State::Active as u64, Ordering::Release);
+        self.stats.add(Stat::TxnBegun, 1);
+        Ok((shared, id))
+    }
+
+    #[cold]
+    fn another(&self) -> Result<Arc<TxnShared>> {
+        let mut all = self.all.write();
+        if all.len() >= (1 << INDEX_BITS) - 1 {
+            return Err(Error::new(ErrorKind::Busy, "too many transactions at once"));
+        }
+        let shared = Arc::new(TxnShared::new(all.len() as u32, self.snapshots.claim_slot()));
+        all.push(shared.clone());
+        Ok(shared)
+    }
+
+    /// Registers the newest visible sequence number as the transaction's snapshot.
+    pub fn pin(&self, shared: &TxnShared) -> kingtide_base::SeqNo {
+        if let Some(slot) = shared.slot {
+            return self.snapshots.pin(slot);
+        }
+        let snapshot = self.snapshots.acquire();
+        let seq = snapshot.sequence();
+        *shared.pinned.lock() = Some(snapshot);
+        seq
+    }
+
+    fn unpin(&self, shared: &TxnShared) {
+        match shared.slot {
+            Some(slot) => self.snapshots.unpin(slot),
+            None => *shared.pinned.lock() = None,
+        }
+    }
+
+    /// Gives up what a transaction holds that others wait for: locks and old versions. It may be called again.
+    pub fn let_go(&self, shared: &TxnShared, id: TxnId) {
+        self.unpin(shared);
+        if shared.has_locks.load(Ordering::Relaxed) {
+            self.locks.release_all(id);
+        }
+    }
+
+    /// Makes the object of a transaction that is over ready for reuse. The caller does not use it any more.
+    pub fn release(&self, shared: Arc<TxnShared>, id: TxnId) {
+        const KEEP: usize = 64 << 10;
+        self.let_go(&shared, id);
+        shared.has_locks.store(false, Ordering::Relaxed);
+        self.forget_writes(&shared, KEEP);
+        *shared.xid.lock() = None;
+        shared.word.store(id << 4 | State::Idle as u64, Ordering::Release);
+        self.free.lock().push(shared);
+    }
+
+    fn forget_writes(&self, shared: &TxnShared, keep: usize) {
+        if shared.has_writes.swap(false, Ordering::Relaxed) {
+            shared.writes.lock().reset(keep);
+        }
+        let charged = shared.charged.swap(0, Ordering::Relaxed);
+        if charged > 0 {
+            self.memory.release(charged);
+        }
+    }
+
+    fn find(&self, id: TxnId) -> Option<Arc<TxnShared>> {
+        let index = (id & ((1 << INDEX_BITS) - 1)) as usize;
+        self.all.read().get(index).filter(|t| t.get().0 == id).cloned()
+    }
+
+    /// Rolls a running transaction back from outside.
+    ///
+    /// # Errors
+    /// `NotFound` when no transaction of that id runs; prepared ones are resolved by their xid.
+    pub fn abort(&self, id: TxnId) -> Result<()> {
+        match self.find(id) {
+            Some(t) if self.end(&t, id, State::Aborted) => Ok(()),
+            _ => Err(Error::new(ErrorKind::NotFound, format!("no transaction {id} is running"))),
+        }
+    }
+
+    /// Ends a running transaction that its owner may still believe to be running.
+    fn end(&self, t: &TxnShared, id: TxnId, how: State) -> bool {
+        if !t.change(id, State::Active, how) {
+            return false;
+        }
+        self.stats.add(Stat::TxnRollbacks, 1);
+        if how == State::Expired {
+            self.stats.add(Stat::TxnExpired, 1);
+        }
+        self.let_go(t, id);
+        self.locks.wake(id);
+        if let Some(mut writes) = t.writes.try_lock() {
+            writes.reset(0); // the owner is not at it; if he is, he sees the state and does it himself
+        }
+        true
+    }
+
+    /// Ends transactions whose time is up, and sets the deadline of those that the database's timeout applies to.
+    pub fn sweep(&self) {
+        let timeout = self.timeout_ms.load(Ordering::Relaxed).saturating_mul(1_000_000);
+        let all = self.all.read();
+        if all.is_empty() {
+            return;
+        }
+        let now = self.clock.monotonic_ns();
+        for t in all.iter() {
+            let (id, state) = t.get();
+            if state != State::Active {
+                continue;
+            }
+            match t.deadline.load(Ordering::Relaxed) {
+                NEVER => {}
+                UNSET if timeout == 0 => {}
+                UNSET => {
+                    let deadline = now.saturating_add(timeout);
+                    let _ = t.deadline.compare_exchange(UNSET, deadline, Ordering::Relaxed, Ordering::Relaxed);
+                }
+                at if at <= now => {
+                    self.end(t, id, State::Expired);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Running and prepared transactions.
+    pub fn list(&self) -> Vec<TransactionInfo> {
+        let all = self.all.read();
+        let live = all.iter().filter_map(|t| match t.get() {
+            (id, State::Active | State::Committing | State::Prepared | State::InDoubt) => Some(TransactionInfo {
+                id,
+                isolation: Isolation::from_u8(t.isolation.load(Ordering::Relaxed)).unwrap_or_default(),
+                locking: t.locking.load(Ordering::Relaxed),
+                xid: t.xid.lock().as_ref().map(|x| x.to_vec()),
+                writes: t.writes.try_lock().map_or(0, |w| w.batch.len()),
+            }),
+            _ => None,
+        });
+        live.collect()
+    }
+
+    /// Running transactions other than `reader` that have written something.
+    pub fn writers(&self, reader: TxnId) -> Vec<Arc<TxnShared>> {
+        let all = self.all.read();
+        let writes = |t: &&Arc<TxnShared>| {
+            let (id, state) = t.get();
+            id != reader && state == State::Active && t.has_writes.load(Ordering::Relaxed)
+        };
+        all.iter().filter(writes).cloned().collect()
+    }
+
+    /// A transaction became prepared: it keeps its locks, and reads no more.
+    pub fn prepared(&self, shared: &TxnShared, id: TxnId, xid: &[u8]) {
+        *shared.xid.lock() = Some(xid.into());
+        shared.change(id, State::Committing, State::Prepared);
+        self.unpin(shared);
+    }
+
+    /// A prepared transaction that recovery found. The ids of those begun before any other transaction follow one another.
+    ///
+    /// # Errors
+    /// As [`Transactions::begin`].
+    pub fn recovered(&self, xid: &[u8], isolation: Isolation) -> Result<TxnId> {
+        let (shared, id) = self.begin(isolation, false, None)?;
+        *shared.xid.lock() = Some(xid.into());
+        shared.note_locks();
+        shared.change(id, State::Active, State::InDoubt);
+        Ok(id)
+    }
+
+    /// A prepared transaction is in doubt no more: its locks go.
+    pub fn resolved(&self, id: TxnId, committed: bool) {
+        let Some(shared) = self.find(id) else { return };
+        let how = if committed { State::Committed } else { State::RolledBack };
+        self.stats.add(if committed { Stat::TxnCommits } else { Stat::TxnRollbacks }, 1);
+        if shared.change(id, State::Prepared, how) {
+            self.let_go(&shared, id); // the owner gives the object back
+        } else if shared.change(id, State::InDoubt, how) {
+            self.release(shared, id);
+        }
+    }
+
+    /// Why a transaction takes no more operations.
+    #[cold]
+    pub fn why_not(&self, id: TxnId, state: State) -> Error {
+        let (kind, text) = match state {
+            State::Aborted => (ErrorKind::Aborted, "was rolled back at the request of another thread"),
+            State::Expired => (ErrorKind::Expired, "outlived its timeout and was rolled back"),
+            State::Prepared | State::InDoubt => {
+                (ErrorKind::Finished, "is prepared: it can only be committed or rolled back")
+            }
+            State::Committed | State::Committing => (ErrorKind::Finished, "was committed"),
+            State::RolledBack | State::Idle | State::Active => (ErrorKind::Finished, "was rolled back"),
+        };
+        Error::new(kind, format!("transaction {id} {text}"))
+    }
+
+    /// Whether the deadline of a transaction that has one of its own has passed; ends it then.
+    pub fn check_deadline(&self, shared: &TxnShared, id: TxnId) -> Result<()> {
+        let deadline = shared.deadline.load(Ordering::Relaxed);
+        if deadline < UNSET && self.clock.monotonic_ns() >= deadline && self.end(shared, id, State::Expired) {
+            return Err(self.why_not(id, State::Expired));
+        }
+        Ok(())
+    }
+}
+
+impl Owners for Transactions {
+    fn check(&self, txn: TxnId) -> Result<()> {
+        let Some(t) = self.find(txn) else { return Err(self.why_not(txn, State::Idle)) };
+        match t.state_of(txn) {
+            State::Active => self.check_deadline(&t, txn),
+            State::Committing | State::Prepared | State::InDoubt => Ok(()),
+            state => Err(self.why_not(txn, state)),
+        }
+    }
+
+    fn deadline(&self, txn: TxnId) -> Option<u64> {
+        let t = self.find(txn)?;
+        let deadline = t.deadline.load(Ordering::Relaxed);
+        (t.state_of(txn) == State::Active && deadline < UNSET).then_some(deadline)
+    }
+
+    fn expire(&self, txn: TxnId) {
+        if let Some(t) = self.find(txn) {
+            self.end(&t, txn, State::Expired);
+        }
+    }
+
+    fn describe(&self, txn: TxnId) -> String {
+        let xid = self.find(txn).and_then(|t| t.xid.lock().as_ref().map(|x| x.escape_ascii().to_string()));
+        match xid {
+            Some(xid) => format!("prepared transaction '{xid}'"),
+            None => format!("transaction {txn}"),
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! The check at commit: whether what a transaction relied on is still so.
+//!
+//! The decision falls under the commit lock, where nothing changes. To keep that short, what needs a look into tables or
+//! over a range is looked at before, outside the lock, as of some sequence number `checked`; under the lock only what was
+//! committed after `checked` remains. For keys the filter and the memtables tell; for ranges, commits list their keys in
+//! [`RecentWrites`] while somebody validates ranges. When even that needs tables (a memtable was flushed in between),
+//! the look outside is repeated, and after a few rounds done under the lock, so that every commit ends.
+
+use super::read_set::{ReadRange, ReadSet};
+use super::{TxnId, filter::ConflictFilter};
+use crate::commit::batch::WriteBatch;
+use crate::engine::DbInner;
+use crate::family::Family;
+use crate::read::newest::{changed_since, range_changed_since, tables_newer};
+use crate::version::FamilyId;
+use kingtide_base::stats::Stat;
+use kingtide_base::{Error, ErrorKind, KeyOrder, Kind, Result, SeqNo};
+use std::ops::Bound;
+use std::sync::Arc;
+
+/// Keys past which the check is begun outside the commit lock.
+const MANY_KEYS: usize = 256;
+
+/// What a commit must find unchanged.
+pub(crate) struct Validation<'a> {
+    pub txn: TxnId,
+    /// Written keys must not have been committed by another since this; `None` when writes are not checked.
+    pub writes_since: Option<SeqNo>,
+    /// The writes, when they are not in the batch that is committed: a prepare.
+    pub writes: Option<&'a WriteBatch>,
+    pub reads: &'a ReadSet,
+    /// Ranges read, and ranges deleted if writes are checked.
+    pub ranges: Vec<ReadRange>,
+}
+
+/// What a look at the state under the commit lock gave.
+pub(crate) enum Verdict {
+    /// Nothing changed.
+    Pass,
+    /// Tables would have to be read: look outside the lock first.
+    LookOutside,
+}
+
+/// How thorough a check is.
+#[derive(Clone, Copy)]
+pub(crate) struct Round {
+    /// Everything up to here was checked.
+    pub checked: SeqNo,
+    /// Whether tables may be read.
+    pub tables: bool,
+}
+
+impl<'a> Validation<'a> {
+    /// For a batch whose writes must not have been committed by another since `writes_since`.
+    pub fn new(txn: TxnId, writes_since: Option<SeqNo>, reads: &'a ReadSet, batch: &WriteBatch) -> Validation<'a> {
+        let mut ranges = reads.ranges();
+        if let Some(seq) = writes_since {
+            for op in batch.ops().iter().filter(|op| op.kind == Kind::RangeDelete as u8) {
+                ranges.push(ReadRange {
+                    family: batch.families()[op.family as usize].clone(),
+                    lower: Bound::Included(batch.key_of(op).to_vec()),
+                    upper: Bound::Excluded(batch.value_of(op).to_vec()),
+                    seq,
+                });
+            }
+        }
+        Validation { txn, writes_since, writes: None, reads, ranges }
+    }
+
+    /// Whether it is worth to look outside the commit lock first.
+    pub fn is_long(&self, batch: &WriteBatch) -> bool {
+        let writes = if self.writes_since.is_some() { self.writes.unwrap_or(batch).len() } else { 0 };
+        !self.ranges.is_empty() || self.reads.key_count() + writes > MANY_KEYS
+    }
+}
+
+impl DbInner {
+    /// Looks at everything, tables included, without the commit lock. Returns the sequence number up to which it looked.
+    pub(crate) fn validate_outside(&self, v: &Validation<'_>, batch: &WriteBatch, checked: SeqNo) -> Result<SeqNo> {
+        let upto = self.snapshots.visible(); // before any view, so that the views hold everything up to it
+        self.validate_keys(v, batch, Round { checked, tables: true })?;
+        for r in &v.ranges {
+            self.check_range(v, r, checked)?;
+        }
+        Ok(upto)
+    }
+
+    /// Looks at what was committed since `round.checked`. Called under the commit lock.
+    pub(crate) fn validate_locked(
+        &self,
+        v: &Validation<'_>,
+        batch: &WriteBatch,
+        recent: &RecentWrites,
+        round: Round,
+    ) -> Result<Verdict> {
+        if let Verdict::LookOutside = self.validate_keys(v, batch, round)? {
+            return Ok(Verdict::LookOutside);
+        }
+        if v.ranges.is_empty() {
+            return Ok(Verdict::Pass);
+        }
+        if !recent.knows_since(round.checked) {
+            if !round.tables {
+                return Ok(Verdict::LookOutside);
+            }
+            v.ranges.iter().try_for_each(|r| self.check_range(v, r, round.checked))?;
+            return Ok(Verdict::Pass);
+        }
+        match v.ranges.iter().find(|r| recent.touch(r, round.checked)) {
+            None => Ok(Verdict::Pass),
+            Some(r) => Err(self.range_conflict(v, r)),
+        }
+    }
+
+    fn validate_keys(&self, v: &Validation<'_>, batch: &WriteBatch, round: Round) -> Result<Verdict> {
+        for key in v.reads.keys() {
+            let family = v.reads.family_of(key);
+            if let Verdict::LookOutside = self.check_key(v, family, key.slot, v.reads.key_of(key), key.seq, round)? {
+                return Ok(Verdict::LookOutside);
+            }
+        }
+        let Some(since) = v.writes_since else { return Ok(Verdict::Pass) };
+        let batch = v.writes.unwrap_or(batch);
+        for op in batch.ops().iter().filter(|op| op.kind != Kind::RangeDelete as u8) {
+            let family = &batch.families()[op.family as usize];
+            if let Verdict::LookOutside = self.check_key(v, family, op.slot, batch.key_of(op), since, round)? {
+                return Ok(Verdict::LookOutside);
+            }
+        }
+        Ok(Verdict::Pass)
+    }
+
+    #[inline]
+    fn check_key(
+        &self,
+        v: &Validation<'_>,
+        family: &Arc<Family>,
+        slot: u16,
+        key: &[u8],
+        since: SeqNo,
+        round: Round,
+    ) -> Result<Verdict> {
+        let since = since.max(round.checked);
+        if !self.conflicts().may_have_changed(slot, since) {
+            return Ok(Verdict::Pass);
+        }
+        self.check_key_exactly(v, family, key, since, round)
+    }
+
+    #[inline(never)]
+    fn check_key_exactly(
+        &self,
+        v: &Validation<'_>,
+        family: &Arc<Family>,
+        key: &[u8],
+        since: SeqNo,
+        round: Round,
+    ) -> Result<Verdict> {
+        let view = family.view.load();
+        if !round.tables && tables_newer(&view, since) {
+            return Ok(Verdict::LookOutside);
+        }
+        self.stats.add(Stat::TxnExactChecks, 1);
+        if changed_since(&view, key, since, &family.reads)? {
+            self.stats.add(Stat::TxnConflicts, 1);
+            return Err(Error::new(
+                ErrorKind::Conflict,
+                format!(
+                    "transaction {}: key '{}' of column family '{}' was changed by another commit after sequence {since}",
+                    v.txn,
+                    shown(key),
+                    family.name(),
+                ),
+            ));
+        }
+        Ok(Verdict::Pass)
+    }
+
+    fn check_range(&self, v: &Validation<'_>, r: &ReadRange, checked: SeqNo) -> Result<()> {
+        let view = r.family.view.load();
+        self.stats.add(Stat::TxnExactChecks, 1);
+        let since = r.seq.max(checked);
+        if range_changed_since(&view, slice(&r.lower), slice(&r.upper), since, &r.family.reads)? {
+            return Err(self.range_conflict(v, r));
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn range_conflict(&self, v: &Validation<'_>, r: &ReadRange) -> Error {
+        self.stats.add(Stat::TxnConflicts, 1);
+        let end = |b: &Bound<Vec<u8>>| match b {
+            Bound::Included(k) | Bound::Excluded(k) => format!("'{}'", shown(k)),
+            Bound::Unbounded => "the end".into(),
+        };
+        Error::new(
+            ErrorKind::Conflict,
+            format!(
+                "transaction {}: another commit after sequence {} changed a key between {} and {} of column family '{}'",
+                v.txn,
+                r.seq,
+                end(&r.lower),
+                end(&r.upper),
+                r.family.name(),
+            ),
+        )
+    }
+
+    #[inline]
+    pub(crate) fn conflicts(&self) -> &ConflictFilter {
+        &self.txns.filter
+    }
+}
+
+/// A key for a message: printable and short.
+pub(crate) fn shown(key: &[u8]) -> String {
+    const MOST: usize = 40;
+    let mut text = key[..key.len().min(MOST)].escape_ascii().to_string();
+    if key.len() > MOST {
+        text.push_str("...");
+    }
+    text
+}
+
+pub(crate) fn slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
+    bound.as_ref().map(Vec::as_slice)
+}
+
+/// Keys that commits wrote while somebody validates ranges. Under the commit lock.
+#[derive(Debug, Default)]
+pub(crate) struct RecentWrites {
+    /// Validations under way.
+    watchers: u32,
+    /// All commits after this one are listed.
+    since: SeqNo,
+    writes: Vec<Recent>,
+    bytes: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Recent {
+    seq: SeqNo,
+    family: FamilyId,
+    at: usize,
+    key_len: u32,
+    /// Length of a range delete's end; 0 for a key.
+    end_len: u32,
+}
+
+impl RecentWrites {
+    /// Past this many operations or bytes the list starts anew, and who needs more looks at the memtables again.
+    const MOST: usize = 16 << 10;
+    const MOST_BYTES: usize = 1 << 20;
+
+    /// Begins to list commits after `last`.
+    pub fn watch(&mut self, last: SeqNo) {
+        if self.watchers == 0 {
+            self.restart(last);
+        }
+        self.watchers += 1;
+    }
+
+    /// Ends what one [`RecentWrites::watch`] began.
+    pub fn unwatch(&mut self) {
+        self.watchers -= 1;
+        if self.watchers == 0 {
+            self.writes = Vec::new();
+            self.bytes = Vec::new();
+        }
+    }
+
+    fn restart(&mut self, last: SeqNo) {
+        self.since = last;
+        self.writes.clear();
+        self.bytes.clear();
+    }
+
+    /// Whether all commits after `seq` are listed.
+    fn knows_since(&self, seq: SeqNo) -> bool {
+        self.watchers > 0 && self.since <= seq
+    }
+
+    /// Lists a batch that is committed from sequence number `base` on.
+    #[inline]
+    pub fn note(&mut self, batch: &WriteBatch, base: SeqNo) {
+        if self.watchers > 0 {
+            self.list(batch, base);
+        }
+    }
+
+    #[cold]
+    fn list(&mut self, batch: &WriteBatch, base: SeqNo) {
+        if self.writes.len() + batch.len() > Self::MOST || self.bytes.len() + batch.bytes() > Self::MOST_BYTES {
+            return self.restart(base + batch.len() as u64 - 1);
+        }
+        for (i, op) in batch.ops().iter().enumerate() {
+            let at = self.bytes.len();
+            let key = batch.key_of(op);
+            self.bytes.extend_from_slice(key);
+            let end: &[u8] = if op.kind == Kind::RangeDelete as u8 { batch.value_of(op) } else { &[] };
+            self.bytes.extend_from_slice(end);
+            self.writes.push(Recent {
+                seq: base + i as u64,
+                family: batch.families()[op.family as usize].id(),
+                at,
+                key_len: key.len() as u32,
+                end_len: end.len() as u32,
+            });
+        }
+    }
+
+    /// Whether a listed commit after `checked` wrote into the range.
+    fn touch(&self, range: &ReadRange, checked: SeqNo) -> bool {
+        let since = checked.max(range.seq);
+        let order = range.family.order();
+        self.writes.iter().filter(|w| w.seq > since && w.family == range.family.id()).any(|w| {
+            let key = &self.bytes[w.at..w.at + w.key_len as usize];
+            let end = &self.bytes[w.at + w.key_len as usize..][..w.end_len as usize];
+            if end.is_empty() {
+                !is_before(order, key, &range.lower) && !is_behind(order, key, &range.upper)
+            } else {
+                // [key, end) ends at or before the lower bound, or begins behind the upper one.
+                let ends_before = match &range.lower {
+                    Bound::Unbounded => false,
+                    Bound::Included(k) | Bound::Excluded(k) => order.compare(end, k).is_le(),
+                };
+                !ends_before && !is_behind(order, key, &range.upper)
+            }
+        })
+    }
+}
+
+fn is_before(order: &KeyOrder, key: &[u8], lower: &Bound<Vec<u8>>) -> bool {
+    match lower {
+        Bound::Unbounded => false,
+        Bound::Included(k) => order.compare(key, k).is_lt(),
+        Bound::Excluded(k) => order.compare(key, k).is_le(),
+    }
+}
+
+fn is_behind(order: &KeyOrder, key: &[u8], upper: &Bound<Vec<u8>>) -> bool {
+    match upper {
+        Bound::Unbounded => false,
+        Bound::Included(k) => order.compare(key, k).is_gt(),
+        Bound::Excluded(k) => order.compare(key, k).is_ge(),
+    }
+}

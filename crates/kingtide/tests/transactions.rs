@@ -1,0 +1,206 @@
+//! What a transaction's verbs do, one by one; the levels have tests of their own in `isolation`.
+
+use kingtide::{
+    ColumnFamily, Db, ErrorKind, Isolation, LockMode, Options, Transaction, TransactionOptions, vfs::MemFs,
+};
+use std::ops::Bound;
+use std::sync::Arc;
+
+fn open() -> Db {
+    let options = Options { fs: Some(Arc::new(MemFs::new())), ..Options::default() };
+    Db::open("/db", options).unwrap()
+}
+
+fn get(txn: &mut Transaction, family: &ColumnFamily, key: &str) -> Option<String> {
+    let value = txn.get(family, key.as_bytes()).unwrap();
+    value.map(|v| String::from_utf8(v.to_vec()).unwrap())
+}
+
+fn committed(db: &Db, key: &str) -> Option<String> {
+    db.get(key).unwrap().map(|v| String::from_utf8(v.to_vec()).unwrap())
+}
+
+#[test]
+fn writes_are_the_transactions_own_until_it_commits() {
+    let db = open();
+    let cf = db.default_family();
+    for level in Isolation::ALL {
+        for locking in [false, true] {
+            db.put("a", "old").unwrap();
+            db.put("gone", "x").unwrap();
+            let mut txn =
+                db.begin_with(TransactionOptions { isolation: level, locking, ..Default::default() }).unwrap();
+            txn.put(cf, b"a", b"new").unwrap();
+            txn.delete(cf, b"gone").unwrap();
+            assert_eq!(get(&mut txn, cf, "a").as_deref(), Some("new"), "{level}");
+            assert_eq!(get(&mut txn, cf, "gone"), None);
+            assert_eq!(committed(&db, "a").as_deref(), Some("old"));
+            assert_eq!(txn.len(), 2);
+            let seq = txn.commit().unwrap();
+            assert_eq!(seq, db.latest_sequence());
+            assert_eq!((committed(&db, "a").as_deref(), committed(&db, "gone")), (Some("new"), None));
+            assert_eq!(txn.put(cf, b"a", b"again").unwrap_err().kind(), ErrorKind::Finished);
+            assert_eq!(txn.commit().unwrap_err().kind(), ErrorKind::Finished);
+            txn.rollback().unwrap();
+            txn.reset().unwrap();
+            txn.put(cf, b"a", b"third").unwrap();
+            txn.rollback().unwrap();
+            assert_eq!(committed(&db, "a").as_deref(), Some("new"));
+        }
+    }
+    assert!(db.transactions().is_empty());
+}
+
+#[test]
+fn long_write_sets_are_read_back_by_index_and_cut_back_to_savepoints() {
+    let db = open();
+    let cf = db.default_family();
+    let other = db.create_family("other", Default::default()).unwrap();
+    let mut txn = db.begin(Isolation::Snapshot).unwrap();
+    for i in 0..3000u32 {
+        txn.put(cf, format!("k{:05}", i % 1000).as_bytes(), format!("{i}").as_bytes()).unwrap();
+        txn.put(&other, format!("k{i:05}").as_bytes(), b"other").unwrap();
+        if i == 1499 {
+            txn.set_savepoint("half").unwrap();
+            assert_eq!(get(&mut txn, cf, "k00499").as_deref(), Some("1499"));
+        }
+    }
+    txn.delete_range(cf, b"k00500", b"k00600").unwrap();
+    assert_eq!(get(&mut txn, cf, "k00550"), None);
+    assert_eq!(get(&mut txn, &other, "k00550").as_deref(), Some("other"));
+    txn.put(cf, b"k00550", b"back").unwrap();
+    assert_eq!(get(&mut txn, cf, "k00550").as_deref(), Some("back"));
+    txn.rollback_to_savepoint("half").unwrap();
+    assert_eq!(txn.len(), 3000);
+    for i in 0..1000u32 {
+        let want = if i < 500 { i + 1000 } else { i };
+        assert_eq!(get(&mut txn, cf, &format!("k{i:05}")), Some(want.to_string()));
+    }
+    assert_eq!(get(&mut txn, &other, "k01500"), None);
+    assert_eq!(txn.rollback_to_savepoint("nowhere").unwrap_err().kind(), ErrorKind::NotFound);
+    txn.release_savepoint("half").unwrap();
+    assert_eq!(txn.release_savepoint("half").unwrap_err().kind(), ErrorKind::NotFound);
+    txn.commit().unwrap();
+    assert_eq!(committed(&db, "k00499").as_deref(), Some("1499"));
+}
+
+#[test]
+fn the_first_committer_wins() {
+    let db = open();
+    let cf = db.default_family();
+    db.put("x", "0").unwrap();
+    let (mut a, mut b) = (db.begin(Isolation::Snapshot).unwrap(), db.begin(Isolation::Snapshot).unwrap());
+    a.put(cf, b"x", b"a").unwrap();
+    b.put(cf, b"x", b"b").unwrap();
+    a.commit().unwrap();
+    assert_eq!(b.commit().unwrap_err().kind(), ErrorKind::Conflict);
+    assert_eq!(b.get(cf, b"x").unwrap_err().kind(), ErrorKind::Finished);
+    assert_eq!(committed(&db, "x").as_deref(), Some("a"));
+    // Through a flush, a merge and a plain write too.
+    b.reset().unwrap();
+    b.put(cf, b"x", b"b").unwrap();
+    db.put("x", "plain").unwrap();
+    db.flush().unwrap();
+    db.compact().unwrap();
+    assert_eq!(b.commit().unwrap_err().kind(), ErrorKind::Conflict);
+}
+
+#[test]
+fn a_serializable_reader_of_a_range_sees_no_phantom() {
+    let db = open();
+    let cf = db.default_family();
+    for level in [Isolation::Snapshot, Isolation::Serializable] {
+        let mut txn = db.begin(level).unwrap();
+        let mut it = txn.iter(cf, &b"p"[..]..&b"q"[..]).unwrap();
+        it.seek_to_first();
+        assert!(!it.valid());
+        txn.put(cf, b"count", b"0").unwrap();
+        db.put(format!("p-{level}"), "phantom").unwrap();
+        assert_eq!(txn.commit().is_ok(), level == Isolation::Snapshot);
+        db.delete(format!("p-{level}")).unwrap();
+    }
+}
+
+#[test]
+fn locks_keep_others_away() {
+    let db = open();
+    let cf = db.default_family();
+    let options = TransactionOptions {
+        isolation: Isolation::ReadCommitted,
+        locking: true,
+        lock_timeout: Some(std::time::Duration::ZERO),
+        ..Default::default()
+    };
+    let mut a = db.begin_with(options.clone()).unwrap();
+    let mut b = db.begin_with(options).unwrap();
+    assert_eq!(a.get_for_update(cf, b"x").unwrap().as_deref(), None);
+    assert_eq!(b.get_for_update(cf, b"x").unwrap_err().kind(), ErrorKind::Conflict);
+    a.lock_range(cf, Bound::Included(b"m"), Bound::Unbounded, LockMode::Shared).unwrap();
+    assert_eq!(b.put(cf, b"n", b"1").unwrap_err().kind(), ErrorKind::Conflict);
+    b.put(cf, b"l", b"1").unwrap();
+    let mut optimist = db.begin(Isolation::Snapshot).unwrap();
+    optimist.put(cf, b"x", b"1").unwrap();
+    assert_eq!(optimist.commit().unwrap_err().kind(), ErrorKind::Conflict);
+    db.set_option("lock_timeout_ms", "1").unwrap();
+    assert_eq!(db.put("x", "plain").unwrap_err().kind(), ErrorKind::LockTimeout);
+    a.commit().unwrap();
+    db.put("x", "plain").unwrap();
+    b.rollback().unwrap();
+}
+
+#[test]
+fn another_thread_can_abort_it() {
+    let db = open();
+    let cf = db.default_family();
+    let mut txn = db.begin(Isolation::Serializable).unwrap();
+    txn.put(cf, b"a", b"1").unwrap();
+    let handle = txn.handle();
+    std::thread::spawn(move || handle.abort().unwrap()).join().unwrap();
+    assert_eq!(txn.put(cf, b"b", b"1").unwrap_err().kind(), ErrorKind::Aborted);
+    assert_eq!(txn.commit().unwrap_err().kind(), ErrorKind::Aborted);
+    assert_eq!(committed(&db, "a"), None);
+    assert_eq!(db.abort_transaction(txn.id()).unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn a_prepared_transaction_keeps_its_locks_through_a_reopen() {
+    let fs = Arc::new(MemFs::new());
+    let options = || Options { fs: Some(fs.clone()), ..Options::default() };
+    let db = Db::open("/db", options()).unwrap();
+    let cf = db.default_family().clone();
+    db.put("read", "1").unwrap();
+    for locking in [false, true] {
+        let begin = TransactionOptions { isolation: Isolation::Serializable, locking, ..Default::default() };
+        let mut txn = db.begin_with(begin).unwrap();
+        let suffix = if locking { "l" } else { "o" };
+        txn.get(&cf, b"read").unwrap();
+        txn.put(&cf, format!("a-{suffix}").as_bytes(), b"1").unwrap();
+        txn.prepare(format!("xid-{suffix}").as_bytes()).unwrap();
+        assert_eq!(txn.put(&cf, b"b", b"1").unwrap_err().kind(), ErrorKind::Finished);
+        let mut other = db.begin(Isolation::ReadCommitted).unwrap();
+        other.put(&cf, b"elsewhere", b"1").unwrap();
+        assert_eq!(other.prepare(format!("xid-{suffix}").as_bytes()).unwrap_err().kind(), ErrorKind::Exists);
+        other.commit().unwrap();
+    }
+    assert_eq!(db.stats().get("transactions_prepared"), Some(2));
+    db.close().unwrap();
+    drop((db, cf));
+    let db = Db::open("/db", options()).unwrap();
+    let cf = db.default_family();
+    let found: Vec<_> = db.recover_prepared().into_iter().map(|p| (p.xid, p.operations)).collect();
+    assert_eq!(found, [(b"xid-o".to_vec(), 1), (b"xid-l".to_vec(), 1)]);
+    db.set_option("lock_timeout_ms", "1").unwrap();
+    for key in ["a-o", "a-l", "read"] {
+        let e = db.put(key, "other").unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::LockTimeout, "{key}: {e}");
+        let mut txn = db.begin(Isolation::Snapshot).unwrap();
+        txn.put(cf, key.as_bytes(), b"other").unwrap();
+        assert_eq!(txn.commit().unwrap_err().kind(), ErrorKind::Conflict);
+    }
+    db.commit_prepared(b"xid-o").unwrap();
+    db.rollback_prepared(b"xid-l").unwrap();
+    assert_eq!(db.commit_prepared(b"xid-l").unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!((committed(&db, "a-o").as_deref(), committed(&db, "a-l")), (Some("1"), None));
+    db.put("read", "2").unwrap();
+    assert!(db.transactions().is_empty() && db.locks().is_empty());
+}
