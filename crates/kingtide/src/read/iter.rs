@@ -481,7 +481,7 @@ impl DbIterator {
             }
             let deleted = match self.ranges.is_empty() || top.is_own() {
                 true => 0,
-                false => covering(&mut self.ranges, key, self.snapshot),
+                false => covering_in(&mut self.ranges, key, self.snapshot),
             };
             if visible(tag, top.value(), deleted, &self.ctx)?.is_some() {
                 self.shown_tag = tag;
@@ -525,7 +525,7 @@ impl DbIterator {
             let Some(tag) = self.pass_versions(head)? else { continue };
             let deleted = match self.ranges.is_empty() || self.wrote_saved_key() {
                 true => 0,
-                false => covering(&mut self.ranges, &self.saved_key, self.snapshot),
+                false => covering_in(&mut self.ranges, &self.saved_key, self.snapshot),
             };
             if visible(tag, &self.saved_value, deleted, &self.ctx)?.is_some() {
                 self.shown_tag = tag;
@@ -616,7 +616,13 @@ fn ranges(view: &View, overlay: Option<&Arc<Overlay>>) -> Result<Vec<RangeSet>> 
 }
 
 /// Newest sequence number up to `snapshot` of a range tombstone over `key`; `SeqNo::MAX` for one of the overlay.
+#[inline]
 fn covering(ranges: &mut [RangeSet], key: &[u8], snapshot: SeqNo) -> SeqNo {
+    if ranges.is_empty() { 0 } else { covering_in(ranges, key, snapshot) }
+}
+
+#[inline(never)]
+fn covering_in(ranges: &mut [RangeSet], key: &[u8], snapshot: SeqNo) -> SeqNo {
     let mut newest = 0;
     for r in ranges {
         r.covering = match r.own {
