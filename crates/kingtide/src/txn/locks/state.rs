@@ -386,7 +386,7 @@ impl State {
         tables.chain(owners).chain(spare).sum()
     }
 
-    /// Panics unless tables, owners and queues agree.
+    /// Panics unless tables, owners and queues agree, every waiter waits for somebody, and there is no deadlock.
     #[cfg(test)]
     pub fn check(&self) {
         let holders: BTreeSet<TxnId> = self.held().map(|want| want.txn).collect();
@@ -402,6 +402,7 @@ impl State {
             }
         }
         assert_eq!(waiting, self.waiting.len());
+        assert!(self.waiting.keys().all(|txn| self.circle(*txn).is_none()), "a deadlock");
     }
 
     /// Number of segments in a family's table.

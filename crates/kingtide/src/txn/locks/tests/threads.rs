@@ -95,12 +95,12 @@ fn an_exclusive_lock_is_exclusive() {
 #[test]
 fn random_orders_never_hang() {
     let a = Arena::new();
-    let bumped = AtomicU64::new(0);
+    let (bumped, running) = (AtomicU64::new(0), AtomicU64::new(6));
     let seed = kingtide_base::rng::entropy();
     println!("seed {seed}");
     std::thread::scope(|s| {
         for thread in 0..6 {
-            let (a, bumped) = (&a, &bumped);
+            let (a, bumped, running) = (&a, &bumped, &running);
             s.spawn(move || {
                 let mut rng = Rng::new(seed ^ thread);
                 for _ in 0..rounds() {
@@ -129,7 +129,13 @@ fn random_orders_never_hang() {
                     });
                     bumped.fetch_add(bumps.get(), Ordering::Relaxed);
                 }
+                running.fetch_sub(1, Ordering::Relaxed);
             });
+        }
+        // At no moment does anybody wait for nothing, or in a circle.
+        while running.load(Ordering::Relaxed) > 0 {
+            a.locks.state.lock().check();
+            std::thread::sleep(Duration::from_micros(200));
         }
     });
     a.finish(bumped.load(Ordering::Relaxed));
