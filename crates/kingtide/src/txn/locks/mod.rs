@@ -35,6 +35,8 @@ use crate::version::FamilyId;
 const SLICE: Duration = Duration::from_millis(50);
 /// Shortest sleep, so that a clock that stands just before a deadline does not keep a thread spinning.
 const SHORTEST: Duration = Duration::from_micros(100);
+/// Locks given back under one hold of the mutex: about a millisecond.
+const RELEASED_AT_ONCE: usize = 4096;
 /// Bytes of a key that messages show.
 const SHOWN: usize = 32;
 
@@ -267,7 +269,8 @@ impl LockManager {
 
     /// Gives back all locks of a transaction. If it waits for one, on another thread, that wait ends.
     pub fn release_all(&self, txn: TxnId) {
-        self.state.lock().release_all(txn);
+        // The mutex is given up now and then, for the sake of others when a transaction holds very many.
+        while self.state.lock().release(txn, RELEASED_AT_ONCE) {}
     }
 
     /// Makes the transaction, if it waits, ask [`Owners::check`] now.
@@ -333,7 +336,7 @@ impl LockManager {
         Waiting { place, signal, deadline }: Waiting<'_>,
         mut state: MutexGuard<'a, State>,
     ) -> Result<()> {
-        let mut expired = false; // the holder was told to end, and gets a slice of time to do so
+        let mut told = None; // a holder that was told to end, and gets a slice of time to do so
         loop {
             if let Some(verdict) = state.verdict(place) {
                 drop(state);
@@ -353,16 +356,16 @@ impl LockManager {
             }
             let holder = blocker.filter(|b| b.queued.is_none()).map(|b| b.txn);
             let end = holder.and_then(|holder| owners.deadline(holder)).unwrap_or(u64::MAX);
-            if let (Some(holder), true, false) = (holder, end <= now, expired) {
+            if let Some(holder) = holder.filter(|_| end <= now && holder != told) {
                 owners.expire(holder);
-                expired = true;
+                told = Some(holder);
                 state = self.state.lock();
                 continue;
             }
             let next = if end > now { end.min(deadline) } else { deadline };
             let slice = Duration::from_nanos(next - now).clamp(SHORTEST, SLICE);
             state = self.state.lock();
-            expired = false;
+            told = None;
             if !state.roused(place) {
                 signal.wait_for(&mut state, slice);
             }

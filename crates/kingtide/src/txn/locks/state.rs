@@ -243,33 +243,38 @@ impl State {
         }
     }
 
-    /// Gives all locks of a transaction back and ends its wait, if it waits; grants what that sets free.
-    pub fn release_all(&mut self, txn: TxnId) {
+    /// Ends a transaction's wait, if it waits, and gives back up to `limit` of what it asked for, newest first; grants
+    /// what that sets free. Whether there is more.
+    pub fn release(&mut self, txn: TxnId, limit: usize) -> bool {
         let place = self.waiting.get(&txn).copied();
         if let Some(place) = place {
             self.end_wait(place, Verdict::Cancelled);
         }
-        let Some(mut owner) = self.owners.remove(&txn) else {
+        let Some(owner) = self.owners.get_mut(&txn) else {
             if place.is_some() {
                 self.settle(txn);
             }
-            return;
+            return false;
         };
-        for (family, piece) in owner.pieces.drain(..) {
+        let rest = owner.pieces.len().saturating_sub(limit);
+        for (family, piece) in owner.pieces.drain(rest..) {
             let Some((order, room)) = self.families.get_mut(&family) else { continue };
             match piece {
                 Piece::Key(key) => room.table.remove(txn, &Span::of_key(order, key)),
                 Piece::Range(span) => room.table.remove(txn, &span),
             }
         }
+        let done = if rest == 0 { self.owners.remove(&txn) } else { None };
+        self.settle(txn);
+        let Some(owner) = done else { return true };
         if self.spare.len() < SPARE_LISTS && owner.pieces.capacity() <= SPARE_CAPACITY {
             self.spare.push(owner.pieces);
         }
-        self.settle(txn);
         if self.owners.is_empty() {
             // After the locks left the table. Pairs with the load in `any_held`.
             self.any.store(false, Ordering::SeqCst);
         }
+        false
     }
 
     /// Looks again at the requests that waited for a transaction which gave up its locks or its place.

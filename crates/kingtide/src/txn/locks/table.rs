@@ -6,6 +6,7 @@
 //! are only ever given back all at once, so there is no need to remember which requests made a segment.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ops::Bound;
 
 use super::span::{Cut, CutRef, Span};
@@ -83,6 +84,11 @@ struct Segment {
 }
 
 impl Segment {
+    /// Whether it is just a key, and nobody else's.
+    fn is_only(&self, txn: TxnId) -> bool {
+        self.end.is_none() && self.holders.first == txn && self.holders.more.is_none()
+    }
+
     fn end<'a>(&'a self, start: &'a Cut) -> CutRef<'a> {
         self.end.as_ref().map_or_else(|| start.after(), |end| end.as_ref().as_ref())
     }
@@ -111,9 +117,10 @@ impl Table {
     fn overlapping<'a>(&'a self, span: &'a Span) -> impl Iterator<Item = (&'a Cut, &'a Segment)> + 'a {
         let before = self.segments.range(..=&span.lo).next_back();
         let first = before.filter(|(start, segment)| segment.end(start) > span.lo.as_ref());
-        let rest = self.segments.range((Bound::Excluded(&span.lo), Bound::Unbounded));
+        // No segment begins within a key.
+        let rest = span.hi.as_ref().map(|_| self.segments.range((Bound::Excluded(&span.lo), Bound::Unbounded)));
         let end = span.end();
-        first.into_iter().chain(rest.take_while(move |(start, _)| start.as_ref() < end))
+        first.into_iter().chain(rest.into_iter().flatten().take_while(move |(start, _)| start.as_ref() < end))
     }
 
     /// What a request meets.
@@ -195,6 +202,14 @@ impl Table {
     /// Takes the transaction off everything that shares something with the span. Right only for one that gives all of
     /// its locks back, because a segment may reach beyond the span, over locks that other requests put on.
     pub fn remove(&mut self, txn: TxnId, span: &Span) {
+        // Most locks are on a key that nobody else has anything to do with.
+        if span.hi.is_none()
+            && let Entry::Occupied(entry) = self.segments.entry(span.lo.clone())
+            && entry.get().is_only(txn)
+        {
+            entry.remove();
+            return;
+        }
         let before = self.segments.range(..=&span.lo).next_back();
         let lo = match before {
             Some((start, segment)) if segment.end(start) > span.lo.as_ref() => start.clone(),

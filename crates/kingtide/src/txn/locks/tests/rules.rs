@@ -490,6 +490,22 @@ fn b_range_free(b: &Bench) -> Result<()> {
     b.locks.wait_range_free(&b.owners, F, &b.order, (Bound::Unbounded, Bound::Unbounded), LONG)
 }
 
+/// More than are given back under one hold of the mutex; a waiter for the one released last gets it.
+#[test]
+fn very_many_locks_are_released_too() {
+    let b = &Bench::new();
+    for i in 0..10_000 {
+        b.key(1, &format!("{i:05}"), X, Wait::No).unwrap();
+    }
+    std::thread::scope(|s| {
+        let two = spawn(s, move || b.range(2, ALL, ALL, S, LONG));
+        b.until_waiting(1);
+        b.release(1);
+        two.recv().unwrap().unwrap();
+    });
+    assert_eq!(b.held(), ["2 S range (.., ..)"]);
+}
+
 /// Of requests that do not touch what was released, none is granted; of those that do, all that fit together.
 #[test]
 fn a_release_grants_what_fits() {

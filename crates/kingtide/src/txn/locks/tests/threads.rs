@@ -206,36 +206,3 @@ fn transactions_ended_from_outside_leave_nothing() {
     a.finish(0);
     println!("{} ended", over.load(Ordering::Relaxed));
 }
-
-/// Time for a lock and its release, alone and among a million others. By hand: `cargo test --release -- --ignored`.
-#[test]
-#[ignore = "a measurement"]
-fn measure() {
-    let a = Arena::new();
-    for others in [0, 1_000, 1_000_000] {
-        (0..others).for_each(|key| a.lock(1, key * 2, X).unwrap());
-        let n = 1_000_000;
-        let time = |what: &str, f: &dyn Fn(u64)| {
-            let start = std::time::Instant::now();
-            (0..n).for_each(f);
-            println!("{others} held: {what} {} ns", start.elapsed().as_nanos() / u128::from(n));
-        };
-        let odd = |i: u64| kingtide_base::hash::mix64(i) % 1_000_000 * 2 + 1;
-        time("key lock + release", &|i| {
-            a.lock(2, odd(i), X).unwrap();
-            a.locks.release_all(2);
-        });
-        time("range lock + release", &|i| {
-            a.lock_range(2, odd(i), odd(i), X).unwrap();
-            a.locks.release_all(2);
-        });
-        time("holder", &|i| assert_eq!(a.locks.holder(2, F, &a.order, &odd(i).to_be_bytes(), X), None));
-        println!("{} bytes", a.locks.memory());
-        a.lock(2, 1, X).unwrap();
-        time("lock held already", &|_| a.lock(2, 1, X).unwrap());
-        a.locks.release_all(2);
-        let start = std::time::Instant::now();
-        a.locks.release_all(1);
-        println!("{others} held: release {} us", start.elapsed().as_micros());
-    }
-}
