@@ -233,6 +233,29 @@ impl Values {
         tag_right & tail_right
     }
 
+    /// Puts a number into a value of an id, of eight bytes at least.
+    #[inline]
+    pub fn set_count(&self, id: u64, count: u64, value: &mut [u8]) {
+        value[..8].copy_from_slice(&Values::tag(id).wrapping_add(count).to_le_bytes());
+    }
+
+    /// The number in a value of an id, 0 as [`write`](Values::write) leaves it; none if length or last eight bytes are
+    /// not that value's.
+    #[inline]
+    pub fn count(&self, id: u64, got: &[u8]) -> Option<u64> {
+        let tag = Values::tag(id);
+        let head = got.first_chunk::<8>().filter(|_| got.len() == self.size)?;
+        if self.size >= 16 {
+            let last = self.size - 8;
+            let from = (self.offset(tag) + last - 8) % POOL;
+            // A wrap inside the eight bytes is left to the full check.
+            if from + 8 <= POOL && got[last..] != self.pool[from..from + 8] {
+                return None;
+            }
+        }
+        Some(u64::from_le_bytes(*head).wrapping_sub(tag))
+    }
+
     /// Whether `got` is the value of an id, byte for byte.
     pub fn check_fully(&self, id: u64, got: &[u8], scratch: &mut Vec<u8>) -> bool {
         scratch.resize(self.size, 0);
@@ -301,6 +324,23 @@ mod tests {
                     v[mid] ^= 0x80;
                     assert!(!values.check_fully(id, &v, &mut scratch), "size {size}: a changed byte passed");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn values_hold_numbers() {
+        for size in [8, 15, 16, 100, POOL + 100] {
+            let values = Values::new(size, 0.5, 9).unwrap();
+            let mut v = vec![0; size];
+            values.write(7, &mut v);
+            assert_eq!(values.count(7, &v), Some(0));
+            values.set_count(7, 12, &mut v);
+            assert_eq!(values.count(7, &v), Some(12));
+            assert_eq!(values.count(7, &v[1..]), None);
+            if size >= 16 {
+                v[size - 1] ^= 1;
+                assert_eq!(values.count(7, &v), None);
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Flags that all commands share: what every engine of a comparison is given alike, and what one of them is given on top.
 
+use crate::engine::txn::{Isolation, Transactions, TxnMode, isolation};
 use crate::engine::{self, Compression, EngineOptions};
 use crate::error::{Error, Result};
 use kingtide_base::options::parse_size;
@@ -27,6 +28,31 @@ pub struct EngineFlags {
     pub opts: Vec<String>,
 }
 
+/// How transactions are begun, where a workload makes any.
+#[derive(clap::Args, Debug, Clone, Copy)]
+pub struct TxnFlags {
+    /// Level of transactions: read-uncommitted, read-committed, repeatable-read, snapshot or serializable
+    /// [default: snapshot]
+    #[arg(long, value_name = "LEVEL", value_parser = isolation)]
+    pub isolation: Option<Isolation>,
+    /// Whether transactions meet conflicts at their commit or lock what they touch [default: optimistic]
+    #[arg(long, value_enum)]
+    pub txn_mode: Option<TxnMode>,
+}
+
+impl TxnFlags {
+    /// The flags with their defaults.
+    pub fn transactions(&self) -> Transactions {
+        let mode = self.txn_mode.unwrap_or(TxnMode::Optimistic);
+        Transactions { isolation: self.isolation.unwrap_or(Isolation::Snapshot), mode }
+    }
+
+    /// Whether the user gave one.
+    pub fn given(&self) -> bool {
+        self.isolation.is_some() || self.txn_mode.is_some()
+    }
+}
+
 /// A size with an optional K, M, G or T, for clap.
 pub fn size(text: &str) -> std::result::Result<u64, String> {
     parse_size(text)
@@ -44,6 +70,12 @@ impl EngineChoices {
     pub fn of(&self, engine: &str) -> EngineOptions {
         let own = self.own.iter().filter(|(e, _, _)| e == engine);
         EngineOptions { extra: own.map(|(_, k, v)| (k.clone(), v.clone())).collect(), ..self.shared.clone() }
+    }
+
+    /// The same with transactions begun like this.
+    pub fn with_transactions(mut self, how: Option<Transactions>) -> EngineChoices {
+        self.shared.transactions = how;
+        self
     }
 
     /// Whether writes are fsynced.
@@ -70,6 +102,7 @@ impl EngineFlags {
             bloom_fp: self.bloom_fp,
             extra: Vec::new(),
             value_size,
+            transactions: None,
         };
         Ok(EngineChoices { shared, own })
     }

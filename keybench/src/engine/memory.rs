@@ -1,29 +1,37 @@
 //! The reference: an ordered map in memory. It defines what right answers are; its speed says little.
+//!
+//! Transactions read a snapshot and are validated at their commit, under the map's lock. Those in locking mode run one
+//! after another: each waits at its beginning for the one before.
 
+use super::txn::{Isolation, Step, Transactions, TxnMode};
+use super::versions::{Key, Value, Versions};
 use super::{Bounds, Cursor, Engine, EngineOptions, Session, no_extra_options};
-use crate::error::Result;
-use std::collections::BTreeMap;
+use crate::error::{Error, Result};
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-type Key = Box<[u8]>;
-type Value = Arc<[u8]>;
-type Map = BTreeMap<Key, Value>;
-
-/// The ordered map behind its lock.
+/// The map behind its lock.
 #[derive(Default)]
 struct Shared {
-    map: RwLock<Map>,
+    map: RwLock<Versions>,
+    /// Whether a transaction in locking mode runs.
+    locked: Mutex<bool>,
+    unlocked: Condvar,
 }
 
 impl Shared {
-    // A panic while the lock is held cannot leave the map half-changed: each change is one insert or remove.
-    fn read(&self) -> RwLockReadGuard<'_, Map> {
+    // A panic while a lock is held is a test's: a run with one has failed whatever the map holds.
+    fn read(&self) -> RwLockReadGuard<'_, Versions> {
         self.map.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Map> {
+    fn write(&self) -> RwLockWriteGuard<'_, Versions> {
         self.map.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn locked(&self) -> MutexGuard<'_, bool> {
+        self.locked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -49,7 +57,7 @@ impl Engine for MemoryEngine {
     }
 
     fn session(&self) -> Result<Box<dyn Session>> {
-        Ok(Box::new(MemorySession(Arc::clone(&self.0))))
+        Ok(Box::new(MemorySession { shared: Arc::clone(&self.0), txn: None }))
     }
 
     fn flush(&self) -> Result<()> {
@@ -69,24 +77,132 @@ impl Engine for MemoryEngine {
     }
 }
 
-struct MemorySession(Arc<Shared>);
+type Writes = BTreeMap<Key, Option<Value>>;
+
+/// A running transaction.
+struct Txn {
+    shared: Arc<Shared>,
+    how: Transactions,
+    snapshot: u64,
+    writes: Writes,
+    /// Keys read for update, and the commit that each had been changed by.
+    for_update: HashMap<Key, u64>,
+    /// What a serializable transaction has read: keys, and ranges from a key to another or to the end.
+    read: Vec<Key>,
+    ranges: Vec<(Bound<Key>, Bound<Key>)>,
+}
+
+impl Drop for Txn {
+    fn drop(&mut self) {
+        self.shared.write().release(self.snapshot);
+        if self.how.mode == TxnMode::Locking {
+            *self.shared.locked() = false;
+            self.shared.unlocked.notify_one();
+        }
+    }
+}
+
+fn as_slice(bound: &Bound<Key>) -> Bound<&[u8]> {
+    match bound {
+        Bound::Included(k) => Bound::Included(k),
+        Bound::Excluded(k) => Bound::Excluded(k),
+        Bound::Unbounded => Bound::Unbounded,
+    }
+}
+
+impl Txn {
+    fn begin(shared: &Arc<Shared>, how: Transactions) -> Txn {
+        if how.mode == TxnMode::Locking {
+            let mut locked = shared.locked();
+            while *locked {
+                locked = shared.unlocked.wait(locked).unwrap_or_else(PoisonError::into_inner);
+            }
+            *locked = true;
+        }
+        let snapshot = shared.write().snapshot();
+        let (writes, for_update) = Default::default();
+        Txn { shared: Arc::clone(shared), how, snapshot, writes, for_update, read: Vec::new(), ranges: Vec::new() }
+    }
+
+    fn tracks_reads(&self) -> bool {
+        self.how.isolation == Isolation::Serializable
+    }
+
+    /// The last commit that its reads see.
+    fn horizon(&self) -> u64 {
+        if self.how.isolation >= Isolation::RepeatableRead { self.snapshot } else { u64::MAX }
+    }
+
+    fn get(&mut self, key: &[u8], for_update: bool) -> Option<Value> {
+        if let Some(own) = self.writes.get(key) {
+            return own.clone();
+        }
+        let map = self.shared.read();
+        let value = map.get(key, self.horizon()).cloned();
+        if for_update {
+            // At a snapshot a newer change has been missed already; its number then refuses the commit.
+            let changed = map.changed(key).min(self.horizon());
+            self.for_update.entry(key.into()).or_insert(changed);
+        }
+        drop(map);
+        if self.tracks_reads() {
+            self.read.push(key.into());
+        }
+        value
+    }
+
+    fn valid(&self, map: &Versions) -> bool {
+        let newer = |key: &Key| map.changed(key) > self.snapshot;
+        let first = self.how.isolation < Isolation::Snapshot || !self.writes.keys().any(newer);
+        let current = self.for_update.iter().all(|(key, seq)| map.changed(key) == *seq);
+        // One that only read has read a snapshot: it takes its place in the order there.
+        let unread = self.writes.is_empty()
+            || !(self.read.iter().any(newer)
+                || self.ranges.iter().any(|(a, b)| map.range_changed((as_slice(a), as_slice(b)), self.snapshot)));
+        first && current && unread
+    }
+
+    fn commit(&mut self) -> Step<()> {
+        let mut map = self.shared.write();
+        if !self.valid(&map) {
+            return Step::Conflict;
+        }
+        map.apply(self.writes.iter().map(|(k, v)| (&**k, v.clone())));
+        Step::Done(())
+    }
+}
+
+struct MemorySession {
+    shared: Arc<Shared>,
+    txn: Option<Txn>,
+}
+
+impl MemorySession {
+    fn txn(&mut self) -> Result<&mut Txn> {
+        self.txn.as_mut().ok_or_else(|| Error::failed("memory: no transaction was begun"))
+    }
+
+    fn answer(&mut self, key: &[u8], for_update: bool, found: &mut dyn FnMut(&[u8])) -> Result<Step<bool>> {
+        let value = self.txn()?.get(key, for_update);
+        if let Some(v) = &value {
+            found(v);
+        }
+        Ok(Step::Done(value.is_some()))
+    }
+}
 
 impl Session for MemorySession {
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.0.write().insert(key.into(), value.into());
-        Ok(())
+        self.put_batch(&[(key, value)])
     }
 
     fn put_batch(&mut self, entries: &[(&[u8], &[u8])]) -> Result<()> {
-        let mut map = self.0.write();
-        for (key, value) in entries {
-            map.insert((*key).into(), (*value).into());
-        }
+        self.shared.write().apply(entries.iter().map(|(k, v)| (*k, Some((*v).into()))));
         Ok(())
     }
 
     fn get(&mut self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<bool> {
-        let value = self.0.read().get(key).cloned();
+        let value = self.shared.read().get(key, u64::MAX).cloned();
         if let Some(v) = &value {
             found(v);
         }
@@ -94,35 +210,80 @@ impl Session for MemorySession {
     }
 
     fn multi_get(&mut self, keys: &[&[u8]], each: &mut dyn FnMut(usize, Option<&[u8]>)) -> Result<()> {
-        let map = self.0.read();
+        let map = self.shared.read();
         for (i, key) in keys.iter().enumerate() {
-            each(i, map.get(*key).map(|v| &**v));
+            each(i, map.get(key, u64::MAX).map(|v| &**v));
         }
         Ok(())
     }
 
     fn delete(&mut self, key: &[u8]) -> Result<()> {
-        self.0.write().remove(key);
-        Ok(())
+        self.delete_batch(&[key])
     }
 
     fn delete_batch(&mut self, keys: &[&[u8]]) -> Result<()> {
-        let mut map = self.0.write();
-        for key in keys {
-            map.remove(*key);
-        }
+        self.shared.write().apply(keys.iter().map(|k| (*k, None)));
         Ok(())
     }
 
     fn cursor(&mut self, _bounds: Bounds<'_>) -> Result<Box<dyn Cursor>> {
-        Ok(Box::new(MemoryCursor { shared: Arc::clone(&self.0), chunk: Vec::new(), at: 0 }))
+        Ok(Box::new(MemoryCursor::new(&self.shared, u64::MAX, Writes::new())))
     }
 
     fn delete_range(&mut self, start: &[u8], end: &[u8]) -> Result<()> {
-        if start < end {
-            let range: (Bound<Key>, Bound<Key>) = (Bound::Included(start.into()), Bound::Excluded(end.into()));
-            self.0.write().extract_if(range, |_, _| true).for_each(drop);
+        let mut map = self.shared.write();
+        let inside = map.from(Bound::Included(start), u64::MAX).take_while(|(k, _)| &***k < end);
+        let gone: Vec<Key> = inside.map(|(k, _)| k.clone()).collect();
+        map.apply(gone.iter().map(|k| (&**k, None)));
+        Ok(())
+    }
+
+    fn begin(&mut self, how: Transactions) -> Result<()> {
+        // The old one first: in locking mode the new one would wait for it.
+        self.txn = None;
+        self.txn = Some(Txn::begin(&self.shared, how));
+        Ok(())
+    }
+
+    fn txn_put(&mut self, key: &[u8], value: &[u8]) -> Result<Step<()>> {
+        self.txn()?.writes.insert(key.into(), Some(value.into()));
+        Ok(Step::Done(()))
+    }
+
+    fn txn_delete(&mut self, key: &[u8]) -> Result<Step<()>> {
+        self.txn()?.writes.insert(key.into(), None);
+        Ok(Step::Done(()))
+    }
+
+    fn txn_get(&mut self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<Step<bool>> {
+        self.answer(key, false, found)
+    }
+
+    fn txn_get_for_update(&mut self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<Step<bool>> {
+        self.answer(key, true, found)
+    }
+
+    fn txn_cursor(&mut self, bounds: Bounds<'_>) -> Result<Box<dyn Cursor>> {
+        let txn = self.txn()?;
+        if txn.tracks_reads() {
+            let lower = bounds.lower.map_or(Bound::Unbounded, |k| Bound::Included(k.into()));
+            txn.ranges.push((lower, bounds.upper.map_or(Bound::Unbounded, |k| Bound::Excluded(k.into()))));
         }
+        let (horizon, writes) = (txn.horizon(), txn.writes.clone());
+        Ok(Box::new(MemoryCursor::new(&self.shared, horizon, writes)))
+    }
+
+    fn commit(&mut self) -> Result<Step<()>> {
+        let step = self.txn()?.commit();
+        if step == Step::Done(()) {
+            self.txn = None;
+        }
+        Ok(step)
+    }
+
+    fn rollback(&mut self) -> Result<()> {
+        self.txn()?;
+        self.txn = None;
         Ok(())
     }
 }
@@ -130,6 +291,9 @@ impl Session for MemorySession {
 /// Walks the map a chunk at a time, so that a scan neither holds the lock nor takes it for every key.
 struct MemoryCursor {
     shared: Arc<Shared>,
+    /// The last commit that it sees, and a transaction's own writes over that.
+    horizon: u64,
+    own: Writes,
     chunk: Vec<(Key, Value)>,
     at: usize,
 }
@@ -137,10 +301,25 @@ struct MemoryCursor {
 const CHUNK: usize = 64;
 
 impl MemoryCursor {
+    fn new(shared: &Arc<Shared>, horizon: u64, own: Writes) -> MemoryCursor {
+        MemoryCursor { shared: Arc::clone(shared), horizon, own, chunk: Vec::new(), at: 0 }
+    }
+
     fn fill(&mut self, from: Bound<&[u8]>, count: usize) -> bool {
         let map = self.shared.read();
-        let range = map.range::<[u8], _>((from, Bound::Unbounded)).take(count);
-        let chunk: Vec<_> = range.map(|(k, v)| (k.clone(), Arc::clone(v))).collect();
+        let mut theirs = map.from(from, self.horizon).filter(|(k, _)| !self.own.contains_key(*k)).peekable();
+        let own = self.own.range::<[u8], _>((from, Bound::Unbounded));
+        let mut own = own.filter_map(|(k, v)| Some((k, v.as_ref()?))).peekable();
+        let mut chunk = Vec::with_capacity(count);
+        while chunk.len() < count {
+            let mine_first = match (own.peek(), theirs.peek()) {
+                (Some((a, _)), Some((b, _))) => a < b,
+                (own, _) => own.is_some(),
+            };
+            let Some((k, v)) = (if mine_first { own.next() } else { theirs.next() }) else { break };
+            chunk.push((k.clone(), Arc::clone(v)));
+        }
+        drop((own, theirs));
         drop(map);
         (self.chunk, self.at) = (chunk, 0);
         !self.chunk.is_empty()
@@ -173,5 +352,103 @@ impl Cursor for MemoryCursor {
     fn entry(&mut self) -> Result<(&[u8], &[u8])> {
         let (k, v) = &self.chunk[self.at];
         Ok((k, v))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn how(isolation: Isolation) -> Transactions {
+        Transactions { isolation, mode: TxnMode::Optimistic }
+    }
+
+    fn value(s: &mut dyn Session, key: &str) -> Option<String> {
+        let mut out = None;
+        let step = s.txn_get(key.as_bytes(), &mut |v| out = Some(v.escape_ascii().to_string())).unwrap();
+        assert_eq!(step, Step::Done(out.is_some()));
+        out
+    }
+
+    /// Two sessions on a map with a=1 and b=1.
+    fn two() -> (Box<dyn Session>, Box<dyn Session>) {
+        let engine = open(&EngineOptions::default()).unwrap();
+        let (mut a, b) = (engine.session().unwrap(), engine.session().unwrap());
+        a.put_batch(&[(b"a", b"1"), (b"b", b"1")]).unwrap();
+        (a, b)
+    }
+
+    #[test]
+    fn levels_do_what_they_say() {
+        use Isolation::*;
+        // Both read `a` and write it: the second commit loses an update unless it is refused.
+        // Both read both and write one each: the second commit skews unless it is refused.
+        for (level, lost_update_refused, skew_refused, repeats) in [
+            (ReadUncommitted, false, false, false),
+            (ReadCommitted, false, false, false),
+            (RepeatableRead, false, false, true),
+            (Snapshot, true, false, true),
+            (Serializable, true, true, true),
+        ] {
+            for skew in [false, true] {
+                let (mut s, mut t) = two();
+                s.begin(how(level)).unwrap();
+                t.begin(how(level)).unwrap();
+                for session in [&mut s, &mut t] {
+                    assert_eq!((value(&mut **session, "a"), value(&mut **session, "b")).0.as_deref(), Some("1"));
+                }
+                s.txn_put(b"a", b"2").unwrap();
+                t.txn_put(if skew { b"b" } else { b"a" }, b"3").unwrap();
+                assert_eq!(value(&mut *s, "a").as_deref(), Some("2"), "its own write");
+                assert_eq!(s.commit().unwrap(), Step::Done(()));
+                if skew {
+                    assert_eq!(value(&mut *t, "a").as_deref(), Some(if repeats { "1" } else { "2" }), "{level}");
+                }
+                let refused = t.commit().unwrap() == Step::Conflict;
+                assert_eq!(refused, if skew { skew_refused } else { lost_update_refused }, "{level} skew {skew}");
+            }
+        }
+    }
+
+    #[test]
+    fn reads_for_update_are_checked_at_every_level() {
+        for level in Isolation::ALL {
+            let (mut s, mut t) = two();
+            s.begin(how(level)).unwrap();
+            assert_eq!(s.txn_get_for_update(b"a", &mut |_| {}).unwrap(), Step::Done(true));
+            s.txn_put(b"a", b"2").unwrap();
+            t.put(b"a", b"9").unwrap();
+            assert_eq!(s.commit().unwrap(), Step::Conflict, "{level}");
+            s.rollback().unwrap();
+            assert!(s.rollback().is_err() && s.commit().is_err(), "there is none any more");
+            s.begin(how(level)).unwrap();
+            assert_eq!(s.txn_get_for_update(b"a", &mut |v| assert_eq!(v, b"9")).unwrap(), Step::Done(true));
+            s.txn_put(b"a", b"2").unwrap();
+            assert_eq!(s.commit().unwrap(), Step::Done(()), "{level}");
+        }
+    }
+
+    #[test]
+    fn cursors_see_own_writes_and_serializable_ones_are_checked() {
+        let (mut s, mut t) = two();
+        s.begin(how(Isolation::Serializable)).unwrap();
+        s.txn_put(b"ab", b"x").unwrap();
+        s.txn_delete(b"b").unwrap();
+        let mut cursor = s.txn_cursor(Bounds { lower: Some(b"a"), upper: Some(b"c") }).unwrap();
+        let mut seen = Vec::new();
+        let mut valid = cursor.first().unwrap();
+        while valid {
+            seen.push(cursor.key().unwrap().to_vec());
+            valid = cursor.next().unwrap();
+        }
+        assert_eq!(seen, [&b"a"[..], b"ab"]);
+        drop(cursor);
+        t.put(b"az", b"phantom").unwrap();
+        assert_eq!(s.commit().unwrap(), Step::Conflict);
+        s.begin(how(Isolation::Serializable)).unwrap();
+        drop(s.txn_cursor(Bounds { lower: Some(b"a"), upper: Some(b"c") }).unwrap());
+        s.txn_put(b"d", b"x").unwrap();
+        t.put(b"c", b"outside").unwrap();
+        assert_eq!(s.commit().unwrap(), Step::Done(()));
     }
 }

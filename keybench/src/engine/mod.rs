@@ -13,12 +13,15 @@ pub mod null;
 pub mod peers;
 pub mod rocksdb;
 pub mod tidesdb;
+pub mod txn;
+mod versions;
 
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use txn::{Step, Transactions};
 
 /// An open store, shared by all threads.
 pub trait Engine: Send + Sync {
@@ -66,6 +69,51 @@ pub trait Session {
     fn delete_range(&mut self, _start: &[u8], _end: &[u8]) -> Result<()> {
         Err(Error::Unsupported("this engine's adapter has no delete_range".into()))
     }
+
+    /// Begins a transaction. The `txn_` verbs work on it until it ends by [`commit`](Session::commit) or
+    /// [`rollback`](Session::rollback); all other verbs stay outside it. A session has one at a time.
+    fn begin(&mut self, _how: Transactions) -> Result<()> {
+        no_transactions()
+    }
+
+    /// Puts inside the transaction.
+    fn txn_put(&mut self, _key: &[u8], _value: &[u8]) -> Result<Step<()>> {
+        no_transactions()
+    }
+
+    /// Deletes inside the transaction.
+    fn txn_delete(&mut self, _key: &[u8]) -> Result<Step<()>> {
+        no_transactions()
+    }
+
+    /// Gets as the transaction sees it: its own writes, and others' as its level allows.
+    fn txn_get(&mut self, _key: &[u8], _found: &mut dyn FnMut(&[u8])) -> Result<Step<bool>> {
+        no_transactions()
+    }
+
+    /// Gets a value that must still be the newest when the transaction commits, whatever its level.
+    fn txn_get_for_update(&mut self, _key: &[u8], _found: &mut dyn FnMut(&[u8])) -> Result<Step<bool>> {
+        no_transactions()
+    }
+
+    /// A cursor over what the transaction sees. It is dropped before the transaction ends.
+    fn txn_cursor(&mut self, _bounds: Bounds<'_>) -> Result<Box<dyn Cursor>> {
+        no_transactions()
+    }
+
+    /// Makes the transaction's writes everyone's, or none of them. After a conflict it must still be rolled back.
+    fn commit(&mut self) -> Result<Step<()>> {
+        no_transactions()
+    }
+
+    /// Ends the transaction without a trace.
+    fn rollback(&mut self) -> Result<()> {
+        no_transactions()
+    }
+}
+
+fn no_transactions<T>() -> Result<T> {
+    Err(Error::Unsupported("this engine's adapter has no transactions".into()))
 }
 
 /// The part of the key space that a cursor will be asked for: `[lower, upper)`.
@@ -133,6 +181,8 @@ pub struct EngineOptions {
     pub extra: Vec<(String, String)>,
     /// Bytes of a value, for the `null` engine's answers.
     pub value_size: usize,
+    /// How transactions are begun, where there are any: some engines must be opened for them.
+    pub transactions: Option<Transactions>,
 }
 
 impl Default for EngineOptions {
@@ -145,6 +195,7 @@ impl Default for EngineOptions {
             bloom_fp: 0.01,
             extra: Vec::new(),
             value_size: 100,
+            transactions: None,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! An engine that does nothing, to measure the harness: every write is accepted, every read answered at once with the key
 //! that was asked for and a value of the right length. What a run on it costs is what the harness adds to each engine.
 
+use super::txn::{Step, Transactions};
 use super::{Bounds, Cursor, Engine, EngineOptions, Session, no_extra_options};
 use crate::error::Result;
 use std::sync::Arc;
@@ -81,6 +82,38 @@ impl Session for NullSession {
     }
 
     fn delete_range(&mut self, _start: &[u8], _end: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
+    fn begin(&mut self, _how: Transactions) -> Result<()> {
+        Ok(())
+    }
+
+    fn txn_put(&mut self, _key: &[u8], _value: &[u8]) -> Result<Step<()>> {
+        Ok(Step::Done(()))
+    }
+
+    fn txn_delete(&mut self, _key: &[u8]) -> Result<Step<()>> {
+        Ok(Step::Done(()))
+    }
+
+    fn txn_get(&mut self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<Step<bool>> {
+        self.get(key, found).map(Step::Done)
+    }
+
+    fn txn_get_for_update(&mut self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<Step<bool>> {
+        self.get(key, found).map(Step::Done)
+    }
+
+    fn txn_cursor(&mut self, bounds: Bounds<'_>) -> Result<Box<dyn Cursor>> {
+        self.cursor(bounds)
+    }
+
+    fn commit(&mut self) -> Result<Step<()>> {
+        Ok(Step::Done(()))
+    }
+
+    fn rollback(&mut self) -> Result<()> {
         Ok(())
     }
 }

@@ -1,16 +1,21 @@
 //! RocksDB through its C API, from a library loaded at run time. Declarations follow `rocksdb/c.h`, and only functions
-//! that both 7.8 and 11 export are used.
+//! that both 7.8 and 11 export are used, except for transactions.
 //!
 //! This is a leaf of foreign calls: every `unsafe` block below rests on the pointers of one [`Store`], which are created
 //! in [`open`], never null, used by any number of threads as RocksDB allows, and destroyed once in `Store::drop`.
 
+mod txn;
+
 use super::peers::{PeerLibrary, peer_symbols};
+use super::txn::{Step, Transactions, unsupported};
 use super::{Bounds, Compression, Cursor, Engine, EngineOptions, Session};
 use crate::error::{Error, Result};
 use std::ffi::{CStr, CString, c_char, c_double, c_int, c_uchar, c_void};
 use std::path::Path;
 use std::ptr::{null, null_mut};
+use std::rc::Rc;
 use std::sync::Arc;
+use txn::{PlainWrites, Txn, TxnDb};
 
 /// Any of RocksDB's opaque types.
 type Handle = *mut c_void;
@@ -77,18 +82,25 @@ peer_symbols! {
 }
 
 impl Api {
-    /// Turns a call's error message into an error, freeing it.
-    fn check(&self, message: *mut c_char) -> Result<()> {
+    /// A call's error message, which is freed.
+    fn message(&self, message: *mut c_char) -> Option<String> {
         if message.is_null() {
-            return Ok(());
+            return None;
         }
         // SAFETY: a non-null message is a NUL-terminated string that RocksDB allocated for the caller to free.
-        let text = unsafe {
+        unsafe {
             let text = CStr::from_ptr(message).to_string_lossy().into_owned();
             (self.free)(message.cast());
-            text
-        };
-        Err(Error::failed(format!("rocksdb: {text}")))
+            Some(text)
+        }
+    }
+
+    /// Turns a call's error message into an error.
+    fn check(&self, message: *mut c_char) -> Result<()> {
+        match self.message(message) {
+            None => Ok(()),
+            Some(text) => Err(Error::failed(format!("rocksdb: {text}"))),
+        }
     }
 }
 
@@ -127,7 +139,10 @@ fn bloom_bits(fp: f64) -> f64 {
 struct Store {
     api: Api,
     version: String,
+    /// The database, or the part of one with transactions that is without them.
     db: Handle,
+    txns: Option<TxnDb>,
+    plain: PlainWrites,
     family: Handle,
     options: Handle,
     cache: Handle,
@@ -149,7 +164,10 @@ impl Drop for Store {
         // so none is left. The database goes before what it refers to.
         unsafe {
             (self.api.column_family_handle_destroy)(self.family);
-            (self.api.close)(self.db);
+            match &self.txns {
+                Some(txns) => txns.close(),
+                None => (self.api.close)(self.db),
+            }
             (self.api.readoptions_destroy)(self.read_options);
             (self.api.writeoptions_destroy)(self.write_options);
             (self.api.options_destroy)(self.options);
@@ -194,8 +212,13 @@ pub fn open(dir: &Path, options: &EngineOptions) -> Result<Box<dyn Engine>> {
         let read_options = (api.readoptions_create)();
         let write_options = (api.writeoptions_create)();
         (api.writeoptions_set_sync)(write_options, options.sync.into());
-        let (mut db, mut family) = (null_mut(), null_mut());
-        if error.is_null() {
+        let (mut db, mut family, mut txns, mut loaded) = (null_mut(), null_mut(), None, Ok(()));
+        if let Some(how) = options.transactions.filter(|_| error.is_null()) {
+            match TxnDb::open(&library, how.mode, full, path.as_ptr(), &mut family, &mut error) {
+                Ok(opened) => (db, txns) = (opened.base, Some(opened)),
+                Err(e) => loaded = Err(e),
+            }
+        } else if error.is_null() {
             db = (api.open_column_families)(
                 full,
                 path.as_ptr(),
@@ -206,7 +229,10 @@ pub fn open(dir: &Path, options: &EngineOptions) -> Result<Box<dyn Engine>> {
                 &mut error,
             );
         }
-        if let Err(e) = api.check(error) {
+        if let Err(e) = loaded.and(api.check(error)) {
+            if let Some(txns) = &txns {
+                txns.close();
+            }
             (api.readoptions_destroy)(read_options);
             (api.writeoptions_destroy)(write_options);
             (api.options_destroy)(full);
@@ -220,9 +246,12 @@ pub fn open(dir: &Path, options: &EngineOptions) -> Result<Box<dyn Engine>> {
             ("bloom_bits_per_key".to_owned(), format!("{:.1}", bloom_bits(options.bloom_fp.max(1e-9)))),
             ("max_background_jobs".to_owned(), jobs.to_string()),
         ];
+        shown.extend(options.transactions.into_iter().flat_map(TxnDb::shown));
         shown.extend(options.extra.iter().cloned());
-        let version = library.version().to_owned();
-        Store { api, version, db, family, options: full, cache, read_options, write_options, sync: options.sync, shown }
+        let (sync, version) = (options.sync, library.version().to_owned());
+        let unlocked = PlainWrites { db, put: api.put, delete: api.delete, write: api.write };
+        let plain = txns.as_ref().and_then(TxnDb::plain_writes).unwrap_or(unlocked);
+        Store { api, version, db, txns, plain, family, options: full, cache, read_options, write_options, sync, shown }
     };
     Ok(Box::new(RocksEngine(Arc::new(store))))
 }
@@ -256,7 +285,7 @@ impl Engine for RocksEngine {
             (store.api.set_perf_level)(1);
             (store.api.writebatch_create)()
         };
-        Ok(Box::new(RocksSession { store, batch, pointers: Vec::new(), lengths: Vec::new() }))
+        Ok(Box::new(RocksSession { store, batch, pointers: Vec::new(), lengths: Vec::new(), txn: None }))
     }
 
     fn flush(&self) -> Result<()> {
@@ -301,6 +330,7 @@ struct RocksSession {
     batch: Handle,
     pointers: Vec<*const c_char>,
     lengths: Vec<usize>,
+    txn: Option<Txn>,
 }
 
 impl Drop for RocksSession {
@@ -311,12 +341,16 @@ impl Drop for RocksSession {
 }
 
 impl RocksSession {
+    fn txn(&mut self) -> Result<&mut Txn> {
+        self.txn.as_mut().ok_or_else(|| Error::failed("rocksdb: no transaction was begun"))
+    }
+
     fn write_batch(&mut self) -> Result<()> {
         let s = &*self.store;
         let mut error = null_mut();
         // SAFETY: the batch is this session's and no one else uses it.
         unsafe {
-            (s.api.write)(s.db, s.write_options, self.batch, &mut error);
+            (s.plain.write)(s.plain.db, s.write_options, self.batch, &mut error);
             (s.api.writebatch_clear)(self.batch);
         }
         s.api.check(error)
@@ -329,7 +363,7 @@ impl Session for RocksSession {
         let mut error = null_mut();
         let (k, v) = (key.as_ptr().cast(), value.as_ptr().cast());
         // SAFETY: key and value are read during the call only.
-        unsafe { (s.api.put)(s.db, s.write_options, k, key.len(), v, value.len(), &mut error) };
+        unsafe { (s.plain.put)(s.plain.db, s.write_options, k, key.len(), v, value.len(), &mut error) };
         s.api.check(error)
     }
 
@@ -401,7 +435,7 @@ impl Session for RocksSession {
         let s = &*self.store;
         let mut error = null_mut();
         // SAFETY: the key is read during the call only.
-        unsafe { (s.api.delete)(s.db, s.write_options, key.as_ptr().cast(), key.len(), &mut error) };
+        unsafe { (s.plain.delete)(s.plain.db, s.write_options, key.as_ptr().cast(), key.len(), &mut error) };
         s.api.check(error)
     }
 
@@ -415,6 +449,9 @@ impl Session for RocksSession {
 
     fn delete_range(&mut self, start: &[u8], end: &[u8]) -> Result<()> {
         let s = &*self.store;
+        if s.plain.db != s.db {
+            return unsupported("rocksdb", "delete_range beside locks");
+        }
         let mut error = null_mut();
         let (a, b) = (start.as_ptr().cast(), end.as_ptr().cast());
         // SAFETY: both keys are read during the call only.
@@ -435,7 +472,40 @@ impl Session for RocksSession {
             }
             ((store.api.create_iterator)(store.db, options), options)
         };
-        Ok(Box::new(RocksCursor { store, iter, options, _upper: upper }))
+        Ok(Box::new(RocksCursor { store, iter, options, _upper: upper, _txn: None }))
+    }
+
+    fn begin(&mut self, how: Transactions) -> Result<()> {
+        self.txn = Some(Txn::begin(&self.store, self.txn.take(), how)?);
+        Ok(())
+    }
+
+    fn txn_put(&mut self, key: &[u8], value: &[u8]) -> Result<Step<()>> {
+        self.txn()?.put(key, value)
+    }
+
+    fn txn_delete(&mut self, key: &[u8]) -> Result<Step<()>> {
+        self.txn()?.delete(key)
+    }
+
+    fn txn_get(&mut self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<Step<bool>> {
+        self.txn()?.get(key, false, found)
+    }
+
+    fn txn_get_for_update(&mut self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<Step<bool>> {
+        self.txn()?.get(key, true, found)
+    }
+
+    fn txn_cursor(&mut self, bounds: Bounds<'_>) -> Result<Box<dyn Cursor>> {
+        self.txn()?.cursor(bounds)
+    }
+
+    fn commit(&mut self) -> Result<Step<()>> {
+        self.txn()?.commit()
+    }
+
+    fn rollback(&mut self) -> Result<()> {
+        self.txn()?.rollback()
     }
 }
 
@@ -464,6 +534,8 @@ struct RocksCursor {
     options: Handle,
     /// Read by RocksDB through `options` for as long as `iter` lives.
     _upper: Option<Box<[u8]>>,
+    /// What `iter` walks, where that is a transaction.
+    _txn: Option<Rc<txn::Object>>,
 }
 
 impl Drop for RocksCursor {

@@ -6,14 +6,19 @@
 //! How a careful user would call it: a session keeps one read-committed transaction for reads, which sees the newest
 //! commit at every read, and one for writes, which is reset rather than made anew.
 
+mod txn;
+
 use super::peers::{PeerLibrary, peer_symbols};
+use super::txn::{Step, Transactions};
 use super::{Attempt, Bounds, Compression, Cursor, Engine, EngineOptions, Session, until_ready};
 use crate::error::{Error, Result};
 use std::ffi::{CStr, CString, c_char, c_double, c_float, c_int, c_void};
 use std::path::Path;
 use std::ptr::null_mut;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+use txn::Running;
 
 /// Any of TidesDB's opaque types.
 type Handle = *mut c_void;
@@ -136,6 +141,7 @@ peer_symbols! {
         get_column_family: fn(Handle, *const c_char) -> Handle;
         txn_begin_with_isolation: fn(Handle, c_int, *mut Handle) -> c_int;
         txn_put: fn(Handle, Handle, *const u8, usize, *const u8, usize, i64) -> c_int;
+        txn_get: fn(Handle, Handle, *const u8, usize, *mut *mut u8, *mut usize) -> c_int;
         txn_get_notrack: fn(Handle, Handle, *const u8, usize, *mut *mut u8, *mut usize) -> c_int;
         txn_delete: fn(Handle, Handle, *const u8, usize) -> c_int;
         txn_delete_range: fn(Handle, Handle, *const u8, usize, *const u8, usize) -> c_int;
@@ -313,7 +319,7 @@ impl Engine for TidesEngine {
     fn session(&self) -> Result<Box<dyn Session>> {
         let reads = Txn::begin(&self.0)?;
         let writes = Txn::begin(&self.0)?;
-        Ok(Box::new(TidesSession { store: Arc::clone(&self.0), reads, writes }))
+        Ok(Box::new(TidesSession { store: Arc::clone(&self.0), reads, writes, txn: None }))
     }
 
     fn flush(&self) -> Result<()> {
@@ -384,10 +390,14 @@ struct Txn {
 
 impl Txn {
     fn begin(store: &Arc<Store>) -> Result<Txn> {
+        Txn::begin_at(store, READ_COMMITTED)
+    }
+
+    fn begin_at(store: &Arc<Store>, level: c_int) -> Result<Txn> {
         let handle = until_ready(|| {
             let mut handle = null_mut();
             // SAFETY: the database is open; the handle is written on success.
-            let code = unsafe { (store.api.txn_begin_with_isolation)(store.db, READ_COMMITTED, &mut handle) };
+            let code = unsafe { (store.api.txn_begin_with_isolation)(store.db, level, &mut handle) };
             Ok(match store.api.check("begin", code)? {
                 Attempt::Done(()) => Attempt::Done(handle),
                 Attempt::Busy => Attempt::Busy,
@@ -420,6 +430,13 @@ struct TidesSession {
     store: Arc<Store>,
     reads: Txn,
     writes: Txn,
+    txn: Option<Running>,
+}
+
+impl TidesSession {
+    fn txn(&mut self) -> Result<&mut Running> {
+        self.txn.as_mut().ok_or_else(|| Error::failed("tidesdb: no transaction was begun"))
+    }
 }
 
 fn add_put(api: &Api, txn: Handle, family: Handle, key: &[u8], value: &[u8], ttl: i64) -> Result<()> {
@@ -500,26 +517,40 @@ impl Session for TidesSession {
     }
 
     fn cursor(&mut self, bounds: Bounds<'_>) -> Result<Box<dyn Cursor>> {
-        let txn = Txn::begin(&self.store)?;
-        let s = &*self.store;
-        let iter = until_ready(|| {
-            let mut iter = null_mut();
-            // SAFETY: the transaction is kept by the cursor; bounds are copied; the iterator is written on success.
-            let code = unsafe {
-                match (bounds.lower, bounds.upper) {
-                    (Some(lo), Some(hi)) => {
-                        let (a, b) = (lo.as_ptr(), hi.as_ptr());
-                        (s.api.iter_new_range)(txn.handle, s.family, a, lo.len(), b, hi.len(), &mut iter)
-                    }
-                    _ => (s.api.iter_new)(txn.handle, s.family, &mut iter),
-                }
-            };
-            Ok(match s.api.check("new iterator", code)? {
-                Attempt::Done(()) => Attempt::Done(iter),
-                Attempt::Busy => Attempt::Busy,
-            })
-        })?;
-        Ok(Box::new(TidesCursor { iter, txn, key: Owned::EMPTY, value: Owned::EMPTY }))
+        txn::cursor(Rc::new(Txn::begin(&self.store)?), bounds)
+    }
+
+    fn begin(&mut self, how: Transactions) -> Result<()> {
+        self.txn = Some(Running::begin(&self.store, self.txn.take(), how)?);
+        Ok(())
+    }
+
+    fn txn_put(&mut self, key: &[u8], value: &[u8]) -> Result<Step<()>> {
+        self.txn()?.put(key, value)
+    }
+
+    fn txn_delete(&mut self, key: &[u8]) -> Result<Step<()>> {
+        self.txn()?.delete(key)
+    }
+
+    fn txn_get(&mut self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<Step<bool>> {
+        self.txn()?.get(key, found)
+    }
+
+    fn txn_get_for_update(&mut self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<Step<bool>> {
+        self.txn()?.get_for_update(key, found)
+    }
+
+    fn txn_cursor(&mut self, bounds: Bounds<'_>) -> Result<Box<dyn Cursor>> {
+        self.txn()?.cursor(bounds)
+    }
+
+    fn commit(&mut self) -> Result<Step<()>> {
+        self.txn()?.commit()
+    }
+
+    fn rollback(&mut self) -> Result<()> {
+        self.txn()?.rollback()
     }
 }
 
@@ -546,7 +577,7 @@ impl Owned {
 /// An iterator, its transaction, and the copies of key and value that TidesDB made for the last call.
 struct TidesCursor {
     iter: Handle,
-    txn: Txn,
+    txn: Rc<Txn>,
     key: Owned,
     value: Owned,
 }

@@ -6,7 +6,7 @@ use super::script::{Context, Outline, Script, Swept};
 use crate::clock::Clock;
 use crate::engine::{self, EngineOptions};
 use crate::error::{Error, Result};
-use crate::options::{EngineChoices, EngineFlags, size};
+use crate::options::{EngineChoices, EngineFlags, TxnFlags, size};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -64,6 +64,9 @@ pub struct Args {
     /// Not read yet: use flags
     #[arg(long, hide = true)]
     pub config: Option<PathBuf>,
+    /// How kv.begin begins; an engine whose store must be opened for transactions needs one of them
+    #[command(flatten)]
+    pub txn_flags: TxnFlags,
     /// What every engine is given, and what one engine is given on top
     #[command(flatten)]
     pub engine_flags: EngineFlags,
@@ -184,7 +187,8 @@ impl Args {
                 return Err(Error::usage(format!("{flag}: out of range")));
             }
         }
-        let choices = self.engine_flags.check(&engines, self.value_size as usize)?;
+        let how = self.txn_flags.given().then(|| self.txn_flags.transactions());
+        let choices = self.engine_flags.check(&engines, self.value_size as usize)?.with_transactions(how);
         let mut all = Vec::new();
         for name in &self.workloads {
             let script = Script::find(name)?;

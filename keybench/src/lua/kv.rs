@@ -2,7 +2,9 @@
 //! the answer comes after.
 
 use super::truth::Truth;
+use super::txn::{self, State};
 use crate::clock::Clock;
+use crate::engine::txn::{Isolation, Step, Transactions, TxnMode};
 use crate::engine::{Bounds, Cursor, Session};
 use crate::error::{Error, Result};
 use crate::measure::Latencies;
@@ -24,10 +26,11 @@ pub enum Kind {
     Mget,
     Mput,
     Mdel,
+    Commit,
 }
 
 /// Names of the kinds, in order.
-pub const KIND_NAMES: [&str; 7] = ["put", "get", "del", "range", "mget", "mput", "mdel"];
+pub const KIND_NAMES: [&str; 8] = ["put", "get", "del", "range", "mget", "mput", "mdel", "commit"];
 
 /// Wrong answers that are described.
 const EXAMPLES: usize = 5;
@@ -48,6 +51,8 @@ pub struct Figures {
     pub touches: u64,
     pub hits: u64,
     pub misses: u64,
+    /// Transactions that had to give way.
+    pub aborts: u64,
     pub verified: u64,
     pub wrong: u64,
     pub examples: Vec<String>,
@@ -55,7 +60,7 @@ pub struct Figures {
 
 /// One thread's side of `kv`.
 pub struct Worker {
-    session: Box<dyn Session>,
+    pub(super) session: Box<dyn Session>,
     clock: Clock,
     truth: Option<Arc<Truth>>,
     tracker: Arc<Tracker>,
@@ -67,6 +72,12 @@ pub struct Worker {
     scanning: u32,
     /// Bytes of answers, and of sealed values.
     buffer: Vec<u8>,
+    /// Where it is with its transaction.
+    pub(super) txn: State,
+    /// Key touches when the transaction began.
+    pub(super) touches_before: u64,
+    /// How transactions are begun that do not say it.
+    pub how: Transactions,
 }
 
 /// A worker, shared by the functions of one Lua state.
@@ -85,11 +96,14 @@ impl Worker {
             failure: None,
             scanning: 0,
             buffer: Vec::new(),
+            txn: State::default(),
+            touches_before: 0,
+            how: Transactions { isolation: Isolation::Snapshot, mode: TxnMode::Optimistic },
         }))
     }
 
     /// Calls the engine, and counts the call if it succeeds.
-    fn timed<T>(
+    pub(super) fn timed<T>(
         &mut self,
         kind: Kind,
         touches: u64,
@@ -114,17 +128,17 @@ impl Worker {
         }
     }
 
-    fn fail(&mut self, e: Error) -> mlua::Error {
+    pub(super) fn fail(&mut self, e: Error) -> mlua::Error {
         let text = e.to_string();
         self.failure.get_or_insert(e);
         mlua::Error::runtime(text)
     }
 
-    fn may_write(&self) -> mlua::Result<()> {
+    pub(super) fn may_write(&self) -> mlua::Result<()> {
         if self.scanning > 0 { Err(mlua::Error::runtime("nothing may be written inside a scan")) } else { Ok(()) }
     }
 
-    fn unverifiable(&self, verb: &str) -> mlua::Result<()> {
+    pub(super) fn unverifiable(&self, verb: &str) -> mlua::Result<()> {
         match self.truth {
             Some(_) => Err(mlua::Error::runtime(format!("kv.{verb} cannot be used with --verify"))),
             None => Ok(()),
@@ -157,7 +171,15 @@ impl Worker {
         Ok(())
     }
 
+    /// Bytes of the last answer.
+    pub(super) fn bytes(&self, range: Range<usize>) -> &[u8] {
+        &self.buffer[range]
+    }
+
     fn put(&mut self, key: &[u8], value: &[u8]) -> mlua::Result<()> {
+        if self.in_txn() {
+            return self.txn_write(Kind::Put, 1, |s| s.txn_put(key, value));
+        }
         let mut buffer = std::mem::take(&mut self.buffer);
         let done = self.write(Kind::Put, [key].into_iter(), |s, versions| match versions {
             None => s.put(key, value),
@@ -171,12 +193,12 @@ impl Worker {
     }
 
     /// Looks a key up; the value is in `self.buffer[..]` of the returned range.
-    fn get(&mut self, key: &[u8]) -> mlua::Result<Option<Range<usize>>> {
+    pub(super) fn get(&mut self, key: &[u8], for_update: bool) -> mlua::Result<Option<Range<usize>>> {
         let truth = self.truth.clone();
         let before = truth.as_ref().map(|t| t.before_read(key));
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
-        let found = self.timed(Kind::Get, 1, |s| s.get(key, &mut |v| buffer.extend_from_slice(v)));
+        let found = self.look_up(key, for_update, &mut |v| buffer.extend_from_slice(v));
         let answer = found.map(|found| {
             if found {
                 self.figures.hits += 1
@@ -217,13 +239,11 @@ impl Worker {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
         let mut answers: Vec<Option<Range<usize>>> = vec![None; keys.len()];
-        let done = self.timed(Kind::Mget, keys.len() as u64, |s| {
-            s.multi_get(keys, &mut |i, value| {
-                answers[i] = value.map(|v| {
-                    buffer.extend_from_slice(v);
-                    buffer.len() - v.len()..buffer.len()
-                });
-            })
+        let done = self.look_up_all(keys, &mut |i, value| {
+            answers[i] = value.map(|v| {
+                buffer.extend_from_slice(v);
+                buffer.len() - v.len()..buffer.len()
+            });
         });
         for (i, answer) in answers.iter_mut().enumerate() {
             if answer.is_some() {
@@ -249,8 +269,9 @@ impl Worker {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
         let mut rows = Vec::new();
+        let state = self.txn;
         let done = self.timed(Kind::Range, 1, |s| {
-            let mut cursor = s.cursor(Bounds { lower: Some(lo), upper: hi })?;
+            let mut cursor = txn::cursor(s, state, Bounds { lower: Some(lo), upper: hi })?;
             let mut valid = limit > 0 && cursor.seek(lo)?;
             while valid {
                 let (key, value) = cursor.entry()?;
@@ -296,7 +317,8 @@ impl Worker {
 fn scan(shared: &Shared, lua: &Lua, lo: &[u8], hi: Option<&[u8]>, each: &Function, limit: usize) -> mlua::Result<u64> {
     let clock = shared.borrow().clock;
     let from = clock.now();
-    let opened = shared.borrow_mut().session.cursor(Bounds { lower: Some(lo), upper: hi });
+    let open = |w: &mut Worker| txn::cursor(&mut *w.session, w.txn, Bounds { lower: Some(lo), upper: hi });
+    let opened = open(&mut shared.borrow_mut());
     let mut cursor = opened.map_err(|e| shared.borrow_mut().fail(e))?;
     shared.borrow_mut().scanning += 1;
     let walked = walk(shared, lua, &mut *cursor, lo, hi, each, limit);
@@ -340,6 +362,7 @@ pub fn register(lua: &Lua, shared: &Shared) -> mlua::Result<()> {
     let kv = lua.create_table()?;
     single_verbs(lua, shared, &kv)?;
     batch_verbs(lua, shared, &kv)?;
+    txn::register(lua, shared, &kv)?;
     lua.globals().set("kv", kv)
 }
 
@@ -350,13 +373,18 @@ fn single_verbs(lua: &Lua, shared: &Shared, kv: &Table) -> mlua::Result<()> {
     let s = Rc::clone(shared);
     let get = move |lua: &Lua, k: LuaString| {
         let mut w = s.borrow_mut();
-        w.get(&k.as_bytes())?.map(|r| lua.create_string(&w.buffer[r])).transpose()
+        w.get(&k.as_bytes(), false)?.map(|r| lua.create_string(&w.buffer[r])).transpose()
     };
     kv.set("get", lua.create_function(get)?)?;
     let s = Rc::clone(shared);
     let del = move |_: &Lua, k: LuaString| {
         let key = &*k.as_bytes();
-        s.borrow_mut().write(Kind::Del, [key].into_iter(), |session, _| session.delete(key))?;
+        let mut w = s.borrow_mut();
+        if w.in_txn() {
+            w.txn_write(Kind::Del, 1, |session| session.txn_delete(key))?;
+        } else {
+            w.write(Kind::Del, [key].into_iter(), |session, _| session.delete(key))?;
+        }
         Ok(true)
     };
     kv.set("del", lua.create_function(del)?)?;
@@ -387,6 +415,7 @@ fn single_verbs(lua: &Lua, shared: &Shared, kv: &Table) -> mlua::Result<()> {
         let mut w = s.borrow_mut();
         w.may_write()?;
         w.unverifiable("put_ttl")?;
+        w.outside_only("put_ttl")?;
         w.timed(Kind::Put, 1, |session| session.put_ttl(&k.as_bytes(), &v.as_bytes(), ttl))
     };
     kv.set("put_ttl", lua.create_function(put_ttl)?)?;
@@ -395,9 +424,20 @@ fn single_verbs(lua: &Lua, shared: &Shared, kv: &Table) -> mlua::Result<()> {
         let mut w = s.borrow_mut();
         w.may_write()?;
         w.unverifiable("delete_range")?;
+        w.outside_only("delete_range")?;
         w.timed(Kind::Del, 1, |session| session.delete_range(&lo.as_bytes(), &hi.as_bytes()))
     };
     kv.set("delete_range", lua.create_function(delete_range)?)
+}
+
+/// Steps of a transaction, until one meets a conflict.
+fn one_by_one<T: Copy>(all: &[T], mut step: impl FnMut(T) -> Result<Step<()>>) -> Result<Step<()>> {
+    for one in all {
+        if step(*one)? == Step::Conflict {
+            return Ok(Step::Conflict);
+        }
+    }
+    Ok(Step::Done(()))
 }
 
 fn batch_verbs(lua: &Lua, shared: &Shared, kv: &Table) -> mlua::Result<()> {
@@ -426,7 +466,13 @@ fn batch_verbs(lua: &Lua, shared: &Shared, kv: &Table) -> mlua::Result<()> {
         if entries.is_empty() {
             return Ok(());
         }
-        s.borrow_mut().write(Kind::Mput, entries.iter().map(|e| e.0), |session, versions| {
+        let mut w = s.borrow_mut();
+        if w.in_txn() {
+            return w.txn_write(Kind::Mput, entries.len() as u64, |session| {
+                one_by_one(&entries, |(key, value)| session.txn_put(key, value))
+            });
+        }
+        w.write(Kind::Mput, entries.iter().map(|e| e.0), |session, versions| {
             let Some(versions) = versions else { return session.put_batch(&entries) };
             let mut sealed = vec![Vec::new(); entries.len()];
             for ((entry, version), out) in entries.iter().zip(versions).zip(&mut sealed) {
@@ -444,7 +490,12 @@ fn batch_verbs(lua: &Lua, shared: &Shared, kv: &Table) -> mlua::Result<()> {
         if gone.is_empty() {
             return Ok(());
         }
-        s.borrow_mut().write(Kind::Mdel, gone.iter().copied(), |session, _| session.delete_batch(&gone))
+        let mut w = s.borrow_mut();
+        if w.in_txn() {
+            return w
+                .txn_write(Kind::Mdel, gone.len() as u64, |session| one_by_one(&gone, |key| session.txn_delete(key)));
+        }
+        w.write(Kind::Mdel, gone.iter().copied(), |session, _| session.delete_batch(&gone))
     };
     kv.set("mdel", lua.create_function(mdel)?)
 }

@@ -9,6 +9,7 @@ mod script;
 #[cfg(test)]
 mod tests;
 mod truth;
+mod txn;
 
 pub use args::Args;
 

@@ -85,6 +85,8 @@ pub struct Measured {
     pub hits: u64,
     /// Gets that found nothing.
     pub misses: u64,
+    /// Transactions that had to give way.
+    pub aborts: u64,
     /// One entry for each kind that was used.
     pub ops: Vec<Op>,
     /// What it cost.
@@ -230,7 +232,7 @@ impl Stage<'_> {
                 sharded(&loaded.lua, &t, thread, threads, &sharding)?;
                 Ok(t)
             });
-            let done = table.and_then(|t| load.call::<()>(t));
+            let done = table.and_then(|t| load.call::<()>(t)).and_then(|()| shared.borrow_mut().no_txn_left());
             sharding.tell(false);
             verdict(done, shared)
         };
@@ -282,6 +284,9 @@ impl Stage<'_> {
         let one = |thread: usize, tracker: Arc<Tracker>| -> Result<Figures> {
             let prepare = || -> Result<(Loaded, Shared)> {
                 let shared = Worker::new(store.session()?, clock, truth.clone(), Arc::clone(&tracker));
+                if let Some(how) = spec.options.transactions {
+                    shared.borrow_mut().how = how;
+                }
                 let loaded = spec.script.load(Some(&shared), spec.context.seed.wrapping_add(thread as u64))?;
                 Ok((loaded, shared))
             };
@@ -388,6 +393,7 @@ fn units(
         }
         ctx.raw_set("iter", done)?;
         loaded.run.call::<()>(&ctx)?;
+        shared.borrow_mut().no_txn_left()?;
         if shared.borrow().failure.is_some() {
             break;
         }
@@ -415,6 +421,7 @@ fn add_up(measured: &mut Measured, shares: Vec<Figures>) {
         measured.touches += share.touches;
         measured.hits += share.hits;
         measured.misses += share.misses;
+        measured.aborts += share.aborts;
         measured.verified += share.verified;
         measured.wrong += share.wrong;
         measured.examples.extend(share.examples);

@@ -340,6 +340,10 @@ fn render_point(out: &mut String, row: &Row) {
             show_ns(l.max)
         );
     }
+    let aborts = median(row.repeats.iter().map(|m| m.aborts as f64));
+    if aborts > 0.0 {
+        let _ = writeln!(out, "  {} transactions gave way to another", show_count(aborts));
+    }
     let (verified, wrong) = row.repeats.iter().fold((0, 0), |(v, w), m| (v + m.verified, w + m.wrong));
     if verified > 0 {
         let _ = writeln!(out, "  {} answers checked, {wrong} wrong", show_count(verified as f64));

@@ -6,6 +6,7 @@ use super::point::{self, Limit, Measured, Message, Point, Spec};
 use super::script::{Context, Script, Swept};
 use super::truth::Truth;
 use crate::clock::Clock;
+use crate::engine::txn::{Isolation, Transactions, TxnMode};
 use crate::engine::{self, Bounds, Cursor, Engine, EngineOptions, Session};
 use crate::error::{Error, Result};
 use clap::Parser;
@@ -129,6 +130,159 @@ fn generators_stay_within_their_bounds() {
         false,
     )
     .unwrap();
+}
+
+const TRANSACTIONS: &str = r#"
+    kv.mput({ { key = "a", val = "1" }, { key = "b", val = "2" }, { key = "c", val = "3" } })
+    kv.begin()
+    kv.put("a", "10"); kv.del("b"); kv.mput({ { key = "d", val = "4" } }); kv.mdel({ "c" })
+    assert(kv.get("a") == "10" and kv.get("b") == nil)
+    local got = kv.mget({ "a", "b", "d" })
+    assert(got[1] == "10" and got[2] == nil and got[3] == "4")
+    local rows = kv.range("a", "z")
+    assert(#rows == 2 and rows[1].val == "10" and rows[2].key == "d")
+    local seen = {}
+    assert(kv.scan("a", nil, function(k, v) seen[#seen + 1] = k .. v end) == 2 and table.concat(seen, " ") == "a10 d4")
+    kv.rollback()
+    assert(kv.get("a") == "1" and kv.get("b") == "2" and kv.get("d") == nil)
+    kv.begin("Repeatable_Read")
+    kv.put("a", "11")
+    assert(kv.get_for_update("a") == "11")
+    assert(kv.commit() == true and kv.get("a") == "11")
+
+    -- What cannot be said where, and why.
+    local function refused(hint, f, ...)
+        local ok, e = pcall(f, ...)
+        assert(not ok and tostring(e):find(hint, 1, true), tostring(e))
+    end
+    refused("no transaction runs", kv.commit)
+    refused("no transaction runs", kv.rollback)
+    refused("no transaction runs", kv.get_for_update, "a")
+    refused("did you mean 'serializable'", kv.begin, "serialisable")
+    kv.begin("serializable")
+    refused("runs already", kv.begin)
+    refused("inside a transaction", kv.put_ttl, "a", "b", 5)
+    refused("inside a transaction", kv.delete_range, "a", "b")
+    refused("inside a scan", kv.scan, "a", "z", function() kv.commit() end)
+    kv.rollback()
+"#;
+
+#[test]
+fn verbs_act_inside_the_transaction() {
+    let shared = lua(TRANSACTIONS, false).unwrap();
+    let w = shared.borrow();
+    assert!(w.failure.is_none(), "a script's mistakes are not the engine's");
+    let commits = KIND_NAMES.iter().position(|n| *n == "commit").unwrap();
+    assert_eq!((w.figures.latencies[commits].count(), w.figures.aborts), (1, 0));
+    let e = lua("kv.begin()", true).map(|_| ()).unwrap_err().to_string();
+    assert!(e.contains("--verify"), "{e}");
+}
+
+/// Counters that threads add to, in transactions that retry.
+const COUNTERS: &str = r#"
+    local function add(key)
+        for _ = 1, 100000 do
+            kv.begin(LEVEL)
+            local n = READ(key)
+            kv.put(key, tostring(math.tointeger(n) + 1))
+            if kv.commit() then return end
+        end
+        error("refused for ever")
+    end
+    return {
+        load = function(ctx) for i = 0, 2 do kv.put("n" .. i, "0") end end,
+        run = function(ctx)
+            add("n" .. gen.uniform(3))
+            if ctx.iter == 0 then kv.begin(); kv.put("n0", "-1000000"); kv.rollback() end
+        end,
+    }"#;
+
+/// What the counters hold in the end.
+fn counted(spec: &Spec) -> Result<i64> {
+    let dir = std::env::temp_dir().join(format!("keybench-lua-txn-{}-{}", std::process::id(), spec.engine));
+    crate::process::fresh_dir(&dir)?;
+    let store = std::cell::RefCell::new(None);
+    let opened = |_: &Path| {
+        let e = engine::open(&spec.engine, &dir, &spec.options)?;
+        *store.borrow_mut() = Some(e.session()?);
+        Ok(e)
+    };
+    let mut sum = 0;
+    let done = point::run(spec, &opened, &mut |m| {
+        if let Message::Done { .. } = m {
+            // Gone again before the store is closed.
+            let Some(mut session) = store.borrow_mut().take() else { return Ok(()) };
+            for i in 0..3 {
+                let mut text = String::new();
+                session.get(format!("n{i}").as_bytes(), &mut |v| text = String::from_utf8_lossy(v).into_owned())?;
+                sum += text.parse::<i64>().unwrap();
+            }
+        }
+        Ok(())
+    });
+    std::fs::remove_dir_all(&dir).unwrap();
+    done.map(|()| sum)
+}
+
+#[test]
+fn transactions_of_scripts_lose_no_updates() {
+    for engine in ["memory", "kingtide"] {
+        for (level, read) in [
+            ("nil", "kv.get"),
+            ("'serializable'", "kv.get"),
+            ("'read-committed'", "kv.get_for_update"),
+            ("'read uncommitted'", "kv.get_for_update"),
+        ] {
+            for mode in [TxnMode::Optimistic, TxnMode::Locking] {
+                let source = COUNTERS.replace("LEVEL", level).replace("READ", read);
+                let mut s = Spec { engine: engine.into(), verify: false, ..spec(&source, 3) };
+                s.options.transactions = Some(Transactions { isolation: Isolation::Snapshot, mode });
+                let sum = counted(&s).unwrap_or_else(|e| panic!("{engine} {level} {mode:?}: {e}"));
+                assert_eq!(sum, 500, "{engine} {level} {mode:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_conflict_shows_at_the_commit_and_the_script_goes_on() {
+    let source = r#"
+        local refusals = 0
+        for _ = 1, 3 do
+            kv.put("k", "0")
+            kv.begin()
+            assert(kv.get("k") == "0")
+            kv.put("k", "1")
+            meddle("k")
+            if not kv.commit() then refusals = refusals + 1 end
+            assert(kv.get("k") == "meddled")
+        end
+        assert(refusals == 3)
+    "#;
+    let store = engine::open("memory", Path::new(""), &EngineOptions::default()).unwrap();
+    let shared = Worker::new(store.session().unwrap(), Clock::calibrated(), None, Arc::<Tracker>::default());
+    let script = Script { origin: "test".into(), source: "return { run = function() end }".into() };
+    let loaded = script.load(Some(&shared), 1).unwrap();
+    let other = std::cell::RefCell::new(store.session().unwrap());
+    let meddle = move |_: &mlua::Lua, key: String| {
+        other.borrow_mut().put(key.as_bytes(), b"meddled").map_err(|e| mlua::Error::runtime(e.to_string()))
+    };
+    loaded.lua.globals().set("meddle", loaded.lua.create_function(meddle).unwrap()).unwrap();
+    loaded.lua.load(source).exec().unwrap();
+    let w = shared.borrow();
+    // Puts and gets of refused transactions were not done: three puts and three gets outside remain.
+    assert_eq!((w.figures.aborts, w.figures.touches), (3, 6));
+}
+
+#[test]
+fn an_open_transaction_is_the_scripts_mistake() {
+    for source in [
+        "return { run = function() kv.begin(); kv.put('k', 'v') end }",
+        "return { load = function() kv.begin() end, run = function() end }",
+    ] {
+        let e = on_memory(&Spec { verify: false, ..spec(source, 2) }).unwrap_err();
+        assert!(e.to_string().contains("returned inside a transaction"), "{source}: {e}");
+    }
 }
 
 fn spec(source: &str, threads: usize) -> Spec {
@@ -376,6 +530,8 @@ fn mistakes_on_the_command_line_are_refused() {
         ("mixed --items 0", "--items"),
         ("mixed --opt tidesdb.min_levels=1", "not among the engines"),
         ("mixed --config x.cnf", "--config"),
+        ("mixed --isolation snapshit", "did you mean 'snapshot'"),
+        ("mixed --txn-mode hopeful", "possible values: optimistic, locking"),
     ] {
         let e = plan(words).err().unwrap_or_else(|| panic!("'{words}' was accepted"));
         assert!(e.to_string().contains(hint), "{words}: {e}");

@@ -1,13 +1,14 @@
 //! The command line of `keybench micro` and what it means.
 
+use super::txn::TxnSpec;
 use super::{AfterLoad, Spec, Workload};
 use crate::data::{Keys, Pattern, Values};
 use crate::engine;
 use crate::error::{Error, Result};
-use crate::options::{EngineChoices, EngineFlags, size};
+use crate::options::{EngineChoices, EngineFlags, TxnFlags, size};
 use std::path::PathBuf;
 
-/// Native micro-benchmarks: write, read, mixed, delete, seek, range, iterate.
+/// Native micro-benchmarks: write, read, mixed, delete, seek, range, iterate, and transactions.
 #[derive(clap::Args, Debug, Clone)]
 pub struct Args {
     /// Engine, or several separated by commas: kingtide, rocksdb, tidesdb, memory, null
@@ -49,6 +50,17 @@ pub struct Args {
     /// Entries of a range
     #[arg(long, default_value_t = 100)]
     pub range_size: usize,
+    #[command(flatten)]
+    pub txn_flags: TxnFlags,
+    /// Operations of a transaction [default: 10]
+    #[arg(long)]
+    pub txn_size: Option<usize>,
+    /// Transactions draw from this many entries, uniformly: the fewer, the more conflicts. From all without it
+    #[arg(long)]
+    pub hot_keys: Option<u64>,
+    /// Read-modify-writes use a plain get even where only a read for update keeps their updates
+    #[arg(long)]
+    pub plain_reads: bool,
     #[command(flatten)]
     pub engine_flags: EngineFlags,
     /// Append results to this CSV file
@@ -142,7 +154,9 @@ impl Args {
             return Err(Error::usage("--reads: there are not that many entries to delete"));
         }
         let value_size = self.value_size as usize;
-        let choices = self.engine_flags.check(&engines, value_size)?;
+        let txn = self.txn()?;
+        let how = self.workload.is_transactional().then_some(txn.how);
+        let choices = self.engine_flags.check(&engines, value_size)?.with_transactions(how);
         // Batches of big values are kept to 8 MiB while loading: a batch is one write of the log.
         let load_batch = self.load_batch.min(((8 << 20) / (value_size + self.key_size).max(1)).max(1));
         let base = Spec {
@@ -159,6 +173,7 @@ impl Args {
             batch: self.batch_size,
             load_batch,
             range_size: self.range_size,
+            txn,
             fresh_iterator: self.fresh_iterator,
             after_load: self.after_load,
             existing: self.existing,
@@ -180,9 +195,40 @@ impl Args {
     }
 }
 
+impl Args {
+    /// Checks the flags of transactions.
+    fn txn(&self) -> Result<TxnSpec> {
+        let given = self.txn_flags.given() || self.txn_size.is_some() || self.hot_keys.is_some() || self.plain_reads;
+        if given && !self.workload.is_transactional() {
+            let flags = "--isolation, --txn-mode, --txn-size, --hot-keys and --plain-reads";
+            return Err(Error::usage(format!("{flags} are for txn-write, txn-rmw and txn-mixed")));
+        }
+        let size = self.txn_size.unwrap_or(10);
+        if !(1..=1 << 20).contains(&size) {
+            return Err(Error::usage(format!("--txn-size {size}: use 1 to {}", 1 << 20)));
+        }
+        if let Some(n) = self.hot_keys.filter(|n| !(1..=self.operations).contains(n)) {
+            return Err(Error::usage(format!("--hot-keys {n}: use 1 to the {} entries there are", self.operations)));
+        }
+        let numbered = matches!(self.workload, Workload::TxnRmw | Workload::TxnMixed);
+        if numbered && self.value_size < 8 {
+            return Err(Error::usage(format!("--value-size {}: values that hold a number need 8", self.value_size)));
+        }
+        if self.workload == Workload::TxnRmw && self.existing {
+            return Err(Error::usage("--existing: txn-rmw counts in a store that it loaded itself"));
+        }
+        if self.plain_reads && self.workload != Workload::TxnRmw {
+            return Err(Error::usage("--plain-reads is for txn-rmw: the others read so already"));
+        }
+        let how = self.txn_flags.transactions();
+        Ok(TxnSpec { how, size, hot_keys: self.hot_keys, plain_reads: self.plain_reads })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::txn::{Isolation, Transactions, TxnMode};
     use clap::Parser;
 
     #[derive(Parser)]
@@ -213,6 +259,20 @@ mod tests {
     }
 
     #[test]
+    fn flags_of_transactions() {
+        let p =
+            plan("-w txn-rmw --isolation Serializable --txn-mode locking --txn-size 100 --hot-keys 50 -o 500").unwrap();
+        let txn = p.base.txn;
+        let how = Transactions { isolation: Isolation::Serializable, mode: TxnMode::Locking };
+        assert_eq!((txn.how, txn.size, txn.hot_keys, txn.plain_reads), (how, 100, Some(50), false));
+        assert_eq!((p.choices.of("rocksdb").transactions, p.test_name.as_str()), (Some(how), "txn-rmw_random"));
+        let p = plan("-w txn-write").unwrap();
+        assert_eq!((p.base.txn.how.isolation, p.base.txn.how.mode), (Isolation::Snapshot, TxnMode::Optimistic));
+        assert_eq!((p.base.txn.size, p.base.txn.hot_keys), (10, None));
+        assert_eq!(plan("-w write").unwrap().choices.of("rocksdb").transactions, None, "opened as ever");
+    }
+
+    #[test]
     fn mistakes_are_refused_with_a_hint() {
         for (words, hint) in [
             ("-e rockdb", "did you mean 'rocksdb'"),
@@ -229,6 +289,18 @@ mod tests {
             ("--opt rocksdb.x=1", "not among the engines"),
             ("--repeat 0", "--repeat 0"),
             ("-w delete -o 10 --reads 20", "not that many"),
+            ("-w txn-rmw --isolation snapshto", "did you mean 'snapshot'"),
+            ("-w txn-rmw --isolation serialisable", "did you mean 'serializable'"),
+            ("-w txn-rmw --isolation chaos", "known: read-uncommitted, read-committed"),
+            ("-w txn-rmw --txn-mode pessimistic", "possible values: optimistic, locking"),
+            ("-w txn-rmw --txn-size 0", "--txn-size 0"),
+            ("-w txn-rmw --hot-keys 0", "--hot-keys 0"),
+            ("-w txn-rmw --hot-keys 11 -o 10", "the 10 entries there are"),
+            ("-w txn-rmw -v 7", "need 8"),
+            ("-w txn-rmw --existing", "--existing"),
+            ("-w txn-mixed --plain-reads", "--plain-reads"),
+            ("-w write --isolation snapshot", "are for txn-write"),
+            ("-w read --hot-keys 5", "are for txn-write"),
         ] {
             let e = plan(words).err().unwrap_or_else(|| panic!("{words} was accepted"));
             assert!(e.to_string().contains(hint), "{words}: {e}");

@@ -1,35 +1,91 @@
-//! The CSV file: one row for each engine, test and operation. The header is fixed; columns may be added at its end.
+//! The CSV file: one row for each engine, test and operation. The header is fixed; columns may be added at its end, and a
+//! file keeps the ones it began with.
 
 use super::args::Plan;
+use super::txn::TxnCounts;
 use super::{Column, Outcome, Phase};
 use crate::error::{Error, Result};
 use crate::measure::{Summary, median};
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 
-/// The columns.
-pub const HEADER: &str = "engine,version,test_name,operation,pattern,threads,batch_size,key_size,value_size,\
+/// The columns that every file has.
+const HEADER: &str = "engine,version,test_name,operation,pattern,threads,batch_size,key_size,value_size,\
 num_operations,ops_per_sec,duration_sec,avg_us,stddev_us,cv_percent,p50_us,p95_us,p99_us,p999_us,min_us,max_us,\
 peak_rss_mb,disk_read_mb,disk_write_mb,cpu_user_sec,cpu_sys_sec,db_size_mb,write_amp,read_amp,space_amp,sync,verified,wrong";
 
+/// The columns behind them, of transactions: empty for other workloads. Files from before there were any have none.
+const TXN_HEADER: &str = "isolation,txn_mode,txn_size,hot_keys,commits,commits_per_sec,aborts,abort_rate,lost_updates";
+
 const MB: f64 = 1_048_576.0;
+
+/// Whether the rows of a file hold transactions, by its first line; a file that is new or empty will.
+fn holds_transactions(path: &Path) -> Result<bool> {
+    let first = match std::fs::File::open(path) {
+        Ok(file) => BufReader::new(file).lines().next().transpose().map_err(|e| Error::io("read", path, e))?,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
+        Err(e) => return Err(Error::io("read", path, e)),
+    };
+    match first.as_deref() {
+        None => Ok(true),
+        Some(line) if line == HEADER => Ok(false),
+        Some(line) if line.strip_prefix(HEADER).is_some_and(|l| l.strip_prefix(',') == Some(TXN_HEADER)) => Ok(true),
+        Some(_) => Err(Error::usage(format!("--csv {}: its columns are not those of this program", path.display()))),
+    }
+}
+
+/// Refuses, before anything is run, a file that has no room for the results.
+pub fn check(path: &Path, plan: &Plan) -> Result<()> {
+    if !holds_transactions(path)? && plan.base.workload.is_transactional() {
+        return Err(Error::usage(format!(
+            "--csv {}: it has no columns for transactions; use a new one",
+            path.display()
+        )));
+    }
+    Ok(())
+}
 
 /// Appends the medians of all columns to `path`, with the header if the file is new or empty.
 pub fn append(path: &Path, plan: &Plan, columns: &[Column]) -> Result<()> {
+    let transactions = holds_transactions(path)?;
     let io = |e| Error::io("write", path, e);
     let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).map_err(io)?;
     let mut text = String::new();
     if file.metadata().map_err(io)?.len() == 0 {
-        text.push_str(HEADER);
-        text.push('\n');
+        text = format!("{HEADER},{TXN_HEADER}\n");
     }
     for column in columns.iter().filter(|c| !c.outcomes.is_empty()) {
         for at in 0..column.outcomes[0].phases.len() {
             text.push_str(&row(plan, column, at));
+            if transactions {
+                text.push(',');
+                text.push_str(&txn_cells(plan, column, at));
+            }
             text.push('\n');
         }
     }
     file.write_all(text.as_bytes()).map_err(io)
+}
+
+fn txn_cells(plan: &Plan, column: &Column, at: usize) -> String {
+    let phases: Vec<&Phase> = column.outcomes.iter().filter_map(|o| o.phases.get(at)).collect();
+    let counts: Vec<_> = phases.iter().filter_map(|p| p.txn).collect();
+    if counts.is_empty() {
+        return ",".repeat(TXN_HEADER.matches(',').count());
+    }
+    let txn = &plan.base.txn;
+    let cells = [
+        txn.how.isolation.name().into(),
+        txn.how.mode.name().into(),
+        txn.size.to_string(),
+        txn.hot_keys.map_or(String::new(), |n| n.to_string()),
+        format!("{:.0}", median(counts.iter().map(|t| t.commits as f64))),
+        format!("{:.1}", median(phases.iter().map(|p| p.commit_rate()))),
+        format!("{:.0}", median(counts.iter().map(|t| t.aborts as f64))),
+        format!("{:.5}", median(counts.iter().map(TxnCounts::abort_rate))),
+        column.outcomes.iter().map(|o| o.lost_updates).sum::<u64>().to_string(),
+    ];
+    cells.join(",")
 }
 
 /// Bytes that system calls read for each byte that the phase's answers hold.

@@ -6,6 +6,9 @@ mod report;
 mod run;
 #[cfg(test)]
 mod tests;
+mod txn;
+#[cfg(test)]
+mod txn_tests;
 mod verify;
 mod work;
 
@@ -19,6 +22,7 @@ use crate::measure::Summary;
 use crate::process::{self, Usage};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use txn::{TxnCounts, TxnSpec};
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -40,6 +44,12 @@ pub enum Workload {
     Iterate,
     /// Gets of many loaded keys in one call.
     Mget,
+    /// Transactions of puts into an empty store; then a scan checks what is there.
+    TxnWrite,
+    /// Transactions that get loaded counters and put each back with one added; then a scan counts.
+    TxnRmw,
+    /// Transactions of as many gets of loaded entries as puts.
+    TxnMixed,
 }
 
 impl Workload {
@@ -54,12 +64,20 @@ impl Workload {
             Workload::Range => "range",
             Workload::Iterate => "iterate",
             Workload::Mget => "mget",
+            Workload::TxnWrite => "txn-write",
+            Workload::TxnRmw => "txn-rmw",
+            Workload::TxnMixed => "txn-mixed",
         }
     }
 
     /// Whether the data set is loaded before, in a phase of its own.
     pub fn loads_first(self) -> bool {
-        !matches!(self, Workload::Write | Workload::Mixed)
+        !matches!(self, Workload::Write | Workload::Mixed | Workload::TxnWrite)
+    }
+
+    /// Whether it is made of transactions.
+    pub fn is_transactional(self) -> bool {
+        matches!(self, Workload::TxnWrite | Workload::TxnRmw | Workload::TxnMixed)
     }
 }
 
@@ -106,6 +124,8 @@ pub struct Spec {
     pub load_batch: usize,
     /// Entries of a range.
     pub range_size: usize,
+    /// Transactions, where the workload is made of them.
+    pub txn: TxnSpec,
     /// Whether a cursor is made anew for each seek and range.
     pub fresh_iterator: bool,
     /// What is done between loading and measuring.
@@ -131,7 +151,7 @@ pub struct Phase {
     pub ops: u64,
     /// Wall-clock seconds from the first thread's start to the last one's end.
     pub seconds: f64,
-    /// Latency of a call: of an operation, or of a batch.
+    /// Latency of a call: of an operation, of a batch, or of a transaction with its retries.
     pub latency: Summary,
     /// What the phase cost.
     pub usage: Usage,
@@ -141,12 +161,20 @@ pub struct Phase {
     pub verified: u64,
     /// Answers that were wrong.
     pub wrong: u64,
+    /// What became of its transactions, where it has any.
+    pub txn: Option<TxnCounts>,
 }
 
 impl Phase {
     /// Operations a second.
     pub fn rate(&self) -> f64 {
         if self.seconds > 0.0 { self.ops as f64 / self.seconds } else { 0.0 }
+    }
+
+    /// Commits a second.
+    pub fn commit_rate(&self) -> f64 {
+        let commits = self.txn.map_or(0, |t| t.commits);
+        if self.seconds > 0.0 { commits as f64 / self.seconds } else { 0.0 }
     }
 }
 
@@ -165,6 +193,8 @@ pub struct Outcome {
     pub examples: Vec<String>,
     /// Answers that the closing scan checked, and those that were wrong.
     pub final_check: (u64, u64),
+    /// Committed read-modify-writes that the closing scan did not find.
+    pub lost_updates: u64,
     /// Most resident bytes above what the harness itself held before the engine was opened.
     pub peak_rss: u64,
     /// The same after loading or writing.
@@ -220,6 +250,7 @@ fn ratio(a: u64, b: u64) -> f64 {
 enum Message {
     Done(Box<Outcome>),
     Unavailable(String),
+    Unsupported(String),
     Usage(String),
     Failed(String),
 }
@@ -230,6 +261,7 @@ pub fn child_main() -> Result<()> {
     let message = match run::run(&spec, &|dir| engine::open(&spec.engine, dir, &spec.options)) {
         Ok(outcome) => Message::Done(Box::new(outcome)),
         Err(Error::Unavailable(m)) => Message::Unavailable(m),
+        Err(Error::Unsupported(m)) => Message::Unsupported(m),
         Err(Error::Usage(m)) => Message::Usage(m),
         Err(e) => Message::Failed(e.to_string()),
     };
@@ -243,6 +275,7 @@ fn run_in_child(spec: &Spec) -> Result<Outcome> {
     match answer {
         Some(Message::Done(outcome)) => Ok(*outcome),
         Some(Message::Unavailable(m)) => Err(Error::Unavailable(m)),
+        Some(Message::Unsupported(m)) => Err(Error::Unsupported(m)),
         Some(Message::Usage(m)) => Err(Error::Usage(m)),
         Some(Message::Failed(m)) => Err(Error::Failed(m)),
         None => Err(Error::failed("the engine's process ended without a result")),
@@ -260,6 +293,9 @@ struct Column {
 /// Runs `keybench micro`.
 pub fn main(args: &Args) -> Result<()> {
     let plan = args.plan()?;
+    if let Some(path) = &args.csv {
+        csv::check(path, &plan)?;
+    }
     if process::is_tmpfs(&plan.root) {
         eprintln!("warning: {} is memory, not a disk: disk figures below mean nothing", plan.root.display());
     }
@@ -328,6 +364,7 @@ fn harness_cost(plan: &args::Plan) -> Vec<(String, f64)> {
         operations,
         existing: false,
         options: plan.choices.of("null"),
+        txn: TxnSpec { hot_keys: plan.base.txn.hot_keys.map(|n| n.min(entries)), ..plan.base.txn },
         ..plan.base.clone()
     };
     let Ok(outcome) = run_in_child(&spec) else { return Vec::new() };

@@ -1,6 +1,7 @@
 //! The report of `keybench micro`: on the console, and in a file where one is asked for.
 
 use super::args::Plan;
+use super::txn::TxnCounts;
 use super::{Column, Outcome, Phase};
 use crate::error::{Error, Result};
 use crate::measure::{Summary, median, show_bytes, show_count, show_ns};
@@ -34,6 +35,17 @@ fn render(plan: &Plan, columns: &[Column], harness: &[(String, f64)]) -> String 
         if b.options.sync { "synced" } else { "not synced" },
         plan.repeat,
     );
+    if b.workload.is_transactional() {
+        let _ = writeln!(
+            out,
+            "  transactions of {} operations over {}, {}, {}{}",
+            b.txn.size,
+            b.txn.hot_keys.map_or("all entries".into(), |n| format!("{} hot entries", show_count(n as f64))),
+            b.txn.how.isolation,
+            b.txn.how.mode.name(),
+            if b.txn.plain_reads { ", plain reads" } else { "" },
+        );
+    }
     for c in columns {
         if let Some(o) = c.outcomes.first() {
             let options: Vec<String> = o.options.iter().map(|(k, v)| format!("{k}={v}")).collect();
@@ -48,12 +60,13 @@ fn render(plan: &Plan, columns: &[Column], harness: &[(String, f64)]) -> String 
     let Some(first) = measured.first() else { return out };
     for at in 0..first.outcomes[0].phases.len() {
         operation_table(&mut out, &measured, at);
+        txn_table(&mut out, &measured, at);
     }
     resource_table(&mut out, &measured);
     for (operation, ns) in harness {
         let _ = writeln!(out, "harness: {ns:.0} ns of processor time for each {operation} are its own");
     }
-    verdicts(&mut out, &measured);
+    verdicts(&mut out, plan, &measured);
     out
 }
 
@@ -92,6 +105,32 @@ fn operation_table(out: &mut String, columns: &[&Column], at: usize) {
             show_ns(l.p999),
             if l.avg > 0.0 { 100.0 * l.stddev / l.avg } else { 0.0 },
             show_ns(l.max),
+        );
+    }
+}
+
+/// What became of transactions, under the table of their operations.
+fn txn_table(out: &mut String, columns: &[&Column], at: usize) {
+    if columns[0].outcomes[0].phases[at].txn.is_none() {
+        return;
+    }
+    let _ = writeln!(
+        out,
+        "\n{:<10} {:>14} {:>14} {:>12} {:>12} {:>13}",
+        "committed", "commits/s", "commits", "aborts", "abort rate", "lost updates"
+    );
+    for c in columns {
+        let phases: Vec<&Phase> = c.outcomes.iter().filter_map(|o| o.phases.get(at)).collect();
+        let of = |f: &dyn Fn(&TxnCounts) -> f64| median(phases.iter().filter_map(|p| p.txn.as_ref()).map(f));
+        let _ = writeln!(
+            out,
+            "{:<10} {:>14} {:>14} {:>12} {:>10.3} % {:>13}",
+            c.engine,
+            show_count(median(phases.iter().map(|p| p.commit_rate()))),
+            show_count(of(&|t| t.commits as f64)),
+            show_count(of(&|t| t.aborts as f64)),
+            100.0 * of(&TxnCounts::abort_rate),
+            c.outcomes.iter().map(|o| o.lost_updates).sum::<u64>(),
         );
     }
 }
@@ -145,13 +184,19 @@ fn resource_table(out: &mut String, columns: &[&Column]) {
     }
 }
 
-fn verdicts(out: &mut String, columns: &[&Column]) {
+fn verdicts(out: &mut String, plan: &Plan, columns: &[&Column]) {
     for c in columns {
         let (verified, wrong): (u64, u64) =
             c.outcomes.iter().fold((0, 0), |(v, w), o| (v + o.verified(), w + o.wrong()));
         let busy: u64 = c.outcomes.iter().map(|o| o.busy).sum();
         let _ = write!(out, "{}: {} answers checked, {} wrong", c.engine, show_count(verified as f64), wrong);
         let _ = writeln!(out, "{}", if busy > 0 { format!("; said busy {busy} times") } else { String::new() });
+        let lost: u64 = c.outcomes.iter().map(|o| o.lost_updates).sum();
+        if lost > 0 {
+            let allowed = plan.base.txn.may_lose_updates();
+            let verdict = if allowed { "which plain reads at this level allow" } else { "so its figures are INVALID" };
+            let _ = writeln!(out, "    {} committed updates were lost, {verdict}", show_count(lost as f64));
+        }
         for example in c.outcomes.iter().flat_map(|o| &o.examples).take(5) {
             let _ = writeln!(out, "    {example}");
         }

@@ -1,6 +1,7 @@
 //! One run of one engine: open, load, measure, check, close.
 
-use super::verify::{Tally, whole_store};
+use super::txn::{self, TxnCounts};
+use super::verify::{Tally, value_of, whole_store};
 use super::work::{Picker, Shared, Worker, share};
 use super::{AfterLoad, Outcome, Phase, Spec, Workload};
 use crate::clock::Clock;
@@ -51,7 +52,10 @@ pub fn run(spec: &Spec, open: Opener<'_>) -> Result<Outcome> {
         store = settle(spec, store, open, &mut outcome)?;
     }
     account(&shared, &mut outcome);
-    if matches!(spec.workload, Workload::Write | Workload::Delete | Workload::Mixed) && spec.final_check {
+    if (matches!(spec.workload, Workload::Write | Workload::Delete | Workload::Mixed)
+        || spec.workload.is_transactional())
+        && spec.final_check
+    {
         final_check(&shared, &*store, &mut outcome)?;
     }
     let ((), close_seconds) = timed(|| store.close())?;
@@ -63,6 +67,7 @@ pub fn run(spec: &Spec, open: Opener<'_>) -> Result<Outcome> {
         // Its answers cannot be right, so they are not judged.
         outcome.examples.clear();
         outcome.final_check = (0, 0);
+        outcome.lost_updates = 0;
         outcome.phases.iter_mut().for_each(|p| (p.verified, p.wrong) = (0, 0));
     }
     Ok(outcome)
@@ -105,6 +110,10 @@ fn measure(shared: &Shared<'_>, store: &dyn Engine, outcome: &mut Outcome) -> Re
         Workload::Range => phase(shared, store, &["RANGE"], 1, outcome, |w| w.ranges()),
         Workload::Iterate => phase(shared, store, &["ITER"], 1, outcome, |w| w.iterates()),
         Workload::Mget => phase(shared, store, &["MGET"], batch, outcome, |w| w.multi_gets()),
+        Workload::TxnWrite | Workload::TxnRmw | Workload::TxnMixed => {
+            let name = spec.workload.name().to_uppercase();
+            phase(shared, store, &[&name], spec.txn.size, outcome, |w| w.transactions())
+        }
     }
 }
 
@@ -112,6 +121,7 @@ fn measure(shared: &Shared<'_>, store: &dyn Engine, outcome: &mut Outcome) -> Re
 struct Share {
     latencies: [Latencies; 2],
     ops: [u64; 2],
+    txn: TxnCounts,
     tally: Tally,
     cpu_ns: u64,
     start: Instant,
@@ -141,6 +151,7 @@ fn phase(
             session: session?,
             latencies: Default::default(),
             ops: [0; 2],
+            txn: TxnCounts::default(),
             tally: Tally::default(),
         };
         let done = work(&mut worker);
@@ -151,7 +162,15 @@ fn phase(
         }
         done?;
         let cpu_ns = process::thread_cpu_ns().saturating_sub(cpu);
-        Ok(Share { cpu_ns, latencies: worker.latencies, ops: worker.ops, tally: worker.tally, start, end })
+        Ok(Share {
+            cpu_ns,
+            latencies: worker.latencies,
+            ops: worker.ops,
+            txn: worker.txn,
+            tally: worker.tally,
+            start,
+            end,
+        })
     };
     let shares: Vec<Result<Share>> = std::thread::scope(|scope| {
         let handles: Vec<_> = (0..threads)
@@ -170,6 +189,7 @@ fn phase(
     let usage = Usage::now().since(&before);
     let mut latencies: [Latencies; 2] = Default::default();
     let (mut ops, mut tally, mut callers_cpu_ns) = ([0u64; 2], Tally::default(), 0);
+    let mut txn = TxnCounts::default();
     let (mut start, mut end): (Option<Instant>, Option<Instant>) = (None, None);
     for part in shares {
         let part = part?;
@@ -179,6 +199,7 @@ fn phase(
         }
         start = Some(start.map_or(part.start, |s| s.min(part.start)));
         end = Some(end.map_or(part.end, |e| e.max(part.end)));
+        txn.add(&part.txn);
         tally.merge(part.tally);
         callers_cpu_ns += part.cpu_ns;
     }
@@ -198,6 +219,7 @@ fn phase(
             // Answers belong to the last kind: in `mixed`, to the gets.
             verified: if kind + 1 == operations.len() { tally.verified } else { 0 },
             wrong: if kind + 1 == operations.len() { tally.wrong } else { 0 },
+            txn: (txn.commits > 0).then_some(txn),
         });
     }
     Ok(())
@@ -205,7 +227,10 @@ fn phase(
 
 /// Whether each entry, by index, must exist now: what was written and not deleted. Choices are drawn again from their
 /// seeds, so the measured loops need not remember them.
-fn expected_entries(spec: &Spec) -> Vec<bool> {
+pub fn expected_entries(spec: &Spec) -> Vec<bool> {
+    if spec.workload == Workload::TxnWrite && !spec.existing {
+        return txn::written_entries(spec);
+    }
     let writes_draw = spec.workload == Workload::Write && !spec.existing;
     let mut exists = vec![!writes_draw; spec.entries as usize];
     let quota = |total: u64, t: usize| {
@@ -232,6 +257,7 @@ fn account(shared: &Shared<'_>, outcome: &mut Outcome) {
     let bytes = |p: &Phase| match p.operation.as_str() {
         "LOAD" | "PUT" => p.ops * entry,
         "DELETE" => p.ops * spec.key_size as u64,
+        _ if p.txn.is_some() => p.txn.map_or(0, |t| t.writes) * entry,
         _ => 0,
     };
     outcome.user_bytes = outcome.phases.iter().map(bytes).sum();
@@ -240,15 +266,18 @@ fn account(shared: &Shared<'_>, outcome: &mut Outcome) {
 
 /// Scans the whole store after writes and deletes.
 fn final_check(shared: &Shared<'_>, store: &dyn Engine, outcome: &mut Outcome) -> Result<()> {
-    let exists = expected_entries(shared.spec);
-    let ids = exists.iter().enumerate().filter(|(_, e)| **e).map(|(i, _)| shared.keys.id(i as u64));
-    let mut expected: Vec<u64> = ids.collect();
-    expected.sort_unstable();
     let mut session = store.session()?;
     if !engine::keeps_data(&shared.spec.engine) {
         return Ok(());
     }
-    let tally = whole_store(&mut *session, &shared.keys, &shared.values, &expected)?;
+    if matches!(shared.spec.workload, Workload::TxnRmw | Workload::TxnMixed) {
+        return txn::final_check(shared, &mut *session, outcome);
+    }
+    let exists = expected_entries(shared.spec);
+    let ids = exists.iter().enumerate().filter(|(_, e)| **e).map(|(i, _)| shared.keys.id(i as u64));
+    let mut expected: Vec<u64> = ids.collect();
+    expected.sort_unstable();
+    let tally = whole_store(&mut *session, &shared.keys, &expected, &mut value_of(&shared.values, &expected))?;
     outcome.final_check = (tally.verified, tally.wrong);
     outcome.examples.extend(tally.examples);
     Ok(())

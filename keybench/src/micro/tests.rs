@@ -1,14 +1,16 @@
 //! Runs against engines that are right, and against engines that lie in ways that real ones have.
 
 use super::run::run;
+use super::txn::TxnSpec;
 use super::{AfterLoad, Outcome, Spec, Workload};
 use crate::data::Pattern;
+use crate::engine::txn::{Isolation, Transactions, TxnMode};
 use crate::engine::{self, Bounds, Cursor, Engine, EngineOptions, Session};
 use crate::error::{Error, Result};
 use kingtide_base::hash::hash64;
 use std::path::PathBuf;
 
-fn spec(workload: Workload, pattern: Pattern) -> Spec {
+pub fn spec(workload: Workload, pattern: Pattern) -> Spec {
     Spec {
         engine: "memory".into(),
         dir: PathBuf::from("no-such-directory"),
@@ -23,6 +25,12 @@ fn spec(workload: Workload, pattern: Pattern) -> Spec {
         batch: 1,
         load_batch: 100,
         range_size: 20,
+        txn: TxnSpec {
+            how: Transactions { isolation: Isolation::Snapshot, mode: TxnMode::Optimistic },
+            size: 10,
+            hot_keys: None,
+            plain_reads: false,
+        },
         fresh_iterator: false,
         after_load: AfterLoad::Nothing,
         existing: false,
@@ -32,6 +40,7 @@ fn spec(workload: Workload, pattern: Pattern) -> Spec {
     }
 }
 
+/// Those without transactions, which have tests of their own.
 const WORKLOADS: [Workload; 8] = [
     Workload::Write,
     Workload::Read,

@@ -65,14 +65,20 @@ pub fn show(bytes: &[u8]) -> String {
 }
 
 /// Walks the whole store and compares it with what must be there: `expected` ids in ascending order, no more, no less.
-pub fn whole_store(session: &mut dyn Session, keys: &Keys, values: &Values, expected: &[u64]) -> Result<Tally> {
+/// `judge` is given each entry that must be there and is: its place in `expected`, its key and its value.
+pub fn whole_store(
+    session: &mut dyn Session,
+    keys: &Keys,
+    expected: &[u64],
+    judge: &mut dyn FnMut(&mut Tally, usize, &[u8], &[u8]),
+) -> Result<Tally> {
     let mut tally = Tally::default();
     let mut cursor = session.cursor(Bounds::default())?;
     let mut wanted = vec![0; keys.size()];
-    let mut ahead = expected.iter().copied().peekable();
+    let mut ahead = expected.iter().copied().enumerate().peekable();
     let mut valid = cursor.first()?;
     loop {
-        let Some(&id) = ahead.peek() else {
+        let Some(&(at, id)) = ahead.peek() else {
             if !valid {
                 return Ok(tally);
             }
@@ -91,10 +97,17 @@ pub fn whole_store(session: &mut dyn Session, keys: &Keys, values: &Values, expe
         if key < &wanted[..] {
             tally.judge(false, || format!("scan: key {} should not exist", show(key)));
         } else {
-            let right = tally.value_is_right(values, id, value);
-            tally.judge(right, || format!("scan: key {} has the wrong value {}", show(key), show(value)));
+            judge(&mut tally, at, key, value);
             ahead.next();
         }
         valid = cursor.next()?;
+    }
+}
+
+/// Judges an entry whose value depends on its id alone.
+pub fn value_of<'a>(values: &'a Values, expected: &'a [u64]) -> impl FnMut(&mut Tally, usize, &[u8], &[u8]) + 'a {
+    |tally, at, key, value| {
+        let right = tally.value_is_right(values, expected[at], value);
+        tally.judge(right, || format!("scan: key {} has the wrong value {}", show(key), show(value)));
     }
 }

@@ -2,6 +2,7 @@
 //! the clock, and checks the answer.
 
 use super::Spec;
+use super::txn::TxnCounts;
 use super::verify::{Tally, show};
 use crate::clock::Clock;
 use crate::data::{Keys, Pattern, Values};
@@ -44,7 +45,8 @@ pub fn share(n: u64, t: usize, threads: usize) -> Range<u64> {
 }
 
 impl Picker {
-    fn drawn(spec: &Spec, thread: usize, purpose: u64) -> Picker {
+    /// Draws that repeat for the same `purpose`.
+    pub fn drawn(spec: &Spec, thread: usize, purpose: u64) -> Picker {
         let n = spec.entries;
         let rng = Rng::new(spec.seed ^ purpose ^ ((thread as u64 + 1) << 32));
         if spec.pattern == Pattern::Zipfian {
@@ -115,6 +117,7 @@ pub struct Worker<'a> {
     /// Latencies and operations of up to two kinds: `mixed` has puts and gets.
     pub latencies: [Latencies; 2],
     pub ops: [u64; 2],
+    pub txn: TxnCounts,
     pub tally: Tally,
 }
 
@@ -133,13 +136,14 @@ impl Batch {
 }
 
 impl Worker<'_> {
-    fn stopped(&self) -> bool {
+    /// Whether another thread has failed.
+    pub fn stopped(&self) -> bool {
         // Relaxed: a hint to give up soon; nothing else is read because of it.
         self.shared.stop.load(Ordering::Relaxed)
     }
 
     /// Operations that this thread does of `total`.
-    fn quota(&self, total: u64) -> u64 {
+    pub fn quota(&self, total: u64) -> u64 {
         let share = share(total, self.thread, self.shared.spec.threads);
         share.end - share.start
     }
