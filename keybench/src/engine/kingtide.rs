@@ -1,8 +1,12 @@
 //! Kingtide through its Rust API.
 
+use super::txn::{Step, Transactions, TxnMode};
 use super::{Attempt, Bounds, Compression, Cursor, Engine, EngineOptions, Session, until_ready};
 use crate::error::{Error, Result};
-use kingtide::{ColumnFamily, Db, DbIterator, Durability, ErrorKind, Options, ReadOptions, WriteBatch, WriteOptions};
+use kingtide::{
+    ColumnFamily, Db, DbIterator, Durability, ErrorKind, Options, ReadOptions, Transaction, TransactionIterator,
+    TransactionOptions, WriteBatch, WriteOptions,
+};
 use std::ops::Bound;
 use std::path::Path;
 use std::time::Duration;
@@ -24,6 +28,16 @@ fn attempt<T>(result: kingtide::Result<T>) -> Result<Attempt<T>> {
     match result {
         Ok(t) => Ok(Attempt::Done(t)),
         Err(e) if e.kind() == ErrorKind::Busy => Ok(Attempt::Busy),
+        Err(e) => Err(failed(&e)),
+    }
+}
+
+/// A result of a transaction in the harness's terms: some errors mean that another one was first.
+fn step<T>(result: kingtide::Result<T>) -> Result<Attempt<Step<T>>> {
+    match result {
+        Ok(t) => Ok(Attempt::Done(Step::Done(t))),
+        Err(e) if e.kind() == ErrorKind::Busy => Ok(Attempt::Busy),
+        Err(e) if e.is_transient_conflict() => Ok(Attempt::Done(Step::Conflict)),
         Err(e) => Err(failed(&e)),
     }
 }
@@ -77,7 +91,7 @@ impl Engine for KingtideEngine {
 
     fn session(&self) -> Result<Box<dyn Session>> {
         let family = self.db.default_family().clone();
-        Ok(Box::new(KingtideSession { db: self.db.clone(), family, batch: WriteBatch::new() }))
+        Ok(Box::new(KingtideSession { db: self.db.clone(), family, batch: WriteBatch::new(), txn: None }))
     }
 
     fn flush(&self) -> Result<()> {
@@ -110,9 +124,25 @@ struct KingtideSession {
     db: Db,
     family: ColumnFamily,
     batch: WriteBatch,
+    txn: Option<(Transactions, Transaction)>,
+}
+
+/// The bounds of a cursor as options of an iterator.
+fn read_options(bounds: Bounds<'_>) -> ReadOptions<'static> {
+    ReadOptions {
+        lower: bounds.lower.map_or(Bound::Unbounded, |k| Bound::Included(k.to_vec())),
+        upper: bounds.upper.map_or(Bound::Unbounded, |k| Bound::Excluded(k.to_vec())),
+        ..ReadOptions::default()
+    }
 }
 
 impl KingtideSession {
+    /// Does a step of the transaction.
+    fn step<T>(&mut self, call: impl Fn(&mut Transaction, &ColumnFamily) -> kingtide::Result<T>) -> Result<Step<T>> {
+        let Some((_, txn)) = &mut self.txn else { return Err(Error::failed("kingtide: no transaction was begun")) };
+        until_ready(|| step(call(txn, &self.family)))
+    }
+
     /// Fills the session's batch and commits it.
     fn write(&mut self, fill: impl FnOnce(&mut WriteBatch, &ColumnFamily) -> kingtide::Result<()>) -> Result<()> {
         fill(&mut self.batch, &self.family).map_err(|e| failed(&e))?;
@@ -168,51 +198,113 @@ impl Session for KingtideSession {
     }
 
     fn cursor(&mut self, bounds: Bounds<'_>) -> Result<Box<dyn Cursor>> {
-        let options = ReadOptions {
-            lower: bounds.lower.map_or(Bound::Unbounded, |k| Bound::Included(k.to_vec())),
-            upper: bounds.upper.map_or(Bound::Unbounded, |k| Bound::Excluded(k.to_vec())),
-            ..ReadOptions::default()
-        };
-        Ok(Box::new(KingtideCursor { iter: self.family.iter_with(options).map_err(|e| failed(&e))? }))
+        let iter = self.family.iter_with(read_options(bounds)).map_err(|e| failed(&e))?;
+        Ok(Box::new(KingtideCursor { iter }))
     }
-}
 
-struct KingtideCursor {
-    iter: DbIterator,
-}
-
-impl KingtideCursor {
-    /// Whether the iterator stands on an entry; when it does not, whether that is the end or an error.
-    #[inline]
-    fn valid(&self) -> Result<bool> {
-        if self.iter.valid() {
-            return Ok(true);
+    fn begin(&mut self, how: Transactions) -> Result<()> {
+        // The last one's memory serves again.
+        if let Some((_, txn)) = self.txn.as_mut().filter(|(last, _)| *last == how) {
+            return until_ready(|| attempt(txn.reset()));
         }
-        self.iter.status().map_err(|e| failed(&e)).map(|()| false)
+        let locking = how.mode == TxnMode::Locking;
+        let options = TransactionOptions { isolation: how.isolation, locking, ..TransactionOptions::default() };
+        let txn = until_ready(|| attempt(self.db.begin_with(options.clone())))?;
+        self.txn = Some((how, txn));
+        Ok(())
+    }
+
+    fn txn_put(&mut self, key: &[u8], value: &[u8]) -> Result<Step<()>> {
+        self.step(|txn, family| txn.put(family, key, value))
+    }
+
+    fn txn_delete(&mut self, key: &[u8]) -> Result<Step<()>> {
+        self.step(|txn, family| txn.delete(family, key))
+    }
+
+    fn txn_get(&mut self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<Step<bool>> {
+        Ok(answer(self.step(|txn, family| txn.get(family, key))?, found))
+    }
+
+    fn txn_get_for_update(&mut self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<Step<bool>> {
+        Ok(answer(self.step(|txn, family| txn.get_for_update(family, key))?, found))
+    }
+
+    fn txn_cursor(&mut self, bounds: Bounds<'_>) -> Result<Step<Box<dyn Cursor>>> {
+        Ok(match self.step(|txn, family| txn.iter_with(family, read_options(bounds)))? {
+            Step::Done(iter) => Step::Done(Box::new(KingtideTxnCursor { iter })),
+            Step::Conflict => Step::Conflict,
+        })
+    }
+
+    fn commit(&mut self) -> Result<Step<()>> {
+        self.step(|txn, _| txn.commit().map(|_| ()))
+    }
+
+    fn rollback(&mut self) -> Result<()> {
+        match self.step(|txn, _| txn.rollback())? {
+            Step::Done(()) => Ok(()),
+            Step::Conflict => Err(Error::failed("kingtide: a rollback met a conflict")),
+        }
     }
 }
 
-impl Cursor for KingtideCursor {
-    fn first(&mut self) -> Result<bool> {
-        self.iter.seek_to_first();
-        self.valid()
-    }
-
-    fn seek(&mut self, key: &[u8]) -> Result<bool> {
-        self.iter.seek(key);
-        self.valid()
-    }
-
-    fn next(&mut self) -> Result<bool> {
-        self.iter.next();
-        self.valid()
-    }
-
-    fn key(&mut self) -> Result<&[u8]> {
-        Ok(self.iter.key())
-    }
-
-    fn entry(&mut self) -> Result<(&[u8], &[u8])> {
-        self.iter.entry().map_err(|e| failed(&e))
+/// Hands a value on.
+fn answer(step: Step<Option<kingtide::PinnedValue>>, found: &mut dyn FnMut(&[u8])) -> Step<bool> {
+    match step {
+        Step::Done(Some(value)) => {
+            found(&value);
+            Step::Done(true)
+        }
+        Step::Done(None) => Step::Done(false),
+        Step::Conflict => Step::Conflict,
     }
 }
+
+/// A cursor over one of Kingtide's iterators, which are alike.
+macro_rules! cursor {
+    ($name:ident, $iterator:ty) => {
+        struct $name {
+            iter: $iterator,
+        }
+
+        impl $name {
+            /// Whether the iterator stands on an entry; when it does not, whether that is the end or an error.
+            #[inline]
+            fn valid(&self) -> Result<bool> {
+                if self.iter.valid() {
+                    return Ok(true);
+                }
+                self.iter.status().map_err(|e| failed(&e)).map(|()| false)
+            }
+        }
+
+        impl Cursor for $name {
+            fn first(&mut self) -> Result<bool> {
+                self.iter.seek_to_first();
+                self.valid()
+            }
+
+            fn seek(&mut self, key: &[u8]) -> Result<bool> {
+                self.iter.seek(key);
+                self.valid()
+            }
+
+            fn next(&mut self) -> Result<bool> {
+                self.iter.next();
+                self.valid()
+            }
+
+            fn key(&mut self) -> Result<&[u8]> {
+                Ok(self.iter.key())
+            }
+
+            fn entry(&mut self) -> Result<(&[u8], &[u8])> {
+                self.iter.entry().map_err(|e| failed(&e))
+            }
+        }
+    };
+}
+
+cursor!(KingtideCursor, DbIterator);
+cursor!(KingtideTxnCursor, TransactionIterator);

@@ -263,14 +263,14 @@ impl Session for MemorySession {
         self.answer(key, true, found)
     }
 
-    fn txn_cursor(&mut self, bounds: Bounds<'_>) -> Result<Box<dyn Cursor>> {
+    fn txn_cursor(&mut self, bounds: Bounds<'_>) -> Result<Step<Box<dyn Cursor>>> {
         let txn = self.txn()?;
         if txn.tracks_reads() {
             let lower = bounds.lower.map_or(Bound::Unbounded, |k| Bound::Included(k.into()));
             txn.ranges.push((lower, bounds.upper.map_or(Bound::Unbounded, |k| Bound::Excluded(k.into()))));
         }
         let (horizon, writes) = (txn.horizon(), txn.writes.clone());
-        Ok(Box::new(MemoryCursor::new(&self.shared, horizon, writes)))
+        Ok(Step::Done(Box::new(MemoryCursor::new(&self.shared, horizon, writes))))
     }
 
     fn commit(&mut self) -> Result<Step<()>> {
@@ -434,7 +434,8 @@ mod tests {
         s.begin(how(Isolation::Serializable)).unwrap();
         s.txn_put(b"ab", b"x").unwrap();
         s.txn_delete(b"b").unwrap();
-        let mut cursor = s.txn_cursor(Bounds { lower: Some(b"a"), upper: Some(b"c") }).unwrap();
+        let bounds = Bounds { lower: Some(b"a"), upper: Some(b"c") };
+        let Step::Done(mut cursor) = s.txn_cursor(bounds).unwrap() else { panic!("nothing is in its way") };
         let mut seen = Vec::new();
         let mut valid = cursor.first().unwrap();
         while valid {
@@ -446,7 +447,7 @@ mod tests {
         t.put(b"az", b"phantom").unwrap();
         assert_eq!(s.commit().unwrap(), Step::Conflict);
         s.begin(how(Isolation::Serializable)).unwrap();
-        drop(s.txn_cursor(Bounds { lower: Some(b"a"), upper: Some(b"c") }).unwrap());
+        drop(s.txn_cursor(bounds).unwrap());
         s.txn_put(b"d", b"x").unwrap();
         t.put(b"c", b"outside").unwrap();
         assert_eq!(s.commit().unwrap(), Step::Done(()));

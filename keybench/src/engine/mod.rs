@@ -97,7 +97,7 @@ pub trait Session {
     }
 
     /// A cursor over what the transaction sees. It is dropped before the transaction ends.
-    fn txn_cursor(&mut self, _bounds: Bounds<'_>) -> Result<Box<dyn Cursor>> {
+    fn txn_cursor(&mut self, _bounds: Bounds<'_>) -> Result<Step<Box<dyn Cursor>>> {
         no_transactions()
     }
 

@@ -105,8 +105,8 @@ impl Session for NullSession {
         self.get(key, found).map(Step::Done)
     }
 
-    fn txn_cursor(&mut self, bounds: Bounds<'_>) -> Result<Box<dyn Cursor>> {
-        self.cursor(bounds)
+    fn txn_cursor(&mut self, bounds: Bounds<'_>) -> Result<Step<Box<dyn Cursor>>> {
+        self.cursor(bounds).map(Step::Done)
     }
 
     fn commit(&mut self) -> Result<Step<()>> {

@@ -496,8 +496,8 @@ impl Session for RocksSession {
         self.txn()?.get(key, true, found)
     }
 
-    fn txn_cursor(&mut self, bounds: Bounds<'_>) -> Result<Box<dyn Cursor>> {
-        self.txn()?.cursor(bounds)
+    fn txn_cursor(&mut self, bounds: Bounds<'_>) -> Result<Step<Box<dyn Cursor>>> {
+        self.txn()?.cursor(bounds).map(Step::Done)
     }
 
     fn commit(&mut self) -> Result<Step<()>> {

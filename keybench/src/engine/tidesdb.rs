@@ -541,8 +541,8 @@ impl Session for TidesSession {
         self.txn()?.get_for_update(key, found)
     }
 
-    fn txn_cursor(&mut self, bounds: Bounds<'_>) -> Result<Box<dyn Cursor>> {
-        self.txn()?.cursor(bounds)
+    fn txn_cursor(&mut self, bounds: Bounds<'_>) -> Result<Step<Box<dyn Cursor>>> {
+        self.txn()?.cursor(bounds).map(Step::Done)
     }
 
     fn commit(&mut self) -> Result<Step<()>> {

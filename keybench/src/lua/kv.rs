@@ -269,9 +269,9 @@ impl Worker {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
         let mut rows = Vec::new();
-        let state = self.txn;
+        let mut state = self.txn;
         let done = self.timed(Kind::Range, 1, |s| {
-            let mut cursor = txn::cursor(s, state, Bounds { lower: Some(lo), upper: hi })?;
+            let mut cursor = txn::cursor(s, &mut state, Bounds { lower: Some(lo), upper: hi })?;
             let mut valid = limit > 0 && cursor.seek(lo)?;
             while valid {
                 let (key, value) = cursor.entry()?;
@@ -286,6 +286,7 @@ impl Worker {
             }
             Ok(())
         });
+        self.txn = state;
         if self.truth.is_some() {
             for (key, value) in &mut rows {
                 value.end = value.start + self.row("range", &buffer[key.clone()], &buffer[value.clone()]);
@@ -317,7 +318,7 @@ impl Worker {
 fn scan(shared: &Shared, lua: &Lua, lo: &[u8], hi: Option<&[u8]>, each: &Function, limit: usize) -> mlua::Result<u64> {
     let clock = shared.borrow().clock;
     let from = clock.now();
-    let open = |w: &mut Worker| txn::cursor(&mut *w.session, w.txn, Bounds { lower: Some(lo), upper: hi });
+    let open = |w: &mut Worker| txn::cursor(&mut *w.session, &mut w.txn, Bounds { lower: Some(lo), upper: hi });
     let opened = open(&mut shared.borrow_mut());
     let mut cursor = opened.map_err(|e| shared.borrow_mut().fail(e))?;
     shared.borrow_mut().scanning += 1;

@@ -143,8 +143,14 @@ impl Worker {
 }
 
 /// A cursor over what verbs see.
-pub fn cursor(session: &mut dyn Session, txn: State, bounds: Bounds<'_>) -> Result<Box<dyn Cursor>> {
-    if txn == State::Running { session.txn_cursor(bounds) } else { session.cursor(bounds) }
+pub fn cursor(session: &mut dyn Session, txn: &mut State, bounds: Bounds<'_>) -> Result<Box<dyn Cursor>> {
+    if *txn == State::Running {
+        if let Step::Done(cursor) = session.txn_cursor(bounds)? {
+            return Ok(cursor);
+        }
+        *txn = State::Doomed;
+    }
+    session.cursor(bounds)
 }
 
 /// Adds the verbs of transactions to `kv`.

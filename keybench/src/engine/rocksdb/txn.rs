@@ -8,7 +8,7 @@
 //! on a transaction reads a snapshot, and writes are checked against it; serializable reads are reads for update,
 //! which leaves ranges unchecked.
 
-use super::{Api, ErrorOut, Handle, RocksCursor, Store, bytes, slice_bytes};
+use super::{Api, ErrorOut, Handle, RocksCursor, Store, slice_bytes};
 use crate::engine::peers::{PeerLibrary, peer_symbols};
 use crate::engine::txn::{Isolation, Step, Transactions, TxnMode, unsupported};
 use crate::engine::{Bounds, Cursor};
