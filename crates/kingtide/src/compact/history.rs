@@ -8,16 +8,18 @@
 //!
 //! 1. A version that a newer range tombstone of its stripe covers is dropped.
 //! 2. An expired put is a delete.
-//! 3. A single delete and the put right below it in its stripe annihilate; where that would hide a change (see below), a
-//!    delete stays. One with a tombstone right below it yields to that, which deletes at least as much.
+//! 3. A single delete and the put right below it in its stripe annihilate. One with a tombstone right below it yields to
+//!    that, which deletes at least as much. Where either would hide a change (see below), the single delete becomes a
+//!    delete instead, which hides what is below it.
 //! 4. A version below a kept one of its stripe is dropped, with one exception: a tombstone right below a put stays,
 //!    because a later single delete may take the put away, and what lies below the tombstone must not come back.
 //! 5. Other versions are the newest of their stripe and stay.
 //! 6. Tombstones with nothing kept below them are dropped if no older run can hold the key and every snapshot sees them.
 //!
-//! A transaction asks at commit whether a key changed after its snapshot. So of the changes after any snapshot one must
-//! leave a trace, even if what they made of the key is nothing: therefore the exceptions in rules 3 and 6, and the same one
-//! for range tombstones. The other rules drop a version only below a newer one of its stripe.
+//! A transaction asks at commit whether a key changed after a sequence number that it read at. So the newest change of a
+//! key keeps its sequence number as long as some snapshot is older, even if what it made of the key is nothing: therefore
+//! the exceptions in rules 3 and 6, and the same one for range tombstones. The other rules drop only what is below a newer
+//! version.
 //!
 //! Tombstones wait in `pending`, for rules 3 and 6, until an older version is kept or the key ends.
 
@@ -137,7 +139,6 @@ impl<'a> History<'a> {
             && single == stripe
         {
             if let Some(last) = self.pending.pop()
-                && put
                 && above.stripe == 0
                 && last.seq() > self.oldest()
             {
@@ -230,8 +231,8 @@ mod tests {
         assert_eq!(lasting(&[6, 20], "X9 S8 P7"), " | D9");
         assert_eq!(lasting(&[6, 20], "S9 P7"), " | D9");
         assert_eq!(lasting(&[6, 20], "S9 X7"), " | D9");
-        assert_eq!(lasting(&[6, 20], "S9 S8 P7"), " | D8");
-        assert_eq!(lasting(&[6, 20], "S9 D8 P7"), " | D8");
+        assert_eq!(lasting(&[6, 20], "S9 S8 P7"), " | D9");
+        assert_eq!(lasting(&[6, 20], "S9 D8 P7"), " | D9");
         assert_eq!(lasting(&[6, 20], "S9 P8 D7 P5"), "D9 P5 | ");
         assert_eq!(lasting(&[6, 20], "S9 P8 S7 P5"), "D9 P5 | ");
         // What lies above is trace enough.

@@ -5,7 +5,6 @@ pub mod iter;
 mod level;
 mod merge;
 mod multi_get;
-#[allow(dead_code)] // until a transaction's commit calls it
 pub(crate) mod newest;
 pub(crate) mod overlay;
 pub mod value;

@@ -1,7 +1,7 @@
 //! Whether anything changed after a sequence number: what a transaction asks at commit about what it read and writes.
 //!
-//! The answer is exact as long as that number is registered as a snapshot, because merges keep the trace of every change
-//! newer than the oldest snapshot (`compact::history`). A source is left out if nothing in it is newer: soon after the
+//! The answer is exact as long as a snapshot is registered that is not newer than that number, because merges keep the
+//! sequence number of every key's newest change after the oldest snapshot (`compact::history`). A source is left out if nothing in it is newer: soon after the
 //! snapshot was taken that is all of them but the active memtable.
 
 use crate::family::View;
@@ -18,7 +18,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 /// Whether a version of `key` with a sequence number greater than `since` exists: put, tombstone, or a range tombstone
-/// over it. Exact as long as `since` is registered as a snapshot.
+/// over it. Exact as long as a snapshot at or before `since` is registered.
 ///
 /// # Errors
 /// `Io` and `Corruption` of tables.

@@ -83,6 +83,7 @@ impl Overlay {
     }
 
     /// Bytes of memory held.
+    #[allow(dead_code)] // for whoever accounts for transactions' memory
     pub(crate) fn memory(&self) -> u64 {
         (self.entries.capacity() * size_of::<Entry>() + self.bytes.capacity()) as u64 + self.ranges.memory()
     }
