@@ -400,6 +400,10 @@ impl Transaction {
         if let Some(own) = self.own(family, key)? {
             return Ok(own);
         }
+        if !self.options.locking && self.rules.reads != ReadRule::Begin && self.reads.is_empty() {
+            // From here on merges keep the trace of every change, a delete's too, for the check at commit.
+            self.db.txns.pin(&self.shared);
+        }
         let view = family.inner().view.load();
         let seq = if as_of_begin { self.snapshot } else { self.db.snapshots.visible() };
         let value = read::get(&view, key, seq, &family.inner().reads)?;
