@@ -5,9 +5,9 @@
 //!
 //! | edge from T to U | leaves | enters |
 //! |---|---|---|
-//! | U overwrote T's version | T's commit | U's begin if U is snapshot or stronger (first committer wins), else its commit |
-//! | U read T's version | T's commit | U's begin if its reads are of one snapshot, its commit at read committed |
-//! | T read what U overwrote | T's begin if its reads are of one snapshot, T's commit if they are checked then | U's commit |
+//! | U overwrote T's version | T's commit | U's begin if its writes are checked (first committer wins), else its commit |
+//! | U read T's version | T's commit | U's begin if its reads are of one snapshot, else its commit |
+//! | T read what U overwrote | T's commit if its reads are checked or locked then, else its begin if they are of one snapshot | U's commit |
 //! | U began when T's outcome was known | T's commit | U's begin |
 //!
 //! With all transactions serializable a cycle is one of Adya's graph; with all of them snapshot it is one without two
@@ -67,12 +67,6 @@ struct Reader<'h> {
 impl Reader<'_> {
     fn at_least(&self, level: Isolation) -> bool {
         self.txn.level >= level
-    }
-
-    /// Whether a read is of its snapshot. One for update is the newest, and from snapshot on refused unless that is
-    /// the snapshot's.
-    fn of_snapshot(&self, current: bool) -> bool {
-        self.at_least(Isolation::Snapshot) || self.at_least(Isolation::RepeatableRead) && !current
     }
 
     /// The sequence number of its commit if it wrote something.
@@ -207,13 +201,13 @@ impl<'h> Checker<'h> {
 
     /// A register that was not there. Only where it is plain which of its absences that was there is more to say.
     fn absent(&mut self, reader: &mut Reader<'h>, key: Key, current: bool, absent: bool) {
-        if self.versions.is_vague(key) || !reader.at_least(Isolation::ReadCommitted) {
+        if self.versions.is_vague(key) || !current && !reader.at_least(Isolation::ReadCommitted) {
             return;
         }
         let versions = self.versions.of(key);
-        let known = if reader.of_snapshot(current) {
+        let known = if reader.txn.reads_snapshot(current) {
             reader.txn.snapshot.map(|s| (self.versions.at(key, s), Anomaly::WrongSnapshot))
-        } else if current {
+        } else if current || reader.txn.locks_reads() {
             reader.commit().map(|c| (self.versions.at(key, c - 1), Anomaly::LostUpdate))
         } else {
             None
@@ -254,7 +248,7 @@ impl<'h> Checker<'h> {
 
     /// A version of another transaction, or of the start.
     fn seen(&mut self, reader: &mut Reader<'h>, seen: Seen) {
-        if !reader.at_least(Isolation::ReadCommitted) {
+        if !seen.current && !reader.at_least(Isolation::ReadCommitted) {
             return;
         }
         let versions = self.versions.of(seen.key);
@@ -266,7 +260,7 @@ impl<'h> Checker<'h> {
         let history = self.history;
         let numbered = |v: &Version| v.txn == NOBODY || sequence(&history.txns[v.txn as usize]).is_some();
         let next_number = later.clone().find(|v| numbered(v)).map_or(u64::MAX, |v| v.seq);
-        if reader.of_snapshot(seen.current) {
+        if reader.txn.reads_snapshot(seen.current) || reader.txn.locks_reads() {
             reader.from = reader.from.max(if numbered(&version) { version.seq } else { 0 });
             reader.to = reader.to.min(next_number);
         }
@@ -307,7 +301,7 @@ impl<'h> Checker<'h> {
             true => (Edge::WritePredicate, Edge::PredicateWrite),
             false => (Edge::WriteRead, Edge::ReadWrite),
         };
-        let of_snapshot = reader.of_snapshot(seen.current);
+        let of_snapshot = reader.txn.reads_snapshot(seen.current);
         if writer != NOBODY && writer != reader.no {
             let to = if of_snapshot { begin(reader.no) } else { commit(reader.no) };
             self.edges.add(commit(writer), to, write_read);
@@ -323,7 +317,7 @@ impl<'h> Checker<'h> {
 
     /// Plain reads of a key repeat.
     fn repeated(&mut self, reader: &Reader, at: usize, op: &Op) {
-        if !reader.txn.reads_snapshot() {
+        if !reader.at_least(Isolation::RepeatableRead) {
             return;
         }
         let ops = &reader.txn.ops;
@@ -350,7 +344,9 @@ impl<'h> Checker<'h> {
         let (from, to) = (reader.from, reader.to);
         if from >= to {
             self.find(reader, Anomaly::Fractured, || format!("some of it from {from} on, some only before {to}"));
-        } else if let Some(snapshot) = reader.txn.snapshot.filter(|s| !(from..to).contains(s)) {
+        } else if let Some(snapshot) = reader.txn.snapshot.filter(|s| !(from..to).contains(s))
+            && !reader.txn.locks_reads()
+        {
             self.find(reader, Anomaly::WrongSnapshot, || format!("{snapshot}, but its reads fit {from}..{to}"));
         }
     }
@@ -358,6 +354,9 @@ impl<'h> Checker<'h> {
     /// Nobody wrote what it wrote since its snapshot.
     fn first_committer(&mut self, reader: &Reader) {
         let (Some(snapshot), Some(commit)) = (reader.txn.snapshot, reader.commit()) else { return };
+        if !reader.txn.checks_writes() {
+            return;
+        }
         for write in reader.own.all() {
             let Some(place) = self.versions.place_of(write.key, reader.no, commit) else { continue };
             let before = self.versions.of(write.key)[place as usize - 1];
@@ -371,7 +370,7 @@ impl<'h> Checker<'h> {
     fn write_edges(&mut self) {
         for versions in self.versions.keys() {
             for pair in versions.windows(2).filter(|p| p[0].txn != NOBODY && p[0].txn != p[1].txn) {
-                let winner = self.history.txns[pair[1].txn as usize].level >= Isolation::Snapshot;
+                let winner = self.history.txns[pair[1].txn as usize].checks_writes();
                 let to = if winner { begin(pair[1].txn) } else { commit(pair[1].txn) };
                 self.edges.add(commit(pair[0].txn), to, Edge::WriteWrite);
             }

@@ -47,11 +47,13 @@ pub struct Txn {
     /// One process runs one transaction after another.
     pub process: u32,
     pub level: Isolation,
+    /// Whether it takes locks. Serializable it reads the newest committed versions then, which its locks hold still.
+    pub locking: bool,
     /// A count of events that all processes share, drawn before the transaction began.
     pub begin: u64,
     /// The same, drawn after its outcome was known.
     pub end: u64,
-    /// The sequence number up to which it reads, if known.
+    /// The newest sequence number at its begin, if known: up to there it reads if it reads of a snapshot.
     pub snapshot: Option<u64>,
     pub outcome: Outcome,
     pub ops: Vec<Op>,
@@ -124,9 +126,25 @@ impl OwnWrites {
 }
 
 impl Txn {
-    /// Whether its plain reads are all from one snapshot.
-    pub fn reads_snapshot(&self) -> bool {
-        self.level >= Isolation::RepeatableRead
+    /// Whether it keeps its two-phase locks in place of reading a snapshot.
+    pub fn locks_reads(&self) -> bool {
+        self.locking && self.level == Isolation::Serializable
+    }
+
+    /// Whether a read is of the snapshot of its begin. One with an update in mind is the newest, and from snapshot on
+    /// refused unless that is the snapshot's too.
+    pub fn reads_snapshot(&self, current: bool) -> bool {
+        match self.level {
+            Isolation::ReadUncommitted | Isolation::ReadCommitted => false,
+            Isolation::RepeatableRead => !current,
+            Isolation::Snapshot => true,
+            Isolation::Serializable => !self.locking,
+        }
+    }
+
+    /// Whether what it writes must not have been written since its begin.
+    pub fn checks_writes(&self) -> bool {
+        self.level >= Isolation::Snapshot && !self.locks_reads()
     }
 }
 
@@ -144,9 +162,10 @@ impl History {
         let ops = format!("{:?}", t.ops);
         let cut = ops.char_indices().nth(400).map_or(ops.len(), |c| c.0);
         format!(
-            "T{txn} process {} {} {:?} events {}..{} snapshot {:?}: {}",
+            "T{txn} process {} {}{} {:?} events {}..{} snapshot {:?}: {}",
             t.process,
             t.level.name(),
+            if t.locking { " locking" } else { "" },
             t.outcome,
             t.begin,
             t.end,

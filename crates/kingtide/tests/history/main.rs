@@ -6,12 +6,14 @@
 
 mod anomaly;
 mod checker;
+mod driver;
 mod graph;
 mod history;
 mod notation;
 mod planted;
 mod reference;
 mod versions;
+mod worker;
 
 fn full() -> bool {
     std::env::var_os("KINGTIDE_FULL").is_some()

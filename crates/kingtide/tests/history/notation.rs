@@ -78,7 +78,16 @@ pub fn parse(text: &str, level: Isolation, place: Place) -> History {
             let process = 1000 + numbers.len() as u32;
             numbers.push(number);
             let (outcome, ops) = (Outcome::Unknown, Vec::new());
-            history.txns.push(Txn { process, level, begin: event, end: event, snapshot: Some(seq), outcome, ops });
+            history.txns.push(Txn {
+                process,
+                level,
+                locking: false,
+                begin: event,
+                end: event,
+                snapshot: Some(seq),
+                outcome,
+                ops,
+            });
             continue;
         }
         let at = numbers.iter().position(|n| *n == number).expect("a transaction that has begun");

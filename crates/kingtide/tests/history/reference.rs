@@ -112,6 +112,7 @@ impl Store {
         let txn = Txn {
             process: process as u32,
             level,
+            locking: false,
             begin: self.tick(),
             end: 0,
             snapshot: Some(self.seq),
