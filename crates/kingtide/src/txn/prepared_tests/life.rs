@@ -3,7 +3,6 @@
 use super::*;
 use crate::commit::control::{LockTarget, MAX_XID};
 use crate::txn::prepared::PreparedLock;
-use kingtide_base::rng::Rng;
 use kingtide_vfs::{Fault, FaultFs, Op as FsOp, Rule};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -222,4 +221,57 @@ fn writes_to_a_dropped_family_are_left_out() {
     assert_eq!(db.get(b"later").unwrap().as_deref(), Some(&b"kept"[..]));
     let again = db.family("dropped").unwrap();
     assert!(again.get(b"b").unwrap().is_none());
+}
+
+/// Commits without durability are not logged; prepares and ends always are.
+#[test]
+fn prepares_and_ends_are_logged_at_every_durability() {
+    for durability in [Durability::None, Durability::Process, Durability::Interval(Duration::from_secs(1))] {
+        let fs = MemFs::new();
+        let db = open(&fs);
+        let family = db.default_family();
+        for (xid, key) in [(b"1", b"a"), (b"2", b"b"), (b"3", b"c")] {
+            try_prepare(&db, xid, &mut batch(&[(family, key, b"v")]), durability).unwrap();
+        }
+        try_resolve(&db, b"1", true, durability).unwrap();
+        try_resolve(&db, b"2", false, durability).unwrap();
+        let db = open(&fs.kill_clone());
+        assert_eq!(xids(&db), [b"3"], "{durability:?}");
+        assert!(db.get(b"a").unwrap().is_some() && db.get(b"b").unwrap().is_none());
+    }
+}
+
+/// What a log says that no engine of this kind wrote is damage, not a reason to guess.
+#[test]
+fn contradictions_in_the_log_are_damage() {
+    use crate::commit::control::{LogOp, read_log_op};
+    use crate::txn::InDoubt;
+    use kingtide_base::coding::Reader;
+    use std::collections::HashMap;
+    let record = |first| {
+        let no_locks = std::iter::empty();
+        WriteBatch::prepare_record(b"xid", (first, Isolation::Snapshot), no_locks, &WriteBatch::new()).unwrap()
+    };
+    let add = |found: &mut InDoubt, first, seq| {
+        let record = record(first);
+        let Some(LogOp::Prepare(p)) = read_log_op(&mut Reader::new(record.payload())) else { panic!("unreadable") };
+        found.prepare(&p, seq, record.payload())
+    };
+    let mut found = InDoubt::default();
+    add(&mut found, 0, 10).unwrap();
+    add(&mut found, 10, 20).unwrap();
+    add(&mut found, 10, 30).unwrap();
+    assert_eq!(kind_of(add(&mut found, 0, 40)), ErrorKind::Corruption);
+    assert_eq!(kind_of(add(&mut InDoubt::default(), 41, 40)), ErrorKind::Corruption);
+    assert_eq!(kind_of(add(&mut InDoubt::default(), 40, 40)), ErrorKind::Corruption);
+    let mut copy_only = InDoubt::default();
+    add(&mut copy_only, 10, 30).unwrap();
+    let found = copy_only.finish(&HashMap::new(), 0).unwrap();
+    assert_eq!((found[0].first, found[0].seq), (10, 30));
+    let mut ended = InDoubt::default();
+    add(&mut ended, 0, 10).unwrap();
+    ended.resolved(b"xid");
+    ended.resolved(b"not known");
+    add(&mut ended, 0, 20).unwrap();
+    assert_eq!(ended.finish(&HashMap::new(), 0).unwrap()[0].first, 20);
 }

@@ -1,7 +1,6 @@
 //! Transactions in doubt and the length of the log.
 
 use super::*;
-use kingtide_base::rng::Rng;
 use kingtide_base::stats::Stat;
 
 /// As the options have them.
@@ -53,7 +52,7 @@ fn a_forgotten_transaction_does_not_keep_the_log() {
 fn large_transactions_in_doubt_are_not_written_again_and_again() {
     let db = open(&MemFs::new());
     for i in 0..10u8 {
-        prepare(&db, &[i], batch(&[(db.default_family(), &[i], &[i; 20_000])]));
+        prepare(&db, &[i], batch(&[(db.default_family(), &[i], &noise(i.into(), 20_000))]));
     }
     let before = db.inner().wal.appended().0;
     write_along(&db, 0, 4000, |_| {});
@@ -70,7 +69,7 @@ fn a_log_of_nothing_but_rollbacks_is_given_back() {
         let fs = MemFs::new();
         let db = open(&fs);
         for i in 0..1000u32 {
-            let mut writes = batch(&[(db.default_family(), b"a", &[1; 1000])]);
+            let mut writes = batch(&[(db.default_family(), b"a", &noise(i, 1000))]);
             try_prepare(&db, b"xid", &mut writes, durability).unwrap();
             try_resolve(&db, b"xid", false, durability).unwrap();
             while db.run_one_job().unwrap() {}
@@ -81,4 +80,30 @@ fn a_log_of_nothing_but_rollbacks_is_given_back() {
         let db = open(&fs.kill_clone());
         assert!(xids(&db).is_empty() && db.get(b"a").unwrap().is_none());
     }
+}
+
+/// Until the end of a transaction is synced its prepare record stays, even if everything else of its segment is in
+/// tables: a power cut that takes the end must find the transaction in doubt.
+#[test]
+fn a_prepare_record_stays_until_its_end_is_synced() {
+    let fs = MemFs::new();
+    let db = open(&fs);
+    db.create_family("to drop", Default::default()).unwrap();
+    prepare(&db, b"xid", batch(&[(db.default_family(), b"a", b"1")]));
+    let segments = db.inner().wal.live_segments();
+    for i in 0..40u32 {
+        db.put(i.to_be_bytes(), noise(i, 5000)).unwrap();
+    }
+    db.flush().unwrap();
+    try_resolve(&db, b"xid", true, Durability::Process).unwrap();
+    db.drop_family("to drop").unwrap(); // gives back the log that nothing needs
+    assert!(db.inner().wal.live_segments().contains(&segments[0]));
+    let lost = open(&fs.crash_clone(Survival::AllLost, &mut Rng::new(1)));
+    assert_eq!((xids(&lost), lost.get(b"a").unwrap().is_some()), (vec![b"xid".to_vec()], false));
+    db.sync().unwrap();
+    db.put(b"b", b"2").unwrap();
+    db.flush().unwrap();
+    assert!(!db.inner().wal.live_segments().contains(&segments[0]));
+    let kept = open(&fs.crash_clone(Survival::AllLost, &mut Rng::new(1)));
+    assert!(xids(&kept).is_empty() && kept.get(b"a").unwrap().is_some());
 }

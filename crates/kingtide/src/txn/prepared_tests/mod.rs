@@ -1,12 +1,15 @@
 //! Prepared transactions, down to the log and back.
 
+mod cuts;
 mod life;
 mod log_space;
 
 use super::prepared::{PrepareOutcome, PrepareRequest, Resolution, locks_of};
 use super::{Isolation, TxnId};
+use crate::commit::Guard;
 use crate::commit::batch::WriteBatch;
 use crate::{ColumnFamily, Db, Durability, ErrorKind, Options, Result, WriteOptions};
+use kingtide_base::rng::Rng;
 use kingtide_vfs::{Fs, MemFs, Survival};
 use std::sync::Arc;
 
@@ -32,6 +35,13 @@ fn durably(durability: Durability) -> WriteOptions {
     WriteOptions { durability: Some(durability), no_wait: false }
 }
 
+/// Bytes that do not shrink, so that they take their room in the log.
+fn noise(seed: u32, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    Rng::new(seed.into()).fill(&mut bytes);
+    bytes
+}
+
 fn batch(writes: &[(&ColumnFamily, &[u8], &[u8])]) -> WriteBatch {
     let mut batch = WriteBatch::new();
     for (family, key, value) in writes {
@@ -50,7 +60,13 @@ fn prepare(db: &Db, xid: &[u8], mut batch: WriteBatch) -> u64 {
 }
 
 fn try_resolve(db: &Db, xid: &[u8], committed: bool, durability: Durability) -> Result<Resolution> {
-    db.inner().resolve_with(xid, committed, |_, record| db.inner().commit(record, &durably(durability)))
+    let (db, options) = (db.inner(), durably(durability));
+    let resolution = db.resolve_with(xid, committed, |_, record| {
+        let visible = db.commit_visible(record, &options, &Guard::Locked)?;
+        db.make_durable(visible, durability).map(|()| visible.last)
+    })?;
+    db.txns.resolved(resolution.txn, committed);
+    Ok(resolution)
 }
 
 fn resolve(db: &Db, xid: &[u8], committed: bool) {
