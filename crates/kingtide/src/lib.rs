@@ -27,6 +27,8 @@ mod shape;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;
 mod snapshot;
+#[cfg(all(test, not(shuttle)))]
+mod snapshot_tests;
 mod sync;
 mod txn;
 pub mod version;

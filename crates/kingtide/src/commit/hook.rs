@@ -171,6 +171,9 @@ impl Hooks {
             self.stats.add(Stat::BackgroundErrors, 1);
             return;
         };
+        if ops.is_empty() {
+            return; // a transaction was prepared, which is no commit yet
+        }
         let name = commit.family.name();
         let writes = CommittedWrites { sequence: commit.sequence, family: &name, ops: &ops };
         let outside = IN_HOOK.with(|inside| inside.replace(true));

@@ -14,6 +14,7 @@
 mod background;
 mod core;
 mod durability;
+mod followers;
 mod world;
 
 use shuttle::scheduler::{PctScheduler, RandomScheduler, ReplayScheduler, Scheduler};
@@ -37,7 +38,7 @@ macro_rules! scenarios {
 }
 use scenarios;
 
-const SCENARIOS: usize = core::COUNT + durability::COUNT + background::COUNT;
+const SCENARIOS: usize = core::COUNT + durability::COUNT + background::COUNT + followers::COUNT;
 
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|v| !v.is_empty())

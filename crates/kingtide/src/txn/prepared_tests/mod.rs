@@ -1,6 +1,7 @@
 //! Prepared transactions, down to the log and back.
 
 mod cuts;
+mod followers;
 mod life;
 mod log_space;
 
