@@ -48,6 +48,9 @@ pub(crate) struct ReadSet {
 impl ReadSet {
     /// Forgets everything but keeps up to `keep` bytes of memory.
     pub fn reset(&mut self, keep: usize) {
+        if self.is_empty() {
+            return;
+        }
         self.families.clear();
         self.keys.clear();
         self.bytes.clear();
@@ -113,6 +116,12 @@ impl ReadSet {
 
     pub fn family_of(&self, key: &ReadKey) -> &Arc<Family> {
         &self.families[key.family as usize]
+    }
+
+    /// Whether an iterator was made.
+    #[inline]
+    pub fn has_ranges(&self) -> bool {
+        !self.scans.is_empty()
     }
 
     /// The ranges read so far.

@@ -7,7 +7,7 @@
 //!    |                  |  |  `-------------> Prepared    `-> Active      (not written: disk full, busy)
 //!    |   rollback       |  | abort, expire        |       `-> RolledBack  (conflict)
 //!    |                  v  v                      v
-//!    `---- RolledBack, Aborted, Expired, Committed: `Transactions::release` at drop or reset
+//!    `---- RolledBack, Aborted, Expired, Committed: `Transactions::release` at drop, or `renew` at reset
 //! ```
 //! A prepared transaction whose owner drops it is `InDoubt`; `Transactions::resolved` ends both.
 //!
@@ -53,6 +53,11 @@ pub(crate) enum State {
 }
 
 impl State {
+    /// Whether a transaction in this state is its owner's to take apart.
+    pub fn is_over(self) -> bool {
+        matches!(self, State::Committed | State::RolledBack | State::Aborted | State::Expired)
+    }
+
     fn from_word(word: u64) -> State {
         match word & 15 {
             1 => State::Active,
@@ -96,6 +101,7 @@ pub(crate) struct TxnShared {
     /// Bytes charged to the database's budget.
     charged: AtomicU64,
     xid: Mutex<Option<Box<[u8]>>>,
+    has_xid: AtomicBool,
 }
 
 impl TxnShared {
@@ -113,6 +119,7 @@ impl TxnShared {
             writes: Mutex::new(WriteSet::default()),
             charged: AtomicU64::new(0),
             xid: Mutex::new(None),
+            has_xid: AtomicBool::new(false),
         }
     }
 
@@ -135,11 +142,22 @@ impl TxnShared {
         self.word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
+    /// Moves transaction `id` on from `Committing`, from where nobody else moves it, or an object that is nobody's.
+    #[inline]
+    pub fn enter(&self, id: TxnId, state: State) {
+        self.word.store(id << 4 | state as u64, Ordering::Release);
+    }
+
     #[inline]
     pub fn note_writes(&self) {
         if !self.has_writes.load(Ordering::Relaxed) {
             self.has_writes.store(true, Ordering::Relaxed);
         }
+    }
+
+    fn set_xid(&self, xid: &[u8]) {
+        *self.xid.lock() = Some(xid.into());
+        self.has_xid.store(true, Ordering::Relaxed); // read by who takes the object apart
     }
 
     /// To be called before a lock is asked for.
@@ -149,11 +167,11 @@ impl TxnShared {
 
     /// Keeps the database's budget in step with what the sets hold.
     pub fn charge(&self, bytes: u64, budget: &Budget) {
-        let charged = self.charged.load(Ordering::Relaxed); // written by the owner only
+        let charged = self.charged.load(Ordering::Relaxed);
         if bytes > charged + CHARGE {
             let more = (bytes - charged).next_multiple_of(CHARGE);
             budget.charge(more);
-            self.charged.store(charged + more, Ordering::Relaxed);
+            self.charged.fetch_add(more, Ordering::Relaxed); // whoever ends it may have taken the rest
         }
     }
 }
@@ -227,18 +245,32 @@ impl Transactions {
             Some(shared) => shared,
             None => self.another()?,
         };
-        let uses = shared.word.load(Ordering::Relaxed) >> (4 + INDEX_BITS); // only this thread has the object
-        let id = (uses + 1) << INDEX_BITS | u64::from(shared.index);
         shared.isolation.store(isolation as u8, Ordering::Relaxed);
         shared.locking.store(locking, Ordering::Relaxed);
+        let id = self.start(&shared, timeout);
+        Ok((shared, id))
+    }
+
+    /// Begins another transaction of the same kind in the object of one that is over.
+    pub fn renew(&self, shared: &TxnShared, id: TxnId, timeout: Option<Duration>) -> TxnId {
+        if matches!(shared.state_of(id), State::Aborted | State::Expired) {
+            self.let_go(shared, id); // for what it was granted while it was ended
+        }
+        self.clear(shared);
+        self.start(shared, timeout)
+    }
+
+    fn start(&self, shared: &TxnShared, timeout: Option<Duration>) -> TxnId {
+        let uses = shared.word.load(Ordering::Relaxed) >> (4 + INDEX_BITS); // only this thread has the object
+        let id = (uses + 1) << INDEX_BITS | u64::from(shared.index);
         let deadline = match timeout {
             Some(t) => self.clock.monotonic_ns().saturating_add(u64::try_from(t.as_nanos()).unwrap_or(NEVER)),
             None => UNSET,
         };
         shared.deadline.store(deadline, Ordering::Relaxed);
-        shared.word.store(id << 4 | State::Active as u64, Ordering::Release);
+        shared.enter(id, State::Active);
         self.stats.add(Stat::TxnBegun, 1);
-        Ok((shared, id))
+        id
     }
 
     #[cold]
@@ -280,22 +312,26 @@ impl Transactions {
 
     /// Makes the object of a transaction that is over ready for reuse. The caller does not use it any more.
     pub fn release(&self, shared: Arc<TxnShared>, id: TxnId) {
-        const KEEP: usize = 64 << 10;
         self.let_go(&shared, id);
-        shared.has_locks.store(false, Ordering::Relaxed);
-        self.forget_writes(&shared, KEEP);
-        *shared.xid.lock() = None;
-        shared.word.store(id << 4 | State::Idle as u64, Ordering::Release);
+        self.clear(&shared);
+        shared.enter(id, State::Idle);
         self.free.lock().push(shared);
     }
 
-    fn forget_writes(&self, shared: &TxnShared, keep: usize) {
-        if shared.has_writes.swap(false, Ordering::Relaxed) {
-            shared.writes.lock().reset(keep);
+    /// Forgets what a transaction that is over left in its object.
+    fn clear(&self, shared: &TxnShared) {
+        const KEEP: usize = 64 << 10;
+        shared.has_locks.store(false, Ordering::Relaxed);
+        if shared.has_writes.load(Ordering::Relaxed) {
+            shared.has_writes.store(false, Ordering::Relaxed);
+            shared.writes.lock().reset(KEEP);
         }
-        let charged = shared.charged.swap(0, Ordering::Relaxed);
-        if charged > 0 {
-            self.memory.release(charged);
+        if shared.charged.load(Ordering::Relaxed) > 0 {
+            self.memory.release(shared.charged.swap(0, Ordering::Relaxed));
+        }
+        if shared.has_xid.load(Ordering::Relaxed) {
+            shared.has_xid.store(false, Ordering::Relaxed);
+            *shared.xid.lock() = None;
         }
     }
 
@@ -328,6 +364,7 @@ impl Transactions {
         self.locks.wake(id);
         if let Some(mut writes) = t.writes.try_lock() {
             writes.reset(0); // the owner is not at it; if he is, he sees the state and does it himself
+            self.memory.release(t.charged.swap(0, Ordering::Relaxed));
         }
         true
     }
@@ -388,8 +425,8 @@ impl Transactions {
 
     /// A transaction became prepared: it keeps its locks, and reads no more.
     pub fn prepared(&self, shared: &TxnShared, id: TxnId, xid: &[u8]) {
-        *shared.xid.lock() = Some(xid.into());
-        shared.change(id, State::Committing, State::Prepared);
+        shared.set_xid(xid);
+        shared.enter(id, State::Prepared);
         self.unpin(shared);
     }
 
@@ -399,7 +436,7 @@ impl Transactions {
     /// As [`Transactions::begin`].
     pub fn recovered(&self, xid: &[u8], isolation: Isolation) -> Result<TxnId> {
         let (shared, id) = self.begin(isolation, false, None)?;
-        *shared.xid.lock() = Some(xid.into());
+        shared.set_xid(xid);
         shared.note_locks();
         shared.change(id, State::Active, State::InDoubt);
         Ok(id)

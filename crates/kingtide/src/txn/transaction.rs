@@ -26,6 +26,8 @@ use std::time::Duration;
 
 /// Bytes of read and write sets that a transaction keeps for its next use.
 const KEEP: usize = 64 << 10;
+/// Bytes of writes below which nothing is charged to the budget.
+const SMALL: u64 = 32 << 10;
 
 /// How a transaction behaves.
 #[derive(Clone, Debug, Default)]
@@ -561,9 +563,12 @@ impl Transaction {
             writes.added();
         }
         self.shared.note_writes();
-        let held = writes.memory();
-        drop(writes);
-        self.shared.charge(held, &self.db.memory);
+        let held = writes.batch.bytes() as u64;
+        if held >= SMALL {
+            let held = writes.memory();
+            drop(writes);
+            self.shared.charge(held, &self.db.memory);
+        }
         Ok(())
     }
 
@@ -631,7 +636,13 @@ impl Transaction {
     /// `Io`: nothing was written, and the commit may be tried again. `Poisoned` from the sync: visible, and of unknown
     /// durability. `Finished`, `Aborted`, `Expired`, `Closed`.
     pub fn commit(&mut self) -> Result<SeqNo> {
-        self.commit_ordered()?.wait()
+        if self.xid.is_some() {
+            return self.commit_prepared()?.wait();
+        }
+        let (visible, durability) = self.commit_now()?;
+        let Some(visible) = visible else { return Ok(0) };
+        self.db.make_durable(visible, durability)?;
+        Ok(visible.last)
     }
 
     /// Commits up to the point where the writes are visible: calls that are made one after the other take effect in that
@@ -644,24 +655,29 @@ impl Transaction {
         if self.xid.is_some() {
             return self.commit_prepared();
         }
+        let (visible, durability) = self.commit_now()?;
+        Ok(CommitTicket::new(self.db.clone(), visible, durability))
+    }
+
+    fn commit_now(&mut self) -> Result<(Option<Visible>, Durability)> {
         self.active()?;
         if !self.shared.change(self.id, State::Active, State::Committing) {
             return Err(self.gone(self.shared.state_of(self.id)));
         }
         let durability = self.options.durability.unwrap_or_else(|| self.db.durability());
         match self.write_out() {
-            Ok(commit) => {
-                self.finish(State::Committing, State::Committed);
+            Ok(visible) => {
+                self.finish(State::Committed);
                 self.db.stats.add(Stat::TxnCommits, 1);
-                Ok(CommitTicket::new(self.db.clone(), commit, durability))
+                Ok((visible, durability))
             }
             Err(e) if e.kind() == ErrorKind::Conflict => {
-                self.finish(State::Committing, State::RolledBack);
+                self.finish(State::RolledBack);
                 self.db.stats.add(Stat::TxnRollbacks, 1);
                 Err(e)
             }
             Err(e) => {
-                self.shared.change(self.id, State::Committing, State::Active);
+                self.shared.enter(self.id, State::Active);
                 Err(e)
             }
         }
@@ -687,10 +703,10 @@ impl Transaction {
         WriteOptions { durability: self.options.durability, no_wait: self.options.no_wait }
     }
 
-    pub(super) fn finish(&mut self, from: State, how: State) {
-        self.shared.change(self.id, from, how);
+    /// Ends a transaction that nobody else can end.
+    pub(super) fn finish(&mut self, how: State) {
+        self.shared.enter(self.id, how);
         self.db.txns.let_go(&self.shared, self.id);
-        self.reads.reset(KEEP);
     }
 
     /// Takes everything back. Also after an error and after the end, where it does nothing.
@@ -703,7 +719,7 @@ impl Transaction {
         }
         if self.shared.change(self.id, State::Active, State::RolledBack) {
             self.db.stats.add(Stat::TxnRollbacks, 1);
-            self.finish(State::RolledBack, State::RolledBack);
+            self.db.txns.let_go(&self.shared, self.id);
         }
         Ok(())
     }
@@ -714,25 +730,26 @@ impl Transaction {
     /// # Errors
     /// As [`Db::begin`].
     pub fn reset(&mut self) -> Result<()> {
-        self.leave();
+        self.rollback_unless_prepared();
         self.reads.reset(KEEP);
         self.db.check_open()?;
-        let (shared, id) = self.db.txns.begin(self.options.isolation, self.options.locking, self.options.timeout)?;
-        (self.shared, self.id) = (shared, id);
+        let (isolation, locking, timeout) = (self.options.isolation, self.options.locking, self.options.timeout);
+        if self.shared.state_of(self.id).is_over() {
+            self.id = self.db.txns.renew(&self.shared, self.id, timeout);
+        } else {
+            (self.shared, self.id) = self.db.txns.begin(isolation, locking, timeout)?;
+        }
         self.take_snapshot();
         Ok(())
     }
 
-    /// Parts with the present transaction: rolled back unless it is over or prepared.
-    fn leave(&mut self) {
+    fn rollback_unless_prepared(&mut self) {
         if self.xid.take().is_some() && self.shared.change(self.id, State::Prepared, State::InDoubt) {
             return; // the table of prepared transactions has it
         }
         if self.shared.change(self.id, State::Active, State::RolledBack) {
             self.db.stats.add(Stat::TxnRollbacks, 1);
-        }
-        if self.shared.state_of(self.id) != State::Idle {
-            self.db.txns.release(self.shared.clone(), self.id);
+            self.db.txns.let_go(&self.shared, self.id);
         }
     }
 
@@ -763,7 +780,10 @@ impl Transaction {
 
 impl Drop for Transaction {
     fn drop(&mut self) {
-        self.leave();
+        self.rollback_unless_prepared();
+        if self.shared.state_of(self.id).is_over() {
+            self.db.txns.release(self.shared.clone(), self.id);
+        }
     }
 }
 

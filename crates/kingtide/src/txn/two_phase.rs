@@ -60,7 +60,7 @@ impl Transaction {
                 durable.map(|_| ())
             }
             Err(e) if e.kind() == ErrorKind::Conflict => {
-                self.finish(State::Committing, State::RolledBack);
+                self.finish(State::RolledBack);
                 self.db.stats.add(Stat::TxnRollbacks, 1);
                 Err(e)
             }
@@ -68,7 +68,7 @@ impl Transaction {
                 if !self.takes_locks() {
                     self.db.txns.locks.release_all(self.id);
                 }
-                self.shared.change(self.id, State::Committing, State::Active);
+                self.shared.enter(self.id, State::Active);
                 Err(e)
             }
         }

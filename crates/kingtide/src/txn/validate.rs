@@ -52,8 +52,9 @@ pub(crate) struct Round {
 
 impl<'a> Validation<'a> {
     /// For a batch whose writes must not have been committed by another since `writes_since`.
+    #[inline]
     pub fn new(txn: TxnId, writes_since: Option<SeqNo>, reads: &'a ReadSet, batch: &WriteBatch) -> Validation<'a> {
-        let mut ranges = reads.ranges();
+        let mut ranges = if reads.has_ranges() { reads.ranges() } else { Vec::new() };
         if let Some(seq) = writes_since {
             for op in batch.ops().iter().filter(|op| op.kind == Kind::RangeDelete as u8) {
                 ranges.push(ReadRange {

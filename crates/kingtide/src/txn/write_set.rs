@@ -49,9 +49,12 @@ impl WriteSet {
     pub fn reset(&mut self, keep: usize) {
         self.batch.reset(keep);
         self.savepoints.clear();
+        self.ranges.clear();
+        if self.older.is_empty() {
+            return;
+        }
         self.newest.clear();
         self.older.clear();
-        self.ranges.clear();
         if self.older.capacity() * size_of::<u32>() > keep {
             (self.newest, self.older) = (Vec::new(), Vec::new());
         }

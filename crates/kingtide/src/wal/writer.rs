@@ -1,10 +1,10 @@
 //! Appending, under the commit lock.
 
+use super::lifecycle::Begun;
 use super::segment::{
     FLAG_CLOSED, FLAG_GAP, FLAG_SEALED, MAX_PAYLOAD, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN,
     SegmentHeader, record_span,
 };
-use super::lifecycle::Begun;
 use super::{Lsn, ReplayEnd, Wal, WalRecord};
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, Result, SeqNo};
