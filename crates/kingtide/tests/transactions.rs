@@ -204,3 +204,19 @@ fn a_prepared_transaction_keeps_its_locks_through_a_reopen() {
     db.put("read", "2").unwrap();
     assert!(db.transactions().is_empty() && db.locks().is_empty());
 }
+
+#[test]
+fn a_put_and_its_delete_conflict_even_when_a_merge_dropped_both() {
+    let db = open();
+    let cf = db.default_family();
+    for level in Isolation::ALL {
+        let mut txn = db.begin(level).unwrap();
+        assert!(txn.get_for_update(cf, b"k").unwrap().is_none());
+        txn.put(cf, b"other", b"1").unwrap();
+        db.put("k", "1").unwrap();
+        db.flush().unwrap();
+        db.delete("k").unwrap();
+        db.compact().unwrap();
+        assert_eq!(txn.commit().unwrap_err().kind(), ErrorKind::Conflict, "{level}");
+    }
+}

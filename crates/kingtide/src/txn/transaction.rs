@@ -97,6 +97,8 @@ pub struct Transaction {
     options: TransactionOptions,
     /// What reads as of the beginning see; what the check of writes starts from.
     pub(super) snapshot: SeqNo,
+    /// Whether merges keep the trace of what changes from now on.
+    pinned: bool,
     pub(super) reads: ReadSet,
     pub(super) xid: Option<Box<[u8]>>,
 }
@@ -216,12 +218,13 @@ impl Transaction {
             }
         }
         let (shared, id) = db.txns.begin(options.isolation, options.locking, options.timeout)?;
-        let mut txn = Transaction { db, shared, id, rules, options, snapshot: 0, reads: ReadSet::default(), xid: None };
+        let mut txn = Transaction { db, shared, id, rules, options, snapshot: 0, pinned: false, reads: ReadSet::default(), xid: None };
         txn.take_snapshot();
         Ok(txn)
     }
 
     fn take_snapshot(&mut self) {
+        self.pinned = self.rules.reads == ReadRule::Begin;
         self.snapshot = match &self.options.snapshot {
             Some(s) => s.sequence(), // the options keep it
             None if self.rules.reads == ReadRule::Begin => self.db.txns.pin(&self.shared),
