@@ -28,7 +28,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Native loops: write, read, mixed, delete, seek, range, iterate
+    /// Native loops: write, read, mixed, delete, seek, range, iterate, transactions
     Micro(Box<micro::Args>),
     /// Workloads written in Lua: a file, or the name of a bundled one
     Run(Box<lua::Args>),

@@ -145,3 +145,61 @@ fn row(plan: &Plan, column: &Column, at: usize) -> String {
     ];
     cells.join(",")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::micro::{Args, Outcome};
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn plan(words: &str) -> Plan {
+        Cli::parse_from(std::iter::once("micro").chain(words.split_whitespace())).args.plan().unwrap()
+    }
+
+    fn column(txn: Option<TxnCounts>) -> Column {
+        let phases = vec![Phase { operation: "X".into(), ops: 10, seconds: 2.0, txn, ..Phase::default() }];
+        Column {
+            engine: "memory".into(),
+            outcomes: vec![Outcome { phases, lost_updates: 4, ..Outcome::default() }],
+            trouble: None,
+        }
+    }
+
+    #[test]
+    fn files_keep_the_columns_they_began_with() {
+        let dir = std::env::temp_dir().join(format!("keybench-csv-{}", std::process::id()));
+        crate::process::fresh_dir(&dir).unwrap();
+        let (plain, txn) = (plan("-w write"), plan("-w txn-rmw --hot-keys 9 --isolation serializable"));
+        let counts = TxnCounts { commits: 6, aborts: 2, writes: 6 };
+        let width = |header: &str| header.matches(',').count();
+
+        let new = dir.join("new.csv");
+        for (plan, counts) in [(&plain, None), (&txn, Some(counts))] {
+            check(&new, plan).unwrap();
+            append(&new, plan, &[column(counts)]).unwrap();
+        }
+        let text = std::fs::read_to_string(&new).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].starts_with(HEADER) && lines.len() == 3);
+        assert!(lines.iter().all(|l| width(l) == width(lines[0])), "{text}");
+        assert!(lines[2].ends_with(",serializable,optimistic,10,9,6,3.0,2,0.25000,4"), "{}", lines[2]);
+
+        let old = dir.join("old.csv");
+        std::fs::write(&old, format!("{HEADER}\n")).unwrap();
+        check(&old, &plain).unwrap();
+        append(&old, &plain, &[column(None)]).unwrap();
+        let text = std::fs::read_to_string(&old).unwrap();
+        assert!(text.lines().count() == 2 && text.lines().all(|l| width(l) == width(HEADER)), "{text}");
+        assert!(check(&old, &txn).unwrap_err().to_string().contains("no columns for transactions"));
+
+        std::fs::write(&old, "a,b,c\n").unwrap();
+        assert_eq!(check(&old, &plain).unwrap_err().exit_code(), 2);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}
