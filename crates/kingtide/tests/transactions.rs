@@ -220,3 +220,63 @@ fn a_put_and_its_delete_conflict_even_when_a_merge_dropped_both() {
         assert_eq!(txn.commit().unwrap_err().kind(), ErrorKind::Conflict, "{level}");
     }
 }
+
+#[test]
+fn multi_get_mixes_own_and_committed_values() {
+    let db = open();
+    let cf = db.default_family();
+    for (k, v) in [("a", "1"), ("b", "2"), ("c", "3"), ("e", "5")] {
+        db.put(k, v).unwrap();
+    }
+    for level in Isolation::ALL {
+        for locking in [false, true] {
+            let mut txn =
+                db.begin_with(TransactionOptions { isolation: level, locking, ..Default::default() }).unwrap();
+            let keys = ["d", "c", "b", "a", "e"];
+            let read = |txn: &mut Transaction| -> Vec<Option<String>> {
+                let values = txn.multi_get(cf, &keys);
+                values.into_iter().map(|v| v.unwrap().map(|v| String::from_utf8(v.to_vec()).unwrap())).collect()
+            };
+            let some = |v: &str| Some(v.to_owned());
+            assert_eq!(read(&mut txn), [None, some("3"), some("2"), some("1"), some("5")]);
+            txn.put(cf, b"d", b"4").unwrap();
+            txn.delete_range(cf, b"a", b"c").unwrap();
+            txn.put(cf, b"b", b"own").unwrap();
+            assert_eq!(read(&mut txn), [some("4"), some("3"), some("own"), None, some("5")], "{level}");
+        }
+    }
+}
+
+#[test]
+fn the_victim_of_a_deadlock_is_rolled_back_at_once() {
+    let db = open();
+    let cf = db.default_family().clone();
+    let begin = |db: &Db| {
+        let lock_timeout = Some(std::time::Duration::from_secs(60));
+        db.begin_with(TransactionOptions { locking: true, lock_timeout, ..Isolation::ReadCommitted.into() }).unwrap()
+    };
+    let mut a = begin(&db);
+    a.put(&cf, b"x", b"a").unwrap();
+    a.put(&cf, b"more", b"a").unwrap(); // so that the other one is the victim
+    let (ready, wait) = std::sync::mpsc::channel();
+    let other = std::thread::spawn({
+        let (db, cf) = (db.clone(), cf.clone());
+        move || {
+            let mut b = begin(&db);
+            b.put(&cf, b"y", b"b").unwrap();
+            ready.send(()).unwrap();
+            let e = b.put(&cf, b"x", b"b").unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::Deadlock, "{e}");
+            b // still there, and holding nothing
+        }
+    });
+    wait.recv().unwrap();
+    while db.lock_waits().is_empty() {
+        std::thread::yield_now();
+    }
+    a.put(&cf, b"y", b"a").unwrap();
+    a.commit().unwrap();
+    let mut b = other.join().unwrap();
+    assert_eq!(b.commit().unwrap_err().kind(), ErrorKind::Finished);
+    assert_eq!(committed(&db, "y").as_deref(), Some("a"));
+}

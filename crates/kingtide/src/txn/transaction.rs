@@ -65,7 +65,8 @@ impl From<Isolation> for TransactionOptions {
 /// [`Transaction::handle`] to abort it from another.
 ///
 /// After any [`ErrorKind::Conflict`], [`ErrorKind::Deadlock`] or [`ErrorKind::LockTimeout`] nothing was written: call
-/// [`Transaction::reset`] and do it all again ([`Error::is_transient_conflict`] tells).
+/// [`Transaction::reset`] and do it all again ([`Error::is_transient_conflict`] tells). A deadlock's victim and one whose
+/// commit or prepare met a conflict were rolled back by then; after other errors it goes on if its owner wishes.
 ///
 /// ```
 /// use kingtide::{Db, Isolation, Options};
@@ -218,7 +219,17 @@ impl Transaction {
             }
         }
         let (shared, id) = db.txns.begin(options.isolation, options.locking, options.timeout)?;
-        let mut txn = Transaction { db, shared, id, rules, options, snapshot: 0, pinned: false, reads: ReadSet::default(), xid: None };
+        let mut txn = Transaction {
+            db,
+            shared,
+            id,
+            rules,
+            options,
+            snapshot: 0,
+            pinned: false,
+            reads: ReadSet::default(),
+            xid: None,
+        };
         txn.take_snapshot();
         Ok(txn)
     }
@@ -444,7 +455,14 @@ impl Transaction {
     /// partner, the look at locks under the commit lock.
     fn locked(&self, take: impl FnOnce(Wait) -> Result<()>) -> Result<()> {
         self.shared.note_locks();
-        take(self.lock_wait())?;
+        if let Err(e) = take(self.lock_wait()) {
+            if e.kind() == ErrorKind::Deadlock && self.shared.change(self.id, State::Active, State::RolledBack) {
+                // The others of the circle wait for what it holds, not for its owner to make up his mind.
+                self.db.stats.add(Stat::TxnRollbacks, 1);
+                self.db.txns.let_go(&self.shared, self.id);
+            }
+            return Err(e);
+        }
         drop(self.db.commit.lock());
         self.active() // somebody may have ended it, and let go of its locks, before this one was granted
     }
@@ -484,24 +502,42 @@ impl Transaction {
         self.locked(|wait| locks.lock_range(&self.db.txns, self.id, f.id(), f.order(), (lower, upper), mode, wait))
     }
 
-    /// Reads several keys as of one moment, in the order of the keys, each with an error of its own.
+    /// Reads several keys, in their order, each with an error of its own: as of one moment, except on the read-uncommitted
+    /// level and where reads take locks, which is key by key.
     pub fn multi_get<K: AsRef<[u8]>>(&mut self, family: &ColumnFamily, keys: &[K]) -> Vec<Result<Option<PinnedValue>>> {
-        if self.rules.lock_reads || self.rules.reads == ReadRule::Uncommitted || !self.is_empty() {
+        if self.rules.lock_reads || self.rules.reads == ReadRule::Uncommitted {
             return keys.iter().map(|k| self.get(family, k.as_ref())).collect();
         }
-        if let Err(e) = self.usable(family) {
-            return keys.iter().map(|_| Err(e.duplicate())).collect();
-        }
-        let view = family.inner().view.load();
-        let seq = self.read_seq();
-        let values = read::multi_get(&view, keys, seq, &family.inner().reads);
-        if self.rules.check_reads {
-            keys.iter().for_each(|k| self.remember(family, k.as_ref(), seq));
-        }
-        match self.active() {
-            Ok(()) => values,
+        match self.usable(family).and_then(|()| self.multi_get_now(family, keys)) {
+            Ok(values) => values,
             Err(e) => keys.iter().map(|_| Err(e.duplicate())).collect(),
         }
+    }
+
+    fn multi_get_now<K: AsRef<[u8]>>(
+        &mut self,
+        family: &ColumnFamily,
+        keys: &[K],
+    ) -> Result<Vec<Result<Option<PinnedValue>>>> {
+        let own: Vec<_> = match self.is_empty() {
+            true => keys.iter().map(|_| Ok(None)).collect(),
+            false => keys.iter().map(|k| self.own(family, k.as_ref())).collect(),
+        };
+        let asked: Vec<&[u8]> =
+            keys.iter().zip(&own).filter(|(_, own)| matches!(own, Ok(None))).map(|(k, _)| k.as_ref()).collect();
+        let view = family.inner().view.load();
+        let seq = self.read_seq();
+        let mut found = read::multi_get(&view, &asked, seq, &family.inner().reads).into_iter();
+        if self.rules.check_reads {
+            asked.iter().for_each(|k| self.remember(family, k, seq));
+        }
+        self.active()?;
+        let values = own.into_iter().map(|own| match own {
+            Ok(Some(value)) => Ok(value),
+            Ok(None) => found.next().unwrap_or(Ok(None)),
+            Err(e) => Err(e),
+        });
+        Ok(values.collect())
     }
 
     /// Sets a key.
