@@ -4,7 +4,8 @@
 
 use kingtide::vfs::MemFs;
 use kingtide::{
-    ChangeKind, ColumnFamily, CommitHook, CommittedWrites, Db, FamilyOptions, Options, WriteBatch, WriteOptions,
+    ChangeKind, ColumnFamily, CommitHook, CommittedWrites, Db, FamilyOptions, Isolation, Options, TransactionOptions,
+    WriteBatch, WriteOptions,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -214,4 +215,45 @@ fn recovery_does_not_tell_again() {
     db.put("b", "2").unwrap();
     assert_eq!(hook.sequences(), [2]);
     assert_eq!(db.get("a").unwrap().as_deref(), Some(&b"1"[..]));
+}
+
+/// When a hook runs, the transaction whose commit it is told of is over: its locks are free, and others may look at the
+/// transactions that are running.
+#[test]
+fn hooks_of_transactions_may_do_what_everybody_may() {
+    for locking in [true, false] {
+        let db = open(&Arc::new(MemFs::new()));
+        let (inner, told) = (db.clone(), Arc::new(AtomicUsize::new(0)));
+        let count = told.clone();
+        db.default_family().set_commit_hook(Some(Arc::new(move |commit: &CommittedWrites<'_>| {
+            count.fetch_add(1, Ordering::Relaxed);
+            if commit.operations().any(|c| c.value == b"again") {
+                return;
+            }
+            let family = inner.default_family();
+            for change in commit.operations() {
+                family.put(change.key, b"again").unwrap();
+                let mut txn = inner.begin(Isolation::ReadUncommitted).unwrap();
+                assert_eq!(txn.get(family, change.key).unwrap().as_deref(), Some(&b"again"[..]));
+            }
+        })));
+        std::thread::scope(|s| {
+            for t in 0..4 {
+                let db = db.clone();
+                s.spawn(move || {
+                    for i in 0..100 {
+                        let options = TransactionOptions { locking, ..TransactionOptions::default() };
+                        let mut txn = db.begin_with(options).unwrap();
+                        txn.put(db.default_family(), format!("{t}:{i}").as_bytes(), b"first").unwrap();
+                        if i % 4 == 0 {
+                            txn.prepare(format!("{t}:{i}").as_bytes()).unwrap();
+                        }
+                        txn.commit().unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(told.load(Ordering::Relaxed), 800);
+        db.close().unwrap();
+    }
 }

@@ -133,6 +133,9 @@ impl Hooks {
 
     #[cold]
     fn enqueue_for(&self, batch: &WriteBatch, last: SeqNo) -> bool {
+        if batch.ops().is_empty() {
+            return false; // a transaction is prepared, or rolled back
+        }
         let by_family = self.by_family.lock();
         let mut payload: Option<Arc<[u8]>> = None;
         for family in batch.families() {
@@ -171,9 +174,6 @@ impl Hooks {
             self.stats.add(Stat::BackgroundErrors, 1);
             return;
         };
-        if ops.is_empty() {
-            return; // a transaction was prepared, which is no commit yet
-        }
         let name = commit.family.name();
         let writes = CommittedWrites { sequence: commit.sequence, family: &name, ops: &ops };
         let outside = IN_HOOK.with(|inside| inside.replace(true));
@@ -209,7 +209,7 @@ impl ColumnFamily {
     /// until it is replaced, the family is dropped, or the database closes.
     ///
     /// The hook is called once for each commit that touches the family: in commit order, over all threads; after the
-    /// commit is visible; outside the engine's locks, so it may read and write the database; and before the commit call
+    /// commit is visible and, if it was a transaction's, over, its locks given up; and before the commit call
     /// returns to its caller. Durability may come later: the commit call waits for the hook first, and then for the disk
     /// if it was asked to. So a hook may be told of a commit that a power cut undoes. Commits found in the log at an open
     /// are not told of again; [`crate::Db::changes_since`] reads those.

@@ -66,6 +66,8 @@ pub(crate) struct Visible {
     pub last: SeqNo,
     /// Where its log record ends; `None` if it was not logged.
     pub lsn: Option<Lsn>,
+    /// A commit hook is to be called: see [`DbInner::tell_hooks`].
+    pub hooked: bool,
 }
 
 /// What may be done under the commit lock.
@@ -92,6 +94,7 @@ impl DbInner {
             return Ok(0);
         }
         let visible = self.commit_visible(batch, options, &Guard::Plain)?;
+        self.tell_hooks(visible);
         self.make_durable(visible, durability)?;
         Ok(visible.last)
     }
@@ -104,7 +107,8 @@ impl DbInner {
         }
     }
 
-    /// Commits a batch that is not empty, up to the point where others see it.
+    /// Commits a batch that is not empty, up to the point where others see it. When the caller has given up what it holds,
+    /// [`DbInner::tell_hooks`] does the rest.
     pub(crate) fn commit_visible(
         self: &Arc<Self>,
         batch: &mut WriteBatch,
@@ -134,12 +138,18 @@ impl DbInner {
         if ranges {
             self.commit.lock().recent.unwatch();
         }
-        let (visible, hooked) = visible?;
-        if hooked {
-            self.hooks.deliver();
-        }
+        let visible = visible?;
         self.count(batch);
         Ok(visible)
+    }
+
+    /// Has commit hooks called for a commit, before its call returns. A hook may read and write what it likes, so by now
+    /// the commit's thread holds nothing that somebody could wait for.
+    #[inline]
+    pub(crate) fn tell_hooks(&self, commit: Visible) {
+        if commit.hooked {
+            self.hooks.deliver();
+        }
     }
 
     fn commit_when_admitted(
@@ -149,7 +159,7 @@ impl DbInner {
         unlogged: bool,
         options: &WriteOptions,
         guard: &Guard<'_>,
-    ) -> Result<(Visible, bool)> {
+    ) -> Result<Visible> {
         let mut round = Round { checked: 0, tables: false };
         let mut rounds = 0;
         loop {
@@ -208,7 +218,7 @@ impl DbInner {
         batch: &WriteBatch,
         record: WalRecord<'_>,
         unlogged: bool,
-    ) -> Result<(Visible, bool)> {
+    ) -> Result<Visible> {
         let base = c.last_seq + 1;
         let last = c.last_seq + batch.sequences() as u64;
         if last > kingtide_base::key::MAX_SEQ {
@@ -229,7 +239,7 @@ impl DbInner {
         self.snapshots.publish(last);
         let hooked = self.hooks.enqueue(batch, last);
         self.rotate_full(c, batch.families());
-        Ok((Visible { last, lsn }, hooked))
+        Ok(Visible { last, lsn, hooked })
     }
 
     /// Tells the conflict filter what is committed.

@@ -4,6 +4,12 @@ use super::*;
 use crate::{ChangeRecord, CommittedWrites};
 use std::sync::Mutex;
 
+fn in_doubt(db: &Db, xid: &[u8], keys: &[&str]) {
+    let mut txn = db.begin(Isolation::Serializable).unwrap();
+    keys.iter().for_each(|key| txn.put(db.default_family(), key.as_bytes(), b"v").unwrap());
+    txn.prepare(xid).unwrap();
+}
+
 fn keys(record: &ChangeRecord) -> Vec<Vec<u8>> {
     record.operations().map(|c| c.key.to_vec()).collect()
 }
@@ -19,27 +25,26 @@ fn a_prepared_transaction_is_shown_when_it_commits_and_never_when_it_does_not() 
         assert!(!c.is_empty());
         inside.lock().unwrap().push(c.sequence());
     })));
-    let family = db.default_family();
     let mut stream = db.changes_since(0).unwrap();
-    prepare(&db, b"one", batch(&[(family, b"a", b"1"), (family, b"b", b"1")]));
-    prepare(&db, b"two", batch(&[(family, b"c", b"2")]));
+    in_doubt(&db, b"one", &["a", "b"]);
+    in_doubt(&db, b"two", &["c"]);
     assert!(stream.next().unwrap().is_none());
     db.put("between", "").unwrap();
     let record = stream.next().unwrap().unwrap();
     assert_eq!(keys(&record), [b"between"]);
-    resolve(&db, b"two", false);
+    db.rollback_prepared(b"two").unwrap();
     assert!(stream.next().unwrap().is_none());
-    resolve(&db, b"one", true);
+    assert_eq!(db.commit_prepared(b"one").unwrap(), db.latest_sequence());
     let record = stream.next().unwrap().unwrap();
     assert_eq!(keys(&record), [b"a", b"b"]);
     assert_eq!(record.last_sequence, db.latest_sequence());
     assert_eq!(*told.lock().unwrap(), [3, record.last_sequence]);
     // In doubt over a kill: shown where it commits.
-    prepare(&db, b"three", batch(&[(family, b"d", b"3")]));
+    in_doubt(&db, b"three", &["d"]);
     let db = open(&fs.kill_clone());
     let mut stream = db.changes_since(record.last_sequence).unwrap();
     assert!(stream.next().unwrap().is_none());
-    resolve(&db, b"three", true);
+    db.commit_prepared(b"three").unwrap();
     assert_eq!(keys(&stream.next().unwrap().unwrap()), [b"d"]);
     let all: Vec<_> = {
         let mut stream = db.changes_since(0).unwrap();
