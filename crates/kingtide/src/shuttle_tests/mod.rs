@@ -15,10 +15,15 @@ mod background;
 mod core;
 mod durability;
 mod followers;
+mod models;
 mod world;
 
 use shuttle::scheduler::{PctScheduler, RandomScheduler, ReplayScheduler, Scheduler};
-use shuttle::{Config, Runner};
+use shuttle::{Config, FailurePersistence, Runner};
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Schedules of one scenario in the sample that every change is tested with.
 const SAMPLE: usize = 1000;
@@ -55,21 +60,50 @@ fn config() -> Config {
     config
 }
 
-fn run(scheduler: impl Scheduler + 'static, body: fn()) -> usize {
-    Runner::new(scheduler, config()).run(body)
+/// Runs a body under a scheduler's schedules. Returns how many there were; after a failure the panic, too.
+fn run(config: Config, scheduler: impl Scheduler + 'static, body: fn()) -> (usize, Result<(), Box<dyn Any + Send>>) {
+    let tried = Arc::new(AtomicUsize::new(0));
+    let counter = tried.clone();
+    let runner = Runner::new(scheduler, config);
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        runner.run(move || {
+            counter.fetch_add(1, Ordering::Relaxed);
+            body();
+        });
+    }));
+    (tried.load(Ordering::Relaxed), outcome)
 }
 
 /// Runs a scenario under its share of the schedules.
 fn explore(name: &str, body: fn()) {
     if let Some(file) = variable("KINGTIDE_SHUTTLE_REPLAY") {
         let scheduler = ReplayScheduler::new_from_file(&file).unwrap_or_else(|e| panic!("{file}: {e}"));
-        run(scheduler, body);
+        Runner::new(scheduler, config()).run(body);
         return;
     }
     let schedules = number("KINGTIDE_SHUTTLE").map_or(SAMPLE, |all| (all as usize).div_ceil(SCENARIOS));
     let seed = number("KINGTIDE_SHUTTLE_SEED").unwrap_or(1);
-    println!("{name}: {schedules} schedules, seed {seed}");
-    let random = run(RandomScheduler::new_from_seed(seed, schedules / 2), body);
-    let pct = run(PctScheduler::new_from_seed(seed, PCT_DEPTH, schedules - schedules / 2), body);
-    println!("{name}: {random} random and {pct} prioritized schedules passed");
+    let half = schedules / 2;
+    let passed = |kind: &str, (tried, outcome): (usize, Result<(), Box<dyn Any + Send>>)| {
+        if let Err(panic) = outcome {
+            eprintln!("{name}: {kind} schedule {tried} of seed {seed} failed");
+            resume_unwind(panic);
+        }
+        tried
+    };
+    let random = passed("random", run(config(), RandomScheduler::new_from_seed(seed, half), body));
+    let pct = PctScheduler::new_from_seed(seed, PCT_DEPTH, schedules - half);
+    let pct = passed("prioritized", run(config(), pct, body));
+    println!("{name}: {random} random and {pct} prioritized schedules of seed {seed} passed");
+}
+
+/// A model with a planted bug: some schedule out of `most` must break it. Tells how many it took.
+fn finds(name: &str, most: usize, body: fn()) {
+    let seed = number("KINGTIDE_SHUTTLE_SEED").unwrap_or(1);
+    let mut config = config();
+    config.failure_persistence = FailurePersistence::None;
+    eprintln!("{name}: a planted bug; that it fails is as it should be");
+    let (tried, outcome) = run(config, RandomScheduler::new_from_seed(seed, most), body);
+    assert!(outcome.is_err(), "{name}: the planted bug was not found by {tried} schedules of seed {seed}");
+    println!("{name}: found by schedule {tried} of seed {seed}");
 }
