@@ -216,7 +216,7 @@ fn open_tables(families: &[Arc<Family>], tables: &Arc<TableCache>, threads: usiz
     };
     let helpers = threads.min(handles.len() / 8);
     #[allow(clippy::disallowed_methods)] // reads in parallel that end before this returns
-    std::thread::scope(|s| {
+    crate::sync::scope(|s| {
         for _ in 0..helpers {
             s.spawn(one);
         }

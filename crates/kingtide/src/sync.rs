@@ -7,14 +7,15 @@ mod shuttle;
 
 #[cfg(shuttle)]
 pub(crate) use self::shuttle::{
-    ArcSwap, ArcSwapOption, Condvar, Mutex, MutexGuard, RwLock, atomic, spawn_named, spin_loop, thread_local, yield_now,
+    ArcSwap, ArcSwapOption, Condvar, Mutex, MutexGuard, RwLock, atomic, scope, spawn_named, spin_loop, thread_local,
+    yield_now,
 };
 #[cfg(not(shuttle))]
 pub(crate) use arc_swap::{ArcSwap, ArcSwapOption};
 #[cfg(not(shuttle))]
 pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 #[cfg(not(shuttle))]
-pub(crate) use std::{hint::spin_loop, sync::atomic, thread::yield_now, thread_local};
+pub(crate) use std::{hint::spin_loop, sync::atomic, thread::scope, thread::yield_now, thread_local};
 
 /// The one place that starts threads.
 #[cfg(not(shuttle))]

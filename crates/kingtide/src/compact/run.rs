@@ -199,7 +199,7 @@ impl DbInner {
             None => return Ok(MergeOutput::default()),
         };
         #[allow(clippy::disallowed_methods)] // parts of this job, which end before it does
-        std::thread::scope(|scope| {
+        crate::sync::scope(|scope| {
             let others: Vec<_> = rest.iter().map(|r| scope.spawn(|| merge(r))).collect();
             results.push(merge(first));
             results.extend(others.into_iter().map(|t| {

@@ -66,8 +66,9 @@ fn segments() {
             }
         })
     };
+    let churn = churn(&w.db, 2);
     join(writers);
-    join([syncer, churn(&w.db, 1)]);
+    join([syncer, churn]);
     let found = w.killed();
     for t in 0..2 {
         assert_eq!(get(found.default_family(), &format!("small-{t}")), 3);

@@ -6,7 +6,7 @@
 
 pub(crate) use ::shuttle::hint::spin_loop;
 pub(crate) use ::shuttle::sync::atomic;
-pub(crate) use ::shuttle::thread::yield_now;
+pub(crate) use ::shuttle::thread::{scope, yield_now};
 pub(crate) use ::shuttle::thread_local;
 
 use ::shuttle::rand::{Rng, thread_rng};
