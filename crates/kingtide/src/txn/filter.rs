@@ -10,7 +10,8 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::version::FamilyId;
 use kingtide_base::{KeyOrder, SeqNo};
 
-const SLOTS: usize = 1 << 16;
+/// Exploration opens a database for each schedule, and shall meet keys that share a slot.
+const SLOTS: usize = if cfg!(any(shuttle, loom)) { 8 } else { 1 << 16 };
 
 /// Sequence numbers of recent commits by hash of the key.
 pub(crate) struct ConflictFilter {
@@ -38,7 +39,7 @@ impl ConflictFilter {
     /// Takes note of a committed key.
     #[inline]
     pub fn note(&self, slot: u16, seq: SeqNo) {
-        self.slots[slot as usize].store(seq, Ordering::Relaxed);
+        self.slots[slot as usize % SLOTS].store(seq, Ordering::Relaxed);
     }
 
     /// Takes note of a committed range delete.
@@ -50,7 +51,7 @@ impl ConflictFilter {
     /// Whether a key of this slot may have been committed after `since`.
     #[inline]
     pub fn may_have_changed(&self, slot: u16, since: SeqNo) -> bool {
-        self.slots[slot as usize].load(Ordering::Relaxed) > since || self.ranges.load(Ordering::Relaxed) > since
+        self.slots[slot as usize % SLOTS].load(Ordering::Relaxed) > since || self.ranges.load(Ordering::Relaxed) > since
     }
 }
 
