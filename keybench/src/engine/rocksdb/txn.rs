@@ -216,7 +216,11 @@ impl Txn {
     /// Begins one, with the object of the last where there is one.
     pub(super) fn begin(store: &Arc<Store>, last: Option<Txn>, how: Transactions) -> Result<Txn> {
         let Some(txns) = store.txns.as_ref().filter(|t| t.mode == how.mode) else {
-            return unsupported("rocksdb", &format!("{} transactions unless it is opened for them", how.mode.name()));
+            let mode = how.mode.name();
+            return unsupported(
+                "rocksdb",
+                &format!("{mode} transactions unless it is opened for them (--txn-mode {mode})"),
+            );
         };
         let begin = match how.mode {
             TxnMode::Locking => txns.api.transaction_begin,
