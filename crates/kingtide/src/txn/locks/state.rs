@@ -441,7 +441,7 @@ impl State {
         victims
     }
 
-    /// Ends the wait of the one that holds the fewest locks, among equals the youngest.
+    /// Ends the wait of the one that holds the fewest locks, among equals that of the largest id.
     fn sacrifice(&mut self, circle: &[(Place, Blocker)]) {
         let mut steps: Vec<Want> = circle.iter().filter_map(|(place, _)| self.want(*place).cloned()).collect();
         let held = |txn: TxnId| self.owners.get(&txn).map_or(0, |owner| owner.pieces.len());

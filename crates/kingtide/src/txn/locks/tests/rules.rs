@@ -334,7 +334,7 @@ fn the_victim_holds_the_fewest_locks() {
 }
 
 #[test]
-fn two_upgrades_are_a_deadlock_and_the_younger_is_the_victim() {
+fn two_upgrades_are_a_deadlock_and_the_larger_id_is_the_victim() {
     for (first, second) in [(1, 2), (2, 1)] {
         let b = &Bench::new();
         b.take(1, "k", S);
