@@ -262,10 +262,6 @@ impl Table {
         }
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.segments.is_empty()
-    }
-
     /// Approximate bytes, without keys too long to be kept in place.
     pub fn memory(&self) -> u64 {
         self.segments.len() as u64 * ENTRY
