@@ -11,21 +11,17 @@
 #![cfg(unix)]
 #![allow(clippy::disallowed_methods, missing_docs)]
 
+mod killed;
+
+use killed::{BEGIN, DIR, JOB, SEED, Scratch, acknowledge, parse, run_and_kill, spawn};
 use kingtide::{ColumnFamily, Db, Options, WriteBatch};
 use kingtide_base::hash::mix64;
 use kingtide_base::rng::{Rng, entropy};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
-const DIR: &str = "KINGTIDE_KILL_DIR";
-const SEED: &str = "KINGTIDE_KILL_SEED";
-const JOB: &str = "KINGTIDE_KILL_JOB";
-/// What the child writes before its first acknowledgement, to set it off from the harness's own output.
-const BEGIN: &[u8] = b"\x01ACKNOWLEDGED\x02";
 const FAMILIES: [&str; 3] = ["default", "a", "b"];
 const WRITERS: u64 = 16;
 const SLOTS: u64 = 3000;
@@ -45,25 +41,6 @@ fn full() -> bool {
 
 fn seed() -> u64 {
     std::env::var("KINGTIDE_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(|| entropy() >> 16)
-}
-
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let dir = std::env::temp_dir().join(format!("kingtide-kill-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&dir);
-        std::fs::create_dir_all(&dir).unwrap();
-        Scratch(dir)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            let _ = std::fs::remove_dir_all(&self.0); // a failure keeps the evidence
-        }
-    }
 }
 
 /// Small everything, so that rotations, flushes, merges and log segments come and go all the time.
@@ -145,16 +122,6 @@ fn progress(families: &[ColumnFamily], seed: u64, writer: u64) -> u64 {
 }
 
 // The child.
-
-/// Writes one acknowledgement; shorter than a pipe's atomic write.
-fn acknowledge(out: &Mutex<std::io::Stdout>, who: u64, n: u64) {
-    let mut message = [0; 16];
-    message[..8].copy_from_slice(&who.to_le_bytes());
-    message[8..].copy_from_slice(&n.to_le_bytes());
-    let mut out = out.lock().unwrap();
-    out.write_all(&message).unwrap();
-    out.flush().unwrap();
-}
 
 #[test]
 #[ignore = "run by the others, as a process of its own"]
@@ -244,40 +211,6 @@ fn churn_key(batch: u64, k: u64) -> [u8; 2] {
 }
 
 // The parent.
-
-fn spawn(dir: &Path, seed: u64, job: &str) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args(["child", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
-        .env(DIR, dir)
-        .env(SEED, seed.to_string())
-        .env(JOB, job)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap()
-}
-
-/// Acknowledgements in a child's output. The last may be cut short.
-fn parse(output: &[u8]) -> impl Iterator<Item = (u64, u64)> {
-    let from = output.windows(BEGIN.len()).position(|w| w == BEGIN).map_or(output.len(), |at| at + BEGIN.len());
-    let word = |b: &[u8]| u64::from_le_bytes(b.try_into().unwrap());
-    output[from..].chunks_exact(16).map(move |m| (word(&m[..8]), word(&m[8..])))
-}
-
-/// Runs a child for about that long and kills it. Returns its output.
-fn run_and_kill(dir: &Path, seed: u64, job: &str, life: Duration) -> Vec<u8> {
-    let mut child = spawn(dir, seed, job);
-    let mut out = child.stdout.take().unwrap();
-    let reader = std::thread::spawn(move || {
-        let mut all = Vec::new();
-        out.read_to_end(&mut all).unwrap();
-        all
-    });
-    std::thread::sleep(life);
-    assert!(child.try_wait().unwrap().is_none(), "the child ended by itself: {:?}", child.wait());
-    child.kill().unwrap(); // SIGKILL
-    child.wait().unwrap();
-    reader.join().unwrap()
-}
 
 /// What one writer's commits made of its keys: family and slot to commit number.
 #[derive(Default)]

@@ -1,0 +1,78 @@
+//! Tests with a process that is killed: the same test program, run again with one ignored test named `child`, that says
+//! over its output what was acknowledged.
+
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::time::Duration;
+
+pub const DIR: &str = "KINGTIDE_KILL_DIR";
+pub const SEED: &str = "KINGTIDE_KILL_SEED";
+pub const JOB: &str = "KINGTIDE_KILL_JOB";
+/// What the child writes before its first acknowledgement, to set it off from the harness's own output.
+pub const BEGIN: &[u8] = b"\x01ACKNOWLEDGED\x02";
+
+/// A directory that goes with the test, unless it fails.
+pub struct Scratch(pub PathBuf);
+
+impl Scratch {
+    pub fn new(name: &str) -> Scratch {
+        let dir = std::env::temp_dir().join(format!("kingtide-kill-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir).unwrap();
+        Scratch(dir)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let _ = std::fs::remove_dir_all(&self.0); // a failure keeps the evidence
+        }
+    }
+}
+
+/// In the child: writes one acknowledgement; shorter than a pipe's atomic write.
+pub fn acknowledge(out: &Mutex<std::io::Stdout>, who: u64, n: u64) {
+    let mut message = [0; 16];
+    message[..8].copy_from_slice(&who.to_le_bytes());
+    message[8..].copy_from_slice(&n.to_le_bytes());
+    let mut out = out.lock().unwrap();
+    out.write_all(&message).unwrap();
+    out.flush().unwrap();
+}
+
+pub fn spawn(dir: &Path, seed: u64, job: &str) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["child", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
+        .env(DIR, dir)
+        .env(SEED, seed.to_string())
+        .env(JOB, job)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// Acknowledgements in a child's output. The last may be cut short.
+pub fn parse(output: &[u8]) -> impl Iterator<Item = (u64, u64)> {
+    let from = output.windows(BEGIN.len()).position(|w| w == BEGIN).map_or(output.len(), |at| at + BEGIN.len());
+    let word = |b: &[u8]| u64::from_le_bytes(b.try_into().unwrap());
+    output[from..].chunks_exact(16).map(move |m| (word(&m[..8]), word(&m[8..])))
+}
+
+/// Runs a child for about that long and kills it. Returns its output.
+pub fn run_and_kill(dir: &Path, seed: u64, job: &str, life: Duration) -> Vec<u8> {
+    let mut child = spawn(dir, seed, job);
+    let mut out = child.stdout.take().unwrap();
+    let reader = std::thread::spawn(move || {
+        let mut all = Vec::new();
+        out.read_to_end(&mut all).unwrap();
+        all
+    });
+    std::thread::sleep(life);
+    assert!(child.try_wait().unwrap().is_none(), "the child ended by itself: {:?}", child.wait());
+    child.kill().unwrap(); // SIGKILL
+    child.wait().unwrap();
+    reader.join().unwrap()
+}
