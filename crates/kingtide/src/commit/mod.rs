@@ -14,6 +14,7 @@ pub mod batch;
 pub(crate) mod changed;
 pub(crate) mod control;
 pub(crate) mod hook;
+pub(crate) mod prefix;
 pub(crate) mod stall;
 
 use crate::engine::DbInner;
@@ -212,13 +213,7 @@ impl DbInner {
 
     /// Gives the batch its sequence numbers, logs it, inserts it and makes it visible. Called under the commit lock. True:
     /// a hook waits to be told of it.
-    fn apply(
-        &self,
-        c: &mut CommitState,
-        batch: &WriteBatch,
-        record: WalRecord<'_>,
-        unlogged: bool,
-    ) -> Result<Visible> {
+    fn apply(&self, c: &mut CommitState, batch: &WriteBatch, record: WalRecord<'_>, unlogged: bool) -> Result<Visible> {
         let base = c.last_seq + 1;
         let last = c.last_seq + batch.sequences() as u64;
         if last > kingtide_base::key::MAX_SEQ {

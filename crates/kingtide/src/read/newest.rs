@@ -202,7 +202,7 @@ fn behind(order: &KeyOrder, key: &[u8], hi: Bound<&[u8]>) -> bool {
     }
 }
 
-fn is_empty(order: &KeyOrder, lo: Bound<&[u8]>, hi: Bound<&[u8]>) -> bool {
+pub(crate) fn is_empty(order: &KeyOrder, lo: Bound<&[u8]>, hi: Bound<&[u8]>) -> bool {
     use Bound::{Excluded, Included, Unbounded};
     match (lo, hi) {
         (Unbounded, _) | (_, Unbounded) => false,

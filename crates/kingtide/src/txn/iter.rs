@@ -8,10 +8,13 @@ use super::locks::LockMode;
 use super::read_set::Scan;
 use super::state::{State, TxnId, TxnShared};
 use super::transaction::Transaction;
+use super::validate::slice;
+use crate::commit::prefix::range_of_prefix;
 use crate::engine::DbInner;
 use crate::family::ColumnFamily;
 use crate::options::ReadOptions;
 use crate::read::iter::prefix_range;
+use crate::read::newest::is_empty;
 use crate::read::overlay::Overlay;
 use crate::read::{DbIterator, IterConfig};
 use crate::sync::Mutex;
@@ -28,8 +31,18 @@ struct Tracker {
 }
 
 impl Tracker {
+    /// Where a seek begins to look: at its key, or at the bound that it lies outside of.
+    fn inside(&self, key: &[u8], forward: bool) -> Bound<Vec<u8>> {
+        let from = Bound::Included(key.to_vec());
+        let bound = if forward { &self.lower } else { &self.upper };
+        if outside(&self.order, &from, bound, !forward) { bound.clone() } else { from }
+    }
+
     /// The iterator was put somewhere by looking from `lower` to `upper`.
     fn begin(&self, lower: Bound<Vec<u8>>, upper: Bound<Vec<u8>>) {
+        if is_empty(&self.order, slice(&lower), slice(&upper)) {
+            return; // put behind the bound, where it sees nothing and goes nowhere
+        }
         let mut scan = self.scan.lock();
         // A seek into what was passed already, as a loop of seeks makes them, adds nothing.
         if let Some((from, to)) = scan.ranges.last()
@@ -118,7 +131,7 @@ impl Transaction {
             upper = if outside(order, &to, &upper, true) { upper } else { to };
         }
         if self.rules.lock_reads {
-            let range = (super::validate::slice(&lower), super::validate::slice(&upper));
+            let range = (slice(&lower), slice(&upper));
             self.lock_span(family, range.0, range.1, LockMode::Shared)?;
         }
         let overlay = self.overlay(family);
@@ -148,6 +161,37 @@ impl Transaction {
             tracker,
             error: None,
         })
+    }
+
+    /// Deletes all keys that begin with `prefix`, in the case-insensitive order in any case, the transaction's own
+    /// included: one range delete. When the prefix is empty or all 0xff, or the order is [`KeyOrder::Reverse`], two seeks look
+    /// for the first and last key that the transaction sees, and what lies between these is deleted; what the seeks saw is
+    /// checked or locked as any read is, and a locking transaction locks all of the prefix against writers.
+    ///
+    /// # Errors
+    /// As [`Transaction::delete_range`] and [`Transaction::iter`]; `InvalidArgument` for an order in which keys of one prefix
+    /// are not neighbours.
+    pub fn delete_prefix(&mut self, family: &ColumnFamily, prefix: &[u8]) -> Result<()> {
+        self.writable(family)?;
+        let order = family.inner().order();
+        if let Some((start, end)) = range_of_prefix(order, prefix)? {
+            return self.delete_range(family, &start, &end);
+        }
+        if self.rules.lock_writes {
+            let [from, to] = prefix_range(order, prefix)?;
+            self.lock_span(family, slice(&from), slice(&to), LockMode::Exclusive)?;
+        }
+        let mut it = self.iter_with(family, ReadOptions { prefix: Some(prefix.to_vec()), ..ReadOptions::default() })?;
+        it.seek_to_first();
+        let first = it.key().to_vec();
+        it.seek_to_last();
+        let last = it.key().to_vec();
+        it.status()?;
+        if last.is_empty() {
+            return Ok(()); // there is none: no key is empty
+        }
+        self.delete_range(family, &first, &last)?;
+        self.delete(family, &last)
     }
 
     /// The uncommitted writes that an iterator over the family shows: its own, and on the weakest level those of others,
@@ -218,8 +262,8 @@ impl TransactionIterator {
     pub fn seek(&mut self, key: &[u8]) {
         let Some(it) = self.running() else { return };
         it.seek(key);
-        if self.tracker.is_some() {
-            self.placed(Bound::Included(key.to_vec()), true);
+        if let Some(from) = self.tracker.as_ref().map(|t| t.inside(key, true)) {
+            self.placed(from, true);
         }
     }
 
@@ -227,8 +271,8 @@ impl TransactionIterator {
     pub fn seek_for_prev(&mut self, key: &[u8]) {
         let Some(it) = self.running() else { return };
         it.seek_for_prev(key);
-        if self.tracker.is_some() {
-            self.placed(Bound::Included(key.to_vec()), false);
+        if let Some(from) = self.tracker.as_ref().map(|t| t.inside(key, false)) {
+            self.placed(from, false);
         }
     }
 

@@ -312,7 +312,7 @@ impl Transaction {
     /// `Corruption` with file and offset, `Io`, `Closed`; `Finished`, `Aborted`, `Expired`; when it takes locks on reads,
     /// also as [`Transaction::get_for_share`].
     pub fn get(&mut self, family: &ColumnFamily, key: &[u8]) -> Result<Option<PinnedValue>> {
-        if self.rules.lock_reads {
+        if self.rules.lock_reads && !key.is_empty() {
             return self.get_for_share(family, key);
         }
         self.usable(family)?;
@@ -581,6 +581,14 @@ impl Transaction {
         self.write(family, start, Some(end), |b| b.delete_range(family, start, end))
     }
 
+    pub(super) fn writable(&self, family: &ColumnFamily) -> Result<()> {
+        self.usable(family)?;
+        if self.options.read_only {
+            return Err(Error::new(ErrorKind::ReadOnly, format!("transaction {} was begun read-only", self.id)));
+        }
+        Ok(())
+    }
+
     fn write(
         &mut self,
         family: &ColumnFamily,
@@ -588,10 +596,7 @@ impl Transaction {
         end: Option<&[u8]>,
         add: impl FnOnce(&mut WriteBatch) -> Result<()>,
     ) -> Result<()> {
-        self.usable(family)?;
-        if self.options.read_only {
-            return Err(Error::new(ErrorKind::ReadOnly, format!("transaction {} was begun read-only", self.id)));
-        }
+        self.writable(family)?;
         if self.rules.lock_writes {
             self.lock_written(family, key, end)?;
         }
