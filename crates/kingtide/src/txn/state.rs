@@ -97,6 +97,9 @@ pub(crate) struct TxnShared {
     /// Keeps the versions that it reads. Without one, `pinned` does.
     slot: Option<SlotId>,
     pinned: Mutex<Option<Snapshot>>,
+    /// Held by whoever ends the transaction from outside, from before its state changes until nothing of it is touched any
+    /// more: the object is not used again before.
+    ending: Mutex<()>,
     pub writes: Mutex<WriteSet>,
     /// Bytes charged to the database's budget.
     charged: AtomicU64,
@@ -116,6 +119,7 @@ impl TxnShared {
             deadline: AtomicU64::new(NEVER),
             slot,
             pinned: Mutex::new(None),
+            ending: Mutex::new(()),
             writes: Mutex::new(WriteSet::default()),
             charged: AtomicU64::new(0),
             xid: Mutex::new(None),
@@ -321,6 +325,9 @@ impl Transactions {
     /// Forgets what a transaction that is over left in its object.
     fn clear(&self, shared: &TxnShared) {
         const KEEP: usize = 64 << 10;
+        if matches!(shared.get().1, State::Aborted | State::Expired) {
+            drop(shared.ending.lock()); // or it would take from the next transaction what it means to take from this one
+        }
         shared.has_locks.store(false, Ordering::Relaxed);
         if shared.has_writes.load(Ordering::Relaxed) {
             shared.has_writes.store(false, Ordering::Relaxed);
@@ -353,6 +360,7 @@ impl Transactions {
 
     /// Ends a running transaction that its owner may still believe to be running.
     fn end(&self, t: &TxnShared, id: TxnId, how: State) -> bool {
+        let _ending = t.ending.lock();
         if !t.change(id, State::Active, how) {
             return false;
         }
