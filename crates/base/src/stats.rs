@@ -167,6 +167,8 @@ stat_table! {
     LockWaitMicros "lock_wait_micros" Counter;
     /// Lock requests that gave up at their timeout.
     LockTimeouts "lock_timeouts" Counter;
+    /// Approximate bytes held by the table of locks.
+    LockBytes "lock_bytes" Gauge;
     /// Deadlocks broken by rolling a transaction back.
     Deadlocks "deadlocks" Counter;
     /// Panics of commit hooks, which were caught.

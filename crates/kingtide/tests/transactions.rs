@@ -280,3 +280,70 @@ fn the_victim_of_a_deadlock_is_rolled_back_at_once() {
     assert_eq!(b.commit().unwrap_err().kind(), ErrorKind::Finished);
     assert_eq!(committed(&db, "y").as_deref(), Some("a"));
 }
+
+/// Iterators made between writes, when sorted copies of earlier writes are reused, against an ordered map.
+#[test]
+fn iterators_between_writes_show_all_that_was_written() {
+    use std::collections::BTreeMap;
+    let db = open();
+    let cf = db.default_family();
+    let other = db.create_family("other", Default::default()).unwrap();
+    let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+    for i in (0..400u32).step_by(3) {
+        db.put(format!("k{i:04}"), "committed").unwrap();
+        model.insert(format!("k{i:04}").into_bytes(), b"committed".to_vec());
+    }
+    let mut txn = db.begin(Isolation::Snapshot).unwrap();
+    let mut rng = 12345u64;
+    let mut below = |n: u64| {
+        rng = rng.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (rng >> 33) % n
+    };
+    let mut saved = None;
+    for step in 0..3000u32 {
+        let key = format!("k{:04}", below(400)).into_bytes();
+        match below(20) {
+            0 => {
+                let end = format!("k{:04}", below(400)).into_bytes();
+                let (lo, hi) = (key.clone().min(end.clone()), key.max(end));
+                txn.delete_range(cf, &lo, &hi).unwrap();
+                model.retain(|k, _| *k < lo || *k >= hi);
+            }
+            1..=4 => {
+                txn.delete(cf, &key).unwrap();
+                model.remove(&key);
+            }
+            5 => txn.put(&other, &key, b"elsewhere").unwrap(),
+            6 if saved.is_none() => {
+                txn.set_savepoint("s").unwrap();
+                saved = Some(model.clone());
+            }
+            7 if below(8) == 0 => {
+                if let Some(m) = saved.take() {
+                    txn.rollback_to_savepoint("s").unwrap();
+                    txn.release_savepoint("s").unwrap();
+                    model = m;
+                }
+            }
+            _ => {
+                txn.put(cf, &key, &step.to_le_bytes()).unwrap();
+                model.insert(key, step.to_le_bytes().to_vec());
+            }
+        }
+        if below(4) == 0 {
+            let (a, b) = (format!("k{:04}", below(400)).into_bytes(), format!("k{:04}", below(400)).into_bytes());
+            let (lo, hi) = (a.clone().min(b.clone()), a.max(b));
+            let mut it = txn.iter(cf, &lo[..]..=&hi[..]).unwrap();
+            let mut seen = Vec::new();
+            it.seek_to_first();
+            while it.valid() {
+                let (k, v) = it.entry().unwrap();
+                seen.push((k.to_vec(), v.to_vec()));
+                it.next();
+            }
+            it.status().unwrap();
+            let want: Vec<_> = model.range(lo..=hi).map(|(k, v)| (k.clone(), v.clone())).collect();
+            assert_eq!(seen, want, "step {step}");
+        }
+    }
+}

@@ -8,6 +8,7 @@
 use crate::rangedel::RangeTombstones;
 use kingtide_base::{KeyOrder, Kind, SeqNo, Tag};
 use std::cmp::Ordering;
+use std::ops::Bound;
 use std::sync::Arc;
 
 /// A transaction's own writes to one family as of some moment. Immutable.
@@ -20,6 +21,8 @@ pub struct Overlay {
     bytes: Vec<u8>,
     /// The range deletes; which of them covers a key does not matter.
     ranges: Arc<RangeTombstones>,
+    /// The same as they were written: start and exclusive end.
+    deleted: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 struct Entry {
@@ -64,6 +67,7 @@ impl Overlay {
             a.0.cmp(&b.0).then_with(|| order.compare(a.2.1, b.2.1)).then_with(|| b.1.cmp(&a.1))
         });
         points.dedup_by(|older, newer| older.0 == newer.0 && order.compare(older.2.1, newer.2.1).is_eq());
+        let deleted = ranges.iter().map(|(start, end, _)| (start.to_vec(), end.to_vec())).collect();
         let ranges = RangeTombstones::build(order, ranges);
         if !ranges.is_empty() {
             points.retain(|(_, age, op)| ranges.max_covering(op.1, SeqNo::MAX) < *age);
@@ -79,13 +83,28 @@ impl Overlay {
                 Entry { head, kind, at, key_len: key.len(), value_len: value.len() }
             })
             .collect();
-        Some(Arc::new(Overlay { order: order.clone(), entries, bytes, ranges: Arc::new(ranges) }))
+        Some(Arc::new(Overlay { order: order.clone(), entries, bytes, ranges: Arc::new(ranges), deleted }))
     }
 
-    /// Bytes of memory held.
-    #[allow(dead_code)] // for whoever accounts for transactions' memory
-    pub(crate) fn memory(&self) -> u64 {
-        (self.entries.capacity() * size_of::<Entry>() + self.bytes.capacity()) as u64 + self.ranges.memory()
+    /// Operations that amount to this overlay between two bounds, in an order in which they could have been written.
+    pub(crate) fn ops_within<'a>(
+        &'a self,
+        lower: Bound<&'a [u8]>,
+        upper: Bound<&'a [u8]>,
+    ) -> impl Iterator<Item = Op<'a>> {
+        let from = match lower {
+            Bound::Unbounded => 0,
+            Bound::Included(k) => self.entries.partition_point(|e| self.compare(e, k, self.order.head(k)).is_lt()),
+            Bound::Excluded(k) => self.entries.partition_point(|e| self.compare(e, k, self.order.head(k)).is_le()),
+        };
+        let until = match upper {
+            Bound::Unbounded => self.entries.len(),
+            Bound::Included(k) => self.entries.partition_point(|e| self.compare(e, k, self.order.head(k)).is_le()),
+            Bound::Excluded(k) => self.entries.partition_point(|e| self.compare(e, k, self.order.head(k)).is_lt()),
+        };
+        let points = self.entries.get(from..until).unwrap_or_default();
+        let ranges = self.deleted.iter().map(|(start, end)| (Kind::RangeDelete as u8, &start[..], &end[..]));
+        ranges.chain(points.iter().map(|e| (e.kind, self.key(e), self.value(e))))
     }
 
     /// What it says of a key; `None` if nothing. O(log n).

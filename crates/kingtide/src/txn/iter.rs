@@ -8,17 +8,18 @@ use super::locks::LockMode;
 use super::read_set::Scan;
 use super::state::{State, TxnId, TxnShared};
 use super::transaction::Transaction;
-use super::validate::slice;
+use super::validate::{is_before, is_behind, slice};
+use super::write_set::WriteSet;
 use crate::commit::prefix::range_of_prefix;
 use crate::engine::DbInner;
-use crate::family::ColumnFamily;
+use crate::family::{ColumnFamily, Family};
 use crate::options::ReadOptions;
 use crate::read::iter::prefix_range;
 use crate::read::newest::is_empty;
 use crate::read::overlay::Overlay;
 use crate::read::{DbIterator, IterConfig};
 use crate::sync::Mutex;
-use kingtide_base::{Error, KeyOrder, Result};
+use kingtide_base::{Error, KeyOrder, Kind, Result};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -131,10 +132,9 @@ impl Transaction {
             upper = if outside(order, &to, &upper, true) { upper } else { to };
         }
         if self.rules.lock_reads {
-            let range = (slice(&lower), slice(&upper));
-            self.lock_span(family, range.0, range.1, LockMode::Shared)?;
+            self.lock_span(family, slice(&lower), slice(&upper), LockMode::Shared)?;
         }
-        let overlay = self.overlay(family);
+        let overlay = self.overlay(family.inner(), slice(&lower), slice(&upper));
         let view = family.inner().view.load_full();
         let config = IterConfig {
             snapshot: self.read_seq(),
@@ -194,22 +194,71 @@ impl Transaction {
         self.delete(family, &last)
     }
 
-    /// The uncommitted writes that an iterator over the family shows: its own, and on the weakest level those of others,
-    /// its own being the last word.
-    fn overlay(&self, family: &ColumnFamily) -> Option<Arc<Overlay>> {
-        let f = family.inner();
+    /// The uncommitted writes between two bounds that an iterator over the family shows: its own, and on the weakest level
+    /// those of others, its own being the last word.
+    fn overlay(&mut self, family: &Arc<Family>, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Option<Arc<Overlay>> {
+        let writes = self.shared.writes.lock();
         if self.rules.reads == ReadRule::Uncommitted {
             let mut ops: Vec<(u8, Vec<u8>, Vec<u8>)> = Vec::new();
-            let mut add = |shared: &TxnShared| {
-                let writes = shared.writes.lock();
-                ops.extend(writes.ops_of(f).map(|(kind, key, value)| (kind, key.to_vec(), value.to_vec())));
+            let mut add = |writes: &WriteSet| {
+                ops.extend(writes.ops_of(family, 0).map(|(kind, key, value)| (kind, key.to_vec(), value.to_vec())));
             };
-            self.db.txns.writers(self.id).iter().for_each(|t| add(t));
-            add(&self.shared);
-            return Overlay::build(f.order(), ops.iter().map(|(kind, k, v)| (*kind, k.as_slice(), v.as_slice())));
+            drop(writes); // nobody holds two write sets
+            self.db.txns.writers(self.id).iter().for_each(|t| add(&t.writes.lock()));
+            add(&self.shared.writes.lock());
+            return Overlay::build(family.order(), ops.iter().map(|(kind, k, v)| (*kind, k.as_slice(), v.as_slice())));
         }
-        let writes = self.shared.writes.lock();
-        if writes.batch.is_empty() { None } else { Overlay::build(f.order(), writes.ops_of(f)) }
+        if writes.batch.is_empty() { None } else { self.overlays.within(family, &writes, lower, upper) }
+    }
+}
+
+/// Sorted copies of a transaction's writes, so that the next iterator over the same family need not sort them all again.
+#[derive(Default)]
+pub(super) struct Overlays(Vec<Sorted>);
+
+/// The first `ops` operations of the write set, those on one family, sorted.
+struct Sorted {
+    family: Arc<Family>,
+    ops: usize,
+    overlay: Option<Arc<Overlay>>,
+}
+
+impl Overlays {
+    /// Operations since the last sorted copy below which a new one is not worth it.
+    const FEW: usize = 64;
+
+    /// Forgets everything: what was written is no longer the continuation of what was copied.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    fn within(
+        &mut self,
+        family: &Arc<Family>,
+        writes: &WriteSet,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+    ) -> Option<Arc<Overlay>> {
+        let all = writes.batch.len();
+        let at = self.0.iter().position(|s| Arc::ptr_eq(&s.family, family)).unwrap_or_else(|| {
+            self.0.push(Sorted { family: family.clone(), ops: 0, overlay: None });
+            self.0.len() - 1
+        });
+        let sorted = &mut self.0[at];
+        // A copy of all for every half as many writes more: on the average each is sorted a few times.
+        if all - sorted.ops > Self::FEW.max(sorted.ops / 2) {
+            sorted.overlay = Overlay::build(family.order(), writes.ops_of(family, 0));
+            sorted.ops = all;
+        }
+        if sorted.ops == all {
+            return sorted.overlay.clone();
+        }
+        let old = sorted.overlay.iter().flat_map(|o| o.ops_within(lower, upper));
+        let order = family.order();
+        let new = writes.ops_of(family, sorted.ops).filter(|(kind, key, _)| {
+            *kind == Kind::RangeDelete as u8 || !is_before(order, key, lower) && !is_behind(order, key, upper)
+        });
+        Overlay::build(order, old.chain(new))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The transaction as its user holds it.
 
 use super::isolation::{Isolation, ReadRule, Rules};
-use super::iter::TransactionIterator;
+use super::iter::{Overlays, TransactionIterator};
 use super::locks::{HeldLock, LockMode, LockWait, Wait};
 use super::read_set::ReadSet;
 use super::slot_of;
@@ -101,6 +101,7 @@ pub struct Transaction {
     /// Whether merges keep the trace of what changes from now on.
     pinned: bool,
     pub(super) reads: ReadSet,
+    pub(super) overlays: Overlays,
     pub(super) xid: Option<Box<[u8]>>,
 }
 
@@ -228,6 +229,7 @@ impl Transaction {
             snapshot: 0,
             pinned: false,
             reads: ReadSet::default(),
+            overlays: Overlays::default(),
             xid: None,
         };
         txn.take_snapshot();
@@ -660,6 +662,7 @@ impl Transaction {
     /// `NotFound` for a name that is not set, and nothing changes; `Finished`, `Aborted`, `Expired`.
     pub fn rollback_to_savepoint(&mut self, name: &str) -> Result<()> {
         self.active()?;
+        self.overlays.clear();
         self.shared.writes.lock().rollback_to_savepoint(name)
     }
 
@@ -776,6 +779,7 @@ impl Transaction {
     /// As [`Db::begin`].
     pub fn reset(&mut self) -> Result<()> {
         self.rollback_unless_prepared();
+        self.overlays.clear();
         self.reads.reset(KEEP);
         self.db.check_open()?;
         let (isolation, locking, timeout) = (self.options.isolation, self.options.locking, self.options.timeout);

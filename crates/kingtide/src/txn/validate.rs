@@ -318,20 +318,21 @@ impl RecentWrites {
             let key = &self.bytes[w.at..w.at + w.key_len as usize];
             let end = &self.bytes[w.at + w.key_len as usize..][..w.end_len as usize];
             if end.is_empty() {
-                !is_before(order, key, &range.lower) && !is_behind(order, key, &range.upper)
+                !is_before(order, key, slice(&range.lower)) && !is_behind(order, key, slice(&range.upper))
             } else {
                 // [key, end) ends at or before the lower bound, or begins behind the upper one.
                 let ends_before = match &range.lower {
                     Bound::Unbounded => false,
                     Bound::Included(k) | Bound::Excluded(k) => order.compare(end, k).is_le(),
                 };
-                !ends_before && !is_behind(order, key, &range.upper)
+                !ends_before && !is_behind(order, key, slice(&range.upper))
             }
         })
     }
 }
 
-fn is_before(order: &KeyOrder, key: &[u8], lower: &Bound<Vec<u8>>) -> bool {
+/// Whether a key lies before a lower bound.
+pub(super) fn is_before(order: &KeyOrder, key: &[u8], lower: Bound<&[u8]>) -> bool {
     match lower {
         Bound::Unbounded => false,
         Bound::Included(k) => order.compare(key, k).is_lt(),
@@ -339,7 +340,8 @@ fn is_before(order: &KeyOrder, key: &[u8], lower: &Bound<Vec<u8>>) -> bool {
     }
 }
 
-fn is_behind(order: &KeyOrder, key: &[u8], upper: &Bound<Vec<u8>>) -> bool {
+/// Whether a key lies behind an upper bound.
+pub(super) fn is_behind(order: &KeyOrder, key: &[u8], upper: Bound<&[u8]>) -> bool {
     match upper {
         Bound::Unbounded => false,
         Bound::Included(k) => order.compare(key, k).is_gt(),

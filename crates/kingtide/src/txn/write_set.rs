@@ -147,10 +147,11 @@ impl WriteSet {
         }
     }
 
-    /// The operations on one family, in the order written, as (low byte of the tag, key or start, value or end).
-    pub fn ops_of<'a>(&'a self, family: &Arc<Family>) -> impl Iterator<Item = (u8, &'a [u8], &'a [u8])> {
+    /// The operations on one family from the `from`-th of all on, in the order written, as (low byte of the tag, key or
+    /// start, value or end).
+    pub fn ops_of<'a>(&'a self, family: &Arc<Family>, from: usize) -> impl Iterator<Item = (u8, &'a [u8], &'a [u8])> {
         let index = self.batch.families().iter().position(|f| Arc::ptr_eq(f, family)).map(|i| i as u16);
-        let ops = self.batch.ops().iter().filter(move |op| Some(op.family) == index);
+        let ops = self.batch.ops().iter().skip(from).filter(move |op| Some(op.family) == index);
         ops.map(|op| (op.kind, self.batch.key_of(op), self.batch.value_of(op)))
     }
 
