@@ -132,6 +132,7 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<(Arc<DbInner>, Arc<Fa
     });
     inner.set_durability(inner.options.read().durability);
     inner.txns.set_timeout(inner.options.read().transaction_timeout_ms);
+    inner.refresh_prepared();
     inner.measure_level0(&inner.shape.lock());
     inner.jobs.start(&inner, threads)?;
     inner.stats.set(Stat::OpenMicros, (inner.clock.monotonic_ns() - start) / 1000);

@@ -267,6 +267,11 @@ impl Recovery<'_> {
                 match op {
                     LogOp::Write(op) => self.replay_write(&by_id, next_family, &op, seq)?,
                     LogOp::Prepare(p) => in_doubt.prepare(&p, seq, &rest[..rest.len() - r.rest().len()])?,
+                    LogOp::Resolved { committed: false, .. } if i > 0 => {
+                        let text =
+                            format!("the log record with sequence {base} rolls back a transaction and has writes");
+                        return Err(Error::corruption(text));
+                    }
                     LogOp::Resolved { xid, .. } => in_doubt.resolved(xid),
                 }
             }

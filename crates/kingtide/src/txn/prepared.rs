@@ -221,6 +221,11 @@ impl PreparedTable {
         all
     }
 
+    /// Number of transactions in doubt.
+    pub fn count(&self) -> usize {
+        self.inner.lock().pins.len()
+    }
+
     /// A record with this control operation, its last, was appended with sequence number `seq` and ends at `lsn`. Called
     /// under the commit lock.
     pub fn logged(&self, control: &Control, seq: SeqNo, lsn: Lsn, synced: Lsn) {

@@ -368,7 +368,9 @@ impl Transactions {
         if how == State::Expired {
             self.stats.add(Stat::TxnExpired, 1);
         }
-        self.let_go(t, id);
+        // Whatever `has_locks` says: its owner, who sets it, may be asking for its first lock just now.
+        self.unpin(t);
+        self.locks.release_all(id);
         self.locks.wake(id);
         if let Some(mut writes) = t.writes.try_lock() {
             writes.reset(0); // the owner is not at it; if he is, he sees the state and does it himself

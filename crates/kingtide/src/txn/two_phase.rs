@@ -177,8 +177,8 @@ impl DbInner {
         Ok(CommitTicket::new(self.clone(), visible, durability))
     }
 
-    fn refresh_prepared(&self) {
-        self.stats.set(Stat::TxnPrepared, self.prepared.list().len() as u64);
+    pub(crate) fn refresh_prepared(&self) {
+        self.stats.set(Stat::TxnPrepared, self.prepared.count() as u64);
     }
 }
 

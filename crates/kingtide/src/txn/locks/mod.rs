@@ -301,7 +301,6 @@ impl LockManager {
     }
 
     /// Approximate bytes held.
-    #[allow(dead_code)] // until a report asks
     pub fn memory(&self) -> u64 {
         self.state.lock().memory()
     }
