@@ -10,6 +10,8 @@ pub(crate) use self::shuttle::{
     ArcSwap, ArcSwapOption, Condvar, Mutex, MutexGuard, RwLock, atomic, scope, spawn_named, spin_loop, thread_local,
     yield_now,
 };
+#[cfg(all(test, shuttle))]
+pub(crate) use self::shuttle::never_time_out;
 #[cfg(not(shuttle))]
 pub(crate) use arc_swap::{ArcSwap, ArcSwapOption};
 #[cfg(not(shuttle))]

@@ -16,6 +16,7 @@ mod core;
 mod durability;
 mod followers;
 mod models;
+mod transactions;
 mod world;
 
 use shuttle::scheduler::{PctScheduler, RandomScheduler, ReplayScheduler, Scheduler};
@@ -43,7 +44,7 @@ macro_rules! scenarios {
 }
 use scenarios;
 
-const SCENARIOS: usize = core::COUNT + durability::COUNT + background::COUNT + followers::COUNT;
+const SCENARIOS: usize = core::COUNT + durability::COUNT + background::COUNT + followers::COUNT + transactions::COUNT;
 
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|v| !v.is_empty())

@@ -14,6 +14,7 @@ const DIR: &str = "/db";
 /// A file system and a database in it.
 pub(super) struct World {
     pub fs: MemFs,
+    pub clock: Arc<ManualClock>,
     pub db: Db,
 }
 
@@ -48,9 +49,11 @@ impl World {
     pub fn with(change: impl FnOnce(&mut Options)) -> World {
         let fs = MemFs::new();
         let mut options = options(&fs);
+        let clock = ManualClock::at_unix_ms(1_800_000_000_000);
+        options.clock = Some(clock.clone());
         change(&mut options);
         let db = Db::open(DIR, options).expect("open");
-        World { fs, db }
+        World { fs, clock, db }
     }
 
     /// What a new process would find now.
@@ -143,6 +146,11 @@ pub(super) fn churn(db: &Db, rounds: usize) -> JoinHandle<()> {
 /// Waits for threads; a panic of one is the test's.
 pub(super) fn join(threads: impl IntoIterator<Item = JoinHandle<()>>) {
     threads.into_iter().for_each(|t| t.join().expect("thread"));
+}
+
+/// From here on timed waits of this test end only when they are notified, so that a lost wake-up is a deadlock.
+pub(super) fn never_time_out(never: bool) {
+    crate::sync::never_time_out(never);
 }
 
 /// Whether an operation was refused because the database or the family is closed.

@@ -128,6 +128,17 @@ struct Waiting {
     notified: usize,
 }
 
+std::thread_local! {
+    /// One for all threads of a test: shuttle runs them on one thread of the machine.
+    static NEVER_TIME_OUT: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Whether timed waits end only when they are notified: then a lost wake-up is a deadlock, which shuttle reports.
+#[cfg(test)]
+pub(crate) fn never_time_out(never: bool) {
+    NEVER_TIME_OUT.set(never);
+}
+
 /// As `parking_lot::WaitTimeoutResult`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WaitTimeoutResult(bool);
@@ -158,6 +169,10 @@ impl Condvar {
     }
 
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _: Duration) -> WaitTimeoutResult {
+        if NEVER_TIME_OUT.get() {
+            self.wait(guard);
+            return WaitTimeoutResult(false);
+        }
         self.waiting().timed += 1;
         let timed_out = loop {
             guard.guard = None;
