@@ -422,11 +422,14 @@ impl Transaction {
             // From here on merges keep the trace of every change, a delete's too, for the check at commit.
             self.db.txns.pin(&self.shared);
         }
+        // Before the view, which therefore holds everything up to it. A number taken after it may be that of a commit into a
+        // memtable that the view does not know yet: what is read would pass for newer than it is.
+        let seen = if as_of_begin { self.snapshot } else { self.db.snapshots.visible() };
         let view = family.inner().view.load();
         let seq = if as_of_begin { self.snapshot } else { self.db.snapshots.visible() };
         let value = read::get(&view, key, seq, &family.inner().reads)?;
         if !self.options.locking {
-            self.remember(family, key, seq);
+            self.remember(family, key, seen);
         }
         self.active()?;
         Ok(value)
