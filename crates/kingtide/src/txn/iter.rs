@@ -134,6 +134,7 @@ impl Transaction {
         if self.rules.lock_reads {
             self.lock_span(family, slice(&lower), slice(&upper), LockMode::Shared)?;
         }
+        self.fix_snapshot();
         let overlay = self.overlay(family.inner(), slice(&lower), slice(&upper));
         let view = family.inner().view.load_full();
         let config = IterConfig {

@@ -35,7 +35,8 @@ pub struct TransactionOptions {
     /// How much of other transactions it may notice.
     pub isolation: Isolation,
     /// Take locks when keys are written, and read for update, instead of checking at commit. A transaction that waits
-    /// for a lock may be chosen to break a deadlock.
+    /// for a lock may be chosen to break a deadlock. On the levels that read as of the beginning, that is the moment of
+    /// its first operation, after the lock that this takes was granted.
     pub locking: bool,
     /// Refuse writes.
     pub read_only: bool,
@@ -98,7 +99,7 @@ pub struct Transaction {
     options: TransactionOptions,
     /// What reads as of the beginning see; what the check of writes starts from.
     pub(super) snapshot: SeqNo,
-    /// Whether merges keep the trace of what changes from now on.
+    /// Whether the snapshot is taken; one that locks takes it late.
     pinned: bool,
     pub(super) reads: ReadSet,
     pub(super) overlays: Overlays,
@@ -237,12 +238,23 @@ impl Transaction {
     }
 
     fn take_snapshot(&mut self) {
-        self.pinned = self.rules.reads == ReadRule::Begin;
+        let at_begin = self.rules.reads == ReadRule::Begin;
+        self.pinned = !at_begin || !self.options.locking || self.options.snapshot.is_some();
         self.snapshot = match &self.options.snapshot {
             Some(s) => s.sequence(), // the options keep it
-            None if self.rules.reads == ReadRule::Begin => self.db.txns.pin(&self.shared),
+            None if at_begin && self.pinned => self.db.txns.pin(&self.shared),
             None => self.db.snapshots.visible(),
         };
+    }
+
+    /// A locking transaction's snapshot is that of its first operation, which, if that takes a lock, comes after it was
+    /// granted: whoever waited for a key must see what the one that he waited for made of it, not lose to it.
+    #[inline]
+    pub(super) fn fix_snapshot(&mut self) {
+        if !self.pinned {
+            self.snapshot = self.db.txns.pin(&self.shared);
+            self.pinned = true;
+        }
     }
 
     /// Its id, unique while the database is open.
@@ -255,8 +267,8 @@ impl Transaction {
         self.options.isolation
     }
 
-    /// The sequence number as of which it reads, on the levels that read as of the beginning; on others, that of its
-    /// beginning.
+    /// The sequence number as of which it reads, on the levels that read as of the beginning; on others, and before the
+    /// first operation of a locking transaction, that of its beginning.
     pub fn snapshot_sequence(&self) -> SeqNo {
         self.snapshot
     }
@@ -318,6 +330,7 @@ impl Transaction {
             return self.get_for_share(family, key);
         }
         self.usable(family)?;
+        self.fix_snapshot();
         if let Some(own) = self.own(family, key)? {
             return Ok(own);
         }
@@ -412,6 +425,7 @@ impl Transaction {
             };
             self.lock_key(family, key, mode)?;
         }
+        self.fix_snapshot();
         if as_of_begin {
             self.check_unchanged(family.inner(), key)?;
         }
@@ -524,6 +538,7 @@ impl Transaction {
         family: &ColumnFamily,
         keys: &[K],
     ) -> Result<Vec<Result<Option<PinnedValue>>>> {
+        self.fix_snapshot();
         let own: Vec<_> = match self.is_empty() {
             true => keys.iter().map(|_| Ok(None)).collect(),
             false => keys.iter().map(|k| self.own(family, k.as_ref())).collect(),
@@ -622,18 +637,20 @@ impl Transaction {
     }
 
     /// Locks what is about to be written and, if the level asks for it, checks that it did not change.
-    fn lock_written(&self, family: &ColumnFamily, key: &[u8], end: Option<&[u8]>) -> Result<()> {
+    fn lock_written(&mut self, family: &ColumnFamily, key: &[u8], end: Option<&[u8]>) -> Result<()> {
         let order = family.inner().order();
         match end {
             _ if key.is_empty() => Ok(()), // the batch refuses it
             None => {
                 self.lock_key(family, key, LockMode::Exclusive)?;
+                self.fix_snapshot();
                 if self.rules.check_writes { self.check_unchanged(family.inner(), key) } else { Ok(()) }
             }
             Some(end) if order.compare(key, end).is_ge() => Ok(()),
             Some(end) => {
                 let (lower, upper) = (Bound::Included(key), Bound::Excluded(end));
                 self.lock_span(family, lower, upper, LockMode::Exclusive)?;
+                self.fix_snapshot();
                 if !self.rules.check_writes {
                     return Ok(());
                 }

@@ -132,10 +132,11 @@ impl Worker<'_> {
         let (level, locking) = (options.isolation, options.locking);
         let begin = self.world.tick();
         let mut t = self.db.begin_with(options).expect("begin");
-        let snapshot = Some(t.snapshot_sequence());
         let mut ops = Vec::new();
         let mut xid = None;
-        let result = self.operate(&mut t, &mut ops).and_then(|()| self.finish(t, &mut ops, &mut xid));
+        let result = self.operate(&mut t, &mut ops);
+        let snapshot = Some(t.snapshot_sequence()); // a locking transaction takes it with its first operation
+        let result = result.and_then(|()| self.finish(t, &mut ops, &mut xid));
         let outcome = result.unwrap_or_else(|e| {
             assert!(e.is_transient_conflict() || e.kind() == ErrorKind::Aborted, "{level} {locking} {ops:?}: {e}");
             Outcome::Aborted
