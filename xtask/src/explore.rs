@@ -11,7 +11,7 @@ const FULL: &str = "1000000";
 
 /// Runs `cargo xtask shuttle [--full] [--seed n] [name]`: explores schedules of the engine's threads.
 pub fn shuttle(args: &[String]) -> Result<(), String> {
-    let mut command = cargo("shuttle", "kingtide");
+    let mut command = cargo("shuttle", &["kingtide"]);
     let mut name = "shuttle";
     let mut rest = args.iter();
     while let Some(arg) = rest.next() {
@@ -32,15 +32,15 @@ pub fn shuttle(args: &[String]) -> Result<(), String> {
 /// Runs `cargo xtask loom [name]`: tries every interleaving of the lock-free structures, up to a number of preemptions.
 pub fn loom(args: &[String]) -> Result<(), String> {
     let name = args.first().map_or("loom", String::as_str);
-    let mut command = cargo("loom", "kingtide-mem");
+    let mut command = cargo("loom", &["kingtide-mem", "kingtide"]);
     if std::env::var_os("LOOM_MAX_PREEMPTIONS").is_none() {
         command.env("LOOM_MAX_PREEMPTIONS", "3");
     }
     run(command.args([name, "--", "--nocapture"]))
 }
 
-/// `cargo test` of a package's unit tests with `--cfg <cfg>`.
-fn cargo(cfg: &str, package: &str) -> Command {
+/// `cargo test` of packages' unit tests with `--cfg <cfg>`.
+fn cargo(cfg: &str, packages: &[&str]) -> Command {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
     let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -48,7 +48,8 @@ fn cargo(cfg: &str, package: &str) -> Command {
         .current_dir(root())
         .env("RUSTFLAGS", format!("{flags} --cfg {cfg}").trim())
         .env("CARGO_TARGET_DIR", target.join(cfg))
-        .args(["test", "--package", package, "--lib"])
+        .args(["test", "--lib"])
+        .args(packages.iter().flat_map(|p| ["--package", p]))
         // Compiling takes longer than the tests do.
         .args(["--config", "profile.dev.debug=0", "--config", "profile.dev.package.\"*\".opt-level=1"]);
     command

@@ -16,6 +16,8 @@ mod engine;
 pub mod family;
 mod flush;
 mod jobs;
+#[cfg(all(test, loom))]
+mod loom_tests;
 pub mod memtable;
 mod open;
 mod options;

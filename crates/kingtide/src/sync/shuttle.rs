@@ -1,5 +1,4 @@
-//! The same locks and atomics under the control of [`shuttle`]: parking_lot's interface over shuttle's locks, which know no
-//! poisoning here because a panic ends the exploration anyway.
+//! The same locks and atomics under the control of [`shuttle`].
 //!
 //! shuttle runs all threads of a test on one thread of the machine and is sequentially consistent: it finds wrong orders of
 //! steps, not missing fences. Those are loom's business.
@@ -9,106 +8,16 @@ pub(crate) use ::shuttle::sync::atomic;
 pub(crate) use ::shuttle::thread::{scope, yield_now};
 pub(crate) use ::shuttle::thread_local;
 
+use super::locks::{MutexGuard, whatever};
 use ::shuttle::rand::{Rng, thread_rng};
 use ::shuttle::sync as sh;
 use arc_swap::RefCnt;
-use std::fmt;
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Starts a thread that nobody joins.
 pub(crate) fn spawn_named(name: String, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     ::shuttle::thread::Builder::new().name(name).spawn(body).map(|_| ())
-}
-
-/// What a lock holds, whether or not a thread panicked while it held it.
-fn whatever<G>(locked: sh::LockResult<G>) -> G {
-    locked.unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
-/// As `parking_lot::Mutex`.
-#[derive(Default)]
-pub(crate) struct Mutex<T: ?Sized>(sh::Mutex<T>);
-
-impl<T> Mutex<T> {
-    pub const fn new(value: T) -> Mutex<T> {
-        Mutex(sh::Mutex::new(value))
-    }
-
-    #[allow(dead_code)] // the interface is parking_lot's, whatever of it is used
-    pub fn into_inner(self) -> T {
-        whatever(self.0.into_inner())
-    }
-}
-
-impl<T: ?Sized> Mutex<T> {
-    pub fn lock(&self) -> MutexGuard<'_, T> {
-        MutexGuard { guard: Some(whatever(self.0.lock())), of: &self.0 }
-    }
-
-    #[allow(dead_code)]
-    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        self.0.try_lock().ok().map(|guard| MutexGuard { guard: Some(guard), of: &self.0 })
-    }
-
-    #[allow(dead_code)]
-    pub fn get_mut(&mut self) -> &mut T {
-        whatever(self.0.get_mut())
-    }
-}
-
-impl<T: ?Sized> fmt::Debug for Mutex<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Mutex")
-    }
-}
-
-/// As `parking_lot::MutexGuard`. Empty only while a condition variable has its lock.
-pub(crate) struct MutexGuard<'a, T: ?Sized> {
-    guard: Option<sh::MutexGuard<'a, T>>,
-    of: &'a sh::Mutex<T>,
-}
-
-impl<T: ?Sized> Deref for MutexGuard<'_, T> {
-    type Target = T;
-    fn deref(&self) -> &T {
-        let Some(guard) = &self.guard else { unreachable!("only its own wait takes the lock from a guard") };
-        guard
-    }
-}
-
-impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
-    fn deref_mut(&mut self) -> &mut T {
-        let Some(guard) = &mut self.guard else { unreachable!("only its own wait takes the lock from a guard") };
-        guard
-    }
-}
-
-/// As `parking_lot::RwLock`.
-#[derive(Default)]
-pub(crate) struct RwLock<T: ?Sized>(sh::RwLock<T>);
-
-impl<T> RwLock<T> {
-    pub const fn new(value: T) -> RwLock<T> {
-        RwLock(sh::RwLock::new(value))
-    }
-}
-
-impl<T: ?Sized> RwLock<T> {
-    pub fn read(&self) -> sh::RwLockReadGuard<'_, T> {
-        whatever(self.0.read())
-    }
-
-    pub fn write(&self) -> sh::RwLockWriteGuard<'_, T> {
-        whatever(self.0.write())
-    }
-}
-
-impl<T: ?Sized> fmt::Debug for RwLock<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("RwLock")
-    }
 }
 
 /// As `parking_lot::Condvar`. shuttle's own timed wait never times out; this one may at any moment, and to shuttle it is no

@@ -25,6 +25,8 @@ mod two_phase;
 pub(crate) mod validate;
 pub(crate) mod write_set;
 
+#[cfg(all(test, loom))]
+pub(crate) use filter::ConflictFilter;
 pub(crate) use filter::slot_of;
 pub(crate) use in_doubt::InDoubt;
 pub use isolation::Isolation;
