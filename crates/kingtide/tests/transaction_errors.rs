@@ -673,7 +673,7 @@ fn an_abort_does_not_reach_the_next_transaction() {
         let mut i = 0u64;
         while i < rounds || aborted < 20 {
             i += 1;
-            running.store(if i % 2 == 0 { txn.id() } else { 0 }, Ordering::Relaxed);
+            running.store(if i.is_multiple_of(2) { txn.id() } else { 0 }, Ordering::Relaxed);
             let value = i.to_string();
             match txn.put(f, b"k", value.as_bytes()).and_then(|()| txn.commit()) {
                 Ok(seq) => {

@@ -1,5 +1,7 @@
 //! What a transaction's verbs do, one by one; the levels have tests of their own in `isolation`.
 
+#![allow(clippy::disallowed_methods)] // tests may start threads
+
 use kingtide::{
     ColumnFamily, Db, ErrorKind, Isolation, LockMode, Options, Transaction, TransactionOptions, vfs::MemFs,
 };

@@ -43,11 +43,7 @@ pub(crate) enum LogOp<'a> {
     /// A transaction became in doubt.
     Prepare(Prepared<'a>),
     /// A transaction is in doubt no more. Its writes, if it committed, are the operations before this one in the record.
-    Resolved {
-        xid: &'a [u8],
-        #[cfg_attr(not(test), expect(dead_code, reason = "recovery and streams take it from the writes"))]
-        committed: bool,
-    },
+    Resolved { xid: &'a [u8], committed: bool },
 }
 
 /// What a lock is on.

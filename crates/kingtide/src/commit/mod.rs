@@ -163,6 +163,7 @@ impl DbInner {
     ) -> Result<Visible> {
         let mut round = Round { checked: 0, tables: false };
         let mut rounds = 0;
+        let mut waiting_since = None;
         loop {
             if let Guard::Checked(v) = guard
                 && (rounds > 0 || v.is_long(batch))
@@ -178,7 +179,8 @@ impl DbInner {
                 }
                 Admission::Wait(op) => {
                     drop(c);
-                    self.wait_for_locks(batch, op, options.no_wait)?;
+                    let since = *waiting_since.get_or_insert_with(|| self.clock.monotonic_ns());
+                    self.wait_for_locks(batch, op, (!options.no_wait).then_some(since))?;
                 }
             }
         }
@@ -286,14 +288,16 @@ impl DbInner {
         )
     }
 
-    /// Waits until nobody holds a lock on what an operation writes.
+    /// Waits until nobody holds a lock on what an operation writes. The timeout counts from `since`, for all operations of
+    /// the batch together; without it, does not wait.
     #[cold]
-    fn wait_for_locks(&self, batch: &WriteBatch, op: usize, no_wait: bool) -> Result<()> {
+    fn wait_for_locks(&self, batch: &WriteBatch, op: usize, since: Option<u64>) -> Result<()> {
         let op = &batch.ops()[op];
         let family = &batch.families()[op.family as usize];
         let (id, order, key) = (family.id(), family.order(), batch.key_of(op));
         let timeout = Duration::from_millis(self.options.read().lock_timeout_ms);
-        let wait = if no_wait { Wait::No } else { Wait::Until(timeout) };
+        let waited = |since| Duration::from_nanos(self.clock.monotonic_ns().saturating_sub(since));
+        let wait = since.map_or(Wait::No, |since| Wait::Until(timeout.saturating_sub(waited(since))));
         let locks = &self.txns.locks;
         if op.kind == Kind::RangeDelete as u8 {
             let range = (Bound::Included(key), Bound::Excluded(batch.value_of(op)));

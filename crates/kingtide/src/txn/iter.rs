@@ -20,7 +20,7 @@ use crate::read::overlay::Overlay;
 use crate::read::{DbIterator, IterConfig};
 use crate::sync::Mutex;
 use kingtide_base::{Error, KeyOrder, Kind, Result};
-use std::ops::Bound;
+use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
 /// Remembers what an iterator passed over.
@@ -114,6 +114,22 @@ pub struct TransactionIterator {
 }
 
 impl Transaction {
+    /// Iterates over a range of a family, the transaction's own writes merged in, as of now: what it writes later does not
+    /// show. The iterator is owned, and ends with the transaction.
+    ///
+    /// # Errors
+    /// As [`ColumnFamily::iter`] and [`Transaction::get`].
+    pub fn iter<'k>(
+        &mut self,
+        family: &ColumnFamily,
+        range: impl RangeBounds<&'k [u8]>,
+    ) -> Result<TransactionIterator> {
+        let own = |b: Bound<&&[u8]>| b.map(|k| k.to_vec());
+        let options =
+            ReadOptions { lower: own(range.start_bound()), upper: own(range.end_bound()), ..Default::default() };
+        self.iter_with(family, options)
+    }
+
     /// As [`Transaction::iter`], with options. The transaction's level decides what it sees, so a snapshot among the
     /// options is an error.
     ///

@@ -14,15 +14,18 @@ mod filter;
 mod in_doubt;
 mod isolation;
 mod iter;
+mod locking;
 pub(crate) mod locks;
 pub(crate) mod prepared;
 #[cfg(test)]
 mod prepared_tests;
+mod read;
 pub(crate) mod read_set;
 mod state;
 mod transaction;
 mod two_phase;
 pub(crate) mod validate;
+mod write;
 pub(crate) mod write_set;
 
 #[cfg(all(test, loom))]

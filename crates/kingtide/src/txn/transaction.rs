@@ -1,33 +1,25 @@
 //! The transaction as its user holds it.
 
 use super::isolation::{Isolation, ReadRule, Rules};
-use super::iter::{Overlays, TransactionIterator};
-use super::locks::{HeldLock, LockMode, LockWait, Wait};
+use super::iter::Overlays;
+use super::locks::{HeldLock, LockWait};
 use super::read_set::ReadSet;
-use super::slot_of;
 use super::state::{State, TransactionInfo, TxnId, TxnShared};
 use super::validate::Validation;
-use super::write_set::OwnWrite;
-use crate::commit::batch::WriteBatch;
 use crate::commit::{Guard, Visible};
 use crate::db::Db;
 use crate::engine::DbInner;
-use crate::family::{ColumnFamily, Family};
+use crate::family::ColumnFamily;
 use crate::options::WriteOptions;
-use crate::read::newest::own_value;
-use crate::read::{self, PinnedValue};
 use crate::snapshot::Snapshot;
 use kingtide_base::options::Durability;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, ErrorKind, Result, SeqNo};
-use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Bytes of read and write sets that a transaction keeps for its next use.
 const KEEP: usize = 64 << 10;
-/// Bytes of writes below which nothing is charged to the budget.
-const SMALL: u64 = 32 << 10;
 
 /// How a transaction behaves.
 #[derive(Clone, Debug, Default)]
@@ -96,7 +88,7 @@ pub struct Transaction {
     pub(super) shared: Arc<TxnShared>,
     pub(super) id: TxnId,
     pub(super) rules: Rules,
-    options: TransactionOptions,
+    pub(super) options: TransactionOptions,
     /// What reads as of the beginning see; what the check of writes starts from.
     pub(super) snapshot: SeqNo,
     /// Whether the snapshot is taken; one that locks takes it late.
@@ -198,13 +190,6 @@ impl Db {
     pub fn abort_transaction(&self, id: TxnId) -> Result<()> {
         self.inner().txns.abort(id)
     }
-}
-
-/// What a read-and-remember is for.
-#[derive(Clone, Copy)]
-enum Purpose {
-    Update,
-    Share,
 }
 
 impl Transaction {
@@ -318,381 +303,6 @@ impl Transaction {
             family.inner().check_alive()?;
         }
         Ok(())
-    }
-
-    /// Reads a key: the transaction's own write, or what its level lets it see.
-    ///
-    /// # Errors
-    /// `Corruption` with file and offset, `Io`, `Closed`; `Finished`, `Aborted`, `Expired`; when it takes locks on reads,
-    /// also as [`Transaction::get_for_share`].
-    pub fn get(&mut self, family: &ColumnFamily, key: &[u8]) -> Result<Option<PinnedValue>> {
-        if self.rules.lock_reads && !key.is_empty() {
-            return self.get_for_share(family, key);
-        }
-        self.usable(family)?;
-        self.fix_snapshot();
-        if let Some(own) = self.own(family, key)? {
-            return Ok(own);
-        }
-        if self.rules.reads == ReadRule::Uncommitted
-            && let Some(value) = self.uncommitted(family, key)?
-        {
-            return Ok(value);
-        }
-        let (value, seq) = self.read(family, key)?;
-        if self.rules.check_reads {
-            self.remember(family, key, seq);
-        }
-        self.active()?; // or what it read may have been merged away meanwhile
-        Ok(value)
-    }
-
-    /// Reads what is committed, and tells up to which sequence number that holds.
-    fn read(&self, family: &ColumnFamily, key: &[u8]) -> Result<(Option<PinnedValue>, SeqNo)> {
-        let view = family.inner().view.load();
-        let seq = self.read_seq();
-        Ok((read::get(&view, key, seq, &family.inner().reads)?, seq))
-    }
-
-    /// The view must have been loaded before.
-    #[inline]
-    pub(super) fn read_seq(&self) -> SeqNo {
-        match self.rules.reads {
-            ReadRule::Begin => self.snapshot,
-            ReadRule::Latest | ReadRule::Uncommitted => self.db.snapshots.visible(),
-        }
-    }
-
-    /// The transaction's own word on a key: `Some(None)` when it deleted it.
-    fn own(&self, family: &ColumnFamily, key: &[u8]) -> Result<Option<Option<PinnedValue>>> {
-        let mut writes = self.shared.writes.lock();
-        match writes.get(family.inner(), key) {
-            OwnWrite::None => Ok(None),
-            OwnWrite::Deleted => Ok(Some(None)),
-            OwnWrite::Put(kind, stored) => own_value(kind, stored, &family.inner().reads).map(Some),
-        }
-    }
-
-    /// What some other running transaction wrote to a key. Which one's, when there are several, is not promised.
-    fn uncommitted(&self, family: &ColumnFamily, key: &[u8]) -> Result<Option<Option<PinnedValue>>> {
-        for other in self.db.txns.writers(self.id) {
-            match other.writes.lock().get(family.inner(), key) {
-                OwnWrite::None => {}
-                OwnWrite::Deleted => return Ok(Some(None)),
-                OwnWrite::Put(kind, stored) => return own_value(kind, stored, &family.inner().reads).map(Some),
-            }
-        }
-        Ok(None)
-    }
-
-    fn remember(&mut self, family: &ColumnFamily, key: &[u8], seq: SeqNo) {
-        let f = family.inner();
-        self.reads.add_key(f, slot_of(f.id(), f.order(), key, f.order().head(key)), key, seq);
-        self.shared.charge(self.reads.memory(), &self.db.memory);
-    }
-
-    /// Reads a key that the transaction is going to write: it will be unchanged until the commit.
-    ///
-    /// A locking transaction takes an exclusive lock; the key need not exist. It reads the newest committed value, except
-    /// on the snapshot level, where a key that was changed since the beginning is a `Conflict`. An optimistic one has the
-    /// key checked at commit, whatever its level; below snapshot it reads the newest committed value.
-    ///
-    /// # Errors
-    /// As [`Transaction::get`]; `Conflict`; `LockTimeout`, `Deadlock`.
-    pub fn get_for_update(&mut self, family: &ColumnFamily, key: &[u8]) -> Result<Option<PinnedValue>> {
-        self.get_for(family, key, Purpose::Update)
-    }
-
-    /// Reads a key that must not change until the commit, although the transaction does not write it. As
-    /// [`Transaction::get_for_update`], but with a shared lock.
-    ///
-    /// # Errors
-    /// As [`Transaction::get_for_update`].
-    pub fn get_for_share(&mut self, family: &ColumnFamily, key: &[u8]) -> Result<Option<PinnedValue>> {
-        self.get_for(family, key, Purpose::Share)
-    }
-
-    fn get_for(&mut self, family: &ColumnFamily, key: &[u8], purpose: Purpose) -> Result<Option<PinnedValue>> {
-        self.usable(family)?;
-        if key.is_empty() {
-            return Err(Error::invalid("empty key: keys have at least one byte"));
-        }
-        let as_of_begin = self.rules.check_writes && self.rules.reads == ReadRule::Begin;
-        if self.options.locking {
-            let mode = match purpose {
-                Purpose::Update => LockMode::Exclusive,
-                Purpose::Share => LockMode::Shared,
-            };
-            self.lock_key(family, key, mode)?;
-        }
-        self.fix_snapshot();
-        if as_of_begin {
-            self.check_unchanged(family.inner(), key)?;
-        }
-        if let Some(own) = self.own(family, key)? {
-            return Ok(own);
-        }
-        if !self.options.locking && self.rules.reads != ReadRule::Begin && self.reads.is_empty() {
-            // From here on merges keep the trace of every change, a delete's too, for the check at commit.
-            self.db.txns.pin(&self.shared);
-        }
-        // Before the view, which therefore holds everything up to it. A number taken after it may be that of a commit into a
-        // memtable that the view does not know yet: what is read would pass for newer than it is.
-        let seen = if as_of_begin { self.snapshot } else { self.db.snapshots.visible() };
-        let view = family.inner().view.load();
-        let seq = if as_of_begin { self.snapshot } else { self.db.snapshots.visible() };
-        let value = read::get(&view, key, seq, &family.inner().reads)?;
-        if !self.options.locking {
-            self.remember(family, key, seen);
-        }
-        self.active()?;
-        Ok(value)
-    }
-
-    /// A `Conflict` if the key was committed by another since the snapshot.
-    fn check_unchanged(&self, family: &Arc<Family>, key: &[u8]) -> Result<()> {
-        let mut reads = ReadSet::default();
-        let slot = slot_of(family.id(), family.order(), key, family.order().head(key));
-        if !self.db.txns.filter.may_have_changed(slot, self.snapshot) {
-            return Ok(());
-        }
-        reads.add_key(family, slot, key, self.snapshot);
-        let validation =
-            Validation { txn: self.id, writes_since: None, writes: None, reads: &reads, ranges: Vec::new() };
-        self.db.validate_outside(&validation, &WriteBatch::new(), 0).map(|_| ())
-    }
-
-    fn lock_wait(&self) -> Wait {
-        match self.options.lock_timeout {
-            Some(Duration::ZERO) => Wait::No,
-            Some(t) => Wait::Until(t),
-            None => Wait::Until(Duration::from_millis(self.db.options.read().lock_timeout_ms)),
-        }
-    }
-
-    /// Takes a lock, and then waits until whoever passed the place before the lock was there is done: see the lock's
-    /// partner, the look at locks under the commit lock.
-    fn locked(&self, take: impl FnOnce(Wait) -> Result<()>) -> Result<()> {
-        self.shared.note_locks();
-        if let Err(e) = take(self.lock_wait()) {
-            if e.kind() == ErrorKind::Deadlock && self.shared.change(self.id, State::Active, State::RolledBack) {
-                // The others of the circle wait for what it holds, not for its owner to make up his mind.
-                self.db.stats.add(Stat::TxnRollbacks, 1);
-                self.db.txns.let_go(&self.shared, self.id);
-            }
-            return Err(e);
-        }
-        drop(self.db.commit.lock());
-        self.active() // somebody may have ended it, and let go of its locks, before this one was granted
-    }
-
-    fn lock_key(&self, family: &ColumnFamily, key: &[u8], mode: LockMode) -> Result<()> {
-        let f = family.inner();
-        self.locked(|wait| self.db.txns.locks.lock(&self.db.txns, self.id, f.id(), f.order(), key, mode, wait))
-    }
-
-    /// Locks a range of keys, those that do not exist included. Only for locking transactions.
-    ///
-    /// # Errors
-    /// `InvalidArgument` on an optimistic transaction; `Conflict`, `LockTimeout`, `Deadlock`; `Finished` and the like.
-    pub fn lock_range(
-        &mut self,
-        family: &ColumnFamily,
-        lower: Bound<&[u8]>,
-        upper: Bound<&[u8]>,
-        mode: LockMode,
-    ) -> Result<()> {
-        self.usable(family)?;
-        if !self.options.locking {
-            return Err(Error::invalid("lock_range: the transaction was begun without `locking`"));
-        }
-        self.lock_span(family, lower, upper, mode)
-    }
-
-    pub(super) fn lock_span(
-        &self,
-        family: &ColumnFamily,
-        lower: Bound<&[u8]>,
-        upper: Bound<&[u8]>,
-        mode: LockMode,
-    ) -> Result<()> {
-        let f = family.inner();
-        let locks = &self.db.txns.locks;
-        self.locked(|wait| locks.lock_range(&self.db.txns, self.id, f.id(), f.order(), (lower, upper), mode, wait))
-    }
-
-    /// Reads several keys, in their order, each with an error of its own: as of one moment, except on the read-uncommitted
-    /// level and where reads take locks, which is key by key.
-    pub fn multi_get<K: AsRef<[u8]>>(&mut self, family: &ColumnFamily, keys: &[K]) -> Vec<Result<Option<PinnedValue>>> {
-        if self.rules.lock_reads || self.rules.reads == ReadRule::Uncommitted {
-            return keys.iter().map(|k| self.get(family, k.as_ref())).collect();
-        }
-        match self.usable(family).and_then(|()| self.multi_get_now(family, keys)) {
-            Ok(values) => values,
-            Err(e) => keys.iter().map(|_| Err(e.duplicate())).collect(),
-        }
-    }
-
-    fn multi_get_now<K: AsRef<[u8]>>(
-        &mut self,
-        family: &ColumnFamily,
-        keys: &[K],
-    ) -> Result<Vec<Result<Option<PinnedValue>>>> {
-        self.fix_snapshot();
-        let own: Vec<_> = match self.is_empty() {
-            true => keys.iter().map(|_| Ok(None)).collect(),
-            false => keys.iter().map(|k| self.own(family, k.as_ref())).collect(),
-        };
-        let asked: Vec<&[u8]> =
-            keys.iter().zip(&own).filter(|(_, own)| matches!(own, Ok(None))).map(|(k, _)| k.as_ref()).collect();
-        let view = family.inner().view.load();
-        let seq = self.read_seq();
-        let mut found = read::multi_get(&view, &asked, seq, &family.inner().reads).into_iter();
-        if self.rules.check_reads {
-            asked.iter().for_each(|k| self.remember(family, k, seq));
-        }
-        self.active()?;
-        let values = own.into_iter().map(|own| match own {
-            Ok(Some(value)) => Ok(value),
-            Ok(None) => found.next().unwrap_or(Ok(None)),
-            Err(e) => Err(e),
-        });
-        Ok(values.collect())
-    }
-
-    /// Sets a key.
-    ///
-    /// # Errors
-    /// `InvalidArgument` for an empty key or a write set of 4 GiB; `ReadOnly`; `Finished`, `Aborted`, `Expired`, `Closed`;
-    /// of a locking transaction also `Conflict`, `LockTimeout`, `Deadlock`.
-    pub fn put(&mut self, family: &ColumnFamily, key: &[u8], value: &[u8]) -> Result<()> {
-        self.write(family, key, None, |b| b.put(family, key, value))
-    }
-
-    /// Sets a key that is gone after `ttl`.
-    ///
-    /// # Errors
-    /// As [`Transaction::put`].
-    pub fn put_ttl(&mut self, family: &ColumnFamily, key: &[u8], value: &[u8], ttl: Duration) -> Result<()> {
-        self.write(family, key, None, |b| b.put_ttl(family, key, value, ttl))
-    }
-
-    /// Deletes a key.
-    ///
-    /// # Errors
-    /// As [`Transaction::put`].
-    pub fn delete(&mut self, family: &ColumnFamily, key: &[u8]) -> Result<()> {
-        self.write(family, key, None, |b| b.delete(family, key))
-    }
-
-    /// Deletes a key that was put exactly once since its last delete. See [`ColumnFamily::single_delete`].
-    ///
-    /// # Errors
-    /// As [`Transaction::put`].
-    pub fn single_delete(&mut self, family: &ColumnFamily, key: &[u8]) -> Result<()> {
-        self.write(family, key, None, |b| b.single_delete(family, key))
-    }
-
-    /// Deletes all keys in `[start, end)`.
-    ///
-    /// # Errors
-    /// As [`Transaction::put`]; `InvalidArgument` when `start` sorts after `end`.
-    pub fn delete_range(&mut self, family: &ColumnFamily, start: &[u8], end: &[u8]) -> Result<()> {
-        self.write(family, start, Some(end), |b| b.delete_range(family, start, end))
-    }
-
-    pub(super) fn writable(&self, family: &ColumnFamily) -> Result<()> {
-        self.usable(family)?;
-        if self.options.read_only {
-            return Err(Error::new(ErrorKind::ReadOnly, format!("transaction {} was begun read-only", self.id)));
-        }
-        Ok(())
-    }
-
-    fn write(
-        &mut self,
-        family: &ColumnFamily,
-        key: &[u8],
-        end: Option<&[u8]>,
-        add: impl FnOnce(&mut WriteBatch) -> Result<()>,
-    ) -> Result<()> {
-        self.writable(family)?;
-        if self.rules.lock_writes {
-            self.lock_written(family, key, end)?;
-        }
-        let mut writes = self.shared.writes.lock();
-        let before = writes.batch.len();
-        add(&mut writes.batch)?;
-        if writes.batch.len() > before {
-            writes.added();
-        }
-        self.shared.note_writes();
-        let held = writes.batch.bytes() as u64;
-        if held >= SMALL {
-            let held = writes.memory();
-            drop(writes);
-            self.shared.charge(held, &self.db.memory);
-        }
-        Ok(())
-    }
-
-    /// Locks what is about to be written and, if the level asks for it, checks that it did not change.
-    fn lock_written(&mut self, family: &ColumnFamily, key: &[u8], end: Option<&[u8]>) -> Result<()> {
-        let order = family.inner().order();
-        match end {
-            _ if key.is_empty() => Ok(()), // the batch refuses it
-            None => {
-                self.lock_key(family, key, LockMode::Exclusive)?;
-                self.fix_snapshot();
-                if self.rules.check_writes { self.check_unchanged(family.inner(), key) } else { Ok(()) }
-            }
-            Some(end) if order.compare(key, end).is_ge() => Ok(()),
-            Some(end) => {
-                let (lower, upper) = (Bound::Included(key), Bound::Excluded(end));
-                self.lock_span(family, lower, upper, LockMode::Exclusive)?;
-                self.fix_snapshot();
-                if !self.rules.check_writes {
-                    return Ok(());
-                }
-                let mut batch = WriteBatch::new();
-                batch.delete_range(family, key, end)?;
-                let reads = ReadSet::default();
-                let validation = Validation::new(self.id, Some(self.snapshot), &reads, &batch);
-                self.db.validate_outside(&validation, &batch, 0).map(|_| ())
-            }
-        }
-    }
-
-    /// Marks a point to come back to with [`Transaction::rollback_to_savepoint`]. Savepoints nest; of several with one
-    /// name the newest counts, as in SQL.
-    ///
-    /// # Errors
-    /// `Finished`, `Aborted`, `Expired`.
-    pub fn set_savepoint(&mut self, name: &str) -> Result<()> {
-        self.active()?;
-        self.shared.note_writes();
-        self.shared.writes.lock().set_savepoint(name);
-        Ok(())
-    }
-
-    /// Takes back what was written since a savepoint. The savepoint stays, those set after it go. Locks are kept, and what
-    /// was read since is still checked.
-    ///
-    /// # Errors
-    /// `NotFound` for a name that is not set, and nothing changes; `Finished`, `Aborted`, `Expired`.
-    pub fn rollback_to_savepoint(&mut self, name: &str) -> Result<()> {
-        self.active()?;
-        self.overlays.clear();
-        self.shared.writes.lock().rollback_to_savepoint(name)
-    }
-
-    /// Forgets a savepoint and those set after it; what was written since stays.
-    ///
-    /// # Errors
-    /// As [`Transaction::rollback_to_savepoint`].
-    pub fn release_savepoint(&mut self, name: &str) -> Result<()> {
-        self.active()?;
-        self.shared.writes.lock().release_savepoint(name)
     }
 
     /// Commits: all writes become visible at once and survive what the durability names. Returns the sequence number of
@@ -825,25 +435,6 @@ impl Transaction {
     /// The durability it was begun with, if it was with one.
     pub(super) fn durability(&self) -> Option<Durability> {
         self.options.durability
-    }
-
-    /// Iterates over a range of a family, the transaction's own writes merged in, as of now: what it writes later does not
-    /// show. The iterator is owned, and ends with the transaction.
-    ///
-    /// # Errors
-    /// As [`ColumnFamily::iter`] and [`Transaction::get`].
-    pub fn iter<'k>(
-        &mut self,
-        family: &ColumnFamily,
-        range: impl std::ops::RangeBounds<&'k [u8]>,
-    ) -> Result<TransactionIterator> {
-        let own = |b: Bound<&&[u8]>| b.map(|k| k.to_vec());
-        let options = crate::options::ReadOptions {
-            lower: own(range.start_bound()),
-            upper: own(range.end_bound()),
-            ..Default::default()
-        };
-        self.iter_with(family, options)
     }
 }
 
