@@ -190,7 +190,7 @@ impl<'h> Checker<'h> {
             return None;
         }
         let unknown = self.history.txns[written.txn as usize].outcome == Outcome::Unknown;
-        if written.fate == Fate::Aborted && !(unknown && !reader.committed) {
+        if written.fate == Fate::Aborted && (reader.committed || !unknown) {
             self.find(reader, Anomaly::AbortedRead, || format!("key {key} held {value} of T{}", written.txn));
         }
         if written.fate == Fate::Intermediate && last {
