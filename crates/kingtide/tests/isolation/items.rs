@@ -71,8 +71,7 @@ pub fn observed_transaction_vanishes(w: &World) -> Verdict {
     Ok(match (first, then) {
         ((12, 19), (12, 18)) => Seen,
         ((11, 19), (12, 18)) => Held,
-        // A locking transaction's snapshot is that of its first read.
-        ((10, 20), (10, 20)) | ((11, 19), (11, 19)) => View,
+        ((10, 20), (10, 20)) => View,
         other => panic!("{other:?}"),
     })
 }

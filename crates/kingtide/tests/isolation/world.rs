@@ -107,8 +107,13 @@ impl World {
         self.begin_as(self.mode)
     }
 
+    /// A locking transaction begins with its first operation: here it has read something that concerns nobody.
     pub fn begin_as(&self, mode: Mode) -> Txn<'_> {
-        Txn { world: self, inner: self.db.begin_with(mode.options()).unwrap(), written: Vec::new() }
+        let mut inner = self.db.begin_with(mode.options()).unwrap();
+        if mode.locking && mode.level < Isolation::Serializable {
+            assert_eq!(inner.get(&self.other, b"begun").unwrap().as_deref(), None);
+        }
+        Txn { world: self, inner, written: Vec::new() }
     }
 
     /// What happens between two steps.
