@@ -8,9 +8,12 @@
 #![cfg_attr(test, allow(clippy::disallowed_methods))] // tests may start threads and read clocks and files
 
 mod admin;
+pub mod backup;
 mod changes;
+mod checkpoint;
 mod commit;
 pub mod compact;
+mod copy;
 mod db;
 mod engine;
 pub mod family;
@@ -37,6 +40,7 @@ pub mod version;
 pub mod wal;
 
 pub use changes::{ChangeRecord, ChangeStream, ChangeStreamOptions};
+pub use checkpoint::CheckpointInfo;
 pub use commit::batch::{MAX_BATCH_BYTES, WriteBatch};
 pub use commit::changed::{Change, ChangeKind};
 pub use commit::hook::{CommitHook, CommittedWrites};

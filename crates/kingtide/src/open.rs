@@ -17,6 +17,7 @@ use crate::commit::CommitState;
 use crate::commit::hook::Hooks;
 use crate::commit::stall::WriteController;
 use crate::compact::RateLimiter;
+use crate::copy::target::refuse_unfinished;
 use crate::engine::DbInner;
 use crate::family::{Family, TableCache};
 use crate::jobs::Jobs;
@@ -162,11 +163,15 @@ fn prepare_dir(fs: &dyn Fs, dir: &Path, options: &Options) -> Result<()> {
         return Err(Error::new(ErrorKind::NotFound, "no database here (no CURRENT file) and create_if_missing is off")
             .at_path(dir));
     }
-    if exists { Ok(()) } else { make_dir(fs, dir) }
+    if exists {
+        return Ok(());
+    }
+    refuse_unfinished(fs, dir)?;
+    make_dir(fs, dir)
 }
 
 /// Makes the directory and what is missing above it, and their names durable.
-fn make_dir(fs: &dyn Fs, dir: &Path) -> Result<()> {
+pub(crate) fn make_dir(fs: &dyn Fs, dir: &Path) -> Result<()> {
     let mut missing = Vec::new();
     for at in dir.ancestors().take_while(|at| !at.as_os_str().is_empty()) {
         if fs.exists(at)? {

@@ -166,9 +166,12 @@ impl Recovery<'_> {
         let mut shape = Shape::new(manifest, families, layout.vlogs, layout.next_family);
         (shape.log_start, shape.log_begun) = (layout.log_start, layout.log_begun);
         let next_file_id = AtomicU64::new(layout.next_file_id);
-        let (log_end, prepared) = self.replay_log(&mut shape, &next_file_id)?;
+        let (mut log_end, prepared) = self.replay_log(&mut shape, &next_file_id)?;
         self.check_log_is_there(&shape, &log_end)?;
         let last_seq = layout.last_seq.max(log_end.next_seq.saturating_sub(1));
+        if log_end.segments.is_empty() {
+            log_end.next_seq = last_seq + 1; // a copy without a log: the one that begins now holds nothing older
+        }
         self.start_empty_memtables_after(&shape, last_seq);
         self.stats.set(Stat::RecoveredRecords, log_end.records);
 

@@ -268,6 +268,11 @@ impl PreparedTable {
         self.inner.lock().pins.keys().next().copied()
     }
 
+    /// Sequence numbers of the newest records of all transactions in doubt, ascending. Exact under the commit lock.
+    pub fn pins(&self) -> Vec<SeqNo> {
+        self.inner.lock().pins.keys().copied().collect()
+    }
+
     /// The first sequence number that recovery needs for the sake of prepared transactions, if the log is synced up to
     /// `synced`. Exact under the commit lock.
     pub fn needed(&self, synced: Lsn) -> Option<SeqNo> {

@@ -1,0 +1,469 @@
+//! Backups: copies of a database, as of one moment each, in a directory that may be on another file system.
+//!
+//! ```text
+//! backups/000007.backup     what backup 7 consists of: names, sizes, checksums
+//! pool/89abcdef-4096-00000012.klog    the files, by checksum, size and name; backups share those that are the same
+//! staging/                  files of a backup that is being made
+//! LOCK                      held by whoever changes the directory
+//! ```
+//!
+//! Tables and value logs never change, so a later backup stores only those that no earlier one has, and besides them what
+//! was in memtables, and a manifest. A backup exists when its file in `backups` does, which is renamed into place when
+//! all that it names is durable; a file of the pool is renamed into place when it is whole. So whenever the process or
+//! the machine dies, earlier backups are as they were, and what is left over is used by the next backup or removed by the
+//! next [`Backup::delete`] or [`Backup::purge`].
+
+mod format;
+
+use crate::compact::RateLimiter;
+use crate::copy::target::{Target, copy_file, read_file};
+use crate::db::Db;
+use crate::engine::DbInner;
+use crate::open::{LOCK_FILE, make_dir};
+use crate::sync::atomic::AtomicBool;
+use crate::version::manifest::CURRENT;
+use format::{BackupFile, BackupManifest};
+use kingtide_base::clock::{Clock, SystemClock};
+use kingtide_base::{Error, ErrorKind, Result, SeqNo};
+use kingtide_vfs::{FileLock, Fs, OpenMode, PosixFs};
+use std::collections::{HashMap, HashSet};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What a backup is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BackupInfo {
+    /// Its number, ascending with time. The number of a deleted backup that was the newest is given again.
+    pub id: u64,
+    /// When it was made, Unix milliseconds.
+    pub created_ms: u64,
+    /// It holds every commit up to this sequence number and none after it.
+    pub sequence: SeqNo,
+    /// Its files.
+    pub files: u64,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// Files that no backup held before it was made.
+    pub new_files: u64,
+    /// Bytes of those: what it added to the directory.
+    pub new_bytes: u64,
+}
+
+/// How far a long operation got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BackupProgress {
+    /// Bytes read so far.
+    pub done_bytes: u64,
+    /// About how many there are to read; memtables are not counted before they are written.
+    pub total_bytes: u64,
+}
+
+/// How to make, verify or restore a backup.
+pub struct BackupOptions<'a> {
+    /// Flush memtables before making one, so that later ones share the tables instead of storing what was in memory
+    /// again. On by default.
+    pub flush: bool,
+    /// Do not read a file again that an earlier backup took from this database (by the database's id) under the same name
+    /// and with the same size. Saves reading the whole database for each backup. Not sound if the database's directory
+    /// was copied by other means than checkpoints and backups, and both copies are backed up to the same place. Off by
+    /// default.
+    pub trust_names: bool,
+    /// Bytes read a second at most; 0 for no limit.
+    pub rate_limit: u64,
+    /// Hears of every MiB or less, and may end the operation: it then fails with `Cancelled`.
+    pub progress: Option<&'a mut dyn FnMut(BackupProgress) -> ControlFlow<()>>,
+}
+
+impl Default for BackupOptions<'_> {
+    fn default() -> Self {
+        BackupOptions { flush: true, trust_names: false, rate_limit: 0, progress: None }
+    }
+}
+
+/// Follows an operation: progress, rate, cancelling.
+struct Watch<'a, 'b> {
+    options: &'a mut BackupOptions<'b>,
+    limiter: RateLimiter,
+    progress: BackupProgress,
+}
+
+impl Watch<'_, '_> {
+    fn new<'a, 'b>(options: &'a mut BackupOptions<'b>, clock: &Arc<dyn Clock>, total_bytes: u64) -> Watch<'a, 'b> {
+        let limiter = RateLimiter::new(clock.clone(), options.rate_limit);
+        Watch { options, limiter, progress: BackupProgress { done_bytes: 0, total_bytes } }
+    }
+
+    fn step(&mut self, bytes: u64) -> Result<()> {
+        self.limiter.take(bytes, &AtomicBool::new(false));
+        self.progress.done_bytes += bytes;
+        match self.options.progress.as_mut().map(|told| told(self.progress)) {
+            Some(ControlFlow::Break(())) => Err(Error::new(ErrorKind::Cancelled, "the backup operation was cancelled")),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A directory of backups. Several handles and processes may read it; one at a time changes it.
+#[derive(Clone, Debug)]
+pub struct Backup {
+    fs: Arc<dyn Fs>,
+    dir: PathBuf,
+}
+
+impl Backup {
+    /// The directory of backups at `dir` on the machine's file system. Touches nothing: the first backup makes it.
+    pub fn at(dir: impl AsRef<Path>) -> Backup {
+        Backup::on(PosixFs::shared(), dir)
+    }
+
+    /// The same on another file system.
+    pub fn on(fs: Arc<dyn Fs>, dir: impl AsRef<Path>) -> Backup {
+        Backup { fs, dir: dir.as_ref().to_owned() }
+    }
+
+    /// Backs a database up, as of one moment: see [`Db::checkpoint`]. Files that the directory holds already are not
+    /// stored again. To know that, the database's files are read (see [`BackupOptions::trust_names`]).
+    ///
+    /// O(bytes of the database) read, O(bytes of new files) written. Commits, flushes and merges go on meanwhile.
+    ///
+    /// # Errors
+    /// `Locked` when somebody else changes the directory; `Cancelled`; `Corruption` when a table has another length than
+    /// the database knows; `Io`, `NoSpace`, `Closed`. No backup is made then, and earlier ones are as they were.
+    pub fn create(&self, db: &Db, mut options: BackupOptions<'_>) -> Result<BackupInfo> {
+        let db = db.inner();
+        db.check_open()?;
+        let _lock = self.lock()?;
+        for part in [self.pool(), self.manifests(), self.staging()] {
+            make_dir(&*self.fs, &part)?;
+        }
+        self.sweep()?;
+        if options.flush {
+            db.flush_all()?;
+        }
+        let moment = db.pin_moment()?;
+        let id = 1 + self.ids()?.last().copied().unwrap_or(0);
+        let immutable = moment.files(&db.dir);
+        let mut making = Making {
+            backup: self,
+            stored: self.fs.list(&self.pool())?.into_iter().collect(),
+            trusted: if options.trust_names { self.known_of(&moment.db_id)? } else { HashMap::new() },
+            watch: Watch::new(&mut options, &db.clock, immutable.iter().map(|(_, size)| size).sum()),
+            files: Vec::new(),
+        };
+        for (path, size) in immutable {
+            making.add_immutable(db, &path, size)?;
+        }
+        moment.write_rest(db, &self.fs, &self.staging(), &making.watch.limiter)?;
+        making.add_staged()?;
+        let files = making.files;
+        self.fs.sync_dir(&self.pool())?;
+        let (created_ms, sequence, db_id) = (db.clock.unix_ms(), moment.seq, moment.db_id);
+        let manifest = BackupManifest { id, created_ms, sequence, db_id, files };
+        self.install(&manifest)?;
+        Ok(manifest.info())
+    }
+
+    /// The numbers of all backups, ascending, readable or not.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn ids(&self) -> Result<Vec<u64>> {
+        let names = match self.fs.list(&self.manifests()) {
+            Ok(names) => names,
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) => return Err(e),
+        };
+        let mut ids: Vec<u64> = names.iter().filter_map(|n| n.strip_suffix(".backup")?.parse().ok()).collect();
+        ids.sort_unstable();
+        Ok(ids)
+    }
+
+    /// What a backup is.
+    ///
+    /// # Errors
+    /// `NotFound`; `Corruption` when its manifest is damaged; `NewerFormat`, `Io`.
+    pub fn info(&self, id: u64) -> Result<BackupInfo> {
+        self.read(id).map(|m| m.info())
+    }
+
+    /// All backups, oldest first.
+    ///
+    /// # Errors
+    /// Of the first that cannot be read: [`Backup::ids`] names all, and [`Backup::info`] tells of each by itself.
+    pub fn list(&self) -> Result<Vec<BackupInfo>> {
+        self.ids()?.into_iter().map(|id| self.info(id)).collect()
+    }
+
+    /// Reads every file of a backup and compares it with its checksum.
+    ///
+    /// # Errors
+    /// `Corruption`, naming the first file that is damaged or missing; `NotFound` (no such backup), `Cancelled`, `Io`.
+    pub fn verify(&self, id: u64, mut options: BackupOptions<'_>) -> Result<()> {
+        let manifest = self.read(id)?;
+        let mut watch = Watch::new(&mut options, &SystemClock::shared(), manifest.info().bytes);
+        for file in &manifest.files {
+            let path = self.pool().join(file.pool_name());
+            let found = read_file(&*self.fs, &path, &mut |bytes, _| watch.step(bytes.len() as u64));
+            check(file, &path, found)?;
+        }
+        Ok(())
+    }
+
+    /// Copies a backup to a directory that is empty or absent, on the machine's file system, where it is a database.
+    ///
+    /// # Errors
+    /// As [`Backup::restore_to`].
+    pub fn restore(&self, id: u64, target: impl AsRef<Path>) -> Result<()> {
+        self.restore_to(id, &PosixFs::shared(), target, BackupOptions::default())
+    }
+
+    /// Copies a backup to a directory of another file system. Every file's checksum is compared while it is copied. It is
+    /// a database when this returns; before, opening it is refused. A restore that was cut short can be made again in the
+    /// same place.
+    ///
+    /// # Errors
+    /// `Corruption`, naming the first file that is damaged or missing; `NotFound` (no such backup); `Exists` when the
+    /// directory holds anything; `Cancelled`, `Locked`, `Io`, `NoSpace`. What was copied is removed then.
+    pub fn restore_to(
+        &self,
+        id: u64,
+        fs: &Arc<dyn Fs>,
+        target: impl AsRef<Path>,
+        mut options: BackupOptions<'_>,
+    ) -> Result<()> {
+        let (dir, manifest) = (target.as_ref(), self.read(id)?);
+        let mut watch = Watch::new(&mut options, &SystemClock::shared(), manifest.info().bytes);
+        let target = Target::begin(fs, dir)?;
+        let mut copy = |file: &BackupFile, to: &Path| {
+            let from = self.pool().join(file.pool_name());
+            let copied = copy_file((&*self.fs, &from), (&**fs, to), &mut |bytes| watch.step(bytes));
+            check(file, &from, copied)
+        };
+        for file in manifest.files.iter().filter(|f| f.name != CURRENT) {
+            copy(file, &dir.join(&file.name))?;
+        }
+        fs.sync_dir(dir)?;
+        let Some(current) = manifest.files.iter().find(|f| f.name == CURRENT) else {
+            return Err(Error::corruption("the backup names no CURRENT").at_path(&self.manifest_path(id)));
+        };
+        let tmp = dir.join("CURRENT.tmp");
+        copy(current, &tmp)?;
+        fs.rename(&tmp, &dir.join(CURRENT))?;
+        fs.sync_dir(dir)?;
+        target.finish()
+    }
+
+    /// Deletes a backup, and the files that no other needs. One whose manifest is damaged can be deleted too.
+    ///
+    /// # Errors
+    /// `NotFound`; `Locked`; `Corruption` when the manifest of *another* backup is damaged: this one is deleted, but no
+    /// file of the pool is; `Io`.
+    pub fn delete(&self, id: u64) -> Result<()> {
+        let _lock = self.lock()?;
+        self.fs.remove(&self.manifest_path(id)).map_err(|e| not_there(e, id))?;
+        self.fs.sync_dir(&self.manifests())?;
+        self.collect()
+    }
+
+    /// Deletes all backups but the newest `keep`, and the files that no other needs. Returns how many it deleted.
+    ///
+    /// # Errors
+    /// As [`Backup::delete`].
+    pub fn purge(&self, keep: usize) -> Result<usize> {
+        let _lock = self.lock()?;
+        let ids = self.ids()?;
+        let old = &ids[..ids.len().saturating_sub(keep)];
+        for id in old {
+            self.fs.remove(&self.manifest_path(*id))?;
+        }
+        if !ids.is_empty() {
+            self.fs.sync_dir(&self.manifests())?;
+        }
+        self.collect()?;
+        Ok(old.len())
+    }
+
+    fn pool(&self) -> PathBuf {
+        self.dir.join("pool")
+    }
+
+    fn manifests(&self) -> PathBuf {
+        self.dir.join("backups")
+    }
+
+    fn staging(&self) -> PathBuf {
+        self.dir.join("staging")
+    }
+
+    fn manifest_path(&self, id: u64) -> PathBuf {
+        self.manifests().join(format!("{id:06}.backup"))
+    }
+
+    fn lock(&self) -> Result<Box<dyn FileLock>> {
+        make_dir(&*self.fs, &self.dir)?;
+        self.fs.lock(&self.dir.join(LOCK_FILE))
+    }
+
+    fn read(&self, id: u64) -> Result<BackupManifest> {
+        let path = self.manifest_path(id);
+        let mut all = Vec::new();
+        read_file(&*self.fs, &path, &mut |bytes, _| {
+            all.extend_from_slice(bytes);
+            Ok(())
+        })
+        .map_err(|e| not_there(e, id))?;
+        BackupManifest::decode(&all, id).map_err(|e| e.at_path(&path))
+    }
+
+    /// Makes a backup exist.
+    fn install(&self, manifest: &BackupManifest) -> Result<()> {
+        let path = self.manifest_path(manifest.id);
+        let tmp = path.with_extension("tmp");
+        let file = self.fs.open(&tmp, OpenMode::Overwrite)?;
+        file.write_at(&manifest.encode(), 0)?;
+        file.sync_data()?;
+        self.fs.rename(&tmp, &path)?;
+        self.fs.sync_dir(&self.manifests())
+    }
+
+    /// Files, by name and size, that readable backups of that database hold, with their checksums.
+    fn known_of(&self, db_id: &[u8; 16]) -> Result<HashMap<(String, u64), u32>> {
+        let manifests = self.ids()?.into_iter().filter_map(|id| self.read(id).ok()).filter(|m| m.db_id == *db_id);
+        Ok(manifests.flat_map(|m| m.files).map(|f| ((f.name, f.size), f.crc)).collect())
+    }
+
+    /// Removes what an operation that was cut short left half done.
+    fn sweep(&self) -> Result<()> {
+        for (part, all) in [(self.staging(), true), (self.pool(), false), (self.manifests(), false)] {
+            let names = match self.fs.list(&part) {
+                Ok(names) => names,
+                Err(e) if e.kind() == ErrorKind::NotFound => continue,
+                Err(e) => return Err(e),
+            };
+            for name in names.iter().filter(|n| all || n.ends_with(".tmp")) {
+                self.fs.remove(&part.join(name))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes files of the pool that no backup needs. Removes none unless all backups can be read.
+    fn collect(&self) -> Result<()> {
+        self.sweep()?;
+        let mut needed = HashSet::new();
+        for id in self.ids()? {
+            needed.extend(self.read(id)?.files.iter().map(BackupFile::pool_name));
+        }
+        let names = match self.fs.list(&self.pool()) {
+            Ok(names) => names,
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(e) => return Err(e),
+        };
+        for name in names.iter().filter(|n| !needed.contains(*n)) {
+            self.fs.remove(&self.pool().join(name))?;
+        }
+        Ok(())
+    }
+}
+
+/// A backup that is being made.
+struct Making<'m, 'a, 'b> {
+    backup: &'m Backup,
+    /// Names in the pool.
+    stored: HashSet<String>,
+    /// Checksums of files that need not be read again.
+    trusted: HashMap<(String, u64), u32>,
+    watch: Watch<'a, 'b>,
+    files: Vec<BackupFile>,
+}
+
+impl Making<'_, '_, '_> {
+    /// Adds a table or value log of the database.
+    fn add_immutable(&mut self, db: &DbInner, path: &Path, size: u64) -> Result<()> {
+        let name = file_name(path)?;
+        let mut file = BackupFile { name, size, crc: 0, new: false };
+        if let Some(crc) = self.trusted.get(&(file.name.clone(), size)) {
+            file.crc = *crc;
+            if self.stored.contains(&file.pool_name()) {
+                self.files.push(file);
+                return Ok(());
+            }
+        }
+        let wrong_size = |found: u64| {
+            Error::corruption(format!("the file has {found} bytes, but the manifest says {size}")).at_path(path)
+        };
+        let (fs, pool) = (&*self.backup.fs, self.backup.pool());
+        let same_name = format!("-{size}-{}", file.name);
+        if self.stored.iter().any(|s| s.ends_with(&same_name)) {
+            let watch = &mut self.watch;
+            let (found, crc) = read_file(&*db.fs, path, &mut |bytes, _| watch.step(bytes.len() as u64))?;
+            file.crc = crc;
+            if found != size {
+                return Err(wrong_size(found));
+            }
+            if self.stored.contains(&file.pool_name()) {
+                self.files.push(file);
+                return Ok(());
+            }
+            self.watch.progress.total_bytes += size; // another file of that name and size: it is read again
+        }
+        let tmp = pool.join(format!("{}.tmp", file.name));
+        let watch = &mut self.watch;
+        let (found, crc) = copy_file((&*db.fs, path), (fs, &tmp), &mut |bytes| watch.step(bytes))?;
+        if found != size {
+            return Err(wrong_size(found));
+        }
+        file.crc = crc;
+        file.new = true;
+        fs.rename(&tmp, &pool.join(file.pool_name()))?;
+        self.stored.insert(file.pool_name());
+        self.files.push(file);
+        Ok(())
+    }
+
+    /// Moves what was written into the staging directory to the pool.
+    fn add_staged(&mut self) -> Result<()> {
+        let (fs, pool, staging) = (&*self.backup.fs, self.backup.pool(), self.backup.staging());
+        for name in fs.list(&staging)? {
+            let from = staging.join(&name);
+            let watch = &mut self.watch;
+            let (size, crc) = read_file(fs, &from, &mut |bytes, _| {
+                watch.progress.total_bytes += bytes.len() as u64;
+                watch.step(bytes.len() as u64)
+            })?;
+            let file = BackupFile { name, size, crc, new: true };
+            fs.rename(&from, &pool.join(file.pool_name()))?;
+            self.files.push(file);
+        }
+        fs.sync_dir(&staging)
+    }
+}
+
+fn file_name(path: &Path) -> Result<String> {
+    let name = path.file_name().and_then(|n| n.to_str());
+    name.map(str::to_owned).ok_or_else(|| Error::invalid("a file without a name").at_path(path))
+}
+
+fn not_there(e: Error, id: u64) -> Error {
+    match e.kind() {
+        ErrorKind::NotFound => Error::new(ErrorKind::NotFound, format!("no backup {id}")),
+        _ => e,
+    }
+}
+
+/// Compares what was read of a file with what it should be.
+fn check(file: &BackupFile, path: &Path, found: Result<(u64, u32)>) -> Result<()> {
+    match found {
+        Ok(found) if found == (file.size, file.crc) => Ok(()),
+        Ok((size, _)) if size != file.size => {
+            Err(Error::corruption(format!("a file of the backup has {size} bytes instead of {}", file.size))
+                .at_path(path))
+        }
+        Ok(_) => Err(Error::corruption("a file of the backup fails its checksum").at_path(path)),
+        Err(e) if e.kind() == ErrorKind::NotFound => {
+            Err(Error::corruption("a file of the backup is missing").at_path(path))
+        }
+        Err(e) => Err(e),
+    }
+}

@@ -1,0 +1,215 @@
+//! The database as of one moment, for copies of it: checkpoints and backups.
+//!
+//! A moment is a commit boundary over all families. Under the shape lock and the commit lock every memtable is frozen and
+//! every family's view is taken: a view keeps its files from being deleted and its frozen memtables, which hold nothing
+//! newer than the moment, alive. After that nothing is locked any more. A copy consists of
+//!
+//! 1. the tables and value logs of the views, which are immutable: linked or copied;
+//! 2. the frozen memtables, written by the flush's code into tables of the copy's own. The database flushes them too, on
+//!    its own time: so the copy waits for no job, and holds what was committed without a log;
+//! 3. a log that holds the prepare records of transactions in doubt, under their sequence numbers, if there are any;
+//! 4. a manifest that names all of it.
+
+pub(crate) mod target;
+
+use crate::compact::{FlushInput, MergeContext, RateLimiter, run_flush};
+use crate::engine::DbInner;
+use crate::family::tables::{klog_path, vlog_path};
+use crate::family::{Family, View};
+use crate::shape::{Shape, VlogMeta};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::version::manifest::Manifest;
+use crate::version::{Edit, FamilyId, FileMeta};
+use crate::wal::{RECORD_HEADER_LEN, ReplayEnd, SEGMENT_HEADER_LEN, Tail, TailItem, Wal, WalConfig, WalRecord};
+use kingtide_base::options::FamilyOptions;
+use kingtide_base::rng::entropy;
+use kingtide_base::stats::Stats;
+use kingtide_base::{Error, Result, SeqNo};
+use kingtide_vfs::Fs;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Largest log segment of a copy.
+const MAX_SEGMENT: u64 = 1 << 30;
+
+/// The database as of one commit. Keeps all that it names from being deleted.
+pub(crate) struct Moment {
+    /// Everything up to here, and nothing after it.
+    pub seq: SeqNo,
+    /// Id of the database that it is a moment of.
+    pub db_id: [u8; 16],
+    families: Vec<PinnedFamily>,
+    vlogs: BTreeMap<u64, VlogMeta>,
+    next_family: FamilyId,
+    /// Prepare records of the transactions in doubt, by ascending sequence number.
+    prepared: Vec<(SeqNo, Vec<u8>)>,
+}
+
+struct PinnedFamily {
+    family: Arc<Family>,
+    name: String,
+    options: Arc<FamilyOptions>,
+    view: Arc<View>,
+}
+
+impl DbInner {
+    /// Pins the database as it is now. Holds up commits for as long as a rotation of all memtables takes, and flushes, if
+    /// transactions are in doubt, while their records are read from the log.
+    pub(crate) fn pin_moment(&self) -> Result<Moment> {
+        let shape = self.shape.lock();
+        let (seq, families, pins) = {
+            let mut c = self.commit.lock();
+            self.check_open()?;
+            let alive = shape.families.values().filter(|f| !f.is_dropped());
+            let pinned = alive.map(|family| {
+                self.rotate(&mut c, family);
+                let view = family.view.load_full();
+                PinnedFamily { family: family.clone(), name: family.name(), options: family.options(), view }
+            });
+            let pinned = pinned.collect::<Vec<_>>();
+            (c.last_seq, pinned, self.prepared.pins())
+        };
+        // Under the shape lock the manifest's log start stays, and records from there on are not given up.
+        let prepared = self.read_prepares(&pins, seq)?;
+        let vlogs = used_vlogs(&shape, &families)?;
+        Ok(Moment { seq, db_id: shape.manifest.db_id(), families, vlogs, next_family: shape.next_family, prepared })
+    }
+
+    /// The payloads of the log records at these sequence numbers, which ascend.
+    fn read_prepares(&self, pins: &[SeqNo], visible: SeqNo) -> Result<Vec<(SeqNo, Vec<u8>)>> {
+        let Some(first) = pins.first() else { return Ok(Vec::new()) };
+        let mut tail = Tail::new(self.wal.clone(), first - 1, false);
+        let mut read = |pin: &SeqNo| {
+            tail.pass(pin - 1);
+            match tail.next(visible)? {
+                Some(TailItem::Record(base, _, payload)) if base == *pin => Ok((*pin, payload)),
+                _ => Err(Error::corruption(format!("the log lacks the prepare record with sequence {pin}"))
+                    .at_path(&self.dir)),
+            }
+        };
+        pins.iter().map(&mut read).collect()
+    }
+}
+
+/// The value logs that the families' tables refer to.
+fn used_vlogs(shape: &Shape, families: &[PinnedFamily]) -> Result<BTreeMap<u64, VlogMeta>> {
+    let mut used = BTreeMap::new();
+    for (_, file) in families.iter().flat_map(|f| f.view.version.files()) {
+        for r in &file.vlog_refs {
+            let Some(meta) = shape.vlogs.get(&r.file_id) else {
+                return Err(Error::corruption(format!(
+                    "table {} refers to value log {}, which the manifest does not name",
+                    file.id, r.file_id
+                )));
+            };
+            used.insert(r.file_id, meta.clone());
+        }
+    }
+    Ok(used)
+}
+
+impl Moment {
+    /// The immutable files of the database in `dir` that belong to it, with their sizes.
+    pub fn files(&self, dir: &Path) -> Vec<(PathBuf, u64)> {
+        let tables = self.families.iter().flat_map(|f| f.view.version.files());
+        let tables = tables.map(|(_, meta)| (klog_path(dir, meta.id), meta.size));
+        tables.chain(self.vlogs.iter().map(|(id, v)| (vlog_path(dir, *id), v.size))).collect()
+    }
+
+    /// Writes what no immutable file holds into `dir`: memtables, transactions in doubt, and the manifest. `CURRENT` comes
+    /// last, when all else in the directory is durable, if the files in it were synced before.
+    pub fn write_rest(&self, db: &Arc<DbInner>, fs: &Arc<dyn Fs>, dir: &Path, limiter: &RateLimiter) -> Result<()> {
+        let mut edits = vec![Edit::NextFamilyId(self.next_family), Edit::LastSeq(self.seq)];
+        for (id, v) in &self.vlogs {
+            let VlogMeta { family, size, stored_bytes, values } = *v;
+            edits.push(Edit::AddVlog { id: *id, family, size, stored_bytes, values });
+        }
+        for pinned in &self.families {
+            self.write_family(db, fs, dir, pinned, limiter, &mut edits)?;
+        }
+        edits.push(match self.prepared.first() {
+            Some((first, _)) => Edit::LogStart(*first),
+            None => Edit::LogStart(self.seq + 1),
+        });
+        if let Some(segment) = self.write_log(db, fs, dir)? {
+            edits.push(Edit::LogBegun { segment, boot_id: fs.boot_id() });
+        }
+        let number = db.new_file_id();
+        edits.push(Edit::NextFileId(db.new_file_id()));
+        // It goes its own way from here: another database.
+        let id = (u128::from(entropy()) << 64 | u128::from(entropy())).to_le_bytes();
+        Manifest::create(fs, dir, number, id, &edits).map(drop)
+    }
+
+    /// A family's edits, and its memtables as tables.
+    fn write_family(
+        &self,
+        db: &Arc<DbInner>,
+        fs: &Arc<dyn Fs>,
+        dir: &Path,
+        pinned: &PinnedFamily,
+        limiter: &RateLimiter,
+        edits: &mut Vec<Edit>,
+    ) -> Result<()> {
+        let PinnedFamily { family, name, options, view } = pinned;
+        let stored = options.entries().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
+        let (id, order) = (family.id(), family.order());
+        edits.push(Edit::CreateFamily { id, name: name.clone(), order: order.name().to_owned(), options: stored });
+        edits.push(Edit::Flushed { family: id, seq: self.seq });
+        for (level, meta) in view.version.files() {
+            edits.push(Edit::AddFile { family: id, level: level as u8, meta: meta.clone() });
+        }
+        if view.frozen.is_empty() {
+            return Ok(());
+        }
+        let open_table = |m: &FileMeta| db.tables.handle(&Arc::new(m.clone()), order).table();
+        let context = MergeContext {
+            fs: fs.clone(),
+            dir,
+            order: order.clone(),
+            options,
+            next_file: &db.next_file_id,
+            snapshots: vec![self.seq], // nobody reads a copy at an earlier moment
+            now_ms: db.clock.unix_ms(),
+            version: view.version.clone(),
+            open_table: &open_table,
+            open_vlog: &|id| db.tables.vlog(id),
+            limiter: Some(limiter),
+            cancelled: &AtomicBool::new(false),
+            pause: &|| {},
+        };
+        let input = FlushInput {
+            memtables: view.frozen.iter().map(|m| m.points().iter()).collect(),
+            tombstones: view.frozen.iter().flat_map(|m| m.range_list()).collect(),
+            run: context.new_file_id(),
+            older_in_memory: false,
+        };
+        edits.extend(run_flush(&context, input)?.edits(id, &[]));
+        Ok(())
+    }
+
+    /// Writes the log that tells of transactions in doubt. Returns its first segment.
+    fn write_log(&self, db: &DbInner, fs: &Arc<dyn Fs>, dir: &Path) -> Result<Option<u64>> {
+        let Some((first, _)) = self.prepared.first() else { return Ok(None) };
+        let records: u64 = self.prepared.iter().map(|(_, p)| (RECORD_HEADER_LEN + p.len() + 8) as u64).sum();
+        let ids = db.next_file_id.clone();
+        let config = WalConfig {
+            fs: fs.clone(),
+            dir: dir.to_owned(),
+            segment_size: (records + (SEGMENT_HEADER_LEN + RECORD_HEADER_LEN) as u64).min(MAX_SEGMENT),
+            max_free: 0,
+            next_id: Arc::new(move || ids.fetch_add(1, Ordering::Relaxed)),
+            on_rotate: None,
+            clock: db.clock.clone(),
+            stats: Arc::new(Stats::default()),
+        };
+        let (mut writer, _) = Wal::open(config, &ReplayEnd { next_seq: *first, ..ReplayEnd::default() })?;
+        let segment = writer.begin()?;
+        for (seq, payload) in &self.prepared {
+            writer.append(*seq, 1, WalRecord::new(payload))?;
+        }
+        writer.close()?;
+        Ok(Some(segment))
+    }
+}
