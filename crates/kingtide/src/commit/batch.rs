@@ -139,6 +139,14 @@ impl WriteBatch {
         self.push(family.inner(), Kind::Put as u8 | EXPIRY_FLAG, key, Some(at), Some(value))
     }
 
+    /// Sets a key that is gone at a moment, in milliseconds since 1970: copies an entry with the life that it has left.
+    ///
+    /// # Errors
+    /// As [`WriteBatch::put`].
+    pub fn put_until(&mut self, family: &ColumnFamily, key: &[u8], value: &[u8], expires_at_ms: u64) -> Result<()> {
+        self.push(family.inner(), Kind::Put as u8 | EXPIRY_FLAG, key, Some(expires_at_ms), Some(value))
+    }
+
     /// Deletes a key.
     ///
     /// # Errors

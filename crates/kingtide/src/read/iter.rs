@@ -11,6 +11,7 @@ use crate::read::get::{ReadContext, visible, vlog_of};
 use crate::read::level::RunIter;
 use crate::read::merge::{Cursor, Merge};
 use crate::read::overlay::{Overlay, Own, OwnIter};
+use kingtide_base::key::split_expiry;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, KeyOrder, Result, SeqNo, Tag};
 use kingtide_table::{IterOptions, Packed, ValuePointer, VlogWindow};
@@ -252,6 +253,16 @@ impl DbIterator {
         self.value()?;
         let value = if self.indirect_read { &self.indirect } else { self.stored() };
         Ok((self.key(), value))
+    }
+
+    /// When the entry expires, in milliseconds since 1970; `None` if it does not, and while invalid.
+    pub fn expires_at_ms(&self) -> Option<u64> {
+        let stored = match self.shown {
+            Shown::Current => self.merge.top().value(),
+            Shown::Saved => &self.saved_value,
+            Shown::Nothing => return None,
+        };
+        split_expiry(self.shown_tag, stored)?.0
     }
 
     #[cold]

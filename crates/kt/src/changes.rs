@@ -1,0 +1,97 @@
+//! Commits in commit order, read from the log.
+
+use crate::error::{LOCKED, Result};
+use crate::open::{open_to_read, stored_families};
+use crate::output::Out;
+use crate::transfer::insert_bytes;
+use kingtide::{Change, ChangeKind, ChangeRecord, ChangeStreamOptions};
+use serde_json::{Map, Value, json};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Print commits in order as JSON lines.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Without --since it begins with the oldest commit that the log still has. To go on later, give the
+last_sequence of the last line. How far back the log goes is the option change_retention of the program that
+writes the database.
+
+With --follow it looks again and again and prints what is new, also while another process opens and closes the
+database; while that has it open, it waits.
+
+Examples:
+  kt changes my-database
+  kt changes my-database --since 1042 | tail -n 1"
+)]
+pub struct ChangesArgs {
+    /// Directory of the database
+    path: PathBuf,
+    /// Only commits after this sequence number
+    #[arg(long, value_name = "SEQ")]
+    since: Option<u64>,
+    /// Go on until stopped
+    #[arg(long)]
+    follow: bool,
+    /// Milliseconds between two looks
+    #[arg(long, value_name = "MS", default_value_t = 1_000, requires = "follow")]
+    interval: u64,
+}
+
+/// `kt changes`.
+pub fn main(args: &ChangesArgs, out: &mut Out) -> Result<()> {
+    stored_families(&args.path)?; // a mistyped path is no database to wait for
+    let mut position = args.since;
+    loop {
+        match print_new(args, &mut position, out) {
+            Err(e) if args.follow && e.code() == LOCKED => {}
+            other => other?,
+        }
+        out.finish()?;
+        if !args.follow {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(args.interval));
+    }
+}
+
+/// Prints the commits after `position`, and moves it.
+fn print_new(args: &ChangesArgs, position: &mut Option<u64>, out: &mut Out) -> Result<()> {
+    let db = open_to_read(&args.path)?;
+    let since = position.unwrap_or_else(|| db.oldest_change_sequence());
+    let options = ChangeStreamOptions { show_unlogged: true, ..ChangeStreamOptions::default() };
+    let mut stream = db.changes_with(since, options)?;
+    while let Some(record) = stream.next()? {
+        out.object(&describe(&record))?;
+        *position = Some(record.last_sequence);
+    }
+    position.get_or_insert(since);
+    Ok(())
+}
+
+fn describe(record: &ChangeRecord) -> Value {
+    json!({
+        "first_sequence": record.first_sequence,
+        "last_sequence": record.last_sequence,
+        "unlogged": record.is_unlogged(),
+        "operations": record.operations().map(|op| describe_change(&op)).collect::<Vec<_>>(),
+    })
+}
+
+fn describe_change(op: &Change<'_>) -> Value {
+    let mut object = Map::new();
+    let (kind, second) = match op.kind {
+        ChangeKind::Put => ("put", Some("value")),
+        ChangeKind::Delete => ("delete", None),
+        ChangeKind::SingleDelete => ("single_delete", None),
+        ChangeKind::DeleteRange => ("delete_range", Some("end")),
+    };
+    object.insert("kind".into(), kind.into());
+    object.insert("family".into(), op.family_name.into());
+    object.insert("family_id".into(), op.family.into());
+    let second = second.map(|name| (name, op.value));
+    insert_bytes(&mut object, op.key, second);
+    if let Some(at) = op.expires_at_ms {
+        object.insert("expires_at".into(), at.into());
+    }
+    Value::Object(object)
+}

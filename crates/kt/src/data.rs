@@ -1,0 +1,346 @@
+//! Single keys and scans.
+
+use crate::confirm::Yes;
+use crate::error::{Failure, Result};
+use crate::format::{Format, Formats};
+use crate::open::{family, open, open_to_read};
+use crate::output::{Out, things};
+use crate::progress::Progress;
+use kingtide::{ColumnFamily, Db, DbIterator, KeyOrder, Options, ReadOptions, WriteBatch};
+use serde_json::{Map, Value, json};
+use std::io::Read;
+use std::ops::Bound;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Create an empty database.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  kt create my-database
+  kt create numbers --order u64 -o value_threshold=4K -o compression=zstd")]
+pub struct CreateArgs {
+    /// Directory of the database; made when missing
+    path: PathBuf,
+    /// Key order of the default family
+    #[arg(long, default_value = "bytewise", value_name = "ORDER")]
+    order: String,
+    /// An option of the default family, as name=value
+    #[arg(short = 'o', long = "option", value_name = "NAME=VALUE")]
+    options: Vec<String>,
+}
+
+/// `kt create`.
+pub fn create(args: &CreateArgs, out: &mut Out) -> Result<()> {
+    let mut options = Options { order: order(&args.order)?, ..Options::default() };
+    options.db.error_if_exists = true;
+    for option in &args.options {
+        let (name, value) = name_value(option)?;
+        options.family.set(name, value)?;
+    }
+    Db::open(&args.path, options)?.close()?;
+    let path = args.path.display().to_string();
+    out.answer(&json!({ "created": path }), format!("created {path}"))
+}
+
+/// The built-in key order of that name.
+pub fn order(name: &str) -> Result<KeyOrder> {
+    KeyOrder::builtin(name).ok_or_else(|| {
+        Failure::usage(format!("no key order '{name}'; there are bytewise, reverse, u64, i64 and case-insensitive"))
+    })
+}
+
+/// Splits `name=value`.
+pub fn name_value(text: &str) -> Result<(&str, &str)> {
+    match text.split_once('=') {
+        Some((name, value)) => Ok((name.trim(), value.trim())),
+        None => Err(Failure::usage(format!("'{text}' is not of the form name=value"))),
+    }
+}
+
+/// Print the value of a key.
+#[derive(clap::Args)]
+#[command(after_help = "Exits with 3 when there is no such key.
+
+Examples:
+  kt get my-database tide
+  kt get my-database 00ff --key-format hex --value-format hex --family blobs
+  kt get my-database photo --raw > photo.jpg")]
+pub struct GetArgs {
+    /// Directory of the database
+    path: PathBuf,
+    /// The key
+    #[arg(allow_negative_numbers = true)]
+    key: String,
+    /// Column family; the default one otherwise
+    #[arg(long)]
+    family: Option<String>,
+    #[command(flatten)]
+    formats: Formats,
+    /// Print the value's bytes as they are, without a line end
+    #[arg(long, conflicts_with = "json")]
+    raw: bool,
+}
+
+/// `kt get`.
+pub fn get(args: &GetArgs, out: &mut Out) -> Result<()> {
+    let key = args.formats.key_format.parse(&args.key, "key")?;
+    let db = open_to_read(&args.path)?;
+    let family = family(&db, args.family.as_deref())?;
+    let Some(value) = family.get(&key)? else {
+        return Err(Failure::not_found(format!("no key '{}' in family '{}'", args.key, family.name())));
+    };
+    if args.raw {
+        return out.raw(&value);
+    }
+    if out.json {
+        let shown = args.formats.value_format.json(&value, "value")?;
+        let key = args.formats.key_format.json(&key, "key")?;
+        return out.object(&json!({ "family": family.name(), "key": key, "value": shown }));
+    }
+    out.line(args.formats.value_format.show(&value, "value")?)
+}
+
+/// Set a key.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  kt put my-database tide high
+  kt put my-database session abc --ttl 30m
+  kt put my-database photo --stdin < photo.jpg
+  kt put numbers 42 forty-two --key-format u64 --create")]
+pub struct PutArgs {
+    /// Directory of the database
+    path: PathBuf,
+    /// The key
+    #[arg(allow_negative_numbers = true)]
+    key: String,
+    /// The value
+    #[arg(allow_negative_numbers = true, required_unless_present = "stdin", conflicts_with = "stdin")]
+    value: Option<String>,
+    /// Take the value's bytes as they are from standard input
+    #[arg(long)]
+    stdin: bool,
+    /// Column family; the default one otherwise
+    #[arg(long)]
+    family: Option<String>,
+    /// How long the entry lives, such as 500ms, 90s, 30m, 12h, 7d
+    #[arg(long, value_name = "TIME")]
+    ttl: Option<String>,
+    /// Create the database when there is none
+    #[arg(long)]
+    create: bool,
+    #[command(flatten)]
+    formats: Formats,
+}
+
+/// `kt put`.
+pub fn put(args: &PutArgs, out: &mut Out) -> Result<()> {
+    let key = args.formats.key_format.parse(&args.key, "key")?;
+    let value = match &args.value {
+        Some(text) => args.formats.value_format.parse(text, "value")?,
+        None => {
+            let mut bytes = Vec::new();
+            let read = std::io::stdin().lock().read_to_end(&mut bytes);
+            read.map_err(|e| Failure::io("read", "standard input", &e))?;
+            bytes
+        }
+    };
+    let ttl = args.ttl.as_deref().map(parse_time).transpose()?;
+    let db = open_or_create(&args.path, args.create)?;
+    let family = family(&db, args.family.as_deref())?;
+    match ttl {
+        Some(ttl) => family.put_ttl(&key, &value, ttl)?,
+        None => family.put(&key, &value)?,
+    }
+    let sequence = db.latest_sequence();
+    db.close()?;
+    if out.json { out.object(&json!({ "family": family.name(), "sequence": sequence })) } else { Ok(()) }
+}
+
+/// Opens a database; makes it first if that was asked for and there is none.
+pub fn open_or_create(path: &std::path::Path, create: bool) -> Result<Db> {
+    if create && !path.join("CURRENT").exists() {
+        return Ok(Db::open(path, Options::default())?);
+    }
+    open(path)
+}
+
+/// Reads a time with its unit.
+fn parse_time(text: &str) -> Result<Duration> {
+    let wrong = || Failure::usage(format!("'{text}' is not a time; write 500ms, 90s, 30m, 12h or 7d"));
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let scale = match unit.trim() {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    number.checked_mul(scale).map(Duration::from_millis).ok_or_else(wrong)
+}
+
+/// Delete a key, a range or all keys of a prefix.
+#[derive(clap::Args)]
+#[command(after_help = "Asks before it deletes; --yes answers. Deleting a key that is not there is no error.
+
+Examples:
+  kt delete my-database tide --yes
+  kt delete my-database --from a --to b
+  kt delete my-database --prefix session: --family cache -y")]
+pub struct DeleteArgs {
+    /// Directory of the database
+    path: PathBuf,
+    /// The key
+    #[arg(allow_negative_numbers = true, required_unless_present_any = ["from", "prefix"],
+          conflicts_with_all = ["from", "to", "prefix"])]
+    key: Option<String>,
+    /// Delete all keys from this one on
+    #[arg(long, value_name = "KEY", requires = "to", conflicts_with = "prefix", allow_negative_numbers = true)]
+    from: Option<String>,
+    /// Delete all keys before this one
+    #[arg(long, value_name = "KEY", requires = "from", allow_negative_numbers = true)]
+    to: Option<String>,
+    /// Delete all keys with this prefix
+    #[arg(long, value_name = "KEY")]
+    prefix: Option<String>,
+    /// Column family; the default one otherwise
+    #[arg(long)]
+    family: Option<String>,
+    /// How keys are written
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    key_format: Format,
+    #[command(flatten)]
+    yes: Yes,
+}
+
+/// `kt delete`.
+pub fn delete(args: &DeleteArgs, out: &mut Out) -> Result<()> {
+    let parse = |text: &Option<String>| text.as_ref().map(|t| args.key_format.parse(t, "key")).transpose();
+    let (key, from, to, prefix) = (parse(&args.key)?, parse(&args.from)?, parse(&args.to)?, parse(&args.prefix)?);
+    let db = open(&args.path)?;
+    let family = family(&db, args.family.as_deref())?;
+    let name = family.name();
+    let shown = |text: &Option<String>| text.clone().unwrap_or_default();
+    let question = match (&key, &prefix) {
+        (Some(_), _) => format!("Delete key '{}' from family '{name}'?", shown(&args.key)),
+        (_, Some(_)) => format!("Delete all keys with prefix '{}' from family '{name}'?", shown(&args.prefix)),
+        _ => format!("Delete all keys from '{}' up to '{}' of family '{name}'?", shown(&args.from), shown(&args.to)),
+    };
+    args.yes.confirm(&question)?;
+    let mut batch = WriteBatch::new();
+    match (key, prefix, from, to) {
+        (Some(key), ..) => batch.delete(&family, &key)?,
+        (_, Some(prefix), ..) => batch.delete_prefix(&family, &prefix)?,
+        (_, _, Some(from), Some(to)) => batch.delete_range(&family, &from, &to)?,
+        _ => {}
+    }
+    let sequence = db.write(batch)?;
+    db.close()?;
+    if out.json { out.object(&json!({ "family": name, "sequence": sequence })) } else { Ok(()) }
+}
+
+/// Print entries in key order.
+#[derive(clap::Args)]
+#[command(
+    after_help = "A line is key, tab, value. In the utf8 form a tab in either is written \\t, so the first tab divides.
+
+Examples:
+  kt scan my-database --limit 10
+  kt scan my-database --prefix user: --keys-only
+  kt scan numbers --from 10 --to 20 --key-format u64 --reverse
+  kt scan my-database --count --json"
+)]
+pub struct ScanArgs {
+    /// Directory of the database
+    path: PathBuf,
+    /// Only keys with this prefix
+    #[arg(long, value_name = "KEY")]
+    prefix: Option<String>,
+    /// Only this key and those after it
+    #[arg(long, value_name = "KEY", allow_negative_numbers = true)]
+    from: Option<String>,
+    /// Only keys before this one
+    #[arg(long, value_name = "KEY", allow_negative_numbers = true)]
+    to: Option<String>,
+    /// Stop after so many entries
+    #[arg(long, value_name = "N")]
+    limit: Option<u64>,
+    /// From the last key to the first
+    #[arg(long)]
+    reverse: bool,
+    /// Print no values
+    #[arg(long)]
+    keys_only: bool,
+    /// Print only how many entries there are
+    #[arg(long)]
+    count: bool,
+    /// Column family; the default one otherwise
+    #[arg(long)]
+    family: Option<String>,
+    #[command(flatten)]
+    formats: Formats,
+}
+
+/// `kt scan`.
+pub fn scan(args: &ScanArgs, out: &mut Out) -> Result<()> {
+    let parse = |text: &Option<String>| text.as_ref().map(|t| args.formats.key_format.parse(t, "key")).transpose();
+    let (from, to, prefix) = (parse(&args.from)?, parse(&args.to)?, parse(&args.prefix)?);
+    let db = open_to_read(&args.path)?;
+    let family = family(&db, args.family.as_deref())?;
+    let mut entries = family.iter_with(ReadOptions {
+        lower: from.map_or(Bound::Unbounded, Bound::Included),
+        upper: to.map_or(Bound::Unbounded, Bound::Excluded),
+        prefix,
+        ..ReadOptions::default()
+    })?;
+    if args.reverse {
+        entries.seek_to_last();
+    } else {
+        entries.seek_to_first();
+    }
+    let progress = args.count.then(|| Progress::start("counting", "entries", None));
+    let mut found = 0;
+    while entries.valid() && args.limit.is_none_or(|limit| found < limit) {
+        found += 1;
+        match &progress {
+            Some(bar) if found.is_multiple_of(4096) => bar.set(found),
+            Some(_) => {}
+            None => print_entry(&family, &mut entries, args, out)?,
+        }
+        if args.reverse {
+            entries.prev();
+        } else {
+            entries.next();
+        }
+    }
+    entries.status()?;
+    drop(progress);
+    match (args.count, out.json) {
+        (false, _) => Ok(()),
+        (true, true) => out.object(&json!({ "family": family.name(), "count": found })),
+        (true, false) => out.line(things(found, "entry", "entries")),
+    }
+}
+
+fn print_entry(family: &ColumnFamily, entries: &mut DbIterator, args: &ScanArgs, out: &mut Out) -> Result<()> {
+    let Formats { key_format, value_format } = args.formats;
+    if !out.json {
+        if args.keys_only {
+            return out.line(key_format.show(entries.key(), "key")?);
+        }
+        let (key, value) = entries.entry()?;
+        return out.line(format_args!("{}\t{}", key_format.show(key, "key")?, value_format.show(value, "value")?));
+    }
+    let mut object = Map::new();
+    object.insert("family".into(), family.name().into());
+    object.insert("key".into(), key_format.json(entries.key(), "key")?);
+    if !args.keys_only {
+        object.insert("value".into(), value_format.json(entries.value()?, "value")?);
+    }
+    if let Some(at) = entries.expires_at_ms() {
+        object.insert("expires_at".into(), at.into());
+    }
+    out.object(&Value::Object(object))
+}

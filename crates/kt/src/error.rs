@@ -1,0 +1,149 @@
+//! The tool's error: one line for a person, one object for a program, and an exit code.
+
+use kingtide::{Error, ErrorKind};
+use serde_json::{Map, Value, json};
+use std::fmt;
+
+/// The tool's result.
+pub type Result<T, E = Failure> = std::result::Result<T, E>;
+
+/// Exit code: something failed.
+pub const FAILED: u8 = 1;
+/// Exit code: used wrongly, or refused because nobody said yes.
+pub const USAGE: u8 = 2;
+/// Exit code: no such database, family, key, file or transaction.
+pub const NOT_FOUND: u8 = 3;
+/// Exit code: stored bytes are damaged.
+pub const DAMAGE: u8 = 4;
+/// Exit code: another process has the database open.
+pub const LOCKED: u8 = 5;
+
+/// Why a command did not do what it was asked to.
+#[derive(Debug)]
+pub struct Failure {
+    code: u8,
+    kind: String,
+    message: String,
+    /// The engine's error, for file and offset.
+    cause: Option<Error>,
+    /// Say nothing: whoever read the output has gone, or all was said already.
+    quiet: bool,
+}
+
+impl Failure {
+    fn new(code: u8, kind: &str, message: impl Into<String>) -> Failure {
+        Failure { code, kind: kind.into(), message: message.into(), cause: None, quiet: false }
+    }
+
+    /// The caller's mistake.
+    pub fn usage(message: impl Into<String>) -> Failure {
+        Failure::new(USAGE, "usage", message)
+    }
+
+    /// Something that was named is not there.
+    pub fn not_found(message: impl Into<String>) -> Failure {
+        Failure::new(NOT_FOUND, "not_found", message)
+    }
+
+    /// Anything else.
+    pub fn failed(message: impl Into<String>) -> Failure {
+        Failure::new(FAILED, "failed", message)
+    }
+
+    /// A failed operating-system call.
+    pub fn io(doing: &str, what: impl fmt::Display, e: &std::io::Error) -> Failure {
+        let code = if e.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { FAILED };
+        let kind = if code == NOT_FOUND { "not_found" } else { "io" };
+        Failure::new(code, kind, format!("cannot {doing} {what}: {e}"))
+    }
+
+    /// Puts `what: ` before the message.
+    pub fn context(mut self, what: impl fmt::Display) -> Failure {
+        self.message = format!("{what}: {}", self.message);
+        self
+    }
+
+    /// The same about a file's contents: not the fault of the command line.
+    pub fn of_data(mut self) -> Failure {
+        if self.code == USAGE {
+            (self.code, self.kind) = (FAILED, "bad_data".into());
+        }
+        self
+    }
+
+    /// The process's exit code.
+    pub fn code(&self) -> u8 {
+        self.code
+    }
+
+    /// Says it on standard error.
+    pub fn report(&self, json: bool) {
+        use std::io::Write;
+        if self.quiet {
+            return;
+        }
+        let line = if json { json!({ "error": self.object() }).to_string() } else { format!("kt: {}", self.text()) };
+        let _ = writeln!(std::io::stderr(), "{line}"); // nobody is there to be told that nobody is there
+    }
+
+    /// The message on one line, file and offset included.
+    fn text(&self) -> String {
+        let mut text = self.message.clone();
+        if let Some(e) = &self.cause {
+            let (whole, own) = (e.to_string(), e.message());
+            text.push_str(whole.strip_prefix(own).unwrap_or_default());
+        }
+        text.replace('\n', " ")
+    }
+
+    fn object(&self) -> Value {
+        let mut object = Map::new();
+        object.insert("kind".into(), self.kind.clone().into());
+        object.insert("message".into(), self.text().into());
+        if let Some(path) = self.cause.as_ref().and_then(Error::path) {
+            object.insert("path".into(), path.display().to_string().into());
+        }
+        if let Some(offset) = self.cause.as_ref().and_then(Error::offset) {
+            object.insert("offset".into(), offset.into());
+        }
+        object.insert("exit_code".into(), self.code.into());
+        Value::Object(object)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(e: Error) -> Failure {
+        let code = match e.kind() {
+            ErrorKind::NotFound => NOT_FOUND,
+            ErrorKind::Corruption => DAMAGE,
+            ErrorKind::Locked => LOCKED,
+            ErrorKind::InvalidArgument => USAGE,
+            _ => FAILED,
+        };
+        let message = e.message().to_owned();
+        Failure { code, kind: kind_name(e.kind()), message, cause: Some(e), quiet: false }
+    }
+}
+
+/// Of writing to standard output.
+impl From<std::io::Error> for Failure {
+    fn from(e: std::io::Error) -> Failure {
+        let mut failure = Failure::io("write to", "standard output", &e);
+        if e.kind() == std::io::ErrorKind::BrokenPipe {
+            (failure.code, failure.quiet) = (0, true);
+        }
+        failure
+    }
+}
+
+/// `NotFound` as `not_found`.
+fn kind_name(kind: ErrorKind) -> String {
+    let mut name = String::new();
+    for c in format!("{kind:?}").chars() {
+        if c.is_uppercase() && !name.is_empty() {
+            name.push('_');
+        }
+        name.push(c.to_ascii_lowercase());
+    }
+    name
+}

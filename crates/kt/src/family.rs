@@ -1,0 +1,223 @@
+//! Column families, their options, and what can be done to their tables.
+
+use crate::confirm::Yes;
+use crate::data::{name_value, order};
+use crate::error::{Failure, Result};
+use crate::format::Format;
+use crate::info::different_options;
+use crate::open::{family, open, open_to_read};
+use crate::output::Out;
+use crate::progress::Progress;
+use kingtide::{Db, DbOptions, FamilyOptions};
+use serde_json::json;
+use std::path::PathBuf;
+
+/// Column families.
+#[derive(clap::Subcommand)]
+pub enum CfCommand {
+    /// List families with key order and options that are not the default
+    #[command(after_help = "Example:\n  kt cf list my-database --json")]
+    List {
+        /// Directory of the database
+        path: PathBuf,
+    },
+    /// Create a family
+    #[command(after_help = "Examples:
+  kt cf create my-database cache -o ttl_ms=60000
+  kt cf create my-database numbers --order u64")]
+    Create {
+        /// Directory of the database
+        path: PathBuf,
+        /// Its name
+        name: String,
+        /// Key order: bytewise, reverse, u64, i64, case-insensitive
+        #[arg(long, default_value = "bytewise", value_name = "ORDER")]
+        order: String,
+        /// An option, as name=value
+        #[arg(short = 'o', long = "option", value_name = "NAME=VALUE")]
+        options: Vec<String>,
+    },
+    /// Drop a family and everything in it; asks first
+    #[command(after_help = "Example:\n  kt cf drop my-database cache --yes")]
+    Drop {
+        /// Directory of the database
+        path: PathBuf,
+        /// Its name
+        name: String,
+        #[command(flatten)]
+        yes: Yes,
+    },
+    /// Give a family another name
+    #[command(after_help = "Example:\n  kt cf rename my-database cache old-cache")]
+    Rename {
+        /// Directory of the database
+        path: PathBuf,
+        /// Its present name
+        name: String,
+        /// Its new name
+        new_name: String,
+    },
+}
+
+/// `kt cf`.
+pub fn cf(command: CfCommand, out: &mut Out) -> Result<()> {
+    match command {
+        CfCommand::List { path } => list(&open_to_read(&path)?, out),
+        CfCommand::Create { path, name, order: order_name, options } => {
+            let order = order(&order_name)?;
+            let mut family = FamilyOptions::default();
+            for option in &options {
+                let (name, value) = name_value(option)?;
+                family.set(name, value)?;
+            }
+            let db = open(&path)?;
+            db.create_family_ordered(&name, family, order)?;
+            db.close()?;
+            out.answer(&json!({ "created": name }), format!("created family '{name}'"))
+        }
+        CfCommand::Drop { path, name, yes } => {
+            let db = open(&path)?;
+            db.family(&name)?;
+            yes.confirm(&format!("Drop family '{name}' and everything in it?"))?;
+            db.drop_family(&name)?;
+            db.close()?;
+            out.answer(&json!({ "dropped": name }), format!("dropped family '{name}'"))
+        }
+        CfCommand::Rename { path, name, new_name } => {
+            let db = open(&path)?;
+            db.rename_family(&name, &new_name)?;
+            db.close()?;
+            let text = format!("renamed family '{name}' to '{new_name}'");
+            out.answer(&json!({ "renamed": name, "to": new_name }), text)
+        }
+    }
+}
+
+fn list(db: &Db, out: &mut Out) -> Result<()> {
+    let mut rows = vec![["family", "order", "options"].map(str::to_owned).to_vec()];
+    let mut objects = Vec::new();
+    for name in db.families() {
+        let family = db.family(&name)?;
+        let options = different_options(&family.options());
+        let text = options.iter().map(|(n, v)| format!("{n}={v}")).collect::<Vec<_>>().join(" ");
+        let order = family.order().name().to_owned();
+        let map: serde_json::Map<_, _> = options.into_iter().map(|(n, v)| (n.to_owned(), v.into())).collect();
+        objects.push(json!({ "name": name, "order": order, "options": map }));
+        rows.push(vec![name, order, text]);
+    }
+    if out.json { out.object(&json!({ "families": objects })) } else { out.table("", &rows) }
+}
+
+/// Change an option of a column family.
+#[derive(clap::Args)]
+#[command(after_help = "The change is stored. Options of the database are not stored: programs give them at each open.
+Programs also give those of the default family at each open, and theirs win.
+
+Example:
+  kt set-option my-database ttl_ms=60000 --family cache")]
+pub struct SetOptionArgs {
+    /// Directory of the database
+    path: PathBuf,
+    /// The option and its value, as name=value
+    #[arg(value_name = "NAME=VALUE")]
+    option: String,
+    /// Column family; the default one otherwise
+    #[arg(long)]
+    family: Option<String>,
+}
+
+/// `kt set-option`.
+pub fn set_option(args: &SetOptionArgs, out: &mut Out) -> Result<()> {
+    let (name, value) = name_value(&args.option)?;
+    if DbOptions::default().get(name).is_some() {
+        let text =
+            format!("'{name}' is an option of the database, and those are not stored: programs give them to open");
+        return Err(Failure::usage(text));
+    }
+    let db = open(&args.path)?;
+    let family = family(&db, args.family.as_deref())?;
+    let before = family.options().get(name);
+    family.set_option(name, value)?;
+    let after = family.options().get(name);
+    db.close()?;
+    let object = json!({ "family": family.name(), "option": name, "before": before, "after": after });
+    let text = format!(
+        "{name} of family '{}': {} (was {})",
+        family.name(),
+        after.as_deref().unwrap_or("?"),
+        before.as_deref().unwrap_or("?")
+    );
+    out.answer(&object, text)
+}
+
+/// Merge everything, or a range of keys, into the deepest level.
+#[derive(clap::Args)]
+#[command(after_help = "Afterwards the range is one sorted run without tombstones and dead versions.
+
+Examples:
+  kt compact my-database
+  kt compact my-database --family cache --from a --to m")]
+pub struct CompactArgs {
+    /// Directory of the database
+    path: PathBuf,
+    /// Column family; all of them otherwise
+    #[arg(long)]
+    family: Option<String>,
+    /// First key of the range
+    #[arg(long, value_name = "KEY", allow_negative_numbers = true, requires = "family")]
+    from: Option<String>,
+    /// Last key of the range
+    #[arg(long, value_name = "KEY", allow_negative_numbers = true, requires = "family")]
+    to: Option<String>,
+    /// How keys are written
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    key_format: Format,
+}
+
+/// `kt compact`.
+pub fn compact(args: &CompactArgs, out: &mut Out) -> Result<()> {
+    let parse = |text: &Option<String>| text.as_ref().map(|t| args.key_format.parse(t, "key")).transpose();
+    let (from, to) = (parse(&args.from)?, parse(&args.to)?);
+    let db = open(&args.path)?;
+    let names = match &args.family {
+        Some(name) => vec![db.family(name)?.name()],
+        None => db.families(),
+    };
+    let before = stored_bytes(&db);
+    {
+        let progress = Progress::start("merging", "families", Some(names.len() as u64));
+        for (done, name) in names.iter().enumerate() {
+            db.family(name)?.compact_range(from.as_deref(), to.as_deref())?;
+            progress.set(done as u64 + 1);
+        }
+        db.wait_for_background()?;
+    }
+    let after = stored_bytes(&db);
+    db.close()?;
+    let object = json!({ "families": names, "bytes_before": before, "bytes_after": after });
+    let shown = crate::output::bytes;
+    out.answer(&object, format!("merged; tables and value logs had {}, have {}", shown(before), shown(after)))
+}
+
+fn stored_bytes(db: &Db) -> u64 {
+    let families = db.stats().families;
+    families.iter().map(|f| f.vlog_bytes + f.levels.iter().map(|l| l.bytes).sum::<u64>()).sum()
+}
+
+/// Write what only the log holds into tables.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  kt flush my-database")]
+pub struct FlushArgs {
+    /// Directory of the database
+    path: PathBuf,
+}
+
+/// `kt flush`.
+pub fn flush(args: &FlushArgs, out: &mut Out) -> Result<()> {
+    let db = open(&args.path)?;
+    let waiting: u64 = db.stats().families.iter().map(|f| f.active_bytes).sum();
+    db.flush()?;
+    db.close()?;
+    let text = format!("flushed {} of memtables", crate::output::bytes(waiting));
+    out.answer(&json!({ "memtable_bytes": waiting }), text)
+}

@@ -1,0 +1,169 @@
+//! What a database looks like: `kt info` and `kt stats`.
+
+use crate::error::Result;
+use crate::open::{log_files, open_to_read};
+use crate::output::{Out, bytes, count, things};
+use kingtide::{Db, FamilyOptions, FamilyReport};
+use serde_json::{Map, Value, json};
+use std::path::PathBuf;
+
+/// Families, levels, log, sequence numbers, transactions in doubt.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  kt info my-database
+  kt info my-database --json | jq '.families[].levels'")]
+pub struct InfoArgs {
+    /// Directory of the database
+    path: PathBuf,
+}
+
+/// The options of a family that are not the default.
+pub fn different_options(options: &FamilyOptions) -> Vec<(&'static str, String)> {
+    let default = FamilyOptions::default();
+    options.entries().into_iter().filter(|(name, value)| default.get(name).as_ref() != Some(value)).collect()
+}
+
+/// `kt info`.
+pub fn info(args: &InfoArgs, out: &mut Out) -> Result<()> {
+    let log = log_files(&args.path); // before the open begins a segment of its own
+    let db = open_to_read(&args.path)?;
+    let object = describe(&db, &args.path, &log)?;
+    if out.json { out.object(&object) } else { print(&db, &object, &log, out) }
+}
+
+fn describe(db: &Db, path: &std::path::Path, log: &[(String, u64)]) -> Result<Value> {
+    let stats = db.stats();
+    let mut families = Vec::new();
+    for report in &stats.families {
+        let family = db.family(&report.name)?;
+        let options: Map<String, Value> =
+            different_options(&family.options()).into_iter().map(|(n, v)| (n.to_owned(), v.into())).collect();
+        families.push(describe_family(report, family.order().name(), options));
+    }
+    let segments: Vec<Value> = log.iter().map(|(name, size)| json!({ "name": name, "bytes": size })).collect();
+    Ok(json!({
+        "path": path.display().to_string(),
+        "families": families,
+        "log": { "segments": segments, "bytes": log.iter().map(|(_, size)| size).sum::<u64>() },
+        "sequence": {
+            "latest": db.latest_sequence(),
+            "oldest_change": db.oldest_change_sequence(),
+            "oldest_readable": db.oldest_readable_sequence(),
+        },
+        "prepared": db.recover_prepared().iter().map(crate::txn::describe).collect::<Vec<_>>(),
+        "snapshots": stats.get("snapshots").unwrap_or(0),
+        "amplification": {
+            "space": stats.space_amplification,
+            "write": stats.write_amplification,
+            "read": stats.read_amplification,
+        },
+    }))
+}
+
+fn describe_family(report: &FamilyReport, order: &str, options: Map<String, Value>) -> Value {
+    let level = |l: &kingtide::LevelReport| {
+        json!({
+            "level": l.level, "runs": l.runs, "files": l.files, "bytes": l.bytes,
+            "entries": l.entries, "tombstones": l.tombstones,
+        })
+    };
+    json!({
+        "name": report.name,
+        "order": order,
+        "options": options,
+        "memtable_bytes": report.active_bytes,
+        "frozen_memtables": report.frozen,
+        "vlog_bytes": report.vlog_bytes,
+        "vlog_dead_bytes": report.vlog_dead_bytes,
+        "levels": report.levels.iter().map(level).collect::<Vec<_>>(),
+    })
+}
+
+fn print(db: &Db, object: &Value, log: &[(String, u64)], out: &mut Out) -> Result<()> {
+    let number = |group: &str, name: &str| count(object[group][name].as_u64().unwrap_or(0));
+    out.line(format_args!("database    {}", object["path"].as_str().unwrap_or_default()))?;
+    let total = log.iter().map(|(_, size)| size).sum();
+    out.line(format_args!("log         {}, {}", things(log.len() as u64, "segment", "segments"), bytes(total)))?;
+    out.line(format_args!(
+        "sequence    {} newest, changes kept since {}",
+        number("sequence", "latest"),
+        number("sequence", "oldest_change")
+    ))?;
+    let prepared = db.recover_prepared();
+    out.line(format_args!("in doubt    {}", things(prepared.len() as u64, "transaction", "transactions")))?;
+    for p in &prepared {
+        let operations = things(p.operations, "operation", "operations");
+        out.line(format_args!("            {}: {operations}", crate::format::escape(&p.xid)))?;
+    }
+    let stats = db.stats();
+    out.line(format_args!("space       {:.2} times what is live", stats.space_amplification.max(1.0)))?;
+    for report in &stats.families {
+        out.line("")?;
+        let family = db.family(&report.name)?;
+        out.line(format_args!("family '{}', {} order", report.name, family.order().name()))?;
+        for (name, value) in different_options(&family.options()) {
+            out.line(format_args!("  option {name} = {value}"))?;
+        }
+        out.line(format_args!(
+            "  memtables {}, value logs {} ({} dead)",
+            bytes(report.active_bytes),
+            bytes(report.vlog_bytes),
+            bytes(report.vlog_dead_bytes)
+        ))?;
+        if !report.levels.is_empty() {
+            out.table("  ", &levels(report))?;
+        }
+    }
+    Ok(())
+}
+
+fn levels(report: &FamilyReport) -> Vec<Vec<String>> {
+    let mut rows = vec![["level", "runs", "files", "bytes", "entries", "tombstones"].map(str::to_owned).to_vec()];
+    for l in &report.levels {
+        let (runs, files) = (count(l.runs as u64), count(l.files as u64));
+        rows.push(vec![l.level.to_string(), runs, files, bytes(l.bytes), count(l.entries), count(l.tombstones)]);
+    }
+    rows
+}
+
+/// All statistics since the database was opened.
+#[derive(clap::Args)]
+#[command(after_help = "Counters count from this open on, so most are 0; gauges, such as bytes of tables, are of now.
+
+Examples:
+  kt stats my-database
+  kt stats my-database --prometheus")]
+pub struct StatsArgs {
+    /// Directory of the database
+    path: PathBuf,
+    /// Prometheus text
+    #[arg(long, conflicts_with = "json")]
+    prometheus: bool,
+}
+
+/// `kt stats`.
+pub fn stats(args: &StatsArgs, out: &mut Out) -> Result<()> {
+    let db = open_to_read(&args.path)?;
+    if args.prometheus {
+        return out.raw(db.prometheus().as_bytes());
+    }
+    let report = db.stats();
+    let amplification = [
+        ("space_amplification", report.space_amplification),
+        ("write_amplification", report.write_amplification),
+        ("read_amplification", report.read_amplification),
+    ];
+    if out.json {
+        let mut object: Map<String, Value> =
+            report.counters.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())).collect();
+        amplification.iter().for_each(|(name, value)| drop(object.insert((*name).to_owned(), (*value).into())));
+        return out.object(&Value::Object(object));
+    }
+    let mut rows = vec![vec!["statistic".to_owned(), "value".to_owned()]];
+    for (name, value) in &report.counters {
+        let shown = if name.ends_with("bytes") { bytes(*value) } else { count(*value) };
+        rows.push(vec![(*name).to_owned(), shown]);
+    }
+    rows.extend(amplification.iter().map(|(name, value)| vec![(*name).to_owned(), format!("{value:.2}")]));
+    out.table("", &rows)
+}

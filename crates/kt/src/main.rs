@@ -1,0 +1,127 @@
+//! kt: looks into Kingtide databases, changes them, and moves data in and out.
+#![allow(clippy::disallowed_methods)] // a tool handles files, reads the clock and sleeps; that is its work
+
+mod changes;
+mod confirm;
+mod data;
+mod error;
+mod family;
+mod format;
+mod info;
+mod open;
+mod output;
+mod progress;
+mod transfer;
+mod txn;
+
+use clap::{Parser, Subcommand};
+use error::{Failure, Result};
+use output::Out;
+use std::process::ExitCode;
+
+/// Looks into Kingtide databases, changes them, and moves data in and out.
+#[derive(Parser)]
+#[command(name = "kt", version, after_help = EXIT_CODES, propagate_version = true)]
+struct Cli {
+    /// Machine-readable output: JSON, one object a line; errors too
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 done, 1 failed, 2 used wrongly or refused for want of --yes, 3 not found, 4 damage found,
+5 the database is open elsewhere.
+
+Examples:
+  kt create my-database
+  kt put my-database tide high
+  kt scan my-database --prefix ti
+  kt info my-database --json";
+
+#[derive(Subcommand)]
+enum Command {
+    /// Create an empty database
+    Create(data::CreateArgs),
+    /// Families, levels, log, sequence numbers, transactions in doubt
+    Info(info::InfoArgs),
+    /// All statistics since the database was opened, as a table, JSON or Prometheus text
+    Stats(info::StatsArgs),
+    /// Print the value of a key
+    Get(data::GetArgs),
+    /// Set a key
+    Put(data::PutArgs),
+    /// Delete a key, a range or all keys of a prefix
+    Delete(data::DeleteArgs),
+    /// Print entries in key order
+    Scan(data::ScanArgs),
+    /// List, create, drop and rename column families
+    #[command(subcommand)]
+    Cf(family::CfCommand),
+    /// Change an option of a column family
+    SetOption(family::SetOptionArgs),
+    /// Merge everything, or a range of keys, into the deepest level
+    Compact(family::CompactArgs),
+    /// Write what only the log holds into tables
+    Flush(family::FlushArgs),
+    /// Write all entries to standard output as JSON lines
+    Export(transfer::ExportArgs),
+    /// Read entries from JSON lines
+    Import(transfer::ImportArgs),
+    /// Transactions in doubt: list, commit, roll back
+    #[command(subcommand)]
+    Txn(txn::TxnCommand),
+    /// Print commits in order, as far back as the log is kept, as JSON lines
+    Changes(changes::ChangesArgs),
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => return usage(&e),
+    };
+    let mut out = Out::new(cli.json);
+    match run(cli.command, &mut out).and_then(|()| out.finish()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            // What was written so far is worth having, and a closed pipe was the reader's wish.
+            let _ = out.finish();
+            e.report(cli.json);
+            ExitCode::from(e.code())
+        }
+    }
+}
+
+/// Help and versions go to standard output; a mistake is told in clap's words.
+fn usage(e: &clap::Error) -> ExitCode {
+    let mistake = e.use_stderr();
+    if mistake && std::env::args_os().any(|a| a == "--json") {
+        let text = e.to_string();
+        let line = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+        Failure::usage(line).report(true);
+    } else {
+        let _ = e.print(); // there is nobody to tell when standard error is gone
+    }
+    ExitCode::from(if mistake { error::USAGE } else { 0 })
+}
+
+fn run(command: Command, out: &mut Out) -> Result<()> {
+    match command {
+        Command::Create(args) => data::create(&args, out),
+        Command::Info(args) => info::info(&args, out),
+        Command::Stats(args) => info::stats(&args, out),
+        Command::Get(args) => data::get(&args, out),
+        Command::Put(args) => data::put(&args, out),
+        Command::Delete(args) => data::delete(&args, out),
+        Command::Scan(args) => data::scan(&args, out),
+        Command::Cf(command) => family::cf(command, out),
+        Command::SetOption(args) => family::set_option(&args, out),
+        Command::Compact(args) => family::compact(&args, out),
+        Command::Flush(args) => family::flush(&args, out),
+        Command::Export(args) => transfer::export(&args, out),
+        Command::Import(args) => transfer::import(&args, out),
+        Command::Txn(command) => txn::main(command, out),
+        Command::Changes(args) => changes::main(&args, out),
+    }
+}

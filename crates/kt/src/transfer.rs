@@ -1,0 +1,399 @@
+//! Moving data out and in: JSON lines that hold arbitrary bytes exactly.
+//!
+//! An export begins with a line for each family, its name, order and options, and then has a line for each entry. An
+//! entry whose key and value are both UTF-8 is written with encoding `utf8`, any other with `base64`.
+
+use crate::confirm::Yes;
+use crate::data::{open_or_create, order};
+use crate::error::{Failure, Result};
+use crate::format::{base64, escape, parse_base64, parse_hex};
+use crate::info::different_options;
+use crate::open::{DEFAULT_FAMILY, open_to_read};
+use crate::output::{Out, count, things};
+use crate::progress::Progress;
+use kingtide::{ColumnFamily, Db, FamilyOptions, KeyOrder, Options, ReadOptions, WriteBatch};
+use serde_json::{Map, Value, json};
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+
+/// Write all entries to standard output as JSON lines.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  kt export my-database > my-database.jsonl
+  kt export my-database --family cache --entries-only | jq .key")]
+pub struct ExportArgs {
+    /// Directory of the database
+    path: PathBuf,
+    /// Only this family
+    #[arg(long)]
+    family: Option<String>,
+    /// No lines that describe families
+    #[arg(long)]
+    entries_only: bool,
+}
+
+/// `kt export`.
+pub fn export(args: &ExportArgs, out: &mut Out) -> Result<()> {
+    let db = open_to_read(&args.path)?;
+    let names = match &args.family {
+        Some(name) => vec![db.family(name)?.name()],
+        None => db.families(),
+    };
+    let families = names.iter().map(|n| db.family(n)).collect::<Result<Vec<_>, _>>()?;
+    if !args.entries_only {
+        for family in &families {
+            let options: Map<String, Value> =
+                different_options(&family.options()).into_iter().map(|(n, v)| (n.to_owned(), v.into())).collect();
+            out.object(&json!({ "family": family.name(), "order": family.order().name(), "options": options }))?;
+        }
+    }
+    let snapshot = db.snapshot(); // one moment for all families
+    let progress = Progress::start("exporting", "entries", None);
+    let mut done = 0;
+    for (name, family) in names.iter().zip(&families) {
+        let options =
+            ReadOptions { snapshot: Some(&snapshot), fill_cache: false, readahead: true, ..Default::default() };
+        let mut entries = family.iter_with(options)?;
+        entries.seek_to_first();
+        while entries.valid() {
+            let expires_at = entries.expires_at_ms();
+            let (key, value) = entries.entry()?;
+            let mut object = Map::new();
+            object.insert("family".into(), name.as_str().into());
+            insert_bytes(&mut object, key, Some(("value", value)));
+            if let Some(at) = expires_at {
+                object.insert("expires_at".into(), at.into());
+            }
+            out.object(&Value::Object(object))?;
+            done += 1;
+            if done % 4096 == 0 {
+                progress.set(done);
+            }
+            entries.next();
+        }
+        entries.status()?;
+    }
+    Ok(())
+}
+
+/// Adds a key, a second field if there is one, and the encoding that both are in.
+pub fn insert_bytes(object: &mut Map<String, Value>, key: &[u8], second: Option<(&str, &[u8])>) {
+    let (name, bytes) = second.unwrap_or(("", b""));
+    let (encoding, key, shown) = match (std::str::from_utf8(key), std::str::from_utf8(bytes)) {
+        (Ok(key), Ok(text)) => ("utf8", key.to_owned(), text.to_owned()),
+        _ => ("base64", base64(key), base64(bytes)),
+    };
+    object.insert("key".into(), key.into());
+    if second.is_some() {
+        object.insert(name.into(), shown.into());
+    }
+    object.insert("encoding".into(), encoding.into());
+}
+
+/// Read entries from JSON lines.
+#[derive(clap::Args)]
+#[command(
+    after_help = "A line is {\"family\":..., \"key\":..., \"value\":..., \"encoding\":..., \"expires_at\":...}. The family is the
+default one when absent, the encoding (utf8, base64, hex) utf8; expires_at is in milliseconds since 1970. Lines
+as export begins with create families that are not there.
+
+It asks before it replaces the value of a key that exists. After an error, all lines before the one that it names
+are imported: correct the line and go on with --from-line.
+
+Examples:
+  kt import copy my-database.jsonl --create
+  kt export my-database | kt import copy - --create --yes
+  kt import copy my-database.jsonl --from-line 8001"
+)]
+pub struct ImportArgs {
+    /// Directory of the database
+    path: PathBuf,
+    /// The file; standard input if it is - or absent
+    file: Option<PathBuf>,
+    /// Create the database when there is none
+    #[arg(long)]
+    create: bool,
+    /// Pass over entries before this line
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    from_line: u64,
+    /// Entries committed together
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    batch: u64,
+    #[command(flatten)]
+    yes: Yes,
+}
+
+/// Longest line that is read, so that a file of no lines does not fill the memory.
+const MAX_LINE: u64 = 1 << 30;
+/// Bytes of a batch past which it is committed before it has all its entries.
+const BATCH_BYTES: usize = 8 << 20;
+
+/// `kt import`.
+pub fn import(args: &ImportArgs, out: &mut Out) -> Result<()> {
+    let mut lines = Lines::open(args)?;
+    let head = lines.families()?;
+    let db = open_for(args, &head)?;
+    let mut import = Import {
+        args,
+        families: HashMap::new(),
+        batch: WriteBatch::new(),
+        keys: Vec::new(),
+        first_line: 0,
+        replace: args.yes.yes,
+        done: 0,
+        db,
+    };
+    for (line, family) in head {
+        import.add_family(&family).map_err(|e| at_line(e, line))?;
+    }
+    let progress = Progress::start("importing", "entries", None);
+    let read = import.read(&mut lines, &progress);
+    drop(progress);
+    let closed = import.db.close();
+    read?;
+    closed?;
+    let text = format!("imported {}", things(import.done, "entry", "entries"));
+    out.answer(&json!({ "imported": import.done, "lines": lines.number }), text)
+}
+
+fn at_line(e: Failure, line: u64) -> Failure {
+    e.of_data().context(format!("line {line}"))
+}
+
+/// A family as its line describes it.
+struct FamilyLine {
+    name: String,
+    order: KeyOrder,
+    options: FamilyOptions,
+}
+
+/// Opens the database; a new one gets the default family that the file describes.
+fn open_for(args: &ImportArgs, head: &[(u64, FamilyLine)]) -> Result<Db> {
+    let default = head.iter().map(|(_, f)| f).find(|f| f.name == DEFAULT_FAMILY);
+    match default {
+        Some(f) if args.create && !args.path.join("CURRENT").exists() => {
+            let options = Options { family: f.options.clone(), order: f.order.clone(), ..Options::default() };
+            Ok(Db::open(&args.path, options)?)
+        }
+        _ => open_or_create(&args.path, args.create),
+    }
+}
+
+struct Lines {
+    from: Box<dyn BufRead>,
+    number: u64,
+    /// A line that was read too early.
+    kept: Option<Map<String, Value>>,
+}
+
+impl Lines {
+    fn open(args: &ImportArgs) -> Result<Lines> {
+        let from: Box<dyn BufRead> = match args.file.as_deref().filter(|f| *f != "-") {
+            None => Box::new(std::io::stdin().lock()),
+            Some(path) => {
+                let file = std::fs::File::open(path).map_err(|e| Failure::io("open", path.display(), &e))?;
+                Box::new(BufReader::with_capacity(1 << 16, file))
+            }
+        };
+        Ok(Lines { from, number: 0, kept: None })
+    }
+
+    /// The next line that is not empty.
+    fn next(&mut self) -> Result<Option<Map<String, Value>>> {
+        if let Some(kept) = self.kept.take() {
+            return Ok(Some(kept));
+        }
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            self.number += 1;
+            let read = (&mut self.from).take(MAX_LINE).read_until(b'\n', &mut line);
+            match read {
+                Err(e) => return Err(at_line(Failure::io("read", "the file", &e), self.number)),
+                Ok(0) => {
+                    self.number -= 1;
+                    return Ok(None);
+                }
+                Ok(n) if n as u64 == MAX_LINE => {
+                    return Err(at_line(Failure::usage(format!("longer than {} bytes", count(MAX_LINE))), self.number));
+                }
+                Ok(_) if line.iter().all(u8::is_ascii_whitespace) => {}
+                Ok(_) => break,
+            }
+        }
+        match serde_json::from_slice(&line) {
+            Ok(Value::Object(object)) => Ok(Some(object)),
+            Ok(_) => Err(at_line(Failure::usage("not a JSON object"), self.number)),
+            Err(e) => Err(at_line(Failure::usage(format!("not JSON: {e}")), self.number)),
+        }
+    }
+
+    /// The lines at the beginning that describe families.
+    fn families(&mut self) -> Result<Vec<(u64, FamilyLine)>> {
+        let mut head = Vec::new();
+        while let Some(object) = self.next()? {
+            if object.contains_key("key") || !object.contains_key("order") {
+                self.kept = Some(object);
+                break;
+            }
+            head.push((self.number, family_line(&object).map_err(|e| at_line(e, self.number))?));
+        }
+        Ok(head)
+    }
+}
+
+fn text<'a>(object: &'a Map<String, Value>, name: &str) -> Result<Option<&'a str>> {
+    match object.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(_) => Err(Failure::usage(format!("\"{name}\" is not a string"))),
+    }
+}
+
+fn family_line(object: &Map<String, Value>) -> Result<FamilyLine> {
+    let name = text(object, "family")?.unwrap_or(DEFAULT_FAMILY).to_owned();
+    let order = order(text(object, "order")?.unwrap_or("bytewise"))?;
+    let mut options = FamilyOptions::default();
+    if let Some(Value::Object(given)) = object.get("options") {
+        for (name, value) in given {
+            let value = value.as_str().ok_or_else(|| Failure::usage(format!("option {name} is not a string")))?;
+            options.set(name, value)?;
+        }
+    }
+    Ok(FamilyLine { name, order, options })
+}
+
+struct Entry {
+    family: String,
+    key: Vec<u8>,
+    value: Vec<u8>,
+    expires_at: Option<u64>,
+}
+
+fn entry(object: &Map<String, Value>) -> Result<Entry> {
+    let encoding = text(object, "encoding")?.unwrap_or("utf8");
+    let bytes = |name: &str| {
+        let text = text(object, name)?.ok_or_else(|| Failure::usage(format!("no \"{name}\"")))?;
+        let wrong = |e: String| Failure::usage(format!("\"{name}\": {e}"));
+        match encoding {
+            "utf8" => Ok(text.as_bytes().to_vec()),
+            "base64" => parse_base64(text).map_err(wrong),
+            "hex" => parse_hex(text).map_err(wrong),
+            other => Err(Failure::usage(format!("no encoding '{other}'; there are utf8, base64 and hex"))),
+        }
+    };
+    let expires_at = match object.get("expires_at") {
+        None | Some(Value::Null) => None,
+        Some(at) => Some(at.as_u64().ok_or_else(|| Failure::usage("\"expires_at\" is not a number of milliseconds"))?),
+    };
+    let known = ["family", "key", "value", "encoding", "expires_at"];
+    if let Some(name) = object.keys().find(|name| !known.contains(&name.as_str())) {
+        return Err(Failure::usage(format!("unknown field \"{name}\"")));
+    }
+    let family = text(object, "family")?.unwrap_or(DEFAULT_FAMILY).to_owned();
+    Ok(Entry { family, key: bytes("key")?, value: bytes("value")?, expires_at })
+}
+
+/// An import under way.
+struct Import<'a> {
+    args: &'a ImportArgs,
+    db: Db,
+    families: HashMap<String, ColumnFamily>,
+    batch: WriteBatch,
+    /// What the batch puts, until it is known that nobody minds: line, family, key.
+    keys: Vec<(u64, ColumnFamily, Vec<u8>)>,
+    /// The line of the batch's first entry.
+    first_line: u64,
+    /// Whether keys that exist may be replaced.
+    replace: bool,
+    done: u64,
+}
+
+impl Import<'_> {
+    fn add_family(&mut self, line: &FamilyLine) -> Result<()> {
+        match self.db.family(&line.name) {
+            Ok(family) if family.order().name() == line.order.name() => Ok(()),
+            Ok(family) => {
+                let (have, want) = (family.order().name(), line.order.name());
+                Err(Failure::failed(format!("family '{}' is in key order {have}, not {want}", line.name)))
+            }
+            Err(e) if e.kind() == kingtide::ErrorKind::NotFound => {
+                self.db.create_family_ordered(&line.name, line.options.clone(), line.order.clone())?;
+                Ok(())
+            }
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn read(&mut self, lines: &mut Lines, progress: &Progress) -> Result<()> {
+        loop {
+            let object = match lines.next() {
+                Ok(Some(object)) => object,
+                Ok(None) => return self.commit(),
+                Err(e) => return self.commit().and(Err(e)),
+            };
+            if lines.number < self.args.from_line {
+                continue;
+            }
+            if let Err(e) = self.add(&object, lines.number) {
+                // What comes before the line is imported, as the message says.
+                return self.commit().and(Err(at_line(e, lines.number)));
+            }
+            if self.batch.len() as u64 >= self.args.batch || self.batch.bytes() >= BATCH_BYTES {
+                self.commit()?;
+                progress.set(self.done);
+            }
+        }
+    }
+
+    fn add(&mut self, object: &Map<String, Value>, line: u64) -> Result<()> {
+        let Entry { family: name, key, value, expires_at } = entry(object)?;
+        if !self.families.contains_key(&name) {
+            let family = self.db.family(&name)?;
+            self.families.insert(name.clone(), family);
+        }
+        let family = &self.families[&name];
+        if self.batch.is_empty() {
+            self.first_line = line;
+        }
+        match expires_at {
+            Some(at) => self.batch.put_until(family, &key, &value, at)?,
+            None => self.batch.put(family, &key, &value)?,
+        }
+        if !self.replace {
+            self.keys.push((line, family.clone(), key));
+        }
+        Ok(())
+    }
+
+    /// Commits the batch, once it is known that no key exists or that it may be replaced.
+    fn commit(&mut self) -> Result<()> {
+        if self.batch.is_empty() {
+            return Ok(());
+        }
+        self.commit_batch().map_err(|e| {
+            let text = format!("lines before {} are imported; go on with --from-line {0}", self.first_line);
+            e.context(text)
+        })
+    }
+
+    fn commit_batch(&mut self) -> Result<()> {
+        for (line, family, key) in std::mem::take(&mut self.keys) {
+            if self.replace || family.get(&key)?.is_none() {
+                continue;
+            }
+            let question = format!(
+                "Line {line}: key '{}' of family '{}' exists already; replace it and all others that exist?",
+                escape(&key),
+                family.name()
+            );
+            self.args.yes.confirm(&question)?;
+            self.replace = true;
+        }
+        self.db.write_with(&mut self.batch, &kingtide::WriteOptions::default())?;
+        self.done += self.batch.len() as u64;
+        self.batch.clear();
+        Ok(())
+    }
+}
