@@ -147,8 +147,6 @@ stat_table! {
     VlogDeadBytes "vlog_dead_bytes" Gauge;
     /// Background jobs that failed and will be tried again.
     BackgroundErrors "background_errors" Counter;
-    /// Transactions begun.
-    TxnBegun "transactions_begun" Counter;
     /// Transactions committed, those without writes included.
     TxnCommits "transactions_committed" Counter;
     /// Transactions rolled back, for whatever reason.

@@ -166,7 +166,7 @@ impl DbInner {
         let mut waiting_since = None;
         loop {
             if let Guard::Checked(v) = guard
-                && (rounds > 0 || v.is_long(batch))
+                && (rounds > 0 || v.is_long(batch) || self.may_conflict(v, batch))
             {
                 round.checked = self.validate_outside(v, batch, round.checked)?;
             }

@@ -159,6 +159,14 @@ impl TxnShared {
         }
     }
 
+    /// Empties the write set, which the caller has locked.
+    #[inline]
+    pub fn forget_writes(&self, writes: &mut WriteSet) {
+        const KEEP: usize = 64 << 10;
+        self.has_writes.store(false, Ordering::Relaxed);
+        writes.reset(KEEP);
+    }
+
     fn set_xid(&self, xid: &[u8]) {
         *self.xid.lock() = Some(xid.into());
         self.has_xid.store(true, Ordering::Relaxed); // read by who takes the object apart
@@ -273,7 +281,6 @@ impl Transactions {
         };
         shared.deadline.store(deadline, Ordering::Relaxed);
         shared.enter(id, State::Active);
-        self.stats.add(Stat::TxnBegun, 1);
         id
     }
 

@@ -369,12 +369,15 @@ impl Transaction {
             return Ok(None); // what it read was true when it began
         }
         let options = self.write_options();
-        if self.options.locking {
-            return self.db.commit_visible(batch, &options, &Guard::Locked).map(Some);
-        }
-        let since = self.rules.check_writes.then_some(self.snapshot);
-        let validation = Validation::new(self.id, since, &self.reads, batch);
-        self.db.commit_visible(batch, &options, &Guard::Checked(&validation)).map(Some)
+        let visible = if self.options.locking {
+            self.db.commit_visible(batch, &options, &Guard::Locked)?
+        } else {
+            let since = self.rules.check_writes.then_some(self.snapshot);
+            let validation = Validation::new(self.id, since, &self.reads, batch);
+            self.db.commit_visible(batch, &options, &Guard::Checked(&validation))?
+        };
+        self.shared.forget_writes(&mut writes);
+        Ok(Some(visible))
     }
 
     pub(super) fn write_options(&self) -> WriteOptions {
@@ -426,7 +429,9 @@ impl Transaction {
         if self.xid.take().is_some() && self.shared.change(self.id, State::Prepared, State::InDoubt) {
             return; // the table of prepared transactions has it
         }
-        if self.shared.change(self.id, State::Active, State::RolledBack) {
+        if self.shared.state_of(self.id) == State::Active
+            && self.shared.change(self.id, State::Active, State::RolledBack)
+        {
             self.db.stats.add(Stat::TxnRollbacks, 1);
             self.db.txns.let_go(&self.shared, self.id);
         }

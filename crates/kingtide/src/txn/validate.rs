@@ -76,6 +76,18 @@ impl<'a> Validation<'a> {
 }
 
 impl DbInner {
+    /// Whether the filter does not rule a conflict out: then it is worth to look outside the commit lock first. Otherwise
+    /// this has loaded the slots that the look under the lock needs, which the last committer's core may have had.
+    #[inline]
+    pub(crate) fn may_conflict(&self, v: &Validation<'_>, batch: &WriteBatch) -> bool {
+        let filter = self.conflicts();
+        let read = v.reads.keys().iter().any(|key| filter.may_have_changed(key.slot, key.seq));
+        let written = v.writes_since.is_some_and(|since| {
+            v.writes.unwrap_or(batch).ops().iter().any(|op| filter.may_have_changed(op.slot, since))
+        });
+        read || written
+    }
+
     /// Looks at everything, tables included, without the commit lock. Returns the sequence number up to which it looked.
     pub(crate) fn validate_outside(&self, v: &Validation<'_>, batch: &WriteBatch, checked: SeqNo) -> Result<SeqNo> {
         let upto = self.snapshots.visible(); // before any view, so that the views hold everything up to it
