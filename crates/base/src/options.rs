@@ -321,6 +321,9 @@ option_table! {
         /// Milliseconds that a transaction may live unless it says otherwise; then it is rolled back, so that one that was
         /// forgotten holds neither locks nor old versions for ever. 0 means no limit. Prepared transactions have none.
         transaction_timeout_ms: u64 = 3_600_000, in 0 ..= 31_557_600_000u64, @live;
+        /// Bytes that the read and write sets of all transactions together may hold before writes of those that hold much
+        /// are refused with `Busy`. Apart from `memtable_budget`.
+        transaction_memory: u64 = 1 << 30, in 1_048_576 ..= 1_099_511_627_776u64, @live;
         /// Milliseconds that a transaction waits for a lock unless it says otherwise.
         lock_timeout_ms: u64 = 1_000, in 0 ..= 86_400_000, @live;
         /// Bytes of write-ahead log kept beyond what recovery needs, for change streams to resume from.

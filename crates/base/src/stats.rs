@@ -157,6 +157,8 @@ stat_table! {
     TxnExactChecks "transaction_exact_checks" Counter;
     /// Transactions rolled back because their timeout passed.
     TxnExpired "transactions_expired" Counter;
+    /// Bytes held by the read and write sets of transactions, in steps of 64 KiB for each.
+    TxnBytes "transaction_bytes" Gauge;
     /// Transactions in doubt: prepared, neither committed nor rolled back.
     TxnPrepared "transactions_prepared" Gauge;
     /// Lock requests that had to wait.

@@ -118,6 +118,7 @@ impl DbInner {
         drop(options);
         self.set_durability(next.durability);
         self.txns.set_timeout(next.transaction_timeout_ms);
+        self.txns.memory.set_limit(next.transaction_memory);
         self.max_wal_size.store(next.max_wal_size, Ordering::Relaxed);
         self.cache.set_capacity(next.block_cache_size);
         self.tables.set_max_open_files(next.max_open_files);

@@ -93,7 +93,7 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<(Arc<DbInner>, Arc<Fa
     let (writer, wal) = Wal::open(config, &recovered.log_end)?;
     wal.note_needed(recovered.shape.log_start);
     let snapshots = Arc::new(Snapshots::recovered(recovered.last_seq));
-    let txns = Transactions::new(snapshots.clone(), clock.clone(), stats.clone(), memory.clone());
+    let txns = Transactions::new(snapshots.clone(), clock.clone(), stats.clone());
     let first_prepared = enter_prepared(&txns, &recovered.prepared)?;
     let inner = Arc::new(DbInner {
         dir: dir.to_owned(),
@@ -133,6 +133,7 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<(Arc<DbInner>, Arc<Fa
     });
     inner.set_durability(inner.options.read().durability);
     inner.txns.set_timeout(inner.options.read().transaction_timeout_ms);
+    inner.txns.memory.set_limit(inner.options.read().transaction_memory);
     inner.refresh_prepared();
     inner.measure_level0(&inner.shape.lock());
     inner.jobs.start(&inner, threads)?;

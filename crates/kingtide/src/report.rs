@@ -73,6 +73,7 @@ impl DbInner {
         self.stats.set(Stat::MemtableBytes, self.memory.used());
         self.stats.set(Stat::Snapshots, self.snapshots.count());
         self.stats.set(Stat::CacheBytes, self.cache.used());
+        self.stats.set(Stat::TxnBytes, self.txns.memory.used());
         self.stats.set(Stat::LockBytes, self.txns.locks.memory());
         self.stats.set(Stat::WalSize, self.wal.size());
     }

@@ -606,14 +606,14 @@ fn a_full_disk_ends_no_transaction() {
     }
 }
 
-/// What transactions hold counts as memory for memtables, and is given back however they end.
+/// What transactions hold is counted and limited, and is given back however they end.
 #[test]
 fn memory_is_counted_and_given_back() {
     let db = open();
     let f = db.default_family();
-    let used = || db.stats().get("memtable_bytes").unwrap();
-    db.put("k", "v").unwrap();
-    let before = used();
+    let used = || db.stats().get("transaction_bytes").unwrap();
+    let before = 0;
+    assert_eq!(used(), before);
     let value = noise(100_000, 1);
     let ends: [fn(Transaction); 5] = [
         drop,
@@ -644,6 +644,20 @@ fn memory_is_counted_and_given_back() {
     assert_eq!(used(), before);
     drop(txn);
     assert_eq!(used(), before);
+    // Past the limit the large ones are refused, and nobody else is.
+    db.set_option("transaction_memory", "1M").unwrap();
+    let (mut large, mut small) = (db.begin(Isolation::Snapshot).unwrap(), db.begin(Isolation::Snapshot).unwrap());
+    large.put(f, b"large", &noise(2_000_000, 2)).unwrap();
+    let e = large.put(f, b"more", b"1").unwrap_err();
+    assert_eq!((e.kind(), large.len()), (ErrorKind::Busy, 1), "{e}");
+    small.put(f, b"small", b"1").unwrap();
+    small.commit().unwrap();
+    db.put("plain", "1").unwrap();
+    large.commit().unwrap();
+    large.reset().unwrap();
+    large.put(f, b"large", b"2").unwrap();
+    drop((large, small));
+    db.set_option("transaction_memory", "1G").unwrap();
     // Keys and ranges read.
     let mut txn = db.begin(Isolation::Serializable).unwrap();
     for i in 0..20_000u32 {

@@ -210,7 +210,8 @@ pub(crate) struct Transactions {
     snapshots: Arc<Snapshots>,
     clock: Arc<dyn Clock>,
     stats: Arc<Stats>,
-    memory: Arc<Budget>,
+    /// What read and write sets hold. Apart from the memtables' memory: writers wait for what flushes can free.
+    pub memory: Arc<Budget>,
     /// By index.
     all: RwLock<Vec<Arc<TxnShared>>>,
     free: Mutex<Vec<Arc<TxnShared>>>,
@@ -219,19 +220,14 @@ pub(crate) struct Transactions {
 }
 
 impl Transactions {
-    pub fn new(
-        snapshots: Arc<Snapshots>,
-        clock: Arc<dyn Clock>,
-        stats: Arc<Stats>,
-        memory: Arc<Budget>,
-    ) -> Transactions {
+    pub fn new(snapshots: Arc<Snapshots>, clock: Arc<dyn Clock>, stats: Arc<Stats>) -> Transactions {
         Transactions {
             filter: ConflictFilter::new(),
             locks: LockManager::new(clock.clone(), stats.clone()),
             snapshots,
             clock,
             stats,
-            memory,
+            memory: Budget::new(u64::MAX),
             all: RwLock::new(Vec::new()),
             free: Mutex::new(Vec::new()),
             timeout_ms: AtomicU64::new(0),

@@ -366,7 +366,12 @@ impl Transaction {
         let batch = &mut writes.batch;
         if batch.is_empty() {
             self.db.check_open()?;
-            return Ok(None); // what it read was true when it began
+            if !self.rules.check_writes && !self.reads.is_empty() {
+                // Keys read for update, perhaps at different moments: there must be one at which all of it was so.
+                let validation = Validation::new(self.id, None, &self.reads, batch);
+                self.db.validate_outside(&validation, batch, 0)?;
+            }
+            return Ok(None); // otherwise it read one moment, or was promised nothing
         }
         let options = self.write_options();
         let visible = if self.options.locking {

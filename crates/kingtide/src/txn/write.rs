@@ -17,7 +17,8 @@ impl Transaction {
     /// Sets a key.
     ///
     /// # Errors
-    /// `InvalidArgument` for an empty key or a write set of 4 GiB; `ReadOnly`; `Finished`, `Aborted`, `Expired`, `Closed`;
+    /// `InvalidArgument` for an empty key or a write set of 4 GiB; `Busy` when transactions hold more than
+    /// `transaction_memory`, and nothing was added; `ReadOnly`; `Finished`, `Aborted`, `Expired`, `Closed`;
     /// of a locking transaction also `Conflict`, `LockTimeout`, `Deadlock`.
     pub fn put(&mut self, family: &ColumnFamily, key: &[u8], value: &[u8]) -> Result<()> {
         self.write(family, key, None, |b| b.put(family, key, value))
@@ -75,6 +76,9 @@ impl Transaction {
             self.lock_written(family, key, end)?;
         }
         let mut writes = self.shared.writes.lock();
+        if writes.batch.bytes() as u64 >= SMALL {
+            self.check_memory()?;
+        }
         let before = writes.batch.len();
         add(&mut writes.batch)?;
         if writes.batch.len() > before {
@@ -85,9 +89,26 @@ impl Transaction {
         if held >= SMALL {
             let held = writes.memory();
             drop(writes);
-            self.shared.charge(held, &self.db.memory);
+            self.shared.charge(held, &self.db.txns.memory);
         }
         Ok(())
+    }
+
+    fn check_memory(&self) -> Result<()> {
+        let memory = &self.db.txns.memory;
+        if memory.used() <= memory.limit() {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Busy,
+            format!(
+                "transaction {}: running transactions hold {} bytes of reads and writes, and transaction_memory is {}; \
+                 commit in parts, or try again when others have ended",
+                self.id,
+                memory.used(),
+                memory.limit()
+            ),
+        ))
     }
 
     /// Locks what is about to be written and, if the level asks for it, checks that it did not change.
