@@ -58,6 +58,7 @@ pub(crate) struct Control {
 pub(crate) struct Mark {
     rep: usize,
     saved: usize,
+    ranges: usize,
     /// Operations before it.
     pub ops: usize,
     families: usize,
@@ -69,6 +70,8 @@ pub struct WriteBatch {
     rep: Vec<u8>,
     /// Bytes that `rep` would be longer by if no value were packed.
     saved: usize,
+    /// Number of range deletes.
+    ranges: usize,
     ops: Vec<Op>,
     families: Vec<Arc<Family>>,
     /// Order in which the memtables are filled: by family and head. Filled at commit; kept for reuse.
@@ -86,6 +89,12 @@ impl WriteBatch {
     /// Number of operations.
     pub fn len(&self) -> usize {
         self.ops.len()
+    }
+
+    /// Whether there are range deletes.
+    #[inline]
+    pub(crate) fn has_ranges(&self) -> bool {
+        self.ranges > 0
     }
 
     /// Whether there is no operation.
@@ -107,6 +116,7 @@ impl WriteBatch {
     pub fn clear(&mut self) {
         self.rep.clear();
         self.saved = 0;
+        self.ranges = 0;
         self.ops.clear();
         self.families.clear();
         self.order.clear();
@@ -227,6 +237,7 @@ impl WriteBatch {
             value_at = (self.rep.len() - payload) as u32;
         }
         let head = family.order().head(key);
+        self.ranges += usize::from(kind == Kind::RangeDelete as u8);
         self.ops.push(Op {
             head,
             family: index,
@@ -298,6 +309,7 @@ impl WriteBatch {
         let value_at = self.rep.len() as u32;
         self.rep.extend_from_slice(op.value);
         let head = family.order().head(op.key);
+        self.ranges += usize::from(op.kind == Kind::RangeDelete as u8);
         self.ops.push(Op {
             head,
             family: index,
@@ -379,13 +391,20 @@ impl WriteBatch {
 
     /// The present end, for [`WriteBatch::truncate`].
     pub(crate) fn mark(&self) -> Mark {
-        Mark { rep: self.rep.len(), saved: self.saved, ops: self.ops.len(), families: self.families.len() }
+        Mark {
+            rep: self.rep.len(),
+            saved: self.saved,
+            ranges: self.ranges,
+            ops: self.ops.len(),
+            families: self.families.len(),
+        }
     }
 
     /// Forgets what was added since the mark was made.
     pub(crate) fn truncate(&mut self, mark: Mark) {
         self.rep.truncate(mark.rep);
         self.saved = mark.saved;
+        self.ranges = mark.ranges;
         self.ops.truncate(mark.ops);
         self.families.truncate(mark.families);
     }

@@ -55,7 +55,9 @@ impl<'a> Validation<'a> {
     #[inline]
     pub fn new(txn: TxnId, writes_since: Option<SeqNo>, reads: &'a ReadSet, batch: &WriteBatch) -> Validation<'a> {
         let mut ranges = if reads.has_ranges() { reads.ranges() } else { Vec::new() };
-        if let Some(seq) = writes_since {
+        if let Some(seq) = writes_since
+            && batch.has_ranges()
+        {
             for op in batch.ops().iter().filter(|op| op.kind == Kind::RangeDelete as u8) {
                 ranges.push(ReadRange {
                     family: batch.families()[op.family as usize].clone(),
@@ -81,6 +83,10 @@ impl DbInner {
     #[inline]
     pub(crate) fn may_conflict(&self, v: &Validation<'_>, batch: &WriteBatch) -> bool {
         let filter = self.conflicts();
+        if v.reads.key_count() == 0 && v.writes.is_none() && batch.len() == 1 {
+            // The commonest transaction.
+            return v.writes_since.is_some_and(|since| filter.may_have_changed(batch.ops()[0].slot, since));
+        }
         let read = v.reads.keys().iter().any(|key| filter.may_have_changed(key.slot, key.seq));
         let written = v.writes_since.is_some_and(|since| {
             v.writes.unwrap_or(batch).ops().iter().any(|op| filter.may_have_changed(op.slot, since))
