@@ -36,6 +36,7 @@ mod snapshot;
 mod snapshot_tests;
 mod sync;
 mod txn;
+pub mod verify;
 pub mod version;
 pub mod wal;
 
@@ -59,6 +60,7 @@ pub use txn::{
     CommitTicket, HeldLock, Isolation, LockMode, LockTarget, LockWait, PreparedInfo, Transaction, TransactionHandle,
     TransactionInfo, TransactionIterator, TransactionOptions, TxnId,
 };
+pub use verify::{Problem, ProblemKind, Progress, Severity, VerifyCounts, VerifyReport, verify, verify_with};
 
 /// The README's programs, compiled with the tests.
 #[cfg(doctest)]

@@ -53,28 +53,28 @@ pub(crate) struct Recovered {
 }
 
 /// A family as the manifest describes it.
-struct FamilyLayout {
-    name: String,
-    order: KeyOrder,
-    options: FamilyOptions,
-    version: Version,
-    flushed: SeqNo,
+pub(crate) struct FamilyLayout {
+    pub name: String,
+    pub order: KeyOrder,
+    pub options: FamilyOptions,
+    pub version: Version,
+    pub flushed: SeqNo,
 }
 
 /// Everything that the manifest describes.
 #[derive(Default)]
-struct Layout {
-    families: BTreeMap<FamilyId, FamilyLayout>,
-    vlogs: BTreeMap<u64, VlogMeta>,
-    next_family: FamilyId,
-    next_file_id: u64,
-    last_seq: SeqNo,
-    log_start: SeqNo,
-    log_begun: Option<(u64, [u8; 16])>,
+pub(crate) struct Layout {
+    pub families: BTreeMap<FamilyId, FamilyLayout>,
+    pub vlogs: BTreeMap<u64, VlogMeta>,
+    pub next_family: FamilyId,
+    pub next_file_id: u64,
+    pub last_seq: SeqNo,
+    pub log_start: SeqNo,
+    pub log_begun: Option<(u64, [u8; 16])>,
 }
 
 impl Layout {
-    fn apply(&mut self, edit: Edit, options: &Options) -> Result<()> {
+    pub fn apply(&mut self, edit: Edit, options: &Options) -> Result<()> {
         let unknown =
             |id: FamilyId| Error::corruption(format!("the manifest changes family {id}, which does not exist"));
         match edit {
@@ -412,7 +412,7 @@ fn own_number(name: &str) -> Option<u64> {
 }
 
 /// The leading number of a file name such as `000012.klog` or `MANIFEST-000003`.
-fn number_of(name: &str) -> Option<u64> {
+pub(crate) fn number_of(name: &str) -> Option<u64> {
     let digits = name.strip_prefix("MANIFEST-").or_else(|| name.split_once('.').map(|(n, _)| n))?;
     digits.parse().ok()
 }

@@ -10,6 +10,7 @@
 //! | [`index`] | the resident block index |
 //! | [`footer`], [`info`], [`tombstones`] | the rest of a key log's tail |
 //! | [`writer`], [`reader`], [`iter`] | key logs: writing, point reads, cursors |
+//! | [`salvage`] | what verification and repair read, damaged tables too |
 //! | [`packed`] | values compressed before they reach a value log |
 //! | [`vlog`] | value logs |
 //!
@@ -29,6 +30,7 @@ mod lz4;
 pub mod packed;
 mod prefetch;
 pub mod reader;
+pub mod salvage;
 pub mod tombstones;
 pub mod vlog;
 pub mod writer;

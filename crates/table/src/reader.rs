@@ -167,15 +167,15 @@ impl fmt::Debug for Table {
 }
 
 /// The sections between the blocks and the footer.
-struct Tail {
+pub(crate) struct Tail {
     bytes: Vec<u8>,
-    footer: Footer,
+    pub footer: Footer,
     file_id: u64,
 }
 
 impl Tail {
     /// One read for a small tail, two for a large one.
-    fn read(file: &dyn File, file_id: u64, len: u64) -> Result<Tail> {
+    pub fn read(file: &dyn File, file_id: u64, len: u64) -> Result<Tail> {
         let guess = len.min(TAIL_GUESS);
         let mut end = vec![0; guess as usize];
         file.read_exact_at(&mut end, len - guess)?;
@@ -197,7 +197,7 @@ impl Tail {
     }
 
     /// The raw bytes of the section of `len` bytes at `skip` bytes into the tail; empty for an absent one.
-    fn section(&self, skip: u64, len: u64) -> Result<(Vec<u8>, u64)> {
+    pub fn section(&self, skip: u64, len: u64) -> Result<(Vec<u8>, u64)> {
         let at = self.footer.data_end + skip;
         if len == 0 {
             return Ok((Vec::new(), at));
@@ -207,6 +207,11 @@ impl Tail {
         let raw = frame::open_owned(frame, self.file_id, at).map_err(|e| e.at_offset(at))?;
         Ok((raw, at))
     }
+}
+
+/// What was read, or nothing if it is damaged and `damage` goes on.
+fn or_go_on<T>(read: Result<Option<T>>, damage: &mut dyn FnMut(Error) -> Result<()>) -> Result<Option<T>> {
+    read.or_else(|e| damage(e).map(|()| None))
 }
 
 impl Table {
@@ -223,43 +228,51 @@ impl Table {
         stats: Arc<Stats>,
     ) -> Result<Arc<Table>> {
         let path = file.path().to_owned();
-        Self::open_inner(file, file_id, order, cache, stats).map(Arc::new).map_err(|e| e.at_path(&path))
+        Self::open_inner(file, file_id, order, cache, stats, &mut Err).map(Arc::new).map_err(|e| e.at_path(&path))
     }
 
-    fn open_inner(
+    /// `damage` decides whether to go on without filter, properties or range tombstones that cannot be used.
+    pub(crate) fn open_inner(
         file: Arc<dyn File>,
         file_id: u64,
         order: KeyOrder,
         cache: Arc<BlockCache>,
         stats: Arc<Stats>,
+        damage: &mut dyn FnMut(Error) -> Result<()>,
     ) -> Result<Table> {
         let len = file.len()?;
         let tail = Tail::read(&*file, file_id, len)?;
         let f = tail.footer;
-        let (properties, at) = tail.section(f.filter + f.index + f.tombstones, f.properties)?;
-        let Properties { order: name, blocks, mut info } =
-            Properties::decode(&properties).map_err(|e| e.at_offset(at))?;
-        if name != order.name() {
+        let properties = tail
+            .section(f.filter + f.index + f.tombstones, f.properties)
+            .and_then(|(bytes, at)| Properties::decode(&bytes).map_err(|e| e.at_offset(at)));
+        let properties = or_go_on(properties.map(Some), damage)?;
+        if let Some(name) = properties.as_ref().map(|p| &p.order).filter(|name| *name != order.name()) {
             return Err(Error::new(
                 ErrorKind::Incompatible,
                 format!("the table is in key order '{name}', not '{}'", order.name()),
             ));
         }
-        let (filter, at) = tail.section(0, f.filter)?;
-        let filter = match filter.is_empty() {
-            true => None,
-            false => Some(Filter::decode(&filter).map_err(|e| e.at_offset(at))?),
-        };
+        let filter = tail.section(0, f.filter).and_then(|(filter, at)| match filter.is_empty() {
+            true => Ok(None),
+            false => Filter::decode(&filter).map(Some).map_err(|e| e.at_offset(at)),
+        });
+        let filter = or_go_on(filter, damage)?;
         let (index, at) = tail.section(f.filter, f.index)?;
         let index = Index::decode(&index, f.data_end, &order).map_err(|e| e.at_offset(at))?;
-        let (encoded, at) = tail.section(f.filter + f.index, f.tombstones)?;
-        let tombstones = match encoded.is_empty() {
-            true => Vec::new(),
-            false => tombstones::decode(&encoded, &order).map_err(|e| e.at_offset(at))?,
-        };
-        if index.blocks() as u64 != blocks || tombstones.len() as u64 != info.range_tombstones {
-            return Err(Error::corruption("the properties contradict the index").at_offset(at));
+        let encoded = tail.section(f.filter + f.index, f.tombstones);
+        let tombstones = encoded.and_then(|(encoded, at)| match encoded.is_empty() {
+            true => Ok(Some(Vec::new())),
+            false => tombstones::decode(&encoded, &order).map(Some).map_err(|e| e.at_offset(at)),
+        });
+        let tombstones = or_go_on(tombstones, damage)?;
+        if let (Some(p), Some(tombstones)) = (&properties, &tombstones)
+            && (index.blocks() as u64 != p.blocks || tombstones.len() as u64 != p.info.range_tombstones)
+        {
+            let at = f.data_end + f.filter + f.index;
+            damage(Error::corruption("the properties contradict the index").at_offset(at))?;
         }
+        let (mut info, tombstones) = (properties.unwrap_or_default().info, tombstones.unwrap_or_default());
         info.file_size = len;
         stats.add(Stat::TableOpens, 1);
         // Relaxed: only uniqueness matters.

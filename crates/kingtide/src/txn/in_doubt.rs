@@ -60,6 +60,11 @@ impl InDoubt {
         }
     }
 
+    /// How many transactions are in doubt.
+    pub fn len(&self) -> usize {
+        self.by_xid.len()
+    }
+
     /// The end of a transaction. One that is not known was prepared in a part of the log that was released.
     pub fn resolved(&mut self, xid: &[u8]) {
         self.by_xid.remove(xid);

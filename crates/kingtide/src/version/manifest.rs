@@ -21,8 +21,8 @@ pub const CURRENT: &str = "CURRENT";
 
 const CURRENT_TMP: &str = "CURRENT.tmp";
 const MAGIC: [u8; 8] = *b"KTIDEMAN";
-const HEADER_LEN: usize = 52;
-const RECORD_HEADER_LEN: usize = 9;
+pub(super) const HEADER_LEN: usize = 52;
+pub(super) const RECORD_HEADER_LEN: usize = 9;
 /// First byte of every record.
 const MARKER: u8 = 0x5a;
 /// Last byte of every record.
@@ -316,7 +316,7 @@ fn set_current(fs: &dyn Fs, dir: &Path, number: u64) -> Result<()> {
     fs.rename(&tmp, &dir.join(CURRENT))
 }
 
-fn read_current(fs: &dyn Fs, dir: &Path) -> Result<Option<u64>> {
+pub(super) fn read_current(fs: &dyn Fs, dir: &Path) -> Result<Option<u64>> {
     let path = dir.join(CURRENT);
     let file = match fs.open(&path, OpenMode::Read) {
         Ok(file) => file,
@@ -366,7 +366,7 @@ fn refuse_orphans(fs: &dyn Fs, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-fn read_all(file: &dyn File) -> Result<Vec<u8>> {
+pub(super) fn read_all(file: &dyn File) -> Result<Vec<u8>> {
     let len = file.len()?;
     let mut bytes = vec![0; len as usize];
     file.read_exact_at(&mut bytes, 0)?;
@@ -398,14 +398,14 @@ impl Parsed {
     }
 }
 
-struct Header {
+pub(super) struct Header {
     db_id: [u8; 16],
     flags: u32,
-    base: u64,
+    pub base: u64,
 }
 
 impl Header {
-    fn read(bytes: &[u8], number: u64) -> Result<Header> {
+    pub fn read(bytes: &[u8], number: u64) -> Result<Header> {
         let parse = || {
             let mut r = Reader::new(bytes);
             let (magic, version, found) = (r.bytes(8)?, r.u32()?, r.u64()?);
@@ -426,7 +426,7 @@ impl Header {
 }
 
 /// The edits' bytes of the record at `at`, if there is one.
-fn record_at(bytes: &[u8], number: u64, at: usize) -> Option<&[u8]> {
+pub(super) fn record_at(bytes: &[u8], number: u64, at: usize) -> Option<&[u8]> {
     let mut r = Reader::new(bytes.get(at..)?);
     let (marker, len, sum) = (r.u8()?, r.u32()?, r.u32()?);
     if marker != MARKER {
@@ -439,7 +439,7 @@ fn record_at(bytes: &[u8], number: u64, at: usize) -> Option<&[u8]> {
 
 /// The record at `at` is broken. Whether it can be the remains of an append that a crash cut short; otherwise it is
 /// damaged.
-fn is_torn(bytes: &[u8], number: u64, at: usize) -> bool {
+pub(super) fn is_torn(bytes: &[u8], number: u64, at: usize) -> bool {
     // Appends are synced one by one, so nothing whole can follow a torn one.
     if (at + 1..bytes.len()).any(|later| record_at(bytes, number, later).is_some()) {
         return false;

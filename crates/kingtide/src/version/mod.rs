@@ -9,6 +9,7 @@ pub mod codec;
 pub mod manifest;
 #[cfg(test)]
 mod manifest_tests;
+pub mod scan;
 
 use kingtide_base::{KeyOrder, SeqNo};
 use std::cmp::Ordering;

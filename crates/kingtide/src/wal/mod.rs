@@ -19,6 +19,7 @@
 mod crash_tests;
 mod lifecycle;
 mod reader;
+mod salvage;
 mod scan;
 mod segment;
 mod sync;
@@ -28,6 +29,7 @@ mod tests;
 mod writer;
 
 pub use reader::{ReplayEnd, ReplayedSegment, TornTail, list_segments, replay};
+pub use salvage::{LogGap, SalvagedLog, salvage};
 pub use segment::{
     FORMAT_VERSION, MAX_PAYLOAD, RECORD_HEADER_LEN, SEGMENT_HEADER_LEN, free_path, parse_free_name, parse_segment_name,
     segment_path,

@@ -4,7 +4,7 @@ use super::{CHUNK, Chunk, FLAG_FIRST, FLAG_LAST, FOOTER, HEADER, ValuePointer, V
 use crate::compression::{Decompressor, MAX_FREE_RAW, MAX_RATIO};
 use crate::reader::fit;
 use kingtide_base::options::Compression;
-use kingtide_base::{Error, Result};
+use kingtide_base::{Error, ErrorKind, Result};
 use kingtide_vfs::File;
 use std::cell::RefCell;
 use std::fmt;
@@ -159,6 +159,23 @@ impl Vlog {
         };
         let info = open().map_err(|e| e.at_path(&path))?;
         Ok(Arc::new(Vlog { file, file_id, info }))
+    }
+
+    /// As [`Vlog::open`], but goes on when header or footer are damaged, and returns what was wrong: each value has
+    /// checksums of its own. What the log says about itself is then unknown.
+    ///
+    /// # Errors
+    /// `NewerFormat`, `Io`.
+    pub fn open_damaged(file: Arc<dyn File>, file_id: u64) -> Result<(Arc<Vlog>, Option<Error>)> {
+        match Self::open(file.clone(), file_id) {
+            Ok(vlog) => Ok((vlog, None)),
+            Err(e) if e.kind() == ErrorKind::Corruption => {
+                // Values may reach up to the end of what is there.
+                let info = VlogInfo { file_size: file.len()?.saturating_add(FOOTER as u64), ..VlogInfo::default() };
+                Ok((Arc::new(Vlog { file, file_id, info }), Some(e)))
+            }
+            Err(e) => Err(e),
+        }
     }
 
     /// The file id that it was opened with.

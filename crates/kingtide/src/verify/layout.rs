@@ -1,0 +1,202 @@
+//! What there is to verify: the families and their files, from the manifest of a closed database or from the views of an
+//! open one.
+
+use super::{Checker, Problem, ProblemKind, Severity};
+use crate::engine::DbInner;
+use crate::family::View;
+use crate::family::tables::{klog_path, vlog_path};
+use crate::options::Options;
+use crate::recover::{Layout, number_of};
+use crate::shape::VlogMeta;
+use crate::version::scan::ManifestScan;
+use crate::version::{FamilyId, Version};
+use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
+use kingtide_vfs::OpenMode;
+use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
+use std::sync::Arc;
+
+/// One family's files.
+pub(crate) struct FamilyFiles {
+    pub id: FamilyId,
+    pub name: String,
+    pub order: KeyOrder,
+    pub version: Arc<Version>,
+    /// Keeps the files from being deleted.
+    _view: Option<Arc<View>>,
+}
+
+/// What is verified.
+pub(crate) struct Subject {
+    pub families: Vec<FamilyFiles>,
+    pub vlogs: BTreeMap<u64, VlogMeta>,
+    pub next_family: FamilyId,
+    pub log_start: SeqNo,
+    pub log_begun: Option<(u64, [u8; 16])>,
+    /// Whether the whole manifest was read, so that what it does not name is not part of the database.
+    pub complete: bool,
+    /// The manifest's path, for orphans.
+    manifest: Option<std::path::PathBuf>,
+}
+
+/// Puts the edits together. Errors behind a lost record, or behind another error, may be its consequences: they are not
+/// told.
+fn put_together(checker: &mut Checker<'_, '_>, scan: &ManifestScan, options: &Options) -> (Layout, bool) {
+    let mut layout = Layout::default();
+    let mut complete = scan.damage.is_empty();
+    for record in &scan.records {
+        for edit in &record.edits {
+            let Err(e) = layout.apply(edit.clone(), options) else { continue };
+            if complete {
+                let problem = Problem::of(ProblemKind::Manifest, &e).offset(record.offset);
+                checker.problem(problem.at(scan.path.as_deref().unwrap_or(checker.dir)));
+                complete = false;
+            }
+        }
+    }
+    (layout, complete)
+}
+
+fn tell_manifest(checker: &mut Checker<'_, '_>, scan: &ManifestScan) -> Result<()> {
+    for e in &scan.damage {
+        checker.problem(Problem::of(ProblemKind::Manifest, e));
+    }
+    if let (Some(at), Some(path)) = (scan.torn_at, &scan.path) {
+        let text = "the manifest ends with the remains of an append that a crash cut short";
+        checker.problem(Problem::new(Severity::Info, ProblemKind::TornTail, text).at(path).offset(at));
+    }
+    checker.report.counts.files += u64::from(scan.path.is_some());
+    checker.expect_bytes(scan.bytes);
+    checker.advance(scan.bytes)
+}
+
+/// A database that nobody has open.
+pub(super) fn closed(checker: &mut Checker<'_, '_>, options: &Options) -> Result<Subject> {
+    let scan = ManifestScan::read(&**checker.fs, checker.dir)?;
+    if !scan.found {
+        return Err(Error::new(ErrorKind::NotFound, "no database here").at_path(checker.dir));
+    }
+    tell_manifest(checker, &scan)?;
+    let (layout, complete) = put_together(checker, &scan, options);
+    let families = (layout.families.into_iter())
+        .map(|(id, f)| FamilyFiles { id, name: f.name, order: f.order, version: Arc::new(f.version), _view: None })
+        .collect();
+    Ok(Subject {
+        families,
+        vlogs: layout.vlogs,
+        next_family: layout.next_family,
+        log_start: layout.log_start,
+        log_begun: layout.log_begun,
+        complete,
+        manifest: scan.path,
+    })
+}
+
+/// The database that is open: its views at one moment, and whether the manifest agrees with them.
+pub(super) fn open(checker: &mut Checker<'_, '_>, db: &DbInner) -> Result<Subject> {
+    let (scan, subject) = {
+        let shape = db.shape.lock();
+        let scan = ManifestScan::read(&**checker.fs, checker.dir)?;
+        let families: Vec<FamilyFiles> = (shape.families.values())
+            .map(|f| {
+                let view = f.view.load_full();
+                let (name, order, version) = (f.name(), f.order().clone(), view.version.clone());
+                FamilyFiles { id: f.id(), name, order, version, _view: Some(view) }
+            })
+            .collect();
+        let subject = Subject {
+            families,
+            vlogs: shape.vlogs.clone(),
+            next_family: shape.next_family,
+            log_start: shape.log_start,
+            log_begun: shape.log_begun,
+            complete: true,
+            manifest: scan.path.clone(),
+        };
+        (scan, subject)
+    };
+    tell_manifest(checker, &scan)?;
+    let orders = subject.families.iter().filter_map(|f| match &f.order {
+        KeyOrder::Custom(order) => Some(order.clone()),
+        _ => None,
+    });
+    let options = Options { custom_orders: orders.collect(), ..Options::default() };
+    let (layout, complete) = put_together(checker, &scan, &options);
+    if complete {
+        for f in &subject.families {
+            let same = (layout.families.get(&f.id)).is_some_and(|l| l.version == *f.version && l.name == f.name);
+            if !same {
+                let text = "the manifest does not hold what the open database works with";
+                let problem = Problem::new(Severity::Error, ProblemKind::Manifest, text).family(&f.name);
+                checker.problem(problem.at(scan.path.as_deref().unwrap_or(checker.dir)));
+            }
+        }
+    }
+    Ok(subject)
+}
+
+/// Compares the manifest with the directory.
+pub(super) fn check_directory(checker: &mut Checker<'_, '_>, subject: &Subject) -> Result<()> {
+    let names = checker.fs.list(checker.dir)?;
+    let tables: HashSet<u64> = subject.families.iter().flat_map(|f| f.version.files().map(|(_, m)| m.id)).collect();
+    let present: HashSet<&str> = names.iter().map(String::as_str).collect();
+    let missing = tables.iter().any(|id| !present.contains(format!("{id:08}.klog").as_str()));
+    let mut unnamed = false;
+    for name in &names {
+        let path = checker.dir.join(name);
+        let orphan = match (number_of(name), name.rsplit_once('.').map(|(_, ext)| ext)) {
+            (Some(id), Some("klog")) => klog_path(checker.dir, id) != path || !tables.contains(&id),
+            (Some(id), Some("vlog")) => vlog_path(checker.dir, id) != path || !subject.vlogs.contains_key(&id),
+            (_, Some("tmp")) => true,
+            _ => name.starts_with("MANIFEST-") && subject.manifest.as_ref() != Some(&path),
+        };
+        // With a part of the manifest lost, a file that the rest does not name may well belong to the database.
+        if orphan {
+            unnamed |= name.ends_with(".klog");
+            let (severity, text) = match subject.complete {
+                true => (Severity::Warning, "the manifest does not name this file; the next open removes it"),
+                false => (Severity::Info, "what is left of the manifest does not name this file"),
+            };
+            checker.problem(Problem::new(severity, ProblemKind::Orphan, text).at(&path));
+        }
+    }
+    if let (true, true, true, Some(path)) = (missing, unnamed, subject.complete, &subject.manifest) {
+        let text = "the manifest names tables that are gone, and not all that are there: it may have lost its end";
+        checker.problem(Problem::new(Severity::Error, ProblemKind::Manifest, text).at(path));
+    }
+    Ok(())
+}
+
+/// Opens a file that the manifest names, and compares its size.
+pub(super) fn open_file(
+    checker: &mut Checker<'_, '_>,
+    path: &Path,
+    size: u64,
+    family: Option<&str>,
+) -> Option<Arc<dyn kingtide_vfs::File>> {
+    let named = |p: Problem| match family {
+        Some(name) => p.family(name),
+        None => p,
+    };
+    let opened = checker.fs.open(path, OpenMode::Read).and_then(|f| Ok((f.len()?, f)));
+    match opened {
+        Ok((len, file)) => {
+            checker.report.counts.files += 1;
+            if len != size {
+                let text = format!("the file has {len} bytes; the manifest states {size}");
+                let problem =
+                    Problem::new(Severity::Error, ProblemKind::WrongSize, text).at(path).offset(len.min(size));
+                checker.problem(named(problem));
+            }
+            Some(file)
+        }
+        Err(e) => {
+            let problem = match e.kind() {
+                ErrorKind::NotFound => Problem::new(Severity::Error, ProblemKind::MissingFile, "the file is missing"),
+                _ => Problem::of(ProblemKind::Io, &e),
+            };
+            checker.problem(named(problem.at(path)));
+            None
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! The write-ahead log: whether it can be replayed, and what is prepared in it.
+
+use super::layout::Subject;
+use super::{Checker, Problem, ProblemKind, Severity};
+use crate::commit::control::{LogOp, read_log_op};
+use crate::engine::DbInner;
+use crate::txn::InDoubt;
+use crate::version::FamilyId;
+use crate::wal::{self, RECORD_HEADER_LEN, Tail, TailItem};
+use kingtide_base::coding::Reader;
+use kingtide_base::{ErrorKind, Result, SeqNo};
+use std::path::Path;
+
+/// Looks into records.
+struct Records {
+    /// No family had an id from here on, if that is known.
+    next_family: Option<FamilyId>,
+    in_doubt: InDoubt,
+}
+
+impl Records {
+    fn lacks(&self, family: FamilyId) -> bool {
+        self.next_family.is_some_and(|next| family >= next)
+    }
+
+    /// What is wrong with a record.
+    fn check(&mut self, base: SeqNo, count: u32, payload: &[u8]) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let mut wrong = |kind, text: String| problems.push(Problem::new(Severity::Error, kind, text));
+        let mut r = Reader::new(payload);
+        for i in 0..count as u64 {
+            let (seq, rest) = (base + i, r.rest());
+            match read_log_op(&mut r) {
+                None => {
+                    let text = format!("operation {i} of the log record with sequence {base} cannot be read");
+                    wrong(ProblemKind::Log, text);
+                    return problems;
+                }
+                Some(LogOp::Write(op)) => {
+                    if self.lacks(op.family) {
+                        let text = format!("the log holds operations of family {}, which the manifest lost", op.family);
+                        wrong(ProblemKind::Log, text);
+                    }
+                }
+                Some(LogOp::Prepare(p)) => {
+                    if let Err(e) = self.in_doubt.prepare(&p, seq, &rest[..rest.len() - r.rest().len()]) {
+                        wrong(ProblemKind::Prepared, e.message().to_owned());
+                    }
+                    let families = p.writes().map(|w| w.family).chain(p.locks().map(|l| l.family));
+                    for family in families.filter(|f| self.lacks(*f)) {
+                        let text = format!("a prepared transaction is on family {family}, which the manifest lost");
+                        wrong(ProblemKind::Prepared, text);
+                    }
+                }
+                Some(LogOp::Resolved { xid, .. }) => self.in_doubt.resolved(xid),
+            }
+        }
+        if !r.is_empty() {
+            wrong(ProblemKind::Log, format!("the log record with sequence {base} has bytes left over"));
+        }
+        problems
+    }
+}
+
+/// The log of a database that nobody has open: replays it without keeping anything.
+pub(super) fn check_closed(checker: &mut Checker<'_, '_>, subject: &Subject) -> Result<()> {
+    let segments = wal::list_segments(&**checker.fs, checker.dir)?;
+    let next_family = subject.complete.then_some(subject.next_family);
+    let mut records = Records { next_family, in_doubt: InDoubt::default() };
+    let (fs, dir) = (checker.fs.clone(), checker.dir);
+    let replayed = wal::replay(&*fs, dir, &segments, subject.log_start, |base, count, payload| {
+        for problem in records.check(base, count, payload) {
+            checker.problem(problem.at(dir));
+        }
+        checker.report.counts.log_records += 1;
+        checker.advance((RECORD_HEADER_LEN + payload.len()) as u64)
+    });
+    checker.report.counts.prepared += records.in_doubt.len() as u64;
+    let end = match replayed {
+        Ok(end) => end,
+        Err(e) if e.kind() == ErrorKind::Cancelled => return Err(e),
+        Err(e) => {
+            checker.problem(Problem::of(ProblemKind::Log, &e).at(dir));
+            return Ok(());
+        }
+    };
+    checker.report.counts.files += end.segments.len() as u64;
+    if let Some(torn) = &end.torn {
+        let text = format!("the log ends with {} bytes that a crash left unfinished", torn.bytes);
+        checker.problem(Problem::new(Severity::Info, ProblemKind::TornTail, text).at(&torn.path).offset(torn.offset));
+    }
+    if let Some((segment, boot_id)) = subject.log_begun {
+        let same_boot = boot_id != [0; 16] && boot_id == fs.boot_id();
+        if same_boot && !end.segments.iter().any(|s| s.id >= segment) {
+            let text = "write-ahead log: the last segment is missing or lost its header";
+            let problem = Problem::new(Severity::Error, ProblemKind::Log, text);
+            checker.problem(problem.at(&wal::segment_path(dir, segment)).offset(0));
+        }
+    }
+    Ok(())
+}
+
+/// The log of an open database: what is in it up to the last commit, as a change stream would read it.
+pub(super) fn check_open(checker: &mut Checker<'_, '_>, db: &DbInner) -> Result<()> {
+    // Families may have been created since the views were taken.
+    let mut records = Records { next_family: None, in_doubt: InDoubt::default() };
+    let Some(oldest) = db.wal.oldest_seq() else { return Ok(()) };
+    let mut tail = Tail::new(db.wal.clone(), oldest.saturating_sub(1), false);
+    let visible = db.snapshots.visible();
+    let dir: &Path = checker.dir;
+    loop {
+        match tail.next(visible) {
+            Ok(Some(TailItem::Record(base, count, payload))) => {
+                for problem in records.check(base, count, &payload) {
+                    checker.problem(problem.at(dir));
+                }
+                checker.report.counts.log_records += 1;
+                checker.advance((RECORD_HEADER_LEN + payload.len()) as u64)?;
+            }
+            Ok(Some(TailItem::Missing(_, last))) => tail.pass(last),
+            Ok(None) => return Ok(()),
+            // Given up while it was read: its operations are in tables.
+            Err(e) if e.kind() == ErrorKind::TooOld => match db.wal.oldest_seq() {
+                Some(seq) if seq > tail.next_seq() => tail.pass(seq - 1),
+                _ => return Ok(()),
+            },
+            Err(e) => {
+                checker.problem(Problem::of(ProblemKind::Log, &e).at(dir));
+                return Ok(());
+            }
+        }
+    }
+}
