@@ -194,7 +194,7 @@ impl BlockScan {
     }
 
     fn read_more(&mut self, have: usize) -> Result<()> {
-        let want = (have * 2).max(FIRST_READ).min(LONGEST).min((self.end - self.at) as usize);
+        let want = (have * 2).clamp(FIRST_READ, LONGEST).min((self.end - self.at) as usize);
         self.buf.clear();
         self.buf.resize(want, 0);
         self.start = self.at;
