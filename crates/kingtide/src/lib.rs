@@ -27,6 +27,7 @@ mod options;
 pub mod rangedel;
 pub mod read;
 mod recover;
+pub mod repair;
 mod report;
 mod shape;
 #[cfg(all(test, shuttle))]
@@ -54,6 +55,7 @@ pub use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
 pub use kingtide_vfs as vfs;
 pub use options::{Options, ReadOptions, WriteOptions};
 pub use read::{DbIterator, PinnedValue};
+pub use repair::{FamilyRepair, KeyGap, RepairOptions, RepairReport, UnreadableFile, repair, repair_with};
 pub use report::{FamilyReport, LevelReport, StatsReport};
 pub use snapshot::Snapshot;
 pub use txn::{

@@ -1,0 +1,238 @@
+//! Merges what is left of a family and writes the newest version of each key into the new database.
+
+use super::log::SalvagedOperations;
+use super::plan::FamilyPlan;
+use super::source::{Source, TableSource};
+use super::{FamilyRepair, KeyGap, Repair};
+use crate::commit::batch::{LoggedOp, WriteBatch};
+use crate::db::Db;
+use crate::family::ColumnFamily;
+use crate::family::tables::{klog_path, vlog_path};
+use crate::options::WriteOptions;
+use crate::rangedel::RangeTombstones;
+use kingtide_base::key::{EXPIRY_FLAG, MAX_SEQ, split_expiry};
+use kingtide_base::options::Durability;
+use kingtide_base::{Error, ErrorKind, KeyOrder, Kind, Result, SeqNo, Tag};
+use kingtide_table::{ValuePointer, Vlog};
+use kingtide_vfs::OpenMode;
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Bytes of a batch.
+const BATCH: usize = 1 << 20;
+
+/// Writes what is left of `family` into `target`.
+pub(super) fn copy_family(
+    repair: &mut Repair<'_, '_>,
+    db: &Db,
+    target: &ColumnFamily,
+    family: &FamilyPlan,
+    log: &SalvagedOperations,
+) -> Result<()> {
+    let mut report = family.report();
+    let (mut sources, ranges) = open_sources(repair, family, log, &mut report)?;
+    let mut merge = Merge::new(&family.order, &sources);
+    let mut out = Output { db, target, batch: WriteBatch::new(), vlogs: HashMap::new() };
+    let (mut key, mut value) = (Vec::new(), Vec::new());
+    while let Some(newest) = merge.least() {
+        key.clear();
+        key.extend_from_slice(sources[newest].key());
+        let tag = sources[newest].tag();
+        let mut settled = tag.is_tombstone() || ranges.max_covering(&key, MAX_SEQ) > tag.seq();
+        let gone = settled;
+        // Older versions are passed over. The same version may be in two tables, if one was to replace the other.
+        while let Some(i) = merge.least().filter(|i| family.order.compare(sources[*i].key(), &key).is_eq()) {
+            if !settled && sources[i].tag().seq() == tag.seq() {
+                match out.put(repair, &key, sources[i].tag(), sources[i].value(), &mut value) {
+                    Ok(()) => settled = true,
+                    Err(Lost::Value(e)) => repair.report.unreadable(repair.dir, &e),
+                    Err(Lost::Write(e)) => return Err(e),
+                }
+            }
+            repair.advance(sources[i].next())?;
+            merge.sift_down(0, &sources);
+        }
+        if !settled {
+            report.lost_keys.push(key.clone());
+        } else if !gone {
+            report.kept += 1;
+        }
+    }
+    out.write()?;
+    for source in &mut sources {
+        let Source::Table(t) = source else { continue };
+        t.damage.iter().for_each(|e| repair.report.unreadable(repair.dir, e));
+        report.stale.append(&mut t.lost.clone());
+        report.lost.append(&mut t.lost);
+    }
+    if !repair.report.log_gaps.is_empty() {
+        report.stale.push(KeyGap::default());
+        report.lost.push(KeyGap::default());
+    }
+    repair.report.families.push(report);
+    Ok(())
+}
+
+/// Opens all that a family has, each source on its first entry, and puts its range tombstones together.
+fn open_sources(
+    repair: &mut Repair<'_, '_>,
+    family: &FamilyPlan,
+    log: &SalvagedOperations,
+    report: &mut FamilyRepair,
+) -> Result<(Vec<Source>, RangeTombstones)> {
+    let mut sources = Vec::new();
+    let mut items: Vec<(Vec<u8>, Vec<u8>, SeqNo)> = Vec::new();
+    for table in &family.tables {
+        match TableSource::open(repair, table, &family.order) {
+            Ok(mut t) => {
+                report.tables += 1;
+                items.extend(t.ranges.drain(..).map(|r| (r.start, r.end, r.seq)));
+                if t.ranges_lost {
+                    report.stale.push(t.range());
+                }
+                repair.advance(t.next())?;
+                sources.push(Source::Table(Box::new(t)));
+            }
+            Err(e) => {
+                repair.report.unreadable(&klog_path(repair.dir, table.id), &e);
+                let gap = table.meta.as_ref().map_or_else(KeyGap::default, |m| KeyGap {
+                    lo: Some(m.min_key.clone()),
+                    hi: Some(m.max_key.clone()),
+                });
+                report.stale.push(gap.clone());
+                report.lost.push(gap);
+            }
+        }
+    }
+    if let Some(memtable) = family.id.and_then(|id| log.memtables.get(&id)) {
+        items.extend(memtable.range_list().into_iter().map(|f| (f.start, f.end, f.seq)));
+        let mut it = memtable.points().iter();
+        it.first();
+        sources.push(Source::Log(Box::new(it)));
+    }
+    let ranges = RangeTombstones::build(&family.order, items.iter().map(|(s, e, seq)| (&s[..], &e[..], *seq)));
+    Ok((sources, ranges))
+}
+
+/// A heap of the sources that are on an entry, the least (key, then newest) on top.
+struct Merge<'o> {
+    order: &'o KeyOrder,
+    heap: Vec<usize>,
+}
+
+impl<'o> Merge<'o> {
+    fn new(order: &'o KeyOrder, sources: &[Source]) -> Merge<'o> {
+        let heap = (0..sources.len()).filter(|i| sources[*i].valid()).collect();
+        let mut merge = Merge { order, heap };
+        for at in (0..merge.heap.len() / 2).rev() {
+            merge.sift_down(at, sources);
+        }
+        merge
+    }
+
+    fn least(&self) -> Option<usize> {
+        self.heap.first().copied()
+    }
+
+    fn compare(&self, a: usize, b: usize, sources: &[Source]) -> Ordering {
+        let (a, b) = (&sources[self.heap[a]], &sources[self.heap[b]]);
+        self.order.compare(a.key(), b.key()).then(b.tag().cmp(&a.tag()))
+    }
+
+    /// Puts what is at `at` where it belongs, after it moved on; a source at its end leaves.
+    fn sift_down(&mut self, mut at: usize, sources: &[Source]) {
+        if !sources[self.heap[at]].valid() {
+            self.heap.swap_remove(at);
+        }
+        loop {
+            let children = [2 * at + 1, 2 * at + 2];
+            let smaller = children.into_iter().filter(|c| *c < self.heap.len());
+            let Some(child) = smaller.min_by(|a, b| self.compare(*a, *b, sources)) else { return };
+            if self.compare(at, child, sources).is_le() {
+                return;
+            }
+            self.heap.swap(at, child);
+            at = child;
+        }
+    }
+}
+
+/// Why a key is not in the new database.
+enum Lost {
+    /// Its value cannot be read.
+    Value(Error),
+    /// The new database cannot be written.
+    Write(Error),
+}
+
+/// Writes into the new database.
+struct Output<'d> {
+    db: &'d Db,
+    target: &'d ColumnFamily,
+    batch: WriteBatch,
+    vlogs: HashMap<u64, Arc<Vlog>>,
+}
+
+impl Output<'_> {
+    fn put(
+        &mut self,
+        repair: &mut Repair<'_, '_>,
+        key: &[u8],
+        tag: Tag,
+        stored: &[u8],
+        value: &mut Vec<u8>,
+    ) -> std::result::Result<(), Lost> {
+        let broken = |what: &str| Lost::Value(Error::corruption(what));
+        let (expiry, rest) = split_expiry(tag, stored).ok_or_else(|| broken("an entry lacks its expiry"))?;
+        let mut kind = tag.0 as u8;
+        let mut stored = stored;
+        match tag.kind() {
+            Some(Kind::Put) => {}
+            Some(Kind::PutPointer) => {
+                let p = ValuePointer::decode(rest).ok_or_else(|| broken("an entry's value pointer cannot be read"))?;
+                let raw = self.read(repair, &p).map_err(Lost::Value)?;
+                value.clear();
+                value.extend_from_slice(&expiry.unwrap_or(0).to_le_bytes()[..if expiry.is_some() { 8 } else { 0 }]);
+                value.extend_from_slice(&raw);
+                stored = value;
+                kind = Kind::Put as u8 | (kind & EXPIRY_FLAG);
+                repair.advance(p.stored_len).map_err(Lost::Write)?;
+            }
+            _ => return Err(broken("an entry of unknown kind")),
+        }
+        let family = self.target.inner();
+        let op = LoggedOp { kind, family: family.id(), key, value: stored };
+        self.batch.push_logged(family, &op).map_err(Lost::Write)?;
+        if self.batch.bytes() >= BATCH { self.write().map_err(Lost::Write) } else { Ok(()) }
+    }
+
+    fn read(&mut self, repair: &mut Repair<'_, '_>, p: &ValuePointer) -> Result<Vec<u8>> {
+        let vlog = match self.vlogs.get(&p.file_id) {
+            Some(vlog) => vlog,
+            None => {
+                let path = vlog_path(repair.dir, p.file_id);
+                let file = repair.fs.open(&path, OpenMode::Read).map_err(|e| match e.kind() {
+                    ErrorKind::NotFound => Error::corruption("a value-log file is missing").at_path(&path),
+                    _ => e,
+                })?;
+                let (vlog, damage) = Vlog::open_damaged(file, p.file_id)?;
+                if let Some(e) = damage {
+                    repair.report.unreadable(&path, &e);
+                }
+                self.vlogs.entry(p.file_id).or_insert(vlog)
+            }
+        };
+        let mut raw = Vec::new();
+        vlog.read(p, &mut raw)?;
+        Ok(raw)
+    }
+
+    /// Not logged: what is not in tables when this is cut short is repaired again.
+    fn write(&mut self) -> Result<()> {
+        let options = WriteOptions { durability: Some(Durability::None), no_wait: false };
+        self.db.write_with(&mut self.batch, &options)?;
+        self.batch.clear();
+        Ok(())
+    }
+}

@@ -1,0 +1,156 @@
+//! The log's operations, as far as they can be read.
+
+use super::Repair;
+use super::plan::Plan;
+use crate::commit::batch::LoggedOp;
+use crate::commit::control::{LogOp, read_log_op};
+use crate::db::Db;
+use crate::family::ColumnFamily;
+use crate::memtable::FamilyMemtable;
+use crate::version::FamilyId;
+use crate::wal::{self, LogGap, RECORD_HEADER_LEN};
+use kingtide_base::budget::Budget;
+use kingtide_base::coding::Reader;
+use kingtide_base::key::split_expiry;
+use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo, Tag};
+use kingtide_mem::ArenaPool;
+use kingtide_table::Packed;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What the log holds that is in no table.
+pub(super) struct SalvagedOperations {
+    pub memtables: HashMap<FamilyId, Arc<FamilyMemtable>>,
+    /// Transactions in doubt: name and prepare operation.
+    pub prepared: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+/// Reads the log: all of it if it is whole; otherwise up to the damage, and past it if that is asked for.
+pub(super) fn read(repair: &mut Repair<'_, '_>, plan: &mut Plan) -> Result<SalvagedOperations> {
+    let (fs, dir) = (repair.fs.clone(), repair.dir);
+    let segments = wal::list_segments(&*fs, dir)?;
+    let pool = ArenaPool::new(Budget::new(u64::MAX));
+    let mut out = SalvagedOperations { memtables: HashMap::new(), prepared: BTreeMap::new() };
+    let (log_start, begun) = (plan.log_start, plan.log_begun);
+    let judged = wal::replay(&*fs, dir, &segments, log_start, |_, _, _| Ok(()));
+    let past_damage = repair.how.salvage_past_damage;
+    let apply = |base: SeqNo, count: u32, payload: &[u8]| {
+        repair.report.log_records += 1;
+        out.apply(repair, plan, &pool, base, count, payload);
+        repair.advance((RECORD_HEADER_LEN + payload.len()) as u64)
+    };
+    match judged {
+        Ok(_) => {
+            let end = wal::replay(&*fs, dir, &segments, log_start, apply)?;
+            if let Some((segment, boot_id)) = begun
+                && boot_id != [0; 16]
+                && boot_id == fs.boot_id()
+                && !end.segments.iter().any(|s| s.id >= segment)
+            {
+                let path = wal::segment_path(dir, segment);
+                let e = Error::corruption("the log's last segment is missing or lost its header").at_path(&path);
+                repair.report.unreadable(&path, &e);
+                repair.report.log_gaps.push(LogGap { path, offset: 0, from: end.next_seq, to: None });
+            }
+        }
+        Err(e) => {
+            let salvaged = wal::salvage(&*fs, dir, &segments, past_damage, apply)?;
+            repair.report.unreadable(dir, &e);
+            repair.report.log_gaps = salvaged.gaps;
+            if repair.report.log_gaps.is_empty() {
+                // Nothing behind the damage tells how much it took.
+                let (path, offset) = (e.path().unwrap_or(dir).to_owned(), e.offset().unwrap_or(0));
+                repair.report.log_gaps.push(LogGap { path, offset, from: salvaged.next_seq, to: None });
+            }
+        }
+    }
+    Ok(out)
+}
+
+impl SalvagedOperations {
+    fn apply(
+        &mut self,
+        repair: &mut Repair<'_, '_>,
+        plan: &mut Plan,
+        pool: &Arc<ArenaPool>,
+        base: SeqNo,
+        count: u32,
+        payload: &[u8],
+    ) {
+        let mut r = Reader::new(payload);
+        for i in 0..count as u64 {
+            let (seq, rest) = (base + i, r.rest());
+            match read_log_op(&mut r) {
+                Some(LogOp::Write(op)) => self.write(repair, plan, pool, &op, seq),
+                Some(LogOp::Prepare(p)) => {
+                    self.prepared.insert(p.xid.to_vec(), rest[..rest.len() - r.rest().len()].to_vec());
+                }
+                Some(LogOp::Resolved { xid, .. }) => _ = self.prepared.remove(xid),
+                None => {
+                    let text = format!("operation {i} of the log record with sequence {base} cannot be read");
+                    return repair.report.notes.push(text);
+                }
+            }
+        }
+    }
+
+    fn write(
+        &mut self,
+        repair: &mut Repair<'_, '_>,
+        plan: &mut Plan,
+        pool: &Arc<ArenaPool>,
+        op: &LoggedOp<'_>,
+        seq: SeqNo,
+    ) {
+        let Some(family) = plan.family(repair, op.family, "bytewise") else { return };
+        if seq <= family.flushed {
+            return;
+        }
+        let memtable = self.memtables.entry(op.family);
+        let memtable = memtable.or_insert_with(|| FamilyMemtable::new(family.order.clone(), pool, 1));
+        if Tag(op.kind as u64).kind() == Some(Kind::RangeDelete) {
+            memtable.insert_range(op.key, op.value, seq);
+        } else {
+            memtable.writer().insert(op.key, Tag(seq << 8 | op.kind as u64), op.value);
+        }
+    }
+}
+
+/// Prepares a transaction again. Its locks on what it did not write are not taken: no one else holds any.
+pub(super) fn prepare(
+    db: &Db,
+    families: &BTreeMap<FamilyId, ColumnFamily>,
+    xid: &[u8],
+    operation: &[u8],
+) -> Result<()> {
+    let Some(LogOp::Prepare(p)) = read_log_op(&mut Reader::new(operation)) else {
+        return Err(Error::corruption("its record cannot be read"));
+    };
+    let mut txn = db.begin(p.isolation)?;
+    let now = db.inner().clock.unix_ms();
+    for op in p.writes() {
+        let Some(family) = families.get(&op.family) else { continue };
+        let tag = Tag(op.kind as u64);
+        let Some((expiry, stored)) = split_expiry(tag, op.value) else { continue };
+        let mut unpacked = Vec::new();
+        let value = match tag.is_packed() {
+            true => {
+                Packed::parse(stored)?.append_to(&mut unpacked)?;
+                &unpacked[..]
+            }
+            false => stored,
+        };
+        match (tag.kind(), expiry) {
+            (Some(Kind::Put), None) => txn.put(family, op.key, value)?,
+            (Some(Kind::Put), Some(at)) => {
+                txn.put_ttl(family, op.key, value, Duration::from_millis(at.saturating_sub(now)))?
+            }
+            (Some(Kind::Delete), _) => txn.delete(family, op.key)?,
+            (Some(Kind::SingleDelete), _) => txn.single_delete(family, op.key)?,
+            (Some(Kind::RangeDelete), _) => txn.delete_range(family, op.key, op.value)?,
+            _ => return Err(Error::new(ErrorKind::Corruption, "it holds an operation of unknown kind")),
+        }
+    }
+    txn.prepare(xid)
+}

@@ -1,0 +1,226 @@
+//! Repair: salvages what can be read of a damaged database into a new one. The damaged one is only read.
+//!
+//! 1. [`plan`] finds out which families there were and which tables are theirs: from the whole records of the manifest,
+//!    wherever they stand in it; where that is not enough, from the tables themselves.
+//! 2. [`log`] reads the records of the log into memtables.
+//! 3. [`copy`] merges each family's tables and memtable by key and newest version, so that it does not matter in which
+//!    level or run a table was, and writes what is left of each key into the new database.
+//! 4. What was written is verified.
+//!
+//! The result holds the newest version of each key: snapshots of the past are not carried over. Memory: index and filter
+//! of every table, a block of each, and the operations of the log that are in no table.
+
+mod copy;
+mod log;
+mod plan;
+mod source;
+
+use crate::db::Db;
+use crate::family::ColumnFamily;
+use crate::options::Options;
+use crate::verify::{Progress, ProgressFn, VerifyReport, lock_existing, verify};
+use crate::version::FamilyId;
+use kingtide_base::{Error, ErrorKind, Result};
+use kingtide_vfs::{Fs, PosixFs};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub use crate::wal::LogGap;
+
+/// How to repair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RepairOptions {
+    /// Whether whole log records behind a damaged one are salvaged too. Without them the log ends at the damage.
+    pub salvage_past_damage: bool,
+    /// Whether tables whose family is not known all belong to the default family. Right for a database that never had
+    /// another one; otherwise keys of several families would be mixed. By default such tables are kept apart.
+    pub one_family: bool,
+}
+
+impl Default for RepairOptions {
+    fn default() -> Self {
+        RepairOptions { salvage_past_damage: true, one_family: false }
+    }
+}
+
+/// A range of keys, both ends inclusive. `None` does not bound.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeyGap {
+    /// The first key.
+    pub lo: Option<Vec<u8>>,
+    /// The last key.
+    pub hi: Option<Vec<u8>>,
+}
+
+/// What became of one family.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FamilyRepair {
+    /// Its name in the new database.
+    pub name: String,
+    /// Whether that is its former name; otherwise the manifest's record of it is lost.
+    pub named: bool,
+    /// Tables that were read, in whole or in part.
+    pub tables: u64,
+    /// Keys in the new database.
+    pub kept: u64,
+    /// Keys that existed, but whose values could not be read.
+    pub lost_keys: Vec<Vec<u8>>,
+    /// Where other keys may be missing.
+    pub lost: Vec<KeyGap>,
+    /// Where keys may be out of date, or be there though they were deleted, for something newer may be lost: a lost block
+    /// may have held tombstones. Includes all of `lost`.
+    pub stale: Vec<KeyGap>,
+}
+
+/// A file of which something could not be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnreadableFile {
+    /// The file.
+    pub path: PathBuf,
+    /// What was wrong with it first.
+    pub message: String,
+}
+
+/// What repair did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RepairReport {
+    /// The families of the new database.
+    pub families: Vec<FamilyRepair>,
+    /// Files of which not everything could be read.
+    pub unreadable: Vec<UnreadableFile>,
+    /// Records of the log that were read.
+    pub log_records: u64,
+    /// Holes in the log: the operations there are lost, and the keys that they were on may be missing or out of date.
+    pub log_gaps: Vec<LogGap>,
+    /// Prepared transactions that are in doubt in the new database too.
+    pub prepared: Vec<Vec<u8>>,
+    /// What else is worth knowing, in words.
+    pub notes: Vec<String>,
+    /// The verification of the new database.
+    pub verify: VerifyReport,
+}
+
+impl RepairReport {
+    /// Whether everything was salvaged.
+    pub fn is_complete(&self) -> bool {
+        self.log_gaps.is_empty()
+            && self.families.iter().all(|f| f.lost_keys.is_empty() && f.lost.is_empty() && f.stale.is_empty())
+    }
+
+    fn unreadable(&mut self, path: &Path, e: &Error) {
+        let path = e.path().unwrap_or(path);
+        if !self.unreadable.iter().any(|u| u.path == path) {
+            self.unreadable.push(UnreadableFile { path: path.to_owned(), message: e.to_string() });
+        }
+    }
+}
+
+/// What the steps share.
+struct Repair<'a, 'p> {
+    fs: Arc<dyn Fs>,
+    dir: &'a Path,
+    options: &'a Options,
+    how: RepairOptions,
+    report: RepairReport,
+    progress: &'a mut ProgressFn<'p>,
+    done: u64,
+    told: u64,
+    total: u64,
+}
+
+impl Repair<'_, '_> {
+    fn advance(&mut self, bytes: u64) -> Result<()> {
+        self.done += bytes;
+        if self.done - self.told < 1 << 20 {
+            return Ok(());
+        }
+        self.told = self.done;
+        let fraction = (self.done as f64 / self.total.max(1) as f64).min(1.0);
+        let progress = Progress { fraction, bytes: self.done, total_bytes: self.total.max(self.done) };
+        if (self.progress)(progress) { Ok(()) } else { Err(Error::new(ErrorKind::Cancelled, "repair was cancelled")) }
+    }
+}
+
+/// Salvages the database in `path` into a new one in `into`, with default [`RepairOptions`]. See [`repair_with`].
+///
+/// # Errors
+/// As [`repair_with`], but never `Cancelled`.
+pub fn repair(path: impl AsRef<Path>, into: impl AsRef<Path>, options: &Options) -> Result<RepairReport> {
+    repair_with(path, into, options, RepairOptions::default(), &mut |_| true)
+}
+
+/// Salvages everything that can be read of the database in `path`, which is not changed, into a new database in `into`.
+/// `options` are those for opening both; custom key orders must be among them. O(bytes), with a comparison of every table
+/// for each entry in the worst case.
+///
+/// # Errors
+/// `Exists` when `into` is a directory that is not empty; `Locked` when the database is open; `NotFound` when nothing of
+/// a database is there; `Cancelled`; what keeps the new database from being written. What cannot be read of the old one
+/// is no error but in the report. After an error `into` holds a part of the data and must not be used.
+pub fn repair_with(
+    path: impl AsRef<Path>,
+    into: impl AsRef<Path>,
+    options: &Options,
+    how: RepairOptions,
+    progress: &mut ProgressFn<'_>,
+) -> Result<RepairReport> {
+    let (dir, into) = (path.as_ref(), into.as_ref());
+    let fs: Arc<dyn Fs> = options.fs.clone().unwrap_or_else(PosixFs::shared);
+    if fs.exists(into)? && !fs.list(into)?.is_empty() {
+        let text = "repair writes into a new directory, and this one is not empty";
+        return Err(Error::new(ErrorKind::Exists, text).at_path(into));
+    }
+    let _lock = lock_existing(&*fs, dir)?;
+    let report = RepairReport::default();
+    let mut repair = Repair { fs, dir, options, how, report, progress, done: 0, told: 0, total: 0 };
+    let mut plan = plan::make(&mut repair)?;
+    let log = log::read(&mut repair, &mut plan)?;
+    let (db, order) = new_database(&mut repair, into, &plan)?;
+    let mut families = BTreeMap::new();
+    for family in &plan.families {
+        let target = match family.name == crate::admin::DEFAULT_FAMILY {
+            true => db.default_family().clone(),
+            false => db.create_family_ordered(&family.name, family.options.clone(), family.order.clone())?,
+        };
+        copy::copy_family(&mut repair, &db, &target, family, &log)?;
+        if let Some(id) = family.id {
+            families.insert(id, target);
+        }
+    }
+    db.flush()?;
+    prepare_again(&mut repair, &db, &families, log);
+    db.close()?;
+    drop(db);
+    let with_order = Options { order, ..options.clone() };
+    repair.report.verify = verify(into, &with_order)?;
+    Ok(repair.report)
+}
+
+fn new_database(repair: &mut Repair<'_, '_>, into: &Path, plan: &plan::Plan) -> Result<(Db, kingtide_base::KeyOrder)> {
+    let mut options = repair.options.clone();
+    (options.db.create_if_missing, options.db.error_if_exists, options.manual_jobs) = (true, true, false);
+    if let Some(default) = plan.families.iter().find(|f| f.name == crate::admin::DEFAULT_FAMILY) {
+        options.order = default.order.clone();
+    }
+    let order = options.order.clone();
+    Ok((Db::open(into, options)?, order))
+}
+
+/// Prepares the transactions in doubt again, in the new database.
+fn prepare_again(
+    repair: &mut Repair<'_, '_>,
+    db: &Db,
+    families: &BTreeMap<FamilyId, ColumnFamily>,
+    log: log::SalvagedOperations,
+) {
+    for (xid, bytes) in log.prepared {
+        match log::prepare(db, families, &xid, &bytes) {
+            Ok(()) => repair.report.prepared.push(xid),
+            Err(e) => {
+                let text = format!("the prepared transaction '{}' could not be kept: {e}", xid.escape_ascii());
+                repair.report.notes.push(text);
+            }
+        }
+    }
+}

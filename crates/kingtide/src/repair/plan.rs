@@ -1,0 +1,307 @@
+//! Which families there were, and which tables are theirs.
+
+use super::{FamilyRepair, KeyGap, Repair};
+use crate::admin::DEFAULT_FAMILY;
+use crate::family::tables::klog_path;
+use crate::recover::number_of;
+use crate::version::scan::ManifestScan;
+use crate::version::{Edit, FamilyId, FileMeta};
+use kingtide_base::options::FamilyOptions;
+use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
+use kingtide_table::salvage::{TableTraits, read_traits};
+use kingtide_vfs::OpenMode;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+/// The family that every database has from the beginning.
+const DEFAULT_ID: FamilyId = 0;
+
+/// A table to read.
+pub(super) struct TablePlan {
+    pub id: u64,
+    /// What the manifest says of it, if its record is left.
+    pub meta: Option<Arc<FileMeta>>,
+}
+
+/// A family to write.
+pub(super) struct FamilyPlan {
+    pub id: Option<FamilyId>,
+    pub name: String,
+    pub named: bool,
+    pub order: KeyOrder,
+    pub options: FamilyOptions,
+    /// Operations up to here are in tables.
+    pub flushed: SeqNo,
+    pub tables: Vec<TablePlan>,
+    /// Tables may be among them that were replaced by others, and tombstones may be missing.
+    pub uncertain: bool,
+}
+
+pub(super) struct Plan {
+    pub families: Vec<FamilyPlan>,
+    /// Families that the manifest says are gone.
+    pub dropped: HashSet<FamilyId>,
+    /// Family ids below this were given to families.
+    next_family: FamilyId,
+    /// Operations from here on are in the log.
+    pub log_start: SeqNo,
+    /// A segment that is in the log, it or a later one, if the machine did not restart since.
+    pub log_begun: Option<(u64, [u8; 16])>,
+    /// Whether the whole manifest was read.
+    complete: bool,
+}
+
+/// The sum of the edits, as far as they are known.
+#[derive(Default)]
+struct Known {
+    families: BTreeMap<FamilyId, (String, String, FamilyOptions)>,
+    dropped: HashSet<FamilyId>,
+    flushed: HashMap<FamilyId, SeqNo>,
+    live: BTreeMap<u64, (FamilyId, Arc<FileMeta>)>,
+    removed: HashSet<u64>,
+    owners: HashMap<u64, FamilyId>,
+    vlog_owners: HashMap<u64, FamilyId>,
+    next_family: FamilyId,
+    log_start: SeqNo,
+    log_begun: Option<(u64, [u8; 16])>,
+}
+
+impl Known {
+    fn apply(&mut self, edits: &[Edit]) {
+        // A file that moves is removed and added by one record.
+        for edit in edits {
+            if let Edit::RemoveFile { family, id, .. } = edit {
+                self.live.remove(id);
+                self.removed.insert(*id);
+                self.owners.insert(*id, *family);
+            }
+        }
+        for edit in edits {
+            self.apply_one(edit);
+        }
+    }
+
+    fn apply_one(&mut self, edit: &Edit) {
+        let read = |stored: &[(String, String)]| {
+            let mut options = FamilyOptions::default();
+            for (name, value) in stored {
+                let _ = options.set(name, value); // one that a newer version wrote has its default here
+            }
+            options
+        };
+        match edit {
+            Edit::CreateFamily { id, name, order, options } => {
+                self.families.insert(*id, (name.clone(), order.clone(), read(options)));
+                self.next_family = self.next_family.max(id.saturating_add(1));
+            }
+            Edit::DropFamily { id } => {
+                self.families.remove(id);
+                self.dropped.insert(*id);
+                self.live.retain(|_, (family, _)| family != id);
+            }
+            Edit::RenameFamily { id, name } => {
+                if let Some(f) = self.families.get_mut(id) {
+                    f.0 = name.clone();
+                }
+            }
+            Edit::SetOptions { id, options } => {
+                if let Some(f) = self.families.get_mut(id) {
+                    f.2 = read(options);
+                }
+            }
+            Edit::AddFile { family, meta, .. } => {
+                self.live.insert(meta.id, (*family, meta.clone()));
+                self.removed.remove(&meta.id);
+                self.owners.insert(meta.id, *family);
+            }
+            Edit::Flushed { family, seq } => {
+                let flushed = self.flushed.entry(*family).or_default();
+                *flushed = (*flushed).max(*seq);
+            }
+            Edit::LogStart(seq) => self.log_start = self.log_start.max(*seq),
+            Edit::LogBegun { segment, boot_id } => self.log_begun = Some((*segment, *boot_id)),
+            Edit::NextFamilyId(id) => self.next_family = self.next_family.max(*id),
+            Edit::AddVlog { id, family, .. } => {
+                self.vlog_owners.insert(*id, *family);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Reads the manifest and the directory.
+pub(super) fn make(repair: &mut Repair<'_, '_>) -> Result<Plan> {
+    let scan = ManifestScan::read(&*repair.fs, repair.dir)?;
+    let names = repair.fs.list(repair.dir)?;
+    if !scan.found && !names.iter().any(|n| n.ends_with(".wal")) {
+        return Err(Error::new(ErrorKind::NotFound, "nothing of a database is here").at_path(repair.dir));
+    }
+    for e in &scan.damage {
+        repair.report.unreadable(repair.dir, e);
+    }
+    let mut known = Known::default();
+    scan.records.iter().for_each(|r| known.apply(&r.edits));
+    let on_disk: BTreeSet<u64> = (names.iter().filter(|n| n.ends_with(".klog")).filter_map(|n| number_of(n))).collect();
+    // A manifest that was cut looks like one that a crash cut short, or, between two records, like a whole one. Then
+    // tables are there that it does not name. What an unfinished merge left behind looks the same.
+    let unnamed = on_disk.iter().any(|id| !known.live.contains_key(id) && !known.removed.contains(id));
+    let complete = scan.damage.is_empty() && !scan.records.is_empty() && !unnamed;
+    let (dropped, next_family) = (known.dropped.clone(), known.next_family);
+    let (log_start, log_begun) = (known.log_start, known.log_begun);
+    let mut plan = Plan { families: Vec::new(), dropped, next_family, log_start, log_begun, complete: true };
+    if !complete {
+        plan.doubt(repair);
+    }
+    for (id, (name, order, options)) in &known.families {
+        let Some(order) = repair.options.resolve_order(order) else {
+            let text = format!("column family '{name}' was left out: hand its order '{order}' in the options");
+            repair.report.notes.push(text);
+            plan.dropped.insert(*id);
+            continue;
+        };
+        let flushed = known.flushed.get(id).copied().unwrap_or(0);
+        let mut family = new_family(Some(*id), name.clone(), true, order, !complete);
+        (family.options, family.flushed) = (options.clone(), flushed);
+        plan.families.push(family);
+    }
+    for (id, (family, meta)) in &known.live {
+        plan.give(repair, Some(*family), TablePlan { id: *id, meta: Some(meta.clone()) }, "bytewise");
+    }
+    if !complete {
+        assign_unnamed(repair, &mut plan, &known, &on_disk);
+    }
+    for family in &plan.families {
+        repair.total +=
+            family.tables.iter().filter_map(|t| t.meta.as_ref()).map(|m| m.size + m.vlog_bytes()).sum::<u64>();
+    }
+    Ok(plan)
+}
+
+fn new_family(id: Option<FamilyId>, name: String, named: bool, order: KeyOrder, uncertain: bool) -> FamilyPlan {
+    let (options, tables) = (FamilyOptions::default(), Vec::new());
+    FamilyPlan { id, name, named, order, options, flushed: 0, tables, uncertain }
+}
+
+impl Plan {
+    /// The family with that id, made up if its record is lost; `None` if it was dropped.
+    pub fn family(&mut self, repair: &mut Repair<'_, '_>, id: FamilyId, order: &str) -> Option<&mut FamilyPlan> {
+        if self.dropped.contains(&id) {
+            return None;
+        }
+        if let Some(at) = self.families.iter().position(|f| f.id == Some(id)) {
+            return self.families.get_mut(at);
+        }
+        if self.complete && id < self.next_family {
+            return None; // dropped, and the record of that was left out of a later manifest
+        }
+        self.doubt(repair);
+        let (name, order) = match id {
+            DEFAULT_ID => (DEFAULT_FAMILY.to_owned(), Some(repair.options.order.clone())),
+            _ => (self.free_name(id as u64), repair.options.resolve_order(order)),
+        };
+        self.families.push(new_family(Some(id), name, id == DEFAULT_ID, order?, true));
+        self.families.last_mut()
+    }
+
+    /// The first of `recovered-N` that no family has, from N = `number` on.
+    fn free_name(&self, mut number: u64) -> String {
+        loop {
+            let name = format!("recovered-{number}");
+            if !self.families.iter().any(|f| f.name == name) {
+                return name;
+            }
+            number += 1;
+        }
+    }
+
+    /// The manifest turns out not to be whole.
+    fn doubt(&mut self, repair: &mut Repair<'_, '_>) {
+        if std::mem::take(&mut self.complete) {
+            let text = "the manifest is not whole: tables were taken from the directory, and some may be out of date";
+            repair.report.notes.push(text.to_owned());
+            self.families.iter_mut().for_each(|f| f.uncertain = true);
+        }
+    }
+
+    fn give(&mut self, repair: &mut Repair<'_, '_>, family: Option<FamilyId>, table: TablePlan, order: &str) {
+        let path = klog_path(repair.dir, table.id);
+        match family.and_then(|id| self.family(repair, id, order)) {
+            Some(f) => f.tables.push(table),
+            None => {
+                let e = Error::corruption("its family is gone, or its key order is not known").at_path(&path);
+                repair.report.unreadable(&path, &e);
+            }
+        }
+    }
+}
+
+/// Tables in the directory of which no record of the manifest is left. A value log belongs to one family, so a table that
+/// refers to one is of the family of the others that do. What nothing connects is kept apart: keys of two families in one
+/// would be wrong values.
+fn assign_unnamed(repair: &mut Repair<'_, '_>, plan: &mut Plan, known: &Known, on_disk: &BTreeSet<u64>) {
+    let mut vlog_owners = known.vlog_owners.clone();
+    let mut unknown: Vec<(u64, TableTraits)> = Vec::new();
+    for (family, meta) in known.live.values() {
+        meta.vlog_refs.iter().for_each(|r| _ = vlog_owners.insert(r.file_id, *family));
+    }
+    for &id in on_disk.iter().filter(|id| !known.live.contains_key(id) && !known.removed.contains(id)) {
+        let path = klog_path(repair.dir, id);
+        let traits = repair.fs.open(&path, OpenMode::Read).and_then(|file| read_traits(&*file, id));
+        let traits = traits.unwrap_or_else(|e| {
+            repair.report.unreadable(&path, &e);
+            TableTraits { order: "bytewise".to_owned(), ..TableTraits::default() }
+        });
+        let by_vlog = || traits.info.vlog_refs.iter().find_map(|r| vlog_owners.get(&r.file_id).copied());
+        match known.owners.get(&id).copied().or_else(by_vlog) {
+            Some(family) => {
+                let order = traits.order.clone();
+                plan.give(repair, Some(family), TablePlan { id, meta: None }, &order);
+            }
+            None if repair.how.one_family => {
+                plan.give(repair, Some(DEFAULT_ID), TablePlan { id, meta: None }, "bytewise");
+            }
+            None => unknown.push((id, traits)),
+        }
+    }
+    let mut groups: Vec<(String, HashSet<u64>, Vec<u64>)> = Vec::new();
+    for (id, traits) in unknown {
+        let mut vlogs: HashSet<u64> = traits.info.vlog_refs.iter().map(|r| r.file_id).collect();
+        let mut tables = vec![id];
+        // Groups that this table connects become one.
+        let mut at = 0;
+        while at < groups.len() {
+            if groups[at].0 == traits.order && !groups[at].1.is_disjoint(&vlogs) {
+                let (_, more, ids) = groups.swap_remove(at);
+                vlogs.extend(more);
+                tables.extend(ids);
+            } else {
+                at += 1;
+            }
+        }
+        groups.push((traits.order, vlogs, tables));
+    }
+    groups.sort_by_key(|(_, _, ids)| ids.iter().min().copied());
+    for (order, _, ids) in groups {
+        let Some(order) = repair.options.resolve_order(&order) else {
+            repair
+                .report
+                .notes
+                .push(format!("tables {ids:?} were left out: hand their order '{order}' in the options"));
+            continue;
+        };
+        let name = plan.free_name(1);
+        let text = format!("which family tables {ids:?} were of is not known: they are '{name}'");
+        repair.report.notes.push(text);
+        let mut family = new_family(None, name, false, order, true);
+        family.tables = ids.into_iter().map(|id| TablePlan { id, meta: None }).collect();
+        plan.families.push(family);
+    }
+}
+
+impl FamilyPlan {
+    /// The report to begin with.
+    pub fn report(&self) -> FamilyRepair {
+        let stale = if self.uncertain { vec![KeyGap::default()] } else { Vec::new() };
+        FamilyRepair { name: self.name.clone(), named: self.named, stale, ..FamilyRepair::default() }
+    }
+}

@@ -1,0 +1,245 @@
+//! Entries of one table, as far as they can be read, in order.
+
+use super::plan::TablePlan;
+use super::{KeyGap, Repair};
+use crate::family::tables::klog_path;
+use kingtide_base::stats::Stats;
+use kingtide_base::{Error, KeyOrder, Result, Tag};
+use kingtide_mem::MemIter;
+use kingtide_mem::cache::BlockCache;
+use kingtide_table::salvage::BlockScan;
+use kingtide_table::{RangeTombstone, ReadScratch, Table};
+use kingtide_vfs::OpenMode;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// How blocks are found.
+enum Blocks {
+    /// By the index; the number is the next block.
+    Indexed(Arc<Table>, usize),
+    /// By their checksums, for the index is lost.
+    Scanned(BlockScan),
+}
+
+/// A damaged table, on an entry or at its end.
+pub(super) struct TableSource {
+    path: PathBuf,
+    order: KeyOrder,
+    blocks: Blocks,
+    scratch: ReadScratch,
+    /// The next entry of the block in the scratch, and how many it has.
+    at: usize,
+    count: usize,
+    entries: u64,
+    expected: Option<u64>,
+    min: Option<Vec<u8>>,
+    max: Option<Vec<u8>>,
+    /// The last entry read was before a part that is lost: the key where that begins.
+    open_gap: Option<Option<Vec<u8>>>,
+    pub valid: bool,
+    pub key: Vec<u8>,
+    pub tag: Tag,
+    pub value: Vec<u8>,
+    pub lost: Vec<KeyGap>,
+    /// Why.
+    pub damage: Vec<Error>,
+    /// Range tombstones that could be read.
+    pub ranges: Vec<RangeTombstone>,
+    /// Whether others are lost.
+    pub ranges_lost: bool,
+}
+
+impl TableSource {
+    /// Opens a table, without its index if need be.
+    ///
+    /// # Errors
+    /// Nothing of it can be read.
+    pub fn open(repair: &Repair<'_, '_>, plan: &TablePlan, order: &KeyOrder) -> Result<TableSource> {
+        let path = klog_path(repair.dir, plan.id);
+        let file = repair.fs.open(&path, OpenMode::Read).map_err(|e| e.at_path(&path))?;
+        let stats = Arc::new(Stats::default());
+        let cache = BlockCache::new(0, 1, stats.clone());
+        let meta = plan.meta.as_deref();
+        let mut source = TableSource {
+            path: path.clone(),
+            order: order.clone(),
+            blocks: Blocks::Scanned(BlockScan::new(file.clone(), plan.id).map_err(|e| e.at_path(&path))?),
+            scratch: ReadScratch::new(),
+            at: 0,
+            count: 0,
+            entries: 0,
+            expected: meta.map(|m| m.entries),
+            min: meta.map(|m| m.min_key.clone()),
+            max: meta.map(|m| m.max_key.clone()),
+            open_gap: None,
+            valid: false,
+            key: Vec::new(),
+            tag: Tag(0),
+            value: Vec::new(),
+            lost: Vec::new(),
+            damage: Vec::new(),
+            ranges: Vec::new(),
+            ranges_lost: meta.is_none_or(|m| m.range_tombstones > 0),
+        };
+        match Table::open_damaged(file, plan.id, order.clone(), cache, stats) {
+            Ok((table, damage)) => {
+                let info = table.info();
+                if !info.max_key.is_empty() {
+                    source.min.get_or_insert_with(|| info.min_key.clone());
+                    source.max.get_or_insert_with(|| info.max_key.clone());
+                }
+                source.ranges = table.range_tombstones().to_vec();
+                let stated = meta.map_or(info.range_tombstones, |m| m.range_tombstones);
+                source.ranges_lost = stated != source.ranges.len() as u64 || (meta.is_none() && !damage.is_empty());
+                source.damage = damage;
+                source.expected = None; // every block is accounted for
+                source.blocks = Blocks::Indexed(table, 0);
+            }
+            Err(e) => source.damage.push(e),
+        }
+        Ok(source)
+    }
+
+    /// The table's key range, as far as it is known.
+    pub fn range(&self) -> KeyGap {
+        KeyGap { lo: self.min.clone(), hi: self.max.clone() }
+    }
+
+    /// Moves to the next entry that can be read. Returns the bytes read for it.
+    ///
+    /// # Errors
+    /// None of a damaged table: these are noted, and passed over.
+    pub fn next(&mut self) -> u64 {
+        let mut bytes = 0;
+        loop {
+            if self.at < self.count {
+                if self.take_entry() {
+                    return bytes;
+                }
+                // Bytes that pass their checksum and are no entries in order: the rest of the block is as good as lost.
+                self.damage.push(Error::corruption("a block's entries are not in order").at_path(&self.path));
+                self.at = self.count;
+                self.begin_gap();
+            }
+            match self.next_block() {
+                Some(read) => bytes += read,
+                None => {
+                    self.valid = false;
+                    if let Some(lo) = self.open_gap.take() {
+                        self.lost.push(KeyGap { lo, hi: self.max.clone() });
+                    }
+                    return bytes;
+                }
+            }
+        }
+    }
+
+    fn take_entry(&mut self) -> bool {
+        let Ok(entry) = self.scratch.entry(self.at) else { return false };
+        let raw = self.scratch.bytes();
+        let (key, tag) = (entry.key(raw), entry.tag);
+        if self.entries > 0 && self.order.compare(&self.key, key).then(tag.cmp(&self.tag)).is_ge() {
+            return false;
+        }
+        if let Some(lo) = self.open_gap.take() {
+            self.lost.push(KeyGap { lo, hi: Some(key.to_vec()) });
+        }
+        self.key.clear();
+        self.key.extend_from_slice(key);
+        self.value.clear();
+        self.value.extend_from_slice(entry.value(raw));
+        self.tag = tag;
+        self.at += 1;
+        self.entries += 1;
+        self.valid = true;
+        true
+    }
+
+    fn begin_gap(&mut self) {
+        let lo = if self.entries > 0 { Some(self.key.clone()) } else { self.min.clone() };
+        self.open_gap.get_or_insert(lo);
+    }
+
+    /// Loads the next block that can be read; `None` when there is none.
+    fn next_block(&mut self) -> Option<u64> {
+        loop {
+            let place = match &mut self.blocks {
+                Blocks::Indexed(table, next) => {
+                    let (table, block) = (table.clone(), *next);
+                    if block >= table.blocks() {
+                        return None;
+                    }
+                    *next += 1;
+                    if let Err(e) = table.read_block(block, &mut self.scratch) {
+                        self.damage.push(e);
+                        self.begin_gap();
+                        continue;
+                    }
+                    table.block_place(block)
+                }
+                Blocks::Scanned(scan) => match scan.next(&mut self.scratch) {
+                    Ok(Some(place)) => place,
+                    end => {
+                        let at_end = end.is_ok() && scan.at_end();
+                        let at = scan.position();
+                        if !at_end && self.expected != Some(self.entries) {
+                            let e = Error::corruption("without its index, the table cannot be read from here on");
+                            self.damage.push(e.at_path(&self.path).at_offset(at));
+                            self.begin_gap();
+                        }
+                        return None;
+                    }
+                },
+            };
+            (self.at, self.count) = (0, self.scratch.entries());
+            return Some(place.end - place.start);
+        }
+    }
+}
+
+/// What is merged.
+pub(super) enum Source {
+    Table(Box<TableSource>),
+    Log(Box<MemIter>),
+}
+
+impl Source {
+    pub fn valid(&self) -> bool {
+        match self {
+            Source::Table(t) => t.valid,
+            Source::Log(m) => m.valid(),
+        }
+    }
+
+    pub fn key(&self) -> &[u8] {
+        match self {
+            Source::Table(t) => &t.key,
+            Source::Log(m) => m.key(),
+        }
+    }
+
+    pub fn tag(&self) -> Tag {
+        match self {
+            Source::Table(t) => t.tag,
+            Source::Log(m) => m.tag(),
+        }
+    }
+
+    pub fn value(&self) -> &[u8] {
+        match self {
+            Source::Table(t) => &t.value,
+            Source::Log(m) => m.value(),
+        }
+    }
+
+    /// Moves on; returns the bytes read.
+    pub fn next(&mut self) -> u64 {
+        match self {
+            Source::Table(t) => t.next(),
+            Source::Log(m) => {
+                m.next();
+                0
+            }
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! Repair: of a damaged database everything that can be read is kept, nothing is made up, and the report covers what is
+//! missing or may be out of date. The damaged database stays as it is.
+#![allow(clippy::disallowed_methods, missing_docs)]
+
+use kingtide::vfs::{Fs, MemFs, OpenMode};
+use kingtide::{ColumnFamily, Db, ErrorKind, Isolation, KeyGap, Options, RepairOptions, RepairReport, WriteBatch};
+use kingtide_base::hash::mix64;
+use kingtide_base::rng::{Rng, entropy};
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+const DIR: &str = "db";
+const INTO: &str = "repaired";
+const FAMILIES: [&str; 3] = ["default", "second", "third"];
+
+fn full() -> bool {
+    std::env::var_os("KINGTIDE_FULL").is_some()
+}
+
+/// Printed, so that a failure can be repeated with `KINGTIDE_SEED`.
+fn seed(test: &str) -> u64 {
+    let seed = std::env::var("KINGTIDE_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(entropy);
+    println!("{test}: KINGTIDE_SEED={seed}");
+    seed
+}
+
+fn options(fs: &MemFs) -> Options {
+    let mut o = Options { fs: Some(Arc::new(fs.clone())), manual_jobs: true, ..Options::default() };
+    o.db.wal_segment_size = 64 << 10;
+    o.db.block_cache_size = 1 << 20;
+    o.family.block_size = 512;
+    o.family.value_threshold = 200;
+    o
+}
+
+/// A database and what it must answer.
+struct Sample {
+    fs: MemFs,
+    data: BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>,
+    /// All values that a key ever had.
+    ever: HashSet<(String, Vec<u8>, Vec<u8>)>,
+}
+
+fn value(i: u64) -> Vec<u8> {
+    let len = if i.is_multiple_of(5) { 200 + i % 400 } else { 20 + i % 40 };
+    (0..len).map(|at| (mix64(i) >> (at % 8 * 8)) as u8 ^ at as u8).collect()
+}
+
+impl Sample {
+    fn new(rng: &mut Rng, steps: u64, closed: bool) -> Sample {
+        let fs = MemFs::new();
+        let db = Db::open(DIR, options(&fs)).unwrap();
+        for name in &FAMILIES[1..] {
+            db.create_family(name, options(&fs).family).unwrap();
+        }
+        let families: Vec<ColumnFamily> = FAMILIES.iter().map(|n| db.family(n).unwrap()).collect();
+        let mut s = Sample { fs: fs.clone(), data: BTreeMap::new(), ever: HashSet::new() };
+        FAMILIES.iter().for_each(|n| _ = s.data.insert((*n).to_owned(), BTreeMap::new()));
+        for step in 0..steps {
+            s.step(&db, &families[rng.below(3) as usize], rng, step);
+        }
+        let mut txn = db.begin(Isolation::ReadCommitted).unwrap();
+        txn.put(&families[1], b"prepared", &value(10)).unwrap();
+        txn.prepare(b"in doubt").unwrap();
+        drop(txn);
+        if closed {
+            db.close().unwrap()
+        } else {
+            s.fs = fs.kill_clone()
+        }
+        s
+    }
+
+    fn step(&mut self, db: &Db, family: &ColumnFamily, rng: &mut Rng, step: u64) {
+        let name = family.name();
+        let key = |rng: &mut Rng| format!("key-{:05}", rng.below(300)).into_bytes();
+        let data = self.data.get_mut(&name).unwrap();
+        match rng.below(30) {
+            0 => db.flush().unwrap(),
+            1 => {
+                let (a, b) = (key(rng), key(rng));
+                let (a, b) = (a.clone().min(b.clone()), a.max(b));
+                family.delete_range(&a, &b).unwrap();
+                data.retain(|k, _| *k < a || *k >= b);
+            }
+            2..6 => {
+                let key = key(rng);
+                family.delete(&key).unwrap();
+                data.remove(&key);
+            }
+            6..9 => _ = (0..rng.below(8)).map(|_| db.run_one_job().unwrap()).count(),
+            _ => {
+                let mut batch = WriteBatch::new();
+                for i in 0..1 + rng.below(12) {
+                    let (key, value) = (key(rng), value(step * 20 + i));
+                    match rng.below(8) {
+                        0 => batch.put_ttl(family, &key, &value, Duration::from_secs(1_000_000)).unwrap(),
+                        _ => batch.put(family, &key, &value).unwrap(),
+                    }
+                    self.ever.insert((name.clone(), key.clone(), value.clone()));
+                    data.insert(key, value);
+                }
+                db.write(batch).unwrap();
+            }
+        }
+    }
+
+    /// Compares what the repaired database holds with what it should, as far as the report does not excuse it. Returns
+    /// the number of keys that are missing or out of date.
+    fn check(&self, fs: &MemFs, report: &RepairReport, what: &str) -> u64 {
+        assert!(report.verify.is_clean(), "{what}: {:?}", report.verify.problems);
+        let db = Db::open(INTO, options(fs)).unwrap();
+        let mut wrong = 0;
+        for (name, data) in &self.data {
+            let Some(part) = report.families.iter().find(|f| f.name == *name) else {
+                assert!(report.notes.iter().any(|n| n.contains("not whole")), "{what}: '{name}' is lost silently");
+                wrong += data.len() as u64;
+                continue;
+            };
+            let mut found = read_all(&db.family(name).unwrap());
+            assert_eq!(found.len() as u64, part.kept, "{what}: '{name}'");
+            for (key, value) in data {
+                match found.remove(key) {
+                    Some(v) if v == *value => continue,
+                    Some(v) => {
+                        assert!(self.ever.contains(&(name.clone(), key.clone(), v)), "{what}: a value made up");
+                        assert!(within(&part.stale, key), "{what}: '{name}' {} is stale", key.escape_ascii());
+                    }
+                    None => {
+                        let told = within(&part.lost, key) || within(&part.stale, key) || part.lost_keys.contains(key);
+                        assert!(told, "{what}: '{name}' {} is lost silently", key.escape_ascii());
+                    }
+                }
+                wrong += 1;
+            }
+            for (key, v) in found {
+                assert!(within(&part.stale, &key), "{what}: '{name}' {} came back", key.escape_ascii());
+                assert!(self.ever.contains(&(name.clone(), key.clone(), v)), "{what}: a value made up");
+                wrong += 1;
+            }
+        }
+        wrong
+    }
+}
+
+fn read_all(family: &ColumnFamily) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut it = family.iter(..).unwrap();
+    it.seek_to_first();
+    while it.valid() {
+        found.insert(it.key().to_vec(), it.value().unwrap().to_vec());
+        it.next();
+    }
+    it.status().unwrap();
+    found
+}
+
+fn within(gaps: &[KeyGap], key: &[u8]) -> bool {
+    gaps.iter().any(|g| g.lo.as_deref().is_none_or(|lo| lo <= key) && g.hi.as_deref().is_none_or(|hi| key <= hi))
+}
+
+fn bytes_of(fs: &MemFs, path: &Path) -> Vec<u8> {
+    let file = fs.open(path, OpenMode::Read).unwrap();
+    let mut bytes = vec![0; file.len().unwrap() as usize];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    bytes
+}
+
+fn replace(fs: &MemFs, path: &Path, bytes: &[u8]) {
+    let file = fs.open(path, OpenMode::Overwrite).unwrap();
+    file.write_at(bytes, 0).unwrap();
+    file.sync_data().unwrap();
+}
+
+fn files(fs: &MemFs, kind: &str) -> Vec<PathBuf> {
+    let names = fs.list(Path::new(DIR)).unwrap();
+    let named = names.iter().filter(|n| n.contains(kind) && !n.ends_with(".walfree"));
+    named.map(|n| Path::new(DIR).join(n)).collect()
+}
+
+fn directory(fs: &MemFs) -> BTreeMap<String, Vec<u8>> {
+    let names = fs.list(Path::new(DIR)).unwrap();
+    names.into_iter().map(|n| (n.clone(), bytes_of(fs, &Path::new(DIR).join(n)))).collect()
+}
+
+fn repaired(fs: &MemFs) -> RepairReport {
+    kingtide::repair(DIR, INTO, &options(fs)).unwrap()
+}
+
+#[test]
+fn a_healthy_database_is_copied() {
+    let mut rng = Rng::new(seed("healthy"));
+    for round in 0..if full() { 40 } else { 6 } {
+        let s = Sample::new(&mut rng, 60 + round * 40, round % 2 == 0);
+        let before = directory(&s.fs);
+        let report = repaired(&s.fs);
+        assert!(report.is_complete() && report.unreadable.is_empty() && report.notes.is_empty(), "{report:?}");
+        assert_eq!(s.check(&s.fs, &report, "healthy"), 0);
+        assert!(directory(&s.fs) == before, "repair changed the damaged database");
+        assert_eq!(report.prepared, [b"in doubt"]);
+        let db = Db::open(INTO, options(&s.fs)).unwrap();
+        db.commit_prepared(b"in doubt").unwrap();
+        assert_eq!(db.family("second").unwrap().get(b"prepared").unwrap().as_deref(), Some(&value(10)[..]));
+        drop(db);
+        let again = kingtide::repair(DIR, INTO, &options(&s.fs)).unwrap_err();
+        assert_eq!(again.kind(), ErrorKind::Exists);
+    }
+    let fs = MemFs::new();
+    fs.create_dir_all(Path::new(DIR)).unwrap();
+    assert_eq!(kingtide::repair(DIR, INTO, &options(&fs)).unwrap_err().kind(), ErrorKind::NotFound);
+    let db = Db::open("open", options(&fs)).unwrap();
+    assert_eq!(kingtide::repair("open", INTO, &options(&fs)).unwrap_err().kind(), ErrorKind::Locked);
+    drop(db);
+    let how = RepairOptions::default();
+    let e = kingtide::repair_with("open", INTO, &options(&fs), how, &mut |_| false);
+    assert!(e.is_ok(), "too little to be told of: {e:?}");
+}
+
+#[test]
+fn random_damage_loses_what_the_report_says_and_no_more() {
+    let mut rng = Rng::new(seed("damage"));
+    let mut sums = BTreeMap::new();
+    for round in 0..if full() { 400 } else { 14 } {
+        let s = Sample::new(&mut rng, 150, round % 2 == 0);
+        for kind in [".klog", ".vlog", ".wal", "MANIFEST", "CURRENT"] {
+            for how in ["flip", "flips", "cut", "remove"] {
+                let fs = s.fs.kill_clone();
+                let all = files(&fs, kind);
+                let path = &all[rng.below(all.len() as u64) as usize];
+                let mut bytes = bytes_of(&fs, path);
+                let written = bytes.iter().rposition(|b| *b != 0).map_or(1, |at| at + 1) as u64;
+                for _ in 0..if how == "flip" { 1 } else { 4 } {
+                    bytes[rng.below(written) as usize] ^= 1 << rng.below(8);
+                    if how == "cut" {
+                        bytes = bytes_of(&fs, path)[..rng.below(written) as usize].to_vec();
+                        break;
+                    }
+                }
+                replace(&fs, path, &bytes);
+                if how == "remove" {
+                    fs.remove(path).unwrap();
+                }
+                let what = format!("round {round}: {} {how}", path.display());
+                let before = directory(&fs);
+                let report = repaired(&fs);
+                assert!(directory(&fs) == before, "{what}: repair changed the damaged database");
+                // The end of a log that was not closed looks like a commit that was never finished.
+                let torn = kind == ".wal" && how.starts_with("flip") && round % 2 == 1 && report.is_complete();
+                let wrong = if torn { 0 } else { s.check(&fs, &report, &what) };
+                *sums.entry((kind, how)).or_insert(0) += wrong;
+            }
+        }
+    }
+    println!("keys missing or out of date: {sums:?}");
+}
+
+#[test]
+fn one_damaged_block_costs_its_keys_and_no_others() {
+    let fs = MemFs::new();
+    let db = Db::open(DIR, options(&fs)).unwrap();
+    for i in 0..500u64 {
+        db.put(format!("key-{i:05}"), value(1 + i * 5)).unwrap();
+    }
+    db.close().unwrap();
+    let path = files(&fs, ".klog")[0].clone();
+    let mut bytes = bytes_of(&fs, &path);
+    bytes[3000] ^= 4;
+    // And without index and footer.
+    for cut in [0, 40] {
+        let copy = fs.kill_clone();
+        replace(&copy, &path, &bytes[..bytes.len() - cut]);
+        let report = repaired(&copy);
+        let [family] = &report.families[..] else { panic!("{report:?}") };
+        assert!(family.lost.len() == 1 && report.unreadable.iter().any(|u| u.path == path), "{report:?}");
+        let db = Db::open(INTO, options(&copy)).unwrap();
+        let found = read_all(db.default_family());
+        assert_eq!(found.len() as u64, family.kept);
+        let missing = (0..500).map(|i| format!("key-{i:05}").into_bytes()).filter(|k| !found.contains_key(k));
+        let missing: Vec<_> = missing.collect();
+        assert!(missing.iter().all(|k| within(&family.lost, k)));
+        assert!(if cut == 0 { missing.len() < 30 } else { !found.is_empty() }, "{} missing", missing.len());
+    }
+    // The index alone: nothing is lost.
+    let copy = fs.kill_clone();
+    let whole = bytes_of(&fs, &path);
+    replace(&copy, &path, &whole[..whole.len() - 40]);
+    let report = repaired(&copy);
+    assert_eq!((report.families[0].kept, report.families[0].lost.len()), (500, 0), "{report:?}");
+}
+
+#[test]
+fn without_a_manifest_tables_are_kept_apart_unless_they_are_of_one_family() {
+    let fs = MemFs::new();
+    let db = Db::open(DIR, options(&fs)).unwrap();
+    for i in 0..100u64 {
+        db.put(format!("key-{i:05}"), value(i)).unwrap();
+        if i % 30 == 29 {
+            db.flush().unwrap();
+        }
+    }
+    db.close().unwrap();
+    for path in [files(&fs, "MANIFEST"), files(&fs, "CURRENT")].concat() {
+        fs.remove(&path).unwrap();
+    }
+    let how = RepairOptions { one_family: true, ..RepairOptions::default() };
+    let report = kingtide::repair_with(DIR, INTO, &options(&fs), how, &mut |_| true).unwrap();
+    let kept: Vec<_> = report.families.iter().map(|f| (f.name.as_str(), f.kept)).collect();
+    assert_eq!(kept, [("default", 100)]);
+    let report = kingtide::repair(DIR, "apart", &options(&fs)).unwrap();
+    // What the log still holds tells its family.
+    let apart: Vec<_> = report.families.iter().filter(|f| f.name != "default").collect();
+    assert!(apart.len() == 4 && apart.iter().all(|f| f.name.starts_with("recovered-") && !f.named), "{report:?}");
+    assert_eq!(apart.iter().map(|f| f.kept).sum::<u64>(), 100);
+    assert!(!report.notes.is_empty() && report.verify.is_clean());
+}
+
+#[test]
+fn records_behind_a_damaged_one_are_salvaged_if_asked_for() {
+    let fs = MemFs::new();
+    let db = Db::open(DIR, options(&fs)).unwrap();
+    for i in 0..50u64 {
+        db.put(format!("key-{i:05}"), value(1)).unwrap();
+    }
+    let fs = fs.kill_clone();
+    let path = files(&fs, ".wal")[0].clone();
+    let mut bytes = bytes_of(&fs, &path);
+    bytes[1000] ^= 1;
+    replace(&fs, &path, &bytes);
+    let report = repaired(&fs);
+    let [gap] = &report.log_gaps[..] else { panic!("{report:?}") };
+    assert_eq!((gap.to, report.families[0].kept), (Some(gap.from + 1), 49));
+    let how = RepairOptions { salvage_past_damage: false, ..RepairOptions::default() };
+    let report = kingtide::repair_with(DIR, "prefix", &options(&fs), how, &mut |_| true).unwrap();
+    assert_eq!((report.log_gaps.len(), report.families[0].kept), (1, gap.from - 1));
+    assert_eq!(report.log_gaps[0].to, None);
+}
