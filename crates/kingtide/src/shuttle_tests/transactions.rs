@@ -28,12 +28,18 @@ scenarios! {
     shuttle_aborts_from_outside => aborts;
     /// The object of an aborted transaction serves a new one while the aborting thread is still at it.
     shuttle_objects_are_used_again => reuse;
+    /// Memory that a transaction was charged for is given back once, whoever ends it.
+    shuttle_charges_are_given_back => charges;
     /// Locks of transactions whose time is up go to those who wait for them.
     shuttle_expiry => expiry;
     /// Prepared transactions resolved by two threads at once beside plain writes and flushes.
     shuttle_prepared_beside_plain_writes => prepared;
     /// A prepared transaction survives a kill at any moment, and so does its end.
     shuttle_prepared_survive_kills => prepared_kills;
+    /// Reads of what others have not committed show nothing that nobody wrote.
+    shuttle_uncommitted_reads => uncommitted;
+    /// Close, and the end of a family, beside transactions that run and wait for locks: every call ends.
+    shuttle_close_beside_transactions => close;
     /// Commits in an order, durable later.
     shuttle_ordered_commits => ordered;
 }
@@ -433,6 +439,24 @@ fn reuse() {
     join([aborter]);
 }
 
+fn charges() {
+    let w = World::new();
+    let big = vec![b'7'; 70 << 10];
+    let mut txn = w.db.begin(Isolation::Snapshot).expect("begin");
+    let aborter = {
+        let handle = txn.handle();
+        shuttle::thread::spawn(move || drop(handle.abort()))
+    };
+    for key in ["a", "b", "c"] {
+        if let Err(e) = txn.put(w.db.default_family(), key.as_bytes(), &big) {
+            assert_eq!(e.kind(), ErrorKind::Aborted, "{e}");
+        }
+    }
+    drop(txn);
+    join([aborter]);
+    assert_eq!(w.db.inner().memory.used(), 0);
+}
+
 fn expiry() {
     let w = World::new();
     let owner = {
@@ -584,6 +608,91 @@ fn prepared_kills() {
     assert!(found.recover_prepared().is_empty());
     let expected = BTreeMap::from([("a".to_owned(), 1), ("b".to_owned(), 1), ("other".to_owned(), 2)]);
     assert_eq!(contents(found.iter(..).expect("iter")), expected);
+}
+
+fn uncommitted() {
+    let w = World::new();
+    let writers: Vec<_> = (1..=2)
+        .map(|t| {
+            let db = w.db.clone();
+            shuttle::thread::spawn(move || {
+                let family = db.default_family();
+                let mut txn = db.begin(Isolation::ReadUncommitted).expect("begin");
+                for n in 1..=2 {
+                    write(&mut txn, family, "key", 10 * t + n).expect("put");
+                    write(&mut txn, family, &format!("own-{t}"), n).expect("put");
+                    match n {
+                        1 => txn.rollback().expect("rollback"),
+                        _ => drop(txn.commit().expect("commit")),
+                    }
+                    txn.reset().expect("reset");
+                }
+            })
+        })
+        .collect();
+    let reader = {
+        let db = w.db.clone();
+        shuttle::thread::spawn(move || {
+            let mut txn = db.begin(Isolation::ReadUncommitted).expect("begin");
+            for _ in 0..3 {
+                let found = read(&mut txn, db.default_family(), "key").expect("get");
+                assert!([0, 11, 12, 21, 22].contains(&found), "{found}");
+                let found = read(&mut txn, db.default_family(), "own-1").expect("get");
+                assert!(found <= 2, "{found}");
+            }
+        })
+    };
+    let churn = churn(&w.db, 1);
+    join(writers);
+    join([reader, churn]);
+    let f = w.db.default_family();
+    assert!([12, 22].contains(&get(f, "key")) && (get(f, "own-1"), get(f, "own-2")) == (2, 2));
+}
+
+fn close() {
+    let w = World::new();
+    let temp = w.db.create_family("temp", family_options()).expect("create");
+    let over = |e: &Error| is_closed(e) || e.is_transient_conflict() || e.kind() == ErrorKind::Aborted;
+    let workers: Vec<_> = (0..2)
+        .map(|t| {
+            let (db, temp) = (w.db.clone(), temp.clone());
+            let locking = pick(&[false, true]);
+            shuttle::thread::spawn(move || -> u32 {
+                let mut last = 0;
+                for n in 1..=2 {
+                    let mut steps = || -> Result<(), Error> {
+                        let mut txn = db.begin_with(options(Isolation::Snapshot, locking))?;
+                        let before = read_for_update(&mut txn, db.default_family(), "both")?;
+                        write(&mut txn, db.default_family(), "both", before + 1)?;
+                        write(&mut txn, db.default_family(), &format!("own-{t}"), n)?;
+                        if n == 2 {
+                            write(&mut txn, &temp, "key", n)?;
+                        }
+                        txn.commit().map(|_| ())
+                    };
+                    match steps() {
+                        Ok(()) => last = n,
+                        Err(e) => assert!(over(&e), "{e}"),
+                    }
+                }
+                last
+            })
+        })
+        .collect();
+    let dropper = {
+        let db = w.db.clone();
+        shuttle::thread::spawn(move || match db.drop_family("temp") {
+            Ok(()) => {}
+            Err(e) => assert!(is_closed(&e), "{e}"),
+        })
+    };
+    w.db.close().expect("close");
+    let last: Vec<u32> = workers.into_iter().map(|t| t.join().expect("thread")).collect();
+    join([dropper]);
+    let found = reopen(&w.fs);
+    let f = found.default_family();
+    assert_eq!([get(f, "own-0"), get(f, "own-1")], [last[0], last[1]]);
+    assert!(get(f, "both") >= u32::from(last[0] > 0) + u32::from(last[1] > 0));
 }
 
 fn ordered() {
