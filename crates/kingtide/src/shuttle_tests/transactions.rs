@@ -367,10 +367,9 @@ fn aborts() {
             let mut seen = Vec::new();
             for n in 1..=3 {
                 let mut txn = db.begin_with(options(Isolation::RepeatableRead, locking)).expect("begin");
-                let began = txn.snapshot_sequence();
                 for _ in 0..2 {
                     match read(&mut txn, family, "key") {
-                        Ok(found) => seen.push((began, found)),
+                        Ok(found) => seen.push((txn.snapshot_sequence(), found)),
                         Err(e) => assert_eq!(e.kind(), ErrorKind::Aborted, "{e}"),
                     }
                 }
