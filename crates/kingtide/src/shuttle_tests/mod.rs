@@ -12,6 +12,7 @@
 //! | `KINGTIDE_SHUTTLE_REPLAY` | a file with the schedule that a failure printed: runs that one only |
 
 mod background;
+mod contention;
 mod core;
 mod durability;
 mod followers;
@@ -44,7 +45,8 @@ macro_rules! scenarios {
 }
 use scenarios;
 
-const SCENARIOS: usize = core::COUNT + durability::COUNT + background::COUNT + followers::COUNT + transactions::COUNT;
+const SCENARIOS: usize =
+    core::COUNT + durability::COUNT + background::COUNT + followers::COUNT + transactions::COUNT + contention::COUNT;
 
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|v| !v.is_empty())
