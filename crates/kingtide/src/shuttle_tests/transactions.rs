@@ -5,7 +5,6 @@ use super::world::*;
 use crate::{ColumnFamily, Db, Error, ErrorKind, Isolation, Snapshot, Transaction, TransactionOptions, WriteOptions};
 use shuttle::rand::{Rng, thread_rng};
 use std::collections::BTreeMap;
-use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::Mutex as StdMutex;
 
@@ -61,14 +60,20 @@ pub(super) fn retry(
 ) {
     let family = db.default_family();
     let mut txn = db.begin_with(options.clone()).expect("begin");
+    let mut last = None;
     for _ in 0..MOST_RETRIES {
         match body(&mut txn, family).and_then(|()| txn.commit()) {
             Ok(_) => return,
-            Err(e) if e.is_transient_conflict() => txn.reset().expect("reset"),
+            Err(e) if e.is_transient_conflict() => {
+                txn.reset().expect("reset");
+                last = Some(e);
+                // A commit that is about to be published refuses others before they wait for it: let it go on.
+                shuttle::thread::yield_now();
+            }
             Err(e) => panic!("{e}"),
         }
     }
-    panic!("no commit after {MOST_RETRIES} tries");
+    panic!("no commit after {MOST_RETRIES} tries: {last:?}");
 }
 
 fn transfers() {
