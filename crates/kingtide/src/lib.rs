@@ -15,6 +15,7 @@ mod commit;
 pub mod compact;
 mod copy;
 mod db;
+pub mod dump;
 mod engine;
 pub mod family;
 mod flush;

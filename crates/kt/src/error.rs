@@ -50,6 +50,11 @@ impl Failure {
         Failure::new(FAILED, "failed", message)
     }
 
+    /// Stored bytes are damaged, as the output told.
+    pub fn damaged(message: impl Into<String>) -> Failure {
+        Failure::new(DAMAGE, "corruption", message)
+    }
+
     /// A failed operating-system call.
     pub fn io(doing: &str, what: impl fmt::Display, e: &std::io::Error) -> Failure {
         let code = if e.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { FAILED };
@@ -121,7 +126,7 @@ impl From<Error> for Failure {
             _ => FAILED,
         };
         let message = e.message().to_owned();
-        Failure { code, kind: kind_name(e.kind()), message, cause: Some(e), quiet: false }
+        Failure { code, kind: snake(&format!("{:?}", e.kind())), message, cause: Some(e), quiet: false }
     }
 }
 
@@ -137,9 +142,9 @@ impl From<std::io::Error> for Failure {
 }
 
 /// `NotFound` as `not_found`.
-fn kind_name(kind: ErrorKind) -> String {
+pub fn snake(camel: &str) -> String {
     let mut name = String::new();
-    for c in format!("{kind:?}").chars() {
+    for c in camel.chars() {
         if c.is_uppercase() && !name.is_empty() {
             name.push('_');
         }

@@ -4,10 +4,12 @@
 mod changes;
 mod confirm;
 mod data;
+mod dump;
 mod error;
 mod family;
 mod format;
 mod info;
+mod maintenance;
 mod open;
 mod output;
 mod progress;
@@ -69,6 +71,13 @@ enum Command {
     Export(transfer::ExportArgs),
     /// Read entries from JSON lines
     Import(transfer::ImportArgs),
+    /// Show single files as they are, damaged ones too
+    #[command(subcommand)]
+    Dump(dump::DumpCommand),
+    /// Read everything on disk and tell every contradiction
+    Verify(maintenance::VerifyArgs),
+    /// Salvage what can be read of a damaged database into a new one
+    Repair(maintenance::RepairArgs),
     /// Transactions in doubt: list, commit, roll back
     #[command(subcommand)]
     Txn(txn::TxnCommand),
@@ -121,6 +130,9 @@ fn run(command: Command, out: &mut Out) -> Result<()> {
         Command::Flush(args) => family::flush(&args, out),
         Command::Export(args) => transfer::export(&args, out),
         Command::Import(args) => transfer::import(&args, out),
+        Command::Dump(command) => dump::main(command, out),
+        Command::Verify(args) => maintenance::verify(&args, out),
+        Command::Repair(args) => maintenance::repair(&args, out),
         Command::Txn(command) => txn::main(command, out),
         Command::Changes(args) => changes::main(&args, out),
     }

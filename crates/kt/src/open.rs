@@ -66,7 +66,8 @@ pub fn stored_families(path: &Path) -> Result<Vec<Stored>> {
     }
 }
 
-fn check_place(path: &Path) -> Result<()> {
+/// Whether there is a directory.
+pub fn check_place(path: &Path) -> Result<()> {
     match std::fs::metadata(path) {
         Ok(m) if m.is_dir() => Ok(()),
         Ok(_) => Err(Failure::not_found(format!("{} is a file; a database is a directory", path.display()))),
@@ -78,7 +79,8 @@ fn no_database(path: &Path) -> Failure {
     Failure::not_found(format!("no database in {} (no CURRENT file); kt create makes one", path.display()))
 }
 
-fn options_for(path: &Path) -> Result<Options> {
+/// The options for opening a database as it was left.
+pub fn options_for(path: &Path) -> Result<Options> {
     let mut options = Options::default();
     options.db.create_if_missing = false;
     options.db.change_retention = log_bytes(path).min(1 << 40);

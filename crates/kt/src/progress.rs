@@ -26,6 +26,12 @@ impl Progress {
         Progress { bar }
     }
 
+    /// So many units are done of so many.
+    pub fn set_of(&self, done: u64, goal: u64) {
+        self.bar.set_length(goal);
+        self.bar.set_position(done);
+    }
+
     /// So many units are done in all.
     pub fn set(&self, done: u64) {
         self.bar.set_position(done);

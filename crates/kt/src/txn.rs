@@ -94,7 +94,8 @@ pub fn describe(p: &PreparedInfo) -> Value {
     })
 }
 
-fn isolation(level: Isolation) -> &'static str {
+/// The name of an isolation level.
+pub fn isolation(level: Isolation) -> &'static str {
     match level {
         Isolation::ReadUncommitted => "read-uncommitted",
         Isolation::ReadCommitted => "read-committed",

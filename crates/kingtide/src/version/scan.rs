@@ -72,6 +72,20 @@ impl ManifestScan {
         Ok(scan)
     }
 
+    /// Reads one manifest file, whether or not it is the current one.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a file whose name is no manifest's. What is wrong with the file is in the result.
+    pub fn read_one(fs: &dyn Fs, path: &Path) -> Result<ManifestScan> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let Some(number) = parse_manifest_name(&name) else {
+            return Err(Error::invalid("not a manifest's name; they are like MANIFEST-000003").at_path(path));
+        };
+        let mut scan = ManifestScan { path: Some(path.to_owned()), found: true, ..ManifestScan::default() };
+        scan.read_file(fs, path, number);
+        Ok(scan)
+    }
+
     fn read_file(&mut self, fs: &dyn Fs, path: &Path, number: u64) {
         let bytes = match fs.open(path, OpenMode::Read).and_then(|f| read_all(&*f)) {
             Ok(bytes) => bytes,

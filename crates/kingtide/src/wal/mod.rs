@@ -17,6 +17,7 @@
 
 #[cfg(test)]
 mod crash_tests;
+mod dump;
 mod lifecycle;
 mod reader;
 mod salvage;
@@ -28,6 +29,7 @@ mod tail;
 mod tests;
 mod writer;
 
+pub use dump::{SegmentPart, dump_segment};
 pub use reader::{ReplayEnd, ReplayedSegment, TornTail, list_segments, replay};
 pub use salvage::{LogGap, SalvagedLog, salvage};
 pub use segment::{

@@ -449,6 +449,34 @@ impl VlogRecords {
         self.next(Some(out))
     }
 
+    /// After an error: moves on to the next place where a value begins, and returns it; `None` if there is none, and the
+    /// walk is then at its end. A place is known by its chunk's checksum. O(bytes passed over).
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn skip_damage(&mut self) -> Result<Option<u64>> {
+        let vlog = Arc::clone(&self.vlog);
+        let end = vlog.data_end().min(vlog.file.len()?);
+        let found = SCRATCH.with_borrow_mut(|s| {
+            let mut walk = Walk::new(&vlog, &mut s.buf, self.at + 1, end);
+            while walk.at + CHUNK as u64 <= end {
+                let chunk = walk.peek(WINDOW)?;
+                let at = walk.at;
+                // The cheap tests first: most places fail them.
+                if chunk.flags & !FLAG_LAST == FLAG_FIRST && chunk.len() <= end - at {
+                    let bytes = walk.need(chunk.len(), WINDOW)?;
+                    if chunk.check(bytes, vlog.file_id, at).is_ok() {
+                        return Ok::<_, Error>(Some(at));
+                    }
+                }
+                walk.at += 1;
+            }
+            Ok(None)
+        })?;
+        self.at = found.unwrap_or(vlog.data_end());
+        Ok(found)
+    }
+
     fn next(&mut self, mut out: Option<&mut Vec<u8>>) -> Result<Option<ValuePointer>> {
         let (offset, end) = (self.at, self.vlog.data_end());
         if offset == end {

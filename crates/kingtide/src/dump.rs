@@ -1,0 +1,69 @@
+//! What a log record says, for tools that show the log: see [`crate::wal::dump_segment`].
+
+use crate::commit::changed::{Change, ChangedOps};
+use crate::commit::control::{LogOp, read_log_op};
+use crate::txn::Isolation;
+use kingtide_base::coding::Reader;
+use kingtide_base::{Error, Result, SeqNo};
+
+/// A log record's operations.
+#[derive(Clone, Debug, Default)]
+pub struct DumpedRecord {
+    writes: ChangedOps,
+    /// The transaction that it prepares, if it is a prepare record.
+    pub prepared: Option<DumpedPrepare>,
+    /// The transaction that it ends, and whether by a commit, whose writes the record then holds.
+    pub resolved: Option<(Vec<u8>, bool)>,
+}
+
+/// A transaction that was prepared.
+#[derive(Clone, Debug)]
+pub struct DumpedPrepare {
+    /// Its name.
+    pub xid: Vec<u8>,
+    /// The sequence number of the record that this one is a copy of; 0 if it is none.
+    pub first: SeqNo,
+    /// Its isolation level.
+    pub isolation: Isolation,
+    writes: ChangedOps,
+}
+
+impl DumpedRecord {
+    /// Reads `count` operations. Memory is bounded by the payload's size, but for values that it holds compressed.
+    ///
+    /// # Errors
+    /// `Corruption` for bytes that no writer makes.
+    pub fn read(payload: &[u8], count: u32) -> Result<DumpedRecord> {
+        let mut out = DumpedRecord::default();
+        let mut r = Reader::new(payload);
+        for i in 0..count {
+            match read_log_op(&mut r) {
+                Some(LogOp::Write(op)) => out.writes.push(&op)?,
+                Some(LogOp::Resolved { xid, committed }) => out.resolved = Some((xid.to_vec(), committed)),
+                Some(LogOp::Prepare(p)) => {
+                    let mut writes = ChangedOps::default();
+                    p.writes().try_for_each(|op| writes.push(&op))?;
+                    out.prepared =
+                        Some(DumpedPrepare { xid: p.xid.to_vec(), first: p.first, isolation: p.isolation, writes });
+                }
+                None => return Err(Error::corruption(format!("operation {i} of the record cannot be read"))),
+            }
+        }
+        match r.is_empty() {
+            true => Ok(out),
+            false => Err(Error::corruption("the record has bytes behind its last operation")),
+        }
+    }
+
+    /// Its writes, in order. Families are known by number only.
+    pub fn writes(&self) -> impl Iterator<Item = Change<'_>> {
+        self.writes.iter(|_| None)
+    }
+}
+
+impl DumpedPrepare {
+    /// The writes that its commit would make.
+    pub fn writes(&self) -> impl Iterator<Item = Change<'_>> {
+        self.writes.iter(|_| None)
+    }
+}

@@ -1,0 +1,125 @@
+//! Segments of the write-ahead log.
+
+use super::Dump;
+use crate::error::Result;
+use crate::format::escape;
+use crate::output::things;
+use crate::txn::isolation;
+use kingtide::dump::DumpedRecord;
+use kingtide::wal::{SegmentPart, dump_segment};
+use kingtide::{Change, ChangeKind, Error};
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// Prints a segment.
+pub fn dump(dump: &mut Dump<'_>, file: &Path) -> Result<()> {
+    let fs = dump.fs.clone();
+    // What fails in printing is kept aside: the segment's reader has errors of its own.
+    let mut failed = Ok(());
+    let read = dump_segment(&*fs, file, &mut |part| {
+        failed = print(dump, file, part);
+        match &failed {
+            Ok(()) => Ok(()),
+            Err(_) => Err(Error::invalid("output failed")),
+        }
+    });
+    failed?;
+    Ok(read?)
+}
+
+fn print(dump: &mut Dump<'_>, file: &Path, part: SegmentPart<'_>) -> Result<()> {
+    match part {
+        SegmentPart::Header { id, previous, previous_end, previous_synced, size, start } => {
+            let fields = json!({
+                "id": id, "previous": previous, "previous_end": previous_end,
+                "previous_synced": previous_synced, "size": size, "start_sequence": start,
+            });
+            let synced = if previous_synced { ", all before it synced" } else { "" };
+            let text = format!(
+                "segment {id} of {size} bytes from sequence {start}, follows {previous} up to {previous_end}{synced}"
+            );
+            dump.part(file, 0, "header", fields, &text)
+        }
+        SegmentPart::Record { offset, sequence, count, synced, gap, payload } => {
+            let record = match DumpedRecord::read(payload, count) {
+                Ok(record) => record,
+                Err(e) => return dump.broken(file, e.at_offset(offset), None),
+            };
+            let fields = json!({
+                "sequence": sequence, "count": count, "bytes": payload.len(), "synced": synced, "gap": gap,
+                "operations": record.writes().map(|op| operation(dump, &op).0).collect::<Vec<_>>(),
+                "prepared": record.prepared.as_ref().map(|p| json!({
+                    "xid": escape(&p.xid), "first": p.first, "isolation": isolation(p.isolation),
+                    "operations": p.writes().map(|op| operation(dump, &op).0).collect::<Vec<_>>(),
+                })),
+                "resolved": record.resolved.as_ref().map(|(xid, committed)| json!({
+                    "xid": escape(xid), "committed": committed,
+                })),
+            });
+            let operations = things(count.into(), "operation", "operations");
+            let notes = [(synced > 0, format!(", {synced} bytes synced")), (gap, ", after a gap".to_owned())];
+            let notes: String = notes.iter().filter(|(on, _)| *on).map(|(_, note)| note.as_str()).collect();
+            let text = format!("sequence {sequence}, {operations} in {} bytes{notes}", payload.len());
+            dump.part(file, offset, "record", fields, &text)?;
+            if dump.out.json { Ok(()) } else { print_operations(dump, &record) }
+        }
+        SegmentPart::End { offset, sealed, closed } => {
+            let text = if closed { "the database was closed" } else { "goes on in another segment" };
+            dump.part(file, offset, "end", json!({ "sealed": sealed, "closed": closed }), text)
+        }
+        SegmentPart::Broken { offset, header_whole, resumes } => {
+            let what = match (offset, header_whole) {
+                (0, _) => "the segment's header is damaged",
+                (_, true) => "a record's payload is damaged, or a power cut tore it",
+                (_, false) => "a record is damaged, or a power cut tore it",
+            };
+            dump.broken(file, Error::corruption(what).at_offset(offset), resumes)
+        }
+        SegmentPart::Unused { offset } => dump.part(file, offset, "unused", Value::Null, "no records from here on"),
+        other => dump.part(file, 0, "unknown", Value::Null, &format!("{other:?}")),
+    }
+}
+
+fn print_operations(dump: &mut Dump<'_>, record: &DumpedRecord) -> Result<()> {
+    for op in record.writes() {
+        let text = operation(dump, &op).1;
+        dump.out.line(format_args!("{:14}{text}", ""))?;
+    }
+    if let Some(p) = &record.prepared {
+        dump.out.line(format_args!("{:14}prepares '{}', {}", "", escape(&p.xid), isolation(p.isolation)))?;
+        for op in p.writes() {
+            let text = operation(dump, &op).1;
+            dump.out.line(format_args!("{:16}{text}", ""))?;
+        }
+    }
+    if let Some((xid, committed)) = &record.resolved {
+        let verb = if *committed { "commits" } else { "rolls back" };
+        dump.out.line(format_args!("{:14}{verb} '{}'", "", escape(xid)))?;
+    }
+    Ok(())
+}
+
+/// An operation for a program and for a person.
+fn operation(dump: &Dump<'_>, op: &Change<'_>) -> (Value, String) {
+    let (kind, key) = (name(op.kind), dump.key(op.key));
+    let value = match op.kind {
+        ChangeKind::Put => Some(dump.value(op.value)),
+        ChangeKind::DeleteRange => Some(dump.key(op.value)),
+        _ => None,
+    };
+    let expires = op.expires_at_ms.map_or(String::new(), |at| format!("  expires at {at}"));
+    let text = format!("family {}  {kind}  {key}  {}{expires}", op.family, value.as_deref().unwrap_or_default());
+    let object = json!({
+        "op": kind, "family_id": op.family, "key": key, "value": value, "expires_at": op.expires_at_ms,
+    });
+    (object, text.trim_end().to_owned())
+}
+
+fn name(kind: ChangeKind) -> &'static str {
+    match kind {
+        ChangeKind::Put => "put",
+        ChangeKind::Delete => "delete",
+        ChangeKind::SingleDelete => "single_delete",
+        ChangeKind::DeleteRange => "delete_range",
+    }
+}
