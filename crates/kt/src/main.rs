@@ -1,6 +1,7 @@
 //! kt: looks into Kingtide databases, changes them, and moves data in and out.
 #![allow(clippy::disallowed_methods)] // a tool handles files, reads the clock and sleeps; that is its work
 
+mod backup;
 mod changes;
 mod confirm;
 mod data;
@@ -78,6 +79,11 @@ enum Command {
     Verify(maintenance::VerifyArgs),
     /// Salvage what can be read of a damaged database into a new one
     Repair(maintenance::RepairArgs),
+    /// Backups: create, list, verify, restore, delete
+    #[command(subcommand)]
+    Backup(backup::BackupCommand),
+    /// Make a copy of a database that shares its files
+    Checkpoint(backup::CheckpointArgs),
     /// Transactions in doubt: list, commit, roll back
     #[command(subcommand)]
     Txn(txn::TxnCommand),
@@ -133,6 +139,8 @@ fn run(command: Command, out: &mut Out) -> Result<()> {
         Command::Dump(command) => dump::main(command, out),
         Command::Verify(args) => maintenance::verify(&args, out),
         Command::Repair(args) => maintenance::repair(&args, out),
+        Command::Backup(command) => backup::main(command, out),
+        Command::Checkpoint(args) => backup::checkpoint(&args, out),
         Command::Txn(command) => txn::main(command, out),
         Command::Changes(args) => changes::main(&args, out),
     }

@@ -1,0 +1,206 @@
+//! Copies of databases: backups and checkpoints.
+
+use crate::confirm::Yes;
+use crate::error::{Failure, Result};
+use crate::open::open;
+use crate::output::{Out, bytes, count, things};
+use crate::progress::Progress;
+use kingtide::backup::{Backup, BackupInfo, BackupOptions, BackupProgress};
+use serde_json::{Value, json};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+/// Backups.
+#[derive(clap::Subcommand)]
+pub enum BackupCommand {
+    /// Back a database up; only what no earlier backup has is stored
+    #[command(after_help = "Example:\n  kt backup create my-database backups")]
+    Create {
+        /// Directory of the database
+        path: PathBuf,
+        /// Directory of backups; made when missing
+        backups: PathBuf,
+        /// Bytes read a second at most, such as 50M; 0 for no limit
+        #[arg(long, default_value = "0", value_name = "BYTES")]
+        rate_limit: String,
+    },
+    /// List backups, oldest first
+    #[command(after_help = "Example:\n  kt backup list backups --json")]
+    List {
+        /// Directory of backups
+        backups: PathBuf,
+    },
+    /// Read all files of a backup and compare them with their checksums
+    #[command(after_help = "Examples:\n  kt backup verify backups\n  kt backup verify backups 3")]
+    Verify {
+        /// Directory of backups
+        backups: PathBuf,
+        /// Number of the backup; all of them otherwise
+        id: Option<u64>,
+    },
+    /// Copy a backup to a directory, where it is a database
+    #[command(after_help = "Example:\n  kt backup restore backups 3 restored-database")]
+    Restore {
+        /// Directory of backups
+        backups: PathBuf,
+        /// Number of the backup
+        id: u64,
+        /// Directory of the new database; must be empty or absent
+        into: PathBuf,
+    },
+    /// Delete a backup and the files that no other needs; asks first
+    #[command(after_help = "Example:\n  kt backup delete backups 3 --yes")]
+    Delete {
+        /// Directory of backups
+        backups: PathBuf,
+        /// Number of the backup
+        id: u64,
+        #[command(flatten)]
+        yes: Yes,
+    },
+}
+
+/// `kt backup`.
+pub fn main(command: BackupCommand, out: &mut Out) -> Result<()> {
+    match command {
+        BackupCommand::Create { path, backups, rate_limit } => {
+            let rate_limit = kingtide_base::options::parse_size(&rate_limit).map_err(Failure::usage)?;
+            let db = open(&path)?;
+            let info = with_progress("backing up", |told| {
+                let options = BackupOptions { rate_limit, progress: Some(told), ..BackupOptions::default() };
+                Backup::at(&backups).create(&db, options)
+            })?;
+            db.close()?;
+            let (new, all) = (bytes(info.new_bytes), bytes(info.bytes));
+            out.answer(&describe(&info), format!("backup {}: {all}, of which {new} are new", info.id))
+        }
+        BackupCommand::List { backups } => list(&backups, out),
+        BackupCommand::Verify { backups, id } => verify(&backups, id, out),
+        BackupCommand::Restore { backups, id, into } => {
+            let from = existing(&backups)?;
+            with_progress("restoring", |told| {
+                let options = BackupOptions { progress: Some(told), ..BackupOptions::default() };
+                from.restore_to(id, &kingtide::vfs::PosixFs::shared(), &into, options)
+            })?;
+            let into = into.display().to_string();
+            out.answer(&json!({ "restored": id, "into": into }), format!("restored backup {id} into {into}"))
+        }
+        BackupCommand::Delete { backups, id, yes } => {
+            let from = existing(&backups)?;
+            if !from.ids()?.contains(&id) {
+                return Err(Failure::not_found(format!("no backup {id} in {}", backups.display())));
+            }
+            yes.confirm(&format!("Delete backup {id} of {}?", backups.display()))?;
+            from.delete(id)?;
+            out.answer(&json!({ "deleted": id }), format!("deleted backup {id}"))
+        }
+    }
+}
+
+/// The backups of a directory that is there.
+fn existing(path: &Path) -> Result<Backup> {
+    crate::open::check_place(path)?;
+    Ok(Backup::at(path))
+}
+
+fn with_progress<T>(
+    what: &str,
+    run: impl FnOnce(&mut dyn FnMut(BackupProgress) -> ControlFlow<()>) -> kingtide::Result<T>,
+) -> Result<T> {
+    let progress = Progress::start(what, "KiB", Some(0));
+    let mut told = |p: BackupProgress| {
+        progress.set_of(p.done_bytes >> 10, p.total_bytes >> 10);
+        ControlFlow::Continue(())
+    };
+    Ok(run(&mut told)?)
+}
+
+fn list(path: &Path, out: &mut Out) -> Result<()> {
+    let backups = existing(path)?.list()?;
+    if out.json {
+        return out.object(&json!({ "backups": backups.iter().map(describe).collect::<Vec<_>>() }));
+    }
+    if backups.is_empty() {
+        return out.line("no backups");
+    }
+    let mut rows = vec![["id", "created", "sequence", "files", "bytes", "new"].map(str::to_owned).to_vec()];
+    for b in &backups {
+        let (id, created) = (b.id.to_string(), utc(b.created_ms));
+        rows.push(vec![id, created, count(b.sequence), count(b.files), bytes(b.bytes), bytes(b.new_bytes)]);
+    }
+    out.table("", &rows)
+}
+
+fn verify(path: &Path, id: Option<u64>, out: &mut Out) -> Result<()> {
+    let backups = existing(path)?;
+    let ids = id.map_or_else(|| backups.ids(), |id| Ok(vec![id]))?;
+    for id in &ids {
+        with_progress(&format!("verifying backup {id}"), |told| {
+            backups.verify(*id, BackupOptions { progress: Some(told), ..BackupOptions::default() })
+        })
+        .map_err(|e| e.context(format!("backup {id}")))?;
+    }
+    let text = format!("{} verified, nothing is wrong", things(ids.len() as u64, "backup", "backups"));
+    out.answer(&json!({ "verified": ids }), text)
+}
+
+fn describe(b: &BackupInfo) -> Value {
+    json!({
+        "id": b.id, "created": b.created_ms, "sequence": b.sequence, "files": b.files, "bytes": b.bytes,
+        "new_files": b.new_files, "new_bytes": b.new_bytes,
+    })
+}
+
+/// A moment in milliseconds since 1970 as `2026-01-31 12:00:00Z`. The date by Howard Hinnant's `civil_from_days`.
+fn utc(ms: u64) -> String {
+    let (days, seconds) = (ms / 86_400_000, ms / 1000 % 86_400);
+    let z = days + 719_468; // days since 0000-03-01
+    let (era, day) = (z / 146_097, z % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let of_year = day - (365 * year + year / 4 - year / 100);
+    let from_march = (5 * of_year + 2) / 153;
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    let (year, day) = (era * 400 + year + u64::from(month <= 2), of_year - (153 * from_march + 2) / 5 + 1);
+    let (h, m, s) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}-{month:02}-{day:02} {h:02}:{m:02}:{s:02}Z")
+}
+
+/// Make a copy of a database that shares its files.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Tables and value logs are hard links where that is possible, so it takes little time and space.
+
+Example:
+  kt checkpoint my-database my-copy"
+)]
+pub struct CheckpointArgs {
+    /// Directory of the database
+    path: PathBuf,
+    /// Directory of the copy; must be empty or absent
+    into: PathBuf,
+}
+
+/// `kt checkpoint`.
+pub fn checkpoint(args: &CheckpointArgs, out: &mut Out) -> Result<()> {
+    let db = open(&args.path)?;
+    let info = db.checkpoint(&args.into)?;
+    db.close()?;
+    let object = json!({
+        "into": args.into.display().to_string(), "sequence": info.sequence,
+        "linked_files": info.linked_files, "linked_bytes": info.linked_bytes,
+        "copied_files": info.copied_files, "copied_bytes": info.copied_bytes,
+    });
+    let (linked, copied) = (bytes(info.linked_bytes), bytes(info.copied_bytes));
+    let text = format!("checkpoint at sequence {}: {linked} shared, {copied} copied", count(info.sequence));
+    out.answer(&object, text)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn moments_are_dates() {
+        assert_eq!(super::utc(0), "1970-01-01 00:00:00Z");
+        assert_eq!(super::utc(951_782_400_000), "2000-02-29 00:00:00Z");
+        assert_eq!(super::utc(1_735_689_599_999), "2024-12-31 23:59:59Z");
+    }
+}
