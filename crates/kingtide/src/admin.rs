@@ -22,7 +22,7 @@ const PATIENCE: u32 = 3;
 impl DbInner {
     /// Creates a family: first in the manifest, then for writers.
     pub fn create_family(&self, name: &str, options: FamilyOptions, order: KeyOrder) -> Result<Arc<Family>> {
-        self.check_open()?;
+        self.check_writable()?;
         let mut shape = self.shape.lock();
         if shape.by_name(name).is_some() {
             return Err(Error::new(ErrorKind::Exists, format!("column family '{name}' exists already")));
@@ -48,7 +48,7 @@ impl DbInner {
     /// Drops a family. Writers are refused before the manifest forgets it: whatever was acknowledged before is either
     /// still there (the drop failed) or dropped on purpose.
     pub fn drop_family(&self, name: &str) -> Result<()> {
-        self.check_open()?;
+        self.check_writable()?;
         if name == DEFAULT_FAMILY {
             return Err(Error::invalid("the default column family cannot be dropped"));
         }
@@ -91,7 +91,7 @@ impl DbInner {
 
     /// Gives a family another name.
     pub fn rename_family(&self, old: &str, new: &str) -> Result<()> {
-        self.check_open()?;
+        self.check_writable()?;
         if old == DEFAULT_FAMILY {
             return Err(Error::invalid("the default column family cannot be renamed"));
         }
@@ -121,7 +121,9 @@ impl DbInner {
         self.txns.memory.set_limit(next.transaction_memory);
         self.max_wal_size.store(next.max_wal_size, Ordering::Relaxed);
         self.cache.set_capacity(next.block_cache_size);
-        self.tables.set_max_open_files(next.max_open_files);
+        if self.read_only.is_none() {
+            self.tables.set_max_open_files(next.max_open_files); // a reader holds all files open
+        }
         self.memory.set_limit(memory_limit(&next, &self.family_defaults));
         self.limiter.set_rate(next.rate_limit);
         self.release_log() // some may be kept no more
@@ -129,7 +131,7 @@ impl DbInner {
 
     /// Changes a family's option and stores it.
     pub fn set_family_option(&self, family: &Arc<Family>, name: &str, value: &str) -> Result<()> {
-        self.check_open()?;
+        self.check_writable()?;
         let mut shape = self.shape.lock(); // before the options are read, so that no other change is lost
         family.check_alive()?;
         let mut next = (*family.options()).clone();
@@ -151,7 +153,7 @@ impl DbInner {
 
     /// Freezes the families' memtables and waits until they are tables.
     pub fn flush_families(self: &Arc<Self>, families: &[Arc<Family>]) -> Result<()> {
-        self.check_open()?;
+        self.check_writable()?;
         {
             let mut c = self.commit.lock();
             for f in families {
@@ -167,7 +169,7 @@ impl DbInner {
     /// Waits until nothing is frozen, no merge is due, and no job runs.
     pub fn wait_until_quiet(self: &Arc<Self>) -> Result<()> {
         self.check_open()?;
-        self.wait_until(|| self.jobs.is_quiet() && !self.any_frozen() && !self.merge_due())
+        self.wait_until(|| self.read_only.is_some() || self.jobs.is_quiet() && !self.any_frozen() && !self.merge_due())
     }
 
     /// Merges a range of a family down to the deepest level and waits for it.
@@ -199,7 +201,7 @@ impl DbInner {
             if done() {
                 return Ok(());
             }
-            self.check_open()?;
+            self.check_writable()?;
             let total = self.stats.get(Stat::BackgroundErrors);
             if total > failures_seen {
                 failures += (total - failures_seen) as u32;

@@ -227,7 +227,7 @@ impl Db {
     ///
     /// # Errors
     /// `TooOld` when the log was given up past `seq`, naming [`Db::oldest_change_sequence`]; `InvalidArgument` for a
-    /// number that was not committed yet (or that a power cut undid); `Closed`.
+    /// number that was not committed yet (or that a power cut undid); `Closed`; `ReadOnly`.
     pub fn changes_since(&self, seq: SeqNo) -> Result<ChangeStream> {
         self.changes_with(seq, ChangeStreamOptions::default())
     }
@@ -238,7 +238,7 @@ impl Db {
     /// As [`Db::changes_since`].
     pub fn changes_with(&self, seq: SeqNo, options: ChangeStreamOptions) -> Result<ChangeStream> {
         let db = self.inner();
-        db.check_open()?;
+        db.check_writable()?; // a reader does not follow the log
         let visible = db.snapshots.visible();
         if seq > visible {
             return Err(Error::invalid(format!(

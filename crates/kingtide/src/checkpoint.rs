@@ -36,10 +36,11 @@ impl Db {
     ///
     /// # Errors
     /// `Exists` when the directory holds anything; `Locked` when another copy is being made there; `Io`, `NoSpace`,
-    /// `Corruption` (a prepared transaction's log record cannot be read); `Closed`.
+    /// `Corruption` (a prepared transaction's log record cannot be read); `Closed`,
+    /// `ReadOnly`.
     pub fn checkpoint(&self, path: impl AsRef<Path>) -> Result<CheckpointInfo> {
         let (db, dir) = (self.inner(), path.as_ref());
-        db.check_open()?;
+        db.check_writable()?;
         let target = Target::begin(&db.fs, dir)?;
         let moment = db.pin_moment()?;
         let mut info = CheckpointInfo { sequence: moment.seq, ..CheckpointInfo::default() };

@@ -2,13 +2,14 @@
 
 use crate::commit::batch::WriteBatch;
 use crate::engine::DbInner;
-use crate::family::{ColumnFamily, check_name};
+use crate::family::{ColumnFamily, Family, check_name};
 use crate::jobs::Outcome;
 use crate::open;
 use crate::options::{Options, ReadOptions, WriteOptions};
 use crate::read::{self, DbIterator, IterConfig, PinnedValue};
 use crate::report::StatsReport;
 use crate::snapshot::Snapshot;
+use crate::sync::atomic::Ordering;
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
 use std::ops::{Bound, RangeBounds};
@@ -65,8 +66,12 @@ impl Db {
     /// offset; `Io`, `NoSpace`.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Db> {
         let (inner, default) = open::open(path.as_ref(), options)?;
+        Ok(Db::new(inner, default))
+    }
+
+    pub(crate) fn new(inner: Arc<DbInner>, default: Arc<Family>) -> Db {
         let default = ColumnFamily::new(inner.clone(), default);
-        Ok(Db { handle: Arc::new(Handle { inner, default }) })
+        Db { handle: Arc::new(Handle { inner, default }) }
     }
 
     #[inline]
@@ -134,7 +139,7 @@ impl Db {
     /// Commits a batch: all of it or nothing. Returns the sequence number of its last operation.
     ///
     /// # Errors
-    /// `Closed`, `NoSpace`, `Poisoned`, `Busy` as described in [`ErrorKind`]; after any error nothing of the batch is
+    /// `Closed`, `ReadOnly`, `NoSpace`, `Poisoned`, `Busy` as described in [`ErrorKind`]; after any error nothing of the batch is
     /// visible or will be recovered, except that a failed *sync* leaves it visible and of unknown durability.
     pub fn write(&self, mut batch: WriteBatch) -> Result<SeqNo> {
         self.write_with(&mut batch, &WriteOptions::default())
@@ -243,7 +248,7 @@ impl Db {
     /// # Errors
     /// `Poisoned`, `Io`, `Closed`.
     pub fn sync(&self) -> Result<()> {
-        self.inner().check_open()?;
+        self.inner().check_writable()?;
         self.inner().wal.sync_all()
     }
 
@@ -358,7 +363,11 @@ impl ColumnFamily {
         }
         match snapshot {
             None => Ok(self.db.snapshots.visible()),
-            Some(s) if s.belongs_to(&self.db.snapshots) => Ok(s.sequence()),
+            Some(s) if s.belongs_to(&self.db.snapshots) => {
+                // Acquire, after the view was loaded: pairs with the Release before views are exchanged.
+                let floor = self.db.read_floor.load(Ordering::Acquire);
+                if s.sequence() < floor { Err(Self::overtaken(s.sequence(), floor)) } else { Ok(s.sequence()) }
+            }
             Some(_) => Err(Error::invalid("the snapshot belongs to another database")),
         }
     }

@@ -10,6 +10,7 @@ use crate::compact::RateLimiter;
 use crate::family::TableCache;
 use crate::jobs::{Jobs, Outcome};
 use crate::read::ReadContext;
+use crate::read_only::{ReadOnly, refused};
 use crate::shape::{Retired, Shape};
 use crate::snapshot::Snapshots;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -52,18 +53,24 @@ pub(crate) struct DbInner {
     /// For families that are created without options of their own.
     pub family_defaults: FamilyOptions,
 
+    /// Set when it was opened for reading only.
+    pub read_only: Option<ReadOnly>,
+
     // Protected by locks.
     pub commit: Mutex<CommitState>,
     pub shape: Mutex<Shape>,
     pub options: RwLock<DbOptions>,
     /// The last background failure that has not been followed by a success.
     pub trouble: Mutex<Option<Error>>,
-    /// Held while the database is open.
+    /// Held while the database is open for writing.
     pub file_lock: Mutex<Option<Box<dyn FileLock>>>,
 
     // Atomics. Relaxed unless said otherwise: hints that order nothing.
     /// Set once by close. Release pairs with the Acquire in `check_open`.
     pub closed: AtomicBool,
+    /// Snapshots below this cannot be read at: a database opened for reading only caught up past them. Release in
+    /// `exchange` pairs with the Acquire in reads.
+    pub read_floor: AtomicU64,
     pub max_wal_size: AtomicU64,
     pub next_file_id: Arc<AtomicU64>,
     /// The durability option, decoded once: commits read it.
@@ -79,6 +86,13 @@ impl DbInner {
     #[inline]
     pub fn check_open(&self) -> Result<()> {
         if self.closed.load(Ordering::Acquire) { Err(closed()) } else { Ok(()) }
+    }
+
+    /// An error for whoever wants to change something once the database was closed, or if it is for reading only.
+    #[inline]
+    pub fn check_writable(&self) -> Result<()> {
+        self.check_open()?;
+        if self.read_only.is_some() { Err(refused()) } else { Ok(()) }
     }
 
     /// What reads of a family need; one a family, because it counts what its reads cost.
@@ -113,6 +127,9 @@ impl DbInner {
 
     /// Runs the most urgent background job. `merges`: whether a merge may be taken.
     pub fn run_most_urgent(self: &Arc<Self>, merges: bool) -> Outcome {
+        if self.read_only.is_some() {
+            return Outcome::Idle;
+        }
         let result = self.try_urgent(merges);
         match result {
             Ok(true) => {

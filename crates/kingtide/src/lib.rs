@@ -27,6 +27,7 @@ mod open;
 mod options;
 pub mod rangedel;
 pub mod read;
+mod read_only;
 mod recover;
 pub mod repair;
 mod report;

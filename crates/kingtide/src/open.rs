@@ -22,6 +22,7 @@ use crate::engine::DbInner;
 use crate::family::{Family, TableCache};
 use crate::jobs::Jobs;
 use crate::options::Options;
+use crate::read_only::ReadOnly;
 use crate::recover::Recovery;
 use crate::snapshot::Snapshots;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -37,7 +38,7 @@ use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{Error, ErrorKind, Result};
 use kingtide_mem::ArenaPool;
 use kingtide_mem::cache::BlockCache;
-use kingtide_vfs::{Fs, PosixFs};
+use kingtide_vfs::{FileLock, Fs, PosixFs};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,19 +50,32 @@ pub(crate) const LOCK_FILE: &str = "LOCK";
 
 /// Opens or creates the database in `dir`; returns it with its default family.
 pub(crate) fn open(dir: &Path, options: Options) -> Result<(Arc<DbInner>, Arc<Family>)> {
+    open_as(dir, options, false)
+}
+
+/// Opens the database in `dir` for reading only: no lock, no change, no background threads.
+pub(crate) fn open_read_only(dir: &Path, options: Options) -> Result<(Arc<DbInner>, Arc<Family>)> {
+    open_as(dir, options, true)
+}
+
+fn open_as(dir: &Path, mut options: Options, read_only: bool) -> Result<(Arc<DbInner>, Arc<Family>)> {
     options.db.validate()?;
     options.family.validate()?;
+    if read_only {
+        options.manual_jobs = true;
+    }
     let clock = options.clock.clone().unwrap_or_else(SystemClock::shared);
     let start = clock.monotonic_ns();
     let fs: Arc<dyn Fs> = options.fs.clone().unwrap_or_else(PosixFs::shared);
-    prepare_dir(&*fs, dir, &options)?;
-    let lock = fs.lock(&dir.join(LOCK_FILE))?;
+    let lock = enter_dir(&*fs, dir, &options, read_only)?;
 
     let stats = Arc::new(Stats::default());
     let memory = Budget::new(memory_limit(&options.db, &options.family));
     let arenas = ArenaPool::new(memory.clone());
     let cache = BlockCache::new(options.db.block_cache_size, options.db.cache_shards as usize, stats.clone());
-    let tables = TableCache::new(fs.clone(), dir.to_owned(), cache.clone(), stats.clone(), options.db.max_open_files);
+    // A reader holds all files open, because a writer may delete them.
+    let max_open_files = if read_only { u64::MAX / 2 } else { options.db.max_open_files };
+    let tables = TableCache::new(fs.clone(), dir.to_owned(), cache.clone(), stats.clone(), max_open_files);
     let threads = background_threads(&options);
 
     let recovery = Recovery {
@@ -73,8 +87,9 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<(Arc<DbInner>, Arc<Fa
         tables: &tables,
         arenas: &arenas,
         memory: &memory,
+        read_only,
     };
-    let recovered = recovery.run()?;
+    let recovered = if read_only { recovery.read()? } else { recovery.run()? };
     open_tables(&recovered.families, &tables, threads)?;
 
     let jobs = Jobs::new(options.manual_jobs);
@@ -90,11 +105,11 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<(Arc<DbInner>, Arc<Fa
         clock: clock.clone(),
         stats: stats.clone(),
     };
-    let (writer, wal) = Wal::open(config, &recovered.log_end)?;
+    let (writer, wal) = if read_only { Wal::detached(config) } else { Wal::open(config, &recovered.log_end)? };
     wal.note_needed(recovered.shape.log_start);
     let snapshots = Arc::new(Snapshots::recovered(recovered.last_seq));
     let txns = Transactions::new(snapshots.clone(), clock.clone(), stats.clone());
-    let first_prepared = enter_prepared(&txns, &recovered.prepared)?;
+    let first_prepared = if read_only { 0 } else { enter_prepared(&txns, &recovered.prepared)? };
     let inner = Arc::new(DbInner {
         dir: dir.to_owned(),
         stall: WriteController::new(clock.clone(), stats.clone(), memory.clone()),
@@ -114,6 +129,8 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<(Arc<DbInner>, Arc<Fa
         jobs,
         threads,
         family_defaults: options.family.clone(),
+        read_only: read_only.then(|| ReadOnly::new(options.clone())),
+        read_floor: AtomicU64::new(0),
         commit: Mutex::new(CommitState {
             wal: writer,
             last_seq: recovered.last_seq,
@@ -125,7 +142,7 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<(Arc<DbInner>, Arc<Fa
         durability_code: AtomicU64::new(0),
         options: RwLock::new(options.db),
         trouble: Mutex::new(None),
-        file_lock: Mutex::new(Some(lock)),
+        file_lock: Mutex::new(lock),
         closed: AtomicBool::new(false),
         next_file_id,
         log_begun: AtomicBool::new(false),
@@ -139,6 +156,18 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<(Arc<DbInner>, Arc<Fa
     inner.jobs.start(&inner, threads)?;
     inner.stats.set(Stat::OpenMicros, (inner.clock.monotonic_ns() - start) / 1000);
     Ok((inner, recovered.default))
+}
+
+/// Checks the directory and, to write, makes and locks it.
+fn enter_dir(fs: &dyn Fs, dir: &Path, options: &Options, read_only: bool) -> Result<Option<Box<dyn FileLock>>> {
+    if !read_only {
+        prepare_dir(fs, dir, options)?;
+        return fs.lock(&dir.join(LOCK_FILE)).map(Some);
+    }
+    if !fs.exists(&dir.join("CURRENT"))? {
+        refuse_unfinished(fs, dir)?;
+    }
+    Ok(None)
 }
 
 /// Gives recovered transactions in doubt their ids, which follow one another, and their locks. Returns the first id.
@@ -235,6 +264,9 @@ fn open_tables(families: &[Arc<Family>], tables: &Arc<TableCache>, threads: usiz
 /// Closes: no more commits; flushes what is in memtables; ends the threads, cancelling merges after the configured time.
 pub(crate) fn close(db: &Arc<DbInner>) -> Result<()> {
     if db.closed.swap(true, Ordering::AcqRel) {
+        return Ok(());
+    }
+    if db.read_only.is_some() {
         return Ok(());
     }
     let timeout = Duration::from_millis(db.options.read().close_timeout_ms);

@@ -38,6 +38,8 @@ pub(crate) struct Recovery<'a> {
     pub tables: &'a Arc<TableCache>,
     pub arenas: &'a Arc<ArenaPool>,
     pub memory: &'a Arc<Budget>,
+    /// Change no byte; a writer may be at work.
+    pub read_only: bool,
 }
 
 /// What recovery found.
@@ -157,7 +159,9 @@ impl Recovery<'_> {
         layout.next_file_id =
             layout.next_file_id.max(1 + on_disk.iter().filter_map(|n| own_number(n)).max().unwrap_or(0));
         self.check_default(&layout)?;
-        self.remove_orphans(&layout, &on_disk);
+        if !self.read_only {
+            self.remove_orphans(&layout, &on_disk);
+        }
 
         let mut families: BTreeMap<FamilyId, Arc<Family>> = BTreeMap::new();
         for (id, f) in layout.families {
@@ -184,11 +188,14 @@ impl Recovery<'_> {
 
     fn load_manifest(&self) -> Result<(Manifest, Layout)> {
         let mut layout = Layout::default();
-        let loaded = Manifest::load(self.fs, self.dir, true, |edits| {
+        let loaded = Manifest::load(self.fs, self.dir, !self.read_only, |edits| {
             edits.into_iter().try_for_each(|e| layout.apply(e, self.options))
         })?;
         if let Some(manifest) = loaded {
             return Ok((manifest, layout));
+        }
+        if self.read_only {
+            return Err(Error::new(ErrorKind::NotFound, "no database here (no CURRENT file)").at_path(self.dir));
         }
         let mut layout = Layout { next_file_id: 2, ..Layout::default() };
         let options = self.options.family.entries().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
@@ -259,7 +266,8 @@ impl Recovery<'_> {
         let (mut synced, mut disk_full) = (false, false);
         let (log_start, next_family) = (shape.log_start, shape.next_family);
         let mut in_doubt = InDoubt::default();
-        let end = wal::replay(&**self.fs, self.dir, &segments, log_start, |base, count, payload| {
+        let replay = if self.read_only { wal::replay_live } else { wal::replay };
+        let mut apply = |base, count, payload: &[u8]| {
             let mut r = Reader::new(payload);
             for i in 0..count as u64 {
                 let seq = base + i;
@@ -282,7 +290,7 @@ impl Recovery<'_> {
                 return Err(Error::corruption(format!("the log record with sequence {base} has bytes left over")));
             }
             in_doubt.count_record((wal::RECORD_HEADER_LEN + payload.len()) as u64);
-            if self.memory.used() > self.memory.limit() / 2 && !disk_full {
+            if self.memory.used() > self.memory.limit() / 2 && !disk_full && !self.read_only {
                 if !synced {
                     // A table must not survive a power cut that older operations of other families do not.
                     self.sync_segments(&segments)?;
@@ -295,7 +303,8 @@ impl Recovery<'_> {
                 }
             }
             Ok(())
-        })?;
+        };
+        let end = replay(&**self.fs, self.dir, &segments, log_start, &mut apply)?;
         Ok((end, in_doubt.finish(&by_id, next_family).map_err(|e| e.at_path(self.dir))?))
     }
 

@@ -99,6 +99,15 @@ impl Snapshots {
         self.visible.store(seq, Ordering::Release);
     }
 
+    /// Moves to a state that was read anew, which `install` puts in place: a snapshot is taken before all of it or after.
+    pub fn advance(&self, seq: SeqNo, install: impl FnOnce()) {
+        let mut held = self.held.lock();
+        // Before the views: an old view shows the same at a later number, but not a new one at an earlier number.
+        self.publish(seq);
+        held.horizon = seq;
+        install();
+    }
+
     /// Registers a snapshot of now.
     pub fn acquire(self: &Arc<Self>) -> Snapshot {
         let mut held = self.held.lock();
@@ -341,6 +350,10 @@ impl Db {
     /// `TooOld`, naming the oldest readable number; `InvalidArgument` for a number not committed yet; `Closed`.
     pub fn snapshot_at(&self, seq: SeqNo) -> Result<Snapshot> {
         self.inner().check_open()?;
+        let floor = self.inner().read_floor.load(Ordering::Acquire); // with `exchange`
+        if seq < floor {
+            return Err(crate::ColumnFamily::overtaken(seq, floor));
+        }
         self.inner().snapshots.acquire_at(seq)
     }
 

@@ -129,10 +129,10 @@ impl Backup {
     ///
     /// # Errors
     /// `Locked` when somebody else changes the directory; `Cancelled`; `Corruption` when a table has another length than
-    /// the database knows; `Io`, `NoSpace`, `Closed`. No backup is made then, and earlier ones are as they were.
+    /// the database knows; `Io`, `NoSpace`, `Closed`, `ReadOnly`. No backup is made then, and earlier ones are as they were.
     pub fn create(&self, db: &Db, mut options: BackupOptions<'_>) -> Result<BackupInfo> {
         let db = db.inner();
-        db.check_open()?;
+        db.check_writable()?;
         let _lock = self.lock()?;
         for part in [self.pool(), self.manifests(), self.staging()] {
             make_dir(&*self.fs, &part)?;

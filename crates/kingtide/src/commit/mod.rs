@@ -88,7 +88,7 @@ impl DbInner {
     pub(crate) fn commit(self: &Arc<Self>, batch: &mut WriteBatch, options: &WriteOptions) -> Result<SeqNo> {
         let durability = options.durability.unwrap_or_else(|| self.durability());
         if batch.sequences() == 0 {
-            self.check_open()?;
+            self.check_writable()?;
             if durability == Durability::Power {
                 self.wal.sync_all()?; // what was committed before is what the caller means
             }
@@ -119,6 +119,7 @@ impl DbInner {
         if !batch.families().iter().all(|f| f.belongs_to(self)) {
             return Err(Error::invalid("the batch holds operations on a column family of another database"));
         }
+        self.check_writable()?;
         let durability = options.durability.unwrap_or_else(|| self.durability());
         batch.prepare();
         let batch = &*batch;

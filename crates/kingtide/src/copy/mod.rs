@@ -60,7 +60,7 @@ impl DbInner {
         let shape = self.shape.lock();
         let (seq, families, pins) = {
             let mut c = self.commit.lock();
-            self.check_open()?;
+            self.check_writable()?;
             let alive = shape.families.values().filter(|f| !f.is_dropped());
             let pinned = alive.map(|family| {
                 self.rotate(&mut c, family);

@@ -305,6 +305,12 @@ impl TableHandle {
         self.shared.may_pin()
     }
 
+    /// Opens the table and its value logs.
+    pub fn open_all(&self) -> Result<()> {
+        self.table()?;
+        self.vlogs.iter().try_for_each(|v| v.vlog().map(drop))
+    }
+
     /// The table if it is open.
     pub fn open_table(&self) -> Option<Arc<Table>> {
         self.table.load_full()

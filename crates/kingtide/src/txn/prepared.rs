@@ -268,6 +268,11 @@ impl PreparedTable {
         self.inner.lock().pins.keys().next().copied()
     }
 
+    /// Takes the state of another table.
+    pub fn replace(&self, other: PreparedTable) {
+        *self.inner.lock() = std::mem::take(&mut *other.inner.lock());
+    }
+
     /// Sequence numbers of the newest records of all transactions in doubt, ascending. Exact under the commit lock.
     pub fn pins(&self) -> Vec<SeqNo> {
         self.inner.lock().pins.keys().copied().collect()

@@ -163,7 +163,7 @@ impl Db {
     /// Begins a transaction with options.
     ///
     /// # Errors
-    /// `Closed`; `InvalidArgument` for a snapshot of another database, or one on a level that does not read at one.
+    /// `Closed`, `ReadOnly`; `InvalidArgument` for a snapshot of another database, or one on a level that does not read at one.
     pub fn begin_with(&self, options: TransactionOptions) -> Result<Transaction> {
         Transaction::begin(self.inner().clone(), options)
     }
@@ -194,7 +194,7 @@ impl Db {
 
 impl Transaction {
     fn begin(db: Arc<DbInner>, options: TransactionOptions) -> Result<Transaction> {
-        db.check_open()?;
+        db.check_writable()?;
         let rules = options.isolation.rules(options.locking);
         if let Some(s) = &options.snapshot {
             if !s.belongs_to(&db.snapshots) {

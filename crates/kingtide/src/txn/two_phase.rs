@@ -161,7 +161,7 @@ impl DbInner {
 
     /// Ends a prepared transaction, up to the point where others see what it wrote.
     fn resolve(self: &Arc<Self>, xid: &[u8], committed: bool, options: &WriteOptions) -> Result<CommitTicket> {
-        self.check_open()?;
+        self.check_writable()?;
         let mut visible = None;
         let resolution = self.resolve_with(xid, committed, |_, record: &mut WriteBatch| {
             // It holds locks on all that it writes.

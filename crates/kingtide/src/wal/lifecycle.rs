@@ -104,6 +104,17 @@ pub(super) struct Segments {
 }
 
 impl Segments {
+    /// No segments at all.
+    pub fn none() -> Segments {
+        Segments {
+            spare: Mutex::new(None),
+            has_spare: AtomicBool::new(false),
+            live: Mutex::default(),
+            needed_size: AtomicU64::new(0),
+            releasing: Mutex::new(()),
+        }
+    }
+
     pub fn open(config: &WalConfig, end: &ReplayEnd) -> Result<Segments> {
         let mut live = Live { strays_stay: end.sealed, ..Live::default() };
         for s in &end.segments {
@@ -119,13 +130,7 @@ impl Segments {
                 live.free.push(id);
             }
         }
-        let segments = Segments {
-            spare: Mutex::new(None),
-            has_spare: AtomicBool::new(false),
-            live: Mutex::new(live),
-            needed_size: AtomicU64::new(0),
-            releasing: Mutex::new(()),
-        };
+        let segments = Segments { live: Mutex::new(live), ..Segments::none() };
         segments.drop_unfit_free(config)?;
         segments.publish_size(config);
         Ok(segments)

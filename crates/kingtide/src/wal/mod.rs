@@ -30,7 +30,7 @@ mod tests;
 mod writer;
 
 pub use dump::{SegmentPart, dump_segment};
-pub use reader::{ReplayEnd, ReplayedSegment, TornTail, list_segments, replay};
+pub use reader::{ReplayEnd, ReplayedSegment, TornTail, list_segments, replay, replay_live};
 pub use salvage::{LogGap, SalvagedLog, salvage};
 pub use segment::{
     FORMAT_VERSION, MAX_PAYLOAD, RECORD_HEADER_LEN, SEGMENT_HEADER_LEN, free_path, parse_free_name, parse_segment_name,
@@ -123,6 +123,13 @@ impl Wal {
         let sync = GroupSync::new(config.clock.clone(), config.stats.clone());
         let wal = Arc::new(Wal { segments, sync, config });
         Ok((WalWriter::new(wal.clone(), end), wal))
+    }
+
+    /// A log that nothing is appended to and nothing read from: for a database opened for reading only. Touches no file.
+    pub fn detached(config: WalConfig) -> (WalWriter, Arc<Wal>) {
+        let sync = GroupSync::new(config.clock.clone(), config.stats.clone());
+        let wal = Arc::new(Wal { segments: Segments::none(), sync, config });
+        (WalWriter::new(wal.clone(), &ReplayEnd::default()), wal)
     }
 
     /// Returns once everything appended up to `lsn` is on stable storage. Threads that wait together share one sync.

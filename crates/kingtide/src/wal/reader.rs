@@ -105,6 +105,25 @@ pub fn replay(
     Ok(walk.end)
 }
 
+/// As [`replay`], while a writer may append: a record that is whole when it is looked at again was appended meanwhile. It
+/// and what follows it are left out.
+///
+/// # Errors
+/// As [`replay`]; what looks like damage may also come from segments that the writer made, or gave up, meanwhile.
+pub fn replay_live(
+    fs: &dyn Fs,
+    dir: &Path,
+    segments: &[u64],
+    needed_from: SeqNo,
+    mut apply: impl FnMut(SeqNo, u32, &[u8]) -> Result<()>,
+) -> Result<ReplayEnd> {
+    let mut walk = Walk::open(fs, dir, segments)?;
+    walk.live = true;
+    let chain = walk.find_chain(needed_from)?;
+    walk.read_chain(&chain, &mut apply)?;
+    Ok(walk.end)
+}
+
 /// Takes a record's first sequence number, its number of operations, and its payload.
 type Apply<'a> = dyn FnMut(SeqNo, u32, &[u8]) -> Result<()> + 'a;
 
@@ -120,6 +139,8 @@ struct Walk<'a> {
     fs: &'a dyn Fs,
     dir: &'a Path,
     boot_id: [u8; 16],
+    /// Somebody may append meanwhile.
+    live: bool,
     all: Vec<Segment>,
     end: ReplayEnd,
 }
@@ -176,7 +197,7 @@ impl Walk<'_> {
             all.push(Segment { id, path, len, head });
         }
         // A boot id of zeros means that the system does not tell.
-        Ok(Walk { fs, dir, boot_id: fs.boot_id(), all, end: ReplayEnd::default() })
+        Ok(Walk { fs, dir, boot_id: fs.boot_id(), live: false, all, end: ReplayEnd::default() })
     }
 
     fn window(&self, i: usize) -> Result<Window> {
@@ -353,6 +374,9 @@ impl Walk<'_> {
             || behind.synced as u64 > at
             || (short && synced as usize >= SEGMENT_HEADER_LEN)
             || self.prove_synced_before(later)?;
+        if damaged && self.live && later.is_empty() && self.is_whole(i, at)? {
+            return Ok(()); // appended since, and what was found behind it too
+        }
         if damaged {
             return Err(self.corrupt(
                 i,
@@ -366,6 +390,13 @@ impl Walk<'_> {
             self.end.torn = Some(TornTail { path: self.all[i].path.clone(), offset: at, bytes });
         }
         Ok(())
+    }
+
+    /// Whether there is a record at that place now.
+    fn is_whole(&self, i: usize, at: u64) -> Result<bool> {
+        let mut window = self.window(i)?;
+        let limit = window.len();
+        Ok(matches!(record_at(&mut window, self.all[i].id, at, limit)?, Found::Record(..) | Found::End(_)))
     }
 
     /// Looks at segments after the end of the chain that have no header: spares that were never used, or a segment whose

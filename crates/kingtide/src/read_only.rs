@@ -1,0 +1,217 @@
+//! Opening for reading only, also while another process writes.
+//!
+//! A reader takes no lock and changes no byte. It reads the manifest, then the log, then opens every file that the manifest
+//! names and keeps it open, so that files which the writer deletes later can be read on. The writer does not wait for it:
+//! what was read may have been overtaken, so that a table or a segment is gone, or a record appears behind the place
+//! where the log seemed to end. Whoever finds something missing or damaged therefore reads everything once more, as long
+//! as the writer was at work meanwhile; damage stays, being overtaken does not.
+//!
+//! Catching up reads anew and exchanges all families' views. A snapshot taken before would miss what merges dropped since,
+//! so reads at it are refused from then on; iterators keep the views that they began with.
+
+use crate::db::Db;
+use crate::engine::DbInner;
+use crate::family::{ColumnFamily, Family};
+use crate::open;
+use crate::options::Options;
+use crate::recover::{Recovered, Recovery};
+use crate::sync::Mutex;
+use crate::sync::atomic::Ordering;
+use crate::txn::prepared::PreparedTable;
+use crate::version::manifest::{CURRENT, manifest_path, parse_manifest_name};
+use crate::wal::list_segments;
+use kingtide_base::{Error, ErrorKind, Result, SeqNo};
+use kingtide_vfs::{Fs, OpenMode};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Tries after which something missing or damaged is reported although the writer is at work.
+const MOST_TRIES: u32 = 200;
+/// Tries at least, because not everything that a writer does changes what [`Progress`] sees.
+const LEAST_TRIES: u32 = 4;
+
+/// What a database that was opened for reading only needs to read itself again.
+pub(crate) struct ReadOnly {
+    options: Options,
+    /// One at a time catches up.
+    catching_up: Mutex<()>,
+}
+
+impl ReadOnly {
+    pub fn new(options: Options) -> ReadOnly {
+        ReadOnly { options, catching_up: Mutex::new(()) }
+    }
+}
+
+/// What shows that a writer is at work.
+#[derive(PartialEq, Eq)]
+struct Progress {
+    current: Vec<u8>,
+    manifest_len: u64,
+    segments: Vec<u64>,
+}
+
+impl Progress {
+    /// As far as it can be read.
+    fn now(fs: &dyn Fs, dir: &Path) -> Progress {
+        let mut current = vec![0; 128];
+        let read = fs.open(&dir.join(CURRENT), OpenMode::Read).and_then(|f| f.read_at(&mut current, 0));
+        current.truncate(read.unwrap_or(0));
+        let name = current.split(|b| *b == b' ').next().and_then(|n| std::str::from_utf8(n).ok());
+        let manifest = name.and_then(parse_manifest_name).map(|n| manifest_path(dir, n));
+        let manifest_len = manifest.and_then(|p| fs.open(&p, OpenMode::Read).ok()?.len().ok()).unwrap_or(0);
+        Progress { current, manifest_len, segments: list_segments(fs, dir).unwrap_or_default() }
+    }
+}
+
+impl Recovery<'_> {
+    /// Reads the database's state and opens all of its files, again while a writer overtakes it.
+    pub(crate) fn read(&self) -> Result<Recovered> {
+        let mut tries = 0;
+        loop {
+            let before = Progress::now(&**self.fs, self.dir);
+            let found = self.run().and_then(|recovered| open_files(&recovered.families).map(|()| recovered));
+            let Err(e) = found else { return found };
+            tries += 1;
+            let overtaken = matches!(e.kind(), ErrorKind::Corruption | ErrorKind::NotFound)
+                && tries < MOST_TRIES
+                && (tries < LEAST_TRIES || before != Progress::now(&**self.fs, self.dir));
+            if !overtaken {
+                return Err(e);
+            }
+        }
+    }
+}
+
+/// Opens every table and value log.
+fn open_files(families: &[Arc<Family>]) -> Result<()> {
+    for family in families {
+        let view = family.view.load();
+        view.runs.iter().flat_map(|r| r.files.iter()).try_for_each(|slot| slot.handle.open_all())?;
+    }
+    Ok(())
+}
+
+impl Db {
+    /// Opens the database in directory `path` for reading only. Changes no byte of the directory and takes no lock, so the
+    /// database may be open for writing elsewhere, in this process or another, and any number of times like this.
+    ///
+    /// It shows what was committed when it was opened: tables, and what the log holds, so every commit that was
+    /// acknowledged with `Durability::Process` or more. The state stays, whatever a writer does, until
+    /// [`Db::try_catch_up`]: all files are held open, so `max_open_files` does not apply. What the log holds is kept in
+    /// memory, whatever `memtable_budget` says. There are no background threads.
+    ///
+    /// Everything that would write, transactions and checkpoints included, fails with [`ErrorKind::ReadOnly`]. Options
+    /// that only matter to writers are ignored, `create_if_missing` and `error_if_exists` too.
+    ///
+    /// # Errors
+    /// `NotFound` when no database is there; `Corruption`, also for an unfinished checkpoint or restore; `Incompatible`,
+    /// `NewerFormat`, `InvalidArgument` as [`Db::open`]; `Io`, such as too many open files.
+    pub fn open_read_only(path: impl AsRef<Path>, options: Options) -> Result<Db> {
+        let (inner, default) = open::open_read_only(path.as_ref(), options)?;
+        Ok(Db::new(inner, default))
+    }
+
+    /// Whether it was opened with [`Db::open_read_only`].
+    pub fn is_read_only(&self) -> bool {
+        self.inner().read_only.is_some()
+    }
+
+    /// Moves a database that was opened for reading only to what is committed now. Returns the newest visible sequence
+    /// number. Families that were created or renamed since are there then; handles of those that were dropped return
+    /// `Closed`. Open iterators go on as they were; reads at snapshots that were taken before fail with `TooOld` if
+    /// anything was committed since.
+    ///
+    /// Reads the manifest and the log from their beginnings: O(bytes of both). Tables that are open stay open.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a database that is open for writing; `Incompatible` when another database is in the
+    /// directory, or an earlier state of this one, as after a power cut of the writer's machine: open it anew. Otherwise
+    /// as [`Db::open_read_only`]. After an error it shows what it showed before.
+    pub fn try_catch_up(&self) -> Result<SeqNo> {
+        self.inner().catch_up()
+    }
+}
+
+impl DbInner {
+    fn catch_up(&self) -> Result<SeqNo> {
+        let Some(read_only) = &self.read_only else {
+            return Err(Error::invalid("only a database that was opened for reading only can catch up"));
+        };
+        let _one_at_a_time = read_only.catching_up.lock();
+        self.check_open()?;
+        let recovery = Recovery {
+            dir: &self.dir,
+            fs: &self.fs,
+            options: &read_only.options,
+            clock: &self.clock,
+            stats: &self.stats,
+            tables: &self.tables,
+            arenas: &self.arenas,
+            memory: &self.memory,
+            read_only: true,
+        };
+        let recovered = recovery.read()?;
+        let seq = recovered.last_seq;
+        let same = recovered.shape.manifest.db_id() == self.shape.lock().manifest.db_id();
+        if !same || seq < self.snapshots.visible() {
+            let text = "another database, or an earlier state of this one, is in the directory now: open it anew";
+            return Err(Error::new(ErrorKind::Incompatible, text).at_path(&self.dir));
+        }
+        self.exchange(recovered);
+        Ok(seq)
+    }
+
+    /// Puts another state in the place of the present one.
+    fn exchange(&self, recovered: Recovered) {
+        let seq = recovered.last_seq;
+        let mut shape = self.shape.lock();
+        let mut commit = self.commit.lock();
+        let mut next = recovered.shape;
+        self.snapshots.advance(seq, || {
+            // Release, before any view: pairs with the Acquire of a read at a snapshot, which comes after its view.
+            self.read_floor.store(seq, Ordering::Release);
+            for (id, family) in &mut next.families {
+                if let Some(known) = shape.families.get(id) {
+                    known.take_over(family);
+                    *family = known.clone();
+                }
+            }
+        });
+        for gone in shape.families.values().filter(|f| !next.families.contains_key(&f.id())) {
+            gone.mark_dropped();
+        }
+        commit.last_seq = seq;
+        commit.families = next.families.values().cloned().collect();
+        self.prepared.replace(PreparedTable::new(recovered.prepared, 0));
+        *shape = next;
+        shape.update_gauges(&self.stats);
+    }
+}
+
+impl Family {
+    /// Takes the state of the same family as it was read again. The default family keeps the options given to open.
+    fn take_over(&self, other: &Family) {
+        let _one_at_a_time = self.view_lock.lock();
+        if self.name() != other.name() {
+            self.rename(&other.name());
+        }
+        self.set_options((*other.options()).clone());
+        self.flushed_seq.store(other.flushed_seq.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.view.store(other.view.load_full());
+    }
+}
+
+impl ColumnFamily {
+    /// The error for a snapshot that was taken before the last catch-up, whose versions merges may have dropped.
+    #[cold]
+    pub(crate) fn overtaken(seq: SeqNo, floor: SeqNo) -> Error {
+        let text = format!("the snapshot of sequence number {seq} was taken before the database caught up to {floor}");
+        Error::new(ErrorKind::TooOld, text)
+    }
+}
+
+#[cold]
+pub(crate) fn refused() -> Error {
+    Error::new(ErrorKind::ReadOnly, "the database was opened for reading only")
+}
