@@ -1,7 +1,7 @@
 //! Commits in commit order, read from the log.
 
 use crate::error::{LOCKED, Result};
-use crate::open::{open_to_read, stored_families};
+use crate::open::{open, stored_families};
 use crate::output::Out;
 use crate::transfer::insert_bytes;
 use kingtide::{Change, ChangeKind, ChangeRecord, ChangeStreamOptions};
@@ -56,7 +56,7 @@ pub fn main(args: &ChangesArgs, out: &mut Out) -> Result<()> {
 
 /// Prints the commits after `position`, and moves it.
 fn print_new(args: &ChangesArgs, position: &mut Option<u64>, out: &mut Out) -> Result<()> {
-    let db = open_to_read(&args.path)?;
+    let db = open(&args.path)?; // what is opened for reading only has no stream
     let since = position.unwrap_or_else(|| db.oldest_change_sequence());
     let options = ChangeStreamOptions { show_unlogged: true, ..ChangeStreamOptions::default() };
     let mut stream = db.changes_with(since, options)?;

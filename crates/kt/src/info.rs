@@ -3,6 +3,8 @@
 use crate::error::Result;
 use crate::open::{log_files, open_to_read};
 use crate::output::{Out, bytes, count, things};
+use kingtide::vfs::PosixFs;
+use kingtide::wal::{SegmentPart, dump_segment};
 use kingtide::{Db, FamilyOptions, FamilyReport};
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
@@ -25,7 +27,7 @@ pub fn different_options(options: &FamilyOptions) -> Vec<(&'static str, String)>
 
 /// `kt info`.
 pub fn info(args: &InfoArgs, out: &mut Out) -> Result<()> {
-    let log = log_files(&args.path); // before the open begins a segment of its own
+    let log = log_files(&args.path);
     let db = open_to_read(&args.path)?;
     let object = describe(&db, &args.path, &log)?;
     if out.json { out.object(&object) } else { print(&db, &object, &log, out) }
@@ -47,7 +49,7 @@ fn describe(db: &Db, path: &std::path::Path, log: &[(String, u64)]) -> Result<Va
         "log": { "segments": segments, "bytes": log.iter().map(|(_, size)| size).sum::<u64>() },
         "sequence": {
             "latest": db.latest_sequence(),
-            "oldest_change": db.oldest_change_sequence(),
+            "oldest_change": oldest_change(path, log).unwrap_or_else(|| db.latest_sequence()),
             "oldest_readable": db.oldest_readable_sequence(),
         },
         "prepared": db.recover_prepared().iter().map(crate::txn::describe).collect::<Vec<_>>(),
@@ -58,6 +60,25 @@ fn describe(db: &Db, path: &std::path::Path, log: &[(String, u64)]) -> Result<Va
             "read": stats.read_amplification,
         },
     }))
+}
+
+/// The sequence number before the first that the log holds, from the header of its oldest segment.
+fn oldest_change(path: &std::path::Path, log: &[(String, u64)]) -> Option<u64> {
+    let mut start = None;
+    for (name, _) in log {
+        let stop = || kingtide::Error::invalid("the header was read");
+        // A segment that cannot be read is another command's business.
+        let _ = dump_segment(&*PosixFs::shared(), &path.join(name), &mut |part| {
+            if let SegmentPart::Header { start: first, .. } = part {
+                start = Some(first);
+            }
+            Err(stop())
+        });
+        if start.is_some() {
+            break;
+        }
+    }
+    start?.checked_sub(1)
 }
 
 fn describe_family(report: &FamilyReport, order: &str, options: Map<String, Value>) -> Value {

@@ -17,9 +17,9 @@ pub fn open(path: &Path) -> Result<Db> {
     Ok(Db::open(path, options_for(path)?)?)
 }
 
-/// Opens a database that is only looked at. It must exist.
+/// Opens a database that is only looked at, also while another process writes it. It must exist.
 pub fn open_to_read(path: &Path) -> Result<Db> {
-    open(path)
+    Ok(Db::open_read_only(path, options_for(path)?)?)
 }
 
 /// The named family, or the default one.

@@ -214,6 +214,8 @@ fn changes_are_printed_in_order() {
     let rest = kt(&["changes", &path, "--since", &since, "--json"]).lines();
     assert_eq!(rest.len(), 2, "{rest:?}");
     assert_eq!(kt(&["changes", &path]).lines().len(), 4);
+    let sequence = kt(&["info", &path, "--json"]).json()["sequence"].clone();
+    assert_eq!((&sequence["oldest_change"], &sequence["latest"]), (&json!(0), &json!(4)));
     assert!(kt(&["changes", &path, "--since", "99"]).fails(2).contains("not committed yet"));
 }
 
@@ -262,6 +264,10 @@ fn a_database_that_is_open_elsewhere_is_left_alone() {
     assert!(kt(&["put", &path, "k", "v"]).fails(5).contains("LOCK"));
     let error: Value = serde_json::from_str(&kt(&["flush", &path, "--json"]).fails(5)).unwrap();
     assert_eq!(error["error"]["kind"], "locked");
+    // Looking is no harm, and sees what was committed.
+    db.put(b"now", b"here").unwrap();
+    assert_eq!(kt(&["get", &path, "now"]).ok(), "here\n");
+    assert_eq!(kt(&["info", &path, "--json"]).json()["sequence"]["latest"], 4);
     db.close().unwrap();
     kt(&["put", &path, "k", "v"]).ok();
 }
