@@ -264,7 +264,8 @@ impl Recovery<'_> {
         let segments = wal::list_segments(&**self.fs, self.dir)?;
         let by_id: HashMap<FamilyId, Arc<Family>> = shape.families.iter().map(|(id, f)| (*id, f.clone())).collect();
         let (mut synced, mut disk_full) = (false, false);
-        let (log_start, next_family) = (shape.log_start, shape.next_family);
+        // Where the manifest names no beginning, nothing was given up: the log begins with the first operation.
+        let (log_start, next_family) = (shape.log_start.max(1), shape.next_family);
         let mut in_doubt = InDoubt::default();
         let replay = if self.read_only { wal::replay_live } else { wal::replay };
         let mut apply = |base, count, payload: &[u8]| {

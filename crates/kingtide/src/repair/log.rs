@@ -32,7 +32,8 @@ pub(super) fn read(repair: &mut Repair<'_, '_>, plan: &mut Plan) -> Result<Salva
     let segments = wal::list_segments(&*fs, dir)?;
     let pool = ArenaPool::new(Budget::new(u64::MAX));
     let mut out = SalvagedOperations { memtables: HashMap::new(), prepared: BTreeMap::new() };
-    let (log_start, begun) = (plan.log_start, plan.log_begun);
+    // Where the manifest names no beginning, nothing was given up: the log begins with the first operation.
+    let (log_start, begun) = (plan.log_start.max(1), plan.log_begun);
     let judged = wal::replay(&*fs, dir, &segments, log_start, |_, _, _| Ok(()));
     let past_damage = repair.how.salvage_past_damage;
     let apply = |base: SeqNo, count: u32, payload: &[u8]| {
