@@ -228,6 +228,9 @@ fn random_damage_loses_what_the_report_says_and_no_more() {
             for how in ["flip", "flips", "cut", "remove"] {
                 let fs = s.fs.kill_clone();
                 let all = files(&fs, kind);
+                if all.is_empty() {
+                    continue;
+                }
                 let path = &all[rng.below(all.len() as u64) as usize];
                 let mut bytes = bytes_of(&fs, path);
                 let written = bytes.iter().rposition(|b| *b != 0).map_or(1, |at| at + 1) as u64;
@@ -246,8 +249,9 @@ fn random_damage_loses_what_the_report_says_and_no_more() {
                 let before = directory(&fs);
                 let report = repaired(&fs);
                 assert!(directory(&fs) == before, "{what}: repair changed the damaged database");
-                // The end of a log that was not closed looks like a commit that was never finished.
-                let torn = kind == ".wal" && how.starts_with("flip") && round % 2 == 1 && report.is_complete();
+                // The end of a log that was not closed looks like a commit that was never finished, and a spare segment
+                // like the missing last one: docs/format/wal.md.
+                let torn = kind == ".wal" && how != "cut" && round % 2 == 1 && report.is_complete();
                 let wrong = if torn { 0 } else { s.check(&fs, &report, &what) };
                 *sums.entry((kind, how)).or_insert(0) += wrong;
             }

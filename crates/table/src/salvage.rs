@@ -125,6 +125,8 @@ pub struct BlockScan {
     file_id: u64,
     at: u64,
     end: u64,
+    /// Whether the footer says so; otherwise it is the end of the file, which may have been cut.
+    end_known: bool,
     buf: Vec<u8>,
     /// Where `buf` begins.
     start: u64,
@@ -137,15 +139,15 @@ impl BlockScan {
     /// `Io`.
     pub fn new(file: Arc<dyn File>, file_id: u64) -> Result<BlockScan> {
         let len = file.len()?;
-        let mut end = len;
+        let (mut end, mut end_known) = (len, false);
         let mut footer = [0; FOOTER];
         if let Some(at) = len.checked_sub(FOOTER as u64)
             && file.read_exact_at(&mut footer, at).is_ok()
             && let Ok(f) = Footer::decode(&footer, len, file_id)
         {
-            end = f.data_end;
+            (end, end_known) = (f.data_end, true);
         }
-        Ok(BlockScan { file, file_id, at: 0, end, buf: Vec::new(), start: 0 })
+        Ok(BlockScan { file, file_id, at: 0, end, end_known, buf: Vec::new(), start: 0 })
     }
 
     /// Where the next block would begin.
@@ -153,9 +155,9 @@ impl BlockScan {
         self.at
     }
 
-    /// Whether all blocks were read, as far as the footer says where they end.
+    /// Whether all blocks were read for certain: up to the place where the footer says that they end.
     pub fn at_end(&self) -> bool {
-        self.at == self.end
+        self.end_known && self.at == self.end
     }
 
     /// Reads the next block into `scratch`; `None` at the end of the walk.
@@ -254,7 +256,8 @@ mod tests {
         let len = file.len().unwrap();
         file.truncate(len - 10).unwrap();
         assert!(open(&file).is_err() && read_traits(&*file, 7).is_err());
-        assert_eq!(scan(&file).0, keys);
+        let (found, end) = scan(&file);
+        assert_eq!((found, end.at_end()), (keys.clone(), false));
         // Up to a damaged block.
         file.write_at(&[0x55; 4], 3000).unwrap();
         let (found, end) = scan(&file);
