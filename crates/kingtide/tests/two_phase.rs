@@ -2,8 +2,9 @@
 #![allow(clippy::disallowed_methods, missing_docs)]
 
 use kingtide::vfs::{Fs, MemFs, Survival};
-use kingtide::{Db, ErrorKind, Isolation, Options, TransactionOptions};
+use kingtide::{Db, ErrorKind, HeldLock, Isolation, LockMode, Options, TransactionOptions};
 use kingtide_base::rng::Rng;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -167,4 +168,35 @@ fn a_transaction_ends_what_it_prepared_and_conflicts_come_before() {
     let db = open(&fs.kill_clone());
     assert!(db.recover_prepared().is_empty());
     assert_eq!(db.get(b"a").unwrap().as_deref(), Some(&b"5"[..]));
+}
+
+/// The locks of a locking transaction live through a restart on every level: those on what it read for update or for
+/// share, and on ranges that it locked, too.
+#[test]
+fn what_a_locking_transaction_locked_stays_locked_over_a_restart() {
+    for isolation in Isolation::ALL {
+        let fs = MemFs::new();
+        let db = open(&fs);
+        let family = db.default_family();
+        let mut txn = db.begin_with(TransactionOptions { isolation, locking: true, ..Default::default() }).unwrap();
+        txn.get_for_share(family, b"shared").unwrap();
+        txn.get_for_update(family, b"update").unwrap();
+        let (lower, upper) = (Bound::Included(&b"x"[..]), Bound::Excluded(&b"y"[..]));
+        txn.lock_range(family, lower, upper, LockMode::Shared).unwrap();
+        txn.put(family, b"written", b"1").unwrap();
+        txn.prepare(b"xid").unwrap();
+        drop(txn);
+        let before = db.locks();
+        drop(db);
+        let db = open(&fs.crash_clone(Survival::AllLost, &mut Rng::new(1)));
+        let held = |locks: &[HeldLock]| locks.iter().map(|l| (l.target.clone(), l.mode)).collect::<Vec<_>>();
+        assert_eq!(held(&db.locks()), held(&before), "{isolation}");
+        for key in [&b"shared"[..], b"update", b"written", b"xx"] {
+            let mut other = db.begin(Isolation::ReadCommitted).unwrap();
+            other.put(db.default_family(), key, b"2").unwrap();
+            assert_eq!(other.commit().unwrap_err().kind(), ErrorKind::Conflict, "{isolation}");
+        }
+        db.commit_prepared(b"xid").unwrap();
+        assert!(db.locks().is_empty());
+    }
 }

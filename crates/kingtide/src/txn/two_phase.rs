@@ -92,7 +92,7 @@ impl Transaction {
             txn: self.id,
             isolation: self.isolation(),
             batch: &mut writes.batch,
-            locks: if self.rules.lock_reads { db.read_locks_of(self.id) } else { reads },
+            locks: if self.takes_locks() { db.read_locks_of(self.id) } else { reads },
         };
         let outcome = db.prepare_with(request, |record, writes| {
             let visible = if self.takes_locks() {
@@ -144,7 +144,8 @@ impl Transaction {
 }
 
 impl DbInner {
-    /// The locks by which a locking transaction protects what it read. Those on what it wrote are among them.
+    /// All locks of a locking transaction, whatever its level: on what it wrote, what it read for update or for share, and
+    /// what it was told to lock.
     fn read_locks_of(&self, id: TxnId) -> Vec<PreparedLock> {
         let families = self.commit.lock().families.clone();
         let held = self.txns.locks.held().into_iter().filter(|l| l.txn == id);
