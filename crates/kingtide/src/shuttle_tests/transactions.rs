@@ -21,6 +21,8 @@ scenarios! {
     shuttle_transactions_keep_their_versions => pinned;
     /// Prepared transactions resolved by two threads at once beside plain writes and flushes.
     shuttle_prepared_beside_plain_writes => prepared;
+    /// A prepared transaction resolved by its name while its owner is still at it, and then uses the object again.
+    shuttle_prepared_resolved_beside_the_owner => resolved_beside_the_owner;
     /// A prepared transaction survives a kill at any moment, and so does its end.
     shuttle_prepared_survive_kills => prepared_kills;
     /// Reads of what others have not committed show nothing that nobody wrote.
@@ -336,6 +338,32 @@ fn prepared() {
         assert_eq!((get(f, "a"), get(f, "b"), get(f, "c")), expected);
         assert!(db.recover_prepared().is_empty() && db.locks().is_empty());
     }
+}
+
+fn resolved_beside_the_owner() {
+    let w = World::new();
+    never_time_out(true);
+    w.db.put("b", value(1)).expect("put");
+    let resolver = {
+        let db = w.db.clone();
+        shuttle::thread::spawn(move || {
+            while let Err(e) = db.commit_prepared(b"xid") {
+                assert_eq!(e.kind(), ErrorKind::NotFound, "{e}");
+                shuttle::thread::yield_now();
+            }
+        })
+    };
+    let mut txn = w.db.begin(Isolation::Snapshot).expect("begin");
+    write(&mut txn, w.db.default_family(), "a", 1).expect("put");
+    txn.prepare(b"xid").expect("prepare");
+    drop(txn);
+    let next = w.db.begin(Isolation::RepeatableRead).expect("begin");
+    join([resolver]);
+    assert_eq!(w.db.inner().snapshots.count(), 1, "a running transaction's snapshot is registered");
+    drop(next);
+    never_time_out(false);
+    assert_eq!(get(w.db.default_family(), "a"), 1);
+    assert_eq!((w.db.locks(), w.db.transactions(), w.db.recover_prepared()), Default::default());
 }
 
 fn prepared_kills() {

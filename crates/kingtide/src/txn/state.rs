@@ -461,7 +461,9 @@ impl Transactions {
         let how = if committed { State::Committed } else { State::RolledBack };
         self.stats.add(if committed { Stat::TxnCommits } else { Stat::TxnRollbacks }, 1);
         if shared.change(id, State::Prepared, how) {
-            self.let_go(&shared, id); // the owner gives the object back
+            // Its locks, by its id, and nothing else: the owner may give the object back, and another transaction may have
+            // it by now.
+            self.locks.release_all(id);
         } else if shared.change(id, State::InDoubt, how) {
             self.release(shared, id);
         }

@@ -54,7 +54,6 @@ impl Transaction {
         }
         match self.prepare_now(xid) {
             Ok(durable) => {
-                self.db.txns.prepared(&self.shared, self.id, xid);
                 self.db.refresh_prepared();
                 self.xid = Some(xid.into());
                 durable.map(|_| ())
@@ -103,6 +102,9 @@ impl Transaction {
                 validation.writes = Some(writes);
                 db.commit_visible(record, &options, &Guard::Checked(&validation))?
             };
+            // From here on it is prepared. Its state says so before whoever knows its name can resolve it, or its locks
+            // would stay.
+            db.txns.prepared(&self.shared, self.id, xid);
             db.make_durable(visible, durability)?;
             Ok(visible.last)
         })?;
