@@ -77,3 +77,23 @@ fn interval_syncs_in_the_background_and_can_be_set_while_open() {
         std::thread::sleep(Duration::from_millis(5));
     }
 }
+
+/// A commit over two families goes to the log even if it asked for nothing, to be whole after a kill. As the first of an
+/// open it begins the log, and the manifest has to say so, or the loss of the log passes for one that was never begun.
+#[test]
+fn a_commit_over_two_families_begins_the_log() {
+    let fs = MemFs::new();
+    let db = Db::open("db", options(&fs)).unwrap();
+    let other = db.create_family("other", kingtide::FamilyOptions::default()).unwrap();
+    let mut b = WriteBatch::new();
+    b.put(db.default_family(), b"key", b"value").unwrap();
+    b.put(&other, b"key", b"value").unwrap();
+    db.write_with(&mut b, &WriteOptions { durability: Some(Durability::None), no_wait: false }).unwrap();
+    assert_eq!(after_kill(&fs, &[b"key"]), [true]);
+    let killed = fs.kill_clone();
+    for name in killed.list("db".as_ref()).unwrap().iter().filter(|name| name.ends_with(".wal")) {
+        killed.remove(&std::path::Path::new("db").join(name)).unwrap();
+    }
+    let e = Db::open("db", options(&killed)).unwrap_err();
+    assert_eq!(e.kind(), kingtide::ErrorKind::Corruption, "{e}");
+}

@@ -125,8 +125,9 @@ impl DbInner {
         let batch = &*batch;
         let record = WalRecord::new(batch.payload());
         self.admit(batch.bytes() as u64, options.no_wait)?;
-        // What a control operation says is nowhere but in the log.
-        let unlogged = durability == Durability::None && batch.control().is_none();
+        // What a control operation says is nowhere but in the log. Families are flushed one by one: only the log keeps a
+        // batch over several of them whole.
+        let unlogged = durability == Durability::None && batch.control().is_none() && batch.families().len() < 2;
         if !unlogged {
             self.begin_log()?;
         }
@@ -222,8 +223,7 @@ impl DbInner {
         if last > kingtide_base::key::MAX_SEQ {
             return Err(Error::invalid("sequence numbers are used up"));
         }
-        // Families are flushed one by one: only the log keeps a batch over several of them whole.
-        let lsn = match unlogged && batch.families().len() < 2 {
+        let lsn = match unlogged {
             true => None,
             false => Some(c.wal.append(base, batch.sequences() as u32, record)?),
         };
