@@ -706,3 +706,28 @@ fn an_abort_does_not_reach_the_next_transaction() {
         assert!(committed > 0);
     });
 }
+
+/// What was read of a family must still be so at the commit. Once the family is dropped nobody can tell any more.
+#[test]
+fn a_family_that_was_read_and_dropped_is_a_conflict() {
+    for scan in [false, true] {
+        let db = open();
+        let gone = db.create_family("gone", FamilyOptions::default()).unwrap();
+        let mut txn = db.begin(Isolation::Serializable).unwrap();
+        if scan {
+            let mut it = txn.iter(&gone, ..).unwrap();
+            it.seek_to_first();
+            assert!(!it.valid());
+        } else {
+            assert!(txn.get(&gone, b"x").unwrap().is_none());
+        }
+        txn.put(db.default_family(), b"y", b"1").unwrap();
+        let mut other = db.begin(Isolation::Serializable).unwrap();
+        assert!(other.get(db.default_family(), b"y").unwrap().is_none());
+        other.put(&gone, b"x", b"1").unwrap();
+        other.commit().unwrap();
+        db.drop_family("gone").unwrap();
+        let e = txn.commit().expect_err("write skew");
+        assert_eq!(e.kind(), ErrorKind::Conflict, "{e}");
+    }
+}

@@ -180,15 +180,17 @@ impl DbInner {
             return Ok(Verdict::LookOutside);
         }
         self.stats.add(Stat::TxnExactChecks, 1);
-        if changed_since(&view, key, since, &family.reads)? {
+        // Of a family that was dropped nothing is left that could tell. Asked after the view was loaded: it is emptied later.
+        if changed_since(&view, key, since, &family.reads)? || family.is_dropped() {
             self.stats.add(Stat::TxnConflicts, 1);
             return Err(Error::new(
                 ErrorKind::Conflict,
                 format!(
-                    "transaction {}: key '{}' of column family '{}' was changed by another commit after sequence {since}",
+                    "transaction {}: key '{}' of column family '{}' was changed by another commit after sequence {since}{}",
                     v.txn,
                     shown(key),
                     family.name(),
+                    dropped(family),
                 ),
             ));
         }
@@ -199,7 +201,9 @@ impl DbInner {
         let view = r.family.view.load();
         self.stats.add(Stat::TxnExactChecks, 1);
         let since = r.seq.max(checked);
-        if range_changed_since(&view, slice(&r.lower), slice(&r.upper), since, &r.family.reads)? {
+        if range_changed_since(&view, slice(&r.lower), slice(&r.upper), since, &r.family.reads)?
+            || r.family.is_dropped()
+        {
             return Err(self.range_conflict(v, r));
         }
         Ok(())
@@ -215,12 +219,13 @@ impl DbInner {
         Error::new(
             ErrorKind::Conflict,
             format!(
-                "transaction {}: another commit after sequence {} changed a key between {} and {} of column family '{}'",
+                "transaction {}: another commit after sequence {} changed a key between {} and {} of column family '{}'{}",
                 v.txn,
                 r.seq,
                 end(&r.lower),
                 end(&r.upper),
                 r.family.name(),
+                dropped(&r.family),
             ),
         )
     }
@@ -229,6 +234,11 @@ impl DbInner {
     pub(crate) fn conflicts(&self) -> &ConflictFilter {
         &self.txns.filter
     }
+}
+
+/// For a message about what changed in a family.
+fn dropped(family: &Family) -> &'static str {
+    if family.is_dropped() { ", or may have been: the family was dropped" } else { "" }
 }
 
 /// A key for a message: printable and short.
