@@ -4,8 +4,8 @@
 
 use kingtide::vfs::MemFs;
 use kingtide::{
-    ColumnFamily, Db, ErrorKind, FamilyOptions, Isolation, LockMode, ManualClock, Options, ReadOptions, Result,
-    Transaction, TransactionOptions,
+    ColumnFamily, CustomOrder, Db, ErrorKind, FamilyOptions, Isolation, KeyOrder, LockMode, ManualClock, Options,
+    ReadOptions, Result, Transaction, TransactionOptions,
 };
 use kingtide_base::hash::mix64;
 use std::fmt::Debug;
@@ -729,5 +729,49 @@ fn a_family_that_was_read_and_dropped_is_a_conflict() {
         db.drop_family("gone").unwrap();
         let e = txn.commit().expect_err("write skew");
         assert_eq!(e.kind(), ErrorKind::Conflict, "{e}");
+    }
+}
+
+/// An order whose comparisons panic when they are told to.
+struct Panicky(AtomicBool);
+
+impl CustomOrder for Panicky {
+    fn name(&self) -> &str {
+        "panicky"
+    }
+
+    fn compare(&self, a: &[u8], b: &[u8]) -> std::cmp::Ordering {
+        assert!(!self.0.load(Ordering::SeqCst), "told to");
+        a.cmp(b)
+    }
+
+    fn head(&self, _: &[u8]) -> u64 {
+        0
+    }
+}
+
+/// A key order that panics amid a commit leaves nothing of the transaction behind: no lock, no pin, no watch.
+#[test]
+fn a_panic_amid_a_commit_leaks_nothing() {
+    for isolation in [Isolation::Snapshot, Isolation::Serializable] {
+        let db = open();
+        let order = Arc::new(Panicky(AtomicBool::new(false)));
+        let family =
+            db.create_family_ordered("panicky", FamilyOptions::default(), KeyOrder::Custom(order.clone())).unwrap();
+        family.put(b"a", b"1").unwrap();
+        let mut txn = db.begin(isolation).unwrap();
+        let mut it = txn.iter(&family, ..).unwrap();
+        it.seek_to_first();
+        assert!(it.valid());
+        txn.put(&family, b"a", b"2").unwrap();
+        family.put(b"a", b"3").unwrap();
+        order.0.store(true, Ordering::SeqCst);
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| txn.commit().map(|_| ())));
+        assert!(outcome.is_err(), "{outcome:?}");
+        order.0.store(false, Ordering::SeqCst);
+        assert_eq!(txn.get(&family, b"a").unwrap_err().kind(), ErrorKind::Finished);
+        drop((it, txn));
+        assert!(db.transactions().is_empty(), "{:?}", db.transactions());
+        assert_eq!(family.get(b"a").unwrap().as_deref(), Some(&b"3"[..]));
     }
 }

@@ -131,17 +131,9 @@ impl DbInner {
         if !unlogged {
             self.begin_log()?;
         }
-        let ranges = matches!(guard, Guard::Checked(v) if !v.ranges.is_empty());
-        if ranges {
-            let mut c = self.commit.lock();
-            let last = c.last_seq;
-            c.recent.watch(last);
-        }
-        let visible = self.commit_when_admitted(batch, record, unlogged, options, guard);
-        if ranges {
-            self.commit.lock().recent.unwatch();
-        }
-        let visible = visible?;
+        let watch = matches!(guard, Guard::Checked(v) if !v.ranges.is_empty()).then(|| Watch::begin(self));
+        let visible = self.commit_when_admitted(batch, record, unlogged, options, guard)?;
+        drop(watch);
         self.count(batch);
         Ok(visible)
     }
@@ -447,6 +439,24 @@ impl DbInner {
                 self.stats.add(stat, n);
             }
         }
+    }
+}
+
+/// Has commits list what they write until it is dropped, which is in any case: a family's key order may panic.
+struct Watch<'a>(&'a DbInner);
+
+impl<'a> Watch<'a> {
+    fn begin(db: &'a DbInner) -> Watch<'a> {
+        let mut c = db.commit.lock();
+        let last = c.last_seq;
+        c.recent.watch(last);
+        Watch(db)
+    }
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        self.0.commit.lock().recent.unwatch();
     }
 }
 

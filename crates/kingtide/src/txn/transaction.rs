@@ -434,6 +434,10 @@ impl Transaction {
         if self.xid.take().is_some() && self.shared.change(self.id, State::Prepared, State::InDoubt) {
             return; // the table of prepared transactions has it
         }
+        if self.shared.state_of(self.id) == State::Committing {
+            self.finish(State::RolledBack); // a panic of a family's key order came out of the commit
+            return;
+        }
         if self.shared.state_of(self.id) == State::Active
             && self.shared.change(self.id, State::Active, State::RolledBack)
         {
