@@ -52,7 +52,7 @@ impl Tracker {
         {
             return;
         }
-        scan.ranges.push((lower, upper));
+        scan.push(lower, upper);
     }
 
     /// It moved on to `key`, or off the end.
@@ -169,6 +169,7 @@ impl Transaction {
             lower,
             upper,
         });
+        self.charge();
         self.active()?;
         Ok(TransactionIterator {
             inner: Some(inner),

@@ -86,7 +86,7 @@ impl Transaction {
     fn remember(&mut self, family: &ColumnFamily, key: &[u8], seq: SeqNo) {
         let f = family.inner();
         self.reads.add_key(f, slot_of(f.id(), f.order(), key, f.order().head(key)), key, seq);
-        self.shared.charge(self.reads.memory(), &self.db.txns.memory);
+        self.charge();
     }
 
     /// Reads a key that the transaction is going to write: it will be unchanged until the commit.

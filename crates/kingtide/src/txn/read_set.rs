@@ -2,6 +2,7 @@
 
 use crate::family::Family;
 use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use kingtide_base::SeqNo;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -25,6 +26,16 @@ pub(crate) type KeyRange = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
     pub ranges: Vec<KeyRange>,
+    scanned: Arc<AtomicU64>,
+}
+
+impl Scan {
+    /// Adds a range.
+    pub fn push(&mut self, lower: Bound<Vec<u8>>, upper: Bound<Vec<u8>>) {
+        let bytes = bound_len(&lower) + bound_len(&upper) + size_of::<KeyRange>();
+        self.scanned.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.ranges.push((lower, upper));
+    }
 }
 
 /// A range of a family, with what its reading saw.
@@ -43,6 +54,8 @@ pub(crate) struct ReadSet {
     keys: Vec<ReadKey>,
     bytes: Vec<u8>,
     scans: Vec<(Arc<Family>, SeqNo, Arc<Mutex<Scan>>)>,
+    /// Approximate bytes of the scans' ranges. Iterators add to it.
+    scanned: Arc<AtomicU64>,
 }
 
 impl ReadSet {
@@ -55,6 +68,7 @@ impl ReadSet {
         self.keys.clear();
         self.bytes.clear();
         self.scans.clear();
+        self.scanned = Arc::default(); // iterators that still live go on counting for themselves
         self.bytes.shrink_to(keep);
         self.keys.shrink_to(keep / size_of::<ReadKey>());
     }
@@ -71,10 +85,8 @@ impl ReadSet {
 
     /// Bytes of memory held.
     pub fn memory(&self) -> u64 {
-        let scans: usize = (self.scans.iter())
-            .map(|(_, _, s)| s.lock().ranges.iter().map(|(a, b)| bound_len(a) + bound_len(b) + 64).sum::<usize>())
-            .sum();
-        (self.bytes.capacity() + self.keys.capacity() * size_of::<ReadKey>() + scans) as u64
+        let keys = self.bytes.capacity() + self.keys.capacity() * size_of::<ReadKey>();
+        keys as u64 + self.scanned.load(Ordering::Relaxed) // a statistic
     }
 
     /// Takes note of a key that was read as of `seq`.
@@ -100,7 +112,7 @@ impl ReadSet {
 
     /// A place for the ranges of a new iterator that reads as of `seq`.
     pub fn add_scan(&mut self, family: &Arc<Family>, seq: SeqNo) -> Arc<Mutex<Scan>> {
-        let scan = Arc::<Mutex<Scan>>::default();
+        let scan = Arc::new(Mutex::new(Scan { ranges: Vec::new(), scanned: self.scanned.clone() }));
         self.scans.push((family.clone(), seq, scan.clone()));
         scan
     }

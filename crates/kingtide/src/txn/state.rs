@@ -325,6 +325,14 @@ impl Transactions {
         self.free.lock().push(shared);
     }
 
+    /// Takes what a transaction held off the budget.
+    #[inline]
+    pub fn uncharge(&self, shared: &TxnShared) {
+        if shared.charged.load(Ordering::Relaxed) > 0 {
+            self.memory.release(shared.charged.swap(0, Ordering::Relaxed));
+        }
+    }
+
     /// Forgets what a transaction that is over left in its object.
     fn clear(&self, shared: &TxnShared) {
         const KEEP: usize = 64 << 10;
@@ -336,9 +344,7 @@ impl Transactions {
             shared.has_writes.store(false, Ordering::Relaxed);
             shared.writes.lock().reset(KEEP);
         }
-        if shared.charged.load(Ordering::Relaxed) > 0 {
-            self.memory.release(shared.charged.swap(0, Ordering::Relaxed));
-        }
+        self.uncharge(shared);
         if shared.has_xid.load(Ordering::Relaxed) {
             shared.has_xid.store(false, Ordering::Relaxed);
             *shared.xid.lock() = None;

@@ -94,6 +94,8 @@ pub struct Transaction {
     /// Whether the snapshot is taken; one that locks takes it late.
     pinned: bool,
     pub(super) reads: ReadSet,
+    /// Bytes that the write set held when it was last looked at, if that is much.
+    pub(super) written: u64,
     pub(super) overlays: Overlays,
     pub(super) xid: Option<Box<[u8]>>,
 }
@@ -215,6 +217,7 @@ impl Transaction {
             snapshot: 0,
             pinned: false,
             reads: ReadSet::default(),
+            written: 0,
             overlays: Overlays::default(),
             xid: None,
         };
@@ -393,6 +396,15 @@ impl Transaction {
     pub(super) fn finish(&mut self, how: State) {
         self.shared.enter(self.id, how);
         self.db.txns.let_go(&self.shared, self.id);
+        self.reads.reset(KEEP);
+        self.written = 0;
+        self.db.txns.uncharge(&self.shared);
+    }
+
+    /// Keeps the budget in step with what the sets hold.
+    #[inline]
+    pub(super) fn charge(&self) {
+        self.shared.charge(self.reads.memory() + self.written, &self.db.txns.memory);
     }
 
     /// Takes everything back. Also after an error and after the end, where it does nothing.
@@ -419,6 +431,7 @@ impl Transaction {
         self.rollback_unless_prepared();
         self.overlays.clear();
         self.reads.reset(KEEP);
+        self.written = 0;
         self.db.check_open()?;
         let (isolation, locking, timeout) = (self.options.isolation, self.options.locking, self.options.timeout);
         if self.shared.state_of(self.id).is_over() {

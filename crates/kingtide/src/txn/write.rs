@@ -89,7 +89,8 @@ impl Transaction {
         if held >= SMALL {
             let held = writes.memory();
             drop(writes);
-            self.shared.charge(held, &self.db.txns.memory);
+            self.written = held;
+            self.charge();
         }
         Ok(())
     }
