@@ -17,11 +17,11 @@ use std::time::Duration;
 impl Transaction {
     /// A `Conflict` if the key was committed by another since the snapshot.
     pub(super) fn check_unchanged(&self, family: &Arc<Family>, key: &[u8]) -> Result<()> {
-        let mut reads = ReadSet::default();
         let slot = slot_of(family.id(), family.order(), key, family.order().head(key));
         if !self.db.txns.filter.may_have_changed(slot, self.snapshot) {
             return Ok(());
         }
+        let mut reads = ReadSet::default();
         reads.add_key(family, slot, key, self.snapshot);
         let validation =
             Validation { txn: self.id, writes_since: None, writes: None, reads: &reads, ranges: Vec::new() };
