@@ -349,3 +349,28 @@ fn iterators_between_writes_show_all_that_was_written() {
         }
     }
 }
+
+/// Without a write too, keys read for update at different moments must all have held at one.
+#[test]
+fn reads_for_update_are_checked_without_writes() {
+    let db = open();
+    let cf = db.default_family();
+    for level in [Isolation::ReadUncommitted, Isolation::ReadCommitted, Isolation::RepeatableRead] {
+        for changed in [false, true] {
+            db.put("a", "0").unwrap();
+            let mut txn = db.begin(level).unwrap();
+            txn.get_for_update(cf, b"a").unwrap();
+            if changed {
+                db.put("a", "1").unwrap();
+            }
+            txn.get_for_update(cf, b"b").unwrap();
+            let refused = txn.commit().err().map(|e| e.kind());
+            assert_eq!(refused, changed.then_some(ErrorKind::Conflict), "{level}");
+        }
+    }
+    // Plain reads of a serializable transaction are of one moment: never refused.
+    let mut txn = db.begin(Isolation::Serializable).unwrap();
+    txn.get(cf, b"a").unwrap();
+    db.put("a", "2").unwrap();
+    txn.commit().unwrap();
+}
