@@ -171,7 +171,7 @@ impl Recovery<'_> {
         (shape.log_start, shape.log_begun) = (layout.log_start, layout.log_begun);
         let next_file_id = AtomicU64::new(layout.next_file_id);
         let (mut log_end, prepared) = self.replay_log(&mut shape, &next_file_id)?;
-        self.check_log_is_there(&shape, &log_end)?;
+        self.check_log_is_there(&shape, &mut log_end)?;
         let last_seq = layout.last_seq.max(log_end.next_seq.saturating_sub(1));
         if log_end.segments.is_empty() {
             log_end.next_seq = last_seq + 1; // a copy without a log: the one that begins now holds nothing older
@@ -336,16 +336,16 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// A killed process leaves the segment that it began. After a restart of the machine, nothing can be said: the names
-    /// of segments are durable, but what is in them need not be.
-    fn check_log_is_there(&self, shape: &Shape, end: &ReplayEnd) -> Result<()> {
+    /// The segment that the manifest names, or a later one, is part of the log. Or a power cut took the headers: then the
+    /// files stay until another segment is there.
+    fn check_log_is_there(&self, shape: &Shape, end: &mut ReplayEnd) -> Result<()> {
         let Some((segment, boot_id)) = shape.log_begun else { return Ok(()) };
-        let same_boot = boot_id != [0; 16] && boot_id == self.fs.boot_id();
-        if same_boot && !end.segments.iter().any(|s| s.id >= segment) {
+        if end.lacks(segment, is_boot(boot_id, &**self.fs)) {
             return Err(Error::corruption("write-ahead log: the last segment is missing or lost its header")
                 .at_path(&wal::segment_path(self.dir, segment))
                 .at_offset(0));
         }
+        end.keep_discarded |= end.segments.iter().all(|s| s.id < segment);
         Ok(())
     }
 
@@ -411,6 +411,11 @@ impl Recovery<'_> {
             });
         }
     }
+}
+
+/// Whether the machine was not restarted since; zeros mean that the system does not tell.
+pub(crate) fn is_boot(boot_id: [u8; 16], fs: &dyn Fs) -> bool {
+    boot_id != [0; 16] && boot_id == fs.boot_id()
 }
 
 /// The number of a file that is the database's own. No file gets numbers as large as the last ones, which a stranger's

@@ -7,6 +7,7 @@ use crate::commit::control::{LogOp, read_log_op};
 use crate::db::Db;
 use crate::family::ColumnFamily;
 use crate::memtable::FamilyMemtable;
+use crate::recover::is_boot;
 use crate::version::FamilyId;
 use crate::wal::{self, LogGap, RECORD_HEADER_LEN};
 use kingtide_base::budget::Budget;
@@ -45,9 +46,7 @@ pub(super) fn read(repair: &mut Repair<'_, '_>, plan: &mut Plan) -> Result<Salva
         Ok(_) => {
             let end = wal::replay(&*fs, dir, &segments, log_start, apply)?;
             if let Some((segment, boot_id)) = begun
-                && boot_id != [0; 16]
-                && boot_id == fs.boot_id()
-                && !end.segments.iter().any(|s| s.id >= segment)
+                && end.lacks(segment, is_boot(boot_id, &*fs))
             {
                 let path = wal::segment_path(dir, segment);
                 let e = Error::corruption("the log's last segment is missing or lost its header").at_path(&path);

@@ -4,6 +4,7 @@ use super::layout::Subject;
 use super::{Checker, Problem, ProblemKind, Severity};
 use crate::commit::control::{LogOp, read_log_op};
 use crate::engine::DbInner;
+use crate::recover::is_boot;
 use crate::txn::InDoubt;
 use crate::version::FamilyId;
 use crate::wal::{self, RECORD_HEADER_LEN, Tail, TailItem};
@@ -89,13 +90,12 @@ pub(super) fn check_closed(checker: &mut Checker<'_, '_>, subject: &Subject) -> 
         let text = format!("the log ends with {} bytes that a crash left unfinished", torn.bytes);
         checker.problem(Problem::new(Severity::Info, ProblemKind::TornTail, text).at(&torn.path).offset(torn.offset));
     }
-    if let Some((segment, boot_id)) = subject.log_begun {
-        let same_boot = boot_id != [0; 16] && boot_id == fs.boot_id();
-        if same_boot && !end.segments.iter().any(|s| s.id >= segment) {
-            let text = "write-ahead log: the last segment is missing or lost its header";
-            let problem = Problem::new(Severity::Error, ProblemKind::Log, text);
-            checker.problem(problem.at(&wal::segment_path(dir, segment)).offset(0));
-        }
+    if let Some((segment, boot_id)) = subject.log_begun
+        && end.lacks(segment, is_boot(boot_id, &*fs))
+    {
+        let text = "write-ahead log: the last segment is missing or lost its header";
+        let problem = Problem::new(Severity::Error, ProblemKind::Log, text);
+        checker.problem(problem.at(&wal::segment_path(dir, segment)).offset(0));
     }
     Ok(())
 }

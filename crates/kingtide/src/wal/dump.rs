@@ -2,8 +2,8 @@
 
 use super::scan::{Found, Window, record_at};
 use super::segment::{
-    FLAG_CLOSED, FLAG_GAP, FLAG_SEALED, HeaderState, RECORD_HEADER_LEN, SEGMENT_HEADER_LEN, SegmentHeader,
-    parse_free_name, parse_segment_name, record_span,
+    FLAG_GAP, HeaderState, RECORD_HEADER_LEN, SEGMENT_HEADER_LEN, SegmentHeader, parse_free_name, parse_segment_name,
+    record_span,
 };
 use kingtide_base::{Error, Result, SeqNo};
 use kingtide_vfs::{Fs, OpenMode};
@@ -47,10 +47,8 @@ pub enum SegmentPart<'a> {
     End {
         /// Where it is.
         offset: u64,
-        /// The log goes on in another segment.
-        sealed: bool,
-        /// The database was closed.
-        closed: bool,
+        /// The segment in which the log goes on; `None`: the database was closed.
+        successor: Option<u64>,
     },
     /// No record where one should begin, although there is a whole header or a record behind it: damage, or what a power
     /// cut left behind the end of the log, which recovery can tell apart.
@@ -118,8 +116,7 @@ fn dump_records(window: &mut Window, id: u64, show: &mut dyn FnMut(SegmentPart<'
                 continue;
             }
             Found::End(h) => {
-                let (sealed, closed) = (h.flags & FLAG_SEALED != 0, h.flags & FLAG_CLOSED != 0);
-                show(SegmentPart::End { offset, sealed, closed })?;
+                show(SegmentPart::End { offset, successor: h.successor() })?;
                 offset += RECORD_HEADER_LEN as u64;
                 continue;
             }

@@ -72,8 +72,8 @@ struct Live {
     retained: u64,
     /// Segments that recovery left out of the chain, and spares of the last run.
     strays: Vec<u64>,
-    /// The chain ends with a sealed segment, so a stray is the proof that no successor with records was lost: strays
-    /// must stay until a new segment has a durable name. Nor may anything be released before the strays, or records
+    /// A stray is the proof that no segment with records was lost behind the end of the chain, which names it: strays must
+    /// stay until the header of a new segment is durable. Nor may anything be released before the strays, or records
     /// that recovery left out would become the start of the chain.
     strays_stay: bool,
     /// Ids of `.walfree` files of the standard size.
@@ -116,7 +116,7 @@ impl Segments {
     }
 
     pub fn open(config: &WalConfig, end: &ReplayEnd) -> Result<Segments> {
-        let mut live = Live { strays_stay: end.sealed, ..Live::default() };
+        let mut live = Live { strays_stay: end.keep_discarded, ..Live::default() };
         for s in &end.segments {
             let (start_seq, end_seq, end) = (s.start_seq, s.end_seq, s.end as u64);
             live.sealed.push_back(Sealed { id: s.id, size: s.size, start_seq, end_seq, end, base: None });
@@ -265,10 +265,10 @@ impl Segments {
     /// False when they must stay for now. Newest first, each durable before the next: those that recovery left out name
     /// one another as predecessors, and one missing in their midst would look like damage.
     fn release_strays(&self, config: &WalConfig, sync: &GroupSync) -> Result<bool> {
-        let mut strays = match &*self.live.lock() {
-            live if live.active.is_none() && live.strays_stay => return Ok(false),
-            live => live.strays.clone(),
-        };
+        if !self.replace_proof(config, sync)? {
+            return Ok(false);
+        }
+        let mut strays = self.live.lock().strays.clone();
         strays.sort_unstable();
         while let Some(id) = strays.pop() {
             let size = match config.fs.open(&segment_path(&config.dir, id), OpenMode::Read) {
@@ -279,6 +279,24 @@ impl Segments {
             self.give_up(config, sync, id, size)?;
             self.live.lock().strays.retain(|s| *s != id);
         }
+        Ok(true)
+    }
+
+    /// Makes durable what comes in the place of strays that must stay: the first segment begun since the open. False when
+    /// there is none yet.
+    fn replace_proof(&self, config: &WalConfig, sync: &GroupSync) -> Result<bool> {
+        let first = {
+            let live = self.live.lock();
+            if !live.strays_stay {
+                return Ok(true);
+            }
+            let sealed = live.sealed.iter().find(|s| s.base.is_some()).map(|s| s.id);
+            sealed.or(live.active.map(|a| a.id))
+        };
+        let Some(first) = first else { return Ok(false) };
+        let file = config.fs.open(&segment_path(&config.dir, first), OpenMode::Write)?;
+        file.sync_data().map_err(|e| sync.poison("sync of the log failed", e.at_path(file.path())))?;
+        self.live.lock().strays_stay = false;
         Ok(true)
     }
 

@@ -7,8 +7,8 @@
 
 use super::scan::{Evidence, Found, Window, record_at, search};
 use super::segment::{
-    FLAG_CLOSED, FLAG_SEALED, HeaderState, RECORD_HEADER_LEN, SEGMENT_HEADER_LEN, SegmentHeader, parse_segment_name,
-    record_span, segment_path,
+    HeaderState, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN, SegmentHeader, parse_segment_name, record_span,
+    segment_path,
 };
 use kingtide_base::{Error, ErrorKind, Result, SeqNo};
 use kingtide_vfs::{Fs, OpenMode};
@@ -55,8 +55,24 @@ pub struct ReplayEnd {
     pub torn: Option<TornTail>,
     /// The log was closed cleanly.
     pub closed: bool,
-    /// The last segment was sealed, but its successor holds nothing.
-    pub sealed: bool,
+    /// One of the files in `discarded` is the proof that no segment was lost behind the end: it must stay until another
+    /// segment follows for good.
+    pub keep_discarded: bool,
+}
+
+impl ReplayEnd {
+    /// Whether segment `begun` was lost, of which the manifest says that its file was made and its header written, though
+    /// not that it was synced. `same_boot`: the machine was not restarted since.
+    ///
+    /// Without a restart a header does not go away. With one the file's name still cannot: it goes when the segment is
+    /// released, but older segments are released before it, and a later one was made by then.
+    pub fn lacks(&self, begun: u64, same_boot: bool) -> bool {
+        if self.segments.iter().any(|s| s.id >= begun) {
+            return false;
+        }
+        let nameless = !self.discarded.contains(&begun);
+        same_boot || (nameless && (!self.segments.is_empty() || self.discarded.iter().all(|id| *id < begun)))
+    }
 }
 
 impl Default for ReplayEnd {
@@ -68,7 +84,7 @@ impl Default for ReplayEnd {
             discarded: Vec::new(),
             torn: None,
             closed: false,
-            sealed: false,
+            keep_discarded: false,
         }
     }
 }
@@ -149,8 +165,8 @@ struct Walk<'a> {
 enum Stop {
     /// At the place where the next segment says, or where the file has no room for another.
     Full,
-    /// At an end marker with these flags.
-    Marker(u32),
+    /// At an end marker.
+    Marker(RecordHeader),
     /// At something that is no record; true if its header is whole.
     Broken(bool),
 }
@@ -299,10 +315,10 @@ impl Walk<'_> {
             match (stop, next_end.is_some()) {
                 (Stop::Full, _) => {}
                 (Stop::Marker(_), true) => return Err(self.corrupt(i, at, "an end marker before the segment's end")),
-                (Stop::Marker(flags), false) => {
-                    self.end.closed = flags & FLAG_CLOSED != 0;
-                    self.end.sealed = flags & FLAG_SEALED != 0;
-                }
+                (Stop::Marker(mark), false) => match mark.successor() {
+                    None => self.end.closed = true,
+                    Some(successor) => self.check_successor(successor)?,
+                },
                 (Stop::Broken(header_whole), _) => {
                     self.judge(i, Break { at, header_whole, synced }, &chain[n + 1..])?;
                     used = n + 1;
@@ -331,7 +347,7 @@ impl Walk<'_> {
             let stop = |stop| Ok(Read { stop, at, synced });
             let (header, payload) = match record_at(&mut window, id, at, limit)? {
                 Found::Record(header, payload) => (header, payload),
-                Found::End(header) => return stop(Stop::Marker(header.flags)),
+                Found::End(header) => return stop(Stop::Marker(header)),
                 Found::HeaderOnly => return stop(Stop::Broken(true)),
                 Found::Nothing => return stop(Stop::Broken(false)),
             };
@@ -392,6 +408,18 @@ impl Walk<'_> {
         Ok(())
     }
 
+    /// The chain ends with a sealed segment, which names this one as the next. A power cut can have taken its header, but
+    /// not its name.
+    fn check_successor(&mut self, successor: u64) -> Result<()> {
+        let path = segment_path(self.dir, successor);
+        let known = self.all.binary_search_by_key(&successor, |s| s.id).is_ok();
+        if known || (self.live && self.fs.exists(&path)?) {
+            self.end.keep_discarded = known;
+            return Ok(());
+        }
+        Err(Error::corruption("write-ahead log: the last segment is missing").at_path(&path))
+    }
+
     /// Whether there is a record at that place now.
     fn is_whole(&self, i: usize, at: u64) -> Result<bool> {
         let mut window = self.window(i)?;
@@ -407,13 +435,6 @@ impl Walk<'_> {
             return Ok(());
         }
         let from = last.map_or(0, |i| i + 1);
-        if let Some(last) = last
-            && self.end.sealed
-            && from == self.all.len()
-        {
-            let at = self.end.segments.last().map_or(0, |s| s.end as u64);
-            return Err(self.corrupt(last, at, "the segment after this one is missing"));
-        }
         for k in from..self.all.len() {
             if self.all[k].head.is_some() {
                 continue; // judged with the chain

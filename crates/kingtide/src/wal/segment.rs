@@ -19,7 +19,7 @@ const PREV_SYNCED: u32 = 1;
 
 /// Sequence numbers between the previous record and this one were not logged.
 pub(super) const FLAG_GAP: u32 = 1;
-/// Not a batch: the segment ends here and another one was ready when this was written.
+/// Not a batch: the segment ends here, and its successor, whose id the record names, had a durable name by then.
 pub(super) const FLAG_SEALED: u32 = 2;
 /// Not a batch: the log was closed here.
 pub(super) const FLAG_CLOSED: u32 = 4;
@@ -195,12 +195,31 @@ impl RecordHeader {
     }
 
     fn is_consistent(&self) -> bool {
-        if self.is_end() { self.count == 0 && self.payload_len == 0 } else { self.count > 0 }
+        match self.flags & !FLAG_GAP {
+            0 => self.count > 0,
+            FLAG_SEALED => self.count == 0 && self.successor() != Some(0),
+            FLAG_CLOSED => self.count == 0 && self.payload_len == 0 && self.payload_crc == 0,
+            _ => false,
+        }
     }
 
     /// Whether this ends the segment instead of holding a batch.
     pub fn is_end(&self) -> bool {
         self.flags & (FLAG_SEALED | FLAG_CLOSED) != 0
+    }
+
+    /// The end mark of a segment that is followed by segment `successor`, or, with 0, of a log that is closed. It has no
+    /// payload: the id is in the place of the payload's checksum and length.
+    pub fn end_mark(successor: u64, next_seq: SeqNo, synced: u32) -> RecordHeader {
+        let flags = if successor == 0 { FLAG_CLOSED } else { FLAG_SEALED };
+        let (payload_crc, payload_len) = (successor as u32, (successor >> 32) as u32);
+        RecordHeader { payload_crc, payload_len, count: 0, base_seq: next_seq, synced, flags }
+    }
+
+    /// The segment that an end mark names as the next; `None` if the log was closed.
+    pub fn successor(&self) -> Option<u64> {
+        let id = u64::from(self.payload_len) << 32 | u64::from(self.payload_crc);
+        (self.flags & FLAG_SEALED != 0).then_some(id)
     }
 }
 
@@ -239,6 +258,20 @@ mod tests {
             b[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(RecordHeader::decode(&b, 12, 640), None, "bit {bit}");
         }
+    }
+
+    #[test]
+    fn end_marks_name_the_successor() {
+        for successor in [1, 77, u64::from(u32::MAX), 1 << 40 | 5] {
+            let mark = RecordHeader::end_mark(successor, 9, 64);
+            let read = RecordHeader::decode(&mark.encode(12, 640), 12, 640);
+            assert_eq!(read.and_then(|m| m.successor()), Some(successor));
+        }
+        let closed = RecordHeader::end_mark(0, 9, 64);
+        assert!(closed.is_end() && closed.successor().is_none());
+        assert_eq!(RecordHeader::decode(&closed.encode(12, 640), 12, 640), Some(closed));
+        let nameless = RecordHeader { flags: FLAG_SEALED, ..closed };
+        assert_eq!(RecordHeader::decode(&nameless.encode(12, 640), 12, 640), None);
     }
 
     #[test]

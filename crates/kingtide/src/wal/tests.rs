@@ -348,6 +348,64 @@ fn a_missing_segment_is_noticed() {
     assert_eq!(e.kind(), ErrorKind::Corruption);
 }
 
+/// A spare behind the last segment does not make up for it: the sealed one before names it.
+#[test]
+fn a_missing_last_segment_is_noticed_beside_a_spare() {
+    let mem = MemFs::new();
+    let fs: Arc<dyn Fs> = Arc::new(mem.clone());
+    let mut log = open(&fs).unwrap();
+    while log.wal.live_segments().len() < 3 {
+        log.append(&filled(300, 7)).unwrap();
+    }
+    log.wal.prepare_spare().unwrap();
+    let ids = log.wal.live_segments();
+    for cut_power in [false, true] {
+        for &id in &ids[1..] {
+            let disk = match cut_power {
+                true => mem.crash_clone(Survival::AllKept, &mut Rng::new(1)),
+                false => mem.kill_clone(),
+            };
+            let path = segment_path(Path::new("db"), id);
+            disk.remove(&path).unwrap();
+            if id == *ids.last().unwrap() {
+                assert_eq!(replay_all(&disk).unwrap().0, log.written, "nobody misses the spare");
+            } else {
+                let e = replay_all(&disk).unwrap_err();
+                assert_eq!((e.kind(), e.path()), (ErrorKind::Corruption, Some(&*path)), "{e}");
+            }
+        }
+    }
+}
+
+/// A sealed segment whose successor lost its header: the file that it names stays until another successor's header is
+/// durable, whatever is released meanwhile, so that a second power cut is not taken for a removed segment.
+#[test]
+fn the_file_that_a_sealed_segment_names_stays_until_it_has_another_successor() {
+    let mem = MemFs::new();
+    let fs: Arc<dyn Fs> = Arc::new(mem.clone());
+    let mut log = open(&fs).unwrap();
+    while log.wal.live_segments().len() < 2 {
+        log.append(&filled(300, 7)).unwrap();
+    }
+    let cut = mem.crash_clone(Survival::AllKept, &mut Rng::new(1));
+    let lost = segment_path(Path::new("db"), log.wal.live_segments()[1]);
+    cut.open(&lost, kingtide_vfs::OpenMode::Overwrite).unwrap().allocate(0, SEGMENT).unwrap();
+    let disk: Arc<dyn Fs> = Arc::new(cut.clone());
+    let (before, _) = replay_all(&cut).unwrap();
+    assert_eq!(before.len(), log.written.len() - 1);
+
+    let mut log = open(&disk).unwrap();
+    log.wal.release(1).unwrap();
+    assert!(cut.exists(&lost).unwrap());
+    log.append(b"more").unwrap();
+    log.wal.release(1).unwrap();
+    assert!(!cut.exists(&lost).unwrap());
+    for model in Survival::ALL {
+        let (found, _) = replay_all(&cut.crash_clone(model, &mut Rng::new(2))).unwrap();
+        assert!(found.starts_with(&before) && found.len() <= before.len() + 1, "{model:?}");
+    }
+}
+
 #[test]
 fn hostile_segments_never_panic() {
     let mut rng = Rng::new(3);

@@ -2,14 +2,16 @@
 
 use super::lifecycle::Begun;
 use super::segment::{
-    FLAG_CLOSED, FLAG_GAP, FLAG_SEALED, MAX_PAYLOAD, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN,
-    SegmentHeader, record_span,
+    FLAG_GAP, MAX_PAYLOAD, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN, SegmentHeader, record_span,
 };
 use super::{Lsn, ReplayEnd, Wal, WalRecord};
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, Result, SeqNo};
 use kingtide_vfs::File;
 use std::sync::Arc;
+
+/// What every segment has left behind its last record.
+const END_MARK_LEN: u64 = RECORD_HEADER_LEN as u64;
 
 /// The one appender of the log; it lives under the commit lock.
 #[derive(Debug)]
@@ -79,7 +81,7 @@ impl WalWriter {
             return Err(self.refuse(base_seq, count, record.payload.len()));
         }
         let span = record_span(record.payload.len());
-        if self.active.as_ref().is_none_or(|a| a.size - a.at < span) {
+        if self.active.as_ref().is_none_or(|a| a.size - a.at < span + END_MARK_LEN) {
             self.rotate(span)?;
         }
         let Some(active) = &mut self.active else {
@@ -125,7 +127,7 @@ impl WalWriter {
     #[cold]
     fn rotate(&mut self, span: u64) -> Result<()> {
         let wal = &*self.wal;
-        let spare = wal.segments.take_spare(&wal.config, &wal.sync, SEGMENT_HEADER_LEN as u64 + span)?;
+        let spare = wal.segments.take_spare(&wal.config, &wal.sync, SEGMENT_HEADER_LEN as u64 + span + END_MARK_LEN)?;
         let base = wal.sync.appended().0;
         let (prev_id, prev_end) = self.active.as_ref().map_or(self.tail, |a| (a.id, a.at as u32));
         // A segment without a record has nothing that a sync was asked for, so its header may not be synced although
@@ -145,8 +147,8 @@ impl WalWriter {
             return Err(e);
         }
         if let Some(old) = self.active.take() {
-            // Only a help to recovery, which finds the end in the next header too.
-            let _ = old.write_end(FLAG_SEALED, self.next_seq, wal.sync.synced());
+            // Recovery finds the end in the next header too. This tells it that there must be a next segment.
+            let _ = old.write_end(spare.id, self.next_seq, wal.sync.synced());
         }
         let begun = Begun { id: spare.id, size: spare.size, start_seq: self.next_seq, base };
         wal.segments.activated(&wal.config, begun, prev_end as u64);
@@ -171,17 +173,12 @@ impl WalWriter {
         self.wal.sync_all()?; // so that the marker can say that everything before it is synced
         let Some(active) = self.active.take() else { return Ok(()) };
         self.tail = (active.id, active.at as u32);
-        let marked = active.write_end(FLAG_CLOSED, self.next_seq, self.wal.synced())?;
-        if marked {
-            self.wal.sync.set_appended(active.base + active.at + RECORD_HEADER_LEN as u64);
-        }
+        active.write_end(0, self.next_seq, self.wal.synced())?;
+        self.wal.sync.set_appended(active.base + active.at + END_MARK_LEN);
         self.wal.sync_all()?;
-        if marked {
-            // A closed database keeps no space that it does not use.
-            active.file.truncate(active.at + RECORD_HEADER_LEN as u64)?;
-            self.wal.segments.drop_spare(&self.wal.config)?;
-        }
-        Ok(())
+        // A closed database keeps no space that it does not use.
+        active.file.truncate(active.at + END_MARK_LEN)?;
+        self.wal.segments.drop_spare(&self.wal.config)
     }
 }
 
@@ -205,14 +202,9 @@ impl Active {
         }
     }
 
-    /// Writes an end marker if there is room.
-    fn write_end(&self, flags: u32, next_seq: SeqNo, synced: Lsn) -> Result<bool> {
-        if self.size - self.at < RECORD_HEADER_LEN as u64 {
-            return Ok(false);
-        }
-        let synced = self.synced_mark(synced);
-        let end = RecordHeader { payload_crc: 0, payload_len: 0, count: 0, base_seq: next_seq, synced, flags };
-        self.file.write_at(&end.encode(self.id, self.at), self.at)?;
-        Ok(true)
+    /// Writes the end mark, for which appends leave room: see [`RecordHeader::end_mark`].
+    fn write_end(&self, successor: u64, next_seq: SeqNo, synced: Lsn) -> Result<()> {
+        let mark = RecordHeader::end_mark(successor, next_seq, self.synced_mark(synced));
+        self.file.write_at(&mark.encode(self.id, self.at), self.at)
     }
 }

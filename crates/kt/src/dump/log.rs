@@ -63,9 +63,12 @@ fn print(dump: &mut Dump<'_>, file: &Path, part: SegmentPart<'_>) -> Result<()> 
             dump.part(file, offset, "record", fields, &text)?;
             if dump.out.json { Ok(()) } else { print_operations(dump, &record) }
         }
-        SegmentPart::End { offset, sealed, closed } => {
-            let text = if closed { "the database was closed" } else { "goes on in another segment" };
-            dump.part(file, offset, "end", json!({ "sealed": sealed, "closed": closed }), text)
+        SegmentPart::End { offset, successor } => {
+            let text = match successor {
+                None => "the database was closed".to_owned(),
+                Some(id) => format!("goes on in segment {id:06}"),
+            };
+            dump.part(file, offset, "end", json!({ "successor": successor, "closed": successor.is_none() }), &text)
         }
         SegmentPart::Broken { offset, header_whole, resumes } => {
             let what = match (offset, header_whole) {
