@@ -69,6 +69,8 @@ pub struct Plan {
     pub jobs: Vec<Job>,
     /// The dividing level was full and is not yet empty again: to be handed to the next call.
     pub draining: bool,
+    /// Nothing is left to do of the manual range.
+    pub manual_done: bool,
 }
 
 /// Plans jobs. An empty answer means that nothing is to be done, or that what is to be done waits for running jobs.
@@ -80,7 +82,7 @@ pub fn plan(input: &PlanInput<'_>) -> Plan {
         debug_assert_eq!(check_job(input.order, input.version, &seen, job), Ok(()), "{job:?}");
         seen.extend(job.footprints(input.order));
     }
-    Plan { jobs: planner.jobs, draining: planner.draining }
+    Plan { jobs: planner.jobs, draining: planner.draining, manual_done: planner.manual_done }
 }
 
 /// How far level 0 is behind: runs as a multiple of those that make a merge urgent. Writers should be slowed from 1 on.
@@ -160,6 +162,7 @@ struct Planner<'a> {
     relocate: BTreeSet<u64>,
     jobs: Vec<Job>,
     draining: bool,
+    manual_done: bool,
 }
 
 impl<'a> Planner<'a> {
@@ -178,6 +181,7 @@ impl<'a> Planner<'a> {
             relocate: worst_vlogs(input),
             jobs: Vec::new(),
             draining: input.draining,
+            manual_done: false,
         }
     }
 
@@ -189,7 +193,10 @@ impl<'a> Planner<'a> {
             self.partitions();
         }
         if let Some(range) = self.input.manual {
+            // What runs, or comes first, may be all that keeps the range from being merged now.
+            let alone = self.taken.is_empty();
             self.manual(range);
+            self.manual_done = alone && self.jobs.is_empty();
         }
         self.single_files();
         if self.jobs.is_empty() && (self.input.idle || self.input.read_hint) {

@@ -176,6 +176,9 @@ fn tell(s: &Story) -> String {
     if plan.draining {
         out.push_str("draining\n");
     }
+    if plan.manual_done {
+        out.push_str("manual done\n");
+    }
     if out.is_empty() { "nothing\n".into() } else { out }
 }
 

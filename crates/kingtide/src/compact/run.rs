@@ -133,12 +133,10 @@ impl DbInner {
         } else {
             shape.draining.remove(&family.id());
         }
-        let asked_for = plan.jobs.iter().any(|j| j.kind == JobKind::Manual);
-        if manual.is_some() && !asked_for && running.is_empty() {
-            // Nothing of the range is left to merge.
-            if let Some(at) = shape.manual.iter().position(|m| m.family == family.id()) {
-                shape.manual.remove(at);
-            }
+        if plan.manual_done
+            && let Some(at) = shape.manual.iter().position(|m| m.family == family.id())
+        {
+            shape.manual.remove(at);
         }
         plan
     }

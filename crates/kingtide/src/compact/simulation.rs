@@ -194,7 +194,7 @@ impl Simulation {
     /// One round: plan, start, let some jobs finish.
     fn round(&mut self, idle: bool, workers: usize) -> bool {
         let slots = workers.saturating_sub(self.running.len());
-        let plan = if slots > 0 { self.plan(idle, slots) } else { Plan { jobs: vec![], draining: self.draining } };
+        let plan = if slots > 0 { self.plan(idle, slots) } else { Plan { draining: self.draining, ..Plan::default() } };
         let busy = !plan.jobs.is_empty() || !self.running.is_empty();
         self.start(plan.jobs);
         if !self.running.is_empty() && self.rng.below(3) > 0 {
