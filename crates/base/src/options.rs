@@ -224,14 +224,14 @@ macro_rules! option_table {
             }
 
             /// Sets an option by name. An unknown name, a value of the wrong form and a value out of range are errors
-            /// that say what would be right.
+            /// that say what would be right, and change nothing.
             pub fn set(&mut self, name: &str, text: &str) -> Result<()> {
                 match name {
                     $( stringify!($field) => {
                         let v = <$ty as OptionValue>::parse_value(text)
                             .map_err(|e| Error::invalid(format!("option {name}: {e}")))?;
-                        self.$field = v;
-                        self.validate()
+                        let old = std::mem::replace(&mut self.$field, v);
+                        self.validate().inspect_err(|_| self.$field = old)
                     } )*
                     _ => Err(Error::invalid(format!("unknown option '{name}'{}", nearest(name, &[$(stringify!($field)),*])))),
                 }
@@ -415,6 +415,7 @@ mod tests {
         assert!(e.contains("option block_size") && e.contains("suffix 'q'"), "{e}");
         let e = o.set("block_size", "1").unwrap_err().to_string();
         assert!(e.contains("out of range: 512 to"), "{e}");
+        assert_eq!(o, FamilyOptions::default(), "what is refused is not set");
         let e = o.set("compression", "brotli").unwrap_err().to_string();
         assert!(e.contains("none, lz4"), "{e}");
         assert!(DbOptions::default().set("durability", "interval:0").is_err());
