@@ -5,11 +5,13 @@
 //! | `tidy` | checks the style rules that no compiler knows |
 //! | `shuttle` | explores schedules of the engine's threads |
 //! | `loom` | tries every interleaving of the lock-free structures |
+//! | `fuzz` | runs the fuzz targets under libFuzzer |
 //! | `peers` | fetches and builds the engines that keybench compares with |
 
 #![allow(clippy::disallowed_methods)] // it works on the source tree, not on databases
 
 mod explore;
+mod fuzz;
 mod peers;
 mod tidy;
 
@@ -21,8 +23,9 @@ fn main() -> ExitCode {
         Some("tidy") => tidy::run(&args[1..]),
         Some("shuttle") => explore::shuttle(&args[1..]),
         Some("loom") => explore::loom(&args[1..]),
+        Some("fuzz") => fuzz::run(&args[1..]),
         Some("peers") => peers::run(&args[1..]),
-        _ => Err("usage: cargo xtask <tidy|shuttle|loom|peers> [arguments]".to_owned()),
+        _ => Err("usage: cargo xtask <tidy|shuttle|loom|fuzz|peers> [arguments]".to_owned()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
