@@ -3,6 +3,7 @@
 
 mod child;
 mod clock;
+mod config;
 mod data;
 mod dist;
 mod engine;
@@ -54,7 +55,11 @@ fn main() -> ExitCode {
     };
     let done = match cli.command {
         Command::Micro(args) => micro::main(&args),
-        Command::Run(args) => lua::main(&args),
+        Command::Run(args) => {
+            // Behind the program's and the command's names.
+            let raw: Vec<_> = std::env::args_os().skip(2).collect();
+            config::complete(*args, &raw).and_then(|args| lua::main(&args))
+        }
         Command::Engines(args) => engines(&args),
         Command::Child { kind } => match kind.as_str() {
             "micro" => micro::child_main(),

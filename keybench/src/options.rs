@@ -3,13 +3,13 @@
 use crate::engine::txn::{Isolation, Transactions, TxnMode, isolation};
 use crate::engine::{self, Compression, EngineOptions};
 use crate::error::{Error, Result};
-use kingtide_base::options::parse_size;
+use kingtide_base::options::{OptionValue, parse_size};
 
 /// Engine flags.
 #[derive(clap::Args, Debug, Clone)]
 pub struct EngineFlags {
     /// Fsync every write before it is acknowledged
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", value_parser = switch)]
     pub sync: bool,
     /// Bytes of a memtable
     #[arg(long, default_value = "64M", value_parser = size)]
@@ -56,6 +56,11 @@ impl TxnFlags {
 /// A size with an optional K, M, G or T, for clap.
 pub fn size(text: &str) -> std::result::Result<u64, String> {
     parse_size(text)
+}
+
+/// On or off, for clap's flags that need no value.
+pub fn switch(text: &str) -> std::result::Result<bool, String> {
+    bool::parse_value(text)
 }
 
 /// Engine flags that were checked.
@@ -109,7 +114,7 @@ impl EngineFlags {
 }
 
 /// Splits `engine.name=value`.
-fn parse_opt(text: &str) -> Result<(String, String, String)> {
+pub fn parse_opt(text: &str) -> Result<(String, String, String)> {
     let bad = || Error::usage(format!("--opt {text}: use ENGINE.NAME=VALUE"));
     let (left, value) = text.split_once('=').ok_or_else(bad)?;
     let (name, key) = left.split_once('.').ok_or_else(bad)?;

@@ -2,7 +2,8 @@
 
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 /// A reading of the process's counters.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
@@ -25,10 +26,12 @@ pub struct Usage {
     pub disk_write: u64,
     /// Bytes that system calls wrote.
     pub write_calls: u64,
+    /// Page faults that did not need the device.
+    pub minor_faults: u64,
     /// Page faults that needed the device.
     pub major_faults: u64,
-    /// Context switches, voluntary and not.
-    pub context_switches: u64,
+    /// Threads.
+    pub threads: u64,
 }
 
 /// Ticks a second of `/proc/self/stat`: fixed by Linux's interface to user space.
@@ -42,8 +45,7 @@ impl Usage {
             u.rss = field(&status, "VmRSS:") * 1024;
             u.peak_rss = field(&status, "VmHWM:") * 1024;
             u.peak_vms = field(&status, "VmPeak:") * 1024;
-            u.context_switches =
-                field(&status, "voluntary_ctxt_switches:") + field(&status, "nonvoluntary_ctxt_switches:");
+            u.threads = field(&status, "Threads:");
         }
         if let Ok(io) = std::fs::read_to_string("/proc/self/io") {
             u.read_calls = field(&io, "rchar:");
@@ -57,6 +59,7 @@ impl Usage {
             // Fields are numbered from 1 in the manual; the first after the name is number 3.
             let fields: Vec<&str> = rest.split_whitespace().collect();
             let number = |n: usize| fields.get(n - 3).and_then(|f| f.parse::<f64>().ok()).unwrap_or(0.0);
+            u.minor_faults = number(10) as u64;
             u.major_faults = number(12) as u64;
             u.cpu_user = number(14) / TICKS;
             u.cpu_sys = number(15) / TICKS;
@@ -73,8 +76,8 @@ impl Usage {
             disk_read: self.disk_read - before.disk_read,
             disk_write: self.disk_write - before.disk_write,
             write_calls: self.write_calls - before.write_calls,
+            minor_faults: self.minor_faults - before.minor_faults,
             major_faults: self.major_faults - before.major_faults,
-            context_switches: self.context_switches - before.context_switches,
             ..*self
         }
     }
@@ -82,6 +85,51 @@ impl Usage {
     /// Bytes written: what is due to the device, or what was asked of the kernel where that is not counted (tmpfs).
     pub fn written(&self) -> u64 {
         if self.disk_write > 0 { self.disk_write } else { self.write_calls }
+    }
+}
+
+/// Times that the threads which now live gave up their processors, and were made to.
+pub fn context_switches() -> (u64, u64) {
+    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let statuses = tasks.filter_map(|t| std::fs::read_to_string(t.path().join("status")).ok());
+    statuses.fold((0, 0), |(own, forced), status| {
+        (own + field(&status, "voluntary_ctxt_switches:"), forced + field(&status, "nonvoluntary_ctxt_switches:"))
+    })
+}
+
+/// The machine as a whole.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Machine {
+    /// Share of all processors' time that was used since the last reading of this process, in percent.
+    pub busy_percent: f64,
+    /// Bytes that can be had without swapping.
+    pub available: f64,
+    /// Load average of the last minute.
+    pub load: f64,
+}
+
+/// Busy and all ticks at the last reading.
+static TICKS_BEFORE: Mutex<(u64, u64)> = Mutex::new((0, 0));
+
+impl Machine {
+    /// A reading.
+    pub fn now() -> Machine {
+        let text = |path| std::fs::read_to_string(path).unwrap_or_default();
+        let stat = text("/proc/stat");
+        let cpu: Vec<u64> =
+            stat.lines().next().unwrap_or_default().split_whitespace().skip(1).flat_map(str::parse).collect();
+        // user nice system idle iowait irq softirq steal; what follows is part of user.
+        let all: u64 = cpu.iter().take(8).sum();
+        let idle: u64 = cpu.iter().skip(3).take(2).sum();
+        let now = (all - idle, all);
+        let before = std::mem::replace(&mut *TICKS_BEFORE.lock().unwrap_or_else(PoisonError::into_inner), now);
+        let span = now.1.saturating_sub(before.1);
+        let busy = now.0.saturating_sub(before.0) as f64;
+        Machine {
+            busy_percent: if span > 0 { 100.0 * busy / span as f64 } else { 0.0 },
+            available: field(&text("/proc/meminfo"), "MemAvailable:") as f64 * 1024.0,
+            load: text("/proc/loadavg").split_whitespace().next().and_then(|w| w.parse().ok()).unwrap_or(0.0),
+        }
     }
 }
 
@@ -136,12 +184,34 @@ pub fn is_tmpfs(dir: &Path) -> bool {
     best.1
 }
 
+/// The file beside `dir` that says that its contents are a run's and may be removed.
+fn mark(dir: &Path) -> PathBuf {
+    let mut name = dir.as_os_str().to_owned();
+    name.push(".keybench");
+    name.into()
+}
+
 /// Makes `dir` new and empty. Refuses a directory that holds anything but an earlier run's data.
 pub fn fresh_dir(dir: &Path) -> Result<()> {
-    if dir.exists() {
-        std::fs::remove_dir_all(dir).map_err(|e| Error::io("clear", dir, e))?;
+    let mark = mark(dir);
+    let holds_something = std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some());
+    if holds_something && !mark.exists() {
+        let why = "holds something that no run of keybench left there: remove it yourself, or name another directory";
+        return Err(Error::usage(format!("{} {why}", dir.display())));
     }
-    std::fs::create_dir_all(dir).map_err(|e| Error::io("create", dir, e))
+    remove_dir(dir)?;
+    std::fs::create_dir_all(dir).map_err(|e| Error::io("create", dir, e))?;
+    std::fs::write(&mark, "").map_err(|e| Error::io("write", &mark, e))
+}
+
+/// Removes a directory that [`fresh_dir`] made, if it is there.
+pub fn remove_dir(dir: &Path) -> Result<()> {
+    let gone = |path: &Path, done: std::io::Result<()>| match done {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io("remove", path, e)),
+        _ => Ok(()),
+    };
+    gone(dir, std::fs::remove_dir_all(dir))?;
+    gone(&mark(dir), std::fs::remove_file(mark(dir)))
 }
 
 #[cfg(test)]
@@ -166,14 +236,24 @@ mod tests {
     #[test]
     fn directories_are_measured_and_cleared() {
         let dir = std::env::temp_dir().join(format!("keybench-process-{}", std::process::id()));
+        fresh_dir(&dir).unwrap();
         fresh_dir(&dir.join("a")).unwrap();
+        std::fs::remove_file(dir.join("a.keybench")).unwrap();
         std::fs::write(dir.join("a/x"), vec![1; 10_000]).unwrap();
         std::fs::write(dir.join("y"), vec![1; 5]).unwrap();
         assert_eq!(disk_bytes(&dir), 10_005);
         fresh_dir(&dir).unwrap();
         assert_eq!(disk_bytes(&dir), 0);
-        std::fs::remove_dir_all(&dir).unwrap();
+        remove_dir(&dir).unwrap();
         assert_eq!(disk_bytes(&dir), 0);
+        remove_dir(&dir).unwrap();
         assert!(!is_tmpfs(Path::new("/proc")));
+        std::fs::create_dir_all(&dir).unwrap();
+        fresh_dir(&dir).unwrap();
+        std::fs::remove_file(mark(&dir)).unwrap();
+        std::fs::write(dir.join("thesis.txt"), "years of work").unwrap();
+        assert_eq!(fresh_dir(&dir).unwrap_err().exit_code(), 2);
+        assert!(dir.join("thesis.txt").exists());
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -1,7 +1,7 @@
 //! Kingtide through its Rust API.
 
 use super::txn::{Step, Transactions, TxnMode};
-use super::{Attempt, Bounds, Compression, Cursor, Engine, EngineOptions, Session, until_ready};
+use super::{Attempt, Bounds, Checked, Compression, Cursor, Engine, EngineOptions, Session, until_ready};
 use crate::error::{Error, Result};
 use kingtide::{
     ColumnFamily, Db, DbIterator, Durability, ErrorKind, Options, ReadOptions, Transaction, TransactionIterator,
@@ -40,6 +40,12 @@ fn step<T>(result: kingtide::Result<T>) -> Result<Attempt<Step<T>>> {
         Err(e) if e.is_transient_conflict() => Ok(Attempt::Done(Step::Conflict)),
         Err(e) => Err(failed(&e)),
     }
+}
+
+/// Checks an option of the engine's own.
+pub fn check_option(key: &str, value: &str) -> Result<Checked> {
+    Options::new().set(key, value).map_err(|e| Error::usage(e.to_string()))?;
+    Ok(Checked::Known)
 }
 
 /// Opens or creates a database in `dir`.

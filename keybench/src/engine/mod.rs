@@ -7,6 +7,8 @@
 //! No adapter lets `Busy` out: [`until_ready`] waits and retries inside the call, so the wait is part of the operation's
 //! latency and no engine looks fast by refusing writes.
 
+#[cfg(test)]
+pub mod faulty;
 pub mod kingtide;
 pub mod memory;
 pub mod null;
@@ -235,6 +237,25 @@ pub fn parse_names(text: &str) -> Result<Vec<String>> {
         return Err(Error::usage(format!("no engine named in '{text}'; known: {}", NAMES.join(", "))));
     }
     Ok(names)
+}
+
+/// What became of an option of an engine's own that was looked at without opening a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Checked {
+    /// It will be passed on. RocksDB's are only understood by RocksDB, when a store is opened.
+    Known,
+    /// An earlier version had it, the present one does not: why it is left out.
+    Gone(String),
+}
+
+/// Checks an option of an engine's own.
+pub fn check_option(engine: &str, key: &str, value: &str) -> Result<Checked> {
+    match canonical_name(engine)? {
+        "kingtide" => kingtide::check_option(key, value),
+        "tidesdb" => tidesdb::check_option(key, value),
+        "rocksdb" => Ok(Checked::Known),
+        other => Err(Error::usage(format!("engine {other} has no options, so none named '{key}'"))),
+    }
 }
 
 /// Opens an engine in `dir`, which exists.

@@ -10,7 +10,7 @@ mod txn;
 
 use super::peers::{PeerLibrary, peer_symbols};
 use super::txn::{Step, Transactions};
-use super::{Attempt, Bounds, Compression, Cursor, Engine, EngineOptions, Session, until_ready};
+use super::{Attempt, Bounds, Checked, Compression, Cursor, Engine, EngineOptions, Session, until_ready};
 use crate::error::{Error, Result};
 use std::ffi::{CStr, CString, c_char, c_double, c_float, c_int, c_void};
 use std::path::Path;
@@ -211,32 +211,83 @@ struct TidesEngine(Arc<Store>);
 /// The family that all data is in.
 const FAMILY: &CStr = c"default";
 
-fn set_option(config: &mut Config, family: &mut FamilyConfig, key: &str, value: &str) -> Result<()> {
+/// Options of earlier versions, which configurations still name.
+const GONE: [&str; 9] = [
+    "block_index_prefix_len",
+    "enable_block_indexes",
+    "index_sample_ratio",
+    "max_concurrent_flushes",
+    "max_memory_usage",
+    "min_disk_space",
+    "unified_memtable",
+    "unified_memtable_write_buffer_size",
+    "use_btree",
+];
+
+/// Sets an option by its present name, or by the one that earlier versions had for it.
+fn set_option(config: &mut Config, family: &mut FamilyConfig, key: &str, value: &str) -> Result<Checked> {
     let bad = |e: String| Error::usage(format!("tidesdb option {key}: {e}"));
     let size = || kingtide_base::options::parse_size(value).map_err(bad);
     let int = || value.trim().parse::<c_int>().map_err(|_| bad(format!("'{value}' is not a whole number")));
     let real = || value.trim().parse::<f64>().map_err(|_| bad(format!("'{value}' is not a number")));
+    let one_of = |names: &[&str]| {
+        let found = names.iter().position(|n| *n == value.trim());
+        found.map(|at| at as c_int).ok_or_else(|| bad(format!("'{value}' is none of {}", names.join(", "))))
+    };
     match key {
         "num_flush_threads" => config.num_flush_threads = int()?,
         "num_compaction_threads" => config.num_compaction_threads = int()?,
         "max_open_sstables" => config.max_open_sstables = size()? as usize,
-        "memtable_skip_list_max_level" => config.memtable_skip_list_max_level = int()?,
-        "memtable_sync_interval_us" => config.memtable_sync_interval_us = size()?,
-        "value_separation_threshold" => config.value_separation_threshold = size()? as usize,
+        "block_cache_size" => config.block_cache_size = size()? as usize,
+        "memtable_write_buffer_size" | "write_buffer_size" => config.memtable_write_buffer_size = size()? as usize,
+        "memtable_skip_list_max_level" | "skip_list_max_level" => config.memtable_skip_list_max_level = int()?,
+        "memtable_skip_list_probability" | "skip_list_probability" => {
+            config.memtable_skip_list_probability = real()? as c_float;
+        }
+        "memtable_sync_mode" | "sync_mode" => config.memtable_sync_mode = one_of(&["none", "full", "interval"])?,
+        "memtable_sync_interval_us" | "sync_interval_us" => config.memtable_sync_interval_us = size()?,
+        "value_separation_threshold" | "klog_value_threshold" => config.value_separation_threshold = size()? as usize,
         "vlog_segment_size" => config.vlog_segment_size = size()? as usize,
-        "memtable_l0_queue_stall_threshold" => config.memtable_l0_queue_stall_threshold = int()?,
+        "memtable_l0_queue_stall_threshold" | "l0_queue_stall_threshold" => {
+            config.memtable_l0_queue_stall_threshold = int()?;
+        }
         "memtable_idle_flush_seconds" => config.memtable_idle_flush_seconds = int()?,
         "level_size_ratio" => family.level_size_ratio = size()? as usize,
         "min_levels" => family.min_levels = int()?,
         "dividing_level_offset" => family.dividing_level_offset = int()?,
         "keep_values_inline" => family.keep_values_inline = int()?,
         "btree_klog_block_size" => family.btree_klog_block_size = size()? as usize,
+        "compression" => set_compression(family, one_of(&["none", "snappy", "lz4", "zstd"])? as u8),
+        "enable_bloom_filter" => family.enable_bloom_filter = int()?,
+        "bloom_fpr" => family.bloom_fpr = real()?,
+        "isolation" => {
+            let levels = ["read_uncommitted", "read_committed", "repeatable_read", "snapshot", "serializable"];
+            family.default_isolation_level = one_of(&levels)?;
+        }
         "l1_file_count_trigger" => family.l1_file_count_trigger = int()?,
         "tombstone_density_trigger" => family.tombstone_density_trigger = real()?,
         "tombstone_density_min_entries" => family.tombstone_density_min_entries = size()?,
+        "log_level" if value.trim() == "none" => {}
+        "log_level" => return Ok(Checked::Gone("the engine's own log is always off, so this is left out".into())),
+        _ if GONE.contains(&key) => {
+            return Ok(Checked::Gone("TidesDB 10 has no such option any more, so it is left out".into()));
+        }
         _ => return Err(Error::usage(format!("tidesdb has no option '{key}'"))),
     }
-    Ok(())
+    Ok(Checked::Known)
+}
+
+/// Checks an option of the engine's own.
+pub fn check_option(key: &str, value: &str) -> Result<Checked> {
+    // SAFETY: structs of integers, floats and raw pointers, for all of which zeros are values.
+    let (mut config, mut family) = unsafe { (std::mem::zeroed::<Config>(), std::mem::zeroed::<FamilyConfig>()) };
+    set_option(&mut config, &mut family, key, value)
+}
+
+/// The pipeline takes ids of the compression enum: snappy 1, lz4 2, zstd 3.
+fn set_compression(family: &mut FamilyConfig, id: u8) {
+    family.encoding_pipeline[0] = id;
+    family.encoding_count = u8::from(id != 0);
 }
 
 /// Opens or creates a database in `dir`.
@@ -255,26 +306,28 @@ pub fn open(dir: &Path, options: &EngineOptions) -> Result<Box<dyn Engine>> {
     if options.sync {
         config.memtable_sync_mode = SYNC_FULL;
     }
-    // The pipeline takes ids of the compression enum: snappy 1, lz4 2, zstd 3.
-    let id = match options.compression {
-        Compression::None => 0,
-        Compression::Snappy => 1,
-        Compression::Lz4 => 2,
-        Compression::Zstd => 3,
-    };
-    family.encoding_pipeline[0] = id;
-    family.encoding_count = u8::from(id != 0);
+    set_compression(
+        &mut family,
+        match options.compression {
+            Compression::None => 0,
+            Compression::Snappy => 1,
+            Compression::Lz4 => 2,
+            Compression::Zstd => 3,
+        },
+    );
     family.enable_bloom_filter = c_int::from(options.bloom_fp > 0.0);
     family.bloom_fpr = if options.bloom_fp > 0.0 { options.bloom_fp } else { 0.01 };
     for (key, value) in &options.extra {
         set_option(&mut config, &mut family, key, value)?;
     }
+    // Whichever way it was asked for.
+    let sync = config.memtable_sync_mode == SYNC_FULL;
     let mut shown = vec![
         ("memtable_write_buffer_size".to_owned(), options.memtable_size.to_string()),
         ("block_cache_size".to_owned(), options.block_cache_size.to_string()),
         ("encoding_pipeline".to_owned(), options.compression.to_string()),
         ("bloom_fpr".to_owned(), options.bloom_fp.to_string()),
-        ("memtable_sync_mode".to_owned(), if options.sync { "full" } else { "none" }.to_owned()),
+        ("memtable_sync_mode".to_owned(), if sync { "full" } else { "none" }.to_owned()),
         ("num_compaction_threads".to_owned(), config.num_compaction_threads.to_string()),
     ];
     shown.extend(options.extra.iter().cloned());
@@ -296,7 +349,7 @@ pub fn open(dir: &Path, options: &EngineOptions) -> Result<Box<dyn Engine>> {
         return Err(e);
     }
     let version = library.version().to_owned();
-    Ok(Box::new(TidesEngine(Arc::new(Store { api, version, db, family: handle, sync: options.sync, shown }))))
+    Ok(Box::new(TidesEngine(Arc::new(Store { api, version, db, family: handle, sync, shown }))))
 }
 
 impl Engine for TidesEngine {

@@ -3,10 +3,12 @@
 use super::kv::{Tracker, Worker};
 use super::point::{Limit, Point, Spec};
 use super::script::{Context, Outline, Script, Swept};
+use super::sink::{Probes, Sink, Table};
 use crate::clock::Clock;
+use crate::config::Saved;
 use crate::engine::{self, EngineOptions};
 use crate::error::{Error, Result};
-use crate::options::{EngineChoices, EngineFlags, TxnFlags, size};
+use crate::options::{EngineChoices, EngineFlags, TxnFlags, size, switch};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,7 +16,6 @@ use std::sync::Arc;
 #[derive(clap::Args, Debug, Clone)]
 pub struct Args {
     /// Lua files, or names of bundled workloads: mixed, cart, scan, batch
-    #[arg(required = true)]
     pub workloads: Vec<String>,
     /// Engines, separated by commas: kingtide, rocksdb, tidesdb, memory
     #[arg(long, default_value = "kingtide")]
@@ -26,7 +27,7 @@ pub struct Args {
     #[arg(long)]
     pub seed_threads: Option<usize>,
     /// Load one store for each engine and swept value, and run all its points against it
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", value_parser = switch)]
     pub seed_once: bool,
     /// Values of ctx.batch for workloads that work on batches, separated by commas
     #[arg(long, value_delimiter = ',')]
@@ -40,6 +41,13 @@ pub struct Args {
     /// Seconds for each point [default: 5]
     #[arg(long)]
     pub secs: Option<f64>,
+    /// Seconds for which each point runs before it is measured
+    #[arg(long, default_value_t = 0.0)]
+    pub warmup: f64,
+    /// Calls of the workload a second over all threads, each begun on its turn whether or not the one before is done:
+    /// latencies count from the intended beginning. Without it threads go as fast as they can
+    #[arg(long)]
+    pub rate: Option<f64>,
     /// ctx.users
     #[arg(long, default_value_t = 20_000)]
     pub users: u64,
@@ -59,11 +67,24 @@ pub struct Args {
     #[arg(long, default_value = "bench-data")]
     pub data_dir: PathBuf,
     /// Put key and version into every value and check every read
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", value_parser = switch)]
     pub verify: bool,
-    /// Not read yet: use flags
-    #[arg(long, hide = true)]
+    /// Seconds between readings of machine and engine while a point runs; 0: none
+    #[arg(long, default_value_t = 1.0)]
+    pub timeline: f64,
+    /// What to tell about the machine and the program: all, none, or a list of system and build
+    #[arg(long, default_value = "all")]
+    pub probe: Probes,
+    /// Tables to write besides those in the report directory: a list of console, tsv[:FILE], timeline[:FILE]
+    /// [default: console]
+    #[arg(long, value_delimiter = ',')]
+    pub report: Vec<Sink>,
+    /// Take flags, workloads and engines' options from this file; flags of the command line go before it
+    #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Write what this command line comes to into this file, for --config
+    #[arg(long, value_name = "FILE")]
+    pub save_config: Option<PathBuf>,
     /// How kv.begin begins; an engine whose store must be opened for transactions needs one of them
     #[command(flatten)]
     pub txn_flags: TxnFlags,
@@ -100,6 +121,18 @@ pub struct Plan {
     pub context: Context,
     /// When a point ends.
     pub limit: Limit,
+    /// Seconds before it is measured.
+    pub warmup: f64,
+    /// Calls due each second in an open loop.
+    pub rate: Option<f64>,
+    /// Seconds between readings; 0: none.
+    pub timeline: f64,
+    /// What is told about machine and program.
+    pub probe: Probes,
+    /// Where tables go besides the report directory.
+    pub sinks: Vec<Sink>,
+    /// The configuration that runs this again.
+    pub replay: String,
     /// Loading threads.
     pub seed_threads: usize,
     /// Whether answers are verified.
@@ -121,6 +154,9 @@ impl Plan {
             points: group.points.clone(),
             context: self.context.clone(),
             limit: self.limit,
+            warmup: self.warmup,
+            rate: self.rate,
+            timeline: self.timeline,
             verify: self.verify,
         }
     }
@@ -165,9 +201,6 @@ fn groups(script: &Script, about: &Outline, threads: &[usize], batches: &[u64], 
 impl Args {
     /// Checks everything that can be wrong before an engine is started.
     pub fn plan(&self) -> Result<Plan> {
-        if self.config.is_some() {
-            return Err(Error::usage("--config is not read yet; give the settings as flags"));
-        }
         let engines = engine::parse_names(&self.backend)?;
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
         let threads = if self.threads.is_empty() { vec![cores] } else { self.threads.clone() };
@@ -182,6 +215,9 @@ impl Args {
             ("--items", self.items == 0),
             ("--value-size", self.value_size > 1 << 32),
             ("--secs", self.secs.is_some_and(|s| !(s > 0.0 && s <= 1e7))),
+            ("--warmup", !(0.0..=1e7).contains(&self.warmup)),
+            ("--timeline", !(self.timeline == 0.0 || (0.01..=1e7).contains(&self.timeline))),
+            ("--rate", self.rate.is_some_and(|r| !(r > 0.0 && r <= 1e9))),
         ] {
             if bad {
                 return Err(Error::usage(format!("{flag}: out of range")));
@@ -214,6 +250,16 @@ impl Args {
             report_dir: self.report_dir.clone(),
             context,
             limit,
+            warmup: self.warmup,
+            rate: self.rate,
+            timeline: self.timeline,
+            probe: self.probe,
+            sinks: if self.report.is_empty() {
+                vec![Sink { table: Table::Console, path: None }]
+            } else {
+                self.report.clone()
+            },
+            replay: Saved::of(self)?.to_string(),
             seed_threads,
             verify: self.verify,
             choices,

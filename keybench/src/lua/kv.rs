@@ -68,6 +68,8 @@ pub struct Worker {
     pub figures: Figures,
     /// The engine's first error: it ends the run even if the script catches it.
     pub failure: Option<Error>,
+    /// How late the present call of `run` began, in nanoseconds, until its first operation has taken it on.
+    late: u64,
     /// Scans under way, inside which nothing may be written.
     scanning: u32,
     /// Bytes of answers, and of sealed values.
@@ -94,12 +96,18 @@ impl Worker {
             tracker,
             figures,
             failure: None,
+            late: 0,
             scanning: 0,
             buffer: Vec::new(),
             txn: State::default(),
             touches_before: 0,
             how: Transactions { isolation: Isolation::Snapshot, mode: TxnMode::Optimistic },
         }))
+    }
+
+    /// The next operation was due so long ago: its latency counts from then.
+    pub fn late(&mut self, by: Duration) {
+        self.late = by.as_nanos().min(u128::from(u64::MAX)) as u64;
     }
 
     /// Calls the engine, and counts the call if it succeeds.
@@ -118,7 +126,8 @@ impl Worker {
     fn count<T>(&mut self, kind: Kind, touches: u64, ns: u64, result: Result<T>) -> mlua::Result<T> {
         match result {
             Ok(t) => {
-                self.figures.latencies[kind as usize].record(ns);
+                let late = std::mem::take(&mut self.late);
+                self.figures.latencies[kind as usize].record(ns.saturating_add(late));
                 self.figures.touches += touches;
                 // Relaxed: read by whoever shows progress, which needs no other memory.
                 self.tracker.touches.store(self.figures.touches, Ordering::Relaxed);

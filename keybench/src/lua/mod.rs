@@ -6,6 +6,7 @@ mod natives;
 mod point;
 mod report;
 mod script;
+mod sink;
 #[cfg(test)]
 mod tests;
 mod truth;
@@ -36,6 +37,9 @@ pub fn child_main() -> Result<()> {
 /// Runs `keybench run`.
 pub fn main(args: &Args) -> Result<()> {
     let plan = args.plan()?;
+    if let Some(path) = &args.save_config {
+        std::fs::write(path, &plan.replay).map_err(|e| Error::io("write", path, e))?;
+    }
     if process::is_tmpfs(&plan.data_dir) {
         eprintln!("warning: {} is memory, not a disk: disk figures mean nothing", plan.data_dir.display());
     }
@@ -70,7 +74,7 @@ fn one_store(plan: &Plan, group: &Group, engine: &str, repeat: usize, report: &m
             }
         }
     });
-    std::fs::remove_dir_all(&dir).map_err(|e| Error::io("remove", &dir, e))?;
+    process::remove_dir(&dir)?;
     match outcome.and(ended) {
         Err(e @ Error::Usage(_)) => Err(e.context(engine)),
         Err(e) => {

@@ -13,7 +13,7 @@ use mlua::{Lua, Table};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Barrier, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -59,6 +59,12 @@ pub struct Spec {
     pub context: Context,
     /// When a point ends.
     pub limit: Limit,
+    /// Seconds for which a point runs before it is measured.
+    pub warmup: f64,
+    /// Open loop: calls of `run` that are due each second, over all threads.
+    pub rate: Option<f64>,
+    /// Seconds between readings; 0: none.
+    pub timeline: f64,
     /// Whether answers are verified.
     pub verify: bool,
 }
@@ -128,7 +134,7 @@ pub enum Message {
     Seeded(Measured),
     /// A point is done.
     Done { point: Point, measured: Measured },
-    /// A reading, about once a second.
+    /// A reading of the timeline.
     Sample { seeding: bool, point: Point, elapsed: f64, metrics: Vec<(String, f64)> },
     /// The store is closed.
     Closed { seconds: f64, disk_bytes: u64, written_bytes: u64, peak_rss: u64, busy: u64 },
@@ -244,11 +250,20 @@ impl Stage<'_> {
     }
 
     fn measure(&mut self, point: &Point) -> Result<()> {
+        if self.spec.warmup > 0.0 {
+            self.run_point(point, Limit::Seconds(self.spec.warmup), "warming up")?;
+        }
+        let measured = self.run_point(point, self.spec.limit, "running")?;
+        (self.send)(Message::Done { point: point.clone(), measured })
+    }
+
+    fn run_point(&mut self, point: &Point, limit: Limit, doing: &str) -> Result<Measured> {
         let context = self.context(point);
-        let limit = self.spec.limit;
+        let pace = self.spec.rate.map(|rate| Pace { rate, threads: point.threads });
         let stop = AtomicBool::new(false);
         let job = |thread: usize, loaded: &Loaded, shared: &Shared, tracker: &Tracker| {
-            verdict(units(loaded, &context, limit, thread, point.threads, tracker, shared, &stop), shared)
+            let turn = Turn { thread, threads: point.threads, limit, pace };
+            verdict(units(loaded, &context, &turn, tracker, shared, &stop), shared)
         };
         // Relaxed: pairs with nothing; the others stop a little later.
         let failed = || stop.store(true, Ordering::Relaxed);
@@ -257,9 +272,9 @@ impl Stage<'_> {
             Limit::Seconds(s) => Goal::Seconds(s),
         };
         let swept = point.swept.as_ref().map_or(String::new(), |(p, v)| format!(", {p} {v}"));
-        let title = format!("{} {}: {} threads{swept}", self.spec.engine, self.spec.workload, point.threads);
-        let measured = self.threads(point, false, Progress::start(title, "units", goal), &job, &failed)?;
-        (self.send)(Message::Done { point: point.clone(), measured })
+        let (engine, workload, threads) = (&self.spec.engine, &self.spec.workload, point.threads);
+        let title = format!("{engine} {workload}: {doing}, {threads} threads{swept}");
+        self.threads(point, false, Progress::start(title, "units", goal), &job, &failed)
     }
 
     /// Runs `job` on every thread at once, samples once a second meanwhile, and adds the threads' figures up. `failed` is
@@ -316,17 +331,22 @@ impl Stage<'_> {
             barrier.wait();
             before = Usage::now();
             let start = Instant::now();
-            let mut next = start + Duration::from_secs(1);
+            let mut show = Every::new(start, 1.0);
+            let mut sample = Every::new(start, spec.timeline);
             loop {
+                let next = show.next.min(sample.next);
                 match ended.recv_timeout(next.saturating_duration_since(Instant::now())) {
                     Ok(()) => continue,
                     Err(RecvTimeoutError::Disconnected) => break,
                     Err(RecvTimeoutError::Timeout) => {}
                 }
-                next += Duration::from_secs(1);
-                let count = |t: &Arc<Tracker>| if seeding { &t.touches } else { &t.units }.load(Ordering::Relaxed);
-                let rate = progress.update(trackers.iter().map(count).sum());
-                (self.send)(sampler.take(start.elapsed(), rate))?;
+                let counts = counts(&trackers);
+                if show.due() {
+                    progress.update(if seeding { counts.touches } else { counts.units });
+                }
+                if sample.due() {
+                    (self.send)(sampler.take(start.elapsed(), counts))?;
+                }
             }
             measured.seconds = start.elapsed().as_secs_f64();
             let join = |h: std::thread::ScopedJoinHandle<'_, Result<Figures>>| {
@@ -337,10 +357,10 @@ impl Stage<'_> {
         progress.finish();
         measured.usage = Usage::now().since(&before);
         let shares: Vec<Figures> = shares?.into_iter().collect::<Result<_>>()?;
-        // Relaxed: the threads have been joined.
-        measured.units = trackers.iter().map(|t| t.units.load(Ordering::Relaxed)).sum();
-        let last = if seeding { measured.touch_rate() } else { measured.unit_rate() };
-        (self.send)(sampler.take(Duration::from_secs_f64(measured.seconds), last))?;
+        measured.units = counts(&trackers).units;
+        if spec.timeline > 0.0 {
+            (self.send)(sampler.take(Duration::from_secs_f64(measured.seconds), counts(&trackers)))?;
+        }
         measured.mean_rss = (sampler.mean_rss() - self.base_rss as f64).max(0.0);
         add_up(&mut measured, shares);
         Ok(measured)
@@ -364,23 +384,45 @@ fn sharded(lua: &Lua, ctx: &Table, thread: usize, threads: usize, sharding: &Arc
     ctx.set_metatable(Some(meta))
 }
 
+/// When calls of `run` are due in an open loop.
+#[derive(Clone, Copy)]
+struct Pace {
+    /// A second, over all threads.
+    rate: f64,
+    threads: usize,
+}
+
+impl Pace {
+    /// When a thread's call number `done` is due, after the beginning. The threads take turns.
+    fn due(&self, thread: usize, done: u64) -> Duration {
+        let call = done as f64 * self.threads as f64 + thread as f64;
+        Duration::try_from_secs_f64(call / self.rate).unwrap_or(Duration::MAX)
+    }
+}
+
+/// One thread's part of a point.
+struct Turn {
+    thread: usize,
+    threads: usize,
+    limit: Limit,
+    pace: Option<Pace>,
+}
+
 /// Calls `run` until the limit is reached.
-#[allow(clippy::too_many_arguments)] // one caller; a struct would only rename them
 fn units(
     loaded: &Loaded,
     context: &Context,
-    limit: Limit,
-    thread: usize,
-    threads: usize,
+    turn: &Turn,
     tracker: &Tracker,
     shared: &Shared,
     stop: &AtomicBool,
 ) -> mlua::Result<()> {
+    let (thread, threads) = (turn.thread, turn.threads);
     let ctx = context.table(&loaded.lua)?;
     ctx.set("thread", thread)?;
     ctx.set("threads", threads)?;
     let start = Instant::now();
-    let (quota, time) = match limit {
+    let (quota, time) = match turn.limit {
         // Whole units, the first threads taking one more when they do not divide evenly.
         Limit::Units(n) => (n / threads as u64 + u64::from((thread as u64) < n % threads as u64), None),
         Limit::Seconds(s) => (u64::MAX, Some(Duration::from_secs_f64(s))),
@@ -391,7 +433,16 @@ fn units(
         if time.is_some_and(|t| start.elapsed() >= t) {
             break;
         }
-        ctx.raw_set("iter", done)?;
+        if let Some(pace) = &turn.pace {
+            let due = pace.due(thread, done);
+            if time.is_some_and(|t| due >= t) {
+                break;
+            }
+            // A call that is late begins at once, and its latency counts from when it was due.
+            std::thread::sleep(due.saturating_sub(start.elapsed()));
+            shared.borrow_mut().late(start.elapsed().saturating_sub(due));
+        }
+        ctx.raw_set("iter", done + 1)?;
         loaded.run.call::<()>(&ctx)?;
         shared.borrow_mut().no_txn_left()?;
         if shared.borrow().failure.is_some() {
@@ -431,44 +482,101 @@ fn add_up(measured: &mut Measured, shares: Vec<Figures>) {
     measured.ops = used.map(|(name, l)| Op { name: (*name).to_owned(), latency: l.summary() }).collect();
 }
 
-/// Takes a reading of the process, its directory and its engine.
+/// How far all threads are.
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    units: u64,
+    touches: u64,
+}
+
+fn counts(trackers: &[Arc<Tracker>]) -> Counts {
+    // Relaxed: figures to show; the exact ones are read when the threads have been joined.
+    let sum = |of: fn(&Tracker) -> &AtomicU64| trackers.iter().map(|t| of(t).load(Ordering::Relaxed)).sum();
+    Counts { units: sum(|t| &t.units), touches: sum(|t| &t.touches) }
+}
+
+/// Moments at equal distances.
+struct Every {
+    next: Instant,
+    distance: Duration,
+}
+
+impl Every {
+    /// From `start` on; a distance of 0 means never.
+    fn new(start: Instant, seconds: f64) -> Every {
+        let distance = Duration::from_secs_f64(if seconds > 0.0 { seconds } else { 1e9 });
+        Every { next: start + distance, distance }
+    }
+
+    /// Whether a moment has come since the last call. Moments that were missed count as one.
+    fn due(&mut self) -> bool {
+        let now = Instant::now();
+        let due = now >= self.next;
+        while self.next <= now {
+            self.next += self.distance;
+        }
+        due
+    }
+}
+
+/// Takes readings of the process, its directory and its engine, under the names that scripts for plotting know.
 struct Sampler<'a> {
     seeding: bool,
     point: Point,
     store: &'a dyn Engine,
     dir: &'a Path,
+    last: (Duration, Counts, Usage),
     rss: Vec<f64>,
 }
 
+const MIB: f64 = 1_048_576.0;
+
 impl<'a> Sampler<'a> {
     fn new(seeding: bool, point: Point, store: &'a dyn Engine, dir: &'a Path) -> Sampler<'a> {
-        Sampler { seeding, point, store, dir, rss: Vec::new() }
+        let last = (Duration::ZERO, Counts::default(), Usage::now());
+        Sampler { seeding, point, store, dir, last, rss: Vec::new() }
     }
 
-    fn take(&mut self, elapsed: Duration, rate: f64) -> Message {
+    fn take(&mut self, elapsed: Duration, counts: Counts) -> Message {
         let u = Usage::now();
         self.rss.push(u.rss as f64);
-        let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-        let load = load.split_whitespace().next().and_then(|w| w.parse().ok()).unwrap_or(0.0);
-        let system: [(&str, f64); 11] = [
-            (if self.seeding { "keys_per_s" } else { "units_per_s" }, rate),
-            ("rss_bytes", u.rss as f64),
-            ("cpu_user_s", u.cpu_user),
-            ("cpu_sys_s", u.cpu_sys),
-            ("major_faults", u.major_faults as f64),
-            ("context_switches", u.context_switches as f64),
-            ("disk_read_bytes", u.disk_read as f64),
-            ("disk_write_bytes", u.disk_write as f64),
-            ("load_1m", load),
-            ("disk_bytes", process::disk_bytes(self.dir) as f64),
-            ("busy_answers", engine::busy_answers() as f64),
-        ];
-        let mut metrics: Vec<(String, f64)> = system.into_iter().map(|(n, v)| (n.to_owned(), v)).collect();
-        metrics.extend(self.store.stats().into_iter().map(|(n, v)| (format!("engine.{n}"), v)));
+        let (then, before, used) = std::mem::replace(&mut self.last, (elapsed, counts, u));
+        let span = (elapsed.saturating_sub(then)).as_secs_f64();
+        let a_second = |n: f64| if span > 0.0 { n / span } else { 0.0 };
+        let machine = process::Machine::now();
+        let cpu = u.cpu_user + u.cpu_sys - used.cpu_user - used.cpu_sys;
+        let mut metrics: Vec<(String, f64)> = Vec::new();
+        let mut add = |name: &str, value: f64| metrics.push((name.to_owned(), value));
+        if self.seeding {
+            add("seed_keys", counts.touches as f64);
+        }
+        add("wu_per_s", a_second((counts.units - before.units) as f64));
+        add("ops_per_s", a_second((counts.touches - before.touches) as f64));
+        add("cpu_util_pct", machine.busy_percent);
+        add("proc_cpu_pct", 100.0 * a_second(cpu));
+        add("mem_avail_mb", machine.available / MIB);
+        add("load1", machine.load);
+        add("rss_mb", u.rss as f64 / MIB);
+        add("peak_rss_mb", u.peak_rss as f64 / MIB);
+        add("minflt", u.minor_faults as f64);
+        add("majflt", u.major_faults as f64);
+        let (own, forced) = process::context_switches();
+        add("vol_ctxsw", own as f64);
+        add("invol_ctxsw", forced as f64);
+        add("io_read_mb", u.disk_read as f64 / MIB);
+        add("io_write_mb", u.disk_write as f64 / MIB);
+        add("threads", u.threads as f64);
+        add("disk_bytes", process::disk_bytes(self.dir) as f64);
+        add("busy_answers", engine::busy_answers() as f64);
+        metrics.extend(self.store.stats());
         Message::Sample { seeding: self.seeding, point: self.point.clone(), elapsed: elapsed.as_secs_f64(), metrics }
     }
 
+    /// Mean of resident bytes over the readings; those of now if there were none.
     fn mean_rss(&self) -> f64 {
-        self.rss.iter().sum::<f64>() / self.rss.len().max(1) as f64
+        match self.rss.len() {
+            0 => Usage::now().rss as f64,
+            n => self.rss.iter().sum::<f64>() / n as f64,
+        }
     }
 }

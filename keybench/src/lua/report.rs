@@ -2,11 +2,10 @@
 
 use super::args::Plan;
 use super::point::{Limit, Measured, Message, Point};
+use super::sink::{Sink, Table};
 use crate::error::{Error, Result};
 use crate::measure::{Summary, median, show_bytes, show_count, show_ns};
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -35,23 +34,38 @@ struct Column {
     trouble: Option<Error>,
 }
 
+/// The places that one table goes to.
+struct Outputs(Vec<Box<dyn std::io::Write>>);
+
+impl Outputs {
+    fn write(&mut self, text: &str) -> std::io::Result<()> {
+        self.0.iter_mut().try_for_each(|out| out.write_all(text.as_bytes()))
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.0.iter_mut().try_for_each(|out| out.flush())
+    }
+}
+
 /// A report that grows while the run goes on.
 pub struct Report {
     dir: PathBuf,
-    points: BufWriter<File>,
-    timeline: BufWriter<File>,
+    points: Outputs,
+    timeline: Outputs,
+    console: Outputs,
     columns: Vec<Column>,
     rows: Vec<Row>,
 }
 
 const POINTS: &str = "workload\tengine\tthreads\tsweep_param\tsweep_value\trepeat\top\tcount\tp50_ns\tp99_ns\tp999_ns\t\
-max_ns\thit_rate\twu_per_s\tops_per_s";
-const TIMELINE: &str = "workload\tengine\tthreads\tsweep_param\tsweep_value\tphase\telapsed_s\tmetric\tvalue";
+max_ns\thit_rate\twu_per_s\tops_per_s\n";
+const TIMELINE: &str = "workload\tengine\tthreads\tsweep_param\tsweep_value\tphase\telapsed_s\tmetric\tvalue\n";
 
 /// The first five columns of both tables.
 fn identity(workload: &str, engine: &str, point: &Point) -> String {
+    // Where nothing is swept, the value 1 of nothing: programs that plot these files expect a number.
     let (param, value) =
-        point.swept.as_ref().map_or(("-".to_owned(), "-".to_owned()), |(p, v)| (p.clone(), v.to_string()));
+        point.swept.as_ref().map_or((String::new(), "1".to_owned()), |(p, v)| (p.clone(), v.to_string()));
     format!("{workload}\t{engine}\t{}\t{param}\t{value}", point.threads)
 }
 
@@ -61,16 +75,25 @@ impl Report {
         let stamp = stamp(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()));
         let dir = plan.report_dir.join(stamp);
         std::fs::create_dir_all(&dir).map_err(|e| Error::io("create", &dir, e))?;
-        let table = |name: &str, header: &str| -> Result<BufWriter<File>> {
-            let path = dir.join(name);
-            let io = |e| Error::io("write", &path, e);
-            let mut file = BufWriter::new(File::create(&path).map_err(io)?);
-            writeln!(file, "{header}").map_err(io)?;
-            Ok(file)
+        let outputs = |own: Option<&str>, table: Table, header: &str| -> Result<Outputs> {
+            let mut all = Vec::new();
+            if let Some(name) = own {
+                all.push(Sink { table, path: Some(dir.join(name)) }.open()?);
+            }
+            for sink in plan.sinks.iter().filter(|s| s.table == table) {
+                all.push(sink.open()?);
+            }
+            let mut all = Outputs(all);
+            all.write(header).map_err(|e| Error::io("write", &dir, e))?;
+            Ok(all)
         };
-        let (points, timeline) = (table("points.tsv", POINTS)?, table("timeline.tsv", TIMELINE)?);
+        let points = outputs(Some("points.tsv"), Table::Points, POINTS)?;
+        let timeline = outputs(Some("timeline.tsv"), Table::Timeline, TIMELINE)?;
+        let console = outputs(None, Table::Console, "")?;
+        let replay = dir.join("replay.cnf");
+        std::fs::write(&replay, &plan.replay).map_err(|e| Error::io("write", &replay, e))?;
         let columns = plan.engines.iter().map(|e| Column { engine: e.clone(), ..Column::default() }).collect();
-        Ok(Report { points, timeline, columns, rows: Vec::new(), dir })
+        Ok(Report { points, timeline, console, columns, rows: Vec::new(), dir })
     }
 
     fn column(&mut self, engine: &str) -> Result<&mut Column> {
@@ -110,10 +133,12 @@ impl Report {
             Message::Sample { seeding, point, elapsed, metrics } => {
                 let identity = identity(workload, engine, &point);
                 let phase = if seeding { "seed" } else { "run" };
+                let mut lines = String::new();
                 for (metric, value) in metrics {
-                    writeln!(self.timeline, "{identity}\t{phase}\t{elapsed:.3}\t{metric}\t{value}")
-                        .map_err(|e| self.io(e))?;
+                    // Writing to a String cannot fail.
+                    let _ = writeln!(lines, "{identity}\t{phase}\t{elapsed:.3}\t{metric}\t{value}");
                 }
+                self.timeline.write(&lines).map_err(|e| self.io(e))?;
             }
             Message::Done { point, measured } => self.add_point(workload, engine, repeat, point, measured)?,
             Message::Unavailable(_) | Message::Usage(_) | Message::Failed(_) => {}
@@ -127,7 +152,7 @@ impl Report {
 
     fn add_point(&mut self, workload: &str, engine: &str, repeat: usize, point: Point, m: Measured) -> Result<()> {
         let identity = identity(workload, engine, &point);
-        let hit_rate = m.hit_rate().map_or("-".into(), |h| format!("{h:.4}"));
+        let hit_rate = m.hit_rate().map_or("0.0".into(), |h| format!("{:.3}", h * 100.0));
         let (wu, ops) = (m.unit_rate(), m.touch_rate());
         let mut lines = String::new();
         for op in &m.ops {
@@ -139,7 +164,7 @@ impl Report {
                 op.name, l.count, l.p50, l.p99, l.p999, l.max
             );
         }
-        let written = self.points.write_all(lines.as_bytes()).and_then(|()| self.points.flush());
+        let written = self.points.write(&lines).and_then(|()| self.points.flush());
         written.map_err(|e| self.io(e))?;
         let same = |r: &&mut Row| {
             r.workload == workload
@@ -157,11 +182,11 @@ impl Report {
     /// Prints the report, writes it down, and says whether the run was sound.
     pub fn finish(mut self, plan: &Plan) -> Result<()> {
         let text = self.render(plan);
-        println!("{text}");
+        let shown = self.console.write(&format!("{text}\nreport: {}\n", self.dir.display()));
+        shown.and_then(|()| self.console.flush()).map_err(|e| self.io(e))?;
         let path = self.dir.join("report.txt");
         std::fs::write(&path, &text).map_err(|e| Error::io("write", &path, e))?;
         self.timeline.flush().map_err(|e| self.io(e))?;
-        println!("report: {}", self.dir.display());
         if let Some(c) =
             self.columns.iter().find(|c| matches!(c.trouble, Some(Error::Failed(_) | Error::Unsupported(_))))
         {
@@ -191,7 +216,19 @@ impl Report {
             if plan.choices.sync() { "synced" } else { "not synced" },
             plan.repeat,
         );
-        self.render_system(&mut out, &plan.data_dir);
+        if plan.warmup > 0.0 {
+            let _ = writeln!(out, "  each point after {} s of warming up", plan.warmup);
+        }
+        if let Some(rate) = plan.rate {
+            let _ =
+                writeln!(out, "  open loop: {} units/s are due, latencies count from when they were", show_count(rate));
+        }
+        if plan.probe.system {
+            self.render_system(&mut out, &plan.data_dir);
+        }
+        if plan.probe.build {
+            render_build(&mut out);
+        }
         for c in &self.columns {
             if let Some(e) = &c.trouble {
                 let _ = writeln!(out, "  {} was skipped: {e}", c.engine);
@@ -219,12 +256,15 @@ impl Report {
             .find_map(|l| l.strip_prefix("model name"))
             .map_or("", |l| l.trim_start_matches([' ', '\t', ':']));
         let cores = std::thread::available_parallelism().map_or(0, usize::from);
-        let build = if cfg!(debug_assertions) {
-            "UNOPTIMISED BUILD: figures mean nothing; use --release"
-        } else {
-            "release build"
-        };
-        let _ = writeln!(out, "  {cores} x {model}, Linux {}, data in {}, {build}", kernel.trim(), data_dir.display());
+        let memory = crate::process::Machine::now().available;
+        let _ = writeln!(
+            out,
+            "  {cores} x {model}, {} of memory available, load {:.2}, Linux {}, data in {}",
+            show_bytes(memory),
+            crate::process::Machine::now().load,
+            kernel.trim(),
+            data_dir.display()
+        );
     }
 
     /// Rates of all engines side by side.
@@ -303,6 +343,13 @@ impl Report {
             );
         }
     }
+}
+
+fn render_build(out: &mut String) {
+    let build =
+        if cfg!(debug_assertions) { "UNOPTIMISED BUILD: figures mean nothing; use --release" } else { "release build" };
+    let (arch, os) = (std::env::consts::ARCH, std::env::consts::OS);
+    let _ = writeln!(out, "  keybench {}, {build}, {arch} {os}", env!("CARGO_PKG_VERSION"));
 }
 
 fn point_title(workload: &str, point: &Point) -> String {

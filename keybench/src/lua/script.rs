@@ -78,7 +78,9 @@ impl Script {
             let source = std::fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
             return Ok(Script { origin: name.to_owned(), source });
         }
-        let bundled = BUNDLED.iter().find(|(n, _)| *n == name.trim_end_matches(".lua"));
+        // Configurations name files of a directory that is not everywhere.
+        let bare = name.trim_end_matches(".lua").trim_start_matches("workloads/");
+        let bundled = BUNDLED.iter().find(|(n, _)| *n == bare);
         match bundled {
             Some((n, source)) => Ok(Script { origin: (*n).to_owned(), source: (*source).to_owned() }),
             None => {

@@ -6,13 +6,14 @@ use super::point::{self, Limit, Measured, Message, Point, Spec};
 use super::script::{Context, Script, Swept};
 use super::truth::Truth;
 use crate::clock::Clock;
+use crate::engine::faulty::{self, Fault, Faulty};
 use crate::engine::txn::{Isolation, Transactions, TxnMode};
-use crate::engine::{self, Bounds, Cursor, Engine, EngineOptions, Session};
+use crate::engine::{self, Bounds, Engine, EngineOptions};
 use crate::error::{Error, Result};
 use clap::Parser;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 fn worker(verify: bool) -> Shared {
     let store = engine::open("memory", Path::new(""), &EngineOptions::default()).unwrap();
@@ -193,7 +194,7 @@ const COUNTERS: &str = r#"
         load = function(ctx) for i = 0, 2 do kv.put("n" .. i, "0") end end,
         run = function(ctx)
             add("n" .. gen.uniform(3))
-            if ctx.iter == 0 then kv.begin(); kv.put("n0", "-1000000"); kv.rollback() end
+            if ctx.iter == 1 then kv.begin(); kv.put("n0", "-1000000"); kv.rollback() end
         end,
     }"#;
 
@@ -296,6 +297,9 @@ fn spec(source: &str, threads: usize) -> Spec {
         points: vec![Point { threads, batch: 3, swept: Some(("depth".into(), Swept::Float(0.5))) }],
         context: Context { users: 5, items: 1_000, seed: 9, value_size: 10, ..Context::default() },
         limit: Limit::Units(500),
+        warmup: 0.0,
+        rate: None,
+        timeline: 1.0,
         verify: true,
     }
 }
@@ -337,7 +341,7 @@ fn context_holds_what_the_grid_says() {
         load = function(ctx) assert(ctx.users == 5 and ctx.items == 1000 and ctx.seed == 9 and ctx.batch == 3) end,
         run = function(ctx)
             assert(ctx.ops == 500 and ctx.threads == 3 and ctx.thread >= 0 and ctx.thread < 3)
-            assert(ctx.depth == 0.5 and ctx.iter >= 0 and ctx.iter < 167 and ctx.value_size == 10)
+            assert(ctx.depth == 0.5 and ctx.iter >= 1 and ctx.iter <= 167 and ctx.value_size == 10)
             kv.put("t" .. ctx.thread .. "-" .. ctx.iter, "")
         end }"#;
     let (_, done) = on_memory(&spec(source, 3)).unwrap();
@@ -401,91 +405,59 @@ fn mistakes_in_scripts_are_told_with_their_place() {
     assert!(e.to_string().contains("boom"), "{e}");
 }
 
-/// Every write fails after a hundred, on an engine otherwise right; or gets lie.
-struct Broken(Box<dyn Engine>, Arc<AtomicU64>, bool);
-struct BrokenSession(Box<dyn Session>, Arc<AtomicU64>, bool);
-
-impl Engine for Broken {
-    fn version(&self) -> String {
-        self.0.version()
-    }
-    fn durability(&self) -> String {
-        self.0.durability()
-    }
-    fn effective_options(&self) -> Vec<(String, String)> {
-        Vec::new()
-    }
-    fn session(&self) -> Result<Box<dyn Session>> {
-        Ok(Box::new(BrokenSession(self.0.session()?, Arc::clone(&self.1), self.2)))
-    }
-    fn flush(&self) -> Result<()> {
-        Ok(())
-    }
-    fn compact(&self) -> Result<()> {
-        Ok(())
-    }
-    fn stats(&self) -> Vec<(String, f64)> {
-        Vec::new()
-    }
-    fn close(self: Box<Self>) -> Result<()> {
-        Ok(())
-    }
+fn broken(spec: &Spec, fault: Fault) -> Result<(Measured, Measured)> {
+    run(spec, &|dir| Ok(Faulty::new(engine::open("memory", dir, &spec.options)?, fault)))
 }
 
-impl Session for BrokenSession {
-    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        if !self.2 && self.1.fetch_add(1, Ordering::Relaxed) >= 100 {
-            return Err(Error::failed("disk on fire"));
-        }
-        self.0.put(key, value)
-    }
-    fn put_batch(&mut self, entries: &[(&[u8], &[u8])]) -> Result<()> {
-        self.0.put_batch(entries)
-    }
-    fn get(&mut self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<bool> {
-        // Loses one answer in ten.
-        if self.2 && self.1.fetch_add(1, Ordering::Relaxed) % 10 == 9 {
-            return Ok(false);
-        }
-        self.0.get(key, found)
-    }
-    fn multi_get(&mut self, keys: &[&[u8]], each: &mut dyn FnMut(usize, Option<&[u8]>)) -> Result<()> {
-        self.0.multi_get(keys, each)
-    }
-    fn delete(&mut self, key: &[u8]) -> Result<()> {
-        self.0.delete(key)
-    }
-    fn delete_batch(&mut self, keys: &[&[u8]]) -> Result<()> {
-        self.0.delete_batch(keys)
-    }
-    fn cursor(&mut self, bounds: Bounds<'_>) -> Result<Box<dyn Cursor>> {
-        self.0.cursor(bounds)
-    }
+/// An engine that stops for a moment: who waits for each answer before asking again sees one slow operation, who asks on
+/// schedule sees all that should have been asked meanwhile (coordinated omission, after Gil Tene).
+#[test]
+fn an_open_loop_shows_the_stall_that_a_closed_loop_hides() {
+    let source = "return { run = function(ctx) kv.put('k' .. ctx.iter, 'v') end }";
+    let pause = Duration::from_millis(300);
+    let stalled = |rate| {
+        let s = Spec { verify: false, rate, ..spec(source, 1) };
+        broken(&s, Fault::Pauses(100, pause)).unwrap().1.ops[0].latency
+    };
+    let (closed, open) = (stalled(None), stalled(Some(1_000.0)));
+    assert!(closed.count == 500 && open.count == 500);
+    assert!(closed.max >= 3e8 && open.max >= 3e8, "both have the operation that stalled");
+    // 300 of 500 were due during the stall, so half of all began 50 ms late at least.
+    assert!(open.p50 >= 2.5e7 && closed.p50 < open.p50, "closed {closed:?}, open {open:?}");
 }
 
-fn broken(spec: &Spec, lies: bool) -> Result<(Measured, Measured)> {
-    run(spec, &|dir| {
-        Ok(Box::new(Broken(engine::open("memory", dir, &spec.options)?, Arc::default(), lies)) as Box<dyn Engine>)
-    })
+#[test]
+fn units_before_the_measured_ones_are_not_counted() {
+    let source = "return { run = function(ctx) kv.put('k' .. ctx.iter, 'v') end }";
+    let (_, done) = on_memory(&Spec { warmup: 0.05, ..spec(source, 2) }).unwrap();
+    assert_eq!((done.units, done.touches), (500, 500));
 }
 
 #[test]
 fn a_failed_write_ends_the_run_even_if_the_script_catches_it() {
     let honest = "return { run = function(ctx) kv.put('k' .. ctx.iter, 'v') end }";
-    assert_eq!(broken(&spec(honest, 2), false).unwrap_err(), Error::failed("disk on fire"));
+    assert_eq!(broken(&spec(honest, 2), Fault::FailsWritesAfter(100)).unwrap_err(), Error::failed("disk on fire"));
     let catches = "return { run = function(ctx) pcall(kv.put, 'k' .. ctx.iter, 'v') end }";
-    assert_eq!(broken(&spec(catches, 2), false).unwrap_err(), Error::failed("disk on fire"));
+    assert_eq!(broken(&spec(catches, 2), Fault::FailsWritesAfter(100)).unwrap_err(), Error::failed("disk on fire"));
     let in_load =
         "return { load = function(ctx) for i = 1, 200 do kv.put('k' .. i, 'v') end end, run = function() end }";
-    assert_eq!(broken(&spec(in_load, 2), false).unwrap_err(), Error::failed("disk on fire"));
+    assert_eq!(broken(&spec(in_load, 2), Fault::FailsWritesAfter(100)).unwrap_err(), Error::failed("disk on fire"));
 }
 
 #[test]
-fn verify_finds_an_engine_that_loses_answers() {
-    let source = "return { load = function(ctx) kv.put('k', 'v') end, run = function(ctx) kv.get('k') end }";
-    let (_, done) = broken(&spec(source, 1), true).unwrap();
+fn verify_finds_an_engine_that_answers_wrongly() {
+    let gets = "return { load = function(ctx) kv.put('k', 'v') end, run = function(ctx) kv.get('k') end }";
+    let (_, done) = broken(&spec(gets, 1), Fault::MissesGets(10)).unwrap();
     assert_eq!((done.verified, done.wrong), (500, 50));
     assert!(done.examples[0].contains("lost"), "{:?}", done.examples);
+    let both = "return { run = function(ctx) for i = 1, 10 do \
+                local k = 'k' .. ctx.iter * 10 + i; kv.put(k, 'v'); kv.get(k) end end }";
+    let struck = (11..=5_010).filter(|i| faulty::struck(format!("k{i}").as_bytes())).count() as u64;
+    assert!(struck > 0);
+    for fault in [Fault::LosesKeys, Fault::DamagesValues, Fault::SwapsValues] {
+        let (_, done) = broken(&spec(both, 1), fault).unwrap();
+        assert_eq!((done.verified, done.wrong), (5_000, struck), "{fault:?}");
+    }
 }
 
 #[derive(Parser)]
@@ -496,7 +468,8 @@ struct Cli {
 
 fn plan(words: &str) -> Result<Plan> {
     let all = std::iter::once("run").chain(words.split_whitespace());
-    Cli::try_parse_from(all).map_err(|e| Error::usage(e.to_string()))?.args.plan()
+    let args = Cli::try_parse_from(all).map_err(|e| Error::usage(e.to_string()))?.args;
+    crate::config::complete(args, &[])?.plan()
 }
 
 #[test]
@@ -518,7 +491,7 @@ fn grids_follow_the_flags() {
 #[test]
 fn mistakes_on_the_command_line_are_refused() {
     for (words, hint) in [
-        ("", "required"),
+        ("", "no workload"),
         ("mixd", "did you mean 'mixed'"),
         ("mixed --backend rockdb", "did you mean 'rocksdb'"),
         ("mixed --threads 0", "--threads"),
@@ -529,7 +502,6 @@ fn mistakes_on_the_command_line_are_refused() {
         ("mixed --value-size 4Q", "suffix 'q'"),
         ("mixed --items 0", "--items"),
         ("mixed --opt tidesdb.min_levels=1", "not among the engines"),
-        ("mixed --config x.cnf", "--config"),
         ("mixed --isolation snapshit", "did you mean 'snapshot'"),
         ("mixed --txn-mode hopeful", "possible values: optimistic, locking"),
     ] {

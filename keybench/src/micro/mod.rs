@@ -346,7 +346,7 @@ fn run_once(plan: &args::Plan, engine: &str) -> Result<Outcome> {
         Spec { engine: engine.to_owned(), dir: dir.clone(), options: plan.choices.of(engine), ..plan.base.clone() };
     let outcome = run_in_child(&spec);
     if !plan.base.existing && !plan.keep {
-        std::fs::remove_dir_all(&dir).map_err(|e| Error::io("remove", &dir, e))?;
+        process::remove_dir(&dir)?;
     }
     outcome
 }
