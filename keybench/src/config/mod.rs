@@ -103,7 +103,8 @@ fn merge(ini: &Ini, raw: &[OsString]) -> Result<lua::Args> {
         for (key, entry) in bench_entries(ini, section)? {
             // Even what the command line replaces must be right.
             let flag = flag(ini, key, entry)?;
-            if !given(key.field) && !(EITHER.contains(&key.field) && EITHER.iter().any(|f| given(f))) {
+            let replaced = given(key.field) || EITHER.contains(&key.field) && EITHER.iter().any(|f| given(f));
+            if !replaced {
                 flags.extend(flag);
             }
         }

@@ -42,7 +42,7 @@ pub struct Faulty {
 
 impl Faulty {
     /// `inner` with a fault.
-    pub fn new(inner: Box<dyn Engine>, fault: Fault) -> Box<dyn Engine> {
+    pub fn engine(inner: Box<dyn Engine>, fault: Fault) -> Box<dyn Engine> {
         Box::new(Faulty { inner, fault, calls: Arc::default() })
     }
 }

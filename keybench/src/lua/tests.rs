@@ -406,7 +406,7 @@ fn mistakes_in_scripts_are_told_with_their_place() {
 }
 
 fn broken(spec: &Spec, fault: Fault) -> Result<(Measured, Measured)> {
-    run(spec, &|dir| Ok(Faulty::new(engine::open("memory", dir, &spec.options)?, fault)))
+    run(spec, &|dir| Ok(Faulty::engine(engine::open("memory", dir, &spec.options)?, fault)))
 }
 
 /// An engine that stops for a moment: who waits for each answer before asking again sees one slow operation, who asks on

@@ -120,7 +120,7 @@ fn a_reopened_store_that_lost_everything_is_caught() {
 }
 
 fn faulty(spec: &Spec, fault: Fault) -> Result<Outcome> {
-    run(spec, &|dir| Ok(Faulty::new(engine::open("memory", dir, &spec.options)?, fault)))
+    run(spec, &|dir| Ok(Faulty::engine(engine::open("memory", dir, &spec.options)?, fault)))
 }
 
 #[test]
