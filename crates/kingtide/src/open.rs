@@ -136,6 +136,7 @@ fn open_as(dir: &Path, mut options: Options, read_only: bool) -> Result<(Arc<DbI
             last_seq: recovered.last_seq,
             families: recovered.families,
             recent: RecentWrites::default(),
+            half_filled: false,
         }),
         shape: Mutex::new(recovered.shape),
         max_wal_size: AtomicU64::new(options.db.max_wal_size),

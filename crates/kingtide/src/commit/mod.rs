@@ -26,7 +26,7 @@ use crate::txn::TxnId;
 use crate::txn::locks::{LockMode, Owners, Wait};
 use crate::txn::validate::{RecentWrites, Round, Validation, Verdict, shown};
 use crate::version::Edit;
-use crate::wal::{Lsn, WalRecord, WalWriter};
+use crate::wal::{Lsn, Wal, WalRecord, WalWriter};
 use batch::WriteBatch;
 use kingtide_base::options::Durability;
 use kingtide_base::stats::Stat;
@@ -45,6 +45,8 @@ pub(crate) struct CommitState {
     pub families: Vec<Arc<Family>>,
     /// What was committed while somebody validates ranges.
     pub recent: RecentWrites,
+    /// A panic left memtables with a part of a batch: nothing may be published or flushed any more.
+    pub half_filled: bool,
 }
 
 /// Longest wait for memory before the caller is told that flushes do not keep up.
@@ -184,6 +186,7 @@ impl DbInner {
     #[inline]
     fn admission(&self, c: &CommitState, batch: &WriteBatch, guard: &Guard<'_>, round: Round) -> Result<Admission> {
         self.check_open()?;
+        self.check_whole(c)?;
         for f in batch.families() {
             f.check_alive()?;
         }
@@ -220,7 +223,9 @@ impl DbInner {
             false => Some(c.wal.append(base, batch.sequences() as u32, record)?),
         };
         c.last_seq = last;
+        let filling = Filling { state: c, wal: &self.wal };
         fill_memtables(batch, base);
+        filling.done();
         if let (Some(control), Some(lsn)) = (batch.control(), lsn) {
             self.prepared.logged(control, last, lsn, self.wal.synced());
         }
@@ -230,6 +235,15 @@ impl DbInner {
         let hooked = self.hooks.enqueue(batch, last);
         self.rotate_full(c, batch.families());
         Ok(Visible { last, lsn, hooked })
+    }
+
+    /// An error once a panic left a part of a batch in memtables.
+    #[inline]
+    pub(crate) fn check_whole(&self, c: &CommitState) -> Result<()> {
+        match c.half_filled {
+            false => Ok(()),
+            true => Err(self.wal.poison().unwrap_or_else(half_filled)),
+        }
     }
 
     /// Tells the conflict filter what is committed.
@@ -440,6 +454,35 @@ impl DbInner {
             }
         }
     }
+}
+
+/// Stops writes if filling the memtables panics, as a family's key order may: what is in memory is a part of a batch then,
+/// which the next commit would publish and a flush would make durable. Reads never see it. The log holds all of the batch
+/// or, if it was not to be logged, nothing, so the next open puts things right.
+struct Filling<'a> {
+    state: &'a mut CommitState,
+    wal: &'a Wal,
+}
+
+impl Filling<'_> {
+    #[inline]
+    fn done(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Filling<'_> {
+    #[cold]
+    fn drop(&mut self) {
+        self.state.half_filled = true;
+        self.wal.stop(half_filled());
+    }
+}
+
+#[cold]
+fn half_filled() -> Error {
+    let text = "a panic, of a key order perhaps, broke off a commit; whether it happened is open until the next open";
+    Error::new(ErrorKind::Poisoned, text)
 }
 
 /// Has commits list what they write until it is dropped, which is in any case: a family's key order may panic.

@@ -61,6 +61,7 @@ impl DbInner {
         let (seq, families, pins) = {
             let mut c = self.commit.lock();
             self.check_writable()?;
+            self.check_whole(&c)?;
             let alive = shape.families.values().filter(|f| !f.is_dropped());
             let pinned = alive.map(|family| {
                 self.rotate(&mut c, family);

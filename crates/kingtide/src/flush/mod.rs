@@ -43,6 +43,9 @@ impl DbInner {
     fn flush_family(self: &Arc<Self>, family: &Arc<Family>) -> Result<()> {
         let start = self.clock.monotonic_ns();
         let Some((memtable, last)) = oldest_frozen(family) else { return Ok(()) };
+        if self.wal.poison().is_some() {
+            self.log_before_flush(family, last)?; // rather than after the work
+        }
         let options = family.options();
         let input = FlushInput {
             memtables: vec![memtable.points().iter()],
@@ -55,7 +58,7 @@ impl DbInner {
             ctx.sync_dir().inspect_err(|_| output.discard(&*self.fs, &self.dir))?;
             Ok(output)
         })?;
-        self.sync_log_of_others(family, last)?;
+        self.log_before_flush(family, last).inspect_err(|_| output.discard(&*self.fs, &self.dir))?;
         let mut edits = output.edits(family.id(), &[]);
         edits.push(Edit::Flushed { family: family.id(), seq: last });
         edits.push(Edit::LastSeq(self.snapshots.visible()));
@@ -105,19 +108,24 @@ impl DbInner {
     /// Recovery must find a prefix of all commits, over all families. A flush makes this family's operations up to
     /// `last` survive a power cut; if another family has older ones that are only in the unsynced log, that log must be
     /// synced first. So it must if there are prepared transactions, or ends of them, in the unsynced log: no table ever
-    /// holds those, and one whose end is lost would be in doubt with its writes in tables.
-    fn sync_log_of_others(&self, family: &Family, last: SeqNo) -> Result<()> {
+    /// holds those, and one whose end is lost would be in doubt with its writes in tables. A log that is stopped cannot be
+    /// synced, so nothing is flushed then but the oldest of all that is in memory, and the rest stays in the log, as far
+    /// as that can be read.
+    fn log_before_flush(&self, family: &Family, last: SeqNo) -> Result<()> {
         let (others, control) = {
             let c = self.commit.lock();
+            self.check_whole(&c)?;
             let older = |f: &Arc<Family>| f.oldest_unflushed().is_some_and(|s| s <= last);
             let others = c.families.iter().any(|f| f.id() != family.id() && older(f));
             (others, self.prepared.is_unsynced(self.wal.synced()))
         };
-        match self.wal.poison() {
-            None if others || control => self.wal.sync_all(),
-            Some(e) if control => Err(e.context("the log holds prepared transactions that cannot be synced")),
-            _ => Ok(()),
+        if !others && !control {
+            return Ok(());
         }
+        self.wal.sync_all().map_err(|e| match control {
+            true => e.context("the log holds prepared transactions that cannot be synced"),
+            false => e.context("the log holds older commits of other column families that cannot be synced"),
+        })
     }
 }
 

@@ -334,10 +334,11 @@ impl PreparedTable {
         Ok(())
     }
 
-    /// Gives a name back whose record was not logged. False if it was.
-    fn give_back(&self, xid: &[u8]) -> bool {
+    /// Gives a name back whose record was not logged. False if it was, or if it was given back before.
+    fn give_back(&self, xid: &[u8], body: &Body) -> bool {
         let mut inner = self.inner.lock();
-        let unused = inner.slots.get(xid).is_some_and(|slot| slot.record.is_none());
+        let ours = inner.slots.get(xid).filter(|slot| Arc::ptr_eq(&slot.body, body));
+        let unused = ours.is_some_and(|slot| slot.record.is_none());
         if unused {
             inner.slots.remove(xid);
         }
@@ -351,6 +352,25 @@ impl PreparedTable {
 
     fn holds(&self, xid: &[u8], body: &Body) -> bool {
         self.inner.lock().slots.get(xid).is_some_and(|slot| Arc::ptr_eq(&slot.body, body))
+    }
+}
+
+/// A name whose record is not logged yet; given back in any case, for a family's key order may panic.
+struct ReservedName<'a> {
+    table: &'a PreparedTable,
+    xid: &'a [u8],
+    body: &'a Body,
+}
+
+impl ReservedName<'_> {
+    fn give_back(&self) -> bool {
+        self.table.give_back(self.xid, self.body)
+    }
+}
+
+impl Drop for ReservedName<'_> {
+    fn drop(&mut self) {
+        self.give_back();
     }
 }
 
@@ -422,8 +442,9 @@ impl DbInner {
         let body = Body::default();
         let mut content = body.lock(); // before anyone can find it
         self.prepared.reserve(&request, record.bytes() as u64, &body)?;
+        let name = ReservedName { table: &self.prepared, xid: request.xid, body: &body };
         let durable = commit(&mut record, request.batch);
-        if self.prepared.give_back(request.xid) {
+        if name.give_back() {
             return match durable {
                 Err(e) => Err(e),
                 Ok(_) => Err(Error::invalid("the prepare record was not logged")),
@@ -454,6 +475,7 @@ impl DbInner {
             let Some(Content { batch, .. }) = content.as_mut() else { return Err(not_prepared()) };
             let mut no_writes = WriteBatch::new();
             let record = if committed { batch } else { &mut no_writes };
+            record.pop_control(); // a panic of a key order may have left one
             record.leave_out_dropped()?;
             record.push_resolved(xid, committed);
             let durable = commit(txn, record);

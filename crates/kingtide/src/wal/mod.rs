@@ -232,6 +232,11 @@ impl Wal {
         self.segments.live_ids()
     }
 
+    /// Stops the log for good, as a failed sync does: the state that it records is not what is in memory.
+    pub fn stop(&self, cause: Error) {
+        self.sync.poison("writes were stopped", cause);
+    }
+
     /// The failure that stopped the log, if one did.
     pub fn poison(&self) -> Option<Error> {
         self.sync.check().err()
