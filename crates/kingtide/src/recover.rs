@@ -385,6 +385,7 @@ impl Recovery<'_> {
             open_vlog: &|id| self.tables.vlog(id),
             limiter: Some(&limiter),
             cancelled: &AtomicBool::new(false),
+            may_cancel: false,
             pause: &|| {},
         };
         let input = FlushInput {

@@ -97,3 +97,23 @@ fn a_commit_over_two_families_begins_the_log() {
     let e = Db::open("db", options(&killed)).unwrap_err();
     assert_eq!(e.kind(), kingtide::ErrorKind::Corruption, "{e}");
 }
+
+/// However little time closing gives running merges, its own flushes end: what is in no log has nowhere else to go.
+#[test]
+fn closing_without_patience_flushes_what_was_not_logged() {
+    let fs = MemFs::new();
+    let mut o = options(&fs);
+    o.db.close_timeout_ms = 0;
+    let db = Db::open("db", o).unwrap();
+    for name in ["second", "third"] {
+        let family = db.create_family(name, kingtide::FamilyOptions::default()).unwrap();
+        let mut b = WriteBatch::new();
+        (0..500).for_each(|i| b.put(&family, format!("key {i}").as_bytes(), &[7; 100]).unwrap());
+        db.write_with(&mut b, &WriteOptions { durability: Some(Durability::None), no_wait: false }).unwrap();
+    }
+    put(&db, b"none", Durability::None);
+    db.close().unwrap();
+    assert_eq!(after_power_cut(&fs, &[b"none"]), [true]);
+    let db = Db::open("db", options(&fs)).unwrap();
+    assert!(["second", "third"].iter().all(|f| db.family(f).unwrap().get(b"key 499").unwrap().is_some()));
+}

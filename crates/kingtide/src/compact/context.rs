@@ -41,6 +41,8 @@ pub struct MergeContext<'a> {
     pub limiter: Option<&'a RateLimiter>,
     /// Stops the job with an error of kind `Cancelled` at the next block.
     pub cancelled: &'a AtomicBool,
+    /// Whether it stops then. A flush goes on, without waiting for the rate limit any more: closing needs it.
+    pub may_cancel: bool,
     /// Called at every block: gives way to more urgent work.
     pub pause: &'a (dyn Fn() + Sync),
 }

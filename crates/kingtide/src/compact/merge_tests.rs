@@ -99,6 +99,7 @@ impl World {
             open_vlog: &open_vlog,
             limiter: None,
             cancelled: &self.cancelled,
+            may_cancel: true,
             pause: &|| {},
         })
     }

@@ -190,7 +190,8 @@ impl DbInner {
         let parts = if job.input_bytes() < SPLIT_FROM { 1 } else { self.subcompactions() };
         let ranges = job.split(family.order(), parts);
         let options = family.options();
-        let merge = |range: &KeyRange| self.with_merge_context(family, &options, |ctx| run_merge(ctx, job, range));
+        let merge =
+            |range: &KeyRange| self.with_merge_context(family, &options, true, |ctx| run_merge(ctx, job, range));
         let mut results: Vec<Result<MergeOutput>> = Vec::new();
         let (first, rest) = match ranges.split_first() {
             Some(split) => split,
@@ -238,6 +239,7 @@ impl DbInner {
         self: &Arc<Self>,
         family: &Family,
         options: &kingtide_base::options::FamilyOptions,
+        may_cancel: bool,
         f: impl FnOnce(&MergeContext<'_>) -> R,
     ) -> R {
         let open_table =
@@ -257,6 +259,7 @@ impl DbInner {
             open_vlog: &open_vlog,
             limiter: Some(&self.limiter),
             cancelled: self.jobs.cancel_flag(),
+            may_cancel,
             pause: &pause,
         })
     }

@@ -178,6 +178,7 @@ impl Moment {
             open_vlog: &|id| db.tables.vlog(id),
             limiter: Some(limiter),
             cancelled: &AtomicBool::new(false),
+            may_cancel: false,
             pause: &|| {},
         };
         let input = FlushInput {

@@ -53,7 +53,7 @@ impl DbInner {
             run: self.new_file_id(),
             older_in_memory: false, // the oldest memtable is flushed first
         };
-        let output = self.with_merge_context(family, &options, |ctx| {
+        let output = self.with_merge_context(family, &options, false, |ctx| {
             let output = run_flush(ctx, input)?;
             ctx.sync_dir().inspect_err(|_| output.discard(&*self.fs, &self.dir))?;
             Ok(output)
