@@ -1,90 +1,233 @@
-//! Random operations against an ordered map: everything that the engine answers must be what the map says, under every
-//! option set of [`sets::all`].
+//! Random operations under many option sets: whatever the options, every answer must be the same, and what an ordered
+//! map with versions says.
 //!
-//! `KINGTIDE_FULL=1` runs the full counts. A failure prints the option set and the seed; `KINGTIDE_SET` and
-//! `KINGTIDE_SEED` run that again (to the letter where the set runs its background jobs itself).
+//! A [`script::Script`] is drawn from a class (key orders, sizes: what decides the answers) and a seed, together with the
+//! oracle's answer to each operation. Every option set of the class then does the script to a database, and each of its
+//! answers must be the expected one. So all sets of a class are compared with the oracle and with one another.
+//!
+//! A short run takes other sets every day, with a seed of that day; `KINGTIDE_FULL=1` takes all sets and many seeds,
+//! `KINGTIDE_OPS` operations with each or as many as `KINGTIDE_MINUTES` allow. A failure prints the command that does it
+//! again (to the letter where the set runs its background jobs itself).
 #![allow(clippy::disallowed_methods, missing_docs)]
 
-mod cursor;
-mod driver;
+mod answer;
+mod engine;
+mod ops;
 mod oracle;
+mod script;
 mod sets;
+mod txn;
+mod world;
 
-use driver::{Counts, Driver};
-use sets::Set;
+use answer::Answer;
+use engine::{Counts, Engine};
+use script::Script;
+use sets::{Class, SETS, Set};
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant, SystemTime};
 
-/// Operations before a run begins anew with the next seed: the longer ones reach deeper trees.
-const RUN: u64 = 25_000;
-
-fn operations() -> u64 {
-    let given = std::env::var("KINGTIDE_OPS").ok().and_then(|v| v.parse().ok());
-    given.unwrap_or(if std::env::var_os("KINGTIDE_FULL").is_some() { 1_000_000 } else { 50_000 })
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().and_then(|v| v.parse().ok())
 }
 
-/// Runs one seed; tells the operation at which it failed.
-fn run(set: &Set, seed: u64, operations: u64) -> Result<Counts, u64> {
-    let mut done = 0;
+/// How a run ended: how many operations were done and what they were, or where it failed and how.
+type Outcome = Result<Counts, (usize, String)>;
+
+/// Runs the first `length` operations of a script under a set.
+fn run(set: &Set, seed: u64, script: &Script, length: usize) -> Outcome {
+    let mut at = 0;
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        let mut driver = Driver::new(set, seed);
-        while done < operations {
-            driver.step();
-            done += 1;
+        let mut engine = Engine::new(set, seed);
+        for (op, expected) in script.ops.iter().zip(&script.expected).take(length) {
+            let mut answer = Answer::default();
+            let answered = engine.apply(op, &mut answer);
+            assert!(!answered || answer.hash == *expected, "another answer than the oracle's");
+            *engine.counts.entry(op.name()).or_default() += 1;
+            at += 1;
         }
-        driver.finish();
-        driver.counts
+        engine.finish();
+        engine.counts
     }));
-    outcome.map_err(|_| done)
+    outcome.map_err(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        (at, text.or(panic.downcast_ref::<&str>().map(|s| (*s).to_owned())).unwrap_or_default())
+    })
 }
 
-fn run_set(set: &Set) -> Result<(u64, Counts), String> {
-    let only: Option<u64> = std::env::var("KINGTIDE_SEED").ok().and_then(|v| v.parse().ok());
-    let mut total = Counts::new();
-    let mut done = 0;
-    let mut seed = only.unwrap_or(1);
-    while done < operations() {
-        // One long run among the short ones.
-        let length = if done == 0 { RUN } else { RUN / 2 }.min(operations() - done);
-        match run(set, seed, length) {
-            Ok(counts) => counts.into_iter().for_each(|(k, n)| *total.entry(k).or_default() += n),
-            Err(at) => return Err(format!("KINGTIDE_SET={} KINGTIDE_SEED={seed} failed at operation {at}", set.name)),
-        }
-        done += length;
-        seed += 1;
-        if only.is_some() {
-            break;
-        }
+/// What an operation answers under a set, in words: everything before it is done again.
+fn explain(set: &Set, seed: u64, script: &Script, at: usize) -> String {
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let mut engine = Engine::new(set, seed);
+        script.ops[..at].iter().for_each(|op| _ = engine.apply(op, &mut Answer::default()));
+        let mut answer = Answer::in_words();
+        engine.apply(&script.ops[at], &mut answer);
+        answer.words.unwrap_or_default()
+    }));
+    outcome.unwrap_or_else(|_| "it failed".to_owned())
+}
+
+/// The beginning of a long answer.
+fn short(text: String) -> String {
+    if text.len() < 600 { text } else { format!("{}...", text.chars().take(600).collect::<String>()) }
+}
+
+fn describe(set: &Set, seed: u64, script: &Script, at: usize, how: &str, agreeing: &[&str]) -> String {
+    let length = script.ops.len() - 4;
+    let mut text = format!(
+        "{how}\n  set {} {:?}\n  class {}, seed {seed}, operation {at} of {}\n",
+        set.name,
+        set.options,
+        script.class.name,
+        script.ops.len()
+    );
+    if let Some(op) = script.ops.get(at) {
+        text += &format!("  {op:?}\n  must answer  {}\n", short(script.explain(at)));
+        text += &format!("  done again   {}\n", short(explain(set, seed, script, at)));
     }
-    Ok((done, total))
+    text += &format!("  sets that answered so: {agreeing:?}\n");
+    let again = format!("KINGTIDE_SET={} KINGTIDE_SEED={seed} KINGTIDE_OPS={length}", set.name);
+    text + &format!("  {again} cargo test -p kingtide --test model every_option_set")
+}
+
+/// Which sets to run, and how far.
+struct Plan {
+    sets: Vec<Set>,
+    /// The first seed; each round takes the next one.
+    seed: u64,
+    /// Operations of a script.
+    length: usize,
+    rounds: u64,
+    until: Option<Instant>,
+}
+
+impl Plan {
+    fn from_environment() -> Plan {
+        let full = std::env::var_os("KINGTIDE_FULL").is_some();
+        let today = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs() / 86_400);
+        let seed = number("KINGTIDE_SEED").unwrap_or(if full { 1 } else { today });
+        let mut sets = sets::all();
+        let only = std::env::var("KINGTIDE_SET").ok();
+        if let Some(name) = &only {
+            sets.retain(|s| s.name == *name);
+            assert!(!sets.is_empty(), "no such set");
+        } else if !full {
+            // Every eighth: within eight days each had its turn.
+            let turn = seed as usize % 8;
+            sets = sets.into_iter().enumerate().filter(|(i, _)| i % 8 == turn).map(|(_, s)| s).collect();
+        }
+        let minutes = number("KINGTIDE_MINUTES");
+        let length = if full && only.is_none() { 12_500 } else { number("KINGTIDE_OPS").unwrap_or(6000) } as usize;
+        let operations = number("KINGTIDE_OPS").unwrap_or(if full { 10_000_000 } else { length as u64 });
+        let rounds = if only.is_some() { 1 } else { operations.div_ceil(length as u64) };
+        let until = minutes.map(|m| Instant::now() + Duration::from_secs(m * 60));
+        Plan { sets, seed, length, rounds, until }
+    }
+
+    fn is_over(&self) -> bool {
+        self.until.is_some_and(|end| Instant::now() >= end)
+    }
+}
+
+type Scripts = Mutex<BTreeMap<(u64, &'static str), Arc<OnceLock<Arc<Script>>>>>;
+
+/// The script of a class and seed, drawn by whoever needs it first; those of seeds long past are forgotten.
+fn script_of(scripts: &Scripts, class: &'static Class, seed: u64, length: usize) -> Arc<Script> {
+    let cell = {
+        let mut all = scripts.lock().unwrap();
+        all.retain(|(s, _), _| *s + 1 >= seed);
+        all.entry((seed, class.name)).or_default().clone()
+    };
+    cell.get_or_init(|| Arc::new(Script::new(class, seed, length))).clone()
+}
+
+#[derive(Default)]
+struct Totals {
+    operations: u64,
+    scripts: BTreeMap<(u64, &'static str), u64>,
+    counts: Counts,
+    per_set: BTreeMap<String, u64>,
+    /// Sets that agreed, by script.
+    agreed: BTreeMap<(u64, &'static str), BTreeSet<String>>,
+    failures: Vec<String>,
+}
+
+fn work(plan: &Plan, next: &AtomicUsize, scripts: &Scripts, totals: &Mutex<Totals>) {
+    loop {
+        let task = next.fetch_add(1, Ordering::Relaxed);
+        let (round, set) = ((task / plan.sets.len()) as u64, &plan.sets[task % plan.sets.len()]);
+        if round >= plan.rounds || plan.is_over() || !totals.lock().unwrap().failures.is_empty() {
+            return;
+        }
+        let seed = plan.seed + round;
+        let script = script_of(scripts, set.class, seed, plan.length);
+        let outcome = run(set, seed, &script, usize::MAX);
+        let key = (seed, set.class.name);
+        if let Err((at, how)) = &outcome {
+            let agreed = totals.lock().unwrap().agreed.get(&key).cloned().unwrap_or_default();
+            let agreeing: Vec<&str> = agreed.iter().map(String::as_str).collect();
+            let text = describe(set, seed, &script, *at, how, &agreeing);
+            println!("{text}");
+            totals.lock().unwrap().failures.push(text);
+            continue;
+        }
+        let mut t = totals.lock().unwrap();
+        t.operations += script.ops.len() as u64;
+        t.scripts.insert(key, script.digest());
+        *t.per_set.entry(set.name.clone()).or_default() += script.ops.len() as u64;
+        t.agreed.entry(key).or_default().insert(set.name.clone());
+        t.agreed.retain(|(s, _), _| *s + 2 > seed);
+        outcome.unwrap_or_default().into_iter().for_each(|(k, n)| *t.counts.entry(k).or_default() += n);
+    }
 }
 
 #[test]
-fn every_answer_is_the_ordered_maps() {
-    let only = std::env::var("KINGTIDE_SET").ok();
-    let mut sets: Vec<Set> = sets::all().into_iter().filter(|s| only.as_ref().is_none_or(|n| n == s.name)).collect();
-    assert!(!sets.is_empty(), "no such set");
-    sets.sort_by_key(|s| s.disk == sets::Disk::Memory);
-    let next = AtomicUsize::new(0);
-    let results = Mutex::new(Vec::new());
-    // Those on a real disk mostly wait for it.
-    let workers = 2 + std::thread::available_parallelism().map_or(2, usize::from).min(8);
-    std::thread::scope(|s| {
-        for _ in 0..workers {
-            s.spawn(|| {
-                while let Some(set) = sets.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let start = std::time::Instant::now();
-                    let result = run_set(set);
-                    println!("{}: {:.1?} {:?}", set.name, start.elapsed(), result.as_ref().map(|r| &r.1));
-                    results.lock().unwrap().push(result);
-                }
-            });
-        }
-    });
-    let results = results.into_inner().unwrap();
-    let failures: Vec<&String> = results.iter().filter_map(|r| r.as_ref().err()).collect();
-    let operations: u64 = results.iter().filter_map(|r| r.as_ref().ok()).map(|r| r.0).sum();
-    println!("{operations} operations in {} option sets, {} failures", sets.len(), failures.len());
-    assert!(failures.is_empty(), "{failures:#?}");
+fn every_option_set_gives_the_oracles_answers() {
+    let plan = Plan::from_environment();
+    println!("KINGTIDE_SEED={}, {} sets", plan.seed, plan.sets.len());
+    let (next, scripts, totals) = (AtomicUsize::new(0), Scripts::default(), Mutex::new(Totals::default()));
+    let start = Instant::now();
+    // One more than there are cores: some wait for a real disk.
+    let workers = number("KINGTIDE_WORKERS")
+        .map_or_else(|| 1 + std::thread::available_parallelism().map_or(2, usize::from).min(8), |n| n as usize);
+    std::thread::scope(|s| (0..workers).for_each(|_| drop(s.spawn(|| work(&plan, &next, &scripts, &totals)))));
+    let t = totals.into_inner().unwrap();
+    let seconds = start.elapsed().as_secs_f64();
+    for ((seed, class), digest) in t.scripts.iter().take(26) {
+        println!("class {class}, seed {seed}: all answers {digest:016x}");
+    }
+    println!("{:?}", t.counts);
+    println!(
+        "{} operations in {} option sets ({} to {} each), {} scripts, {seconds:.1} s, {:.0} a second, {} failures",
+        t.operations,
+        t.per_set.len(),
+        t.per_set.values().min().unwrap_or(&0),
+        t.per_set.values().max().unwrap_or(&0),
+        t.scripts.len(),
+        t.operations as f64 / seconds,
+        t.failures.len(),
+    );
+    assert!(t.failures.is_empty(), "{}", t.failures.join("\n"));
+}
+
+/// The sets vary every option of the table, and all live ones change during runs.
+#[test]
+fn every_option_of_the_table_is_varied() {
+    let sets = sets::all();
+    assert_eq!(sets.len(), SETS);
+    for class in &sets::CLASSES {
+        let n = sets.iter().filter(|s| s.class.name == class.name).count();
+        assert!(n >= 10, "only {n} sets of class {}", class.name);
+    }
+    for row in sets::rows() {
+        let shown = |set: &Set, n| {
+            let options = set.open_options(n);
+            options.family.get(row.name).or_else(|| options.db.get(row.name)).expect("an option of the table")
+        };
+        let used: BTreeSet<String> = sets.iter().flat_map(|s| [shown(s, 0), shown(s, 1)]).collect();
+        let wanted = sets::values(row.name).len().max(2);
+        assert!(used.len() >= wanted, "{}: only {used:?}", row.name);
+    }
 }

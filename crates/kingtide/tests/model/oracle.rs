@@ -3,7 +3,7 @@
 use kingtide::KeyOrder;
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// A key in a form whose natural order is the family's order, so that the oracle needs no comparator.
 pub type Canon = Vec<u16>;
@@ -30,16 +30,19 @@ pub fn canon(order: &KeyOrder, key: &[u8]) -> Canon {
 /// A value and when it expires.
 #[derive(Clone, Debug)]
 pub struct Stored {
-    pub bytes: Rc<[u8]>,
+    pub bytes: Arc<[u8]>,
     pub expiry: Option<u64>,
 }
+
+/// An entry that an iterator shows: canonical form, key and value.
+pub type Shown = (Canon, Arc<[u8]>, Arc<[u8]>);
 
 /// What a key became at some time; no value: deleted.
 #[derive(Clone, Debug)]
 pub struct Version {
     at: u64,
     /// As it was written: other bytes than before where the order takes them for the same key.
-    pub key: Rc<[u8]>,
+    pub key: Arc<[u8]>,
     pub value: Option<Stored>,
 }
 
@@ -47,6 +50,16 @@ pub struct Version {
 struct History {
     versions: Vec<Version>,
     puts_since_delete: u32,
+    /// When it was last written by its own name, be it a delete of nothing.
+    changed: u64,
+}
+
+/// A part of a family that a write is about.
+#[derive(Clone, Debug)]
+pub enum Part {
+    Key(Canon),
+    /// From the first, included, to the second, excluded.
+    Range(Canon, Canon),
 }
 
 /// The moment of a read: which versions are there, and which of them have expired.
@@ -66,6 +79,18 @@ pub struct Window {
 
 impl Window {
     pub const ALL: Window = Window { lower: Bound::Unbounded, upper: Bound::Unbounded, prefix: None };
+
+    /// Whether a key is in it.
+    pub fn shows(&self, order: &KeyOrder, canon: &Canon, key: &[u8]) -> bool {
+        self.above_lower(canon) && self.below_upper(canon) && self.has_prefix(order, key)
+    }
+
+    fn has_prefix(&self, order: &KeyOrder, key: &[u8]) -> bool {
+        self.prefix.as_ref().is_none_or(|prefix| match order {
+            KeyOrder::CaseInsensitive => key.to_ascii_lowercase().starts_with(&prefix.to_ascii_lowercase()),
+            _ => key.starts_with(prefix),
+        })
+    }
 
     fn above_lower(&self, key: &Canon) -> bool {
         match &self.lower {
@@ -90,11 +115,13 @@ pub struct FamilyModel {
     pub order: KeyOrder,
     pub ttl_ms: u64,
     keys: BTreeMap<Canon, History>,
+    /// Range deletes and when they were done.
+    ranges: Vec<(u64, Canon, Canon)>,
 }
 
 impl FamilyModel {
     pub fn new(name: &str, order: KeyOrder, ttl_ms: u64) -> FamilyModel {
-        FamilyModel { name: name.to_owned(), order, ttl_ms, keys: BTreeMap::new() }
+        FamilyModel { name: name.to_owned(), order, ttl_ms, keys: BTreeMap::new(), ranges: Vec::new() }
     }
 
     pub fn canon(&self, key: &[u8]) -> Canon {
@@ -105,21 +132,62 @@ impl FamilyModel {
         let canon = self.canon(key);
         let history = self.keys.entry(canon).or_default();
         history.puts_since_delete = if value.is_some() { history.puts_since_delete + 1 } else { 0 };
+        history.changed = at;
         history.push(Version { at, key: key.into(), value }, oldest);
     }
 
-    pub fn delete_range(&mut self, at: u64, oldest: u64, start: &[u8], end: &[u8]) {
-        let (start, end) = (self.canon(start), self.canon(end));
+    /// Deletes from `start` to before `end`.
+    pub fn delete_range(&mut self, at: u64, oldest: u64, start: Canon, end: Canon) {
         if start >= end {
             return;
         }
-        for (_, history) in self.keys.range_mut(start..end) {
+        for (_, history) in self.keys.range_mut::<Canon, _>(&start..&end) {
             history.puts_since_delete = 0;
             if let Some(last) = history.versions.last()
                 && last.value.is_some()
             {
                 let key = last.key.clone();
                 history.push(Version { at, key, value: None }, oldest);
+            }
+        }
+        self.ranges.push((at, start, end));
+        if self.ranges.len() > 1000 {
+            self.ranges.retain(|(at, ..)| *at > oldest);
+        }
+    }
+
+    /// Deletes all keys with a prefix and returns what that is about. Where no key follows all of them, or the order
+    /// descends, only what lies between the first and the last key counts as changed.
+    pub fn delete_prefix(&mut self, at: u64, oldest: u64, prefix: &[u8], now_ms: u64) -> Vec<Part> {
+        let folded = self.canon(prefix);
+        let ends = prefix.iter().any(|b| *b != 0xff);
+        if matches!(self.order, KeyOrder::Bytewise | KeyOrder::CaseInsensitive) && ends {
+            let mut end = folded.clone();
+            *end.last_mut().expect("not empty") += 1;
+            self.delete_range(at, oldest, folded.clone(), end.clone());
+            return vec![Part::Range(folded, end)];
+        }
+        let moment = Moment { at, now_ms };
+        let window = Window { prefix: Some(prefix.to_vec()), ..Window::ALL };
+        let first = self.first(&window, Bound::Unbounded, moment);
+        let last = self.last(&window, Bound::Unbounded, moment);
+        let (Some((first, ..)), Some((last, key, _))) = (first, last) else { return Vec::new() };
+        self.delete_range(at, oldest, first.clone(), last.clone());
+        self.set(at, oldest, &key, None);
+        vec![Part::Range(first, last.clone()), Part::Key(last)]
+    }
+
+    /// Whether something in the part was written after `since`.
+    pub fn changed_since(&self, part: &Part, since: u64) -> bool {
+        let mut ranges = self.ranges.iter().filter(|(at, ..)| *at > since);
+        match part {
+            Part::Key(k) => {
+                self.keys.get(k).is_some_and(|h| h.changed > since) || ranges.any(|(_, lo, hi)| lo <= k && k < hi)
+            }
+            Part::Range(lo, hi) if lo >= hi => false,
+            Part::Range(lo, hi) => {
+                self.keys.range::<Canon, _>(lo..hi).any(|(_, h)| h.changed > since)
+                    || ranges.any(|(_, a, b)| a.max(lo) < b.min(hi))
             }
         }
     }
@@ -129,13 +197,13 @@ impl FamilyModel {
         self.keys.get(&self.canon(key)).is_none_or(|h| h.puts_since_delete <= 1)
     }
 
-    pub fn get(&self, key: &[u8], moment: Moment) -> Option<Rc<[u8]>> {
+    pub fn get(&self, key: &[u8], moment: Moment) -> Option<Arc<[u8]>> {
         let version = self.keys.get(&self.canon(key))?.visible(moment)?;
         Some(version.1)
     }
 
     /// The first entry that is shown at or behind `from`, and its key's canonical form.
-    pub fn first(&self, window: &Window, from: Bound<&Canon>, moment: Moment) -> Option<(Canon, Rc<[u8]>, Rc<[u8]>)> {
+    pub fn first(&self, window: &Window, from: Bound<&Canon>, moment: Moment) -> Option<Shown> {
         let lower = window.lower.as_ref();
         let start = match (from, lower) {
             (Bound::Unbounded, other) | (other, Bound::Unbounded) => other,
@@ -150,7 +218,7 @@ impl FamilyModel {
     }
 
     /// The last entry that is shown at or before `from`.
-    pub fn last(&self, window: &Window, from: Bound<&Canon>, moment: Moment) -> Option<(Canon, Rc<[u8]>, Rc<[u8]>)> {
+    pub fn last(&self, window: &Window, from: Bound<&Canon>, moment: Moment) -> Option<Shown> {
         let upper = window.upper.as_ref();
         let end = match (from, upper) {
             (Bound::Unbounded, other) | (other, Bound::Unbounded) => other,
@@ -165,28 +233,13 @@ impl FamilyModel {
             .find_map(|(k, h)| self.shown(k, h, window, moment))
     }
 
-    fn shown(
-        &self,
-        canon: &Canon,
-        history: &History,
-        window: &Window,
-        moment: Moment,
-    ) -> Option<(Canon, Rc<[u8]>, Rc<[u8]>)> {
+    fn shown(&self, canon: &Canon, history: &History, window: &Window, moment: Moment) -> Option<Shown> {
         let (key, value) = history.visible(moment)?;
-        if let Some(prefix) = &window.prefix {
-            let matches = match self.order {
-                KeyOrder::CaseInsensitive => key.to_ascii_lowercase().starts_with(&prefix.to_ascii_lowercase()),
-                _ => key.starts_with(prefix),
-            };
-            if !matches {
-                return None;
-            }
-        }
-        Some((canon.clone(), key, value))
+        window.has_prefix(&self.order, &key).then(|| (canon.clone(), key, value))
     }
 
     /// All entries that are shown, in order.
-    pub fn all(&self, moment: Moment) -> impl DoubleEndedIterator<Item = (Rc<[u8]>, Rc<[u8]>)> {
+    pub fn all(&self, moment: Moment) -> impl DoubleEndedIterator<Item = (Arc<[u8]>, Arc<[u8]>)> {
         self.keys.values().filter_map(move |h| h.visible(moment))
     }
 }
@@ -204,7 +257,7 @@ impl History {
         }
     }
 
-    fn visible(&self, moment: Moment) -> Option<(Rc<[u8]>, Rc<[u8]>)> {
+    fn visible(&self, moment: Moment) -> Option<(Arc<[u8]>, Arc<[u8]>)> {
         let behind = self.versions.partition_point(|v| v.at <= moment.at);
         let version = &self.versions[behind.checked_sub(1)?];
         let stored = version.value.as_ref()?;
