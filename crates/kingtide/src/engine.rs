@@ -120,6 +120,11 @@ impl DbInner {
         self.trouble.lock().as_ref().map(Error::duplicate)
     }
 
+    /// Why the log or the manifest takes no writes any more, if that is so.
+    pub fn poison(&self) -> Option<Error> {
+        self.wal.poison().or_else(|| self.shape.lock().manifest.poison())
+    }
+
     /// Whether a memtable waits for flush.
     pub fn any_frozen(&self) -> bool {
         self.shape.lock().families.values().any(|f| !f.view.load().frozen.is_empty())

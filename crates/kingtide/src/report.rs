@@ -51,6 +51,11 @@ pub struct StatsReport {
     pub read_amplification: f64,
     /// Bytes of tables and value logs per byte of them that is not known to be dead.
     pub space_amplification: f64,
+    /// Why no write is taken any more, if that is so: a sync failed, so what the disk holds is not known. Reads go on; the
+    /// database must be opened again.
+    pub writes_stopped: Option<String>,
+    /// What the last background job failed with, as long as none succeeded since. It is tried again.
+    pub background_error: Option<String>,
 }
 
 impl StatsReport {
@@ -90,6 +95,8 @@ impl DbInner {
             write_amplification: ratio(written, s(Stat::BytesCommitted)),
             read_amplification: ratio(s(Stat::BlocksRead) + s(Stat::VlogReads), s(Stat::Gets) + s(Stat::Seeks)),
             space_amplification: ratio(stored, stored - s(Stat::VlogDeadBytes).min(stored)),
+            writes_stopped: self.poison().map(|e| e.to_string()),
+            background_error: self.background_error().map(|e| e.to_string()),
         }
     }
 
@@ -128,6 +135,12 @@ impl DbInner {
 
 impl fmt::Display for StatsReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(why) = &self.writes_stopped {
+            writeln!(f, "writes are stopped: {why}")?;
+        }
+        if let Some(why) = &self.background_error {
+            writeln!(f, "background work fails: {why}")?;
+        }
         for family in &self.families {
             writeln!(
                 f,

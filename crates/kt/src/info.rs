@@ -5,7 +5,7 @@ use crate::open::{log_files, open_to_read};
 use crate::output::{Out, bytes, count, things};
 use kingtide::vfs::PosixFs;
 use kingtide::wal::{SegmentPart, dump_segment};
-use kingtide::{Db, FamilyOptions, FamilyReport};
+use kingtide::{Db, FamilyOptions, FamilyReport, StatsReport};
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 
@@ -59,6 +59,8 @@ fn describe(db: &Db, path: &std::path::Path, log: &[(String, u64)]) -> Result<Va
             "write": stats.write_amplification,
             "read": stats.read_amplification,
         },
+        "writes_stopped": stats.writes_stopped,
+        "background_error": stats.background_error,
     }))
 }
 
@@ -118,6 +120,9 @@ fn print(db: &Db, object: &Value, log: &[(String, u64)], out: &mut Out) -> Resul
     }
     let stats = db.stats();
     out.line(format_args!("space       {:.2} times what is live", stats.space_amplification.max(1.0)))?;
+    for (what, why) in troubles(&stats) {
+        out.line(format_args!("{what}: {why}"))?;
+    }
     for report in &stats.families {
         out.line("")?;
         let family = db.family(&report.name)?;
@@ -136,6 +141,13 @@ fn print(db: &Db, object: &Value, log: &[(String, u64)], out: &mut Out) -> Resul
         }
     }
     Ok(())
+}
+
+/// What keeps the database from working as it should.
+fn troubles(stats: &StatsReport) -> impl Iterator<Item = (&'static str, &str)> {
+    let stopped = stats.writes_stopped.as_deref().map(|why| ("writes are stopped", why));
+    let background = stats.background_error.as_deref().map(|why| ("background work fails", why));
+    stopped.into_iter().chain(background)
 }
 
 fn levels(report: &FamilyReport) -> Vec<Vec<String>> {
@@ -178,6 +190,8 @@ pub fn stats(args: &StatsArgs, out: &mut Out) -> Result<()> {
         let mut object: Map<String, Value> =
             report.counters.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())).collect();
         amplification.iter().for_each(|(name, value)| drop(object.insert((*name).to_owned(), (*value).into())));
+        object.insert("writes_stopped".to_owned(), report.writes_stopped.clone().into());
+        object.insert("background_error".to_owned(), report.background_error.clone().into());
         return out.object(&Value::Object(object));
     }
     let mut rows = vec![vec!["statistic".to_owned(), "value".to_owned()]];
@@ -185,6 +199,7 @@ pub fn stats(args: &StatsArgs, out: &mut Out) -> Result<()> {
         let shown = if name.ends_with("bytes") { bytes(*value) } else { count(*value) };
         rows.push(vec![(*name).to_owned(), shown]);
     }
+    rows.extend(troubles(&report).map(|(what, why)| vec![what.to_owned(), why.to_owned()]));
     rows.extend(amplification.iter().map(|(name, value)| vec![(*name).to_owned(), format!("{value:.2}")]));
     out.table("", &rows)
 }

@@ -216,6 +216,11 @@ impl Manifest {
         Ok(())
     }
 
+    /// The failure that stopped the manifest, if one did.
+    pub fn poison(&self) -> Option<Error> {
+        self.check().err()
+    }
+
     fn check(&self) -> Result<()> {
         match &self.poisoned {
             None => Ok(()),
