@@ -50,6 +50,8 @@ pub(crate) struct DbInner {
     pub jobs: Jobs,
     /// Background threads, and at most so many key ranges of one merge at once.
     pub threads: usize,
+    /// What ids of copies are drawn from, if not from entropy.
+    pub seed: Option<u64>,
     /// For families that are created without options of their own.
     pub family_defaults: FamilyOptions,
 

@@ -90,7 +90,7 @@ fn open_as(dir: &Path, mut options: Options, read_only: bool) -> Result<(Arc<DbI
         read_only,
     };
     let recovered = if read_only { recovery.read()? } else { recovery.run()? };
-    open_tables(&recovered.families, &tables, threads)?;
+    open_tables(&recovered.families, &tables, if options.manual_jobs { 0 } else { threads })?;
 
     let jobs = Jobs::new(options.manual_jobs);
     let next_file_id = Arc::new(AtomicU64::new(recovered.next_file_id));
@@ -128,6 +128,7 @@ fn open_as(dir: &Path, mut options: Options, read_only: bool) -> Result<(Arc<DbI
         prepared: PreparedTable::new(recovered.prepared, first_prepared),
         jobs,
         threads,
+        seed: options.seed,
         family_defaults: options.family.clone(),
         read_only: read_only.then(|| ReadOnly::new(options.clone())),
         read_floor: AtomicU64::new(0),
@@ -234,7 +235,7 @@ fn background_threads(options: &Options) -> usize {
     }
 }
 
-/// Opens all tables with several threads; each is one or two small reads. A damaged table does not keep the others from
+/// Opens all tables with this thread and up to `threads` others; each is one or two small reads. A damaged table does not keep the others from
 /// being read: the error comes back when it is needed.
 fn open_tables(families: &[Arc<Family>], tables: &Arc<TableCache>, threads: usize) -> Result<()> {
     let handles: Vec<_> = families

@@ -4,6 +4,7 @@ use crate::snapshot::Snapshot;
 use kingtide_base::clock::Clock;
 use kingtide_base::key::CustomOrder;
 use kingtide_base::options::{DbOptions, Durability, FamilyOptions};
+use kingtide_base::rng::{Rng, entropy};
 use kingtide_base::{KeyOrder, Result};
 use kingtide_vfs::Fs;
 use std::ops::Bound;
@@ -26,6 +27,8 @@ pub struct Options {
     pub clock: Option<Arc<dyn Clock>>,
     /// No background threads: the caller runs jobs with [`crate::Db::run_one_job`]. For simulation.
     pub manual_jobs: bool,
+    /// What the ids of new databases and copies are drawn from; the machine's entropy when absent. For simulation.
+    pub seed: Option<u64>,
 }
 
 impl Options {
@@ -40,6 +43,18 @@ impl Options {
     /// `InvalidArgument` that names the option, what was wrong, and the nearest known name.
     pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
         if self.family.get(name).is_some() { self.family.set(name, value) } else { self.db.set(name, value) }
+    }
+
+    /// A new database's id. Different for every `salt`, which matters only where a seed is given.
+    pub(crate) fn draw_id(seed: Option<u64>, salt: u64) -> [u8; 16] {
+        let [a, b] = match seed {
+            None => [entropy(), entropy()],
+            Some(seed) => {
+                let mut rng = Rng::new(seed ^ salt.rotate_left(32));
+                [rng.next_u64(), rng.next_u64()]
+            }
+        };
+        (u128::from(a) << 64 | u128::from(b)).to_le_bytes()
     }
 
     pub(crate) fn resolve_order(&self, name: &str) -> Option<KeyOrder> {

@@ -19,7 +19,6 @@ use kingtide_base::budget::Budget;
 use kingtide_base::clock::Clock;
 use kingtide_base::coding::Reader;
 use kingtide_base::options::FamilyOptions;
-use kingtide_base::rng::entropy;
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{Error, ErrorKind, KeyOrder, Kind, Result, SeqNo, Tag};
 use kingtide_mem::ArenaPool;
@@ -205,7 +204,7 @@ impl Recovery<'_> {
             order: self.options.order.name().to_owned(),
             options,
         };
-        let id = (u128::from(entropy()) << 64 | u128::from(entropy())).to_le_bytes();
+        let id = Options::draw_id(self.options.seed, 0);
         let manifest = Manifest::create(self.fs, self.dir, 1, id, std::slice::from_ref(&edit))?;
         layout.apply(edit, self.options)?;
         Ok((manifest, layout))

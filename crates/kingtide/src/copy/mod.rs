@@ -16,13 +16,13 @@ use crate::compact::{FlushInput, MergeContext, RateLimiter, run_flush};
 use crate::engine::DbInner;
 use crate::family::tables::{klog_path, vlog_path};
 use crate::family::{Family, View};
+use crate::options::Options;
 use crate::shape::{Shape, VlogMeta};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::version::manifest::Manifest;
 use crate::version::{Edit, FamilyId, FileMeta};
 use crate::wal::{RECORD_HEADER_LEN, ReplayEnd, SEGMENT_HEADER_LEN, Tail, TailItem, Wal, WalConfig, WalRecord};
 use kingtide_base::options::FamilyOptions;
-use kingtide_base::rng::entropy;
 use kingtide_base::stats::Stats;
 use kingtide_base::{Error, Result, SeqNo};
 use kingtide_vfs::Fs;
@@ -139,7 +139,7 @@ impl Moment {
         let number = db.new_file_id();
         edits.push(Edit::NextFileId(db.new_file_id()));
         // It goes its own way from here: another database.
-        let id = (u128::from(entropy()) << 64 | u128::from(entropy())).to_le_bytes();
+        let id = Options::draw_id(db.seed, number);
         Manifest::create(fs, dir, number, id, &edits).map(drop)
     }
 
