@@ -1,170 +1,61 @@
-//! The power is cut at every write operation of a scenario. Whatever the disk kept of what was not synced, recovery must
-//! succeed and yield an exact prefix of the commits, over all families together, that misses nothing acknowledged.
-//!
-//! `KINGTIDE_FULL=1` runs more and longer scenarios. A failure prints kind, seed, cut and survival model; `KINGTIDE_KIND`,
-//! `KINGTIDE_SEED` and `KINGTIDE_CUT` run that again.
-#![allow(clippy::disallowed_methods, missing_docs)]
+//! The power is cut, or the process killed, before every write operation of a scenario. Whatever the disk kept of what was
+//! not synced, recovery must succeed and yield an exact prefix of the events, over all families together, that misses
+//! nothing acknowledged; and so again when it is cut itself.
 
-mod faults;
-mod history;
-mod scenario;
-
-use history::{Contents, FamilyNo, History, Progress};
+use crate::clock::LATER;
+use crate::history::{Found, History, Op, Progress, Tables};
+use crate::plan::Plan;
+use crate::watchdog::watch;
+use crate::world::{DIR, World, families_found, options, read};
+use crate::{cases, env, full};
 use kingtide::vfs::{MemFs, Survival};
 use kingtide::{Db, Durability, ManualClock, WriteBatch, WriteOptions};
 use kingtide_base::rng::Rng;
-use scenario::{Cut, DIR, KINDS, Kind, options, record};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-fn full() -> bool {
-    std::env::var_os("KINGTIDE_FULL").is_some()
+/// Cuts whose disks are held in memory at once.
+const CHUNK: u64 = 1500;
+
+/// The disk before a write operation, and what the caller had been told by then.
+struct Cut {
+    number: u64,
+    disk: MemFs,
+    progress: Progress,
 }
 
-fn env(name: &str) -> Option<u64> {
-    std::env::var(name).ok().and_then(|v| v.parse().ok())
-}
-
-/// A database found after a cut.
-struct Found {
-    db: Db,
-    families: BTreeMap<String, FamilyNo>,
-    contents: BTreeMap<FamilyNo, Contents>,
-}
-
-fn read(db: &Db, families: &BTreeMap<String, FamilyNo>) -> BTreeMap<FamilyNo, Contents> {
-    let mut found = BTreeMap::new();
-    for (name, no) in families {
-        let family = db.family(name).expect("family");
-        let mut it = family.iter(..).expect("iterator");
-        let mut contents = Contents::new();
-        it.seek_to_first();
-        while it.valid() {
-            let key = it.key().to_vec();
-            contents.insert(key, it.value().expect("value").to_vec());
-            it.next();
-        }
-        it.status().expect("status");
-        found.insert(*no, contents);
+/// Runs a scenario and returns its history, the disk before each of its write operations in `range`, and their number.
+fn record(plan: &Arc<Plan>, seed: u64, steps: u64, range: Range<u64>) -> (History, Vec<Cut>, u64) {
+    let mut world = World::new(plan, seed);
+    let cuts: Arc<Mutex<Vec<Cut>>> = Arc::default();
+    let count = Arc::new(AtomicU64::new(0));
+    let (keep, progress, counter) = (cuts.clone(), world.progress.clone(), count.clone());
+    world.watch = Some(Box::new(move || {
+        let (keep, progress, counter, range) = (keep.clone(), progress.clone(), counter.clone(), range.clone());
+        Box::new(move |boundary| {
+            let number = counter.fetch_add(1, Ordering::Relaxed);
+            if range.contains(&number) {
+                let progress = progress.lock().expect("progress").clone();
+                keep.lock().expect("cuts").push(Cut { number, disk: boundary.kill_clone(), progress });
+            }
+        })
+    }));
+    world.mount(MemFs::new());
+    world.open();
+    (0..steps).for_each(|_| world.step());
+    assert!(world.clock_ms() < LATER[0], "the scenario took too long for what expires");
+    if let Err(e) = world.db().close() {
+        world.tolerate(e);
     }
-    found
-}
-
-fn open(kind: &Kind, disk: &MemFs, progress: &Progress) -> Found {
-    let clock = ManualClock::at_unix_ms(1_800_000_000_000);
-    let db = Db::open(Path::new(DIR), options(kind, Arc::new(disk.clone()), &clock)).expect("recovery");
-    let names = db.families();
-    let families = [Some(&progress.families), progress.changing.as_ref()]
-        .into_iter()
-        .flatten()
-        .find(|f| f.keys().eq(names.iter()))
-        .unwrap_or_else(|| panic!("families {names:?} after {progress:?}"))
-        .clone();
-    let contents = read(&db, &families);
-    Found { db, families, contents }
-}
-
-/// Opens what a cut left, compares it, goes on with it, and compares again.
-fn check(kind: &Kind, history: &History, cut: &Cut, disk: &MemFs, at_least: usize, rng: &mut Rng) -> u64 {
-    let mut opened = 1;
-    let progress = &cut.progress;
-    if rng.one_in(8) {
-        opened += cut_during_recovery(kind, history, cut, disk, rng);
-    }
-    let found = open(kind, disk, progress);
-    if history.recovered(&found.contents, at_least, progress).is_none() {
-        explain(history, &found.contents, at_least, progress);
-    }
-    if rng.one_in(4) {
-        // What recovery has shown stays, even if nobody wrote since.
-        let again = disk.crash_clone(Survival::AllLost, rng);
-        assert_eq!(open(kind, &again, progress).contents, found.contents, "shown, then lost by a power cut");
-        opened += 1;
-    }
-    let expected = go_on(&found, rng);
-    match rng.below(3) {
-        0 => found.db.close().expect("close"),
-        1 => found.db.flush().expect("flush"),
-        _ => {}
-    }
-    let end = match rng.below(3) {
-        0 => disk.kill_clone(),
-        1 => disk.crash_clone(Survival::AllLost, rng),
-        _ => disk.crash_clone(Survival::RandomBlocks, rng),
-    };
-    drop(found);
-    assert_eq!(open(kind, &end, progress).contents, expected, "after going on and opening again");
-    opened + 1
-}
-
-/// Commits something to every family, durably, and returns what they hold then.
-fn go_on(found: &Found, rng: &mut Rng) -> BTreeMap<FamilyNo, Contents> {
-    let mut expected = found.contents.clone();
-    for round in 0..2 {
-        let mut batch = WriteBatch::new();
-        for (name, no) in &found.families {
-            let family = found.db.family(name).expect("family");
-            let value = vec![round; rng.below(500) as usize];
-            batch.put(&family, b"after", &value).expect("put");
-            batch.delete(&family, b"key-007").expect("delete");
-            let contents = expected.get_mut(no).expect("family");
-            contents.remove(&b"key-007"[..]);
-            contents.insert(b"after".to_vec(), value);
-        }
-        let durable = WriteOptions { durability: Some(Durability::Power), no_wait: false };
-        found.db.write_with(&mut batch, &durable).expect("write");
-    }
-    expected
-}
-
-/// Cuts the power again at some of the write operations of recovery itself.
-fn cut_during_recovery(kind: &Kind, history: &History, cut: &Cut, disk: &MemFs, rng: &mut Rng) -> u64 {
-    let at_least = cut.progress.power;
-    let disk = disk.kill_clone();
-    let boundaries: Arc<Mutex<Vec<MemFs>>> = Arc::default();
-    let keep = boundaries.clone();
-    disk.on_write(Some(Box::new(move |b| keep.lock().expect("clones").push(b.kill_clone()))));
-    drop(open(kind, &disk, &cut.progress));
-    disk.on_write(None);
-    let boundaries = std::mem::take(&mut *boundaries.lock().expect("clones"));
-    let mut opened = 1;
-    for before in &boundaries {
-        if !rng.one_in(3) {
-            continue;
-        }
-        let model = Survival::ALL[rng.below(4) as usize];
-        let again = before.crash_clone(model, rng);
-        let found = open(kind, &again, &cut.progress);
-        if history.recovered(&found.contents, at_least, &cut.progress).is_none() {
-            explain(history, &found.contents, at_least, &cut.progress);
-        }
-        opened += 1;
-    }
-    opened
-}
-
-/// Fails, and says which family holds what it should not.
-fn explain(history: &History, found: &BTreeMap<FamilyNo, Contents>, at_least: usize, progress: &Progress) -> ! {
-    println!("recovered is no prefix of at least {at_least} commits; {progress:?}");
-    for (family, contents) in found {
-        let alone = BTreeMap::from([(*family, contents.clone())]);
-        let fits: Vec<usize> = (0..=progress.begun)
-            .filter(|n| history.recovered(&alone, *n, &Progress { begun: *n, ..progress.clone() }).is_some())
-            .collect();
-        println!("family {family}, {} keys, is as after these numbers of commits: {fits:?}", contents.len());
-        let expected = history.contents(*family, progress.begun, progress.begun);
-        let differs: Vec<_> = expected
-            .keys()
-            .chain(contents.keys())
-            .filter(|k| expected.get(*k) != contents.get(*k))
-            .map(|k| String::from_utf8_lossy(k).into_owned())
-            .collect();
-        println!("  differs from all of them in {differs:?}");
-    }
-    panic!("not a prefix");
+    world.disk.on_write(None);
+    let history = std::mem::take(&mut world.history);
+    drop(world);
+    let cuts = std::mem::take(&mut *cuts.lock().expect("cuts"));
+    (history, cuts, count.load(Ordering::Relaxed))
 }
 
 #[derive(Default)]
@@ -172,71 +63,282 @@ struct Counts {
     cuts: AtomicU64,
     disks: AtomicU64,
     opens: AtomicU64,
+    second_cuts: AtomicU64,
+    verified: AtomicU64,
+    in_doubt: AtomicU64,
 }
 
-/// Checks one cut under every survival model and as a mere kill.
-fn check_cut(kind: &Kind, seed: u64, history: &History, cut: &Cut, counts: &Counts) -> Result<(), String> {
-    counts.cuts.fetch_add(1, Ordering::Relaxed);
+impl Counts {
+    fn add(&self, counter: impl Fn(&Counts) -> &AtomicU64, n: u64) {
+        counter(self).fetch_add(n, Ordering::Relaxed);
+    }
+
+    fn print(&self) {
+        let n = |c: &AtomicU64| c.load(Ordering::Relaxed);
+        println!(
+            "{} cuts, {} disks, {} second cuts, {} recoveries, {} with transactions in doubt, {} verified",
+            n(&self.cuts),
+            n(&self.disks),
+            n(&self.second_cuts),
+            n(&self.opens),
+            n(&self.in_doubt),
+            n(&self.verified)
+        );
+    }
+}
+
+/// What the checks of one cut share.
+struct Check<'a> {
+    plan: &'a Plan,
+    history: &'a History,
+    tables: &'a Tables,
+    progress: &'a Progress,
+    at_least: usize,
+    counts: &'a Counts,
+}
+
+impl Check<'_> {
+    fn open(&self, disk: &MemFs) -> (Db, Found) {
+        let clock = ManualClock::at_unix_ms(self.tables.now);
+        let db = Db::open(Path::new(DIR), options(self.plan, Arc::new(disk.clone()), clock)).expect("recovery");
+        let found = read(&db, &families_found(&db, self.progress));
+        self.counts.add(|c| &c.opens, 1);
+        (db, found)
+    }
+
+    /// What is found must be a state that the history allows.
+    fn fits(&self, found: &Found, at_least: usize) {
+        if self.history.recovered(self.tables, found, at_least, self.progress).is_none() {
+            self.history.explain(self.tables, found, at_least, self.progress);
+        }
+    }
+
+    /// Opens what a cut left, compares it, goes on with it, and compares again.
+    fn run(&self, disk: &MemFs, rng: &mut Rng) {
+        if rng.one_in(8) {
+            self.cut_during_recovery(disk, rng);
+        }
+        if rng.one_in(16) {
+            self.verify(disk, "before recovery", &[]);
+        }
+        let (db, found) = self.open(disk);
+        self.fits(&found, self.at_least);
+        self.counts.add(|c| &c.in_doubt, u64::from(!found.in_doubt.is_empty()));
+        if rng.one_in(4) {
+            // What recovery has shown stays, even if nobody wrote since.
+            let again = disk.crash_clone(Survival::AllLost, rng);
+            assert!(self.open(&again).1 == found, "shown, then lost by a power cut");
+        }
+        let expected = self.go_on(&db, found, rng);
+        let closed = match rng.below(3) {
+            0 => {
+                db.close().expect("close");
+                true
+            }
+            1 => {
+                db.flush().expect("flush");
+                false
+            }
+            _ => false,
+        };
+        let end = match rng.below(3) {
+            0 => disk.kill_clone(),
+            1 => disk.crash_clone(Survival::AllLost, rng),
+            _ => disk.crash_clone(Survival::RandomBlocks, rng),
+        };
+        drop(db);
+        if closed && rng.one_in(5) {
+            self.verify(&end, "after closing", &[]);
+        }
+        let (_, found) = self.open(&end);
+        assert!(found == expected, "after going on and opening again");
+    }
+
+    fn verify(&self, disk: &MemFs, when: &str, _allowed: &[&str]) {
+        let disk = Arc::new(disk.kill_clone());
+        let clock = ManualClock::at_unix_ms(self.tables.now);
+        let report = match kingtide::verify(Path::new(DIR), &options(self.plan, disk, clock)) {
+            Ok(report) => report,
+            Err(e) if e.kind() == kingtide::ErrorKind::NotFound => return, // not created yet
+            Err(e) => panic!("verify {when}: {e:?}"),
+        };
+        let orphan = |p: &kingtide::Problem| p.kind == kingtide::ProblemKind::Orphan;
+        let unexpected: Vec<String> = report
+            .problems
+            .iter()
+            .filter(|p| p.severity != kingtide::Severity::Info && !orphan(p))
+            .map(|p| p.to_string())
+            .collect();
+        assert!(unexpected.is_empty(), "verify {when}: {unexpected:#?}");
+        self.counts.add(|c| &c.verified, 1);
+    }
+
+    /// Commits something to every family, durably, ends some of what is in doubt, and returns what is there then.
+    fn go_on(&self, db: &Db, found: Found, rng: &mut Rng) -> Found {
+        let mut expected = found;
+        for xid in expected.in_doubt.keys().copied().collect::<Vec<_>>() {
+            let outcome = rng.below(3);
+            if outcome == 2 {
+                continue; // not yet
+            }
+            match outcome {
+                0 => drop(db.commit_prepared(&xid.to_be_bytes()).expect("commit")),
+                _ => db.rollback_prepared(&xid.to_be_bytes()).expect("roll back"),
+            }
+            expected.in_doubt.remove(&xid);
+            if outcome == 0 {
+                self.history.prepared(xid).iter().for_each(|op| self.write(&mut expected, op));
+            }
+        }
+        for round in 0..2 {
+            let mut batch = WriteBatch::new();
+            for (name, no) in families_found(db, self.progress) {
+                let family = db.family(&name).expect("family");
+                let value = vec![round; rng.below(500) as usize];
+                batch.put(&family, b"after", &value).expect("put");
+                batch.delete(&family, b"after all").expect("delete");
+                let contents = expected.contents.get_mut(&no).expect("family");
+                contents.insert(b"after".to_vec(), value);
+            }
+            let durable = WriteOptions { durability: Some(Durability::Power), no_wait: false };
+            db.write_with(&mut batch, &durable).expect("write");
+        }
+        expected
+    }
+
+    fn write(&self, found: &mut Found, op: &Op) {
+        let Some(contents) = found.contents.get_mut(&op.family()) else { return };
+        match op {
+            Op::Put(_, key, value, expiry) if *expiry > self.tables.now => {
+                drop(contents.insert(key.clone(), value.clone()))
+            }
+            Op::Put(_, key, ..) | Op::Delete(_, key) | Op::SingleDelete(_, key) => drop(contents.remove(key)),
+            Op::DeleteRange(_, from, to) | Op::DeletePrefix(_, from, to) => {
+                contents.retain(|key, _| !(from..to).contains(&key));
+            }
+        }
+    }
+
+    /// Cuts the power again, or kills the process, at some of the write operations of recovery itself.
+    fn cut_during_recovery(&self, disk: &MemFs, rng: &mut Rng) {
+        let disk = disk.kill_clone();
+        let boundaries: Arc<Mutex<Vec<MemFs>>> = Arc::default();
+        let keep = boundaries.clone();
+        disk.on_write(Some(Box::new(move |b| keep.lock().expect("clones").push(b.kill_clone()))));
+        let (db, undisturbed) = self.open(&disk);
+        disk.on_write(None);
+        drop(db);
+        let boundaries = std::mem::take(&mut *boundaries.lock().expect("clones"));
+        for before in boundaries.iter().filter(|_| rng.one_in(3)).collect::<Vec<_>>() {
+            // A kill during recovery changes nothing of what the next one finds.
+            let (_, found) = self.open(&before.kill_clone());
+            assert!(found == undisturbed, "a kill during recovery changed what is found");
+            let model = Survival::ALL[rng.below(4) as usize];
+            let (_, found) = self.open(&before.crash_clone(model, rng));
+            self.fits(&found, self.progress.power);
+            self.counts.add(|c| &c.second_cuts, 2);
+        }
+    }
+}
+
+/// The tables of the last epoch asked for: cuts come in order.
+#[derive(Default)]
+struct TableCache(BTreeMap<u64, Arc<Tables>>);
+
+impl TableCache {
+    fn get(&mut self, history: &History, epoch: u64, now: u64) -> Arc<Tables> {
+        self.0.retain(|_, t| t.epoch == epoch);
+        self.0.entry(now).or_insert_with(|| Arc::new(history.tables(epoch, now))).clone()
+    }
+}
+
+/// Checks a cut under every model, and a kill.
+fn check_cut(
+    plan: &Plan,
+    seed: u64,
+    history: &History,
+    cut: &Cut,
+    tables: &mut TableCache,
+    counts: &Counts,
+) -> Result<(), String> {
+    counts.add(|c| &c.cuts, 1);
     for model in [None].into_iter().chain(Survival::ALL.map(Some)) {
         let mut rng = Rng::new(seed ^ cut.number << 8 ^ model.map_or(9, |m| m as u64));
         let (disk, at_least) = match model {
             None => (cut.disk.kill_clone(), cut.progress.process.max(cut.progress.power)),
             Some(m) => (cut.disk.crash_clone(m, &mut rng), cut.progress.power),
         };
-        let outcome = catch_unwind(AssertUnwindSafe(|| check(kind, history, cut, &disk, at_least, &mut rng)));
-        match outcome {
-            Ok(opens) => counts.opens.fetch_add(opens, Ordering::Relaxed),
-            Err(_) => {
-                let model = model.map_or("a kill".to_owned(), |m| format!("{m:?}"));
-                return Err(format!(
-                    "KINGTIDE_KIND={} KINGTIDE_SEED={seed} KINGTIDE_CUT={} under {model}",
-                    kind.name, cut.number
-                ));
-            }
-        };
-        counts.disks.fetch_add(1, Ordering::Relaxed);
+        let model = model.map_or("a kill".to_owned(), |m| format!("{m:?}"));
+        let case =
+            format!("KINGTIDE_SCENARIO={} KINGTIDE_SEED={seed} KINGTIDE_CUT={} under {model}", plan.name, cut.number);
+        let _watched = watch(case.clone());
+        let now = LATER[usize::from(rng.one_in(4))];
+        let tables = tables.get(history, cut.progress.epoch, now);
+        let check = Check { plan, history, tables: &tables, progress: &cut.progress, at_least, counts };
+        if catch_unwind(AssertUnwindSafe(|| check.run(&disk, &mut rng))).is_err() {
+            return Err(case);
+        }
+        counts.add(|c| &c.disks, 1);
     }
     Ok(())
 }
 
-/// Runs a scenario and checks one in `every` of its cuts.
-fn check_scenario(kind: Kind, seed: u64, steps: u64, every: u64, counts: &Counts) -> Vec<String> {
-    let (history, cuts) = record(kind, seed, steps);
+/// Runs a scenario and checks one in `every` of its cuts. Returns what failed.
+fn check_scenario(plan: &Arc<Plan>, seed: u64, steps: u64, every: u64, counts: &Counts) -> Vec<String> {
     let only = env("KINGTIDE_CUT");
+    let mut failures = Vec::new();
+    let mut tables = TableCache::default();
+    let (mut from, mut total) = (only.unwrap_or(0), u64::MAX);
+    while from < total && failures.len() < 3 {
+        let until = only.map_or(from + CHUNK, |n| n + 1);
+        let recorded = {
+            let _watched = watch(format!("KINGTIDE_SCENARIO={} KINGTIDE_SEED={seed}, recording", plan.name));
+            catch_unwind(AssertUnwindSafe(|| record(plan, seed, steps, from..until)))
+        };
+        let Ok((history, cuts, count)) = recorded else {
+            return vec![format!("KINGTIDE_SCENARIO={} KINGTIDE_SEED={seed} while it ran", plan.name)];
+        };
+        total = only.map_or(count, |_| 0);
+        for cut in &cuts {
+            let chosen = only.is_some() || (cut.number + seed).is_multiple_of(every);
+            if chosen && failures.len() < 3 {
+                failures.extend(check_cut(plan, seed, &history, cut, &mut tables, counts).err());
+            }
+        }
+        from = until;
+    }
+    failures
+}
+
+/// Checks cases on two threads.
+pub fn on_two_threads<T: Sync>(cases: &[T], work: impl Fn(&T) -> Vec<String> + Sync) -> Vec<String> {
     let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|s| {
-        for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
+        for _ in 0..2 {
             s.spawn(|| {
-                while let Some(cut) = cuts.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let chosen =
-                        only.map_or(cut.number < 12 || (cut.number + seed).is_multiple_of(every), |n| n == cut.number);
-                    if !chosen || failures.lock().expect("failures").len() >= 3 {
-                        continue;
-                    }
-                    if let Err(failure) = check_cut(&kind, seed, &history, cut, counts) {
-                        failures.lock().expect("failures").push(failure);
-                    }
+                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let found = work(case);
+                    failures.lock().expect("failures").extend(found);
                 }
             });
         }
     });
-    println!("{} seed {seed}: {} commits, {} cuts", kind.name, history.commits.len(), cuts.len());
     failures.into_inner().expect("failures")
 }
 
 #[test]
 fn every_power_cut_leaves_a_prefix_with_all_that_was_acknowledged() {
-    let (seeds, steps, every) = if full() { (4, 250, 1) } else { (1, 120, 3) };
-    let kind = std::env::var("KINGTIDE_KIND").ok();
-    let only = env("KINGTIDE_SEED");
+    let (seeds, steps, every) = if full() { (6, 350, 1) } else { (1, 120, 40) };
     let counts = Counts::default();
-    let mut failures = Vec::new();
-    for k in KINDS.into_iter().filter(|k| kind.as_ref().is_none_or(|n| n == k.name)) {
-        for seed in only.map_or(1..=seeds, |s| s..=s) {
-            failures.extend(check_scenario(k, seed, steps, every, &counts));
+    let start = std::time::Instant::now();
+    let failures = on_two_threads(&cases(seeds), |(plan, seed)| {
+        let failures = check_scenario(plan, *seed, steps, every, &counts);
+        if full() {
+            println!("{:?} {} seed {seed} done", start.elapsed(), plan.name);
+            counts.print();
         }
-    }
-    let n = |c: &AtomicU64| c.load(Ordering::Relaxed);
-    println!("{} cuts, {} disks, {} recoveries", n(&counts.cuts), n(&counts.disks), n(&counts.opens));
+        failures
+    });
+    counts.print();
     assert!(failures.is_empty(), "{failures:#?}");
 }

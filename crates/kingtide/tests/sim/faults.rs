@@ -1,253 +1,253 @@
 //! Errors from the disk at every place of a scenario: no panic, no hang, nothing acknowledged is lost, nothing that was
-//! refused comes back, and reads stay right.
+//! refused comes back, reads stay right, and once there is space again writes go on.
 
-use crate::history::{Op, Progress};
-use crate::scenario::{DIR, KINDS, Kind, Scenario, options};
-use crate::{env, full, read};
-use kingtide::vfs::{Fault, FaultFs, MemFs, Op as FsOp, Rule, Survival};
+use crate::clock::LATER;
+use crate::cuts::on_two_threads;
+use crate::history::{FOREVER, Op, Progress};
+use crate::plan::{Part, Plan};
+use crate::watchdog::watch;
+use crate::world::{DIR, World, families_found, options, read};
+use crate::{cases, env, full};
+use kingtide::vfs::{Fault, MemFs, Op as FsOp, Rule, Survival};
 use kingtide::{Db, Durability, ErrorKind, ManualClock};
 use kingtide_base::rng::Rng;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Which faults make sense on which operation. `None`: the sync fails and the system marks what it held clean.
+const KINDS: [(FsOp, &[Option<Fault>]); 8] = {
+    use Fault::{Edquot, Eintr, Eio, Emfile, Enospc, ShortRead, ShortWrite};
+    [
+        (FsOp::Open, &[Some(Eio), Some(Enospc), Some(Edquot), Some(Emfile), Some(Eintr)]),
+        (FsOp::Read, &[Some(Eio), Some(Eintr), Some(ShortRead)]),
+        (FsOp::Write, &[Some(Eio), Some(Enospc), Some(Edquot), Some(Eintr), Some(ShortWrite)]),
+        (FsOp::Sync, &[Some(Eio), Some(Enospc), Some(Edquot), Some(Eintr), None]),
+        (FsOp::SyncDir, &[Some(Eio), Some(Eintr)]),
+        (FsOp::Rename, &[Some(Eio), Some(Enospc), Some(Edquot)]),
+        (FsOp::Remove, &[Some(Eio), Some(Eintr)]),
+        (FsOp::Allocate, &[Some(Eio), Some(Enospc), Some(Edquot), Some(Eintr)]),
+    ]
+};
 
 /// One injected trouble.
 #[derive(Clone, Copy, Debug)]
 struct Trouble {
     op: FsOp,
-    fault: Fault,
+    fault: Option<Fault>,
+    /// Which operation of its kind; without a fault, which step.
     nth: u64,
     sticky: bool,
 }
 
-/// A scenario on a disk that fails.
-struct Run {
-    scenario: Scenario,
-    disk: MemFs,
-    fs: FaultFs,
-    refused: u64,
-}
-
-impl Run {
-    fn new(kind: Kind, seed: u64) -> Run {
-        let disk = MemFs::new();
-        let fs = FaultFs::new(Arc::new(disk.clone()), seed);
-        Run { scenario: Scenario::new(kind, seed, Arc::new(fs.clone())), disk, fs, refused: 0 }
+impl Trouble {
+    fn all() -> impl Iterator<Item = Trouble> {
+        let kinds = KINDS.iter().flat_map(|(op, faults)| faults.iter().map(|fault| (*op, *fault)));
+        kinds.flat_map(|(op, fault)| [false, true].map(|sticky| Trouble { op, fault, nth: 0, sticky }))
     }
 
-    fn progress(&self) -> Progress {
-        self.scenario.progress.lock().expect("progress").clone()
-    }
-
-    /// Opens; when that is refused the trouble is taken away and it must succeed.
-    fn open(&mut self) {
-        if let Err(e) = self.scenario.open() {
-            self.refusal(&e);
-            self.fs.clear();
-            self.scenario.open().expect("open on a healthy disk");
-        }
-    }
-
-    fn refusal(&mut self, e: &kingtide::Error) {
-        self.refused += 1;
-        let expected = [ErrorKind::Io, ErrorKind::NoSpace, ErrorKind::Poisoned, ErrorKind::Busy];
-        assert!(expected.contains(&e.kind()), "unexpected kind of error: {e:?}");
-    }
-
-    fn step(&mut self) {
-        let begun = self.progress().begun;
-        let before = self.scenario.db().latest_sequence();
-        let Err(e) = self.scenario.step() else { return };
-        self.refusal(&e);
-        if self.scenario.db.is_none() {
-            return self.open();
-        }
-        // Refused before it became visible: it never happened. Visible but not synced: nobody knows.
-        if self.progress().begun > begun && self.scenario.db().latest_sequence() == before {
-            self.scenario.history.commits.pop();
-            self.scenario.progress.lock().expect("progress").begun = begun;
-        }
-    }
-
-    /// Reads show all that is visible.
-    fn check_reads(&self) {
-        self.fs.set_enabled(false);
-        let families = self.scenario.families.iter().map(|(name, f)| (name.clone(), f.0)).collect();
-        let all = self.scenario.history.commits.len();
-        for (family, contents) in read(self.scenario.db(), &families) {
-            assert!(contents == self.scenario.history.contents(family, all, all), "reads of family {family}");
-        }
-        self.fs.set_enabled(true);
-    }
-
-    /// Opens what is on the disk without the trouble.
-    fn check_disk(&self, disk: MemFs, at_least: usize, what: &str) {
-        let clock = ManualClock::at_unix_ms(1_800_000_000_000);
-        let db = Db::open(Path::new(DIR), options(&self.scenario.kind, Arc::new(disk), &clock))
-            .unwrap_or_else(|e| panic!("open after {what}: {e:?}"));
-        let (progress, names) = (self.progress(), db.families());
-        let families = [Some(&progress.families), progress.changing.as_ref()]
-            .into_iter()
-            .flatten()
-            .find(|f| f.keys().eq(names.iter()))
-            .unwrap_or_else(|| panic!("families {names:?} after {what}: {progress:?}"));
-        let found = read(&db, families);
-        let recovered = self.scenario.history.recovered(&found, at_least, &progress);
-        if recovered.is_none() {
-            crate::explain(&self.scenario.history, &found, at_least, &progress);
-        }
+    /// Whether writes have to go on by themselves once the trouble is over.
+    fn must_resume(&self) -> bool {
+        matches!(self.fault, Some(Fault::Enospc | Fault::Edquot))
+            && matches!(self.op, FsOp::Write | FsOp::Allocate | FsOp::Open)
     }
 }
 
-/// Whether writes have to go on by themselves once the trouble is over.
-fn must_resume(trouble: &Trouble) -> bool {
-    trouble.fault == Fault::Enospc && matches!(trouble.op, FsOp::Write | FsOp::Allocate | FsOp::Open)
+/// A scenario for a disk that fails: whatever it does, what it has acknowledged can be told.
+fn for_faults(plan: &Plan) -> Arc<Plan> {
+    let mut plan = plan.clone();
+    plan.mix.unlogged = 0; // may go with a close that fails
+    plan.weights.retain(|w| !matches!(w.0, Part::Kill | Part::Cut));
+    plan.faults.clear();
+    plan.disk.clear();
+    Arc::new(plan)
 }
 
-fn run(kind: Kind, seed: u64, steps: u64, trouble: Trouble) -> u64 {
-    let mut run = Run::new(kind, seed);
-    let mut rule = Rule::new(trouble.op, trouble.fault).nth(trouble.nth);
-    if trouble.sticky {
-        rule = rule.sticky();
+fn begin(plan: &Arc<Plan>, seed: u64) -> World {
+    let mut world = World::new(plan, seed);
+    world.faulty = true;
+    world.mount(MemFs::new());
+    world
+}
+
+/// Opens what is on the disk without the trouble.
+fn check_disk(world: &World, progress: &Progress, disk: MemFs, at_least: usize, what: &str) {
+    let clock = ManualClock::at_unix_ms(LATER[0]);
+    let db = Db::open(Path::new(DIR), options(&world.plan, Arc::new(disk), clock))
+        .unwrap_or_else(|e| panic!("open after {what}: {e:?}"));
+    let found = read(&db, &families_found(&db, progress));
+    let tables = world.history.tables(progress.epoch, LATER[0]);
+    if world.history.recovered(&tables, &found, at_least, progress).is_none() {
+        world.history.explain(&tables, &found, at_least, progress);
     }
-    run.fs.add(rule);
-    run.open();
-    for n in 0..steps {
-        run.step();
-        if n == steps / 2 {
-            run.check_reads();
-        }
-    }
-    run.check_reads();
-    if trouble.nth.is_multiple_of(2) {
-        // The trouble ends while the database is open.
-        run.fs.clear();
-        let put = Op::Put(0, b"after".to_vec(), b"the trouble".to_vec());
-        let before = run.scenario.db().latest_sequence();
-        match run.scenario.commit_ops(vec![put], Durability::Power).and_then(|()| run.scenario.db().flush()) {
-            Ok(()) => {}
-            Err(e) => {
-                assert!(!must_resume(&trouble), "after the disk had space again: {e:?}");
-                run.refusal(&e);
-                if run.scenario.db().latest_sequence() == before {
-                    run.scenario.history.commits.pop();
-                    let begun = run.scenario.history.commits.len();
-                    run.scenario.progress.lock().expect("progress").begun = begun;
-                }
-            }
-        }
-        run.check_reads();
-    }
-    let mut rng = Rng::new(seed ^ trouble.nth);
-    run.scenario.history.freeze();
-    let progress = run.progress();
-    run.check_disk(run.disk.kill_clone(), progress.process.max(progress.power), "a kill");
+}
+
+fn check_disks(world: &World, seed: u64, what: &str) {
+    let progress = world.edit(|p| p.clone());
+    let mut rng = Rng::new(seed);
+    check_disk(
+        world,
+        &progress,
+        world.disk.kill_clone(),
+        progress.process.max(progress.power),
+        &format!("{what}, a kill"),
+    );
     for model in Survival::ALL {
-        run.check_disk(run.disk.crash_clone(model, &mut rng), progress.power, "a power cut");
+        let disk = world.disk.crash_clone(model, &mut rng);
+        check_disk(world, &progress, disk, progress.power, &format!("{what}, a power cut, {model:?}"));
     }
-    if let Err(e) = run.scenario.db().close() {
-        run.refusal(&e);
+}
+
+/// The trouble ends while the database is open.
+fn end_trouble(world: &mut World, trouble: &Trouble) {
+    world.faults.clear();
+    world.disk.fail_syncs(0);
+    let put = Op::Put(0, b"after".to_vec(), b"the trouble".to_vec(), FOREVER);
+    let done = world.commit_ops(vec![put], Durability::Power).and_then(|()| world.flush());
+    if let Err(e) = done {
+        assert!(!trouble.must_resume(), "after the disk had space again: {e:?}");
+        world.tolerate(e);
     }
-    run.check_disk(run.disk.kill_clone(), progress.process.max(progress.power), "closing");
-    run.refused
+    world.check_reads();
+}
+
+/// Returns how many calls were refused, and how many operations made to fail.
+fn run(plan: &Arc<Plan>, seed: u64, steps: u64, trouble: Trouble) -> (u64, u64) {
+    let mut plan = plan.clone();
+    if trouble.fault.is_none() {
+        // Until the machine restarts, reads show what the disk does not have. An open in between is another story.
+        Arc::make_mut(&mut plan).weights.retain(|w| w.0 != Part::Reopen);
+    }
+    let mut world = begin(&plan, seed);
+    if let Some(fault) = trouble.fault {
+        let rule = Rule::new(trouble.op, fault).nth(trouble.nth);
+        world.faults.add(if trouble.sticky { rule.sticky() } else { rule });
+    }
+    world.open();
+    for n in 0..steps {
+        if trouble.fault.is_none() && n == trouble.nth {
+            world.disk.fail_syncs(if trouble.sticky { u64::MAX } else { 1 });
+        }
+        world.step();
+        if n == steps / 2 {
+            world.check_reads();
+        }
+    }
+    world.check_reads();
+    if trouble.nth.is_multiple_of(2) {
+        end_trouble(&mut world, &trouble);
+    }
+    check_disks(&world, seed ^ trouble.nth, "trouble");
+    if let Err(e) = world.db().close() {
+        world.tolerate(e);
+    }
+    let progress = world.edit(|p| p.clone());
+    check_disk(&world, &progress, world.disk.kill_clone(), progress.process.max(progress.power), "closing");
+    let lost_syncs = u64::from(trouble.fault.is_none());
+    (world.refused, world.faults.stats().injected() + lost_syncs)
 }
 
 /// The number of operations of each kind that the scenario does on a healthy disk.
-fn operations(kind: Kind, seed: u64, steps: u64) -> impl Fn(FsOp) -> u64 {
-    let mut run = Run::new(kind, seed);
-    run.open();
-    (0..steps).for_each(|_| run.step());
-    let stats = run.fs.stats();
-    assert_eq!(run.refused, 0);
-    move |op| stats.count(op)
+fn operations(plan: &Arc<Plan>, seed: u64, steps: u64) -> impl Fn(&Trouble) -> u64 + use<> {
+    let mut world = begin(plan, seed);
+    world.open();
+    (0..steps).for_each(|_| world.step());
+    assert_eq!(world.refused, 0, "{}: refused on a healthy disk", plan.name);
+    let stats = world.faults.stats();
+    move |trouble| if trouble.fault.is_some() { stats.count(trouble.op) } else { steps }
 }
 
 #[test]
 fn a_failing_disk_loses_nothing_acknowledged() {
-    let (seeds, samples, steps) = if full() { (2, 25, 100) } else { (1, 6, 60) };
-    let only = env("KINGTIDE_FAULT");
-    let (mut cases, mut refused, mut failures) = (0u64, 0, Vec::new());
-    // What is not logged may go with a close that fails, which would leave nothing to compare reads with.
-    for kind in KINDS.map(|kind| Kind { unlogged: 0, ..kind }) {
-        for seed in 1..=seeds {
-            let count = operations(kind, seed, steps);
-            for op in FsOp::ALL {
-                let faults = [Fault::Eio, Fault::Enospc, Fault::ShortWrite];
-                for (fault, sticky) in faults.into_iter().flat_map(|f| [(f, false), (f, true)]) {
-                    if fault == Fault::ShortWrite && op != FsOp::Write {
-                        continue;
+    let (seeds, samples, steps, every) = if full() { (3, 8, 80, 1) } else { (1, 1, 50, 5) };
+    let [cases_run, refused, injected] = [const { AtomicU64::new(0) }; 3];
+    let start = std::time::Instant::now();
+    let all: Vec<(usize, (Arc<Plan>, u64))> = cases(seeds).into_iter().enumerate().collect();
+    let failures = on_two_threads(&all, |(index, (plan, seed))| {
+        let plan = for_faults(plan);
+        let count = {
+            let _watched = watch(format!("KINGTIDE_SCENARIO={} KINGTIDE_SEED={seed} on a healthy disk", plan.name));
+            operations(&plan, *seed, steps)
+        };
+        let mut failures = Vec::new();
+        let mut rng = Rng::new(*seed);
+        for (kind, mut trouble) in Trouble::all().enumerate().filter(|(kind, _)| (kind + index).is_multiple_of(every)) {
+            for sample in 0..samples {
+                trouble.nth = 1 + rng.below(count(&trouble).max(1));
+                let number = kind as u64 * 100 + sample;
+                if env("KINGTIDE_FAULT").is_some_and(|n| n != number) {
+                    continue;
+                }
+                let case = format!("KINGTIDE_SCENARIO={} KINGTIDE_SEED={seed} KINGTIDE_FAULT={number}", plan.name);
+                let _watched = watch(case.clone());
+                match catch_unwind(AssertUnwindSafe(|| run(&plan, *seed, steps, trouble))) {
+                    Ok((n, hit)) => {
+                        cases_run.fetch_add(1, Ordering::Relaxed);
+                        refused.fetch_add(n, Ordering::Relaxed);
+                        injected.fetch_add(hit, Ordering::Relaxed);
                     }
-                    let stride = count(op).div_ceil(samples).max(1);
-                    for nth in (1 + seed % stride..=count(op)).step_by(stride as usize) {
-                        cases += 1;
-                        if only.is_some_and(|n| n != cases) {
-                            continue;
-                        }
-                        let trouble = Trouble { op, fault, nth, sticky };
-                        match catch_unwind(AssertUnwindSafe(|| run(kind, seed, steps, trouble))) {
-                            Ok(n) => refused += n,
-                            Err(_) => {
-                                failures.push(format!("KINGTIDE_FAULT={cases} {} seed {seed} {trouble:?}", kind.name))
-                            }
-                        }
-                    }
+                    Err(_) => failures.push(format!("{case} {trouble:?}")),
                 }
             }
         }
-    }
-    println!("{cases} troubles, {refused} calls refused, {} failures", failures.len());
+        if full() {
+            let n = cases_run.load(Ordering::Relaxed);
+            println!("{:?} {} seed {seed} done, {n} troubles", start.elapsed(), plan.name);
+        }
+        failures
+    });
+    let [cases_run, refused, injected] = [cases_run, refused, injected].map(AtomicU64::into_inner);
+    println!("{cases_run} troubles, {injected} operations made to fail, {refused} calls refused");
     assert!(failures.is_empty(), "{failures:#?}");
 }
 
-/// A failed sync of the log stops writes, with an error that says why; reads go on, and the next open has all that was
-/// synced before.
+fn plain() -> Arc<Plan> {
+    for_faults(&Plan::parse("plain", "[workload]\nbatch = 90\nflush = 3\nmerge = 2\n"))
+}
+
+/// A failed sync of the log stops writes, with an error that says why, as the statistics do; reads go on, and the next
+/// open has all that was synced before.
 #[test]
 fn a_failed_log_sync_stops_writes_but_not_reads() {
-    let mut run = Run::new(KINDS[0], 1);
-    run.open();
-    let put = |n: u8| vec![Op::Put(0, vec![n], vec![n; 10])];
-    run.scenario.commit_ops(put(1), Durability::Power).expect("healthy");
-    run.disk.fail_syncs(1);
-    let e = run.scenario.commit_ops(put(2), Durability::Power).expect_err("a failed sync");
+    let mut world = begin(&plain(), 1);
+    world.open();
+    let put = |n: u8| vec![Op::Put(0, vec![n], vec![n; 10], FOREVER)];
+    world.commit_ops(put(1), Durability::Power).expect("healthy");
+    assert_eq!(world.db().stats().writes_stopped, None);
+    world.disk.fail_syncs(1);
+    let e = world.commit_ops(put(2), Durability::Power).expect_err("a failed sync");
     assert_eq!(e.kind(), ErrorKind::Poisoned, "{e}");
     for durability in [Durability::Power, Durability::Process] {
-        let e = run.scenario.commit_ops(put(3), durability).expect_err("stopped");
+        let e = world.commit_ops(put(3), durability).expect_err("stopped");
         assert_eq!(e.kind(), ErrorKind::Poisoned, "{e}");
-        run.scenario.history.commits.pop();
+        let told = world.db().stats().writes_stopped.expect("stopped");
+        assert!(told.contains("sync") && told.contains(".wal"), "{told}");
+        assert!(world.db().stats().to_string().contains(&told), "shown");
     }
-    run.scenario.progress.lock().expect("progress").begun = 2;
-    run.check_reads();
-    run.scenario.history.freeze();
-    let progress = run.progress();
-    assert_eq!(progress.power, 1);
-    for model in Survival::ALL {
-        run.check_disk(run.disk.crash_clone(model, &mut Rng::new(1)), 1, "a failed sync");
-    }
-    run.check_disk(run.disk.kill_clone(), 1, "a failed sync and a kill");
+    world.check_reads();
+    assert_eq!(world.edit(|p| p.power), 1);
+    check_disks(&world, 1, "a failed sync");
 }
 
 /// A family that gets the id of a dropped one, because the manifest was rewritten in between, finds nothing of it in the
 /// log.
 #[test]
 fn a_new_family_finds_nothing_of_a_dropped_one() {
-    let mut run = Run::new(KINDS[0], 1);
-    run.open();
-    let rewrite = |run: &Run| {
-        run.fs.add(Rule::new(FsOp::Sync, Fault::Eio).path("MANIFEST"));
-        let family = run.scenario.db().default_family().clone();
-        family.set_option("l0_trigger", "3").expect_err("the manifest's sync fails");
-        family.set_option("l0_trigger", "2").expect("rewrites the manifest");
-    };
-    let db = run.scenario.db().clone();
+    let mut world = begin(&plain(), 1);
+    world.open();
+    let db = world.db().clone();
     let old = db.create_family("old", kingtide::FamilyOptions::default()).expect("create");
     old.put(b"key", b"of the old one").expect("put");
     db.drop_family("old").expect("drop");
-    rewrite(&run);
-    drop((old, db));
-    let disk = run.disk.kill_clone();
-    let clock = ManualClock::at_unix_ms(1_800_000_000_000);
-    let reopen =
-        |disk: &MemFs| Db::open(Path::new(DIR), options(&KINDS[0], Arc::new(disk.clone()), &clock)).expect("open");
+    world.faults.add(Rule::new(FsOp::Sync, Fault::Eio).path("MANIFEST"));
+    db.default_family().set_option("l0_trigger", "3").expect_err("the manifest's sync fails");
+    db.default_family().set_option("l0_trigger", "2").expect("rewrites the manifest");
+    let clock = ManualClock::at_unix_ms(LATER[0]);
+    let reopen = |disk: &MemFs| {
+        Db::open(Path::new(DIR), options(&world.plan, Arc::new(disk.clone()), clock.clone())).expect("open")
+    };
+    let disk = world.disk.kill_clone();
     let db = reopen(&disk);
     let new = db.create_family("new", kingtide::FamilyOptions::default()).expect("create");
     new.put(b"other", b"value").expect("put");
@@ -261,22 +261,24 @@ fn a_new_family_finds_nothing_of_a_dropped_one() {
 /// without a reopen.
 #[test]
 fn a_full_disk_refuses_writes_until_there_is_space() {
-    for (kind, seed) in KINDS.into_iter().map(|kind| Kind { unlogged: 0, rare: [30, 15, 0, 0], ..kind }).zip(1..) {
-        let mut run = Run::new(kind, seed);
-        run.open();
-        (0..30).for_each(|_| run.step());
-        assert_eq!(run.refused, 0);
-        run.disk.set_capacity(Some(1));
-        (0..200).for_each(|_| run.step());
-        assert!(run.refused > 0, "{}: nothing was refused", kind.name);
-        run.check_reads();
-        run.disk.set_capacity(None);
-        let put = Op::Put(0, b"after".to_vec(), b"the trouble".to_vec());
-        run.scenario.commit_ops(vec![put], Durability::Power).expect("there is space");
-        run.scenario.db().flush().expect("there is space");
-        run.check_reads();
-        run.scenario.history.freeze();
-        let progress = run.progress();
-        run.check_disk(run.disk.crash_clone(Survival::AllLost, &mut Rng::new(seed)), progress.power, "a full disk");
+    let mut total = 0;
+    for (plan, seed) in cases(1) {
+        let _watched = watch(format!("KINGTIDE_SCENARIO={} KINGTIDE_SEED={seed}, a full disk", plan.name));
+        let mut plan = (*for_faults(&plan)).clone();
+        plan.weights.retain(|w| w.0 != Part::Reopen); // which takes the trouble away
+        let mut world = begin(&Arc::new(plan), seed);
+        world.open();
+        (0..30).for_each(|_| world.step());
+        assert_eq!(world.refused, 0);
+        world.disk.set_capacity(Some(1));
+        (0..100).for_each(|_| world.step());
+        world.check_reads();
+        world.disk.set_capacity(None);
+        world.writes_resume();
+        world.check_reads();
+        total += world.refused;
+        check_disks(&world, seed, "a full disk");
     }
+    println!("{total} calls refused");
+    assert!(total > 0, "nothing was refused");
 }

@@ -1,9 +1,14 @@
-//! A scenario: commits of mixed durability, flushes, merges and family changes, run on the test's own thread, with
-//! the disk cloned before each write operation.
+//! A scenario that runs: a database on a simulated disk, everything that is going on with it, and what the history knows
+//! of it. All of it on one thread, so that a seed decides the order of everything.
 
-use crate::history::{Commit, FamilyNo, History, Op, Progress};
-use kingtide::vfs::{Fs, MemFs};
-use kingtide::{ColumnFamily, Db, Durability, FamilyOptions, ManualClock, Options, Result, WriteBatch, WriteOptions};
+use crate::clients::Client;
+use crate::clock::SimClock;
+use crate::history::{Event, FamilyNo, Found, History, Op, Progress, State, What};
+use crate::plan::{Part, Plan};
+use crate::readers::Readers;
+use crate::trace::{Trace, TraceFs};
+use kingtide::vfs::{FaultFs, Fs, MemFs, OnWrite, Survival};
+use kingtide::{ColumnFamily, Db, Durability, Error, ErrorKind, Options, Result};
 use kingtide_base::rng::Rng;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,90 +17,63 @@ use std::time::Duration;
 
 pub const DIR: &str = "/db";
 
-/// What a scenario does more of.
-#[derive(Clone, Copy, Debug)]
-pub struct Kind {
-    pub name: &'static str,
-    /// `option=value` for the open.
-    pub options: &'static str,
-    /// Bytes of the usual value.
-    pub value: u64,
-    /// One commit in so many is not logged; 0: none.
-    pub unlogged: u64,
-    /// One commit in so many asks for `Power`.
-    pub power: u64,
-    /// Of a thousand steps: flushes, merges, family changes, reopens.
-    pub rare: [u64; 4],
-}
+/// Makes the callback that a new disk of the scenario gets.
+pub type Watch = Box<dyn Fn() -> OnWrite>;
 
-pub const KINDS: [Kind; 5] = [
-    Kind { name: "mixed", options: "", value: 300, unlogged: 0, power: 4, rare: [30, 15, 20, 8] },
-    Kind { name: "unlogged", options: "", value: 200, unlogged: 3, power: 6, rare: [40, 10, 10, 8] },
-    Kind {
-        name: "value-logs",
-        options: "value_threshold=1 vlog_dead_ratio=0.05 l0_trigger=1",
-        value: 2000,
-        unlogged: 0,
-        power: 8,
-        rare: [60, 40, 0, 8],
-    },
-    Kind {
-        name: "log-rotation",
-        options: "max_wal_size=131072 memtable_budget=200000",
-        value: 9000,
-        unlogged: 0,
-        power: 10,
-        rare: [10, 5, 5, 15],
-    },
-    Kind {
-        name: "families",
-        options: "value_threshold=0 memtable_budget=300000",
-        value: 200,
-        unlogged: 6,
-        power: 5,
-        rare: [30, 10, 120, 15],
-    },
-];
-
-pub fn options(kind: &Kind, fs: Arc<dyn Fs>, clock: &Arc<ManualClock>) -> Options {
-    let mut options = Options { fs: Some(fs), clock: Some(clock.clone()), manual_jobs: true, ..Options::default() };
-    let small = "wal_segment_size=65536 max_wal_size=400000 memtable_size=65536 memtable_budget=1M target_file_size=65536 \
-                 value_threshold=200 l0_trigger=2 level_ratio=2 block_size=1024 block_cache_size=100000";
-    for text in small.split_whitespace().chain(kind.options.split_whitespace()) {
-        let (name, value) = text.split_once('=').expect("name=value");
-        options.set(name, value).expect("option");
-    }
-    options
-}
-
-/// A scenario that runs.
-pub struct Scenario {
-    pub kind: Kind,
+pub struct World {
+    pub plan: Arc<Plan>,
     pub history: History,
     pub progress: Arc<Mutex<Progress>>,
-    pub fs: Arc<dyn Fs>,
-    pub clock: Arc<ManualClock>,
-    rng: Rng,
+    pub rng: Rng,
+    pub clock: Arc<SimClock>,
+    pub disk: MemFs,
+    pub faults: FaultFs,
+    pub trace: Option<Arc<Trace>>,
+    pub watch: Option<Watch>,
     pub db: Option<Db>,
     pub families: BTreeMap<String, (FamilyNo, ColumnFamily)>,
-    next_family: FamilyNo,
+    /// What each family holds now.
+    pub now: BTreeMap<FamilyNo, State>,
+    pub next_family: FamilyNo,
+    pub clients: Vec<Client>,
+    pub readers: Readers,
+    pub steps: u64,
+    /// Whether calls may fail.
+    pub faulty: bool,
+    pub refused: u64,
+    pub conflicts: u64,
 }
 
-impl Scenario {
-    /// Opens a database in an empty file system.
-    pub fn new(kind: Kind, seed: u64, fs: Arc<dyn Fs>) -> Scenario {
+/// The scenario's options for a database on that file system.
+pub fn options(plan: &Plan, fs: Arc<dyn Fs>, clock: Arc<dyn kingtide::Clock>) -> Options {
+    Options { fs: Some(fs), clock: Some(clock), ..plan.options() }
+}
+
+impl World {
+    /// An empty disk.
+    pub fn new(plan: &Arc<Plan>, seed: u64) -> World {
         let default = BTreeMap::from([("default".to_owned(), 0)]);
-        let progress = Progress { families: BTreeMap::new(), changing: Some(default), ..Progress::default() };
-        Scenario {
-            kind,
+        let disk = MemFs::new();
+        World {
+            plan: plan.clone(),
             history: History::default(),
-            progress: Arc::new(Mutex::new(progress)),
-            fs,
-            clock: ManualClock::at_unix_ms(1_700_000_000_000),
+            progress: Arc::new(Mutex::new(Progress { changing: Some(default), ..Progress::default() })),
             rng: Rng::new(seed),
+            clock: SimClock::new(),
+            faults: FaultFs::new(Arc::new(disk.clone()), seed),
+            disk,
+            trace: None,
+            watch: None,
             db: None,
             families: BTreeMap::new(),
+            now: BTreeMap::new(),
             next_family: 1,
+            clients: (0..3).map(|_| Client::default()).collect(),
+            readers: Readers::default(),
+            steps: 0,
+            faulty: plan.is_faulty(),
+            refused: 0,
+            conflicts: 0,
         }
     }
 
@@ -103,219 +81,456 @@ impl Scenario {
         self.db.as_ref().expect("open")
     }
 
-    fn edit<R>(&self, change: impl FnOnce(&mut Progress) -> R) -> R {
+    pub fn edit<R>(&self, change: impl FnOnce(&mut Progress) -> R) -> R {
         change(&mut self.progress.lock().expect("progress"))
     }
 
-    /// Opens; the families are those that the history tells.
-    pub fn open(&mut self) -> Result<()> {
-        let db = Db::open(Path::new(DIR), options(&self.kind, self.fs.clone(), &self.clock))?;
-        let known = self.edit(|p| {
-            if let Some(next) = p.changing.take().filter(|n| n.keys().eq(db.families().iter())) {
-                p.families = next;
-            }
-            p.families.clone()
-        });
-        assert_eq!(db.families(), known.keys().cloned().collect::<Vec<_>>());
-        self.families = known
-            .iter()
-            .map(|(name, no)| Ok((name.clone(), (*no, db.family(name)?))))
-            .collect::<Result<BTreeMap<_, _>>>()?;
+    pub fn begun(&self) -> usize {
+        self.edit(|p| p.begun)
+    }
+
+    pub fn epoch(&self) -> u64 {
+        self.edit(|p| p.epoch)
+    }
+
+    /// Puts a disk in, with all that watches it.
+    pub fn mount(&mut self, disk: MemFs) {
+        self.disk.on_write(None);
+        let mut fs: Arc<dyn Fs> = Arc::new(disk.clone());
+        if let Some(trace) = &self.trace {
+            fs = Arc::new(TraceFs { inner: fs, trace: trace.clone() });
+        }
+        self.faults = FaultFs::new(fs, self.rng.next_u64());
+        self.disk = disk;
+        self.set_faults();
+        if let Some(watch) = &self.watch {
+            self.disk.on_write(Some(watch()));
+        }
+    }
+
+    /// The rules of the plan that hold at this step.
+    fn set_faults(&self) {
+        let rules = self.plan.faults.iter().filter(|f| (f.from..f.until).contains(&self.steps));
+        self.faults.clear();
+        rules.for_each(|f| self.faults.add(f.rule.clone()));
+    }
+
+    /// Opens. The families are those that the history tells.
+    pub fn try_open(&mut self) -> Result<()> {
+        let options = options(&self.plan, Arc::new(self.faults.clone()), self.clock.clone());
+        let db = Db::open(Path::new(DIR), options)?;
+        let known = families_found(&db, &self.edit(|p| p.clone()));
+        self.edit(|p| (p.families, p.changing) = (known.clone(), None));
+        let handles = known.into_iter().map(|(name, no)| Ok((name.clone(), (no, db.family(&name)?))));
+        self.families = handles.collect::<Result<BTreeMap<_, _>>>()?;
+        for (no, _) in self.families.values() {
+            self.now.entry(*no).or_insert_with(|| State::at(0));
+        }
         self.db = Some(db);
         Ok(())
     }
 
-    /// One step; `Err` where the database refused it.
-    pub fn step(&mut self) -> Result<()> {
-        let [flush, merge, family, reopen] = self.kind.rare;
-        let roll = self.rng.below(1000);
+    /// Opens; when that is refused the trouble is taken away and it must succeed.
+    pub fn open(&mut self) {
+        if let Err(e) = self.try_open() {
+            self.tolerate(e);
+            self.faults.clear();
+            self.disk.set_capacity(None);
+            self.disk.fail_syncs(0);
+            self.try_open().unwrap_or_else(|e| panic!("open on a healthy disk: {e:?}"));
+        }
+    }
+
+    /// A call was refused: for a reason that there is.
+    pub fn tolerate(&mut self, e: Error) {
+        if let Some(trace) = &self.trace {
+            trace.note(format!("{e:?}").as_bytes());
+        }
+        // A transaction can outlive a family that it wrote to.
+        if e.is_transient_conflict() || e.kind() == ErrorKind::Closed && self.plan.changes_families() {
+            self.conflicts += 1;
+            return;
+        }
+        self.refused += 1;
+        assert!(self.faulty, "refused without a reason: {e:?}");
+        // A file that a short read makes seem too short is taken for a damaged one.
+        let short = e.kind() == ErrorKind::Corruption && e.message().contains("ends early");
+        let expected = [ErrorKind::Io, ErrorKind::NoSpace, ErrorKind::Poisoned, ErrorKind::Closed];
+        assert!(short || expected.contains(&e.kind()), "unexpected kind of error: {e:?}");
+    }
+
+    /// Does something that adds an event to the history.
+    pub fn attempt(&mut self, what: What, power: bool, act: impl FnOnce(&Db) -> Result<u64>) -> Result<()> {
+        let logged = what.is_logged();
+        self.history.events.push(Event { what, void_from: None, sequence: 0 });
+        let n = self.history.events.len();
+        self.edit(|p| p.begun = n);
+        let result = act(self.db.as_ref().expect("open"));
+        let sequence = match result {
+            Ok(sequence) => sequence,
+            Err(e) => {
+                // Refused before it became visible: it never happened. Visible but not synced: nobody knows.
+                if e.is_transient_conflict() || !self.is_there(n) {
+                    let epoch = self.edit(|p| {
+                        p.epoch += 1;
+                        p.epoch
+                    });
+                    self.history.events[n - 1].void_from = Some(epoch);
+                } else {
+                    self.apply(n);
+                }
+                return Err(e);
+            }
+        };
+        self.history.events[n - 1].sequence = sequence;
+        self.apply(n);
+        self.edit(|p| {
+            if logged {
+                p.process = n;
+            }
+            if power {
+                p.power = n;
+            }
+        });
+        Ok(())
+    }
+
+    fn writes_of(&self, n: usize) -> Vec<Op> {
+        match &self.history.events[n - 1].what {
+            What::Commit { ops, .. } => ops.clone(),
+            What::End(xid, true) => self.history.prepared(*xid).to_vec(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn apply(&mut self, n: usize) {
+        for op in self.writes_of(n) {
+            self.now.entry(op.family()).or_insert_with(|| State::at(0)).apply(&op);
+        }
+    }
+
+    /// Whether an event whose call failed is visible nevertheless.
+    fn is_there(&mut self, n: usize) -> bool {
+        self.faults.set_enabled(false);
+        let in_doubt = |xid: u32| self.db().recover_prepared().iter().any(|p| p.xid == xid.to_be_bytes());
+        let there = match self.history.events[n - 1].what {
+            What::Prepare(xid, _) => in_doubt(xid),
+            What::End(xid, _) => !in_doubt(xid),
+            What::Commit { .. } => {
+                let ops = self.writes_of(n);
+                let now = self.clock_ms();
+                let read = |no: FamilyNo| {
+                    let (name, _) = self.families.iter().find(|f| f.1.0 == no)?;
+                    Some(read_family(self.db(), name))
+                };
+                let differs = |op: &Op| {
+                    let Some(found) = read(op.family()) else { return false };
+                    let mut state = self.now[&op.family()].clone();
+                    if state.visible(now) == found {
+                        return false;
+                    }
+                    ops.iter().filter(|o| o.family() == op.family()).for_each(|o| state.apply(o));
+                    assert!(state.visible(now) == found, "neither before nor after a refused commit");
+                    true
+                };
+                ops.iter().any(differs)
+            }
+        };
+        self.faults.set_enabled(true);
+        there
+    }
+
+    pub fn clock_ms(&self) -> u64 {
+        kingtide::Clock::unix_ms(&*self.clock)
+    }
+
+    /// One step.
+    pub fn step(&mut self) {
+        self.enter_step();
+        let total: u64 = self.plan.weights.iter().map(|w| w.1).sum();
+        let mut roll = self.rng.below(total);
+        let chosen = self.plan.weights.iter().find(|w| {
+            let here = roll < w.1;
+            roll = roll.saturating_sub(w.1);
+            here
+        });
+        let part = chosen.expect("a part").0;
+        let result = self.run(part);
+        if let Some(trace) = &self.trace {
+            trace.note(format!("{part:?} {:?}", result.as_ref().map_err(Error::kind)).as_bytes());
+        }
+        let Err(e) = result else { return };
+        let poisoned = e.kind() == ErrorKind::Poisoned;
+        self.tolerate(e);
+        if self.db.is_none() {
+            self.open();
+        } else if poisoned {
+            let told = self.db().stats().writes_stopped;
+            assert!(told.is_some(), "refused as poisoned, and the statistics do not say so");
+            let again = self.plan.weights.iter().any(|w| w.0 == Part::Reopen) && self.rng.one_in(8);
+            if again && let Err(e) = self.reopen() {
+                self.tolerate(e);
+                self.open();
+            }
+        }
+    }
+
+    fn enter_step(&mut self) {
+        self.steps += 1;
         self.clock.advance(Duration::from_millis(1));
-        if roll < flush {
-            self.flush()
-        } else if roll < flush + merge {
-            let names: Vec<String> = self.families.keys().cloned().collect();
-            let name = &names[self.rng.below(names.len() as u64) as usize];
-            self.families[name].1.compact_range(None, None)
-        } else if roll < flush + merge + family {
-            self.change_family()
-        } else if roll < flush + merge + family + reopen {
-            self.reopen()
-        } else if roll > 960 {
-            self.db().run_one_job().map(drop)
-        } else if roll > 950 {
-            self.db().sync()?;
-            self.edit(|p| p.power = p.process);
-            Ok(())
-        } else {
-            self.commit()
+        let now = self.steps;
+        if self.plan.faults.iter().any(|f| f.from == now || f.until == now) {
+            self.set_faults();
+        }
+        if let Some((_, capacity)) = self.plan.disk.iter().find(|d| d.0 == now) {
+            let capacity = *capacity;
+            self.disk.set_capacity(capacity);
+            if capacity.is_none() && self.plan.faults.is_empty() {
+                self.writes_resume();
+            }
         }
     }
 
-    pub fn reopen(&mut self) -> Result<()> {
-        let db = self.db.take().expect("open");
-        let begun = self.edit(|p| p.begun);
-        let closed = db.close();
-        self.families.clear();
-        drop(db);
-        if closed.is_ok() {
-            self.all_flushed(begun);
-        }
-        closed.and(self.open())
+    /// There is space again: writes go on without an open.
+    pub fn writes_resume(&mut self) {
+        let put = Op::Put(0, b"after".to_vec(), b"the trouble".to_vec(), crate::history::FOREVER);
+        self.commit_ops(vec![put], Durability::Power).unwrap_or_else(|e| panic!("there is space again: {e:?}"));
+        self.flush().unwrap_or_else(|e| panic!("there is space again: {e:?}"));
     }
 
-    fn flush(&mut self) -> Result<()> {
-        let begun = self.edit(|p| p.begun);
+    fn run(&mut self, part: Part) -> Result<()> {
+        match part {
+            Part::Batch => self.batch(),
+            Part::Transaction => self.client_step(),
+            Part::Prepare => self.prepare(),
+            Part::Resolve => self.resolve(),
+            Part::Flush => self.flush(),
+            Part::Merge => self.merge(),
+            Part::Family => self.change_family(),
+            Part::Reopen => self.reopen(),
+            Part::Kill => self.crash(None),
+            Part::Cut => {
+                let model = Survival::ALL[self.rng.below(4) as usize];
+                self.crash(Some(model))
+            }
+            Part::Job => (0..1 + self.rng.below(3)).try_for_each(|_| self.db().run_one_job().map(drop)),
+            Part::Drain => self.drain(),
+            Part::Sync => self.sync(),
+            Part::Snapshot => self.snapshot_step(),
+            Part::Check => {
+                self.check_reads();
+                Ok(())
+            }
+            Part::Stream => self.stream_step(),
+            Part::Checkpoint => self.checkpoint(),
+            Part::Backup => self.backup(),
+            Part::Set => self.set_option(),
+            Part::Tick => {
+                self.clock.advance(Duration::from_millis(self.rng.below(100)));
+                Ok(())
+            }
+        }
+    }
+
+    fn set_option(&mut self) -> Result<()> {
+        let (name, values) = self.plan.live[self.rng.below(self.plan.live.len() as u64) as usize].clone();
+        let value = &values[self.rng.below(values.len() as u64) as usize];
+        if kingtide::FamilyOptions::default().get(&name).is_none() {
+            return self.db().set_option(&name, value);
+        }
+        let (_, family) = self.any_family();
+        family.set_option(&name, value)
+    }
+
+    pub fn any_family(&mut self) -> (FamilyNo, ColumnFamily) {
+        let at = self.rng.below(self.families.len() as u64) as usize;
+        self.families.values().nth(at).cloned().expect("a family")
+    }
+
+    /// Runs jobs until there is nothing to do, which includes a log sync that is due.
+    fn drain(&mut self) -> Result<()> {
+        let (process, since) = (self.edit(|p| p.process), self.steps);
+        for round in 0.. {
+            assert!(round < 10_000, "background work without end since step {since}");
+            if !self.db().run_one_job()? {
+                break;
+            }
+        }
+        let interval = self.plan.options().db.durability;
+        if let Durability::Interval(every) = interval {
+            // Nothing else moves the clock.
+            self.clock.advance(every);
+            while self.db().run_one_job()? {}
+            self.edit(|p| p.power = p.power.max(process));
+        }
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        self.db().sync()?;
+        self.edit(|p| p.power = p.power.max(p.process));
+        Ok(())
+    }
+
+    pub fn flush(&mut self) -> Result<()> {
+        let begun = self.begun();
         self.db().flush()?;
         self.all_flushed(begun);
         Ok(())
     }
 
+    fn merge(&mut self) -> Result<()> {
+        let (_, family) = self.any_family();
+        let (a, b) = (self.key(), self.key());
+        match self.rng.below(3) {
+            0 => family.compact_range(None, None),
+            _ => family.compact_range(Some(a.as_slice().min(&b)), Some(a.as_slice().max(&b))),
+        }
+    }
+
     /// What was committed so far is in tables.
     fn all_flushed(&self, begun: usize) {
         self.edit(|p| {
-            p.power = p.process;
+            p.power = p.power.max(p.process);
             for family in p.families.clone().into_values() {
                 p.flushed.insert(family, begun);
             }
         });
     }
 
-    fn change_family(&mut self) -> Result<()> {
-        if self.edit(|p| p.changing.is_some()) {
-            return self.commit(); // one in doubt at a time; the next open decides it
+    /// Reads show all that is visible, and all that is in doubt is.
+    pub fn check_reads(&mut self) {
+        self.faults.set_enabled(false);
+        let now = self.clock_ms();
+        for (name, (no, _)) in &self.families {
+            let found = read_family(self.db(), name);
+            assert!(found == self.now[no].visible(now), "reads of family {name}");
         }
-        let name = format!("family-{}", self.rng.below(4));
-        let mut next = self.edit(|p| p.families.clone());
-        let renamed = format!("renamed-{}", self.rng.below(2));
-        let exists = next.contains_key(&name);
-        let rename = exists && !next.contains_key(&renamed) && self.rng.one_in(3);
-        let drop = exists && !rename;
-        if rename && let Some(no) = next.remove(&name) {
-            next.insert(renamed.clone(), no);
-        } else if drop {
-            next.remove(&name);
-        } else {
-            next.insert(name.clone(), self.next_family);
+        let in_doubt = self.history.in_doubt(self.begun(), self.epoch());
+        let found: Vec<Vec<u8>> = self.db().recover_prepared().into_iter().map(|p| p.xid).collect();
+        let mut expected: Vec<Vec<u8>> = in_doubt.iter().map(|x| x.to_be_bytes().to_vec()).collect();
+        expected.sort();
+        assert_eq!(
+            {
+                let mut f = found;
+                f.sort();
+                f
+            },
+            expected,
+            "transactions in doubt"
+        );
+        self.faults.set_enabled(true);
+    }
+
+    /// Gives up everything that belongs to the open database.
+    fn let_go(&mut self) {
+        self.clients = (0..3).map(|_| Client::default()).collect();
+        self.readers = Readers::default();
+        self.families.clear();
+    }
+
+    pub fn reopen(&mut self) -> Result<()> {
+        if self.rng.one_in(2) {
+            self.let_go(); // or after the database was closed
         }
-        self.edit(|p| p.changing = Some(next.clone()));
-        if rename {
-            self.db().rename_family(&name, &renamed)?;
-            let family = self.families.remove(&name).expect("known");
-            self.families.insert(renamed, family);
-        } else if drop {
-            self.families.remove(&name);
-            self.db().drop_family(&name)?;
-        } else {
-            self.next_family += 1;
-            let options = FamilyOptions { memtable_size: 65536, value_threshold: 100, ..FamilyOptions::default() };
-            let handle = self.db().create_family(&name, options)?;
-            self.families.insert(name, (self.next_family - 1, handle));
+        let db = self.db.take().expect("open");
+        let begun = self.begun();
+        let closed = db.close();
+        self.let_go();
+        drop(db);
+        if closed.is_ok() {
+            self.all_flushed(begun);
         }
-        self.edit(|p| (p.families, p.changing) = (next, None));
+        closed.and_then(|()| self.try_open())
+    }
+
+    /// Loses the process, or the power too, and opens what is found.
+    fn crash(&mut self, model: Option<Survival>) -> Result<()> {
+        let disk = match model {
+            None => self.disk.kill_clone(),
+            Some(m) => self.disk.crash_clone(m, &mut self.rng),
+        };
+        self.disk.on_write(None);
+        if let Some(trace) = &self.trace {
+            trace.pause(true); // the dead process's last flush happens nowhere
+        }
+        self.let_go();
+        self.db = None;
+        if let Some(trace) = &self.trace {
+            trace.pause(false);
+        }
+        let at_least = self.edit(|p| {
+            if model.is_some() {
+                p.process = p.power;
+            }
+            p.process.max(p.power)
+        });
+        self.mount(disk);
+        self.open();
+        self.take_up(at_least);
         Ok(())
     }
 
-    fn key(&mut self) -> Vec<u8> {
-        format!("key-{:03}", self.rng.below(60)).into_bytes()
-    }
-
-    fn value(&mut self) -> Vec<u8> {
-        let len = match self.rng.below(200) {
-            0 => 70_000, // more than a log segment
-            1..10 => self.rng.below(10 * self.kind.value),
-            _ => self.rng.below(self.kind.value),
+    /// Finds out what a crash left; the rest never happened.
+    fn take_up(&mut self, at_least: usize) {
+        let progress = self.edit(|p| p.clone());
+        let found = read(self.db(), &progress.families);
+        let tables = self.history.tables(progress.epoch, self.clock_ms());
+        let Some(recovered) = self.history.recovered(&tables, &found, at_least, &progress) else {
+            self.history.explain(&tables, &found, at_least, &progress)
         };
-        let mut value = vec![0; len as usize];
-        self.rng.fill(&mut value);
-        value
-    }
-
-    /// The operations of a random batch.
-    fn random_ops(&mut self) -> Vec<Op> {
-        let handles: Vec<FamilyNo> = self.families.values().map(|f| f.0).collect();
-        let spread = 1 + self.rng.below(3.min(handles.len() as u64));
-        let chosen: Vec<FamilyNo> =
-            (0..spread).map(|_| handles[self.rng.below(handles.len() as u64) as usize]).collect();
-        let mut ops = Vec::new();
-        for _ in 0..1 + self.rng.below(5) {
-            let family = chosen[self.rng.below(chosen.len() as u64) as usize];
-            let key = self.key();
-            ops.push(match self.rng.below(12) {
-                0..9 => Op::Put(family, key, self.value()),
-                9 | 10 => Op::Delete(family, key),
-                _ => {
-                    let other = self.key();
-                    let (from, mut to) = (key.clone().min(other.clone()), key.max(other));
-                    to.push(b'x'); // never empty: a batch without operations is not logged, so syncs nothing
-                    Op::DeleteRange(family, from, to)
+        let epoch = progress.epoch + 1;
+        for (n, event) in (1..).zip(&mut self.history.events) {
+            let lost = match &event.what {
+                What::Commit { ops, logged: false } => {
+                    ops.iter().any(|op| recovered.flushed.get(&op.family()).is_some_and(|f| n > *f))
                 }
-            });
-        }
-        ops
-    }
-
-    fn commit(&mut self) -> Result<()> {
-        let ops = self.random_ops();
-        let durability = match self.rng.below(self.kind.power) {
-            0 => Durability::Power,
-            1 => Durability::Interval(Duration::from_millis(3)),
-            _ if self.kind.unlogged > 0 && self.rng.one_in(self.kind.unlogged) => Durability::None,
-            _ => Durability::Process,
-        };
-        self.commit_ops(ops, durability)
-    }
-
-    pub fn commit_ops(&mut self, ops: Vec<Op>, durability: Durability) -> Result<()> {
-        let mut batch = WriteBatch::new();
-        for op in &ops {
-            let (_, handle) = self.families.values().find(|f| f.0 == op.family()).expect("family");
-            match op {
-                Op::Put(_, k, v) => batch.put(handle, k, v)?,
-                Op::Delete(_, k) => batch.delete(handle, k)?,
-                Op::DeleteRange(_, a, b) => batch.delete_range(handle, a, b)?,
+                _ => n > recovered.logged,
+            };
+            if lost && event.void_from.is_none() {
+                event.void_from = Some(epoch);
             }
         }
-        let logged = durability != Durability::None || ops.iter().any(|op| op.family() != ops[0].family());
-        self.history.commits.push(Commit { ops, logged });
-        let number = self.history.commits.len();
-        self.edit(|p| p.begun = number);
-        self.db().write_with(&mut batch, &WriteOptions { durability: Some(durability), no_wait: false })?;
         self.edit(|p| {
-            if logged {
-                p.process = number;
-            }
-            if durability == Durability::Power {
-                p.power = number;
+            p.epoch = epoch;
+            (p.process, p.power) = (recovered.logged, recovered.logged);
+            for family in progress.families.values() {
+                p.flushed.insert(*family, p.begun);
             }
         });
-        Ok(())
+        let all = self.begun();
+        for family in self.now.keys().copied().collect::<Vec<_>>() {
+            self.now.insert(family, self.history.state(family, all, all, epoch, 0));
+        }
+        self.check_reads();
     }
 }
 
-/// The disk before a write operation, and what the caller had been told by then.
-pub struct Cut {
-    pub number: u64,
-    pub disk: MemFs,
-    pub progress: Progress,
+/// The families of an open database, which are those before or after a change that was under way.
+pub fn families_found(db: &Db, progress: &Progress) -> BTreeMap<String, FamilyNo> {
+    let names = db.families();
+    let known = [progress.changing.as_ref(), Some(&progress.families)];
+    let found = known.into_iter().flatten().find(|f| f.keys().eq(names.iter()));
+    found.unwrap_or_else(|| panic!("families {names:?} after {progress:?}")).clone()
 }
 
-/// Runs a scenario of `steps` steps and returns its history and the disk before each of its write operations.
-pub fn record(kind: Kind, seed: u64, steps: u64) -> (History, Vec<Cut>) {
-    let fs = MemFs::new();
-    let mut scenario = Scenario::new(kind, seed, Arc::new(fs.clone()));
-    let cuts: Arc<Mutex<Vec<Cut>>> = Arc::default();
-    let (keep, progress) = (cuts.clone(), scenario.progress.clone());
-    fs.on_write(Some(Box::new(move |b| {
-        let progress = progress.lock().expect("progress").clone();
-        keep.lock().expect("cuts").push(Cut { number: b.number, disk: b.kill_clone(), progress });
-    })));
-    scenario.open().expect("open");
-    for _ in 0..steps {
-        scenario.step().expect("step");
+pub fn read_family(db: &Db, name: &str) -> crate::history::Contents {
+    let mut it = db.family(name).expect("family").iter(..).expect("iterator");
+    let mut contents = BTreeMap::new();
+    it.seek_to_first();
+    while it.valid() {
+        let key = it.key().to_vec();
+        contents.insert(key, it.value().expect("value").to_vec());
+        it.next();
     }
-    scenario.db().close().expect("close");
-    fs.on_write(None);
-    scenario.history.freeze();
-    let cuts = std::mem::take(&mut *cuts.lock().expect("cuts"));
-    (scenario.history, cuts)
+    it.status().expect("status");
+    contents
+}
+
+/// Everything that a database holds.
+pub fn read(db: &Db, families: &BTreeMap<String, FamilyNo>) -> Found {
+    let contents = families.iter().map(|(name, no)| (*no, read_family(db, name))).collect();
+    let xid = |bytes: &[u8]| u32::from_be_bytes(bytes.try_into().expect("a name of four bytes"));
+    let in_doubt = db.recover_prepared().into_iter().map(|p| (xid(&p.xid), p.operations)).collect();
+    Found { contents, in_doubt }
 }

@@ -1,0 +1,199 @@
+//! Clients with transactions that take many steps, optimistic and locking, prepared or not.
+
+use crate::history::{FamilyNo, Op, What, Xid};
+use crate::world::World;
+use crate::writes::Sink;
+use kingtide::{Durability, Error, ErrorKind, Isolation, Result, Transaction, TransactionOptions};
+use std::time::Duration;
+
+/// Transactions in doubt at once.
+const IN_DOUBT: usize = 4;
+
+/// One client: at most one transaction at a time.
+#[derive(Default)]
+pub struct Client {
+    txn: Option<Transaction>,
+    ops: Vec<Op>,
+    /// Operations before each savepoint.
+    savepoints: Vec<usize>,
+    /// Events when it began.
+    began: usize,
+    locking: bool,
+    durability: Option<Durability>,
+    /// Its name, once prepared.
+    xid: Option<Xid>,
+}
+
+impl World {
+    fn begin(&mut self) -> Result<Client> {
+        let locking = self.plan.mix.locking;
+        let locking = self.percent(locking);
+        let durability = (!self.rng.one_in(3)).then(|| self.durability());
+        let options = TransactionOptions {
+            isolation: Isolation::ALL[self.rng.below(5) as usize],
+            locking,
+            durability,
+            lock_timeout: Some(Duration::ZERO),
+            ..TransactionOptions::default()
+        };
+        let txn = self.db().begin_with(options)?;
+        Ok(Client { txn: Some(txn), began: self.begun(), locking, durability, ..Client::default() })
+    }
+
+    /// The next call of some client. It is taken out of the world meanwhile.
+    pub fn client_step(&mut self) -> Result<()> {
+        let at = self.rng.below(self.clients.len() as u64) as usize;
+        let mut client = std::mem::take(&mut self.clients[at]);
+        if client.txn.is_none() {
+            self.clients[at] = self.begin()?;
+            return Ok(());
+        }
+        let done = self.go_on(&mut client);
+        // After some errors it is as before, and may go on; after others it is over.
+        let goes_on = |e: &Error| matches!(e.kind(), ErrorKind::Io | ErrorKind::NoSpace | ErrorKind::Busy);
+        let over = client.txn.is_none() || done.as_ref().is_err_and(|e| !goes_on(e));
+        if !over {
+            self.clients[at] = client;
+        }
+        done
+    }
+
+    fn go_on(&mut self, client: &mut Client) -> Result<()> {
+        if client.xid.is_some() {
+            return if self.rng.one_in(3) { self.end_own(client) } else { Ok(()) };
+        }
+        match self.rng.below(20) {
+            0..9 => self.write_in(client),
+            9..13 => self.read_in(client),
+            13 | 14 => self.savepoint(client),
+            15 => client.txn.take().expect("begun").rollback(),
+            _ => self.commit(client),
+        }
+    }
+
+    fn write_in(&mut self, client: &mut Client) -> Result<()> {
+        let (no, family) = self.any_family();
+        let op = self.random_op(no);
+        let now = self.clock_ms();
+        Sink::Transaction(client.txn.as_mut().expect("begun")).add(&family, &op, now)?;
+        client.ops.push(op);
+        Ok(())
+    }
+
+    /// What a read must give, where the level says so.
+    fn expected(&self, client: &Client, family: FamilyNo, key: &[u8]) -> Option<Option<Vec<u8>>> {
+        use Isolation::{ReadCommitted, RepeatableRead, Serializable, Snapshot};
+        let txn = client.txn.as_ref().expect("begun");
+        let mut state = match txn.isolation() {
+            ReadCommitted => self.now[&family].clone(),
+            RepeatableRead | Snapshot | Serializable if !client.locking => {
+                self.history.state(family, client.began, client.began, self.epoch(), 0)
+            }
+            _ => return None,
+        };
+        client.ops.iter().filter(|op| op.family() == family).for_each(|op| state.apply(op));
+        Some(state.visible(self.clock_ms()).remove(key))
+    }
+
+    fn read_in(&mut self, client: &mut Client) -> Result<()> {
+        let ((no, family), key) = (self.any_family(), self.key());
+        let expected = self.expected(client, no, &key);
+        let lock = self.rng.below(4);
+        let txn = client.txn.as_mut().expect("begun");
+        let found = match lock {
+            0 => txn.get_for_update(&family, &key)?,
+            1 => txn.get_for_share(&family, &key)?,
+            _ => txn.get(&family, &key)?,
+        };
+        if let Some(expected) = expected.filter(|_| lock > 1) {
+            assert!(found.as_deref() == expected.as_deref(), "read of {key:?} in {txn:?}");
+        }
+        Ok(())
+    }
+
+    fn savepoint(&mut self, client: &mut Client) -> Result<()> {
+        let txn = client.txn.as_mut().expect("begun");
+        match (client.savepoints.len(), self.rng.below(3)) {
+            (0, _) | (_, 0) => {
+                txn.set_savepoint(&format!("{}", client.savepoints.len()))?;
+                client.savepoints.push(client.ops.len());
+            }
+            (depth, 1) => {
+                txn.rollback_to_savepoint(&format!("{}", depth - 1))?;
+                client.ops.truncate(client.savepoints[depth - 1]);
+            }
+            (depth, _) => {
+                txn.release_savepoint(&format!("{}", depth - 1))?;
+                client.savepoints.pop();
+            }
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self, client: &mut Client) -> Result<()> {
+        let txn = client.txn.as_mut().expect("begun");
+        if client.ops.is_empty() {
+            txn.commit()?;
+            client.txn = None;
+            return Ok(());
+        }
+        let durability = client.durability.unwrap_or(self.plan.options().db.durability);
+        let ops = client.ops.clone();
+        let logged = durability != Durability::None || ops.iter().any(|op| op.family() != ops[0].family());
+        self.attempt(What::Commit { ops, logged }, durability == Durability::Power, |_| txn.commit())?;
+        client.txn = None;
+        Ok(())
+    }
+
+    /// A client that wrote something prepares.
+    pub fn prepare(&mut self) -> Result<()> {
+        let in_doubt = self.history.in_doubt(self.begun(), self.epoch());
+        let ready = |c: &Client| c.txn.is_some() && c.xid.is_none() && !c.ops.is_empty();
+        let Some(at) = self.clients.iter().position(ready).filter(|_| in_doubt.len() < IN_DOUBT) else {
+            return self.client_step();
+        };
+        let mut client = std::mem::take(&mut self.clients[at]);
+        let xid = self.history.events.len() as Xid + 1;
+        let durability = client.durability.unwrap_or(Durability::Power);
+        let txn = client.txn.as_mut().expect("begun");
+        let prepare = What::Prepare(xid, client.ops.clone());
+        self.attempt(prepare, durability == Durability::Power, |db| {
+            txn.prepare(&xid.to_be_bytes()).map(|()| db.latest_sequence())
+        })?;
+        client.xid = Some(xid);
+        if self.rng.one_in(2) {
+            self.clients[at] = client; // else it is left to whoever knows the name
+        }
+        Ok(())
+    }
+
+    fn end_own(&mut self, client: &mut Client) -> Result<()> {
+        let (xid, commit) = (client.xid.expect("prepared"), self.rng.one_in(2));
+        let durability = client.durability.unwrap_or(self.plan.options().db.durability);
+        let txn = client.txn.as_mut().expect("begun");
+        self.attempt(What::End(xid, commit), durability == Durability::Power, |db| match commit {
+            true => txn.commit(),
+            false => txn.rollback().map(|()| db.latest_sequence()),
+        })?;
+        client.txn = None;
+        Ok(())
+    }
+
+    /// Ends a transaction in doubt that no client holds.
+    pub fn resolve(&mut self) -> Result<()> {
+        let held: Vec<Xid> = self.clients.iter().filter_map(|c| c.xid).collect();
+        let mut in_doubt = self.history.in_doubt(self.begun(), self.epoch());
+        in_doubt.retain(|xid| !held.contains(xid));
+        if in_doubt.is_empty() {
+            return self.client_step();
+        }
+        let at = self.rng.below(in_doubt.len() as u64) as usize;
+        let xid = *in_doubt.iter().nth(at).expect("in doubt");
+        let commit = self.rng.one_in(2);
+        let power = self.plan.options().db.durability == Durability::Power;
+        self.attempt(What::End(xid, commit), power, |db| match commit {
+            true => db.commit_prepared(&xid.to_be_bytes()),
+            false => db.rollback_prepared(&xid.to_be_bytes()).map(|()| db.latest_sequence()),
+        })
+    }
+}

@@ -1,0 +1,59 @@
+//! Time that moves only as the scenario says, and in which background work happens while a writer is being slowed.
+
+use kingtide::{Clock, Db};
+use kingtide_base::rng::Rng;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// When a scenario begins, in Unix milliseconds.
+pub const BEGIN: u64 = 1_700_000_000_000;
+/// Times at which recovered databases are read: short-lived entries are gone, and then all that expire.
+pub const LATER: [u64; 2] = [BEGIN + 600_000, BEGIN + 100 * 86_400_000];
+
+/// A clock for one scenario.
+pub struct SimClock {
+    ns: AtomicU64,
+    /// Runs jobs of this database whenever somebody sleeps.
+    worker: Mutex<Option<(Db, Rng)>>,
+    pub naps: AtomicU64,
+}
+
+impl SimClock {
+    pub fn new() -> Arc<SimClock> {
+        let ns = AtomicU64::new(BEGIN * 1_000_000);
+        Arc::new(SimClock { ns, worker: Mutex::default(), naps: AtomicU64::new(0) })
+    }
+
+    pub fn advance(&self, d: Duration) {
+        self.ns.fetch_add(d.as_nanos() as u64, Ordering::SeqCst);
+    }
+
+    /// From now on background jobs run while somebody sleeps, or no longer.
+    pub fn work_while_sleeping(&self, worker: Option<(Db, Rng)>) {
+        *self.worker.lock().expect("worker") = worker;
+    }
+}
+
+impl Clock for SimClock {
+    fn monotonic_ns(&self) -> u64 {
+        self.ns.load(Ordering::SeqCst)
+    }
+
+    fn unix_ms(&self) -> u64 {
+        self.monotonic_ns() / 1_000_000
+    }
+
+    fn sleep(&self, d: Duration) {
+        self.advance(d);
+        // Taken out meanwhile: a job that sleeps does not run another one.
+        let worker = self.worker.lock().expect("worker").take();
+        if let Some((db, mut rng)) = worker {
+            self.naps.fetch_add(1, Ordering::SeqCst);
+            for _ in 0..rng.below(3) {
+                let _ = db.run_one_job(); // a failure is seen again by whoever asks next
+            }
+            *self.worker.lock().expect("worker") = Some((db, rng));
+        }
+    }
+}

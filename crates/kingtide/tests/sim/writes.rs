@@ -1,0 +1,189 @@
+//! What a scenario writes: random operations, batches, and families that come and go.
+
+use crate::history::{FOREVER, FamilyNo, Op, What};
+use crate::world::World;
+use kingtide::{ColumnFamily, Durability, FamilyOptions, Result, Transaction, WriteBatch, WriteOptions};
+use std::time::Duration;
+
+/// Lives of entries that expire, in milliseconds: within the scenario, and after it.
+const LIVES: [u64; 4] = [1, 20, 200, 3_600_000];
+
+/// What takes operations: a batch or a transaction.
+pub enum Sink<'a> {
+    Batch(&'a mut WriteBatch),
+    Transaction(&'a mut Transaction),
+}
+
+impl Sink<'_> {
+    /// Adds an operation. `now`: the clock's Unix milliseconds.
+    pub fn add(&mut self, family: &ColumnFamily, op: &Op, now: u64) -> Result<()> {
+        let ttl = |expiry: u64| Duration::from_millis(expiry - now);
+        match (self, op) {
+            (Sink::Batch(b), Op::Put(_, k, v, FOREVER)) => b.put(family, k, v),
+            (Sink::Batch(b), Op::Put(_, k, v, expiry)) => b.put_ttl(family, k, v, ttl(*expiry)),
+            (Sink::Batch(b), Op::Delete(_, k)) => b.delete(family, k),
+            (Sink::Batch(b), Op::SingleDelete(_, k)) => b.single_delete(family, k),
+            (Sink::Batch(b), Op::DeleteRange(_, from, to)) => b.delete_range(family, from, to),
+            (Sink::Batch(b), Op::DeletePrefix(_, prefix, _)) => b.delete_prefix(family, prefix),
+            (Sink::Transaction(t), Op::Put(_, k, v, FOREVER)) => t.put(family, k, v),
+            (Sink::Transaction(t), Op::Put(_, k, v, expiry)) => t.put_ttl(family, k, v, ttl(*expiry)),
+            (Sink::Transaction(t), Op::Delete(_, k)) => t.delete(family, k),
+            (Sink::Transaction(t), Op::SingleDelete(_, k)) => t.single_delete(family, k),
+            (Sink::Transaction(t), Op::DeleteRange(_, from, to)) => t.delete_range(family, from, to),
+            (Sink::Transaction(t), Op::DeletePrefix(_, prefix, _)) => t.delete_prefix(family, prefix),
+        }
+    }
+}
+
+impl World {
+    pub fn percent(&mut self, share: u64) -> bool {
+        self.rng.below(100) < share
+    }
+
+    pub fn key(&mut self) -> Vec<u8> {
+        format!("key-{:03}", self.rng.below(self.plan.mix.keys)).into_bytes()
+    }
+
+    fn value(&mut self) -> Vec<u8> {
+        let mix = &self.plan.mix;
+        let len = match self.rng.below(1000) {
+            n if n < mix.long => 70_000, // more than a log segment
+            n if n < mix.long + 40 => self.rng.below(10 * mix.value),
+            _ => self.rng.below(mix.value),
+        };
+        let mut value = vec![0; len as usize];
+        self.rng.fill(&mut value);
+        value
+    }
+
+    /// One operation on a family.
+    pub fn random_op(&mut self, family: FamilyNo) -> Op {
+        let mix = self.plan.mix.clone();
+        let (roll, key) = (self.rng.below(100), self.key());
+        if roll < mix.delete {
+            Op::Delete(family, key)
+        } else if roll < mix.delete + mix.delete_range {
+            let other = self.key();
+            let (from, mut to) = (key.clone().min(other.clone()), key.max(other));
+            to.push(b'x'); // never empty: a batch without operations is not logged, so syncs nothing
+            Op::DeleteRange(family, from, to)
+        } else if roll < mix.delete + mix.delete_range + mix.delete_prefix {
+            let prefix = key[..6].to_vec();
+            let mut end = prefix.clone();
+            end[5] += 1;
+            Op::DeletePrefix(family, prefix, end)
+        } else {
+            let value = self.value();
+            let expires = self.percent(mix.ttl);
+            let life = LIVES[self.rng.below(4) as usize];
+            Op::Put(family, key, value, if expires { self.clock_ms() + life } else { FOREVER })
+        }
+    }
+
+    /// Puts a key that is not there, or deletes it again, as single deletes demand.
+    fn once_op(&mut self, family: FamilyNo) -> Op {
+        let key = format!("once-{:02}", self.rng.below(20)).into_bytes();
+        match self.now[&family].holds(&key) {
+            true => Op::SingleDelete(family, key),
+            false => Op::Put(family, key, self.value(), FOREVER),
+        }
+    }
+
+    fn random_batch(&mut self) -> Vec<Op> {
+        let spread = 1 + self.rng.below(3.min(self.families.len() as u64));
+        let chosen: Vec<FamilyNo> = (0..spread).map(|_| self.any_family().0).collect();
+        let count = 1 + self.rng.below(self.plan.mix.batch);
+        let mut ops: Vec<Op> = (0..count)
+            .map(|_| {
+                let family = chosen[self.rng.below(spread) as usize];
+                self.random_op(family)
+            })
+            .collect();
+        let once = self.plan.mix.once;
+        if self.percent(once * count) {
+            ops.push(self.once_op(chosen[0]));
+        }
+        ops
+    }
+
+    pub fn durability(&mut self) -> Durability {
+        let (power, interval) = (self.plan.mix.power, self.plan.mix.interval);
+        match self.rng.below(100) {
+            n if n < power => Durability::Power,
+            n if n < power + interval => Durability::Interval(Duration::from_millis(3)),
+            n if n < power + interval + self.plan.mix.unlogged => Durability::None,
+            _ => Durability::Process,
+        }
+    }
+
+    pub fn batch(&mut self) -> Result<()> {
+        let ops = self.random_batch();
+        let once =
+            ops.iter().any(|op| matches!(op, Op::Put(_, k, ..) | Op::SingleDelete(_, k) if k.starts_with(b"once")));
+        let durability = match self.durability() {
+            // A put that a crash takes and a single delete that it leaves would not match.
+            Durability::None if once => Durability::Process,
+            durability => durability,
+        };
+        let no_wait = self.rng.one_in(8);
+        self.commit_batch(ops, durability, no_wait)
+    }
+
+    /// Commits, in the usual way.
+    pub fn commit_ops(&mut self, ops: Vec<Op>, durability: Durability) -> Result<()> {
+        self.commit_batch(ops, durability, false)
+    }
+
+    fn commit_batch(&mut self, ops: Vec<Op>, durability: Durability, no_wait: bool) -> Result<()> {
+        let mut batch = WriteBatch::new();
+        let now = self.clock_ms();
+        for op in &ops {
+            let (_, family) = self.families.values().find(|f| f.0 == op.family()).expect("family");
+            Sink::Batch(&mut batch).add(family, op, now)?;
+        }
+        let logged = durability != Durability::None || ops.iter().any(|op| op.family() != ops[0].family());
+        let worker = (self.db().clone(), kingtide_base::rng::Rng::new(self.rng.next_u64()));
+        self.clock.work_while_sleeping(Some(worker));
+        let options = WriteOptions { durability: Some(durability), no_wait };
+        let power = durability == Durability::Power;
+        let done = self.attempt(What::Commit { ops, logged }, power, |db| db.write_with(&mut batch, &options));
+        self.clock.work_while_sleeping(None);
+        done
+    }
+
+    pub fn change_family(&mut self) -> Result<()> {
+        if self.edit(|p| p.changing.is_some()) {
+            return self.batch(); // one in doubt at a time; the next open decides it
+        }
+        let name = format!("family-{}", self.rng.below(4));
+        let mut next = self.edit(|p| p.families.clone());
+        let renamed = format!("renamed-{}", self.rng.below(2));
+        let exists = next.contains_key(&name);
+        let rename = exists && !next.contains_key(&renamed) && self.rng.one_in(3);
+        if rename && let Some(no) = next.remove(&name) {
+            next.insert(renamed.clone(), no);
+        } else if exists {
+            next.remove(&name);
+        } else {
+            next.insert(name.clone(), self.next_family);
+        }
+        self.edit(|p| p.changing = Some(next.clone()));
+        if rename {
+            self.db().rename_family(&name, &renamed)?;
+            let family = self.families.remove(&name).expect("known");
+            self.families.insert(renamed, family);
+        } else if exists {
+            self.families.remove(&name);
+            self.db().drop_family(&name)?;
+        } else {
+            let no = self.next_family;
+            self.next_family += 1;
+            let options = FamilyOptions { value_threshold: 100, ..self.plan.options().family };
+            let handle = self.db().create_family(&name, options)?;
+            self.now.insert(no, crate::history::State::at(0));
+            self.families.insert(name, (no, handle));
+        }
+        self.edit(|p| (p.families, p.changing) = (next, None));
+        Ok(())
+    }
+}
