@@ -117,12 +117,12 @@ impl Tail {
                 continue;
             }
             let loads = open.window.loads();
-            let look = open.look(self.next_seq, visible)?;
+            let look = open.look(self.next_seq, visible);
             if open.window.loads() != loads && !self.wal.segments.is_live(open.id) {
-                self.open = None; // what was read may be anything
+                self.open = None; // what was read may be anything, a failure too
                 continue;
             }
-            match look {
+            match look? {
                 Look::Record(base, count, payload) => {
                     open.at += record_span(payload.len());
                     self.next_seq = base + count as u64;
@@ -158,7 +158,7 @@ impl Tail {
             let path = segment_path(&self.wal.config.dir, span.id);
             let file = match self.wal.config.fs.open(&path, OpenMode::Read) {
                 Ok(file) => file,
-                Err(e) if e.kind() == ErrorKind::NotFound && !self.wal.segments.is_live(span.id) => continue,
+                Err(_) if !self.wal.segments.is_live(span.id) => continue, // given up meanwhile
                 Err(e) => return Err(e),
             };
             let window = Window::up_to(file, span.end);

@@ -406,6 +406,34 @@ fn the_file_that_a_sealed_segment_names_stays_until_it_has_another_successor() {
     }
 }
 
+/// Reading from a segment that is given up meanwhile may fail in any way: what is told is that the place is too old.
+#[test]
+fn a_follower_that_was_overtaken_amid_a_read_is_told_so() {
+    let faults = FaultFs::new(MemFs::shared(), 1);
+    let fs: Arc<dyn Fs> = Arc::new(faults.clone());
+    for fault_at in [Op::Read, Op::Open] {
+        let mut log = open(&fs).unwrap();
+        log.append(b"first").unwrap();
+        let first = log.wal.oldest_seq().unwrap();
+        let mut tail = Tail::new(log.wal.clone(), first - 1, false);
+        if fault_at == Op::Read {
+            tail.check().unwrap(); // opens the segment
+        }
+        while log.wal.live_segments().len() < 3 {
+            log.append(&filled(1000, 1)).unwrap();
+        }
+        log.wal.release(log.next_seq).unwrap();
+        faults.add(Rule::new(fault_at, Fault::Eio).path(".wal").sticky());
+        let e = tail.next(log.next_seq - 1).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::TooOld, "{e}");
+        // Where nothing was given up, the failure is the disk's.
+        let oldest = log.wal.oldest_seq().unwrap();
+        let e = Tail::new(log.wal.clone(), oldest - 1, false).next(log.next_seq - 1).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Io, "{e}");
+        faults.clear();
+    }
+}
+
 #[test]
 fn hostile_segments_never_panic() {
     let mut rng = Rng::new(3);
