@@ -131,6 +131,10 @@ stat_table! {
     StallMaxMicros "stall_max_micros" Gauge;
     /// Commits refused with `Busy` because the caller asked not to wait.
     BusyRefusals "busy_refusals" Counter;
+    /// Ingests, imports and clones of families.
+    Ingests "ingests" Counter;
+    /// Bytes of key logs and value logs that these brought in.
+    IngestedBytes "ingested_bytes" Counter;
     /// Bytes held by memtables, active and frozen.
     MemtableBytes "memtable_bytes" Gauge;
     /// Frozen memtables waiting for flush.

@@ -109,6 +109,8 @@ fn write(fs: &Arc<dyn Fs>, dir: &Path, id: u64, keys: &[Key], values: &[u8], seq
         min_expiry_ms: 0,
         created_ms: 0,
         vlog_refs: Vec::new(),
+        written_as: id,
+        sequence: 0,
     })
 }
 

@@ -407,9 +407,8 @@ impl ColumnFamily {
     /// Reads several keys as of one moment, sharing the work that they have in common. Results are in the order of the
     /// keys, each with an error of its own.
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<Option<PinnedValue>>> {
-        let view = self.inner().view.load();
-        match self.read_seq(None) {
-            Ok(seq) => read::multi_get(&view, keys, seq, &self.inner().reads),
+        match self.inner().look(|v| v.load(), || self.read_seq(None)) {
+            Ok((view, seq)) => read::multi_get(&view, keys, seq, &self.inner().reads),
             Err(e) => keys.iter().map(|_| Err(e.duplicate())).collect(),
         }
     }
@@ -419,9 +418,9 @@ impl ColumnFamily {
     /// # Errors
     /// As [`ColumnFamily::iter`]; `InvalidArgument` for a snapshot of another database.
     pub fn iter_with(&self, options: ReadOptions<'_>) -> Result<DbIterator> {
-        let view = self.inner().view.load_full();
+        let (view, snapshot) = self.inner().look(|v| v.load_full(), || self.read_seq(options.snapshot))?;
         let config = IterConfig {
-            snapshot: self.read_seq(options.snapshot)?,
+            snapshot,
             lower: options.lower,
             upper: options.upper,
             prefix: options.prefix,
@@ -440,8 +439,7 @@ impl ColumnFamily {
         if !iterator.is_of(&self.inner().reads) {
             return Err(Error::invalid("the iterator belongs to another column family"));
         }
-        let view = self.inner().view.load_full();
-        let seq = self.read_seq(None)?;
+        let (view, seq) = self.inner().look(|v| v.load_full(), || self.read_seq(None))?;
         iterator.refresh(view, seq, None)
     }
 

@@ -67,6 +67,40 @@ pub(crate) struct Retired {
     pub vlogs: Vec<u64>,
 }
 
+/// What happens to one family in a change of files.
+pub(crate) struct FileChange {
+    pub family: Arc<Family>,
+    pub edits: Vec<Edit>,
+    /// So many of the oldest frozen memtables leave the view.
+    pub flushed: usize,
+}
+
+impl FileChange {
+    /// The family's version after it. Notes the tables that no level holds any more.
+    fn next_version(&self, retired: &mut Retired) -> Result<Version> {
+        let order = self.family.order();
+        let mut next = Version::clone(&self.family.view.load().version);
+        let mut removed = Vec::new();
+        for e in &self.edits {
+            match e {
+                Edit::AddFile { level, meta, .. } => next.add(order, *level as usize, meta.clone()),
+                Edit::RemoveFile { level, id, .. } => {
+                    if !next.remove(*level as usize, *id) {
+                        return Err(Error::corruption(format!("level {level} holds no file {id} to remove")));
+                    }
+                    removed.push(*id);
+                }
+                _ => {}
+            }
+        }
+        // A file that only moved to another level is removed and added by the same record.
+        removed.retain(|id| !next.files().any(|(_, f)| f.id == *id));
+        retired.tables.extend(removed);
+        next.check(order).map_err(Error::corruption)?;
+        Ok(next)
+    }
+}
+
 impl Shape {
     pub fn new(
         manifest: Manifest,
@@ -115,41 +149,41 @@ impl Shape {
     pub fn change_files(
         &mut self,
         family: &Arc<Family>,
-        mut edits: Vec<Edit>,
+        edits: Vec<Edit>,
         flushed: usize,
         tables: &TableCache,
         next_file_id: &AtomicU64,
     ) -> Result<Retired> {
-        let order = family.order();
-        let old = family.view.load().version.clone();
-        let mut next = Version::clone(&old);
+        let change = FileChange { family: family.clone(), edits, flushed };
+        self.change_families(vec![change], Vec::new(), tables, next_file_id)
+    }
+
+    /// The same for several families with one record, which has further edits too.
+    pub fn change_families(
+        &mut self,
+        changes: Vec<FileChange>,
+        further: Vec<Edit>,
+        tables: &TableCache,
+        next_file_id: &AtomicU64,
+    ) -> Result<Retired> {
         let mut retired = Retired::default();
+        let mut next = Vec::with_capacity(changes.len());
+        for change in &changes {
+            next.push(change.next_version(&mut retired)?);
+        }
+        let mut edits: Vec<Edit> = changes.iter().flat_map(|c| &c.edits).cloned().collect();
+        edits.extend(further);
         for e in &edits {
-            match e {
-                Edit::AddFile { level, meta, .. } => next.add(order, *level as usize, meta.clone()),
-                Edit::RemoveFile { level, id, .. } => {
-                    if !next.remove(*level as usize, *id) {
-                        return Err(Error::corruption(format!("level {level} holds no file {id} to remove")));
-                    }
-                    retired.tables.push(*id);
-                }
-                Edit::AddVlog { id, family, size, stored_bytes, values } => {
-                    let meta = VlogMeta { family: *family, size: *size, stored_bytes: *stored_bytes, values: *values };
-                    self.vlogs.insert(*id, meta);
-                }
-                _ => {}
+            if let Edit::AddVlog { id, family, size, stored_bytes, values } = e {
+                let meta = VlogMeta { family: *family, size: *size, stored_bytes: *stored_bytes, values: *values };
+                self.vlogs.insert(*id, meta);
             }
         }
-        // A file that only moved to another level is removed and added by the same record.
-        retired.tables.retain(|id| !next.files().any(|(_, f)| f.id == *id));
-        next.check(order).map_err(Error::corruption)?;
-        let used: HashSet<u64> = next.files().flat_map(|(_, f)| f.vlog_refs.iter().map(|r| r.file_id)).collect();
-        retired.vlogs = self
-            .vlogs
-            .iter()
-            .filter(|(id, v)| v.family == family.id() && !used.contains(id))
-            .map(|(id, _)| *id)
-            .collect();
+        for (change, version) in changes.iter().zip(&next) {
+            let used: HashSet<u64> = version.files().flat_map(|(_, f)| f.vlog_refs.iter().map(|r| r.file_id)).collect();
+            let unused = self.vlogs.iter().filter(|(id, v)| v.family == change.family.id() && !used.contains(id));
+            retired.vlogs.extend(unused.map(|(id, _)| *id));
+        }
         edits.extend(retired.vlogs.iter().map(|id| Edit::RemoveVlog { id: *id }));
         edits.push(Edit::NextFileId(next_file_id.load(Ordering::Relaxed)));
         if let Err(e) = self.write(&edits, next_file_id) {
@@ -164,12 +198,15 @@ impl Shape {
         for id in &retired.vlogs {
             self.vlogs.remove(id);
         }
-        let version = Arc::new(next);
-        family.update_view(|v| {
-            let kept = v.frozen.len() - flushed;
-            v.frozen[kept..].iter().for_each(|m| m.retire());
-            View::new(v.order.clone(), v.active.clone(), v.frozen[..kept].to_vec(), version.clone(), tables, Some(v))
-        });
+        for (change, version) in changes.iter().zip(next) {
+            let version = Arc::new(version);
+            change.family.update_view(|v| {
+                let kept = v.frozen.len() - change.flushed;
+                v.frozen[kept..].iter().for_each(|m| m.retire());
+                let frozen = v.frozen[..kept].to_vec();
+                View::new(v.order.clone(), v.active.clone(), frozen, version.clone(), tables, Some(v))
+            });
+        }
         Ok(retired)
     }
 

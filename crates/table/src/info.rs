@@ -11,6 +11,7 @@
 //! | 4 | largest key |
 //! | 5 | oldest sequence, newest sequence, earliest expiry in Unix milliseconds (0 none), three varints |
 //! | 6 | value-log references: file id, values, bytes, three varints for each |
+//! | 7 | empty; there only if the table is a sorted file, whose entries have no sequence numbers of their own |
 
 use kingtide_base::coding::{Reader, put_slice, put_varint};
 use kingtide_base::{Error, Result, SeqNo};
@@ -62,7 +63,13 @@ pub struct TableInfo {
     pub min_expiry_ms: u64,
     /// Value-log bytes referenced, by ascending file id.
     pub vlog_refs: Vec<VlogRef>,
+    /// A sorted file, written outside of any database: one entry a key, all with sequence number [`UNSEQUENCED`] until the
+    /// table is opened with the one that it was given.
+    pub unsequenced: bool,
 }
+
+/// The sequence number in entries of a sorted file.
+pub const UNSEQUENCED: SeqNo = 1;
 
 /// The properties block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -92,6 +99,9 @@ impl Properties {
         field(4, &i.max_key);
         field(5, &varints(&[i.min_seq, i.max_seq, i.min_expiry_ms]));
         field(6, &varints(&refs));
+        if i.unsequenced {
+            field(7, &[]);
+        }
         out
     }
 
@@ -121,6 +131,7 @@ impl Properties {
                         i.vlog_refs.push(VlogRef { file_id: r.varint()?, values: r.varint()?, bytes: r.varint()? });
                     }
                 }
+                7 => i.unsequenced = true,
                 _ => {}
             }
         }
@@ -148,6 +159,7 @@ mod tests {
                 max_seq: u64::MAX >> 8,
                 min_expiry_ms: 17,
                 vlog_refs: vec![VlogRef { file_id: 9, values: 2, bytes: 999 }],
+                unsequenced: true,
                 ..TableInfo::default()
             },
         };

@@ -5,7 +5,7 @@
 //! near by finds it. Every error unloads the block and leaves the cursor invalid.
 
 use crate::block::{Entry, Layout};
-use crate::reader::{ReadScratch, Table};
+use crate::reader::{ReadScratch, Stamp, Table};
 use kingtide_base::{Result, Tag};
 use kingtide_mem::cache::Block;
 use std::cmp::Ordering;
@@ -41,6 +41,8 @@ impl Default for IterOptions {
 /// read; [`TableIter::key`] and [`TableIter::value`] point into the current block.
 pub struct TableIter {
     table: Arc<Table>,
+    /// The table's own.
+    stamp: Stamp,
     opts: IterOptions,
     valid: bool,
     at: usize,
@@ -59,6 +61,7 @@ pub struct TableIter {
 impl TableIter {
     pub(crate) fn new(table: Arc<Table>, opts: IterOptions) -> TableIter {
         TableIter {
+            stamp: table.stamp(),
             table,
             opts,
             valid: false,
@@ -77,6 +80,7 @@ impl TableIter {
 
     /// Goes over to another table, not yet positioned: a cursor on it with the buffers of this one.
     pub fn reset(&mut self, table: Arc<Table>) {
+        self.stamp = table.stamp();
         self.table = table;
         self.valid = false;
         self.block = NONE;
@@ -105,7 +109,7 @@ impl TableIter {
     /// The tag; only when valid.
     #[inline]
     pub fn tag(&self) -> Tag {
-        self.entry.tag
+        self.stamp.seen(self.entry.tag)
     }
 
     /// The stored value; only when valid.
@@ -225,6 +229,7 @@ impl TableIter {
     /// # Errors
     /// As [`TableIter::first`].
     pub fn seek(&mut self, key: &[u8], tag: Tag) -> Result<()> {
+        let tag = self.stamp.stored(tag);
         if self.block != NONE {
             match self.seek_in_block(key, tag) {
                 Ok(Some(i)) => return self.set(i),
@@ -254,6 +259,7 @@ impl TableIter {
     /// # Errors
     /// As [`TableIter::first`].
     pub fn seek_lt(&mut self, key: &[u8], tag: Tag) -> Result<()> {
+        let tag = self.stamp.stored(tag);
         self.valid = false;
         self.reset_streak();
         let blocks = self.table.locate(key);
@@ -418,6 +424,6 @@ impl TableIter {
         let handle = index.handle(i);
         let from = (handle.offset - index.handle(self.span.start).offset) as usize;
         let frame = &self.span_buf[from..from + handle.len as usize];
-        self.scratch.unpack_from(frame, self.table.file_id(), handle.offset).map_err(|e| self.table.at_block(e, i))
+        self.scratch.unpack_from(frame, self.table.written_as(), handle.offset).map_err(|e| self.table.at_block(e, i))
     }
 }

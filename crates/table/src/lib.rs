@@ -35,9 +35,9 @@ pub mod tombstones;
 pub mod vlog;
 pub mod writer;
 
-pub use info::{RangeTombstone, TableInfo, VlogRef};
+pub use info::{RangeTombstone, TableInfo, UNSEQUENCED, VlogRef};
 pub use iter::{IterOptions, TableIter};
 pub use packed::Packed;
-pub use reader::{ReadScratch, Table, TableValue};
+pub use reader::{ReadScratch, Table, TableId, TableValue};
 pub use vlog::{ValuePointer, ValueReader, Vlog, VlogInfo, VlogWindow, VlogWriter};
 pub use writer::{TableOptions, TableWriter};

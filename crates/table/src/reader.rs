@@ -10,12 +10,12 @@ use crate::filter::Filter;
 use crate::footer::{FOOTER, Footer};
 use crate::frame::{self, Handle};
 use crate::index::Index;
-use crate::info::{Properties, RangeTombstone, TableInfo};
+use crate::info::{Properties, RangeTombstone, TableInfo, UNSEQUENCED};
 use crate::iter::{IterOptions, TableIter};
 use crate::tombstones;
 use kingtide_base::options::Compression;
 use kingtide_base::stats::{Stat, Stats};
-use kingtide_base::{Error, ErrorKind, KeyOrder, Result, Tag};
+use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo, Tag};
 use kingtide_mem::cache::{Block, BlockCache};
 use kingtide_vfs::File;
 use std::fmt;
@@ -146,10 +146,63 @@ impl TableValue {
     }
 }
 
+/// What a table's file is known as. A number is the identity of a file that its own database wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableId {
+    /// Names the file in its database and in the block cache.
+    pub file_id: u64,
+    /// The id that it was written under, to which its checksums are bound. A file that came from elsewhere keeps it.
+    pub written_as: u64,
+    /// The sequence number that all entries of a sorted file have got; 0 for a table whose entries have their own.
+    pub sequence: SeqNo,
+}
+
+impl From<u64> for TableId {
+    fn from(file_id: u64) -> TableId {
+        TableId { file_id, written_as: file_id, sequence: 0 }
+    }
+}
+
+/// Translates between the tags in a file and those that its readers see.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stamp {
+    sequence: SeqNo,
+    keep: u64,
+    set: u64,
+}
+
+impl Stamp {
+    fn new(sequence: SeqNo) -> Stamp {
+        let keep = if sequence == 0 { u64::MAX } else { 0xff };
+        Stamp { sequence, keep, set: sequence << 8 }
+    }
+
+    /// The tag of an entry for its reader.
+    #[inline]
+    pub fn seen(self, stored: Tag) -> Tag {
+        Tag(stored.0 & self.keep | self.set)
+    }
+
+    /// A reader's tag as a place among the stored ones, which all have the same sequence number.
+    #[inline]
+    pub fn stored(self, tag: Tag) -> Tag {
+        if self.sequence == 0 {
+            return tag;
+        }
+        match tag.seq().cmp(&self.sequence) {
+            std::cmp::Ordering::Greater => Tag(u64::MAX),
+            std::cmp::Ordering::Equal => Tag(UNSEQUENCED << 8 | tag.0 & 0xff),
+            std::cmp::Ordering::Less => Tag(0),
+        }
+    }
+}
+
 /// An open table: immutable, shared by threads.
 pub struct Table {
     file: Arc<dyn File>,
     file_id: u64,
+    written_as: u64,
+    stamp: Stamp,
     instance: u64,
     order: KeyOrder,
     cache: Arc<BlockCache>,
@@ -222,26 +275,26 @@ impl Table {
     /// the table was written in another key order, `Io`.
     pub fn open(
         file: Arc<dyn File>,
-        file_id: u64,
+        id: impl Into<TableId>,
         order: KeyOrder,
         cache: Arc<BlockCache>,
         stats: Arc<Stats>,
     ) -> Result<Arc<Table>> {
         let path = file.path().to_owned();
-        Self::open_inner(file, file_id, order, cache, stats, &mut Err).map(Arc::new).map_err(|e| e.at_path(&path))
+        Self::open_inner(file, id.into(), order, cache, stats, &mut Err).map(Arc::new).map_err(|e| e.at_path(&path))
     }
 
     /// `damage` decides whether to go on without filter, properties or range tombstones that cannot be used.
     pub(crate) fn open_inner(
         file: Arc<dyn File>,
-        file_id: u64,
+        id: TableId,
         order: KeyOrder,
         cache: Arc<BlockCache>,
         stats: Arc<Stats>,
         damage: &mut dyn FnMut(Error) -> Result<()>,
     ) -> Result<Table> {
         let len = file.len()?;
-        let tail = Tail::read(&*file, file_id, len)?;
+        let tail = Tail::read(&*file, id.written_as, len)?;
         let f = tail.footer;
         let properties = tail
             .section(f.filter + f.index + f.tombstones, f.properties)
@@ -272,17 +325,40 @@ impl Table {
             let at = f.data_end + f.filter + f.index;
             damage(Error::corruption("the properties contradict the index").at_offset(at))?;
         }
-        let (mut info, tombstones) = (properties.unwrap_or_default().info, tombstones.unwrap_or_default());
+        if id.sequence != 0 && properties.as_ref().is_some_and(|p| !p.info.unsequenced) {
+            let text = "the table was given a sequence number, but its entries have their own";
+            damage(Error::corruption(text).at_offset(f.data_end))?;
+        }
+        let (mut info, mut tombstones) = (properties.unwrap_or_default().info, tombstones.unwrap_or_default());
         info.file_size = len;
+        if id.sequence != 0 {
+            tombstones.iter_mut().for_each(|t| t.seq = id.sequence);
+            (info.min_seq, info.max_seq) = (id.sequence, id.sequence);
+        }
         stats.add(Stat::TableOpens, 1);
         // Relaxed: only uniqueness matters.
         let instance = NEXT_INSTANCE.fetch_add(1, Ordering::Relaxed);
-        Ok(Table { file, file_id, instance, order, cache, stats, index, filter, tombstones, info })
+        let (file_id, written_as, stamp) = (id.file_id, id.written_as, Stamp::new(id.sequence));
+        Ok(Table { file, file_id, written_as, stamp, instance, order, cache, stats, index, filter, tombstones, info })
     }
 
-    /// The file id that it was opened with.
+    /// The id of its file in its database.
     pub fn file_id(&self) -> u64 {
         self.file_id
+    }
+
+    pub(crate) fn written_as(&self) -> u64 {
+        self.written_as
+    }
+
+    #[inline]
+    pub(crate) fn stamp(&self) -> Stamp {
+        self.stamp
+    }
+
+    /// An entry's tag, read from a block of the file, as this table's readers see it.
+    pub fn seen(&self, stored: Tag) -> Tag {
+        self.stamp.seen(stored)
     }
 
     /// The order of its keys.
@@ -392,6 +468,7 @@ impl Table {
         upper: Tag,
         scratch: &mut ReadScratch,
     ) -> Result<Option<(Tag, TableValue)>> {
+        let upper = self.stamp.stored(upper);
         let mut i = blocks.start;
         if blocks.len() > 1 {
             i = self.narrow(blocks, key, upper, scratch)?;
@@ -407,7 +484,7 @@ impl Table {
                 if at < layout.count() {
                     let e = layout.entry(raw, at)?;
                     let same = self.order.compare(e.key(raw), key).is_eq();
-                    return Ok(if same { Step::Found(e.tag, e.value_range()) } else { Step::Absent });
+                    return Ok(if same { Step::Found(self.stamp.seen(e.tag), e.value_range()) } else { Step::Absent });
                 }
                 if !self.index.is_exact() {
                     return Ok(Step::Next);
@@ -447,7 +524,7 @@ impl Table {
         Ok(lo)
     }
 
-    /// Whether the last entry of a block is before (`key`, `tag`).
+    /// Whether the last entry of a block is before (`key`, `tag`), a stored tag.
     pub(crate) fn ends_before(&self, raw: &[u8], key: &[u8], tag: Tag) -> Result<bool> {
         let layout = Layout::parse(raw)?;
         let last = layout.entry(raw, layout.count() - 1)?;
@@ -487,7 +564,7 @@ impl Table {
         self.file.read_exact_at(&mut scratch.stored[..handle.len as usize], handle.offset)?;
         self.stats.add(Stat::BlocksRead, 1);
         self.stats.add(Stat::BlockReadBytes, handle.len as u64);
-        scratch.unpack_stored(self.file_id, handle).map_err(|e| self.at_block(e, i))?;
+        scratch.unpack_stored(self.written_as, handle).map_err(|e| self.at_block(e, i))?;
         scratch.holds = (self.instance, i);
         Ok(())
     }
@@ -542,6 +619,9 @@ impl Table {
             let wrong = |what: &str| Err(self.at_block(Error::corruption(what), it.block_number()));
             if tag.kind().is_none() || tag.is_packed() {
                 return wrong("an entry of unknown kind");
+            }
+            if self.info.unsequenced && last.as_ref().is_some_and(|(k, _)| self.order.compare(k, key).is_eq()) {
+                return wrong("a sorted file holds a key twice");
             }
             match &last {
                 Some((k, t)) if self.order.compare(k, key).then(tag.cmp(t)).is_ge() => {

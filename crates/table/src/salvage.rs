@@ -6,7 +6,7 @@
 use crate::block::{Entry, Layout};
 use crate::footer::{FOOTER, Footer};
 use crate::info::{Properties, TableInfo};
-use crate::reader::{ReadScratch, Table, Tail};
+use crate::reader::{ReadScratch, Table, TableId, Tail};
 use kingtide_base::checksum::{crc_append, place};
 use kingtide_base::stats::Stats;
 use kingtide_base::{Error, KeyOrder, Result};
@@ -31,14 +31,32 @@ pub struct TableTraits {
     pub info: TableInfo,
 }
 
-/// Reads a table's properties.
+/// The id that a table was written under, as its footer says: the number in its name, unless it came from elsewhere.
+///
+/// # Errors
+/// `Corruption` with file and offset when it does not end with a footer, `NewerFormat`, `Io`.
+pub fn read_written_as(file: &dyn File) -> Result<u64> {
+    let read = || {
+        let len = file.len()?;
+        let Some(at) = len.checked_sub(FOOTER as u64) else {
+            return Err(Error::corruption("too short for a key log").at_offset(0));
+        };
+        let mut footer = [0; FOOTER];
+        file.read_exact_at(&mut footer, at)?;
+        let id = footer.first_chunk().map(|b| u64::from_le_bytes(*b)).unwrap_or_default();
+        Footer::decode(&footer, len, id).map(|f| f.file_id).map_err(|e| e.at_offset(at))
+    };
+    read().map_err(|e: Error| e.at_path(file.path()))
+}
+
+/// Reads a table's properties; `written_as` is the id that it was written under.
 ///
 /// # Errors
 /// `Corruption` with file and offset, `NewerFormat`, `Io`.
-pub fn read_traits(file: &dyn File, file_id: u64) -> Result<TableTraits> {
+pub fn read_traits(file: &dyn File, written_as: u64) -> Result<TableTraits> {
     let read = || {
         let len = file.len()?;
-        let tail = Tail::read(file, file_id, len)?;
+        let tail = Tail::read(file, written_as, len)?;
         let f = tail.footer;
         let (bytes, at) = tail.section(f.filter + f.index + f.tombstones, f.properties)?;
         let Properties { order, mut info, .. } = Properties::decode(&bytes).map_err(|e| e.at_offset(at))?;
@@ -56,14 +74,14 @@ impl Table {
     /// As [`Table::open`], for footer and index.
     pub fn open_damaged(
         file: Arc<dyn File>,
-        file_id: u64,
+        id: impl Into<TableId>,
         order: KeyOrder,
         cache: Arc<BlockCache>,
         stats: Arc<Stats>,
     ) -> Result<(Arc<Table>, Vec<Error>)> {
         let path = file.path().to_owned();
         let mut damage = Vec::new();
-        let table = Self::open_inner(file, file_id, order, cache, stats, &mut |e| {
+        let table = Self::open_inner(file, id.into(), order, cache, stats, &mut |e| {
             damage.push(e.at_path(&path));
             Ok(())
         });
@@ -133,7 +151,7 @@ pub struct BlockScan {
 }
 
 impl BlockScan {
-    /// A walk over the blocks of a table file.
+    /// A walk over the blocks of a table file; `file_id` is the id that it was written under.
     ///
     /// # Errors
     /// `Io`.

@@ -6,7 +6,7 @@ use crate::filter::FilterBuilder;
 use crate::footer::Footer;
 use crate::frame::Output;
 use crate::index::IndexBuilder;
-use crate::info::{Properties, RangeTombstone, TableInfo, VlogRef};
+use crate::info::{Properties, RangeTombstone, TableInfo, UNSEQUENCED, VlogRef};
 use crate::tombstones;
 use crate::vlog::ValuePointer;
 use kingtide_base::key::{MAX_SEQ, split_expiry};
@@ -92,6 +92,13 @@ impl TableWriter {
         }
     }
 
+    /// Writes a sorted file: every tag has the sequence number [`UNSEQUENCED`] and every key comes once.
+    pub fn new_unsequenced(file: Arc<dyn File>, file_id: u64, opts: TableOptions) -> TableWriter {
+        let mut writer = TableWriter::new(file, file_id, opts);
+        writer.info.unsequenced = true;
+        writer
+    }
+
     /// Appends an entry. Entries come by ascending key, and for one key by descending tag.
     ///
     /// # Errors
@@ -107,6 +114,9 @@ impl TableWriter {
                 Ordering::Equal if tag < self.last_tag => new_key = false,
                 _ => return Err(self.out_of_order(key, tag)),
             }
+        }
+        if self.info.unsequenced && (!new_key || tag.seq() != UNSEQUENCED) {
+            return Err(self.out_of_order(key, tag));
         }
         if tag.0 as u8 != Kind::Put as u8 {
             self.note_special(tag, value)?;
@@ -206,6 +216,11 @@ impl TableWriter {
     /// Point entries added.
     pub fn entries(&self) -> u64 {
         self.info.entries
+    }
+
+    /// The order of the keys.
+    pub fn order(&self) -> &KeyOrder {
+        &self.opts.order
     }
 
     /// The key added last; empty before the first.

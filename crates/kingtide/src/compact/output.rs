@@ -287,6 +287,8 @@ impl<'a> Outputs<'a> {
             min_expiry_ms: info.min_expiry_ms,
             created_ms: self.ctx.now_ms,
             vlog_refs: info.vlog_refs.into_iter().map(convert).collect(),
+            written_as: id,
+            sequence: 0,
         }
     }
 

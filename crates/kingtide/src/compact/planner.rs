@@ -90,6 +90,14 @@ pub fn level0_pressure(version: &Version, options: &FamilyOptions) -> f64 {
     version.levels[0].len() as f64 / (options.l0_trigger * URGENT) as f64
 }
 
+/// The dividing level X and the largest level L: below level 0, files rest in levels up to X, and in L.
+pub(crate) fn levels_of_rest(version: &Version, options: &FamilyOptions) -> (usize, usize) {
+    let largest = version.deepest().max(1);
+    let offset = options.dividing_offset as usize;
+    let dividing = if largest == 1 { 1 } else { largest.saturating_sub(offset).max(1) };
+    (dividing, largest)
+}
+
 /// Level 0 is merged at this multiple of its trigger whatever the merge costs, and before anything else.
 const URGENT: u64 = 3;
 /// Below that, a merge of level 0 may rewrite at most this many times what it brings down.
@@ -167,9 +175,7 @@ struct Planner<'a> {
 
 impl<'a> Planner<'a> {
     fn new(input: &'a PlanInput<'a>) -> Planner<'a> {
-        let largest = input.version.deepest().max(1);
-        let offset = input.options.dividing_offset as usize;
-        let dividing = if largest == 1 { 1 } else { largest.saturating_sub(offset).max(1) };
+        let (dividing, largest) = levels_of_rest(input.version, input.options);
         Planner {
             input,
             order: input.order,

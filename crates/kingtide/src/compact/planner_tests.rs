@@ -54,6 +54,8 @@ fn parse_file(text: &str, run: u64) -> FileMeta {
         min_expiry_ms: 0,
         created_ms: 0,
         vlog_refs: Vec::new(),
+        written_as: number(parts[0]),
+        sequence: 0,
     };
     for attribute in &parts[3..] {
         let (name, value) = attribute.split_once('=').unwrap();

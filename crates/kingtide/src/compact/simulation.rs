@@ -83,6 +83,8 @@ impl Simulation {
             min_expiry_ms: 0,
             created_ms: 0,
             vlog_refs: Vec::new(),
+            written_as: id,
+            sequence: 0,
         };
         self.written += meta.size;
         self.contents.insert(id, entries);

@@ -50,6 +50,9 @@ pub struct Family {
     dropped: AtomicBool,
     /// Everything up to here is in tables. Written under the shape lock; a hint elsewhere.
     pub(crate) flushed_seq: AtomicU64,
+    /// How many times files were ingested. Counted after the view has them and before they are visible: see
+    /// [`Family::look`].
+    pub(crate) ingests: AtomicU64,
     /// Needless looks into runs by reads since the last merge that was planned for it. A statistic.
     pub(crate) extra_runs: AtomicU64,
 }
@@ -77,6 +80,7 @@ impl Family {
             dropped: AtomicBool::new(false),
             flushed_seq: AtomicU64::new(0),
             extra_runs: AtomicU64::new(0),
+            ingests: AtomicU64::new(0),
         }
     }
 
@@ -160,6 +164,28 @@ impl Family {
         let _one_at_a_time = self.view_lock.lock();
         let next = change(&self.view.load());
         self.view.store(Arc::new(next));
+    }
+
+    /// Takes a view, and then a number to read it at, of a kind that may be newer than the view.
+    ///
+    /// A view shows every commit that is made after it was taken, because it has the memtable, or one that only moved
+    /// elsewhere; but it does not show files that are ingested after it was taken. So if that happened between the two
+    /// steps, they are repeated: or a read would see a commit that came after the ingested files, and not them.
+    #[inline]
+    pub(crate) fn look<V>(
+        &self,
+        view: impl Fn(&ArcSwap<View>) -> V,
+        seq: impl Fn() -> Result<SeqNo>,
+    ) -> Result<(V, SeqNo)> {
+        loop {
+            // Acquire pairs with the Release of an ingest: who sees the count sees the view that has the files.
+            let before = self.ingests.load(Ordering::Acquire);
+            let (view, seq) = (view(&self.view), seq()?);
+            // Relaxed: whoever got a number at or behind that of ingested files acquired it after they were counted.
+            if self.ingests.load(Ordering::Relaxed) == before {
+                return Ok((view, seq));
+            }
+        }
     }
 
     /// Oldest sequence number that is in a memtable and in no table; `None` when all is in tables.

@@ -14,7 +14,7 @@ use crate::version::FileMeta;
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result};
 use kingtide_mem::cache::BlockCache;
-use kingtide_table::{Table, Vlog};
+use kingtide_table::{Table, TableId, Vlog};
 use kingtide_vfs::{File, Fs, OpenMode};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -111,7 +111,7 @@ impl Shared {
         ages.sort_unstable();
         for (_, i) in ages.into_iter().take(excess) {
             match tables.get(i) {
-                Some(t) if t.id != keep => t.close(),
+                Some(t) if t.id() != keep => t.close(),
                 Some(_) => {}
                 None => vlogs[i - tables.len()].close(),
             }
@@ -174,7 +174,7 @@ impl TableCache {
         }
         self.shared.handles.fetch_add(1, Ordering::Relaxed);
         let handle = Arc::new(TableHandle {
-            id: meta.id,
+            id: meta.table_id(),
             order: order.clone(),
             vlogs,
             table: ArcSwapOption::empty(),
@@ -284,7 +284,7 @@ impl TableCache {
 
 /// A table file, open or not.
 pub struct TableHandle {
-    id: u64,
+    id: TableId,
     order: KeyOrder,
     vlogs: Box<[Arc<VlogHandle>]>,
     table: ArcSwapOption<Table>,
@@ -297,7 +297,7 @@ pub struct TableHandle {
 impl TableHandle {
     /// The file id.
     pub fn id(&self) -> u64 {
-        self.id
+        self.id.file_id
     }
 
     /// Whether a view may keep the open table for as long as the view lives.
@@ -327,11 +327,11 @@ impl TableHandle {
             return Ok(t);
         }
         let s = &self.shared;
-        let file = open_named(&*s.fs, &klog_path(&s.dir, self.id), "table")?;
+        let file = open_named(&*s.fs, &klog_path(&s.dir, self.id()), "table")?;
         let table = Table::open(file, self.id, self.order.clone(), s.cache.clone(), s.stats.clone())?;
         self.install(table.clone());
         drop(opening);
-        s.trim(self.id);
+        s.trim(self.id());
         Ok(table)
     }
 
@@ -355,7 +355,7 @@ impl TableHandle {
             Some(v) => v.vlog(),
             None => {
                 Err(Error::corruption(format!("an entry points into value log {id}, which its table does not list"))
-                    .at_path(&klog_path(&self.shared.dir, self.id)))
+                    .at_path(&klog_path(&self.shared.dir, self.id())))
             }
         }
     }
@@ -366,12 +366,12 @@ impl Drop for TableHandle {
         self.close();
         self.shared.handles.fetch_sub(1, Ordering::Relaxed);
         let mut tables = self.shared.tables.lock();
-        if tables.get(&self.id).is_some_and(|w| w.strong_count() == 0) {
-            tables.remove(&self.id);
+        if tables.get(&self.id()).is_some_and(|w| w.strong_count() == 0) {
+            tables.remove(&self.id());
         }
         drop(tables);
         if self.obsolete.load(Ordering::Acquire) {
-            self.shared.trash.lock().push(Trash::Table(self.id));
+            self.shared.trash.lock().push(Trash::Table(self.id()));
         }
     }
 }
@@ -479,6 +479,8 @@ mod tests {
             min_expiry_ms: 0,
             created_ms: 0,
             vlog_refs: Vec::new(),
+            written_as: id,
+            sequence: 0,
         })
     }
 

@@ -7,6 +7,7 @@
 //!    memtable as it gains the files;
 //! 4. log segments that held nothing else are given back.
 
+use crate::commit::CommitState;
 use crate::compact::{FlushInput, run_flush};
 use crate::engine::DbInner;
 use crate::family::Family;
@@ -40,7 +41,8 @@ impl DbInner {
         Some(oldest)
     }
 
-    fn flush_family(self: &Arc<Self>, family: &Arc<Family>) -> Result<()> {
+    /// Flushes the oldest frozen memtable of a family that the caller has claimed.
+    pub(crate) fn flush_family(self: &Arc<Self>, family: &Arc<Family>) -> Result<()> {
         let start = self.clock.monotonic_ns();
         let Some((memtable, last)) = oldest_frozen(family) else { return Ok(()) };
         if self.wal.poison().is_some() {
@@ -99,7 +101,11 @@ impl DbInner {
     }
 
     fn log_needed_if(&self, oldest: impl Fn(&Family) -> Option<SeqNo>) -> SeqNo {
-        let c = self.commit.lock();
+        self.log_needed_at(&self.commit.lock(), oldest)
+    }
+
+    /// The same for who holds the commit lock.
+    pub(crate) fn log_needed_at(&self, c: &CommitState, oldest: impl Fn(&Family) -> Option<SeqNo>) -> SeqNo {
         let in_memory = c.families.iter().filter_map(|f| oldest(f)).min();
         let in_doubt = self.prepared.needed(self.wal.synced());
         in_memory.into_iter().chain(in_doubt).min().unwrap_or(c.last_seq + 1)

@@ -8,8 +8,8 @@ use crate::version::scan::ManifestScan;
 use crate::version::{Edit, FamilyId, FileMeta};
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
-use kingtide_table::salvage::{TableTraits, read_traits};
-use kingtide_vfs::OpenMode;
+use kingtide_table::salvage::{TableTraits, read_traits, read_written_as};
+use kingtide_vfs::{File, OpenMode};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -246,7 +246,9 @@ fn assign_unnamed(repair: &mut Repair<'_, '_>, plan: &mut Plan, known: &Known, o
     }
     for &id in on_disk.iter().filter(|id| !known.live.contains_key(id) && !known.removed.contains(id)) {
         let path = klog_path(repair.dir, id);
-        let traits = repair.fs.open(&path, OpenMode::Read).and_then(|file| read_traits(&*file, id));
+        // One that was ingested or cloned was written under another id.
+        let read = |file: Arc<dyn File>| read_traits(&*file, read_written_as(&*file).unwrap_or(id));
+        let traits = repair.fs.open(&path, OpenMode::Read).and_then(read);
         let traits = traits.unwrap_or_else(|e| {
             repair.report.unreadable(&path, &e);
             TableTraits { order: "bytewise".to_owned(), ..TableTraits::default() }

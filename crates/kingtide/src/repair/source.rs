@@ -3,12 +3,13 @@
 use super::plan::TablePlan;
 use super::{KeyGap, Repair};
 use crate::family::tables::klog_path;
+use crate::version::FileMeta;
 use kingtide_base::stats::Stats;
-use kingtide_base::{Error, KeyOrder, Result, Tag};
+use kingtide_base::{Error, KeyOrder, Result, SeqNo, Tag};
 use kingtide_mem::MemIter;
 use kingtide_mem::cache::BlockCache;
-use kingtide_table::salvage::BlockScan;
-use kingtide_table::{RangeTombstone, ReadScratch, Table};
+use kingtide_table::salvage::{BlockScan, read_written_as};
+use kingtide_table::{RangeTombstone, ReadScratch, Table, TableId};
 use kingtide_vfs::OpenMode;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,6 +31,8 @@ pub(super) struct TableSource {
     /// The next entry of the block in the scratch, and how many it has.
     at: usize,
     count: usize,
+    /// The sequence number of all entries; 0: they have their own.
+    sequence: SeqNo,
     entries: u64,
     expected: Option<u64>,
     min: Option<Vec<u8>>,
@@ -60,10 +63,17 @@ impl TableSource {
         let stats = Arc::new(Stats::default());
         let cache = BlockCache::new(0, 1, stats.clone());
         let meta = plan.meta.as_deref();
+        // Of a file that came from elsewhere, and whose record is lost, the footer tells how to read it, but nothing which
+        // sequence number its entries were given.
+        let identity = meta.map(FileMeta::table_id).unwrap_or_else(|| TableId {
+            written_as: read_written_as(&*file).unwrap_or(plan.id),
+            ..TableId::from(plan.id)
+        });
         let mut source = TableSource {
             path: path.clone(),
             order: order.clone(),
-            blocks: Blocks::Scanned(BlockScan::new(file.clone(), plan.id).map_err(|e| e.at_path(&path))?),
+            blocks: Blocks::Scanned(BlockScan::new(file.clone(), identity.written_as).map_err(|e| e.at_path(&path))?),
+            sequence: identity.sequence,
             scratch: ReadScratch::new(),
             at: 0,
             count: 0,
@@ -81,7 +91,7 @@ impl TableSource {
             ranges: Vec::new(),
             ranges_lost: meta.is_none_or(|m| m.range_tombstones > 0),
         };
-        match Table::open_damaged(file, plan.id, order.clone(), cache, stats) {
+        match Table::open_damaged(file, identity, order.clone(), cache, stats) {
             Ok((table, damage)) => {
                 let info = table.info();
                 if !info.max_key.is_empty() {
@@ -137,7 +147,8 @@ impl TableSource {
     fn take_entry(&mut self) -> bool {
         let Ok(entry) = self.scratch.entry(self.at) else { return false };
         let raw = self.scratch.bytes();
-        let (key, tag) = (entry.key(raw), entry.tag);
+        let tag = if self.sequence == 0 { entry.tag } else { Tag(self.sequence << 8 | entry.tag.0 & 0xff) };
+        let key = entry.key(raw);
         if self.entries > 0 && self.order.compare(&self.key, key).then(tag.cmp(&self.tag)).is_ge() {
             return false;
         }

@@ -152,9 +152,9 @@ impl Transaction {
         }
         self.fix_snapshot();
         let overlay = self.overlay(family.inner(), slice(&lower), slice(&upper));
-        let view = family.inner().view.load_full();
+        let (view, snapshot) = family.inner().look(|v| v.load_full(), || Ok(self.read_seq()))?;
         let config = IterConfig {
-            snapshot: self.read_seq(),
+            snapshot,
             lower: options.lower,
             upper: options.upper,
             prefix: options.prefix,

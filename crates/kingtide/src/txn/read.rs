@@ -47,8 +47,7 @@ impl Transaction {
 
     /// Reads what is committed, and tells up to which sequence number that holds.
     fn read(&self, family: &ColumnFamily, key: &[u8]) -> Result<(Option<PinnedValue>, SeqNo)> {
-        let view = family.inner().view.load();
-        let seq = self.read_seq();
+        let (view, seq) = family.inner().look(|v| v.load(), || Ok(self.read_seq()))?;
         Ok((read::get(&view, key, seq, &family.inner().reads)?, seq))
     }
 
@@ -171,8 +170,7 @@ impl Transaction {
         };
         let asked: Vec<&[u8]> =
             keys.iter().zip(&own).filter(|(_, own)| matches!(own, Ok(None))).map(|(k, _)| k.as_ref()).collect();
-        let view = family.inner().view.load();
-        let seq = self.read_seq();
+        let (view, seq) = family.inner().look(|v| v.load(), || Ok(self.read_seq()))?;
         let mut found = read::multi_get(&view, &asked, seq, &family.inner().reads).into_iter();
         if self.rules.check_reads {
             asked.iter().for_each(|k| self.remember(family, k, seq));

@@ -304,6 +304,13 @@ impl RecentWrites {
         self.bytes.clear();
     }
 
+    /// A commit up to sequence number `last` is not listed key by key.
+    pub fn pass(&mut self, last: SeqNo) {
+        if self.watchers > 0 {
+            self.restart(last);
+        }
+    }
+
     /// Whether all commits after `seq` are listed.
     fn knows_since(&self, seq: SeqNo) -> bool {
         self.watchers > 0 && self.since <= seq

@@ -153,7 +153,7 @@ impl OpenFile {
             let problem = Problem::of(ProblemKind::Structure, &e).at(&path).family(&family.name);
             checker.problem(problem.keys(&meta.min_key, &meta.max_key));
         };
-        match Table::open_damaged(file, meta.id, family.order.clone(), cache, stats) {
+        match Table::open_damaged(file, meta.table_id(), family.order.clone(), cache, stats) {
             Ok((table, damage)) => {
                 let damaged = !damage.is_empty();
                 damage.into_iter().for_each(|e| tell(checker, e));
@@ -220,7 +220,7 @@ impl OpenFile {
             let value = entry.value_range();
             key.clear();
             key.extend_from_slice(entry.key(self.scratch.bytes()));
-            *tag = entry.tag;
+            *tag = self.table.seen(entry.tag);
             self.check_entry(checker, shared, key, *tag, value)?;
             return Ok(true);
         }

@@ -26,6 +26,8 @@ const LAST_SEQ: u64 = 11;
 const NEXT_FAMILY_ID: u64 = 12;
 const LOG_START: u64 = 13;
 const LOG_BEGUN: u64 = 14;
+/// A file that its own database did not write: a build that took it for one of its own would read it wrongly.
+const ADD_FOREIGN_FILE: u64 = 15;
 
 /// Appends the bytes of one record.
 pub fn encode_edits(edits: &[Edit], out: &mut Vec<u8>) {
@@ -89,8 +91,14 @@ fn encode_body(edit: &Edit, out: &mut Vec<u8>) -> u64 {
         Edit::AddFile { family, level, meta } => {
             put_varint(out, *family as u64);
             out.push(*level);
+            if meta.written_as == meta.id && meta.sequence == 0 {
+                put_meta(out, meta);
+                return ADD_FILE;
+            }
+            put_varint(out, meta.written_as);
+            put_varint(out, meta.sequence);
             put_meta(out, meta);
-            ADD_FILE
+            ADD_FOREIGN_FILE
         }
         Edit::RemoveFile { family, level, id } => {
             put_varint(out, *family as u64);
@@ -167,7 +175,8 @@ fn decode_body(tag: u64, body: &[u8]) -> Result<Edit> {
         DROP_FAMILY => id32(&mut r).map(|id| Edit::DropFamily { id }),
         RENAME_FAMILY => id32(&mut r).zip(string(&mut r)).map(|(id, name)| Edit::RenameFamily { id, name }),
         SET_OPTIONS => id32(&mut r).zip(options(&mut r)).map(|(id, options)| Edit::SetOptions { id, options }),
-        ADD_FILE => add_file(&mut r),
+        ADD_FILE => add_file(&mut r, false),
+        ADD_FOREIGN_FILE => add_file(&mut r, true),
         REMOVE_FILE => remove_file(&mut r),
         FLUSHED => id32(&mut r).zip(r.varint()).map(|(family, seq)| Edit::Flushed { family, seq }),
         ADD_VLOG => add_vlog(&mut r),
@@ -223,8 +232,9 @@ fn level(r: &mut Reader<'_>) -> Option<u8> {
     r.u8().filter(|l| (*l as usize) < super::LEVELS)
 }
 
-fn add_file(r: &mut Reader<'_>) -> Option<Edit> {
+fn add_file(r: &mut Reader<'_>, foreign: bool) -> Option<Edit> {
     let (family, level) = (id32(r)?, level(r)?);
+    let origin = if foreign { Some((r.varint()?, r.varint()?)) } else { None };
     let mut meta = FileMeta {
         id: r.varint()?,
         run: r.varint()?,
@@ -240,7 +250,10 @@ fn add_file(r: &mut Reader<'_>) -> Option<Edit> {
         min_expiry_ms: r.varint()?,
         created_ms: r.varint()?,
         vlog_refs: Vec::new(),
+        written_as: 0,
+        sequence: 0,
     };
+    (meta.written_as, meta.sequence) = origin.unwrap_or((meta.id, 0));
     let count = usize::try_from(r.varint()?).ok()?;
     meta.vlog_refs.reserve(count.min(r.rest().len() / 3));
     for _ in 0..count {
@@ -283,6 +296,8 @@ pub(super) mod tests {
                     vlog_refs: (0..rng.below(4))
                         .map(|file_id| VlogRef { file_id, values: big(rng), bytes: big(rng) })
                         .collect(),
+                    written_as: if rng.one_in(2) { id } else { big(rng) },
+                    sequence: if rng.one_in(2) { 0 } else { big(rng) },
                 };
                 Edit::AddFile { family, level: rng.below(8) as u8, meta: Arc::new(meta) }
             }

@@ -12,6 +12,7 @@ mod manifest_tests;
 pub mod scan;
 
 use kingtide_base::{KeyOrder, SeqNo};
+use kingtide_table::TableId;
 use std::cmp::Ordering;
 use std::sync::Arc;
 
@@ -63,9 +64,19 @@ pub struct FileMeta {
     pub created_ms: u64,
     /// Value-log bytes referenced, by value log.
     pub vlog_refs: Vec<VlogRef>,
+    /// The file id that the file was written under; another than `id` for one that came from elsewhere. Its checksums are
+    /// bound to it.
+    pub written_as: u64,
+    /// The sequence number of all its entries, for a sorted file that was ingested; otherwise 0, and they have their own.
+    pub sequence: SeqNo,
 }
 
 impl FileMeta {
+    /// What its file is opened as.
+    pub fn table_id(&self) -> TableId {
+        TableId { file_id: self.id, written_as: self.written_as, sequence: self.sequence }
+    }
+
     /// Whether `[lo, hi]` (both inclusive) meets the file's key range.
     pub fn overlaps(&self, order: &KeyOrder, lo: &[u8], hi: &[u8]) -> bool {
         order.compare(&self.min_key, hi) != Ordering::Greater && order.compare(&self.max_key, lo) != Ordering::Less

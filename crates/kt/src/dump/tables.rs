@@ -9,8 +9,8 @@ use kingtide_base::Kind;
 use kingtide_base::key::split_expiry;
 use kingtide_base::stats::Stats;
 use kingtide_mem::cache::BlockCache;
-use kingtide_table::salvage::{BlockScan, read_traits};
-use kingtide_table::{ReadScratch, Table, ValuePointer, Vlog};
+use kingtide_table::salvage::{BlockScan, read_traits, read_written_as};
+use kingtide_table::{ReadScratch, Table, TableId, ValuePointer, Vlog};
 use serde_json::json;
 use std::path::Path;
 use std::sync::Arc;
@@ -35,11 +35,13 @@ const VLOG_FOOTER: u64 = 48;
 pub fn dump_klog(dump: &mut Dump<'_>, path: &Path) -> Result<()> {
     let id = file_id(path)?;
     let file = dump.fs.open(path, OpenMode::Read)?;
-    let order = match read_traits(&*file, id) {
+    // One that was ingested or cloned was written under another id than the one in its name.
+    let written_as = read_written_as(&*file).unwrap_or(id);
+    let order = match read_traits(&*file, written_as) {
         Ok(traits) => {
             let i = &traits.info;
             let fields = json!({
-                "id": id, "order": traits.order, "bytes": i.file_size, "entries": i.entries,
+                "id": id, "written_as": written_as, "sorted_file": i.unsequenced, "order": traits.order, "bytes": i.file_size, "entries": i.entries,
                 "tombstones": i.tombstones, "range_tombstones": i.range_tombstones,
                 "min_key": dump.key(&i.min_key), "max_key": dump.key(&i.max_key),
                 "min_sequence": i.min_seq, "max_sequence": i.max_seq, "min_expiry": i.min_expiry_ms,
@@ -57,7 +59,13 @@ pub fn dump_klog(dump: &mut Dump<'_>, path: &Path) -> Result<()> {
     };
     let order = KeyOrder::builtin(&order).unwrap_or_else(|| KeyOrder::Custom(Arc::new(Unknown(order))));
     let stats = Arc::new(Stats::default());
-    let opened = Table::open_damaged(file.clone(), id, order, BlockCache::new(0, 1, stats.clone()), stats);
+    let opened = Table::open_damaged(
+        file.clone(),
+        TableId { written_as, ..TableId::from(id) },
+        order,
+        BlockCache::new(0, 1, stats.clone()),
+        stats,
+    );
     let mut scratch = ReadScratch::new();
     let table = match opened {
         Ok((table, damage)) => {
@@ -67,7 +75,7 @@ pub fn dump_klog(dump: &mut Dump<'_>, path: &Path) -> Result<()> {
         Err(e) => {
             dump.broken(path, e, Some(0))?;
             // Without an index, block after block.
-            let mut scan = BlockScan::new(file, id)?;
+            let mut scan = BlockScan::new(file, written_as)?;
             while let Some(place) = scan.next(&mut scratch)? {
                 print_block(dump, path, place.start, &scratch)?;
             }

@@ -253,6 +253,8 @@ impl Builder<'_> {
             vlog_refs: (info.vlog_refs.iter())
                 .map(|r| VlogRef { file_id: r.file_id, values: r.values, bytes: r.bytes })
                 .collect(),
+            written_as: id,
+            sequence: 0,
         }))
     }
 }

@@ -1,0 +1,237 @@
+//! Bulk loading: sorted files are written outside of the database, and become part of families in one step.
+//!
+//! 1. [`SortedFileWriter`] writes a table whose entries have no sequence numbers.
+//! 2. [`ColumnFamily::ingest`] links or copies it into the database's directory and makes it durable there. Until the last
+//!    step a crash leaves an orphan, which the next open removes.
+//! 3. Memtables that hold any of its keys are flushed, while writers go on (`install.rs`): memtables are newer than tables,
+//!    but the file is to be newer than what was committed before.
+//! 4. Under the shape lock and the commit lock the file gets the next sequence number and the deepest place in the tree
+//!    where nothing that overlaps it lies above (`place.rs`). The log is synced, one manifest record names the file, and
+//!    the view has it; then the number is published. Commits wait for that one record; reads do not.
+//!
+//! The number stands in the file's record of the manifest, not in the file, which is never changed: whoever opens the
+//! table is told it ([`kingtide_table::TableId`]).
+//!
+//! An ingest is a commit of all its keys. Snapshots taken before do not see it; a transaction that read or wrote one of
+//! them fails validation; locks in its range of keys make it wait. It is not in the log: a change stream reports
+//! its sequence numbers as missing, and commit hooks are not told.
+
+mod install;
+mod place;
+mod writer;
+
+pub(crate) use install::Part;
+pub use writer::{SortedFile, SortedFileWriter};
+
+use crate::copy::target::copy_file;
+use crate::db::Db;
+use crate::engine::DbInner;
+use crate::family::tables::klog_path;
+use crate::family::{ColumnFamily, Family};
+use crate::version::FileMeta;
+use kingtide_base::stats::Stats;
+use kingtide_base::{Error, KeyOrder, Result, SeqNo};
+use kingtide_mem::cache::BlockCache;
+use kingtide_table::salvage::read_written_as;
+use kingtide_table::{Table, TableId, TableInfo};
+use kingtide_vfs::{File, OpenMode};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// How sorted files are ingested.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IngestOptions {
+    /// Take the files instead of copying them: they are gone from where they were when the ingest has succeeded, and still
+    /// there when it failed. Costs no copying on one file system; between two it is a copy.
+    pub move_files: bool,
+    /// Read all of each file first and check it: checksums, order, counts, that index and filter find every key. Without it
+    /// only the file's end is checked now, and every block when it is read.
+    pub verify: bool,
+    /// Fail with `Conflict` instead of waiting when a transaction holds a lock between a file's smallest and largest key.
+    pub no_wait: bool,
+}
+
+/// Files that were brought into the database's directory, to be removed again unless they are installed.
+struct Brought<'a> {
+    db: &'a DbInner,
+    created: Vec<PathBuf>,
+}
+
+impl Drop for Brought<'_> {
+    fn drop(&mut self) {
+        for path in &self.created {
+            let _ = self.db.fs.remove(path); // or the next open removes it
+        }
+    }
+}
+
+impl Brought<'_> {
+    /// Links or copies a file into the database under a new id, and makes its bytes durable.
+    fn bring(&mut self, from: &Path, link: bool) -> Result<(u64, Arc<dyn File>)> {
+        let db = self.db;
+        loop {
+            let id = db.new_file_id();
+            let to = klog_path(&db.dir, id);
+            if db.fs.exists(&to)? {
+                continue; // what a crash left behind is passed over
+            }
+            let linked = link && db.fs.hard_link(from, &to).is_ok();
+            self.created.push(to.clone());
+            if linked {
+                // Whoever wrote it need not have synced it.
+                db.fs.open(&to, OpenMode::Write)?.sync_all()?;
+            } else {
+                copy_file((&*db.fs, from), (&*db.fs, &to), &mut |bytes| {
+                    db.limiter.take(bytes, db.jobs.cancel_flag());
+                    db.check_open()
+                })?;
+            }
+            return Ok((id, db.fs.open(&to, OpenMode::Read)?));
+        }
+    }
+
+    /// They are the database's now, or may be.
+    fn keep(mut self) {
+        self.created.clear();
+    }
+}
+
+impl DbInner {
+    /// Reads what a sorted file that lies in the directory says about itself.
+    fn inspect(&self, id: u64, file: Arc<dyn File>, order: &KeyOrder, verify: bool) -> Result<FileMeta> {
+        let path = file.path().to_owned();
+        let written_as = read_written_as(&*file)?;
+        let stats = Arc::new(Stats::default());
+        let cache = BlockCache::new(0, 1, stats.clone());
+        let identity = TableId { file_id: id, written_as, sequence: 0 };
+        let table = Table::open(file, identity, order.clone(), cache, stats)?;
+        if verify {
+            table.verify()?;
+        }
+        let info = table.info();
+        let wrong = |text: &str| Err(Error::invalid(text).at_path(&path));
+        if !info.unsequenced || !info.vlog_refs.is_empty() {
+            return wrong("not a sorted file: it is a table of a database");
+        }
+        if info.entries + info.range_tombstones == 0 || info.min_key.is_empty() {
+            return wrong("a sorted file with nothing in it");
+        }
+        if order.compare(&info.min_key, &info.max_key).is_gt() {
+            return Err(Error::corruption("the smallest key sorts after the largest").at_path(&path));
+        }
+        Ok(meta_of(id, written_as, info, self.clock.unix_ms()))
+    }
+
+    /// See [`Db::ingest`].
+    fn ingest(self: &Arc<Self>, files: &[(&Arc<Family>, &[PathBuf])], options: &IngestOptions) -> Result<SeqNo> {
+        self.check_writable()?;
+        if !files.iter().all(|(family, _)| family.belongs_to(self)) {
+            return Err(Error::invalid("files are to be ingested into a column family of another database"));
+        }
+        self.begin_log()?;
+        let mut brought = Brought { db: self, created: Vec::new() };
+        let mut parts: Vec<Part> = Vec::new();
+        for (family, paths) in files {
+            family.check_alive()?;
+            let mut metas = Vec::with_capacity(paths.len());
+            for path in *paths {
+                if path.parent() == Some(self.dir.as_path()) {
+                    return Err(Error::invalid("the file lies among the database's own").at_path(path));
+                }
+                let (id, file) = brought.bring(path, options.move_files)?;
+                let meta = self.inspect(id, file, family.order(), options.verify);
+                metas.push(meta.map_err(|e| e.context(format!("ingesting {}", path.display())))?);
+            }
+            match parts.iter_mut().find(|p| Arc::ptr_eq(&p.family, family)) {
+                Some(part) => part.files.extend(metas),
+                None => parts.push(Part { family: (*family).clone(), files: metas }),
+            }
+        }
+        parts.retain(|p| !p.files.is_empty());
+        if parts.is_empty() {
+            return Ok(self.snapshots.visible());
+        }
+        self.fs.sync_dir(&self.dir)?;
+        match self.install_parts(&mut parts, options.no_wait) {
+            Ok(seq) => {
+                brought.keep();
+                self.count_ingest(parts.iter().flat_map(|p| &p.files).map(|f| f.size).sum());
+                if options.move_files {
+                    // They are in: a name that cannot be removed is no reason to say that they are not.
+                    files.iter().flat_map(|(_, paths)| *paths).for_each(|p| _ = self.fs.remove(p));
+                }
+                Ok(seq)
+            }
+            Err(failed) => {
+                if failed.in_doubt {
+                    brought.keep();
+                    return Err(failed.error.context("whether the files were ingested is known after the next open"));
+                }
+                Err(failed.error)
+            }
+        }
+    }
+}
+
+fn meta_of(id: u64, written_as: u64, info: &TableInfo, now_ms: u64) -> FileMeta {
+    FileMeta {
+        id,
+        run: 0,
+        size: info.file_size,
+        entries: info.entries,
+        tombstones: info.tombstones,
+        range_tombstones: info.range_tombstones,
+        raw_bytes: info.raw_bytes,
+        min_key: info.min_key.clone(),
+        max_key: info.max_key.clone(),
+        min_seq: info.min_seq,
+        max_seq: info.max_seq,
+        min_expiry_ms: info.min_expiry_ms,
+        created_ms: now_ms,
+        vlog_refs: Vec::new(),
+        written_as,
+        sequence: 0,
+    }
+}
+
+impl ColumnFamily {
+    /// Makes the contents of sorted files part of the family, in one step: see [`Db::ingest`].
+    ///
+    /// # Errors
+    /// As [`Db::ingest`].
+    pub fn ingest<P: AsRef<Path>>(&self, files: &[P], options: &IngestOptions) -> Result<SeqNo> {
+        let paths: Vec<PathBuf> = files.iter().map(|p| p.as_ref().to_owned()).collect();
+        self.db.ingest(&[(self.inner(), &paths)], options)
+    }
+}
+
+impl Db {
+    /// Makes the contents of sorted files part of families: of all of them at one moment, and over a crash all or nothing. It
+    /// is as if everything in the files were committed in one batch, file by file: it replaces what the families hold of
+    /// the same keys, and of a key in several of the files the last one counts. Returns the sequence number of that
+    /// commit.
+    ///
+    /// When this returns, the files survive a power cut, and so does everything that was committed before, whatever
+    /// durability it asked for (except `Durability::None`). O(files), plus copying or linking them, plus a flush of those
+    /// memtables that hold keys between a file's smallest and largest key; commits wait for one write to the manifest, and
+    /// if others keep writing into that range, for a flush of what they wrote last.
+    ///
+    /// Transactions see an ingest as they see a commit: those that read or wrote a key of it, or scanned a range with
+    /// one, fail with `Conflict` if their level checks that; one that holds a lock between a file's smallest and largest
+    /// key makes the ingest wait as long as a plain write would, or fail. But it is not in the log: change
+    /// streams report its sequence numbers as missing ([`crate::ChangeRecord::is_unlogged`]), and commit hooks are not
+    /// told.
+    ///
+    /// # Errors
+    /// Nothing is ingested then. `InvalidArgument` for a file that is no sorted file, or a family of another database;
+    /// `Incompatible` for one in another key order; `Corruption` with file and offset; `NewerFormat`; `NotFound`;
+    /// `LockTimeout`, `Conflict`; `Poisoned`, `Io`, `NoSpace`, `Closed`, `ReadOnly`. Only when writing the manifest fails
+    /// again after a failure, the message says that the next open decides.
+    pub fn ingest<P: AsRef<Path>>(&self, files: &[(&ColumnFamily, &[P])], options: &IngestOptions) -> Result<SeqNo> {
+        let paths: Vec<Vec<PathBuf>> =
+            files.iter().map(|(_, paths)| paths.iter().map(|p| p.as_ref().to_owned()).collect()).collect();
+        let parts: Vec<(&Arc<Family>, &[PathBuf])> =
+            files.iter().zip(&paths).map(|((family, _), paths)| (family.inner(), paths.as_slice())).collect();
+        self.inner().ingest(&parts, options)
+    }
+}

@@ -1,0 +1,243 @@
+//! Sorted files: tables written outside of any database.
+
+use crate::family::ColumnFamily;
+use crate::txn::validate::shown;
+use crate::version::LEVELS;
+use kingtide_base::clock::Clock;
+use kingtide_base::key::EXPIRY_FLAG;
+use kingtide_base::options::FamilyOptions;
+use kingtide_base::rng::entropy;
+use kingtide_base::{Error, KeyOrder, Kind, Result, Tag};
+use kingtide_table::{TableOptions, TableWriter, UNSEQUENCED};
+use kingtide_vfs::{Fs, OpenMode};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Ids of sorted files have this bit, which no database's own file ids have: they are drawn at random, so that a file
+/// that takes another one's place is found out.
+const OUTSIDE: u64 = 1 << 63;
+
+/// What a finished sorted file holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SortedFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Keys put and deleted.
+    pub entries: u64,
+    /// Ranges deleted.
+    pub range_deletes: u64,
+    /// Its smallest key, the starts of deleted ranges included.
+    pub smallest: Vec<u8>,
+    /// Its largest key; when that comes from a deleted range, the range's exclusive end.
+    pub largest: Vec<u8>,
+    /// Bytes of the file.
+    pub bytes: u64,
+}
+
+/// Writes a sorted file: a table in a family's key order and table format, outside of any database, from keys that come
+/// in ascending order, each once. [`ColumnFamily::ingest`] makes its contents part of a family.
+///
+/// Nothing in it has a sequence number before the ingest gives it one, the same for the whole file. So a range deleted in
+/// it deletes what the family held before, and nothing of the file itself.
+///
+/// Values of any size lie in the file beside their keys: the file is all there is to move, copy or delete. Those that the
+/// family would keep in a value log go there with the first merge that rewrites them, which for files that land in the
+/// deepest level may be never.
+///
+/// A file of some times `target_file_size` is a good size: merges take files as a whole, and can then run in parallel.
+///
+/// Memory: one block, the index and eight bytes a key for the filter. Dropped unfinished, it removes the file.
+pub struct SortedFileWriter {
+    fs: Arc<dyn Fs>,
+    path: PathBuf,
+    clock: Arc<dyn Clock>,
+    order: KeyOrder,
+    ttl_ms: u64,
+    /// `None` once finished.
+    writer: Option<TableWriter>,
+    /// An expiry and a value behind it.
+    value: Vec<u8>,
+    range_deletes: u64,
+}
+
+impl SortedFileWriter {
+    /// Begins a file for a family: in the file system, key order and options of it. The file must not exist.
+    ///
+    /// # Errors
+    /// `Exists`, `NotFound` (the directory), `Io`, `NoSpace`.
+    pub fn create(path: impl AsRef<Path>, family: &ColumnFamily) -> Result<SortedFileWriter> {
+        let db = &family.db;
+        let (order, options) = (family.order().clone(), family.options());
+        SortedFileWriter::create_on(db.fs.clone(), path, order, &options, db.clock.clone())
+    }
+
+    /// Begins a file for a family that need not exist yet, in any process: it can be ingested by families in the same key
+    /// order. Of the options those count that concern the format of tables, and `ttl_ms`.
+    ///
+    /// # Errors
+    /// As [`SortedFileWriter::create`]; `InvalidArgument` for options out of range.
+    pub fn create_on(
+        fs: Arc<dyn Fs>,
+        path: impl AsRef<Path>,
+        order: KeyOrder,
+        options: &FamilyOptions,
+        clock: Arc<dyn Clock>,
+    ) -> Result<SortedFileWriter> {
+        options.validate()?;
+        let path = path.as_ref().to_owned();
+        let file = fs.open(&path, OpenMode::Create)?;
+        let table = TableOptions {
+            order: order.clone(),
+            block_size: options.block_size as usize,
+            compression: options.compression_at(LEVELS - 1),
+            filter_fp: options.filter_fp,
+            index_sampling: options.index_sampling as usize,
+            index_prefix_len: options.index_prefix_len as usize,
+            expected_entries: 0,
+        };
+        let writer = TableWriter::new_unsequenced(file, entropy() | OUTSIDE, table);
+        let (ttl_ms, value) = (options.ttl_ms, Vec::new());
+        Ok(SortedFileWriter { fs, path, clock, order, ttl_ms, writer: Some(writer), value, range_deletes: 0 })
+    }
+
+    /// Sets a key, which sorts after all that came before. A family with a `ttl_ms` gives the entry that life, from now on.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an empty key, and, naming both, for a key that does not sort after the one before it; `Io`,
+    /// `NoSpace`.
+    pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        match self.ttl_ms {
+            0 => self.add(key, Kind::Put as u8, value),
+            ttl => self.put_until(key, value, self.clock.unix_ms().saturating_add(ttl)),
+        }
+    }
+
+    /// Sets a key that is gone after `ttl`.
+    ///
+    /// # Errors
+    /// As [`SortedFileWriter::put`].
+    pub fn put_ttl(&mut self, key: &[u8], value: &[u8], ttl: Duration) -> Result<()> {
+        let life = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+        self.put_until(key, value, self.clock.unix_ms().saturating_add(life))
+    }
+
+    /// Sets a key that is gone at a moment, in milliseconds since 1970.
+    ///
+    /// # Errors
+    /// As [`SortedFileWriter::put`].
+    pub fn put_until(&mut self, key: &[u8], value: &[u8], expires_at_ms: u64) -> Result<()> {
+        let mut stored = std::mem::take(&mut self.value);
+        stored.clear();
+        stored.extend_from_slice(&expires_at_ms.to_le_bytes());
+        stored.extend_from_slice(value);
+        let added = self.add(key, Kind::Put as u8 | EXPIRY_FLAG, &stored);
+        self.value = stored;
+        added
+    }
+
+    /// Deletes a key of the family, which sorts after all that came before in the file.
+    ///
+    /// # Errors
+    /// As [`SortedFileWriter::put`].
+    pub fn delete(&mut self, key: &[u8]) -> Result<()> {
+        self.add(key, Kind::Delete as u8, &[])
+    }
+
+    /// Deletes what the family held in `[start, end)` before the ingest. What the file itself puts there stays. In any
+    /// order, at any time.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when `start` sorts after `end` or a bound is empty.
+    pub fn delete_range(&mut self, start: &[u8], end: &[u8]) -> Result<()> {
+        if start.is_empty() || end.is_empty() {
+            return Err(Error::invalid("delete_range: a bound is empty; keys have at least one byte"));
+        }
+        match self.order.compare(start, end) {
+            std::cmp::Ordering::Greater => Err(Error::invalid("delete_range: start sorts after end")),
+            std::cmp::Ordering::Equal => Ok(()),
+            std::cmp::Ordering::Less => {
+                self.range_deletes += 1;
+                self.open()?.add_range_tombstone(start, end, UNSEQUENCED)
+            }
+        }
+    }
+
+    fn add(&mut self, key: &[u8], kind: u8, value: &[u8]) -> Result<()> {
+        if key.is_empty() {
+            return Err(Error::invalid("empty key: keys have at least one byte"));
+        }
+        let writer = self.open()?;
+        let added = writer.add(key, Tag(UNSEQUENCED << 8 | kind as u64), value);
+        match added {
+            Err(_) if writer.entries() > 0 && writer.order().compare(writer.last_key(), key).is_ge() => {
+                Err(self.out_of_order(key))
+            }
+            added => added,
+        }
+    }
+
+    fn open(&mut self) -> Result<&mut TableWriter> {
+        self.writer.as_mut().ok_or_else(|| Error::invalid("the sorted file is finished"))
+    }
+
+    #[cold]
+    fn out_of_order(&self, key: &[u8]) -> Error {
+        let last = self.writer.as_ref().map(|w| w.last_key()).unwrap_or_default();
+        let text = match self.order.compare(last, key) {
+            std::cmp::Ordering::Equal => format!("key '{}' comes twice; a sorted file holds a key once", shown(key)),
+            _ => format!("key '{}' comes after '{}', but sorts before it", shown(key), shown(last)),
+        };
+        Error::invalid(text).at_path(&self.path)
+    }
+
+    /// Keys put and deleted so far.
+    pub fn entries(&self) -> u64 {
+        self.writer.as_ref().map_or(0, TableWriter::entries)
+    }
+
+    /// About the bytes that the file would have if it were finished now.
+    pub fn estimated_bytes(&self) -> u64 {
+        self.writer.as_ref().map_or(0, TableWriter::estimated_size)
+    }
+
+    /// Completes the file and makes its bytes durable. Its name is durable when its directory is synced; an ingest does
+    /// not need that.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a file with nothing in it; `Io`, `NoSpace`. The file is gone then.
+    pub fn finish(mut self) -> Result<SortedFile> {
+        if self.entries() == 0 && self.range_deletes == 0 {
+            return Err(Error::invalid("nothing was put into the sorted file").at_path(&self.path));
+        }
+        let info = match self.writer.take() {
+            Some(writer) => writer.finish(),
+            None => Err(Error::invalid("the sorted file is finished")),
+        };
+        let info = info.inspect_err(|_| {
+            let _ = self.fs.remove(&self.path);
+        })?;
+        Ok(SortedFile {
+            path: self.path.clone(),
+            entries: info.entries,
+            range_deletes: info.range_tombstones,
+            smallest: info.min_key,
+            largest: info.max_key,
+            bytes: info.file_size,
+        })
+    }
+}
+
+impl Drop for SortedFileWriter {
+    fn drop(&mut self) {
+        if self.writer.take().is_some() {
+            let _ = self.fs.remove(&self.path); // what stays is no sorted file: its end is missing
+        }
+    }
+}
+
+impl std::fmt::Debug for SortedFileWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SortedFileWriter({}, {} entries)", self.path.display(), self.entries())
+    }
+}
