@@ -3,6 +3,7 @@
 
 mod child;
 mod clock;
+mod compare;
 mod config;
 mod data;
 mod dist;
@@ -14,6 +15,7 @@ mod micro;
 mod options;
 mod process;
 mod progress;
+mod stats;
 
 use clap::{Parser, Subcommand};
 use error::{Error, Result};
@@ -33,6 +35,8 @@ enum Command {
     Micro(Box<micro::Args>),
     /// Workloads written in Lua: a file, or the name of a bundled one
     Run(Box<lua::Args>),
+    /// Two reports side by side; fails if the second is slower
+    Compare(compare::Args),
     /// Which engines this machine has; writes to and reads from each
     Engines(EnginesArgs),
     /// One engine's part of a run; keybench starts this itself
@@ -60,6 +64,7 @@ fn main() -> ExitCode {
             let raw: Vec<_> = std::env::args_os().skip(2).collect();
             config::complete(*args, &raw).and_then(|args| lua::main(&args))
         }
+        Command::Compare(args) => compare::main(&args),
         Command::Engines(args) => engines(&args),
         Command::Child { kind } => match kind.as_str() {
             "micro" => micro::child_main(),

@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// Runs workloads written in Lua over a grid of engines, threads and swept values.
 #[derive(clap::Args, Debug, Clone)]
 pub struct Args {
-    /// Lua files, or names of bundled workloads: mixed, cart, scan, batch
+    /// Lua files, or names of bundled workloads: mixed, cart, scan, batch, valsize, ycsb-a to ycsb-f
     pub workloads: Vec<String>,
     /// Engines, separated by commas: kingtide, rocksdb, tidesdb, memory
     #[arg(long, default_value = "kingtide")]

@@ -137,7 +137,11 @@ fn format_key(form: &[u8], args: &[Value], out: &mut Vec<u8>) -> mlua::Result<()
             (b'd' | b'i' | b'u' | b'x', v) => {
                 let number = v.as_i64().or_else(|| v.as_f64().filter(|x| x.fract() == 0.0).map(|x| x as i64));
                 let number = number.ok_or_else(|| bad(format!("'%{}' needs a whole number", char::from(verb))))?;
-                if verb == b'x' { format!("{number:x}") } else { number.to_string() }
+                match verb {
+                    b'x' => format!("{number:x}"),
+                    b'u' => number.cast_unsigned().to_string(),
+                    _ => number.to_string(),
+                }
             }
             (b's', Value::String(s)) => {
                 out.extend(std::iter::repeat_n(b' ', width.saturating_sub(s.as_bytes().len())));

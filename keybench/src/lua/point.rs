@@ -69,6 +69,28 @@ pub struct Spec {
     pub verify: bool,
 }
 
+/// What a store is going through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Phase {
+    /// The data set is being loaded.
+    Seed,
+    /// A point runs, but is not measured yet.
+    Warmup,
+    /// A point is measured.
+    Run,
+}
+
+impl Phase {
+    /// In tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::Seed => "seed",
+            Phase::Warmup => "warmup",
+            Phase::Run => "run",
+        }
+    }
+}
+
 /// Figures of one kind of operation.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Op {
@@ -135,7 +157,7 @@ pub enum Message {
     /// A point is done.
     Done { point: Point, measured: Measured },
     /// A reading of the timeline.
-    Sample { seeding: bool, point: Point, elapsed: f64, metrics: Vec<(String, f64)> },
+    Sample { phase: Phase, point: Point, elapsed: f64, metrics: Vec<(String, f64)> },
     /// The store is closed.
     Closed { seconds: f64, disk_bytes: u64, written_bytes: u64, peak_rss: u64, busy: u64 },
     /// The engine is not on this machine.
@@ -245,19 +267,20 @@ impl Stage<'_> {
         let title = format!("{} {}: seeding", self.spec.engine, self.spec.workload);
         // Whoever waits to hear whether there are shares must hear it even if thread 0 never gets to load.
         let failed = || sharding.tell(false);
-        let measured = self.threads(&point, true, Progress::start(title, "keys", Goal::Unknown), &job, &failed)?;
+        let measured =
+            self.threads(&point, Phase::Seed, Progress::start(title, "keys", Goal::Unknown), &job, &failed)?;
         (self.send)(Message::Seeded(measured))
     }
 
     fn measure(&mut self, point: &Point) -> Result<()> {
         if self.spec.warmup > 0.0 {
-            self.run_point(point, Limit::Seconds(self.spec.warmup), "warming up")?;
+            self.run_point(point, Limit::Seconds(self.spec.warmup), Phase::Warmup)?;
         }
-        let measured = self.run_point(point, self.spec.limit, "running")?;
+        let measured = self.run_point(point, self.spec.limit, Phase::Run)?;
         (self.send)(Message::Done { point: point.clone(), measured })
     }
 
-    fn run_point(&mut self, point: &Point, limit: Limit, doing: &str) -> Result<Measured> {
+    fn run_point(&mut self, point: &Point, limit: Limit, phase: Phase) -> Result<Measured> {
         let context = self.context(point);
         let pace = self.spec.rate.map(|rate| Pace { rate, threads: point.threads });
         let stop = AtomicBool::new(false);
@@ -273,8 +296,9 @@ impl Stage<'_> {
         };
         let swept = point.swept.as_ref().map_or(String::new(), |(p, v)| format!(", {p} {v}"));
         let (engine, workload, threads) = (&self.spec.engine, &self.spec.workload, point.threads);
-        let title = format!("{engine} {workload}: {doing}, {threads} threads{swept}");
-        self.threads(point, false, Progress::start(title, "units", goal), &job, &failed)
+        let doing = if phase == Phase::Warmup { "warming up, " } else { "" };
+        let title = format!("{engine} {workload}: {doing}{threads} threads{swept}");
+        self.threads(point, phase, Progress::start(title, "units", goal), &job, &failed)
     }
 
     /// Runs `job` on every thread at once, samples once a second meanwhile, and adds the threads' figures up. `failed` is
@@ -282,7 +306,7 @@ impl Stage<'_> {
     fn threads(
         &mut self,
         point: &Point,
-        seeding: bool,
+        phase: Phase,
         mut progress: Progress,
         job: Job<'_>,
         failed: &(dyn Fn() + Sync),
@@ -292,7 +316,7 @@ impl Stage<'_> {
         // The threads and this one, which takes the time.
         let barrier = Barrier::new(threads + 1);
         let (done, ended) = channel();
-        let mut sampler = Sampler::new(seeding, point.clone(), self.store, &self.spec.dir);
+        let mut sampler = Sampler::new(phase, point.clone(), self.store, &self.spec.dir);
         let mut measured = Measured::default();
         let mut before = Usage::default();
         let (spec, store, clock, truth) = (self.spec, self.store, self.clock, self.truth.clone());
@@ -342,7 +366,7 @@ impl Stage<'_> {
                 }
                 let counts = counts(&trackers);
                 if show.due() {
-                    progress.update(if seeding { counts.touches } else { counts.units });
+                    progress.update(if phase == Phase::Seed { counts.touches } else { counts.units });
                 }
                 if sample.due() {
                     (self.send)(sampler.take(start.elapsed(), counts))?;
@@ -521,7 +545,7 @@ impl Every {
 
 /// Takes readings of the process, its directory and its engine, under the names that scripts for plotting know.
 struct Sampler<'a> {
-    seeding: bool,
+    phase: Phase,
     point: Point,
     store: &'a dyn Engine,
     dir: &'a Path,
@@ -532,9 +556,9 @@ struct Sampler<'a> {
 const MIB: f64 = 1_048_576.0;
 
 impl<'a> Sampler<'a> {
-    fn new(seeding: bool, point: Point, store: &'a dyn Engine, dir: &'a Path) -> Sampler<'a> {
+    fn new(phase: Phase, point: Point, store: &'a dyn Engine, dir: &'a Path) -> Sampler<'a> {
         let last = (Duration::ZERO, Counts::default(), Usage::now());
-        Sampler { seeding, point, store, dir, last, rss: Vec::new() }
+        Sampler { phase, point, store, dir, last, rss: Vec::new() }
     }
 
     fn take(&mut self, elapsed: Duration, counts: Counts) -> Message {
@@ -547,7 +571,7 @@ impl<'a> Sampler<'a> {
         let cpu = u.cpu_user + u.cpu_sys - used.cpu_user - used.cpu_sys;
         let mut metrics: Vec<(String, f64)> = Vec::new();
         let mut add = |name: &str, value: f64| metrics.push((name.to_owned(), value));
-        if self.seeding {
+        if self.phase == Phase::Seed {
             add("seed_keys", counts.touches as f64);
         }
         add("wu_per_s", a_second((counts.units - before.units) as f64));
@@ -569,7 +593,7 @@ impl<'a> Sampler<'a> {
         add("disk_bytes", process::disk_bytes(self.dir) as f64);
         add("busy_answers", engine::busy_answers() as f64);
         metrics.extend(self.store.stats());
-        Message::Sample { seeding: self.seeding, point: self.point.clone(), elapsed: elapsed.as_secs_f64(), metrics }
+        Message::Sample { phase: self.phase, point: self.point.clone(), elapsed: elapsed.as_secs_f64(), metrics }
     }
 
     /// Mean of resident bytes over the readings; those of now if there were none.

@@ -8,11 +8,18 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// The workloads that are part of this program.
-const BUNDLED: &[(&str, &str)] = &[
+pub const BUNDLED: &[(&str, &str)] = &[
     ("mixed", include_str!("../../workloads/mixed.lua")),
     ("cart", include_str!("../../workloads/cart.lua")),
     ("scan", include_str!("../../workloads/scan.lua")),
     ("batch", include_str!("../../workloads/batch.lua")),
+    ("valsize", include_str!("../../workloads/valsize.lua")),
+    ("ycsb-a", include_str!("../../workloads/ycsb-a.lua")),
+    ("ycsb-b", include_str!("../../workloads/ycsb-b.lua")),
+    ("ycsb-c", include_str!("../../workloads/ycsb-c.lua")),
+    ("ycsb-d", include_str!("../../workloads/ycsb-d.lua")),
+    ("ycsb-e", include_str!("../../workloads/ycsb-e.lua")),
+    ("ycsb-f", include_str!("../../workloads/ycsb-f.lua")),
 ];
 
 /// The text of a workload.
@@ -137,7 +144,9 @@ impl Script {
             if values.is_empty() {
                 return Err(Error::usage(format!("{}: `sweep` has no `values`", self.origin)));
             }
-            outline.seed_per_value = sweep.get::<Option<bool>>("seed_per_value").map_err(wrong)?.unwrap_or(false);
+            // What is loaded rarely depends on how much of it is asked for at once, and on most other parameters.
+            let per_value = sweep.get::<Option<bool>>("seed_per_value").map_err(wrong)?;
+            outline.seed_per_value = per_value.unwrap_or(param != "batch");
             outline.sweep = Some((param, values));
         }
         Ok(outline)

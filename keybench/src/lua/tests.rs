@@ -3,7 +3,7 @@
 use super::args::{Args, Plan};
 use super::kv::{KIND_NAMES, Shared, Tracker, Worker};
 use super::point::{self, Limit, Measured, Message, Point, Spec};
-use super::script::{Context, Script, Swept};
+use super::script::{self, Context, Script, Swept};
 use super::truth::Truth;
 use crate::clock::Clock;
 use crate::engine::faulty::{self, Fault, Faulty};
@@ -324,15 +324,25 @@ fn on_memory(spec: &Spec) -> Result<(Measured, Measured)> {
 
 #[test]
 fn bundled_workloads_run_and_verify() {
-    for name in ["mixed", "cart", "scan", "batch"] {
+    for (name, _) in script::BUNDLED {
         let script = Script::find(name).unwrap();
-        let s = Spec { script, ..spec("", 2) };
+        let points = vec![Point { threads: 2, batch: 3, swept: Some(("valuebytes".into(), Swept::Int(100))) }];
+        let s = Spec { script, points, ..spec("", 2) };
         let (seeded, done) = on_memory(&s).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert!(seeded.touches > 0 && done.units == 500, "{name}: {done:?}");
         assert!(done.verified > 0 && done.wrong == 0, "{name}: {:?}", done.examples);
-        let expected = if name == "cart" { 25 } else { 1_000 };
+        let expected = if *name == "cart" { 25 } else { 1_000 };
         assert_eq!(seeded.touches, expected, "{name}: every entry is loaded exactly once");
+        let gets = done.hits + done.misses;
+        // Nothing is deleted, and what is asked for was put.
+        assert!(!name.starts_with("ycsb") || done.misses == 0, "{name}: {} of {gets} gets found nothing", done.misses);
     }
+}
+
+#[test]
+fn workloads_of_other_directories_are_found_by_their_names() {
+    assert_eq!(Script::find("workloads/mixed").unwrap().origin, "mixed"); // no such file
+    assert!(Script::find("workloads/mixd.lua").is_err());
 }
 
 #[test]

@@ -1,0 +1,234 @@
+//! `keybench compare A B`: two runs' reports side by side.
+//!
+//! Points are matched by workload, engine, threads and swept value. A point is slower, or faster, when its median rate moved
+//! by more than the threshold and the 95 % interval of the ratio ([`crate::stats`]) agrees on the direction; so one noisy
+//! repeat fails no build. Repeats of two runs are not pairs: what disturbed one did not disturb the other.
+
+use crate::error::{Error, Result};
+use crate::measure::{median, show_count};
+use crate::stats::Estimate;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+/// Compares two reports, and fails if the second is slower.
+#[derive(clap::Args, Debug, Clone)]
+pub struct Args {
+    /// The report to compare with: a directory that a run left, or a points.tsv
+    pub before: PathBuf,
+    /// The report to judge
+    pub after: PathBuf,
+    /// Part of a rate by which it may fall or a latency may rise: 0.05, or 5%
+    #[arg(long, default_value = "5%", value_parser = share)]
+    pub threshold: f64,
+    /// Judge the p99 latency of each kind of operation as well as the rate
+    #[arg(long)]
+    pub latency: bool,
+}
+
+/// `0.05` or `5%`, for clap.
+fn share(text: &str) -> Result<f64, String> {
+    let (number, scale) = text.trim().strip_suffix('%').map_or((text.trim(), 1.0), |n| (n.trim(), 100.0));
+    match number.parse::<f64>() {
+        Ok(x) if (0.0..1.0).contains(&(x / scale)) => Ok(x / scale),
+        _ => Err(format!("'{text}' is no part of a whole: use 0.05 or 5%")),
+    }
+}
+
+/// Workload, engine, threads, swept parameter and value.
+type Point = (String, String, u64, String, String);
+
+/// What repeats of a point came to.
+#[derive(Debug, Default, PartialEq)]
+struct Figures {
+    /// Rate of each repeat.
+    rates: BTreeMap<String, f64>,
+    /// For each kind of operation the p99 of each repeat, in nanoseconds.
+    p99: BTreeMap<String, Vec<f64>>,
+}
+
+/// The points of a report.
+fn read(path: &Path) -> Result<BTreeMap<Point, Figures>> {
+    let path = if path.is_dir() { path.join("points.tsv") } else { path.to_owned() };
+    let text =
+        std::fs::read_to_string(&path).map_err(|e| Error::usage(format!("cannot read {}: {e}", path.display())))?;
+    parse(&text).map_err(|e| Error::usage(format!("{}:{e}", path.display())))
+}
+
+fn parse(text: &str) -> Result<BTreeMap<Point, Figures>, String> {
+    let mut lines = text.lines().enumerate();
+    let header: Vec<&str> = lines.next().map_or_else(Vec::new, |(_, l)| l.split('\t').collect());
+    let column = |name: &str| {
+        header.iter().position(|h| *h == name).ok_or_else(|| format!("1: no column '{name}': this is no points.tsv"))
+    };
+    let [workload, engine, threads, param, value] =
+        ["workload", "engine", "threads", "sweep_param", "sweep_value"].map(column);
+    let (op, p99, rate) = (column("op")?, column("p99_ns")?, column("wu_per_s")?);
+    let (workload, engine, threads, param, value) = (workload?, engine?, threads?, param?, value?);
+    // Files of programs that keep medians only have none.
+    let repeat = column("repeat").ok();
+    let mut points: BTreeMap<Point, Figures> = BTreeMap::new();
+    for (at, line) in lines.filter(|(_, l)| !l.is_empty()) {
+        let cells: Vec<&str> = line.split('\t').collect();
+        let cell = |i: usize| {
+            cells.get(i).copied().ok_or_else(|| format!("{}: {} of {} columns", at + 1, cells.len(), header.len()))
+        };
+        let number = |i: usize| -> Result<f64, String> {
+            cell(i)?.parse().map_err(|_| format!("{}: '{}' is not a number", at + 1, cells[i]))
+        };
+        // A version behind the engine's name may differ: that is what is compared.
+        let name = cell(engine)?.split(' ').next().unwrap_or_default().to_owned();
+        let point = (
+            cell(workload)?.to_owned(),
+            name,
+            number(threads)? as u64,
+            cell(param)?.to_owned(),
+            cell(value)?.to_owned(),
+        );
+        let figures = points.entry(point).or_default();
+        figures.rates.insert(repeat.map_or(Ok("0"), cell)?.to_owned(), number(rate)?);
+        figures.p99.entry(cell(op)?.to_owned()).or_default().push(number(p99)?);
+    }
+    if points.is_empty() { Err("1: holds no point".into()) } else { Ok(points) }
+}
+
+/// What became of one figure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Better,
+    Same,
+    Worse,
+}
+
+/// `ratio` is after / before; of a latency less is better.
+fn judge(ratio: Estimate, threshold: f64, less_is_better: bool) -> Verdict {
+    let moved = ratio.excludes(1.0) && (ratio.value - 1.0).abs() > threshold;
+    match moved.then_some((ratio.value > 1.0) != less_is_better) {
+        None => Verdict::Same,
+        Some(true) => Verdict::Better,
+        Some(false) => Verdict::Worse,
+    }
+}
+
+/// Runs `keybench compare`.
+pub fn main(args: &Args) -> Result<()> {
+    let (text, worse) = compare(&read(&args.before)?, &read(&args.after)?, args.threshold, args.latency)?;
+    print!("{text}");
+    match worse {
+        0 => Ok(()),
+        n => Err(Error::failed(format!("{n} figures are worse by more than {:.1} %", args.threshold * 100.0))),
+    }
+}
+
+/// The table, and how many of its figures got worse.
+fn compare(
+    before: &BTreeMap<Point, Figures>,
+    after: &BTreeMap<Point, Figures>,
+    threshold: f64,
+    latency: bool,
+) -> Result<(String, usize)> {
+    let mut out = String::new();
+    let mut worse = 0;
+    let mut matched = 0;
+    // Writing to a String cannot fail.
+    let _ = writeln!(out, "{:<44} {:>14} {:>14} {:>24}", "", "before", "after", "after / before");
+    for (point, b) in before {
+        let (workload, engine, threads, param, value) = point;
+        let swept = if param.is_empty() || param == "-" { String::new() } else { format!(", {param} {value}") };
+        let title = format!("{workload} {engine}, {threads} threads{swept}");
+        let Some(a) = after.get(point) else {
+            let _ = writeln!(out, "{title:<44} only before");
+            continue;
+        };
+        matched += 1;
+        let mut line = |what: String, b: &[f64], a: &[f64], less_is_better: bool| {
+            let r = Estimate::unpaired_ratio(a, b);
+            let verdict = judge(r, threshold, less_is_better);
+            worse += usize::from(verdict == Verdict::Worse);
+            let mark = match verdict {
+                Verdict::Better => " better",
+                Verdict::Same => "",
+                Verdict::Worse => " WORSE",
+            };
+            let (before, after) = (show_count(median(b.iter().copied())), show_count(median(a.iter().copied())));
+            let shown = format!("{:.2} [{:.2} .. {:.2}]", r.value, r.low, r.high);
+            let _ = writeln!(out, "{what:<44} {before:>14} {after:>14} {shown:>24}{mark}");
+        };
+        let rates = |f: &Figures| f.rates.values().copied().collect::<Vec<_>>();
+        line(title, &rates(b), &rates(a), false);
+        for (op, b) in b.p99.iter().filter(|_| latency) {
+            if let Some(a) = a.p99.get(op) {
+                line(format!("  {op} p99, ns"), b, a, true);
+            }
+        }
+    }
+    for (workload, engine, threads, ..) in after.keys().filter(|p| !before.contains_key(*p)) {
+        let _ = writeln!(out, "{:<44} only after", format!("{workload} {engine}, {threads} threads"));
+    }
+    if matched == 0 {
+        return Err(Error::usage("the two reports have no point in common"));
+    }
+    Ok((out, worse))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: &str = "workload\tengine\tthreads\tsweep_param\tsweep_value\trepeat\top\tcount\tp50_ns\tp99_ns\tp999_ns\t\
+                          max_ns\thit_rate\twu_per_s\tops_per_s\n";
+
+    fn report(rates: &[f64], p99: f64) -> BTreeMap<Point, Figures> {
+        let lines = rates
+            .iter()
+            .enumerate()
+            .map(|(i, r)| format!("mixed\tkingtide\t2\t\t1\t{i}\tput\t9\t1\t{p99}\t3\t4\t0.0\t{r}\t{r}\n"));
+        parse(&(HEADER.to_owned() + &lines.collect::<String>())).unwrap()
+    }
+
+    #[test]
+    fn slower_is_told_from_noise() {
+        let base = report(&[100.0, 101.0, 99.0], 1000.0);
+        for (rates, worse) in [
+            (&[80.0, 81.0, 79.0][..], 1), // slower beyond doubt
+            (&[97.0, 98.0, 96.0], 0),     // slower, but less than the threshold
+            (&[80.0, 120.0, 70.0], 0),    // as likely faster
+            (&[150.0, 151.0, 149.0], 0),  // faster
+        ] {
+            let (text, n) = compare(&base, &report(rates, 1000.0), 0.05, false).unwrap();
+            assert_eq!(n, worse, "{rates:?}: {text}");
+            assert_eq!(text.contains("WORSE"), worse > 0);
+        }
+        assert!(compare(&base, &report(&[150.0; 3], 1000.0), 0.05, false).unwrap().0.contains("better"));
+        let (text, n) = compare(&base, &report(&[100.0; 3], 2000.0), 0.05, true).unwrap();
+        assert!(n == 1 && text.contains("put p99"), "{text}");
+    }
+
+    #[test]
+    fn what_is_on_one_side_only_is_said() {
+        let base = report(&[100.0], 1.0);
+        let mut other = report(&[100.0], 1.0);
+        let point = ("cart".to_owned(), "kingtide".to_owned(), 2, String::new(), "1".to_owned());
+        other.insert(point, Figures::default());
+        assert!(compare(&base, &other, 0.05, false).unwrap().0.contains("cart kingtide, 2 threads"));
+        assert!(compare(&other, &base, 0.05, false).unwrap().0.contains("only before"));
+        other.remove(&("mixed".to_owned(), "kingtide".to_owned(), 2, String::new(), "1".to_owned()));
+        assert!(compare(&base, &other, 0.05, false).is_err());
+    }
+
+    #[test]
+    fn files_that_are_none_are_refused_with_their_line() {
+        for (text, wanted) in [
+            ("", "1: no column"),
+            ("a\tb\n", "1: no column"),
+            (HEADER, "1: holds no point"),
+            (&format!("{HEADER}mixed\tkingtide\n"), "2: 2 of 15 columns"),
+            (&format!("{HEADER}m\tk\tmany\t\t1\t0\tput\t9\t1\t2\t3\t4\t0\t5\t6\n"), "2: 'many' is not a number"),
+        ] {
+            let e = parse(text).unwrap_err();
+            assert!(e.starts_with(wanted), "{text:?}: {e}");
+        }
+        assert!(share("5 %").is_ok_and(|x| (x - 0.05).abs() < 1e-12) && share("0.1") == Ok(0.1));
+        assert!(share("150%").is_err() && share("x").is_err());
+    }
+}
