@@ -94,13 +94,12 @@ fn open_as(dir: &Path, mut options: Options, read_only: bool) -> Result<(Arc<DbI
 
     let jobs = Jobs::new(options.manual_jobs);
     let next_file_id = Arc::new(AtomicU64::new(recovered.next_file_id));
-    let for_log = next_file_id.clone();
     let config = WalConfig {
         fs: fs.clone(),
         dir: dir.to_owned(),
         segment_size: options.db.wal_segment_size,
         max_free: FREE_SEGMENTS,
-        next_id: Arc::new(move || for_log.fetch_add(1, Ordering::Relaxed)),
+        next_id: id_source(&next_file_id),
         on_rotate: Some(jobs.waker()),
         clock: clock.clone(),
         stats: stats.clone(),
@@ -158,6 +157,13 @@ fn open_as(dir: &Path, mut options: Options, read_only: bool) -> Result<(Arc<DbI
     inner.jobs.start(&inner, threads)?;
     inner.stats.set(Stat::OpenMicros, (inner.clock.monotonic_ns() - start) / 1000);
     Ok((inner, recovered.default))
+}
+
+/// Draws ids of files from the one counter that all files have theirs from.
+fn id_source(next_file_id: &Arc<AtomicU64>) -> Arc<dyn Fn() -> u64 + Send + Sync> {
+    let next = next_file_id.clone();
+    // Relaxed: an id need only be no other's.
+    Arc::new(move || next.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Checks the directory and, to write, makes and locks it.
