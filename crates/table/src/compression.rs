@@ -7,7 +7,7 @@
 //! | 4 | raw length, u32 |
 //! | rest | the codec's block format (LZ4 block, Zstandard frame, raw Snappy) |
 
-use crate::lz4;
+use crate::{expansion, lz4};
 use kingtide_base::options::Compression;
 use kingtide_base::{Error, Result};
 
@@ -18,11 +18,18 @@ pub const RAW_LEN: usize = 4;
 /// stored size is damaged: so what hostile input can make a reader allocate is bounded by what is on disk.
 pub const MAX_FREE_RAW: usize = 16 << 20;
 
+/// A raw length of more than this beyond the stored one is believed only after a look at the compressed bytes, which must
+/// expand to it: see [`Decompressor::room`].
+pub const FREE_RAW: usize = 1 << 20;
+
 /// LZ4's largest possible ratio. A writer stores data that would exceed it uncompressed if it is large.
 pub const MAX_RATIO: usize = 255;
 
 /// Level of Zstandard: above it compression, not the disk, becomes the limit of a merge.
 const ZSTD_LEVEL: i32 = 1;
+
+/// What Zstandard calls running out of room.
+const ZSTD_NO_ROOM: &str = "Destination buffer is too small";
 
 /// LZ4's acceleration for `Lz4Fast`.
 const FAST_ACCELERATION: i32 = 8;
@@ -100,7 +107,45 @@ impl Decompressor {
         Ok(raw)
     }
 
-    /// Decompresses `payload` into `out`, whose length is what [`Decompressor::raw_len`] said.
+    /// The raw length, once it is certain that making room for it is not in vain: it is at most [`FREE_RAW`] more than the
+    /// payload has bytes, or the payload does expand to it. A forged length so costs no memory.
+    ///
+    /// # Errors
+    /// As [`Decompressor::raw_len`], and `Corruption` when the payload expands to another length.
+    #[inline]
+    pub fn room(&mut self, method: Compression, payload: &[u8]) -> Result<usize> {
+        let raw = Self::raw_len(payload)?;
+        if raw > payload.len() + FREE_RAW && !self.expands(method, &payload[RAW_LEN..], raw) {
+            return Err(Error::corruption(format!("a block of {} bytes claims to hold {raw}", payload.len())));
+        }
+        Ok(raw)
+    }
+
+    #[cold]
+    fn expands(&mut self, method: Compression, body: &[u8], raw: usize) -> bool {
+        match method {
+            Compression::None => false,
+            Compression::Lz4 | Compression::Lz4Fast => expansion::of_lz4(body) == Some(raw),
+            Compression::Snappy => expansion::of_snappy(body) == Some(raw),
+            Compression::Zstd => self.zstd_expands(body, raw),
+        }
+    }
+
+    /// Decompresses into more and more room, never more than twice what came out before.
+    fn zstd_expands(&mut self, body: &[u8], raw: usize) -> bool {
+        let zstd = self.zstd.get_or_insert_with(zstd_safe::DCtx::create);
+        let mut room = body.len() + FREE_RAW;
+        loop {
+            let mut out = vec![0; room.min(raw)];
+            match zstd.decompress(&mut out[..], body) {
+                Ok(n) => return n == raw,
+                Err(code) if out.len() < raw && zstd_safe::get_error_name(code) == ZSTD_NO_ROOM => room *= 2,
+                Err(_) => return false,
+            }
+        }
+    }
+
+    /// Decompresses `payload` into `out`, whose length is what [`Decompressor::room`] said.
     ///
     /// # Errors
     /// `Corruption` when the payload does not decode to exactly that many bytes.
@@ -171,6 +216,34 @@ mod tests {
                 let mut noise = vec![0; len];
                 rng.fill(&mut noise);
                 assert_eq!(c.compress(&noise, &mut out), None, "{method} {len}");
+            }
+        }
+    }
+
+    /// What is large and honest is believed, and a larger claim about the same bytes is not.
+    #[test]
+    fn long_expansions_are_told_from_claims() {
+        let mut rng = Rng::new(6);
+        for method in METHODS {
+            for len in [FREE_RAW / 2, FREE_RAW + 30_000, 3 * FREE_RAW, 9 * FREE_RAW] {
+                let mut raw = vec![7; len];
+                let noise = len / 100;
+                rng.fill(&mut raw[len / 2..len / 2 + noise]);
+                let mut out = vec![0; len];
+                let n = Compressor::new(method).compress(&raw, &mut out).unwrap();
+                out.truncate(n);
+                let mut d = Decompressor::default();
+                assert_eq!(d.room(method, &out).unwrap(), len, "{method}");
+                for claim in [len + 1, 15 << 20, FREE_RAW + n + 1, len - 1] {
+                    let mut forged = out.clone();
+                    forged[..4].copy_from_slice(&(claim as u32).to_le_bytes());
+                    let believed = d.room(method, &forged);
+                    assert!(believed.is_err() || claim <= n + FREE_RAW, "{method}: {claim} for {len}");
+                }
+                for cut in [RAW_LEN, n / 2, n - 1] {
+                    let cut = d.room(method, &out[..cut]);
+                    assert!(cut.is_err() || len <= n / 2 + FREE_RAW, "{method}: {len} bytes of a part");
+                }
             }
         }
     }

@@ -54,8 +54,9 @@ pub fn open_owned(frame: &[u8], file_id: u64, offset: u64) -> Result<Vec<u8>> {
     if method == Compression::None {
         return Ok(payload.to_vec());
     }
-    let mut raw = vec![0; Decompressor::raw_len(payload)?];
-    Decompressor::default().decompress(method, payload, &mut raw)?;
+    let mut decompressor = Decompressor::default();
+    let mut raw = vec![0; decompressor.room(method, payload)?];
+    decompressor.decompress(method, payload, &mut raw)?;
     Ok(raw)
 }
 

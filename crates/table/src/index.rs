@@ -15,6 +15,10 @@
 //! then cut to `prefix length` bytes; a search cuts its target likewise, so it finds the right block or an earlier one,
 //! and the reader walks on. Other orders keep the last key whole.
 //!
+//! Separators share bytes, so a small index could spell out a huge one. All of them together have at most as many bytes
+//! as the blocks and the index in the file, and 1 MiB more: a writer whose separators have more leaves every other one
+//! out, by a larger sampling, until they have not; a reader refuses more.
+//!
 //! In memory: an array of 64-bit heads (after the prefix common to all separators), all separators' bytes in one blob
 //! with u32 ends, and the blocks' offsets.
 
@@ -25,6 +29,12 @@ use kingtide_base::key::head_be;
 use kingtide_base::{Error, KeyOrder, Result};
 use std::hint::select_unpredictable;
 use std::ops::Range;
+
+/// Bytes of separators beyond those of the blocks and the index in the file.
+const FREE_SEPARATORS: u64 = 1 << 20;
+
+/// No frame is shorter: its trailer, and what a block of one entry with an empty key compresses to.
+const MIN_FRAME: u64 = 8;
 
 /// The shortest `s` with `last <= s < next`, bytewise; `last` when there is no shorter one. Returns how many bytes of
 /// `last` to take and the byte to append.
@@ -134,13 +144,14 @@ impl IndexBuilder {
 
     /// The index's bytes.
     pub fn finish(&self) -> Vec<u8> {
+        let step = self.step();
         let mut out = Vec::with_capacity(self.estimated_size() + 16);
         put_varint(&mut out, self.lens.len() as u64);
-        put_varint(&mut out, self.sampling as u64);
+        put_varint(&mut out, (self.sampling * step) as u64);
         put_varint(&mut out, if self.cut { self.prefix_len as u64 } else { 0 });
         self.lens.iter().for_each(|n| put_varint(&mut out, *n as u64));
         let mut previous: &[u8] = &[];
-        for i in 0..self.separators.len() {
+        for i in self.kept(step) {
             let s = self.separators.get(i);
             let shared = common_prefix(previous, s);
             put_varint(&mut out, shared as u64);
@@ -149,6 +160,23 @@ impl IndexBuilder {
             previous = s;
         }
         out
+    }
+
+    /// Of how many separators one is kept: 1, unless they have more bytes than a reader believes.
+    fn step(&self) -> usize {
+        let limit = self.lens.iter().map(|n| *n as u64).sum::<u64>() + FREE_SEPARATORS;
+        let bytes = |step| self.kept(step).map(|i| self.separators.get(i).len() as u64).sum::<u64>();
+        let mut step = 1;
+        while step < self.separators.len() && bytes(step) > limit {
+            step *= 2;
+        }
+        step
+    }
+
+    /// Every `step`th separator, and the last.
+    fn kept(&self, step: usize) -> impl Iterator<Item = usize> {
+        let n = self.separators.len();
+        (0..n.div_ceil(step)).map(move |group| (group * step + step).min(n) - 1)
     }
 }
 
@@ -177,6 +205,9 @@ impl Index {
     fn read(bytes: &[u8], data_end: u64, order: &KeyOrder) -> Option<Index> {
         let mut r = Reader::new(bytes);
         let blocks = usize::try_from(r.varint()?).ok().filter(|n| *n <= bytes.len())?;
+        if blocks as u64 > data_end / MIN_FRAME {
+            return None;
+        }
         let sampling = usize::try_from(r.varint()?).ok().filter(|n| *n > 0)?;
         let prefix_len = usize::try_from(r.varint()?).ok()?;
         let mut offsets = Vec::with_capacity(blocks + 1);
@@ -193,21 +224,18 @@ impl Index {
         let groups = blocks.div_ceil(sampling);
         let mut separators = Blob::default();
         separators.ends.reserve_exact(groups);
+        let most = data_end.checked_add(bytes.len() as u64 + FREE_SEPARATORS)?;
+        separators.bytes.reserve_exact(separator_bytes(r, groups).filter(|n| *n as u64 <= most)?);
         let mut previous = 0..0;
         for _ in 0..groups {
             let shared = usize::try_from(r.varint()?).ok().filter(|n| *n <= previous.len())?;
             let rest = r.slice()?;
             let start = separators.bytes.len();
-            // Sharing could otherwise blow up a small hostile index; an honest one's keys are in the blocks.
-            if shared as u64 > data_end || start as u64 > data_end.saturating_mul(256).saturating_add(1 << 20) {
-                return None;
-            }
             separators.bytes.extend_from_within(previous.start..previous.start + shared);
             separators.bytes.extend_from_slice(rest);
             separators.seal().ok()?;
             previous = start..separators.bytes.len();
         }
-        separators.bytes.shrink_to_fit();
         let mut index =
             Index { order: order.clone(), sampling, prefix_len, offsets, common: 0, heads: Vec::new(), separators };
         if order.is_bytewise() && groups > 0 {
@@ -250,8 +278,8 @@ impl Index {
     #[inline]
     pub fn locate(&self, key: &[u8]) -> Range<usize> {
         let group = self.group(key);
-        let first = (group * self.sampling).min(self.blocks());
-        first..(first + self.sampling).min(self.blocks())
+        let first = group.saturating_mul(self.sampling).min(self.blocks());
+        first..first.saturating_add(self.sampling).min(self.blocks())
     }
 
     /// The first separator that is not below `key`.
@@ -291,6 +319,16 @@ impl Index {
             + self.separators.bytes.capacity()
             + self.separators.ends.capacity() * 4
     }
+}
+
+/// Bytes of all `groups` separators that `r` is about to read.
+fn separator_bytes(mut r: Reader<'_>, groups: usize) -> Option<usize> {
+    let mut total = 0usize;
+    for _ in 0..groups {
+        let shared = usize::try_from(r.varint()?).ok()?;
+        total = total.checked_add(shared)?.checked_add(r.slice()?.len())?;
+    }
+    Some(total)
 }
 
 /// Index of the first head that is not below `target`: a binary search without unpredictable branches.
@@ -345,6 +383,51 @@ mod tests {
         }
         let data_end = (0..n as u64).map(|i| 10 + i).sum();
         (keys, Index::decode(&b.finish(), data_end, order).unwrap())
+    }
+
+    /// Long keys that share nearly all of their bytes, in blocks that compressed to next to nothing.
+    #[test]
+    fn separators_beyond_what_a_reader_believes_are_left_out() {
+        for order in [KeyOrder::Bytewise, KeyOrder::Reverse] {
+            let mut keys: Vec<Vec<u8>> =
+                (0..300u32).map(|i| [&[b'k'; 20_000][..], &i.to_be_bytes()].concat()).collect();
+            keys.sort_by(|a, b| order.compare(a, b));
+            let mut b = IndexBuilder::new(&order, 1, 0);
+            for (i, k) in keys.iter().enumerate() {
+                b.add_block(100);
+                b.separate(k, keys.get(i + 1).map(|k| &k[..])).unwrap();
+            }
+            let bytes = b.finish();
+            let index = Index::decode(&bytes, 300 * 100, &order).unwrap();
+            assert!(!index.is_exact() && index.memory() < bytes.len() + 300 * 100 + (1 << 20) + 300 * 20);
+            for (i, k) in keys.iter().enumerate() {
+                assert!(index.locate(k).contains(&i), "{order:?}: block {i}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_small_index_cannot_spell_out_a_huge_one() {
+        let mut bytes = Vec::new();
+        [1000u64, 1, 0].into_iter().for_each(|n| put_varint(&mut bytes, n));
+        (0..1000).for_each(|_| put_varint(&mut bytes, 10));
+        let key = [b'k'; 20_000];
+        for i in 0..1000 {
+            let (shared, rest) = if i == 0 { (0, &key[..]) } else { (key.len(), &key[..0]) };
+            put_varint(&mut bytes, shared as u64);
+            put_varint(&mut bytes, rest.len() as u64);
+            bytes.extend_from_slice(rest);
+        }
+        assert!(Index::decode(&bytes, 10_000, &KeyOrder::Bytewise).is_err());
+    }
+
+    #[test]
+    fn a_forged_sampling_does_not_overflow() {
+        let mut bytes = Vec::new();
+        [1, u64::MAX, 0, 10, 0, 1].into_iter().for_each(|n| put_varint(&mut bytes, n));
+        bytes.push(b'k');
+        let index = Index::decode(&bytes, 10, &KeyOrder::Bytewise).unwrap();
+        assert_eq!((index.locate(b"a"), index.locate(b"z")), (0..1, 1..1));
     }
 
     #[test]

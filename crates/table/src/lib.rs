@@ -20,6 +20,7 @@
 
 pub mod block;
 pub mod compression;
+mod expansion;
 pub mod filter;
 pub mod footer;
 pub mod frame;

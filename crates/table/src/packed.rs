@@ -81,8 +81,10 @@ impl<'a> Packed<'a> {
     /// `Corruption` when it does not decompress; `out` is then as before.
     pub fn append_to(&self, out: &mut Vec<u8>) -> Result<()> {
         let start = out.len();
-        out.resize(start + self.raw_len, 0);
-        let done = DECOMPRESSOR.with_borrow_mut(|d| d.decompress(self.method, self.payload, &mut out[start..]));
+        let done = DECOMPRESSOR.with_borrow_mut(|d| {
+            out.resize(start + d.room(self.method, self.payload)?, 0);
+            d.decompress(self.method, self.payload, &mut out[start..])
+        });
         if done.is_err() {
             out.truncate(start);
         }

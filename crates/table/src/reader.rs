@@ -108,7 +108,7 @@ fn unpack(
     raw: &mut Vec<u8>,
     raw_len: &mut usize,
 ) -> Result<()> {
-    let n = Decompressor::raw_len(payload)?;
+    let n = d.room(method, payload)?;
     *raw_len = 0;
     fit(raw, n);
     d.decompress(method, payload, &mut raw[..n])?;

@@ -41,6 +41,9 @@ pub fn encode_edits(edits: &[Edit], out: &mut Vec<u8>) {
     }
 }
 
+/// Room made for as many things as a count announces, at most; a hostile one must not decide about memory.
+const BELIEVED: usize = 1024;
+
 /// Reads one record. Allocates no more than a small multiple of its length.
 ///
 /// # Errors
@@ -48,7 +51,7 @@ pub fn encode_edits(edits: &[Edit], out: &mut Vec<u8>) {
 pub fn decode_edits(bytes: &[u8]) -> Result<Vec<Edit>> {
     let mut r = Reader::new(bytes);
     let count = r.varint().ok_or_else(|| damaged("edit count"))?;
-    let mut edits = Vec::with_capacity(usize::try_from(count).unwrap_or(0).min(bytes.len() / 2));
+    let mut edits = Vec::with_capacity(usize::try_from(count).unwrap_or(0).min(BELIEVED).min(bytes.len() / 2));
     for _ in 0..count {
         let tag = r.varint().ok_or_else(|| damaged("edit tag"))?;
         let body = r.slice().ok_or_else(|| damaged("edit length"))?;
@@ -204,7 +207,7 @@ fn string(r: &mut Reader<'_>) -> Option<String> {
 
 fn options(r: &mut Reader<'_>) -> Option<Vec<(String, String)>> {
     let count = usize::try_from(r.varint()?).ok()?;
-    let mut out = Vec::with_capacity(count.min(r.rest().len() / 2));
+    let mut out = Vec::with_capacity(count.min(BELIEVED).min(r.rest().len() / 2));
     for _ in 0..count {
         out.push((string(r)?, string(r)?));
     }
@@ -255,7 +258,7 @@ fn add_file(r: &mut Reader<'_>, foreign: bool) -> Option<Edit> {
     };
     (meta.written_as, meta.sequence) = origin.unwrap_or((meta.id, 0));
     let count = usize::try_from(r.varint()?).ok()?;
-    meta.vlog_refs.reserve(count.min(r.rest().len() / 3));
+    meta.vlog_refs.reserve(count.min(BELIEVED).min(r.rest().len() / 3));
     for _ in 0..count {
         meta.vlog_refs.push(VlogRef { file_id: r.varint()?, values: r.varint()?, bytes: r.varint()? });
     }

@@ -1,7 +1,7 @@
 //! Reads a value log.
 
 use super::{CHUNK, Chunk, FLAG_FIRST, FLAG_LAST, FOOTER, HEADER, ValuePointer, VlogInfo, check_header, decode_footer};
-use crate::compression::{Decompressor, MAX_FREE_RAW, MAX_RATIO};
+use crate::compression::{Decompressor, FREE_RAW};
 use crate::reader::fit;
 use kingtide_base::options::Compression;
 use kingtide_base::{Error, ErrorKind, Result};
@@ -130,7 +130,7 @@ fn append_decoded(method: Compression, c: &Chunk, body: &[u8], out: &mut Vec<u8>
         out.extend_from_slice(body);
         return Ok(());
     }
-    if Decompressor::raw_len(body)? != raw_len {
+    if d.room(method, body)? != raw_len {
         return Err(Error::corruption("a value's lengths contradict each other"));
     }
     let start = out.len();
@@ -256,10 +256,8 @@ impl Vlog {
     ) -> Result<()> {
         let (start, end) = (walk.at, walk.end);
         out.clear();
-        // The reserve trusts the pointer no further than the stored bytes can go.
-        out.reserve_exact(
-            p.raw_len.min((MAX_FREE_RAW as u64).max(p.stored_len.saturating_mul(MAX_RATIO as u64))) as usize
-        );
+        // A pointer is not trusted much further than the stored bytes go; what expands more makes room as it comes.
+        out.reserve_exact(p.raw_len.min(p.stored_len + FREE_RAW as u64) as usize);
         loop {
             let first = walk.at == start;
             let chunk = walk.next(Some(out), d)?;
