@@ -31,6 +31,10 @@ pub const FIT: u8 = 8;
 pub const COMPACT: u8 = 16;
 /// Repair it.
 pub const REPAIR: u8 = 32;
+/// Verify it.
+pub const VERIFY: u8 = 64;
+/// Open it for reading only, too.
+pub const READ_ONLY: u8 = 128;
 
 /// Numbers at which lengths, counts and offsets go wrong.
 pub const NUMBERS: [u64; 24] = [
@@ -152,10 +156,15 @@ fn overwrite(bytes: &mut [u8], at: usize, new: &[u8]) {
 }
 
 fn number(bytes: &mut Vec<u8>, at: usize, which: u8) {
-    let number = NUMBERS[(which >> 2) as usize % NUMBERS.len()];
+    write_number(bytes, at, which & 3, NUMBERS[(which >> 2) as usize % NUMBERS.len()]);
+}
+
+/// Writes a number at a place within the file: as u32, as u64, as a varint over what is there, or as a varint instead of
+/// the one that is there.
+pub fn write_number(bytes: &mut Vec<u8>, at: usize, form: u8, number: u64) {
     let mut varint = Vec::new();
     put_varint(&mut varint, number);
-    match which & 3 {
+    match form {
         0 => overwrite(bytes, at, &(number as u32).to_le_bytes()),
         1 => overwrite(bytes, at, &number.to_le_bytes()),
         2 => overwrite(bytes, at, &varint),

@@ -1,6 +1,6 @@
 //! Targets of a database's files: an input edits one of them, and everything that reads such files reads it.
 
-use crate::edit::{COMPACT, FIT, FORGE, Input, KILLED, RAW, REPAIR, Trust};
+use crate::edit::{COMPACT, FIT, FORGE, Input, KILLED, RAW, READ_ONLY, REPAIR, Trust, VERIFY};
 use crate::examine::Examination;
 use crate::sample::{self, DIR};
 use crate::{forge, must};
@@ -75,15 +75,19 @@ impl<'a> Case<'a> {
         Some(Case { input, fs, path, trust, largest })
     }
 
-    /// Reads it in every way.
+    /// Reads it in the ways that the input asks for.
     pub fn examine(&self) {
         let sample = sample::get(self.input.has(KILLED));
         let examination =
             Examination { sample, trust: self.trust, torn: self.path.extension().is_some_and(|e| e == "wal") };
         examination.dump(&self.fs, &self.path);
-        examination.verify(&self.fs);
         examination.open(&self.fs, self.input.has(COMPACT));
-        examination.open_read_only(&self.fs);
+        if self.input.has(VERIFY) {
+            examination.verify(&self.fs);
+        }
+        if self.input.has(READ_ONLY) {
+            examination.open_read_only(&self.fs);
+        }
         if self.input.has(REPAIR) {
             examination.repair(&self.fs, Path::new(DIR));
         }

@@ -110,6 +110,49 @@ impl Sample {
         s
     }
 
+    /// A killed database whose files have some hundred KiB each, as few as make a multiple of them stand out. What it
+    /// holds is not told.
+    pub fn large() -> Sample {
+        let fs = MemFs::new();
+        let db = must(Db::open(DIR, options(&fs)), "the sample");
+        let all = [Compression::None, Compression::Lz4, Compression::Zstd, Compression::Snappy];
+        let families = all.map(|c| {
+            let o = FamilyOptions { memtable_size: 4 << 20, target_file_size: 4 << 20, ..family_options(c) };
+            must(db.create_family(&format!("{c:?}"), o), "a family")
+        });
+        let fill = |family: &ColumnFamily, keys: std::ops::Range<u64>| {
+            let mut batch = WriteBatch::new();
+            for i in keys {
+                must(
+                    batch.put(
+                        family,
+                        format!("a-longer-key-{i:020}").as_bytes(),
+                        &value(if i % 64 == 3 { i } else { 8 }),
+                    ),
+                    "a put",
+                );
+            }
+            must(batch.delete_range(family, b"b", b"c"), "a range");
+            must(db.write(batch), "a commit");
+        };
+        for family in &families {
+            fill(family, 0..6000);
+            must(family.put(b"large", value(7).repeat(60)), "a put");
+            must(family.flush(), "flush");
+        }
+        for i in 0..200 {
+            must(families[0].set_option("level_ratio", &(2 + i % 90).to_string()), "an option");
+        }
+        fill(&families[1], 6000..12_000);
+        let mut txn = must(db.begin(Isolation::Serializable), "a transaction");
+        for i in 0..3000u32 {
+            must(txn.put(&families[2], &i.to_be_bytes(), b"perhaps"), "its write");
+        }
+        must(txn.prepare(b"xid-2"), "prepare");
+        drop(txn);
+        Sample { fs: fs.kill_clone(), data: BTreeMap::new(), ever: BTreeMap::new(), logged: Vec::new() }
+    }
+
     fn put(&mut self, db: &Db, family: &ColumnFamily, keys: std::ops::Range<u64>) {
         let mut batch = WriteBatch::new();
         for i in keys {

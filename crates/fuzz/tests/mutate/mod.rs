@@ -3,7 +3,7 @@
 use kingtide::{DbOptions, FamilyOptions};
 use kingtide_base::coding::put_varint;
 use kingtide_base::rng::Rng;
-use kingtide_fuzz::edit::{COMPACT, FIT, FORGE, KILLED, NUMBERS, RAW, REPAIR, number_at};
+use kingtide_fuzz::edit::{COMPACT, FIT, FORGE, KILLED, NUMBERS, RAW, READ_ONLY, REPAIR, VERIFY, number_at};
 use kingtide_fuzz::sample;
 use std::path::{Path, PathBuf};
 
@@ -93,6 +93,9 @@ pub fn mutated(known: &[Vec<u8>], rng: &mut Rng) -> Vec<u8> {
             }
         }
     }
+    if let Some(flags) = input.first_mut().filter(|_| rng.one_in(4)) {
+        *flags |= VERIFY | READ_ONLY;
+    }
     input.truncate(4096);
     input
 }
@@ -138,15 +141,15 @@ fn file_seeds(kind: &str, files: u8, killed: bool) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     let flags = if killed { KILLED } else { 0 };
     for file in 0..files {
-        for more in [0, FORGE, FORGE | REPAIR, FORGE | COMPACT | FIT] {
+        for more in [VERIFY | READ_ONLY, FORGE, FORGE | REPAIR, FORGE | COMPACT | FIT] {
             all.push(vec![flags | more, file]);
         }
-        all.push(vec![flags, file, 0, 70, 0, 0, 0x55]);
+        all.push(vec![flags | VERIFY, file, 0, 70, 0, 0, 0x55]);
         all.push(vec![flags | FORGE | FIT, file, 3, 20, 0, 3, 1, 2, 3, 4]);
         all.push(vec![flags | FORGE | FIT, file, 4, 90, 0, 3]);
         all.push(vec![flags, file, 5, 200, 0]);
         all.push(vec![flags | FORGE, file, 7, 64, 0, 128, 0, 31]);
-        all.push(number_at(flags, file, 66, 3, 17));
+        all.push(number_at(flags | VERIFY | READ_ONLY, file, 66, 3, 17));
         all.push(number_at(flags | FIT, file, 30, 1, 23));
     }
     let sample = sample::get(killed);
