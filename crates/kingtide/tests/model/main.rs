@@ -148,7 +148,7 @@ struct Totals {
     operations: u64,
     scripts: BTreeMap<(u64, &'static str), u64>,
     counts: Counts,
-    per_set: BTreeMap<String, u64>,
+    per_set: BTreeMap<String, (u64, Duration)>,
     /// Sets that agreed, by script.
     agreed: BTreeMap<(u64, &'static str), BTreeSet<String>>,
     failures: Vec<String>,
@@ -163,6 +163,7 @@ fn work(plan: &Plan, next: &AtomicUsize, scripts: &Scripts, totals: &Mutex<Total
         }
         let seed = plan.seed + round;
         let script = script_of(scripts, set.class, seed, plan.length);
+        let start = Instant::now();
         let outcome = run(set, seed, &script, usize::MAX);
         let key = (seed, set.class.name);
         if let Err((at, how)) = &outcome {
@@ -176,7 +177,9 @@ fn work(plan: &Plan, next: &AtomicUsize, scripts: &Scripts, totals: &Mutex<Total
         let mut t = totals.lock().unwrap();
         t.operations += script.ops.len() as u64;
         t.scripts.insert(key, script.digest());
-        *t.per_set.entry(set.name.clone()).or_default() += script.ops.len() as u64;
+        let of_set = t.per_set.entry(set.name.clone()).or_default();
+        of_set.0 += script.ops.len() as u64;
+        of_set.1 += start.elapsed();
         t.agreed.entry(key).or_default().insert(set.name.clone());
         t.agreed.retain(|(s, _), _| *s + 2 > seed);
         outcome.unwrap_or_default().into_iter().for_each(|(k, n)| *t.counts.entry(k).or_default() += n);
@@ -199,12 +202,16 @@ fn every_option_set_gives_the_oracles_answers() {
         println!("class {class}, seed {seed}: all answers {digest:016x}");
     }
     println!("{:?}", t.counts);
+    let mut slow: Vec<_> =
+        t.per_set.iter().map(|(name, (n, time))| (n * 1_000_000 / (time.as_micros() as u64 + 1), name)).collect();
+    slow.sort_unstable();
+    println!("slowest, operations a second: {:?}", &slow[..slow.len().min(12)]);
     println!(
         "{} operations in {} option sets ({} to {} each), {} scripts, {seconds:.1} s, {:.0} a second, {} failures",
         t.operations,
         t.per_set.len(),
-        t.per_set.values().min().unwrap_or(&0),
-        t.per_set.values().max().unwrap_or(&0),
+        t.per_set.values().map(|s| s.0).min().unwrap_or(0),
+        t.per_set.values().map(|s| s.0).max().unwrap_or(0),
         t.scripts.len(),
         t.operations as f64 / seconds,
         t.failures.len(),
