@@ -3,6 +3,7 @@
 //! nothing acknowledged; and so again when it is cut itself.
 
 use crate::clock::LATER;
+use crate::copies::check_copies;
 use crate::history::{Found, History, Op, Progress, Tables};
 use crate::plan::Plan;
 use crate::watchdog::watch;
@@ -66,6 +67,7 @@ struct Counts {
     second_cuts: AtomicU64,
     verified: AtomicU64,
     in_doubt: AtomicU64,
+    copies: AtomicU64,
 }
 
 impl Counts {
@@ -76,13 +78,14 @@ impl Counts {
     fn print(&self) {
         let n = |c: &AtomicU64| c.load(Ordering::Relaxed);
         println!(
-            "{} cuts, {} disks, {} second cuts, {} recoveries, {} with transactions in doubt, {} verified",
+            "{} cuts, {} disks, {} second cuts, {} recoveries, {} with transactions in doubt, {} verified, {} copies",
             n(&self.cuts),
             n(&self.disks),
             n(&self.second_cuts),
             n(&self.opens),
             n(&self.in_doubt),
-            n(&self.verified)
+            n(&self.verified),
+            n(&self.copies)
         );
     }
 }
@@ -121,7 +124,12 @@ impl Check<'_> {
         if rng.one_in(16) {
             self.verify(disk, "before recovery", &[]);
         }
-        let (db, found) = self.open(disk);
+        if rng.one_in(6) {
+            let copies = check_copies(self.plan, self.history, self.progress, disk, self.tables.now);
+            self.counts.add(|c| &c.copies, copies);
+        }
+        let (db, found) = self.open(disk); // on a full disk too
+        disk.set_capacity(None);
         self.fits(&found, self.at_least);
         self.counts.add(|c| &c.in_doubt, u64::from(!found.in_doubt.is_empty()));
         if rng.one_in(4) {

@@ -79,6 +79,7 @@ fn check_disk(world: &World, progress: &Progress, disk: MemFs, at_least: usize, 
     let found = read(&db, &families_found(&db, progress));
     let tables = world.history.tables(progress.epoch, LATER[0]);
     if world.history.recovered(&tables, &found, at_least, progress).is_none() {
+        println!("after {what}:");
         world.history.explain(&tables, &found, at_least, progress);
     }
 }
@@ -120,6 +121,7 @@ fn run(plan: &Arc<Plan>, seed: u64, steps: u64, trouble: Trouble) -> (u64, u64) 
         Arc::make_mut(&mut plan).weights.retain(|w| w.0 != Part::Reopen);
     }
     let mut world = begin(&plan, seed);
+    world.short_reads = trouble.fault == Some(Fault::ShortRead);
     if let Some(fault) = trouble.fault {
         let rule = Rule::new(trouble.op, fault).nth(trouble.nth);
         world.faults.add(if trouble.sticky { rule.sticky() } else { rule });

@@ -146,6 +146,21 @@ pub struct Progress {
     pub changing: Option<BTreeMap<String, FamilyNo>>,
     /// Grows with each event that turned out void.
     pub epoch: u64,
+    /// Copies that were acknowledged, and the one that is being made.
+    pub copies: Vec<Copy>,
+    pub copying: Option<Copy>,
+}
+
+/// A checkpoint or a backup.
+#[derive(Clone, Debug)]
+pub struct Copy {
+    /// Number of the checkpoint, or id of the backup.
+    pub number: u64,
+    pub is_backup: bool,
+    /// The moment it was made at: events, epoch, families.
+    pub events: usize,
+    pub epoch: u64,
+    pub families: BTreeMap<String, FamilyNo>,
 }
 
 /// What a database holds.
