@@ -379,7 +379,10 @@ impl World {
     pub fn flush(&mut self) -> Result<()> {
         let begun = self.begun();
         self.db().flush()?;
-        self.all_flushed(begun);
+        // What only the log holds, prepares and rollbacks, is not made durable by a flush.
+        let process = self.edit(|p| p.process);
+        let in_tables = (1..=process).rfind(|n| self.makes_visible(*n)).unwrap_or(0);
+        self.all_flushed(begun, in_tables);
         Ok(())
     }
 
@@ -392,13 +395,18 @@ impl World {
         }
     }
 
-    /// What was committed so far is in tables.
-    fn all_flushed(&self, begun: usize) {
+    fn makes_visible(&self, n: usize) -> bool {
+        let event = &self.history.events[n - 1];
+        event.void_from.is_none() && matches!(event.what, What::Commit { .. } | What::End(_, true))
+    }
+
+    /// What was committed so far is in tables, and the log up to event `power` survives a power cut.
+    fn all_flushed(&self, begun: usize, power: usize) {
         self.edit(|p| {
             if p.changing.is_some() {
                 return; // nobody flushes a family of which it is open whether it was dropped
             }
-            p.power = p.power.max(p.process);
+            p.power = p.power.max(power);
             for family in p.families.clone().into_values() {
                 p.flushed.insert(family, begun);
             }
@@ -446,7 +454,7 @@ impl World {
         self.let_go();
         drop(db);
         if closed.is_ok() {
-            self.all_flushed(begun);
+            self.all_flushed(begun, self.edit(|p| p.process));
         }
         closed.and_then(|()| self.try_open())
     }
