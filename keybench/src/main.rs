@@ -9,6 +9,7 @@ mod data;
 mod dist;
 mod engine;
 mod error;
+mod kill;
 mod lua;
 mod measure;
 mod micro;
@@ -35,6 +36,8 @@ enum Command {
     Micro(Box<micro::Args>),
     /// Workloads written in Lua: a file, or the name of a bundled one
     Run(Box<lua::Args>),
+    /// Workloads in Lua, killed with SIGKILL again and again: nothing that was acknowledged may be lost
+    Kill(Box<kill::Args>),
     /// Two reports side by side; fails if the second is slower
     Compare(compare::Args),
     /// Which engines this machine has; writes to and reads from each
@@ -64,11 +67,13 @@ fn main() -> ExitCode {
             let raw: Vec<_> = std::env::args_os().skip(2).collect();
             config::complete(*args, &raw).and_then(|args| lua::main(&args))
         }
+        Command::Kill(args) => kill::main(&args),
         Command::Compare(args) => compare::main(&args),
         Command::Engines(args) => engines(&args),
         Command::Child { kind } => match kind.as_str() {
             "micro" => micro::child_main(),
             "run" => lua::child_main(),
+            "kill" => kill::child_main(),
             other => Err(Error::usage(format!("no such child: {other}"))),
         },
     };

@@ -14,6 +14,8 @@ pub enum Goal {
     Seconds(f64),
     /// Nobody knows.
     Unknown,
+    /// Nobody looks.
+    Unseen,
 }
 
 /// Progress of one phase, on standard error.
@@ -32,7 +34,8 @@ const PARTS: u64 = 1_000;
 impl Progress {
     /// Starts showing `what`, counted in `unit`.
     pub fn start(what: String, unit: &'static str, goal: Goal) -> Progress {
-        let bar = std::io::stderr().is_terminal().then(|| {
+        let shown = std::io::stderr().is_terminal() && !matches!(goal, Goal::Unseen);
+        let bar = shown.then(|| {
             let bar = ProgressBar::with_draw_target(Some(PARTS), ProgressDrawTarget::stderr());
             let form = match goal {
                 Goal::Unknown => "{spinner} {prefix} {msg}",
@@ -56,7 +59,7 @@ impl Progress {
         let share = match self.goal {
             Goal::Units(n) => done as f64 / n.max(1) as f64,
             Goal::Seconds(s) => elapsed / s.max(1e-9),
-            Goal::Unknown => 0.0,
+            Goal::Unknown | Goal::Unseen => 0.0,
         };
         let mut message = format!("{} {} ({}/s), {elapsed:.0} s", show_count(done as f64), self.unit, show_count(rate));
         if share > 0.0 && share < 1.0 {
@@ -68,6 +71,7 @@ impl Progress {
                 bar.set_message(message);
                 bar.tick();
             }
+            None if matches!(self.goal, Goal::Unseen) => {}
             None => eprintln!("{}: {message}", self.what),
         }
         rate

@@ -198,6 +198,13 @@ fn groups(script: &Script, about: &Outline, threads: &[usize], batches: &[u64], 
     }
 }
 
+/// A workload's name and the points that it sweeps, all with `threads` threads.
+pub fn points(script: &Script, threads: usize, batches: &[u64]) -> Result<(String, Vec<Point>)> {
+    let about = outline(script)?;
+    let groups = groups(script, &about, &[threads], batches, false);
+    Ok((about.name, groups.into_iter().flat_map(|g| g.points).collect()))
+}
+
 impl Args {
     /// Checks everything that can be wrong before an engine is started.
     pub fn plan(&self) -> Result<Plan> {

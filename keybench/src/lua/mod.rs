@@ -1,11 +1,11 @@
 //! `keybench run`: workloads written in Lua, the same script on every engine.
 
-mod args;
+pub mod args;
 mod kv;
 mod natives;
-mod point;
+pub mod point;
 mod report;
-mod script;
+pub mod script;
 mod sink;
 #[cfg(test)]
 mod tests;

@@ -25,6 +25,8 @@ pub enum Limit {
     Units(u64),
     /// After so many seconds.
     Seconds(f64),
+    /// Never: whoever started it kills it, and nobody looks on.
+    Endless,
 }
 
 /// One point of the grid.
@@ -51,7 +53,7 @@ pub struct Spec {
     pub dir: PathBuf,
     /// Its options.
     pub options: EngineOptions,
-    /// Loading threads.
+    /// Loading threads; none if the data set is there.
     pub seed_threads: usize,
     /// Points, in order.
     pub points: Vec<Point>,
@@ -187,7 +189,9 @@ pub fn run(
     })?;
     let truth = spec.verify.then(|| Arc::new(Truth::default()));
     let mut stage = Stage { spec, store: &*store, clock, truth, base_rss: before.rss, send };
-    stage.seed()?;
+    if spec.seed_threads > 0 {
+        stage.seed()?;
+    }
     for point in &spec.points {
         stage.measure(point)?;
     }
@@ -267,8 +271,8 @@ impl Stage<'_> {
         let title = format!("{} {}: seeding", self.spec.engine, self.spec.workload);
         // Whoever waits to hear whether there are shares must hear it even if thread 0 never gets to load.
         let failed = || sharding.tell(false);
-        let measured =
-            self.threads(&point, Phase::Seed, Progress::start(title, "keys", Goal::Unknown), &job, &failed)?;
+        let goal = if matches!(self.spec.limit, Limit::Endless) { Goal::Unseen } else { Goal::Unknown };
+        let measured = self.threads(&point, Phase::Seed, Progress::start(title, "keys", goal), &job, &failed)?;
         (self.send)(Message::Seeded(measured))
     }
 
@@ -293,6 +297,7 @@ impl Stage<'_> {
         let goal = match limit {
             Limit::Units(n) => Goal::Units(n),
             Limit::Seconds(s) => Goal::Seconds(s),
+            Limit::Endless => Goal::Unseen,
         };
         let swept = point.swept.as_ref().map_or(String::new(), |(p, v)| format!(", {p} {v}"));
         let (engine, workload, threads) = (&self.spec.engine, &self.spec.workload, point.threads);
@@ -450,6 +455,7 @@ fn units(
         // Whole units, the first threads taking one more when they do not divide evenly.
         Limit::Units(n) => (n / threads as u64 + u64::from((thread as u64) < n % threads as u64), None),
         Limit::Seconds(s) => (u64::MAX, Some(Duration::from_secs_f64(s))),
+        Limit::Endless => (u64::MAX, None),
     };
     let mut done = 0;
     // Relaxed: a hint to give up soon; nothing else is read because of it.

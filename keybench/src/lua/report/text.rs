@@ -14,6 +14,7 @@ impl Report {
         let until = match plan.limit {
             Limit::Units(n) => format!("{} units a point", show_count(n as f64)),
             Limit::Seconds(s) => format!("{s} s a point"),
+            Limit::Endless => "no end".into(),
         };
         let _ = writeln!(
             out,

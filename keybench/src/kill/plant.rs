@@ -1,0 +1,143 @@
+//! Faults planted between the recorder and the engine, to see that the check finds them.
+
+use crate::engine::{Bounds, Cursor, Engine, Session};
+use crate::error::Result;
+use serde::{Deserialize, Serialize};
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Plant {
+    /// A put or batch in a hundred is acknowledged and forgotten
+    Loss,
+    /// A put in a hundred, or the first of a batch, has a byte changed
+    Wrong,
+    /// The tenth batch of each thread stops half-way, and so does its thread
+    Half,
+}
+
+/// An engine with a fault.
+pub struct Faulty {
+    /// The engine.
+    pub engine: Box<dyn Engine>,
+    /// What goes wrong.
+    pub plant: Plant,
+}
+
+impl Engine for Faulty {
+    fn version(&self) -> String {
+        self.engine.version()
+    }
+
+    fn durability(&self) -> String {
+        self.engine.durability()
+    }
+
+    fn effective_options(&self) -> Vec<(String, String)> {
+        self.engine.effective_options()
+    }
+
+    fn session(&self) -> Result<Box<dyn Session>> {
+        Ok(Box::new(FaultySession { session: self.engine.session()?, plant: self.plant, mutations: 0 }))
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.engine.flush()
+    }
+
+    fn compact(&self) -> Result<()> {
+        self.engine.compact()
+    }
+
+    fn stats(&self) -> Vec<(String, f64)> {
+        self.engine.stats()
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        self.engine.close()
+    }
+}
+
+struct FaultySession {
+    session: Box<dyn Session>,
+    plant: Plant,
+    mutations: u64,
+}
+
+impl FaultySession {
+    /// Whether the fault strikes a mutation of `ops` operations.
+    fn strikes(&mut self, ops: usize) -> bool {
+        self.mutations += 1;
+        match self.plant {
+            Plant::Loss | Plant::Wrong => self.mutations.is_multiple_of(100),
+            Plant::Half => ops > 1 && self.mutations >= 10,
+        }
+    }
+}
+
+fn changed(value: &[u8]) -> Vec<u8> {
+    let mut value = value.to_vec();
+    match value.last_mut() {
+        Some(byte) => *byte ^= 1,
+        None => value.push(0),
+    }
+    value
+}
+
+/// Never returns: only a kill ends the thread.
+fn stop() -> ! {
+    loop {
+        std::thread::park();
+    }
+}
+
+impl Session for FaultySession {
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        match (self.strikes(1), self.plant) {
+            (true, Plant::Loss) => Ok(()),
+            (true, Plant::Wrong) => self.session.put(key, &changed(value)),
+            _ => self.session.put(key, value),
+        }
+    }
+
+    fn put_batch(&mut self, entries: &[(&[u8], &[u8])]) -> Result<()> {
+        if !self.strikes(entries.len()) {
+            return self.session.put_batch(entries);
+        }
+        match self.plant {
+            Plant::Loss => Ok(()),
+            Plant::Wrong => {
+                let mut wrong = entries.to_vec();
+                let value = wrong.first().map(|(_, value)| changed(value)).unwrap_or_default();
+                if let Some(first) = wrong.first_mut() {
+                    first.1 = &value;
+                }
+                self.session.put_batch(&wrong)
+            }
+            Plant::Half => {
+                self.session.put_batch(&entries[..entries.len() / 2])?;
+                stop()
+            }
+        }
+    }
+
+    fn get(&mut self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        self.session.get(key, found)
+    }
+
+    fn multi_get(&mut self, keys: &[&[u8]], each: &mut dyn FnMut(usize, Option<&[u8]>)) -> Result<()> {
+        self.session.multi_get(keys, each)
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        self.session.delete(key)
+    }
+
+    fn delete_batch(&mut self, keys: &[&[u8]]) -> Result<()> {
+        self.session.delete_batch(keys)
+    }
+
+    fn cursor(&mut self, bounds: Bounds<'_>) -> Result<Box<dyn Cursor>> {
+        self.session.cursor(bounds)
+    }
+}

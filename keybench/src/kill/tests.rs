@@ -1,0 +1,1 @@
+//! That the check accepts what may be and finds what may not.
