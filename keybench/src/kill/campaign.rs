@@ -245,7 +245,7 @@ impl<'a> Campaign<'a> {
         if !self.loaded {
             self.await_loaded(process, deadline)?;
         }
-        while let Some(other) = process.next(deadline)? {
+        if let Some(other) = process.next(deadline)? {
             return Err(Ended::Badly(format!("ended its work and says {other:?}")));
         }
         Ok(if self.loaded { Stage::Work } else { Stage::Load })
