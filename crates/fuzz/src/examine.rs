@@ -46,7 +46,7 @@ impl Examination<'_> {
     }
 
     /// Of checksummed damage, errors say where it is.
-    fn located(&self, e: &Error) {
+    pub fn located(&self, e: &Error) {
         if self.is_damaged() {
             assert!(matches!(e.kind(), ErrorKind::Corruption | ErrorKind::NewerFormat), "{e:?}");
             assert!(e.path().is_some(), "no file in {e:?}");

@@ -15,6 +15,7 @@ pub mod edit;
 pub mod examine;
 pub mod files;
 pub mod forge;
+pub mod ingest;
 pub mod ops;
 pub mod options;
 pub mod sample;
@@ -22,6 +23,7 @@ pub mod sample;
 pub use arguments::arguments;
 pub use backup::backup;
 pub use files::{klog, manifest, vlog, wal};
+pub use ingest::ingest;
 pub use ops::ops;
 pub use options::options;
 
@@ -29,7 +31,7 @@ pub use options::options;
 pub type Target = fn(&[u8]);
 
 /// All targets, by name.
-pub const TARGETS: [(&str, Target); 8] = [
+pub const TARGETS: [(&str, Target); 9] = [
     ("wal", wal),
     ("klog", klog),
     ("vlog", vlog),
@@ -38,6 +40,7 @@ pub const TARGETS: [(&str, Target); 8] = [
     ("arguments", arguments),
     ("ops", ops),
     ("backup", backup),
+    ("ingest", ingest),
 ];
 
 /// What a target relies on: a failure is its finding.

@@ -164,6 +164,12 @@ impl Sample {
         must(db.write(batch), "a commit");
     }
 
+    /// The same, to hold something else.
+    pub fn to_vary(&self) -> Sample {
+        let (data, ever) = (self.data.clone(), self.ever.clone());
+        Sample { fs: self.copy(), data, ever, logged: self.logged.clone() }
+    }
+
     /// A copy whose files can be changed.
     pub fn copy(&self) -> MemFs {
         self.fs.kill_clone()

@@ -6,10 +6,10 @@
 
 use kingtide::vfs::MemFs;
 use kingtide_base::rng::Rng;
-use kingtide_fuzz::edit::{Trust, number_at, write_number};
+use kingtide_fuzz::edit::{FIT, Trust, VERIFY, number_at, write_number};
 use kingtide_fuzz::examine::Examination;
 use kingtide_fuzz::sample::{self, DIR, Sample};
-use kingtide_fuzz::{backup, forge};
+use kingtide_fuzz::{backup, forge, ingest};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -187,6 +187,16 @@ fn no_allocation_exceeds_the_file_by_more_than_a_mebibyte() {
         let input = number_at(0, file, place, [0, 1, 3][rng.below(3) as usize], n);
         let case = backup::Case::new(&input).unwrap();
         worst.measure(case.largest as usize, &format!("backup {input:?}"), || case.examine());
+    }
+    let worst = found.entry("ingest").or_default();
+    for _ in 0..200 {
+        // From either end, where the blocks and where the sections are.
+        let mut input =
+            number_at(VERIFY | FIT, rng.below(2) as u8, rng.below(600) as u16, [0, 1, 3][rng.below(3) as usize], 12);
+        input[2] |= (rng.next_u64() as u8) & 0x80;
+        input[5] += (rng.below(12) as u8) << 2;
+        let case = ingest::Case::new(&input).unwrap();
+        worst.measure(case.largest as usize, &format!("ingest {input:?}"), || case.examine());
     }
     println!("KINGTIDE_SEED={seed}");
     for (kind, worst) in found {

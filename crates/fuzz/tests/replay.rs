@@ -115,6 +115,11 @@ fn backup() {
     fuzz("backup", 600);
 }
 
+#[test]
+fn ingest() {
+    fuzz("ingest", 800);
+}
+
 /// The input in file `KINGTIDE_FUZZ_INPUT`, as hexadecimal digits or, without the ending `.hex`, as it is. Its target is
 /// the name's part before the first `-`, or the name of its directory.
 #[test]

@@ -107,6 +107,7 @@ pub fn seeds(target: &str) -> Vec<Vec<u8>> {
         "wal" => file_seeds(".wal", 2, true),
         "klog" => file_seeds(".klog", 6, false),
         "vlog" => file_seeds(".vlog", 4, false),
+        "ingest" => file_seeds("CURRENT", 2, false),
         "manifest" => file_seeds("MANIFEST", 2, true),
         "backup" => {
             let mut all = file_seeds("CURRENT", 8, false);
