@@ -304,3 +304,20 @@ fn a_power_cut_at_any_point_leaves_earlier_backups_whole() {
         assert_eq!(content(&open(&disk, "restored")), first, "cut {i}");
     }
 }
+
+/// The log in a backup, which tells of transactions in doubt, has its length for good.
+#[test]
+fn a_power_cut_leaves_a_backup_of_transactions_in_doubt_whole() {
+    let disk = MemFs::new();
+    let db = open(&disk, "db");
+    let mut txn = db.begin(Isolation::Snapshot).unwrap();
+    txn.put(db.default_family(), b"key", b"value").unwrap();
+    txn.prepare(b"in doubt").unwrap();
+    let backups = Backup::on(Arc::new(disk.clone()), "backups");
+    let id = backups.create(&db, BackupOptions::default()).unwrap().id;
+    for model in Survival::ALL {
+        let found: Arc<dyn Fs> = Arc::new(disk.crash_clone(model, &mut Rng::new(1)));
+        let backups = Backup::on(found, "backups");
+        backups.verify(id, BackupOptions::default()).unwrap_or_else(|e| panic!("{model:?}: {e}"));
+    }
+}

@@ -21,11 +21,13 @@ use crate::shape::{Shape, VlogMeta};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::version::manifest::Manifest;
 use crate::version::{Edit, FamilyId, FileMeta};
-use crate::wal::{RECORD_HEADER_LEN, ReplayEnd, SEGMENT_HEADER_LEN, Tail, TailItem, Wal, WalConfig, WalRecord};
+use crate::wal::{
+    RECORD_HEADER_LEN, ReplayEnd, SEGMENT_HEADER_LEN, Tail, TailItem, Wal, WalConfig, WalRecord, segment_path,
+};
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::stats::Stats;
 use kingtide_base::{Error, Result, SeqNo};
-use kingtide_vfs::Fs;
+use kingtide_vfs::{Fs, OpenMode};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -212,6 +214,8 @@ impl Moment {
             writer.append(*seq, 1, WalRecord::new(payload))?;
         }
         writer.close()?;
+        // Closing cuts the file to what is used, which a backup counts on.
+        fs.open(&segment_path(dir, segment), OpenMode::Write)?.sync_all()?;
         Ok(Some(segment))
     }
 }
