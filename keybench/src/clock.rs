@@ -1,7 +1,7 @@
 //! A clock cheap enough to read twice an operation: the processor's time-stamp counter where it is constant, about 10 ns
 //! a reading; the operating system's monotonic clock elsewhere.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Reads ticks and turns them into nanoseconds.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +60,32 @@ fn counter_is_constant() -> bool {
     has("constant_tsc") && has("nonstop_tsc")
 }
 
+/// Seconds since 1970.
+pub fn unix_now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}
+
+/// The date in UTC: `YYYY-mm-dd`.
+pub fn today() -> String {
+    let s = stamp(unix_now());
+    format!("{}-{}-{}", &s[..4], &s[4..6], &s[6..8])
+}
+
+/// `YYYYmmdd-HHMMSS` in UTC (days to civil date after Howard Hinnant, "chrono-compatible low-level date algorithms").
+pub fn stamp(unix: u64) -> String {
+    let (days, seconds) = (unix / 86_400, unix % 86_400);
+    let z = days + 719_468;
+    let era = z / 146_097;
+    let day_of_era = z % 146_097;
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    format!("{year:04}{month:02}{day:02}-{:02}{:02}{:02}", seconds / 3_600, seconds / 60 % 60, seconds % 60)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -74,5 +100,13 @@ mod tests {
         // The span between the two pairs of readings is the only noise; a tenth is generous.
         assert!(measured >= 25_000_000 && measured <= real + real / 10, "{measured} against {real}");
         assert_eq!(clock.ns(5, 3), 0);
+    }
+
+    #[test]
+    fn stamps_are_dates() {
+        assert_eq!(stamp(0), "19700101-000000");
+        assert_eq!(stamp(951_782_400), "20000229-000000");
+        assert_eq!(stamp(1_780_963_734), "20260609-000854");
+        assert_eq!(stamp(1_735_689_599), "20241231-235959");
     }
 }

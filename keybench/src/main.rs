@@ -17,6 +17,7 @@ mod options;
 mod process;
 mod progress;
 mod stats;
+mod suite;
 
 use clap::{Parser, Subcommand};
 use error::{Error, Result};
@@ -38,6 +39,8 @@ enum Command {
     Run(Box<lua::Args>),
     /// Workloads in Lua, killed with SIGKILL again and again: nothing that was acknowledged may be lost
     Kill(Box<kill::Args>),
+    /// A named list of native tests and its table
+    Suite(suite::Args),
     /// Two reports side by side; fails if the second is slower
     Compare(compare::Args),
     /// Which engines this machine has; writes to and reads from each
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
             config::complete(*args, &raw).and_then(|args| lua::main(&args))
         }
         Command::Kill(args) => kill::main(&args),
+        Command::Suite(args) => suite::main(&args),
         Command::Compare(args) => compare::main(&args),
         Command::Engines(args) => engines(&args),
         Command::Child { kind } => match kind.as_str() {

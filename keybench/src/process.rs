@@ -104,6 +104,8 @@ pub struct Machine {
     pub busy_percent: f64,
     /// Bytes that can be had without swapping.
     pub available: f64,
+    /// Bytes of memory there are.
+    pub memory: u64,
     /// Load average of the last minute.
     pub load: f64,
 }
@@ -125,12 +127,24 @@ impl Machine {
         let before = std::mem::replace(&mut *TICKS_BEFORE.lock().unwrap_or_else(PoisonError::into_inner), now);
         let span = now.1.saturating_sub(before.1);
         let busy = now.0.saturating_sub(before.0) as f64;
+        let meminfo = text("/proc/meminfo");
         Machine {
             busy_percent: if span > 0 { 100.0 * busy / span as f64 } else { 0.0 },
-            available: field(&text("/proc/meminfo"), "MemAvailable:") as f64 * 1024.0,
+            available: field(&meminfo, "MemAvailable:") as f64 * 1024.0,
+            memory: field(&meminfo, "MemTotal:") * 1024,
             load: text("/proc/loadavg").split_whitespace().next().and_then(|w| w.parse().ok()).unwrap_or(0.0),
         }
     }
+}
+
+/// Processors, memory and kernel in a line.
+pub fn describe_machine() -> String {
+    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpu.lines().find_map(|l| l.strip_prefix("model name")).unwrap_or("unknown processor");
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let memory = Machine::now().memory as f64 / 1_073_741_824.0;
+    format!("{cores} x {}, {memory:.0} GiB, Linux {}", model.trim_start_matches([' ', '\t', ':']), kernel.trim())
 }
 
 /// Nanoseconds of processor time that the calling thread has used.

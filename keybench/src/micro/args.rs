@@ -112,8 +112,6 @@ pub struct Plan {
     pub keep: bool,
     /// Name of the test.
     pub test_name: String,
-    /// File for the report.
-    pub report: Option<PathBuf>,
     /// Options of each engine.
     pub choices: EngineChoices,
 }
@@ -189,7 +187,6 @@ impl Args {
             root: self.db_path.clone(),
             keep: self.keep,
             test_name: self.test_name.clone().unwrap_or_else(default_name),
-            report: self.report.clone(),
             choices,
         })
     }

@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::measure::Summary;
 use crate::process::{self, Usage};
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use txn::{TxnCounts, TxnSpec};
 
 /// What is measured.
@@ -290,12 +290,40 @@ struct Column {
     trouble: Option<Error>,
 }
 
+/// What a command line came to.
+pub struct Measurement {
+    plan: args::Plan,
+    columns: Vec<Column>,
+    /// The report.
+    pub text: String,
+    /// Whether every engine that is there ran to its end and answered rightly.
+    pub sound: Result<()>,
+}
+
 /// Runs `keybench micro`.
 pub fn main(args: &Args) -> Result<()> {
-    let plan = args.plan()?;
     if let Some(path) = &args.csv {
-        csv::check(path, &plan)?;
+        csv::check(path, &args.plan()?)?;
     }
+    let measured = measure(args)?;
+    print!("{}", measured.text);
+    if let Some(path) = &args.report {
+        std::fs::write(path, &measured.text).map_err(|e| Error::io("write", path, e))?;
+    }
+    if let Some(path) = &args.csv {
+        append_csv(path, &measured)?;
+    }
+    measured.sound
+}
+
+/// Appends a measurement's rows to a CSV file.
+pub fn append_csv(path: &Path, measured: &Measurement) -> Result<()> {
+    csv::append(path, &measured.plan, &measured.columns)
+}
+
+/// Runs all engines and repeats of a command line. Files that it names are left to the caller.
+pub fn measure(args: &Args) -> Result<Measurement> {
+    let plan = args.plan()?;
     if process::is_tmpfs(&plan.root) {
         eprintln!("warning: {} is memory, not a disk: disk figures below mean nothing", plan.root.display());
     }
@@ -316,20 +344,22 @@ pub fn main(args: &Args) -> Result<()> {
             }
         }
     }
-    report::print(&plan, &columns, &harness)?;
-    if let Some(path) = &args.csv {
-        csv::append(path, &plan, &columns)?;
-    }
+    let text = report::render(&plan, &columns, &harness);
+    let sound = verdict(&columns);
+    Ok(Measurement { plan, columns, text, sound })
+}
+
+fn verdict(columns: &[Column]) -> Result<()> {
     if let Some(c) = columns.iter().find(|c| matches!(c.trouble, Some(Error::Failed(_)))) {
         return Err(Error::failed(format!("{} failed; see above", c.engine)));
     }
     if columns.iter().all(|c| c.outcomes.is_empty()) {
         return Err(Error::failed("no engine could be measured"));
     }
-    if let Some(c) = columns.iter().find(|c| c.outcomes.iter().any(|o| o.wrong() > 0)) {
-        return Err(Error::failed(format!("{} gave wrong answers", c.engine)));
+    match columns.iter().find(|c| c.outcomes.iter().any(|o| o.wrong() > 0)) {
+        Some(c) => Err(Error::failed(format!("{} gave wrong answers", c.engine))),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// One repeat of one engine, in a directory that is new before and gone after, unless the user keeps it.

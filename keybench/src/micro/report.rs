@@ -1,23 +1,13 @@
-//! The report of `keybench micro`: on the console, and in a file where one is asked for.
+//! The report of `keybench micro`.
 
 use super::args::Plan;
 use super::txn::TxnCounts;
 use super::{Column, Outcome, Phase};
-use crate::error::{Error, Result};
 use crate::measure::{Summary, median, show_bytes, show_count, show_ns};
 use std::fmt::Write;
 
-/// Prints the report, and writes it to the file that the user named.
-pub fn print(plan: &Plan, columns: &[Column], harness: &[(String, f64)]) -> Result<()> {
-    let text = render(plan, columns, harness);
-    print!("{text}");
-    match &plan.report {
-        Some(path) => std::fs::write(path, text).map_err(|e| Error::io("write", path, e)),
-        None => Ok(()),
-    }
-}
-
-fn render(plan: &Plan, columns: &[Column], harness: &[(String, f64)]) -> String {
+/// The report.
+pub fn render(plan: &Plan, columns: &[Column], harness: &[(String, f64)]) -> String {
     let mut out = String::new();
     let b = &plan.base;
     // Writing to a String cannot fail.

@@ -5,12 +5,12 @@ mod text;
 use super::args::Plan;
 use super::point::{Measured, Message, Phase, Point};
 use super::sink::{Sink, Table};
+use crate::clock::{stamp, unix_now};
 use crate::error::{Error, Result};
 use crate::measure::median;
 use crate::stats::drift;
 use std::fmt::Write as _;
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// One point of the grid and its repeats.
 struct Row {
@@ -90,8 +90,7 @@ fn identity(workload: &str, engine: &str, point: &Point) -> String {
 impl Report {
     /// Makes the run's directory and its files.
     pub fn create(plan: &Plan) -> Result<Report> {
-        let stamp = stamp(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()));
-        let dir = plan.report_dir.join(stamp);
+        let dir = plan.report_dir.join(stamp(unix_now()));
         std::fs::create_dir_all(&dir).map_err(|e| Error::io("create", &dir, e))?;
         let outputs = |own: Option<&str>, table: Table, header: &str| -> Result<Outputs> {
             let mut all = Vec::new();
@@ -223,33 +222,5 @@ impl Report {
             Some(r) => Err(Error::failed(format!("{} gave wrong answers", r.engine))),
             None => Ok(()),
         }
-    }
-}
-
-/// `YYYYmmdd-HHMMSS` in UTC (days to civil date after Howard Hinnant, "chrono-compatible low-level date algorithms").
-fn stamp(unix: u64) -> String {
-    let (days, seconds) = (unix / 86_400, unix % 86_400);
-    let z = days + 719_468;
-    let era = z / 146_097;
-    let day_of_era = z % 146_097;
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    format!("{year:04}{month:02}{day:02}-{:02}{:02}{:02}", seconds / 3_600, seconds / 60 % 60, seconds % 60)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::stamp;
-
-    #[test]
-    fn stamps_are_dates() {
-        assert_eq!(stamp(0), "19700101-000000");
-        assert_eq!(stamp(951_782_400), "20000229-000000");
-        assert_eq!(stamp(1_780_963_734), "20260609-000854");
-        assert_eq!(stamp(1_735_689_599), "20241231-235959");
     }
 }

@@ -3,6 +3,7 @@
 use super::{Measured, Plan, Point, Report, Row};
 use crate::lua::point::Limit;
 use crate::measure::{Summary, median, show_bytes, show_count, show_ns};
+use crate::process::{Machine, describe_machine};
 use crate::stats::Estimate;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -58,20 +59,13 @@ impl Report {
     }
 
     fn render_system(&self, out: &mut String, data_dir: &Path) {
-        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-        let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let model = cpu
-            .lines()
-            .find_map(|l| l.strip_prefix("model name"))
-            .map_or("", |l| l.trim_start_matches([' ', '\t', ':']));
-        let cores = std::thread::available_parallelism().map_or(0, usize::from);
-        let memory = crate::process::Machine::now().available;
+        let machine = Machine::now();
         let _ = writeln!(
             out,
-            "  {cores} x {model}, {} of memory available, load {:.2}, Linux {}, data in {}",
-            show_bytes(memory),
-            crate::process::Machine::now().load,
-            kernel.trim(),
+            "  {}, {} of memory available, load {:.2}, data in {}",
+            describe_machine(),
+            show_bytes(machine.available),
+            machine.load,
             data_dir.display()
         );
     }
@@ -162,7 +156,8 @@ fn render_build(out: &mut String) {
     let build =
         if cfg!(debug_assertions) { "UNOPTIMISED BUILD: figures mean nothing; use --release" } else { "release build" };
     let (arch, os) = (std::env::consts::ARCH, std::env::consts::OS);
-    let _ = writeln!(out, "  keybench {}, {build}, {arch} {os}", env!("CARGO_PKG_VERSION"));
+    let (version, commit) = (env!("CARGO_PKG_VERSION"), env!("KEYBENCH_COMMIT"));
+    let _ = writeln!(out, "  keybench {version}, commit {commit}, {build}, {arch} {os}");
 }
 
 fn point_title(workload: &str, point: &Point) -> String {

@@ -1,0 +1,282 @@
+//! `keybench suite NAME`: a named list of native tests on several engines, and the table of what came of them.
+
+mod list;
+mod table;
+
+use crate::error::{Error, Result};
+use crate::micro;
+use crate::process::{self, Machine};
+use clap::Parser;
+use kingtide_base::options::nearest;
+use list::{SUITES, Suite};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use table::Table;
+
+/// Runs a named list of native tests, engines interleaved, and draws up the table.
+#[derive(clap::Args, Debug, Clone)]
+pub struct Args {
+    /// Which suite; without one, what there are
+    pub name: Option<String>,
+    /// Part of the counts that is run: 0.01 turns ten million operations into a hundred thousand
+    #[arg(long, default_value_t = 1.0)]
+    pub scale: f64,
+    /// Engines, separated by commas
+    #[arg(short, long, default_value = "kingtide,rocksdb,tidesdb")]
+    pub engines: String,
+    /// Runs of each test; figures are medians
+    #[arg(long, default_value_t = 3)]
+    pub repeat: usize,
+    /// Only tests whose names begin so; a list separated by commas
+    #[arg(long, value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// What every test is told besides, as in --also "--opt kingtide.l0_trigger=8 -t 4"
+    #[arg(long, value_name = "FLAGS", allow_hyphen_values = true)]
+    pub also: Option<String>,
+    /// Writes PREFIX.csv and PREFIX.txt; rows are added to files that are there
+    #[arg(long, default_value = "bench-data/suite", value_name = "PREFIX")]
+    pub out: PathBuf,
+    /// Directory for the stores
+    #[arg(short, long, default_value = "bench-data")]
+    pub db_path: PathBuf,
+    /// Run nothing: print the table of this CSV file
+    #[arg(long, value_name = "CSV", conflicts_with = "name")]
+    pub table: Option<PathBuf>,
+    /// Run nothing: compare an engine's figures in two CSV files, of an earlier version and of a later
+    #[arg(long, num_args = 2, value_names = ["OLD", "NEW"], conflicts_with_all = ["name", "table"])]
+    pub versions: Option<Vec<PathBuf>>,
+}
+
+/// What a test is told, for the parser that `keybench micro` has.
+#[derive(Parser)]
+#[command(no_binary_name = true)]
+struct Line {
+    #[command(flatten)]
+    args: micro::Args,
+}
+
+/// A test of a suite.
+struct Test {
+    name: String,
+    args: micro::Args,
+    /// What it was told, for the report.
+    words: String,
+}
+
+/// Runs `keybench suite`.
+pub fn main(args: &Args) -> Result<()> {
+    if let Some(path) = &args.table {
+        print!("{}", Table::read(path)?);
+        return Ok(());
+    }
+    if let Some([old, new]) = args.versions.as_deref() {
+        print!("{}", Table::read(new)?.since(&Table::read(old)?)?);
+        return Ok(());
+    }
+    let Some(name) = &args.name else {
+        print!("{}", overview());
+        return Ok(());
+    };
+    let suite = find(name)?;
+    let tests = tests(suite, args)?;
+    let (csv, text) = (args.out.with_extension("csv"), args.out.with_extension("txt"));
+    if let Some(dir) = args.out.parent().filter(|d| !d.as_os_str().is_empty()) {
+        std::fs::create_dir_all(dir).map_err(|e| Error::io("create", dir, e))?;
+    }
+    append(&text, &heading(suite, args))?;
+    let mut failed = Vec::new();
+    for (at, test) in tests.iter().enumerate() {
+        eprintln!("== {} of {}: {}", at + 1, tests.len(), test.name);
+        let measured = micro::measure(&test.args)?;
+        append(&text, &format!("== {}: keybench micro {}{}\n", test.name, test.words, measured.text))?;
+        print!("{}", measured.text);
+        micro::append_csv(&csv, &measured)?;
+        if let Err(e) = measured.sound {
+            failed.push(format!("{}: {e}", test.name));
+        }
+    }
+    let shown = Table::read(&csv)?.to_string();
+    println!("\n{shown}\n{} and {}", csv.display(), text.display());
+    if failed.is_empty() { Ok(()) } else { Err(Error::failed(failed.join("; "))) }
+}
+
+fn overview() -> String {
+    let line = |s: &Suite| format!("{:<20} {} ({} tests)\n", s.name, s.about, rows(s).count());
+    SUITES.iter().map(line).collect()
+}
+
+fn find(name: &str) -> Result<&'static Suite> {
+    let names: Vec<&str> = SUITES.iter().map(|s| s.name).collect();
+    SUITES.iter().find(|s| s.name == name).ok_or_else(|| {
+        Error::usage(format!("no suite '{name}'{} (known: {})", nearest(name, &names), names.join(", ")))
+    })
+}
+
+/// Names of a suite's tests and what they are told.
+fn rows(suite: &Suite) -> impl Iterator<Item = (&'static str, &'static str)> {
+    suite.rows.lines().map(str::trim).filter(|l| !l.is_empty()).filter_map(|l| l.split_once(' '))
+}
+
+/// The tests that `args` asks for, all checked before the first is run.
+fn tests(suite: &Suite, args: &Args) -> Result<Vec<Test>> {
+    if !(args.scale > 0.0 && args.scale <= 1000.0) {
+        return Err(Error::usage(format!("--scale {}: use more than 0 and 1000 at most", args.scale)));
+    }
+    let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|o| name.starts_with(o.as_str()));
+    let mut tests = Vec::new();
+    for (name, row) in rows(suite).filter(|(name, _)| wanted(name)) {
+        let words = scaled(&format!("{} {row}", suite.common), args.scale)?;
+        let also = args.also.as_deref().unwrap_or_default();
+        let all = words.iter().map(String::as_str).chain(also.split_whitespace());
+        let mut parsed = Line::try_parse_from(all).map_err(|e| Error::usage(format!("{name}: {e}")))?.args;
+        parsed.engine.clone_from(&args.engines);
+        parsed.repeat = args.repeat;
+        parsed.test_name = Some(name.to_owned());
+        parsed.db_path.clone_from(&args.db_path);
+        parsed.hot_keys = parsed.hot_keys.map(|n| n.min(parsed.operations));
+        parsed.plan().map_err(|e| e.context(name))?;
+        tests.push(Test { name: name.to_owned(), args: parsed, words: format!("{} {also}", words.join(" ")) });
+    }
+    if tests.is_empty() {
+        return Err(Error::usage(format!("--only {}: suite {} has no such test", args.only.join(","), suite.name)));
+    }
+    Ok(tests)
+}
+
+/// A row's words with its counts scaled. Of a flag given twice the later counts; a test has 1,000 operations at least, or as
+/// many as it is listed with.
+fn scaled(row: &str, scale: f64) -> Result<Vec<String>> {
+    let mut words: Vec<(String, Option<String>)> = Vec::new();
+    for word in row.split_whitespace() {
+        match words.last_mut() {
+            Some((flag, value @ None)) if flag.starts_with('-') && !word.starts_with('-') => {
+                *value = Some(word.to_owned())
+            }
+            _ => words.push((word.to_owned(), None)),
+        }
+    }
+    let last = |words: &[(String, Option<String>)], i: usize| !words[i + 1..].iter().any(|(f, _)| *f == words[i].0);
+    let kept: Vec<_> = (0..words.len()).filter(|i| last(&words, *i)).map(|i| words[i].clone()).collect();
+    let entry = kept.iter().find(|(f, _)| f == "-v").and_then(|(_, v)| v.as_deref());
+    let entry = 16 + kingtide_base::options::parse_size(entry.unwrap_or("100")).map_err(Error::usage)?;
+    let count = |text: &str| -> Result<u64> {
+        let listed = count(text, entry)?;
+        Ok(((listed as f64 * scale).round() as u64).max(listed.min(1_000)))
+    };
+    let operations = kept.iter().find(|(f, _)| f == "-o").and_then(|(_, v)| v.as_deref()).map(count).transpose()?;
+    let mut out = Vec::new();
+    for (flag, value) in kept {
+        let value = match (flag.as_str(), value) {
+            ("-o", Some(v)) => Some(count(&v)?.to_string()),
+            ("--reads", Some(v)) => Some(match v.strip_suffix('%') {
+                Some(share) => {
+                    let share: f64 = share.parse().map_err(|_| Error::usage(format!("'{v}' is no share")))?;
+                    ((operations.unwrap_or(0) as f64 * share / 100.0) as u64).max(1).to_string()
+                }
+                None => count(&v)?.to_string(),
+            }),
+            (_, Some(v)) if v == "QUARTER" => Some((memory() / 4).to_string()),
+            (_, value) => value,
+        };
+        out.push(flag);
+        out.extend(value);
+    }
+    Ok(out)
+}
+
+/// `10M` operations: a decimal suffix, as counts have. `TWICE`: as many entries as fill this machine's memory two times.
+fn count(text: &str, entry: u64) -> Result<u64> {
+    if text == "TWICE" {
+        return Ok(2 * memory() / entry);
+    }
+    let (digits, factor) = match text.as_bytes().last() {
+        Some(b'K') => (&text[..text.len() - 1], 1_000),
+        Some(b'M') => (&text[..text.len() - 1], 1_000_000),
+        _ => (text, 1),
+    };
+    digits.parse::<u64>().map(|n| n * factor).map_err(|_| Error::usage(format!("'{text}' is no count")))
+}
+
+/// This machine's, in bytes.
+fn memory() -> u64 {
+    Machine::now().memory.max(1 << 30)
+}
+
+/// What a reader must know of the run, in front of its tests.
+fn heading(suite: &Suite, args: &Args) -> String {
+    let line = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
+    let mut out = String::new();
+    // Writing to a String cannot fail.
+    let _ = writeln!(out, "suite: {}: {}", suite.name, suite.about);
+    let _ = writeln!(out, "command: keybench {line}");
+    let _ = writeln!(out, "scale: {}", args.scale);
+    let _ = writeln!(out, "commit: {}", env!("KEYBENCH_COMMIT"));
+    let _ = writeln!(out, "machine: {}", process::describe_machine());
+    let _ = writeln!(out, "date: {}", crate::clock::today());
+    out
+}
+
+fn append(path: &Path, text: &str) -> Result<()> {
+    use std::io::Write as _;
+    let io = |e| Error::io("write", path, e);
+    let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).map_err(io)?;
+    file.write_all(text.as_bytes()).map_err(io)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Parser)]
+    #[command(no_binary_name = true)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn args(line: &str) -> Args {
+        Cli::try_parse_from(line.split_whitespace()).unwrap().args
+    }
+
+    #[test]
+    fn every_suite_can_be_run_at_every_scale() {
+        for suite in SUITES {
+            for scale in ["1", "0.0001", "0.5"] {
+                let tests = tests(suite, &args(&format!("{} --scale {scale}", suite.name))).unwrap();
+                let mut names: Vec<&str> = tests.iter().map(|t| t.name.as_str()).collect();
+                assert_eq!(names.len(), rows(suite).count());
+                names.sort_unstable();
+                names.dedup();
+                assert_eq!(names.len(), tests.len(), "{}: names are unique", suite.name);
+            }
+        }
+    }
+
+    #[test]
+    fn counts_are_scaled_and_later_flags_count() {
+        let words = |row: &str, scale| scaled(row, scale).unwrap().join(" ");
+        assert_eq!(words("-t 8 -o 10M -w read --reads 500K -t 2", 0.1), "-o 1000000 -w read --reads 50000 -t 2");
+        assert_eq!(words("-o 10M --reads 1%", 0.5), "-o 5000000 --reads 50000");
+        assert_eq!(words("-o 10 -v 1G", 0.01), "-o 10 -v 1G", "no fewer than are listed");
+        assert_eq!(words("-o 1M --sync", 0.00001), "-o 1000 --sync");
+        assert!(scaled("-o many", 1.0).is_err());
+        let twice: u64 = scaled("-o TWICE", 1.0).unwrap()[1].parse().unwrap();
+        assert!(twice > (1 << 30) / 116);
+    }
+
+    #[test]
+    fn mistakes_are_told() {
+        assert!(find("standart").err().unwrap().to_string().contains("did you mean 'standard'"));
+        let suite = find("core").unwrap();
+        for (line, wanted) in [
+            ("core --scale 0", "--scale"),
+            ("core --only nothing", "no such test"),
+            ("core --engines rokcsdb", "rocksdb"),
+            ("core --also --no-such-flag", "no-such-flag"),
+        ] {
+            let e = tests(suite, &args(line)).err().unwrap_or_else(|| panic!("'{line}' was accepted"));
+            assert!(e.exit_code() == 2 && e.to_string().contains(wanted), "{line}: {e}");
+        }
+        assert!(overview().contains("larger-than-memory"));
+    }
+}

@@ -1,0 +1,216 @@
+//! The CSV of native tests as a Markdown table: a row for each test, the engines side by side, and the first of them as a
+//! multiple of the best other one whose answers were right.
+
+use crate::error::{Error, Result};
+use crate::measure::show_count;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// What one engine came to in one test.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Cell {
+    /// Operations, or commits, a second.
+    rate: f64,
+    p50: f64,
+    p99: f64,
+    p999: f64,
+    max: f64,
+    rss: f64,
+    disk: f64,
+    wrong: u64,
+    lost_updates: u64,
+    /// Share of attempts that gave way; of transactions only.
+    abort_rate: Option<f64>,
+}
+
+/// A table that can be shown.
+#[derive(Debug)]
+pub struct Table {
+    path: PathBuf,
+    tests: Vec<String>,
+    engines: Vec<String>,
+    cells: BTreeMap<(String, String), Cell>,
+}
+
+impl Table {
+    /// Reads a CSV file of `keybench micro --csv` or of a suite. Of a test that is in it twice the later rows count.
+    pub fn read(path: &Path) -> Result<Table> {
+        let text =
+            std::fs::read_to_string(path).map_err(|e| Error::usage(format!("cannot read {}: {e}", path.display())))?;
+        Table::parse(path, &text)
+    }
+
+    fn parse(path: &Path, text: &str) -> Result<Table> {
+        let wrong = |line: usize, what: String| Error::usage(format!("{}:{line}: {what}", path.display()));
+        let mut lines = text.lines().enumerate();
+        let header: Vec<&str> = lines.next().map_or_else(Vec::new, |(_, l)| l.split(',').collect());
+        let mut table = Table { path: path.to_owned(), tests: Vec::new(), engines: Vec::new(), cells: BTreeMap::new() };
+        for (at, line) in lines {
+            let cells: Vec<&str> = line.split(',').collect();
+            let get = |name: &str| header.iter().position(|h| *h == name).and_then(|i| cells.get(i).copied());
+            let text = |name: &str| get(name).ok_or_else(|| wrong(at + 1, format!("no column '{name}'")));
+            let number = |name: &str| -> Result<f64> {
+                let text = text(name)?;
+                text.parse().map_err(|_| wrong(at + 1, format!("{name}: '{text}' is not a number")))
+            };
+            if text("operation")? == "LOAD" {
+                continue;
+            }
+            let transactional = get("commits").is_some_and(|c| !c.is_empty());
+            let cell = Cell {
+                rate: number(if transactional { "commits_per_sec" } else { "ops_per_sec" })?,
+                p50: number("p50_us")?,
+                p99: number("p99_us")?,
+                p999: number("p999_us")?,
+                max: number("max_us")?,
+                rss: number("peak_rss_mb")?,
+                disk: number("db_size_mb")?,
+                wrong: number("wrong")? as u64,
+                lost_updates: if transactional { number("lost_updates")? as u64 } else { 0 },
+                abort_rate: if transactional { Some(number("abort_rate")?) } else { None },
+            };
+            let (test, engine) = (text("test_name")?.to_owned(), text("engine")?.to_owned());
+            if !table.tests.contains(&test) {
+                table.tests.push(test.clone());
+            }
+            if !table.engines.contains(&engine) {
+                table.engines.push(engine.clone());
+            }
+            table.cells.insert((test, engine), cell);
+        }
+        if table.tests.is_empty() { Err(wrong(1, "holds no result".into())) } else { Ok(table) }
+    }
+
+    fn cell(&self, test: &str, engine: &str) -> Option<&Cell> {
+        self.cells.get(&(test.to_owned(), engine.to_owned()))
+    }
+
+    /// The first engine's rate over that of the best other one, where all three questions have answers: is it there, is
+    /// it right, is there another that is.
+    fn lead(&self, test: &str) -> Option<f64> {
+        let right = |engine: &String| self.cell(test, engine).filter(|c| c.wrong == 0).map(|c| c.rate);
+        let best = self.engines[1..].iter().filter_map(right).fold(0.0, f64::max);
+        right(&self.engines[0]).filter(|_| best > 0.0).map(|own| own / best)
+    }
+
+    /// One figure of all engines: `a / b / c`.
+    fn list(&self, test: &str, figure: impl Fn(&Cell) -> Option<String>) -> String {
+        let one = |engine: &String| self.cell(test, engine).and_then(&figure).unwrap_or_else(|| "-".into());
+        self.engines.iter().map(one).collect::<Vec<_>>().join(" / ")
+    }
+
+    /// What an engine's figures became since an earlier version's: the first engine that both tables have.
+    pub fn since(&self, old: &Table) -> Result<String> {
+        let engine = self.engines.iter().find(|e| old.engines.contains(e)).ok_or_else(|| {
+            Error::usage(format!("{} and {} have no engine in common", old.path.display(), self.path.display()))
+        })?;
+        let mut out = format!(
+            "| {engine} | old /s | new /s | x | p99 us | peak RSS MiB | disk MiB |\n|---|---|---|---|---|---|---|\n"
+        );
+        let mut any = false;
+        for test in &self.tests {
+            let (Some(a), Some(b)) = (old.cell(test, engine), self.cell(test, engine)) else { continue };
+            any = true;
+            let ratio = if a.rate > 0.0 { format!("**{:.2}**", b.rate / a.rate) } else { "-".into() };
+            out.push_str(&format!(
+                "| {test} | {} | {} | {ratio} | {:.1} / {:.1} | {:.0} / {:.0} | {:.0} / {:.0} |\n",
+                rate(a),
+                rate(b),
+                a.p99,
+                b.p99,
+                a.rss,
+                b.rss,
+                a.disk,
+                b.disk
+            ));
+        }
+        if any { Ok(out) } else { Err(Error::usage("the two files have no test in common")) }
+    }
+}
+
+/// A rate, or why there is none to speak of.
+fn rate(cell: &Cell) -> String {
+    match cell {
+        c if c.lost_updates > 0 => "lost updates".into(),
+        c if c.wrong > 0 => "wrong answers".into(),
+        c if c.rate >= 1e6 => format!("{:.2} M", c.rate / 1e6),
+        c if c.rate >= 1e4 => format!("{:.0} k", c.rate / 1e3),
+        c if c.rate >= 100.0 => show_count(c.rate),
+        c => format!("{:.2}", c.rate),
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let transactional = self.cells.values().any(|c| c.abort_rate.is_some());
+        write!(f, "| test |")?;
+        for engine in &self.engines {
+            write!(f, " {engine} /s |")?;
+        }
+        write!(f, " x best other | p50 us | p99 us | p99.9 us | max ms | peak RSS MiB | disk MiB |")?;
+        let aborts = if transactional { " aborts % |" } else { "" };
+        writeln!(f, "{aborts}\n|{}", "---|".repeat(self.engines.len() + 8 + usize::from(transactional)))?;
+        let us = |x: f64| if x >= 100.0 { format!("{x:.0}") } else { format!("{x:.1}") };
+        for test in &self.tests {
+            write!(f, "| {test} |")?;
+            for engine in &self.engines {
+                write!(f, " {} |", self.cell(test, engine).map_or("-".into(), rate))?;
+            }
+            let lead = self.lead(test).map_or("-".into(), |x| format!("**{x:.2}**"));
+            write!(f, " {lead} | {} |", self.list(test, |c| Some(us(c.p50))))?;
+            write!(f, " {} | {} |", self.list(test, |c| Some(us(c.p99))), self.list(test, |c| Some(us(c.p999))))?;
+            write!(f, " {} |", self.list(test, |c| Some(format!("{:.1}", c.max / 1000.0))))?;
+            write!(f, " {} |", self.list(test, |c| Some(format!("{:.0}", c.rss))))?;
+            write!(f, " {} |", self.list(test, |c| Some(format!("{:.0}", c.disk))))?;
+            if transactional {
+                write!(f, " {} |", self.list(test, |c| c.abort_rate.map(|r| format!("{:.1}", r * 100.0))))?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: &str = "engine,test_name,operation,ops_per_sec,p50_us,p99_us,p999_us,max_us,peak_rss_mb,db_size_mb,wrong,\
+                          commits,commits_per_sec,abort_rate,lost_updates\n";
+
+    fn table(rows: &str) -> Result<Table> {
+        Table::parse(Path::new("x.csv"), &format!("{HEADER}{rows}"))
+    }
+
+    #[test]
+    fn the_lead_is_over_the_best_that_is_right() {
+        let t = table(
+            "kingtide,get,LOAD,1,1,1,1,1,1,1,0,,,,\nkingtide,get,GET,3000000,1,2,3,4000,50,60,0,,,,\n\
+             rocksdb,get,GET,1000000,1,2,3,4000,50,60,0,,,,\ntidesdb,get,GET,9000000,1,2,3,4000,50,60,7,,,,\n\
+             kingtide,rmw,TXN,10,1,2,3,4,5,6,0,9,20000,0.125,0\nrocksdb,rmw,TXN,10,1,2,3,4,5,6,1,9,50,0,3\n",
+        )
+        .unwrap();
+        let shown = t.to_string();
+        assert!(shown.contains("| get | 3.00 M | 1.00 M | wrong answers | **3.00** |"), "{shown}");
+        assert!(shown.contains("| rmw | 20 k | lost updates | - | - |") && shown.contains("12.5 / 0.0 / -"), "{shown}");
+        assert!(shown.lines().all(|l| l.matches('|').count() == shown.lines().next().unwrap().matches('|').count()));
+    }
+
+    #[test]
+    fn versions_are_compared() {
+        let old = table("tidesdb,get,GET,100,1,2,3,4,5,6,0,,,,\n").unwrap();
+        let new = table("rocksdb,get,GET,1,1,2,3,4,5,6,0,,,,\ntidesdb,get,GET,150,1,2,3,4,5,6,0,,,,\n").unwrap();
+        assert!(new.since(&old).unwrap().contains("| get | 100 | 150 | **1.50** |"));
+        let other = table("tidesdb,put,PUT,100,1,2,3,4,5,6,0,,,,\n").unwrap();
+        assert!(new.since(&other).is_err());
+    }
+
+    #[test]
+    fn a_file_that_is_none_is_refused_with_its_line() {
+        assert!(table("").unwrap_err().to_string().contains("x.csv:1: holds no result"));
+        let e = table("kingtide,get,GET,fast,1,2,3,4,5,6,0,,,,\n").unwrap_err().to_string();
+        assert!(e.contains("x.csv:2: ops_per_sec: 'fast' is not a number"), "{e}");
+        assert!(Table::parse(Path::new("x"), "a,b\n1,2\n").unwrap_err().to_string().contains("no column 'operation'"));
+    }
+}
