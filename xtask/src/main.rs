@@ -6,6 +6,8 @@
 //! | `shuttle` | explores schedules of the engine's threads |
 //! | `loom` | tries every interleaving of the lock-free structures |
 //! | `fuzz` | runs the fuzz targets under libFuzzer |
+//! | `miri` | looks for undefined behaviour in the unsafe room and below a small database |
+//! | `sanitize` | runs tests with the address, leak or thread sanitizer |
 //! | `peers` | fetches and builds the engines that keybench compares with |
 
 #![allow(clippy::disallowed_methods)] // it works on the source tree, not on databases
@@ -13,6 +15,7 @@
 mod explore;
 mod fuzz;
 mod peers;
+mod sanitize;
 mod tidy;
 
 use std::process::ExitCode;
@@ -24,8 +27,10 @@ fn main() -> ExitCode {
         Some("shuttle") => explore::shuttle(&args[1..]),
         Some("loom") => explore::loom(&args[1..]),
         Some("fuzz") => fuzz::run(&args[1..]),
+        Some("miri") => sanitize::miri(&args[1..]),
+        Some("sanitize") => sanitize::sanitize(&args[1..]),
         Some("peers") => peers::run(&args[1..]),
-        _ => Err("usage: cargo xtask <tidy|shuttle|loom|fuzz|peers> [arguments]".to_owned()),
+        _ => Err("usage: cargo xtask <tidy|shuttle|loom|fuzz|miri|sanitize|peers> [arguments]".to_owned()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

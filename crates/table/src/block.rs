@@ -394,7 +394,8 @@ mod tests {
     fn searches_agree_with_a_sorted_vector() {
         let mut rng = Rng::new(11);
         for order in [KeyOrder::Bytewise, KeyOrder::Reverse, KeyOrder::CaseInsensitive, KeyOrder::U64] {
-            for n in [1, 2, 3, 31, 33, 64, 65, 200, 3000] {
+            let sizes: &[usize] = if cfg!(miri) { &[1, 2, 33] } else { &[1, 2, 3, 31, 33, 64, 65, 200, 3000] };
+            for n in sizes.iter().copied() {
                 let model = sorted(&order, n, &mut rng);
                 let raw = build(&order, &model);
                 let layout = Layout::parse(&raw).unwrap();
@@ -403,7 +404,7 @@ mod tests {
                     let e = layout.entry(&raw, i).unwrap();
                     assert_eq!((e.key(&raw), e.tag, e.value(&raw)), (&k[..], *t, &v[..]));
                 }
-                for _ in 0..500 {
+                for _ in 0..if cfg!(miri) { 5 } else { 500 } {
                     let mut key = model[rng.below(n as u64) as usize].0.clone();
                     match rng.below(4) {
                         0 => key.push(b"\x00a\xff"[rng.below(3) as usize]),
@@ -451,7 +452,7 @@ mod tests {
                 let _ = (e.key(bytes), e.value(bytes), layout.entry_after(bytes, &e, i + 1));
             }
         };
-        for i in 0..raw.len() {
+        for i in (0..raw.len()).step_by(if cfg!(miri) { 97 } else { 1 }) {
             for flip in [0x01, 0x80, 0xff] {
                 let mut bad = raw.clone();
                 bad[i] ^= flip;

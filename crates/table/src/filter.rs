@@ -189,6 +189,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "millions of lookups; safe code")]
     fn measured_rate_meets_the_target() {
         let n = 100_000;
         for target in [0.1, 0.01, 0.001] {

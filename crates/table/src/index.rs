@@ -356,7 +356,7 @@ mod tests {
             let len = rng.below(6) as usize;
             (0..len).map(|_| [0, 1, b'a', b'b', 0xfe, 0xff][rng.below(6) as usize]).collect()
         };
-        for _ in 0..20_000 {
+        for _ in 0..if cfg!(miri) { 50 } else { 20_000 } {
             let (a, b) = (key(), key());
             let (a, b) = if a <= b { (a, b) } else { (b, a) };
             let mut s = Vec::new();
@@ -438,7 +438,7 @@ mod tests {
             {
                 let (keys, index) = sample(&order, n, sampling, prefix_len, &mut rng);
                 assert_eq!(index.blocks(), n);
-                for _ in 0..300 {
+                for _ in 0..if cfg!(miri) { 3 } else { 300 } {
                     let mut key = keys[rng.below(keys.len() as u64) as usize].clone();
                     if rng.one_in(2) {
                         key.push(b"a\xff"[rng.below(2) as usize]);
@@ -472,7 +472,7 @@ mod tests {
         for cut in 0..bytes.len() {
             assert!(Index::decode(&bytes[..cut], 3000, &order).is_err());
         }
-        for _ in 0..20_000 {
+        for _ in 0..if cfg!(miri) { 20 } else { 20_000 } {
             let mut bad = bytes.clone();
             let at = rng.below(bad.len() as u64) as usize;
             bad[at] ^= 1 << rng.below(8);

@@ -123,24 +123,25 @@ fn a_block_under_two_keys_is_two_blocks() {
 #[test]
 fn erase_file_takes_that_file_only() {
     let (c, _) = cache(1 << 20, 4);
-    for file in 0..70 {
+    let files = if cfg!(miri) { 36 } else { 70 };
+    for file in 0..files {
         for offset in 0..10 {
             c.insert(file, offset * 4096, block(file, offset * 4096));
         }
     }
     c.erase_file(33);
-    for file in 0..70 {
+    for file in 0..files {
         for offset in 0..10 {
             assert_eq!(c.get(file, offset * 4096).is_none(), file == 33, "file {file} offset {offset}");
         }
     }
-    assert_eq!(audit(&c).0, 690);
+    assert_eq!(audit(&c).0 as u64, (files - 1) * 10);
 }
 
 /// More references taken through one slot than its count holds, given back in any order.
 #[test]
 fn counts_spill_from_slot_to_block() {
-    let n = if cfg!(miri) { 17_000 } else { 200_000 };
+    let n = if cfg!(miri) { 100 } else { 200_000 };
     let (c, _) = cache(1 << 20, 1);
     c.insert(5, 6, block(5, 6));
     let mut held: Vec<Block> = (0..n).map(|_| c.get(5, 6).unwrap()).collect();

@@ -47,10 +47,22 @@ use writer::WriterState;
 pub use iter::MemIter;
 pub use writer::MemWriter;
 
-/// Entries of a node. Loom explores every interleaving of loads, so its nodes are tiny.
-const CAPACITY: usize = if cfg!(loom) { 3 } else { 64 };
+/// Entries of a node. Loom explores every interleaving of loads, so its nodes are tiny; Miri sees a deep tree sooner.
+const CAPACITY: usize = if cfg!(loom) {
+    3
+} else if cfg!(miri) {
+    8
+} else {
+    64
+};
 /// Entries of a node that `Node::rank` counts in one round.
-const GROUP: usize = if cfg!(loom) { 3 } else { 8 };
+const GROUP: usize = if cfg!(loom) {
+    3
+} else if cfg!(miri) {
+    4
+} else {
+    8
+};
 
 /// An ordered in-memory table of `(key, tag, value)`: keys ascending in the order, tags of one key descending.
 ///

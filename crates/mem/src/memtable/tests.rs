@@ -136,7 +136,7 @@ fn check_zigzag(table: &Arc<Memtable>, model: &Model, rng: &mut Rng, shape: u64,
         let what = format!("{what} round {round}");
         expect(&it, sorted.get(at).copied(), &what);
         let forward_of_8 = rng.below(9);
-        for _ in 0..rng.below(if cfg!(miri) { 30 } else { 150 }) {
+        for _ in 0..rng.below(if cfg!(miri) { 10 } else { 150 }) {
             if at >= sorted.len() {
                 break;
             }
@@ -160,7 +160,7 @@ fn run_model(order: &KeyOrder, shape: u64, seed: u64, n: u64) {
     let mut bytes = 0;
     let mut seq = 0;
     while seq < n {
-        let batch = if rng.one_in(2) { 1 } else { 1 + rng.below(100) };
+        let batch = if rng.one_in(2) { 1 } else { 1 + rng.below(if cfg!(miri) { 20 } else { 100 }) };
         let mut entries: Vec<_> = (0..batch)
             .map(|_| {
                 seq += 1;
@@ -201,7 +201,7 @@ fn agrees_with_a_sorted_map() {
     for shape in 0..SHAPES {
         if cfg!(miri) {
             // Miri looks for undefined behaviour, at a thousandth of the speed; the answers are checked elsewhere.
-            run_model(&orders[shape as usize % orders.len()], shape, shape, 80);
+            run_model(&orders[shape as usize % orders.len()], shape, shape, 30);
             continue;
         }
         for order in &orders {
@@ -238,7 +238,7 @@ fn an_empty_memtable_costs_nothing_and_has_nothing() {
 /// Keys in order, up or down, must leave full leaves behind.
 #[test]
 fn ordered_keys_fill_their_leaves() {
-    let n = if cfg!(miri) { 200 } else { 20_000u32 };
+    let n = if cfg!(miri) { 60 } else { 20_000u32 };
     let fill = |keys: &mut dyn Iterator<Item = u32>| {
         let table = table(&KeyOrder::Bytewise);
         for (i, k) in keys.enumerate() {
@@ -274,7 +274,7 @@ fn huge_values_have_memory_of_their_own() {
 /// One writer; readers check that whatever was visible when they looked at the clock is found, in order.
 #[test]
 fn readers_see_all_that_was_published() {
-    let n: u64 = if cfg!(miri) { 100 } else { 60_000 };
+    let n: u64 = if cfg!(miri) { 40 } else { 60_000 };
     for (seed, order) in [(1, KeyOrder::Bytewise), (2, KeyOrder::CaseInsensitive)] {
         let table = table(&order);
         let visible = AtomicU64::new(0);
