@@ -151,10 +151,17 @@ impl Error {
         self.0.io.as_ref().map(std::io::Error::kind)
     }
 
+    /// Whether the system or the process had no file descriptor left. The call did nothing, and may succeed later.
+    pub fn is_out_of_descriptors(&self) -> bool {
+        // EMFILE and ENFILE, on every Unix; the standard library has no kind for them.
+        self.0.io.as_ref().and_then(std::io::Error::raw_os_error).is_some_and(|code| code == 24 || code == 23)
+    }
+
     /// Whether the same call may succeed later without anyone changing its arguments.
     pub fn is_retryable(&self) -> bool {
         match self.0.kind {
             ErrorKind::Busy | ErrorKind::NoSpace | ErrorKind::Locked => true,
+            ErrorKind::Io if self.is_out_of_descriptors() => true,
             ErrorKind::Io => matches!(
                 self.io_kind(),
                 Some(std::io::ErrorKind::Interrupted | std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)

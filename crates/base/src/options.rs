@@ -307,7 +307,9 @@ option_table! {
         block_cache_size: u64 = 64 << 20, in 0 ..= 1_099_511_627_776u64, @live;
         /// Partitions of the block cache; 0 means two per core.
         cache_shards: u64 = 0, in 0 ..= 1024;
-        /// Table files kept open at once.
+        /// Table files and value logs kept open at once. Those that are being read come on top: an iterator and a merge hold
+        /// one for each run that they read, and value logs beside them. The log, the manifest and what flushes and merges
+        /// write need about ten more, and three for each background thread.
         max_open_files: u64 = 1000, in 16 ..= 1_000_000, @live;
         /// Threads for flush and compaction; 0 means the number of cores, at least 2.
         background_threads: u64 = 0, in 0 ..= 256;

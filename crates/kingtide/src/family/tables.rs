@@ -6,7 +6,9 @@
 //! handle to put it into the trash, which a background thread empties: a reader never waits for a file to be removed.
 //!
 //! While there are no more handles than the budget allows, views pin the open tables and the hot path never comes here.
-//! Past it, nothing is pinned and the least recently used tables are closed.
+//! Past it, nothing is pinned and the least recently used tables are closed. One that somebody reads at that moment keeps
+//! its descriptor until that ends; whoever asks for it meanwhile shares it. So no file is ever open twice, and what is
+//! open beyond the budget are the files that are being read: of an iterator or a merge one for each run.
 
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{ArcSwapOption, Mutex};
@@ -178,7 +180,7 @@ impl TableCache {
             order: order.clone(),
             vlogs,
             table: ArcSwapOption::empty(),
-            opening: Mutex::new(()),
+            opening: Mutex::default(),
             used: AtomicU64::new(0),
             obsolete: AtomicBool::new(false),
             shared: self.shared.clone(),
@@ -197,7 +199,7 @@ impl TableCache {
         let handle = Arc::new(VlogHandle {
             id,
             vlog: ArcSwapOption::empty(),
-            opening: Mutex::new(()),
+            opening: Mutex::default(),
             used: AtomicU64::new(0),
             obsolete: AtomicBool::new(false),
             shared: self.shared.clone(),
@@ -208,8 +210,9 @@ impl TableCache {
 
     /// Takes a table that was just written, so that the first reader need not open it. It must not be in a view yet.
     pub fn adopt(&self, handle: &Arc<TableHandle>, table: Arc<Table>) {
-        let _opening = handle.opening.lock();
+        let mut opened = handle.opening.lock();
         if handle.table.load().is_none() {
+            *opened = Arc::downgrade(&table);
             handle.install(table);
         }
     }
@@ -288,7 +291,9 @@ pub struct TableHandle {
     order: KeyOrder,
     vlogs: Box<[Arc<VlogHandle>]>,
     table: ArcSwapOption<Table>,
-    opening: Mutex<()>,
+    /// Held while the file is opened. What was opened last: it lives on after it was closed here for as long as somebody
+    /// reads it.
+    opening: Mutex<Weak<Table>>,
     used: AtomicU64,
     obsolete: AtomicBool,
     shared: Arc<Shared>,
@@ -322,15 +327,21 @@ impl TableHandle {
         if let Some(t) = self.table.load_full() {
             return Ok(t);
         }
-        let opening = self.opening.lock();
+        let mut opened = self.opening.lock();
         if let Some(t) = self.table.load_full() {
             return Ok(t);
         }
         let s = &self.shared;
-        let file = open_named(&*s.fs, &klog_path(&s.dir, self.id()), "table")?;
-        let table = Table::open(file, self.id, self.order.clone(), s.cache.clone(), s.stats.clone())?;
+        let table = match opened.upgrade() {
+            Some(table) => table,
+            None => {
+                let file = open_named(&*s.fs, &klog_path(&s.dir, self.id()), "table")?;
+                Table::open(file, self.id, self.order.clone(), s.cache.clone(), s.stats.clone())?
+            }
+        };
+        *opened = Arc::downgrade(&table);
         self.install(table.clone());
-        drop(opening);
+        drop(opened);
         s.trim(self.id());
         Ok(table)
     }
@@ -380,7 +391,8 @@ impl Drop for TableHandle {
 pub struct VlogHandle {
     id: u64,
     vlog: ArcSwapOption<Vlog>,
-    opening: Mutex<()>,
+    /// As in [`TableHandle`].
+    opening: Mutex<Weak<Vlog>>,
     used: AtomicU64,
     obsolete: AtomicBool,
     shared: Arc<Shared>,
@@ -400,15 +412,21 @@ impl VlogHandle {
         if let Some(v) = self.vlog.load_full() {
             return Ok(v);
         }
-        let opening = self.opening.lock();
+        let mut opened = self.opening.lock();
         if let Some(v) = self.vlog.load_full() {
             return Ok(v);
         }
-        let file = open_named(&*self.shared.fs, &vlog_path(&self.shared.dir, self.id), "value log")?;
-        let vlog = Vlog::open(file, self.id)?;
+        let vlog = match opened.upgrade() {
+            Some(vlog) => vlog,
+            None => {
+                let file = open_named(&*self.shared.fs, &vlog_path(&self.shared.dir, self.id), "value log")?;
+                Vlog::open(file, self.id)?
+            }
+        };
+        *opened = Arc::downgrade(&vlog);
         self.shared.opened();
         self.vlog.store(Some(vlog.clone()));
-        drop(opening);
+        drop(opened);
         self.shared.trim(0);
         Ok(vlog)
     }

@@ -212,7 +212,12 @@ impl Segments {
                 return Err(e);
             }
         };
-        sync_names(config, sync)?;
+        if let Err(e) = sync_names(config, sync) {
+            if e.is_out_of_descriptors() {
+                let _ = config.fs.remove(&path); // one that stays is a stray, which the next open removes
+            }
+            return Err(e);
+        }
         let stat = if recycled { Stat::WalSegmentsRecycled } else { Stat::WalSegmentsCreated };
         config.stats.add(stat, 1);
         Ok(Spare { id, file, size })
@@ -418,5 +423,8 @@ impl Segments {
 }
 
 fn sync_names(config: &WalConfig, sync: &GroupSync) -> Result<()> {
-    config.fs.sync_dir(&config.dir).map_err(|e| sync.poison("sync of the log's directory failed", e))
+    config.fs.sync_dir(&config.dir).map_err(|e| match e.is_out_of_descriptors() {
+        true => e, // the directory could not be opened, so nothing was lost: it may be tried again
+        false => sync.poison("sync of the log's directory failed", e),
+    })
 }
