@@ -241,8 +241,9 @@ fn background_threads(options: &Options) -> usize {
     }
 }
 
-/// Opens all tables with this thread and up to `threads` others; each is one or two small reads. A damaged table does not keep the others from
-/// being read: the error comes back when it is needed.
+/// Opens all tables with this thread and up to `threads` others; each is one or two small reads. A damaged table does not
+/// keep the others from being read: the error comes back when it is needed. A table of a newer format is none for this
+/// build to work beside, so it is refused while nothing was changed yet.
 fn open_tables(families: &[Arc<Family>], tables: &Arc<TableCache>, threads: usize) -> Result<()> {
     let handles: Vec<_> = families
         .iter()
@@ -251,11 +252,15 @@ fn open_tables(families: &[Arc<Family>], tables: &Arc<TableCache>, threads: usiz
             view.runs.iter().flat_map(|r| r.files.iter().map(|s| s.handle.clone())).collect::<Vec<_>>()
         })
         .collect();
-    let cursor = AtomicUsize::new(0);
+    let (cursor, newer) = (AtomicUsize::new(0), Mutex::new(None));
     let one = || {
         // `open_all` stops at the first damaged file; go on with the rest.
         while cursor.load(Ordering::Relaxed) < handles.len() {
-            let _ = tables.open_all(&handles, &cursor);
+            if let Err(e) = tables.open_all(&handles, &cursor)
+                && e.kind() == ErrorKind::NewerFormat
+            {
+                *newer.lock() = Some(e);
+            }
         }
     };
     let helpers = threads.min(handles.len() / 8);
@@ -266,7 +271,7 @@ fn open_tables(families: &[Arc<Family>], tables: &Arc<TableCache>, threads: usiz
         }
         one();
     });
-    Ok(())
+    newer.into_inner().map_or(Ok(()), Err)
 }
 
 /// Closes: no more commits; flushes what is in memtables; ends the threads, cancelling merges after the configured time.
