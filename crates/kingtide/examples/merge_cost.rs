@@ -69,6 +69,7 @@ fn measure(fs: &Arc<dyn Fs>, dir: &Path, n: usize, name: &str, sequential: bool,
         open_vlog: &|_| Err(kingtide_base::Error::invalid("no value logs here")),
         limiter: None,
         cancelled: &AtomicBool::new(false),
+        may_cancel: true,
         pause: &|| {},
     };
     let mut rng = Rng::new(1);

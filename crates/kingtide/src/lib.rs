@@ -51,7 +51,7 @@ pub use commit::changed::{Change, ChangeKind};
 pub use commit::hook::{CommitHook, CommittedWrites};
 pub use db::Db;
 pub use family::ColumnFamily;
-pub use ingest::{IngestOptions, SortedFile, SortedFileWriter};
+pub use ingest::{ExportInfo, IngestOptions, SortedFile, SortedFileWriter};
 pub use kingtide_base::clock::{Clock, ManualClock, SystemClock};
 pub use kingtide_base::key::CustomOrder;
 pub use kingtide_base::options::{Compression, DbOptions, Durability, FamilyOptions};

@@ -2,9 +2,9 @@
 
 use super::place::{Place, place};
 use crate::commit::CommitState;
-use crate::compact::{FlushInput, MergeContext, run_flush};
+use crate::compact::{FlushInput, MergeContext, VlogMeta, run_flush};
 use crate::engine::DbInner;
-use crate::family::Family;
+use crate::family::{Family, View};
 use crate::memtable::FamilyMemtable;
 use crate::shape::{FileChange, Shape};
 use crate::sync::atomic::Ordering;
@@ -13,8 +13,9 @@ use crate::txn::locks::{LockMode, Wait};
 use crate::txn::validate::shown;
 use crate::version::{Edit, FamilyId, FileMeta, Version};
 use kingtide_base::key::MAX_SEQ;
+use kingtide_base::options::FamilyOptions;
 use kingtide_base::stats::Stat;
-use kingtide_base::{Error, KeyOrder, Result, SeqNo, Tag};
+use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo, Tag};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,6 +46,16 @@ fn holds_any(memtable: &FamilyMemtable, order: &KeyOrder, lo: &[u8], hi: &[u8]) 
     }
     let meets = |start: &[u8], end: &[u8]| order.compare(start, hi).is_le() && order.compare(end, lo).is_gt();
     memtable.has_ranges() && memtable.range_list().iter().any(|r| meets(&r.start, &r.end))
+}
+
+/// A family that comes into being together with its files.
+pub(crate) struct NewFamily {
+    pub name: String,
+    pub order: KeyOrder,
+    pub options: FamilyOptions,
+    /// Its files with their levels and runs. Sorted files among them have got no sequence numbers yet.
+    pub files: Vec<(usize, FileMeta)>,
+    pub vlogs: Vec<VlogMeta>,
 }
 
 /// Families whose flushes are the holder's to run.
@@ -245,6 +256,48 @@ impl DbInner {
         Ok(())
     }
 
+    /// Creates a family that has files from its beginning. It takes one sequence number, so that whoever follows the log
+    /// learns that something was not in it.
+    pub(crate) fn install_family(&self, new: NewFamily) -> Result<Arc<Family>, Failed> {
+        let NewFamily { name, order, options, files, vlogs } = new;
+        self.wal.sync_all()?; // most of what would have to be synced under the locks
+        let mut shape = self.shape.lock();
+        let mut c = self.commit.lock();
+        self.check_writable()?;
+        if shape.by_name(&name).is_some() {
+            return Err(exists(&name).into());
+        }
+        let (id, last) = (shape.next_family, c.last_seq + 1);
+        let stored = options.entries().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
+        let mut edits = vec![
+            Edit::CreateFamily { id, name: name.clone(), order: order.name().to_owned(), options: stored },
+            Edit::Flushed { family: id, seq: last },
+        ];
+        edits.extend(vlogs.into_iter().map(|v| {
+            let VlogMeta { id: vlog, size, stored_bytes, values } = v;
+            Edit::AddVlog { id: vlog, family: id, size, stored_bytes, values }
+        }));
+        for (level, mut meta) in files {
+            if meta.is_unsequenced() {
+                (meta.sequence, meta.min_seq, meta.max_seq) = (last, last, last);
+            }
+            edits.push(Edit::AddFile { family: id, level: level as u8, meta: Arc::new(meta) });
+        }
+        let active = FamilyMemtable::new(order.clone(), &self.arenas, last + 1);
+        let view = View::new(order.clone(), active, Vec::new(), Arc::new(Version::default()), &self.tables, None);
+        let family = Arc::new(Family::new(id, name, order, options, self.read_context(), view));
+        family.flushed_seq.store(last, Ordering::Relaxed);
+        shape.next_family += 1; // whatever comes of it: the manifest may hold it
+        let change = FileChange { family: family.clone(), edits, flushed: 0 };
+        self.make_visible(&mut shape, &mut c, vec![change], Vec::new(), last)?;
+        shape.families.insert(id, family.clone());
+        c.families.push(family.clone());
+        self.measure_level0(&shape);
+        drop((c, shape));
+        self.jobs.wake();
+        Ok(family)
+    }
+
     /// Writes one manifest record, puts its files into the families' views, and publishes `last`, the sequence number of the
     /// newest of them. The log is synced first: recovery must not find these files and miss a commit that came before them.
     ///
@@ -294,6 +347,10 @@ impl DbInner {
         self.stats.add(Stat::Ingests, 1);
         self.stats.add(Stat::IngestedBytes, bytes);
     }
+}
+
+pub(crate) fn exists(family: &str) -> Error {
+    Error::new(ErrorKind::Exists, format!("column family '{family}' exists already"))
 }
 
 /// The keys of a file.

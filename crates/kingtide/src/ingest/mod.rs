@@ -16,11 +16,14 @@
 //! them fails validation; locks in its range of keys make it wait. It is not in the log: a change stream reports
 //! its sequence numbers as missing, and commit hooks are not told.
 
+mod clone;
 mod install;
 mod place;
+mod transfer;
 mod writer;
 
 pub(crate) use install::Part;
+pub use transfer::ExportInfo;
 pub use writer::{SortedFile, SortedFileWriter};
 
 use crate::copy::target::copy_file;
@@ -68,25 +71,37 @@ impl Drop for Brought<'_> {
 impl Brought<'_> {
     /// Links or copies a file into the database under a new id, and makes its bytes durable.
     fn bring(&mut self, from: &Path, link: bool) -> Result<(u64, Arc<dyn File>)> {
-        let db = self.db;
-        loop {
-            let id = db.new_file_id();
-            let to = klog_path(&db.dir, id);
-            if db.fs.exists(&to)? {
-                continue; // what a crash left behind is passed over
-            }
-            let linked = link && db.fs.hard_link(from, &to).is_ok();
-            self.created.push(to.clone());
-            if linked {
+        if link {
+            let (id, to) = self.new_name()?;
+            if self.db.fs.hard_link(from, &to).is_ok() {
                 // Whoever wrote it need not have synced it.
-                db.fs.open(&to, OpenMode::Write)?.sync_all()?;
-            } else {
-                copy_file((&*db.fs, from), (&*db.fs, &to), &mut |bytes| {
-                    db.limiter.take(bytes, db.jobs.cancel_flag());
-                    db.check_open()
-                })?;
+                self.db.fs.open(&to, OpenMode::Write)?.sync_all()?;
+                return Ok((id, self.db.fs.open(&to, OpenMode::Read)?));
             }
-            return Ok((id, db.fs.open(&to, OpenMode::Read)?));
+        }
+        self.copy(from).map(|(id, file, _)| (id, file))
+    }
+
+    /// Copies a file into the database under a new id. Tells its size and crc32c too.
+    fn copy(&mut self, from: &Path) -> Result<(u64, Arc<dyn File>, (u64, u32))> {
+        let (id, to) = self.new_name()?;
+        let db = self.db;
+        let sum = copy_file((&*db.fs, from), (&*db.fs, &to), &mut |bytes| {
+            db.limiter.take(bytes, db.jobs.cancel_flag());
+            db.check_open()
+        })?;
+        Ok((id, db.fs.open(&to, OpenMode::Read)?, sum))
+    }
+
+    /// A file id and a path under which there is nothing: what a crash left behind is passed over.
+    fn new_name(&mut self) -> Result<(u64, PathBuf)> {
+        loop {
+            let id = self.db.new_file_id();
+            let path = klog_path(&self.db.dir, id);
+            if !self.db.fs.exists(&path)? {
+                self.created.push(path.clone());
+                return Ok((id, path));
+            }
         }
     }
 
@@ -152,24 +167,14 @@ impl DbInner {
             return Ok(self.snapshots.visible());
         }
         self.fs.sync_dir(&self.dir)?;
-        match self.install_parts(&mut parts, options.no_wait) {
-            Ok(seq) => {
-                brought.keep();
-                self.count_ingest(parts.iter().flat_map(|p| &p.files).map(|f| f.size).sum());
-                if options.move_files {
-                    // They are in: a name that cannot be removed is no reason to say that they are not.
-                    files.iter().flat_map(|(_, paths)| *paths).for_each(|p| _ = self.fs.remove(p));
-                }
-                Ok(seq)
-            }
-            Err(failed) => {
-                if failed.in_doubt {
-                    brought.keep();
-                    return Err(failed.error.context("whether the files were ingested is known after the next open"));
-                }
-                Err(failed.error)
-            }
+        let installed = self.install_parts(&mut parts, options.no_wait);
+        let seq = brought.settle(installed)?;
+        self.count_ingest(parts.iter().flat_map(|p| &p.files).map(|f| f.size).sum());
+        if options.move_files {
+            // They are in: a name that cannot be removed is no reason to say that they are not.
+            files.iter().flat_map(|(_, paths)| *paths).for_each(|p| _ = self.fs.remove(p));
         }
+        Ok(seq)
     }
 }
 

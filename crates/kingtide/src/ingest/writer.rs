@@ -2,7 +2,7 @@
 
 use crate::family::ColumnFamily;
 use crate::txn::validate::shown;
-use crate::version::LEVELS;
+use crate::version::{LEVELS, SORTED_FILE};
 use kingtide_base::clock::Clock;
 use kingtide_base::key::EXPIRY_FLAG;
 use kingtide_base::options::FamilyOptions;
@@ -13,10 +13,6 @@ use kingtide_vfs::{Fs, OpenMode};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Ids of sorted files have this bit, which no database's own file ids have: they are drawn at random, so that a file
-/// that takes another one's place is found out.
-const OUTSIDE: u64 = 1 << 63;
 
 /// What a finished sorted file holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,7 +92,8 @@ impl SortedFileWriter {
             index_prefix_len: options.index_prefix_len as usize,
             expected_entries: 0,
         };
-        let writer = TableWriter::new_unsequenced(file, entropy() | OUTSIDE, table);
+        // At random, so that a file that takes another one's place is found out.
+        let writer = TableWriter::new_unsequenced(file, entropy() | SORTED_FILE, table);
         let (ttl_ms, value) = (options.ttl_ms, Vec::new());
         Ok(SortedFileWriter { fs, path, clock, order, ttl_ms, writer: Some(writer), value, range_deletes: 0 })
     }

@@ -12,7 +12,7 @@ mod manifest_tests;
 pub mod scan;
 
 use kingtide_base::{KeyOrder, SeqNo};
-use kingtide_table::TableId;
+use kingtide_table::{TableId, UNSEQUENCED};
 use std::cmp::Ordering;
 use std::sync::Arc;
 
@@ -21,6 +21,9 @@ pub type FamilyId = u32;
 
 /// Number of levels. Level 0 holds flushed runs; data moves down.
 pub const LEVELS: usize = 8;
+
+/// Ids of sorted files have this bit, which no database's own file ids have.
+pub const SORTED_FILE: u64 = 1 << 63;
 
 /// Bytes that a table references in one value log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +75,11 @@ pub struct FileMeta {
 }
 
 impl FileMeta {
+    /// A sorted file that has got no sequence number yet.
+    pub fn is_unsequenced(&self) -> bool {
+        self.sequence == 0 && self.max_seq == UNSEQUENCED && self.written_as & SORTED_FILE != 0
+    }
+
     /// What its file is opened as.
     pub fn table_id(&self) -> TableId {
         TableId { file_id: self.id, written_as: self.written_as, sequence: self.sequence }

@@ -5,6 +5,7 @@
 #![allow(clippy::disallowed_methods, missing_docs)]
 
 mod crash;
+mod families;
 mod files;
 #[path = "../killed/mod.rs"]
 mod killed;

@@ -1,0 +1,176 @@
+//! Clones: a new family with what another one holds at one moment.
+//!
+//! Tables never change, so the clone gets them by hard links under ids of its own: a file that has two names goes when the
+//! second one does, and neither family need know of the other. A table that points into value logs is rewritten with
+//! values of its own, because pointers name the value log. Memtables are written as tables. Nothing is locked meanwhile:
+//! a view of the source keeps its files.
+
+use super::Brought;
+use super::install::{Failed, NewFamily, exists};
+use crate::compact::{FlushInput, Job, JobKind, KeyRange, MergeContext, MergeOutput, VlogMeta, run_flush, run_merge};
+use crate::db::Db;
+use crate::engine::DbInner;
+use crate::family::tables::{klog_path, vlog_path};
+use crate::family::{ColumnFamily, Family, View, check_name};
+use crate::version::FileMeta;
+use kingtide_base::{Error, ErrorKind, Result, SeqNo};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// The files of a family that is being made.
+#[derive(Default)]
+struct Copied {
+    files: Vec<(usize, FileMeta)>,
+    vlogs: Vec<VlogMeta>,
+}
+
+impl Copied {
+    fn take(&mut self, output: MergeOutput, brought: &mut Brought<'_>) {
+        let dir = &brought.db.dir;
+        brought.created.extend(output.added.iter().map(|(_, f)| klog_path(dir, f.id)));
+        brought.created.extend(output.vlogs.iter().map(|v| vlog_path(dir, v.id)));
+        self.files.extend(output.added);
+        self.vlogs.extend(output.vlogs);
+    }
+
+    fn bytes(&self) -> u64 {
+        self.files.iter().map(|(_, f)| f.size).sum::<u64>() + self.vlogs.iter().map(|v| v.size).sum::<u64>()
+    }
+}
+
+impl DbInner {
+    /// See [`Db::clone_family`].
+    fn clone_family(self: &Arc<Self>, from: &str, to: &str) -> Result<Arc<Family>> {
+        self.check_writable()?;
+        let source = {
+            let shape = self.shape.lock();
+            if shape.by_name(to).is_some() {
+                return Err(exists(to));
+            }
+            let missing = || Error::new(ErrorKind::NotFound, format!("no column family '{from}'"));
+            shape.by_name(from).cloned().ok_or_else(missing)?
+        };
+        self.begin_log()?;
+        let (view, seq) = {
+            let mut c = self.commit.lock();
+            source.check_alive()?;
+            self.rotate(&mut c, &source);
+            (source.view.load_full(), c.last_seq)
+        };
+        let (order, options) = (source.order().clone(), (*source.options()).clone());
+        let mut brought = Brought { db: self, created: Vec::new() };
+        let copied = self.copy_view(&source, &view, seq, &mut brought)?;
+        drop(view);
+        self.fs.sync_dir(&self.dir)?;
+        let bytes = copied.bytes();
+        let Copied { files, vlogs } = copied;
+        let made = self.install_family(NewFamily { name: to.to_owned(), order, options, files, vlogs });
+        let family = brought.settle(made)?;
+        self.count_ingest(bytes);
+        Ok(family)
+    }
+
+    /// Gives what a view shows at `seq` files of its own.
+    fn copy_view(
+        self: &Arc<Self>,
+        source: &Family,
+        view: &View,
+        seq: SeqNo,
+        brought: &mut Brought<'_>,
+    ) -> Result<Copied> {
+        let order = source.order();
+        let options = source.options();
+        let open_table = |m: &FileMeta| self.tables.handle(&Arc::new(m.clone()), order).table();
+        let context = MergeContext {
+            fs: self.fs.clone(),
+            dir: &self.dir,
+            order: order.clone(),
+            options: &options,
+            next_file: &self.next_file_id,
+            snapshots: vec![seq], // nobody reads the clone at an earlier moment
+            now_ms: self.clock.unix_ms(),
+            version: view.version.clone(),
+            open_table: &open_table,
+            open_vlog: &|id| self.tables.vlog(id),
+            limiter: Some(&self.limiter),
+            cancelled: self.jobs.cancel_flag(),
+            may_cancel: true,
+            pause: &|| {},
+        };
+        let mut copied = Copied::default();
+        for (level, meta) in view.version.files() {
+            self.check_open()?;
+            if meta.vlog_refs.is_empty() {
+                let (id, _) = brought.bring(&klog_path(&self.dir, meta.id), true)?;
+                copied.files.push((level, FileMeta { id, ..FileMeta::clone(meta) }));
+            } else {
+                let job = rewriting(level, meta);
+                copied.take(run_merge(&context, &job, &KeyRange::default())?, brought);
+            }
+        }
+        if !view.frozen.is_empty() {
+            let input = FlushInput {
+                memtables: view.frozen.iter().map(|m| m.points().iter()).collect(),
+                tombstones: view.frozen.iter().flat_map(|m| m.range_list()).collect(),
+                run: context.new_file_id(),
+                older_in_memory: false,
+            };
+            copied.take(run_flush(&context, input)?, brought);
+        }
+        Ok(copied)
+    }
+}
+
+/// Rewrites a table in its place, with all values that it points to.
+fn rewriting(level: usize, meta: &Arc<FileMeta>) -> Job {
+    Job {
+        kind: JobKind::VlogGc,
+        inputs: vec![(level, meta.clone())],
+        output_level: level,
+        output_run: meta.run,
+        drop_tombstones: false,
+        boundaries: Vec::new(),
+        relocate_vlogs: meta.vlog_refs.iter().map(|r| r.file_id).collect::<BTreeSet<u64>>(),
+    }
+}
+
+impl Brought<'_> {
+    /// Keeps the files if they were installed, or may have been.
+    pub(super) fn settle<T>(self, outcome: Result<T, Failed>) -> Result<T> {
+        match outcome {
+            Ok(done) => {
+                self.keep();
+                Ok(done)
+            }
+            Err(Failed { error, in_doubt: false }) => Err(error),
+            Err(Failed { error, in_doubt: true }) => {
+                self.keep();
+                Err(error.context("whether it was done is known after the next open"))
+            }
+        }
+    }
+}
+
+impl Db {
+    /// Creates family `to` with the options, key order and contents of family `from` as of one moment, a commit boundary. From
+    /// then on they are apart. Over a crash it is there with all of it or not at all, and when this returns it survives a
+    /// power cut.
+    ///
+    /// Tables are shared by hard links, or copied where that is not possible; those with values in value logs are written
+    /// anew. So a clone of a family without value logs costs a link a table and one write of the memtables, and otherwise
+    /// reads and writes the family once. Commits wait for one write of the manifest; flushes and merges of the source go
+    /// on.
+    ///
+    /// Transactions in doubt are not cloned. What the clone shows at snapshots that were taken before it is not promised.
+    /// Change streams report one sequence number as missing.
+    ///
+    /// # Errors
+    /// Nothing is left behind then. `NotFound` for `from`; `Exists`, `InvalidArgument` for `to`; `Corruption`, `Io`,
+    /// `NoSpace`, `Poisoned`, `Cancelled` (the database closes), `Closed`, `ReadOnly`. Only when writing the manifest
+    /// fails again after a failure, the message says that the next open decides.
+    pub fn clone_family(&self, from: &str, to: &str) -> Result<ColumnFamily> {
+        check_name(to)?;
+        let family = self.inner().clone_family(from, to)?;
+        Ok(ColumnFamily::new(self.inner().clone(), family))
+    }
+}
