@@ -11,6 +11,7 @@
 #![cfg(unix)]
 #![allow(clippy::disallowed_methods, missing_docs)]
 
+#[path = "../killed/mod.rs"]
 mod killed;
 
 use killed::{BEGIN, DIR, JOB, SEED, Scratch, acknowledge, parse, run_and_kill, spawn};
