@@ -46,7 +46,7 @@ fn main() -> Result<()> {
 
 fn ingest(db: &Db, dir: &Path, mut data: Vec<([u8; 16], Vec<u8>)>) -> Result<(Duration, Duration)> {
     let start = Instant::now();
-    data.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+    data.sort_unstable_by_key(|row| row.0);
     let sorted = start.elapsed();
     let family = db.default_family();
     let mut paths = Vec::new();
