@@ -317,7 +317,7 @@ impl Walk<'_> {
                 (Stop::Marker(_), true) => return Err(self.corrupt(i, at, "an end marker before the segment's end")),
                 (Stop::Marker(mark), false) => match mark.successor() {
                     None => self.end.closed = true,
-                    Some(successor) => self.check_successor(successor)?,
+                    Some(successor) => self.check_successor(i, successor)?,
                 },
                 (Stop::Broken(header_whole), _) => {
                     self.judge(i, Break { at, header_whole, synced }, &chain[n + 1..])?;
@@ -408,13 +408,19 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The chain ends with a sealed segment, which names this one as the next. A power cut can have taken its header, but
-    /// not its name.
-    fn check_successor(&mut self, successor: u64) -> Result<()> {
+    /// The chain ends with sealed segment `i`, which names the next one. A power cut can have taken the header of that, but
+    /// not its name; and nothing else can have made it shorter than a header, for it had its size before its name.
+    fn check_successor(&mut self, i: usize, successor: u64) -> Result<()> {
         let path = segment_path(self.dir, successor);
-        let known = self.all.binary_search_by_key(&successor, |s| s.id).is_ok();
-        if known || (self.live && self.fs.exists(&path)?) {
-            self.end.keep_discarded = known;
+        let known = self.all.binary_search_by_key(&successor, |s| s.id);
+        if let Ok(j) = known
+            && self.is_same_boot(i)
+            && self.window(j)?.len() < SEGMENT_HEADER_LEN as u64
+        {
+            return Err(self.corrupt(j, 0, "the last segment was cut"));
+        }
+        if known.is_ok() || (self.live && self.fs.exists(&path)?) {
+            self.end.keep_discarded = known.is_ok();
             return Ok(());
         }
         Err(Error::corruption("write-ahead log: the last segment is missing").at_path(&path))

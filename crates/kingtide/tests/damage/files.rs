@@ -104,14 +104,23 @@ pub fn missing_segments() {
             for name in names.into_iter().skip(usize::from(reopened)) {
                 let path = Path::new(DIR).join(&name);
                 let what = format!("{name} of a log removed, spare {spare}, reopened {reopened}, power {cut_power}");
-                let damaged = disk();
-                damaged.remove(&path).unwrap();
-                let e = Db::open(DIR, KINDS[0].options(&damaged)).expect_err(&what);
-                located(&e, &what);
-                assert_eq!(e.path(), Some(&*path), "{what}: {e}");
-                assert!(!kingtide::verify(DIR, &KINDS[0].options(&damaged)).unwrap().is_clean(), "{what}");
-                assert!(!kingtide::repair(DIR, "into", &KINDS[0].options(&damaged)).unwrap().is_complete(), "{what}");
-                checked += 1;
+                let bytes = bytes_of(&disk(), &path);
+                // Cut to nothing, to a part of a header, and removed. After a power cut a size may have been lost.
+                for cut in [Some(0), Some(40), None].into_iter().filter(|cut| !cut_power || cut.is_none()) {
+                    let damaged = disk();
+                    match cut {
+                        Some(len) => replace(&damaged, &path, &bytes[..len]),
+                        None => damaged.remove(&path).unwrap(),
+                    }
+                    let what = format!("{what}, cut {cut:?}");
+                    let e = Db::open(DIR, KINDS[0].options(&damaged)).expect_err(&what);
+                    located(&e, &what);
+                    assert_eq!(e.path(), Some(&*path), "{what}: {e}");
+                    assert!(!kingtide::verify(DIR, &KINDS[0].options(&damaged)).unwrap().is_clean(), "{what}");
+                    let repaired = kingtide::repair(DIR, "into", &KINDS[0].options(&damaged)).unwrap();
+                    assert!(!repaired.is_complete(), "{what}: {repaired:?}");
+                    checked += 1;
+                }
             }
             let unused = disk();
             unused.remove(&Path::new(DIR).join(&spare)).unwrap();

@@ -4,8 +4,8 @@
 //! repair saves the rest and tells what is lost.
 //!
 //! The bodies run in processes of their own under `ulimit -v`, so that a length field that was believed ends them.
-//! `KINGTIDE_FULL=1` flips 200,000 bits (or `KINGTIDE_FLIPS`) and cuts files at every length. The seed is that of the day,
-//! or `KINGTIDE_SEED`.
+//! `KINGTIDE_FULL=1` flips 200,000 bits (or `KINGTIDE_FLIPS`) and cuts files at every length (or at the first
+//! `KINGTIDE_CUTS`). The seed is that of the day, or `KINGTIDE_SEED`.
 #![allow(clippy::disallowed_methods, missing_docs)]
 
 mod anatomy;
@@ -34,7 +34,7 @@ pub fn seed(test: &str) -> u64 {
     seed
 }
 
-/// How much one body does.
+/// How much is done to the files of one kind of one sample.
 struct Amount {
     flips: u64,
     cuts: u64,
@@ -45,9 +45,10 @@ fn amount() -> Amount {
     if !full() {
         return Amount { flips: 60, cuts: 20, others: 12 };
     }
-    // For each of the samples and kinds of files.
-    let flips = number("KINGTIDE_FLIPS").unwrap_or(200_000) / (KINDS.len() * 2 * FILE_KINDS.len()) as u64 + 300;
-    Amount { flips, cuts: u64::MAX, others: 400 }
+    // Of the eight samples those without value logs have four kinds of files.
+    let parts = (KINDS.len() * 2 * FILE_KINDS.len()) as u64 - 2;
+    let flips = number("KINGTIDE_FLIPS").unwrap_or(200_000).div_ceil(parts);
+    Amount { flips, cuts: number("KINGTIDE_CUTS").unwrap_or(u64::MAX), others: 100 }
 }
 
 /// Files of one kind of one sample.
