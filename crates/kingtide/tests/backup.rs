@@ -159,6 +159,38 @@ fn a_restored_database_is_backed_up_to_the_same_place_and_nothing_is_mixed_up() 
     }
 }
 
+/// Name and length of a file say nothing about what is in it: two databases wrote the same keys, and values of one length.
+#[test]
+fn files_of_one_name_and_length_are_told_apart_by_their_contents() {
+    let fs = MemFs::new();
+    let shared: Arc<dyn Fs> = Arc::new(fs.clone());
+    let backup = Backup::on(shared.clone(), "backups");
+    let mut expected = Vec::new();
+    let mut files = Vec::new();
+    for (dir, seed) in [("one", 1), ("other", 2)] {
+        let db = open(&fs, dir);
+        let mut rng = Rng::new(seed);
+        for i in 0..100u32 {
+            let mut value = vec![0; if i % 10 == 0 { 800 } else { 30 }];
+            rng.fill(&mut value);
+            db.put(i.to_be_bytes(), value).unwrap();
+        }
+        db.flush().unwrap();
+        backup.create(&db, BackupOptions::default()).unwrap();
+        expected.push(content(&db));
+        let immutable = |n: &String| n.ends_with(".klog") || n.ends_with(".vlog");
+        let names = fs.list(Path::new(dir)).unwrap().into_iter().filter(immutable);
+        let len = |n: &String| fs.open(&Path::new(dir).join(n), OpenMode::Read).unwrap().len().unwrap();
+        files.push(names.map(|n| (len(&n), n)).collect::<Vec<_>>());
+    }
+    assert!(files[0] == files[1] && files[0].len() == 2, "names and lengths differ: {files:?}");
+    for (i, expected) in expected.iter().enumerate() {
+        let dir = format!("restored{i}");
+        backup.restore_to(i as u64 + 1, &shared, &dir, BackupOptions::default()).unwrap();
+        assert_eq!(content(&open(&fs, &dir)), *expected, "backup {}", i + 1);
+    }
+}
+
 #[test]
 fn damage_is_found_and_not_restored() {
     let fs = MemFs::new();

@@ -18,8 +18,8 @@ pub(super) struct BackupFile {
     /// Its name in a database's directory.
     pub name: String,
     pub size: u64,
-    /// crc32c of all of it.
-    pub crc: u32,
+    /// xxh3-64 of all of it. Not a crc: see [`kingtide_base::hash::Hasher64`].
+    pub hash: u64,
     /// No earlier backup held it.
     pub new: bool,
 }
@@ -27,7 +27,7 @@ pub(super) struct BackupFile {
 impl BackupFile {
     /// Its name in the pool, which tells files of one name apart.
     pub fn pool_name(&self) -> String {
-        format!("{:08x}-{}-{}", self.crc, self.size, self.name)
+        format!("{:016x}-{}-{}", self.hash, self.size, self.name)
     }
 }
 
@@ -66,7 +66,7 @@ impl BackupManifest {
         for f in &self.files {
             put_slice(&mut out, f.name.as_bytes());
             put_varint(&mut out, f.size);
-            out.extend_from_slice(&f.crc.to_le_bytes());
+            out.extend_from_slice(&f.hash.to_le_bytes());
             out.push(f.new as u8);
         }
         let sum = crc(&out);
@@ -100,11 +100,11 @@ impl BackupManifest {
         let mut files = Vec::new(); // grows as there are bytes, whatever the count says
         for _ in 0..count {
             let name = std::str::from_utf8(r.slice()?).ok()?.to_owned();
-            let (size, crc, new) = (r.varint()?, r.u32()?, r.u8()? != 0);
+            let (size, hash, new) = (r.varint()?, r.u64()?, r.u8()? != 0);
             if !is_plain(&name) {
                 return None;
             }
-            files.push(BackupFile { name, size, crc, new });
+            files.push(BackupFile { name, size, hash, new });
         }
         Some(BackupManifest { id, created_ms, sequence, db_id, files })
     }
@@ -120,7 +120,8 @@ mod tests {
     use super::*;
 
     fn manifest() -> BackupManifest {
-        let file = |name: &str, new| BackupFile { name: name.to_owned(), size: 70_000, crc: 0x0102_0304, new };
+        let file =
+            |name: &str, new| BackupFile { name: name.to_owned(), size: 70_000, hash: 0x0102_0304_0506_0708, new };
         let files = vec![file("00000012.klog", true), file("CURRENT", false)];
         BackupManifest { id: 3, created_ms: 1_700_000_000_000, sequence: 99, db_id: [7; 16], files }
     }

@@ -1,8 +1,8 @@
 //! Backups: copies of a database, as of one moment each, in a directory that may be on another file system.
 //!
 //! ```text
-//! backups/000007.backup     what backup 7 consists of: names, sizes, checksums
-//! pool/89abcdef-4096-00000012.klog    the files, by checksum, size and name; backups share those that are the same
+//! backups/000007.backup     what backup 7 consists of: names, sizes, hashes
+//! pool/0123456789abcdef-4096-00000012.klog    the files, by hash, size and name; backups share those that are the same
 //! staging/                  files of a backup that is being made
 //! LOCK                      held by whoever changes the directory
 //! ```
@@ -328,9 +328,9 @@ impl Backup {
     }
 
     /// Files, by name and size, that readable backups of that database hold, with their checksums.
-    fn known_of(&self, db_id: &[u8; 16]) -> Result<HashMap<(String, u64), u32>> {
+    fn known_of(&self, db_id: &[u8; 16]) -> Result<HashMap<(String, u64), u64>> {
         let manifests = self.ids()?.into_iter().filter_map(|id| self.read(id).ok()).filter(|m| m.db_id == *db_id);
-        Ok(manifests.flat_map(|m| m.files).map(|f| ((f.name, f.size), f.crc)).collect())
+        Ok(manifests.flat_map(|m| m.files).map(|f| ((f.name, f.size), f.hash)).collect())
     }
 
     /// Removes what an operation that was cut short left half done.
@@ -373,7 +373,7 @@ struct Making<'m, 'a, 'b> {
     /// Names in the pool.
     stored: HashSet<String>,
     /// Checksums of files that need not be read again.
-    trusted: HashMap<(String, u64), u32>,
+    trusted: HashMap<(String, u64), u64>,
     watch: Watch<'a, 'b>,
     files: Vec<BackupFile>,
 }
@@ -382,9 +382,9 @@ impl Making<'_, '_, '_> {
     /// Adds a table or value log of the database.
     fn add_immutable(&mut self, db: &DbInner, path: &Path, size: u64) -> Result<()> {
         let name = file_name(path)?;
-        let mut file = BackupFile { name, size, crc: 0, new: false };
-        if let Some(crc) = self.trusted.get(&(file.name.clone(), size)) {
-            file.crc = *crc;
+        let mut file = BackupFile { name, size, hash: 0, new: false };
+        if let Some(hash) = self.trusted.get(&(file.name.clone(), size)) {
+            file.hash = *hash;
             if self.stored.contains(&file.pool_name()) {
                 self.files.push(file);
                 return Ok(());
@@ -397,8 +397,8 @@ impl Making<'_, '_, '_> {
         let same_name = format!("-{size}-{}", file.name);
         if self.stored.iter().any(|s| s.ends_with(&same_name)) {
             let watch = &mut self.watch;
-            let (found, crc) = read_file(&*db.fs, path, &mut |bytes, _| watch.step(bytes.len() as u64))?;
-            file.crc = crc;
+            let (found, hash) = read_file(&*db.fs, path, &mut |bytes, _| watch.step(bytes.len() as u64))?;
+            file.hash = hash;
             if found != size {
                 return Err(wrong_size(found));
             }
@@ -410,11 +410,11 @@ impl Making<'_, '_, '_> {
         }
         let tmp = pool.join(format!("{}.tmp", file.name));
         let watch = &mut self.watch;
-        let (found, crc) = copy_file((&*db.fs, path), (fs, &tmp), &mut |bytes| watch.step(bytes))?;
+        let (found, hash) = copy_file((&*db.fs, path), (fs, &tmp), &mut |bytes| watch.step(bytes))?;
         if found != size {
             return Err(wrong_size(found));
         }
-        file.crc = crc;
+        file.hash = hash;
         file.new = true;
         fs.rename(&tmp, &pool.join(file.pool_name()))?;
         self.stored.insert(file.pool_name());
@@ -428,11 +428,11 @@ impl Making<'_, '_, '_> {
         for name in fs.list(&staging)? {
             let from = staging.join(&name);
             let watch = &mut self.watch;
-            let (size, crc) = read_file(fs, &from, &mut |bytes, _| {
+            let (size, hash) = read_file(fs, &from, &mut |bytes, _| {
                 watch.progress.total_bytes += bytes.len() as u64;
                 watch.step(bytes.len() as u64)
             })?;
-            let file = BackupFile { name, size, crc, new: true };
+            let file = BackupFile { name, size, hash, new: true };
             fs.rename(&from, &pool.join(file.pool_name()))?;
             self.files.push(file);
         }
@@ -453,9 +453,9 @@ fn not_there(e: Error, id: u64) -> Error {
 }
 
 /// Compares what was read of a file with what it should be.
-fn check(file: &BackupFile, path: &Path, found: Result<(u64, u32)>) -> Result<()> {
+fn check(file: &BackupFile, path: &Path, found: Result<(u64, u64)>) -> Result<()> {
     match found {
-        Ok(found) if found == (file.size, file.crc) => Ok(()),
+        Ok(found) if found == (file.size, file.hash) => Ok(()),
         Ok((size, _)) if size != file.size => {
             Err(Error::corruption(format!("a file of the backup has {size} bytes instead of {}", file.size))
                 .at_path(path))

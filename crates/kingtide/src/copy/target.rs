@@ -7,7 +7,7 @@
 
 use crate::open::{LOCK_FILE, make_dir};
 use crate::version::manifest::CURRENT;
-use kingtide_base::checksum::crc_append;
+use kingtide_base::hash::Hasher64;
 use kingtide_base::{Error, ErrorKind, Result};
 use kingtide_vfs::{FileLock, Fs, OpenMode};
 use std::path::{Path, PathBuf};
@@ -118,12 +118,12 @@ pub(crate) fn refuse_unfinished(fs: &dyn Fs, dir: &Path) -> Result<()> {
 }
 
 /// Copies a file to a new one, which is synced; its name is not. `step` hears of each piece read, before it is written,
-/// and may stop the copying with an error. Returns size and crc32c. What was written stays after an error.
+/// and may stop the copying with an error. Returns size and xxh3-64. What was written stays after an error.
 pub(crate) fn copy_file(
     (from_fs, from): (&dyn Fs, &Path),
     (to_fs, to): (&dyn Fs, &Path),
     step: &mut dyn FnMut(u64) -> Result<()>,
-) -> Result<(u64, u32)> {
+) -> Result<(u64, u64)> {
     let target = to_fs.open(to, OpenMode::Overwrite)?;
     let sum = read_file(from_fs, from, &mut |bytes, at| {
         step(bytes.len() as u64)?;
@@ -133,22 +133,22 @@ pub(crate) fn copy_file(
     Ok(sum)
 }
 
-/// Reads a file from front to back, piece by piece. Returns its size and crc32c.
+/// Reads a file from front to back, piece by piece. Returns its size and xxh3-64.
 pub(crate) fn read_file(
     fs: &dyn Fs,
     path: &Path,
     piece: &mut dyn FnMut(&[u8], u64) -> Result<()>,
-) -> Result<(u64, u32)> {
+) -> Result<(u64, u64)> {
     let file = fs.open(path, OpenMode::Read)?;
     file.advise_sequential();
     let mut buffer = vec![0; CHUNK.min(file.len()?.max(1) as usize)];
-    let (mut at, mut crc) = (0, 0);
+    let (mut at, mut hash) = (0, Hasher64::new());
     loop {
         let n = file.read_at(&mut buffer, at)?;
         if n == 0 {
-            return Ok((at, crc));
+            return Ok((at, hash.finish()));
         }
-        crc = crc_append(crc, &buffer[..n]);
+        hash.update(&buffer[..n]);
         piece(&buffer[..n], at)?;
         at += n as u64;
     }
