@@ -8,6 +8,7 @@
 //! | `fuzz` | runs the fuzz targets under libFuzzer |
 //! | `miri` | looks for undefined behaviour in the unsafe room and below a small database |
 //! | `sanitize` | runs tests with the address, leak or thread sanitizer |
+//! | `planted` | shows that the tests find bugs planted on purpose |
 //! | `peers` | fetches and builds the engines that keybench compares with |
 
 #![allow(clippy::disallowed_methods)] // it works on the source tree, not on databases
@@ -15,6 +16,7 @@
 mod explore;
 mod fuzz;
 mod peers;
+mod planted;
 mod sanitize;
 mod tidy;
 
@@ -29,8 +31,9 @@ fn main() -> ExitCode {
         Some("fuzz") => fuzz::run(&args[1..]),
         Some("miri") => sanitize::miri(&args[1..]),
         Some("sanitize") => sanitize::sanitize(&args[1..]),
+        Some("planted") => planted::run(&args[1..]),
         Some("peers") => peers::run(&args[1..]),
-        _ => Err("usage: cargo xtask <tidy|shuttle|loom|fuzz|miri|sanitize|peers> [arguments]".to_owned()),
+        _ => Err("usage: cargo xtask <tidy|shuttle|loom|fuzz|miri|sanitize|planted|peers> [arguments]".to_owned()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -11,6 +11,7 @@
 //! | [`stats`] | the table of counters and gauges |
 //! | [`clock`], [`rng`] | injected time and randomness |
 //! | [`budget`] | exact byte accounting shared by arenas and caches |
+//! | [`planted`] | bugs planted to test the tests; absent from ordinary builds |
 
 #![cfg_attr(test, allow(clippy::disallowed_methods))] // tests may start threads and read clocks and files
 
@@ -22,6 +23,7 @@ pub mod error;
 pub mod hash;
 pub mod key;
 pub mod options;
+pub mod planted;
 pub mod rng;
 pub mod stats;
 

@@ -276,6 +276,12 @@ impl Recovery<'_> {
                     Error::corruption(format!("operation {i} of the log record with sequence {base} cannot be read"))
                 })?;
                 match op {
+                    LogOp::Write(op)
+                        if kingtide_base::planted!("batch-ends-at-a-dropped-family")
+                            && !by_id.contains_key(&op.family) =>
+                    {
+                        return Ok(());
+                    }
                     LogOp::Write(op) => self.replay_write(&by_id, next_family, &op, seq)?,
                     LogOp::Prepare(p) => in_doubt.prepare(&p, seq, &rest[..rest.len() - r.rest().len()])?,
                     LogOp::Resolved { committed: false, .. } if i > 0 => {

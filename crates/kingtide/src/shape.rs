@@ -135,7 +135,8 @@ impl Shape {
         for f in self.families.values() {
             for (_, file) in f.view.load().version.files() {
                 for r in &file.vlog_refs {
-                    *live.entry(r.file_id).or_insert(0) += r.bytes;
+                    let framing = if kingtide_base::planted!("value-log-miscounted") { r.values } else { 0 };
+                    *live.entry(r.file_id).or_insert(0) += r.bytes + framing;
                 }
             }
         }
@@ -180,7 +181,9 @@ impl Shape {
             }
         }
         for (change, version) in changes.iter().zip(&next) {
-            let used: HashSet<u64> = version.files().flat_map(|(_, f)| f.vlog_refs.iter().map(|r| r.file_id)).collect();
+            let newest_only = kingtide_base::planted!("live-value-log-deleted");
+            let counted = version.files().filter(|(level, _)| !newest_only || *level == 0);
+            let used: HashSet<u64> = counted.flat_map(|(_, f)| f.vlog_refs.iter().map(|r| r.file_id)).collect();
             let unused = self.vlogs.iter().filter(|(id, v)| v.family == change.family.id() && !used.contains(id));
             retired.vlogs.extend(unused.map(|(id, _)| *id));
         }
@@ -200,6 +203,12 @@ impl Shape {
         }
         for (change, version) in changes.iter().zip(next) {
             let version = Arc::new(version);
+            if kingtide_base::planted!("stale-reads-while-installing") {
+                let none = Arc::<Version>::default();
+                change.family.update_view(|v| {
+                    View::new(v.order.clone(), v.active.clone(), v.frozen.clone(), none, tables, Some(v))
+                });
+            }
             change.family.update_view(|v| {
                 let kept = v.frozen.len() - change.flushed;
                 v.frozen[kept..].iter().for_each(|m| m.retire());

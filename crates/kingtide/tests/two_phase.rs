@@ -200,3 +200,26 @@ fn what_a_locking_transaction_locked_stays_locked_over_a_restart() {
         assert!(db.locks().is_empty());
     }
 }
+
+/// A prepared transaction is in no table: its record pins the log, however much is flushed behind it.
+#[test]
+fn the_log_keeps_what_is_in_doubt_whatever_is_flushed() {
+    let fs = MemFs::new();
+    let db = open(&fs);
+    prepare(&db, b"pinned", 5, Isolation::Snapshot);
+    let mut rng = Rng::new(4);
+    for i in 0..400u32 {
+        let mut value = [0; 1000];
+        rng.fill(&mut value);
+        db.put(i.to_be_bytes(), value).unwrap();
+        if i % 100 == 99 {
+            db.flush().unwrap();
+            let again = open(&fs.kill_clone());
+            let in_doubt: Vec<_> = again.recover_prepared().into_iter().map(|p| p.xid).collect();
+            assert_eq!(in_doubt, [b"pinned"], "after {i} puts");
+        }
+    }
+    let db = open(&fs.kill_clone());
+    db.commit_prepared(b"pinned").unwrap();
+    assert_eq!(balance(&db), 5);
+}

@@ -154,7 +154,9 @@ impl Output {
     /// Writes out what is buffered and makes it durable. Returns the length of the file.
     pub fn finish(mut self) -> Result<u64> {
         self.flush()?;
-        self.file.sync_data()?;
+        if !kingtide_base::planted!("table-not-synced") {
+            self.file.sync_data()?;
+        }
         Ok(self.flushed)
     }
 }

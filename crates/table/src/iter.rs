@@ -313,7 +313,7 @@ impl TableIter {
         } else {
             let first = self.layout.entry(raw, 0)?;
             let starts_after = order.compare(first.key(raw), key).then(tag.cmp(&first.tag)) == Ordering::Greater;
-            if starts_after && self.block != 0 {
+            if starts_after && self.block != 0 && !kingtide_base::planted!("seek-answered-from-the-loaded-block") {
                 return Ok(None);
             }
             if !self.valid && before(&self.layout.entry(raw, count - 1)?) {
@@ -385,7 +385,7 @@ impl TableIter {
         self.cached = None;
         if !self.opts.readahead {
             let handle = self.table.index().handle(i);
-            if let Some(block) = self.table.cache().get(self.table.file_id(), handle.offset) {
+            if let Some(block) = self.table.cache().get(self.table.cache_id(), handle.offset) {
                 self.layout = Layout::parse(&block).map_err(|e| self.table.at_block(e, i))?;
                 self.cached = Some(block);
                 self.block = i;

@@ -105,7 +105,7 @@ impl DbInner {
     /// Waits until a commit survives what its durability says.
     pub(crate) fn make_durable(&self, commit: Visible, durability: Durability) -> Result<()> {
         match (durability, commit.lsn) {
-            (Durability::Power, Some(lsn)) => self.sync_wal(lsn),
+            (Durability::Power, Some(lsn)) if !kingtide_base::planted!("power-commit-not-synced") => self.sync_wal(lsn),
             _ => Ok(()),
         }
     }
@@ -223,6 +223,9 @@ impl DbInner {
             false => Some(c.wal.append(base, batch.sequences() as u32, record)?),
         };
         c.last_seq = last;
+        if kingtide_base::planted!("published-early") {
+            self.snapshots.publish(last);
+        }
         let filling = Filling { state: c, wal: &self.wal };
         fill_memtables(batch, base);
         filling.done();
@@ -376,7 +379,10 @@ impl DbInner {
         }
         let fresh = FamilyMemtable::new(family.order().clone(), &self.arenas, c.last_seq + 1);
         family.update_view(|v| {
-            let frozen = std::iter::once(&v.active).chain(&v.frozen).cloned().collect();
+            let mut frozen: Vec<_> = std::iter::once(&v.active).chain(&v.frozen).cloned().collect();
+            if kingtide_base::planted!("rotated-out-of-order") {
+                frozen.reverse();
+            }
             View::new(v.order.clone(), fresh, frozen, v.version.clone(), &self.tables, Some(v))
         });
         self.stats.add(Stat::Rotations, 1);

@@ -252,7 +252,10 @@ impl DbInner {
             order: family.order().clone(),
             options,
             next_file: &self.next_file_id,
-            snapshots: self.snapshots.list(),
+            snapshots: match kingtide_base::planted!("merge-ignores-snapshots") {
+                true => vec![self.snapshots.visible()],
+                false => self.snapshots.list(),
+            },
             now_ms: self.clock.unix_ms(),
             version: family.view.load().version.clone(),
             open_table: &open_table,

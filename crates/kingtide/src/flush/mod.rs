@@ -51,17 +51,24 @@ impl DbInner {
         let options = family.options();
         let input = FlushInput {
             memtables: vec![memtable.points().iter()],
-            tombstones: memtable.range_list(),
+            tombstones: if kingtide_base::planted!("deleted-range-not-flushed") {
+                Vec::new()
+            } else {
+                memtable.range_list()
+            },
             run: self.new_file_id(),
             older_in_memory: false, // the oldest memtable is flushed first
         };
         let output = self.with_merge_context(family, &options, false, |ctx| {
             let output = run_flush(ctx, input)?;
-            ctx.sync_dir().inspect_err(|_| output.discard(&*self.fs, &self.dir))?;
+            if !kingtide_base::planted!("table-name-not-synced") {
+                ctx.sync_dir().inspect_err(|_| output.discard(&*self.fs, &self.dir))?;
+            }
             Ok(output)
         })?;
         self.log_before_flush(family, last).inspect_err(|_| output.discard(&*self.fs, &self.dir))?;
         let mut edits = output.edits(family.id(), &[]);
+        let last = last + u64::from(kingtide_base::planted!("flushed-one-too-many"));
         edits.push(Edit::Flushed { family: family.id(), seq: last });
         edits.push(Edit::LastSeq(self.snapshots.visible()));
         let retired = {
@@ -107,7 +114,8 @@ impl DbInner {
     /// The same for who holds the commit lock.
     pub(crate) fn log_needed_at(&self, c: &CommitState, oldest: impl Fn(&Family) -> Option<SeqNo>) -> SeqNo {
         let in_memory = c.families.iter().filter_map(|f| oldest(f)).min();
-        let in_doubt = self.prepared.needed(self.wal.synced());
+        let in_doubt =
+            self.prepared.needed(self.wal.synced()).filter(|_| !kingtide_base::planted!("log-of-prepared-released"));
         in_memory.into_iter().chain(in_doubt).min().unwrap_or(c.last_seq + 1)
     }
 

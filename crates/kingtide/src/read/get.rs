@@ -200,7 +200,7 @@ fn lookup<R>(
     take: impl FnOnce(Found<'_>) -> Result<R>,
 ) -> Result<Option<R>> {
     let covering = view.max_covering(key, snapshot)?;
-    let upper = Tag::seek(snapshot);
+    let upper = Tag::seek(snapshot + u64::from(kingtide_base::planted!("get-sees-one-commit-too-many")));
     for memtable in view.memtables() {
         if let Some((tag, stored)) = memtable.points().get(key, upper) {
             return decide(tag, stored, covering, None, ctx)?.map(take).transpose();

@@ -391,7 +391,8 @@ impl DbIterator {
         self.counts.steps += 1;
         let turned = self.shown == Shown::Saved;
         self.hide();
-        let moved = if turned { Ok(()) } else { self.merge.next() };
+        let moved =
+            if turned && !kingtide_base::planted!("turned-iterator-skips") { Ok(()) } else { self.merge.next() };
         if let Err(e) = moved.and_then(|()| self.find_forward(true)) {
             self.fail(e);
         }
@@ -431,7 +432,7 @@ impl DbIterator {
         if self.counts.seeks.is_multiple_of(256) {
             self.count();
         }
-        self.error.is_none()
+        self.error.is_none() || kingtide_base::planted!("iterator-goes-on-after-error")
     }
 
     #[inline]
@@ -443,6 +444,9 @@ impl DbIterator {
     #[cold]
     fn fail(&mut self, e: Error) {
         self.hide();
+        if kingtide_base::planted!("iterator-error-swallowed") {
+            return;
+        }
         self.error.get_or_insert(e);
     }
 

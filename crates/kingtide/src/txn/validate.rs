@@ -54,7 +54,8 @@ impl<'a> Validation<'a> {
     /// For a batch whose writes must not have been committed by another since `writes_since`.
     #[inline]
     pub fn new(txn: TxnId, writes_since: Option<SeqNo>, reads: &'a ReadSet, batch: &WriteBatch) -> Validation<'a> {
-        let mut ranges = if reads.has_ranges() { reads.ranges() } else { Vec::new() };
+        let read_ranges = reads.has_ranges() && !kingtide_base::planted!("ranges-not-validated");
+        let mut ranges = if read_ranges { reads.ranges() } else { Vec::new() };
         if let Some(seq) = writes_since
             && batch.has_ranges()
         {

@@ -180,7 +180,9 @@ impl WriteSet {
             }
         }
         self.ranges.retain(|r| (*r as usize) < mark.ops);
-        self.batch.truncate(mark);
+        if !kingtide_base::planted!("savepoint-leaves-writes") {
+            self.batch.truncate(mark);
+        }
         Ok(())
     }
 

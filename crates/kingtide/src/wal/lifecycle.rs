@@ -212,7 +212,8 @@ impl Segments {
                 return Err(e);
             }
         };
-        if let Err(e) = sync_names(config, sync) {
+        let skipped = kingtide_base::planted!("log-name-not-synced");
+        if let Err(e) = if skipped { Ok(()) } else { sync_names(config, sync) } {
             if e.is_out_of_descriptors() {
                 let _ = config.fs.remove(&path); // one that stays is a stray, which the next open removes
             }

@@ -129,7 +129,7 @@ impl GroupSync {
     #[cold]
     pub fn poison(&self, doing: &str, cause: Error) -> Error {
         let _ = self.cause.set(cause.context(doing));
-        self.poisoned.store(true, Ordering::Release);
+        self.poisoned.store(!kingtide_base::planted!("failed-sync-forgotten"), Ordering::Release);
         self.poison_error()
     }
 
@@ -217,7 +217,9 @@ impl GroupSync {
         let files: Vec<_> = self.files.lock().iter().filter(|f| f.base < target).map(|f| Arc::clone(&f.file)).collect();
         for file in files {
             self.stats.add(Stat::WalSyncs, 1);
-            if let Err(e) = file.sync_data() {
+            if let Err(e) = file.sync_data()
+                && !kingtide_base::planted!("failed-sync-ignored")
+            {
                 return Err(self.poison("sync of the log failed", e.at_path(file.path())));
             }
         }

@@ -99,7 +99,12 @@ impl WalWriter {
             active.blot_out()?;
         }
         // The header last: until it is there the payload is bytes that mean nothing.
-        active.file.write_at(record.payload, active.at + RECORD_HEADER_LEN as u64)?;
+        if let Err(e) = active.file.write_at(record.payload, active.at + RECORD_HEADER_LEN as u64) {
+            if kingtide_base::planted!("failed-append-leaves-a-hole") {
+                active.at += span;
+            }
+            return Err(e);
+        }
         if let Err(e) = active.file.write_at(&header.encode(active.id, active.at), active.at) {
             // If not even this works now, it comes before the next record.
             active.doubtful = true;

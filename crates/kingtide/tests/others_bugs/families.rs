@@ -25,7 +25,7 @@ fn no_entry_is_lost_at_a_boundary_with_a_dropped_family() {
                 stored[family].insert(key(i), value(i));
             }
             db.write(batch).unwrap();
-            if n == 40 {
+            if n == 41 {
                 families[0].flush().unwrap(); // so that of the rest only a part is to be replayed
             }
         }

@@ -2,8 +2,9 @@
 
 use crate::{Contents, contents, files, key, large, open, options, small, value};
 use kingtide::vfs::{Fault, FaultFs, MemFs, Op, Rule};
-use kingtide::{ColumnFamily, Db, Snapshot};
+use kingtide::{ColumnFamily, Db, ManualClock, Snapshot};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Puts, overwrites and deletes with a snapshot between each of them; `between` runs after each step. Returns what every
 /// snapshot has to see.
@@ -176,5 +177,30 @@ fn a_read_error_in_a_compaction_loses_nothing() {
             db.close().unwrap();
             assert_eq!(contents(open(&disk).default_family()), stored, "{fault:?} at read {nth}, reopened");
         }
+    }
+}
+
+/// Expiry was compared in another unit, or with the wrong bound, by one of the two that decide on it: reads and merges. Here both
+/// are asked in the last millisecond of an entry's life and in the first after it.
+#[test]
+fn an_entry_expires_neither_early_nor_late() {
+    let fs = MemFs::new();
+    let clock = ManualClock::at_unix_ms(1_800_000_000_000);
+    let mut o = options(&fs);
+    o.clock = Some(clock.clone());
+    let db = Db::open(crate::DIR, o).unwrap();
+    for i in 0..40 {
+        db.put_ttl(key(i), value(i), Duration::from_millis(1000 * (i + 1))).unwrap();
+    }
+    for i in 0..40 {
+        clock.advance(Duration::from_millis(999));
+        db.put(key(1000), value(i)).unwrap(); // something to merge
+        if i % 4 != 0 {
+            db.compact().unwrap();
+        }
+        assert!(db.get(key(i)).unwrap().is_some(), "expired early: {i}");
+        clock.advance(Duration::from_millis(1));
+        assert!(db.get(key(i)).unwrap().is_none(), "expired late: {i}");
+        assert_eq!(contents(db.default_family()).len() as u64, 40 - i);
     }
 }

@@ -1,8 +1,8 @@
 //! Iterators, and memory that is used again.
 
-use crate::{Contents, DIR, contents, key, large, open, options, value};
+use crate::{Contents, DIR, contents, key, large, open, options, small, value};
 use kingtide::vfs::{Fault, FaultFs, MemFs, Op, Rule};
-use kingtide::{ColumnFamily, CustomOrder, Db, DbIterator, KeyOrder};
+use kingtide::{ColumnFamily, Compression, CustomOrder, Db, DbIterator, FamilyOptions, KeyOrder};
 use std::cell::{Cell, RefCell};
 use std::cmp::Ordering;
 use std::ops::Bound;
@@ -214,7 +214,13 @@ fn no_point_read_is_stale_while_a_compaction_installs() {
     let fs = MemFs::new();
     let mut o = options(&fs);
     o.order = KeyOrder::Custom(Arc::new(Looking));
+    o.family = FamilyOptions { value_threshold: 0, compression: Compression::None, ..small() };
     let db = Db::open(DIR, o).unwrap();
+    // A run of several files: whoever puts a view together compares where they meet.
+    for i in 1000..1300 {
+        db.put(key(i), large(i)).unwrap();
+    }
+    db.compact().unwrap();
     let looks = std::rc::Rc::new(Cell::new(0u64));
     for round in 0..5u64 {
         for i in 0..40 {
@@ -240,5 +246,6 @@ fn no_point_read_is_stale_while_a_compaction_installs() {
         HOOK.set(None);
     }
     println!("{} gets within comparisons", looks.get());
+    assert!(db.stats().families[0].levels.iter().any(|l| l.files > 2), "no run of several files");
     assert!(looks.get() > 500);
 }

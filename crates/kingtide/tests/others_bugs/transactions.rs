@@ -56,6 +56,10 @@ fn an_old_snapshot_outlives_every_ring_of_slots() {
     }
     let before = contents(db.default_family());
     let snapshot = db.snapshot();
+    // The transaction begins at a moment of its own, which nothing else keeps.
+    for i in 0..50 {
+        db.put(key(i), value(i + 500)).unwrap();
+    }
     let mut old = db.begin(Isolation::Snapshot).unwrap();
     old.put(db.default_family(), &key(7), b"mine").unwrap();
     // More transactions at once than there are slots.
@@ -84,7 +88,7 @@ fn an_old_snapshot_outlives_every_ring_of_slots() {
         let seen = db.default_family().get_at(key(i), &snapshot).unwrap().map(|v| v.to_vec());
         assert_eq!(seen.as_ref(), before.get(&key(i)), "key {i} at the old snapshot");
         let own = old.get(db.default_family(), &key(i)).unwrap().map(|v| v.to_vec());
-        let expected = if i == 7 { b"mine".to_vec() } else { value(i) };
+        let expected = if i == 7 { b"mine".to_vec() } else { value(i + 500) };
         assert_eq!(own, Some(expected), "key {i} in the old transaction");
     }
     assert_eq!(db.default_family().get_at(key(10_000), &snapshot).unwrap().as_deref(), None);

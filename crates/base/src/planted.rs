@@ -1,0 +1,320 @@
+//! Bugs planted on purpose, to show that the tests would find them: mutation testing with chosen mutants (DeMillo, Lipton,
+//! Sayward: "Hints on Test Data Selection", Computer 1978).
+//!
+//! A test that has never failed proves little. Each row of [`BUGS`] is a mistake that a storage engine can make, and some
+//! have made; it sits in the engine at the place where the real one would, as a condition on [`planted!`](crate::planted):
+//!
+//! ```text
+//! if !planted!("log-name-not-synced") { sync_names(config, sync)?; }
+//! ```
+//!
+//! In an ordinary build the condition is the constant `false` and nothing is left of it. A build with `--cfg planted` holds
+//! all bugs, asleep; the environment variable `KINGTIDE_PLANTED` wakes one by name. `cargo xtask planted` makes that build,
+//! runs the tests without a bug, which must pass, and then once for each bug, when they must fail within a minute. A bug that
+//! survives is a gap in the tests: write the test that was missing.
+//!
+//! To add one: a row here, a condition in the engine (a name that is not in the table does not compile), and `cargo xtask
+//! planted <name>`. Choose the fastest test that catches it for a reason, not by chance.
+
+/// A mistake, and what must notice it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlantedBug {
+    /// Its name, for [`planted!`](crate::planted) and `KINGTIDE_PLANTED`.
+    pub name: &'static str,
+    /// What the engine does wrong while it is awake.
+    pub wrong: &'static str,
+    /// The promise that it breaks.
+    pub breaks: &'static str,
+    /// Arguments of `cargo test`: the tests that must fail.
+    pub caught_by: &'static str,
+}
+
+/// Whether this build holds the bugs.
+pub const ENABLED: bool = cfg!(planted);
+
+macro_rules! bugs {
+    ($($name:literal: $wrong:literal, breaks $breaks:literal, caught by $caught_by:literal;)*) => {
+        /// All planted bugs.
+        pub const BUGS: &[PlantedBug] =
+            &[$(PlantedBug { name: $name, wrong: $wrong, breaks: $breaks, caught_by: $caught_by }),*];
+    };
+}
+
+bugs! {
+    // The log and recovery.
+    "log-name-not-synced":
+        "the directory is not synced after a log segment was made",
+        breaks "a Power commit survives a power cut",
+        caught by "-p kingtide --test durability each_level_survives_what_it_names";
+    "power-commit-not-synced":
+        "a Power commit is acknowledged without a sync of the log",
+        breaks "a Power commit survives a power cut",
+        caught by "-p kingtide --test durability each_level_survives_what_it_names";
+    "log-record-unchecked":
+        "recovery does not compare the checksum of a log record's payload",
+        breaks "a wrong value is never returned",
+        caught by "-p kingtide --test others_bugs damage_in_the_middle_of_a_log";
+    "damage-taken-for-a-torn-tail":
+        "recovery ends the log at any broken record",
+        breaks "damage is reported, and acknowledged commits behind it are not dropped",
+        caught by "-p kingtide --test others_bugs a_zero_filled_hole";
+    "failed-append-leaves-a-hole":
+        "after a failed append the next record goes behind it",
+        breaks "acknowledged commits after a failed one are recovered",
+        caught by "-p kingtide --test others_bugs a_short_write_does_not_hide";
+    "failed-sync-ignored":
+        "an error of the sync of the log is not looked at",
+        breaks "a Power commit is durable, or its caller hears that it is not",
+        caught by "-p kingtide --test others_bugs a_sync_that_succeeds_after_one_that_failed";
+    "failed-sync-forgotten":
+        "the log goes on after a failed sync",
+        breaks "nothing is acknowledged after a sync failed",
+        caught by "-p kingtide --test others_bugs a_sync_that_succeeds_after_one_that_failed";
+    "recovered-log-not-synced":
+        "recovery does not sync the log that it read",
+        breaks "what recovery has shown stays",
+        caught by "-p kingtide --test others_bugs the_log_is_not_truncated_on_reopen";
+    "log-released-early":
+        "log segments are given up as soon as a flush ends, whatever other families need",
+        breaks "an acknowledged commit survives a kill",
+        caught by "-p kingtide --test others_bugs the_log_is_kept_until";
+    "log-checksum-without-segment":
+        "the checksum of a log record does not depend on its segment",
+        breaks "what a recycled segment held does not come back",
+        caught by "-p kingtide --test others_bugs a_recycled_segment";
+    "log-of-prepared-released":
+        "the log gives up the records of prepared transactions",
+        breaks "a prepared transaction stays in doubt until it is resolved",
+        caught by "-p kingtide --test two_phase the_log_keeps_what_is_in_doubt";
+    "batch-ends-at-a-dropped-family":
+        "replay drops the rest of a batch behind an operation on a dropped family",
+        breaks "a batch is recovered whole",
+        caught by "-p kingtide --test others_bugs no_entry_is_lost_at_a_boundary";
+    "flushed-one-too-many":
+        "a flush records one sequence number more than the table holds",
+        breaks "an acknowledged commit survives a kill",
+        caught by "-p kingtide --test others_bugs the_log_is_kept_until";
+    "rotated-out-of-order":
+        "a frozen memtable is put behind the older ones",
+        breaks "a read returns the newest value",
+        caught by "-p kingtide --test others_bugs the_log_is_kept_until";
+    "published-early":
+        "a commit's sequence number is visible before its entries are inserted",
+        breaks "what a snapshot shows does not change",
+        caught by "-p kingtide --test others_bugs nothing_is_visible_before";
+    // Manifest and files.
+    "current-not-synced":
+        "CURRENT is renamed into place before its bytes are durable",
+        breaks "no open fails after a power cut",
+        caught by "-p kingtide --test durability each_level_survives_what_it_names";
+    "manifest-not-synced":
+        "a record of the manifest is not synced",
+        breaks "what a flush made durable survives a power cut",
+        caught by "-p kingtide --test durability each_level_survives_what_it_names";
+    "manifest-record-unchecked":
+        "the checksum of a manifest record is not compared",
+        breaks "damage is reported with file and offset",
+        caught by "-p kingtide --test others_bugs a_damaged_manifest_record";
+    "manifest-grows-behind-a-failed-record":
+        "after a failed append the next manifest record goes behind what it left",
+        breaks "a full disk does no lasting harm",
+        caught by "-p kingtide --test others_bugs a_full_disk_does_not_corrupt_the_manifest";
+    "table-not-synced":
+        "a table or value log is installed without a sync",
+        breaks "what a flush made durable survives a power cut",
+        caught by "-p kingtide --test others_bugs a_table_whose_write_failed";
+    "table-name-not-synced":
+        "the directory is not synced before a table is installed",
+        breaks "what a flush made durable survives a power cut",
+        caught by "-p kingtide --test durability each_level_survives_what_it_names";
+    "merged-tables-not-deleted":
+        "the inputs of a merge stay on the disk",
+        breaks "reported sizes are those of the files",
+        caught by "-p kingtide --test others_bugs reported_sizes_are_what_lies_on_the_disk";
+    "live-value-log-deleted":
+        "value logs that only deeper levels refer to are deleted",
+        breaks "an acknowledged value can be read",
+        caught by "-p kingtide --test others_bugs a_full_disk_leaves_no_value_log";
+    "value-log-miscounted":
+        "the framing of live values is counted twice",
+        breaks "dead bytes of a value log are exact",
+        caught by "-p kingtide --test others_bugs dead_bytes_of_a_value_log_are_exact";
+    "empty-family-name":
+        "a family may have an empty name",
+        breaks "bad input is an error",
+        caught by "-p kingtide --test others_bugs an_empty_family_name";
+    // Flushes and merges.
+    "tombstone-dropped-early":
+        "a merge drops a tombstone though an older run may hold its key",
+        breaks "deleted keys stay deleted",
+        caught by "-p kingtide --test others_bugs deleted_keys_are_not_resurrected";
+    "deleted-range-dropped-early":
+        "a merge drops a range tombstone though an older run holds keys of it",
+        breaks "deleted keys stay deleted",
+        caught by "-p kingtide --test others_bugs deleted_keys_are_not_resurrected";
+    "deleted-range-lost-at-a-cut":
+        "a range tombstone ends where an output file of a merge ends",
+        breaks "deleted keys stay deleted",
+        caught by "-p kingtide --test others_bugs a_deleted_range_is_whole";
+    "deleted-range-not-flushed":
+        "a flush leaves out the range tombstones of its memtable",
+        breaks "deleted keys stay deleted",
+        caught by "-p kingtide --test others_bugs deleted_keys_are_not_resurrected";
+    "merge-ignores-snapshots":
+        "a merge keeps only what is visible now",
+        breaks "what a snapshot shows does not change",
+        caught by "-p kingtide --test others_bugs a_compaction_does_not_ignore";
+    "transactions-not-listed":
+        "a merge does not ask at which moments running transactions read",
+        breaks "what a transaction reads does not change",
+        caught by "-p kingtide --test others_bugs an_old_snapshot_outlives";
+    "merge-expires-early":
+        "a merge takes an entry for expired a millisecond early",
+        breaks "an entry lives as long as was said",
+        caught by "-p kingtide --test others_bugs an_entry_expires_neither_early_nor_late";
+    "merge-input-error-swallowed":
+        "a merge takes an input whose first read fails for an empty one",
+        breaks "a read error loses nothing",
+        caught by "-p kingtide --test others_bugs a_read_error_in_a_compaction";
+    // Reads.
+    "filter-misses-a-key":
+        "the first key of a table is not in its filter",
+        breaks "an acknowledged key is found",
+        caught by "-p kingtide --test others_bugs no_key_is_lost_when_an_iterator_turns_round";
+    "cache-key-without-file":
+        "blocks of different files at one offset share a place in the cache",
+        breaks "a wrong value is never returned",
+        caught by "-p kingtide --test others_bugs no_key_is_lost_when_an_iterator_turns_round";
+    "block-prefix-too-long":
+        "the prefix that all keys of a block share is recorded one byte too long",
+        breaks "an acknowledged key is found",
+        caught by "-p kingtide --test others_bugs a_reused_iterator";
+    "seek-answered-from-the-loaded-block":
+        "a seek to before the loaded block is answered with that block's first key",
+        breaks "a seek finds the first key at or behind its target",
+        caught by "-p kingtide --test others_bugs a_reused_iterator";
+    "turned-iterator-skips":
+        "an iterator that turns forward passes a key",
+        breaks "a scan shows every key once",
+        caught by "-p kingtide --test others_bugs no_key_is_lost_when_an_iterator_turns_round";
+    "iterator-error-swallowed":
+        "an iterator ends at a read error as at the last key",
+        breaks "a scan that lacks keys says so",
+        caught by "-p kingtide --test others_bugs an_iterator_does_not_continue";
+    "iterator-goes-on-after-error":
+        "an iterator can be positioned anew after an error",
+        breaks "a scan that lacks keys says so",
+        caught by "-p kingtide --test others_bugs an_iterator_does_not_continue";
+    "get-sees-one-commit-too-many":
+        "a get at a snapshot sees the commit after it",
+        breaks "what a snapshot shows does not change",
+        caught by "-p kingtide --test others_bugs a_flush_does_not_ignore";
+    "stale-reads-while-installing":
+        "a change of files takes the old ones out of the view before it puts the new ones in",
+        breaks "a read returns the newest value",
+        caught by "-p kingtide --test others_bugs no_point_read_is_stale";
+    // Transactions and copies.
+    "first-committer-off-by-one":
+        "the conflict filter passes over the first commit after a snapshot",
+        breaks "of two competing updates one is refused",
+        caught by "-p kingtide --test others_bugs snapshot_isolation_loses_no";
+    "ranges-not-validated":
+        "a serializable commit does not check the ranges that it read",
+        breaks "no phantoms",
+        caught by "-p kingtide --test transactions a_serializable_reader_of_a_range_sees_no_phantom";
+    "savepoint-leaves-writes":
+        "a rollback to a savepoint keeps the writes after it",
+        breaks "a savepoint takes back what came after it",
+        caught by "-p kingtide --test transactions long_write_sets_are_read_back";
+    "prepared-locks-forgotten":
+        "recovery does not lock what prepared transactions hold",
+        breaks "a prepared transaction can be committed whatever happens",
+        caught by "-p kingtide --test two_phase what_is_in_doubt_stays_locked";
+    "copy-misses-value-logs":
+        "a checkpoint or backup leaves out value logs",
+        breaks "a copy is the whole database",
+        caught by "-p kingtide --test checkpoint a_checkpoint_holds_what_was_visible";
+    "backup-skips-a-changed-file":
+        "a backup takes a file for unchanged if its name and length are",
+        breaks "a backup is the database as of one moment",
+        caught by "-p kingtide --test backup files_of_one_name_and_length";
+    "verify-silent-about-a-block":
+        "verify passes over a block that it cannot read",
+        breaks "verify finds every kind of damage",
+        caught by "-p kingtide --test verify damage_under_an_open_database";
+}
+
+/// Whether the planted bug of that name is awake: the constant `false` in an ordinary build.
+#[macro_export]
+macro_rules! planted {
+    ($name:literal) => {
+        $crate::planted::ENABLED && {
+            const INDEX: usize = $crate::planted::index_of($name);
+            $crate::planted::is_awake(INDEX)
+        }
+    };
+}
+
+/// The row of a name. Evaluated at compile time, so a name without a row does not compile.
+#[doc(hidden)]
+pub const fn index_of(name: &str) -> usize {
+    let mut i = 0;
+    while i < BUGS.len() {
+        if is_same(BUGS[i].name.as_bytes(), name.as_bytes()) {
+            return i;
+        }
+        i += 1;
+    }
+    panic!("no planted bug of that name: add it to the table in kingtide_base::planted");
+}
+
+const fn is_same(a: &[u8], b: &[u8]) -> bool {
+    if a.len() != b.len() {
+        return false;
+    }
+    let mut i = 0;
+    while i < a.len() {
+        if a[i] != b[i] {
+            return false;
+        }
+        i += 1;
+    }
+    true
+}
+
+/// Whether row `index` is the one that the environment names.
+#[doc(hidden)]
+#[cfg(planted)]
+pub fn is_awake(index: usize) -> bool {
+    static AWAKE: std::sync::OnceLock<Option<usize>> = std::sync::OnceLock::new();
+    *AWAKE.get_or_init(|| {
+        #[allow(clippy::disallowed_methods)] // not the engine's configuration
+        let name = std::env::var("KINGTIDE_PLANTED").ok().filter(|n| !n.is_empty())?;
+        Some(BUGS.iter().position(|b| b.name == name).unwrap_or_else(|| panic!("no planted bug is named '{name}'")))
+    }) == Some(index)
+}
+
+/// Never, in an ordinary build.
+#[doc(hidden)]
+#[cfg(not(planted))]
+pub const fn is_awake(_index: usize) -> bool {
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_complete_and_names_unique() {
+        for (i, bug) in BUGS.iter().enumerate() {
+            assert_eq!(index_of(bug.name), i, "{} twice", bug.name);
+            assert!(bug.caught_by.contains("--test ") || bug.caught_by.contains("--lib "), "{}", bug.name);
+            assert!(
+                bug.name.bytes().all(|b| b.is_ascii_lowercase() || b == b'-') && !bug.wrong.is_empty(),
+                "{}",
+                bug.name
+            );
+        }
+    }
+}
