@@ -145,6 +145,17 @@ impl DbInner {
         Ok(())
     }
 
+    /// Stores the default family's options, which an open gave. A full disk is no reason not to open: the next manifest
+    /// that is written as a whole has them, or else the next open.
+    pub fn store_default_options(&self, default: &Family) -> Result<()> {
+        let mut shape = self.shape.lock();
+        let stored = default.options().entries().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
+        match shape.write(&[Edit::SetOptions { id: default.id(), options: stored }], &self.next_file_id) {
+            Err(e) if e.kind() == ErrorKind::NoSpace => Ok(()),
+            done => done,
+        }
+    }
+
     /// Flushes every family.
     pub fn flush_all(self: &Arc<Self>) -> Result<()> {
         let families: Vec<Arc<Family>> = self.shape.lock().families.values().cloned().collect();

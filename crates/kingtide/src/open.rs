@@ -55,15 +55,12 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<(Arc<DbInner>, Arc<Fa
 
 /// Opens the database in `dir` for reading only: no lock, no change, no background threads.
 pub(crate) fn open_read_only(dir: &Path, options: Options) -> Result<(Arc<DbInner>, Arc<Family>)> {
-    open_as(dir, options, true)
+    open_as(dir, Options { manual_jobs: true, ..options }, true)
 }
 
-fn open_as(dir: &Path, mut options: Options, read_only: bool) -> Result<(Arc<DbInner>, Arc<Family>)> {
+fn open_as(dir: &Path, options: Options, read_only: bool) -> Result<(Arc<DbInner>, Arc<Family>)> {
     options.db.validate()?;
     options.family.validate()?;
-    if read_only {
-        options.manual_jobs = true;
-    }
     let clock = options.clock.clone().unwrap_or_else(SystemClock::shared);
     let start = clock.monotonic_ns();
     let fs: Arc<dyn Fs> = options.fs.clone().unwrap_or_else(PosixFs::shared);
@@ -149,11 +146,12 @@ fn open_as(dir: &Path, mut options: Options, read_only: bool) -> Result<(Arc<DbI
         log_begun: AtomicBool::new(false),
         last_interval_sync: AtomicU64::new(0),
     });
-    inner.set_durability(inner.options.read().durability);
-    inner.txns.set_timeout(inner.options.read().transaction_timeout_ms);
-    inner.txns.memory.set_limit(inner.options.read().transaction_memory);
+    apply_options(&inner);
     inner.refresh_prepared();
     inner.measure_level0(&inner.shape.lock());
+    if recovered.default_changed {
+        inner.store_default_options(&recovered.default)?;
+    }
     inner.jobs.start(&inner, threads)?;
     inner.stats.set(Stat::OpenMicros, (inner.clock.monotonic_ns() - start) / 1000);
     Ok((inner, recovered.default))
@@ -164,6 +162,14 @@ fn id_source(next_file_id: &Arc<AtomicU64>) -> Arc<dyn Fn() -> u64 + Send + Sync
     let next = next_file_id.clone();
     // Relaxed: an id need only be no other's.
     Arc::new(move || next.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Hands options of the database to those who keep them in a form of their own.
+fn apply_options(inner: &DbInner) {
+    let options = inner.options.read();
+    inner.set_durability(options.durability);
+    inner.txns.set_timeout(options.transaction_timeout_ms);
+    inner.txns.memory.set_limit(options.transaction_memory);
 }
 
 /// Checks the directory and, to write, makes and locks it.

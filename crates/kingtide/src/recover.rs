@@ -46,6 +46,8 @@ pub(crate) struct Recovered {
     pub shape: Shape,
     pub families: Vec<Arc<Family>>,
     pub default: Arc<Family>,
+    /// The open gave it other options than were stored.
+    pub default_changed: bool,
     pub log_end: ReplayEnd,
     pub last_seq: SeqNo,
     pub next_file_id: u64,
@@ -140,6 +142,34 @@ impl Layout {
     }
 }
 
+/// The default family's key order, by name, and its options as the manifest has them. `None`: there is no database. Reads
+/// the manifest and changes nothing.
+pub(crate) fn stored_default(fs: &Arc<dyn Fs>, dir: &Path) -> Result<Option<(String, FamilyOptions)>> {
+    let mut default = None;
+    let loaded = Manifest::load(fs, dir, false, |edits| {
+        for edit in edits {
+            match (edit, &mut default) {
+                (Edit::CreateFamily { id, name, order, options }, None) if name == DEFAULT_FAMILY => {
+                    default = Some((id, order, options));
+                }
+                (Edit::SetOptions { id: of, options: next }, Some((id, _, options))) if of == *id => *options = next,
+                _ => {}
+            }
+        }
+        Ok(())
+    })?;
+    if loaded.is_none() {
+        return Ok(None);
+    }
+    let (_, order, options) = default.ok_or_else(no_default)?;
+    Ok(Some((order, read_options(DEFAULT_FAMILY, &options)?)))
+}
+
+#[cold]
+fn no_default() -> Error {
+    Error::corruption("the manifest names no default family")
+}
+
 fn read_options(family: &str, stored: &[(String, String)]) -> Result<FamilyOptions> {
     let mut options = FamilyOptions::default();
     for (name, value) in stored {
@@ -162,6 +192,7 @@ impl Recovery<'_> {
             self.remove_orphans(&layout, &on_disk);
         }
 
+        let default_changed = layout.families.values().any(|f| self.changes_options(f));
         let mut families: BTreeMap<FamilyId, Arc<Family>> = BTreeMap::new();
         for (id, f) in layout.families {
             families.insert(id, Arc::new(self.make_family(id, f)?));
@@ -180,9 +211,9 @@ impl Recovery<'_> {
 
         let all: Vec<Arc<Family>> = shape.families.values().cloned().collect();
         let default = shape.by_name(DEFAULT_FAMILY).cloned();
-        let default = default.ok_or_else(|| Error::corruption("the manifest names no default family"))?;
+        let default = default.ok_or_else(no_default)?;
         let next_file_id = next_file_id.into_inner();
-        Ok(Recovered { shape, families: all, default, log_end, last_seq, next_file_id, prepared })
+        Ok(Recovered { shape, families: all, default, default_changed, log_end, last_seq, next_file_id, prepared })
     }
 
     fn load_manifest(&self) -> Result<(Manifest, Layout)> {
@@ -225,6 +256,11 @@ impl Recovery<'_> {
             .at_path(self.dir));
         }
         Ok(())
+    }
+
+    /// Whether this open gives other options to the default family than are stored, and stores them.
+    fn changes_options(&self, layout: &FamilyLayout) -> bool {
+        !self.read_only && layout.name == DEFAULT_FAMILY && layout.options != self.options.family
     }
 
     fn make_family(&self, id: FamilyId, layout: FamilyLayout) -> Result<Family> {

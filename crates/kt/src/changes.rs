@@ -1,7 +1,7 @@
 //! Commits in commit order, read from the log.
 
 use crate::error::{LOCKED, Result};
-use crate::open::{open, stored_families};
+use crate::open::{open, options_for};
 use crate::output::Out;
 use crate::transfer::insert_bytes;
 use kingtide::{Change, ChangeKind, ChangeRecord, ChangeStreamOptions};
@@ -39,7 +39,7 @@ pub struct ChangesArgs {
 
 /// `kt changes`.
 pub fn main(args: &ChangesArgs, out: &mut Out) -> Result<()> {
-    stored_families(&args.path)?; // a mistyped path is no database to wait for
+    options_for(&args.path)?; // a mistyped path is no database to wait for
     let mut position = args.since;
     loop {
         match print_new(args, &mut position, out) {
