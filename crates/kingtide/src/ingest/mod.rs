@@ -82,8 +82,8 @@ impl Brought<'_> {
         self.copy(from).map(|(id, file, _)| (id, file))
     }
 
-    /// Copies a file into the database under a new id. Tells its size and crc32c too.
-    fn copy(&mut self, from: &Path) -> Result<(u64, Arc<dyn File>, (u64, u32))> {
+    /// Copies a file into the database under a new id. Tells its size and xxh3 too.
+    fn copy(&mut self, from: &Path) -> Result<(u64, Arc<dyn File>, (u64, u64))> {
         let (id, to) = self.new_name()?;
         let db = self.db;
         let sum = copy_file((&*db.fs, from), (&*db.fs, &to), &mut |bytes| {

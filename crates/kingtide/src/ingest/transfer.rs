@@ -54,7 +54,7 @@ struct Description {
 struct ExportedFile {
     name: String,
     bytes: u64,
-    crc: u32,
+    sum: u64,
     entries: u64,
 }
 
@@ -74,7 +74,7 @@ impl Description {
         for f in &self.files {
             put_slice(&mut out, f.name.as_bytes());
             put_varint(&mut out, f.bytes);
-            out.extend_from_slice(&f.crc.to_le_bytes());
+            out.extend_from_slice(&f.sum.to_le_bytes());
             put_varint(&mut out, f.entries);
         }
         let sum = crc(&out);
@@ -107,7 +107,7 @@ impl Description {
             d.options.push((text(r)?, text(r)?)); // grows as there are bytes, whatever the count says
         }
         for _ in 0..r.varint()? {
-            let file = ExportedFile { name: text(r)?, bytes: r.varint()?, crc: r.u32()?, entries: r.varint()? };
+            let file = ExportedFile { name: text(r)?, bytes: r.varint()?, sum: r.u64()?, entries: r.varint()? };
             if !is_exported(&file.name) {
                 return None;
             }
@@ -168,9 +168,9 @@ impl Export<'_> {
     /// Finishes a file and reads it back for its checksum.
     fn finish_file(&self, writer: SortedFileWriter) -> Result<ExportedFile> {
         let file = writer.finish()?;
-        let (bytes, crc) = read_file(&**self.fs, &file.path, &mut |_, _| Ok(()))?;
+        let (bytes, sum) = read_file(&**self.fs, &file.path, &mut |_, _| Ok(()))?;
         let name = file.path.file_name().and_then(|n| n.to_str()).unwrap_or_default().to_owned();
-        Ok(ExportedFile { name, bytes, crc, entries: file.entries })
+        Ok(ExportedFile { name, bytes, sum, entries: file.entries })
     }
 
     fn finish(mut self, description: &Description) -> Result<()> {
@@ -280,7 +280,7 @@ impl DbInner {
         for file in &description.files {
             let from = dir.join(&file.name);
             let (id, copy, sum) = brought.copy(&from)?;
-            if sum != (file.bytes, file.crc) {
+            if sum != (file.bytes, file.sum) {
                 return Err(Error::corruption("an exported file is not as its description says").at_path(&from));
             }
             let meta = self.inspect(id, copy, &order, false)?;
@@ -330,7 +330,8 @@ mod tests {
 
     #[test]
     fn a_description_round_trips_and_every_bit_matters() {
-        let file = |name: &str| ExportedFile { name: name.into(), bytes: 70_000, crc: 0x0102_0304, entries: 99 };
+        let file =
+            |name: &str| ExportedFile { name: name.into(), bytes: 70_000, sum: 0x0102_0304_0506_0708, entries: 99 };
         let d = Description {
             name: "tides".into(),
             order: "bytewise".into(),
