@@ -160,7 +160,7 @@ fn explain(all: &[Mutation], before: Option<&Print>, writers: &[Write], found: O
     match (&explanations[..], newest) {
         ([only], _) => Explained::By(*only),
         ([], Some((_, left))) => {
-            let expected = show(left.as_ref());
+            let expected = left.map_or("its deletion".to_owned(), |p| show(Some(&p)));
             if same().next().is_some() || before == found {
                 let what = format!("holds {}, though {expected} was acknowledged after that", show(found));
                 return Explained::NotAtAll(Fault::Lost, what);

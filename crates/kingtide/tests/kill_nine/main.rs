@@ -5,12 +5,13 @@
 //! and the parent's model knows each key's value after any number of commits. A writer's keys are its own; its commits
 //! are numbered from 1 and go over three families: single puts, and batches of up to 1,000 puts, deletes and range
 //! deletes. Each batch also puts the writer's counter, so the counter tells how far the writer came, and a batch of which
-//! only a part survived shows as a difference from the model.
+//! only a part survived shows as a difference from the model. `copies.rs` does so while checkpoints and backups are made.
 //!
 //! CI runs 24 rounds; `KINGTIDE_FULL=1` runs 2,000. `KINGTIDE_SEED` repeats a run.
 #![cfg(unix)]
 #![allow(clippy::disallowed_methods, missing_docs)]
 
+mod copies;
 #[path = "../killed/mod.rs"]
 mod killed;
 
@@ -134,13 +135,19 @@ fn child() {
     out.lock().unwrap().write_all(BEGIN).unwrap();
     let db = Db::open(&dir, options()).unwrap();
     match job[..] {
-        [writers, churn_from] => write_for_ever(&db, seed, writers, churn_from, &out),
+        [writers, churn_from] => write_for_ever(&db, seed, writers, &|| churn(&db, churn_from, &out), &out),
+        [writers, checkpoint, restore, round] => {
+            let next = copies::Next { checkpoint, restore };
+            let copy = || copies::copy_for_ever(&db, dir.as_ref(), seed ^ round, next, &out);
+            write_for_ever(&db, seed, writers, &copy, &out);
+        }
         [writers, keys, _] => load(&db, writers, keys, &out),
         _ => panic!("job {job:?}"),
     }
 }
 
-fn write_for_ever(db: &Db, seed: u64, writers: u64, churn_from: u64, out: &Mutex<std::io::Stdout>) {
+/// Writers, and beside them `also`.
+fn write_for_ever(db: &Db, seed: u64, writers: u64, also: &(dyn Fn() + Sync), out: &Mutex<std::io::Stdout>) {
     let families = open_families(db);
     std::thread::scope(|s| {
         for w in 0..writers {
@@ -154,9 +161,7 @@ fn write_for_ever(db: &Db, seed: u64, writers: u64, churn_from: u64, out: &Mutex
                 }
             });
         }
-        if churn_from > 0 {
-            s.spawn(move || churn(db, churn_from, out));
-        }
+        s.spawn(also);
     });
 }
 
@@ -182,8 +187,11 @@ fn churn_name(i: u64) -> String {
 }
 
 /// Creates families, fills and drops them. Event `i * 64 + stage`: 0 is created, up to `CHURN_BATCHES` a batch, then
-/// dropped. `RESTART` comes before the families of the last run are dropped.
+/// dropped. `RESTART` comes before the families of the last run are dropped. Does nothing when `from` is 0.
 fn churn(db: &Db, from: u64, out: &Mutex<std::io::Stdout>) {
+    if from == 0 {
+        return;
+    }
     acknowledge(out, CHURN, (from - 1) * 64 + RESTART);
     for i in 0..3 {
         let _ = db.drop_family(&churn_name(i));
@@ -254,6 +262,17 @@ struct Run {
 }
 
 impl Run {
+    fn new(seed: u64, name: &str) -> Run {
+        Run {
+            seed,
+            dir: Scratch::new(name),
+            models: (0..WRITERS).map(|_| Model::default()).collect(),
+            acknowledged: vec![0; WRITERS as usize],
+            churn: 0,
+            checked_keys: 0,
+        }
+    }
+
     fn note(&mut self, output: &[u8]) {
         for (who, n) in parse(output) {
             match who {
@@ -344,14 +363,7 @@ fn acknowledged_commits_survive_kill_nine() {
     let seed = seed();
     let rounds = if full() { 2000 } else { 24 };
     println!("seed {seed}, {rounds} rounds");
-    let mut run = Run {
-        seed,
-        dir: Scratch::new("rounds"),
-        models: (0..WRITERS).map(|_| Model::default()).collect(),
-        acknowledged: vec![0; WRITERS as usize],
-        churn: 0,
-        checked_keys: 0,
-    };
+    let mut run = Run::new(seed, "rounds");
     let mut rng = Rng::new(seed);
     let mut checks = 0;
     for round in 0..rounds {
@@ -360,6 +372,9 @@ fn acknowledged_commits_survive_kill_nine() {
         let life = Duration::from_millis(100 + rng.below(600));
         let output = run_and_kill(&run.dir.0, seed, &format!("{writers},{churn_from}"), life);
         run.note(&output);
+        if round % 100 == 99 {
+            println!("round {round}: {} commits acknowledged", run.acknowledged.iter().sum::<u64>());
+        }
         // Now and then the next child recovers what this one left, unseen.
         if round + 1 < rounds && rng.one_in(3) {
             continue;

@@ -61,15 +61,27 @@ pub fn parse(output: &[u8]) -> impl Iterator<Item = (u64, u64)> {
     output[from..].chunks_exact(16).map(move |m| (word(&m[..8]), word(&m[8..])))
 }
 
-/// Runs a child for about that long and kills it. Returns its output.
+/// Runs a child for about that long, counted from its [`BEGIN`], and kills it. Returns its output.
 pub fn run_and_kill(dir: &Path, seed: u64, job: &str, life: Duration) -> Vec<u8> {
     let mut child = spawn(dir, seed, job);
     let mut out = child.stdout.take().unwrap();
+    let (tell, begun) = std::sync::mpsc::channel::<()>();
+    let mut tell = Some(tell);
     let reader = std::thread::spawn(move || {
         let mut all = Vec::new();
-        out.read_to_end(&mut all).unwrap();
-        all
+        let mut buf = [0; 1 << 16];
+        loop {
+            let n = out.read(&mut buf).unwrap();
+            all.extend_from_slice(&buf[..n]);
+            if n == 0 {
+                return all;
+            }
+            // Dropped when it begins, and when it never does.
+            tell.take_if(|_| all.windows(BEGIN.len()).any(|w| w == BEGIN));
+        }
     });
+    // A busy machine takes its time to start a process. If it dies before, what follows says so.
+    let _ = begun.recv();
     std::thread::sleep(life);
     assert!(child.try_wait().unwrap().is_none(), "the child ended by itself: {:?}", child.wait());
     child.kill().unwrap(); // SIGKILL
