@@ -71,7 +71,11 @@ impl Sample {
         let what = format!(
             "{} ({}), {} of {}: {} at {}",
             self.kind.name,
-            if self.closed { "closed" } else { "killed" },
+            match (self.closed, self.checkpoint) {
+                (false, _) => "killed",
+                (true, false) => "closed",
+                (true, true) => "checkpoint",
+            },
             harm.part,
             harm.path.display(),
             harm.how,

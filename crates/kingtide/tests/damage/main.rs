@@ -43,10 +43,10 @@ struct Amount {
 
 fn amount() -> Amount {
     if !full() {
-        return Amount { flips: 60, cuts: 20, others: 12 };
+        return Amount { flips: 40, cuts: 15, others: 8 };
     }
-    // Of the eight samples those without value logs have four kinds of files.
-    let parts = (KINDS.len() * 2 * FILE_KINDS.len()) as u64 - 2;
+    // Of the twelve samples four have no log, and three no value logs.
+    let parts = (KINDS.len() * 3 * FILE_KINDS.len()) as u64 - 4 - 3;
     let flips = number("KINGTIDE_FLIPS").unwrap_or(200_000).div_ceil(parts);
     Amount { flips, cuts: number("KINGTIDE_CUTS").unwrap_or(u64::MAX), others: 100 }
 }
@@ -85,13 +85,14 @@ fn damage_kind(sample: &Sample, all: &[Victim], kind: &'static str, rng: &mut Rn
 fn damage_every_kind(kind: usize) {
     let mut tally = Tally::new();
     let seed = seed(KINDS[kind].name);
-    for closed in [false, true] {
-        let mut rng = Rng::new(seed ^ (kind as u64) << 32 ^ u64::from(closed) << 40);
-        let sample = Sample::new(&KINDS[kind], closed);
-        let all = victims(&sample);
+    let kind_of = &KINDS[kind];
+    let samples = [Sample::new(kind_of, false), Sample::new(kind_of, true), Sample::checkpointed(kind_of)];
+    for (n, sample) in (0u64..).zip(&samples) {
+        let mut rng = Rng::new(seed ^ (kind as u64) << 32 ^ n << 40);
+        let all = victims(sample);
         for file in FILE_KINDS {
             if all.iter().any(|v| v.kind == file) {
-                damage_kind(&sample, &all, file, &mut rng, &mut tally);
+                damage_kind(sample, &all, file, &mut rng, &mut tally);
             }
         }
     }

@@ -103,6 +103,8 @@ pub struct Sample {
     pub kind: &'static Kind,
     pub closed: bool,
     pub fs: MemFs,
+    /// A checkpoint of it, in a place of its own.
+    pub checkpoint: bool,
     /// What is there after so many of the commits that are in the log alone; the last one is all.
     pub states: Vec<State>,
     /// All values that a key ever had.
@@ -188,7 +190,25 @@ impl Sample {
         } else {
             fs.kill_clone()
         };
-        Sample { kind, closed, fs: fs.kill_clone(), states, ever: m.ever, earlier }
+        Sample { kind, closed, checkpoint: false, fs: fs.kill_clone(), states, ever: m.ever, earlier }
+    }
+
+    /// A checkpoint of a database that was killed, with all that was in its log.
+    pub fn checkpointed(kind: &'static Kind) -> Sample {
+        let mut sample = Sample::new(kind, false);
+        let db = Db::open(DIR, kind.options(&sample.fs)).unwrap();
+        db.checkpoint("copy").unwrap();
+        drop(db);
+        let alone = MemFs::new();
+        alone.create_dir_all(Path::new(DIR)).unwrap();
+        for name in sample.fs.list(Path::new("copy")).unwrap() {
+            let bytes = bytes_of(&sample.fs, &Path::new("copy").join(&name));
+            let path = Path::new(DIR).join(&name);
+            replace(&alone, &path, &bytes);
+        }
+        alone.sync_dir(Path::new(DIR)).unwrap();
+        sample.states.drain(..sample.states.len() - 1);
+        Sample { closed: true, checkpoint: true, fs: alone.kill_clone(), ..sample }
     }
 
     pub fn all(&self) -> &State {
