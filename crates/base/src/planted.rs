@@ -102,6 +102,14 @@ bugs! {
         "a commit's sequence number is visible before its entries are inserted",
         breaks "what a snapshot shows does not change",
         caught by "-p kingtide --test others_bugs nothing_is_visible_before";
+    "log-of-others-not-synced":
+        "a flush does not sync the log of older commits of other families",
+        breaks "recovery yields a prefix of the commits",
+        caught by "-p kingtide --test durability a_flush_takes_older_commits";
+    "batch-over-families-not-logged":
+        "a batch over several families is left out of the log if it asks for no durability",
+        breaks "a batch is recovered whole",
+        caught by "-p kingtide --test durability a_commit_over_two_families";
     // Manifest and files.
     "current-not-synced":
         "CURRENT is renamed into place before its bytes are durable",
@@ -222,6 +230,14 @@ bugs! {
         "a serializable commit does not check the ranges that it read",
         breaks "no phantoms",
         caught by "-p kingtide --test transactions a_serializable_reader_of_a_range_sees_no_phantom";
+    "reads-not-validated":
+        "a serializable commit does not check the keys that it read",
+        breaks "no write skew",
+        caught by "-p kingtide --test transactions reads_for_update_are_checked";
+    "locks-not-asked":
+        "a plain write does not ask for the locks of transactions",
+        breaks "what a transaction locked does not change",
+        caught by "-p kingtide --test transactions locks_keep_others_away";
     "savepoint-leaves-writes":
         "a rollback to a savepoint keeps the writes after it",
         breaks "a savepoint takes back what came after it",

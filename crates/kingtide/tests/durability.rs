@@ -78,6 +78,24 @@ fn interval_syncs_in_the_background_and_can_be_set_while_open() {
     }
 }
 
+/// What survives is a prefix of the commits over all families: a flush makes its family's commits durable, so older ones of others,
+/// which are in the log alone, must become durable before it.
+#[test]
+fn a_flush_takes_older_commits_of_other_families_along() {
+    let fs = MemFs::new();
+    let db = Db::open("db", options(&fs)).unwrap();
+    let other = db.create_family("other", kingtide::FamilyOptions::default()).unwrap();
+    put(&db, b"older", Durability::Process);
+    other.put(b"newer", b"value").unwrap();
+    put(&db, b"newest", Durability::Process);
+    assert_eq!(after_power_cut(&fs, &[b"older"]), [false]);
+    other.flush().unwrap();
+    let cut = fs.crash_clone(Survival::AllLost, &mut Rng::new(1));
+    let found = Db::open("db", options(&cut)).unwrap();
+    assert!(found.family("other").unwrap().get(b"newer").unwrap().is_some());
+    assert!(found.get(b"older").unwrap().is_some(), "a commit is there, and one before it is not");
+}
+
 /// A commit over two families goes to the log even if it asked for nothing, to be whole after a kill. As the first of an
 /// open it begins the log, and the manifest has to say so, or the loss of the log passes for one that was never begun.
 #[test]

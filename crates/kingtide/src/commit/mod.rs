@@ -129,7 +129,8 @@ impl DbInner {
         self.admit(batch.bytes() as u64, options.no_wait)?;
         // What a control operation says is nowhere but in the log. Families are flushed one by one: only the log keeps a
         // batch over several of them whole.
-        let unlogged = durability == Durability::None && batch.control().is_none() && batch.families().len() < 2;
+        let alone = batch.families().len() < 2 || kingtide_base::planted!("batch-over-families-not-logged");
+        let unlogged = durability == Durability::None && batch.control().is_none() && alone;
         if !unlogged {
             self.begin_log()?;
         }
@@ -194,6 +195,7 @@ impl DbInner {
             return Ok(Admission::Go);
         }
         if self.txns.locks.any_held()
+            && !kingtide_base::planted!("locks-not-asked")
             && let Some((op, holder)) = self.first_locked(batch, guard)
         {
             return match guard {

@@ -133,7 +133,7 @@ impl DbInner {
     }
 
     fn validate_keys(&self, v: &Validation<'_>, batch: &WriteBatch, round: Round) -> Result<Verdict> {
-        for key in v.reads.keys() {
+        for key in v.reads.keys().iter().filter(|_| !kingtide_base::planted!("reads-not-validated")) {
             let family = v.reads.family_of(key);
             if let Verdict::LookOutside = self.check_key(v, family, key.slot, v.reads.key_of(key), key.seq, round)? {
                 return Ok(Verdict::LookOutside);
