@@ -6,9 +6,9 @@ use crate::error::{Failure, Result};
 use crate::format::Format;
 use crate::info::different_options;
 use crate::open::{family, open, open_to_read};
-use crate::output::Out;
+use crate::output::{Out, things};
 use crate::progress::Progress;
-use kingtide::{Db, DbOptions, FamilyOptions};
+use kingtide::{Db, DbOptions, FamilyOptions, IngestOptions};
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -57,6 +57,39 @@ pub enum CfCommand {
         /// Its new name
         new_name: String,
     },
+    /// Make a family with the options and contents of another, as of one moment
+    #[command(after_help = "Tables are shared until one of the two changes them, so it takes little space at first.
+
+Example:
+  kt cf clone my-database orders orders-before-the-migration")]
+    Clone {
+        /// Directory of the database
+        path: PathBuf,
+        /// The family to clone
+        from: String,
+        /// Name of the new one
+        to: String,
+    },
+    /// Write a family to a directory of sorted files, for `kt cf import` and `kt ingest`
+    #[command(after_help = "Example:\n  kt cf export my-database orders orders.export")]
+    Export {
+        /// Directory of the database
+        path: PathBuf,
+        /// The family
+        name: String,
+        /// An empty or new directory
+        into: PathBuf,
+    },
+    /// Make a family of what `kt cf export` wrote
+    #[command(after_help = "Example:\n  kt cf import other-database orders orders.export")]
+    Import {
+        /// Directory of the database
+        path: PathBuf,
+        /// Name of the new family
+        name: String,
+        /// The directory that holds the export
+        from: PathBuf,
+    },
 }
 
 /// `kt cf`.
@@ -90,7 +123,69 @@ pub fn cf(command: CfCommand, out: &mut Out) -> Result<()> {
             let text = format!("renamed family '{name}' to '{new_name}'");
             out.answer(&json!({ "renamed": name, "to": new_name }), text)
         }
+        CfCommand::Clone { path, from, to } => {
+            let db = open(&path)?;
+            db.clone_family(&from, &to)?;
+            db.close()?;
+            out.answer(&json!({ "cloned": from, "to": to }), format!("cloned family '{from}' to '{to}'"))
+        }
+        CfCommand::Export { path, name, into } => {
+            let db = open_to_read(&path)?;
+            let info = db.family(&name)?.export(&into)?;
+            db.close()?;
+            let object = json!({ "exported": name, "sequence": info.sequence, "entries": info.entries,
+                "files": info.files, "bytes": info.bytes });
+            let (entries, size) = (things(info.entries, "entry", "entries"), crate::output::bytes(info.bytes));
+            out.answer(&object, format!("exported {entries} of family '{name}', {size}"))
+        }
+        CfCommand::Import { path, name, from } => {
+            let db = open(&path)?;
+            db.import_family(&name, &from)?;
+            let sequence = db.latest_sequence();
+            db.close()?;
+            out.answer(&json!({ "imported": name, "sequence": sequence }), format!("imported family '{name}'"))
+        }
     }
+}
+
+/// Make the contents of sorted files part of a family.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Sorted files are what programs write with SortedFileWriter and `kt cf export` writes. All of them appear at
+once, or none. They replace what the family has of the same keys, so it asks first; of a key in several files the
+last one counts.
+
+Examples:
+  kt ingest my-database orders.export/*.sorted --family orders --yes
+  kt ingest my-database new-rows.sorted --move --yes"
+)]
+pub struct IngestArgs {
+    /// Directory of the database
+    path: PathBuf,
+    /// Sorted files, in the family's key order
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+    /// Column family; the default one otherwise
+    #[arg(long)]
+    family: Option<String>,
+    /// Take the files instead of copying them
+    #[arg(long = "move")]
+    take: bool,
+    #[command(flatten)]
+    yes: Yes,
+}
+
+/// `kt ingest`.
+pub fn ingest(args: &IngestArgs, out: &mut Out) -> Result<()> {
+    let db = open(&args.path)?;
+    let family = family(&db, args.family.as_deref())?;
+    let files = things(args.files.len() as u64, "file", "files");
+    args.yes.confirm(&format!("Ingest {files} into family '{}', replacing keys that exist?", family.name()))?;
+    let options = IngestOptions { move_files: args.take, verify: true, no_wait: false };
+    let sequence = family.ingest(&args.files, &options)?;
+    db.close()?;
+    let object = json!({ "family": family.name(), "files": args.files.len(), "sequence": sequence });
+    out.answer(&object, format!("ingested {files} into family '{}'", family.name()))
 }
 
 fn list(db: &Db, out: &mut Out) -> Result<()> {

@@ -59,7 +59,7 @@ enum Command {
     Delete(data::DeleteArgs),
     /// Print entries in key order
     Scan(data::ScanArgs),
-    /// List, create, drop and rename column families
+    /// List, create, drop, rename, clone, export and import column families
     #[command(subcommand)]
     Cf(family::CfCommand),
     /// Change an option of a column family
@@ -72,6 +72,8 @@ enum Command {
     Export(transfer::ExportArgs),
     /// Read entries from JSON lines
     Import(transfer::ImportArgs),
+    /// Make the contents of sorted files part of a family
+    Ingest(family::IngestArgs),
     /// Show single files as they are, damaged ones too
     #[command(subcommand)]
     Dump(dump::DumpCommand),
@@ -136,6 +138,7 @@ fn run(command: Command, out: &mut Out) -> Result<()> {
         Command::Flush(args) => family::flush(&args, out),
         Command::Export(args) => transfer::export(&args, out),
         Command::Import(args) => transfer::import(&args, out),
+        Command::Ingest(args) => family::ingest(&args, out),
         Command::Dump(command) => dump::main(command, out),
         Command::Verify(args) => maintenance::verify(&args, out),
         Command::Repair(args) => maintenance::repair(&args, out),

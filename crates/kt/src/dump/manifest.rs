@@ -72,6 +72,7 @@ fn describe(dump: &Dump<'_>, edit: &Edit) -> (Value, String) {
                 "range_tombstones": meta.range_tombstones, "min_key": lo, "max_key": hi,
                 "min_sequence": meta.min_seq, "max_sequence": meta.max_seq,
                 "min_expiry": meta.min_expiry_ms, "created": meta.created_ms,
+                "written_as": meta.written_as, "sequence": meta.sequence,
                 "vlogs": refs.map(|r| json!({ "id": r.file_id, "values": r.values, "bytes": r.bytes }))
                     .collect::<Vec<_>>(),
             });
