@@ -12,7 +12,7 @@ use crate::shape::{Shape, VlogMeta};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::txn::InDoubt;
 use crate::txn::prepared::RecoveredPrepared;
-use crate::version::manifest::{CURRENT, Manifest};
+use crate::version::manifest::{CURRENT, Manifest, write_again};
 use crate::version::{Edit, FamilyId, FileMeta, Version};
 use crate::wal::{self, ReplayEnd};
 use kingtide_base::budget::Budget;
@@ -202,6 +202,11 @@ impl Recovery<'_> {
         let next_file_id = AtomicU64::new(layout.next_file_id);
         let (mut log_end, prepared) = self.replay_log(&mut shape, &next_file_id)?;
         self.check_log_is_there(&shape, &mut log_end)?;
+        if !self.read_only && !log_end.closed {
+            // Those too that are only kept for change streams: the log is read from its beginning.
+            let all = log_end.segments.iter().map(|s| s.id);
+            self.sync_segments(all, self.is_same_boot(shape.log_begun))?;
+        }
         let last_seq = layout.last_seq.max(log_end.next_seq.saturating_sub(1));
         if log_end.segments.is_empty() {
             log_end.next_seq = last_seq + 1; // a copy without a log: the one that begins now holds nothing older
@@ -222,6 +227,9 @@ impl Recovery<'_> {
             edits.into_iter().try_for_each(|e| layout.apply(e, self.options))
         })?;
         if let Some(manifest) = loaded {
+            if !self.read_only && self.is_same_boot(layout.log_begun) {
+                manifest.write_again()?;
+            }
             return Ok((manifest, layout));
         }
         if self.read_only {
@@ -301,6 +309,7 @@ impl Recovery<'_> {
         let (mut synced, mut disk_full) = (false, false);
         // Where the manifest names no beginning, nothing was given up: the log begins with the first operation.
         let (log_start, next_family) = (shape.log_start.max(1), shape.next_family);
+        let same_boot = self.is_same_boot(shape.log_begun);
         let mut in_doubt = InDoubt::default();
         let replay = if self.read_only { wal::replay_live } else { wal::replay };
         let mut apply = |base, count, payload: &[u8]| {
@@ -335,7 +344,7 @@ impl Recovery<'_> {
             if self.memory.used() > self.memory.limit() / 2 && !disk_full && !self.read_only {
                 if !synced {
                     // A table must not survive a power cut that older operations of other families do not.
-                    self.sync_segments(&segments)?;
+                    self.sync_segments(segments.iter().copied(), same_boot)?;
                     synced = true;
                 }
                 match self.flush_fullest(shape, base + count as u64 - 1, next_file_id) {
@@ -390,11 +399,21 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    fn sync_segments(&self, segments: &[u64]) -> Result<()> {
+    /// Makes durable what recovery reads of the log.
+    fn sync_segments(&self, segments: impl Iterator<Item = u64>, same_boot: bool) -> Result<()> {
         for id in segments {
-            self.fs.open(&wal::segment_path(self.dir, *id), OpenMode::Write)?.sync_data()?;
+            let file = self.fs.open(&wal::segment_path(self.dir, id), OpenMode::Write)?;
+            if same_boot {
+                write_again(&*file)?;
+            }
+            file.sync_data()?;
         }
         Ok(())
+    }
+
+    /// Whether the process that had the database open last ran in the machine's present boot.
+    fn is_same_boot(&self, log_begun: Option<(u64, [u8; 16])>) -> bool {
+        log_begun.is_some_and(|(_, boot_id)| is_boot(boot_id, &**self.fs))
     }
 
     /// Flushes the fullest memtable during replay. Between records, so it holds whole batches.

@@ -132,6 +132,15 @@ impl Manifest {
         Ok(Some(manifest))
     }
 
+    /// Writes it over itself: see [`write_again`].
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn write_again(&self) -> Result<()> {
+        write_again(&*self.file)?;
+        self.file.sync_data()
+    }
+
     /// The database's id.
     pub fn db_id(&self) -> [u8; 16] {
         self.db_id
@@ -480,4 +489,26 @@ pub(super) fn is_torn(bytes: &[u8], number: u64, at: usize) -> bool {
         from = to;
     }
     false
+}
+/// Writes a file's bytes over themselves, so that the next sync stores them all.
+///
+/// If a sync failed in the process before this one, the system may have marked pages clean that the disk does not have:
+/// until the machine restarts they can be read, but no sync stores them (Rebello et al., "Can Applications Recover from
+/// fsync Failures?", USENIX ATC 2020). What follows them, acknowledged, would then be found behind a hole. A crash
+/// meanwhile does no harm, because every sector gets what it had.
+pub(crate) fn write_again(file: &dyn File) -> Result<()> {
+    let mut piece = vec![0; file.len()?.min(1 << 20) as usize];
+    let mut offset = 0;
+    loop {
+        let n = file.read_at(&mut piece, offset)?;
+        if n == 0 {
+            return Ok(());
+        }
+        match file.write_at(&piece[..n], offset) {
+            // A file system that writes elsewhere is full: a database on it opens nevertheless.
+            Err(e) if e.kind() == ErrorKind::NoSpace => return Ok(()),
+            written => written?,
+        }
+        offset += n as u64;
+    }
 }
