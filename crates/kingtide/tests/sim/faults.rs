@@ -115,12 +115,7 @@ fn end_trouble(world: &mut World, trouble: &Trouble) {
 
 /// Returns how many calls were refused, and how many operations made to fail.
 fn run(plan: &Arc<Plan>, seed: u64, steps: u64, trouble: Trouble) -> (u64, u64) {
-    let mut plan = plan.clone();
-    if trouble.fault.is_none() {
-        // Until the machine restarts, reads show what the disk does not have. An open in between is another story.
-        Arc::make_mut(&mut plan).weights.retain(|w| w.0 != Part::Reopen);
-    }
-    let mut world = begin(&plan, seed);
+    let mut world = begin(plan, seed);
     world.short_reads = trouble.fault == Some(Fault::ShortRead);
     if let Some(fault) = trouble.fault {
         let rule = Rule::new(trouble.op, fault).nth(trouble.nth);

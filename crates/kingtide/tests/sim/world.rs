@@ -168,12 +168,14 @@ impl World {
         self.history.events.push(Event { what, void_from: None, sequence: 0 });
         let n = self.history.events.len();
         self.edit(|p| p.begun = n);
-        let result = act(self.db.as_ref().expect("open"));
+        let before = self.db().latest_sequence();
+        let result = act(self.db());
         let sequence = match result {
             Ok(sequence) => sequence,
             Err(e) => {
                 // Refused before it became visible: it never happened. Visible but not synced: nobody knows.
-                if e.is_transient_conflict() || !self.is_there(n) {
+                let moved = e.kind() == ErrorKind::Poisoned && self.db().latest_sequence() > before;
+                if e.is_transient_conflict() || !(moved || self.is_there(n)) {
                     let epoch = self.edit(|p| {
                         p.epoch += 1;
                         p.epoch
