@@ -98,6 +98,10 @@ bugs! {
         "a frozen memtable is put behind the older ones",
         breaks "a read returns the newest value",
         caught by "-p kingtide --test others_bugs the_log_is_kept_until";
+    "rotated-beside-an-insertion":
+        "a flush freezes a memtable without the lock under which commits insert",
+        breaks "an acknowledged commit survives a close",
+        caught by "-p kingtide --test others_bugs an_entry_that_races";
     "published-early":
         "a commit's sequence number is visible before its entries are inserted",
         breaks "what a snapshot shows does not change",

@@ -376,10 +376,15 @@ impl DbInner {
     /// Freezes a family's active memtable and puts an empty one in its place. Called under the commit lock, so the
     /// frozen one holds everything of its family up to `last_seq` and nothing after it.
     pub(crate) fn rotate(&self, c: &mut CommitState, family: &Arc<Family>) {
+        self.rotate_after(c.last_seq, family);
+    }
+
+    /// The same, if `last` is the last sequence number given out.
+    pub(crate) fn rotate_after(&self, last: SeqNo, family: &Arc<Family>) {
         if family.view.load().active.is_empty() {
             return;
         }
-        let fresh = FamilyMemtable::new(family.order().clone(), &self.arenas, c.last_seq + 1);
+        let fresh = FamilyMemtable::new(family.order().clone(), &self.arenas, last + 1);
         family.update_view(|v| {
             let mut frozen: Vec<_> = std::iter::once(&v.active).chain(&v.frozen).cloned().collect();
             if kingtide_base::planted!("rotated-out-of-order") {

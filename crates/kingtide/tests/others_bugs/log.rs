@@ -81,7 +81,7 @@ fn an_entry_that_races_a_memtable_rotation_is_not_lost() {
         std::thread::scope(|s| {
             // Freezes and flushes the memtable that the held entry is on its way into, if it can.
             let flusher = s.spawn(|| db.flush().unwrap());
-            std::thread::sleep(Duration::from_millis(30));
+            std::thread::sleep(Duration::from_millis(100));
             let_go();
             flusher.join().unwrap();
         });
