@@ -16,6 +16,15 @@
 use kingtide_base::coding::{Reader, put_slice, put_varint};
 use kingtide_base::{Error, Result, SeqNo};
 
+/// Sizes and counts in files are below this, which no file reaches: 16 TiB. A larger one is damage, and sums of a million
+/// of them do not overflow.
+pub const MAX_SIZE: u64 = 1 << 44;
+
+/// Reads a size or a count, a varint below [`MAX_SIZE`].
+pub fn size(r: &mut Reader<'_>) -> Option<u64> {
+    r.varint().filter(|n| *n < MAX_SIZE)
+}
+
 /// Bytes that a table references in one value log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VlogRef {
@@ -120,15 +129,15 @@ impl Properties {
             match number {
                 1 => p.order = String::from_utf8(value.to_vec()).ok()?,
                 2 => {
-                    (i.entries, i.tombstones, i.range_tombstones) = (r.varint()?, r.varint()?, r.varint()?);
-                    (i.raw_bytes, p.blocks) = (r.varint()?, r.varint()?);
+                    (i.entries, i.tombstones, i.range_tombstones) = (size(&mut r)?, size(&mut r)?, size(&mut r)?);
+                    (i.raw_bytes, p.blocks) = (size(&mut r)?, size(&mut r)?);
                 }
                 3 => i.min_key = value.to_vec(),
                 4 => i.max_key = value.to_vec(),
                 5 => (i.min_seq, i.max_seq, i.min_expiry_ms) = (r.varint()?, r.varint()?, r.varint()?),
                 6 => {
                     while !r.is_empty() {
-                        i.vlog_refs.push(VlogRef { file_id: r.varint()?, values: r.varint()?, bytes: r.varint()? });
+                        i.vlog_refs.push(VlogRef { file_id: r.varint()?, values: size(&mut r)?, bytes: size(&mut r)? });
                     }
                 }
                 7 => i.unsequenced = true,

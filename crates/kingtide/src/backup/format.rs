@@ -5,6 +5,7 @@ use super::BackupInfo;
 use kingtide_base::checksum::crc;
 use kingtide_base::coding::{Reader, put_slice, put_varint};
 use kingtide_base::{Error, ErrorKind, Result};
+use kingtide_table::info::size;
 
 /// The format version that this build writes.
 pub(super) const VERSION: u32 = 1;
@@ -100,7 +101,7 @@ impl BackupManifest {
         let mut files = Vec::new(); // grows as there are bytes, whatever the count says
         for _ in 0..count {
             let name = std::str::from_utf8(r.slice()?).ok()?.to_owned();
-            let (size, hash, new) = (r.varint()?, r.u64()?, r.u8()? != 0);
+            let (size, hash, new) = (size(r)?, r.u64()?, r.u8()? != 0);
             if !is_plain(&name) {
                 return None;
             }
@@ -149,6 +150,9 @@ mod tests {
         let sum = crc(&bytes[..end]);
         bytes[end..].copy_from_slice(&sum.to_le_bytes());
         assert_eq!(BackupManifest::decode(&bytes, 3).unwrap_err().kind(), ErrorKind::NewerFormat);
+        let mut m = manifest();
+        m.files[0].size = u64::MAX;
+        assert!(BackupManifest::decode(&m.encode(), 3).is_err(), "no file is as large, and the sum overflows");
         for name in ["../CURRENT", "a/b", "..", ".", "", "a\\b", "a\0b"] {
             let mut m = manifest();
             m.files[0].name = name.to_owned();

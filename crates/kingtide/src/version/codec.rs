@@ -10,6 +10,7 @@
 use super::{Edit, FileMeta, VlogRef};
 use kingtide_base::coding::{Reader, put_slice, put_varint};
 use kingtide_base::{Error, ErrorKind, Result};
+use kingtide_table::info::size;
 use std::sync::Arc;
 
 const CREATE_FAMILY: u64 = 1;
@@ -43,6 +44,9 @@ pub fn encode_edits(edits: &[Edit], out: &mut Vec<u8>) {
 
 /// Room made for as many things as a count announces, at most; a hostile one must not decide about memory.
 const BELIEVED: usize = 1024;
+
+/// More options than a family will ever have: two bytes each in the file, but 48 in memory.
+const MAX_OPTIONS: usize = 4096;
 
 /// Reads one record. Allocates no more than a small multiple of its length.
 ///
@@ -206,7 +210,7 @@ fn string(r: &mut Reader<'_>) -> Option<String> {
 }
 
 fn options(r: &mut Reader<'_>) -> Option<Vec<(String, String)>> {
-    let count = usize::try_from(r.varint()?).ok()?;
+    let count = usize::try_from(r.varint()?).ok().filter(|n| *n <= MAX_OPTIONS)?;
     let mut out = Vec::with_capacity(count.min(BELIEVED).min(r.rest().len() / 2));
     for _ in 0..count {
         out.push((string(r)?, string(r)?));
@@ -224,7 +228,7 @@ fn remove_file(r: &mut Reader<'_>) -> Option<Edit> {
 
 fn add_vlog(r: &mut Reader<'_>) -> Option<Edit> {
     let (id, family) = (r.varint()?, id32(r)?);
-    Some(Edit::AddVlog { id, family, size: r.varint()?, stored_bytes: r.varint()?, values: r.varint()? })
+    Some(Edit::AddVlog { id, family, size: size(r)?, stored_bytes: size(r)?, values: size(r)? })
 }
 
 fn log_begun(r: &mut Reader<'_>) -> Option<Edit> {
@@ -241,11 +245,11 @@ fn add_file(r: &mut Reader<'_>, foreign: bool) -> Option<Edit> {
     let mut meta = FileMeta {
         id: r.varint()?,
         run: r.varint()?,
-        size: r.varint()?,
-        entries: r.varint()?,
-        tombstones: r.varint()?,
-        range_tombstones: r.varint()?,
-        raw_bytes: r.varint()?,
+        size: size(r)?,
+        entries: size(r)?,
+        tombstones: size(r)?,
+        range_tombstones: size(r)?,
+        raw_bytes: size(r)?,
         min_key: r.slice()?.to_vec(),
         max_key: r.slice()?.to_vec(),
         min_seq: r.varint()?,
@@ -260,7 +264,7 @@ fn add_file(r: &mut Reader<'_>, foreign: bool) -> Option<Edit> {
     let count = usize::try_from(r.varint()?).ok()?;
     meta.vlog_refs.reserve(count.min(BELIEVED).min(r.rest().len() / 3));
     for _ in 0..count {
-        meta.vlog_refs.push(VlogRef { file_id: r.varint()?, values: r.varint()?, bytes: r.varint()? });
+        meta.vlog_refs.push(VlogRef { file_id: r.varint()?, values: size(r)?, bytes: size(r)? });
     }
     Some(Edit::AddFile { family, level, meta: Arc::new(meta) })
 }
@@ -275,6 +279,7 @@ pub(super) mod tests {
         let text = |rng: &mut Rng| format!("n{}", rng.below(1000));
         let options = |rng: &mut Rng| (0..rng.below(3)).map(|i| (format!("o{i}"), text(rng))).collect::<Vec<_>>();
         let big = |rng: &mut Rng| rng.next_u64() >> rng.below(64);
+        let size = |rng: &mut Rng| rng.next_u64() >> (20 + rng.below(44));
         let (id, family) = (rng.below(1000), rng.below(10) as u32);
         match rng.below(14) {
             0 => Edit::CreateFamily { id: family, name: text(rng), order: text(rng), options: options(rng) },
@@ -285,11 +290,11 @@ pub(super) mod tests {
                 let meta = FileMeta {
                     id,
                     run: big(rng),
-                    size: big(rng),
-                    entries: big(rng),
-                    tombstones: big(rng),
-                    range_tombstones: big(rng),
-                    raw_bytes: big(rng),
+                    size: size(rng),
+                    entries: size(rng),
+                    tombstones: size(rng),
+                    range_tombstones: size(rng),
+                    raw_bytes: size(rng),
                     min_key: text(rng).into_bytes(),
                     max_key: vec![0xff; rng.below(300) as usize],
                     min_seq: big(rng),
@@ -297,7 +302,7 @@ pub(super) mod tests {
                     min_expiry_ms: big(rng),
                     created_ms: big(rng),
                     vlog_refs: (0..rng.below(4))
-                        .map(|file_id| VlogRef { file_id, values: big(rng), bytes: big(rng) })
+                        .map(|file_id| VlogRef { file_id, values: size(rng), bytes: size(rng) })
                         .collect(),
                     written_as: if rng.one_in(2) { id } else { big(rng) },
                     sequence: if rng.one_in(2) { 0 } else { big(rng) },
@@ -306,7 +311,7 @@ pub(super) mod tests {
             }
             5 => Edit::RemoveFile { family, level: rng.below(8) as u8, id },
             6 => Edit::Flushed { family, seq: big(rng) },
-            7 => Edit::AddVlog { id, family, size: big(rng), stored_bytes: big(rng), values: big(rng) },
+            7 => Edit::AddVlog { id, family, size: size(rng), stored_bytes: size(rng), values: size(rng) },
             8 => Edit::RemoveVlog { id },
             9 => Edit::NextFileId(big(rng)),
             10 => Edit::NextFamilyId(family),
