@@ -2,6 +2,7 @@
 
 use kingtide_base::checksum::{block_crc, crc, crc_append};
 use kingtide_base::coding::{Reader, put_slice, put_varint};
+use kingtide_base::hash::hash64;
 use std::path::Path;
 
 fn put(bytes: &mut [u8], at: usize, sum: u32) {
@@ -10,11 +11,11 @@ fn put(bytes: &mut [u8], at: usize, sum: u32) {
     }
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> Option<usize> {
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<usize> {
     bytes.get(at..)?.first_chunk().map(|b| u32::from_le_bytes(*b) as usize)
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..)?.first_chunk().map(|b| u64::from_le_bytes(*b))
 }
 
@@ -103,7 +104,7 @@ fn frame(bytes: &mut [u8], id: u64, at: u64, end: u64) {
 }
 
 /// Lengths of the blocks that an index names.
-fn block_lens(index: &[u8]) -> Vec<u64> {
+pub(crate) fn block_lens(index: &[u8]) -> Vec<u64> {
     let mut r = Reader::new(index);
     let (blocks, _, _) = (r.varint().unwrap_or_default(), r.varint(), r.varint());
     (0..blocks).map_while(|_| r.varint()).collect()
@@ -165,7 +166,7 @@ pub fn backup(bytes: &mut [u8]) {
 
 /// The name of a file in a backup's pool.
 pub fn pool_name(bytes: &[u8], name: &str) -> String {
-    format!("{:08x}-{}-{name}", crc(bytes), bytes.len())
+    format!("{:016x}-{}-{name}", hash64(bytes), bytes.len())
 }
 
 /// A backup's manifest in which file `name` has other contents.
@@ -174,13 +175,13 @@ pub fn with_file(manifest: &[u8], name: &str, contents: &[u8]) -> Option<Vec<u8>
     let count = r.varint()?;
     put_varint(&mut out, count);
     for _ in 0..count {
-        let (n, mut size, mut sum, new) = (r.slice()?, r.varint()?, r.u32()?, r.u8()?);
+        let (n, mut size, mut hash, new) = (r.slice()?, r.varint()?, r.u64()?, r.u8()?);
         if n == name.as_bytes() {
-            (size, sum) = (contents.len() as u64, crc(contents));
+            (size, hash) = (contents.len() as u64, hash64(contents));
         }
         put_slice(&mut out, n);
         put_varint(&mut out, size);
-        out.extend_from_slice(&sum.to_le_bytes());
+        out.extend_from_slice(&hash.to_le_bytes());
         out.push(new);
     }
     out.extend_from_slice(&[0; 4]);

@@ -11,6 +11,7 @@
 
 pub mod arguments;
 pub mod backup;
+pub mod claims;
 pub mod edit;
 pub mod examine;
 pub mod files;

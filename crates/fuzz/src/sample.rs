@@ -57,7 +57,7 @@ fn family_options(compression: Compression) -> FamilyOptions {
 fn value(i: u64) -> Vec<u8> {
     let len = match i % 8 {
         3 => 200,
-        5 => 400,
+        5 => 1500, // large enough to be packed in the log
         7 => 4500,
         _ => 20,
     };

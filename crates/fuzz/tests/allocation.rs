@@ -5,11 +5,12 @@
 #![allow(clippy::disallowed_methods, missing_docs, unsafe_code)]
 
 use kingtide::vfs::MemFs;
+use kingtide_base::coding::put_varint;
 use kingtide_base::rng::Rng;
 use kingtide_fuzz::edit::{FIT, Trust, VERIFY, number_at, write_number};
 use kingtide_fuzz::examine::Examination;
 use kingtide_fuzz::sample::{self, DIR, Sample};
-use kingtide_fuzz::{backup, forge, ingest};
+use kingtide_fuzz::{backup, claims, forge, ingest};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -137,6 +138,56 @@ fn read_all(fs: &MemFs, path: &Path, sample: &Sample, repair: bool) {
     }
 }
 
+/// Forges, of compressed bytes, what they expand to: in the first of them and in the last.
+fn forge_claims(sample: &Sample, kind: &str, worst: &mut Worst) -> usize {
+    let mut forged = 0;
+    for path in sample.files(kind) {
+        let good = sample.bytes(&path);
+        let claims = claims::of(&path, &good);
+        for claim in claims.iter().take(2).chain(claims.last()) {
+            for number in [3 << 20, 15 << 20, 16 << 20] {
+                let mut bytes = good.clone();
+                claim.iter().for_each(|at| write_number(&mut bytes, *at, 0, number));
+                forge::file(&path, &mut bytes, false);
+                let fs = sample.copy();
+                sample::replace(&fs, &path, &bytes);
+                let case = format!("{} with {number} at {claim:?}", path.display());
+                worst.measure(bytes.len(), &case, || read_all(&fs, &path, sample, false));
+                forged += 1;
+            }
+        }
+    }
+    forged
+}
+
+/// Manifests of one long record, at whose beginning a count announces more than there is.
+fn forge_counts(sample: &Sample, worst: &mut Worst) {
+    let path = sample.files("MANIFEST").remove(0);
+    let good = sample.bytes(&path);
+    let edit = |tag: u8, front: &[u8]| {
+        let mut out = vec![1, tag];
+        put_varint(&mut out, 400_000);
+        out.extend_from_slice(front);
+        out
+    };
+    let huge = [[0xff; 9].as_slice(), &[1]].concat();
+    let family = [&[9, 1, b'f', 1, b'o'], &huge[..]].concat();
+    // Family, level, id, run, size, four counts, two keys, four numbers.
+    let file = [&[0; 7][..], &[0; 2], &[1, b'a', 1, b'b'], &[0; 4], &huge[..]].concat();
+    // Behind it options without names, of which there may not be so many; and nothing that could be a reference.
+    for (front, rest) in [(huge.clone(), 0xff), (edit(1, &family), 0), (edit(5, &file), 0xff)] {
+        let mut bytes = good[..52].to_vec();
+        bytes.extend_from_slice(&[0x5a, 0, 0, 0, 0, 0, 0, 0, 0]);
+        bytes.extend_from_slice(&front);
+        bytes.resize(52 + 9 + 400_100, rest);
+        write_number(&mut bytes, 53, 0, 400_100);
+        forge::file(&path, &mut bytes, false);
+        let fs = sample.copy();
+        sample::replace(&fs, &path, &bytes);
+        worst.measure(bytes.len(), "a manifest of one record", || read_all(&fs, &path, sample, false));
+    }
+}
+
 /// Forges `n` numbers, or all, in each file of a kind.
 fn forge_files(sample: &Sample, kind: &str, n: usize, rng: &mut Rng, worst: &mut Worst) {
     let full = std::env::var_os("KINGTIDE_FULL").is_some();
@@ -179,7 +230,10 @@ fn no_allocation_exceeds_the_file_by_more_than_a_mebibyte() {
         let worst = found.entry(kind).or_default();
         forge_files(&large, kind, in_large, &mut rng, worst);
         forge_files(sample::get(true), kind, in_small, &mut rng, worst);
+        let claims = forge_claims(sample::get(true), kind, worst);
+        assert!(claims > 0 || kind == "MANIFEST", "nothing is compressed in a {kind}");
     }
+    forge_counts(sample::get(true), found.entry("MANIFEST").or_default());
     let worst = found.entry("backup").or_default();
     for _ in 0..200 {
         let place = rng.next_u64() as u16 % 700;
