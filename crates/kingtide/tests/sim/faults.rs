@@ -227,6 +227,33 @@ fn a_failed_log_sync_stops_writes_but_not_reads() {
     check_disks(&world, 1, "a failed sync");
 }
 
+/// What a failed sync lost can be read until the machine restarts. The next open stores it again, or what is acknowledged
+/// later would lie behind a hole.
+#[test]
+fn what_a_failed_sync_lost_is_stored_by_the_next_open() {
+    for manifest in [false, true] {
+        let mut world = begin(&plain(), 1);
+        world.open();
+        let put = |n: u8| vec![Op::Put(0, vec![n], vec![n; 10], FOREVER)];
+        world.commit_ops(put(1), Durability::Power).expect("healthy");
+        world.disk.fail_syncs(1);
+        if manifest {
+            let family = world.db().default_family().clone();
+            family.set_option("l0_trigger", "3").expect_err("a failed sync");
+        } else {
+            world.commit_ops(put(2), Durability::Power).expect_err("a failed sync");
+        }
+        if let Err(e) = world.reopen() {
+            world.tolerate(e);
+            world.open();
+        }
+        world.commit_ops(put(3), Durability::Power).expect("healthy again");
+        world.db().default_family().set_option("l0_trigger", "2").expect("healthy again");
+        world.check_reads();
+        check_disks(&world, 1, "a failed sync and an open");
+    }
+}
+
 /// A family that gets the id of a dropped one, because the manifest was rewritten in between, finds nothing of it in the
 /// log.
 #[test]
