@@ -147,6 +147,11 @@ impl DbInner {
             Err(e) if e.kind() == ErrorKind::Cancelled => Outcome::Idle,
             Err(e) => {
                 self.stats.add(Stat::BackgroundErrors, 1);
+                if e.kind() == ErrorKind::NoSpace {
+                    // What is only kept for speed makes room for the next try.
+                    let _ = self.wal.trim(0);
+                    self.tables.empty_trash();
+                }
                 *self.trouble.lock() = Some(e.duplicate());
                 Outcome::Failed(e)
             }

@@ -151,7 +151,8 @@ unsafe fn unmap(_base: NonNull<u8>, _len: usize) {
 /// Where memtables get their memory from and return it to.
 ///
 /// Bytes that a memtable holds are charged to the budget. Full-sized chunks that no memtable holds are kept, up to a
-/// limit and not charged, because a fresh huge page costs about 100 us to be zeroed by the kernel.
+/// limit and to what the budget has left, because a fresh huge page costs about 100 us to be zeroed by the kernel. They
+/// are not charged: nobody has to wait for them.
 pub struct ArenaPool {
     budget: Arc<Budget>,
     free: Mutex<Vec<Region>>,
@@ -195,7 +196,8 @@ impl ArenaPool {
     fn give_back(&self, region: Region) {
         if region.is_chunk() {
             let mut free = self.free.lock();
-            if ((free.len() + 1) * CHUNK) as u64 <= self.free_limit {
+            let kept = ((free.len() + 1) * CHUNK) as u64;
+            if kept <= self.free_limit && self.budget.used().saturating_add(kept) <= self.budget.limit() {
                 free.push(region);
                 return;
             }
