@@ -2,16 +2,19 @@
 //! before stays readable.
 #![allow(clippy::disallowed_methods, missing_docs)]
 
+mod process;
+
 use kingtide::vfs::MemFs;
 use kingtide::{
     ColumnFamily, CustomOrder, Db, Error, ErrorKind, FamilyOptions, KeyOrder, Options, ReadOptions, Result, WriteBatch,
     WriteOptions,
 };
 use kingtide_base::hash::mix64;
+use process::{CHILD, child, child_dir};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -379,27 +382,6 @@ fn a_full_disk_refuses_writes_and_nothing_else() {
 }
 
 // Bodies that run in a process of their own.
-
-const CHILD: &str = "KINGTIDE_BAD_INPUT_DIR";
-
-/// Runs one of the ignored tests behind a shell line, which ends with executing it. Returns what it printed.
-fn child(body: &str, dir: &Path, before: &str) -> String {
-    let line = format!("{before} exec \"$0\" \"$1\" --exact --ignored --nocapture --test-threads=1");
-    let run = Command::new("sh")
-        .args(["-c", &line])
-        .arg(std::env::current_exe().unwrap())
-        .arg(body)
-        .env(CHILD, dir)
-        .output()
-        .unwrap();
-    let said = format!("{}{}", String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
-    assert!(run.status.success() && said.contains("1 passed"), "{body}: {said}");
-    said
-}
-
-fn child_dir() -> Option<PathBuf> {
-    std::env::var_os(CHILD).map(PathBuf::from)
-}
 
 #[test]
 #[ignore = "run by another, as a process of its own"]
