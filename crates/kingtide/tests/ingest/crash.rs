@@ -17,9 +17,9 @@ fn state(db: &Db) -> State {
     (contents(db.default_family(), None), other)
 }
 
-/// Some tables, a value log, memtables that the files overlap, commits that are in no synced log. Returns the states that
-/// a cut may show, oldest first.
-fn prepare(db: &Db, rng: &mut Rng) -> Vec<State> {
+/// Some tables, a value log, memtables that the files overlap or not, commits that are in no synced log. Returns the states
+/// that a cut may show, oldest first.
+fn prepare(db: &Db, rng: &mut Rng, overlapped: bool) -> Vec<State> {
     let small = FamilyOptions { value_threshold: 0, ..db.default_family().options() };
     let other = db.create_family("other", small).unwrap();
     for i in 0..300 {
@@ -31,7 +31,8 @@ fn prepare(db: &Db, rng: &mut Rng) -> Vec<State> {
     let mut states = vec![state(db)];
     for i in 0..20 {
         let family = if i % 3 == 0 { &other } else { db.default_family() };
-        family.put(key(i * 20), value(rng)).unwrap();
+        // Without a flush of what the files overlap, nothing but the ingest itself syncs the log.
+        family.put(key(if overlapped { i * 20 } else { 800 + i }), value(rng)).unwrap();
         states.push(state(db));
     }
     let before = states.last().unwrap().clone();
@@ -82,7 +83,7 @@ fn a_power_cut_at_any_write_shows_all_or_nothing_of_an_ingest() {
         for move_files in [false, true] {
             let fs = MemFs::new();
             let db = open(&fs);
-            let states = prepare(&db, &mut Rng::new(seed));
+            let states = prepare(&db, &mut Rng::new(seed), move_files);
             let clones = Arc::new(Mutex::new(Vec::new()));
             let keep = clones.clone();
             fs.on_write(Some(Box::new(move |b: &Boundary<'_>| keep.lock().unwrap().push(b.kill_clone()))));
@@ -119,7 +120,7 @@ fn a_failure_of_any_operation_leaves_all_or_nothing() {
             let faulty = Arc::new(FaultFs::new(Arc::new(fs.clone()), 1));
             fs.create_dir_all(Path::new("files")).unwrap();
             let db = Db::open("db", options_on(faulty.clone(), true)).unwrap();
-            let states = prepare(&db, &mut Rng::new(n));
+            let states = prepare(&db, &mut Rng::new(n), true);
             let fault = if n % 2 == 0 { Fault::Enospc } else { Fault::Eio };
             faulty.add(Rule::new(op, fault).nth(n));
             let outcome = ingest(&db, n % 3 == 0);
@@ -167,7 +168,7 @@ fn an_ingest_in_doubt_is_decided_by_the_next_open() {
         let faulty = Arc::new(FaultFs::new(Arc::new(fs.clone()), 1));
         fs.create_dir_all(Path::new("files")).unwrap();
         let db = Db::open("db", options_on(faulty.clone(), true)).unwrap();
-        let states = prepare(&db, &mut Rng::new(5));
+        let states = prepare(&db, &mut Rng::new(5), true);
         db.flush().unwrap();
         faulty.add(Rule::new(sticky, Fault::Eio).path("MANIFEST").sticky());
         let Err(e) = ingest(&db, false) else { continue };
