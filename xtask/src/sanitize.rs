@@ -56,8 +56,8 @@ const ADDRESS: &[Suite] = &[
 
 const THREAD: &[Suite] = &[
     suite("kingtide-mem", &["--lib"], &["readers_see_all_that_was_published", "hammer"]),
-    suite("kingtide", &["--test", "small", "--test", "contended"], &[]),
-    suite("kingtide", &["--test", "no_lost_keys"], &[]),
+    suite("kingtide", &["--test", "small"], &[]),
+    full("kingtide", &["--test", "contended", "--test", "no_lost_keys"], &[]),
     full("kingtide", &["--test", "transactions", "--test", "read_only", "--test", "commit_hooks"], &[]),
 ];
 
