@@ -3,10 +3,14 @@
 #![allow(clippy::disallowed_methods, missing_docs)]
 
 use kingtide::vfs::{Fs, MemFs, OpenMode};
-use kingtide::{ColumnFamily, Db, ErrorKind, Isolation, KeyGap, Options, RepairOptions, RepairReport, WriteBatch};
+use kingtide::{
+    ColumnFamily, Db, ErrorKind, Isolation, KeyGap, LockMode, Options, RepairOptions, RepairReport, TransactionOptions,
+    WriteBatch, WriteOptions,
+};
 use kingtide_base::hash::mix64;
 use kingtide_base::rng::{Rng, entropy};
 use std::collections::{BTreeMap, HashSet};
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -359,4 +363,37 @@ fn records_behind_a_damaged_one_are_salvaged_if_asked_for() {
     let report = kingtide::repair_with(DIR, "prefix", &options(&fs), how, &mut |_| true).unwrap();
     assert_eq!((report.log_gaps.len(), report.families[0].kept), (1, gap.from - 1));
     assert_eq!(report.log_gaps[0].to, None);
+}
+
+/// A prepared transaction holds in the new database what it held in the old one, what it only read included.
+#[test]
+fn a_prepared_transaction_keeps_all_its_locks() {
+    let fs = MemFs::new();
+    let db = Db::open(DIR, options(&fs)).unwrap();
+    let family = db.default_family();
+    let mut txn = db
+        .begin_with(TransactionOptions { isolation: Isolation::ReadCommitted, locking: true, ..Default::default() })
+        .unwrap();
+    txn.lock_range(family, Bound::Included(b"b"), Bound::Excluded(b"d"), LockMode::Shared).unwrap();
+    txn.get_for_update(family, b"read").unwrap();
+    txn.put(family, b"written", b"value").unwrap();
+    txn.prepare(b"in doubt").unwrap();
+    let disk = fs.kill_clone();
+    drop((txn, db));
+
+    let report = kingtide::repair(DIR, INTO, &options(&disk)).unwrap();
+    assert_eq!((report.prepared, report.notes), (vec![b"in doubt".to_vec()], vec![]));
+    let db = Db::open(INTO, options(&disk)).unwrap();
+    let locked = |key: &[u8]| {
+        let mut batch = WriteBatch::new();
+        batch.put(db.default_family(), key, b"").unwrap();
+        let outcome = db.write_with(&mut batch, &WriteOptions { durability: None, no_wait: true });
+        outcome.is_err_and(|e| e.kind() == ErrorKind::Conflict)
+    };
+    for (key, expected) in [(&b"a"[..], false), (b"b", true), (b"c", true), (b"d", false), (b"read", true)] {
+        assert_eq!(locked(key), expected, "{}", key.escape_ascii());
+    }
+    assert!(locked(b"written"));
+    db.rollback_prepared(b"in doubt").unwrap();
+    assert!(!locked(b"b") && !locked(b"read") && !locked(b"written"));
 }

@@ -118,6 +118,19 @@ impl DbInner {
         options: &WriteOptions,
         guard: &Guard<'_>,
     ) -> Result<Visible> {
+        self.check_writable()?;
+        self.admit(batch.bytes() as u64, options.no_wait)?;
+        self.commit_admitted(batch, options, guard)
+    }
+
+    /// As [`DbInner::commit_visible`], without flow control: for who passed it before taking a lock that others must not
+    /// wait for.
+    pub(crate) fn commit_admitted(
+        self: &Arc<Self>,
+        batch: &mut WriteBatch,
+        options: &WriteOptions,
+        guard: &Guard<'_>,
+    ) -> Result<Visible> {
         if !batch.families().iter().all(|f| f.belongs_to(self)) {
             return Err(Error::invalid("the batch holds operations on a column family of another database"));
         }
@@ -126,7 +139,6 @@ impl DbInner {
         batch.prepare();
         let batch = &*batch;
         let record = WalRecord::new(batch.payload());
-        self.admit(batch.bytes() as u64, options.no_wait)?;
         // What a control operation says is nowhere but in the log. Families are flushed one by one: only the log keeps a
         // batch over several of them whole.
         let alone = batch.families().len() < 2 || kingtide_base::planted!("batch-over-families-not-logged");
@@ -397,7 +409,7 @@ impl DbInner {
     }
 
     /// Paces the writer, or holds it while memory is used up.
-    fn admit(self: &Arc<Self>, bytes: u64, no_wait: bool) -> Result<()> {
+    pub(crate) fn admit(self: &Arc<Self>, bytes: u64, no_wait: bool) -> Result<()> {
         if no_wait && self.stall.would_wait(bytes) {
             self.stats.add(Stat::BusyRefusals, 1);
             return Err(Error::new(

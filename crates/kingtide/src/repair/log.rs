@@ -3,11 +3,12 @@
 use super::Repair;
 use super::plan::Plan;
 use crate::commit::batch::LoggedOp;
-use crate::commit::control::{LogOp, read_log_op};
+use crate::commit::control::{LockTarget, LogOp, read_log_op};
 use crate::db::Db;
 use crate::family::ColumnFamily;
 use crate::memtable::FamilyMemtable;
 use crate::recover::is_boot;
+use crate::txn::{LockMode, TransactionOptions};
 use crate::version::FamilyId;
 use crate::wal::{self, LogGap, RECORD_HEADER_LEN};
 use kingtide_base::budget::Budget;
@@ -117,7 +118,7 @@ impl SalvagedOperations {
     }
 }
 
-/// Prepares a transaction again. Its locks on what it did not write are not taken: no one else holds any.
+/// Prepares a transaction again, with the locks that it held.
 pub(super) fn prepare(
     db: &Db,
     families: &BTreeMap<FamilyId, ColumnFamily>,
@@ -127,7 +128,15 @@ pub(super) fn prepare(
     let Some(LogOp::Prepare(p)) = read_log_op(&mut Reader::new(operation)) else {
         return Err(Error::corruption("its record cannot be read"));
     };
-    let mut txn = db.begin(p.isolation)?;
+    let mut txn = db.begin_with(TransactionOptions { isolation: p.isolation, locking: true, ..Default::default() })?;
+    for lock in p.locks() {
+        let Some(family) = families.get(&lock.family) else { continue };
+        let mode = if lock.exclusive { LockMode::Exclusive } else { LockMode::Shared };
+        match lock.target {
+            LockTarget::Key(key) => txn.lock_key(family, key, mode)?,
+            LockTarget::Range(lo, hi) => txn.lock_range(family, lo, hi, mode)?,
+        }
+    }
     let now = db.inner().clock.unix_ms();
     for op in p.writes() {
         let Some(family) = families.get(&op.family) else { continue };

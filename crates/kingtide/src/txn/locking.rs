@@ -1,6 +1,6 @@
 //! How a transaction takes locks.
 
-use super::locks::{LockMode, Wait};
+use super::locks::{LockMode, Taken, Wait};
 use super::read_set::ReadSet;
 use super::slot_of;
 use super::state::State;
@@ -37,22 +37,25 @@ impl Transaction {
     }
 
     /// Takes a lock, and then waits until whoever passed the place before the lock was there is done: see the lock's
-    /// partner, the look at locks under the commit lock.
-    fn locked(&self, take: impl FnOnce(Wait) -> Result<()>) -> Result<()> {
+    /// partner, the look at locks under the commit lock. For a lock that it has already it waited then.
+    fn locked(&self, take: impl FnOnce(Wait) -> Result<Taken>) -> Result<()> {
         self.shared.note_locks();
-        if let Err(e) = take(self.lock_wait()) {
-            if e.kind() == ErrorKind::Deadlock && self.shared.change(self.id, State::Active, State::RolledBack) {
-                // The others of the circle wait for what it holds, not for its owner to make up his mind.
-                self.db.stats.add(Stat::TxnRollbacks, 1);
-                self.db.txns.let_go(&self.shared, self.id);
+        match take(self.lock_wait()) {
+            Ok(Taken::Now) => drop(self.db.commit.lock()),
+            Ok(Taken::Before) => {}
+            Err(e) => {
+                if e.kind() == ErrorKind::Deadlock && self.shared.change(self.id, State::Active, State::RolledBack) {
+                    // The others of the circle wait for what it holds, not for its owner to make up his mind.
+                    self.db.stats.add(Stat::TxnRollbacks, 1);
+                    self.db.txns.let_go(&self.shared, self.id);
+                }
+                return Err(e);
             }
-            return Err(e);
         }
-        drop(self.db.commit.lock());
         self.active() // somebody may have ended it, and let go of its locks, before this one was granted
     }
 
-    pub(super) fn lock_key(&self, family: &ColumnFamily, key: &[u8], mode: LockMode) -> Result<()> {
+    pub(crate) fn lock_key(&self, family: &ColumnFamily, key: &[u8], mode: LockMode) -> Result<()> {
         let f = family.inner();
         self.locked(|wait| self.db.txns.locks.lock(&self.db.txns, self.id, f.id(), f.order(), key, mode, wait))
     }

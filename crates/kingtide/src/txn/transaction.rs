@@ -365,6 +365,7 @@ impl Transaction {
     }
 
     fn write_out(&mut self) -> Result<Option<Visible>> {
+        self.admit()?;
         let mut writes = self.shared.writes.lock();
         let batch = &mut writes.batch;
         if batch.is_empty() {
@@ -378,14 +379,24 @@ impl Transaction {
         }
         let options = self.write_options();
         let visible = if self.options.locking {
-            self.db.commit_visible(batch, &options, &Guard::Locked)?
+            self.db.commit_admitted(batch, &options, &Guard::Locked)?
         } else {
             let since = self.rules.check_writes.then_some(self.snapshot);
             let validation = Validation::new(self.id, since, &self.reads, batch);
-            self.db.commit_visible(batch, &options, &Guard::Checked(&validation))?
+            self.db.commit_admitted(batch, &options, &Guard::Checked(&validation))?
         };
         self.shared.forget_writes(&mut writes);
         Ok(Some(visible))
+    }
+
+    /// Passes flow control. Without the writes' lock, which may take long, for those who read what is not committed take it.
+    /// Nobody else changes the writes while the transaction commits.
+    pub(super) fn admit(&self) -> Result<()> {
+        let bytes = match &self.shared.writes.lock().batch {
+            batch if batch.is_empty() => return Ok(()),
+            batch => batch.bytes() as u64,
+        };
+        self.db.admit(bytes, self.options.no_wait)
     }
 
     pub(super) fn write_options(&self) -> WriteOptions {

@@ -29,9 +29,9 @@ impl Transactions {
         let mode = if lock.exclusive { LockMode::Exclusive } else { LockMode::Shared };
         let (family, order) = (lock.family.id(), lock.family.order());
         match &lock.target {
-            LockTarget::Key(key) => self.locks.lock(self, id, family, order, key, mode, Wait::No),
+            LockTarget::Key(key) => self.locks.lock(self, id, family, order, key, mode, Wait::No).map(drop),
             LockTarget::Range(lo, hi) => {
-                self.locks.lock_range(self, id, family, order, (slice(lo), slice(hi)), mode, Wait::No)
+                self.locks.lock_range(self, id, family, order, (slice(lo), slice(hi)), mode, Wait::No).map(drop)
             }
         }
     }
@@ -76,6 +76,7 @@ impl Transaction {
     /// The outer error: not prepared. The inner: prepared, but not known to be durable.
     fn prepare_now(&mut self, xid: &[u8]) -> Result<Result<SeqNo>> {
         let (shared, db) = (self.shared.clone(), self.db.clone());
+        self.admit()?;
         let mut writes = shared.writes.lock();
         let reads = self.read_locks();
         shared.note_locks();
@@ -95,12 +96,12 @@ impl Transaction {
         };
         let outcome = db.prepare_with(request, |record, writes| {
             let visible = if self.takes_locks() {
-                db.commit_visible(record, &options, &Guard::Locked)?
+                db.commit_admitted(record, &options, &Guard::Locked)?
             } else {
                 let since = self.rules.check_writes.then_some(self.snapshot);
                 let mut validation = Validation::new(self.id, since, &self.reads, writes);
                 validation.writes = Some(writes);
-                db.commit_visible(record, &options, &Guard::Checked(&validation))?
+                db.commit_admitted(record, &options, &Guard::Checked(&validation))?
             };
             // From here on it is prepared. Its state says so before whoever knows its name can resolve it, or its locks
             // would stay.

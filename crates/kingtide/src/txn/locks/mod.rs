@@ -144,6 +144,15 @@ pub(crate) enum Wait {
     Until(Duration),
 }
 
+/// When a lock was taken that its owner has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// By this request.
+    Now,
+    /// By earlier ones, all of it in this mode or a stronger one, so that nobody came in between.
+    Before,
+}
+
 /// What the manager asks about lock owners; implemented by the registry of transactions. Called without the manager's
 /// mutex, but perhaps with locks that the manager's caller holds.
 pub(crate) trait Owners: Send + Sync {
@@ -198,7 +207,7 @@ impl LockManager {
         key: &[u8],
         mode: LockMode,
         wait: Wait,
-    ) -> Result<()> {
+    ) -> Result<Taken> {
         self.request(owners, Want { txn, family, span: Span::key(order, key), mode }, order, wait)
     }
 
@@ -213,10 +222,10 @@ impl LockManager {
         (lo, hi): (Bound<&[u8]>, Bound<&[u8]>),
         mode: LockMode,
         wait: Wait,
-    ) -> Result<()> {
+    ) -> Result<Taken> {
         match Span::range(order, lo, hi) {
             Some(span) => self.request(owners, Want { txn, family, span, mode }, order, wait),
-            None => Ok(()),
+            None => Ok(Taken::Before),
         }
     }
 
@@ -231,7 +240,7 @@ impl LockManager {
         wait: Wait,
     ) -> Result<()> {
         let span = Span::key(order, key);
-        self.request(owners, Want { txn: 0, family, span, mode: LockMode::Exclusive }, order, wait)
+        self.request(owners, Want { txn: 0, family, span, mode: LockMode::Exclusive }, order, wait).map(drop)
     }
 
     /// As [`LockManager::wait_free`], for all keys between two bounds.
@@ -244,7 +253,7 @@ impl LockManager {
         wait: Wait,
     ) -> Result<()> {
         let Some(span) = Span::range(order, lo, hi) else { return Ok(()) };
-        self.request(owners, Want { txn: 0, family, span, mode: LockMode::Exclusive }, order, wait)
+        self.request(owners, Want { txn: 0, family, span, mode: LockMode::Exclusive }, order, wait).map(drop)
     }
 
     /// Who, other than `txn`, holds a lock that such a request would have to wait for. Never waits: for commits, which hold
@@ -308,9 +317,12 @@ impl LockManager {
 
 // Asking and waiting.
 impl LockManager {
-    fn request(&self, owners: &dyn Owners, want: Want, order: &KeyOrder, wait: Wait) -> Result<()> {
+    fn request(&self, owners: &dyn Owners, want: Want, order: &KeyOrder, wait: Wait) -> Result<Taken> {
         let mut state = self.state.lock();
-        let Err(blocker) = state.try_lock(&want, order, wait != Wait::No) else { return Ok(()) };
+        let blocker = match state.try_lock(&want, order, wait != Wait::No) {
+            Ok(taken) => return Ok(taken),
+            Err(blocker) => blocker,
+        };
         let Wait::Until(timeout) = wait else {
             drop(state);
             let (target, family) = (want.span.target(), want.family);
@@ -318,14 +330,16 @@ impl LockManager {
             return Err(Error::new(ErrorKind::Conflict, message));
         };
         let (txn, since, signal) = (want.txn, self.clock.monotonic_ns(), Arc::new(Condvar::new()));
-        let Some(place) = state.enqueue(want.clone(), since, signal.clone(), blocker) else { return Ok(()) };
+        let Some(place) = state.enqueue(want.clone(), since, signal.clone(), blocker) else {
+            return Ok(Taken::Now);
+        };
         let victims = state.untangle(txn);
         self.stats.add(Stat::LockWaits, 1);
         self.stats.add(Stat::Deadlocks, victims);
         let deadline = since.saturating_add(nanos(timeout));
         let result = self.wait(owners, &want, Waiting { place, signal: &signal, deadline }, state);
         self.stats.add(Stat::LockWaitMicros, self.clock.monotonic_ns().saturating_sub(since) / 1000);
-        result
+        result.map(|()| Taken::Now)
     }
 
     /// Waits for the verdict on a request.

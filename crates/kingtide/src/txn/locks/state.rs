@@ -12,7 +12,7 @@ use kingtide_base::KeyOrder;
 
 use super::span::{KeyBytes, Span};
 use super::table::{Answer, Table};
-use super::{FamilyId, LockMode, TxnId};
+use super::{FamilyId, LockMode, Taken, TxnId};
 use crate::sync::Condvar;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
@@ -183,11 +183,11 @@ impl State {
     }
 
     /// Grants a request at once, or says who is in the way. `in_line`: requests that wait already come first.
-    pub fn try_lock(&mut self, want: &Want, order: &KeyOrder, in_line: bool) -> Result<(), Blocker> {
+    pub fn try_lock(&mut self, want: &Want, order: &KeyOrder, in_line: bool) -> Result<Taken, Blocker> {
         let new = || (order.clone(), Family::default());
         let (_, room) = self.families.entry(want.family).or_insert_with(new);
         let upgrade = match room.table.ask(want.txn, &want.span, want.mode) {
-            Answer::Covered => return Ok(()),
+            Answer::Covered => return Ok(Taken::Before),
             Answer::Free { upgrade } => upgrade,
             Answer::Held(txn) => return Err(Blocker { txn, queued: None }),
         };
@@ -198,7 +198,7 @@ impl State {
             }
         }
         self.grant(want, upgrade);
-        Ok(())
+        Ok(Taken::Now)
     }
 
     /// Puts a request in line that [`State::try_lock`] refused.

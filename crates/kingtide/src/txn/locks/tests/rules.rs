@@ -532,3 +532,22 @@ fn a_release_grants_what_fits() {
         got[3].recv().unwrap().unwrap();
     });
 }
+
+#[test]
+fn a_lock_that_its_owner_has_is_told_from_a_new_one() {
+    let b = Bench::new();
+    let key = |txn, key: &str, mode| b.locks.lock(&b.owners, txn, F, &b.order, key.as_bytes(), mode, Wait::No).unwrap();
+    assert_eq!(key(1, "k", S), Taken::Now);
+    assert_eq!(key(1, "k", S), Taken::Before);
+    assert_eq!(key(2, "k", S), Taken::Now, "shared with another");
+    b.release(2);
+    assert_eq!(key(1, "k", X), Taken::Now, "an upgrade");
+    assert_eq!((key(1, "k", X), key(1, "k", S)), (Taken::Before, Taken::Before));
+    b.take_range(1, "m", "p", X);
+    assert_eq!((key(1, "n", X), key(1, "p", X)), (Taken::Before, Taken::Now));
+    let bounds = (Bound::Included(&b"n"[..]), Bound::Included(&b"q"[..]));
+    let range = b.locks.lock_range(&b.owners, 1, F, &b.order, bounds, X, Wait::No).unwrap();
+    assert_eq!(range, Taken::Now, "a part of it is new");
+    b.release(1);
+    assert_eq!(key(1, "k", X), Taken::Now, "after giving it back");
+}
