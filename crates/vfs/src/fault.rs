@@ -454,7 +454,7 @@ mod tests {
             (Fault::Eio, ErrorKind::Io, false),
             (Fault::Enospc, ErrorKind::NoSpace, true),
             (Fault::Edquot, ErrorKind::NoSpace, true),
-            (Fault::Emfile, ErrorKind::Io, false),
+            (Fault::Emfile, ErrorKind::Io, true),
             (Fault::Eintr, ErrorKind::Io, true),
         ];
         for op in Op::ALL {
