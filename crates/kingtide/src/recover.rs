@@ -188,9 +188,7 @@ impl Recovery<'_> {
         layout.next_file_id =
             layout.next_file_id.max(1 + on_disk.iter().filter_map(|n| own_number(n)).max().unwrap_or(0));
         self.check_default(&layout)?;
-        if !self.read_only {
-            self.remove_orphans(&layout, &on_disk);
-        }
+        let orphans = self.orphans(&layout, &on_disk);
 
         let default_changed = layout.families.values().any(|f| self.changes_options(f));
         let mut families: BTreeMap<FamilyId, Arc<Family>> = BTreeMap::new();
@@ -202,6 +200,11 @@ impl Recovery<'_> {
         let next_file_id = AtomicU64::new(layout.next_file_id);
         let (mut log_end, prepared) = self.replay_log(&mut shape, &next_file_id)?;
         self.check_log_is_there(&shape, &mut log_end)?;
+        if !self.read_only {
+            // Only now: a manifest that lost its end is found out by the log, and what it does not name is no orphan
+            // then but what repair needs. What cannot be removed is left to the next open.
+            orphans.into_iter().for_each(|name| _ = self.fs.remove(&self.dir.join(name)));
+        }
         if !self.read_only && !log_end.closed {
             // Those too that are only kept for change streams: the log is read from its beginning.
             let all = log_end.segments.iter().map(|s| s.id);
@@ -283,22 +286,17 @@ impl Recovery<'_> {
         Ok(family)
     }
 
-    /// Removes tables and value logs that the manifest does not name, and temporary files. A failure is left to the next
-    /// open.
-    fn remove_orphans(&self, layout: &Layout, on_disk: &[String]) {
+    /// Tables and value logs that the manifest does not name, and temporary files.
+    fn orphans<'n>(&self, layout: &Layout, on_disk: &'n [String]) -> Vec<&'n String> {
         let tables: HashSet<u64> =
             layout.families.values().flat_map(|f| f.version.files().map(|(_, m)| m.id)).collect();
-        for name in on_disk {
-            let orphan = match (number_of(name), name.rsplit_once('.').map(|(_, ext)| ext)) {
-                (Some(id), Some("klog")) => !tables.contains(&id),
-                (Some(id), Some("vlog")) => !layout.vlogs.contains_key(&id),
-                (_, Some("tmp")) => true,
-                _ => false,
-            };
-            if orphan {
-                let _ = self.fs.remove(&self.dir.join(name));
-            }
-        }
+        let is_orphan = |name: &&String| match (number_of(name), name.rsplit_once('.').map(|(_, ext)| ext)) {
+            (Some(id), Some("klog")) => !tables.contains(&id),
+            (Some(id), Some("vlog")) => !layout.vlogs.contains_key(&id),
+            (_, Some("tmp")) => true,
+            _ => false,
+        };
+        on_disk.iter().filter(is_orphan).collect()
     }
 
     /// Replays the log into the families' memtables, and collects the transactions in doubt. When memory runs out the
