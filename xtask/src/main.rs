@@ -9,11 +9,13 @@
 //! | `miri` | looks for undefined behaviour in the unsafe room and below a small database |
 //! | `sanitize` | runs tests with the address, leak or thread sanitizer |
 //! | `planted` | shows that the tests find bugs planted on purpose |
+//! | `full` | runs every test at its full count |
 //! | `peers` | fetches and builds the engines that keybench compares with |
 
 #![allow(clippy::disallowed_methods)] // it works on the source tree, not on databases
 
 mod explore;
+mod full;
 mod fuzz;
 mod peers;
 mod planted;
@@ -32,8 +34,9 @@ fn main() -> ExitCode {
         Some("miri") => sanitize::miri(&args[1..]),
         Some("sanitize") => sanitize::sanitize(&args[1..]),
         Some("planted") => planted::run(&args[1..]),
+        Some("full") => full::run(&args[1..]),
         Some("peers") => peers::run(&args[1..]),
-        _ => Err("usage: cargo xtask <tidy|shuttle|loom|fuzz|miri|sanitize|planted|peers> [arguments]".to_owned()),
+        _ => Err("usage: cargo xtask <tidy|shuttle|loom|fuzz|miri|sanitize|planted|full|peers> [arguments]".to_owned()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
