@@ -14,7 +14,7 @@ use crate::txn::InDoubt;
 use crate::txn::prepared::RecoveredPrepared;
 use crate::version::manifest::{CURRENT, Manifest, write_again};
 use crate::version::{Edit, FamilyId, FileMeta, Version};
-use crate::wal::{self, ReplayEnd};
+use crate::wal::{self, ReplayEnd, ReplayedSegment};
 use kingtide_base::budget::Budget;
 use kingtide_base::clock::Clock;
 use kingtide_base::coding::Reader;
@@ -180,6 +180,11 @@ fn read_options(family: &str, stored: &[(String, String)]) -> Result<FamilyOptio
     Ok(options)
 }
 
+/// The bytes of a segment that count: its records and the mark behind them.
+fn extent(s: &ReplayedSegment) -> (u64, u64) {
+    (s.id, u64::from(s.end) + wal::END_MARK_LEN)
+}
+
 impl Recovery<'_> {
     pub fn run(&self) -> Result<Recovered> {
         let (manifest, mut layout) = self.load_manifest()?;
@@ -205,10 +210,14 @@ impl Recovery<'_> {
             // then but what repair needs. What cannot be removed is left to the next open.
             orphans.into_iter().for_each(|name| _ = self.fs.remove(&self.dir.join(name)));
         }
+        let same_boot = self.is_same_boot(shape.log_begun);
         if !self.read_only && !log_end.closed {
             // Those too that are only kept for change streams: the log is read from its beginning.
-            let all = log_end.segments.iter().map(|s| s.id);
-            self.sync_segments(all, self.is_same_boot(shape.log_begun))?;
+            self.sync_segments(log_end.segments.iter().map(extent), same_boot)?;
+        } else if !self.read_only && same_boot {
+            // The mark of a closed log was written when all before its segment was synced, but its own sync may have
+            // failed, and with it that of the segment's header.
+            self.sync_segments(log_end.segments.last().map(extent).into_iter(), same_boot)?;
         }
         let last_seq = layout.last_seq.max(log_end.next_seq.saturating_sub(1));
         if log_end.segments.is_empty() {
@@ -342,7 +351,7 @@ impl Recovery<'_> {
             if self.memory.used() > self.memory.limit() / 2 && !disk_full && !self.read_only {
                 if !synced {
                     // A table must not survive a power cut that older operations of other families do not.
-                    self.sync_segments(segments.iter().copied(), same_boot)?;
+                    self.sync_segments(segments.iter().map(|id| (*id, u64::MAX)), same_boot)?;
                     synced = true;
                 }
                 match self.flush_fullest(shape, base + count as u64 - 1, next_file_id) {
@@ -397,15 +406,15 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Makes durable what recovery reads of the log.
-    fn sync_segments(&self, segments: impl Iterator<Item = u64>, same_boot: bool) -> Result<()> {
+    /// Makes durable what recovery reads of the log: of each segment its id, and the bytes that count.
+    fn sync_segments(&self, segments: impl Iterator<Item = (u64, u64)>, same_boot: bool) -> Result<()> {
         if kingtide_base::planted!("recovered-log-not-synced") {
             return Ok(());
         }
-        for id in segments {
+        for (id, bytes) in segments {
             let file = self.fs.open(&wal::segment_path(self.dir, id), OpenMode::Write)?;
             if same_boot {
-                write_again(&*file)?;
+                write_again(&*file, bytes)?;
             }
             file.sync_data()?;
         }

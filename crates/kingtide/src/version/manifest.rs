@@ -137,7 +137,7 @@ impl Manifest {
     /// # Errors
     /// `Io`.
     pub fn write_again(&self) -> Result<()> {
-        write_again(&*self.file)?;
+        write_again(&*self.file, u64::MAX)?;
         self.file.sync_data()
     }
 
@@ -490,19 +490,22 @@ pub(super) fn is_torn(bytes: &[u8], number: u64, at: usize) -> bool {
     }
     false
 }
-/// Writes a file's bytes over themselves, so that the next sync stores them all.
+
+/// Writes a file's bytes, up to `end` or its own end, over themselves, so that the next sync stores them all.
 ///
 /// If a sync failed in the process before this one, the system may have marked pages clean that the disk does not have:
 /// until the machine restarts they can be read, but no sync stores them (Rebello et al., "Can Applications Recover from
 /// fsync Failures?", USENIX ATC 2020). What follows them, acknowledged, would then be found behind a hole. A crash
 /// meanwhile does no harm, because every sector gets what it had.
-pub(crate) fn write_again(file: &dyn File) -> Result<()> {
-    let mut piece = vec![0; file.len()?.min(1 << 20) as usize];
+pub(crate) fn write_again(file: &dyn File, end: u64) -> Result<()> {
+    let end = end.min(file.len()?);
+    let mut piece = vec![0; end.min(1 << 20) as usize];
     let mut offset = 0;
-    loop {
-        let n = file.read_at(&mut piece, offset)?;
+    while offset < end {
+        let wanted = (end - offset).min(piece.len() as u64) as usize;
+        let n = file.read_at(&mut piece[..wanted], offset)?;
         if n == 0 {
-            return Ok(());
+            break; // shorter than it was a moment ago
         }
         match file.write_at(&piece[..n], offset) {
             // A file system that writes elsewhere is full: a database on it opens nevertheless.
@@ -511,4 +514,5 @@ pub(crate) fn write_again(file: &dyn File) -> Result<()> {
         }
         offset += n as u64;
     }
+    Ok(())
 }

@@ -37,6 +37,7 @@ pub use segment::{
     segment_path,
 };
 pub use tail::{Tail, TailItem};
+pub(crate) use writer::END_MARK_LEN;
 pub use writer::WalWriter;
 
 use kingtide_base::clock::Clock;

@@ -11,7 +11,7 @@ use kingtide_vfs::File;
 use std::sync::Arc;
 
 /// What every segment has left behind its last record.
-const END_MARK_LEN: u64 = RECORD_HEADER_LEN as u64;
+pub(crate) const END_MARK_LEN: u64 = RECORD_HEADER_LEN as u64;
 
 /// The one appender of the log; it lives under the commit lock.
 #[derive(Debug)]

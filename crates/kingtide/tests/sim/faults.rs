@@ -254,6 +254,27 @@ fn what_a_failed_sync_lost_is_stored_by_the_next_open() {
     }
 }
 
+/// A log segment whose beginning the manifest failed to note has a header and no record. It is not synced before the mark
+/// that closes it is written; if the sync of the mark fails, the header goes with it, although the log says it was closed.
+#[test]
+fn the_header_of_an_empty_segment_is_stored_by_the_open_after_a_close_that_failed() {
+    let mut world = begin(&plain(), 1);
+    world.open();
+    let put = |n: u8| vec![Op::Put(0, vec![n], vec![n; 10], FOREVER)];
+    world.commit_ops(put(1), Durability::Power).expect("healthy");
+    world.reopen().expect("healthy");
+    world.disk.fail_syncs(u64::MAX);
+    let e = world.commit_ops(put(2), Durability::Process).expect_err("the manifest's sync fails");
+    world.tolerate(e);
+    let e = world.reopen().expect_err("the sync of the mark fails");
+    world.tolerate(e);
+    world.disk.fail_syncs(0);
+    world.open();
+    world.commit_ops(put(3), Durability::Power).expect("healthy again");
+    world.check_reads();
+    check_disks(&world, 1, "a close that failed");
+}
+
 /// A family that gets the id of a dropped one, because the manifest was rewritten in between, finds nothing of it in the
 /// log.
 #[test]
