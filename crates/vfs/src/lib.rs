@@ -92,7 +92,7 @@ pub trait Fs: Send + Sync + Debug {
     /// Gives a file a second name.
     ///
     /// # Errors
-    /// `NotFound`, `Exists` (something is at `to`), `Io`.
+    /// `NotFound`, `Exists` (something is at `to`), `Io`; also when `from` is a symbolic link.
     fn hard_link(&self, from: &Path, to: &Path) -> Result<()>;
 
     /// Makes a directory and its missing parents. None of their names is durable: sync each parent.

@@ -96,7 +96,12 @@ impl Fs for PosixFs {
     }
 
     fn hard_link(&self, from: &Path, to: &Path) -> Result<()> {
-        retry(|| fs::hard_link(from, to)).map_err(|e| Error::io(&format!("hard link to {}", to.display()), from, e))
+        let linked = retry(|| match fs::symlink_metadata(from)?.is_symlink() {
+            // The new name would be one of the symbolic link, whose target others can remove.
+            true => Err(io::ErrorKind::InvalidInput.into()),
+            false => fs::hard_link(from, to),
+        });
+        linked.map_err(|e| Error::io(&format!("hard link to {}", to.display()), from, e))
     }
 
     fn create_dir_all(&self, path: &Path) -> Result<()> {
