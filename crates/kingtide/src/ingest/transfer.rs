@@ -17,6 +17,7 @@ use kingtide_base::checksum::crc;
 use kingtide_base::coding::{Reader, put_slice, put_varint};
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::{Error, ErrorKind, Result, SeqNo};
+use kingtide_table::info::size;
 use kingtide_vfs::{Fs, OpenMode};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,6 +28,10 @@ const SUFFIX: &str = ".sorted";
 const MAGIC: [u8; 8] = *b"KTIDfami";
 /// The format version that this build writes, and the newest that it reads.
 const VERSION: u32 = 1;
+/// A description is larger than this only if it is none: it has some fifty bytes a file.
+const MOST_BYTES: u64 = 256 << 20;
+/// Families have fewer options than this by far.
+const MOST_OPTIONS: usize = 1024;
 
 /// What an export holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -105,10 +110,14 @@ impl Description {
         let mut d = Description { name, order, sequence, ..Description::default() };
         for _ in 0..r.varint()? {
             d.options.push((text(r)?, text(r)?)); // grows as there are bytes, whatever the count says
+            if d.options.len() > MOST_OPTIONS {
+                return None;
+            }
         }
         for _ in 0..r.varint()? {
-            let file = ExportedFile { name: text(r)?, bytes: r.varint()?, sum: r.u64()?, entries: r.varint()? };
-            if !is_exported(&file.name) {
+            let file = ExportedFile { name: text(r)?, bytes: size(r)?, sum: r.u64()?, entries: size(r)? };
+            // Each once, as an export numbers them.
+            if !is_exported(&file.name) || d.files.last().is_some_and(|f| f.name >= file.name) {
                 return None;
             }
             d.files.push(file);
@@ -257,6 +266,9 @@ impl DbInner {
         let path = dir.join(DESCRIPTION);
         let mut bytes = Vec::new();
         let read = read_file(&*self.fs, &path, &mut |piece, _| {
+            if bytes.len() as u64 + piece.len() as u64 > MOST_BYTES {
+                return Err(Error::corruption("too large for the description of an exported family").at_path(&path));
+            }
             bytes.extend_from_slice(piece);
             Ok(())
         });
@@ -348,6 +360,16 @@ mod tests {
         }
         for len in 0..bytes.len() {
             assert!(Description::decode(&bytes[..len]).is_err(), "{len} bytes");
+        }
+        let hostile = [
+            Description { files: vec![ExportedFile { bytes: 1 << 44, ..file("1.sorted") }], ..d.clone() },
+            Description { files: vec![ExportedFile { entries: u64::MAX, ..file("1.sorted") }], ..d.clone() },
+            Description { files: vec![file("1.sorted"), file("1.sorted")], ..d.clone() },
+            Description { files: vec![file("2.sorted"), file("1.sorted")], ..d.clone() },
+            Description { options: vec![("a".into(), "b".into()); MOST_OPTIONS + 1], ..d.clone() },
+        ];
+        for other in hostile {
+            assert_eq!(Description::decode(&other.encode()).unwrap_err().kind(), ErrorKind::Corruption);
         }
         for name in ["../1.sorted", "1/1.sorted", ".sorted", "1.klog", ""] {
             let other = Description { files: vec![file(name)], ..d.clone() };
