@@ -262,6 +262,71 @@ bugs! {
         "verify passes over a block that it cannot read",
         breaks "verify finds every kind of damage",
         caught by "-p kingtide --test verify damage_under_an_open_database";
+    // Ingests and clones.
+    "ingest-under-older-memtables":
+        "an ingest does not flush the memtables that hold keys of its files",
+        breaks "a read returns the newest value",
+        caught by "-p kingtide --test ingest ingests_among_everything";
+    "ingest-seen-by-older-snapshots":
+        "an ingested file gets the sequence number of the commit before it",
+        breaks "what a snapshot shows does not change",
+        caught by "-p kingtide --test ingest a_file_says_what_it_holds";
+    "ingest-placed-too-deep":
+        "an ingested file goes below files with older versions of its keys",
+        breaks "a read returns the newest value",
+        caught by "-p kingtide --test ingest ingests_among_everything";
+    "ingest-in-the-way-of-a-merge":
+        "an ingested file goes where a running merge is about to put its result",
+        breaks "files of a run do not overlap",
+        caught by "-p kingtide --lib a_running_merge_keeps";
+    "ingest-not-in-the-conflict-filter":
+        "the conflict filter is not told of an ingest",
+        breaks "of two competing updates one is refused",
+        caught by "-p kingtide --test ingest a_transaction_fails_exactly";
+    "ingest-not-among-recent-writes":
+        "who validates ranges is not told of an ingest meanwhile",
+        breaks "no phantoms",
+        caught by "-p kingtide --lib an_ingest_during_the_validation";
+    "ingest-passes-locks":
+        "an ingest does not ask for the locks of transactions",
+        breaks "what a transaction locked does not change",
+        caught by "-p kingtide --test ingest locks_are_respected";
+    "look-without-a-second":
+        "a read over several keys takes a view from before an ingest with a sequence number from after it",
+        breaks "what a read shows is of one moment",
+        caught by "-p kingtide --lib a_view_is_not_older";
+    "log-not-synced-before-an-ingest":
+        "the manifest names ingested files before the log of older commits is synced",
+        breaks "recovery yields a prefix of the commits",
+        caught by "-p kingtide --test ingest a_power_cut_at_any_write";
+    "ingest-releases-the-log":
+        "an ingest releases the log of commits that are in memtables",
+        breaks "an acknowledged commit survives a kill",
+        caught by "-p kingtide --test ingest the_log_is_kept_over";
+    "ingest-in-several-records":
+        "an ingest into several families writes a manifest record for each",
+        breaks "an ingest is there as a whole or not at all",
+        caught by "-p kingtide --test ingest a_power_cut_at_any_write";
+    "ingested-name-not-synced":
+        "the directory is not synced before the manifest names an ingested file",
+        breaks "what was ingested survives a power cut",
+        caught by "-p kingtide --test ingest a_power_cut_at_any_write";
+    "ingested-bytes-not-synced":
+        "a file that is taken by a link is not synced",
+        breaks "what was ingested survives a power cut",
+        caught by "-p kingtide --test ingest a_file_that_nobody_synced";
+    "number-of-an-ingest-forgotten":
+        "a new manifest does not hold the last sequence number that the old one was told of",
+        breaks "a sequence number is given to one commit",
+        caught by "-p kingtide --test ingest the_number_of_an_ingest";
+    "clone-shares-a-file":
+        "a clone refers to a table of its source by the same id",
+        breaks "a clone and its source are apart",
+        caught by "-p kingtide --test ingest a_clone_has_the_same_contents";
+    "clone-renames-a-file":
+        "a cloned table is taken for one that was written under its new id",
+        breaks "a clone holds what its source held",
+        caught by "-p kingtide --test ingest a_clone_has_the_same_contents";
 }
 
 /// Whether the planted bug of that name is awake: the constant `false` in an ordinary build.

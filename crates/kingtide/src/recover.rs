@@ -202,6 +202,7 @@ impl Recovery<'_> {
         }
         let mut shape = Shape::new(manifest, families, layout.vlogs, layout.next_family);
         (shape.log_start, shape.log_begun) = (layout.log_start, layout.log_begun);
+        shape.last_seq = layout.last_seq;
         let next_file_id = AtomicU64::new(layout.next_file_id);
         let (mut log_end, prepared) = self.replay_log(&mut shape, &next_file_id)?;
         self.check_log_is_there(&shape, &mut log_end)?;

@@ -11,7 +11,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::version::manifest::Manifest;
 use crate::version::{Edit, FamilyId, Version};
 use kingtide_base::stats::{Stat, Stats};
-use kingtide_base::{Error, Result, SeqNo};
+use kingtide_base::{Error, Result, SeqNo, planted};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -36,6 +36,9 @@ pub(crate) struct Shape {
     pub next_family: FamilyId,
     /// Operations below this are in tables; the log may be released up to here.
     pub log_start: SeqNo,
+    /// The highest sequence number that the manifest was told of. Files need not show it any more, nor need the log: those
+    /// of ingests are in none.
+    pub last_seq: SeqNo,
     /// First log segment of the last open that wrote any, and its boot.
     pub log_begun: Option<(u64, [u8; 16])>,
     /// Families with a flush running.
@@ -114,6 +117,7 @@ impl Shape {
             vlogs,
             next_family,
             log_start: 0,
+            last_seq: 0,
             log_begun: None,
             flushing: HashSet::new(),
             running: Vec::new(),
@@ -222,6 +226,8 @@ impl Shape {
     /// Writes one record to the manifest. When the manifest grew too long, or a failed write left its end in doubt, the
     /// record goes into a new one behind a snapshot of the shape.
     pub fn write(&mut self, edits: &[Edit], next_file_id: &AtomicU64) -> Result<()> {
+        let told = edits.iter().filter_map(|e| if let Edit::LastSeq(seq) = e { Some(*seq) } else { None });
+        self.last_seq = told.fold(self.last_seq, SeqNo::max);
         if !self.manifest.needs_rewrite() {
             return self.manifest.append(edits);
         }
@@ -232,8 +238,12 @@ impl Shape {
 
     /// Edits that make this shape from nothing.
     fn snapshot_edits(&self, next_file_id: u64) -> Vec<Edit> {
-        let mut edits =
-            vec![Edit::NextFileId(next_file_id), Edit::NextFamilyId(self.next_family), Edit::LogStart(self.log_start)];
+        let mut edits = vec![
+            Edit::NextFileId(next_file_id),
+            Edit::NextFamilyId(self.next_family),
+            Edit::LogStart(self.log_start),
+            Edit::LastSeq(if planted!("number-of-an-ingest-forgotten") { 0 } else { self.last_seq }),
+        ];
         if let Some((segment, boot_id)) = self.log_begun {
             edits.push(Edit::LogBegun { segment, boot_id });
         }

@@ -182,7 +182,7 @@ impl Family {
             let before = self.ingests.load(Ordering::Acquire);
             let (view, seq) = (view(&self.view), seq()?);
             // Relaxed: whoever got a number at or behind that of ingested files acquired it after they were counted.
-            if self.ingests.load(Ordering::Relaxed) == before {
+            if self.ingests.load(Ordering::Relaxed) == before || kingtide_base::planted!("look-without-a-second") {
                 return Ok((view, seq));
             }
         }

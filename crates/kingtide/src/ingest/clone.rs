@@ -13,7 +13,7 @@ use crate::engine::DbInner;
 use crate::family::tables::{klog_path, vlog_path};
 use crate::family::{ColumnFamily, Family, View, check_name};
 use crate::version::FileMeta;
-use kingtide_base::{Error, ErrorKind, Result, SeqNo};
+use kingtide_base::{Error, ErrorKind, Result, SeqNo, planted};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -102,7 +102,9 @@ impl DbInner {
             self.check_open()?;
             if meta.vlog_refs.is_empty() {
                 let (id, _) = brought.bring(&klog_path(&self.dir, meta.id), true)?;
-                copied.files.push((level, FileMeta { id, ..FileMeta::clone(meta) }));
+                let id = if planted!("clone-shares-a-file") { meta.id } else { id };
+                let written_as = if planted!("clone-renames-a-file") { id } else { meta.written_as };
+                copied.files.push((level, FileMeta { id, written_as, ..FileMeta::clone(meta) }));
             } else {
                 let job = rewriting(level, meta);
                 copied.take(run_merge(&context, &job, &KeyRange::default())?, brought);

@@ -15,7 +15,7 @@ use crate::version::{Edit, FamilyId, FileMeta, Version};
 use kingtide_base::key::MAX_SEQ;
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::stats::Stat;
-use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo, Tag};
+use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo, Tag, planted};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,7 +34,10 @@ impl Part {
     /// The family's memtables that hold keys, or deleted ranges, between a file's smallest and largest key.
     fn overlaps_memtables(&self) -> bool {
         let view = self.family.view.load();
-        view.memtables().any(|m| self.files.iter().any(|f| holds_any(m, self.family.order(), &f.min_key, &f.max_key)))
+        !planted!("ingest-under-older-memtables")
+            && view
+                .memtables()
+                .any(|m| self.files.iter().any(|f| holds_any(m, self.family.order(), &f.min_key, &f.max_key)))
     }
 }
 
@@ -94,7 +97,9 @@ impl DbInner {
             for part in parts.iter().filter(|p| p.overlaps_memtables()) {
                 self.flush_families(std::slice::from_ref(&part.family))?;
             }
-            self.wal.sync_all()?; // most of what would have to be synced under the locks
+            if !planted!("log-not-synced-before-an-ingest") {
+                self.wal.sync_all()?; // most of what would have to be synced under the locks
+            }
             let claim = if rounds < ROUNDS { None } else { Some(self.claim_flushes(parts)?) };
             let mut shape = self.shape.lock();
             let mut c = self.commit.lock();
@@ -103,7 +108,7 @@ impl DbInner {
                 part.family.check_alive()?;
             }
             if let Some((part, file, _)) = self.locked_file(parts) {
-                drop((c, shape));
+                drop((c, shape, claim)); // whoever holds the lock may need a flush before letting go of it
                 let since = *waiting_since.get_or_insert_with(|| self.clock.monotonic_ns());
                 self.wait_for_locks_on(&parts[part], file, (!no_wait).then_some(since))?;
                 continue;
@@ -124,7 +129,7 @@ impl DbInner {
     /// A file into whose keys a lock of somebody reaches: part, file, holder.
     fn locked_file(&self, parts: &[Part]) -> Option<(usize, usize, TxnId)> {
         let locks = &self.txns.locks;
-        if !locks.any_held() {
+        if !locks.any_held() || planted!("ingest-passes-locks") {
             return None;
         }
         parts.iter().enumerate().find_map(|(p, part)| {
@@ -212,7 +217,8 @@ impl DbInner {
         let mut newest_run = None;
         for file in &mut part.files {
             *last += 1;
-            (file.sequence, file.min_seq, file.max_seq) = (*last, *last, *last);
+            let seq = *last - u64::from(planted!("ingest-seen-by-older-snapshots"));
+            (file.sequence, file.min_seq, file.max_seq) = (seq, seq, seq);
             let level = match place(&version, order, &options, running, file) {
                 Place::Run { level, run } => {
                     file.run = run;
@@ -306,19 +312,25 @@ impl DbInner {
         &self,
         shape: &mut Shape,
         c: &mut CommitState,
-        changes: Vec<FileChange>,
+        mut changes: Vec<FileChange>,
         mut further: Vec<Edit>,
         last: SeqNo,
     ) -> Result<crate::shape::Retired, Failed> {
         if last > MAX_SEQ {
             return Err(Error::invalid("sequence numbers are used up").into());
         }
-        self.wal.sync_all()?;
+        if !planted!("log-not-synced-before-an-ingest") {
+            self.wal.sync_all()?;
+        }
         let families: Vec<Arc<Family>> = changes.iter().map(|c| c.family.clone()).collect();
         let emptied: Vec<FamilyId> = changes.iter().filter(|c| c.flushed > 0).map(|c| c.family.id()).collect();
         // From here on the numbers are taken: after a failure the record may be in the manifest.
         c.last_seq = last;
         let log_start = self.log_needed_at(c, |f| if emptied.contains(&f.id()) { None } else { f.oldest_unflushed() });
+        let log_start = if planted!("ingest-releases-the-log") { last + 1 } else { log_start };
+        while planted!("ingest-in-several-records") && changes.len() > 1 {
+            shape.change_families(vec![changes.remove(0)], Vec::new(), &self.tables, &self.next_file_id)?;
+        }
         further.extend([Edit::LastSeq(last), Edit::LogStart(log_start)]);
         let written = shape.change_families(changes, further, &self.tables, &self.next_file_id);
         if written.is_ok() {
@@ -326,8 +338,12 @@ impl DbInner {
             // Release pairs with the Acquire in `Family::look`.
             families.iter().for_each(|f| _ = f.ingests.fetch_add(1, Ordering::Release));
         }
-        self.conflicts().note_range(last); // any key, as far as the filter can tell
-        c.recent.pass(last);
+        if !planted!("ingest-not-in-the-conflict-filter") {
+            self.conflicts().note_range(last); // any key, as far as the filter can tell
+        }
+        if !planted!("ingest-not-among-recent-writes") {
+            c.recent.pass(last);
+        }
         self.snapshots.publish(last);
         match written {
             Ok(retired) => {

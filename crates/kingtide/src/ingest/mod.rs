@@ -19,6 +19,8 @@
 mod clone;
 mod install;
 mod place;
+#[cfg(test)]
+mod race_tests;
 mod transfer;
 mod writer;
 
@@ -31,9 +33,9 @@ use crate::db::Db;
 use crate::engine::DbInner;
 use crate::family::tables::klog_path;
 use crate::family::{ColumnFamily, Family};
-use crate::version::FileMeta;
+use crate::version::{FileMeta, SORTED_FILE};
 use kingtide_base::stats::Stats;
-use kingtide_base::{Error, KeyOrder, Result, SeqNo};
+use kingtide_base::{Error, KeyOrder, Result, SeqNo, planted};
 use kingtide_mem::cache::BlockCache;
 use kingtide_table::salvage::read_written_as;
 use kingtide_table::{Table, TableId, TableInfo};
@@ -75,7 +77,9 @@ impl Brought<'_> {
             let (id, to) = self.new_name()?;
             if self.db.fs.hard_link(from, &to).is_ok() {
                 // Whoever wrote it need not have synced it.
-                self.db.fs.open(&to, OpenMode::Write)?.sync_all()?;
+                if !planted!("ingested-bytes-not-synced") {
+                    self.db.fs.open(&to, OpenMode::Write)?.sync_all()?;
+                }
                 return Ok((id, self.db.fs.open(&to, OpenMode::Read)?));
             }
         }
@@ -125,7 +129,7 @@ impl DbInner {
         }
         let info = table.info();
         let wrong = |text: &str| Err(Error::invalid(text).at_path(&path));
-        if !info.unsequenced || !info.vlog_refs.is_empty() {
+        if !info.unsequenced || written_as & SORTED_FILE == 0 || !info.vlog_refs.is_empty() {
             return wrong("not a sorted file: it is a table of a database");
         }
         if info.entries + info.range_tombstones == 0 || info.min_key.is_empty() {
@@ -135,6 +139,19 @@ impl DbInner {
             return Err(Error::corruption("the smallest key sorts after the largest").at_path(&path));
         }
         Ok(meta_of(id, written_as, info, self.clock.unix_ms()))
+    }
+
+    /// Refuses files of the database's own. One can be named in more ways than a comparison of paths sees; what would be
+    /// removed must not even have the name of one.
+    fn check_foreign(&self, path: &Path, moves: bool) -> Result<()> {
+        let named_alike = match path.file_name() {
+            Some(name) if moves => self.fs.exists(&self.dir.join(name))?,
+            _ => false,
+        };
+        if path.parent() == Some(self.dir.as_path()) || named_alike {
+            return Err(Error::invalid("the file lies among the database's own, or has the name of one").at_path(path));
+        }
+        Ok(())
     }
 
     /// See [`Db::ingest`].
@@ -150,9 +167,7 @@ impl DbInner {
             family.check_alive()?;
             let mut metas = Vec::with_capacity(paths.len());
             for path in *paths {
-                if path.parent() == Some(self.dir.as_path()) {
-                    return Err(Error::invalid("the file lies among the database's own").at_path(path));
-                }
+                self.check_foreign(path, options.move_files)?;
                 let (id, file) = brought.bring(path, options.move_files)?;
                 let meta = self.inspect(id, file, family.order(), options.verify);
                 metas.push(meta.map_err(|e| e.context(format!("ingesting {}", path.display())))?);
@@ -166,7 +181,9 @@ impl DbInner {
         if parts.is_empty() {
             return Ok(self.snapshots.visible());
         }
-        self.fs.sync_dir(&self.dir)?;
+        if !planted!("ingested-name-not-synced") {
+            self.fs.sync_dir(&self.dir)?;
+        }
         let installed = self.install_parts(&mut parts, options.no_wait);
         let seq = brought.settle(installed)?;
         self.count_ingest(parts.iter().flat_map(|p| &p.files).map(|f| f.size).sum());

@@ -5,6 +5,7 @@
 #![allow(clippy::disallowed_methods, missing_docs)]
 
 mod crash;
+mod edges;
 mod families;
 mod files;
 #[path = "../killed/mod.rs"]
