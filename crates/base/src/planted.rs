@@ -315,6 +315,10 @@ bugs! {
         "a file that is taken by a link is not synced",
         breaks "what was ingested survives a power cut",
         caught by "-p kingtide --test ingest a_file_that_nobody_synced";
+    "files-of-a-failed-ingest-stay":
+        "tables that were flushed for an ingest stay on the disk when it fails",
+        breaks "what fails leaves nothing behind",
+        caught by "-p kingtide --lib a_flush_for_an_ingest_that_fails";
     "number-of-an-ingest-forgotten":
         "a new manifest does not hold the last sequence number that the old one was told of",
         breaks "a sequence number is given to one commit",

@@ -2,7 +2,7 @@
 
 use super::place::{Place, place};
 use crate::commit::CommitState;
-use crate::compact::{FlushInput, MergeContext, VlogMeta, run_flush};
+use crate::compact::{FlushInput, MergeContext, MergeOutput, VlogMeta, run_flush};
 use crate::engine::DbInner;
 use crate::family::{Family, View};
 use crate::memtable::FamilyMemtable;
@@ -173,11 +173,28 @@ impl DbInner {
     }
 
     /// Called under both locks, which the caller holds for one write of the manifest.
-    fn install_locked(
+    pub(super) fn install_locked(
         self: &Arc<Self>,
         shape: &mut Shape,
         c: &mut CommitState,
         parts: &mut [Part],
+    ) -> Result<crate::shape::Retired, Failed> {
+        let mut outputs = Vec::new();
+        let installed = self.flush_and_install(shape, c, parts, &mut outputs);
+        if let (Err(Failed { in_doubt: false, .. }), false) = (&installed, planted!("files-of-a-failed-ingest-stay")) {
+            // The memtables are still there, and will be written again.
+            outputs.iter().for_each(|o| o.discard(&*self.fs, &self.dir));
+        }
+        installed
+    }
+
+    /// The same; what it wrote is in `outputs`, also when it fails.
+    fn flush_and_install(
+        self: &Arc<Self>,
+        shape: &mut Shape,
+        c: &mut CommitState,
+        parts: &mut [Part],
+        outputs: &mut Vec<MergeOutput>,
     ) -> Result<crate::shape::Retired, Failed> {
         let mut last = c.last_seq;
         let mut changes: Vec<FileChange> = Vec::with_capacity(parts.len());
@@ -185,7 +202,7 @@ impl DbInner {
         for part in parts.iter_mut() {
             let mut change = FileChange { family: part.family.clone(), edits: Vec::new(), flushed: 0 };
             if part.overlaps_memtables() {
-                self.flush_here(c, &mut change)?;
+                outputs.push(self.flush_here(c, &mut change)?);
                 flushed.push(part.family.clone());
             }
             let running = shape.running.iter().filter(|r| r.family == part.family.id());
@@ -239,7 +256,7 @@ impl DbInner {
     }
 
     /// Writes what the memtables of a family hold into tables. Under the commit lock, so nothing is added meanwhile.
-    fn flush_here(self: &Arc<Self>, c: &mut CommitState, change: &mut FileChange) -> Result<()> {
+    fn flush_here(self: &Arc<Self>, c: &mut CommitState, change: &mut FileChange) -> Result<MergeOutput> {
         let family = change.family.clone();
         self.rotate(c, &family);
         let frozen = family.view.load().frozen.clone();
@@ -259,7 +276,7 @@ impl DbInner {
         change.edits.extend(output.edits(family.id(), &[]));
         change.edits.push(Edit::Flushed { family: family.id(), seq: c.last_seq });
         change.flushed = frozen.len();
-        Ok(())
+        Ok(output)
     }
 
     /// Creates a family that has files from its beginning. It takes one sequence number, so that whoever follows the log
