@@ -178,6 +178,10 @@ fn copies_verification_and_repair_know_ingested_files() {
     let report = repair("db", "from-tables", &options()).unwrap();
     assert!(!report.unreadable.iter().any(|f| f.path.ends_with(".klog")), "{report:?}");
     assert!(report.families.iter().any(|f| !f.named && f.kept == 50), "{report:?}");
+    let db = Db::open("from-tables", options()).unwrap();
+    assert!(db.latest_sequence() < 1 << 40, "numbers are left: {}", db.latest_sequence());
+    db.put(b"after", b"v").unwrap();
+    assert_eq!(db.get(b"after").unwrap().as_deref(), Some(&b"v"[..]));
 }
 
 /// Whoever sees the commit that follows an ingest sees the ingest, in any kind of read over several keys.
