@@ -11,13 +11,13 @@ use crate::family::Family;
 use crate::version::FamilyId;
 use kingtide_base::coding::Reader;
 use kingtide_base::{Error, Result, SeqNo};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// Collects, in the order of the log, the transactions that are in doubt.
 #[derive(Debug, Default)]
 pub(crate) struct InDoubt {
-    by_xid: HashMap<Vec<u8>, Found>,
+    by_xid: BTreeMap<Vec<u8>, Found>,
     /// Bytes of the records read so far.
     log_bytes: u64,
 }

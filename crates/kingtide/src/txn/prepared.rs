@@ -28,7 +28,7 @@ use crate::version::Edit;
 use crate::wal::{Lsn, WalRecord};
 use kingtide_base::key::MAX_SEQ;
 use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -161,7 +161,8 @@ struct Overdue {
 
 #[derive(Debug, Default)]
 struct Inner {
-    slots: HashMap<Box<[u8]>, Slot>,
+    /// In the order of their names, in which they are written again: a run with the same seed does the same.
+    slots: BTreeMap<Box<[u8]>, Slot>,
     /// Sequence numbers of the newest records, and whose they are.
     pins: BTreeMap<SeqNo, Box<[u8]>>,
     /// Bytes of all of them.

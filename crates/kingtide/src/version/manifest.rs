@@ -491,28 +491,33 @@ pub(super) fn is_torn(bytes: &[u8], number: u64, at: usize) -> bool {
     false
 }
 
-/// Writes a file's bytes, up to `end` or its own end, over themselves, so that the next sync stores them all.
+/// Writes a file's bytes, up to `end` or its own end, over themselves, and its last one, so that the next sync stores them
+/// all, and its length.
 ///
 /// If a sync failed in the process before this one, the system may have marked pages clean that the disk does not have:
 /// until the machine restarts they can be read, but no sync stores them (Rebello et al., "Can Applications Recover from
 /// fsync Failures?", USENIX ATC 2020). What follows them, acknowledged, would then be found behind a hole. A crash
 /// meanwhile does no harm, because every sector gets what it had.
 pub(crate) fn write_again(file: &dyn File, end: u64) -> Result<()> {
-    let end = end.min(file.len()?);
-    let mut piece = vec![0; end.min(1 << 20) as usize];
-    let mut offset = 0;
-    while offset < end {
-        let wanted = (end - offset).min(piece.len() as u64) as usize;
-        let n = file.read_at(&mut piece[..wanted], offset)?;
-        if n == 0 {
-            break; // shorter than it was a moment ago
+    let len = file.len()?;
+    let end = end.min(len);
+    let mut piece = vec![0; end.clamp(1, 1 << 20) as usize];
+    let mut again = |from: u64, to: u64| -> Result<()> {
+        let mut offset = from;
+        while offset < to {
+            let wanted = (to - offset).min(piece.len() as u64) as usize;
+            let n = file.read_at(&mut piece[..wanted], offset)?;
+            if n == 0 {
+                break; // shorter than it was a moment ago
+            }
+            file.write_at(&piece[..n], offset)?;
+            offset += n as u64;
         }
-        match file.write_at(&piece[..n], offset) {
-            // A file system that writes elsewhere is full: a database on it opens nevertheless.
-            Err(e) if e.kind() == ErrorKind::NoSpace => return Ok(()),
-            written => written?,
-        }
-        offset += n as u64;
+        Ok(())
+    };
+    match again(0, end).and_then(|()| again(len.saturating_sub(1).max(end), len)) {
+        // A file system that writes elsewhere is full: a database on it opens nevertheless.
+        Err(e) if e.kind() == ErrorKind::NoSpace => Ok(()),
+        done => done,
     }
-    Ok(())
 }
