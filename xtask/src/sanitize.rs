@@ -1,7 +1,8 @@
 //! Runs under Miri and the compiler's sanitizers, which need a nightly toolchain and a build of their own.
 //!
 //! Each tool is pointed at what it can judge: Miri at the unsafe room and a whole, small database; the address and leak
-//! sanitizers at all that hands memory to C, maps files or counts references; the thread sanitizer at the threads.
+//! sanitizers at all that hands memory to C, maps files or counts references; the thread sanitizer at the threads. Without
+//! `--full` that is the unsafe room alone, which takes minutes; the rest takes the better part of an hour.
 
 use crate::tidy::root;
 use std::path::PathBuf;
@@ -29,8 +30,8 @@ const fn full(package: &'static str, targets: &'static [&'static str], tests: &'
 const MIRI: &[Suite] = &[
     suite("kingtide-mem", &["--lib"], &[]),
     suite("kingtide-base", &["--lib"], &["checksum::", "hash::", "stats::", "budget::"]),
-    suite("kingtide-table", &["--lib"], &["block::", "filter::", "info::", "tombstones::", "vlog::"]),
-    suite("kingtide", &["--test", "small"], &[]),
+    full("kingtide-table", &["--lib"], &["block::", "filter::", "info::", "tombstones::", "vlog::"]),
+    full("kingtide", &["--test", "small"], &[]),
 ];
 
 /// What is repeated under many of Miri's schedules and weak-memory choices in a full run.
@@ -49,14 +50,13 @@ const MIRI_FLAGS: &str = "-Zmiri-permissive-provenance -Zmiri-tree-borrows -Zmir
 const ADDRESS: &[Suite] = &[
     suite("kingtide-mem", &["--lib"], &[]),
     suite("kingtide-vfs", &["--lib"], &[]),
-    suite("kingtide-table", &["--lib", "--tests"], &[]),
-    suite("kingtide", &["--test", "small", "--test", "packed", "--test", "delete_prefix"], &[]),
+    full("kingtide-table", &["--lib", "--tests"], &[]),
     full("kingtide", &["--lib", "--tests"], &[]),
 ];
 
 const THREAD: &[Suite] = &[
     suite("kingtide-mem", &["--lib"], &["readers_see_all_that_was_published", "hammer"]),
-    suite("kingtide", &["--test", "small"], &[]),
+    full("kingtide", &["--test", "small"], &[]),
     full("kingtide", &["--test", "contended", "--test", "no_lost_keys"], &[]),
     full("kingtide", &["--test", "transactions", "--test", "read_only", "--test", "commit_hooks"], &[]),
 ];
