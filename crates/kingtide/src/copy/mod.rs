@@ -26,7 +26,7 @@ use crate::wal::{
 };
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::stats::Stats;
-use kingtide_base::{Error, Result, SeqNo};
+use kingtide_base::{Error, ErrorKind, Result, SeqNo};
 use kingtide_vfs::{Fs, OpenMode};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -112,6 +112,18 @@ fn used_vlogs(shape: &Shape, families: &[PinnedFamily]) -> Result<BTreeMap<u64, 
     Ok(used)
 }
 
+/// A stopped log is that of the copy, which is given up; the database that is copied goes on.
+fn of_a_copy(e: Error) -> Error {
+    if e.kind() != ErrorKind::Poisoned {
+        return e;
+    }
+    let copy = Error::new(ErrorKind::Io, e.message());
+    match e.path() {
+        Some(path) => copy.at_path(path),
+        None => copy,
+    }
+}
+
 impl Moment {
     /// The immutable files of the database in `dir` that belong to it, with their sizes.
     pub fn files(&self, dir: &Path) -> Vec<(PathBuf, u64)> {
@@ -136,7 +148,7 @@ impl Moment {
             Some((first, _)) => Edit::LogStart(*first),
             None => Edit::LogStart(self.seq + 1),
         });
-        if let Some(segment) = self.write_log(db, fs, dir)? {
+        if let Some(segment) = self.write_log(db, fs, dir).map_err(of_a_copy)? {
             edits.push(Edit::LogBegun { segment, boot_id: fs.boot_id() });
         }
         let number = db.new_file_id();

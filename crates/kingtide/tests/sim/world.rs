@@ -270,8 +270,7 @@ impl World {
         self.tolerate(e);
         if self.db.is_none() {
             self.open();
-        } else if poisoned && !matches!(part, Part::Checkpoint | Part::Backup) {
-            // (A copy has a log of its own, which can be stopped.)
+        } else if poisoned {
             let told = self.db().stats().writes_stopped;
             assert!(told.is_some(), "refused as poisoned, and the statistics do not say so");
             let again = self.plan.weights.iter().any(|w| w.0 == Part::Reopen) && self.rng.one_in(8);
