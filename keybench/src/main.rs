@@ -68,7 +68,7 @@ fn main() -> ExitCode {
         Command::Run(args) => {
             // Behind the program's and the command's names.
             let raw: Vec<_> = std::env::args_os().skip(2).collect();
-            config::complete(*args, &raw).and_then(|args| lua::main(&args))
+            config::complete(*args, &raw).and_then(|args| lua::main(&args, &config::Saved::of(&args)?.to_string()))
         }
         Command::Kill(args) => kill::main(&args),
         Command::Suite(args) => suite::main(&args),

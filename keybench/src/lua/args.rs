@@ -5,7 +5,6 @@ use super::point::{Limit, Point, Spec};
 use super::script::{Context, Outline, Script, Swept};
 use super::sink::{Probes, Sink, Table};
 use crate::clock::Clock;
-use crate::config::Saved;
 use crate::engine::{self, EngineOptions};
 use crate::error::{Error, Result};
 use crate::options::{EngineChoices, EngineFlags, TxnFlags, size, switch};
@@ -131,8 +130,6 @@ pub struct Plan {
     pub probe: Probes,
     /// Where tables go besides the report directory.
     pub sinks: Vec<Sink>,
-    /// The configuration that runs this again.
-    pub replay: String,
     /// Loading threads.
     pub seed_threads: usize,
     /// Whether answers are verified.
@@ -266,7 +263,6 @@ impl Args {
             } else {
                 self.report.clone()
             },
-            replay: Saved::of(self)?.to_string(),
             seed_threads,
             verify: self.verify,
             choices,

@@ -34,16 +34,16 @@ pub fn child_main() -> Result<()> {
     }
 }
 
-/// Runs `keybench run`.
-pub fn main(args: &Args) -> Result<()> {
+/// Runs `keybench run`; `replay` is the configuration that runs the same again.
+pub fn main(args: &Args, replay: &str) -> Result<()> {
     let plan = args.plan()?;
     if let Some(path) = &args.save_config {
-        std::fs::write(path, &plan.replay).map_err(|e| Error::io("write", path, e))?;
+        std::fs::write(path, replay).map_err(|e| Error::io("write", path, e))?;
     }
     if process::is_tmpfs(&plan.data_dir) {
         eprintln!("warning: {} is memory, not a disk: disk figures mean nothing", plan.data_dir.display());
     }
-    let mut report = Report::create(&plan)?;
+    let mut report = Report::create(&plan, replay)?;
     // Engines alternate within a repeat, so that a change in the machine meets all of them.
     for repeat in 0..plan.repeat {
         for group in &plan.groups {

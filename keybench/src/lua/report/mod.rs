@@ -89,7 +89,7 @@ fn identity(workload: &str, engine: &str, point: &Point) -> String {
 
 impl Report {
     /// Makes the run's directory and its files.
-    pub fn create(plan: &Plan) -> Result<Report> {
+    pub fn create(plan: &Plan, replay: &str) -> Result<Report> {
         let dir = plan.report_dir.join(stamp(unix_now()));
         std::fs::create_dir_all(&dir).map_err(|e| Error::io("create", &dir, e))?;
         let outputs = |own: Option<&str>, table: Table, header: &str| -> Result<Outputs> {
@@ -107,8 +107,8 @@ impl Report {
         let points = outputs(Some("points.tsv"), Table::Points, POINTS)?;
         let timeline = outputs(Some("timeline.tsv"), Table::Timeline, TIMELINE)?;
         let console = outputs(None, Table::Console, "")?;
-        let replay = dir.join("replay.cnf");
-        std::fs::write(&replay, &plan.replay).map_err(|e| Error::io("write", &replay, e))?;
+        let path = dir.join("replay.cnf");
+        std::fs::write(&path, replay).map_err(|e| Error::io("write", &path, e))?;
         let columns = plan.engines.iter().map(|e| Column { engine: e.clone(), ..Column::default() }).collect();
         Ok(Report { points, timeline, console, columns, rows: Vec::new(), readings: Vec::new(), dir })
     }
