@@ -60,8 +60,8 @@ pub fn root() -> PathBuf {
 }
 
 fn check(root: &Path) -> Result<(Report, Counts), String> {
-    let texts = read_texts(root)?;
-    let files: BTreeSet<String> = texts.iter().map(|t| t.0.clone()).collect();
+    let files = list_files(root)?;
+    let texts = read_texts(root, &files);
     let mut report = Report::default();
     let mut counts = Counts::default();
     for source in sources(&texts) {
@@ -112,8 +112,8 @@ fn sources(texts: &[(String, String)]) -> Vec<Source> {
     all
 }
 
-/// Text files that git tracks or would, with their contents. Test data and lock files are nobody's style.
-fn read_texts(root: &Path) -> Result<Vec<(String, String)>, String> {
+/// The files that git tracks or would.
+fn list_files(root: &Path) -> Result<BTreeSet<String>, String> {
     let listed = Command::new("git")
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
         .current_dir(root)
@@ -123,13 +123,18 @@ fn read_texts(root: &Path) -> Result<Vec<(String, String)>, String> {
         return Err(format!("tidy needs a git checkout: {}", String::from_utf8_lossy(&listed.stderr)));
     }
     let names = String::from_utf8_lossy(&listed.stdout);
+    Ok(names.split('\0').filter(|p| !p.is_empty()).map(str::to_owned).collect())
+}
+
+/// The text files among them with their contents. Test data, results and lock files are nobody's style.
+fn read_texts(root: &Path, files: &BTreeSet<String>) -> Vec<(String, String)> {
     let skipped = |p: &str| {
         p.ends_with(".lock")
             || p.contains("/testdata/")
             || (p.starts_with("results/") && !p.ends_with(".md") && !p.ends_with(".sh"))
     };
     let read = |p: &str| std::fs::read_to_string(root.join(p)).ok().map(|t| (p.to_owned(), t));
-    Ok(names.split('\0').filter(|p| !p.is_empty() && !skipped(p)).filter_map(read).collect())
+    files.iter().map(String::as_str).filter(|p| !skipped(p)).filter_map(read).collect()
 }
 
 #[cfg(test)]
