@@ -387,8 +387,9 @@ impl Stage<'_> {
         measured.usage = Usage::now().since(&before);
         let shares: Vec<Figures> = shares?.into_iter().collect::<Result<_>>()?;
         measured.units = counts(&trackers).units;
-        if spec.timeline > 0.0 {
-            (self.send)(sampler.take(Duration::from_secs_f64(measured.seconds), counts(&trackers)))?;
+        let end = Duration::from_secs_f64(measured.seconds);
+        if spec.timeline > 0.0 && sampler.worth_a_reading(end, spec.timeline) {
+            (self.send)(sampler.take(end, counts(&trackers)))?;
         }
         measured.mean_rss = (sampler.mean_rss() - self.base_rss as f64).max(0.0);
         add_up(&mut measured, shares);
@@ -600,6 +601,11 @@ impl<'a> Sampler<'a> {
         add("busy_answers", engine::busy_answers() as f64);
         metrics.extend(self.store.stats());
         Message::Sample { phase: self.phase, point: self.point.clone(), elapsed: elapsed.as_secs_f64(), metrics }
+    }
+
+    /// Whether enough time went by since the last reading for the rate of the rest to mean something. The first always does.
+    fn worth_a_reading(&self, elapsed: Duration, interval: f64) -> bool {
+        self.rss.is_empty() || elapsed.saturating_sub(self.last.0).as_secs_f64() >= interval / 2.0
     }
 
     /// Mean of resident bytes over the readings; those of now if there were none.
