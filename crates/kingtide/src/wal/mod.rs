@@ -180,8 +180,9 @@ impl Wal {
     }
 
     /// Gives up sealed segments all of whose records have sequence numbers below `min_needed_seq`, oldest first, but
-    /// never the last segment that there is: some are kept for reuse, the rest are deleted. Each step is made durable before the next, so that the segments on disk
-    /// are always the end of the chain without holes. Returns how many were given up.
+    /// never the last segment that there is: some are kept for reuse, the rest are deleted. Each step is made durable
+    /// before the next, so that the segments on disk are always the end of the chain without holes. Returns how many were
+    /// given up.
     ///
     /// # Errors
     /// `Io`: try again later. `Poisoned` when the directory's sync failed.
