@@ -36,19 +36,19 @@ fn share(text: &str) -> Result<f64, String> {
 }
 
 /// Workload, engine, threads, swept parameter and value.
-type Point = (String, String, u64, String, String);
+pub type Point = (String, String, u64, String, String);
 
 /// What repeats of a point came to.
 #[derive(Debug, Default, PartialEq)]
-struct Figures {
+pub struct Figures {
     /// Rate of each repeat.
-    rates: BTreeMap<String, f64>,
+    pub rates: BTreeMap<String, f64>,
     /// For each kind of operation the p99 of each repeat, in nanoseconds.
     p99: BTreeMap<String, Vec<f64>>,
 }
 
-/// The points of a report.
-fn read(path: &Path) -> Result<BTreeMap<Point, Figures>> {
+/// The points of a report: of the directory that a run left, or of a `points.tsv`.
+pub fn read(path: &Path) -> Result<BTreeMap<Point, Figures>> {
     let path = if path.is_dir() { path.join("points.tsv") } else { path.to_owned() };
     let text =
         std::fs::read_to_string(&path).map_err(|e| Error::usage(format!("cannot read {}: {e}", path.display())))?;

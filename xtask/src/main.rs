@@ -10,6 +10,7 @@
 //! | `sanitize` | runs tests with the address, leak or thread sanitizer |
 //! | `planted` | shows that the tests find bugs planted on purpose |
 //! | `full` | runs every test at its full count |
+//! | `results` | makes the tables of results in the pages anew from the result files |
 //! | `peers` | fetches and builds the engines that keybench compares with |
 
 #![allow(clippy::disallowed_methods)] // it works on the source tree, not on databases
@@ -19,6 +20,7 @@ mod full;
 mod fuzz;
 mod peers;
 mod planted;
+mod results;
 mod sanitize;
 mod tidy;
 
@@ -35,8 +37,10 @@ fn main() -> ExitCode {
         Some("sanitize") => sanitize::sanitize(&args[1..]),
         Some("planted") => planted::run(&args[1..]),
         Some("full") => full::run(&args[1..]),
+        Some("results") => results::run(&args[1..]),
         Some("peers") => peers::run(&args[1..]),
-        _ => Err("usage: cargo xtask <tidy|shuttle|loom|fuzz|miri|sanitize|planted|full|peers> [arguments]".to_owned()),
+        _ => Err("usage: cargo xtask <tidy|shuttle|loom|fuzz|miri|sanitize|planted|full|results|peers> [arguments]"
+            .to_owned()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,11 +1,13 @@
 //! `keybench suite NAME`: a named list of native tests on several engines, and the table of what came of them.
 
+mod brief;
 mod list;
 mod table;
 
 use crate::error::{Error, Result};
 use crate::micro;
 use crate::process::{self, Machine};
+use brief::Rows;
 use clap::Parser;
 use kingtide_base::options::nearest;
 use list::{SUITES, Suite};
@@ -39,9 +41,12 @@ pub struct Args {
     /// Directory for the stores
     #[arg(short, long, default_value = "bench-data")]
     pub db_path: PathBuf,
-    /// Run nothing: print the table of this CSV file
-    #[arg(long, value_name = "CSV", conflicts_with = "name")]
-    pub table: Option<PathBuf>,
+    /// Run nothing: print the table of these files: CSV of suites, points.tsv of runs
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with = "name")]
+    pub table: Vec<PathBuf>,
+    /// Of --table only rates, and only the tests that this file names: on each line a test and what to call it
+    #[arg(long, value_name = "FILE", requires = "table")]
+    pub rows: Option<PathBuf>,
     /// Run nothing: compare an engine's figures in two CSV files, of an earlier version and of a later
     #[arg(long, num_args = 2, value_names = ["OLD", "NEW"], conflicts_with_all = ["name", "table"])]
     pub versions: Option<Vec<PathBuf>>,
@@ -65,8 +70,12 @@ struct Test {
 
 /// Runs `keybench suite`.
 pub fn main(args: &Args) -> Result<()> {
-    if let Some(path) = &args.table {
-        print!("{}", Table::read(path)?);
+    if let [first, rest @ ..] = args.table.as_slice() {
+        let table = rest.iter().try_fold(Table::read(first)?, |table, path| Ok(table.and(Table::read(path)?)))?;
+        match &args.rows {
+            Some(path) => print!("{}", table.brief(&Rows::read(path)?)?),
+            None => print!("{table}"),
+        }
         return Ok(());
     }
     if let Some([old, new]) = args.versions.as_deref() {

@@ -1,8 +1,10 @@
 //! The CSV of native tests as a Markdown table: a row for each test, the engines side by side, and the first of them as a
 //! multiple of the best other one whose answers were right.
 
+use super::brief::Rows;
+use crate::compare;
 use crate::error::{Error, Result};
-use crate::measure::show_count;
+use crate::measure::{median, show_count};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -31,21 +33,100 @@ pub struct Table {
     tests: Vec<String>,
     engines: Vec<String>,
     cells: BTreeMap<(String, String), Cell>,
+    /// Only rates are known: it came, in part, from a run's points.
+    rates_only: bool,
 }
 
 impl Table {
-    /// Reads a CSV file of `keybench micro --csv` or of a suite. Of a test that is in it twice the later rows count.
+    /// Reads a CSV file of `keybench micro --csv` or of a suite, or the points of a run (its directory or its `points.tsv`),
+    /// whose tests are then called `mixed/8`, by workload and threads, or `batch/8/256` with the swept value. Of a test that
+    /// is in a file twice the later rows count.
     pub fn read(path: &Path) -> Result<Table> {
+        if path.is_dir() || path.extension().is_some_and(|e| e == "tsv") {
+            return Table::of_points(path, compare::read(path)?);
+        }
         let text =
             std::fs::read_to_string(path).map_err(|e| Error::usage(format!("cannot read {}: {e}", path.display())))?;
         Table::parse(path, &text)
+    }
+
+    fn empty(path: &Path) -> Table {
+        Table {
+            path: path.to_owned(),
+            tests: Vec::new(),
+            engines: Vec::new(),
+            cells: BTreeMap::new(),
+            rates_only: false,
+        }
+    }
+
+    fn insert(&mut self, test: String, engine: String, cell: Cell) {
+        if !self.tests.contains(&test) {
+            self.tests.push(test.clone());
+        }
+        if !self.engines.contains(&engine) {
+            self.engines.push(engine.clone());
+        }
+        self.cells.insert((test, engine), cell);
+    }
+
+    fn of_points(path: &Path, points: BTreeMap<compare::Point, compare::Figures>) -> Result<Table> {
+        let mut table = Table { rates_only: true, ..Table::empty(path) };
+        for ((workload, engine, threads, param, value), figures) in points {
+            let swept = if matches!(param.as_str(), "" | "-") { String::new() } else { format!("/{value}") };
+            let rate = median(figures.rates.values().copied());
+            table.insert(format!("{workload}/{threads}{swept}"), engine, Cell { rate, ..Cell::default() });
+        }
+        if table.tests.is_empty() {
+            return Err(Error::usage(format!("{} holds no result", path.display())));
+        }
+        Ok(table)
+    }
+
+    /// The tests and engines of both.
+    pub fn and(mut self, other: Table) -> Table {
+        self.rates_only |= other.rates_only;
+        for test in &other.tests {
+            for engine in &other.engines {
+                if let Some(cell) = other.cell(test, engine) {
+                    self.insert(test.clone(), engine.clone(), cell.clone());
+                }
+            }
+        }
+        self
+    }
+
+    /// Rates and leads alone, of the tests that `rows` names, in its order and by its words.
+    pub fn brief(&self, rows: &Rows) -> Result<String> {
+        let head = |cells: String| {
+            format!("| per second |{cells} x best other |\n|{}\n", "---|".repeat(self.engines.len() + 2))
+        };
+        let mut out = head(self.engines.iter().map(|e| format!(" {e} |")).collect());
+        for row in rows.iter() {
+            if !self.tests.contains(&row.test) {
+                return Err(rows.wrong(row, &format!("no test '{}' in the files", row.test), &self.tests));
+            }
+            out.push_str(&format!("| {} |", row.words));
+            self.push_rates(&mut out, &row.test);
+            out.push('\n');
+        }
+        Ok(out)
+    }
+
+    /// The cells of all engines' rates and of the lead.
+    fn push_rates(&self, out: &mut impl fmt::Write, test: &str) {
+        for engine in &self.engines {
+            // Into a string, or into a formatter that remembers its failure.
+            let _ = write!(out, " {} |", self.cell(test, engine).map_or("-".into(), rate));
+        }
+        let _ = write!(out, " {} |", self.lead(test).map_or("-".into(), |x| format!("**{x:.2}**")));
     }
 
     fn parse(path: &Path, text: &str) -> Result<Table> {
         let wrong = |line: usize, what: String| Error::usage(format!("{}:{line}: {what}", path.display()));
         let mut lines = text.lines().enumerate();
         let header: Vec<&str> = lines.next().map_or_else(Vec::new, |(_, l)| l.split(',').collect());
-        let mut table = Table { path: path.to_owned(), tests: Vec::new(), engines: Vec::new(), cells: BTreeMap::new() };
+        let mut table = Table::empty(path);
         for (at, line) in lines {
             let cells: Vec<&str> = line.split(',').collect();
             let get = |name: &str| header.iter().position(|h| *h == name).and_then(|i| cells.get(i).copied());
@@ -70,14 +151,7 @@ impl Table {
                 lost_updates: if transactional { number("lost_updates")? as u64 } else { 0 },
                 abort_rate: if transactional { Some(number("abort_rate")?) } else { None },
             };
-            let (test, engine) = (text("test_name")?.to_owned(), text("engine")?.to_owned());
-            if !table.tests.contains(&test) {
-                table.tests.push(test.clone());
-            }
-            if !table.engines.contains(&engine) {
-                table.engines.push(engine.clone());
-            }
-            table.cells.insert((test, engine), cell);
+            table.insert(text("test_name")?.to_owned(), text("engine")?.to_owned(), cell);
         }
         if table.tests.is_empty() { Err(wrong(1, "holds no result".into())) } else { Ok(table) }
     }
@@ -129,6 +203,23 @@ impl Table {
     }
 }
 
+/// A column beside the rates, and how a cell of it is shown; the last is of transactions only.
+type Figure = (&'static str, fn(&Cell) -> Option<String>);
+
+const FIGURES: [Figure; 7] = [
+    ("p50 us", |c| Some(us(c.p50))),
+    ("p99 us", |c| Some(us(c.p99))),
+    ("p99.9 us", |c| Some(us(c.p999))),
+    ("max ms", |c| Some(format!("{:.1}", c.max / 1000.0))),
+    ("peak RSS MiB", |c| Some(format!("{:.0}", c.rss))),
+    ("disk MiB", |c| Some(format!("{:.0}", c.disk))),
+    ("aborts %", |c| c.abort_rate.map(|r| format!("{:.1}", r * 100.0))),
+];
+
+fn us(x: f64) -> String {
+    if x >= 100.0 { format!("{x:.0}") } else { format!("{x:.1}") }
+}
+
 /// A rate, or why there is none to speak of.
 fn rate(cell: &Cell) -> String {
     match cell {
@@ -144,27 +235,22 @@ fn rate(cell: &Cell) -> String {
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let transactional = self.cells.values().any(|c| c.abort_rate.is_some());
+        let mut more = if self.rates_only { vec![] } else { FIGURES.to_vec() };
+        more.truncate(if transactional { FIGURES.len() } else { FIGURES.len() - 1 });
         write!(f, "| test |")?;
         for engine in &self.engines {
             write!(f, " {engine} /s |")?;
         }
-        write!(f, " x best other | p50 us | p99 us | p99.9 us | max ms | peak RSS MiB | disk MiB |")?;
-        let aborts = if transactional { " aborts % |" } else { "" };
-        writeln!(f, "{aborts}\n|{}", "---|".repeat(self.engines.len() + 8 + usize::from(transactional)))?;
-        let us = |x: f64| if x >= 100.0 { format!("{x:.0}") } else { format!("{x:.1}") };
+        write!(f, " x best other |")?;
+        for (name, _) in &more {
+            write!(f, " {name} |")?;
+        }
+        writeln!(f, "\n|{}", "---|".repeat(self.engines.len() + 2 + more.len()))?;
         for test in &self.tests {
             write!(f, "| {test} |")?;
-            for engine in &self.engines {
-                write!(f, " {} |", self.cell(test, engine).map_or("-".into(), rate))?;
-            }
-            let lead = self.lead(test).map_or("-".into(), |x| format!("**{x:.2}**"));
-            write!(f, " {lead} | {} |", self.list(test, |c| Some(us(c.p50))))?;
-            write!(f, " {} | {} |", self.list(test, |c| Some(us(c.p99))), self.list(test, |c| Some(us(c.p999))))?;
-            write!(f, " {} |", self.list(test, |c| Some(format!("{:.1}", c.max / 1000.0))))?;
-            write!(f, " {} |", self.list(test, |c| Some(format!("{:.0}", c.rss))))?;
-            write!(f, " {} |", self.list(test, |c| Some(format!("{:.0}", c.disk))))?;
-            if transactional {
-                write!(f, " {} |", self.list(test, |c| c.abort_rate.map(|r| format!("{:.1}", r * 100.0))))?;
+            self.push_rates(f, test);
+            for (_, figure) in &more {
+                write!(f, " {} |", self.list(test, figure))?;
             }
             writeln!(f)?;
         }
@@ -212,5 +298,28 @@ mod tests {
         let e = table("kingtide,get,GET,fast,1,2,3,4,5,6,0,,,,\n").unwrap_err().to_string();
         assert!(e.contains("x.csv:2: ops_per_sec: 'fast' is not a number"), "{e}");
         assert!(Table::parse(Path::new("x"), "a,b\n1,2\n").unwrap_err().to_string().contains("no column 'operation'"));
+    }
+
+    #[test]
+    fn a_short_table_has_the_rows_that_its_file_names() {
+        let suite = table("kingtide,get,GET,300,1,2,3,4,5,6,0,,,,\nrocksdb,get,GET,200,1,2,3,4,5,6,0,,,,\n").unwrap();
+        let header = "workload\tengine\tthreads\tsweep_param\tsweep_value\trepeat\top\tp99_ns\twu_per_s\n";
+        let lines: String = [("kingtide", 0, 40), ("kingtide", 1, 60), ("kingtide", 2, 50), ("rocksdb", 0, 25)]
+            .map(|(e, r, rate)| format!("batch\t{e}\t8\tbatch\t64\t{r}\tmget\t1\t{rate}\n"))
+            .concat();
+        let dir = std::env::temp_dir().join(format!("keybench-brief-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("points.tsv"), format!("{header}{lines}")).unwrap();
+        let both = suite.and(Table::read(&dir).unwrap());
+        std::fs::remove_dir_all(&dir).unwrap();
+
+        let rows = |text| Rows::parse(Path::new("rows.txt"), text).unwrap();
+        let brief = both.brief(&rows("# what README shows\nbatch/8/64  batches of 64\nget  random get\n")).unwrap();
+        let wanted = "| per second | kingtide | rocksdb | x best other |\n|---|---|---|---|\n\
+                      | batches of 64 | 50.00 | 25.00 | **2.00** |\n| random get | 300 | 200 | **1.50** |\n";
+        assert_eq!(brief, wanted);
+        let e = both.brief(&rows("get  random get\ngte  a get\n")).unwrap_err().to_string();
+        assert!(e.contains("rows.txt:2") && e.contains("did you mean 'get'"), "{e}");
+        assert!(Rows::parse(Path::new("r"), "get\n").unwrap_err().to_string().contains("r:1"));
     }
 }
