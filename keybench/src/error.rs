@@ -1,12 +1,14 @@
 //! The harness's error: what a user did wrong, what is not on this machine, and what an engine failed at.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The harness's result.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why something could not be done.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Error {
     /// A mistake in flags, configuration or a script: the message says what would be right.
     Usage(String),

@@ -16,6 +16,7 @@ mod micro;
 mod options;
 mod process;
 mod progress;
+mod results;
 mod stats;
 mod suite;
 

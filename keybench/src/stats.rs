@@ -7,13 +7,14 @@
 
 use crate::measure::median;
 use kingtide_base::rng::Rng;
+use serde::{Deserialize, Serialize};
 
 /// Draws of a bootstrap.
 const DRAWS: usize = 2_000;
 const SEED: u64 = 0x6b65_7962_656e_6368;
 
 /// A median and the interval that holds it at 95 %.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
     /// The median.
     pub value: f64,

@@ -103,6 +103,14 @@ pub struct Group {
     pub points: Vec<Point>,
 }
 
+impl Group {
+    /// The swept parameter and its value, if all points share them.
+    pub fn swept(&self) -> Option<&(String, Swept)> {
+        let first = self.points.first()?.swept.as_ref();
+        first.filter(|_| self.points.iter().all(|p| p.swept.as_ref() == first))
+    }
+}
+
 /// A checked command line.
 #[derive(Debug)]
 pub struct Plan {

@@ -54,7 +54,7 @@ pub fn main(args: &Args, replay: &str) -> Result<()> {
             }
         }
     }
-    report.finish(&plan)
+    report.finish()
 }
 
 /// One store: fresh before, gone after, its points in between.
@@ -69,7 +69,7 @@ fn one_store(plan: &Plan, group: &Group, engine: &str, repeat: usize, report: &m
         Message::Usage(m) => outcome = Err(Error::Usage(m)),
         Message::Failed(m) => outcome = Err(Error::Failed(m)),
         other => {
-            if let Err(e) = report.add(&group.workload, engine, repeat, other) {
+            if let Err(e) = report.add(group, engine, repeat, other) {
                 outcome = Err(e);
             }
         }

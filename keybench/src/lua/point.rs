@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::measure::{Latencies, Summary};
 use crate::process::{self, Usage};
 use crate::progress::{Goal, Progress};
+use crate::results::Closed;
 use mlua::{Lua, Table};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -19,7 +20,8 @@ use std::sync::{Arc, Barrier, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// When a point ends.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Limit {
     /// After so many calls of `run` over all threads.
     Units(u64),
@@ -30,7 +32,7 @@ pub enum Limit {
 }
 
 /// One point of the grid.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Point {
     /// Worker threads.
     pub threads: usize,
@@ -38,6 +40,13 @@ pub struct Point {
     pub batch: u64,
     /// The swept parameter and its value.
     pub swept: Option<(String, Swept)>,
+}
+
+impl Point {
+    /// Whether both are one place of the grid.
+    pub fn same_place(&self, other: &Point) -> bool {
+        self.threads == other.threads && self.swept == other.swept
+    }
 }
 
 /// One store and the points that run against it, as the child process is told.
@@ -94,7 +103,7 @@ impl Phase {
 }
 
 /// Figures of one kind of operation.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Op {
     /// `put`, `get`, ...
     pub name: String,
@@ -103,7 +112,7 @@ pub struct Op {
 }
 
 /// Figures of a phase: of seeding or of a point.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// Wall-clock seconds.
     pub seconds: f64,
@@ -161,7 +170,7 @@ pub enum Message {
     /// A reading of the timeline.
     Sample { phase: Phase, point: Point, elapsed: f64, metrics: Vec<(String, f64)> },
     /// The store is closed.
-    Closed { seconds: f64, disk_bytes: u64, written_bytes: u64, peak_rss: u64, busy: u64 },
+    Closed(Closed),
     /// The engine is not on this machine.
     Unavailable(String),
     /// The user's mistake.
@@ -202,7 +211,7 @@ pub fn run(
     let seconds = start.elapsed().as_secs_f64();
     let written_bytes = Usage::now().since(&before).written();
     let disk_bytes = process::disk_bytes(&spec.dir);
-    send(Message::Closed { seconds, disk_bytes, written_bytes, peak_rss, busy: engine::busy_answers() })
+    send(Message::Closed(Closed { seconds, disk_bytes, written_bytes, peak_rss, busy: engine::busy_answers() }))
 }
 
 /// Lets the other seeding threads know whether thread 0's loader asked which share is its own. One that does not is

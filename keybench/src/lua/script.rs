@@ -33,6 +33,7 @@ pub struct Script {
 
 /// A swept parameter's value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
 pub enum Swept {
     /// A whole number.
     Int(i64),

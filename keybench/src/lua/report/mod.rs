@@ -1,54 +1,17 @@
-//! What a run leaves behind: the console's tables, `report.txt`, `points.tsv` and `timeline.tsv`.
+//! What a run leaves behind: the console's tables, `report.txt`, `report.json`, `points.tsv` and `timeline.tsv`.
 
 mod text;
 
-use super::args::Plan;
+use super::args::{Group, Plan};
 use super::point::{Measured, Message, Phase, Point};
 use super::sink::{Sink, Table};
 use crate::clock::{stamp, unix_now};
 use crate::error::{Error, Result};
-use crate::measure::median;
+use crate::process::{self, Machine, describe_machine};
+use crate::results::{Ending, EngineResult, FORMAT, MachineProbe, Meta, Reading, Repeat, Results, Settings, Store};
 use crate::stats::drift;
 use std::fmt::Write as _;
 use std::path::PathBuf;
-
-/// One point of the grid and its repeats.
-struct Row {
-    workload: String,
-    engine: String,
-    point: Point,
-    repeats: Vec<Measured>,
-    /// How the rate moved within each repeat, where there were readings enough to tell.
-    drifts: Vec<f64>,
-}
-
-/// Movement of a rate within a run that a reader should know of.
-const UNSTEADY: f64 = 0.1;
-
-impl Row {
-    /// The median movement of its rate within a run, if it is worth a remark.
-    fn drift(&self) -> Option<f64> {
-        let drift = median(self.drifts.iter().copied());
-        (drift.abs() > UNSTEADY).then_some(drift)
-    }
-}
-
-/// One engine.
-#[derive(Default)]
-struct Column {
-    engine: String,
-    version: String,
-    durability: String,
-    options: Vec<(String, String)>,
-    opened: Vec<f64>,
-    seeded: Vec<Measured>,
-    closed: Vec<f64>,
-    disk_bytes: Vec<f64>,
-    written_bytes: Vec<f64>,
-    peak_rss: Vec<f64>,
-    busy: u64,
-    trouble: Option<Error>,
-}
 
 /// The places that one table goes to.
 struct Outputs(Vec<Box<dyn std::io::Write>>);
@@ -69,8 +32,7 @@ pub struct Report {
     points: Outputs,
     timeline: Outputs,
     console: Outputs,
-    columns: Vec<Column>,
-    rows: Vec<Row>,
+    results: Results,
     /// Rates read since the last point was done.
     readings: Vec<f64>,
 }
@@ -87,10 +49,53 @@ fn identity(workload: &str, engine: &str, point: &Point) -> String {
     format!("{workload}\t{engine}\t{}\t{param}\t{value}", point.threads)
 }
 
+/// What is known of a run before it begins.
+fn meta(plan: &Plan, replay: &str) -> Meta {
+    let started = unix_now();
+    let machine = plan.probe.system.then(|| {
+        let now = Machine::now();
+        MachineProbe {
+            description: describe_machine(),
+            available: now.available,
+            load: now.load,
+            data_dir: plan.data_dir.display().to_string(),
+            tmpfs: process::is_tmpfs(&plan.data_dir),
+        }
+    });
+    Meta {
+        ending: Ending::None,
+        started,
+        stamp: stamp(started),
+        version: env!("CARGO_PKG_VERSION").into(),
+        commit: env!("KEYBENCH_COMMIT").into(),
+        optimised: !cfg!(debug_assertions),
+        target: format!("{} {}", std::env::consts::ARCH, std::env::consts::OS),
+        command: format!("keybench {}", std::env::args().skip(1).collect::<Vec<_>>().join(" ")),
+        replay: replay.to_owned(),
+        settings: Settings {
+            users: plan.context.users,
+            items: plan.context.items,
+            value_size: plan.context.value_size,
+            seed: plan.context.seed,
+            seed_threads: plan.seed_threads,
+            repeat: plan.repeat,
+            limit: Some(plan.limit),
+            warmup: plan.warmup,
+            rate: plan.rate,
+            sync: plan.choices.sync(),
+            verify: plan.verify,
+            timeline: plan.timeline,
+            show_build: plan.probe.build,
+        },
+        machine,
+    }
+}
+
 impl Report {
     /// Makes the run's directory and its files.
     pub fn create(plan: &Plan, replay: &str) -> Result<Report> {
-        let dir = plan.report_dir.join(stamp(unix_now()));
+        let meta = meta(plan, replay);
+        let dir = plan.report_dir.join(&meta.stamp);
         std::fs::create_dir_all(&dir).map_err(|e| Error::io("create", &dir, e))?;
         let outputs = |own: Option<&str>, table: Table, header: &str| -> Result<Outputs> {
             let mut all = Vec::new();
@@ -109,57 +114,57 @@ impl Report {
         let console = outputs(None, Table::Console, "")?;
         let path = dir.join("replay.cnf");
         std::fs::write(&path, replay).map_err(|e| Error::io("write", &path, e))?;
-        let columns = plan.engines.iter().map(|e| Column { engine: e.clone(), ..Column::default() }).collect();
-        Ok(Report { points, timeline, console, columns, rows: Vec::new(), readings: Vec::new(), dir })
+        let engines =
+            plan.engines.iter().map(|e| EngineResult { name: e.clone(), ..EngineResult::default() }).collect();
+        let results = Results { format: FORMAT, meta, engines, ..Results::default() };
+        Ok(Report { points, timeline, console, results, readings: Vec::new(), dir })
     }
 
-    fn column(&mut self, engine: &str) -> Result<&mut Column> {
-        let found = self.columns.iter_mut().find(|c| c.engine == engine);
-        found.ok_or_else(|| Error::failed(format!("engine {engine} is not part of this run")))
+    fn engine(&mut self, name: &str) -> Result<&mut EngineResult> {
+        let found = self.results.engines.iter_mut().find(|e| e.name == name);
+        found.ok_or_else(|| Error::failed(format!("engine {name} is not part of this run")))
+    }
+
+    /// The store that an engine has now.
+    fn store(&mut self, engine: &str) -> Result<&mut Store> {
+        let store = self.engine(engine)?.stores.last_mut();
+        store.ok_or_else(|| Error::failed(format!("engine {engine} told of a store before it opened one")))
     }
 
     /// Why an engine takes no more part, if it does not.
     pub fn trouble(&self, engine: &str) -> Option<&Error> {
-        self.columns.iter().find(|c| c.engine == engine).and_then(|c| c.trouble.as_ref())
+        self.results.engine(engine).and_then(|e| e.trouble.as_ref())
     }
 
     /// An engine takes no more part.
     pub fn give_up(&mut self, engine: &str, e: Error) {
-        if let Ok(column) = self.column(engine) {
-            column.trouble = Some(e);
+        if let Ok(engine) = self.engine(engine) {
+            engine.trouble = Some(e);
         }
     }
 
     /// Takes a child's message in.
-    pub fn add(&mut self, workload: &str, engine: &str, repeat: usize, message: Message) -> Result<()> {
+    pub fn add(&mut self, group: &Group, engine: &str, repeat: usize, message: Message) -> Result<()> {
         match message {
             Message::Opened { version, durability, options, seconds } => {
-                let column = self.column(engine)?;
-                (column.version, column.durability, column.options) = (version, durability, options);
-                column.opened.push(seconds);
+                let store = Store {
+                    workload: group.workload.clone(),
+                    swept: group.swept().cloned(),
+                    repeat,
+                    open_seconds: seconds,
+                    ..Store::default()
+                };
+                let engine = self.engine(engine)?;
+                (engine.version, engine.durability, engine.options) = (version, durability, options);
+                engine.stores.push(store);
             }
-            Message::Seeded(measured) => self.column(engine)?.seeded.push(measured),
-            Message::Closed { seconds, disk_bytes, written_bytes, peak_rss, busy } => {
-                let column = self.column(engine)?;
-                column.closed.push(seconds);
-                column.disk_bytes.push(disk_bytes as f64);
-                column.written_bytes.push(written_bytes as f64);
-                column.peak_rss.push(peak_rss as f64);
-                column.busy += busy;
-            }
+            Message::Seeded(measured) => self.store(engine)?.seeded = Some(measured),
+            Message::Closed(closed) => self.store(engine)?.closed = Some(closed),
             Message::Sample { phase, point, elapsed, metrics } => {
-                let identity = identity(workload, engine, &point);
-                let mut lines = String::new();
-                for (metric, value) in metrics {
-                    if phase == Phase::Run && metric == "wu_per_s" {
-                        self.readings.push(value);
-                    }
-                    // Writing to a String cannot fail.
-                    let _ = writeln!(lines, "{identity}\t{}\t{elapsed:.3}\t{metric}\t{value}", phase.name());
-                }
-                self.timeline.write(&lines).map_err(|e| self.io(e))?;
+                let (workload, engine) = (group.workload.clone(), engine.to_owned());
+                self.add_reading(Reading { workload, engine, repeat, phase, point, elapsed, metrics })?;
             }
-            Message::Done { point, measured } => self.add_point(workload, engine, repeat, point, measured)?,
+            Message::Done { point, measured } => self.add_point(&group.workload, engine, repeat, point, measured)?,
             Message::Unavailable(_) | Message::Usage(_) | Message::Failed(_) => {}
         }
         Ok(())
@@ -169,7 +174,22 @@ impl Report {
         Error::io("write into", &self.dir, e)
     }
 
-    fn add_point(&mut self, workload: &str, engine: &str, repeat: usize, point: Point, m: Measured) -> Result<()> {
+    fn add_reading(&mut self, reading: Reading) -> Result<()> {
+        let Reading { phase, elapsed, .. } = reading;
+        let identity = identity(&reading.workload, &reading.engine, &reading.point);
+        let mut lines = String::new();
+        for (metric, value) in &reading.metrics {
+            if phase == Phase::Run && metric == "wu_per_s" {
+                self.readings.push(*value);
+            }
+            // Writing to a String cannot fail.
+            let _ = writeln!(lines, "{identity}\t{}\t{elapsed:.3}\t{metric}\t{value}", phase.name());
+        }
+        self.results.timeline.push(reading);
+        self.timeline.write(&lines).map_err(|e| self.io(e))
+    }
+
+    fn add_point(&mut self, workload: &str, engine: &str, number: usize, point: Point, m: Measured) -> Result<()> {
         let identity = identity(workload, engine, &point);
         let hit_rate = m.hit_rate().map_or("0.0".into(), |h| format!("{:.3}", h * 100.0));
         let (wu, ops) = (m.unit_rate(), m.touch_rate());
@@ -179,47 +199,41 @@ impl Report {
             // Writing to a String cannot fail.
             let _ = writeln!(
                 lines,
-                "{identity}\t{repeat}\t{}\t{}\t{:.0}\t{:.0}\t{:.0}\t{:.0}\t{hit_rate}\t{wu:.1}\t{ops:.1}",
+                "{identity}\t{number}\t{}\t{}\t{:.0}\t{:.0}\t{:.0}\t{:.0}\t{hit_rate}\t{wu:.1}\t{ops:.1}",
                 op.name, l.count, l.p50, l.p99, l.p999, l.max
             );
         }
         let written = self.points.write(&lines).and_then(|()| self.points.flush());
         written.map_err(|e| self.io(e))?;
-        let same = |r: &Row| {
-            r.workload == workload
-                && r.engine == engine
-                && r.point.threads == point.threads
-                && r.point.swept == point.swept
-        };
-        let at = self.rows.iter().position(same).unwrap_or_else(|| {
-            let (workload, engine) = (workload.into(), engine.into());
-            self.rows.push(Row { workload, engine, point, repeats: Vec::new(), drifts: Vec::new() });
-            self.rows.len() - 1
-        });
-        let readings = std::mem::take(&mut self.readings);
-        self.rows[at].drifts.extend(drift(&readings));
-        self.rows[at].repeats.push(m);
-        Ok(())
+        let drift = drift(&std::mem::take(&mut self.readings));
+        self.results.add_point(workload, engine, point, Repeat { number, measured: m, drift });
+        self.save()
+    }
+
+    /// Brings `report.json` up to date, so that whatever ends the run leaves what it has.
+    fn save(&self) -> Result<()> {
+        self.results.save(&self.dir.join("report.json"))
     }
 
     /// Prints the report, writes it down, and says whether the run was sound.
-    pub fn finish(mut self, plan: &Plan) -> Result<()> {
-        let text = self.render(plan);
+    pub fn finish(mut self) -> Result<()> {
+        self.results.meta.ending = Ending::Complete;
+        let text = text::render(&self.results);
         let shown = self.console.write(&format!("{text}\nreport: {}\n", self.dir.display()));
         shown.and_then(|()| self.console.flush()).map_err(|e| self.io(e))?;
         let path = self.dir.join("report.txt");
         std::fs::write(&path, &text).map_err(|e| Error::io("write", &path, e))?;
         self.timeline.flush().map_err(|e| self.io(e))?;
-        if let Some(c) =
-            self.columns.iter().find(|c| matches!(c.trouble, Some(Error::Failed(_) | Error::Unsupported(_))))
-        {
-            return Err(Error::failed(format!("{} failed; see above", c.engine)));
+        self.save()?;
+        let failed = |e: &&EngineResult| matches!(e.trouble, Some(Error::Failed(_) | Error::Unsupported(_)));
+        if let Some(engine) = self.results.engines.iter().find(failed) {
+            return Err(Error::failed(format!("{} failed; see above", engine.name)));
         }
-        if self.rows.is_empty() {
+        if self.results.points.is_empty() {
             return Err(Error::failed("no engine could be measured"));
         }
-        match self.rows.iter().find(|r| r.repeats.iter().any(|m| m.wrong > 0)) {
-            Some(r) => Err(Error::failed(format!("{} gave wrong answers", r.engine))),
+        match self.results.points.iter().find(|p| p.figures.wrong > 0) {
+            Some(p) => Err(Error::failed(format!("{} gave wrong answers", p.engine))),
             None => Ok(()),
         }
     }

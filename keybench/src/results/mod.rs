@@ -1,0 +1,416 @@
+//! What a run came to: the one form of it that every report is made of.
+//!
+//! A run fills a [`Results`] while it goes on. The text report, the tables, the page, the figures and `report.json` read
+//! it, and none of them measures or keeps anything of its own. `report.json` is this form as it is, so that a reader of the
+//! file knows what a reader of the page knows.
+
+use crate::error::{Error, Result};
+use crate::lua::point::{Limit, Measured, Op, Phase, Point};
+use crate::lua::script::Swept;
+use crate::measure::{Summary, median};
+use crate::stats::Estimate;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+#[cfg(test)]
+pub mod tests;
+
+/// The form of `report.json` that this program writes and reads. It changes when what is there changes its meaning; fields
+/// that are added don't change it.
+pub const FORMAT: u32 = 1;
+
+/// A whole run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Results {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// What was run, where and how.
+    pub meta: Meta,
+    /// The engines, in the order of the command line.
+    pub engines: Vec<EngineResult>,
+    /// The points, in the order in which they were first done.
+    pub points: Vec<PointResult>,
+    /// Readings of engine and machine, in the order of their taking. They are too many for the file: `timeline.tsv` has them.
+    #[serde(skip)]
+    pub timeline: Vec<Reading>,
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Ending {
+    /// It did not, or it was killed.
+    #[default]
+    None,
+    /// Someone stopped it: what it has is right, but not all that was asked for.
+    Interrupted,
+    /// It did all that it could.
+    Complete,
+}
+
+/// What was run, where and how.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Meta {
+    /// Whether the run came to its end.
+    #[serde(default)]
+    pub ending: Ending,
+    /// When it began, in seconds since 1970.
+    pub started: u64,
+    /// The same in UTC, `YYYYmmdd-HHMMSS`: the name of its directory.
+    pub stamp: String,
+    /// This program's version.
+    pub version: String,
+    /// The commit that it was built from.
+    pub commit: String,
+    /// Whether it was built to be fast.
+    pub optimised: bool,
+    /// Processor architecture and operating system.
+    pub target: String,
+    /// The command line.
+    pub command: String,
+    /// The configuration that runs the same again (`replay.cnf`).
+    pub replay: String,
+    /// What was asked for.
+    pub settings: Settings,
+    /// The machine; none if nobody wanted to know.
+    #[serde(default)]
+    pub machine: Option<MachineProbe>,
+}
+
+/// What all points of a run share.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Settings {
+    /// `ctx.users`.
+    pub users: u64,
+    /// `ctx.items`.
+    pub items: u64,
+    /// Bytes of a value.
+    pub value_size: u64,
+    /// Seed of all choices.
+    pub seed: u64,
+    /// Loading threads.
+    pub seed_threads: usize,
+    /// Runs of each point that were asked for.
+    pub repeat: usize,
+    /// When a point ends.
+    pub limit: Option<Limit>,
+    /// Seconds before a point is measured.
+    pub warmup: f64,
+    /// Units that are due each second in an open loop; none in a closed one.
+    pub rate: Option<f64>,
+    /// Whether every write was fsynced before it was acknowledged.
+    pub sync: bool,
+    /// Whether answers were verified.
+    pub verify: bool,
+    /// Seconds between readings; 0: none.
+    pub timeline: f64,
+    /// Whether the program's build is told.
+    pub show_build: bool,
+}
+
+/// The machine as it was when the run began.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MachineProbe {
+    /// Processors, memory and kernel in a line.
+    pub description: String,
+    /// Bytes that could be had without swapping.
+    pub available: f64,
+    /// Load average of the last minute.
+    pub load: f64,
+    /// Where the stores were.
+    pub data_dir: String,
+    /// Whether that is memory, so that disk figures mean nothing.
+    pub tmpfs: bool,
+}
+
+/// One engine.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct EngineResult {
+    /// Its name in flags.
+    pub name: String,
+    /// What it says its version is; empty if it could not be opened.
+    pub version: String,
+    /// What an acknowledged write survives, in words.
+    pub durability: String,
+    /// Options in effect.
+    pub options: Vec<(String, String)>,
+    /// One for each store that it was given.
+    pub stores: Vec<Store>,
+    /// Why it takes no more part, if it does not.
+    pub trouble: Option<Error>,
+}
+
+/// A store from its opening to its close, as its process saw it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Store {
+    /// The workload that it was made for.
+    pub workload: String,
+    /// The swept parameter and its value, if all its points share them.
+    pub swept: Option<(String, Swept)>,
+    /// Which repeat, from 0.
+    pub repeat: usize,
+    /// Seconds to open it.
+    pub open_seconds: f64,
+    /// How it was loaded, if it was.
+    pub seeded: Option<Measured>,
+    /// What there was to tell when it was closed; none if it never came to that.
+    pub closed: Option<Closed>,
+}
+
+/// A store's end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Closed {
+    /// Seconds to close it.
+    pub seconds: f64,
+    /// Bytes of its files.
+    pub disk_bytes: u64,
+    /// Bytes written since it was opened.
+    pub written_bytes: u64,
+    /// Most resident bytes, above what the harness held before it was opened.
+    pub peak_rss: u64,
+    /// How often the engine said that it was busy.
+    pub busy: u64,
+}
+
+/// One point of the grid on one engine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PointResult {
+    /// The workload.
+    pub workload: String,
+    /// The engine's name.
+    pub engine: String,
+    /// Threads, batch and swept value.
+    #[serde(flatten)]
+    pub point: Point,
+    /// Each time that it was run.
+    pub repeats: Vec<Repeat>,
+    /// What the repeats say together.
+    pub figures: Figures,
+}
+
+/// A point, run once.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Repeat {
+    /// Which repeat, from 0.
+    pub number: usize,
+    /// What was measured.
+    #[serde(flatten)]
+    pub measured: Measured,
+    /// How the rate moved while it was measured ([`crate::stats::drift`]), where there were readings enough to tell.
+    pub drift: Option<f64>,
+}
+
+/// What the repeats of a point say together: medians, and intervals where they matter.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Figures {
+    /// Calls of `run` a second.
+    pub wu_per_s: Estimate,
+    /// Key touches a second.
+    pub ops_per_s: Estimate,
+    /// Share of gets that found a value, if there were any.
+    pub hit_rate: Option<f64>,
+    /// How the rate moved within a run, where there were readings enough to tell.
+    pub drift: Option<f64>,
+    /// Transactions that gave way to another, in a run.
+    pub aborts: f64,
+    /// Answers checked, over all repeats.
+    pub verified: u64,
+    /// Wrong ones, over all repeats.
+    pub wrong: u64,
+    /// For each kind of operation the median of each figure.
+    pub ops: Vec<Op>,
+}
+
+/// Readings of one moment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reading {
+    /// The workload.
+    pub workload: String,
+    /// The engine's name.
+    pub engine: String,
+    /// Which repeat, from 0.
+    pub repeat: usize,
+    /// What the store was going through.
+    pub phase: Phase,
+    /// The point; while a store is seeded the first that will run.
+    pub point: Point,
+    /// Seconds since the phase began.
+    pub elapsed: f64,
+    /// Names and values: the machine's and the process's, then the engine's own.
+    pub metrics: Vec<(String, f64)>,
+}
+
+/// Movement of a rate within a run that a reader should know of.
+const UNSTEADY: f64 = 0.1;
+
+impl PointResult {
+    /// A point that was not run yet.
+    pub fn new(workload: &str, engine: &str, point: Point) -> PointResult {
+        let (workload, engine) = (workload.to_owned(), engine.to_owned());
+        PointResult { workload, engine, point, repeats: Vec::new(), figures: Figures::default() }
+    }
+
+    /// Adds a repeat, and brings the figures up to date.
+    pub fn push(&mut self, repeat: Repeat) {
+        self.repeats.push(repeat);
+        self.figures = Figures::of(&self.repeats);
+    }
+
+    /// The movement of its rate within a run, if it is worth a remark.
+    pub fn unsteady(&self) -> Option<f64> {
+        self.figures.drift.filter(|d| d.abs() > UNSTEADY)
+    }
+
+    /// What was wrong with the first few wrong answers.
+    pub fn examples(&self) -> impl Iterator<Item = &str> {
+        self.repeats.iter().flat_map(|r| &r.measured.examples).map(String::as_str)
+    }
+
+    /// The figures of one kind of operation.
+    #[allow(dead_code)] // the page and the figures ask for it
+    pub fn op(&self, name: &str) -> Option<&Summary> {
+        self.figures.ops.iter().find(|o| o.name == name).map(|o| &o.latency)
+    }
+
+    /// The swept value in words: `batch 64`, or nothing.
+    pub fn swept(&self) -> Option<String> {
+        self.point.swept.as_ref().map(|(param, value)| format!("{param} {value}"))
+    }
+
+    /// Calls of `run` a second in each repeat.
+    pub fn unit_rates(&self) -> Vec<f64> {
+        self.repeats.iter().map(|r| r.measured.unit_rate()).collect()
+    }
+
+    /// Whether calls of `run` and key touches differ by enough to tell both.
+    pub fn touches_differ(&self) -> bool {
+        let (units, touches) = (self.figures.wu_per_s.value, self.figures.ops_per_s.value);
+        (units - touches).abs() > touches * 0.005
+    }
+}
+
+impl Figures {
+    /// Of a point's repeats.
+    pub fn of(repeats: &[Repeat]) -> Figures {
+        let each = |f: fn(&Measured) -> f64| repeats.iter().map(|r| f(&r.measured)).collect::<Vec<f64>>();
+        let some = |values: Vec<f64>| (!values.is_empty()).then(|| median(values));
+        let mut names: Vec<&str> = Vec::new();
+        for op in repeats.iter().flat_map(|r| &r.measured.ops) {
+            if !names.contains(&op.name.as_str()) {
+                names.push(&op.name);
+            }
+        }
+        let op = |name: &str| {
+            let all = repeats.iter().flat_map(|r| r.measured.ops.iter().filter(|o| o.name == name));
+            let latency = Summary::median_of(&all.map(|o| o.latency).collect::<Vec<_>>());
+            Op { name: name.to_owned(), latency }
+        };
+        Figures {
+            wu_per_s: Estimate::of(&each(Measured::unit_rate)),
+            ops_per_s: Estimate::of(&each(Measured::touch_rate)),
+            hit_rate: some(repeats.iter().filter_map(|r| r.measured.hit_rate()).collect()),
+            drift: some(repeats.iter().filter_map(|r| r.drift).collect()),
+            aborts: median(each(|m| m.aborts as f64)),
+            verified: repeats.iter().map(|r| r.measured.verified).sum(),
+            wrong: repeats.iter().map(|r| r.measured.wrong).sum(),
+            ops: names.into_iter().map(op).collect(),
+        }
+    }
+}
+
+impl EngineResult {
+    /// Whether it could be opened at all.
+    pub fn took_part(&self) -> bool {
+        !self.stores.is_empty()
+    }
+
+    /// Median over its stores that were loaded.
+    pub fn seeding(&self, of: impl Fn(&Measured) -> f64) -> f64 {
+        median(self.stores.iter().filter_map(|s| s.seeded.as_ref()).map(of))
+    }
+
+    /// Median over its stores that were closed.
+    pub fn closing(&self, of: impl Fn(&Closed) -> f64) -> f64 {
+        median(self.stores.iter().filter_map(|s| s.closed.as_ref()).map(of))
+    }
+
+    /// How often it said that it was busy.
+    pub fn busy(&self) -> u64 {
+        self.stores.iter().filter_map(|s| s.closed.as_ref()).map(|c| c.busy).sum()
+    }
+}
+
+impl Results {
+    /// Engines that could be opened.
+    pub fn measured_engines(&self) -> impl Iterator<Item = &EngineResult> {
+        self.engines.iter().filter(|e| e.took_part())
+    }
+
+    /// An engine by its name.
+    pub fn engine(&self, name: &str) -> Option<&EngineResult> {
+        self.engines.iter().find(|e| e.name == name)
+    }
+
+    /// All repeats of all points of an engine.
+    pub fn repeats_of<'a>(&'a self, engine: &'a str) -> impl Iterator<Item = &'a Measured> {
+        self.points.iter().filter(move |p| p.engine == engine).flat_map(|p| &p.repeats).map(|r| &r.measured)
+    }
+
+    /// Seconds of processor time for each million key touches of an engine's points.
+    pub fn cpu_per_million(&self, engine: &str) -> f64 {
+        let (cpu, touches) = self
+            .repeats_of(engine)
+            .fold((0.0, 0), |(cpu, touches), m| (cpu + m.usage.cpu_user + m.usage.cpu_sys, touches + m.touches));
+        cpu * 1e6 / touches.max(1) as f64
+    }
+
+    /// Median over an engine's points of the mean of its resident bytes.
+    pub fn mean_rss(&self, engine: &str) -> f64 {
+        median(self.repeats_of(engine).map(|m| m.mean_rss))
+    }
+
+    /// Adds a point that was done, to those of its kind if there are any. Returns where it is.
+    pub fn add_point(&mut self, workload: &str, engine: &str, point: Point, repeat: Repeat) -> usize {
+        let same = |p: &PointResult| p.workload == workload && p.engine == engine && p.point.same_place(&point);
+        let at = self.points.iter().position(same).unwrap_or_else(|| {
+            self.points.push(PointResult::new(workload, engine, point));
+            self.points.len() - 1
+        });
+        self.points[at].push(repeat);
+        at
+    }
+
+    /// Writes it to `path`. Whoever reads that file finds the old one or the new one, and no half of either.
+    pub fn save(&self, path: &Path) -> Result<()> {
+        let mut text = serde_json::to_string_pretty(self)
+            .map_err(|e| Error::failed(format!("cannot write {}: {e}", path.display())))?;
+        text.push('\n');
+        let part = path.with_extension("json.part");
+        std::fs::write(&part, text).map_err(|e| Error::io("write", &part, e))?;
+        std::fs::rename(&part, path).map_err(|e| Error::io("rename", &part, e))
+    }
+
+    /// Reads what [`Results::save`] wrote.
+    ///
+    /// # Errors
+    /// A usage error that says what is wrong with the file: it is not there, it is no `report.json`, or its form is
+    /// another program's.
+    #[allow(dead_code)] // the page asks for it
+    pub fn load(path: &Path) -> Result<Results> {
+        let text =
+            std::fs::read_to_string(path).map_err(|e| Error::usage(format!("cannot read {}: {e}", path.display())))?;
+        Results::parse(&text).map_err(|e| Error::usage(format!("{}: {e}", path.display())))
+    }
+
+    fn parse(text: &str) -> Result<Results, String> {
+        #[derive(Deserialize)]
+        struct Versioned {
+            format: u32,
+        }
+        let versioned: Versioned = serde_json::from_str(text).map_err(|e| format!("this is no report.json: {e}"))?;
+        if versioned.format != FORMAT {
+            return Err(format!("its format is {}, and this program reads {FORMAT}", versioned.format));
+        }
+        serde_json::from_str(text).map_err(|e| format!("this is no report.json: {e}"))
+    }
+}

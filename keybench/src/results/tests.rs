@@ -1,0 +1,142 @@
+//! The form of a run, and runs made up for the tests of all that reads it.
+
+use super::*;
+use crate::process::Usage;
+
+/// What a made-up run of a point came to: so many units in a second, of gets and puts.
+pub fn measured(units: u64) -> Measured {
+    let us = |us: f64| us * 1e3;
+    let latency = |p50: f64| Summary {
+        count: units / 2,
+        avg: us(p50 * 1.1),
+        stddev: us(p50 / 3.0),
+        p50: us(p50),
+        p95: us(p50 * 2.0),
+        p99: us(p50 * 4.0),
+        p999: us(p50 * 20.0),
+        min: us(p50 / 4.0),
+        max: us(p50 * 400.0),
+    };
+    let op = |name: &str, p50: f64| Op { name: name.into(), latency: latency(p50) };
+    Measured {
+        seconds: 1.0,
+        units,
+        touches: units,
+        hits: units / 2,
+        misses: units / 8,
+        ops: vec![op("put", 8.5), op("get", 2.25)],
+        usage: Usage { cpu_user: 0.75, cpu_sys: 0.25, ..Usage::default() },
+        mean_rss: 48e6,
+        ..Measured::default()
+    }
+}
+
+/// Where a made-up point is.
+pub fn place(threads: usize, swept: Option<(&str, i64)>) -> Point {
+    Point { threads, batch: 1, swept: swept.map(|(p, v)| (p.to_owned(), Swept::Int(v))) }
+}
+
+/// A made-up run of a workload `mixed`: for each engine the rates of its repeats with one thread; four threads give three
+/// times as much.
+pub fn run(engines: &[(&str, &[u64])]) -> Results {
+    let mut results = Results { format: FORMAT, ..Results::default() };
+    results.meta.stamp = "20260102-030405".into();
+    results.meta.command = "keybench run mixed".into();
+    results.meta.settings.repeat = 3;
+    results.meta.settings.limit = Some(Limit::Seconds(1.0));
+    for (name, rates) in engines {
+        let store = |repeat| Store {
+            workload: "mixed".into(),
+            swept: None,
+            repeat,
+            open_seconds: 0.01,
+            seeded: Some(measured(50_000)),
+            closed: Some(Closed {
+                seconds: 0.02,
+                disk_bytes: 9e6 as u64,
+                written_bytes: 27e6 as u64,
+                peak_rss: 64_000_000,
+                busy: 0,
+            }),
+        };
+        results.engines.push(EngineResult {
+            name: (*name).into(),
+            version: "1.2.3".into(),
+            durability: "a crash of the machine may lose the last writes".into(),
+            options: vec![("memtable_size".into(), "67108864".into())],
+            stores: (0..rates.len()).map(store).collect(),
+            trouble: None,
+        });
+        for threads in [1, 4] {
+            for (number, rate) in rates.iter().enumerate() {
+                let measured = measured(if threads == 1 { *rate } else { rate * 3 });
+                results.add_point("mixed", name, place(threads, None), Repeat { number, measured, drift: Some(0.01) });
+            }
+        }
+    }
+    results
+}
+
+#[test]
+fn what_is_saved_is_what_is_loaded() {
+    let mut results = run(&[("kingtide", &[100_000, 110_000, 105_000]), ("rocksdb", &[50_000, 40_000, 45_000])]);
+    results.engines[1].trouble = Some(Error::Unavailable("not on this machine: \"<>&\u{7}".into()));
+    results.engines[0].stores[0].closed = None;
+    for value in [Swept::Int(64), Swept::Float(2.0), Swept::Float(0.1), Swept::Text("lz4".into())] {
+        let point = Point { threads: 2, batch: 64, swept: Some(("batch".into(), value)) };
+        results.add_point("batch", "kingtide", point, Repeat { measured: measured(7), ..Repeat::default() });
+    }
+    for limit in [Limit::Units(u64::MAX), Limit::Seconds(0.1), Limit::Endless] {
+        results.meta.settings.limit = Some(limit);
+        let dir = std::env::temp_dir().join(format!("keybench-results-{}", std::process::id()));
+        crate::process::fresh_dir(&dir).unwrap();
+        let path = dir.join("report.json");
+        results.save(&path).unwrap();
+        assert_eq!(Results::load(&path).unwrap(), results);
+        results.save(&path).unwrap();
+        let files: Vec<_> = std::fs::read_dir(&dir).unwrap().map(|f| f.unwrap().file_name()).collect();
+        assert_eq!(files, ["report.json"], "nothing is left over");
+        crate::process::remove_dir(&dir).unwrap();
+    }
+}
+
+#[test]
+fn another_format_is_refused_and_a_new_field_is_not() {
+    let results = run(&[("kingtide", &[1, 2, 3])]);
+    let text = serde_json::to_string(&results).unwrap();
+    let newer = text.replacen("\"format\":1", "\"format\":2", 1);
+    let e = Results::parse(&newer).unwrap_err();
+    assert!(e.contains("its format is 2") && e.contains("reads 1"), "{e}");
+    let more = text.replacen("\"format\":1", "\"format\":1,\"weather\":\"fair\"", 1);
+    assert_eq!(Results::parse(&more).unwrap(), results);
+    for bad in ["", "{}", "[]", "{\"format\":1}", "{\"format\":1,\"meta\":3}", &text[..text.len() / 2]] {
+        assert!(Results::parse(bad).unwrap_err().contains("no report.json"), "{bad}");
+    }
+    let e = Results::load(Path::new("/no/such/report.json")).unwrap_err();
+    assert!(e.exit_code() == 2 && e.to_string().contains("/no/such/report.json"), "{e}");
+}
+
+#[test]
+fn figures_follow_the_repeats() {
+    let results = run(&[("kingtide", &[90, 130, 100])]);
+    assert_eq!(results.points.len(), 2, "repeats of a place are one point");
+    let p = &results.points[0];
+    let rate = p.figures.wu_per_s;
+    assert_eq!((rate.value, rate.low, rate.high), (100.0, 90.0, 130.0));
+    assert_eq!(p.op("get").unwrap().p50, 2_250.0);
+    assert_eq!(p.op("del"), None);
+    assert!((p.figures.hit_rate.unwrap() - 0.8).abs() < 0.02);
+    assert_eq!((p.unsteady(), p.touches_differ()), (None, false));
+    assert!((results.cpu_per_million("kingtide") - 6e6 / 1280.0).abs() < 1e-6);
+
+    let mut wrong = Repeat { number: 3, measured: measured(100), drift: Some(-0.9) };
+    (wrong.measured.verified, wrong.measured.wrong, wrong.measured.touches) = (50, 2, 6_400);
+    wrong.measured.examples = vec!["stale".into()];
+    let mut p = p.clone();
+    for _ in 0..4 {
+        p.push(wrong.clone());
+    }
+    assert_eq!((p.figures.verified, p.figures.wrong, p.unsteady()), (200, 8, Some(-0.9)));
+    assert!(p.touches_differ() && p.examples().count() == 4);
+    assert_eq!(Figures::of(&[]), Figures::default());
+}
