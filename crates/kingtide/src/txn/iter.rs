@@ -136,6 +136,30 @@ impl Transaction {
     /// # Errors
     /// As [`Transaction::iter`]; `InvalidArgument` for a snapshot.
     pub fn iter_with(&mut self, family: &ColumnFamily, options: ReadOptions<'_>) -> Result<TransactionIterator> {
+        self.iter_as_of(family, options, false)
+    }
+
+    /// As [`Transaction::iter_with`], but over the newest committed values, whatever the level's snapshot: what
+    /// [`Transaction::get_for_update`] is to [`Transaction::get`], without the locks. Behind [`Transaction::lock_range`], or with a
+    /// [`Transaction::get_for_update`] of each key, it shows what is to be changed as it is now.
+    ///
+    /// # Errors
+    /// As [`Transaction::iter_with`]; `InvalidArgument` on levels that check writes, which may not act on what is newer than
+    /// their snapshot.
+    pub fn iter_newest(&mut self, family: &ColumnFamily, options: ReadOptions<'_>) -> Result<TransactionIterator> {
+        if self.rules.check_writes {
+            let level = self.isolation();
+            return Err(Error::invalid(format!("iter_newest: not at level {level}, which checks writes")));
+        }
+        self.iter_as_of(family, options, true)
+    }
+
+    fn iter_as_of(
+        &mut self,
+        family: &ColumnFamily,
+        options: ReadOptions<'_>,
+        newest: bool,
+    ) -> Result<TransactionIterator> {
         self.usable(family)?;
         if options.snapshot.is_some() {
             return Err(Error::invalid("a transaction reads as its level says, not at a snapshot among read options"));
@@ -152,7 +176,8 @@ impl Transaction {
         }
         self.fix_snapshot();
         let overlay = self.overlay(family.inner(), slice(&lower), slice(&upper));
-        let (view, snapshot) = family.inner().look(|v| v.load_full(), || Ok(self.read_seq()))?;
+        let seq = || if newest { self.db.snapshots.visible() } else { self.read_seq() };
+        let (view, snapshot) = family.inner().look(|v| v.load_full(), || Ok(seq()))?;
         let config = IterConfig {
             snapshot,
             lower: options.lower,

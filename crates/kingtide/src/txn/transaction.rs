@@ -245,6 +245,30 @@ impl Transaction {
         }
     }
 
+    /// Reads as of now from here on, on the repeatable-read level: what is written and locked stays. For callers whose unit
+    /// of consistent reading is less than a transaction, such as a statement of SQL at READ COMMITTED. A locking transaction
+    /// that has not read yet takes its snapshot now, not at its first operation.
+    ///
+    /// # Errors
+    /// `InvalidArgument` on other levels, whose promises it would break or which have no use for it; `Finished`, `Aborted`,
+    /// `Expired`.
+    pub fn refresh_snapshot(&mut self) -> Result<()> {
+        self.active()?;
+        if self.rules.reads != ReadRule::Begin || self.rules.check_writes {
+            let level = self.options.isolation;
+            return Err(Error::invalid(format!("refresh_snapshot: not at level {level}, only at repeatable-read")));
+        }
+        self.snapshot = self.db.txns.pin(&self.shared);
+        self.options.snapshot = None;
+        self.pinned = true;
+        self.active() // or what it pinned may have been let go meanwhile
+    }
+
+    /// Changes how long it waits for a lock from here on, as [`TransactionOptions::lock_timeout`].
+    pub fn set_lock_timeout(&mut self, timeout: Option<Duration>) {
+        self.options.lock_timeout = timeout;
+    }
+
     /// Its id, unique while the database is open.
     pub fn id(&self) -> TxnId {
         self.id
