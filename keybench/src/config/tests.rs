@@ -73,6 +73,7 @@ fn mistakes_name_file_line_and_key() {
         ("[kingtide]\nl0_triger = 3\n", ":2: [kingtide] l0_triger: "),
         ("[kingtide]\nblock_size = 64MX\n", ":2: [kingtide] block_size: "),
         ("[tidesdb]\n\nnothing = 1\n", ":3: [tidesdb] nothing: tidesdb has no option 'nothing'"),
+        ("[lmdb]\nmap_sise = 1G\n", ":2: [lmdb] map_sise: lmdb has no option 'map_sise', did you mean 'map_size'?"),
         ("[memory]\nsize = 1\n", ":2: [memory] size: engine memory has no options"),
         ("[bensh]\nthreads = 1\n", ":1: [bensh]: unknown engine 'bensh'"),
         ("backend = rokcsdb\nworkload = mixed\n", "unknown engine 'rokcsdb'"),

@@ -8,8 +8,11 @@
 //! latency and no engine looks fast by refusing writes.
 
 #[cfg(test)]
+mod conformance;
+#[cfg(test)]
 pub mod faulty;
 pub mod kingtide;
+pub mod lmdb;
 pub mod memory;
 pub mod null;
 pub mod peers;
@@ -210,7 +213,7 @@ impl EngineOptions {
 }
 
 /// The engines a user can name.
-pub const NAMES: &[&str] = &["kingtide", "rocksdb", "tidesdb", "memory", "null"];
+pub const NAMES: &[&str] = &["kingtide", "rocksdb", "tidesdb", "lmdb", "memory", "null"];
 
 /// The name an engine goes by: `skiplist` is an old name of the in-memory reference.
 pub fn canonical_name(name: &str) -> Result<&'static str> {
@@ -253,6 +256,7 @@ pub fn check_option(engine: &str, key: &str, value: &str) -> Result<Checked> {
     match canonical_name(engine)? {
         "kingtide" => kingtide::check_option(key, value),
         "tidesdb" => tidesdb::check_option(key, value),
+        "lmdb" => lmdb::check_option(key, value),
         "rocksdb" => Ok(Checked::Known),
         other => Err(Error::usage(format!("engine {other} has no options, so none named '{key}'"))),
     }
@@ -264,6 +268,7 @@ pub fn open(name: &str, dir: &Path, options: &EngineOptions) -> Result<Box<dyn E
         "kingtide" => kingtide::open(dir, options),
         "rocksdb" => rocksdb::open(dir, options),
         "tidesdb" => tidesdb::open(dir, options),
+        "lmdb" => lmdb::open(dir, options),
         "memory" => memory::open(options),
         _ => null::open(options),
     }
@@ -272,6 +277,12 @@ pub fn open(name: &str, dir: &Path, options: &EngineOptions) -> Result<Box<dyn E
 /// Whether a write of this engine can be read back, and so whether its answers can be judged.
 pub fn keeps_data(name: &str) -> bool {
     name != "null"
+}
+
+/// What a reader must know of an engine's resident memory.
+pub fn memory_note(name: &str) -> Option<&'static str> {
+    (name == "lmdb")
+        .then_some("lmdb maps its file: RSS counts pages of the file that it touched, VMS the whole map_size")
 }
 
 /// Refuses options for an engine that has none.

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 /// Native micro-benchmarks: write, read, mixed, delete, seek, range, iterate, and transactions.
 #[derive(clap::Args, Debug, Clone)]
 pub struct Args {
-    /// Engine, or several separated by commas: kingtide, rocksdb, tidesdb, memory, null
+    /// Engine, or several separated by commas: kingtide, rocksdb, tidesdb, lmdb, memory, null
     #[arg(short, long, default_value = "kingtide")]
     pub engine: String,
     /// Engines to run beside it, separated by commas

@@ -3,6 +3,7 @@
 use super::args::Plan;
 use super::txn::TxnCounts;
 use super::{Column, Outcome, Phase};
+use crate::engine;
 use crate::measure::{Summary, median, show_bytes, show_count, show_ns};
 use std::fmt::Write;
 
@@ -53,6 +54,9 @@ pub fn render(plan: &Plan, columns: &[Column], harness: &[(String, f64)]) -> Str
         txn_table(&mut out, &measured, at);
     }
     resource_table(&mut out, &measured);
+    for note in measured.iter().filter_map(|c| engine::memory_note(&c.engine)) {
+        let _ = writeln!(out, "{note}");
+    }
     for (operation, ns) in harness {
         let _ = writeln!(out, "harness: {ns:.0} ns of processor time for each {operation} are its own");
     }

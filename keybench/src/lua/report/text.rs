@@ -1,5 +1,6 @@
 //! The report that people read.
 
+use crate::engine::memory_note;
 use crate::lua::point::{Limit, Measured};
 use crate::measure::{show_bytes, show_count, show_ns};
 use crate::results::{Meta, PointResult, Results};
@@ -26,6 +27,9 @@ pub fn render(results: &Results) -> String {
     }
     render_summary(&mut out, results);
     render_resources(&mut out, results);
+    for note in results.engines.iter().filter(|e| e.took_part()).filter_map(|e| memory_note(&e.name)) {
+        let _ = writeln!(out, "{note}");
+    }
     out
 }
 
