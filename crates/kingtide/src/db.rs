@@ -482,7 +482,7 @@ impl ColumnFamily {
 }
 
 /// The bounds of a range as owned keys.
-fn owned_bounds<'k>(range: &impl RangeBounds<&'k [u8]>) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+pub(crate) fn owned_bounds<'k>(range: &impl RangeBounds<&'k [u8]>) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
     let own = |b: Bound<&&[u8]>| b.map(|k| k.to_vec());
     (own(range.start_bound()), own(range.end_bound()))
 }

@@ -176,6 +176,28 @@ impl RangeTombstones {
         spans.take_while(|(bound, _)| begins_within(bound)).map(|(_, newest)| *newest).max().unwrap_or(0)
     }
 
+    /// The spans that are covered and have keys within the bounds, with the newest sequence number of each. O(log n) to the
+    /// first.
+    pub fn spans_within<'a>(
+        &'a self,
+        lo: Bound<&[u8]>,
+        hi: Bound<&'a [u8]>,
+    ) -> impl Iterator<Item = (&'a [u8], &'a [u8], SeqNo)> {
+        let from = match lo {
+            Bound::Included(key) | Bound::Excluded(key) => self.bounds_at_or_below(key).saturating_sub(1),
+            Bound::Unbounded => 0,
+        };
+        let spans = self.bounds.iter().zip(self.bounds.iter().skip(1)).zip(&self.newest).skip(from);
+        spans
+            .take_while(move |((start, _), _)| match hi {
+                Bound::Included(key) => self.order.compare(start, key).is_le(),
+                Bound::Excluded(key) => self.order.compare(start, key).is_lt(),
+                Bound::Unbounded => true,
+            })
+            .filter(|(_, newest)| **newest > 0)
+            .map(|((start, end), newest)| (start.as_slice(), end.as_slice(), *newest))
+    }
+
     /// The same as [`RangeTombstones::max_covering`] for an iterator: constant time while keys stay in the cursor's
     /// span or a neighbour.
     pub fn max_covering_near(&self, cursor: &mut SpanCursor, key: &[u8], snapshot: SeqNo) -> SeqNo {

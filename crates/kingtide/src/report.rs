@@ -30,12 +30,21 @@ pub struct FamilyReport {
     pub active_bytes: u64,
     /// Frozen memtables.
     pub frozen: usize,
+    /// Entries and range tombstones in all memtables, hidden versions included.
+    pub memtable_entries: u64,
     /// Levels that hold anything.
     pub levels: Vec<LevelReport>,
     /// Bytes of its value logs.
     pub vlog_bytes: u64,
     /// Stored bytes in them that nothing refers to.
     pub vlog_dead_bytes: u64,
+}
+
+impl FamilyReport {
+    /// Entries in memtables and tables: tombstones and hidden versions included, so mostly more than there are keys.
+    pub fn entries(&self) -> u64 {
+        self.memtable_entries + self.levels.iter().map(|l| l.entries).sum::<u64>()
+    }
 }
 
 /// All statistics at one moment.
@@ -110,6 +119,7 @@ impl DbInner {
                 name: f.name(),
                 active_bytes: view.active.memory(),
                 frozen: view.frozen.len(),
+                memtable_entries: view.memtables().map(|m| m.len()).sum(),
                 ..FamilyReport::default()
             };
             for (level, runs) in view.version.levels.iter().enumerate().filter(|(_, runs)| !runs.is_empty()) {

@@ -14,6 +14,7 @@ mod maintenance;
 mod open;
 mod output;
 mod progress;
+mod size;
 mod transfer;
 mod txn;
 
@@ -59,6 +60,8 @@ enum Command {
     Delete(data::DeleteArgs),
     /// Print entries in key order
     Scan(data::ScanArgs),
+    /// Estimate how many keys and bytes a range holds, without reading it
+    Size(size::SizeArgs),
     /// List, create, drop, rename, clone, export and import column families
     #[command(subcommand)]
     Cf(family::CfCommand),
@@ -132,6 +135,7 @@ fn run(command: Command, out: &mut Out) -> Result<()> {
         Command::Put(args) => data::put(&args, out),
         Command::Delete(args) => data::delete(&args, out),
         Command::Scan(args) => data::scan(&args, out),
+        Command::Size(args) => size::size(&args, out),
         Command::Cf(command) => family::cf(command, out),
         Command::SetOption(args) => family::set_option(&args, out),
         Command::Compact(args) => family::compact(&args, out),

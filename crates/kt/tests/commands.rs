@@ -77,6 +77,19 @@ fn scans_go_both_ways_within_bounds() {
 }
 
 #[test]
+fn sizes_are_told_without_reading() {
+    let dir = Dir::new();
+    let db = small(&dir);
+    let told = kt(&["size", &db, "--json"]).json();
+    assert_eq!((&told["rows"], &told["memtable_entries"], &told["tables"]), (&json!(3), &json!(0), &json!(3)));
+    assert!(told["disk_bytes"].as_u64().unwrap() > 30);
+    assert_eq!(kt(&["size", &db, "--from", "x", "--json"]).json()["rows"], 0);
+    assert_eq!(kt(&["size", &db, "--prefix", "zz", "--json"]).json()["entries"], 0);
+    assert!(kt(&["size", &db]).ok().starts_with("about       3 keys\n"));
+    kt(&["size", &db, "--family", "none"]).fails(3);
+}
+
+#[test]
 fn numbers_are_keys_in_their_order() {
     let dir = Dir::new();
     let db = dir.at("numbers");

@@ -16,4 +16,4 @@ mod sync;
 
 pub use arena::ArenaPool;
 pub use cache::{Block, BlockCache};
-pub use memtable::{MemIter, MemWriter, Memtable};
+pub use memtable::{MemIter, MemRange, MemWriter, Memtable};

@@ -282,6 +282,16 @@ impl Index {
         first..first.saturating_add(self.sampling).min(self.blocks())
     }
 
+    /// The separator behind block `i`, which it may share with blocks after it.
+    pub fn separator(&self, i: usize) -> Option<&[u8]> {
+        (i < self.blocks()).then(|| self.separators.get(i / self.sampling))
+    }
+
+    /// Where the last block ends.
+    pub fn data_end(&self) -> u64 {
+        self.offsets.last().copied().unwrap_or(0)
+    }
+
     /// The first separator that is not below `key`.
     fn group(&self, key: &[u8]) -> usize {
         let n = self.heads.len();

@@ -20,6 +20,7 @@
 
 pub mod block;
 pub mod compression;
+mod estimate;
 mod expansion;
 pub mod filter;
 pub mod footer;

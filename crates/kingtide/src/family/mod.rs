@@ -2,6 +2,7 @@
 //! sequence of commits.
 
 pub mod tables;
+pub mod totals;
 pub mod view;
 
 pub use tables::{TableCache, TableHandle};

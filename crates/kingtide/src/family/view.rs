@@ -4,6 +4,7 @@
 //! no lock and touches no shared reference count.
 
 use crate::family::tables::{TableCache, TableHandle};
+use crate::family::totals::Totals;
 use crate::memtable::FamilyMemtable;
 use crate::rangedel::RangeTombstones;
 use crate::version::{FileMeta, Run, Version};
@@ -65,6 +66,8 @@ pub struct ResolvedRun {
     pub files: Box<[FileSlot]>,
     /// Newest sequence number in the run.
     pub max_seq: SeqNo,
+    /// Built when somebody asks for estimates.
+    running_totals: OnceLock<Box<[Totals]>>,
 }
 
 impl ResolvedRun {
@@ -89,6 +92,16 @@ impl ResolvedRun {
             max_seq: run.files.iter().map(|f| f.max_seq).max().unwrap_or(0),
             order: order.clone(),
             files,
+            running_totals: OnceLock::new(),
+        }
+    }
+
+    /// What the files of a range hold together. O(files) once, then O(1).
+    pub fn totals(&self, files: std::ops::Range<usize>) -> Totals {
+        let running = self.running_totals.get_or_init(|| Totals::running(self.files.iter().map(|f| &*f.meta)));
+        match (running.get(files.start), running.get(files.end)) {
+            (Some(before), Some(up_to)) if files.start <= files.end => *up_to - *before,
+            _ => Totals::default(),
         }
     }
 

@@ -120,6 +120,8 @@ pub struct DbIterator {
     vlog_window: VlogWindow,
     error: Option<Error>,
     counts: Counts,
+    /// How many more entries that are not shown it passes before it gives up.
+    skips_left: u64,
 }
 
 impl fmt::Debug for DbIterator {
@@ -177,6 +179,7 @@ impl DbIterator {
             vlog_window: VlogWindow::default(),
             error: None,
             counts: Counts::default(),
+            skips_left: u64::MAX,
         })
     }
 
@@ -193,6 +196,16 @@ impl DbIterator {
         self.snapshot = snapshot;
         self.error = None;
         Ok(())
+    }
+
+    /// Makes it stop, invalid and without an error, once it passed `most` deleted or invisible entries going forward.
+    pub(crate) fn limit_skips(&mut self, most: u64) {
+        self.skips_left = most;
+    }
+
+    /// Whether it stopped for that.
+    pub(crate) fn gave_up(&self) -> bool {
+        self.skips_left == 0
     }
 
     /// Whether it was made with this context: by the same family.
@@ -507,6 +520,10 @@ impl DbIterator {
             self.saved_key.extend_from_slice(key);
             (passing, passed_head, versions) = (true, head, 0);
             self.counts.skipped += 1;
+            self.skips_left = self.skips_left.saturating_sub(1);
+            if self.skips_left == 0 {
+                return Ok(());
+            }
             // The rest of a deleted range is passed at once in a source that holds nothing newer than the deletion.
             let whole = if top.max_seq() < deleted { deleted_span(&self.ranges, deleted).1 } else { None };
             match whole {

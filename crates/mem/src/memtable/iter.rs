@@ -236,6 +236,17 @@ impl MemIter {
         self.enter_leaf(first.key, first.tag, Side::Below).is_some() && self.leaf.count > 0
     }
 
+    /// The current entry's place in its leaf, and how many entries the leaf has; only while valid.
+    pub(super) fn in_leaf(&self) -> (usize, usize) {
+        (self.pos, self.leaf.count)
+    }
+
+    /// Goes to another entry of the current leaf; only while valid.
+    pub(super) fn go_in_leaf(&mut self, pos: usize) {
+        self.pos = pos.min(self.leaf.count - 1);
+        self.decode();
+    }
+
     #[inline(always)]
     fn ask_for(&self, pos: usize) {
         if let Some(offset) = self.leaf.entries().get(pos) {

@@ -21,6 +21,7 @@
 //! into the copied leaf since is newer than any sequence number that was visible when the copy was made.
 
 mod entry;
+mod estimate;
 mod iter;
 #[cfg(all(test, loom))]
 mod loom_tests;
@@ -44,6 +45,7 @@ use entry::Entry;
 use node::{Node, NodeRef};
 use writer::WriterState;
 
+pub use estimate::MemRange;
 pub use iter::MemIter;
 pub use writer::MemWriter;
 

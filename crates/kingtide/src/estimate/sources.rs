@@ -1,0 +1,194 @@
+//! What one memtable or one run holds of a range, and all of them together.
+
+use super::{RangeStats, Span, key_of};
+use crate::family::View;
+use crate::family::totals::Totals;
+use crate::family::view::{FileSlot, ResolvedRun};
+use crate::memtable::FamilyMemtable;
+use crate::rangedel::RangeTombstones;
+use kingtide_base::{KeyOrder, Result, SeqNo, Tag};
+use std::ops::{Bound, Range};
+
+/// Entries of a memtable that are looked at to tell how many of them are the newest of their key.
+const SAMPLE: u64 = 64;
+
+/// Ranges deleted by range tombstones that are taken off the rows; those beyond count as if they were there.
+const SPANS: usize = 16;
+
+/// Files that are asked how new they are, to know whether a range tombstone hides them; past it the run as a whole is.
+const FILES_ASKED: usize = 64;
+
+/// What all sources hold in a span.
+pub(super) fn estimate(view: &View, span: Span<'_>) -> Result<RangeStats> {
+    let mut stats = RangeStats::default();
+    if span.is_empty(&view.order) {
+        return Ok(stats);
+    }
+    let mut rows = 0.0;
+    for memtable in view.memtables() {
+        let entries = memtable.points().count(span.lower, span.upper).entries;
+        if entries > 0 {
+            let all = memtable.points();
+            stats.memtable_entries += entries;
+            stats.memtable_bytes += (all.data_bytes() as f64 / all.len().max(entries) as f64 * entries as f64) as u64;
+            rows += entries as f64 * rows_an_entry(memtable, span, SeqNo::MAX);
+        }
+    }
+    let mut sum = Totals::default();
+    for run in &view.runs {
+        let held = run_totals(run, &view.order, span)?;
+        stats.runs += u64::from(held.files > 0);
+        sum.add(&held);
+    }
+    rows += sum.entries as f64 - 2.0 * sum.tombstones as f64;
+    // That a table which meets the span has no entry in it cannot be told without a look into a block.
+    stats.entries = stats.memtable_entries + sum.entries.max(u64::from(sum.files > 0));
+    stats.tombstones = sum.tombstones;
+    stats.range_tombstones = sum.range_tombstones;
+    stats.raw_bytes = sum.raw_bytes;
+    stats.value_log_bytes = sum.vlog_bytes;
+    stats.disk_bytes = sum.size;
+    stats.tables = sum.files;
+    if stats.entries > 0 && view.has_range_tombstones() {
+        rows -= hidden_rows(view, span)?;
+    }
+    if stats.entries > 0 {
+        stats.rows = (rows.round() as u64).clamp(1, stats.entries);
+    }
+    Ok(stats)
+}
+
+/// About how many rows an entry of a memtable stands for: less than one where keys were written more than once, and less
+/// than none where they are deleted, for each of those hides a row elsewhere. From the first entries of the span, of which
+/// only those older than `below` count.
+fn rows_an_entry(memtable: &FamilyMemtable, span: Span<'_>, below: SeqNo) -> f64 {
+    let order = memtable.order();
+    let mut cursor = memtable.points().iter();
+    match span.lower {
+        Bound::Included(key) => cursor.seek(key, Tag(u64::MAX)),
+        Bound::Excluded(key) => cursor.seek(key, Tag(0)),
+        Bound::Unbounded => cursor.first(),
+    }
+    let (mut seen, mut rows, mut has_put) = (0, 0.0, false);
+    let mut newest: Option<(Vec<u8>, Tag)> = None;
+    let settle = |newest: &Option<(Vec<u8>, Tag)>, has_put: bool| match newest {
+        Some((_, tag)) if tag.seq() >= below => 0.0,
+        Some((_, tag)) if !tag.is_tombstone() => 1.0,
+        // A key that was put and deleted in the same memtable probably is nowhere else.
+        Some(_) if !has_put => -1.0,
+        _ => 0.0,
+    };
+    while cursor.valid() && seen < SAMPLE {
+        let key = cursor.key();
+        let beyond = match span.upper {
+            Bound::Included(upper) => order.compare(key, upper).is_gt(),
+            Bound::Excluded(upper) => order.compare(key, upper).is_ge(),
+            Bound::Unbounded => false,
+        };
+        if beyond {
+            break;
+        }
+        if newest.as_ref().is_none_or(|(last, _)| order.compare(last, key).is_ne()) {
+            rows += settle(&newest, has_put);
+            newest = Some((key.to_vec(), cursor.tag()));
+            has_put = false;
+        }
+        has_put |= !cursor.tag().is_tombstone();
+        seen += 1;
+        cursor.next();
+    }
+    rows += settle(&newest, has_put);
+    rows / f64::max(seen as f64, 1.0)
+}
+
+/// The files of a run that meet a span.
+fn files_of(run: &ResolvedRun, order: &KeyOrder, span: Span<'_>) -> Range<usize> {
+    let first = key_of(span.lower).map_or(0, |key| run.find(key, order.head(key)));
+    let end = match key_of(span.upper) {
+        None => run.files.len(),
+        Some(key) => {
+            let last = run.find(key, order.head(key));
+            // The file at whose end the range ends may begin behind it; the next may begin with the very key.
+            let meets = |i: usize| match run.files.get(i).map(|f| order.compare(&f.meta.min_key, key)) {
+                Some(std::cmp::Ordering::Less) => true,
+                Some(std::cmp::Ordering::Equal) => matches!(span.upper, Bound::Included(_)),
+                _ => false,
+            };
+            last + usize::from(meets(last)) + usize::from(meets(last) && meets(last + 1))
+        }
+    };
+    first..end.max(first)
+}
+
+/// What a run holds in a span: whole files as their metadata says, and a share of those at its ends.
+fn run_totals(run: &ResolvedRun, order: &KeyOrder, span: Span<'_>) -> Result<Totals> {
+    let files = files_of(run, order, span);
+    if files.is_empty() {
+        return Ok(Totals::default());
+    }
+    let reaches_in = |i: usize| {
+        let meta = &run.files[i].meta;
+        key_of(span.lower).is_some_and(|key| order.compare(key, &meta.min_key).is_gt())
+            || key_of(span.upper).is_some_and(|key| order.compare(key, &meta.max_key).is_lt())
+    };
+    let (mut from, mut to) = (files.start, files.end);
+    let mut sum = Totals::default();
+    if reaches_in(from) {
+        sum.add(&part_of(&run.files[from], span)?);
+        from += 1;
+    }
+    if from < to && reaches_in(to - 1) {
+        sum.add(&part_of(&run.files[to - 1], span)?);
+        to -= 1;
+    }
+    sum.add(&run.totals(from..to));
+    Ok(sum)
+}
+
+/// What a table holds in a span that it reaches out of.
+fn part_of(slot: &FileSlot, span: Span<'_>) -> Result<Totals> {
+    let whole = Totals::of(&slot.meta);
+    slot.with(|table| {
+        let blocks = table.blocks();
+        if blocks == 0 {
+            return Ok(whole.share(0.0)); // range tombstones alone
+        }
+        let from = key_of(span.lower).map_or(0.0, |key| table.blocks_before(key));
+        let to = key_of(span.upper).map_or(blocks as f64, |key| table.blocks_before(key)).max(from);
+        let mut part = whole.share((to - from) / blocks as f64);
+        let bytes = table.bytes_before(to) - table.bytes_before(from);
+        let all = table.bytes_before(blocks as f64).max(1);
+        part.size = (bytes as f64 / all as f64 * whole.size as f64) as u64;
+        Ok(part)
+    })
+}
+
+/// Rows that the estimate counted although range tombstones hide them.
+fn hidden_rows(view: &View, span: Span<'_>) -> Result<f64> {
+    let sets = view.range_sets()?;
+    let spans = sets.iter().flat_map(|set| set.spans_within(span.lower, span.upper)).take(SPANS);
+    // Once more into one set, so that what several sets cover is not taken off more than once.
+    let covered = RangeTombstones::build(&view.order, spans);
+    let mut hidden = 0.0;
+    for (start, end, seq) in covered.spans_within(span.lower, span.upper) {
+        let part = span.within(&view.order, start, end);
+        for memtable in view.memtables().filter(|m| m.first_seq() < seq) {
+            let entries = memtable.points().count(part.lower, part.upper).entries;
+            if entries > 0 {
+                hidden += entries as f64 * rows_an_entry(memtable, part, seq);
+            }
+        }
+        for run in &view.runs {
+            let files = files_of(run, &view.order, part);
+            let newest = match files.len() <= FILES_ASKED {
+                true => run.files[files].iter().map(|f| f.meta.max_seq).max().unwrap_or(0),
+                false => run.max_seq,
+            };
+            if newest < seq {
+                let held = run_totals(run, &view.order, part)?;
+                hidden += held.entries as f64 - 2.0 * held.tombstones as f64;
+            }
+        }
+    }
+    Ok(hidden)
+}

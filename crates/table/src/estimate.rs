@@ -1,0 +1,86 @@
+//! Where a key lies in a table, estimated from what is resident: no block is read.
+//!
+//! The index says in which block a key is. How far into it is interpolated between the separators around the block, taken
+//! as numbers: the eight bytes after what both begin with.
+
+use crate::block::common_prefix;
+use crate::index::Index;
+use crate::reader::Table;
+use kingtide_base::KeyOrder;
+use kingtide_base::key::head_be;
+
+/// What share of the way from `from` to `to` lies before `key`, which is between them.
+fn interpolate(order: &KeyOrder, from: &[u8], to: &[u8], key: &[u8]) -> f64 {
+    let [from, to, key] = match order {
+        KeyOrder::Bytewise => {
+            let common = common_prefix(from, to);
+            [from, to, key].map(|k| head_be(k.get(common..).unwrap_or_default()))
+        }
+        _ => [from, to, key].map(|k| order.head(k)),
+    };
+    if from >= to {
+        return 0.5; // the heads cannot tell
+    }
+    (key.clamp(from, to) - from) as f64 / (to - from) as f64
+}
+
+impl Index {
+    /// About how many blocks are before `key`: whole ones, and a part of the one that it is in. Keys of the table are not
+    /// below `min_key`. O(log blocks).
+    fn blocks_before(&self, order: &KeyOrder, min_key: &[u8], key: &[u8]) -> f64 {
+        let blocks = self.locate(key);
+        let Some(to) = self.separator(blocks.start) else { return self.blocks() as f64 };
+        let from = match blocks.start {
+            0 => Some(min_key),
+            start => self.separator(start - 1),
+        };
+        let into = from.map_or(0.5, |from| interpolate(order, from, to, key));
+        blocks.start as f64 + into * blocks.len() as f64
+    }
+}
+
+impl Table {
+    /// About how many blocks are before `key`, with a part of the one that it is in: from 0 to [`Table::blocks`]. The whole
+    /// blocks are exact, unless the index has fewer separators than blocks or cut ones. Reads nothing; O(log blocks).
+    pub fn blocks_before(&self, key: &[u8]) -> f64 {
+        if self.order().compare(key, &self.info().min_key).is_le() {
+            return 0.0;
+        }
+        self.index().blocks_before(self.order(), &self.info().min_key, key)
+    }
+
+    /// About the bytes of the file before a place that [`Table::blocks_before`] returned. At the last block's end those are
+    /// the bytes of all blocks.
+    pub fn bytes_before(&self, place: f64) -> u64 {
+        let block = place as usize;
+        match block < self.blocks() {
+            true => {
+                let handle = self.index().handle(block);
+                handle.offset + (f64::from(handle.len) * (place - block as f64)) as u64
+            }
+            false => self.index().data_end(),
+        }
+    }
+
+    /// A string that is not below any key of block `block` and, unless the index has fewer separators than blocks or cut
+    /// ones, below all keys after it: mostly shorter than any key. `None` past the last block.
+    pub fn separator(&self, block: usize) -> Option<&[u8]> {
+        self.index().separator(block)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_between_two_separators_are_taken_as_numbers() {
+        let at = |from: &[u8], to: &[u8], key: &[u8]| interpolate(&KeyOrder::Bytewise, from, to, key);
+        assert!((at(b"user:1000", b"user:2000", b"user:1500") - 0.5).abs() < 0.01);
+        assert_eq!(at(b"a", b"c", b"b"), 0.5);
+        assert_eq!(at(b"abc", b"abc", b"abc"), 0.5);
+        assert_eq!((at(b"b", b"c", b"a"), at(b"b", b"c", b"d")), (0.0, 1.0));
+        let (from, to, key) = (10u64.to_le_bytes(), 50u64.to_le_bytes(), 20u64.to_le_bytes());
+        assert_eq!(interpolate(&KeyOrder::U64, &from, &to, &key), 0.25);
+    }
+}
