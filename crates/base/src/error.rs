@@ -62,6 +62,7 @@ struct Inner {
     path: Option<PathBuf>,
     offset: Option<u64>,
     io: Option<std::io::Error>,
+    lock_held: bool,
 }
 
 /// The one error type of the engine.
@@ -71,7 +72,7 @@ impl Error {
     /// An error of a kind with a message that says what was wrong and, where it helps, what to do.
     #[cold]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
-        Error(Box::new(Inner { kind, message: message.into(), path: None, offset: None, io: None }))
+        Error(Box::new(Inner { kind, message: message.into(), path: None, offset: None, io: None, lock_held: false }))
     }
 
     /// Stored bytes are damaged.
@@ -102,6 +103,7 @@ impl Error {
             path: Some(path.to_owned()),
             offset: None,
             io: Some(e),
+            lock_held: false,
         }))
     }
 
@@ -124,6 +126,19 @@ impl Error {
     pub fn context(mut self, what: impl fmt::Display) -> Error {
         self.0.message = format!("{what}: {}", self.0.message);
         self
+    }
+
+    /// Notes that nothing happened but that a lock was not to be had at once.
+    #[cold]
+    pub fn lock_held(mut self) -> Error {
+        self.0.lock_held = true;
+        self
+    }
+
+    /// Whether a transaction that does not wait for locks met one of somebody else's. It goes on if its owner wishes, unlike
+    /// after other conflicts.
+    pub fn is_lock_held(&self) -> bool {
+        self.0.lock_held
     }
 
     /// The kind.
@@ -188,6 +203,7 @@ impl Error {
             path: self.0.path.clone(),
             offset: self.0.offset,
             io,
+            lock_held: self.0.lock_held,
         }))
     }
 }

@@ -295,6 +295,11 @@ impl ColumnFamily {
         self.family.name()
     }
 
+    /// Its number, by which locks and changes name it. Never used for another family.
+    pub fn id(&self) -> FamilyId {
+        self.family.id()
+    }
+
     /// The order of its keys.
     pub fn order(&self) -> &KeyOrder {
         &self.family.order

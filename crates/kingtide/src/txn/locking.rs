@@ -40,7 +40,8 @@ impl Transaction {
     /// partner, the look at locks under the commit lock. For a lock that it has already it waited then.
     fn locked(&self, take: impl FnOnce(Wait) -> Result<Taken>) -> Result<()> {
         self.shared.note_locks();
-        match take(self.lock_wait()) {
+        let wait = self.lock_wait();
+        match take(wait) {
             Ok(Taken::Now) => drop(self.db.commit.lock()),
             Ok(Taken::Before) => {}
             Err(e) => {
@@ -49,7 +50,7 @@ impl Transaction {
                     self.db.stats.add(Stat::TxnRollbacks, 1);
                     self.db.txns.let_go(&self.shared, self.id);
                 }
-                return Err(e);
+                return Err(if wait == Wait::No && e.kind() == ErrorKind::Conflict { e.lock_held() } else { e });
             }
         }
         self.active() // somebody may have ended it, and let go of its locks, before this one was granted

@@ -22,6 +22,7 @@ mod prepared_tests;
 mod read;
 pub(crate) mod read_set;
 mod state;
+mod statement;
 mod transaction;
 mod two_phase;
 pub(crate) mod validate;

@@ -94,6 +94,9 @@ pub(crate) struct TxnShared {
     /// Whether there is anything in the write set. A hint for those who look into the write sets of others.
     has_writes: AtomicBool,
     deadline: AtomicU64,
+    /// The id of the transaction whose next wait for a lock ends at once, if it is one. Relaxed: the lock manager's mutex, which
+    /// the one who sets it takes afterwards and a waiter before it sleeps, orders them.
+    interrupted: AtomicU64,
     /// Keeps the versions that it reads. Without one, `pinned` does.
     slot: Option<SlotId>,
     pinned: Mutex<Option<Snapshot>>,
@@ -117,6 +120,7 @@ impl TxnShared {
             has_locks: AtomicBool::new(false),
             has_writes: AtomicBool::new(false),
             deadline: AtomicU64::new(NEVER),
+            interrupted: AtomicU64::new(0),
             slot,
             pinned: Mutex::new(None),
             ending: Mutex::new(()),
@@ -165,6 +169,12 @@ impl TxnShared {
         const KEEP: usize = 64 << 10;
         self.has_writes.store(false, Ordering::Relaxed);
         writes.reset(KEEP);
+    }
+
+    /// Whether transaction `id` was interrupted since it was last asked.
+    pub fn take_interrupt(&self, id: TxnId) -> bool {
+        self.interrupted.load(Ordering::Relaxed) == id
+            && self.interrupted.compare_exchange(id, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
     fn set_xid(&self, xid: &[u8]) {
@@ -367,6 +377,19 @@ impl Transactions {
         }
     }
 
+    /// Ends the wait of a running transaction for a lock, or its next one.
+    ///
+    /// # Errors
+    /// `NotFound` when no transaction of that id runs.
+    pub fn interrupt(&self, id: TxnId) -> Result<()> {
+        match self.find(id).filter(|t| t.state_of(id) == State::Active) {
+            Some(t) => t.interrupted.store(id, Ordering::Relaxed),
+            None => return Err(Error::new(ErrorKind::NotFound, format!("no transaction {id} is running"))),
+        }
+        self.locks.wake(id);
+        Ok(())
+    }
+
     /// Ends a running transaction that its owner may still believe to be running.
     fn end(&self, t: &TxnShared, id: TxnId, how: State) -> bool {
         let _ending = t.ending.lock();
@@ -504,6 +527,10 @@ impl Owners for Transactions {
     fn check(&self, txn: TxnId) -> Result<()> {
         let Some(t) = self.find(txn) else { return Err(self.why_not(txn, State::Idle)) };
         match t.state_of(txn) {
+            State::Active if t.take_interrupt(txn) => {
+                let message = format!("transaction {txn} was interrupted while it waited for a lock");
+                Err(Error::new(ErrorKind::Cancelled, message))
+            }
             State::Active => self.check_deadline(&t, txn),
             State::Committing | State::Prepared | State::InDoubt => Ok(()),
             state => Err(self.why_not(txn, state)),

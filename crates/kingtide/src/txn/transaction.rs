@@ -92,7 +92,7 @@ pub struct Transaction {
     /// What reads as of the beginning see; what the check of writes starts from.
     pub(super) snapshot: SeqNo,
     /// Whether the snapshot is taken; one that locks takes it late.
-    pinned: bool,
+    pub(super) pinned: bool,
     pub(super) reads: ReadSet,
     /// Bytes that the write set held when it was last looked at, if that is much.
     pub(super) written: u64,
@@ -103,8 +103,8 @@ pub struct Transaction {
 /// Refers to a transaction from any thread.
 #[derive(Clone)]
 pub struct TransactionHandle {
-    db: Arc<DbInner>,
-    id: TxnId,
+    pub(super) db: Arc<DbInner>,
+    pub(super) id: TxnId,
 }
 
 impl TransactionHandle {

@@ -1,0 +1,1308 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+#ifndef KINGTIDE_H
+#define KINGTIDE_H
+
+// Made by cbindgen from crates/capi/src: change it there, and run KINGTIDE_BLESS=1 cargo test -p kingtide-capi --test header
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+// A lock timeout: do not wait at all, but return `KINGTIDE_LOCK_HELD`.
+#define KINGTIDE_NO_WAIT -1
+
+// How a call ended. The numbers never change; a later version may add some.
+typedef enum {
+    // It did what it says.
+    KINGTIDE_OK = 0,
+    // The operating system refused an operation.
+    KINGTIDE_IO = 1,
+    // The disk or quota is full. Writes resume by themselves once there is space.
+    KINGTIDE_NO_SPACE = 2,
+    // Stored bytes fail their checksum or contradict each other.
+    KINGTIDE_CORRUPTION = 3,
+    // The caller passed something that cannot be right: NULL, an empty key, an option out of range.
+    KINGTIDE_INVALID_ARGUMENT = 4,
+    // No such database, family, file, snapshot, savepoint or transaction. A key that is absent is no error.
+    KINGTIDE_NOT_FOUND = 5,
+    // Something of that name exists already.
+    KINGTIDE_EXISTS = 6,
+    // Back-pressure, and the caller did not want to wait; or transactions hold too much memory.
+    KINGTIDE_BUSY = 7,
+    // Another process or handle has the database open.
+    KINGTIDE_LOCKED = 8,
+    // Written by a newer version of the format than this library reads.
+    KINGTIDE_NEWER_FORMAT = 9,
+    // An earlier failed write or sync stopped all writes; reads go on. The message names the first cause.
+    KINGTIDE_POISONED = 10,
+    // The database was closed or the family dropped.
+    KINGTIDE_CLOSED = 11,
+    // The work was cancelled, or the wait interrupted.
+    KINGTIDE_CANCELLED = 12,
+    // Stored and given options contradict each other, such as two key orders.
+    KINGTIDE_INCOMPATIBLE = 13,
+    // Another transaction committed, or holds, what this one's isolation level does not allow to change under it. Nothing
+    // was written: reset the transaction and run it again.
+    KINGTIDE_CONFLICT = 14,
+    // This transaction was chosen to end a circle of transactions that wait for each other. It was rolled back.
+    KINGTIDE_DEADLOCK = 15,
+    // A lock was not given up in time. The transaction goes on if its owner wishes.
+    KINGTIDE_LOCK_TIMEOUT = 16,
+    // The transaction outlived its timeout and was rolled back.
+    KINGTIDE_EXPIRED = 17,
+    // The transaction was rolled back at the request of another thread.
+    KINGTIDE_ABORTED = 18,
+    // What was asked for is no longer kept: versions that were merged away, or log that was recycled.
+    KINGTIDE_TOO_OLD = 19,
+    // The transaction was committed, rolled back or prepared before.
+    KINGTIDE_FINISHED = 20,
+    // The database or the transaction was opened for reading only.
+    KINGTIDE_READ_ONLY = 21,
+    // A lock is held by somebody else, and the transaction does not wait (`KINGTIDE_NO_WAIT`). It goes on if its owner
+    // wishes: what a statement with NOWAIT or SKIP LOCKED asks for.
+    KINGTIDE_LOCK_HELD = 22,
+    // A defect of the library, or a callback that failed: it panicked. What the call was about is in doubt; close the
+    // database and open it again.
+    KINGTIDE_PANIC = 23,
+    // A kind of error that this list has no number for. The message tells.
+    KINGTIDE_OTHER = 24,
+} kingtide_status;
+
+// How much of other transactions a transaction may notice.
+typedef enum {
+    // The default: `KINGTIDE_SNAPSHOT`.
+    KINGTIDE_ISOLATION_DEFAULT = 0,
+    // Reads see the newest writes of anyone, even those of transactions that may yet roll back.
+    KINGTIDE_READ_UNCOMMITTED = 1,
+    // Each read sees what was committed when it began.
+    KINGTIDE_READ_COMMITTED = 2,
+    // All reads see what was committed when the transaction began. Writes are not checked, unless the key was read for
+    // update.
+    KINGTIDE_REPEATABLE_READ = 3,
+    // As repeatable read, and of two concurrent transactions that write the same key only the first can commit.
+    KINGTIDE_SNAPSHOT = 4,
+    // The result is that of running the transactions one after the other, in the order of their commits.
+    KINGTIDE_SERIALIZABLE = 5,
+} kingtide_isolation;
+
+// What a commit survives.
+typedef enum {
+    // What the database's option `durability` says.
+    KINGTIDE_DURABILITY_DEFAULT = 0,
+    // The death of the process: in the operating system's hands before the commit returns. No fsync.
+    KINGTIDE_DURABILITY_PROCESS = 1,
+    // A power cut: fsynced before the commit returns, one fsync for all commits that wait together.
+    KINGTIDE_DURABILITY_POWER = 2,
+    // Not logged: lost with the process until the memtable is flushed.
+    KINGTIDE_DURABILITY_NONE = 3,
+} kingtide_durability;
+
+// How a lock is shared.
+typedef enum {
+    // Others may hold shared locks too.
+    KINGTIDE_LOCK_SHARED = 1,
+    // Nobody else may hold a lock.
+    KINGTIDE_LOCK_EXCLUSIVE = 2,
+} kingtide_lock_mode;
+
+// What `kingtide_bound.kind` says.
+typedef enum {
+    // No end: all keys.
+    KINGTIDE_UNBOUNDED = 0,
+    // The key belongs to the range.
+    KINGTIDE_INCLUDED = 1,
+    // The key does not belong to the range.
+    KINGTIDE_EXCLUDED = 2,
+} kingtide_bound_kind;
+
+// Operations over any families, to be committed at once with `kingtide_db_write`. For one thread at a time.
+typedef struct kingtide_batch kingtide_batch;
+
+// An open database. All functions on it may be called from many threads at once, except `kingtide_db_free`.
+typedef struct kingtide_db kingtide_db;
+
+// What went wrong. Belongs to the caller, who frees it. May be read from any thread.
+typedef struct kingtide_error kingtide_error;
+
+// A handle of a column family. Any number of threads may use it at once. It does not keep the database open: after that
+// was closed or the family dropped, it answers `KINGTIDE_CLOSED`.
+typedef struct kingtide_family kingtide_family;
+
+// A cursor over the keys of a family, in their order, both ways. It begins invalid: position it with a seek. It owns what
+// it reads: flushes, merges and drops do not disturb it. One over a transaction shows what that wrote before, too, and ends
+// with it. For one thread at a time.
+typedef struct kingtide_iter kingtide_iter;
+
+// Locks that are held. Does not change; any thread may read it.
+typedef struct kingtide_lock_list kingtide_lock_list;
+
+// Requests that wait. Does not change; any thread may read it.
+typedef struct kingtide_lock_wait_list kingtide_lock_wait_list;
+
+// How to open a database or create a family. For one thread at a time. May be freed as soon as it was used.
+typedef struct kingtide_options kingtide_options;
+
+// Transactions in doubt. Does not change; any thread may read it.
+typedef struct kingtide_prepared_list kingtide_prepared_list;
+
+// A consistent view of all families at one moment. As long as it is held, what it sees is kept. Any number of threads may
+// use it at once.
+typedef struct kingtide_snapshot kingtide_snapshot;
+
+// A list of strings. Does not change; any thread may read it.
+typedef struct kingtide_strings kingtide_strings;
+
+// Text made by the library. Does not change; any thread may read it.
+typedef struct kingtide_text kingtide_text;
+
+// A commit that is visible to all and may not be durable yet. For one thread at a time.
+typedef struct kingtide_ticket kingtide_ticket;
+
+// Operations that take effect together, or not at all. Used by one thread at a time, it may move between threads; only
+// through a `kingtide_txn_handle` may others reach it meanwhile.
+//
+// After CONFLICT, DEADLOCK or LOCK_TIMEOUT nothing was written: reset it and do it all again. A deadlock's victim, and one
+// whose commit or prepare met a conflict, were rolled back by then; after other errors it goes on if its owner wishes.
+typedef struct kingtide_txn kingtide_txn;
+
+// Refers to a running transaction from any thread, any number at once. It may outlive the transaction, and refers to
+// nothing once that ended or was reset.
+typedef struct kingtide_txn_handle kingtide_txn_handle;
+
+// Running and prepared transactions. Does not change; any thread may read it.
+typedef struct kingtide_txn_list kingtide_txn_list;
+
+// A place for what a read found: a value, or that there is none. Make one with `kingtide_value_new` and use it for many
+// reads: each replaces what was there. It may hold a block of the cache, so do not keep many that are not needed. For one
+// thread at a time.
+typedef struct kingtide_value kingtide_value;
+
+// How one commit is done.
+typedef struct {
+    // `sizeof(kingtide_write_options)`.
+    size_t size;
+    // One of `kingtide_durability`.
+    int32_t durability;
+    // Not 0: return `KINGTIDE_BUSY` instead of waiting when writers are being slowed.
+    int32_t no_wait;
+} kingtide_write_options;
+
+// Bytes that somebody else owns.
+typedef struct {
+    // The first byte; may be NULL when there is none.
+    const void *data;
+    // How many there are.
+    size_t len;
+} kingtide_slice;
+
+// One end of a range of keys.
+typedef struct {
+    // One of `kingtide_bound_kind`.
+    int32_t kind;
+    // The key; not looked at for `KINGTIDE_UNBOUNDED`.
+    const void *key;
+    // Its length.
+    size_t key_len;
+} kingtide_bound;
+
+// What an iterator shows. All zero but `size`: everything, as of now.
+typedef struct {
+    // `sizeof(kingtide_read_options)`.
+    size_t size;
+    // Where the keys begin.
+    kingtide_bound lower;
+    // Where they end.
+    kingtide_bound upper;
+    // Only keys that begin with this are shown; NULL for all.
+    const void *prefix;
+    // Its length.
+    size_t prefix_len;
+    // The snapshot to read at; NULL for now. Not for transactions, whose level decides. Needed only during the call.
+    const kingtide_snapshot *snapshot;
+    // Not 0: blocks that it reads do not enter the block cache.
+    int32_t no_fill_cache;
+    // Not 0: read ahead from the start, for long scans; otherwise that begins by itself after a few blocks.
+    int32_t readahead;
+} kingtide_read_options;
+
+// A running or prepared transaction.
+typedef struct {
+    // `sizeof(kingtide_txn_info)`, set by the caller.
+    size_t size;
+    // Its id.
+    uint64_t id;
+    // One of `kingtide_isolation`.
+    int32_t isolation;
+    // Not 0: it locks what it reads and writes.
+    int32_t locking;
+    // Operations that it wrote so far.
+    uint64_t writes;
+    // The name under which it was prepared; NULL if it was not. Valid as long as the list.
+    const void *xid;
+    // Its length.
+    size_t xid_len;
+} kingtide_txn_info;
+
+// A lock that is held.
+typedef struct {
+    // `sizeof(kingtide_lock_info)`, set by the caller.
+    size_t size;
+    // Who holds it.
+    uint64_t txn;
+    // The family's number: see `kingtide_family_id`.
+    uint32_t family;
+    // One of `kingtide_lock_mode`.
+    int32_t mode;
+    // Not 0: a range; otherwise a key, which is both bounds.
+    int32_t is_range;
+    // Zero.
+    int32_t reserved;
+    // Where what is locked begins. Valid as long as the list.
+    kingtide_bound lower;
+    // Where it ends.
+    kingtide_bound upper;
+} kingtide_lock_info;
+
+// A request that waits for a lock.
+typedef struct {
+    // `sizeof(kingtide_lock_wait_info)`, set by the caller.
+    size_t size;
+    // The transaction that waits; 0 for a write outside of transactions.
+    uint64_t waiter;
+    // The family's number: see `kingtide_family_id`.
+    uint32_t family;
+    // One of `kingtide_lock_mode`.
+    int32_t mode;
+    // Not 0: a range; otherwise a key, which is both bounds.
+    int32_t is_range;
+    // Zero.
+    int32_t reserved;
+    // Where what it wants begins. Valid as long as the list.
+    kingtide_bound lower;
+    // Where it ends.
+    kingtide_bound upper;
+    // For how long it has waited.
+    uint64_t waited_us;
+    // Those that it waits for. Valid as long as the list.
+    const uint64_t *holders;
+    // How many there are.
+    size_t holder_count;
+} kingtide_lock_wait_info;
+
+// A transaction in doubt.
+typedef struct {
+    // `sizeof(kingtide_prepared_info)`, set by the caller.
+    size_t size;
+    // Its name. Valid as long as the list.
+    const void *xid;
+    // Its length.
+    size_t xid_len;
+    // Sequence number of its prepare record.
+    uint64_t sequence;
+    // Writes that it would commit.
+    uint64_t operations;
+    // One of `kingtide_isolation`.
+    int32_t isolation;
+    // Zero.
+    int32_t reserved;
+} kingtide_prepared_info;
+
+// Compares two keys: negative, zero or positive as `a` sorts before, is the same key as, or sorts behind `b`. Called from
+// many threads at once, at any time until the database is freed. Must be a total order, always the same. Must neither
+// unwind nor jump out.
+typedef int32_t (*kingtide_compare_fn)(void *context, const uint8_t *a, size_t a_len, const uint8_t *b, size_t b_len);
+
+// A monotone 64-bit image of a key: if `a` sorts before `b`, its image is not greater. Makes searches faster.
+typedef uint64_t (*kingtide_head_fn)(void *context, const uint8_t *key, size_t key_len);
+
+// Called once with a context that the library needs no more.
+typedef void (*kingtide_destroy_fn)(void *context);
+
+// What an option is. All text is valid for ever.
+typedef struct {
+    // `sizeof(kingtide_option_info)`, set by the caller.
+    size_t size;
+    // Its name.
+    const char *name;
+    // What it does, with its unit.
+    const char *description;
+    // What may be written: "true or false", "number or size (64M)".
+    const char *form;
+    // The default.
+    const char *default_value;
+    // Not 0: it has limits.
+    int32_t has_limits;
+    // Not 0: an option of families; otherwise of the database.
+    int32_t is_family;
+    // Not 0: it can be changed while the database is open.
+    int32_t is_live;
+    // Zero.
+    int32_t reserved;
+    // The smallest value, if it has limits.
+    double minimum;
+    // The largest value, if it has limits.
+    double maximum;
+} kingtide_option_info;
+
+// How a transaction behaves. All zero but `size`: snapshot isolation, optimistic.
+typedef struct {
+    // `sizeof(kingtide_txn_options)`.
+    size_t size;
+    // One of `kingtide_isolation`.
+    int32_t isolation;
+    // Not 0: take locks when keys are written, and read for update, instead of checking at commit.
+    int32_t locking;
+    // Not 0: refuse writes.
+    int32_t read_only;
+    // One of `kingtide_durability`, for the commit.
+    int32_t durability;
+    // Not 0: return `KINGTIDE_BUSY` from commit instead of waiting when writers are being slowed.
+    int32_t no_wait;
+    // Zero.
+    int32_t reserved;
+    // How long it may live, in milliseconds; 0 for the database's option `transaction_timeout_ms`.
+    uint64_t timeout_ms;
+    // How long to wait for a lock, in milliseconds; 0 for the database's option `lock_timeout_ms`; `KINGTIDE_NO_WAIT`.
+    int64_t lock_timeout_ms;
+    // Read as of this snapshot instead of now, on the levels that read as of the beginning; NULL for now. Needed only
+    // during the call.
+    const kingtide_snapshot *snapshot;
+} kingtide_txn_options;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// An empty batch.
+kingtide_batch *kingtide_batch_new(void);
+
+// Takes all operations out, keeping the memory.
+void kingtide_batch_clear(kingtide_batch *batch);
+
+// Number of operations.
+size_t kingtide_batch_count(const kingtide_batch *batch);
+
+// Bytes of the operations as the log will have them.
+size_t kingtide_batch_bytes(const kingtide_batch *batch);
+
+// Sets a key. Key and value are copied.
+//
+// Errors: INVALID_ARGUMENT (an empty key, a batch of 4 GiB).
+kingtide_status kingtide_batch_put(kingtide_batch *batch,
+                                   const kingtide_family *family,
+                                   const void *key,
+                                   size_t key_len,
+                                   const void *value,
+                                   size_t value_len,
+                                   kingtide_error **err);
+
+// Sets a key that is gone `ttl_ms` milliseconds after now.
+//
+// Errors: as `kingtide_batch_put`.
+kingtide_status kingtide_batch_put_ttl(kingtide_batch *batch,
+                                       const kingtide_family *family,
+                                       const void *key,
+                                       size_t key_len,
+                                       const void *value,
+                                       size_t value_len,
+                                       uint64_t ttl_ms,
+                                       kingtide_error **err);
+
+// Sets a key that is gone at a moment, in milliseconds since 1970.
+//
+// Errors: as `kingtide_batch_put`.
+kingtide_status kingtide_batch_put_until(kingtide_batch *batch,
+                                         const kingtide_family *family,
+                                         const void *key,
+                                         size_t key_len,
+                                         const void *value,
+                                         size_t value_len,
+                                         uint64_t expires_at_ms,
+                                         kingtide_error **err);
+
+// Deletes a key. Deleting an absent key is not an error.
+//
+// Errors: as `kingtide_batch_put`.
+kingtide_status kingtide_batch_delete(kingtide_batch *batch,
+                                      const kingtide_family *family,
+                                      const void *key,
+                                      size_t key_len,
+                                      kingtide_error **err);
+
+// Deletes a key that was put exactly once since its last delete; cheaper to reclaim. On a key that was put more often an
+// older value may come back.
+//
+// Errors: as `kingtide_batch_put`.
+kingtide_status kingtide_batch_single_delete(kingtide_batch *batch,
+                                             const kingtide_family *family,
+                                             const void *key,
+                                             size_t key_len,
+                                             kingtide_error **err);
+
+// Deletes all keys from `start` up to, and without, `end`.
+//
+// Errors: as `kingtide_batch_put`; INVALID_ARGUMENT when `start` sorts behind `end`.
+kingtide_status kingtide_batch_delete_range(kingtide_batch *batch,
+                                            const kingtide_family *family,
+                                            const void *start,
+                                            size_t start_len,
+                                            const void *end,
+                                            size_t end_len,
+                                            kingtide_error **err);
+
+// Deletes all keys that begin with a prefix, those that the batch wrote before included.
+//
+// Errors: as `kingtide_batch_put`; INVALID_ARGUMENT for a key order in which keys of one prefix are not neighbours;
+// CORRUPTION, IO.
+kingtide_status kingtide_batch_delete_prefix(kingtide_batch *batch,
+                                             const kingtide_family *family,
+                                             const void *prefix,
+                                             size_t prefix_len,
+                                             kingtide_error **err);
+
+// Frees a batch. NULL is allowed.
+void kingtide_batch_free(kingtide_batch *batch);
+
+// Opens the database in directory `path`, creating it unless the options say otherwise. `options` may be NULL. Returns
+// when recovery is complete. Free it with `kingtide_db_free`.
+//
+// Errors: LOCKED (it is open elsewhere); NOT_FOUND, EXISTS as the options ask; INVALID_ARGUMENT; INCOMPATIBLE (another key
+// order); NEWER_FORMAT; CORRUPTION with file and offset; IO, NO_SPACE.
+kingtide_status kingtide_db_open(const char *path,
+                                 const kingtide_options *options,
+                                 kingtide_db **db,
+                                 kingtide_error **err);
+
+// Opens a database for reading only, without a lock and without changing anything, also while another process writes it.
+// It shows what was committed when it was opened, until `kingtide_db_catch_up`.
+//
+// Errors: as `kingtide_db_open`, but never LOCKED.
+kingtide_status kingtide_db_open_read_only(const char *path,
+                                           const kingtide_options *options,
+                                           kingtide_db **db,
+                                           kingtide_error **err);
+
+// Whether it was opened for reading only.
+bool kingtide_db_is_read_only(const kingtide_db *db);
+
+// Moves a database that was opened for reading only to what is committed now. `sequence`, unless NULL, is set to the newest
+// visible sequence number.
+//
+// Errors: INVALID_ARGUMENT (opened for writing), CORRUPTION, IO, CLOSED.
+kingtide_status kingtide_db_catch_up(const kingtide_db *db,
+                                     uint64_t *sequence,
+                                     kingtide_error **err);
+
+// Closes the database: waits for running jobs, flushes memtables, gives the directory's lock back. Everything that was
+// made from it may still be used and freed, and answers `KINGTIDE_CLOSED`. Closing again does nothing. The handle is still
+// to be freed.
+//
+// Errors: what kept memtables from being flushed. What was committed is safe in the log nevertheless.
+kingtide_status kingtide_db_close(const kingtide_db *db,
+                                  kingtide_error **err);
+
+// Frees the handle, and closes the database if it was not closed. Families, transactions, iterators and the like may be
+// freed before or after. NULL is allowed.
+void kingtide_db_free(kingtide_db *db);
+
+// Commits a batch: all of it or nothing. `options` may be NULL. `sequence`, unless NULL, is set to the sequence number of
+// the last operation. The batch is unchanged: clear it to use it again.
+//
+// Errors: CLOSED, READ_ONLY, NO_SPACE, POISONED, BUSY; LOCK_TIMEOUT (a transaction holds a lock on a key).
+kingtide_status kingtide_db_write(const kingtide_db *db,
+                                  kingtide_batch *batch,
+                                  const kingtide_write_options *options,
+                                  uint64_t *sequence,
+                                  kingtide_error **err);
+
+// Fsyncs the write-ahead log: everything committed so far survives a power cut, except commits without durability.
+//
+// Errors: POISONED, IO, CLOSED, READ_ONLY.
+kingtide_status kingtide_db_sync(const kingtide_db *db, kingtide_error **err);
+
+// Flushes all memtables of all families to tables and waits for it.
+//
+// Errors: what kept a flush from succeeding.
+kingtide_status kingtide_db_flush(const kingtide_db *db, kingtide_error **err);
+
+// Waits until no flush and no merge is due or running.
+//
+// Errors: the background error that keeps them from ending.
+kingtide_status kingtide_db_wait_for_background(const kingtide_db *db, kingtide_error **err);
+
+// Changes an option of the database while it is open, by name; only those that `kingtide_option_get_info` calls live. Not
+// stored.
+//
+// Errors: INVALID_ARGUMENT (unknown, fixed, or out of range), CLOSED.
+kingtide_status kingtide_db_set_option(const kingtide_db *db,
+                                       const char *name,
+                                       const char *value,
+                                       kingtide_error **err);
+
+// The newest visible sequence number; 0 for NULL.
+uint64_t kingtide_db_latest_sequence(const kingtide_db *db);
+
+// Names of all families, sorted.
+//
+// Errors: INVALID_ARGUMENT.
+kingtide_status kingtide_db_families(const kingtide_db *db, kingtide_strings **names, kingtide_error **err);
+
+// A handle of the default family, named "default". Free it with `kingtide_family_free`.
+//
+// Errors: INVALID_ARGUMENT.
+kingtide_status kingtide_db_default_family(const kingtide_db *db, kingtide_family **family, kingtide_error **err);
+
+// A handle of the family of that name. Free it with `kingtide_family_free`.
+//
+// Errors: NOT_FOUND, CLOSED.
+kingtide_status kingtide_db_family(const kingtide_db *db,
+                                   const char *name,
+                                   kingtide_family **family,
+                                   kingtide_error **err);
+
+// Creates a family. Of `options`, which may be NULL, the options of families count. `order` is the name of a key order, built
+// in or added to the options that the database was opened with; NULL for "bytewise". `family`, unless NULL, is set to a
+// handle.
+//
+// Errors: EXISTS, NOT_FOUND (the key order), INVALID_ARGUMENT (name, options), IO, NO_SPACE, CLOSED, READ_ONLY.
+kingtide_status kingtide_db_create_family(const kingtide_db *db,
+                                          const char *name,
+                                          const kingtide_options *options,
+                                          const char *order,
+                                          kingtide_family **family,
+                                          kingtide_error **err);
+
+// Drops a family and everything in it. Its handles answer `KINGTIDE_CLOSED` from then on, and are still to be freed;
+// iterators that are open finish.
+//
+// Errors: NOT_FOUND, INVALID_ARGUMENT (the default family), IO, NO_SPACE, CLOSED, READ_ONLY.
+kingtide_status kingtide_db_drop_family(const kingtide_db *db, const char *name, kingtide_error **err);
+
+// Gives a family another name.
+//
+// Errors: NOT_FOUND, EXISTS, INVALID_ARGUMENT (the default family, a bad name), IO, NO_SPACE, CLOSED, READ_ONLY.
+kingtide_status kingtide_db_rename_family(const kingtide_db *db,
+                                          const char *old_name,
+                                          const char *new_name,
+                                          kingtide_error **err);
+
+// The status that the failed call returned, too. `KINGTIDE_OK` for NULL.
+kingtide_status kingtide_error_status(const kingtide_error *error);
+
+// What went wrong, in English, with file and offset where they are known. Valid as long as the error. Empty for NULL.
+const char *kingtide_error_message(const kingtide_error *error);
+
+// The file that the error is about; NULL when it is about none. Valid as long as the error.
+const char *kingtide_error_path(const kingtide_error *error);
+
+// The byte offset in that file. False when it is not known; `offset` is not written then.
+bool kingtide_error_offset(const kingtide_error *error, uint64_t *offset);
+
+// Whether the same call may succeed later without anyone changing its arguments.
+bool kingtide_error_is_retryable(const kingtide_error *error);
+
+// Whether the transaction that met it may succeed when it is run again from its beginning.
+bool kingtide_error_is_transient_conflict(const kingtide_error *error);
+
+// Frees an error. NULL is allowed.
+void kingtide_error_free(kingtide_error *error);
+
+// The name of a status, as "lock-timeout"; "other" for a number that is none. Valid for ever.
+const char *kingtide_status_name(int32_t status);
+
+// Its name now.
+//
+// Errors: INVALID_ARGUMENT.
+kingtide_status kingtide_family_name(const kingtide_family *family, kingtide_text **name, kingtide_error **err);
+
+// Its number, by which reports of locks and changes name it; never used for another family. `UINT32_MAX` for NULL.
+uint32_t kingtide_family_id(const kingtide_family *family);
+
+// The name of its key order.
+//
+// Errors: INVALID_ARGUMENT.
+kingtide_status kingtide_family_order(const kingtide_family *family, kingtide_text **name, kingtide_error **err);
+
+// Compares two keys in the family's order: -1, 0 or 1. 0 also for NULL, or bytes that are NULL.
+int32_t kingtide_family_compare(const kingtide_family *family,
+                                const void *a,
+                                size_t a_len,
+                                const void *b,
+                                size_t b_len);
+
+// The present value of one of its options, as text.
+//
+// Errors: NOT_FOUND.
+kingtide_status kingtide_family_get_option(const kingtide_family *family,
+                                           const char *name,
+                                           kingtide_text **value,
+                                           kingtide_error **err);
+
+// Changes one of its options while the database is open, and stores it; only those that `kingtide_option_get_info` calls
+// live.
+//
+// Errors: INVALID_ARGUMENT (unknown, fixed, or out of range), IO, NO_SPACE, CLOSED, READ_ONLY.
+kingtide_status kingtide_family_set_option(const kingtide_family *family,
+                                           const char *name,
+                                           const char *value,
+                                           kingtide_error **err);
+
+// Sets a key, as a commit of its own.
+//
+// Errors: INVALID_ARGUMENT (an empty key), and those of `kingtide_db_write`.
+kingtide_status kingtide_family_put(const kingtide_family *family,
+                                    const void *key,
+                                    size_t key_len,
+                                    const void *value,
+                                    size_t value_len,
+                                    kingtide_error **err);
+
+// Sets a key that is gone after `ttl_ms` milliseconds.
+//
+// Errors: as `kingtide_family_put`.
+kingtide_status kingtide_family_put_ttl(const kingtide_family *family,
+                                        const void *key,
+                                        size_t key_len,
+                                        const void *value,
+                                        size_t value_len,
+                                        uint64_t ttl_ms,
+                                        kingtide_error **err);
+
+// Deletes a key. Deleting an absent key is not an error.
+//
+// Errors: as `kingtide_family_put`.
+kingtide_status kingtide_family_delete(const kingtide_family *family,
+                                       const void *key,
+                                       size_t key_len,
+                                       kingtide_error **err);
+
+// Deletes a key that was put exactly once since its last delete. See `kingtide_batch_single_delete`.
+//
+// Errors: as `kingtide_family_put`.
+kingtide_status kingtide_family_single_delete(const kingtide_family *family,
+                                              const void *key,
+                                              size_t key_len,
+                                              kingtide_error **err);
+
+// Deletes all keys from `start` up to, and without, `end`.
+//
+// Errors: as `kingtide_family_put`; INVALID_ARGUMENT when `start` sorts behind `end`.
+kingtide_status kingtide_family_delete_range(const kingtide_family *family,
+                                             const void *start,
+                                             size_t start_len,
+                                             const void *end,
+                                             size_t end_len,
+                                             kingtide_error **err);
+
+// Deletes all keys that begin with a prefix.
+//
+// Errors: as `kingtide_batch_delete_prefix` and `kingtide_db_write`.
+kingtide_status kingtide_family_delete_prefix(const kingtide_family *family,
+                                              const void *prefix,
+                                              size_t prefix_len,
+                                              kingtide_error **err);
+
+// Reads a key into `value`, a place made by `kingtide_value_new`. An absent key is no error: the place holds nothing then,
+// as after an error. Allocates nothing for small values, and for large ones that lie in the block cache.
+//
+// Errors: CORRUPTION with file and offset, IO, CLOSED.
+kingtide_status kingtide_family_get(const kingtide_family *family,
+                                    const void *key,
+                                    size_t key_len,
+                                    kingtide_value *value,
+                                    kingtide_error **err);
+
+// Reads a key as of a snapshot.
+//
+// Errors: as `kingtide_family_get`; INVALID_ARGUMENT (a snapshot of another database), TOO_OLD.
+kingtide_status kingtide_family_get_at(const kingtide_family *family,
+                                       const kingtide_snapshot *snapshot,
+                                       const void *key,
+                                       size_t key_len,
+                                       kingtide_value *value,
+                                       kingtide_error **err);
+
+// Reads `count` keys as of one moment into as many places, sharing the work that they have in common. All places must be
+// different ones. When some keys cannot be read, the others are, and the first error is returned.
+//
+// Errors: as `kingtide_family_get`.
+kingtide_status kingtide_family_multi_get(const kingtide_family *family,
+                                          const kingtide_slice *keys,
+                                          size_t count,
+                                          kingtide_value *const *values,
+                                          kingtide_error **err);
+
+// Flushes the family's memtables to tables and waits for it.
+//
+// Errors: what kept the flush from succeeding.
+kingtide_status kingtide_family_flush(const kingtide_family *family, kingtide_error **err);
+
+// Merges all tables that meet the range into the deepest level and waits for it. Memtables are flushed first. NULL is an
+// open end; both ends belong to the range, whatever kind they have.
+//
+// Errors: what kept the merge from succeeding.
+kingtide_status kingtide_family_compact_range(const kingtide_family *family,
+                                              const kingtide_bound *lower,
+                                              const kingtide_bound *upper,
+                                              kingtide_error **err);
+
+// Frees a handle; the family stays. NULL is allowed.
+void kingtide_family_free(kingtide_family *family);
+
+// An iterator over a family. `options` may be NULL. Free it with `kingtide_iter_free`.
+//
+// Errors: CLOSED, INVALID_ARGUMENT (a snapshot of another database, a prefix in an order in which keys of one prefix are
+// not neighbours), TOO_OLD, CORRUPTION, IO.
+kingtide_status kingtide_family_iter(const kingtide_family *family,
+                                     const kingtide_read_options *options,
+                                     kingtide_iter **iter,
+                                     kingtide_error **err);
+
+// An iterator over a family as a transaction sees it: what it wrote before this call is merged in, what it writes later does
+// not show. On levels whose reads take locks, the range between the bounds is locked now. It answers as the transaction
+// does once that is over. Free it with `kingtide_iter_free`, before or after the transaction.
+//
+// Errors: as `kingtide_family_iter` and `kingtide_txn_get`; INVALID_ARGUMENT for a snapshot.
+kingtide_status kingtide_txn_iter(kingtide_txn *txn,
+                                  const kingtide_family *family,
+                                  const kingtide_read_options *options,
+                                  kingtide_iter **iter,
+                                  kingtide_error **err);
+
+// Goes to the first key. True if it is at an entry; as for all moves, if not, ask `kingtide_iter_status` why.
+bool kingtide_iter_seek_to_first(kingtide_iter *iter);
+
+// Goes to the last key.
+bool kingtide_iter_seek_to_last(kingtide_iter *iter);
+
+// Goes to the first key that is `key` or behind it.
+bool kingtide_iter_seek(kingtide_iter *iter, const void *key, size_t key_len);
+
+// Goes to the last key that is `key` or before it.
+bool kingtide_iter_seek_for_prev(kingtide_iter *iter, const void *key, size_t key_len);
+
+// Goes to the following key. Allocates nothing. Does nothing while invalid.
+bool kingtide_iter_next(kingtide_iter *iter);
+
+// Goes to the preceding key. Does nothing while invalid.
+bool kingtide_iter_prev(kingtide_iter *iter);
+
+// Whether it is at an entry.
+bool kingtide_iter_valid(const kingtide_iter *iter);
+
+// The error that stopped it, if one did. A loop that ends because the iterator is invalid must ask.
+//
+// Errors: CORRUPTION, IO; of a transaction's, FINISHED, ABORTED, EXPIRED.
+kingtide_status kingtide_iter_status(const kingtide_iter *iter, kingtide_error **err);
+
+// The key; NULL while invalid. `len`, unless NULL, is set to its length. Valid until the iterator moves.
+const uint8_t *kingtide_iter_key(const kingtide_iter *iter, size_t *len);
+
+// The value: read from its value log, or decompressed, on the first call at an entry. Valid until the iterator moves.
+//
+// Errors: INVALID_ARGUMENT (at no entry), CORRUPTION, IO; of a transaction's, FINISHED, ABORTED, EXPIRED.
+kingtide_status kingtide_iter_value(kingtide_iter *iter, const uint8_t **value, size_t *len, kingtide_error **err);
+
+// When the entry expires, in milliseconds since 1970; 0 if it does not, while invalid, and for iterators of transactions.
+uint64_t kingtide_iter_expires_at_ms(const kingtide_iter *iter);
+
+// Moves an iterator of a family to what is visible now, keeping its bounds. It is invalid afterwards, and an error is
+// cleared. Cheaper than a new one.
+//
+// Errors: as `kingtide_family_iter`; INVALID_ARGUMENT for an iterator of another family or of a transaction.
+kingtide_status kingtide_iter_refresh(kingtide_iter *iter, const kingtide_family *family, kingtide_error **err);
+
+// Frees an iterator. NULL is allowed.
+void kingtide_iter_free(kingtide_iter *iter);
+
+// Lists running and prepared transactions.
+//
+// Errors: INVALID_ARGUMENT.
+kingtide_status kingtide_db_transactions(const kingtide_db *db, kingtide_txn_list **transactions, kingtide_error **err);
+
+// How many there are.
+size_t kingtide_txn_list_count(const kingtide_txn_list *list);
+
+// Describes the one at an index from 0. False behind the last, or when `info->size` is not set.
+bool kingtide_txn_list_get(const kingtide_txn_list *list, size_t index, kingtide_txn_info *info);
+
+// Frees a list. NULL is allowed.
+void kingtide_txn_list_free(kingtide_txn_list *list);
+
+// Lists all locks that transactions hold.
+//
+// Errors: INVALID_ARGUMENT.
+kingtide_status kingtide_db_locks(const kingtide_db *db, kingtide_lock_list **locks, kingtide_error **err);
+
+// How many there are.
+size_t kingtide_lock_list_count(const kingtide_lock_list *list);
+
+// Describes the one at an index from 0. False behind the last, or when `info->size` is not set.
+bool kingtide_lock_list_get(const kingtide_lock_list *list, size_t index, kingtide_lock_info *info);
+
+// Frees a list. NULL is allowed.
+void kingtide_lock_list_free(kingtide_lock_list *list);
+
+// Lists who waits for whose locks.
+//
+// Errors: INVALID_ARGUMENT.
+kingtide_status kingtide_db_lock_waits(const kingtide_db *db, kingtide_lock_wait_list **waits, kingtide_error **err);
+
+// How many there are.
+size_t kingtide_lock_wait_list_count(const kingtide_lock_wait_list *list);
+
+// Describes the one at an index from 0. False behind the last, or when `info->size` is not set.
+bool kingtide_lock_wait_list_get(const kingtide_lock_wait_list *list, size_t index, kingtide_lock_wait_info *info);
+
+// Frees a list. NULL is allowed.
+void kingtide_lock_wait_list_free(kingtide_lock_wait_list *list);
+
+// Lists the transactions in doubt, oldest first: those prepared now and, after an open, those that recovery found. They
+// hold their locks. Resolve them with `kingtide_db_commit_prepared` and `kingtide_db_rollback_prepared`.
+//
+// Errors: INVALID_ARGUMENT.
+kingtide_status kingtide_db_prepared(const kingtide_db *db, kingtide_prepared_list **prepared, kingtide_error **err);
+
+// How many there are.
+size_t kingtide_prepared_list_count(const kingtide_prepared_list *list);
+
+// Describes the one at an index from 0. False behind the last, or when `info->size` is not set.
+bool kingtide_prepared_list_get(const kingtide_prepared_list *list, size_t index, kingtide_prepared_info *info);
+
+// Frees a list. NULL is allowed.
+void kingtide_prepared_list_free(kingtide_prepared_list *list);
+
+// The defaults.
+kingtide_options *kingtide_options_new(void);
+
+// Sets an option by name, from text: sizes as "64M", durations in the unit that the name ends with, "true" and "false".
+// The name decides whether it is the database's or its families'. `kingtide_option_get_info` lists all.
+//
+// Errors: INVALID_ARGUMENT, with the nearest name that there is.
+kingtide_status kingtide_options_set(kingtide_options *options,
+                                     const char *name,
+                                     const char *value,
+                                     kingtide_error **err);
+
+// An option's value as text.
+//
+// Errors: NOT_FOUND.
+kingtide_status kingtide_options_get(const kingtide_options *options,
+                                     const char *name,
+                                     kingtide_text **value,
+                                     kingtide_error **err);
+
+// Sets the key order of the default family: "bytewise" (the default), "reverse", "u64", "i64", "case-insensitive", or one
+// that was added.
+//
+// Errors: NOT_FOUND.
+kingtide_status kingtide_options_set_order(kingtide_options *options,
+                                           const char *name,
+                                           kingtide_error **err);
+
+// Adds a key order of the caller's own. Its name is stored with the families that use it, and it must be added to the
+// options of every later open. `head` and `destroy` may be NULL. `destroy` is called when neither options nor a database
+// need the context any more, or at once if this fails.
+//
+// Errors: EXISTS (the name), INVALID_ARGUMENT.
+kingtide_status kingtide_options_add_order(kingtide_options *options,
+                                           const char *name,
+                                           kingtide_compare_fn compare,
+                                           kingtide_head_fn head,
+                                           void *context,
+                                           kingtide_destroy_fn destroy,
+                                           kingtide_error **err);
+
+// Takes over, for the default family, the options and key order that the database in `path` has stored; without this an
+// open stores those given.
+//
+// Errors: NOT_FOUND (no database), INCOMPATIBLE (a key order that was not added), CORRUPTION, NEWER_FORMAT, IO.
+kingtide_status kingtide_options_load(kingtide_options *options, const char *path, kingtide_error **err);
+
+// Frees options. NULL is allowed.
+void kingtide_options_free(kingtide_options *options);
+
+// Describes the option at an index from 0: first those of databases, then those of families. False behind the last, or
+// when `info->size` is not set.
+bool kingtide_option_get_info(size_t index, kingtide_option_info *info);
+
+// The library's version, as "0.1.0". Valid for ever.
+const char *kingtide_version(void);
+
+// Compares two keys as a built-in order does, by its name; for callers that merge or check. `order` may be NULL for
+// "bytewise".
+//
+// Errors: NOT_FOUND.
+kingtide_status kingtide_compare(const char *order,
+                                 const void *a,
+                                 size_t a_len,
+                                 const void *b,
+                                 size_t b_len,
+                                 int32_t *result,
+                                 kingtide_error **err);
+
+// A snapshot of now. Free it with `kingtide_snapshot_free`.
+//
+// Errors: INVALID_ARGUMENT.
+kingtide_status kingtide_db_snapshot(const kingtide_db *db, kingtide_snapshot **snapshot, kingtide_error **err);
+
+// A snapshot of the moment at which `sequence` was the newest sequence number.
+//
+// Errors: TOO_OLD, INVALID_ARGUMENT (not committed yet), CLOSED.
+kingtide_status kingtide_db_snapshot_at(const kingtide_db *db,
+                                        uint64_t sequence,
+                                        kingtide_snapshot **snapshot,
+                                        kingtide_error **err);
+
+// Every sequence number from this one on can be read at with `kingtide_db_snapshot_at`.
+uint64_t kingtide_db_oldest_readable_sequence(const kingtide_db *db);
+
+// Takes a snapshot of now and keeps it under a name until it is dropped or the database closes. `snapshot` is set to a
+// handle of it.
+//
+// Errors: EXISTS, INVALID_ARGUMENT (an empty or too long name, too many of them), CLOSED.
+kingtide_status kingtide_db_name_snapshot(const kingtide_db *db,
+                                          const char *name,
+                                          kingtide_snapshot **snapshot,
+                                          kingtide_error **err);
+
+// A handle of the snapshot of that name.
+//
+// Errors: NOT_FOUND, CLOSED.
+kingtide_status kingtide_db_named_snapshot(const kingtide_db *db,
+                                           const char *name,
+                                           kingtide_snapshot **snapshot,
+                                           kingtide_error **err);
+
+// The names of named snapshots, sorted.
+//
+// Errors: INVALID_ARGUMENT.
+kingtide_status kingtide_db_snapshot_names(const kingtide_db *db, kingtide_strings **names, kingtide_error **err);
+
+// Forgets a named snapshot. Handles of it stay valid.
+//
+// Errors: NOT_FOUND, CLOSED.
+kingtide_status kingtide_db_drop_named_snapshot(const kingtide_db *db, const char *name, kingtide_error **err);
+
+// The newest sequence number that it sees; 0 for NULL.
+uint64_t kingtide_snapshot_sequence(const kingtide_snapshot *snapshot);
+
+// Gives a snapshot back. What was made from it may be used further. NULL is allowed.
+void kingtide_snapshot_free(kingtide_snapshot *snapshot);
+
+// Begins a transaction. `options` may be NULL. Free it with `kingtide_txn_free`.
+//
+// Errors: CLOSED, READ_ONLY, INVALID_ARGUMENT, BUSY (a million transactions run).
+kingtide_status kingtide_txn_begin(const kingtide_db *db,
+                                   const kingtide_txn_options *options,
+                                   kingtide_txn **txn,
+                                   kingtide_error **err);
+
+// Its id, unique while the database is open; 0 for NULL.
+uint64_t kingtide_txn_id(const kingtide_txn *txn);
+
+// The sequence number as of which it reads, on levels that read as of the beginning.
+uint64_t kingtide_txn_snapshot_sequence(const kingtide_txn *txn);
+
+// Operations written and not committed.
+size_t kingtide_txn_count(const kingtide_txn *txn);
+
+// Sets a key.
+//
+// Errors: INVALID_ARGUMENT (an empty key, 4 GiB of writes), BUSY (transactions hold too much memory), READ_ONLY, FINISHED,
+// ABORTED, EXPIRED, CLOSED; of a locking transaction also CONFLICT, LOCK_HELD, LOCK_TIMEOUT, DEADLOCK, CANCELLED.
+kingtide_status kingtide_txn_put(kingtide_txn *txn,
+                                 const kingtide_family *family,
+                                 const void *key,
+                                 size_t key_len,
+                                 const void *value,
+                                 size_t value_len,
+                                 kingtide_error **err);
+
+// Sets a key that is gone after `ttl_ms` milliseconds.
+//
+// Errors: as `kingtide_txn_put`.
+kingtide_status kingtide_txn_put_ttl(kingtide_txn *txn,
+                                     const kingtide_family *family,
+                                     const void *key,
+                                     size_t key_len,
+                                     const void *value,
+                                     size_t value_len,
+                                     uint64_t ttl_ms,
+                                     kingtide_error **err);
+
+// Deletes a key.
+//
+// Errors: as `kingtide_txn_put`.
+kingtide_status kingtide_txn_delete(kingtide_txn *txn,
+                                    const kingtide_family *family,
+                                    const void *key,
+                                    size_t key_len,
+                                    kingtide_error **err);
+
+// Deletes a key that was put exactly once since its last delete. See `kingtide_batch_single_delete`.
+//
+// Errors: as `kingtide_txn_put`.
+kingtide_status kingtide_txn_single_delete(kingtide_txn *txn,
+                                           const kingtide_family *family,
+                                           const void *key,
+                                           size_t key_len,
+                                           kingtide_error **err);
+
+// Deletes all keys from `start` up to, and without, `end`. A locking transaction locks the range.
+//
+// Errors: as `kingtide_txn_put`; INVALID_ARGUMENT when `start` sorts behind `end`.
+kingtide_status kingtide_txn_delete_range(kingtide_txn *txn,
+                                          const kingtide_family *family,
+                                          const void *start,
+                                          size_t start_len,
+                                          const void *end,
+                                          size_t end_len,
+                                          kingtide_error **err);
+
+// Deletes all keys that begin with a prefix, the transaction's own included.
+//
+// Errors: as `kingtide_txn_delete_range` and `kingtide_txn_iter`.
+kingtide_status kingtide_txn_delete_prefix(kingtide_txn *txn,
+                                           const kingtide_family *family,
+                                           const void *prefix,
+                                           size_t prefix_len,
+                                           kingtide_error **err);
+
+// Reads a key into `value`, a place made by `kingtide_value_new`: the transaction's own write, or what its level lets it
+// see. An absent key is no error: the place holds nothing then, as after an error.
+//
+// Errors: CORRUPTION with file and offset, IO, CLOSED, FINISHED, ABORTED, EXPIRED; when the level takes locks on reads, also
+// those of `kingtide_txn_get_for_share`.
+kingtide_status kingtide_txn_get(kingtide_txn *txn,
+                                 const kingtide_family *family,
+                                 const void *key,
+                                 size_t key_len,
+                                 kingtide_value *value,
+                                 kingtide_error **err);
+
+// Reads a key that the transaction is going to write: it will be unchanged until the commit. A locking transaction takes an
+// exclusive lock; the key need not exist. It reads the newest committed value, except on the snapshot level, where a key
+// that was changed since the beginning is a CONFLICT. An optimistic one has the key checked at commit.
+//
+// Errors: as `kingtide_txn_get`; CONFLICT, LOCK_HELD, LOCK_TIMEOUT, DEADLOCK, CANCELLED.
+kingtide_status kingtide_txn_get_for_update(kingtide_txn *txn,
+                                            const kingtide_family *family,
+                                            const void *key,
+                                            size_t key_len,
+                                            kingtide_value *value,
+                                            kingtide_error **err);
+
+// Reads a key that must not change until the commit, although the transaction does not write it: as
+// `kingtide_txn_get_for_update`, with a shared lock.
+//
+// Errors: as `kingtide_txn_get_for_update`.
+kingtide_status kingtide_txn_get_for_share(kingtide_txn *txn,
+                                           const kingtide_family *family,
+                                           const void *key,
+                                           size_t key_len,
+                                           kingtide_value *value,
+                                           kingtide_error **err);
+
+// Reads `count` keys into as many places, all different ones: as of one moment, except where reads take locks and on the
+// read-uncommitted level, which is key by key. When some cannot be read, the others are, and the first error is returned.
+//
+// Errors: as `kingtide_txn_get`.
+kingtide_status kingtide_txn_multi_get(kingtide_txn *txn,
+                                       const kingtide_family *family,
+                                       const kingtide_slice *keys,
+                                       size_t count,
+                                       kingtide_value *const *values,
+                                       kingtide_error **err);
+
+// Locks a range of keys, those that do not exist included. NULL is an open end. `mode` is one of `kingtide_lock_mode`. Only
+// for locking transactions.
+//
+// Errors: INVALID_ARGUMENT (an optimistic transaction); LOCK_HELD, LOCK_TIMEOUT, DEADLOCK, CANCELLED; FINISHED, ABORTED,
+// EXPIRED, CLOSED.
+kingtide_status kingtide_txn_lock_range(kingtide_txn *txn,
+                                        const kingtide_family *family,
+                                        const kingtide_bound *lower,
+                                        const kingtide_bound *upper,
+                                        int32_t mode,
+                                        kingtide_error **err);
+
+// Sets how long it waits for a lock from now on, in milliseconds: 0 for the database's option `lock_timeout_ms`,
+// `KINGTIDE_NO_WAIT` not to wait.
+//
+// Errors: INVALID_ARGUMENT.
+kingtide_status kingtide_txn_set_lock_timeout(kingtide_txn *txn, int64_t timeout_ms, kingtide_error **err);
+
+// Moves what it reads at to now: for a statement's own view (SQL's READ COMMITTED is `KINGTIDE_REPEATABLE_READ` with this at
+// the beginning of each statement), and for a snapshot that is taken at once and not with the first operation (START
+// TRANSACTION WITH CONSISTENT SNAPSHOT). Iterators that are open stay where they are.
+//
+// On levels whose reads are always of now it does nothing. On snapshot and serializable it is allowed before the first
+// operation.
+//
+// Errors: INVALID_ARGUMENT when the level promises that what it read before still holds, or it was begun at a snapshot;
+// FINISHED, ABORTED, EXPIRED.
+kingtide_status kingtide_txn_refresh_snapshot(kingtide_txn *txn,
+                                              kingtide_error **err);
+
+// Marks a point to come back to. Savepoints nest; of several with one name the newest counts, as in SQL.
+//
+// Errors: FINISHED, ABORTED, EXPIRED.
+kingtide_status kingtide_txn_set_savepoint(kingtide_txn *txn, const char *name, kingtide_error **err);
+
+// Takes back what was written since a savepoint. The savepoint stays, those set after it go. Locks are kept.
+//
+// Errors: NOT_FOUND (nothing changes), FINISHED, ABORTED, EXPIRED.
+kingtide_status kingtide_txn_rollback_to_savepoint(kingtide_txn *txn, const char *name, kingtide_error **err);
+
+// Forgets a savepoint and those set after it; what was written since stays.
+//
+// Errors: as `kingtide_txn_rollback_to_savepoint`.
+kingtide_status kingtide_txn_release_savepoint(kingtide_txn *txn, const char *name, kingtide_error **err);
+
+// Commits, and waits until the commit survives what its durability names. Also a prepared transaction. `sequence`, unless
+// NULL, is set to the sequence number of the last operation, 0 if there was none.
+//
+// Errors: CONFLICT (it is rolled back); BUSY, NO_SPACE, IO (nothing was written; commit may be tried again); POISONED from
+// the sync (visible, and of unknown durability); FINISHED, ABORTED, EXPIRED, CLOSED.
+kingtide_status kingtide_txn_commit(kingtide_txn *txn,
+                                    uint64_t *sequence,
+                                    kingtide_error **err);
+
+// Commits up to the point where the writes are visible: calls that are made one after the other take effect in that order,
+// without waiting for the disk. For coordinators that fix the order of commits, such as a binary log;
+// `kingtide_ticket_wait` does the rest. Also a prepared transaction. `ticket`, unless NULL, is set to a ticket to be freed.
+//
+// Errors: as `kingtide_txn_commit`, but for those of the sync.
+kingtide_status kingtide_txn_commit_ordered(kingtide_txn *txn,
+                                            kingtide_ticket **ticket,
+                                            kingtide_error **err);
+
+// The sequence number of the commit's last operation; 0 if it wrote nothing. Tickets are ordered as the commits are.
+uint64_t kingtide_ticket_sequence(const kingtide_ticket *ticket);
+
+// Waits until the commit survives what its durability names. Threads that wait share one sync. Once.
+//
+// Errors: POISONED, IO: the commit is visible, and it is unknown whether it survives a power cut. FINISHED the second time.
+kingtide_status kingtide_ticket_wait(kingtide_ticket *ticket,
+                                     kingtide_error **err);
+
+// Frees a ticket; the commit stands. NULL is allowed.
+void kingtide_ticket_free(kingtide_ticket *ticket);
+
+// Prepares: checks everything that a commit would check, and logs the transaction under a name of at most 1,024 bytes,
+// durably unless it was begun with a durability of its own. From then on it can be committed whatever happens, after a
+// crash too, and is in doubt until it is committed or rolled back, by this handle or by its name. Freeing it leaves it
+// in doubt.
+//
+// Errors: CONFLICT (it is rolled back), EXISTS or INVALID_ARGUMENT (the name), NO_SPACE (it is as before), POISONED from the
+// sync (prepared, and of unknown durability), FINISHED, ABORTED, EXPIRED.
+kingtide_status kingtide_txn_prepare(kingtide_txn *txn,
+                                     const void *xid,
+                                     size_t xid_len,
+                                     kingtide_error **err);
+
+// Takes everything back and gives locks up. Also after an error and after the end, where it does nothing.
+//
+// Errors: of a prepared transaction those of the log; it stays in doubt then.
+kingtide_status kingtide_txn_rollback(kingtide_txn *txn, kingtide_error **err);
+
+// Rolls back if it still runs, and begins anew with the same options, keeping its memory. One that was prepared stays in
+// doubt.
+//
+// Errors: as `kingtide_txn_begin`.
+kingtide_status kingtide_txn_reset(kingtide_txn *txn,
+                                   kingtide_error **err);
+
+// Rolls back if it still runs, and frees it. One that is prepared stays in doubt. NULL is allowed.
+void kingtide_txn_free(kingtide_txn *txn);
+
+// A handle by which any thread can abort or interrupt it. Free it with `kingtide_txn_handle_free`.
+//
+// Errors: INVALID_ARGUMENT.
+kingtide_status kingtide_txn_get_handle(const kingtide_txn *txn, kingtide_txn_handle **handle, kingtide_error **err);
+
+// The transaction's id.
+uint64_t kingtide_txn_handle_id(const kingtide_txn_handle *handle);
+
+// Rolls the transaction back. A call of its owner that waits for a lock returns ABORTED, as does the next call.
+//
+// Errors: NOT_FOUND when it does not run: committed, rolled back, or prepared.
+kingtide_status kingtide_txn_handle_abort(const kingtide_txn_handle *handle, kingtide_error **err);
+
+// Ends a wait of the transaction for a lock: the call that waits, or else the next that would have to wait, returns
+// CANCELLED. The transaction goes on. For KILL QUERY.
+//
+// Errors: NOT_FOUND when it does not run.
+kingtide_status kingtide_txn_handle_interrupt(const kingtide_txn_handle *handle, kingtide_error **err);
+
+// Forgets an interrupt that met no wait, as at the beginning of the next statement.
+void kingtide_txn_clear_interrupt(kingtide_txn *txn);
+
+// Frees a handle; the transaction goes on. NULL is allowed.
+void kingtide_txn_handle_free(kingtide_txn_handle *handle);
+
+// Rolls a running transaction back by its id, from any thread.
+//
+// Errors: NOT_FOUND when it does not run.
+kingtide_status kingtide_db_abort_transaction(const kingtide_db *db, uint64_t id, kingtide_error **err);
+
+// Commits a prepared transaction by its name. `sequence`, unless NULL, is set to that of the commit.
+//
+// Errors: NOT_FOUND when none of that name is in doubt; those of a commit, after which it is still in doubt.
+kingtide_status kingtide_db_commit_prepared(const kingtide_db *db,
+                                            const void *xid,
+                                            size_t xid_len,
+                                            uint64_t *sequence,
+                                            kingtide_error **err);
+
+// Rolls a prepared transaction back by its name.
+//
+// Errors: as `kingtide_db_commit_prepared`.
+kingtide_status kingtide_db_rollback_prepared(const kingtide_db *db,
+                                              const void *xid,
+                                              size_t xid_len,
+                                              kingtide_error **err);
+
+// A new place, which holds nothing.
+kingtide_value *kingtide_value_new(void);
+
+// Whether the last read found the key.
+bool kingtide_value_is_present(const kingtide_value *value);
+
+// The bytes; NULL when the key was absent. Valid until the place is used for another read or freed.
+const uint8_t *kingtide_value_data(const kingtide_value *value);
+
+// How many bytes there are; 0 when the key was absent.
+size_t kingtide_value_len(const kingtide_value *value);
+
+// Frees a value. NULL is allowed.
+void kingtide_value_free(kingtide_value *value);
+
+// The text in UTF-8, NUL at the end. Valid until it is freed. Empty for NULL.
+const char *kingtide_text_data(const kingtide_text *text);
+
+// Its bytes, without the NUL.
+size_t kingtide_text_len(const kingtide_text *text);
+
+// Frees a text. NULL is allowed.
+void kingtide_text_free(kingtide_text *text);
+
+// How many there are.
+size_t kingtide_strings_count(const kingtide_strings *strings);
+
+// The string at an index from 0; NULL behind the last. `len`, unless NULL, is set to its bytes without the NUL. Valid until
+// the list is freed.
+const char *kingtide_strings_get(const kingtide_strings *strings,
+                                 size_t index,
+                                 size_t *len);
+
+// Frees a list of strings. NULL is allowed.
+void kingtide_strings_free(kingtide_strings *strings);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* KINGTIDE_H */

@@ -1,0 +1,276 @@
+//! The database.
+
+use crate::abi::{self, config, need, out_handle, set_if};
+use crate::batch::kingtide_batch;
+use crate::error::{guard, kingtide_error, kingtide_status, quietly};
+use crate::family::kingtide_family;
+use crate::options::{find_order, kingtide_options, kingtide_write_options};
+use crate::value::kingtide_strings;
+use kingtide::{CustomOrder, Db, Options};
+use std::ffi::c_char;
+use std::sync::Arc;
+
+/// An open database. All functions on it may be called from many threads at once, except `kingtide_db_free`.
+pub struct kingtide_db {
+    pub(crate) db: Db,
+    /// For families that are created later.
+    orders: Vec<Arc<dyn CustomOrder>>,
+}
+
+impl kingtide_db {
+    fn new(db: Db, options: Options) -> kingtide_db {
+        kingtide_db { db, orders: options.custom_orders }
+    }
+}
+
+/// What options say; NULL says the defaults.
+pub fn options_of(options: Option<&kingtide_options>) -> Options {
+    options.map(|o| o.options.clone()).unwrap_or_default()
+}
+
+/// Opens the database in directory `path`, creating it unless the options say otherwise. `options` may be NULL. Returns
+/// when recovery is complete. Free it with `kingtide_db_free`.
+///
+/// Errors: LOCKED (it is open elsewhere); NOT_FOUND, EXISTS as the options ask; INVALID_ARGUMENT; INCOMPATIBLE (another key
+/// order); NEWER_FORMAT; CORRUPTION with file and offset; IO, NO_SPACE.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_db_open(
+    path: *const c_char,
+    options: Option<&kingtide_options>,
+    db: *mut *mut kingtide_db,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let (out, options) = (out_handle(db, "db")?, options_of(options));
+        let opened = Db::open(abi::path(path, "path")?, options.clone())?;
+        out.set(kingtide_db::new(opened, options));
+        Ok(())
+    })
+}
+
+/// Opens a database for reading only, without a lock and without changing anything, also while another process writes it.
+/// It shows what was committed when it was opened, until `kingtide_db_catch_up`.
+///
+/// Errors: as `kingtide_db_open`, but never LOCKED.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_db_open_read_only(
+    path: *const c_char,
+    options: Option<&kingtide_options>,
+    db: *mut *mut kingtide_db,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let (out, options) = (out_handle(db, "db")?, options_of(options));
+        let opened = Db::open_read_only(abi::path(path, "path")?, options.clone())?;
+        out.set(kingtide_db::new(opened, options));
+        Ok(())
+    })
+}
+
+/// Whether it was opened for reading only.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_db_is_read_only(db: Option<&kingtide_db>) -> bool {
+    quietly(false, || db.is_some_and(|d| d.db.is_read_only()))
+}
+
+/// Moves a database that was opened for reading only to what is committed now. `sequence`, unless NULL, is set to the newest
+/// visible sequence number.
+///
+/// Errors: INVALID_ARGUMENT (opened for writing), CORRUPTION, IO, CLOSED.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_db_catch_up(
+    db: Option<&kingtide_db>,
+    sequence: *mut u64,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        set_if(sequence, need(db, "db")?.db.try_catch_up()?);
+        Ok(())
+    })
+}
+
+/// Closes the database: waits for running jobs, flushes memtables, gives the directory's lock back. Everything that was
+/// made from it may still be used and freed, and answers `KINGTIDE_CLOSED`. Closing again does nothing. The handle is still
+/// to be freed.
+///
+/// Errors: what kept memtables from being flushed. What was committed is safe in the log nevertheless.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_db_close(db: Option<&kingtide_db>, err: *mut *mut kingtide_error) -> kingtide_status {
+    guard(err, || need(db, "db")?.db.close())
+}
+
+/// Frees the handle, and closes the database if it was not closed. Families, transactions, iterators and the like may be
+/// freed before or after. NULL is allowed.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_db_free(db: Option<Box<kingtide_db>>) {
+    quietly((), || drop(db));
+}
+
+/// Commits a batch: all of it or nothing. `options` may be NULL. `sequence`, unless NULL, is set to the sequence number of
+/// the last operation. The batch is unchanged: clear it to use it again.
+///
+/// Errors: CLOSED, READ_ONLY, NO_SPACE, POISONED, BUSY; LOCK_TIMEOUT (a transaction holds a lock on a key).
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_db_write(
+    db: Option<&kingtide_db>,
+    batch: Option<&mut kingtide_batch>,
+    options: *const kingtide_write_options,
+    sequence: *mut u64,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let (db, batch) = (need(db, "db")?, need(batch, "batch")?);
+        set_if(sequence, db.db.write_with(&mut batch.0, &config(options)?.get()?)?);
+        Ok(())
+    })
+}
+
+/// Fsyncs the write-ahead log: everything committed so far survives a power cut, except commits without durability.
+///
+/// Errors: POISONED, IO, CLOSED, READ_ONLY.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_db_sync(db: Option<&kingtide_db>, err: *mut *mut kingtide_error) -> kingtide_status {
+    guard(err, || need(db, "db")?.db.sync())
+}
+
+/// Flushes all memtables of all families to tables and waits for it.
+///
+/// Errors: what kept a flush from succeeding.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_db_flush(db: Option<&kingtide_db>, err: *mut *mut kingtide_error) -> kingtide_status {
+    guard(err, || need(db, "db")?.db.flush())
+}
+
+/// Waits until no flush and no merge is due or running.
+///
+/// Errors: the background error that keeps them from ending.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_db_wait_for_background(
+    db: Option<&kingtide_db>,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || need(db, "db")?.db.wait_for_background())
+}
+
+/// Changes an option of the database while it is open, by name; only those that `kingtide_option_get_info` calls live. Not
+/// stored.
+///
+/// Errors: INVALID_ARGUMENT (unknown, fixed, or out of range), CLOSED.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_db_set_option(
+    db: Option<&kingtide_db>,
+    name: *const c_char,
+    value: *const c_char,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || need(db, "db")?.db.set_option(abi::text(name, "name")?, abi::text(value, "value")?))
+}
+
+/// The newest visible sequence number; 0 for NULL.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_db_latest_sequence(db: Option<&kingtide_db>) -> u64 {
+    quietly(0, || db.map_or(0, |d| d.db.latest_sequence()))
+}
+
+/// Names of all families, sorted.
+///
+/// Errors: INVALID_ARGUMENT.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_db_families(
+    db: Option<&kingtide_db>,
+    names: *mut *mut kingtide_strings,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let out = out_handle(names, "names")?;
+        out.set(need(db, "db")?.db.families().into_iter().collect());
+        Ok(())
+    })
+}
+
+/// A handle of the default family, named "default". Free it with `kingtide_family_free`.
+///
+/// Errors: INVALID_ARGUMENT.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_db_default_family(
+    db: Option<&kingtide_db>,
+    family: *mut *mut kingtide_family,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let out = out_handle(family, "family")?;
+        out.set(kingtide_family(need(db, "db")?.db.default_family().clone()));
+        Ok(())
+    })
+}
+
+/// A handle of the family of that name. Free it with `kingtide_family_free`.
+///
+/// Errors: NOT_FOUND, CLOSED.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_db_family(
+    db: Option<&kingtide_db>,
+    name: *const c_char,
+    family: *mut *mut kingtide_family,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let out = out_handle(family, "family")?;
+        out.set(kingtide_family(need(db, "db")?.db.family(abi::text(name, "name")?)?));
+        Ok(())
+    })
+}
+
+/// Creates a family. Of `options`, which may be NULL, the options of families count. `order` is the name of a key order, built
+/// in or added to the options that the database was opened with; NULL for "bytewise". `family`, unless NULL, is set to a
+/// handle.
+///
+/// Errors: EXISTS, NOT_FOUND (the key order), INVALID_ARGUMENT (name, options), IO, NO_SPACE, CLOSED, READ_ONLY.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_db_create_family(
+    db: Option<&kingtide_db>,
+    name: *const c_char,
+    options: Option<&kingtide_options>,
+    order: *const c_char,
+    family: *mut *mut kingtide_family,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        set_if(family, std::ptr::null_mut());
+        let db = need(db, "db")?;
+        let order = if order.is_null() { "bytewise" } else { abi::text(order, "order")? };
+        let order = find_order(order, &db.orders)?;
+        let options = options.map(|o| o.options.family.clone()).unwrap_or_default();
+        let created = db.db.create_family_ordered(abi::text(name, "name")?, options, order)?;
+        if !family.is_null() {
+            out_handle(family, "family")?.set(kingtide_family(created));
+        }
+        Ok(())
+    })
+}
+
+/// Drops a family and everything in it. Its handles answer `KINGTIDE_CLOSED` from then on, and are still to be freed;
+/// iterators that are open finish.
+///
+/// Errors: NOT_FOUND, INVALID_ARGUMENT (the default family), IO, NO_SPACE, CLOSED, READ_ONLY.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_db_drop_family(
+    db: Option<&kingtide_db>,
+    name: *const c_char,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || need(db, "db")?.db.drop_family(abi::text(name, "name")?))
+}
+
+/// Gives a family another name.
+///
+/// Errors: NOT_FOUND, EXISTS, INVALID_ARGUMENT (the default family, a bad name), IO, NO_SPACE, CLOSED, READ_ONLY.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_db_rename_family(
+    db: Option<&kingtide_db>,
+    old_name: *const c_char,
+    new_name: *const c_char,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || need(db, "db")?.db.rename_family(abi::text(old_name, "old_name")?, abi::text(new_name, "new_name")?))
+}

@@ -1,0 +1,320 @@
+//! Column families: reading and writing outside of transactions.
+
+use crate::abi::{self, Out, array, bound, bytes, need, out_handle};
+use crate::error::{guard, kingtide_error, kingtide_status, quietly};
+use crate::options::give_option;
+use crate::snapshot::kingtide_snapshot;
+use crate::value::{kingtide_text, kingtide_value};
+use kingtide::{ColumnFamily, PinnedValue, Result};
+use std::ffi::{c_char, c_void};
+use std::time::Duration;
+
+/// A handle of a column family. Any number of threads may use it at once. It does not keep the database open: after that
+/// was closed or the family dropped, it answers `KINGTIDE_CLOSED`.
+pub struct kingtide_family(pub(crate) ColumnFamily);
+
+/// Bytes that somebody else owns.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kingtide_slice {
+    /// The first byte; may be NULL when there is none.
+    pub data: *const c_void,
+    /// How many there are.
+    pub len: usize,
+}
+
+/// Its name now.
+///
+/// Errors: INVALID_ARGUMENT.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_family_name(
+    family: Option<&kingtide_family>,
+    name: *mut *mut kingtide_text,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let out = out_handle(name, "name")?;
+        out.set(need(family, "family")?.0.name().into());
+        Ok(())
+    })
+}
+
+/// Its number, by which reports of locks and changes name it; never used for another family. `UINT32_MAX` for NULL.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_family_id(family: Option<&kingtide_family>) -> u32 {
+    quietly(u32::MAX, || family.map_or(u32::MAX, |f| f.0.id()))
+}
+
+/// The name of its key order.
+///
+/// Errors: INVALID_ARGUMENT.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_family_order(
+    family: Option<&kingtide_family>,
+    name: *mut *mut kingtide_text,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let out = out_handle(name, "name")?;
+        out.set(need(family, "family")?.0.order().name().to_owned().into());
+        Ok(())
+    })
+}
+
+/// Compares two keys in the family's order: -1, 0 or 1. 0 also for NULL, or bytes that are NULL.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_family_compare(
+    family: Option<&kingtide_family>,
+    a: *const c_void,
+    a_len: usize,
+    b: *const c_void,
+    b_len: usize,
+) -> i32 {
+    quietly(0, || match (family, bytes(a, a_len, "a"), bytes(b, b_len, "b")) {
+        (Some(f), Ok(a), Ok(b)) => f.0.order().compare(a, b) as i32,
+        _ => 0,
+    })
+}
+
+/// The present value of one of its options, as text.
+///
+/// Errors: NOT_FOUND.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_family_get_option(
+    family: Option<&kingtide_family>,
+    name: *const c_char,
+    value: *mut *mut kingtide_text,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let (out, name) = (out_handle(value, "value")?, abi::text(name, "name")?);
+        give_option(out, name, need(family, "family")?.0.options().get(name))
+    })
+}
+
+/// Changes one of its options while the database is open, and stores it; only those that `kingtide_option_get_info` calls
+/// live.
+///
+/// Errors: INVALID_ARGUMENT (unknown, fixed, or out of range), IO, NO_SPACE, CLOSED, READ_ONLY.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_family_set_option(
+    family: Option<&kingtide_family>,
+    name: *const c_char,
+    value: *const c_char,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || need(family, "family")?.0.set_option(abi::text(name, "name")?, abi::text(value, "value")?))
+}
+
+/// Sets a key, as a commit of its own.
+///
+/// Errors: INVALID_ARGUMENT (an empty key), and those of `kingtide_db_write`.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_family_put(
+    family: Option<&kingtide_family>,
+    key: *const c_void,
+    key_len: usize,
+    value: *const c_void,
+    value_len: usize,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || need(family, "family")?.0.put(bytes(key, key_len, "key")?, bytes(value, value_len, "value")?))
+}
+
+/// Sets a key that is gone after `ttl_ms` milliseconds.
+///
+/// Errors: as `kingtide_family_put`.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_family_put_ttl(
+    family: Option<&kingtide_family>,
+    key: *const c_void,
+    key_len: usize,
+    value: *const c_void,
+    value_len: usize,
+    ttl_ms: u64,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let (key, value) = (bytes(key, key_len, "key")?, bytes(value, value_len, "value")?);
+        need(family, "family")?.0.put_ttl(key, value, Duration::from_millis(ttl_ms))
+    })
+}
+
+/// Deletes a key. Deleting an absent key is not an error.
+///
+/// Errors: as `kingtide_family_put`.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_family_delete(
+    family: Option<&kingtide_family>,
+    key: *const c_void,
+    key_len: usize,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || need(family, "family")?.0.delete(bytes(key, key_len, "key")?))
+}
+
+/// Deletes a key that was put exactly once since its last delete. See `kingtide_batch_single_delete`.
+///
+/// Errors: as `kingtide_family_put`.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_family_single_delete(
+    family: Option<&kingtide_family>,
+    key: *const c_void,
+    key_len: usize,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || need(family, "family")?.0.single_delete(bytes(key, key_len, "key")?))
+}
+
+/// Deletes all keys from `start` up to, and without, `end`.
+///
+/// Errors: as `kingtide_family_put`; INVALID_ARGUMENT when `start` sorts behind `end`.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_family_delete_range(
+    family: Option<&kingtide_family>,
+    start: *const c_void,
+    start_len: usize,
+    end: *const c_void,
+    end_len: usize,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        need(family, "family")?.0.delete_range(bytes(start, start_len, "start")?, bytes(end, end_len, "end")?)
+    })
+}
+
+/// Deletes all keys that begin with a prefix.
+///
+/// Errors: as `kingtide_batch_delete_prefix` and `kingtide_db_write`.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_family_delete_prefix(
+    family: Option<&kingtide_family>,
+    prefix: *const c_void,
+    prefix_len: usize,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || need(family, "family")?.0.delete_prefix(bytes(prefix, prefix_len, "prefix")?))
+}
+
+/// Reads a key into `value`, a place made by `kingtide_value_new`. An absent key is no error: the place holds nothing then,
+/// as after an error. Allocates nothing for small values, and for large ones that lie in the block cache.
+///
+/// Errors: CORRUPTION with file and offset, IO, CLOSED.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_family_get(
+    family: Option<&kingtide_family>,
+    key: *const c_void,
+    key_len: usize,
+    value: Option<&mut kingtide_value>,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let value = need(value, "value")?;
+        value.0 = None;
+        value.0 = need(family, "family")?.0.get(bytes(key, key_len, "key")?)?;
+        Ok(())
+    })
+}
+
+/// Reads a key as of a snapshot.
+///
+/// Errors: as `kingtide_family_get`; INVALID_ARGUMENT (a snapshot of another database), TOO_OLD.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_family_get_at(
+    family: Option<&kingtide_family>,
+    snapshot: Option<&kingtide_snapshot>,
+    key: *const c_void,
+    key_len: usize,
+    value: Option<&mut kingtide_value>,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let value = need(value, "value")?;
+        value.0 = None;
+        let snapshot = need(snapshot, "snapshot")?;
+        value.0 = need(family, "family")?.0.get_at(bytes(key, key_len, "key")?, &snapshot.0)?;
+        Ok(())
+    })
+}
+
+/// The keys of a read of several.
+pub fn keys_of<'a>(keys: *const kingtide_slice, count: usize) -> Result<Vec<&'a [u8]>> {
+    array(keys, count, "keys")?.iter().map(|k| bytes(k.data, k.len, "keys")).collect()
+}
+
+/// The places of a read of several, emptied.
+pub fn places_of(values: *const *mut kingtide_value, count: usize) -> Result<Vec<Out<kingtide_value>>> {
+    let places = array(values, count, "values")?.iter().map(|v| Out::new(*v, "values"));
+    places.collect()
+}
+
+/// Puts what was found into its places. The first error, if there was one.
+pub fn found(values: Vec<Result<Option<PinnedValue>>>, places: Vec<Out<kingtide_value>>) -> Result<()> {
+    let mut first = Ok(());
+    for (value, place) in values.into_iter().zip(places) {
+        let value = value.unwrap_or_else(|e| {
+            if first.is_ok() {
+                first = Err(e);
+            }
+            None
+        });
+        place.replace(kingtide_value(value));
+    }
+    first
+}
+
+/// Reads `count` keys as of one moment into as many places, sharing the work that they have in common. All places must be
+/// different ones. When some keys cannot be read, the others are, and the first error is returned.
+///
+/// Errors: as `kingtide_family_get`.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_family_multi_get(
+    family: Option<&kingtide_family>,
+    keys: *const kingtide_slice,
+    count: usize,
+    values: *const *mut kingtide_value,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let (family, keys, places) = (need(family, "family")?, keys_of(keys, count)?, places_of(values, count)?);
+        found(family.0.multi_get(&keys), places)
+    })
+}
+
+/// Flushes the family's memtables to tables and waits for it.
+///
+/// Errors: what kept the flush from succeeding.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_family_flush(
+    family: Option<&kingtide_family>,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || need(family, "family")?.0.flush())
+}
+
+/// Merges all tables that meet the range into the deepest level and waits for it. Memtables are flushed first. NULL is an
+/// open end; both ends belong to the range, whatever kind they have.
+///
+/// Errors: what kept the merge from succeeding.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_family_compact_range(
+    family: Option<&kingtide_family>,
+    lower: *const abi::kingtide_bound,
+    upper: *const abi::kingtide_bound,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let end = |b| match b {
+            std::ops::Bound::Unbounded => None,
+            std::ops::Bound::Included(key) | std::ops::Bound::Excluded(key) => Some(key),
+        };
+        let (lower, upper) = (bound(lower, "lower")?, bound(upper, "upper")?);
+        need(family, "family")?.0.compact_range(end(lower), end(upper))
+    })
+}
+
+/// Frees a handle; the family stays. NULL is allowed.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_family_free(family: Option<Box<kingtide_family>>) {
+    quietly((), || drop(family));
+}

@@ -1,0 +1,298 @@
+//! Iterators, over a family or over what a transaction sees of it.
+
+use crate::abi::{self, Sized_, borrow, bytes, config, flag, kingtide_bound, need, out_handle, set_if};
+use crate::error::{guard, kingtide_error, kingtide_status, panic_text, quietly};
+use crate::family::kingtide_family;
+use crate::snapshot::kingtide_snapshot;
+use crate::txn::kingtide_txn;
+use kingtide::{DbIterator, Error, ReadOptions, Result, TransactionIterator};
+use std::ffi::c_void;
+use std::ops::Bound;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+
+/// What an iterator shows. All zero but `size`: everything, as of now.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kingtide_read_options {
+    /// `sizeof(kingtide_read_options)`.
+    pub size: usize,
+    /// Where the keys begin.
+    pub lower: kingtide_bound,
+    /// Where they end.
+    pub upper: kingtide_bound,
+    /// Only keys that begin with this are shown; NULL for all.
+    pub prefix: *const c_void,
+    /// Its length.
+    pub prefix_len: usize,
+    /// The snapshot to read at; NULL for now. Not for transactions, whose level decides. Needed only during the call.
+    pub snapshot: *const kingtide_snapshot,
+    /// Not 0: blocks that it reads do not enter the block cache.
+    pub no_fill_cache: i32,
+    /// Not 0: read ahead from the start, for long scans; otherwise that begins by itself after a few blocks.
+    pub readahead: i32,
+}
+// SAFETY: numbers and raw pointers only, the size first.
+unsafe impl Sized_ for kingtide_read_options {
+    const NAME: &'static str = "kingtide_read_options";
+}
+
+impl kingtide_read_options {
+    fn get<'a>(&self) -> Result<ReadOptions<'a>> {
+        let own = |b: Bound<&[u8]>| b.map(<[u8]>::to_vec);
+        let prefix = bytes(self.prefix, self.prefix_len, "prefix")?;
+        Ok(ReadOptions {
+            snapshot: borrow(self.snapshot).map(|s| &s.0),
+            lower: own(self.lower.get("lower")?),
+            upper: own(self.upper.get("upper")?),
+            prefix: (!self.prefix.is_null()).then(|| prefix.to_vec()),
+            fill_cache: !flag(self.no_fill_cache),
+            readahead: flag(self.readahead),
+        })
+    }
+}
+
+/// A cursor over the keys of a family, in their order, both ways. It begins invalid: position it with a seek. It owns what
+/// it reads: flushes, merges and drops do not disturb it. One over a transaction shows what that wrote before, too, and ends
+/// with it. For one thread at a time.
+pub struct kingtide_iter {
+    cursor: Cursor,
+    /// What a move panicked with. It stays invalid from then on.
+    panic: Option<String>,
+}
+
+#[allow(clippy::large_enum_variant)] // boxed as a whole
+enum Cursor {
+    Family(DbIterator),
+    Transaction(TransactionIterator),
+}
+
+/// Calls the same method of either.
+macro_rules! on {
+    ($iter:expr, $it:ident => $call:expr) => {
+        match &mut $iter.cursor {
+            Cursor::Family($it) => $call,
+            Cursor::Transaction($it) => $call,
+        }
+    };
+}
+
+impl kingtide_iter {
+    fn new(cursor: Cursor) -> kingtide_iter {
+        kingtide_iter { cursor, panic: None }
+    }
+
+    fn valid(&self) -> bool {
+        self.panic.is_none()
+            && match &self.cursor {
+                Cursor::Family(it) => it.valid(),
+                Cursor::Transaction(it) => it.valid(),
+            }
+    }
+
+    /// An error while a panic made it useless.
+    fn sound(&self) -> Result<()> {
+        match &self.panic {
+            None => Ok(()),
+            Some(text) => Err(Error::invalid(format!("an earlier call on the iterator panicked: {text}"))),
+        }
+    }
+}
+
+/// Moves, and tells whether it is at an entry.
+#[inline]
+fn go(iter: Option<&mut kingtide_iter>, step: impl FnOnce(&mut kingtide_iter)) -> bool {
+    let Some(iter) = iter.filter(|i| i.panic.is_none()) else { return false };
+    match catch_unwind(AssertUnwindSafe(|| {
+        step(iter);
+        iter.valid()
+    })) {
+        Ok(valid) => valid,
+        Err(panic) => {
+            iter.panic = Some(panic_text(panic));
+            false
+        }
+    }
+}
+
+/// An iterator over a family. `options` may be NULL. Free it with `kingtide_iter_free`.
+///
+/// Errors: CLOSED, INVALID_ARGUMENT (a snapshot of another database, a prefix in an order in which keys of one prefix are
+/// not neighbours), TOO_OLD, CORRUPTION, IO.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_family_iter(
+    family: Option<&kingtide_family>,
+    options: *const kingtide_read_options,
+    iter: *mut *mut kingtide_iter,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let out = out_handle(iter, "iter")?;
+        let it = need(family, "family")?.0.iter_with(config(options)?.get()?)?;
+        out.set(kingtide_iter::new(Cursor::Family(it)));
+        Ok(())
+    })
+}
+
+/// An iterator over a family as a transaction sees it: what it wrote before this call is merged in, what it writes later does
+/// not show. On levels whose reads take locks, the range between the bounds is locked now. It answers as the transaction
+/// does once that is over. Free it with `kingtide_iter_free`, before or after the transaction.
+///
+/// Errors: as `kingtide_family_iter` and `kingtide_txn_get`; INVALID_ARGUMENT for a snapshot.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_txn_iter(
+    txn: Option<&mut kingtide_txn>,
+    family: Option<&kingtide_family>,
+    options: *const kingtide_read_options,
+    iter: *mut *mut kingtide_iter,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let (out, txn) = (out_handle(iter, "iter")?, need(txn, "txn")?);
+        let it = txn.0.iter_with(&need(family, "family")?.0, config(options)?.get()?)?;
+        out.set(kingtide_iter::new(Cursor::Transaction(it)));
+        Ok(())
+    })
+}
+
+/// Goes to the first key. True if it is at an entry; as for all moves, if not, ask `kingtide_iter_status` why.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_iter_seek_to_first(iter: Option<&mut kingtide_iter>) -> bool {
+    go(iter, |iter| on!(iter, it => it.seek_to_first()))
+}
+
+/// Goes to the last key.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_iter_seek_to_last(iter: Option<&mut kingtide_iter>) -> bool {
+    go(iter, |iter| on!(iter, it => it.seek_to_last()))
+}
+
+/// Goes to the first key that is `key` or behind it.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_iter_seek(iter: Option<&mut kingtide_iter>, key: *const c_void, key_len: usize) -> bool {
+    let Ok(key) = bytes(key, key_len, "key") else { return false };
+    go(iter, |iter| on!(iter, it => it.seek(key)))
+}
+
+/// Goes to the last key that is `key` or before it.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_iter_seek_for_prev(
+    iter: Option<&mut kingtide_iter>,
+    key: *const c_void,
+    key_len: usize,
+) -> bool {
+    let Ok(key) = bytes(key, key_len, "key") else { return false };
+    go(iter, |iter| on!(iter, it => it.seek_for_prev(key)))
+}
+
+/// Goes to the following key. Allocates nothing. Does nothing while invalid.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_iter_next(iter: Option<&mut kingtide_iter>) -> bool {
+    go(iter, |iter| on!(iter, it => it.next()))
+}
+
+/// Goes to the preceding key. Does nothing while invalid.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_iter_prev(iter: Option<&mut kingtide_iter>) -> bool {
+    go(iter, |iter| on!(iter, it => it.prev()))
+}
+
+/// Whether it is at an entry.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_iter_valid(iter: Option<&kingtide_iter>) -> bool {
+    quietly(false, || iter.is_some_and(kingtide_iter::valid))
+}
+
+/// The error that stopped it, if one did. A loop that ends because the iterator is invalid must ask.
+///
+/// Errors: CORRUPTION, IO; of a transaction's, FINISHED, ABORTED, EXPIRED.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_iter_status(iter: Option<&kingtide_iter>, err: *mut *mut kingtide_error) -> kingtide_status {
+    guard(err, || {
+        let iter = need(iter, "iter")?;
+        if let Some(text) = &iter.panic {
+            panic!("{text}"); // caught a level up, where it becomes the status that the move could not return
+        }
+        match &iter.cursor {
+            Cursor::Family(it) => it.status(),
+            Cursor::Transaction(it) => it.status(),
+        }
+    })
+}
+
+/// The key; NULL while invalid. `len`, unless NULL, is set to its length. Valid until the iterator moves.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_iter_key(iter: Option<&kingtide_iter>, len: *mut usize) -> *const u8 {
+    let found = quietly(None, || {
+        let iter = iter.filter(|i| i.valid())?;
+        Some(match &iter.cursor {
+            Cursor::Family(it) => it.key(),
+            Cursor::Transaction(it) => it.key(),
+        })
+    });
+    set_if(len, found.map_or(0, <[u8]>::len));
+    found.map_or(ptr::null(), <[u8]>::as_ptr)
+}
+
+/// The value: read from its value log, or decompressed, on the first call at an entry. Valid until the iterator moves.
+///
+/// Errors: INVALID_ARGUMENT (at no entry), CORRUPTION, IO; of a transaction's, FINISHED, ABORTED, EXPIRED.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_iter_value(
+    iter: Option<&mut kingtide_iter>,
+    value: *mut *const u8,
+    len: *mut usize,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let iter = need(iter, "iter")?;
+        iter.sound()?;
+        let found = on!(iter, it => it.value())?;
+        set_if(value, found.as_ptr());
+        set_if(len, found.len());
+        Ok(())
+    })
+}
+
+/// When the entry expires, in milliseconds since 1970; 0 if it does not, while invalid, and for iterators of transactions.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_iter_expires_at_ms(iter: Option<&kingtide_iter>) -> u64 {
+    quietly(0, || match iter.map(|i| &i.cursor) {
+        Some(Cursor::Family(it)) => it.expires_at_ms().unwrap_or(0),
+        _ => 0,
+    })
+}
+
+/// Moves an iterator of a family to what is visible now, keeping its bounds. It is invalid afterwards, and an error is
+/// cleared. Cheaper than a new one.
+///
+/// Errors: as `kingtide_family_iter`; INVALID_ARGUMENT for an iterator of another family or of a transaction.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_iter_refresh(
+    iter: Option<&mut kingtide_iter>,
+    family: Option<&kingtide_family>,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let iter = need(iter, "iter")?;
+        iter.sound()?;
+        match &mut iter.cursor {
+            Cursor::Family(it) => need(family, "family")?.0.refresh(it),
+            Cursor::Transaction(_) => Err(Error::invalid("an iterator of a transaction cannot be refreshed")),
+        }
+    })
+}
+
+/// Frees an iterator. NULL is allowed.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_iter_free(iter: Option<Box<kingtide_iter>>) {
+    quietly((), || drop(iter));
+}
+
+/// A range as bytes, for functions on ranges.
+pub fn range_of<'a>(
+    lower: *const kingtide_bound,
+    upper: *const kingtide_bound,
+) -> Result<(Bound<&'a [u8]>, Bound<&'a [u8]>)> {
+    Ok((abi::bound(lower, "lower")?, abi::bound(upper, "upper")?))
+}

@@ -1,0 +1,342 @@
+//! Who runs, who holds what, and who waits for whom: lists as of one moment.
+
+use crate::abi::{Sized_, fill, kingtide_bound, need, out_handle};
+use crate::db::kingtide_db;
+use crate::error::{guard, kingtide_error, kingtide_status, quietly};
+use crate::txn::isolation_number;
+use kingtide::{HeldLock, LockMode, LockTarget, LockWait, PreparedInfo, Result, TransactionInfo};
+use std::ffi::c_void;
+use std::ops::Bound;
+use std::ptr;
+
+/// A running or prepared transaction.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kingtide_txn_info {
+    /// `sizeof(kingtide_txn_info)`, set by the caller.
+    pub size: usize,
+    /// Its id.
+    pub id: u64,
+    /// One of `kingtide_isolation`.
+    pub isolation: i32,
+    /// Not 0: it locks what it reads and writes.
+    pub locking: i32,
+    /// Operations that it wrote so far.
+    pub writes: u64,
+    /// The name under which it was prepared; NULL if it was not. Valid as long as the list.
+    pub xid: *const c_void,
+    /// Its length.
+    pub xid_len: usize,
+}
+// SAFETY: numbers and raw pointers only, the size first.
+unsafe impl Sized_ for kingtide_txn_info {
+    const NAME: &'static str = "kingtide_txn_info";
+}
+
+/// A lock that is held.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kingtide_lock_info {
+    /// `sizeof(kingtide_lock_info)`, set by the caller.
+    pub size: usize,
+    /// Who holds it.
+    pub txn: u64,
+    /// The family's number: see `kingtide_family_id`.
+    pub family: u32,
+    /// One of `kingtide_lock_mode`.
+    pub mode: i32,
+    /// Not 0: a range; otherwise a key, which is both bounds.
+    pub is_range: i32,
+    /// Zero.
+    pub reserved: i32,
+    /// Where what is locked begins. Valid as long as the list.
+    pub lower: kingtide_bound,
+    /// Where it ends.
+    pub upper: kingtide_bound,
+}
+// SAFETY: numbers and raw pointers only, the size first.
+unsafe impl Sized_ for kingtide_lock_info {
+    const NAME: &'static str = "kingtide_lock_info";
+}
+
+/// A request that waits for a lock.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kingtide_lock_wait_info {
+    /// `sizeof(kingtide_lock_wait_info)`, set by the caller.
+    pub size: usize,
+    /// The transaction that waits; 0 for a write outside of transactions.
+    pub waiter: u64,
+    /// The family's number: see `kingtide_family_id`.
+    pub family: u32,
+    /// One of `kingtide_lock_mode`.
+    pub mode: i32,
+    /// Not 0: a range; otherwise a key, which is both bounds.
+    pub is_range: i32,
+    /// Zero.
+    pub reserved: i32,
+    /// Where what it wants begins. Valid as long as the list.
+    pub lower: kingtide_bound,
+    /// Where it ends.
+    pub upper: kingtide_bound,
+    /// For how long it has waited.
+    pub waited_us: u64,
+    /// Those that it waits for. Valid as long as the list.
+    pub holders: *const u64,
+    /// How many there are.
+    pub holder_count: usize,
+}
+// SAFETY: numbers and raw pointers only, the size first.
+unsafe impl Sized_ for kingtide_lock_wait_info {
+    const NAME: &'static str = "kingtide_lock_wait_info";
+}
+
+/// A transaction in doubt.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kingtide_prepared_info {
+    /// `sizeof(kingtide_prepared_info)`, set by the caller.
+    pub size: usize,
+    /// Its name. Valid as long as the list.
+    pub xid: *const c_void,
+    /// Its length.
+    pub xid_len: usize,
+    /// Sequence number of its prepare record.
+    pub sequence: u64,
+    /// Writes that it would commit.
+    pub operations: u64,
+    /// One of `kingtide_isolation`.
+    pub isolation: i32,
+    /// Zero.
+    pub reserved: i32,
+}
+// SAFETY: numbers and raw pointers only, the size first.
+unsafe impl Sized_ for kingtide_prepared_info {
+    const NAME: &'static str = "kingtide_prepared_info";
+}
+
+/// Running and prepared transactions. Does not change; any thread may read it.
+pub struct kingtide_txn_list(Vec<TransactionInfo>);
+/// Locks that are held. Does not change; any thread may read it.
+pub struct kingtide_lock_list(Vec<HeldLock>);
+/// Requests that wait. Does not change; any thread may read it.
+pub struct kingtide_lock_wait_list(Vec<LockWait>);
+/// Transactions in doubt. Does not change; any thread may read it.
+pub struct kingtide_prepared_list(Vec<PreparedInfo>);
+
+fn mode_number(mode: LockMode) -> i32 {
+    match mode {
+        LockMode::Shared => 1,
+        LockMode::Exclusive => 2,
+    }
+}
+
+/// A bound of ours for C to look at.
+fn shown(bound: Bound<&[u8]>) -> kingtide_bound {
+    let (kind, key) = match bound {
+        Bound::Unbounded => return kingtide_bound { kind: 0, key: ptr::null(), key_len: 0 },
+        Bound::Included(key) => (1, key),
+        Bound::Excluded(key) => (2, key),
+    };
+    kingtide_bound { kind, key: key.as_ptr().cast(), key_len: key.len() }
+}
+
+fn target(target: &LockTarget) -> (bool, kingtide_bound, kingtide_bound) {
+    match target {
+        LockTarget::Key(key) => (false, shown(Bound::Included(key)), shown(Bound::Included(key))),
+        LockTarget::Range(lo, hi) => {
+            (true, shown(lo.as_ref().map(Vec::as_slice)), shown(hi.as_ref().map(Vec::as_slice)))
+        }
+    }
+}
+
+/// Fills `info` with what `of` makes of the item at an index; false behind the last.
+fn item<T, I: Sized_>(list: Option<&[T]>, index: usize, info: *mut I, of: impl FnOnce(&T) -> I) -> bool {
+    quietly(false, || list.and_then(|l| l.get(index)).is_some_and(|found| fill(info, of(found)).is_ok()))
+}
+
+/// Hands a list out.
+fn list<T>(
+    db: Option<&kingtide_db>,
+    out: *mut *mut T,
+    err: *mut *mut kingtide_error,
+    make: impl FnOnce(&kingtide_db) -> Result<T>,
+) -> kingtide_status {
+    guard(err, || {
+        let out = out_handle(out, "list")?;
+        out.set(make(need(db, "db")?)?);
+        Ok(())
+    })
+}
+
+/// Lists running and prepared transactions.
+///
+/// Errors: INVALID_ARGUMENT.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_db_transactions(
+    db: Option<&kingtide_db>,
+    transactions: *mut *mut kingtide_txn_list,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    list(db, transactions, err, |db| Ok(kingtide_txn_list(db.db.transactions())))
+}
+
+/// How many there are.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_txn_list_count(list: Option<&kingtide_txn_list>) -> usize {
+    list.map_or(0, |l| l.0.len())
+}
+
+/// Describes the one at an index from 0. False behind the last, or when `info->size` is not set.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_txn_list_get(
+    list: Option<&kingtide_txn_list>,
+    index: usize,
+    info: *mut kingtide_txn_info,
+) -> bool {
+    item(list.map(|l| l.0.as_slice()), index, info, |t| kingtide_txn_info {
+        size: 0,
+        id: t.id,
+        isolation: isolation_number(t.isolation),
+        locking: i32::from(t.locking),
+        writes: t.writes as u64,
+        xid: t.xid.as_ref().map_or(ptr::null(), |x| x.as_ptr().cast()),
+        xid_len: t.xid.as_ref().map_or(0, Vec::len),
+    })
+}
+
+/// Frees a list. NULL is allowed.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_txn_list_free(list: Option<Box<kingtide_txn_list>>) {
+    drop(list);
+}
+
+/// Lists all locks that transactions hold.
+///
+/// Errors: INVALID_ARGUMENT.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_db_locks(
+    db: Option<&kingtide_db>,
+    locks: *mut *mut kingtide_lock_list,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    list(db, locks, err, |db| Ok(kingtide_lock_list(db.db.locks())))
+}
+
+/// How many there are.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_lock_list_count(list: Option<&kingtide_lock_list>) -> usize {
+    list.map_or(0, |l| l.0.len())
+}
+
+/// Describes the one at an index from 0. False behind the last, or when `info->size` is not set.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_lock_list_get(
+    list: Option<&kingtide_lock_list>,
+    index: usize,
+    info: *mut kingtide_lock_info,
+) -> bool {
+    item(list.map(|l| l.0.as_slice()), index, info, |l| {
+        let (is_range, lower, upper) = target(&l.target);
+        let (mode, is_range) = (mode_number(l.mode), i32::from(is_range));
+        kingtide_lock_info { size: 0, txn: l.txn, family: l.family, mode, is_range, reserved: 0, lower, upper }
+    })
+}
+
+/// Frees a list. NULL is allowed.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_lock_list_free(list: Option<Box<kingtide_lock_list>>) {
+    drop(list);
+}
+
+/// Lists who waits for whose locks.
+///
+/// Errors: INVALID_ARGUMENT.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_db_lock_waits(
+    db: Option<&kingtide_db>,
+    waits: *mut *mut kingtide_lock_wait_list,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    list(db, waits, err, |db| Ok(kingtide_lock_wait_list(db.db.lock_waits())))
+}
+
+/// How many there are.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_lock_wait_list_count(list: Option<&kingtide_lock_wait_list>) -> usize {
+    list.map_or(0, |l| l.0.len())
+}
+
+/// Describes the one at an index from 0. False behind the last, or when `info->size` is not set.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_lock_wait_list_get(
+    list: Option<&kingtide_lock_wait_list>,
+    index: usize,
+    info: *mut kingtide_lock_wait_info,
+) -> bool {
+    item(list.map(|l| l.0.as_slice()), index, info, |w| {
+        let (is_range, lower, upper) = target(&w.target);
+        kingtide_lock_wait_info {
+            size: 0,
+            waiter: w.waiter,
+            family: w.family,
+            mode: mode_number(w.mode),
+            is_range: i32::from(is_range),
+            reserved: 0,
+            lower,
+            upper,
+            waited_us: u64::try_from(w.waited.as_micros()).unwrap_or(u64::MAX),
+            holders: w.holders.as_ptr(),
+            holder_count: w.holders.len(),
+        }
+    })
+}
+
+/// Frees a list. NULL is allowed.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_lock_wait_list_free(list: Option<Box<kingtide_lock_wait_list>>) {
+    drop(list);
+}
+
+/// Lists the transactions in doubt, oldest first: those prepared now and, after an open, those that recovery found. They
+/// hold their locks. Resolve them with `kingtide_db_commit_prepared` and `kingtide_db_rollback_prepared`.
+///
+/// Errors: INVALID_ARGUMENT.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_db_prepared(
+    db: Option<&kingtide_db>,
+    prepared: *mut *mut kingtide_prepared_list,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    list(db, prepared, err, |db| Ok(kingtide_prepared_list(db.db.recover_prepared())))
+}
+
+/// How many there are.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_prepared_list_count(list: Option<&kingtide_prepared_list>) -> usize {
+    list.map_or(0, |l| l.0.len())
+}
+
+/// Describes the one at an index from 0. False behind the last, or when `info->size` is not set.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_prepared_list_get(
+    list: Option<&kingtide_prepared_list>,
+    index: usize,
+    info: *mut kingtide_prepared_info,
+) -> bool {
+    item(list.map(|l| l.0.as_slice()), index, info, |p| kingtide_prepared_info {
+        size: 0,
+        xid: p.xid.as_ptr().cast(),
+        xid_len: p.xid.len(),
+        sequence: p.sequence,
+        operations: p.operations,
+        isolation: isolation_number(p.isolation),
+        reserved: 0,
+    })
+}
+
+/// Frees a list. NULL is allowed.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_prepared_list_free(list: Option<Box<kingtide_prepared_list>>) {
+    drop(list);
+}

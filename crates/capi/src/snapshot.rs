@@ -1,0 +1,126 @@
+//! Snapshots: the whole database as of one moment.
+
+use crate::abi::{self, need, out_handle};
+use crate::db::kingtide_db;
+use crate::error::{guard, kingtide_error, kingtide_status, quietly};
+use crate::value::kingtide_strings;
+use kingtide::Snapshot;
+use std::ffi::c_char;
+
+/// A consistent view of all families at one moment. As long as it is held, what it sees is kept. Any number of threads may
+/// use it at once.
+pub struct kingtide_snapshot(pub(crate) Snapshot);
+
+/// A snapshot of now. Free it with `kingtide_snapshot_free`.
+///
+/// Errors: INVALID_ARGUMENT.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_db_snapshot(
+    db: Option<&kingtide_db>,
+    snapshot: *mut *mut kingtide_snapshot,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let out = out_handle(snapshot, "snapshot")?;
+        out.set(kingtide_snapshot(need(db, "db")?.db.snapshot()));
+        Ok(())
+    })
+}
+
+/// A snapshot of the moment at which `sequence` was the newest sequence number.
+///
+/// Errors: TOO_OLD, INVALID_ARGUMENT (not committed yet), CLOSED.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_db_snapshot_at(
+    db: Option<&kingtide_db>,
+    sequence: u64,
+    snapshot: *mut *mut kingtide_snapshot,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let out = out_handle(snapshot, "snapshot")?;
+        out.set(kingtide_snapshot(need(db, "db")?.db.snapshot_at(sequence)?));
+        Ok(())
+    })
+}
+
+/// Every sequence number from this one on can be read at with `kingtide_db_snapshot_at`.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_db_oldest_readable_sequence(db: Option<&kingtide_db>) -> u64 {
+    quietly(0, || db.map_or(0, |d| d.db.oldest_readable_sequence()))
+}
+
+/// Takes a snapshot of now and keeps it under a name until it is dropped or the database closes. `snapshot` is set to a
+/// handle of it.
+///
+/// Errors: EXISTS, INVALID_ARGUMENT (an empty or too long name, too many of them), CLOSED.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_db_name_snapshot(
+    db: Option<&kingtide_db>,
+    name: *const c_char,
+    snapshot: *mut *mut kingtide_snapshot,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let out = out_handle(snapshot, "snapshot")?;
+        out.set(kingtide_snapshot(need(db, "db")?.db.name_snapshot(abi::text(name, "name")?)?));
+        Ok(())
+    })
+}
+
+/// A handle of the snapshot of that name.
+///
+/// Errors: NOT_FOUND, CLOSED.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_db_named_snapshot(
+    db: Option<&kingtide_db>,
+    name: *const c_char,
+    snapshot: *mut *mut kingtide_snapshot,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let out = out_handle(snapshot, "snapshot")?;
+        out.set(kingtide_snapshot(need(db, "db")?.db.named_snapshot(abi::text(name, "name")?)?));
+        Ok(())
+    })
+}
+
+/// The names of named snapshots, sorted.
+///
+/// Errors: INVALID_ARGUMENT.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_db_snapshot_names(
+    db: Option<&kingtide_db>,
+    names: *mut *mut kingtide_strings,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let out = out_handle(names, "names")?;
+        out.set(need(db, "db")?.db.named_snapshots().into_iter().map(|(name, _)| name).collect());
+        Ok(())
+    })
+}
+
+/// Forgets a named snapshot. Handles of it stay valid.
+///
+/// Errors: NOT_FOUND, CLOSED.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_db_drop_named_snapshot(
+    db: Option<&kingtide_db>,
+    name: *const c_char,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || need(db, "db")?.db.drop_named_snapshot(abi::text(name, "name")?))
+}
+
+/// The newest sequence number that it sees; 0 for NULL.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_snapshot_sequence(snapshot: Option<&kingtide_snapshot>) -> u64 {
+    snapshot.map_or(0, |s| s.0.sequence())
+}
+
+/// Gives a snapshot back. What was made from it may be used further. NULL is allowed.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_snapshot_free(snapshot: Option<Box<kingtide_snapshot>>) {
+    quietly((), || drop(snapshot));
+}
