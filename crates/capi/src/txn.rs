@@ -391,15 +391,12 @@ pub extern "C" fn kingtide_txn_set_lock_timeout(
     })
 }
 
-/// Moves what it reads at to now: for a statement's own view (SQL's READ COMMITTED is `KINGTIDE_REPEATABLE_READ` with this at
-/// the beginning of each statement), and for a snapshot that is taken at once and not with the first operation (START
-/// TRANSACTION WITH CONSISTENT SNAPSHOT). Iterators that are open stay where they are.
+/// Reads as of now from here on, on `KINGTIDE_REPEATABLE_READ`; what is written and locked stays. For a statement's own view
+/// (SQL's READ COMMITTED is that level with this at the beginning of each statement), and for a locking transaction's snapshot
+/// that is taken at once and not with the first operation (START TRANSACTION WITH CONSISTENT SNAPSHOT). Iterators that are open
+/// stay where they are.
 ///
-/// On levels whose reads are always of now it does nothing. On snapshot and serializable it is allowed before the first
-/// operation.
-///
-/// Errors: INVALID_ARGUMENT when the level promises that what it read before still holds, or it was begun at a snapshot;
-/// FINISHED, ABORTED, EXPIRED.
+/// Errors: INVALID_ARGUMENT on other levels, or when an optimistic transaction has read for update; FINISHED, ABORTED, EXPIRED.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_txn_refresh_snapshot(
     txn: Option<&mut kingtide_txn>,

@@ -12,6 +12,7 @@
 
 mod filter;
 mod in_doubt;
+mod interrupt;
 mod isolation;
 mod iter;
 mod locking;
@@ -22,7 +23,6 @@ mod prepared_tests;
 mod read;
 pub(crate) mod read_set;
 mod state;
-mod statement;
 mod transaction;
 mod two_phase;
 pub(crate) mod validate;

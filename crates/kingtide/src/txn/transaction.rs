@@ -92,7 +92,7 @@ pub struct Transaction {
     /// What reads as of the beginning see; what the check of writes starts from.
     pub(super) snapshot: SeqNo,
     /// Whether the snapshot is taken; one that locks takes it late.
-    pub(super) pinned: bool,
+    pinned: bool,
     pub(super) reads: ReadSet,
     /// Bytes that the write set held when it was last looked at, if that is much.
     pub(super) written: u64,
@@ -250,13 +250,17 @@ impl Transaction {
     /// that has not read yet takes its snapshot now, not at its first operation.
     ///
     /// # Errors
-    /// `InvalidArgument` on other levels, whose promises it would break or which have no use for it; `Finished`, `Aborted`,
-    /// `Expired`.
+    /// `InvalidArgument` on other levels, whose promises it would break or which have no use for it, and for an optimistic
+    /// transaction that has read for update; `Finished`, `Aborted`, `Expired`.
     pub fn refresh_snapshot(&mut self) -> Result<()> {
         self.active()?;
         if self.rules.reads != ReadRule::Begin || self.rules.check_writes {
             let level = self.options.isolation;
             return Err(Error::invalid(format!("refresh_snapshot: not at level {level}, only at repeatable-read")));
+        }
+        if !self.reads.is_empty() {
+            // Merges would no longer keep the trace of what changed between that read and now.
+            return Err(Error::invalid("refresh_snapshot: an optimistic transaction has read for update"));
         }
         self.snapshot = self.db.txns.pin(&self.shared);
         self.options.snapshot = None;
