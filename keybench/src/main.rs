@@ -14,6 +14,7 @@ mod lua;
 mod measure;
 mod micro;
 mod options;
+mod page;
 mod process;
 mod progress;
 mod results;

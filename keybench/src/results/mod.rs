@@ -14,6 +14,7 @@ use std::path::Path;
 
 #[cfg(test)]
 pub mod tests;
+pub mod verdict;
 
 /// The form of `report.json` that this program writes and reads. It changes when what is there changes its meaning; fields
 /// that are added don't change it.
@@ -267,7 +268,6 @@ impl PointResult {
     }
 
     /// The figures of one kind of operation.
-    #[allow(dead_code)] // the page and the figures ask for it
     pub fn op(&self, name: &str) -> Option<&Summary> {
         self.figures.ops.iter().find(|o| o.name == name).map(|o| &o.latency)
     }

@@ -1,5 +1,6 @@
-//! What a run leaves behind: the console's tables, `report.txt`, `report.json`, `points.tsv` and `timeline.tsv`.
+//! What a run leaves behind: the console's tables, `report.txt`, `report.html`, `report.json`, `points.tsv` and `timeline.tsv`.
 
+mod html;
 mod text;
 
 use super::args::{Group, Plan};
@@ -223,6 +224,8 @@ impl Report {
         shown.and_then(|()| self.console.flush()).map_err(|e| self.io(e))?;
         let path = self.dir.join("report.txt");
         std::fs::write(&path, &text).map_err(|e| Error::io("write", &path, e))?;
+        let path = self.dir.join("report.html");
+        std::fs::write(&path, html::render(&self.results)).map_err(|e| Error::io("write", &path, e))?;
         self.timeline.flush().map_err(|e| self.io(e))?;
         self.save()?;
         let failed = |e: &&EngineResult| matches!(e.trouble, Some(Error::Failed(_) | Error::Unsupported(_)));

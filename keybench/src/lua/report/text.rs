@@ -3,8 +3,8 @@
 use crate::engine::memory_note;
 use crate::lua::point::{Limit, Measured};
 use crate::measure::{show_bytes, show_count, show_ns};
+use crate::results::verdict::ratio;
 use crate::results::{Meta, PointResult, Results};
-use crate::stats::Estimate;
 use std::fmt::Write as _;
 
 /// The whole of it.
@@ -25,6 +25,7 @@ pub fn render(results: &Results) -> String {
     for point in &results.points {
         render_point(&mut out, point);
     }
+    render_verdict(&mut out, results);
     render_summary(&mut out, results);
     render_resources(&mut out, results);
     for note in results.engines.iter().filter(|e| e.took_part()).filter_map(|e| memory_note(&e.name)) {
@@ -124,6 +125,26 @@ fn render_point(out: &mut String, p: &PointResult) {
     }
 }
 
+/// Who wins what, by how much, and how sure that is.
+fn render_verdict(out: &mut String, results: &Results) {
+    let verdicts = results.verdicts();
+    if verdicts.iter().all(|v| v.lead().is_none() && v.unranked.is_empty()) {
+        return;
+    }
+    out.push_str("\nverdict\n");
+    for v in &verdicts {
+        let _ = writeln!(out, "  {}: {}", v.place(), v.finding());
+        for (engine, why) in &v.unranked {
+            let _ = writeln!(out, "    {engine} is not ranked: {why}");
+        }
+    }
+    if verdicts.len() > 1 {
+        for standing in results.standings() {
+            let _ = writeln!(out, "  {}", standing.sentence());
+        }
+    }
+}
+
 /// Workload and swept value: what one table of the summary is about.
 fn table_title(p: &PointResult) -> String {
     format!("{}{}", p.workload, p.swept().map_or(String::new(), |s| format!(", {s}")))
@@ -176,7 +197,7 @@ fn rate_of(p: &PointResult) -> String {
 fn ratio_of(over: Option<&PointResult>, under: Option<&PointResult>) -> String {
     match (over, under) {
         (Some(a), Some(b)) if a.figures.wrong + b.figures.wrong == 0 => {
-            let e = Estimate::ratio(&a.unit_rates(), &b.unit_rates());
+            let e = ratio(a, b);
             format!("{:.2} [{:.2} .. {:.2}]", e.value, e.low, e.high)
         }
         _ => "-".into(),

@@ -1,0 +1,242 @@
+//! The page's numbers: rates and latencies of the engines side by side, what they cost, and every point.
+
+use super::super::super::point::Measured;
+use crate::measure::{Summary, show_bytes, show_count, show_ns};
+use crate::page::{Head, Html};
+use crate::results::{PointResult, Results};
+
+/// A point of the grid: what each engine did there.
+type Place<'a> = Vec<&'a PointResult>;
+
+/// The points of the grid by workload.
+fn by_workload<'a>(results: &'a Results) -> Vec<(&'a str, Vec<Place<'a>>)> {
+    let mut all: Vec<(&str, Vec<Place<'_>>)> = Vec::new();
+    for place in results.places() {
+        let workload = place[0].workload.as_str();
+        match all.iter_mut().find(|(name, _)| *name == workload) {
+            Some((_, places)) => places.push(place),
+            None => all.push((workload, vec![place])),
+        }
+    }
+    all
+}
+
+fn at<'a>(place: &Place<'a>, engine: &str) -> Option<&'a PointResult> {
+    place.iter().copied().find(|p| p.engine == engine)
+}
+
+/// Threads and swept value.
+fn label(p: &PointResult) -> String {
+    let threads = match p.point.threads {
+        1 => "1 thread".to_owned(),
+        n => format!("{n} threads"),
+    };
+    p.swept().map_or(threads.clone(), |s| format!("{s}, {threads}"))
+}
+
+/// For each workload the rates, and the latencies, of all engines side by side.
+pub fn summary(h: &mut Html, results: &Results) {
+    let engines: Vec<&str> = results.measured_engines().map(|e| e.name.as_str()).collect();
+    for (number, (workload, places)) in by_workload(results).iter().enumerate() {
+        h.section(&format!("summary-{number}"), workload, |h| {
+            h.leaf("h3", "", "Units of work a second");
+            let mut head = vec![Head::Words("")];
+            head.extend(engines.iter().map(|e| Head::Numbers(e)));
+            h.table(&format!("{workload}: units of work a second"), &head, |h| {
+                h.within("tbody", "", |h| places.iter().for_each(|place| rates(h, results, place, &engines)));
+            });
+            h.leaf("h3", "", "Latency in µs: p50 / p99 / p99.9");
+            head.insert(1, Head::Words("operation"));
+            h.table(&format!("{workload}: latencies"), &head, |h| {
+                h.within("tbody", "", |h| places.iter().for_each(|place| latencies(h, place, &engines)));
+            });
+        });
+    }
+}
+
+fn rates(h: &mut Html, results: &Results, place: &Place<'_>, engines: &[&str]) {
+    let ranked = place.iter().filter(|p| results.unranked(p).is_none());
+    let best = ranked.map(|p| p.figures.wu_per_s.value).fold(0.0, f64::max);
+    h.row("", |h| {
+        h.tag("th", &[("scope", "row")], |h| h.text(&label(place[0])));
+        for engine in engines {
+            let Some(p) = at(place, engine) else {
+                h.number("–");
+                continue;
+            };
+            let e = &p.figures.wu_per_s;
+            let fastest = e.value == best && results.unranked(p).is_none();
+            h.within("td", if fastest && engines.len() > 1 { "num best" } else { "num" }, |h| {
+                h.text(&show_count(e.value));
+                if p.figures.wrong > 0 {
+                    h.leaf("small", "alarm", "wrong answers");
+                } else {
+                    h.leaf("small", "", &format!("{} – {}", show_count(e.low), show_count(e.high)));
+                }
+            });
+        }
+    });
+}
+
+fn latencies(h: &mut Html, place: &Place<'_>, engines: &[&str]) {
+    let mut names: Vec<&str> = Vec::new();
+    for op in place.iter().flat_map(|p| &p.figures.ops) {
+        if !names.contains(&op.name.as_str()) {
+            names.push(&op.name);
+        }
+    }
+    for (at_op, name) in names.iter().enumerate() {
+        h.row(if at_op + 1 < names.len() { "op" } else { "" }, |h| {
+            if at_op == 0 {
+                let rows = names.len().to_string();
+                h.tag("th", &[("scope", "rowgroup"), ("rowspan", &rows)], |h| h.text(&label(place[0])));
+            }
+            h.leaf("td", "", name);
+            for engine in engines {
+                let found = at(place, engine).and_then(|p| p.op(name));
+                h.number(&found.map_or("–".into(), |l| [l.p50, l.p99, l.p999].map(microseconds).join(" / ")));
+            }
+        });
+    }
+}
+
+/// Nanoseconds as microseconds with three digits that count.
+fn microseconds(ns: f64) -> String {
+    match ns / 1e3 {
+        us if us < 10.0 => format!("{us:.2}"),
+        us if us < 100.0 => format!("{us:.1}"),
+        us => show_count(us),
+    }
+}
+
+/// What each engine cost.
+pub fn resources(h: &mut Html, results: &Results) {
+    if results.measured_engines().next().is_none() {
+        return;
+    }
+    h.section("resources", "What it cost", |h| {
+        let numbers = [
+            "keys seeded/s",
+            "seeding",
+            "peak memory",
+            "mean memory",
+            "written",
+            "store on disk",
+            "CPU s per million ops",
+            "close",
+            "busy answers",
+        ];
+        let mut head = vec![Head::Words("engine")];
+        head.extend(numbers.iter().map(|n| Head::Numbers(n)));
+        h.table("What each engine cost", &head, |h| {
+            h.within("tbody", "", |h| {
+                for e in results.measured_engines() {
+                    h.row("", |h| {
+                        h.tag("th", &[("scope", "row")], |h| h.text(&e.name));
+                        h.number(&show_count(e.seeding(Measured::touch_rate)));
+                        h.number(&format!("{:.2} s", e.seeding(|m| m.seconds)));
+                        h.number(&show_bytes(e.closing(|c| c.peak_rss as f64)));
+                        h.number(&show_bytes(results.mean_rss(&e.name)));
+                        h.number(&show_bytes(e.closing(|c| c.written_bytes as f64)));
+                        h.number(&show_bytes(e.closing(|c| c.disk_bytes as f64)));
+                        h.number(&format!("{:.2}", results.cpu_per_million(&e.name)));
+                        h.number(&format!("{:.2} s", e.closing(|c| c.seconds)));
+                        h.number(&e.busy().to_string());
+                    });
+                }
+            });
+        });
+        h.leaf(
+            "p",
+            "method",
+            "Medians over the stores of an engine; memory is resident memory above what the harness itself held.",
+        );
+    });
+}
+
+/// The columns of [`every_point`] that belong to a kind of operation.
+const OP_COLUMNS: [&str; 5] = ["count", "p50", "p99", "p99.9", "max"];
+
+/// All that was measured.
+pub fn every_point(h: &mut Html, results: &Results) {
+    if results.points.is_empty() {
+        return;
+    }
+    h.section("points", "Every point", |h| {
+        for (workload, places) in by_workload(results) {
+            h.leaf("h3", "", workload);
+            let mut head = vec![Head::Words("engine"), Head::Numbers("units/s"), Head::Numbers("ops/s")];
+            head.extend([Head::Numbers("gets that hit"), Head::Words("operation")]);
+            head.extend(OP_COLUMNS.iter().map(|c| Head::Numbers(c)));
+            h.table(&format!("Every point of {workload}"), &head, |h| {
+                for place in &places {
+                    h.within("tbody", "", |h| {
+                        h.row("place", |h| {
+                            h.tag("th", &[("colspan", "10"), ("scope", "rowgroup")], |h| h.text(&label(place[0])));
+                        });
+                        place.iter().for_each(|p| one_point(h, p));
+                    });
+                }
+            });
+        }
+    });
+}
+
+fn one_point(h: &mut Html, p: &PointResult) {
+    let f = &p.figures;
+    let remarks = remarks(p);
+    let rows = (f.ops.len().max(1) + usize::from(!remarks.is_empty())).to_string();
+    let spanning = |h: &mut Html| {
+        h.tag("th", &[("scope", "rowgroup"), ("rowspan", &rows)], |h| h.text(&p.engine));
+        h.tag("td", &[("class", "num"), ("rowspan", &rows)], |h| {
+            h.text(&show_count(f.wu_per_s.value));
+            h.leaf("small", "", &format!("{} – {}", show_count(f.wu_per_s.low), show_count(f.wu_per_s.high)));
+            h.leaf("small", "", &format!("{} repeats", p.repeats.len()));
+        });
+        h.tag("td", &[("class", "num"), ("rowspan", &rows)], |h| h.text(&show_count(f.ops_per_s.value)));
+        let hits = f.hit_rate.map_or("–".into(), |r| format!("{:.1} %", r * 100.0));
+        h.tag("td", &[("class", "num"), ("rowspan", &rows)], |h| h.text(&hits));
+    };
+    let none = Summary::default();
+    let ops = f.ops.iter().map(|o| (o.name.as_str(), &o.latency));
+    let ops: Vec<(&str, &Summary)> = if f.ops.is_empty() { vec![("–", &none)] } else { ops.collect() };
+    for (number, (name, l)) in ops.iter().enumerate() {
+        let last = number + 1 == ops.len() && remarks.is_empty();
+        h.row(if last { "" } else { "op" }, |h| {
+            if number == 0 {
+                spanning(h);
+            }
+            h.leaf("td", "", name);
+            h.number(&show_count(l.count as f64));
+            for ns in [l.p50, l.p99, l.p999, l.max] {
+                h.number(&show_ns(ns).replace(" us", " µs"));
+            }
+        });
+    }
+    if !remarks.is_empty() {
+        h.row("", |h| {
+            h.tag("td", &[("colspan", "6")], |h| remarks.iter().for_each(|(class, r)| h.leaf("p", class, r)));
+        });
+    }
+}
+
+/// What a reader should know of a point besides its numbers, and how loudly.
+fn remarks(p: &PointResult) -> Vec<(&'static str, String)> {
+    let f = &p.figures;
+    let mut out = Vec::new();
+    if let Some(drift) = p.unsteady() {
+        out.push((
+            "note",
+            format!("Not steady: the rate moved by {:+.0} % from the first third of a run to the last.", drift * 100.0),
+        ));
+    }
+    if f.aborts > 0.0 {
+        out.push(("note", format!("{} transactions gave way to another.", show_count(f.aborts))));
+    }
+    if f.verified > 0 {
+        let class = if f.wrong > 0 { "alarm" } else { "note" };
+        out.push((class, format!("{} answers checked, {} wrong.", show_count(f.verified as f64), f.wrong)));
+    }
+    out.extend(p.examples().take(5).map(|e| ("note", e.to_owned())));
+    out
+}

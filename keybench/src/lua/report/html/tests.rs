@@ -1,0 +1,126 @@
+//! The page of made-up runs.
+
+use super::*;
+use crate::error::Error;
+use crate::page::check;
+use crate::results::Repeat;
+use crate::results::tests::{measured, place, run};
+
+/// The page's words, without its tags.
+fn words(page: &str) -> String {
+    let body = &page[page.find("<main>").unwrap()..page.find("</main>").unwrap()];
+    let mut out = String::new();
+    let mut inside = false;
+    for c in body.chars() {
+        match c {
+            '<' => inside = true,
+            '>' => {
+                inside = false;
+                out.push(' ');
+            }
+            c if !inside => out.push(c),
+            _ => {}
+        }
+    }
+    out
+}
+
+#[test]
+fn the_verdict_is_first_and_all_else_is_there() {
+    let mut results = run(&[("kingtide", &[231_000, 230_000, 235_000]), ("rocksdb", &[100_000, 100_000, 100_000])]);
+    (results.meta.ending, results.meta.optimised) = (Ending::Complete, true);
+    for value in [1, 64] {
+        for (engine, rate) in [("kingtide", 500), ("rocksdb", 501)] {
+            let repeat = Repeat { measured: measured(rate * 40), ..Repeat::default() };
+            results.add_point("batch", engine, place(2, Some(("batch", value))), repeat);
+        }
+    }
+    results.meta.replay = "# keybench run\n[bench]\nbackend = kingtide,rocksdb\n".into();
+    let page = render(&results);
+    check::page(&page);
+    let words = words(&page);
+    for wanted in [
+        "mixed and batch on kingtide and rocksdb",
+        "2026-01-02 03:04 UTC",
+        "kingtide is the fastest at 2 of 4 points; at 2 there is no clear winner.",
+        "kingtide is faster than rocksdb: 2.31x (95 % interval 2.30 to 2.35)",
+        "too few repeats to say: rocksdb over kingtide is 1.00x",
+        "batch 64, 2 threads",
+        "231,000",
+        "230,000 – 235,000",
+        "2.25 / 9.00 / 45.0",
+        "8.50 µs",
+        "80.0 %",
+        "a crash of the machine may lose the last writes",
+        "memtable_size",
+        "backend = kingtide,rocksdb",
+    ] {
+        assert!(words.contains(wanted), "'{wanted}' is not in {words}");
+    }
+    assert!(!page.contains("class=\"caution\""));
+    let at = |id: &str| page.find(&format!("id=\"{id}\"")).unwrap_or_else(|| panic!("no {id}"));
+    let order = ["verdict", "summary-0", "summary-1", "resources", "points", "engines", "conditions", "repeat"];
+    assert!(order.map(at).is_sorted());
+}
+
+#[test]
+fn wrong_answers_failures_and_doubts_are_told_before_any_number() {
+    let mut results = run(&[("a", &[10, 10, 10]), ("liar", &[900, 900, 900]), ("gone", &[])]);
+    results.engines[2].trouble = Some(Error::Unavailable("no library <x>".into()));
+    let mut repeat = results.points[2].repeats[0].clone();
+    (repeat.measured.verified, repeat.measured.wrong) = (2_000, 17);
+    repeat.measured.examples = vec!["key 'a<b>' is lost & gone".into()];
+    results.points[2].push(repeat);
+    let page = render(&results);
+    check::page(&page);
+    let words = words(&page);
+    for wanted in [
+        "these figures mean nothing",
+        "did not come to its end",
+        "liar gave wrong answers: 17 of 2,000",
+        "gone was skipped: no library &lt;x&gt;",
+        "liar is not ranked: 17 of 2,000 answers",
+        "key &#39;a&lt;b&gt;&#39; is lost &amp; gone",
+        "2,000 answers checked, 17 wrong.",
+    ] {
+        assert!(words.contains(wanted), "'{wanted}' is not in {words}");
+    }
+}
+
+#[test]
+fn a_page_of_anything_is_a_page() {
+    for results in [
+        Results::default(),
+        run(&[]),
+        run(&[("a", &[])]),
+        run(&[("a", &[0, 0, 0])]),
+        run(&[("a", &[0, 0, 0]), ("b", &[0, 1, 0]), ("c", &[5])]),
+        run(&[("a", &[u64::MAX / 8, 1, 1]), ("b", &[1, u64::MAX / 8, 1])]),
+        run(&[("</main><b>\"'&", &[1, 2, 3])]),
+    ] {
+        check::page(&render(&results));
+    }
+    let mut results = run(&[("a", &[1, 2, 3])]);
+    results.meta.stamp = "?".into();
+    results.points[0].repeats.iter_mut().for_each(|r| r.measured.ops.clear());
+    results.points[0].figures.ops.clear();
+    check::page(&render(&results));
+}
+
+#[test]
+fn leads_say_who_won_what() {
+    let lead_of = |results: &Results| lead(&results.verdicts());
+    let all = run(&[("a", &[20, 20, 20]), ("b", &[10, 10, 10])]);
+    assert_eq!(lead_of(&all), "a is the fastest at all 2 points.");
+    let none = run(&[("a", &[20, 10, 20]), ("b", &[10, 20, 20])]);
+    assert_eq!(lead_of(&none), "No clear winner at any of 2 points.");
+    assert!(lead_of(&run(&[("a", &[1, 1, 1])])).starts_with("Only one engine"));
+    let mut split = all.clone();
+    split.points.remove(3);
+    for number in 0..3 {
+        split.add_point("mixed", "b", place(4, None), Repeat { number, measured: measured(90), drift: None });
+    }
+    assert_eq!(lead_of(&split), "a is the fastest at 1 of 2 points, b at 1.");
+    split.points.retain(|p| p.point.threads == 4);
+    assert_eq!(lead_of(&split), "mixed at 4 threads: b is faster than a: 1.50x (95 % interval 1.50 to 1.50).");
+}

@@ -1,0 +1,370 @@
+//! Who wins what, by how much, and how sure that is.
+//!
+//! Engines are ranked by the median of their rates at each point of the grid. One wins a point if the 95 % interval of the
+//! ratio to each other one ([`crate::stats`]) lies above 1. An engine that gave wrong answers, failed, or got nothing done
+//! is told of and not ranked: how fast it is wrong interests nobody.
+
+use super::{PointResult, Results};
+use crate::error::Error;
+use crate::lua::point::Point;
+use crate::measure::show_count;
+use crate::stats::Estimate;
+
+/// Repeats below which no interval is worth its name.
+pub const ENOUGH: usize = 3;
+
+/// How many times as fast one is as another, at one point of the grid. Where both have the same repeats they are pairs.
+pub fn ratio(over: &PointResult, under: &PointResult) -> Estimate {
+    let numbers = |p: &PointResult| p.repeats.iter().map(|r| r.number).collect::<Vec<_>>();
+    if numbers(over) == numbers(under) {
+        Estimate::ratio(&over.unit_rates(), &under.unit_rates())
+    } else {
+        Estimate::unpaired_ratio(&over.unit_rates(), &under.unit_rates())
+    }
+}
+
+/// What is said of one point of the grid.
+#[derive(Debug)]
+pub struct Verdict<'a> {
+    /// The workload.
+    pub workload: &'a str,
+    /// Threads and swept value.
+    pub point: &'a Point,
+    /// Who won.
+    pub outcome: Outcome<'a>,
+    /// Engines that were measured here and are not ranked, and why.
+    pub unranked: Vec<(&'a str, Unranked<'a>)>,
+}
+
+/// Who won.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome<'a> {
+    /// Nobody: no engine is left to be ranked.
+    Nobody,
+    /// Nobody: an engine without another to compare it with.
+    Alone(&'a str),
+    /// Nobody yet: the fastest two, and the ratio of too few repeats.
+    Unsure { fastest: &'a str, next: &'a str, lead: Estimate },
+    /// Nobody: the fastest and those that it cannot be told apart from, with the ratio to the first of them.
+    Close { fastest: &'a str, others: Vec<&'a str>, lead: Estimate },
+    /// One is faster than all others; so much faster than the next.
+    Winner { fastest: &'a str, next: &'a str, lead: Estimate },
+}
+
+/// Why an engine is not ranked.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Unranked<'a> {
+    /// So many of its answers were wrong, of so many that were checked.
+    Wrong { wrong: u64, verified: u64 },
+    /// It failed, here or later.
+    Trouble(&'a Error),
+    /// It did not finish one unit.
+    Nothing,
+}
+
+impl std::fmt::Display for Unranked<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Unranked::Wrong { wrong, verified } => {
+                let (wrong, verified) = (show_count(*wrong as f64), show_count(*verified as f64));
+                write!(f, "{wrong} of {verified} answers that were checked were wrong")
+            }
+            Unranked::Trouble(e) => write!(f, "it failed: {e}"),
+            Unranked::Nothing => f.write_str("it did not finish one unit"),
+        }
+    }
+}
+
+impl Verdict<'_> {
+    /// Where: `mixed at 8 threads, batch 64`.
+    pub fn place(&self) -> String {
+        let threads = match self.point.threads {
+            1 => "1 thread".to_owned(),
+            n => format!("{n} threads"),
+        };
+        let swept = self.point.swept.as_ref().map_or(String::new(), |(p, v)| format!(", {p} {v}"));
+        format!("{} at {threads}{swept}", self.workload)
+    }
+
+    /// Who and by how much: `kingtide is faster than rocksdb: 2.31x (95 % interval 2.20 to 2.41)`.
+    pub fn finding(&self) -> String {
+        match &self.outcome {
+            Outcome::Nobody => "no engine can be ranked".into(),
+            Outcome::Alone(engine) => format!("{engine} has nothing to be compared with"),
+            Outcome::Unsure { fastest, next, lead } => {
+                format!("too few repeats to say: {fastest} over {next} is {:.2}x in those there are", lead.value)
+            }
+            Outcome::Close { fastest, others, lead } => {
+                format!("no clear winner between {fastest} and {}: {}", others.join(", "), times(lead))
+            }
+            Outcome::Winner { fastest, next, lead } => format!("{fastest} is faster than {next}: {}", times(lead)),
+        }
+    }
+
+    /// The ratio of the fastest to the next, where there are two.
+    pub fn lead(&self) -> Option<Estimate> {
+        match &self.outcome {
+            Outcome::Nobody | Outcome::Alone(_) => None,
+            Outcome::Unsure { lead, .. } | Outcome::Close { lead, .. } | Outcome::Winner { lead, .. } => Some(*lead),
+        }
+    }
+
+    /// The engine that won, if one did.
+    pub fn winner(&self) -> Option<&str> {
+        if let Outcome::Winner { fastest, .. } = &self.outcome { Some(fastest) } else { None }
+    }
+}
+
+/// A ratio in words.
+pub fn times(e: &Estimate) -> String {
+    format!("{:.2}x (95 % interval {:.2} to {:.2})", e.value, e.low, e.high)
+}
+
+/// How one engine did against another at all points where both are ranked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Standing<'a> {
+    /// The one.
+    pub engine: &'a str,
+    /// The other.
+    pub other: &'a str,
+    /// Points where the one was faster, where it was slower, and where neither can be said.
+    pub faster: usize,
+    /// See `faster`.
+    pub slower: usize,
+    /// See `faster`.
+    pub undecided: usize,
+    /// Geometric mean of the ratios.
+    pub mean: f64,
+    /// The least of them.
+    pub least: f64,
+    /// The greatest of them.
+    pub most: f64,
+}
+
+impl Standing<'_> {
+    /// Points where both are ranked.
+    pub fn points(&self) -> usize {
+        self.faster + self.slower + self.undecided
+    }
+
+    /// All of it: `kingtide against rocksdb: faster at 4 of 6 points, slower at 1, undecided at 1; 1.80x in the geometric
+    /// mean, from 0.90x to 2.40x`.
+    pub fn sentence(&self) -> String {
+        let mut out = format!("{} against {}: ", self.engine, self.other);
+        let all = match self.points() {
+            1 => " point".to_owned(),
+            n => format!(" of {n} points"),
+        };
+        let counts = [("faster at ", self.faster), ("slower at ", self.slower), ("undecided at ", self.undecided)];
+        let mut some = counts.iter().filter(|(_, n)| *n > 0);
+        if let Some((what, n)) = some.next() {
+            out += &format!("{what}{n}{all}");
+        }
+        for (what, n) in some {
+            out += &format!(", {what}{n}");
+        }
+        match self.points() {
+            1 => out += &format!("; {:.2}x", self.mean),
+            _ => {
+                out +=
+                    &format!("; {:.2}x in the geometric mean, from {:.2}x to {:.2}x", self.mean, self.least, self.most)
+            }
+        }
+        out
+    }
+}
+
+impl Results {
+    /// Why a point's engine is not ranked, if it is not.
+    pub fn unranked(&self, p: &PointResult) -> Option<Unranked<'_>> {
+        let trouble = self.engine(&p.engine).and_then(|e| e.trouble.as_ref());
+        match trouble {
+            _ if p.figures.wrong > 0 => Some(Unranked::Wrong { wrong: p.figures.wrong, verified: p.figures.verified }),
+            Some(e) => Some(Unranked::Trouble(e)),
+            None if p.figures.wu_per_s.value <= 0.0 => Some(Unranked::Nothing),
+            None => None,
+        }
+    }
+
+    /// The points of the grid in the order of their doing, each with the engines that were measured there, in the order of
+    /// the command line.
+    pub fn places(&self) -> Vec<Vec<&PointResult>> {
+        let mut places: Vec<Vec<&PointResult>> = Vec::new();
+        for p in &self.points {
+            match places.iter_mut().find(|all| all[0].workload == p.workload && all[0].point.same_place(&p.point)) {
+                Some(all) => all.push(p),
+                None => places.push(vec![p]),
+            }
+        }
+        let order = |p: &&PointResult| self.engines.iter().position(|e| e.name == p.engine);
+        places.iter_mut().for_each(|all| all.sort_by_key(order));
+        places
+    }
+
+    /// What is said of each point of the grid.
+    pub fn verdicts(&self) -> Vec<Verdict<'_>> {
+        self.places().into_iter().map(|all| self.verdict(&all)).collect()
+    }
+
+    fn verdict<'a>(&'a self, all: &[&'a PointResult]) -> Verdict<'a> {
+        let reasons = all.iter().map(|p| (p.engine.as_str(), self.unranked(p)));
+        let unranked = reasons.filter_map(|(engine, why)| why.map(|w| (engine, w))).collect();
+        let mut ranked: Vec<&PointResult> = all.iter().copied().filter(|p| self.unranked(p).is_none()).collect();
+        ranked.sort_by(|a, b| b.figures.wu_per_s.value.total_cmp(&a.figures.wu_per_s.value));
+        let outcome = match ranked.as_slice() {
+            [] => Outcome::Nobody,
+            [only] => Outcome::Alone(&only.engine),
+            [first, rest @ ..] => {
+                let (fastest, next, lead) = (first.engine.as_str(), rest[0].engine.as_str(), ratio(first, rest[0]));
+                let apart = |other: &&&PointResult| ratio(first, other).low <= 1.0;
+                let others: Vec<&str> = rest.iter().filter(apart).map(|p| p.engine.as_str()).collect();
+                if ranked.iter().any(|p| p.repeats.len() < ENOUGH) {
+                    Outcome::Unsure { fastest, next, lead }
+                } else if others.is_empty() {
+                    Outcome::Winner { fastest, next, lead }
+                } else {
+                    let nearest = rest.iter().find(|p| p.engine == others[0]);
+                    Outcome::Close { fastest, lead: nearest.map_or(lead, |p| ratio(first, p)), others }
+                }
+            }
+        };
+        Verdict { workload: &all[0].workload, point: &all[0].point, outcome, unranked }
+    }
+
+    /// How the first engine that is ranked anywhere did against each of the others.
+    pub fn standings(&self) -> Vec<Standing<'_>> {
+        let places = self.places();
+        let ranked = |engine: &str| self.points.iter().any(|p| p.engine == engine && self.unranked(p).is_none());
+        let mut engines = self.engines.iter().map(|e| e.name.as_str()).filter(|e| ranked(e));
+        let Some(engine) = engines.next() else { return Vec::new() };
+        engines.filter_map(|other| self.standing(&places, engine, other)).collect()
+    }
+
+    fn standing<'a>(&self, places: &[Vec<&PointResult>], engine: &'a str, other: &'a str) -> Option<Standing<'a>> {
+        let (mut counts, mut ratios) = ([0; 3], Vec::new());
+        for all in places {
+            let at = |name: &str| all.iter().find(|p| p.engine == name && self.unranked(p).is_none());
+            let (Some(a), Some(b)) = (at(engine), at(other)) else { continue };
+            let e = ratio(a, b);
+            let enough = a.repeats.len().min(b.repeats.len()) >= ENOUGH;
+            counts[if enough && e.low > 1.0 {
+                0
+            } else if enough && e.high < 1.0 {
+                1
+            } else {
+                2
+            }] += 1;
+            ratios.push(e.value);
+        }
+        if ratios.is_empty() {
+            return None;
+        }
+        let mean = (ratios.iter().map(|r| r.ln()).sum::<f64>() / ratios.len() as f64).exp();
+        let (least, most) = ratios.iter().fold((f64::MAX, 0.0), |(a, b): (f64, f64), r| (a.min(*r), b.max(*r)));
+        let [faster, slower, undecided] = counts;
+        Some(Standing { engine, other, faster, slower, undecided, mean, least, most })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::run;
+    use super::*;
+
+    fn outcome(results: &Results) -> Outcome<'_> {
+        results.verdicts()[0].outcome.clone()
+    }
+
+    #[test]
+    fn a_clear_win_is_told_with_its_interval() {
+        let results = run(&[("rocksdb", &[50, 40, 50]), ("kingtide", &[100, 90, 110]), ("tidesdb", &[10, 10, 10])]);
+        let verdicts = results.verdicts();
+        assert_eq!(verdicts.len(), 2);
+        assert_eq!(verdicts[0].place(), "mixed at 1 thread");
+        assert_eq!(verdicts[1].place(), "mixed at 4 threads");
+        assert_eq!(verdicts[0].finding(), "kingtide is faster than rocksdb: 2.00x (95 % interval 2.00 to 2.25)");
+        assert_eq!(verdicts[0].winner(), Some("kingtide"));
+        assert!(verdicts[0].unranked.is_empty());
+
+        let standings = results.standings();
+        assert_eq!(standings.len(), 2, "the first engine against each other one");
+        assert_eq!((standings[0].engine, standings[0].other, standings[0].slower), ("rocksdb", "kingtide", 2));
+        assert_eq!((standings[1].faster, standings[1].points()), (2, 2));
+        assert!((standings[1].mean - 5.0).abs() < 1e-9, "{standings:?}");
+        let sentence = standings[1].sentence();
+        assert!(sentence.starts_with("rocksdb against tidesdb: faster at 2 of 2 points; 5.00x in"), "{sentence}");
+    }
+
+    #[test]
+    fn intervals_that_hold_1_have_no_winner() {
+        let results = run(&[("a", &[100, 120, 110]), ("b", &[105, 100, 109]), ("c", &[20, 20, 20])]);
+        let Outcome::Close { fastest, others, lead } = outcome(&results) else { panic!("{:?}", outcome(&results)) };
+        assert_eq!((fastest, others), ("a", vec!["b"]), "c is out of it");
+        assert!(lead.low < 1.0 && lead.high > 1.0, "{lead:?}");
+        assert!(results.verdicts()[0].finding().starts_with("no clear winner between a and b: 1.05x"));
+        assert_eq!(results.standings()[0].undecided, 2);
+
+        // The second by its median is told apart, the third is not: still no winner.
+        let results = run(&[("a", &[100, 101, 102]), ("b", &[98, 98, 98]), ("c", &[10, 97, 200])]);
+        let Outcome::Close { others, .. } = outcome(&results) else { panic!("{:?}", outcome(&results)) };
+        assert_eq!(others, ["c"]);
+    }
+
+    #[test]
+    fn few_repeats_prove_nothing() {
+        let results = run(&[("a", &[100, 101]), ("b", &[10, 11])]);
+        assert!(
+            matches!(outcome(&results), Outcome::Unsure { fastest: "a", next: "b", .. }),
+            "{:?}",
+            outcome(&results)
+        );
+        assert!(results.verdicts()[0].finding().contains("too few repeats"));
+        assert_eq!((results.standings()[0].faster, results.standings()[0].undecided), (0, 2));
+    }
+
+    #[test]
+    fn who_is_wrong_or_fails_or_does_nothing_is_told_of_and_not_ranked() {
+        let mut results =
+            run(&[("a", &[10, 10, 10]), ("liar", &[900, 900, 900]), ("lazy", &[0, 0, 0]), ("dead", &[500, 500, 500])]);
+        results.engines[3].trouble = Some(Error::failed("no space"));
+        let at = results.points.iter().position(|p| p.engine == "liar").unwrap();
+        let mut repeat = results.points[at].repeats[0].clone();
+        (repeat.number, repeat.measured.verified, repeat.measured.wrong) = (3, 1_500, 2);
+        results.points[at].push(repeat);
+        let verdict = &results.verdicts()[0];
+        assert_eq!(verdict.outcome, Outcome::Alone("a"));
+        let told: Vec<String> = verdict.unranked.iter().map(|(engine, why)| format!("{engine}: {why}")).collect();
+        assert_eq!(
+            told,
+            [
+                "liar: 2 of 1,500 answers that were checked were wrong",
+                "lazy: it did not finish one unit",
+                "dead: it failed: no space"
+            ]
+        );
+        // At the other point the liar was not caught.
+        assert_eq!(results.verdicts()[1].winner(), Some("liar"));
+        assert_eq!(results.standings().len(), 1);
+    }
+
+    #[test]
+    fn nobody_and_nothing() {
+        assert!(Results::default().verdicts().is_empty() && Results::default().standings().is_empty());
+        let results = run(&[("a", &[0]), ("b", &[0])]);
+        assert_eq!(outcome(&results), Outcome::Nobody);
+        assert_eq!(results.verdicts()[0].lead(), None);
+        assert!(results.standings().is_empty());
+        assert_eq!(outcome(&run(&[("a", &[7, 7, 7])])), Outcome::Alone("a"));
+    }
+
+    #[test]
+    fn engines_with_other_repeats_are_no_pairs() {
+        let a = run(&[("a", &[100, 200, 400])]).points.remove(0);
+        let mut b = run(&[("b", &[50, 100, 200])]).points.remove(0);
+        let paired = ratio(&a, &b);
+        assert_eq!((paired.low, paired.high), (2.0, 2.0));
+        b.repeats[2].number = 7;
+        let apart = ratio(&a, &b);
+        assert!(apart.value == 2.0 && apart.low < 1.0 && apart.high > 4.0, "{apart:?}");
+    }
+}
