@@ -47,6 +47,13 @@ impl Point {
     pub fn same_place(&self, other: &Point) -> bool {
         self.threads == other.threads && self.swept == other.swept
     }
+
+    /// Where it is, for people: `4 threads, batch 64`.
+    pub fn place(&self) -> String {
+        let threads = if self.threads == 1 { "thread" } else { "threads" };
+        let swept = self.swept.as_ref().map_or(String::new(), |(param, value)| format!(", {param} {value}"));
+        format!("{} {threads}{swept}", self.threads)
+    }
 }
 
 /// One store and the points that run against it, as the child process is told.

@@ -78,12 +78,7 @@ impl std::fmt::Display for Unranked<'_> {
 impl Verdict<'_> {
     /// Where: `mixed at 8 threads, batch 64`.
     pub fn place(&self) -> String {
-        let threads = match self.point.threads {
-            1 => "1 thread".to_owned(),
-            n => format!("{n} threads"),
-        };
-        let swept = self.point.swept.as_ref().map_or(String::new(), |(p, v)| format!(", {p} {v}"));
-        format!("{} at {threads}{swept}", self.workload)
+        format!("{} at {}", self.workload, self.point.place())
     }
 
     /// Who and by how much: `kingtide is faster than rocksdb: 2.31x (95 % interval 2.20 to 2.41)`.
@@ -206,7 +201,8 @@ impl Results {
         self.places().into_iter().map(|all| self.verdict(&all)).collect()
     }
 
-    fn verdict<'a>(&'a self, all: &[&'a PointResult]) -> Verdict<'a> {
+    /// What is said of one of [`Results::places`].
+    pub fn verdict<'a>(&'a self, all: &[&'a PointResult]) -> Verdict<'a> {
         let reasons = all.iter().map(|p| (p.engine.as_str(), self.unranked(p)));
         let unranked = reasons.filter_map(|(engine, why)| why.map(|w| (engine, w))).collect();
         let mut ranked: Vec<&PointResult> = all.iter().copied().filter(|p| self.unranked(p).is_none()).collect();

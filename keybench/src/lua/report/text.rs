@@ -76,15 +76,8 @@ fn render_conditions(out: &mut String, meta: &Meta) {
 /// The table of one point.
 fn render_point(out: &mut String, p: &PointResult) {
     let f = &p.figures;
-    let swept = p.swept().map_or(String::new(), |s| format!(", {s}"));
-    let _ = write!(
-        out,
-        "\n{}, {} threads{swept} on {}: {} wu/s",
-        p.workload,
-        p.point.threads,
-        p.engine,
-        show_count(f.wu_per_s.value)
-    );
+    let rate = show_count(f.wu_per_s.value);
+    let _ = write!(out, "\n{}, {} on {}: {rate} wu/s", p.workload, p.point.place(), p.engine);
     if p.touches_differ() {
         let _ = write!(out, ", {} ops/s", show_count(f.ops_per_s.value));
     }

@@ -205,7 +205,7 @@ impl Scale {
     fn of(verdicts: &[Verdict<'_>]) -> Scale {
         let ends = verdicts.iter().filter_map(Verdict::lead).flat_map(|e| [e.high, 1.0 / e.low.max(1e-3)]);
         let most = ends.filter(|x| x.is_finite()).fold(1.25, f64::max).min(1e3);
-        Scale { most, label: format!("Times as fast as the next (the line is 1x, the right edge {most:.1}x)") }
+        Scale { most, label: format!("Times as fast, from 1x to {most:.1}x") }
     }
 
     /// From the inverse of the greatest ratio to it, as far as 1x allows.
@@ -238,7 +238,12 @@ fn verdict_row(h: &mut Html, v: &Verdict<'_>, scale: &Scale, compared: bool) {
     h.row("", |h| {
         h.tag("th", &[("scope", "row")], |h| h.text(&v.place()));
         h.within("td", "finding", |h| {
-            h.leaf("p", if v.winner().is_some() { "best" } else { "" }, &v.finding());
+            let finding = v.finding();
+            let (what, how_surely) = finding.split_at(finding.find(" (").unwrap_or(finding.len()));
+            h.within("p", "", |h| {
+                h.leaf("span", if v.winner().is_some() { "best" } else { "" }, what);
+                h.leaf("small", "", how_surely);
+            });
             for (engine, why) in &v.unranked {
                 h.leaf("p", "alarm", &format!("{engine} is not ranked: {why}"));
             }

@@ -1,8 +1,9 @@
 //! The page's numbers: rates and latencies of the engines side by side, what they cost, and every point.
 
-use super::super::super::point::Measured;
+use crate::lua::point::Measured;
 use crate::measure::{Summary, show_bytes, show_count, show_ns};
 use crate::page::{Head, Html};
+use crate::results::verdict::ratio;
 use crate::results::{PointResult, Results};
 
 /// A point of the grid: what each engine did there.
@@ -25,15 +26,6 @@ fn at<'a>(place: &Place<'a>, engine: &str) -> Option<&'a PointResult> {
     place.iter().copied().find(|p| p.engine == engine)
 }
 
-/// Threads and swept value.
-fn label(p: &PointResult) -> String {
-    let threads = match p.point.threads {
-        1 => "1 thread".to_owned(),
-        n => format!("{n} threads"),
-    };
-    p.swept().map_or(threads.clone(), |s| format!("{s}, {threads}"))
-}
-
 /// For each workload the rates, and the latencies, of all engines side by side.
 pub fn summary(h: &mut Html, results: &Results) {
     let engines: Vec<&str> = results.measured_engines().map(|e| e.name.as_str()).collect();
@@ -42,10 +34,13 @@ pub fn summary(h: &mut Html, results: &Results) {
             h.leaf("h3", "", "Units of work a second");
             let mut head = vec![Head::Words("")];
             head.extend(engines.iter().map(|e| Head::Numbers(e)));
+            let ratios: Vec<String> = engines.iter().skip(1).map(|e| format!("{} / {e}", engines[0])).collect();
+            head.extend(ratios.iter().map(|r| Head::Numbers(r)));
             h.table(&format!("{workload}: units of work a second"), &head, |h| {
                 h.within("tbody", "", |h| places.iter().for_each(|place| rates(h, results, place, &engines)));
             });
             h.leaf("h3", "", "Latency in µs: p50 / p99 / p99.9");
+            head.truncate(1 + engines.len());
             head.insert(1, Head::Words("operation"));
             h.table(&format!("{workload}: latencies"), &head, |h| {
                 h.within("tbody", "", |h| places.iter().for_each(|place| latencies(h, place, &engines)));
@@ -55,24 +50,34 @@ pub fn summary(h: &mut Html, results: &Results) {
 }
 
 fn rates(h: &mut Html, results: &Results, place: &Place<'_>, engines: &[&str]) {
-    let ranked = place.iter().filter(|p| results.unranked(p).is_none());
-    let best = ranked.map(|p| p.figures.wu_per_s.value).fold(0.0, f64::max);
+    let verdict = results.verdict(place);
     h.row("", |h| {
-        h.tag("th", &[("scope", "row")], |h| h.text(&label(place[0])));
+        h.tag("th", &[("scope", "row")], |h| h.text(&place[0].point.place()));
         for engine in engines {
             let Some(p) = at(place, engine) else {
                 h.number("–");
                 continue;
             };
             let e = &p.figures.wu_per_s;
-            let fastest = e.value == best && results.unranked(p).is_none();
-            h.within("td", if fastest && engines.len() > 1 { "num best" } else { "num" }, |h| {
+            h.within("td", if verdict.winner() == Some(engine) { "num best" } else { "num" }, |h| {
                 h.text(&show_count(e.value));
                 if p.figures.wrong > 0 {
                     h.leaf("small", "alarm", "wrong answers");
                 } else {
                     h.leaf("small", "", &format!("{} – {}", show_count(e.low), show_count(e.high)));
                 }
+            });
+        }
+        let ranked = |engine: &str| at(place, engine).filter(|p| results.unranked(p).is_none());
+        for other in engines.iter().skip(1) {
+            let (Some(a), Some(b)) = (ranked(engines[0]), ranked(other)) else {
+                h.number("–");
+                continue;
+            };
+            let e = ratio(a, b);
+            h.within("td", "num", |h| {
+                h.text(&format!("{:.2}x", e.value));
+                h.leaf("small", "", &format!("{:.2} – {:.2}", e.low, e.high));
             });
         }
     });
@@ -89,7 +94,7 @@ fn latencies(h: &mut Html, place: &Place<'_>, engines: &[&str]) {
         h.row(if at_op + 1 < names.len() { "op" } else { "" }, |h| {
             if at_op == 0 {
                 let rows = names.len().to_string();
-                h.tag("th", &[("scope", "rowgroup"), ("rowspan", &rows)], |h| h.text(&label(place[0])));
+                h.tag("th", &[("scope", "rowgroup"), ("rowspan", &rows)], |h| h.text(&place[0].point.place()));
             }
             h.leaf("td", "", name);
             for engine in engines {
@@ -172,7 +177,9 @@ pub fn every_point(h: &mut Html, results: &Results) {
                 for place in &places {
                     h.within("tbody", "", |h| {
                         h.row("place", |h| {
-                            h.tag("th", &[("colspan", "10"), ("scope", "rowgroup")], |h| h.text(&label(place[0])));
+                            h.tag("th", &[("colspan", "10"), ("scope", "rowgroup")], |h| {
+                                h.text(&place[0].point.place())
+                            });
                         });
                         place.iter().for_each(|p| one_point(h, p));
                     });
