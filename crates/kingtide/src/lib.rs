@@ -51,7 +51,7 @@ pub use commit::batch::{MAX_BATCH_BYTES, WriteBatch};
 pub use commit::changed::{Change, ChangeKind};
 pub use commit::hook::{CommitHook, CommittedWrites};
 pub use db::Db;
-pub use estimate::{RangeCount, RangeStats};
+pub use estimate::{Cardinality, RangeCount, RangeStats};
 pub use family::ColumnFamily;
 pub use ingest::{ExportInfo, IngestOptions, SortedFile, SortedFileWriter};
 pub use kingtide_base::clock::{Clock, ManualClock, SystemClock};

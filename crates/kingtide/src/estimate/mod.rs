@@ -5,7 +5,10 @@
 //! [`RangeStats::rows`] for what is assumed. [`ColumnFamily::count_up_to`] does read, and counts exactly, as long as there is
 //! little to count.
 
+mod sample;
 mod sources;
+
+pub use sample::Cardinality;
 
 use crate::db::owned_bounds;
 use crate::family::{ColumnFamily, View};

@@ -102,7 +102,7 @@ fn rows_an_entry(memtable: &FamilyMemtable, span: Span<'_>, below: SeqNo) -> f64
 }
 
 /// The files of a run that meet a span.
-fn files_of(run: &ResolvedRun, order: &KeyOrder, span: Span<'_>) -> Range<usize> {
+pub(super) fn files_of(run: &ResolvedRun, order: &KeyOrder, span: Span<'_>) -> Range<usize> {
     let first = key_of(span.lower).map_or(0, |key| run.find(key, order.head(key)));
     let end = match key_of(span.upper) {
         None => run.files.len(),

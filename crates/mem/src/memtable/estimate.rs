@@ -98,6 +98,17 @@ impl Memtable {
 }
 
 impl MemIter {
+    /// Goes to the first entry of the next leaf, or to none, and returns how many entries that is on: 64 at most.
+    pub fn skip_leaf(&mut self) -> usize {
+        if !self.valid() {
+            return 0;
+        }
+        let (pos, count) = self.in_leaf();
+        self.go_in_leaf(count - 1);
+        self.next();
+        count - pos
+    }
+
     /// Entries from the current one up to `end`, and whether those are all: otherwise more than `leaves` leaves would
     /// have to be copied, and these are the entries of the first. The cursor goes to some entry, or to none.
     fn count_to(&mut self, end: Place<'_>, leaves: usize) -> (u64, bool) {
@@ -117,8 +128,7 @@ impl MemIter {
                 return (entries + (low - from) as u64, true);
             }
             entries += (count - from) as u64;
-            self.go_in_leaf(count - 1);
-            self.next();
+            self.skip_leaf();
         }
         (entries, !self.valid())
     }
