@@ -224,6 +224,11 @@ typedef struct {
     int32_t no_fill_cache;
     // Not 0: read ahead from the start, for long scans; otherwise that begins by itself after a few blocks.
     int32_t readahead;
+    // Not 0, of a transaction's iterator: shows what is newest instead of what the level's snapshot has, as
+    // `kingtide_txn_get_for_update` does, but without locks. Not on levels that check writes.
+    int32_t newest;
+    // Zero.
+    int32_t reserved;
 } kingtide_read_options;
 
 // A running or prepared transaction.
@@ -763,7 +768,8 @@ kingtide_status kingtide_family_iter(const kingtide_family *family,
 // not show. On levels whose reads take locks, the range between the bounds is locked now. It answers as the transaction
 // does once that is over. Free it with `kingtide_iter_free`, before or after the transaction.
 //
-// Errors: as `kingtide_family_iter` and `kingtide_txn_get`; INVALID_ARGUMENT for a snapshot.
+// Errors: as `kingtide_family_iter` and `kingtide_txn_get`; INVALID_ARGUMENT for a snapshot, and for `newest`
+// on a level that checks writes.
 kingtide_status kingtide_txn_iter(kingtide_txn *txn,
                                   const kingtide_family *family,
                                   const kingtide_read_options *options,
@@ -1134,15 +1140,12 @@ kingtide_status kingtide_txn_lock_range(kingtide_txn *txn,
 // Errors: INVALID_ARGUMENT.
 kingtide_status kingtide_txn_set_lock_timeout(kingtide_txn *txn, int64_t timeout_ms, kingtide_error **err);
 
-// Moves what it reads at to now: for a statement's own view (SQL's READ COMMITTED is `KINGTIDE_REPEATABLE_READ` with this at
-// the beginning of each statement), and for a snapshot that is taken at once and not with the first operation (START
-// TRANSACTION WITH CONSISTENT SNAPSHOT). Iterators that are open stay where they are.
+// Reads as of now from here on, on `KINGTIDE_REPEATABLE_READ`; what is written and locked stays. For a statement's own view
+// (SQL's READ COMMITTED is that level with this at the beginning of each statement), and for a locking transaction's snapshot
+// that is taken at once and not with the first operation (START TRANSACTION WITH CONSISTENT SNAPSHOT). Iterators that are open
+// stay where they are.
 //
-// On levels whose reads are always of now it does nothing. On snapshot and serializable it is allowed before the first
-// operation.
-//
-// Errors: INVALID_ARGUMENT when the level promises that what it read before still holds, or it was begun at a snapshot;
-// FINISHED, ABORTED, EXPIRED.
+// Errors: INVALID_ARGUMENT on other levels, or when an optimistic transaction has read for update; FINISHED, ABORTED, EXPIRED.
 kingtide_status kingtide_txn_refresh_snapshot(kingtide_txn *txn,
                                               kingtide_error **err);
 

@@ -31,6 +31,11 @@ pub struct kingtide_read_options {
     pub no_fill_cache: i32,
     /// Not 0: read ahead from the start, for long scans; otherwise that begins by itself after a few blocks.
     pub readahead: i32,
+    /// Not 0, of a transaction's iterator: shows what is newest instead of what the level's snapshot has, as
+    /// `kingtide_txn_get_for_update` does, but without locks. Not on levels that check writes.
+    pub newest: i32,
+    /// Zero.
+    pub reserved: i32,
 }
 // SAFETY: numbers and raw pointers only, the size first.
 unsafe impl Sized_ for kingtide_read_options {
@@ -138,7 +143,8 @@ pub extern "C" fn kingtide_family_iter(
 /// not show. On levels whose reads take locks, the range between the bounds is locked now. It answers as the transaction
 /// does once that is over. Free it with `kingtide_iter_free`, before or after the transaction.
 ///
-/// Errors: as `kingtide_family_iter` and `kingtide_txn_get`; INVALID_ARGUMENT for a snapshot.
+/// Errors: as `kingtide_family_iter` and `kingtide_txn_get`; INVALID_ARGUMENT for a snapshot, and for `newest`
+/// on a level that checks writes.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_txn_iter(
     txn: Option<&mut kingtide_txn>,
@@ -149,7 +155,12 @@ pub extern "C" fn kingtide_txn_iter(
 ) -> kingtide_status {
     guard(err, || {
         let (out, txn) = (out_handle(iter, "iter")?, need(txn, "txn")?);
-        let it = txn.0.iter_with(&need(family, "family")?.0, config(options)?.get()?)?;
+        let (family, options) = (&need(family, "family")?.0, config(options)?);
+        let it = if flag(options.newest) {
+            txn.0.iter_newest(family, options.get()?)?
+        } else {
+            txn.0.iter_with(family, options.get()?)?
+        };
         out.set(kingtide_iter::new(Cursor::Transaction(it)));
         Ok(())
     })
