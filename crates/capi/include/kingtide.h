@@ -116,8 +116,42 @@ typedef enum {
     KINGTIDE_EXCLUDED = 2,
 } kingtide_bound_kind;
 
+// What an operation does.
+typedef enum {
+    // Sets a key.
+    KINGTIDE_CHANGE_PUT = 1,
+    // Deletes a key.
+    KINGTIDE_CHANGE_DELETE = 2,
+    // Deletes a key that was put once.
+    KINGTIDE_CHANGE_SINGLE_DELETE = 3,
+    // Deletes all keys from `key` up to, and without, `value`.
+    KINGTIDE_CHANGE_DELETE_RANGE = 4,
+} kingtide_change_kind;
+
+// How bad a problem is.
+typedef enum {
+    // Worth knowing, and as it should be after a crash.
+    KINGTIDE_SEVERITY_INFO = 0,
+    // Nothing is lost, but something is not as the engine leaves it.
+    KINGTIDE_SEVERITY_WARNING = 1,
+    // Damage: something cannot be read, or would be read wrongly.
+    KINGTIDE_SEVERITY_ERROR = 2,
+} kingtide_severity;
+
+// A directory of backups, of any databases. Any number of threads may use it at once.
+typedef struct kingtide_backup kingtide_backup;
+
+// The numbers of backups, ascending. Does not change; any thread may read it.
+typedef struct kingtide_backup_list kingtide_backup_list;
+
 // Operations over any families, to be committed at once with `kingtide_db_write`. For one thread at a time.
 typedef struct kingtide_batch kingtide_batch;
+
+// A commit: its operations, in the order in which they were made. Does not change; any thread may read it.
+typedef struct kingtide_change_record kingtide_change_record;
+
+// What is committed, commit by commit, read from the log. For one thread at a time.
+typedef struct kingtide_change_stream kingtide_change_stream;
 
 // An open database. All functions on it may be called from many threads at once, except `kingtide_db_free`.
 typedef struct kingtide_db kingtide_db;
@@ -134,6 +168,9 @@ typedef struct kingtide_family kingtide_family;
 // with it. For one thread at a time.
 typedef struct kingtide_iter kingtide_iter;
 
+// A list of keys. Does not change; any thread may read it.
+typedef struct kingtide_keys kingtide_keys;
+
 // Locks that are held. Does not change; any thread may read it.
 typedef struct kingtide_lock_list kingtide_lock_list;
 
@@ -149,6 +186,12 @@ typedef struct kingtide_prepared_list kingtide_prepared_list;
 // A consistent view of all families at one moment. As long as it is held, what it sees is kept. Any number of threads may
 // use it at once.
 typedef struct kingtide_snapshot kingtide_snapshot;
+
+// Writes a sorted file outside of any database, from keys that come in ascending order, each once. For one thread at a time.
+typedef struct kingtide_sorted_writer kingtide_sorted_writer;
+
+// All statistics at one moment. Does not change; any thread may read it.
+typedef struct kingtide_stats kingtide_stats;
 
 // A list of strings. Does not change; any thread may read it.
 typedef struct kingtide_strings kingtide_strings;
@@ -177,6 +220,252 @@ typedef struct kingtide_txn_list kingtide_txn_list;
 // reads: each replaces what was there. It may hold a block of the cache, so do not keep many that are not needed. For one
 // thread at a time.
 typedef struct kingtide_value kingtide_value;
+
+// What verification found. Does not change; any thread may read it.
+typedef struct kingtide_verify_report kingtide_verify_report;
+
+// One operation of a commit. Its pointers are valid as long as the record.
+typedef struct {
+    // `sizeof(kingtide_change)`, set by the caller.
+    size_t size;
+    // One of `kingtide_change_kind`.
+    int32_t kind;
+    // The family's number: see `kingtide_family_id`.
+    uint32_t family;
+    // The family's present name; NULL when it was dropped since.
+    const char *family_name;
+    // The key; for a range, its start.
+    const void *key;
+    // Its length.
+    size_t key_len;
+    // The value; for a range, its end.
+    const void *value;
+    // Its length; 0 for deletes.
+    size_t value_len;
+    // When the entry expires, in milliseconds since 1970; 0 if it does not.
+    uint64_t expires_at_ms;
+} kingtide_change;
+
+// What a stream shows. All zero but `size`: everything that was logged, as soon as it is committed.
+typedef struct {
+    // `sizeof(kingtide_change_options)`.
+    size_t size;
+    // Not 0: only what survives a power cut.
+    int32_t durable_only;
+    // Not 0: commits that are not in the log (made without durability, or ingested) are shown as records without
+    // operations, instead of ending the stream with TOO_OLD.
+    int32_t show_unlogged;
+} kingtide_change_options;
+
+// Called with each commit to a family. The record is valid during the call, and holds the operations on that family. Must
+// neither unwind nor jump out.
+typedef void (*kingtide_commit_fn)(void *context, const kingtide_change_record *record);
+
+// Called once with a context that the library needs no more.
+typedef void (*kingtide_destroy_fn)(void *context);
+
+// Told every now and then how far a long operation is. Not 0 ends it: it fails with CANCELLED. Must neither unwind nor jump
+// out.
+typedef int32_t (*kingtide_progress_fn)(void *context, uint64_t done_bytes, uint64_t total_bytes);
+
+// How much was checked.
+typedef struct {
+    // `sizeof(kingtide_verify_counts)`, set by the caller.
+    size_t size;
+    // Column families.
+    uint64_t families;
+    // Files, log segments and the manifest included.
+    uint64_t files;
+    // Blocks of tables.
+    uint64_t blocks;
+    // Entries of tables.
+    uint64_t entries;
+    // Values read through a table's pointer.
+    uint64_t values;
+    // Records of the write-ahead log.
+    uint64_t log_records;
+    // Prepared transactions in doubt.
+    uint64_t prepared;
+    // Bytes read and checked.
+    uint64_t bytes;
+} kingtide_verify_counts;
+
+// One thing that is wrong. Its pointers are valid as long as the report.
+typedef struct {
+    // `sizeof(kingtide_problem)`, set by the caller.
+    size_t size;
+    // One of `kingtide_severity`.
+    int32_t severity;
+    // Not 0: `offset` is known.
+    int32_t has_offset;
+    // What is wrong, with all that follows.
+    const char *message;
+    // What kind of problem it is, as "Block" or "MissingFile".
+    const char *kind;
+    // The family that it concerns; NULL if it concerns none.
+    const char *family;
+    // The file; NULL if it is about none.
+    const char *path;
+    // The place in the file, in bytes.
+    uint64_t offset;
+    // The smallest key that may be concerned; NULL if that is not known.
+    const void *lowest_key;
+    // Its length.
+    size_t lowest_key_len;
+    // The largest key that may be concerned; NULL if that is not known.
+    const void *highest_key;
+    // Its length.
+    size_t highest_key_len;
+} kingtide_problem;
+
+// How to repair.
+typedef struct {
+    // `sizeof(kingtide_repair_options)`.
+    size_t size;
+    // Not 0: the log ends at its first damage; otherwise whole records behind it are salvaged, too.
+    int32_t stop_at_damage;
+    // Not 0: tables whose family is not known all belong to the default family. Only for databases that never had another.
+    int32_t one_family;
+} kingtide_repair_options;
+
+// What a repair did, in numbers.
+typedef struct {
+    // `sizeof(kingtide_repair_result)`, set by the caller.
+    size_t size;
+    // Not 0: everything was salvaged.
+    int32_t is_complete;
+    // Not 0: the verification of the new database found damage.
+    int32_t is_damaged;
+    // Families of the new database.
+    uint64_t families;
+    // Tables that were read, in whole or in part.
+    uint64_t tables;
+    // Keys in the new database.
+    uint64_t kept_keys;
+    // Keys that existed, but whose values could not be read.
+    uint64_t lost_keys;
+    // Ranges in which other keys may be missing.
+    uint64_t lost_ranges;
+    // Ranges in which keys may be out of date; includes those lost.
+    uint64_t stale_ranges;
+    // Files of which something could not be read.
+    uint64_t unreadable_files;
+    // Records of the log that were read.
+    uint64_t log_records;
+    // Holes in the log.
+    uint64_t log_gaps;
+    // Transactions that are in doubt in the new database, too.
+    uint64_t prepared;
+} kingtide_repair_result;
+
+// What a checkpoint holds.
+typedef struct {
+    // `sizeof(kingtide_checkpoint_info)`, set by the caller.
+    size_t size;
+    // It holds every commit up to this sequence number and none after it.
+    uint64_t sequence;
+    // Tables and value logs that it shares with the database by hard links.
+    uint64_t linked_files;
+    // Bytes of those.
+    uint64_t linked_bytes;
+    // Tables and value logs that could not be linked, and were copied.
+    uint64_t copied_files;
+    // Bytes of those.
+    uint64_t copied_bytes;
+} kingtide_checkpoint_info;
+
+// How a backup is made, verified or restored.
+typedef struct {
+    // `sizeof(kingtide_backup_options)`.
+    size_t size;
+    // Not 0: do not flush memtables before making one.
+    int32_t no_flush;
+    // Not 0: do not read a file again that an earlier backup took from this database under the same name and with the same
+    // size. Not sound if the directory was copied by other means than checkpoints and backups.
+    int32_t trust_names;
+    // Bytes read a second at most; 0 for no limit.
+    uint64_t rate_limit;
+    // Told of the progress; may be NULL.
+    kingtide_progress_fn progress;
+    // What it is called with.
+    void *progress_context;
+} kingtide_backup_options;
+
+// What a backup is.
+typedef struct {
+    // `sizeof(kingtide_backup_info)`, set by the caller.
+    size_t size;
+    // Its number, ascending with time.
+    uint64_t id;
+    // When it was made, in milliseconds since 1970.
+    uint64_t created_ms;
+    // It holds every commit up to this sequence number and none after it.
+    uint64_t sequence;
+    // Its files.
+    uint64_t files;
+    // Bytes of its files.
+    uint64_t bytes;
+    // Files that no backup held before it was made.
+    uint64_t new_files;
+    // Bytes of those.
+    uint64_t new_bytes;
+} kingtide_backup_info;
+
+// What an export holds.
+typedef struct {
+    // `sizeof(kingtide_export_info)`, set by the caller.
+    size_t size;
+    // It holds every commit up to this sequence number and none after it.
+    uint64_t sequence;
+    // Keys.
+    uint64_t entries;
+    // Sorted files.
+    uint64_t files;
+    // Bytes of these.
+    uint64_t bytes;
+} kingtide_export_info;
+
+// What a finished sorted file holds. Its pointers are valid as long as its writer.
+typedef struct {
+    // `sizeof(kingtide_sorted_file_info)`, set by the caller.
+    size_t size;
+    // Keys put and deleted.
+    uint64_t entries;
+    // Ranges deleted.
+    uint64_t range_deletes;
+    // Bytes of the file.
+    uint64_t bytes;
+    // Its smallest key.
+    const void *smallest;
+    // Its length.
+    size_t smallest_len;
+    // Its largest key, or the end of a range deleted.
+    const void *largest;
+    // Its length.
+    size_t largest_len;
+} kingtide_sorted_file_info;
+
+// A sorted file, and the family that it goes to.
+typedef struct {
+    // The family.
+    const kingtide_family *family;
+    // The file's path.
+    const char *path;
+} kingtide_ingest_file;
+
+// How sorted files are ingested.
+typedef struct {
+    // `sizeof(kingtide_ingest_options)`.
+    size_t size;
+    // Not 0: take the files instead of copying them.
+    int32_t move_files;
+    // Not 0: read all of each file first and check it.
+    int32_t verify;
+    // Not 0: fail with CONFLICT instead of waiting when a transaction holds a lock in a file's range.
+    int32_t no_wait;
+    // Zero.
+    int32_t reserved;
+} kingtide_ingest_options;
 
 // How one commit is done.
 typedef struct {
@@ -224,8 +513,9 @@ typedef struct {
     int32_t no_fill_cache;
     // Not 0: read ahead from the start, for long scans; otherwise that begins by itself after a few blocks.
     int32_t readahead;
-    // Not 0, of a transaction's iterator: shows what is newest instead of what the level's snapshot has, as
-    // `kingtide_txn_get_for_update` does, but without locks. Not on levels that check writes.
+    // Not 0, for transactions only: show the newest committed values whatever the level's snapshot, as
+    // `kingtide_txn_get_for_update` does, without its locks. Behind `kingtide_txn_lock_range`, or with a get for update of each
+    // key, it shows what is to be changed as it is now. Not on levels that check writes.
     int32_t newest;
     // Zero.
     int32_t reserved;
@@ -321,9 +611,6 @@ typedef int32_t (*kingtide_compare_fn)(void *context, const uint8_t *a, size_t a
 // A monotone 64-bit image of a key: if `a` sorts before `b`, its image is not greater. Makes searches faster.
 typedef uint64_t (*kingtide_head_fn)(void *context, const uint8_t *key, size_t key_len);
 
-// Called once with a context that the library needs no more.
-typedef void (*kingtide_destroy_fn)(void *context);
-
 // What an option is. All text is valid for ever.
 typedef struct {
     // `sizeof(kingtide_option_info)`, set by the caller.
@@ -349,6 +636,108 @@ typedef struct {
     // The largest value, if it has limits.
     double maximum;
 } kingtide_option_info;
+
+// A counter or gauge. Its texts are valid for ever.
+typedef struct {
+    // `sizeof(kingtide_stat)`, set by the caller.
+    size_t size;
+    // Its name.
+    const char *name;
+    // What it counts, with its unit.
+    const char *description;
+    // Its value.
+    uint64_t value;
+    // Not 0: it goes up and down; otherwise it only grows.
+    int32_t is_gauge;
+    // Zero.
+    int32_t reserved;
+} kingtide_stat;
+
+// Figures that are derived from the counters.
+typedef struct {
+    // `sizeof(kingtide_amplification)`, set by the caller.
+    size_t size;
+    // Bytes written to log, tables and value logs per byte committed.
+    double write;
+    // Table blocks and values read from files per point read and seek.
+    double read;
+    // Bytes of tables and value logs per byte of them that is not known to be dead.
+    double space;
+} kingtide_amplification;
+
+// One family.
+typedef struct {
+    // `sizeof(kingtide_family_stats)`, set by the caller.
+    size_t size;
+    // Its name. Valid as long as the statistics.
+    const char *name;
+    // Bytes in its active memtable.
+    uint64_t active_bytes;
+    // Frozen memtables.
+    uint64_t frozen;
+    // Entries and range tombstones in all memtables, hidden versions included.
+    uint64_t memtable_entries;
+    // Bytes of its value logs.
+    uint64_t vlog_bytes;
+    // Stored bytes in them that nothing refers to.
+    uint64_t vlog_dead_bytes;
+    // How many levels hold anything: see `kingtide_stats_level`.
+    uint64_t levels;
+} kingtide_family_stats;
+
+// The shape of one level.
+typedef struct {
+    // `sizeof(kingtide_level_stats)`, set by the caller.
+    size_t size;
+    // The level.
+    uint64_t level;
+    // Sorted runs.
+    uint64_t runs;
+    // Table files.
+    uint64_t files;
+    // Bytes of key logs.
+    uint64_t bytes;
+    // Point entries, tombstones and hidden versions included.
+    uint64_t entries;
+    // Point tombstones.
+    uint64_t tombstones;
+} kingtide_level_stats;
+
+// About what a range of keys holds.
+typedef struct {
+    // `sizeof(kingtide_range_stats)`, set by the caller.
+    size_t size;
+    // Keys that a read would show. 0 only if there is no entry at all.
+    uint64_t rows;
+    // Point entries, tombstones and hidden versions included. 0 only if there is none.
+    uint64_t entries;
+    // Those of them that are in memtables.
+    uint64_t memtable_entries;
+    // Point tombstones in tables.
+    uint64_t tombstones;
+    // Range tombstones in the tables that meet the range.
+    uint64_t range_tombstones;
+    // Bytes of keys and inline values in tables, before compression.
+    uint64_t raw_bytes;
+    // Bytes in key-log files.
+    uint64_t disk_bytes;
+    // Bytes in value-log files.
+    uint64_t value_log_bytes;
+    // Bytes of keys and values in memtables.
+    uint64_t memtable_bytes;
+    // Tables that meet the range.
+    uint64_t tables;
+    // Runs that meet the range: what a scan has to merge, memtables aside.
+    uint64_t runs;
+} kingtide_range_stats;
+
+// Given two neighbouring keys, tells the first of their parts, from 0 on, in which they differ; the number of parts or more
+// where none does. Must neither unwind nor jump out.
+typedef size_t (*kingtide_first_difference_fn)(void *context,
+                                               const uint8_t *a,
+                                               size_t a_len,
+                                               const uint8_t *b,
+                                               size_t b_len);
 
 // How a transaction behaves. All zero but `size`: snapshot isolation, optimistic.
 typedef struct {
@@ -468,6 +857,307 @@ kingtide_status kingtide_batch_delete_prefix(kingtide_batch *batch,
 
 // Frees a batch. NULL is allowed.
 void kingtide_batch_free(kingtide_batch *batch);
+
+// The commit's sequence number: that of its last operation.
+uint64_t kingtide_change_record_sequence(const kingtide_change_record *record);
+
+// The sequence number of its first operation, over all families.
+uint64_t kingtide_change_record_first_sequence(const kingtide_change_record *record);
+
+// Whether it stands for commits that are not in the log, and so has no operations.
+bool kingtide_change_record_is_unlogged(const kingtide_change_record *record);
+
+// How many operations it has.
+size_t kingtide_change_record_count(const kingtide_change_record *record);
+
+// Describes the operation at an index from 0. False behind the last, or when `change->size` is not set.
+bool kingtide_change_record_get(const kingtide_change_record *record, size_t index, kingtide_change *change);
+
+// Frees a record that a stream gave. NULL is allowed.
+void kingtide_change_record_free(kingtide_change_record *record);
+
+// A stream of everything that was committed after sequence number `since`: what `kingtide_change_stream_position` told a
+// stream before, or 0 for all that there is. `options` may be NULL. How much log is kept for that says the option
+// `change_retention`. Free it with `kingtide_change_stream_free`.
+//
+// Errors: TOO_OLD (the log is gone), INVALID_ARGUMENT (not committed yet), READ_ONLY, CLOSED.
+kingtide_status kingtide_db_changes(const kingtide_db *db,
+                                    uint64_t since,
+                                    const kingtide_change_options *options,
+                                    kingtide_change_stream **stream,
+                                    kingtide_error **err);
+
+// The oldest sequence number that a stream can begin after.
+uint64_t kingtide_db_oldest_change_sequence(const kingtide_db *db);
+
+// The next commit; `record` is set to NULL when there is none within `timeout_ms` milliseconds, 0 for not waiting. Free it with
+// `kingtide_change_record_free`.
+//
+// Errors: TOO_OLD (commits that are not in the log, or not any more), CORRUPTION, IO, CLOSED.
+kingtide_status kingtide_change_stream_next(kingtide_change_stream *stream,
+                                            uint64_t timeout_ms,
+                                            kingtide_change_record **record,
+                                            kingtide_error **err);
+
+// The sequence number after which a later stream goes on where this one is.
+uint64_t kingtide_change_stream_position(const kingtide_change_stream *stream);
+
+// Frees a stream. NULL is allowed.
+void kingtide_change_stream_free(kingtide_change_stream *stream);
+
+// Sets the function that is told of every commit to the family, in place of the one before; NULL removes it. It is called in
+// commit order, one call at a time over the whole database, on the thread that commits, after the commit is visible and
+// before the committing call returns. Durability may come later. What commits inside it is told of afterwards. It must not
+// wait for a commit of another thread. `destroy`, which may be NULL, is called when the context is needed no more, also if
+// this fails.
+//
+// Errors: INVALID_ARGUMENT.
+kingtide_status kingtide_family_set_commit_hook(const kingtide_family *family,
+                                                kingtide_commit_fn committed,
+                                                void *context,
+                                                kingtide_destroy_fn destroy,
+                                                kingtide_error **err);
+
+// Verifies an open database: its manifest, all tables and value logs as of now, and the log. Commits go on. `progress` may be
+// NULL. What is wrong is no error but in the report.
+//
+// Errors: CLOSED, CANCELLED, IO.
+kingtide_status kingtide_db_verify(const kingtide_db *db,
+                                   kingtide_progress_fn progress,
+                                   void *context,
+                                   kingtide_verify_report **report,
+                                   kingtide_error **err);
+
+// Verifies a closed database. Of the options, which may be NULL, only key orders that were added matter.
+//
+// Errors: LOCKED (it is open), NOT_FOUND, CANCELLED, IO.
+kingtide_status kingtide_verify(const char *path,
+                                const kingtide_options *options,
+                                kingtide_progress_fn progress,
+                                void *context,
+                                kingtide_verify_report **report,
+                                kingtide_error **err);
+
+// Whether nothing is wrong: no problem worse than `KINGTIDE_SEVERITY_INFO`.
+bool kingtide_verify_report_is_clean(const kingtide_verify_report *report);
+
+// Whether something is damaged.
+bool kingtide_verify_report_is_damaged(const kingtide_verify_report *report);
+
+// What was checked. False when `counts->size` is not set.
+bool kingtide_verify_report_counts(const kingtide_verify_report *report, kingtide_verify_counts *counts);
+
+// How many problems are listed.
+size_t kingtide_verify_report_count(const kingtide_verify_report *report);
+
+// Describes the problem at an index from 0. False behind the last, or when `problem->size` is not set.
+bool kingtide_verify_report_get(const kingtide_verify_report *report, size_t index, kingtide_problem *problem);
+
+// Frees a report. NULL is allowed.
+void kingtide_verify_report_free(kingtide_verify_report *report);
+
+// Salvages everything that can be read of the database in `path`, which is not changed, into a new database in `into`. Key
+// orders that it uses must be among the options, which may be NULL, as may `how`, `progress`, and `text`, which is set to a
+// description for people.
+//
+// Errors: EXISTS (`into` is not empty), LOCKED (it is open), NOT_FOUND, CANCELLED, IO, NO_SPACE. After an error `into` must not
+// be used.
+kingtide_status kingtide_repair(const char *path,
+                                const char *into,
+                                const kingtide_options *options,
+                                const kingtide_repair_options *how,
+                                kingtide_progress_fn progress,
+                                void *context,
+                                kingtide_repair_result *result,
+                                kingtide_text **text,
+                                kingtide_error **err);
+
+// Makes a copy of the database in a directory that is empty or absent, as of one moment, transactions in doubt included. It
+// shares the immutable files by hard links where that is possible. Commits go on. `info` may be NULL.
+//
+// Errors: EXISTS (the directory holds anything), LOCKED (another copy is being made there), IO, NO_SPACE, CLOSED, READ_ONLY.
+kingtide_status kingtide_db_checkpoint(const kingtide_db *db,
+                                       const char *path,
+                                       kingtide_checkpoint_info *info,
+                                       kingtide_error **err);
+
+// Refers to the directory of backups at `path`. Touches nothing: the first backup makes it. Free it with
+// `kingtide_backup_free`.
+//
+// Errors: INVALID_ARGUMENT.
+kingtide_status kingtide_backup_open(const char *path, kingtide_backup **backup, kingtide_error **err);
+
+// Backs a database up, as of one moment. Files that the directory holds already are not stored again. Commits go on.
+// `options` and `info` may be NULL.
+//
+// Errors: LOCKED (somebody else changes the directory), CANCELLED, CORRUPTION, IO, NO_SPACE, CLOSED, READ_ONLY.
+kingtide_status kingtide_backup_create(const kingtide_backup *backup,
+                                       const kingtide_db *db,
+                                       const kingtide_backup_options *options,
+                                       kingtide_backup_info *info,
+                                       kingtide_error **err);
+
+// Describes a backup.
+//
+// Errors: NOT_FOUND, CORRUPTION, NEWER_FORMAT, IO.
+kingtide_status kingtide_backup_get_info(const kingtide_backup *backup,
+                                         uint64_t id,
+                                         kingtide_backup_info *info,
+                                         kingtide_error **err);
+
+// Lists all backups, readable or not: ask `kingtide_backup_get_info` of each.
+//
+// Errors: IO.
+kingtide_status kingtide_backup_list_all(const kingtide_backup *backup,
+                                         kingtide_backup_list **list,
+                                         kingtide_error **err);
+
+// How many there are.
+size_t kingtide_backup_list_count(const kingtide_backup_list *list);
+
+// The number at an index from 0; `UINT64_MAX` behind the last.
+uint64_t kingtide_backup_list_get(const kingtide_backup_list *list, size_t index);
+
+// Frees a list. NULL is allowed.
+void kingtide_backup_list_free(kingtide_backup_list *list);
+
+// Reads every file of a backup and compares it with its checksum. `options` may be NULL.
+//
+// Errors: CORRUPTION (the first file that is damaged or missing), NOT_FOUND, CANCELLED, IO.
+kingtide_status kingtide_backup_verify(const kingtide_backup *backup,
+                                       uint64_t id,
+                                       const kingtide_backup_options *options,
+                                       kingtide_error **err);
+
+// Copies a backup to a directory that is empty or absent, where it is a database. Every checksum is compared. `options` may be
+// NULL.
+//
+// Errors: CORRUPTION, NOT_FOUND, EXISTS, CANCELLED, LOCKED, IO, NO_SPACE. What was copied is removed then.
+kingtide_status kingtide_backup_restore(const kingtide_backup *backup,
+                                        uint64_t id,
+                                        const char *target,
+                                        const kingtide_backup_options *options,
+                                        kingtide_error **err);
+
+// Deletes a backup, and the files that no other needs.
+//
+// Errors: NOT_FOUND, LOCKED, CORRUPTION (another backup is damaged: this one is deleted, its files are not), IO.
+kingtide_status kingtide_backup_delete(const kingtide_backup *backup, uint64_t id, kingtide_error **err);
+
+// Deletes all backups but the newest `keep`. `deleted`, unless NULL, is set to how many it deleted.
+//
+// Errors: as `kingtide_backup_delete`.
+kingtide_status kingtide_backup_purge(const kingtide_backup *backup,
+                                      size_t keep,
+                                      size_t *deleted,
+                                      kingtide_error **err);
+
+// Frees the reference; the backups stay. NULL is allowed.
+void kingtide_backup_free(kingtide_backup *backup);
+
+// Makes a family that holds what another one shows now. Tables are shared by hard links where that is possible. `family`,
+// unless NULL, is set to a handle.
+//
+// Errors: NOT_FOUND (`from`); EXISTS, INVALID_ARGUMENT (`to`); CORRUPTION, IO, NO_SPACE, POISONED, CLOSED, READ_ONLY.
+kingtide_status kingtide_db_clone_family(const kingtide_db *db,
+                                         const char *from,
+                                         const char *to,
+                                         kingtide_family **family,
+                                         kingtide_error **err);
+
+// Writes what the family shows now into a directory that is empty or absent, for `kingtide_db_import_family`. `info` may be
+// NULL.
+//
+// Errors: EXISTS, CORRUPTION, IO, NO_SPACE, CLOSED.
+kingtide_status kingtide_family_export(const kingtide_family *family,
+                                       const char *path,
+                                       kingtide_export_info *info,
+                                       kingtide_error **err);
+
+// Creates a family from what `kingtide_family_export` wrote, in any database. `family`, unless NULL, is set to a handle.
+//
+// Errors: NOT_FOUND (no complete export), EXISTS or INVALID_ARGUMENT (the name), INCOMPATIBLE (a key order that this database
+// does not know), CORRUPTION, NEWER_FORMAT, IO, NO_SPACE, POISONED, CLOSED, READ_ONLY.
+kingtide_status kingtide_db_import_family(const kingtide_db *db,
+                                          const char *name,
+                                          const char *path,
+                                          kingtide_family **family,
+                                          kingtide_error **err);
+
+// Begins a sorted file for a family, in its key order and format. The file must not exist. Free the writer with
+// `kingtide_sorted_writer_free`, which removes a file that is not finished.
+//
+// Errors: EXISTS, NOT_FOUND (the directory), IO, NO_SPACE.
+kingtide_status kingtide_sorted_writer_create(const char *path,
+                                              const kingtide_family *family,
+                                              kingtide_sorted_writer **writer,
+                                              kingtide_error **err);
+
+// Adds a key behind all that came before.
+//
+// Errors: INVALID_ARGUMENT (not in order), FINISHED, IO, NO_SPACE.
+kingtide_status kingtide_sorted_writer_put(kingtide_sorted_writer *writer,
+                                           const void *key,
+                                           size_t key_len,
+                                           const void *value,
+                                           size_t value_len,
+                                           kingtide_error **err);
+
+// Adds a key that is gone `ttl_ms` milliseconds after now.
+//
+// Errors: as `kingtide_sorted_writer_put`.
+kingtide_status kingtide_sorted_writer_put_ttl(kingtide_sorted_writer *writer,
+                                               const void *key,
+                                               size_t key_len,
+                                               const void *value,
+                                               size_t value_len,
+                                               uint64_t ttl_ms,
+                                               kingtide_error **err);
+
+// Adds the deletion of a key of the family, behind all that came before.
+//
+// Errors: as `kingtide_sorted_writer_put`.
+kingtide_status kingtide_sorted_writer_delete(kingtide_sorted_writer *writer,
+                                              const void *key,
+                                              size_t key_len,
+                                              kingtide_error **err);
+
+// Deletes what the family held from `start` up to, and without, `end` before the ingest. What the file itself puts there
+// stays. In any order, at any time.
+//
+// Errors: as `kingtide_sorted_writer_put`.
+kingtide_status kingtide_sorted_writer_delete_range(kingtide_sorted_writer *writer,
+                                                    const void *start,
+                                                    size_t start_len,
+                                                    const void *end,
+                                                    size_t end_len,
+                                                    kingtide_error **err);
+
+// About how many bytes the file will have; 0 once it is finished.
+uint64_t kingtide_sorted_writer_estimated_bytes(const kingtide_sorted_writer *writer);
+
+// Finishes the file. `info` may be NULL.
+//
+// Errors: INVALID_ARGUMENT (nothing was added), FINISHED, IO, NO_SPACE. The file is removed then.
+kingtide_status kingtide_sorted_writer_finish(kingtide_sorted_writer *writer,
+                                              kingtide_sorted_file_info *info,
+                                              kingtide_error **err);
+
+// Frees a writer, and removes its file unless it is finished. NULL is allowed.
+void kingtide_sorted_writer_free(kingtide_sorted_writer *writer);
+
+// Makes the contents of sorted files part of families, all at one moment, and over a crash all or nothing: as if all were one
+// batch, file by file. When it returns, they survive a power cut. `options` may be NULL. `sequence`, unless NULL, is set to
+// that of the commit.
+//
+// Errors: INVALID_ARGUMENT (no sorted file, a family of another database), INCOMPATIBLE (another key order), CORRUPTION,
+// NEWER_FORMAT, NOT_FOUND, LOCK_TIMEOUT, CONFLICT, POISONED, IO, NO_SPACE, CLOSED, READ_ONLY. Nothing is ingested then.
+kingtide_status kingtide_db_ingest(const kingtide_db *db,
+                                   const kingtide_ingest_file *files,
+                                   size_t count,
+                                   const kingtide_ingest_options *options,
+                                   uint64_t *sequence,
+                                   kingtide_error **err);
 
 // Opens the database in directory `path`, creating it unless the options say otherwise. `options` may be NULL. Returns
 // when recovery is complete. Free it with `kingtide_db_free`.
@@ -768,8 +1458,7 @@ kingtide_status kingtide_family_iter(const kingtide_family *family,
 // not show. On levels whose reads take locks, the range between the bounds is locked now. It answers as the transaction
 // does once that is over. Free it with `kingtide_iter_free`, before or after the transaction.
 //
-// Errors: as `kingtide_family_iter` and `kingtide_txn_get`; INVALID_ARGUMENT for a snapshot, and for `newest`
-// on a level that checks writes.
+// Errors: as `kingtide_family_iter` and `kingtide_txn_get`; INVALID_ARGUMENT for a snapshot.
 kingtide_status kingtide_txn_iter(kingtide_txn *txn,
                                   const kingtide_family *family,
                                   const kingtide_read_options *options,
@@ -996,6 +1685,121 @@ uint64_t kingtide_snapshot_sequence(const kingtide_snapshot *snapshot);
 
 // Gives a snapshot back. What was made from it may be used further. NULL is allowed.
 void kingtide_snapshot_free(kingtide_snapshot *snapshot);
+
+// Takes all statistics. Free them with `kingtide_stats_free`.
+//
+// Errors: INVALID_ARGUMENT.
+kingtide_status kingtide_db_stats(const kingtide_db *db, kingtide_stats **stats, kingtide_error **err);
+
+// Describes the statistic at an index from 0. False behind the last, or when `stat->size` is not set.
+bool kingtide_stats_get(const kingtide_stats *stats, size_t index, kingtide_stat *stat);
+
+// The value of the statistic of that name. False when there is none; `value` is not written then.
+bool kingtide_stats_value(const kingtide_stats *stats, const char *name, uint64_t *value);
+
+// Figures that are derived from the counters. False when `amplification->size` is not set.
+bool kingtide_stats_amplification(const kingtide_stats *stats, kingtide_amplification *amplification);
+
+// Why no write is taken any more; NULL if writes are taken. Reads go on; the database must be opened again. Valid as long as
+// the statistics.
+const char *kingtide_stats_writes_stopped(const kingtide_stats *stats);
+
+// What the last background job failed with, as long as none succeeded since; NULL if it did not. Valid as long as the
+// statistics.
+const char *kingtide_stats_background_error(const kingtide_stats *stats);
+
+// Describes the family at an index from 0, in the order of names. False behind the last, or when `family->size` is not set.
+bool kingtide_stats_family(const kingtide_stats *stats,
+                           size_t index,
+                           kingtide_family_stats *family);
+
+// Describes a level of the family at an index: `level_index` counts the levels that hold anything, from 0. False behind the
+// last, or when `level->size` is not set.
+bool kingtide_stats_level(const kingtide_stats *stats,
+                          size_t family_index,
+                          size_t level_index,
+                          kingtide_level_stats *level);
+
+// All of it as text, for people.
+//
+// Errors: INVALID_ARGUMENT.
+kingtide_status kingtide_stats_text(const kingtide_stats *stats, kingtide_text **text, kingtide_error **err);
+
+// All of it as a JSON object: "counters", "amplification", "families" with their "levels", and "writes_stopped" and
+// "background_error", which may be null.
+//
+// Errors: INVALID_ARGUMENT.
+kingtide_status kingtide_stats_json(const kingtide_stats *stats, kingtide_text **json, kingtide_error **err);
+
+// Frees statistics. NULL is allowed.
+void kingtide_stats_free(kingtide_stats *stats);
+
+// All statistics in the text format of Prometheus.
+//
+// Errors: INVALID_ARGUMENT.
+kingtide_status kingtide_db_prometheus(const kingtide_db *db, kingtide_text **text, kingtide_error **err);
+
+// Estimates what a range of keys holds, from metadata and resident indexes, in a few microseconds: no block is read. NULL is
+// an open end. For planners of queries. A transaction's own writes do not count.
+//
+// Errors: CLOSED; CORRUPTION, IO (opening a table); INVALID_ARGUMENT.
+kingtide_status kingtide_family_range_stats(const kingtide_family *family,
+                                            const kingtide_bound *lower,
+                                            const kingtide_bound *upper,
+                                            kingtide_range_stats *stats,
+                                            kingtide_error **err);
+
+// Counts the keys of a range if that takes no more than looking at `most` of them, and estimates them otherwise. `exact`,
+// unless NULL, is set to whether they were counted.
+//
+// Errors: as `kingtide_family_range_stats`.
+kingtide_status kingtide_family_count_up_to(const kingtide_family *family,
+                                            const kingtide_bound *lower,
+                                            const kingtide_bound *upper,
+                                            uint64_t most,
+                                            uint64_t *rows,
+                                            bool *exact,
+                                            kingtide_error **err);
+
+// Keys that cut a range into at most `parts` parts which hold about equally many entries, ascending: for parallel scans. They
+// need not exist; a part goes from one, included, to the next, excluded. NULL is an open end. No block is read. Free the list
+// with `kingtide_keys_free`.
+//
+// Errors: as `kingtide_family_range_stats`.
+kingtide_status kingtide_family_split_points(const kingtide_family *family,
+                                             const kingtide_bound *lower,
+                                             const kingtide_bound *upper,
+                                             size_t parts,
+                                             kingtide_keys **keys,
+                                             kingtide_error **err);
+
+// How many there are.
+size_t kingtide_keys_count(const kingtide_keys *keys);
+
+// The key at an index from 0; NULL behind the last. `len`, unless NULL, is set to its length. Valid until the list is freed.
+const uint8_t *kingtide_keys_get(const kingtide_keys *keys,
+                                 size_t index,
+                                 size_t *len);
+
+// Frees a list. NULL is allowed.
+void kingtide_keys_free(kingtide_keys *keys);
+
+// Estimates, for each number of leading parts of a range's keys from 1 to `parts`, how many different combinations there are:
+// what planners of queries know of an index. `distinct` has room for `parts` numbers. Looks at about 16 keys at each of `places`
+// places, and at all keys if there are no more. `rows` and `exact` may be NULL. `parts` is 64 at most.
+//
+// Errors: as `kingtide_family_range_stats`, and of reading.
+kingtide_status kingtide_family_cardinality(const kingtide_family *family,
+                                            const kingtide_bound *lower,
+                                            const kingtide_bound *upper,
+                                            size_t parts,
+                                            size_t places,
+                                            kingtide_first_difference_fn first_difference,
+                                            void *context,
+                                            uint64_t *distinct,
+                                            uint64_t *rows,
+                                            bool *exact,
+                                            kingtide_error **err);
 
 // Begins a transaction. `options` may be NULL. Free it with `kingtide_txn_free`.
 //

@@ -87,6 +87,14 @@ impl<T> Out<T> {
     }
 }
 
+impl<T: Copy> Out<T> {
+    /// Fills this place and those behind it.
+    pub fn set_all(self, values: &[T]) {
+        // SAFETY: not NULL, and the caller promised room for as many as the function says that it writes.
+        unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), self.0.as_ptr(), values.len()) }
+    }
+}
+
 impl<T> Out<T> {
     /// Replaces what is there, an object that C got from the library.
     pub fn replace(self, value: T) {
@@ -122,7 +130,8 @@ pub fn set_if<T>(place: *mut T, value: T) {
 /// other member means the default.
 ///
 /// # Safety
-/// `repr(C)`, beginning with a `size_t`, and any bytes are a valid value: numbers and raw pointers only.
+/// `repr(C)`, beginning with a `size_t`, and any bytes are a valid value: numbers, raw pointers, and
+/// function pointers that may be NULL.
 pub unsafe trait Sized_: Copy {
     /// Its name, for messages.
     const NAME: &'static str;

@@ -112,6 +112,7 @@ impl kingtide_status {
             ErrorKind::Closed => KINGTIDE_CLOSED,
             ErrorKind::Cancelled => KINGTIDE_CANCELLED,
             ErrorKind::Incompatible => KINGTIDE_INCOMPATIBLE,
+            ErrorKind::Conflict if e.is_lock_held() => KINGTIDE_LOCK_HELD,
             ErrorKind::Conflict => KINGTIDE_CONFLICT,
             ErrorKind::Deadlock => KINGTIDE_DEADLOCK,
             ErrorKind::LockTimeout => KINGTIDE_LOCK_TIMEOUT,

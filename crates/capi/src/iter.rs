@@ -31,8 +31,9 @@ pub struct kingtide_read_options {
     pub no_fill_cache: i32,
     /// Not 0: read ahead from the start, for long scans; otherwise that begins by itself after a few blocks.
     pub readahead: i32,
-    /// Not 0, of a transaction's iterator: shows what is newest instead of what the level's snapshot has, as
-    /// `kingtide_txn_get_for_update` does, but without locks. Not on levels that check writes.
+    /// Not 0, for transactions only: show the newest committed values whatever the level's snapshot, as
+    /// `kingtide_txn_get_for_update` does, without its locks. Behind `kingtide_txn_lock_range`, or with a get for update of each
+    /// key, it shows what is to be changed as it is now. Not on levels that check writes.
     pub newest: i32,
     /// Zero.
     pub reserved: i32,
@@ -133,7 +134,11 @@ pub extern "C" fn kingtide_family_iter(
 ) -> kingtide_status {
     guard(err, || {
         let out = out_handle(iter, "iter")?;
-        let it = need(family, "family")?.0.iter_with(config(options)?.get()?)?;
+        let options = config(options)?;
+        if flag(options.newest) {
+            return Err(Error::invalid("`newest` is for iterators of transactions"));
+        }
+        let it = need(family, "family")?.0.iter_with(options.get()?)?;
         out.set(kingtide_iter::new(Cursor::Family(it)));
         Ok(())
     })
@@ -143,8 +148,7 @@ pub extern "C" fn kingtide_family_iter(
 /// not show. On levels whose reads take locks, the range between the bounds is locked now. It answers as the transaction
 /// does once that is over. Free it with `kingtide_iter_free`, before or after the transaction.
 ///
-/// Errors: as `kingtide_family_iter` and `kingtide_txn_get`; INVALID_ARGUMENT for a snapshot, and for `newest`
-/// on a level that checks writes.
+/// Errors: as `kingtide_family_iter` and `kingtide_txn_get`; INVALID_ARGUMENT for a snapshot.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_txn_iter(
     txn: Option<&mut kingtide_txn>,
@@ -155,11 +159,12 @@ pub extern "C" fn kingtide_txn_iter(
 ) -> kingtide_status {
     guard(err, || {
         let (out, txn) = (out_handle(iter, "iter")?, need(txn, "txn")?);
-        let (family, options) = (&need(family, "family")?.0, config(options)?);
+        let (family, options) = (need(family, "family")?, config(options)?);
+        let read = options.get()?;
         let it = if flag(options.newest) {
-            txn.0.iter_newest(family, options.get()?)?
+            txn.0.iter_newest(&family.0, read)?
         } else {
-            txn.0.iter_with(family, options.get()?)?
+            txn.0.iter_with(&family.0, read)?
         };
         out.set(kingtide_iter::new(Cursor::Transaction(it)));
         Ok(())
