@@ -1,0 +1,66 @@
+/* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
+
+/* Creating, dropping, renaming and emptying tables. */
+#include "ha_kingtide.h"
+
+namespace kingtide {
+namespace {
+
+/** Whether the statement asks for a foreign key: better refused than accepted and not enforced. */
+bool asks_for_foreign_key(THD *thd) {
+  List_iterator_fast<Key> keys(thd->lex->alter_info.key_list);
+  while (const Key *key = keys++)
+    if (key->type == Key::FOREIGN_KEY) return true;
+  return false;
+}
+
+}  // namespace
+
+int Handler::create(const char *name, TABLE *form, HA_CREATE_INFO *info) {
+  if (info->data_file_name || info->index_file_name) {
+    my_error(ER_ILLEGAL_HA_CREATE_OPTION, MYF(0), "KINGTIDE", "DATA DIRECTORY");
+    return HA_WRONG_CREATE_OPTION;
+  }
+  if (asks_for_foreign_key(ha_thd())) {
+    my_error(ER_ILLEGAL_HA_CREATE_OPTION, MYF(0), "KINGTIDE", "FOREIGN KEY");
+    return HA_WRONG_CREATE_OPTION;
+  }
+  TableRecord record;
+  const TABLE_SHARE *s = form->s;
+  Outcome o = Dictionary::create(Dictionary::name_of(name), s->keys, s->primary_key, &record);
+  if (o == Outcome::Ok && info->auto_increment_value > 0)
+    o = Dictionary::set_counter(Dictionary::Counter::AutoIncrement, record.primary, info->auto_increment_value);
+  return fail(o);
+}
+
+int Handler::delete_table(const char *name) {
+  const Outcome o = Dictionary::drop(Dictionary::name_of(name));
+  return o == Outcome::NotFound ? HA_ERR_NO_SUCH_TABLE : fail(o);
+}
+
+int Handler::rename_table(const char *from, const char *to) {
+  const Outcome o = Dictionary::rename(Dictionary::name_of(from), Dictionary::name_of(to));
+  return o == Outcome::NotFound ? HA_ERR_NO_SUCH_TABLE : fail(o);
+}
+
+int Handler::truncate() {
+  iter_.close();
+  const Outcome o = Dictionary::truncate(share_->record());
+  if (o == Outcome::Ok) share_->reset_counters();
+  return fail(o);
+}
+
+int Handler::reset_auto_increment(ulonglong value) { return fail(share_->set_auto_increment(value)); }
+
+void Handler::update_create_info(HA_CREATE_INFO *info) {
+  if (info->used_fields & HA_CREATE_USED_AUTO) return;
+  if (table->found_next_number_field) info->auto_increment_value = share_->next_auto_increment();
+}
+
+bool Handler::check_if_incompatible_data(HA_CREATE_INFO *info, uint changes) {
+  if (changes != IS_EQUAL_YES) return COMPATIBLE_DATA_NO;
+  if (info->used_fields & HA_CREATE_USED_AUTO) return COMPATIBLE_DATA_NO;
+  return COMPATIBLE_DATA_YES;
+}
+
+}  // namespace kingtide

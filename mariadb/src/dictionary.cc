@@ -1,0 +1,163 @@
+/* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
+#include "dictionary.h"
+
+#include <cstring>
+#include <mutex>
+
+namespace kingtide {
+namespace {
+
+/** Held while numbers are given out and tables change names. */
+std::mutex changing;
+
+std::string table_key(const std::string &name) { return "t" + name; }
+
+std::string counter_key(Dictionary::Counter which, uint32_t primary) {
+  std::string key(1, static_cast<char>(which));
+  append_be(key, primary, 4);
+  return key;
+}
+
+std::string encode(const TableRecord &r) {
+  std::string s(1, 1);
+  append_varint(s, r.primary);
+  append_varint(s, r.keys.size());
+  for (uint32_t id : r.keys) append_varint(s, id);
+  return s;
+}
+
+bool decode(Slice s, TableRecord *r) {
+  uint64_t primary, keys, id;
+  if (s.size == 0 || s.data[0] != 1) return false;
+  s = s.from(1);
+  if (!take_varint(s, &primary) || !take_varint(s, &keys) || keys > s.size) return false;
+  r->primary = static_cast<uint32_t>(primary);
+  r->keys.clear();
+  for (; keys > 0; keys--) {
+    if (!take_varint(s, &id)) return false;
+    r->keys.push_back(static_cast<uint32_t>(id));
+  }
+  return s.size == 0;
+}
+
+void erase_index(Batch &batch, uint32_t id) {
+  std::string from, to;
+  append_be(from, id, 4);
+  append_be(to, id + uint64_t{1}, 4);
+  batch.erase_range(Space::Rows, from, to);
+}
+
+void erase_entries(Batch &batch, const TableRecord &r) {
+  erase_index(batch, r.primary);
+  for (uint32_t id : r.keys)
+    if (id != r.primary) erase_index(batch, id);
+  for (auto c : {Dictionary::Counter::AutoIncrement, Dictionary::Counter::HiddenKey, Dictionary::Counter::Rows})
+    batch.erase(Space::Dictionary, counter_key(c, r.primary));
+}
+
+Outcome read_number(Slice key, uint64_t *value) {
+  std::string s;
+  *value = 0;
+  const Outcome o = Engine::get(key, &s);
+  if (o == Outcome::NotFound) return Outcome::Ok;
+  if (o == Outcome::Ok && s.size() != 8) return Outcome::Corruption;
+  if (o == Outcome::Ok) *value = read_be(Slice(s).data, 8);
+  return o;
+}
+
+std::string number(uint64_t value) {
+  std::string s;
+  append_be(s, value, 8);
+  return s;
+}
+
+const std::string NEXT = "n";
+
+}  // namespace
+
+std::string Dictionary::name_of(const char *path) {
+  if (path[0] == '.' && path[1] == '/') return path + 2;
+  // A temporary table's path leads to a directory of its own; its last component tells it from others.
+  return path;
+}
+
+Outcome Dictionary::create(const std::string &name, uint32_t keys, uint32_t primary_key, TableRecord *record) {
+  std::lock_guard<std::mutex> guard(changing);
+  TableRecord old;
+  uint64_t next;
+  Batch batch;
+  Outcome o = find(name, &old);
+  if (o == Outcome::Ok) erase_entries(batch, old);  // its definition is gone, or the server would not ask
+  if (o != Outcome::Ok && o != Outcome::NotFound) return o;
+  if ((o = read_number(NEXT, &next)) != Outcome::Ok) return o;
+  if (next == 0) next = 1;
+  record->keys.clear();
+  for (uint32_t k = 0; k < keys; k++) record->keys.push_back(static_cast<uint32_t>(next++));
+  record->primary = primary_key < keys ? record->keys[primary_key] : static_cast<uint32_t>(next++);
+  batch.put(Space::Dictionary, NEXT, number(next));
+  batch.put(Space::Dictionary, table_key(name), encode(*record));
+  return Engine::write(batch);
+}
+
+Outcome Dictionary::find(const std::string &name, TableRecord *record) {
+  std::string s;
+  const Outcome o = Engine::get(table_key(name), &s);
+  if (o != Outcome::Ok) return o;
+  return decode(s, record) ? Outcome::Ok : Outcome::Corruption;
+}
+
+Outcome Dictionary::drop(const std::string &name) {
+  std::lock_guard<std::mutex> guard(changing);
+  TableRecord record;
+  const Outcome o = find(name, &record);
+  if (o != Outcome::Ok) return o;
+  Batch batch;
+  batch.erase(Space::Dictionary, table_key(name));
+  erase_entries(batch, record);
+  return Engine::write(batch);
+}
+
+Outcome Dictionary::rename(const std::string &from, const std::string &to) {
+  std::lock_guard<std::mutex> guard(changing);
+  TableRecord record;
+  const Outcome o = find(from, &record);
+  if (o != Outcome::Ok) return o;
+  Batch batch;
+  batch.erase(Space::Dictionary, table_key(from));
+  batch.put(Space::Dictionary, table_key(to), encode(record));
+  return Engine::write(batch);
+}
+
+Outcome Dictionary::truncate(const TableRecord &record) {
+  Batch batch;
+  erase_entries(batch, record);
+  return Engine::write(batch);
+}
+
+Outcome Dictionary::drop_leftovers() {
+  Iter it;
+  std::vector<std::string> names;
+  Outcome o = Engine::iterate(Space::Dictionary, Slice(std::string("t")), Slice(std::string("u")), &it);
+  if (o != Outcome::Ok) return o;
+  for (bool valid = it.first(); valid; valid = it.next()) {
+    const std::string name = it.key().from(1).str();
+    if (name[0] == '/' || name.find("#sql-temptable") != std::string::npos) names.push_back(name);
+  }
+  if ((o = it.status()) != Outcome::Ok) return o;
+  it.close();
+  for (const std::string &name : names)
+    if ((o = drop(name)) != Outcome::Ok) return o;
+  return Outcome::Ok;
+}
+
+Outcome Dictionary::counter(Counter which, uint32_t primary, uint64_t *value) {
+  return read_number(counter_key(which, primary), value);
+}
+
+Outcome Dictionary::set_counter(Counter which, uint32_t primary, uint64_t value) {
+  Batch batch;
+  batch.put(Space::Dictionary, counter_key(which, primary), number(value));
+  return Engine::write(batch);
+}
+
+}  // namespace kingtide

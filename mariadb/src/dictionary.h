@@ -1,0 +1,52 @@
+/* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine.h"
+
+/**
+  What tables there are, in the engine's own default family, so that a table and its definition change together.
+
+      "t" path              version 1, varints: number of the rows' index, number of keys, the number of each key's index
+      "n"                   8 bytes: the number that the next index gets
+      "a" number            8 bytes: no auto-increment value from here on was given out, by the number of the rows' index
+      "h" number            8 bytes: no hidden key from here on was given out
+      "c" number            8 bytes: rows, as last counted; an estimate after a crash
+
+  `path` is "database/table" in the server's file name encoding. All entries of all indexes are in one family, "rows", each
+  behind its index's number in 4 bytes: ten thousand tables cost ten thousand dictionary entries, not memtables, and a table
+  that is dropped is one range delete for each index.
+*/
+namespace kingtide {
+
+struct TableRecord {
+  uint32_t primary = 0;
+  std::vector<uint32_t> keys;
+};
+
+class Dictionary {
+ public:
+  /** The server's path of a table without what is in front of the database. */
+  static std::string name_of(const char *path);
+
+  /** Records a table with `keys` keys, of which `primary_key` has the rows; none of them if it is not among them. */
+  static Outcome create(const std::string &name, uint32_t keys, uint32_t primary_key, TableRecord *record);
+  static Outcome find(const std::string &name, TableRecord *record);
+  /** Removes a table with all its entries. */
+  static Outcome drop(const std::string &name);
+  static Outcome rename(const std::string &from, const std::string &to);
+  /** Removes a table's entries and counters. */
+  static Outcome truncate(const TableRecord &record);
+  /** Removes the tables that were temporary in an earlier life of the server, and what an ALTER TABLE did not finish. */
+  static Outcome drop_leftovers();
+
+  enum class Counter : char { AutoIncrement = 'a', HiddenKey = 'h', Rows = 'c' };
+  /** 0 if it was never set. */
+  static Outcome counter(Counter which, uint32_t primary, uint64_t *value);
+  static Outcome set_counter(Counter which, uint32_t primary, uint64_t value);
+};
+
+}  // namespace kingtide

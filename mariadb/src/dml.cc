@@ -1,0 +1,169 @@
+/* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
+
+/*
+  Changes of rows. A write locks the entries that it writes, present or not; unique keys are read under that lock, so two
+  statements that insert one value wait for each other, as they do in InnoDB.
+*/
+#include "ha_kingtide.h"
+
+namespace kingtide {
+
+int Handler::row_key_of(const uchar *record, std::string *key) {
+  key->clear();
+  format().append_key(format().primary, table, record, key, nullptr);
+  return 0;
+}
+
+/** Locks a unique key, and reports a duplicate if some other row has it. */
+int Handler::check_unique(uint number, Slice key) {
+  const Outcome o = txn().get_locked(key, LockMode::Exclusive, &value_buffer_);
+  if (o == Outcome::NotFound) return 0;
+  if (o != Outcome::Ok) return fail(o);
+  duplicate_ = number;
+  return HA_ERR_FOUND_DUPP_KEY;
+}
+
+int Handler::insert_entries(const uchar *record, Slice row_key) {
+  for (uint k = 0; k < table->s->keys; k++) {
+    const Index &index = format().indexes[k];
+    if (index.primary) continue;
+    bool checked;
+    format().entry(index, table, record, row_key, &key_buffer_, &entry_buffer_, &checked);
+    if (const int error = fail(txn().put(key_buffer_, entry_buffer_))) return error;
+  }
+  return 0;
+}
+
+int Handler::write_row(const uchar *record) {
+  if (table->next_number_field && record == table->record[0])
+    if (const int error = update_auto_increment()) return error;
+
+  std::string key = format().primary.prefix(), row_key;
+  if (format().hidden_primary) {
+    uint64_t hidden;
+    if (const int error = fail(share_->next_hidden_key(&hidden))) return error;
+    append_be(row_key, hidden, 8);
+  } else {
+    row_key_of(record, &row_key);
+  }
+  append(key, row_key);
+  if (!format().hidden_primary)
+    if (const int error = check_unique(table->s->primary_key, key)) return error;
+  // After an insert that fails, REPLACE and IGNORE go on in the same statement, and it must have written nothing: so all unique
+  // keys are looked at first.
+  if (const int error = check_all_unique(record)) return error;
+  if (const int error = insert_entries(record, row_key)) return error;
+  second_value_.clear();
+  format().row.encode(record, &second_value_);
+  if (const int error = fail(txn().put(key, second_value_))) return error;
+  row_key_ = row_key;
+  session()->count_rows(share_, 1);
+  if (table->found_next_number_field && record == table->record[0]) {
+    const Field *f = table->found_next_number_field;
+    const longlong value = const_cast<Field *>(f)->val_int();
+    if (f->is_unsigned() || value > 0) return fail(share_->saw_auto_increment(static_cast<uint64_t>(value)));
+  }
+  return 0;
+}
+
+/** Looks at the unique secondary keys of a record to be inserted, in their order. */
+int Handler::check_all_unique(const uchar *record) {
+  for (uint k = 0; k < table->s->keys; k++) {
+    const Index &index = format().indexes[k];
+    if (index.primary || !index.unique) continue;
+    bool null = false;
+    key_buffer_ = index.prefix();
+    format().append_key(index, table, record, &key_buffer_, &null);
+    if (null) continue;
+    if (const int error = check_unique(k, key_buffer_)) return error;
+  }
+  return 0;
+}
+
+/** The key of the row that is changed: from the record, or, if it is hidden, of the row that was read last. */
+int Handler::changed_row_key(const uchar *before, std::string *key) {
+  if (!format().hidden_primary) return row_key_of(before, key);
+  *key = row_key_;
+  return 0;
+}
+
+int Handler::update_row(const uchar *before, const uchar *after) {
+  std::string old_key, new_key;
+  changed_row_key(before, &old_key);
+  if (format().hidden_primary)
+    new_key = old_key;
+  else
+    row_key_of(after, &new_key);
+  const std::string prefix = format().primary.prefix();
+  const bool moves = old_key != new_key;
+  if (moves)
+    if (const int error = check_unique(table->s->primary_key, prefix + new_key)) return error;
+  // All unique keys before anything is written: see write_row.
+  for (uint k = 0; k < table->s->keys; k++) {
+    const Index &index = format().indexes[k];
+    if (index.primary || !index.unique) continue;
+    bool null = false;
+    key_buffer_ = index.prefix();
+    second_key_ = index.prefix();
+    format().append_key(index, table, before, &key_buffer_, nullptr);
+    format().append_key(index, table, after, &second_key_, &null);
+    if (null || key_buffer_ == second_key_) continue;
+    if (const int error = check_unique(k, second_key_)) return error;
+  }
+  for (uint k = 0; k < table->s->keys; k++) {
+    const Index &index = format().indexes[k];
+    if (index.primary) continue;
+    if (const int error = move_entry(index, before, after, old_key, new_key)) return error;
+  }
+  second_value_.clear();
+  format().row.encode(after, &second_value_);
+  if (moves)
+    if (const int error = fail(txn().erase(prefix + old_key))) return error;
+  if (const int error = fail(txn().put(prefix + new_key, second_value_))) return error;
+  if (table->found_next_number_field && after == table->record[0] &&
+      bitmap_is_set(table->write_set, table->found_next_number_field->field_index)) {
+    const longlong value = table->found_next_number_field->val_int();
+    if (table->found_next_number_field->is_unsigned() || value > 0)
+      return fail(share_->saw_auto_increment(static_cast<uint64_t>(value)));
+  }
+  return 0;
+}
+
+int Handler::move_entry(const Index &index, const uchar *before, const uchar *after, Slice old_row, Slice new_row) {
+  bool checked;
+  format().entry(index, table, before, old_row, &key_buffer_, &entry_buffer_, &checked);
+  format().entry(index, table, after, new_row, &second_key_, &second_value_, &checked);
+  if (key_buffer_ != second_key_) {
+    if (const int error = fail(txn().erase(key_buffer_))) return error;
+  } else if (entry_buffer_ == second_value_) {
+    return 0;
+  }
+  return fail(txn().put(second_key_, second_value_));
+}
+
+int Handler::delete_row(const uchar *record) {
+  std::string row_key;
+  changed_row_key(record, &row_key);
+  for (uint k = 0; k < table->s->keys; k++) {
+    const Index &index = format().indexes[k];
+    if (index.primary) continue;
+    bool checked;
+    format().entry(index, table, record, row_key, &key_buffer_, &entry_buffer_, &checked);
+    if (const int error = fail(txn().erase(key_buffer_))) return error;
+  }
+  if (const int error = fail(txn().erase(format().primary.prefix() + row_key))) return error;
+  session()->count_rows(share_, -1);
+  return 0;
+}
+
+void Handler::get_auto_increment(ulonglong offset, ulonglong increment, ulonglong wanted, ulonglong *first,
+                                 ulonglong *reserved) {
+  uint64_t value = 0;
+  const uint64_t most = table->next_number_field->get_max_int_value();
+  *reserved = wanted ? wanted : 1;
+  const Outcome o = share_->take_auto_increment(offset, increment, *reserved, most, &value);
+  *first = o == Outcome::Ok ? value : ~0ULL;
+  if (o != Outcome::Ok) fail(o);
+}
+
+}  // namespace kingtide

@@ -1,0 +1,389 @@
+/* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
+#include "engine.h"
+
+#include <kingtide.h>
+
+#include <algorithm>
+
+namespace kingtide {
+namespace {
+
+kingtide_db *db;
+kingtide_family *families[2];
+
+thread_local std::string message;
+
+/** Takes a call's error, and keeps its words for last_message. */
+class Call {
+ public:
+  ~Call() { kingtide_error_free(error_); }
+  kingtide_error **operator&() { return &error_; }
+
+  Outcome done(kingtide_status status) {
+    if (status == KINGTIDE_OK) return Outcome::Ok;
+    message = kingtide_error_message(error_);
+    return of(status);
+  }
+
+ private:
+  static Outcome of(kingtide_status status) {
+    switch (status) {
+      case KINGTIDE_NOT_FOUND:
+        return Outcome::NotFound;
+      case KINGTIDE_CONFLICT:
+        return Outcome::Conflict;
+      case KINGTIDE_LOCK_HELD:
+        return Outcome::LockHeld;
+      case KINGTIDE_DEADLOCK:
+        return Outcome::Deadlock;
+      case KINGTIDE_LOCK_TIMEOUT:
+        return Outcome::LockTimeout;
+      case KINGTIDE_CANCELLED:
+        return Outcome::Interrupted;
+      case KINGTIDE_EXPIRED:
+      case KINGTIDE_ABORTED:
+      case KINGTIDE_FINISHED:
+        return Outcome::Ended;
+      case KINGTIDE_BUSY:
+        return Outcome::Busy;
+      case KINGTIDE_NO_SPACE:
+        return Outcome::NoSpace;
+      case KINGTIDE_CORRUPTION:
+        return Outcome::Corruption;
+      case KINGTIDE_READ_ONLY:
+      case KINGTIDE_POISONED:
+        return Outcome::ReadOnly;
+      default:
+        return Outcome::Other;
+    }
+  }
+
+  kingtide_error *error_ = nullptr;
+};
+
+kingtide_family *family(Space space) { return families[static_cast<int>(space)]; }
+
+kingtide_bound included(Slice key) {
+  kingtide_bound b = {};
+  b.kind = key.size ? KINGTIDE_INCLUDED : KINGTIDE_UNBOUNDED;
+  b.key = key.data;
+  b.key_len = key.size;
+  return b;
+}
+
+kingtide_bound excluded(Slice key) {
+  kingtide_bound b = included(key);
+  if (key.size) b.kind = KINGTIDE_EXCLUDED;
+  return b;
+}
+
+kingtide_read_options range(Slice from, Slice to) {
+  kingtide_read_options o = {};
+  o.size = sizeof o;
+  o.lower = included(from);
+  o.upper = excluded(to);
+  return o;
+}
+
+Outcome take(kingtide_value *value, std::string *out) {
+  if (!kingtide_value_is_present(value)) return Outcome::NotFound;
+  out->assign(reinterpret_cast<const char *>(kingtide_value_data(value)), kingtide_value_len(value));
+  return Outcome::Ok;
+}
+
+}  // namespace
+
+const char *last_message() { return message.c_str(); }
+
+Batch::Batch() : batch_(kingtide_batch_new()) {}
+Batch::~Batch() { kingtide_batch_free(batch_); }
+
+void Batch::put(Space space, Slice key, Slice value) {
+  Call call;
+  const Outcome o = call.done(kingtide_batch_put(batch_, family(space), key.data, key.size, value.data, value.size, &call));
+  if (first_error_ == Outcome::Ok) first_error_ = o;
+}
+
+void Batch::erase(Space space, Slice key) {
+  Call call;
+  const Outcome o = call.done(kingtide_batch_delete(batch_, family(space), key.data, key.size, &call));
+  if (first_error_ == Outcome::Ok) first_error_ = o;
+}
+
+void Batch::erase_range(Space space, Slice from, Slice to) {
+  Call call;
+  const Outcome o =
+      call.done(kingtide_batch_delete_range(batch_, family(space), from.data, from.size, to.data, to.size, &call));
+  if (first_error_ == Outcome::Ok) first_error_ = o;
+}
+
+void Iter::close() {
+  if (iter_) kingtide_iter_free(iter_);
+  iter_ = nullptr;
+}
+
+bool Iter::seek(Slice key) { return kingtide_iter_seek(iter_, key.data, key.size); }
+bool Iter::seek_for_prev(Slice key) { return kingtide_iter_seek_for_prev(iter_, key.data, key.size); }
+bool Iter::first() { return kingtide_iter_seek_to_first(iter_); }
+bool Iter::last() { return kingtide_iter_seek_to_last(iter_); }
+bool Iter::next() { return kingtide_iter_next(iter_); }
+bool Iter::prev() { return kingtide_iter_prev(iter_); }
+bool Iter::valid() const { return kingtide_iter_valid(iter_); }
+
+Slice Iter::key() const {
+  size_t size = 0;
+  const uint8_t *data = kingtide_iter_key(iter_, &size);
+  return Slice(data, size);
+}
+
+Outcome Iter::value(Slice *value) {
+  Call call;
+  return call.done(kingtide_iter_value(iter_, &value->data, &value->size, &call));
+}
+
+Outcome Iter::status() {
+  Call call;
+  return call.done(kingtide_iter_status(iter_, &call));
+}
+
+Outcome Txn::begin(Level level, int64_t lock_timeout_ms, Durability durability) {
+  Call call;
+  close();
+  kingtide_txn_options o = {};
+  o.size = sizeof o;
+  o.isolation = level == Level::ReadUncommitted ? KINGTIDE_READ_UNCOMMITTED : KINGTIDE_REPEATABLE_READ;
+  o.locking = 1;
+  o.lock_timeout_ms = lock_timeout_ms;
+  o.durability = durability == Durability::Power ? KINGTIDE_DURABILITY_POWER : KINGTIDE_DURABILITY_PROCESS;
+  const Outcome outcome = call.done(kingtide_txn_begin(db, &o, &txn_, &call));
+  if (outcome != Outcome::Ok) return outcome;
+  Call second;
+  return second.done(kingtide_txn_get_handle(txn_, &handle_, &second));
+}
+
+void Txn::close() {
+  if (ticket_) kingtide_ticket_free(ticket_);
+  if (handle_) kingtide_txn_handle_free(handle_);
+  if (txn_) kingtide_txn_free(txn_);
+  ticket_ = nullptr;
+  handle_ = nullptr;
+  txn_ = nullptr;
+}
+
+Txn::~Txn() {
+  close();
+  if (value_) kingtide_value_free(value_);
+}
+
+uint64_t Txn::id() const { return kingtide_txn_id(txn_); }
+
+Outcome Txn::get(Slice key, std::string *value) {
+  Call call;
+  if (!value_) value_ = kingtide_value_new();
+  const Outcome o = call.done(kingtide_txn_get(txn_, family(Space::Rows), key.data, key.size, value_, &call));
+  return o == Outcome::Ok ? take(value_, value) : o;
+}
+
+Outcome Txn::get_locked(Slice key, LockMode mode, std::string *value) {
+  Call call;
+  if (!value_) value_ = kingtide_value_new();
+  auto *read = mode == LockMode::Exclusive ? kingtide_txn_get_for_update : kingtide_txn_get_for_share;
+  const Outcome o = call.done(read(txn_, family(Space::Rows), key.data, key.size, value_, &call));
+  return o == Outcome::Ok ? take(value_, value) : o;
+}
+
+Outcome Txn::put(Slice key, Slice value) {
+  Call call;
+  return call.done(kingtide_txn_put(txn_, family(Space::Rows), key.data, key.size, value.data, value.size, &call));
+}
+
+Outcome Txn::erase(Slice key) {
+  Call call;
+  return call.done(kingtide_txn_delete(txn_, family(Space::Rows), key.data, key.size, &call));
+}
+
+Outcome Txn::lock_range(Slice from, Slice to, LockMode mode) {
+  Call call;
+  const kingtide_bound lower = included(from), upper = excluded(to);
+  return call.done(kingtide_txn_lock_range(txn_, family(Space::Rows), &lower, &upper,
+                                           mode == LockMode::Exclusive ? KINGTIDE_LOCK_EXCLUSIVE : KINGTIDE_LOCK_SHARED,
+                                           &call));
+}
+
+Outcome Txn::iterate(Slice from, Slice to, bool newest, Iter *iter) {
+  Call call;
+  iter->close();
+  kingtide_read_options o = range(from, to);
+  o.newest = newest;
+  return call.done(kingtide_txn_iter(txn_, family(Space::Rows), &o, &iter->iter_, &call));
+}
+
+Outcome Txn::refresh_snapshot() {
+  Call call;
+  return call.done(kingtide_txn_refresh_snapshot(txn_, &call));
+}
+
+void Txn::set_lock_timeout(int64_t ms) {
+  Call call;
+  call.done(kingtide_txn_set_lock_timeout(txn_, ms, &call));
+}
+
+Outcome Txn::set_savepoint(const char *name) {
+  Call call;
+  return call.done(kingtide_txn_set_savepoint(txn_, name, &call));
+}
+
+Outcome Txn::rollback_to_savepoint(const char *name) {
+  Call call;
+  return call.done(kingtide_txn_rollback_to_savepoint(txn_, name, &call));
+}
+
+Outcome Txn::release_savepoint(const char *name) {
+  Call call;
+  return call.done(kingtide_txn_release_savepoint(txn_, name, &call));
+}
+
+Outcome Txn::prepare(Slice xid) {
+  Call call;
+  return call.done(kingtide_txn_prepare(txn_, xid.data, xid.size, &call));
+}
+
+Outcome Txn::commit_ordered() {
+  Call call;
+  return call.done(kingtide_txn_commit_ordered(txn_, &ticket_, &call));
+}
+
+Outcome Txn::wait_durable() {
+  Call call;
+  return ticket_ ? call.done(kingtide_ticket_wait(ticket_, &call)) : Outcome::Ok;
+}
+
+Outcome Txn::commit() {
+  Call call;
+  return call.done(kingtide_txn_commit(txn_, nullptr, &call));
+}
+
+Outcome Txn::rollback() {
+  Call call;
+  return call.done(kingtide_txn_rollback(txn_, &call));
+}
+
+void Txn::interrupt() {
+  Call call;
+  if (handle_) call.done(kingtide_txn_handle_interrupt(handle_, &call));
+}
+
+void Txn::clear_interrupt() { kingtide_txn_clear_interrupt(txn_); }
+
+Outcome Engine::open(const std::string &path, const std::vector<Option> &options) {
+  Call call;
+  kingtide_options *o = kingtide_options_new();
+  Outcome outcome = Outcome::Ok;
+  for (const Option &option : options)
+    if (outcome == Outcome::Ok) outcome = call.done(kingtide_options_set(o, option.name, option.value.c_str(), &call));
+  if (outcome == Outcome::Ok) outcome = call.done(kingtide_db_open(path.c_str(), o, &db, &call));
+  if (outcome == Outcome::Ok) outcome = call.done(kingtide_db_default_family(db, &families[0], &call));
+  if (outcome == Outcome::Ok) {
+    Call absent;
+    if (kingtide_db_family(db, "rows", &families[1], &absent) != KINGTIDE_OK)
+      outcome = call.done(kingtide_db_create_family(db, "rows", o, nullptr, &families[1], &call));
+  }
+  kingtide_options_free(o);
+  return outcome;
+}
+
+bool Engine::is_open() { return db != nullptr; }
+
+void Engine::close() {
+  Call call;
+  if (!db) return;
+  for (kingtide_family *&f : families) {
+    kingtide_family_free(f);
+    f = nullptr;
+  }
+  call.done(kingtide_db_close(db, &call));
+  kingtide_db_free(db);
+  db = nullptr;
+}
+
+Outcome Engine::get(Slice key, std::string *value) {
+  Call call;
+  kingtide_value *v = kingtide_value_new();
+  Outcome o = call.done(kingtide_family_get(family(Space::Dictionary), key.data, key.size, v, &call));
+  if (o == Outcome::Ok) o = take(v, value);
+  kingtide_value_free(v);
+  return o;
+}
+
+Outcome Engine::write(Batch &batch) {
+  Call call;
+  if (batch.first_error_ != Outcome::Ok) return batch.first_error_;
+  return call.done(kingtide_db_write(db, batch.batch_, nullptr, nullptr, &call));
+}
+
+Outcome Engine::iterate(Space space, Slice from, Slice to, Iter *iter) {
+  Call call;
+  iter->close();
+  const kingtide_read_options o = range(from, to);
+  return call.done(kingtide_family_iter(family(space), &o, &iter->iter_, &call));
+}
+
+Outcome Engine::sync() {
+  Call call;
+  return call.done(kingtide_db_sync(db, &call));
+}
+
+bool Engine::count(Slice from, Slice to, uint64_t most, uint64_t *entries) {
+  Iter it;
+  *entries = 0;
+  if (iterate(Space::Rows, from, to, &it) != Outcome::Ok) return false;
+  for (bool valid = it.first(); valid; valid = it.next())
+    if (++*entries > most) return false;
+  return true;
+}
+
+uint64_t Engine::estimate_entries(Slice from, Slice to) { return 0; }
+uint64_t Engine::estimate_bytes(Slice from, Slice to) { return 0; }
+
+Outcome Engine::flush() {
+  Call call;
+  return call.done(kingtide_db_flush(db, &call));
+}
+
+Outcome Engine::compact(Slice from, Slice to) {
+  Call call;
+  const kingtide_bound lower = included(from), upper = excluded(to);
+  return call.done(kingtide_family_compact_range(family(Space::Rows), &lower, &upper, &call));
+}
+
+Outcome Engine::set_option(const char *name, const char *value) {
+  Call call;
+  return call.done(kingtide_db_set_option(db, name, value, &call));
+}
+
+std::vector<std::string> Engine::prepared() {
+  Call call;
+  std::vector<std::string> names;
+  kingtide_prepared_list *list = nullptr;
+  if (call.done(kingtide_db_prepared(db, &list, &call)) != Outcome::Ok) return names;
+  for (size_t i = 0; i < kingtide_prepared_list_count(list); i++) {
+    kingtide_prepared_info info = {};
+    info.size = sizeof info;
+    if (kingtide_prepared_list_get(list, i, &info))
+      names.emplace_back(reinterpret_cast<const char *>(info.xid), info.xid_len);
+  }
+  kingtide_prepared_list_free(list);
+  return names;
+}
+
+Outcome Engine::commit_prepared(Slice xid) {
+  Call call;
+  return call.done(kingtide_db_commit_prepared(db, xid.data, xid.size, nullptr, &call));
+}
+
+Outcome Engine::rollback_prepared(Slice xid) {
+  Call call;
+  return call.done(kingtide_db_rollback_prepared(db, xid.data, xid.size, &call));
+}
+
+}  // namespace kingtide

@@ -1,0 +1,173 @@
+/* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "../codec/slice.h"
+
+struct kingtide_db;
+struct kingtide_family;
+struct kingtide_txn;
+struct kingtide_txn_handle;
+struct kingtide_iter;
+struct kingtide_batch;
+struct kingtide_value;
+struct kingtide_ticket;
+
+/** The engine's C API, as this plugin uses it: handles that free themselves, and one kind of outcome. */
+namespace kingtide {
+
+enum class Outcome : int {
+  Ok = 0,
+  NotFound,
+  Conflict,
+  /** Somebody has a lock, and the transaction does not wait. */
+  LockHeld,
+  Deadlock,
+  LockTimeout,
+  /** The wait for a lock was interrupted. */
+  Interrupted,
+  /** Ended from outside: aborted, expired. */
+  Ended,
+  /** Transactions hold too much memory. */
+  Busy,
+  NoSpace,
+  Corruption,
+  /** Writes are refused. */
+  ReadOnly,
+  Other
+};
+
+/** What went wrong in the last call of this thread that did not end well. Valid until the next such call. */
+const char *last_message();
+
+enum class Level { ReadUncommitted, RepeatableRead };
+/** What a commit survives: the end of the process, or a power cut. */
+enum class Durability { Process, Power };
+/** A lock timeout: do not wait. */
+constexpr int64_t NO_WAIT = -1;
+enum class LockMode { Shared, Exclusive };
+/** Dictionary: what tables there are. Rows: the entries of all indexes. */
+enum class Space { Dictionary, Rows };
+
+/** Writes that take effect together. */
+class Batch {
+ public:
+  Batch();
+  ~Batch();
+  Batch(const Batch &) = delete;
+  void put(Space space, Slice key, Slice value);
+  void erase(Space space, Slice key);
+  void erase_range(Space space, Slice from, Slice to);
+
+ private:
+  friend class Engine;
+  kingtide_batch *batch_;
+  Outcome first_error_ = Outcome::Ok;
+};
+
+class Iter {
+ public:
+  Iter() = default;
+  ~Iter() { close(); }
+  Iter(const Iter &) = delete;
+  void close();
+  bool open() const { return iter_ != nullptr; }
+  bool seek(Slice key);
+  bool seek_for_prev(Slice key);
+  bool first();
+  bool last();
+  bool next();
+  bool prev();
+  bool valid() const;
+  Slice key() const;
+  Outcome value(Slice *value);
+  /** Why it is not valid: Ok at the end. */
+  Outcome status();
+
+ private:
+  friend class Engine;
+  friend class Txn;
+  kingtide_iter *iter_ = nullptr;
+};
+
+/** A transaction: it locks what it writes, when it writes it. */
+class Txn {
+ public:
+  Txn() = default;
+  ~Txn();
+  Txn(const Txn &) = delete;
+
+  /** Begins anew, after taking back what was not committed. */
+  Outcome begin(Level level, int64_t lock_timeout_ms, Durability durability);
+  bool open() const { return txn_ != nullptr; }
+  uint64_t id() const;
+  void close();
+
+  Outcome get(Slice key, std::string *value);
+  Outcome get_locked(Slice key, LockMode mode, std::string *value);
+  Outcome put(Slice key, Slice value);
+  Outcome erase(Slice key);
+  /** An empty `to` means no end. */
+  Outcome lock_range(Slice from, Slice to, LockMode mode);
+  /** Iterates over [from, to), at the snapshot or over what is newest. An empty `to` means no end. */
+  Outcome iterate(Slice from, Slice to, bool newest, Iter *iter);
+  Outcome refresh_snapshot();
+  void set_lock_timeout(int64_t ms);
+
+  Outcome set_savepoint(const char *name);
+  Outcome rollback_to_savepoint(const char *name);
+  Outcome release_savepoint(const char *name);
+
+  Outcome prepare(Slice xid);
+  /** Makes the writes visible, in the order of calls, without waiting for the disk. */
+  Outcome commit_ordered();
+  /** Waits until what commit_ordered made visible is durable. */
+  Outcome wait_durable();
+  Outcome commit();
+  Outcome rollback();
+  /** Ends the wait for a lock, or the next one; from any thread, while the object lives. */
+  void interrupt();
+  void clear_interrupt();
+
+ private:
+  kingtide_txn *txn_ = nullptr;
+  kingtide_txn_handle *handle_ = nullptr;
+  kingtide_ticket *ticket_ = nullptr;
+  kingtide_value *value_ = nullptr;
+};
+
+/** The one database of this server. */
+class Engine {
+ public:
+  struct Option {
+    const char *name;
+    std::string value;
+  };
+  static Outcome open(const std::string &path, const std::vector<Option> &options);
+  static bool is_open();
+  static void close();
+
+  static Outcome get(Slice key, std::string *value);  // of the dictionary
+  static Outcome write(Batch &batch);
+  /** Iterates over what is committed now, outside of transactions. */
+  static Outcome iterate(Space space, Slice from, Slice to, Iter *iter);
+  /** Everything committed so far survives a power cut. */
+  static Outcome sync();
+  /** Counts entries of [from, to) up to `most`; false if there are more. */
+  static bool count(Slice from, Slice to, uint64_t most, uint64_t *entries);
+  /** Estimates, without reading data, of the entries in a range and of their bytes. */
+  static uint64_t estimate_entries(Slice from, Slice to);
+  static uint64_t estimate_bytes(Slice from, Slice to);
+  static Outcome flush();
+  static Outcome compact(Slice from, Slice to);
+  static Outcome set_option(const char *name, const char *value);
+
+  static std::vector<std::string> prepared();
+  static Outcome commit_prepared(Slice xid);
+  static Outcome rollback_prepared(Slice xid);
+};
+
+}  // namespace kingtide

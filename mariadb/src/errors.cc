@@ -1,0 +1,45 @@
+/* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
+#include "errors.h"
+
+#include "variables.h"
+
+namespace kingtide {
+
+int server_error(THD *thd, Outcome outcome) {
+  switch (outcome) {
+    case Outcome::Ok:
+      return 0;
+    case Outcome::NotFound:
+      return HA_ERR_KEY_NOT_FOUND;
+    case Outcome::Conflict:
+    case Outcome::Deadlock:
+      if (thd) thd->mark_transaction_to_rollback(true);
+      return HA_ERR_LOCK_DEADLOCK;
+    case Outcome::LockTimeout:
+    case Outcome::LockHeld:
+      if (thd && rollback_on_timeout()) thd->mark_transaction_to_rollback(true);
+      return HA_ERR_LOCK_WAIT_TIMEOUT;
+    case Outcome::Interrupted:
+      return HA_ERR_ABORTED_BY_USER;
+    case Outcome::Ended:
+      if (thd) thd->mark_transaction_to_rollback(true);
+      return thd && thd_killed(thd) ? HA_ERR_ABORTED_BY_USER : HA_ERR_LOCK_DEADLOCK;
+    case Outcome::Busy:
+      return HA_ERR_LOCK_TABLE_FULL;
+    case Outcome::NoSpace:
+      sql_print_error("KINGTIDE: %s", last_message());
+      return HA_ERR_RECORD_FILE_FULL;
+    case Outcome::Corruption:
+      sql_print_error("KINGTIDE: %s", last_message());
+      return HA_ERR_CRASHED;
+    case Outcome::ReadOnly:
+      sql_print_error("KINGTIDE: %s", last_message());
+      return HA_ERR_TABLE_READONLY;
+    case Outcome::Other:
+      break;
+  }
+  sql_print_error("KINGTIDE: %s", last_message());
+  return HA_ERR_INTERNAL_ERROR;
+}
+
+}  // namespace kingtide

@@ -1,0 +1,304 @@
+/* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
+#include "fields.h"
+
+namespace kingtide {
+namespace {
+
+bool is_varchar(const Field *f) {
+  return f->real_type() == MYSQL_TYPE_VARCHAR || f->real_type() == MYSQL_TYPE_VARCHAR_COMPRESSED;
+}
+
+bool is_blob(const Field *f) { return f->flags & BLOB_FLAG; }
+
+bool is_char(const Field *f) { return f->real_type() == MYSQL_TYPE_STRING && f->has_charset(); }
+
+std::string fill_of(CHARSET_INFO *cs) {
+  char space[8];
+  cs->cset->fill(cs, space, cs->mbminlen, ' ');
+  return std::string(space, cs->mbminlen);
+}
+
+Column column_of(const TABLE *table, const Field *f) {
+  Column c;
+  c.offset = f->offset(table->record[0]);
+  c.length = f->pack_length();
+  if (f->null_ptr) {
+    c.null_offset = f->null_offset(table->record[0]);
+    c.null_mask = f->null_bit;
+  }
+  if (is_varchar(f)) {
+    c.kind = ColumnKind::Var;
+    c.length_bytes = static_cast<const Field_varstring *>(f)->length_bytes;
+    c.length -= c.length_bytes;
+  } else if (is_blob(f)) {
+    c.kind = ColumnKind::Blob;
+    c.length_bytes = static_cast<const Field_blob *>(f)->pack_length_no_ptr();
+  } else if (is_char(f)) {
+    c.kind = ColumnKind::Char;
+    c.pad = fill_of(f->charset());
+  }
+  return c;
+}
+
+/** The collation's order cannot be had by comparing weights unit by unit: its keys are padded to their full length. */
+bool needs_full_image(CHARSET_INFO *cs) { return cs->levels_for_order > 1; }
+
+std::string weights_of(CHARSET_INFO *cs, Slice text) {
+  std::string weights(cs->strnxfrmlen(text.size + cs->mbmaxlen) + 8, '\0');
+  const size_t n = cs->coll->strnxfrm(cs, reinterpret_cast<uchar *>(&weights[0]), weights.size(),
+                                      static_cast<uint>(weights.size()), text.data, text.size, 0);
+  weights.resize(n);
+  return weights;
+}
+
+void describe_text(IndexPart *p, const Field *f) {
+  CHARSET_INFO *cs = f->charset();
+  p->charset = cs;
+  if (needs_full_image(cs)) {
+    p->codec.kind = PartKind::Image;
+    p->codec.length = cs->strnxfrmlen(p->length);
+    return;
+  }
+  if (cs->state & MY_CS_NOPAD) {
+    p->codec.kind = PartKind::Bytes;
+    return;
+  }
+  p->codec.kind = PartKind::Text;
+  p->codec.space = weights_of(cs, Slice(fill_of(cs)));
+}
+
+bool is_integer(const Field *f) {
+  switch (f->real_type()) {
+    case MYSQL_TYPE_TINY:
+    case MYSQL_TYPE_SHORT:
+    case MYSQL_TYPE_INT24:
+    case MYSQL_TYPE_LONG:
+    case MYSQL_TYPE_LONGLONG:
+      return true;
+    default:
+      return false;
+  }
+}
+
+IndexPart part_of(const TABLE *table, const KEY_PART_INFO &kp) {
+  const Field *f = table->field[kp.fieldnr - 1];
+  IndexPart p;
+  p.field = kp.fieldnr - 1;
+  p.length = kp.length;
+  p.column = column_of(table, f);
+  p.codec.nullable = f->real_maybe_null();
+  p.codec.descending = kp.key_part_flag & HA_REVERSE_SORT;
+  p.sized_in_tuple = kp.key_part_flag & (HA_VAR_LENGTH_PART | HA_BLOB_PART);
+  p.whole = !(kp.key_part_flag & HA_PART_KEY_SEG) && !is_blob(f);
+  if (is_varchar(f) || is_blob(f) || is_char(f)) {
+    if (f->has_charset())
+      describe_text(&p, f);
+    else
+      p.codec.kind = PartKind::Bytes;
+  } else if (is_integer(f)) {
+    p.codec.kind = PartKind::Integer;
+    p.codec.length = f->pack_length();
+    p.codec.is_unsigned = f->flags & UNSIGNED_FLAG;
+  } else {
+    p.codec.kind = PartKind::Image;
+    p.codec.length = kp.length;
+    p.raw = kp.length < f->pack_length();
+  }
+  return p;
+}
+
+/** Text up to the number of characters that the index looks at. */
+Slice prefix_of(const IndexPart &p, Slice text) {
+  CHARSET_INFO *cs = p.charset;
+  if (!cs || cs->mbmaxlen == 1) return text.size > p.length ? text.first(p.length) : text;
+  const char *begin = reinterpret_cast<const char *>(text.data);
+  const size_t n = cs->charpos(begin, begin + text.size, p.length / cs->mbmaxlen);
+  return n < text.size ? text.first(n) : text;
+}
+
+Slice without_spaces(CHARSET_INFO *cs, Slice text) {
+  return text.first(cs->lengthsp(reinterpret_cast<const char *>(text.data), text.size));
+}
+
+}  // namespace
+
+std::string Index::prefix() const {
+  std::string s;
+  append_be(s, id, 4);
+  return s;
+}
+
+std::string Index::end() const {
+  std::string s;
+  append_be(s, id + uint64_t{1}, 4);
+  return s;
+}
+
+uint longest_key(const Index &index) {
+  uint n = 0;
+  for (const IndexPart &p : index.parts) {
+    switch (p.codec.kind) {
+      case PartKind::Integer:
+      case PartKind::Image:
+        n += p.codec.length;
+        break;
+      case PartKind::Bytes:
+        n += 2 * (p.charset ? p.charset->strnxfrmlen(p.length) : p.length) + 2;
+        break;
+      case PartKind::Text:  // at worst every second unit is a space
+        n += 4 * p.charset->strnxfrmlen(p.length + p.charset->mbmaxlen) + 16;
+        break;
+    }
+    n++;
+  }
+  return n;
+}
+
+TableFormat::TableFormat(const TABLE *table, const std::vector<uint32_t> &index_ids, uint32_t primary_id) {
+  const TABLE_SHARE *share = table->s;
+  for (uint i = 0; i < share->fields; i++) {
+    const Field *f = table->field[i];
+    stored.push_back(f->stored_in_db() ? static_cast<int>(row.columns.size()) : -1);
+    if (f->stored_in_db()) row.columns.push_back(column_of(table, f));
+  }
+  for (uint k = 0; k < share->keys; k++) {
+    const KEY &key = table->key_info[k];
+    Index index;
+    index.id = index_ids[k];
+    index.primary = k == share->primary_key;
+    index.unique = key.flags & HA_NOSAME;
+    for (uint i = 0; i < key.user_defined_key_parts; i++) index.parts.push_back(part_of(table, key.key_part[i]));
+    indexes.push_back(index);
+  }
+  hidden_primary = share->primary_key >= share->keys;
+  if (!hidden_primary) {
+    primary = indexes[share->primary_key];
+    return;
+  }
+  primary.id = primary_id;
+  primary.primary = primary.unique = true;
+}
+
+void TableFormat::append_part(const IndexPart &p, TABLE *table, Slice data, std::string *out) const {
+  KeyWriter writer(*out);
+  if (p.codec.kind == PartKind::Integer) return writer.integer(p.codec, data.data);
+  if (p.charset) {
+    data = prefix_of(p, data);
+    if (p.codec.kind == PartKind::Image) {
+      std::string image(p.codec.length, '\0');
+      p.charset->coll->strnxfrm(p.charset, reinterpret_cast<uchar *>(&image[0]), image.size(),
+                                p.length / p.charset->mbmaxlen, data.data, data.size,
+                                MY_STRXFRM_PAD_WITH_SPACE | MY_STRXFRM_PAD_TO_MAXLEN);
+      return writer.value(p.codec, image);
+    }
+    if (p.codec.kind == PartKind::Bytes && p.column.kind == ColumnKind::Char) data = without_spaces(p.charset, data);
+    return writer.value(p.codec, weights_of(p.charset, data));
+  }
+  if (p.codec.kind == PartKind::Bytes || p.raw) return writer.value(p.codec, data.size > p.length ? data.first(p.length) : data);
+  Field *f = table->field[p.field];
+  std::string image(p.codec.length, '\0');
+  uchar *const at = f->ptr;
+  f->ptr = const_cast<uchar *>(data.data);
+  f->sort_string(reinterpret_cast<uchar *>(&image[0]), p.codec.length);
+  f->ptr = at;
+  writer.value(p.codec, image);
+}
+
+void TableFormat::append_key(const Index &index, TABLE *table, const uchar *record, std::string *out, bool *null) const {
+  for (const IndexPart &p : index.parts) {
+    if (p.codec.nullable && p.column.null_mask && p.column.is_null(record)) {
+      KeyWriter(*out).null(p.codec);
+      if (null) *null = true;
+      continue;
+    }
+    append_part(p, table, p.column.data(record), out);
+  }
+}
+
+void TableFormat::append_tuple(const Index &index, TABLE *table, const uchar *tuple, key_part_map map, std::string *out,
+                               bool *null, uint *parts) const {
+  *parts = 0;
+  for (size_t i = 0; i < index.parts.size() && (map >> i & 1); i++, (*parts)++) {
+    const IndexPart &p = index.parts[i];
+    if (p.codec.nullable && *tuple++) {
+      KeyWriter(*out).null(p.codec);
+      *null = true;
+      tuple += p.length + (p.sized_in_tuple ? HA_KEY_BLOB_LENGTH : 0);
+      continue;
+    }
+    Slice data(tuple, p.length);
+    if (p.sized_in_tuple) data = Slice(tuple + HA_KEY_BLOB_LENGTH, uint2korr(tuple));
+    append_part(p, table, data, out);
+    tuple += p.length + (p.sized_in_tuple ? HA_KEY_BLOB_LENGTH : 0);
+  }
+}
+
+void TableFormat::entry(const Index &index, TABLE *table, const uchar *record, Slice row_key, std::string *key,
+                        std::string *value, bool *checked) const {
+  bool null = false;
+  *key = index.prefix();
+  append_key(index, table, record, key, &null);
+  *checked = index.unique && !null;
+  value->clear();
+  if (*checked) {
+    append_varint(*value, row_key.size);
+    append(*value, row_key);
+  } else {
+    append(*key, row_key);
+  }
+  for (const Index *i : {&index, static_cast<const Index *>(&primary)})
+    for (const IndexPart &p : i->parts)
+      if (p.kept() && !(p.column.null_mask && p.column.is_null(record))) append_column(p.column, record, value);
+}
+
+bool TableFormat::row_key(const Index &index, Slice key, Slice value, Slice *row_key) const {
+  key = key.from(4);
+  bool null = false;
+  for (const IndexPart &p : index.parts) {
+    PartValue v;
+    if (!parse_part(p.codec, key, &v)) return false;
+    null |= v.is_null;
+    key = key.from(v.size);
+  }
+  if (!index.unique || null) {
+    *row_key = key;
+    return true;
+  }
+  uint64_t size;
+  if (!take_varint(value, &size) || size > value.size) return false;
+  *row_key = value.first(size);
+  return true;
+}
+
+bool TableFormat::restore_parts(const Index &index, Slice *key, Slice *kept, uchar *record) const {
+  for (const IndexPart &p : index.parts) {
+    PartValue v;
+    if (!parse_part(p.codec, *key, &v)) return false;
+    if (p.codec.nullable && p.whole) {
+      if (v.is_null)
+        record[p.column.null_offset] |= p.column.null_mask;
+      else
+        record[p.column.null_offset] &= static_cast<uchar>(~p.column.null_mask);
+    }
+    if (p.whole && !v.is_null) {
+      if (p.codec.kind == PartKind::Integer)
+        read_integer(p.codec, *key, record + p.column.offset);
+      else if (!take_column(p.column, *kept, record))
+        return false;
+    }
+    *key = key->from(v.size);
+  }
+  return true;
+}
+
+bool TableFormat::restore(const Index &index, Slice key, Slice value, uchar *record) const {
+  Slice row;
+  if (!row_key(index, key, value, &row)) return false;
+  key = key.from(4);
+  if (index.unique && row.data >= value.data && row.data < value.data + value.size)
+    value = Slice(row.data + row.size, value.data + value.size - (row.data + row.size));
+  if (!restore_parts(index, &key, &value, record)) return false;
+  return restore_parts(primary, &row, &value, record);
+}
+
+}  // namespace kingtide

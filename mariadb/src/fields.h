@@ -1,0 +1,89 @@
+/* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
+#pragma once
+
+#include "server.h"
+
+#include <vector>
+
+#include "../codec/key_codec.h"
+#include "../codec/row_codec.h"
+
+/**
+  The thin layer between the server's Fields and KEYs and the codecs, which know neither.
+
+  An index entry, behind the 4 bytes of its index's number:
+
+      primary or hidden key   key parts -> row
+      unique, no NULL in it   key parts -> varint of the primary key's bytes, these, kept columns
+      other                   key parts, primary key's parts -> kept columns
+
+  Kept columns are those that the key's bytes do not give back (text has only its weights there), of the index and then of the
+  primary key, in the form that rows have. With them every index covers its own columns and the primary key's.
+*/
+namespace kingtide {
+
+struct IndexPart {
+  KeyPart codec;
+  /** Number of the field in the table. */
+  uint field = 0;
+  /** Bytes of the column that the index looks at. */
+  uint length = 0;
+  CHARSET_INFO *charset = nullptr;
+  /** In a key tuple of the server, the data have 2 bytes of length in front. */
+  bool sized_in_tuple = false;
+  /** The image is the bytes themselves. */
+  bool raw = false;
+  /** The whole column is part of the index, so that entries can give it back: from the key, or kept. */
+  bool whole = false;
+  Column column;
+
+  bool kept() const { return whole && codec.kind != PartKind::Integer; }
+};
+
+struct Index {
+  uint32_t id = 0;
+  bool primary = false;
+  bool unique = false;
+  std::vector<IndexPart> parts;
+
+  std::string prefix() const;
+  /** The least key behind all of the index's. */
+  std::string end() const;
+};
+
+/** What a table's record and indexes look like. Made once for a table, valid for all its openings. */
+class TableFormat {
+ public:
+  TableFormat(const TABLE *table, const std::vector<uint32_t> &index_ids, uint32_t primary_id);
+
+  RowFormat row;
+  /** Columns of the row by number of field; -1 for those that are not stored. */
+  std::vector<int> stored;
+  std::vector<Index> indexes;
+  /** The index that has the rows: `indexes[primary_key]`, or the hidden one. */
+  Index primary;
+  bool hidden_primary = false;
+
+  /** Appends the parts of a record's key. Sets `null`, unless it is nullptr, when one of them is NULL. */
+  void append_key(const Index &index, TABLE *table, const uchar *record, std::string *out, bool *null) const;
+  /** Appends the parts of a key tuple that `map` names. */
+  void append_tuple(const Index &index, TABLE *table, const uchar *tuple, key_part_map map, std::string *out, bool *null,
+                    uint *parts) const;
+
+  /** Makes the entry of a record in a secondary index. `row_key` is the primary key, without its prefix. */
+  void entry(const Index &index, TABLE *table, const uchar *record, Slice row_key, std::string *key, std::string *value,
+             bool *checked) const;
+  /** Finds the primary key's bytes in an entry of a secondary index. */
+  bool row_key(const Index &index, Slice key, Slice value, Slice *row_key) const;
+  /** Fills in the columns that an entry of a secondary index gives back. */
+  bool restore(const Index &index, Slice key, Slice value, uchar *record) const;
+
+ private:
+  void append_part(const IndexPart &part, TABLE *table, Slice data, std::string *out) const;
+  bool restore_parts(const Index &index, Slice *key, Slice *kept, uchar *record) const;
+};
+
+/** Most bytes that a key of the index can have, without the index's number. */
+uint longest_key(const Index &index);
+
+}  // namespace kingtide

@@ -1,0 +1,164 @@
+/* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
+#pragma once
+
+#include "server.h"
+
+#include "errors.h"
+#include "session.h"
+#include "table_share.h"
+
+namespace kingtide {
+
+/** What a statement does with the rows that it reads. */
+enum class Access { Consistent, Share, Update };
+
+/**
+  An opened table. The parts of it are in files of their own: handler.cc (what it can do, opening, statistics), ddl.cc, dml.cc,
+  scan.cc, locks.cc.
+*/
+class Handler final : public handler {
+ public:
+  Handler(handlerton *hton, TABLE_SHARE *share);
+  ~Handler() override;
+
+  // What it can do.
+  Table_flags table_flags() const override;
+  ulong index_flags(uint index, uint part, bool all_parts) const override;
+  const char *index_type(uint) override { return "LSM"; }
+  uint max_supported_keys() const override { return MAX_KEY; }
+  uint max_supported_key_length() const override { return 3072; }
+  uint max_supported_key_part_length() const override { return 3072; }
+  uint8 table_cache_type() override { return HA_CACHE_TBL_NOCACHE; }
+  double scan_time() override;
+  double read_time(uint index, uint ranges, ha_rows rows) override;
+  const key_map *keys_to_use_for_scanning() override { return &key_map_full; }
+
+  // Opening and statistics.
+  int open(const char *name, int mode, uint test_if_locked) override;
+  int close() override;
+  int info(uint what) override;
+  int extra(ha_extra_function operation) override;
+  int reset() override;
+  ha_rows records_in_range(uint index, const key_range *min, const key_range *max, page_range *pages) override;
+  ha_rows estimate_rows_upper_bound() override { return HA_POS_ERROR; }
+  int analyze(THD *thd, HA_CHECK_OPT *options) override;
+  int optimize(THD *thd, HA_CHECK_OPT *options) override;
+
+  // Definition.
+  int create(const char *name, TABLE *form, HA_CREATE_INFO *info) override;
+  int delete_table(const char *name) override;
+  int rename_table(const char *from, const char *to) override;
+  int truncate() override;
+  int reset_auto_increment(ulonglong value) override;
+  void update_create_info(HA_CREATE_INFO *info) override;
+  bool check_if_incompatible_data(HA_CREATE_INFO *info, uint changes) override;
+
+  // Changes.
+  int write_row(const uchar *record) override;
+  int update_row(const uchar *before, const uchar *after) override;
+  int delete_row(const uchar *record) override;
+  void get_auto_increment(ulonglong offset, ulonglong increment, ulonglong wanted, ulonglong *first,
+                          ulonglong *reserved) override;
+
+  // Reading.
+  int index_init(uint index, bool sorted) override;
+  int index_end() override;
+  int index_read_map(uchar *record, const uchar *key, key_part_map parts, ha_rkey_function flag) override;
+  int index_next(uchar *record) override;
+  int index_prev(uchar *record) override;
+  int index_first(uchar *record) override;
+  int index_last(uchar *record) override;
+  int index_next_same(uchar *record, const uchar *key, uint key_length) override;
+  int rnd_init(bool scan) override;
+  int rnd_end() override;
+  int rnd_next(uchar *record) override;
+  int rnd_pos(uchar *record, uchar *position) override;
+  void position(const uchar *record) override;
+  int cmp_ref(const uchar *a, const uchar *b) override;
+  Item *idx_cond_push(uint index, Item *condition) override;
+
+  int multi_range_read_init(RANGE_SEQ_IF *seq, void *param, uint ranges, uint mode, HANDLER_BUFFER *buffer) override;
+  int multi_range_read_next(range_id_t *range) override;
+  ha_rows multi_range_read_info_const(uint index, RANGE_SEQ_IF *seq, void *param, uint ranges, uint *buffer, uint *flags,
+                                      Cost_estimate *cost) override;
+  ha_rows multi_range_read_info(uint index, uint ranges, uint keys, uint parts, uint *buffer, uint *flags,
+                                Cost_estimate *cost) override;
+  int multi_range_read_explain_info(uint mode, char *text, size_t size) override;
+
+  // Locks.
+  uint lock_count() const override { return 0; }
+  THR_LOCK_DATA **store_lock(THD *thd, THR_LOCK_DATA **to, thr_lock_type type) override;
+  int external_lock(THD *thd, int type) override;
+  int start_stmt(THD *thd, thr_lock_type type) override;
+
+ private:
+  /** Which way a scan goes. */
+  enum class Way { Forward, Backward };
+
+  Session *session() const { return Session::of(ha_thd()); }
+  Txn &txn() const { return session()->txn(); }
+  const TableFormat &format() const { return share_->format(); }
+  int fail(Outcome o) const { return server_error(ha_thd(), o); }
+  bool locking() const { return access_ != Access::Consistent; }
+  LockMode lock_mode() const { return access_ == Access::Update ? LockMode::Exclusive : LockMode::Shared; }
+  /** Whether what a locking statement did not find must stay absent. */
+  bool locks_gaps() const { return locking() && !skip_locked_ && !session()->reads_committed(); }
+
+  bool isolation_allows_statements() const;
+
+  // dml.cc
+  int row_key_of(const uchar *record, std::string *key);
+  int changed_row_key(const uchar *before, std::string *key);
+  int check_unique(uint number, Slice key);
+  int check_all_unique(const uchar *record);
+  int insert_entries(const uchar *record, Slice row_key);
+  int move_entry(const Index &index, const uchar *before, const uchar *after, Slice old_row, Slice new_row);
+
+  // scan.cc
+  int start(Slice from, Slice to, Way way);
+  std::string upper_of_range() const;
+  int step(uchar *record, Way way);
+  void advance();
+  int iter_error();
+  int deliver(uchar *record);
+  int deliver_row(uchar *record, bool *pass);
+  int deliver_entry(uchar *record, bool *pass);
+  int from_entry(Slice key, Slice value, uchar *record, bool *pass);
+  int read_row(Slice key, uchar *record, bool *pass);
+  int read_unique(uchar *record);
+  int decode_row(uchar *record);
+  int damaged();
+
+  TableShare *share_ = nullptr;
+  Access access_ = Access::Consistent;
+  bool skip_locked_ = false;
+  bool key_read_ = false;
+  THR_LOCK_DATA lock_;
+  DsMrr_impl mrr_;
+
+  // The scan.
+  const Index *index_ = nullptr;
+  Iter iter_;
+  Way way_ = Way::Forward;
+  /** Bounds of what `iter_` sees. */
+  std::string from_, to_;
+  /** Where the scan stands: the entry that was delivered last. */
+  std::string position_;
+  /** What all entries that index_next_same gives begin with. */
+  std::string same_;
+  /** The walk was opened for these keys only. */
+  bool only_same_ = false;
+
+  /** The row that was read last: blobs in the record point into it. */
+  std::string row_;
+  /** Its primary key, without the index's number. */
+  std::string row_key_;
+  /** Whether the record was filled from an index entry. */
+  bool from_entry_ = false;
+
+  std::string key_buffer_, value_buffer_, entry_buffer_, entry_value_, second_key_, second_value_;
+  /** The key of which a duplicate was found. */
+  uint duplicate_ = 0;
+};
+
+}  // namespace kingtide

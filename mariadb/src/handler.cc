@@ -1,0 +1,191 @@
+/* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
+
+/* What the handler can do; opening, closing, and what the optimizer asks. */
+#include "ha_kingtide.h"
+
+#include "variables.h"
+
+namespace kingtide {
+namespace {
+
+/** Entries that records_in_range counts one by one before it believes estimates. */
+constexpr uint64_t COUNTED_ENTRIES = 128;
+/** Bytes in front of a position: the length of the key behind it. */
+constexpr uint REF_HEAD = 2;
+
+}  // namespace
+
+Handler::Handler(handlerton *hton, TABLE_SHARE *share) : handler(hton, share) {}
+
+Handler::~Handler() = default;
+
+handler::Table_flags Handler::table_flags() const {
+  return HA_NULL_IN_KEY | HA_CAN_INDEX_BLOBS | HA_CAN_SQL_HANDLER | HA_REQUIRES_KEY_COLUMNS_FOR_DELETE |
+         HA_PRIMARY_KEY_REQUIRED_FOR_POSITION | HA_PRIMARY_KEY_IN_READ_INDEX | HA_TABLE_SCAN_ON_INDEX | HA_REC_NOT_IN_SEQ |
+         HA_BINLOG_ROW_CAPABLE | (isolation_allows_statements() ? HA_BINLOG_STMT_CAPABLE : 0) | HA_CAN_GEOMETRY |
+         HA_CAN_VIRTUAL_COLUMNS | HA_CRASH_SAFE | HA_CAN_TABLES_WITHOUT_ROLLBACK | HA_CAN_SKIP_LOCKED | HA_SLOW_CMP_REF |
+         HA_CAN_EXPORT;
+}
+
+/** Statements in the binary log reproduce only what was done under locks on all that was read. */
+bool Handler::isolation_allows_statements() const {
+  THD *thd = current_thd;
+  return !thd || thd_tx_isolation(thd) > ISO_READ_COMMITTED;
+}
+
+ulong Handler::index_flags(uint index, uint part, bool all_parts) const {
+  const ulong flags = HA_READ_NEXT | HA_READ_PREV | HA_READ_ORDER | HA_READ_RANGE | HA_KEYREAD_ONLY;
+  if (index == table_share->primary_key) return flags | HA_CLUSTERED_INDEX;
+  return flags | HA_DO_INDEX_COND_PUSHDOWN;
+}
+
+int Handler::open(const char *name, int mode, uint test_if_locked) {
+  int error;
+  share_ = TableShare::of(table, this, name, &error);
+  if (!share_) return error;
+  const uint longest = format().hidden_primary ? 8 : longest_key(format().primary);
+  ref_length = REF_HEAD + longest;
+  thr_lock_data_init(nullptr, &lock_, nullptr);
+  return info(HA_STATUS_NO_LOCK | HA_STATUS_VARIABLE | HA_STATUS_CONST);
+}
+
+int Handler::close() {
+  iter_.close();
+  share_ = nullptr;
+  return 0;
+}
+
+int Handler::info(uint what) {
+  if (what & HA_STATUS_VARIABLE) {
+    stats.records = share_->rows();
+    // The optimizer takes no rows for a promise, and a count that is committed by others meanwhile is none.
+    if (stats.records == 0 && !(what & HA_STATUS_TIME)) stats.records = 1;
+    stats.deleted = 0;
+    uint64_t bytes = Engine::estimate_bytes(format().primary.prefix(), format().primary.end());
+    stats.mean_rec_length = static_cast<ulong>(std::max<uint64_t>(bytes / stats.records, table->s->reclength / 4 + 8));
+    stats.data_file_length = std::max<uint64_t>(bytes, stats.records * stats.mean_rec_length);
+    stats.index_file_length = 0;
+    stats.delete_length = 0;
+    stats.block_size = 16384;
+  }
+  if (what & HA_STATUS_CONST) {
+    std::lock_guard<std::mutex> guard(share_->statistics_mutex);
+    for (uint k = 0; k < table->s->keys; k++) {
+      KEY &key = table->key_info[k];
+      const bool known = k < share_->rows_per_key.size();
+      for (uint i = 0; i < key.ext_key_parts; i++) {
+        const bool one = (key.flags & HA_NOSAME) && i + 1 >= key.user_defined_key_parts;
+        ulong rows = one ? 1 : 0;
+        if (!one && known && i < share_->rows_per_key[k].size()) rows = share_->rows_per_key[k][i];
+        key.rec_per_key[i] = rows;
+      }
+    }
+  }
+  if (what & HA_STATUS_AUTO) stats.auto_increment_value = share_->next_auto_increment();
+  if (what & HA_STATUS_ERRKEY) errkey = duplicate_;
+  return 0;
+}
+
+int Handler::extra(ha_extra_function operation) {
+  switch (operation) {
+    case HA_EXTRA_KEYREAD:
+      key_read_ = true;
+      break;
+    case HA_EXTRA_NO_KEYREAD:
+      key_read_ = false;
+      break;
+    default:
+      break;
+  }
+  return 0;
+}
+
+int Handler::reset() {
+  key_read_ = false;
+  iter_.close();
+  mrr_.dsmrr_close();
+  return 0;
+}
+
+double Handler::scan_time() { return rows2double(share_->rows()) / 100 + 2; }
+
+double Handler::read_time(uint index, uint ranges, ha_rows rows) {
+  if (index == table->s->primary_key) return rows2double(rows) / 100 + ranges;
+  return handler::read_time(index, ranges, rows);
+}
+
+ha_rows Handler::records_in_range(uint number, const key_range *min, const key_range *max, page_range *) {
+  const Index &index = format().indexes[number];
+  std::string from = index.prefix(), to = index.end();
+  bool null = false;
+  uint parts;
+  if (min) {
+    format().append_tuple(index, table, min->key, min->keypart_map, &from, &null, &parts);
+    if (min->flag == HA_READ_AFTER_KEY) from = after_prefix(from);
+  }
+  if (max) {
+    to = index.prefix();
+    format().append_tuple(index, table, max->key, max->keypart_map, &to, &null, &parts);
+    if (max->flag == HA_READ_AFTER_KEY) to = after_prefix(to);
+  }
+  if (Slice(from).compare(to) >= 0) return 1;
+  uint64_t rows = 0;
+  if (!Engine::count(from, to, COUNTED_ENTRIES, &rows)) rows = std::max(rows, Engine::estimate_entries(from, to));
+  return rows ? rows : 1;  // none would be taken for a promise
+}
+
+int Handler::analyze(THD *thd, HA_CHECK_OPT *) {
+  std::vector<std::vector<uint64_t>> per_key;
+  uint64_t rows = 0;
+  for (uint k = 0; k < table->s->keys; k++) {
+    const Index &index = format().indexes[k];
+    std::vector<uint64_t> distinct(index.parts.size(), 0);
+    Iter it;
+    std::string last;
+    uint64_t entries = 0;
+    if (const int error = fail(Engine::iterate(Space::Rows, index.prefix(), index.end(), &it))) return error;
+    for (bool valid = it.first(); valid; valid = it.next(), entries++) {
+      if (entries % 1024 == 0 && thd_killed(thd)) return HA_ADMIN_FAILED;
+      Slice key = it.key().from(4), before = Slice(last);
+      bool same = true;
+      size_t at = 0;
+      for (size_t p = 0; p < index.parts.size(); p++) {
+        PartValue v;
+        if (!parse_part(index.parts[p].codec, key.from(at), &v)) return HA_ADMIN_CORRUPT;
+        at += v.size;
+        same = same && entries > 0 && before.starts_with(key.first(at));
+        if (!same) distinct[p]++;
+      }
+      last = key.str();
+    }
+    if (it.status() != Outcome::Ok) return HA_ADMIN_CORRUPT;
+    std::vector<uint64_t> rows_per(distinct.size());
+    for (size_t p = 0; p < distinct.size(); p++) rows_per[p] = distinct[p] ? (entries + distinct[p] / 2) / distinct[p] : 1;
+    per_key.push_back(rows_per);
+    rows = std::max(rows, entries);
+  }
+  if (table->s->keys) share_->set_rows(rows);
+  {
+    std::lock_guard<std::mutex> guard(share_->statistics_mutex);
+    share_->rows_per_key = per_key;
+  }
+  info(HA_STATUS_CONST | HA_STATUS_VARIABLE);
+  return HA_ADMIN_OK;
+}
+
+int Handler::optimize(THD *thd, HA_CHECK_OPT *options) {
+  const TableRecord &r = share_->record();
+  std::vector<uint32_t> ids = r.keys;
+  if (format().hidden_primary) ids.push_back(r.primary);
+  for (uint32_t id : ids) {
+    Index index;
+    index.id = id;
+    if (Engine::compact(index.prefix(), index.end()) != Outcome::Ok) {
+      sql_print_error("KINGTIDE: OPTIMIZE TABLE: %s", last_message());
+      return HA_ADMIN_FAILED;
+    }
+  }
+  return analyze(thd, options);
+}
+
+}  // namespace kingtide

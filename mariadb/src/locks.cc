@@ -1,0 +1,51 @@
+/* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
+
+/* Which locks a statement takes, and that it has begun. Rows are locked where they are read: scan.cc. */
+#include "ha_kingtide.h"
+
+namespace kingtide {
+namespace {
+
+/** Whether a read of a statement that changes data must be repeatable by a replica that runs the same statement. */
+bool reads_for_the_log(THD *thd, thr_lock_type type) {
+  return type == TL_READ_NO_INSERT && thd_sql_command(thd) != SQLCOM_SELECT && thd_tx_isolation(thd) > ISO_READ_COMMITTED;
+}
+
+}  // namespace
+
+THR_LOCK_DATA **Handler::store_lock(THD *thd, THR_LOCK_DATA **to, thr_lock_type type) {
+  if (type == TL_IGNORE) return to;
+  skip_locked_ = type == TL_READ_SKIP_LOCKED || type == TL_WRITE_SKIP_LOCKED;
+  const bool plain_read = type == TL_READ || type == TL_READ_HIGH_PRIORITY || type == TL_READ_NO_INSERT;
+  if (type >= TL_FIRST_WRITE)
+    access_ = Access::Update;
+  else if (type == TL_READ_WITH_SHARED_LOCKS || type == TL_READ_SKIP_LOCKED || reads_for_the_log(thd, type))
+    access_ = Access::Share;
+  else if (plain_read && thd_tx_isolation(thd) == ISO_SERIALIZABLE &&
+           thd_test_options(thd, OPTION_NOT_AUTOCOMMIT | OPTION_BEGIN))
+    access_ = Access::Share;
+  else
+    access_ = Access::Consistent;
+  return to;
+}
+
+int Handler::external_lock(THD *thd, int type) {
+  iter_.close();
+  if (type == F_UNLCK) {
+    if (Session *s = Session::existing(thd)) s->done_with_table();
+    return 0;
+  }
+  if (type == F_WRLCK) access_ = Access::Update;
+  return session()->use(thd, type == F_WRLCK);
+}
+
+int Handler::start_stmt(THD *thd, thr_lock_type type) {
+  iter_.close();
+  if (type >= TL_FIRST_WRITE)
+    access_ = Access::Update;
+  else if (type == TL_READ_WITH_SHARED_LOCKS)
+    access_ = Access::Share;
+  return session()->use(thd, type >= TL_FIRST_WRITE);
+}
+
+}  // namespace kingtide

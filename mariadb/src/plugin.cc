@@ -1,0 +1,145 @@
+/* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
+
+/* The handlerton: what the server calls for connections and transactions. */
+#include "ha_kingtide.h"
+#include "variables.h"
+#include "two_phase.h"
+
+namespace kingtide {
+
+handlerton *hton;
+
+namespace {
+
+/** Whether a commit or rollback ends the transaction, and not only a statement of it. */
+bool ends_all(THD *thd, bool all) { return all || !thd_test_options(thd, OPTION_NOT_AUTOCOMMIT | OPTION_BEGIN); }
+
+handler *create_handler(handlerton *h, TABLE_SHARE *table, MEM_ROOT *root) { return new (root) Handler(h, table); }
+
+int commit(handlerton *, THD *thd, bool all) {
+  Session *s = Session::of(thd);
+  return ends_all(thd, all) ? s->commit(thd) : s->commit_statement(thd);
+}
+
+int rollback(handlerton *, THD *thd, bool all) {
+  Session *s = Session::of(thd);
+  return ends_all(thd, all) ? s->rollback(thd) : s->rollback_statement(thd);
+}
+
+int prepare(handlerton *, THD *thd, bool all) {
+  if (!ends_all(thd, all)) return Session::of(thd)->commit_statement(thd);
+  MYSQL_XID xid;
+  thd_get_xid(thd, &xid);
+  return Session::of(thd)->prepare(thd, pack_xid(reinterpret_cast<const XID *>(&xid)));
+}
+
+void commit_ordered(handlerton *, THD *thd, bool all) {
+  if (ends_all(thd, all)) Session::of(thd)->commit_ordered();
+}
+
+/** The server's log wants to forget transactions: what was committed must not need it any more. */
+void checkpoint(void *cookie) {
+  if (Engine::sync() != Outcome::Ok) {
+    sql_print_error("KINGTIDE: %s", last_message());
+    return;  // the log keeps them
+  }
+  commit_checkpoint_notify_ha(cookie);
+}
+
+int close_connection(handlerton *, THD *thd) {
+  if (Session *s = Session::existing(thd)) {
+    s->rollback(thd);
+    Session::forget(thd);
+  }
+  return 0;
+}
+
+void kill_query(handlerton *, THD *thd, enum thd_kill_levels) {
+  if (Session *s = Session::existing(thd)) s->interrupt();
+}
+
+int savepoint_set(handlerton *, THD *thd, void *place) {
+  return Session::of(thd)->set_savepoint(thd, static_cast<uint64_t *>(place));
+}
+
+int savepoint_rollback(handlerton *, THD *thd, void *place) {
+  return Session::of(thd)->rollback_to(thd, *static_cast<uint64_t *>(place));
+}
+
+int savepoint_release(handlerton *, THD *thd, void *place) {
+  return Session::of(thd)->release(thd, *static_cast<uint64_t *>(place));
+}
+
+bool savepoint_keeps_locks(handlerton *, THD *) { return false; }
+
+int start_consistent_snapshot(handlerton *, THD *thd) { return Session::of(thd)->begin_at_once(thd); }
+
+int drop_table(handlerton *, const char *path) {
+  const Outcome o = Dictionary::drop(Dictionary::name_of(path));
+  return o == Outcome::NotFound ? HA_ERR_NO_SUCH_TABLE : server_error(nullptr, o);
+}
+
+bool flush_logs(handlerton *) { return Engine::sync() != Outcome::Ok; }
+
+int panic(handlerton *, ha_panic_function) { return 0; }
+
+const char *no_files[] = {nullptr};
+
+int init(void *p) {
+  hton = static_cast<handlerton *>(p);
+  hton->db_type = DB_TYPE_AUTOASSIGN;
+  hton->flags = HTON_CLOSE_CURSORS_AT_COMMIT;
+  hton->tablefile_extensions = no_files;
+  hton->create = create_handler;
+  hton->drop_table = drop_table;
+  hton->commit = commit;
+  hton->rollback = rollback;
+  hton->prepare = prepare;
+  hton->commit_ordered = commit_ordered;
+  hton->commit_checkpoint_request = checkpoint;
+  hton->recover = recover_prepared;
+  hton->commit_by_xid = commit_by_xid;
+  hton->rollback_by_xid = rollback_by_xid;
+  hton->close_connection = close_connection;
+  hton->kill_query = kill_query;
+  hton->savepoint_offset = sizeof(uint64_t);
+  hton->savepoint_set = savepoint_set;
+  hton->savepoint_rollback = savepoint_rollback;
+  hton->savepoint_release = savepoint_release;
+  hton->savepoint_rollback_can_release_mdl = savepoint_keeps_locks;
+  hton->start_consistent_snapshot = start_consistent_snapshot;
+  hton->flush_logs = flush_logs;
+  hton->panic = panic;
+  Outcome o = Engine::open(database_path(), engine_options());
+  if (o == Outcome::Ok) o = Dictionary::drop_leftovers();
+  if (o == Outcome::Ok) return 0;
+  sql_print_error("KINGTIDE: cannot open %s: %s", database_path().c_str(), last_message());
+  Engine::close();
+  return 1;
+}
+
+int deinit(void *) {
+  Engine::close();
+  return 0;
+}
+
+st_mysql_storage_engine storage_engine = {MYSQL_HANDLERTON_INTERFACE_VERSION};
+
+}  // namespace
+}  // namespace kingtide
+
+maria_declare_plugin(kingtide){
+    MYSQL_STORAGE_ENGINE_PLUGIN,
+    &kingtide::storage_engine,
+    "KINGTIDE",
+    "The Kingtide authors",
+    "Transactions, row-level and range locks, XA, on a log-structured merge tree",
+    PLUGIN_LICENSE_GPL,
+    kingtide::init,
+    kingtide::deinit,
+    0x0001,
+    nullptr,
+    kingtide::system_variables,
+    "0.1",
+    MariaDB_PLUGIN_MATURITY_EXPERIMENTAL,
+} maria_declare_plugin_end;

@@ -1,0 +1,353 @@
+/* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
+
+/*
+  Reading rows: by position, by unique key, and by walking an index.
+
+  A consistent read shows the transaction's snapshot and takes no lock. A locking read shows what is newest, and
+
+  * at REPEATABLE READ and above locks the range before it looks at it: entries and the gaps between them. How far a walk will
+    go is known when the server gave an end of the range or asked for equal keys; otherwise it is locked to the end of the
+    index.
+  * at READ COMMITTED locks each row that it comes to, reads it again under the lock, and passes it over if it changed so that
+    its entry is out of date.
+*/
+#include "ha_kingtide.h"
+
+namespace kingtide {
+namespace {
+
+/** Entries that a walk passes over between two looks at whether it was killed. */
+constexpr uint LOOK_UP = 256;
+constexpr uint REF_HEAD = 2;
+
+Slice key_of_ref(const uchar *ref) { return Slice(ref + REF_HEAD, uint2korr(ref)); }
+
+}  // namespace
+
+int Handler::index_init(uint index, bool) {
+  active_index = index;
+  index_ = &format().indexes[index];
+  iter_.close();
+  return 0;
+}
+
+int Handler::index_end() {
+  active_index = MAX_KEY;
+  iter_.close();
+  return 0;
+}
+
+/** Opens a walk over [from, to) of an index, and puts it at its first entry, or at its last. */
+int Handler::start(Slice from, Slice to, Way way) {
+  const std::string lower = from.str(), upper = to.str();
+  iter_.close();
+  from_ = lower;
+  to_ = upper;
+  way_ = way;
+  if (Slice(from_).compare(to_) >= 0) return HA_ERR_END_OF_FILE;
+  if (locks_gaps())
+    if (const int error = fail(txn().lock_range(from_, to_, lock_mode()))) return error;
+  if (const int error = fail(txn().iterate(from_, to_, locking(), &iter_))) return error;
+  if (way == Way::Forward)
+    iter_.first();
+  else
+    iter_.last();
+  return 0;
+}
+
+/** Where the range ends that the server announced, or the index. */
+std::string Handler::upper_of_range() const {
+  if (!end_range) return index_->end();
+  std::string upper = index_->prefix();
+  bool null = false;
+  uint parts;
+  format().append_tuple(*index_, table, end_range->key, end_range->keypart_map, &upper, &null, &parts);
+  return end_range->flag == HA_READ_AFTER_KEY ? after_prefix(upper) : upper;
+}
+
+int Handler::index_read_map(uchar *record, const uchar *key, key_part_map map, ha_rkey_function flag) {
+  bool null = false;
+  uint parts;
+  std::string at = index_->prefix();
+  format().append_tuple(*index_, table, key, map, &at, &null, &parts);
+  same_ = at;
+  only_same_ = false;
+  int error;
+  switch (flag) {
+    case HA_READ_KEY_EXACT:
+    case HA_READ_PREFIX:
+      if (index_->unique && !null && parts == index_->parts.size()) return read_unique(record);
+      only_same_ = true;
+      error = start(at, after_prefix(at), Way::Forward);
+      break;
+    case HA_READ_KEY_OR_NEXT:
+      error = start(at, upper_of_range(), Way::Forward);
+      break;
+    case HA_READ_AFTER_KEY:
+      error = start(after_prefix(at), upper_of_range(), Way::Forward);
+      break;
+    case HA_READ_PREFIX_LAST:
+      only_same_ = true;
+      error = start(at, after_prefix(at), Way::Backward);
+      break;
+    case HA_READ_KEY_OR_PREV:
+    case HA_READ_PREFIX_LAST_OR_PREV:
+      error = start(index_->prefix(), after_prefix(at), Way::Backward);
+      break;
+    case HA_READ_BEFORE_KEY:
+      error = start(index_->prefix(), at, Way::Backward);
+      break;
+    default:
+      return HA_ERR_UNSUPPORTED;
+  }
+  if (!error) error = deliver(record);
+  if (error == HA_ERR_END_OF_FILE) {
+    position_ = at;
+    return HA_ERR_KEY_NOT_FOUND;
+  }
+  return error;
+}
+
+int Handler::index_first(uchar *record) {
+  only_same_ = false;
+  const int error = start(index_->prefix(), upper_of_range(), Way::Forward);
+  return error ? error : deliver(record);
+}
+
+int Handler::index_last(uchar *record) {
+  only_same_ = false;
+  const int error = start(index_->prefix(), index_->end(), Way::Backward);
+  return error ? error : deliver(record);
+}
+
+/** Goes on from the entry that was delivered last. */
+int Handler::step(uchar *record, Way way) {
+  const bool past_same = only_same_ && iter_.open() && !iter_.valid();
+  if (!iter_.open() || way != way_ || past_same) {
+    // From a place of its own: the walk has no other end, another direction, or goes past the keys that were asked for.
+    only_same_ = false;
+    const std::string from = position_ + std::string(1, '\0'), here = position_;
+    const int error = way == Way::Forward ? start(past_same && way == way_ ? Slice(to_) : Slice(from), index_->end(), way)
+                                          : start(index_->prefix(), here, way);
+    return error ? error : deliver(record);
+  }
+  advance();
+  if (only_same_ && !iter_.valid() && iter_.status() == Outcome::Ok) return step(record, way);
+  return deliver(record);
+}
+
+void Handler::advance() {
+  if (!iter_.valid()) return;
+  if (way_ == Way::Forward)
+    iter_.next();
+  else
+    iter_.prev();
+}
+
+int Handler::index_next(uchar *record) { return step(record, Way::Forward); }
+int Handler::index_prev(uchar *record) { return step(record, Way::Backward); }
+
+int Handler::index_next_same(uchar *record, const uchar *, uint) {
+  if (!iter_.open() || way_ != Way::Forward) return HA_ERR_END_OF_FILE;  // a unique key has no second row
+  advance();
+  if (!iter_.valid() || !iter_.key().starts_with(same_)) return iter_error();
+  const int error = deliver(record);
+  return !error && !Slice(position_).starts_with(same_) ? HA_ERR_END_OF_FILE : error;
+}
+
+/** Why the walk stands at no entry. */
+int Handler::iter_error() {
+  const Outcome o = iter_.status();
+  return o == Outcome::Ok ? HA_ERR_END_OF_FILE : fail(o);
+}
+
+/** Fills the record from the entry that the walk stands at, or the next one that belongs to the result. */
+int Handler::deliver(uchar *record) {
+  for (uint passed = 1;; passed++) {
+    if (!iter_.valid()) return iter_error();
+    position_ = iter_.key().str();
+    bool pass = false;
+    const int error = index_->primary ? deliver_row(record, &pass) : deliver_entry(record, &pass);
+    if (error || !pass) return error;
+    if (passed % LOOK_UP == 0 && thd_killed(ha_thd())) return HA_ERR_ABORTED_BY_USER;
+    advance();
+  }
+}
+
+int Handler::deliver_row(uchar *record, bool *pass) {
+  if (locking() && !locks_gaps()) return read_row(Slice(position_).from(4), record, pass);
+  Slice value;
+  if (const int error = fail(iter_.value(&value))) return error;
+  row_ = value.str();
+  row_key_ = Slice(position_).from(4).str();
+  from_entry_ = false;
+  return decode_row(record);
+}
+
+int Handler::deliver_entry(uchar *record, bool *pass) {
+  Slice value;
+  if (const int error = fail(iter_.value(&value))) return error;
+  if (const int error = from_entry(Slice(position_), value, record, pass)) return error;
+  if (*pass || from_entry_ || !locking() || locks_gaps()) return 0;
+  // The row may be newer than the entry that led to it.
+  bool checked;
+  format().entry(*index_, table, record, row_key_, &key_buffer_, &entry_buffer_, &checked);
+  *pass = key_buffer_ != position_;
+  return 0;
+}
+
+/** Fills the record from an index entry, if it covers what is asked for, or from the row that it leads to. */
+int Handler::from_entry(Slice key, Slice value, uchar *record, bool *pass) {
+  entry_value_ = value.str();
+  Slice row_key;
+  if (!format().row_key(*index_, key, entry_value_, &row_key)) return damaged();
+  if (pushed_idx_cond && pushed_idx_cond_keyno == active_index) {
+    if (!format().restore(*index_, key, entry_value_, table->record[0])) return damaged();
+    switch (handler_index_cond_check(this)) {
+      case CHECK_POS:
+        break;
+      case CHECK_NEG:
+        *pass = true;
+        return 0;
+      case CHECK_OUT_OF_RANGE:
+        return HA_ERR_END_OF_FILE;
+      case CHECK_ABORTED_BY_USER:
+        return HA_ERR_ABORTED_BY_USER;
+      default:
+        return HA_ERR_INTERNAL_ERROR;
+    }
+  }
+  if (key_read_ && !locking()) {
+    if (!format().restore(*index_, key, entry_value_, record)) return damaged();
+    row_key_ = row_key.str();
+    from_entry_ = true;
+    return 0;
+  }
+  return read_row(row_key, record, pass);
+}
+
+int Handler::damaged() {
+  sql_print_error("KINGTIDE: an index entry of table %s.%s has a form that none was written in", table_share->db.str,
+                  table_share->table_name.str);
+  return HA_ERR_CRASHED;
+}
+
+/** Reads a row by its primary key's bytes; sets `pass` when there is none, or it is locked and the statement skips such. */
+int Handler::read_row(Slice key, uchar *record, bool *pass) {
+  row_key_ = key.str();
+  from_entry_ = false;
+  const std::string whole = format().primary.prefix() + row_key_;
+  Outcome o;
+  if (!locking()) {
+    o = txn().get(whole, &row_);
+  } else if (skip_locked_) {
+    session()->set_lock_timeout(NO_WAIT);
+    o = txn().get_locked(whole, lock_mode(), &row_);
+    *pass = o == Outcome::LockHeld;
+    if (*pass) return 0;
+  } else {
+    o = txn().get_locked(whole, lock_mode(), &row_);
+  }
+  *pass = o == Outcome::NotFound;
+  if (*pass) return 0;
+  return o == Outcome::Ok ? decode_row(record) : fail(o);
+}
+
+int Handler::read_unique(uchar *record) {
+  bool pass = false;
+  int error;
+  iter_.close();
+  way_ = Way::Forward;
+  position_ = same_;
+  if (index_->primary) {
+    error = read_row(Slice(same_).from(4), record, &pass);
+  } else {
+    std::string value;
+    const Outcome o = locking() ? txn().get_locked(same_, lock_mode(), &value) : txn().get(same_, &value);
+    if (o == Outcome::NotFound) return HA_ERR_KEY_NOT_FOUND;
+    if (o != Outcome::Ok) return o == Outcome::LockHeld && skip_locked_ ? HA_ERR_KEY_NOT_FOUND : fail(o);
+    error = from_entry(same_, value, record, &pass);
+  }
+  if (error == HA_ERR_END_OF_FILE || (!error && pass)) return HA_ERR_KEY_NOT_FOUND;
+  return error;
+}
+
+int Handler::decode_row(uchar *record) {
+  size_t missing;
+  if (format().row.decode(row_, record, table_share->default_values, &missing)) return 0;
+  sql_print_error("KINGTIDE: a row of table %s.%s has a form that none was written in", table_share->db.str,
+                  table_share->table_name.str);
+  return HA_ERR_CRASHED;
+}
+
+int Handler::rnd_init(bool) {
+  active_index = MAX_KEY;
+  index_ = &format().primary;
+  iter_.close();
+  return 0;
+}
+
+int Handler::rnd_end() {
+  iter_.close();
+  return 0;
+}
+
+int Handler::rnd_next(uchar *record) {
+  if (iter_.open()) {
+    advance();
+    return deliver(record);
+  }
+  only_same_ = false;
+  const int error = start(index_->prefix(), index_->end(), Way::Forward);
+  return error ? error : deliver(record);
+}
+
+int Handler::rnd_pos(uchar *record, uchar *position) {
+  bool pass = false;
+  const int error = read_row(key_of_ref(position), record, &pass);
+  return !error && pass ? HA_ERR_KEY_NOT_FOUND : error;
+}
+
+void Handler::position(const uchar *record) {
+  if (format().hidden_primary)
+    second_key_ = row_key_;
+  else
+    row_key_of(record, &second_key_);
+  int2store(ref, second_key_.size());
+  memcpy(ref + REF_HEAD, second_key_.data(), second_key_.size());
+  memset(ref + REF_HEAD + second_key_.size(), 0, ref_length - REF_HEAD - second_key_.size());
+}
+
+int Handler::cmp_ref(const uchar *a, const uchar *b) { return key_of_ref(a).compare(key_of_ref(b)); }
+
+Item *Handler::idx_cond_push(uint index, Item *condition) {
+  if (index == table_share->primary_key) return condition;
+  pushed_idx_cond = condition;
+  pushed_idx_cond_keyno = index;
+  in_range_check_pushed_down = true;
+  return nullptr;  // all of it is checked here
+}
+
+int Handler::multi_range_read_init(RANGE_SEQ_IF *seq, void *param, uint ranges, uint mode, HANDLER_BUFFER *buffer) {
+  return mrr_.dsmrr_init(this, seq, param, ranges, mode, buffer);
+}
+
+int Handler::multi_range_read_next(range_id_t *range) { return mrr_.dsmrr_next(range); }
+
+ha_rows Handler::multi_range_read_info_const(uint index, RANGE_SEQ_IF *seq, void *param, uint ranges, uint *buffer,
+                                             uint *flags, Cost_estimate *cost) {
+  mrr_.init(this, table);
+  return mrr_.dsmrr_info_const(index, seq, param, ranges, buffer, flags, cost);
+}
+
+ha_rows Handler::multi_range_read_info(uint index, uint ranges, uint keys, uint parts, uint *buffer, uint *flags,
+                                       Cost_estimate *cost) {
+  mrr_.init(this, table);
+  return mrr_.dsmrr_info(index, ranges, keys, parts, buffer, flags, cost);
+}
+
+int Handler::multi_range_read_explain_info(uint mode, char *text, size_t size) {
+  return mrr_.dsmrr_explain_info(mode, text, size);
+}
+
+}  // namespace kingtide

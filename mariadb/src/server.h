@@ -1,0 +1,19 @@
+/* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
+#pragma once
+
+/* The server's declarations, in the one order in which they compile. Everything of ours comes after them. */
+#define MYSQL_SERVER 1
+#include <my_global.h>
+
+#include "sql_priv.h"
+#include "sql_class.h"
+#include "sql_base.h"
+#include "sql_show.h"
+#include "sql_table.h"
+#include "handler.h"
+#include "table.h"
+#include "field.h"
+#include "key.h"
+#include "log.h"
+#include "item.h"
+#include <mysql/plugin.h>

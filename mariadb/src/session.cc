@@ -1,0 +1,192 @@
+/* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
+#include "session.h"
+
+#include "errors.h"
+#include "table_share.h"
+#include "variables.h"
+
+namespace kingtide {
+namespace {
+
+/** The savepoint at the beginning of each statement that writes. */
+const char *const STATEMENT = "statement";
+
+void name_of(uint64_t savepoint, char *name, size_t size) {
+  snprintf(name, size, "s%llu", static_cast<unsigned long long>(savepoint));
+}
+
+bool in_transaction(THD *thd) { return thd_test_options(thd, OPTION_NOT_AUTOCOMMIT | OPTION_BEGIN); }
+
+}  // namespace
+
+Session *Session::existing(THD *thd) { return static_cast<Session *>(thd_get_ha_data(thd, hton)); }
+
+Session *Session::of(THD *thd) {
+  Session *s = existing(thd);
+  if (!s) {
+    s = new Session;
+    thd_set_ha_data(thd, hton, s);
+  }
+  return s;
+}
+
+void Session::forget(THD *thd) {
+  Session *s = existing(thd);
+  thd_set_ha_data(thd, hton, nullptr);
+  delete s;
+}
+
+int Session::begin(THD *thd) {
+  isolation_ = thd_tx_isolation(thd);
+  lock_timeout_ = lock_wait_timeout_ms(thd);
+  const Level level = isolation_ == ISO_READ_UNCOMMITTED ? Level::ReadUncommitted : Level::RepeatableRead;
+  std::lock_guard<std::mutex> guard(exchange_);
+  const Outcome o = txn_.begin(level, lock_timeout_, commit_durability());
+  if (o != Outcome::Ok) return server_error(thd, o);
+  running_ = true;
+  savepoints_ = 0;
+  prepared_ = ordered_ = statement_savepoint_ = false;
+  return 0;
+}
+
+int Session::use(THD *thd, bool writes) {
+  const bool fresh = !running_;
+  if (fresh)
+    if (const int error = begin(thd)) return error;
+  if (tables_++ == 0 || statement_ != thd->query_id) {
+    statement_ = thd->query_id;
+    txn_.clear_interrupt();
+    set_lock_timeout(lock_wait_timeout_ms(thd));
+    // Each statement reads as of its own beginning. A fresh transaction takes its snapshot with its first read.
+    if (!fresh && isolation_ == ISO_READ_COMMITTED) txn_.refresh_snapshot();
+  }
+  trans_register_ha(thd, false, hton, 0);
+  if (!in_transaction(thd)) return 0;
+  trans_register_ha(thd, true, hton, 0);
+  if (!writes || statement_savepoint_) return 0;
+  const Outcome o = txn_.set_savepoint(STATEMENT);
+  statement_savepoint_ = o == Outcome::Ok;
+  return server_error(thd, o);
+}
+
+int Session::begin_at_once(THD *thd) {
+  if (!running_)
+    if (const int error = begin(thd)) return error;
+  trans_register_ha(thd, true, hton, 0);
+  return isolation_ >= ISO_REPEATABLE_READ ? server_error(thd, txn_.refresh_snapshot()) : 0;
+}
+
+void Session::set_lock_timeout(int64_t ms) {
+  if (ms == lock_timeout_) return;
+  txn_.set_lock_timeout(ms);
+  lock_timeout_ = ms;
+}
+
+void Session::count_rows(TableShare *table, int64_t change) {
+  for (Count &c : statement_counts_) {
+    if (c.table != table) continue;
+    c.change += change;
+    return;
+  }
+  table->retain();
+  statement_counts_.push_back({table, change});
+}
+
+void Session::publish_counts() {
+  for (Count &c : counts_) c.table->add_rows(c.change);
+}
+
+void Session::end() {
+  for (auto *counts : {&counts_, &statement_counts_}) {
+    for (Count &c : *counts) c.table->release();
+    counts->clear();
+  }
+  running_ = false;
+  tables_ = 0;
+}
+
+int Session::commit_statement(THD *thd) {
+  for (Count &c : statement_counts_) counts_.push_back(c);
+  statement_counts_.clear();
+  tables_ = 0;
+  if (!statement_savepoint_) return 0;
+  statement_savepoint_ = false;
+  return server_error(thd, txn_.release_savepoint(STATEMENT));
+}
+
+int Session::rollback_statement(THD *thd) {
+  for (Count &c : statement_counts_) c.table->release();
+  statement_counts_.clear();
+  tables_ = 0;
+  if (!statement_savepoint_) return 0;
+  statement_savepoint_ = false;
+  Outcome o = txn_.rollback_to_savepoint(STATEMENT);
+  if (o == Outcome::Ok) o = txn_.release_savepoint(STATEMENT);
+  if (o == Outcome::Ended) return 0;  // all of it was rolled back
+  return server_error(thd, o);
+}
+
+int Session::commit(THD *thd) {
+  if (!running_) return 0;
+  for (Count &c : statement_counts_) counts_.push_back(c);
+  statement_counts_.clear();
+  Outcome o;
+  if (ordered_) {
+    // It is visible. The binary log has it, or recovery will find it prepared there: see commit_checkpoint_request.
+    o = ordered_outcome_;
+  } else {
+    o = txn_.commit();
+  }
+  if (o == Outcome::Ok) publish_counts();
+  const int error = server_error(thd, o);
+  if (o != Outcome::Ok) txn_.rollback();
+  end();
+  return error;
+}
+
+int Session::rollback(THD *thd) {
+  if (!running_) return 0;
+  const Outcome o = txn_.rollback();
+  end();
+  return server_error(thd, o);
+}
+
+int Session::prepare(THD *thd, Slice xid) {
+  if (!running_) return 0;
+  const Outcome o = txn_.prepare(xid);
+  prepared_ = o == Outcome::Ok;
+  return server_error(thd, o);
+}
+
+void Session::commit_ordered() {
+  if (!running_) return;
+  ordered_outcome_ = txn_.commit_ordered();
+  ordered_ = true;
+}
+
+int Session::set_savepoint(THD *thd, uint64_t *place) {
+  char name[24];
+  *place = ++savepoints_;
+  name_of(*place, name, sizeof name);
+  return running_ ? server_error(thd, txn_.set_savepoint(name)) : 0;
+}
+
+int Session::rollback_to(THD *thd, uint64_t place) {
+  char name[24];
+  name_of(place, name, sizeof name);
+  statement_savepoint_ = false;
+  return running_ ? server_error(thd, txn_.rollback_to_savepoint(name)) : 0;
+}
+
+int Session::release(THD *thd, uint64_t place) {
+  char name[24];
+  name_of(place, name, sizeof name);
+  return running_ ? server_error(thd, txn_.release_savepoint(name)) : 0;
+}
+
+void Session::interrupt() {
+  std::lock_guard<std::mutex> guard(exchange_);
+  txn_.interrupt();
+}
+
+}  // namespace kingtide

@@ -1,0 +1,81 @@
+/* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
+#pragma once
+
+#include "server.h"
+
+#include <mutex>
+#include <vector>
+
+#include "engine.h"
+
+namespace kingtide {
+
+extern handlerton *hton;
+
+class TableShare;
+
+/** What a connection has with the engine: its transaction, if one runs. Used by its own thread, but for `interrupt`. */
+class Session {
+ public:
+  /** The connection's, made if it has none. */
+  static Session *of(THD *thd);
+  static Session *existing(THD *thd);
+  static void forget(THD *thd);
+
+  /** A statement begins to use a table: begins the transaction if need be, and tells the server of it. */
+  int use(THD *thd, bool writes);
+  /** A statement is done with a table. */
+  void done_with_table() { if (tables_ > 0) tables_--; }
+  /** START TRANSACTION WITH CONSISTENT SNAPSHOT. */
+  int begin_at_once(THD *thd);
+
+  Txn &txn() { return txn_; }
+  bool running() const { return running_; }
+  bool reads_committed() const { return isolation_ <= ISO_READ_COMMITTED; }
+  bool serializable() const { return isolation_ == ISO_SERIALIZABLE; }
+
+  /** Rows that a statement added to a table, or removed: they count once it is committed. */
+  void count_rows(TableShare *table, int64_t change);
+
+  int commit_statement(THD *thd);
+  int rollback_statement(THD *thd);
+  int commit(THD *thd);
+  int rollback(THD *thd);
+  int prepare(THD *thd, Slice xid);
+  void commit_ordered();
+
+  int set_savepoint(THD *thd, uint64_t *place);
+  int rollback_to(THD *thd, uint64_t place);
+  int release(THD *thd, uint64_t place);
+
+  /** From any thread. */
+  void interrupt();
+  /** While a statement runs that does not wait for locks. */
+  void set_lock_timeout(int64_t ms);
+
+ private:
+  int begin(THD *thd);
+  void end();
+  void publish_counts();
+
+  /** Held while the transaction object is exchanged, so that `interrupt` finds one that lives. */
+  std::mutex exchange_;
+  Txn txn_;
+  bool running_ = false;
+  bool statement_savepoint_ = false;
+  bool prepared_ = false;
+  bool ordered_ = false;
+  Outcome ordered_outcome_ = Outcome::Ok;
+  uint tables_ = 0;
+  int isolation_ = ISO_REPEATABLE_READ;
+  int64_t lock_timeout_ = 0;
+  uint64_t savepoints_ = 0;
+  query_id_t statement_ = 0;
+  struct Count {
+    TableShare *table;
+    int64_t change;
+  };
+  std::vector<Count> statement_counts_, counts_;
+};
+
+}  // namespace kingtide

@@ -1,0 +1,161 @@
+/* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
+#include "table_share.h"
+
+#include "errors.h"
+
+namespace kingtide {
+namespace {
+
+/** Values that the dictionary's mark runs ahead of what was given out. After a crash so many may be left out. */
+constexpr uint64_t AUTO_INCREMENT_BLOCK = 1000, HIDDEN_BLOCK = 65536;
+/** A table that has fewer rows is counted when it is opened. */
+constexpr uint64_t COUNTED_ROWS = 2000;
+
+class ServersShare : public Handler_share {
+ public:
+  explicit ServersShare(TableShare *s) : share(s) {}
+  ~ServersShare() override { share->release(); }
+  TableShare *share;
+};
+
+/** Gives a handler's protected members to the function below. */
+class Opened : public handler {
+ public:
+  static Handler_share *share(handler *h) { return static_cast<Opened *>(h)->get_ha_share_ptr(); }
+  static void set_share(handler *h, Handler_share *s) { static_cast<Opened *>(h)->set_ha_share_ptr(s); }
+  static void lock(handler *h) { static_cast<Opened *>(h)->lock_shared_ha_data(); }
+  static void unlock(handler *h) { static_cast<Opened *>(h)->unlock_shared_ha_data(); }
+};
+
+}  // namespace
+
+TableShare *TableShare::of(TABLE *table, handler *handler, const char *path, int *error) {
+  Opened::lock(handler);
+  auto *found = static_cast<ServersShare *>(Opened::share(handler));
+  *error = 0;
+  if (!found) {
+    TableRecord record;
+    Outcome o = Dictionary::find(Dictionary::name_of(path), &record);
+    if (o == Outcome::NotFound)
+      *error = HA_ERR_NO_SUCH_TABLE;
+    else if (o == Outcome::Ok && record.keys.size() != table->s->keys)
+      *error = HA_ERR_TABLE_DEF_CHANGED;
+    else
+      *error = server_error(nullptr, o);
+    if (!*error) {
+      TableShare *share = new TableShare(table, record);
+      *error = server_error(nullptr, share->load());
+      found = new ServersShare(share);
+      if (*error) {
+        delete found;
+        found = nullptr;
+      } else {
+        Opened::set_share(handler, found);
+      }
+    }
+  }
+  Opened::unlock(handler);
+  return found ? found->share : nullptr;
+}
+
+TableShare::TableShare(const TABLE *table, const TableRecord &record)
+    : record_(record), format_(new TableFormat(table, record.keys, record.primary)) {}
+
+TableShare::~TableShare() {
+  if (!Engine::is_open()) return;
+  TableRecord now;
+  // Exact marks, so that a server that was shut down goes on where it was.
+  if (auto_increment_reserved_ != 0)
+    Dictionary::set_counter(Dictionary::Counter::AutoIncrement, record_.primary, auto_increment_);
+  if (rows_ > 0) Dictionary::set_counter(Dictionary::Counter::Rows, record_.primary, static_cast<uint64_t>(rows_));
+}
+
+void TableShare::release() {
+  if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+}
+
+Outcome TableShare::load() {
+  uint64_t next;
+  Outcome o = Dictionary::counter(Dictionary::Counter::AutoIncrement, record_.primary, &next);
+  if (o != Outcome::Ok) return o;
+  auto_increment_ = auto_increment_reserved_ = next;
+  if (next == 0) auto_increment_ = 1;
+  if ((o = Dictionary::counter(Dictionary::Counter::HiddenKey, record_.primary, &hidden_reserved_)) != Outcome::Ok) return o;
+  hidden_ = hidden_reserved_ ? hidden_reserved_ : 1;
+  uint64_t rows;
+  if ((o = Dictionary::counter(Dictionary::Counter::Rows, record_.primary, &rows)) != Outcome::Ok) return o;
+  Iter it;
+  const Index &primary = format_->primary;
+  if ((o = Engine::iterate(Space::Rows, primary.prefix(), primary.end(), &it)) != Outcome::Ok) return o;
+  uint64_t counted = 0;
+  for (bool valid = it.first(); valid && counted < COUNTED_ROWS; valid = it.next()) counted++;
+  set_rows(counted < COUNTED_ROWS ? counted : std::max(rows, counted));
+  return it.status();
+}
+
+ha_rows TableShare::rows() const {
+  const int64_t rows = rows_.load(std::memory_order_relaxed);
+  return rows > 0 ? static_cast<ha_rows>(rows) : 0;
+}
+
+/** Moves a mark in the dictionary ahead of `next`. The mark is logged before whatever transaction uses the value. */
+Outcome TableShare::reserve(Dictionary::Counter which, uint64_t next, uint64_t *reserved, uint64_t block) {
+  if (next < *reserved) return Outcome::Ok;
+  const uint64_t mark = next > UINT64_MAX - block ? UINT64_MAX : next + block;
+  const Outcome o = Dictionary::set_counter(which, record_.primary, mark);
+  if (o == Outcome::Ok) *reserved = mark;
+  return o;
+}
+
+Outcome TableShare::next_hidden_key(uint64_t *key) {
+  std::lock_guard<std::mutex> guard(counters_);
+  *key = hidden_++;
+  return reserve(Dictionary::Counter::HiddenKey, hidden_, &hidden_reserved_, HIDDEN_BLOCK);
+}
+
+Outcome TableShare::take_auto_increment(uint64_t offset, uint64_t increment, uint64_t count, uint64_t most, uint64_t *first) {
+  std::lock_guard<std::mutex> guard(counters_);
+  uint64_t next = auto_increment_;
+  if (increment == 0) increment = 1;
+  if (offset > increment) offset = 0;
+  if (increment > 1 || offset > 1) {  // the least value of the series offset, offset + increment, ... that is not below `next`
+    if (next <= offset)
+      next = offset;
+    else if ((next - offset) % increment != 0) {
+      const uint64_t step = increment - (next - offset) % increment;
+      next = next > UINT64_MAX - step ? UINT64_MAX : next + step;
+    }
+  }
+  *first = next;
+  if (next > most) return Outcome::Ok;  // the caller sees that it does not fit
+  const uint64_t room = (UINT64_MAX - next) / increment;
+  const uint64_t after = count > room ? UINT64_MAX : next + count * increment;
+  auto_increment_ = most == UINT64_MAX || after <= most ? after : most == UINT64_MAX ? most : most + 1;
+  return reserve(Dictionary::Counter::AutoIncrement, auto_increment_, &auto_increment_reserved_, AUTO_INCREMENT_BLOCK);
+}
+
+Outcome TableShare::saw_auto_increment(uint64_t value) {
+  if (value < auto_increment_.load(std::memory_order_relaxed)) return Outcome::Ok;
+  std::lock_guard<std::mutex> guard(counters_);
+  if (value < auto_increment_) return Outcome::Ok;
+  auto_increment_ = value == UINT64_MAX ? value : value + 1;
+  return reserve(Dictionary::Counter::AutoIncrement, auto_increment_, &auto_increment_reserved_, AUTO_INCREMENT_BLOCK);
+}
+
+Outcome TableShare::set_auto_increment(uint64_t next) {
+  std::lock_guard<std::mutex> guard(counters_);
+  auto_increment_ = next ? next : 1;
+  const Outcome o = Dictionary::set_counter(Dictionary::Counter::AutoIncrement, record_.primary, auto_increment_);
+  if (o == Outcome::Ok) auto_increment_reserved_ = auto_increment_;
+  return o;
+}
+
+void TableShare::reset_counters() {
+  std::lock_guard<std::mutex> guard(counters_);
+  auto_increment_ = 1;
+  auto_increment_reserved_ = hidden_reserved_ = 0;
+  hidden_ = 1;
+  set_rows(0);
+}
+
+}  // namespace kingtide

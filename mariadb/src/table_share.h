@@ -1,0 +1,67 @@
+/* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
+#pragma once
+
+#include "server.h"
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+
+#include "dictionary.h"
+#include "fields.h"
+
+namespace kingtide {
+
+/** A table, as all its openings share it. Counted: those who hold counts of its rows may outlive its last opening. */
+class TableShare {
+ public:
+  /** The one of an opened table, made by the first who asks. */
+  static TableShare *of(TABLE *table, handler *handler, const char *path, int *error);
+
+  void retain() { references_.fetch_add(1, std::memory_order_relaxed); }
+  void release();
+
+  const TableFormat &format() const { return *format_; }
+  const TableRecord &record() const { return record_; }
+
+  /** An estimate of how many rows there are. */
+  ha_rows rows() const;
+  void add_rows(int64_t change) { rows_.fetch_add(change, std::memory_order_relaxed); }
+  void set_rows(uint64_t rows) { rows_.store(static_cast<int64_t>(rows), std::memory_order_relaxed); }
+
+  /** A hidden key that no row had before; the error is an Outcome. */
+  Outcome next_hidden_key(uint64_t *key);
+
+  /** The next auto-increment value, without taking it. */
+  uint64_t next_auto_increment() const { return auto_increment_.load(std::memory_order_relaxed); }
+  /** Takes `count` values from the series of `offset` and `increment`. */
+  Outcome take_auto_increment(uint64_t offset, uint64_t increment, uint64_t count, uint64_t most, uint64_t *first);
+  /** A row has this value: later ones are greater. */
+  Outcome saw_auto_increment(uint64_t value);
+  Outcome set_auto_increment(uint64_t next);
+
+  /** The table was emptied. */
+  void reset_counters();
+
+  mutable std::mutex statistics_mutex;
+  /** Rows for each combination of values of the key's first parts, times 100; empty until they are known. */
+  std::vector<std::vector<uint64_t>> rows_per_key;
+
+ private:
+  TableShare(const TABLE *table, const TableRecord &record);
+  ~TableShare();
+  Outcome load();
+  Outcome reserve(Dictionary::Counter which, uint64_t next, uint64_t *reserved, uint64_t block);
+
+  std::atomic<uint64_t> references_{1};
+  TableRecord record_;
+  std::unique_ptr<TableFormat> format_;
+  std::atomic<int64_t> rows_{0};
+  std::atomic<uint64_t> auto_increment_{0};
+  std::mutex counters_;
+  /** Below these, the dictionary says, values may have been given out. */
+  uint64_t auto_increment_reserved_ = 0, hidden_reserved_ = 0;
+  uint64_t hidden_ = 0;
+};
+
+}  // namespace kingtide

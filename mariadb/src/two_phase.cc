@@ -1,0 +1,62 @@
+/* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
+
+/*
+  Transactions in doubt. Prepared ones are in the engine's log under the server's name for them. After a crash the server asks
+  for their names, and commits those that the binary log has; the others it rolls back, unless a user prepared them (XA).
+*/
+#include "two_phase.h"
+
+#include "engine.h"
+#include "errors.h"
+
+namespace kingtide {
+namespace {
+
+constexpr size_t HEAD = 10;
+
+/** What the X/Open specification calls them. */
+constexpr int XA_OK = 0, XAER_RMERR = -3, XAER_NOTA = -4;
+
+int resolved(Outcome o) {
+  if (o == Outcome::Ok) return XA_OK;
+  if (o == Outcome::NotFound) return XAER_NOTA;
+  sql_print_error("KINGTIDE: %s", last_message());
+  return XAER_RMERR;
+}
+
+}  // namespace
+
+std::string pack_xid(const XID *xid) {
+  std::string name;
+  append_be(name, static_cast<uint64_t>(xid->formatID), 8);
+  append_be(name, static_cast<uint64_t>(xid->gtrid_length), 1);
+  append_be(name, static_cast<uint64_t>(xid->bqual_length), 1);
+  name.append(xid->data, xid->gtrid_length + xid->bqual_length);
+  return name;
+}
+
+bool unpack_xid(const std::string &name, XID *xid) {
+  const Slice s(name);
+  if (s.size < HEAD) return false;
+  const uint8_t gtrid = s.data[8], bqual = s.data[9];
+  if (gtrid > MAXGTRIDSIZE || bqual > MAXBQUALSIZE || s.size != HEAD + gtrid + bqual) return false;
+  xid->set(static_cast<long>(read_be(s.data, 8)), name.data() + HEAD, gtrid, name.data() + HEAD + gtrid, bqual);
+  return true;
+}
+
+/** The server asks again until it gets fewer than it has room for, and takes no notice of those that it knows already. */
+int recover_prepared(handlerton *, XID *list, uint size) {
+  static uint handed_out = 0;
+  const std::vector<std::string> names = Engine::prepared();
+  uint n = 0;
+  for (; n < size && handed_out < names.size(); handed_out++)
+    if (unpack_xid(names[handed_out], &list[n])) n++;
+  if (n < size) handed_out = 0;
+  return static_cast<int>(n);
+}
+
+int commit_by_xid(handlerton *, XID *xid) { return resolved(Engine::commit_prepared(pack_xid(xid))); }
+
+int rollback_by_xid(handlerton *, XID *xid) { return resolved(Engine::rollback_prepared(pack_xid(xid))); }
+
+}  // namespace kingtide

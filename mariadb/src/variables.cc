@@ -1,0 +1,90 @@
+/* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
+#include "variables.h"
+
+namespace kingtide {
+namespace {
+
+MYSQL_THDVAR_ULONG(lock_wait_timeout, PLUGIN_VAR_RQCMDARG,
+                   "Seconds that a statement waits for a row lock before it fails with ER_LOCK_WAIT_TIMEOUT; 0 does not wait",
+                   nullptr, nullptr, 50, 0, 1024 * 1024 * 1024, 0);
+
+my_bool rollback_on_timeout_value;
+MYSQL_SYSVAR_BOOL(rollback_on_timeout, rollback_on_timeout_value, PLUGIN_VAR_OPCMDARG | PLUGIN_VAR_READONLY,
+                  "Roll back the whole transaction, not only the statement, when a wait for a lock times out", nullptr,
+                  nullptr, FALSE);
+
+uint flush_log_value;
+MYSQL_SYSVAR_UINT(flush_log_at_trx_commit, flush_log_value, PLUGIN_VAR_RQCMDARG,
+                  "What a commit survives when it returns: 1 a power cut, 0 or 2 the death of the server", nullptr, nullptr, 1,
+                  0, 2, 0);
+
+char *directory_value;
+MYSQL_SYSVAR_STR(data_dir, directory_value, PLUGIN_VAR_READONLY | PLUGIN_VAR_RQCMDARG,
+                 "Directory of the engine's database, absolute or below the server's data directory", nullptr, nullptr,
+                 "kingtide.db");
+
+ulonglong block_cache_value;
+MYSQL_SYSVAR_ULONGLONG(block_cache_size, block_cache_value, PLUGIN_VAR_READONLY | PLUGIN_VAR_RQCMDARG,
+                       "Bytes of blocks of tables that are kept in memory", nullptr, nullptr, 128ULL << 20, 1ULL << 20,
+                       ULLONG_MAX, 0);
+
+ulonglong transaction_memory_value;
+MYSQL_SYSVAR_ULONGLONG(transaction_memory, transaction_memory_value, PLUGIN_VAR_READONLY | PLUGIN_VAR_RQCMDARG,
+                       "Bytes of writes that transactions may hold before they commit; a statement that needs more fails with "
+                       "ER_LOCK_TABLE_FULL",
+                       nullptr, nullptr, 1ULL << 30, 1ULL << 20, ULLONG_MAX, 0);
+
+char *options_value;
+MYSQL_SYSVAR_STR(options, options_value, PLUGIN_VAR_READONLY | PLUGIN_VAR_RQCMDARG,
+                 "Further options of the engine, as name=value;name=value", nullptr, nullptr, "");
+
+std::vector<std::string> option_names;  // the engine's options keep pointers to them
+
+}  // namespace
+
+st_mysql_sys_var *system_variables[] = {MYSQL_SYSVAR(lock_wait_timeout),
+                                        MYSQL_SYSVAR(rollback_on_timeout),
+                                        MYSQL_SYSVAR(flush_log_at_trx_commit),
+                                        MYSQL_SYSVAR(data_dir),
+                                        MYSQL_SYSVAR(block_cache_size),
+                                        MYSQL_SYSVAR(transaction_memory),
+                                        MYSQL_SYSVAR(options),
+                                        nullptr};
+
+int64_t lock_wait_timeout_ms(THD *thd) {
+  // NOWAIT and WAIT n set the server's own timeout for the statement: 0 says not to wait for rows either.
+  const ulong seconds = thd->variables.lock_wait_timeout == 0 ? 0 : THDVAR(thd, lock_wait_timeout);
+  return seconds == 0 ? NO_WAIT : static_cast<int64_t>(seconds) * 1000;
+}
+
+bool rollback_on_timeout() { return rollback_on_timeout_value; }
+
+Durability commit_durability() { return flush_log_value == 1 ? Durability::Power : Durability::Process; }
+
+std::string database_path() {
+  const char *dir = directory_value && *directory_value ? directory_value : "kingtide.db";
+  return dir[0] == '/' ? dir : std::string(mysql_real_data_home) + "/" + dir;
+}
+
+std::vector<Engine::Option> engine_options() {
+  std::vector<Engine::Option> all = {{"block_cache_size", std::to_string(block_cache_value)},
+                                     {"transaction_memory", std::to_string(transaction_memory_value)},
+                                     // Only its owner ends a transaction of SQL.
+                                     {"transaction_timeout_ms", "0"}};
+  const std::string text = options_value ? options_value : "";
+  option_names.clear();
+  option_names.reserve(std::count(text.begin(), text.end(), ';') + 1);
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find(';', at), text.size());
+    const std::string one = text.substr(at, end - at);
+    const size_t equals = one.find('=');
+    if (equals != std::string::npos) {
+      option_names.push_back(one.substr(0, equals));
+      all.push_back({option_names.back().c_str(), one.substr(equals + 1)});
+    }
+    at = end + 1;
+  }
+  return all;
+}
+
+}  // namespace kingtide

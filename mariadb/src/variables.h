@@ -1,0 +1,25 @@
+/* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
+#pragma once
+
+#include "server.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "engine.h"
+
+namespace kingtide {
+
+/** For the plugin's declaration. */
+extern st_mysql_sys_var *system_variables[];
+
+/** How long a statement waits for a lock, as Txn::begin takes it. */
+int64_t lock_wait_timeout_ms(THD *thd);
+bool rollback_on_timeout();
+Durability commit_durability();
+/** Where the database is: an absolute path. */
+std::string database_path();
+/** What the database is opened with. */
+std::vector<Engine::Option> engine_options();
+
+}  // namespace kingtide
