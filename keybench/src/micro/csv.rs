@@ -6,6 +6,7 @@ use super::txn::TxnCounts;
 use super::{Column, Outcome, Phase};
 use crate::error::{Error, Result};
 use crate::measure::{Summary, median};
+use crate::stats::Estimate;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 
@@ -19,24 +20,37 @@ const TXN_HEADER: &str = "isolation,txn_mode,txn_size,hot_keys,commits,commits_p
 
 const MB: f64 = 1_048_576.0;
 
-/// Whether the rows of a file hold transactions, by its first line; a file that is new or empty will.
-fn holds_transactions(path: &Path) -> Result<bool> {
+/// The columns behind those: how many runs the medians are of, and the 95 % interval of the rate ([`crate::stats`]), which is
+/// of commits where there are any and of operations elsewhere. Older files have none.
+const SPREAD_HEADER: &str = "repeats,rate_low,rate_high";
+
+/// What the rows of a file hold besides [`HEADER`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum More {
+    Nothing,
+    Transactions,
+    Spread,
+}
+
+/// What the rows of a file hold, by its first line; a file that is new or empty will hold all.
+fn holds(path: &Path) -> Result<More> {
     let first = match std::fs::File::open(path) {
         Ok(file) => BufReader::new(file).lines().next().transpose().map_err(|e| Error::io("read", path, e))?,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
         Err(e) => return Err(Error::io("read", path, e)),
     };
     match first.as_deref() {
-        None => Ok(true),
-        Some(line) if line == HEADER => Ok(false),
-        Some(line) if line.strip_prefix(HEADER).is_some_and(|l| l.strip_prefix(',') == Some(TXN_HEADER)) => Ok(true),
+        None => Ok(More::Spread),
+        Some(line) if line == HEADER => Ok(More::Nothing),
+        Some(line) if line == format!("{HEADER},{TXN_HEADER}") => Ok(More::Transactions),
+        Some(line) if line == format!("{HEADER},{TXN_HEADER},{SPREAD_HEADER}") => Ok(More::Spread),
         Some(_) => Err(Error::usage(format!("--csv {}: its columns are not those of this program", path.display()))),
     }
 }
 
 /// Refuses, before anything is run, a file that has no room for the results.
 pub fn check(path: &Path, plan: &Plan) -> Result<()> {
-    if !holds_transactions(path)? && plan.base.workload.is_transactional() {
+    if holds(path)? == More::Nothing && plan.base.workload.is_transactional() {
         return Err(Error::usage(format!(
             "--csv {}: it has no columns for transactions; use a new one",
             path.display()
@@ -47,19 +61,23 @@ pub fn check(path: &Path, plan: &Plan) -> Result<()> {
 
 /// Appends the medians of all columns to `path`, with the header if the file is new or empty.
 pub fn append(path: &Path, plan: &Plan, columns: &[Column]) -> Result<()> {
-    let transactions = holds_transactions(path)?;
+    let more = holds(path)?;
     let io = |e| Error::io("write", path, e);
     let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).map_err(io)?;
     let mut text = String::new();
     if file.metadata().map_err(io)?.len() == 0 {
-        text = format!("{HEADER},{TXN_HEADER}\n");
+        text = format!("{HEADER},{TXN_HEADER},{SPREAD_HEADER}\n");
     }
     for column in columns.iter().filter(|c| !c.outcomes.is_empty()) {
         for at in 0..column.outcomes[0].phases.len() {
             text.push_str(&row(plan, column, at));
-            if transactions {
+            if more >= More::Transactions {
                 text.push(',');
                 text.push_str(&txn_cells(plan, column, at));
+            }
+            if more >= More::Spread {
+                text.push(',');
+                text.push_str(&spread_cells(column, at));
             }
             text.push('\n');
         }
@@ -86,6 +104,14 @@ fn txn_cells(plan: &Plan, column: &Column, at: usize) -> String {
         column.outcomes.iter().map(|o| o.lost_updates).sum::<u64>().to_string(),
     ];
     cells.join(",")
+}
+
+fn spread_cells(column: &Column, at: usize) -> String {
+    let phases = column.outcomes.iter().filter_map(|o| o.phases.get(at));
+    let rate = |p: &Phase| if p.txn.is_some() { p.commit_rate() } else { p.rate() };
+    let rates: Vec<f64> = phases.map(rate).collect();
+    let e = Estimate::of(&rates);
+    format!("{},{:.1},{:.1}", rates.len(), e.low, e.high)
 }
 
 /// Bytes that system calls read for each byte that the phase's answers hold.
@@ -188,7 +214,16 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].starts_with(HEADER) && lines.len() == 3);
         assert!(lines.iter().all(|l| width(l) == width(lines[0])), "{text}");
-        assert!(lines[2].ends_with(",serializable,optimistic,10,9,6,3.0,2,0.25000,4"), "{}", lines[2]);
+        assert!(lines[2].ends_with(",serializable,optimistic,10,9,6,3.0,2,0.25000,4,1,3.0,3.0"), "{}", lines[2]);
+
+        let middle = dir.join("middle.csv");
+        std::fs::write(&middle, format!("{HEADER},{TXN_HEADER}\n")).unwrap();
+        check(&middle, &txn).unwrap();
+        append(&middle, &txn, &[column(Some(counts))]).unwrap();
+        let text = std::fs::read_to_string(&middle).unwrap();
+        assert!(
+            text.ends_with(",0.25000,4\n") && text.lines().all(|l| width(l) == width(HEADER) + width(TXN_HEADER) + 1)
+        );
 
         let old = dir.join("old.csv");
         std::fs::write(&old, format!("{HEADER}\n")).unwrap();

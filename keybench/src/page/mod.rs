@@ -6,6 +6,7 @@
 
 #[cfg(test)]
 pub mod check;
+pub mod verdicts;
 
 /// What is between a page's tags.
 #[derive(Debug, Default)]

@@ -80,34 +80,95 @@ impl Verdict<'_> {
     pub fn place(&self) -> String {
         format!("{} at {}", self.workload, self.point.place())
     }
+}
 
-    /// Who and by how much: `kingtide is faster than rocksdb: 2.31x (95 % interval 2.20 to 2.41)`.
-    pub fn finding(&self) -> String {
-        match &self.outcome {
-            Outcome::Nobody => "no engine can be ranked".into(),
-            Outcome::Alone(engine) => format!("{engine} has nothing to be compared with"),
-            Outcome::Unsure { fastest, next, lead } => {
-                format!("too few repeats to say: {fastest} over {next} is {:.2}x in those there are", lead.value)
+impl<'a> Outcome<'a> {
+    /// Of engines from the fastest to the slowest and the ratio of any of them to any other. `sure` is whether those ratios
+    /// have intervals that are worth their name.
+    pub fn of(ranked: &[&'a str], sure: bool, ratio: impl Fn(usize, usize) -> Estimate) -> Outcome<'a> {
+        let (fastest, next) = match ranked {
+            [] => return Outcome::Nobody,
+            [only] => return Outcome::Alone(only),
+            [fastest, next, ..] => (*fastest, *next),
+        };
+        let apart = |at: usize| ratio(0, at).low > 1.0;
+        let near: Vec<usize> = (1..ranked.len()).filter(|at| !apart(*at)).collect();
+        match near.first() {
+            _ if !sure => Outcome::Unsure { fastest, next, lead: ratio(0, 1) },
+            None => Outcome::Winner { fastest, next, lead: ratio(0, 1) },
+            Some(nearest) => {
+                let others = near.iter().map(|at| ranked[*at]).collect();
+                Outcome::Close { fastest, others, lead: ratio(0, *nearest) }
             }
-            Outcome::Close { fastest, others, lead } => {
-                format!("no clear winner between {fastest} and {}: {}", others.join(", "), times(lead))
-            }
-            Outcome::Winner { fastest, next, lead } => format!("{fastest} is faster than {next}: {}", times(lead)),
         }
     }
 
     /// The ratio of the fastest to the next, where there are two.
     pub fn lead(&self) -> Option<Estimate> {
-        match &self.outcome {
+        match self {
             Outcome::Nobody | Outcome::Alone(_) => None,
             Outcome::Unsure { lead, .. } | Outcome::Close { lead, .. } | Outcome::Winner { lead, .. } => Some(*lead),
         }
     }
 
     /// The engine that won, if one did.
-    pub fn winner(&self) -> Option<&str> {
-        if let Outcome::Winner { fastest, .. } = &self.outcome { Some(fastest) } else { None }
+    pub fn winner(&self) -> Option<&'a str> {
+        if let Outcome::Winner { fastest, .. } = self { Some(fastest) } else { None }
     }
+}
+
+/// Who and by how much: `kingtide is faster than rocksdb: 2.31x (95 % interval 2.20 to 2.41)`.
+impl std::fmt::Display for Outcome<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Outcome::Nobody => f.write_str("no engine can be ranked"),
+            Outcome::Alone(engine) => write!(f, "{engine} has nothing to be compared with"),
+            Outcome::Unsure { fastest, next, lead } => {
+                write!(f, "{fastest} is ahead of {next}: {:.2}x (without an interval, so not surely)", lead.value)
+            }
+            Outcome::Close { fastest, others, lead } => {
+                write!(f, "no clear winner between {fastest} and {}: {}", others.join(", "), times(lead))
+            }
+            Outcome::Winner { fastest, next, lead } => write!(f, "{fastest} is faster than {next}: {}", times(lead)),
+        }
+    }
+}
+
+/// The one sentence that a reader in a hurry takes along, about all `outcomes`; each is of one of the things that `noun`
+/// names in the plural.
+pub fn lead(outcomes: &[&Outcome<'_>], noun: &str) -> String {
+    let all = outcomes.len();
+    let alone = outcomes.iter().all(|o| matches!(o, Outcome::Alone(_)));
+    let unsure = outcomes.iter().all(|o| matches!(o, Outcome::Unsure { .. }));
+    let first = |o: &&Outcome<'_>| match **o {
+        Outcome::Unsure { fastest, .. } if unsure => Some(fastest.to_owned()),
+        _ => o.winner().map(str::to_owned),
+    };
+    let mut firsts: Vec<(String, usize)> = Vec::new();
+    for name in outcomes.iter().filter_map(first) {
+        match firsts.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, n)) => *n += 1,
+            None => firsts.push((name, 1)),
+        }
+    }
+    firsts.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
+    let rest = all - firsts.iter().map(|(_, n)| n).sum::<usize>();
+    let be = if unsure { "is ahead" } else { "is the fastest" };
+    let mut out = match firsts.as_slice() {
+        [] if alone => return "Only one engine can be ranked: there is nothing to compare it with.".into(),
+        [] => return format!("No clear winner at any of {all} {noun}."),
+        [(one, n)] if rest == 0 => format!("{one} {be} at all {n} {noun}"),
+        [(one, n), ..] => format!("{one} {be} at {n} of {all} {noun}"),
+    };
+    for (name, n) in &firsts[1..] {
+        out += &format!(", {name} at {n}");
+    }
+    match rest {
+        0 if unsure => out += "; there are no intervals to say how surely",
+        0 => {}
+        n => out += &format!("; at {n} there is no clear winner"),
+    }
+    out + "."
 }
 
 /// A ratio in words.
@@ -122,7 +183,7 @@ pub struct Standing<'a> {
     pub engine: &'a str,
     /// The other.
     pub other: &'a str,
-    /// Points where the one was faster, where it was slower, and where neither can be said.
+    /// Places where the one was faster, where it was slower, and where neither can be said.
     pub faster: usize,
     /// See `faster`.
     pub slower: usize,
@@ -136,20 +197,37 @@ pub struct Standing<'a> {
     pub most: f64,
 }
 
-impl Standing<'_> {
-    /// Points where both are ranked.
-    pub fn points(&self) -> usize {
+impl<'a> Standing<'a> {
+    /// Of the ratios of one to the other wherever both are ranked, and whether each has an interval worth its name.
+    pub fn of(engine: &'a str, other: &'a str, ratios: &[(Estimate, bool)]) -> Option<Standing<'a>> {
+        let values = || ratios.iter().map(|(e, _)| e.value);
+        if ratios.is_empty() {
+            return None;
+        }
+        let faster = ratios.iter().filter(|(e, sure)| *sure && e.low > 1.0).count();
+        let slower = ratios.iter().filter(|(e, sure)| *sure && e.high < 1.0).count();
+        Some(Standing {
+            engine,
+            other,
+            faster,
+            slower,
+            undecided: ratios.len() - faster - slower,
+            mean: (values().map(f64::ln).sum::<f64>() / ratios.len() as f64).exp(),
+            least: values().fold(f64::MAX, f64::min),
+            most: values().fold(0.0, f64::max),
+        })
+    }
+
+    /// Places where both are ranked.
+    pub fn places(&self) -> usize {
         self.faster + self.slower + self.undecided
     }
 
     /// All of it: `kingtide against rocksdb: faster at 4 of 6 points, slower at 1, undecided at 1; 1.80x in the geometric
     /// mean, from 0.90x to 2.40x`.
-    pub fn sentence(&self) -> String {
+    pub fn sentence(&self, noun: &str) -> String {
         let mut out = format!("{} against {}: ", self.engine, self.other);
-        let all = match self.points() {
-            1 => " point".to_owned(),
-            n => format!(" of {n} points"),
-        };
+        let all = format!(" of {} {noun}", self.places());
         let counts = [("faster at ", self.faster), ("slower at ", self.slower), ("undecided at ", self.undecided)];
         let mut some = counts.iter().filter(|(_, n)| *n > 0);
         if let Some((what, n)) = some.next() {
@@ -158,7 +236,7 @@ impl Standing<'_> {
         for (what, n) in some {
             out += &format!(", {what}{n}");
         }
-        match self.points() {
+        match self.places() {
             1 => out += &format!("; {:.2}x", self.mean),
             _ => {
                 out +=
@@ -207,23 +285,9 @@ impl Results {
         let unranked = reasons.filter_map(|(engine, why)| why.map(|w| (engine, w))).collect();
         let mut ranked: Vec<&PointResult> = all.iter().copied().filter(|p| self.unranked(p).is_none()).collect();
         ranked.sort_by(|a, b| b.figures.wu_per_s.value.total_cmp(&a.figures.wu_per_s.value));
-        let outcome = match ranked.as_slice() {
-            [] => Outcome::Nobody,
-            [only] => Outcome::Alone(&only.engine),
-            [first, rest @ ..] => {
-                let (fastest, next, lead) = (first.engine.as_str(), rest[0].engine.as_str(), ratio(first, rest[0]));
-                let apart = |other: &&&PointResult| ratio(first, other).low <= 1.0;
-                let others: Vec<&str> = rest.iter().filter(apart).map(|p| p.engine.as_str()).collect();
-                if ranked.iter().any(|p| p.repeats.len() < ENOUGH) {
-                    Outcome::Unsure { fastest, next, lead }
-                } else if others.is_empty() {
-                    Outcome::Winner { fastest, next, lead }
-                } else {
-                    let nearest = rest.iter().find(|p| p.engine == others[0]);
-                    Outcome::Close { fastest, lead: nearest.map_or(lead, |p| ratio(first, p)), others }
-                }
-            }
-        };
+        let names: Vec<&str> = ranked.iter().map(|p| p.engine.as_str()).collect();
+        let sure = ranked.iter().all(|p| p.repeats.len() >= ENOUGH);
+        let outcome = Outcome::of(&names, sure, |over, under| ratio(ranked[over], ranked[under]));
         Verdict { workload: &all[0].workload, point: &all[0].point, outcome, unranked }
     }
 
@@ -237,34 +301,19 @@ impl Results {
     }
 
     fn standing<'a>(&self, places: &[Vec<&PointResult>], engine: &'a str, other: &'a str) -> Option<Standing<'a>> {
-        let (mut counts, mut ratios) = ([0; 3], Vec::new());
-        for all in places {
+        let ratio_at = |all: &Vec<&PointResult>| {
             let at = |name: &str| all.iter().find(|p| p.engine == name && self.unranked(p).is_none());
-            let (Some(a), Some(b)) = (at(engine), at(other)) else { continue };
-            let e = ratio(a, b);
-            let enough = a.repeats.len().min(b.repeats.len()) >= ENOUGH;
-            counts[if enough && e.low > 1.0 {
-                0
-            } else if enough && e.high < 1.0 {
-                1
-            } else {
-                2
-            }] += 1;
-            ratios.push(e.value);
-        }
-        if ratios.is_empty() {
-            return None;
-        }
-        let mean = (ratios.iter().map(|r| r.ln()).sum::<f64>() / ratios.len() as f64).exp();
-        let (least, most) = ratios.iter().fold((f64::MAX, 0.0), |(a, b): (f64, f64), r| (a.min(*r), b.max(*r)));
-        let [faster, slower, undecided] = counts;
-        Some(Standing { engine, other, faster, slower, undecided, mean, least, most })
+            let (a, b) = (at(engine)?, at(other)?);
+            Some((ratio(a, b), a.repeats.len().min(b.repeats.len()) >= ENOUGH))
+        };
+        Standing::of(engine, other, &places.iter().filter_map(ratio_at).collect::<Vec<_>>())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::run;
+    use super::super::Repeat;
+    use super::super::tests::{measured, place, run};
     use super::*;
 
     fn outcome(results: &Results) -> Outcome<'_> {
@@ -278,16 +327,19 @@ mod tests {
         assert_eq!(verdicts.len(), 2);
         assert_eq!(verdicts[0].place(), "mixed at 1 thread");
         assert_eq!(verdicts[1].place(), "mixed at 4 threads");
-        assert_eq!(verdicts[0].finding(), "kingtide is faster than rocksdb: 2.00x (95 % interval 2.00 to 2.25)");
-        assert_eq!(verdicts[0].winner(), Some("kingtide"));
+        assert_eq!(
+            verdicts[0].outcome.to_string(),
+            "kingtide is faster than rocksdb: 2.00x (95 % interval 2.00 to 2.25)"
+        );
+        assert_eq!(verdicts[0].outcome.winner(), Some("kingtide"));
         assert!(verdicts[0].unranked.is_empty());
 
         let standings = results.standings();
         assert_eq!(standings.len(), 2, "the first engine against each other one");
         assert_eq!((standings[0].engine, standings[0].other, standings[0].slower), ("rocksdb", "kingtide", 2));
-        assert_eq!((standings[1].faster, standings[1].points()), (2, 2));
+        assert_eq!((standings[1].faster, standings[1].places()), (2, 2));
         assert!((standings[1].mean - 5.0).abs() < 1e-9, "{standings:?}");
-        let sentence = standings[1].sentence();
+        let sentence = standings[1].sentence("points");
         assert!(sentence.starts_with("rocksdb against tidesdb: faster at 2 of 2 points; 5.00x in"), "{sentence}");
     }
 
@@ -297,7 +349,7 @@ mod tests {
         let Outcome::Close { fastest, others, lead } = outcome(&results) else { panic!("{:?}", outcome(&results)) };
         assert_eq!((fastest, others), ("a", vec!["b"]), "c is out of it");
         assert!(lead.low < 1.0 && lead.high > 1.0, "{lead:?}");
-        assert!(results.verdicts()[0].finding().starts_with("no clear winner between a and b: 1.05x"));
+        assert!(results.verdicts()[0].outcome.to_string().starts_with("no clear winner between a and b: 1.05x"));
         assert_eq!(results.standings()[0].undecided, 2);
 
         // The second by its median is told apart, the third is not: still no winner.
@@ -314,7 +366,7 @@ mod tests {
             "{:?}",
             outcome(&results)
         );
-        assert!(results.verdicts()[0].finding().contains("too few repeats"));
+        assert!(results.verdicts()[0].outcome.to_string().contains("without an interval"));
         assert_eq!((results.standings()[0].faster, results.standings()[0].undecided), (0, 2));
     }
 
@@ -339,7 +391,7 @@ mod tests {
             ]
         );
         // At the other point the liar was not caught.
-        assert_eq!(results.verdicts()[1].winner(), Some("liar"));
+        assert_eq!(results.verdicts()[1].outcome.winner(), Some("liar"));
         assert_eq!(results.standings().len(), 1);
     }
 
@@ -348,7 +400,7 @@ mod tests {
         assert!(Results::default().verdicts().is_empty() && Results::default().standings().is_empty());
         let results = run(&[("a", &[0]), ("b", &[0])]);
         assert_eq!(outcome(&results), Outcome::Nobody);
-        assert_eq!(results.verdicts()[0].lead(), None);
+        assert_eq!(results.verdicts()[0].outcome.lead(), None);
         assert!(results.standings().is_empty());
         assert_eq!(outcome(&run(&[("a", &[7, 7, 7])])), Outcome::Alone("a"));
     }
@@ -362,5 +414,26 @@ mod tests {
         b.repeats[2].number = 7;
         let apart = ratio(&a, &b);
         assert!(apart.value == 2.0 && apart.low < 1.0 && apart.high > 4.0, "{apart:?}");
+    }
+
+    #[test]
+    fn leads_say_who_won_what() {
+        let lead_of = |results: &Results| {
+            let verdicts = results.verdicts();
+            lead(&verdicts.iter().map(|v| &v.outcome).collect::<Vec<_>>(), "points")
+        };
+        let all = run(&[("a", &[20, 20, 20]), ("b", &[10, 10, 10])]);
+        assert_eq!(lead_of(&all), "a is the fastest at all 2 points.");
+        let none = run(&[("a", &[20, 10, 20]), ("b", &[10, 20, 20])]);
+        assert_eq!(lead_of(&none), "No clear winner at any of 2 points.");
+        assert!(lead_of(&run(&[("a", &[1, 1, 1])])).starts_with("Only one engine"));
+        let mut split = all.clone();
+        split.points.remove(3);
+        for number in 0..3 {
+            split.add_point("mixed", "b", place(4, None), Repeat { number, measured: measured(90), drift: None });
+        }
+        assert_eq!(lead_of(&split), "a is the fastest at 1 of 2 points, b at 1.");
+        let unsure = run(&[("a", &[20, 20]), ("b", &[10, 10])]);
+        assert_eq!(lead_of(&unsure), "a is ahead at all 2 points; there are no intervals to say how surely.");
     }
 }

@@ -11,9 +11,8 @@ use brief::Rows;
 use clap::Parser;
 use kingtide_base::options::nearest;
 use list::{SUITES, Suite};
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use table::Table;
+use table::{About, Table};
 
 /// Runs a named list of native tests, engines interleaved, and draws up the table.
 #[derive(clap::Args, Debug, Clone)]
@@ -35,7 +34,7 @@ pub struct Args {
     /// What every test is told besides, as in --also "--opt kingtide.l0_trigger=8 -t 4"
     #[arg(long, value_name = "FLAGS", allow_hyphen_values = true)]
     pub also: Option<String>,
-    /// Writes PREFIX.csv and PREFIX.txt; rows are added to files that are there
+    /// Writes PREFIX.csv, PREFIX.txt and PREFIX.html; rows are added to a CSV file and a text that are there
     #[arg(long, default_value = "bench-data/suite", value_name = "PREFIX")]
     pub out: PathBuf,
     /// Directory for the stores
@@ -47,6 +46,9 @@ pub struct Args {
     /// Of --table only rates, and only the tests that this file names: on each line a test and what to call it
     #[arg(long, value_name = "FILE", requires = "table")]
     pub rows: Option<PathBuf>,
+    /// Of --table write a page too
+    #[arg(long, value_name = "FILE", requires = "table", conflicts_with = "rows")]
+    pub page: Option<PathBuf>,
     /// Run nothing: compare an engine's figures in two CSV files, of an earlier version and of a later
     #[arg(long, num_args = 2, value_names = ["OLD", "NEW"], conflicts_with_all = ["name", "table"])]
     pub versions: Option<Vec<PathBuf>>,
@@ -76,6 +78,15 @@ pub fn main(args: &Args) -> Result<()> {
             Some(path) => print!("{}", table.brief(&Rows::read(path)?)?),
             None => print!("{table}"),
         }
+        if let Some(path) = &args.page {
+            let names: Vec<String> = args.table.iter().map(|p| p.display().to_string()).collect();
+            let facts = vec![("files", names.join(", "))];
+            write_page(
+                path,
+                &table,
+                About { title: format!("Results of {}", names.join(", ")), facts, troubles: vec![] },
+            )?;
+        }
         return Ok(());
     }
     if let Some([old, new]) = args.versions.as_deref() {
@@ -92,7 +103,8 @@ pub fn main(args: &Args) -> Result<()> {
     if let Some(dir) = args.out.parent().filter(|d| !d.as_os_str().is_empty()) {
         std::fs::create_dir_all(dir).map_err(|e| Error::io("create", dir, e))?;
     }
-    append(&text, &heading(suite, args))?;
+    let facts = facts(suite, args);
+    append(&text, &facts.iter().map(|(name, fact)| format!("{name}: {fact}\n")).collect::<String>())?;
     let mut failed = Vec::new();
     for (at, test) in tests.iter().enumerate() {
         eprintln!("== {} of {}: {}", at + 1, tests.len(), test.name);
@@ -104,8 +116,11 @@ pub fn main(args: &Args) -> Result<()> {
             failed.push(format!("{}: {e}", test.name));
         }
     }
-    let shown = Table::read(&csv)?.to_string();
-    println!("\n{shown}\n{} and {}", csv.display(), text.display());
+    let table = Table::read(&csv)?;
+    let page = args.out.with_extension("html");
+    let title = format!("Suite {} on {}", suite.name, args.engines.replace(',', ", "));
+    write_page(&page, &table, About { title, facts, troubles: failed.clone() })?;
+    println!("\n{table}\n{}, {} and {}", csv.display(), text.display(), page.display());
     if failed.is_empty() { Ok(()) } else { Err(Error::failed(failed.join("; "))) }
 }
 
@@ -212,17 +227,22 @@ fn memory() -> u64 {
 }
 
 /// What a reader must know of the run, in front of its tests.
-fn heading(suite: &Suite, args: &Args) -> String {
-    let line = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
-    let mut out = String::new();
-    // Writing to a String cannot fail.
-    let _ = writeln!(out, "suite: {}: {}", suite.name, suite.about);
-    let _ = writeln!(out, "command: keybench {line}");
-    let _ = writeln!(out, "scale: {}", args.scale);
-    let _ = writeln!(out, "commit: {}", env!("KEYBENCH_COMMIT"));
-    let _ = writeln!(out, "machine: {}", process::describe_machine());
-    let _ = writeln!(out, "date: {}", crate::clock::today());
-    out
+fn facts(suite: &Suite, args: &Args) -> Vec<(&'static str, String)> {
+    vec![
+        ("suite", format!("{}: {}", suite.name, suite.about)),
+        ("command", format!("keybench {}", std::env::args().skip(1).collect::<Vec<_>>().join(" "))),
+        ("scale", args.scale.to_string()),
+        ("commit", env!("KEYBENCH_COMMIT").to_owned()),
+        ("machine", process::describe_machine()),
+        ("date", crate::clock::today()),
+    ]
+}
+
+fn write_page(path: &Path, table: &Table, mut about: About<'_>) -> Result<()> {
+    if cfg!(debug_assertions) {
+        about.troubles.insert(0, "keybench was built without optimisation: these figures mean nothing.".into());
+    }
+    std::fs::write(path, table.page(&about)).map_err(|e| Error::io("write", path, e))
 }
 
 fn append(path: &Path, text: &str) -> Result<()> {

@@ -1,10 +1,15 @@
 //! The CSV of native tests as a Markdown table: a row for each test, the engines side by side, and the first of them as a
 //! multiple of the best other one whose answers were right.
 
+mod page;
+
 use super::brief::Rows;
 use crate::compare;
 use crate::error::{Error, Result};
-use crate::measure::{median, show_count};
+use crate::measure::show_count;
+use crate::results::verdict::ENOUGH;
+use crate::stats::Estimate;
+pub use page::About;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -24,6 +29,11 @@ struct Cell {
     lost_updates: u64,
     /// Share of attempts that gave way; of transactions only.
     abort_rate: Option<f64>,
+    /// The ends of the rate's 95 % interval, where there are repeats enough for one.
+    spread: Option<(f64, f64)>,
+    /// Bytes written for each byte given, and bytes on disk for each live byte.
+    write_amp: Option<f64>,
+    space_amp: Option<f64>,
 }
 
 /// A table that can be shown.
@@ -74,8 +84,11 @@ impl Table {
         let mut table = Table { rates_only: true, ..Table::empty(path) };
         for ((workload, engine, threads, param, value), figures) in points {
             let swept = if matches!(param.as_str(), "" | "-") { String::new() } else { format!("/{value}") };
-            let rate = median(figures.rates.values().copied());
-            table.insert(format!("{workload}/{threads}{swept}"), engine, Cell { rate, ..Cell::default() });
+            let rates: Vec<f64> = figures.rates.values().copied().collect();
+            let e = Estimate::of(&rates);
+            let spread = (rates.len() >= ENOUGH).then_some((e.low, e.high));
+            let cell = Cell { rate: e.value, spread, ..Cell::default() };
+            table.insert(format!("{workload}/{threads}{swept}"), engine, cell);
         }
         if table.tests.is_empty() {
             return Err(Error::usage(format!("{} holds no result", path.display())));
@@ -139,6 +152,15 @@ impl Table {
                 continue;
             }
             let transactional = get("commits").is_some_and(|c| !c.is_empty());
+            // Older files have no such columns.
+            let known = |name: &str| match get(name) {
+                None | Some("") => Ok(None),
+                Some(_) => number(name).map(Some),
+            };
+            let spread = match (known("repeats")?, known("rate_low")?, known("rate_high")?) {
+                (Some(n), Some(low), Some(high)) if n as usize >= ENOUGH => Some((low, high)),
+                _ => None,
+            };
             let cell = Cell {
                 rate: number(if transactional { "commits_per_sec" } else { "ops_per_sec" })?,
                 p50: number("p50_us")?,
@@ -150,6 +172,9 @@ impl Table {
                 wrong: number("wrong")? as u64,
                 lost_updates: if transactional { number("lost_updates")? as u64 } else { 0 },
                 abort_rate: if transactional { Some(number("abort_rate")?) } else { None },
+                spread,
+                write_amp: known("write_amp")?.filter(|x| *x > 0.0),
+                space_amp: known("space_amp")?.filter(|x| *x > 0.0),
             };
             table.insert(text("test_name")?.to_owned(), text("engine")?.to_owned(), cell);
         }
@@ -203,10 +228,11 @@ impl Table {
     }
 }
 
-/// A column beside the rates, and how a cell of it is shown; the last is of transactions only.
+/// A column beside the rates, and how a cell of it is shown.
 type Figure = (&'static str, fn(&Cell) -> Option<String>);
 
-const FIGURES: [Figure; 7] = [
+/// All there are. The table has the first of them: six, and those of transactions where there are any.
+const FIGURES: [Figure; 9] = [
     ("p50 us", |c| Some(us(c.p50))),
     ("p99 us", |c| Some(us(c.p99))),
     ("p99.9 us", |c| Some(us(c.p999))),
@@ -214,6 +240,8 @@ const FIGURES: [Figure; 7] = [
     ("peak RSS MiB", |c| Some(format!("{:.0}", c.rss))),
     ("disk MiB", |c| Some(format!("{:.0}", c.disk))),
     ("aborts %", |c| c.abort_rate.map(|r| format!("{:.1}", r * 100.0))),
+    ("write amp", |c| c.write_amp.map(|x| format!("{x:.2}"))),
+    ("space amp", |c| c.space_amp.map(|x| format!("{x:.2}"))),
 ];
 
 fn us(x: f64) -> String {
@@ -236,7 +264,7 @@ impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let transactional = self.cells.values().any(|c| c.abort_rate.is_some());
         let mut more = if self.rates_only { vec![] } else { FIGURES.to_vec() };
-        more.truncate(if transactional { FIGURES.len() } else { FIGURES.len() - 1 });
+        more.truncate(if transactional { 7 } else { 6 });
         write!(f, "| test |")?;
         for engine in &self.engines {
             write!(f, " {engine} /s |")?;
@@ -263,9 +291,9 @@ mod tests {
     use super::*;
 
     const HEADER: &str = "engine,test_name,operation,ops_per_sec,p50_us,p99_us,p999_us,max_us,peak_rss_mb,db_size_mb,wrong,\
-                          commits,commits_per_sec,abort_rate,lost_updates\n";
+                          commits,commits_per_sec,abort_rate,lost_updates,repeats,rate_low,rate_high\n";
 
-    fn table(rows: &str) -> Result<Table> {
+    pub fn table(rows: &str) -> Result<Table> {
         Table::parse(Path::new("x.csv"), &format!("{HEADER}{rows}"))
     }
 

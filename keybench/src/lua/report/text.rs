@@ -121,19 +121,19 @@ fn render_point(out: &mut String, p: &PointResult) {
 /// Who wins what, by how much, and how sure that is.
 fn render_verdict(out: &mut String, results: &Results) {
     let verdicts = results.verdicts();
-    if verdicts.iter().all(|v| v.lead().is_none() && v.unranked.is_empty()) {
+    if verdicts.iter().all(|v| v.outcome.lead().is_none() && v.unranked.is_empty()) {
         return;
     }
     out.push_str("\nverdict\n");
     for v in &verdicts {
-        let _ = writeln!(out, "  {}: {}", v.place(), v.finding());
+        let _ = writeln!(out, "  {}: {}", v.place(), v.outcome);
         for (engine, why) in &v.unranked {
             let _ = writeln!(out, "    {engine} is not ranked: {why}");
         }
     }
     if verdicts.len() > 1 {
         for standing in results.standings() {
-            let _ = writeln!(out, "  {}", standing.sentence());
+            let _ = writeln!(out, "  {}", standing.sentence("points"));
         }
     }
 }

@@ -8,10 +8,10 @@ mod tests;
 
 use crate::lua::point::Limit;
 use crate::measure::{show_bytes, show_count};
-use crate::page::{self, Head, Html};
-use crate::results::verdict::{ENOUGH, Outcome, Verdict};
+use crate::page::verdicts::{self, Row};
+use crate::page::{self, Html};
+use crate::results::verdict::ENOUGH;
 use crate::results::{Ending, Meta, Results};
-use crate::stats::Estimate;
 
 /// The whole page.
 pub fn render(results: &Results) -> String {
@@ -134,132 +134,17 @@ fn cautions(h: &mut Html, results: &Results) {
 /// Who wins what, by how much, with confidence.
 fn verdict(h: &mut Html, results: &Results) {
     let verdicts = results.verdicts();
-    if verdicts.is_empty() {
-        return;
-    }
-    h.section("verdict", "Verdict", |h| {
-        h.leaf("p", "lead", &lead(&verdicts));
-        let standings = results.standings();
-        if verdicts.len() > 1 && !standings.is_empty() {
-            h.within("ul", "standings", |h| standings.iter().for_each(|s| h.leaf("li", "", &s.sentence())));
-        }
-        let compared = verdicts.iter().any(|v| v.lead().is_some());
-        if compared || verdicts.iter().any(|v| !v.unranked.is_empty()) {
-            let scale = Scale::of(&verdicts);
-            h.within("div", "verdicts", |h| {
-                let head = [Head::Words("Where"), Head::Words("Who"), Head::Words(&scale.label)];
-                h.table("Verdicts", &head[..if compared { 3 } else { 2 }], |h| {
-                    h.within("tbody", "", |h| verdicts.iter().for_each(|v| verdict_row(h, v, &scale, compared)));
-                });
-            });
-        }
-        if compared {
-            method(h, results);
-        }
+    let rows = verdicts.iter().map(|v| Row {
+        place: v.place(),
+        outcome: &v.outcome,
+        unranked: v.unranked.iter().map(|(engine, why)| (*engine, why.to_string())).collect(),
     });
-}
-
-/// The one sentence that a reader in a hurry takes along.
-fn lead(verdicts: &[Verdict<'_>]) -> String {
-    if let [only] = verdicts {
-        return format!("{}: {}.", only.place(), only.finding());
-    }
-    let mut winners: Vec<(&str, usize)> = Vec::new();
-    for winner in verdicts.iter().filter_map(Verdict::winner) {
-        match winners.iter_mut().find(|(name, _)| *name == winner) {
-            Some((_, n)) => *n += 1,
-            None => winners.push((winner, 1)),
-        }
-    }
-    winners.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
-    let won: usize = winners.iter().map(|(_, n)| n).sum();
-    let rest = verdicts.len() - won;
-    let alone = verdicts.iter().all(|v| matches!(v.outcome, Outcome::Alone(_)));
-    match winners.as_slice() {
-        [] if alone => "Only one engine can be ranked: there is nothing to compare it with.".into(),
-        [] => format!("No clear winner at any of {} points.", verdicts.len()),
-        [(one, n)] if rest == 0 => format!("{one} is the fastest at all {n} points."),
-        [(first, n), others @ ..] => {
-            let mut out = format!("{first} is the fastest at {n} of {} points", verdicts.len());
-            for (name, n) in others {
-                out += &format!(", {name} at {n}");
-            }
-            if rest > 0 {
-                out += &format!("; at {rest} there is no clear winner");
-            }
-            out + "."
-        }
-    }
-}
-
-/// The scale that ratios are drawn on: one for the whole table.
-struct Scale {
-    most: f64,
-    label: String,
-}
-
-impl Scale {
-    const WIDTH: f64 = 230.0;
-    const MARGIN: f64 = 8.0;
-
-    fn of(verdicts: &[Verdict<'_>]) -> Scale {
-        let ends = verdicts.iter().filter_map(Verdict::lead).flat_map(|e| [e.high, 1.0 / e.low.max(1e-3)]);
-        let most = ends.filter(|x| x.is_finite()).fold(1.25, f64::max).min(1e3);
-        Scale { most, label: format!("Times as fast, from 1x to {most:.1}x") }
-    }
-
-    /// From the inverse of the greatest ratio to it, as far as 1x allows.
-    fn x(&self, ratio: f64) -> f64 {
-        let room = Scale::WIDTH - 4.0 * Scale::MARGIN;
-        let at = (ratio.max(1e-9).ln() / self.most.ln()).clamp(-1.0, 1.0);
-        // Few intervals reach below 1, and none far: a quarter of the room is for those.
-        let one = Scale::MARGIN * 2.0 + room * 0.25;
-        if at < 0.0 { one + at * room * 0.25 } else { one + at * room * 0.75 }
-    }
-
-    fn draw(&self, h: &mut Html, e: &Estimate, won: bool) {
-        let class = if won { " class=\"won\"" } else { "" };
-        let (low, value, high) = (self.x(e.low), self.x(e.value), self.x(e.high));
-        let one = self.x(1.0);
-        // Numbers only.
-        h.raw(&format!(
-            "<svg class=\"plot\" viewBox=\"0 0 {} 20\" aria-hidden=\"true\">\
-             <line class=\"one\" x1=\"{one:.1}\" y1=\"0\" x2=\"{one:.1}\" y2=\"20\"/>\
-             <line{class} x1=\"{low:.1}\" y1=\"10\" x2=\"{high:.1}\" y2=\"10\"/>\
-             <line{class} x1=\"{low:.1}\" y1=\"6\" x2=\"{low:.1}\" y2=\"14\"/>\
-             <line{class} x1=\"{high:.1}\" y1=\"6\" x2=\"{high:.1}\" y2=\"14\"/>\
-             <circle{class} cx=\"{value:.1}\" cy=\"10\" r=\"4\"/></svg>",
-            Scale::WIDTH
-        ));
-    }
-}
-
-fn verdict_row(h: &mut Html, v: &Verdict<'_>, scale: &Scale, compared: bool) {
-    h.row("", |h| {
-        h.tag("th", &[("scope", "row")], |h| h.text(&v.place()));
-        h.within("td", "finding", |h| {
-            let finding = v.finding();
-            let (what, how_surely) = finding.split_at(finding.find(" (").unwrap_or(finding.len()));
-            h.within("p", "", |h| {
-                h.leaf("span", if v.winner().is_some() { "best" } else { "" }, what);
-                h.leaf("small", "", how_surely);
-            });
-            for (engine, why) in &v.unranked {
-                h.leaf("p", "alarm", &format!("{engine} is not ranked: {why}"));
-            }
-        });
-        if compared {
-            h.within("td", "drawn", |h| {
-                if let Some(lead) = v.lead() {
-                    scale.draw(h, &lead, v.winner().is_some());
-                }
-            });
-        }
-    });
+    let rows: Vec<Row<'_>> = rows.collect();
+    verdicts::section(h, &rows, &results.standings(), "points", &method(results));
 }
 
 /// How to read the numbers above.
-fn method(h: &mut Html, results: &Results) {
+fn method(results: &Results) -> String {
     let repeats = results.points.iter().map(|p| p.repeats.len()).min().unwrap_or_default();
     let mut text = String::from(
         "Rates are medians of repeats, in which the engines alternate. Intervals are percentile bootstraps over pairs of \
@@ -274,5 +159,5 @@ fn method(h: &mut Html, results: &Results) {
         text +=
             " In an open loop every engine that keeps up has the same rate: what tells them apart is their latency.";
     }
-    h.leaf("p", "method", &text);
+    text
 }

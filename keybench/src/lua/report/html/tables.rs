@@ -59,7 +59,7 @@ fn rates(h: &mut Html, results: &Results, place: &Place<'_>, engines: &[&str]) {
                 continue;
             };
             let e = &p.figures.wu_per_s;
-            h.within("td", if verdict.winner() == Some(engine) { "num best" } else { "num" }, |h| {
+            h.within("td", if verdict.outcome.winner() == Some(*engine) { "num best" } else { "num" }, |h| {
                 h.text(&show_count(e.value));
                 if p.figures.wrong > 0 {
                     h.leaf("small", "alarm", "wrong answers");
