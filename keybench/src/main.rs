@@ -9,12 +9,14 @@ mod data;
 mod dist;
 mod engine;
 mod error;
+mod figure;
 mod kill;
 mod lua;
 mod measure;
 mod micro;
 mod options;
 mod page;
+mod plot;
 mod process;
 mod progress;
 mod results;
@@ -45,6 +47,8 @@ enum Command {
     Suite(suite::Args),
     /// Two reports side by side; fails if the second is slower
     Compare(compare::Args),
+    /// The figures of a report directory, drawn again
+    Plot(plot::Args),
     /// Which engines this machine has; writes to and reads from each
     Engines(EnginesArgs),
     /// One engine's part of a run; keybench starts this itself
@@ -75,6 +79,7 @@ fn main() -> ExitCode {
         Command::Kill(args) => kill::main(&args),
         Command::Suite(args) => suite::main(&args),
         Command::Compare(args) => compare::main(&args),
+        Command::Plot(args) => plot::main(&args),
         Command::Engines(args) => engines(&args),
         Command::Child { kind } => match kind.as_str() {
             "micro" => micro::child_main(),

@@ -64,6 +64,7 @@ const KEYS: &[Key] = &[
     key("probe", Form::Value),
     key("report", Form::Value),
     key("report_dir", Form::Value),
+    key("auto_plot", Form::Switch),
     key("data_dir", Form::Value),
     key("isolation", Form::Value),
     key("txn_mode", Form::Value),

@@ -72,6 +72,7 @@ fn bench(args: &lua::Args) -> Vec<(String, String)> {
         ("timeline", args.timeline.to_string()),
         ("probe", args.probe.to_string()),
         ("report_dir", args.report_dir.display().to_string()),
+        ("auto_plot", switch(args.auto_plot)),
         ("data_dir", args.data_dir.display().to_string()),
         ("sync", switch(engine.sync)),
         ("memtable_size", engine.memtable_size.to_string()),

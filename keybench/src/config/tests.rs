@@ -99,6 +99,22 @@ fn zeros_that_mean_the_default_and_keys_given_twice() {
 }
 
 #[test]
+fn figures_are_drawn_unless_someone_says_no() {
+    for (key, flags, drawn) in [
+        ("", "", true),
+        ("auto_plot = 1\n", "", true),
+        ("auto_plot = 0\n", "", false),
+        ("auto_plot = 0\n", "--auto-plot", true),
+        ("auto_plot = 1\n", "--auto-plot=false", false),
+    ] {
+        let args = File::new("plot", &format!("workload = mixed\n{key}")).args(flags).unwrap();
+        assert_eq!(args.plan().unwrap().auto_plot, drawn, "{key:?} {flags}");
+        let saved = Saved::of(&args).unwrap().to_string();
+        assert!(saved.contains(&format!("auto_plot = {}\n", u8::from(drawn))), "{saved}");
+    }
+}
+
+#[test]
 fn options_of_earlier_tidesdb_versions_are_left_out() {
     let file = File::new(
         "tides",
@@ -110,7 +126,7 @@ fn options_of_earlier_tidesdb_versions_are_left_out() {
 #[test]
 fn what_is_saved_runs_the_same() {
     let line = "mixed cart --backend kingtide,memory --threads 1,2 --batch 1,64 --secs 2.5 --warmup 1 --rate 1000 --seed-once \
-                --verify --sync --report console,tsv:x.tsv --probe system --opt kingtide.l0_trigger=3 \
+                --verify --sync --auto-plot=false --report console,tsv:x.tsv --probe system --opt kingtide.l0_trigger=3 \
                 --opt kingtide.l0_trigger=4 --isolation serializable --txn-mode locking";
     let args = Line::try_parse_from(line.split_whitespace()).unwrap().args;
     let text = Saved::of(&args).unwrap().to_string();

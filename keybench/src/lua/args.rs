@@ -62,6 +62,9 @@ pub struct Args {
     /// Directory under which each run's report gets a directory of its own
     #[arg(long, default_value = "bench-data/reports")]
     pub report_dir: PathBuf,
+    /// Draw figures into the report directory when the run is done
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true", value_parser = switch)]
+    pub auto_plot: bool,
     /// Directory for the stores
     #[arg(long, default_value = "bench-data")]
     pub data_dir: PathBuf,
@@ -124,6 +127,8 @@ pub struct Plan {
     pub data_dir: PathBuf,
     /// Directory of the reports.
     pub report_dir: PathBuf,
+    /// Whether figures are drawn in the end.
+    pub auto_plot: bool,
     /// What all points share.
     pub context: Context,
     /// When a point ends.
@@ -260,6 +265,7 @@ impl Args {
             groups: all,
             data_dir: self.data_dir.clone(),
             report_dir: self.report_dir.clone(),
+            auto_plot: self.auto_plot,
             context,
             limit,
             warmup: self.warmup,

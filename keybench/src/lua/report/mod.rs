@@ -8,6 +8,7 @@ use super::point::{Measured, Message, Phase, Point};
 use super::sink::{Sink, Table};
 use crate::clock::{stamp, unix_now};
 use crate::error::{Error, Result};
+use crate::figure;
 use crate::process::{self, Machine, describe_machine};
 use crate::results::{Ending, EngineResult, FORMAT, MachineProbe, Meta, Reading, Repeat, Results, Settings, Store};
 use crate::stats::drift;
@@ -34,6 +35,8 @@ pub struct Report {
     timeline: Outputs,
     console: Outputs,
     results: Results,
+    /// Whether figures are drawn in the end.
+    auto_plot: bool,
     /// Rates read since the last point was done.
     readings: Vec<f64>,
 }
@@ -118,7 +121,7 @@ impl Report {
         let engines =
             plan.engines.iter().map(|e| EngineResult { name: e.clone(), ..EngineResult::default() }).collect();
         let results = Results { format: FORMAT, meta, engines, ..Results::default() };
-        Ok(Report { points, timeline, console, results, readings: Vec::new(), dir })
+        Ok(Report { points, timeline, console, results, auto_plot: plan.auto_plot, readings: Vec::new(), dir })
     }
 
     fn engine(&mut self, name: &str) -> Result<&mut EngineResult> {
@@ -228,6 +231,9 @@ impl Report {
         std::fs::write(&path, html::render(&self.results)).map_err(|e| Error::io("write", &path, e))?;
         self.timeline.flush().map_err(|e| self.io(e))?;
         self.save()?;
+        if self.auto_plot {
+            figure::write(&self.dir.join("figures"), &figure::of_run(&self.results))?;
+        }
         let failed = |e: &&EngineResult| matches!(e.trouble, Some(Error::Failed(_) | Error::Unsupported(_)));
         if let Some(engine) = self.results.engines.iter().find(failed) {
             return Err(Error::failed(format!("{} failed; see above", engine.name)));

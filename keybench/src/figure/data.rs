@@ -1,0 +1,286 @@
+//! What figures of a run are drawn from: points and readings, whether a run just made them or a directory still has them.
+
+use crate::error::{Error, Result};
+use crate::results::Results;
+use crate::stats::Estimate;
+use std::collections::HashMap;
+use std::path::Path;
+
+/// Latencies that have figures of their own: a name for files, a name for people.
+pub const PERCENTILES: [(&str, &str); 3] =
+    [("p50", "median"), ("p99", "99th percentile"), ("p999", "99.9th percentile")];
+
+/// A point of the grid on one engine.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Point {
+    /// The workload.
+    pub workload: String,
+    /// The engine.
+    pub engine: String,
+    /// Worker threads.
+    pub threads: usize,
+    /// The swept parameter and its value.
+    pub swept: Option<(String, String)>,
+    /// Calls of `run` a second.
+    pub wu_per_s: Estimate,
+    /// Key touches a second.
+    pub ops_per_s: Estimate,
+    /// Kinds of operations, and for each the [`PERCENTILES`] of its latency in nanoseconds.
+    pub latencies: Vec<(String, [Estimate; 3])>,
+    /// Whether an answer was wrong: such a point is no result.
+    pub wrong: bool,
+}
+
+/// How one quantity went while one store went through one phase, in each repeat.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Course {
+    /// The workload.
+    pub workload: String,
+    /// The engine.
+    pub engine: String,
+    /// Threads of the phase.
+    pub threads: usize,
+    /// The swept value.
+    pub swept: Option<(String, String)>,
+    /// `seed`, `warmup` or `run`.
+    pub phase: String,
+    /// The quantity.
+    pub metric: String,
+    /// Seconds since the phase began, and the reading.
+    pub repeats: Vec<Vec<(f64, f64)>>,
+}
+
+/// A run.
+#[derive(Clone, Debug, Default)]
+pub struct Run {
+    /// In the order of the command line.
+    pub engines: Vec<String>,
+    /// In the order in which they were run.
+    pub points: Vec<Point>,
+    /// In the order of their first readings.
+    pub courses: Vec<Course>,
+    /// What all points share, in words.
+    pub conditions: String,
+    /// Engines that could not be measured, and why.
+    pub troubles: Vec<(String, String)>,
+    /// What else a reader should know.
+    pub notes: Vec<String>,
+}
+
+/// A table's lines as maps from names of columns.
+struct Rows<'a> {
+    path: &'a Path,
+    columns: HashMap<&'a str, usize>,
+    lines: std::iter::Enumerate<std::str::Lines<'a>>,
+}
+
+/// A line of a table.
+struct Row<'a> {
+    place: String,
+    cells: Vec<&'a str>,
+}
+
+impl<'a> Rows<'a> {
+    fn new(path: &'a Path, text: &'a str, wanted: &[&str]) -> Result<Rows<'a>> {
+        let mut lines = text.lines().enumerate();
+        let header = lines.next().map_or("", |(_, l)| l);
+        let columns: HashMap<&str, usize> = header.split('\t').enumerate().map(|(at, name)| (name, at)).collect();
+        if let Some(missing) = wanted.iter().find(|w| !columns.contains_key(**w)) {
+            return Err(Error::usage(format!("{}:1: has no column '{missing}'", path.display())));
+        }
+        Ok(Rows { path, columns, lines })
+    }
+
+    fn next(&mut self) -> Option<Row<'a>> {
+        let (at, line) = self.lines.by_ref().find(|(_, l)| !l.is_empty())?;
+        Some(Row { place: format!("{}:{}", self.path.display(), at + 1), cells: line.split('\t').collect() })
+    }
+
+    fn text(&self, row: &Row<'a>, column: &str) -> Result<&'a str> {
+        let cell = self.columns.get(column).and_then(|at| row.cells.get(*at)).copied();
+        cell.ok_or_else(|| Error::usage(format!("{}: has no '{column}'", row.place)))
+    }
+
+    fn number<T: std::str::FromStr>(&self, row: &Row<'a>, column: &str) -> Result<T> {
+        let text = self.text(row, column)?;
+        text.parse().map_err(|_| Error::usage(format!("{}: {column}: '{text}' is not a number", row.place)))
+    }
+
+    fn swept(&self, row: &Row<'a>) -> Result<Option<(String, String)>> {
+        let (param, value) = (self.text(row, "sweep_param")?, self.text(row, "sweep_value")?);
+        Ok((!param.is_empty()).then(|| (param.to_owned(), value.to_owned())))
+    }
+}
+
+/// Rates and latencies of one repeat or more, before they become estimates.
+#[derive(Default)]
+struct Repeats {
+    wu: Vec<f64>,
+    ops: Vec<f64>,
+    latencies: Vec<(String, [Vec<f64>; 3])>,
+}
+
+/// Reads `points.tsv`: this program's, which has a line for each repeat, or the original keybench's, which has medians.
+///
+/// # Errors
+/// A usage error with the line that is no line of such a file.
+pub fn points(path: &Path, text: &str) -> Result<Vec<Point>> {
+    let wanted = ["workload", "engine", "threads", "sweep_param", "sweep_value", "op", "wu_per_s", "ops_per_s"];
+    let mut rows = Rows::new(path, text, &wanted)?;
+    let mut all: Vec<(Point, Repeats)> = Vec::new();
+    let mut places: HashMap<(&str, &str, usize, Option<(String, String)>), usize> = HashMap::new();
+    while let Some(row) = rows.next() {
+        let (workload, engine) = (rows.text(&row, "workload")?, rows.text(&row, "engine")?);
+        let (threads, swept) = (rows.number(&row, "threads")?, rows.swept(&row)?);
+        let at = *places.entry((workload, engine, threads, swept.clone())).or_insert_with(|| {
+            let (workload, engine) = (workload.to_owned(), engine.to_owned());
+            all.push((Point { workload, engine, threads, swept, ..Point::default() }, Repeats::default()));
+            all.len() - 1
+        });
+        let repeats = &mut all[at].1;
+        let op = rows.text(&row, "op")?;
+        let mut percentiles = [0.0; 3];
+        for (value, (name, _)) in percentiles.iter_mut().zip(PERCENTILES) {
+            *value = rows.number(&row, &format!("{name}_ns"))?;
+        }
+        // Each repeat has as many lines as it has kinds of operations, all with the same rates.
+        let first = repeats.latencies.first().is_none_or(|(name, _)| name == op);
+        let known = repeats.latencies.iter_mut().find(|(name, _)| name == op);
+        match known {
+            Some((_, values)) => values.iter_mut().zip(percentiles).for_each(|(v, p)| v.push(p)),
+            None => repeats.latencies.push((op.to_owned(), percentiles.map(|p| vec![p]))),
+        }
+        if first {
+            repeats.wu.push(rows.number(&row, "wu_per_s")?);
+            repeats.ops.push(rows.number(&row, "ops_per_s")?);
+        }
+    }
+    let done = |(point, repeats): (Point, Repeats)| Point {
+        wu_per_s: Estimate::of(&repeats.wu),
+        ops_per_s: Estimate::of(&repeats.ops),
+        latencies: repeats.latencies.into_iter().map(|(op, of)| (op, of.map(|v| Estimate::of(&v)))).collect(),
+        ..point
+    };
+    Ok(all.into_iter().map(done).collect())
+}
+
+/// Reads `timeline.tsv`. A repeat begins where the time of a course goes back, and where another phase came between.
+///
+/// # Errors
+/// A usage error with the line that is no line of such a file.
+pub fn courses(path: &Path, text: &str) -> Result<Vec<Course>> {
+    let wanted = ["workload", "engine", "threads", "sweep_param", "sweep_value", "elapsed_s", "metric", "value"];
+    let mut rows = Rows::new(path, text, &wanted)?;
+    // Early versions of the original knew no phases: all was measured.
+    let phases = rows.columns.contains_key("phase");
+    let mut collected = Courses::default();
+    let mut before: Option<(&str, &str, usize, Option<(String, String)>, &str)> = None;
+    while let Some(row) = rows.next() {
+        let (workload, engine) = (rows.text(&row, "workload")?, rows.text(&row, "engine")?);
+        let (threads, swept) = (rows.number(&row, "threads")?, rows.swept(&row)?);
+        let phase = if phases { rows.text(&row, "phase")? } else { "run" };
+        let like = Course {
+            workload: workload.to_owned(),
+            engine: engine.to_owned(),
+            threads,
+            swept: swept.clone(),
+            phase: phase.to_owned(),
+            metric: rows.text(&row, "metric")?.to_owned(),
+            repeats: Vec::new(),
+        };
+        let now = Some((workload, engine, threads, swept, phase));
+        if now != before {
+            collected.begin();
+            before = now;
+        }
+        collected.push(like, rows.number(&row, "elapsed_s")?, rows.number(&row, "value")?);
+    }
+    Ok(collected.all)
+}
+
+/// Courses while they are being collected.
+#[derive(Default)]
+pub struct Courses {
+    /// In the order of their first readings.
+    pub all: Vec<Course>,
+    /// Where each is, and of which phase its last reading was.
+    places: HashMap<String, (usize, u64)>,
+    /// Phases so far.
+    phases: u64,
+}
+
+impl Courses {
+    /// Readings that follow are of another phase than those before, if only of the same in another repeat.
+    pub fn begin(&mut self) {
+        self.phases += 1;
+    }
+
+    /// Adds a reading to the course that is `like` this one.
+    pub fn push(&mut self, like: Course, elapsed: f64, value: f64) {
+        let c = &like;
+        let key = format!("{}\t{}\t{}\t{:?}\t{}\t{}", c.workload, c.engine, c.threads, c.swept, c.phase, c.metric);
+        let (at, phase) = self.places.entry(key).or_insert_with(|| {
+            self.all.push(like);
+            (self.all.len() - 1, self.phases)
+        });
+        let repeats = &mut self.all[*at].repeats;
+        let back = repeats.last().and_then(|r| r.last()).is_none_or(|(last, _)| *last >= elapsed);
+        if back || *phase != self.phases {
+            repeats.push(Vec::new());
+        }
+        *phase = self.phases;
+        if let Some(last) = repeats.last_mut() {
+            last.push((elapsed, value));
+        }
+    }
+}
+
+impl Run {
+    /// Of a report directory: `report.json` and `timeline.tsv`; without the first `points.tsv`, which is what the original
+    /// keybench leaves. A table that is not there has nothing in it.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or is none of its kind; none of them being there.
+    pub fn of_dir(dir: &Path) -> Result<Run> {
+        let read = |name: &str| -> Result<Option<(std::path::PathBuf, String)>> {
+            let path = dir.join(name);
+            match std::fs::read_to_string(&path) {
+                Ok(text) => Ok(Some((path, text))),
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+                Err(e) => Err(Error::io("read", &path, e)),
+            }
+        };
+        let (points_tsv, timeline_tsv) = (read("points.tsv")?, read("timeline.tsv")?);
+        let report = dir.join("report.json");
+        if report.exists() {
+            let mut run = Run::of_results(&Results::load(&report)?);
+            if let Some((path, text)) = timeline_tsv {
+                run.courses = courses(&path, &text)?;
+            }
+            return Ok(run);
+        }
+        if points_tsv.is_none() && timeline_tsv.is_none() {
+            let what = "holds no report.json, points.tsv or timeline.tsv: it is no report directory";
+            return Err(Error::usage(format!("{} {what}", dir.display())));
+        }
+        let points = points_tsv.map_or(Ok(Vec::new()), |(path, text)| points(&path, &text))?;
+        let courses = timeline_tsv.map_or(Ok(Vec::new()), |(path, text)| courses(&path, &text))?;
+        let mut engines: Vec<String> = Vec::new();
+        for name in points.iter().map(|p| &p.engine).chain(courses.iter().map(|c| &c.engine)) {
+            if !engines.contains(name) {
+                engines.push(name.clone());
+            }
+        }
+        Ok(Run { engines, points, courses, ..Run::default() })
+    }
+}
+
+/// A value as a number, if it is one.
+pub fn number(value: &str) -> Option<f64> {
+    value.parse().ok().filter(|x: &f64| x.is_finite())
+}
+
+/// The estimate that is no more than a value: a single repeat, or a file that has medians only.
+pub fn exactly(value: f64) -> Estimate {
+    Estimate { value, low: value, high: value }
+}

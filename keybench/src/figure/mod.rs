@@ -1,0 +1,105 @@
+//! Figures, drawn by the program itself: SVG for pages, PNG for everything else.
+//!
+//! From the outside in: [`run`] and [`timeline`] say which figures a run has and what is in them; a
+//! [`chart`] puts titles, legends and panels on paper; [`bars`] and [`lines`] fill panels along an [`axis`] in a [`unit`];
+//! what they draw is a [`scene`] in the inks of a [`theme`], which becomes SVG, or PNG by [`raster`] with a [`font`] of its
+//! own.
+
+mod axis;
+mod bars;
+mod chart;
+mod data;
+mod font;
+mod lines;
+mod model;
+mod png;
+mod raster;
+mod run;
+mod scene;
+#[cfg(test)]
+mod tests;
+mod theme;
+mod timeline;
+mod unit;
+
+use crate::error::{Error, Result};
+use crate::results::Results;
+use chart::Chart;
+use scene::Scene;
+use std::path::Path;
+
+/// A figure.
+#[derive(Clone, Debug)]
+pub struct Figure {
+    /// Of its files, without their ending.
+    pub name: String,
+    /// What it shows.
+    pub title: String,
+    /// For a page that has [`style`]'s sheet.
+    #[allow(dead_code)] // the page asks for it
+    pub svg: String,
+    scene: Scene,
+}
+
+/// The style sheet of figures inside a page: see [`theme::style`].
+#[allow(unused_imports)] // the page asks for it
+pub use theme::style;
+
+/// The figures that a run has data for.
+pub fn of_run(results: &Results) -> Vec<Figure> {
+    draw(run::charts(&data::Run::of_results(results)))
+}
+
+/// The figures that a report directory has data for: `report.json` and `timeline.tsv`, or the tables of the original
+/// keybench.
+///
+/// # Errors
+/// A directory that holds none of them; a file that is none of its kind.
+pub fn of_dir(dir: &Path) -> Result<Vec<Figure>> {
+    Ok(draw(run::charts(&data::Run::of_dir(dir)?)))
+}
+
+/// Draws charts.
+fn draw(charts: Vec<(String, Chart)>) -> Vec<Figure> {
+    let mut out: Vec<Figure> = Vec::new();
+    for (name, chart) in charts {
+        let scene = chart.scene();
+        let label = if chart.subtitle.is_empty() {
+            chart.title.clone()
+        } else {
+            format!("{}. {}", chart.title, chart.subtitle)
+        };
+        let mut name = file_name(&name);
+        while out.iter().any(|f| f.name == name) {
+            name.push('_');
+        }
+        out.push(Figure { name, svg: scene.svg(&label), title: chart.title, scene });
+    }
+    out
+}
+
+/// A name that every file system has: workloads and engines may be called anything.
+fn file_name(name: &str) -> String {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let name: String = name.chars().take(120).map(|c| if allowed(c) { c } else { '_' }).collect();
+    name
+}
+
+/// Writes each figure as SVG and as PNG into `dir`, which is made if it is not there.
+///
+/// # Errors
+/// What the file system says.
+pub fn write(dir: &Path, figures: &[Figure]) -> Result<()> {
+    if figures.is_empty() {
+        return Ok(());
+    }
+    std::fs::create_dir_all(dir).map_err(|e| Error::io("create", dir, e))?;
+    for figure in figures {
+        let path = dir.join(format!("{}.svg", figure.name));
+        std::fs::write(&path, figure.scene.svg_file(&figure.title)).map_err(|e| Error::io("write", &path, e))?;
+        let path = dir.join(format!("{}.png", figure.name));
+        let png = raster::png(&figure.scene).map_err(|e| e.context(&figure.name))?;
+        std::fs::write(&path, png).map_err(|e| Error::io("write", &path, e))?;
+    }
+    Ok(())
+}
