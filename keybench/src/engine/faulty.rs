@@ -22,8 +22,30 @@ pub enum Fault {
     DamagesValues,
     /// Values of struck keys are another key's.
     SwapsValues,
-    /// Seeks to struck keys stand too early: the answer of a reused cursor that keeps its block.
+    /// Values of struck keys are stored without their last byte.
+    CutsValues,
+    /// Puts of struck keys that are there already are acknowledged and forgotten.
+    KeepsOldValues,
+    /// Of batches with a struck key only the first half is written.
+    HalvesBatches,
+    /// Answers for struck keys and for the keys behind them in a `multi_get` are exchanged.
+    SwapsAnswers,
+    /// A `multi_get` has no answer at all for struck keys.
+    SkipsAnswers,
+    /// Seeks to struck keys stand too early: the answer of a cursor that keeps its block.
     SeeksShort,
+    /// Seeks to struck keys land one entry too far.
+    SeeksLong,
+    /// A cursor that was moved before is not moved by a seek to a struck key: TidesDB 9.3's.
+    SeekStays,
+    /// Cursors leave struck keys out.
+    DropsRows,
+    /// Cursors give struck keys after the keys behind them.
+    MixesRows,
+    /// Cursors give struck keys twice.
+    RepeatsRows,
+    /// Cursors end before struck keys.
+    EndsEarly,
     /// Deletes of struck keys are acknowledged and forgotten.
     ForgetsDeletes,
 }
@@ -104,6 +126,11 @@ impl Trouble {
         }
         Ok(())
     }
+
+    /// How many operations of a batch are done.
+    fn part(&self, of: usize, any_struck: bool) -> usize {
+        if self.fault == Fault::HalvesBatches && any_struck { of / 2 } else { of }
+    }
 }
 
 struct FaultySession {
@@ -119,13 +146,16 @@ impl Session for FaultySession {
             Fault::LosesKeys if struck(key) => return Ok(()),
             Fault::DamagesValues if struck(key) => stored.iter_mut().rev().take(1).for_each(|last| *last ^= 1),
             Fault::SwapsValues if struck(key) => stored.iter_mut().take(8).for_each(|b| *b = 7),
+            Fault::CutsValues if struck(key) => drop(stored.pop()),
+            Fault::KeepsOldValues if struck(key) && self.inner.get(key, &mut |_| ())? => return Ok(()),
             _ => {}
         }
         self.inner.put(key, &stored)
     }
 
     fn put_batch(&mut self, entries: &[(&[u8], &[u8])]) -> Result<()> {
-        entries.iter().try_for_each(|(k, v)| self.put(k, v))
+        let written = self.trouble.part(entries.len(), entries.iter().any(|(k, _)| struck(k)));
+        entries[..written].iter().try_for_each(|(k, v)| self.put(k, v))
     }
 
     fn get(&mut self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<bool> {
@@ -136,7 +166,16 @@ impl Session for FaultySession {
     }
 
     fn multi_get(&mut self, keys: &[&[u8]], each: &mut dyn FnMut(usize, Option<&[u8]>)) -> Result<()> {
-        self.inner.multi_get(keys, each)
+        let mut asked = keys.to_vec();
+        if self.trouble.fault == Fault::SwapsAnswers {
+            (1..asked.len()).filter(|i| struck(keys[i - 1])).for_each(|i| asked.swap(i - 1, i));
+        }
+        let trouble = &self.trouble;
+        self.inner.multi_get(&asked, &mut |i, value| match trouble.fault {
+            Fault::SkipsAnswers if struck(keys[i]) => {}
+            Fault::MissesGets(n) if trouble.number() % n == n - 1 => each(i, None),
+            _ => each(i, value),
+        })
     }
 
     fn delete(&mut self, key: &[u8]) -> Result<()> {
@@ -145,37 +184,89 @@ impl Session for FaultySession {
     }
 
     fn delete_batch(&mut self, keys: &[&[u8]]) -> Result<()> {
-        keys.iter().try_for_each(|k| self.delete(k))
+        let deleted = self.trouble.part(keys.len(), keys.iter().any(|k| struck(k)));
+        keys[..deleted].iter().try_for_each(|k| self.delete(k))
     }
 
     fn cursor(&mut self, bounds: Bounds<'_>) -> Result<Box<dyn Cursor>> {
-        Ok(Box::new(FaultyCursor { inner: self.inner.cursor(bounds)?, fault: self.trouble.fault }))
+        let (inner, fault) = (self.inner.cursor(bounds)?, self.trouble.fault);
+        Ok(Box::new(FaultyCursor { inner, fault, stands: false, held: None, shows_held: false, again: false }))
     }
 }
 
 struct FaultyCursor {
     inner: Box<dyn Cursor>,
     fault: Fault,
+    /// Whether it was moved onto an entry.
+    stands: bool,
+    /// An entry that is given after the one behind it, or for a second time.
+    held: Option<(Vec<u8>, Vec<u8>)>,
+    shows_held: bool,
+    again: bool,
+}
+
+impl FaultyCursor {
+    /// After the engine's cursor was moved: `valid` is what it said.
+    fn arrive(&mut self, mut valid: bool, by_next: bool) -> Result<bool> {
+        (self.held, self.shows_held, self.again) = (None, false, false);
+        if valid && struck(self.inner.key()?) {
+            match self.fault {
+                Fault::DropsRows => {
+                    while valid && struck(self.inner.key()?) {
+                        valid = self.inner.next()?;
+                    }
+                }
+                Fault::EndsEarly if by_next => valid = false,
+                Fault::RepeatsRows => self.again = true,
+                Fault::MixesRows => {
+                    let (key, value) = self.inner.entry()?;
+                    self.held = Some((key.to_vec(), value.to_vec()));
+                    self.shows_held = !self.inner.next()?;
+                }
+                _ => {}
+            }
+        }
+        self.stands = valid;
+        Ok(valid)
+    }
 }
 
 impl Cursor for FaultyCursor {
     fn first(&mut self) -> Result<bool> {
-        self.inner.first()
+        let valid = self.inner.first()?;
+        self.arrive(valid, false)
     }
 
     fn seek(&mut self, key: &[u8]) -> Result<bool> {
-        if self.fault == Fault::SeeksShort && struck(key) { self.inner.first() } else { self.inner.seek(key) }
+        let valid = match self.fault {
+            Fault::SeekStays if self.stands && struck(key) => return Ok(true),
+            Fault::SeeksShort if struck(key) => self.inner.first()?,
+            Fault::SeeksLong if struck(key) => self.inner.seek(key)? && self.inner.next()?,
+            _ => self.inner.seek(key)?,
+        };
+        self.arrive(valid, false)
     }
 
     fn next(&mut self) -> Result<bool> {
-        self.inner.next()
+        if std::mem::take(&mut self.again) {
+            return Ok(true);
+        }
+        if self.held.is_some() && !self.shows_held {
+            self.shows_held = true;
+            return Ok(true);
+        }
+        let valid = self.inner.next()?;
+        self.arrive(valid, true)
     }
 
     fn key(&mut self) -> Result<&[u8]> {
-        self.inner.key()
+        Ok(self.entry()?.0)
     }
 
     fn entry(&mut self) -> Result<(&[u8], &[u8])> {
-        self.inner.entry()
+        match &self.held {
+            Some((key, value)) if self.shows_held => Ok((key, value)),
+            _ => self.inner.entry(),
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! The global `kv`: the engine's verbs for scripts. Each is timed around the engine's call alone; making Lua values from
 //! the answer comes after.
 
-use super::truth::Truth;
+use super::truth::{Answers, Known, Scan, Truth};
 use super::txn::{self, State};
 use crate::clock::Clock;
 use crate::engine::txn::{Isolation, Step, Transactions, TxnMode};
@@ -32,9 +32,6 @@ pub enum Kind {
 /// Names of the kinds, in order.
 pub const KIND_NAMES: [&str; 8] = ["put", "get", "del", "range", "mget", "mput", "mdel", "commit"];
 
-/// Wrong answers that are described.
-const EXAMPLES: usize = 5;
-
 /// How far a thread is, for whoever shows progress.
 #[derive(Default)]
 pub struct Tracker {
@@ -53,9 +50,7 @@ pub struct Figures {
     pub misses: u64,
     /// Transactions that had to give way.
     pub aborts: u64,
-    pub verified: u64,
-    pub wrong: u64,
-    pub examples: Vec<String>,
+    pub answers: Answers,
 }
 
 /// One thread's side of `kv`.
@@ -154,16 +149,6 @@ impl Worker {
         }
     }
 
-    fn verdict(&mut self, what: &str, key: &[u8], outcome: std::result::Result<(), String>) {
-        self.figures.verified += 1;
-        if let Err(e) = outcome {
-            self.figures.wrong += 1;
-            if self.figures.examples.len() < EXAMPLES {
-                self.figures.examples.push(format!("{what} {}: {e}", key.escape_ascii()));
-            }
-        }
-    }
-
     /// Does writes of `keys` through `call`, with their versions issued and acknowledged where answers are verified.
     fn write<'k>(
         &mut self,
@@ -227,7 +212,7 @@ impl Worker {
         &mut self,
         what: &str,
         truth: &Truth,
-        before: super::truth::Known,
+        before: Known,
         key: &[u8],
         stored: Option<&[u8]>,
     ) -> Option<Range<usize>> {
@@ -237,7 +222,7 @@ impl Worker {
             Some(Ok((len, version))) => (Some(0..len), truth.judge(key, before, Some(version))),
             Some(Err(e)) => (Some(0..stored.map_or(0, <[u8]>::len)), Err(e)),
         };
-        self.verdict(what, key, outcome);
+        self.figures.answers.judge(what, key, outcome);
         part
     }
 
@@ -248,7 +233,9 @@ impl Worker {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
         let mut answers: Vec<Option<Range<usize>>> = vec![None; keys.len()];
+        let mut times = vec![0_u32; if truth.is_some() { keys.len() } else { 0 }];
         let done = self.look_up_all(keys, &mut |i, value| {
+            times.iter_mut().skip(i).take(1).for_each(|n| *n += 1);
             answers[i] = value.map(|v| {
                 buffer.extend_from_slice(v);
                 buffer.len() - v.len()..buffer.len()
@@ -261,6 +248,10 @@ impl Worker {
                 self.figures.misses += 1
             }
             if let (Some(truth), Ok(())) = (&truth, &done) {
+                if times[i] != 1 {
+                    let complaint = format!("it was answered {} times", times[i]);
+                    self.figures.answers.judge("mget", keys[i], Err(complaint));
+                }
                 let stored = answer.clone();
                 let part = self.checked("mget", truth, before[i], keys[i], stored.clone().map(|r| &buffer[r]));
                 *answer = part.map(|p| {
@@ -279,6 +270,8 @@ impl Worker {
         buffer.clear();
         let mut rows = Vec::new();
         let mut state = self.txn;
+        let mut check = self.check("range", lo, hi, limit);
+        let mut ended = limit > 0;
         let done = self.timed(Kind::Range, 1, |s| {
             let mut cursor = txn::cursor(s, &mut state, Bounds { lower: Some(lo), upper: hi })?;
             let mut valid = limit > 0 && cursor.seek(lo)?;
@@ -291,47 +284,41 @@ impl Worker {
                 buffer.extend_from_slice(key);
                 buffer.extend_from_slice(value);
                 rows.push((start..start + key.len(), start + key.len()..buffer.len()));
-                valid = rows.len() < limit && cursor.next()?;
+                ended = rows.len() < limit;
+                valid = ended && cursor.next()?;
             }
             Ok(())
         });
         self.txn = state;
-        if self.truth.is_some() {
+        if let Some(check) = &mut check {
             for (key, value) in &mut rows {
-                value.end = value.start + self.row("range", &buffer[key.clone()], &buffer[value.clone()]);
+                let (stored, answers) = (&buffer[value.clone()], &mut self.figures.answers);
+                value.end = value.start + check.row(&buffer[key.clone()], stored, answers);
+            }
+            if ended && done.is_ok() {
+                check.end(&mut self.figures.answers);
             }
         }
         self.buffer = buffer;
         done.map(|()| rows)
     }
 
-    /// Judges a row of a range by its own bytes: that it is whole, this key's, and was written. Returns the length of the
-    /// part that the script put.
-    fn row(&mut self, what: &str, key: &[u8], stored: &[u8]) -> usize {
-        let Some(truth) = self.truth.clone() else { return stored.len() };
-        match Truth::open(key, stored) {
-            Ok((value, version)) => {
-                let outcome = truth.judge(key, Default::default(), Some(version));
-                self.verdict(what, key, outcome);
-                value.len()
-            }
-            Err(e) => {
-                self.verdict(what, key, Err(e));
-                stored.len()
-            }
-        }
+    /// The check of a range that is about to be read, if answers are verified.
+    fn check(&self, what: &'static str, lo: &[u8], hi: Option<&[u8]>, limit: usize) -> Option<Scan> {
+        self.truth.as_ref().map(|truth| Scan::begin(truth, what, lo, hi, limit))
     }
 }
 
 /// Streams rows of `[lo, hi)` to `each` until it returns something true.
 fn scan(shared: &Shared, lua: &Lua, lo: &[u8], hi: Option<&[u8]>, each: &Function, limit: usize) -> mlua::Result<u64> {
     let clock = shared.borrow().clock;
+    let mut check = shared.borrow().check("scan", lo, hi, limit);
     let from = clock.now();
     let open = |w: &mut Worker| txn::cursor(&mut *w.session, &mut w.txn, Bounds { lower: Some(lo), upper: hi });
     let opened = open(&mut shared.borrow_mut());
     let mut cursor = opened.map_err(|e| shared.borrow_mut().fail(e))?;
     shared.borrow_mut().scanning += 1;
-    let walked = walk(shared, lua, &mut *cursor, lo, hi, each, limit);
+    let walked = walk(shared, lua, &mut *cursor, (lo, hi, limit), each, &mut check);
     let mut worker = shared.borrow_mut();
     worker.scanning -= 1;
     let rows = walked?;
@@ -343,10 +330,9 @@ fn walk(
     shared: &Shared,
     lua: &Lua,
     cursor: &mut dyn Cursor,
-    lo: &[u8],
-    hi: Option<&[u8]>,
+    (lo, hi, limit): (&[u8], Option<&[u8]>, usize),
     each: &Function,
-    limit: usize,
+    check: &mut Option<Scan>,
 ) -> mlua::Result<u64> {
     let fail = |e| shared.borrow_mut().fail(e);
     let mut rows = 0;
@@ -356,13 +342,19 @@ fn walk(
         if hi.is_some_and(|hi| key >= hi) {
             break;
         }
-        let part = shared.borrow_mut().row("scan", key, value);
+        let part = match check {
+            Some(check) => check.row(key, value, &mut shared.borrow_mut().figures.answers),
+            None => value.len(),
+        };
         let stop: Value = each.call((lua.create_string(key)?, lua.create_string(&value[..part])?))?;
         rows += 1;
-        if !matches!(stop, Value::Nil | Value::Boolean(false)) {
-            break;
+        if rows == limit as u64 || !matches!(stop, Value::Nil | Value::Boolean(false)) {
+            return Ok(rows);
         }
-        valid = rows < limit as u64 && cursor.next().map_err(fail)?;
+        valid = cursor.next().map_err(fail)?;
+    }
+    if let Some(check) = check.as_ref().filter(|_| limit > 0) {
+        check.end(&mut shared.borrow_mut().figures.answers);
     }
     Ok(rows)
 }

@@ -11,6 +11,8 @@ mod sink;
 mod tests;
 mod truth;
 mod txn;
+#[cfg(test)]
+mod verify_tests;
 
 pub use args::Args;
 

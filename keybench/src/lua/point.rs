@@ -2,9 +2,10 @@
 
 use super::kv::{Figures, KIND_NAMES, Shared, Tracker, Worker};
 use super::script::{Context, Loaded, Script, Swept};
-use super::truth::Truth;
+pub use super::truth::Answers;
+use super::truth::{Scan, Truth};
 use crate::clock::Clock;
-use crate::engine::{self, Engine, EngineOptions};
+use crate::engine::{self, Bounds, Engine, EngineOptions};
 use crate::error::{Error, Result};
 use crate::measure::{Latencies, Summary};
 use crate::process::{self, Usage};
@@ -176,6 +177,8 @@ pub enum Message {
     Done { point: Point, measured: Measured },
     /// A reading of the timeline.
     Sample { phase: Phase, point: Point, elapsed: f64, metrics: Vec<(String, f64)> },
+    /// All that the store holds was read and compared with what was written.
+    Checked(Answers),
     /// The store is closed.
     Closed(Closed),
     /// The engine is not on this machine.
@@ -203,8 +206,9 @@ pub fn run(
         options: store.effective_options(),
         seconds: start.elapsed().as_secs_f64(),
     })?;
-    let truth = spec.verify.then(|| Arc::new(Truth::default()));
-    let mut stage = Stage { spec, store: &*store, clock, truth, base_rss: before.rss, send };
+    // The answers of an engine that keeps nothing cannot be right.
+    let truth = (spec.verify && engine::keeps_data(&spec.engine)).then(|| Arc::new(Truth::default()));
+    let mut stage = Stage { spec, store: &*store, clock, truth: truth.clone(), base_rss: before.rss, send };
     if spec.seed_threads > 0 {
         stage.seed()?;
     }
@@ -213,12 +217,31 @@ pub fn run(
     }
     drop(stage);
     let peak_rss = Usage::now().peak_rss.saturating_sub(before.rss);
+    if let Some(truth) = &truth {
+        send(Message::Checked(whole_store(&*store, truth)?))?;
+    }
     let start = Instant::now();
     store.close()?;
     let seconds = start.elapsed().as_secs_f64();
     let written_bytes = Usage::now().since(&before).written();
     let disk_bytes = process::disk_bytes(&spec.dir);
     send(Message::Closed(Closed { seconds, disk_bytes, written_bytes, peak_rss, busy: engine::busy_answers() }))
+}
+
+/// Reads all that a store holds when nobody writes any more: exactly what was written and not deleted may be there.
+fn whole_store(store: &dyn Engine, truth: &Arc<Truth>) -> Result<Answers> {
+    let mut answers = Answers::default();
+    let mut check = Scan::begin(truth, "closing scan", b"", None, usize::MAX);
+    let mut session = store.session()?;
+    let mut cursor = session.cursor(Bounds::default())?;
+    let mut valid = cursor.first()?;
+    while valid {
+        let (key, value) = cursor.entry()?;
+        check.row(key, value, &mut answers);
+        valid = cursor.next()?;
+    }
+    check.end(&mut answers);
+    Ok(answers)
 }
 
 /// Lets the other seeding threads know whether thread 0's loader asked which share is its own. One that does not is
@@ -512,6 +535,7 @@ fn verdict(done: mlua::Result<()>, shared: &Shared) -> Result<()> {
 
 fn add_up(measured: &mut Measured, shares: Vec<Figures>) {
     let mut total: [Latencies; KIND_NAMES.len()] = Default::default();
+    let mut answers = Answers::default();
     for share in shares {
         for (all, own) in total.iter_mut().zip(&share.latencies) {
             all.merge(own);
@@ -520,11 +544,10 @@ fn add_up(measured: &mut Measured, shares: Vec<Figures>) {
         measured.hits += share.hits;
         measured.misses += share.misses;
         measured.aborts += share.aborts;
-        measured.verified += share.verified;
-        measured.wrong += share.wrong;
-        measured.examples.extend(share.examples);
+        answers.merge(share.answers);
     }
-    measured.examples.truncate(10);
+    let Answers { verified, wrong, examples } = answers;
+    (measured.verified, measured.wrong, measured.examples) = (verified, wrong, examples);
     let used = KIND_NAMES.iter().zip(&total).filter(|(_, l)| l.count() > 0);
     measured.ops = used.map(|(name, l)| Op { name: (*name).to_owned(), latency: l.summary() }).collect();
 }

@@ -68,8 +68,8 @@ fn verbs_do_what_scripts_rely_on() {
         assert_eq!((count("put"), count("del"), count("mput"), count("mget"), count("mdel")), (6, 2, 1, 2, 1));
         assert_eq!(count("range"), 9, "a scan is a range");
         assert_eq!(w.figures.hits + w.figures.misses, count("get") + 3);
-        assert_eq!(w.figures.wrong, 0, "{:?}", w.figures.examples);
-        assert_eq!(w.figures.verified > 0, verify);
+        assert_eq!(w.figures.answers.wrong, 0, "{:?}", w.figures.answers.examples);
+        assert_eq!(w.figures.answers.verified > 0, verify);
     }
 }
 
@@ -286,7 +286,7 @@ fn an_open_transaction_is_the_scripts_mistake() {
     }
 }
 
-fn spec(source: &str, threads: usize) -> Spec {
+pub fn spec(source: &str, threads: usize) -> Spec {
     Spec {
         script: Script { origin: "test".into(), source: source.into() },
         workload: "test".into(),

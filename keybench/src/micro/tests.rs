@@ -130,14 +130,27 @@ fn every_fault_is_caught_by_every_workload_it_touches() {
         (Fault::LosesKeys, &WORKLOADS[..]),
         (Fault::DamagesValues, &[Write, Read, Mixed, Range, Iterate, Mget]),
         (Fault::SwapsValues, &[Write, Read, Mixed, Range, Iterate, Mget]),
+        (Fault::CutsValues, &[Write, Read, Mixed, Range, Iterate, Mget]),
+        (Fault::HalvesBatches, &[Read, Range, Iterate, Mget]), // the load is in batches
+        (Fault::MissesGets(7), &[Read, Mixed, Mget]),
+        (Fault::SwapsAnswers, &[Mget]),
+        (Fault::SkipsAnswers, &[Mget]),
         (Fault::SeeksShort, &[Seek, Range]),
+        (Fault::SeeksLong, &[Seek, Range]),
+        (Fault::SeekStays, &[Seek, Range]),
+        (Fault::DropsRows, &[Write, Seek, Range, Iterate]),
+        (Fault::MixesRows, &[Write, Seek, Range, Iterate]),
+        (Fault::RepeatsRows, &[Write, Range, Iterate]),
+        (Fault::EndsEarly, &[Write, Range, Iterate]),
         (Fault::ForgetsDeletes, &[Delete]),
     ] {
         for &workload in workloads {
             if (fault, workload) == (Fault::LosesKeys, Delete) {
                 continue; // what was never stored is rightly gone
             }
-            let o = faulty(&spec(workload, Pattern::Random), fault).unwrap();
+            // Answers of batches are wrong only where there are batches.
+            let batch = if workload == Mget { 8 } else { 1 };
+            let o = faulty(&Spec { batch, ..spec(workload, Pattern::Random) }, fault).unwrap();
             assert!(
                 o.wrong() > 0 && (o.wrong() < o.verified() || workload == Delete),
                 "{fault:?} {workload:?}: {} of {}",

@@ -5,7 +5,7 @@
 //! file knows what a reader of the page knows.
 
 use crate::error::{Error, Result};
-use crate::lua::point::{Limit, Measured, Op, Phase, Point};
+use crate::lua::point::{Answers, Limit, Measured, Op, Phase, Point};
 use crate::lua::script::Swept;
 use crate::measure::{Summary, median};
 use crate::stats::Estimate;
@@ -154,6 +154,9 @@ pub struct Store {
     pub open_seconds: f64,
     /// How it was loaded, if it was.
     pub seeded: Option<Measured>,
+    /// The scan of all that it held, with which verification ends.
+    #[serde(default)]
+    pub checked: Answers,
     /// What there was to tell when it was closed; none if it never came to that.
     pub closed: Option<Closed>,
 }
@@ -334,6 +337,18 @@ impl EngineResult {
         median(self.stores.iter().filter_map(|s| s.closed.as_ref()).map(of))
     }
 
+    /// What verification found outside the points: while its stores were loaded, and by their closing scans.
+    pub fn answers(&self) -> Answers {
+        let mut all = Answers::default();
+        for store in &self.stores {
+            if let Some(m) = &store.seeded {
+                all.merge(Answers { verified: m.verified, wrong: m.wrong, examples: m.examples.clone() });
+            }
+            all.merge(store.checked.clone());
+        }
+        all
+    }
+
     /// How often it said that it was busy.
     pub fn busy(&self) -> u64 {
         self.stores.iter().filter_map(|s| s.closed.as_ref()).map(|c| c.busy).sum()
@@ -354,6 +369,12 @@ impl Results {
     /// All repeats of all points of an engine.
     pub fn repeats_of<'a>(&'a self, engine: &'a str) -> impl Iterator<Item = &'a Measured> {
         self.points.iter().filter(move |p| p.engine == engine).flat_map(|p| &p.repeats).map(|r| &r.measured)
+    }
+
+    /// Wrong answers of an engine, in its points and outside of them.
+    pub fn wrong_answers(&self, engine: &str) -> u64 {
+        let outside = self.engine(engine).map_or(0, |e| e.answers().wrong);
+        outside + self.repeats_of(engine).map(|m| m.wrong).sum::<u64>()
     }
 
     /// Seconds of processor time for each million key touches of an engine's points.

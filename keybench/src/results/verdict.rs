@@ -4,7 +4,7 @@
 //! ratio to each other one ([`crate::stats`]) lies above 1. An engine that gave wrong answers, failed, or got nothing done
 //! is told of and not ranked: how fast it is wrong interests nobody.
 
-use super::{PointResult, Results};
+use super::{EngineResult, PointResult, Results};
 use crate::error::Error;
 use crate::lua::point::Point;
 use crate::measure::show_count;
@@ -250,9 +250,12 @@ impl<'a> Standing<'a> {
 impl Results {
     /// Why a point's engine is not ranked, if it is not.
     pub fn unranked(&self, p: &PointResult) -> Option<Unranked<'_>> {
-        let trouble = self.engine(&p.engine).and_then(|e| e.trouble.as_ref());
-        match trouble {
+        let engine = self.engine(&p.engine);
+        // Answers outside the points are about the store that the points ran against.
+        let outside = engine.map(EngineResult::answers).unwrap_or_default();
+        match engine.and_then(|e| e.trouble.as_ref()) {
             _ if p.figures.wrong > 0 => Some(Unranked::Wrong { wrong: p.figures.wrong, verified: p.figures.verified }),
+            _ if outside.wrong > 0 => Some(Unranked::Wrong { wrong: outside.wrong, verified: outside.verified }),
             Some(e) => Some(Unranked::Trouble(e)),
             None if p.figures.wu_per_s.value <= 0.0 => Some(Unranked::Nothing),
             None => None,
@@ -368,6 +371,16 @@ mod tests {
         );
         assert!(results.verdicts()[0].outcome.to_string().contains("without an interval"));
         assert_eq!((results.standings()[0].faster, results.standings()[0].undecided), (0, 2));
+    }
+
+    #[test]
+    fn an_engine_that_lost_keys_unseen_by_its_points_is_not_ranked() {
+        let mut results = run(&[("a", &[10, 10, 10]), ("loser", &[900, 900, 900])]);
+        let lost = crate::lua::point::Answers { verified: 700, wrong: 3, examples: Vec::new() };
+        results.engines[1].stores[2].checked = lost;
+        let verdict = &results.verdicts()[0];
+        assert_eq!(verdict.outcome, Outcome::Alone("a"));
+        assert_eq!(verdict.unranked[0].1.to_string(), "3 of 700 answers that were checked were wrong");
     }
 
     #[test]

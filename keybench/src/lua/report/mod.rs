@@ -163,6 +163,7 @@ impl Report {
                 engine.stores.push(store);
             }
             Message::Seeded(measured) => self.store(engine)?.seeded = Some(measured),
+            Message::Checked(verdicts) => self.store(engine)?.checked = verdicts,
             Message::Closed(closed) => self.store(engine)?.closed = Some(closed),
             Message::Sample { phase, point, elapsed, metrics } => {
                 let (workload, engine) = (group.workload.clone(), engine.to_owned());
@@ -241,8 +242,8 @@ impl Report {
         if self.results.points.is_empty() {
             return Err(Error::failed("no engine could be measured"));
         }
-        match self.results.points.iter().find(|p| p.figures.wrong > 0) {
-            Some(p) => Err(Error::failed(format!("{} gave wrong answers", p.engine))),
+        match self.results.engines.iter().find(|e| self.results.wrong_answers(&e.name) > 0) {
+            Some(e) => Err(Error::failed(format!("{} gave wrong answers", e.name))),
             None => Ok(()),
         }
     }

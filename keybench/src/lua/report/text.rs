@@ -25,6 +25,7 @@ pub fn render(results: &Results) -> String {
     for point in &results.points {
         render_point(&mut out, point);
     }
+    render_answers(&mut out, results);
     render_verdict(&mut out, results);
     render_summary(&mut out, results);
     render_resources(&mut out, results);
@@ -134,6 +135,24 @@ fn render_verdict(out: &mut String, results: &Results) {
     if verdicts.len() > 1 {
         for standing in results.standings() {
             let _ = writeln!(out, "  {}", standing.sentence("points"));
+        }
+    }
+}
+
+/// What verification found outside the points.
+fn render_answers(out: &mut String, results: &Results) {
+    for e in &results.engines {
+        let v = e.answers();
+        if v.verified + v.wrong > 0 {
+            let checked = show_count(v.verified as f64);
+            let _ = writeln!(
+                out,
+                "\n{}: loading and the closing scan: {checked} answers checked, {} wrong",
+                e.name, v.wrong
+            );
+        }
+        for example in v.examples.iter().take(5) {
+            let _ = writeln!(out, "    {example}");
         }
     }
 }
