@@ -1,6 +1,7 @@
 //! Point reads of a transaction.
 
 use super::isolation::ReadRule;
+use super::locking::empty_key;
 use super::locks::LockMode;
 use super::slot_of;
 use super::transaction::Transaction;
@@ -8,13 +9,22 @@ use super::write_set::OwnWrite;
 use crate::family::ColumnFamily;
 use crate::read::newest::own_value;
 use crate::read::{self, PinnedValue};
-use kingtide_base::{Error, Result, SeqNo};
+use kingtide_base::{Result, SeqNo};
 
 /// What a read-and-remember is for.
 #[derive(Clone, Copy)]
 enum Purpose {
     Update,
     Share,
+}
+
+impl Purpose {
+    fn mode(self) -> LockMode {
+        match self {
+            Purpose::Update => LockMode::Exclusive,
+            Purpose::Share => LockMode::Shared,
+        }
+    }
 }
 
 impl Transaction {
@@ -112,15 +122,11 @@ impl Transaction {
     fn get_for(&mut self, family: &ColumnFamily, key: &[u8], purpose: Purpose) -> Result<Option<PinnedValue>> {
         self.usable(family)?;
         if key.is_empty() {
-            return Err(Error::invalid("empty key: keys have at least one byte"));
+            return Err(empty_key());
         }
         let as_of_begin = self.rules.check_writes && self.rules.reads == ReadRule::Begin;
         if self.options.locking {
-            let mode = match purpose {
-                Purpose::Update => LockMode::Exclusive,
-                Purpose::Share => LockMode::Shared,
-            };
-            self.lock_key(family, key, mode)?;
+            self.lock_key(family, key, purpose.mode())?;
         }
         self.fix_snapshot();
         if as_of_begin {
@@ -146,6 +152,48 @@ impl Transaction {
         Ok(value)
     }
 
+    /// Reads several keys as [`Transaction::get_for_update`] does, in their order, each with an error of its own: of a key
+    /// whose lock was not to be had, the others are read nevertheless. A locking transaction locks them in the order of the
+    /// family, and reads them as of one moment after that.
+    pub fn multi_get_for_update<K: AsRef<[u8]>>(
+        &mut self,
+        family: &ColumnFamily,
+        keys: &[K],
+    ) -> Vec<Result<Option<PinnedValue>>> {
+        self.multi_get_for(family, keys, Purpose::Update)
+    }
+
+    /// The same with shared locks. See [`Transaction::get_for_share`].
+    pub fn multi_get_for_share<K: AsRef<[u8]>>(
+        &mut self,
+        family: &ColumnFamily,
+        keys: &[K],
+    ) -> Vec<Result<Option<PinnedValue>>> {
+        self.multi_get_for(family, keys, Purpose::Share)
+    }
+
+    fn multi_get_for<K: AsRef<[u8]>>(
+        &mut self,
+        family: &ColumnFamily,
+        keys: &[K],
+        purpose: Purpose,
+    ) -> Vec<Result<Option<PinnedValue>>> {
+        let as_of_begin = self.rules.check_writes && self.rules.reads == ReadRule::Begin;
+        if !self.options.locking || as_of_begin {
+            return keys.iter().map(|k| self.get_for(family, k.as_ref(), purpose)).collect();
+        }
+        let read = |t: &mut Transaction| {
+            t.usable(family)?;
+            let locked = t.lock_keys(family, keys, purpose.mode());
+            t.fix_snapshot();
+            let own =
+                keys.iter().zip(locked).map(|(k, locked)| locked.and_then(|()| t.own(family, k.as_ref()))).collect();
+            // Nothing that is locked by now changes any more: what is newest is newest for all of them.
+            t.committed(family, keys, own, true)
+        };
+        read(self).unwrap_or_else(|e| keys.iter().map(|_| Err(e.duplicate())).collect())
+    }
+
     /// Reads several keys, in their order, each with an error of its own: as of one moment, except on the read-uncommitted
     /// level and where reads take locks, which is key by key.
     pub fn multi_get<K: AsRef<[u8]>>(&mut self, family: &ColumnFamily, keys: &[K]) -> Vec<Result<Option<PinnedValue>>> {
@@ -168,9 +216,22 @@ impl Transaction {
             true => keys.iter().map(|_| Ok(None)).collect(),
             false => keys.iter().map(|k| self.own(family, k.as_ref())).collect(),
         };
+        self.committed(family, keys, own, false)
+    }
+
+    /// Fills in, for the keys on which the transaction has no word of its own, what is committed: the newest, or as its
+    /// level reads.
+    fn committed<K: AsRef<[u8]>>(
+        &mut self,
+        family: &ColumnFamily,
+        keys: &[K],
+        own: Vec<Result<Option<Option<PinnedValue>>>>,
+        newest: bool,
+    ) -> Result<Vec<Result<Option<PinnedValue>>>> {
         let asked: Vec<&[u8]> =
             keys.iter().zip(&own).filter(|(_, own)| matches!(own, Ok(None))).map(|(k, _)| k.as_ref()).collect();
-        let (view, seq) = family.inner().look(|v| v.load(), || Ok(self.read_seq()))?;
+        let seq = || Ok(if newest { self.db.snapshots.visible() } else { self.read_seq() });
+        let (view, seq) = family.inner().look(|v| v.load(), seq)?;
         let mut found = read::multi_get(&view, &asked, seq, &family.inner().reads).into_iter();
         if self.rules.check_reads {
             asked.iter().for_each(|k| self.remember(family, k, seq));

@@ -94,6 +94,8 @@ pub struct Transaction {
     /// Whether the snapshot is taken; one that locks takes it late.
     pinned: bool,
     pub(super) reads: ReadSet,
+    /// Whether its newest lock is on a key that it had no lock on before, and nothing was done since.
+    pub(super) spare_lock: bool,
     /// Bytes that the write set held when it was last looked at, if that is much.
     pub(super) written: u64,
     pub(super) overlays: Overlays,
@@ -217,6 +219,7 @@ impl Transaction {
             snapshot: 0,
             pinned: false,
             reads: ReadSet::default(),
+            spare_lock: false,
             written: 0,
             overlays: Overlays::default(),
             xid: None,
@@ -470,7 +473,7 @@ impl Transaction {
         self.rollback_unless_prepared();
         self.overlays.clear();
         self.reads.reset(KEEP);
-        self.written = 0;
+        (self.written, self.spare_lock) = (0, false);
         self.db.check_open()?;
         let (isolation, locking, timeout) = (self.options.isolation, self.options.locking, self.options.timeout);
         if self.shared.state_of(self.id).is_over() {

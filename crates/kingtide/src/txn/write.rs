@@ -74,6 +74,7 @@ impl Transaction {
         self.writable(family)?;
         if self.rules.lock_writes {
             self.lock_written(family, key, end)?;
+            self.spare_lock = false;
         }
         let mut writes = self.shared.writes.lock();
         if writes.batch.bytes() as u64 >= SMALL {

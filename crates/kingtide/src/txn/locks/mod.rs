@@ -149,6 +149,8 @@ pub(crate) enum Wait {
 pub(crate) enum Taken {
     /// By this request.
     Now,
+    /// A weaker one by earlier requests, all of it; this one made it stronger.
+    Raised,
     /// By earlier ones, all of it in this mode or a stronger one, so that nobody came in between.
     Before,
 }
@@ -282,6 +284,12 @@ impl LockManager {
         while self.state.lock().release(txn, RELEASED_AT_ONCE) {}
     }
 
+    /// Gives back the lock that a transaction took last, if it is on a key and stands by itself in the table: false if it
+    /// is not, and nothing happens. Only for one that was [`Taken::Now`].
+    pub fn release_newest(&self, txn: TxnId) -> bool {
+        self.state.lock().release_newest(txn)
+    }
+
     /// Makes the transaction, if it waits, ask [`Owners::check`] now.
     pub fn wake(&self, txn: TxnId) {
         self.state.lock().wake(txn);
@@ -339,7 +347,7 @@ impl LockManager {
         let deadline = since.saturating_add(nanos(timeout));
         let result = self.wait(owners, &want, Waiting { place, signal: &signal, deadline }, state);
         self.stats.add(Stat::LockWaitMicros, self.clock.monotonic_ns().saturating_sub(since) / 1000);
-        result.map(|()| Taken::Now)
+        result.map(|()| if place.is_upgrade() { Taken::Raised } else { Taken::Now })
     }
 
     /// Waits for the verdict on a request.

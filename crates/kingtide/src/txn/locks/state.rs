@@ -59,6 +59,13 @@ pub(super) struct Place {
     pub ticket: Ticket,
 }
 
+impl Place {
+    /// Whether the request makes a lock stronger that its transaction has.
+    pub fn is_upgrade(self) -> bool {
+        !self.ticket.behind_upgrades
+    }
+}
+
 /// How a wait ended.
 pub(super) enum Verdict {
     Granted,
@@ -198,7 +205,7 @@ impl State {
             }
         }
         self.grant(want, upgrade);
-        Ok(Taken::Now)
+        Ok(if upgrade { Taken::Raised } else { Taken::Now })
     }
 
     /// Puts a request in line that [`State::try_lock`] refused.
@@ -275,6 +282,30 @@ impl State {
             self.any.store(false, Ordering::SeqCst);
         }
         false
+    }
+
+    /// Gives back the newest of a transaction's locks, if it is on a key that is a segment of its own: what was asked for
+    /// in between, or beside it, may have made it a part of something larger.
+    pub fn release_newest(&mut self, txn: TxnId) -> bool {
+        let Some(owner) = self.owners.get_mut(&txn) else { return false };
+        let Some((family, Piece::Key(key))) = owner.pieces.last() else { return false };
+        let Some((order, room)) = self.families.get_mut(family) else { return false };
+        let span = Span::of_key(order, key.clone());
+        if !room.table.is_apart(&span) {
+            return false;
+        }
+        owner.heap = owner.heap.saturating_sub(span.heap());
+        owner.pieces.pop();
+        room.table.remove(txn, &span);
+        if owner.pieces.is_empty() {
+            self.owners.remove(&txn);
+            if self.owners.is_empty() {
+                // After the lock left the table. Pairs with the load in `any_held`.
+                self.any.store(false, Ordering::SeqCst);
+            }
+        }
+        self.settle(txn);
+        true
     }
 
     /// Looks again at the requests that waited for a transaction which gave up its locks or its place.

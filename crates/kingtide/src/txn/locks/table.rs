@@ -3,7 +3,8 @@
 //! A lock is put on by cutting the segments at its ends and adding its owner to all that lie between; neighbours with the
 //! same owners grow together again. So every question (who holds something of this span?) is a lookup of the segment at
 //! its start and a walk to its end, and a scan that locks one small range after the other ends up as one segment. Locks
-//! are only ever given back all at once, so there is no need to remember which requests made a segment.
+//! are given back all at once, so there is no need to remember which requests made a segment; only a key that is a segment
+//! of its own may go before.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -199,8 +200,13 @@ impl Table {
         }
     }
 
+    /// Whether the key that the span is is a segment of its own.
+    pub fn is_apart(&self, span: &Span) -> bool {
+        span.hi.is_none() && self.segments.get(&span.lo).is_some_and(|segment| segment.end.is_none())
+    }
+
     /// Takes the transaction off everything that shares something with the span. Right only for one that gives all of
-    /// its locks back, because a segment may reach beyond the span, over locks that other requests put on.
+    /// its locks back, or a key that [`Table::is_apart`], because a segment may reach beyond the span, over locks that other requests put on.
     pub fn remove(&mut self, txn: TxnId, span: &Span) {
         // Most locks are on a key that nobody else has anything to do with.
         if span.hi.is_none()

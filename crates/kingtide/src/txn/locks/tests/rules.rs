@@ -541,7 +541,7 @@ fn a_lock_that_its_owner_has_is_told_from_a_new_one() {
     assert_eq!(key(1, "k", S), Taken::Before);
     assert_eq!(key(2, "k", S), Taken::Now, "shared with another");
     b.release(2);
-    assert_eq!(key(1, "k", X), Taken::Now, "an upgrade");
+    assert_eq!(key(1, "k", X), Taken::Raised, "an upgrade");
     assert_eq!((key(1, "k", X), key(1, "k", S)), (Taken::Before, Taken::Before));
     b.take_range(1, "m", "p", X);
     assert_eq!((key(1, "n", X), key(1, "p", X)), (Taken::Before, Taken::Now));
@@ -550,4 +550,31 @@ fn a_lock_that_its_owner_has_is_told_from_a_new_one() {
     assert_eq!(range, Taken::Now, "a part of it is new");
     b.release(1);
     assert_eq!(key(1, "k", X), Taken::Now, "after giving it back");
+}
+
+#[test]
+fn the_newest_lock_goes_alone() {
+    let b = Bench::new();
+    b.take(1, "a", S);
+    b.take(1, "b", X);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| b.key(2, "b", X, LONG));
+        b.until_waiting(1);
+        assert!(b.locks.release_newest(1));
+        waiter.join().unwrap().unwrap();
+    });
+    assert_eq!(b.held(), ["1 S key \"a\"", "2 X key \"b\""]);
+    // Of a shared one only its own share.
+    b.take(2, "a", S);
+    assert!(b.locks.release_newest(2));
+    assert_eq!(b.held(), ["1 S key \"a\"", "2 X key \"b\""]);
+    // It has become part of a range, or the newest is a range, or there is none.
+    b.take_range(1, "c", "f", X);
+    assert!(!b.locks.release_newest(1) && !b.locks.release_newest(3));
+    b.take(1, "m", X);
+    b.take_range(1, "l", "n", X);
+    assert!(!b.locks.release_newest(1));
+    b.release(1);
+    assert!(b.locks.release_newest(2) && !b.locks.release_newest(2) && b.held().is_empty() && !b.locks.any_held());
+    b.locks.state.lock().check();
 }
