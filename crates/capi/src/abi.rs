@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[repr(C)]
-    #[derive(Clone, Copy)]
+    #[derive(Clone, Copy, Debug)]
     struct Grown {
         size: usize,
         a: u64,
@@ -259,7 +259,7 @@ mod tests {
         const NAME: &'static str = "grown";
     }
     #[repr(C)]
-    #[derive(Clone, Copy)]
+    #[derive(Clone, Copy, Debug)]
     struct Old {
         size: usize,
         a: u64,

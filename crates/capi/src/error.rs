@@ -136,6 +136,14 @@ pub struct kingtide_error {
     transient: bool,
 }
 
+impl kingtide_error {
+    /// What went wrong.
+    #[cfg(test)]
+    pub fn message_text(&self) -> String {
+        self.message.to_string_lossy().into_owned()
+    }
+}
+
 impl From<Error> for kingtide_error {
     #[cold]
     fn from(e: Error) -> kingtide_error {

@@ -227,7 +227,8 @@ pub extern "C" fn kingtide_iter_status(iter: Option<&kingtide_iter>, err: *mut *
     guard(err, || {
         let iter = need(iter, "iter")?;
         if let Some(text) = &iter.panic {
-            panic!("{text}"); // caught a level up, where it becomes the status that the move could not return
+            // Caught a level up, where it becomes the status that the move could not return.
+            std::panic::resume_unwind(Box::new(text.clone()));
         }
         match &iter.cursor {
             Cursor::Family(it) => it.status(),

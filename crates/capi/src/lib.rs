@@ -12,6 +12,7 @@
 //! be NULL. Everything else that C points to goes through `abi`.
 
 #![allow(non_camel_case_types)] // types have the names that they have in C
+#![cfg_attr(test, allow(clippy::disallowed_methods))] // tests may use directories
 
 mod abi;
 mod batch;
@@ -24,6 +25,8 @@ mod family;
 mod iter;
 mod locks;
 mod options;
+#[cfg(test)]
+mod panic_tests;
 mod snapshot;
 mod stats;
 mod txn;

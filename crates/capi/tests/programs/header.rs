@@ -1,0 +1,52 @@
+//! The header: made from the source, and read back.
+
+use std::path::{Path, PathBuf};
+
+/// The crate's directory.
+pub fn here() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()
+}
+
+fn path() -> PathBuf {
+    here().join("include/kingtide.h")
+}
+
+/// A function of the header.
+pub struct Function {
+    pub name: String,
+    pub returns: String,
+    pub arguments: usize,
+}
+
+/// All functions of the committed header.
+pub fn functions() -> Vec<Function> {
+    let text = std::fs::read_to_string(path()).unwrap();
+    let code: String = text.lines().filter(|l| !l.starts_with('#') && !l.trim_start().starts_with("//")).collect();
+    let declarations = code.split([';', '{', '}']).filter(|d| d.contains('(') && !d.contains("(*"));
+    declarations.filter_map(function).collect()
+}
+
+fn function(declaration: &str) -> Option<Function> {
+    let (before, rest) = declaration.split_once('(')?;
+    let start = before.rfind(|c: char| !c.is_alphanumeric() && c != '_')? + 1;
+    let (returns, name) = before.split_at(start);
+    let list = rest.strip_suffix(')')?;
+    let arguments = if list.trim() == "void" { 0 } else { list.split(',').count() };
+    Some(Function { name: name.to_owned(), returns: returns.trim().to_owned(), arguments })
+}
+
+/// `KINGTIDE_BLESS=1` writes the header instead of comparing it.
+#[test]
+fn the_header_is_up_to_date() {
+    let mut made = Vec::new();
+    let config = cbindgen::Config::from_file(here().join("cbindgen.toml")).unwrap();
+    cbindgen::Builder::new().with_crate(here()).with_config(config).generate().unwrap().write(&mut made);
+    let made = String::from_utf8(made).unwrap();
+    if std::env::var_os("KINGTIDE_BLESS").is_some() {
+        std::fs::write(path(), made).unwrap();
+        return;
+    }
+    let committed = std::fs::read_to_string(path()).unwrap();
+    let how = "run KINGTIDE_BLESS=1 cargo test -p kingtide-capi --test programs header";
+    assert!(committed == made, "include/kingtide.h is out of date: {how}");
+}
