@@ -333,17 +333,112 @@ Outcome Engine::sync() {
   return call.done(kingtide_db_sync(db, &call));
 }
 
-bool Engine::count(Slice from, Slice to, uint64_t most, uint64_t *entries) {
-  Iter it;
-  *entries = 0;
-  if (iterate(Space::Rows, from, to, &it) != Outcome::Ok) return false;
-  for (bool valid = it.first(); valid; valid = it.next())
-    if (++*entries > most) return false;
-  return true;
+uint64_t Engine::count(Slice from, Slice to, uint64_t most) {
+  Call call;
+  const kingtide_bound lower = included(from), upper = excluded(to);
+  uint64_t rows = 0;
+  bool exact;
+  return call.done(kingtide_family_count_up_to(family(Space::Rows), &lower, &upper, most, &rows, &exact, &call)) ==
+                 Outcome::Ok
+             ? rows
+             : 1;
 }
 
-uint64_t Engine::estimate_entries(Slice from, Slice to) { return 0; }
-uint64_t Engine::estimate_bytes(Slice from, Slice to) { return 0; }
+uint64_t Engine::estimate_bytes(Slice from, Slice to) {
+  Call call;
+  const kingtide_bound lower = included(from), upper = excluded(to);
+  kingtide_range_stats stats = {};
+  stats.size = sizeof stats;
+  call.done(kingtide_family_range_stats(family(Space::Rows), &lower, &upper, &stats, &call));
+  return stats.disk_bytes + stats.value_log_bytes + stats.memtable_bytes;
+}
+
+uint64_t Engine::estimate_rows(Slice from, Slice to) {
+  Call call;
+  const kingtide_bound lower = included(from), upper = excluded(to);
+  kingtide_range_stats stats = {};
+  stats.size = sizeof stats;
+  call.done(kingtide_family_range_stats(family(Space::Rows), &lower, &upper, &stats, &call));
+  return stats.rows;
+}
+
+namespace {
+struct Differ {
+  Engine::FirstDifference differ;
+  void *context;
+};
+
+size_t call_differ(void *context, const uint8_t *a, size_t a_len, const uint8_t *b, size_t b_len) {
+  auto *d = static_cast<Differ *>(context);
+  return d->differ(d->context, Slice(a, a_len), Slice(b, b_len));
+}
+}  // namespace
+
+Outcome Engine::cardinality(Slice from, Slice to, size_t places, FirstDifference differ, void *context,
+                            std::vector<uint64_t> *distinct, uint64_t *rows) {
+  Call call;
+  const kingtide_bound lower = included(from), upper = excluded(to);
+  Differ d = {differ, context};
+  bool exact;
+  return call.done(kingtide_family_cardinality(family(Space::Rows), &lower, &upper, distinct->size(), places, call_differ, &d,
+                                               distinct->data(), rows, &exact, &call));
+}
+
+uint64_t Engine::statistic(const char *name) {
+  Call call;
+  kingtide_stats *stats = nullptr;
+  uint64_t value = 0;
+  if (!db || call.done(kingtide_db_stats(db, &stats, &call)) != Outcome::Ok) return 0;
+  kingtide_stats_value(stats, name, &value);
+  kingtide_stats_free(stats);
+  return value;
+}
+
+std::vector<Engine::Statistic> Engine::statistics() {
+  Call call;
+  std::vector<Statistic> all;
+  kingtide_stats *stats = nullptr;
+  if (!db || call.done(kingtide_db_stats(db, &stats, &call)) != Outcome::Ok) return all;
+  kingtide_stat stat = {};
+  stat.size = sizeof stat;
+  for (size_t i = 0; kingtide_stats_get(stats, i, &stat); i++) all.push_back({stat.name, stat.value});
+  kingtide_stats_free(stats);
+  return all;
+}
+
+std::string Engine::report() {
+  Call call;
+  kingtide_stats *stats = nullptr;
+  kingtide_text *text = nullptr;
+  std::string report;
+  if (!db || call.done(kingtide_db_stats(db, &stats, &call)) != Outcome::Ok) return report;
+  if (call.done(kingtide_stats_text(stats, &text, &call)) == Outcome::Ok)
+    report.assign(kingtide_text_data(text), kingtide_text_len(text));
+  kingtide_text_free(text);
+  kingtide_stats_free(stats);
+  return report;
+}
+
+std::vector<Engine::Wait> Engine::waits() {
+  Call call;
+  std::vector<Wait> all;
+  kingtide_lock_wait_list *list = nullptr;
+  if (!db || call.done(kingtide_db_lock_waits(db, &list, &call)) != Outcome::Ok) return all;
+  for (size_t i = 0; i < kingtide_lock_wait_list_count(list); i++) {
+    kingtide_lock_wait_info info = {};
+    info.size = sizeof info;
+    if (!kingtide_lock_wait_list_get(list, i, &info)) continue;
+    Wait w;
+    w.waiter = info.waiter;
+    w.holder = info.holder_count ? info.holders[0] : 0;
+    w.exclusive = info.mode == KINGTIDE_LOCK_EXCLUSIVE;
+    w.microseconds = info.waited_us;
+    w.key.assign(static_cast<const char *>(info.lower.key), info.lower.key_len);
+    all.push_back(w);
+  }
+  kingtide_lock_wait_list_free(list);
+  return all;
+}
 
 Outcome Engine::flush() {
   Call call;

@@ -156,11 +156,32 @@ class Engine {
   static Outcome iterate(Space space, Slice from, Slice to, Iter *iter);
   /** Everything committed so far survives a power cut. */
   static Outcome sync();
-  /** Counts entries of [from, to) up to `most`; false if there are more. */
-  static bool count(Slice from, Slice to, uint64_t most, uint64_t *entries);
-  /** Estimates, without reading data, of the entries in a range and of their bytes. */
-  static uint64_t estimate_entries(Slice from, Slice to);
+  /** Entries of [from, to): counted if there are few, up to `most`; otherwise estimated. */
+  static uint64_t count(Slice from, Slice to, uint64_t most);
+  /** Estimates without reading data. */
+  static uint64_t estimate_rows(Slice from, Slice to);
   static uint64_t estimate_bytes(Slice from, Slice to);
+
+  /** Tells the first of their parts in which two neighbouring keys differ. */
+  using FirstDifference = size_t (*)(void *context, Slice a, Slice b);
+  /** Estimates, from keys at some places of a range, how many different values each number of leading parts has. */
+  static Outcome cardinality(Slice from, Slice to, size_t places, FirstDifference differ, void *context,
+                             std::vector<uint64_t> *distinct, uint64_t *rows);
+
+  struct Statistic {
+    const char *name;
+    uint64_t value;
+  };
+  static std::vector<Statistic> statistics();
+  static uint64_t statistic(const char *name);
+  /** Levels, memtables and counters, for people. */
+  static std::string report();
+  struct Wait {
+    uint64_t waiter = 0, holder = 0, microseconds = 0;
+    bool exclusive = false;
+    std::string key;
+  };
+  static std::vector<Wait> waits();
   static Outcome flush();
   static Outcome compact(Slice from, Slice to);
   static Outcome set_option(const char *name, const char *value);

@@ -23,7 +23,7 @@ int server_error(THD *thd, Outcome outcome) {
       return HA_ERR_ABORTED_BY_USER;
     case Outcome::Ended:
       if (thd) thd->mark_transaction_to_rollback(true);
-      return thd && thd_killed(thd) ? HA_ERR_ABORTED_BY_USER : HA_ERR_LOCK_DEADLOCK;
+      return thd && thd_kill_level(thd) != THD_IS_NOT_KILLED ? HA_ERR_ABORTED_BY_USER : HA_ERR_LOCK_DEADLOCK;
     case Outcome::Busy:
       return HA_ERR_LOCK_TABLE_FULL;
     case Outcome::NoSpace:

@@ -43,6 +43,7 @@ class Handler final : public handler {
   ha_rows estimate_rows_upper_bound() override { return HA_POS_ERROR; }
   int analyze(THD *thd, HA_CHECK_OPT *options) override;
   int optimize(THD *thd, HA_CHECK_OPT *options) override;
+  int check(THD *thd, HA_CHECK_OPT *options) override;
 
   // Definition.
   int create(const char *name, TABLE *form, HA_CREATE_INFO *info) override;
@@ -105,6 +106,7 @@ class Handler final : public handler {
   bool locks_gaps() const { return locking() && !skip_locked_ && !session()->reads_committed(); }
 
   bool isolation_allows_statements() const;
+  void report_fault(THD *thd, uint64_t fault, const std::string &what);
 
   // dml.cc
   int row_key_of(const uchar *record, std::string *key);

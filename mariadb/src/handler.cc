@@ -129,63 +129,8 @@ ha_rows Handler::records_in_range(uint number, const key_range *min, const key_r
     if (max->flag == HA_READ_AFTER_KEY) to = after_prefix(to);
   }
   if (Slice(from).compare(to) >= 0) return 1;
-  uint64_t rows = 0;
-  if (!Engine::count(from, to, COUNTED_ENTRIES, &rows)) rows = std::max(rows, Engine::estimate_entries(from, to));
+  const uint64_t rows = Engine::count(from, to, COUNTED_ENTRIES);
   return rows ? rows : 1;  // none would be taken for a promise
-}
-
-int Handler::analyze(THD *thd, HA_CHECK_OPT *) {
-  std::vector<std::vector<uint64_t>> per_key;
-  uint64_t rows = 0;
-  for (uint k = 0; k < table->s->keys; k++) {
-    const Index &index = format().indexes[k];
-    std::vector<uint64_t> distinct(index.parts.size(), 0);
-    Iter it;
-    std::string last;
-    uint64_t entries = 0;
-    if (const int error = fail(Engine::iterate(Space::Rows, index.prefix(), index.end(), &it))) return error;
-    for (bool valid = it.first(); valid; valid = it.next(), entries++) {
-      if (entries % 1024 == 0 && thd_killed(thd)) return HA_ADMIN_FAILED;
-      Slice key = it.key().from(4), before = Slice(last);
-      bool same = true;
-      size_t at = 0;
-      for (size_t p = 0; p < index.parts.size(); p++) {
-        PartValue v;
-        if (!parse_part(index.parts[p].codec, key.from(at), &v)) return HA_ADMIN_CORRUPT;
-        at += v.size;
-        same = same && entries > 0 && before.starts_with(key.first(at));
-        if (!same) distinct[p]++;
-      }
-      last = key.str();
-    }
-    if (it.status() != Outcome::Ok) return HA_ADMIN_CORRUPT;
-    std::vector<uint64_t> rows_per(distinct.size());
-    for (size_t p = 0; p < distinct.size(); p++) rows_per[p] = distinct[p] ? (entries + distinct[p] / 2) / distinct[p] : 1;
-    per_key.push_back(rows_per);
-    rows = std::max(rows, entries);
-  }
-  if (table->s->keys) share_->set_rows(rows);
-  {
-    std::lock_guard<std::mutex> guard(share_->statistics_mutex);
-    share_->rows_per_key = per_key;
-  }
-  info(HA_STATUS_CONST | HA_STATUS_VARIABLE);
-  return HA_ADMIN_OK;
-}
-
-int Handler::optimize(THD *thd, HA_CHECK_OPT *options) {
-  const TableRecord &r = share_->record();
-  std::vector<uint32_t> ids = r.keys;
-  if (format().hidden_primary) ids.push_back(r.primary);
-  for (uint32_t id : ids) {
-    Index index;
-    index.id = id;
-    if (Engine::compact(index.prefix(), index.end()) != Outcome::Ok) {
-      sql_print_error("KINGTIDE: OPTIMIZE TABLE: %s", last_message());
-      return HA_ADMIN_FAILED;
-    }
-  }
-  return analyze(thd, options);
 }
 
 }  // namespace kingtide

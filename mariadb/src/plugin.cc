@@ -2,8 +2,9 @@
 
 /* The handlerton: what the server calls for connections and transactions. */
 #include "ha_kingtide.h"
-#include "variables.h"
+#include "statistics.h"
 #include "two_phase.h"
+#include "variables.h"
 
 namespace kingtide {
 
@@ -109,6 +110,7 @@ int init(void *p) {
   hton->savepoint_rollback_can_release_mdl = savepoint_keeps_locks;
   hton->start_consistent_snapshot = start_consistent_snapshot;
   hton->flush_logs = flush_logs;
+  hton->show_status = show_status;
   hton->panic = panic;
   Outcome o = Engine::open(database_path(), engine_options());
   if (o == Outcome::Ok) o = Dictionary::drop_leftovers();
@@ -138,7 +140,7 @@ maria_declare_plugin(kingtide){
     kingtide::init,
     kingtide::deinit,
     0x0001,
-    nullptr,
+    kingtide::status_variables,
     kingtide::system_variables,
     "0.1",
     MariaDB_PLUGIN_MATURITY_EXPERIMENTAL,

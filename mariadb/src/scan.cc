@@ -169,7 +169,7 @@ int Handler::deliver(uchar *record) {
     bool pass = false;
     const int error = index_->primary ? deliver_row(record, &pass) : deliver_entry(record, &pass);
     if (error || !pass) return error;
-    if (passed % LOOK_UP == 0 && thd_killed(ha_thd())) return HA_ERR_ABORTED_BY_USER;
+    if (passed % LOOK_UP == 0 && thd_kill_level(ha_thd()) != THD_IS_NOT_KILLED) return HA_ERR_ABORTED_BY_USER;
     advance();
   }
 }

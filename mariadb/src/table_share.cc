@@ -18,6 +18,23 @@ class ServersShare : public Handler_share {
   TableShare *share;
 };
 
+/** Places of an index at which its keys are looked at when a table is opened. */
+constexpr size_t PLACES_AT_OPEN = 8;
+
+size_t first_difference(void *context, Slice a, Slice b) {
+  const auto &parts = static_cast<const Index *>(context)->parts;
+  a = a.from(4);
+  b = b.from(4);
+  for (size_t p = 0; p < parts.size(); p++) {
+    PartValue va, vb;
+    if (!parse_part(parts[p].codec, a, &va) || !parse_part(parts[p].codec, b, &vb)) return p;
+    if (!(a.first(va.size) == b.first(vb.size))) return p;
+    a = a.from(va.size);
+    b = b.from(vb.size);
+  }
+  return parts.size();
+}
+
 /** Gives a handler's protected members to the function below. */
 class Opened : public handler {
  public:
@@ -90,7 +107,25 @@ Outcome TableShare::load() {
   uint64_t counted = 0;
   for (bool valid = it.first(); valid && counted < COUNTED_ROWS; valid = it.next()) counted++;
   set_rows(counted < COUNTED_ROWS ? counted : std::max(rows, counted));
-  return it.status();
+  if ((o = it.status()) != Outcome::Ok) return o;
+  it.close();
+  return counted ? sample(PLACES_AT_OPEN) : Outcome::Ok;
+}
+
+Outcome TableShare::sample(size_t places) {
+  std::vector<std::vector<uint64_t>> found;
+  for (const Index &index : format_->indexes) {
+    std::vector<uint64_t> distinct(index.parts.size(), 0);
+    uint64_t rows = 0;
+    const Outcome o = Engine::cardinality(index.prefix(), index.end(), places, first_difference,
+                                          const_cast<Index *>(&index), &distinct, &rows);
+    if (o != Outcome::Ok) return o;
+    for (uint64_t &d : distinct) d = d ? std::max<uint64_t>((rows + d / 2) / d, 1) : 1;
+    found.push_back(distinct);
+  }
+  std::lock_guard<std::mutex> guard(statistics_mutex);
+  rows_per_key = found;
+  return Outcome::Ok;
 }
 
 ha_rows TableShare::rows() const {

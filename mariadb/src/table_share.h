@@ -43,8 +43,10 @@ class TableShare {
   /** The table was emptied. */
   void reset_counters();
 
+  /** Estimates how many rows have the same values in the first parts of each key, from keys at `places` places. */
+  Outcome sample(size_t places);
   mutable std::mutex statistics_mutex;
-  /** Rows for each combination of values of the key's first parts, times 100; empty until they are known. */
+  /** What `sample` found, by key and number of parts less one. */
   std::vector<std::vector<uint64_t>> rows_per_key;
 
  private:

@@ -1,6 +1,9 @@
 /* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
 #include "variables.h"
 
+/** Of the server, which has it in no header: names a directory that is no database. */
+bool ignore_db_dirs_append(const char *directory);
+
 namespace kingtide {
 namespace {
 
@@ -21,10 +24,10 @@ MYSQL_SYSVAR_UINT(flush_log_at_trx_commit, flush_log_value, PLUGIN_VAR_RQCMDARG,
 char *directory_value;
 MYSQL_SYSVAR_STR(data_dir, directory_value, PLUGIN_VAR_READONLY | PLUGIN_VAR_RQCMDARG,
                  "Directory of the engine's database, absolute or below the server's data directory", nullptr, nullptr,
-                 "kingtide.db");
+                 "#kingtide");
 
-ulonglong block_cache_value;
-MYSQL_SYSVAR_ULONGLONG(block_cache_size, block_cache_value, PLUGIN_VAR_READONLY | PLUGIN_VAR_RQCMDARG,
+ulonglong cache_value;
+MYSQL_SYSVAR_ULONGLONG(cache_size, cache_value, PLUGIN_VAR_READONLY | PLUGIN_VAR_RQCMDARG,
                        "Bytes of blocks of tables that are kept in memory", nullptr, nullptr, 128ULL << 20, 1ULL << 20,
                        ULLONG_MAX, 0);
 
@@ -33,6 +36,11 @@ MYSQL_SYSVAR_ULONGLONG(transaction_memory, transaction_memory_value, PLUGIN_VAR_
                        "Bytes of writes that transactions may hold before they commit; a statement that needs more fails with "
                        "ER_LOCK_TABLE_FULL",
                        nullptr, nullptr, 1ULL << 30, 1ULL << 20, ULLONG_MAX, 0);
+
+my_bool ignore_foreign_keys_value;
+MYSQL_SYSVAR_BOOL(ignore_foreign_keys, ignore_foreign_keys_value, PLUGIN_VAR_OPCMDARG,
+                  "Accept FOREIGN KEY clauses, with a warning, and do not enforce them, instead of refusing them", nullptr,
+                  nullptr, FALSE);
 
 char *options_value;
 MYSQL_SYSVAR_STR(options, options_value, PLUGIN_VAR_READONLY | PLUGIN_VAR_RQCMDARG,
@@ -46,8 +54,9 @@ st_mysql_sys_var *system_variables[] = {MYSQL_SYSVAR(lock_wait_timeout),
                                         MYSQL_SYSVAR(rollback_on_timeout),
                                         MYSQL_SYSVAR(flush_log_at_trx_commit),
                                         MYSQL_SYSVAR(data_dir),
-                                        MYSQL_SYSVAR(block_cache_size),
+                                        MYSQL_SYSVAR(cache_size),
                                         MYSQL_SYSVAR(transaction_memory),
+                                        MYSQL_SYSVAR(ignore_foreign_keys),
                                         MYSQL_SYSVAR(options),
                                         nullptr};
 
@@ -57,17 +66,20 @@ int64_t lock_wait_timeout_ms(THD *thd) {
   return seconds == 0 ? NO_WAIT : static_cast<int64_t>(seconds) * 1000;
 }
 
+bool ignore_foreign_keys() { return ignore_foreign_keys_value; }
+
 bool rollback_on_timeout() { return rollback_on_timeout_value; }
 
 Durability commit_durability() { return flush_log_value == 1 ? Durability::Power : Durability::Process; }
 
 std::string database_path() {
-  const char *dir = directory_value && *directory_value ? directory_value : "kingtide.db";
+  const char *dir = directory_value && *directory_value ? directory_value : "#kingtide";
+  if (dir[0] != '/') ignore_db_dirs_append(dir);
   return dir[0] == '/' ? dir : std::string(mysql_real_data_home) + "/" + dir;
 }
 
 std::vector<Engine::Option> engine_options() {
-  std::vector<Engine::Option> all = {{"block_cache_size", std::to_string(block_cache_value)},
+  std::vector<Engine::Option> all = {{"block_cache_size", std::to_string(cache_value)},
                                      {"transaction_memory", std::to_string(transaction_memory_value)},
                                      // Only its owner ends a transaction of SQL.
                                      {"transaction_timeout_ms", "0"}};

@@ -16,6 +16,7 @@ extern st_mysql_sys_var *system_variables[];
 /** How long a statement waits for a lock, as Txn::begin takes it. */
 int64_t lock_wait_timeout_ms(THD *thd);
 bool rollback_on_timeout();
+bool ignore_foreign_keys();
 Durability commit_durability();
 /** Where the database is: an absolute path. */
 std::string database_path();

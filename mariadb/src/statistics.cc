@@ -1,0 +1,48 @@
+/* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
+
+/* Status variables and SHOW ENGINE KINGTIDE STATUS: the engine's own tables of statistics, under the names that these have. */
+#include "statistics.h"
+
+#include "engine.h"
+
+namespace kingtide {
+namespace {
+
+int show_all(MYSQL_THD thd, st_mysql_show_var *variable, void *, system_status_var *, enum_var_type) {
+  const std::vector<Engine::Statistic> all = Engine::statistics();
+  auto *shown = static_cast<st_mysql_show_var *>(thd_calloc(thd, (all.size() + 1) * sizeof(st_mysql_show_var)));
+  auto *values = static_cast<ulonglong *>(thd_calloc(thd, (all.size() + 1) * sizeof(ulonglong)));
+  if (!shown || !values) return 1;
+  for (size_t i = 0; i < all.size(); i++) {
+    values[i] = all[i].value;
+    shown[i].name = all[i].name;
+    shown[i].value = &values[i];
+    shown[i].type = SHOW_LONGLONG;
+  }
+  variable->type = SHOW_ARRAY;
+  variable->value = shown;
+  return 0;
+}
+
+}  // namespace
+
+st_mysql_show_var status_variables[] = {
+    {"Kingtide", reinterpret_cast<void *>(show_all), SHOW_FUNC},
+    {nullptr, nullptr, SHOW_UNDEF},
+};
+
+bool show_status(handlerton *hton, THD *thd, stat_print_fn *print, ha_stat_type what) {
+  if (what != HA_ENGINE_STATUS) return false;
+  std::string text = Engine::report();
+  const std::vector<Engine::Wait> waits = Engine::waits();
+  text += "\nwaits for locks: " + std::to_string(waits.size()) + "\n";
+  for (const Engine::Wait &w : waits) {
+    char key[2 * 40 + 1];
+    octet2hex(key, w.key.data(), std::min<size_t>(w.key.size(), 40));
+    text += "  transaction " + std::to_string(w.waiter) + " waits for transaction " + std::to_string(w.holder) + ", " +
+            std::to_string(w.microseconds / 1000) + " ms, " + (w.exclusive ? "exclusive" : "shared") + ", key " + key + "\n";
+  }
+  return print(thd, STRING_WITH_LEN("KINGTIDE"), "", 0, text.data(), text.size());
+}
+
+}  // namespace kingtide

@@ -1,0 +1,14 @@
+/* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
+#pragma once
+
+#include "server.h"
+
+namespace kingtide {
+
+/** For the plugin's declaration. */
+extern st_mysql_show_var status_variables[];
+
+/** For the handlerton: SHOW ENGINE KINGTIDE STATUS. */
+bool show_status(handlerton *hton, THD *thd, stat_print_fn *print, ha_stat_type what);
+
+}  // namespace kingtide
