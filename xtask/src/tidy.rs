@@ -70,7 +70,10 @@ fn check(root: &Path) -> Result<(Report, Counts), String> {
     let find = |name: &str| texts.iter().find(|t| t.0 == name).map_or("", |t| t.1.as_str());
     manifests(&texts, find("ARCHITECTURE.md"), &mut report);
     for (path, body) in &texts {
-        text::check(path, body, &mut report);
+        // What mysqltest recorded is compared byte by byte: columns are separated by tabs, empty ones end lines.
+        if !path.ends_with(".result") {
+            text::check(path, body, &mut report);
+        }
         if path.ends_with(".md") {
             text::links(path, body, &files, &mut report);
         }
