@@ -36,13 +36,11 @@ pub struct Figure {
     /// What it shows.
     pub title: String,
     /// For a page that has [`style`]'s sheet.
-    #[allow(dead_code)] // the page asks for it
     pub svg: String,
     scene: Scene,
 }
 
 /// The style sheet of figures inside a page: see [`theme::style`].
-#[allow(unused_imports)] // the page asks for it
 pub use theme::style;
 
 /// The figures that a run has data for.

@@ -74,6 +74,45 @@ impl Html {
         self.0.push('\n');
     }
 
+    /// A figure in a box of its own, which is scrolled when the page is too narrow for it to be read.
+    pub fn figure(&mut self, label: &str, svg: &str) {
+        self.within("figure", "", |h| {
+            h.tag("div", &[("class", "scroll"), ("role", "region"), ("aria-label", label), ("tabindex", "0")], |h| {
+                h.raw(svg);
+            });
+        });
+        self.0.push('\n');
+    }
+
+    /// A table of figures of each of `engines`: behind a test's name, under each of `groups` a column for each engine.
+    pub fn grouped_table(&mut self, label: &str, groups: &[String], engines: &[String], inner: impl FnOnce(&mut Html)) {
+        let span = engines.len().to_string();
+        self.tag("div", &[("class", "scroll"), ("role", "region"), ("aria-label", label), ("tabindex", "0")], |h| {
+            h.within("table", "grouped", |h| {
+                h.within("thead", "", |h| {
+                    h.row("", |h| {
+                        h.tag("th", &[("scope", "col"), ("rowspan", "2")], |h| h.text("test"));
+                        for group in groups {
+                            h.tag("th", &[("scope", "colgroup"), ("colspan", &span), ("class", "group")], |h| {
+                                h.text(group);
+                            });
+                        }
+                    });
+                    h.row("", |h| {
+                        for _ in groups {
+                            for (at, engine) in engines.iter().enumerate() {
+                                let class = if at == 0 { "num first" } else { "num" };
+                                h.tag("th", &[("scope", "col"), ("class", class)], |h| h.text(engine));
+                            }
+                        }
+                    });
+                });
+                inner(h);
+            });
+        });
+        self.0.push('\n');
+    }
+
     /// A row of a table.
     pub fn row(&mut self, class: &str, inner: impl FnOnce(&mut Html)) {
         self.within("tr", class, inner);

@@ -229,11 +229,12 @@ impl Report {
         let path = self.dir.join("report.txt");
         std::fs::write(&path, &text).map_err(|e| Error::io("write", &path, e))?;
         let path = self.dir.join("report.html");
-        std::fs::write(&path, html::render(&self.results)).map_err(|e| Error::io("write", &path, e))?;
+        let figures = figure::of_run(&self.results);
+        std::fs::write(&path, html::render(&self.results, &figures)).map_err(|e| Error::io("write", &path, e))?;
         self.timeline.flush().map_err(|e| self.io(e))?;
         self.save()?;
         if self.auto_plot {
-            figure::write(&self.dir.join("figures"), &figure::of_run(&self.results))?;
+            figure::write(&self.dir.join("figures"), &figures)?;
         }
         let failed = |e: &&EngineResult| matches!(e.trouble, Some(Error::Failed(_) | Error::Unsupported(_)));
         if let Some(engine) = self.results.engines.iter().find(failed) {

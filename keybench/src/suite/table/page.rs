@@ -35,7 +35,7 @@ impl Table {
         page::document(&about.title, "", |h| {
             h.within("header", "", |h| {
                 h.leaf("h1", "", &about.title);
-                let told: Vec<&str> = about.facts.iter().map(|(_, fact)| fact.as_str()).collect();
+                let told: Vec<String> = about.facts.iter().filter_map(|(name, fact)| told(name, fact)).collect();
                 h.leaf("p", "conditions", &told.join(" · "));
                 if !about.troubles.is_empty() {
                     h.within("div", "caution", |h| about.troubles.iter().for_each(|t| h.leaf("p", "", t)));
@@ -146,20 +146,20 @@ impl Table {
             return;
         }
         h.section(id, heading, |h| {
-            let titles = figures.iter().map(|(name, _)| name.replace(" us", " µs"));
-            let heads: Vec<String> =
-                titles.flat_map(|t| self.engines.iter().map(move |e| format!("{e} {t}"))).collect();
-            let mut head = vec![Head::Words("test")];
-            head.extend(heads.iter().map(|t| Head::Numbers(t)));
-            h.table(heading, &head, |h| {
+            let groups: Vec<String> = figures.iter().map(|(name, _)| name.replace(" us", " µs")).collect();
+            h.grouped_table(heading, &groups, &self.engines, |h| {
                 h.within("tbody", "", |h| {
                     for test in &self.tests {
                         h.row("", |h| {
                             h.tag("th", &[("scope", "row")], |h| h.text(test));
                             for (_, figure) in &figures {
-                                for engine in &self.engines {
+                                for (at, engine) in self.engines.iter().enumerate() {
                                     let shown = self.cell(test, engine).and_then(figure);
-                                    h.number(&shown.unwrap_or_else(|| "–".into()));
+                                    h.leaf(
+                                        "td",
+                                        if at == 0 { "num first" } else { "num" },
+                                        shown.as_deref().unwrap_or("–"),
+                                    );
                                 }
                             }
                         });
@@ -167,6 +167,15 @@ impl Table {
                 });
             });
         });
+    }
+}
+
+/// A fact as the line under the heading has it; commands are further below.
+fn told(name: &str, fact: &str) -> Option<String> {
+    match name {
+        "command" => None,
+        "suite" | "machine" | "date" => Some(fact.to_owned()),
+        _ => Some(format!("{name} {fact}")),
     }
 }
 
@@ -226,7 +235,7 @@ mod tests {
             "rocksdb is not ranked: 7 committed updates were lost",
             "lost updates",
             "290 – 310",
-            "kingtide aborts %",
+            ">aborts %<",
             "Suite &lt;core&gt;",
             "a &amp; b",
         ] {

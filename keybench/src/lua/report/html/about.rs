@@ -26,6 +26,13 @@ fn engine(h: &mut Html, e: &EngineResult) {
             return;
         }
         h.leaf("p", "note", &e.durability);
+        let outside = e.answers();
+        if outside.verified > 0 {
+            let checked = show_count(outside.verified as f64);
+            let told = format!("Loading and the closing scan: {checked} answers checked, {} wrong.", outside.wrong);
+            h.leaf("p", if outside.wrong > 0 { "alarm" } else { "note" }, &told);
+            outside.examples.iter().take(5).for_each(|e| h.leaf("p", "note", e));
+        }
         if e.options.is_empty() {
             return;
         }

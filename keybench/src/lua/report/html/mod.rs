@@ -6,6 +6,7 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
+use crate::figure::{self, Figure};
 use crate::lua::point::Limit;
 use crate::measure::{show_bytes, show_count};
 use crate::page::verdicts::{self, Row};
@@ -14,9 +15,9 @@ use crate::results::verdict::ENOUGH;
 use crate::results::{Ending, Meta, Results};
 
 /// The whole page.
-pub fn render(results: &Results) -> String {
+pub fn render(results: &Results, figures: &[Figure]) -> String {
     let title = title(results);
-    page::document(&title, "", |h| {
+    page::document(&title, &figure::style(), |h| {
         h.within("header", "", |h| {
             h.leaf("h1", "", &title);
             h.leaf("p", "conditions", &conditions(&results.meta));
@@ -25,11 +26,31 @@ pub fn render(results: &Results) -> String {
         verdict(h, results);
         tables::summary(h, results);
         tables::resources(h, results);
+        drawn(h, figures);
         tables::every_point(h, results);
         about::engines(h, results);
         about::conditions(h, &results.meta);
         about::replay(h, &results.meta);
     })
+}
+
+/// Figures of what came out; behind a click those of how it went on the way.
+fn drawn(h: &mut Html, figures: &[Figure]) {
+    let on_the_way =
+        |f: &&Figure| ["timeline_", "engine_stats_", "seed_"].iter().any(|prefix| f.name.starts_with(prefix));
+    let (later, first): (Vec<&Figure>, Vec<&Figure>) = figures.iter().partition(on_the_way);
+    if figures.is_empty() {
+        return;
+    }
+    h.section("figures", "Figures", |h| {
+        first.iter().for_each(|f| h.figure(&f.title, &f.svg));
+        if !later.is_empty() {
+            h.within("details", "", |h| {
+                h.leaf("summary", "", &format!("Seeding, and what was read over time: {} figures", later.len()));
+                later.iter().for_each(|f| h.figure(&f.title, &f.svg));
+            });
+        }
+    });
 }
 
 /// Names in a row: `a, b and c`.
@@ -116,8 +137,9 @@ fn cautions(h: &mut Html, results: &Results) {
             let what = if e.took_part() { "failed" } else { "was skipped" };
             told.push(format!("{} {what}: {trouble}", e.name));
         }
-        let (wrong, verified) = results.repeats_of(&e.name).fold((0, 0), |(w, v), m| (w + m.wrong, v + m.verified));
+        let wrong = results.wrong_answers(&e.name);
         if wrong > 0 {
+            let verified = e.answers().verified + results.repeats_of(&e.name).map(|m| m.verified).sum::<u64>();
             let (wrong, verified) = (show_count(wrong as f64), show_count(verified as f64));
             told.push(format!(
                 "{} gave wrong answers: {wrong} of {verified} that were checked. Where it did it is not ranked.",

@@ -6,6 +6,10 @@ use crate::page::check;
 use crate::results::Repeat;
 use crate::results::tests::{measured, place, run};
 
+fn drawn_page(results: &Results) -> String {
+    render(results, &figure::of_run(results))
+}
+
 /// The page's words, without its tags.
 fn words(page: &str) -> String {
     let body = &page[page.find("<main>").unwrap()..page.find("</main>").unwrap()];
@@ -36,7 +40,7 @@ fn the_verdict_is_first_and_all_else_is_there() {
         }
     }
     results.meta.replay = "# keybench run\n[bench]\nbackend = kingtide,rocksdb\n".into();
-    let page = render(&results);
+    let page = drawn_page(&results);
     check::page(&page);
     let words = words(&page);
     for wanted in [
@@ -59,7 +63,8 @@ fn the_verdict_is_first_and_all_else_is_there() {
     }
     assert!(!page.contains("class=\"caution\""));
     let at = |id: &str| page.find(&format!("id=\"{id}\"")).unwrap_or_else(|| panic!("no {id}"));
-    let order = ["verdict", "summary-0", "summary-1", "resources", "points", "engines", "conditions", "repeat"];
+    let order =
+        ["verdict", "summary-0", "summary-1", "resources", "figures", "points", "engines", "conditions", "repeat"];
     assert!(order.map(at).is_sorted());
 }
 
@@ -71,7 +76,9 @@ fn wrong_answers_failures_and_doubts_are_told_before_any_number() {
     (repeat.measured.verified, repeat.measured.wrong) = (2_000, 17);
     repeat.measured.examples = vec!["key 'a<b>' is lost & gone".into()];
     results.points[2].push(repeat);
-    let page = render(&results);
+    results.engines[0].stores[1].checked =
+        crate::lua::point::Answers { verified: 60, wrong: 0, examples: vec!["nothing <to> see".into()] };
+    let page = drawn_page(&results);
     check::page(&page);
     let words = words(&page);
     for wanted in [
@@ -82,6 +89,7 @@ fn wrong_answers_failures_and_doubts_are_told_before_any_number() {
         "liar is not ranked: 17 of 2,000 answers",
         "key &#39;a&lt;b&gt;&#39; is lost &amp; gone",
         "2,000 answers checked, 17 wrong.",
+        "Loading and the closing scan: 60 answers checked, 0 wrong.",
     ] {
         assert!(words.contains(wanted), "'{wanted}' is not in {words}");
     }
@@ -98,11 +106,11 @@ fn a_page_of_anything_is_a_page() {
         run(&[("a", &[u64::MAX / 8, 1, 1]), ("b", &[1, u64::MAX / 8, 1])]),
         run(&[("</main><b>\"'&", &[1, 2, 3])]),
     ] {
-        check::page(&render(&results));
+        check::page(&drawn_page(&results));
     }
     let mut results = run(&[("a", &[1, 2, 3])]);
     results.meta.stamp = "?".into();
     results.points[0].repeats.iter_mut().for_each(|r| r.measured.ops.clear());
     results.points[0].figures.ops.clear();
-    check::page(&render(&results));
+    check::page(&drawn_page(&results));
 }
