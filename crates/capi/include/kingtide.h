@@ -1419,13 +1419,15 @@ kingtide_status kingtide_family_get_at(const kingtide_family *family,
                                        kingtide_error **err);
 
 // Reads `count` keys as of one moment into as many places, sharing the work that they have in common. All places must be
-// different ones. When some keys cannot be read, the others are, and the first error is returned.
+// different ones. When some keys cannot be read, the others are, and the first error is returned; `statuses`, unless NULL, has
+// room for `count` statuses, one a key. They are not written when nothing was read at all, as for an argument that is NULL.
 //
 // Errors: as `kingtide_family_get`.
 kingtide_status kingtide_family_multi_get(const kingtide_family *family,
                                           const kingtide_slice *keys,
                                           size_t count,
                                           kingtide_value *const *values,
+                                          int32_t *statuses,
                                           kingtide_error **err);
 
 // Flushes the family's memtables to tables and waits for it.
@@ -1916,7 +1918,8 @@ kingtide_status kingtide_txn_get_for_share(kingtide_txn *txn,
                                            kingtide_error **err);
 
 // Reads `count` keys into as many places, all different ones: as of one moment, except where reads take locks and on the
-// read-uncommitted level, which is key by key. When some cannot be read, the others are, and the first error is returned.
+// read-uncommitted level, which is key by key. When some cannot be read, the others are, and the first error is returned;
+// `statuses`, unless NULL, has room for `count` statuses, as for `kingtide_family_multi_get`.
 //
 // Errors: as `kingtide_txn_get`.
 kingtide_status kingtide_txn_multi_get(kingtide_txn *txn,
@@ -1924,7 +1927,52 @@ kingtide_status kingtide_txn_multi_get(kingtide_txn *txn,
                                        const kingtide_slice *keys,
                                        size_t count,
                                        kingtide_value *const *values,
+                                       int32_t *statuses,
                                        kingtide_error **err);
+
+// Reads several keys as `kingtide_txn_get_for_update` does. A locking transaction locks them in the family's order, so that two
+// that do it cannot wait for each other both ways round, and reads them as of one moment after that. Of a key whose lock was
+// not to be had `statuses` tells (LOCK_HELD with `KINGTIDE_NO_WAIT`: what SKIP LOCKED passes over); the others are read.
+//
+// Errors: as `kingtide_txn_get_for_update`.
+kingtide_status kingtide_txn_multi_get_for_update(kingtide_txn *txn,
+                                                  const kingtide_family *family,
+                                                  const kingtide_slice *keys,
+                                                  size_t count,
+                                                  kingtide_value *const *values,
+                                                  int32_t *statuses,
+                                                  kingtide_error **err);
+
+// As `kingtide_txn_multi_get_for_update`, with shared locks.
+//
+// Errors: as `kingtide_txn_get_for_update`.
+kingtide_status kingtide_txn_multi_get_for_share(kingtide_txn *txn,
+                                                 const kingtide_family *family,
+                                                 const kingtide_slice *keys,
+                                                 size_t count,
+                                                 kingtide_value *const *values,
+                                                 int32_t *statuses,
+                                                 kingtide_error **err);
+
+// Locks a key, which need not exist, without reading it. `mode` is one of `kingtide_lock_mode`. Only for locking transactions.
+//
+// Errors: as `kingtide_txn_lock_range`.
+kingtide_status kingtide_txn_lock(kingtide_txn *txn,
+                                  const kingtide_family *family,
+                                  const void *key,
+                                  size_t key_len,
+                                  int32_t mode,
+                                  kingtide_error **err);
+
+// Gives back the lock that the call before took on a key, a get for update, a get for share or `kingtide_txn_lock`, when the row
+// turned out not to be wanted, as SQL servers do at READ COMMITTED. `released`, unless NULL, is set to whether it did: not if
+// the transaction had a lock on the key before, if the lock has become a part of that on a range, or on the serializable
+// level.
+//
+// Errors: FINISHED, ABORTED, EXPIRED.
+kingtide_status kingtide_txn_unlock_last(kingtide_txn *txn,
+                                         bool *released,
+                                         kingtide_error **err);
 
 // Locks a range of keys, those that do not exist included. NULL is an open end. `mode` is one of `kingtide_lock_mode`. Only
 // for locking transactions.

@@ -97,7 +97,8 @@ const NAMES: [&CStr; 25] = [
 ];
 
 impl kingtide_status {
-    fn of(e: &Error) -> kingtide_status {
+    /// The status of an error.
+    pub(crate) fn of(e: &Error) -> kingtide_status {
         match e.kind() {
             ErrorKind::Io => KINGTIDE_IO,
             ErrorKind::NoSpace => KINGTIDE_NO_SPACE,

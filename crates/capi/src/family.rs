@@ -248,10 +248,16 @@ pub fn places_of(values: *const *mut kingtide_value, count: usize) -> Result<Vec
     places.collect()
 }
 
-/// Puts what was found into its places. The first error, if there was one.
-pub fn found(values: Vec<Result<Option<PinnedValue>>>, places: Vec<Out<kingtide_value>>) -> Result<()> {
+/// Puts what was found into its places, and how it went into `statuses` unless that is NULL. The first error, if there was one.
+pub fn found(
+    values: Vec<Result<Option<PinnedValue>>>,
+    places: Vec<Out<kingtide_value>>,
+    statuses: *mut i32,
+) -> Result<()> {
     let mut first = Ok(());
+    let mut went = Vec::with_capacity(places.len());
     for (value, place) in values.into_iter().zip(places) {
+        went.push(value.as_ref().map_or_else(|e| kingtide_status::of(e) as i32, |_| 0));
         let value = value.unwrap_or_else(|e| {
             if first.is_ok() {
                 first = Err(e);
@@ -260,11 +266,15 @@ pub fn found(values: Vec<Result<Option<PinnedValue>>>, places: Vec<Out<kingtide_
         });
         place.replace(kingtide_value(value));
     }
+    if let Ok(statuses) = Out::new(statuses, "statuses") {
+        statuses.set_all(&went);
+    }
     first
 }
 
 /// Reads `count` keys as of one moment into as many places, sharing the work that they have in common. All places must be
-/// different ones. When some keys cannot be read, the others are, and the first error is returned.
+/// different ones. When some keys cannot be read, the others are, and the first error is returned; `statuses`, unless NULL, has
+/// room for `count` statuses, one a key. They are not written when nothing was read at all, as for an argument that is NULL.
 ///
 /// Errors: as `kingtide_family_get`.
 #[unsafe(no_mangle)]
@@ -273,11 +283,12 @@ pub extern "C" fn kingtide_family_multi_get(
     keys: *const kingtide_slice,
     count: usize,
     values: *const *mut kingtide_value,
+    statuses: *mut i32,
     err: *mut *mut kingtide_error,
 ) -> kingtide_status {
     guard(err, || {
         let (family, keys, places) = (need(family, "family")?, keys_of(keys, count)?, places_of(values, count)?);
-        found(family.0.multi_get(&keys), places)
+        found(family.0.multi_get(&keys), places, statuses)
     })
 }
 

@@ -335,7 +335,8 @@ pub extern "C" fn kingtide_txn_get_for_share(
 }
 
 /// Reads `count` keys into as many places, all different ones: as of one moment, except where reads take locks and on the
-/// read-uncommitted level, which is key by key. When some cannot be read, the others are, and the first error is returned.
+/// read-uncommitted level, which is key by key. When some cannot be read, the others are, and the first error is returned;
+/// `statuses`, unless NULL, has room for `count` statuses, as for `kingtide_family_multi_get`.
 ///
 /// Errors: as `kingtide_txn_get`.
 #[unsafe(no_mangle)]
@@ -345,12 +346,91 @@ pub extern "C" fn kingtide_txn_multi_get(
     keys: *const kingtide_slice,
     count: usize,
     values: *const *mut kingtide_value,
+    statuses: *mut i32,
     err: *mut *mut kingtide_error,
 ) -> kingtide_status {
     guard(err, || {
         let (txn, family) = (need(txn, "txn")?, need(family, "family")?);
         let (keys, places) = (keys_of(keys, count)?, places_of(values, count)?);
-        found(txn.0.multi_get(&family.0, &keys), places)
+        found(txn.0.multi_get(&family.0, &keys), places, statuses)
+    })
+}
+
+/// Reads several keys as `kingtide_txn_get_for_update` does. A locking transaction locks them in the family's order, so that two
+/// that do it cannot wait for each other both ways round, and reads them as of one moment after that. Of a key whose lock was
+/// not to be had `statuses` tells (LOCK_HELD with `KINGTIDE_NO_WAIT`: what SKIP LOCKED passes over); the others are read.
+///
+/// Errors: as `kingtide_txn_get_for_update`.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_txn_multi_get_for_update(
+    txn: Option<&mut kingtide_txn>,
+    family: Option<&kingtide_family>,
+    keys: *const kingtide_slice,
+    count: usize,
+    values: *const *mut kingtide_value,
+    statuses: *mut i32,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let (txn, family) = (need(txn, "txn")?, need(family, "family")?);
+        let (keys, places) = (keys_of(keys, count)?, places_of(values, count)?);
+        found(txn.0.multi_get_for_update(&family.0, &keys), places, statuses)
+    })
+}
+
+/// As `kingtide_txn_multi_get_for_update`, with shared locks.
+///
+/// Errors: as `kingtide_txn_get_for_update`.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_txn_multi_get_for_share(
+    txn: Option<&mut kingtide_txn>,
+    family: Option<&kingtide_family>,
+    keys: *const kingtide_slice,
+    count: usize,
+    values: *const *mut kingtide_value,
+    statuses: *mut i32,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let (txn, family) = (need(txn, "txn")?, need(family, "family")?);
+        let (keys, places) = (keys_of(keys, count)?, places_of(values, count)?);
+        found(txn.0.multi_get_for_share(&family.0, &keys), places, statuses)
+    })
+}
+
+/// Locks a key, which need not exist, without reading it. `mode` is one of `kingtide_lock_mode`. Only for locking transactions.
+///
+/// Errors: as `kingtide_txn_lock_range`.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_txn_lock(
+    txn: Option<&mut kingtide_txn>,
+    family: Option<&kingtide_family>,
+    key: *const c_void,
+    key_len: usize,
+    mode: i32,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let (txn, family, mode) = (need(txn, "txn")?, need(family, "family")?, lock_mode(mode)?);
+        txn.0.lock(&family.0, bytes(key, key_len, "key")?, mode)
+    })
+}
+
+/// Gives back the lock that the call before took on a key, a get for update, a get for share or `kingtide_txn_lock`, when the row
+/// turned out not to be wanted, as SQL servers do at READ COMMITTED. `released`, unless NULL, is set to whether it did: not if
+/// the transaction had a lock on the key before, if the lock has become a part of that on a range, or on the serializable
+/// level.
+///
+/// Errors: FINISHED, ABORTED, EXPIRED.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_txn_unlock_last(
+    txn: Option<&mut kingtide_txn>,
+    released: *mut bool,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        set_if(released, need(txn, "txn")?.0.unlock_last()?);
+        Ok(())
     })
 }
 

@@ -112,13 +112,15 @@ static void snapshots(kingtide_db *db, const kingtide_family *family) {
 static void several(const kingtide_family *family) {
     kingtide_value *values[3] = {kingtide_value_new(), kingtide_value_new(), kingtide_value_new()};
     kingtide_slice keys[3] = {{S("k0001")}, {S("absent")}, {S("k0002")}};
-    OK(kingtide_family_multi_get(family, keys, 3, values, &err));
+    int32_t statuses[3] = {9, 9, 9};
+    OK(kingtide_family_multi_get(family, keys, 3, values, statuses, &err));
+    CHECK(statuses[0] == KINGTIDE_OK && statuses[1] == KINGTIDE_OK && statuses[2] == KINGTIDE_OK);
     CHECK(holds(values[0], "v") && !kingtide_value_is_present(values[1]) && holds(values[2], "v"));
     CHECK(kingtide_value_data(values[1]) == NULL && kingtide_value_len(values[1]) == 0);
-    OK(kingtide_family_multi_get(family, NULL, 0, NULL, &err));
-    FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_family_multi_get(family, keys, 3, NULL, &err));
+    OK(kingtide_family_multi_get(family, NULL, 0, NULL, NULL, &err));
+    FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_family_multi_get(family, keys, 3, NULL, NULL, &err));
     kingtide_value *missing[1] = {NULL};
-    FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_family_multi_get(family, keys, 1, missing, &err));
+    FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_family_multi_get(family, keys, 1, missing, NULL, &err));
     for (int i = 0; i < 3; i++) kingtide_value_free(values[i]);
 }
 

@@ -35,7 +35,7 @@ static void writes_and_reads(kingtide_db *db, const kingtide_family *family) {
     CHECK(!kingtide_value_is_present(value));
     kingtide_value *pair[2] = {value, kingtide_value_new()};
     kingtide_slice keys[2] = {{S("a")}, {S("r1")}};
-    OK(kingtide_txn_multi_get(txn, family, keys, 2, pair, &err));
+    OK(kingtide_txn_multi_get(txn, family, keys, 2, pair, NULL, &err));
     CHECK(holds(pair[0], "1") && !kingtide_value_is_present(pair[1]));
     kingtide_value_free(pair[1]);
 
@@ -287,6 +287,30 @@ static void waits(kingtide_db *db, const kingtide_family *family) {
     kingtide_txn_free(txn);
 }
 
+// What statements with SKIP LOCKED do, and those that give back what they do not want.
+static void rows(kingtide_db *db, const kingtide_family *family) {
+    kingtide_txn *one = begin(db, KINGTIDE_REPEATABLE_READ, 1), *two = begin(db, KINGTIDE_REPEATABLE_READ, 1);
+    OK(kingtide_family_put(family, S("r1"), S("1"), &err));
+    OK(kingtide_family_put(family, S("r2"), S("2"), &err));
+    OK(kingtide_txn_lock(one, family, S("r1"), KINGTIDE_LOCK_EXCLUSIVE, &err));
+    OK(kingtide_txn_set_lock_timeout(two, KINGTIDE_NO_WAIT, &err));
+    kingtide_value *values[2] = {kingtide_value_new(), kingtide_value_new()};
+    kingtide_slice keys[2] = {{S("r1")}, {S("r2")}};
+    int32_t statuses[2] = {9, 9};
+    FAILS(KINGTIDE_LOCK_HELD, kingtide_txn_multi_get_for_update(two, family, keys, 2, values, statuses, &err));
+    CHECK(statuses[0] == KINGTIDE_LOCK_HELD && statuses[1] == KINGTIDE_OK);
+    CHECK(!kingtide_value_is_present(values[0]) && holds(values[1], "2"));
+    bool released = false;
+    OK(kingtide_txn_unlock_last(one, &released, &err));
+    CHECK(released);
+    OK(kingtide_txn_multi_get_for_share(two, family, keys, 2, values, statuses, &err));
+    CHECK(statuses[0] == KINGTIDE_OK && holds(values[0], "1"));
+    FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_txn_lock(one, family, S("r1"), 3, &err));
+    for (int i = 0; i < 2; i++) kingtide_value_free(values[i]);
+    kingtide_txn_free(one);
+    kingtide_txn_free(two);
+}
+
 void test_locks(void) {
     kingtide_db *db = open_new("locks");
     kingtide_family *family = NULL;
@@ -325,6 +349,7 @@ void test_locks(void) {
     FAILS(KINGTIDE_ABORTED, kingtide_txn_put(txn, family, S("z"), S("1"), &err));
     kingtide_txn_free(txn);
     waits(db, family);
+    rows(db, family);
     kingtide_family_free(family);
     kingtide_db_free(db);
 }
