@@ -1,5 +1,8 @@
 //! An engine that does nothing, to measure the harness: every write is accepted, every read answered at once with the key
 //! that was asked for and a value of the right length. What a run on it costs is what the harness adds to each engine.
+//!
+//! A range goes on for as long as it is asked to; one with an end in sight has to end, so it holds ten entries, and one
+//! that only begins somewhere a thousand.
 
 use super::txn::{Step, Transactions};
 use super::{Bounds, Cursor, Engine, EngineOptions, Session, no_extra_options};
@@ -77,8 +80,13 @@ impl Session for NullSession {
         Ok(())
     }
 
-    fn cursor(&mut self, _bounds: Bounds<'_>) -> Result<Box<dyn Cursor>> {
-        Ok(Box::new(NullCursor { key: Vec::new(), value: Arc::clone(&self.0) }))
+    fn cursor(&mut self, bounds: Bounds<'_>) -> Result<Box<dyn Cursor>> {
+        let entries = match bounds {
+            Bounds { upper: Some(_), .. } => 10,
+            Bounds { lower: Some(_), .. } => 1_000,
+            _ => u64::MAX,
+        };
+        Ok(Box::new(NullCursor { key: Vec::new(), value: Arc::clone(&self.0), entries, left: entries }))
     }
 
     fn delete_range(&mut self, _start: &[u8], _end: &[u8]) -> Result<()> {
@@ -118,25 +126,31 @@ impl Session for NullSession {
     }
 }
 
-/// Stands for ever on the key it was last sent to.
+/// Stands on the key it was last sent to.
 struct NullCursor {
     key: Vec<u8>,
     value: Arc<[u8]>,
+    /// Entries of a range, and those that are left of this one.
+    entries: u64,
+    left: u64,
 }
 
 impl Cursor for NullCursor {
     fn first(&mut self) -> Result<bool> {
+        self.left = self.entries;
         Ok(true)
     }
 
     fn seek(&mut self, key: &[u8]) -> Result<bool> {
         self.key.clear();
         self.key.extend_from_slice(key);
+        self.left = self.entries;
         Ok(true)
     }
 
     fn next(&mut self) -> Result<bool> {
-        Ok(true)
+        self.left -= 1;
+        Ok(self.left > 0)
     }
 
     fn key(&mut self) -> Result<&[u8]> {

@@ -48,6 +48,8 @@ pub struct Figures {
     pub touches: u64,
     pub hits: u64,
     pub misses: u64,
+    /// Nanoseconds of processor time of the thread.
+    pub cpu_ns: u64,
     /// Transactions that had to give way.
     pub aborts: u64,
     pub answers: Answers,
@@ -65,6 +67,8 @@ pub struct Worker {
     pub failure: Option<Error>,
     /// How late the present call of `run` began, in nanoseconds, until its first operation has taken it on.
     late: u64,
+    /// When the last operation ended, in the clock's ticks.
+    pub(super) now: u64,
     /// Scans under way, inside which nothing may be written.
     scanning: u32,
     /// Bytes of answers, and of sealed values.
@@ -92,6 +96,7 @@ impl Worker {
             figures,
             failure: None,
             late: 0,
+            now: 0,
             scanning: 0,
             buffer: Vec::new(),
             txn: State::default(),
@@ -114,8 +119,8 @@ impl Worker {
     ) -> mlua::Result<T> {
         let from = self.clock.now();
         let result = call(&mut *self.session);
-        let to = self.clock.now();
-        self.count(kind, touches, self.clock.ns(from, to), result)
+        self.now = self.clock.now();
+        self.count(kind, touches, self.clock.ns(from, self.now), result)
     }
 
     fn count<T>(&mut self, kind: Kind, touches: u64, ns: u64, result: Result<T>) -> mlua::Result<T> {
@@ -391,6 +396,8 @@ fn single_verbs(lua: &Lua, shared: &Shared, kv: &Table) -> mlua::Result<()> {
     };
     kv.set("del", lua.create_function(del)?)?;
     let s = Rc::clone(shared);
+    // Made once: to make both strings again for each row would cost as much as the row.
+    let (key_name, value_name) = (lua.create_string("key")?, lua.create_string("val")?);
     let range = move |lua: &Lua, (lo, hi, limit): (LuaString, Option<LuaString>, Option<usize>)| {
         let mut w = s.borrow_mut();
         let hi = hi.as_ref().map(|h| h.as_bytes());
@@ -398,8 +405,8 @@ fn single_verbs(lua: &Lua, shared: &Shared, kv: &Table) -> mlua::Result<()> {
         let out = lua.create_table_with_capacity(rows.len(), 0)?;
         for (i, (key, value)) in rows.into_iter().enumerate() {
             let row = lua.create_table_with_capacity(0, 2)?;
-            row.raw_set("key", lua.create_string(&w.buffer[key])?)?;
-            row.raw_set("val", lua.create_string(&w.buffer[value])?)?;
+            row.raw_set(&key_name, lua.create_string(&w.buffer[key])?)?;
+            row.raw_set(&value_name, lua.create_string(&w.buffer[value])?)?;
             out.raw_set(i + 1, row)?;
         }
         Ok(out)

@@ -1,6 +1,7 @@
 //! `keybench run`: workloads written in Lua, the same script on every engine.
 
 pub mod args;
+mod harness;
 mod kv;
 mod natives;
 pub mod point;
@@ -46,6 +47,7 @@ pub fn main(args: &Args, replay: &str) -> Result<()> {
         eprintln!("warning: {} is memory, not a disk: disk figures mean nothing", plan.data_dir.display());
     }
     let mut report = Report::create(&plan, replay)?;
+    report.set_harness(harness::costs(&plan));
     // Engines alternate within a repeat, so that a change in the machine meets all of them.
     for repeat in 0..plan.repeat {
         for group in &plan.groups {

@@ -71,10 +71,11 @@ pub fn register(lua: &Lua, seed: u64) -> mlua::Result<()> {
     let s = Rc::clone(&state);
     table.set(
         "key",
-        lua.create_function(move |lua, (form, args): (LuaString, Variadic<Value>)| {
+        // Nearly all keys have one argument: it is taken apart from the others, which then need no memory.
+        lua.create_function(move |lua, (form, first, more): (LuaString, Value, Variadic<Value>)| {
             let text = &mut s.borrow_mut().text;
             text.clear();
-            format_key(&form.as_bytes(), &args, text)?;
+            format_key(&form.as_bytes(), std::iter::once(&first).chain(&*more), text)?;
             lua.create_string(&*text)
         })?,
     )?;
@@ -113,14 +114,15 @@ pub fn register(lua: &Lua, seed: u64) -> mlua::Result<()> {
 }
 
 /// `string.format` for what keys need: `%d %i %u %x %s %%`, with a width and leading zeros.
-fn format_key(form: &[u8], args: &[Value], out: &mut Vec<u8>) -> mlua::Result<()> {
+fn format_key<'a>(form: &[u8], mut args: impl Iterator<Item = &'a Value>, out: &mut Vec<u8>) -> mlua::Result<()> {
     let bad = |what: String| mlua::Error::runtime(format!("key: {what}"));
-    let mut args = args.iter();
-    let mut bytes = form.iter().copied().peekable();
-    while let Some(b) = bytes.next() {
-        if b != b'%' {
-            out.push(b);
-            continue;
+    let mut rest = form;
+    loop {
+        let plain = rest.iter().position(|b| *b == b'%').unwrap_or(rest.len());
+        out.extend_from_slice(&rest[..plain]);
+        let mut bytes = rest[plain..].iter().copied().skip(1).peekable();
+        if plain == rest.len() {
+            return Ok(());
         }
         let zero = bytes.next_if_eq(&b'0').is_some();
         let mut width = 0usize;
@@ -128,41 +130,56 @@ fn format_key(form: &[u8], args: &[Value], out: &mut Vec<u8>) -> mlua::Result<()
             width = (width * 10 + usize::from(digit - b'0')).min(1024);
         }
         let verb = bytes.next().ok_or_else(|| bad("the format ends in a '%'".into()))?;
+        rest = &rest[rest.len() - bytes.len()..];
         if verb == b'%' {
             out.push(b'%');
             continue;
         }
         let arg = args.next().ok_or_else(|| bad("fewer arguments than the format asks for".into()))?;
-        let text = match (verb, arg) {
-            (b'd' | b'i' | b'u' | b'x', v) => {
-                let number = v.as_i64().or_else(|| v.as_f64().filter(|x| x.fract() == 0.0).map(|x| x as i64));
+        match verb {
+            b'd' | b'i' | b'u' | b'x' => {
+                let number = arg.as_i64().or_else(|| arg.as_f64().filter(|x| x.fract() == 0.0).map(|x| x as i64));
                 let number = number.ok_or_else(|| bad(format!("'%{}' needs a whole number", char::from(verb))))?;
-                match verb {
-                    b'x' => format!("{number:x}"),
-                    b'u' => number.cast_unsigned().to_string(),
-                    _ => number.to_string(),
+                let signed = matches!(verb, b'd' | b'i') && number < 0;
+                let magnitude = if signed { number.unsigned_abs() } else { number.cast_unsigned() };
+                push_number(signed, magnitude, if verb == b'x' { 16 } else { 10 }, zero, width, out);
+            }
+            b's' => {
+                let start = out.len();
+                match arg {
+                    Value::String(s) => out.extend_from_slice(&s.as_bytes()),
+                    other => out.extend_from_slice(other.to_string()?.as_bytes()),
                 }
+                let pad = width.saturating_sub(out.len() - start);
+                out.splice(start..start, std::iter::repeat_n(b' ', pad));
             }
-            (b's', Value::String(s)) => {
-                out.extend(std::iter::repeat_n(b' ', width.saturating_sub(s.as_bytes().len())));
-                out.extend_from_slice(&s.as_bytes());
-                continue;
-            }
-            (b's', v) => v.to_string()?,
-            (other, _) => return Err(bad(format!("'%{}' is not supported; use %d %x %s", char::from(other)))),
-        };
-        let pad = width.saturating_sub(text.len());
-        match text.strip_prefix('-') {
-            Some(digits) if zero => {
-                out.push(b'-');
-                out.extend(std::iter::repeat_n(b'0', pad));
-                out.extend_from_slice(digits.as_bytes());
-            }
-            _ => {
-                out.extend(std::iter::repeat_n(if zero { b'0' } else { b' ' }, pad));
-                out.extend_from_slice(text.as_bytes());
-            }
+            other => return Err(bad(format!("'%{}' is not supported; use %d %x %s", char::from(other)))),
         }
     }
-    Ok(())
+}
+
+/// A number of at least `width` characters.
+fn push_number(negative: bool, mut magnitude: u64, base: u64, zero: bool, width: usize, out: &mut Vec<u8>) {
+    let mut digits = [b'0'; 20];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b"0123456789abcdef"[(magnitude % base) as usize];
+        magnitude /= base;
+        if magnitude == 0 {
+            break;
+        }
+    }
+    let digits = &digits[at..];
+    let pad = width.saturating_sub(digits.len() + usize::from(negative));
+    if !zero {
+        out.extend(std::iter::repeat_n(b' ', pad));
+    }
+    if negative {
+        out.push(b'-');
+    }
+    if zero {
+        out.extend(std::iter::repeat_n(b'0', pad));
+    }
+    out.extend_from_slice(digits);
 }

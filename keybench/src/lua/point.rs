@@ -138,6 +138,9 @@ pub struct Measured {
     pub ops: Vec<Op>,
     /// What it cost.
     pub usage: Usage,
+    /// Nanoseconds of processor time that the worker threads used, together.
+    #[serde(default)]
+    pub callers_cpu_ns: u64,
     /// Mean of resident bytes, as sampled, above what the harness held before the store was opened.
     pub mean_rss: f64,
     /// Answers checked.
@@ -326,9 +329,10 @@ impl Stage<'_> {
     fn run_point(&mut self, point: &Point, limit: Limit, phase: Phase) -> Result<Measured> {
         let context = self.context(point);
         let pace = self.spec.rate.map(|rate| Pace { rate, threads: point.threads });
+        let clock = self.clock;
         let stop = AtomicBool::new(false);
         let job = |thread: usize, loaded: &Loaded, shared: &Shared, tracker: &Tracker| {
-            let turn = Turn { thread, threads: point.threads, limit, pace };
+            let turn = Turn { thread, threads: point.threads, limit, pace, clock };
             verdict(units(loaded, &context, &turn, tracker, shared, &stop), shared)
         };
         // Relaxed: pairs with nothing; the others stop a little later.
@@ -374,10 +378,13 @@ impl Stage<'_> {
                 Ok((loaded, shared))
             };
             let prepared = prepare();
+            let cpu = process::thread_cpu_ns();
             barrier.wait();
             let done = prepared.and_then(|(loaded, shared)| {
                 job(thread, &loaded, &shared, &tracker)?;
-                Ok(std::mem::take(&mut shared.borrow_mut().figures))
+                let mut figures = std::mem::take(&mut shared.borrow_mut().figures);
+                figures.cpu_ns = process::thread_cpu_ns().saturating_sub(cpu);
+                Ok(figures)
             });
             done.inspect_err(|_| failed())
         };
@@ -475,6 +482,7 @@ struct Turn {
     threads: usize,
     limit: Limit,
     pace: Option<Pace>,
+    clock: Clock,
 }
 
 /// Calls `run` until the limit is reached.
@@ -490,7 +498,12 @@ fn units(
     let ctx = context.table(&loaded.lua)?;
     ctx.set("thread", thread)?;
     ctx.set("threads", threads)?;
-    let start = Instant::now();
+    // Made once: to make the string again for each call would cost more than the call.
+    let iter = loaded.lua.create_string("iter")?;
+    let start = turn.clock.now();
+    let since = |now| Duration::from_nanos(turn.clock.ns(start, now));
+    let elapsed = || since(turn.clock.now());
+    let mut over = false;
     let (quota, time) = match turn.limit {
         // Whole units, the first threads taking one more when they do not divide evenly.
         Limit::Units(n) => (n / threads as u64 + u64::from((thread as u64) < n % threads as u64), None),
@@ -499,25 +512,30 @@ fn units(
     };
     let mut done = 0;
     // Relaxed: a hint to give up soon; nothing else is read because of it.
-    while done < quota && !stop.load(Ordering::Relaxed) {
-        if time.is_some_and(|t| start.elapsed() >= t) {
-            break;
-        }
+    while done < quota && !over && !stop.load(Ordering::Relaxed) {
         if let Some(pace) = &turn.pace {
             let due = pace.due(thread, done);
             if time.is_some_and(|t| due >= t) {
                 break;
             }
             // A call that is late begins at once, and its latency counts from when it was due.
-            std::thread::sleep(due.saturating_sub(start.elapsed()));
-            shared.borrow_mut().late(start.elapsed().saturating_sub(due));
+            std::thread::sleep(due.saturating_sub(elapsed()));
+            shared.borrow_mut().late(elapsed().saturating_sub(due));
         }
-        ctx.raw_set("iter", done + 1)?;
+        ctx.raw_set(&iter, done + 1)?;
         loaded.run.call::<()>(&ctx)?;
-        shared.borrow_mut().no_txn_left()?;
-        if shared.borrow().failure.is_some() {
+        let mut worker = shared.borrow_mut();
+        worker.no_txn_left()?;
+        if worker.failure.is_some() {
             break;
         }
+        // The last operation has read the clock already, unless there was none.
+        let now = match std::mem::take(&mut worker.now) {
+            0 => turn.clock.now(),
+            now => now,
+        };
+        over = time.is_some_and(|t| since(now) >= t);
+        drop(worker);
         done += 1;
         // Relaxed: read by whoever shows progress, which needs no other memory.
         tracker.units.store(done, Ordering::Relaxed);
@@ -541,6 +559,7 @@ fn add_up(measured: &mut Measured, shares: Vec<Figures>) {
             all.merge(own);
         }
         measured.touches += share.touches;
+        measured.callers_cpu_ns += share.cpu_ns;
         measured.hits += share.hits;
         measured.misses += share.misses;
         measured.aborts += share.aborts;

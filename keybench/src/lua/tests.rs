@@ -339,6 +339,26 @@ fn bundled_workloads_run_and_verify() {
     }
 }
 
+/// What the harness costs is measured so: no workload may go on for ever there.
+#[test]
+fn bundled_workloads_end_on_the_engine_that_does_nothing() {
+    for (name, source) in script::BUNDLED {
+        let points = vec![Point { threads: 1, batch: 3, swept: Some(("valuebytes".into(), Swept::Int(100))) }];
+        let s = Spec { engine: "null".into(), seed_threads: 0, points, verify: false, ..spec(source, 1) };
+        let s = Spec { limit: Limit::Units(30), ..s };
+        let mut done = None;
+        point::run(&s, &|dir| engine::open("null", dir, &s.options), &mut |m| {
+            if let Message::Done { measured, .. } = m {
+                done = Some(measured);
+            }
+            Ok(())
+        })
+        .unwrap_or_else(|e| panic!("{name}: {e}"));
+        let measured = done.unwrap();
+        assert!(measured.units == 30 && measured.touches > 0 && measured.callers_cpu_ns > 0, "{name}");
+    }
+}
+
 #[test]
 fn workloads_of_other_directories_are_found_by_their_names() {
     assert_eq!(Script::find("workloads/mixed").unwrap().origin, "mixed"); // no such file

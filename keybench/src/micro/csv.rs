@@ -3,7 +3,7 @@
 
 use super::args::Plan;
 use super::txn::TxnCounts;
-use super::{Column, Outcome, Phase};
+use super::{Column, HarnessCost, Outcome, Phase};
 use crate::error::{Error, Result};
 use crate::measure::{Summary, median};
 use crate::stats::Estimate;
@@ -24,33 +24,32 @@ const MB: f64 = 1_048_576.0;
 /// of commits where there are any and of operations elsewhere. Older files have none.
 const SPREAD_HEADER: &str = "repeats,rate_low,rate_high";
 
-/// What the rows of a file hold besides [`HEADER`].
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum More {
-    Nothing,
-    Transactions,
-    Spread,
+/// The column behind those: what the harness costs, in nanoseconds of processor time for each operation.
+const HARNESS_HEADER: &str = "harness_ns";
+
+/// All, oldest first.
+const HEADERS: [&str; 4] = [HEADER, TXN_HEADER, SPREAD_HEADER, HARNESS_HEADER];
+
+/// The header of files with so many of the groups of columns that came after the first.
+fn header(later: usize) -> String {
+    HEADERS[..=later].join(",")
 }
 
-/// What the rows of a file hold, by its first line; a file that is new or empty will hold all.
-fn holds(path: &Path) -> Result<More> {
+/// How many of the later groups of columns a file has, by its first line; one that is new or empty gets all.
+fn later_columns(path: &Path) -> Result<usize> {
     let first = match std::fs::File::open(path) {
         Ok(file) => BufReader::new(file).lines().next().transpose().map_err(|e| Error::io("read", path, e))?,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
         Err(e) => return Err(Error::io("read", path, e)),
     };
-    match first.as_deref() {
-        None => Ok(More::Spread),
-        Some(line) if line == HEADER => Ok(More::Nothing),
-        Some(line) if line == format!("{HEADER},{TXN_HEADER}") => Ok(More::Transactions),
-        Some(line) if line == format!("{HEADER},{TXN_HEADER},{SPREAD_HEADER}") => Ok(More::Spread),
-        Some(_) => Err(Error::usage(format!("--csv {}: its columns are not those of this program", path.display()))),
-    }
+    let Some(line) = first else { return Ok(HEADERS.len() - 1) };
+    let wrong = || Error::usage(format!("--csv {}: its columns are not those of this program", path.display()));
+    (0..HEADERS.len()).find(|n| header(*n) == line).ok_or_else(wrong)
 }
 
 /// Refuses, before anything is run, a file that has no room for the results.
 pub fn check(path: &Path, plan: &Plan) -> Result<()> {
-    if holds(path)? == More::Nothing && plan.base.workload.is_transactional() {
+    if later_columns(path)? == 0 && plan.base.workload.is_transactional() {
         return Err(Error::usage(format!(
             "--csv {}: it has no columns for transactions; use a new one",
             path.display()
@@ -60,25 +59,20 @@ pub fn check(path: &Path, plan: &Plan) -> Result<()> {
 }
 
 /// Appends the medians of all columns to `path`, with the header if the file is new or empty.
-pub fn append(path: &Path, plan: &Plan, columns: &[Column]) -> Result<()> {
-    let more = holds(path)?;
+pub fn append(path: &Path, plan: &Plan, columns: &[Column], harness: &[HarnessCost]) -> Result<()> {
+    let later = later_columns(path)?;
     let io = |e| Error::io("write", path, e);
     let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).map_err(io)?;
     let mut text = String::new();
     if file.metadata().map_err(io)?.len() == 0 {
-        text = format!("{HEADER},{TXN_HEADER},{SPREAD_HEADER}\n");
+        text = header(later) + "\n";
     }
     for column in columns.iter().filter(|c| !c.outcomes.is_empty()) {
-        for at in 0..column.outcomes[0].phases.len() {
-            text.push_str(&row(plan, column, at));
-            if more >= More::Transactions {
-                text.push(',');
-                text.push_str(&txn_cells(plan, column, at));
-            }
-            if more >= More::Spread {
-                text.push(',');
-                text.push_str(&spread_cells(column, at));
-            }
+        for (at, phase) in column.outcomes[0].phases.iter().enumerate() {
+            let cost = harness.iter().find(|h| h.operation == phase.operation);
+            let cost = cost.map_or(String::new(), |h| format!("{:.0}", h.ns));
+            let cells = [row(plan, column, at), txn_cells(plan, column, at), spread_cells(column, at), cost];
+            text.push_str(&cells[..=later].join(","));
             text.push('\n');
         }
     }
@@ -206,31 +200,27 @@ mod tests {
         let width = |header: &str| header.matches(',').count();
 
         let new = dir.join("new.csv");
+        let harness = [HarnessCost { operation: "X".into(), ns: 41.6, latency_ns: 9.0 }];
         for (plan, counts) in [(&plain, None), (&txn, Some(counts))] {
             check(&new, plan).unwrap();
-            append(&new, plan, &[column(counts)]).unwrap();
+            append(&new, plan, &[column(counts)], &harness).unwrap();
         }
         let text = std::fs::read_to_string(&new).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].starts_with(HEADER) && lines.len() == 3);
         assert!(lines.iter().all(|l| width(l) == width(lines[0])), "{text}");
-        assert!(lines[2].ends_with(",serializable,optimistic,10,9,6,3.0,2,0.25000,4,1,3.0,3.0"), "{}", lines[2]);
-
-        let middle = dir.join("middle.csv");
-        std::fs::write(&middle, format!("{HEADER},{TXN_HEADER}\n")).unwrap();
-        check(&middle, &txn).unwrap();
-        append(&middle, &txn, &[column(Some(counts))]).unwrap();
-        let text = std::fs::read_to_string(&middle).unwrap();
-        assert!(
-            text.ends_with(",0.25000,4\n") && text.lines().all(|l| width(l) == width(HEADER) + width(TXN_HEADER) + 1)
-        );
+        assert!(lines[2].ends_with(",serializable,optimistic,10,9,6,3.0,2,0.25000,4,1,3.0,3.0,42"), "{}", lines[2]);
 
         let old = dir.join("old.csv");
-        std::fs::write(&old, format!("{HEADER}\n")).unwrap();
-        check(&old, &plain).unwrap();
-        append(&old, &plain, &[column(None)]).unwrap();
-        let text = std::fs::read_to_string(&old).unwrap();
-        assert!(text.lines().count() == 2 && text.lines().all(|l| width(l) == width(HEADER)), "{text}");
+        for later in [2, 1, 0] {
+            std::fs::write(&old, header(later) + "\n").unwrap();
+            let (plan, counts) = if later > 0 { (&txn, Some(counts)) } else { (&plain, None) };
+            check(&old, plan).unwrap();
+            append(&old, plan, &[column(counts)], &harness).unwrap();
+            let text = std::fs::read_to_string(&old).unwrap();
+            assert!(text.lines().count() == 2 && text.lines().all(|l| width(l) == width(&header(later))), "{text}");
+            assert!(later != 1 || text.ends_with(",0.25000,4\n"), "{text}");
+        }
         assert!(check(&old, &txn).unwrap_err().to_string().contains("no columns for transactions"));
 
         std::fs::write(&old, "a,b,c\n").unwrap();

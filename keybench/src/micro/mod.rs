@@ -290,10 +290,20 @@ struct Column {
     trouble: Option<Error>,
 }
 
+/// What the harness itself costs, as seen on the engine that does nothing.
+struct HarnessCost {
+    operation: String,
+    /// Nanoseconds of processor time for each operation.
+    ns: f64,
+    /// Nanoseconds that a latency is measured too long: its median there.
+    latency_ns: f64,
+}
+
 /// What a command line came to.
 pub struct Measurement {
     plan: args::Plan,
     columns: Vec<Column>,
+    harness: Vec<HarnessCost>,
     /// The report.
     pub text: String,
     /// Whether every engine that is there ran to its end and answered rightly.
@@ -318,7 +328,7 @@ pub fn main(args: &Args) -> Result<()> {
 
 /// Appends a measurement's rows to a CSV file.
 pub fn append_csv(path: &Path, measured: &Measurement) -> Result<()> {
-    csv::append(path, &measured.plan, &measured.columns)
+    csv::append(path, &measured.plan, &measured.columns, &measured.harness)
 }
 
 /// Runs all engines and repeats of a command line. Files that it names are left to the caller.
@@ -346,7 +356,7 @@ pub fn measure(args: &Args) -> Result<Measurement> {
     }
     let text = report::render(&plan, &columns, &harness);
     let sound = verdict(&columns);
-    Ok(Measurement { plan, columns, text, sound })
+    Ok(Measurement { plan, columns, harness, text, sound })
 }
 
 fn verdict(columns: &[Column]) -> Result<()> {
@@ -382,7 +392,7 @@ fn run_once(plan: &args::Plan, engine: &str) -> Result<Outcome> {
 }
 
 /// What the harness adds to each operation: a short run of the same loops on the engine that does nothing.
-fn harness_cost(plan: &args::Plan) -> Vec<(String, f64)> {
+fn harness_cost(plan: &args::Plan) -> Vec<HarnessCost> {
     // As many as are needed for starting up not to count, whatever the run's own size; at most a gigabyte of values.
     let entries = (1 << 30) / (plan.base.value_size + plan.base.key_size).max(1) as u64;
     let entries = entries.clamp(10, 500_000);
@@ -399,6 +409,10 @@ fn harness_cost(plan: &args::Plan) -> Vec<(String, f64)> {
     };
     let Ok(outcome) = run_in_child(&spec) else { return Vec::new() };
     // Processor time, not wall-clock time: the latter would count whatever else this machine does.
-    let cost = |p: &Phase| (p.operation.clone(), p.callers_cpu_ns as f64 / p.ops.max(1) as f64);
+    let cost = |p: &Phase| HarnessCost {
+        operation: p.operation.clone(),
+        ns: p.callers_cpu_ns as f64 / p.ops.max(1) as f64,
+        latency_ns: p.latency.p50,
+    };
     outcome.phases.iter().filter(|p| p.ops > 0).map(cost).collect()
 }

@@ -2,13 +2,13 @@
 
 use super::args::Plan;
 use super::txn::TxnCounts;
-use super::{Column, Outcome, Phase};
+use super::{Column, HarnessCost, Outcome, Phase};
 use crate::engine;
 use crate::measure::{Summary, median, show_bytes, show_count, show_ns};
 use std::fmt::Write;
 
 /// The report.
-pub fn render(plan: &Plan, columns: &[Column], harness: &[(String, f64)]) -> String {
+pub fn render(plan: &Plan, columns: &[Column], harness: &[HarnessCost]) -> String {
     let mut out = String::new();
     let b = &plan.base;
     // Writing to a String cannot fail.
@@ -57,8 +57,12 @@ pub fn render(plan: &Plan, columns: &[Column], harness: &[(String, f64)]) -> Str
     for note in measured.iter().filter_map(|c| engine::memory_note(&c.engine)) {
         let _ = writeln!(out, "{note}");
     }
-    for (operation, ns) in harness {
-        let _ = writeln!(out, "harness: {ns:.0} ns of processor time for each {operation} are its own");
+    for HarnessCost { operation, ns, latency_ns } in harness {
+        let _ = writeln!(
+            out,
+            "harness: {ns:.0} ns for each {operation} are its own, {latency_ns:.0} ns of a call's latency (processor time \
+             on the null engine); subtract them"
+        );
     }
     verdicts(&mut out, plan, &measured);
     out

@@ -31,9 +31,25 @@ pub struct Results {
     pub engines: Vec<EngineResult>,
     /// The points, in the order in which they were first done.
     pub points: Vec<PointResult>,
+    /// What the harness adds to each workload.
+    #[serde(default)]
+    pub harness: Vec<HarnessCost>,
     /// Readings of engine and machine, in the order of their taking. They are too many for the file: `timeline.tsv` has them.
     #[serde(skip)]
     pub timeline: Vec<Reading>,
+}
+
+/// What the harness and a script add to what an engine does: processor time of one thread on an engine that does nothing.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HarnessCost {
+    /// The workload.
+    pub workload: String,
+    /// The swept parameter and its value.
+    pub swept: Option<(String, Swept)>,
+    /// Nanoseconds for a call of `run`.
+    pub ns_per_wu: f64,
+    /// Nanoseconds for a key touch.
+    pub ns_per_op: f64,
 }
 
 /// How a run ended.

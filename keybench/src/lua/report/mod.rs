@@ -10,7 +10,9 @@ use crate::clock::{stamp, unix_now};
 use crate::error::{Error, Result};
 use crate::figure;
 use crate::process::{self, Machine, describe_machine};
-use crate::results::{Ending, EngineResult, FORMAT, MachineProbe, Meta, Reading, Repeat, Results, Settings, Store};
+use crate::results::{
+    Ending, EngineResult, FORMAT, HarnessCost, MachineProbe, Meta, Reading, Repeat, Results, Settings, Store,
+};
 use crate::stats::drift;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -133,6 +135,11 @@ impl Report {
     fn store(&mut self, engine: &str) -> Result<&mut Store> {
         let store = self.engine(engine)?.stores.last_mut();
         store.ok_or_else(|| Error::failed(format!("engine {engine} told of a store before it opened one")))
+    }
+
+    /// Takes in what the harness itself costs.
+    pub fn set_harness(&mut self, costs: Vec<HarnessCost>) {
+        self.results.harness = costs;
     }
 
     /// Why an engine takes no more part, if it does not.

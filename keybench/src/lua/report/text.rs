@@ -32,6 +32,14 @@ pub fn render(results: &Results) -> String {
     for note in results.engines.iter().filter(|e| e.took_part()).filter_map(|e| memory_note(&e.name)) {
         let _ = writeln!(out, "{note}");
     }
+    for cost in &results.harness {
+        let swept = cost.swept.as_ref().map_or(String::new(), |(p, v)| format!(", {p} {v}"));
+        let _ = write!(out, "harness: {:.0} ns for each op of {}{swept}", cost.ns_per_op, cost.workload);
+        if (cost.ns_per_wu - cost.ns_per_op).abs() > cost.ns_per_op * 0.01 {
+            let _ = write!(out, " ({:.0} ns a wu)", cost.ns_per_wu);
+        }
+        let _ = writeln!(out, " are its own and the script's (processor time on the null engine); subtract them");
+    }
     out
 }
 
