@@ -111,6 +111,17 @@ impl Keys {
         out[16..].fill(b'.');
     }
 
+    /// The id that a key was written for, if it is one of these keys.
+    pub fn parse(&self, key: &[u8]) -> Option<u64> {
+        let id = match self.size {
+            0..16 => u64::from_be_bytes(*key.first_chunk()?),
+            _ => u64::from_str_radix(std::str::from_utf8(key.get(..16)?).ok()?, 16).ok()?,
+        };
+        let mut again = vec![0; self.size];
+        self.write(id, &mut again);
+        (again == key).then_some(id)
+    }
+
     /// The key of an id, as a new vector.
     #[cfg(test)]
     pub fn key(&self, id: u64) -> Vec<u8> {
@@ -278,6 +289,8 @@ mod tests {
                 let keys = Keys::new(pattern, 20_000, size, 7).unwrap();
                 let sorted = keys.sorted_ids();
                 assert!(sorted.windows(2).all(|w| w[0] < w[1]), "{pattern:?} repeats an id");
+                assert!(sorted.iter().all(|id| keys.parse(&keys.key(*id)) == Some(*id)));
+                assert!([&b""[..], b"1", &[b'+'; 16], &[b'G'; 40]].iter().all(|k| keys.parse(k).is_none()));
                 assert!(sorted.windows(2).all(|w| keys.key(w[0]) < keys.key(w[1])), "{pattern:?} {size} out of order");
                 let mut again: Vec<u64> = (0..keys.count()).map(|i| keys.id(i)).collect();
                 again.sort_unstable();

@@ -279,6 +279,11 @@ pub fn keeps_data(name: &str) -> bool {
     name != "null"
 }
 
+/// Whether what was written is there again when a store is closed and opened.
+pub fn keeps_files(name: &str) -> bool {
+    keeps_data(name) && name != "memory"
+}
+
 /// What a reader must know of an engine's resident memory.
 pub fn memory_note(name: &str) -> Option<&'static str> {
     (name == "lmdb")

@@ -1,7 +1,8 @@
 //! The command line of `keybench micro` and what it means.
 
+use super::phases::{self, Preset};
 use super::txn::TxnSpec;
-use super::{AfterLoad, Spec, Workload};
+use super::{AfterLoad, Phase, Spec, Workload};
 use crate::data::{Keys, Pattern, Values};
 use crate::engine;
 use crate::error::{Error, Result};
@@ -10,6 +11,7 @@ use std::path::PathBuf;
 
 /// Native micro-benchmarks: write, read, mixed, delete, seek, range, iterate, and transactions.
 #[derive(clap::Args, Debug, Clone)]
+#[command(after_long_help = super::phases::help())]
 pub struct Args {
     /// Engine, or several separated by commas: kingtide, rocksdb, tidesdb, lmdb, memory, null
     #[arg(short, long, default_value = "kingtide")]
@@ -47,6 +49,10 @@ pub struct Args {
     /// What is measured
     #[arg(short, long, value_enum, default_value_t = Workload::Write)]
     pub workload: Workload,
+    /// Phases in the names of RocksDB's db_bench, separated by commas, one after another on one store, instead of a
+    /// workload: fill* begins with an empty store, the others work on what is there. --help lists them
+    #[arg(long, value_name = "LIST", conflicts_with = "workload")]
+    pub phases: Option<String>,
     /// Entries of a range
     #[arg(long, default_value_t = 100)]
     pub range_size: usize,
@@ -112,6 +118,8 @@ pub struct Plan {
     pub keep: bool,
     /// Name of the test.
     pub test_name: String,
+    /// Whether the user gave it.
+    pub named: bool,
     /// Options of each engine.
     pub choices: EngineChoices,
 }
@@ -171,6 +179,7 @@ impl Args {
             batch: self.batch_size,
             load_batch,
             range_size: self.range_size,
+            phases: self.phases()?,
             txn,
             fresh_iterator: self.fresh_iterator,
             after_load: self.after_load,
@@ -179,20 +188,66 @@ impl Args {
             seed: self.seed,
             options: choices.of(""),
         };
-        let default_name = || format!("{}_{}", self.workload.name(), self.pattern.name());
+        let default_name = || match base.phases[..] {
+            [] => format!("{}_{}", self.workload.name(), self.pattern.name()),
+            _ => "phases".into(),
+        };
         Ok(Plan {
             engines,
             repeat: self.repeat,
-            base,
             root: self.db_path.clone(),
             keep: self.keep,
+            named: self.test_name.is_some(),
             test_name: self.test_name.clone().unwrap_or_else(default_name),
+            base,
             choices,
         })
     }
 }
 
+impl Plan {
+    /// What is run, for whoever waits.
+    pub fn doing(&self) -> String {
+        match &self.base.phases[..] {
+            [] => self.base.workload.name().to_owned(),
+            phases => phases.iter().map(|p| p.name()).collect::<Vec<_>>().join(","),
+        }
+    }
+
+    /// The name of the test that a row of the CSV file is of: a phase's own, behind the user's if there is one.
+    pub fn test_name_of(&self, phase: &Phase) -> String {
+        match (phase.name.as_str(), self.named) {
+            ("", _) => self.test_name.clone(),
+            (name, false) => name.to_owned(),
+            (name, true) => format!("{}/{name}", self.test_name),
+        }
+    }
+}
+
 impl Args {
+    /// Checks the list of phases.
+    fn phases(&self) -> Result<Vec<Preset>> {
+        let Some(list) = &self.phases else { return Ok(Vec::new()) };
+        let all = phases::parse(list)?;
+        let Some(first) = all.first() else { return Err(Error::usage("--phases: the list is empty")) };
+        if !self.existing && !first.fills() {
+            let hint = "begin with a phase that fills, or give --existing";
+            return Err(Error::usage(format!("--phases: {} finds nothing there: {hint}", first.name())));
+        }
+        if self.existing && all.iter().any(|p| p.fills()) {
+            return Err(Error::usage("--existing: a phase that fills would remove the store"));
+        }
+        if !matches!(self.pattern, Pattern::Random | Pattern::Uniform | Pattern::Zipfian) {
+            return Err(Error::usage("--phases: the phases say in which order; --pattern may be random or zipfian"));
+        }
+        if self.after_load != AfterLoad::Nothing || self.fresh_iterator {
+            return Err(Error::usage(
+                "--phases: --after-load and --fresh-iterator are for workloads; there is `compact`",
+            ));
+        }
+        Ok(all)
+    }
+
     /// Checks the flags of transactions.
     fn txn(&self) -> Result<TxnSpec> {
         let given = self.txn_flags.given() || self.txn_size.is_some() || self.hot_keys.is_some() || self.plain_reads;
@@ -225,6 +280,7 @@ impl Args {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::Compression;
     use crate::engine::txn::{Isolation, Transactions, TxnMode};
     use clap::Parser;
 
@@ -253,6 +309,65 @@ mod tests {
         assert_eq!(p.base.load_batch, 7, "batches of big values are bounded");
         assert_eq!(p.choices.of("kingtide").extra.len(), 2);
         assert!(p.choices.of("rocksdb").extra.is_empty());
+    }
+
+    /// Each flag by itself, away from its default, and where it must arrive.
+    #[test]
+    fn every_flag_arrives() {
+        type Arrived = fn(&Plan) -> bool;
+        let flags: &[(&str, Arrived)] = &[
+            ("-e memory", |p| p.engines == ["memory"]),
+            ("--engine lmdb,skiplist", |p| p.engines == ["lmdb", "memory"]),
+            ("-c memory", |p| p.engines == ["kingtide", "memory"]),
+            ("--compare kingtide,lmdb", |p| p.engines == ["kingtide", "lmdb"]),
+            ("-o 77", |p| (p.base.entries, p.base.operations) == (77, 77)),
+            ("--reads 7", |p| (p.base.entries, p.base.operations) == (1_000_000, 7)),
+            ("-k 20", |p| p.base.key_size == 20),
+            ("-v 3K", |p| p.base.value_size == 3072),
+            ("-t 5", |p| p.base.threads == 5),
+            ("-b 9", |p| p.base.batch == 9),
+            ("--load-batch 9", |p| p.base.load_batch == 9),
+            ("-d elsewhere", |p| p.root.as_os_str() == "elsewhere"),
+            ("--range-size 3", |p| p.base.range_size == 3),
+            ("--sync", |p| p.base.options.sync),
+            ("--sync=true", |p| p.base.options.sync),
+            ("--memtable-size 8M", |p| p.base.options.memtable_size == 8 << 20),
+            ("--block-cache-size 9M", |p| p.base.options.block_cache_size == 9 << 20),
+            ("--compression zstd", |p| p.base.options.compression == Compression::Zstd),
+            ("--bloom-fp 0.25", |p| p.base.options.bloom_fp == 0.25),
+            ("--value-entropy 0.75", |p| p.base.value_entropy == 0.75),
+            ("--existing", |p| p.base.existing),
+            ("--keep", |p| p.keep),
+            ("--repeat 2", |p| p.repeat == 2),
+            ("--seed 3", |p| p.base.seed == 3),
+            ("--after-load compact", |p| p.base.after_load == AfterLoad::Compact),
+            ("--fresh-iterator", |p| p.base.fresh_iterator),
+            ("--skip-final-check", |p| !p.base.final_check),
+            ("--test-name mine", |p| p.test_name == "mine"),
+            ("--opt kingtide.block_size=8K", |p| p.choices.of("kingtide").extra.len() == 1),
+            ("--phases fillseq,readseq", |p| p.base.phases == [Preset::FillSeq, Preset::ReadSeq]),
+        ];
+        for (words, arrived) in flags {
+            assert!(!arrived(&plan("").unwrap()), "{words} is the default");
+            assert!(arrived(&plan(words).unwrap()), "{words}");
+        }
+        let parsed = Cli::try_parse_from("micro --csv a.csv --report b.txt".split(' ')).unwrap().args;
+        assert_eq!((parsed.csv, parsed.report), (Some("a.csv".into()), Some("b.txt".into())));
+        for name in ["seq", "random", "zipfian", "uniform", "timestamp", "reverse"] {
+            assert_eq!(plan(&format!("-p {name}")).unwrap().base.pattern.name(), name);
+        }
+        for name in ["write", "read", "mixed", "delete", "seek", "range", "iterate", "mget", "txn-write", "txn-rmw"] {
+            assert_eq!(plan(&format!("-w {name}")).unwrap().base.workload.name(), name);
+        }
+    }
+
+    #[test]
+    fn phases_name_their_tests() {
+        let phase = Phase { name: "readseq".into(), ..Phase::default() };
+        assert_eq!(plan("--phases fillseq,readseq").unwrap().test_name_of(&phase), "readseq");
+        assert_eq!(plan("--phases fillseq --test-name x").unwrap().test_name_of(&phase), "x/readseq");
+        assert_eq!(plan("-w read").unwrap().test_name_of(&Phase::default()), "read_random");
+        plan("--phases readrandom --existing").unwrap();
     }
 
     #[test]
@@ -296,6 +411,13 @@ mod tests {
             ("-w txn-rmw -v 7", "need 8"),
             ("-w txn-rmw --existing", "--existing"),
             ("-w txn-mixed --plain-reads", "--plain-reads"),
+            ("--phases fillseq,readsec", "did you mean 'readseq'"),
+            ("--phases ,", "the list is empty"),
+            ("--phases readseq,fillseq", "begin with a phase that fills"),
+            ("--phases readseq,fillseq --existing", "would remove the store"),
+            ("--phases fillseq -w read", "cannot be used with"),
+            ("--phases fillseq -p reverse", "--pattern may be"),
+            ("--phases fillseq --after-load flush", "--after-load"),
             ("-w write --isolation snapshot", "are for txn-write"),
             ("-w read --hot-keys 5", "are for txn-write"),
         ] {

@@ -69,7 +69,7 @@ pub fn append(path: &Path, plan: &Plan, columns: &[Column], harness: &[HarnessCo
     }
     for column in columns.iter().filter(|c| !c.outcomes.is_empty()) {
         for (at, phase) in column.outcomes[0].phases.iter().enumerate() {
-            let cost = harness.iter().find(|h| h.operation == phase.operation);
+            let cost = harness.iter().find(|h| h.operation == phase.title());
             let cost = cost.map_or(String::new(), |h| format!("{:.0}", h.ns));
             let cells = [row(plan, column, at), txn_cells(plan, column, at), spread_cells(column, at), cost];
             text.push_str(&cells[..=later].join(","));
@@ -131,7 +131,7 @@ fn row(plan: &Plan, column: &Column, at: usize) -> String {
     let cells = [
         column.engine.clone(),
         outcomes[0].version.clone(),
-        plan.test_name.replace(',', ";"),
+        plan.test_name_of(first).replace(',', ";"),
         first.operation.clone(),
         plan.base.pattern.name().into(),
         plan.base.threads.to_string(),

@@ -2,6 +2,7 @@
 
 mod args;
 mod csv;
+pub mod phases;
 mod report;
 mod run;
 #[cfg(test)]
@@ -124,6 +125,8 @@ pub struct Spec {
     pub load_batch: usize,
     /// Entries of a range.
     pub range_size: usize,
+    /// What is run instead of the workload, in order.
+    pub phases: Vec<phases::Preset>,
     /// Transactions, where the workload is made of them.
     pub txn: TxnSpec,
     /// Whether a cursor is made anew for each seek and range.
@@ -143,6 +146,8 @@ pub struct Spec {
 /// One operation's part of a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Phase {
+    /// The phase's name, where it is one of [`phases`].
+    pub name: String,
     /// `LOAD`, `PUT`, `GET`, ...
     pub operation: String,
     /// Entries of a batch.
@@ -161,11 +166,18 @@ pub struct Phase {
     pub verified: u64,
     /// Answers that were wrong.
     pub wrong: u64,
+    /// Gets that found something, where that is not known beforehand.
+    pub found: Option<u64>,
     /// What became of its transactions, where it has any.
     pub txn: Option<TxnCounts>,
 }
 
 impl Phase {
+    /// What it is told apart by.
+    pub fn title(&self) -> String {
+        format!("{} {}", self.name, self.operation).trim_start().to_owned()
+    }
+
     /// Operations a second.
     pub fn rate(&self) -> f64 {
         if self.seconds > 0.0 { self.ops as f64 / self.seconds } else { 0.0 }
@@ -220,6 +232,14 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// For an engine whose answers cannot be right: they are not judged.
+    fn forget_answers(&mut self) {
+        self.examples.clear();
+        self.final_check = (0, 0);
+        self.lost_updates = 0;
+        self.phases.iter_mut().for_each(|p| (p.verified, p.wrong) = (0, 0));
+    }
+
     /// Answers checked, in all phases and in the closing scan.
     pub fn verified(&self) -> u64 {
         self.phases.iter().map(|p| p.verified).sum::<u64>() + self.final_check.0
@@ -258,7 +278,12 @@ enum Message {
 /// The child's side: runs the specification on standard input.
 pub fn child_main() -> Result<()> {
     let spec: Spec = child::read_spec()?;
-    let message = match run::run(&spec, &|dir| engine::open(&spec.engine, dir, &spec.options)) {
+    let open = |dir: &Path, sync| engine::open(&spec.engine, dir, &EngineOptions { sync, ..spec.options.clone() });
+    let done = match spec.phases[..] {
+        [] => run::run(&spec, &|dir| open(dir, spec.options.sync)),
+        _ => phases::run(&spec, &open),
+    };
+    let message = match done {
         Ok(outcome) => Message::Done(Box::new(outcome)),
         Err(Error::Unavailable(m)) => Message::Unavailable(m),
         Err(Error::Unsupported(m)) => Message::Unsupported(m),
@@ -343,7 +368,7 @@ pub fn measure(args: &Args) -> Result<Measurement> {
     // Engines alternate within a repeat, so that a change in the machine meets all of them.
     for repeat in 0..plan.repeat {
         for column in columns.iter_mut().filter(|c| c.trouble.is_none()) {
-            eprintln!("run {} of {}: {} {}", repeat + 1, plan.repeat, column.engine, plan.base.workload.name());
+            eprintln!("run {} of {}: {} {}", repeat + 1, plan.repeat, column.engine, plan.doing());
             match run_once(&plan, &column.engine) {
                 Ok(outcome) => column.outcomes.push(outcome),
                 Err(e @ Error::Usage(_)) => return Err(e.context(&column.engine)),
@@ -410,7 +435,7 @@ fn harness_cost(plan: &args::Plan) -> Vec<HarnessCost> {
     let Ok(outcome) = run_in_child(&spec) else { return Vec::new() };
     // Processor time, not wall-clock time: the latter would count whatever else this machine does.
     let cost = |p: &Phase| HarnessCost {
-        operation: p.operation.clone(),
+        operation: p.title(),
         ns: p.callers_cpu_ns as f64 / p.ops.max(1) as f64,
         latency_ns: p.latency.p50,
     };

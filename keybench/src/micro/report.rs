@@ -69,7 +69,12 @@ pub fn render(plan: &Plan, columns: &[Column], harness: &[HarnessCost]) -> Strin
 }
 
 fn operation_table(out: &mut String, columns: &[&Column], at: usize) {
-    let operation = &columns[0].outcomes[0].phases[at].operation;
+    let Phase { name, operation, ops, found, .. } = &columns[0].outcomes[0].phases[at];
+    if !name.is_empty() {
+        let found =
+            found.map_or(String::new(), |n| format!(", {:.1} % found", 100.0 * n as f64 / (*ops).max(1) as f64));
+        let _ = write!(out, "\n{name}: {} operations{found}", show_count(*ops as f64));
+    }
     let _ = writeln!(
         out,
         "\n{operation:<10} {:>14} {:>15} {:>7} {:>10} {:>10} {:>10} {:>10} {:>10} {:>6} {:>10}",

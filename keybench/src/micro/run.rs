@@ -64,16 +64,13 @@ pub fn run(spec: &Spec, open: Opener<'_>) -> Result<Outcome> {
     outcome.disk_bytes = process::disk_bytes(&spec.dir);
     outcome.busy = engine::busy_answers();
     if !engine::keeps_data(&spec.engine) {
-        // Its answers cannot be right, so they are not judged.
-        outcome.examples.clear();
-        outcome.final_check = (0, 0);
-        outcome.lost_updates = 0;
-        outcome.phases.iter_mut().for_each(|p| (p.verified, p.wrong) = (0, 0));
+        outcome.forget_answers();
     }
     Ok(outcome)
 }
 
-fn timed<T>(work: impl FnOnce() -> Result<T>) -> Result<(T, f64)> {
+/// What `work` returns, and the seconds it took.
+pub fn timed<T>(work: impl FnOnce() -> Result<T>) -> Result<(T, f64)> {
     let start = Instant::now();
     let value = work()?;
     Ok((value, start.elapsed().as_secs_f64()))
@@ -137,11 +134,25 @@ fn phase(
     outcome: &mut Outcome,
     work: impl Fn(&mut Worker<'_>) -> Result<()> + Sync,
 ) -> Result<()> {
-    let threads = shared.spec.threads;
+    phase_on(shared.spec.threads, shared, store, operations, batch, outcome, work)
+}
+
+/// The same on another number of threads.
+pub fn phase_on(
+    threads: usize,
+    shared: &Shared<'_>,
+    store: &dyn Engine,
+    operations: &[&str],
+    batch: usize,
+    outcome: &mut Outcome,
+    work: impl Fn(&mut Worker<'_>) -> Result<()> + Sync,
+) -> Result<()> {
     let barrier = Barrier::new(threads);
     let before = Usage::now();
     let one = |thread: usize| -> Result<Share> {
-        let session = store.session();
+        // Relaxed: pairs with nothing; the others stop a little later.
+        let stop = || shared.stop.store(true, Ordering::Relaxed);
+        let session = store.session().inspect_err(|_| stop());
         barrier.wait();
         let cpu = process::thread_cpu_ns();
         let start = Instant::now();
@@ -156,11 +167,7 @@ fn phase(
         };
         let done = work(&mut worker);
         let end = Instant::now();
-        if done.is_err() {
-            // Relaxed: pairs with nothing; the others stop a little later.
-            shared.stop.store(true, Ordering::Relaxed);
-        }
-        done?;
+        done.inspect_err(|_| stop())?;
         let cpu_ns = process::thread_cpu_ns().saturating_sub(cpu);
         Ok(Share {
             cpu_ns,
@@ -220,6 +227,7 @@ fn phase(
             verified: if kind + 1 == operations.len() { tally.verified } else { 0 },
             wrong: if kind + 1 == operations.len() { tally.wrong } else { 0 },
             txn: (txn.commits > 0).then_some(txn),
+            ..Phase::default()
         });
     }
     Ok(())

@@ -25,6 +25,7 @@ pub fn spec(workload: Workload, pattern: Pattern) -> Spec {
         batch: 1,
         load_batch: 100,
         range_size: 20,
+        phases: Vec::new(),
         txn: TxnSpec {
             how: Transactions { isolation: Isolation::Snapshot, mode: TxnMode::Optimistic },
             size: 10,

@@ -122,14 +122,16 @@ pub struct Worker<'a> {
 }
 
 /// Room for a batch of keys and values, filled again and again.
-struct Batch {
-    ids: Vec<u64>,
+pub struct Batch {
+    /// The entries' ids.
+    pub ids: Vec<u64>,
     keys: Vec<u8>,
     values: Vec<u8>,
 }
 
 impl Batch {
-    fn new(n: usize, shared: &Shared<'_>) -> Batch {
+    /// Room for `n` entries.
+    pub fn new(n: usize, shared: &Shared<'_>) -> Batch {
         let (k, v) = (shared.keys.size(), shared.values.size());
         Batch { ids: Vec::with_capacity(n), keys: vec![0; n * k], values: vec![0; n * v] }
     }
@@ -163,7 +165,7 @@ impl Worker<'_> {
     }
 
     /// Puts the ids of `room` in one call.
-    fn put_ids(&mut self, room: &mut Batch) -> Result<()> {
+    pub fn put_ids(&mut self, room: &mut Batch) -> Result<()> {
         let Shared { keys, values, clock, .. } = self.shared;
         let (k, v) = (keys.size(), values.size());
         for (i, &id) in room.ids.iter().enumerate() {

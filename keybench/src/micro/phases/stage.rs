@@ -1,0 +1,264 @@
+//! One store through all phases of a run.
+
+use super::super::run::{phase_on, timed};
+use super::super::verify::{show, value_of, whole_store};
+use super::super::work::{Shared, Worker};
+use super::super::{Outcome, Phase, Spec};
+use super::work::{Running, id_of};
+use super::{BIG_VALUE, FILL_BATCH, Preset};
+use crate::clock::Clock;
+use crate::data::{Keys, Pattern, Values};
+use crate::engine::{self, Bounds, Engine};
+use crate::error::{Error, Result};
+use crate::measure::Latencies;
+use crate::process::{self, Usage};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// Opens an engine in a directory, with every write fsynced or not.
+pub type Opener<'a> = &'a dyn Fn(&Path, bool) -> Result<Box<dyn Engine>>;
+
+/// The store between two phases.
+struct Stage<'a> {
+    spec: &'a Spec,
+    open: Opener<'a>,
+    clock: Clock,
+    store: Box<dyn Engine>,
+    /// Whether it was opened to fsync every write.
+    synced: bool,
+    /// Which entries there are.
+    there: Vec<bool>,
+    /// Bytes of a value: the last fill decides.
+    value_size: usize,
+    outcome: Outcome,
+}
+
+/// Runs the phases of a specification in this process.
+pub fn run(spec: &Spec, open: Opener<'_>) -> Result<Outcome> {
+    process::reset_peak();
+    let before = Usage::now();
+    let (store, open_seconds) = timed(|| open(&spec.dir, spec.options.sync))?;
+    let outcome = Outcome {
+        version: store.version(),
+        durability: store.durability(),
+        options: store.effective_options(),
+        open_seconds,
+        ..Outcome::default()
+    };
+    let there = vec![false; spec.entries as usize];
+    let (clock, value_size) = (Clock::calibrated(), spec.value_size);
+    let mut stage = Stage { spec, open, clock, store, synced: spec.options.sync, there, value_size, outcome };
+    if spec.existing {
+        stage.look_around()?;
+    }
+    for (number, preset) in spec.phases.iter().enumerate() {
+        stage = stage.prepare(*preset)?;
+        stage.phase(*preset, number as u64)?;
+    }
+    stage.finish(&before)
+}
+
+impl Stage<'_> {
+    fn keys(&self) -> Result<Keys> {
+        Keys::new(Pattern::Seq, self.spec.entries, self.spec.key_size, self.spec.seed)
+    }
+
+    fn values(&self) -> Result<Values> {
+        Values::new(self.value_size, self.spec.value_entropy, self.spec.seed)
+    }
+
+    fn ids(&self) -> Vec<u64> {
+        self.there.iter().enumerate().filter(|(_, t)| **t).map(|(i, _)| id_of(i as u64)).collect()
+    }
+
+    /// Finds out which entries an existing store holds.
+    fn look_around(&mut self) -> Result<()> {
+        let keys = self.keys()?;
+        let mut session = self.store.session()?;
+        let mut cursor = session.cursor(Bounds::default())?;
+        let mut valid = cursor.first()?;
+        while valid {
+            let (key, value) = cursor.entry()?;
+            let entry = keys.parse(key).filter(|id| id % 2 == 0).and_then(|id| self.there.get_mut(id as usize / 2));
+            match entry {
+                Some(there) if value.len() == self.value_size => *there = true,
+                _ => {
+                    let what = format!("key {} with a value of {} bytes", show(key), value.len());
+                    return Err(Error::usage(format!("--existing: the store holds {what}, which no phase here puts")));
+                }
+            }
+            valid = cursor.next()?;
+        }
+        Ok(())
+    }
+
+    /// Makes the store what a phase begins with.
+    fn prepare(mut self, preset: Preset) -> Result<Self> {
+        let sync = self.spec.options.sync || preset == Preset::FillSync;
+        if preset.fills() {
+            self.value_size = if preset == Preset::Fill100K { BIG_VALUE } else { self.spec.value_size };
+            self.there.fill(false);
+            self.store.close()?;
+            process::fresh_dir(&self.spec.dir)?;
+        } else if preset.writes() && self.synced != sync && engine::keeps_files(&self.spec.engine) {
+            self.store.close()?;
+        } else {
+            return Ok(self);
+        }
+        Ok(Stage { store: (self.open)(&self.spec.dir, sync)?, synced: sync, ..self })
+    }
+
+    fn phase(&mut self, preset: Preset, number: u64) -> Result<()> {
+        let spec = self.spec;
+        let first = self.outcome.phases.len();
+        if matches!(preset, Preset::Compact | Preset::Flush) {
+            self.whole(preset)?;
+        } else {
+            let shared = Shared {
+                spec,
+                keys: self.keys()?,
+                values: self.values()?,
+                sorted: if preset == Preset::ReadSeq { self.ids() } else { Vec::new() },
+                clock: self.clock,
+                stop: AtomicBool::new(false),
+            };
+            let seeks = matches!(preset, Preset::SeekRandom | Preset::SeekRandomWhileWriting);
+            let running = Running {
+                preset,
+                number,
+                total: total(spec, preset),
+                batch: batch(spec, preset),
+                there: &self.there,
+                next: if seeks { next_there(&self.there) } else { Vec::new() },
+                readers: AtomicUsize::new(spec.threads),
+                found: AtomicU64::new(0),
+            };
+            let threads = spec.threads + usize::from(preset.has_writer());
+            let work = |w: &mut Worker<'_>| w.run(&running);
+            phase_on(threads, &shared, &*self.store, operations(preset), running.batch, &mut self.outcome, work)?;
+            // Answers are those of the first kind.
+            if let [first, second] = &mut self.outcome.phases[first..] {
+                (first.verified, first.wrong) =
+                    (std::mem::take(&mut second.verified), std::mem::take(&mut second.wrong));
+            }
+            // Relaxed: the threads have been joined.
+            let found = running.found.load(Ordering::Relaxed);
+            let gets = |p: &Phase| matches!(p.operation.as_str(), "GET" | "MGET" | "UPDATE");
+            self.outcome.phases[first..].iter_mut().filter(|p| gets(p)).for_each(|p| p.found = Some(found));
+            let written = self.outcome.phases[first..].get(1).map_or(0, |p| p.ops);
+            let mut touched = Vec::new();
+            if preset.writes() {
+                running.touched(spec, written, |i| touched.push(i));
+            }
+            touched.into_iter().for_each(|i| self.there[i as usize] = preset.creates());
+        }
+        let entry = (spec.key_size + self.value_size) as u64;
+        for phase in &mut self.outcome.phases[first..] {
+            phase.name = preset.name().into();
+            self.outcome.user_bytes += match phase.operation.as_str() {
+                "PUT" | "UPDATE" => phase.ops * entry,
+                "DELETE" => phase.ops * spec.key_size as u64,
+                _ => 0,
+            };
+        }
+        Ok(())
+    }
+
+    /// A phase that is one call on the store.
+    fn whole(&mut self, preset: Preset) -> Result<()> {
+        let before = Usage::now();
+        let start = Instant::now();
+        if preset == Preset::Compact {
+            self.store.compact()?
+        } else {
+            self.store.flush()?
+        }
+        let mut latency = Latencies::default();
+        latency.record(start.elapsed().as_nanos() as u64);
+        self.outcome.phases.push(Phase {
+            operation: preset.name().to_uppercase(),
+            batch: 1,
+            ops: 1,
+            seconds: start.elapsed().as_secs_f64(),
+            latency: latency.summary(),
+            usage: Usage::now().since(&before),
+            ..Phase::default()
+        });
+        Ok(())
+    }
+
+    fn finish(mut self, before: &Usage) -> Result<Outcome> {
+        let spec = self.spec;
+        let after = Usage::now();
+        self.outcome.peak_rss = after.peak_rss.saturating_sub(before.rss);
+        self.outcome.loaded_rss = after.rss.saturating_sub(before.rss);
+        self.outcome.peak_vms = after.peak_vms;
+        let ids = self.ids();
+        self.outcome.live_bytes = ids.len() as u64 * (spec.key_size + self.value_size) as u64;
+        if spec.final_check && engine::keeps_data(&spec.engine) {
+            let (keys, values) = (self.keys()?, self.values()?);
+            let mut session = self.store.session()?;
+            let tally = whole_store(&mut *session, &keys, &ids, &mut value_of(&values, &ids))?;
+            self.outcome.final_check = (tally.verified, tally.wrong);
+            self.outcome.examples.extend(tally.examples);
+        }
+        let Stage { store, mut outcome, .. } = self;
+        let ((), close_seconds) = timed(|| store.close())?;
+        outcome.close_seconds = close_seconds;
+        outcome.written_bytes = Usage::now().since(before).written();
+        outcome.disk_bytes = process::disk_bytes(&spec.dir);
+        outcome.busy = engine::busy_answers();
+        if !engine::keeps_data(&spec.engine) {
+            outcome.forget_answers();
+        }
+        Ok(outcome)
+    }
+}
+
+/// Operations of a phase.
+fn total(spec: &Spec, preset: Preset) -> u64 {
+    match preset {
+        Preset::FillSync | Preset::Fill100K => (spec.entries / 1000).max(1),
+        p if p.fills() => spec.entries,
+        Preset::Overwrite | Preset::UpdateRandom | Preset::DeleteSeq | Preset::DeleteRandom => spec.entries,
+        _ => spec.operations,
+    }
+}
+
+fn batch(spec: &Spec, preset: Preset) -> usize {
+    match preset {
+        Preset::FillBatch => FILL_BATCH,
+        Preset::MultiReadRandom | Preset::Overwrite | Preset::DeleteSeq | Preset::DeleteRandom => spec.batch,
+        p if p.fills() => spec.batch,
+        _ => 1,
+    }
+}
+
+/// What a phase's operations are called; what is done beside them comes second.
+fn operations(preset: Preset) -> &'static [&'static str] {
+    match preset {
+        Preset::UpdateRandom => &["UPDATE"],
+        Preset::ReadSeq => &["ITER"],
+        Preset::MultiReadRandom => &["MGET"],
+        Preset::ReadWhileWriting | Preset::ReadRandomWriteRandom => &["GET", "PUT"],
+        Preset::SeekRandom => &["SEEK"],
+        Preset::SeekRandomWhileWriting => &["SEEK", "PUT"],
+        Preset::DeleteSeq | Preset::DeleteRandom => &["DELETE"],
+        p if p.creates() => &["PUT"],
+        _ => &["GET"],
+    }
+}
+
+/// For each entry the first from there on that is there; the number of entries for none.
+fn next_there(there: &[bool]) -> Vec<u64> {
+    let mut next = vec![0; there.len()];
+    let mut after = there.len() as u64;
+    for (i, t) in there.iter().enumerate().rev() {
+        if *t {
+            after = i as u64;
+        }
+        next[i] = after;
+    }
+    next
+}
