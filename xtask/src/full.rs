@@ -27,6 +27,7 @@ const RUNS: &[Run] = &[
     run_of("miri", "the unsafe room", "cargo xtask miri --full"),
     run_of("address", "memory errors and leaks", "cargo xtask sanitize address --full"),
     run_of("thread", "data races", "cargo xtask sanitize thread --full"),
+    run_of("capi", "the C API under valgrind", "cargo test -p kingtide-capi -- --nocapture"),
     run_of("limits", "descriptors, disk, memory", "cargo test --release -p kingtide --test limits -- --nocapture"),
     run_of("golden", "old formats open", "cargo test --release -p kingtide --test golden -- --nocapture"),
     run_of("isolation", "isolation levels", "cargo test --release -p kingtide --test isolation -- --nocapture"),

@@ -11,10 +11,12 @@
 //! | `planted` | shows that the tests find bugs planted on purpose |
 //! | `full` | runs every test at its full count |
 //! | `results` | makes the tables of results in the pages anew from the result files |
+//! | `capi` | builds and installs the C API: header, static and shared library, pkg-config file |
 //! | `peers` | fetches and builds the engines that keybench compares with |
 
 #![allow(clippy::disallowed_methods)] // it works on the source tree, not on databases
 
+mod capi;
 mod explore;
 mod full;
 mod fuzz;
@@ -38,9 +40,12 @@ fn main() -> ExitCode {
         Some("planted") => planted::run(&args[1..]),
         Some("full") => full::run(&args[1..]),
         Some("results") => results::run(&args[1..]),
+        Some("capi") => capi::run(&args[1..]),
         Some("peers") => peers::run(&args[1..]),
-        _ => Err("usage: cargo xtask <tidy|shuttle|loom|fuzz|miri|sanitize|planted|full|results|peers> [arguments]"
-            .to_owned()),
+        _ => {
+            Err("usage: cargo xtask <tidy|shuttle|loom|fuzz|miri|sanitize|planted|full|results|capi|peers> [arguments]"
+                .to_owned())
+        }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -133,6 +133,21 @@ fn the_example_runs_with_the_shared_library() {
     assert!(text.contains("1000 moves") && text.contains("100000 in all accounts"), "{text}");
 }
 
+/// What the documentation shows.
+#[test]
+fn the_first_program_of_the_documentation_runs() {
+    let dir = Scratch::new("first");
+    let page = std::fs::read_to_string(here().join("../../docs/c-api.md")).unwrap();
+    let code = page.split("```c\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let (source, program) = (dir.0.join("first.c"), dir.0.join("first"));
+    std::fs::write(&source, code).unwrap();
+    let mut flags = SANITIZERS.to_vec();
+    let library = libraries().join("libkingtide_c.a");
+    flags.push(library.to_str().unwrap());
+    cc(&program, &[source], &flags);
+    assert_eq!(run(Command::new(program).current_dir(&dir.0)).trim(), "rising");
+}
+
 /// The header by itself, in every language and version that it is for.
 #[test]
 fn the_header_compiles_as_c_and_cpp() {
