@@ -15,7 +15,8 @@ IDLE_INNODB = ("--innodb-buffer-pool-size=8M", "--innodb-log-file-size=8M")
 @dataclass(frozen=True)
 class Engine:
     """One engine. `memory` is the option for the size of its cache in bytes, `lossy` what lets a crash lose commits,
-    `savepoints` whether changes can be rolled back to one."""
+    `savepoints` whether changes can be rolled back to one, `serializable` whether it has that level, `detect_deadlocks`
+    what makes it notice deadlocks, if it does not do so by default."""
 
     name: str
     memory: str
@@ -25,6 +26,8 @@ class Engine:
     plugin: Path = None
     load: tuple = ()
     savepoints: bool = True
+    serializable: bool = True
+    detect_deadlocks: tuple = ()
 
     @property
     def missing(self):
@@ -59,6 +62,8 @@ ENGINES = {
             plugin=DEBIAN_PLUGINS / "ha_rocksdb.so",
             load=("--plugin-load-add=ha_rocksdb.so",),
             savepoints=False,
+            serializable=False,
+            detect_deadlocks=("--rocksdb-deadlock-detect=ON",),
         ),
         # Options carry the prefix `loose-` so that a plugin that does not know one of them yet still starts.
         Engine(
