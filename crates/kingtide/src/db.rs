@@ -141,6 +141,8 @@ impl Db {
     /// # Errors
     /// `Closed`, `ReadOnly`, `NoSpace`, `Poisoned`, `Busy` as described in [`ErrorKind`]; after any error nothing of the batch is
     /// visible or will be recovered, except that a failed *sync* leaves it visible and of unknown durability.
+    /// Once the disk was full, batches that add data get `NoSpace` until there is some space again, and those that only
+    /// delete are taken: a few percent of a database's size are kept for them.
     pub fn write(&self, mut batch: WriteBatch) -> Result<SeqNo> {
         self.write_with(&mut batch, &WriteOptions::default())
     }

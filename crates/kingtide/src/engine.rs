@@ -11,6 +11,7 @@ use crate::family::TableCache;
 use crate::jobs::{Jobs, Outcome};
 use crate::read::ReadContext;
 use crate::read_only::{ReadOnly, refused};
+use crate::reserve::Reserve;
 use crate::shape::{Retired, Shape};
 use crate::snapshot::Snapshots;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -45,6 +46,7 @@ pub(crate) struct DbInner {
     pub wal: Arc<Wal>,
     pub prepared: PreparedTable,
     pub limiter: Arc<RateLimiter>,
+    pub reserve: Reserve,
     pub stall: WriteController,
     pub hooks: Hooks,
     pub jobs: Jobs,
@@ -148,9 +150,7 @@ impl DbInner {
             Err(e) => {
                 self.stats.add(Stat::BackgroundErrors, 1);
                 if e.kind() == ErrorKind::NoSpace {
-                    // What is only kept for speed makes room for the next try.
-                    let _ = self.wal.trim(0);
-                    self.tables.empty_trash();
+                    self.make_room();
                 }
                 *self.trouble.lock() = Some(e.duplicate());
                 Outcome::Failed(e)
@@ -160,6 +160,9 @@ impl DbInner {
 
     fn try_urgent(self: &Arc<Self>, merges: bool) -> Result<bool> {
         self.txns.sweep();
+        if !self.closed.load(Ordering::Acquire) {
+            self.keep_reserve();
+        }
         if self.prepare_log()? || self.sync_on_interval()? {
             return Ok(true);
         }

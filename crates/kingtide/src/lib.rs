@@ -33,6 +33,7 @@ mod read_only;
 mod recover;
 pub mod repair;
 mod report;
+mod reserve;
 mod shape;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;

@@ -24,6 +24,7 @@ use crate::jobs::Jobs;
 use crate::options::Options;
 use crate::read_only::ReadOnly;
 use crate::recover::Recovery;
+use crate::reserve::Reserve;
 use crate::snapshot::Snapshots;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, RwLock};
@@ -111,6 +112,7 @@ fn open_as(dir: &Path, options: Options, read_only: bool) -> Result<(Arc<DbInner
         stall: WriteController::new(clock.clone(), stats.clone(), memory.clone()),
         hooks: Hooks::new(stats.clone()),
         txns,
+        reserve: Reserve::new(fs.clone(), dir),
         limiter: Arc::new(RateLimiter::new(clock.clone(), options.db.rate_limit)),
         fs,
         clock,
@@ -146,15 +148,24 @@ fn open_as(dir: &Path, options: Options, read_only: bool) -> Result<(Arc<DbInner
         log_begun: AtomicBool::new(false),
         last_interval_sync: AtomicU64::new(0),
     });
-    apply_options(&inner);
-    inner.refresh_prepared();
-    inner.measure_level0(&inner.shape.lock());
-    if recovered.default_changed {
-        inner.store_default_options(&recovered.default)?;
-    }
-    inner.jobs.start(&inner, threads)?;
+    begin(&inner, recovered.default_changed.then_some(&recovered.default), threads)?;
     inner.stats.set(Stat::OpenMicros, (inner.clock.monotonic_ns() - start) / 1000);
     Ok((inner, recovered.default))
+}
+
+/// Brings what was put together into its first state, and starts the background threads. `changed`: the default family, if
+/// its options are not those that are stored.
+fn begin(inner: &Arc<DbInner>, changed: Option<&Arc<Family>>, threads: usize) -> Result<()> {
+    apply_options(inner);
+    inner.refresh_prepared();
+    inner.measure_level0(&inner.shape.lock());
+    if let Some(default) = changed {
+        inner.store_default_options(default)?;
+    }
+    if inner.read_only.is_none() {
+        inner.keep_reserve();
+    }
+    inner.jobs.start(inner, threads)
 }
 
 /// Draws ids of files from the one counter that all files have theirs from.
@@ -299,9 +310,11 @@ pub(crate) fn close(db: &Arc<DbInner>) -> Result<()> {
         families
     };
     db.hooks.clear();
+    db.reserve.remove(); // a closed database needs none, and the flush may need the space
     let flushed = flush_for_close(db, &families, timeout);
     db.jobs.cancel();
     db.jobs.stop();
+    db.reserve.remove(); // a job may just have made it
     db.tables.empty_trash();
     let ended = match db.wal.poison() {
         None => end_log(db),

@@ -366,6 +366,45 @@ fn fill_and_empty(fs: &Arc<dyn Fs>, dir: &Path, cycles: u64) -> u64 {
     acknowledged
 }
 
+/// Fills the disk to the last byte, in every second cycle closes and opens it so, and makes room by nothing but deletes of
+/// single keys, which need space themselves. Returns how many were acknowledged.
+fn fill_and_delete(fs: &Arc<dyn Fs>, dir: &Path, cycles: u64) -> u64 {
+    let mut db = Db::open(dir, small_disk(fs.clone())).unwrap();
+    let mut deleted = 0;
+    for cycle in 0..cycles {
+        let mut full = fill(db.default_family(), 0);
+        for _ in 0..5 {
+            std::thread::sleep(Duration::from_millis(200)); // what background work gives back is filled, too
+            full = fill(db.default_family(), full);
+        }
+        println!("cycle {cycle}: full with {full} keys, {} MiB", (full * LEN as u64) >> 20);
+        assert!(full * LEN as u64 > DISK / 2);
+        if cycle % 2 == 1 {
+            let _ = db.close(); // it need not be able to flush
+            drop(db);
+            db = Db::open(dir, small_disk(fs.clone())).unwrap();
+        }
+        check_range(db.default_family(), 0, full);
+        let from = full - full / 4;
+        for i in 0..from {
+            until_there_is_space("deleting", || db.delete(range_key(i)));
+        }
+        until_there_is_space("merging", || db.compact());
+        check_range(db.default_family(), from, full);
+        let bytes = stored(fs, dir);
+        assert!(bytes < 2 * (full - from) * LEN as u64, "{bytes} bytes for {} keys", full - from);
+        until_there_is_space("writing", || db.put(range_key(0), value(0, LEN)));
+        let again = fill(db.default_family(), 1).min(from);
+        assert!(again > from / 4, "space for {again} keys where {from} were deleted");
+        deleted += from;
+        db.delete_range(range_key(0), range_key(full * 2)).unwrap();
+        until_there_is_space("merging", || db.compact());
+    }
+    until_there_is_space("closing", || db.close());
+    assert!(kingtide::verify(dir, &small_disk(fs.clone())).unwrap().is_clean());
+    deleted
+}
+
 fn cycles() -> u64 {
     if std::env::var_os("KINGTIDE_FULL").is_some() { 12 } else { 2 }
 }
@@ -379,11 +418,20 @@ fn a_small_disk_in_memory_fills_and_empties() {
 }
 
 #[test]
+fn deletes_free_a_full_disk_in_memory() {
+    let fs = MemFs::new();
+    fs.set_capacity(Some(DISK));
+    let deleted = fill_and_delete(&(Arc::new(fs) as Arc<dyn Fs>), Path::new("db"), cycles());
+    println!("64 MiB in memory: {} cycles, {deleted} keys deleted", cycles());
+}
+
+#[test]
 #[ignore = "run by another, as a process of its own"]
 fn fill_and_empty_a_real_disk() {
     let Some(dir) = child_dir() else { return };
     let keys = fill_and_empty(&PosixFs::shared(), &dir.join("db"), cycles());
-    println!("CYCLES: {} cycles, {keys} keys on a real disk of 64 MiB", cycles());
+    let deleted = fill_and_delete(&PosixFs::shared(), &dir.join("deletes"), cycles());
+    println!("CYCLES: {} cycles, {keys} keys on a real disk of 64 MiB, {deleted} deleted when it was full", cycles());
 }
 
 #[test]

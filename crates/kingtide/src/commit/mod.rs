@@ -135,6 +135,7 @@ impl DbInner {
             return Err(Error::invalid("the batch holds operations on a column family of another database"));
         }
         self.check_writable()?;
+        self.check_space(batch)?;
         let durability = options.durability.unwrap_or_else(|| self.durability());
         batch.prepare();
         let batch = &*batch;

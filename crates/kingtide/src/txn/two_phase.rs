@@ -78,6 +78,7 @@ impl Transaction {
         let (shared, db) = (self.shared.clone(), self.db.clone());
         self.admit()?;
         let mut writes = shared.writes.lock();
+        db.check_space(&writes.batch)?;
         let reads = self.read_locks();
         shared.note_locks();
         if !self.takes_locks() {

@@ -7,6 +7,7 @@ use crate::family::View;
 use crate::family::tables::{klog_path, vlog_path};
 use crate::options::Options;
 use crate::recover::{Layout, number_of};
+use crate::reserve::RESERVE_FILE;
 use crate::shape::VlogMeta;
 use crate::version::scan::ManifestScan;
 use crate::version::{FamilyId, Version};
@@ -147,7 +148,7 @@ pub(super) fn check_directory(checker: &mut Checker<'_, '_>, subject: &Subject) 
         let orphan = match (number_of(name), name.rsplit_once('.').map(|(_, ext)| ext)) {
             (Some(id), Some("klog")) => klog_path(checker.dir, id) != path || !tables.contains(&id),
             (Some(id), Some("vlog")) => vlog_path(checker.dir, id) != path || !subject.vlogs.contains_key(&id),
-            (_, Some("tmp")) => true,
+            (_, Some("tmp")) => name != RESERVE_FILE,
             _ => name.starts_with("MANIFEST-") && subject.manifest.as_ref() != Some(&path),
         };
         // With a part of the manifest lost, a file that the rest does not name may well belong to the database.
