@@ -1,27 +1,32 @@
 //! `keybench plot`: the figures of what was measured before.
 
 use crate::error::{Error, Result};
-use crate::figure;
+use crate::{figure, suite};
 use std::path::PathBuf;
 
-/// Draws the figures of a report directory again: of one of this program's, or of the original keybench's.
+/// Draws figures again: of a report directory, this program's or the original keybench's, or of a suite's CSV file.
 #[derive(clap::Args, Debug, Clone)]
 pub struct Args {
-    /// The directory, with points.tsv and timeline.tsv
-    pub dir: PathBuf,
-    /// Where the figures go [default: DIR/figures]
+    /// The directory of a report (report.json or points.tsv, and timeline.tsv), or the CSV file of a suite
+    pub from: PathBuf,
+    /// Where the figures go [default: figures in the directory; beside FILE.csv FILE-figures]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
 }
 
 /// Runs `keybench plot`.
 pub fn main(args: &Args) -> Result<()> {
-    let figures = figure::of_dir(&args.dir)?;
-    if figures.is_empty() {
-        return Err(Error::usage(format!("{} holds nothing to draw", args.dir.display())));
+    let (out, count) = if args.from.is_dir() {
+        let figures = figure::of_dir(&args.from)?;
+        let out = args.out.clone().unwrap_or_else(|| args.from.join("figures"));
+        figure::write(&out, &figures)?;
+        (out, figures.len())
+    } else {
+        suite::plot(&args.from, args.out.as_deref())?
+    };
+    if count == 0 {
+        return Err(Error::usage(format!("{} holds nothing to draw", args.from.display())));
     }
-    let out = args.out.clone().unwrap_or_else(|| args.dir.join("figures"));
-    figure::write(&out, &figures)?;
-    println!("{} figures in {}", figures.len(), out.display());
+    println!("{count} figures in {}", out.display());
     Ok(())
 }

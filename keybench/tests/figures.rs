@@ -84,6 +84,33 @@ fn a_run_draws_its_figures_and_they_can_be_drawn_again() {
 }
 
 #[test]
+fn a_suite_draws_its_figures_and_they_can_be_drawn_again() {
+    let dir = Dir::new("suite");
+    let (out, data) = (dir.path("tiny"), dir.path("data"));
+    let suite = |more: &[&str]| {
+        let mut args = vec!["suite", "batch-scaling", "--scale", "0.0001", "--engines", "kingtide,memory"];
+        args.extend(["--repeat", "1", "--only", "write_batch", "--out", &out, "--db-path", &data]);
+        args.extend(more);
+        assert!(keybench(&args).status.success());
+    };
+    let drawn = dir.0.join("tiny-figures");
+    suite(&["--auto-plot=false"]);
+    assert!(dir.0.join("tiny.csv").exists() && !drawn.exists());
+    suite(&[]);
+    let figures = names(&drawn);
+    for wanted in ["throughput", "throughput_ratio", "throughput_over_batch_size", "latency_p50", "latency_p99", "disk"]
+    {
+        assert!(
+            figures.contains(&format!("{wanted}.svg")) && figures.contains(&format!("{wanted}.png")),
+            "{figures:?}"
+        );
+    }
+    let again = dir.path("again");
+    assert!(keybench(&["plot", &dir.path("tiny.csv"), "--out", &again]).status.success());
+    assert_eq!(names(Path::new(&again)), figures);
+}
+
+#[test]
 fn what_cannot_be_drawn_is_told() {
     let dir = Dir::new("none");
     for (name, text, wanted) in [

@@ -31,18 +31,17 @@ pub struct Bar {
 pub struct Bars {
     /// What a length is.
     pub unit: Unit,
-    /// Behind a number: what of.
-    pub of: String,
     /// From top to bottom.
     pub bars: Vec<Bar>,
-    /// Whether bars begin at 1 and show by how many times something is more or less.
-    pub ratio: bool,
+    /// Bars begin at 1 and show by how many times something is more or less. What other panels show, too, so that all have
+    /// one scale.
+    pub ratio: Option<Vec<f64>>,
 }
 
 impl Bars {
     /// Pixels that its body needs.
     pub fn height(&self) -> f64 {
-        self.bars.len() as f64 * ROW + if self.ratio { 20.0 } else { 2.0 }
+        self.bars.len() as f64 * ROW + if self.ratio.is_some() { 20.0 } else { 2.0 }
     }
 
     /// Whether there is a bar at all.
@@ -50,39 +49,28 @@ impl Bars {
         self.bars.iter().any(|b| b.value.is_some_and(|v| v.value.is_finite() && v.value > 0.0))
     }
 
-    fn number(&self, value: f64) -> String {
-        let number = self.unit.show(value);
-        if self.of.is_empty() {
-            number
-        } else {
-            format!("{number}{}{}", if number.contains(' ') { "" } else { " " }, self.of)
-        }
-    }
-
     fn axis(&self) -> Axis {
         let ends = |e: Estimate| [e.value, e.low, e.high];
         let values: Vec<f64> = self.bars.iter().filter_map(|b| b.value).flat_map(ends).collect();
-        let around = if self.ratio {
-            let above: Vec<f64> = values.iter().copied().filter(|v| *v > 0.0).collect();
+        let around = self.ratio.as_ref().and_then(|others| {
+            let above: Vec<f64> = values.iter().chain(others).copied().filter(|v| *v > 0.0).collect();
             Axis::around_one(&above, self.unit)
-        } else {
-            None
-        };
+        });
         around.unwrap_or_else(|| Axis::tight(&values, self.unit, 4))
     }
 
     /// Draws them.
     pub fn draw(&self, scene: &mut Scene, area: Area) {
         let widest = |words: &mut dyn Iterator<Item = String>| words.map(|w| font::width(&w, BODY)).fold(0.0, f64::max);
-        let labels = widest(&mut self.bars.iter().map(|b| b.label.clone())).min(area.width * 0.4) + 10.0;
+        let labels = widest(&mut self.bars.iter().map(|b| b.label.clone())).min(area.width * 0.5) + 10.0;
         let numbers =
-            widest(&mut self.bars.iter().map(|b| b.value.map_or(String::new(), |v| self.number(v.value)))) + 9.0;
+            widest(&mut self.bars.iter().map(|b| b.value.map_or(String::new(), |v| self.unit.show(v.value)))) + 9.0;
         let (left, room) = (area.x + labels, (area.width - labels - numbers).max(20.0));
         let axis = self.axis();
         let place = |x: f64| axis.place(x).map(|p| left + p * room);
-        let zero = place(if self.ratio { 1.0 } else { 0.0 }).unwrap_or(left);
+        let zero = place(if self.ratio.is_some() { 1.0 } else { 0.0 }).unwrap_or(left);
         let bottom = area.y + self.bars.len() as f64 * ROW;
-        if self.ratio {
+        if self.ratio.is_some() {
             for tick in &axis.ticks {
                 let Some(x) = place(tick.at) else { continue };
                 scene.segment(Ink::Grid, 1.0, (x, area.y), (x, bottom));
@@ -110,15 +98,15 @@ impl Bars {
                 whisker_across(scene, middle, low, high);
                 end.max(high)
             });
-            scene.text(Ink::Text, BODY, Anchor::Start, (right.max(zero) + 7.0, base), &self.number(value.value));
+            scene.text(Ink::Text, BODY, Anchor::Start, (right.max(zero) + 7.0, base), &self.unit.show(value.value));
         }
         scene.segment(Ink::Axis, 1.0, (zero, area.y), (zero, bottom));
     }
 
     fn tip(&self, bar: &Bar, value: Estimate) -> String {
-        let mut tip = format!("{}: {}", bar.label, self.number(value.value));
+        let mut tip = format!("{}: {}", bar.label, self.unit.show(value.value));
         if value.high > value.low {
-            tip += &format!(" ({} to {})", self.number(value.low), self.number(value.high));
+            tip += &format!(" ({} to {})", self.unit.show(value.low), self.unit.show(value.high));
         }
         if let Some(remark) = &bar.remark {
             tip += &format!("; {remark}");

@@ -61,6 +61,8 @@ pub struct Run {
     pub courses: Vec<Course>,
     /// What all points share, in words.
     pub conditions: String,
+    /// What a figure's numbers are of repeats.
+    pub estimates: String,
     /// Engines that could not be measured, and why.
     pub troubles: Vec<(String, String)>,
     /// What else a reader should know.

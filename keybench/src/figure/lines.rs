@@ -147,9 +147,22 @@ impl Lines {
         }
     }
 
+    /// Where lines are marked, each stands a little beside the next, so that no whisker hides another.
+    fn beside(&self, line: &Line) -> f64 {
+        match self.across {
+            Across::Time => 0.0,
+            Across::Values(_) => {
+                let at = self.lines.iter().position(|l| l.ink == line.ink).unwrap_or(0) as f64;
+                ((at - (self.lines.len() as f64 - 1.0) / 2.0) * 3.0).clamp(-9.0, 9.0)
+            }
+        }
+    }
+
     fn line(&self, scene: &mut Scene, plot: &Plot, line: &Line, repeats: usize) {
         let measured = matches!(self.across, Across::Values(_));
-        let places: Vec<(f64, f64)> = line.spots.iter().filter_map(|s| plot.at(s)).collect();
+        let beside = self.beside(line);
+        let at = |s: &Spot| plot.at(s).map(|(x, y)| (x + beside, y));
+        let places: Vec<(f64, f64)> = line.spots.iter().filter_map(at).collect();
         let (width, opacity) = if repeats > 1 { (1.3, 0.75) } else { (2.0, 1.0) };
         if places.len() > 1 {
             let shape = Shape::Line { points: thinned(&places), width, dashed: false };
@@ -158,7 +171,7 @@ impl Lines {
             item.tip = (!measured).then(|| self.course(line));
         }
         for spot in line.spots.iter().filter(|_| measured || places.len() == 1) {
-            let Some((x, y)) = plot.at(spot) else { continue };
+            let Some((x, y)) = at(spot) else { continue };
             let whisker = plot.y(spot.y.low).zip(plot.y(spot.y.high)).filter(|_| spot.y.high > spot.y.low);
             if let Some((low, high)) = whisker {
                 scene.segment(line.ink, 1.2, (x, low), (x, high));

@@ -1,6 +1,6 @@
 //! Figures, drawn by the program itself: SVG for pages, PNG for everything else.
 //!
-//! From the outside in: [`run`] and [`timeline`] say which figures a run has and what is in them; a
+//! From the outside in: [`run`], [`timeline`] and [`suite`] say which figures there are and what is in them; a
 //! [`chart`] puts titles, legends and panels on paper; [`bars`] and [`lines`] fill panels along an [`axis`] in a [`unit`];
 //! what they draw is a [`scene`] in the inks of a [`theme`], which becomes SVG, or PNG by [`raster`] with a [`font`] of its
 //! own.
@@ -16,6 +16,7 @@ mod png;
 mod raster;
 mod run;
 mod scene;
+pub mod suite;
 #[cfg(test)]
 mod tests;
 mod theme;
@@ -55,6 +56,11 @@ pub fn of_run(results: &Results) -> Vec<Figure> {
 /// A directory that holds none of them; a file that is none of its kind.
 pub fn of_dir(dir: &Path) -> Result<Vec<Figure>> {
     Ok(draw(run::charts(&data::Run::of_dir(dir)?)))
+}
+
+/// The figures that a suite has data for.
+pub fn of_suite(suite: &suite::Suite) -> Vec<Figure> {
+    draw(suite::charts(suite))
 }
 
 /// Draws charts.

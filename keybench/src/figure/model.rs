@@ -16,6 +16,7 @@ impl Run {
             points: results.points.iter().map(point).collect(),
             courses: courses(results),
             conditions: conditions(results),
+            estimates: estimates(results),
             troubles: troubles.collect(),
             notes: notes(results),
         }
@@ -84,11 +85,14 @@ fn conditions(results: &Results) -> String {
         if settings.sync { "every write synced" } else { "writes not synced" }.to_owned(),
     ];
     all.extend(settings.rate.map(|rate| format!("open loop, {} wu/s due", Unit::Count.show(rate))));
-    let repeats = results.points.iter().map(|p| p.repeats.len()).max().unwrap_or(0);
-    if repeats > 1 {
-        all.push(format!("medians of {repeats} repeats, whiskers: 95 % intervals"));
-    }
     all.join(", ")
+}
+
+fn estimates(results: &Results) -> String {
+    match results.points.iter().map(|p| p.repeats.len()).max().unwrap_or(0) {
+        0 | 1 => String::new(),
+        n => format!("medians of {n} repeats, whiskers: 95 % intervals"),
+    }
 }
 
 /// What a figure that stands alone must say of where it comes from.

@@ -72,11 +72,11 @@ fn at_baseline<'a>(run: &'a Run, workload: &str) -> Vec<&'a Point> {
     own.into_iter().filter(|p| p.swept == base).collect()
 }
 
-/// `batch`, or `batch, batch 1` at a swept value.
+/// `mixed`, or `batch at batch 1` for a swept value.
 pub fn titled(workload: &str, swept: &Option<(String, String)>) -> String {
     swept
         .as_ref()
-        .map_or(workload.to_owned(), |(param, value)| format!("{workload}, {param} {}", show_swept(param, value)))
+        .map_or(workload.to_owned(), |(param, value)| format!("{workload} at {param} {}", show_swept(param, value)))
 }
 
 fn threads_of(points: &[&Point]) -> Vec<usize> {
@@ -93,7 +93,7 @@ fn count_threads(n: usize) -> String {
 
 /// What was special, then what all points share.
 fn conditions(run: &Run, first: &str) -> String {
-    [first, &run.conditions].into_iter().filter(|s| !s.is_empty()).collect::<Vec<_>>().join("; ")
+    [first, &run.conditions, &run.estimates].into_iter().filter(|s| !s.is_empty()).collect::<Vec<_>>().join("; ")
 }
 
 fn notes(run: &Run, first: Option<&str>) -> Vec<String> {
@@ -102,14 +102,14 @@ fn notes(run: &Run, first: Option<&str>) -> Vec<String> {
 }
 
 /// A bar for each engine that has a point in `points`.
-fn bars(run: &Run, points: &[&Point], unit: Unit, of: &str, value: impl Fn(&Point) -> Option<Estimate>) -> Bars {
+fn bars(run: &Run, points: &[&Point], unit: Unit, value: impl Fn(&Point) -> Option<Estimate>) -> Bars {
     let bar = |(engine, ink): (String, Ink)| {
         let point = points.iter().find(|p| p.engine == engine)?;
         let remark = point.wrong.then(|| "wrong answers".to_owned());
         let value = if point.wrong { None } else { value(point) };
         if value.is_none() && !point.wrong { None } else { Some(Bar { label: engine, ink, value, remark }) }
     };
-    Bars { unit, of: of.to_owned(), bars: inks(run).into_iter().filter_map(bar).collect(), ratio: false }
+    Bars { unit, bars: inks(run).into_iter().filter_map(bar).collect(), ratio: None }
 }
 
 fn throughput(run: &Run) -> Option<Chart> {
@@ -119,7 +119,7 @@ fn throughput(run: &Run) -> Option<Chart> {
         let points = at_baseline(run, &workload);
         let Some(most) = points.iter().map(|p| p.threads).max() else { continue };
         let points: Vec<&Point> = points.into_iter().filter(|p| p.threads == most).collect();
-        let bars = bars(run, &points, Unit::Count, "", |p| Some(p.wu_per_s));
+        let bars = bars(run, &points, Unit::Count, |p| Some(p.wu_per_s));
         if bars.any() {
             counts.push(most);
             panels.push((titled(&workload, &points[0].swept), most, bars));
@@ -279,7 +279,7 @@ fn latency(run: &Run, workload: &str, percentile: usize) -> Option<Chart> {
             let lines = over_threads(run, &points, Unit::Nanos, of);
             lines.any().then_some(Body::Lines(lines))
         } else {
-            let bars = bars(run, &points, Unit::Nanos, "", of);
+            let bars = bars(run, &points, Unit::Nanos, of);
             bars.any().then_some(Body::Bars(bars))
         };
         body.map(|body| Panel { title: op.clone(), body })

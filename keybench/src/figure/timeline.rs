@@ -73,6 +73,28 @@ fn at_baseline<'a>(run: &'a Run, workload: &str, phase: &str) -> Vec<&'a Course>
     own.into_iter().filter(|c| Some(c.threads) == most && c.swept == base).collect()
 }
 
+/// So many repeats are told apart, each as a line of its own.
+const MOST_REPEATS: usize = 3;
+
+/// All repeats, or of many the one in the middle: by its mean, or where that is the same for all, as of keys that were
+/// loaded, by when it ended.
+fn chosen(repeats: &[Vec<(f64, f64)>]) -> Vec<&Vec<(f64, f64)>> {
+    if repeats.len() <= MOST_REPEATS {
+        return repeats.iter().collect();
+    }
+    let order = |r: &Vec<(f64, f64)>| {
+        let mean = r.iter().map(|(_, v)| v).sum::<f64>() / r.len().max(1) as f64;
+        let end = r.last().map_or(0.0, |(t, _)| *t);
+        (mean, end)
+    };
+    let mut sorted: Vec<&Vec<(f64, f64)>> = repeats.iter().collect();
+    sorted.sort_by(|a, b| {
+        let (a, b) = (order(a), order(b));
+        a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1))
+    });
+    vec![sorted[sorted.len() / 2]]
+}
+
 /// The lines of one quantity: for each engine one for each repeat.
 fn lines(
     run: &Run,
@@ -83,7 +105,7 @@ fn lines(
     let mut out = Vec::new();
     for (engine, ink) in inks(run) {
         for course in courses.iter().filter(|c| c.engine == engine && c.metric == metric) {
-            for repeat in &course.repeats {
+            for repeat in chosen(&course.repeats) {
                 let spots = spots(&as_drawn(repeat));
                 if !spots.is_empty() {
                     out.push(Line { name: engine.clone(), ink, spots });
@@ -110,7 +132,11 @@ fn chart(run: &Run, title: String, what: &str, panels: Vec<Panel>) -> Option<Cha
         Body::Lines(l) => l.lines.iter().enumerate().any(|(i, a)| l.lines[..i].iter().any(|b| b.ink == a.ink)),
         Body::Bars(_) => false,
     });
-    let lines = if repeats { "a line for each repeat" } else { "" };
+    let lines = match run.courses.iter().map(|c| c.repeats.len()).max().unwrap_or(0) {
+        _ if repeats => "a line for each repeat",
+        0 | 1 => "",
+        _ => "of the repeats the one in the middle",
+    };
     let subtitle = [what, lines, &run.conditions].into_iter().filter(|s| !s.is_empty()).collect::<Vec<_>>().join("; ");
     (!panels.is_empty()).then(|| Chart {
         title,
@@ -234,4 +260,42 @@ fn own(run: &Run, engine: &str, ink: Ink, workload: &str) -> Option<Chart> {
         chart.notes.push(format!("{left_out} more are in timeline.tsv."));
     }
     Some(chart)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_repeats_the_middle_one_is_drawn() {
+        let repeats: Vec<Vec<(f64, f64)>> =
+            [9.0, 1.0, 5.0, 8.0, 2.0].iter().map(|v| vec![(1.0, *v), (2.0, *v)]).collect();
+        assert_eq!(chosen(&repeats[..3]).len(), 3);
+        assert_eq!(chosen(&repeats), [&repeats[2]]);
+        let loads: Vec<Vec<(f64, f64)>> = [4.0, 9.0, 3.0, 6.0, 5.0].iter().map(|t| vec![(*t, 100.0)]).collect();
+        assert_eq!(chosen(&loads), [&loads[4]]);
+    }
+
+    #[test]
+    fn counters_are_shown_by_their_growth() {
+        assert_eq!(
+            growth(&[(1.0, 10.0), (2.0, 30.0), (4.0, 30.0), (5.0, 20.0)]),
+            [(2.0, 20.0), (4.0, 0.0), (5.0, 0.0)]
+        );
+        assert!(growth(&[(1.0, 10.0)]).is_empty() && growth(&[(1.0, 1.0), (1.0, 2.0)]).is_empty());
+    }
+
+    #[test]
+    fn names_tell_units() {
+        for (name, unit) in [
+            ("wal_bytes", Unit::Bytes),
+            ("live-sst-files-size", Unit::Bytes),
+            ("cur-size-all-mem-tables", Unit::Bytes),
+            ("stall_ns", Unit::Nanos),
+            ("cache_hit_pct", Unit::Percent),
+            ("levels", Unit::Count),
+        ] {
+            assert_eq!(unit_of(name), unit, "{name}");
+        }
+    }
 }

@@ -6,7 +6,6 @@ pub enum Unit {
     /// A plain number, with decimal prefixes; the chart says what of.
     Count,
     /// Times: how often one is the other.
-    #[allow(dead_code)] // the figures of suites have it
     Times,
     /// Seconds.
     Seconds,

@@ -5,7 +5,9 @@ mod list;
 mod table;
 
 use crate::error::{Error, Result};
+use crate::figure;
 use crate::micro;
+use crate::options::switch;
 use crate::process::{self, Machine};
 use brief::Rows;
 use clap::Parser;
@@ -34,9 +36,12 @@ pub struct Args {
     /// What every test is told besides, as in --also "--opt kingtide.l0_trigger=8 -t 4"
     #[arg(long, value_name = "FLAGS", allow_hyphen_values = true)]
     pub also: Option<String>,
-    /// Writes PREFIX.csv, PREFIX.txt and PREFIX.html; rows are added to a CSV file and a text that are there
+    /// Writes PREFIX.csv, PREFIX.txt, PREFIX.html and PREFIX-figures; rows are added to a CSV file and a text that are there
     #[arg(long, default_value = "bench-data/suite", value_name = "PREFIX")]
     pub out: PathBuf,
+    /// Draw figures into PREFIX-figures when all is run
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true", value_parser = switch)]
+    pub auto_plot: bool,
     /// Directory for the stores
     #[arg(short, long, default_value = "bench-data")]
     pub db_path: PathBuf,
@@ -121,7 +126,39 @@ pub fn main(args: &Args) -> Result<()> {
     let title = format!("Suite {} on {}", suite.name, args.engines.replace(',', ", "));
     write_page(&page, &table, About { title, facts, troubles: failed.clone() })?;
     println!("\n{table}\n{}, {} and {}", csv.display(), text.display(), page.display());
+    if args.auto_plot {
+        let dir = figures_beside(&csv);
+        figure::write(&dir, &table.draw(&shared_by_all(suite, args)))?;
+        println!("figures: {}", dir.display());
+    }
     if failed.is_empty() { Ok(()) } else { Err(Error::failed(failed.join("; "))) }
+}
+
+/// What a figure that stands alone says of the suite.
+fn shared_by_all(suite: &Suite, args: &Args) -> String {
+    let repeats = match args.repeat {
+        1 => "1 run".to_owned(),
+        n => format!("medians of {n} repeats, whiskers: 95 % intervals"),
+    };
+    format!("suite {}, scale {}, {repeats}; {}", suite.name, args.scale, process::describe_machine())
+}
+
+/// Where the figures of a suite's CSV file go.
+fn figures_beside(csv: &Path) -> PathBuf {
+    let mut name = csv.file_stem().unwrap_or_default().to_owned();
+    name.push("-figures");
+    csv.with_file_name(name)
+}
+
+/// Draws the figures of a suite that was run before into `out`, or beside its CSV file. Returns where, and how many.
+///
+/// # Errors
+/// A file that is no such CSV; what the file system says.
+pub fn plot(csv: &Path, out: Option<&Path>) -> Result<(PathBuf, usize)> {
+    let figures = Table::read(csv)?.draw("");
+    let dir = out.map_or_else(|| figures_beside(csv), Path::to_owned);
+    figure::write(&dir, &figures)?;
+    Ok((dir, figures.len()))
 }
 
 fn overview() -> String {

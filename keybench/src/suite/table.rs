@@ -1,6 +1,7 @@
 //! The CSV of native tests as a Markdown table: a row for each test, the engines side by side, and the first of them as a
 //! multiple of the best other one whose answers were right.
 
+mod figures;
 mod page;
 
 use super::brief::Rows;
@@ -34,6 +35,25 @@ struct Cell {
     /// Bytes written for each byte given, and bytes on disk for each live byte.
     write_amp: Option<f64>,
     space_amp: Option<f64>,
+    /// Bytes read for each byte of an answer.
+    read_amp: Option<f64>,
+    /// What tests of a suite differ in, for figures: threads, entries of a batch, bytes of a value, operations of a
+    /// transaction. 0 where a file does not tell.
+    threads: f64,
+    batch: f64,
+    value_size: f64,
+    txn_size: f64,
+}
+
+impl Cell {
+    /// Why it is no result, if it is none.
+    fn unsound(&self) -> Option<&'static str> {
+        match self {
+            c if c.lost_updates > 0 => Some("lost updates"),
+            c if c.wrong > 0 => Some("wrong answers"),
+            _ => None,
+        }
+    }
 }
 
 /// A table that can be shown.
@@ -42,6 +62,8 @@ pub struct Table {
     path: PathBuf,
     tests: Vec<String>,
     engines: Vec<String>,
+    /// The engines with their versions, where a file tells.
+    versions: Vec<String>,
     cells: BTreeMap<(String, String), Cell>,
     /// Only rates are known: it came, in part, from a run's points.
     rates_only: bool,
@@ -65,6 +87,7 @@ impl Table {
             path: path.to_owned(),
             tests: Vec::new(),
             engines: Vec::new(),
+            versions: Vec::new(),
             cells: BTreeMap::new(),
             rates_only: false,
         }
@@ -99,6 +122,7 @@ impl Table {
     /// The tests and engines of both.
     pub fn and(mut self, other: Table) -> Table {
         self.rates_only |= other.rates_only;
+        self.versions.extend(other.versions.iter().filter(|v| !self.versions.contains(v)).cloned().collect::<Vec<_>>());
         for test in &other.tests {
             for engine in &other.engines {
                 if let Some(cell) = other.cell(test, engine) {
@@ -175,8 +199,18 @@ impl Table {
                 spread,
                 write_amp: known("write_amp")?.filter(|x| *x > 0.0),
                 space_amp: known("space_amp")?.filter(|x| *x > 0.0),
+                read_amp: known("read_amp")?.filter(|x| *x > 0.0),
+                threads: known("threads")?.unwrap_or(0.0),
+                batch: known("batch_size")?.unwrap_or(0.0),
+                value_size: known("value_size")?.unwrap_or(0.0),
+                txn_size: known("txn_size")?.unwrap_or(0.0),
             };
-            table.insert(text("test_name")?.to_owned(), text("engine")?.to_owned(), cell);
+            let engine = text("engine")?;
+            let version = format!("{engine} {}", get("version").unwrap_or_default()).trim_end().to_owned();
+            if !table.versions.contains(&version) {
+                table.versions.push(version);
+            }
+            table.insert(text("test_name")?.to_owned(), engine.to_owned(), cell);
         }
         if table.tests.is_empty() { Err(wrong(1, "holds no result".into())) } else { Ok(table) }
     }
@@ -250,9 +284,10 @@ fn us(x: f64) -> String {
 
 /// A rate, or why there is none to speak of.
 fn rate(cell: &Cell) -> String {
+    if let Some(why) = cell.unsound() {
+        return why.to_owned();
+    }
     match cell {
-        c if c.lost_updates > 0 => "lost updates".into(),
-        c if c.wrong > 0 => "wrong answers".into(),
         c if c.rate >= 1e6 => format!("{:.2} M", c.rate / 1e6),
         c if c.rate >= 1e4 => format!("{:.0} k", c.rate / 1e3),
         c if c.rate >= 100.0 => show_count(c.rate),
