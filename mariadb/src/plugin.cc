@@ -49,7 +49,7 @@ void checkpoint(void *cookie) {
 
 int close_connection(handlerton *, THD *thd) {
   if (Session *s = Session::existing(thd)) {
-    s->rollback(thd);
+    if (!s->prepared()) s->rollback(thd);  // a prepared one outlives its connection, and is resolved by its name
     Session::forget(thd);
   }
   return 0;

@@ -17,6 +17,9 @@ class TableShare;
 /** What a connection has with the engine: its transaction, if one runs. Used by its own thread, but for `interrupt`. */
 class Session {
  public:
+  Session() = default;
+  ~Session() { end(); }
+
   /** The connection's, made if it has none. */
   static Session *of(THD *thd);
   static Session *existing(THD *thd);
@@ -31,6 +34,7 @@ class Session {
 
   Txn &txn() { return txn_; }
   bool running() const { return running_; }
+  bool prepared() const { return running_ && prepared_; }
   bool reads_committed() const { return isolation_ <= ISO_READ_COMMITTED; }
   bool serializable() const { return isolation_ == ISO_SERIALIZABLE; }
 
