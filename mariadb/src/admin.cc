@@ -77,7 +77,7 @@ int Handler::check(THD *thd, HA_CHECK_OPT *) {
       report_fault(thd, ++faults, "a row has a form that none was written in");
       continue;
     }
-    if (table->vfield) table->update_virtual_fields(this, VCOL_UPDATE_INDEXED);
+    if (table->vfield) table->update_virtual_fields(this, VCOL_UPDATE_FOR_READ);
     if (!format().hidden_primary) {
       row_key_of(record, &key);
       if (key != row_key) report_fault(thd, ++faults, "a row stands under a key that is not its own");

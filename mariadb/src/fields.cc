@@ -40,11 +40,15 @@ Column column_of(const TABLE *table, const Field *f) {
   return c;
 }
 
-/** The collation's order cannot be had by comparing weights unit by unit: its keys are padded to their full length. */
-bool needs_full_image(CHARSET_INFO *cs) { return cs->levels_for_order > 1; }
+/** Collations that compare level by level, each padded: their keys are padded to their full length. */
+bool pads_levels(CHARSET_INFO *cs) { return cs->levels_for_order > 1 && !(cs->state & MY_CS_STRNXFRM_BAD_NWEIGHTS); }
+
+/** Old ones (Czech) that compare level by level without the spaces at the end. */
+bool strips_levels(CHARSET_INFO *cs) { return cs->levels_for_order > 1 && (cs->state & MY_CS_STRNXFRM_BAD_NWEIGHTS); }
 
 std::string weights_of(CHARSET_INFO *cs, Slice text) {
-  std::string weights(cs->strnxfrmlen(text.size + cs->mbmaxlen) + 8, '\0');
+  // The length that strnxfrmlen wants is that of as many characters of the greatest size.
+  std::string weights(cs->strnxfrmlen((text.size + 1) * cs->mbmaxlen) + 8, '\0');
   const size_t n = cs->coll->strnxfrm(cs, reinterpret_cast<uchar *>(&weights[0]), weights.size(),
                                       static_cast<uint>(weights.size()), text.data, text.size, 0);
   weights.resize(n);
@@ -54,12 +58,13 @@ std::string weights_of(CHARSET_INFO *cs, Slice text) {
 void describe_text(IndexPart *p, const Field *f) {
   CHARSET_INFO *cs = f->charset();
   p->charset = cs;
-  if (needs_full_image(cs)) {
+  if (pads_levels(cs)) {
     p->codec.kind = PartKind::Image;
     p->codec.length = cs->strnxfrmlen(p->length);
     return;
   }
-  if (cs->state & MY_CS_NOPAD) {
+  // Without PAD SPACE, the padding of CHAR counts as what it is: characters.
+  if (strips_levels(cs) || (cs->state & MY_CS_NOPAD)) {
     p->codec.kind = PartKind::Bytes;
     return;
   }
@@ -114,10 +119,6 @@ Slice prefix_of(const IndexPart &p, Slice text) {
   const char *begin = reinterpret_cast<const char *>(text.data);
   const size_t n = cs->charpos(begin, begin + text.size, p.length / cs->mbmaxlen);
   return n < text.size ? text.first(n) : text;
-}
-
-Slice without_spaces(CHARSET_INFO *cs, Slice text) {
-  return text.first(cs->lengthsp(reinterpret_cast<const char *>(text.data), text.size));
 }
 
 }  // namespace
@@ -191,7 +192,8 @@ void TableFormat::append_part(const IndexPart &p, TABLE *table, Slice data, std:
                                 MY_STRXFRM_PAD_WITH_SPACE | MY_STRXFRM_PAD_TO_MAXLEN);
       return writer.value(p.codec, image);
     }
-    if (p.codec.kind == PartKind::Bytes && p.column.kind == ColumnKind::Char) data = without_spaces(p.charset, data);
+    if (strips_levels(p.charset))
+      data = data.first(p.charset->lengthsp(reinterpret_cast<const char *>(data.data), data.size));
     return writer.value(p.codec, weights_of(p.charset, data));
   }
   if (p.codec.kind == PartKind::Bytes || p.raw) return writer.value(p.codec, data.size > p.length ? data.first(p.length) : data);

@@ -223,7 +223,11 @@ int Handler::from_entry(Slice key, Slice value, uchar *record, bool *pass) {
     from_entry_ = true;
     return 0;
   }
-  return read_row(row_key, record, pass);
+  const std::string row = row_key.str();
+  if (const int error = read_row(row, record, pass)) return error;
+  // Where it reads the index only, the server takes generated columns from there and does not compute them.
+  if (key_read_ && !*pass && !format().restore(*index_, key, entry_value_, record)) return damaged();
+  return 0;
 }
 
 int Handler::damaged() {
