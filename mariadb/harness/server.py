@@ -250,6 +250,13 @@ def check_tables(server, tables, database="test"):
     return [f"{t}: {kind}: {text}" for t, _, kind, text in rows if (kind, text) != ("status", "OK")]
 
 
+def index_complaints(session, table, index, columns):
+    """Whether a secondary index and the primary data tell the same story."""
+    sums = [session.query(f"SELECT COUNT(*), BIT_XOR(CRC32(CONCAT_WS('-', {columns}))) FROM {table} FORCE INDEX ({i})")
+            for i in ("PRIMARY", index)]
+    return [] if sums[0] == sums[1] else [f"{table}: read by primary key {sums[0]}, read by {index} {sums[1]}"]
+
+
 __all__ = ["HarnessError", "Server", "ServerGone", "SqlError", "Workspace", "check_tables", "checksums",
-           "create_replication_user", "find_program", "free_port", "require_engine",
-           "say", "start_pair"]
+           "create_replication_user", "find_program", "free_port", "index_complaints",
+           "require_engine", "say", "start_pair"]

@@ -107,7 +107,8 @@ class Connection:
     def _log_in(self, user, database):
         greeting = self._read()
         end = greeting.index(b"\0", 1)
-        self.version = greeting[1:end].decode()
+        # MariaDB 10 hides its version behind one that old replicas accept.
+        self.version = greeting[1:end].decode().removeprefix("5.5.5-")
         self.id = struct.unpack_from("<I", greeting, end + 1)[0]
         flags = LONG_PASSWORD | FOUND_ROWS | PROTOCOL_41 | TRANSACTIONS | SECURE_CONNECTION | PLUGIN_AUTH
         flags |= CONNECT_WITH_DB if database else 0

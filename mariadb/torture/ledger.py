@@ -9,6 +9,7 @@ of numbers that ends at the last acknowledged transaction, or at the one that wa
 import random
 import threading
 
+from harness.server import index_complaints
 from harness.wire import ServerGone, SqlError
 
 KEPT_ROWS = 200
@@ -143,10 +144,3 @@ class Ledger:
             wrong.append(f"{who}: the binlog has {len(logged)} transactions and the table {len(expected)} since the "
                          f"last crash; they differ at {odd or 'their order'}")
         return wrong
-
-
-def index_complaints(session, table, index, columns):
-    """Whether a secondary index and the primary data tell the same story."""
-    sums = [session.query(f"SELECT COUNT(*), BIT_XOR(CRC32(CONCAT_WS('-', {columns}))) FROM {table} FORCE INDEX ({i})")
-            for i in ("PRIMARY", index)]
-    return [] if sums[0] == sums[1] else [f"{table}: read by primary key {sums[0]}, read by {index} {sums[1]}"]

@@ -1,0 +1,67 @@
+"""What a process used, from /proc: CPU, bytes to and from storage, memory."""
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+QUIET_CPU_SHARE = 0.03
+QUIET_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Since the process began, or between two moments."""
+
+    cpu_seconds: float
+    bytes_written: int
+    bytes_read: int
+
+    def __sub__(self, earlier):
+        return Usage(self.cpu_seconds - earlier.cpu_seconds, self.bytes_written - earlier.bytes_written,
+                     self.bytes_read - earlier.bytes_read)
+
+
+def usage(pid):
+    """What the process used until now. Bytes are those that reached the block layer; those of a file that was deleted
+    before it was written back are counted too."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    io = dict(line.split(": ") for line in Path(f"/proc/{pid}/io").read_text().splitlines())
+    return Usage((int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND, int(io["write_bytes"]), int(io["read_bytes"]))
+
+
+def forget_peak_memory(pid):
+    """Makes `peak_memory` count from now on."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def peak_memory(pid):
+    """The largest resident set in bytes."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def await_quiet(pid, limit):
+    """Waits until the process does next to nothing any more, `limit` seconds at most. Returns how long that took."""
+    started = time.monotonic()
+    while (elapsed := time.monotonic() - started) < limit:
+        before = usage(pid).cpu_seconds
+        time.sleep(QUIET_SECONDS)
+        if usage(pid).cpu_seconds - before <= QUIET_CPU_SHARE * QUIET_SECONDS:
+            break
+    return elapsed
+
+
+def directory_bytes(path):
+    """What the files of a directory occupy; files that vanish meanwhile do not count."""
+    total = 0
+    for folder, _, files in os.walk(path):
+        for name in files:
+            try:
+                total += os.stat(os.path.join(folder, name)).st_blocks * 512
+            except FileNotFoundError:
+                pass
+    return total
