@@ -348,3 +348,44 @@ fn cut_missing_exchanged_and_orphaned_files_are_found() {
         }
     }
 }
+
+/// At every point a creation may be killed. What is left is no damage: an open begins anew, or goes on.
+#[test]
+fn a_creation_that_was_cut_short_is_no_damage() {
+    let fs = MemFs::new();
+    let cuts = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let seen = cuts.clone();
+    fs.on_write(Some(Box::new(move |b| seen.lock().unwrap().push(b.kill_clone()))));
+    Db::open(DIR, options(&fs)).unwrap();
+    fs.on_write(None);
+    let (mut anew, mut whole, mut rng) = (0, 0, Rng::new(1));
+    let cuts = std::mem::take(&mut *cuts.lock().unwrap());
+    for (i, cut) in cuts.iter().enumerate() {
+        for model in [None].into_iter().chain(kingtide::vfs::Survival::ALL.map(Some)) {
+            let left = model.map_or_else(|| cut.kill_clone(), |m| cut.crash_clone(m, &mut rng));
+            let what = format!("write {i}, {model:?}: {:?}", left.list(Path::new(DIR)));
+            match kingtide::verify(DIR, &options(&left)) {
+                Err(e) => assert_eq!(e.kind(), ErrorKind::NotFound, "{what}: {e}"),
+                Ok(report) => {
+                    let begun_anew = report.problems.iter().any(|p| p.message.contains("begins it anew"));
+                    *(if begun_anew { &mut anew } else { &mut whole }) += 1;
+                    assert!(
+                        !report.is_damaged() && (report.is_clean() || !begun_anew),
+                        "{what}: {:?}",
+                        report.problems
+                    );
+                }
+            }
+            assert!(contents(&left).unwrap().is_empty(), "{what}");
+            assert!(kingtide::verify(DIR, &options(&left)).unwrap().is_clean(), "{what}");
+        }
+    }
+    println!("{} cuts: {anew} begun anew, {whole} went on", cuts.len());
+    assert!(anew > 5 && whole > 0);
+    // The same files beside a log are those of a database that lost its CURRENT.
+    let db = Db::open(DIR, options(&fs)).unwrap();
+    db.put(b"k", b"v").unwrap();
+    drop(db);
+    fs.remove(&Path::new(DIR).join("CURRENT")).unwrap();
+    assert!(kingtide::verify(DIR, &options(&fs)).unwrap().is_damaged());
+}

@@ -9,6 +9,7 @@ use crate::options::Options;
 use crate::recover::{Layout, number_of};
 use crate::reserve::RESERVE_FILE;
 use crate::shape::VlogMeta;
+use crate::version::manifest::creation_was_cut_short;
 use crate::version::scan::ManifestScan;
 use crate::version::{FamilyId, Version};
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
@@ -71,8 +72,13 @@ fn tell_manifest(checker: &mut Checker<'_, '_>, scan: &ManifestScan) -> Result<(
     checker.advance(scan.bytes)
 }
 
-/// A database that nobody has open.
-pub(super) fn closed(checker: &mut Checker<'_, '_>, options: &Options) -> Result<Subject> {
+/// A database that nobody has open; `None` for one whose creation was cut short, which holds nothing yet.
+pub(super) fn closed(checker: &mut Checker<'_, '_>, options: &Options) -> Result<Option<Subject>> {
+    if creation_was_cut_short(&**checker.fs, checker.dir)? {
+        let text = "the creation of the database was cut short; the next open begins it anew";
+        checker.problem(Problem::new(Severity::Info, ProblemKind::Manifest, text).at(checker.dir));
+        return Ok(None);
+    }
     let scan = ManifestScan::read(&**checker.fs, checker.dir)?;
     if !scan.found {
         return Err(Error::new(ErrorKind::NotFound, "no database here").at_path(checker.dir));
@@ -82,7 +88,7 @@ pub(super) fn closed(checker: &mut Checker<'_, '_>, options: &Options) -> Result
     let families = (layout.families.into_iter())
         .map(|(id, f)| FamilyFiles { id, name: f.name, order: f.order, version: Arc::new(f.version), _view: None })
         .collect();
-    Ok(Subject {
+    Ok(Some(Subject {
         families,
         vlogs: layout.vlogs,
         next_family: layout.next_family,
@@ -90,7 +96,7 @@ pub(super) fn closed(checker: &mut Checker<'_, '_>, options: &Options) -> Result
         log_begun: layout.log_begun,
         complete,
         manifest: scan.path,
-    })
+    }))
 }
 
 /// The database that is open: its views at one moment, and whether the manifest agrees with them.

@@ -316,7 +316,7 @@ pub fn verify_with(path: impl AsRef<Path>, options: &Options, progress: &mut Pro
     let fs: Arc<dyn Fs> = options.fs.clone().unwrap_or_else(PosixFs::shared);
     let _lock = lock_existing(&*fs, dir)?;
     let mut checker = Checker::new(&fs, dir, progress);
-    let subject = layout::closed(&mut checker, options)?;
+    let Some(subject) = layout::closed(&mut checker, options)? else { return checker.finish() };
     layout::check_directory(&mut checker, &subject)?;
     checker.check_files(&subject)?;
     log::check_closed(&mut checker, &subject)?;

@@ -7,6 +7,7 @@
 
 use super::Edit;
 use super::codec::{decode_edits, encode_edits};
+use crate::open::LOCK_FILE;
 use kingtide_base::checksum::{crc, crc_append};
 use kingtide_base::coding::Reader;
 use kingtide_base::{Error, ErrorKind, Result};
@@ -207,8 +208,9 @@ impl Manifest {
     /// one of the two current.
     ///
     /// # Errors
-    /// `NoSpace`, `Io`: the old manifest is still the current one. `Poisoned`: the directory's sync failed, so that is
-    /// not known; nothing is appended any more.
+    /// `NoSpace`, `Io`: the old manifest is still the current one, except after the want of a descriptor for the directory's
+    /// sync: then it is open which of the two a power cut leaves, until the next rewrite, which has to come before an
+    /// append. `Poisoned`: the directory's sync failed, so that is not known; nothing is appended any more.
     pub fn rewrite(&mut self, snapshot: &[Edit], new_number: u64) -> Result<()> {
         self.switch(&[snapshot], new_number)
     }
@@ -223,13 +225,24 @@ impl Manifest {
             let _ = self.fs.remove(&manifest_path(&self.dir, number));
             return Err(e);
         }
-        if let Err(e) = self.fs.sync_dir(&self.dir) {
-            self.poisoned = Some(e);
-            return self.check();
+        let synced = self.fs.sync_dir(&self.dir);
+        match synced {
+            // The directory could not be opened, so no sync was tried, and none failed: a later one still counts. Until
+            // then both manifests are whole, and this one ends with edits of which nobody knows whether they are made.
+            Err(e) if e.is_out_of_descriptors() => {
+                (self.file, self.end, self.base, self.number, self.doubtful) = (file, end, end, number, true);
+                Err(e)
+            }
+            Err(e) => {
+                self.poisoned = Some(e);
+                self.check()
+            }
+            Ok(()) => {
+                (self.file, self.end, self.base, self.number, self.doubtful) = (file, end, end, number, false);
+                self.remove_stale();
+                Ok(())
+            }
         }
-        (self.file, self.end, self.base, self.number, self.doubtful) = (file, end, end, number, false);
-        self.remove_stale();
-        Ok(())
     }
 
     /// The failure that stopped the manifest, if one did.
@@ -361,6 +374,14 @@ pub(super) fn read_current(fs: &dyn Fs, dir: &Path) -> Result<Option<u64>> {
         parse_manifest_name(name)
     };
     parse().map(Some).ok_or_else(damaged)
+}
+
+/// Whether a directory holds nothing but what a creation leaves that was cut short: an open begins it anew.
+pub(crate) fn creation_was_cut_short(fs: &dyn Fs, dir: &Path) -> Result<bool> {
+    let names = fs.list(dir)?;
+    let of_creation = |name: &String| name == LOCK_FILE || name == CURRENT_TMP || parse_manifest_name(name).is_some();
+    let begun = names.iter().any(|name| parse_manifest_name(name).is_some());
+    Ok(begun && names.iter().all(of_creation) && refuse_orphans(fs, dir).is_ok())
 }
 
 /// A directory without `CURRENT` is new, or its creation was cut short. If it ever had a `CURRENT`, a manifest shows it:

@@ -125,6 +125,45 @@ fn an_unknown_current_stops_the_manifest() {
     }
 }
 
+/// No descriptor for the directory's last sync: nothing was lost, so the next change goes on.
+#[test]
+fn a_switch_without_a_descriptor_is_done_again() {
+    for model in Survival::ALL {
+        let mut rng = Rng::new(4);
+        let mem = disk();
+        let faults = FaultFs::new(Arc::new(mem.clone()), 1);
+        let fs: Arc<dyn Fs> = Arc::new(faults.clone());
+        let mut state = some_edits(&mut rng);
+        let mut manifest = Manifest::create(&fs, dir(), 1, ID, &state).unwrap();
+        let lost = some_edits(&mut rng);
+        manifest.append(&lost[..1]).unwrap();
+        state.push(lost[0].clone());
+        faults.add(Rule::new(Op::SyncDir, Fault::Emfile).nth(2)); // the one after the switch
+        let after = [state.clone(), lost.clone()].concat();
+        assert!(manifest.rewrite(&after, 2).unwrap_err().is_out_of_descriptors());
+        assert!(manifest.poison().is_none() && manifest.needs_rewrite());
+        let either = |fs: &MemFs, states: [&Vec<Edit>; 2], rng: &mut Rng| {
+            let found = load(&fs.crash_clone(model, rng), true).unwrap().unwrap().1;
+            assert!(states.contains(&&found), "{model:?}: {found:?}");
+        };
+        either(&mem, [&state, &after], &mut rng);
+        let next = some_edits(&mut rng);
+        assert_eq!(manifest.append(&next).unwrap_err().kind(), ErrorKind::Busy);
+        // Once more, and then with success.
+        faults.add(Rule::new(Op::SyncDir, Fault::Emfile).nth(2));
+        let more = [state.clone(), next.clone()].concat();
+        assert!(manifest.append_or_rewrite(&next, || 3, || state.clone()).is_err());
+        either(&mem, [&after, &more], &mut rng);
+        manifest.append_or_rewrite(&next, || 4, || state.clone()).unwrap();
+        state = more;
+        let crashed = mem.crash_clone(model, &mut rng);
+        assert_eq!(load(&crashed, true).unwrap().unwrap().1, state);
+        manifest.append(&lost).unwrap();
+        let names = mem.list(dir()).unwrap();
+        assert_eq!(names.iter().filter(|n| n.starts_with("MANIFEST-")).count(), 1, "{names:?}");
+    }
+}
+
 fn edit_file(fs: &MemFs, name: &str, change: impl FnOnce(&mut Vec<u8>)) {
     let file = fs.open(&dir().join(name), OpenMode::Write).unwrap();
     let mut bytes = vec![0; file.len().unwrap() as usize];
