@@ -52,6 +52,10 @@ pub struct Figures {
     pub cpu_ns: u64,
     /// Transactions that had to give way.
     pub aborts: u64,
+    /// Bytes of keys and values that were written, and of keys that were deleted.
+    pub put_bytes: u64,
+    /// Bytes of keys and values in answers.
+    pub got_bytes: u64,
     pub answers: Answers,
 }
 
@@ -347,9 +351,11 @@ fn walk(
         if hi.is_some_and(|hi| key >= hi) {
             break;
         }
-        let part = match check {
-            Some(check) => check.row(key, value, &mut shared.borrow_mut().figures.answers),
-            None => value.len(),
+        let part = {
+            let figures = &mut shared.borrow_mut().figures;
+            let part = check.as_mut().map_or(value.len(), |check| check.row(key, value, &mut figures.answers));
+            figures.got_bytes += (key.len() + part) as u64;
+            part
         };
         let stop: Value = each.call((lua.create_string(key)?, lua.create_string(&value[..part])?))?;
         rows += 1;
@@ -375,12 +381,21 @@ pub fn register(lua: &Lua, shared: &Shared) -> mlua::Result<()> {
 
 fn single_verbs(lua: &Lua, shared: &Shared, kv: &Table) -> mlua::Result<()> {
     let s = Rc::clone(shared);
-    let put = move |_: &Lua, (k, v): (LuaString, LuaString)| s.borrow_mut().put(&k.as_bytes(), &v.as_bytes());
+    let put = move |_: &Lua, (k, v): (LuaString, LuaString)| {
+        let (key, value) = (k.as_bytes(), v.as_bytes());
+        let mut w = s.borrow_mut();
+        w.put(&key, &value)?;
+        w.figures.put_bytes += (key.len() + value.len()) as u64;
+        Ok(())
+    };
     kv.set("put", lua.create_function(put)?)?;
     let s = Rc::clone(shared);
     let get = move |lua: &Lua, k: LuaString| {
+        let key = k.as_bytes();
         let mut w = s.borrow_mut();
-        w.get(&k.as_bytes(), false)?.map(|r| lua.create_string(&w.buffer[r])).transpose()
+        let Some(found) = w.get(&key, false)? else { return Ok(None) };
+        w.figures.got_bytes += (key.len() + found.len()) as u64;
+        lua.create_string(&w.buffer[found]).map(Some)
     };
     kv.set("get", lua.create_function(get)?)?;
     let s = Rc::clone(shared);
@@ -392,6 +407,7 @@ fn single_verbs(lua: &Lua, shared: &Shared, kv: &Table) -> mlua::Result<()> {
         } else {
             w.write(Kind::Del, [key].into_iter(), |session, _| session.delete(key))?;
         }
+        w.figures.put_bytes += key.len() as u64;
         Ok(true)
     };
     kv.set("del", lua.create_function(del)?)?;
@@ -404,6 +420,7 @@ fn single_verbs(lua: &Lua, shared: &Shared, kv: &Table) -> mlua::Result<()> {
         let rows = w.range(&lo.as_bytes(), hi.as_deref(), limit.unwrap_or(usize::MAX))?;
         let out = lua.create_table_with_capacity(rows.len(), 0)?;
         for (i, (key, value)) in rows.into_iter().enumerate() {
+            w.figures.got_bytes += (key.len() + value.len()) as u64;
             let row = lua.create_table_with_capacity(0, 2)?;
             row.raw_set(&key_name, lua.create_string(&w.buffer[key])?)?;
             row.raw_set(&value_name, lua.create_string(&w.buffer[value])?)?;
@@ -425,7 +442,10 @@ fn single_verbs(lua: &Lua, shared: &Shared, kv: &Table) -> mlua::Result<()> {
         w.may_write()?;
         w.unverifiable("put_ttl")?;
         w.outside_only("put_ttl")?;
-        w.timed(Kind::Put, 1, |session| session.put_ttl(&k.as_bytes(), &v.as_bytes(), ttl))
+        let (key, value) = (k.as_bytes(), v.as_bytes());
+        w.timed(Kind::Put, 1, |session| session.put_ttl(&key, &value, ttl))?;
+        w.figures.put_bytes += (key.len() + value.len()) as u64;
+        Ok(())
     };
     kv.set("put_ttl", lua.create_function(put_ttl)?)?;
     let s = Rc::clone(shared);
@@ -460,6 +480,7 @@ fn batch_verbs(lua: &Lua, shared: &Shared, kv: &Table) -> mlua::Result<()> {
         for (i, answer) in answers.into_iter().enumerate() {
             // An absent key leaves a hole: out[i] is nil.
             if let Some(r) = answer {
+                w.figures.got_bytes += (wanted[i].len() + r.len()) as u64;
                 out.raw_set(i + 1, lua.create_string(&w.buffer[r])?)?;
             }
         }
@@ -476,6 +497,7 @@ fn batch_verbs(lua: &Lua, shared: &Shared, kv: &Table) -> mlua::Result<()> {
             return Ok(());
         }
         let mut w = s.borrow_mut();
+        w.figures.put_bytes += entries.iter().map(|(k, v)| (k.len() + v.len()) as u64).sum::<u64>();
         if w.in_txn() {
             return w.txn_write(Kind::Mput, entries.len() as u64, |session| {
                 one_by_one(&entries, |(key, value)| session.txn_put(key, value))
@@ -500,6 +522,7 @@ fn batch_verbs(lua: &Lua, shared: &Shared, kv: &Table) -> mlua::Result<()> {
             return Ok(());
         }
         let mut w = s.borrow_mut();
+        w.figures.put_bytes += gone.iter().map(|k| k.len() as u64).sum::<u64>();
         if w.in_txn() {
             return w
                 .txn_write(Kind::Mdel, gone.len() as u64, |session| one_by_one(&gone, |key| session.txn_delete(key)));

@@ -134,6 +134,12 @@ pub struct Measured {
     pub misses: u64,
     /// Transactions that had to give way.
     pub aborts: u64,
+    /// Bytes of keys and values that were written, and of keys that were deleted.
+    #[serde(default)]
+    pub put_bytes: u64,
+    /// Bytes of keys and values in answers.
+    #[serde(default)]
+    pub got_bytes: u64,
     /// One entry for each kind that was used.
     pub ops: Vec<Op>,
     /// What it cost.
@@ -211,40 +217,58 @@ pub fn run(
     })?;
     // The answers of an engine that keeps nothing cannot be right.
     let truth = (spec.verify && engine::keeps_data(&spec.engine)).then(|| Arc::new(Truth::default()));
-    let mut stage = Stage { spec, store: &*store, clock, truth: truth.clone(), base_rss: before.rss, send };
+    let mut stage =
+        Stage { spec, store: &*store, clock, truth: truth.clone(), base_rss: before.rss, put_bytes: 0, send };
     if spec.seed_threads > 0 {
         stage.seed()?;
     }
     for point in &spec.points {
         stage.measure(point)?;
     }
+    let put_bytes = stage.put_bytes;
     drop(stage);
     let peak_rss = Usage::now().peak_rss.saturating_sub(before.rss);
-    if let Some(truth) = &truth {
-        send(Message::Checked(whole_store(&*store, truth)?))?;
+    let small = engine::keeps_data(&spec.engine) && process::disk_bytes(&spec.dir) <= READ_WHOLE;
+    let mut live_bytes = None;
+    if truth.is_some() || small {
+        let (answers, bytes) = whole_store(&*store, truth.as_ref())?;
+        live_bytes = Some(bytes);
+        if truth.is_some() {
+            send(Message::Checked(answers))?;
+        }
     }
     let start = Instant::now();
     store.close()?;
     let seconds = start.elapsed().as_secs_f64();
     let written_bytes = Usage::now().since(&before).written();
     let disk_bytes = process::disk_bytes(&spec.dir);
-    send(Message::Closed(Closed { seconds, disk_bytes, written_bytes, peak_rss, busy: engine::busy_answers() }))
+    let busy = engine::busy_answers();
+    send(Message::Closed(Closed { seconds, disk_bytes, written_bytes, put_bytes, live_bytes, peak_rss, busy }))
 }
 
-/// Reads all that a store holds when nobody writes any more: exactly what was written and not deleted may be there.
-fn whole_store(store: &dyn Engine, truth: &Arc<Truth>) -> Result<Answers> {
-    let mut answers = Answers::default();
-    let mut check = Scan::begin(truth, "closing scan", b"", None, usize::MAX);
+/// Bytes on disk up to which a store is read at its end only to learn how many of its bytes are live.
+const READ_WHOLE: u64 = 1 << 30;
+
+/// Reads all that a store holds when nobody writes any more, and adds up the bytes of its entries. Where answers are
+/// verified, exactly what was written and not deleted may be there.
+fn whole_store(store: &dyn Engine, truth: Option<&Arc<Truth>>) -> Result<(Answers, u64)> {
+    let (mut answers, mut bytes) = (Answers::default(), 0);
+    let mut check = truth.map(|truth| Scan::begin(truth, "closing scan", b"", None, usize::MAX));
     let mut session = store.session()?;
     let mut cursor = session.cursor(Bounds::default())?;
     let mut valid = cursor.first()?;
     while valid {
         let (key, value) = cursor.entry()?;
-        check.row(key, value, &mut answers);
+        bytes += (key.len() + value.len()) as u64;
+        if let Some(check) = &mut check {
+            check.row(key, value, &mut answers);
+        }
         valid = cursor.next()?;
     }
-    check.end(&mut answers);
-    Ok(answers)
+    if let Some(check) = &check {
+        check.end(&mut answers);
+    }
+    Ok((answers, bytes))
 }
 
 /// Lets the other seeding threads know whether thread 0's loader asked which share is its own. One that does not is
@@ -283,6 +307,8 @@ struct Stage<'a> {
     truth: Option<Arc<Truth>>,
     /// Resident bytes of the harness before the store was opened.
     base_rss: u64,
+    /// Bytes of keys and values that were written so far.
+    put_bytes: u64,
     send: &'a mut dyn FnMut(Message) -> Result<()>,
 }
 
@@ -439,6 +465,7 @@ impl Stage<'_> {
         }
         measured.mean_rss = (sampler.mean_rss() - self.base_rss as f64).max(0.0);
         add_up(&mut measured, shares);
+        self.put_bytes += measured.put_bytes;
         Ok(measured)
     }
 }
@@ -563,6 +590,8 @@ fn add_up(measured: &mut Measured, shares: Vec<Figures>) {
         measured.hits += share.hits;
         measured.misses += share.misses;
         measured.aborts += share.aborts;
+        measured.put_bytes += share.put_bytes;
+        measured.got_bytes += share.got_bytes;
         answers.merge(share.answers);
     }
     let Answers { verified, wrong, examples } = answers;

@@ -304,6 +304,40 @@ pub fn spec(source: &str, threads: usize) -> Spec {
     }
 }
 
+#[test]
+fn bytes_are_counted_as_scripts_see_them() {
+    let bytes = |source: &str, verify| {
+        let shared = lua(&format!("kv.put('a', '12'); kv.put('b', '345'); {source}"), verify).unwrap();
+        let figures = &shared.borrow().figures;
+        (figures.put_bytes - 7, figures.got_bytes)
+    };
+    for verify in [false, true] {
+        for (source, expected) in [
+            ("kv.get('a'); kv.get('none')", (0, 3)),
+            ("kv.del('a'); kv.mdel({'a', 'bc'})", (4, 0)),
+            ("kv.mput({{key='c', val='1'}, {key='de', val=''}}); kv.mget({'c', 'none', 'a'})", (4, 5)),
+            ("kv.range('a', 'z'); kv.scan('a', 'z', function() return true end)", (0, 10)),
+        ] {
+            assert_eq!(bytes(source, verify), expected, "{source}");
+        }
+    }
+    assert_eq!(bytes("kv.begin(); kv.put('c', '1'); kv.get('c'); kv.commit()", false), (2, 2));
+    let source = "return { load = function(ctx) for i = 1, 10 do kv.put('k' .. i, 'value') end end, run = function() kv.get('k1') end }";
+    let one = Spec { verify: false, ..spec(source, 1) };
+    let (seeded, done) = on_memory(&one).unwrap();
+    assert_eq!((seeded.put_bytes, done.got_bytes), (71, 500 * 7));
+    let mut closed = None;
+    point::run(&one, &|dir| engine::open("memory", dir, &one.options), &mut |m| {
+        if let Message::Closed(c) = m {
+            closed = Some(c);
+        }
+        Ok(())
+    })
+    .unwrap();
+    let closed = closed.unwrap();
+    assert_eq!((closed.put_bytes, closed.live_bytes), (71, Some(71)));
+}
+
 /// Runs a specification; returns what seeding and the last point measured.
 fn run(spec: &Spec, open: &dyn Fn(&Path) -> Result<Box<dyn Engine>>) -> Result<(Measured, Measured)> {
     let (mut seeded, mut done) = (Measured::default(), Measured::default());

@@ -186,6 +186,12 @@ pub struct Closed {
     pub disk_bytes: u64,
     /// Bytes written since it was opened.
     pub written_bytes: u64,
+    /// Bytes of keys and values that it was given since then.
+    #[serde(default)]
+    pub put_bytes: u64,
+    /// Bytes of keys and values that were in it at the end, if it was read to learn that.
+    #[serde(default)]
+    pub live_bytes: Option<u64>,
     /// Most resident bytes, above what the harness held before it was opened.
     pub peak_rss: u64,
     /// How often the engine said that it was busy.
@@ -365,6 +371,22 @@ impl EngineResult {
         all
     }
 
+    /// Bytes written for each byte that it was given: median over its stores.
+    pub fn write_amp(&self) -> Option<f64> {
+        self.amplification(|c| (c.written_bytes, c.put_bytes))
+    }
+
+    /// Bytes on disk for each live byte: median over its stores that were read to learn how many those are.
+    pub fn space_amp(&self) -> Option<f64> {
+        self.amplification(|c| (c.disk_bytes, c.live_bytes.unwrap_or_default()))
+    }
+
+    fn amplification(&self, of: impl Fn(&Closed) -> (u64, u64)) -> Option<f64> {
+        let all = self.stores.iter().filter_map(|s| s.closed.as_ref()).map(of);
+        let all: Vec<f64> = all.filter(|(a, b)| *a > 0 && *b > 0).map(|(a, b)| a as f64 / b as f64).collect();
+        (!all.is_empty()).then(|| median(all))
+    }
+
     /// How often it said that it was busy.
     pub fn busy(&self) -> u64 {
         self.stores.iter().filter_map(|s| s.closed.as_ref()).map(|c| c.busy).sum()
@@ -399,6 +421,14 @@ impl Results {
             .repeats_of(engine)
             .fold((0.0, 0), |(cpu, touches), m| (cpu + m.usage.cpu_user + m.usage.cpu_sys, touches + m.touches));
         cpu * 1e6 / touches.max(1) as f64
+    }
+
+    /// Bytes that system calls read while an engine's points ran, for each byte of their answers. What is read through a
+    /// memory map is in none.
+    pub fn read_amp(&self, engine: &str) -> Option<f64> {
+        let sums = self.repeats_of(engine).map(|m| (m.usage.read_calls, m.got_bytes));
+        let (read, got) = sums.fold((0, 0), |(a, b), (read, got)| (a + read, b + got));
+        (got > 0).then(|| read as f64 / got as f64)
     }
 
     /// Median over an engine's points of the mean of its resident bytes.

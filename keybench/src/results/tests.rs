@@ -25,7 +25,9 @@ pub fn measured(units: u64) -> Measured {
         hits: units / 2,
         misses: units / 8,
         ops: vec![op("put", 8.5), op("get", 2.25)],
-        usage: Usage { cpu_user: 0.75, cpu_sys: 0.25, ..Usage::default() },
+        put_bytes: 50 * units,
+        got_bytes: 100 * units,
+        usage: Usage { cpu_user: 0.75, cpu_sys: 0.25, read_calls: 25 * units, ..Usage::default() },
         mean_rss: 48e6,
         ..Measured::default()
     }
@@ -56,6 +58,8 @@ pub fn run(engines: &[(&str, &[u64])]) -> Results {
                 seconds: 0.02,
                 disk_bytes: 9e6 as u64,
                 written_bytes: 27e6 as u64,
+                put_bytes: 18e6 as u64,
+                live_bytes: Some(6e6 as u64),
                 peak_rss: 64_000_000,
                 busy: 0,
             }),
@@ -129,6 +133,11 @@ fn figures_follow_the_repeats() {
     assert!((p.figures.hit_rate.unwrap() - 0.8).abs() < 0.02);
     assert_eq!((p.unsteady(), p.touches_differ()), (None, false));
     assert!((results.cpu_per_million("kingtide") - 6e6 / 1280.0).abs() < 1e-6);
+
+    let engine = &results.engines[0];
+    let amplifications = (engine.write_amp(), results.read_amp("kingtide"), engine.space_amp());
+    assert_eq!(amplifications, (Some(1.5), Some(0.25), Some(1.5)));
+    assert_eq!((EngineResult::default().write_amp(), results.read_amp("nobody")), (None, None));
 
     let mut wrong = Repeat { number: 3, measured: measured(100), drift: Some(-0.9) };
     (wrong.measured.verified, wrong.measured.wrong, wrong.measured.touches) = (50, 2, 6_400);

@@ -127,7 +127,9 @@ impl std::fmt::Display for Outcome<'_> {
                 write!(f, "{fastest} is ahead of {next}: {:.2}x (without an interval, so not surely)", lead.value)
             }
             Outcome::Close { fastest, others, lead } => {
-                write!(f, "no clear winner between {fastest} and {}: {}", others.join(", "), times(lead))
+                let (last, before) = others.split_last().map_or(("", &[][..]), |(last, before)| (*last, before));
+                let before: String = before.iter().map(|other| format!(", {other}")).collect();
+                write!(f, "no clear winner between {fastest}{before} and {last}: {}", times(lead))
             }
             Outcome::Winner { fastest, next, lead } => write!(f, "{fastest} is faster than {next}: {}", times(lead)),
         }

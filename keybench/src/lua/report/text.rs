@@ -225,15 +225,28 @@ fn ratio_of(over: Option<&PointResult>, under: Option<&PointResult>) -> String {
 }
 
 fn render_resources(out: &mut String, results: &Results) {
+    let show = |amplification: Option<f64>| amplification.map_or("-".into(), |x| format!("{x:.2}"));
     let _ = writeln!(
         out,
-        "\n{:<10} {:>14} {:>9} {:>11} {:>11} {:>11} {:>10} {:>9} {:>9} {:>7}",
-        "resources", "seed keys/s", "seed", "peak RSS", "mean RSS", "written", "db size", "cpu/Mops", "close", "busy"
+        "\n{:<10} {:>14} {:>9} {:>11} {:>11} {:>11} {:>10} {:>7} {:>7} {:>7} {:>9} {:>9} {:>7}",
+        "resources",
+        "seed keys/s",
+        "seed",
+        "peak RSS",
+        "mean RSS",
+        "written",
+        "db size",
+        "w-amp",
+        "r-amp",
+        "s-amp",
+        "cpu/Mops",
+        "close",
+        "busy"
     );
     for e in results.measured_engines() {
         let _ = writeln!(
             out,
-            "{:<10} {:>14} {:>8.2}s {:>11} {:>11} {:>11} {:>10} {:>8.2}s {:>8.2}s {:>7}",
+            "{:<10} {:>14} {:>8.2}s {:>11} {:>11} {:>11} {:>10} {:>7} {:>7} {:>7} {:>8.2}s {:>8.2}s {:>7}",
             e.name,
             show_count(e.seeding(Measured::touch_rate)),
             e.seeding(|m| m.seconds),
@@ -241,6 +254,9 @@ fn render_resources(out: &mut String, results: &Results) {
             show_bytes(results.mean_rss(&e.name)),
             show_bytes(e.closing(|c| c.written_bytes as f64)),
             show_bytes(e.closing(|c| c.disk_bytes as f64)),
+            show(e.write_amp()),
+            show(results.read_amp(&e.name)),
+            show(e.space_amp()),
             results.cpu_per_million(&e.name),
             e.closing(|c| c.seconds),
             e.busy(),

@@ -127,6 +127,9 @@ pub fn resources(h: &mut Html, results: &Results) {
             "mean memory",
             "written",
             "store on disk",
+            "write amp",
+            "read amp",
+            "space amp",
             "CPU s per million ops",
             "close",
             "busy answers",
@@ -144,6 +147,9 @@ pub fn resources(h: &mut Html, results: &Results) {
                         h.number(&show_bytes(results.mean_rss(&e.name)));
                         h.number(&show_bytes(e.closing(|c| c.written_bytes as f64)));
                         h.number(&show_bytes(e.closing(|c| c.disk_bytes as f64)));
+                        for amplification in [e.write_amp(), results.read_amp(&e.name), e.space_amp()] {
+                            h.number(&amplification.map_or("–".into(), |x| format!("{x:.2}")));
+                        }
                         h.number(&format!("{:.2}", results.cpu_per_million(&e.name)));
                         h.number(&format!("{:.2} s", e.closing(|c| c.seconds)));
                         h.number(&e.busy().to_string());
@@ -154,9 +160,29 @@ pub fn resources(h: &mut Html, results: &Results) {
         h.leaf(
             "p",
             "method",
-            "Medians over the stores of an engine; memory is resident memory above what the harness itself held.",
+            "Medians over the stores of an engine; memory is resident memory above what the harness itself held. \
+             Amplification is bytes written for each byte given, bytes read by system calls for each byte answered \
+             (memory maps are not seen), and bytes on disk for each live byte.",
         );
+        harness(h, results);
     });
+}
+
+/// What the harness and the scripts themselves cost, where that was measured.
+fn harness(h: &mut Html, results: &Results) {
+    for cost in &results.harness {
+        let swept = cost.swept.as_ref().map_or(String::new(), |(param, value)| format!(", {param} {value}"));
+        let (op, unit) = (cost.ns_per_op, cost.ns_per_wu);
+        h.leaf(
+            "p",
+            "method",
+            &format!(
+                "Of each operation of {}{swept}, {op:.0} ns of processor time are the harness's own and the script's \
+                 ({unit:.0} ns of each unit of work).",
+                cost.workload
+            ),
+        );
+    }
 }
 
 /// The columns of [`every_point`] that belong to a kind of operation.
