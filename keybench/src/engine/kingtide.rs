@@ -74,6 +74,17 @@ pub fn open(dir: &Path, options: &EngineOptions) -> Result<Box<dyn Engine>> {
     Ok(Box::new(KingtideEngine { db, shown }))
 }
 
+/// What acknowledged writes survive, by the value of the option `durability`.
+pub fn durability_in_words(durability: &str) -> String {
+    match durability {
+        "power" => "acknowledged writes survive a power cut: the log is fsynced before a write returns".into(),
+        "process" => {
+            "acknowledged writes survive the process: the log is written, not fsynced, before a write returns".into()
+        }
+        other => format!("durability {other}"),
+    }
+}
+
 impl Engine for KingtideEngine {
     fn version(&self) -> String {
         env!("CARGO_PKG_VERSION").into()
@@ -81,14 +92,7 @@ impl Engine for KingtideEngine {
 
     fn durability(&self) -> String {
         let shown = self.shown.iter().rev().find(|(name, _)| name == "durability");
-        match shown.map_or("process", |(_, v)| v.as_str()) {
-            "power" => "acknowledged writes survive a power cut: the log is fsynced before a write returns".into(),
-            "process" => {
-                "acknowledged writes survive the process: the log is written, not fsynced, before a write returns"
-                    .into()
-            }
-            other => format!("durability {other}"),
-        }
+        durability_in_words(shown.map_or("process", |(_, v)| v))
     }
 
     fn effective_options(&self) -> Vec<(String, String)> {

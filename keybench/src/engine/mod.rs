@@ -12,6 +12,7 @@ mod conformance;
 #[cfg(test)]
 pub mod faulty;
 pub mod kingtide;
+pub mod kingtide_c;
 pub mod lmdb;
 pub mod memory;
 pub mod null;
@@ -213,7 +214,7 @@ impl EngineOptions {
 }
 
 /// The engines a user can name.
-pub const NAMES: &[&str] = &["kingtide", "rocksdb", "tidesdb", "lmdb", "memory", "null"];
+pub const NAMES: &[&str] = &["kingtide", "kingtide-c", "rocksdb", "tidesdb", "lmdb", "memory", "null"];
 
 /// The name an engine goes by: `skiplist` is an old name of the in-memory reference.
 pub fn canonical_name(name: &str) -> Result<&'static str> {
@@ -254,7 +255,7 @@ pub enum Checked {
 /// Checks an option of an engine's own.
 pub fn check_option(engine: &str, key: &str, value: &str) -> Result<Checked> {
     match canonical_name(engine)? {
-        "kingtide" => kingtide::check_option(key, value),
+        "kingtide" | "kingtide-c" => kingtide::check_option(key, value),
         "tidesdb" => tidesdb::check_option(key, value),
         "lmdb" => lmdb::check_option(key, value),
         "rocksdb" => Ok(Checked::Known),
@@ -266,6 +267,7 @@ pub fn check_option(engine: &str, key: &str, value: &str) -> Result<Checked> {
 pub fn open(name: &str, dir: &Path, options: &EngineOptions) -> Result<Box<dyn Engine>> {
     match canonical_name(name)? {
         "kingtide" => kingtide::open(dir, options),
+        "kingtide-c" => kingtide_c::open(dir, options),
         "rocksdb" => rocksdb::open(dir, options),
         "tidesdb" => tidesdb::open(dir, options),
         "lmdb" => lmdb::open(dir, options),

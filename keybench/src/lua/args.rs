@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub struct Args {
     /// Lua files, or names of bundled workloads: mixed, cart, scan, batch, valsize, ycsb-a to ycsb-f
     pub workloads: Vec<String>,
-    /// Engines, separated by commas: kingtide, rocksdb, tidesdb, lmdb, memory
+    /// Engines, separated by commas: kingtide, kingtide-c (its C API), rocksdb, tidesdb, lmdb, memory
     #[arg(long, default_value = "kingtide")]
     pub backend: String,
     /// Worker threads, a list separated by commas; one for each core by default

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 #[derive(clap::Args, Debug, Clone)]
 #[command(after_long_help = super::phases::help())]
 pub struct Args {
-    /// Engine, or several separated by commas: kingtide, rocksdb, tidesdb, lmdb, memory, null
+    /// Engine, or several separated by commas: kingtide, kingtide-c (its C API), rocksdb, tidesdb, lmdb, memory, null
     #[arg(short, long, default_value = "kingtide")]
     pub engine: String,
     /// Engines to run beside it, separated by commas
