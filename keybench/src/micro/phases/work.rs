@@ -129,11 +129,15 @@ impl Worker<'_> {
     fn write_meanwhile(&mut self, phase: &Running<'_>) -> Result<()> {
         let mut picker = phase.picker(self.shared.spec, self.thread);
         let mut room = Batch::new(1, self.shared);
-        // Relaxed: as above.
-        while phase.readers.load(Ordering::Relaxed) > 0 && !self.stopped() {
+        // One put at least, however late this thread gets its turn.
+        loop {
             room.ids.clear();
             room.ids.push(id_of(picker.next()));
             self.put_ids(&mut room)?;
+            // Relaxed: as above.
+            if self.stopped() || phase.readers.load(Ordering::Relaxed) == 0 {
+                break;
+            }
         }
         self.latencies.swap(0, 1);
         self.ops.swap(0, 1);
