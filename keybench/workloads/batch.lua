@@ -9,16 +9,7 @@ return {
   sweep = { param = "batch", values = { 1, 64, 256 }, seed_per_value = false },
 
   load = function(ctx)
-    local first = ctx.items * ctx.thread // ctx.threads
-    local last = ctx.items * (ctx.thread + 1) // ctx.threads - 1
-    local rows = {}
-    for i = first, last do
-      rows[#rows + 1] = { key = key(i), val = gen.value(ctx.value_size) }
-      if #rows == 64 or i == last then
-        kv.mput(rows)
-        rows = {}
-      end
-    end
+    kv.fill(ctx, ctx.items, key, function() return gen.value(ctx.value_size) end)
   end,
 
   run = function(ctx)

@@ -12,8 +12,7 @@ return {
   name = "cart",
 
   load = function(ctx)
-    local first = ctx.users * ctx.thread // ctx.threads
-    local last = ctx.users * (ctx.thread + 1) // ctx.threads - 1
+    local first, last = gen.share(ctx.users, ctx.thread, ctx.threads)
     for user = first, last do
       local rows = {}
       for n = 0, LINES - 1 do

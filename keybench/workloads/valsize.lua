@@ -8,13 +8,12 @@ return {
   sweep = { param = "valuebytes", values = { 256, 4096, 65536, 262144 }, seed_per_value = true },
 
   load = function(ctx)
-    local first = ctx.items * ctx.thread // ctx.threads
-    local last = ctx.items * (ctx.thread + 1) // ctx.threads - 1
+    local first, last = gen.share(ctx.items, ctx.thread, ctx.threads)
     local rows, bytes = {}, 0
     for i = first, last do
       rows[#rows + 1] = { key = key(i), val = gen.value(ctx.valuebytes) }
       bytes = bytes + ctx.valuebytes
-      if bytes >= 1 << 20 or #rows == 64 or i == last then
+      if bytes >= 1048576 or #rows == 64 or i == last then
         kv.mput(rows)
         rows, bytes = {}, 0
       end

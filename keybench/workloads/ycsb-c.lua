@@ -3,7 +3,7 @@
 
 -- Record numbers are scattered over the key space, as YCSB's hashed insert order does: neighbours in popularity are no
 -- neighbours in the store.
-local function key(i) return gen.key("user%020u", (i * 0x9E3779B97F4A7C15) ~ (i >> 32)) end
+local function key(i) return gen.key("user%020u", gen.scatter(i)) end
 -- The value stands for YCSB's ten fields.
 local function record(ctx) return gen.value(ctx.value_size) end
 
@@ -11,16 +11,7 @@ return {
   name = "ycsb-c",
 
   load = function(ctx)
-    local first = ctx.items * ctx.thread // ctx.threads
-    local last = ctx.items * (ctx.thread + 1) // ctx.threads - 1
-    local rows = {}
-    for i = first, last do
-      rows[#rows + 1] = { key = key(i), val = record(ctx) }
-      if #rows == 64 or i == last then
-        kv.mput(rows)
-        rows = {}
-      end
-    end
+    kv.fill(ctx, ctx.items, key, function() return record(ctx) end)
   end,
 
   run = function(ctx)

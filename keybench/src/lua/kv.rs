@@ -370,12 +370,28 @@ fn walk(
     Ok(rows)
 }
 
+/// `kv.fill(ctx, n, key, value)`: what most loaders do. Puts entries `key(i)`, `value(i)` for this thread's share of the
+/// numbers below n.
+const FILL: &str = r#"
+    local ctx, n, key, value = ...
+    local first, last = gen.share(n, ctx.thread, ctx.threads)
+    local rows = {}
+    for i = first, last do
+      rows[#rows + 1] = { key = key(i), val = value(i) }
+      if #rows == 64 or i == last then
+        kv.mput(rows)
+        rows = {}
+      end
+    end
+"#;
+
 /// Puts `kv` into a state.
 pub fn register(lua: &Lua, shared: &Shared) -> mlua::Result<()> {
     let kv = lua.create_table()?;
     single_verbs(lua, shared, &kv)?;
     batch_verbs(lua, shared, &kv)?;
     txn::register(lua, shared, &kv)?;
+    kv.set("fill", lua.load(FILL).set_name("=kv.fill").into_function()?)?;
     lua.globals().set("kv", kv)
 }
 

@@ -2,7 +2,9 @@
 //!
 //! `gen.key(fmt, ...)`, `gen.value(bytes, compressibility?)`, and numbers from 0 to n-1: `gen.uniform(n)`,
 //! `gen.zipf(n, theta?)` (0 is the hottest), `gen.latest(n, theta?)` (n-1 is the hottest),
-//! `gen.hotspot(n, hot_share, hot_probability)` (the first share of numbers gets most draws).
+//! `gen.hotspot(n, hot_share, hot_probability)` (the first share of numbers gets most draws). Without chance:
+//! `gen.scatter(i)` (neighbours go far apart, no two numbers below 2^48 to the same place), `gen.share(n, thread, threads)`
+//! (first and last number of a thread's share of n).
 
 use crate::data::entropy_pool;
 use crate::dist::Zipf;
@@ -53,6 +55,14 @@ impl State {
             made
         }))
     }
+}
+
+/// A bijection of the numbers below 2^48, which every Lua holds exactly: an odd factor, and a shift that brings what it
+/// did to the upper half to the lower one.
+fn scatter(i: u64) -> u64 {
+    const MASK: u64 = (1 << 48) - 1;
+    let spread = i.wrapping_mul(0x9E37_79B9_7F4B) & MASK;
+    spread ^ (spread >> 24)
 }
 
 fn at_least_one(n: u64) -> mlua::Result<u64> {
@@ -110,6 +120,13 @@ pub fn register(lua: &Lua, seed: u64) -> mlua::Result<()> {
         Ok(if rng.unit() < probability || hot == n { rng.below(hot) } else { hot + rng.below(n - hot) })
     };
     table.set("hotspot", lua.create_function(hotspot)?)?;
+    table.set("scatter", lua.create_function(|_, i: u64| Ok(scatter(i)))?)?;
+    let share = |_: &Lua, (n, thread, threads): (u64, u64, u64)| {
+        let threads = u128::from(at_least_one(threads)?);
+        let start = |t: u64| (u128::from(n) * u128::from(t) / threads) as i64;
+        Ok((start(thread), start(thread + 1) - 1))
+    };
+    table.set("share", lua.create_function(share)?)?;
     lua.globals().set("gen", table)
 }
 

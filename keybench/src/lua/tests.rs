@@ -106,6 +106,34 @@ fn what_cannot_be_verified_says_so() {
 }
 
 #[test]
+fn shares_cover_all_and_scattered_numbers_stay_apart() {
+    let check = r#"
+        for _, threads in ipairs({ 1, 3, 7 }) do
+          local next = 0
+          for thread = 0, threads - 1 do
+            local first, last = gen.share(100, thread, threads)
+            assert(first == next and last >= first)
+            next = last + 1
+          end
+          assert(next == 100)
+        end
+        local first, last = gen.share(2, 0, 5)
+        assert(last < first, "nothing is left for some")
+        local seen, near = {}, 0
+        for i = 0, 20000 do
+          local at = gen.scatter(i)
+          assert(not seen[at] and at >= 0 and at < 2 ^ 48)
+          seen[at] = true
+          if math.abs(at - gen.scatter(i + 1)) < 2 ^ 40 then near = near + 1 end
+        end
+        assert(near < 400, near)
+        kv.fill({ thread = 1, threads = 2 }, 300, function(i) return gen.key("k%03d", i) end, tostring)
+        assert(#kv.range("k", "l") == 150 and kv.get("k150") == "150" and kv.get("k299") == "299")
+    "#;
+    lua(check, false).unwrap();
+}
+
+#[test]
 fn generators_stay_within_their_bounds() {
     lua(
         r#"
