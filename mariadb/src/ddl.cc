@@ -21,13 +21,9 @@ int Handler::create(const char *name, TABLE *form, HA_CREATE_INFO *info) {
   if (info->data_file_name || info->index_file_name)
     push_warning_printf(ha_thd(), Sql_condition::WARN_LEVEL_WARN, WARN_OPTION_IGNORED,
                         ER_THD(ha_thd(), WARN_OPTION_IGNORED), info->data_file_name ? "DATA DIRECTORY" : "INDEX DIRECTORY");
-  if (asks_for_foreign_key(ha_thd())) {
-    if (!ignore_foreign_keys()) {
-      my_error(ER_ILLEGAL_HA_CREATE_OPTION, MYF(0), "KINGTIDE", "FOREIGN KEY");
-      return HA_WRONG_CREATE_OPTION;
-    }
-    push_warning(ha_thd(), Sql_condition::WARN_LEVEL_WARN, ER_ILLEGAL_HA_CREATE_OPTION,
-                 "KINGTIDE does not enforce foreign keys");
+  if (!ignore_foreign_keys() && asks_for_foreign_key(ha_thd())) {
+    my_error(ER_ILLEGAL_HA_CREATE_OPTION, MYF(0), "KINGTIDE", "FOREIGN KEY");
+    return HA_WRONG_CREATE_OPTION;
   }
   TableRecord record;
   const TABLE_SHARE *s = form->s;

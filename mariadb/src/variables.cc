@@ -39,7 +39,7 @@ MYSQL_SYSVAR_ULONGLONG(transaction_memory, transaction_memory_value, PLUGIN_VAR_
 
 my_bool ignore_foreign_keys_value;
 MYSQL_SYSVAR_BOOL(ignore_foreign_keys, ignore_foreign_keys_value, PLUGIN_VAR_OPCMDARG,
-                  "Accept FOREIGN KEY clauses, with a warning, and do not enforce them, instead of refusing them", nullptr,
+                  "Ignore FOREIGN KEY clauses instead of refusing them", nullptr,
                   nullptr, FALSE);
 
 char *options_value;
