@@ -98,7 +98,7 @@ fn c_string(text: &str) -> Result<CString> {
 }
 
 struct KingtideEngine {
-    db: Arc<Box<ffi::kingtide_db>>,
+    db: Arc<ffi::kingtide_db>,
     shown: Vec<(String, String)>,
 }
 
@@ -124,7 +124,7 @@ pub fn open(dir: &Path, options: &EngineOptions) -> Result<Box<dyn Engine>> {
     let mut db = null_mut();
     wait(|err| ffi::kingtide_db_open(path.as_ptr(), Some(&own_options), &mut db, err))?;
     ffi::kingtide_options_free(Some(own_options));
-    Ok(Box::new(KingtideEngine { db: Arc::new(own("open", db)?), shown }))
+    Ok(Box::new(KingtideEngine { db: Arc::from(own("open", db)?), shown }))
 }
 
 impl Engine for KingtideEngine {
@@ -193,9 +193,10 @@ struct KingtideSession {
     batch: Box<ffi::kingtide_batch>,
     value: Box<ffi::kingtide_value>,
     /// Places for the values of many keys.
+    #[allow(clippy::vec_box)] // handles, as C has them
     values: Vec<Box<ffi::kingtide_value>>,
     txn: Option<(Transactions, Box<ffi::kingtide_txn>)>,
-    db: Arc<Box<ffi::kingtide_db>>,
+    db: Arc<ffi::kingtide_db>,
 }
 
 /// The bounds of a cursor as options of an iterator.
