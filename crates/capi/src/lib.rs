@@ -32,7 +32,7 @@ mod stats;
 mod txn;
 mod value;
 
-pub use abi::{kingtide_bound, kingtide_bound_kind};
+pub use abi::{Sized_, kingtide_bound, kingtide_bound_kind};
 pub use batch::*;
 pub use changes::*;
 pub use check::*;

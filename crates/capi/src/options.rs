@@ -66,6 +66,13 @@ pub struct kingtide_options {
     pub(crate) options: Options,
 }
 
+/// For callers in Rust that give what C cannot, such as another file system.
+impl From<Options> for kingtide_options {
+    fn from(options: Options) -> kingtide_options {
+        kingtide_options { options }
+    }
+}
+
 impl kingtide_options {
     /// The order of a name: built in, or added by the caller.
     fn order(&self, name: &str) -> Result<KeyOrder> {

@@ -11,6 +11,7 @@
 
 pub mod arguments;
 pub mod backup;
+pub mod capi;
 pub mod claims;
 pub mod edit;
 pub mod examine;
@@ -23,6 +24,7 @@ pub mod sample;
 
 pub use arguments::arguments;
 pub use backup::backup;
+pub use capi::capi;
 pub use files::{klog, manifest, vlog, wal};
 pub use ingest::ingest;
 pub use ops::ops;
@@ -32,7 +34,7 @@ pub use options::options;
 pub type Target = fn(&[u8]);
 
 /// All targets, by name.
-pub const TARGETS: [(&str, Target); 9] = [
+pub const TARGETS: [(&str, Target); 10] = [
     ("wal", wal),
     ("klog", klog),
     ("vlog", vlog),
@@ -42,6 +44,7 @@ pub const TARGETS: [(&str, Target); 9] = [
     ("ops", ops),
     ("backup", backup),
     ("ingest", ingest),
+    ("capi", capi),
 ];
 
 /// What a target relies on: a failure is its finding.

@@ -116,6 +116,11 @@ fn backup() {
 }
 
 #[test]
+fn capi() {
+    fuzz("capi", 6000);
+}
+
+#[test]
 fn ingest() {
     fuzz("ingest", 800);
 }
