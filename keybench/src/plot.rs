@@ -1,10 +1,11 @@
 //! `keybench plot`: the figures of what was measured before.
 
 use crate::error::{Error, Result};
-use crate::{figure, suite};
+use crate::{figure, lua, suite};
 use std::path::PathBuf;
 
-/// Draws figures again: of a report directory, this program's or the original keybench's, or of a suite's CSV file.
+/// Draws figures again: of a report directory, this program's or the original keybench's, or of a suite's CSV file. In a
+/// directory that has a report.json, report.html and report.txt are written again too.
 #[derive(clap::Args, Debug, Clone)]
 pub struct Args {
     /// The directory of a report (report.json or points.tsv, and timeline.tsv), or the CSV file of a suite
@@ -20,6 +21,9 @@ pub fn main(args: &Args) -> Result<()> {
         let figures = figure::of_dir(&args.from)?;
         let out = args.out.clone().unwrap_or_else(|| args.from.join("figures"));
         figure::write(&out, &figures)?;
+        if args.out.is_none() {
+            lua::again(&args.from, &figures)?;
+        }
         (out, figures.len())
     } else {
         suite::plot(&args.from, args.out.as_deref())?

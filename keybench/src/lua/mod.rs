@@ -16,6 +16,7 @@ mod txn;
 mod verify_tests;
 
 pub use args::Args;
+pub use report::again;
 
 use crate::child;
 use crate::engine;

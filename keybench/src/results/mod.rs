@@ -462,7 +462,6 @@ impl Results {
     /// # Errors
     /// A usage error that says what is wrong with the file: it is not there, it is no `report.json`, or its form is
     /// another program's.
-    #[allow(dead_code)] // the page asks for it
     pub fn load(path: &Path) -> Result<Results> {
         let text =
             std::fs::read_to_string(path).map_err(|e| Error::usage(format!("cannot read {}: {e}", path.display())))?;

@@ -266,7 +266,7 @@ impl Table {
 type Figure = (&'static str, fn(&Cell) -> Option<String>);
 
 /// All there are. The table has the first of them: six, and those of transactions where there are any.
-const FIGURES: [Figure; 9] = [
+const FIGURES: [Figure; 10] = [
     ("p50 us", |c| Some(us(c.p50))),
     ("p99 us", |c| Some(us(c.p99))),
     ("p99.9 us", |c| Some(us(c.p999))),
@@ -275,6 +275,7 @@ const FIGURES: [Figure; 9] = [
     ("disk MiB", |c| Some(format!("{:.0}", c.disk))),
     ("aborts %", |c| c.abort_rate.map(|r| format!("{:.1}", r * 100.0))),
     ("write amp", |c| c.write_amp.map(|x| format!("{x:.2}"))),
+    ("read amp", |c| c.read_amp.map(|x| format!("{x:.2}"))),
     ("space amp", |c| c.space_amp.map(|x| format!("{x:.2}"))),
 ];
 

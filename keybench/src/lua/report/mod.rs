@@ -1,7 +1,10 @@
 //! What a run leaves behind: the console's tables, `report.txt`, `report.html`, `report.json`, `points.tsv` and `timeline.tsv`.
 
+mod again;
 mod html;
 mod text;
+
+pub use again::again;
 
 use super::args::{Group, Plan};
 use super::point::{Measured, Message, Phase, Point};

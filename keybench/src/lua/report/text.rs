@@ -3,7 +3,7 @@
 use crate::engine::memory_note;
 use crate::lua::point::{Limit, Measured};
 use crate::measure::{show_bytes, show_count, show_ns};
-use crate::results::verdict::ratio;
+use crate::results::verdict::{lead, ratio};
 use crate::results::{Meta, PointResult, Results};
 use std::fmt::Write as _;
 
@@ -133,6 +133,7 @@ fn render_verdict(out: &mut String, results: &Results) {
     if verdicts.iter().all(|v| v.outcome.lead().is_none() && v.unranked.is_empty()) {
         return;
     }
+    let outcomes: Vec<_> = verdicts.iter().map(|v| &v.outcome).collect();
     out.push_str("\nverdict\n");
     for v in &verdicts {
         let _ = writeln!(out, "  {}: {}", v.place(), v.outcome);
@@ -141,6 +142,7 @@ fn render_verdict(out: &mut String, results: &Results) {
         }
     }
     if verdicts.len() > 1 {
+        let _ = writeln!(out, "  {}", lead(&outcomes, "points"));
         for standing in results.standings() {
             let _ = writeln!(out, "  {}", standing.sentence("points"));
         }

@@ -1,6 +1,7 @@
 //! The page of a suite: who wins which test, by how much and how surely, then all numbers side by side.
 
 use super::{Cell, FIGURES, Table, rate};
+use crate::figure;
 use crate::page::verdicts::{self, Row};
 use crate::page::{self, Head, Html};
 use crate::results::verdict::{Outcome, Standing};
@@ -15,7 +16,7 @@ is said to win.";
 /// A group of columns for each engine: what it is called, and which of [`FIGURES`] it shows.
 const GROUPS: [(&str, &str, &[&str]); 3] = [
     ("latency", "Latency", &["p50 us", "p99 us", "p99.9 us", "max ms"]),
-    ("cost", "Memory and disk", &["peak RSS MiB", "disk MiB", "write amp", "space amp"]),
+    ("cost", "Memory and disk", &["peak RSS MiB", "disk MiB", "write amp", "read amp", "space amp"]),
     ("aborts", "Transactions that gave way, in percent", &["aborts %"]),
 ];
 
@@ -32,7 +33,7 @@ pub struct About<'a> {
 impl Table {
     /// The page.
     pub fn page(&self, about: &About<'_>) -> String {
-        page::document(&about.title, "", |h| {
+        page::document(&about.title, &figure::style(), |h| {
             h.within("header", "", |h| {
                 h.leaf("h1", "", &about.title);
                 let told: Vec<String> = about.facts.iter().filter_map(|(name, fact)| told(name, fact)).collect();
@@ -43,6 +44,10 @@ impl Table {
             });
             self.verdict(h);
             self.rates(h);
+            let figures = self.draw("");
+            if !figures.is_empty() {
+                h.section("figures", "Figures", |h| figures.iter().for_each(|f| h.figure(&f.title, &f.svg)));
+            }
             if !self.rates_only {
                 GROUPS.iter().for_each(|(id, heading, figures)| self.figures(h, id, heading, figures));
             }
