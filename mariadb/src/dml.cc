@@ -94,6 +94,11 @@ int Handler::update_row(const uchar *before, const uchar *after) {
     new_key = old_key;
   else
     row_key_of(after, &new_key);
+  second_value_.clear();
+  value_buffer_.clear();
+  format().row.encode(before, &value_buffer_);
+  format().row.encode(after, &second_value_);
+  if (value_buffer_ == second_value_) return HA_ERR_RECORD_IS_THE_SAME;  // REPLACE, for one, counts such rows apart
   const std::string prefix = format().primary.prefix();
   const bool moves = old_key != new_key;
   if (moves)

@@ -203,18 +203,12 @@ int Handler::from_entry(Slice key, Slice value, uchar *record, bool *pass) {
   if (!format().row_key(*index_, key, entry_value_, &row_key)) return damaged();
   if (pushed_idx_cond && pushed_idx_cond_keyno == active_index) {
     if (!format().restore(*index_, key, entry_value_, table->record[0])) return damaged();
-    switch (handler_index_cond_check(this)) {
-      case CHECK_POS:
-        break;
-      case CHECK_NEG:
-        *pass = true;
-        return 0;
-      case CHECK_OUT_OF_RANGE:
-        return HA_ERR_END_OF_FILE;
-      case CHECK_ABORTED_BY_USER:
-        return HA_ERR_ABORTED_BY_USER;
-      default:
-        return HA_ERR_INTERNAL_ERROR;
+    // Not the server's own check: that compares with the range's end too, for which columns of which an index has only the
+    // beginning would have to be there. The walk knows where the range ends.
+    if (thd_kill_level(ha_thd()) != THD_IS_NOT_KILLED) return HA_ERR_ABORTED_BY_USER;
+    if (!pushed_idx_cond->val_int()) {
+      *pass = true;
+      return 0;
     }
   }
   if (key_read_ && !locking()) {
@@ -328,7 +322,6 @@ Item *Handler::idx_cond_push(uint index, Item *condition) {
   if (index == table_share->primary_key) return condition;
   pushed_idx_cond = condition;
   pushed_idx_cond_keyno = index;
-  in_range_check_pushed_down = true;
   return nullptr;  // all of it is checked here
 }
 
