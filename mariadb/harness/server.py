@@ -76,7 +76,8 @@ class Workspace:
         if not template.exists():
             command = ["mariadb-install-db", "--no-defaults", f"--user={getpass.getuser()}", f"--datadir={template}",
                        "--auth-root-authentication-method=normal", "--skip-test-db", "--innodb-log-file-size=8M"]
-            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            environment = {**os.environ, "TMPDIR": str(self.path)}
+            done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             if done.returncode:
                 raise HarnessError(f"mariadb-install-db failed:\n{done.stdout[-2000:]}")
         return template
@@ -107,7 +108,7 @@ class Server:
         """The command line of the server."""
         line = [find_program("mariadbd"), "--no-defaults", f"--user={getpass.getuser()}", f"--datadir={self.data}",
                 f"--socket={self.socket}", f"--port={self.port}", "--bind-address=127.0.0.1",
-                f"--log-error={self.errors}", f"--pid-file={self.home / 'pid'}", f"--server-id={self.server_id}",
+                f"--tmpdir={self.home}", f"--log-error={self.errors}", f"--pid-file={self.home / 'pid'}", f"--server-id={self.server_id}",
                 "--skip-name-resolve", f"--default-storage-engine={self.engine.name}"]
         # As Debian configures its servers.
         line += ["--character-set-server=utf8mb4", "--collation-server=utf8mb4_general_ci"]
@@ -230,10 +231,11 @@ def require_engine(server, tables, database="test"):
     """A server that lacks an engine may have put tables into another: that would test the wrong thing."""
     with server.connect(database) as c:
         for table in tables:
-            engine = c.value(f"SELECT engine FROM information_schema.tables WHERE table_schema = '{database}' "
-                             f"AND table_name = '{table}'")
-            if (engine or "none").lower() != server.engine.name:
-                raise HarnessError(f"{table} is in the engine {engine}, not in {server.engine.name}")
+            found = c.query(f"SELECT engine FROM information_schema.tables WHERE table_schema = '{database}' "
+                            f"AND table_name = '{table}'")
+            if not found or (found[0][0] or "").lower() != server.engine.name:
+                raise HarnessError(f"{table} is in the engine {found[0][0] if found else '(there is no such table)'}, "
+                                   f"not in {server.engine.name}")
 
 
 def checksums(server, tables, database="test"):

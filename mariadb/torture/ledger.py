@@ -19,19 +19,19 @@ RETRIED_ERRORS = {1213, 1205, 1020}
 
 
 class Client(threading.Thread):
-    """One session that commits its transactions as fast as it can until the server is gone."""
+    """One session that commits its transactions as fast as it can until it is stopped or the server is gone."""
 
     def __init__(self, server, number, last, seed, savepoints):
         super().__init__(daemon=True)
         self.number, self.acknowledged, self.tried = number, last, last
-        self.retries, self.failure = 0, None
+        self.retries, self.failure, self.stopped = 0, None, False
         self._server, self._savepoints = server, savepoints
         self._random = random.Random(f"{seed} {number} {last}")
 
     def run(self):
         try:
             with self._server.connect("test") as session:
-                while True:
+                while not self.stopped:
                     self._attempt(session, self.acknowledged + 1)
         except ServerGone:
             pass
@@ -96,13 +96,18 @@ class Ledger:
                 c.query(f"INSERT INTO head VALUES ({client}, 1, 0)")
 
     def start(self):
-        """Lets the clients work, until the server is gone."""
+        """Lets the clients work, until `stop` or until the server is gone."""
         self._clients = [Client(self._server, n, last, self._seed, self._savepoints) for n, last in self.last.items()]
         for client in self._clients:
             client.start()
 
+    def stop(self):
+        """Tells the clients to end after the transaction that they are at; `join` waits for them."""
+        for client in self._clients:
+            client.stopped = True
+
     def join(self):
-        """Waits until all clients noticed that the server is gone; what stopped them otherwise is the result."""
+        """Waits until all clients ended or noticed that the server is gone; what stopped them otherwise is the result."""
         for client in self._clients:
             client.join()
         self.commits += sum(c.acknowledged - self.last[c.number] for c in self._clients)
