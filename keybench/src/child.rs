@@ -2,9 +2,15 @@
 //! the report, and no two engines share a process-wide cache.
 
 use crate::error::{Error, Result};
+use crate::interrupt;
 use serde::{Serialize, de::DeserializeOwned};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+/// How often someone looks whether the end was asked for.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Marks a line of the child's output that is meant for the parent; peers may print lines of their own.
 const MARK: &str = "keybench> ";
@@ -39,22 +45,45 @@ pub fn message<M: DeserializeOwned>(line: &str) -> Option<Result<M>> {
     Some(serde_json::from_str(json).map_err(garbled))
 }
 
+/// Kills a child process when the end is asked for, unless `ended` ends before.
+fn kill_on_request(child: &mut Child, ended: &Receiver<()>) {
+    while ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+        if interrupt::requested() {
+            // It has ended by itself meanwhile, or it ends now.
+            let _ = child.kill();
+            return;
+        }
+    }
+}
+
 /// Starts `keybench child KIND`, gives it `spec`, and calls `each` for every message it sends.
+///
+/// # Errors
+/// [`Error::Interrupted`] if it was killed because someone asked for the end.
 pub fn run<M: DeserializeOwned>(kind: &str, spec: &impl Serialize, mut each: impl FnMut(M)) -> Result<()> {
+    if interrupt::requested() {
+        return Err(Error::Interrupted);
+    }
     let (mut child, stdin) = start(kind, spec)?;
     drop(stdin);
     let mut garbled = None;
-    if let Some(stdout) = child.stdout.take() {
-        for line in BufReader::new(stdout).lines().map_while(std::result::Result::ok) {
+    let stdout = child.stdout.take();
+    let (end, ended) = channel();
+    std::thread::scope(|scope| {
+        let child = &mut child;
+        scope.spawn(move || kill_on_request(child, &ended));
+        for line in stdout.into_iter().flat_map(|out| BufReader::new(out).lines().map_while(std::result::Result::ok)) {
             match message(&line) {
                 Some(Ok(message)) => each(message),
                 Some(Err(e)) => garbled = Some(e),
                 None => {}
             }
         }
-    }
+        drop(end);
+    });
     let status = child.wait().map_err(|e| Error::failed(format!("cannot wait for a child process: {e}")))?;
     match garbled {
+        _ if !status.success() && interrupt::explains(status) => Err(Error::Interrupted),
         Some(e) => Err(e),
         None if !status.success() => Err(Error::failed(format!("the engine's process ended with {status}"))),
         None => Ok(()),

@@ -6,6 +6,7 @@
 
 use crate::error::{Error, Result};
 use crate::measure::{median, show_count};
+use crate::results::{EngineResult, Results};
 use crate::stats::Estimate;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -45,6 +46,15 @@ pub struct Figures {
     pub rates: BTreeMap<String, f64>,
     /// For each kind of operation the p99 of each repeat, in nanoseconds.
     p99: BTreeMap<String, Vec<f64>>,
+    /// Wrong answers of each repeat, where answers were verified.
+    wrong: BTreeMap<String, f64>,
+}
+
+impl Figures {
+    /// Wrong answers of all repeats.
+    fn wrong(&self) -> f64 {
+        self.wrong.values().sum()
+    }
 }
 
 /// The points of a report: of the directory that a run left, or of a `points.tsv`.
@@ -66,7 +76,7 @@ fn parse(text: &str) -> Result<BTreeMap<Point, Figures>, String> {
     let (op, p99, rate) = (column("op")?, column("p99_ns")?, column("wu_per_s")?);
     let (workload, engine, threads, param, value) = (workload?, engine?, threads?, param?, value?);
     // Files of programs that keep medians only have none.
-    let repeat = column("repeat").ok();
+    let (repeat, wrong) = (column("repeat").ok(), column("wrong").ok());
     let mut points: BTreeMap<Point, Figures> = BTreeMap::new();
     for (at, line) in lines.filter(|(_, l)| !l.is_empty()) {
         let cells: Vec<&str> = line.split('\t').collect();
@@ -86,7 +96,9 @@ fn parse(text: &str) -> Result<BTreeMap<Point, Figures>, String> {
             cell(value)?.to_owned(),
         );
         let figures = points.entry(point).or_default();
-        figures.rates.insert(repeat.map_or(Ok("0"), cell)?.to_owned(), number(rate)?);
+        let number_of_repeat = repeat.map_or(Ok("0"), cell)?.to_owned();
+        figures.wrong.insert(number_of_repeat.clone(), wrong.map_or(Ok(0.0), number)?);
+        figures.rates.insert(number_of_repeat, number(rate)?);
         figures.p99.entry(cell(op)?.to_owned()).or_default().push(number(p99)?);
     }
     if points.is_empty() { Err("1: holds no point".into()) } else { Ok(points) }
@@ -112,24 +124,62 @@ fn judge(ratio: Estimate, threshold: f64, less_is_better: bool) -> Verdict {
 
 /// Runs `keybench compare`.
 pub fn main(args: &Args) -> Result<()> {
-    let (text, worse) = compare(&read(&args.before)?, &read(&args.after)?, args.threshold, args.latency)?;
-    print!("{text}");
-    match worse {
+    let compared = compare(&read(&args.before)?, &read(&args.after)?, args.threshold, args.latency)?;
+    print!("{}", compared.text);
+    // Points tell of their own answers only; a report knows also what a scan of the whole store found.
+    let sides = [&args.before, &args.after];
+    let liars: Vec<String> =
+        sides.into_iter().filter_map(|dir| wrong_outside(dir).transpose()).collect::<Result<_>>()?;
+    for liar in &liars {
+        println!("{liar}");
+    }
+    if compared.wrong > 0 || !liars.is_empty() {
+        return Err(Error::failed("answers were wrong: rates of engines that answer wrongly are not compared"));
+    }
+    match compared.worse {
         0 => Ok(()),
         n => Err(Error::failed(format!("{n} figures are worse by more than {:.1} %", args.threshold * 100.0))),
     }
 }
 
-/// The table, and how many of its figures got worse.
+/// What a report says of wrong answers that no point of it has.
+fn wrong_outside(dir: &Path) -> Result<Option<String>> {
+    let path = dir.join("report.json");
+    if !path.is_file() {
+        return Ok(None);
+    }
+    let results = Results::load(&path)?;
+    let wrong = |e: &&EngineResult| e.answers().wrong > 0;
+    let engines: Vec<String> = results
+        .engines
+        .iter()
+        .filter(wrong)
+        .map(|e| {
+            format!("{}: {}, {} wrong answers in loading and closing scans", dir.display(), e.name, e.answers().wrong)
+        })
+        .collect();
+    Ok((!engines.is_empty()).then(|| engines.join("\n")))
+}
+
+/// Two reports side by side.
+struct Compared {
+    /// The table.
+    text: String,
+    /// How many of its figures got worse.
+    worse: usize,
+    /// How many of its points have wrong answers, on either side.
+    wrong: usize,
+}
+
+/// Compares what two reports have in common.
 fn compare(
     before: &BTreeMap<Point, Figures>,
     after: &BTreeMap<Point, Figures>,
     threshold: f64,
     latency: bool,
-) -> Result<(String, usize)> {
+) -> Result<Compared> {
     let mut out = String::new();
-    let mut worse = 0;
-    let mut matched = 0;
+    let (mut worse, mut wrong, mut matched) = (0, 0, 0);
     // Writing to a String cannot fail.
     let _ = writeln!(out, "{:<44} {:>14} {:>14} {:>24}", "", "before", "after", "after / before");
     for (point, b) in before {
@@ -141,6 +191,12 @@ fn compare(
             continue;
         };
         matched += 1;
+        if b.wrong() + a.wrong() > 0.0 {
+            wrong += 1;
+            let (b, a) = (show_count(b.wrong()), show_count(a.wrong()));
+            let _ = writeln!(out, "{title:<44} {b:>14} {a:>14} wrong answers: not compared");
+            continue;
+        }
         let mut line = |what: String, b: &[f64], a: &[f64], less_is_better: bool| {
             let r = Estimate::unpaired_ratio(a, b);
             let verdict = judge(r, threshold, less_is_better);
@@ -168,7 +224,7 @@ fn compare(
     if matched == 0 {
         return Err(Error::usage("the two reports have no point in common"));
     }
-    Ok((out, worse))
+    Ok(Compared { text: out, worse, wrong })
 }
 
 #[cfg(test)]
@@ -195,13 +251,29 @@ mod tests {
             (&[80.0, 120.0, 70.0], 0),    // as likely faster
             (&[150.0, 151.0, 149.0], 0),  // faster
         ] {
-            let (text, n) = compare(&base, &report(rates, 1000.0), 0.05, false).unwrap();
+            let Compared { text, worse: n, .. } = compare(&base, &report(rates, 1000.0), 0.05, false).unwrap();
             assert_eq!(n, worse, "{rates:?}: {text}");
             assert_eq!(text.contains("WORSE"), worse > 0);
         }
-        assert!(compare(&base, &report(&[150.0; 3], 1000.0), 0.05, false).unwrap().0.contains("better"));
-        let (text, n) = compare(&base, &report(&[100.0; 3], 2000.0), 0.05, true).unwrap();
+        assert!(compare(&base, &report(&[150.0; 3], 1000.0), 0.05, false).unwrap().text.contains("better"));
+        let Compared { text, worse: n, .. } = compare(&base, &report(&[100.0; 3], 2000.0), 0.05, true).unwrap();
         assert!(n == 1 && text.contains("put p99"), "{text}");
+    }
+
+    #[test]
+    fn wrong_answers_are_not_ranked() {
+        let base = report(&[100.0, 101.0, 99.0], 1000.0);
+        let mut liar = report(&[900.0, 901.0, 899.0], 10.0);
+        liar.values_mut().for_each(|f| f.wrong = [("1".to_owned(), 3.0)].into());
+        for (before, after) in [(&base, &liar), (&liar, &base)] {
+            let c = compare(before, after, 0.05, true).unwrap();
+            assert_eq!((c.worse, c.wrong), (0, 1));
+            assert!(c.text.contains("not compared") && !c.text.contains("better"), "{}", c.text);
+        }
+        let header = HEADER.trim_end().to_owned() + "\tverified\twrong\n";
+        let line = |op: &str, wrong| format!("m\tk\t1\t\t1\t0\t{op}\t9\t1\t2\t3\t4\t0\t5\t6\t50\t{wrong}\n");
+        let read = parse(&(header + &line("put", 2) + &line("get", 2))).unwrap();
+        assert_eq!(read.values().next().unwrap().wrong(), 2.0, "each operation's line tells of the whole point");
     }
 
     #[test]
@@ -210,8 +282,8 @@ mod tests {
         let mut other = report(&[100.0], 1.0);
         let point = ("cart".to_owned(), "kingtide".to_owned(), 2, String::new(), "1".to_owned());
         other.insert(point, Figures::default());
-        assert!(compare(&base, &other, 0.05, false).unwrap().0.contains("cart kingtide, 2 threads"));
-        assert!(compare(&other, &base, 0.05, false).unwrap().0.contains("only before"));
+        assert!(compare(&base, &other, 0.05, false).unwrap().text.contains("cart kingtide, 2 threads"));
+        assert!(compare(&other, &base, 0.05, false).unwrap().text.contains("only before"));
         other.remove(&("mixed".to_owned(), "kingtide".to_owned(), 2, String::new(), "1".to_owned()));
         assert!(compare(&base, &other, 0.05, false).is_err());
     }

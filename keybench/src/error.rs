@@ -18,6 +18,8 @@ pub enum Error {
     Unsupported(String),
     /// An engine, the operating system or a child process failed.
     Failed(String),
+    /// Someone asked for the end.
+    Interrupted,
 }
 
 impl Error {
@@ -43,19 +45,26 @@ impl Error {
             Error::Unavailable(m) => Error::Unavailable(format!("{what}: {m}")),
             Error::Unsupported(m) => Error::Unsupported(format!("{what}: {m}")),
             Error::Failed(m) => Error::Failed(format!("{what}: {m}")),
+            Error::Interrupted => Error::Interrupted,
         }
     }
 
-    /// The process's exit code: 2 for a mistake of the user's, 1 for everything else.
+    /// The process's exit code: 2 for a mistake of the user's, 130 after ctrl-C, 1 for everything else.
     pub fn exit_code(&self) -> u8 {
-        if matches!(self, Error::Usage(_)) { 2 } else { 1 }
+        match self {
+            Error::Usage(_) => 2,
+            Error::Interrupted => crate::interrupt::EXIT_CODE,
+            _ => 1,
+        }
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Error::Usage(m) | Error::Unavailable(m) | Error::Unsupported(m) | Error::Failed(m)) = self;
-        f.write_str(m)
+        match self {
+            Error::Usage(m) | Error::Unavailable(m) | Error::Unsupported(m) | Error::Failed(m) => f.write_str(m),
+            Error::Interrupted => f.write_str("interrupted"),
+        }
     }
 }
 

@@ -10,6 +10,7 @@ mod dist;
 mod engine;
 mod error;
 mod figure;
+mod interrupt;
 mod kill;
 mod lua;
 mod measure;
@@ -69,7 +70,23 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(e) => e.exit(),
     };
-    let done = match cli.command {
+    let done = run(cli.command);
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("keybench: {e}");
+            ExitCode::from(e.exit_code())
+        }
+    }
+}
+
+fn run(command: Command) -> Result<()> {
+    if matches!(command, Command::Child { .. }) {
+        interrupt::die_with_parent();
+    } else {
+        interrupt::watch()?;
+    }
+    match command {
         Command::Micro(args) => micro::main(&args),
         Command::Run(args) => {
             // Behind the program's and the command's names.
@@ -87,13 +104,6 @@ fn main() -> ExitCode {
             "kill" => kill::child_main(),
             other => Err(Error::usage(format!("no such child: {other}"))),
         },
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(e) => {
-            eprintln!("keybench: {e}");
-            ExitCode::from(e.exit_code())
-        }
     }
 }
 

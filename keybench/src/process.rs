@@ -1,6 +1,7 @@
 //! What this process and its directory cost: memory, processor time, disk traffic. Read from `/proc`; zeros elsewhere.
 
 use crate::error::{Error, Result};
+use crate::measure::show_bytes;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -182,7 +183,32 @@ pub fn disk_bytes(dir: &Path) -> u64 {
     total
 }
 
-/// Bytes free on the file system that holds `dir`, and whether it is memory.
+/// A store's files at their largest against its keys and values: what was merged is there until its merger is complete.
+pub const ROOM_FACTOR: u64 = 2;
+
+/// Bytes free for this user on the file system that holds `dir`, or will hold it once it is made.
+pub fn free_bytes(dir: &Path) -> Option<u64> {
+    let dir = std::path::absolute(dir).ok()?;
+    let there = dir.ancestors().find(|d| d.exists())?;
+    let fs = rustix::fs::statvfs(there).ok()?;
+    Some(fs.f_bavail.saturating_mul(fs.f_frsize))
+}
+
+/// Refuses to fill a file system: `dir` must have room for `bytes`.
+pub fn need_room(dir: &Path, bytes: u64) -> Result<()> {
+    match free_bytes(dir) {
+        Some(free) if free < bytes => {
+            let (needed, free) = (show_bytes(bytes as f64), show_bytes(free as f64));
+            let (dir, advice) = (dir.display(), "make room, name another directory, or use --ignore-free-space");
+            Err(Error::usage(format!(
+                "{dir} has too little room: the data set needs about {needed}, {free} are free; {advice}"
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether the file system that holds `dir` is memory.
 pub fn is_tmpfs(dir: &Path) -> bool {
     let Ok(mounts) = std::fs::read_to_string("/proc/mounts") else { return false };
     let Ok(dir) = dir.canonicalize() else { return false };
@@ -245,6 +271,19 @@ mod tests {
         assert!(after.rss > 1 << 20 && after.peak_rss >= after.rss, "{after:?}");
         let spent = after.since(&before);
         assert!(spent.cpu_user >= 0.0 && spent.cpu_sys >= 0.0 && spent.cpu_user < 60.0);
+    }
+
+    #[test]
+    fn room_is_looked_for_where_the_directory_will_be() {
+        let dir = std::env::temp_dir().join("keybench-no-such-directory/and/below");
+        let free = free_bytes(&dir).unwrap();
+        assert!(free > 0 && Path::new("/proc").exists());
+        need_room(&dir, 1).unwrap();
+        let e = need_room(&dir, u64::MAX).unwrap_err();
+        assert_eq!(e.exit_code(), 2);
+        for part in ["keybench-no-such-directory", "GiB", "--ignore-free-space", "are free"] {
+            assert!(e.to_string().contains(part), "{e}");
+        }
     }
 
     #[test]

@@ -60,6 +60,7 @@ const KEYS: &[Key] = &[
     key("value_size", Form::Value),
     key("seed", Form::Value),
     key("verify", Form::Switch),
+    key("ignore_free_space", Form::Switch),
     key("timeline", Form::Value),
     key("probe", Form::Value),
     key("report", Form::Value),

@@ -69,6 +69,7 @@ fn bench(args: &lua::Args) -> Vec<(String, String)> {
         ("value_size", args.value_size.to_string()),
         ("seed", args.seed.to_string()),
         ("verify", switch(args.verify)),
+        ("ignore_free_space", switch(args.ignore_free_space)),
         ("timeline", args.timeline.to_string()),
         ("probe", args.probe.to_string()),
         ("report_dir", args.report_dir.display().to_string()),

@@ -8,6 +8,7 @@ use super::report::{Cycle, Stage, Summary};
 use super::worker::{Message, Next, Order};
 use crate::child;
 use crate::error::{Error, Result};
+use crate::interrupt;
 use kingtide_base::rng::Rng;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdin};
@@ -17,6 +18,8 @@ use std::time::{Duration, Instant};
 
 /// How long a store may take to open and to be listed.
 const PATIENCE: Duration = Duration::from_secs(600);
+/// How often it is looked whether the end was asked for.
+const LOOK: Duration = Duration::from_millis(50);
 /// One in so many processes is killed while it recovers.
 const RECOVERIES: u64 = 4;
 
@@ -68,6 +71,17 @@ impl Process {
 
     /// The next message, or none by `deadline`.
     fn next(&mut self, deadline: Instant) -> std::result::Result<Option<Message>, Ended> {
+        loop {
+            let look = Instant::now() + LOOK;
+            match self.next_by(deadline.min(look))? {
+                None if interrupt::requested() => return Err(Ended::Refused(Error::Interrupted)),
+                None if look < deadline => {}
+                answer => return Ok(answer),
+            }
+        }
+    }
+
+    fn next_by(&mut self, deadline: Instant) -> std::result::Result<Option<Message>, Ended> {
         match self.messages.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(Ok(Message::Failed(m))) => Err(Ended::Badly(m)),
             Ok(Ok(Message::Unavailable(m))) => Err(Ended::Refused(Error::Unavailable(m))),
@@ -76,7 +90,11 @@ impl Process {
             Ok(Err(e)) => Err(Ended::Refused(e)),
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => {
-                let status = self.child.wait().map_or_else(|e| e.to_string(), |s| s.to_string());
+                let status = self.child.wait();
+                if status.as_ref().is_ok_and(|s| interrupt::explains(*s)) {
+                    return Err(Ended::Refused(Error::Interrupted));
+                }
+                let status = status.map_or_else(|e| e.to_string(), |s| s.to_string());
                 Err(Ended::Badly(format!("the process ended by itself with {status}")))
             }
         }
@@ -131,6 +149,12 @@ impl<'a> Campaign<'a> {
 
     /// Goes on until the end that was asked for, or until something is found.
     pub fn run(&mut self) -> Result<()> {
+        let done = self.cycles();
+        self.summary.seconds = self.start.elapsed().as_secs_f64();
+        done
+    }
+
+    fn cycles(&mut self) -> Result<()> {
         while !self.over() && self.summary.findings.is_empty() {
             match self.cycle() {
                 Ok(()) => {}
@@ -145,7 +169,6 @@ impl<'a> Campaign<'a> {
                 Err(Ended::Refused(e)) => return Err(e),
             }
         }
-        self.summary.seconds = self.start.elapsed().as_secs_f64();
         Ok(())
     }
 

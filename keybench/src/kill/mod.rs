@@ -40,11 +40,15 @@ pub fn main(args: &Args) -> Result<()> {
         process::fresh_dir(&plan.dir.join(dir))?;
     }
     let mut campaign = Campaign::new(&plan, args.json);
-    campaign.run()?;
+    let done = campaign.run();
+    if !matches!(done, Ok(()) | Err(Error::Interrupted)) {
+        return done;
+    }
     let summary = campaign.summary();
     summary.print(args.json)?;
     if summary.findings.is_empty() {
-        return std::fs::remove_dir_all(&plan.dir).map_err(|e| Error::io("remove", &plan.dir, e));
+        // What an interrupted campaign has compared so far was right.
+        return std::fs::remove_dir_all(&plan.dir).map_err(|e| Error::io("remove", &plan.dir, e)).and(done);
     }
     Err(Error::failed(format!("{} findings; {} is kept", summary.findings.len(), plan.dir.display())))
 }

@@ -84,6 +84,9 @@ pub struct Args {
     /// Take flags, workloads and engines' options from this file; flags of the command line go before it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Begin even if the data set seems not to fit on the file system
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", value_parser = switch)]
+    pub ignore_free_space: bool,
     /// Write what this command line comes to into this file, for --config
     #[arg(long, value_name = "FILE")]
     pub save_config: Option<PathBuf>,
@@ -111,6 +114,16 @@ impl Group {
     pub fn swept(&self) -> Option<&(String, Swept)> {
         let first = self.points.first()?.swept.as_ref();
         first.filter(|_| self.points.iter().all(|p| p.swept.as_ref() == first))
+    }
+
+    /// About how many bytes of keys and values are loaded: entries of the data set, of the size that is swept where it is.
+    pub fn bytes(&self, context: &Context) -> u64 {
+        const KEY: u64 = 32;
+        let sizes = self.points.iter().map(|p| match &p.swept {
+            Some((param, Swept::Int(n))) if param.ends_with("bytes") || param.ends_with("size") => *n as u64,
+            _ => context.value_size,
+        });
+        context.items.saturating_mul(sizes.max().unwrap_or(0).saturating_add(KEY))
     }
 }
 
@@ -147,6 +160,8 @@ pub struct Plan {
     pub seed_threads: usize,
     /// Whether answers are verified.
     pub verify: bool,
+    /// Whether nobody looks if the data set fits.
+    pub ignore_free_space: bool,
     /// Options of each engine.
     pub choices: EngineChoices,
 }
@@ -279,6 +294,7 @@ impl Args {
             },
             seed_threads,
             verify: self.verify,
+            ignore_free_space: self.ignore_free_space,
             choices,
         })
     }

@@ -137,7 +137,7 @@ impl Worker {
                 self.tracker.touches.store(self.figures.touches, Ordering::Relaxed);
                 Ok(t)
             }
-            Err(e) => Err(self.fail(e)),
+            Err(e) => Err(self.fail(e.context(KIND_NAMES[kind as usize]))),
         }
     }
 
@@ -343,7 +343,7 @@ fn walk(
     each: &Function,
     check: &mut Option<Scan>,
 ) -> mlua::Result<u64> {
-    let fail = |e| shared.borrow_mut().fail(e);
+    let fail = |e: Error| shared.borrow_mut().fail(e.context("scan"));
     let mut rows = 0;
     let mut valid = limit > 0 && cursor.seek(lo).map_err(fail)?;
     while valid {

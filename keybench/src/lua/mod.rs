@@ -47,19 +47,37 @@ pub fn main(args: &Args, replay: &str) -> Result<()> {
     if process::is_tmpfs(&plan.data_dir) {
         eprintln!("warning: {} is memory, not a disk: disk figures mean nothing", plan.data_dir.display());
     }
+    room(&plan)?;
     let mut report = Report::create(&plan, replay)?;
     report.set_harness(harness::costs(&plan));
+    match stores(&plan, &mut report) {
+        Err(Error::Interrupted) => report.interrupted(),
+        done => done.and_then(|()| report.finish()),
+    }
+}
+
+/// Goes through the grid.
+fn stores(plan: &Plan, report: &mut Report) -> Result<()> {
     // Engines alternate within a repeat, so that a change in the machine meets all of them.
     for repeat in 0..plan.repeat {
         for group in &plan.groups {
             for engine in &plan.engines {
                 if report.trouble(engine).is_none() {
-                    one_store(&plan, group, engine, repeat, &mut report)?;
+                    one_store(plan, group, engine, repeat, report)?;
                 }
             }
         }
     }
-    report.finish()
+    Ok(())
+}
+
+/// Refuses a run whose data sets would not fit. Stores are there one at a time.
+fn room(plan: &Plan) -> Result<()> {
+    if plan.ignore_free_space || !plan.engines.iter().any(|e| engine::keeps_files(e)) {
+        return Ok(());
+    }
+    let largest = plan.groups.iter().map(|g| g.bytes(&plan.context)).max().unwrap_or(0);
+    process::need_room(&plan.data_dir, largest.saturating_mul(process::ROOM_FACTOR))
 }
 
 /// One store: fresh before, gone after, its points in between.
@@ -81,8 +99,10 @@ fn one_store(plan: &Plan, group: &Group, engine: &str, repeat: usize, report: &m
     });
     process::remove_dir(&dir)?;
     match outcome.and(ended) {
+        Err(Error::Interrupted) => Err(Error::Interrupted),
         Err(e @ Error::Usage(_)) => Err(e.context(engine)),
         Err(e) => {
+            let e = e.context(format!("{} in {}", group.workload, dir.display()));
             eprintln!("{engine}: {e}");
             report.give_up(engine, e);
             Ok(())

@@ -528,12 +528,18 @@ fn units_before_the_measured_ones_are_not_counted() {
 #[test]
 fn a_failed_write_ends_the_run_even_if_the_script_catches_it() {
     let honest = "return { run = function(ctx) kv.put('k' .. ctx.iter, 'v') end }";
-    assert_eq!(broken(&spec(honest, 2), Fault::FailsWritesAfter(100)).unwrap_err(), Error::failed("disk on fire"));
+    assert_eq!(broken(&spec(honest, 2), Fault::FailsWritesAfter(100)).unwrap_err(), Error::failed("put: disk on fire"));
     let catches = "return { run = function(ctx) pcall(kv.put, 'k' .. ctx.iter, 'v') end }";
-    assert_eq!(broken(&spec(catches, 2), Fault::FailsWritesAfter(100)).unwrap_err(), Error::failed("disk on fire"));
+    assert_eq!(
+        broken(&spec(catches, 2), Fault::FailsWritesAfter(100)).unwrap_err(),
+        Error::failed("put: disk on fire")
+    );
     let in_load =
         "return { load = function(ctx) for i = 1, 200 do kv.put('k' .. i, 'v') end end, run = function() end }";
-    assert_eq!(broken(&spec(in_load, 2), Fault::FailsWritesAfter(100)).unwrap_err(), Error::failed("disk on fire"));
+    assert_eq!(
+        broken(&spec(in_load, 2), Fault::FailsWritesAfter(100)).unwrap_err(),
+        Error::failed("put: disk on fire")
+    );
 }
 
 #[test]

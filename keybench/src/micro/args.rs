@@ -99,6 +99,9 @@ pub struct Args {
     /// Make a cursor anew for each seek and range, instead of one a thread
     #[arg(long)]
     pub fresh_iterator: bool,
+    /// Begin even if the data set seems not to fit on the file system
+    #[arg(long)]
+    pub ignore_free_space: bool,
     /// Do not scan the whole store after writes and deletes
     #[arg(long)]
     pub skip_final_check: bool,
@@ -116,6 +119,8 @@ pub struct Plan {
     pub root: PathBuf,
     /// Whether stores stay.
     pub keep: bool,
+    /// Whether nobody looks if they fit.
+    pub ignore_free_space: bool,
     /// Name of the test.
     pub test_name: String,
     /// Whether the user gave it.
@@ -198,6 +203,7 @@ impl Args {
             root: self.db_path.clone(),
             keep: self.keep,
             named: self.test_name.is_some(),
+            ignore_free_space: self.ignore_free_space,
             test_name: self.test_name.clone().unwrap_or_else(default_name),
             base,
             choices,

@@ -143,6 +143,13 @@ pub struct Spec {
     pub options: EngineOptions,
 }
 
+impl Spec {
+    /// Bytes of keys and values that its data set has.
+    pub fn bytes(&self) -> u64 {
+        self.entries.saturating_mul((self.key_size + self.value_size) as u64)
+    }
+}
+
 /// One operation's part of a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Phase {
@@ -362,26 +369,46 @@ pub fn measure(args: &Args) -> Result<Measurement> {
     if process::is_tmpfs(&plan.root) {
         eprintln!("warning: {} is memory, not a disk: disk figures below mean nothing", plan.root.display());
     }
+    if !plan.ignore_free_space && !plan.base.existing {
+        let stores = plan.engines.iter().filter(|e| engine::keeps_files(e)).count() as u64;
+        let stores = if plan.keep { stores } else { stores.min(1) };
+        process::need_room(&plan.root, plan.base.bytes().saturating_mul(stores * process::ROOM_FACTOR))?;
+    }
     let harness = harness_cost(&plan);
     let mut columns: Vec<Column> =
         plan.engines.iter().map(|e| Column { engine: e.clone(), outcomes: Vec::new(), trouble: None }).collect();
+    let ended = repeats(&plan, &mut columns);
+    let interrupted = ended == Err(Error::Interrupted);
+    if !interrupted {
+        ended?;
+    }
+    let mut text = report::render(&plan, &columns, &harness);
+    if interrupted {
+        text.insert_str(0, "\nINTERRUPTED: what is here is what was finished\n");
+    }
+    let sound = if interrupted { Err(Error::Interrupted) } else { verdict(&columns) };
+    Ok(Measurement { plan, columns, harness, text, sound })
+}
+
+/// All runs. An engine that fails takes no more part.
+fn repeats(plan: &args::Plan, columns: &mut [Column]) -> Result<()> {
     // Engines alternate within a repeat, so that a change in the machine meets all of them.
     for repeat in 0..plan.repeat {
         for column in columns.iter_mut().filter(|c| c.trouble.is_none()) {
             eprintln!("run {} of {}: {} {}", repeat + 1, plan.repeat, column.engine, plan.doing());
-            match run_once(&plan, &column.engine) {
+            match run_once(plan, &column.engine) {
                 Ok(outcome) => column.outcomes.push(outcome),
+                Err(Error::Interrupted) => return Err(Error::Interrupted),
                 Err(e @ Error::Usage(_)) => return Err(e.context(&column.engine)),
                 Err(e) => {
+                    let e = e.context(format!("in {}", plan.root.join(&column.engine).display()));
                     eprintln!("{}: {e}", column.engine);
                     column.trouble = Some(e);
                 }
             }
         }
     }
-    let text = report::render(&plan, &columns, &harness);
-    let sound = verdict(&columns);
-    Ok(Measurement { plan, columns, harness, text, sound })
+    Ok(())
 }
 
 fn verdict(columns: &[Column]) -> Result<()> {

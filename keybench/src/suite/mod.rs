@@ -110,18 +110,12 @@ pub fn main(args: &Args) -> Result<()> {
     }
     let facts = facts(suite, args);
     append(&text, &facts.iter().map(|(name, fact)| format!("{name}: {fact}\n")).collect::<String>())?;
-    let mut failed = Vec::new();
-    for (at, test) in tests.iter().enumerate() {
-        eprintln!("== {} of {}: {}", at + 1, tests.len(), test.name);
-        let measured = micro::measure(&test.args)?;
-        append(&text, &format!("== {}: keybench micro {}{}\n", test.name, test.words, measured.text))?;
-        print!("{}", measured.text);
-        micro::append_csv(&csv, &measured)?;
-        if let Err(e) = measured.sound {
-            failed.push(format!("{}: {e}", test.name));
-        }
-    }
-    let table = Table::read(&csv)?;
+    let (failed, interrupted) = run(&tests, &csv, &text)?;
+    let table = match Table::read(&csv) {
+        // Perhaps before anything was measured.
+        Err(_) if interrupted => return Err(Error::Interrupted),
+        table => table?,
+    };
     let page = args.out.with_extension("html");
     let title = format!("Suite {} on {}", suite.name, args.engines.replace(',', ", "));
     write_page(&page, &table, About { title, facts, troubles: failed.clone() })?;
@@ -131,7 +125,32 @@ pub fn main(args: &Args) -> Result<()> {
         figure::write(&dir, &table.draw(&shared_by_all(suite, args)))?;
         println!("figures: {}", dir.display());
     }
-    if failed.is_empty() { Ok(()) } else { Err(Error::failed(failed.join("; "))) }
+    match failed.is_empty() {
+        _ if interrupted => Err(Error::Interrupted),
+        true => Ok(()),
+        false => Err(Error::failed(failed.join("; "))),
+    }
+}
+
+/// Runs tests and writes down what came of each. Returns what failed, and whether someone asked for the end.
+fn run(tests: &[Test], csv: &Path, text: &Path) -> Result<(Vec<String>, bool)> {
+    let (mut failed, mut interrupted) = (Vec::new(), false);
+    for (at, test) in tests.iter().enumerate() {
+        eprintln!("== {} of {}: {}", at + 1, tests.len(), test.name);
+        let measured = micro::measure(&test.args)?;
+        append(text, &format!("== {}: keybench micro {}{}\n", test.name, test.words, measured.text))?;
+        print!("{}", measured.text);
+        micro::append_csv(csv, &measured)?;
+        if measured.sound == Err(Error::Interrupted) {
+            interrupted = true;
+            failed.push(format!("{}: interrupted; tests behind it were not run", test.name));
+            break;
+        }
+        if let Err(e) = measured.sound {
+            failed.push(format!("{}: {e}", test.name));
+        }
+    }
+    Ok((failed, interrupted))
 }
 
 /// What a figure that stands alone says of the suite.

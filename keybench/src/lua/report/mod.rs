@@ -47,7 +47,7 @@ pub struct Report {
 }
 
 const POINTS: &str = "workload\tengine\tthreads\tsweep_param\tsweep_value\trepeat\top\tcount\tp50_ns\tp99_ns\tp999_ns\t\
-max_ns\thit_rate\twu_per_s\tops_per_s\n";
+max_ns\thit_rate\twu_per_s\tops_per_s\tverified\twrong\n";
 const TIMELINE: &str = "workload\tengine\tthreads\tsweep_param\tsweep_value\tphase\telapsed_s\tmetric\tvalue\n";
 
 /// The first five columns of both tables.
@@ -214,8 +214,8 @@ impl Report {
             // Writing to a String cannot fail.
             let _ = writeln!(
                 lines,
-                "{identity}\t{number}\t{}\t{}\t{:.0}\t{:.0}\t{:.0}\t{:.0}\t{hit_rate}\t{wu:.1}\t{ops:.1}",
-                op.name, l.count, l.p50, l.p99, l.p999, l.max
+                "{identity}\t{number}\t{}\t{}\t{:.0}\t{:.0}\t{:.0}\t{:.0}\t{hit_rate}\t{wu:.1}\t{ops:.1}\t{}\t{}",
+                op.name, l.count, l.p50, l.p99, l.p999, l.max, m.verified, m.wrong
             );
         }
         let written = self.points.write(&lines).and_then(|()| self.points.flush());
@@ -230,9 +230,14 @@ impl Report {
         self.results.save(&self.dir.join("report.json"))
     }
 
-    /// Prints the report, writes it down, and says whether the run was sound.
-    pub fn finish(mut self) -> Result<()> {
-        self.results.meta.ending = Ending::Complete;
+    /// Writes the report of what was finished when someone asked for the end.
+    pub fn interrupted(mut self) -> Result<()> {
+        self.write(Ending::Interrupted).and(Err(Error::Interrupted))
+    }
+
+    /// Prints the report and writes it down.
+    fn write(&mut self, ending: Ending) -> Result<()> {
+        self.results.meta.ending = ending;
         let text = text::render(&self.results);
         let shown = self.console.write(&format!("{text}\nreport: {}\n", self.dir.display()));
         shown.and_then(|()| self.console.flush()).map_err(|e| self.io(e))?;
@@ -246,6 +251,12 @@ impl Report {
         if self.auto_plot {
             figure::write(&self.dir.join("figures"), &figures)?;
         }
+        Ok(())
+    }
+
+    /// Prints the report, writes it down, and says whether the run was sound.
+    pub fn finish(mut self) -> Result<()> {
+        self.write(Ending::Complete)?;
         let failed = |e: &&EngineResult| matches!(e.trouble, Some(Error::Failed(_) | Error::Unsupported(_)));
         if let Some(engine) = self.results.engines.iter().find(failed) {
             return Err(Error::failed(format!("{} failed; see above", engine.name)));

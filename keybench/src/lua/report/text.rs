@@ -4,7 +4,7 @@ use crate::engine::memory_note;
 use crate::lua::point::{Limit, Measured};
 use crate::measure::{show_bytes, show_count, show_ns};
 use crate::results::verdict::{lead, ratio};
-use crate::results::{Meta, PointResult, Results};
+use crate::results::{Ending, Meta, PointResult, Results};
 use std::fmt::Write as _;
 
 /// The whole of it.
@@ -12,6 +12,11 @@ pub fn render(results: &Results) -> String {
     // Writing to a String cannot fail, here and below.
     let mut out = String::new();
     render_conditions(&mut out, &results.meta);
+    match results.meta.ending {
+        Ending::Complete => {}
+        Ending::Interrupted => out.push_str("  INTERRUPTED: what is here is what was finished\n"),
+        Ending::None => out.push_str("  NOT AT ITS END: what is here is what was finished\n"),
+    }
     for e in &results.engines {
         if let Some(trouble) = &e.trouble {
             let _ = writeln!(out, "  {} was skipped: {trouble}", e.name);
