@@ -21,7 +21,7 @@ pub struct EngineFlags {
     #[arg(long, value_enum, default_value_t = Compression::Lz4)]
     pub compression: Compression,
     /// False-positive rate of the filters; 0 for none
-    #[arg(long, default_value_t = 0.01)]
+    #[arg(long, default_value_t = 0.01, value_parser = bloom_fp)]
     pub bloom_fp: f64,
     /// An engine's own option, as engine.name=value; may be repeated
     #[arg(long = "opt", value_name = "ENGINE.NAME=VALUE")]
@@ -58,6 +58,19 @@ pub fn size(text: &str) -> std::result::Result<u64, String> {
     parse_size(text)
 }
 
+fn bloom_fp(text: &str) -> std::result::Result<f64, String> {
+    within(text, 0.0, 0.999_999)
+}
+
+/// A number between two others, for clap.
+pub fn within<T>(text: &str, least: T, most: T) -> std::result::Result<T, String>
+where
+    T: std::str::FromStr<Err: std::fmt::Display> + PartialOrd + std::fmt::Display + Copy,
+{
+    let n: T = text.trim().parse().map_err(|e: T::Err| e.to_string())?;
+    if (least..=most).contains(&n) { Ok(n) } else { Err(format!("use {least} to {most}")) }
+}
+
 /// On or off, for clap's flags that need no value.
 pub fn switch(text: &str) -> std::result::Result<bool, String> {
     bool::parse_value(text)
@@ -92,9 +105,6 @@ impl EngineChoices {
 impl EngineFlags {
     /// Checks the flags for a run of `engines` with values of `value_size` bytes.
     pub fn check(&self, engines: &[String], value_size: usize) -> Result<EngineChoices> {
-        if !(0.0..1.0).contains(&self.bloom_fp) {
-            return Err(Error::usage(format!("--bloom-fp {}: use 0 to 1", self.bloom_fp)));
-        }
         let own: Vec<_> = self.opts.iter().map(|o| parse_opt(o)).collect::<Result<_>>()?;
         if let Some((e, _, _)) = own.iter().find(|(e, _, _)| !engines.contains(e)) {
             return Err(Error::usage(format!("--opt {e}.…: {e} is not among the engines of this run")));

@@ -186,11 +186,15 @@ pub fn disk_bytes(dir: &Path) -> u64 {
 /// A store's files at their largest against its keys and values: what was merged is there until its merger is complete.
 pub const ROOM_FACTOR: u64 = 2;
 
+/// The directory in which `dir` will be made, or itself if it is there.
+fn existing(dir: &Path) -> Option<PathBuf> {
+    let dir = std::path::absolute(dir).ok()?;
+    dir.ancestors().find(|d| d.exists()).map(Path::to_owned)
+}
+
 /// Bytes free for this user on the file system that holds `dir`, or will hold it once it is made.
 pub fn free_bytes(dir: &Path) -> Option<u64> {
-    let dir = std::path::absolute(dir).ok()?;
-    let there = dir.ancestors().find(|d| d.exists())?;
-    let fs = rustix::fs::statvfs(there).ok()?;
+    let fs = rustix::fs::statvfs(&existing(dir)?).ok()?;
     Some(fs.f_bavail.saturating_mul(fs.f_frsize))
 }
 
@@ -211,7 +215,7 @@ pub fn need_room(dir: &Path, bytes: u64) -> Result<()> {
 /// Whether the file system that holds `dir` is memory.
 pub fn is_tmpfs(dir: &Path) -> bool {
     let Ok(mounts) = std::fs::read_to_string("/proc/mounts") else { return false };
-    let Ok(dir) = dir.canonicalize() else { return false };
+    let Some(dir) = existing(dir).and_then(|d| d.canonicalize().ok()) else { return false };
     let mut best = (0, false);
     for line in mounts.lines() {
         let mut words = line.split(' ').skip(1);
@@ -222,6 +226,14 @@ pub fn is_tmpfs(dir: &Path) -> bool {
         }
     }
     best.1
+}
+
+/// Says what a run in `dir` cannot show if that is memory.
+pub fn warn_of_tmpfs(dir: &Path, sync: bool) {
+    if is_tmpfs(dir) {
+        let synced = if sync { ", and a synced write is as lost as any other when the machine stops" } else { "" };
+        eprintln!("warning: {} is memory, not a disk: disk figures mean nothing{synced}", dir.display());
+    }
 }
 
 /// The file beside `dir` that says that its contents are a run's and may be removed.
@@ -301,6 +313,8 @@ mod tests {
         assert_eq!(disk_bytes(&dir), 0);
         remove_dir(&dir).unwrap();
         assert!(!is_tmpfs(Path::new("/proc")));
+        let memory = Path::new("/dev/shm");
+        assert_eq!(is_tmpfs(&memory.join("not/there/yet")), is_tmpfs(memory));
         std::fs::create_dir_all(&dir).unwrap();
         fresh_dir(&dir).unwrap();
         std::fs::remove_file(mark(&dir)).unwrap();

@@ -48,6 +48,7 @@ const KEYS: &[Key] = &[
     key("backend", Form::Value),
     key("threads", Form::Value),
     key("batch", Form::Value),
+    key("sweep", Form::Value),
     key("seed_threads", Form::Unless0),
     key("seed_once", Form::Switch),
     key("ops", Form::Unless0),
@@ -177,6 +178,11 @@ fn flag(ini: &Ini, key: &Key, entry: &Entry) -> Result<Option<OsString>> {
     };
     if entry.value.is_empty() {
         return Err(wrong("has no value".into()));
+    }
+    match key.name {
+        "backend" => drop(engine::parse_names(&entry.value).map_err(|e| wrong(e.to_string()))?),
+        "workload" => drop(lua::script::Script::find(&entry.value).map_err(|e| wrong(e.to_string()))?),
+        _ => {}
     }
     let argument = OsString::from(argument);
     parse(std::slice::from_ref(&argument)).map_err(|e| wrong(first_line(&e)))?;

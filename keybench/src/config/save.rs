@@ -50,6 +50,7 @@ fn bench(args: &lua::Args) -> Vec<(String, String)> {
         keys.push(("batch", list(&mut args.batch.iter().map(u64::to_string))));
     }
     let optional = [
+        ("sweep", (!args.sweep.is_empty()).then(|| list(&mut args.sweep.iter().map(ToString::to_string)))),
         ("seed_threads", args.seed_threads.map(|n| n.to_string())),
         ("ops", args.ops.map(|n| n.to_string())),
         ("secs", args.secs.map(|s| s.to_string())),

@@ -76,7 +76,10 @@ fn mistakes_name_file_line_and_key() {
         ("[lmdb]\nmap_sise = 1G\n", ":2: [lmdb] map_sise: lmdb has no option 'map_sise', did you mean 'map_size'?"),
         ("[memory]\nsize = 1\n", ":2: [memory] size: engine memory has no options"),
         ("[bensh]\nthreads = 1\n", ":1: [bensh]: unknown engine 'bensh'"),
-        ("backend = rokcsdb\nworkload = mixed\n", "unknown engine 'rokcsdb'"),
+        ("\nbackend = rokcsdb\nworkload = mixed\n", ":2: backend: unknown engine 'rokcsdb', did you mean 'rocksdb'"),
+        ("threads = 4\nworkload = none.lua\n", ":2: workload: no workload 'none.lua'"),
+        ("workload = mixed\nthreads = 1,0\n", ":2: threads: "),
+        ("workload = mixed\n\nitems = 0\n", ":3: items: "),
         ("threads = 1\n", "workload = in [bench]"),
         ("ops = 1\nsecs = 2\nworkload = mixed\n", "--secs"),
     ] {
@@ -87,6 +90,22 @@ fn mistakes_name_file_line_and_key() {
         assert!(message.contains(wanted), "{text:?}: {message}");
         assert!(message.contains(&file.0.display().to_string()) || wanted.starts_with("unknown"), "{message}");
     }
+}
+
+/// Every key of the file, with a value that it cannot have.
+#[test]
+fn every_key_refuses_nonsense_with_its_place() {
+    let free = ["report_dir", "data_dir", "sweep"];
+    let mut refused = 0;
+    for key in KEYS.iter().filter(|k| !free.contains(&k.name)) {
+        let file = File::new("nonsense", &format!("# first\n[bench]\n{} = no-such-thing\n", key.name));
+        let message = file.args("").unwrap_err().to_string();
+        let place = format!("{}:3: {}: ", file.0.display(), key.name);
+        assert!(message.starts_with(&place), "{}: {message}", key.name);
+        refused += 1;
+    }
+    println!("{refused} keys");
+    assert_eq!(refused, KEYS.len() - free.len());
 }
 
 #[test]
@@ -125,11 +144,14 @@ fn options_of_earlier_tidesdb_versions_are_left_out() {
 
 #[test]
 fn what_is_saved_runs_the_same() {
-    let line = "mixed cart --backend kingtide,memory --threads 1,2 --batch 1,64 --secs 2.5 --warmup 1 --rate 1000 --seed-once \
+    let line = "mixed valsize --sweep 100,0.5,x --ignore-free-space --seed-threads 3 --backend kingtide,memory --threads 1,2 --batch 1,64 --secs 2.5 --warmup 1 --rate 1000 --seed-once \
                 --verify --sync --auto-plot=false --report console,tsv:x.tsv --probe system --opt kingtide.l0_trigger=3 \
                 --opt kingtide.l0_trigger=4 --isolation serializable --txn-mode locking";
     let args = Line::try_parse_from(line.split_whitespace()).unwrap().args;
     let text = Saved::of(&args).unwrap().to_string();
+    for key in KEYS.iter().filter(|k| k.name != "ops") {
+        assert!(text.contains(&format!("\n{} = ", key.name)), "{} is not saved: {text}", key.name);
+    }
     let file = File::new("saved", &text);
     let again = file.args("").unwrap();
     let show = |a: &lua::Args| {

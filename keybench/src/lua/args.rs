@@ -7,54 +7,57 @@ use super::sink::{Probes, Sink, Table};
 use crate::clock::Clock;
 use crate::engine::{self, EngineOptions};
 use crate::error::{Error, Result};
-use crate::options::{EngineChoices, EngineFlags, TxnFlags, size, switch};
+use crate::options::{EngineChoices, EngineFlags, TxnFlags, size, switch, within};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Runs workloads written in Lua over a grid of engines, threads and swept values.
 #[derive(clap::Args, Debug, Clone)]
 pub struct Args {
-    /// Lua files, or names of bundled workloads: mixed, cart, scan, batch, valsize, ycsb-a to ycsb-f
+    /// Lua files, or names of bundled workloads: mixed, cart, scan, batch, valsize, onegig, ycsb-a to ycsb-f
     pub workloads: Vec<String>,
     /// Engines, separated by commas: kingtide, kingtide-c (its C API), rocksdb, tidesdb, lmdb, memory
     #[arg(long, default_value = "kingtide")]
     pub backend: String,
     /// Worker threads, a list separated by commas; one for each core by default
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = threads)]
     pub threads: Vec<usize>,
     /// Threads that load the data set; as many as there are cores by default
-    #[arg(long)]
+    #[arg(long, value_parser = threads)]
     pub seed_threads: Option<usize>,
     /// Load one store for each engine and swept value, and run all its points against it
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", value_parser = switch)]
     pub seed_once: bool,
     /// Values of ctx.batch for workloads that work on batches, separated by commas
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = count)]
     pub batch: Vec<u64>,
+    /// Values to sweep in place of a workload's own, separated by commas (K, M, G and T are understood)
+    #[arg(long, value_delimiter = ',', value_parser = Swept::parse)]
+    pub sweep: Vec<Swept>,
     /// Runs of each point; figures are medians
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = repeats)]
     pub repeat: usize,
     /// Calls of the workload for each point, over all its threads
-    #[arg(long, conflicts_with = "secs")]
+    #[arg(long, conflicts_with = "secs", value_parser = count)]
     pub ops: Option<u64>,
     /// Seconds for each point [default: 5]
-    #[arg(long)]
+    #[arg(long, value_parser = seconds)]
     pub secs: Option<f64>,
     /// Seconds for which each point runs before it is measured
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, value_parser = seconds_or_none)]
     pub warmup: f64,
     /// Calls of the workload a second over all threads, each begun on its turn whether or not the one before is done:
     /// latencies count from the intended beginning. Without it threads go as fast as they can
-    #[arg(long)]
+    #[arg(long, value_parser = rate)]
     pub rate: Option<f64>,
     /// ctx.users
-    #[arg(long, default_value_t = 20_000)]
+    #[arg(long, default_value_t = 20_000, value_parser = count)]
     pub users: u64,
     /// ctx.items: entries of the data set
-    #[arg(long, default_value_t = 100_000)]
+    #[arg(long, default_value_t = 100_000, value_parser = count)]
     pub items: u64,
     /// Bytes of a value (K and M are understood)
-    #[arg(long, default_value = "4K", value_parser = size)]
+    #[arg(long, default_value = "4K", value_parser = value_size)]
     pub value_size: u64,
     /// Seed of all choices
     #[arg(long, default_value_t = 42)]
@@ -72,7 +75,7 @@ pub struct Args {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", value_parser = switch)]
     pub verify: bool,
     /// Seconds between readings of machine and engine while a point runs; 0: none
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 1.0, value_parser = interval)]
     pub timeline: f64,
     /// What to tell about the machine and the program: all, none, or a list of system and build
     #[arg(long, default_value = "all")]
@@ -98,6 +101,40 @@ pub struct Args {
     pub engine_flags: EngineFlags,
 }
 
+fn threads(text: &str) -> Result<usize, String> {
+    within(text, 1, 1024)
+}
+
+fn repeats(text: &str) -> Result<usize, String> {
+    within(text, 1, 1000)
+}
+
+fn count(text: &str) -> Result<u64, String> {
+    within(text, 1, u64::MAX)
+}
+
+fn value_size(text: &str) -> Result<u64, String> {
+    size(text).and_then(|n| if n <= 1 << 32 { Ok(n) } else { Err("use 4G at most".into()) })
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    within(text, 1e-6, 1e7)
+}
+
+fn seconds_or_none(text: &str) -> Result<f64, String> {
+    within(text, 0.0, 1e7)
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    within(text, 1e-6, 1e9)
+}
+
+/// Seconds between readings; 0: none.
+fn interval(text: &str) -> Result<f64, String> {
+    within(text, 0.0, 1e7)
+        .and_then(|s| if s == 0.0 || s >= 0.01 { Ok(s) } else { Err("use 0, or 0.01 at least".into()) })
+}
+
 /// Points that share one store.
 #[derive(Clone, Debug)]
 pub struct Group {
@@ -107,6 +144,8 @@ pub struct Group {
     pub script: Script,
     /// Points, in order.
     pub points: Vec<Point>,
+    /// Entries that are loaded at most, where that is not `ctx.items`.
+    pub entries: Option<u64>,
 }
 
 impl Group {
@@ -123,7 +162,7 @@ impl Group {
             Some((param, Swept::Int(n))) if param.ends_with("bytes") || param.ends_with("size") => *n as u64,
             _ => context.value_size,
         });
-        context.items.saturating_mul(sizes.max().unwrap_or(0).saturating_add(KEY))
+        self.entries.unwrap_or(context.items).saturating_mul(sizes.max().unwrap_or(0).saturating_add(KEY))
     }
 }
 
@@ -195,12 +234,19 @@ fn outline(script: &Script) -> Result<Outline> {
 }
 
 /// Points of one workload, grouped by the store they run against.
-fn groups(script: &Script, about: &Outline, threads: &[usize], batches: &[u64], seed_once: bool) -> Vec<Group> {
+fn groups(
+    script: &Script,
+    about: &Outline,
+    threads: &[usize],
+    (batches, sweep): (&[u64], &[Swept]),
+    seed_once: bool,
+) -> Vec<Group> {
     let swept: Vec<Option<(String, Swept)>> = match &about.sweep {
         // A list on the command line takes the place of the script's own.
         Some((param, _)) if param == "batch" && !batches.is_empty() => {
             batches.iter().map(|b| Some(("batch".to_owned(), Swept::Int(*b as i64)))).collect()
         }
+        Some((param, _)) if !sweep.is_empty() => sweep.iter().map(|v| Some((param.clone(), v.clone()))).collect(),
         Some((param, values)) => values.iter().map(|v| Some((param.clone(), v.clone()))).collect(),
         None if about.batched && batches.len() > 1 => {
             batches.iter().map(|b| Some(("batch".to_owned(), Swept::Int(*b as i64)))).collect()
@@ -214,7 +260,8 @@ fn groups(script: &Script, about: &Outline, threads: &[usize], batches: &[u64], 
         };
         Point { threads, batch, swept: swept.clone() }
     };
-    let group = |points| Group { workload: about.name.clone(), script: script.clone(), points };
+    let entries = about.entries;
+    let group = |points| Group { workload: about.name.clone(), script: script.clone(), points, entries };
     let over_threads = |s: &Option<(String, Swept)>| threads.iter().map(|t| point(*t, s)).collect::<Vec<_>>();
     match (seed_once, about.seed_per_value) {
         (true, false) => vec![group(swept.iter().flat_map(over_threads).collect())],
@@ -226,7 +273,7 @@ fn groups(script: &Script, about: &Outline, threads: &[usize], batches: &[u64], 
 /// A workload's name and the points that it sweeps, all with `threads` threads.
 pub fn points(script: &Script, threads: usize, batches: &[u64]) -> Result<(String, Vec<Point>)> {
     let about = outline(script)?;
-    let groups = groups(script, &about, &[threads], batches, false);
+    let groups = groups(script, &about, &[threads], (batches, &[]), false);
     Ok((about.name, groups.into_iter().flat_map(|g| g.points).collect()))
 }
 
@@ -237,31 +284,17 @@ impl Args {
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
         let threads = if self.threads.is_empty() { vec![cores] } else { self.threads.clone() };
         let seed_threads = self.seed_threads.unwrap_or(cores);
-        for (flag, bad) in [
-            ("--threads", threads.iter().any(|t| !(1..=1024).contains(t))),
-            ("--seed-threads", !(1..=1024).contains(&seed_threads)),
-            ("--repeat", !(1..=1000).contains(&self.repeat)),
-            ("--batch", self.batch.contains(&0)),
-            ("--ops", self.ops == Some(0)),
-            ("--users", self.users == 0),
-            ("--items", self.items == 0),
-            ("--value-size", self.value_size > 1 << 32),
-            ("--secs", self.secs.is_some_and(|s| !(s > 0.0 && s <= 1e7))),
-            ("--warmup", !(0.0..=1e7).contains(&self.warmup)),
-            ("--timeline", !(self.timeline == 0.0 || (0.01..=1e7).contains(&self.timeline))),
-            ("--rate", self.rate.is_some_and(|r| !(r > 0.0 && r <= 1e9))),
-        ] {
-            if bad {
-                return Err(Error::usage(format!("{flag}: out of range")));
-            }
-        }
         let how = self.txn_flags.given().then(|| self.txn_flags.transactions());
         let choices = self.engine_flags.check(&engines, self.value_size as usize)?.with_transactions(how);
-        let mut all = Vec::new();
+        let (mut all, mut sweeps) = (Vec::new(), false);
         for name in &self.workloads {
             let script = Script::find(name)?;
             let about = outline(&script)?;
-            all.extend(groups(&script, &about, &threads, &self.batch, self.seed_once));
+            sweeps |= about.sweep.is_some();
+            all.extend(groups(&script, &about, &threads, (&self.batch, &self.sweep), self.seed_once));
+        }
+        if !self.sweep.is_empty() && !sweeps {
+            return Err(Error::usage("--sweep: none of the workloads sweeps anything"));
         }
         let limit = match self.ops {
             Some(n) => Limit::Units(n),

@@ -44,9 +44,7 @@ pub fn main(args: &Args, replay: &str) -> Result<()> {
     if let Some(path) = &args.save_config {
         std::fs::write(path, replay).map_err(|e| Error::io("write", path, e))?;
     }
-    if process::is_tmpfs(&plan.data_dir) {
-        eprintln!("warning: {} is memory, not a disk: disk figures mean nothing", plan.data_dir.display());
-    }
+    process::warn_of_tmpfs(&plan.data_dir, plan.choices.sync());
     room(&plan)?;
     let mut report = Report::create(&plan, replay)?;
     report.set_harness(harness::costs(&plan));

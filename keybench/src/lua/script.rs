@@ -14,6 +14,7 @@ pub const BUNDLED: &[(&str, &str)] = &[
     ("scan", include_str!("../../workloads/scan.lua")),
     ("batch", include_str!("../../workloads/batch.lua")),
     ("valsize", include_str!("../../workloads/valsize.lua")),
+    ("onegig", include_str!("../../workloads/onegig.lua")),
     ("ycsb-a", include_str!("../../workloads/ycsb-a.lua")),
     ("ycsb-b", include_str!("../../workloads/ycsb-b.lua")),
     ("ycsb-c", include_str!("../../workloads/ycsb-c.lua")),
@@ -43,6 +44,19 @@ pub enum Swept {
     Text(String),
 }
 
+impl Swept {
+    /// A value from the command line: a number, one with K, M, G or T behind it, or text.
+    pub fn parse(text: &str) -> Result<Swept, std::convert::Infallible> {
+        let text = text.trim();
+        let size = || kingtide_base::options::parse_size(text).ok().and_then(|n| i64::try_from(n).ok());
+        Ok(match (text.parse(), text.parse()) {
+            (Ok(i), _) => Swept::Int(i),
+            (_, Ok(x)) => Swept::Float(x),
+            _ => size().map_or_else(|| Swept::Text(text.to_owned()), Swept::Int),
+        })
+    }
+}
+
 impl std::fmt::Display for Swept {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -64,6 +78,8 @@ pub struct Outline {
     pub sweep: Option<(String, Vec<Swept>)>,
     /// Whether the data set depends on the swept value.
     pub seed_per_value: bool,
+    /// Entries that it loads at most, where that is not `ctx.items`.
+    pub entries: Option<u64>,
 }
 
 /// A workload in a Lua state of its own.
@@ -135,6 +151,7 @@ impl Script {
             batched: table.get::<Option<bool>>("batched").map_err(wrong)?.unwrap_or(false),
             sweep: None,
             seed_per_value: false,
+            entries: table.get("entries").map_err(wrong)?,
         };
         if let Some(sweep) = sweep {
             let param: Option<String> = sweep.get("param").map_err(wrong)?;

@@ -393,7 +393,11 @@ fn bundled_workloads_run_and_verify() {
         let (seeded, done) = on_memory(&s).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert!(seeded.touches > 0 && done.units == 500, "{name}: {done:?}");
         assert!(done.verified > 0 && done.wrong == 0, "{name}: {:?}", done.examples);
-        let expected = if *name == "cart" { 25 } else { 1_000 };
+        let expected = match *name {
+            "cart" => 25,
+            "onegig" => 4,
+            _ => 1_000,
+        };
         assert_eq!(seeded.touches, expected, "{name}: every entry is loaded exactly once");
         let gets = done.hits + done.misses;
         // Nothing is deleted, and what is asked for was put.
@@ -494,7 +498,10 @@ fn mistakes_in_scripts_are_told_with_their_place() {
         assert!(e.exit_code() == 2 && e.to_string().contains(hint), "{source}: {e}");
     }
     let e = on_memory(&spec("return { run = function() error('boom') end }", 2)).unwrap_err();
-    assert!(e.to_string().contains("boom"), "{e}");
+    assert!(e.to_string().contains("test:1: boom"), "{e}");
+    let third = "return {\nrun = function(ctx)\n  kv.put(ctx.nothing, 'v')\nend }";
+    let e = on_memory(&spec(third, 2)).unwrap_err().to_string();
+    assert!(e.contains("the script failed") && e.contains("test:3"), "{e}");
 }
 
 fn broken(spec: &Spec, fault: Fault) -> Result<(Measured, Measured)> {
@@ -578,6 +585,13 @@ fn grids_follow_the_flags() {
     assert_eq!(p.groups.len(), 4, "a fresh store for each point");
     let p = plan("batch --threads 1,2").unwrap();
     assert_eq!(p.groups.iter().map(|g| g.points[0].batch).collect::<Vec<_>>(), [1, 1, 64, 64, 256, 256]);
+    let p = plan("valsize --threads 1 --sweep 64K,100,0.5,lz4").unwrap();
+    let swept: Vec<String> = p.groups.iter().map(|g| g.swept().unwrap().1.to_string()).collect();
+    assert_eq!(swept, ["65536", "100", "0.5", "lz4"]);
+    let p = plan("valsize --threads 1 --items 10").unwrap();
+    assert_eq!(p.groups[3].bytes(&p.context), 10 * (262_144 + 32), "the largest value that is swept");
+    let p = plan("onegig --threads 1").unwrap();
+    assert_eq!(p.groups[0].bytes(&p.context), 4 * ((1 << 30) + 32), "as many as it says, not --items");
     let p = plan("batch --threads 1,2 --seed-once --batch 7,9").unwrap();
     assert_eq!(p.groups.len(), 1);
     assert_eq!(
@@ -593,12 +607,40 @@ fn mistakes_on_the_command_line_are_refused() {
         ("mixd", "did you mean 'mixed'"),
         ("mixed --backend rockdb", "did you mean 'rocksdb'"),
         ("mixed --threads 0", "--threads"),
-        ("mixed --threads one", "invalid value"),
+        ("mixed --threads 1,0", "--threads"),
+        ("mixed --threads 1025", "use 1 to 1024"),
+        ("mixed --threads one", "--threads"),
+        ("mixed --seed-threads 0", "--seed-threads"),
+        ("mixed --batch 0", "--batch"),
+        ("mixed --repeat 0", "--repeat"),
+        ("mixed --repeat 1001", "use 1 to 1000"),
+        ("mixed --ops 0", "--ops"),
         ("mixed --ops 5 --secs 5", "cannot be used with"),
         ("mixed --secs=-1", "--secs"),
         ("mixed --secs 0", "--secs"),
+        ("mixed --secs nan", "--secs"),
+        ("mixed --warmup=-1", "--warmup"),
+        ("mixed --timeline 0.001", "--timeline"),
+        ("mixed --rate 0", "--rate"),
         ("mixed --value-size 4Q", "suffix 'q'"),
+        ("mixed --value-size 5G", "--value-size"),
         ("mixed --items 0", "--items"),
+        ("mixed --users 0", "--users"),
+        ("mixed --seed x", "--seed"),
+        ("mixed --seed-once=maybe", "--seed-once"),
+        ("mixed --verify=maybe", "--verify"),
+        ("mixed --ignore-free-space=maybe", "--ignore-free-space"),
+        ("mixed --auto-plot=maybe", "--auto-plot"),
+        ("mixed --sync=maybe", "--sync"),
+        ("mixed --report tvs", "did you mean 'tsv'"),
+        ("mixed --probe cpu", "no probe 'cpu'"),
+        ("mixed --compression zip", "--compression"),
+        ("mixed --bloom-fp 1.5", "--bloom-fp"),
+        ("mixed --memtable-size 4Q", "--memtable-size"),
+        ("mixed --block-cache-size x", "--block-cache-size"),
+        ("mixed --sweep 1,2", "none of the workloads sweeps"),
+        ("mixed --thread 1", "--threads"),
+        ("no/such/file.lua", "mixed, cart, scan, batch, valsize, onegig"),
         ("mixed --opt tidesdb.min_levels=1", "not among the engines"),
         ("mixed --isolation snapshit", "did you mean 'snapshot'"),
         ("mixed --txn-mode hopeful", "possible values: optimistic, locking"),

@@ -366,9 +366,7 @@ pub fn append_csv(path: &Path, measured: &Measurement) -> Result<()> {
 /// Runs all engines and repeats of a command line. Files that it names are left to the caller.
 pub fn measure(args: &Args) -> Result<Measurement> {
     let plan = args.plan()?;
-    if process::is_tmpfs(&plan.root) {
-        eprintln!("warning: {} is memory, not a disk: disk figures below mean nothing", plan.root.display());
-    }
+    process::warn_of_tmpfs(&plan.root, plan.choices.sync());
     if !plan.ignore_free_space && !plan.base.existing {
         let stores = plan.engines.iter().filter(|e| engine::keeps_files(e)).count() as u64;
         let stores = if plan.keep { stores } else { stores.min(1) };

@@ -73,11 +73,12 @@ fn render_conditions(out: &mut String, meta: &Meta) {
     if let Some(m) = &meta.machine {
         let _ = writeln!(
             out,
-            "  {}, {} of memory available, load {:.2}, data in {}",
+            "  {}, {} of memory available, load {:.2}, data in {}{}",
             m.description,
             show_bytes(m.available),
             m.load,
-            m.data_dir
+            m.data_dir,
+            if m.tmpfs { ", which is memory" } else { "" }
         );
     }
     if s.show_build {

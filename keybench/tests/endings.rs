@@ -1,4 +1,4 @@
-//! Ctrl-C from the outside: runs end at once, leave what is finished, and leave nothing else.
+//! Runs that do not come to their end: ctrl-C, and full disks. They leave what is finished, and nothing else.
 #![cfg(unix)]
 #![allow(clippy::disallowed_methods, missing_docs)]
 
@@ -75,9 +75,9 @@ fn a_run_leaves_a_report_of_what_is_finished() {
             "return { run = function(ctx) if ctx.thread == 0 and ctx.iter == 1 then kv.put('k', 'v') end end }",
         )
         .unwrap();
-        // The first point is done at once, the second never.
+        // The first point is done at once, the second takes its time.
         let long = place.path("long.lua");
-        std::fs::write(&long, "return { run = function(ctx) while true do kv.put('k', 'v') end end }").unwrap();
+        std::fs::write(&long, "return { run = function(ctx) for i = 1, 300000 do kv.put('k', 'v') end end }").unwrap();
         let words = [
             "run",
             &short,
@@ -92,7 +92,7 @@ fn a_run_leaves_a_report_of_what_is_finished() {
             &reports,
         ];
         let words: Vec<&str> = words.into_iter().chain(ENDLESS).collect();
-        let (status, took, printed) = interrupted(&words, "long", name);
+        let (status, took, printed) = interrupted(&words, "long on kingtide", name);
         println!("run {name}: {status}, {took:?}");
         assert_eq!(status.code(), Some(130), "{printed}");
         let report = std::fs::read_dir(&reports).unwrap().next().unwrap().unwrap().path();
@@ -168,4 +168,66 @@ fn the_second_ends_the_process() {
         assert!(Instant::now() < deadline, "{engine:?} outlived its parent");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// A small file system in memory, as far as this user may make one.
+struct Mount(String);
+
+impl Mount {
+    fn new(dir: &str, size: &str) -> Option<Mount> {
+        std::fs::create_dir_all(dir).unwrap();
+        let options = format!("size={size}");
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &options, "keybench-test", dir]).output();
+        mounted.is_ok_and(|out| out.status.success()).then(|| Mount(dir.to_owned()))
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_ends_an_engine_and_not_the_report() {
+    let place = Place::new("full");
+    let (data, reports) = (place.path("data"), place.path("reports"));
+    let Some(_mount) = Mount::new(&data, "48m") else {
+        println!("not run: this user may not mount a file system");
+        return;
+    };
+    let small = place.path("small.lua");
+    std::fs::write(&small, "return { run = function(ctx) kv.put('k' .. ctx.iter, 'v') end }").unwrap();
+    let fill = place.path("fill.lua");
+    let source = "return { run = function(ctx) kv.put('k' .. ctx.thread .. '-' .. ctx.iter, gen.value(65536, 0)) end }";
+    std::fs::write(&fill, source).unwrap();
+    let flags = ["--threads", "2", "--repeat", "2", "--ops", "2000", "--data-dir", &data, "--report-dir", &reports];
+
+    let out = keybench(&["run", "mixed", "--items", "10000"]).args(flags).output().unwrap();
+    let told = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!(out.status.code(), Some(2), "{told}");
+    for part in [&data, "needs about", "48.0 MiB are free", "--ignore-free-space"] {
+        assert!(told.contains(part), "'{part}' is not in {told}");
+    }
+    assert!(!Path::new(&reports).exists(), "nothing was begun");
+
+    let words = ["run", &small, &fill, "--items", "10", "--users", "10", "--backend", "kingtide,memory"];
+    let out = keybench(&words).args(flags).output().unwrap();
+    let told = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!(out.status.code(), Some(1), "{told}");
+    let report = std::fs::read_dir(&reports).unwrap().next().unwrap().unwrap().path();
+    let read = |file: &str| std::fs::read_to_string(report.join(file)).unwrap();
+    let failure =
+        read("report.txt").lines().find(|l| l.contains("kingtide was skipped")).unwrap_or_default().to_owned();
+    println!("{failure}");
+    let dir = format!("{data}/kingtide");
+    for part in ["fill in ", &dir, "put: ", "No space left"] {
+        assert!(failure.contains(part), "'{part}' is not in '{failure}': {}", read("report.txt"));
+    }
+    let points = |start: &str| read("points.tsv").lines().filter(|l| l.starts_with(start)).count();
+    assert_eq!(points("small\tkingtide"), 1, "what was finished before is kept");
+    assert_eq!(points("fill\tkingtide"), 0);
+    assert_eq!((points("small\tmemory"), points("fill\tmemory")), (2, 2), "the others go on");
+    assert!(read("report.json").contains("No space left"));
+    assert_eq!(stores(&place.0), Vec::<PathBuf>::new());
 }
