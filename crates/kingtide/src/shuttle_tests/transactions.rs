@@ -25,7 +25,7 @@ scenarios! {
     shuttle_prepared_resolved_beside_the_owner => resolved_beside_the_owner;
     /// A prepared transaction survives a kill at any moment, and so does its end.
     shuttle_prepared_survive_kills => prepared_kills;
-    /// Reads of what others have not committed show nothing that nobody wrote.
+    /// Reads of what others have not committed show nothing that nobody wrote, and miss nothing while it is committed.
     shuttle_uncommitted_reads => uncommitted;
     /// Commits in an order, durable later.
     shuttle_ordered_commits => ordered;
@@ -434,11 +434,15 @@ fn uncommitted() {
         let db = w.db.clone();
         shuttle::thread::spawn(move || {
             let mut txn = db.begin(Isolation::ReadUncommitted).expect("begin");
+            let mut own = 0;
             for _ in 0..3 {
                 let found = read(&mut txn, db.default_family(), "key").expect("get");
                 assert!([0, 11, 12, 21, 22].contains(&found), "{found}");
                 let found = read(&mut txn, db.default_family(), "own-1").expect("get");
                 assert!(found <= 2, "{found}");
+                // What is written last is committed: it does not vanish for a moment meanwhile.
+                assert!(own < 2 || found == 2, "{found} after {own}");
+                own = found;
             }
         })
     };

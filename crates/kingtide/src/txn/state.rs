@@ -167,7 +167,8 @@ impl TxnShared {
     #[inline]
     pub fn forget_writes(&self, writes: &mut WriteSet) {
         const KEEP: usize = 64 << 10;
-        self.has_writes.store(false, Ordering::Relaxed);
+        // Pairs with the Acquire in `writers`: who leaves it out for that sees its commit.
+        self.has_writes.store(false, Ordering::Release);
         writes.reset(KEEP);
     }
 
@@ -455,12 +456,14 @@ impl Transactions {
         live.collect()
     }
 
-    /// Running transactions other than `reader` that have written something.
+    /// Running transactions other than `reader` that have written something, those included that are being committed: who
+    /// waits for the write set of one of these finds it empty, and its writes visible.
     pub fn writers(&self, reader: TxnId) -> Vec<Arc<TxnShared>> {
         let all = self.all.read();
         let writes = |t: &&Arc<TxnShared>| {
             let (id, state) = t.get();
-            id != reader && state == State::Active && t.has_writes.load(Ordering::Relaxed)
+            let is_running = matches!(state, State::Active | State::Committing);
+            id != reader && is_running && t.has_writes.load(Ordering::Acquire)
         };
         all.iter().filter(writes).cloned().collect()
     }
