@@ -1,16 +1,16 @@
 //! Backups: incremental, checked, restorable, and safe from being cut short.
 #![allow(clippy::disallowed_methods, missing_docs)]
 
+mod contents;
+
+use contents::content;
 use kingtide::backup::{Backup, BackupOptions, BackupProgress};
 use kingtide::vfs::{Boundary, Fs, MemFs, OpenMode, Survival, WriteOp};
 use kingtide::{Db, ErrorKind, FamilyOptions, Isolation, Options};
 use kingtide_base::rng::Rng;
-use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-
-type Content = BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>;
 
 fn open_on(fs: &MemFs, dir: &str) -> kingtide::Result<Db> {
     let fs: Arc<dyn Fs> = Arc::new(fs.clone());
@@ -23,21 +23,6 @@ fn open_on(fs: &MemFs, dir: &str) -> kingtide::Result<Db> {
 
 fn open(fs: &MemFs, dir: &str) -> Db {
     open_on(fs, dir).unwrap()
-}
-
-fn content(db: &Db) -> Content {
-    let mut all = Content::new();
-    for name in db.families() {
-        let mut it = db.family(&name).unwrap().iter(..).unwrap();
-        it.seek_to_first();
-        let of_family = all.entry(name).or_default();
-        while it.valid() {
-            of_family.insert(it.key().to_vec(), it.value().unwrap().to_vec());
-            it.next();
-        }
-        it.status().unwrap();
-    }
-    all
 }
 
 fn write(db: &Db, rng: &mut Rng, n: usize) {

@@ -1,6 +1,9 @@
 //! Checkpoints: the copy is the database as of one moment, whatever goes on meanwhile and whenever it is cut short.
 #![allow(clippy::disallowed_methods, missing_docs)]
 
+mod contents;
+
+use contents::content;
 use kingtide::vfs::{Boundary, Fault, FaultFs, Fs, MemFs, Op, Rule, Survival, WriteOp};
 use kingtide::{Db, Durability, ErrorKind, FamilyOptions, Isolation, Options, WriteBatch, WriteOptions};
 use kingtide_base::rng::Rng;
@@ -8,8 +11,6 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-
-type Content = BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>;
 
 fn options_on(fs: Arc<dyn Fs>, manual: bool) -> Options {
     let mut options = Options { fs: Some(fs), manual_jobs: manual, ..Options::default() };
@@ -21,22 +22,6 @@ fn options_on(fs: Arc<dyn Fs>, manual: bool) -> Options {
 
 fn open(fs: &MemFs, dir: &str) -> Db {
     Db::open(dir, options_on(Arc::new(fs.clone()), true)).unwrap()
-}
-
-/// All that a database shows, optionally at a sequence number.
-fn content(db: &Db) -> Content {
-    let mut all = Content::new();
-    for name in db.families() {
-        let mut it = db.family(&name).unwrap().iter(..).unwrap();
-        it.seek_to_first();
-        let of_family = all.entry(name).or_default();
-        while it.valid() {
-            of_family.insert(it.key().to_vec(), it.value().unwrap().to_vec());
-            it.next();
-        }
-        it.status().unwrap();
-    }
-    all
 }
 
 fn value(rng: &mut Rng) -> Vec<u8> {

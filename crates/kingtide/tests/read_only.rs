@@ -1,9 +1,11 @@
 //! Opening for reading only: no byte changes, whatever a writer does meanwhile is no error, and catching up sees it.
 #![allow(clippy::disallowed_methods, missing_docs)]
 
+mod contents;
 #[allow(dead_code)] // this test needs a part of it
 mod killed;
 
+use contents::{Content, content};
 use killed::{BEGIN, DIR, Scratch, acknowledge, parse, spawn};
 use kingtide::vfs::{Fs, MemFs, OpenMode, Survival};
 use kingtide::{Db, ErrorKind, FamilyOptions, Isolation, Options, WriteBatch};
@@ -13,8 +15,6 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-
-type Content = BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>;
 
 fn options_on(fs: &MemFs, manual: bool) -> Options {
     let fs: Arc<dyn Fs> = Arc::new(fs.clone());
@@ -30,21 +30,6 @@ fn small(mut options: Options) -> Options {
 
 fn reader(fs: &MemFs) -> Db {
     Db::open_read_only("db", options_on(fs, false)).unwrap()
-}
-
-fn content(db: &Db) -> Content {
-    let mut all = Content::new();
-    for name in db.families() {
-        let mut it = db.family(&name).unwrap().iter(..).unwrap();
-        it.seek_to_first();
-        let of_family = all.entry(name).or_default();
-        while it.valid() {
-            of_family.insert(it.key().to_vec(), it.value().unwrap().to_vec());
-            it.next();
-        }
-        it.status().unwrap();
-    }
-    all
 }
 
 /// Every byte of the database's directory.
