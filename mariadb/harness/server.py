@@ -108,8 +108,8 @@ class Server:
         """The command line of the server."""
         line = [find_program("mariadbd"), "--no-defaults", f"--user={getpass.getuser()}", f"--datadir={self.data}",
                 f"--socket={self.socket}", f"--port={self.port}", "--bind-address=127.0.0.1",
-                f"--tmpdir={self.home}", f"--log-error={self.errors}", f"--pid-file={self.home / 'pid'}", f"--server-id={self.server_id}",
-                "--skip-name-resolve", f"--default-storage-engine={self.engine.name}"]
+                f"--tmpdir={self.home}", f"--log-error={self.errors}", f"--pid-file={self.home / 'pid'}",
+                f"--server-id={self.server_id}", "--skip-name-resolve", f"--default-storage-engine={self.engine.name}"]
         # As Debian configures its servers.
         line += ["--character-set-server=utf8mb4", "--collation-server=utf8mb4_general_ci"]
         if self.binlog:
