@@ -33,6 +33,9 @@ inline bool operator==(Slice a, Slice b) { return a.compare(b) == 0; }
 
 inline void append(std::string &out, Slice s) { out.append(reinterpret_cast<const char *>(s.data), s.size); }
 
+/** As `out = s.str()`, in the memory that `out` has. */
+inline void assign(std::string &out, Slice s) { out.assign(reinterpret_cast<const char *>(s.data), s.size); }
+
 /** Appends the low `bytes` bytes of a number, most significant first, so that bytes sort as numbers do. */
 inline void append_be(std::string &out, uint64_t v, unsigned bytes) {
   for (unsigned i = bytes; i-- > 0;) out.push_back(static_cast<char>(v >> (8 * i)));

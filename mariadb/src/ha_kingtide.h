@@ -155,6 +155,7 @@ class Handler final : public handler {
   std::string row_;
   /** Its primary key, without the index's number. */
   std::string row_key_;
+  std::string whole_key_;
   /** Whether the record was filled from an index entry. */
   bool from_entry_ = false;
 

@@ -9,7 +9,7 @@ namespace kingtide {
 namespace {
 
 /** Entries that records_in_range counts one by one before it believes estimates. */
-constexpr uint64_t COUNTED_ENTRIES = 128;
+constexpr uint64_t COUNTED_ENTRIES = 16;
 /** Bytes in front of a position: the length of the key behind it. */
 constexpr uint REF_HEAD = 2;
 

@@ -165,7 +165,7 @@ int Handler::iter_error() {
 int Handler::deliver(uchar *record) {
   for (uint passed = 1;; passed++) {
     if (!iter_.valid()) return iter_error();
-    position_ = iter_.key().str();
+    assign(position_, iter_.key());
     bool pass = false;
     const int error = index_->primary ? deliver_row(record, &pass) : deliver_entry(record, &pass);
     if (error || !pass) return error;
@@ -178,8 +178,8 @@ int Handler::deliver_row(uchar *record, bool *pass) {
   if (locking() && !locks_gaps()) return read_row(Slice(position_).from(4), record, pass);
   Slice value;
   if (const int error = fail(iter_.value(&value))) return error;
-  row_ = value.str();
-  row_key_ = Slice(position_).from(4).str();
+  assign(row_, value);
+  assign(row_key_, Slice(position_).from(4));
   from_entry_ = false;
   return decode_row(record);
 }
@@ -198,7 +198,7 @@ int Handler::deliver_entry(uchar *record, bool *pass) {
 
 /** Fills the record from an index entry, if it covers what is asked for, or from the row that it leads to. */
 int Handler::from_entry(Slice key, Slice value, uchar *record, bool *pass) {
-  entry_value_ = value.str();
+  assign(entry_value_, value);
   Slice row_key;
   if (!format().row_key(*index_, key, entry_value_, &row_key)) return damaged();
   if (pushed_idx_cond && pushed_idx_cond_keyno == active_index) {
@@ -213,12 +213,11 @@ int Handler::from_entry(Slice key, Slice value, uchar *record, bool *pass) {
   }
   if (key_read_ && !locking()) {
     if (!format().restore(*index_, key, entry_value_, record)) return damaged();
-    row_key_ = row_key.str();
+    assign(row_key_, row_key);
     from_entry_ = true;
     return 0;
   }
-  const std::string row = row_key.str();
-  if (const int error = read_row(row, record, pass)) return error;
+  if (const int error = read_row(row_key, record, pass)) return error;
   // Where it reads the index only, the server takes generated columns from there and does not compute them.
   if (key_read_ && !*pass && !format().restore(*index_, key, entry_value_, record)) return damaged();
   return 0;
@@ -232,19 +231,21 @@ int Handler::damaged() {
 
 /** Reads a row by its primary key's bytes; sets `pass` when there is none, or it is locked and the statement skips such. */
 int Handler::read_row(Slice key, uchar *record, bool *pass) {
-  row_key_ = key.str();
+  assign(row_key_, key);
   from_entry_ = false;
-  const std::string whole = format().primary.prefix() + row_key_;
+  whole_key_.clear();
+  append_be(whole_key_, format().primary.id, 4);
+  whole_key_ += row_key_;
   Outcome o;
   if (!locking()) {
-    o = txn().get(whole, &row_);
+    o = txn().get(whole_key_, &row_);
   } else if (skip_locked_) {
     session()->set_lock_timeout(NO_WAIT);
-    o = txn().get_locked(whole, lock_mode(), &row_);
+    o = txn().get_locked(whole_key_, lock_mode(), &row_);
     *pass = o == Outcome::LockHeld;
     if (*pass) return 0;
   } else {
-    o = txn().get_locked(whole, lock_mode(), &row_);
+    o = txn().get_locked(whole_key_, lock_mode(), &row_);
   }
   *pass = o == Outcome::NotFound;
   if (*pass) return 0;
