@@ -213,7 +213,7 @@ const COUNTERS: &str = r#"
         for _ = 1, 100000 do
             kv.begin(LEVEL)
             local n = READ(key)
-            kv.put(key, tostring(math.tointeger(n) + 1))
+            kv.put(key, tostring(tonumber(n) + 1))
             if kv.commit() then return end
         end
         error("refused for ever")
