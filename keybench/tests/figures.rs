@@ -72,6 +72,13 @@ fn a_run_draws_its_figures_and_they_can_be_drawn_again() {
     let again = dir.path("again");
     assert!(keybench(&["plot", &shown, "--out", &again]).status.success());
     assert_eq!(names(Path::new(&again)), figures);
+    // Into the directory itself its page goes, too.
+    let page = report.join("report.html");
+    std::fs::remove_file(&page).unwrap();
+    std::fs::remove_dir_all(report.join("figures")).unwrap();
+    assert!(keybench(&["plot", &shown]).status.success());
+    assert_eq!(names(&report.join("figures")), figures);
+    assert!(std::fs::read_to_string(&page).unwrap().matches("class=\"kb-figure\"").count() * 2 == figures.len());
     // The original keybench leaves no report.json.
     std::fs::remove_file(report.join("report.json")).unwrap();
     let tables = dir.path("tables");
@@ -96,6 +103,7 @@ fn a_suite_draws_its_figures_and_they_can_be_drawn_again() {
     let drawn = dir.0.join("tiny-figures");
     suite(&["--auto-plot=false"]);
     assert!(dir.0.join("tiny.csv").exists() && !drawn.exists());
+    assert!(std::fs::read_to_string(dir.0.join("tiny.html")).unwrap().contains("class=\"kb-figure\""));
     suite(&[]);
     let figures = names(&drawn);
     for wanted in ["throughput", "throughput_ratio", "throughput_over_batch_size", "latency_p50", "latency_p99", "disk"]

@@ -92,7 +92,10 @@ impl Bars {
             };
             let rect =
                 Shape::Rect { x: zero.min(end), y: middle - THICK / 2.0, width: (end - zero).abs(), height: THICK };
-            scene.add(bar.ink, rect).tip = Some(self.tip(bar, value));
+            let item = scene.add(bar.ink, rect);
+            item.tip = Some(self.tip(bar, value));
+            let undecided = self.ratio.is_some() && value.low < 1.0 && value.high > 1.0;
+            item.opacity = if undecided { 0.4 } else { 1.0 };
             let whisker = place(value.low).zip(place(value.high)).filter(|_| value.high > value.low);
             let right = whisker.map_or(end, |(low, high)| {
                 whisker_across(scene, middle, low, high);

@@ -148,14 +148,16 @@ fn quotient(over: Estimate, under: Estimate) -> Estimate {
 fn lead(suite: &Suite) -> Option<Chart> {
     let inks = suite.inks();
     let ((first, ink), others) = inks.split_first()?;
-    let of_other = |(other, _): &(String, Ink)| {
+    let of_other = |(other, other_ink): &(String, Ink)| {
         let bar = |test: String| {
             let (own, theirs) = (suite.cell(&test, first)?, suite.cell(&test, other)?);
             let both = suite.sound(&test, first).zip(suite.sound(&test, other)).filter(|(_, b)| b.rate.low > 0.0);
             let remark = [(first, own), (other, theirs)];
             let remark = remark.iter().find_map(|(name, c)| c.remark.as_ref().map(|r| format!("{name}: {r}")));
             let value = both.map(|(a, b)| quotient(a.rate, b.rate)).filter(|v| v.value > 0.0);
-            Some(Bar { label: test, ink: *ink, value, remark })
+            // Who is faster gives the colour.
+            let ink = if value.is_some_and(|v| v.value < 1.0) { *other_ink } else { *ink };
+            Some(Bar { label: test, ink, value, remark })
         };
         let bars: Vec<Bar> = suite.tests().into_iter().filter_map(bar).collect();
         (format!("{first} / {other}"), bars)
@@ -168,7 +170,9 @@ fn lead(suite: &Suite) -> Option<Chart> {
         bars.any().then_some(Panel { title, body: Body::Bars(bars) })
     };
     let panels: Vec<Panel> = all.into_iter().filter_map(panel).collect();
-    let note = format!("To the right of 1 {first} is faster, to the left the other.");
+    let note = format!(
+        "To the right of 1 {first} is faster, to the left the other; a pale bar is undecided, as its interval holds 1."
+    );
     suite.chart(&format!("throughput of {first} as a multiple of the others'"), panels, &[&note])
 }
 

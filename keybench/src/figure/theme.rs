@@ -168,6 +168,9 @@ mod tests {
         assert_eq!(inks(&names(&["tidesdb", "new", "kingtide", "other"]))[2], alone[0]);
         assert_eq!(inks(&names(&["RocksDB 11.1.2"])), inks(&names(&["rocksdb"])));
         assert_eq!(inks(&names(&["skiplist"])), inks(&names(&["memory"])));
+        let known = inks(&crate::engine::NAMES.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>());
+        assert!(known.iter().enumerate().all(|(i, ink)| !known[..i].contains(ink)), "{known:?}");
+        assert!(crate::engine::NAMES.iter().all(|n| KNOWN.iter().any(|(known, _)| known == n)));
         let many = inks(&names(&["a", "b", "c", "kingtide"]));
         assert!(many.iter().enumerate().all(|(i, ink)| !many[..i].contains(ink)), "{many:?}");
     }
