@@ -59,7 +59,7 @@ pub fn conditions(h: &mut Html, meta: &Meta) {
         let mut all: Vec<(&str, String)> = Vec::new();
         if let Some(m) = &meta.machine {
             all.push(("machine", m.description.clone()));
-            all.push(("when it began", format!("{} of memory available, load {:.2}", show_bytes(m.available), m.load)));
+            all.push(("its state", format!("{} of memory available, load {:.2}", show_bytes(m.available), m.load)));
             all.push(("stores in", format!("{}{}", m.data_dir, if m.tmpfs { " (memory, not a disk)" } else { "" })));
         }
         let build = if meta.optimised { "release build" } else { "built without optimisation" };
@@ -67,7 +67,7 @@ pub fn conditions(h: &mut Html, meta: &Meta) {
         all.push(("began", super::date(&meta.stamp)));
         all.push(("data set", format!("{} items, {} users", show_count(s.items as f64), show_count(s.users as f64))));
         all.push(("values", show_bytes(s.value_size as f64)));
-        all.push(("each point", super::limit(s.limit)));
+        all.push(("duration", super::limit(s.limit)));
         all.push(("warming up", if s.warmup > 0.0 { format!("{} s", s.warmup) } else { "none".into() }));
         all.push((
             "loop",
