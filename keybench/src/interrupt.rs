@@ -1,4 +1,5 @@
-//! Ctrl-C: the first one ends a run as if its time were up, with a report of what is finished; the second ends the process.
+//! Ctrl-C: the first one ends a run as if its time were up, with a report of what is finished; a second one, a moment later, ends
+//! the process. Two at once are one: `timeout`, for one, sends its signal to the process and then to the whole group.
 
 use crate::error::{Error, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -7,22 +8,39 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// The exit code of a process that was interrupted, as shells have it: 128 and the number of SIGINT.
 pub const EXIT_CODE: u8 = 130;
 
 static REQUESTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
+/// How long after the first a signal still belongs to it.
+const ONE_REQUEST: Duration = Duration::from_millis(500);
+
+/// How often the request is looked for; it delays nothing but the second signal's effect.
+const LOOK: Duration = Duration::from_millis(100);
+
 /// From now on SIGINT and SIGTERM ask for the end instead of being it, once.
 pub fn watch() -> Result<()> {
     let requested = REQUESTED.get_or_init(Arc::default);
+    let again = Arc::new(AtomicBool::new(false));
+    let failed = |e| Error::failed(format!("cannot watch for ctrl-C: {e}"));
     for signal in [SIGINT, SIGTERM] {
-        // In this order: the first to come finds the flag unset, so only the second ends the process.
-        flag::register_conditional_shutdown(signal, i32::from(EXIT_CODE), Arc::clone(requested))
+        flag::register_conditional_shutdown(signal, i32::from(EXIT_CODE), Arc::clone(&again))
             .and_then(|_| flag::register(signal, Arc::clone(requested)))
-            .map_err(|e| Error::failed(format!("cannot watch for ctrl-C: {e}")))?;
+            .map_err(failed)?;
     }
-    Ok(())
+    let look = move || {
+        while !self::requested() {
+            std::thread::sleep(LOOK);
+        }
+        std::thread::sleep(ONE_REQUEST);
+        // Relaxed: a flag that comes with no other data.
+        again.store(true, Ordering::Relaxed);
+    };
+    // It ends with the process.
+    std::thread::Builder::new().name("ctrl-c".into()).spawn(look).map(drop).map_err(failed)
 }
 
 /// Whether someone asked for the end.

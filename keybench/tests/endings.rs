@@ -140,11 +140,11 @@ fn native_runs_suites_and_kills_end_too() {
 }
 
 #[test]
-fn the_second_ends_the_process() {
+fn two_at_once_are_one() {
     let place = Place::new("twice");
     let (data, reports) = (place.path("data"), place.path("reports"));
     let long = place.path("long.lua");
-    std::fs::write(&long, "return { run = function(ctx) while true do kv.put('k', 'v') end end }").unwrap();
+    std::fs::write(&long, "return { run = function(ctx) for i = 1, 300000 do kv.put('k', 'v') end end }").unwrap();
     let words = ["run", &long, "--ops", "10", "--backend", "memory", "--data-dir", &data, "--report-dir", &reports];
     let mut child = keybench(&words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let pid = child.id();
@@ -162,12 +162,42 @@ fn the_second_ends_the_process() {
     signal(&child, "-TERM");
     signal(&child, "-CONT");
     assert_eq!(child.wait().unwrap().code(), Some(130));
+    let report = std::fs::read_dir(&reports).unwrap().next().unwrap().unwrap().path().join("report.txt");
+    assert!(std::fs::read_to_string(report).unwrap().contains("INTERRUPTED"));
     let alive = |pid: &String| std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|s| !s.contains(") Z"));
     let deadline = Instant::now() + Duration::from_secs(30);
     while engine.iter().any(alive) {
         assert!(Instant::now() < deadline, "{engine:?} outlived its parent");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+#[test]
+fn the_second_ends_the_process() {
+    let place = Place::new("again");
+    let (data, reports, pipe) = (place.path("data"), place.path("reports"), place.path("pipe"));
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    // It waits for somebody to read from the pipe, and hears of the first signal only after that.
+    let sink = format!("tsv:{pipe}");
+    let words =
+        ["run", "mixed", "--backend", "memory", "--data-dir", &data, "--report-dir", &reports, "--report", &sink];
+    let mut child = keybench(&words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    while !Path::new(&reports).exists() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    signal(&child, "-INT");
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(child.try_wait().unwrap().is_none(), "the first one asks");
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        assert!(Instant::now() < deadline, "the second one has no effect");
+        signal(&child, "-INT");
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    assert_eq!(status.code(), Some(130));
 }
 
 /// A small file system in memory, as far as this user may make one.

@@ -301,7 +301,7 @@ mod tests {
         assert!(seen_flying > 0 && seen_void > 0);
         cut(&dir).unwrap();
         assert!(read(&dir).unwrap().is_empty());
-        std::fs::remove_dir_all(&dir).unwrap();
+        crate::process::remove_dir(&dir).unwrap();
     }
 
     #[test]
@@ -312,6 +312,6 @@ mod tests {
         journal.acknowledge(5).unwrap();
         let e = read(&dir).unwrap_err().to_string();
         assert!(e.contains("000001-0007.journal: not a journal"), "{e}");
-        std::fs::remove_dir_all(&dir).unwrap();
+        crate::process::remove_dir(&dir).unwrap();
     }
 }

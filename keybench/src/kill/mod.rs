@@ -48,7 +48,7 @@ pub fn main(args: &Args) -> Result<()> {
     summary.print(args.json)?;
     if summary.findings.is_empty() {
         // What an interrupted campaign has compared so far was right.
-        return std::fs::remove_dir_all(&plan.dir).map_err(|e| Error::io("remove", &plan.dir, e)).and(done);
+        return crate::process::remove_dir(&plan.dir).and(done);
     }
     Err(Error::failed(format!("{} findings; {} is kept", summary.findings.len(), plan.dir.display())))
 }

@@ -192,7 +192,7 @@ impl Bench {
 
 impl Drop for Bench {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.dir);
+        let _ = crate::process::remove_dir(&self.dir);
     }
 }
 

@@ -249,7 +249,7 @@ fn counted(spec: &Spec) -> Result<i64> {
         }
         Ok(())
     });
-    std::fs::remove_dir_all(&dir).unwrap();
+    crate::process::remove_dir(&dir).unwrap();
     done.map(|()| sum)
 }
 

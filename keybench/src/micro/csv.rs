@@ -225,6 +225,6 @@ mod tests {
 
         std::fs::write(&old, "a,b,c\n").unwrap();
         assert_eq!(check(&old, &plain).unwrap_err().exit_code(), 2);
-        std::fs::remove_dir_all(&dir).unwrap();
+        crate::process::remove_dir(&dir).unwrap();
     }
 }
