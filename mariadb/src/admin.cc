@@ -62,7 +62,7 @@ int Handler::check(THD *thd, HA_CHECK_OPT *) {
   std::string key, entry, value, found;
   uchar *record = table->record[0];
   MY_BITMAP *all = tmp_use_all_columns(table, &table->read_set);
-  if (txn().iterate(primary.prefix(), primary.end(), false, &it) != Outcome::Ok) faults++;
+  if (txn().iterate(primary.prefix(), primary.end(), false, &it) != Outcome::Ok) report_fault(thd, ++faults, last_message());
   for (bool valid = !faults && it.first(); valid; valid = it.next(), rows++) {
     if (rows % LOOK_UP == 0 && thd_kill_level(thd) != THD_IS_NOT_KILLED) break;
     Slice row;
@@ -102,7 +102,11 @@ int Handler::check(THD *thd, HA_CHECK_OPT *) {
     const Index &index = format().indexes[k];
     if (index.primary) continue;
     uint64_t entries = 0;
-    if (txn().iterate(index.prefix(), index.end(), false, &it) != Outcome::Ok) continue;
+    if (txn().iterate(index.prefix(), index.end(), false, &it) != Outcome::Ok) {
+      report_fault(thd, ++faults,
+                   "index " + std::string(table->key_info[k].name.str) + " cannot be read: " + last_message());
+      continue;
+    }
     for (bool valid = it.first(); valid && (entries % LOOK_UP || !thd_kill_level(thd)); valid = it.next()) entries++;
     if (it.status() != Outcome::Ok) report_fault(thd, ++faults, last_message());
     if (entries != rows)

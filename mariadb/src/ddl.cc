@@ -27,14 +27,12 @@ int Handler::create(const char *name, TABLE *form, HA_CREATE_INFO *info) {
   }
   TableRecord record;
   const TABLE_SHARE *s = form->s;
-  Outcome o = Dictionary::create(Dictionary::name_of(name), s->keys, s->primary_key, &record);
-  if (o == Outcome::Ok && info->auto_increment_value > 0)
-    o = Dictionary::set_counter(Dictionary::Counter::AutoIncrement, record.primary, info->auto_increment_value);
-  return fail(o);
+  return fail(
+      Dictionary::create(Dictionary::name_of(name), s->keys, s->primary_key, info->auto_increment_value, &record));
 }
 
 int Handler::delete_table(const char *name) {
-  const Outcome o = Dictionary::drop(Dictionary::name_of(name));
+  const Outcome o = Session::drop(ha_thd(), Dictionary::name_of(name));
   return o == Outcome::NotFound ? HA_ERR_NO_SUCH_TABLE : fail(o);
 }
 

@@ -1,4 +1,6 @@
 /* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
+#include "variables.h"
+
 #include "dictionary.h"
 
 #include <cstring>
@@ -73,6 +75,16 @@ std::string number(uint64_t value) {
 
 const std::string NEXT = "n";
 
+/** Tables that drop_leftovers drops: temporary ones, and those that were set aside. */
+const std::string TEMPORARY = "#sql-temptable";
+
+bool is_temporary(const std::string &name) { return name[0] == '/' || name.find(TEMPORARY) != std::string::npos; }
+
+/** Writes what changes a table: see the top of the header. */
+Outcome write(Batch &batch, const std::string &name) {
+  return Engine::write(batch, is_temporary(name) ? Durability::Process : commit_durability());
+}
+
 }  // namespace
 
 std::string Dictionary::name_of(const char *path) {
@@ -81,7 +93,8 @@ std::string Dictionary::name_of(const char *path) {
   return path;
 }
 
-Outcome Dictionary::create(const std::string &name, uint32_t keys, uint32_t primary_key, TableRecord *record) {
+Outcome Dictionary::create(const std::string &name, uint32_t keys, uint32_t primary_key, uint64_t auto_increment,
+                           TableRecord *record) {
   std::lock_guard<std::mutex> guard(changing);
   TableRecord old;
   uint64_t next;
@@ -96,7 +109,9 @@ Outcome Dictionary::create(const std::string &name, uint32_t keys, uint32_t prim
   record->primary = primary_key < keys ? record->keys[primary_key] : static_cast<uint32_t>(next++);
   batch.put(Space::Dictionary, NEXT, number(next));
   batch.put(Space::Dictionary, table_key(name), encode(*record));
-  return Engine::write(batch);
+  if (auto_increment != 0)
+    batch.put(Space::Dictionary, counter_key(Counter::AutoIncrement, record->primary), number(auto_increment));
+  return write(batch, name);
 }
 
 Outcome Dictionary::find(const std::string &name, TableRecord *record) {
@@ -114,7 +129,15 @@ Outcome Dictionary::drop(const std::string &name) {
   Batch batch;
   batch.erase(Space::Dictionary, table_key(name));
   erase_entries(batch, record);
-  return Engine::write(batch);
+  return write(batch, name);
+}
+
+Outcome Dictionary::set_aside(const std::string &name, std::string *aside) {
+  TableRecord record;
+  const Outcome o = find(name, &record);
+  if (o != Outcome::Ok) return o;
+  *aside = TEMPORARY + "-dropped-" + std::to_string(record.primary);
+  return rename(name, *aside);
 }
 
 Outcome Dictionary::rename(const std::string &from, const std::string &to) {
@@ -125,13 +148,13 @@ Outcome Dictionary::rename(const std::string &from, const std::string &to) {
   Batch batch;
   batch.erase(Space::Dictionary, table_key(from));
   batch.put(Space::Dictionary, table_key(to), encode(record));
-  return Engine::write(batch);
+  return write(batch, from);
 }
 
 Outcome Dictionary::truncate(const TableRecord &record) {
   Batch batch;
   erase_entries(batch, record);
-  return Engine::write(batch);
+  return Engine::write(batch, commit_durability());
 }
 
 Outcome Dictionary::drop_leftovers() {
@@ -141,12 +164,15 @@ Outcome Dictionary::drop_leftovers() {
   if (o != Outcome::Ok) return o;
   for (bool valid = it.first(); valid; valid = it.next()) {
     const std::string name = it.key().from(1).str();
-    if (name[0] == '/' || name.find("#sql-temptable") != std::string::npos) names.push_back(name);
+    if (is_temporary(name)) names.push_back(name);
   }
   if ((o = it.status()) != Outcome::Ok) return o;
   it.close();
-  for (const std::string &name : names)
-    if ((o = drop(name)) != Outcome::Ok) return o;
+  for (const std::string &name : names) {
+    o = drop(name);
+    // A prepared transaction that recovery found may have locks on the rows: they go another time.
+    if (o != Outcome::Ok && o != Outcome::LockTimeout && o != Outcome::LockHeld) return o;
+  }
   return Outcome::Ok;
 }
 
@@ -157,7 +183,19 @@ Outcome Dictionary::counter(Counter which, uint32_t primary, uint64_t *value) {
 Outcome Dictionary::set_counter(Counter which, uint32_t primary, uint64_t value) {
   Batch batch;
   batch.put(Space::Dictionary, counter_key(which, primary), number(value));
-  return Engine::write(batch);
+  return Engine::write(batch, Durability::Process);
+}
+
+Outcome Dictionary::set_counters_of(const std::string &name, uint32_t primary, uint64_t auto_increment, uint64_t rows) {
+  std::lock_guard<std::mutex> guard(changing);
+  TableRecord record;
+  const Outcome o = find(name, &record);
+  if (o != Outcome::Ok || record.primary != primary) return o;
+  Batch batch;
+  if (auto_increment != 0)
+    batch.put(Space::Dictionary, counter_key(Counter::AutoIncrement, primary), number(auto_increment));
+  if (rows != 0) batch.put(Space::Dictionary, counter_key(Counter::Rows, primary), number(rows));
+  return Engine::write(batch, Durability::Process);
 }
 
 }  // namespace kingtide

@@ -20,6 +20,10 @@
   behind its index's number in 4 bytes: ten thousand tables cost ten thousand dictionary entries, not memtables, and a table
   that is dropped is one range delete for each index.
 */
+/*
+  What changes tables returns when it survives what commits survive (kingtide_flush_log_at_trx_commit), except for temporary
+  tables, of which nothing has to survive.
+*/
 namespace kingtide {
 
 struct TableRecord {
@@ -32,11 +36,17 @@ class Dictionary {
   /** The server's path of a table without what is in front of the database. */
   static std::string name_of(const char *path);
 
-  /** Records a table with `keys` keys, of which `primary_key` has the rows; none of them if it is not among them. */
-  static Outcome create(const std::string &name, uint32_t keys, uint32_t primary_key, TableRecord *record);
+  /**
+    Records a table with `keys` keys, of which `primary_key` has the rows; none of them if it is not among them. Its first
+    auto-increment value is given, or 0.
+  */
+  static Outcome create(const std::string &name, uint32_t keys, uint32_t primary_key, uint64_t auto_increment,
+                        TableRecord *record);
   static Outcome find(const std::string &name, TableRecord *record);
   /** Removes a table with all its entries. */
   static Outcome drop(const std::string &name);
+  /** Gives a table a name of its own, under which it is dropped later: at the latest by drop_leftovers. */
+  static Outcome set_aside(const std::string &name, std::string *aside);
   static Outcome rename(const std::string &from, const std::string &to);
   /** Removes a table's entries and counters. */
   static Outcome truncate(const TableRecord &record);
@@ -47,6 +57,8 @@ class Dictionary {
   /** 0 if it was never set. */
   static Outcome counter(Counter which, uint32_t primary, uint64_t *value);
   static Outcome set_counter(Counter which, uint32_t primary, uint64_t value);
+  /** Sets those that are not 0, if the table is still the one that is recorded under this name. */
+  static Outcome set_counters_of(const std::string &name, uint32_t primary, uint64_t auto_increment, uint64_t rows);
 };
 
 }  // namespace kingtide

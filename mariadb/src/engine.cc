@@ -61,6 +61,10 @@ class Call {
   kingtide_error *error_ = nullptr;
 };
 
+int32_t of(Durability durability) {
+  return durability == Durability::Power ? KINGTIDE_DURABILITY_POWER : KINGTIDE_DURABILITY_PROCESS;
+}
+
 kingtide_family *family(Space space) { return families[static_cast<int>(space)]; }
 
 kingtide_bound included(Slice key) {
@@ -154,7 +158,7 @@ Outcome Txn::begin(Level level, int64_t lock_timeout_ms, Durability durability) 
   o.isolation = level == Level::ReadUncommitted ? KINGTIDE_READ_UNCOMMITTED : KINGTIDE_REPEATABLE_READ;
   o.locking = 1;
   o.lock_timeout_ms = lock_timeout_ms;
-  o.durability = durability == Durability::Power ? KINGTIDE_DURABILITY_POWER : KINGTIDE_DURABILITY_PROCESS;
+  o.durability = of(durability);
   const Outcome outcome = call.done(kingtide_txn_begin(db, &o, &txn_, &call));
   if (outcome != Outcome::Ok) return outcome;
   Call second;
@@ -315,10 +319,13 @@ Outcome Engine::get(Slice key, std::string *value) {
   return o;
 }
 
-Outcome Engine::write(Batch &batch) {
+Outcome Engine::write(Batch &batch, Durability durability) {
   Call call;
   if (batch.first_error_ != Outcome::Ok) return batch.first_error_;
-  return call.done(kingtide_db_write(db, batch.batch_, nullptr, nullptr, &call));
+  kingtide_write_options o = {};
+  o.size = sizeof o;
+  o.durability = of(durability);
+  return call.done(kingtide_db_write(db, batch.batch_, &o, nullptr, &call));
 }
 
 Outcome Engine::iterate(Space space, Slice from, Slice to, Iter *iter) {

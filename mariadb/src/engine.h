@@ -151,7 +151,7 @@ class Engine {
   static void close();
 
   static Outcome get(Slice key, std::string *value);  // of the dictionary
-  static Outcome write(Batch &batch);
+  static Outcome write(Batch &batch, Durability durability);
   /** Iterates over what is committed now, outside of transactions. */
   static Outcome iterate(Space space, Slice from, Slice to, Iter *iter);
   /** Everything committed so far survives a power cut. */

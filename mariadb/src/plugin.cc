@@ -44,6 +44,7 @@ void checkpoint(void *cookie) {
     sql_print_error("KINGTIDE: %s", last_message());
     return;  // the log keeps them
   }
+  if (Session::any_left_in_doubt()) return;  // recovery will ask the log for it
   commit_checkpoint_notify_ha(cookie);
 }
 
@@ -76,7 +77,7 @@ bool savepoint_keeps_locks(handlerton *, THD *) { return false; }
 int start_consistent_snapshot(handlerton *, THD *thd) { return Session::of(thd)->begin_at_once(thd); }
 
 int drop_table(handlerton *, const char *path) {
-  const Outcome o = Dictionary::drop(Dictionary::name_of(path));
+  const Outcome o = Session::drop(current_thd, Dictionary::name_of(path));
   return o == Outcome::NotFound ? HA_ERR_NO_SUCH_TABLE : server_error(nullptr, o);
 }
 

@@ -12,6 +12,7 @@
     its entry is out of date.
 */
 #include "ha_kingtide.h"
+#include "variables.h"
 
 namespace kingtide {
 namespace {
@@ -229,6 +230,15 @@ int Handler::damaged() {
   return HA_ERR_CRASHED;
 }
 
+/** Reads what a key has, under its lock. A statement that skips what is locked does not wait: then it may be LockHeld. */
+Outcome Handler::get_locked_or_skip(Slice key, std::string *value) {
+  if (!skip_locked_) return txn().get_locked(key, lock_mode(), value);
+  session()->set_lock_timeout(NO_WAIT);
+  const Outcome o = txn().get_locked(key, lock_mode(), value);
+  session()->set_lock_timeout(lock_wait_timeout_ms(ha_thd()));  // what the statement writes waits
+  return o;
+}
+
 /** Reads a row by its primary key's bytes; sets `pass` when there is none, or it is locked and the statement skips such. */
 int Handler::read_row(Slice key, uchar *record, bool *pass) {
   assign(row_key_, key);
@@ -239,15 +249,10 @@ int Handler::read_row(Slice key, uchar *record, bool *pass) {
   Outcome o;
   if (!locking()) {
     o = txn().get(whole_key_, &row_);
-  } else if (skip_locked_) {
-    session()->set_lock_timeout(NO_WAIT);
-    o = txn().get_locked(whole_key_, lock_mode(), &row_);
-    *pass = o == Outcome::LockHeld;
-    if (*pass) return 0;
   } else {
-    o = txn().get_locked(whole_key_, lock_mode(), &row_);
+    o = get_locked_or_skip(whole_key_, &row_);
   }
-  *pass = o == Outcome::NotFound;
+  *pass = o == Outcome::NotFound || (o == Outcome::LockHeld && skip_locked_);
   if (*pass) return 0;
   return o == Outcome::Ok ? decode_row(record) : fail(o);
 }
@@ -262,7 +267,7 @@ int Handler::read_unique(uchar *record) {
     error = read_row(Slice(same_).from(4), record, &pass);
   } else {
     std::string value;
-    const Outcome o = locking() ? txn().get_locked(same_, lock_mode(), &value) : txn().get(same_, &value);
+    const Outcome o = locking() ? get_locked_or_skip(same_, &value) : txn().get(same_, &value);
     if (o == Outcome::NotFound) return HA_ERR_KEY_NOT_FOUND;
     if (o != Outcome::Ok) return o == Outcome::LockHeld && skip_locked_ ? HA_ERR_KEY_NOT_FOUND : fail(o);
     error = from_entry(same_, value, record, &pass);

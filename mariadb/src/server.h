@@ -7,6 +7,7 @@
 
 #include "sql_priv.h"
 #include "sql_class.h"
+#include "set_var.h"
 #include "sql_base.h"
 #include "sql_show.h"
 #include "sql_table.h"

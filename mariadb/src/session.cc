@@ -1,6 +1,9 @@
 /* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
 #include "session.h"
 
+#include <atomic>
+
+#include "dictionary.h"
 #include "errors.h"
 #include "table_share.h"
 #include "variables.h"
@@ -14,6 +17,9 @@ const char *const STATEMENT = "statement";
 void name_of(uint64_t savepoint, char *name, size_t size) {
   snprintf(name, size, "s%llu", static_cast<unsigned long long>(savepoint));
 }
+
+/** A prepared transaction was not committed when it should have been, since the server began. */
+std::atomic<bool> left_in_doubt{false};
 
 bool in_transaction(THD *thd) { return thd_test_options(thd, OPTION_NOT_AUTOCOMMIT | OPTION_BEGIN); }
 
@@ -56,6 +62,8 @@ int Session::use(THD *thd, bool writes) {
   if (tables_++ == 0 || statement_ != thd->query_id) {
     statement_ = thd->query_id;
     txn_.clear_interrupt();
+    // A KILL marks the connection first and interrupts then: what came before this is known by its mark.
+    if (thd_kill_level(thd) != THD_IS_NOT_KILLED) txn_.interrupt();
     set_lock_timeout(lock_wait_timeout_ms(thd));
     // Each statement reads as of its own beginning. A fresh transaction takes its snapshot with its first read.
     if (!fresh && isolation_ == ISO_READ_COMMITTED) txn_.refresh_snapshot();
@@ -103,6 +111,21 @@ void Session::end() {
   }
   running_ = false;
   tables_ = 0;
+  for (const std::string &name : dropped_) {
+    if (prepared_) break;  // it keeps its locks; the rows go when the server starts again
+    if (Dictionary::drop(name) != Outcome::Ok)
+      sql_print_warning("KINGTIDE: the rows of a dropped table go when the server starts again: %s", last_message());
+  }
+  dropped_.clear();
+}
+
+Outcome Session::drop(THD *thd, const std::string &table) {
+  Session *s = thd ? existing(thd) : nullptr;
+  if (!s || !s->running_) return Dictionary::drop(table);
+  std::string aside;
+  const Outcome o = Dictionary::set_aside(table, &aside);
+  if (o == Outcome::Ok) s->dropped_.push_back(aside);
+  return o;
 }
 
 int Session::commit_statement(THD *thd) {
@@ -137,16 +160,31 @@ int Session::commit(THD *thd) {
   } else {
     o = txn_.commit();
   }
-  if (o == Outcome::Ok) publish_counts();
+  if (o == Outcome::Ok) {
+    publish_counts();
+    prepared_ = false;
+  }
   const int error = server_error(thd, o);
-  if (o != Outcome::Ok) txn_.rollback();
+  if (o != Outcome::Ok && !prepared_) {
+    txn_.rollback();
+  } else if (o != Outcome::Ok) {
+    // The binary log may have it, and replicas what is there: to roll it back is for those to decide who know.
+    left_in_doubt = true;
+    sql_print_error("KINGTIDE: a prepared transaction could not be committed. It stays in doubt, with its locks, and is "
+                    "resolved when the server starts again");
+    std::lock_guard<std::mutex> guard(exchange_);
+    txn_.close();
+  }
   end();
   return error;
 }
 
+bool Session::any_left_in_doubt() { return left_in_doubt; }
+
 int Session::rollback(THD *thd) {
   if (!running_) return 0;
   const Outcome o = txn_.rollback();
+  if (o == Outcome::Ok) prepared_ = false;
   end();
   return server_error(thd, o);
 }
@@ -162,6 +200,10 @@ void Session::commit_ordered() {
   if (!running_) return;
   ordered_outcome_ = txn_.commit_ordered();
   ordered_ = true;
+  if (ordered_outcome_ == Outcome::Ok) return;
+  // Here and not in commit: another thread may call this, for a group of commits, and the words of an error are its own.
+  sql_print_error("KINGTIDE: a commit failed: %s", last_message());
+  if (prepared_) left_in_doubt = true;
 }
 
 int Session::set_savepoint(THD *thd, uint64_t *place) {
@@ -174,7 +216,7 @@ int Session::set_savepoint(THD *thd, uint64_t *place) {
 int Session::rollback_to(THD *thd, uint64_t place) {
   char name[24];
   name_of(place, name, sizeof name);
-  statement_savepoint_ = false;
+  // The statement's own savepoint stays: if one is set, a trigger or function asks for this, and its savepoint is a later one.
   return running_ ? server_error(thd, txn_.rollback_to_savepoint(name)) : 0;
 }
 

@@ -4,6 +4,7 @@
 #include "server.h"
 
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "engine.h"
@@ -48,6 +49,15 @@ class Session {
   int prepare(THD *thd, Slice xid);
   void commit_ordered();
 
+  /** Whether a prepared transaction failed to commit: the server's log must not forget it. */
+  static bool any_left_in_doubt();
+
+  /**
+    Drops a table. If a transaction of the connection runs, it may have locks on the rows, as on those of a temporary table
+    or of a CREATE ... SELECT that failed: then they are erased when it ends.
+  */
+  static Outcome drop(THD *thd, const std::string &table);
+
   int set_savepoint(THD *thd, uint64_t *place);
   int rollback_to(THD *thd, uint64_t place);
   int release(THD *thd, uint64_t place);
@@ -80,6 +90,8 @@ class Session {
     int64_t change;
   };
   std::vector<Count> statement_counts_, counts_;
+  /** Tables to be erased when the transaction ends. */
+  std::vector<std::string> dropped_;
 };
 
 }  // namespace kingtide

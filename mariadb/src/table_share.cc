@@ -52,7 +52,8 @@ TableShare *TableShare::of(TABLE *table, handler *handler, const char *path, int
   *error = 0;
   if (!found) {
     TableRecord record;
-    Outcome o = Dictionary::find(Dictionary::name_of(path), &record);
+    const std::string name = Dictionary::name_of(path);
+    Outcome o = Dictionary::find(name, &record);
     if (o == Outcome::NotFound)
       *error = HA_ERR_NO_SUCH_TABLE;
     else if (o == Outcome::Ok && record.keys.size() != table->s->keys)
@@ -60,7 +61,7 @@ TableShare *TableShare::of(TABLE *table, handler *handler, const char *path, int
     else
       *error = server_error(nullptr, o);
     if (!*error) {
-      TableShare *share = new TableShare(table, record);
+      TableShare *share = new TableShare(table, name, record);
       *error = server_error(nullptr, share->load());
       found = new ServersShare(share);
       if (*error) {
@@ -75,16 +76,14 @@ TableShare *TableShare::of(TABLE *table, handler *handler, const char *path, int
   return found ? found->share : nullptr;
 }
 
-TableShare::TableShare(const TABLE *table, const TableRecord &record)
-    : record_(record), format_(new TableFormat(table, record.keys, record.primary)) {}
+TableShare::TableShare(const TABLE *table, const std::string &name, const TableRecord &record)
+    : name_(name), record_(record), format_(new TableFormat(table, record.keys, record.primary)) {}
 
 TableShare::~TableShare() {
   if (!Engine::is_open()) return;
-  TableRecord now;
   // Exact marks, so that a server that was shut down goes on where it was.
-  if (auto_increment_reserved_ != 0)
-    Dictionary::set_counter(Dictionary::Counter::AutoIncrement, record_.primary, auto_increment_);
-  if (rows_ > 0) Dictionary::set_counter(Dictionary::Counter::Rows, record_.primary, static_cast<uint64_t>(rows_));
+  if (auto_increment_reserved_ != 0 || rows_ > 0)
+    Dictionary::set_counters_of(name_, record_.primary, auto_increment_reserved_ ? auto_increment_.load() : 0, rows());
 }
 
 void TableShare::release() {

@@ -50,12 +50,14 @@ class TableShare {
   std::vector<std::vector<uint64_t>> rows_per_key;
 
  private:
-  TableShare(const TABLE *table, const TableRecord &record);
+  TableShare(const TABLE *table, const std::string &name, const TableRecord &record);
   ~TableShare();
   Outcome load();
   Outcome reserve(Dictionary::Counter which, uint64_t next, uint64_t *reserved, uint64_t block);
 
   std::atomic<uint64_t> references_{1};
+  /** In the dictionary. */
+  const std::string name_;
   TableRecord record_;
   std::unique_ptr<TableFormat> format_;
   std::atomic<int64_t> rows_{0};

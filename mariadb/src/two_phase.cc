@@ -8,6 +8,7 @@
 
 #include "engine.h"
 #include "errors.h"
+#include "variables.h"
 
 namespace kingtide {
 namespace {
@@ -18,6 +19,8 @@ constexpr size_t HEAD = 10;
 constexpr int XA_OK = 0, XAER_RMERR = -3, XAER_NOTA = -4;
 
 int resolved(Outcome o) {
+  // By name it is resolved as durably as the database is by default, which is less than a commit may have to survive.
+  if (o == Outcome::Ok && commit_durability() == Durability::Power) o = Engine::sync();
   if (o == Outcome::Ok) return XA_OK;
   if (o == Outcome::NotFound) return XAER_NOTA;
   sql_print_error("KINGTIDE: %s", last_message());

@@ -46,6 +46,14 @@ char *options_value;
 MYSQL_SYSVAR_STR(options, options_value, PLUGIN_VAR_READONLY | PLUGIN_VAR_RQCMDARG,
                  "Further options of the engine, as name=value;name=value", nullptr, nullptr, "");
 
+/** Whether the statement has its own lock_wait_timeout: by WAIT n, NOWAIT, or SET STATEMENT. */
+bool statement_sets_lock_wait_timeout(THD *thd) {
+  List_iterator_fast<set_var_base> variables(thd->lex->stmt_var_list);
+  while (const set_var_base *one = variables++)  // the server puts nothing but system variables there
+    if (!strcmp(static_cast<const set_var *>(one)->var->name.str, "lock_wait_timeout")) return true;
+  return false;
+}
+
 std::vector<std::string> option_names;  // the engine's options keep pointers to them
 
 }  // namespace
@@ -61,8 +69,9 @@ st_mysql_sys_var *system_variables[] = {MYSQL_SYSVAR(lock_wait_timeout),
                                         nullptr};
 
 int64_t lock_wait_timeout_ms(THD *thd) {
-  // NOWAIT and WAIT n set the server's own timeout for the statement: 0 says not to wait for rows either.
-  const ulong seconds = thd->variables.lock_wait_timeout == 0 ? 0 : THDVAR(thd, lock_wait_timeout);
+  // NOWAIT and WAIT n set the server's own timeout for the statement, and mean rows too.
+  const ulong own = thd->variables.lock_wait_timeout;
+  const ulong seconds = own == 0 || statement_sets_lock_wait_timeout(thd) ? own : THDVAR(thd, lock_wait_timeout);
   return seconds == 0 ? NO_WAIT : static_cast<int64_t>(seconds) * 1000;
 }
 
