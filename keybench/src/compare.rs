@@ -6,6 +6,7 @@
 
 use crate::error::{Error, Result};
 use crate::measure::{median, show_count};
+use crate::results::verdict::ENOUGH;
 use crate::results::{EngineResult, Results};
 use crate::stats::Estimate;
 use std::collections::BTreeMap;
@@ -52,7 +53,7 @@ pub struct Figures {
 
 impl Figures {
     /// Wrong answers of all repeats.
-    fn wrong(&self) -> f64 {
+    pub fn wrong(&self) -> f64 {
         self.wrong.values().sum()
     }
 }
@@ -138,7 +139,10 @@ pub fn main(args: &Args) -> Result<()> {
     }
     match compared.worse {
         0 => Ok(()),
-        n => Err(Error::failed(format!("{n} figures are worse by more than {:.1} %", args.threshold * 100.0))),
+        n => {
+            let share = args.threshold * 100.0;
+            Err(Error::failed(format!("{n} figures are missing, or worse by more than {share:.1} %")))
+        }
     }
 }
 
@@ -165,7 +169,7 @@ fn wrong_outside(dir: &Path) -> Result<Option<String>> {
 struct Compared {
     /// The table.
     text: String,
-    /// How many of its figures got worse.
+    /// How many of its figures got worse, or are missing.
     worse: usize,
     /// How many of its points have wrong answers, on either side.
     wrong: usize,
@@ -187,7 +191,9 @@ fn compare(
         let swept = if param.is_empty() || param == "-" { String::new() } else { format!(", {param} {value}") };
         let title = format!("{workload} {engine}, {threads} threads{swept}");
         let Some(a) = after.get(point) else {
-            let _ = writeln!(out, "{title:<44} only before");
+            // An engine that fails leaves no point: that is no reason to pass.
+            worse += 1;
+            let _ = writeln!(out, "{title:<44} only before: MISSING");
             continue;
         };
         matched += 1;
@@ -199,10 +205,12 @@ fn compare(
         }
         let mut line = |what: String, b: &[f64], a: &[f64], less_is_better: bool| {
             let r = Estimate::unpaired_ratio(a, b);
-            let verdict = judge(r, threshold, less_is_better);
+            let few = a.len().min(b.len()) < ENOUGH;
+            let verdict = if few { Verdict::Same } else { judge(r, threshold, less_is_better) };
             worse += usize::from(verdict == Verdict::Worse);
             let mark = match verdict {
                 Verdict::Better => " better",
+                Verdict::Same if few => " too few repeats to tell",
                 Verdict::Same => "",
                 Verdict::Worse => " WORSE",
             };
@@ -283,7 +291,11 @@ mod tests {
         let point = ("cart".to_owned(), "kingtide".to_owned(), 2, String::new(), "1".to_owned());
         other.insert(point, Figures::default());
         assert!(compare(&base, &other, 0.05, false).unwrap().text.contains("cart kingtide, 2 threads"));
-        assert!(compare(&other, &base, 0.05, false).unwrap().text.contains("only before"));
+        let Compared { text, worse, .. } = compare(&other, &base, 0.05, false).unwrap();
+        assert!(worse == 1 && text.contains("only before: MISSING"), "{text}");
+        let Compared { text, worse, .. } =
+            compare(&report(&[100.0; 2], 1.0), &report(&[50.0; 3], 1.0), 0.05, false).unwrap();
+        assert!(worse == 0 && text.contains("too few repeats"), "{text}");
         other.remove(&("mixed".to_owned(), "kingtide".to_owned(), 2, String::new(), "1".to_owned()));
         assert!(compare(&base, &other, 0.05, false).is_err());
     }

@@ -27,6 +27,13 @@ const WORTH_IT: u64 = 16 << 20;
 /// No reserve is larger.
 const LARGEST: u64 = 256 << 20;
 
+/// A reserve smaller than this helps nobody: who cannot have that much has a full disk.
+const SMALLEST: u64 = 1 << 20;
+
+/// Rounds of background work for which no reserve is tried after a failure that was not for want of space: where files
+/// cannot be allocated, each would fail.
+const PAUSE: u64 = 10_000;
+
 /// The reserve of a database.
 pub(crate) struct Reserve {
     fs: Arc<dyn Fs>,
@@ -35,6 +42,8 @@ pub(crate) struct Reserve {
     /// Bytes of the file; changed under `one`. Relaxed, as `spent`: hints.
     held: AtomicU64,
     spent: AtomicBool,
+    /// Rounds left of a [`PAUSE`].
+    pause: AtomicU64,
     /// One change at a time.
     one: Mutex<()>,
 }
@@ -42,7 +51,8 @@ pub(crate) struct Reserve {
 impl Reserve {
     pub fn new(fs: Arc<dyn Fs>, dir: &std::path::Path) -> Reserve {
         let (dir, path) = (dir.to_owned(), dir.join(RESERVE_FILE));
-        Reserve { fs, dir, path, held: AtomicU64::new(0), spent: AtomicBool::new(false), one: Mutex::new(()) }
+        let (held, spent, pause) = (AtomicU64::new(0), AtomicBool::new(false), AtomicU64::new(0));
+        Reserve { fs, dir, path, held, spent, pause, one: Mutex::new(()) }
     }
 
     /// Whether the disk was full and has not been emptied since.
@@ -68,33 +78,56 @@ impl Reserve {
         }
     }
 
-    /// Makes or grows the file; once it was spent, only if `beside` bytes are free besides. That it cannot be made for want
-    /// of space means that it is needed; other failures mean nothing.
+    /// Makes or grows the file, or one of a half, a quarter and so on of its size where there is no more space; once it was
+    /// spent, only if `beside` bytes are free besides. Where files cannot be allocated there is no reserve.
     fn keep(&self, wanted: u64, beside: u64) {
         let is_enough = |held: u64| wanted == 0 || held > wanted / 2; // it grows seldom, and never a little
         if !self.is_spent() && is_enough(self.held.load(Ordering::Relaxed)) {
             return;
         }
         let _one = self.one.lock();
+        let pause = self.pause.load(Ordering::Relaxed);
+        if pause > 0 {
+            return self.pause.store(pause - 1, Ordering::Relaxed);
+        }
         let (held, spent) = (self.held.load(Ordering::Relaxed), self.is_spent());
-        if !spent && is_enough(held) || spent && self.fs.free_space(&self.dir).unwrap_or(0) < wanted + beside {
+        let free = self.fs.free_space(&self.dir).ok();
+        if !spent && is_enough(held) || spent && free.unwrap_or(0) < wanted + beside {
             return;
         }
-        let make = || {
-            let mode = if held > 0 { OpenMode::Write } else { OpenMode::Overwrite };
-            self.fs.open(&self.path, mode)?.allocate(0, wanted)
-        };
-        match if wanted > 0 { make() } else { Ok(()) } {
-            Ok(()) => {
-                self.held.store(wanted, Ordering::Relaxed);
-                self.spent.store(false, Ordering::Relaxed);
-            }
-            Err(_) if held > 0 => {} // what there was is still there
-            Err(e) => {
-                let _ = self.fs.remove(&self.path);
-                self.spent.store(e.kind() == ErrorKind::NoSpace, Ordering::Relaxed);
+        let mut size = wanted;
+        while size > held {
+            // An allocation that fails may leave a part of it allocated, so none is begun that must fail.
+            match if free.is_none_or(|free| size <= free + held) {
+                self.allocate(size, held)
+            } else {
+                Err(ErrorKind::NoSpace)
+            } {
+                Ok(()) => {
+                    self.held.store(size, Ordering::Relaxed);
+                    return self.spent.store(false, Ordering::Relaxed);
+                }
+                Err(ErrorKind::NoSpace) if size / 2 >= SMALLEST => size /= 2,
+                Err(ErrorKind::NoSpace) if held == 0 => return self.spent.store(true, Ordering::Relaxed),
+                Err(ErrorKind::NoSpace) => return, // what there was is still there
+                Err(_) => return self.pause.store(PAUSE, Ordering::Relaxed),
             }
         }
+        if wanted == 0 {
+            self.spent.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Makes the file `size` bytes long, or leaves it as it was.
+    fn allocate(&self, size: u64, held: u64) -> Result<(), ErrorKind> {
+        let mode = if held > 0 { OpenMode::Write } else { OpenMode::Overwrite };
+        let done = self.fs.open(&self.path, mode).and_then(|file| file.allocate(0, size));
+        done.map_err(|e| {
+            if held == 0 {
+                let _ = self.fs.remove(&self.path);
+            }
+            e.kind()
+        })
     }
 }
 
@@ -142,5 +175,64 @@ impl DbInner {
         self.jobs.wake();
         let text = "the disk was full, and what space there is now is kept for deletes until they have freed some";
         Err(Error::new(ErrorKind::NoSpace, text).at_path(&self.dir))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Db, Isolation, Options};
+    use kingtide_vfs::MemFs;
+
+    #[test]
+    fn what_was_prepared_is_committed_even_from_the_reserve() {
+        let options = Options { fs: Some(Arc::new(MemFs::new())), manual_jobs: true, ..Options::default() };
+        let db = Db::open("db", options).unwrap();
+        let family = db.default_family();
+        db.put(b"old", b"value").unwrap();
+        let mut doubts = Vec::new();
+        for xid in [b"a", b"b"] {
+            let mut txn = db.begin(Isolation::Snapshot).unwrap();
+            txn.put(family, xid, b"prepared").unwrap();
+            txn.prepare(xid).unwrap();
+            doubts.push(txn);
+        }
+        let mut late = db.begin(Isolation::Snapshot).unwrap();
+        late.put(family, b"late", b"value").unwrap();
+        db.inner().reserve.spent.store(true, Ordering::Relaxed);
+
+        let refused = |done: Result<()>| assert_eq!(done.unwrap_err().kind(), ErrorKind::NoSpace);
+        refused(db.put(b"new", b"value"));
+        refused(late.prepare(b"late"));
+        db.delete(b"old").unwrap();
+        doubts.remove(0).commit().unwrap();
+        drop(doubts);
+        db.commit_prepared(b"b").unwrap();
+        assert_eq!(db.get(b"a").unwrap().as_deref(), Some(&b"prepared"[..]));
+        assert_eq!(db.get(b"b").unwrap().as_deref(), Some(&b"prepared"[..]));
+        db.inner().reserve.spent.store(false, Ordering::Relaxed);
+        db.put(b"new", b"value").unwrap();
+    }
+
+    #[test]
+    fn a_disk_with_little_space_has_a_small_reserve_and_refuses_nothing() {
+        let fs = MemFs::new();
+        fs.set_capacity(Some(24 << 20));
+        let reserve = Reserve::new(Arc::new(fs.clone()), std::path::Path::new("d"));
+        fs.create_dir_all(std::path::Path::new("d")).unwrap();
+        reserve.keep(64 << 20, 0);
+        assert_eq!((reserve.held.load(Ordering::Relaxed), reserve.is_spent()), (16 << 20, false));
+        reserve.spend();
+        assert!(reserve.is_spent());
+        reserve.keep(20 << 20, 8 << 20);
+        assert!(reserve.is_spent(), "there is not that much besides");
+        reserve.keep(16 << 20, 8 << 20);
+        assert_eq!((reserve.held.load(Ordering::Relaxed), reserve.is_spent()), (16 << 20, false));
+
+        fs.create_dir_all(std::path::Path::new("e")).unwrap();
+        fs.set_capacity(Some(0));
+        let full = Reserve::new(Arc::new(fs), std::path::Path::new("e"));
+        full.keep(64 << 20, 0);
+        assert!(full.is_spent(), "a disk without a megabyte is full");
     }
 }

@@ -50,7 +50,8 @@ pub fn main(args: &Args, replay: &str) -> Result<()> {
     report.set_harness(harness::costs(&plan));
     match stores(&plan, &mut report) {
         Err(Error::Interrupted) => report.interrupted(),
-        done => done.and_then(|()| report.finish()),
+        Err(e) => report.broken_off(e),
+        Ok(()) => report.finish(),
     }
 }
 
@@ -95,14 +96,13 @@ fn one_store(plan: &Plan, group: &Group, engine: &str, repeat: usize, report: &m
             }
         }
     });
-    process::remove_dir(&dir)?;
-    match outcome.and(ended) {
+    match outcome.and(ended).and(process::remove_dir(&dir)) {
         Err(Error::Interrupted) => Err(Error::Interrupted),
         Err(e @ Error::Usage(_)) => Err(e.context(engine)),
         Err(e) => {
             let e = e.context(format!("{} in {}", group.workload, dir.display()));
             eprintln!("{engine}: {e}");
-            report.give_up(engine, e);
+            report.give_up(engine, &group.workload, e);
             Ok(())
         }
         Ok(()) => Ok(()),

@@ -575,7 +575,7 @@ fn verdict(done: mlua::Result<()>, shared: &Shared) -> Result<()> {
     if let Some(e) = Rc::clone(shared).borrow_mut().failure.take() {
         return Err(e);
     }
-    done.map_err(|e| Error::failed(format!("the script failed: {e}")))
+    done.map_err(|e| Error::usage(format!("the script failed: {e}")))
 }
 
 fn add_up(measured: &mut Measured, shares: Vec<Figures>) {

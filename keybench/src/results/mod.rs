@@ -155,6 +155,9 @@ pub struct EngineResult {
     pub stores: Vec<Store>,
     /// Why it takes no more part, if it does not.
     pub trouble: Option<Error>,
+    /// The workload that it failed in; what it did in others before stands.
+    #[serde(default)]
+    pub trouble_in: Option<String>,
 }
 
 /// A store from its opening to its close, as its process saw it.
@@ -344,6 +347,11 @@ impl Figures {
 }
 
 impl EngineResult {
+    /// Whether it is trouble in this workload that it met.
+    pub fn failed_at(&self, workload: &str) -> bool {
+        self.trouble.is_some() && self.trouble_in.as_deref().is_none_or(|w| w == workload)
+    }
+
     /// Whether it could be opened at all.
     pub fn took_part(&self) -> bool {
         !self.stores.is_empty()

@@ -71,6 +71,7 @@ pub fn run(engines: &[(&str, &[u64])]) -> Results {
             options: vec![("memtable_size".into(), "67108864".into())],
             stores: (0..rates.len()).map(store).collect(),
             trouble: None,
+            trouble_in: None,
         });
         for threads in [1, 4] {
             for (number, rate) in rates.iter().enumerate() {

@@ -1,7 +1,7 @@
 //! Who wins what, by how much, and how sure that is.
 //!
 //! Engines are ranked by the median of their rates at each point of the grid. One wins a point if the 95 % interval of the
-//! ratio to each other one ([`crate::stats`]) lies above 1. An engine that gave wrong answers, failed, or got nothing done
+//! ratio to each other one ([`crate::stats`]) lies above 1, with few repeats clearly above ([`clearance`]). An engine that gave wrong answers, failed, or got nothing done
 //! is told of and not ranked: how fast it is wrong interests nobody.
 
 use super::{EngineResult, PointResult, Results};
@@ -12,6 +12,17 @@ use crate::stats::Estimate;
 
 /// Repeats below which no interval is worth its name.
 pub const ENOUGH: usize = 3;
+
+/// What the interval of a ratio must lie above before one engine is called faster than another; `None`: there is no telling.
+/// The interval of three or four repeats is their range, and all of three pairs fall on one side by chance in one case of
+/// four: so there it must lie above 1.1, which noise of a few percent seldom does. From five repeats on 1 will do.
+pub fn clearance(repeats: usize) -> Option<f64> {
+    match repeats {
+        0..ENOUGH => None,
+        3 | 4 => Some(1.1),
+        _ => Some(1.0),
+    }
+}
 
 /// How many times as fast one is as another, at one point of the grid. Where both have the same repeats they are pairs.
 pub fn ratio(over: &PointResult, under: &PointResult) -> Estimate {
@@ -56,7 +67,7 @@ pub enum Outcome<'a> {
 pub enum Unranked<'a> {
     /// So many of its answers were wrong, of so many that were checked.
     Wrong { wrong: u64, verified: u64 },
-    /// It failed, here or later.
+    /// It failed in this workload, here or later.
     Trouble(&'a Error),
     /// It did not finish one unit.
     Nothing,
@@ -83,18 +94,18 @@ impl Verdict<'_> {
 }
 
 impl<'a> Outcome<'a> {
-    /// Of engines from the fastest to the slowest and the ratio of any of them to any other. `sure` is whether those ratios
-    /// have intervals that are worth their name.
-    pub fn of(ranked: &[&'a str], sure: bool, ratio: impl Fn(usize, usize) -> Estimate) -> Outcome<'a> {
+    /// Of engines from the fastest to the slowest and the ratio of any of them to any other. `clear` is what the interval of
+    /// a ratio must lie above, if those ratios have intervals that are worth their name.
+    pub fn of(ranked: &[&'a str], clear: Option<f64>, ratio: impl Fn(usize, usize) -> Estimate) -> Outcome<'a> {
         let (fastest, next) = match ranked {
             [] => return Outcome::Nobody,
             [only] => return Outcome::Alone(only),
             [fastest, next, ..] => (*fastest, *next),
         };
-        let apart = |at: usize| ratio(0, at).low > 1.0;
+        let apart = |at: usize| clear.is_some_and(|clear| ratio(0, at).low > clear);
         let near: Vec<usize> = (1..ranked.len()).filter(|at| !apart(*at)).collect();
         match near.first() {
-            _ if !sure => Outcome::Unsure { fastest, next, lead: ratio(0, 1) },
+            _ if clear.is_none() => Outcome::Unsure { fastest, next, lead: ratio(0, 1) },
             None => Outcome::Winner { fastest, next, lead: ratio(0, 1) },
             Some(nearest) => {
                 let others = near.iter().map(|at| ranked[*at]).collect();
@@ -200,14 +211,14 @@ pub struct Standing<'a> {
 }
 
 impl<'a> Standing<'a> {
-    /// Of the ratios of one to the other wherever both are ranked, and whether each has an interval worth its name.
-    pub fn of(engine: &'a str, other: &'a str, ratios: &[(Estimate, bool)]) -> Option<Standing<'a>> {
+    /// Of the ratios of one to the other wherever both are ranked, and what the interval of each must lie above.
+    pub fn of(engine: &'a str, other: &'a str, ratios: &[(Estimate, Option<f64>)]) -> Option<Standing<'a>> {
         let values = || ratios.iter().map(|(e, _)| e.value);
         if ratios.is_empty() {
             return None;
         }
-        let faster = ratios.iter().filter(|(e, sure)| *sure && e.low > 1.0).count();
-        let slower = ratios.iter().filter(|(e, sure)| *sure && e.high < 1.0).count();
+        let faster = ratios.iter().filter(|(e, clear)| clear.is_some_and(|c| e.low > c)).count();
+        let slower = ratios.iter().filter(|(e, clear)| clear.is_some_and(|c| e.high < 1.0 / c)).count();
         Some(Standing {
             engine,
             other,
@@ -258,9 +269,9 @@ impl Results {
         match engine.and_then(|e| e.trouble.as_ref()) {
             _ if p.figures.wrong > 0 => Some(Unranked::Wrong { wrong: p.figures.wrong, verified: p.figures.verified }),
             _ if outside.wrong > 0 => Some(Unranked::Wrong { wrong: outside.wrong, verified: outside.verified }),
-            Some(e) => Some(Unranked::Trouble(e)),
-            None if p.figures.wu_per_s.value <= 0.0 => Some(Unranked::Nothing),
-            None => None,
+            Some(e) if engine.is_some_and(|e| e.failed_at(&p.workload)) => Some(Unranked::Trouble(e)),
+            _ if p.figures.wu_per_s.value <= 0.0 => Some(Unranked::Nothing),
+            _ => None,
         }
     }
 
@@ -291,8 +302,8 @@ impl Results {
         let mut ranked: Vec<&PointResult> = all.iter().copied().filter(|p| self.unranked(p).is_none()).collect();
         ranked.sort_by(|a, b| b.figures.wu_per_s.value.total_cmp(&a.figures.wu_per_s.value));
         let names: Vec<&str> = ranked.iter().map(|p| p.engine.as_str()).collect();
-        let sure = ranked.iter().all(|p| p.repeats.len() >= ENOUGH);
-        let outcome = Outcome::of(&names, sure, |over, under| ratio(ranked[over], ranked[under]));
+        let clear = clearance(ranked.iter().map(|p| p.repeats.len()).min().unwrap_or_default());
+        let outcome = Outcome::of(&names, clear, |over, under| ratio(ranked[over], ranked[under]));
         Verdict { workload: &all[0].workload, point: &all[0].point, outcome, unranked }
     }
 
@@ -309,7 +320,7 @@ impl Results {
         let ratio_at = |all: &Vec<&PointResult>| {
             let at = |name: &str| all.iter().find(|p| p.engine == name && self.unranked(p).is_none());
             let (a, b) = (at(engine)?, at(other)?);
-            Some((ratio(a, b), a.repeats.len().min(b.repeats.len()) >= ENOUGH))
+            Some((ratio(a, b), clearance(a.repeats.len().min(b.repeats.len()))))
         };
         Standing::of(engine, other, &places.iter().filter_map(ratio_at).collect::<Vec<_>>())
     }
@@ -358,9 +369,31 @@ mod tests {
         assert_eq!(results.standings()[0].undecided, 2);
 
         // The second by its median is told apart, the third is not: still no winner.
-        let results = run(&[("a", &[100, 101, 102]), ("b", &[98, 98, 98]), ("c", &[10, 97, 200])]);
+        let results = run(&[("a", &[100, 101, 102]), ("b", &[80, 80, 80]), ("c", &[10, 79, 200])]);
         let Outcome::Close { others, .. } = outcome(&results) else { panic!("{:?}", outcome(&results)) };
         assert_eq!(others, ["c"]);
+    }
+
+    #[test]
+    fn a_small_lead_needs_more_than_three_repeats() {
+        let few = run(&[("a", &[105, 106, 107]), ("b", &[100, 100, 100])]);
+        assert!(matches!(outcome(&few), Outcome::Close { fastest: "a", .. }), "{:?}", outcome(&few));
+        assert_eq!(few.standings()[0].undecided, 2);
+        let more = run(&[("a", &[105, 106, 107, 105, 106]), ("b", &[100, 100, 100, 100, 100])]);
+        assert_eq!(outcome(&more).winner(), Some("a"));
+        assert_eq!(more.standings()[0].faster, 2);
+        let large = run(&[("b", &[100, 100, 100]), ("a", &[125, 126, 127])]);
+        assert_eq!((outcome(&large).winner(), large.standings()[0].slower), (Some("a"), 2));
+    }
+
+    #[test]
+    fn trouble_in_another_workload_changes_nothing_here() {
+        let mut results = run(&[("a", &[10, 10, 10]), ("b", &[50, 50, 50])]);
+        results.engines[1].trouble = Some(Error::failed("no space"));
+        results.engines[1].trouble_in = Some("cart".into());
+        assert_eq!(outcome(&results).winner(), Some("b"));
+        results.engines[1].trouble_in = Some("mixed".into());
+        assert_eq!(outcome(&results), Outcome::Alone("a"));
     }
 
     #[test]

@@ -137,7 +137,14 @@ fn run(tests: &[Test], csv: &Path, text: &Path) -> Result<(Vec<String>, bool)> {
     let (mut failed, mut interrupted) = (Vec::new(), false);
     for (at, test) in tests.iter().enumerate() {
         eprintln!("== {} of {}: {}", at + 1, tests.len(), test.name);
-        let measured = micro::measure(&test.args)?;
+        let measured = match micro::measure(&test.args) {
+            Ok(measured) => measured,
+            // The tests before it have their rows, and those behind it may do better.
+            Err(e) => {
+                failed.push(format!("{}: {e}", test.name));
+                continue;
+            }
+        };
         append(text, &format!("== {}: keybench micro {}{}\n", test.name, test.words, measured.text))?;
         print!("{}", measured.text);
         micro::append_csv(csv, &measured)?;

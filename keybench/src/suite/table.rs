@@ -110,7 +110,7 @@ impl Table {
             let rates: Vec<f64> = figures.rates.values().copied().collect();
             let e = Estimate::of(&rates);
             let spread = (rates.len() >= ENOUGH).then_some((e.low, e.high));
-            let cell = Cell { rate: e.value, spread, ..Cell::default() };
+            let cell = Cell { rate: e.value, spread, wrong: figures.wrong() as u64, ..Cell::default() };
             table.insert(format!("{workload}/{threads}{swept}"), engine, cell);
         }
         if table.tests.is_empty() {
@@ -222,7 +222,7 @@ impl Table {
     /// The first engine's rate over that of the best other one, where all three questions have answers: is it there, is
     /// it right, is there another that is.
     fn lead(&self, test: &str) -> Option<f64> {
-        let right = |engine: &String| self.cell(test, engine).filter(|c| c.wrong == 0).map(|c| c.rate);
+        let right = |engine: &String| self.cell(test, engine).filter(|c| c.unsound().is_none()).map(|c| c.rate);
         let best = self.engines[1..].iter().filter_map(right).fold(0.0, f64::max);
         right(&self.engines[0]).filter(|_| best > 0.0).map(|own| own / best)
     }

@@ -135,7 +135,10 @@ impl DbInner {
             return Err(Error::invalid("the batch holds operations on a column family of another database"));
         }
         self.check_writable()?;
-        self.check_space(batch)?;
+        // What was prepared was taken then, and must be committed whatever happens.
+        if !batch.control().is_some_and(|c| c.resolves) {
+            self.check_space(batch)?;
+        }
         let durability = options.durability.unwrap_or_else(|| self.durability());
         batch.prepare();
         let batch = &*batch;

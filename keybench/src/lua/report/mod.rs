@@ -150,10 +150,10 @@ impl Report {
         self.results.engine(engine).and_then(|e| e.trouble.as_ref())
     }
 
-    /// An engine takes no more part.
-    pub fn give_up(&mut self, engine: &str, e: Error) {
+    /// An engine takes no more part, because of what happened in a workload.
+    pub fn give_up(&mut self, engine: &str, workload: &str, e: Error) {
         if let Ok(engine) = self.engine(engine) {
-            engine.trouble = Some(e);
+            (engine.trouble, engine.trouble_in) = (Some(e), Some(workload.to_owned()));
         }
     }
 
@@ -233,6 +233,14 @@ impl Report {
     /// Writes the report of what was finished when someone asked for the end.
     pub fn interrupted(mut self) -> Result<()> {
         self.write(Ending::Interrupted).and(Err(Error::Interrupted))
+    }
+
+    /// Writes the report of what was finished before the run had to end for another reason, which is returned.
+    pub fn broken_off(mut self, why: Error) -> Result<()> {
+        if !self.results.points.is_empty() {
+            self.write(Ending::Interrupted)?;
+        }
+        Err(why)
     }
 
     /// Prints the report and writes it down.

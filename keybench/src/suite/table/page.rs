@@ -73,19 +73,20 @@ impl Table {
     fn outcome(&self, test: &str) -> Outcome<'_> {
         let ranked = self.ranked(test);
         let names: Vec<&str> = ranked.iter().map(|(engine, _)| *engine).collect();
-        let sure = ranked.iter().all(|(_, c)| spread(c).is_some());
-        Outcome::of(&names, sure, |over, under| ratio(ranked[over].1, ranked[under].1))
+        // From the ends of two intervals: a ratio's is wide enough as it is.
+        let clear = ranked.iter().all(|(_, c)| spread(c).is_some()).then_some(1.0);
+        Outcome::of(&names, clear, |over, under| ratio(ranked[over].1, ranked[under].1))
     }
 
     fn standings(&self) -> Vec<Standing<'_>> {
         let Some(first) = self.engines.first() else { return Vec::new() };
-        let against = |other: &'_ str| -> Vec<(Estimate, bool)> {
+        let against = |other: &'_ str| -> Vec<(Estimate, Option<f64>)> {
             let both = self.tests.iter().filter_map(|test| {
                 let ranked = self.ranked(test);
                 let at = |name: &str| ranked.iter().find(|(engine, _)| *engine == name).map(|(_, c)| *c);
                 Some((at(first)?, at(other)?))
             });
-            both.map(|(a, b)| (ratio(a, b), spread(a).is_some() && spread(b).is_some())).collect()
+            both.map(|(a, b)| (ratio(a, b), (spread(a).is_some() && spread(b).is_some()).then_some(1.0))).collect()
         };
         self.engines[1..].iter().filter_map(|other| Standing::of(first, other, &against(other))).collect()
     }

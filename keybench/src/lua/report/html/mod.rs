@@ -174,7 +174,8 @@ fn method(results: &Results) -> String {
     );
     if (ENOUGH..5).contains(&repeats) {
         text += &format!(
-            " With {repeats} repeats an interval is hardly more than their range: take more, if a small difference matters."
+            " With {repeats} repeats an interval is only their range, and must lie above 1.1: take more, if a small \
+             difference matters."
         );
     }
     if results.meta.settings.rate.is_some() {
