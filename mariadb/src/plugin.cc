@@ -40,11 +40,11 @@ void commit_ordered(handlerton *, THD *thd, bool all) {
 
 /** The server's log wants to forget transactions: what was committed must not need it any more. */
 void checkpoint(void *cookie) {
+  if (!Session::commit_left_in_doubt()) return;  // recovery will ask the log for them
   if (Engine::sync() != Outcome::Ok) {
     sql_print_error("KINGTIDE: %s", last_message());
     return;  // the log keeps them
   }
-  if (Session::any_left_in_doubt()) return;  // recovery will ask the log for it
   commit_checkpoint_notify_ha(cookie);
 }
 
@@ -83,6 +83,9 @@ int drop_table(handlerton *, const char *path) {
 
 bool flush_logs(handlerton *) { return Engine::sync() != Outcome::Ok; }
 
+/** After a clean stop the server does not look into its log for what was to be committed. */
+void pre_shutdown() { Session::commit_left_in_doubt(); }
+
 int panic(handlerton *, ha_panic_function) { return 0; }
 
 const char *no_files[] = {nullptr};
@@ -113,6 +116,7 @@ int init(void *p) {
   hton->flush_logs = flush_logs;
   hton->show_status = show_status;
   hton->panic = panic;
+  hton->pre_shutdown = pre_shutdown;
   Outcome o = Engine::open(database_path(), engine_options());
   if (o == Outcome::Ok) o = Dictionary::drop_leftovers();
   if (o == Outcome::Ok) return 0;

@@ -1,8 +1,6 @@
 /* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
 #include "session.h"
 
-#include <atomic>
-
 #include "dictionary.h"
 #include "errors.h"
 #include "table_share.h"
@@ -18,8 +16,9 @@ void name_of(uint64_t savepoint, char *name, size_t size) {
   snprintf(name, size, "s%llu", static_cast<unsigned long long>(savepoint));
 }
 
-/** A prepared transaction was not committed when it should have been, since the server began. */
-std::atomic<bool> left_in_doubt{false};
+std::mutex left_mutex;
+/** Names of prepared transactions that could not be committed when they should have been. */
+std::vector<std::string> left_in_doubt;
 
 bool in_transaction(THD *thd) { return thd_test_options(thd, OPTION_NOT_AUTOCOMMIT | OPTION_BEGIN); }
 
@@ -169,9 +168,9 @@ int Session::commit(THD *thd) {
     txn_.rollback();
   } else if (o != Outcome::Ok) {
     // The binary log may have it, and replicas what is there: to roll it back is for those to decide who know.
-    left_in_doubt = true;
     sql_print_error("KINGTIDE: a prepared transaction could not be committed. It stays in doubt, with its locks, and is "
-                    "resolved when the server starts again");
+                    "committed when the binary log is rotated, or the server stops or starts again");
+    if (!ordered_) leave_in_doubt();
     std::lock_guard<std::mutex> guard(exchange_);
     txn_.close();
   }
@@ -179,7 +178,22 @@ int Session::commit(THD *thd) {
   return error;
 }
 
-bool Session::any_left_in_doubt() { return left_in_doubt; }
+void Session::leave_in_doubt() {
+  std::lock_guard<std::mutex> guard(left_mutex);
+  left_in_doubt.push_back(xid_);
+}
+
+bool Session::commit_left_in_doubt() {
+  std::lock_guard<std::mutex> guard(left_mutex);
+  const auto resolved = [](const std::string &xid) {
+    const Outcome o = Engine::commit_prepared(xid);
+    if (o != Outcome::Ok && o != Outcome::NotFound)
+      sql_print_error("KINGTIDE: a prepared transaction still cannot be committed: %s", last_message());
+    return o == Outcome::Ok || o == Outcome::NotFound;
+  };
+  left_in_doubt.erase(std::remove_if(left_in_doubt.begin(), left_in_doubt.end(), resolved), left_in_doubt.end());
+  return left_in_doubt.empty();
+}
 
 int Session::rollback(THD *thd) {
   if (!running_) return 0;
@@ -193,6 +207,7 @@ int Session::prepare(THD *thd, Slice xid) {
   if (!running_) return 0;
   const Outcome o = txn_.prepare(xid);
   prepared_ = o == Outcome::Ok;
+  xid_ = xid.str();
   return server_error(thd, o);
 }
 
@@ -203,7 +218,7 @@ void Session::commit_ordered() {
   if (ordered_outcome_ == Outcome::Ok) return;
   // Here and not in commit: another thread may call this, for a group of commits, and the words of an error are its own.
   sql_print_error("KINGTIDE: a commit failed: %s", last_message());
-  if (prepared_) left_in_doubt = true;
+  if (prepared_) leave_in_doubt();
 }
 
 int Session::set_savepoint(THD *thd, uint64_t *place) {

@@ -49,8 +49,8 @@ class Session {
   int prepare(THD *thd, Slice xid);
   void commit_ordered();
 
-  /** Whether a prepared transaction failed to commit: the server's log must not forget it. */
-  static bool any_left_in_doubt();
+  /** Tries again to commit those that were prepared and failed to. While it returns false, the server's log must keep them. */
+  static bool commit_left_in_doubt();
 
   /**
     Drops a table. If a transaction of the connection runs, it may have locks on the rows, as on those of a temporary table
@@ -71,6 +71,7 @@ class Session {
   int begin(THD *thd);
   void end();
   void publish_counts();
+  void leave_in_doubt();
 
   /** Held while the transaction object is exchanged, so that `interrupt` finds one that lives. */
   std::mutex exchange_;
@@ -78,6 +79,8 @@ class Session {
   bool running_ = false;
   bool statement_savepoint_ = false;
   bool prepared_ = false;
+  /** The name under which it is prepared. */
+  std::string xid_;
   bool ordered_ = false;
   Outcome ordered_outcome_ = Outcome::Ok;
   uint tables_ = 0;
