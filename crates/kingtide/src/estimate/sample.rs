@@ -71,7 +71,7 @@ impl ColumnFamily {
     ) -> Result<Cardinality> {
         let (lower, upper) = owned_bounds(&range);
         let bounds = (lower.as_ref().map(|k| &k[..]), upper.as_ref().map(|k| &k[..]));
-        let whole = self.count_up_to(bounds, (places * NEIGHBOURS) as u64)?;
+        let whole = self.count_up_to(bounds, places.saturating_mul(NEIGHBOURS) as u64)?;
         let starts = if whole.exact { Vec::new() } else { self.split_points(bounds, places)? };
         let mut it = self.iter_with(ReadOptions { lower, upper, ..ReadOptions::default() })?;
         let mut near = Changes::new(parts);
