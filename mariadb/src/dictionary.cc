@@ -20,28 +20,6 @@ std::string counter_key(Dictionary::Counter which, uint32_t primary) {
   return key;
 }
 
-std::string encode(const TableRecord &r) {
-  std::string s(1, 1);
-  append_varint(s, r.primary);
-  append_varint(s, r.keys.size());
-  for (uint32_t id : r.keys) append_varint(s, id);
-  return s;
-}
-
-bool decode(Slice s, TableRecord *r) {
-  uint64_t primary, keys, id;
-  if (s.size == 0 || s.data[0] != 1) return false;
-  s = s.from(1);
-  if (!take_varint(s, &primary) || !take_varint(s, &keys) || keys > s.size) return false;
-  r->primary = static_cast<uint32_t>(primary);
-  r->keys.clear();
-  for (; keys > 0; keys--) {
-    if (!take_varint(s, &id)) return false;
-    r->keys.push_back(static_cast<uint32_t>(id));
-  }
-  return s.size == 0;
-}
-
 void erase_index(Batch &batch, uint32_t id) {
   std::string from, to;
   append_be(from, id, 4);
@@ -108,7 +86,7 @@ Outcome Dictionary::create(const std::string &name, uint32_t keys, uint32_t prim
   for (uint32_t k = 0; k < keys; k++) record->keys.push_back(static_cast<uint32_t>(next++));
   record->primary = primary_key < keys ? record->keys[primary_key] : static_cast<uint32_t>(next++);
   batch.put(Space::Dictionary, NEXT, number(next));
-  batch.put(Space::Dictionary, table_key(name), encode(*record));
+  batch.put(Space::Dictionary, table_key(name), encode_table_record(*record));
   if (auto_increment != 0)
     batch.put(Space::Dictionary, counter_key(Counter::AutoIncrement, record->primary), number(auto_increment));
   return write(batch, name);
@@ -118,7 +96,8 @@ Outcome Dictionary::find(const std::string &name, TableRecord *record) {
   std::string s;
   const Outcome o = Engine::get(table_key(name), &s);
   if (o != Outcome::Ok) return o;
-  return decode(s, record) ? Outcome::Ok : Outcome::Corruption;
+  std::string why;
+  return decode_table_record(s, record, &why) ? Outcome::Ok : failed(Outcome::Corruption, name + ": " + why);
 }
 
 Outcome Dictionary::drop(const std::string &name) {
@@ -147,7 +126,7 @@ Outcome Dictionary::rename(const std::string &from, const std::string &to) {
   if (o != Outcome::Ok) return o;
   Batch batch;
   batch.erase(Space::Dictionary, table_key(from));
-  batch.put(Space::Dictionary, table_key(to), encode(record));
+  batch.put(Space::Dictionary, table_key(to), encode_table_record(record));
   return write(batch, from);
 }
 

@@ -5,12 +5,13 @@
 #include <string>
 #include <vector>
 
+#include "../codec/table_record.h"
 #include "engine.h"
 
 /**
   What tables there are, in the engine's own default family, so that a table and its definition change together.
 
-      "t" path              version 1, varints: number of the rows' index, number of keys, the number of each key's index
+      "t" path              the table's record: codec/table_record.h
       "n"                   8 bytes: the number that the next index gets
       "a" number            8 bytes: no auto-increment value from here on was given out, by the number of the rows' index
       "h" number            8 bytes: no hidden key from here on was given out
@@ -26,11 +27,6 @@
 */
 namespace kingtide {
 
-struct TableRecord {
-  uint32_t primary = 0;
-  std::vector<uint32_t> keys;
-};
-
 class Dictionary {
  public:
   /** The server's path of a table without what is in front of the database. */
@@ -38,7 +34,7 @@ class Dictionary {
 
   /**
     Records a table with `keys` keys, of which `primary_key` has the rows; none of them if it is not among them. Its first
-    auto-increment value is given, or 0.
+    auto-increment value is given, or 0. The record that the caller gives has the table's properties; it gets the numbers.
   */
   static Outcome create(const std::string &name, uint32_t keys, uint32_t primary_key, uint64_t auto_increment,
                         TableRecord *record);

@@ -99,6 +99,11 @@ Outcome take(kingtide_value *value, std::string *out) {
 
 const char *last_message() { return message.c_str(); }
 
+Outcome failed(Outcome outcome, const std::string &what) {
+  message = what;
+  return outcome;
+}
+
 Batch::Batch() : batch_(kingtide_batch_new()) {}
 Batch::~Batch() { kingtide_batch_free(batch_); }
 

@@ -42,6 +42,8 @@ enum class Outcome : int {
 
 /** What went wrong in the last call of this thread that did not end well. Valid until the next such call. */
 const char *last_message();
+/** Gives back `outcome`, with words for last_message: for what goes wrong on this side of the engine. */
+Outcome failed(Outcome outcome, const std::string &what);
 
 enum class Level { ReadUncommitted, RepeatableRead };
 /** What a commit survives: the end of the process, or a power cut. */

@@ -14,6 +14,7 @@
 
 #include "../codec/key_codec.h"
 #include "../codec/row_codec.h"
+#include "../codec/table_record.h"
 
 using namespace kingtide;
 
@@ -204,6 +205,38 @@ void rows_come_back(int rounds) {
   }
 }
 
+void table_records_come_back(int rounds) {
+  std::string why;
+  TableRecord back;
+  for (int i = 0; i < rounds; i++) {
+    TableRecord r;
+    r.primary = 1 + static_cast<uint32_t>(rng() >> (32 + below(31)));
+    for (size_t n = below(6); n-- > 0;) r.keys.push_back(static_cast<uint32_t>(rng() >> (32 + below(32))));
+    const std::string bytes = encode_table_record(r);
+    CHECK(decode_table_record(Slice(bytes), &back, &why) && back.primary == r.primary && back.keys == r.keys);
+    for (size_t cut = 0; cut < bytes.size(); cut++) {
+      // Without its last fields a record is one that has none of them.
+      if (!decode_table_record(Slice(bytes).first(cut), &back, &why)) continue;
+      CHECK(encode_table_record(back) != bytes);
+    }
+    std::string bad = bytes;
+    bad[below(bad.size())] ^= static_cast<char>(1 << below(8));
+    decode_table_record(Slice(bad), &back, &why);
+    CHECK(back.keys.size() <= bad.size());
+    std::string later = bytes;
+    append_varint(later, 1000);
+    later += std::string("\1x");
+    CHECK(!decode_table_record(Slice(later), &back, &why) && why.find("property 1000") != std::string::npos);
+    std::string twice = bytes + bytes.substr(1);
+    CHECK(!decode_table_record(Slice(twice), &back, &why));
+  }
+  const std::string first = {1, 7, 2, 7, 8};
+  CHECK(decode_table_record(Slice(first), &back, &why) && back.primary == 7 && back.keys == std::vector<uint32_t>({7, 8}));
+  CHECK(!decode_table_record(Slice(first + '\0'), &back, &why));
+  CHECK(!decode_table_record(Slice(std::string(1, '\3')), &back, &why) && why.find("version 3") != std::string::npos);
+  CHECK(!decode_table_record(Slice(), &back, &why));
+}
+
 }  // namespace
 
 int main(int argc, char **argv) {
@@ -214,6 +247,7 @@ int main(int argc, char **argv) {
   integers_sort_and_come_back(rounds);
   prefixes_end(rounds);
   rows_come_back(rounds / 4);
+  table_records_come_back(rounds / 4);
   printf("codec_test: %d rounds each of strings, integers and prefixes, %d rows, seed %llu\n", rounds, rounds / 4,
          static_cast<unsigned long long>(seed));
   return 0;

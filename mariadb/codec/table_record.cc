@@ -1,0 +1,92 @@
+/* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
+#include "table_record.h"
+
+namespace kingtide {
+namespace {
+
+constexpr uint8_t WITHOUT_TAGS = 1, VERSION = 2;
+
+/** What a field is. Numbers are never used again for something else. */
+enum Tag : uint64_t { PRIMARY = 1, KEYS = 2 };
+
+void append_field(std::string &out, Tag tag, Slice bytes) {
+  append_varint(out, tag);
+  append_varint(out, bytes.size);
+  append(out, bytes);
+}
+
+std::string number(uint64_t n) {
+  std::string s;
+  append_varint(s, n);
+  return s;
+}
+
+bool take_id(Slice &from, uint32_t *id) {
+  uint64_t n;
+  if (!take_varint(from, &n) || n > UINT32_MAX) return false;
+  *id = static_cast<uint32_t>(n);
+  return true;
+}
+
+bool take_keys(Slice &from, std::vector<uint32_t> *keys) {
+  uint64_t n;
+  if (!take_varint(from, &n) || n > from.size) return false;
+  keys->assign(n, 0);
+  for (uint32_t &id : *keys)
+    if (!take_id(from, &id)) return false;
+  return true;
+}
+
+/** Takes one field's bytes in; all of them must be used. */
+bool take_field(uint64_t tag, Slice bytes, TableRecord *r) {
+  switch (tag) {
+    case PRIMARY:
+      return take_id(bytes, &r->primary) && bytes.size == 0;
+    case KEYS:
+      return take_keys(bytes, &r->keys) && bytes.size == 0;
+    default:
+      return false;
+  }
+}
+
+bool known(uint64_t tag) { return tag == PRIMARY || tag == KEYS; }
+
+}  // namespace
+
+std::string encode_table_record(const TableRecord &r) {
+  std::string s(1, VERSION), keys = number(r.keys.size());
+  for (uint32_t id : r.keys) append_varint(keys, id);
+  append_field(s, PRIMARY, number(r.primary));
+  append_field(s, KEYS, keys);
+  return s;
+}
+
+bool decode_table_record(Slice s, TableRecord *r, std::string *why) {
+  *r = TableRecord();
+  *why = "a table's entry in the dictionary is damaged";
+  if (s.size == 0) return false;
+  const uint8_t version = s.data[0];
+  s = s.from(1);
+  if (version == WITHOUT_TAGS) return take_id(s, &r->primary) && take_keys(s, &r->keys) && s.size == 0;
+  if (version != VERSION) {
+    *why = "a table's entry in the dictionary has version " + std::to_string(version) + ", which this program does not know";
+    return false;
+  }
+  uint64_t last = 0;
+  bool has_keys = false;
+  while (s.size != 0) {
+    uint64_t tag, size;
+    if (!take_varint(s, &tag) || !take_varint(s, &size) || size > s.size || tag <= last) return false;
+    last = tag;
+    has_keys |= tag == KEYS;
+    if (!known(tag)) {
+      *why = "a table has property " + std::to_string(tag) + ", which this program does not know: a later one made it";
+      return false;
+    }
+    if (!take_field(tag, s.first(size), r)) return false;
+    s = s.from(size);
+  }
+  return r->primary != 0 && has_keys;
+}
+
+}  // namespace kingtide

@@ -1,0 +1,31 @@
+/* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
+#pragma once
+
+#include <vector>
+
+#include "slice.h"
+
+/**
+  What the dictionary says of a table. Nothing here knows the server.
+
+      1 byte   version of this form: 2
+      fields   each once, in ascending order of its tag: varint tag, varint length, and so many bytes
+
+  Later versions of this program may know more fields, and a table that has one may not be touched without understanding it:
+  so a tag that is not known here is refused. Version 1, which is still read, had the first two fields and no tags.
+*/
+namespace kingtide {
+
+struct TableRecord {
+  /** Number of the index that has the rows. */
+  uint32_t primary = 0;
+  /** The number of each key's index. */
+  std::vector<uint32_t> keys;
+};
+
+std::string encode_table_record(const TableRecord &record);
+
+/** Reads a record. False for bytes that encode_table_record did not make, with the reason in `why`. */
+bool decode_table_record(Slice bytes, TableRecord *record, std::string *why);
+
+}  // namespace kingtide
