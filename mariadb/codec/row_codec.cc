@@ -7,8 +7,20 @@ namespace {
 constexpr uint8_t VERSION = 1;
 
 Slice without_padding(Slice data, Slice pad) {
+  if (pad.size == 1) {  // nearly all of them are
+    while (data.size != 0 && data.data[data.size - 1] == *pad.data) data.size--;
+    return data;
+  }
   while (pad.size != 0 && data.size >= pad.size && data.from(data.size - pad.size) == pad) data.size -= pad.size;
   return data;
+}
+
+void fill(uint8_t *at, size_t size, const std::string &pad) {
+  if (pad.size() == 1) {
+    memset(at, static_cast<uint8_t>(pad[0]), size);
+    return;
+  }
+  for (size_t i = 0, p = 0; i < size; i++, p = p + 1 == pad.size() ? 0 : p + 1) at[i] = static_cast<uint8_t>(pad[p]);
 }
 
 bool take_sized(Slice &from, Slice *data) {
@@ -76,8 +88,7 @@ bool take_column(const Column &c, Slice &from, uint8_t *record) {
     return true;
   }
   if (data.size) memcpy(at, data.data, data.size);
-  for (size_t i = data.size, p = 0; i < c.length; i++, p = p + 1 == c.pad.size() ? 0 : p + 1)
-    at[i] = static_cast<uint8_t>(c.pad[p]);
+  fill(at + data.size, c.length - data.size, c.pad);
   return true;
 }
 
