@@ -60,7 +60,7 @@ int Handler::info(uint what) {
     // The optimizer takes no rows for a promise, and a count that is committed by others meanwhile is none.
     if (stats.records == 0 && !(what & HA_STATUS_TIME)) stats.records = 1;
     stats.deleted = 0;
-    const uint64_t bytes = Engine::estimate_bytes(format().primary.prefix(), format().primary.end());
+    const uint64_t bytes = share_->bytes(what & HA_STATUS_TIME);
     const uint64_t average = bytes / std::max<uint64_t>(stats.records, 1);
     stats.mean_rec_length = static_cast<ulong>(std::max<uint64_t>(average, table->s->reclength / 4 + 8));
     stats.data_file_length = std::max<uint64_t>(bytes, stats.records * stats.mean_rec_length);

@@ -132,6 +132,16 @@ ha_rows TableShare::rows() const {
   return rows > 0 ? static_cast<ha_rows>(rows) : 0;
 }
 
+uint64_t TableShare::bytes(bool now) {
+  // The server asks with every statement, and a statement can be shorter than the estimate takes.
+  const uint64_t time = microsecond_interval_timer();
+  if (now || time >= bytes_until_.load(std::memory_order_relaxed)) {
+    bytes_.store(Engine::estimate_bytes(format_->primary.prefix(), format_->primary.end()), std::memory_order_relaxed);
+    bytes_until_.store(time + 1000000, std::memory_order_relaxed);
+  }
+  return bytes_.load(std::memory_order_relaxed);
+}
+
 /** Moves a mark in the dictionary ahead of `next`. The mark is logged before whatever transaction uses the value. */
 Outcome TableShare::reserve(Dictionary::Counter which, uint64_t next, uint64_t *reserved, uint64_t block) {
   if (next < *reserved) return Outcome::Ok;

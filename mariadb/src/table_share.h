@@ -29,6 +29,9 @@ class TableShare {
   void add_rows(int64_t change) { rows_.fetch_add(change, std::memory_order_relaxed); }
   void set_rows(uint64_t rows) { rows_.store(static_cast<int64_t>(rows), std::memory_order_relaxed); }
 
+  /** An estimate of the bytes of its rows; unless `now`, one that may be a second old. */
+  uint64_t bytes(bool now);
+
   /** A hidden key that no row had before; the error is an Outcome. */
   Outcome next_hidden_key(uint64_t *key);
 
@@ -61,6 +64,9 @@ class TableShare {
   TableRecord record_;
   std::unique_ptr<TableFormat> format_;
   std::atomic<int64_t> rows_{0};
+  std::atomic<uint64_t> bytes_{0};
+  /** Until when the estimate is good, in microseconds. */
+  std::atomic<uint64_t> bytes_until_{0};
   std::atomic<uint64_t> auto_increment_{0};
   std::mutex counters_;
   /** Below these, the dictionary says, values may have been given out. */
