@@ -8,6 +8,12 @@ constexpr uint8_t VERSION = 1;
 
 Slice without_padding(Slice data, Slice pad) {
   if (pad.size == 1) {  // nearly all of them are
+    uint64_t pads, word;
+    memset(&pads, *pad.data, sizeof pads);
+    for (; data.size >= sizeof word; data.size -= sizeof word) {
+      memcpy(&word, data.data + data.size - sizeof word, sizeof word);
+      if (word != pads) break;
+    }
     while (data.size != 0 && data.data[data.size - 1] == *pad.data) data.size--;
     return data;
   }
@@ -58,6 +64,11 @@ Slice Column::data(const uint8_t *record) const {
   }
 }
 
+bool Column::same(const uint8_t *a, const uint8_t *b) const {
+  if (null_mask && is_null(a) != is_null(b)) return false;
+  return (null_mask && is_null(a)) || data(a) == data(b);
+}
+
 void append_column(const Column &c, const uint8_t *record, std::string *out) {
   Slice data = c.data(record);
   if (c.kind == ColumnKind::Char) data = without_padding(data, c.pad);
@@ -105,6 +116,12 @@ void RowFormat::encode(const uint8_t *record, std::string *row) const {
   }
   for (const Column &c : columns)
     if (!c.null_mask || !c.is_null(record)) append_column(c, record, row);
+}
+
+bool RowFormat::same(const uint8_t *a, const uint8_t *b) const {
+  for (const Column &c : columns)
+    if (!c.same(a, b)) return false;
+  return true;
 }
 
 bool RowFormat::decode(Slice row, uint8_t *record, const uint8_t *defaults, size_t *missing) const {

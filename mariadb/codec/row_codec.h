@@ -38,6 +38,8 @@ struct Column {
   bool is_null(const uint8_t *record) const { return (record[null_offset] & null_mask) != 0; }
   /** The data of a column that is not NULL. */
   Slice data(const uint8_t *record) const;
+  /** Whether two records have the same bytes in it. */
+  bool same(const uint8_t *a, const uint8_t *b) const;
 };
 
 class RowFormat {
@@ -46,6 +48,9 @@ class RowFormat {
 
   /** Appends a record's row. */
   void encode(const uint8_t *record, std::string *row) const;
+
+  /** Whether two records have the same bytes in all columns: then their rows are the same. */
+  bool same(const uint8_t *a, const uint8_t *b) const;
 
   /**
     Reads a row into a record. Blobs in the record point into the row. Columns that the row does not have get what

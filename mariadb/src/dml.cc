@@ -94,11 +94,7 @@ int Handler::update_row(const uchar *before, const uchar *after) {
     new_key = old_key;
   else
     row_key_of(after, &new_key);
-  second_value_.clear();
-  value_buffer_.clear();
-  format().row.encode(before, &value_buffer_);
-  format().row.encode(after, &second_value_);
-  if (value_buffer_ == second_value_) return HA_ERR_RECORD_IS_THE_SAME;  // REPLACE, for one, counts such rows apart
+  if (format().row.same(before, after)) return HA_ERR_RECORD_IS_THE_SAME;  // REPLACE, for one, counts such rows apart
   const std::string prefix = format().primary.prefix();
   const bool moves = old_key != new_key;
   if (moves)
@@ -136,6 +132,7 @@ int Handler::update_row(const uchar *before, const uchar *after) {
 
 int Handler::move_entry(const Index &index, const uchar *before, const uchar *after, Slice old_row, Slice new_row) {
   bool checked;
+  if (old_row == new_row && format().same_entry(index, before, after)) return 0;
   format().entry(index, table, before, old_row, &key_buffer_, &entry_buffer_, &checked);
   format().entry(index, table, after, new_row, &second_key_, &second_value_, &checked);
   if (key_buffer_ != second_key_) {

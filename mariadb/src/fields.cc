@@ -253,6 +253,13 @@ void TableFormat::entry(const Index &index, TABLE *table, const uchar *record, S
       if (p.kept() && !(p.column.null_mask && p.column.is_null(record))) append_column(p.column, record, value);
 }
 
+bool TableFormat::same_entry(const Index &index, const uchar *a, const uchar *b) const {
+  for (const Index *i : {&index, static_cast<const Index *>(&primary)})
+    for (const IndexPart &p : i->parts)
+      if (!p.column.same(a, b)) return false;
+  return true;
+}
+
 bool TableFormat::row_key(const Index &index, Slice key, Slice value, Slice *row_key) const {
   key = key.from(4);
   bool null = false;

@@ -73,6 +73,8 @@ class TableFormat {
   /** Makes the entry of a record in a secondary index. `row_key` is the primary key, without its prefix. */
   void entry(const Index &index, TABLE *table, const uchar *record, Slice row_key, std::string *key, std::string *value,
              bool *checked) const;
+  /** Whether two records with the same key of the row surely have the same entry in a secondary index. */
+  bool same_entry(const Index &index, const uchar *a, const uchar *b) const;
   /** Finds the primary key's bytes in an entry of a secondary index. */
   bool row_key(const Index &index, Slice key, Slice value, Slice *row_key) const;
   /** Fills in the columns that an entry of a secondary index gives back. */

@@ -143,7 +143,7 @@ struct Table {
       Column c;
       c.kind = static_cast<ColumnKind>(below(4));
       c.offset = record_bytes;
-      c.length = c.kind == ColumnKind::Char ? 6 : 1 + below(12);
+      c.length = c.kind == ColumnKind::Char ? 2 * (1 + below(20)) : 1 + below(12);
       c.length_bytes = c.kind == ColumnKind::Var ? 1 + below(2) : 1 + below(4);
       c.null_offset = i / 8;
       c.null_mask = below(2) ? 1 << i % 8 : 0;
@@ -169,7 +169,7 @@ struct Table {
         continue;
       }
       if (head) write_le(r + c.offset, n, c.length_bytes);
-      for (size_t i = 0; i < c.length; i++) r[c.offset + head + i] = "ab \0"[below(4)];
+      for (size_t i = 0; i < c.length; i++) r[c.offset + head + i] = i < n ? "ab \0"[below(4)] : ' ';
     }
     return record;
   }
@@ -195,6 +195,16 @@ void rows_come_back(int rounds) {
       CHECK(null == (c.null_mask && c.is_null(b)));
       CHECK(null || c.data(r) == c.data(b));
     }
+    std::string changed = record;
+    const Column &one = t.format.columns[below(t.format.columns.size())];
+    changed[one.offset] = static_cast<char>(changed[one.offset] ^ below(2));
+    const uint8_t *ch = reinterpret_cast<const uint8_t *>(changed.data());
+    if (one.kind == ColumnKind::Fixed) {
+      std::string other;
+      t.format.encode(ch, &other);
+      CHECK(t.format.same(r, ch) == (row == other));
+    }
+    CHECK(t.format.same(r, r));
     for (size_t cut = 0; cut < row.size(); cut++) CHECK(!t.format.decode(Slice(row).first(cut), b, none, &missing));
     std::string bad = row;
     bad[below(bad.size())] ^= static_cast<char>(1 << below(8));
