@@ -288,6 +288,7 @@ int Handler::rnd_init(bool) {
   active_index = MAX_KEY;
   index_ = &format().primary;
   iter_.close();
+  position_.clear();
   return 0;
 }
 
@@ -302,7 +303,9 @@ int Handler::rnd_next(uchar *record) {
     return deliver(record);
   }
   only_same_ = false;
-  const int error = start(index_->prefix(), index_->end(), Way::Forward);
+  // HANDLER ... READ NEXT is a statement of its own, which goes on where the one before it stood.
+  const std::string from = position_.empty() ? index_->prefix() : position_ + std::string(1, '\0');
+  const int error = start(from, index_->end(), Way::Forward);
   return error ? error : deliver(record);
 }
 
