@@ -155,6 +155,17 @@ Outcome Dictionary::drop_leftovers() {
   return Outcome::Ok;
 }
 
+void Dictionary::visit(const std::function<void(const std::string &name, const TableRecord &record)> &visit) {
+  Iter it;
+  if (Engine::iterate(Space::Dictionary, Slice(std::string("t")), Slice(std::string("u")), &it) != Outcome::Ok) return;
+  for (bool valid = it.first(); valid; valid = it.next()) {
+    Slice value;
+    TableRecord record;
+    std::string why;
+    if (it.value(&value) == Outcome::Ok && decode_table_record(value, &record, &why)) visit(it.key().from(1).str(), record);
+  }
+}
+
 Outcome Dictionary::counter(Counter which, uint32_t primary, uint64_t *value) {
   return read_number(counter_key(which, primary), value);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,9 @@ class Dictionary {
   static Outcome truncate(const TableRecord &record);
   /** Removes the tables that were temporary in an earlier life of the server, and what an ALTER TABLE did not finish. */
   static Outcome drop_leftovers();
+
+  /** Calls `visit` with each table that there is. Such as it cannot read are left out. */
+  static void visit(const std::function<void(const std::string &name, const TableRecord &record)> &visit);
 
   enum class Counter : char { AutoIncrement = 'a', HiddenKey = 'h', Rows = 'c' };
   /** 0 if it was never set. */

@@ -57,7 +57,7 @@ int Handler::write_row(const uchar *record) {
   format().row.encode(record, &second_value_);
   if (const int error = fail(txn().put(key, second_value_))) return error;
   row_key_ = row_key;
-  session()->count_rows(share_, 1);
+  session()->count_row(share_, 1);
   if (table->found_next_number_field && record == table->record[0]) {
     const Field *f = table->found_next_number_field;
     const longlong value = const_cast<Field *>(f)->val_int();
@@ -121,6 +121,7 @@ int Handler::update_row(const uchar *before, const uchar *after) {
   if (moves)
     if (const int error = fail(txn().erase(prefix + old_key))) return error;
   if (const int error = fail(txn().put(prefix + new_key, second_value_))) return error;
+  session()->count_row(share_, 0);
   if (table->found_next_number_field && after == table->record[0] &&
       bitmap_is_set(table->write_set, table->found_next_number_field->field_index)) {
     const longlong value = table->found_next_number_field->val_int();
@@ -154,7 +155,7 @@ int Handler::delete_row(const uchar *record) {
     if (const int error = fail(txn().erase(key_buffer_))) return error;
   }
   if (const int error = fail(txn().erase(format().primary.prefix() + row_key))) return error;
-  session()->count_rows(share_, -1);
+  session()->count_row(share_, -1);
   return 0;
 }
 

@@ -4,11 +4,15 @@
 #include <kingtide.h>
 
 #include <algorithm>
+#include <mutex>
+#include <shared_mutex>
 
 namespace kingtide {
 namespace {
 
 kingtide_db *db;
+/** Held by those who look at the database from outside of statements on tables, and by who closes it. */
+std::shared_mutex looking;
 kingtide_family *families[2];
 
 thread_local std::string message;
@@ -164,6 +168,7 @@ Outcome Txn::begin(Level level, int64_t lock_timeout_ms, Durability durability) 
   o.locking = 1;
   o.lock_timeout_ms = lock_timeout_ms;
   o.durability = of(durability);
+  written_bytes_ = 0;
   const Outcome outcome = call.done(kingtide_txn_begin(db, &o, &txn_, &call));
   if (outcome != Outcome::Ok) return outcome;
   Call second;
@@ -203,11 +208,13 @@ Outcome Txn::get_locked(Slice key, LockMode mode, std::string *value) {
 
 Outcome Txn::put(Slice key, Slice value) {
   Call call;
+  count_written(key.size + value.size);
   return call.done(kingtide_txn_put(txn_, family(Space::Rows), key.data, key.size, value.data, value.size, &call));
 }
 
 Outcome Txn::erase(Slice key) {
   Call call;
+  count_written(key.size);
   return call.done(kingtide_txn_delete(txn_, family(Space::Rows), key.data, key.size, &call));
 }
 
@@ -305,6 +312,7 @@ bool Engine::is_open() { return db != nullptr; }
 
 void Engine::close() {
   Call call;
+  std::unique_lock<std::shared_mutex> guard(looking);
   if (!db) return;
   for (kingtide_family *&f : families) {
     kingtide_family_free(f);
@@ -313,6 +321,11 @@ void Engine::close() {
   call.done(kingtide_db_close(db, &call));
   kingtide_db_free(db);
   db = nullptr;
+}
+
+void Engine::with_handle(const std::function<void(kingtide_db *)> &use) {
+  std::shared_lock<std::shared_mutex> guard(looking);
+  if (db) use(db);
 }
 
 Outcome Engine::get(Slice key, std::string *value) {
@@ -429,27 +442,6 @@ std::string Engine::report() {
   kingtide_text_free(text);
   kingtide_stats_free(stats);
   return report;
-}
-
-std::vector<Engine::Wait> Engine::waits() {
-  Call call;
-  std::vector<Wait> all;
-  kingtide_lock_wait_list *list = nullptr;
-  if (!db || call.done(kingtide_db_lock_waits(db, &list, &call)) != Outcome::Ok) return all;
-  for (size_t i = 0; i < kingtide_lock_wait_list_count(list); i++) {
-    kingtide_lock_wait_info info = {};
-    info.size = sizeof info;
-    if (!kingtide_lock_wait_list_get(list, i, &info)) continue;
-    Wait w;
-    w.waiter = info.waiter;
-    w.holder = info.holder_count ? info.holders[0] : 0;
-    w.exclusive = info.mode == KINGTIDE_LOCK_EXCLUSIVE;
-    w.microseconds = info.waited_us;
-    w.key.assign(static_cast<const char *>(info.lower.key), info.lower.key_len);
-    all.push_back(w);
-  }
-  kingtide_lock_wait_list_free(list);
-  return all;
 }
 
 Outcome Engine::flush() {

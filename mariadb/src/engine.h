@@ -1,7 +1,9 @@
 /* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -133,8 +135,14 @@ class Txn {
   /** Ends the wait for a lock, or the next one; from any thread, while the object lives. */
   void interrupt();
   void clear_interrupt();
+  /** Bytes of keys and values that were written since it began, what was taken back included. From any thread. */
+  uint64_t written_bytes() const { return written_bytes_.load(std::memory_order_relaxed); }
 
  private:
+  /** Its own thread counts alone. */
+  void count_written(size_t bytes) { written_bytes_.store(written_bytes() + bytes, std::memory_order_relaxed); }
+
+  std::atomic<uint64_t> written_bytes_{0};
   kingtide_txn *txn_ = nullptr;
   kingtide_txn_handle *handle_ = nullptr;
   kingtide_ticket *ticket_ = nullptr;
@@ -151,6 +159,8 @@ class Engine {
   static Outcome open(const std::string &path, const std::vector<Option> &options);
   static bool is_open();
   static void close();
+  /** Calls `use` with the database, which stays open meanwhile, if it is open: for those who look at it from outside. */
+  static void with_handle(const std::function<void(kingtide_db *)> &use);
 
   static Outcome get(Slice key, std::string *value);  // of the dictionary
   static Outcome write(Batch &batch, Durability durability);
@@ -178,12 +188,6 @@ class Engine {
   static uint64_t statistic(const char *name);
   /** Levels, memtables and counters, for people. */
   static std::string report();
-  struct Wait {
-    uint64_t waiter = 0, holder = 0, microseconds = 0;
-    bool exclusive = false;
-    std::string key;
-  };
-  static std::vector<Wait> waits();
   static Outcome flush();
   static Outcome compact(Slice from, Slice to);
   static Outcome set_option(const char *name, const char *value);

@@ -2,6 +2,7 @@
 
 /* The handlerton: what the server calls for connections and transactions. */
 #include "ha_kingtide.h"
+#include "information_schema.h"
 #include "statistics.h"
 #include "two_phase.h"
 #include "variables.h"
@@ -135,6 +136,13 @@ st_mysql_storage_engine storage_engine = {MYSQL_HANDLERTON_INTERFACE_VERSION};
 }  // namespace
 }  // namespace kingtide
 
+#define KINGTIDE_SCHEMA_TABLE(name, description, init)                                                           \
+  {                                                                                                              \
+    MYSQL_INFORMATION_SCHEMA_PLUGIN, &kingtide::information_schema, name, "The Kingtide authors", description,   \
+        PLUGIN_LICENSE_GPL, kingtide::init, nullptr, 0x0001, nullptr, nullptr, "0.1",                            \
+        MariaDB_PLUGIN_MATURITY_EXPERIMENTAL                                                                     \
+  }
+
 maria_declare_plugin(kingtide){
     MYSQL_STORAGE_ENGINE_PLUGIN,
     &kingtide::storage_engine,
@@ -149,4 +157,11 @@ maria_declare_plugin(kingtide){
     kingtide::system_variables,
     "0.1",
     MariaDB_PLUGIN_MATURITY_EXPERIMENTAL,
-} maria_declare_plugin_end;
+},
+    KINGTIDE_SCHEMA_TABLE("KINGTIDE_TRX", "Kingtide: transactions", init_schema_trx),
+    KINGTIDE_SCHEMA_TABLE("KINGTIDE_LOCKS", "Kingtide: locks that are held", init_schema_locks),
+    KINGTIDE_SCHEMA_TABLE("KINGTIDE_LOCK_WAITS", "Kingtide: who waits for whose lock", init_schema_lock_waits),
+    KINGTIDE_SCHEMA_TABLE("KINGTIDE_FAMILIES", "Kingtide: families of keys and the shape of their trees", init_schema_families),
+    KINGTIDE_SCHEMA_TABLE("KINGTIDE_LEVELS", "Kingtide: levels of the trees", init_schema_levels),
+    KINGTIDE_SCHEMA_TABLE("KINGTIDE_TABLES", "Kingtide: tables, their indexes, and estimates of what these hold",
+                          init_schema_tables) maria_declare_plugin_end;

@@ -9,6 +9,7 @@
 #include "sql_class.h"
 #include "set_var.h"
 #include "sql_base.h"
+#include "sql_parse.h"
 #include "sql_show.h"
 #include "sql_table.h"
 #include "handler.h"

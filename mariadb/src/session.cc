@@ -20,16 +20,53 @@ std::mutex left_mutex;
 /** Names of prepared transactions that could not be committed when they should have been. */
 std::vector<std::string> left_in_doubt;
 
+std::mutex sessions_mutex;
+/** All sessions, for all_running. */
+std::vector<Session *> sessions;
+
+/** Bytes of a statement that others are shown. */
+constexpr size_t SHOWN_QUERY = 1024;
+
 bool in_transaction(THD *thd) { return thd_test_options(thd, OPTION_NOT_AUTOCOMMIT | OPTION_BEGIN); }
 
 }  // namespace
+
+Session::Session(THD *thd) : thd_(thd) {
+  std::lock_guard<std::mutex> guard(sessions_mutex);
+  sessions.push_back(this);
+}
+
+Session::~Session() {
+  end();
+  std::lock_guard<std::mutex> guard(sessions_mutex);
+  sessions.erase(std::find(sessions.begin(), sessions.end(), this));
+}
+
+std::vector<Session::Shown> Session::all_running() {
+  std::vector<Shown> all;
+  char query[SHOWN_QUERY];
+  std::lock_guard<std::mutex> guard(sessions_mutex);  // as long as their sessions, connections live
+  for (const Session *s : sessions) {
+    Shown shown;
+    shown.transaction = s->shown_transaction_.load(std::memory_order_acquire);
+    if (shown.transaction == 0) continue;
+    shown.thread = thd_get_thread_id(s->thd_);
+    shown.started = s->started_;
+    shown.isolation = s->isolation_;
+    shown.rows_changed = s->rows_changed_;
+    shown.written_bytes = s->txn_.written_bytes();
+    shown.query.assign(query, thd_query_safe(s->thd_, query, sizeof query));
+    all.push_back(shown);
+  }
+  return all;
+}
 
 Session *Session::existing(THD *thd) { return static_cast<Session *>(thd_get_ha_data(thd, hton)); }
 
 Session *Session::of(THD *thd) {
   Session *s = existing(thd);
   if (!s) {
-    s = new Session;
+    s = new Session(thd);
     thd_set_ha_data(thd, hton, s);
   }
   return s;
@@ -49,6 +86,9 @@ int Session::begin(THD *thd) {
   const Outcome o = txn_.begin(level, lock_timeout_, commit_durability());
   if (o != Outcome::Ok) return server_error(thd, o);
   running_ = true;
+  started_.store(my_time(0), std::memory_order_relaxed);
+  rows_changed_.store(0, std::memory_order_relaxed);
+  shown_transaction_.store(txn_.id(), std::memory_order_release);
   savepoints_ = 0;
   prepared_ = ordered_ = statement_savepoint_ = false;
   return 0;
@@ -89,7 +129,8 @@ void Session::set_lock_timeout(int64_t ms) {
   lock_timeout_ = ms;
 }
 
-void Session::count_rows(TableShare *table, int64_t change) {
+void Session::count_row(TableShare *table, int64_t change) {
+  rows_changed_.store(rows_changed_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   for (Count &c : statement_counts_) {
     if (c.table != table) continue;
     c.change += change;
@@ -109,6 +150,7 @@ void Session::end() {
     counts->clear();
   }
   running_ = false;
+  shown_transaction_.store(0, std::memory_order_relaxed);
   tables_ = 0;
   for (const std::string &name : dropped_) {
     if (prepared_) break;  // it keeps its locks; the rows go when the server starts again

@@ -3,6 +3,7 @@
 
 #include "server.h"
 
+#include <atomic>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -18,8 +19,8 @@ class TableShare;
 /** What a connection has with the engine: its transaction, if one runs. Used by its own thread, but for `interrupt`. */
 class Session {
  public:
-  Session() = default;
-  ~Session() { end(); }
+  explicit Session(THD *thd);
+  ~Session();
 
   /** The connection's, made if it has none. */
   static Session *of(THD *thd);
@@ -39,8 +40,19 @@ class Session {
   bool reads_committed() const { return isolation_ <= ISO_READ_COMMITTED; }
   bool serializable() const { return isolation_ == ISO_SERIALIZABLE; }
 
-  /** Rows that a statement added to a table, or removed: they count once it is committed. */
-  void count_rows(TableShare *table, int64_t change);
+  /** What others may know of a session, at any time. */
+  struct Shown {
+    uint64_t transaction, rows_changed, written_bytes;
+    ulong thread;
+    time_t started;
+    int isolation;
+    std::string query;
+  };
+  /** Those in which a transaction runs. */
+  static std::vector<Shown> all_running();
+
+  /** A statement changed a row, and with it the number of rows by `change`. They count once it is committed. */
+  void count_row(TableShare *table, int64_t change);
 
   int commit_statement(THD *thd);
   int rollback_statement(THD *thd);
@@ -84,7 +96,7 @@ class Session {
   bool ordered_ = false;
   Outcome ordered_outcome_ = Outcome::Ok;
   uint tables_ = 0;
-  int isolation_ = ISO_REPEATABLE_READ;
+  std::atomic<int> isolation_{ISO_REPEATABLE_READ};
   int64_t lock_timeout_ = 0;
   uint64_t savepoints_ = 0;
   query_id_t statement_ = 0;
@@ -93,6 +105,10 @@ class Session {
     int64_t change;
   };
   std::vector<Count> statement_counts_, counts_;
+  THD *const thd_;
+  /** For all_running: written by its own thread only. No transaction: 0. */
+  std::atomic<uint64_t> shown_transaction_{0}, rows_changed_{0};
+  std::atomic<time_t> started_{0};
   /** Tables to be erased when the transaction ends. */
   std::vector<std::string> dropped_;
 };

@@ -4,6 +4,7 @@
 #include "statistics.h"
 
 #include "engine.h"
+#include "inspect.h"
 
 namespace kingtide {
 namespace {
@@ -34,13 +35,14 @@ st_mysql_show_var status_variables[] = {
 bool show_status(handlerton *hton, THD *thd, stat_print_fn *print, ha_stat_type what) {
   if (what != HA_ENGINE_STATUS) return false;
   std::string text = Engine::report();
-  const std::vector<Engine::Wait> waits = Engine::waits();
+  const std::vector<LockWanted> waits = list_lock_waits();
   text += "\nwaits for locks: " + std::to_string(waits.size()) + "\n";
-  for (const Engine::Wait &w : waits) {
+  for (const LockWanted &w : waits) {
     char key[2 * 40 + 1];
-    octet2hex(key, w.key.data(), std::min<size_t>(w.key.size(), 40));
-    text += "  transaction " + std::to_string(w.waiter) + " waits for transaction " + std::to_string(w.holder) + ", " +
-            std::to_string(w.microseconds / 1000) + " ms, " + (w.exclusive ? "exclusive" : "shared") + ", key " + key + "\n";
+    octet2hex(key, w.lower.data(), std::min<size_t>(w.lower.size(), 40));
+    text += "  transaction " + std::to_string(w.waiter) + " waits for transaction " +
+            std::to_string(w.holders.empty() ? 0 : w.holders[0]) + ", " + std::to_string(w.microseconds / 1000) + " ms, " +
+            (w.exclusive ? "exclusive" : "shared") + ", key " + key + "\n";
   }
   return print(thd, STRING_WITH_LEN("KINGTIDE"), "", 0, text.data(), text.size());
 }

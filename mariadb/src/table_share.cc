@@ -1,6 +1,8 @@
 /* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
 #include "table_share.h"
 
+#include <map>
+
 #include "errors.h"
 
 namespace kingtide {
@@ -10,6 +12,10 @@ namespace {
 constexpr uint64_t AUTO_INCREMENT_BLOCK = 1000, HIDDEN_BLOCK = 65536;
 /** A table that has fewer rows is counted when it is opened. */
 constexpr uint64_t COUNTED_ROWS = 2000;
+
+/** All shares there are: those of opened tables, and those that are still counted. */
+std::multimap<uint32_t, const TableShare *> opened;  // by the numbers of their indexes
+std::mutex opened_mutex;
 
 class ServersShare : public Handler_share {
  public:
@@ -77,9 +83,32 @@ TableShare *TableShare::of(TABLE *table, handler *handler, const char *path, int
 }
 
 TableShare::TableShare(const TABLE *table, const std::string &name, const TableRecord &record)
-    : name_(name), record_(record), format_(new TableFormat(table, record.keys, record.primary)) {}
+    : name_(name), record_(record), format_(new TableFormat(table, record.keys, record.primary)) {
+  for (uint k = 0; k < table->s->keys; k++) index_names_.emplace_back(table->key_info[k].name.str);
+  std::lock_guard<std::mutex> guard(opened_mutex);
+  for (uint32_t id : index_numbers()) opened.emplace(id, this);
+}
+
+std::vector<uint32_t> TableShare::index_numbers() const {
+  std::vector<uint32_t> all = record_.keys;
+  if (format_->hidden_primary) all.push_back(record_.primary);
+  return all;
+}
+
+void TableShare::find(uint32_t index, const std::function<void(const TableShare &)> &visit) {
+  std::lock_guard<std::mutex> guard(opened_mutex);
+  const auto found = opened.find(index);
+  if (found != opened.end()) visit(*found->second);
+}
 
 TableShare::~TableShare() {
+  {
+    std::lock_guard<std::mutex> guard(opened_mutex);
+    for (uint32_t id : index_numbers()) {
+      auto [it, end] = opened.equal_range(id);
+      while (it != end) it = it->second == this ? opened.erase(it) : std::next(it);
+    }
+  }
   if (!Engine::is_open()) return;
   // Exact marks, so that a server that was shut down goes on where it was.
   if (auto_increment_reserved_ != 0 || rows_ > 0)

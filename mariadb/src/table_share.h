@@ -4,6 +4,7 @@
 #include "server.h"
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 
@@ -43,6 +44,13 @@ class TableShare {
   Outcome saw_auto_increment(uint64_t value);
   Outcome set_auto_increment(uint64_t next);
 
+  /** In the dictionary: "database/table". */
+  const std::string &name() const { return name_; }
+  /** The names of its indexes, in their order. */
+  const std::vector<std::string> &index_names() const { return index_names_; }
+  /** Calls `visit` with the opened table that has an index of this number, if there is one. It must open and close none. */
+  static void find(uint32_t index, const std::function<void(const TableShare &)> &visit);
+
   /** The table was emptied. */
   void reset_counters();
 
@@ -55,6 +63,7 @@ class TableShare {
  private:
   TableShare(const TABLE *table, const std::string &name, const TableRecord &record);
   ~TableShare();
+  std::vector<uint32_t> index_numbers() const;
   Outcome load();
   Outcome reserve(Dictionary::Counter which, uint64_t next, uint64_t *reserved, uint64_t block);
 
@@ -63,6 +72,7 @@ class TableShare {
   const std::string name_;
   TableRecord record_;
   std::unique_ptr<TableFormat> format_;
+  std::vector<std::string> index_names_;
   std::atomic<int64_t> rows_{0};
   std::atomic<uint64_t> bytes_{0};
   /** Until when the estimate is good, in microseconds. */
