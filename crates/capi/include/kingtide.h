@@ -585,6 +585,10 @@ typedef struct {
     size_t holder_count;
 } kingtide_lock_wait_info;
 
+// Called with the id of a transaction that is going to wait for locks, and with those of the transactions that it waits
+// for. Must neither unwind nor jump out.
+typedef void (*kingtide_lock_wait_fn)(void *context, uint64_t waiter, const uint64_t *holders, size_t holder_count);
+
 // A transaction in doubt.
 typedef struct {
     // `sizeof(kingtide_prepared_info)`, set by the caller.
@@ -1554,6 +1558,18 @@ bool kingtide_lock_wait_list_get(const kingtide_lock_wait_list *list, size_t ind
 
 // Frees a list. NULL is allowed.
 void kingtide_lock_wait_list_free(kingtide_lock_wait_list *list);
+
+// Sets the function that is told of transactions that wait for locks, in place of the one before; NULL removes it. It is
+// called on the thread that waits, when it begins to and then a few times a second, for those that it waits for may have
+// changed; they may be over by now. It may interrupt or abort transactions, the waiting one included, and must not wait for
+// another. `destroy`, which may be NULL, is called when the context is needed no more, also if this fails.
+//
+// Errors: INVALID_ARGUMENT.
+kingtide_status kingtide_db_set_lock_wait_hook(const kingtide_db *db,
+                                               kingtide_lock_wait_fn waits,
+                                               void *context,
+                                               kingtide_destroy_fn destroy,
+                                               kingtide_error **err);
 
 // Lists the transactions in doubt, oldest first: those prepared now and, after an open, those that recovery found. They
 // hold their locks. Resolve them with `kingtide_db_commit_prepared` and `kingtide_db_rollback_prepared`.

@@ -3,11 +3,13 @@
 use crate::abi::{Sized_, fill, kingtide_bound, need, out_handle};
 use crate::db::kingtide_db;
 use crate::error::{guard, kingtide_error, kingtide_status, quietly};
+use crate::options::{Context, kingtide_destroy_fn};
 use crate::txn::isolation_number;
-use kingtide::{HeldLock, LockMode, LockTarget, LockWait, PreparedInfo, Result, TransactionInfo};
+use kingtide::{HeldLock, LockMode, LockTarget, LockWait, LockWaitHook, PreparedInfo, Result, TransactionInfo, TxnId};
 use std::ffi::c_void;
 use std::ops::Bound;
 use std::ptr;
+use std::sync::Arc;
 
 /// A running or prepared transaction.
 #[repr(C)]
@@ -296,6 +298,44 @@ pub extern "C" fn kingtide_lock_wait_list_get(
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_lock_wait_list_free(list: Option<Box<kingtide_lock_wait_list>>) {
     drop(list);
+}
+
+/// Called with the id of a transaction that is going to wait for locks, and with those of the transactions that it waits
+/// for. Must neither unwind nor jump out.
+pub type kingtide_lock_wait_fn =
+    Option<extern "C" fn(context: *mut c_void, waiter: u64, holders: *const u64, holder_count: usize)>;
+
+struct WaitHook {
+    waits: extern "C" fn(*mut c_void, u64, *const u64, usize),
+    context: Context,
+}
+
+impl LockWaitHook for WaitHook {
+    fn waits(&self, waiter: TxnId, holders: &[TxnId]) {
+        (self.waits)(self.context.pointer, waiter, holders.as_ptr(), holders.len());
+    }
+}
+
+/// Sets the function that is told of transactions that wait for locks, in place of the one before; NULL removes it. It is
+/// called on the thread that waits, when it begins to and then a few times a second, for those that it waits for may have
+/// changed; they may be over by now. It may interrupt or abort transactions, the waiting one included, and must not wait for
+/// another. `destroy`, which may be NULL, is called when the context is needed no more, also if this fails.
+///
+/// Errors: INVALID_ARGUMENT.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_db_set_lock_wait_hook(
+    db: Option<&kingtide_db>,
+    waits: kingtide_lock_wait_fn,
+    context: *mut c_void,
+    destroy: kingtide_destroy_fn,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    let context = Context { pointer: context, destroy };
+    guard(err, || {
+        let hook = waits.map(|waits| Arc::new(WaitHook { waits, context }) as Arc<dyn LockWaitHook>);
+        need(db, "db")?.db.set_lock_wait_hook(hook);
+        Ok(())
+    })
 }
 
 /// Lists the transactions in doubt, oldest first: those prepared now and, after an open, those that recovery found. They

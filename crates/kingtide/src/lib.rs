@@ -66,8 +66,8 @@ pub use repair::{FamilyRepair, KeyGap, RepairOptions, RepairReport, UnreadableFi
 pub use report::{FamilyReport, LevelReport, StatsReport};
 pub use snapshot::Snapshot;
 pub use txn::{
-    CommitTicket, HeldLock, Isolation, LockMode, LockTarget, LockWait, PreparedInfo, Transaction, TransactionHandle,
-    TransactionInfo, TransactionIterator, TransactionOptions, TxnId,
+    CommitTicket, HeldLock, Isolation, LockMode, LockTarget, LockWait, LockWaitHook, PreparedInfo, Transaction,
+    TransactionHandle, TransactionInfo, TransactionIterator, TransactionOptions, TxnId,
 };
 pub use verify::{Problem, ProblemKind, Progress, Severity, VerifyCounts, VerifyReport, verify, verify_with};
 

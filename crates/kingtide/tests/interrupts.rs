@@ -2,8 +2,9 @@
 
 #![allow(clippy::disallowed_methods)] // tests may start threads
 
-use kingtide::{Db, ErrorKind, Isolation, Options, Transaction, TransactionOptions, vfs::MemFs};
-use std::sync::Arc;
+use kingtide::{Db, ErrorKind, Isolation, LockMode, Options, Transaction, TransactionOptions, TxnId, vfs::MemFs};
+use std::ops::Bound;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 fn open() -> Db {
@@ -38,6 +39,68 @@ fn a_wait_ends_and_the_transaction_goes_on() {
     waiter.put(family, b"k", b"2").unwrap();
     waiter.commit().unwrap();
     assert_eq!(db.get(b"k").unwrap().as_deref(), Some(&b"2"[..]));
+}
+
+/// What a server does that has promised to commit the waiter first: the hook ends the one that holds the lock.
+#[test]
+fn a_hook_is_told_of_a_wait_and_may_end_the_holder() {
+    let db = open();
+    let family = db.default_family();
+    let (mut holder, mut waiter) = (begin(&db), begin(&db));
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let (told_to, handle) = (told.clone(), holder.handle());
+    db.set_lock_wait_hook(Some(Arc::new(move |waiter: TxnId, holders: &[TxnId]| {
+        told_to.lock().unwrap().push((waiter, holders.to_vec()));
+        handle.abort().unwrap();
+    })));
+    holder.put(family, b"k", b"1").unwrap();
+    waiter.put(family, b"free", b"2").unwrap(); // no wait
+    assert!(told.lock().unwrap().is_empty());
+    waiter.put(family, b"k", b"2").unwrap();
+    assert_eq!(*told.lock().unwrap(), [(waiter.id(), vec![holder.id()])]);
+    assert_eq!(holder.commit().unwrap_err().kind(), ErrorKind::Aborted);
+
+    // Nobody is told any more, nor does it hold anything.
+    db.set_lock_wait_hook(None);
+    assert_eq!(Arc::strong_count(&told), 1);
+    let mut late = begin(&db);
+    late.set_lock_timeout(Some(Duration::from_millis(1)));
+    assert_eq!(late.put(family, b"k", b"3").unwrap_err().kind(), ErrorKind::LockTimeout);
+    assert_eq!(told.lock().unwrap().len(), 1);
+}
+
+/// Those that it waits for change while it waits, without its being granted anything.
+#[test]
+fn a_hook_is_told_again_while_the_wait_lasts() {
+    let db = open();
+    let family = db.default_family();
+    let (mut first, mut second, mut waiter) = (begin(&db), begin(&db), begin(&db));
+    let (first_id, second_id) = (first.id(), second.id());
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let told_to = told.clone();
+    db.set_lock_wait_hook(Some(Arc::new(move |_: TxnId, holders: &[TxnId]| {
+        told_to.lock().unwrap().push(holders.to_vec());
+    })));
+    let wait_until = |wanted: Vec<TxnId>| {
+        while !told.lock().unwrap().contains(&wanted) {
+            std::thread::yield_now();
+        }
+    };
+    first.put(family, b"a", b"").unwrap();
+    std::thread::scope(|s| {
+        let waiting = s.spawn(move || {
+            let (lower, upper) = (Bound::Included(&b"a"[..]), Bound::Excluded(&b"c"[..]));
+            waiter.lock_range(family, lower, upper, LockMode::Exclusive).unwrap();
+        });
+        wait_until(vec![first_id]);
+        second.set_lock_timeout(Some(Duration::ZERO)); // it does not stand in line
+        second.put(family, b"b", b"").unwrap();
+        wait_until(vec![first_id, second_id]);
+        first.rollback().unwrap();
+        wait_until(vec![second_id]);
+        second.rollback().unwrap();
+        waiting.join().unwrap();
+    });
 }
 
 #[test]

@@ -26,6 +26,7 @@ mod state;
 mod transaction;
 mod two_phase;
 pub(crate) mod validate;
+mod wait_hook;
 mod write;
 pub(crate) mod write_set;
 
@@ -40,3 +41,4 @@ pub use prepared::PreparedInfo;
 pub(crate) use state::Transactions;
 pub use state::{TransactionInfo, TxnId};
 pub use transaction::{CommitTicket, Transaction, TransactionHandle, TransactionOptions};
+pub use wait_hook::LockWaitHook;

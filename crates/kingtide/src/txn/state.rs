@@ -19,6 +19,7 @@
 use super::Isolation;
 use super::filter::ConflictFilter;
 use super::locks::{LockManager, Owners};
+use super::wait_hook::LockWaitHook;
 use super::write_set::WriteSet;
 use crate::snapshot::{SlotId, Snapshot, Snapshots};
 use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -228,6 +229,7 @@ pub(crate) struct Transactions {
     free: Mutex<Vec<Arc<TxnShared>>>,
     /// The option, in milliseconds. Relaxed: read once by each sweep.
     timeout_ms: AtomicU64,
+    wait_hook: RwLock<Option<Arc<dyn LockWaitHook>>>,
 }
 
 impl Transactions {
@@ -242,11 +244,17 @@ impl Transactions {
             all: RwLock::new(Vec::new()),
             free: Mutex::new(Vec::new()),
             timeout_ms: AtomicU64::new(0),
+            wait_hook: RwLock::new(None),
         }
     }
 
     pub fn set_timeout(&self, ms: u64) {
         self.timeout_ms.store(ms, Ordering::Relaxed);
+    }
+
+    pub fn set_wait_hook(&self, hook: Option<Arc<dyn LockWaitHook>>) {
+        let before = std::mem::replace(&mut *self.wait_hook.write(), hook);
+        drop(before); // without the lock: it may be anybody's code
     }
 
     /// A new transaction. `timeout`: its own, `None` for the database's.
@@ -558,5 +566,9 @@ impl Owners for Transactions {
             Some(xid) => format!("prepared transaction '{xid}'"),
             None => format!("transaction {txn}"),
         }
+    }
+
+    fn wait_hook(&self) -> Option<Arc<dyn LockWaitHook>> {
+        self.wait_hook.read().clone()
     }
 }

@@ -26,7 +26,7 @@ use kingtide_base::{Error, ErrorKind, KeyOrder, Result};
 
 use self::span::Span;
 use self::state::{Place, State, Verdict, Want};
-use super::TxnId;
+use super::{LockWaitHook, TxnId};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::version::FamilyId;
@@ -168,6 +168,8 @@ pub(crate) trait Owners: Send + Sync {
     fn expire(&self, txn: TxnId);
     /// For messages: "transaction 7" or "prepared transaction 'xid'".
     fn describe(&self, txn: TxnId) -> String;
+    /// Who is to be told of waits.
+    fn wait_hook(&self) -> Option<Arc<dyn LockWaitHook>>;
 }
 
 /// The lock manager of a database.
@@ -376,6 +378,7 @@ impl LockManager {
             if now >= deadline {
                 return self.time_out(owners, want, place);
             }
+            self.tell_hook(owners, want, place);
             let holder = blocker.filter(|b| b.queued.is_none()).map(|b| b.txn);
             let end = holder.and_then(|holder| owners.deadline(holder)).unwrap_or(u64::MAX);
             if let Some(holder) = holder.filter(|_| end <= now && holder != told) {
@@ -391,6 +394,18 @@ impl LockManager {
             if !state.roused(place) {
                 signal.wait_for(&mut state, slice);
             }
+        }
+    }
+
+    /// Each time round, because others may have come to stand before it: an upgrade, or one that did not stand in line.
+    fn tell_hook(&self, owners: &dyn Owners, want: &Want, place: Place) {
+        if want.txn == 0 {
+            return;
+        }
+        let Some(hook) = owners.wait_hook() else { return };
+        let holders = self.state.lock().blockers(place);
+        if !holders.is_empty() {
+            hook.waits(want.txn, &holders);
         }
     }
 

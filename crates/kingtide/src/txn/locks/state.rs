@@ -384,6 +384,15 @@ impl State {
         room.blocker(place.ticket, &request.want, &request.passes)
     }
 
+    /// All that a waiting request waits for; empty if it does not wait any more.
+    pub fn blockers(&self, place: Place) -> Vec<TxnId> {
+        let found = self.families.get(&place.family).and_then(|(_, room)| {
+            let request = room.queue.get(&place.ticket)?;
+            Some(room.blockers(place.ticket, request).iter().map(|b| b.txn).collect())
+        });
+        found.unwrap_or_default()
+    }
+
     /// Makes a waiting transaction's thread look around.
     pub fn wake(&mut self, txn: TxnId) {
         let Some(place) = self.waiting.get(&txn).copied() else { return };

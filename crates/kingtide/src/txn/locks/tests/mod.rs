@@ -52,6 +52,10 @@ impl Owners for Registry {
     fn describe(&self, txn: TxnId) -> String {
         format!("transaction {txn}")
     }
+
+    fn wait_hook(&self) -> Option<Arc<dyn LockWaitHook>> {
+        None
+    }
 }
 
 /// A manager, its registry and its clock, and requests by short names.
