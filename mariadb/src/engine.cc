@@ -444,6 +444,11 @@ std::string Engine::report() {
   return report;
 }
 
+void Engine::on_lock_wait(OnLockWait callback) {
+  Call call;
+  call.done(kingtide_db_set_lock_wait_hook(db, callback, nullptr, nullptr, &call));
+}
+
 Outcome Engine::flush() {
   Call call;
   return call.done(kingtide_db_flush(db, &call));

@@ -188,6 +188,9 @@ class Engine {
   static uint64_t statistic(const char *name);
   /** Levels, memtables and counters, for people. */
   static std::string report();
+  /** Is called on a thread that is going to wait for a lock, and again now and then while it does. */
+  using OnLockWait = void (*)(void *, uint64_t waiter, const uint64_t *holders, size_t count);
+  static void on_lock_wait(OnLockWait callback);
   static Outcome flush();
   static Outcome compact(Slice from, Slice to);
   static Outcome set_option(const char *name, const char *value);

@@ -3,6 +3,7 @@
 /* The handlerton: what the server calls for connections and transactions. */
 #include "ha_kingtide.h"
 #include "information_schema.h"
+#include "lock_waits.h"
 #include "statistics.h"
 #include "two_phase.h"
 #include "variables.h"
@@ -120,7 +121,10 @@ int init(void *p) {
   hton->pre_shutdown = pre_shutdown;
   Outcome o = Engine::open(database_path(), engine_options());
   if (o == Outcome::Ok) o = Dictionary::drop_leftovers();
-  if (o == Outcome::Ok) return 0;
+  if (o == Outcome::Ok) {
+    LockWaits::begin_to_report();
+    return 0;
+  }
   sql_print_error("KINGTIDE: cannot open %s: %s", database_path().c_str(), last_message());
   Engine::close();
   return 1;

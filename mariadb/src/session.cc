@@ -3,6 +3,7 @@
 
 #include "dictionary.h"
 #include "errors.h"
+#include "lock_waits.h"
 #include "table_share.h"
 #include "variables.h"
 
@@ -89,6 +90,8 @@ int Session::begin(THD *thd) {
   started_.store(my_time(0), std::memory_order_relaxed);
   rows_changed_.store(0, std::memory_order_relaxed);
   shown_transaction_.store(txn_.id(), std::memory_order_release);
+  reported_ = txn_.id();
+  LockWaits::running(reported_, thd);
   savepoints_ = 0;
   prepared_ = ordered_ = statement_savepoint_ = false;
   return 0;
@@ -145,6 +148,8 @@ void Session::publish_counts() {
 }
 
 void Session::end() {
+  if (reported_) LockWaits::over(reported_);
+  reported_ = 0;
   for (auto *counts : {&counts_, &statement_counts_}) {
     for (Count &c : *counts) c.table->release();
     counts->clear();

@@ -99,6 +99,8 @@ class Session {
   std::atomic<int> isolation_{ISO_REPEATABLE_READ};
   int64_t lock_timeout_ = 0;
   uint64_t savepoints_ = 0;
+  /** The transaction that is known to run, if it is not 0. */
+  uint64_t reported_ = 0;
   query_id_t statement_ = 0;
   struct Count {
     TableShare *table;
