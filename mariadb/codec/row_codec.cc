@@ -1,10 +1,12 @@
 /* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
 #include "row_codec.h"
 
+#include <unordered_map>
+
 namespace kingtide {
 namespace {
 
-constexpr uint8_t VERSION = 1;
+constexpr uint8_t COUNTED = 1, VERSION = 2;
 
 Slice without_padding(Slice data, Slice pad) {
   if (pad.size == 1) {  // nearly all of them are
@@ -47,7 +49,42 @@ void copy_default(const Column &c, const uint8_t *defaults, uint8_t *record) {
     memcpy(record + c.offset, defaults + c.offset, size);
 }
 
+void set_null(const Column &c, uint8_t *record, const uint8_t *defaults) {
+  record[c.null_offset] |= c.null_mask;
+  copy_default(c, defaults, record);
+}
+
+void set_not_null(const Column &c, uint8_t *record) {
+  if (c.null_mask) record[c.null_offset] &= static_cast<uint8_t>(~c.null_mask);
+}
+
+/** Takes the bytes of a column that nobody wants any more. */
+bool pass_over(const StoredColumn &c, Slice &row) {
+  Slice data;
+  if (c.sized) return take_sized(row, &data);
+  if (row.size < c.length) return false;
+  row = row.from(c.length);
+  return true;
+}
+
+/** Whether take_column would take all of `value`. */
+bool fits(const Column &c, Slice value) {
+  Slice data;
+  if (c.kind == ColumnKind::Fixed) return value.size == c.length;
+  if (!take_sized(value, &data) || value.size != 0) return false;
+  return c.kind == ColumnKind::Blob ? c.length_bytes >= 8 || data.size >> (8 * c.length_bytes) == 0 : data.size <= c.length;
+}
+
 }  // namespace
+
+StoredColumn stored_form(const Column &c, uint32_t id) {
+  StoredColumn s;
+  s.id = id;
+  s.nullable = c.null_mask != 0;
+  s.sized = c.kind != ColumnKind::Fixed;
+  s.length = s.sized ? 0 : c.length;
+  return s;
+}
 
 Slice Column::data(const uint8_t *record) const {
   const uint8_t *at = record + offset;
@@ -103,9 +140,53 @@ bool take_column(const Column &c, Slice &from, uint8_t *record) {
   return true;
 }
 
+bool RowFormat::set_layouts(const std::vector<RowLayout> &layouts, const std::vector<AbsentValue> &absent) {
+  if (layouts.empty() || layouts.back().size() != columns.size()) return false;
+  std::unordered_map<uint32_t, size_t> places;
+  for (size_t i = 0; i < columns.size(); i++) {
+    const StoredColumn &s = layouts.back()[i], form = stored_form(columns[i], s.id);
+    if (s.nullable != form.nullable || s.sized != form.sized || s.length != form.length) return false;
+    if (!places.emplace(s.id, i).second) return false;
+  }
+  absent_.assign(columns.size(), AbsentValue());
+  std::vector<bool> may_be_absent(columns.size(), false);
+  for (const AbsentValue &a : absent) {
+    const auto place = places.find(a.id);
+    if (place == places.end()) return false;
+    const Column &c = columns[place->second];
+    if (a.null ? !c.null_mask : !fits(c, a.value)) return false;
+    absent_[place->second] = a;
+    may_be_absent[place->second] = true;
+  }
+  layouts_.clear();
+  for (const RowLayout &from : layouts) {
+    Layout layout;
+    std::vector<bool> has(columns.size(), false);
+    for (const StoredColumn &s : from) {
+      const auto place = places.find(s.id);
+      const int column = place == places.end() ? -1 : static_cast<int>(place->second);
+      if (column >= 0) {
+        const StoredColumn &now = layouts.back()[place->second];
+        // A column may begin to be nullable, and not the reverse.
+        if (has[place->second] || s.sized != now.sized || s.length != now.length || (s.nullable && !now.nullable)) return false;
+        has[place->second] = true;
+      }
+      layout.slots.push_back({s, column});
+      layout.nullable += s.nullable;
+    }
+    for (size_t i = 0; i < columns.size(); i++) {
+      if (has[i]) continue;
+      if (!may_be_absent[i]) return false;
+      layout.absent.push_back(i);
+    }
+    layouts_.push_back(std::move(layout));
+  }
+  return true;
+}
+
 void RowFormat::encode(const uint8_t *record, std::string *row) const {
   row->push_back(VERSION);
-  append_varint(*row, columns.size());
+  append_varint(*row, layouts_.size() - 1);
   const size_t nulls = row->size();
   size_t bit = 0;
   for (const Column &c : columns) {
@@ -124,40 +205,62 @@ bool RowFormat::same(const uint8_t *a, const uint8_t *b) const {
   return true;
 }
 
-bool RowFormat::decode(Slice row, uint8_t *record, const uint8_t *defaults, size_t *missing) const {
-  uint64_t stored;
-  if (row.size == 0 || row.data[0] != VERSION) return false;
+bool RowFormat::decode(Slice row, uint8_t *record, const uint8_t *defaults) const {
+  uint64_t number;
+  if (row.size == 0 || (row.data[0] != VERSION && row.data[0] != COUNTED)) return false;
+  const bool counted = row.data[0] == COUNTED;
   row = row.from(1);
-  if (!take_varint(row, &stored) || stored > columns.size()) return false;
-  *missing = columns.size() - stored;
-  size_t nullable = 0;
-  for (size_t i = 0; i < stored; i++) nullable += columns[i].null_mask != 0;
-  if (row.size < (nullable + 7) / 8) return false;
+  if (!take_varint(row, &number)) return false;
+  if (counted) {
+    if (number != layouts_[0].slots.size()) return false;
+    number = 0;
+  }
+  if (number >= layouts_.size()) return false;
+  const Layout &layout = layouts_[number];
+  if (!read_slots(layout, row, record, defaults)) return false;
+  fill_absent(layout, record, defaults);
+  return true;
+}
+
+bool RowFormat::read_slots(const Layout &layout, Slice row, uint8_t *record, const uint8_t *defaults) const {
+  const size_t null_bytes = (layout.nullable + 7) / 8;
+  if (row.size < null_bytes) return false;
   const uint8_t *nulls = row.data;
-  row = row.from((nullable + 7) / 8);
+  row = row.from(null_bytes);
   size_t bit = 0;
-  for (size_t i = 0; i < stored; i++) {
-    const Column &c = columns[i];
-    if (c.null_mask) {
-      const bool is_null = nulls[bit / 8] >> bit % 8 & 1;
+  for (const Slot &slot : layout.slots) {
+    bool is_null = false;
+    if (slot.stored.nullable) {
+      is_null = nulls[bit / 8] >> bit % 8 & 1;
       bit++;
-      if (is_null) {
-        record[c.null_offset] |= c.null_mask;
-        copy_default(c, defaults, record);
-        continue;
-      }
-      record[c.null_offset] &= static_cast<uint8_t>(~c.null_mask);
     }
+    if (slot.column < 0) {
+      if (!is_null && !pass_over(slot.stored, row)) return false;
+      continue;
+    }
+    const Column &c = columns[static_cast<size_t>(slot.column)];
+    if (is_null) {
+      set_null(c, record, defaults);
+      continue;
+    }
+    set_not_null(c, record);
     if (!take_column(c, row, record)) return false;
   }
-  for (size_t i = stored; i < columns.size(); i++) {
-    const Column &c = columns[i];
-    copy_default(c, defaults, record);
-    if (c.null_mask)
-      record[c.null_offset] = static_cast<uint8_t>((record[c.null_offset] & ~c.null_mask) |
-                                                   (defaults[c.null_offset] & c.null_mask));
-  }
   return row.size == 0;
+}
+
+void RowFormat::fill_absent(const Layout &layout, uint8_t *record, const uint8_t *defaults) const {
+  for (size_t i : layout.absent) {
+    const Column &c = columns[i];
+    const AbsentValue &a = absent_[i];
+    if (a.null) {
+      set_null(c, record, defaults);
+      continue;
+    }
+    set_not_null(c, record);
+    Slice value(a.value);
+    take_column(c, value, record);
+  }
 }
 
 }  // namespace kingtide

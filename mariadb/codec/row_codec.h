@@ -8,14 +8,20 @@
 /**
   Rows as they are stored. Nothing here knows the server: where a record in memory has its columns is described by Columns.
 
-      1 byte     version of this format: 1
-      varint     number of columns stored; a table that got columns since has more, which read as their defaults
-      n/8 bytes  for the nullable ones among them, in their order, a bit each that says NULL, lowest bit first
+      1 byte     version of this format: 2
+      varint     number of the layout that it is written in
+      n/8 bytes  for the nullable ones among the layout's columns, in their order, a bit each that says NULL, lowest bit first
       columns    those that are not NULL, in their order:
                  FIXED  their bytes
                  CHAR   varint of the length without padding at the end, and so many bytes
                  VAR    varint of the length, and so many bytes
                  BLOB   varint of the length, and so many bytes
+
+  A layout says which columns rows have, in which order. ALTER TABLE gives a table a new one and leaves the rows as they are:
+  those of older layouts are read for as long as there are any. Columns that they do not have get the value that the ALTER
+  said; what they have of columns that were dropped is passed over. A row is written in the newest layout.
+
+  Version 1, which is still read, has the number of columns in the layout's place, and is of layout 0.
 */
 namespace kingtide {
 
@@ -42,9 +48,39 @@ struct Column {
   bool same(const uint8_t *a, const uint8_t *b) const;
 };
 
+/** How rows of a layout have a column. */
+struct StoredColumn {
+  /** Of this column in all layouts of its table, and of no other there. */
+  uint32_t id = 0;
+  bool nullable = false;
+  /** A length is in front of the bytes. Otherwise there are always `length`. */
+  bool sized = false;
+  uint32_t length = 0;
+};
+
+using RowLayout = std::vector<StoredColumn>;
+
+/** What rows have in a column that their layout does not have. */
+struct AbsentValue {
+  uint32_t id = 0;
+  bool null = false;
+  /** Otherwise: as a row would have it. */
+  std::string value;
+};
+
+/** How rows have a column of a record. */
+StoredColumn stored_form(const Column &c, uint32_t id);
+
 class RowFormat {
  public:
+  /** The columns of a record, in the order of the newest layout. */
   std::vector<Column> columns;
+
+  /**
+    Learns what layouts the rows have, the newest last; there is one at least. False if the newest is not that of `columns`, or
+    something is said of a column that cannot be.
+  */
+  bool set_layouts(const std::vector<RowLayout> &layouts, const std::vector<AbsentValue> &absent);
 
   /** Appends a record's row. */
   void encode(const uint8_t *record, std::string *row) const;
@@ -53,12 +89,32 @@ class RowFormat {
   bool same(const uint8_t *a, const uint8_t *b) const;
 
   /**
-    Reads a row into a record. Blobs in the record point into the row. Columns that the row does not have get what
-    `defaults`, a record, has, and are counted; those that are NULL get its bytes under their NULL bit.
+    Reads a row into a record. Blobs in the record point into the row, or into this object. Columns that are NULL get the
+    bytes of `defaults`, a record, under their NULL bit.
 
     Returns false for bytes that no encoder made, with the record in an undefined but harmless state.
   */
-  bool decode(Slice row, uint8_t *record, const uint8_t *defaults, size_t *missing) const;
+  bool decode(Slice row, uint8_t *record, const uint8_t *defaults) const;
+
+ private:
+  /** A column of a layout, and which of `columns` it is: -1 if it was dropped. */
+  struct Slot {
+    StoredColumn stored;
+    int column;
+  };
+  struct Layout {
+    std::vector<Slot> slots;
+    size_t nullable = 0;
+    /** Columns that it does not have, by their place in `columns`. */
+    std::vector<size_t> absent;
+  };
+
+  bool read_slots(const Layout &layout, Slice row, uint8_t *record, const uint8_t *defaults) const;
+  void fill_absent(const Layout &layout, uint8_t *record, const uint8_t *defaults) const;
+
+  std::vector<Layout> layouts_;
+  /** By place in `columns`: what rows have that were written before the column was. */
+  std::vector<AbsentValue> absent_;
 };
 
 /** Appends a column's data as rows have them. Index entries keep columns that their keys do not give back in this form. */

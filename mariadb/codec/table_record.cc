@@ -7,7 +7,7 @@ namespace {
 constexpr uint8_t WITHOUT_TAGS = 1, VERSION = 2;
 
 /** What a field is. Numbers are never used again for something else. */
-enum Tag : uint64_t { PRIMARY = 1, KEYS = 2 };
+enum Tag : uint64_t { PRIMARY = 1, KEYS = 2, LAYOUTS = 3, NEXT_COLUMN = 4, ABSENT = 5, DEFINITION = 6 };
 
 void append_field(std::string &out, Tag tag, Slice bytes) {
   append_varint(out, tag);
@@ -37,6 +37,57 @@ bool take_keys(Slice &from, std::vector<uint32_t> *keys) {
   return true;
 }
 
+void append_layouts(std::string &out, const std::vector<RowLayout> &layouts) {
+  append_varint(out, layouts.size());
+  for (const RowLayout &layout : layouts) {
+    append_varint(out, layout.size());
+    for (const StoredColumn &c : layout) {
+      append_varint(out, c.id);
+      append_varint(out, uint64_t{c.length} << 2 | uint64_t{c.sized} << 1 | uint64_t{c.nullable});
+    }
+  }
+}
+
+bool take_layouts(Slice &from, std::vector<RowLayout> *layouts) {
+  uint64_t n, columns, form;
+  if (!take_varint(from, &n) || n > from.size) return false;
+  for (layouts->clear(); n > 0; n--) {
+    if (!take_varint(from, &columns) || columns > from.size) return false;
+    RowLayout layout(columns);
+    for (StoredColumn &c : layout) {
+      if (!take_id(from, &c.id) || !take_varint(from, &form) || form >> 2 > UINT32_MAX) return false;
+      c.nullable = form & 1;
+      c.sized = form & 2;
+      c.length = static_cast<uint32_t>(form >> 2);
+    }
+    layouts->push_back(std::move(layout));
+  }
+  return true;
+}
+
+void append_absent(std::string &out, const std::vector<AbsentValue> &absent) {
+  append_varint(out, absent.size());
+  for (const AbsentValue &a : absent) {
+    append_varint(out, a.id);
+    append_varint(out, a.null ? 0 : a.value.size() + 1);
+    if (!a.null) out += a.value;
+  }
+}
+
+bool take_absent(Slice &from, std::vector<AbsentValue> *absent) {
+  uint64_t n, size;
+  if (!take_varint(from, &n) || n > from.size) return false;
+  absent->assign(n, AbsentValue());
+  for (AbsentValue &a : *absent) {
+    if (!take_id(from, &a.id) || !take_varint(from, &size) || size > from.size + 1) return false;
+    a.null = size == 0;
+    if (a.null) continue;
+    a.value = from.first(size - 1).str();
+    from = from.from(size - 1);
+  }
+  return true;
+}
+
 /** Takes one field's bytes in; all of them must be used. */
 bool take_field(uint64_t tag, Slice bytes, TableRecord *r) {
   switch (tag) {
@@ -44,12 +95,21 @@ bool take_field(uint64_t tag, Slice bytes, TableRecord *r) {
       return take_id(bytes, &r->primary) && bytes.size == 0;
     case KEYS:
       return take_keys(bytes, &r->keys) && bytes.size == 0;
+    case LAYOUTS:
+      return take_layouts(bytes, &r->layouts) && bytes.size == 0;
+    case NEXT_COLUMN:
+      return take_id(bytes, &r->next_column) && bytes.size == 0;
+    case ABSENT:
+      return take_absent(bytes, &r->absent) && bytes.size == 0;
+    case DEFINITION:
+      r->definition = bytes.str();
+      return true;
     default:
       return false;
   }
 }
 
-bool known(uint64_t tag) { return tag == PRIMARY || tag == KEYS; }
+bool known(uint64_t tag) { return tag >= PRIMARY && tag <= DEFINITION; }
 
 }  // namespace
 
@@ -58,6 +118,15 @@ std::string encode_table_record(const TableRecord &r) {
   for (uint32_t id : r.keys) append_varint(keys, id);
   append_field(s, PRIMARY, number(r.primary));
   append_field(s, KEYS, keys);
+  if (!r.layouts.empty()) {
+    std::string layouts, absent;
+    append_layouts(layouts, r.layouts);
+    append_field(s, LAYOUTS, layouts);
+    append_field(s, NEXT_COLUMN, number(r.next_column));
+    append_absent(absent, r.absent);
+    if (!r.absent.empty()) append_field(s, ABSENT, absent);
+  }
+  if (!r.definition.empty()) append_field(s, DEFINITION, r.definition);
   return s;
 }
 

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "slice.h"
+#include "row_codec.h"
 
 /**
   What the dictionary says of a table. Nothing here knows the server.
@@ -21,6 +21,13 @@ struct TableRecord {
   uint32_t primary = 0;
   /** The number of each key's index. */
   std::vector<uint32_t> keys;
+  /** What layouts the rows have: see row_codec.h. None: the only one there ever was is that of the table's definition. */
+  std::vector<RowLayout> layouts;
+  /** The number that the next column gets. */
+  uint32_t next_column = 0;
+  std::vector<AbsentValue> absent;
+  /** What the server calls the definition, if an ALTER TABLE changed it in place. */
+  std::string definition;
 };
 
 std::string encode_table_record(const TableRecord &record);

@@ -66,14 +66,13 @@ int Handler::check(THD *thd, HA_CHECK_OPT *) {
   for (bool valid = !faults && it.first(); valid; valid = it.next(), rows++) {
     if (rows % LOOK_UP == 0 && thd_kill_level(thd) != THD_IS_NOT_KILLED) break;
     Slice row;
-    size_t missing;
-    if (it.value(&row) != Outcome::Ok) {
+      if (it.value(&row) != Outcome::Ok) {
       report_fault(thd, ++faults, std::string("a row cannot be read: ") + last_message());
       continue;
     }
     row_ = row.str();
     const std::string row_key = it.key().from(4).str();
-    if (!format().row.decode(row_, record, table_share->default_values, &missing)) {
+    if (!format().row.decode(row_, record, table_share->default_values)) {
       report_fault(thd, ++faults, "a row has a form that none was written in");
       continue;
     }

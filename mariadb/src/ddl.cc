@@ -26,6 +26,7 @@ int Handler::create(const char *name, TABLE *form, HA_CREATE_INFO *info) {
     return HA_WRONG_CREATE_OPTION;
   }
   TableRecord record;
+  set_first_layout(row_columns(form), &record);
   const TABLE_SHARE *s = form->s;
   return fail(
       Dictionary::create(Dictionary::name_of(name), s->keys, s->primary_key, info->auto_increment_value, &record));
@@ -55,10 +56,9 @@ void Handler::update_create_info(HA_CREATE_INFO *info) {
   if (table->found_next_number_field) info->auto_increment_value = share_->next_auto_increment();
 }
 
-bool Handler::check_if_incompatible_data(HA_CREATE_INFO *info, uint changes) {
-  if (changes != IS_EQUAL_YES) return COMPATIBLE_DATA_NO;
-  if (info->used_fields & HA_CREATE_USED_AUTO) return COMPATIBLE_DATA_NO;
-  return COMPATIBLE_DATA_YES;
+/** Of a table and a partition that are to change places, the definitions of which the server compared. */
+bool Handler::check_if_incompatible_data(HA_CREATE_INFO *, uint changes) {
+  return changes == IS_EQUAL_YES ? COMPATIBLE_DATA_YES : COMPATIBLE_DATA_NO;
 }
 
 }  // namespace kingtide

@@ -2,6 +2,7 @@
 #include "variables.h"
 
 #include "dictionary.h"
+#include "../codec/key_codec.h"
 
 #include <cstring>
 #include <mutex>
@@ -128,6 +129,37 @@ Outcome Dictionary::rename(const std::string &from, const std::string &to) {
   batch.erase(Space::Dictionary, table_key(from));
   batch.put(Space::Dictionary, table_key(to), encode_table_record(record));
   return write(batch, from);
+}
+
+Outcome Dictionary::alter(const std::vector<Alteration> &changes) {
+  std::lock_guard<std::mutex> guard(changing);
+  Batch batch;
+  for (const Alteration &a : changes) {
+    batch.put(Space::Dictionary, table_key(a.name), encode_table_record(a.after));
+    for (uint32_t id : a.dropped) erase_index(batch, id);
+    if (a.auto_increment != 0)
+      batch.put(Space::Dictionary, counter_key(Counter::AutoIncrement, a.after.primary), number(a.auto_increment));
+  }
+  return Engine::write(batch, Durability::Power);
+}
+
+Outcome Dictionary::is_altered_to(const std::string &name, Slice definition, bool *altered) {
+  TableRecord record;
+  *altered = false;
+  Outcome o = find(name, &record);
+  if (o == Outcome::Ok) *altered = Slice(record.definition) == definition;
+  if (o != Outcome::NotFound) return o;
+  // A partitioned table has no record of its own. Its partitions were altered together: any of them can tell.
+  const std::string partitions = table_key(name) + "#P#";
+  Iter it;
+  o = Engine::iterate(Space::Dictionary, partitions, after_prefix(partitions), &it);
+  if (o != Outcome::Ok) return o;
+  if (!it.first()) return it.status();
+  const std::string one = it.key().from(1).str();
+  it.close();
+  o = find(one, &record);
+  if (o == Outcome::Ok) *altered = Slice(record.definition) == definition;
+  return o;
 }
 
 Outcome Dictionary::truncate(const TableRecord &record) {

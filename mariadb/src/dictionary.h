@@ -45,6 +45,19 @@ class Dictionary {
   /** Gives a table a name of its own, under which it is dropped later: at the latest by drop_leftovers. */
   static Outcome set_aside(const std::string &name, std::string *aside);
   static Outcome rename(const std::string &from, const std::string &to);
+  /** What an ALTER TABLE in place does to a table. */
+  struct Alteration {
+    std::string name;
+    TableRecord after;
+    /** Indexes whose entries go. */
+    std::vector<uint32_t> dropped;
+    /** Not 0: the first auto-increment value that was not given out. */
+    uint64_t auto_increment = 0;
+  };
+  /** Does all of them or nothing. What it did survives a power cut: the server goes on as if there were no way back. */
+  static Outcome alter(const std::vector<Alteration> &changes);
+  /** Whether the table, or all of its partitions, were altered to the definition that the server calls so. */
+  static Outcome is_altered_to(const std::string &name, Slice definition, bool *altered);
   /** Removes a table's entries and counters. */
   static Outcome truncate(const TableRecord &record);
   /** Removes the tables that were temporary in an earlier life of the server, and what an ALTER TABLE did not finish. */

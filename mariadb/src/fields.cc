@@ -155,17 +155,46 @@ uint longest_key(const Index &index) {
   return n;
 }
 
-TableFormat::TableFormat(const TABLE *table, const std::vector<uint32_t> &index_ids, uint32_t primary_id) {
-  const TABLE_SHARE *share = table->s;
-  for (uint i = 0; i < share->fields; i++) {
-    const Field *f = table->field[i];
-    stored.push_back(f->stored_in_db() ? static_cast<int>(row.columns.size()) : -1);
-    if (f->stored_in_db()) row.columns.push_back(column_of(table, f));
+bool same_form(const Index &a, const Index &b) {
+  if (a.unique != b.unique || a.parts.size() != b.parts.size()) return false;
+  for (size_t i = 0; i < a.parts.size(); i++) {
+    const IndexPart &p = a.parts[i], &q = b.parts[i];
+    if (p.codec.kind != q.codec.kind || p.codec.nullable != q.codec.nullable || p.codec.descending != q.codec.descending ||
+        p.codec.length != q.codec.length || p.codec.is_unsigned != q.codec.is_unsigned || p.codec.space != q.codec.space)
+      return false;
+    if (p.charset != q.charset || p.raw != q.raw || p.whole != q.whole || (!p.whole && p.length != q.length)) return false;
+    const StoredColumn s = stored_form(p.column, 0), t = stored_form(q.column, 0);
+    if (s.sized != t.sized || s.length != t.length) return false;
   }
+  return true;
+}
+
+std::vector<Column> row_columns(const TABLE *table) {
+  std::vector<Column> columns;
+  for (uint i = 0; i < table->s->fields; i++)
+    if (table->field[i]->stored_in_db()) columns.push_back(column_of(table, table->field[i]));
+  return columns;
+}
+
+void set_first_layout(const std::vector<Column> &columns, TableRecord *record) {
+  RowLayout layout;
+  for (const Column &c : columns) layout.push_back(stored_form(c, record->next_column++));
+  record->layouts = {layout};
+}
+
+TableFormat::TableFormat(const TABLE *table, const TableRecord &record) {
+  const TABLE_SHARE *share = table->s;
+  row.columns = row_columns(table);
+  TableRecord first;
+  if (record.layouts.empty()) set_first_layout(row.columns, &first);
+  fits = record.keys.size() == share->keys && row.set_layouts(record.layouts.empty() ? first.layouts : record.layouts, record.absent);
+  if (!fits) return;
+  int next = 0;
+  for (uint i = 0; i < share->fields; i++) stored.push_back(table->field[i]->stored_in_db() ? next++ : -1);
   for (uint k = 0; k < share->keys; k++) {
     const KEY &key = table->key_info[k];
     Index index;
-    index.id = index_ids[k];
+    index.id = record.keys[k];
     index.primary = k == share->primary_key;
     index.unique = key.flags & HA_NOSAME;
     for (uint i = 0; i < key.user_defined_key_parts; i++) index.parts.push_back(part_of(table, key.key_part[i]));
@@ -176,7 +205,7 @@ TableFormat::TableFormat(const TABLE *table, const std::vector<uint32_t> &index_
     primary = indexes[share->primary_key];
     return;
   }
-  primary.id = primary_id;
+  primary.id = record.primary;
   primary.primary = primary.unique = true;
 }
 

@@ -7,6 +7,7 @@
 
 #include "../codec/key_codec.h"
 #include "../codec/row_codec.h"
+#include "../codec/table_record.h"
 
 /**
   The thin layer between the server's Fields and KEYs and the codecs, which know neither.
@@ -51,11 +52,21 @@ struct Index {
   std::string end() const;
 };
 
+/** Whether entries of an index look the same in both. */
+bool same_form(const Index &a, const Index &b);
+
+/** A table's stored columns, in the order of its fields. */
+std::vector<Column> row_columns(const TABLE *table);
+/** Gives a table without rows its layout. */
+void set_first_layout(const std::vector<Column> &columns, TableRecord *record);
+
 /** What a table's record and indexes look like. Made once for a table, valid for all its openings. */
 class TableFormat {
  public:
-  TableFormat(const TABLE *table, const std::vector<uint32_t> &index_ids, uint32_t primary_id);
+  TableFormat(const TABLE *table, const TableRecord &record);
 
+  /** Whether the definition and the dictionary's record agree. If not, nothing else here is of use. */
+  bool fits = false;
   RowFormat row;
   /** Columns of the row by number of field; -1 for those that are not stored. */
   std::vector<int> stored;

@@ -13,8 +13,8 @@ namespace kingtide {
 enum class Access { Consistent, Share, Update };
 
 /**
-  An opened table. The parts of it are in files of their own: handler.cc (what it can do, opening, statistics), ddl.cc, dml.cc,
-  scan.cc, locks.cc.
+  An opened table. The parts of it are in files of their own: handler.cc (what it can do, opening, statistics), ddl.cc,
+  alter.cc, dml.cc, scan.cc, locks.cc.
 */
 class Handler final : public handler {
  public:
@@ -53,6 +53,15 @@ class Handler final : public handler {
   int reset_auto_increment(ulonglong value) override;
   void update_create_info(HA_CREATE_INFO *info) override;
   bool check_if_incompatible_data(HA_CREATE_INFO *info, uint changes) override;
+
+  // Altering it in place.
+  enum_alter_inplace_result check_if_supported_inplace_alter(TABLE *altered, Alter_inplace_info *info) override;
+  bool prepare_inplace_alter_table(TABLE *altered, Alter_inplace_info *info) override;
+  bool inplace_alter_table(TABLE *altered, Alter_inplace_info *info) override;
+  bool commit_inplace_alter_table(TABLE *altered, Alter_inplace_info *info, bool commit) override;
+  bool can_convert_nocopy(const Field &field, const Column_definition &type) const override;
+  Compare_keys compare_key_parts(const Field &old_field, const Column_definition &new_field, const KEY_PART_INFO &old_part,
+                                 const KEY_PART_INFO &new_part) const override;
 
   // Changes.
   int write_row(const uchar *record) override;
@@ -107,6 +116,9 @@ class Handler final : public handler {
 
   bool isolation_allows_statements() const;
   void report_fault(THD *thd, uint64_t fault, const std::string &what);
+
+  // alter.cc
+  int greatest_auto_increment(uint64_t *value);
 
   // dml.cc
   int row_key_of(const uchar *record, std::string *key);

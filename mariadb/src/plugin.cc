@@ -83,6 +83,14 @@ int drop_table(handlerton *, const char *path) {
   return o == Outcome::NotFound ? HA_ERR_NO_SUCH_TABLE : server_error(nullptr, o);
 }
 
+/** After a crash: whether an ALTER TABLE in place was committed, of which the new definition is said. */
+int check_version(handlerton *, const char *path, const LEX_CUSTRING *definition, ulonglong) {
+  bool altered;
+  const Outcome o = Dictionary::is_altered_to(Dictionary::name_of(path), Slice(definition->str, definition->length), &altered);
+  if (o != Outcome::Ok) sql_print_error("KINGTIDE: %s", last_message());
+  return o == Outcome::Ok && altered ? 0 : 1;
+}
+
 bool flush_logs(handlerton *) { return Engine::sync() != Outcome::Ok; }
 
 /** After a clean stop the server does not look into its log for what was to be committed. */
@@ -99,6 +107,7 @@ int init(void *p) {
   hton->tablefile_extensions = no_files;
   hton->create = create_handler;
   hton->drop_table = drop_table;
+  hton->check_version = check_version;
   hton->commit = commit;
   hton->rollback = rollback;
   hton->prepare = prepare;

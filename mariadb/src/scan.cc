@@ -277,8 +277,7 @@ int Handler::read_unique(uchar *record) {
 }
 
 int Handler::decode_row(uchar *record) {
-  size_t missing;
-  if (format().row.decode(row_, record, table_share->default_values, &missing)) return 0;
+  if (format().row.decode(row_, record, table_share->default_values)) return 0;
   sql_print_error("KINGTIDE: a row of table %s.%s has a form that none was written in", table_share->db.str,
                   table_share->table_name.str);
   return HA_ERR_CRASHED;

@@ -62,13 +62,11 @@ TableShare *TableShare::of(TABLE *table, handler *handler, const char *path, int
     Outcome o = Dictionary::find(name, &record);
     if (o == Outcome::NotFound)
       *error = HA_ERR_NO_SUCH_TABLE;
-    else if (o == Outcome::Ok && record.keys.size() != table->s->keys)
-      *error = HA_ERR_TABLE_DEF_CHANGED;
     else
       *error = server_error(nullptr, o);
     if (!*error) {
       TableShare *share = new TableShare(table, name, record);
-      *error = server_error(nullptr, share->load());
+      *error = share->format().fits ? server_error(nullptr, share->load()) : HA_ERR_TABLE_DEF_CHANGED;
       found = new ServersShare(share);
       if (*error) {
         delete found;
@@ -83,7 +81,8 @@ TableShare *TableShare::of(TABLE *table, handler *handler, const char *path, int
 }
 
 TableShare::TableShare(const TABLE *table, const std::string &name, const TableRecord &record)
-    : name_(name), record_(record), format_(new TableFormat(table, record.keys, record.primary)) {
+    : name_(name), record_(record), format_(new TableFormat(table, record)) {
+  if (!format_->fits) return;
   for (uint k = 0; k < table->s->keys; k++) index_names_.emplace_back(table->key_info[k].name.str);
   std::lock_guard<std::mutex> guard(opened_mutex);
   for (uint32_t id : index_numbers()) opened.emplace(id, this);

@@ -24,6 +24,7 @@ class TableShare {
 
   const TableFormat &format() const { return *format_; }
   const TableRecord &record() const { return record_; }
+  const std::string &name() const { return name_; }
 
   /** An estimate of how many rows there are. */
   ha_rows rows() const;
@@ -45,7 +46,6 @@ class TableShare {
   Outcome set_auto_increment(uint64_t next);
 
   /** In the dictionary: "database/table". */
-  const std::string &name() const { return name_; }
   /** The names of its indexes, in their order. */
   const std::vector<std::string> &index_names() const { return index_names_; }
   /** Calls `visit` with the opened table that has an index of this number, if there is one. It must open and close none. */

@@ -1,0 +1,115 @@
+/* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
+
+/*
+  ALTER TABLE in place. All that it does takes effect with one batch, when the server commits it: the table's new record, with
+  the server's name for the new definition, and the end of indexes that were dropped. The server's own log of definitions has
+  what is to become of its files; after a crash between the batch and these, it asks whether the table was altered to that name
+  (check_version), and goes on or back.
+*/
+#include "alter_plan.h"
+#include "ha_kingtide.h"
+
+namespace kingtide {
+namespace {
+
+/** From prepare to commit. */
+class Altering : public inplace_alter_handler_ctx {
+ public:
+  Dictionary::Alteration change;
+  TableShare *share = nullptr;
+};
+
+}  // namespace
+
+enum_alter_inplace_result Handler::check_if_supported_inplace_alter(TABLE *altered, Alter_inplace_info *info) {
+  const AlterPlan plan = plan_alter(table, altered, info, share_->record());
+  if (!plan.refused) return HA_ALTER_INPLACE_INSTANT;
+  if (*plan.refused) info->unsupported_reason = plan.refused;
+  return HA_ALTER_INPLACE_NOT_SUPPORTED;
+}
+
+/** The greatest value of the auto-increment column that a row has, or 0. */
+int Handler::greatest_auto_increment(uint64_t *value) {
+  *value = 0;
+  const Index &index = format().indexes[table->s->next_number_index];
+  const IndexPart &part = index.parts[0];
+  Iter it;
+  const std::string prefix = index.prefix(), end = index.end();
+  if (const int error = fail(Engine::iterate(Space::Rows, prefix, end, &it))) return error;
+  if (!(part.codec.descending ? it.first() : it.last())) return fail(it.status());
+  const Slice key = it.key().from(4);
+  PartValue v;
+  if (!parse_part(part.codec, key, &v)) return HA_ERR_CRASHED;
+  if (v.is_null) return 0;
+  uchar number[8];
+  read_integer(part.codec, key, number);
+  const uint64_t n = read_le(number, part.codec.length);
+  const bool negative = !part.codec.is_unsigned && n >> (8 * part.codec.length - 1);
+  if (!negative) *value = n;
+  return 0;
+}
+
+bool Handler::prepare_inplace_alter_table(TABLE *altered, Alter_inplace_info *info) {
+  const AlterPlan plan = plan_alter(table, altered, info, share_->record());
+  if (plan.refused) {  // it was not when the server asked
+    my_error(ER_ALTER_OPERATION_NOT_SUPPORTED, MYF(0), "ALGORITHM=INPLACE", "ALGORITHM=COPY");
+    return true;
+  }
+  auto *altering = new Altering;
+  info->handler_ctx = altering;
+  altering->share = share_;
+  altering->change.name = share_->name();
+  altering->change.after = plan.after;
+  altering->change.dropped = plan.dropped;
+  const LEX_CUSTRING &definition = altered->s->tabledef_version;
+  altering->change.after.definition = Slice(definition.str, definition.length).str();
+  if (!(info->create_info->used_fields & HA_CREATE_USED_AUTO) || !altered->found_next_number_field) return false;
+  uint64_t greatest;
+  if (const int error = greatest_auto_increment(&greatest)) {
+    print_error(error, MYF(0));
+    return true;
+  }
+  const uint64_t wanted = std::max<uint64_t>(info->create_info->auto_increment_value, 1);
+  altering->change.auto_increment = wanted > greatest ? wanted : greatest + (greatest != UINT64_MAX);
+  return false;
+}
+
+bool Handler::inplace_alter_table(TABLE *, Alter_inplace_info *) { return false; }
+
+bool Handler::commit_inplace_alter_table(TABLE *, Alter_inplace_info *info, bool commit) {
+  if (!commit) return false;
+  std::vector<Dictionary::Alteration> changes;
+  std::vector<TableShare *> shares;
+  inplace_alter_handler_ctx *single[] = {info->handler_ctx, nullptr};
+  // Of a partitioned table, the first partition is asked to commit, and does it for all of them.
+  inplace_alter_handler_ctx **all = info->group_commit_ctx ? info->group_commit_ctx : single;
+  for (; *all; all++) {
+    changes.push_back(static_cast<Altering *>(*all)->change);
+    shares.push_back(static_cast<Altering *>(*all)->share);
+  }
+  iter_.close();
+  if (const int error = fail(Dictionary::alter(changes))) {
+    print_error(error, MYF(0));
+    return true;
+  }
+  info->group_commit_ctx = nullptr;
+  for (size_t i = 0; i < changes.size(); i++)
+    if (changes[i].auto_increment != 0) shares[i]->set_auto_increment(changes[i].auto_increment);
+  return false;
+}
+
+bool Handler::can_convert_nocopy(const Field &field, const Column_definition &type) const {
+  return converts_in_place(field, type);
+}
+
+/** Keys hold the text that there is, not its greatest length, so that a column that is indexed as a whole may get longer. */
+Compare_keys Handler::compare_key_parts(const Field &old_field, const Column_definition &new_field, const KEY_PART_INFO &old_part,
+                                        const KEY_PART_INFO &new_part) const {
+  if (old_field.is_equal(new_field)) return old_part.length == new_part.length ? Compare_keys::Equal : Compare_keys::NotEqual;
+  if (!converts_in_place(old_field, new_field) || old_field.charset() != new_field.charset) return Compare_keys::NotEqual;
+  if (old_part.length == new_part.length) return Compare_keys::Equal;
+  const bool whole = old_part.length == old_field.key_length() && new_part.length == new_field.length;
+  return whole ? Compare_keys::EqualButKeyPartLength : Compare_keys::NotEqual;
+}
+
+}  // namespace kingtide

@@ -1,0 +1,267 @@
+/* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
+
+/*
+  What can be altered in place: definitions that rows do not show; columns, of which rows have as many as their layout says (see
+  codec/row_codec.h); and secondary indexes. What would have to look at every row, as a column that shall not be NULL any more,
+  is left to the server, which copies the table.
+*/
+#include "alter_plan.h"
+
+#include <algorithm>
+
+#include <sql_type_json.h>
+
+namespace kingtide {
+namespace {
+
+/** Operations of which rows and entries show nothing. */
+constexpr alter_table_operations DEFINITION_ONLY =
+    ALTER_COLUMN_DEFAULT | ALTER_PARTITIONED | ALTER_COLUMN_COLUMN_FORMAT | ALTER_COLUMN_STORAGE_TYPE | ALTER_CONVERT_TO |
+    ALTER_VIRTUAL_GCOL_EXPR | ALTER_DROP_CHECK_CONSTRAINT | ALTER_RENAME | ALTER_INDEX_ORDER | ALTER_COLUMN_INDEX_LENGTH |
+    ALTER_CHANGE_INDEX_COMMENT | ALTER_INDEX_IGNORABILITY | ALTER_RENAME_INDEX | ALTER_COLUMN_NAME |
+    ALTER_VIRTUAL_COLUMN_ORDER | ALTER_ADD_VIRTUAL_COLUMN | ALTER_DROP_VIRTUAL_COLUMN | ALTER_COLUMN_UNVERSIONED |
+    ALTER_OPTIONS | ALTER_COLUMN_ORDER | ALTER_RENAME_COLUMN;
+
+constexpr alter_table_operations COLUMNS = ALTER_ADD_STORED_BASE_COLUMN | ALTER_DROP_STORED_COLUMN | ALTER_STORED_COLUMN_ORDER |
+                                           ALTER_COLUMN_NULLABLE | ALTER_COLUMN_TYPE_CHANGE_BY_ENGINE;
+
+constexpr alter_table_operations INDEXES = ALTER_DROP_NON_UNIQUE_NON_PRIM_INDEX | ALTER_DROP_UNIQUE_INDEX;
+
+/** Layouts that a table's rows may have. Behind that it is time to write them anew. */
+constexpr size_t MOST_LAYOUTS = 250;
+/** Bytes of values that rows of older layouts do not have. */
+constexpr size_t MOST_ABSENT_BYTES = 1 << 20;
+
+const char *const SERVERS_WORDS = "";
+
+class Planner {
+ public:
+  Planner(TABLE *before, TABLE *after, const Alter_inplace_info *info, const TableRecord &now)
+      : before_(before), after_(after), info_(info), now_(now) {
+    plan_.after = now;
+  }
+
+  AlterPlan plan() {
+    plan_.refused = operations();
+    if (!plan_.refused) plan_.refused = auto_increment();
+    if (!plan_.refused) plan_.refused = columns();
+    if (!plan_.refused) plan_.refused = keys();
+    return plan_;
+  }
+
+ private:
+  const char *text(uint number) const { return ER_THD(before_->in_use, number); }
+
+  const char *operations() const {
+    const alter_table_operations wanted = info_->handler_flags;
+    if (wanted & ALTER_STORED_COLUMN_TYPE) return text(ER_ALTER_OPERATION_NOT_SUPPORTED_REASON_COLUMN_TYPE);
+    if ((wanted & (ALTER_ADD_PK_INDEX | ALTER_DROP_PK_INDEX)) == ALTER_DROP_PK_INDEX)
+      return text(ER_ALTER_OPERATION_NOT_SUPPORTED_REASON_NOPK);
+    if (wanted & (ALTER_ADD_PK_INDEX | ALTER_DROP_PK_INDEX)) return "rows stand in the order of the primary key";
+    if (wanted & ALTER_COLUMN_NOT_NULLABLE) return "rows have to be looked at for NULL";
+    if (wanted & ALTER_ADD_CHECK_CONSTRAINT) return "rows have to be checked";
+    if (wanted & (ALTER_ADD_STORED_GENERATED_COLUMN | ALTER_STORED_GCOL_EXPR | ALTER_COLUMN_VCOL))
+      return "generated values have to be computed for rows that exist";
+    if (wanted & ~(DEFINITION_ONLY | COLUMNS | INDEXES)) return SERVERS_WORDS;
+    return nullptr;
+  }
+
+  /** A column may stop to be the auto-increment column; to become it, its rows would need values. */
+  const char *auto_increment() const {
+    const Field *now = after_->found_next_number_field;
+    if (!now) return nullptr;
+    const Create_field *from = info_->alter_info->create_list.elem(now->field_index);
+    const Field *old = before_->found_next_number_field;
+    if (!from || !old || from->field != old) return text(ER_ALTER_OPERATION_NOT_SUPPORTED_REASON_AUTOINC);
+    if (!(info_->create_info->used_fields & HA_CREATE_USED_AUTO)) return nullptr;
+    const bool leads = before_->s->next_number_keypart == 0 && old->result_type() == INT_RESULT;
+    return leads ? nullptr : "the greatest value of the auto-increment column has to be looked for";
+  }
+
+  /** Makes the layout of the altered table, out of the columns of the present one and of new ones. */
+  const char *columns() {
+    TableRecord &r = plan_.after;
+    const std::vector<Column> old_columns = row_columns(before_), new_columns = row_columns(after_);
+    if (r.layouts.empty()) set_first_layout(old_columns, &r);
+    const RowLayout old = r.layouts.back();
+    if (info_->alter_info->create_list.elements != after_->s->fields) return SERVERS_WORDS;
+    RowLayout layout;
+    List_iterator_fast<Create_field> definitions(info_->alter_info->create_list);
+    for (uint i = 0; i < after_->s->fields; i++) {
+      const Create_field *definition = definitions++;
+      Field *f = after_->field[i];
+      if (const char *why = check_constraint(f, definition)) return why;
+      if (!f->stored_in_db()) continue;
+      const Column &column = new_columns[layout.size()];
+      if (definition->field) {
+        const int place = place_of(definition->field);
+        if (place < 0) return SERVERS_WORDS;
+        layout.push_back(stored_form(column, old[static_cast<size_t>(place)].id));
+        if (const char *why = changes_form(old[static_cast<size_t>(place)], layout.back())) return why;
+      } else {
+        layout.push_back(stored_form(column, r.next_column++));
+        if (const char *why = add_absent(f, column, layout.back())) return why;
+      }
+    }
+    forget_dropped(layout);
+    if (same(old, layout)) {
+      r.layouts = now_.layouts.empty() ? std::vector<RowLayout>{old} : now_.layouts;
+      return nullptr;
+    }
+    r.layouts.push_back(layout);
+    if (r.layouts.size() > MOST_LAYOUTS) return "rows have been left as they were too many times";
+    return nullptr;
+  }
+
+  /** Which of the stored columns a field is. */
+  int place_of(const Field *field) const {
+    int place = 0;
+    for (uint i = 0; i < before_->s->fields; i++) {
+      if (before_->field[i] == field) return field->stored_in_db() ? place : -1;
+      place += before_->field[i]->stored_in_db();
+    }
+    return -1;
+  }
+
+  const char *changes_form(const StoredColumn &old, const StoredColumn &now) const {
+    if (old.sized != now.sized || old.length != now.length)
+      return text(ER_ALTER_OPERATION_NOT_SUPPORTED_REASON_COLUMN_TYPE);
+    if (old.nullable && !now.nullable) return "rows have to be looked at for NULL";
+    return nullptr;
+  }
+
+  /** Constraints of columns: of those that are new or altered the server asks nothing of us, and would not look at the rows. */
+  const char *check_constraint(Field *f, const Create_field *definition) const {
+    if (!f->check_constraint) return nullptr;
+    const Field *old = definition->field;
+    if (old && old->check_constraint && definition->check_constraint == old->check_constraint) return nullptr;
+    // That of a JSON column looks at nothing but the column, and all rows have the default there.
+    const bool json = !old && Type_handler_json_common::has_json_valid_constraint(f) && f->set_default() == 0;
+    if (json && (f->check_constraint->expr->val_bool() || f->check_constraint->expr->null_value)) return nullptr;
+    return "rows have to be checked";
+  }
+
+  /** What the rows that exist have in a new column: its default as it is at this moment. */
+  const char *add_absent(Field *f, const Column &column, const StoredColumn &stored) {
+    if (info_->error_if_not_empty) return "the default is no value that the column may have";
+    const Virtual_column_info *value = f->default_value;
+    if (value && (value->flags & ~uint(VCOL_SESSION_FUNC | VCOL_TIME_FUNC))) return "the default differs from row to row";
+    const int error = f->set_default();
+    if (error != 0 && error != 3) return "the default does not fit the column";  // 3: a time that was cut to fit
+    AbsentValue a;
+    a.id = stored.id;
+    a.null = stored.nullable && column.is_null(after_->record[0]);
+    if (!a.null) append_column(column, after_->record[0], &a.value);
+    plan_.after.absent.push_back(a);
+    size_t bytes = 0;
+    for (const AbsentValue &one : plan_.after.absent) bytes += one.value.size();
+    return bytes > MOST_ABSENT_BYTES ? "defaults of added columns take too much room" : nullptr;
+  }
+
+  void forget_dropped(const RowLayout &layout) {
+    auto &absent = plan_.after.absent;
+    const auto dropped = [&](const AbsentValue &a) {
+      return std::none_of(layout.begin(), layout.end(), [&](const StoredColumn &c) { return c.id == a.id; });
+    };
+    absent.erase(std::remove_if(absent.begin(), absent.end(), dropped), absent.end());
+  }
+
+  static bool same(const RowLayout &a, const RowLayout &b) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const StoredColumn &x, const StoredColumn &y) {
+      return x.id == y.id && x.nullable == y.nullable;
+    });
+  }
+
+  /** Which index each key of the altered table has. */
+  const char *keys() {
+    const uint n = after_->s->keys;
+    std::vector<uint32_t> ids(n, 0);
+    std::vector<bool> kept(before_->s->keys, false);
+    const bool had_primary = before_->s->primary_key < before_->s->keys, has_primary = after_->s->primary_key < n;
+    if (had_primary != has_primary) return "rows stand in the order of the primary key";
+    std::vector<int> from(n);
+    for (uint k = 0; k < n; k++) {
+      const int old = from[k] = old_key(k);
+      if (old < 0) {
+        if (has_primary && k == after_->s->primary_key) return "rows stand in the order of the primary key";
+        plan_.added.push_back(k);
+        continue;
+      }
+      const uint o = static_cast<uint>(old);
+      if ((had_primary && o == before_->s->primary_key) != (has_primary && k == after_->s->primary_key))
+        return "rows stand in the order of the primary key";
+      ids[k] = now_.keys[o];
+      kept[o] = true;
+    }
+    for (uint k = 0; k < before_->s->keys; k++)
+      if (!kept[k]) plan_.dropped.push_back(now_.keys[k]);
+    plan_.after.keys = ids;
+    if (!plan_.added.empty()) return SERVERS_WORDS;
+    return forms(from);
+  }
+
+  /** The key of the present table that a key of the altered one is; -1 if it is a new one. */
+  int old_key(uint k) const {
+    const char *name = after_->key_info[k].name.str;
+    for (uint i = 0; i < info_->index_add_count; i++)
+      if (info_->index_add_buffer[i] == k) return -1;
+    for (const auto &renamed : info_->rename_keys)
+      if (!my_strcasecmp(system_charset_info, renamed.new_key->name.str, name))
+        return static_cast<int>(renamed.old_key - before_->key_info);
+    for (uint o = 0; o < before_->s->keys; o++)
+      if (!my_strcasecmp(system_charset_info, before_->key_info[o].name.str, name)) return static_cast<int>(o);
+    return -1;
+  }
+
+  /** That the entries of indexes that stay would look the same if they were written now. */
+  const char *forms(const std::vector<int> &from) const {
+    const TableFormat old(before_, now_), now(after_, plan_.after);
+    if (!old.fits || !now.fits) return SERVERS_WORDS;
+    for (size_t k = 0; k < from.size(); k++)
+      if (from[k] >= 0 && !same_form(old.indexes[static_cast<size_t>(from[k])], now.indexes[k]))
+        return text(ER_ALTER_OPERATION_NOT_SUPPORTED_REASON_COLUMN_TYPE);
+    return nullptr;
+  }
+
+  TABLE *before_, *after_;
+  const Alter_inplace_info *info_;
+  const TableRecord &now_;
+  AlterPlan plan_;
+};
+
+bool in_any_key(const Field &field) {
+  const TABLE *t = field.table;
+  for (uint k = 0; k < t->s->keys; k++)
+    for (uint i = 0; i < t->key_info[k].user_defined_key_parts; i++)
+      if (t->key_info[k].key_part[i].fieldnr == field.field_index + 1U) return true;
+  return false;
+}
+
+/** Whether nothing that is stored depends on how the column compares. */
+bool collation_is_free(const Field &field) {
+#ifdef WITH_PARTITION_STORAGE_ENGINE
+  if (field.table->part_info) return false;
+#endif
+  return !in_any_key(field) && field.table->s->virtual_fields == 0;
+}
+
+}  // namespace
+
+bool converts_in_place(const Field &field, const Column_definition &type) {
+  if (type.type_handler() != field.type_handler() || field.vcol_info) return false;
+  const enum_field_types real = field.real_type();
+  const bool sized = real == MYSQL_TYPE_VARCHAR || (real == MYSQL_TYPE_STRING && field.has_charset());
+  if (!sized || type.compression_method() || field.compression_method()) return false;
+  if (type.charset != field.charset()) {
+    if (!my_charset_same(type.charset, field.charset()) || !collation_is_free(field)) return false;
+  }
+  if (type.length < field.field_length || type.char_length < field.char_length()) return false;
+  // The padding of CHAR counts in keys of some collations.
+  return real == MYSQL_TYPE_VARCHAR || type.length == field.field_length || collation_is_free(field);
+}
+
+AlterPlan plan_alter(TABLE *before, TABLE *after, const Alter_inplace_info *info, const TableRecord &now) {
+  return Planner(before, after, info, now).plan();
+}
+
+}  // namespace kingtide
