@@ -6,7 +6,30 @@
 namespace kingtide {
 namespace {
 
-/** Whether a read of a statement that changes data must be repeatable by a replica that runs the same statement. */
+/**
+  Whether a statement that changes data must do so to what it reads as that is when it ends: INSERT ... SELECT and then DELETE
+  move rows, and none may be made between the two. It is also what lets a replica run the same statement.
+*/
+bool changes_by_what_it_reads(THD *thd) {
+  if (thd_tx_isolation(thd) <= ISO_READ_COMMITTED) return false;
+  switch (thd_sql_command(thd)) {
+    case SQLCOM_INSERT:
+    case SQLCOM_INSERT_SELECT:
+    case SQLCOM_REPLACE:
+    case SQLCOM_REPLACE_SELECT:
+    case SQLCOM_UPDATE:
+    case SQLCOM_UPDATE_MULTI:
+    case SQLCOM_DELETE:
+    case SQLCOM_DELETE_MULTI:
+    case SQLCOM_LOAD:
+    case SQLCOM_CREATE_TABLE:
+      return true;
+    default:
+      return false;
+  }
+}
+
+/** Whether a read must be repeatable by a replica that runs the same statement, where that is not one of the above: CALL. */
 bool reads_for_the_log(THD *thd, thr_lock_type type) {
   return type == TL_READ_NO_INSERT && thd_sql_command(thd) != SQLCOM_SELECT && thd_tx_isolation(thd) > ISO_READ_COMMITTED;
 }
@@ -19,7 +42,8 @@ THR_LOCK_DATA **Handler::store_lock(THD *thd, THR_LOCK_DATA **to, thr_lock_type 
   const bool plain_read = type == TL_READ || type == TL_READ_HIGH_PRIORITY || type == TL_READ_NO_INSERT;
   if (type >= TL_FIRST_WRITE)
     access_ = Access::Update;
-  else if (type == TL_READ_WITH_SHARED_LOCKS || type == TL_READ_SKIP_LOCKED || reads_for_the_log(thd, type))
+  else if (type == TL_READ_WITH_SHARED_LOCKS || type == TL_READ_SKIP_LOCKED || reads_for_the_log(thd, type) ||
+           (plain_read && changes_by_what_it_reads(thd)))
     access_ = Access::Share;
   else if (plain_read && thd_tx_isolation(thd) == ISO_SERIALIZABLE &&
            thd_test_options(thd, OPTION_NOT_AUTOCOMMIT | OPTION_BEGIN))
