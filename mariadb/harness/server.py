@@ -58,6 +58,10 @@ class Workspace:
         else:
             shutil.rmtree(self.path, ignore_errors=True)
 
+    def keep_if(self, failed):
+        """Leaves the files where they are, if there is something to look for in them."""
+        self._keep = bool(failed)
+
     def server(self, name, engine, options=(), binlog=False, server_id=1):
         """A new server with an empty data directory, not started."""
         server = Server(self.path / name, self._template(), engine, options, binlog, server_id)
