@@ -8,6 +8,7 @@
 */
 #include "alter_plan.h"
 #include "ha_kingtide.h"
+#include "variables.h"
 
 namespace kingtide {
 namespace {
@@ -18,6 +19,9 @@ class Altering : public inplace_alter_handler_ctx {
   Dictionary::Alteration change;
   TableShare *share = nullptr;
 };
+
+/** Bytes of rows and entries that a slice of a copy has; less if transactions may hold little. */
+constexpr size_t SLICE = 16 << 20;
 
 }  // namespace
 
@@ -110,6 +114,37 @@ Compare_keys Handler::compare_key_parts(const Field &old_field, const Column_def
   if (old_part.length == new_part.length) return Compare_keys::Equal;
   const bool whole = old_part.length == old_field.key_length() && new_part.length == new_field.length;
   return whole ? Compare_keys::EqualButKeyPartLength : Compare_keys::NotEqual;
+}
+
+/**
+  ALTER TABLE that copies writes into a table of a name of its own, which goes if anything fails, or when the server starts
+  again: so what it writes need not be one transaction, and is not bounded by what one may hold. CREATE TABLE ... SELECT is
+  one with what else its transaction does.
+*/
+int Handler::begin_copy() {
+  const bool temporary = share_->name()[0] == '/';
+  if (temporary || thd_sql_command(ha_thd()) == SQLCOM_CREATE_TABLE) return 0;
+  // The server looks for duplicates of these with a handler of its own, which would not see the slice.
+  if (table->s->long_unique_table || table->s->period.unique_keys) return 0;
+  copied_bytes_ = 0;
+  return fail(copying_.begin(Level::ReadUncommitted, NO_WAIT, Durability::Process));
+}
+
+/** A row was written: commits the slice if it is large enough. */
+int Handler::copied(size_t bytes) {
+  if (!copying_.open()) return 0;
+  copied_bytes_ += bytes;
+  if (copied_bytes_ < std::min<uint64_t>(SLICE, transaction_memory() / 8)) return 0;
+  if (const int error = fail(copying_.commit())) return error;
+  return begin_copy();
+}
+
+int Handler::end_copy() {
+  if (!copying_.open()) return 0;
+  Outcome o = copying_.commit();
+  copying_.close();
+  if (o == Outcome::Ok && commit_durability() == Durability::Power) o = Engine::sync();
+  return fail(o);
 }
 
 }  // namespace kingtide

@@ -30,6 +30,7 @@ int Handler::insert_entries(const uchar *record, Slice row_key) {
     bool checked;
     format().entry(index, table, record, row_key, &key_buffer_, &entry_buffer_, &checked);
     if (const int error = fail(txn().put(key_buffer_, entry_buffer_))) return error;
+    copied_bytes_ += key_buffer_.size() + entry_buffer_.size();
   }
   return 0;
 }
@@ -56,6 +57,7 @@ int Handler::write_row(const uchar *record) {
   second_value_.clear();
   format().row.encode(record, &second_value_);
   if (const int error = fail(txn().put(key, second_value_))) return error;
+  if (const int error = copied(key.size() + second_value_.size())) return error;
   row_key_ = row_key;
   session()->count_row(share_, 1);
   if (table->found_next_number_field && record == table->record[0]) {

@@ -106,7 +106,7 @@ class Handler final : public handler {
   enum class Way { Forward, Backward };
 
   Session *session() const { return Session::of(ha_thd()); }
-  Txn &txn() const { return session()->txn(); }
+  Txn &txn() const { return copying_.open() ? copying_ : session()->txn(); }
   const TableFormat &format() const { return share_->format(); }
   int fail(Outcome o) const { return server_error(ha_thd(), o); }
   bool locking() const { return access_ != Access::Consistent; }
@@ -119,6 +119,9 @@ class Handler final : public handler {
 
   // alter.cc
   int greatest_auto_increment(uint64_t *value);
+  int begin_copy();
+  int end_copy();
+  int copied(size_t bytes);
 
   // dml.cc
   int row_key_of(const uchar *record, std::string *key);
@@ -150,6 +153,10 @@ class Handler final : public handler {
   bool key_read_ = false;
   THR_LOCK_DATA lock_;
   DsMrr_impl mrr_;
+
+  /** While the server copies a table into this one, which nobody else sees: the slice that is not committed yet. */
+  mutable Txn copying_;
+  size_t copied_bytes_ = 0;
 
   // The scan.
   const Index *index_ = nullptr;

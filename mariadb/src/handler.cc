@@ -50,6 +50,7 @@ int Handler::open(const char *name, int mode, uint test_if_locked) {
 
 int Handler::close() {
   iter_.close();
+  copying_.close();
   share_ = nullptr;
   return 0;
 }
@@ -93,6 +94,14 @@ int Handler::extra(ha_extra_function operation) {
       break;
     case HA_EXTRA_NO_KEYREAD:
       key_read_ = false;
+      break;
+    case HA_EXTRA_BEGIN_COPY:
+    case HA_EXTRA_BEGIN_ALTER_IGNORE_COPY:
+      return begin_copy();
+    case HA_EXTRA_END_COPY:
+      return end_copy();
+    case HA_EXTRA_ABORT_COPY:
+      copying_.close();
       break;
     default:
       break;

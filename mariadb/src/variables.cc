@@ -75,6 +75,8 @@ int64_t lock_wait_timeout_ms(THD *thd) {
   return seconds == 0 ? NO_WAIT : static_cast<int64_t>(seconds) * 1000;
 }
 
+uint64_t transaction_memory() { return transaction_memory_value; }
+
 bool ignore_foreign_keys() { return ignore_foreign_keys_value; }
 
 bool rollback_on_timeout() { return rollback_on_timeout_value; }
