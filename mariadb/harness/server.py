@@ -62,9 +62,9 @@ class Workspace:
         """Leaves the files where they are, if there is something to look for in them."""
         self._keep = bool(failed)
 
-    def server(self, name, engine, options=(), binlog=False, server_id=1):
-        """A new server with an empty data directory, not started."""
-        server = Server(self.path / name, self._template(), engine, options, binlog, server_id)
+    def server(self, name, engine, options=(), binlog=False, server_id=1, template=None):
+        """A new server with an empty data directory, or a copy of one that is given, not started."""
+        server = Server(self.path / name, template or self._template(), engine, options, binlog, server_id)
         self._servers.append(server)
         return server
 
