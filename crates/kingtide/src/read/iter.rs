@@ -493,7 +493,7 @@ impl DbIterator {
                     versions = 0;
                     self.merge.seek(&self.saved_key, Tag(0))?;
                 } else {
-                    self.merge.next()?;
+                    self.merge.pass_versions()?;
                 }
                 continue;
             }

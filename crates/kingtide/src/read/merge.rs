@@ -167,6 +167,16 @@ impl Cursor {
         }
     }
 
+    fn pass_versions(&mut self) -> Result<()> {
+        match self {
+            Cursor::Mem(c) => {
+                c.pass_versions();
+                Ok(())
+            }
+            _ => self.next(),
+        }
+    }
+
     #[inline]
     fn prev(&mut self) -> Result<()> {
         match self {
@@ -420,6 +430,17 @@ impl Merge {
         let source = &mut self.sources[top.source as usize];
         self.unmoved[top.source as usize] = false;
         source.next()?;
+        self.settle(top.source)
+    }
+
+    /// The same, past some more entries of the current entry's key in its source, or all of them: those of a key that is
+    /// dealt with.
+    pub(crate) fn pass_versions(&mut self) -> Result<()> {
+        debug_assert!(self.forward);
+        self.settle_deferred()?;
+        let Some(top) = self.queue.first().copied() else { return Ok(()) };
+        self.unmoved[top.source as usize] = false;
+        self.sources[top.source as usize].pass_versions()?;
         self.settle(top.source)
     }
 

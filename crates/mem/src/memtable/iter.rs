@@ -175,6 +175,39 @@ impl MemIter {
         }
     }
 
+    /// Goes to the first entry of another key, or, if this leaf has none, to the following leaf, whose first entry may be of
+    /// the same key. So a key's many versions are passed in O(log n) looks at each leaf, not one by one. Stays nowhere if it
+    /// is not at an entry.
+    pub fn pass_versions(&mut self) {
+        let Some(at) = self.at else { return };
+        // SAFETY: points to an entry of the table that self keeps alive.
+        let key = unsafe { at.key.as_ref() };
+        let count = self.leaf.count;
+        // Of the same key is what is up to `same`; of another one what is from `other` on.
+        let (mut same, mut other, mut looks) = (self.pos, count, 0);
+        while other - same > 1 {
+            looks += 1;
+            // A few versions are near, very many reach over the leaf's end.
+            let look = match looks {
+                1 | 2 => (same + looks).min(other - 1),
+                3 => other - 1,
+                _ => same + (other - same) / 2,
+            };
+            // SAFETY: the copy was validated.
+            let entry = unsafe { self.table.entry(self.leaf.entries[look]) };
+            match self.table.order.compare(entry.key, key).is_eq() {
+                true => same = look,
+                false => other = look,
+            }
+        }
+        if other == count {
+            return self.settle(Some(count), false);
+        }
+        self.pos = other;
+        self.ask_for(other + AHEAD);
+        self.decode();
+    }
+
     /// Goes to the preceding entry; stays nowhere if it is not at one. O(1), and O(log n) once in a leaf.
     #[inline]
     pub fn prev(&mut self) {

@@ -143,6 +143,15 @@ fn check_zigzag(table: &Arc<Memtable>, model: &Model, rng: &mut Rng, shape: u64,
             if rng.below(8) < forward_of_8 {
                 it.next();
                 at += 1;
+            } else if rng.one_in(4) {
+                let key = it.key().to_vec();
+                it.pass_versions();
+                // At the next key, or at a leaf that begins with the same one.
+                let other = at + sorted[at..].partition_point(|(k, _)| table.order().compare(&k.1, &key).is_eq());
+                let place = ModelKey(table.order().clone(), it.key().to_vec(), it.tag());
+                let stop = if it.valid() { sorted.partition_point(|(k, _)| **k < place) } else { sorted.len() };
+                assert!(at < stop && stop <= other, "{what}: passed from {at} to {stop}, not {other}");
+                at = stop;
             } else {
                 it.prev();
                 at = at.wrapping_sub(1);
