@@ -70,10 +70,11 @@ fn rows_an_entry(memtable: &FamilyMemtable, span: Span<'_>, below: SeqNo) -> f64
         Bound::Unbounded => cursor.first(),
     }
     let (mut seen, mut rows, mut has_put) = (0, 0.0, false);
-    let mut newest: Option<(Vec<u8>, Tag)> = None;
-    let settle = |newest: &Option<(Vec<u8>, Tag)>, has_put: bool| match newest {
-        Some((_, tag)) if tag.seq() >= below => 0.0,
-        Some((_, tag)) if !tag.is_tombstone() => 1.0,
+    // The key that is being looked at, and its newest entry.
+    let (mut last, mut newest) = (Vec::new(), None::<Tag>);
+    let settle = |newest: Option<Tag>, has_put: bool| match newest {
+        Some(tag) if tag.seq() >= below => 0.0,
+        Some(tag) if !tag.is_tombstone() => 1.0,
         // A key that was put and deleted in the same memtable probably is nowhere else.
         Some(_) if !has_put => -1.0,
         _ => 0.0,
@@ -88,16 +89,18 @@ fn rows_an_entry(memtable: &FamilyMemtable, span: Span<'_>, below: SeqNo) -> f64
         if beyond {
             break;
         }
-        if newest.as_ref().is_none_or(|(last, _)| order.compare(last, key).is_ne()) {
-            rows += settle(&newest, has_put);
-            newest = Some((key.to_vec(), cursor.tag()));
+        if newest.is_none() || order.compare(&last, key).is_ne() {
+            rows += settle(newest, has_put);
+            last.clear();
+            last.extend_from_slice(key);
+            newest = Some(cursor.tag());
             has_put = false;
         }
         has_put |= !cursor.tag().is_tombstone();
         seen += 1;
         cursor.next();
     }
-    rows += settle(&newest, has_put);
+    rows += settle(newest, has_put);
     rows / f64::max(seen as f64, 1.0)
 }
 
