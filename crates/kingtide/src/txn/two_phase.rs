@@ -17,7 +17,8 @@ use crate::engine::DbInner;
 use crate::options::WriteOptions;
 use kingtide_base::options::Durability;
 use kingtide_base::stats::Stat;
-use kingtide_base::{ErrorKind, Result, SeqNo};
+use kingtide_base::{ErrorKind, Kind, Result, SeqNo};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 impl Transactions {
@@ -86,6 +87,7 @@ impl Transaction {
                 db.txns.lock_for_prepared(self.id, &lock)?;
             }
         }
+        let locks = if self.takes_locks() { db.other_locks_of(self.id, &writes.batch) } else { reads };
         let durability = self.durability().unwrap_or(Durability::Power);
         let options = WriteOptions { durability: Some(durability), ..self.write_options() };
         let request = PrepareRequest {
@@ -93,7 +95,7 @@ impl Transaction {
             txn: self.id,
             isolation: self.isolation(),
             batch: &mut writes.batch,
-            locks: if self.takes_locks() { db.read_locks_of(self.id) } else { reads },
+            locks,
         };
         let outcome = db.prepare_with(request, |record, writes| {
             let visible = if self.takes_locks() {
@@ -148,18 +150,22 @@ impl Transaction {
 }
 
 impl DbInner {
-    /// All locks of a locking transaction, whatever its level: on what it wrote, what it read for update or for share, and
-    /// what it was told to lock.
-    fn read_locks_of(&self, id: TxnId) -> Vec<PreparedLock> {
+    /// What a locking transaction has locked besides the keys that it writes, whatever its level: what it read for update or
+    /// for share, and what it was told to lock.
+    fn other_locks_of(&self, id: TxnId, batch: &WriteBatch) -> Vec<PreparedLock> {
         let families = self.commit.lock().families.clone();
-        let held = self.txns.locks.held().into_iter().filter(|l| l.txn == id);
-        let with_family = held.filter_map(|l| {
+        let keys = batch.ops().iter().filter(|op| op.kind != Kind::RangeDelete as u8);
+        let written: HashSet<_> =
+            keys.map(|op| (batch.families()[op.family as usize].id(), batch.key_of(op))).collect();
+        let with_family = self.txns.locks.held_by(id).into_iter().filter_map(|l| {
             let family = families.iter().find(|f| f.id() == l.family)?.clone();
+            let exclusive = l.mode == LockMode::Exclusive;
             let target = match l.target {
+                super::locks::LockTarget::Key(key) if exclusive && written.contains(&(l.family, &key[..])) => return None,
                 super::locks::LockTarget::Key(key) => LockTarget::Key(key),
                 super::locks::LockTarget::Range(lo, hi) => LockTarget::Range(lo, hi),
             };
-            Some(PreparedLock { family, exclusive: l.mode == LockMode::Exclusive, target })
+            Some(PreparedLock { family, exclusive, target })
         });
         with_family.collect()
     }

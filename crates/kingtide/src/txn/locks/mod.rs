@@ -304,6 +304,13 @@ impl LockManager {
         held.map(|Want { txn, family, span, mode }| HeldLock { txn, family, target: span.target(), mode }).collect()
     }
 
+    /// The locks of one transaction, perhaps in pieces and some of them more than once. O(its locks).
+    pub fn held_by(&self, txn: TxnId) -> Vec<HeldLock> {
+        let held = self.state.lock().held_by(txn);
+        let held = held.into_iter();
+        held.map(|Want { txn, family, span, mode }| HeldLock { txn, family, target: span.target(), mode }).collect()
+    }
+
     /// All requests that wait, by family and then in the order in which they are granted.
     pub fn waits(&self) -> Vec<LockWait> {
         let now = self.clock.monotonic_ns();

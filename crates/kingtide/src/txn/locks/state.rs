@@ -410,6 +410,23 @@ impl State {
         })
     }
 
+    /// The locks of one transaction, as its own list leads to them: what lies between two of them may be in both.
+    pub fn held_by(&self, txn: TxnId) -> Vec<Want> {
+        let mut all = Vec::new();
+        for (family, piece) in self.owners.get(&txn).into_iter().flat_map(|owner| &owner.pieces) {
+            let Some((order, room)) = self.families.get(family) else { continue };
+            let held = |span: &Span| {
+                let held = room.table.held_by(txn, span);
+                held.map(|(span, mode)| Want { txn, family: *family, span, mode }).collect::<Vec<_>>()
+            };
+            all.extend(match piece {
+                Piece::Key(key) => held(&Span::of_key(order, key.clone())),
+                Piece::Range(span) => held(span),
+            });
+        }
+        all
+    }
+
     /// All requests that wait, each with what it waits for.
     pub fn waits(&self) -> impl Iterator<Item = (&Request, Vec<Blocker>)> + '_ {
         self.families

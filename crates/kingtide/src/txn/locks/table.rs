@@ -291,6 +291,14 @@ impl Table {
         out
     }
 
+    /// The segments that share something with a span and that the transaction holds. They may reach beyond the span.
+    pub fn held_by<'a>(&'a self, txn: TxnId, span: &'a Span) -> impl Iterator<Item = (Span, LockMode)> + 'a {
+        let theirs = self.overlapping(span).filter(move |(_, segment)| segment.holders.contains(txn));
+        theirs.filter_map(|(start, segment)| {
+            Some((Span::between(start.clone(), segment.end(start))?, segment.holders.mode()))
+        })
+    }
+
     /// Panics unless segments are disjoint, in order, not empty, and held as the rules allow.
     #[cfg(test)]
     pub fn check(&self) {

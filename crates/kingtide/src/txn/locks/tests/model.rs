@@ -156,12 +156,18 @@ fn compare_lists(b: &Bench, naive: &Naive, rng: &mut Rng, numbers: bool, context
         LockTarget::Key(key) => (Bound::Included(key.clone()), Bound::Included(key)),
         LockTarget::Range(lo, hi) => (lo, hi),
     };
-    let held = b.locks.held().into_iter().map(|l| (l.txn, as_ends(l.target), l.mode)).collect();
-    let listed = Naive { order: naive.order.clone(), locks: held };
+    let listed = |held: Vec<HeldLock>| Naive {
+        order: naive.order.clone(),
+        locks: held.into_iter().map(|l| (l.txn, as_ends(l.target), l.mode)).collect(),
+    };
+    let all = listed(b.locks.held());
+    let by_owner = listed((1..8).flat_map(|txn| b.locks.held_by(txn)).collect());
     for _ in 0..8 {
         let key = random_key(rng, numbers);
         for txn in 1..8 {
-            assert_eq!(listed.mode_of(txn, &key), naive.mode_of(txn, &key), "{context}: {txn} {key:?}");
+            let want = naive.mode_of(txn, &key);
+            assert_eq!(all.mode_of(txn, &key), want, "{context}: {txn} {key:?}");
+            assert_eq!(by_owner.mode_of(txn, &key), want, "{context}: {txn} {key:?}, by owner");
         }
     }
 }
