@@ -141,6 +141,7 @@ class Handler final : public handler {
   int deliver_row(uchar *record, bool *pass);
   int deliver_entry(uchar *record, bool *pass);
   int from_entry(Slice key, Slice value, uchar *record, bool *pass);
+  int pass_outdated(const uchar *record, bool *pass);
   Outcome get_locked_or_skip(Slice key, std::string *value);
   int read_row(Slice key, uchar *record, bool *pass);
   int read_unique(uchar *record);

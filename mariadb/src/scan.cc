@@ -188,13 +188,26 @@ int Handler::deliver_row(uchar *record, bool *pass) {
 int Handler::deliver_entry(uchar *record, bool *pass) {
   Slice value;
   if (const int error = fail(iter_.value(&value))) return error;
-  if (const int error = from_entry(Slice(position_), value, record, pass)) return error;
-  if (*pass || from_entry_ || !locking() || locks_gaps()) return 0;
-  // The row may be newer than the entry that led to it.
-  bool checked;
-  format().entry(*index_, table, record, row_key_, &key_buffer_, &entry_buffer_, &checked);
-  *pass = key_buffer_ != position_;
-  return 0;
+  return from_entry(Slice(position_), value, record, pass);
+}
+
+/** Sets `pass` if the row, which was read under its lock, is newer than the entry that led to it and has another. */
+int Handler::pass_outdated(const uchar *record, bool *pass) {
+  if (locks_gaps() || !iter_.open()) return 0;  // the entry is locked
+  bool computed = false;
+  const KEY &key = table->key_info[active_index];
+  for (uint i = 0; i < key.user_defined_key_parts; i++) computed |= !key.key_part[i].field->stored_in_db();
+  if (!computed) {
+    bool checked;
+    format().entry(*index_, table, record, row_key_, &key_buffer_, &entry_buffer_, &checked);
+    *pass = key_buffer_ != position_;
+    return 0;
+  }
+  // The server computes such columns later. No entry of a row changes while the row is locked, so look whether this one is left.
+  Iter entry;
+  if (const int error = fail(txn().iterate(position_, position_ + std::string(1, '\0'), true, &entry))) return error;
+  *pass = !entry.first();
+  return fail(entry.status());
 }
 
 /** Fills the record from an index entry, if it covers what is asked for, or from the row that it leads to. */
@@ -219,6 +232,9 @@ int Handler::from_entry(Slice key, Slice value, uchar *record, bool *pass) {
     return 0;
   }
   if (const int error = read_row(row_key, record, pass)) return error;
+  // Before the entry's columns are put over the row's.
+  if (!*pass && locking())
+    if (const int error = pass_outdated(record, pass)) return error;
   // Where it reads the index only, the server takes generated columns from there and does not compute them.
   if (key_read_ && !*pass && !format().restore(*index_, key, entry_value_, record)) return damaged();
   return 0;
