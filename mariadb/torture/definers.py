@@ -11,10 +11,11 @@ from collections import namedtuple
 
 from harness.wire import ServerGone, SqlError
 
-# `rows` is None where any number will do.
+# `rows` is None where any number will do; `columns` are their names, in order.
 Table = namedtuple("Table", "rows columns partitioned")
 NAMES = 6
-COLUMNS = "id INT AUTO_INCREMENT, v INT, s VARCHAR(40)"
+DEFINED = "id INT AUTO_INCREMENT, v INT, s VARCHAR(40)"
+COLUMNS = ("id", "v", "s")
 # Of tables that others have too: a row that they inserted as well, no such table, table exists already, lock wait timeout,
 # deadlock, and what changed meanwhile.
 SHARED_ERRORS = {1062, 1146, 1051, 1050, 1205, 1213, 1020, 1412, 1684, 1505, 1060, 1061, 1091, 1072, 1054, 1508, 1517, 1512, 1515}
@@ -23,11 +24,11 @@ SHARED_ERRORS = {1062, 1146, 1051, 1050, 1205, 1213, 1020, 1412, 1684, 1505, 106
 class Definer(threading.Thread):
     """One session. With `shared` it works on names that others use as well, and does not know what there is."""
 
-    def __init__(self, server, name, seed, tables=None, shared=False, partitions=False):
+    def __init__(self, server, name, seed, tables=None, shared=False, partitions=False, rows=40):
         super().__init__(daemon=True)
         self.tables = dict(tables or {})
         self.allowed, self.statement, self.count, self.failure = [self.tables], None, 0, None
-        self.owner, self._partitions = name, partitions
+        self.owner, self._partitions, self._rows = name, partitions, rows
         self._server, self._shared, self._random = server, shared, random.Random(seed)
 
     def run(self):
@@ -57,7 +58,7 @@ class Definer(threading.Thread):
         """A statement, what there is after it, and what there may be in the middle of it."""
         r = self._random
         if self._shared:  # whatever it believes: errors are forgiven
-            self.tables = {n: Table(None, 3, self._partitions and r.random() < 0.3) for n in self._names() if r.random() < 0.6}
+            self.tables = {n: Table(None, COLUMNS, self._partitions and r.random() < 0.3) for n in self._names() if r.random() < 0.6}
         names = sorted(self.tables)
         free = [n for n in self._names() if n not in self.tables]
         if not names or free and r.random() < 0.2:
@@ -89,7 +90,7 @@ class Definer(threading.Thread):
             forms.append("PRIMARY KEY (id), KEY (v)) PARTITION BY HASH (id) PARTITIONS 3")
         form = self._random.choice(forms)
         partitioned = "PARTITION" in form
-        return f"({COLUMNS}, {form}" + ("" if partitioned else ")"), Table(0, 3, partitioned)
+        return f"({DEFINED}, {form}" + ("" if partitioned else ")"), Table(0, COLUMNS, partitioned)
 
     def _create(self, n):
         text, table = self._definition()
@@ -102,14 +103,14 @@ class Definer(threading.Thread):
     def _select(self, n):
         new, t = self._free(), self.tables[n]
         sql = f"CREATE TABLE {new} (PRIMARY KEY (id), KEY (v)) SELECT id, v FROM {n}"
-        return sql, self._with(**{new: Table(t.rows, 2, False)}), []
+        return sql, self._with(**{new: Table(t.rows, ("id", "v"), False)}), []
 
     def _like(self, n):
         new, t = self._free(), self.tables[n]
         return f"CREATE TABLE {new} LIKE {n}", self._with(**{new: t._replace(rows=0)}), []
 
     def _fill(self, n):
-        t, count = self.tables[n], self._random.randint(1, 40)
+        t, count = self.tables[n], self._random.randint(1, self._rows)
         # Of tables without AUTO_INCREMENT (CREATE ... SELECT makes those) the key must be given.
         sql = (f"INSERT INTO {n} (id, v) SELECT (SELECT COALESCE(MAX(id), 0) FROM {n} AS old) + seq, seq "
                f"FROM seq_1_to_{count}")
@@ -138,9 +139,15 @@ class Definer(threading.Thread):
 
     def _alter(self, n):
         t, r = self.tables[n], self._random
-        how = r.choice((", ALGORITHM=COPY", ", ALGORITHM=COPY", "", ", FORCE"))
-        after = self._with(**{n: t._replace(columns=t.columns + 1)})
-        return f"ALTER TABLE {n} ADD COLUMN {self._column()} INT DEFAULT 7{how}", after, []
+        how = r.choice((", ALGORITHM=COPY", "", "", ", FORCE"))
+        new, old = self._column(), r.choice(t.columns)
+        if old in ("id", "v") or r.random() < 0.5:
+            change, columns = f"ADD COLUMN {new} INT DEFAULT 7", (*t.columns, new)
+        elif r.random() < 0.5 or old == "s":  # which may be the first of a key's two columns
+            change, columns = f"RENAME COLUMN {old} TO {new}", tuple(new if c == old else c for c in t.columns)
+        else:
+            change, columns = f"DROP COLUMN {old}", tuple(c for c in t.columns if c != old)
+        return f"ALTER TABLE {n} {change}{how}", self._with(**{n: t._replace(columns=columns)}), []
 
     def _key(self, n):
         how = self._random.choice((", ALGORITHM=COPY", ""))
@@ -148,8 +155,9 @@ class Definer(threading.Thread):
 
     def _alter_and_rename(self, n):
         new, t = self._free(), self.tables[n]
-        sql = f"ALTER TABLE {n} ADD COLUMN {self._column()} INT, RENAME {new}, ALGORITHM=COPY"
-        return sql, self._with(**{n: None, new: t._replace(columns=t.columns + 1)}), []
+        column, how = self._column(), self._random.choice((", ALGORITHM=COPY", ""))
+        sql = f"ALTER TABLE {n} ADD COLUMN {column} INT, RENAME {new}{how}"
+        return sql, self._with(**{n: None, new: t._replace(columns=(*t.columns, column))}), []
 
     def _partition(self, n):
         what = self._random.choice(("ADD PARTITION PARTITIONS 1", "COALESCE PARTITION 1", "REBUILD PARTITION ALL",
