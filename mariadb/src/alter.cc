@@ -5,9 +5,13 @@
   the server's name for the new definition, and the end of indexes that were dropped. The server's own log of definitions has
   what is to become of its files; after a crash between the batch and these, it asks whether the table was altered to that name
   (check_version), and goes on or back.
+
+  Indexes that are added are built before that, under numbers that no table has: index_build.h. Their number is in the dictionary
+  as one that is being built until the batch takes it; those that are left when the server starts are erased.
 */
 #include "alter_plan.h"
 #include "ha_kingtide.h"
+#include "index_build.h"
 #include "variables.h"
 
 namespace kingtide {
@@ -18,6 +22,8 @@ class Altering : public inplace_alter_handler_ctx {
  public:
   Dictionary::Alteration change;
   TableShare *share = nullptr;
+  /** Keys whose indexes are built. */
+  std::vector<uint> added;
 };
 
 /** Bytes of rows and entries that a slice of a copy has; less if transactions may hold little. */
@@ -27,7 +33,7 @@ constexpr size_t SLICE = 16 << 20;
 
 enum_alter_inplace_result Handler::check_if_supported_inplace_alter(TABLE *altered, Alter_inplace_info *info) {
   const AlterPlan plan = plan_alter(table, altered, info, share_->record());
-  if (!plan.refused) return HA_ALTER_INPLACE_INSTANT;
+  if (!plan.refused) return plan.added.empty() ? HA_ALTER_INPLACE_INSTANT : HA_ALTER_INPLACE_NOCOPY_LOCK;
   if (*plan.refused) info->unsupported_reason = plan.refused;
   return HA_ALTER_INPLACE_NOT_SUPPORTED;
 }
@@ -67,6 +73,11 @@ bool Handler::prepare_inplace_alter_table(TABLE *altered, Alter_inplace_info *in
   altering->change.dropped = plan.dropped;
   const LEX_CUSTRING &definition = altered->s->tabledef_version;
   altering->change.after.definition = Slice(definition.str, definition.length).str();
+  altering->added = plan.added;
+  if (const int error = number_new_indexes(&altering->change, plan.added)) {
+    print_error(error, MYF(0));
+    return true;
+  }
   if (!(info->create_info->used_fields & HA_CREATE_USED_AUTO) || !altered->found_next_number_field) return false;
   uint64_t greatest;
   if (const int error = greatest_auto_increment(&greatest)) {
@@ -78,10 +89,50 @@ bool Handler::prepare_inplace_alter_table(TABLE *altered, Alter_inplace_info *in
   return false;
 }
 
-bool Handler::inplace_alter_table(TABLE *, Alter_inplace_info *) { return false; }
+/** Gives indexes that are to be built their numbers, and keeps rows from being changed by those whom the server does not see. */
+int Handler::number_new_indexes(Dictionary::Alteration *change, const std::vector<uint> &added) {
+  if (added.empty()) return 0;
+  // Transactions that were prepared before the server started have locks of ours, and none of the server's.
+  const Index &primary = format().primary;
+  if (const int error = fail(txn().lock_range(primary.prefix(), primary.end(), LockMode::Shared))) return error;
+  if (const int error = fail(Dictionary::begin_indexes(added.size(), &change->built))) return error;
+  for (size_t i = 0; i < added.size(); i++) change->after.keys[added[i]] = change->built[i];
+  return 0;
+}
+
+bool Handler::inplace_alter_table(TABLE *altered, Alter_inplace_info *info) {
+  const auto *altering = static_cast<Altering *>(info->handler_ctx);
+  if (altering->added.empty()) return false;
+  int error;
+  IndexBuild build(ha_thd(), altered, altering->change.after, altering->added);
+  Iter it;
+  const Index &primary = format().primary;
+  error = fail(Engine::iterate(Space::Rows, primary.prefix(), primary.end(), &it));
+  for (bool valid = !error && it.first(); valid && !error; valid = it.next()) {
+    Slice row;
+    error = fail(it.value(&row));
+    if (!error) error = build.add(it.key().from(4), row);
+  }
+  if (!error) error = fail(it.status());
+  it.close();
+  if (!error) error = build.finish();
+  if (error == HA_ERR_FOUND_DUPP_KEY) {
+    const auto [key, row_key] = build.duplicate();
+    if (txn().get(primary.prefix() + row_key, &row_) == Outcome::Ok) build.show(row_);
+    print_keydup_error(altered, &altered->key_info[key], MYF(0));
+  } else if (error) {
+    print_error(error, MYF(0));
+  }
+  return error != 0;
+}
 
 bool Handler::commit_inplace_alter_table(TABLE *, Alter_inplace_info *info, bool commit) {
-  if (!commit) return false;
+  if (!commit) {
+    const auto *altering = static_cast<Altering *>(info->handler_ctx);
+    if (altering && Dictionary::abandon_indexes(altering->change.built) != Outcome::Ok)
+      sql_print_warning("KINGTIDE: entries of an index that was not finished go when the server starts again: %s", last_message());
+    return false;
+  }
   std::vector<Dictionary::Alteration> changes;
   std::vector<TableShare *> shares;
   inplace_alter_handler_ctx *single[] = {info->handler_ctx, nullptr};

@@ -25,7 +25,8 @@ constexpr alter_table_operations DEFINITION_ONLY =
 constexpr alter_table_operations COLUMNS = ALTER_ADD_STORED_BASE_COLUMN | ALTER_DROP_STORED_COLUMN | ALTER_STORED_COLUMN_ORDER |
                                            ALTER_COLUMN_NULLABLE | ALTER_COLUMN_TYPE_CHANGE_BY_ENGINE;
 
-constexpr alter_table_operations INDEXES = ALTER_DROP_NON_UNIQUE_NON_PRIM_INDEX | ALTER_DROP_UNIQUE_INDEX;
+constexpr alter_table_operations INDEXES = ALTER_DROP_NON_UNIQUE_NON_PRIM_INDEX | ALTER_DROP_UNIQUE_INDEX |
+                                           ALTER_ADD_NON_UNIQUE_NON_PRIM_INDEX | ALTER_ADD_UNIQUE_INDEX;
 
 /** Layouts that a table's rows may have. Behind that it is time to write them anew. */
 constexpr size_t MOST_LAYOUTS = 250;
@@ -196,8 +197,17 @@ class Planner {
     for (uint k = 0; k < before_->s->keys; k++)
       if (!kept[k]) plan_.dropped.push_back(now_.keys[k]);
     plan_.after.keys = ids;
-    if (!plan_.added.empty()) return SERVERS_WORDS;
+    for (uint k : plan_.added)
+      if (const char *why = cannot_build(after_->key_info[k])) return why;
     return forms(from);
+  }
+
+  const char *cannot_build(const KEY &key) const {
+    if (key.flags & (HA_FULLTEXT | HA_SPATIAL) || key.algorithm == HA_KEY_ALG_LONG_HASH) return SERVERS_WORDS;
+    if (info_->ignore && (key.flags & HA_NOSAME)) return text(ER_ALTER_OPERATION_NOT_SUPPORTED_REASON_IGNORE);
+    for (uint i = 0; i < key.user_defined_key_parts; i++)
+      if (!after_->field[key.key_part[i].fieldnr - 1]->stored_in_db()) return "values of a virtual column are not stored";
+    return nullptr;
   }
 
   /** The key of the present table that a key of the altered one is; -1 if it is a new one. */

@@ -15,6 +15,12 @@ std::mutex changing;
 
 std::string table_key(const std::string &name) { return "t" + name; }
 
+std::string building_key(uint32_t index) {
+  std::string key(1, 'b');
+  append_be(key, index, 4);
+  return key;
+}
+
 std::string counter_key(Dictionary::Counter which, uint32_t primary) {
   std::string key(1, static_cast<char>(which));
   append_be(key, primary, 4);
@@ -137,10 +143,36 @@ Outcome Dictionary::alter(const std::vector<Alteration> &changes) {
   for (const Alteration &a : changes) {
     batch.put(Space::Dictionary, table_key(a.name), encode_table_record(a.after));
     for (uint32_t id : a.dropped) erase_index(batch, id);
+    for (uint32_t id : a.built) batch.erase(Space::Dictionary, building_key(id));
     if (a.auto_increment != 0)
       batch.put(Space::Dictionary, counter_key(Counter::AutoIncrement, a.after.primary), number(a.auto_increment));
   }
   return Engine::write(batch, Durability::Power);
+}
+
+Outcome Dictionary::begin_indexes(size_t count, std::vector<uint32_t> *ids) {
+  std::lock_guard<std::mutex> guard(changing);
+  uint64_t next;
+  const Outcome o = read_number(NEXT, &next);
+  if (o != Outcome::Ok) return o;
+  Batch batch;
+  ids->clear();
+  for (; count > 0; count--) {
+    ids->push_back(static_cast<uint32_t>(next++));
+    batch.put(Space::Dictionary, building_key(ids->back()), Slice());
+  }
+  batch.put(Space::Dictionary, NEXT, number(next));
+  return Engine::write(batch, Durability::Power);
+}
+
+Outcome Dictionary::abandon_indexes(const std::vector<uint32_t> &ids) {
+  if (ids.empty()) return Outcome::Ok;
+  Batch batch;
+  for (uint32_t id : ids) {
+    erase_index(batch, id);
+    batch.erase(Space::Dictionary, building_key(id));
+  }
+  return Engine::write(batch, Durability::Process);
 }
 
 Outcome Dictionary::is_altered_to(const std::string &name, Slice definition, bool *altered) {
@@ -178,7 +210,14 @@ Outcome Dictionary::drop_leftovers() {
     if (is_temporary(name)) names.push_back(name);
   }
   if ((o = it.status()) != Outcome::Ok) return o;
+  std::vector<uint32_t> building;
+  o = Engine::iterate(Space::Dictionary, Slice(std::string("b")), Slice(std::string("c")), &it);
+  if (o != Outcome::Ok) return o;
+  for (bool valid = it.first(); valid; valid = it.next())
+    if (it.key().size == 5) building.push_back(static_cast<uint32_t>(read_be(it.key().data + 1, 4)));
+  if ((o = it.status()) != Outcome::Ok) return o;
   it.close();
+  if ((o = abandon_indexes(building)) != Outcome::Ok) return o;
   for (const std::string &name : names) {
     o = drop(name);
     // A prepared transaction that recovery found may have locks on the rows: they go another time.

@@ -14,6 +14,7 @@
 
       "t" path              the table's record: codec/table_record.h
       "n"                   8 bytes: the number that the next index gets
+      "b" number            the number of an index that is being built
       "a" number            8 bytes: no auto-increment value from here on was given out, by the number of the rows' index
       "h" number            8 bytes: no hidden key from here on was given out
       "c" number            8 bytes: rows, as last counted; an estimate after a crash
@@ -51,11 +52,16 @@ class Dictionary {
     TableRecord after;
     /** Indexes whose entries go. */
     std::vector<uint32_t> dropped;
+    /** Indexes that were built for it: see begin_indexes. */
+    std::vector<uint32_t> built;
     /** Not 0: the first auto-increment value that was not given out. */
     uint64_t auto_increment = 0;
   };
   /** Does all of them or nothing. What it did survives a power cut: the server goes on as if there were no way back. */
   static Outcome alter(const std::vector<Alteration> &changes);
+  /** Gives numbers to indexes that are built before a table has them. If none gets them, they go at the latest by drop_leftovers. */
+  static Outcome begin_indexes(size_t count, std::vector<uint32_t> *ids);
+  static Outcome abandon_indexes(const std::vector<uint32_t> &ids);
   /** Whether the table, or all of its partitions, were altered to the definition that the server calls so. */
   static Outcome is_altered_to(const std::string &name, Slice definition, bool *altered);
   /** Removes a table's entries and counters. */

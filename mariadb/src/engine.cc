@@ -3,6 +3,8 @@
 
 #include <kingtide.h>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <mutex>
 #include <shared_mutex>
@@ -128,6 +130,33 @@ void Batch::erase_range(Space space, Slice from, Slice to) {
   const Outcome o =
       call.done(kingtide_batch_delete_range(batch_, family(space), from.data, from.size, to.data, to.size, &call));
   if (first_error_ == Outcome::Ok) first_error_ = o;
+}
+
+SortedFile::~SortedFile() {
+  if (!writer_) return;
+  kingtide_sorted_writer_free(writer_);
+  unlink(path_.c_str());
+}
+
+Outcome SortedFile::put(Slice key, Slice value) {
+  Call call;
+  if (!writer_) {
+    const Outcome o = call.done(kingtide_sorted_writer_create(path_.c_str(), family(Space::Rows), &writer_, &call));
+    if (o != Outcome::Ok) return o;
+  }
+  return call.done(kingtide_sorted_writer_put(writer_, key.data, key.size, value.data, value.size, &call));
+}
+
+Outcome SortedFile::ingest() {
+  if (!writer_) return Outcome::Ok;
+  Call call;
+  const Outcome o = call.done(kingtide_sorted_writer_finish(writer_, nullptr, &call));
+  if (o != Outcome::Ok) return o;
+  const kingtide_ingest_file file = {family(Space::Rows), path_.c_str()};
+  kingtide_ingest_options options = {};
+  options.size = sizeof options;
+  Call second;
+  return second.done(kingtide_db_ingest(db, &file, 1, &options, nullptr, &second));
 }
 
 void Iter::close() {

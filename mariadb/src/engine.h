@@ -17,6 +17,7 @@ struct kingtide_iter;
 struct kingtide_batch;
 struct kingtide_value;
 struct kingtide_ticket;
+struct kingtide_sorted_writer;
 
 /** The engine's C API, as this plugin uses it: handles that free themselves, and one kind of outcome. */
 namespace kingtide {
@@ -70,6 +71,21 @@ class Batch {
   friend class Engine;
   kingtide_batch *batch_;
   Outcome first_error_ = Outcome::Ok;
+};
+
+/** A file of entries that come in order, to become part of the rows' family at once. It goes with the object. */
+class SortedFile {
+ public:
+  explicit SortedFile(const std::string &path) : path_(path) {}
+  ~SortedFile();
+  SortedFile(const SortedFile &) = delete;
+  Outcome put(Slice key, Slice value);
+  /** What it does survives a power cut. Nothing, if nothing was put. */
+  Outcome ingest();
+
+ private:
+  const std::string path_;
+  kingtide_sorted_writer *writer_ = nullptr;
 };
 
 class Iter {

@@ -119,6 +119,7 @@ class Handler final : public handler {
 
   // alter.cc
   int greatest_auto_increment(uint64_t *value);
+  int number_new_indexes(Dictionary::Alteration *change, const std::vector<uint> &added);
   int begin_copy();
   int end_copy();
   int copied(size_t bytes);

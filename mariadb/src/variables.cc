@@ -37,6 +37,11 @@ MYSQL_SYSVAR_ULONGLONG(transaction_memory, transaction_memory_value, PLUGIN_VAR_
                        "ER_LOCK_TABLE_FULL",
                        nullptr, nullptr, 1ULL << 30, 1ULL << 20, ULLONG_MAX, 0);
 
+ulonglong sort_memory_value;
+MYSQL_SYSVAR_ULONGLONG(sort_memory, sort_memory_value, PLUGIN_VAR_RQCMDARG,
+                       "Bytes of entries that the building of an index sorts in memory before it uses files in tmpdir", nullptr,
+                       nullptr, 64ULL << 20, 64ULL << 10, 1ULL << 40, 0);
+
 my_bool ignore_foreign_keys_value;
 MYSQL_SYSVAR_BOOL(ignore_foreign_keys, ignore_foreign_keys_value, PLUGIN_VAR_OPCMDARG,
                   "Ignore FOREIGN KEY clauses instead of refusing them", nullptr,
@@ -64,6 +69,7 @@ st_mysql_sys_var *system_variables[] = {MYSQL_SYSVAR(lock_wait_timeout),
                                         MYSQL_SYSVAR(data_dir),
                                         MYSQL_SYSVAR(cache_size),
                                         MYSQL_SYSVAR(transaction_memory),
+                                        MYSQL_SYSVAR(sort_memory),
                                         MYSQL_SYSVAR(ignore_foreign_keys),
                                         MYSQL_SYSVAR(options),
                                         nullptr};
@@ -74,6 +80,8 @@ int64_t lock_wait_timeout_ms(THD *thd) {
   const ulong seconds = own == 0 || statement_sets_lock_wait_timeout(thd) ? own : THDVAR(thd, lock_wait_timeout);
   return seconds == 0 ? NO_WAIT : static_cast<int64_t>(seconds) * 1000;
 }
+
+size_t sort_memory() { return sort_memory_value; }
 
 uint64_t transaction_memory() { return transaction_memory_value; }
 

@@ -18,6 +18,7 @@ int64_t lock_wait_timeout_ms(THD *thd);
 bool rollback_on_timeout();
 bool ignore_foreign_keys();
 uint64_t transaction_memory();
+size_t sort_memory();
 Durability commit_durability();
 /** Where the database is: an absolute path. */
 std::string database_path();

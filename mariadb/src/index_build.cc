@@ -1,0 +1,84 @@
+/* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
+#include "index_build.h"
+
+#include <unistd.h>
+
+#include "errors.h"
+#include "variables.h"
+
+namespace kingtide {
+namespace {
+
+/** Entries between two looks at whether the statement was killed. */
+constexpr uint64_t LOOK_UP = 1024;
+
+/** A file in the server's directory for such, without a name. */
+FILE *nameless_file() {
+  std::string path = std::string(mysql_tmpdir) + "/kingtide-sort-XXXXXX";
+  const int fd = mkstemp(&path[0]);
+  if (fd < 0) return nullptr;
+  unlink(path.c_str());
+  FILE *f = fdopen(fd, "w+");
+  if (!f) close(fd);
+  return f;
+}
+
+int file_error() {
+  sql_print_error("KINGTIDE: entries of an index cannot be sorted in %s: %s", mysql_tmpdir, strerror(errno));
+  return errno == ENOSPC ? HA_ERR_RECORD_FILE_FULL : HA_ERR_INTERNAL_ERROR;
+}
+
+}  // namespace
+
+IndexBuild::IndexBuild(THD *thd, TABLE *altered, const TableRecord &record, const std::vector<uint> &keys)
+    : thd_(thd), altered_(altered), format_(altered, record), keys_(keys), sort_(sort_memory(), nameless_file) {}
+
+int IndexBuild::killed() {
+  return ++seen_ % LOOK_UP == 0 && thd_kill_level(thd_) != THD_IS_NOT_KILLED ? HA_ERR_ABORTED_BY_USER : 0;
+}
+
+bool IndexBuild::show(Slice row) {
+  return format_.fits && format_.row.decode(row, altered_->record[0], altered_->s->default_values);
+}
+
+int IndexBuild::add(Slice row_key, Slice row) {
+  if (const int error = killed()) return error;
+  if (!show(row)) {
+    sql_print_error("KINGTIDE: a row of table %s.%s has a form that none was written in", altered_->s->db.str,
+                    altered_->s->table_name.str);
+    return HA_ERR_CRASHED;
+  }
+  for (uint k : keys_) {
+    bool checked;
+    format_.entry(format_.indexes[k], altered_, altered_->record[0], row_key, &key_, &value_, &checked);
+    if (!sort_.add(key_, value_)) return file_error();
+  }
+  return 0;
+}
+
+int IndexBuild::finish() {
+  if (!sort_.finish()) return file_error();
+  // All indexes are in one file: each is behind its number.
+  SortedFile file(std::string(mysql_tmpdir) + "/kingtide-index-" + std::to_string(getpid()) + "-" +
+                  std::to_string(format_.indexes[keys_[0]].id));
+  Slice key, value;
+  key_.clear();
+  while (sort_.next(&key, &value)) {
+    if (const int error = killed()) return error;
+    if (key == Slice(key_)) {
+      Slice row_key;
+      for (uint k : keys_) {
+        if (!key.starts_with(format_.indexes[k].prefix()) || !format_.row_key(format_.indexes[k], key, value, &row_key)) continue;
+        duplicate_key_ = k;
+        duplicate_row_ = row_key.str();
+      }
+      return HA_ERR_FOUND_DUPP_KEY;
+    }
+    assign(key_, key);
+    if (const int error = server_error(thd_, file.put(key, value))) return error;
+  }
+  if (sort_.failed()) return file_error();
+  return server_error(thd_, file.ingest());
+}
+
+}  // namespace kingtide

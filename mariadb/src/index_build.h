@@ -1,0 +1,41 @@
+/* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
+#pragma once
+
+#include "entry_sort.h"
+#include "fields.h"
+
+namespace kingtide {
+
+/**
+  Builds indexes of a table that has rows already: makes the entries of all rows, sorts them, and gives the engine a file of
+  them, past its log and memtables. Nothing is there before `finish`, and everything after it.
+*/
+class IndexBuild {
+ public:
+  /** Makes entries as `altered` has them, of rows of any layout that `record` knows. */
+  IndexBuild(THD *thd, TABLE *altered, const TableRecord &record, const std::vector<uint> &keys);
+
+  /** These return errors of the server. */
+  int add(Slice row_key, Slice row);
+  int finish();
+
+  /** After HA_ERR_FOUND_DUPP_KEY: the key of which there is a duplicate, and the primary key of a row that has it. */
+  std::pair<uint, std::string> duplicate() const { return {duplicate_key_, duplicate_row_}; }
+  /** Puts a row into the altered table's record. */
+  bool show(Slice row);
+
+ private:
+  int killed();
+
+  THD *thd_;
+  TABLE *altered_;
+  const TableFormat format_;
+  const std::vector<uint> keys_;
+  EntrySort sort_;
+  std::string key_, value_;
+  uint64_t seen_ = 0;
+  uint duplicate_key_ = 0;
+  std::string duplicate_row_;
+};
+
+}  // namespace kingtide
