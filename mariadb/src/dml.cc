@@ -62,6 +62,7 @@ int Handler::write_row(const uchar *record) {
   session()->count_row(share_, 1);
   if (table->found_next_number_field && record == table->record[0]) {
     const Field *f = table->found_next_number_field;
+    AllColumnsReadable readable(table);
     const longlong value = const_cast<Field *>(f)->val_int();
     if (f->is_unsigned() || value > 0) return fail(share_->saw_auto_increment(static_cast<uint64_t>(value)));
   }
@@ -126,6 +127,7 @@ int Handler::update_row(const uchar *before, const uchar *after) {
   session()->count_row(share_, 0);
   if (table->found_next_number_field && after == table->record[0] &&
       bitmap_is_set(table->write_set, table->found_next_number_field->field_index)) {
+    AllColumnsReadable readable(table);
     const longlong value = table->found_next_number_field->val_int();
     if (table->found_next_number_field->is_unsigned() || value > 0)
       return fail(share_->saw_auto_increment(static_cast<uint64_t>(value)));

@@ -227,6 +227,7 @@ void TableFormat::append_part(const IndexPart &p, TABLE *table, Slice data, std:
   }
   if (p.codec.kind == PartKind::Bytes || p.raw) return writer.value(p.codec, data.size > p.length ? data.first(p.length) : data);
   Field *f = table->field[p.field];
+  AllColumnsReadable readable(table);
   std::string image(p.codec.length, '\0');
   uchar *const at = f->ptr;
   f->ptr = const_cast<uchar *>(data.data);

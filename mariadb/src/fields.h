@@ -23,6 +23,17 @@
 */
 namespace kingtide {
 
+/** While it lives, a debug server does not object to columns being read for which the statement did not ask. */
+class AllColumnsReadable {
+ public:
+  explicit AllColumnsReadable(TABLE *table) : table_(table), asked_(dbug_tmp_use_all_columns(table, &table->read_set)) {}
+  ~AllColumnsReadable() { dbug_tmp_restore_column_map(&table_->read_set, asked_); }
+
+ private:
+  TABLE *const table_;
+  MY_BITMAP *const asked_;
+};
+
 struct IndexPart {
   KeyPart codec;
   /** Number of the field in the table. */

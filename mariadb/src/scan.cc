@@ -220,7 +220,7 @@ int Handler::from_entry(Slice key, Slice value, uchar *record, bool *pass) {
     // Not the server's own check: that compares with the range's end too, for which columns of which an index has only the
     // beginning would have to be there. The walk knows where the range ends.
     if (thd_kill_level(ha_thd()) != THD_IS_NOT_KILLED) return HA_ERR_ABORTED_BY_USER;
-    if (!pushed_idx_cond->val_int()) {
+    if (!pushed_idx_cond->val_bool()) {
       *pass = true;
       return 0;
     }
