@@ -23,8 +23,7 @@ int Handler::analyze(THD *thd, HA_CHECK_OPT *) {
   for (bool valid = it.first(); valid; valid = it.next(), rows++)
     if (rows % LOOK_UP == 0 && thd_kill_level(thd) != THD_IS_NOT_KILLED) return HA_ADMIN_FAILED;
   if (it.status() != Outcome::Ok) return HA_ADMIN_CORRUPT;
-  share_->set_rows(rows);
-  if (share_->sample(PLACES) != Outcome::Ok) return HA_ADMIN_FAILED;
+  if (share_->analyze(rows, PLACES) != Outcome::Ok) return HA_ADMIN_FAILED;
   info(HA_STATUS_CONST | HA_STATUS_VARIABLE);
   return HA_ADMIN_OK;
 }

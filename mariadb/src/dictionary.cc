@@ -27,6 +27,12 @@ std::string counter_key(Dictionary::Counter which, uint32_t primary) {
   return key;
 }
 
+std::string statistics_key(uint32_t primary) {
+  std::string key(1, 's');
+  append_be(key, primary, 4);
+  return key;
+}
+
 void erase_index(Batch &batch, uint32_t id) {
   std::string from, to;
   append_be(from, id, 4);
@@ -40,6 +46,7 @@ void erase_entries(Batch &batch, const TableRecord &r) {
     if (id != r.primary) erase_index(batch, id);
   for (auto c : {Dictionary::Counter::AutoIncrement, Dictionary::Counter::HiddenKey, Dictionary::Counter::Rows})
     batch.erase(Space::Dictionary, counter_key(c, r.primary));
+  batch.erase(Space::Dictionary, statistics_key(r.primary));
 }
 
 Outcome read_number(Slice key, uint64_t *value) {
@@ -256,6 +263,25 @@ Outcome Dictionary::set_counters_of(const std::string &name, uint32_t primary, u
   if (auto_increment != 0)
     batch.put(Space::Dictionary, counter_key(Counter::AutoIncrement, primary), number(auto_increment));
   if (rows != 0) batch.put(Space::Dictionary, counter_key(Counter::Rows, primary), number(rows));
+  return Engine::write(batch, Durability::Process);
+}
+
+Outcome Dictionary::statistics(uint32_t primary, TableStatistics *statistics) {
+  std::string s;
+  *statistics = TableStatistics();
+  const Outcome o = Engine::get(statistics_key(primary), &s);
+  if (o == Outcome::NotFound) return Outcome::Ok;
+  if (o == Outcome::Ok && !decode_table_statistics(s, statistics)) *statistics = TableStatistics();  // others are made soon
+  return o;
+}
+
+Outcome Dictionary::set_statistics(const std::string &name, uint32_t primary, const TableStatistics &statistics) {
+  std::lock_guard<std::mutex> guard(changing);
+  TableRecord record;
+  const Outcome o = find(name, &record);
+  if (o != Outcome::Ok || record.primary != primary) return o;
+  Batch batch;
+  batch.put(Space::Dictionary, statistics_key(primary), encode_table_statistics(statistics));
   return Engine::write(batch, Durability::Process);
 }
 

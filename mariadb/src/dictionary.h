@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "../codec/table_record.h"
+#include "../codec/table_statistics.h"
 #include "engine.h"
 
 /**
@@ -18,6 +19,7 @@
       "a" number            8 bytes: no auto-increment value from here on was given out, by the number of the rows' index
       "h" number            8 bytes: no hidden key from here on was given out
       "c" number            8 bytes: rows, as last counted; an estimate after a crash
+      "s" number            what ANALYZE TABLE found: codec/table_statistics.h
 
   `path` is "database/table" in the server's file name encoding. All entries of all indexes are in one family, "rows", each
   behind its index's number in 4 bytes: ten thousand tables cost ten thousand dictionary entries, not memtables, and a table
@@ -78,6 +80,11 @@ class Dictionary {
   static Outcome set_counter(Counter which, uint32_t primary, uint64_t value);
   /** Sets those that are not 0, if the table is still the one that is recorded under this name. */
   static Outcome set_counters_of(const std::string &name, uint32_t primary, uint64_t auto_increment, uint64_t rows);
+
+  /** None if ANALYZE TABLE was never run, or what it found cannot be read. */
+  static Outcome statistics(uint32_t primary, TableStatistics *statistics);
+  /** Stores them, if the table is still the one that is recorded under this name. */
+  static Outcome set_statistics(const std::string &name, uint32_t primary, const TableStatistics &statistics);
 };
 
 }  // namespace kingtide

@@ -230,6 +230,7 @@ Outcome Txn::get(Slice key, std::string *value) {
 Outcome Txn::get_locked(Slice key, LockMode mode, std::string *value) {
   Call call;
   if (!value_) value_ = kingtide_value_new();
+  lock_calls_++;
   auto *read = mode == LockMode::Exclusive ? kingtide_txn_get_for_update : kingtide_txn_get_for_share;
   const Outcome o = call.done(read(txn_, family(Space::Rows), key.data, key.size, value_, &call));
   return o == Outcome::Ok ? take(value_, value) : o;
@@ -238,17 +239,20 @@ Outcome Txn::get_locked(Slice key, LockMode mode, std::string *value) {
 Outcome Txn::put(Slice key, Slice value) {
   Call call;
   count_written(key.size + value.size);
+  lock_calls_++;
   return call.done(kingtide_txn_put(txn_, family(Space::Rows), key.data, key.size, value.data, value.size, &call));
 }
 
 Outcome Txn::erase(Slice key) {
   Call call;
   count_written(key.size);
+  lock_calls_++;
   return call.done(kingtide_txn_delete(txn_, family(Space::Rows), key.data, key.size, &call));
 }
 
 Outcome Txn::lock_range(Slice from, Slice to, LockMode mode) {
   Call call;
+  lock_calls_++;
   const kingtide_bound lower = included(from), upper = excluded(to);
   return call.done(kingtide_txn_lock_range(txn_, family(Space::Rows), &lower, &upper,
                                            mode == LockMode::Exclusive ? KINGTIDE_LOCK_EXCLUSIVE : KINGTIDE_LOCK_SHARED,
@@ -261,6 +265,21 @@ Outcome Txn::iterate(Slice from, Slice to, bool newest, Iter *iter) {
   kingtide_read_options o = range(from, to);
   o.newest = newest;
   return call.done(kingtide_txn_iter(txn_, family(Space::Rows), &o, &iter->iter_, &call));
+}
+
+Outcome Txn::get_newest(Slice key, std::string *value) {
+  Iter it;
+  Slice found;
+  Outcome o = iterate(key, key.str() + std::string(1, '\0'), true, &it);
+  if (o != Outcome::Ok) return o;
+  if (!it.first()) return (o = it.status()) == Outcome::Ok ? Outcome::NotFound : o;
+  if ((o = it.value(&found)) == Outcome::Ok) assign(*value, found);
+  return o;
+}
+
+void Txn::unlock_last() {
+  Call call;
+  call.done(kingtide_txn_unlock_last(txn_, nullptr, &call));
 }
 
 Outcome Txn::refresh_snapshot() {
@@ -476,6 +495,12 @@ std::string Engine::report() {
 void Engine::on_lock_wait(OnLockWait callback) {
   Call call;
   call.done(kingtide_db_set_lock_wait_hook(db, callback, nullptr, nullptr, &call));
+}
+
+Outcome Engine::checkpoint(const std::string &directory) {
+  Call call;
+  if (!db) return Outcome::Other;
+  return call.done(kingtide_db_checkpoint(db, directory.c_str(), nullptr, &call));
 }
 
 Outcome Engine::flush() {

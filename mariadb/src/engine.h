@@ -134,6 +134,12 @@ class Txn {
   Outcome lock_range(Slice from, Slice to, LockMode mode);
   /** Iterates over [from, to), at the snapshot or over what is newest. An empty `to` means no end. */
   Outcome iterate(Slice from, Slice to, bool newest, Iter *iter);
+  /** What is committed now, or written by itself, without a lock. */
+  Outcome get_newest(Slice key, std::string *value);
+  /** How many calls took locks, to tell whether one was the last. */
+  uint64_t lock_calls() const { return lock_calls_; }
+  /** Gives the lock back that the last call of get_locked took, unless the transaction had it before. */
+  void unlock_last();
   Outcome refresh_snapshot();
   void set_lock_timeout(int64_t ms);
 
@@ -159,6 +165,7 @@ class Txn {
   void count_written(size_t bytes) { written_bytes_.store(written_bytes() + bytes, std::memory_order_relaxed); }
 
   std::atomic<uint64_t> written_bytes_{0};
+  uint64_t lock_calls_ = 0;
   kingtide_txn *txn_ = nullptr;
   kingtide_txn_handle *handle_ = nullptr;
   kingtide_ticket *ticket_ = nullptr;
@@ -208,6 +215,8 @@ class Engine {
   using OnLockWait = void (*)(void *, uint64_t waiter, const uint64_t *holders, size_t count);
   static void on_lock_wait(OnLockWait callback);
   static Outcome flush();
+  /** Copies the database into a directory that is empty or not there. */
+  static Outcome checkpoint(const std::string &directory);
   static Outcome compact(Slice from, Slice to);
   static Outcome set_option(const char *name, const char *value);
 

@@ -1,6 +1,9 @@
 /* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
 #include "fields.h"
 
+#include <algorithm>
+
+
 namespace kingtide {
 namespace {
 
@@ -198,15 +201,26 @@ TableFormat::TableFormat(const TABLE *table, const TableRecord &record) {
     index.primary = k == share->primary_key;
     index.unique = key.flags & HA_NOSAME;
     for (uint i = 0; i < key.user_defined_key_parts; i++) index.parts.push_back(part_of(table, key.key_part[i]));
+    index.extended_parts = key.ext_key_parts;
     indexes.push_back(index);
   }
   hidden_primary = share->primary_key >= share->keys;
   if (!hidden_primary) {
     primary = indexes[share->primary_key];
+    for (Index &index : indexes) describe_tail(&index);
     return;
   }
   primary.id = record.primary;
   primary.primary = primary.unique = true;
+}
+
+void TableFormat::describe_tail(Index *index) const {
+  if (index->unique) return;
+  for (const IndexPart &p : primary.parts) {
+    const auto same = std::find_if(index->parts.begin(), index->parts.end(),
+                                   [&p](const IndexPart &other) { return other.field == p.field; });
+    index->tail.push_back(same == index->parts.end() ? -1 : static_cast<int>(same - index->parts.begin()));
+  }
 }
 
 void TableFormat::append_part(const IndexPart &p, TABLE *table, Slice data, std::string *out) const {
@@ -249,19 +263,38 @@ void TableFormat::append_key(const Index &index, TABLE *table, const uchar *reco
 
 void TableFormat::append_tuple(const Index &index, TABLE *table, const uchar *tuple, key_part_map map, std::string *out,
                                bool *null, uint *parts) const {
-  *parts = 0;
-  for (size_t i = 0; i < index.parts.size() && (map >> i & 1); i++, (*parts)++) {
-    const IndexPart &p = index.parts[i];
-    if (p.codec.nullable && *tuple++) {
-      KeyWriter(*out).null(p.codec);
-      *null = true;
-      tuple += p.length + (p.sized_in_tuple ? HA_KEY_BLOB_LENGTH : 0);
-      continue;
-    }
+  std::vector<Slice> values;
+  const auto take = [&](const IndexPart &p) {
     Slice data(tuple, p.length);
     if (p.sized_in_tuple) data = Slice(tuple + HA_KEY_BLOB_LENGTH, uint2korr(tuple));
-    append_part(p, table, data, out);
     tuple += p.length + (p.sized_in_tuple ? HA_KEY_BLOB_LENGTH : 0);
+    return data;
+  };
+  for (*parts = 0; *parts < index.parts.size() && (map >> *parts & 1); (*parts)++) {
+    const IndexPart &p = index.parts[*parts];
+    const bool is_null = p.codec.nullable && *tuple++;
+    values.push_back(take(p));
+    if (is_null) {
+      KeyWriter(*out).null(p.codec);
+      *null = true;
+    } else {
+      append_part(p, table, values.back(), out);
+    }
+  }
+  // The primary key's parts; those that the index has already are not in the tuple again, but in the entry they are.
+  if (*parts < index.parts.size() || map == HA_WHOLE_KEY) return;
+  std::string again;
+  uint next = *parts;
+  for (size_t i = 0; i < index.tail.size() && next < index.extended_parts; i++) {
+    const IndexPart &p = primary.parts[i];
+    if (index.tail[i] < 0) {
+      if (!(map >> next++ & 1)) return;
+      append(*out, again);
+      again.clear();
+      append_part(p, table, take(p), out);
+    } else {
+      append_part(p, table, values[index.tail[i]], &again);
+    }
   }
 }
 

@@ -57,6 +57,13 @@ struct Index {
   bool primary = false;
   bool unique = false;
   std::vector<IndexPart> parts;
+  /**
+    Of an index whose entries end with the primary key: for each part of that, which of `parts` has the same column, or -1. The
+    server takes the latter for further parts of the index ("extended keys").
+  */
+  std::vector<int> tail;
+  /** How many parts the server knows: there may be fewer than the entries have. */
+  size_t extended_parts = 0;
 
   std::string prefix() const;
   /** The least key behind all of the index's. */
@@ -88,7 +95,7 @@ class TableFormat {
 
   /** Appends the parts of a record's key. Sets `null`, unless it is nullptr, when one of them is NULL. */
   void append_key(const Index &index, TABLE *table, const uchar *record, std::string *out, bool *null) const;
-  /** Appends the parts of a key tuple that `map` names. */
+  /** Appends the parts of a key tuple that `map` names, and counts those that are not the primary key's. */
   void append_tuple(const Index &index, TABLE *table, const uchar *tuple, key_part_map map, std::string *out, bool *null,
                     uint *parts) const;
 
@@ -103,6 +110,7 @@ class TableFormat {
   bool restore(const Index &index, Slice key, Slice value, uchar *record) const;
 
  private:
+  void describe_tail(Index *index) const;
   void append_part(const IndexPart &part, TABLE *table, Slice data, std::string *out) const;
   bool restore_parts(const Index &index, Slice *key, Slice *kept, uchar *record) const;
 };

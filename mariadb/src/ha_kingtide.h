@@ -85,6 +85,9 @@ class Handler final : public handler {
   int rnd_pos(uchar *record, uchar *position) override;
   void position(const uchar *record) override;
   int cmp_ref(const uchar *a, const uchar *b) override;
+  void unlock_row() override;
+  void try_semi_consistent_read(bool yes) override { semi_consistent_ = yes; }
+  bool was_semi_consistent_read() override;
   Item *idx_cond_push(uint index, Item *condition) override;
 
   int multi_range_read_init(RANGE_SEQ_IF *seq, void *param, uint ranges, uint mode, HANDLER_BUFFER *buffer) override;
@@ -115,6 +118,7 @@ class Handler final : public handler {
   bool locks_gaps() const { return locking() && !skip_locked_ && !session()->reads_committed(); }
 
   bool isolation_allows_statements() const;
+  void show_rows_per_key();
   void report_fault(THD *thd, uint64_t fault, const std::string &what);
 
   // alter.cc
@@ -136,14 +140,17 @@ class Handler final : public handler {
   int start(Slice from, Slice to, Way way);
   std::string upper_of_range() const;
   int step(uchar *record, Way way);
-  void advance();
+  int advance();
+  bool locks_by_steps() const;
+  int lock_ahead();
   int iter_error();
   int deliver(uchar *record);
   int deliver_row(uchar *record, bool *pass);
   int deliver_entry(uchar *record, bool *pass);
   int from_entry(Slice key, Slice value, uchar *record, bool *pass);
   int pass_outdated(const uchar *record, bool *pass);
-  Outcome get_locked_or_skip(Slice key, std::string *value);
+  Outcome get_locked_now(Slice key, std::string *value);
+  Outcome get_row_locked(std::string *value);
   int read_row(Slice key, uchar *record, bool *pass);
   int read_unique(uchar *record);
   int decode_row(uchar *record);
@@ -153,6 +160,8 @@ class Handler final : public handler {
   Access access_ = Access::Consistent;
   bool skip_locked_ = false;
   bool key_read_ = false;
+  /** Of the statistics that the server knows. */
+  uint64_t statistics_version_ = 0;
   THR_LOCK_DATA lock_;
   DsMrr_impl mrr_;
 
@@ -166,6 +175,14 @@ class Handler final : public handler {
   Way way_ = Way::Forward;
   /** Bounds of what `iter_` sees. */
   std::string from_, to_;
+  /** Whether the range is locked step by step as the walk goes on; what is not locked yet; entries of the next step. */
+  bool by_steps_ = false;
+  std::string rest_from_, rest_to_;
+  uint step_ = 1;
+  /** What Txn::lock_calls was when the row was locked that was read last; 0 if it must stay locked. */
+  uint64_t row_lock_ = 0;
+  /** An UPDATE looks at rows that are locked before it waits for them; it did; the same row is to be read again, locked. */
+  bool semi_consistent_ = false, did_semi_consistent_ = false, again_ = false;
   /** Where the scan stands: the entry that was delivered last. */
   std::string position_;
   /** What all entries that index_next_same gives begin with. */

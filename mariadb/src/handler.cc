@@ -69,22 +69,29 @@ int Handler::info(uint what) {
     stats.delete_length = 0;
     stats.block_size = 16384;
   }
-  if (what & HA_STATUS_CONST) {
-    std::lock_guard<std::mutex> guard(share_->statistics_mutex);
-    for (uint k = 0; k < table->s->keys; k++) {
-      KEY &key = table->key_info[k];
-      const bool known = k < share_->rows_per_key.size();
-      for (uint i = 0; i < key.ext_key_parts; i++) {
-        const bool one = (key.flags & HA_NOSAME) && i + 1 >= key.user_defined_key_parts;
-        ulong rows = one ? 1 : 0;
-        if (!one && known && i < share_->rows_per_key[k].size()) rows = share_->rows_per_key[k][i];
-        key.rec_per_key[i] = rows;
-      }
-    }
-  }
+  // The server asks for this part when it opens a table, and the optimizer, later, only for the other; a table may grow much
+  // in between.
+  if (what & HA_STATUS_VARIABLE) share_->sample_if_changed();
+  if ((what & HA_STATUS_CONST) || statistics_version_ != share_->statistics_version()) show_rows_per_key();
   if (what & HA_STATUS_AUTO) stats.auto_increment_value = share_->next_auto_increment();
   if (what & HA_STATUS_ERRKEY) errkey = duplicate_;
   return 0;
+}
+
+/** Gives the optimizer what the statistics say: how many rows have the same values in the first columns of a key. */
+void Handler::show_rows_per_key() {
+  statistics_version_ = share_->statistics_version();
+  const TableStatistics statistics = share_->statistics();
+  for (uint k = 0; k < table->s->keys; k++) {
+    KEY &key = table->key_info[k];
+    const auto known = statistics.rows_per_key.find(format().indexes[k].id);
+    for (uint i = 0; i < key.ext_key_parts; i++) {
+      const bool one = (key.flags & HA_NOSAME) && i + 1 >= key.user_defined_key_parts;
+      ulong rows = one ? 1 : 0;  // 0 is not known
+      if (!one && known != statistics.rows_per_key.end() && i < known->second.size()) rows = known->second[i];
+      key.rec_per_key[i] = rows;
+    }
+  }
 }
 
 int Handler::extra(ha_extra_function operation) {
@@ -110,7 +117,7 @@ int Handler::extra(ha_extra_function operation) {
 }
 
 int Handler::reset() {
-  key_read_ = false;
+  key_read_ = semi_consistent_ = again_ = false;
   iter_.close();
   mrr_.dsmrr_close();
   return 0;

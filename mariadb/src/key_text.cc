@@ -134,7 +134,7 @@ std::string locked_text(const TableFormat *format, const Index *index, const Loc
   if (!keys.range) return text(keys.lower);
   Slice lower = keys.lower, upper = keys.upper;
   bool excluded = keys.lower_excluded, included = keys.upper_included;
-  if (!known) return (excluded ? "(" : "[") + text(lower) + ", " + text(upper) + (included ? "]" : ")");
+  if (!known) return (excluded ? "(" : "[") + text(lower) + " .. " + text(upper) + (included ? "]" : ")");
   if (lower.size > NUMBER && after_prefix(lower) == keys.upper) return "[" + text(lower) + "]";
   std::string parts;
   if (!excluded && begins_behind(*format, *index, lower)) {
@@ -149,7 +149,7 @@ std::string locked_text(const TableFormat *format, const Index *index, const Loc
     upper = parts;
   }
   const std::string from = lower.size <= NUMBER ? "-" : text(lower), to = upper.size <= NUMBER ? "+" : text(upper);
-  return (excluded ? "(" : "[") + from + ", " + to + (included ? "]" : ")");
+  return (excluded ? "(" : "[") + from + " .. " + to + (included ? "]" : ")");
 }
 
 }  // namespace kingtide

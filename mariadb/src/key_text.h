@@ -15,7 +15,7 @@ namespace kingtide {
 std::string key_text(const TableFormat &format, const Index &index, Slice key);
 
 /**
-  What is locked: "5"; or "[5, 8)", with - and + for the ends of the index; or "[5]", all keys of which the first parts are
+  What is locked: "5"; or "[5 .. 8)", with - and + for the ends of the index; or "[5]", all keys of which the first parts are
   these. Of an index that is not known it is in hexadecimal digits.
 */
 std::string locked_text(const TableFormat *format, const Index *index, const LockedKeys &keys);

@@ -103,7 +103,7 @@ const char *no_files[] = {nullptr};
 int init(void *p) {
   hton = static_cast<handlerton *>(p);
   hton->db_type = DB_TYPE_AUTOASSIGN;
-  hton->flags = HTON_CLOSE_CURSORS_AT_COMMIT;
+  hton->flags = HTON_CLOSE_CURSORS_AT_COMMIT | HTON_SUPPORTS_EXTENDED_KEYS;
   hton->tablefile_extensions = no_files;
   hton->create = create_handler;
   hton->drop_table = drop_table;

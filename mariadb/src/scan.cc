@@ -6,10 +6,11 @@
   A consistent read shows the transaction's snapshot and takes no lock. A locking read shows what is newest, and
 
   * at REPEATABLE READ and above locks the range before it looks at it: entries and the gaps between them. How far a walk will
-    go is known when the server gave an end of the range or asked for equal keys; otherwise it is locked to the end of the
-    index.
+    go is not known where the server gave no end of the range, or a LIMIT. Then the range is locked in steps: from where the
+    step before ended up to the next entry, or the next two, four and so on, which are read again under the lock.
   * at READ COMMITTED locks each row that it comes to, reads it again under the lock, and passes it over if it changed so that
-    its entry is out of date.
+    its entry is out of date. Rows that the server does not want after all are unlocked; an UPDATE first looks at what a
+    locked row had before, and waits for it only if it would change that.
 */
 #include "ha_kingtide.h"
 #include "variables.h"
@@ -20,6 +21,8 @@ namespace {
 /** Entries that a walk passes over between two looks at whether it was killed. */
 constexpr uint LOOK_UP = 256;
 constexpr uint REF_HEAD = 2;
+/** A walk that locks step by step locks all the rest when a step would have more entries. */
+constexpr uint LONGEST_STEP = 1024;
 
 Slice key_of_ref(const uchar *ref) { return Slice(ref + REF_HEAD, uint2korr(ref)); }
 
@@ -46,6 +49,14 @@ int Handler::start(Slice from, Slice to, Way way) {
   to_ = upper;
   way_ = way;
   if (Slice(from_).compare(to_) >= 0) return HA_ERR_END_OF_FILE;
+  again_ = false;
+  by_steps_ = locks_by_steps();
+  if (by_steps_) {
+    rest_from_ = from_;
+    rest_to_ = to_;
+    step_ = 1;
+    return lock_ahead();
+  }
   if (locks_gaps())
     if (const int error = fail(txn().lock_range(from_, to_, lock_mode()))) return error;
   if (const int error = fail(txn().iterate(from_, to_, locking(), &iter_))) return error;
@@ -53,6 +64,42 @@ int Handler::start(Slice from, Slice to, Way way) {
     iter_.first();
   else
     iter_.last();
+  return 0;
+}
+
+/** Whether it is not known how far the walk that begins will go. Who scans a table without a LIMIT scans all of it. */
+bool Handler::locks_by_steps() const {
+  if (!locks_gaps()) return false;
+  const TABLE_LIST *list = table->pos_in_table_list;
+  if (list && list->select_lex && list->select_lex->limit_params.select_limit) return true;
+  const bool has_end = way_ == Way::Forward ? to_ != index_->end() : from_ != index_->prefix();
+  return !has_end && active_index != MAX_KEY;
+}
+
+/** Locks the next entries with the gaps in front of them, and puts the walk at the first of them. */
+int Handler::lock_ahead() {
+  do {
+    Iter ahead;
+    std::string from = rest_from_, to = rest_to_;
+    bool all = step_ > LONGEST_STEP;
+    if (!all) {
+      if (const int error = fail(txn().iterate(from, to, true, &ahead))) return error;
+      bool valid = way_ == Way::Forward ? ahead.first() : ahead.last();
+      for (uint n = 1; valid && n < step_; n++) valid = way_ == Way::Forward ? ahead.next() : ahead.prev();
+      if (const int error = fail(ahead.status())) return error;
+      all = !valid;
+    }
+    if (!all && way_ == Way::Forward) to = ahead.key().str() + std::string(1, '\0');
+    if (!all && way_ == Way::Backward) from = ahead.key().str();
+    ahead.close();
+    if (const int error = fail(txn().lock_range(from, to, lock_mode()))) return error;
+    if (const int error = fail(txn().iterate(from, to, true, &iter_))) return error;
+    const bool valid = way_ == Way::Forward ? iter_.first() : iter_.last();
+    by_steps_ = !all;
+    step_ *= 2;
+    (way_ == Way::Forward ? rest_from_ : rest_to_) = way_ == Way::Forward ? to : from;
+    if (valid || iter_.status() != Outcome::Ok) break;
+  } while (by_steps_);  // what was there was deleted before it was locked
   return 0;
 }
 
@@ -132,17 +179,18 @@ int Handler::step(uchar *record, Way way) {
                                           : start(index_->prefix(), here, way);
     return error ? error : deliver(record);
   }
-  advance();
+  if (const int error = advance()) return error;
   if (only_same_ && !iter_.valid() && iter_.status() == Outcome::Ok) return step(record, way);
   return deliver(record);
 }
 
-void Handler::advance() {
-  if (!iter_.valid()) return;
+int Handler::advance() {
+  if (!iter_.valid() || again_) return 0;
   if (way_ == Way::Forward)
     iter_.next();
   else
     iter_.prev();
+  return by_steps_ && !iter_.valid() && iter_.status() == Outcome::Ok ? lock_ahead() : 0;
 }
 
 int Handler::index_next(uchar *record) { return step(record, Way::Forward); }
@@ -150,7 +198,7 @@ int Handler::index_prev(uchar *record) { return step(record, Way::Backward); }
 
 int Handler::index_next_same(uchar *record, const uchar *, uint) {
   if (!iter_.open() || way_ != Way::Forward) return HA_ERR_END_OF_FILE;  // a unique key has no second row
-  advance();
+  if (const int error = advance()) return error;
   if (!iter_.valid() || !iter_.key().starts_with(same_)) return iter_error();
   const int error = deliver(record);
   return !error && !Slice(position_).starts_with(same_) ? HA_ERR_END_OF_FILE : error;
@@ -171,7 +219,7 @@ int Handler::deliver(uchar *record) {
     const int error = index_->primary ? deliver_row(record, &pass) : deliver_entry(record, &pass);
     if (error || !pass) return error;
     if (passed % LOOK_UP == 0 && thd_kill_level(ha_thd()) != THD_IS_NOT_KILLED) return HA_ERR_ABORTED_BY_USER;
-    advance();
+    if (const int failed = advance()) return failed;
   }
 }
 
@@ -201,12 +249,14 @@ int Handler::pass_outdated(const uchar *record, bool *pass) {
     bool checked;
     format().entry(*index_, table, record, row_key_, &key_buffer_, &entry_buffer_, &checked);
     *pass = key_buffer_ != position_;
+    if (*pass) unlock_row();
     return 0;
   }
   // The server computes such columns later. No entry of a row changes while the row is locked, so look whether this one is left.
   Iter entry;
   if (const int error = fail(txn().iterate(position_, position_ + std::string(1, '\0'), true, &entry))) return error;
   *pass = !entry.first();
+  if (*pass) unlock_row();
   return fail(entry.status());
 }
 
@@ -246,13 +296,24 @@ int Handler::damaged() {
   return HA_ERR_CRASHED;
 }
 
-/** Reads what a key has, under its lock. A statement that skips what is locked does not wait: then it may be LockHeld. */
-Outcome Handler::get_locked_or_skip(Slice key, std::string *value) {
-  if (!skip_locked_) return txn().get_locked(key, lock_mode(), value);
+/** Reads what a key has, under its lock, if that is to be had now: otherwise it is LockHeld. */
+Outcome Handler::get_locked_now(Slice key, std::string *value) {
+  const int64_t before = session()->lock_timeout();
   session()->set_lock_timeout(NO_WAIT);
   const Outcome o = txn().get_locked(key, lock_mode(), value);
-  session()->set_lock_timeout(lock_wait_timeout_ms(ha_thd()));  // what the statement writes waits
+  session()->set_lock_timeout(before);  // what the statement writes waits
   return o;
+}
+
+/** Reads the row of `whole_key_` under its lock, or without it where the statement wants to see it before it waits. */
+Outcome Handler::get_row_locked(std::string *value) {
+  const bool look_first = semi_consistent_ && !again_ && iter_.open() && index_->primary && session()->reads_committed();
+  again_ = false;
+  if (!skip_locked_ && !look_first) return txn().get_locked(whole_key_, lock_mode(), value);
+  const Outcome o = get_locked_now(whole_key_, value);
+  if (skip_locked_ || o != Outcome::LockHeld) return o;
+  did_semi_consistent_ = true;
+  return txn().get_newest(whole_key_, value);
 }
 
 /** Reads a row by its primary key's bytes; sets `pass` when there is none, or it is locked and the statement skips such. */
@@ -262,15 +323,29 @@ int Handler::read_row(Slice key, uchar *record, bool *pass) {
   whole_key_.clear();
   append_be(whole_key_, format().primary.id, 4);
   whole_key_ += row_key_;
-  Outcome o;
-  if (!locking()) {
-    o = txn().get(whole_key_, &row_);
-  } else {
-    o = get_locked_or_skip(whole_key_, &row_);
-  }
+  did_semi_consistent_ = false;
+  const Outcome o = locking() ? get_row_locked(&row_) : txn().get(whole_key_, &row_);
   *pass = o == Outcome::NotFound || (o == Outcome::LockHeld && skip_locked_);
-  if (*pass) return 0;
+  row_lock_ = locking() && o != Outcome::LockHeld && session()->reads_committed() ? txn().lock_calls() : 0;
+  if (*pass) {
+    unlock_row();
+    return 0;
+  }
   return o == Outcome::Ok ? decode_row(record) : fail(o);
+}
+
+/** The server does not want the row that was read last. At READ COMMITTED others may have it. */
+void Handler::unlock_row() {
+  if (row_lock_ != 0 && !did_semi_consistent_ && row_lock_ == txn().lock_calls()) txn().unlock_last();
+  row_lock_ = 0;
+  did_semi_consistent_ = false;
+}
+
+/** The server asks when it wants the row that was read last: if that was not locked, it reads it again. */
+bool Handler::was_semi_consistent_read() {
+  again_ = did_semi_consistent_;
+  did_semi_consistent_ = false;
+  return again_;
 }
 
 int Handler::read_unique(uchar *record) {
@@ -283,7 +358,9 @@ int Handler::read_unique(uchar *record) {
     error = read_row(Slice(same_).from(4), record, &pass);
   } else {
     std::string value;
-    const Outcome o = locking() ? get_locked_or_skip(same_, &value) : txn().get(same_, &value);
+    const Outcome o = !locking()     ? txn().get(same_, &value)
+                      : skip_locked_ ? get_locked_now(same_, &value)
+                                     : txn().get_locked(same_, lock_mode(), &value);
     if (o == Outcome::NotFound) return HA_ERR_KEY_NOT_FOUND;
     if (o != Outcome::Ok) return o == Outcome::LockHeld && skip_locked_ ? HA_ERR_KEY_NOT_FOUND : fail(o);
     error = from_entry(same_, value, record, &pass);
@@ -314,7 +391,7 @@ int Handler::rnd_end() {
 
 int Handler::rnd_next(uchar *record) {
   if (iter_.open()) {
-    advance();
+    if (const int error = advance()) return error;
     return deliver(record);
   }
   only_same_ = false;

@@ -1,6 +1,8 @@
 /* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
 #include "session.h"
 
+#include <map>
+
 #include "dictionary.h"
 #include "errors.h"
 #include "lock_waits.h"
@@ -20,6 +22,15 @@ void name_of(uint64_t savepoint, char *name, size_t size) {
 std::mutex left_mutex;
 /** Names of prepared transactions that could not be committed when they should have been. */
 std::vector<std::string> left_in_doubt;
+
+/** Tables that were dropped in transactions that are prepared and have no session any more, by the transactions' names. */
+std::map<std::string, std::vector<std::string>> dropped_by_prepared;
+
+void drop_all(const std::vector<std::string> &tables) {
+  for (const std::string &name : tables)
+    if (Dictionary::drop(name) != Outcome::Ok)
+      sql_print_warning("KINGTIDE: the rows of a dropped table go when the server starts again: %s", last_message());
+}
 
 std::mutex sessions_mutex;
 /** All sessions, for all_running. */
@@ -101,7 +112,10 @@ int Session::use(THD *thd, bool writes) {
   const bool fresh = !running_;
   if (fresh)
     if (const int error = begin(thd)) return error;
-  if (tables_++ == 0 || statement_ != thd->query_id) {
+  // Statements of a function or trigger are parts of the one that called it: they read as of its beginning, and wait as long.
+  const bool begins = (tables_ == 0 || statement_ != thd->query_id) && !thd->in_sub_stmt;
+  tables_++;
+  if (fresh || begins) {
     statement_ = thd->query_id;
     txn_.clear_interrupt();
     // A KILL marks the connection first and interrupts then: what came before this is known by its mark.
@@ -137,14 +151,15 @@ void Session::count_row(TableShare *table, int64_t change) {
   for (Count &c : statement_counts_) {
     if (c.table != table) continue;
     c.change += change;
+    c.changed++;
     return;
   }
   table->retain();
-  statement_counts_.push_back({table, change});
+  statement_counts_.push_back({table, change, 1});
 }
 
 void Session::publish_counts() {
-  for (Count &c : counts_) c.table->add_rows(c.change);
+  for (Count &c : counts_) c.table->count_changes(c.change, c.changed);
 }
 
 void Session::end() {
@@ -157,12 +172,25 @@ void Session::end() {
   running_ = false;
   shown_transaction_.store(0, std::memory_order_relaxed);
   tables_ = 0;
-  for (const std::string &name : dropped_) {
-    if (prepared_) break;  // it keeps its locks; the rows go when the server starts again
-    if (Dictionary::drop(name) != Outcome::Ok)
-      sql_print_warning("KINGTIDE: the rows of a dropped table go when the server starts again: %s", last_message());
+  if (prepared_ && !dropped_.empty()) {  // it keeps its locks
+    std::lock_guard<std::mutex> guard(left_mutex);
+    dropped_by_prepared[xid_] = dropped_;
+  } else {
+    drop_all(dropped_);
   }
   dropped_.clear();
+}
+
+void Session::prepared_ended(const std::string &xid) {
+  std::vector<std::string> tables;
+  {
+    std::lock_guard<std::mutex> guard(left_mutex);
+    const auto found = dropped_by_prepared.find(xid);
+    if (found == dropped_by_prepared.end()) return;
+    tables.swap(found->second);
+    dropped_by_prepared.erase(found);
+  }
+  drop_all(tables);
 }
 
 Outcome Session::drop(THD *thd, const std::string &table) {

@@ -69,6 +69,8 @@ class Session {
     or of a CREATE ... SELECT that failed: then they are erased when it ends.
   */
   static Outcome drop(THD *thd, const std::string &table);
+  /** A prepared transaction that had no session any more was committed or rolled back. */
+  static void prepared_ended(const std::string &xid);
 
   int set_savepoint(THD *thd, uint64_t *place);
   int rollback_to(THD *thd, uint64_t place);
@@ -78,6 +80,7 @@ class Session {
   void interrupt();
   /** While a statement runs that does not wait for locks. */
   void set_lock_timeout(int64_t ms);
+  int64_t lock_timeout() const { return lock_timeout_; }
 
  private:
   int begin(THD *thd);
@@ -105,6 +108,7 @@ class Session {
   struct Count {
     TableShare *table;
     int64_t change;
+    uint64_t changed;
   };
   std::vector<Count> statement_counts_, counts_;
   THD *const thd_;

@@ -24,21 +24,36 @@ class ServersShare : public Handler_share {
   TableShare *share;
 };
 
-/** Places of an index at which its keys are looked at when a table is opened. */
+/** Places of an index at which its keys are looked at when a table is opened, or much of it has changed. */
 constexpr size_t PLACES_AT_OPEN = 8;
+/** Statistics of fewer rows are not made anew after every few changes. */
+constexpr uint64_t FEW_CHANGES = 50;
 
+struct Compared {
+  const Index *index;
+  const Index *primary;
+};
+
+/** The first part in which two entries of an index differ, the primary key's parts that are not among its own included. */
 size_t first_difference(void *context, Slice a, Slice b) {
-  const auto &parts = static_cast<const Index *>(context)->parts;
+  const auto *c = static_cast<const Compared *>(context);
   a = a.from(4);
   b = b.from(4);
-  for (size_t p = 0; p < parts.size(); p++) {
+  const auto take_same = [&](const IndexPart &p) {
     PartValue va, vb;
-    if (!parse_part(parts[p].codec, a, &va) || !parse_part(parts[p].codec, b, &vb)) return p;
-    if (!(a.first(va.size) == b.first(vb.size))) return p;
+    if (!parse_part(p.codec, a, &va) || !parse_part(p.codec, b, &vb) || !(a.first(va.size) == b.first(vb.size))) return false;
     a = a.from(va.size);
     b = b.from(vb.size);
+    return true;
+  };
+  size_t part = 0;
+  for (; part < c->index->parts.size(); part++)
+    if (!take_same(c->index->parts[part])) return part;
+  for (size_t i = 0; i < c->index->tail.size(); i++) {
+    if (!take_same(c->primary->parts[i])) return part;
+    if (c->index->tail[i] < 0) part++;
   }
-  return parts.size();
+  return part;
 }
 
 /** Gives a handler's protected members to the function below. */
@@ -133,26 +148,62 @@ Outcome TableShare::load() {
   if ((o = Engine::iterate(Space::Rows, primary.prefix(), primary.end(), &it)) != Outcome::Ok) return o;
   uint64_t counted = 0;
   for (bool valid = it.first(); valid && counted < COUNTED_ROWS; valid = it.next()) counted++;
-  set_rows(counted < COUNTED_ROWS ? counted : std::max(rows, counted));
   if ((o = it.status()) != Outcome::Ok) return o;
   it.close();
+  if (counted == COUNTED_ROWS) {
+    // After a crash the count is an old one, or none: then an estimate is better.
+    const uint64_t estimate = Engine::estimate_rows(primary.prefix(), primary.end());
+    const bool likely = rows / 2 <= estimate && estimate / 2 <= rows;
+    counted = std::max(likely ? rows : estimate, COUNTED_ROWS);
+  }
+  set_rows(counted);
+  TableStatistics stored;
+  if ((o = Dictionary::statistics(record_.primary, &stored)) != Outcome::Ok) return o;
+  const uint64_t difference = stored.rows > counted ? stored.rows - counted : counted - stored.rows;
+  if (!stored.rows_per_key.empty() && difference <= std::max(counted / 10, FEW_CHANGES)) {
+    statistics_ = stored;
+    return Outcome::Ok;
+  }
   return counted ? sample(PLACES_AT_OPEN) : Outcome::Ok;
 }
 
 Outcome TableShare::sample(size_t places) {
-  std::vector<std::vector<uint64_t>> found;
+  TableStatistics found;
+  changes_.store(0, std::memory_order_relaxed);
+  found.rows = rows();
   for (const Index &index : format_->indexes) {
-    std::vector<uint64_t> distinct(index.parts.size(), 0);
+    std::vector<uint64_t> distinct(std::max(index.extended_parts, index.parts.size()), 0);
     uint64_t rows = 0;
-    const Outcome o = Engine::cardinality(index.prefix(), index.end(), places, first_difference,
-                                          const_cast<Index *>(&index), &distinct, &rows);
+    Compared compared = {&index, &format_->primary};
+    const Outcome o =
+        Engine::cardinality(index.prefix(), index.end(), places, first_difference, &compared, &distinct, &rows);
     if (o != Outcome::Ok) return o;
     for (uint64_t &d : distinct) d = d ? std::max<uint64_t>((rows + d / 2) / d, 1) : 1;
-    found.push_back(distinct);
+    found.rows_per_key[index.id] = distinct;
   }
-  std::lock_guard<std::mutex> guard(statistics_mutex);
-  rows_per_key = found;
+  std::lock_guard<std::mutex> guard(statistics_mutex_);
+  statistics_ = found;
+  statistics_version_.fetch_add(1, std::memory_order_release);
   return Outcome::Ok;
+}
+
+Outcome TableShare::analyze(uint64_t rows, size_t places) {
+  set_rows(rows);
+  const Outcome o = sample(places);
+  return o == Outcome::Ok ? Dictionary::set_statistics(name_, record_.primary, statistics()) : o;
+}
+
+TableStatistics TableShare::statistics() const {
+  std::lock_guard<std::mutex> guard(statistics_mutex_);
+  return statistics_;
+}
+
+void TableShare::sample_if_changed() {
+  const uint64_t changes = changes_.load(std::memory_order_relaxed);
+  if (changes < FEW_CHANGES || changes < rows() / 10) return;
+  if (sampling_.exchange(true)) return;  // somebody does
+  if (sample(PLACES_AT_OPEN) != Outcome::Ok) sql_print_warning("KINGTIDE: statistics of %s: %s", name_.c_str(), last_message());
+  sampling_.store(false);
 }
 
 ha_rows TableShare::rows() const {
@@ -228,6 +279,7 @@ void TableShare::reset_counters() {
   auto_increment_reserved_ = hidden_reserved_ = 0;
   hidden_ = 1;
   set_rows(0);
+  changes_.store(FEW_CHANGES, std::memory_order_relaxed);
 }
 
 }  // namespace kingtide

@@ -28,7 +28,11 @@ class TableShare {
 
   /** An estimate of how many rows there are. */
   ha_rows rows() const;
-  void add_rows(int64_t change) { rows_.fetch_add(change, std::memory_order_relaxed); }
+  /** Adds to the number of rows, when so many were changed. */
+  void count_changes(int64_t added, uint64_t changed) {
+    rows_.fetch_add(added, std::memory_order_relaxed);
+    changes_.fetch_add(changed, std::memory_order_relaxed);
+  }
   void set_rows(uint64_t rows) { rows_.store(static_cast<int64_t>(rows), std::memory_order_relaxed); }
 
   /** An estimate of the bytes of its rows; unless `now`, one that may be a second old. */
@@ -54,17 +58,20 @@ class TableShare {
   /** The table was emptied. */
   void reset_counters();
 
-  /** Estimates how many rows have the same values in the first parts of each key, from keys at `places` places. */
-  Outcome sample(size_t places);
-  mutable std::mutex statistics_mutex;
-  /** What `sample` found, by key and number of parts less one. */
-  std::vector<std::vector<uint64_t>> rows_per_key;
+  /** Makes statistics from keys at `places` places of each index, for the rows that were counted, and stores them. */
+  Outcome analyze(uint64_t rows, size_t places);
+  /** Makes new ones, of fewer places, if more than a tenth of the rows changed since. They are not stored. */
+  void sample_if_changed();
+  TableStatistics statistics() const;
+  /** Is another number when `statistics` gives something else. */
+  uint64_t statistics_version() const { return statistics_version_.load(std::memory_order_acquire); }
 
  private:
   TableShare(const TABLE *table, const std::string &name, const TableRecord &record);
   ~TableShare();
   std::vector<uint32_t> index_numbers() const;
   Outcome load();
+  Outcome sample(size_t places);
   Outcome reserve(Dictionary::Counter which, uint64_t next, uint64_t *reserved, uint64_t block);
 
   std::atomic<uint64_t> references_{1};
@@ -74,6 +81,11 @@ class TableShare {
   std::unique_ptr<TableFormat> format_;
   std::vector<std::string> index_names_;
   std::atomic<int64_t> rows_{0};
+  /** Rows that were changed since `statistics_` were made. */
+  std::atomic<uint64_t> changes_{0}, statistics_version_{1};
+  std::atomic<bool> sampling_{false};
+  mutable std::mutex statistics_mutex_;
+  TableStatistics statistics_;
   std::atomic<uint64_t> bytes_{0};
   /** Until when the estimate is good, in microseconds. */
   std::atomic<uint64_t> bytes_until_{0};

@@ -8,6 +8,7 @@
 
 #include "engine.h"
 #include "errors.h"
+#include "session.h"
 #include "variables.h"
 
 namespace kingtide {
@@ -58,8 +59,18 @@ int recover_prepared(handlerton *, XID *list, uint size) {
   return static_cast<int>(n);
 }
 
-int commit_by_xid(handlerton *, XID *xid) { return resolved(Engine::commit_prepared(pack_xid(xid))); }
+int commit_by_xid(handlerton *, XID *xid) {
+  const std::string name = pack_xid(xid);
+  const int result = resolved(Engine::commit_prepared(name));
+  if (result == XA_OK) Session::prepared_ended(name);
+  return result;
+}
 
-int rollback_by_xid(handlerton *, XID *xid) { return resolved(Engine::rollback_prepared(pack_xid(xid))); }
+int rollback_by_xid(handlerton *, XID *xid) {
+  const std::string name = pack_xid(xid);
+  const int result = resolved(Engine::rollback_prepared(name));
+  if (result == XA_OK) Session::prepared_ended(name);
+  return result;
+}
 
 }  // namespace kingtide

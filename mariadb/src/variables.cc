@@ -1,6 +1,8 @@
 /* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
 #include "variables.h"
 
+#include "backup.h"
+
 /** Of the server, which has it in no header: names a directory that is no database. */
 bool ignore_db_dirs_append(const char *directory);
 
@@ -51,6 +53,12 @@ char *options_value;
 MYSQL_SYSVAR_STR(options, options_value, PLUGIN_VAR_READONLY | PLUGIN_VAR_RQCMDARG,
                  "Further options of the engine, as name=value;name=value", nullptr, nullptr, "");
 
+char *backup_value;
+MYSQL_SYSVAR_STR(backup, backup_value, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_NOCMDOPT | PLUGIN_VAR_MEMALLOC,
+                 "Set to the path of a directory that is empty or not there, makes a copy of the engine's database in it, as of "
+                 "one moment; it shows the last one",
+                 make_backup, nullptr, nullptr);
+
 /** Whether the statement has its own lock_wait_timeout: by WAIT n, NOWAIT, or SET STATEMENT. */
 bool statement_sets_lock_wait_timeout(THD *thd) {
   List_iterator_fast<set_var_base> variables(thd->lex->stmt_var_list);
@@ -72,6 +80,7 @@ st_mysql_sys_var *system_variables[] = {MYSQL_SYSVAR(lock_wait_timeout),
                                         MYSQL_SYSVAR(sort_memory),
                                         MYSQL_SYSVAR(ignore_foreign_keys),
                                         MYSQL_SYSVAR(options),
+                                        MYSQL_SYSVAR(backup),
                                         nullptr};
 
 int64_t lock_wait_timeout_ms(THD *thd) {
