@@ -86,6 +86,7 @@ class Planner {
     if (r.layouts.empty()) set_first_layout(old_columns, &r);
     const RowLayout old = r.layouts.back();
     if (info_->alter_info->create_list.elements != after_->s->fields) return SERVERS_WORDS;
+    if (const char *why = names_taken_over()) return why;
     RowLayout layout;
     List_iterator_fast<Create_field> definitions(info_->alter_info->create_list);
     for (uint i = 0; i < after_->s->fields; i++) {
@@ -111,6 +112,25 @@ class Planner {
     }
     r.layouts.push_back(layout);
     if (r.layouts.size() > MOST_LAYOUTS) return "rows have been left as they were too many times";
+    return nullptr;
+  }
+
+  /**
+    A column that gets the name of one that goes takes its place in expressions as well: what was computed from the values of
+    that, in rows and entries of indexes, is not what the expression says now.
+  */
+  const char *names_taken_over() const {
+    const TABLE_SHARE *s = after_->s;
+    if (s->virtual_fields == 0 && s->field_check_constraints == 0 && s->table_check_constraints == 0) return nullptr;
+    List_iterator_fast<Create_field> definitions(info_->alter_info->create_list);
+    while (const Create_field *definition = definitions++) {
+      for (uint i = 0; i < before_->s->fields; i++) {
+        const Field *old = before_->field[i];
+        if (old == definition->field) continue;
+        if (my_strcasecmp(system_charset_info, old->field_name.str, definition->field_name.str)) continue;
+        return s->virtual_fields ? "generated values have to be computed for rows that exist" : "rows have to be checked";
+      }
+    }
     return nullptr;
   }
 
