@@ -1,6 +1,7 @@
 /* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
 #include "table_share.h"
 
+#include <algorithm>
 #include <map>
 
 #include "errors.h"
@@ -20,7 +21,10 @@ std::mutex opened_mutex;
 class ServersShare : public Handler_share {
  public:
   explicit ServersShare(TableShare *s) : share(s) {}
-  ~ServersShare() override { share->release(); }
+  ~ServersShare() override {
+    share->closed();
+    share->release();
+  }
   TableShare *share;
 };
 
@@ -123,7 +127,15 @@ TableShare::~TableShare() {
       while (it != end) it = it->second == this ? opened.erase(it) : std::next(it);
     }
   }
-  if (!Engine::is_open()) return;
+}
+
+void TableShare::closed() {
+  // The next one that is opened registers itself first and reads the marks then: so it reads them behind these, or is seen here.
+  std::lock_guard<std::mutex> guard(opened_mutex);
+  closed_ = true;
+  const auto [first, last] = opened.equal_range(record_.primary);
+  const auto is_open = [](const auto &entry) { return !entry.second->closed_; };
+  if (!Engine::is_open() || std::any_of(first, last, is_open)) return;
   // Exact marks, so that a server that was shut down goes on where it was.
   if (auto_increment_reserved_ != 0 || rows_ > 0)
     Dictionary::set_counters_of(name_, record_.primary, auto_increment_reserved_ ? auto_increment_.load() : 0, rows());

@@ -21,6 +21,8 @@ class TableShare {
 
   void retain() { references_.fetch_add(1, std::memory_order_relaxed); }
   void release();
+  /** The server closed its last opening. */
+  void closed();
 
   const TableFormat &format() const { return *format_; }
   const TableRecord &record() const { return record_; }
@@ -75,6 +77,7 @@ class TableShare {
   Outcome reserve(Dictionary::Counter which, uint64_t next, uint64_t *reserved, uint64_t block);
 
   std::atomic<uint64_t> references_{1};
+  bool closed_ = false;
   /** In the dictionary. */
   const std::string name_;
   TableRecord record_;
