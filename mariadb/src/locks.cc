@@ -29,9 +29,12 @@ bool changes_by_what_it_reads(THD *thd) {
   }
 }
 
-/** Whether a read must be repeatable by a replica that runs the same statement, where that is not one of the above: CALL. */
+/**
+  Whether a read must be repeatable by a replica that runs the same statement, where that is not one of the above: the server
+  says so of CALL, and of what a function reads that changes data, even if a SELECT calls it.
+*/
 bool reads_for_the_log(THD *thd, thr_lock_type type) {
-  return type == TL_READ_NO_INSERT && thd_sql_command(thd) != SQLCOM_SELECT && thd_tx_isolation(thd) > ISO_READ_COMMITTED;
+  return type == TL_READ_NO_INSERT && thd_tx_isolation(thd) > ISO_READ_COMMITTED;
 }
 
 }  // namespace
