@@ -4,7 +4,9 @@
 #include "dictionary.h"
 #include "../codec/key_codec.h"
 
+#include <atomic>
 #include <cstring>
+#include <map>
 #include <mutex>
 
 namespace kingtide {
@@ -65,6 +67,23 @@ std::string number(uint64_t value) {
   return s;
 }
 
+/** When tables were born, by the numbers of their rows' indexes, since the server started: no snapshot is older. */
+std::map<uint32_t, uint64_t> births;
+std::mutex births_mutex;
+std::atomic<uint64_t> time_of_births{0};
+
+/** After what made it was written: a snapshot that was taken before that is of an earlier time. */
+void note_birth(uint32_t primary) {
+  std::lock_guard<std::mutex> guard(births_mutex);
+  births[primary] = time_of_births.load() + 1;
+  time_of_births.fetch_add(1);
+}
+
+/** Whether the server fills a table of this name with copies of rows, to rename it then. */
+bool is_copy(const std::string &name) {
+  return name.find("/#sql-") != std::string::npos || name.find("#TMP#") != std::string::npos;
+}
+
 const std::string NEXT = "n";
 
 /** Tables that drop_leftovers drops: temporary ones, and those that were set aside. */
@@ -103,7 +122,16 @@ Outcome Dictionary::create(const std::string &name, uint32_t keys, uint32_t prim
   batch.put(Space::Dictionary, table_key(name), encode_table_record(*record));
   if (auto_increment != 0)
     batch.put(Space::Dictionary, counter_key(Counter::AutoIncrement, record->primary), number(auto_increment));
-  return write(batch, name);
+  if ((o = write(batch, name)) == Outcome::Ok) note_birth(record->primary);
+  return o;
+}
+
+uint64_t Dictionary::now() { return time_of_births.load(); }
+
+uint64_t Dictionary::born(uint32_t primary) {
+  std::lock_guard<std::mutex> guard(births_mutex);
+  const auto found = births.find(primary);
+  return found == births.end() ? 0 : found->second;
 }
 
 Outcome Dictionary::find(const std::string &name, TableRecord *record) {
@@ -117,12 +145,15 @@ Outcome Dictionary::find(const std::string &name, TableRecord *record) {
 Outcome Dictionary::drop(const std::string &name) {
   std::lock_guard<std::mutex> guard(changing);
   TableRecord record;
-  const Outcome o = find(name, &record);
+  Outcome o = find(name, &record);
   if (o != Outcome::Ok) return o;
   Batch batch;
   batch.erase(Space::Dictionary, table_key(name));
   erase_entries(batch, record);
-  return write(batch, name);
+  if ((o = write(batch, name)) != Outcome::Ok) return o;
+  std::lock_guard<std::mutex> births_guard(births_mutex);
+  births.erase(record.primary);
+  return o;
 }
 
 Outcome Dictionary::set_aside(const std::string &name, std::string *aside) {
@@ -136,12 +167,13 @@ Outcome Dictionary::set_aside(const std::string &name, std::string *aside) {
 Outcome Dictionary::rename(const std::string &from, const std::string &to) {
   std::lock_guard<std::mutex> guard(changing);
   TableRecord record;
-  const Outcome o = find(from, &record);
+  Outcome o = find(from, &record);
   if (o != Outcome::Ok) return o;
   Batch batch;
   batch.erase(Space::Dictionary, table_key(from));
   batch.put(Space::Dictionary, table_key(to), encode_table_record(record));
-  return write(batch, from);
+  if ((o = write(batch, from)) == Outcome::Ok && is_copy(from)) note_birth(record.primary);
+  return o;
 }
 
 Outcome Dictionary::alter(const std::vector<Alteration> &changes) {
@@ -154,7 +186,10 @@ Outcome Dictionary::alter(const std::vector<Alteration> &changes) {
     if (a.auto_increment != 0)
       batch.put(Space::Dictionary, counter_key(Counter::AutoIncrement, a.after.primary), number(a.auto_increment));
   }
-  return Engine::write(batch, Durability::Power);
+  const Outcome o = Engine::write(batch, Durability::Power);
+  for (const Alteration &a : changes)
+    if (o == Outcome::Ok && !a.built.empty()) note_birth(a.after.primary);  // older snapshots do not have the new entries
+  return o;
 }
 
 Outcome Dictionary::begin_indexes(size_t count, std::vector<uint32_t> *ids) {

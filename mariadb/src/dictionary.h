@@ -48,6 +48,11 @@ class Dictionary {
   /** Gives a table a name of its own, under which it is dropped later: at the latest by drop_leftovers. */
   static Outcome set_aside(const std::string &name, std::string *aside);
   static Outcome rename(const std::string &from, const std::string &to);
+
+  /** The time, counted in tables that got rows or entries: were made, took the place of what they are copies of, got an index. */
+  static uint64_t now();
+  /** When a table did: 0 if it was before the server started. A snapshot of an earlier time does not have the rows. */
+  static uint64_t born(uint32_t primary);
   /** What an ALTER TABLE in place does to a table. */
   struct Alteration {
     std::string name;

@@ -117,6 +117,7 @@ class Handler final : public handler {
   /** Whether what a locking statement did not find must stay absent. */
   bool locks_gaps() const { return locking() && !skip_locked_ && !session()->reads_committed(); }
 
+  bool can_see(THD *thd) const;
   bool isolation_allows_statements() const;
   void show_rows_per_key();
   void report_fault(THD *thd, uint64_t fault, const std::string &what);

@@ -56,6 +56,13 @@ THR_LOCK_DATA **Handler::store_lock(THD *thd, THR_LOCK_DATA **to, thr_lock_type 
   return to;
 }
 
+/** A snapshot of before a copy took the table's place would show no rows. A temporary table is its session's alone. */
+bool Handler::can_see(THD *thd) const {
+  if (locking() || table->s->tmp_table != NO_TMP_TABLE) return true;
+  const Session *s = Session::existing(thd);
+  return !s || s->sees(*share_);
+}
+
 int Handler::external_lock(THD *thd, int type) {
   iter_.close();
   if (type == F_UNLCK) {
@@ -63,6 +70,7 @@ int Handler::external_lock(THD *thd, int type) {
     return 0;
   }
   if (type == F_WRLCK) access_ = Access::Update;
+  if (!can_see(thd)) return HA_ERR_TABLE_DEF_CHANGED;
   return session()->use(thd, type == F_WRLCK);
 }
 
@@ -72,6 +80,7 @@ int Handler::start_stmt(THD *thd, thr_lock_type type) {
     access_ = Access::Update;
   else if (type == TL_READ_WITH_SHARED_LOCKS)
     access_ = Access::Share;
+  if (!can_see(thd)) return HA_ERR_TABLE_DEF_CHANGED;
   return session()->use(thd, type >= TL_FIRST_WRITE);
 }
 

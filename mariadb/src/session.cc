@@ -94,6 +94,7 @@ int Session::begin(THD *thd) {
   isolation_ = thd_tx_isolation(thd);
   lock_timeout_ = lock_wait_timeout_ms(thd);
   const Level level = isolation_ == ISO_READ_UNCOMMITTED ? Level::ReadUncommitted : Level::RepeatableRead;
+  time_ = Dictionary::now();
   std::lock_guard<std::mutex> guard(exchange_);
   const Outcome o = txn_.begin(level, lock_timeout_, commit_durability());
   if (o != Outcome::Ok) return server_error(thd, o);
@@ -137,7 +138,12 @@ int Session::begin_at_once(THD *thd) {
   if (!running_)
     if (const int error = begin(thd)) return error;
   trans_register_ha(thd, true, hton, 0);
+  time_ = Dictionary::now();
   return isolation_ >= ISO_REPEATABLE_READ ? server_error(thd, txn_.refresh_snapshot()) : 0;
+}
+
+bool Session::sees(const TableShare &table) const {
+  return !running_ || isolation_ < ISO_REPEATABLE_READ || table.born() <= time_;
 }
 
 void Session::set_lock_timeout(int64_t ms) {

@@ -38,6 +38,8 @@ class Session {
   bool running() const { return running_; }
   bool prepared() const { return running_ && prepared_; }
   bool reads_committed() const { return isolation_ <= ISO_READ_COMMITTED; }
+  /** Whether the transaction's snapshot, if it has one, is of a time when the table had its rows. */
+  bool sees(const TableShare &table) const;
   bool serializable() const { return isolation_ == ISO_SERIALIZABLE; }
 
   /** What others may know of a session, at any time. */
@@ -100,6 +102,8 @@ class Session {
   Outcome ordered_outcome_ = Outcome::Ok;
   uint tables_ = 0;
   std::atomic<int> isolation_{ISO_REPEATABLE_READ};
+  /** Of the snapshot: see Dictionary::now. */
+  uint64_t time_ = 0;
   int64_t lock_timeout_ = 0;
   uint64_t savepoints_ = 0;
   /** The transaction that is known to run, if it is not 0. */

@@ -100,7 +100,7 @@ TableShare *TableShare::of(TABLE *table, handler *handler, const char *path, int
 }
 
 TableShare::TableShare(const TABLE *table, const std::string &name, const TableRecord &record)
-    : name_(name), record_(record), format_(new TableFormat(table, record)) {
+    : name_(name), record_(record), born_(Dictionary::born(record.primary)), format_(new TableFormat(table, record)) {
   if (!format_->fits) return;
   for (uint k = 0; k < table->s->keys; k++) index_names_.emplace_back(table->key_info[k].name.str);
   std::lock_guard<std::mutex> guard(opened_mutex);

@@ -27,6 +27,8 @@ class TableShare {
   const TableFormat &format() const { return *format_; }
   const TableRecord &record() const { return record_; }
   const std::string &name() const { return name_; }
+  /** When it got its rows: see Dictionary. */
+  uint64_t born() const { return born_; }
 
   /** An estimate of how many rows there are. */
   ha_rows rows() const;
@@ -81,6 +83,7 @@ class TableShare {
   /** In the dictionary. */
   const std::string name_;
   TableRecord record_;
+  const uint64_t born_;
   std::unique_ptr<TableFormat> format_;
   std::vector<std::string> index_names_;
   std::atomic<int64_t> rows_{0};
