@@ -1505,7 +1505,7 @@ const uint8_t *kingtide_iter_key(const kingtide_iter *iter, size_t *len);
 // Errors: INVALID_ARGUMENT (at no entry), CORRUPTION, IO; of a transaction's, FINISHED, ABORTED, EXPIRED.
 kingtide_status kingtide_iter_value(kingtide_iter *iter, const uint8_t **value, size_t *len, kingtide_error **err);
 
-// When the entry expires, in milliseconds since 1970; 0 if it does not, while invalid, and for iterators of transactions.
+// When the entry expires, in milliseconds since 1970; 0 if it does not, and while invalid.
 uint64_t kingtide_iter_expires_at_ms(const kingtide_iter *iter);
 
 // Moves an iterator of a family to what is visible now, keeping its bounds. It is invalid afterwards, and an error is
@@ -1860,6 +1860,18 @@ kingtide_status kingtide_txn_put_ttl(kingtide_txn *txn,
                                      uint64_t ttl_ms,
                                      kingtide_error **err);
 
+// Sets a key that is gone at a moment, in milliseconds since 1970: several keys that are to go at once need the same.
+//
+// Errors: as `kingtide_txn_put`.
+kingtide_status kingtide_txn_put_until(kingtide_txn *txn,
+                                       const kingtide_family *family,
+                                       const void *key,
+                                       size_t key_len,
+                                       const void *value,
+                                       size_t value_len,
+                                       uint64_t expires_at_ms,
+                                       kingtide_error **err);
+
 // Deletes a key.
 //
 // Errors: as `kingtide_txn_put`.
@@ -2007,6 +2019,13 @@ kingtide_status kingtide_txn_lock_range(kingtide_txn *txn,
 //
 // Errors: INVALID_ARGUMENT.
 kingtide_status kingtide_txn_set_lock_timeout(kingtide_txn *txn, int64_t timeout_ms, kingtide_error **err);
+
+// Changes what its prepare and commit survive, one of `kingtide_durability`: for one that is not known at the beginning.
+//
+// Errors: INVALID_ARGUMENT.
+kingtide_status kingtide_txn_set_durability(kingtide_txn *txn,
+                                            int32_t durability,
+                                            kingtide_error **err);
 
 // Reads as of now from here on, on `KINGTIDE_REPEATABLE_READ`; what is written and locked stays. For a statement's own view
 // (SQL's READ COMMITTED is that level with this at the beginning of each statement), and for a locking transaction's snapshot

@@ -271,12 +271,13 @@ pub extern "C" fn kingtide_iter_value(
     })
 }
 
-/// When the entry expires, in milliseconds since 1970; 0 if it does not, while invalid, and for iterators of transactions.
+/// When the entry expires, in milliseconds since 1970; 0 if it does not, and while invalid.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_iter_expires_at_ms(iter: Option<&kingtide_iter>) -> u64 {
     quietly(0, || match iter.map(|i| &i.cursor) {
         Some(Cursor::Family(it)) => it.expires_at_ms().unwrap_or(0),
-        _ => 0,
+        Some(Cursor::Transaction(it)) => it.expires_at_ms().unwrap_or(0),
+        None => 0,
     })
 }
 

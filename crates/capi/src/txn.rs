@@ -205,6 +205,27 @@ pub extern "C" fn kingtide_txn_put_ttl(
     })
 }
 
+/// Sets a key that is gone at a moment, in milliseconds since 1970: several keys that are to go at once need the same.
+///
+/// Errors: as `kingtide_txn_put`.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_txn_put_until(
+    txn: Option<&mut kingtide_txn>,
+    family: Option<&kingtide_family>,
+    key: *const c_void,
+    key_len: usize,
+    value: *const c_void,
+    value_len: usize,
+    expires_at_ms: u64,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let (txn, family) = (need(txn, "txn")?, need(family, "family")?);
+        let (key, value) = (bytes(key, key_len, "key")?, bytes(value, value_len, "value")?);
+        txn.0.put_until(&family.0, key, value, expires_at_ms)
+    })
+}
+
 /// Deletes a key.
 ///
 /// Errors: as `kingtide_txn_put`.
@@ -467,6 +488,22 @@ pub extern "C" fn kingtide_txn_set_lock_timeout(
     guard(err, || {
         let timeout = lock_timeout(timeout_ms)?;
         need(txn, "txn")?.0.set_lock_timeout(timeout);
+        Ok(())
+    })
+}
+
+/// Changes what its prepare and commit survive, one of `kingtide_durability`: for one that is not known at the beginning.
+///
+/// Errors: INVALID_ARGUMENT.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_txn_set_durability(
+    txn: Option<&mut kingtide_txn>,
+    durability: i32,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let durability = self::durability(durability)?;
+        need(txn, "txn")?.0.set_durability(durability);
         Ok(())
     })
 }

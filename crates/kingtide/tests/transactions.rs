@@ -374,3 +374,33 @@ fn reads_for_update_are_checked_without_writes() {
     db.put("a", "2").unwrap();
     txn.commit().unwrap();
 }
+
+/// Keys that are to go at once do, whenever they were written; a later write without a life of its own stays.
+#[test]
+fn keys_expire_together() {
+    let db = open();
+    let cf = db.default_family();
+    let mut txn = db.begin_with(TransactionOptions { locking: true, ..Default::default() }).unwrap();
+    let (past, far) = (1_000, 4_102_444_800_000);
+    txn.put_until(cf, b"a", b"1", far).unwrap();
+    txn.put_until(cf, b"b", b"2", past).unwrap();
+    txn.put_until(cf, b"c", b"3", past).unwrap();
+    txn.put(cf, b"c", b"4").unwrap();
+    let look = |txn: &mut Transaction| {
+        let mut seen = Vec::new();
+        let mut it = txn.iter(cf, ..).unwrap();
+        it.seek_to_first();
+        while it.valid() {
+            let at = it.expires_at_ms();
+            seen.push((String::from_utf8(it.key().to_vec()).unwrap(), at));
+            it.next();
+        }
+        assert_eq!(it.expires_at_ms(), None);
+        seen
+    };
+    let want = [("a".to_owned(), Some(far)), ("c".to_owned(), None)];
+    assert_eq!(look(&mut txn), want);
+    txn.commit().unwrap();
+    assert_eq!(look(&mut db.begin(Isolation::Snapshot).unwrap()), want);
+    assert_eq!(get(&mut db.begin(Isolation::Snapshot).unwrap(), cf, "b"), None);
+}

@@ -21,7 +21,7 @@ static void writes_and_reads(kingtide_db *db, const kingtide_family *family) {
     OK(kingtide_txn_put(txn, family, S("c"), S("3"), &err));
     OK(kingtide_txn_put(txn, family, S("d"), S("4"), &err));
     OK(kingtide_txn_put(txn, family, S("p/1"), S("5"), &err));
-    OK(kingtide_txn_put(txn, family, S("r1"), S("6"), &err));
+    OK(kingtide_txn_put_until(txn, family, S("r1"), S("6"), 4102444800000, &err));
     OK(kingtide_txn_delete(txn, family, S("c"), &err));
     OK(kingtide_txn_single_delete(txn, family, S("d"), &err));
     OK(kingtide_txn_delete_prefix(txn, family, S("p/"), &err));
@@ -42,9 +42,11 @@ static void writes_and_reads(kingtide_db *db, const kingtide_family *family) {
     kingtide_iter *iter = NULL;
     OK(kingtide_txn_iter(txn, family, NULL, &iter, &err));
     CHECK(kingtide_iter_seek_to_first(iter) && is_at(iter, "a", "1"));
-    CHECK(kingtide_iter_next(iter) && is_at(iter, "b", "2") && !kingtide_iter_next(iter));
+    CHECK(kingtide_iter_next(iter) && is_at(iter, "b", "2") && kingtide_iter_expires_at_ms(iter) > 0);
+    CHECK(!kingtide_iter_next(iter) && kingtide_iter_expires_at_ms(iter) == 0);
     CHECK(kingtide_iter_seek_for_prev(iter, S("zz")) && is_at(iter, "b", "2"));
     CHECK(kingtide_iter_seek_to_last(iter) && kingtide_iter_prev(iter) && is_at(iter, "a", "1"));
+    CHECK(kingtide_iter_expires_at_ms(iter) == 0);
     FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_iter_refresh(iter, family, &err));
 
     OK(kingtide_txn_set_savepoint(txn, "s", &err));
@@ -53,6 +55,8 @@ static void writes_and_reads(kingtide_db *db, const kingtide_family *family) {
     OK(kingtide_txn_release_savepoint(txn, "s", &err));
     FAILS(KINGTIDE_NOT_FOUND, kingtide_txn_release_savepoint(txn, "s", &err));
     FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_txn_lock_range(txn, family, NULL, NULL, KINGTIDE_LOCK_SHARED, &err));
+    FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_txn_set_durability(txn, 9, &err));
+    OK(kingtide_txn_set_durability(txn, KINGTIDE_DURABILITY_POWER, &err));
     uint64_t sequence = 0;
     OK(kingtide_txn_commit(txn, &sequence, &err));
     CHECK(sequence == kingtide_db_latest_sequence(db));

@@ -409,6 +409,11 @@ impl TransactionIterator {
         self.inner.as_ref().map_or(&[], DbIterator::key)
     }
 
+    /// When the entry expires, in milliseconds since 1970; `None` if it does not, and while invalid.
+    pub fn expires_at_ms(&self) -> Option<u64> {
+        self.inner.as_ref().and_then(DbIterator::expires_at_ms)
+    }
+
     /// The value.
     ///
     /// # Errors

@@ -276,6 +276,12 @@ impl Transaction {
         self.options.lock_timeout = timeout;
     }
 
+    /// What its prepare and commit survive from here on: as [`TransactionOptions::durability`], for one that is not known when the
+    /// transaction begins.
+    pub fn set_durability(&mut self, durability: Option<Durability>) {
+        self.options.durability = durability;
+    }
+
     /// Its id, unique while the database is open.
     pub fn id(&self) -> TxnId {
         self.id

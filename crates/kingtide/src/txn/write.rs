@@ -32,6 +32,14 @@ impl Transaction {
         self.write(family, key, None, |b| b.put_ttl(family, key, value, ttl))
     }
 
+    /// Sets a key that is gone at a moment, in milliseconds since 1970: several keys that are to go at once need the same.
+    ///
+    /// # Errors
+    /// As [`Transaction::put`].
+    pub fn put_until(&mut self, family: &ColumnFamily, key: &[u8], value: &[u8], expires_at_ms: u64) -> Result<()> {
+        self.write(family, key, None, |b| b.put_until(family, key, value, expires_at_ms))
+    }
+
     /// Deletes a key.
     ///
     /// # Errors
