@@ -10,6 +10,7 @@
   as one that is being built until the batch takes it; those that are left when the server starts are erased.
 */
 #include "alter_plan.h"
+#include "families.h"
 #include "ha_kingtide.h"
 #include "index_build.h"
 #include "variables.h"
@@ -33,6 +34,10 @@ constexpr size_t SLICE = 16 << 20;
 
 enum_alter_inplace_result Handler::check_if_supported_inplace_alter(TABLE *altered, Alter_inplace_info *info) {
   const AlterPlan plan = plan_alter(table, altered, info, share_->record());
+  if (!plan.added.empty() && share_->may_expire()) {  // entries that are built know no end
+    info->unsupported_reason = "rows may expire";
+    return HA_ALTER_INPLACE_NOT_SUPPORTED;
+  }
   if (!plan.refused) return plan.added.empty() ? HA_ALTER_INPLACE_INSTANT : HA_ALTER_INPLACE_NOCOPY_LOCK;
   if (*plan.refused) info->unsupported_reason = plan.refused;
   return HA_ALTER_INPLACE_NOT_SUPPORTED;
@@ -61,7 +66,7 @@ int Handler::greatest_auto_increment(uint64_t *value) {
 
 bool Handler::prepare_inplace_alter_table(TABLE *altered, Alter_inplace_info *info) {
   const AlterPlan plan = plan_alter(table, altered, info, share_->record());
-  if (plan.refused) {  // it was not when the server asked
+  if (plan.refused || (!plan.added.empty() && share_->may_expire())) {  // it was not when the server asked
     my_error(ER_ALTER_OPERATION_NOT_SUPPORTED, MYF(0), "ALGORITHM=INPLACE", "ALGORITHM=COPY");
     return true;
   }
@@ -95,7 +100,8 @@ int Handler::number_new_indexes(Dictionary::Alteration *change, const std::vecto
   // Transactions that were prepared before the server started have locks of ours, and none of the server's.
   const Index &primary = format().primary;
   if (const int error = fail(txn().lock_range(primary.prefix(), primary.end(), LockMode::Shared))) return error;
-  if (const int error = fail(Dictionary::begin_indexes(added.size(), &change->built))) return error;
+  const uint8_t slot = Families::slot_of(share_->record().primary);
+  if (const int error = fail(Dictionary::begin_indexes(slot, added.size(), &change->built))) return error;
   for (size_t i = 0; i < added.size(); i++) change->after.keys[added[i]] = change->built[i];
   return 0;
 }

@@ -7,6 +7,8 @@
 */
 #include "alter_plan.h"
 
+#include "options.h"
+
 #include <algorithm>
 
 #include <sql_type_json.h>
@@ -55,6 +57,7 @@ class Planner {
 
   const char *operations() const {
     const alter_table_operations wanted = info_->handler_flags;
+    if (const char *why = why_copy(before_, after_)) return why;
     if (wanted & ALTER_STORED_COLUMN_TYPE) return text(ER_ALTER_OPERATION_NOT_SUPPORTED_REASON_COLUMN_TYPE);
     if ((wanted & (ALTER_ADD_PK_INDEX | ALTER_DROP_PK_INDEX)) == ALTER_DROP_PK_INDEX)
       return text(ER_ALTER_OPERATION_NOT_SUPPORTED_REASON_NOPK);

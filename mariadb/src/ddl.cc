@@ -2,6 +2,9 @@
 
 /* Creating, dropping, renaming and emptying tables. */
 #include "ha_kingtide.h"
+
+#include "families.h"
+#include "options.h"
 #include "variables.h"
 
 namespace kingtide {
@@ -25,11 +28,18 @@ int Handler::create(const char *name, TABLE *form, HA_CREATE_INFO *info) {
     my_error(ER_ILLEGAL_HA_CREATE_OPTION, MYF(0), "KINGTIDE", "FOREIGN KEY");
     return HA_WRONG_CREATE_OPTION;
   }
+  std::string problem;
+  const TABLE_SHARE *s = form->s;
+  const TableOptions options = read_options(s->option_struct, form->field, &problem);
+  if (refuse_options(ha_thd(), problem)) return HA_WRONG_CREATE_OPTION;
+  uint8_t slot;
+  const Outcome o = Families::slot_of(options.storage, &slot);
+  if (o == Outcome::Other) my_printf_error(ER_BAD_OPTION_VALUE, "KINGTIDE: %s", MYF(0), last_message());
+  if (o != Outcome::Ok) return fail(o);
   TableRecord record;
   set_first_layout(row_columns(form), &record);
-  const TABLE_SHARE *s = form->s;
   return fail(
-      Dictionary::create(Dictionary::name_of(name), s->keys, s->primary_key, info->auto_increment_value, &record));
+      Dictionary::create(Dictionary::name_of(name), s->keys, s->primary_key, info->auto_increment_value, slot, &record));
 }
 
 int Handler::delete_table(const char *name) {

@@ -9,6 +9,8 @@
 #include <map>
 #include <mutex>
 
+#include "families.h"
+
 namespace kingtide {
 namespace {
 
@@ -46,7 +48,8 @@ void erase_entries(Batch &batch, const TableRecord &r) {
   erase_index(batch, r.primary);
   for (uint32_t id : r.keys)
     if (id != r.primary) erase_index(batch, id);
-  for (auto c : {Dictionary::Counter::AutoIncrement, Dictionary::Counter::HiddenKey, Dictionary::Counter::Rows})
+  for (auto c : {Dictionary::Counter::AutoIncrement, Dictionary::Counter::HiddenKey, Dictionary::Counter::Rows,
+                 Dictionary::Counter::Expires})
     batch.erase(Space::Dictionary, counter_key(c, r.primary));
   batch.erase(Space::Dictionary, statistics_key(r.primary));
 }
@@ -84,8 +87,6 @@ bool is_copy(const std::string &name) {
   return name.find("/#sql-") != std::string::npos || name.find("#TMP#") != std::string::npos;
 }
 
-const std::string NEXT = "n";
-
 /** Tables that drop_leftovers drops: temporary ones, and those that were set aside. */
 const std::string TEMPORARY = "#sql-temptable";
 
@@ -105,20 +106,19 @@ std::string Dictionary::name_of(const char *path) {
 }
 
 Outcome Dictionary::create(const std::string &name, uint32_t keys, uint32_t primary_key, uint64_t auto_increment,
-                           TableRecord *record) {
+                           uint8_t slot, TableRecord *record) {
   std::lock_guard<std::mutex> guard(changing);
   TableRecord old;
-  uint64_t next;
   Batch batch;
   Outcome o = find(name, &old);
   if (o == Outcome::Ok) erase_entries(batch, old);  // its definition is gone, or the server would not ask
   if (o != Outcome::Ok && o != Outcome::NotFound) return o;
-  if ((o = read_number(NEXT, &next)) != Outcome::Ok) return o;
-  if (next == 0) next = 1;
+  uint32_t next;
+  const bool hidden = primary_key >= keys;
+  if ((o = Families::take_numbers(batch, slot, keys + hidden, &next)) != Outcome::Ok) return o;
   record->keys.clear();
-  for (uint32_t k = 0; k < keys; k++) record->keys.push_back(static_cast<uint32_t>(next++));
-  record->primary = primary_key < keys ? record->keys[primary_key] : static_cast<uint32_t>(next++);
-  batch.put(Space::Dictionary, NEXT, number(next));
+  for (uint32_t k = 0; k < keys; k++) record->keys.push_back(next++);
+  record->primary = hidden ? next : record->keys[primary_key];
   batch.put(Space::Dictionary, table_key(name), encode_table_record(*record));
   if (auto_increment != 0)
     batch.put(Space::Dictionary, counter_key(Counter::AutoIncrement, record->primary), number(auto_increment));
@@ -192,18 +192,17 @@ Outcome Dictionary::alter(const std::vector<Alteration> &changes) {
   return o;
 }
 
-Outcome Dictionary::begin_indexes(size_t count, std::vector<uint32_t> *ids) {
+Outcome Dictionary::begin_indexes(uint8_t slot, size_t count, std::vector<uint32_t> *ids) {
   std::lock_guard<std::mutex> guard(changing);
-  uint64_t next;
-  const Outcome o = read_number(NEXT, &next);
-  if (o != Outcome::Ok) return o;
+  uint32_t next;
   Batch batch;
+  const Outcome o = Families::take_numbers(batch, slot, static_cast<uint32_t>(count), &next);
+  if (o != Outcome::Ok) return o;
   ids->clear();
   for (; count > 0; count--) {
-    ids->push_back(static_cast<uint32_t>(next++));
+    ids->push_back(next++);
     batch.put(Space::Dictionary, building_key(ids->back()), Slice());
   }
-  batch.put(Space::Dictionary, NEXT, number(next));
   return Engine::write(batch, Durability::Power);
 }
 

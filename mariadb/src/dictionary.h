@@ -14,16 +14,18 @@
   What tables there are, in the engine's own default family, so that a table and its definition change together.
 
       "t" path              the table's record: codec/table_record.h
-      "n"                   8 bytes: the number that the next index gets
+      "n"                   8 bytes: the number that the next index in family "rows" gets
+      "f" slot              the family of a slot: families.h
       "b" number            the number of an index that is being built
       "a" number            8 bytes: no auto-increment value from here on was given out, by the number of the rows' index
       "h" number            8 bytes: no hidden key from here on was given out
       "c" number            8 bytes: rows, as last counted; an estimate after a crash
       "s" number            what ANALYZE TABLE found: codec/table_statistics.h
+      "e" number            8 bytes, 1: there may be rows that expire
 
-  `path` is "database/table" in the server's file name encoding. All entries of all indexes are in one family, "rows", each
-  behind its index's number in 4 bytes: ten thousand tables cost ten thousand dictionary entries, not memtables, and a table
-  that is dropped is one range delete for each index.
+  `path` is "database/table" in the server's file name encoding. All entries of all indexes of tables without storage options
+  are in one family, "rows", each behind its index's number in 4 bytes: ten thousand tables cost ten thousand dictionary
+  entries, not memtables, and a table that is dropped is one range delete for each index.
 */
 /*
   What changes tables returns when it survives what commits survive (kingtide_flush_log_at_trx_commit), except for temporary
@@ -38,10 +40,11 @@ class Dictionary {
 
   /**
     Records a table with `keys` keys, of which `primary_key` has the rows; none of them if it is not among them. Its first
-    auto-increment value is given, or 0. The record that the caller gives has the table's properties; it gets the numbers.
+    auto-increment value is given, or 0, and the slot of its family. The record that the caller
+    gives has the table's properties; it gets the numbers.
   */
   static Outcome create(const std::string &name, uint32_t keys, uint32_t primary_key, uint64_t auto_increment,
-                        TableRecord *record);
+                        uint8_t slot, TableRecord *record);
   static Outcome find(const std::string &name, TableRecord *record);
   /** Removes a table with all its entries. */
   static Outcome drop(const std::string &name);
@@ -67,7 +70,7 @@ class Dictionary {
   /** Does all of them or nothing. What it did survives a power cut: the server goes on as if there were no way back. */
   static Outcome alter(const std::vector<Alteration> &changes);
   /** Gives numbers to indexes that are built before a table has them. If none gets them, they go at the latest by drop_leftovers. */
-  static Outcome begin_indexes(size_t count, std::vector<uint32_t> *ids);
+  static Outcome begin_indexes(uint8_t slot, size_t count, std::vector<uint32_t> *ids);
   static Outcome abandon_indexes(const std::vector<uint32_t> &ids);
   /** Whether the table, or all of its partitions, were altered to the definition that the server calls so. */
   static Outcome is_altered_to(const std::string &name, Slice definition, bool *altered);
@@ -79,7 +82,7 @@ class Dictionary {
   /** Calls `visit` with each table that there is. Such as it cannot read are left out. */
   static void visit(const std::function<void(const std::string &name, const TableRecord &record)> &visit);
 
-  enum class Counter : char { AutoIncrement = 'a', HiddenKey = 'h', Rows = 'c' };
+  enum class Counter : char { AutoIncrement = 'a', HiddenKey = 'h', Rows = 'c', Expires = 'e' };
   /** 0 if it was never set. */
   static Outcome counter(Counter which, uint32_t primary, uint64_t *value);
   static Outcome set_counter(Counter which, uint32_t primary, uint64_t value);

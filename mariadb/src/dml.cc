@@ -29,7 +29,7 @@ int Handler::insert_entries(const uchar *record, Slice row_key) {
     if (index.primary) continue;
     bool checked;
     format().entry(index, table, record, row_key, &key_buffer_, &entry_buffer_, &checked);
-    if (const int error = fail(txn().put(key_buffer_, entry_buffer_))) return error;
+    if (const int error = fail(put(key_buffer_, entry_buffer_))) return error;
     copied_bytes_ += key_buffer_.size() + entry_buffer_.size();
   }
   return 0;
@@ -53,10 +53,11 @@ int Handler::write_row(const uchar *record) {
   // After an insert that fails, REPLACE and IGNORE go on in the same statement, and it must have written nothing: so all unique
   // keys are looked at first.
   if (const int error = check_all_unique(record)) return error;
+  if (const int error = decide_expiry(record)) return error;
   if (const int error = insert_entries(record, row_key)) return error;
   second_value_.clear();
   format().row.encode(record, &second_value_);
-  if (const int error = fail(txn().put(key, second_value_))) return error;
+  if (const int error = fail(put(key, second_value_))) return error;
   if (const int error = copied(key.size() + second_value_.size())) return error;
   row_key_ = row_key;
   session()->count_row(share_, 1);
@@ -114,6 +115,7 @@ int Handler::update_row(const uchar *before, const uchar *after) {
     if (null || key_buffer_ == second_key_) continue;
     if (const int error = check_unique(k, second_key_)) return error;
   }
+  if (const int error = decide_expiry(after)) return error;
   for (uint k = 0; k < table->s->keys; k++) {
     const Index &index = format().indexes[k];
     if (index.primary) continue;
@@ -123,7 +125,7 @@ int Handler::update_row(const uchar *before, const uchar *after) {
   format().row.encode(after, &second_value_);
   if (moves)
     if (const int error = fail(txn().erase(prefix + old_key))) return error;
-  if (const int error = fail(txn().put(prefix + new_key, second_value_))) return error;
+  if (const int error = fail(put(prefix + new_key, second_value_))) return error;
   session()->count_row(share_, 0);
   if (table->found_next_number_field && after == table->record[0] &&
       bitmap_is_set(table->write_set, table->found_next_number_field->field_index)) {
@@ -137,15 +139,16 @@ int Handler::update_row(const uchar *before, const uchar *after) {
 
 int Handler::move_entry(const Index &index, const uchar *before, const uchar *after, Slice old_row, Slice new_row) {
   bool checked;
-  if (old_row == new_row && format().same_entry(index, before, after)) return 0;
+  const bool renewed = share_->may_expire();  // the entry goes when the row goes now
+  if (!renewed && old_row == new_row && format().same_entry(index, before, after)) return 0;
   format().entry(index, table, before, old_row, &key_buffer_, &entry_buffer_, &checked);
   format().entry(index, table, after, new_row, &second_key_, &second_value_, &checked);
   if (key_buffer_ != second_key_) {
     if (const int error = fail(txn().erase(key_buffer_))) return error;
-  } else if (entry_buffer_ == second_value_) {
+  } else if (entry_buffer_ == second_value_ && !renewed) {
     return 0;
   }
-  return fail(txn().put(second_key_, second_value_));
+  return fail(put(second_key_, second_value_));
 }
 
 int Handler::delete_row(const uchar *record) {

@@ -9,69 +9,22 @@
 #include <mutex>
 #include <shared_mutex>
 
+#include "call.h"
+#include "families.h"
+
 namespace kingtide {
 namespace {
 
 kingtide_db *db;
 /** Held by those who look at the database from outside of statements on tables, and by who closes it. */
 std::shared_mutex looking;
-kingtide_family *families[2];
-
-thread_local std::string message;
-
-/** Takes a call's error, and keeps its words for last_message. */
-class Call {
- public:
-  ~Call() { kingtide_error_free(error_); }
-  kingtide_error **operator&() { return &error_; }
-
-  Outcome done(kingtide_status status) {
-    if (status == KINGTIDE_OK) return Outcome::Ok;
-    message = kingtide_error_message(error_);
-    return of(status);
-  }
-
- private:
-  static Outcome of(kingtide_status status) {
-    switch (status) {
-      case KINGTIDE_NOT_FOUND:
-        return Outcome::NotFound;
-      case KINGTIDE_CONFLICT:
-        return Outcome::Conflict;
-      case KINGTIDE_LOCK_HELD:
-        return Outcome::LockHeld;
-      case KINGTIDE_DEADLOCK:
-        return Outcome::Deadlock;
-      case KINGTIDE_LOCK_TIMEOUT:
-        return Outcome::LockTimeout;
-      case KINGTIDE_CANCELLED:
-        return Outcome::Interrupted;
-      case KINGTIDE_EXPIRED:
-      case KINGTIDE_ABORTED:
-      case KINGTIDE_FINISHED:
-        return Outcome::Ended;
-      case KINGTIDE_BUSY:
-        return Outcome::Busy;
-      case KINGTIDE_NO_SPACE:
-        return Outcome::NoSpace;
-      case KINGTIDE_CORRUPTION:
-        return Outcome::Corruption;
-      case KINGTIDE_READ_ONLY:
-      case KINGTIDE_POISONED:
-        return Outcome::ReadOnly;
-      default:
-        return Outcome::Other;
-    }
-  }
-
-  kingtide_error *error_ = nullptr;
-};
+kingtide_family *dictionary;
 
 int32_t of(Durability durability) {
   return durability == Durability::Power ? KINGTIDE_DURABILITY_POWER : KINGTIDE_DURABILITY_PROCESS;
 }
 
-kingtide_family *family(Space space) { return families[static_cast<int>(space)]; }
+kingtide_family *family(Space space, Slice key) { return space == Space::Dictionary ? dictionary : Families::of(key); }
 
 kingtide_bound included(Slice key) {
   kingtide_bound b = {};
@@ -103,10 +56,12 @@ Outcome take(kingtide_value *value, std::string *out) {
 
 }  // namespace
 
-const char *last_message() { return message.c_str(); }
+thread_local std::string Call::message_;
+
+const char *last_message() { return Call::message_.c_str(); }
 
 Outcome failed(Outcome outcome, const std::string &what) {
-  message = what;
+  Call::message_ = what;
   return outcome;
 }
 
@@ -115,20 +70,20 @@ Batch::~Batch() { kingtide_batch_free(batch_); }
 
 void Batch::put(Space space, Slice key, Slice value) {
   Call call;
-  const Outcome o = call.done(kingtide_batch_put(batch_, family(space), key.data, key.size, value.data, value.size, &call));
+  const Outcome o = call.done(kingtide_batch_put(batch_, family(space, key), key.data, key.size, value.data, value.size, &call));
   if (first_error_ == Outcome::Ok) first_error_ = o;
 }
 
 void Batch::erase(Space space, Slice key) {
   Call call;
-  const Outcome o = call.done(kingtide_batch_delete(batch_, family(space), key.data, key.size, &call));
+  const Outcome o = call.done(kingtide_batch_delete(batch_, family(space, key), key.data, key.size, &call));
   if (first_error_ == Outcome::Ok) first_error_ = o;
 }
 
 void Batch::erase_range(Space space, Slice from, Slice to) {
   Call call;
   const Outcome o =
-      call.done(kingtide_batch_delete_range(batch_, family(space), from.data, from.size, to.data, to.size, &call));
+      call.done(kingtide_batch_delete_range(batch_, family(space, from), from.data, from.size, to.data, to.size, &call));
   if (first_error_ == Outcome::Ok) first_error_ = o;
 }
 
@@ -141,7 +96,8 @@ SortedFile::~SortedFile() {
 Outcome SortedFile::put(Slice key, Slice value) {
   Call call;
   if (!writer_) {
-    const Outcome o = call.done(kingtide_sorted_writer_create(path_.c_str(), family(Space::Rows), &writer_, &call));
+    family_ = Families::of(key);
+    const Outcome o = call.done(kingtide_sorted_writer_create(path_.c_str(), family_, &writer_, &call));
     if (o != Outcome::Ok) return o;
   }
   return call.done(kingtide_sorted_writer_put(writer_, key.data, key.size, value.data, value.size, &call));
@@ -152,7 +108,7 @@ Outcome SortedFile::ingest() {
   Call call;
   const Outcome o = call.done(kingtide_sorted_writer_finish(writer_, nullptr, &call));
   if (o != Outcome::Ok) return o;
-  const kingtide_ingest_file file = {family(Space::Rows), path_.c_str()};
+  const kingtide_ingest_file file = {family_, path_.c_str()};
   kingtide_ingest_options options = {};
   options.size = sizeof options;
   Call second;
@@ -182,6 +138,8 @@ Outcome Iter::value(Slice *value) {
   Call call;
   return call.done(kingtide_iter_value(iter_, &value->data, &value->size, &call));
 }
+
+uint64_t Iter::expires() const { return kingtide_iter_expires_at_ms(iter_); }
 
 Outcome Iter::status() {
   Call call;
@@ -223,7 +181,7 @@ uint64_t Txn::id() const { return kingtide_txn_id(txn_); }
 Outcome Txn::get(Slice key, std::string *value) {
   Call call;
   if (!value_) value_ = kingtide_value_new();
-  const Outcome o = call.done(kingtide_txn_get(txn_, family(Space::Rows), key.data, key.size, value_, &call));
+  const Outcome o = call.done(kingtide_txn_get(txn_, Families::of(key), key.data, key.size, value_, &call));
   return o == Outcome::Ok ? take(value_, value) : o;
 }
 
@@ -232,29 +190,32 @@ Outcome Txn::get_locked(Slice key, LockMode mode, std::string *value) {
   if (!value_) value_ = kingtide_value_new();
   lock_calls_++;
   auto *read = mode == LockMode::Exclusive ? kingtide_txn_get_for_update : kingtide_txn_get_for_share;
-  const Outcome o = call.done(read(txn_, family(Space::Rows), key.data, key.size, value_, &call));
+  const Outcome o = call.done(read(txn_, Families::of(key), key.data, key.size, value_, &call));
   return o == Outcome::Ok ? take(value_, value) : o;
 }
 
-Outcome Txn::put(Slice key, Slice value) {
+Outcome Txn::put(Slice key, Slice value, uint64_t expires) {
   Call call;
   count_written(key.size + value.size);
   lock_calls_++;
-  return call.done(kingtide_txn_put(txn_, family(Space::Rows), key.data, key.size, value.data, value.size, &call));
+  if (expires)
+    return call.done(
+        kingtide_txn_put_until(txn_, Families::of(key), key.data, key.size, value.data, value.size, expires, &call));
+  return call.done(kingtide_txn_put(txn_, Families::of(key), key.data, key.size, value.data, value.size, &call));
 }
 
 Outcome Txn::erase(Slice key) {
   Call call;
   count_written(key.size);
   lock_calls_++;
-  return call.done(kingtide_txn_delete(txn_, family(Space::Rows), key.data, key.size, &call));
+  return call.done(kingtide_txn_delete(txn_, Families::of(key), key.data, key.size, &call));
 }
 
 Outcome Txn::lock_range(Slice from, Slice to, LockMode mode) {
   Call call;
   lock_calls_++;
   const kingtide_bound lower = included(from), upper = excluded(to);
-  return call.done(kingtide_txn_lock_range(txn_, family(Space::Rows), &lower, &upper,
+  return call.done(kingtide_txn_lock_range(txn_, Families::of(from), &lower, &upper,
                                            mode == LockMode::Exclusive ? KINGTIDE_LOCK_EXCLUSIVE : KINGTIDE_LOCK_SHARED,
                                            &call));
 }
@@ -264,7 +225,7 @@ Outcome Txn::iterate(Slice from, Slice to, bool newest, Iter *iter) {
   iter->close();
   kingtide_read_options o = range(from, to);
   o.newest = newest;
-  return call.done(kingtide_txn_iter(txn_, family(Space::Rows), &o, &iter->iter_, &call));
+  return call.done(kingtide_txn_iter(txn_, Families::of(from), &o, &iter->iter_, &call));
 }
 
 Outcome Txn::get_newest(Slice key, std::string *value) {
@@ -290,6 +251,11 @@ Outcome Txn::refresh_snapshot() {
 void Txn::set_lock_timeout(int64_t ms) {
   Call call;
   call.done(kingtide_txn_set_lock_timeout(txn_, ms, &call));
+}
+
+void Txn::set_durability(Durability durability) {
+  Call call;
+  call.done(kingtide_txn_set_durability(txn_, of(durability), &call));
 }
 
 Outcome Txn::set_savepoint(const char *name) {
@@ -346,12 +312,8 @@ Outcome Engine::open(const std::string &path, const std::vector<Option> &options
   for (const Option &option : options)
     if (outcome == Outcome::Ok) outcome = call.done(kingtide_options_set(o, option.name, option.value.c_str(), &call));
   if (outcome == Outcome::Ok) outcome = call.done(kingtide_db_open(path.c_str(), o, &db, &call));
-  if (outcome == Outcome::Ok) outcome = call.done(kingtide_db_default_family(db, &families[0], &call));
-  if (outcome == Outcome::Ok) {
-    Call absent;
-    if (kingtide_db_family(db, "rows", &families[1], &absent) != KINGTIDE_OK)
-      outcome = call.done(kingtide_db_create_family(db, "rows", o, nullptr, &families[1], &call));
-  }
+  if (outcome == Outcome::Ok) outcome = call.done(kingtide_db_default_family(db, &dictionary, &call));
+  if (outcome == Outcome::Ok) outcome = Families::open(db, o);
   kingtide_options_free(o);
   return outcome;
 }
@@ -362,10 +324,9 @@ void Engine::close() {
   Call call;
   std::unique_lock<std::shared_mutex> guard(looking);
   if (!db) return;
-  for (kingtide_family *&f : families) {
-    kingtide_family_free(f);
-    f = nullptr;
-  }
+  Families::close();
+  kingtide_family_free(dictionary);
+  dictionary = nullptr;
   call.done(kingtide_db_close(db, &call));
   kingtide_db_free(db);
   db = nullptr;
@@ -379,7 +340,7 @@ void Engine::with_handle(const std::function<void(kingtide_db *)> &use) {
 Outcome Engine::get(Slice key, std::string *value) {
   Call call;
   kingtide_value *v = kingtide_value_new();
-  Outcome o = call.done(kingtide_family_get(family(Space::Dictionary), key.data, key.size, v, &call));
+  Outcome o = call.done(kingtide_family_get(dictionary, key.data, key.size, v, &call));
   if (o == Outcome::Ok) o = take(v, value);
   kingtide_value_free(v);
   return o;
@@ -398,7 +359,7 @@ Outcome Engine::iterate(Space space, Slice from, Slice to, Iter *iter) {
   Call call;
   iter->close();
   const kingtide_read_options o = range(from, to);
-  return call.done(kingtide_family_iter(family(space), &o, &iter->iter_, &call));
+  return call.done(kingtide_family_iter(family(space, from), &o, &iter->iter_, &call));
 }
 
 Outcome Engine::sync() {
@@ -411,7 +372,7 @@ uint64_t Engine::count(Slice from, Slice to, uint64_t most) {
   const kingtide_bound lower = included(from), upper = excluded(to);
   uint64_t rows = 0;
   bool exact;
-  return call.done(kingtide_family_count_up_to(family(Space::Rows), &lower, &upper, most, &rows, &exact, &call)) ==
+  return call.done(kingtide_family_count_up_to(Families::of(from), &lower, &upper, most, &rows, &exact, &call)) ==
                  Outcome::Ok
              ? rows
              : 1;
@@ -422,7 +383,7 @@ uint64_t Engine::estimate_bytes(Slice from, Slice to) {
   const kingtide_bound lower = included(from), upper = excluded(to);
   kingtide_range_stats stats = {};
   stats.size = sizeof stats;
-  call.done(kingtide_family_range_stats(family(Space::Rows), &lower, &upper, &stats, &call));
+  call.done(kingtide_family_range_stats(Families::of(from), &lower, &upper, &stats, &call));
   return stats.disk_bytes + stats.value_log_bytes + stats.memtable_bytes;
 }
 
@@ -431,7 +392,7 @@ uint64_t Engine::estimate_rows(Slice from, Slice to) {
   const kingtide_bound lower = included(from), upper = excluded(to);
   kingtide_range_stats stats = {};
   stats.size = sizeof stats;
-  call.done(kingtide_family_range_stats(family(Space::Rows), &lower, &upper, &stats, &call));
+  call.done(kingtide_family_range_stats(Families::of(from), &lower, &upper, &stats, &call));
   return stats.rows;
 }
 
@@ -453,7 +414,7 @@ Outcome Engine::cardinality(Slice from, Slice to, size_t places, FirstDifference
   const kingtide_bound lower = included(from), upper = excluded(to);
   Differ d = {differ, context};
   bool exact;
-  return call.done(kingtide_family_cardinality(family(Space::Rows), &lower, &upper, distinct->size(), places, call_differ, &d,
+  return call.done(kingtide_family_cardinality(Families::of(from), &lower, &upper, distinct->size(), places, call_differ, &d,
                                                distinct->data(), rows, &exact, &call));
 }
 
@@ -511,7 +472,7 @@ Outcome Engine::flush() {
 Outcome Engine::compact(Slice from, Slice to) {
   Call call;
   const kingtide_bound lower = included(from), upper = excluded(to);
-  return call.done(kingtide_family_compact_range(family(Space::Rows), &lower, &upper, &call));
+  return call.done(kingtide_family_compact_range(Families::of(from), &lower, &upper, &call));
 }
 
 Outcome Engine::set_option(const char *name, const char *value) {

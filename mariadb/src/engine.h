@@ -54,7 +54,7 @@ enum class Durability { Process, Power };
 /** A lock timeout: do not wait. */
 constexpr int64_t NO_WAIT = -1;
 enum class LockMode { Shared, Exclusive };
-/** Dictionary: what tables there are. Rows: the entries of all indexes. */
+/** Dictionary: what tables there are. Rows: the entries of all indexes; which family has one, its index's number tells. */
 enum class Space { Dictionary, Rows };
 
 /** Writes that take effect together. */
@@ -86,6 +86,7 @@ class SortedFile {
  private:
   const std::string path_;
   kingtide_sorted_writer *writer_ = nullptr;
+  kingtide_family *family_ = nullptr;
 };
 
 class Iter {
@@ -104,6 +105,8 @@ class Iter {
   bool valid() const;
   Slice key() const;
   Outcome value(Slice *value);
+  /** When the entry is gone, in milliseconds since 1970; 0 for never. */
+  uint64_t expires() const;
   /** Why it is not valid: Ok at the end. */
   Outcome status();
 
@@ -128,7 +131,8 @@ class Txn {
 
   Outcome get(Slice key, std::string *value);
   Outcome get_locked(Slice key, LockMode mode, std::string *value);
-  Outcome put(Slice key, Slice value);
+  /** Sets a key, which is gone at a moment in milliseconds since 1970; 0 for never. */
+  Outcome put(Slice key, Slice value, uint64_t expires = 0);
   Outcome erase(Slice key);
   /** An empty `to` means no end. */
   Outcome lock_range(Slice from, Slice to, LockMode mode);
@@ -142,6 +146,8 @@ class Txn {
   void unlock_last();
   Outcome refresh_snapshot();
   void set_lock_timeout(int64_t ms);
+  /** What the prepare and the commit survive that come. */
+  void set_durability(Durability durability);
 
   Outcome set_savepoint(const char *name);
   Outcome rollback_to_savepoint(const char *name);
@@ -178,6 +184,7 @@ class Engine {
   struct Option {
     const char *name;
     std::string value;
+    bool operator==(const Option &other) const { return std::string(name) == other.name && value == other.value; }
   };
   static Outcome open(const std::string &path, const std::vector<Option> &options);
   static bool is_open();

@@ -9,12 +9,15 @@
 
 namespace kingtide {
 
+/** Whether the statement makes a new copy of the table, whose rows live as long as they would have. */
+bool copies_table(THD *thd);
+
 /** What a statement does with the rows that it reads. */
 enum class Access { Consistent, Share, Update };
 
 /**
   An opened table. The parts of it are in files of their own: handler.cc (what it can do, opening, statistics), ddl.cc,
-  alter.cc, dml.cc, scan.cc, locks.cc.
+  alter.cc, dml.cc, ttl.cc, scan.cc, locks.cc, admin.cc, check.cc.
 */
 class Handler final : public handler {
  public:
@@ -44,6 +47,7 @@ class Handler final : public handler {
   int analyze(THD *thd, HA_CHECK_OPT *options) override;
   int optimize(THD *thd, HA_CHECK_OPT *options) override;
   int check(THD *thd, HA_CHECK_OPT *options) override;
+  int repair(THD *thd, HA_CHECK_OPT *options) override;
 
   // Definition.
   int create(const char *name, TABLE *form, HA_CREATE_INFO *info) override;
@@ -105,6 +109,7 @@ class Handler final : public handler {
   int start_stmt(THD *thd, thr_lock_type type) override;
 
  private:
+  friend class Inspection;
   /** Which way a scan goes. */
   enum class Way { Forward, Backward };
 
@@ -118,9 +123,10 @@ class Handler final : public handler {
   bool locks_gaps() const { return locking() && !skip_locked_ && !session()->reads_committed(); }
 
   bool can_see(THD *thd) const;
+  /** A statement begins to use the table. */
+  int use(THD *thd, bool writes);
   bool isolation_allows_statements() const;
   void show_rows_per_key();
-  void report_fault(THD *thd, uint64_t fault, const std::string &what);
 
   // alter.cc
   int greatest_auto_increment(uint64_t *value);
@@ -136,6 +142,11 @@ class Handler final : public handler {
   int check_all_unique(const uchar *record);
   int insert_entries(const uchar *record, Slice row_key);
   int move_entry(const Index &index, const uchar *before, const uchar *after, Slice old_row, Slice new_row);
+
+  Outcome put(Slice key, Slice value) { return txn().put(key, value, expires_); }
+
+  // ttl.cc
+  int decide_expiry(const uchar *record);
 
   // scan.cc
   int start(Slice from, Slice to, Way way);
@@ -191,6 +202,9 @@ class Handler final : public handler {
   /** The walk was opened for these keys only. */
   bool only_same_ = false;
 
+  /** The rows that it reads are copied into a new form of the table. */
+  bool for_copy_ = false;
+
   /** The row that was read last: blobs in the record point into it. */
   std::string row_;
   /** Its primary key, without the index's number. */
@@ -200,6 +214,8 @@ class Handler final : public handler {
   bool from_entry_ = false;
 
   std::string key_buffer_, value_buffer_, entry_buffer_, entry_value_, second_key_, second_value_;
+  /** When the row that is being written is gone, in milliseconds since 1970; 0 for never. */
+  uint64_t expires_ = 0;
   /** The key of which a duplicate was found. */
   uint duplicate_ = 0;
 };

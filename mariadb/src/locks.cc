@@ -2,6 +2,7 @@
 
 /* Which locks a statement takes, and that it has begun. Rows are locked where they are read: scan.cc. */
 #include "ha_kingtide.h"
+#include "variables.h"
 
 namespace kingtide {
 namespace {
@@ -71,7 +72,7 @@ int Handler::external_lock(THD *thd, int type) {
   }
   if (type == F_WRLCK) access_ = Access::Update;
   if (!can_see(thd)) return HA_ERR_TABLE_DEF_CHANGED;
-  return session()->use(thd, type == F_WRLCK);
+  return use(thd, type == F_WRLCK);
 }
 
 int Handler::start_stmt(THD *thd, thr_lock_type type) {
@@ -81,7 +82,13 @@ int Handler::start_stmt(THD *thd, thr_lock_type type) {
   else if (type == TL_READ_WITH_SHARED_LOCKS)
     access_ = Access::Share;
   if (!can_see(thd)) return HA_ERR_TABLE_DEF_CHANGED;
-  return session()->use(thd, type >= TL_FIRST_WRITE);
+  return use(thd, type >= TL_FIRST_WRITE);
+}
+
+int Handler::use(THD *thd, bool writes) {
+  const int error = session()->use(thd, writes);
+  if (!error && writes) session()->needs(share_->options().has_durability ? share_->options().durability : commit_durability());
+  return error;
 }
 
 }  // namespace kingtide

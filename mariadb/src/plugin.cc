@@ -4,6 +4,7 @@
 #include "ha_kingtide.h"
 #include "information_schema.h"
 #include "lock_waits.h"
+#include "options.h"
 #include "statistics.h"
 #include "two_phase.h"
 #include "variables.h"
@@ -125,6 +126,7 @@ int init(void *p) {
   hton->savepoint_rollback_can_release_mdl = savepoint_keeps_locks;
   hton->start_consistent_snapshot = start_consistent_snapshot;
   hton->flush_logs = flush_logs;
+  hton->table_options = table_options();
   hton->show_status = show_status;
   hton->panic = panic;
   hton->pre_shutdown = pre_shutdown;

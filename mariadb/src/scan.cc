@@ -30,6 +30,7 @@ Slice key_of_ref(const uchar *ref) { return Slice(ref + REF_HEAD, uint2korr(ref)
 
 int Handler::index_init(uint index, bool) {
   active_index = index;
+  for_copy_ = false;
   index_ = &format().indexes[index];
   iter_.close();
   return 0;
@@ -230,6 +231,7 @@ int Handler::deliver_row(uchar *record, bool *pass) {
   assign(row_, value);
   assign(row_key_, Slice(position_).from(4));
   from_entry_ = false;
+  if (for_copy_) session()->copy_row(iter_.expires());
   return decode_row(record);
 }
 
@@ -377,6 +379,7 @@ int Handler::decode_row(uchar *record) {
 }
 
 int Handler::rnd_init(bool) {
+  for_copy_ = copies_table(ha_thd());
   active_index = MAX_KEY;
   index_ = &format().primary;
   iter_.close();

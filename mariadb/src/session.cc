@@ -96,7 +96,9 @@ int Session::begin(THD *thd) {
   const Level level = isolation_ == ISO_READ_UNCOMMITTED ? Level::ReadUncommitted : Level::RepeatableRead;
   time_ = Dictionary::now();
   std::lock_guard<std::mutex> guard(exchange_);
-  const Outcome o = txn_.begin(level, lock_timeout_, commit_durability());
+  durability_ = commit_durability();
+  wrote_ = false;
+  const Outcome o = txn_.begin(level, lock_timeout_, durability_);
   if (o != Outcome::Ok) return server_error(thd, o);
   running_ = true;
   started_.store(my_time(0), std::memory_order_relaxed);
@@ -118,6 +120,7 @@ int Session::use(THD *thd, bool writes) {
   tables_++;
   if (fresh || begins) {
     statement_ = thd->query_id;
+    copies_rows_ = false;
     txn_.clear_interrupt();
     // A KILL marks the connection first and interrupts then: what came before this is known by its mark.
     if (thd_kill_level(thd) != THD_IS_NOT_KILLED) txn_.interrupt();
@@ -132,6 +135,14 @@ int Session::use(THD *thd, bool writes) {
   const Outcome o = txn_.set_savepoint(STATEMENT);
   statement_savepoint_ = o == Outcome::Ok;
   return server_error(thd, o);
+}
+
+void Session::needs(Durability durability) {
+  const bool stronger = !wrote_ || (durability_ == Durability::Process && durability == Durability::Power);
+  wrote_ = true;
+  if (!stronger || durability == durability_) return;
+  txn_.set_durability(durability);
+  durability_ = durability;
 }
 
 int Session::begin_at_once(THD *thd) {

@@ -29,6 +29,8 @@ class Session {
 
   /** A statement begins to use a table: begins the transaction if need be, and tells the server of it. */
   int use(THD *thd, bool writes);
+  /** It writes to a table, and what its commit survives is at least this. */
+  void needs(Durability durability);
   /** A statement is done with a table. */
   void done_with_table() { if (tables_ > 0) tables_--; }
   /** START TRANSACTION WITH CONSISTENT SNAPSHOT. */
@@ -36,6 +38,14 @@ class Session {
 
   Txn &txn() { return txn_; }
   bool running() const { return running_; }
+
+  /** A statement that copies a table read a row that is gone at a moment, 0 for never: so is its copy. */
+  void copy_row(uint64_t expires) {
+    copies_rows_ = true;
+    expiry_of_copy_ = expires;
+  }
+  bool copies_rows() const { return copies_rows_; }
+  uint64_t expiry_of_copy() const { return expiry_of_copy_; }
   bool prepared() const { return running_ && prepared_; }
   bool reads_committed() const { return isolation_ <= ISO_READ_COMMITTED; }
   /** Whether the transaction's snapshot, if it has one, is of a time when the table had its rows. */
@@ -105,9 +115,14 @@ class Session {
   /** Of the snapshot: see Dictionary::now. */
   uint64_t time_ = 0;
   int64_t lock_timeout_ = 0;
+  /** What the commit survives; once a table was written, the strongest of what those that were ask for. */
+  Durability durability_ = Durability::Process;
+  bool wrote_ = false;
   uint64_t savepoints_ = 0;
   /** The transaction that is known to run, if it is not 0. */
   uint64_t reported_ = 0;
+  bool copies_rows_ = false;
+  uint64_t expiry_of_copy_ = 0;
   query_id_t statement_ = 0;
   struct Count {
     TableShare *table;

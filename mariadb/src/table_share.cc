@@ -6,6 +6,8 @@
 
 #include "errors.h"
 
+#include <partition_info.h>
+
 namespace kingtide {
 namespace {
 
@@ -69,6 +71,29 @@ class Opened : public handler {
   static void unlock(handler *h) { static_cast<Opened *>(h)->unlock_shared_ha_data(); }
 };
 
+/** Whether a partition has the name that a part of a path has, which begins with it. */
+bool is_named(const partition_element *partition, const std::string &part) {
+  char name[FN_REFLEN];
+  const uint length = tablename_to_filename(partition->partition_name, name, sizeof name);
+  if (part.size() < length || (part.size() > length && part[length] != '#')) return false;
+  return !my_strcasecmp(system_charset_info, part.substr(0, length).c_str(), name);
+}
+
+/** The options of a table, or of that of its partitions that has this name in the dictionary. */
+const ha_table_option_struct *options_of(const TABLE *table, const std::string &name) {
+  const size_t at = name.rfind("#P#"), sub_at = name.rfind("#SP#");
+  if (!table->part_info || at == std::string::npos) return table->s->option_struct;
+  List_iterator_fast<partition_element> partitions(table->part_info->partitions);
+  while (partition_element *p = partitions++) {
+    if (!is_named(p, name.substr(at + 3))) continue;
+    if (sub_at == std::string::npos) return p->option_struct;
+    List_iterator_fast<partition_element> parts(p->subpartitions);
+    while (partition_element *sub = parts++)
+      if (is_named(sub, name.substr(sub_at + 4))) return sub->option_struct;
+  }
+  return table->s->option_struct;
+}
+
 }  // namespace
 
 TableShare *TableShare::of(TABLE *table, handler *handler, const char *path, int *error) {
@@ -101,6 +126,8 @@ TableShare *TableShare::of(TABLE *table, handler *handler, const char *path, int
 
 TableShare::TableShare(const TABLE *table, const std::string &name, const TableRecord &record)
     : name_(name), record_(record), born_(Dictionary::born(record.primary)), format_(new TableFormat(table, record)) {
+  std::string problem;  // refused when the table was made, or ignored since
+  options_ = read_options(options_of(table, name), table->field, &problem);
   if (!format_->fits) return;
   for (uint k = 0; k < table->s->keys; k++) index_names_.emplace_back(table->key_info[k].name.str);
   std::lock_guard<std::mutex> guard(opened_mutex);
@@ -155,6 +182,9 @@ Outcome TableShare::load() {
   hidden_ = hidden_reserved_ ? hidden_reserved_ : 1;
   uint64_t rows;
   if ((o = Dictionary::counter(Dictionary::Counter::Rows, record_.primary, &rows)) != Outcome::Ok) return o;
+  uint64_t expires;
+  if ((o = Dictionary::counter(Dictionary::Counter::Expires, record_.primary, &expires)) != Outcome::Ok) return o;
+  expires_ = expires != 0;
   Iter it;
   const Index &primary = format_->primary;
   if ((o = Engine::iterate(Space::Rows, primary.prefix(), primary.end(), &it)) != Outcome::Ok) return o;
@@ -229,6 +259,9 @@ uint64_t TableShare::bytes(bool now) {
   if (now || time >= bytes_until_.load(std::memory_order_relaxed)) {
     bytes_.store(Engine::estimate_bytes(format_->primary.prefix(), format_->primary.end()), std::memory_order_relaxed);
     bytes_until_.store(time + 1000000, std::memory_order_relaxed);
+    // Nobody counts the rows that expire: once merges have dropped them, the estimate is the better count.
+    const uint64_t left = may_expire() ? Engine::estimate_rows(format_->primary.prefix(), format_->primary.end()) : UINT64_MAX;
+    if (left < rows()) set_rows(left);
   }
   return bytes_.load(std::memory_order_relaxed);
 }
@@ -285,8 +318,16 @@ Outcome TableShare::set_auto_increment(uint64_t next) {
   return o;
 }
 
+Outcome TableShare::rows_expire() {
+  if (expires_.load(std::memory_order_acquire)) return Outcome::Ok;
+  const Outcome o = Dictionary::set_counter(Dictionary::Counter::Expires, record_.primary, 1);
+  if (o == Outcome::Ok) expires_.store(true, std::memory_order_release);
+  return o;
+}
+
 void TableShare::reset_counters() {
   std::lock_guard<std::mutex> guard(counters_);
+  expires_ = false;
   auto_increment_ = 1;
   auto_increment_reserved_ = hidden_reserved_ = 0;
   hidden_ = 1;

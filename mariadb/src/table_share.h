@@ -10,6 +10,7 @@
 
 #include "dictionary.h"
 #include "fields.h"
+#include "options.h"
 
 namespace kingtide {
 
@@ -29,6 +30,7 @@ class TableShare {
   const std::string &name() const { return name_; }
   /** When it got its rows: see Dictionary. */
   uint64_t born() const { return born_; }
+  const TableOptions &options() const { return options_; }
 
   /** An estimate of how many rows there are. */
   ha_rows rows() const;
@@ -41,6 +43,11 @@ class TableShare {
 
   /** An estimate of the bytes of its rows; unless `now`, one that may be a second old. */
   uint64_t bytes(bool now);
+
+  /** Whether rows may expire: whether one was ever written that does. */
+  bool may_expire() const { return expires_.load(std::memory_order_acquire); }
+  /** A row is about to be written that does. */
+  Outcome rows_expire();
 
   /** A hidden key that no row had before; the error is an Outcome. */
   Outcome next_hidden_key(uint64_t *key);
@@ -84,6 +91,7 @@ class TableShare {
   const std::string name_;
   TableRecord record_;
   const uint64_t born_;
+  TableOptions options_;
   std::unique_ptr<TableFormat> format_;
   std::vector<std::string> index_names_;
   std::atomic<int64_t> rows_{0};
@@ -95,6 +103,7 @@ class TableShare {
   std::atomic<uint64_t> bytes_{0};
   /** Until when the estimate is good, in microseconds. */
   std::atomic<uint64_t> bytes_until_{0};
+  std::atomic<bool> expires_{false};
   std::atomic<uint64_t> auto_increment_{0};
   std::mutex counters_;
   /** Below these, the dictionary says, values may have been given out. */

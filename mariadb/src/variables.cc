@@ -2,6 +2,7 @@
 #include "variables.h"
 
 #include "backup.h"
+#include "options.h"
 
 /** Of the server, which has it in no header: names a directory that is no database. */
 bool ignore_db_dirs_append(const char *directory);
@@ -49,6 +50,17 @@ MYSQL_SYSVAR_BOOL(ignore_foreign_keys, ignore_foreign_keys_value, PLUGIN_VAR_OPC
                   "Ignore FOREIGN KEY clauses instead of refusing them", nullptr,
                   nullptr, FALSE);
 
+const char *compressions[] = {"default", "none", "lz4", "lz4-fast", "zstd", "snappy", nullptr};
+TYPELIB compression_names = {array_elements(compressions) - 1, "", compressions, nullptr};
+MYSQL_THDVAR_ENUM(default_compression, PLUGIN_VAR_RQCMDARG,
+                  "COMPRESSION of new tables that do not say theirs: none, lz4, lz4-fast, zstd, snappy, or default for what the "
+                  "engine's family \"rows\" has",
+                  nullptr, nullptr, 0, &compression_names);
+
+MYSQL_THDVAR_ULONGLONG(ttl, PLUGIN_VAR_RQCMDARG,
+                       "Seconds that rows live that the session writes, whatever their tables say; 0 for what these say", nullptr,
+                       nullptr, 0, 0, LONGEST_LIFE, 0);
+
 char *options_value;
 MYSQL_SYSVAR_STR(options, options_value, PLUGIN_VAR_READONLY | PLUGIN_VAR_RQCMDARG,
                  "Further options of the engine, as name=value;name=value", nullptr, nullptr, "");
@@ -79,6 +91,8 @@ st_mysql_sys_var *system_variables[] = {MYSQL_SYSVAR(lock_wait_timeout),
                                         MYSQL_SYSVAR(transaction_memory),
                                         MYSQL_SYSVAR(sort_memory),
                                         MYSQL_SYSVAR(ignore_foreign_keys),
+                                        MYSQL_SYSVAR(default_compression),
+                                        MYSQL_SYSVAR(ttl),
                                         MYSQL_SYSVAR(options),
                                         MYSQL_SYSVAR(backup),
                                         nullptr};
@@ -93,6 +107,10 @@ int64_t lock_wait_timeout_ms(THD *thd) {
 size_t sort_memory() { return sort_memory_value; }
 
 uint64_t transaction_memory() { return transaction_memory_value; }
+
+uint64_t session_ttl(THD *thd) { return THDVAR(thd, ttl); }
+
+st_mysql_sys_var *default_compression() { return MYSQL_SYSVAR(default_compression); }
 
 bool ignore_foreign_keys() { return ignore_foreign_keys_value; }
 

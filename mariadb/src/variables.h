@@ -20,6 +20,10 @@ bool ignore_foreign_keys();
 uint64_t transaction_memory();
 size_t sort_memory();
 Durability commit_durability();
+/** Seconds that rows live that the session writes; 0 if their tables say. */
+uint64_t session_ttl(THD *thd);
+/** The variable that has the default of the table option COMPRESSION. */
+st_mysql_sys_var *default_compression();
 /** Where the database is: an absolute path. */
 std::string database_path();
 /** What the database is opened with. */

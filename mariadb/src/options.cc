@@ -1,0 +1,122 @@
+/* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
+
+/*
+  Table options. All are strings to the server, which would take "abc" for the number 0 and a value that it refuses without
+  saying which it would take: here they are read by the engine's own rules, and refused in its words.
+*/
+#include "options.h"
+
+#include "families.h"
+#include "variables.h"
+
+namespace kingtide {
+namespace {
+
+/** Those of the engine's families, under the engine's names. */
+const struct {
+  const char *name;
+  char *ha_table_option_struct::*written;
+} STORAGE[] = {
+    {"compression", &ha_table_option_struct::compression},
+    {"block_size", &ha_table_option_struct::block_size},
+    {"value_threshold", &ha_table_option_struct::value_threshold},
+    {"filter_fp", &ha_table_option_struct::filter_fp},
+};
+
+/** Remembers the first problem. */
+void note(std::string *problem, const std::string &what) {
+  if (problem->empty()) *problem = what;
+}
+
+bool same(const char *a, const char *b) { return !my_strcasecmp(system_charset_info, a, b); }
+
+bool read_seconds(const char *text, uint64_t *seconds) {
+  int error = 0;
+  char *end = const_cast<char *>(text) + strlen(text);
+  const longlong n = my_strtoll10(text, &end, &error);
+  *seconds = static_cast<uint64_t>(n);
+  return *text >= '0' && *text <= '9' && error == 0 && *end == 0 && *seconds <= LONGEST_LIFE;
+}
+
+/** The number of the integer column of a name; -1, with the problem, if there is none. */
+int find_ttl_column(const char *name, Field *const *fields, std::string *problem) {
+  for (Field *const *f = fields; *f; f++) {
+    if (!same((*f)->field_name.str, name)) continue;
+    const enum_field_types type = (*f)->type();
+    const bool is_integer = type == MYSQL_TYPE_TINY || type == MYSQL_TYPE_SHORT || type == MYSQL_TYPE_INT24 ||
+                            type == MYSQL_TYPE_LONG || type == MYSQL_TYPE_LONGLONG;
+    if (is_integer && (*f)->stored_in_db()) return (*f)->field_index;
+    note(problem, std::string("option ttl_column: '") + name + "' is not a stored column of an integer type");
+    return -1;
+  }
+  note(problem, std::string("option ttl_column: there is no column '") + name + "'");
+  return -1;
+}
+
+}  // namespace
+
+ha_create_table_option *table_options() {
+  static ha_create_table_option all[] = {
+      HA_TOPTION_STRING("COMPRESSION", compression),
+      HA_TOPTION_STRING("BLOCK_SIZE", block_size),
+      HA_TOPTION_STRING("VALUE_THRESHOLD", value_threshold),
+      HA_TOPTION_STRING("FILTER_FP", filter_fp),
+      HA_TOPTION_STRING("DURABILITY", durability),
+      HA_TOPTION_STRING("TTL", ttl),
+      HA_TOPTION_STRING("TTL_COLUMN", ttl_column),
+      HA_TOPTION_END,
+  };
+  all[0].var = default_compression();
+  return all;
+}
+
+TableOptions read_options(const ha_table_option_struct *written, Field *const *fields, std::string *problem) {
+  TableOptions options;
+  problem->clear();
+  if (!written) return options;
+  for (const auto &one : STORAGE) {
+    const char *value = written->*one.written;
+    std::string normal;
+    if (!value || same(value, "default")) continue;
+    if (Families::normal(one.name, value, &normal) == Outcome::Ok)
+      options.storage.push_back({one.name, normal});
+    else
+      note(problem, last_message());
+  }
+  if (const char *value = written->durability) {
+    options.has_durability = same(value, "power") || same(value, "process");
+    if (same(value, "power")) options.durability = Durability::Power;
+    if (!options.has_durability && !same(value, "default"))
+      note(problem, std::string("option durability: '") + value + "' is not a durability (power, process or default)");
+  }
+  if (const char *value = written->ttl) {
+    if (!same(value, "default") && !read_seconds(value, &options.ttl)) {
+      options.ttl = 0;
+      note(problem, std::string("option ttl: '") + value + "' is not a number of seconds from 0, which is for ever, to " +
+                        std::to_string(LONGEST_LIFE));
+    }
+  }
+  if (written->ttl_column && *written->ttl_column)
+    options.ttl_field = find_ttl_column(written->ttl_column, fields, problem);
+  return options;
+}
+
+const char *why_copy(const TABLE *before, const TABLE *after) {
+  std::string problem;
+  const TableOptions old = read_options(before->s->option_struct, before->field, &problem);
+  const TableOptions now = read_options(after->s->option_struct, after->field, &problem);
+  if (!problem.empty()) return "a table option is wrong";
+  return old.storage == now.storage ? nullptr : "rows have to be stored in another way";
+}
+
+bool refuse_options(THD *thd, const std::string &problem) {
+  if (problem.empty()) return false;
+  if (!(thd->variables.sql_mode & MODE_IGNORE_BAD_TABLE_OPTIONS) && !thd->slave_thread) {
+    my_printf_error(ER_BAD_OPTION_VALUE, "KINGTIDE: %s", MYF(0), problem.c_str());
+    return true;
+  }
+  push_warning_printf(thd, Sql_condition::WARN_LEVEL_WARN, ER_BAD_OPTION_VALUE, "KINGTIDE: %s", problem.c_str());
+  return false;
+}
+
+}  // namespace kingtide
