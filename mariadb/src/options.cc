@@ -66,6 +66,7 @@ ha_create_table_option *table_options() {
       HA_TOPTION_STRING("TTL_COLUMN", ttl_column),
       HA_TOPTION_END,
   };
+  all[0].type = HA_OPTION_TYPE_STRING;  // the server makes it the variable's when the plugin is taken out
   all[0].var = default_compression();
   return all;
 }
