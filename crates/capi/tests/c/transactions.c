@@ -237,8 +237,25 @@ static void see_wait(kingtide_db *db, uint64_t waiter, uint64_t holder) {
     }
 }
 
+// What the hook was told last. The waiting thread writes it; it is read when that thread was joined.
+struct told {
+    int times, destroyed;
+    uint64_t waiter, holder;
+};
+
+static void hear_of_wait(void *context, uint64_t waiter, const uint64_t *holders, size_t holder_count) {
+    struct told *told = context;
+    told->times++;
+    told->waiter = waiter;
+    told->holder = holder_count == 1 ? holders[0] : 0;
+}
+
+static void no_more_told(void *context) { ((struct told *)context)->destroyed++; }
+
 static void waits(kingtide_db *db, const kingtide_family *family) {
     kingtide_txn *holder = begin(db, KINGTIDE_REPEATABLE_READ, 1), *txn = begin(db, KINGTIDE_REPEATABLE_READ, 1);
+    struct told told = {0};
+    OK(kingtide_db_set_lock_wait_hook(db, hear_of_wait, &told, no_more_told, &err));
     OK(kingtide_txn_set_lock_timeout(txn, 3600000, &err));
     kingtide_txn_handle *handle = NULL;
     OK(kingtide_txn_get_handle(txn, &handle, &err));
@@ -251,6 +268,9 @@ static void waits(kingtide_db *db, const kingtide_family *family) {
     see_wait(db, kingtide_txn_id(txn), kingtide_txn_id(holder));
     OK(kingtide_txn_handle_interrupt(handle, &err));
     CHECK(pthread_join(thread, NULL) == 0 && waiter.status == KINGTIDE_CANCELLED);
+    CHECK(told.times > 0 && told.waiter == kingtide_txn_id(txn) && told.holder == kingtide_txn_id(holder));
+    OK(kingtide_db_set_lock_wait_hook(db, NULL, NULL, NULL, &err));
+    CHECK(told.destroyed == 1);
     OK(kingtide_txn_put(txn, family, S("mine"), S("goes on"), &err));
     // One that meets no wait ends the next, unless it is forgotten.
     OK(kingtide_txn_handle_interrupt(handle, &err));

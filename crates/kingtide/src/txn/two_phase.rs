@@ -90,13 +90,8 @@ impl Transaction {
         let locks = if self.takes_locks() { db.other_locks_of(self.id, &writes.batch) } else { reads };
         let durability = self.durability().unwrap_or(Durability::Power);
         let options = WriteOptions { durability: Some(durability), ..self.write_options() };
-        let request = PrepareRequest {
-            xid,
-            txn: self.id,
-            isolation: self.isolation(),
-            batch: &mut writes.batch,
-            locks,
-        };
+        let request =
+            PrepareRequest { xid, txn: self.id, isolation: self.isolation(), batch: &mut writes.batch, locks };
         let outcome = db.prepare_with(request, |record, writes| {
             let visible = if self.takes_locks() {
                 db.commit_admitted(record, &options, &Guard::Locked)?
@@ -161,7 +156,9 @@ impl DbInner {
             let family = families.iter().find(|f| f.id() == l.family)?.clone();
             let exclusive = l.mode == LockMode::Exclusive;
             let target = match l.target {
-                super::locks::LockTarget::Key(key) if exclusive && written.contains(&(l.family, &key[..])) => return None,
+                super::locks::LockTarget::Key(key) if exclusive && written.contains(&(l.family, &key[..])) => {
+                    return None;
+                }
                 super::locks::LockTarget::Key(key) => LockTarget::Key(key),
                 super::locks::LockTarget::Range(lo, hi) => LockTarget::Range(lo, hi),
             };
