@@ -97,9 +97,7 @@ bool Handler::prepare_inplace_alter_table(TABLE *altered, Alter_inplace_info *in
 /** Gives indexes that are to be built their numbers, and keeps rows from being changed by those whom the server does not see. */
 int Handler::number_new_indexes(Dictionary::Alteration *change, const std::vector<uint> &added) {
   if (added.empty()) return 0;
-  // Transactions that were prepared before the server started have locks of ours, and none of the server's.
-  const Index &primary = format().primary;
-  if (const int error = fail(txn().lock_range(primary.prefix(), primary.end(), LockMode::Shared))) return error;
+  if (const int error = wait_for_prepared()) return error;
   const uint8_t slot = Families::slot_of(share_->record().primary);
   if (const int error = fail(Dictionary::begin_indexes(slot, added.size(), &change->built))) return error;
   for (size_t i = 0; i < added.size(); i++) change->after.keys[added[i]] = change->built[i];

@@ -135,6 +135,9 @@ class Handler final : public handler {
   int end_copy();
   int copied(size_t bytes);
 
+  // locks.cc
+  int wait_for_prepared();
+
   // dml.cc
   int row_key_of(const uchar *record, std::string *key);
   int changed_row_key(const uchar *before, std::string *key);

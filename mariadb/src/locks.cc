@@ -38,6 +38,12 @@ bool reads_for_the_log(THD *thd, thr_lock_type type) {
   return type == TL_READ_NO_INSERT && thd_tx_isolation(thd) > ISO_READ_COMMITTED;
 }
 
+/** Whether a statement may copy the rows of the tables that it reads into a table that takes their place. */
+bool may_replace(THD *thd) {
+  const int command = thd_sql_command(thd);
+  return command == SQLCOM_ALTER_TABLE || command == SQLCOM_CREATE_INDEX || command == SQLCOM_DROP_INDEX;
+}
+
 }  // namespace
 
 THR_LOCK_DATA **Handler::store_lock(THD *thd, THR_LOCK_DATA **to, thr_lock_type type) {
@@ -72,7 +78,17 @@ int Handler::external_lock(THD *thd, int type) {
   }
   if (type == F_WRLCK) access_ = Access::Update;
   if (!can_see(thd)) return HA_ERR_TABLE_DEF_CHANGED;
-  return use(thd, type == F_WRLCK);
+  if (const int error = use(thd, type == F_WRLCK)) return error;
+  return type == F_RDLCK && may_replace(thd) && table->s->tmp_table == NO_TMP_TABLE ? wait_for_prepared() : 0;
+}
+
+/**
+  Waits for transactions that were prepared before the server started: they have locks of ours, and none of the server's that
+  would keep the table from being replaced. What they commit later would be lost with it.
+*/
+int Handler::wait_for_prepared() {
+  const Index &primary = format().primary;
+  return fail(txn().lock_range(primary.prefix(), primary.end(), LockMode::Shared));
 }
 
 int Handler::start_stmt(THD *thd, thr_lock_type type) {
