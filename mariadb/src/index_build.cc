@@ -24,8 +24,9 @@ FILE *nameless_file() {
 }
 
 int file_error() {
-  sql_print_error("KINGTIDE: entries of an index cannot be sorted in %s: %s", mysql_tmpdir, strerror(errno));
-  return errno == ENOSPC ? HA_ERR_RECORD_FILE_FULL : HA_ERR_INTERNAL_ERROR;
+  const int cause = errno;  // before the log is written
+  sql_print_error("KINGTIDE: entries of an index cannot be sorted in %s: %s", mysql_tmpdir, strerror(cause));
+  return cause == ENOSPC ? HA_ERR_RECORD_FILE_FULL : HA_ERR_INTERNAL_ERROR;
 }
 
 }  // namespace
