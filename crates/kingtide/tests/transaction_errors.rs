@@ -657,6 +657,24 @@ fn memory_is_counted_and_given_back() {
     large.reset().unwrap();
     large.put(f, b"large", b"2").unwrap();
     drop((large, small));
+    // Back at a savepoint, there is room again for what is small.
+    let mut txn = db.begin(Isolation::Snapshot).unwrap();
+    txn.put(f, b"before", &noise(100_000, 3)).unwrap();
+    let held = used();
+    for round in 0..3u64 {
+        txn.set_savepoint("statement").unwrap();
+        let refused = (0..100_000u32).find_map(|i| txn.put(f, &i.to_be_bytes(), &noise(1000, round)).err()).unwrap();
+        assert_eq!(refused.kind(), ErrorKind::Busy);
+        assert!(txn.get(f, &7u32.to_be_bytes()).unwrap().is_some());
+        txn.rollback_to_savepoint("statement").unwrap();
+        assert!(used() <= held + (256 << 10), "{} of {held}", used());
+        assert!(txn.get(f, &7u32.to_be_bytes()).unwrap().is_none());
+        txn.put(f, &[round as u8 + 1], b"small").unwrap();
+    }
+    txn.commit().unwrap();
+    assert_eq!(used(), before);
+    assert_eq!(f.get(b"before").unwrap().unwrap().len(), 100_000);
+    assert!((1..=3u8).all(|i| f.get([i]).unwrap().is_some()));
     db.set_option("transaction_memory", "1G").unwrap();
     // Keys and ranges read.
     let mut txn = db.begin(Isolation::Serializable).unwrap();

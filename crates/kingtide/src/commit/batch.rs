@@ -409,6 +409,13 @@ impl WriteBatch {
         self.families.truncate(mark.families);
     }
 
+    /// Gives memory back that is not used, up to `keep` bytes and as much again as is.
+    pub(crate) fn shrink(&mut self, keep: usize) {
+        self.rep.shrink_to(keep.max(2 * self.rep.len()));
+        self.ops.shrink_to((keep / size_of::<Op>()).max(2 * self.ops.len()));
+        self.order = Vec::new(); // filled at commit
+    }
+
     /// Bytes of memory held.
     pub(crate) fn memory(&self) -> u64 {
         (self.rep.capacity() + self.ops.capacity() * size_of::<Op>() + self.order.capacity() * size_of::<u32>()) as u64

@@ -189,6 +189,16 @@ impl TxnShared {
         self.has_locks.store(true, Ordering::Relaxed); // read after the state changed, which synchronizes
     }
 
+    /// The sets hold only this by now.
+    pub fn uncharge(&self, bytes: u64, budget: &Budget) {
+        let keep = bytes.next_multiple_of(CHARGE);
+        // Whoever ends it may take the rest meanwhile.
+        let charged = self.charged.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |c| (c > keep).then_some(keep));
+        if let Ok(charged) = charged {
+            budget.release(charged - keep);
+        }
+    }
+
     /// Keeps the database's budget in step with what the sets hold.
     pub fn charge(&self, bytes: u64, budget: &Budget) {
         let charged = self.charged.load(Ordering::Relaxed);

@@ -160,15 +160,22 @@ impl Transaction {
         Ok(())
     }
 
-    /// Takes back what was written since a savepoint. The savepoint stays, those set after it go. Locks are kept, and what
-    /// was read since is still checked.
+    /// Takes back what was written since a savepoint, and gives its memory back. The savepoint stays, those set after it go.
+    /// Locks are kept, and what was read since is still checked.
     ///
     /// # Errors
     /// `NotFound` for a name that is not set, and nothing changes; `Finished`, `Aborted`, `Expired`.
     pub fn rollback_to_savepoint(&mut self, name: &str) -> Result<()> {
         self.active()?;
         self.overlays.clear();
-        self.shared.writes.lock().rollback_to_savepoint(name)
+        let mut writes = self.shared.writes.lock();
+        writes.rollback_to_savepoint(name)?;
+        if self.written > 0 {
+            writes.shrink(SMALL as usize);
+            self.written = if writes.batch.bytes() as u64 >= SMALL { writes.memory() } else { 0 };
+            self.shared.uncharge(self.reads.memory() + self.written, &self.db.txns.memory);
+        }
+        Ok(())
     }
 
     /// Forgets a savepoint and those set after it; what was written since stays.

@@ -60,6 +60,16 @@ impl WriteSet {
         }
     }
 
+    /// Gives memory back that is not used, up to `keep` bytes and as much again as is.
+    pub fn shrink(&mut self, keep: usize) {
+        self.batch.shrink(keep);
+        if self.older.is_empty() {
+            self.newest.clear();
+            self.newest.shrink_to(keep / size_of::<u32>());
+        }
+        self.older.shrink_to((keep / size_of::<u32>()).max(2 * self.older.len()));
+    }
+
     /// Bytes of memory held.
     pub fn memory(&self) -> u64 {
         let words = self.newest.capacity() + self.older.capacity() + self.ranges.capacity();
