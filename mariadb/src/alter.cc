@@ -7,9 +7,11 @@
   (check_version), and goes on or back.
 
   Indexes that are added are built before that, under numbers that no table has: index_build.h. Their number is in the dictionary
-  as one that is being built until the batch takes it; those that are left when the server starts are erased.
+  as one that is being built until the batch takes it; those that are left when the server starts are erased. Others may change
+  rows meanwhile: catch_up.h. Nobody uses the table when it begins and when it ends.
 */
 #include "alter_plan.h"
+#include "catch_up.h"
 #include "families.h"
 #include "ha_kingtide.h"
 #include "index_build.h"
@@ -25,20 +27,76 @@ class Altering : public inplace_alter_handler_ctx {
   TableShare *share = nullptr;
   /** Keys whose indexes are built. */
   std::vector<uint> added;
+  /** Rows that others change meanwhile, and who makes the indexes follow. */
+  std::shared_ptr<RowLog> log;
+  std::unique_ptr<CatchUp> catch_up;
+  /** What the next auto-increment value was when it began. */
+  uint64_t next_auto_increment = 0;
+
+  ~Altering() override { end_log(); }
+  void end_log() {
+    if (log) RowLog::end(share->record().primary);
+    log.reset();
+  }
 };
+
+/** Nothing is thrown into the server. */
+template <class Work>
+int guarded(Work work) {
+  try {
+    return work();
+  } catch (const std::bad_alloc &) {
+    return HA_ERR_OUT_OF_MEM;
+  }
+}
+
+/** Why an index is not built. */
+const char *const ROWS_EXPIRE = "rows may expire";
 
 /** Bytes of rows and entries that a slice of a copy has; less if transactions may hold little. */
 constexpr size_t SLICE = 16 << 20;
+
+/** Builds the indexes that are added, as of now. */
+int build_indexes(THD *thd, TABLE *altered, Altering *altering) {
+  altering->catch_up.reset(new CatchUp(thd, altered, altering->change.after, altering->added, altering->log));
+  CatchUp &catch_up = *altering->catch_up;
+  if (const int error = server_error(thd, catch_up.begin())) return error;
+  IndexBuild build(thd, altered, altering->change.after, altering->added, *altering->log);
+  const Index &primary = catch_up.format().primary;
+  Iter it;
+  int error = server_error(thd, catch_up.base().iterate(primary.prefix(), primary.end(), &it));
+  for (bool valid = !error && it.first(); valid && !error; valid = it.next()) {
+    Slice row;
+    error = server_error(thd, it.value(&row));
+    if (!error) error = build.add(it.key().from(4), row);
+  }
+  if (!error) error = server_error(thd, it.status());
+  it.close();
+  if (!error) error = build.finish();
+  if (error == HA_ERR_FOUND_DUPP_KEY) {
+    const auto [key, row_key] = build.duplicate();
+    catch_up.show_duplicate(key, row_key);
+  }
+  return error;
+}
+
+/** Nobody has the table any more: what others did while the indexes were built comes into them. */
+int finish_indexes(THD *thd, Altering *altering) {
+  if (const int error = wait_for_prepared(thd, altering->share->format().primary)) return error;
+  if (altering->log->is_too_big()) return ONLINE_LOG_TOO_BIG;
+  if (altering->share->may_expire()) return HA_ERR_UNSUPPORTED;  // since it began
+  return altering->catch_up->finish();
+}
 
 }  // namespace
 
 enum_alter_inplace_result Handler::check_if_supported_inplace_alter(TABLE *altered, Alter_inplace_info *info) {
   const AlterPlan plan = plan_alter(table, altered, info, share_->record());
   if (!plan.added.empty() && share_->may_expire()) {  // entries that are built know no end
-    info->unsupported_reason = "rows may expire";
+    info->unsupported_reason = ROWS_EXPIRE;
     return HA_ALTER_INPLACE_NOT_SUPPORTED;
   }
-  if (!plan.refused) return plan.added.empty() ? HA_ALTER_INPLACE_INSTANT : HA_ALTER_INPLACE_NOCOPY_LOCK;
+  if (!plan.refused) return plan.added.empty() ? HA_ALTER_INPLACE_INSTANT : HA_ALTER_INPLACE_NOCOPY_NO_LOCK;
   if (*plan.refused) info->unsupported_reason = plan.refused;
   return HA_ALTER_INPLACE_NOT_SUPPORTED;
 }
@@ -79,10 +137,12 @@ bool Handler::prepare_inplace_alter_table(TABLE *altered, Alter_inplace_info *in
   const LEX_CUSTRING &definition = altered->s->tabledef_version;
   altering->change.after.definition = Slice(definition.str, definition.length).str();
   altering->added = plan.added;
+  altering->next_auto_increment = share_->next_auto_increment();
   if (const int error = number_new_indexes(&altering->change, plan.added)) {
     print_error(error, MYF(0));
     return true;
   }
+  if (!plan.added.empty()) altering->log = RowLog::begin(share_->record().primary, online_alter_log_max_size());
   if (!(info->create_info->used_fields & HA_CREATE_USED_AUTO) || !altered->found_next_number_field) return false;
   uint64_t greatest;
   if (const int error = greatest_auto_increment(&greatest)) {
@@ -104,47 +164,70 @@ int Handler::number_new_indexes(Dictionary::Alteration *change, const std::vecto
   return 0;
 }
 
-bool Handler::inplace_alter_table(TABLE *altered, Alter_inplace_info *info) {
-  const auto *altering = static_cast<Altering *>(info->handler_ctx);
-  if (altering->added.empty()) return false;
-  int error;
-  IndexBuild build(ha_thd(), altered, altering->change.after, altering->added);
-  Iter it;
-  const Index &primary = format().primary;
-  error = fail(Engine::iterate(Space::Rows, primary.prefix(), primary.end(), &it));
-  for (bool valid = !error && it.first(); valid && !error; valid = it.next()) {
-    Slice row;
-    error = fail(it.value(&row));
-    if (!error) error = build.add(it.key().from(4), row);
-  }
-  if (!error) error = fail(it.status());
-  it.close();
-  if (!error) error = build.finish();
-  if (error == HA_ERR_FOUND_DUPP_KEY) {
-    const auto [key, row_key] = build.duplicate();
-    if (txn().get(primary.prefix() + row_key, &row_) == Outcome::Ok) build.show(row_);
-    print_keydup_error(altered, &altered->key_info[key], MYF(0));
-  } else if (error) {
+/** Says why an index cannot be built. */
+void Handler::print_build_error(int error, TABLE *altered, inplace_alter_handler_ctx *context) {
+  const auto *altering = static_cast<Altering *>(context);
+  const KEY *keys = altered->key_info;
+  if (error == HA_ERR_FOUND_DUPP_KEY)
+    print_keydup_error(altered, &altered->key_info[altering->catch_up->duplicate()], MYF(0));
+  else if (error == ONLINE_LOG_TOO_BIG)
+    my_printf_error(ER_INNODB_ONLINE_LOG_TOO_BIG,
+                    "Creating index '%-.192s' required more than 'kingtide_online_alter_log_max_size' bytes for the keys of rows "
+                    "that were changed meanwhile. Please try again",
+                    MYF(0), keys[altering->added[0]].name.str);
+  else if (error == HA_ERR_UNSUPPORTED)
+    my_error(ER_ALTER_OPERATION_NOT_SUPPORTED_REASON, MYF(0), "ALGORITHM=INPLACE", ROWS_EXPIRE, "ALGORITHM=COPY");
+  else
     print_error(error, MYF(0));
-  }
-  return error != 0;
 }
 
-bool Handler::commit_inplace_alter_table(TABLE *, Alter_inplace_info *info, bool commit) {
+bool Handler::inplace_alter_table(TABLE *altered, Alter_inplace_info *info) {
+  auto *altering = static_cast<Altering *>(info->handler_ctx);
+  if (altering->added.empty()) return false;
+  int error = guarded([&] { return build_indexes(ha_thd(), altered, altering); });
+  if (error) {
+    print_build_error(error, altered, altering);
+    return true;
+  }
+  // Of a partitioned table, this is asked for one partition after the other: those that were built before follow as well.
+  inplace_alter_handler_ctx *single[] = {altering, nullptr};
+  for (auto **all = info->group_commit_ctx ? info->group_commit_ctx : single; *all; all++) {
+    auto *one = static_cast<Altering *>(*all);
+    if (!one->catch_up) break;
+    error = guarded([&] { return one->catch_up->follow(); });
+    if (!error && one->log->is_too_big()) error = ONLINE_LOG_TOO_BIG;
+    if (!error) continue;
+    print_build_error(error, altered, one);
+    return true;
+  }
+  return false;
+}
+
+bool Handler::commit_inplace_alter_table(TABLE *altered, Alter_inplace_info *info, bool commit) {
   if (!commit) {
-    const auto *altering = static_cast<Altering *>(info->handler_ctx);
+    auto *altering = static_cast<Altering *>(info->handler_ctx);
+    if (altering) altering->end_log();
     if (altering && Dictionary::abandon_indexes(altering->change.built) != Outcome::Ok)
       sql_print_warning("KINGTIDE: entries of an index that was not finished go when the server starts again: %s", last_message());
     return false;
   }
   std::vector<Dictionary::Alteration> changes;
-  std::vector<TableShare *> shares;
+  std::vector<Altering *> parts;
   inplace_alter_handler_ctx *single[] = {info->handler_ctx, nullptr};
   // Of a partitioned table, the first partition is asked to commit, and does it for all of them.
-  inplace_alter_handler_ctx **all = info->group_commit_ctx ? info->group_commit_ctx : single;
-  for (; *all; all++) {
-    changes.push_back(static_cast<Altering *>(*all)->change);
-    shares.push_back(static_cast<Altering *>(*all)->share);
+  for (auto **all = info->group_commit_ctx ? info->group_commit_ctx : single; *all; all++) {
+    auto *part = static_cast<Altering *>(*all);
+    if (part->catch_up) {
+      if (const int error = guarded([&] { return finish_indexes(ha_thd(), part); })) {
+        print_build_error(error, altered, part);
+        return true;
+      }
+    }
+    uint64_t &next = part->change.auto_increment;
+    const uint64_t now = part->share->next_auto_increment();
+    if (next != 0 && now != part->next_auto_increment) next = std::max(next, now);  // others took values meanwhile
+    parts.push_back(part);
+    changes.push_back(part->change);
   }
   iter_.close();
   if (const int error = fail(Dictionary::alter(changes))) {
@@ -152,8 +235,10 @@ bool Handler::commit_inplace_alter_table(TABLE *, Alter_inplace_info *info, bool
     return true;
   }
   info->group_commit_ctx = nullptr;
-  for (size_t i = 0; i < changes.size(); i++)
-    if (changes[i].auto_increment != 0) shares[i]->set_auto_increment(changes[i].auto_increment);
+  for (Altering *part : parts) {
+    part->end_log();
+    if (part->change.auto_increment != 0) part->share->set_auto_increment(part->change.auto_increment);
+  }
   return false;
 }
 

@@ -54,6 +54,7 @@ int Handler::write_row(const uchar *record) {
   // keys are looked at first.
   if (const int error = check_all_unique(record)) return error;
   if (const int error = decide_expiry(record)) return error;
+  session()->note_row(share_->record().primary, row_key);
   if (const int error = insert_entries(record, row_key)) return error;
   second_value_.clear();
   format().row.encode(record, &second_value_);
@@ -116,6 +117,8 @@ int Handler::update_row(const uchar *before, const uchar *after) {
     if (const int error = check_unique(k, second_key_)) return error;
   }
   if (const int error = decide_expiry(after)) return error;
+  session()->note_row(share_->record().primary, old_key);
+  if (moves) session()->note_row(share_->record().primary, new_key);
   for (uint k = 0; k < table->s->keys; k++) {
     const Index &index = format().indexes[k];
     if (index.primary) continue;
@@ -154,6 +157,7 @@ int Handler::move_entry(const Index &index, const uchar *before, const uchar *af
 int Handler::delete_row(const uchar *record) {
   std::string row_key;
   changed_row_key(record, &row_key);
+  session()->note_row(share_->record().primary, row_key);
   for (uint k = 0; k < table->s->keys; k++) {
     const Index &index = format().indexes[k];
     if (index.primary) continue;

@@ -362,6 +362,14 @@ Outcome Engine::iterate(Space space, Slice from, Slice to, Iter *iter) {
   return call.done(kingtide_family_iter(family(space, from), &o, &iter->iter_, &call));
 }
 
+Outcome Engine::iterate(Slice from, Slice to, const kingtide_snapshot *snapshot, Iter *iter) {
+  Call call;
+  iter->close();
+  kingtide_read_options o = range(from, to);
+  o.snapshot = snapshot;
+  return call.done(kingtide_family_iter(Families::of(from), &o, &iter->iter_, &call));
+}
+
 Outcome Engine::sync() {
   Call call;
   return call.done(kingtide_db_sync(db, &call));

@@ -18,6 +18,7 @@ struct kingtide_batch;
 struct kingtide_value;
 struct kingtide_ticket;
 struct kingtide_sorted_writer;
+struct kingtide_snapshot;
 
 /** The engine's C API, as this plugin uses it: handles that free themselves, and one kind of outcome. */
 namespace kingtide {
@@ -196,6 +197,8 @@ class Engine {
   static Outcome write(Batch &batch, Durability durability);
   /** Iterates over what is committed now, outside of transactions. */
   static Outcome iterate(Space space, Slice from, Slice to, Iter *iter);
+  /** The same over entries of indexes, as of a snapshot. */
+  static Outcome iterate(Slice from, Slice to, const kingtide_snapshot *snapshot, Iter *iter);
   /** Everything committed so far survives a power cut. */
   static Outcome sync();
   /** Entries of [from, to): counted if there are few, up to `most`; otherwise estimated. */

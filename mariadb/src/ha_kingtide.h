@@ -12,6 +12,9 @@ namespace kingtide {
 /** Whether the statement makes a new copy of the table, whose rows live as long as they would have. */
 bool copies_table(THD *thd);
 
+/** Waits until no transaction that is prepared has changed rows of a table of which nobody may begin to change rows. */
+int wait_for_prepared(THD *thd, const Index &primary);
+
 /** What a statement does with the rows that it reads. */
 enum class Access { Consistent, Share, Update };
 
@@ -131,6 +134,7 @@ class Handler final : public handler {
   // alter.cc
   int greatest_auto_increment(uint64_t *value);
   int number_new_indexes(Dictionary::Alteration *change, const std::vector<uint> &added);
+  void print_build_error(int error, TABLE *altered, inplace_alter_handler_ctx *context);
   int begin_copy();
   int end_copy();
   int copied(size_t bytes);

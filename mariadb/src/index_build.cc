@@ -31,11 +31,19 @@ int file_error() {
 
 }  // namespace
 
-IndexBuild::IndexBuild(THD *thd, TABLE *altered, const TableRecord &record, const std::vector<uint> &keys)
-    : thd_(thd), altered_(altered), format_(altered, record), keys_(keys), sort_(sort_memory(), nameless_file) {}
+IndexBuild::IndexBuild(THD *thd, TABLE *altered, const TableRecord &record, const std::vector<uint> &keys,
+                       const RowLog &log)
+    : thd_(thd),
+      altered_(altered),
+      format_(altered, record),
+      keys_(keys),
+      log_(log),
+      sort_(sort_memory(), nameless_file) {}
 
-int IndexBuild::killed() {
-  return ++seen_ % LOOK_UP == 0 && thd_kill_level(thd_) != THD_IS_NOT_KILLED ? HA_ERR_ABORTED_BY_USER : 0;
+int IndexBuild::look_up() {
+  if (++seen_ % LOOK_UP != 0) return 0;
+  if (log_.is_too_big()) return ONLINE_LOG_TOO_BIG;
+  return thd_kill_level(thd_) != THD_IS_NOT_KILLED ? HA_ERR_ABORTED_BY_USER : 0;
 }
 
 bool IndexBuild::show(Slice row) {
@@ -43,7 +51,7 @@ bool IndexBuild::show(Slice row) {
 }
 
 int IndexBuild::add(Slice row_key, Slice row) {
-  if (const int error = killed()) return error;
+  if (const int error = look_up()) return error;
   if (!show(row)) {
     sql_print_error("KINGTIDE: a row of table %s.%s has a form that none was written in", altered_->s->db.str,
                     altered_->s->table_name.str);
@@ -65,7 +73,7 @@ int IndexBuild::finish() {
   Slice key, value;
   key_.clear();
   while (sort_.next(&key, &value)) {
-    if (const int error = killed()) return error;
+    if (const int error = look_up()) return error;
     if (key == Slice(key_)) {
       Slice row_key;
       for (uint k : keys_) {

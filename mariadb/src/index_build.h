@@ -3,6 +3,7 @@
 
 #include "entry_sort.h"
 #include "fields.h"
+#include "row_log.h"
 
 namespace kingtide {
 
@@ -13,7 +14,7 @@ namespace kingtide {
 class IndexBuild {
  public:
   /** Makes entries as `altered` has them, of rows of any layout that `record` knows. */
-  IndexBuild(THD *thd, TABLE *altered, const TableRecord &record, const std::vector<uint> &keys);
+  IndexBuild(THD *thd, TABLE *altered, const TableRecord &record, const std::vector<uint> &keys, const RowLog &log);
 
   /** These return errors of the server. */
   int add(Slice row_key, Slice row);
@@ -21,16 +22,19 @@ class IndexBuild {
 
   /** After HA_ERR_FOUND_DUPP_KEY: the key of which there is a duplicate, and the primary key of a row that has it. */
   std::pair<uint, std::string> duplicate() const { return {duplicate_key_, duplicate_row_}; }
-  /** Puts a row into the altered table's record. */
-  bool show(Slice row);
 
  private:
-  int killed();
+  /** Puts a row into the altered table's record. */
+  bool show(Slice row);
+  /** Whether to go on. */
+  int look_up();
 
   THD *thd_;
   TABLE *altered_;
   const TableFormat format_;
   const std::vector<uint> keys_;
+  /** What others change meanwhile. */
+  const RowLog &log_;
   EntrySort sort_;
   std::string key_, value_;
   uint64_t seen_ = 0;

@@ -7,6 +7,9 @@
 namespace kingtide {
 namespace {
 
+/** Between two looks at whether the statement was killed, while it waits for locks in a transaction that is not its session's. */
+constexpr int64_t BETWEEN_LOOKS_MS = 100;
+
 /**
   Whether a statement that changes data must do so to what it reads as that is when it ends: INSERT ... SELECT and then DELETE
   move rows, and none may be made between the two. It is also what lets a replica run the same statement.
@@ -32,9 +35,11 @@ bool changes_by_what_it_reads(THD *thd) {
 
 /**
   Whether a read must be repeatable by a replica that runs the same statement, where that is not one of the above: the server
-  says so of CALL, and of what a function reads that changes data, even if a SELECT calls it.
+  says so of CALL, and of what a function reads that changes data, even if a SELECT calls it. It says it of CHECK too, which is
+  no matter of replicas, and must not stand in the way of those who write.
 */
 bool reads_for_the_log(THD *thd, thr_lock_type type) {
+  if (thd_sql_command(thd) == SQLCOM_CHECK) return false;
   return type == TL_READ_NO_INSERT && thd_tx_isolation(thd) > ISO_READ_COMMITTED;
 }
 
@@ -83,12 +88,24 @@ int Handler::external_lock(THD *thd, int type) {
 }
 
 /**
-  Waits for transactions that were prepared before the server started: they have locks of ours, and none of the server's that
-  would keep the table from being replaced. What they commit later would be lost with it.
+  Waits for transactions that were prepared and have no session: they have locks of ours, and none of the server's that would
+  keep the table from being replaced. What they commit later would be lost with it. The server lets nobody begin to write when this
+  is called; afterwards others may, while an index is built: so the lock that it waits for is given back at once.
 */
-int Handler::wait_for_prepared() {
-  const Index &primary = format().primary;
-  return fail(txn().lock_range(primary.prefix(), primary.end(), LockMode::Shared));
+int Handler::wait_for_prepared() { return kingtide::wait_for_prepared(ha_thd(), share_->format().primary); }
+
+int wait_for_prepared(THD *thd, const Index &primary) {
+  const int64_t most = lock_wait_timeout_ms(thd);
+  const uint64_t began = microsecond_interval_timer();
+  for (int64_t timeout = NO_WAIT;; timeout = BETWEEN_LOOKS_MS) {
+    Txn own;
+    Outcome o = own.begin(Level::ReadUncommitted, timeout, Durability::Process);
+    if (o == Outcome::Ok) o = own.lock_range(primary.prefix(), primary.end(), LockMode::Shared);
+    if (o != Outcome::LockTimeout && o != Outcome::LockHeld) return server_error(thd, o);
+    if (thd_kill_level(thd) != THD_IS_NOT_KILLED) return HA_ERR_ABORTED_BY_USER;
+    const uint64_t waited = (microsecond_interval_timer() - began) / 1000;
+    if (most == NO_WAIT || waited >= static_cast<uint64_t>(most)) return server_error(thd, o);
+  }
 }
 
 int Handler::start_stmt(THD *thd, thr_lock_type type) {

@@ -186,6 +186,7 @@ void Session::end() {
     for (Count &c : *counts) c.table->release();
     counts->clear();
   }
+  changed_rows_.forget();
   running_ = false;
   shown_transaction_.store(0, std::memory_order_relaxed);
   tables_ = 0;
@@ -253,11 +254,13 @@ int Session::commit(THD *thd) {
   }
   if (o == Outcome::Ok) {
     publish_counts();
+    changed_rows_.committed();
     prepared_ = false;
   }
   const int error = server_error(thd, o);
   if (o != Outcome::Ok && !prepared_) {
     txn_.rollback();
+    changed_rows_.rolled_back();
   } else if (o != Outcome::Ok) {
     // The binary log may have it, and replicas what is there: to roll it back is for those to decide who know.
     sql_print_error("KINGTIDE: a prepared transaction could not be committed. It stays in doubt, with its locks, and is "
@@ -290,16 +293,20 @@ bool Session::commit_left_in_doubt() {
 int Session::rollback(THD *thd) {
   if (!running_) return 0;
   const Outcome o = txn_.rollback();
-  if (o == Outcome::Ok) prepared_ = false;
+  if (o == Outcome::Ok) {
+    changed_rows_.rolled_back();
+    prepared_ = false;
+  }
   end();
   return server_error(thd, o);
 }
 
 int Session::prepare(THD *thd, Slice xid) {
   if (!running_) return 0;
+  xid_ = xid.str();
+  changed_rows_.prepared(xid_);  // before others may end it by its name
   const Outcome o = txn_.prepare(xid);
   prepared_ = o == Outcome::Ok;
-  xid_ = xid.str();
   return server_error(thd, o);
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine.h"
+#include "row_log.h"
 
 namespace kingtide {
 
@@ -65,6 +66,9 @@ class Session {
 
   /** A statement changed a row, and with it the number of rows by `change`. They count once it is committed. */
   void count_row(TableShare *table, int64_t change);
+
+  /** The same of the row's primary key, before it is changed, in a table whose rows are in the index of this number. */
+  void note_row(uint32_t primary, Slice row_key) { changed_rows_.note(primary, row_key); }
 
   int commit_statement(THD *thd);
   int rollback_statement(THD *thd);
@@ -130,6 +134,7 @@ class Session {
     uint64_t changed;
   };
   std::vector<Count> statement_counts_, counts_;
+  ChangedRows changed_rows_;
   THD *const thd_;
   /** For all_running: written by its own thread only. No transaction: 0. */
   std::atomic<uint64_t> shown_transaction_{0}, rows_changed_{0};

@@ -63,6 +63,7 @@ int commit_by_xid(handlerton *, XID *xid) {
   const std::string name = pack_xid(xid);
   const int result = resolved(Engine::commit_prepared(name));
   if (result == XA_OK) Session::prepared_ended(name);
+  if (result == XA_OK) RowLog::prepared_ended(name, true);
   return result;
 }
 
@@ -70,6 +71,7 @@ int rollback_by_xid(handlerton *, XID *xid) {
   const std::string name = pack_xid(xid);
   const int result = resolved(Engine::rollback_prepared(name));
   if (result == XA_OK) Session::prepared_ended(name);
+  if (result == XA_OK) RowLog::prepared_ended(name, false);
   return result;
 }
 

@@ -45,6 +45,12 @@ MYSQL_SYSVAR_ULONGLONG(sort_memory, sort_memory_value, PLUGIN_VAR_RQCMDARG,
                        "Bytes of entries that the building of an index sorts in memory before it uses files in tmpdir", nullptr,
                        nullptr, 64ULL << 20, 64ULL << 10, 1ULL << 40, 0);
 
+ulonglong online_alter_log_value;
+MYSQL_SYSVAR_ULONGLONG(online_alter_log_max_size, online_alter_log_value, PLUGIN_VAR_RQCMDARG,
+                       "Bytes of keys of rows that others may change while an index is added to their table; more, and the ALTER "
+                       "TABLE fails with ER_INNODB_ONLINE_LOG_TOO_BIG",
+                       nullptr, nullptr, 128ULL << 20, 64ULL << 10, 1ULL << 40, 0);
+
 my_bool ignore_foreign_keys_value;
 MYSQL_SYSVAR_BOOL(ignore_foreign_keys, ignore_foreign_keys_value, PLUGIN_VAR_OPCMDARG,
                   "Ignore FOREIGN KEY clauses instead of refusing them", nullptr,
@@ -90,6 +96,7 @@ st_mysql_sys_var *system_variables[] = {MYSQL_SYSVAR(lock_wait_timeout),
                                         MYSQL_SYSVAR(cache_size),
                                         MYSQL_SYSVAR(transaction_memory),
                                         MYSQL_SYSVAR(sort_memory),
+                                        MYSQL_SYSVAR(online_alter_log_max_size),
                                         MYSQL_SYSVAR(ignore_foreign_keys),
                                         MYSQL_SYSVAR(default_compression),
                                         MYSQL_SYSVAR(ttl),
@@ -105,6 +112,8 @@ int64_t lock_wait_timeout_ms(THD *thd) {
 }
 
 size_t sort_memory() { return sort_memory_value; }
+
+uint64_t online_alter_log_max_size() { return online_alter_log_value; }
 
 uint64_t transaction_memory() { return transaction_memory_value; }
 

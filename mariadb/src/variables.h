@@ -19,6 +19,7 @@ bool rollback_on_timeout();
 bool ignore_foreign_keys();
 uint64_t transaction_memory();
 size_t sort_memory();
+uint64_t online_alter_log_max_size();
 Durability commit_durability();
 /** Seconds that rows live that the session writes; 0 if their tables say. */
 uint64_t session_ttl(THD *thd);
