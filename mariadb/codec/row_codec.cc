@@ -58,7 +58,7 @@ void set_not_null(const Column &c, uint8_t *record) {
   if (c.null_mask) record[c.null_offset] &= static_cast<uint8_t>(~c.null_mask);
 }
 
-/** Takes the bytes of a column that nobody wants any more. */
+/** Takes the bytes of a column that nobody wants. */
 bool pass_over(const StoredColumn &c, Slice &row) {
   Slice data;
   if (c.sized) return take_sized(row, &data);
@@ -136,7 +136,7 @@ bool take_column(const Column &c, Slice &from, uint8_t *record) {
     return true;
   }
   if (data.size) memcpy(at, data.data, data.size);
-  fill(at + data.size, c.length - data.size, c.pad);
+  if (data.size < c.length) fill(at + data.size, c.length - data.size, c.pad);
   return true;
 }
 
@@ -205,7 +205,7 @@ bool RowFormat::same(const uint8_t *a, const uint8_t *b) const {
   return true;
 }
 
-bool RowFormat::decode(Slice row, uint8_t *record, const uint8_t *defaults) const {
+bool RowFormat::decode(Slice row, uint8_t *record, const uint8_t *defaults, Wanted wanted) const {
   uint64_t number;
   if (row.size == 0 || (row.data[0] != VERSION && row.data[0] != COUNTED)) return false;
   const bool counted = row.data[0] == COUNTED;
@@ -217,12 +217,12 @@ bool RowFormat::decode(Slice row, uint8_t *record, const uint8_t *defaults) cons
   }
   if (number >= layouts_.size()) return false;
   const Layout &layout = layouts_[number];
-  if (!read_slots(layout, row, record, defaults)) return false;
-  fill_absent(layout, record, defaults);
+  if (!read_slots(layout, row, record, defaults, wanted)) return false;
+  fill_absent(layout, record, defaults, wanted);
   return true;
 }
 
-bool RowFormat::read_slots(const Layout &layout, Slice row, uint8_t *record, const uint8_t *defaults) const {
+bool RowFormat::read_slots(const Layout &layout, Slice row, uint8_t *record, const uint8_t *defaults, Wanted wanted) const {
   const size_t null_bytes = (layout.nullable + 7) / 8;
   if (row.size < null_bytes) return false;
   const uint8_t *nulls = row.data;
@@ -234,7 +234,7 @@ bool RowFormat::read_slots(const Layout &layout, Slice row, uint8_t *record, con
       is_null = nulls[bit / 8] >> bit % 8 & 1;
       bit++;
     }
-    if (slot.column < 0) {
+    if (slot.column < 0 || !wanted.has(columns[static_cast<size_t>(slot.column)])) {
       if (!is_null && !pass_over(slot.stored, row)) return false;
       continue;
     }
@@ -249,9 +249,10 @@ bool RowFormat::read_slots(const Layout &layout, Slice row, uint8_t *record, con
   return row.size == 0;
 }
 
-void RowFormat::fill_absent(const Layout &layout, uint8_t *record, const uint8_t *defaults) const {
+void RowFormat::fill_absent(const Layout &layout, uint8_t *record, const uint8_t *defaults, Wanted wanted) const {
   for (size_t i : layout.absent) {
     const Column &c = columns[i];
+    if (!wanted.has(c)) continue;
     const AbsentValue &a = absent_[i];
     if (a.null) {
       set_null(c, record, defaults);

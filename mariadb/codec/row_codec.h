@@ -40,12 +40,27 @@ struct Column {
   uint8_t null_mask = 0;
   /** What a CHAR column is padded with: the bytes of a space, or a zero byte. */
   std::string pad;
+  /** By which a Wanted names it. */
+  uint32_t number = 0;
 
   bool is_null(const uint8_t *record) const { return (record[null_offset] & null_mask) != 0; }
   /** The data of a column that is not NULL. */
   Slice data(const uint8_t *record) const;
   /** Whether two records have the same bytes in it. */
   bool same(const uint8_t *a, const uint8_t *b) const;
+};
+
+/** Some of a record's columns, by their numbers: a bit each. */
+class Wanted {
+ public:
+  /** All of them. */
+  Wanted() = default;
+  explicit Wanted(const unsigned long long *bits) : bits_(bits) {}
+  bool all() const { return !bits_; }
+  bool has(const Column &c) const { return !bits_ || (bits_[c.number / 64] >> c.number % 64 & 1) != 0; }
+
+ private:
+  const unsigned long long *bits_ = nullptr;
 };
 
 /** How rows of a layout have a column. */
@@ -90,11 +105,11 @@ class RowFormat {
 
   /**
     Reads a row into a record. Blobs in the record point into the row, or into this object. Columns that are NULL get the
-    bytes of `defaults`, a record, under their NULL bit.
+    bytes of `defaults`, a record, under their NULL bit. Columns that are not wanted may stay as they are.
 
     Returns false for bytes that no encoder made, with the record in an undefined but harmless state.
   */
-  bool decode(Slice row, uint8_t *record, const uint8_t *defaults) const;
+  bool decode(Slice row, uint8_t *record, const uint8_t *defaults, Wanted wanted = Wanted()) const;
 
  private:
   /** A column of a layout, and which of `columns` it is: -1 if it was dropped. */
@@ -109,8 +124,8 @@ class RowFormat {
     std::vector<size_t> absent;
   };
 
-  bool read_slots(const Layout &layout, Slice row, uint8_t *record, const uint8_t *defaults) const;
-  void fill_absent(const Layout &layout, uint8_t *record, const uint8_t *defaults) const;
+  bool read_slots(const Layout &layout, Slice row, uint8_t *record, const uint8_t *defaults, Wanted wanted) const;
+  void fill_absent(const Layout &layout, uint8_t *record, const uint8_t *defaults, Wanted wanted) const;
 
   std::vector<Layout> layouts_;
   /** By place in `columns`: what rows have that were written before the column was. */

@@ -1,6 +1,8 @@
 /* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
 #pragma once
 
+#include <endian.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -34,14 +36,26 @@ inline bool operator==(Slice a, Slice b) { return a.compare(b) == 0; }
 inline void append(std::string &out, Slice s) { out.append(reinterpret_cast<const char *>(s.data), s.size); }
 
 /** As `out = s.str()`, in the memory that `out` has. */
-inline void assign(std::string &out, Slice s) { out.assign(reinterpret_cast<const char *>(s.data), s.size); }
+inline void assign(std::string &out, Slice s) {
+  if (out.size() == s.size && s.size)
+    memcpy(&out[0], s.data, s.size);  // of keys, one is mostly as long as the next
+  else
+    out.assign(reinterpret_cast<const char *>(s.data), s.size);
+}
 
 /** Appends the low `bytes` bytes of a number, most significant first, so that bytes sort as numbers do. */
 inline void append_be(std::string &out, uint64_t v, unsigned bytes) {
-  for (unsigned i = bytes; i-- > 0;) out.push_back(static_cast<char>(v >> (8 * i)));
+  char reversed[sizeof v];
+  for (unsigned i = 0; i < bytes; i++) reversed[i] = static_cast<char>(v >> (8 * (bytes - 1 - i)));
+  out.append(reversed, bytes);
 }
 
 inline uint64_t read_be(const uint8_t *p, unsigned bytes) {
+  if (bytes == 4) {
+    uint32_t four;
+    memcpy(&four, p, sizeof four);
+    return be32toh(four);
+  }
   uint64_t v = 0;
   for (unsigned i = 0; i < bytes; i++) v = v << 8 | p[i];
   return v;
@@ -54,6 +68,11 @@ inline uint64_t read_le(const uint8_t *p, unsigned bytes) {
 }
 
 inline void write_le(uint8_t *p, uint64_t v, unsigned bytes) {
+  if (bytes == 4) {
+    const uint32_t four = htole32(static_cast<uint32_t>(v));
+    memcpy(p, &four, sizeof four);
+    return;
+  }
   for (unsigned i = 0; i < bytes; i++) p[i] = static_cast<uint8_t>(v >> (8 * i));
 }
 
@@ -65,6 +84,11 @@ inline void append_varint(std::string &out, uint64_t v) {
 
 /** Takes a number off the front. False if there is none. */
 inline bool take_varint(Slice &from, uint64_t *v) {
+  if (from.size != 0 && *from.data < 128) {
+    *v = *from.data;
+    from = from.from(1);
+    return true;
+  }
   *v = 0;
   for (unsigned i = 0; i < 10 && i < from.size; i++) {
     *v |= static_cast<uint64_t>(from.data[i] & 127) << (7 * i);

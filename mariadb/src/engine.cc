@@ -118,28 +118,52 @@ Outcome SortedFile::ingest() {
 void Iter::close() {
   if (iter_) kingtide_iter_free(iter_);
   iter_ = nullptr;
+  placed(false);
 }
 
-bool Iter::seek(Slice key) { return kingtide_iter_seek(iter_, key.data, key.size); }
-bool Iter::seek_for_prev(Slice key) { return kingtide_iter_seek_for_prev(iter_, key.data, key.size); }
-bool Iter::first() { return kingtide_iter_seek_to_first(iter_); }
-bool Iter::last() { return kingtide_iter_seek_to_last(iter_); }
-bool Iter::next() { return kingtide_iter_next(iter_); }
-bool Iter::prev() { return kingtide_iter_prev(iter_); }
-bool Iter::valid() const { return kingtide_iter_valid(iter_); }
+bool Iter::placed(bool valid) {
+  taken_ = 0;
+  take_ = FIRST_TAKEN;
+  return valid_ = valid;
+}
 
-Slice Iter::key() const {
+bool Iter::seek(Slice key) { return placed(kingtide_iter_seek(iter_, key.data, key.size)); }
+bool Iter::seek_for_prev(Slice key) { return placed(kingtide_iter_seek_for_prev(iter_, key.data, key.size)); }
+bool Iter::first() { return placed(kingtide_iter_seek_to_first(iter_)); }
+bool Iter::last() { return placed(kingtide_iter_seek_to_last(iter_)); }
+
+bool Iter::take_more(bool forward) {
+  static_assert(sizeof(Entry) == sizeof(kingtide_entry) && sizeof(size_t) == 8);
+  static_assert(offsetof(Entry, key) == offsetof(kingtide_entry, key) && offsetof(Slice, size) == 8);
+  static_assert(offsetof(Entry, value) == offsetof(kingtide_entry, value));
+  static_assert(offsetof(Entry, expires) == offsetof(kingtide_entry, expires_at_ms));
+  constexpr size_t MOST_BYTES = 32 * 1024;
+  if (!valid_) return false;
+  if (taken_ && forward != forward_) {  // the engine's iterator is ahead: back to where this one is
+    const std::string here = key().str();
+    if (!(forward ? seek_for_prev(here) : seek(here))) return forward ? first() : last();  // the entry expired, and was at an end
+  }
+  if (!entries_) entries_.reset(new Entry[MOST_TAKEN]);
+  forward_ = forward;
+  at_ = 0;
+  taken_ = static_cast<unsigned>(
+      kingtide_iter_walk(iter_, forward, reinterpret_cast<kingtide_entry *>(entries_.get()), take_, MOST_BYTES));
+  take_ = std::min(4 * take_, MOST_TAKEN);
+  return valid_ = taken_ != 0;
+}
+
+Slice Iter::engine_key() const {
   size_t size = 0;
   const uint8_t *data = kingtide_iter_key(iter_, &size);
   return Slice(data, size);
 }
 
-Outcome Iter::value(Slice *value) {
+Outcome Iter::engine_value(Slice *value) {
   Call call;
   return call.done(kingtide_iter_value(iter_, &value->data, &value->size, &call));
 }
 
-uint64_t Iter::expires() const { return kingtide_iter_expires_at_ms(iter_); }
+uint64_t Iter::expires() const { return taken_ ? entries_[at_].expires : kingtide_iter_expires_at_ms(iter_); }
 
 Outcome Iter::status() {
   Call call;

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -90,6 +91,10 @@ class SortedFile {
   kingtide_family *family_ = nullptr;
 };
 
+/**
+  A walk over entries. One that goes on in a direction takes several entries from the engine at once, and more each time: it
+  shows what was there when it was opened, so it makes no difference when they are read.
+*/
 class Iter {
  public:
   Iter() = default;
@@ -101,11 +106,16 @@ class Iter {
   bool seek_for_prev(Slice key);
   bool first();
   bool last();
-  bool next();
-  bool prev();
-  bool valid() const;
-  Slice key() const;
-  Outcome value(Slice *value);
+  bool next() { return go(true); }
+  bool prev() { return go(false); }
+  bool valid() const { return valid_; }
+  /** Valid until it moves, as the value is. */
+  Slice key() const { return taken_ ? entries_[at_].key : engine_key(); }
+  Outcome value(Slice *value) {
+    if (!taken_) return engine_value(value);
+    *value = entries_[at_].value;
+    return Outcome::Ok;
+  }
   /** When the entry is gone, in milliseconds since 1970; 0 for never. */
   uint64_t expires() const;
   /** Why it is not valid: Ok at the end. */
@@ -114,7 +124,30 @@ class Iter {
  private:
   friend class Engine;
   friend class Txn;
+  /** As the engine gives entries: its kingtide_entry. */
+  struct Entry {
+    Slice key, value;
+    uint64_t expires;
+  };
+  static constexpr unsigned FIRST_TAKEN = 2, MOST_TAKEN = 64;
+
+  bool go(bool forward) {
+    if (taken_ && forward == forward_ && at_ + 1 < taken_) {
+      at_++;
+      return true;
+    }
+    return take_more(forward);
+  }
+  bool placed(bool valid);
+  bool take_more(bool forward);
+  Slice engine_key() const;
+  Outcome engine_value(Slice *value);
+
   kingtide_iter *iter_ = nullptr;
+  bool valid_ = false, forward_ = true;
+  /** Entries that were taken and not passed yet: it stands at one of them. None: it stands where the engine's iterator does. */
+  std::unique_ptr<Entry[]> entries_;
+  unsigned at_ = 0, taken_ = 0, take_ = FIRST_TAKEN;
 };
 
 /** A transaction: it locks what it writes, when it writes it. */

@@ -23,6 +23,7 @@ std::string fill_of(CHARSET_INFO *cs) {
 
 Column column_of(const TABLE *table, const Field *f) {
   Column c;
+  c.number = f->field_index;
   c.offset = f->offset(table->record[0]);
   c.length = f->pack_length();
   if (f->null_ptr) {
@@ -264,6 +265,7 @@ void TableFormat::append_key(const Index &index, TABLE *table, const uchar *reco
 void TableFormat::append_tuple(const Index &index, TABLE *table, const uchar *tuple, key_part_map map, std::string *out,
                                bool *null, uint *parts) const {
   std::vector<Slice> values;
+  const bool extended = map != HA_WHOLE_KEY && (map >> index.parts.size()) != 0 && !index.tail.empty();
   const auto take = [&](const IndexPart &p) {
     Slice data(tuple, p.length);
     if (p.sized_in_tuple) data = Slice(tuple + HA_KEY_BLOB_LENGTH, uint2korr(tuple));
@@ -273,16 +275,17 @@ void TableFormat::append_tuple(const Index &index, TABLE *table, const uchar *tu
   for (*parts = 0; *parts < index.parts.size() && (map >> *parts & 1); (*parts)++) {
     const IndexPart &p = index.parts[*parts];
     const bool is_null = p.codec.nullable && *tuple++;
-    values.push_back(take(p));
+    const Slice value = take(p);
+    if (extended) values.push_back(value);
     if (is_null) {
       KeyWriter(*out).null(p.codec);
       *null = true;
     } else {
-      append_part(p, table, values.back(), out);
+      append_part(p, table, value, out);
     }
   }
   // The primary key's parts; those that the index has already are not in the tuple again, but in the entry they are.
-  if (*parts < index.parts.size() || map == HA_WHOLE_KEY) return;
+  if (*parts < index.parts.size() || !extended) return;
   std::string again;
   uint next = *parts;
   for (size_t i = 0; i < index.tail.size() && next < index.extended_parts; i++) {
@@ -344,6 +347,12 @@ bool TableFormat::row_key(const Index &index, Slice key, Slice value, Slice *row
 
 bool TableFormat::restore_parts(const Index &index, Slice *key, Slice *kept, uchar *record) const {
   for (const IndexPart &p : index.parts) {
+    if (p.codec.kind == PartKind::Integer && !p.codec.nullable) {
+      if (key->size < p.codec.length) return false;
+      if (p.whole) read_integer(p.codec, *key, record + p.column.offset);
+      *key = key->from(p.codec.length);
+      continue;
+    }
     PartValue v;
     if (!parse_part(p.codec, *key, &v)) return false;
     if (p.codec.nullable && p.whole) {
@@ -363,11 +372,20 @@ bool TableFormat::restore_parts(const Index &index, Slice *key, Slice *kept, uch
   return true;
 }
 
-bool TableFormat::restore(const Index &index, Slice key, Slice value, uchar *record) const {
-  Slice row;
+/** Whether an entry of a secondary index has a column that is wanted. */
+bool TableFormat::gives_back(const Index &index, Wanted wanted) const {
+  const auto has = [wanted](const IndexPart &p) { return wanted.has(p.column); };
+  return wanted.all() || std::any_of(index.parts.begin(), index.parts.end(), has) ||
+         std::any_of(primary.parts.begin(), primary.parts.end(), has);
+}
+
+bool TableFormat::restore(const Index &index, Slice key, Slice value, uchar *record, Wanted wanted) const {
+  if (!gives_back(index, wanted)) return true;
+  Slice row = key.from(4);
+  if (!index.unique) return restore_parts(index, &row, &value, record) && restore_parts(primary, &row, &value, record);
   if (!row_key(index, key, value, &row)) return false;
   key = key.from(4);
-  if (index.unique && row.data >= value.data && row.data < value.data + value.size)
+  if (row.data >= value.data && row.data < value.data + value.size)
     value = Slice(row.data + row.size, value.data + value.size - (row.data + row.size));
   if (!restore_parts(index, &key, &value, record)) return false;
   return restore_parts(primary, &row, &value, record);

@@ -106,12 +106,13 @@ class TableFormat {
   bool same_entry(const Index &index, const uchar *a, const uchar *b) const;
   /** Finds the primary key's bytes in an entry of a secondary index. */
   bool row_key(const Index &index, Slice key, Slice value, Slice *row_key) const;
-  /** Fills in the columns that an entry of a secondary index gives back. */
-  bool restore(const Index &index, Slice key, Slice value, uchar *record) const;
+  /** Fills in the columns that an entry of a secondary index gives back, if any of them is wanted. */
+  bool restore(const Index &index, Slice key, Slice value, uchar *record, Wanted wanted = Wanted()) const;
 
  private:
   void describe_tail(Index *index) const;
   void append_part(const IndexPart &part, TABLE *table, Slice data, std::string *out) const;
+  bool gives_back(const Index &index, Wanted wanted) const;
   bool restore_parts(const Index &index, Slice *key, Slice *kept, uchar *record) const;
 };
 

@@ -119,7 +119,7 @@ class Handler final : public handler {
   Session *session() const { return Session::of(ha_thd()); }
   Txn &txn() const { return copying_.open() ? copying_ : session()->txn(); }
   const TableFormat &format() const { return share_->format(); }
-  int fail(Outcome o) const { return server_error(ha_thd(), o); }
+  int fail(Outcome o) const { return o == Outcome::Ok ? 0 : server_error(ha_thd(), o); }
   bool locking() const { return access_ != Access::Consistent; }
   LockMode lock_mode() const { return access_ == Access::Update ? LockMode::Exclusive : LockMode::Shared; }
   /** Whether what a locking statement did not find must stay absent. */
@@ -172,7 +172,8 @@ class Handler final : public handler {
   Outcome get_row_locked(std::string *value);
   int read_row(Slice key, uchar *record, bool *pass);
   int read_unique(uchar *record);
-  int decode_row(uchar *record);
+  int decode_row(Slice row, uchar *record);
+  Wanted wanted(const uchar *record) const;
   int damaged();
 
   TableShare *share_ = nullptr;
@@ -212,15 +213,13 @@ class Handler final : public handler {
   /** The rows that it reads are copied into a new form of the table. */
   bool for_copy_ = false;
 
-  /** The row that was read last: blobs in the record point into it. */
+  /** The row that was read last, if it has blobs, which the record has pointers to, or was not read by a walk. */
   std::string row_;
-  /** Its primary key, without the index's number. */
+  /** Its primary key, without the index's number; of rows that a consistent walk gave only if nothing else has it. */
   std::string row_key_;
   std::string whole_key_;
-  /** Whether the record was filled from an index entry. */
-  bool from_entry_ = false;
 
-  std::string key_buffer_, value_buffer_, entry_buffer_, entry_value_, second_key_, second_value_;
+  std::string key_buffer_, value_buffer_, entry_buffer_, second_key_, second_value_;
   /** When the row that is being written is gone, in milliseconds since 1970; 0 for never. */
   uint64_t expires_ = 0;
   /** The key of which a duplicate was found. */

@@ -228,11 +228,18 @@ int Handler::deliver_row(uchar *record, bool *pass) {
   if (locking() && !locks_gaps()) return read_row(Slice(position_).from(4), record, pass);
   Slice value;
   if (const int error = fail(iter_.value(&value))) return error;
-  assign(row_, value);
-  assign(row_key_, Slice(position_).from(4));
-  from_entry_ = false;
+  if (table_share->blob_fields != 0) {  // the record is used longer than the walk is open
+    assign(row_, value);
+    value = row_;
+  }
+  if (locking() || format().hidden_primary) assign(row_key_, Slice(position_).from(4));
   if (for_copy_) session()->copy_row(iter_.expires());
-  return decode_row(record);
+  return decode_row(value, record);
+}
+
+/** Which columns must be there when a row is read. Who changes rows, or may have to recognize them, needs all. */
+Wanted Handler::wanted(const uchar *record) const {
+  return locking() || for_copy_ || record != table->record[0] ? Wanted() : Wanted(table->read_set->bitmap);
 }
 
 int Handler::deliver_entry(uchar *record, bool *pass) {
@@ -264,11 +271,8 @@ int Handler::pass_outdated(const uchar *record, bool *pass) {
 
 /** Fills the record from an index entry, if it covers what is asked for, or from the row that it leads to. */
 int Handler::from_entry(Slice key, Slice value, uchar *record, bool *pass) {
-  assign(entry_value_, value);
-  Slice row_key;
-  if (!format().row_key(*index_, key, entry_value_, &row_key)) return damaged();
   if (pushed_idx_cond && pushed_idx_cond_keyno == active_index) {
-    if (!format().restore(*index_, key, entry_value_, table->record[0])) return damaged();
+    if (!format().restore(*index_, key, value, table->record[0])) return damaged();
     // Not the server's own check: that compares with the range's end too, for which columns of which an index has only the
     // beginning would have to be there. The walk knows where the range ends.
     if (thd_kill_level(ha_thd()) != THD_IS_NOT_KILLED) return HA_ERR_ABORTED_BY_USER;
@@ -277,10 +281,13 @@ int Handler::from_entry(Slice key, Slice value, uchar *record, bool *pass) {
       return 0;
     }
   }
-  if (key_read_ && !locking()) {
-    if (!format().restore(*index_, key, entry_value_, record)) return damaged();
+  const bool covers = key_read_ && !locking();
+  if (covers && !format().restore(*index_, key, value, record, wanted(record))) return damaged();
+  if (covers && !format().hidden_primary) return 0;  // the record has the primary key, if anyone asks
+  Slice row_key;
+  if (!format().row_key(*index_, key, value, &row_key)) return damaged();
+  if (covers) {
     assign(row_key_, row_key);
-    from_entry_ = true;
     return 0;
   }
   if (const int error = read_row(row_key, record, pass)) return error;
@@ -288,7 +295,7 @@ int Handler::from_entry(Slice key, Slice value, uchar *record, bool *pass) {
   if (!*pass && locking())
     if (const int error = pass_outdated(record, pass)) return error;
   // Where it reads the index only, the server takes generated columns from there and does not compute them.
-  if (key_read_ && !*pass && !format().restore(*index_, key, entry_value_, record)) return damaged();
+  if (key_read_ && !*pass && !format().restore(*index_, key, value, record)) return damaged();
   return 0;
 }
 
@@ -321,7 +328,6 @@ Outcome Handler::get_row_locked(std::string *value) {
 /** Reads a row by its primary key's bytes; sets `pass` when there is none, or it is locked and the statement skips such. */
 int Handler::read_row(Slice key, uchar *record, bool *pass) {
   assign(row_key_, key);
-  from_entry_ = false;
   whole_key_.clear();
   append_be(whole_key_, format().primary.id, 4);
   whole_key_ += row_key_;
@@ -333,7 +339,7 @@ int Handler::read_row(Slice key, uchar *record, bool *pass) {
     unlock_row();
     return 0;
   }
-  return o == Outcome::Ok ? decode_row(record) : fail(o);
+  return o == Outcome::Ok ? decode_row(row_, record) : fail(o);
 }
 
 /** The server does not want the row that was read last. At READ COMMITTED others may have it. */
@@ -371,8 +377,8 @@ int Handler::read_unique(uchar *record) {
   return error;
 }
 
-int Handler::decode_row(uchar *record) {
-  if (format().row.decode(row_, record, table_share->default_values)) return 0;
+int Handler::decode_row(Slice row, uchar *record) {
+  if (format().row.decode(row, record, table_share->default_values, wanted(record))) return 0;
   sql_print_error("KINGTIDE: a row of table %s.%s has a form that none was written in", table_share->db.str,
                   table_share->table_name.str);
   return HA_ERR_CRASHED;

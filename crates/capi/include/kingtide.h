@@ -521,6 +521,20 @@ typedef struct {
     int32_t reserved;
 } kingtide_read_options;
 
+// An entry that a walk came to.
+typedef struct {
+    // The key.
+    const uint8_t *key;
+    // Its length.
+    size_t key_len;
+    // The value.
+    const uint8_t *value;
+    // Its length.
+    size_t value_len;
+    // When it expires, in milliseconds since 1970; 0 if it does not.
+    uint64_t expires_at_ms;
+} kingtide_entry;
+
 // A running or prepared transaction.
 typedef struct {
     // `sizeof(kingtide_txn_info)`, set by the caller.
@@ -1488,6 +1502,17 @@ bool kingtide_iter_next(kingtide_iter *iter);
 
 // Goes to the preceding key. Does nothing while invalid.
 bool kingtide_iter_prev(kingtide_iter *iter);
+
+// Goes on by up to `count` keys, forward or else backward, and fills `entries`, which has room for so many, with those that
+// it comes to: one call instead of three for each. Returns how many there are. It stops early behind `most_bytes` of keys and
+// values, behind an entry that expires, and at the end: then it is invalid, and, as after an error, what it came to before is
+// given all the same. Otherwise it is at the last one given. While invalid it does nothing: begin with a seek, whose entry
+// is not given. What the entries point to is valid until the next walk, whatever other moves do, or until the iterator is freed.
+size_t kingtide_iter_walk(kingtide_iter *iter,
+                          bool forward,
+                          kingtide_entry *entries,
+                          size_t count,
+                          size_t most_bytes);
 
 // Whether it is at an entry.
 bool kingtide_iter_valid(const kingtide_iter *iter);

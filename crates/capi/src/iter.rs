@@ -63,6 +63,8 @@ impl kingtide_read_options {
 /// with it. For one thread at a time.
 pub struct kingtide_iter {
     cursor: Cursor,
+    /// Keys and values that `kingtide_iter_walk` gave last.
+    walked: Vec<u8>,
     /// What a move panicked with. It stays invalid from then on.
     panic: Option<String>,
 }
@@ -85,7 +87,7 @@ macro_rules! on {
 
 impl kingtide_iter {
     fn new(cursor: Cursor) -> kingtide_iter {
-        kingtide_iter { cursor, panic: None }
+        kingtide_iter { cursor, walked: Vec::new(), panic: None }
     }
 
     fn valid(&self) -> bool {
@@ -211,6 +213,74 @@ pub extern "C" fn kingtide_iter_next(iter: Option<&mut kingtide_iter>) -> bool {
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_iter_prev(iter: Option<&mut kingtide_iter>) -> bool {
     go(iter, |iter| on!(iter, it => it.prev()))
+}
+
+/// An entry that a walk came to.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kingtide_entry {
+    /// The key.
+    pub key: *const u8,
+    /// Its length.
+    pub key_len: usize,
+    /// The value.
+    pub value: *const u8,
+    /// Its length.
+    pub value_len: usize,
+    /// When it expires, in milliseconds since 1970; 0 if it does not.
+    pub expires_at_ms: u64,
+}
+
+/// Goes on by up to `count` keys, forward or else backward, and fills `entries`, which has room for so many, with those that
+/// it comes to: one call instead of three for each. Returns how many there are. It stops early behind `most_bytes` of keys and
+/// values, behind an entry that expires, and at the end: then it is invalid, and, as after an error, what it came to before is
+/// given all the same. Otherwise it is at the last one given. While invalid it does nothing: begin with a seek, whose entry
+/// is not given. What the entries point to is valid until the next walk, whatever other moves do, or until the iterator is freed.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_iter_walk(
+    iter: Option<&mut kingtide_iter>,
+    forward: bool,
+    entries: *mut kingtide_entry,
+    count: usize,
+    most_bytes: usize,
+) -> usize {
+    if entries.is_null() || count == 0 {
+        return 0;
+    }
+    let mut given = 0;
+    let Some(iter) = iter.filter(|i| i.valid()) else { return 0 };
+    let mut walked = std::mem::take(&mut iter.walked);
+    walked.clear();
+    go(Some(iter), |iter| {
+        let take = |key: &[u8], value: &[u8], expires: Option<u64>| {
+            walked.extend_from_slice(key);
+            walked.extend_from_slice(value);
+            let entry = kingtide_entry {
+                key: ptr::null(), // said below: the buffer may yet move
+                key_len: key.len(),
+                value: ptr::null(),
+                value_len: value.len(),
+                expires_at_ms: expires.unwrap_or(0),
+            };
+            // SAFETY: the caller has room for `count`, and `given` is less.
+            unsafe { entries.add(given).write(entry) };
+            given += 1;
+            given < count && walked.len() < most_bytes && expires.is_none()
+        };
+        on!(iter, it => it.walk(forward, take));
+    });
+    let mut at = walked.as_ptr();
+    for i in 0..given {
+        // SAFETY: it was written above; the lengths are of what is in the buffer, one behind the other.
+        unsafe {
+            let entry = &mut *entries.add(i);
+            entry.key = at;
+            entry.value = at.add(entry.key_len);
+            at = entry.value.add(entry.value_len);
+        }
+    }
+    iter.walked = walked;
+    given
 }
 
 /// Whether it is at an entry.

@@ -178,6 +178,35 @@ static size_t count_keys(kingtide_iter *iter) {
     return n;
 }
 
+/* The keys that a walk gives, one behind the other, with a dot behind each and its value again. */
+static const char *walked(kingtide_iter *iter, bool forward, size_t count, size_t most_bytes) {
+    static char text[256];
+    kingtide_entry entries[8];
+    size_t n = kingtide_iter_walk(iter, forward, entries, count, most_bytes), at = 0;
+    for (size_t i = 0; i < n; i++) {
+        CHECK((entries[i].expires_at_ms > 0) == (entries[i].key[0] == 'd'));
+        at += (size_t)snprintf(text + at, sizeof text - at, "%.*s=%.*s.", (int)entries[i].key_len, (const char *)entries[i].key,
+                               (int)entries[i].value_len, (const char *)entries[i].value);
+    }
+    text[at] = 0;
+    return text;
+}
+
+/* `iter` is over a, b1, b2, b3, c, d, which expires, and e: all have themselves as values. */
+static void walks(kingtide_iter *iter) {
+    kingtide_entry none;
+    CHECK(kingtide_iter_seek_to_first(iter));
+    CHECK(!strcmp(walked(iter, true, 2, 1000), "b1=b1.b2=b2.") && is_at(iter, "b2", "b2"));
+    CHECK(!strcmp(walked(iter, true, 8, 1000), "b3=b3.c=c.d=d.") && is_at(iter, "d", "d"));
+    CHECK(!strcmp(walked(iter, false, 8, 5), "c=c.b3=b3.") && is_at(iter, "b3", "b3"));
+    CHECK(kingtide_iter_walk(iter, true, NULL, 3, 9) == 0 && kingtide_iter_walk(iter, true, &none, 0, 9) == 0);
+    CHECK(is_at(iter, "b3", "b3"));
+    CHECK(!strcmp(walked(iter, false, 8, 1000), "b2=b2.b1=b1.a=a.") && !kingtide_iter_valid(iter));
+    CHECK(!strcmp(walked(iter, false, 8, 1000), "") && kingtide_iter_walk(NULL, true, &none, 1, 9) == 0);
+    CHECK(kingtide_iter_seek(iter, S("d")) && !strcmp(walked(iter, true, 8, 1000), "e=e.") && !kingtide_iter_valid(iter));
+    OK(kingtide_iter_status(iter, &err));
+}
+
 void test_iterators(void) {
     kingtide_db *db = open_new("iterators");
     kingtide_family *family = NULL;
@@ -204,6 +233,7 @@ void test_iterators(void) {
     CHECK(count_keys(iter) == 6);
     OK(kingtide_iter_refresh(iter, family, &err));
     CHECK(count_keys(iter) == 7);
+    walks(iter);
     kingtide_iter_free(iter);
 
     kingtide_read_options options = {.size = sizeof options, .prefix = "b", .prefix_len = 1, .readahead = 1};

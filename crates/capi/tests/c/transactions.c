@@ -47,6 +47,10 @@ static void writes_and_reads(kingtide_db *db, const kingtide_family *family) {
     CHECK(kingtide_iter_seek_for_prev(iter, S("zz")) && is_at(iter, "b", "2"));
     CHECK(kingtide_iter_seek_to_last(iter) && kingtide_iter_prev(iter) && is_at(iter, "a", "1"));
     CHECK(kingtide_iter_expires_at_ms(iter) == 0);
+    kingtide_entry entries[4];
+    CHECK(kingtide_iter_walk(iter, true, entries, 4, 1000) == 1 && entries[0].key[0] == 'b' && entries[0].value[0] == '2');
+    CHECK(entries[0].expires_at_ms > 0 && kingtide_iter_valid(iter) && kingtide_iter_walk(iter, true, entries, 4, 1000) == 0);
+    CHECK(!kingtide_iter_valid(iter) && kingtide_iter_seek_to_first(iter));
     FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_iter_refresh(iter, family, &err));
 
     OK(kingtide_txn_set_savepoint(txn, "s", &err));
@@ -62,6 +66,7 @@ static void writes_and_reads(kingtide_db *db, const kingtide_family *family) {
     CHECK(sequence == kingtide_db_latest_sequence(db));
     CHECK(reads(family, "a", "1") && reads(family, "b", "2") && reads(family, "c", NULL) && reads(family, "e", NULL));
     FAILS(KINGTIDE_FINISHED, kingtide_txn_put(txn, family, S("z"), S("z"), &err));
+    CHECK(kingtide_iter_walk(iter, true, entries, 4, 1000) == 0);
     CHECK(!kingtide_iter_seek_to_first(iter));
     FAILS(KINGTIDE_FINISHED, kingtide_iter_status(iter, &err));
     OK(kingtide_txn_reset(txn, &err));

@@ -389,24 +389,27 @@ impl DbIterator {
     #[inline]
     #[allow(clippy::should_implement_trait)] // a cursor; `entries` gives an iterator
     pub fn next(&mut self) {
-        match self.shown {
+        let head = match self.shown {
             Shown::Nothing => return,
             Shown::Current => {
                 self.saved_key.clear();
                 self.saved_key.extend_from_slice(self.merge.top().key());
+                // Not from the copy: to load what was stored just now, in other pieces, makes the processor wait.
+                self.merge.head()
             }
             Shown::Saved => {
                 if let Err(e) = self.merge.seek(&self.saved_key, Tag(0)) {
                     return self.fail(e);
                 }
+                self.view.order.head(&self.saved_key)
             }
-        }
+        };
         self.counts.steps += 1;
         let turned = self.shown == Shown::Saved;
         self.hide();
         let moved =
             if turned && !kingtide_base::planted!("turned-iterator-skips") { Ok(()) } else { self.merge.next() };
-        if let Err(e) = moved.and_then(|()| self.find_forward(true)) {
+        if let Err(e) = moved.and_then(|()| self.find_forward(Some(head))) {
             self.fail(e);
         }
     }
@@ -428,6 +431,27 @@ impl DbIterator {
         self.hide();
         if let Err(e) = self.find_backward() {
             self.fail(e);
+        }
+    }
+
+    /// Goes on, as [`DbIterator::next`] or [`DbIterator::prev`] do, and shows each entry to `take`: its key, its value, and when
+    /// it expires, as [`DbIterator::expires_at_ms`] says. It stops at the one for which `take` is false, or off the end.
+    pub fn walk(&mut self, forward: bool, mut take: impl FnMut(&[u8], &[u8], Option<u64>) -> bool) {
+        loop {
+            if forward {
+                self.next();
+            } else {
+                self.prev();
+            }
+            if !self.valid() {
+                return;
+            }
+            let expires = if self.shown_tag.has_expiry() { self.expires_at_ms() } else { None };
+            match self.entry() {
+                Ok((key, value)) if take(key, value, expires) => {}
+                // An error made it invalid, and `status` tells it.
+                _ => return,
+            }
         }
     }
 
@@ -464,7 +488,7 @@ impl DbIterator {
     }
 
     fn show_forward(&mut self, moved: Result<()>) {
-        if let Err(e) = moved.and_then(|()| self.find_forward(false)) {
+        if let Err(e) = moved.and_then(|()| self.find_forward(None)) {
             self.fail(e);
         }
     }
@@ -475,12 +499,12 @@ impl DbIterator {
         }
     }
 
-    /// Steps the merge to the first entry that is to be shown. With `passing`, entries of `saved_key` are versions of a
+    /// Steps the merge to the first entry that is to be shown. With the head of `saved_key`, entries of that are versions of a
     /// key that was dealt with.
     #[inline]
-    fn find_forward(&mut self, mut passing: bool) -> Result<()> {
+    fn find_forward(&mut self, passed: Option<u64>) -> Result<()> {
         let order = &self.view.order;
-        let mut passed_head = if passing { order.head(&self.saved_key) } else { 0 };
+        let (mut passing, mut passed_head) = (passed.is_some(), passed.unwrap_or(0));
         let mut versions = 0;
         while self.merge.valid() {
             let head = self.merge.head();

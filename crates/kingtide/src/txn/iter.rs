@@ -387,6 +387,16 @@ impl TransactionIterator {
         }
     }
 
+    /// Goes on, forward or backward, and shows each entry to `take`, as [`DbIterator::walk`] does. What it walks over was read,
+    /// whatever becomes of it. Does nothing while invalid.
+    pub fn walk(&mut self, forward: bool, take: impl FnMut(&[u8], &[u8], Option<u64>) -> bool) {
+        let Some(it) = self.running() else { return };
+        if it.valid() {
+            it.walk(forward, take);
+            self.moved(forward);
+        }
+    }
+
     /// Whether it is at an entry.
     pub fn valid(&self) -> bool {
         self.inner.as_ref().is_some_and(DbIterator::valid)
