@@ -6,6 +6,8 @@
 */
 #include "ha_kingtide.h"
 
+#include <utility>
+
 namespace kingtide {
 
 int Handler::row_key_of(const uchar *record, std::string *key) {
@@ -93,6 +95,7 @@ int Handler::changed_row_key(const uchar *before, std::string *key) {
 }
 
 int Handler::update_row(const uchar *before, const uchar *after) {
+  if (std::exchange(unknown_row_, false)) return HA_ERR_KEY_NOT_FOUND;
   std::string old_key, new_key;
   changed_row_key(before, &old_key);
   if (format().hidden_primary)
@@ -156,6 +159,7 @@ int Handler::move_entry(const Index &index, const uchar *before, const uchar *af
 
 int Handler::delete_row(const uchar *record) {
   std::string row_key;
+  unknown_row_ = false;
   changed_row_key(record, &row_key);
   session()->note_row(share_->record().primary, row_key);
   for (uint k = 0; k < table->s->keys; k++) {

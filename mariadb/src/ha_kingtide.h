@@ -154,6 +154,8 @@ class Handler final : public handler {
 
   // ttl.cc
   int decide_expiry(const uchar *record);
+  int or_expired(uchar *record, int error);
+  bool logs_rows_only() const;
 
   // scan.cc
   int start(Slice from, Slice to, Way way);
@@ -218,6 +220,8 @@ class Handler final : public handler {
   /** Its primary key, without the index's number; of rows that a consistent walk gave only if nothing else has it. */
   std::string row_key_;
   std::string whole_key_;
+  /** The row that was read last had expired here, and a row event that does not name all of its columns is to change it. */
+  bool unknown_row_ = false;
 
   std::string key_buffer_, value_buffer_, entry_buffer_, second_key_, second_value_;
   /** When the row that is being written is gone, in milliseconds since 1970; 0 for never. */

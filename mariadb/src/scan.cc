@@ -125,7 +125,7 @@ int Handler::index_read_map(uchar *record, const uchar *key, key_part_map map, h
   switch (flag) {
     case HA_READ_KEY_EXACT:
     case HA_READ_PREFIX:
-      if (index_->unique && !null && parts == index_->parts.size()) return read_unique(record);
+      if (index_->unique && !null && parts == index_->parts.size()) return or_expired(record, read_unique(record));
       only_same_ = true;
       error = start(at, after_prefix(at), Way::Forward);
       break;
@@ -152,7 +152,7 @@ int Handler::index_read_map(uchar *record, const uchar *key, key_part_map map, h
   if (!error) error = deliver(record);
   if (error == HA_ERR_END_OF_FILE) {
     position_ = at;
-    return HA_ERR_KEY_NOT_FOUND;
+    return or_expired(record, HA_ERR_KEY_NOT_FOUND);
   }
   return error;
 }
@@ -194,7 +194,7 @@ int Handler::advance() {
   return by_steps_ && !iter_.valid() && iter_.status() == Outcome::Ok ? lock_ahead() : 0;
 }
 
-int Handler::index_next(uchar *record) { return step(record, Way::Forward); }
+int Handler::index_next(uchar *record) { return or_expired(record, step(record, Way::Forward)); }
 int Handler::index_prev(uchar *record) { return step(record, Way::Backward); }
 
 int Handler::index_next_same(uchar *record, const uchar *, uint) {
@@ -401,19 +401,19 @@ int Handler::rnd_end() {
 int Handler::rnd_next(uchar *record) {
   if (iter_.open()) {
     if (const int error = advance()) return error;
-    return deliver(record);
+    return or_expired(record, deliver(record));
   }
   only_same_ = false;
   // HANDLER ... READ NEXT is a statement of its own, which goes on where the one before it stood.
   const std::string from = position_.empty() ? index_->prefix() : position_ + std::string(1, '\0');
   const int error = start(from, index_->end(), Way::Forward);
-  return error ? error : deliver(record);
+  return error ? error : or_expired(record, deliver(record));
 }
 
 int Handler::rnd_pos(uchar *record, uchar *position) {
   bool pass = false;
   const int error = read_row(key_of_ref(position), record, &pass);
-  return !error && pass ? HA_ERR_KEY_NOT_FOUND : error;
+  return or_expired(record, !error && pass ? HA_ERR_KEY_NOT_FOUND : error);
 }
 
 void Handler::position(const uchar *record) {

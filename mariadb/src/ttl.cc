@@ -4,9 +4,15 @@
   Rows that live for a time. How long a row lives is decided when it is written, by an INSERT or an UPDATE that changes it: by
   the session (kingtide_ttl), or else by the column that the table option TTL_COLUMN names, or else by the option TTL. Its index
   entries get the very moment that the row gets, so that they are gone together.
+
+  What comes from another server's binary log lives from when its statement began there: so a row expires on a replica when it
+  does on the primary, or a little earlier, since the log counts whole seconds, and never later, when the primary may have put
+  another in its place. It follows that a replica may have lost a row before an event comes that changes it: see or_expired.
 */
 #include "ha_kingtide.h"
 #include "variables.h"
+
+#include "rpl_rli.h"
 
 namespace kingtide {
 namespace {
@@ -20,6 +26,22 @@ uint64_t seconds_of(Field *field, const TABLE *table, const uchar *record) {
   field->move_field_offset(-offset);
   if (seconds < 0 && !unsigned_value) return 0;
   return std::min(static_cast<uint64_t>(seconds), LONGEST_LIFE);
+}
+
+/** What a connection applies of another server's binary log, as a replica or by BINLOG statements, if it does. */
+rpl_group_info *applies(THD *thd) { return thd->rgi_slave ? thd->rgi_slave : thd->rgi_fake; }
+
+/** The moment from which a row's life counts that is written now, in milliseconds since 1970. */
+uint64_t written_at(THD *thd) {
+  return applies(thd) ? static_cast<uint64_t>(thd->start_time) * 1000 : my_hrtime().val / 1000;
+}
+
+/** Whether a row event is being applied to a table. */
+bool applies_rows_to(THD *thd, TABLE *table) {
+  const rpl_group_info *group = applies(thd);
+  table_def *definition;
+  TABLE *conversion;
+  return group && group->get_table_data(table, &definition, &conversion);
 }
 
 }  // namespace
@@ -52,9 +74,43 @@ int Handler::decide_expiry(const uchar *record) {
     uint64_t seconds = session_seconds;
     if (seconds == 0)
       seconds = options.ttl_field >= 0 ? seconds_of(table->field[options.ttl_field], table, record) : options.ttl;
-    if (seconds != 0) expires_ = my_hrtime().val / 1000 + seconds * 1000;
+    if (seconds != 0) expires_ = written_at(ha_thd()) + seconds * 1000;
   }
   return expires_ ? fail(share_->rows_expire()) : 0;
+}
+
+/**
+  The answer to who looks for a row, given the one that was found: where a row event is to change a row that is not there, and
+  rows of the table expire, it has expired, here before the event came, and on the primary not before it was changed. It stands
+  in the event as it was, which is as good as if it were found: a DELETE has nothing left to do, and an UPDATE renews it.
+*/
+int Handler::or_expired(uchar *record, int error) {
+  unknown_row_ = false;
+  if (error != HA_ERR_KEY_NOT_FOUND && error != HA_ERR_END_OF_FILE) return error;
+  // The server puts the row of the event into the first record, and where it compares what it finds, into the second one too.
+  if (!share_->may_expire() || record != table->record[0] || !applies_rows_to(ha_thd(), table)) return error;
+  if (format().hidden_primary) {
+    if (table->part_info) return error;  // another partition may have it
+    uint64_t hidden;
+    if (const int failed = fail(share_->next_hidden_key(&hidden))) return failed;
+    memcpy(record, table->record[1], table->s->reclength);
+    row_key_.clear();
+    append_be(row_key_, hidden, 8);
+  } else {
+    unknown_row_ = !bitmap_is_set_all(table->write_set);
+  }
+  iter_.close();
+  return 0;
+}
+
+/**
+  A replica that runs a statement finds other rows expired than the primary did: where the server may choose, it logs rows.
+*/
+bool Handler::logs_rows_only() const {
+  THD *thd = current_thd;
+  if (!thd || !share_ || thd->variables.binlog_format != BINLOG_FORMAT_MIXED) return false;
+  const TableOptions &options = share_->options();
+  return share_->may_expire() || options.ttl != 0 || options.ttl_field >= 0 || session_ttl(thd) != 0;
 }
 
 }  // namespace kingtide
