@@ -22,8 +22,8 @@ Handler::~Handler() = default;
 handler::Table_flags Handler::table_flags() const {
   return HA_NULL_IN_KEY | HA_CAN_INDEX_BLOBS | HA_CAN_SQL_HANDLER | HA_REQUIRES_KEY_COLUMNS_FOR_DELETE |
          HA_PRIMARY_KEY_REQUIRED_FOR_POSITION | HA_PRIMARY_KEY_IN_READ_INDEX | HA_TABLE_SCAN_ON_INDEX | HA_REC_NOT_IN_SEQ |
-         HA_BINLOG_ROW_CAPABLE | (isolation_allows_statements() && !logs_rows_only() ? HA_BINLOG_STMT_CAPABLE : 0) | HA_CAN_GEOMETRY |
-         HA_CAN_VIRTUAL_COLUMNS | HA_CRASH_SAFE | HA_CAN_SKIP_LOCKED | HA_SLOW_CMP_REF | HA_CAN_REPAIR |
+         HA_BINLOG_ROW_CAPABLE | (isolation_allows_statements() && !logs_rows_only() ? HA_BINLOG_STMT_CAPABLE : 0) |
+         HA_CAN_GEOMETRY | HA_CAN_VIRTUAL_COLUMNS | HA_CRASH_SAFE | HA_CAN_SKIP_LOCKED | HA_SLOW_CMP_REF | HA_CAN_REPAIR |
          HA_CAN_ONLINE_BACKUPS;
 }
 
