@@ -33,8 +33,8 @@ bool EntrySort::spill() {
   FILE *f = run.file.get();
   for (const Entry &e : entries_) {
     const uint32_t sizes[] = {e.key, e.value};
-    if (fwrite(sizes, sizeof sizes, 1, f) != 1 || fwrite(bytes_.data() + e.at, e.key + e.value, 1, f) != 1)
-      return fail();
+    const size_t size = size_t{e.key} + e.value;
+    if (fwrite(sizes, sizeof sizes, 1, f) != 1 || fwrite(bytes_.data() + e.at, 1, size, f) != size) return fail();
   }
   if (fflush(f) != 0 || fseek(f, 0, SEEK_SET) != 0) return fail();
   runs_.push_back(std::move(run));
@@ -50,7 +50,7 @@ bool EntrySort::read(Run *run, bool *end) {
   if (*end) return !ferror(f);
   run->key = sizes[0];
   run->bytes.resize(size_t{sizes[0]} + sizes[1]);
-  return fread(&run->bytes[0], run->bytes.size(), 1, f) == 1;
+  return fread(&run->bytes[0], 1, run->bytes.size(), f) == run->bytes.size();
 }
 
 /** Of a heap whose front is the least. */

@@ -14,13 +14,14 @@ DUPLICATE, LOCK_TIMEOUT, DEADLOCK, TABLE_CHANGED = 1062, 1205, 1213, 1412
 # Of XA transactions that were rolled back meanwhile; no such XA transaction.
 XA_ERRORS = {1614, 1402, 1397}
 FORGIVEN = {DUPLICATE, LOCK_TIMEOUT, DEADLOCK, TABLE_CHANGED} | XA_ERRORS
+HOT_ROWS = 60
 COLLATE = "CHARACTER SET utf8mb4 COLLATE utf8mb4_unicode_ci"
 COLUMNS = f"u INT, v INT NOT NULL, w BIGINT, s VARCHAR(60) {COLLATE}, b BLOB, x DECIMAL(9,2)"
 TABLES = {
     "plain": f"CREATE TABLE plain (id INT PRIMARY KEY, {COLUMNS})",
     "text": f"CREATE TABLE text (id VARCHAR(20) {COLLATE} PRIMARY KEY, {COLUMNS})",
     "hidden": f"CREATE TABLE hidden (id INT, {COLUMNS}, KEY (id))",
-    "pairs": f"CREATE TABLE pairs (id INT, {COLUMNS}, PRIMARY KEY (v DESC, id))",
+    "pairs": f"CREATE TABLE pairs (id INT, {COLUMNS}, PRIMARY KEY (v DESC, id), KEY (id))",
     "parts": f"CREATE TABLE parts (id INT PRIMARY KEY, {COLUMNS}) PARTITION BY HASH (id) PARTITIONS 4",
 }
 
@@ -63,18 +64,21 @@ class Writer(threading.Thread):
     def _transaction(self, c):
         """Does one, and gives the connection back that the next one uses, or None for a new one."""
         r, kind = self._random, self._random.random()
-        if kind < 0.4:
+        if kind < 0.3:
             self._change(c)
             return c
-        if kind < 0.5:
+        if kind < 0.4:
             return self._xa(c)
+        if kind < 0.55:
+            self._borrow(c)
+            return c
         self._do(c, "BEGIN")
         for _ in range(r.randint(1, 5)):
             if r.random() < 0.2:
                 self._do(c, "SAVEPOINT s")
                 self._change(c)
                 self._do(c, "ROLLBACK TO s")
-            elif r.random() < 0.25:
+            elif r.random() < 0.6:
                 self._exchange(c)
             else:
                 self._change(c)
@@ -110,15 +114,18 @@ class Writer(threading.Thread):
 
     def _change(self, c):
         """One statement that changes rows; a duplicate is no matter."""
-        table = self._random.choice(list(TABLES))
+        self._change_to(c, self._statement(self._random.choice(list(TABLES))))
+
+    def _change_to(self, c, sql):
         try:
-            self._do(c, self._statement(table))
+            self._do(c, sql)
         except SqlError as e:
             if e.code != DUPLICATE:
                 raise
 
     def _id(self, table):
-        n = self._random.randrange(self._rows)
+        """Half of what is done concerns few rows, which so are changed again and again."""
+        n = self._random.randrange(self._rows if self._random.random() < 0.5 else HOT_ROWS)
         return f"'Key {n}'" if table == "text" else str(n)
 
     def _values(self):
@@ -146,10 +153,20 @@ class Writer(threading.Thread):
             return f"UPDATE {table} SET {change} WHERE id = {row}"
         return f"UPDATE {table} SET {change} WHERE id BETWEEN {row} AND {row} + {r.randrange(30)}"
 
+    def _borrow(self, c):
+        """For a moment two rows have one value in `u`, if there is no index that says no."""
+        table = self._random.choice(list(TABLES))
+        a, b = self._random.sample(range(HOT_ROWS), 2)
+        a, b = (f"'Key {n}'" if table == "text" else str(n) for n in (a, b))
+        own = self._number << 16 | self._random.randrange(1 << 16)
+        self._change_to(c, f"UPDATE {table} SET u = (SELECT MAX(u) FROM {table} AS other WHERE id = {b}) WHERE id = {a}")
+        time.sleep(self._random.uniform(0, 0.05))
+        self._change_to(c, f"UPDATE {table} SET u = {own} WHERE id = {a}")
+
     def _exchange(self, c):
         """Two rows exchange what is unique, in a way that an index, if there is one, lets pass."""
         table = self._random.choice(list(TABLES))
-        ids = sorted({self._id(table), self._id(table)})
+        ids = [f"'Key {n}'" if table == "text" else str(n) for n in sorted(self._random.sample(range(HOT_ROWS), 2))]
         found = self._do(c, f"SELECT id, w FROM {table} WHERE id IN ({', '.join(ids)}) AND w IS NOT NULL ORDER BY id FOR UPDATE")
         if len(found) != 2 or found[0][0] == found[1][0]:
             return
