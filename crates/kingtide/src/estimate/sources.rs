@@ -9,7 +9,7 @@ use crate::rangedel::RangeTombstones;
 use kingtide_base::{KeyOrder, Result, SeqNo, Tag};
 use std::ops::{Bound, Range};
 
-/// Entries of a memtable that are looked at to tell how many of them are the newest of their key.
+/// Keys of a memtable that are looked at to tell how many of them are rows.
 const SAMPLE: u64 = 64;
 
 /// Ranges deleted by range tombstones that are taken off the rows; those beyond count as if they were there.
@@ -26,12 +26,13 @@ pub(super) fn estimate(view: &View, span: Span<'_>) -> Result<RangeStats> {
     }
     let mut rows = 0.0;
     for memtable in view.memtables() {
-        let entries = memtable.points().count(span.lower, span.upper).entries;
-        if entries > 0 {
+        let keys = memtable.points().count(span.lower, span.upper).keys;
+        if keys > 0 {
             let all = memtable.points();
-            stats.memtable_entries += entries;
-            stats.memtable_bytes += (all.data_bytes() as f64 / all.len().max(entries) as f64 * entries as f64) as u64;
-            rows += entries as f64 * rows_an_entry(memtable, span, SeqNo::MAX);
+            let share = keys as f64 / all.keys().max(keys) as f64;
+            stats.memtable_entries += ((share * all.len() as f64).round() as u64).max(keys);
+            stats.memtable_bytes += (share * all.data_bytes() as f64) as u64;
+            rows += keys as f64 * rows_a_key(memtable, span, SeqNo::MAX);
         }
     }
     let mut sum = Totals::default();
@@ -58,10 +59,9 @@ pub(super) fn estimate(view: &View, span: Span<'_>) -> Result<RangeStats> {
     Ok(stats)
 }
 
-/// About how many rows an entry of a memtable stands for: less than one where keys were written more than once, and less
-/// than none where they are deleted, for each of those hides a row elsewhere. From the first entries of the span, of which
-/// only those older than `below` count.
-fn rows_an_entry(memtable: &FamilyMemtable, span: Span<'_>, below: SeqNo) -> f64 {
+/// About how many rows a key of a memtable stands for: less than one where keys are deleted, and less than none where what
+/// they hide is elsewhere. From the first keys of the span; those whose newest entry is not older than `below` count nothing.
+fn rows_a_key(memtable: &FamilyMemtable, span: Span<'_>, below: SeqNo) -> f64 {
     let order = memtable.order();
     let mut cursor = memtable.points().iter();
     match span.lower {
@@ -69,16 +69,7 @@ fn rows_an_entry(memtable: &FamilyMemtable, span: Span<'_>, below: SeqNo) -> f64
         Bound::Excluded(key) => cursor.seek(key, Tag(0)),
         Bound::Unbounded => cursor.first(),
     }
-    let (mut seen, mut rows, mut has_put) = (0, 0.0, false);
-    // The key that is being looked at, and its newest entry.
-    let (mut last, mut newest) = (Vec::new(), None::<Tag>);
-    let settle = |newest: Option<Tag>, has_put: bool| match newest {
-        Some(tag) if tag.seq() >= below => 0.0,
-        Some(tag) if !tag.is_tombstone() => 1.0,
-        // A key that was put and deleted in the same memtable probably is nowhere else.
-        Some(_) if !has_put => -1.0,
-        _ => 0.0,
-    };
+    let (mut seen, mut rows) = (0, 0.0);
     while cursor.valid() && seen < SAMPLE {
         let key = cursor.key();
         let beyond = match span.upper {
@@ -89,18 +80,20 @@ fn rows_an_entry(memtable: &FamilyMemtable, span: Span<'_>, below: SeqNo) -> f64
         if beyond {
             break;
         }
-        if newest.is_none() || order.compare(&last, key).is_ne() {
-            rows += settle(newest, has_put);
-            last.clear();
-            last.extend_from_slice(key);
-            newest = Some(cursor.tag());
-            has_put = false;
-        }
-        has_put |= !cursor.tag().is_tombstone();
         seen += 1;
-        cursor.next();
+        let newest = cursor.tag();
+        if newest.seq() < below {
+            rows += if !newest.is_tombstone() {
+                1.0
+            } else if cursor.older_tag().is_some_and(|t| !t.is_tombstone()) {
+                // What was put and deleted in the same memtable probably is nowhere else.
+                0.0
+            } else {
+                -1.0
+            };
+        }
+        cursor.next_key();
     }
-    rows += settle(newest, has_put);
     rows / f64::max(seen as f64, 1.0)
 }
 
@@ -176,9 +169,9 @@ fn hidden_rows(view: &View, span: Span<'_>) -> Result<f64> {
     for (start, end, seq) in covered.spans_within(span.lower, span.upper) {
         let part = span.within(&view.order, start, end);
         for memtable in view.memtables().filter(|m| m.first_seq() < seq) {
-            let entries = memtable.points().count(part.lower, part.upper).entries;
-            if entries > 0 {
-                hidden += entries as f64 * rows_an_entry(memtable, part, seq);
+            let keys = memtable.points().count(part.lower, part.upper).keys;
+            if keys > 0 {
+                hidden += keys as f64 * rows_a_key(memtable, part, seq);
             }
         }
         for run in &view.runs {

@@ -408,7 +408,7 @@ impl DbIterator {
         let turned = self.shown == Shown::Saved;
         self.hide();
         let moved =
-            if turned && !kingtide_base::planted!("turned-iterator-skips") { Ok(()) } else { self.merge.next() };
+            if turned && !kingtide_base::planted!("turned-iterator-skips") { Ok(()) } else { self.merge.next_key() };
         if let Err(e) = moved.and_then(|()| self.find_forward(Some(head))) {
             self.fail(e);
         }
@@ -517,7 +517,7 @@ impl DbIterator {
                     versions = 0;
                     self.merge.seek(&self.saved_key, Tag(0))?;
                 } else {
-                    self.merge.pass_versions()?;
+                    self.merge.next_key()?;
                 }
                 continue;
             }
@@ -528,7 +528,7 @@ impl DbIterator {
             }
             if tag.seq() > self.snapshot {
                 self.counts.skipped += 1;
-                self.merge.next()?;
+                self.merge.pass_newer(Tag::seek(self.snapshot))?;
                 continue;
             }
             let deleted = match self.ranges.is_empty() || top.is_own() {
@@ -552,7 +552,7 @@ impl DbIterator {
             let whole = if top.max_seq() < deleted { deleted_span(&self.ranges, deleted).1 } else { None };
             match whole {
                 Some(end) => self.merge.skip_to(end, Tag::seek(self.snapshot))?,
-                None => self.merge.next()?,
+                None => self.merge.next_key()?,
             }
         }
         Ok(())
@@ -609,6 +609,8 @@ impl DbIterator {
                 if newest.is_some() {
                     self.counts.skipped += 1;
                 }
+                self.merge.go_newest(Tag::seek(self.snapshot));
+                let top = self.merge.top();
                 newest = Some(top.tag());
                 self.saved_value.clear();
                 // A tombstone's value means nothing.
@@ -619,7 +621,8 @@ impl DbIterator {
                 self.saved_key.clear();
                 self.saved_key.extend_from_slice(top.key());
             }
-            self.merge.prev()?;
+            // What is left of the key in this source is too new to be visible.
+            self.merge.prev_key()?;
         }
         if newest.is_none_or(Tag::is_tombstone) {
             self.counts.skipped += 1;

@@ -167,10 +167,39 @@ impl Cursor {
         }
     }
 
-    fn pass_versions(&mut self) -> Result<()> {
+    /// Past versions of the current key: all of them in a memtable, one elsewhere.
+    #[inline]
+    fn next_key(&mut self) -> Result<()> {
         match self {
             Cursor::Mem(c) => {
-                c.pass_versions();
+                c.next_key();
+                Ok(())
+            }
+            Cursor::Run(c) => c.next(),
+            Cursor::Own(c) => {
+                c.next();
+                Ok(())
+            }
+        }
+    }
+
+    /// The same backward.
+    #[inline]
+    fn prev_key(&mut self) -> Result<()> {
+        match self {
+            Cursor::Mem(c) => {
+                c.prev_key();
+                Ok(())
+            }
+            _ => self.prev(),
+        }
+    }
+
+    /// Past versions of the current key that are newer than `upper`: all of them in a memtable, one elsewhere.
+    fn pass_newer(&mut self, upper: Tag) -> Result<()> {
+        match self {
+            Cursor::Mem(c) => {
+                c.pass_newer(upper);
                 Ok(())
             }
             _ => self.next(),
@@ -419,9 +448,20 @@ impl Merge {
         }
     }
 
-    /// Goes to the following entry.
+    /// Goes past the current entry, and past some or all of its key's older versions in its source: those of a key that is
+    /// dealt with.
     #[inline]
-    pub(crate) fn next(&mut self) -> Result<()> {
+    pub(crate) fn next_key(&mut self) -> Result<()> {
+        self.step(Cursor::next_key)
+    }
+
+    /// Goes past the current entry, which is newer than `upper`, and past some or all others that are and have its key.
+    pub(crate) fn pass_newer(&mut self, upper: Tag) -> Result<()> {
+        self.step(|source| source.pass_newer(upper))
+    }
+
+    #[inline(always)]
+    fn step(&mut self, step: impl FnOnce(&mut Cursor) -> Result<()>) -> Result<()> {
         debug_assert!(self.forward);
         if !self.deferred.is_empty() {
             self.settle_deferred()?;
@@ -429,28 +469,30 @@ impl Merge {
         let Some(top) = self.queue.first().copied() else { return Ok(()) };
         let source = &mut self.sources[top.source as usize];
         self.unmoved[top.source as usize] = false;
-        source.next()?;
+        step(source)?;
         self.settle(top.source)
     }
 
-    /// The same, past some more entries of the current entry's key in its source, or all of them: those of a key that is
-    /// dealt with.
-    pub(crate) fn pass_versions(&mut self) -> Result<()> {
-        debug_assert!(self.forward);
-        self.settle_deferred()?;
-        let Some(top) = self.queue.first().copied() else { return Ok(()) };
-        self.unmoved[top.source as usize] = false;
-        self.sources[top.source as usize].pass_versions()?;
-        self.settle(top.source)
-    }
-
-    /// Goes to the preceding entry.
+    /// Goes back past the current entry, and past some or all of its key's newer versions in its source: those of a key that
+    /// is dealt with, or that are too new.
     #[inline]
-    pub(crate) fn prev(&mut self) -> Result<()> {
+    pub(crate) fn prev_key(&mut self) -> Result<()> {
         debug_assert!(!self.forward);
         let Some(top) = self.queue.first().copied() else { return Ok(()) };
-        self.sources[top.source as usize].prev()?;
+        self.sources[top.source as usize].prev_key()?;
         self.settle(top.source)
+    }
+
+    /// Goes back from the current entry, which is `upper` or older, to the newest of its key in its source that is, if that
+    /// costs less than to pass the ones between. What is passed is older than that one.
+    #[inline]
+    pub(crate) fn go_newest(&mut self, upper: Tag) {
+        debug_assert!(!self.forward);
+        if let Some(top) = self.queue.first()
+            && let Cursor::Mem(c) = &mut self.sources[top.source as usize]
+        {
+            c.go_newest(upper);
+        }
     }
 
     /// Puts the front source, which has moved, into its place.

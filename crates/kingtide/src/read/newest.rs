@@ -138,10 +138,11 @@ fn changed_in_memtable(
         None => at.first(),
     }
     while at.valid() && !behind(order, at.key(), hi) {
+        // A key's newest entry comes first.
         if at.tag().seq() > since {
             return true;
         }
-        at.next();
+        at.next_key();
     }
     false
 }

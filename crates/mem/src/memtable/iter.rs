@@ -7,7 +7,7 @@ use std::sync::Arc;
 use kingtide_base::{KeyOrder, Tag};
 
 use super::node::{NONE, Node, NodeRef, prefetch};
-use super::{CAPACITY, Memtable, Side};
+use super::{CAPACITY, Match, Memtable, Side};
 use crate::sync::{Observe, Ordering};
 
 /// How many entries ahead of the cursor memory is asked for.
@@ -61,6 +61,7 @@ struct At {
     value: NonNull<[u8]>,
     tag: Tag,
     head: u64,
+    offset: u32,
 }
 
 // SAFETY: all pointers lead to memory that `table` keeps alive and that is safe to read from any thread: nodes are made
@@ -106,6 +107,12 @@ impl MemIter {
         self.at.map_or(Tag(0), |at| at.tag)
     }
 
+    /// The tag of the next older version of the key, if there is one in the memtable.
+    pub fn older_tag(&self) -> Option<Tag> {
+        // SAFETY: the entry that the cursor is at, and one that was written before it.
+        unsafe { self.table.links_of(self.at?.offset).map(|links| self.table.tag_of(links.older)) }
+    }
+
     /// `order.head(key)`.
     #[inline]
     pub fn head(&self) -> u64 {
@@ -134,27 +141,37 @@ impl MemIter {
 
     /// Goes to the first entry at or after `(key, tag)`. O(log n).
     pub fn seek(&mut self, key: &[u8], tag: Tag) {
-        if let Some(pos) = self.enter_leaf(key, tag, Side::At) {
-            self.settle(Some(pos), false);
+        match self.enter_leaf(key, Side::At) {
+            Some((pos, Match::Exact)) => self.settle_at_version(pos, tag),
+            Some((pos, _)) => self.settle(Some(pos), false),
+            None => {}
         }
     }
 
     /// Goes to the last entry before `(key, tag)`. O(log n).
     pub fn seek_lt(&mut self, key: &[u8], tag: Tag) {
-        if let Some(pos) = self.enter_leaf(key, tag, Side::Below) {
-            self.settle(pos.checked_sub(1), true);
+        let Some((pos, found)) = self.enter_leaf(key, Side::At) else { return };
+        // SAFETY: the copy was validated.
+        let same_key =
+            (found == Match::Exact).then(|| unsafe { self.table.version_above(self.leaf.entries[pos], tag) }).flatten();
+        match same_key {
+            Some(offset) => {
+                self.pos = pos;
+                self.decode(offset);
+            }
+            None => self.settle(pos.checked_sub(1), true),
         }
     }
 
-    /// Copies the leaf for a target and returns the number of entries in it below the target.
-    fn enter_leaf(&mut self, key: &[u8], tag: Tag, side: Side) -> Option<usize> {
+    /// Copies the leaf for a key and returns the number of entries in it below the key, and what the next one is.
+    fn enter_leaf(&mut self, key: &[u8], side: Side) -> Option<(usize, Match)> {
         self.at = None;
-        let target = self.table.target(key, tag);
+        let target = self.table.target(key);
         loop {
             let (leaf, version) = self.table.descend(&target, side)?;
-            let Some((pos, _)) = self.table.locate(leaf, version, &target) else { continue };
+            let Some(place) = self.table.locate(leaf, version, &target) else { continue };
             if self.leaf.take(leaf, version) {
-                return Some(pos);
+                return Some(place);
             }
         }
     }
@@ -163,63 +180,91 @@ impl MemIter {
     #[allow(clippy::should_implement_trait)] // a cursor, whose item borrows from it
     #[inline]
     pub fn next(&mut self) {
+        let Some(at) = &self.at else { return };
+        // SAFETY: the entry that the cursor is at.
+        match unsafe { self.table.links_of(at.offset) } {
+            Some(links) => self.decode(links.older),
+            None => self.next_key(),
+        }
+    }
+
+    /// Goes to the newest version of the following key; stays nowhere if it is not at an entry. O(1).
+    #[inline]
+    pub fn next_key(&mut self) {
         if self.at.is_none() {
             return;
         }
         if self.pos + 1 < self.leaf.count {
             self.pos += 1;
             self.ask_for(self.pos + AHEAD);
-            self.decode();
+            self.decode(self.leaf.entries[self.pos]);
         } else {
             self.settle(Some(self.leaf.count), false);
         }
     }
 
-    /// Goes to the first entry of another key, or, if this leaf has none, to the following leaf, whose first entry may be of
-    /// the same key. So a key's many versions are passed in O(log n) looks at each leaf, not one by one. Stays nowhere if it
-    /// is not at an entry.
-    pub fn pass_versions(&mut self) {
-        let Some(at) = self.at else { return };
-        // SAFETY: points to an entry of the table that self keeps alive.
-        let key = unsafe { at.key.as_ref() };
-        let count = self.leaf.count;
-        // Of the same key is what is up to `same`; of another one what is from `other` on.
-        let (mut same, mut other, mut looks) = (self.pos, count, 0);
-        while other - same > 1 {
-            looks += 1;
-            // A few versions are near, very many reach over the leaf's end.
-            let look = match looks {
-                1 | 2 => (same + looks).min(other - 1),
-                3 => other - 1,
-                _ => same + (other - same) / 2,
-            };
-            // SAFETY: the copy was validated.
-            let entry = unsafe { self.table.entry(self.leaf.entries[look]) };
-            match self.table.order.compare(entry.key, key).is_eq() {
-                true => same = look,
-                false => other = look,
-            }
+    /// Goes to the newest version of the current key whose tag is `upper` or older, or without one to the following key.
+    /// Only forward: the current entry must be newer than `upper`. O(log n) for n versions that are newer.
+    pub fn pass_newer(&mut self, upper: Tag) {
+        let Some(at) = &self.at else { return };
+        // SAFETY: the entry that the cursor is at.
+        match unsafe { self.table.version_at(at.offset, upper) } {
+            Some(offset) => self.decode(offset),
+            None => self.next_key(),
         }
-        if other == count {
-            return self.settle(Some(count), false);
-        }
-        self.pos = other;
-        self.ask_for(other + AHEAD);
-        self.decode();
     }
 
-    /// Goes to the preceding entry; stays nowhere if it is not at one. O(1), and O(log n) once in a leaf.
+    /// Goes back to the newest version of the current key whose tag is `upper` or older. Only backward: the current entry
+    /// must be such a one. O(log n) for n versions that are newer.
+    pub fn go_newest(&mut self, upper: Tag) {
+        let Some(at) = &self.at else { return };
+        let newest = self.leaf.entries[self.pos];
+        if newest == at.offset {
+            return;
+        }
+        // SAFETY: the copy was validated.
+        if let Some(offset) = unsafe { self.table.version_at(newest, upper) } {
+            self.decode(offset);
+        }
+    }
+
+    /// Goes to the preceding entry; stays nowhere if it is not at one. O(1), O(log n) among n versions of a key, and
+    /// O(log n) once in a leaf.
     #[inline]
     pub fn prev(&mut self) {
+        let Some(at) = &self.at else { return };
+        let newest = self.leaf.entries[self.pos];
+        if newest != at.offset {
+            // SAFETY: the copy was validated.
+            if let Some(offset) = unsafe { self.table.version_above(newest, at.tag) } {
+                return self.decode(offset);
+            }
+        }
+        self.prev_key();
+    }
+
+    /// Goes to the oldest version of the preceding key; stays nowhere if it is not at an entry.
+    #[inline]
+    pub fn prev_key(&mut self) {
         if self.at.is_none() {
             return;
         }
         if self.pos > 0 {
             self.pos -= 1;
             self.ask_for(self.pos.wrapping_sub(AHEAD));
-            self.decode();
+            self.decode_oldest();
         } else {
             self.settle(None, true);
+        }
+    }
+
+    /// Goes to the newest version of the key at `pos` whose tag is `upper` or older, or without one to the following key.
+    fn settle_at_version(&mut self, pos: usize, upper: Tag) {
+        self.pos = pos;
+        (0..AHEAD).for_each(|i| self.ask_for(pos + i));
+        self.decode(self.leaf.entries[pos]);
+        if self.tag() > upper {
+            self.pass_newer(upper);
         }
     }
 
@@ -236,7 +281,15 @@ impl MemIter {
         for i in 0..AHEAD {
             self.ask_for(if backward { pos.wrapping_sub(i) } else { pos + i });
         }
-        self.decode();
+        if backward { self.decode_oldest() } else { self.decode(self.leaf.entries[pos]) }
+    }
+
+    /// Goes to the oldest version of the key at `pos`.
+    fn decode_oldest(&mut self) {
+        let newest = self.leaf.entries[self.pos];
+        // SAFETY: the copy was validated.
+        let oldest = unsafe { self.table.version_above(newest, Tag(0)) };
+        self.decode(oldest.unwrap_or(newest));
     }
 
     /// Copies the leaf after the copy. Leaves other than the first root are never empty.
@@ -266,18 +319,18 @@ impl MemIter {
         let table = self.table.clone();
         // SAFETY: the copy was validated.
         let first = unsafe { table.entry(self.leaf.entries[0]) };
-        self.enter_leaf(first.key, first.tag, Side::Below).is_some() && self.leaf.count > 0
+        self.enter_leaf(first.key, Side::Below).is_some() && self.leaf.count > 0
     }
 
-    /// The current entry's place in its leaf, and how many entries the leaf has; only while valid.
+    /// The current key's place in its leaf, and how many keys the leaf has; only while valid.
     pub(super) fn in_leaf(&self) -> (usize, usize) {
         (self.pos, self.leaf.count)
     }
 
-    /// Goes to another entry of the current leaf; only while valid.
+    /// Goes to another key of the current leaf; only while valid.
     pub(super) fn go_in_leaf(&mut self, pos: usize) {
         self.pos = pos.min(self.leaf.count - 1);
-        self.decode();
+        self.decode(self.leaf.entries[self.pos]);
     }
 
     #[inline(always)]
@@ -290,15 +343,16 @@ impl MemIter {
         }
     }
 
+    /// Goes to a version of the key at `pos`.
     #[inline(always)]
-    fn decode(&mut self) {
-        // SAFETY: the copy was validated, so the writing of its entries happened before.
-        let entry = unsafe { self.table.entry(self.leaf.entries[self.pos]) };
+    fn decode(&mut self, offset: u32) {
+        // SAFETY: the copy was validated, so the writing of its entries and of what they link to happened before.
+        let entry = unsafe { self.table.entry(offset) };
         let head = match &self.table.order {
             KeyOrder::Bytewise => kingtide_base::key::head_be(entry.key),
             order => order.head(entry.key),
         };
-        self.at = Some(At { key: entry.key.into(), value: entry.value.into(), tag: entry.tag, head });
+        self.at = Some(At { key: entry.key.into(), value: entry.value.into(), tag: entry.tag, head, offset });
     }
 }
 

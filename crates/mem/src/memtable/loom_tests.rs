@@ -19,6 +19,14 @@ fn insert(table: &Memtable, keys: &[u8]) {
 
 /// Explores `read` beside the insertion of `late`, in a memtable that holds `early` already.
 fn explore(early: &'static [u8], late: &'static [u8], read: fn(&Arc<Memtable>)) {
+    explore_with(move |table| insert(table, early), move |table| insert(table, late), read);
+}
+
+fn explore_with(
+    before: impl Fn(&Memtable) + Send + Sync + 'static,
+    beside: impl Fn(&Memtable) + Copy + Send + Sync + 'static,
+    read: fn(&Arc<Memtable>),
+) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(2);
     model.max_branches = 20_000;
@@ -28,10 +36,10 @@ fn explore(early: &'static [u8], late: &'static [u8], read: fn(&Arc<Memtable>)) 
         count.fetch_add(1, Ordering::Relaxed);
         let pool = ArenaPool::with_free_limit(Budget::new(u64::MAX), 0);
         let table = Arc::new(Memtable::new(KeyOrder::Bytewise, &pool));
-        insert(&table, early);
+        before(&table);
         let writer = {
             let table = table.clone();
-            loom::thread::spawn(move || insert(&table, late))
+            loom::thread::spawn(move || beside(&table))
         };
         read(&table);
         writer.join().unwrap();
@@ -111,4 +119,49 @@ fn loom_scan_backward_beside_a_split() {
         }
         assert!(seen == [40, 30, 20] || seen == [40, 35, 30, 20], "{seen:?}");
     });
+}
+
+/// New versions in front of one that was there before.
+fn write_versions(table: &Memtable, key: u8, tags: &[u64]) {
+    for tag in tags {
+        table.writer().insert(&[key], Tag::new(*tag, Kind::Put), &tag.to_le_bytes());
+    }
+}
+
+/// A new version is found whole or not at all, and the one before it always, in the leaf that nothing else changes.
+#[test]
+fn loom_get_beside_new_versions() {
+    explore_with(
+        |table| write_versions(table, 20, &[1]),
+        |table| write_versions(table, 20, &[2, 3]),
+        |table| {
+            let (tag, value) = table.get(&[20], ALL).expect("the first version");
+            assert!((1..=3).contains(&tag.seq()) && value == tag.seq().to_le_bytes());
+            assert_eq!(table.get(&[20], Tag::seek(1)).map(|e| e.0.seq()), Some(1));
+        },
+    );
+}
+
+/// The same for a scan, beside a split of the leaf.
+#[test]
+fn loom_scan_beside_new_versions_and_a_split() {
+    explore_with(
+        |table| insert(table, &[20, 30, 40]),
+        |table| {
+            write_versions(table, 30, &[60]);
+            insert(table, &[10]);
+        },
+        |table| {
+            let mut it = table.iter();
+            it.first();
+            let mut seen = Vec::new();
+            while it.valid() {
+                let (key, tag) = (it.key()[0], it.tag().seq());
+                assert_eq!(it.value()[0] as u64, tag);
+                seen.extend((tag <= 40 && key != 10).then_some(key));
+                it.next();
+            }
+            assert_eq!(seen, [20, 30, 40]);
+        },
+    );
 }

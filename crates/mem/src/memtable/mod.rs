@@ -5,7 +5,9 @@
 //! A leaf holds up to 64 entries as two arrays: the *heads* (8 bytes of the key after the prefix that all keys of the
 //! leaf share, as an integer) and the offsets of the entries in the arena. A search compares integers and touches an
 //! entry's own memory only where heads are equal. Inner nodes look the same, with children beside the separators.
-//! Order is key ascending, then tag descending.
+//! Keys are unique in the tree, which names the newest version of each; the older ones hang behind it ([`entry`]). So a
+//! reader passes a key in one step however often it was written, and a new version takes no room in a leaf. The order of
+//! entries is key ascending, then tag descending.
 //!
 //! # Concurrency
 //!
@@ -13,7 +15,8 @@
 //! "The ART of Practical Synchronization", DaMoN 2016): it notes the child's version *before* it validates the
 //! parent's, so the child it arrives at covers the key it is looking for at the version it noted. The writer makes a
 //! split visible in parent and child together: both are odd from before the first change until after the last one.
-//! Nodes are never freed before the memtable, and entries never change, so a reader that raced just starts again.
+//! Nodes are never freed before the memtable, and entries never change, so a reader that raced just starts again. A new
+//! version replaces the offset of the one before it, which needs no sequence lock: either is right for a reader.
 //!
 //! A leaf's lower bound never changes and its upper bound only falls, when the upper part of it moves to a new leaf
 //! that is linked between it and its old neighbour. Hence whoever holds a consistent copy of a leaf (entries and
@@ -28,6 +31,7 @@ mod loom_tests;
 pub(crate) mod node;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod versions;
 mod writer;
 
 use std::cmp::Ordering as Order;
@@ -84,14 +88,14 @@ pub struct Memtable {
 #[repr(align(128))]
 struct Counters {
     len: Counter,
+    keys: Counter,
     data_bytes: Counter,
 }
 
-/// What a search looks for: the place of `(key, tag)`.
+/// What a search looks for: the place of a key.
 #[derive(Clone, Copy)]
 struct Target<'k> {
     key: &'k [u8],
-    tag: Tag,
     /// The head of the whole key.
     head: u64,
 }
@@ -103,16 +107,16 @@ enum Match {
     Other,
     /// It has the same head and is greater.
     Greater,
-    /// It is the target.
+    /// It has the target's key.
     Exact,
 }
 
-/// Which way to go at a separator that equals the target.
+/// Which way to go at a separator that has the target's key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
-    /// To where the target itself is.
+    /// To where the key itself is.
     At,
-    /// To where the greatest entry below it is.
+    /// To where the greatest key below it is.
     Below,
 }
 
@@ -129,7 +133,7 @@ impl Memtable {
             order,
             root: AtomicPtr::new(node::NONE),
             slots: Slots::new(),
-            counters: Counters { len: Counter::new(0), data_bytes: Counter::new(0) },
+            counters: Counters { len: Counter::new(0), keys: Counter::new(0), data_bytes: Counter::new(0) },
             writer: Mutex::new(WriterState::new(pool)),
         }
     }
@@ -144,34 +148,25 @@ impl Memtable {
         MemWriter::new(self, self.writer.lock())
     }
 
-    /// The newest entry of `key` whose tag is `upper` or older. O(log n).
+    /// The newest entry of `key` whose tag is `upper` or older. O(log n) in keys, and in versions newer than that.
     pub fn get(&self, key: &[u8], upper: Tag) -> Option<(Tag, &[u8])> {
-        let target = self.target(key, upper);
+        let target = self.target(key);
         loop {
             let (leaf, version) = self.descend(&target, Side::At)?;
             let Some((pos, found)) = self.locate(leaf, version, &target) else { continue };
-            let offset = if pos < leaf.len() {
-                if found == Match::Other {
-                    if leaf.validate(version) {
-                        return None;
-                    }
-                    continue;
+            if found != Match::Exact {
+                if leaf.validate(version) {
+                    return None;
                 }
-                leaf.entry(pos)
-            } else {
-                // The separator to the right is the first entry of the next leaf.
-                leaf.high.observe(Ordering::Relaxed)
-            };
+                continue;
+            }
+            let offset = leaf.entry(pos);
             if !leaf.validate(version) {
                 continue;
             }
-            if offset == 0 {
-                return None;
-            }
             // SAFETY: validated, so the writing of the entry happened before.
-            let entry = unsafe { self.entry(offset) };
-            let same = self.order.compare(entry.key, key) == Order::Equal;
-            return same.then_some((entry.tag, entry.value));
+            let entry = unsafe { self.entry(self.version_at(offset, upper)?) };
+            return Some((entry.tag, entry.value));
         }
     }
 
@@ -180,9 +175,14 @@ impl Memtable {
         MemIter::new(self.clone())
     }
 
-    /// Entries.
+    /// Entries: all versions of all keys.
     pub fn len(&self) -> u64 {
         self.counters.len.load(Ordering::Relaxed)
+    }
+
+    /// Keys, each counted once however many versions it has.
+    pub fn keys(&self) -> u64 {
+        self.counters.keys.load(Ordering::Relaxed)
     }
 
     /// Whether nothing was inserted.
@@ -206,8 +206,8 @@ impl Memtable {
         self.counters.data_bytes.load(Ordering::Relaxed)
     }
 
-    fn target<'k>(&self, key: &'k [u8], tag: Tag) -> Target<'k> {
-        Target { key, tag, head: self.order.head(key) }
+    fn target<'k>(&self, key: &'k [u8]) -> Target<'k> {
+        Target { key, head: self.order.head(key) }
     }
 
     /// # Safety
@@ -220,7 +220,7 @@ impl Memtable {
 
     #[inline(always)]
     fn compare(&self, entry: &Entry<'_>, target: &Target<'_>) -> Order {
-        self.order.compare(entry.key, target.key).then_with(|| target.tag.cmp(&entry.tag))
+        self.order.compare(entry.key, target.key)
     }
 
     /// The root and its version.

@@ -143,15 +143,8 @@ fn check_zigzag(table: &Arc<Memtable>, model: &Model, rng: &mut Rng, shape: u64,
             if rng.below(8) < forward_of_8 {
                 it.next();
                 at += 1;
-            } else if rng.one_in(4) {
-                let key = it.key().to_vec();
-                it.pass_versions();
-                // At the next key, or at a leaf that begins with the same one.
-                let other = at + sorted[at..].partition_point(|(k, _)| table.order().compare(&k.1, &key).is_eq());
-                let place = ModelKey(table.order().clone(), it.key().to_vec(), it.tag());
-                let stop = if it.valid() { sorted.partition_point(|(k, _)| **k < place) } else { sorted.len() };
-                assert!(at < stop && stop <= other, "{what}: passed from {at} to {stop}, not {other}");
-                at = stop;
+            } else if rng.one_in(3) {
+                at = check_jump(&mut it, &sorted, at, rng, n, &what);
             } else {
                 it.prev();
                 at = at.wrapping_sub(1);
@@ -159,6 +152,40 @@ fn check_zigzag(table: &Arc<Memtable>, model: &Model, rng: &mut Rng, shape: u64,
             expect(&it, sorted.get(at).copied(), &what);
         }
     }
+}
+
+/// Jumps over versions, and returns where the model says that this leads; `usize::MAX` before the first entry.
+fn check_jump(
+    it: &mut MemIter,
+    sorted: &[(&ModelKey, &Vec<u8>)],
+    at: usize,
+    rng: &mut Rng,
+    n: u64,
+    what: &str,
+) -> usize {
+    let order = it.table().order().clone();
+    let (key, tag) = (it.key().to_vec(), it.tag());
+    let first = sorted.partition_point(|(k, _)| order.compare(&k.1, &key).is_lt());
+    let other = first + sorted[first..].partition_point(|(k, _)| order.compare(&k.1, &key).is_eq());
+    // The newest version up to some tag, or where the next key begins.
+    let upper = Tag::seek(rng.below(n + 5));
+    let newest = first + sorted[first..other].partition_point(|(k, _)| k.2 > upper);
+    let (to, jump) = match rng.below(4) {
+        0 => (other, "next_key"),
+        1 => (first.wrapping_sub(1), "prev_key"),
+        2 if tag > upper => (newest, "pass_newer"),
+        3 if tag <= upper => (newest, "go_newest"),
+        _ => (at, "stay"),
+    };
+    match jump {
+        "next_key" => it.next_key(),
+        "prev_key" => it.prev_key(),
+        "pass_newer" => it.pass_newer(upper),
+        "go_newest" => it.go_newest(upper),
+        _ => {}
+    }
+    expect(it, sorted.get(to).copied(), &format!("{what} {jump} from {at}"));
+    to
 }
 
 fn run_model(order: &KeyOrder, shape: u64, seed: u64, n: u64) {
@@ -187,6 +214,9 @@ fn run_model(order: &KeyOrder, shape: u64, seed: u64, n: u64) {
         }
     }
     assert_eq!((table.len(), table.data_bytes()), (model.len() as u64, bytes as u64), "{what}");
+    let mut keys: Vec<_> = model.keys().map(|k| &k.1).collect();
+    keys.dedup_by(|a, b| order.compare(a, b).is_eq());
+    assert_eq!(table.keys(), keys.len() as u64, "{what}");
     let mut it = table.iter();
     it.first();
     for want in &model {
@@ -287,7 +317,7 @@ fn readers_see_all_that_was_published() {
     for (seed, order) in [(1, KeyOrder::Bytewise), (2, KeyOrder::CaseInsensitive)] {
         let table = table(&order);
         let visible = AtomicU64::new(0);
-        let key_of = |i: u64| format!("{:07}", kingtide_base::hash::mix64(i * 31 + seed) % 5_000_000).into_bytes();
+        let key_of = |i: u64| format!("{:07}", kingtide_base::hash::mix64(i * 31 + seed) % (n / 2)).into_bytes();
         let done = || visible.load(Ordering::Acquire) == n;
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -347,4 +377,33 @@ fn count_visible(it: &mut MemIter, upper: u64, forward: bool) {
         if forward { it.next() } else { it.prev() }
     }
     assert_eq!(seen, upper);
+}
+
+/// An old snapshot among very many versions is found in few steps, and memory grows by a version's own bytes alone.
+#[test]
+fn many_versions_of_one_key() {
+    let n: u64 = if cfg!(miri) { 70 } else { 100_000 };
+    let table = table(&KeyOrder::Bytewise);
+    for i in 1..=n {
+        table.writer().insert(b"counter", Tag::new(i, Kind::Put), &i.to_le_bytes());
+    }
+    assert_eq!((table.len(), table.keys()), (n, 1));
+    for upper in (0..=n).step_by(if cfg!(miri) { 1 } else { 97 }) {
+        let want = (upper > 0).then(|| (Tag::new(upper, Kind::Put), upper.to_le_bytes()));
+        let got = table.get(b"counter", Tag::seek(upper));
+        assert_eq!(got.map(|(tag, value)| (tag, value.to_vec())), want.map(|(tag, value)| (tag, value.to_vec())));
+        // SAFETY: the newest entry of a live table.
+        let steps = unsafe {
+            let (leaf, _) = table.descend_to_end(false).unwrap();
+            let (mut at, mut steps) = (leaf.entry(0), 0);
+            while let Some(links) = table.links_of(at).filter(|_| table.tag_of(at) > Tag::seek(upper)) {
+                at = if table.tag_of(links.skip) > Tag::seek(upper) { links.skip } else { links.older };
+                steps += 1;
+            }
+            steps
+        };
+        assert!(steps <= 3 * (64 - n.leading_zeros()), "{steps} steps from {n} to {upper}");
+    }
+    let entry = 8 + 4 + 12 + 7 + 8 + 7; // tag, lengths, links, key, value, up to a multiple of 8
+    assert!(cfg!(miri) || table.memory() < n * entry + (4 << 20), "{}", table.memory());
 }

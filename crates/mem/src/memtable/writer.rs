@@ -1,13 +1,15 @@
 //! Insertion. See the module above for what readers rely on.
 
+use std::cmp::Ordering as Order;
 use std::sync::Arc;
 
 use kingtide_base::Tag;
 use kingtide_base::key::head_be;
 use parking_lot::MutexGuard;
 
+use super::entry::{self, Entry, Links};
 use super::node::{NONE, Node, NodeRef};
-use super::{CAPACITY, Match, Memtable, Side, Target, child_index, entry};
+use super::{CAPACITY, Match, Memtable, Side, Target, child_index};
 use crate::arena::{ArenaPool, Bump};
 use crate::sync::{Observe, Ordering};
 
@@ -46,7 +48,7 @@ pub struct MemWriter<'t> {
 /// An entry of a batch on its way, with the leaf that was found for it ahead of its turn.
 struct Ahead<'t, 'k> {
     target: Target<'k>,
-    value: &'k [u8],
+    entry: Entry<'k>,
     leaf: NodeRef<'t>,
     splits: u64,
 }
@@ -62,18 +64,19 @@ impl<'t> MemWriter<'t> {
         self.state.bump.uncharge();
     }
 
-    /// Inserts an entry. `(key, tag)` must not be in the memtable yet. O(log n), O(1) for a key beside the last one.
+    /// Inserts an entry. `(key, tag)` must not be in the memtable yet. O(log n), O(1) for a key beside the last one. Versions
+    /// of a key should come oldest first: all that are newer than a late one are written again.
     ///
     /// # Panics
     /// If the memtable would exceed 32 GiB, or the key or value has 4 GiB or more.
     pub fn insert(&mut self, key: &[u8], tag: Tag, value: &[u8]) {
-        let target = self.table.target(key, tag);
+        let target = self.table.target(key);
         let leaf = self.find(&target);
-        self.insert_into(leaf, &target, value);
+        self.insert_into(leaf, &target, Entry { tag, key, value });
     }
 
     /// Inserts many entries, in any order. Cheaper than one by one: leaves are fetched from memory for several entries
-    /// at once; cheaper still when the entries are sorted.
+    /// at once; cheaper still when the entries are sorted. Versions of a key should come oldest first, as above.
     ///
     /// # Panics
     /// As [`MemWriter::insert`].
@@ -83,14 +86,14 @@ impl<'t> MemWriter<'t> {
         let mut turn = 0;
         loop {
             let incoming = entries.next().map(|(key, tag, value)| {
-                let target = self.table.target(key, tag);
-                Ahead { target, value, leaf: self.find(&target), splits: self.state.splits }
+                let target = self.table.target(key);
+                Ahead { target, entry: Entry { tag, key, value }, leaf: self.find(&target), splits: self.state.splits }
             });
             let more = incoming.is_some();
             if let Some(next) = std::mem::replace(&mut window[turn], incoming) {
                 let known = next.splits == self.state.splits;
                 let leaf = if known { next.leaf } else { self.find(&next.target) };
-                self.insert_into(leaf, &next.target, next.value);
+                self.insert_into(leaf, &next.target, next.entry);
             } else if !more && window.iter().all(Option::is_none) {
                 return;
             }
@@ -135,25 +138,29 @@ impl<'t> MemWriter<'t> {
             return None;
         }
         let high = leaf.high.observe(Ordering::Relaxed);
-        if high != 0 && !Run::of(&leaf).is_established() {
-            return None;
+        let to_last = if head == last { self.compare_with(target, leaf.entry(count - 1)) } else { Order::Greater };
+        match to_last {
+            Order::Less => None,
+            Order::Equal => Some(leaf),
+            Order::Greater if high == 0 => Some(leaf),
+            Order::Greater if !Run::of(&leaf).is_established() => None,
+            Order::Greater => self.compare_with(target, high).is_lt().then_some(leaf),
         }
-        if head == last && !self.is_behind(leaf.entry(count - 1), target) {
-            return None;
-        }
-        (high == 0 || !self.is_behind(high, target)).then_some(leaf)
     }
 
-    /// Whether the target is greater than an entry.
-    fn is_behind(&self, offset: u32, target: &Target<'_>) -> bool {
-        // SAFETY: the writer wrote all entries itself, or got the lock from who did.
-        let entry = unsafe { self.table.entry(offset) };
-        self.table.compare(&entry, target).is_lt()
+    /// How the target compares with an entry.
+    fn compare_with(&self, target: &Target<'_>, offset: u32) -> Order {
+        self.table.compare(&self.entry(offset), target).reverse()
     }
 
     fn entry_key(&self, offset: u32) -> &'t [u8] {
+        self.entry(offset).key
+    }
+
+    #[inline(always)]
+    fn entry(&self, offset: u32) -> Entry<'t> {
         // SAFETY: the writer wrote all entries itself, or got the lock from who did.
-        unsafe { self.table.entry(offset) }.key
+        unsafe { self.table.entry(offset) }
     }
 
     /// Makes the first leaf the root.
@@ -170,13 +177,39 @@ impl<'t> MemWriter<'t> {
         unsafe { NodeRef::init(at, level, leftmost) }
     }
 
-    fn insert_into(&mut self, leaf: NodeRef<'t>, target: &Target<'_>, value: &[u8]) {
-        let table = self.table;
-        let (offset, at) = self.state.bump.allocate(&table.slots, entry::encoded_len(target.key, value));
-        // SAFETY: fresh memory of that size, aligned to 8.
-        unsafe { entry::write(at, target.key, target.tag, value) };
+    fn insert_into(&mut self, leaf: NodeRef<'t>, target: &Target<'_>, entry: Entry<'_>) {
         self.share_prefix(leaf, target.key);
-        let (pos, head) = self.place(leaf, target);
+        let (pos, head, found) = self.place(leaf, target);
+        let is_new = found != Match::Exact;
+        if is_new {
+            let offset = self.write(entry, None);
+            self.add_key(leaf, target, (pos, head), offset);
+        } else {
+            let newest = self.add_version(leaf.entry(pos), entry);
+            // Release: partner of the fence in `NodeRef::validate`, for readers that see this offset and not a new version
+            // of the leaf, which stays as it is otherwise.
+            leaf.entries[pos].store(newest, Ordering::Release);
+            (self.state.finger, self.state.last_entry) = (leaf.as_ptr(), newest);
+        }
+        // One writer: a load and a store do for a read-modify-write. Statistics, so Relaxed.
+        let (table, counters) = (self.table, &self.table.counters);
+        counters.len.store(table.len() + 1, Ordering::Relaxed);
+        counters.keys.store(table.keys() + u64::from(is_new), Ordering::Relaxed);
+        let bytes = (entry.key.len() + entry.value.len()) as u64;
+        counters.data_bytes.store(table.data_bytes() + bytes, Ordering::Relaxed);
+    }
+
+    /// Writes an entry into the arena, where nobody sees it yet.
+    fn write(&mut self, entry: Entry<'_>, links: Option<Links>) -> u32 {
+        let len = entry::encoded_len(entry.key, entry.value, links.is_some());
+        let (offset, at) = self.state.bump.allocate(&self.table.slots, len);
+        // SAFETY: fresh memory of that size, aligned to 8.
+        unsafe { entry::write(at, entry, links) };
+        offset
+    }
+
+    /// Inserts the first version of a key into the leaf that it belongs to, at `pos`.
+    fn add_key(&mut self, leaf: NodeRef<'t>, target: &Target<'_>, (pos, head): (usize, u64), offset: u32) {
         let count = leaf.len();
         Run::of(&leaf).note(pos).keep(&leaf);
         if count < CAPACITY {
@@ -188,33 +221,60 @@ impl<'t> MemWriter<'t> {
             self.split_leaf(leaf, target, pos, head, offset);
         }
         self.state.last_entry = offset;
-        // One writer: a load and a store do for a read-modify-write. Statistics, so Relaxed.
-        let counters = &table.counters;
-        counters.len.store(table.len() + 1, Ordering::Relaxed);
-        let bytes = (target.key.len() + value.len()) as u64;
-        counters.data_bytes.store(table.data_bytes() + bytes, Ordering::Relaxed);
     }
 
-    /// Where in a node the target belongs, and its head there.
+    /// Writes a version of a key in front of the newest one so far, and returns what is the newest one now.
+    fn add_version(&mut self, newest: u32, entry: Entry<'_>) -> u32 {
+        if self.entry(newest).tag < entry.tag {
+            let links = self.links_to(newest);
+            return self.write(entry, Some(links));
+        }
+        self.add_late_version(newest, entry)
+    }
+
+    /// The same for a version that comes after newer ones: links never change, so those are written again in front of it.
+    #[cold]
+    fn add_late_version(&mut self, newest: u32, entry: Entry<'_>) -> u32 {
+        let mut newer = Vec::new();
+        let mut next = Some(newest);
+        while let Some(offset) = next.filter(|o| self.entry(*o).tag >= entry.tag) {
+            newer.push(offset);
+            // SAFETY: the writer wrote all entries itself, or got the lock from who did.
+            next = unsafe { self.table.links_of(offset) }.map(|l| l.older);
+        }
+        let links = next.map(|older| self.links_to(older));
+        let mut front = self.write(entry, links);
+        for offset in newer.into_iter().rev() {
+            let again = self.entry(offset);
+            debug_assert!(again.tag != entry.tag, "(key, tag) is in the memtable already");
+            let links = self.links_to(front);
+            front = self.write(again, Some(links));
+        }
+        front
+    }
+
+    fn links_to(&self, older: u32) -> Links {
+        // SAFETY: the writer wrote all entries itself, or got the lock from who did.
+        unsafe { self.table.links_to(older) }
+    }
+
+    /// Where in a leaf the target belongs, its head there, and whether its key is there already.
     #[inline]
-    fn place(&self, node: NodeRef<'t>, target: &Target<'_>) -> (usize, u64) {
+    fn place(&self, node: NodeRef<'t>, target: &Target<'_>) -> (usize, u64, Match) {
         let prefix_len = node.prefix_len.observe(Ordering::Relaxed) as usize;
         let head = self.head_after(prefix_len, target.key, target.head);
         let count = node.len();
         // The common case of keys that arrive in order spares the search.
         if count > 0 && node.head(count - 1) < head {
-            return (count, head);
+            return (count, head, Match::Other);
         }
         let pos = node.rank(head).min(count);
         if pos == count || node.head(pos) != head {
-            return (pos, head);
+            return (pos, head, Match::Other);
         }
         let version = node.read_version();
         match self.table.locate_among_equals(node, version, target, head, pos, count) {
-            Some((pos, found)) => {
-                debug_assert!(found != Match::Exact, "(key, tag) is in the memtable already");
-                (pos, head)
-            }
+            Some((pos, found)) => (pos, head, found),
             None => unreachable!("only the writer changes nodes"),
         }
     }
