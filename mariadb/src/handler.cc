@@ -59,8 +59,9 @@ int Handler::close() {
 int Handler::info(uint what) {
   if (what & HA_STATUS_VARIABLE) {
     stats.records = share_->rows();
-    // The optimizer takes no rows for a promise, and a count that is committed by others meanwhile is none.
-    if (stats.records == 0 && !(what & HA_STATUS_TIME)) stats.records = 1;
+    // The optimizer takes no rows for a promise, and a count that is committed by others meanwhile is none. With HA_STATUS_OPEN
+    // the server asks whether a partition for history is in use.
+    if (stats.records == 0 && !(what & (HA_STATUS_TIME | HA_STATUS_OPEN))) stats.records = 1;
     stats.deleted = 0;
     const uint64_t bytes = share_->bytes(what & HA_STATUS_TIME);
     const uint64_t average = bytes / std::max<uint64_t>(stats.records, 1);
