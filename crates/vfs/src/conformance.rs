@@ -341,6 +341,16 @@ fn recycled_logs(fs: &dyn Fs, dir: &Path) {
         model[size as usize - 3..size as usize].copy_from_slice(b"end");
         assert!(contents(&*log) == model[..size as usize], "size {size}");
     }
+    // Zeros written ahead are what was there before, and in the way of nothing.
+    let log = fs.open_log(&dir.join("ahead"), SIZE).unwrap();
+    log.write_at(b"small", 100).unwrap();
+    log.prefill(1 << 20, (1 << 20) + 77).unwrap();
+    log.sync_data().unwrap();
+    log.write_at(b"later", (1 << 20) + 5).unwrap();
+    let mut model = vec![0; SIZE as usize];
+    model[100..105].copy_from_slice(b"small");
+    model[(1 << 20) + 5..(1 << 20) + 10].copy_from_slice(b"later");
+    assert!(log.len().unwrap() == SIZE && contents(&*log) == model);
     // Removed under a live handle.
     let log = fs.open_log(&p, 1 << 20).unwrap();
     fs.remove(&p).unwrap();

@@ -390,6 +390,11 @@ impl File for FaultFile {
         self.inner.allocate(offset, len)
     }
 
+    fn prefill(&self, offset: u64, len: u64) -> Result<bool> {
+        self.control.check(Op::Write, self.path())?;
+        self.inner.prefill(offset, len)
+    }
+
     fn advise_sequential(&self) {
         self.inner.advise_sequential();
     }

@@ -192,6 +192,17 @@ pub trait File: Send + Sync + Debug {
     /// `NoSpace`, `Io`.
     fn allocate(&self, offset: u64, len: u64) -> Result<()>;
 
+    /// Of a log segment: writes zeros into a range that was allocated and never written, so that the file system need not
+    /// note with each later sync which blocks were written for the first time. To be followed by a sync. False: there is
+    /// nothing to gain, and nothing was written.
+    ///
+    /// # Errors
+    /// As [`File::write_at`].
+    fn prefill(&self, offset: u64, len: u64) -> Result<bool> {
+        let _ = (offset, len);
+        Ok(false)
+    }
+
     /// Reads exactly `buf.len()` bytes.
     ///
     /// # Errors

@@ -22,7 +22,12 @@ pub(super) struct Spare {
     pub id: u64,
     pub file: Arc<dyn File>,
     pub size: u64,
+    /// From here to its end nothing was ever written.
+    blank_from: u64,
 }
+
+/// Bytes of a spare that are filled at a time: a writer that needs the spare meanwhile waits for no more.
+const PIECE: u64 = 256 << 10;
 
 #[derive(Debug)]
 struct Sealed {
@@ -96,6 +101,8 @@ pub(super) struct Segments {
     /// Held while a spare is made: ids of segments must ascend in the order of use, so nobody may overtake.
     spare: Mutex<Option<Spare>>,
     has_spare: AtomicBool,
+    /// The spare has a part that was never written.
+    blank_spare: AtomicBool,
     live: Mutex<Live>,
     /// Bytes of live segments that recovery needs. Relaxed: commits compare it with a bound, which is no sharp one.
     needed_size: AtomicU64,
@@ -109,6 +116,7 @@ impl Segments {
         Segments {
             spare: Mutex::new(None),
             has_spare: AtomicBool::new(false),
+            blank_spare: AtomicBool::new(false),
             live: Mutex::default(),
             needed_size: AtomicU64::new(0),
             releasing: Mutex::new(()),
@@ -154,17 +162,48 @@ impl Segments {
         Ok(())
     }
 
-    pub fn needs_spare(&self) -> bool {
-        !self.has_spare.load(Ordering::Relaxed) // a hint; the lock decides
+    pub fn needs_spare(&self, sync: &GroupSync) -> bool {
+        // Hints; the lock decides.
+        !self.has_spare.load(Ordering::Relaxed) || (sync.is_frequent() && self.blank_spare.load(Ordering::Relaxed))
     }
 
     pub fn prepare_spare(&self, config: &WalConfig, sync: &GroupSync) -> Result<()> {
-        let mut spare = self.spare.lock();
-        if spare.is_none() {
-            *spare = Some(self.make(config, sync, config.segment_size)?);
-            self.has_spare.store(true, Ordering::Relaxed);
+        let mut slot = self.spare.lock();
+        if slot.is_none() {
+            self.put(&mut slot, self.make(config, sync, config.segment_size)?);
         }
+        drop(slot);
+        while sync.is_frequent() && self.fill_piece(sync)? {}
         Ok(())
+    }
+
+    fn put(&self, slot: &mut Option<Spare>, spare: Spare) {
+        self.has_spare.store(true, Ordering::Relaxed);
+        self.blank_spare.store(spare.blank_from < spare.size, Ordering::Relaxed);
+        *slot = Some(spare);
+    }
+
+    /// Writes zeros into the next piece of the spare: the first write to a block makes the file system note that the block
+    /// has been written, and the sync behind it writes that too. False when nothing is left to do.
+    fn fill_piece(&self, sync: &GroupSync) -> Result<bool> {
+        let mut slot = self.spare.lock();
+        let Some(spare) = slot.as_mut().filter(|s| s.blank_from < s.size) else {
+            self.blank_spare.store(false, Ordering::Relaxed);
+            return Ok(false);
+        };
+        let piece = PIECE.min(spare.size - spare.blank_from);
+        // If it fails, the segment is as good as before.
+        if !matches!(spare.file.prefill(spare.blank_from, piece), Ok(true)) {
+            spare.blank_from = spare.size;
+            self.blank_spare.store(false, Ordering::Relaxed);
+            return Ok(false);
+        }
+        spare.blank_from += piece;
+        let file = spare.file.clone();
+        drop(slot);
+        // It may be the active segment by now: a failure that this sync is told of no other may be told of.
+        file.sync_data().map_err(|e| sync.poison("sync of a new log segment failed", e.at_path(file.path())))?;
+        Ok(true)
     }
 
     /// The spare, or a segment made on the spot, of at least `need` bytes.
@@ -176,9 +215,9 @@ impl Segments {
         };
         if spare.size < need {
             match config.fs.open_log(&segment_path(&config.dir, spare.id), need) {
-                Ok(file) => (spare.file, spare.size) = (file, need),
+                Ok(file) => (spare.file, spare.size, spare.blank_from) = (file, need, need),
                 Err(e) => {
-                    *slot = Some(spare);
+                    self.put(&mut slot, spare);
                     return Err(e);
                 }
             }
@@ -189,8 +228,7 @@ impl Segments {
 
     /// Gives back a spare that could not be put to use.
     pub fn put_back(&self, spare: Spare) {
-        *self.spare.lock() = Some(spare);
-        self.has_spare.store(true, Ordering::Relaxed);
+        self.put(&mut self.spare.lock(), spare);
     }
 
     /// Creates or recycles a file and makes its name durable.
@@ -221,7 +259,7 @@ impl Segments {
         }
         let stat = if recycled { Stat::WalSegmentsRecycled } else { Stat::WalSegmentsCreated };
         config.stats.add(stat, 1);
-        Ok(Spare { id, file, size })
+        Ok(Spare { id, file, size, blank_from: if recycled { size } else { 0 } })
     }
 
     /// A spare became the active segment; the former active one is sealed, and its records end at `end`.

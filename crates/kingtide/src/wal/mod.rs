@@ -84,7 +84,7 @@ pub struct WalConfig {
     pub max_free: usize,
     /// Draws a file number, greater than every one drawn before and than every segment on disk.
     pub next_id: Arc<dyn Fn() -> u64 + Send + Sync>,
-    /// Called under the commit lock after a swap to another segment: schedule [`Wal::prepare_spare`]. Must not block.
+    /// Called when [`Wal::prepare_spare`] has something to do, under the commit lock perhaps: schedule it. Must not block.
     pub on_rotate: Option<Arc<dyn Fn() + Send + Sync>>,
     /// Time for the leader's short wait.
     pub clock: Arc<dyn Clock>,
@@ -124,14 +124,14 @@ impl Wal {
             config.fs.open(&segment_path(&config.dir, s.id), OpenMode::Write)?.sync_data()?;
         }
         let segments = Segments::open(&config, end)?;
-        let sync = GroupSync::new(config.clock.clone(), config.stats.clone());
+        let sync = GroupSync::new(config.clock.clone(), config.stats.clone(), config.on_rotate.clone());
         let wal = Arc::new(Wal { segments, sync, config });
         Ok((WalWriter::new(wal.clone(), end), wal))
     }
 
     /// A log that nothing is appended to and nothing read from: for a database opened for reading only. Touches no file.
     pub fn detached(config: WalConfig) -> (WalWriter, Arc<Wal>) {
-        let sync = GroupSync::new(config.clock.clone(), config.stats.clone());
+        let sync = GroupSync::new(config.clock.clone(), config.stats.clone(), config.on_rotate.clone());
         let wal = Arc::new(Wal { segments: Segments::none(), sync, config });
         (WalWriter::new(wal.clone(), &ReplayEnd::default()), wal)
     }
@@ -164,11 +164,12 @@ impl Wal {
         self.sync.synced()
     }
 
-    /// Makes the next segment ready, if it is not: creates or recycles the file and makes its name durable.
+    /// Makes the next segment ready, if it is not: creates or recycles the file and makes its name durable. While the log
+    /// is synced often, a new file is also filled with zeros, which makes those syncs cheaper.
     ///
     /// # Errors
     /// `NoSpace` and other errors of creating a file: nothing is lost, an append that needs the segment tries again.
-    /// `Poisoned` when the directory's sync failed.
+    /// `Poisoned` when the directory's sync failed, or the file's.
     pub fn prepare_spare(&self) -> Result<()> {
         self.sync.check()?;
         self.segments.prepare_spare(&self.config, &self.sync)
@@ -176,7 +177,7 @@ impl Wal {
 
     /// Whether [`Wal::prepare_spare`] has something to do.
     pub fn needs_spare(&self) -> bool {
-        self.segments.needs_spare()
+        self.segments.needs_spare(&self.sync)
     }
 
     /// Gives up sealed segments all of whose records have sequence numbers below `min_needed_seq`, oldest first, but

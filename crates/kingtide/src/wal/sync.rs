@@ -17,6 +17,9 @@ use std::sync::{Arc, OnceLock};
 
 /// How long a leader waits for the threads of the last group to come back with their next commit.
 const GATHER_NS: u64 = 20_000;
+/// The log is synced often when in so many groups no more than [`OFTEN_BYTES`] were appended.
+const OFTEN_GROUPS: usize = 64;
+const OFTEN_BYTES: u64 = OFTEN_GROUPS as u64 * (128 << 10);
 /// Bounds the same wait under a clock that stands still.
 const GATHER_YIELDS: usize = if cfg!(shuttle) { 2 } else { 1024 };
 
@@ -38,6 +41,8 @@ struct Group {
     target: u64,
     /// Threads in the group before the one that forms now.
     last_size: usize,
+    /// The position that was synced when [`GroupSync::often`] was last looked at.
+    counted: u64,
 }
 
 pub(super) struct GroupSync {
@@ -50,6 +55,10 @@ pub(super) struct GroupSync {
     files: Mutex<VecDeque<Unsynced>>,
     poisoned: AtomicBool,
     cause: OnceLock<Error>,
+    /// Whether the log is synced often. Relaxed: a hint.
+    often: AtomicBool,
+    /// Told when that becomes so.
+    on_often: Option<Arc<dyn Fn() + Send + Sync>>,
     processors: usize,
     clock: Arc<dyn Clock>,
     stats: Arc<Stats>,
@@ -62,7 +71,7 @@ impl fmt::Debug for GroupSync {
 }
 
 impl GroupSync {
-    pub fn new(clock: Arc<dyn Clock>, stats: Arc<Stats>) -> GroupSync {
+    pub fn new(clock: Arc<dyn Clock>, stats: Arc<Stats>, on_often: Option<Arc<dyn Fn() + Send + Sync>>) -> GroupSync {
         GroupSync {
             appended: AtomicU64::new(0),
             synced: AtomicU64::new(0),
@@ -72,6 +81,8 @@ impl GroupSync {
             files: Mutex::default(),
             poisoned: AtomicBool::new(false),
             cause: OnceLock::new(),
+            often: AtomicBool::new(false),
+            on_often,
             processors: std::thread::available_parallelism().map_or(1, usize::from),
             clock,
             stats,
@@ -84,6 +95,11 @@ impl GroupSync {
 
     pub fn synced(&self) -> Lsn {
         Lsn(self.synced.load(Ordering::Acquire)) // with the Release in `fly`
+    }
+
+    /// Whether groups come one after the other and are small.
+    pub fn is_frequent(&self) -> bool {
+        self.often.load(Ordering::Relaxed)
     }
 
     /// The writer appended up to `lsn`. Only the holder of the commit lock calls this.
@@ -173,7 +189,11 @@ impl GroupSync {
         group.flown += 1;
         group.target = self.appended().0;
         let (turn, target) = (group.flown, group.target);
+        let became_frequent = turn % OFTEN_GROUPS == 0 && self.count(&mut group);
         drop(group);
+        if became_frequent && let Some(tell) = &self.on_often {
+            tell();
+        }
 
         let outcome = self.fly(target);
 
@@ -187,6 +207,13 @@ impl GroupSync {
         }
         drop(group);
         outcome
+    }
+
+    /// Looks at the last groups. True if the log is synced often as of now.
+    fn count(&self, group: &mut Group) -> bool {
+        let often = group.target - group.counted <= OFTEN_BYTES;
+        group.counted = group.target;
+        !self.often.swap(often, Ordering::Relaxed) && often
     }
 
     /// Waits a moment until as many threads as the last time have come, if there were several.

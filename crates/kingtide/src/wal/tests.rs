@@ -203,6 +203,46 @@ fn a_failed_sync_stops_the_log_and_names_its_cause() {
     assert_eq!(faults.count(Op::Sync), syncs, "a failed sync is not tried again");
 }
 
+/// Commits until the log counts as one that is synced often.
+fn sync_often(log: &mut Log) {
+    for i in 0..64 {
+        let lsn = log.append(&[i]).unwrap();
+        log.wal.sync_to(lsn).unwrap();
+    }
+}
+
+#[test]
+fn a_spare_is_written_ahead_while_the_log_is_synced_often() {
+    let faults = FaultFs::new(MemFs::shared(), 1);
+    let fs: Arc<dyn Fs> = Arc::new(faults.clone());
+    let mut log = open(&fs).unwrap();
+    log.append(b"first").unwrap();
+    log.wal.prepare_spare().unwrap();
+    assert!(!log.wal.needs_spare(), "it is not known yet how often the log is synced");
+    sync_often(&mut log);
+    assert!(log.wal.needs_spare());
+    let writes = faults.count(Op::Write);
+    log.wal.prepare_spare().unwrap();
+    assert!(faults.count(Op::Write) > writes && !log.wal.needs_spare());
+    // What does not succeed is no loss: the disk is asked to write what it need not.
+    while !log.wal.needs_spare() {
+        log.append(&filled(1000, 1)).unwrap();
+    }
+    faults.add(Rule::new(Op::Write, Fault::Enospc).path(".wal"));
+    log.wal.prepare_spare().unwrap();
+    assert!(!log.wal.needs_spare());
+    for _ in 0..8 {
+        let lsn = log.append(&filled(1000, 2)).unwrap();
+        log.wal.sync_to(lsn).unwrap();
+    }
+    // But a sync that fails may have been of records, by the time it was done.
+    faults.add(Rule::new(Op::Sync, Fault::Eio).path(".wal"));
+    assert_eq!(log.wal.prepare_spare().unwrap_err().kind(), ErrorKind::Poisoned);
+    assert_eq!(log.append(b"more").unwrap_err().kind(), ErrorKind::Poisoned);
+    drop(log.writer);
+    assert_eq!(replay_all(&*fs).unwrap().0, log.written);
+}
+
 #[test]
 fn a_full_disk_is_an_error_and_then_over() {
     let mem = MemFs::new();
@@ -515,7 +555,7 @@ fn committers_that_wait_together_share_a_sync() {
     let appended = Arc::new(AtomicU64::new(0));
     let file = Arc::new(SlowFile { appended: appended.clone(), synced: AtomicU64::new(0), syncs: AtomicU64::new(0) });
     let stats = Arc::new(Stats::default());
-    let sync = GroupSync::new(SystemClock::shared(), stats.clone());
+    let sync = GroupSync::new(SystemClock::shared(), stats.clone(), None);
     sync.push_segment(1, file.clone(), 0);
     let commit_lock = Mutex::new(());
     std::thread::scope(|s| {

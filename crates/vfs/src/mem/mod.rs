@@ -412,6 +412,10 @@ impl File for MemFile {
         state.disk.write(self.id, data, offset).map_err(|e| self.failed("write", e).at_offset(offset))
     }
 
+    fn prefill(&self, offset: u64, len: u64) -> Result<bool> {
+        self.write_at(&vec![0; len as usize], offset).map(|()| true)
+    }
+
     fn sync_data(&self) -> Result<()> {
         let mut state = self.fs.before(WriteOp::Sync, &self.path);
         if state.syncs_to_fail > 0 {

@@ -20,9 +20,9 @@ const LARGE: usize = 1 << 10;
 /// file slow (see [`Window::map`]).
 const PWRITE_MAX: usize = 64 << 10;
 /// After a sync, this many small writes go through `pwrite` first. A sync makes the pages read-only, so the next store to
-/// one is a fault that costs more than a `pwrite`; a log that is synced after every few writes never gains from a window,
-/// and without one a sync does not write out the touched pages ahead of the tail.
-const WRITES_BEFORE_WINDOW: u32 = 32;
+/// one is a fault that costs more than a `pwrite`; a log that is synced after every few writes, those of a group of commits
+/// perhaps, never gains from a window, and without one a sync does not write out the touched pages ahead of the tail.
+const WRITES_BEFORE_WINDOW: u32 = 512;
 
 /// A log segment.
 #[derive(Debug)]
@@ -57,6 +57,10 @@ impl PosixLog {
     #[inline]
     fn store(&self, data: &[u8], offset: u64) -> bool {
         let mut tail = self.tail.lock();
+        if tail.small_since_sync < WRITES_BEFORE_WINDOW {
+            tail.small_since_sync += 1;
+            return false;
+        }
         tail.window.as_mut().is_some_and(|w| w.put(data, offset)) || self.slide(&mut tail, data, offset)
     }
 
@@ -65,10 +69,6 @@ impl PosixLog {
         let inside = offset.checked_add(data.len() as u64).is_some_and(|end| end <= tail.allocated);
         let backwards = tail.window.as_ref().is_some_and(|w| offset < w.offset());
         if !inside || backwards || !tail.mappable || data.is_empty() {
-            return false;
-        }
-        tail.small_since_sync += 1;
-        if tail.small_since_sync <= WRITES_BEFORE_WINDOW {
             return false;
         }
         // The old one goes first, so that there are never two.
@@ -142,6 +142,22 @@ impl File for PosixLog {
         Ok(())
     }
 
+    fn prefill(&self, offset: u64, len: u64) -> Result<bool> {
+        if self.recycled || !self.tail.lock().mappable {
+            return Ok(false);
+        }
+        // Page by page, so that the cache holds small folios: see `PWRITE_MAX`.
+        static PAGE: [u8; 4 << 10] = [0; 4 << 10];
+        let end = offset + len;
+        let mut at = offset;
+        while at < end {
+            let n = (end - at).min(PAGE.len() as u64);
+            self.file.write_at(&PAGE[..n as usize], at)?;
+            at += n;
+        }
+        Ok(true)
+    }
+
     fn advise_sequential(&self) {
         self.file.advise_sequential();
     }
@@ -205,7 +221,7 @@ mod tests {
         log.sync_data().unwrap();
         log.truncate(size).unwrap();
         assert_eq!(at(&log), None, "a truncate drops it");
-        (0..100).for_each(|i| put(&log, i * 10, 10));
+        (0..WRITES_BEFORE_WINDOW as u64 + 100).for_each(|i| put(&log, i * 10, 10));
         assert_eq!(at(&log), Some(0));
         // A record across the end of the window takes it to the record.
         let mut rng = Rng::new(1);
