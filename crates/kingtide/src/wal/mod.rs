@@ -24,6 +24,8 @@ mod salvage;
 mod scan;
 mod segment;
 mod sync;
+#[cfg(test)]
+mod sync_tests;
 mod tail;
 #[cfg(test)]
 mod tests;

@@ -1,8 +1,9 @@
 //! Group commit: threads that need the log synced share one sync.
 //!
-//! The first to come leads; the others wait. A leader syncs everything appended when it starts, so whoever appended
-//! before is done too. Waiters park on one of two condition variables by turns: those of the group in flight are woken
-//! together when it lands, and of the group that formed meanwhile one is woken to lead it.
+//! The first to come leads; the others wait, each for itself: woken together on one condition variable, they would come out
+//! of its lock one after the other, each when the one before has run. A leader syncs everything appended when it starts, so
+//! whoever appended before is done too. When it lands it wakes one of those that came meanwhile, to lead them, and then all
+//! that flew with it.
 
 use super::Lsn;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -20,6 +21,9 @@ const GATHER_NS: u64 = 20_000;
 /// The log is synced often when in so many groups no more than [`OFTEN_BYTES`] were appended.
 const OFTEN_GROUPS: usize = 64;
 const OFTEN_BYTES: u64 = OFTEN_GROUPS as u64 * (128 << 10);
+/// After so many waits in vain at most, one in vain makes the next leaders not wait at all, twice as many each time: in
+/// front of a binary log, say, nobody comes back before he was woken from another sync.
+const MOST_VAIN: u32 = 6;
 /// Bounds the same wait under a clock that stands still.
 const GATHER_YIELDS: usize = if cfg!(shuttle) { 2 } else { 1024 };
 
@@ -41,8 +45,36 @@ struct Group {
     target: u64,
     /// Threads in the group before the one that forms now.
     last_size: usize,
+    /// Waits of leaders in vain since one was worth it, [`MOST_VAIN`] at most.
+    vain: u32,
+    /// So many leaders more do not wait.
+    hurried: u32,
+    /// Who flies, and who came since.
+    flying: Vec<Arc<Waiter>>,
+    forming: Vec<Arc<Waiter>>,
     /// The position that was synced when [`GroupSync::often`] was last looked at.
     counted: u64,
+}
+
+/// A thread that is to be woken.
+#[derive(Default)]
+struct Waiter {
+    woken: Mutex<bool>,
+    wake: Condvar,
+}
+
+impl Waiter {
+    fn wait(&self) {
+        let mut woken = self.woken.lock();
+        while !*woken {
+            self.wake.wait(&mut woken);
+        }
+    }
+
+    fn wake(&self) {
+        *self.woken.lock() = true;
+        self.wake.notify_one();
+    }
 }
 
 pub(super) struct GroupSync {
@@ -51,7 +83,6 @@ pub(super) struct GroupSync {
     /// Threads that joined the group that forms now.
     joined: AtomicUsize,
     group: Mutex<Group>,
-    wake: [Condvar; 2],
     files: Mutex<VecDeque<Unsynced>>,
     poisoned: AtomicBool,
     cause: OnceLock<Error>,
@@ -62,6 +93,20 @@ pub(super) struct GroupSync {
     processors: usize,
     clock: Arc<dyn Clock>,
     stats: Arc<Stats>,
+}
+
+impl Group {
+    /// Takes note of whether a leader waited, and for nothing.
+    fn note_gathering(&mut self, gathered: Option<bool>) {
+        match gathered {
+            Some(true) => (self.vain, self.hurried) = (0, 0),
+            Some(false) => {
+                self.vain = (self.vain + 1).min(MOST_VAIN);
+                self.hurried = (1 << self.vain) - 1;
+            }
+            None => self.hurried = self.hurried.saturating_sub(1),
+        }
+    }
 }
 
 impl fmt::Debug for GroupSync {
@@ -77,7 +122,6 @@ impl GroupSync {
             synced: AtomicU64::new(0),
             joined: AtomicUsize::new(0),
             group: Mutex::default(),
-            wake: [Condvar::new(), Condvar::new()],
             files: Mutex::default(),
             poisoned: AtomicBool::new(false),
             cause: OnceLock::new(),
@@ -163,28 +207,41 @@ impl GroupSync {
             return Ok(());
         }
         self.joined.fetch_add(1, Ordering::Relaxed); // a hint for `gather`
-        let mut group = self.group.lock();
         loop {
+            let mut group = self.group.lock();
             if self.synced().0 >= lsn {
                 return Ok(());
             }
-            self.check()?;
+            if let Err(e) = self.check() {
+                // Whoever was woken to lead may be the one who finds this.
+                let waiting = if group.led { Vec::new() } else { std::mem::take(&mut group.forming) };
+                drop(group);
+                waiting.iter().for_each(|w| w.wake());
+                return Err(e);
+            }
             if !group.led {
                 return self.lead(group);
             }
+            let waiter = Arc::new(Waiter::default());
             let in_flight = lsn <= group.target;
-            let turn = if in_flight { group.flown } else { group.flown + 1 };
-            self.wake[turn % 2].wait(&mut group);
+            if in_flight { &mut group.flying } else { &mut group.forming }.push(waiter.clone());
+            drop(group);
+            waiter.wait();
+            if self.synced().0 >= lsn {
+                return Ok(());
+            }
         }
     }
 
     fn lead(&self, mut group: MutexGuard<'_, Group>) -> Result<()> {
         group.led = true;
-        let expected = group.last_size;
+        let expected = if group.hurried > 0 { 0 } else { group.last_size };
         drop(group);
-        self.gather(expected);
+        let gathered = self.gather(expected);
 
         let mut group = self.group.lock();
+        group.note_gathering(gathered);
+        group.flying = std::mem::take(&mut group.forming);
         group.last_size = self.joined.swap(0, Ordering::Relaxed);
         group.flown += 1;
         group.target = self.appended().0;
@@ -199,13 +256,13 @@ impl GroupSync {
 
         let mut group = self.group.lock();
         group.led = false;
-        self.wake[turn % 2].notify_all();
-        if outcome.is_err() {
-            self.wake[(turn + 1) % 2].notify_all(); // they shall hear of it too
-        } else {
-            self.wake[(turn + 1) % 2].notify_one();
-        }
+        let landed = std::mem::take(&mut group.flying);
+        let next = match outcome {
+            Ok(()) => group.forming.pop().into_iter().collect(),
+            Err(_) => std::mem::take(&mut group.forming), // they shall hear of it too
+        };
         drop(group);
+        next.iter().chain(&landed).for_each(|w| w.wake());
         outcome
     }
 
@@ -216,10 +273,11 @@ impl GroupSync {
         !self.often.swap(often, Ordering::Relaxed) && often
     }
 
-    /// Waits a moment until as many threads as the last time have come, if there were several.
-    fn gather(&self, expected: usize) {
+    /// Waits a moment until as many threads as the last time have come, if there were several. Whether they came, if it
+    /// waited.
+    fn gather(&self, expected: usize) -> Option<bool> {
         if expected < 2 || self.joined.load(Ordering::Relaxed) >= expected {
-            return;
+            return None;
         }
         let start = self.clock.monotonic_ns();
         // Whoever is missing runs on another processor when there is one for each; else it needs this one. Yielding
@@ -230,12 +288,14 @@ impl GroupSync {
                 true => yield_now(),
                 false => (0..8).for_each(|_| spin_loop()),
             }
-            if self.joined.load(Ordering::Relaxed) >= expected
-                || self.clock.monotonic_ns().saturating_sub(start) > GATHER_NS
-            {
-                return;
+            if self.joined.load(Ordering::Relaxed) >= expected {
+                return Some(true);
+            }
+            if self.clock.monotonic_ns().saturating_sub(start) > GATHER_NS {
+                break;
             }
         }
+        Some(false)
     }
 
     /// Syncs every segment that holds bytes before `target`, oldest first. Only the leader is here.
@@ -259,5 +319,25 @@ impl GroupSync {
             files.pop_front();
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Group;
+
+    #[test]
+    fn leaders_wait_ever_less_often_while_nobody_comes() {
+        let mut group = Group::default();
+        let mut hurry = |gathered| {
+            group.note_gathering(gathered);
+            group.hurried
+        };
+        assert_eq!(hurry(None), 0);
+        for vain in [1, 3, 7, 15, 31, 63, 63] {
+            assert_eq!(hurry(Some(false)), vain);
+            assert!((0..vain).rev().all(|left| hurry(None) == left));
+        }
+        assert_eq!((hurry(Some(true)), hurry(Some(false))), (0, 1));
     }
 }

@@ -1,16 +1,13 @@
 //! Tests of single situations. Random histories with power cuts are in `crash_tests`.
 
-use super::sync::GroupSync;
 use super::*;
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use kingtide_base::ErrorKind;
 use kingtide_base::clock::SystemClock;
 use kingtide_base::rng::Rng;
 use kingtide_base::stats::Stat;
-use kingtide_vfs::{Fault, FaultFs, File, MemFs, Op, Rule, Survival};
+use kingtide_vfs::{Fault, FaultFs, MemFs, Op, Rule, Survival};
 use std::path::Path;
-use std::time::Duration;
 
 pub(super) type Record = (SeqNo, Vec<u8>);
 
@@ -73,7 +70,7 @@ impl Log {
     }
 }
 
-fn filled(n: usize, byte: u8) -> Vec<u8> {
+pub(super) fn filled(n: usize, byte: u8) -> Vec<u8> {
     vec![byte; n]
 }
 
@@ -201,46 +198,6 @@ fn a_failed_sync_stops_the_log_and_names_its_cause() {
     assert_eq!(log.wal.prepare_spare().unwrap_err().kind(), ErrorKind::Poisoned);
     log.wal.sync_to(good).unwrap();
     assert_eq!(faults.count(Op::Sync), syncs, "a failed sync is not tried again");
-}
-
-/// Commits until the log counts as one that is synced often.
-fn sync_often(log: &mut Log) {
-    for i in 0..64 {
-        let lsn = log.append(&[i]).unwrap();
-        log.wal.sync_to(lsn).unwrap();
-    }
-}
-
-#[test]
-fn a_spare_is_written_ahead_while_the_log_is_synced_often() {
-    let faults = FaultFs::new(MemFs::shared(), 1);
-    let fs: Arc<dyn Fs> = Arc::new(faults.clone());
-    let mut log = open(&fs).unwrap();
-    log.append(b"first").unwrap();
-    log.wal.prepare_spare().unwrap();
-    assert!(!log.wal.needs_spare(), "it is not known yet how often the log is synced");
-    sync_often(&mut log);
-    assert!(log.wal.needs_spare());
-    let writes = faults.count(Op::Write);
-    log.wal.prepare_spare().unwrap();
-    assert!(faults.count(Op::Write) > writes && !log.wal.needs_spare());
-    // What does not succeed is no loss: the disk is asked to write what it need not.
-    while !log.wal.needs_spare() {
-        log.append(&filled(1000, 1)).unwrap();
-    }
-    faults.add(Rule::new(Op::Write, Fault::Enospc).path(".wal"));
-    log.wal.prepare_spare().unwrap();
-    assert!(!log.wal.needs_spare());
-    for _ in 0..8 {
-        let lsn = log.append(&filled(1000, 2)).unwrap();
-        log.wal.sync_to(lsn).unwrap();
-    }
-    // But a sync that fails may have been of records, by the time it was done.
-    faults.add(Rule::new(Op::Sync, Fault::Eio).path(".wal"));
-    assert_eq!(log.wal.prepare_spare().unwrap_err().kind(), ErrorKind::Poisoned);
-    assert_eq!(log.append(b"more").unwrap_err().kind(), ErrorKind::Poisoned);
-    drop(log.writer);
-    assert_eq!(replay_all(&*fs).unwrap().0, log.written);
 }
 
 #[test]
@@ -507,76 +464,4 @@ fn a_newer_version_is_refused() {
     let file = fs.open_log(Path::new("db/000050.wal"), SEGMENT).unwrap();
     file.write_at(&head.encode_version(9), 0).unwrap();
     assert_eq!(replay_all(&*fs).unwrap_err().kind(), ErrorKind::NewerFormat);
-}
-
-/// A file whose sync takes a while and remembers how far the log was appended when it began.
-#[derive(Debug)]
-struct SlowFile {
-    appended: Arc<AtomicU64>,
-    synced: AtomicU64,
-    syncs: AtomicU64,
-}
-
-impl File for SlowFile {
-    fn path(&self) -> &Path {
-        Path::new("slow")
-    }
-    fn read_at(&self, _: &mut [u8], _: u64) -> Result<usize> {
-        Ok(0)
-    }
-    fn write_at(&self, _: &[u8], _: u64) -> Result<()> {
-        Ok(())
-    }
-    fn sync_data(&self) -> Result<()> {
-        let seen = self.appended.load(Ordering::SeqCst);
-        std::thread::sleep(Duration::from_micros(500));
-        self.syncs.fetch_add(1, Ordering::SeqCst);
-        self.synced.fetch_max(seen, Ordering::SeqCst);
-        Ok(())
-    }
-    fn sync_all(&self) -> Result<()> {
-        self.sync_data()
-    }
-    fn len(&self) -> Result<u64> {
-        Ok(0)
-    }
-    fn truncate(&self, _: u64) -> Result<()> {
-        Ok(())
-    }
-    fn allocate(&self, _: u64, _: u64) -> Result<()> {
-        Ok(())
-    }
-}
-
-#[test]
-fn committers_that_wait_together_share_a_sync() {
-    const THREADS: u64 = 8;
-    const COMMITS: u64 = 100;
-    let appended = Arc::new(AtomicU64::new(0));
-    let file = Arc::new(SlowFile { appended: appended.clone(), synced: AtomicU64::new(0), syncs: AtomicU64::new(0) });
-    let stats = Arc::new(Stats::default());
-    let sync = GroupSync::new(SystemClock::shared(), stats.clone(), None);
-    sync.push_segment(1, file.clone(), 0);
-    let commit_lock = Mutex::new(());
-    std::thread::scope(|s| {
-        for _ in 0..THREADS {
-            s.spawn(|| {
-                for _ in 0..COMMITS {
-                    let lsn = {
-                        let _commit = commit_lock.lock();
-                        let lsn = appended.fetch_add(1, Ordering::SeqCst) + 1;
-                        sync.set_appended(lsn);
-                        lsn
-                    };
-                    sync.sync_to(Lsn(lsn)).unwrap();
-                    assert!(file.synced.load(Ordering::SeqCst) >= lsn);
-                }
-            });
-        }
-    });
-    let syncs = file.syncs.load(Ordering::SeqCst);
-    println!("{} commits, {syncs} syncs", THREADS * COMMITS);
-    assert!(syncs < THREADS * COMMITS / 2, "{syncs} syncs");
-    assert_eq!(stats.get(Stat::WalSyncs), syncs);
-    assert_eq!(stats.get(Stat::WalSyncedCommits), THREADS * COMMITS);
 }

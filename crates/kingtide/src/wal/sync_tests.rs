@@ -1,0 +1,150 @@
+//! Tests of what syncs of the log do: for those who wait for one together, and ahead of them.
+
+use super::sync::GroupSync;
+use super::tests::{Log, filled, open, replay_all};
+use super::*;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use kingtide_base::ErrorKind;
+use kingtide_base::clock::SystemClock;
+use kingtide_base::stats::Stat;
+use kingtide_vfs::{Fault, FaultFs, File, MemFs, Op, Rule};
+use std::path::Path;
+use std::time::Duration;
+
+/// Whoever waits when a sync fails hears of it, whether for that sync or for the next one.
+#[test]
+fn a_failed_sync_leaves_nobody_waiting() {
+    const THREADS: usize = 6;
+    for nth in 1..20 {
+        let faults = FaultFs::new(MemFs::shared(), 1);
+        let fs: Arc<dyn Fs> = Arc::new(faults.clone());
+        let mut log = open(&fs).unwrap();
+        log.append(b"first").unwrap();
+        faults.add(Rule::new(Op::Sync, Fault::Eio).path(".wal").nth(nth));
+        let (wal, log) = (log.wal.clone(), Mutex::new(log));
+        let commit_until_it_fails = || {
+            loop {
+                let Ok(lsn) = log.lock().append(b"more") else { return };
+                match wal.sync_to(lsn) {
+                    Ok(()) => assert!(wal.synced() >= lsn),
+                    Err(e) => return assert_eq!(e.kind(), ErrorKind::Poisoned),
+                }
+            }
+        };
+        std::thread::scope(|s| (0..THREADS).for_each(|_| drop(s.spawn(commit_until_it_fails))));
+        assert_eq!(wal.sync_to(wal.appended()).unwrap_err().kind(), ErrorKind::Poisoned);
+    }
+}
+
+/// Commits until the log counts as one that is synced often.
+fn sync_often(log: &mut Log) {
+    for i in 0..64 {
+        let lsn = log.append(&[i]).unwrap();
+        log.wal.sync_to(lsn).unwrap();
+    }
+}
+
+#[test]
+fn a_spare_is_written_ahead_while_the_log_is_synced_often() {
+    let faults = FaultFs::new(MemFs::shared(), 1);
+    let fs: Arc<dyn Fs> = Arc::new(faults.clone());
+    let mut log = open(&fs).unwrap();
+    log.append(b"first").unwrap();
+    log.wal.prepare_spare().unwrap();
+    assert!(!log.wal.needs_spare(), "it is not known yet how often the log is synced");
+    sync_often(&mut log);
+    assert!(log.wal.needs_spare());
+    let writes = faults.count(Op::Write);
+    log.wal.prepare_spare().unwrap();
+    assert!(faults.count(Op::Write) > writes && !log.wal.needs_spare());
+    // What does not succeed is no loss: the disk is asked to write what it need not.
+    while !log.wal.needs_spare() {
+        log.append(&filled(1000, 1)).unwrap();
+    }
+    faults.add(Rule::new(Op::Write, Fault::Enospc).path(".wal"));
+    log.wal.prepare_spare().unwrap();
+    assert!(!log.wal.needs_spare());
+    for _ in 0..8 {
+        let lsn = log.append(&filled(1000, 2)).unwrap();
+        log.wal.sync_to(lsn).unwrap();
+    }
+    // But a sync that fails may have been of records, by the time it was done.
+    faults.add(Rule::new(Op::Sync, Fault::Eio).path(".wal"));
+    assert_eq!(log.wal.prepare_spare().unwrap_err().kind(), ErrorKind::Poisoned);
+    assert_eq!(log.append(b"more").unwrap_err().kind(), ErrorKind::Poisoned);
+    drop(log.writer);
+    assert_eq!(replay_all(&*fs).unwrap().0, log.written);
+}
+
+/// A file whose sync takes a while and remembers how far the log was appended when it began.
+#[derive(Debug)]
+struct SlowFile {
+    appended: Arc<AtomicU64>,
+    synced: AtomicU64,
+    syncs: AtomicU64,
+}
+
+impl File for SlowFile {
+    fn path(&self) -> &Path {
+        Path::new("slow")
+    }
+    fn read_at(&self, _: &mut [u8], _: u64) -> Result<usize> {
+        Ok(0)
+    }
+    fn write_at(&self, _: &[u8], _: u64) -> Result<()> {
+        Ok(())
+    }
+    fn sync_data(&self) -> Result<()> {
+        let seen = self.appended.load(Ordering::SeqCst);
+        std::thread::sleep(Duration::from_micros(500));
+        self.syncs.fetch_add(1, Ordering::SeqCst);
+        self.synced.fetch_max(seen, Ordering::SeqCst);
+        Ok(())
+    }
+    fn sync_all(&self) -> Result<()> {
+        self.sync_data()
+    }
+    fn len(&self) -> Result<u64> {
+        Ok(0)
+    }
+    fn truncate(&self, _: u64) -> Result<()> {
+        Ok(())
+    }
+    fn allocate(&self, _: u64, _: u64) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn committers_that_wait_together_share_a_sync() {
+    const THREADS: u64 = 8;
+    const COMMITS: u64 = 100;
+    let appended = Arc::new(AtomicU64::new(0));
+    let file = Arc::new(SlowFile { appended: appended.clone(), synced: AtomicU64::new(0), syncs: AtomicU64::new(0) });
+    let stats = Arc::new(Stats::default());
+    let sync = GroupSync::new(SystemClock::shared(), stats.clone(), None);
+    sync.push_segment(1, file.clone(), 0);
+    let commit_lock = Mutex::new(());
+    std::thread::scope(|s| {
+        for _ in 0..THREADS {
+            s.spawn(|| {
+                for _ in 0..COMMITS {
+                    let lsn = {
+                        let _commit = commit_lock.lock();
+                        let lsn = appended.fetch_add(1, Ordering::SeqCst) + 1;
+                        sync.set_appended(lsn);
+                        lsn
+                    };
+                    sync.sync_to(Lsn(lsn)).unwrap();
+                    assert!(file.synced.load(Ordering::SeqCst) >= lsn);
+                }
+            });
+        }
+    });
+    let syncs = file.syncs.load(Ordering::SeqCst);
+    println!("{} commits, {syncs} syncs", THREADS * COMMITS);
+    assert!(syncs < THREADS * COMMITS / 2, "{syncs} syncs");
+    assert_eq!(stats.get(Stat::WalSyncs), syncs);
+    assert_eq!(stats.get(Stat::WalSyncedCommits), THREADS * COMMITS);
+}
