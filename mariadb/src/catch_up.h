@@ -13,8 +13,8 @@ namespace kingtide {
 
 /**
   Makes indexes follow what others did while they were built: for each row that was changed, its entry goes that is in the index,
-  and the one comes that it has now. This is done in rounds, each as of a snapshot; the last one, when nobody has the table any more,
-  finds little to do.
+  and the one comes that it has now. This is done in rounds, each as of a snapshot; the last one, when nobody has the table any
+  more, finds little to do.
 
   A row's entry in the index is the one that it had at the snapshot of the round in which it was looked at last, so the snapshots
   of all rounds are kept. It would not do to take the one before: a change may be visible to a round and be told after it.
