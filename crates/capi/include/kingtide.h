@@ -1462,6 +1462,18 @@ kingtide_status kingtide_family_compact_range(const kingtide_family *family,
                                               const kingtide_bound *upper,
                                               kingtide_error **err);
 
+// Has the space given back soon, in the background, of what was deleted in the range from `lower` up to, not including,
+// `upper`, with a range delete. Snapshots see what they saw: the space is given back when they are gone. After a restart it is
+// left to merges.
+//
+// Errors: CLOSED, READ_ONLY; CORRUPTION and IO from opening a table.
+kingtide_status kingtide_family_reclaim_range(const kingtide_family *family,
+                                              const void *lower,
+                                              size_t lower_len,
+                                              const void *upper,
+                                              size_t upper_len,
+                                              kingtide_error **err);
+
 // Frees a handle; the family stays. NULL is allowed.
 void kingtide_family_free(kingtide_family *family);
 

@@ -324,6 +324,26 @@ pub extern "C" fn kingtide_family_compact_range(
     })
 }
 
+/// Has the space given back soon, in the background, of what was deleted in the range from `lower` up to, not including,
+/// `upper`, with a range delete. Snapshots see what they saw: the space is given back when they are gone. After a restart it is
+/// left to merges.
+///
+/// Errors: CLOSED, READ_ONLY; CORRUPTION and IO from opening a table.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_family_reclaim_range(
+    family: Option<&kingtide_family>,
+    lower: *const c_void,
+    lower_len: usize,
+    upper: *const c_void,
+    upper_len: usize,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let (lower, upper) = (bytes(lower, lower_len, "lower")?, bytes(upper, upper_len, "upper")?);
+        need(family, "family")?.0.reclaim_range(lower, upper)
+    })
+}
+
 /// Frees a handle; the family stays. NULL is allowed.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_family_free(family: Option<Box<kingtide_family>>) {

@@ -11,6 +11,7 @@ use crate::family::TableCache;
 use crate::jobs::{Jobs, Outcome};
 use crate::read::ReadContext;
 use crate::read_only::{ReadOnly, refused};
+use crate::reclaim::Reclaims;
 use crate::reserve::Reserve;
 use crate::shape::{Retired, Shape};
 use crate::snapshot::Snapshots;
@@ -47,6 +48,7 @@ pub(crate) struct DbInner {
     pub prepared: PreparedTable,
     pub limiter: Arc<RateLimiter>,
     pub reserve: Reserve,
+    pub reclaims: Reclaims,
     pub stall: WriteController,
     pub hooks: Hooks,
     pub jobs: Jobs,
@@ -172,7 +174,7 @@ impl DbInner {
         if self.tables.empty_trash() > 0 || self.keep_log_short()? {
             return Ok(true);
         }
-        if merges && self.merge_one()? {
+        if merges && (self.reclaim_some()? || self.merge_one()?) {
             return Ok(true);
         }
         Ok(false)

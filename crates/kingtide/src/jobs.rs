@@ -9,7 +9,8 @@
 //! 3. a flush, oldest memtable of a family first;
 //! 4. deletion of files that nobody names any more, and recycling of log segments;
 //! 5. what keeps the log short although transactions are in doubt;
-//! 6. a merge, as the planner says.
+//! 6. files of deleted ranges that need no merge to go;
+//! 7. a merge, as the planner says.
 //!
 //! The first thread never takes a merge: a flush must not wait for one.
 

@@ -30,6 +30,7 @@ mod options;
 pub mod rangedel;
 pub mod read;
 mod read_only;
+mod reclaim;
 mod recover;
 pub mod repair;
 mod report;

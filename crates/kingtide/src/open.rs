@@ -23,6 +23,7 @@ use crate::family::{Family, TableCache};
 use crate::jobs::Jobs;
 use crate::options::Options;
 use crate::read_only::ReadOnly;
+use crate::reclaim::Reclaims;
 use crate::recover::Recovery;
 use crate::reserve::Reserve;
 use crate::snapshot::Snapshots;
@@ -113,6 +114,7 @@ fn open_as(dir: &Path, options: Options, read_only: bool) -> Result<(Arc<DbInner
         hooks: Hooks::new(stats.clone()),
         txns,
         reserve: Reserve::new(fs.clone(), dir),
+        reclaims: Reclaims::default(),
         limiter: Arc::new(RateLimiter::new(clock.clone(), options.db.rate_limit)),
         fs,
         clock,

@@ -152,6 +152,7 @@ void test_data(void) {
     CHECK(reads(family, "k4999", "v") && reads(family, "large", large));
     several(family);
     OK(kingtide_family_delete_range(family, S("k0000"), S("k1000"), &err));
+    OK(kingtide_family_reclaim_range(family, S("k0000"), S("k1000"), &err));
     OK(kingtide_family_delete_prefix(family, S("k2"), &err));
     FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_family_delete_range(family, S("z"), S("a"), &err));
     CHECK(reads(family, "k0999", NULL) && reads(family, "k2500", NULL) && reads(family, "k3000", "v"));

@@ -232,7 +232,7 @@ impl View {
     }
 
     /// The range tombstones of all tables in one set, built on first use: reads the tables that have any.
-    fn table_ranges(&self) -> Result<Option<&Arc<RangeTombstones>>> {
+    pub fn table_ranges(&self) -> Result<Option<&Arc<RangeTombstones>>> {
         if !self.tables_have_ranges {
             return Ok(None);
         }

@@ -1,0 +1,224 @@
+//! The space of deleted ranges, given back in the background.
+//!
+//! A range delete is a small tombstone; the bytes that it deletes go when merges happen to bring the two together, which may
+//! be much later. Who deleted much asks for more with [`ColumnFamily::reclaim_range`]. As soon as no snapshot sees any more
+//! what was there,
+//!
+//! 1. the memtable that holds the tombstone is flushed, if what there is to gain is worth a flush;
+//! 2. files of which all keys are deleted leave the tree, without being read;
+//! 3. what is left of the range, in files that hold other keys too, is merged, if little else has to be rewritten for it.
+//!
+//! What was asked for is not stored: after a restart it is left to the merges.
+
+use crate::compact::KeyRange;
+use crate::engine::DbInner;
+use crate::family::{ColumnFamily, Family, View};
+use crate::rangedel::RangeTombstones;
+use crate::shape::ManualRange;
+use crate::sync::Mutex;
+use crate::sync::atomic::Ordering;
+use crate::version::{Edit, FileMeta};
+use kingtide_base::{KeyOrder, Result, SeqNo};
+use std::ops::Bound;
+use std::sync::Arc;
+
+/// Bytes to be gained for which a memtable is flushed early.
+const WORTH_A_FLUSH: u64 = 4 << 20;
+/// A byte of the range may cost the rewriting of so many others.
+const COST: u64 = 16;
+/// Bytes of the range, in files that hold more, for which nothing is merged.
+const TOO_LITTLE: u64 = 256 << 10;
+/// Most ranges that are remembered.
+const MOST: usize = 4096;
+
+/// A range to be cleared.
+#[derive(Clone, Debug)]
+struct Request {
+    family: Arc<Family>,
+    lo: Vec<u8>,
+    /// The first key beyond.
+    hi: Vec<u8>,
+    /// What was deleted before this has no reader at a later snapshot.
+    since: SeqNo,
+    /// An estimate of what it held.
+    bytes: u64,
+}
+
+/// The ranges that wait.
+#[derive(Debug, Default)]
+pub(crate) struct Reclaims {
+    waiting: Mutex<Vec<Request>>,
+}
+
+impl Reclaims {
+    fn add(&self, request: Request) {
+        let mut waiting = self.waiting.lock();
+        if waiting.len() >= MOST {
+            waiting.remove(0);
+        }
+        waiting.push(request);
+    }
+
+    /// The ranges of the first family that has some which no snapshot before `oldest` sees.
+    fn due(&self, oldest: SeqNo) -> Vec<Request> {
+        let mut waiting = self.waiting.lock();
+        if waiting.is_empty() {
+            return Vec::new();
+        }
+        waiting.retain(|r| !r.family.is_dropped());
+        let due = |r: &&Request| r.since <= oldest;
+        let total = |f: &Arc<Family>| -> u64 {
+            waiting.iter().filter(due).filter(|r| Arc::ptr_eq(&r.family, f)).map(|r| r.bytes).sum()
+        };
+        let flushed = |r: &Request| r.family.oldest_unflushed().is_none_or(|s| s > r.since);
+        let ready = waiting.iter().filter(due).find(|r| flushed(r) || total(&r.family) >= WORTH_A_FLUSH);
+        let Some(first) = ready else { return Vec::new() };
+        waiting.iter().filter(due).filter(|r| Arc::ptr_eq(&r.family, &first.family)).cloned().collect()
+    }
+
+    fn done(&self, request: &Request) {
+        self.waiting
+            .lock()
+            .retain(|r| r.since != request.since || r.lo != request.lo || !Arc::ptr_eq(&r.family, &request.family));
+    }
+}
+
+impl ColumnFamily {
+    /// Has the space given back soon, in the background, of what was deleted in the range from `lo` up to, not including, `hi`
+    /// with [`ColumnFamily::delete_range`] or the like. It waits for nothing but an estimate of how much that is. Snapshots
+    /// see what they saw: the space is given back when they are gone. After a restart it is left to merges.
+    ///
+    /// # Errors
+    /// `Closed`, `ReadOnly`; `Corruption` and `Io` from opening a table.
+    pub fn reclaim_range(&self, lo: &[u8], hi: &[u8]) -> Result<()> {
+        self.db.check_writable()?;
+        self.inner().check_alive()?;
+        let held = self.range_stats(lo..hi)?;
+        let bytes = held.disk_bytes + held.value_log_bytes;
+        if bytes == 0 {
+            return Ok(());
+        }
+        let (family, since) = (self.inner().clone(), self.db.snapshots.visible());
+        self.db.reclaims.add(Request { family, lo: lo.to_vec(), hi: hi.to_vec(), since, bytes });
+        self.db.jobs.wake();
+        Ok(())
+    }
+}
+
+impl DbInner {
+    /// Goes a step towards giving back the space of ranges. False when there is nothing to do now.
+    pub(crate) fn reclaim_some(self: &Arc<Self>) -> Result<bool> {
+        if self.closed.load(Ordering::Acquire) {
+            return Ok(false);
+        }
+        let oldest = self.snapshots.oldest();
+        let due = self.reclaims.due(oldest);
+        let Some(last) = due.iter().map(|r| r.since).max() else { return Ok(false) };
+        let family = due[0].family.clone();
+        if family.oldest_unflushed().is_some_and(|s| s <= last) {
+            return Ok(self.freeze_up_to(last, &family));
+        }
+        let view = family.view.load_full();
+        let done = match view.table_ranges() {
+            Ok(Some(tombstones)) => self.remove_covered(&family, &view, tombstones, &due, oldest),
+            Ok(None) => Ok(true),
+            Err(e) => Err(e),
+        };
+        if let Ok(false) = done {
+            return Ok(false); // a merge has them, or was faster: when it is over
+        }
+        for request in &due {
+            self.reclaims.done(request);
+            if done.is_ok() {
+                self.merge_rest(request)?;
+            }
+        }
+        done
+    }
+
+    /// Freezes the memtable if it may hold something up to `last`. False if that waits for its flush already.
+    fn freeze_up_to(&self, last: SeqNo, family: &Arc<Family>) -> bool {
+        let mut c = self.commit.lock();
+        let view = family.view.load();
+        if family.is_dropped() || view.active.is_empty() || view.active.first_seq() > last {
+            return false;
+        }
+        drop(view);
+        self.rotate(&mut c, family);
+        true
+    }
+
+    /// Removes the files that tombstones cover as a whole. False if the tree changed meanwhile or a merge has one of them.
+    fn remove_covered(
+        &self,
+        family: &Arc<Family>,
+        view: &Arc<View>,
+        tombstones: &RangeTombstones,
+        due: &[Request],
+        oldest: SeqNo,
+    ) -> Result<bool> {
+        let order = family.order();
+        let asked = |f: &FileMeta| due.iter().any(|r| f.overlaps(order, &r.lo, &r.hi));
+        let covered: Vec<_> =
+            view.version.files().filter(|(_, f)| asked(f) && is_covered(order, tombstones, f, oldest)).collect();
+        if covered.is_empty() {
+            return Ok(true);
+        }
+        let mut shape = self.shape.lock();
+        if !Arc::ptr_eq(&family.view.load_full().version, &view.version) {
+            return Ok(false);
+        }
+        let taken = |level: usize, f: &FileMeta| {
+            let mut of_family = shape.running.iter().filter(|r| r.family == family.id()).flat_map(|r| &r.footprints);
+            of_family.any(|p| (p.top..=p.bottom).contains(&level) && f.overlaps(order, &p.lo, &p.hi))
+        };
+        if covered.iter().any(|(level, f)| taken(*level, f)) {
+            return Ok(false);
+        }
+        let remove = |(level, f): &(usize, &Arc<FileMeta>)| Edit::RemoveFile {
+            family: family.id(),
+            level: *level as u8,
+            id: f.id,
+        };
+        let edits = covered.iter().map(remove).collect();
+        let retired = shape.change_files(family, edits, 0, &self.tables, &self.next_file_id)?;
+        self.measure_level0(&shape);
+        drop(shape);
+        self.delete_retired(retired);
+        Ok(true)
+    }
+
+    /// Has what files hold of a range besides other keys merged, if that is worth it.
+    fn merge_rest(self: &Arc<Self>, request: &Request) -> Result<()> {
+        let family = ColumnFamily::new(self.clone(), request.family.clone());
+        let held = family.range_stats(request.lo.as_slice()..request.hi.as_slice())?;
+        let rest = held.disk_bytes + held.value_log_bytes;
+        let version = request.family.view.load().version.clone();
+        let deepest = version.deepest();
+        let meets = |f: &FileMeta| f.overlaps(request.family.order(), &request.lo, &request.hi);
+        let rewritten: u64 =
+            version.files().filter(|(level, f)| *level < deepest || meets(f)).map(|(_, f)| f.size).sum();
+        if rest < TOO_LITTLE || rewritten / COST > rest {
+            return Ok(());
+        }
+        let mut shape = self.shape.lock();
+        shape.next_manual += 1;
+        let ticket = shape.next_manual;
+        let range = KeyRange { lo: Some(request.lo.clone()), hi: Some(request.hi.clone()) };
+        shape.manual.push(ManualRange { ticket, family: request.family.id(), range });
+        Ok(())
+    }
+}
+
+/// Whether every key of a file is deleted by tombstones that are newer than all its entries and that every snapshot sees.
+fn is_covered(order: &KeyOrder, tombstones: &RangeTombstones, file: &FileMeta, oldest: SeqNo) -> bool {
+    let mut at: &[u8] = &file.min_key;
+    let (lo, hi) = (Bound::Included(file.min_key.as_slice()), Bound::Included(file.max_key.as_slice()));
+    for (start, end, newest) in tombstones.spans_within(lo, hi) {
+        if order.compare(start, at).is_gt() || newest <= file.max_seq || newest > oldest {
+            return false;
+        }
+        at = end;
+    }
+    order.compare(at, &file.max_key).is_gt()
+}

@@ -1,0 +1,186 @@
+//! The space of deleted ranges comes back without further writes, and nothing else goes with it.
+#![allow(missing_docs)]
+
+use kingtide::vfs::{Fs, MemFs};
+use kingtide::{Compression, Db, Options, Snapshot, verify};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+fn options(fs: &Arc<dyn Fs>) -> Options {
+    let mut options = Options { fs: Some(fs.clone()), manual_jobs: true, ..Options::default() };
+    options.db.wal_segment_size = 256 << 10;
+    options.family.memtable_size = 256 << 10;
+    options.family.target_file_size = 256 << 10;
+    options.family.value_threshold = 500;
+    options.family.compression = Compression::None;
+    options
+}
+
+fn key(table: u8, row: u32) -> Vec<u8> {
+    [&[table][..], &row.to_be_bytes()].concat()
+}
+
+fn fill(db: &Db, table: u8, rows: u32) {
+    for row in 0..rows {
+        let length = if row % 10 == 0 { 1000 } else { 400 };
+        db.put(key(table, row), vec![row as u8; length]).unwrap();
+        while db.run_one_job().unwrap() {}
+    }
+}
+
+fn drop_table(db: &Db, table: u8) {
+    db.delete_range([table], [table + 1]).unwrap();
+    db.default_family().reclaim_range(&[table], &[table + 1]).unwrap();
+}
+
+fn run_jobs(db: &Db) {
+    let mut jobs = 0;
+    while db.run_one_job().unwrap() {
+        jobs += 1;
+        assert!(jobs < 1000, "the jobs do not end");
+    }
+}
+
+fn disk(db: &Db) -> u64 {
+    let stats = db.stats();
+    stats.get("klog_bytes").unwrap() + stats.get("vlog_bytes").unwrap()
+}
+
+fn rows(db: &Db, table: u8, at: Option<&Snapshot>) -> usize {
+    let range = kingtide::ReadOptions {
+        lower: std::ops::Bound::Included(vec![table]),
+        upper: std::ops::Bound::Excluded(vec![table + 1]),
+        snapshot: at,
+        ..Default::default()
+    };
+    let mut it = db.default_family().iter_with(range).unwrap();
+    it.seek_to_first();
+    let mut n = 0;
+    while it.valid() {
+        n += 1;
+        it.next();
+    }
+    it.status().unwrap();
+    n
+}
+
+#[test]
+fn space_comes_back_without_further_writes_and_is_not_read_for_it() {
+    let fs = MemFs::shared();
+    let db = Db::open("db", options(&fs)).unwrap();
+    for table in 1..=3 {
+        fill(&db, table, 20_000);
+    }
+    db.flush().unwrap();
+    run_jobs(&db);
+    let (before, read) = (disk(&db), db.stats().get("compaction_read_bytes").unwrap());
+    assert!(before > 24 << 20, "{before}");
+    drop_table(&db, 2);
+    assert_eq!(rows(&db, 2, None), 0);
+    run_jobs(&db);
+    let after = disk(&db);
+    assert!(after < before * 7 / 10, "{after} of {before}");
+    let read = db.stats().get("compaction_read_bytes").unwrap() - read;
+    assert!(read < before / 8, "{read} bytes were read to drop a third of {before}");
+    drop(db);
+    assert!(verify("db", &options(&fs)).unwrap().is_clean());
+    let db = Db::open("db", options(&fs)).unwrap();
+    assert_eq!([1, 2, 3].map(|t| rows(&db, t, None)), [20_000, 0, 20_000]);
+    // A little is not worth a flush, until it is more.
+    let flushes = db.stats().get("flushes").unwrap();
+    fill(&db, 4, 1000);
+    db.flush().unwrap();
+    run_jobs(&db);
+    let flushes_now = db.stats().get("flushes").unwrap();
+    assert!(flushes_now > flushes);
+    drop_table(&db, 4);
+    run_jobs(&db);
+    assert_eq!(db.stats().get("flushes").unwrap(), flushes_now);
+    drop_table(&db, 3);
+    run_jobs(&db);
+    assert!(disk(&db) < before * 4 / 10, "{} of {before}", disk(&db));
+    assert_eq!([1, 2, 3, 4].map(|t| rows(&db, t, None)), [20_000, 0, 0, 0]);
+}
+
+#[test]
+fn a_snapshot_keeps_what_it_sees() {
+    let fs = MemFs::shared();
+    let db = Db::open("db", options(&fs)).unwrap();
+    fill(&db, 1, 20_000);
+    fill(&db, 2, 2_000);
+    db.flush().unwrap();
+    run_jobs(&db);
+    let before = disk(&db);
+    let snapshot = db.snapshot();
+    drop_table(&db, 1);
+    fill(&db, 1, 100);
+    db.flush().unwrap();
+    run_jobs(&db);
+    assert_eq!((rows(&db, 1, Some(&snapshot)), rows(&db, 1, None)), (20_000, 100));
+    assert!(disk(&db) >= before);
+    drop(snapshot);
+    run_jobs(&db);
+    assert!(disk(&db) < before / 3, "{} of {before}", disk(&db));
+    assert_eq!((rows(&db, 1, None), rows(&db, 2, None)), (100, 2_000));
+}
+
+/// Random writes, range deletes and snapshots, each range to be cleared at once: reads answer as a map does.
+#[test]
+fn reads_stay_as_they_were() {
+    for seed in 0..5u64 {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut below = |n: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % n
+        };
+        let fs = MemFs::shared();
+        let mut options = options(&fs);
+        (options.family.memtable_size, options.family.target_file_size) = (64 << 10, 64 << 10);
+        let mut db = Db::open("db", options.clone()).unwrap();
+        let mut model: BTreeMap<Vec<u8>, u8> = BTreeMap::new();
+        let mut snapshots: Vec<(Snapshot, BTreeMap<Vec<u8>, u8>)> = Vec::new();
+        for _ in 0..1500 {
+            let (table, row) = (below(4) as u8, below(40_000) as u32);
+            match below(100) {
+                0..=89 => {
+                    for row in row..row + 40 {
+                        db.put(key(table, row), vec![row as u8; 300]).unwrap();
+                        model.insert(key(table, row), row as u8);
+                    }
+                }
+                90..=91 => {
+                    let (lo, hi) = (key(table, row), key(table, row + 1 + below(40_000) as u32));
+                    db.delete_range(&lo, &hi).unwrap();
+                    db.default_family().reclaim_range(&lo, &hi).unwrap();
+                    model.retain(|k, _| !(&lo..&hi).contains(&k));
+                }
+                92..=93 if snapshots.len() < 3 => snapshots.push((db.snapshot(), model.clone())),
+                94 => drop(snapshots.pop()),
+                95 => db.flush().unwrap(),
+                96 if below(8) == 0 => {
+                    snapshots.clear();
+                    drop(db);
+                    db = Db::open("db", options.clone()).unwrap();
+                }
+                _ => (0..below(10)).for_each(|_| _ = db.run_one_job().unwrap()),
+            }
+        }
+        run_jobs(&db);
+        for (snapshot, model) in snapshots.iter().map(|(s, m)| (Some(s), m)).chain([(None, &model)]) {
+            let range = kingtide::ReadOptions { snapshot, ..Default::default() };
+            let mut it = db.default_family().iter_with(range).unwrap();
+            it.seek_to_first();
+            let mut found = BTreeMap::new();
+            while it.valid() {
+                found.insert(it.key().to_vec(), it.value().unwrap()[0]);
+                it.next();
+            }
+            it.status().unwrap();
+            assert!(found == *model, "seed {seed}: {} of {} keys", found.len(), model.len());
+        }
+        drop((snapshots, db));
+        assert!(verify("db", &options).unwrap().is_clean(), "seed {seed}");
+    }
+}
