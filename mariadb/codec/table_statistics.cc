@@ -17,13 +17,16 @@ std::string encode_table_statistics(const TableStatistics &statistics) {
 
 bool decode_table_statistics(Slice bytes, TableStatistics *statistics) {
   uint64_t indexes, index, parts, n;
+  *statistics = TableStatistics();
   if (bytes.size == 0 || bytes.data[0] != 1) return false;
   bytes = bytes.from(1);
   if (!take_varint(bytes, &statistics->rows) || !take_varint(bytes, &indexes)) return false;
   for (; indexes > 0; indexes--) {
     // Each number takes at least a byte: so none is believed that is greater than what is left.
     if (!take_varint(bytes, &index) || index > UINT32_MAX || !take_varint(bytes, &parts) || parts > bytes.size) return false;
-    std::vector<uint64_t> &rows = statistics->rows_per_key[static_cast<uint32_t>(index)];
+    const auto [entry, fresh] = statistics->rows_per_key.try_emplace(static_cast<uint32_t>(index));
+    if (!fresh) return false;
+    std::vector<uint64_t> &rows = entry->second;
     for (; parts > 0; parts--) {
       if (!take_varint(bytes, &n)) return false;
       rows.push_back(n);

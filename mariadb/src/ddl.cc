@@ -30,7 +30,7 @@ int Handler::create(const char *name, TABLE *form, HA_CREATE_INFO *info) {
   }
   std::string problem;
   const TABLE_SHARE *s = form->s;
-  const TableOptions options = read_options(s->option_struct, form->field, &problem);
+  const TableOptions options = read_options_of(form, Dictionary::name_of(name), true, &problem);
   if (refuse_options(ha_thd(), problem)) return HA_WRONG_CREATE_OPTION;
   uint8_t slot;
   const Outcome o = Families::slot_of(options.storage, &slot);
@@ -38,8 +38,12 @@ int Handler::create(const char *name, TABLE *form, HA_CREATE_INFO *info) {
   if (o != Outcome::Ok) return fail(o);
   TableRecord record;
   set_first_layout(row_columns(form), &record);
-  return fail(
-      Dictionary::create(Dictionary::name_of(name), s->keys, s->primary_key, info->auto_increment_value, slot, &record));
+  const Outcome created =
+      Dictionary::create(Dictionary::name_of(name), s->keys, s->primary_key, info->auto_increment_value, slot, &record);
+  if (created == Outcome::Ok) return 0;
+  const int error = fail(created);
+  Families::release(slot);
+  return error;
 }
 
 int Handler::delete_table(const char *name) {

@@ -4,18 +4,47 @@
 #include "dictionary.h"
 #include "../codec/key_codec.h"
 
+#include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <set>
 
 #include "families.h"
 
 namespace kingtide {
 namespace {
 
-/** Held while numbers are given out and tables change names. */
-std::mutex changing;
+/** Held while numbers are given out. */
+std::mutex numbering;
+
+/**
+  Keeps a table's record from being changed by others, by its name. What is written meanwhile may wait for locks of rows, which
+  a transaction in doubt may have, and no other table has to wait for that.
+*/
+class Changing {
+ public:
+  explicit Changing(const std::set<std::string> &names) : names_(names) {
+    std::unique_lock<std::mutex> guard(mutex);
+    const auto is_free = [](const std::string &name) { return !busy.count(name); };
+    freed.wait(guard, [&] { return std::all_of(names_.begin(), names_.end(), is_free); });
+    busy.insert(names_.begin(), names_.end());
+  }
+  ~Changing() {
+    std::lock_guard<std::mutex> guard(mutex);
+    for (const std::string &name : names_) busy.erase(name);
+    freed.notify_all();
+  }
+  Changing(const Changing &) = delete;
+
+ private:
+  static inline std::mutex mutex;
+  static inline std::condition_variable freed;
+  static inline std::set<std::string> busy;
+  const std::set<std::string> names_;
+};
 
 std::string table_key(const std::string &name) { return "t" + name; }
 
@@ -37,17 +66,36 @@ std::string statistics_key(uint32_t primary) {
   return key;
 }
 
-void erase_index(Batch &batch, uint32_t id) {
+/** The keys of an index, from the first up to the second. */
+std::pair<std::string, std::string> range_of(uint32_t id) {
   std::string from, to;
   append_be(from, id, 4);
   append_be(to, id + uint64_t{1}, 4);
+  return {from, to};
+}
+
+void erase_index(Batch &batch, uint32_t id) {
+  const auto [from, to] = range_of(id);
   batch.erase_range(Space::Rows, from, to);
 }
 
+/** Indexes were erased: their space is to be had again. */
+void give_back(const std::vector<uint32_t> &ids) {
+  for (uint32_t id : ids) {
+    const auto [from, to] = range_of(id);
+    if (Engine::reclaim(from, to) != Outcome::Ok)
+      sql_print_warning("KINGTIDE: the space of what was dropped is given back later: %s", last_message());
+  }
+}
+
+std::vector<uint32_t> indexes_of(const TableRecord &r) {
+  std::vector<uint32_t> ids = r.keys;
+  if (std::find(ids.begin(), ids.end(), r.primary) == ids.end()) ids.push_back(r.primary);
+  return ids;
+}
+
 void erase_entries(Batch &batch, const TableRecord &r) {
-  erase_index(batch, r.primary);
-  for (uint32_t id : r.keys)
-    if (id != r.primary) erase_index(batch, id);
+  for (uint32_t id : indexes_of(r)) erase_index(batch, id);
   for (auto c : {Dictionary::Counter::AutoIncrement, Dictionary::Counter::HiddenKey, Dictionary::Counter::Rows,
                  Dictionary::Counter::Expires})
     batch.erase(Space::Dictionary, counter_key(c, r.primary));
@@ -107,12 +155,11 @@ std::string Dictionary::name_of(const char *path) {
 
 Outcome Dictionary::create(const std::string &name, uint32_t keys, uint32_t primary_key, uint64_t auto_increment,
                            uint8_t slot, TableRecord *record) {
-  std::lock_guard<std::mutex> guard(changing);
-  TableRecord old;
-  Batch batch;
-  Outcome o = find(name, &old);
-  if (o == Outcome::Ok) erase_entries(batch, old);  // its definition is gone, or the server would not ask
+  Outcome o = drop(name);  // if there is one, its definition is gone, or the server would not ask
   if (o != Outcome::Ok && o != Outcome::NotFound) return o;
+  const Changing guard({name});
+  std::lock_guard<std::mutex> number_guard(numbering);
+  Batch batch;
   uint32_t next;
   const bool hidden = primary_key >= keys;
   if ((o = Families::take_numbers(batch, slot, keys + hidden, &next)) != Outcome::Ok) return o;
@@ -143,7 +190,7 @@ Outcome Dictionary::find(const std::string &name, TableRecord *record) {
 }
 
 Outcome Dictionary::drop(const std::string &name) {
-  std::lock_guard<std::mutex> guard(changing);
+  const Changing guard({name});
   TableRecord record;
   Outcome o = find(name, &record);
   if (o != Outcome::Ok) return o;
@@ -151,8 +198,12 @@ Outcome Dictionary::drop(const std::string &name) {
   batch.erase(Space::Dictionary, table_key(name));
   erase_entries(batch, record);
   if ((o = write(batch, name)) != Outcome::Ok) return o;
-  std::lock_guard<std::mutex> births_guard(births_mutex);
-  births.erase(record.primary);
+  {
+    std::lock_guard<std::mutex> births_guard(births_mutex);
+    births.erase(record.primary);
+  }
+  give_back(indexes_of(record));
+  Families::release(Families::slot_of(record.primary));
   return o;
 }
 
@@ -165,7 +216,7 @@ Outcome Dictionary::set_aside(const std::string &name, std::string *aside) {
 }
 
 Outcome Dictionary::rename(const std::string &from, const std::string &to) {
-  std::lock_guard<std::mutex> guard(changing);
+  const Changing guard({from, to});
   TableRecord record;
   Outcome o = find(from, &record);
   if (o != Outcome::Ok) return o;
@@ -177,7 +228,9 @@ Outcome Dictionary::rename(const std::string &from, const std::string &to) {
 }
 
 Outcome Dictionary::alter(const std::vector<Alteration> &changes) {
-  std::lock_guard<std::mutex> guard(changing);
+  std::set<std::string> names;
+  for (const Alteration &a : changes) names.insert(a.name);
+  const Changing guard(names);
   Batch batch;
   for (const Alteration &a : changes) {
     batch.put(Space::Dictionary, table_key(a.name), encode_table_record(a.after));
@@ -187,13 +240,16 @@ Outcome Dictionary::alter(const std::vector<Alteration> &changes) {
       batch.put(Space::Dictionary, counter_key(Counter::AutoIncrement, a.after.primary), number(a.auto_increment));
   }
   const Outcome o = Engine::write(batch, Durability::Power);
-  for (const Alteration &a : changes)
-    if (o == Outcome::Ok && !a.built.empty()) note_birth(a.after.primary);  // older snapshots do not have the new entries
+  if (o != Outcome::Ok) return o;
+  for (const Alteration &a : changes) {
+    if (!a.built.empty()) note_birth(a.after.primary);  // older snapshots do not have the new entries
+    give_back(a.dropped);
+  }
   return o;
 }
 
 Outcome Dictionary::begin_indexes(uint8_t slot, size_t count, std::vector<uint32_t> *ids) {
-  std::lock_guard<std::mutex> guard(changing);
+  std::lock_guard<std::mutex> guard(numbering);
   uint32_t next;
   Batch batch;
   const Outcome o = Families::take_numbers(batch, slot, static_cast<uint32_t>(count), &next);
@@ -213,7 +269,9 @@ Outcome Dictionary::abandon_indexes(const std::vector<uint32_t> &ids) {
     erase_index(batch, id);
     batch.erase(Space::Dictionary, building_key(id));
   }
-  return Engine::write(batch, Durability::Process);
+  const Outcome o = Engine::write(batch, Durability::Process);
+  if (o == Outcome::Ok) give_back(ids);
+  return o;
 }
 
 Outcome Dictionary::is_altered_to(const std::string &name, Slice definition, bool *altered) {
@@ -238,7 +296,11 @@ Outcome Dictionary::is_altered_to(const std::string &name, Slice definition, boo
 Outcome Dictionary::truncate(const TableRecord &record) {
   Batch batch;
   erase_entries(batch, record);
-  return Engine::write(batch, commit_durability());
+  const Outcome o = Engine::write(batch, commit_durability());
+  if (o != Outcome::Ok) return o;
+  note_birth(record.primary);
+  give_back(indexes_of(record));
+  return o;
 }
 
 Outcome Dictionary::drop_leftovers() {
@@ -267,6 +329,23 @@ Outcome Dictionary::drop_leftovers() {
   return Outcome::Ok;
 }
 
+Outcome Dictionary::count_tables() {
+  Iter it;
+  Outcome o = Engine::iterate(Space::Dictionary, Slice(std::string("t")), Slice(std::string("u")), &it);
+  if (o != Outcome::Ok) return o;
+  for (bool valid = it.first(); valid; valid = it.next()) {
+    Slice value;
+    TableRecord record;
+    std::string why;
+    if ((o = it.value(&value)) != Outcome::Ok) return o;
+    if (decode_table_record(value, &record, &why))
+      Families::use(Families::slot_of(record.primary));
+    else
+      Families::use_all();  // what cannot be read may be in any
+  }
+  return it.status();
+}
+
 void Dictionary::visit(const std::function<void(const std::string &name, const TableRecord &record)> &visit) {
   Iter it;
   if (Engine::iterate(Space::Dictionary, Slice(std::string("t")), Slice(std::string("u")), &it) != Outcome::Ok) return;
@@ -289,7 +368,7 @@ Outcome Dictionary::set_counter(Counter which, uint32_t primary, uint64_t value)
 }
 
 Outcome Dictionary::set_counters_of(const std::string &name, uint32_t primary, uint64_t auto_increment, uint64_t rows) {
-  std::lock_guard<std::mutex> guard(changing);
+  const Changing guard({name});
   TableRecord record;
   const Outcome o = find(name, &record);
   if (o != Outcome::Ok || record.primary != primary) return o;
@@ -310,7 +389,7 @@ Outcome Dictionary::statistics(uint32_t primary, TableStatistics *statistics) {
 }
 
 Outcome Dictionary::set_statistics(const std::string &name, uint32_t primary, const TableStatistics &statistics) {
-  std::lock_guard<std::mutex> guard(changing);
+  const Changing guard({name});
   TableRecord record;
   const Outcome o = find(name, &record);
   if (o != Outcome::Ok || record.primary != primary) return o;

@@ -52,7 +52,8 @@ class Dictionary {
   static Outcome set_aside(const std::string &name, std::string *aside);
   static Outcome rename(const std::string &from, const std::string &to);
 
-  /** The time, counted in tables that got rows or entries: were made, took the place of what they are copies of, got an index. */
+  /** The time, counted in tables that got rows or entries: were made, took the place of what they are copies of, got an index; or lost
+      all at once. */
   static uint64_t now();
   /** When a table did: 0 if it was before the server started. A snapshot of an earlier time does not have the rows. */
   static uint64_t born(uint32_t primary);
@@ -78,6 +79,8 @@ class Dictionary {
   static Outcome truncate(const TableRecord &record);
   /** Removes the tables that were temporary in an earlier life of the server, and what an ALTER TABLE did not finish. */
   static Outcome drop_leftovers();
+  /** Tells the families how many tables they have. */
+  static Outcome count_tables();
 
   /** Calls `visit` with each table that there is. Such as it cannot read are left out. */
   static void visit(const std::function<void(const std::string &name, const TableRecord &record)> &visit);

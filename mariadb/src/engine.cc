@@ -507,6 +507,11 @@ Outcome Engine::compact(Slice from, Slice to) {
   return call.done(kingtide_family_compact_range(Families::of(from), &lower, &upper, &call));
 }
 
+Outcome Engine::reclaim(Slice from, Slice to) {
+  Call call;
+  return call.done(kingtide_family_reclaim_range(Families::of(from), from.data, from.size, to.data, to.size, &call));
+}
+
 Outcome Engine::set_option(const char *name, const char *value) {
   Call call;
   return call.done(kingtide_db_set_option(db, name, value, &call));

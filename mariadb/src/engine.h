@@ -261,6 +261,8 @@ class Engine {
   /** Copies the database into a directory that is empty or not there. */
   static Outcome checkpoint(const std::string &directory);
   static Outcome compact(Slice from, Slice to);
+  /** Has the space of a range that was erased given back soon, without waiting for it. */
+  static Outcome reclaim(Slice from, Slice to);
   static Outcome set_option(const char *name, const char *value);
 
   static std::vector<std::string> prepared();

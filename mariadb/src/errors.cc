@@ -1,6 +1,8 @@
 /* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
 #include "errors.h"
 
+#include "guard.h"
+
 #include "variables.h"
 
 namespace kingtide {
@@ -41,5 +43,7 @@ int server_error(THD *thd, Outcome outcome) {
   sql_print_error("KINGTIDE: %s", last_message());
   return HA_ERR_INTERNAL_ERROR;
 }
+
+void report_exception(const char *what) { sql_print_error("KINGTIDE: %s", what); }
 
 }  // namespace kingtide

@@ -1,8 +1,11 @@
 /* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
+#include "server.h"
+
 #include "families.h"
 
 #include <cstring>
 #include <mutex>
+#include <set>
 
 #include "call.h"
 
@@ -15,8 +18,12 @@ constexpr uint32_t LAST_TABLE = 0xf00000, NUMBERS = 0x1000000;
 const std::string NEXT_OF_ROWS = "n";
 
 kingtide_db *db;
-/** Held while a slot is looked for and given out. */
+/** Held while a slot is looked for, given out, and taken back. */
 std::mutex finding;
+/** Tables in each slot, and those that are about to be. */
+uint32_t users[256];
+/** Of families that were dropped: somebody may be about to look into one, and finds that it is closed. */
+std::vector<kingtide_family *> retired;
 
 std::string slot_key(uint8_t slot) { return "f" + std::string(1, static_cast<char>(slot)); }
 
@@ -30,10 +37,16 @@ Outcome read_slot(uint8_t slot, uint32_t *next, std::string *family) {
   std::string s;
   const Outcome o = Engine::get(slot_key(slot), &s);
   if (o != Outcome::Ok) return o;
-  if (s.size() < 5) return failed(Outcome::Corruption, "the dictionary's record of a family is too short");
+  if (s.size() < 4) return failed(Outcome::Corruption, "the dictionary's record of a family is too short");
   *next = static_cast<uint32_t>(read_be(Slice(s).data, 4));
   *family = s.substr(4);
   return Outcome::Ok;
+}
+
+Outcome write_slot(uint8_t slot, uint32_t next, const std::string &family) {
+  Batch batch;
+  batch.put(Space::Dictionary, slot_key(slot), slot_record(next, family));
+  return Engine::write(batch, Durability::Power);
 }
 
 Outcome open_family(const std::string &name, kingtide_family **family) {
@@ -45,6 +58,13 @@ std::string text_of(kingtide_text *text) {
   std::string s(kingtide_text_data(text), kingtide_text_len(text));
   kingtide_text_free(text);
   return s;
+}
+
+/** No slot names it any more. If it stays, the next start drops it. */
+void drop_family(const std::string &name) {
+  Call call;
+  if (call.done(kingtide_db_drop_family(db, name.c_str(), &call)) != Outcome::Ok)
+    sql_print_warning("KINGTIDE: family '%s', which has no tables, stays until the next start: %s", name.c_str(), last_message());
 }
 
 /** Makes a family that has `options`, and otherwise the options of another. */
@@ -89,6 +109,7 @@ Outcome Families::open(kingtide_db *database, const kingtide_options *options) {
     std::string name;
     o = read_slot(static_cast<uint8_t>(slot), &next, &name);
     if (o == Outcome::NotFound) break;
+    if (o == Outcome::Ok && name.empty()) continue;
     if (o == Outcome::Ok) o = open_family(name, &family);
     if (o != Outcome::Ok) return o;
     slots_[slot] = family;
@@ -96,7 +117,71 @@ Outcome Families::open(kingtide_db *database, const kingtide_options *options) {
   return Outcome::Ok;
 }
 
+bool Families::is_named(const std::string &family) {
+  for (size_t slot = 1; slot < SLOTS; slot++) {
+    uint32_t next;
+    std::string name;
+    if (read_slot(static_cast<uint8_t>(slot), &next, &name) == Outcome::NotFound) break;
+    if (name == family) return true;
+  }
+  return false;
+}
+
+void Families::use(uint8_t slot) {
+  std::lock_guard<std::mutex> guard(finding);
+  users[slot]++;
+}
+
+void Families::release(uint8_t slot) {
+  std::lock_guard<std::mutex> guard(finding);
+  if (users[slot] == 0 || --users[slot] > 0 || slot == 0) return;
+  uint32_t next;
+  std::string name;
+  // First the slot, for good: what a crash leaves then is a family that no slot names, which the next start drops.
+  if (read_slot(slot, &next, &name) != Outcome::Ok || name.empty() || write_slot(slot, next, "") != Outcome::Ok) {
+    sql_print_warning("KINGTIDE: a family without tables stays: %s", last_message());
+    return;
+  }
+  if (kingtide_family *family = slots_[slot].exchange(nullptr)) retired.push_back(family);
+  if (!is_named(name)) drop_family(name);
+}
+
+void Families::use_all() {
+  std::lock_guard<std::mutex> guard(finding);
+  for (uint32_t &n : users) n++;
+}
+
+Outcome Families::drop_unused() {
+  std::set<std::string> named;
+  for (size_t i = 1; i < SLOTS; i++) {
+    const uint8_t slot = static_cast<uint8_t>(i);
+    uint32_t next;
+    std::string name;
+    const Outcome o = read_slot(slot, &next, &name);
+    if (o == Outcome::NotFound) break;
+    if (o != Outcome::Ok) return o;
+    if (name.empty()) continue;
+    use(slot);
+    release(slot);
+    if (slots_[slot]) named.insert(name);
+  }
+  Call call;
+  kingtide_strings *names = nullptr;
+  const Outcome o = call.done(kingtide_db_families(db, &names, &call));
+  if (o != Outcome::Ok) return o;
+  for (size_t i = 0; i < kingtide_strings_count(names); i++) {
+    size_t length = 0;
+    const char *text = kingtide_strings_get(names, i, &length);
+    const std::string name(text, length);
+    if (name.rfind(std::string(ROWS) + " ", 0) == 0 && !named.count(name)) drop_family(name);
+  }
+  kingtide_strings_free(names);
+  return Outcome::Ok;
+}
+
 void Families::close() {
+  for (kingtide_family *family : retired) kingtide_family_free(family);
+  retired.clear();
   for (auto &slot : slots_)
     if (kingtide_family *family = slot.exchange(nullptr)) kingtide_family_free(family);
 }
@@ -128,16 +213,24 @@ Outcome Families::slot_of(const std::vector<Engine::Option> &options, uint8_t *s
     name += std::string(" ") + one.name + "=" + one.value;
   }
   if (different.empty()) return Outcome::Ok;
-  uint8_t free = 1;
-  for (; free < SLOTS; free++) {
+  uint8_t free = SLOTS;
+  uint32_t first = 1;
+  for (uint8_t i = 1; i < SLOTS; i++) {
     uint32_t next;
     std::string family;
-    const Outcome o = read_slot(free, &next, &family);
+    const Outcome o = read_slot(i, &next, &family);
+    if (o == Outcome::NotFound && free == SLOTS) free = i;
     if (o == Outcome::NotFound) break;
     if (o != Outcome::Ok) return o;
-    if (family != name || next >= LAST_TABLE) continue;
-    *slot = free;
-    return Outcome::Ok;
+    if (next >= LAST_TABLE) continue;
+    if (family == name) {
+      users[i]++;
+      *slot = i;
+      return Outcome::Ok;
+    }
+    if (!family.empty() || free != SLOTS) continue;
+    free = i;
+    first = next;
   }
   if (free == SLOTS)
     return failed(Outcome::Other, "tables have " + std::to_string(SLOTS - 1) + " different sets of storage options already");
@@ -145,14 +238,13 @@ Outcome Families::slot_of(const std::vector<Engine::Option> &options, uint8_t *s
   Outcome o = open_family(name, &family);  // of a slot that is used up, or made before a crash
   if (o == Outcome::NotFound) o = make_family(name, rows, different, &family);
   if (o != Outcome::Ok) return o;
-  Batch batch;
-  batch.put(Space::Dictionary, slot_key(free), slot_record(1, name));
-  o = Engine::write(batch, Durability::Power);
+  o = write_slot(free, first, name);
   if (o != Outcome::Ok) {
     kingtide_family_free(family);
     return o;
   }
   slots_[free].store(family, std::memory_order_release);
+  users[free]++;
   *slot = free;
   return Outcome::Ok;
 }

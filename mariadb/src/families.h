@@ -21,7 +21,8 @@ struct kingtide_options;
       0xc0 to 0xfe, then 24 bits    the family of the slot that the first byte names
 
   A slot is a record of the dictionary, under "f" and the slot's byte: 4 bytes, the number that the slot's next index gets, and
-  the family's name. Numbers are never given out twice; when a slot runs out of them, its family gets another slot.
+  the family's name, which is empty after the last table was dropped: then the slot is free for another family. Numbers are never
+  given out twice; when a slot runs out of them, its family gets another slot.
 */
 namespace kingtide {
 
@@ -39,8 +40,18 @@ class Families {
   /** A value of one of the families' options as the engine writes it; if it is none, last_message says what would be. */
   static Outcome normal(const char *option, const std::string &value, std::string *normal);
 
-  /** The slot for tables of these options, each with a normal value; slot 0 is "rows". */
+  /**
+    The slot for a table of these options, each with a normal value; slot 0 is "rows". The table counts as one of the slot's
+    tables from then on: if it does not come to be, it is to be released.
+  */
   static Outcome slot_of(const std::vector<Engine::Option> &options, uint8_t *slot);
+  /** There is a table in a slot, or one that nobody can tell, which may be in any. */
+  static void use(uint8_t slot);
+  static void use_all();
+  /** A table of the slot is no more. If it was the last one, the slot is free again, and its family is dropped. */
+  static void release(uint8_t slot);
+  /** At the start, once all tables are counted: drops the families that have none. */
+  static Outcome drop_unused();
   static uint8_t slot_of(uint32_t index) { return index >> 24 < FIRST ? 0 : static_cast<uint8_t>((index >> 24) - FIRST + 1); }
 
   /** The name of the family that has the entries of an index. */
@@ -50,6 +61,7 @@ class Families {
   static Outcome take_numbers(Batch &batch, uint8_t slot, uint32_t count, uint32_t *first);
 
  private:
+  static bool is_named(const std::string &family);
   static constexpr uint8_t FIRST = 0xc0;
   /** "rows", and 0xc0 to 0xfe. The bytes behind are left, so that there is a key behind every index. */
   static constexpr size_t SLOTS = 64;

@@ -20,9 +20,9 @@ enum class Access { Consistent, Share, Update };
 
 /**
   An opened table. The parts of it are in files of their own: handler.cc (what it can do, opening, statistics), ddl.cc,
-  alter.cc, dml.cc, ttl.cc, scan.cc, locks.cc, admin.cc, check.cc.
+  alter.cc, dml.cc, ttl.cc, scan.cc, locks.cc, admin.cc, check.cc. The server gets a GuardedHandler.
 */
-class Handler final : public handler {
+class Handler : public handler {
  public:
   Handler(handlerton *hton, TABLE_SHARE *share);
   ~Handler() override;
@@ -174,6 +174,7 @@ class Handler final : public handler {
   Outcome get_row_locked(std::string *value);
   int read_row(Slice key, uchar *record, bool *pass);
   int read_unique(uchar *record);
+  int read_unique_row(uchar *record, bool *pass);
   int decode_row(Slice row, uchar *record);
   Wanted wanted(const uchar *record) const;
   int damaged();

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "dictionary.h"
+#include "guard.h"
 #include "inspect.h"
 #include "key_text.h"
 #include "session.h"
@@ -363,11 +364,11 @@ int describe(void *table, ST_FIELD_INFO *columns, int (*fill)(THD *, TABLE_LIST 
 
 st_mysql_information_schema information_schema = {MYSQL_INFORMATION_SCHEMA_INTERFACE_VERSION};
 
-int init_schema_trx(void *table) { return describe(table, trx_columns, fill_trx); }
-int init_schema_locks(void *table) { return describe(table, lock_columns, fill_locks); }
-int init_schema_lock_waits(void *table) { return describe(table, wait_columns, fill_lock_waits); }
-int init_schema_families(void *table) { return describe(table, family_columns, fill_families); }
-int init_schema_levels(void *table) { return describe(table, level_columns, fill_levels); }
-int init_schema_tables(void *table) { return describe(table, table_columns, fill_tables); }
+int init_schema_trx(void *table) { return describe(table, trx_columns, &Guarded<fill_trx, 1, 1>::call); }
+int init_schema_locks(void *table) { return describe(table, lock_columns, &Guarded<fill_locks, 1, 1>::call); }
+int init_schema_lock_waits(void *table) { return describe(table, wait_columns, &Guarded<fill_lock_waits, 1, 1>::call); }
+int init_schema_families(void *table) { return describe(table, family_columns, &Guarded<fill_families, 1, 1>::call); }
+int init_schema_levels(void *table) { return describe(table, level_columns, &Guarded<fill_levels, 1, 1>::call); }
+int init_schema_tables(void *table) { return describe(table, table_columns, &Guarded<fill_tables, 1, 1>::call); }
 
 }  // namespace kingtide

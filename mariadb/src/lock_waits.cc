@@ -14,6 +14,7 @@
 #include <unordered_map>
 
 #include "engine.h"
+#include "guard.h"
 
 /** Of the server, which declares them in no header. */
 extern "C" int thd_rpl_deadlock_check(MYSQL_THD thd, MYSQL_THD other);
@@ -48,7 +49,7 @@ void report(void *, uint64_t, const uint64_t *holders, size_t count) {
 
 }  // namespace
 
-void LockWaits::begin_to_report() { Engine::on_lock_wait(report); }
+void LockWaits::begin_to_report() { Engine::on_lock_wait(&Guarded<report>::call); }
 
 void LockWaits::running(uint64_t transaction, THD *thd) {
   Shard &shard = shard_of(transaction);

@@ -6,6 +6,11 @@
 */
 #include "options.h"
 
+#include <deque>
+
+#include <create_options.h>
+#include <partition_info.h>
+
 #include "families.h"
 #include "variables.h"
 
@@ -53,7 +58,74 @@ int find_ttl_column(const char *name, Field *const *fields, std::string *problem
   return -1;
 }
 
+/** Whether a partition has the name that a part of a path has, which begins with it. */
+bool is_named(const partition_element *partition, const std::string &part) {
+  char name[FN_REFLEN];
+  const uint length = tablename_to_filename(partition->partition_name, name, sizeof name);
+  if (part.size() < length || (part.size() > length && part[length] != '#')) return false;
+  return !my_strcasecmp(system_charset_info, part.substr(0, length).c_str(), name);
+}
+
+/** The partition, or the part of one, that has this name in the dictionary; nullptr if none has, or there are none. */
+const partition_element *partition_of(const TABLE *table, const std::string &name) {
+  const size_t at = name.rfind("#P#"), sub_at = name.rfind("#SP#");
+  if (!table->part_info || at == std::string::npos) return nullptr;
+  List_iterator_fast<partition_element> partitions(table->part_info->partitions);
+  while (partition_element *p = partitions++) {
+    if (!is_named(p, name.substr(at + 3))) continue;
+    if (sub_at == std::string::npos) return p;
+    List_iterator_fast<partition_element> parts(p->subpartitions);
+    while (partition_element *sub = parts++)
+      if (is_named(sub, name.substr(sub_at + 4))) return sub;
+  }
+  return nullptr;
+}
+
+/** What is written at a partition is not in the server's definition of the table if its subpartitions are named. */
+bool forgets_options(partition_info *partitions) {
+  if (!partitions || !partitions->is_sub_partitioned() || partitions->use_default_subpartitions) return false;
+  List_iterator_fast<partition_element> it(partitions->partitions);
+  while (const partition_element *p = it++)
+    if (p->option_list) return true;
+  return false;
+}
+
+char *ha_table_option_struct::*const ALL[] = {
+    &ha_table_option_struct::compression, &ha_table_option_struct::block_size, &ha_table_option_struct::value_threshold,
+    &ha_table_option_struct::filter_fp,   &ha_table_option_struct::durability, &ha_table_option_struct::ttl,
+    &ha_table_option_struct::ttl_column};
+
+/** Puts what was written at a partition over what was written for the table. */
+void add_written(const engine_option_value *list, std::deque<std::string> *texts, ha_table_option_struct *written) {
+  const ha_create_table_option *rules = table_options();
+  for (; list; list = list->next)
+    for (size_t i = 0; i < array_elements(ALL); i++) {
+      if (!same(rules[i].name, std::string(list->name.str, list->name.length).c_str()) || !list->value.str) continue;
+      texts->emplace_back(list->value.str, list->value.length);
+      written->*ALL[i] = &texts->back()[0];
+    }
+}
+
 }  // namespace
+
+TableOptions read_options_of(const TABLE *table, const std::string &name, bool creating, std::string *problem) {
+  const partition_element *part = partition_of(table, name);
+  if (creating && forgets_options(table->part_info)) {
+    *problem = "options of a partition that has named subpartitions are not kept by the server: "
+               "write them for the table, or give the number of subpartitions without names";
+    return TableOptions();
+  }
+  if (!part) return read_options(table->s->option_struct, table->field, problem);
+  if (part->option_struct)
+    return read_options(creating ? table->s->option_struct : part->option_struct, table->field, problem);
+  // A subpartition that no statement named: the server makes it after it read the options, and gives it those of its
+  // partition as they were written.
+  ha_table_option_struct written = {};
+  std::deque<std::string> texts;
+  if (table->s->option_struct) written = *table->s->option_struct;
+  add_written(part->option_list, &texts, &written);
+  return read_options(&written, table->field, problem);
+}
 
 ha_create_table_option *table_options() {
   static ha_create_table_option all[] = {

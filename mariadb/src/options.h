@@ -42,6 +42,12 @@ constexpr uint64_t LONGEST_LIFE = 3155760000;
 TableOptions read_options(const ha_table_option_struct *written, Field *const *fields, std::string *problem);
 
 /**
+  Those of a table, or of that of its partitions that has this name in the dictionary. While one is created, the server puts
+  its options in the table's place; the list of partitions may be of before.
+*/
+TableOptions read_options_of(const TABLE *table, const std::string &name, bool creating, std::string *problem);
+
+/**
   Why the options of an altered table want a copy of it, or nullptr: its rows are to be stored in another way, or create has
   to refuse the options.
 */

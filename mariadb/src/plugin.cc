@@ -1,7 +1,8 @@
 /* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
 
 /* The handlerton: what the server calls for connections and transactions. */
-#include "ha_kingtide.h"
+#include "families.h"
+#include "guarded_handler.h"
 #include "information_schema.h"
 #include "lock_waits.h"
 #include "options.h"
@@ -18,7 +19,7 @@ namespace {
 /** Whether a commit or rollback ends the transaction, and not only a statement of it. */
 bool ends_all(THD *thd, bool all) { return all || !thd_test_options(thd, OPTION_NOT_AUTOCOMMIT | OPTION_BEGIN); }
 
-handler *create_handler(handlerton *h, TABLE_SHARE *table, MEM_ROOT *root) { return new (root) Handler(h, table); }
+handler *create_handler(handlerton *h, TABLE_SHARE *table, MEM_ROOT *root) { return new (root) GuardedHandler(h, table); }
 
 int commit(handlerton *, THD *thd, bool all) {
   Session *s = Session::of(thd);
@@ -101,37 +102,47 @@ int panic(handlerton *, ha_panic_function) { return 0; }
 
 const char *no_files[] = {nullptr};
 
-int init(void *p) {
+/** A function for the server of which the result 0 is success. */
+template <auto F>
+constexpr auto guarded_call = &Guarded<F, HA_ERR_OUT_OF_MEM, HA_ERR_INTERNAL_ERROR>::call;
+/** One of X/Open's. */
+template <auto F>
+constexpr auto guarded_xa_call = &Guarded<F, XAER_RMERR, XAER_RMERR>::call;
+
+int set_up(void *p) {
   hton = static_cast<handlerton *>(p);
   hton->db_type = DB_TYPE_AUTOASSIGN;
   hton->flags = HTON_CLOSE_CURSORS_AT_COMMIT | HTON_SUPPORTS_EXTENDED_KEYS;
   hton->tablefile_extensions = no_files;
   hton->create = create_handler;
-  hton->drop_table = drop_table;
-  hton->check_version = check_version;
-  hton->commit = commit;
-  hton->rollback = rollback;
-  hton->prepare = prepare;
-  hton->commit_ordered = commit_ordered;
-  hton->commit_checkpoint_request = checkpoint;
-  hton->recover = recover_prepared;
-  hton->commit_by_xid = commit_by_xid;
-  hton->rollback_by_xid = rollback_by_xid;
-  hton->close_connection = close_connection;
-  hton->kill_query = kill_query;
+  hton->drop_table = guarded_call<drop_table>;
+  hton->check_version = guarded_call<check_version>;
+  hton->commit = guarded_call<commit>;
+  hton->rollback = guarded_call<rollback>;
+  hton->prepare = guarded_call<prepare>;
+  hton->commit_ordered = guarded_call<commit_ordered>;
+  hton->commit_checkpoint_request = guarded_call<checkpoint>;
+  hton->recover = &Guarded<recover_prepared>::call;  // none, and the log says why
+  hton->signal_ddl_recovery_done = guarded_call<end_recovery>;
+  hton->commit_by_xid = guarded_xa_call<commit_by_xid>;
+  hton->rollback_by_xid = guarded_xa_call<rollback_by_xid>;
+  hton->close_connection = guarded_call<close_connection>;
+  hton->kill_query = guarded_call<kill_query>;
   hton->savepoint_offset = sizeof(uint64_t);
-  hton->savepoint_set = savepoint_set;
-  hton->savepoint_rollback = savepoint_rollback;
-  hton->savepoint_release = savepoint_release;
+  hton->savepoint_set = guarded_call<savepoint_set>;
+  hton->savepoint_rollback = guarded_call<savepoint_rollback>;
+  hton->savepoint_release = guarded_call<savepoint_release>;
   hton->savepoint_rollback_can_release_mdl = savepoint_keeps_locks;
-  hton->start_consistent_snapshot = start_consistent_snapshot;
-  hton->flush_logs = flush_logs;
+  hton->start_consistent_snapshot = guarded_call<start_consistent_snapshot>;
+  hton->flush_logs = guarded_call<flush_logs>;
   hton->table_options = table_options();
-  hton->show_status = show_status;
+  hton->show_status = guarded_call<show_status>;
   hton->panic = panic;
-  hton->pre_shutdown = pre_shutdown;
+  hton->pre_shutdown = guarded_call<pre_shutdown>;
   Outcome o = Engine::open(database_path(), engine_options());
   if (o == Outcome::Ok) o = Dictionary::drop_leftovers();
+  if (o == Outcome::Ok) o = Dictionary::count_tables();
+  if (o == Outcome::Ok) o = Families::drop_unused();
   if (o == Outcome::Ok) {
     LockWaits::begin_to_report();
     return 0;
@@ -140,6 +151,8 @@ int init(void *p) {
   Engine::close();
   return 1;
 }
+
+int init(void *p) { return guarded(1, 1, [&] { return set_up(p); }); }
 
 int deinit(void *) {
   Engine::close();

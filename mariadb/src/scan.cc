@@ -356,6 +356,23 @@ bool Handler::was_semi_consistent_read() {
   return again_;
 }
 
+/** Reads the row that has the unique secondary key `same_`, and locks it, but not the key: another row may get that. */
+int Handler::read_unique_row(uchar *record, bool *pass) {
+  std::string before, now;
+  Outcome o = txn().get_newest(same_, &before);
+  while (o == Outcome::Ok) {
+    *pass = false;
+    if (const int error = from_entry(same_, before, record, pass)) return error;
+    // While the row is locked it keeps its entries. If it had lost this one before, another row may have it.
+    o = txn().get_newest(same_, &now);
+    if (o == Outcome::Ok && now == before) return 0;
+    if (!*pass) unlock_row();
+    if (thd_kill_level(ha_thd()) != THD_IS_NOT_KILLED) return HA_ERR_ABORTED_BY_USER;
+    before.swap(now);
+  }
+  return o == Outcome::NotFound ? HA_ERR_KEY_NOT_FOUND : fail(o);
+}
+
 int Handler::read_unique(uchar *record) {
   bool pass = false;
   int error;
@@ -364,13 +381,13 @@ int Handler::read_unique(uchar *record) {
   position_ = same_;
   if (index_->primary) {
     error = read_row(Slice(same_).from(4), record, &pass);
+  } else if (locking() && !locks_gaps()) {
+    error = read_unique_row(record, &pass);
   } else {
     std::string value;
-    const Outcome o = !locking()     ? txn().get(same_, &value)
-                      : skip_locked_ ? get_locked_now(same_, &value)
-                                     : txn().get_locked(same_, lock_mode(), &value);
+    const Outcome o = locking() ? txn().get_locked(same_, lock_mode(), &value) : txn().get(same_, &value);
     if (o == Outcome::NotFound) return HA_ERR_KEY_NOT_FOUND;
-    if (o != Outcome::Ok) return o == Outcome::LockHeld && skip_locked_ ? HA_ERR_KEY_NOT_FOUND : fail(o);
+    if (o != Outcome::Ok) return fail(o);
     error = from_entry(same_, value, record, &pass);
   }
   if (error == HA_ERR_END_OF_FILE || (!error && pass)) return HA_ERR_KEY_NOT_FOUND;

@@ -4,6 +4,7 @@
 #include "statistics.h"
 
 #include "engine.h"
+#include "guard.h"
 #include "inspect.h"
 
 namespace kingtide {
@@ -28,7 +29,7 @@ int show_all(MYSQL_THD thd, st_mysql_show_var *variable, void *, system_status_v
 }  // namespace
 
 st_mysql_show_var status_variables[] = {
-    {"Kingtide", reinterpret_cast<void *>(show_all), SHOW_FUNC},
+    {"Kingtide", reinterpret_cast<void *>(&Guarded<show_all, 1, 1>::call), SHOW_FUNC},
     {nullptr, nullptr, SHOW_UNDEF},
 };
 

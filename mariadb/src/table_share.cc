@@ -6,8 +6,6 @@
 
 #include "errors.h"
 
-#include <partition_info.h>
-
 namespace kingtide {
 namespace {
 
@@ -71,29 +69,6 @@ class Opened : public handler {
   static void unlock(handler *h) { static_cast<Opened *>(h)->unlock_shared_ha_data(); }
 };
 
-/** Whether a partition has the name that a part of a path has, which begins with it. */
-bool is_named(const partition_element *partition, const std::string &part) {
-  char name[FN_REFLEN];
-  const uint length = tablename_to_filename(partition->partition_name, name, sizeof name);
-  if (part.size() < length || (part.size() > length && part[length] != '#')) return false;
-  return !my_strcasecmp(system_charset_info, part.substr(0, length).c_str(), name);
-}
-
-/** The options of a table, or of that of its partitions that has this name in the dictionary. */
-const ha_table_option_struct *options_of(const TABLE *table, const std::string &name) {
-  const size_t at = name.rfind("#P#"), sub_at = name.rfind("#SP#");
-  if (!table->part_info || at == std::string::npos) return table->s->option_struct;
-  List_iterator_fast<partition_element> partitions(table->part_info->partitions);
-  while (partition_element *p = partitions++) {
-    if (!is_named(p, name.substr(at + 3))) continue;
-    if (sub_at == std::string::npos) return p->option_struct;
-    List_iterator_fast<partition_element> parts(p->subpartitions);
-    while (partition_element *sub = parts++)
-      if (is_named(sub, name.substr(sub_at + 4))) return sub->option_struct;
-  }
-  return table->s->option_struct;
-}
-
 }  // namespace
 
 TableShare *TableShare::of(TABLE *table, handler *handler, const char *path, int *error) {
@@ -127,7 +102,7 @@ TableShare *TableShare::of(TABLE *table, handler *handler, const char *path, int
 TableShare::TableShare(const TABLE *table, const std::string &name, const TableRecord &record)
     : name_(name), record_(record), born_(Dictionary::born(record.primary)), format_(new TableFormat(table, record)) {
   std::string problem;  // refused when the table was made, or ignored since
-  options_ = read_options(options_of(table, name), table->field, &problem);
+  options_ = read_options_of(table, name, false, &problem);
   if (!format_->fits) return;
   for (uint k = 0; k < table->s->keys; k++) index_names_.emplace_back(table->key_info[k].name.str);
   std::lock_guard<std::mutex> guard(opened_mutex);
@@ -333,6 +308,7 @@ void TableShare::reset_counters() {
   hidden_ = 1;
   set_rows(0);
   changes_.store(FEW_CHANGES, std::memory_order_relaxed);
+  born_.store(Dictionary::born(record_.primary), std::memory_order_release);
 }
 
 }  // namespace kingtide

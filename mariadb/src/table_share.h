@@ -29,7 +29,7 @@ class TableShare {
   const TableRecord &record() const { return record_; }
   const std::string &name() const { return name_; }
   /** When it got its rows: see Dictionary. */
-  uint64_t born() const { return born_; }
+  uint64_t born() const { return born_.load(std::memory_order_acquire); }
   const TableOptions &options() const { return options_; }
 
   /** An estimate of how many rows there are. */
@@ -90,7 +90,7 @@ class TableShare {
   /** In the dictionary. */
   const std::string name_;
   TableRecord record_;
-  const uint64_t born_;
+  std::atomic<uint64_t> born_;
   TableOptions options_;
   std::unique_ptr<TableFormat> format_;
   std::vector<std::string> index_names_;

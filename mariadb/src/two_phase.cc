@@ -6,6 +6,9 @@
 */
 #include "two_phase.h"
 
+#include <mutex>
+#include <set>
+
 #include "engine.h"
 #include "errors.h"
 #include "session.h"
@@ -16,12 +19,21 @@ namespace {
 
 constexpr size_t HEAD = 10;
 
-/** What the X/Open specification calls them. */
-constexpr int XA_OK = 0, XAER_RMERR = -3, XAER_NOTA = -4;
 
-int resolved(Outcome o) {
+std::mutex awaited_mutex;
+/** The server's own transactions that recovery found, and that the server has not resolved yet. */
+std::set<std::string> awaited;
+
+/** Whether recovery goes on behind a transaction: then what became of it need not be durable yet. Before, it is done again. */
+bool recovery_goes_on_behind(const std::string &name) {
+  std::lock_guard<std::mutex> guard(awaited_mutex);
+  return awaited.erase(name) != 0 && !awaited.empty();
+}
+
+int resolved(const std::string &name, Outcome o) {
+  const bool later = recovery_goes_on_behind(name);
   // By name it is resolved as durably as the database is by default, which is less than a commit may have to survive.
-  if (o == Outcome::Ok && commit_durability() == Durability::Power) o = Engine::sync();
+  if (o == Outcome::Ok && !later && commit_durability() == Durability::Power) o = Engine::sync();
   if (o == Outcome::Ok) return XA_OK;
   if (o == Outcome::NotFound) return XAER_NOTA;
   sql_print_error("KINGTIDE: %s", last_message());
@@ -53,15 +65,19 @@ int recover_prepared(handlerton *, XID *list, uint size) {
   static uint handed_out = 0;
   const std::vector<std::string> names = Engine::prepared();
   uint n = 0;
-  for (; n < size && handed_out < names.size(); handed_out++)
-    if (unpack_xid(names[handed_out], &list[n])) n++;
+  std::lock_guard<std::mutex> guard(awaited_mutex);
+  for (; n < size && handed_out < names.size(); handed_out++) {
+    if (!unpack_xid(names[handed_out], &list[n])) continue;
+    if (list[n].get_my_xid()) awaited.insert(names[handed_out]);
+    n++;
+  }
   if (n < size) handed_out = 0;
   return static_cast<int>(n);
 }
 
 int commit_by_xid(handlerton *, XID *xid) {
   const std::string name = pack_xid(xid);
-  const int result = resolved(Engine::commit_prepared(name));
+  const int result = resolved(name, Engine::commit_prepared(name));
   if (result == XA_OK) Session::prepared_ended(name);
   if (result == XA_OK) RowLog::prepared_ended(name, true);
   return result;
@@ -69,10 +85,17 @@ int commit_by_xid(handlerton *, XID *xid) {
 
 int rollback_by_xid(handlerton *, XID *xid) {
   const std::string name = pack_xid(xid);
-  const int result = resolved(Engine::rollback_prepared(name));
+  const int result = resolved(name, Engine::rollback_prepared(name));
   if (result == XA_OK) Session::prepared_ended(name);
   if (result == XA_OK) RowLog::prepared_ended(name, false);
   return result;
+}
+
+int end_recovery(handlerton *) {
+  std::lock_guard<std::mutex> guard(awaited_mutex);
+  const bool left = !awaited.empty();
+  awaited.clear();
+  return left && Engine::sync() != Outcome::Ok ? 1 : 0;
 }
 
 }  // namespace kingtide

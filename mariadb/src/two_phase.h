@@ -7,6 +7,9 @@
 
 namespace kingtide {
 
+/** What the X/Open specification calls them. */
+constexpr int XA_OK = 0, XAER_RMERR = -3, XAER_NOTA = -4;
+
 /**
   The engine's name of a transaction in doubt: format (8 bytes, most significant first), lengths of the global and the branch
   part (a byte each), both parts.
@@ -18,5 +21,7 @@ bool unpack_xid(const std::string &name, XID *xid);
 int recover_prepared(handlerton *hton, XID *list, uint size);
 int commit_by_xid(handlerton *hton, XID *xid);
 int rollback_by_xid(handlerton *hton, XID *xid);
+/** Recovery is over: what became of transactions is durable from now on. */
+int end_recovery(handlerton *hton);
 
 }  // namespace kingtide

@@ -2,6 +2,7 @@
 #include "variables.h"
 
 #include "backup.h"
+#include "guard.h"
 #include "options.h"
 
 /** Of the server, which has it in no header: names a directory that is no database. */
@@ -75,7 +76,7 @@ char *backup_value;
 MYSQL_SYSVAR_STR(backup, backup_value, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_NOCMDOPT | PLUGIN_VAR_MEMALLOC,
                  "Set to the path of a directory that is empty or not there, makes a copy of the engine's database in it, as of "
                  "one moment; it shows the last one",
-                 make_backup, nullptr, nullptr);
+                 (&Guarded<make_backup, 1, 1>::call), nullptr, nullptr);
 
 /** Whether the statement has its own lock_wait_timeout: by WAIT n, NOWAIT, or SET STATEMENT. */
 bool statement_sets_lock_wait_timeout(THD *thd) {

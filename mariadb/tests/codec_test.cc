@@ -12,10 +12,13 @@
 #include <functional>
 #include <map>
 #include <random>
+#include <stdexcept>
 
 #include "../codec/key_codec.h"
 #include "../codec/row_codec.h"
 #include "../codec/table_record.h"
+#include "../codec/table_statistics.h"
+#include "../src/guard.h"
 
 using namespace kingtide;
 
@@ -421,7 +424,56 @@ void table_records_come_back(int rounds) {
   CHECK(!decode_table_record(Slice(), &back, &why));
 }
 
+void table_statistics_come_back(int rounds) {
+  TableStatistics back;
+  for (int i = 0; i < rounds; i++) {
+    TableStatistics s;
+    s.rows = rng() >> below(64);
+    for (size_t n = below(4); n-- > 0;) {
+      std::vector<uint64_t> &parts = s.rows_per_key[static_cast<uint32_t>(rng() >> (32 + below(32)))];
+      for (size_t p = below(5); p-- > 0;) parts.push_back(rng() >> below(64));
+    }
+    const std::string bytes = encode_table_statistics(s);
+    CHECK(decode_table_statistics(Slice(bytes), &back) && back.rows == s.rows && back.rows_per_key == s.rows_per_key);
+    for (size_t cut = 0; cut < bytes.size(); cut++) CHECK(!decode_table_statistics(Slice(bytes).first(cut), &back));
+    CHECK(!decode_table_statistics(Slice(bytes + std::string(1, static_cast<char>(rng()))), &back));
+    std::string bad = bytes;
+    bad[below(bad.size())] ^= static_cast<char>(1 << below(8));
+    if (decode_table_statistics(Slice(bad), &back)) {
+      size_t parts = 0;
+      for (const auto &key : back.rows_per_key) parts += key.second.size();
+      CHECK(back.rows_per_key.size() + parts <= bad.size());  // no memory but for what is there
+    }
+  }
+}
+
+std::string reported;
+
+int throws_or(int what) {
+  if (what == 1) throw std::bad_alloc();
+  if (what == 2) throw std::length_error("too long");
+  if (what == 3) throw 3;
+  return what;
+}
+
+void throws(int *what) { *what = throws_or(*what); }
+
+void no_exception_passes_the_border() {
+  const int results[] = {0, 128, 122, 122, 4};
+  const char *reports[] = {"", "out of memory", "too long", "an unknown exception", ""};
+  for (int what = 0; what < 5; what++) {
+    reported.clear();
+    CHECK(guarded(128, 122, [&] { return throws_or(what); }) == results[what] && reported == reports[what]);
+    CHECK((Guarded<throws_or, 128, 122>::call(what)) == results[what]);
+    int in_place = what;
+    Guarded<throws>::call(&in_place);
+    CHECK(in_place == what && reported == reports[what]);
+  }
+}
+
 }  // namespace
+
+void kingtide::report_exception(const char *what) { reported = what; }
 
 int main(int argc, char **argv) {
   seed = argc > 1 ? strtoull(argv[1], nullptr, 10) : 20261122;
@@ -433,6 +485,8 @@ int main(int argc, char **argv) {
   rows_come_back(rounds / 4);
   rows_outlive_alterations(rounds / 20);
   table_records_come_back(rounds / 4);
+  table_statistics_come_back(rounds / 4);
+  no_exception_passes_the_border();
   printf("codec_test: %d rounds each of strings, integers and prefixes, %d rows, seed %llu\n", rounds, rounds / 4,
          static_cast<unsigned long long>(seed));
   return 0;
