@@ -52,8 +52,10 @@ class Dictionary {
   static Outcome set_aside(const std::string &name, std::string *aside);
   static Outcome rename(const std::string &from, const std::string &to);
 
-  /** The time, counted in tables that got rows or entries: were made, took the place of what they are copies of, got an index; or lost
-      all at once. */
+  /**
+    The time, counted in tables that got rows or entries (were made, took the place of what they are copies of, got an index), or
+    lost all at once.
+  */
   static uint64_t now();
   /** When a table did: 0 if it was before the server started. A snapshot of an earlier time does not have the rows. */
   static uint64_t born(uint32_t primary);
