@@ -109,6 +109,7 @@ int Handler::or_expired(uchar *record, int error) {
 bool Handler::logs_rows_only() const {
   THD *thd = current_thd;
   if (!thd || !share_ || thd->variables.binlog_format != BINLOG_FORMAT_MIXED) return false;
+  if (table->part_info) return true;  // the server wants the same of all partitions, of which only some may have such rows
   const TableOptions &options = share_->options();
   return share_->may_expire() || options.ttl != 0 || options.ttl_field >= 0 || session_ttl(thd) != 0;
 }
