@@ -10,7 +10,7 @@ class LockWaits {
  public:
   /** From now on the engine's waits are reported. */
   static void begin_to_report();
-  /** A connection's transaction runs, and is over. Between the two, its connection may be named to the server. */
+  /** A connection's transaction begins to take locks, and is over. Between the two, its connection may be named to the server. */
   static void running(uint64_t transaction, THD *thd);
   static void over(uint64_t transaction);
 };

@@ -119,9 +119,10 @@ int Handler::start_stmt(THD *thd, thr_lock_type type) {
 }
 
 int Handler::use(THD *thd, bool writes) {
-  const int error = session()->use(thd, writes);
-  if (!error && writes) session()->needs(share_->options().has_durability ? share_->options().durability : commit_durability());
-  return error;
+  if (const int error = session()->use(thd, writes)) return error;
+  if (writes || locking()) session()->takes_locks(thd);
+  if (writes) session()->needs(share_->options().has_durability ? share_->options().durability : commit_durability());
+  return 0;
 }
 
 }  // namespace kingtide

@@ -104,8 +104,6 @@ int Session::begin(THD *thd) {
   started_.store(my_time(0), std::memory_order_relaxed);
   rows_changed_.store(0, std::memory_order_relaxed);
   shown_transaction_.store(txn_.id(), std::memory_order_release);
-  reported_ = txn_.id();
-  LockWaits::running(reported_, thd);
   savepoints_ = 0;
   prepared_ = ordered_ = statement_savepoint_ = false;
   return 0;
@@ -135,6 +133,12 @@ int Session::use(THD *thd, bool writes) {
   const Outcome o = txn_.set_savepoint(STATEMENT);
   statement_savepoint_ = o == Outcome::Ok;
   return server_error(thd, o);
+}
+
+void Session::takes_locks(THD *thd) {
+  if (reported_) return;
+  reported_ = txn_.id();
+  LockWaits::running(reported_, thd);
 }
 
 void Session::needs(Durability durability) {

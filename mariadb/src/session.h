@@ -30,6 +30,8 @@ class Session {
 
   /** A statement begins to use a table: begins the transaction if need be, and tells the server of it. */
   int use(THD *thd, bool writes);
+  /** The statement is going to take locks, so that others may wait for this transaction. */
+  void takes_locks(THD *thd);
   /** It writes to a table, and what its commit survives is at least this. */
   void needs(Durability durability);
   /** A statement is done with a table. */
@@ -123,7 +125,7 @@ class Session {
   Durability durability_ = Durability::Process;
   bool wrote_ = false;
   uint64_t savepoints_ = 0;
-  /** The transaction that is known to run, if it is not 0. */
+  /** The transaction that others may wait for, if it is not 0. */
   uint64_t reported_ = 0;
   bool copies_rows_ = false;
   uint64_t expiry_of_copy_ = 0;

@@ -10,7 +10,7 @@ use kingtide_base::{KeyOrder, Result, SeqNo, Tag};
 use std::ops::{Bound, Range};
 
 /// Keys of a memtable that are looked at to tell how many of them are rows.
-const SAMPLE: u64 = 64;
+const SAMPLE: u64 = 24;
 
 /// Ranges deleted by range tombstones that are taken off the rows; those beyond count as if they were there.
 const SPANS: usize = 16;

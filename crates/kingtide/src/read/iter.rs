@@ -233,7 +233,7 @@ impl DbIterator {
     }
 
     /// The key. Empty while invalid.
-    #[inline]
+    #[inline(always)]
     pub fn key(&self) -> &[u8] {
         match self.shown {
             Shown::Current => self.merge.top().key(),
@@ -287,7 +287,7 @@ impl DbIterator {
     }
 
     /// The stored value without its expiry.
-    #[inline]
+    #[inline(always)]
     fn stored(&self) -> &[u8] {
         let stored = match self.shown {
             Shown::Current => self.merge.top().value(),
@@ -447,10 +447,13 @@ impl DbIterator {
                 return;
             }
             let expires = if self.shown_tag.has_expiry() { self.expires_at_ms() } else { None };
-            match self.entry() {
-                Ok((key, value)) if take(key, value, expires) => {}
-                // An error made it invalid, and `status` tells it.
-                _ => return,
+            let goes_on = match self.shown_tag.is_indirect() {
+                false => take(self.key(), self.stored(), expires),
+                // An error makes it invalid, and `status` tells it.
+                true => self.entry().is_ok_and(|(key, value)| take(key, value, expires)),
+            };
+            if !goes_on {
+                return;
             }
         }
     }
