@@ -396,9 +396,11 @@ impl TableIter {
             self.load_from_span(i)?;
         } else {
             self.table.load(i, &mut self.scratch)?;
-            if self.opts.fill_cache {
-                self.table.offer(i, self.scratch.bytes());
-            }
+        }
+        // Of what is read ahead, too, since a walk that is made again would decompress it again. A walk over much fills what
+        // is free of the cache, and after that only blocks get in that were asked for before.
+        if self.opts.fill_cache && !self.opts.readahead {
+            self.table.offer(i, self.scratch.bytes());
         }
         self.layout = self.scratch.layout();
         self.block = i;
