@@ -39,6 +39,7 @@ int Handler::index_init(uint index, bool) {
 int Handler::index_end() {
   active_index = MAX_KEY;
   iter_.close();
+  mrr_.dsmrr_close();  // the next one to read ranges may do so in another index
   return 0;
 }
 
@@ -412,6 +413,7 @@ int Handler::rnd_init(bool) {
 
 int Handler::rnd_end() {
   iter_.close();
+  mrr_.dsmrr_close();  // which leaves its handler reading rows by their positions
   return 0;
 }
 
