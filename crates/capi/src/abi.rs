@@ -96,6 +96,14 @@ impl<T: Copy> Out<T> {
 }
 
 impl<T> Out<T> {
+    /// Fills this place and those behind it with one value after the other.
+    pub fn set_each(self, values: impl Iterator<Item = T>) {
+        for (i, value) in values.enumerate() {
+            // SAFETY: not NULL, and the caller promised room for as many as the function says that it writes.
+            unsafe { self.0.as_ptr().add(i).write(value) }
+        }
+    }
+
     /// Replaces what is there, an object that C got from the library.
     pub fn replace(self, value: T) {
         // SAFETY: not NULL, and the caller promised that it is a handle that nobody else uses now.

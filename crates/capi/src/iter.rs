@@ -1,6 +1,6 @@
 //! Iterators, over a family or over what a transaction sees of it.
 
-use crate::abi::{self, Sized_, borrow, bytes, config, flag, kingtide_bound, need, out_handle, set_if};
+use crate::abi::{self, Out, Sized_, borrow, bytes, config, flag, kingtide_bound, need, out_handle, set_if};
 use crate::error::{guard, kingtide_error, kingtide_status, panic_text, quietly};
 use crate::family::kingtide_family;
 use crate::snapshot::kingtide_snapshot;
@@ -64,7 +64,7 @@ impl kingtide_read_options {
 pub struct kingtide_iter {
     cursor: Cursor,
     /// Keys and values that `kingtide_iter_walk` gave last.
-    walked: Vec<u8>,
+    walked: Walked,
     /// What a move panicked with. It stays invalid from then on.
     panic: Option<String>,
 }
@@ -87,7 +87,7 @@ macro_rules! on {
 
 impl kingtide_iter {
     fn new(cursor: Cursor) -> kingtide_iter {
-        kingtide_iter { cursor, walked: Vec::new(), panic: None }
+        kingtide_iter { cursor, walked: Walked::default(), panic: None }
     }
 
     fn valid(&self) -> bool {
@@ -215,6 +215,15 @@ pub extern "C" fn kingtide_iter_prev(iter: Option<&mut kingtide_iter>) -> bool {
     go(iter, |iter| on!(iter, it => it.prev()))
 }
 
+/// What a walk came to.
+#[derive(Default)]
+struct Walked {
+    /// Keys and values, one behind the other.
+    bytes: Vec<u8>,
+    /// Of each entry the lengths of its key and its value, and when it expires.
+    lengths: Vec<(usize, usize, u64)>,
+}
+
 /// An entry that a walk came to.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -244,41 +253,29 @@ pub extern "C" fn kingtide_iter_walk(
     count: usize,
     most_bytes: usize,
 ) -> usize {
-    if entries.is_null() || count == 0 {
-        return 0;
-    }
-    let mut given = 0;
-    let Some(iter) = iter.filter(|i| i.valid()) else { return 0 };
+    let Some(iter) = iter.filter(|i| i.valid() && count > 0) else { return 0 };
+    let Ok(place) = Out::new(entries, "entries") else { return 0 };
     let mut walked = std::mem::take(&mut iter.walked);
-    walked.clear();
+    walked.bytes.clear();
+    walked.lengths.clear();
     go(Some(iter), |iter| {
         let take = |key: &[u8], value: &[u8], expires: Option<u64>| {
-            walked.extend_from_slice(key);
-            walked.extend_from_slice(value);
-            let entry = kingtide_entry {
-                key: ptr::null(), // said below: the buffer may yet move
-                key_len: key.len(),
-                value: ptr::null(),
-                value_len: value.len(),
-                expires_at_ms: expires.unwrap_or(0),
-            };
-            // SAFETY: the caller has room for `count`, and `given` is less.
-            unsafe { entries.add(given).write(entry) };
-            given += 1;
-            given < count && walked.len() < most_bytes && expires.is_none()
+            walked.bytes.extend_from_slice(key);
+            walked.bytes.extend_from_slice(value);
+            walked.lengths.push((key.len(), value.len(), expires.unwrap_or(0)));
+            walked.lengths.len() < count && walked.bytes.len() < most_bytes && expires.is_none()
         };
         on!(iter, it => it.walk(forward, take));
     });
-    let mut at = walked.as_ptr();
-    for i in 0..given {
-        // SAFETY: it was written above; the lengths are of what is in the buffer, one behind the other.
-        unsafe {
-            let entry = &mut *entries.add(i);
-            entry.key = at;
-            entry.value = at.add(entry.key_len);
-            at = entry.value.add(entry.value_len);
-        }
-    }
+    // Only now: the buffer moved as it grew.
+    let mut rest = &walked.bytes[..];
+    place.set_each(walked.lengths.iter().map(|&(key_len, value_len, expires_at_ms)| {
+        let (key, behind) = rest.split_at(key_len);
+        let (value, behind) = behind.split_at(value_len);
+        rest = behind;
+        kingtide_entry { key: key.as_ptr(), key_len, value: value.as_ptr(), value_len, expires_at_ms }
+    }));
+    let given = walked.lengths.len();
     iter.walked = walked;
     given
 }
