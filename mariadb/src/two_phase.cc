@@ -60,18 +60,25 @@ bool unpack_xid(const std::string &name, XID *xid) {
   return true;
 }
 
-/** The server asks again until it gets fewer than it has room for, and takes no notice of those that it knows already. */
+/**
+ * The server asks again until it gets fewer than it has room for. Between two questions it ends those that it was told of, so
+ * the list is taken at the first.
+ */
 int recover_prepared(handlerton *, XID *list, uint size) {
-  static uint handed_out = 0;
-  const std::vector<std::string> names = Engine::prepared();
-  uint n = 0;
+  static std::vector<std::string> names;
+  static size_t handed_out = 0;
   std::lock_guard<std::mutex> guard(awaited_mutex);
+  if (!handed_out) names = Engine::prepared();
+  uint n = 0;
   for (; n < size && handed_out < names.size(); handed_out++) {
     if (!unpack_xid(names[handed_out], &list[n])) continue;
     if (list[n].get_my_xid()) awaited.insert(names[handed_out]);
     n++;
   }
-  if (n < size) handed_out = 0;
+  if (n < size) {
+    handed_out = 0;
+    names.clear();
+  }
   return static_cast<int>(n);
 }
 
