@@ -196,7 +196,7 @@ impl<'a> NodeRef<'a> {
 }
 
 // What follows is called by readers, who validate afterwards and until then must expect any mixture of values, and by
-// the writer, who needs no care. All accesses are Relaxed: the sequence lock orders them.
+// the writer, who needs no care. All accesses but one are Relaxed: the sequence lock orders them.
 impl Node {
     /// The number of entries, at most `CAPACITY`.
     #[inline(always)]
@@ -211,7 +211,7 @@ impl Node {
 
     #[inline(always)]
     pub(super) fn entry(&self, i: usize) -> u32 {
-        self.entries[i].observe(Ordering::Relaxed)
+        self.entries[i].observe(Ordering::Acquire) // partner: the Release with which a new version takes an old one's place
     }
 
     /// The number of heads below `head`. Two rounds of independent loads, no branch: first which group of eight, by

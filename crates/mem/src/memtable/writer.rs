@@ -186,8 +186,8 @@ impl<'t> MemWriter<'t> {
             self.add_key(leaf, target, (pos, head), offset);
         } else {
             let newest = self.add_version(leaf.entry(pos), entry);
-            // Release: partner of the fence in `NodeRef::validate`, for readers that see this offset and not a new version
-            // of the leaf, which stays as it is otherwise.
+            // Release: partner of the Acquire in `Node::entry`, for readers that see this offset and not a new version of the
+            // leaf, which stays as it is otherwise.
             leaf.entries[pos].store(newest, Ordering::Release);
             (self.state.finger, self.state.last_entry) = (leaf.as_ptr(), newest);
         }
