@@ -175,11 +175,7 @@ impl Cursor {
                 c.next_key();
                 Ok(())
             }
-            Cursor::Run(c) => c.next(),
-            Cursor::Own(c) => {
-                c.next();
-                Ok(())
-            }
+            _ => self.next(),
         }
     }
 
@@ -229,8 +225,8 @@ struct Place {
     source: u32,
 }
 
-/// A merge of sources. It has no direction of its own: [`Merge::next`] may follow only a forward positioning
-/// ([`Merge::first`], [`Merge::seek`]) and [`Merge::prev`] only a backward one. After an error it must be positioned anew.
+/// A merge of sources. It has no direction of its own: [`Merge::next_key`] may follow only a forward positioning
+/// ([`Merge::first`], [`Merge::seek`]) and [`Merge::prev_key`] only a backward one. After an error it must be positioned anew.
 pub(crate) struct Merge {
     order: KeyOrder,
     sources: Vec<Cursor>,
