@@ -12,6 +12,7 @@
 //! | [`clock`], [`rng`] | injected time and randomness |
 //! | [`budget`] | exact byte accounting shared by arenas and caches |
 //! | [`planted`] | bugs planted to test the tests; absent from ordinary builds |
+//! | [`rare`] | counters of paths that most runs never take |
 
 #![cfg_attr(test, allow(clippy::disallowed_methods))] // tests may start threads and read clocks and files
 
@@ -24,6 +25,7 @@ pub mod hash;
 pub mod key;
 pub mod options;
 pub mod planted;
+pub mod rare;
 pub mod rng;
 pub mod stats;
 

@@ -357,7 +357,7 @@ pub const fn index_of(name: &str) -> usize {
     panic!("no planted bug of that name: add it to the table in kingtide_base::planted");
 }
 
-const fn is_same(a: &[u8], b: &[u8]) -> bool {
+pub(crate) const fn is_same(a: &[u8], b: &[u8]) -> bool {
     if a.len() != b.len() {
         return false;
     }

@@ -9,7 +9,7 @@ use crate::sync::atomic::Ordering;
 use crate::version::{Edit, Version};
 use kingtide_base::options::{DbOptions, FamilyOptions};
 use kingtide_base::stats::Stat;
-use kingtide_base::{Error, ErrorKind, KeyOrder, Result};
+use kingtide_base::{Error, ErrorKind, KeyOrder, Result, rare};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -71,7 +71,9 @@ impl DbInner {
             return Err(e.context(format!("dropping column family '{name}'")));
         }
         shape.families.remove(&family.id());
-        shape.log_start = log_start;
+        if family.oldest_unflushed().is_some() {
+            rare!("family-dropped-with-data");
+        }
         self.commit.lock().families.retain(|f| f.id() != family.id());
         shape.vlogs.retain(|_, v| v.family != family.id());
         shape.manual.retain(|m| m.family != family.id());

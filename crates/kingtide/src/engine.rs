@@ -17,6 +17,7 @@ use crate::shape::{Retired, Shape};
 use crate::snapshot::Snapshots;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, RwLock};
+use crate::tuning::Tuning;
 use crate::txn::Transactions;
 use crate::txn::prepared::PreparedTable;
 use crate::wal::Wal;
@@ -24,7 +25,7 @@ use kingtide_base::budget::Budget;
 use kingtide_base::clock::Clock;
 use kingtide_base::options::{DbOptions, Durability, FamilyOptions};
 use kingtide_base::stats::{Stat, Stats};
-use kingtide_base::{Error, ErrorKind, Result};
+use kingtide_base::{Error, ErrorKind, Result, rare};
 use kingtide_mem::ArenaPool;
 use kingtide_mem::cache::BlockCache;
 use kingtide_vfs::{FileLock, Fs};
@@ -52,6 +53,8 @@ pub(crate) struct DbInner {
     pub stall: WriteController,
     pub hooks: Hooks,
     pub jobs: Jobs,
+    /// Thresholds that only tests change.
+    pub tuning: Tuning,
     /// Background threads, and at most so many key ranges of one merge at once.
     pub threads: usize,
     /// What ids of copies are drawn from, if not from entropy.
@@ -66,7 +69,7 @@ pub(crate) struct DbInner {
     pub commit: Mutex<CommitState>,
     pub shape: Mutex<Shape>,
     pub options: RwLock<DbOptions>,
-    /// The last background failure that has not been followed by a success.
+    /// The last background error; cleared by the next successful job, unless the database is halted.
     pub trouble: Mutex<Option<Error>>,
     /// Held while the database is open for writing.
     pub file_lock: Mutex<Option<Box<dyn FileLock>>>,
@@ -74,6 +77,9 @@ pub(crate) struct DbInner {
     // Atomics. Relaxed unless said otherwise: hints that order nothing.
     /// Set once by close. Release pairs with the Acquire in `check_open`.
     pub closed: AtomicBool,
+    /// Set once by a panic of a background job: `trouble` holds the error that every write gets. Release pairs with the
+    /// Acquire in `check_writable`.
+    pub halted: AtomicBool,
     /// Snapshots below this cannot be read at: a database opened for reading only caught up past them. Release in
     /// `exchange` pairs with the Acquire in reads.
     pub read_floor: AtomicU64,
@@ -98,6 +104,9 @@ impl DbInner {
     #[inline]
     pub fn check_writable(&self) -> Result<()> {
         self.check_open()?;
+        if self.halted.load(Ordering::Acquire) {
+            return Err(self.halt_error());
+        }
         if self.read_only.is_some() { Err(refused()) } else { Ok(()) }
     }
 
@@ -128,6 +137,9 @@ impl DbInner {
 
     /// Why the log or the manifest takes no writes any more, if that is so.
     pub fn poison(&self) -> Option<Error> {
+        if self.halted.load(Ordering::Acquire) {
+            return Some(self.halt_error());
+        }
         self.wal.poison().or_else(|| self.shape.lock().manifest.poison())
     }
 
@@ -138,18 +150,26 @@ impl DbInner {
 
     /// Runs the most urgent background job. `merges`: whether a merge may be taken.
     pub fn run_most_urgent(self: &Arc<Self>, merges: bool) -> Outcome {
-        if self.read_only.is_some() {
+        if self.read_only.is_some() || self.halted.load(Ordering::Acquire) {
             return Outcome::Idle;
         }
-        let result = self.try_urgent(merges);
+        let result = self.guarded(|| self.try_urgent(merges));
         match result {
             Ok(true) => {
-                *self.trouble.lock() = None;
+                let mut trouble = self.trouble.lock();
+                if !self.halted.load(Ordering::Acquire) {
+                    *trouble = None; // another thread's panic stays
+                }
                 Outcome::Ran
             }
             Ok(false) => Outcome::Idle,
-            Err(e) if e.kind() == ErrorKind::Cancelled => Outcome::Idle,
+            Err(e) if e.kind() == ErrorKind::Cancelled => {
+                rare!("compaction-cancelled");
+                Outcome::Idle
+            }
+            Err(e) if self.halted.load(Ordering::Acquire) => Outcome::Failed(e),
             Err(e) => {
+                rare!("background-job-failed");
                 self.stats.add(Stat::BackgroundErrors, 1);
                 if e.kind() == ErrorKind::NoSpace {
                     self.make_room();
@@ -158,6 +178,47 @@ impl DbInner {
                 Outcome::Failed(e)
             }
         }
+    }
+
+    /// Runs background work. A panic in it, of a key order or from a bug, ends neither the thread nor the program: it halts
+    /// the database.
+    ///
+    /// # Errors
+    /// Those of `work`; `Poisoned` after a panic.
+    pub(crate) fn guarded<R>(&self, work: impl FnOnce() -> Result<R>) -> Result<R> {
+        // What the panic left half-done is not used again: nothing is written any more, and reads see views, each of
+        // which was put in place as a whole.
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(self.halt(&*panic)))
+    }
+
+    /// Stops writes and background work for good, after a panic.
+    #[cold]
+    fn halt(&self, panic: &(dyn std::any::Any + Send)) -> Error {
+        rare!("background-job-panicked");
+        let said = panic.downcast_ref::<&str>().copied();
+        let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
+        let text = format!(
+            "background work panicked ({said}); writes are stopped until the database is closed and opened again, and what \
+             was committed is in its log"
+        );
+        let error = Error::new(ErrorKind::Poisoned, text);
+        {
+            let mut trouble = self.trouble.lock();
+            if !self.halted.load(Ordering::Acquire) {
+                *trouble = Some(error.duplicate());
+                self.halted.store(true, Ordering::Release);
+            }
+        }
+        self.stats.add(Stat::BackgroundErrors, 1);
+        // Nothing syncs it from now on, and `Interval` promises that it is synced soon.
+        let _ = self.wal.sync_all();
+        error
+    }
+
+    /// Why a halted database takes no writes.
+    #[cold]
+    fn halt_error(&self) -> Error {
+        self.background_error().unwrap_or_else(|| Error::new(ErrorKind::Poisoned, "background work panicked"))
     }
 
     fn try_urgent(self: &Arc<Self>, merges: bool) -> Result<bool> {

@@ -79,12 +79,20 @@ impl Jobs {
             return Ok(());
         }
         for lane in 0..threads.max(2) {
-            let db = db.clone();
+            let thread = db.clone();
             self.signal.state.lock().threads += 1;
-            let spawned = spawn_named(format!("kingtide-{lane}"), move || db.jobs.thread(&db, lane));
+            let spawned = match db.tuning.thread_limit {
+                Some(limit) if lane >= limit => Err(std::io::ErrorKind::WouldBlock.into()),
+                _ => spawn_named(format!("kingtide-{lane}"), move || thread.jobs.thread(&thread, lane)),
+            };
             if let Err(e) = spawned {
                 self.signal.state.lock().threads -= 1;
-                return Err(Error::new(kingtide_base::ErrorKind::Io, format!("cannot start a background thread: {e}")));
+                let text = format!(
+                    "cannot start background thread {} of {threads} ({e}): raise the limit on threads, or set \
+                     `background_threads` lower",
+                    lane + 1
+                );
+                return Err(Error::new(kingtide_base::ErrorKind::Io, text));
             }
         }
         Ok(())

@@ -22,6 +22,7 @@ pub mod family;
 mod flush;
 pub mod ingest;
 mod jobs;
+mod layout;
 #[cfg(all(test, loom))]
 mod loom_tests;
 pub mod memtable;
@@ -42,6 +43,7 @@ mod snapshot;
 #[cfg(all(test, not(shuttle)))]
 mod snapshot_tests;
 mod sync;
+mod tuning;
 mod txn;
 pub mod verify;
 pub mod version;
@@ -66,6 +68,8 @@ pub use read::{DbIterator, PinnedValue};
 pub use repair::{FamilyRepair, KeyGap, RepairOptions, RepairReport, UnreadableFile, repair, repair_with};
 pub use report::{FamilyReport, LevelReport, StatsReport};
 pub use snapshot::Snapshot;
+#[doc(hidden)]
+pub use tuning::Tuning;
 pub use txn::{
     CommitTicket, HeldLock, Isolation, LockMode, LockTarget, LockWait, LockWaitHook, PreparedInfo, Transaction,
     TransactionHandle, TransactionInfo, TransactionIterator, TransactionOptions, TxnId,

@@ -3,7 +3,7 @@
 //! Opening, in order:
 //!
 //! 1. lock the directory;
-//! 2. read the manifest: families, their files, what is flushed ([`crate::recover::Layout`]); or create it;
+//! 2. read the manifest: families, their files, what is flushed ([`crate::layout::Layout`]); or create it;
 //! 3. remove files that nothing names: leftovers of jobs that did not finish;
 //! 4. replay the log into memtables, flushing as they fill, so that memory stays bounded;
 //! 5. open the tables in parallel;
@@ -28,7 +28,7 @@ use crate::recover::Recovery;
 use crate::reserve::Reserve;
 use crate::snapshot::Snapshots;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Mutex, RwLock};
+use crate::sync::{Mutex, RwLock, try_spawn};
 use crate::txn::prepared::PreparedTable;
 use crate::txn::prepared::RecoveredPrepared;
 use crate::txn::validate::RecentWrites;
@@ -45,8 +45,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Released log segments kept for reuse.
-const FREE_SEGMENTS: usize = 4;
 /// Name of the lock file.
 pub(crate) const LOCK_FILE: &str = "LOCK";
 
@@ -96,8 +94,9 @@ fn open_as(dir: &Path, options: Options, read_only: bool) -> Result<(Arc<DbInner
     let config = WalConfig {
         fs: fs.clone(),
         dir: dir.to_owned(),
-        segment_size: options.db.wal_segment_size,
-        max_free: FREE_SEGMENTS,
+        segment_size: options.tuning.segment_size.unwrap_or(options.db.wal_segment_size),
+        max_free: options.tuning.free_segments,
+        prefill_piece: options.tuning.prefill_piece,
         next_id: id_source(&next_file_id),
         on_rotate: Some(jobs.waker()),
         clock: clock.clone(),
@@ -128,6 +127,7 @@ fn open_as(dir: &Path, options: Options, read_only: bool) -> Result<(Arc<DbInner
         prepared: PreparedTable::new(recovered.prepared, first_prepared),
         jobs,
         threads,
+        tuning: options.tuning.clone(),
         seed: options.seed,
         family_defaults: options.family.clone(),
         read_only: read_only.then(|| ReadOnly::new(options.clone())),
@@ -144,13 +144,14 @@ fn open_as(dir: &Path, options: Options, read_only: bool) -> Result<(Arc<DbInner
         durability_code: AtomicU64::new(0),
         options: RwLock::new(options.db),
         trouble: Mutex::new(None),
+        halted: AtomicBool::new(false),
         file_lock: Mutex::new(lock),
         closed: AtomicBool::new(false),
         next_file_id,
         log_begun: AtomicBool::new(false),
         last_interval_sync: AtomicU64::new(0),
     });
-    begin(&inner, recovered.default_changed.then_some(&recovered.default), threads)?;
+    begin(&inner, recovered.default_changed.then_some(&recovered.default), threads).inspect_err(|_| abandon(&inner))?;
     inner.stats.set(Stat::OpenMicros, (inner.clock.monotonic_ns() - start) / 1000);
     Ok((inner, recovered.default))
 }
@@ -168,6 +169,15 @@ fn begin(inner: &Arc<DbInner>, changed: Option<&Arc<Family>>, threads: usize) ->
         inner.keep_reserve();
     }
     inner.jobs.start(inner, threads)
+}
+
+/// Gives up a database whose opening failed when it was all but done, so that the next open finds it as this one did.
+fn abandon(inner: &DbInner) {
+    inner.closed.store(true, Ordering::Release);
+    inner.jobs.cancel();
+    inner.jobs.stop();
+    inner.reserve.remove();
+    *inner.file_lock.lock() = None;
 }
 
 /// Draws ids of files from the one counter that all files have theirs from.
@@ -286,7 +296,7 @@ fn open_tables(families: &[Arc<Family>], tables: &Arc<TableCache>, threads: usiz
     #[allow(clippy::disallowed_methods)] // reads in parallel that end before this returns
     crate::sync::scope(|s| {
         for _ in 0..helpers {
-            s.spawn(one);
+            _ = try_spawn(s, one); // fewer helpers only take longer
         }
         one();
     });
@@ -341,7 +351,8 @@ fn flush_for_close(db: &Arc<DbInner>, families: &[Arc<Family>], timeout: Duratio
         if !waiting {
             return Ok(());
         }
-        if !db.flush_one().map_err(|e| e.context("flushing memtables at close"))? {
+        let flushed = db.guarded(|| db.flush_one());
+        if !flushed.map_err(|e| e.context("flushing memtables at close"))? {
             db.jobs.wait_for_progress(Duration::from_millis(1)); // a background thread has the flush
         }
         let waited = db.clock.monotonic_ns() - start;

@@ -2,6 +2,7 @@
 
 use crate::recover::stored_default;
 use crate::snapshot::Snapshot;
+use crate::tuning::Tuning;
 use kingtide_base::clock::Clock;
 use kingtide_base::key::CustomOrder;
 use kingtide_base::options::{DbOptions, Durability, FamilyOptions};
@@ -35,6 +36,9 @@ pub struct Options {
     pub manual_jobs: bool,
     /// What the ids of new databases and copies are drawn from; the machine's entropy when absent. For simulation.
     pub seed: Option<u64>,
+    /// Thresholds that only tests change.
+    #[doc(hidden)]
+    pub tuning: Tuning,
 }
 
 impl Options {

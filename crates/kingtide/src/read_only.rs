@@ -20,7 +20,7 @@ use crate::sync::atomic::Ordering;
 use crate::txn::prepared::PreparedTable;
 use crate::version::manifest::{CURRENT, manifest_path, parse_manifest_name};
 use crate::wal::list_segments;
-use kingtide_base::{Error, ErrorKind, Result, SeqNo};
+use kingtide_base::{Error, ErrorKind, Result, SeqNo, rare};
 use kingtide_vfs::{Fs, OpenMode};
 use std::path::Path;
 use std::sync::Arc;
@@ -79,6 +79,7 @@ impl Recovery<'_> {
             if !overtaken {
                 return Err(e);
             }
+            rare!("read-only-overtaken");
         }
     }
 }

@@ -26,8 +26,6 @@ use std::sync::Arc;
 const WORTH_A_FLUSH: u64 = 4 << 20;
 /// A byte of the range may cost the rewriting of so many others.
 const COST: u64 = 16;
-/// Bytes of the range, in files that hold more, for which nothing is merged.
-const TOO_LITTLE: u64 = 256 << 10;
 /// Most ranges that are remembered.
 const MOST: usize = 4096;
 
@@ -198,7 +196,7 @@ impl DbInner {
         let meets = |f: &FileMeta| f.overlaps(request.family.order(), &request.lo, &request.hi);
         let rewritten: u64 =
             version.files().filter(|(level, f)| *level < deepest || meets(f)).map(|(_, f)| f.size).sum();
-        if rest < TOO_LITTLE || rewritten / COST > rest {
+        if rest < self.tuning.reclaim_from || rewritten / COST > rest {
             return Ok(());
         }
         let mut shape = self.shape.lock();

@@ -5,22 +5,23 @@ use crate::commit::batch::LoggedOp;
 use crate::commit::control::{LogOp, read_log_op};
 use crate::compact::{FlushInput, MergeContext, RateLimiter, run_flush};
 use crate::family::{Family, TableCache, View};
+use crate::layout::{FamilyLayout, Layout, read_options};
 use crate::memtable::FamilyMemtable;
 use crate::options::Options;
 use crate::read::ReadContext;
-use crate::shape::{Shape, VlogMeta};
+use crate::shape::Shape;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::txn::InDoubt;
 use crate::txn::prepared::RecoveredPrepared;
 use crate::version::manifest::{CURRENT, Manifest, write_again};
-use crate::version::{Edit, FamilyId, FileMeta, Version};
+use crate::version::{Edit, FamilyId, FileMeta, required_log_start};
 use crate::wal::{self, ReplayEnd, ReplayedSegment};
 use kingtide_base::budget::Budget;
 use kingtide_base::clock::Clock;
 use kingtide_base::coding::Reader;
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::stats::{Stat, Stats};
-use kingtide_base::{Error, ErrorKind, KeyOrder, Kind, Result, SeqNo, Tag};
+use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo, Tag, rare};
 use kingtide_mem::ArenaPool;
 use kingtide_vfs::{Fs, OpenMode};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -55,93 +56,6 @@ pub(crate) struct Recovered {
     pub prepared: Vec<RecoveredPrepared>,
 }
 
-/// A family as the manifest describes it.
-pub(crate) struct FamilyLayout {
-    pub name: String,
-    pub order: KeyOrder,
-    pub options: FamilyOptions,
-    pub version: Version,
-    pub flushed: SeqNo,
-}
-
-/// Everything that the manifest describes.
-#[derive(Default)]
-pub(crate) struct Layout {
-    pub families: BTreeMap<FamilyId, FamilyLayout>,
-    pub vlogs: BTreeMap<u64, VlogMeta>,
-    pub next_family: FamilyId,
-    pub next_file_id: u64,
-    pub last_seq: SeqNo,
-    pub log_start: SeqNo,
-    pub log_begun: Option<(u64, [u8; 16])>,
-}
-
-impl Layout {
-    pub fn apply(&mut self, edit: Edit, options: &Options) -> Result<()> {
-        let unknown =
-            |id: FamilyId| Error::corruption(format!("the manifest changes family {id}, which does not exist"));
-        match edit {
-            Edit::CreateFamily { id, name, order, options: stored } => {
-                let Some(order) = options.resolve_order(&order) else {
-                    return Err(Error::new(
-                        ErrorKind::Incompatible,
-                        format!(
-                            "column family '{name}' is ordered by '{order}', which this open was not given: hand the \
-                                 order in `Options::custom_orders`"
-                        ),
-                    ));
-                };
-                let options = read_options(&name, &stored)?;
-                self.next_family = self.next_family.max(id + 1);
-                let family = FamilyLayout { name, order, options, version: Version::default(), flushed: 0 };
-                self.families.insert(id, family);
-            }
-            Edit::DropFamily { id } => {
-                self.families.remove(&id).ok_or_else(|| unknown(id))?;
-                self.next_family = self.next_family.max(id + 1);
-            }
-            Edit::RenameFamily { id, name } => self.families.get_mut(&id).ok_or_else(|| unknown(id))?.name = name,
-            Edit::SetOptions { id, options } => {
-                let f = self.families.get_mut(&id).ok_or_else(|| unknown(id))?;
-                f.options = read_options(&f.name, &options)?;
-            }
-            Edit::AddFile { family, level, meta } => {
-                let f = self.families.get_mut(&family).ok_or_else(|| unknown(family))?;
-                if level as usize >= f.version.levels.len() {
-                    return Err(Error::corruption(format!("the manifest puts file {} into level {level}", meta.id)));
-                }
-                self.last_seq = self.last_seq.max(meta.max_seq);
-                f.version.add(&f.order, level as usize, meta);
-            }
-            Edit::RemoveFile { family, level, id } => {
-                let f = self.families.get_mut(&family).ok_or_else(|| unknown(family))?;
-                if level as usize >= f.version.levels.len() || !f.version.remove(level as usize, id) {
-                    return Err(Error::corruption(format!(
-                        "the manifest removes file {id}, which level {level} lacks"
-                    )));
-                }
-            }
-            Edit::Flushed { family, seq } => {
-                let f = self.families.get_mut(&family).ok_or_else(|| unknown(family))?;
-                f.flushed = f.flushed.max(seq);
-                self.last_seq = self.last_seq.max(seq);
-            }
-            Edit::AddVlog { id, family, size, stored_bytes, values } => {
-                self.vlogs.insert(id, VlogMeta { family, size, stored_bytes, values });
-            }
-            Edit::RemoveVlog { id } => {
-                self.vlogs.remove(&id);
-            }
-            Edit::NextFileId(id) => self.next_file_id = self.next_file_id.max(id),
-            Edit::LastSeq(seq) => self.last_seq = self.last_seq.max(seq),
-            Edit::NextFamilyId(id) => self.next_family = self.next_family.max(id),
-            Edit::LogStart(seq) => self.log_start = self.log_start.max(seq),
-            Edit::LogBegun { segment, boot_id } => self.log_begun = Some((segment, boot_id)),
-        }
-        Ok(())
-    }
-}
-
 /// The default family's key order, by name, and its options as the manifest has them. `None`: there is no database. Reads
 /// the manifest and changes nothing.
 pub(crate) fn stored_default(fs: &Arc<dyn Fs>, dir: &Path) -> Result<Option<(String, FamilyOptions)>> {
@@ -170,16 +84,6 @@ fn no_default() -> Error {
     Error::corruption("the manifest names no default family")
 }
 
-fn read_options(family: &str, stored: &[(String, String)]) -> Result<FamilyOptions> {
-    let mut options = FamilyOptions::default();
-    for (name, value) in stored {
-        options.set(name, value).map_err(|e| {
-            Error::new(ErrorKind::NewerFormat, format!("stored option of column family '{family}': {}", e.message()))
-        })?;
-    }
-    Ok(options)
-}
-
 /// The bytes of a segment that count: its records and the mark behind them.
 fn extent(s: &ReplayedSegment) -> (u64, u64) {
     (s.id, u64::from(s.end) + wal::END_MARK_LEN)
@@ -201,15 +105,20 @@ impl Recovery<'_> {
             families.insert(id, Arc::new(self.make_family(id, f)?));
         }
         let mut shape = Shape::new(manifest, families, layout.vlogs, layout.next_family);
+        shape.manifest.set_limits(self.options.tuning.manifest_limits());
         (shape.log_start, shape.log_begun) = (layout.log_start, layout.log_begun);
         shape.last_seq = layout.last_seq;
         let next_file_id = AtomicU64::new(layout.next_file_id);
         let (mut log_end, prepared) = self.replay_log(&mut shape, &next_file_id)?;
         self.check_log_is_there(&shape, &mut log_end)?;
+        raise_log_start(&mut shape, &log_end);
         if !self.read_only {
             // Only now: a manifest that lost its end is found out by the log, and what it does not name is no orphan
             // then but what repair needs. What cannot be removed is left to the next open.
-            orphans.into_iter().for_each(|name| _ = self.fs.remove(&self.dir.join(name)));
+            for name in orphans {
+                rare!("recovery-removed-orphan");
+                let _ = self.fs.remove(&self.dir.join(name));
+            }
         }
         let same_boot = self.is_same_boot(shape.log_begun);
         if !self.read_only && !log_end.closed {
@@ -241,6 +150,7 @@ impl Recovery<'_> {
         })?;
         if let Some(manifest) = loaded {
             if !self.read_only && self.is_same_boot(layout.log_begun) {
+                rare!("recovery-wrote-again");
                 manifest.write_again()?;
             }
             return Ok((manifest, layout));
@@ -315,8 +225,8 @@ impl Recovery<'_> {
         let segments = wal::list_segments(&**self.fs, self.dir)?;
         let by_id: HashMap<FamilyId, Arc<Family>> = shape.families.iter().map(|(id, f)| (*id, f.clone())).collect();
         let (mut synced, mut disk_full) = (false, false);
-        // Where the manifest names no beginning, nothing was given up: the log begins with the first operation.
-        let (log_start, next_family) = (shape.log_start.max(1), shape.next_family);
+        let log_start = required_log_start(shape.log_start, shape.manifest.log_start_is_exact());
+        let next_family = shape.next_family;
         let same_boot = self.is_same_boot(shape.log_begun);
         let mut in_doubt = InDoubt::default();
         let replay = if self.read_only { wal::replay_live } else { wal::replay };
@@ -364,7 +274,11 @@ impl Recovery<'_> {
             Ok(())
         };
         let end = replay(&**self.fs, self.dir, &segments, log_start, &mut apply)?;
-        Ok((end, in_doubt.finish(&by_id, next_family).map_err(|e| e.at_path(self.dir))?))
+        let in_doubt = in_doubt.finish(&by_id, next_family).map_err(|e| e.at_path(self.dir))?;
+        if !in_doubt.is_empty() {
+            rare!("recovery-in-doubt");
+        }
+        Ok((end, in_doubt))
     }
 
     /// An operation counts if its family exists and did not have it flushed.
@@ -380,12 +294,15 @@ impl Recovery<'_> {
                 let text = format!("the log holds operations of family {}, which the manifest lost", op.family);
                 return Err(Error::corruption(text).at_path(&self.dir.join(CURRENT)).at_offset(0));
             }
-            return Ok(()); // dropped since
+            rare!("recovery-skipped-dropped");
+            return Ok(());
         };
         if seq <= family.flushed_seq.load(Ordering::Relaxed) {
+            rare!("recovery-skipped-flushed");
             return Ok(());
         }
         let view = family.view.load();
+        view.active.note_entries_from(seq);
         if Tag(op.kind as u64).kind() == Some(Kind::RangeDelete) {
             view.active.insert_range(op.key, op.value, seq);
         } else {
@@ -435,6 +352,7 @@ impl Recovery<'_> {
         if family.view.load().active.is_empty() {
             return Ok(());
         }
+        rare!("recovery-flushed");
         let full = family.view.load().active.clone();
         let fresh = FamilyMemtable::new(family.order().clone(), self.arenas, last + 1);
         family.update_view(|v| {
@@ -457,7 +375,7 @@ impl Recovery<'_> {
             limiter: Some(&limiter),
             cancelled: &AtomicBool::new(false),
             may_cancel: false,
-            pause: &|| {},
+            poll_interval: self.options.tuning.poll_interval,
         };
         let input = FlushInput {
             memtables: vec![full.points().iter()],
@@ -483,6 +401,20 @@ impl Recovery<'_> {
             });
         }
     }
+}
+
+/// After a manifest of a build that let the log's start fall: the oldest segment says where the log begins. All that was
+/// released before it had been in tables, because a segment is given up only when the manifest says so for good.
+fn raise_log_start(shape: &mut Shape, log_end: &ReplayEnd) {
+    if shape.manifest.log_start_is_exact() {
+        return;
+    }
+    let begins = log_end.segments.first().map_or(0, |s| s.start_seq);
+    if begins > shape.log_start {
+        rare!("log-start-raised-by-chain");
+        shape.log_start = begins;
+    }
+    shape.manifest.vouch_for_log_start();
 }
 
 /// Whether the machine was not restarted since; zeros mean that the system does not tell.

@@ -13,16 +13,13 @@ use crate::engine::DbInner;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use kingtide_base::stats::Stat;
-use kingtide_base::{Error, ErrorKind, Kind, Result, Tag};
+use kingtide_base::{Error, ErrorKind, Kind, Result, Tag, rare};
 use kingtide_vfs::{Fs, OpenMode};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Name of the file.
 pub(crate) const RESERVE_FILE: &str = "RESERVE.tmp";
-
-/// Tables and value logs below this size have no reserve.
-const WORTH_IT: u64 = 16 << 20;
 
 /// No reserve is larger.
 const LARGEST: u64 = 256 << 20;
@@ -65,6 +62,7 @@ impl Reserve {
     fn spend(&self) {
         let _one = self.one.lock();
         if self.held.load(Ordering::Relaxed) > 0 && self.fs.remove(&self.path).is_ok() {
+            rare!("disk-reserve-released");
             self.held.store(0, Ordering::Relaxed);
             self.spent.store(true, Ordering::Relaxed);
         }
@@ -137,7 +135,7 @@ impl DbInner {
     fn reserve_wanted(&self) -> (u64, u64) {
         let stored = self.stats.get(Stat::KlogBytes) + self.stats.get(Stat::VlogBytes);
         let working = self.options.read().wal_segment_size + 2 * self.family_defaults.memtable_size;
-        match stored < WORTH_IT {
+        match stored < self.tuning.reserve_from {
             true => (0, working),
             false => ((working + stored / 32).min(stored / 8).min(LARGEST), working),
         }

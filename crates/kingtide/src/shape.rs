@@ -7,11 +7,14 @@
 use crate::compact::KeyRange;
 use crate::compact::run::Running;
 use crate::family::{Family, TableCache, View};
+use crate::layout::Layout;
+use crate::options::Options;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::version::manifest::Manifest;
+use crate::version::scan::ManifestScan;
 use crate::version::{Edit, FamilyId, Version};
 use kingtide_base::stats::{Stat, Stats};
-use kingtide_base::{Error, Result, SeqNo, planted};
+use kingtide_base::{Error, KeyOrder, Result, SeqNo, planted, rare};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -203,6 +206,7 @@ impl Shape {
             return Err(e);
         }
         for id in &retired.vlogs {
+            rare!("value-log-retired");
             self.vlogs.remove(id);
         }
         for (change, version) in changes.iter().zip(next) {
@@ -228,12 +232,55 @@ impl Shape {
     pub fn write(&mut self, edits: &[Edit], next_file_id: &AtomicU64) -> Result<()> {
         let told = edits.iter().filter_map(|e| if let Edit::LastSeq(seq) = e { Some(*seq) } else { None });
         self.last_seq = told.fold(self.last_seq, SeqNo::max);
-        if !self.manifest.needs_rewrite() {
-            return self.manifest.append(edits);
+        let log_start = edits.iter().filter_map(|e| if let Edit::LogStart(seq) = e { Some(*seq) } else { None }).max();
+        // What the log may have lost since it was last said where it begins cannot be needed again.
+        debug_assert!(
+            log_start.is_none_or(|s| s >= self.log_start),
+            "the log start fell: {log_start:?}, {}",
+            self.log_start
+        );
+        if self.manifest.needs_rewrite() {
+            self.rewrite(edits, next_file_id)?;
+        } else {
+            self.manifest.append(edits)?;
         }
+        // The one place that sets it, once the manifest has it: from here on segments below it are released.
+        self.log_start = self.log_start.max(log_start.unwrap_or(0));
+        Ok(())
+    }
+
+    /// Writes a new manifest: a snapshot of the state before these edits, and the edits.
+    fn rewrite(&mut self, edits: &[Edit], next_file_id: &AtomicU64) -> Result<()> {
         let number = next_file_id.fetch_add(1, Ordering::Relaxed);
         let snapshot = self.snapshot_edits(number + 1);
-        self.manifest.append_or_rewrite(edits, || number, || snapshot)
+        let before = cfg!(debug_assertions).then(|| self.written_layout()).flatten();
+        self.manifest.append_or_rewrite(edits, || number, || snapshot)?;
+        if let Some(before) = before
+            && let Some(after) = self.written_layout()
+        {
+            before.assert_became(&after, edits, number + 1, &self.orders());
+        }
+        Ok(())
+    }
+
+    /// What the manifest on disk adds up to, where that is certain and can be read: for assertions.
+    fn written_layout(&self) -> Option<Layout> {
+        let path = self.manifest.settled_path()?;
+        let scan = ManifestScan::read_one(&**self.manifest.fs(), &path).ok().filter(|s| s.damage.is_empty())?;
+        let orders = self.orders();
+        let mut layout = Layout::default();
+        let edits = scan.records.into_iter().flat_map(|r| r.edits);
+        edits.into_iter().try_for_each(|e| layout.apply(e, &orders)).ok()?;
+        Some(layout)
+    }
+
+    /// The custom orders of all families.
+    fn orders(&self) -> Options {
+        let custom = self.families.values().filter_map(|f| match f.order() {
+            KeyOrder::Custom(order) => Some(order.clone()),
+            _ => None,
+        });
+        Options { custom_orders: custom.collect(), ..Options::default() }
     }
 
     /// Edits that make this shape from nothing.

@@ -20,7 +20,7 @@ pub(crate) use self::loom::{
 pub(crate) use self::shuttle::never_time_out;
 #[cfg(shuttle)]
 pub(crate) use self::shuttle::{
-    ArcSwap, ArcSwapOption, Condvar, atomic, scope, spawn_named, spin_loop, thread_local, yield_now,
+    ArcSwap, ArcSwapOption, Condvar, atomic, scope, spawn_named, spin_loop, thread_local, try_spawn, yield_now,
 };
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use arc_swap::{ArcSwap, ArcSwapOption};
@@ -34,4 +34,14 @@ pub(crate) use std::{hint::spin_loop, sync::atomic, thread::scope, thread::yield
 #[allow(clippy::disallowed_methods)]
 pub(crate) fn spawn_named(name: String, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     std::thread::Builder::new().name(name).spawn(body).map(|_| ())
+}
+
+/// Starts a thread of a scope. `None` when the system cannot: the caller then does the work itself.
+#[cfg(not(shuttle))]
+#[allow(clippy::disallowed_methods)]
+pub(crate) fn try_spawn<'scope, T: Send + 'scope>(
+    scope: &'scope std::thread::Scope<'scope, '_>,
+    body: impl FnOnce() -> T + Send + 'scope,
+) -> Option<std::thread::ScopedJoinHandle<'scope, T>> {
+    std::thread::Builder::new().spawn_scoped(scope, body).ok()
 }

@@ -30,7 +30,7 @@ use crate::wal::{Lsn, Wal, WalRecord, WalWriter};
 use batch::WriteBatch;
 use kingtide_base::options::Durability;
 use kingtide_base::stats::Stat;
-use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo, Tag};
+use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo, Tag, rare};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
@@ -381,7 +381,10 @@ impl DbInner {
             {
                 // A flush frees nothing while a prepared transaction's record is the older one.
                 match self.prepared.oldest().filter(|prepared| *prepared < seq) {
-                    None => self.rotate(c, &f),
+                    None => {
+                        rare!("memtable-sealed-for-log");
+                        self.rotate(c, &f);
+                    }
                     Some(_) if self.prepared.is_overdue(self.wal.appended(), max) => self.jobs.wake(),
                     Some(_) => {}
                 }
@@ -433,7 +436,7 @@ impl DbInner {
         // A failure from before may be over: only one that happens now is the caller's.
         let failures = self.stats.get(Stat::BackgroundErrors);
         let result = loop {
-            self.check_open()?;
+            self.check_writable()?;
             if self.memory.used() < self.memory.limit() {
                 break Ok(());
             }
@@ -442,7 +445,10 @@ impl DbInner {
                 let mut c = self.commit.lock();
                 let largest = c.families.iter().max_by_key(|f| f.view.load().active.memory()).cloned();
                 match largest.filter(|f| !f.view.load().active.is_empty()) {
-                    Some(f) => self.rotate(&mut c, &f),
+                    Some(f) => {
+                        rare!("memtable-sealed-for-memory");
+                        self.rotate(&mut c, &f);
+                    }
                     None => break Ok(()), // nothing to flush: what is held belongs to readers
                 }
             }
@@ -538,6 +544,7 @@ fn fill_memtables(batch: &WriteBatch, base: SeqNo) {
     for of_family in batch.fill_order().chunk_by(|a, b| ops[*a as usize].family == ops[*b as usize].family) {
         let family = &batch.families()[ops[of_family[0] as usize].family as usize];
         let view = family.view.load();
+        view.active.note_entries_from(base);
         let mut ranges = false;
         let points = of_family.iter().filter_map(|i| {
             let op = &ops[*i as usize];

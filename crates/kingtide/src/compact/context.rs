@@ -43,8 +43,8 @@ pub struct MergeContext<'a> {
     pub cancelled: &'a AtomicBool,
     /// Whether it stops then. A flush goes on, without waiting for the rate limit any more: closing needs it.
     pub may_cancel: bool,
-    /// Called at every block: gives way to more urgent work.
-    pub pause: &'a (dyn Fn() + Sync),
+    /// Input bytes between checks for cancellation and throttling.
+    pub poll_interval: usize,
 }
 
 impl MergeContext<'_> {

@@ -12,9 +12,6 @@ use kingtide_base::{KeyOrder, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Input bytes between two looks at the world outside.
-const BREATH: usize = 32 << 10;
-
 /// Merges the part of a job that lies in `range` into new files of run `job.output_run`.
 ///
 /// # Errors
@@ -150,7 +147,7 @@ fn merge(
         }
         since_breath += k.len() + value.len() + 16;
         merged.advance()?;
-        if since_breath >= BREATH {
+        if since_breath >= ctx.poll_interval {
             since_breath = 0;
             out.breathe()?;
         }

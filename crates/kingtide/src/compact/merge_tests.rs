@@ -100,7 +100,7 @@ impl World {
             limiter: None,
             cancelled: &self.cancelled,
             may_cancel: true,
-            pause: &|| {},
+            poll_interval: 4096,
         })
     }
 

@@ -309,7 +309,6 @@ impl<'a> Outputs<'a> {
         if self.ctx.may_cancel && self.ctx.cancelled.load(Ordering::Relaxed) {
             return Err(Error::new(ErrorKind::Cancelled, "background job cancelled"));
         }
-        (self.ctx.pause)();
         if let Some(limiter) = self.ctx.limiter {
             let klog = self.current.as_ref().map_or(0, |(_, w)| w.estimated_size());
             let vlog = self.vlog.as_ref().map_or(0, |(_, w)| w.written());

@@ -14,17 +14,16 @@ use crate::engine::DbInner;
 use crate::family::Family;
 use crate::shape::Shape;
 use crate::sync::atomic::Ordering;
+use crate::sync::try_spawn;
 use crate::version::{Edit, FamilyId};
 use kingtide_base::stats::Stat;
-use kingtide_base::{Error, ErrorKind, Result};
+use kingtide_base::{Result, rare};
 use std::sync::Arc;
 
 /// Writers are quiet when nothing was committed for this long.
 const QUIET_NS: u64 = 100_000_000;
 /// Key-log bytes whose merge costs about as much as one needless look into a run.
 const BYTES_PER_EXTRA_RUN: u64 = 1024;
-/// Input bytes below which splitting a merge does not pay.
-const SPLIT_FROM: u64 = 8 << 20;
 
 /// A job that runs, as others see it.
 #[derive(Clone, Debug)]
@@ -149,6 +148,7 @@ impl DbInner {
                 edits.push(Edit::RemoveFile { family: family.id(), level: *level as u8, id: file.id });
                 edits.push(Edit::AddFile { family: family.id(), level: to as u8, meta: Arc::new(meta) });
             }
+            rare!("compaction-moved-file");
             self.install(family, edits)?;
             self.stats.add(Stat::TrivialMoves, job.inputs.len() as u64);
             return Ok(());
@@ -187,11 +187,14 @@ impl DbInner {
 
     /// Merges a job's key ranges, one a thread, and joins the results in key order.
     fn merge_ranges(self: &Arc<Self>, family: &Arc<Family>, job: &Job) -> Result<MergeOutput> {
-        let parts = if job.input_bytes() < SPLIT_FROM { 1 } else { self.subcompactions() };
+        let parts = if job.input_bytes() < self.tuning.split_from { 1 } else { self.subcompactions() };
         let ranges = job.split(family.order(), parts);
         let options = family.options();
         let merge =
             |range: &KeyRange| self.with_merge_context(family, &options, true, |ctx| run_merge(ctx, job, range));
+        if ranges.len() > 1 {
+            rare!("compaction-split");
+        }
         let mut results: Vec<Result<MergeOutput>> = Vec::new();
         let (first, rest) = match ranges.split_first() {
             Some(split) => split,
@@ -199,12 +202,11 @@ impl DbInner {
         };
         #[allow(clippy::disallowed_methods)] // parts of this job, which end before it does
         crate::sync::scope(|scope| {
-            let others: Vec<_> = rest.iter().map(|r| scope.spawn(|| merge(r))).collect();
+            let others: Vec<_> = rest.iter().map(|r| (r, try_spawn(scope, || merge(r)))).collect();
             results.push(merge(first));
-            results.extend(others.into_iter().map(|t| {
-                t.join().unwrap_or_else(|_| {
-                    Err(Error::new(ErrorKind::Io, "a merge thread panicked; its job will be retried"))
-                })
+            results.extend(others.into_iter().map(|(range, thread)| match thread {
+                Some(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+                None => merge(range), // the system has no thread to spare
             }));
         });
         let mut all = MergeOutput::default();
@@ -245,7 +247,6 @@ impl DbInner {
         let open_table =
             |meta: &crate::version::FileMeta| self.tables.handle(&Arc::new(meta.clone()), family.order()).table();
         let open_vlog = |id: u64| self.tables.vlog(id);
-        let pause = || {};
         f(&MergeContext {
             fs: self.fs.clone(),
             dir: &self.dir,
@@ -263,7 +264,7 @@ impl DbInner {
             limiter: Some(&self.limiter),
             cancelled: self.jobs.cancel_flag(),
             may_cancel,
-            pause: &pause,
+            poll_interval: self.tuning.poll_interval,
         })
     }
 }

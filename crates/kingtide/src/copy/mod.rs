@@ -194,7 +194,7 @@ impl Moment {
             limiter: Some(limiter),
             cancelled: &AtomicBool::new(false),
             may_cancel: false,
-            pause: &|| {},
+            poll_interval: db.tuning.poll_interval,
         };
         let input = FlushInput {
             memtables: view.frozen.iter().map(|m| m.points().iter()).collect(),
@@ -216,6 +216,7 @@ impl Moment {
             dir: dir.to_owned(),
             segment_size: (records + (SEGMENT_HEADER_LEN + RECORD_HEADER_LEN) as u64).min(MAX_SEGMENT),
             max_free: 0,
+            prefill_piece: db.tuning.prefill_piece,
             next_id: Arc::new(move || ids.fetch_add(1, Ordering::Relaxed)),
             on_rotate: None,
             clock: db.clock.clone(),

@@ -195,6 +195,11 @@ impl Family {
         self.oldest_of(|frozen| frozen.last())
     }
 
+    /// The sequence number of the oldest entry that waits for a flush.
+    pub(crate) fn oldest_frozen_entry(&self) -> Option<SeqNo> {
+        self.view.load().frozen.last()?.needs_log_from()
+    }
+
     /// The same as if the oldest frozen memtable were in tables.
     pub(crate) fn oldest_unflushed_but_one(&self) -> Option<SeqNo> {
         self.oldest_of(|frozen| frozen.iter().rev().nth(1))
@@ -202,8 +207,7 @@ impl Family {
 
     fn oldest_of(&self, pick: impl Fn(&[Arc<FamilyMemtable>]) -> Option<&Arc<FamilyMemtable>>) -> Option<SeqNo> {
         let view = self.view.load();
-        let oldest = pick(&view.frozen).or((!view.active.is_empty()).then_some(&view.active));
-        oldest.map(|m| m.first_seq())
+        pick(&view.frozen).unwrap_or(&view.active).needs_log_from()
     }
 }
 

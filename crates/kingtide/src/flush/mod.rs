@@ -15,7 +15,7 @@ use crate::memtable::FamilyMemtable;
 use crate::sync::atomic::Ordering;
 use crate::version::Edit;
 use kingtide_base::stats::Stat;
-use kingtide_base::{Result, SeqNo};
+use kingtide_base::{Result, SeqNo, rare};
 use std::sync::Arc;
 
 impl DbInner {
@@ -34,7 +34,7 @@ impl DbInner {
             .families
             .values()
             .filter(|f| !shape.flushing.contains(&f.id()))
-            .filter_map(|f| f.view.load().frozen.last().map(|m| (m.first_seq(), f)))
+            .filter_map(|f| f.oldest_frozen_entry().map(|seq| (seq, f)))
             .min_by_key(|(seq, _)| *seq)
             .map(|(_, f)| f.clone())?;
         shape.flushing.insert(oldest.id());
@@ -74,6 +74,7 @@ impl DbInner {
         let retired = {
             let mut shape = self.shape.lock();
             if !shape.families.contains_key(&family.id()) {
+                rare!("flush-of-dropped-family");
                 output.discard(&*self.fs, &self.dir);
                 return Ok(());
             }
@@ -82,7 +83,13 @@ impl DbInner {
             // After a failure the record may or may not be in the manifest: the files stay until an open decides.
             let retired = shape.change_files(family, edits, 1, &self.tables, &self.next_file_id)?;
             family.flushed_seq.store(last, Ordering::Relaxed);
-            shape.log_start = log_start;
+            let woke = |f: &Arc<Family>| {
+                let active = &f.view.load().active;
+                !active.is_empty() && active.first_seq() < shape.log_start
+            };
+            if shape.families.values().any(woke) {
+                rare!("first-write-to-idle-family");
+            }
             self.measure_level0(&shape);
             retired
         };
@@ -136,6 +143,7 @@ impl DbInner {
         if (!others && !control) || kingtide_base::planted!("log-of-others-not-synced") {
             return Ok(());
         }
+        rare!("flush-synced-log-first");
         self.wal.sync_all().map_err(|e| match control {
             true => e.context("the log holds prepared transactions that cannot be synced"),
             false => e.context("the log holds older commits of other column families that cannot be synced"),

@@ -95,7 +95,7 @@ impl DbInner {
             limiter: Some(&self.limiter),
             cancelled: self.jobs.cancel_flag(),
             may_cancel: true,
-            pause: &|| {},
+            poll_interval: self.tuning.poll_interval,
         };
         let mut copied = Copied::default();
         for (level, meta) in view.version.files() {

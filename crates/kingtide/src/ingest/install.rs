@@ -15,7 +15,7 @@ use crate::version::{Edit, FamilyId, FileMeta, Version};
 use kingtide_base::key::MAX_SEQ;
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::stats::Stat;
-use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo, Tag, planted};
+use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo, Tag, planted, rare};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
@@ -238,6 +238,9 @@ impl DbInner {
             (file.sequence, file.min_seq, file.max_seq) = (seq, seq, seq);
             let level = match place(&version, order, &options, running, file) {
                 Place::Run { level, run } => {
+                    if level > 0 {
+                        rare!("ingest-below-level-0");
+                    }
                     file.run = run;
                     level
                 }
@@ -257,6 +260,7 @@ impl DbInner {
 
     /// Writes what the memtables of a family hold into tables. Under the commit lock, so nothing is added meanwhile.
     fn flush_here(self: &Arc<Self>, c: &mut CommitState, change: &mut FileChange) -> Result<MergeOutput> {
+        rare!("ingest-flushed-memtable");
         let family = change.family.clone();
         self.rotate(c, &family);
         let frozen = family.view.load().frozen.clone();
@@ -351,7 +355,6 @@ impl DbInner {
         further.extend([Edit::LastSeq(last), Edit::LogStart(log_start)]);
         let written = shape.change_families(changes, further, &self.tables, &self.next_file_id);
         if written.is_ok() {
-            shape.log_start = log_start;
             // Release pairs with the Acquire in `Family::look`.
             families.iter().for_each(|f| _ = f.ingests.fetch_add(1, Ordering::Release));
         }
@@ -368,6 +371,7 @@ impl DbInner {
                 Ok(retired)
             }
             Err(error) => {
+                rare!("ingest-record-failed");
                 // Nothing is appended behind a record that failed: the next goes into a manifest of its own, without it.
                 let in_doubt = shape.write(&[Edit::LastSeq(last)], &self.next_file_id).is_err();
                 Err(Failed { error, in_doubt })

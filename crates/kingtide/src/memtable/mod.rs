@@ -17,11 +17,17 @@ struct Fragmented {
     set: Arc<RangeTombstones>,
 }
 
+/// No sequence number is as large.
+const NO_ENTRY: SeqNo = SeqNo::MAX;
+
 /// A memtable of one family.
 pub struct FamilyMemtable {
     order: KeyOrder,
     points: Arc<Memtable>,
     first_seq: SeqNo,
+    /// The sequence number of the first entry's commit; `NO_ENTRY` until there is one. Written and read under the commit
+    /// lock, or by recovery, which is alone.
+    first_entry: AtomicU64,
     /// Range tombstones in `list`. The Release store in `insert_range` pairs with the Acquire load in `ranges`, so a
     /// reader that sees a count sees a list of at least that length.
     range_count: AtomicUsize,
@@ -37,6 +43,7 @@ impl FamilyMemtable {
             points: Arc::new(Memtable::new(order.clone(), pool)),
             order,
             first_seq,
+            first_entry: AtomicU64::new(NO_ENTRY),
             range_count: AtomicUsize::new(0),
             range_bytes: AtomicU64::new(0),
             list: Mutex::new(Vec::new()),
@@ -60,9 +67,32 @@ impl FamilyMemtable {
         self.points.writer()
     }
 
-    /// The sequence number from which on operations go into this memtable.
+    /// The sequence number from which on operations go into this memtable. It says where the one before ends, and nothing
+    /// about which operations there are: those of other families have numbers of the same row.
     pub fn first_seq(&self) -> SeqNo {
         self.first_seq
+    }
+
+    /// Notes that a commit which begins with `seq` inserts entries. Called under the commit lock before the insertion, or
+    /// by recovery; commits come in ascending order.
+    #[inline]
+    pub fn note_entries_from(&self, seq: SeqNo) {
+        // Not only the first time: a range delete that covers nothing leaves the memtable empty.
+        if self.is_empty() {
+            self.first_entry.store(seq, Ordering::Relaxed); // the lock orders it
+        }
+    }
+
+    /// From where on the log must be kept for this memtable: the sequence number with which the commit of its first entry
+    /// begins. `None` while it is empty.
+    pub fn needs_log_from(&self) -> Option<SeqNo> {
+        if self.is_empty() {
+            return None;
+        }
+        match self.first_entry.load(Ordering::Relaxed) {
+            NO_ENTRY => Some(self.first_seq), // inserted without a commit, by a test
+            seq => Some(seq),
+        }
     }
 
     /// Adds the tombstone `[start, end)`. A range that is empty in the family's order covers nothing and is left out.

@@ -34,9 +34,8 @@ pub(super) fn read(repair: &mut Repair<'_, '_>, plan: &mut Plan) -> Result<Salva
     let segments = wal::list_segments(&*fs, dir)?;
     let pool = ArenaPool::new(Budget::new(u64::MAX));
     let mut out = SalvagedOperations { memtables: HashMap::new(), prepared: BTreeMap::new() };
-    // Where the manifest names no beginning, nothing was given up: the log begins with the first operation.
-    let (log_start, begun) = (plan.log_start.max(1), plan.log_begun);
-    let judged = wal::replay(&*fs, dir, &segments, log_start, |_, _, _| Ok(()));
+    let (log_from, begun) = (plan.log_from, plan.log_begun);
+    let judged = wal::replay(&*fs, dir, &segments, log_from, |_, _, _| Ok(()));
     let past_damage = repair.how.salvage_past_damage;
     let apply = |base: SeqNo, count: u32, payload: &[u8]| {
         repair.report.log_records += 1;
@@ -45,7 +44,7 @@ pub(super) fn read(repair: &mut Repair<'_, '_>, plan: &mut Plan) -> Result<Salva
     };
     match judged {
         Ok(_) => {
-            let end = wal::replay(&*fs, dir, &segments, log_start, apply)?;
+            let end = wal::replay(&*fs, dir, &segments, log_from, apply)?;
             if let Some((segment, boot_id)) = begun
                 && end.lacks(segment, is_boot(boot_id, &*fs))
             {

@@ -5,7 +5,7 @@ use crate::admin::DEFAULT_FAMILY;
 use crate::family::tables::klog_path;
 use crate::recover::number_of;
 use crate::version::scan::ManifestScan;
-use crate::version::{Edit, FamilyId, FileMeta};
+use crate::version::{Edit, FamilyId, FileMeta, required_log_start};
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
 use kingtide_table::salvage::{TableTraits, read_traits, read_written_as};
@@ -43,8 +43,8 @@ pub(super) struct Plan {
     pub dropped: HashSet<FamilyId>,
     /// Family ids below this were given to families.
     next_family: FamilyId,
-    /// Operations from here on are in the log.
-    pub log_start: SeqNo,
+    /// What [`required_log_start`] says.
+    pub log_from: SeqNo,
     /// A segment that is in the log, it or a later one, if the machine did not restart since.
     pub log_begun: Option<(u64, [u8; 16])>,
     /// Whether the whole manifest was read.
@@ -147,8 +147,9 @@ pub(super) fn make(repair: &mut Repair<'_, '_>) -> Result<Plan> {
     let unnamed = on_disk.iter().any(|id| !known.live.contains_key(id) && !known.removed.contains(id));
     let complete = scan.damage.is_empty() && !scan.records.is_empty() && !unnamed;
     let (dropped, next_family) = (known.dropped.clone(), known.next_family);
-    let (log_start, log_begun) = (known.log_start, known.log_begun);
-    let mut plan = Plan { families: Vec::new(), dropped, next_family, log_start, log_begun, complete: true };
+    let log_from = required_log_start(known.log_start, scan.log_start_is_exact);
+    let log_begun = known.log_begun;
+    let mut plan = Plan { families: Vec::new(), dropped, next_family, log_from, log_begun, complete: true };
     if !complete {
         plan.doubt(repair);
     }

@@ -32,6 +32,7 @@ fn group_sync() {
         dir: DIR.into(),
         segment_size: 1 << 16,
         max_free: 1,
+        prefill_piece: 64 << 10,
         next_id: Arc::new(move || ids.fetch_add(1, Ordering::Relaxed)),
         on_rotate: None,
         clock: ManualClock::at_unix_ms(1),

@@ -169,3 +169,11 @@ impl<T> ArcSwapAny<Option<Arc<T>>> {
         ArcSwapAny::of(arc_swap::ArcSwapAny::empty())
     }
 }
+
+/// Starts a thread of a scope; see [`super::try_spawn`].
+pub(crate) fn try_spawn<'scope, T: Send + 'static>(
+    scope: &'scope ::shuttle::thread::Scope<'scope, '_>,
+    body: impl FnOnce() -> T + Send + 'scope,
+) -> Option<::shuttle::thread::ScopedJoinHandle<'scope, T>> {
+    Some(scope.spawn(body))
+}

@@ -27,7 +27,7 @@ use crate::sync::atomic::Ordering;
 use crate::version::Edit;
 use crate::wal::{Lsn, WalRecord};
 use kingtide_base::key::MAX_SEQ;
-use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo};
+use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo, rare};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -526,7 +526,7 @@ impl DbInner {
         }
         let edits = [Edit::LastSeq(self.snapshots.visible()), Edit::LogStart(needed)];
         shape.write(&edits, &self.next_file_id)?;
-        shape.log_start = needed;
+        rare!("log-start-moved-without-flush");
         drop(shape);
         self.release_log().map(|()| true)
     }
@@ -539,6 +539,7 @@ impl DbInner {
         let record = WriteBatch::prepare_record(xid, (*first, *isolation), locks, batch)?;
         let payload = WalRecord::new(record.payload());
         self.begin_log()?;
+        rare!("prepared-logged-again");
         let mut c = self.commit.lock();
         self.check_open()?;
         let seq = c.last_seq + 1;

@@ -5,13 +5,14 @@ use super::{Checker, Problem, ProblemKind, Severity};
 use crate::engine::DbInner;
 use crate::family::View;
 use crate::family::tables::{klog_path, vlog_path};
+use crate::layout::Layout;
 use crate::options::Options;
-use crate::recover::{Layout, number_of};
+use crate::recover::number_of;
 use crate::reserve::RESERVE_FILE;
 use crate::shape::VlogMeta;
 use crate::version::manifest::creation_was_cut_short;
 use crate::version::scan::ManifestScan;
-use crate::version::{FamilyId, Version};
+use crate::version::{FamilyId, Version, required_log_start};
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
 use kingtide_vfs::OpenMode;
 use std::collections::{BTreeMap, HashSet};
@@ -33,7 +34,8 @@ pub(crate) struct Subject {
     pub families: Vec<FamilyFiles>,
     pub vlogs: BTreeMap<u64, VlogMeta>,
     pub next_family: FamilyId,
-    pub log_start: SeqNo,
+    /// What [`required_log_start`] says.
+    pub log_from: SeqNo,
     pub log_begun: Option<(u64, [u8; 16])>,
     /// Whether the whole manifest was read, so that what it does not name is not part of the database.
     pub complete: bool,
@@ -92,7 +94,7 @@ pub(super) fn closed(checker: &mut Checker<'_, '_>, options: &Options) -> Result
         families,
         vlogs: layout.vlogs,
         next_family: layout.next_family,
-        log_start: layout.log_start,
+        log_from: required_log_start(layout.log_start, scan.log_start_is_exact),
         log_begun: layout.log_begun,
         complete,
         manifest: scan.path,
@@ -115,7 +117,7 @@ pub(super) fn open(checker: &mut Checker<'_, '_>, db: &DbInner) -> Result<Subjec
             families,
             vlogs: shape.vlogs.clone(),
             next_family: shape.next_family,
-            log_start: shape.log_start,
+            log_from: required_log_start(shape.log_start, true),
             log_begun: shape.log_begun,
             complete: true,
             manifest: scan.path.clone(),

@@ -69,7 +69,7 @@ pub(super) fn check_closed(checker: &mut Checker<'_, '_>, subject: &Subject) -> 
     let next_family = subject.complete.then_some(subject.next_family);
     let mut records = Records { next_family, in_doubt: InDoubt::default() };
     let (fs, dir) = (checker.fs.clone(), checker.dir);
-    let replayed = wal::replay(&*fs, dir, &segments, subject.log_start.max(1), |base, count, payload| {
+    let replayed = wal::replay(&*fs, dir, &segments, subject.log_from, |base, count, payload| {
         for problem in records.check(base, count, payload) {
             checker.problem(problem.at(dir));
         }

@@ -10,7 +10,7 @@ use super::codec::{decode_edits, encode_edits};
 use crate::open::LOCK_FILE;
 use kingtide_base::checksum::{crc, crc_append};
 use kingtide_base::coding::Reader;
-use kingtide_base::{Error, ErrorKind, Result};
+use kingtide_base::{Error, ErrorKind, Result, rare};
 use kingtide_vfs::{File, Fs, OpenMode};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,6 +30,8 @@ const MARKER: u8 = 0x5a;
 const TRAILER: u8 = 0xa5;
 /// Set in the header of a manifest that replaced another, so that one without a `CURRENT` is known to have lost it.
 const FLAG_REWRITE: u32 = 1;
+/// Set in the header of a manifest whose log start never fell: see [`Manifest::log_start_is_exact`].
+const FLAG_EXACT_LOG_START: u32 = 2;
 const SECTOR: usize = 512;
 /// Edits in one record of a snapshot.
 const SNAPSHOT_EDITS: usize = 1024;
@@ -54,6 +56,21 @@ pub fn parse_manifest_name(name: &str) -> Option<u64> {
     digits.parse().ok()
 }
 
+/// When a manifest is rewritten, and how.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ManifestLimits {
+    /// Bytes below which it is not worth rewriting.
+    pub rewrite: u64,
+    /// Edits in one record of a snapshot.
+    pub snapshot_edits: usize,
+}
+
+impl Default for ManifestLimits {
+    fn default() -> Self {
+        ManifestLimits { rewrite: MIN_REWRITE, snapshot_edits: SNAPSHOT_EDITS }
+    }
+}
+
 /// The open manifest.
 #[derive(Debug)]
 pub struct Manifest {
@@ -66,6 +83,12 @@ pub struct Manifest {
     end: u64,
     /// Bytes of the snapshot at the beginning.
     base: u64,
+    /// The header says that the log start is exact.
+    exact: bool,
+    /// A new header would say so.
+    vouched: bool,
+    /// When it is rewritten.
+    limits: ManifestLimits,
     /// An append failed, or the file ends with a torn record: nothing may be written after that.
     doubtful: bool,
     /// A directory sync failed, so it is unknown which manifest is the current one.
@@ -79,11 +102,24 @@ impl Manifest {
     /// `Io`, `NoSpace`. Nothing is there then that [`Manifest::load`] would take for a database, unless the last step
     /// failed.
     pub fn create(fs: &Arc<dyn Fs>, dir: &Path, number: u64, db_id: [u8; 16], snapshot: &[Edit]) -> Result<Manifest> {
-        let (file, end) = write_file(&**fs, dir, number, &db_id, 0, &[snapshot])?;
+        let (file, end) = write_file(&**fs, dir, number, &db_id, FLAG_EXACT_LOG_START, &[snapshot], SNAPSHOT_EDITS)?;
         set_current(&**fs, dir, number)?;
         fs.sync_dir(dir)?;
         let (fs, dir) = (fs.clone(), dir.to_owned());
-        Ok(Manifest { fs, dir, db_id, number, file, end, base: end, doubtful: false, poisoned: None })
+        Ok(Manifest {
+            fs,
+            dir,
+            db_id,
+            number,
+            file,
+            end,
+            base: end,
+            exact: true,
+            vouched: true,
+            limits: ManifestLimits::default(),
+            doubtful: false,
+            poisoned: None,
+        })
     }
 
     /// Reads the current manifest and gives each record's edits to `apply`, in order. `None` if there is no database.
@@ -124,9 +160,18 @@ impl Manifest {
             file,
             end: parsed.end,
             base: parsed.base,
+            exact: parsed.flags & FLAG_EXACT_LOG_START != 0,
+            vouched: parsed.flags & FLAG_EXACT_LOG_START != 0,
+            limits: ManifestLimits::default(),
             doubtful: parsed.end < bytes.len() as u64,
             poisoned: None,
         };
+        if manifest.doubtful {
+            rare!("manifest-torn-record");
+        }
+        if !manifest.exact {
+            rare!("manifest-of-old-build");
+        }
         if writable {
             manifest.remove_stale();
         }
@@ -140,6 +185,11 @@ impl Manifest {
     pub fn write_again(&self) -> Result<()> {
         write_again(&*self.file, u64::MAX)?;
         self.file.sync_data()
+    }
+
+    /// The file system it is on.
+    pub(crate) fn fs(&self) -> &Arc<dyn Fs> {
+        &self.fs
     }
 
     /// The database's id.
@@ -157,9 +207,30 @@ impl Manifest {
         self.end
     }
 
+    /// Sets when it is rewritten, for tests.
+    pub(crate) fn set_limits(&mut self, limits: ManifestLimits) {
+        self.limits = limits;
+    }
+
+    /// Whether the log start in it can be relied on. Builds before the flag in its header let the number fall below
+    /// segments that they had released.
+    pub(crate) fn log_start_is_exact(&self) -> bool {
+        self.exact
+    }
+
+    /// The caller found out where the log begins: the next write makes a manifest that says so.
+    pub(crate) fn vouch_for_log_start(&mut self) {
+        self.vouched = true;
+    }
+
+    /// The current file, if it is known to hold all edits and nothing else.
+    pub(crate) fn settled_path(&self) -> Option<PathBuf> {
+        (!self.doubtful).then(|| manifest_path(&self.dir, self.number))
+    }
+
     /// Whether a [`Manifest::rewrite`] pays, or is needed before the next append.
     pub fn needs_rewrite(&self) -> bool {
-        self.doubtful || self.end > MIN_REWRITE.max(self.base.saturating_mul(4))
+        self.doubtful || self.vouched != self.exact || self.end > self.limits.rewrite.max(self.base.saturating_mul(4))
     }
 
     /// Appends one record, on stable storage when this returns. A crash before that leaves all of the edits or none.
@@ -220,7 +291,13 @@ impl Manifest {
         if number <= self.number {
             return Err(Error::invalid(format!("manifest number {number} is not above {}", self.number)));
         }
-        let (file, end) = write_file(&*self.fs, &self.dir, number, &self.db_id, FLAG_REWRITE, parts)?;
+        match self.doubtful {
+            true => rare!("manifest-rewritten-after-failure"),
+            false => rare!("manifest-rewritten"),
+        }
+        let flags = FLAG_REWRITE | if self.vouched { FLAG_EXACT_LOG_START } else { 0 };
+        let (dir, per_record) = (&self.dir, self.limits.snapshot_edits);
+        let (file, end) = write_file(&*self.fs, dir, number, &self.db_id, flags, parts, per_record)?;
         if let Err(e) = set_current(&*self.fs, &self.dir, number) {
             let _ = self.fs.remove(&manifest_path(&self.dir, number));
             return Err(e);
@@ -231,6 +308,7 @@ impl Manifest {
             // then both manifests are whole, and this one ends with edits of which nobody knows whether they are made.
             Err(e) if e.is_out_of_descriptors() => {
                 (self.file, self.end, self.base, self.number, self.doubtful) = (file, end, end, number, true);
+                self.exact = self.vouched;
                 Err(e)
             }
             Err(e) => {
@@ -239,6 +317,7 @@ impl Manifest {
             }
             Ok(()) => {
                 (self.file, self.end, self.base, self.number, self.doubtful) = (file, end, end, number, false);
+                self.exact = self.vouched;
                 self.remove_stale();
                 Ok(())
             }
@@ -314,10 +393,14 @@ fn write_file(
     db_id: &[u8; 16],
     flags: u32,
     parts: &[&[Edit]],
+    edits_per_record: usize,
 ) -> Result<(Arc<dyn File>, u64)> {
     let path = manifest_path(dir, number);
     let mut bytes = vec![0; HEADER_LEN];
-    for chunk in parts.iter().flat_map(|p| p.chunks(SNAPSHOT_EDITS)) {
+    if parts.iter().any(|p| p.len() > edits_per_record) {
+        rare!("manifest-snapshot-split");
+    }
+    for chunk in parts.iter().flat_map(|p| p.chunks(edits_per_record)) {
         let record = encode_record(number, bytes.len() as u64, chunk)?;
         bytes.extend_from_slice(&record);
     }
@@ -449,6 +532,11 @@ pub(super) struct Header {
 }
 
 impl Header {
+    /// As [`Manifest::log_start_is_exact`].
+    pub fn log_start_is_exact(&self) -> bool {
+        self.flags & FLAG_EXACT_LOG_START != 0
+    }
+
     pub fn read(bytes: &[u8], number: u64) -> Result<Header> {
         let parse = || {
             let mut r = Reader::new(bytes);

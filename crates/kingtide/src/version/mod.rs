@@ -214,6 +214,16 @@ impl Version {
     }
 }
 
+/// The sequence number from which on recovery cannot do without the log, as [`crate::wal::replay`] takes it, from the
+/// manifest's log start.
+///
+/// Where the manifest names none, nothing was released: the log begins with the first operation. Where `exact` is false, a
+/// build wrote it that let the number fall below segments that it had released, so nothing can be required: a segment
+/// that is missing at the beginning was released, because a release came only after a manifest record that allowed it.
+pub(crate) fn required_log_start(log_start: SeqNo, exact: bool) -> SeqNo {
+    if exact || log_start == 0 { log_start.max(1) } else { 0 }
+}
+
 /// One change of the database's shape. A manifest record is a list of edits that apply together or not at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Edit {
@@ -296,7 +306,7 @@ pub enum Edit {
     LastSeq(SeqNo),
     /// Family ids below this are taken.
     NextFamilyId(FamilyId),
-    /// Operations below this sequence number are in tables, so the log need not reach back further.
+    /// Operations below this sequence number are in tables, so the log need not reach back further. Never falls.
     LogStart(SeqNo),
     /// The log goes on in this segment. Until the machine restarts, it or a later one is there.
     LogBegun {

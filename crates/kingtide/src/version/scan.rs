@@ -36,6 +36,8 @@ pub struct ManifestScan {
     pub bytes: u64,
     /// Whether the directory holds anything of a database.
     pub found: bool,
+    /// Whether the manifest was written by a build whose log start never falls. True if its header cannot be read.
+    pub log_start_is_exact: bool,
 }
 
 impl ManifestScan {
@@ -97,9 +99,13 @@ impl ManifestScan {
         };
         self.bytes += bytes.len() as u64;
         let base = match Header::read(&bytes, number) {
-            Ok(head) => head.base,
+            Ok(head) => {
+                self.log_start_is_exact = head.log_start_is_exact();
+                head.base
+            }
             Err(e) => {
                 self.damage.push(e.at_path(path).at_offset(0));
+                self.log_start_is_exact = true;
                 0
             }
         };

@@ -10,7 +10,7 @@ use super::{ReplayEnd, WalConfig};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use kingtide_base::stats::Stat;
-use kingtide_base::{ErrorKind, Result, SeqNo};
+use kingtide_base::{ErrorKind, Result, SeqNo, rare};
 use kingtide_vfs::{File, OpenMode};
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -25,9 +25,6 @@ pub(super) struct Spare {
     /// From here to its end nothing was ever written.
     blank_from: u64,
 }
-
-/// Bytes of a spare that are filled at a time: a writer that needs the spare meanwhile waits for no more.
-const PIECE: u64 = 256 << 10;
 
 #[derive(Debug)]
 struct Sealed {
@@ -173,7 +170,7 @@ impl Segments {
             self.put(&mut slot, self.make(config, sync, config.segment_size)?);
         }
         drop(slot);
-        while sync.is_frequent() && self.fill_piece(sync)? {}
+        while sync.is_frequent() && self.fill_piece(config, sync)? {}
         Ok(())
     }
 
@@ -185,19 +182,20 @@ impl Segments {
 
     /// Writes zeros into the next piece of the spare: the first write to a block makes the file system note that the block
     /// has been written, and the sync behind it writes that too. False when nothing is left to do.
-    fn fill_piece(&self, sync: &GroupSync) -> Result<bool> {
+    fn fill_piece(&self, config: &WalConfig, sync: &GroupSync) -> Result<bool> {
         let mut slot = self.spare.lock();
         let Some(spare) = slot.as_mut().filter(|s| s.blank_from < s.size) else {
             self.blank_spare.store(false, Ordering::Relaxed);
             return Ok(false);
         };
-        let piece = PIECE.min(spare.size - spare.blank_from);
+        let piece = config.prefill_piece.min(spare.size - spare.blank_from);
         // If it fails, the segment is as good as before.
         if !matches!(spare.file.prefill(spare.blank_from, piece), Ok(true)) {
             spare.blank_from = spare.size;
             self.blank_spare.store(false, Ordering::Relaxed);
             return Ok(false);
         }
+        rare!("log-spare-prefilled");
         spare.blank_from += piece;
         let file = spare.file.clone();
         drop(slot);
@@ -211,9 +209,16 @@ impl Segments {
         let mut slot = self.spare.lock();
         let mut spare = match slot.take() {
             Some(spare) => spare,
-            None => self.make(config, sync, need.max(config.segment_size))?,
+            None => {
+                rare!("log-segment-made-late");
+                self.make(config, sync, need.max(config.segment_size))?
+            }
         };
+        if need > config.segment_size {
+            rare!("log-record-in-own-segment");
+        }
         if spare.size < need {
+            rare!("log-spare-grown");
             match config.fs.open_log(&segment_path(&config.dir, spare.id), need) {
                 Ok(file) => (spare.file, spare.size, spare.blank_from) = (file, need, need),
                 Err(e) => {
@@ -259,6 +264,9 @@ impl Segments {
         }
         let stat = if recycled { Stat::WalSegmentsRecycled } else { Stat::WalSegmentsCreated };
         config.stats.add(stat, 1);
+        if recycled {
+            rare!("log-segment-recycled");
+        }
         Ok(Spare { id, file, size, blank_from: if recycled { size } else { 0 } })
     }
 
@@ -285,6 +293,9 @@ impl Segments {
                 let mut live = self.live.lock();
                 live.retained = live.unneeded(needed);
                 // The last one stays until there is another: a log without segments is one that was lost.
+                if live.retained > 0 && live.retained <= retention {
+                    rare!("log-kept-for-followers");
+                }
                 if live.retained <= retention || (live.active.is_none() && live.sealed.len() == 1) {
                     break;
                 }
@@ -292,6 +303,7 @@ impl Segments {
                 live.gone_before = id + 1; // before it can be overwritten, so that followers notice
                 (id, size)
             };
+            rare!("log-segment-released");
             self.give_up(config, sync, id, size)?;
             sync.forget(id);
             self.live.lock().sealed.pop_front();
@@ -320,6 +332,7 @@ impl Segments {
                 Err(e) if e.kind() == ErrorKind::NotFound => 0,
                 Err(e) => return Err(e),
             };
+            rare!("log-stray-released");
             self.give_up(config, sync, id, size)?;
             self.live.lock().strays.retain(|s| *s != id);
         }
@@ -337,7 +350,10 @@ impl Segments {
             let sealed = live.sealed.iter().find(|s| s.base.is_some()).map(|s| s.id);
             sealed.or(live.active.map(|a| a.id))
         };
-        let Some(first) = first else { return Ok(false) };
+        let Some(first) = first else {
+            rare!("log-strays-kept");
+            return Ok(false);
+        };
         let file = config.fs.open(&segment_path(&config.dir, first), OpenMode::Write)?;
         file.sync_data().map_err(|e| sync.poison("sync of the log failed", e.at_path(file.path())))?;
         self.live.lock().strays_stay = false;

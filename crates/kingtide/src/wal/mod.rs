@@ -84,6 +84,9 @@ pub struct WalConfig {
     pub segment_size: u64,
     /// Released segments kept for reuse.
     pub max_free: usize,
+    /// Bytes of a spare segment that are filled with zeros at a time: a writer that needs the spare meanwhile waits for no
+    /// more.
+    pub prefill_piece: u64,
     /// Draws a file number, greater than every one drawn before and than every segment on disk.
     pub next_id: Arc<dyn Fn() -> u64 + Send + Sync>,
     /// Called when [`Wal::prepare_spare`] has something to do, under the commit lock perhaps: schedule it. Must not block.

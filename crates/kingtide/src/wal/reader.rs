@@ -10,7 +10,7 @@ use super::segment::{
     HeaderState, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN, SegmentHeader, parse_segment_name, record_span,
     segment_path,
 };
-use kingtide_base::{Error, ErrorKind, Result, SeqNo};
+use kingtide_base::{Error, ErrorKind, Result, SeqNo, rare};
 use kingtide_vfs::{Fs, OpenMode};
 use std::path::{Path, PathBuf};
 
@@ -293,6 +293,7 @@ impl Walk<'_> {
             return Err(self.corrupt(j, 0, "the header of a segment is damaged"));
         }
         let bytes = own.end + after.iter().map(|&i| self.all[i].len).sum::<u64>();
+        rare!("log-lost-header");
         self.end.torn.get_or_insert(TornTail { path: self.all[j].path.clone(), offset: 0, bytes });
         Ok(self.all[..j].iter().rposition(|s| s.head.is_some()))
     }
@@ -316,7 +317,10 @@ impl Walk<'_> {
                 (Stop::Full, _) => {}
                 (Stop::Marker(_), true) => return Err(self.corrupt(i, at, "an end marker before the segment's end")),
                 (Stop::Marker(mark), false) => match mark.successor() {
-                    None => self.end.closed = true,
+                    None => {
+                        rare!("recovery-of-closed-log");
+                        self.end.closed = true;
+                    }
                     Some(successor) => self.check_successor(i, successor)?,
                 },
                 (Stop::Broken(header_whole), _) => {
@@ -404,6 +408,7 @@ impl Walk<'_> {
         if has_later || header_whole || short {
             let bytes = behind.end.max(at + RECORD_HEADER_LEN as u64) - at
                 + later.iter().map(|&k| self.all[k].len).sum::<u64>();
+            rare!("log-torn-tail");
             self.end.torn = Some(TornTail { path: self.all[i].path.clone(), offset: at, bytes });
         }
         Ok(())

@@ -10,7 +10,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard, spin_loop, yield_now};
 use kingtide_base::clock::Clock;
 use kingtide_base::stats::{Stat, Stats};
-use kingtide_base::{Error, ErrorKind, Result};
+use kingtide_base::{Error, ErrorKind, Result, rare};
 use kingtide_vfs::File;
 use std::collections::VecDeque;
 use std::fmt;
@@ -188,6 +188,7 @@ impl GroupSync {
     /// Stops the log for good. The first cause is the one that is told.
     #[cold]
     pub fn poison(&self, doing: &str, cause: Error) -> Error {
+        rare!("log-stopped");
         let _ = self.cause.set(cause.context(doing));
         self.poisoned.store(!kingtide_base::planted!("failed-sync-forgotten"), Ordering::Release);
         self.poison_error()

@@ -52,6 +52,7 @@ pub(super) fn open(fs: &Arc<dyn Fs>) -> Result<Log> {
         dir: dir.to_owned(),
         segment_size: SEGMENT,
         max_free: 2,
+        prefill_piece: 64 << 10,
         next_id: Arc::new(move || next.fetch_add(1, Ordering::Relaxed)),
         on_rotate: None,
         clock: SystemClock::shared(),

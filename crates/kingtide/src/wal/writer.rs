@@ -6,7 +6,7 @@ use super::segment::{
 };
 use super::{Lsn, ReplayEnd, Wal, WalRecord};
 use kingtide_base::stats::Stat;
-use kingtide_base::{Error, Result, SeqNo};
+use kingtide_base::{Error, Result, SeqNo, rare};
 use kingtide_vfs::File;
 use std::sync::Arc;
 
@@ -106,6 +106,7 @@ impl WalWriter {
             return Err(e);
         }
         if let Err(e) = active.file.write_at(&header.encode(active.id, active.at), active.at) {
+            rare!("log-append-failed");
             // If not even this works now, it comes before the next record.
             active.doubtful = true;
             let _ = active.blot_out();

@@ -24,7 +24,7 @@ pub struct Made {
 }
 
 /// All scenarios by name.
-pub const ALL: [(&str, fn() -> Made); 9] = [
+pub const ALL: [(&str, fn() -> Made); 10] = [
     ("closed", closed),
     ("killed", killed),
     ("compressions", compressions),
@@ -34,6 +34,7 @@ pub const ALL: [(&str, fn() -> Made); 9] = [
     ("range-tombstones", range_tombstones),
     ("expiry", expiry),
     ("backups", backups),
+    ("log-start-fell", log_start_fell),
 ];
 
 fn create(disk: &MemFs) -> Db {
@@ -97,6 +98,28 @@ fn closed() -> Made {
     db.put(b"\x00", b"").unwrap();
     db.put([0xff; 300], value(1, 3)).unwrap();
     as_closed(disk, db)
+}
+
+/// A family whose first write came long after the beginning of the log was released, killed after the manifest was
+/// rewritten. The builds that made the golden directory wrote a log start into the new manifest that lies before the oldest
+/// segment, and then refused to open what they had left: only databases of those builds are in that state.
+fn log_start_fell() -> Made {
+    let disk = MemFs::new();
+    let db = create(&disk);
+    let idle = db.create_family("idle", family(|_| {})).unwrap();
+    for i in 0..1500 {
+        db.put(key(i % 100), value(i, 190)).unwrap();
+    }
+    db.flush().unwrap();
+    db.compact().unwrap();
+    idle.put(b"first", b"written").unwrap();
+    db.put(key(1), b"written after the flush").unwrap();
+    db.default_family().flush().unwrap();
+    for i in 0..1500 {
+        idle.set_option("l0_trigger", if i % 2 == 0 { "3" } else { "4" }).unwrap();
+    }
+    idle.put(b"second", b"written").unwrap();
+    as_killed(disk, db)
 }
 
 /// Commits that are in the log only, in two segments: batches over families, packed values, a gap, a dropped family.

@@ -8,6 +8,7 @@ mod families;
 mod log;
 mod manifest;
 mod merges;
+mod own;
 mod reads;
 mod space;
 mod transactions;

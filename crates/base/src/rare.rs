@@ -1,0 +1,198 @@
+//! Counters of rare paths: how often a run took the code that most runs never reach.
+//!
+//! A count of kills or cuts says little while the code that a bug sits in runs once in a thousand of them. Each row of
+//! [`PATHS`] is such a place. The engine counts it with [`rare!`](crate::rare!); tests draw thresholds at random that make
+//! these paths common, print the counts at their end, and the full runs fail when a path was never taken.
+//!
+//! The counters belong to the process, not to a database. Counting costs one relaxed addition on a path that is rare, and
+//! nothing elsewhere.
+//!
+//! To add one: a row here, and `rare!("name")` in the engine (a name that is not in the table does not compile).
+
+use std::cell::RefCell;
+use std::fmt::Write;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A rare path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RarePath {
+    /// Its name, for [`rare!`](crate::rare!).
+    pub name: &'static str,
+    /// What happens there.
+    pub what: &'static str,
+}
+
+macro_rules! paths {
+    ($($name:literal: $what:literal;)*) => {
+        /// All rare paths.
+        pub const PATHS: &[RarePath] = &[$(RarePath { name: $name, what: $what }),*];
+    };
+}
+
+paths! {
+    // The manifest.
+    "manifest-rewritten": "the manifest had grown too long and was written anew";
+    "manifest-rewritten-after-failure": "an append had failed, so the manifest was written anew";
+    "manifest-snapshot-split": "the snapshot in a new manifest takes several records";
+    "manifest-torn-record": "an open found the manifest's last record torn";
+    "manifest-of-old-build": "an open read a manifest of a build that let the log's start fall";
+    // The log.
+    "log-segment-recycled": "a released log segment became the spare";
+    "log-segment-made-late": "a commit had to make its log segment, because there was no spare";
+    "log-record-in-own-segment": "a record that is larger than a segment got one of its own size";
+    "log-spare-grown": "the spare was too small for a record and was made longer";
+    "log-spare-prefilled": "the spare was filled with zeros because the log is synced often";
+    "log-segment-released": "the oldest log segment was given up";
+    "log-stray-released": "a segment that recovery had left out of the chain was given up";
+    "log-strays-kept": "strays had to stay because no new segment was durable yet";
+    "log-kept-for-followers": "a segment stayed although recovery did not need it";
+    "log-torn-tail": "recovery left out a torn tail";
+    "log-lost-header": "recovery left out a segment whose header a power cut had taken";
+    "log-append-failed": "an append failed half-way, and its header was removed";
+    "log-stopped": "the log was stopped for good";
+    // Recovery.
+    "recovery-wrote-again": "recovery wrote files over themselves, because an earlier sync may have failed";
+    "recovery-flushed": "recovery flushed a memtable because memory ran out";
+    "recovery-removed-orphan": "recovery removed a file that nothing names";
+    "recovery-in-doubt": "recovery found a transaction in doubt";
+    "recovery-skipped-flushed": "recovery skipped a logged operation that was in a table already";
+    "recovery-skipped-dropped": "recovery skipped a logged operation of a dropped family";
+    "recovery-of-closed-log": "recovery read a log that had been closed";
+    "log-start-raised-by-chain": "recovery took the log's start from the oldest segment that there is";
+    // Families and memtables.
+    "first-write-to-idle-family": "the first entry of a memtable came after the log had been released past its creation";
+    "memtable-sealed-for-log": "a memtable was sealed because it pinned too long a log";
+    "memtable-sealed-for-memory": "a memtable was sealed because writers waited for memory";
+    "family-dropped-with-data": "a family was dropped whose memtables held entries";
+    // Flush and compaction.
+    "flush-synced-log-first": "a flush had to sync the log for older commits of other families";
+    "flush-of-dropped-family": "a flush ended after its family was dropped";
+    "compaction-moved-file": "a compaction moved a file without reading it";
+    "compaction-split": "a compaction ran as several key ranges at once";
+    "compaction-cancelled": "a compaction was cancelled";
+    "value-log-retired": "a value log went because nothing referred to it any more";
+    "background-job-failed": "a background job failed and was tried again";
+    "background-job-panicked": "a background job panicked, and writes were stopped";
+    "disk-reserve-released": "the reserve was given up because the disk was full";
+    // Prepared transactions.
+    "prepared-logged-again": "a prepare record was written again so that the log could be released";
+    "log-start-moved-without-flush": "the log's start moved on although no flush moved it";
+    // Ingestion.
+    "ingest-flushed-memtable": "an ingest had to flush a memtable that overlapped it";
+    "ingest-below-level-0": "an ingested file was placed below level 0";
+    "ingest-record-failed": "the manifest record of an ingest failed";
+    // Reading beside a writer.
+    "read-only-overtaken": "a read-only open was overtaken by the writer and began again";
+}
+
+static COUNTS: [AtomicU64; PATHS.len()] = [const { AtomicU64::new(0) }; PATHS.len()];
+static PROCESS_HOOK: OnceLock<Box<dyn Fn(&'static str) + Send + Sync>> = OnceLock::new();
+
+type ThreadHook = Box<dyn FnMut(&'static str)>;
+
+thread_local! {
+    static THREAD_HOOK: RefCell<Option<ThreadHook>> = const { RefCell::new(None) };
+}
+
+/// Counts a rare path.
+#[macro_export]
+macro_rules! rare {
+    ($name:literal) => {{
+        const INDEX: usize = $crate::rare::index_of($name);
+        $crate::rare::count(INDEX);
+    }};
+}
+
+/// The row of a name. Evaluated at compile time, so a name without a row does not compile.
+#[doc(hidden)]
+pub const fn index_of(name: &str) -> usize {
+    let mut i = 0;
+    while i < PATHS.len() {
+        if crate::planted::is_same(PATHS[i].name.as_bytes(), name.as_bytes()) {
+            return i;
+        }
+        i += 1;
+    }
+    panic!("no rare path of that name: add it to the table in kingtide_base::rare");
+}
+
+/// Counts the path in row `index` and calls the hooks.
+#[doc(hidden)]
+#[cold]
+pub fn count(index: usize) {
+    COUNTS[index].fetch_add(1, Ordering::Relaxed); // a statistic
+    let name = PATHS[index].name;
+    if let Some(hook) = PROCESS_HOOK.get() {
+        hook(name);
+    }
+    // A hook that takes a rare path itself is not called again.
+    let hook = THREAD_HOOK.with(|slot| slot.try_borrow_mut().ok().and_then(|mut slot| slot.take()));
+    if let Some(mut hook) = hook {
+        hook(name);
+        THREAD_HOOK.with(|slot| _ = slot.borrow_mut().get_or_insert(hook));
+    }
+}
+
+/// Has `hook` called whenever this thread takes a rare path: simulations cut the power or kill the process there. `None`
+/// takes the hook away.
+pub fn on_this_thread(hook: Option<ThreadHook>) {
+    THREAD_HOOK.with(|slot| *slot.borrow_mut() = hook);
+}
+
+/// Has `hook` called whenever any thread takes a rare path, until the process ends. Only the first call counts.
+pub fn on_any_thread(hook: impl Fn(&'static str) + Send + Sync + 'static) {
+    _ = PROCESS_HOOK.set(Box::new(hook));
+}
+
+/// How often this process took each path, in the order of [`PATHS`].
+pub fn counts() -> Vec<(&'static str, u64)> {
+    PATHS.iter().zip(&COUNTS).map(|(path, count)| (path.name, count.load(Ordering::Relaxed))).collect()
+}
+
+/// The paths of `counts` that were never taken, except those in `excused`.
+pub fn never_taken<'a>(counts: &[(&'a str, u64)], excused: &[&str]) -> Vec<&'a str> {
+    counts.iter().filter(|(name, count)| *count == 0 && !excused.contains(name)).map(|(name, _)| *name).collect()
+}
+
+/// Counts as text: a line that says how many paths were taken, then one for each.
+pub fn report(counts: &[(&str, u64)]) -> String {
+    let taken = counts.iter().filter(|(_, count)| *count > 0).count();
+    let mut text = format!("rare paths: {taken} of {} taken\n", counts.len());
+    for (name, count) in counts {
+        let _ = writeln!(text, "{count:>12}  {name}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Mutex};
+
+    #[test]
+    fn names_are_unique_and_counted() {
+        for (i, path) in PATHS.iter().enumerate() {
+            assert_eq!(index_of(path.name), i, "{} twice", path.name);
+            assert!(path.name.bytes().all(|b| b.is_ascii_lowercase() || b == b'-' || b.is_ascii_digit()));
+            assert!(!path.what.is_empty());
+        }
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let list = seen.clone();
+        on_this_thread(Some(Box::new(move |name| {
+            list.lock().unwrap().push(name);
+            rare!("log-torn-tail"); // is counted, and does not call the hook again
+        })));
+        rare!("log-stopped");
+        rare!("log-stopped");
+        on_this_thread(None);
+        rare!("log-stopped");
+        assert_eq!(*seen.lock().unwrap(), ["log-stopped", "log-stopped"]);
+        let counts = counts();
+        let count_of = |name| counts.iter().find(|(n, _)| *n == name).unwrap().1;
+        assert_eq!((count_of("log-stopped"), count_of("log-torn-tail")), (3, 2));
+        assert!(never_taken(&counts, &[]).contains(&"ingest-record-failed"));
+        assert!(!never_taken(&counts, &["ingest-record-failed"]).contains(&"ingest-record-failed"));
+        assert!(report(&counts).contains("3  log-stopped"));
+    }
+}

@@ -1,0 +1,137 @@
+//! What the edits of a manifest add up to.
+
+use crate::options::Options;
+use crate::shape::VlogMeta;
+use crate::version::{Edit, FamilyId, Version};
+use kingtide_base::options::FamilyOptions;
+use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
+use std::collections::BTreeMap;
+
+/// A family as the manifest describes it.
+#[derive(Debug)]
+pub(crate) struct FamilyLayout {
+    pub name: String,
+    pub order: KeyOrder,
+    pub options: FamilyOptions,
+    pub version: Version,
+    pub flushed: SeqNo,
+}
+
+/// Everything that the manifest describes: the sum of its edits.
+#[derive(Debug, Default)]
+pub(crate) struct Layout {
+    pub families: BTreeMap<FamilyId, FamilyLayout>,
+    pub vlogs: BTreeMap<u64, VlogMeta>,
+    pub next_family: FamilyId,
+    pub next_file_id: u64,
+    pub last_seq: SeqNo,
+    /// Operations below this are in tables.
+    pub log_start: SeqNo,
+    pub log_begun: Option<(u64, [u8; 16])>,
+}
+
+impl Layout {
+    /// Asserts that a rewritten manifest adds up to what the one before did, and `edits`. `number` is the first file id that
+    /// the new one may name as free.
+    pub fn assert_became(mut self, after: &Layout, edits: &[Edit], number: u64, orders: &Options) {
+        for e in edits {
+            if let Err(e) = self.apply(e.clone(), orders) {
+                panic!("an edit does not fit what the manifest held: {e}");
+            }
+        }
+        let told = |l: &Layout| {
+            let families: Vec<_> = l
+                .families
+                .iter()
+                .map(|(id, f)| (*id, f.name.clone(), f.order.name().to_owned(), f.options.clone(), f.flushed))
+                .collect();
+            (families, l.vlogs.clone(), l.next_family, l.log_begun)
+        };
+        assert_eq!(told(&self), told(after), "a rewritten manifest differs from the one before");
+        for (id, f) in &self.families {
+            assert_eq!(f.version, after.families[id].version, "a rewritten manifest has other files of family {id}");
+        }
+        assert!(after.next_file_id >= self.next_file_id.max(number), "the next file id fell");
+        assert!(after.last_seq >= self.last_seq, "the last sequence number fell");
+        assert!(after.log_start >= self.log_start, "the log start fell");
+    }
+
+    pub fn apply(&mut self, edit: Edit, options: &Options) -> Result<()> {
+        let unknown =
+            |id: FamilyId| Error::corruption(format!("the manifest changes family {id}, which does not exist"));
+        match edit {
+            Edit::CreateFamily { id, name, order, options: stored } => {
+                let Some(order) = options.resolve_order(&order) else {
+                    return Err(Error::new(
+                        ErrorKind::Incompatible,
+                        format!(
+                            "column family '{name}' is ordered by '{order}', which this open was not given: hand the \
+                                 order in `Options::custom_orders`"
+                        ),
+                    ));
+                };
+                let options = read_options(&name, &stored)?;
+                self.next_family = self.next_family.max(id + 1);
+                let family = FamilyLayout { name, order, options, version: Version::default(), flushed: 0 };
+                self.families.insert(id, family);
+            }
+            Edit::DropFamily { id } => {
+                self.families.remove(&id).ok_or_else(|| unknown(id))?;
+                self.next_family = self.next_family.max(id + 1);
+            }
+            Edit::RenameFamily { id, name } => self.families.get_mut(&id).ok_or_else(|| unknown(id))?.name = name,
+            Edit::SetOptions { id, options } => {
+                let f = self.families.get_mut(&id).ok_or_else(|| unknown(id))?;
+                f.options = read_options(&f.name, &options)?;
+            }
+            Edit::AddFile { family, level, meta } => {
+                let f = self.families.get_mut(&family).ok_or_else(|| unknown(family))?;
+                if level as usize >= f.version.levels.len() {
+                    return Err(Error::corruption(format!("the manifest puts file {} into level {level}", meta.id)));
+                }
+                self.last_seq = self.last_seq.max(meta.max_seq);
+                f.version.add(&f.order, level as usize, meta);
+            }
+            Edit::RemoveFile { family, level, id } => {
+                let f = self.families.get_mut(&family).ok_or_else(|| unknown(family))?;
+                if level as usize >= f.version.levels.len() || !f.version.remove(level as usize, id) {
+                    return Err(Error::corruption(format!(
+                        "the manifest removes file {id}, which level {level} lacks"
+                    )));
+                }
+            }
+            Edit::Flushed { family, seq } => {
+                let f = self.families.get_mut(&family).ok_or_else(|| unknown(family))?;
+                f.flushed = f.flushed.max(seq);
+                self.last_seq = self.last_seq.max(seq);
+            }
+            Edit::AddVlog { id, family, size, stored_bytes, values } => {
+                self.vlogs.insert(id, VlogMeta { family, size, stored_bytes, values });
+            }
+            Edit::RemoveVlog { id } => {
+                self.vlogs.remove(&id);
+            }
+            Edit::NextFileId(id) => self.next_file_id = self.next_file_id.max(id),
+            Edit::LastSeq(seq) => self.last_seq = self.last_seq.max(seq),
+            Edit::NextFamilyId(id) => self.next_family = self.next_family.max(id),
+            Edit::LogStart(seq) => {
+                self.log_start = self.log_start.max(seq);
+                // The numbers below it were given out, even if a power cut took the log records that had the last of them.
+                // Without this they would be given out again, and the log that holds them could be released at once.
+                self.last_seq = self.last_seq.max(seq.saturating_sub(1));
+            }
+            Edit::LogBegun { segment, boot_id } => self.log_begun = Some((segment, boot_id)),
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn read_options(family: &str, stored: &[(String, String)]) -> Result<FamilyOptions> {
+    let mut options = FamilyOptions::default();
+    for (name, value) in stored {
+        options.set(name, value).map_err(|e| {
+            Error::new(ErrorKind::NewerFormat, format!("stored option of column family '{family}': {}", e.message()))
+        })?;
+    }
+    Ok(options)
+}
