@@ -217,7 +217,7 @@ impl DbInner {
 
     /// Why a halted database takes no writes.
     #[cold]
-    fn halt_error(&self) -> Error {
+    pub(crate) fn halt_error(&self) -> Error {
         self.background_error().unwrap_or_else(|| Error::new(ErrorKind::Poisoned, "background work panicked"))
     }
 

@@ -323,7 +323,10 @@ pub(crate) fn close(db: &Arc<DbInner>) -> Result<()> {
     };
     db.hooks.clear();
     db.reserve.remove(); // a closed database needs none, and the flush may need the space
-    let flushed = flush_for_close(db, &families, timeout);
+    let flushed = match db.halted.load(Ordering::Acquire) {
+        true => Err(db.halt_error()), // the log has what was committed
+        false => flush_for_close(db, &families, timeout),
+    };
     db.jobs.cancel();
     db.jobs.stop();
     db.reserve.remove(); // a job may just have made it
@@ -347,6 +350,9 @@ fn end_log(db: &Arc<DbInner>) -> Result<()> {
 fn flush_for_close(db: &Arc<DbInner>, families: &[Arc<Family>], timeout: Duration) -> Result<()> {
     let start = db.clock.monotonic_ns();
     loop {
+        if db.halted.load(Ordering::Acquire) {
+            return Err(db.halt_error()); // another thread's job panicked just now
+        }
         let waiting = families.iter().any(|f| !f.is_dropped() && !f.view.load().frozen.is_empty());
         if !waiting {
             return Ok(());

@@ -274,3 +274,102 @@ fn what_survives_a_log_that_cannot_be_synced_is_a_prefix() {
     println!("{cuts} cuts, {flushed} closes that could flush everything");
     assert!(flushed > 2);
 }
+
+/// Panics when `armed`, in the engine's own threads only.
+struct PanicsInBackground(std::sync::atomic::AtomicBool);
+
+impl CustomOrder for PanicsInBackground {
+    fn name(&self) -> &str {
+        "panics in background"
+    }
+
+    fn compare(&self, a: &[u8], b: &[u8]) -> Cmp {
+        let ours = std::thread::current().name().is_some_and(|n| n.starts_with("kingtide-"));
+        if ours && self.0.load(Ordering::SeqCst) {
+            std::panic::resume_unwind(Box::new("told to"));
+        }
+        a.cmp(b)
+    }
+}
+
+/// A panic in a background thread ended the thread in silence: whoever waited for its job waited for ever, `close` too, and
+/// no error was counted.
+#[test]
+fn a_panic_in_a_background_thread_stops_writes_and_keeps_nobody_waiting() {
+    for rounds in 0..4 {
+        let fs = MemFs::new();
+        let order = Arc::new(PanicsInBackground(false.into()));
+        let mut o = options(Arc::new(fs.clone()));
+        o.manual_jobs = false;
+        o.db.background_threads = 2 + rounds;
+        o.family.l0_trigger = 2;
+        o.order = KeyOrder::Custom(order.clone());
+        let db = Db::open("db", o.clone()).unwrap();
+        for round in 0..3u64 {
+            (0..200u64).for_each(|i| db.put((i * 7 % 200 + round).to_be_bytes(), [round as u8; 50]).unwrap());
+            db.flush().unwrap();
+        }
+        order.0.store(true, Ordering::SeqCst);
+        db.delete_range(b"\0", b"\xff").unwrap();
+        db.put(b"last", b"acknowledged").unwrap();
+        let waited = db.compact().unwrap_err();
+        assert_eq!(waited.kind(), ErrorKind::Poisoned, "{waited}");
+        assert!(waited.to_string().contains("told to") && waited.to_string().contains("opened again"), "{waited}");
+        for refused in [db.put(b"x", b"y"), db.flush(), db.create_family("f", FamilyOptions::default()).map(|_| ())] {
+            assert_eq!(refused.unwrap_err().kind(), ErrorKind::Poisoned);
+        }
+        assert!(
+            db.begin(Isolation::Snapshot)
+                .and_then(|mut t| {
+                    t.put(db.default_family(), b"x", b"y")?;
+                    t.commit()
+                })
+                .is_err()
+        );
+        assert!(db.stats().get("background_errors").is_some_and(|n| n > 0));
+        assert_eq!(db.get(b"last").unwrap().as_deref(), Some(&b"acknowledged"[..]), "reads go on");
+        assert_eq!(db.close().unwrap_err().kind(), ErrorKind::Poisoned);
+        order.0.store(false, Ordering::SeqCst);
+        let db = Db::open("db", o).unwrap();
+        assert_eq!(db.get(b"last").unwrap().as_deref(), Some(&b"acknowledged"[..]));
+        assert!(db.get(7u64.to_be_bytes()).unwrap().is_none(), "the range was deleted");
+        db.compact().unwrap();
+        db.close().unwrap();
+    }
+}
+
+/// Without threads, wherever in the engine it comes from: at each rare path that a job can take.
+#[test]
+fn a_panic_in_a_job_that_the_caller_runs_is_its_error() {
+    for path in ["log-segment-released", "compaction-moved-file", "manifest-rewritten", "value-log-retired"] {
+        let fs = MemFs::new();
+        let mut o = options(Arc::new(fs.clone()));
+        o.tuning.manifest_rewrite = 256;
+        o.family.memtable_size = 64 << 10;
+        o.family.value_threshold = 64;
+        let db = Db::open("db", o.clone()).unwrap();
+        kingtide_base::rare::on_this_thread(Some(Box::new(move |taken| {
+            if taken == path {
+                std::panic::resume_unwind(Box::new(format!("at {taken}")));
+            }
+        })));
+        let mut told = None;
+        for i in 0..20_000u64 {
+            let written = db.put((i % 500 + i / 100).to_be_bytes(), [i as u8; 100]);
+            let ran = written.map(|_| ()).and_then(|()| db.run_one_job().map(drop));
+            if let Err(e) = ran {
+                told = Some(e);
+                break;
+            }
+        }
+        kingtide_base::rare::on_this_thread(None);
+        let told = told.unwrap_or_else(|| panic!("{path} was not taken"));
+        assert!(told.kind() == ErrorKind::Poisoned && told.to_string().contains(path), "{path}: {told}");
+        assert_eq!(db.put(b"x", b"y").unwrap_err().kind(), ErrorKind::Poisoned, "{path}");
+        assert!(db.close().is_err());
+        let db = Db::open("db", o).unwrap_or_else(|e| panic!("{path}: {e}"));
+        db.put(b"x", b"y").unwrap();
+        assert!(db.verify().unwrap().is_clean());
+        db.close().unwrap();
+    }
+}

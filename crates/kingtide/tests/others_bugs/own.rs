@@ -1,8 +1,9 @@
 //! Bugs that Kingtide itself had.
 
-use crate::{contents, files, key, open, options, value};
-use kingtide::vfs::MemFs;
-use kingtide::{ColumnFamily, Db, ErrorKind};
+use crate::{DIR, contents, files, key, open, options, power, value};
+use kingtide::vfs::{Fault, FaultFs, MemFs, Op, Rule};
+use kingtide::{ColumnFamily, Db, ErrorKind, Isolation, Options, WriteBatch};
+use std::sync::Arc;
 
 /// Writes to the default family until the beginning of the log is released.
 fn write_until_released(fs: &MemFs, db: &Db) {
@@ -69,4 +70,102 @@ fn nor_does_it_after_a_recovery() {
     drop(db);
     let db = open(&killed);
     assert_eq!((contents(&db.default_family()), contents(&db.family("idle").unwrap())), expected);
+}
+
+/// A database with all that an open has to deal with: tables, value logs, a log to replay, a transaction in doubt, a file
+/// that nothing names; the default family has other options than are stored. As a kill leaves it.
+fn all_kinds() -> MemFs {
+    let fs = MemFs::new();
+    let db = open(&fs);
+    let other = db.create_family("other", options(&fs).family).unwrap();
+    for i in 0..300 {
+        db.put(key(i), value(i)).unwrap();
+        other.put(key(i), crate::large(i)).unwrap();
+    }
+    db.flush().unwrap();
+    for i in 300..350 {
+        db.put(key(i), value(i)).unwrap();
+    }
+    let mut txn = db.begin(Isolation::Snapshot).unwrap();
+    txn.put(&other, b"in doubt", b"1").unwrap();
+    txn.prepare(b"xid").unwrap();
+    drop(txn);
+    let mut batch = WriteBatch::new();
+    batch.put(&other, b"last", b"1").unwrap();
+    db.write_with(&mut batch, &power()).unwrap();
+    let killed = fs.kill_clone();
+    kingtide::vfs::Fs::open(&killed, "db/00009999.klog".as_ref(), kingtide::vfs::OpenMode::Create).unwrap();
+    killed
+}
+
+fn changed(fs: &(impl kingtide::vfs::Fs + Clone + 'static)) -> Options {
+    let mut o = options(fs);
+    o.family.memtable_size *= 2;
+    o.manual_jobs = false;
+    o
+}
+
+fn is_complete(fs: &MemFs, what: &str) {
+    let db = Db::open(DIR, changed(fs)).unwrap_or_else(|e| panic!("{what}: the next open failed too: {e:?}"));
+    assert_eq!(contents(&db.default_family()).len(), 350, "{what}");
+    assert_eq!(contents(&db.family("other").unwrap()).len(), 301, "{what}");
+    assert_eq!(db.recover_prepared().len(), 1, "{what}");
+    db.put(b"written", b"after").unwrap();
+    db.close().unwrap_or_else(|e| panic!("{what}: {e:?}"));
+}
+
+/// An open that failed after it had started some of its threads kept the lock and the threads: every later open in the
+/// process was refused as `Locked`. So each operation on files that an open makes fails once, and each thread.
+#[test]
+fn an_open_that_fails_at_any_step_can_be_tried_again() {
+    let (mut failed, mut survived) = (0, 0);
+    let of_open = [
+        (Op::Open, Fault::Emfile),
+        (Op::Open, Fault::Eio),
+        (Op::Read, Fault::Eio),
+        (Op::Write, Fault::Eio),
+        (Op::Write, Fault::Enospc),
+        (Op::Sync, Fault::Eio),
+        (Op::SyncDir, Fault::Eio),
+        (Op::Rename, Fault::Eio),
+        (Op::Remove, Fault::Eio),
+        (Op::Allocate, Fault::Enospc),
+    ];
+    for (op, fault) in of_open {
+        for n in 1.. {
+            let disk = all_kinds();
+            let faulty = FaultFs::new(Arc::new(disk.clone()), n);
+            faulty.add(Rule::new(op, fault).nth(n));
+            let what = format!("{op:?} {n}: {fault:?}");
+            let opened = Db::open(DIR, changed(&faulty));
+            if faulty.stats().injected() == 0 {
+                break; // the open makes fewer
+            }
+            match opened {
+                Err(_) => failed += 1,
+                Ok(db) => {
+                    survived += 1;
+                    faulty.clear();
+                    _ = db.close(); // a failed sync in the background stops the log
+                }
+            }
+            is_complete(&disk, &what);
+        }
+    }
+    println!("{failed} opens failed, {survived} went on");
+    assert!(failed > 20, "only {failed} opens failed");
+}
+
+#[test]
+fn an_open_that_cannot_start_a_thread_can_be_tried_again() {
+    let disk = all_kinds();
+    for threads in 0..4 {
+        let mut o = changed(&disk);
+        o.db.background_threads = 4;
+        o.tuning.thread_limit = Some(threads);
+        let refused = Db::open(DIR, o).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Io);
+        assert!(refused.to_string().contains(&format!("background thread {} of 4", threads + 1)), "{refused}");
+    }
+    is_complete(&disk, "after four opens without threads");
 }
