@@ -33,6 +33,7 @@ fn main() {
         dir: dir.clone(),
         segment_size: 32 << 20,
         max_free: 4,
+        prefill_piece: 256 << 10,
         next_id: Arc::new(move || ids.fetch_add(1, Ordering::Relaxed)),
         on_rotate: None,
         clock: SystemClock::shared(),
