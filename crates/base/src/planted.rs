@@ -331,6 +331,60 @@ bugs! {
         "a cloned table is taken for one that was written under its new id",
         breaks "a clone holds what its source held",
         caught by "-p kingtide --test ingest a_clone_has_the_same_contents";
+
+    // Numbers that fall, and a manifest's rewrite that forgets.
+    "log-start-falls":
+        "a memtable needs the log from the number at which it was made, and the log start follows it down",
+        breaks "a killed database opens",
+        caught by "-p kingtide --test others_bugs the_first_write_to_an_idle_family";
+    "rewrite-forgets-the-log-start":
+        "the snapshot in a rewritten manifest has no log start",
+        breaks "a rewritten manifest says what the one before said",
+        caught by "-p kingtide --test others_bugs a_rewritten_manifest_says_all";
+    "rewrite-forgets-what-is-flushed":
+        "the snapshot in a rewritten manifest does not say up to where families are flushed",
+        breaks "recovery does not replay what is in tables",
+        caught by "-p kingtide --test others_bugs a_rewritten_manifest_says_all";
+    "rewrite-forgets-file-ids":
+        "the snapshot in a rewritten manifest does not say which file ids are taken",
+        breaks "file ids are never reused",
+        caught by "-p kingtide --test others_bugs a_rewritten_manifest_says_all";
+    "rewrite-forgets-family-ids":
+        "the snapshot in a rewritten manifest does not say which family ids are taken",
+        breaks "ids of dropped families are never reused",
+        caught by "-p kingtide --test others_bugs a_rewritten_manifest_says_all";
+    "rewrite-forgets-a-value-log":
+        "the snapshot in a rewritten manifest leaves a value log out",
+        breaks "the files of live values are kept",
+        caught by "-p kingtide --test others_bugs a_rewritten_manifest_says_all";
+    "rewrite-forgets-options":
+        "the snapshot in a rewritten manifest has no options of families",
+        breaks "options of a family are persistent",
+        caught by "-p kingtide --test others_bugs a_rewritten_manifest_says_all";
+    "rewrite-forgets-that-the-log-began":
+        "the snapshot in a rewritten manifest does not say which log segment must be there",
+        breaks "a lost log is noticed",
+        caught by "-p kingtide --test others_bugs a_rewritten_manifest_says_all";
+    "numbers-given-out-again":
+        "after a power cut, sequence numbers below the log start are given out again",
+        breaks "an acknowledged commit is not in a released segment",
+        caught by "-p kingtide --test others_bugs numbers_below_the_log_start";
+    "log-start-of-an-old-build-kept":
+        "recovery vouches for a log start that it did not check against the log",
+        breaks "a database of an older build stays usable",
+        caught by "-p kingtide --test golden databases_of_every_released_format";
+    "empty-range-delete-pins-the-log":
+        "a range delete that covers nothing counts as the first entry of a memtable",
+        breaks "the log start never falls",
+        caught by "-p kingtide --test others_bugs a_range_delete_of_nothing";
+    "panic-in-a-job-forgotten":
+        "the panic of a background job is an error like any other, and the job is tried again",
+        breaks "a panic stops writes",
+        caught by "-p kingtide --test stopped a_panic_in_a_job";
+    "failed-open-keeps-the-lock":
+        "an open that fails at its end keeps its threads and the lock",
+        breaks "a failed open can be tried again",
+        caught by "-p kingtide --test others_bugs an_open_that_cannot_start";
 }
 
 /// Whether the planted bug of that name is awake: the constant `false` in an ordinary build.

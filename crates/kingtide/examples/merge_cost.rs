@@ -70,7 +70,7 @@ fn measure(fs: &Arc<dyn Fs>, dir: &Path, n: usize, name: &str, sequential: bool,
         limiter: None,
         cancelled: &AtomicBool::new(false),
         may_cancel: true,
-        pause: &|| {},
+        poll_interval: 32 << 10,
     };
     let mut rng = Rng::new(1);
     let mut value = [b'v'; 100];

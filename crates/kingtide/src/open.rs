@@ -173,6 +173,9 @@ fn begin(inner: &Arc<DbInner>, changed: Option<&Arc<Family>>, threads: usize) ->
 
 /// Gives up a database whose opening failed when it was all but done, so that the next open finds it as this one did.
 fn abandon(inner: &DbInner) {
+    if kingtide_base::planted!("failed-open-keeps-the-lock") {
+        return;
+    }
     inner.closed.store(true, Ordering::Release);
     inner.jobs.cancel();
     inner.jobs.stop();

@@ -235,7 +235,7 @@ impl Shape {
         let log_start = edits.iter().filter_map(|e| if let Edit::LogStart(seq) = e { Some(*seq) } else { None }).max();
         // What the log may have lost since it was last said where it begins cannot be needed again.
         debug_assert!(
-            log_start.is_none_or(|s| s >= self.log_start),
+            log_start.is_none_or(|s| s >= self.log_start) || planted!("log-start-falls"),
             "the log start fell: {log_start:?}, {}",
             self.log_start
         );
@@ -245,7 +245,10 @@ impl Shape {
             self.manifest.append(edits)?;
         }
         // The one place that sets it, once the manifest has it: from here on segments below it are released.
-        self.log_start = self.log_start.max(log_start.unwrap_or(0));
+        self.log_start = match log_start {
+            Some(seq) if planted!("log-start-falls") => seq,
+            told => self.log_start.max(told.unwrap_or(0)),
+        };
         Ok(())
     }
 
@@ -286,15 +289,18 @@ impl Shape {
     /// Edits that make this shape from nothing.
     fn snapshot_edits(&self, next_file_id: u64) -> Vec<Edit> {
         let mut edits = vec![
-            Edit::NextFileId(next_file_id),
-            Edit::NextFamilyId(self.next_family),
-            Edit::LogStart(self.log_start),
+            Edit::NextFileId(if planted!("rewrite-forgets-file-ids") { 0 } else { next_file_id }),
+            Edit::NextFamilyId(if planted!("rewrite-forgets-family-ids") { 0 } else { self.next_family }),
+            Edit::LogStart(if planted!("rewrite-forgets-the-log-start") { 0 } else { self.log_start }),
             Edit::LastSeq(if planted!("number-of-an-ingest-forgotten") { 0 } else { self.last_seq }),
         ];
-        if let Some((segment, boot_id)) = self.log_begun {
+        if let Some((segment, boot_id)) = self.log_begun
+            && !planted!("rewrite-forgets-that-the-log-began")
+        {
             edits.push(Edit::LogBegun { segment, boot_id });
         }
-        for (id, v) in &self.vlogs {
+        let forgotten = usize::from(planted!("rewrite-forgets-a-value-log"));
+        for (id, v) in self.vlogs.iter().skip(forgotten) {
             edits.push(Edit::AddVlog {
                 id: *id,
                 family: v.family,
@@ -304,9 +310,14 @@ impl Shape {
             });
         }
         for f in self.families.values() {
-            let options = f.options().entries().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
+            let mut options: Vec<_> = f.options().entries().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
+            if planted!("rewrite-forgets-options") {
+                options.clear();
+            }
             edits.push(Edit::CreateFamily { id: f.id(), name: f.name(), order: f.order().name().to_owned(), options });
-            edits.push(Edit::Flushed { family: f.id(), seq: f.flushed_seq.load(Ordering::Relaxed) });
+            if !planted!("rewrite-forgets-what-is-flushed") {
+                edits.push(Edit::Flushed { family: f.id(), seq: f.flushed_seq.load(Ordering::Relaxed) });
+            }
             for (level, meta) in f.view.load().version.files() {
                 edits.push(Edit::AddFile { family: f.id(), level: level as u8, meta: meta.clone() });
             }

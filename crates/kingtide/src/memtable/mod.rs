@@ -7,7 +7,7 @@
 use crate::rangedel::{Fragment, RangeTombstones};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{ArcSwapOption, Mutex};
-use kingtide_base::{KeyOrder, SeqNo};
+use kingtide_base::{KeyOrder, SeqNo, planted};
 use kingtide_mem::{ArenaPool, MemWriter, Memtable};
 use std::sync::Arc;
 
@@ -78,7 +78,8 @@ impl FamilyMemtable {
     #[inline]
     pub fn note_entries_from(&self, seq: SeqNo) {
         // Not only the first time: a range delete that covers nothing leaves the memtable empty.
-        if self.is_empty() {
+        let noted = planted!("empty-range-delete-pins-the-log") && self.first_entry.load(Ordering::Relaxed) != NO_ENTRY;
+        if self.is_empty() && !noted {
             self.first_entry.store(seq, Ordering::Relaxed); // the lock orders it
         }
     }
@@ -91,6 +92,7 @@ impl FamilyMemtable {
         }
         match self.first_entry.load(Ordering::Relaxed) {
             NO_ENTRY => Some(self.first_seq), // inserted without a commit, by a test
+            _ if planted!("log-start-falls") => Some(self.first_seq),
             seq => Some(seq),
         }
     }
