@@ -38,6 +38,7 @@ fn each_level_survives_what_it_names() {
     put(&db, b"power", Durability::Power);
     put(&db, b"process", Durability::Process);
     put(&db, b"none", Durability::None);
+    assert_eq!(db.stats().get("wal_synced_commits"), Some(1), "a commit counts once");
     let keys: [&[u8]; 3] = [b"power", b"process", b"none"];
     assert_eq!(after_power_cut(&fs, &keys), [true, false, false]);
     assert_eq!(after_kill(&fs, &keys), [true, true, false]);
