@@ -372,11 +372,7 @@ bugs! {
     "log-start-of-an-old-build-kept":
         "recovery vouches for a log start that it did not check against the log",
         breaks "a database of an older build stays usable",
-        caught by "-p kingtide --test golden databases_of_every_released_format";
-    "empty-range-delete-pins-the-log":
-        "a range delete that covers nothing counts as the first entry of a memtable",
-        breaks "the log start never falls",
-        caught by "-p kingtide --test others_bugs a_range_delete_of_nothing";
+        caught by "-p kingtide --test golden a_log_start_that_fell";
     "panic-in-a-job-forgotten":
         "the panic of a background job is an error like any other, and the job is tried again",
         breaks "a panic stops writes",

@@ -221,6 +221,18 @@ fn databases_of_every_released_format_are_usable() {
     assert!(n >= make::ALL.len());
 }
 
+/// The next manifest says where the log begins, so a kill right behind it is no worse than one before.
+#[test]
+fn a_log_start_that_fell_is_put_right_by_the_next_write() {
+    let fs = golden("1", "log-start-fell", DIR);
+    let db = Db::open(DIR, options(&fs)).unwrap();
+    db.put(b"written", b"by a later build").unwrap();
+    let (expected, killed) = (list(&db), fs.kill_clone());
+    drop(db);
+    assert_eq!(list(&Db::open_read_only(DIR, options(&killed)).unwrap()), expected);
+    assert_eq!(list(&Db::open(DIR, options(&killed)).unwrap()), expected);
+}
+
 #[test]
 #[ignore = "makes the golden databases of a new format version in the directory KINGTIDE_GOLDEN"]
 fn make() {

@@ -252,12 +252,15 @@ fn a_killed_process_leaves_whole_ingests() {
     let mut rng = Rng::new(entropy());
     let scratch = Scratch::new("ingest");
     let mut acknowledged = [0; 3];
-    for round in 0..rounds {
-        let life = Duration::from_millis(100 + rng.below(400));
+    let mut round = 0;
+    // On a busy machine some lives are too short for an ingest: later ones are longer.
+    while round < rounds || (acknowledged.contains(&0) && round < 10 * rounds) {
+        let life = Duration::from_millis(100 + rng.below(400) * (1 + round / rounds));
         for (who, n) in parse(&run_and_kill(&scratch.0, 0, "", life)) {
             acknowledged[who as usize] = n.max(acknowledged[who as usize]);
         }
         let db = Db::open(scratch.0.join("db"), kill_options()).unwrap();
+        round += 1;
         let Ok(other) = db.family("other") else { continue };
         let families = [db.default_family(), &other];
         let first = generation(db.get(key(0)).unwrap().as_deref());
@@ -270,11 +273,11 @@ fn a_killed_process_leaves_whole_ingests() {
             let n = generation(family.get(writer_key(w as u64 + 1)).unwrap().as_deref());
             assert!(n >= acknowledged[w + 1], "round {round}: writer {w} at {n} of {acknowledged:?}");
         }
-        if round + 1 == rounds {
+        if round == rounds {
             let problems = db.verify().unwrap().problems;
             assert!(problems.is_empty(), "{problems:?}");
         }
     }
-    println!("{rounds} kills, {} ingests acknowledged, {} commits", acknowledged[0], acknowledged[1] + acknowledged[2]);
+    println!("{round} kills, {} ingests acknowledged, {} commits", acknowledged[0], acknowledged[1] + acknowledged[2]);
     assert!(acknowledged.iter().all(|n| *n > 0), "{acknowledged:?}");
 }

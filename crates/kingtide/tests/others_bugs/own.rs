@@ -72,23 +72,6 @@ fn nor_does_it_after_a_recovery() {
     assert_eq!((contents(db.default_family()), contents(&db.family("idle").unwrap())), expected);
 }
 
-/// A range delete that ends where it starts leaves the memtable empty, so it must not count as its first entry.
-#[test]
-fn a_range_delete_of_nothing_does_not_move_the_logs_start_back() {
-    let fs = MemFs::new();
-    let db = open(&fs);
-    let idle = db.create_family("idle", options(&fs).family).unwrap();
-    idle.delete_range(b"b", b"b").unwrap();
-    write_until_released(&fs, &db);
-    idle.put(b"first", b"written").unwrap();
-    db.put(key(1), b"after").unwrap();
-    db.default_family().flush().unwrap();
-    rewrite_manifest(&fs, &idle);
-    let killed = fs.kill_clone();
-    drop(db);
-    assert_eq!(contents(&open(&killed).family("idle").unwrap()).len(), 1);
-}
-
 /// The log start that a drop of a family leaves may lie behind all that a power cut lets the log keep. The numbers before it
 /// are taken all the same: segments are released up to it.
 #[test]
