@@ -345,6 +345,7 @@ fn a_panic_in_a_job_that_the_caller_runs_is_its_error() {
         let fs = MemFs::new();
         let mut o = options(Arc::new(fs.clone()));
         o.tuning.manifest_rewrite = 256;
+        o.db.close_timeout_ms = 1; // where the panic is forgotten, close waits for a flush that never ends
         o.family.memtable_size = 64 << 10;
         o.family.value_threshold = 64;
         let db = Db::open("db", o.clone()).unwrap();
