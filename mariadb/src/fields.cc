@@ -139,26 +139,6 @@ std::string Index::end() const {
   return s;
 }
 
-uint longest_key(const Index &index) {
-  uint n = 0;
-  for (const IndexPart &p : index.parts) {
-    switch (p.codec.kind) {
-      case PartKind::Integer:
-      case PartKind::Image:
-        n += p.codec.length;
-        break;
-      case PartKind::Bytes:
-        n += 2 * (p.charset ? p.charset->strnxfrmlen(p.length) : p.length) + 2;
-        break;
-      case PartKind::Text:  // at worst every second unit is a space
-        n += 4 * p.charset->strnxfrmlen(p.length + p.charset->mbmaxlen) + 16;
-        break;
-    }
-    n++;
-  }
-  return n;
-}
-
 bool same_form(const Index &a, const Index &b) {
   if (a.unique != b.unique || a.parts.size() != b.parts.size()) return false;
   for (size_t i = 0; i < a.parts.size(); i++) {
@@ -267,9 +247,8 @@ void TableFormat::append_tuple(const Index &index, TABLE *table, const uchar *tu
   std::vector<Slice> values;
   const bool extended = map != HA_WHOLE_KEY && (map >> index.parts.size()) != 0 && !index.tail.empty();
   const auto take = [&](const IndexPart &p) {
-    Slice data(tuple, p.length);
-    if (p.sized_in_tuple) data = Slice(tuple + HA_KEY_BLOB_LENGTH, uint2korr(tuple));
-    tuple += p.length + (p.sized_in_tuple ? HA_KEY_BLOB_LENGTH : 0);
+    const Slice data = p.data_in_tuple(tuple);
+    tuple += p.tuple_length();
     return data;
   };
   for (*parts = 0; *parts < index.parts.size() && (map >> *parts & 1); (*parts)++) {
@@ -299,6 +278,39 @@ void TableFormat::append_tuple(const Index &index, TABLE *table, const uchar *tu
       append_part(p, table, values[index.tail[i]], &again);
     }
   }
+}
+
+uint TableFormat::position_length() const {
+  uint n = hidden_primary ? HIDDEN_KEY : 0;
+  for (const IndexPart &p : primary.parts) n += p.tuple_length();
+  return n;
+}
+
+void TableFormat::position(const uchar *record, uchar *position) const {
+  for (const IndexPart &p : primary.parts) {
+    Slice data = p.column.data(record);
+    if (p.charset) data = prefix_of(p, data);
+    const size_t n = std::min<size_t>(data.size, p.length), head = p.sized_in_tuple ? HA_KEY_BLOB_LENGTH : 0;
+    if (head) int2store(position, n);
+    if (n > 0) memcpy(position + head, data.data, n);
+    memset(position + head + n, 0, p.length - n);  // the server may compare the bytes
+    position += p.tuple_length();
+  }
+}
+
+int TableFormat::compare_positions(TABLE *table, const uchar *a, const uchar *b) const {
+  if (hidden_primary) return memcmp(a, b, HIDDEN_KEY);
+  for (const IndexPart &p : primary.parts) {
+    if (memcmp(a, b, p.tuple_length()) != 0) {
+      std::string of_a, of_b;
+      append_part(p, table, p.data_in_tuple(a), &of_a);
+      append_part(p, table, p.data_in_tuple(b), &of_b);
+      if (const int order = Slice(of_a).compare(of_b)) return order;
+    }
+    a += p.tuple_length();
+    b += p.tuple_length();
+  }
+  return 0;
 }
 
 void TableFormat::entry(const Index &index, TABLE *table, const uchar *record, Slice row_key, std::string *key,

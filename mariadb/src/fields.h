@@ -34,6 +34,9 @@ class AllColumnsReadable {
   MY_BITMAP *const asked_;
 };
 
+/** Bytes of the key of a table's row that has no primary key. */
+constexpr uint HIDDEN_KEY = 8;
+
 struct IndexPart {
   KeyPart codec;
   /** Number of the field in the table. */
@@ -50,6 +53,11 @@ struct IndexPart {
   Column column;
 
   bool kept() const { return whole && codec.kind != PartKind::Integer; }
+  /** Bytes of a key tuple that have the part, without the one that says whether it is NULL. */
+  uint tuple_length() const { return length + (sized_in_tuple ? HA_KEY_BLOB_LENGTH : 0); }
+  Slice data_in_tuple(const uchar *tuple) const {
+    return sized_in_tuple ? Slice(tuple + HA_KEY_BLOB_LENGTH, uint2korr(tuple)) : Slice(tuple, length);
+  }
 };
 
 struct Index {
@@ -99,6 +107,15 @@ class TableFormat {
   void append_tuple(const Index &index, TABLE *table, const uchar *tuple, key_part_map map, std::string *out, bool *null,
                     uint *parts) const;
 
+  /**
+    A row's position, by which the server finds it again: the columns of its primary key as a key tuple has them, which takes
+    far less room than the longest key of these columns could. A hidden key is its own position.
+  */
+  uint position_length() const;
+  void position(const uchar *record, uchar *position) const;
+  /** Compares positions as the primary index has their rows: only then can the server intersect what it reads from indexes. */
+  int compare_positions(TABLE *table, const uchar *a, const uchar *b) const;
+
   /** Makes the entry of a record in a secondary index. `row_key` is the primary key, without its prefix. */
   void entry(const Index &index, TABLE *table, const uchar *record, Slice row_key, std::string *key, std::string *value,
              bool *checked) const;
@@ -115,8 +132,5 @@ class TableFormat {
   bool gives_back(const Index &index, Wanted wanted) const;
   bool restore_parts(const Index &index, Slice *key, Slice *kept, uchar *record) const;
 };
-
-/** Most bytes that a key of the index can have, without the index's number. */
-uint longest_key(const Index &index);
 
 }  // namespace kingtide

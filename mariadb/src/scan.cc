@@ -20,11 +20,8 @@ namespace {
 
 /** Entries that a walk passes over between two looks at whether it was killed. */
 constexpr uint LOOK_UP = 256;
-constexpr uint REF_HEAD = 2;
 /** A walk that locks step by step locks all the rest when a step would have more entries. */
 constexpr uint LONGEST_STEP = 1024;
-
-Slice key_of_ref(const uchar *ref) { return Slice(ref + REF_HEAD, uint2korr(ref)); }
 
 }  // namespace
 
@@ -430,22 +427,26 @@ int Handler::rnd_next(uchar *record) {
 }
 
 int Handler::rnd_pos(uchar *record, uchar *position) {
-  bool pass = false;
-  const int error = read_row(key_of_ref(position), record, &pass);
+  bool pass = false, null;
+  uint parts;
+  second_key_.clear();
+  if (format().hidden_primary)
+    second_key_.assign(reinterpret_cast<const char *>(position), HIDDEN_KEY);
+  else
+    format().append_tuple(format().primary, table, position, HA_WHOLE_KEY, &second_key_, &null, &parts);
+  const int error = read_row(second_key_, record, &pass);
   return or_expired(record, !error && pass ? HA_ERR_KEY_NOT_FOUND : error);
 }
 
+/** The server wants the columns of the primary key of rows whose positions it asks for: so the record has them. */
 void Handler::position(const uchar *record) {
   if (format().hidden_primary)
-    second_key_ = row_key_;
+    memcpy(ref, row_key_.data(), HIDDEN_KEY);
   else
-    row_key_of(record, &second_key_);
-  int2store(ref, second_key_.size());
-  memcpy(ref + REF_HEAD, second_key_.data(), second_key_.size());
-  memset(ref + REF_HEAD + second_key_.size(), 0, ref_length - REF_HEAD - second_key_.size());
+    format().position(record, ref);
 }
 
-int Handler::cmp_ref(const uchar *a, const uchar *b) { return key_of_ref(a).compare(key_of_ref(b)); }
+int Handler::cmp_ref(const uchar *a, const uchar *b) { return format().compare_positions(table, a, b); }
 
 Item *Handler::idx_cond_push(uint index, Item *condition) {
   if (index == table_share->primary_key) return condition;
