@@ -189,10 +189,24 @@ TableFormat::TableFormat(const TABLE *table, const TableRecord &record) {
   if (!hidden_primary) {
     primary = indexes[share->primary_key];
     for (Index &index : indexes) describe_tail(&index);
-    return;
+  } else {
+    primary.id = record.primary;
+    primary.primary = primary.unique = true;
   }
-  primary.id = record.primary;
-  primary.primary = primary.unique = true;
+  for (Index &index : indexes) find_beginnings(&index);
+}
+
+/** A column of which one part has only the beginning may be whole in another. */
+void TableFormat::find_beginnings(Index *index) const {
+  const auto is_whole = [](const std::vector<IndexPart> &parts, uint field) {
+    return std::any_of(parts.begin(), parts.end(), [field](const IndexPart &p) { return p.field == field && p.whole; });
+  };
+  for (const Index *i : {static_cast<const Index *>(index), &primary})
+    for (const IndexPart &p : i->parts)
+      if (!is_whole(index->parts, p.field) && !is_whole(primary.parts, p.field)) {
+        index->beginnings.push_back(p);
+        index->has_virtual_beginnings |= stored[p.field] < 0;
+      }
 }
 
 void TableFormat::describe_tail(Index *index) const {
@@ -382,6 +396,10 @@ bool TableFormat::restore_parts(const Index &index, Slice *key, Slice *kept, uch
     *key = key->from(v.size);
   }
   return true;
+}
+
+bool TableFormat::covers(const Index &index, Wanted wanted) const {
+  return std::none_of(index.beginnings.begin(), index.beginnings.end(), [wanted](const IndexPart &p) { return wanted.has(p.column); });
 }
 
 /** Whether an entry of a secondary index has a column that is wanted. */

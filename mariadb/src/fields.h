@@ -72,6 +72,10 @@ struct Index {
   std::vector<int> tail;
   /** How many parts the server knows: there may be fewer than the entries have. */
   size_t extended_parts = 0;
+  /** Parts of it and of the primary key that have only the beginning of a column: entries cannot give these columns back. */
+  std::vector<IndexPart> beginnings;
+  /** Some of these columns are not stored in the row either, but computed. */
+  bool has_virtual_beginnings = false;
 
   std::string prefix() const;
   /** The least key behind all of the index's. */
@@ -121,6 +125,12 @@ class TableFormat {
              bool *checked) const;
   /** Whether two records with the same key of the row surely have the same entry in a secondary index. */
   bool same_entry(const Index &index, const uchar *a, const uchar *b) const;
+  /**
+    Whether entries of a secondary index give back all wanted columns that the server may look for in them. It compares records
+    with the end of a range by columns of which the index has only the beginning, and asks for the position of rows by such
+    columns of the primary key.
+  */
+  bool covers(const Index &index, Wanted wanted) const;
   /** Finds the primary key's bytes in an entry of a secondary index. */
   bool row_key(const Index &index, Slice key, Slice value, Slice *row_key) const;
   /** Fills in the columns that an entry of a secondary index gives back, if any of them is wanted. */
@@ -128,6 +138,7 @@ class TableFormat {
 
  private:
   void describe_tail(Index *index) const;
+  void find_beginnings(Index *index) const;
   void append_part(const IndexPart &part, TABLE *table, Slice data, std::string *out) const;
   bool gives_back(const Index &index, Wanted wanted) const;
   bool restore_parts(const Index &index, Slice *key, Slice *kept, uchar *record) const;

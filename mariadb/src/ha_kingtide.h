@@ -176,6 +176,7 @@ class Handler : public handler {
   int read_unique(uchar *record);
   int read_unique_row(uchar *record, bool *pass);
   int decode_row(Slice row, uchar *record);
+  void compute_beginnings(uchar *record);
   Wanted wanted(const uchar *record) const;
   int damaged();
 
@@ -213,6 +214,8 @@ class Handler : public handler {
   /** The walk was opened for these keys only. */
   bool only_same_ = false;
 
+  /** The row that is being read is wanted with all of its columns, whatever the statement asks for. */
+  bool whole_row_ = false;
   /** The rows that it reads are copied into a new form of the table. */
   bool for_copy_ = false;
 

@@ -237,7 +237,7 @@ int Handler::deliver_row(uchar *record, bool *pass) {
 
 /** Which columns must be there when a row is read. Who changes rows, or may have to recognize them, needs all. */
 Wanted Handler::wanted(const uchar *record) const {
-  return locking() || for_copy_ || record != table->record[0] ? Wanted() : Wanted(table->read_set->bitmap);
+  return locking() || for_copy_ || whole_row_ || record != table->record[0] ? Wanted() : Wanted(table->read_set->bitmap);
 }
 
 int Handler::deliver_entry(uchar *record, bool *pass) {
@@ -279,7 +279,7 @@ int Handler::from_entry(Slice key, Slice value, uchar *record, bool *pass) {
       return 0;
     }
   }
-  const bool covers = key_read_ && !locking();
+  const bool covers = key_read_ && !locking() && format().covers(*index_, wanted(record));
   if (covers && !format().restore(*index_, key, value, record, wanted(record))) return damaged();
   if (covers && !format().hidden_primary) return 0;  // the record has the primary key, if anyone asks
   Slice row_key;
@@ -288,13 +288,39 @@ int Handler::from_entry(Slice key, Slice value, uchar *record, bool *pass) {
     assign(row_key_, row_key);
     return 0;
   }
-  if (const int error = read_row(row_key, record, pass)) return error;
+  whole_row_ = key_read_ && index_->has_virtual_beginnings;
+  const int error = read_row(row_key, record, pass);
+  whole_row_ = false;
+  if (error) return error;
   // Before the entry's columns are put over the row's.
   if (!*pass && locking())
-    if (const int error = pass_outdated(record, pass)) return error;
+    if (const int failed = pass_outdated(record, pass)) return failed;
+  if (!key_read_ || *pass) return 0;
   // Where it reads the index only, the server takes generated columns from there and does not compute them.
-  if (key_read_ && !*pass && !format().restore(*index_, key, value, record)) return damaged();
+  if (!format().restore(*index_, key, value, record)) return damaged();
+  if (index_->has_virtual_beginnings) compute_beginnings(record);
   return 0;
+}
+
+/** Computes the virtual columns of which the index has only the beginning. The record has all columns that are stored. */
+void Handler::compute_beginnings(uchar *record) {
+  THD *thd = table->in_use;
+  AllColumnsReadable readable(table);
+  MY_BITMAP *const written = dbug_tmp_use_all_columns(table, &table->write_set);
+  Dummy_error_handler ignore;  // what there was to say was said when the row was written
+  Query_arena arena;
+  const my_ptrdiff_t offset = record - table->record[0];
+  for (Field **f = table->field; *f; f++) (*f)->move_field_offset(offset);
+  thd->set_n_backup_active_arena(table->expr_arena, &arena);
+  thd->push_internal_handler(&ignore);
+  for (const IndexPart &p : index_->beginnings) {
+    Field *f = table->field[p.field];
+    if (!f->stored_in_db()) f->vcol_info->expr->save_in_field(f, 0);
+  }
+  thd->pop_internal_handler();
+  thd->restore_active_arena(table->expr_arena, &arena);
+  for (Field **f = table->field; *f; f++) (*f)->move_field_offset(-offset);
+  dbug_tmp_restore_column_map(&table->write_set, written);
 }
 
 int Handler::damaged() {
