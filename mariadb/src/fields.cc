@@ -44,27 +44,49 @@ Column column_of(const TABLE *table, const Field *f) {
   return c;
 }
 
-/** Collations that compare level by level, each padded: their keys are padded to their full length. */
-bool pads_levels(CHARSET_INFO *cs) { return cs->levels_for_order > 1 && !(cs->state & MY_CS_STRNXFRM_BAD_NWEIGHTS); }
+/** Collations that compare level by level, of which strnxfrm gives each alone. */
+bool has_levels(CHARSET_INFO *cs) { return cs->levels_for_order > 1 && !(cs->state & MY_CS_STRNXFRM_BAD_NWEIGHTS); }
+
+/**
+  Collations of which the first form of keys cut the weights: those of several levels, and those where a character of two bytes
+  can have more weights than the server's functions say (U+FDFA has 18).
+*/
+bool first_form_cuts(CHARSET_INFO *cs) { return has_levels(cs) || (cs->uca && cs->mbminlen == 2); }
 
 /** Old ones (Czech) that compare level by level without the spaces at the end. */
 bool strips_levels(CHARSET_INFO *cs) { return cs->levels_for_order > 1 && (cs->state & MY_CS_STRNXFRM_BAD_NWEIGHTS); }
 
-std::string weights_of(CHARSET_INFO *cs, Slice text) {
-  // The length that strnxfrmlen wants is that of as many characters of the greatest size.
+/** The weights of a text, in one level or in all of them. */
+std::string weights_of(CHARSET_INFO *cs, Slice text, uint levels = 0) {
+  // The length that strnxfrmlen wants is that of as many characters of the greatest size. It is a guess: where a character has
+  // more weights than most, strnxfrm fills the buffer and leaves out the rest.
   std::string weights(cs->strnxfrmlen((text.size + 1) * cs->mbmaxlen) + 8, '\0');
-  const size_t n = cs->coll->strnxfrm(cs, reinterpret_cast<uchar *>(&weights[0]), weights.size(),
-                                      static_cast<uint>(weights.size()), text.data, text.size, 0);
-  weights.resize(n);
-  return weights;
+  for (;;) {
+    const size_t n = cs->coll->strnxfrm(cs, reinterpret_cast<uchar *>(&weights[0]), weights.size(),
+                                        static_cast<uint>(weights.size()), text.data, text.size, levels);
+    if (n < weights.size()) {
+      weights.resize(n);
+      return weights;
+    }
+    weights.resize(2 * weights.size());
+  }
+}
+
+/** The weights in each level by which the collation compares. */
+std::vector<std::string> levels_of(CHARSET_INFO *cs, Slice text) {
+  std::vector<std::string> levels;
+  for (uint i = 0, left = cs->levels_for_order; left != 0; i++, left >>= 1)
+    if (left & 1) levels.push_back(weights_of(cs, text, MY_STRXFRM_LEVEL1 << i));
+  return levels;
 }
 
 void describe_text(IndexPart *p, const Field *f) {
   CHARSET_INFO *cs = f->charset();
   p->charset = cs;
-  if (pads_levels(cs)) {
-    p->codec.kind = PartKind::Image;
-    p->codec.length = cs->strnxfrmlen(p->length);
+  if (has_levels(cs)) {
+    p->codec.kind = PartKind::Levels;
+    p->codec.spaces = levels_of(cs, Slice(fill_of(cs)));
+    if (cs->state & MY_CS_NOPAD) p->codec.spaces[0].clear();  // the server pads all levels but the first
     return;
   }
   // Without PAD SPACE, the padding of CHAR counts as what it is: characters.
@@ -144,7 +166,8 @@ bool same_form(const Index &a, const Index &b) {
   for (size_t i = 0; i < a.parts.size(); i++) {
     const IndexPart &p = a.parts[i], &q = b.parts[i];
     if (p.codec.kind != q.codec.kind || p.codec.nullable != q.codec.nullable || p.codec.descending != q.codec.descending ||
-        p.codec.length != q.codec.length || p.codec.is_unsigned != q.codec.is_unsigned || p.codec.space != q.codec.space)
+        p.codec.length != q.codec.length || p.codec.is_unsigned != q.codec.is_unsigned || p.codec.space != q.codec.space ||
+        p.codec.spaces != q.codec.spaces)
       return false;
     if (p.charset != q.charset || p.raw != q.raw || p.whole != q.whole || (!p.whole && p.length != q.length)) return false;
     const StoredColumn s = stored_form(p.column, 0), t = stored_form(q.column, 0);
@@ -160,6 +183,21 @@ std::vector<Column> row_columns(const TABLE *table) {
   return columns;
 }
 
+CHARSET_INFO *collation_of_key_form(const TABLE *table) {
+  for (uint k = 0; k < table->s->keys; k++) {
+    const KEY &key = table->key_info[k];
+    for (uint i = 0; i < key.user_defined_key_parts; i++) {
+      const Field *f = table->field[key.key_part[i].fieldnr - 1];
+      if ((is_varchar(f) || is_blob(f) || is_char(f)) && f->has_charset() && first_form_cuts(f->charset())) return f->charset();
+    }
+  }
+  return nullptr;
+}
+
+void set_key_form(const TABLE *table, TableRecord *record) {
+  if (collation_of_key_form(table)) record->key_form = KEY_FORM_NEWEST;
+}
+
 void set_first_layout(const std::vector<Column> &columns, TableRecord *record) {
   RowLayout layout;
   for (const Column &c : columns) layout.push_back(stored_form(c, record->next_column++));
@@ -173,6 +211,7 @@ TableFormat::TableFormat(const TABLE *table, const TableRecord &record) {
   if (record.layouts.empty()) set_first_layout(row.columns, &first);
   fits = record.keys.size() == share->keys && row.set_layouts(record.layouts.empty() ? first.layouts : record.layouts, record.absent);
   if (!fits) return;
+  outdated = record.key_form == KEY_FORM_FIRST && collation_of_key_form(table);
   int next = 0;
   for (uint i = 0; i < share->fields; i++) stored.push_back(table->field[i]->stored_in_db() ? next++ : -1);
   for (uint k = 0; k < share->keys; k++) {
@@ -223,13 +262,7 @@ void TableFormat::append_part(const IndexPart &p, TABLE *table, Slice data, std:
   if (p.codec.kind == PartKind::Integer) return writer.integer(p.codec, data.data);
   if (p.charset) {
     data = prefix_of(p, data);
-    if (p.codec.kind == PartKind::Image) {
-      std::string image(p.codec.length, '\0');
-      p.charset->coll->strnxfrm(p.charset, reinterpret_cast<uchar *>(&image[0]), image.size(),
-                                p.length / p.charset->mbmaxlen, data.data, data.size,
-                                MY_STRXFRM_PAD_WITH_SPACE | MY_STRXFRM_PAD_TO_MAXLEN);
-      return writer.value(p.codec, image);
-    }
+    if (p.codec.kind == PartKind::Levels) return writer.levels(p.codec, levels_of(p.charset, data));
     if (strips_levels(p.charset))
       data = data.first(p.charset->lengthsp(reinterpret_cast<const char *>(data.data), data.size));
     return writer.value(p.codec, weights_of(p.charset, data));

@@ -90,6 +90,11 @@ std::vector<Column> row_columns(const TABLE *table);
 /** Gives a table without rows its layout. */
 void set_first_layout(const std::vector<Column> &columns, TableRecord *record);
 
+/** A collation of the table's keys that needs another form of keys than the first one; nullptr if there is none. */
+CHARSET_INFO *collation_of_key_form(const TABLE *table);
+/** Sets the form in which the keys of a table are written whose indexes are empty, or are known to have that form. */
+void set_key_form(const TABLE *table, TableRecord *record);
+
 /** What a table's record and indexes look like. Made once for a table, valid for all its openings. */
 class TableFormat {
  public:
@@ -97,6 +102,8 @@ class TableFormat {
 
   /** Whether the definition and the dictionary's record agree. If not, nothing else here is of use. */
   bool fits = false;
+  /** The keys have a form that is not written any more: nothing but a copy of the rows can be made. */
+  bool outdated = false;
   RowFormat row;
   /** Columns of the row by number of field; -1 for those that are not stored. */
   std::vector<int> stored;

@@ -51,6 +51,7 @@ class Handler : public handler {
   int optimize(THD *thd, HA_CHECK_OPT *options) override;
   int check(THD *thd, HA_CHECK_OPT *options) override;
   int repair(THD *thd, HA_CHECK_OPT *options) override;
+  int check_for_upgrade(HA_CHECK_OPT *options) override;
 
   // Definition.
   int create(const char *name, TABLE *form, HA_CREATE_INFO *info) override;
@@ -126,6 +127,7 @@ class Handler : public handler {
   bool locks_gaps() const { return locking() && !skip_locked_ && !session()->reads_committed(); }
 
   bool can_see(THD *thd) const;
+  int refuse_outdated(THD *thd) const;
   /** A statement begins to use the table. */
   int use(THD *thd, bool writes);
   bool isolation_allows_statements() const;
