@@ -209,8 +209,10 @@ class Handler : public handler {
   uint64_t row_lock_ = 0;
   /** An UPDATE looks at rows that are locked before it waits for them; it did; the same row is to be read again, locked. */
   bool semi_consistent_ = false, did_semi_consistent_ = false, again_ = false;
-  /** Where the scan stands: the entry that was delivered last. */
+  /** Where the scan stands: the entry that was delivered last, or an end of what it could have delivered, see `at_end_`. */
   std::string position_;
+  /** The walk came to its end, and `position_` is that: in front of it (behind it) is the last (first) entry of a walk back. */
+  bool at_end_ = false;
   /** What all entries that index_next_same gives begin with. */
   std::string same_;
   /** The walk was opened for these keys only. */

@@ -149,7 +149,8 @@ int Handler::index_read_map(uchar *record, const uchar *key, key_part_map map, h
   }
   if (!error) error = deliver(record);
   if (error == HA_ERR_END_OF_FILE) {
-    position_ = at;
+    at_end_ = !only_same_;
+    position_ = only_same_ ? at : way_ == Way::Forward ? to_ : from_;
     return or_expired(record, HA_ERR_KEY_NOT_FOUND);
   }
   return error;
@@ -173,7 +174,7 @@ int Handler::step(uchar *record, Way way) {
   if (!iter_.open() || way != way_ || past_same) {
     // From a place of its own: the walk has no other end, another direction, or goes past the keys that were asked for.
     only_same_ = false;
-    const std::string from = position_ + std::string(1, '\0'), here = position_;
+    const std::string from = at_end_ ? position_ : position_ + std::string(1, '\0'), here = position_;
     const int error = way == Way::Forward ? start(past_same && way == way_ ? Slice(to_) : Slice(from), index_->end(), way)
                                           : start(index_->prefix(), here, way);
     return error ? error : deliver(record);
@@ -206,7 +207,11 @@ int Handler::index_next_same(uchar *record, const uchar *, uint) {
 /** Why the walk stands at no entry. */
 int Handler::iter_error() {
   const Outcome o = iter_.status();
-  return o == Outcome::Ok ? HA_ERR_END_OF_FILE : fail(o);
+  if (o != Outcome::Ok) return fail(o);
+  // HANDLER ... READ may turn round here, and then the first entry that it gets is the one at which the walk ended.
+  position_ = way_ == Way::Forward ? to_ : from_;
+  at_end_ = true;
+  return HA_ERR_END_OF_FILE;
 }
 
 /** Fills the record from the entry that the walk stands at, or the next one that belongs to the result. */
@@ -214,6 +219,7 @@ int Handler::deliver(uchar *record) {
   for (uint passed = 1;; passed++) {
     if (!iter_.valid()) return iter_error();
     assign(position_, iter_.key());
+    at_end_ = false;
     bool pass = false;
     const int error = index_->primary ? deliver_row(record, &pass) : deliver_entry(record, &pass);
     if (error || !pass) return error;
@@ -403,6 +409,7 @@ int Handler::read_unique(uchar *record) {
   iter_.close();
   way_ = Way::Forward;
   position_ = same_;
+  at_end_ = false;
   if (index_->primary) {
     error = read_row(Slice(same_).from(4), record, &pass);
   } else if (locking() && !locks_gaps()) {
@@ -431,6 +438,7 @@ int Handler::rnd_init(bool) {
   index_ = &format().primary;
   iter_.close();
   position_.clear();
+  at_end_ = false;
   return 0;
 }
 
@@ -447,7 +455,7 @@ int Handler::rnd_next(uchar *record) {
   }
   only_same_ = false;
   // HANDLER ... READ NEXT is a statement of its own, which goes on where the one before it stood.
-  const std::string from = position_.empty() ? index_->prefix() : position_ + std::string(1, '\0');
+  const std::string from = position_.empty() ? index_->prefix() : at_end_ ? position_ : position_ + std::string(1, '\0');
   const int error = start(from, index_->end(), Way::Forward);
   return error ? error : or_expired(record, deliver(record));
 }
