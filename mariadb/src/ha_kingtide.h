@@ -190,6 +190,9 @@ class Handler : public handler {
   uint64_t statistics_version_ = 0;
   THR_LOCK_DATA lock_;
   DsMrr_impl mrr_;
+  /** What a partition reads ranges with. */
+  std::vector<uchar> mrr_memory_;
+  HANDLER_BUFFER mrr_buffer_ = {};
 
   /** While the server copies a table into this one, which nobody else sees: the slice that is not committed yet. */
   mutable Txn copying_;

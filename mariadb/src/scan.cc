@@ -490,6 +490,16 @@ Item *Handler::idx_cond_push(uint index, Item *condition) {
 }
 
 int Handler::multi_range_read_init(RANGE_SEQ_IF *seq, void *param, uint ranges, uint mode, HANDLER_BUFFER *buffer) {
+#ifdef WITH_PARTITION_STORAGE_ENGINE
+  // The server gives one buffer to all partitions where the last index of which it asked the costs wanted none. Each would
+  // overwrite the positions of the others, and find other rows by them.
+  if (table->part_info && buffer && !(mode & HA_MRR_USE_DEFAULT_IMPL)) {
+    mrr_memory_.resize(static_cast<size_t>(buffer->buffer_end - buffer->buffer));
+    mrr_buffer_.buffer = mrr_buffer_.end_of_used_area = mrr_memory_.data();
+    mrr_buffer_.buffer_end = mrr_memory_.data() + mrr_memory_.size();
+    buffer = &mrr_buffer_;
+  }
+#endif
   return mrr_.dsmrr_init(this, seq, param, ranges, mode, buffer);
 }
 
