@@ -17,8 +17,8 @@
 namespace kingtide {
 
 /**
-  In which form keys have text. The first form cut the weights of some collations, so that different text had the same key; keys
-  of other collations are the same in both. Only tables that have keys of such a collation say which form they have.
+  In which form keys have text. In the first form the weights of some collations were not complete, so that different text had
+  the same key; keys of other collations are the same in both. Only tables that have keys of such a collation say which form they have.
 */
 constexpr uint32_t KEY_FORM_FIRST = 0, KEY_FORM_WHOLE_WEIGHTS = 1, KEY_FORM_NEWEST = KEY_FORM_WHOLE_WEIGHTS;
 

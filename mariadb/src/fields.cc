@@ -47,17 +47,37 @@ Column column_of(const TABLE *table, const Field *f) {
 /** Collations that compare level by level, of which strnxfrm gives each alone. */
 bool has_levels(CHARSET_INFO *cs) { return cs->levels_for_order > 1 && !(cs->state & MY_CS_STRNXFRM_BAD_NWEIGHTS); }
 
+/** Its strnxfrm counts strokes, and gives some characters the weight of others; comparisons go by the characters' codes. */
+bool is_big5_chinese(CHARSET_INFO *cs) { return !(cs->state & MY_CS_BINSORT) && !strcmp(cs->cs_name.str, "big5"); }
+
 /**
-  Collations of which the first form of keys cut the weights: those of several levels, and those where a character of two bytes
-  can have more weights than the server's functions say (U+FDFA has 18).
+  Collations of which the first form of keys did not have all weights: those of several levels; those where a character of two
+  bytes can have more weights than the server's functions say (U+FDFA has 18); and one of which the weights are none.
 */
-bool first_form_cuts(CHARSET_INFO *cs) { return has_levels(cs) || (cs->uca && cs->mbminlen == 2); }
+bool first_form_fails(CHARSET_INFO *cs) { return has_levels(cs) || (cs->uca && cs->mbminlen == 2) || is_big5_chinese(cs); }
+
+std::string big5_weights(CHARSET_INFO *cs, Slice text) {
+  std::string weights;
+  const char *at = reinterpret_cast<const char *>(text.data), *const end = at + text.size;
+  while (at < end) {
+    if (my_ismbchar(cs, at, end) == 2) {
+      weights.append(at, 2);
+      at += 2;
+      continue;
+    }
+    const uchar byte = static_cast<uchar>(*at++);
+    if (byte >= 0x80) weights.push_back('\xff');  // half a character is behind all others
+    weights.push_back(static_cast<char>(byte < 0x80 ? cs->sort_order[byte] : byte));
+  }
+  return weights;
+}
 
 /** Old ones (Czech) that compare level by level without the spaces at the end. */
 bool strips_levels(CHARSET_INFO *cs) { return cs->levels_for_order > 1 && (cs->state & MY_CS_STRNXFRM_BAD_NWEIGHTS); }
 
 /** The weights of a text, in one level or in all of them. */
 std::string weights_of(CHARSET_INFO *cs, Slice text, uint levels = 0) {
+  if (is_big5_chinese(cs)) return big5_weights(cs, text);
   // The length that strnxfrmlen wants is that of as many characters of the greatest size. It is a guess: where a character has
   // more weights than most, strnxfrm fills the buffer and leaves out the rest.
   std::string weights(cs->strnxfrmlen((text.size + 1) * cs->mbmaxlen) + 8, '\0');
@@ -188,7 +208,7 @@ CHARSET_INFO *collation_of_key_form(const TABLE *table) {
     const KEY &key = table->key_info[k];
     for (uint i = 0; i < key.user_defined_key_parts; i++) {
       const Field *f = table->field[key.key_part[i].fieldnr - 1];
-      if ((is_varchar(f) || is_blob(f) || is_char(f)) && f->has_charset() && first_form_cuts(f->charset())) return f->charset();
+      if ((is_varchar(f) || is_blob(f) || is_char(f)) && f->has_charset() && first_form_fails(f->charset())) return f->charset();
     }
   }
   return nullptr;

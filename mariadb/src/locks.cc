@@ -57,7 +57,7 @@ int Handler::refuse_outdated(THD *thd) const {
   const int command = thd_sql_command(thd);
   if (may_replace(thd) || command == SQLCOM_REPAIR || command == SQLCOM_CHECK) return 0;
   my_printf_error(ER_TABLE_NEEDS_REBUILD,
-                  "KINGTIDE: table %s.%s was made by an earlier version, which cut keys of collation %s; "
+                  "KINGTIDE: table %s.%s was made by an earlier version, with incomplete keys of collation %s; "
                   "rebuild it with ALTER TABLE ... FORCE",
                   MYF(0), table_share->db.str, table_share->table_name.str, collation_of_key_form(table)->coll_name.str);
   return HA_ERR_TABLE_NEEDS_UPGRADE;

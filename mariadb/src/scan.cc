@@ -197,7 +197,11 @@ int Handler::index_next(uchar *record) { return or_expired(record, step(record, 
 int Handler::index_prev(uchar *record) { return step(record, Way::Backward); }
 
 int Handler::index_next_same(uchar *record, const uchar *, uint) {
-  if (!iter_.open() || way_ != Way::Forward) return HA_ERR_END_OF_FILE;  // a unique key has no second row
+  if (!iter_.open() || way_ != Way::Forward) {  // a unique key has no second row
+    position_ = after_prefix(same_);
+    at_end_ = true;
+    return HA_ERR_END_OF_FILE;
+  }
   if (const int error = advance()) return error;
   if (!iter_.valid() || !iter_.key().starts_with(same_)) return iter_error();
   const int error = deliver(record);
