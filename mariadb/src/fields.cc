@@ -452,7 +452,8 @@ bool TableFormat::restore_parts(const Index &index, Slice *key, Slice *kept, uch
 }
 
 bool TableFormat::covers(const Index &index, Wanted wanted) const {
-  return std::none_of(index.beginnings.begin(), index.beginnings.end(), [wanted](const IndexPart &p) { return wanted.has(p.column); });
+  const auto has = [wanted](const IndexPart &p) { return wanted.has(p.column); };
+  return std::none_of(index.beginnings.begin(), index.beginnings.end(), has);
 }
 
 /** Whether an entry of a secondary index has a column that is wanted. */
