@@ -121,6 +121,16 @@ void KeyWriter::value(const KeyPart &part, Slice bytes) {
   end(part, from);
 }
 
+void KeyWriter::levels(const KeyPart &part, const std::vector<std::string> &weights) {
+  const size_t from = begin(part);
+  for (size_t i = 0; i < part.spaces.size(); i++)
+    if (part.spaces[i].empty())
+      append_bytes(out_, weights[i]);
+    else
+      append_text(out_, weights[i], part.spaces[i]);
+  end(part, from);
+}
+
 bool parse_part(const KeyPart &part, Slice key, PartValue *value) {
   Reader r(key, part.descending);
   value->is_null = false;
@@ -143,6 +153,10 @@ bool parse_part(const KeyPart &part, Slice key, PartValue *value) {
         break;
       case PartKind::Text:
         whole = skip_text(r, part.space);
+        break;
+      case PartKind::Levels:
+        for (size_t i = 0; i < part.spaces.size() && whole; i++)
+          whole = part.spaces[i].empty() ? skip_bytes(r) : skip_text(r, part.spaces[i]);
         break;
     }
   }

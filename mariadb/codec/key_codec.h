@@ -1,6 +1,8 @@
 /* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
 #pragma once
 
+#include <vector>
+
 #include "slice.h"
 
 /**
@@ -14,6 +16,7 @@
       IMAGE            n bytes   an image of fixed length that sorts bytewise (Field::sort_string)
       BYTES            0 becomes 0 255, other bytes stand for themselves; the end is 0 0
       TEXT             weights of a collation that pads with spaces, see below
+      LEVELS           weights of a collation that compares level by level: each level as TEXT, or as BYTES where it does not pad
 
   All bytes of a descending part are inverted. No part is the beginning of another part of the same description, so parts
   can be put one behind the other, and a key that begins with the bytes of some parts is one in which these are equal.
@@ -34,7 +37,7 @@
 */
 namespace kingtide {
 
-enum class PartKind : uint8_t { Integer, Image, Bytes, Text };
+enum class PartKind : uint8_t { Integer, Image, Bytes, Text, Levels };
 
 struct KeyPart {
   PartKind kind = PartKind::Image;
@@ -45,6 +48,8 @@ struct KeyPart {
   uint32_t length = 0;
   /** The weight of a space; of TEXT only. */
   std::string space;
+  /** Of LEVELS only: the weight of a space in each, or nothing for one that does not pad. */
+  std::vector<std::string> spaces;
 };
 
 class KeyWriter {
@@ -56,6 +61,8 @@ class KeyWriter {
   void integer(const KeyPart &part, const uint8_t *native);
   /** An IMAGE of the part's length, BYTES of any length, or the weights of TEXT. */
   void value(const KeyPart &part, Slice bytes);
+  /** The weights of LEVELS, in their order. */
+  void levels(const KeyPart &part, const std::vector<std::string> &weights);
 
  private:
   size_t begin(const KeyPart &part);

@@ -7,7 +7,7 @@ namespace {
 constexpr uint8_t WITHOUT_TAGS = 1, VERSION = 2;
 
 /** What a field is. Numbers are never used again for something else. */
-enum Tag : uint64_t { PRIMARY = 1, KEYS = 2, LAYOUTS = 3, NEXT_COLUMN = 4, ABSENT = 5, DEFINITION = 6 };
+enum Tag : uint64_t { PRIMARY = 1, KEYS = 2, LAYOUTS = 3, NEXT_COLUMN = 4, ABSENT = 5, DEFINITION = 6, KEY_FORM = 7 };
 
 void append_field(std::string &out, Tag tag, Slice bytes) {
   append_varint(out, tag);
@@ -104,12 +104,14 @@ bool take_field(uint64_t tag, Slice bytes, TableRecord *r) {
     case DEFINITION:
       r->definition = bytes.str();
       return true;
+    case KEY_FORM:
+      return take_id(bytes, &r->key_form) && bytes.size == 0;
     default:
       return false;
   }
 }
 
-bool known(uint64_t tag) { return tag >= PRIMARY && tag <= DEFINITION; }
+bool known(uint64_t tag) { return tag >= PRIMARY && tag <= KEY_FORM; }
 
 }  // namespace
 
@@ -127,6 +129,7 @@ std::string encode_table_record(const TableRecord &r) {
     if (!r.absent.empty()) append_field(s, ABSENT, absent);
   }
   if (!r.definition.empty()) append_field(s, DEFINITION, r.definition);
+  if (r.key_form != KEY_FORM_FIRST) append_field(s, KEY_FORM, number(r.key_form));
   return s;
 }
 
@@ -154,6 +157,10 @@ bool decode_table_record(Slice s, TableRecord *r, std::string *why) {
     }
     if (!take_field(tag, s.first(size), r)) return false;
     s = s.from(size);
+  }
+  if (r->key_form > KEY_FORM_NEWEST) {
+    *why = "a table has keys of form " + std::to_string(r->key_form) + ", which this program does not know: a later one made it";
+    return false;
   }
   return r->primary != 0 && has_keys;
 }

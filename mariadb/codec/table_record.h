@@ -16,6 +16,12 @@
 */
 namespace kingtide {
 
+/**
+  In which form keys have text. In the first form the weights of some collations were not complete, so that different text had
+  the same key; keys of other collations are the same in both. Only tables that have keys of such a collation say which form they have.
+*/
+constexpr uint32_t KEY_FORM_FIRST = 0, KEY_FORM_WHOLE_WEIGHTS = 1, KEY_FORM_NEWEST = KEY_FORM_WHOLE_WEIGHTS;
+
 struct TableRecord {
   /** Number of the index that has the rows. */
   uint32_t primary = 0;
@@ -28,6 +34,7 @@ struct TableRecord {
   std::vector<AbsentValue> absent;
   /** What the server calls the definition, if an ALTER TABLE changed it in place. */
   std::string definition;
+  uint32_t key_form = KEY_FORM_FIRST;
 };
 
 std::string encode_table_record(const TableRecord &record);

@@ -42,6 +42,7 @@ class Planner {
   Planner(TABLE *before, TABLE *after, const Alter_inplace_info *info, const TableRecord &now)
       : before_(before), after_(after), info_(info), now_(now) {
     plan_.after = now;
+    set_key_form(after, &plan_.after);
   }
 
   AlterPlan plan() {
@@ -57,6 +58,7 @@ class Planner {
 
   const char *operations() const {
     const alter_table_operations wanted = info_->handler_flags;
+    if (TableFormat(before_, now_).outdated) return "keys have a form that is not written any more";
     if (const char *why = why_copy(before_, after_)) return why;
     if (wanted & ALTER_STORED_COLUMN_TYPE) return text(ER_ALTER_OPERATION_NOT_SUPPORTED_REASON_COLUMN_TYPE);
     if ((wanted & (ALTER_ADD_PK_INDEX | ALTER_DROP_PK_INDEX)) == ALTER_DROP_PK_INDEX)

@@ -228,8 +228,14 @@ class Inspection {
   std::string entry_, value_, found_;
 };
 
-int Handler::check(THD *thd, HA_CHECK_OPT *) { return Inspection(this, thd, false).run(); }
+int Handler::check_for_upgrade(HA_CHECK_OPT *) { return format().outdated ? HA_ADMIN_NEEDS_ALTER : HA_ADMIN_OK; }
 
-int Handler::repair(THD *thd, HA_CHECK_OPT *) { return Inspection(this, thd, true).run(); }
+int Handler::check(THD *thd, HA_CHECK_OPT *) {
+  return format().outdated ? HA_ADMIN_NEEDS_ALTER : Inspection(this, thd, false).run();
+}
+
+int Handler::repair(THD *thd, HA_CHECK_OPT *) {
+  return format().outdated ? HA_ADMIN_NEEDS_ALTER : Inspection(this, thd, true).run();
+}
 
 }  // namespace kingtide

@@ -38,6 +38,7 @@ int Handler::create(const char *name, TABLE *form, HA_CREATE_INFO *info) {
   if (o != Outcome::Ok) return fail(o);
   TableRecord record;
   set_first_layout(row_columns(form), &record);
+  set_key_form(form, &record);
   const Outcome created =
       Dictionary::create(Dictionary::name_of(name), s->keys, s->primary_key, info->auto_increment_value, slot, &record);
   if (created == Outcome::Ok) return 0;

@@ -44,27 +44,69 @@ Column column_of(const TABLE *table, const Field *f) {
   return c;
 }
 
-/** Collations that compare level by level, each padded: their keys are padded to their full length. */
-bool pads_levels(CHARSET_INFO *cs) { return cs->levels_for_order > 1 && !(cs->state & MY_CS_STRNXFRM_BAD_NWEIGHTS); }
+/** Collations that compare level by level, of which strnxfrm gives each alone. */
+bool has_levels(CHARSET_INFO *cs) { return cs->levels_for_order > 1 && !(cs->state & MY_CS_STRNXFRM_BAD_NWEIGHTS); }
+
+/** Its strnxfrm counts strokes, and gives some characters the weight of others; comparisons go by the characters' codes. */
+bool is_big5_chinese(CHARSET_INFO *cs) { return !(cs->state & MY_CS_BINSORT) && !strcmp(cs->cs_name.str, "big5"); }
+
+/**
+  Collations of which the first form of keys did not have all weights: those of several levels; those where a character of two
+  bytes can have more weights than the server's functions say (U+FDFA has 18); and one of which the weights are none.
+*/
+bool first_form_fails(CHARSET_INFO *cs) { return has_levels(cs) || (cs->uca && cs->mbminlen == 2) || is_big5_chinese(cs); }
+
+std::string big5_weights(CHARSET_INFO *cs, Slice text) {
+  std::string weights;
+  const char *at = reinterpret_cast<const char *>(text.data), *const end = at + text.size;
+  while (at < end) {
+    if (my_ismbchar(cs, at, end) == 2) {
+      weights.append(at, 2);
+      at += 2;
+      continue;
+    }
+    const uchar byte = static_cast<uchar>(*at++);
+    if (byte >= 0x80) weights.push_back('\xff');  // half a character is behind all others
+    weights.push_back(static_cast<char>(byte < 0x80 ? cs->sort_order[byte] : byte));
+  }
+  return weights;
+}
 
 /** Old ones (Czech) that compare level by level without the spaces at the end. */
 bool strips_levels(CHARSET_INFO *cs) { return cs->levels_for_order > 1 && (cs->state & MY_CS_STRNXFRM_BAD_NWEIGHTS); }
 
-std::string weights_of(CHARSET_INFO *cs, Slice text) {
-  // The length that strnxfrmlen wants is that of as many characters of the greatest size.
+/** The weights of a text, in one level or in all of them. */
+std::string weights_of(CHARSET_INFO *cs, Slice text, uint levels = 0) {
+  if (is_big5_chinese(cs)) return big5_weights(cs, text);
+  // The length that strnxfrmlen wants is that of as many characters of the greatest size. It is a guess: where a character has
+  // more weights than most, strnxfrm fills the buffer and leaves out the rest.
   std::string weights(cs->strnxfrmlen((text.size + 1) * cs->mbmaxlen) + 8, '\0');
-  const size_t n = cs->coll->strnxfrm(cs, reinterpret_cast<uchar *>(&weights[0]), weights.size(),
-                                      static_cast<uint>(weights.size()), text.data, text.size, 0);
-  weights.resize(n);
-  return weights;
+  for (;;) {
+    const size_t n = cs->coll->strnxfrm(cs, reinterpret_cast<uchar *>(&weights[0]), weights.size(),
+                                        static_cast<uint>(weights.size()), text.data, text.size, levels);
+    if (n < weights.size()) {
+      weights.resize(n);
+      return weights;
+    }
+    weights.resize(2 * weights.size());
+  }
+}
+
+/** The weights in each level by which the collation compares. */
+std::vector<std::string> levels_of(CHARSET_INFO *cs, Slice text) {
+  std::vector<std::string> levels;
+  for (uint i = 0, left = cs->levels_for_order; left != 0; i++, left >>= 1)
+    if (left & 1) levels.push_back(weights_of(cs, text, MY_STRXFRM_LEVEL1 << i));
+  return levels;
 }
 
 void describe_text(IndexPart *p, const Field *f) {
   CHARSET_INFO *cs = f->charset();
   p->charset = cs;
-  if (pads_levels(cs)) {
-    p->codec.kind = PartKind::Image;
-    p->codec.length = cs->strnxfrmlen(p->length);
+  if (has_levels(cs)) {
+    p->codec.kind = PartKind::Levels;
+    p->codec.spaces = levels_of(cs, Slice(fill_of(cs)));
+    if (cs->state & MY_CS_NOPAD) p->codec.spaces[0].clear();  // the server pads all levels but the first
     return;
   }
   // Without PAD SPACE, the padding of CHAR counts as what it is: characters.
@@ -139,32 +181,13 @@ std::string Index::end() const {
   return s;
 }
 
-uint longest_key(const Index &index) {
-  uint n = 0;
-  for (const IndexPart &p : index.parts) {
-    switch (p.codec.kind) {
-      case PartKind::Integer:
-      case PartKind::Image:
-        n += p.codec.length;
-        break;
-      case PartKind::Bytes:
-        n += 2 * (p.charset ? p.charset->strnxfrmlen(p.length) : p.length) + 2;
-        break;
-      case PartKind::Text:  // at worst every second unit is a space
-        n += 4 * p.charset->strnxfrmlen(p.length + p.charset->mbmaxlen) + 16;
-        break;
-    }
-    n++;
-  }
-  return n;
-}
-
 bool same_form(const Index &a, const Index &b) {
   if (a.unique != b.unique || a.parts.size() != b.parts.size()) return false;
   for (size_t i = 0; i < a.parts.size(); i++) {
     const IndexPart &p = a.parts[i], &q = b.parts[i];
     if (p.codec.kind != q.codec.kind || p.codec.nullable != q.codec.nullable || p.codec.descending != q.codec.descending ||
-        p.codec.length != q.codec.length || p.codec.is_unsigned != q.codec.is_unsigned || p.codec.space != q.codec.space)
+        p.codec.length != q.codec.length || p.codec.is_unsigned != q.codec.is_unsigned || p.codec.space != q.codec.space ||
+        p.codec.spaces != q.codec.spaces)
       return false;
     if (p.charset != q.charset || p.raw != q.raw || p.whole != q.whole || (!p.whole && p.length != q.length)) return false;
     const StoredColumn s = stored_form(p.column, 0), t = stored_form(q.column, 0);
@@ -180,6 +203,21 @@ std::vector<Column> row_columns(const TABLE *table) {
   return columns;
 }
 
+CHARSET_INFO *collation_of_key_form(const TABLE *table) {
+  for (uint k = 0; k < table->s->keys; k++) {
+    const KEY &key = table->key_info[k];
+    for (uint i = 0; i < key.user_defined_key_parts; i++) {
+      const Field *f = table->field[key.key_part[i].fieldnr - 1];
+      if ((is_varchar(f) || is_blob(f) || is_char(f)) && f->has_charset() && first_form_fails(f->charset())) return f->charset();
+    }
+  }
+  return nullptr;
+}
+
+void set_key_form(const TABLE *table, TableRecord *record) {
+  if (collation_of_key_form(table)) record->key_form = KEY_FORM_NEWEST;
+}
+
 void set_first_layout(const std::vector<Column> &columns, TableRecord *record) {
   RowLayout layout;
   for (const Column &c : columns) layout.push_back(stored_form(c, record->next_column++));
@@ -193,6 +231,7 @@ TableFormat::TableFormat(const TABLE *table, const TableRecord &record) {
   if (record.layouts.empty()) set_first_layout(row.columns, &first);
   fits = record.keys.size() == share->keys && row.set_layouts(record.layouts.empty() ? first.layouts : record.layouts, record.absent);
   if (!fits) return;
+  outdated = record.key_form == KEY_FORM_FIRST && collation_of_key_form(table);
   int next = 0;
   for (uint i = 0; i < share->fields; i++) stored.push_back(table->field[i]->stored_in_db() ? next++ : -1);
   for (uint k = 0; k < share->keys; k++) {
@@ -209,10 +248,24 @@ TableFormat::TableFormat(const TABLE *table, const TableRecord &record) {
   if (!hidden_primary) {
     primary = indexes[share->primary_key];
     for (Index &index : indexes) describe_tail(&index);
-    return;
+  } else {
+    primary.id = record.primary;
+    primary.primary = primary.unique = true;
   }
-  primary.id = record.primary;
-  primary.primary = primary.unique = true;
+  for (Index &index : indexes) find_beginnings(&index);
+}
+
+/** A column of which one part has only the beginning may be whole in another. */
+void TableFormat::find_beginnings(Index *index) const {
+  const auto is_whole = [](const std::vector<IndexPart> &parts, uint field) {
+    return std::any_of(parts.begin(), parts.end(), [field](const IndexPart &p) { return p.field == field && p.whole; });
+  };
+  for (const Index *i : {static_cast<const Index *>(index), &primary})
+    for (const IndexPart &p : i->parts)
+      if (!is_whole(index->parts, p.field) && !is_whole(primary.parts, p.field)) {
+        index->beginnings.push_back(p);
+        index->has_virtual_beginnings |= stored[p.field] < 0;
+      }
 }
 
 void TableFormat::describe_tail(Index *index) const {
@@ -229,13 +282,7 @@ void TableFormat::append_part(const IndexPart &p, TABLE *table, Slice data, std:
   if (p.codec.kind == PartKind::Integer) return writer.integer(p.codec, data.data);
   if (p.charset) {
     data = prefix_of(p, data);
-    if (p.codec.kind == PartKind::Image) {
-      std::string image(p.codec.length, '\0');
-      p.charset->coll->strnxfrm(p.charset, reinterpret_cast<uchar *>(&image[0]), image.size(),
-                                p.length / p.charset->mbmaxlen, data.data, data.size,
-                                MY_STRXFRM_PAD_WITH_SPACE | MY_STRXFRM_PAD_TO_MAXLEN);
-      return writer.value(p.codec, image);
-    }
+    if (p.codec.kind == PartKind::Levels) return writer.levels(p.codec, levels_of(p.charset, data));
     if (strips_levels(p.charset))
       data = data.first(p.charset->lengthsp(reinterpret_cast<const char *>(data.data), data.size));
     return writer.value(p.codec, weights_of(p.charset, data));
@@ -267,9 +314,8 @@ void TableFormat::append_tuple(const Index &index, TABLE *table, const uchar *tu
   std::vector<Slice> values;
   const bool extended = map != HA_WHOLE_KEY && (map >> index.parts.size()) != 0 && !index.tail.empty();
   const auto take = [&](const IndexPart &p) {
-    Slice data(tuple, p.length);
-    if (p.sized_in_tuple) data = Slice(tuple + HA_KEY_BLOB_LENGTH, uint2korr(tuple));
-    tuple += p.length + (p.sized_in_tuple ? HA_KEY_BLOB_LENGTH : 0);
+    const Slice data = p.data_in_tuple(tuple);
+    tuple += p.tuple_length();
     return data;
   };
   for (*parts = 0; *parts < index.parts.size() && (map >> *parts & 1); (*parts)++) {
@@ -299,6 +345,39 @@ void TableFormat::append_tuple(const Index &index, TABLE *table, const uchar *tu
       append_part(p, table, values[index.tail[i]], &again);
     }
   }
+}
+
+uint TableFormat::position_length() const {
+  uint n = hidden_primary ? HIDDEN_KEY : 0;
+  for (const IndexPart &p : primary.parts) n += p.tuple_length();
+  return n;
+}
+
+void TableFormat::position(const uchar *record, uchar *position) const {
+  for (const IndexPart &p : primary.parts) {
+    Slice data = p.column.data(record);
+    if (p.charset) data = prefix_of(p, data);
+    const size_t n = std::min<size_t>(data.size, p.length), head = p.sized_in_tuple ? HA_KEY_BLOB_LENGTH : 0;
+    if (head) int2store(position, n);
+    if (n > 0) memcpy(position + head, data.data, n);
+    memset(position + head + n, 0, p.length - n);  // the server may compare the bytes
+    position += p.tuple_length();
+  }
+}
+
+int TableFormat::compare_positions(TABLE *table, const uchar *a, const uchar *b) const {
+  if (hidden_primary) return memcmp(a, b, HIDDEN_KEY);
+  for (const IndexPart &p : primary.parts) {
+    if (memcmp(a, b, p.tuple_length()) != 0) {
+      std::string of_a, of_b;
+      append_part(p, table, p.data_in_tuple(a), &of_a);
+      append_part(p, table, p.data_in_tuple(b), &of_b);
+      if (const int order = Slice(of_a).compare(of_b)) return order;
+    }
+    a += p.tuple_length();
+    b += p.tuple_length();
+  }
+  return 0;
 }
 
 void TableFormat::entry(const Index &index, TABLE *table, const uchar *record, Slice row_key, std::string *key,
@@ -370,6 +449,11 @@ bool TableFormat::restore_parts(const Index &index, Slice *key, Slice *kept, uch
     *key = key->from(v.size);
   }
   return true;
+}
+
+bool TableFormat::covers(const Index &index, Wanted wanted) const {
+  const auto has = [wanted](const IndexPart &p) { return wanted.has(p.column); };
+  return std::none_of(index.beginnings.begin(), index.beginnings.end(), has);
 }
 
 /** Whether an entry of a secondary index has a column that is wanted. */

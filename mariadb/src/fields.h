@@ -34,6 +34,9 @@ class AllColumnsReadable {
   MY_BITMAP *const asked_;
 };
 
+/** Bytes of the key of a table's row that has no primary key. */
+constexpr uint HIDDEN_KEY = 8;
+
 struct IndexPart {
   KeyPart codec;
   /** Number of the field in the table. */
@@ -50,6 +53,11 @@ struct IndexPart {
   Column column;
 
   bool kept() const { return whole && codec.kind != PartKind::Integer; }
+  /** Bytes of a key tuple that have the part, without the one that says whether it is NULL. */
+  uint tuple_length() const { return length + (sized_in_tuple ? HA_KEY_BLOB_LENGTH : 0); }
+  Slice data_in_tuple(const uchar *tuple) const {
+    return sized_in_tuple ? Slice(tuple + HA_KEY_BLOB_LENGTH, uint2korr(tuple)) : Slice(tuple, length);
+  }
 };
 
 struct Index {
@@ -64,6 +72,10 @@ struct Index {
   std::vector<int> tail;
   /** How many parts the server knows: there may be fewer than the entries have. */
   size_t extended_parts = 0;
+  /** Parts of it and of the primary key that have only the beginning of a column: entries cannot give these columns back. */
+  std::vector<IndexPart> beginnings;
+  /** Some of these columns are not stored in the row either, but computed. */
+  bool has_virtual_beginnings = false;
 
   std::string prefix() const;
   /** The least key behind all of the index's. */
@@ -78,6 +90,11 @@ std::vector<Column> row_columns(const TABLE *table);
 /** Gives a table without rows its layout. */
 void set_first_layout(const std::vector<Column> &columns, TableRecord *record);
 
+/** A collation of the table's keys that needs another form of keys than the first one; nullptr if there is none. */
+CHARSET_INFO *collation_of_key_form(const TABLE *table);
+/** Sets the form in which the keys of a table are written whose indexes are empty, or are known to have that form. */
+void set_key_form(const TABLE *table, TableRecord *record);
+
 /** What a table's record and indexes look like. Made once for a table, valid for all its openings. */
 class TableFormat {
  public:
@@ -85,6 +102,8 @@ class TableFormat {
 
   /** Whether the definition and the dictionary's record agree. If not, nothing else here is of use. */
   bool fits = false;
+  /** The keys have a form that is not written any more: nothing but a copy of the rows can be made. */
+  bool outdated = false;
   RowFormat row;
   /** Columns of the row by number of field; -1 for those that are not stored. */
   std::vector<int> stored;
@@ -99,11 +118,26 @@ class TableFormat {
   void append_tuple(const Index &index, TABLE *table, const uchar *tuple, key_part_map map, std::string *out, bool *null,
                     uint *parts) const;
 
+  /**
+    A row's position, by which the server finds it again: the columns of its primary key as a key tuple has them, which takes
+    far less room than the longest key of these columns could. A hidden key is its own position.
+  */
+  uint position_length() const;
+  void position(const uchar *record, uchar *position) const;
+  /** Compares positions as the primary index has their rows: only then can the server intersect what it reads from indexes. */
+  int compare_positions(TABLE *table, const uchar *a, const uchar *b) const;
+
   /** Makes the entry of a record in a secondary index. `row_key` is the primary key, without its prefix. */
   void entry(const Index &index, TABLE *table, const uchar *record, Slice row_key, std::string *key, std::string *value,
              bool *checked) const;
   /** Whether two records with the same key of the row surely have the same entry in a secondary index. */
   bool same_entry(const Index &index, const uchar *a, const uchar *b) const;
+  /**
+    Whether entries of a secondary index give back all wanted columns that the server may look for in them. It compares records
+    with the end of a range by columns of which the index has only the beginning, and asks for the position of rows by such
+    columns of the primary key.
+  */
+  bool covers(const Index &index, Wanted wanted) const;
   /** Finds the primary key's bytes in an entry of a secondary index. */
   bool row_key(const Index &index, Slice key, Slice value, Slice *row_key) const;
   /** Fills in the columns that an entry of a secondary index gives back, if any of them is wanted. */
@@ -111,12 +145,10 @@ class TableFormat {
 
  private:
   void describe_tail(Index *index) const;
+  void find_beginnings(Index *index) const;
   void append_part(const IndexPart &part, TABLE *table, Slice data, std::string *out) const;
   bool gives_back(const Index &index, Wanted wanted) const;
   bool restore_parts(const Index &index, Slice *key, Slice *kept, uchar *record) const;
 };
-
-/** Most bytes that a key of the index can have, without the index's number. */
-uint longest_key(const Index &index);
 
 }  // namespace kingtide

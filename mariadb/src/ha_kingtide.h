@@ -51,6 +51,7 @@ class Handler : public handler {
   int optimize(THD *thd, HA_CHECK_OPT *options) override;
   int check(THD *thd, HA_CHECK_OPT *options) override;
   int repair(THD *thd, HA_CHECK_OPT *options) override;
+  int check_for_upgrade(HA_CHECK_OPT *options) override;
 
   // Definition.
   int create(const char *name, TABLE *form, HA_CREATE_INFO *info) override;
@@ -126,6 +127,7 @@ class Handler : public handler {
   bool locks_gaps() const { return locking() && !skip_locked_ && !session()->reads_committed(); }
 
   bool can_see(THD *thd) const;
+  int refuse_outdated(THD *thd) const;
   /** A statement begins to use the table. */
   int use(THD *thd, bool writes);
   bool isolation_allows_statements() const;
@@ -176,6 +178,7 @@ class Handler : public handler {
   int read_unique(uchar *record);
   int read_unique_row(uchar *record, bool *pass);
   int decode_row(Slice row, uchar *record);
+  void compute_beginnings(uchar *record);
   Wanted wanted(const uchar *record) const;
   int damaged();
 
@@ -187,6 +190,9 @@ class Handler : public handler {
   uint64_t statistics_version_ = 0;
   THR_LOCK_DATA lock_;
   DsMrr_impl mrr_;
+  /** What a partition reads ranges with. */
+  std::vector<uchar> mrr_memory_;
+  HANDLER_BUFFER mrr_buffer_ = {};
 
   /** While the server copies a table into this one, which nobody else sees: the slice that is not committed yet. */
   mutable Txn copying_;
@@ -206,13 +212,17 @@ class Handler : public handler {
   uint64_t row_lock_ = 0;
   /** An UPDATE looks at rows that are locked before it waits for them; it did; the same row is to be read again, locked. */
   bool semi_consistent_ = false, did_semi_consistent_ = false, again_ = false;
-  /** Where the scan stands: the entry that was delivered last. */
+  /** Where the scan stands: the entry that was delivered last, or an end of what it could have delivered, see `at_end_`. */
   std::string position_;
+  /** The walk came to its end, and `position_` is that: in front of it (behind it) is the last (first) entry of a walk back. */
+  bool at_end_ = false;
   /** What all entries that index_next_same gives begin with. */
   std::string same_;
   /** The walk was opened for these keys only. */
   bool only_same_ = false;
 
+  /** The row that is being read is wanted with all of its columns, whatever the statement asks for. */
+  bool whole_row_ = false;
   /** The rows that it reads are copied into a new form of the table. */
   bool for_copy_ = false;
 

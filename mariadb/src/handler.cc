@@ -10,8 +10,6 @@ namespace {
 
 /** Entries that records_in_range counts one by one before it believes estimates. */
 constexpr uint64_t COUNTED_ENTRIES = 16;
-/** Bytes in front of a position: the length of the key behind it. */
-constexpr uint REF_HEAD = 2;
 
 }  // namespace
 
@@ -43,8 +41,7 @@ int Handler::open(const char *name, int mode, uint test_if_locked) {
   int error;
   share_ = TableShare::of(table, this, name, &error);
   if (!share_) return error;
-  const uint longest = format().hidden_primary ? 8 : longest_key(format().primary);
-  ref_length = REF_HEAD + longest;
+  ref_length = format().position_length();
   thr_lock_data_init(nullptr, &lock_, nullptr);
   return info(HA_STATUS_NO_LOCK | HA_STATUS_VARIABLE | HA_STATUS_CONST);
 }

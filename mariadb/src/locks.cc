@@ -51,6 +51,18 @@ bool may_replace(THD *thd) {
 
 }  // namespace
 
+/** A table whose keys have an outdated form can be read in the order of its rows, and that is what a copy of it needs. */
+int Handler::refuse_outdated(THD *thd) const {
+  if (!format().outdated) return 0;
+  const int command = thd_sql_command(thd);
+  if (may_replace(thd) || command == SQLCOM_REPAIR || command == SQLCOM_CHECK) return 0;
+  my_printf_error(ER_TABLE_NEEDS_REBUILD,
+                  "KINGTIDE: table %s.%s was made by an earlier version, with incomplete keys of collation %s; "
+                  "rebuild it with ALTER TABLE ... FORCE",
+                  MYF(0), table_share->db.str, table_share->table_name.str, collation_of_key_form(table)->coll_name.str);
+  return HA_ERR_TABLE_NEEDS_UPGRADE;
+}
+
 THR_LOCK_DATA **Handler::store_lock(THD *thd, THR_LOCK_DATA **to, thr_lock_type type) {
   if (type == TL_IGNORE) return to;
   skip_locked_ = type == TL_READ_SKIP_LOCKED || type == TL_WRITE_SKIP_LOCKED;
@@ -82,6 +94,7 @@ int Handler::external_lock(THD *thd, int type) {
     return 0;
   }
   if (type == F_WRLCK) access_ = Access::Update;
+  if (const int error = refuse_outdated(thd)) return error;
   if (!can_see(thd)) return HA_ERR_TABLE_DEF_CHANGED;
   if (const int error = use(thd, type == F_WRLCK)) return error;
   return type == F_RDLCK && may_replace(thd) && table->s->tmp_table == NO_TMP_TABLE ? wait_for_prepared() : 0;
@@ -114,6 +127,7 @@ int Handler::start_stmt(THD *thd, thr_lock_type type) {
     access_ = Access::Update;
   else if (type == TL_READ_WITH_SHARED_LOCKS)
     access_ = Access::Share;
+  if (const int error = refuse_outdated(thd)) return error;
   if (!can_see(thd)) return HA_ERR_TABLE_DEF_CHANGED;
   return use(thd, type >= TL_FIRST_WRITE);
 }

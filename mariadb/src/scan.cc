@@ -20,11 +20,8 @@ namespace {
 
 /** Entries that a walk passes over between two looks at whether it was killed. */
 constexpr uint LOOK_UP = 256;
-constexpr uint REF_HEAD = 2;
 /** A walk that locks step by step locks all the rest when a step would have more entries. */
 constexpr uint LONGEST_STEP = 1024;
-
-Slice key_of_ref(const uchar *ref) { return Slice(ref + REF_HEAD, uint2korr(ref)); }
 
 }  // namespace
 
@@ -152,7 +149,8 @@ int Handler::index_read_map(uchar *record, const uchar *key, key_part_map map, h
   }
   if (!error) error = deliver(record);
   if (error == HA_ERR_END_OF_FILE) {
-    position_ = at;
+    at_end_ = !only_same_;
+    position_ = only_same_ ? at : way_ == Way::Forward ? to_ : from_;
     return or_expired(record, HA_ERR_KEY_NOT_FOUND);
   }
   return error;
@@ -176,7 +174,7 @@ int Handler::step(uchar *record, Way way) {
   if (!iter_.open() || way != way_ || past_same) {
     // From a place of its own: the walk has no other end, another direction, or goes past the keys that were asked for.
     only_same_ = false;
-    const std::string from = position_ + std::string(1, '\0'), here = position_;
+    const std::string from = at_end_ ? position_ : position_ + std::string(1, '\0'), here = position_;
     const int error = way == Way::Forward ? start(past_same && way == way_ ? Slice(to_) : Slice(from), index_->end(), way)
                                           : start(index_->prefix(), here, way);
     return error ? error : deliver(record);
@@ -199,7 +197,11 @@ int Handler::index_next(uchar *record) { return or_expired(record, step(record, 
 int Handler::index_prev(uchar *record) { return step(record, Way::Backward); }
 
 int Handler::index_next_same(uchar *record, const uchar *, uint) {
-  if (!iter_.open() || way_ != Way::Forward) return HA_ERR_END_OF_FILE;  // a unique key has no second row
+  if (!iter_.open() || way_ != Way::Forward) {  // a unique key has no second row
+    position_ = after_prefix(same_);
+    at_end_ = true;
+    return HA_ERR_END_OF_FILE;
+  }
   if (const int error = advance()) return error;
   if (!iter_.valid() || !iter_.key().starts_with(same_)) return iter_error();
   const int error = deliver(record);
@@ -209,7 +211,11 @@ int Handler::index_next_same(uchar *record, const uchar *, uint) {
 /** Why the walk stands at no entry. */
 int Handler::iter_error() {
   const Outcome o = iter_.status();
-  return o == Outcome::Ok ? HA_ERR_END_OF_FILE : fail(o);
+  if (o != Outcome::Ok) return fail(o);
+  // HANDLER ... READ may turn round here, and then the first entry that it gets is the one at which the walk ended.
+  position_ = way_ == Way::Forward ? to_ : from_;
+  at_end_ = true;
+  return HA_ERR_END_OF_FILE;
 }
 
 /** Fills the record from the entry that the walk stands at, or the next one that belongs to the result. */
@@ -217,6 +223,7 @@ int Handler::deliver(uchar *record) {
   for (uint passed = 1;; passed++) {
     if (!iter_.valid()) return iter_error();
     assign(position_, iter_.key());
+    at_end_ = false;
     bool pass = false;
     const int error = index_->primary ? deliver_row(record, &pass) : deliver_entry(record, &pass);
     if (error || !pass) return error;
@@ -240,7 +247,7 @@ int Handler::deliver_row(uchar *record, bool *pass) {
 
 /** Which columns must be there when a row is read. Who changes rows, or may have to recognize them, needs all. */
 Wanted Handler::wanted(const uchar *record) const {
-  return locking() || for_copy_ || record != table->record[0] ? Wanted() : Wanted(table->read_set->bitmap);
+  return locking() || for_copy_ || whole_row_ || record != table->record[0] ? Wanted() : Wanted(table->read_set->bitmap);
 }
 
 int Handler::deliver_entry(uchar *record, bool *pass) {
@@ -282,7 +289,7 @@ int Handler::from_entry(Slice key, Slice value, uchar *record, bool *pass) {
       return 0;
     }
   }
-  const bool covers = key_read_ && !locking();
+  const bool covers = key_read_ && !locking() && format().covers(*index_, wanted(record));
   if (covers && !format().restore(*index_, key, value, record, wanted(record))) return damaged();
   if (covers && !format().hidden_primary) return 0;  // the record has the primary key, if anyone asks
   Slice row_key;
@@ -291,13 +298,39 @@ int Handler::from_entry(Slice key, Slice value, uchar *record, bool *pass) {
     assign(row_key_, row_key);
     return 0;
   }
-  if (const int error = read_row(row_key, record, pass)) return error;
+  whole_row_ = key_read_ && index_->has_virtual_beginnings;
+  const int error = read_row(row_key, record, pass);
+  whole_row_ = false;
+  if (error) return error;
   // Before the entry's columns are put over the row's.
   if (!*pass && locking())
-    if (const int error = pass_outdated(record, pass)) return error;
+    if (const int failed = pass_outdated(record, pass)) return failed;
+  if (!key_read_ || *pass) return 0;
   // Where it reads the index only, the server takes generated columns from there and does not compute them.
-  if (key_read_ && !*pass && !format().restore(*index_, key, value, record)) return damaged();
+  if (!format().restore(*index_, key, value, record)) return damaged();
+  if (index_->has_virtual_beginnings) compute_beginnings(record);
   return 0;
+}
+
+/** Computes the virtual columns of which the index has only the beginning. The record has all columns that are stored. */
+void Handler::compute_beginnings(uchar *record) {
+  THD *thd = table->in_use;
+  AllColumnsReadable readable(table);
+  MY_BITMAP *const written = dbug_tmp_use_all_columns(table, &table->write_set);
+  Dummy_error_handler ignore;  // what there was to say was said when the row was written
+  Query_arena arena;
+  const my_ptrdiff_t offset = record - table->record[0];
+  for (Field **f = table->field; *f; f++) (*f)->move_field_offset(offset);
+  thd->set_n_backup_active_arena(table->expr_arena, &arena);
+  thd->push_internal_handler(&ignore);
+  for (const IndexPart &p : index_->beginnings) {
+    Field *f = table->field[p.field];
+    if (!f->stored_in_db()) f->vcol_info->expr->save_in_field(f, 0);
+  }
+  thd->pop_internal_handler();
+  thd->restore_active_arena(table->expr_arena, &arena);
+  for (Field **f = table->field; *f; f++) (*f)->move_field_offset(-offset);
+  dbug_tmp_restore_column_map(&table->write_set, written);
 }
 
 int Handler::damaged() {
@@ -380,6 +413,7 @@ int Handler::read_unique(uchar *record) {
   iter_.close();
   way_ = Way::Forward;
   position_ = same_;
+  at_end_ = false;
   if (index_->primary) {
     error = read_row(Slice(same_).from(4), record, &pass);
   } else if (locking() && !locks_gaps()) {
@@ -408,6 +442,7 @@ int Handler::rnd_init(bool) {
   index_ = &format().primary;
   iter_.close();
   position_.clear();
+  at_end_ = false;
   return 0;
 }
 
@@ -424,28 +459,32 @@ int Handler::rnd_next(uchar *record) {
   }
   only_same_ = false;
   // HANDLER ... READ NEXT is a statement of its own, which goes on where the one before it stood.
-  const std::string from = position_.empty() ? index_->prefix() : position_ + std::string(1, '\0');
+  const std::string from = position_.empty() ? index_->prefix() : at_end_ ? position_ : position_ + std::string(1, '\0');
   const int error = start(from, index_->end(), Way::Forward);
   return error ? error : or_expired(record, deliver(record));
 }
 
 int Handler::rnd_pos(uchar *record, uchar *position) {
-  bool pass = false;
-  const int error = read_row(key_of_ref(position), record, &pass);
+  bool pass = false, null;
+  uint parts;
+  second_key_.clear();
+  if (format().hidden_primary)
+    second_key_.assign(reinterpret_cast<const char *>(position), HIDDEN_KEY);
+  else
+    format().append_tuple(format().primary, table, position, HA_WHOLE_KEY, &second_key_, &null, &parts);
+  const int error = read_row(second_key_, record, &pass);
   return or_expired(record, !error && pass ? HA_ERR_KEY_NOT_FOUND : error);
 }
 
+/** The server wants the columns of the primary key of rows whose positions it asks for: so the record has them. */
 void Handler::position(const uchar *record) {
   if (format().hidden_primary)
-    second_key_ = row_key_;
+    memcpy(ref, row_key_.data(), HIDDEN_KEY);
   else
-    row_key_of(record, &second_key_);
-  int2store(ref, second_key_.size());
-  memcpy(ref + REF_HEAD, second_key_.data(), second_key_.size());
-  memset(ref + REF_HEAD + second_key_.size(), 0, ref_length - REF_HEAD - second_key_.size());
+    format().position(record, ref);
 }
 
-int Handler::cmp_ref(const uchar *a, const uchar *b) { return key_of_ref(a).compare(key_of_ref(b)); }
+int Handler::cmp_ref(const uchar *a, const uchar *b) { return format().compare_positions(table, a, b); }
 
 Item *Handler::idx_cond_push(uint index, Item *condition) {
   if (index == table_share->primary_key) return condition;
@@ -455,6 +494,16 @@ Item *Handler::idx_cond_push(uint index, Item *condition) {
 }
 
 int Handler::multi_range_read_init(RANGE_SEQ_IF *seq, void *param, uint ranges, uint mode, HANDLER_BUFFER *buffer) {
+#ifdef WITH_PARTITION_STORAGE_ENGINE
+  // The server gives one buffer to all partitions where the last index of which it asked the costs wanted none. Each would
+  // overwrite the positions of the others, and find other rows by them.
+  if (table->part_info && buffer && !(mode & HA_MRR_USE_DEFAULT_IMPL)) {
+    mrr_memory_.resize(static_cast<size_t>(buffer->buffer_end - buffer->buffer));
+    mrr_buffer_.buffer = mrr_buffer_.end_of_used_area = mrr_memory_.data();
+    mrr_buffer_.buffer_end = mrr_memory_.data() + mrr_memory_.size();
+    buffer = &mrr_buffer_;
+  }
+#endif
   return mrr_.dsmrr_init(this, seq, param, ranges, mode, buffer);
 }
 

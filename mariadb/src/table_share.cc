@@ -187,6 +187,7 @@ Outcome TableShare::load() {
 Outcome TableShare::sample(size_t places) {
   TableStatistics found;
   changes_.store(0, std::memory_order_relaxed);
+  if (format_->outdated) return Outcome::Ok;
   found.rows = rows();
   for (const Index &index : format_->indexes) {
     std::vector<uint64_t> distinct(std::max(index.extended_parts, index.parts.size()), 0);

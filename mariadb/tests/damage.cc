@@ -10,6 +10,7 @@
       orphan    there is another one, whose last byte is different: of another row, then, that may not exist
       stale     there is another one, whose 8th byte is different: for another value of the index's first column
       garble    its value is a single byte
+      form      the table says that its keys have the first form; POSITION is of no matter
 */
 #include <kingtide.h>
 
@@ -30,6 +31,13 @@ static void ok(kingtide_status status, const char *what) {
   exit(1);
 }
 
+/** Makes a table one of an earlier version, of which the keys had another form. */
+static void set_first_form(kingtide_family *dictionary, const std::string &name, TableRecord record) {
+  record.key_form = KEY_FORM_FIRST;
+  const std::string bytes = encode_table_record(record);
+  ok(kingtide_family_put(dictionary, name.data(), name.size(), bytes.data(), bytes.size(), &err), "form");
+}
+
 static std::string prefix_of(const TableRecord &record, const char *index) {
   const bool rows = !strcmp(index, "rows");
   const size_t k = rows ? 0 : strtoul(index, nullptr, 10);
@@ -44,7 +52,7 @@ static std::string prefix_of(const TableRecord &record, const char *index) {
 
 int main(int argc, char **argv) {
   if (argc != 6) {
-    fprintf(stderr, "damage DATABASE db/table INDEX|rows POSITION erase|orphan|stale|garble\n");
+    fprintf(stderr, "damage DATABASE db/table INDEX|rows POSITION erase|orphan|stale|garble|form\n");
     return 2;
   }
   kingtide_db *db = nullptr;
@@ -84,7 +92,9 @@ int main(int argc, char **argv) {
   std::string value(reinterpret_cast<const char *>(value_bytes), value_len);
   kingtide_iter_free(iter);
 
-  if (how == "erase") {
+  if (how == "form") {
+    set_first_form(dictionary, name, record);
+  } else if (how == "erase") {
     ok(kingtide_family_delete(rows, key.data(), key.size(), &err), "erase");
   } else {
     if (how == "orphan") key.back() ^= 0x55;
