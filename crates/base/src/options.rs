@@ -51,6 +51,50 @@ impl Compression {
     }
 }
 
+/// Who may read and write the files that the engine creates, as permission bits; the process's umask takes bits away.
+/// Directories that it creates can also be entered by whoever may read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileMode(u16);
+
+impl FileMode {
+    /// The owner alone: 0600, and 0700 for directories.
+    pub const OWNER: FileMode = FileMode(0o600);
+
+    /// Read and write permissions, those of the owner among them.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for bits that no file of a database needs, and without those that its owner needs.
+    pub fn new(bits: u32) -> Result<FileMode> {
+        FileMode::checked(bits).map_err(Error::invalid)
+    }
+
+    fn checked(bits: u32) -> Result<FileMode, String> {
+        if bits & !0o666 != 0 {
+            return Err(format!("{bits:04o} has bits other than read and write permissions (0600 to 0666)"));
+        }
+        if bits & 0o600 != 0o600 {
+            return Err(format!("{bits:04o} does not let the owner read and write (0600 to 0666)"));
+        }
+        Ok(FileMode(bits as u16))
+    }
+
+    /// The bits of a file.
+    pub fn file_bits(self) -> u32 {
+        u32::from(self.0)
+    }
+
+    /// The bits of a directory.
+    pub fn dir_bits(self) -> u32 {
+        u32::from(self.0 | (self.0 & 0o444) >> 2)
+    }
+}
+
+impl Default for FileMode {
+    fn default() -> FileMode {
+        FileMode::OWNER
+    }
+}
+
 /// A type that an option can have.
 pub trait OptionValue: Sized + Clone {
     /// What a user may write, for messages and documentation.
@@ -166,6 +210,21 @@ impl OptionValue for Compression {
             Compression::Snappy => "snappy",
         }
         .into()
+    }
+}
+
+impl OptionValue for FileMode {
+    const FORM: &'static str = "permissions in octal, such as 0640";
+    fn parse_value(text: &str) -> Result<Self, String> {
+        let digits = text.trim();
+        let digits = digits.strip_prefix("0o").unwrap_or(digits);
+        match u32::from_str_radix(digits, 8) {
+            Ok(bits) if !digits.starts_with('+') => FileMode::checked(bits),
+            _ => Err(format!("'{text}' is no file mode ({})", Self::FORM)),
+        }
+    }
+    fn show(&self) -> String {
+        format!("{:04o}", self.0)
     }
 }
 
@@ -294,6 +353,9 @@ option_table! {
         create_if_missing: bool = true;
         /// Refuse to open a database that exists.
         error_if_exists: bool = false;
+        /// Permissions of the files that the database creates, backups and exports among them; the umask takes bits away.
+        /// Directories that it creates can also be entered by whoever may read. Files that exist keep theirs.
+        file_mode: FileMode = FileMode::OWNER;
         /// What an acknowledged commit survives, unless the commit says otherwise.
         durability: Durability = Durability::Process, @live;
         /// Bytes of one write-ahead-log segment. Segments are preallocated and recycled.
@@ -422,6 +484,34 @@ mod tests {
         assert!(e.contains("none, lz4"), "{e}");
         assert!(DbOptions::default().set("durability", "interval:0").is_err());
         assert!(parse_size("99999999999T").is_err());
+    }
+
+    #[test]
+    fn file_modes_are_octal_and_let_the_owner_in() {
+        let mut o = DbOptions::default();
+        assert_eq!((o.file_mode.file_bits(), o.file_mode.dir_bits()), (0o600, 0o700));
+        for (text, file, dir) in
+            [("0640", 0o640, 0o750), ("660", 0o660, 0o770), ("0o644", 0o644, 0o755), ("622", 0o622, 0o722)]
+        {
+            o.set("file_mode", text).unwrap();
+            assert_eq!((o.file_mode.file_bits(), o.file_mode.dir_bits()), (file, dir), "{text}");
+            assert_eq!(FileMode::parse_value(&o.file_mode.show()), Ok(o.file_mode));
+        }
+        for (text, says) in [
+            ("0400", "owner"),
+            ("044", "owner"),
+            ("0700", "other than read and write"),
+            ("01600", "other than read and write"),
+            ("rw-------", "no file mode"),
+            ("0680", "no file mode"),
+            ("+600", "no file mode"),
+            ("", "no file mode"),
+        ] {
+            let e = o.set("file_mode", text).unwrap_err().to_string();
+            assert!(e.contains("option file_mode") && e.contains(says), "{text}: {e}");
+        }
+        assert_eq!(o.file_mode.file_bits(), 0o622, "what is refused is not set");
+        assert!(FileMode::new(0o777).is_err() && FileMode::new(0o604).is_ok());
     }
 
     #[test]
