@@ -45,6 +45,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Bytes of free chunks that are kept for the next memtables.
+const FREE_ARENAS: u64 = 8 << 20;
 /// Name of the lock file.
 pub(crate) const LOCK_FILE: &str = "LOCK";
 
@@ -68,7 +70,7 @@ fn open_as(dir: &Path, options: Options, read_only: bool) -> Result<(Arc<DbInner
 
     let stats = Arc::new(Stats::default());
     let memory = Budget::new(memory_limit(&options.db, &options.family));
-    let arenas = ArenaPool::new(memory.clone());
+    let arenas = ArenaPool::with_slots(memory.clone(), FREE_ARENAS, options.tuning.memtable_pieces);
     let cache = BlockCache::new(options.db.block_cache_size, options.db.cache_shards as usize, stats.clone());
     // A reader holds all files open, because a writer may delete them.
     let max_open_files = if read_only { u64::MAX / 2 } else { options.db.max_open_files };

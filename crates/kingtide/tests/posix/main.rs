@@ -7,6 +7,9 @@
 mod files;
 #[cfg(target_os = "linux")]
 mod fork;
+mod memory;
+#[path = "../process/mod.rs"]
+mod process;
 
 use std::path::PathBuf;
 

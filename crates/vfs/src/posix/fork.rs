@@ -88,9 +88,8 @@ fn map() -> Option<*mut AtomicU64> {
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
     let len = 64 << 10; // a multiple of every page size that Linux has
     // SAFETY: the system chooses the address, so no other memory is replaced.
-    let page = unsafe {
-        mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
-    };
+    let page =
+        unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) };
     let page = page.ok()?;
     // SAFETY: exactly the mapping made above, which holds nothing yet.
     if unsafe { madvise(page, len, Advice::LinuxWipeOnFork) }.is_err() {

@@ -113,7 +113,10 @@ fn planted_links_are_not_written_through() {
     // A hard link to a file elsewhere.
     fs::hard_link(at("victim"), at("hard")).unwrap();
     posix.open(&at("hard"), OpenMode::Overwrite).unwrap().write_at(b"mine", 0).unwrap();
-    assert_eq!((fs::read(at("hard")).unwrap(), fs::read(at("victim")).unwrap()), (b"mine".to_vec(), b"precious".to_vec()));
+    assert_eq!(
+        (fs::read(at("hard")).unwrap(), fs::read(at("victim")).unwrap()),
+        (b"mine".to_vec(), b"precious".to_vec())
+    );
     // The directory itself may be reached through one.
     symlink(&dir.0, at("around")).unwrap();
     posix.open(&at("around/tmp"), OpenMode::Write).unwrap().write_at(b"M", 0).unwrap();
