@@ -107,6 +107,14 @@ impl Error {
         }))
     }
 
+    /// There is no memory for `bytes` bytes, wanted for `what`. Nothing happened, and the call may succeed later.
+    #[cold]
+    pub fn out_of_memory(what: impl fmt::Display, bytes: usize) -> Error {
+        let mut e = Error::new(ErrorKind::Io, format!("cannot allocate {bytes} bytes of memory for {what}"));
+        e.0.io = Some(std::io::ErrorKind::OutOfMemory.into());
+        e
+    }
+
     /// Adds the file, unless one is named already.
     #[cold]
     pub fn at_path(mut self, path: &Path) -> Error {
@@ -179,7 +187,12 @@ impl Error {
             ErrorKind::Io if self.is_out_of_descriptors() => true,
             ErrorKind::Io => matches!(
                 self.io_kind(),
-                Some(std::io::ErrorKind::Interrupted | std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
+                Some(
+                    std::io::ErrorKind::Interrupted
+                        | std::io::ErrorKind::WouldBlock
+                        | std::io::ErrorKind::TimedOut
+                        | std::io::ErrorKind::OutOfMemory
+                )
             ),
             _ => false,
         }

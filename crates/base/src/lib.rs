@@ -23,6 +23,7 @@ pub mod coding;
 pub mod error;
 pub mod hash;
 pub mod key;
+pub mod memory;
 pub mod options;
 pub mod planted;
 pub mod rare;

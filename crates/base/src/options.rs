@@ -20,6 +20,13 @@ pub enum Durability {
     None,
 }
 
+/// The limits of `Durability::Interval`.
+const MIN_INTERVAL: Duration = Duration::from_millis(1);
+const MAX_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Levels that a list of compressions names at most; more than there are.
+const MAX_LEVELS: usize = 64;
+
 /// How blocks and values are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Hash)]
 #[repr(u8)]
@@ -51,6 +58,50 @@ impl Compression {
     }
 }
 
+/// Who may read and write the files that the engine creates, as permission bits; the process's umask takes bits away.
+/// Directories that it creates can also be entered by whoever may read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileMode(u16);
+
+impl FileMode {
+    /// The owner alone: 0600, and 0700 for directories.
+    pub const OWNER: FileMode = FileMode(0o600);
+
+    /// Read and write permissions, those of the owner among them.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for bits that no file of a database needs, and without those that its owner needs.
+    pub fn new(bits: u32) -> Result<FileMode> {
+        FileMode::checked(bits).map_err(Error::invalid)
+    }
+
+    fn checked(bits: u32) -> Result<FileMode, String> {
+        if bits & !0o666 != 0 {
+            return Err(format!("{bits:04o} has bits other than read and write permissions (0600 to 0666)"));
+        }
+        if bits & 0o600 != 0o600 {
+            return Err(format!("{bits:04o} does not let the owner read and write (0600 to 0666)"));
+        }
+        Ok(FileMode(bits as u16))
+    }
+
+    /// The bits of a file.
+    pub fn file_bits(self) -> u32 {
+        u32::from(self.0)
+    }
+
+    /// The bits of a directory.
+    pub fn dir_bits(self) -> u32 {
+        u32::from(self.0 | (self.0 & 0o444) >> 2)
+    }
+}
+
+impl Default for FileMode {
+    fn default() -> FileMode {
+        FileMode::OWNER
+    }
+}
+
 /// A type that an option can have.
 pub trait OptionValue: Sized + Clone {
     /// What a user may write, for messages and documentation.
@@ -59,6 +110,10 @@ pub trait OptionValue: Sized + Clone {
     fn parse_value(text: &str) -> Result<Self, String>;
     /// Writes it so that [`OptionValue::parse_value`] reads it back.
     fn show(&self) -> String;
+    /// What is wrong with a value that was not parsed, if anything is; limits aside.
+    fn check(&self) -> Result<(), String> {
+        Ok(())
+    }
     /// As a number, where limits apply.
     fn as_f64(&self) -> Option<f64> {
         None
@@ -130,9 +185,17 @@ impl OptionValue for Durability {
             "power" => Ok(Durability::Power),
             "none" => Ok(Durability::None),
             t => match t.strip_prefix("interval:").map(str::parse) {
-                Some(Ok(ms)) if ms > 0 => Ok(Durability::Interval(Duration::from_millis(ms))),
+                Some(Ok(ms)) => Ok(Durability::Interval(Duration::from_millis(ms))),
                 _ => Err(format!("'{text}' is not a durability ({})", Self::FORM)),
             },
+        }
+    }
+    fn check(&self) -> Result<(), String> {
+        match self {
+            Durability::Interval(d) if !(MIN_INTERVAL..=MAX_INTERVAL).contains(d) => {
+                Err(format!("{d:?} is out of range: the interval is 1 millisecond to 1 day"))
+            }
+            _ => Ok(()),
         }
     }
     fn show(&self) -> String {
@@ -169,11 +232,32 @@ impl OptionValue for Compression {
     }
 }
 
+impl OptionValue for FileMode {
+    const FORM: &'static str = "permissions in octal, such as 0640";
+    fn parse_value(text: &str) -> Result<Self, String> {
+        let digits = text.trim();
+        let digits = digits.strip_prefix("0o").unwrap_or(digits);
+        match u32::from_str_radix(digits, 8) {
+            Ok(bits) if !digits.starts_with('+') => FileMode::checked(bits),
+            _ => Err(format!("'{text}' is no file mode ({})", Self::FORM)),
+        }
+    }
+    fn show(&self) -> String {
+        format!("{:04o}", self.0)
+    }
+}
+
 /// Compression by level, from level 0 down; levels past the end use the family's `compression`.
 impl OptionValue for Vec<Compression> {
     const FORM: &'static str = "compressions separated by ':', from level 0 down; empty for the same everywhere";
     fn parse_value(text: &str) -> Result<Self, String> {
         text.split(':').filter(|t| !t.trim().is_empty()).map(Compression::parse_value).collect()
+    }
+    fn check(&self) -> Result<(), String> {
+        match self.len() {
+            n if n > MAX_LEVELS => Err(format!("{n} levels are named; there are never more than {MAX_LEVELS}")),
+            _ => Ok(()),
+        }
     }
     fn show(&self) -> String {
         self.iter().map(OptionValue::show).collect::<Vec<_>>().join(":")
@@ -191,7 +275,8 @@ pub struct OptionRow {
     pub form: &'static str,
     /// The default, as text.
     pub default: String,
-    /// Smallest and largest value, where limits apply.
+    /// Smallest and largest value, where limits apply. A smallest value of 0 may be one that means something else than a
+    /// size; the documentation says so, and the value is refused when it is neither 0 nor large enough.
     pub limits: Option<(f64, f64)>,
     /// Whether it can be changed while the database is open.
     pub live: bool,
@@ -199,7 +284,7 @@ pub struct OptionRow {
 
 macro_rules! option_table {
     ($(#[$sdoc:meta])* $name:ident {
-        $( $(#[doc = $doc:literal])+ $field:ident: $ty:ty = $default:expr $(, in $lo:literal ..= $hi:literal)? $(, @$live:ident)?; )*
+        $( $(#[doc = $doc:literal])+ $field:ident: $ty:ty = $default:expr $(, in $lo:literal ..= $hi:literal $(or $special:literal)?)? $(, @$live:ident)?; )*
     }) => {
         $(#[$sdoc])*
         #[derive(Clone, Debug, PartialEq)]
@@ -218,7 +303,7 @@ macro_rules! option_table {
                     doc: concat!($($doc, "\n"),+).trim(),
                     form: <$ty as OptionValue>::FORM,
                     default: d.$field.show(),
-                    limits: option_table!(@limits $($lo, $hi)?),
+                    limits: option_table!(@limits $($lo, $hi $(, $special)?)?),
                     live: option_table!(@live $($live)?),
                 }, )*]
             }
@@ -249,18 +334,28 @@ macro_rules! option_table {
 
             /// Checks every limit.
             pub fn validate(&self) -> Result<()> {
-                $( $(
-                    if let Some(v) = self.$field.as_f64() && !(($lo as f64)..=($hi as f64)).contains(&v) {
-                        return Err(Error::invalid(format!("option {} = {} is out of range: {} to {}",
-                            stringify!($field), self.$field.show(), $lo, $hi)));
+                $(
+                    $(
+                        let special: &[f64] = &[$($special as f64)?];
+                        if let Some(v) = self.$field.as_f64()
+                            && !(($lo as f64)..=($hi as f64)).contains(&v)
+                            && !special.contains(&v)
+                        {
+                            return Err(Error::invalid(format!("option {} = {} is out of range: {}{} to {}",
+                                stringify!($field), self.$field.show(), concat!($($special, " or ")?), $lo, $hi)));
+                        }
+                    )?
+                    if let Err(e) = self.$field.check() {
+                        return Err(Error::invalid(format!("option {}: {e}", stringify!($field))));
                     }
-                )? )*
+                )*
                 Ok(())
             }
         }
     };
     (@limits) => { None };
     (@limits $lo:literal, $hi:literal) => { Some(($lo as f64, $hi as f64)) };
+    (@limits $lo:literal, $hi:literal, $special:literal) => { Some(($special as f64, $hi as f64)) };
     (@live) => { false };
     (@live live) => { true };
 }
@@ -294,6 +389,9 @@ option_table! {
         create_if_missing: bool = true;
         /// Refuse to open a database that exists.
         error_if_exists: bool = false;
+        /// Permissions of the files that the database creates, backups and exports among them; the umask takes bits away.
+        /// Directories that it creates can also be entered by whoever may read. Files that exist keep theirs.
+        file_mode: FileMode = FileMode::OWNER;
         /// What an acknowledged commit survives, unless the commit says otherwise.
         durability: Durability = Durability::Process, @live;
         /// Bytes of one write-ahead-log segment. Segments are preallocated and recycled.
@@ -301,8 +399,9 @@ option_table! {
         /// Bytes of write-ahead log past which the family that pins the oldest segment is flushed.
         max_wal_size: u64 = 512 << 20, in 131_072 ..= 1_099_511_627_776u64, @live;
         /// Bytes of memory for all memtables of the database together, active and waiting for flush; 0 means
-        /// `memtable_size` times (1 + `max_immutable_memtables`) of the default family. Writers wait for it.
-        memtable_budget: u64 = 0, in 0 ..= 1_099_511_627_776u64, @live;
+        /// `memtable_size` times (1 + `max_immutable_memtables`) of the default family, and 32,768 is the least otherwise.
+        /// Writers wait for it.
+        memtable_budget: u64 = 0, in 32_768 ..= 1_099_511_627_776u64 or 0, @live;
         /// Bytes of the block cache.
         block_cache_size: u64 = 64 << 20, in 0 ..= 1_099_511_627_776u64, @live;
         /// Partitions of the block cache; 0 means two per core.
@@ -336,7 +435,8 @@ option_table! {
 option_table! {
     /// Options of a column family.
     FamilyOptions {
-        /// Bytes of a memtable before it is frozen and flushed.
+        /// Bytes of a memtable before it is frozen and flushed. One that holds more than some 3.5 GiB of values of several
+        /// 100 KiB may be flushed before it is as large as this.
         memtable_size: u64 = 64 << 20, in 65_536 ..= 17_179_869_184u64, @live;
         /// Frozen memtables that may wait for flush before writers wait.
         max_immutable_memtables: u64 = 2, in 1 ..= 64, @live;
@@ -422,6 +522,84 @@ mod tests {
         assert!(e.contains("none, lz4"), "{e}");
         assert!(DbOptions::default().set("durability", "interval:0").is_err());
         assert!(parse_size("99999999999T").is_err());
+    }
+
+    /// Just inside and just outside of each limit, by name and through the struct.
+    #[test]
+    fn limits_hold_at_both_ends() {
+        fn check(rows: Vec<OptionRow>, set: &mut dyn FnMut(&str, &str) -> Result<()>) {
+            for row in rows {
+                let Some((lo, hi)) = row.limits else { continue };
+                for inside in [lo, hi] {
+                    set(row.name, &inside.to_string()).unwrap();
+                }
+                let step = if row.default.contains('.') { 0.001 } else { 1.0 };
+                for outside in [hi + step, lo - step] {
+                    let text = if outside < 0.0 { "-1".to_owned() } else { outside.to_string() };
+                    let e = set(row.name, &text).unwrap_err().to_string();
+                    assert!(e.contains(row.name), "{}: {e}", row.name);
+                    assert!(outside < 0.0 || e.contains("out of range") && e.contains(&text), "{}: {e}", row.name);
+                }
+            }
+        }
+        let (mut db, mut family) = (DbOptions::default(), FamilyOptions::default());
+        check(DbOptions::rows(), &mut |name, text| db.set(name, text));
+        check(FamilyOptions::rows(), &mut |name, text| family.set(name, text));
+        for text in ["NaN", "inf", "-inf", "-0.1"] {
+            assert!(FamilyOptions::default().set("filter_fp", text).is_err(), "{text}");
+        }
+        let mut o = DbOptions::default();
+        for (budget, good) in [(0, true), (1, false), (32_767, false), (32_768, true)] {
+            o.memtable_budget = budget;
+            assert_eq!(o.validate().is_ok(), good, "{budget}");
+        }
+        o.memtable_budget = 512;
+        let e = o.validate().unwrap_err().to_string();
+        assert!(e.contains("memtable_budget = 512 is out of range: 0 or 32768 to 1099511627776"), "{e}");
+        let mut o = DbOptions::default();
+        for (interval, good) in [
+            (Duration::ZERO, false),
+            (Duration::from_micros(999), false),
+            (Duration::from_millis(1), true),
+            (MAX_INTERVAL, true),
+            (Duration::MAX, false),
+        ] {
+            o.durability = Durability::Interval(interval);
+            assert_eq!(o.validate().is_ok(), good, "{interval:?}");
+        }
+        for text in ["interval:0", "interval:86400001", "interval:18446744073709551615", "interval:-1"] {
+            assert!(DbOptions::default().set("durability", text).is_err(), "{text}");
+        }
+        let e = FamilyOptions::default().set("compression_per_level", &"lz4:".repeat(65)).unwrap_err().to_string();
+        assert!(e.contains("65 levels"), "{e}");
+    }
+
+    #[test]
+    fn file_modes_are_octal_and_let_the_owner_in() {
+        let mut o = DbOptions::default();
+        assert_eq!((o.file_mode.file_bits(), o.file_mode.dir_bits()), (0o600, 0o700));
+        for (text, file, dir) in
+            [("0640", 0o640, 0o750), ("660", 0o660, 0o770), ("0o644", 0o644, 0o755), ("622", 0o622, 0o722)]
+        {
+            o.set("file_mode", text).unwrap();
+            assert_eq!((o.file_mode.file_bits(), o.file_mode.dir_bits()), (file, dir), "{text}");
+            assert_eq!(FileMode::parse_value(&o.file_mode.show()), Ok(o.file_mode));
+        }
+        for (text, says) in [
+            ("0400", "owner"),
+            ("044", "owner"),
+            ("0700", "other than read and write"),
+            ("01600", "other than read and write"),
+            ("rw-------", "no file mode"),
+            ("0680", "no file mode"),
+            ("+600", "no file mode"),
+            ("", "no file mode"),
+        ] {
+            let e = o.set("file_mode", text).unwrap_err().to_string();
+            assert!(e.contains("option file_mode") && e.contains(says), "{text}: {e}");
+        }
+        assert_eq!(o.file_mode.file_bits(), 0o622, "what is refused is not set");
+        assert!(FileMode::new(0o777).is_err() && FileMode::new(0o604).is_ok());
     }
 
     #[test]

@@ -160,6 +160,7 @@ impl DbInner {
 
     /// Flushes every family.
     pub fn flush_all(self: &Arc<Self>) -> Result<()> {
+        self.check_writable()?;
         let families: Vec<Arc<Family>> = self.shape.lock().families.values().cloned().collect();
         self.flush_families(&families)
     }

@@ -19,6 +19,11 @@ use std::time::Duration;
 
 /// An open database. Clones share it; it closes when the last one is dropped, or on [`Db::close`].
 ///
+/// Only the process that opened it can use it. A child that inherited it through `fork()` gets `Closed` from every call
+/// that can fail, [`Db::close`] too; dropping it there does nothing, and does not touch the parent's lock. Iterators,
+/// snapshots and transactions that were inherited may be dropped, and are of no other use. A child that needs the database
+/// opens it once the parent has closed it, or with [`Db::open_read_only`] beside it.
+///
 /// ```
 /// use kingtide::{Db, Options};
 /// # let dir = std::env::temp_dir().join(format!("kingtide-doc-{}", std::process::id()));
@@ -51,6 +56,12 @@ struct Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        if self.inner.check_origin().is_err() {
+            // A forked child leaves everything as it is. The database is never taken apart here, for its parts would wait
+            // for locks and clean up files that are the parent's.
+            std::mem::forget(self.inner.clone());
+            return;
+        }
         // A failure here has nobody to go to; what was acknowledged is in the log. `Db::close` reports it.
         let _ = open::close(&self.inner);
     }
@@ -279,6 +290,7 @@ impl Db {
     /// # Errors
     /// The job's.
     pub fn run_one_job(&self) -> Result<bool> {
+        self.inner().check_origin()?;
         match self.inner().jobs.run(self.inner(), true) {
             Outcome::Idle => Ok(false),
             Outcome::Ran => Ok(true),

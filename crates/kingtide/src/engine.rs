@@ -28,7 +28,7 @@ use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{Error, ErrorKind, Result, rare};
 use kingtide_mem::ArenaPool;
 use kingtide_mem::cache::BlockCache;
-use kingtide_vfs::{FileLock, Fs};
+use kingtide_vfs::{FileLock, Fs, Origin};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -36,6 +36,8 @@ use std::sync::Arc;
 pub(crate) struct DbInner {
     // Constant after construction.
     pub dir: PathBuf,
+    /// The process that opened it.
+    pub origin: Origin,
     pub fs: Arc<dyn Fs>,
     pub clock: Arc<dyn Clock>,
     pub stats: Arc<Stats>,
@@ -94,10 +96,20 @@ pub(crate) struct DbInner {
 }
 
 impl DbInner {
-    /// An error once the database was closed.
+    /// An error once the database was closed, and in a forked child. Before anything waits for a lock: in a child it may be
+    /// held by a thread that does not exist.
     #[inline]
     pub fn check_open(&self) -> Result<()> {
+        if !self.origin.is_here() {
+            return Err(forked());
+        }
         if self.closed.load(Ordering::Acquire) { Err(closed()) } else { Ok(()) }
+    }
+
+    /// An error in a forked child of the process that opened the database.
+    #[inline]
+    pub fn check_origin(&self) -> Result<()> {
+        if self.origin.is_here() { Ok(()) } else { Err(forked()) }
     }
 
     /// An error for whoever wants to change something once the database was closed, or if it is for reading only.
@@ -315,6 +327,13 @@ impl DbInner {
 #[cold]
 pub(crate) fn closed() -> Error {
     Error::new(ErrorKind::Closed, "the database is closed")
+}
+
+#[cold]
+fn forked() -> Error {
+    let text = "the database was opened before a fork(), and only the process that opened it may use it: a forked child has \
+                none of its threads; open the database after the fork, in the one process that uses it";
+    Error::new(ErrorKind::Closed, text)
 }
 
 fn encode_durability(d: Durability) -> u64 {

@@ -40,11 +40,13 @@ use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{Error, ErrorKind, Result};
 use kingtide_mem::ArenaPool;
 use kingtide_mem::cache::BlockCache;
-use kingtide_vfs::{FileLock, Fs, PosixFs};
+use kingtide_vfs::{FileLock, Fs, Origin, PosixFs};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Bytes of free chunks that are kept for the next memtables.
+const FREE_ARENAS: u64 = 8 << 20;
 /// Name of the lock file.
 pub(crate) const LOCK_FILE: &str = "LOCK";
 
@@ -63,12 +65,12 @@ fn open_as(dir: &Path, options: Options, read_only: bool) -> Result<(Arc<DbInner
     options.family.validate()?;
     let clock = options.clock.clone().unwrap_or_else(SystemClock::shared);
     let start = clock.monotonic_ns();
-    let fs: Arc<dyn Fs> = options.fs.clone().unwrap_or_else(PosixFs::shared);
+    let fs = options.fs.clone().unwrap_or_else(PosixFs::shared).with_mode(options.db.file_mode);
     let lock = enter_dir(&*fs, dir, &options, read_only)?;
 
     let stats = Arc::new(Stats::default());
     let memory = Budget::new(memory_limit(&options.db, &options.family));
-    let arenas = ArenaPool::new(memory.clone());
+    let arenas = ArenaPool::with_slots(memory.clone(), FREE_ARENAS, options.tuning.memtable_pieces);
     let cache = BlockCache::new(options.db.block_cache_size, options.db.cache_shards as usize, stats.clone());
     // A reader holds all files open, because a writer may delete them.
     let max_open_files = if read_only { u64::MAX / 2 } else { options.db.max_open_files };
@@ -109,6 +111,7 @@ fn open_as(dir: &Path, options: Options, read_only: bool) -> Result<(Arc<DbInner
     let first_prepared = if read_only { 0 } else { enter_prepared(&txns, &recovered.prepared)? };
     let inner = Arc::new(DbInner {
         dir: dir.to_owned(),
+        origin: Origin::here(),
         stall: WriteController::new(clock.clone(), stats.clone(), memory.clone()),
         hooks: Hooks::new(stats.clone()),
         txns,
@@ -308,6 +311,7 @@ fn open_tables(families: &[Arc<Family>], tables: &Arc<TableCache>, threads: usiz
 
 /// Closes: no more commits; flushes what is in memtables; ends the threads, cancelling merges after the configured time.
 pub(crate) fn close(db: &Arc<DbInner>) -> Result<()> {
+    db.check_origin()?;
     if db.closed.swap(true, Ordering::AcqRel) {
         return Ok(());
     }

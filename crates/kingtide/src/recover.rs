@@ -3,6 +3,7 @@
 use crate::admin::DEFAULT_FAMILY;
 use crate::commit::batch::LoggedOp;
 use crate::commit::control::{LogOp, read_log_op};
+use crate::commit::no_room;
 use crate::compact::{FlushInput, MergeContext, RateLimiter, run_flush};
 use crate::family::{Family, TableCache, View};
 use crate::layout::{FamilyLayout, Layout, read_options};
@@ -22,7 +23,7 @@ use kingtide_base::coding::Reader;
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo, Tag, rare};
-use kingtide_mem::ArenaPool;
+use kingtide_mem::{ArenaPool, NoRoom};
 use kingtide_vfs::{Fs, OpenMode};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -230,6 +231,11 @@ impl Recovery<'_> {
         let same_boot = self.is_same_boot(shape.log_begun);
         let mut in_doubt = InDoubt::default();
         let replay = if self.read_only { wal::replay_live } else { wal::replay };
+        let sync_once = |synced: &mut bool| match std::mem::replace(synced, true) {
+            // A table must not survive a power cut that older operations of other families do not.
+            false => self.sync_segments(segments.iter().map(|id| (*id, u64::MAX)), same_boot),
+            true => Ok(()),
+        };
         let mut apply = |base, count, payload: &[u8]| {
             let mut r = Reader::new(payload);
             for i in 0..count as u64 {
@@ -245,7 +251,17 @@ impl Recovery<'_> {
                     {
                         return Ok(());
                     }
-                    LogOp::Write(op) => self.replay_write(&by_id, next_family, &op, seq)?,
+                    LogOp::Write(op) => {
+                        if let Some(full) = self.replay_write(&by_id, next_family, &op, seq)? {
+                            // A part of a batch may go into a table: replay goes on behind what was flushed of the family.
+                            let can_flush = !disk_full && !self.read_only;
+                            if can_flush {
+                                sync_once(&mut synced)?;
+                            }
+                            disk_full |= !self.empty(&full, can_flush.then_some(&mut *shape), seq - 1, next_file_id)?;
+                            self.replay_write(&by_id, next_family, &op, seq)?; // an empty one takes it, or says why not
+                        }
+                    }
                     LogOp::Prepare(p) => in_doubt.prepare(&p, seq, &rest[..rest.len() - r.rest().len()])?,
                     LogOp::Resolved { committed: false, .. } if i > 0 => {
                         let text =
@@ -260,15 +276,10 @@ impl Recovery<'_> {
             }
             in_doubt.count_record((wal::RECORD_HEADER_LEN + payload.len()) as u64);
             if self.memory.used() > self.memory.limit() / 2 && !disk_full && !self.read_only {
-                if !synced {
-                    // A table must not survive a power cut that older operations of other families do not.
-                    self.sync_segments(segments.iter().map(|id| (*id, u64::MAX)), same_boot)?;
-                    synced = true;
-                }
-                match self.flush_fullest(shape, base + count as u64 - 1, next_file_id) {
-                    // It stays in memory, frozen: a database on a full disk opens, and what the log holds can be read.
-                    Err(e) if e.kind() == ErrorKind::NoSpace => disk_full = true,
-                    flushed => flushed?,
+                sync_once(&mut synced)?;
+                let fullest = shape.families.values().max_by_key(|f| f.view.load().active.memory()).cloned();
+                if let Some(family) = fullest {
+                    disk_full |= !self.empty(&family, Some(shape), base + count as u64 - 1, next_file_id)?;
                 }
             }
             Ok(())
@@ -281,34 +292,39 @@ impl Recovery<'_> {
         Ok((end, in_doubt))
     }
 
-    /// An operation counts if its family exists and did not have it flushed.
+    /// An operation counts if its family exists and did not have it flushed. Returns the family if its memtable takes no
+    /// more: nothing was done then.
     fn replay_write(
         &self,
         by_id: &HashMap<FamilyId, Arc<Family>>,
         next_family: FamilyId,
         op: &LoggedOp<'_>,
         seq: SeqNo,
-    ) -> Result<()> {
+    ) -> Result<Option<Arc<Family>>> {
         let Some(family) = by_id.get(&op.family) else {
             if op.family >= next_family {
                 let text = format!("the log holds operations of family {}, which the manifest lost", op.family);
                 return Err(Error::corruption(text).at_path(&self.dir.join(CURRENT)).at_offset(0));
             }
             rare!("recovery-skipped-dropped");
-            return Ok(());
+            return Ok(None);
         };
         if seq <= family.flushed_seq.load(Ordering::Relaxed) {
             rare!("recovery-skipped-flushed");
-            return Ok(());
+            return Ok(None);
         }
         let view = family.view.load();
+        match view.active.reserve(op.key.len() + op.value.len(), 1) {
+            Err(NoRoom::Full) if !view.active.is_empty() => return Ok(Some(family.clone())),
+            reserved => reserved.map_err(|e| no_room(e, op.key.len() + op.value.len(), 1))?,
+        }
         view.active.note_entries_from(seq);
         if Tag(op.kind as u64).kind() == Some(Kind::RangeDelete) {
             view.active.insert_range(op.key, op.value, seq);
         } else {
             view.active.writer().insert(op.key, Tag(seq << 8 | op.kind as u64), op.value);
         }
-        Ok(())
+        Ok(None)
     }
 
     /// The segment that the manifest names, or a later one, is part of the log. Or a power cut took the headers: then the
@@ -344,20 +360,41 @@ impl Recovery<'_> {
         log_begun.is_some_and(|(_, boot_id)| is_boot(boot_id, &**self.fs))
     }
 
-    /// Flushes the fullest memtable during replay. Between records, so it holds whole batches.
-    fn flush_fullest(&self, shape: &mut Shape, last: SeqNo, next_file_id: &AtomicU64) -> Result<()> {
-        let Some(family) = shape.families.values().max_by_key(|f| f.view.load().active.memory()).cloned() else {
-            return Ok(());
-        };
-        if family.view.load().active.is_empty() {
-            return Ok(());
-        }
-        rare!("recovery-flushed");
+    /// Puts an empty memtable in the place of a family's, which holds all that was replayed up to `last`, and flushes that
+    /// if it is given the shape. False: the disk is full. The memtable stays in memory then, frozen: a database on a full
+    /// disk opens, and what the log holds can be read.
+    fn empty(
+        &self,
+        family: &Arc<Family>,
+        shape: Option<&mut Shape>,
+        last: SeqNo,
+        next_file_id: &AtomicU64,
+    ) -> Result<bool> {
         let full = family.view.load().active.clone();
+        if full.is_empty() {
+            return Ok(true);
+        }
         let fresh = FamilyMemtable::new(family.order().clone(), self.arenas, last + 1);
         family.update_view(|v| {
-            View::new(v.order.clone(), fresh, vec![full.clone()], v.version.clone(), self.tables, Some(v))
+            let frozen = std::iter::once(&v.active).chain(&v.frozen).cloned().collect();
+            View::new(v.order.clone(), fresh, frozen, v.version.clone(), self.tables, Some(v))
         });
+        let Some(shape) = shape else { return Ok(true) };
+        match self.flush(shape, family, &full, last, next_file_id) {
+            Err(e) if e.kind() == ErrorKind::NoSpace => Ok(false),
+            flushed => flushed.map(|()| true),
+        }
+    }
+
+    fn flush(
+        &self,
+        shape: &mut Shape,
+        family: &Arc<Family>,
+        full: &Arc<FamilyMemtable>,
+        last: SeqNo,
+        next_file_id: &AtomicU64,
+    ) -> Result<()> {
+        rare!("recovery-flushed");
         let options = family.options();
         let limiter = RateLimiter::new(self.clock.clone(), 0);
         let open_table = |m: &FileMeta| self.tables.handle(&Arc::new(m.clone()), family.order()).table();
@@ -387,7 +424,7 @@ impl Recovery<'_> {
         context.sync_dir()?;
         let mut edits = output.edits(family.id(), &[]);
         edits.push(Edit::Flushed { family: family.id(), seq: last });
-        shape.change_files(&family, edits, 1, self.tables, next_file_id)?;
+        shape.change_files(family, edits, 1, self.tables, next_file_id)?;
         family.flushed_seq.store(last, Ordering::Relaxed);
         Ok(())
     }

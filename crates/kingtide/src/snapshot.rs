@@ -15,6 +15,7 @@ use crate::db::Db;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use kingtide_base::{Error, ErrorKind, Result, SeqNo};
+use kingtide_vfs::Origin;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
@@ -40,6 +41,8 @@ pub(crate) struct Snapshots {
     free: Mutex<Vec<u16>>,
     /// Slots from here on were never claimed.
     claimed: AtomicUsize,
+    /// In a forked child, handles that are dropped give nothing back.
+    origin: Origin,
 }
 
 #[derive(Debug, Default)]
@@ -110,6 +113,9 @@ impl Snapshots {
 
     /// Registers a snapshot of now.
     pub fn acquire(self: &Arc<Self>) -> Snapshot {
+        if !self.origin.is_here() {
+            return Snapshot { seq: self.visible(), list: self.clone() }; // in a forked child, where no read is let through
+        }
         let mut held = self.held.lock();
         let seq = self.visible();
         held.add(seq);
@@ -327,14 +333,18 @@ impl Snapshot {
 
 impl Clone for Snapshot {
     fn clone(&self) -> Self {
-        self.list.held.lock().add(self.seq);
+        if self.list.origin.is_here() {
+            self.list.held.lock().add(self.seq);
+        }
         Snapshot { seq: self.seq, list: self.list.clone() }
     }
 }
 
 impl Drop for Snapshot {
     fn drop(&mut self) {
-        self.list.held.lock().remove(self.seq);
+        if self.list.origin.is_here() {
+            self.list.held.lock().remove(self.seq);
+        }
     }
 }
 

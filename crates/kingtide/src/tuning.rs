@@ -25,6 +25,9 @@ pub struct Tuning {
     pub reserve_from: u64,
     /// Bytes that a range deletion must free to be worth a job of its own.
     pub reclaim_from: u64,
+    /// Pieces of memory, of 2 MiB or a large entry each, that a memtable may take; one that has as many is sealed whatever
+    /// its size.
+    pub memtable_pieces: usize,
     /// So many background threads can be started, as if the system had no more; never drawn at random.
     pub thread_limit: Option<usize>,
 }
@@ -42,6 +45,7 @@ impl Default for Tuning {
             split_from: 8 << 20,
             reserve_from: 16 << 20,
             reclaim_from: 256 << 10,
+            memtable_pieces: usize::MAX, // as many as there can be
             thread_limit: None,
         }
     }
@@ -66,6 +70,7 @@ impl Tuning {
             split_from: draw(4 << 10, 1 << 20, usual.split_from),
             reserve_from: draw(64 << 10, 8 << 20, usual.reserve_from),
             reclaim_from: draw(1 << 10, 64 << 10, usual.reclaim_from),
+            memtable_pieces: draw(64, 256, usual.memtable_pieces as u64) as usize,
             thread_limit: None,
         }
     }

@@ -11,6 +11,7 @@ mod family;
 mod format;
 mod info;
 mod maintenance;
+mod memory;
 mod open;
 mod output;
 mod progress;
@@ -22,6 +23,9 @@ use clap::{Parser, Subcommand};
 use error::{Failure, Result};
 use output::Out;
 use std::process::ExitCode;
+
+#[global_allocator]
+static MEMORY: memory::OrExit = memory::OrExit;
 
 /// Looks into Kingtide databases, changes them, and moves data in and out.
 #[derive(Parser)]

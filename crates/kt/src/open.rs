@@ -3,6 +3,7 @@
 
 use crate::error::{Failure, Result};
 use kingtide::{ColumnFamily, Db, ErrorKind, Options};
+use kingtide_base::options::FileMode;
 use std::path::Path;
 
 /// The family that every database has.
@@ -42,10 +43,18 @@ pub fn options_for(path: &Path) -> Result<Options> {
     let mut options = Options::default();
     options.db.create_if_missing = false;
     options.db.change_retention = log_bytes(path).min(1 << 40);
+    options.db.file_mode = mode_of(path);
     options.load(path).map_err(|e| match e.kind() {
         ErrorKind::NotFound => no_database(path),
         _ => e.into(),
     })
+}
+
+/// The permissions of the database's files: what the tool creates has the same.
+fn mode_of(path: &Path) -> FileMode {
+    use std::os::unix::fs::PermissionsExt;
+    let bits = std::fs::metadata(path.join("CURRENT")).map_or(0, |m| m.permissions().mode());
+    FileMode::new(bits & 0o666 | 0o600).unwrap_or_default()
 }
 
 /// Bytes of log segments. A tool must not shorten a change stream that it knows nothing of, so it keeps as many.

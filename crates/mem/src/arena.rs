@@ -27,6 +27,9 @@ const FIRST_CHUNK: usize = 16 << 10;
 /// An allocation beyond this gets a mapping of its own, so that at most this much of a chunk's end is ever wasted.
 const LARGE: usize = 256 << 10;
 
+/// Bytes set aside for insertions under way when memory runs out.
+const EMERGENCY: usize = LARGE;
+
 /// Alignment of everything a chunk starts with: a cache line.
 const LINE: usize = 64;
 
@@ -55,18 +58,17 @@ struct Region {
 unsafe impl Send for Region {}
 
 impl Region {
-    fn allocate(len: usize) -> Region {
+    /// `None` when there is no memory.
+    fn allocate(len: usize) -> Option<Region> {
         if len >= CHUNK
             && let Some(base) = map(len)
         {
-            return Region { base, len, source: Source::Mapped };
+            return Some(Region { base, len, source: Source::Mapped });
         }
         let layout = Region::heap_layout(len);
         // SAFETY: len is never zero (callers ask for chunks or for entries with a header).
-        let Some(base) = NonNull::new(unsafe { std::alloc::alloc(layout) }) else {
-            std::alloc::handle_alloc_error(layout)
-        };
-        Region { base, len, source: Source::Heap }
+        let base = NonNull::new(unsafe { std::alloc::alloc(layout) })?;
+        Some(Region { base, len, source: Source::Heap })
     }
 
     fn heap_layout(len: usize) -> Layout {
@@ -157,6 +159,10 @@ pub struct ArenaPool {
     budget: Arc<Budget>,
     free: Mutex<Vec<Region>>,
     free_limit: u64,
+    /// For an insertion that is under way when there is no memory left. Not charged.
+    emergency: Mutex<Option<Region>>,
+    /// Slots that a memtable may take; fewer than [`MAX_SLOTS`] in tests.
+    max_slots: usize,
 }
 
 impl ArenaPool {
@@ -167,7 +173,14 @@ impl ArenaPool {
 
     /// A pool that charges to `budget` and keeps up to `free_limit` bytes of free chunks.
     pub fn with_free_limit(budget: Arc<Budget>, free_limit: u64) -> Arc<ArenaPool> {
-        Arc::new(ArenaPool { budget, free: Mutex::new(Vec::new()), free_limit })
+        ArenaPool::with_slots(budget, free_limit, MAX_SLOTS)
+    }
+
+    /// The same, with memtables that are full after fewer pieces of memory, of 2 MiB or a large entry each. For tests: the
+    /// real number, 16,384, takes at least 4 GiB of entries.
+    pub fn with_slots(budget: Arc<Budget>, free_limit: u64, max_slots: usize) -> Arc<ArenaPool> {
+        let (free, emergency) = (Mutex::new(Vec::new()), Mutex::new(None));
+        Arc::new(ArenaPool { budget, free, free_limit, emergency, max_slots: max_slots.clamp(16, MAX_SLOTS) })
     }
 
     /// The budget that memory is charged to while a memtable holds it.
@@ -186,9 +199,29 @@ impl ArenaPool {
         chunks.into_iter().for_each(Region::free);
     }
 
-    fn take(&self, len: usize) -> Region {
+    /// `None` when there is no memory.
+    fn take(&self, len: usize) -> Option<Region> {
         let recycled = if len == CHUNK { self.free.lock().pop() } else { None };
-        let region = recycled.unwrap_or_else(|| Region::allocate(len));
+        let region = recycled.or_else(|| Region::allocate(len))?;
+        self.budget.charge(region.len as u64);
+        Some(region)
+    }
+
+    /// Sees to it that there is a region for [`ArenaPool::take_emergency`]. False when there is no memory for it.
+    fn keep_emergency(&self) -> bool {
+        let mut kept = self.emergency.lock();
+        if kept.is_none() {
+            *kept = Region::allocate(EMERGENCY);
+        }
+        kept.is_some()
+    }
+
+    /// Memory for an insertion that cannot be taken back any more. What was set aside is enough for some hundred splits of
+    /// nodes; a process that needs more of it ends, as it would without.
+    #[cold]
+    fn take_emergency(&self, len: usize) -> Region {
+        let kept = if len <= EMERGENCY { self.emergency.lock().take() } else { None };
+        let Some(region) = kept else { std::alloc::handle_alloc_error(Region::heap_layout(len)) };
         self.budget.charge(region.len as u64);
         region
     }
@@ -209,6 +242,7 @@ impl ArenaPool {
 impl Drop for ArenaPool {
     fn drop(&mut self) {
         self.trim();
+        self.emergency.get_mut().take().into_iter().for_each(Region::free);
     }
 }
 
@@ -256,15 +290,42 @@ impl Slots {
     }
 }
 
+/// Why memory cannot be reserved for insertions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoRoom {
+    /// The memtable holds as many pieces of memory as it can name: insert into another one.
+    Full,
+    /// The system has no memory for that many bytes.
+    Memory(usize),
+}
+
+/// Where the next bytes of a chunk go.
+#[derive(Clone, Copy)]
+struct Place {
+    /// Next free byte, and the end. Equal when there is no chunk.
+    cursor: *mut u8,
+    end: *mut u8,
+    /// Offset of the chunk's first slot, and its base.
+    base: *mut u8,
+    base_offset: u32,
+}
+
+impl Place {
+    const NONE: Place = Place { cursor: ptr::null_mut(), end: ptr::null_mut(), base: ptr::null_mut(), base_offset: 0 };
+
+    #[inline]
+    fn left(&self) -> usize {
+        self.end as usize - self.cursor as usize
+    }
+}
+
 /// The half of an arena that the one writer uses. Dropping it gives all memory back.
 pub(crate) struct Bump {
     pool: Arc<ArenaPool>,
-    /// Next free byte of the current chunk, and its end. Equal when there is no chunk yet.
-    cursor: *mut u8,
-    end: *mut u8,
-    /// Offset of the current chunk's slot, and its base.
-    base: *mut u8,
-    base_offset: u32,
+    /// The current chunk.
+    at: Place,
+    /// A chunk that a large reservation left unfinished.
+    aside: Place,
     next_slot: usize,
     /// Whether the regions are charged to the pool's budget.
     charged: bool,
@@ -280,10 +341,8 @@ impl Bump {
     pub(crate) fn new(pool: &Arc<ArenaPool>) -> Bump {
         Bump {
             pool: pool.clone(),
-            cursor: ptr::null_mut(),
-            end: ptr::null_mut(),
-            base: ptr::null_mut(),
-            base_offset: 0,
+            at: Place::NONE,
+            aside: Place::NONE,
             next_slot: 1,
             charged: true,
             regions: Vec::new(),
@@ -291,14 +350,54 @@ impl Bump {
         }
     }
 
+    /// Bytes that can be allocated without asking the system for memory.
+    #[inline]
+    pub(crate) fn left(&self) -> usize {
+        self.at.left()
+    }
+
+    /// Makes room for allocations of `bytes` together, so that none of them fails. An error changes nothing.
+    #[cold]
+    pub(crate) fn reserve(&mut self, slots: &Slots, bytes: usize) -> Result<(), NoRoom> {
+        if self.aside.left() > self.at.left() {
+            std::mem::swap(&mut self.at, &mut self.aside);
+        }
+        if self.at.left() >= bytes {
+            return Ok(());
+        }
+        if bytes > MAX_SLOTS * CHUNK {
+            return Err(NoRoom::Full);
+        }
+        let len = if bytes > LARGE { bytes.next_multiple_of(LINE) } else { self.chunk_for(slots, bytes) };
+        if !self.pool.keep_emergency() {
+            return Err(NoRoom::Memory(len));
+        }
+        let place = self.make_place(slots, len)?;
+        // What a small reservation leaves over is a small part of its chunk; a large one takes nothing of the present chunk.
+        if bytes > LARGE {
+            self.aside = self.at;
+        }
+        self.at = place;
+        Ok(())
+    }
+
+    fn make_place(&mut self, slots: &Slots, len: usize) -> Result<Place, NoRoom> {
+        let count = len.div_ceil(CHUNK);
+        if self.next_slot + count > self.pool.max_slots {
+            return Err(NoRoom::Full);
+        }
+        let region = self.pool.take(len).ok_or(NoRoom::Memory(len))?;
+        Ok(self.add_region(slots, region))
+    }
+
     /// `len` bytes (more than none) at an address aligned to 8, with the offset that `slots` will resolve to it.
     ///
     /// # Panics
-    /// If the arena would exceed 32 GiB.
+    /// If the arena would exceed 32 GiB, and ends the process without memory; never after a [`Bump::reserve`].
     #[inline]
     pub(crate) fn allocate(&mut self, slots: &Slots, len: usize) -> (u32, NonNull<u8>) {
         let len = len.next_multiple_of(UNIT);
-        if self.end as usize - self.cursor as usize >= len {
+        if self.at.left() >= len {
             return self.bump(len);
         }
         self.allocate_slow(slots, len)
@@ -306,10 +405,10 @@ impl Bump {
 
     /// `len` bytes at an address aligned to a cache line.
     pub(crate) fn allocate_lines(&mut self, slots: &Slots, len: usize) -> NonNull<u8> {
-        let skip = (self.cursor as usize).next_multiple_of(LINE) - self.cursor as usize;
-        if self.end as usize - self.cursor as usize >= skip + len {
+        let skip = (self.at.cursor as usize).next_multiple_of(LINE) - self.at.cursor as usize;
+        if self.at.left() >= skip + len {
             // SAFETY: the line above leaves room for it.
-            self.cursor = unsafe { self.cursor.add(skip) };
+            self.at.cursor = unsafe { self.at.cursor.add(skip) };
             return self.bump(len.next_multiple_of(UNIT)).1;
         }
         self.allocate_slow(slots, len.next_multiple_of(UNIT)).1 // a chunk starts at a line
@@ -317,11 +416,11 @@ impl Bump {
 
     #[inline]
     fn bump(&mut self, len: usize) -> (u32, NonNull<u8>) {
-        let at = self.cursor;
-        let offset = self.base_offset + ((at as usize - self.base as usize) / UNIT) as u32;
+        let at = self.at.cursor;
+        let offset = self.at.base_offset + ((at as usize - self.at.base as usize) / UNIT) as u32;
         // SAFETY: the caller saw that `len` bytes are left between cursor and end, so `at` is not null either.
         unsafe {
-            self.cursor = at.add(len);
+            self.at.cursor = at.add(len);
             (offset, NonNull::new_unchecked(at))
         }
     }
@@ -329,26 +428,32 @@ impl Bump {
     #[cold]
     #[inline(never)]
     fn allocate_slow(&mut self, slots: &Slots, len: usize) -> (u32, NonNull<u8>) {
-        if len > LARGE {
-            let (offset, base) = self.add_region(slots, len);
-            return (offset, base);
+        let is_large = len > LARGE;
+        let place = match self.make_place(slots, if is_large { len } else { self.chunk_for(slots, len) }) {
+            Ok(place) => place,
+            Err(NoRoom::Full) => panic!("a memtable cannot hold more than 32 GiB"),
+            Err(NoRoom::Memory(_)) => {
+                let region = self.pool.take_emergency(len);
+                self.add_region(slots, region)
+            }
+        };
+        let before = std::mem::replace(&mut self.at, place);
+        let made = self.bump(len);
+        if is_large {
+            self.at = before; // the region is as large as what is in it
         }
-        let quarter = usize::try_from(slots.memory() / 4).unwrap_or(usize::MAX).clamp(FIRST_CHUNK, CHUNK);
-        let chunk = (1 << quarter.ilog2()).max(len.next_power_of_two());
-        let (offset, base) = self.add_region(slots, chunk);
-        self.base = base.as_ptr();
-        self.cursor = self.base;
-        // SAFETY: one past the end of the region.
-        self.end = unsafe { self.base.add(chunk) };
-        self.base_offset = offset;
-        self.bump(len)
+        made
     }
 
-    fn add_region(&mut self, slots: &Slots, len: usize) -> (u32, NonNull<u8>) {
-        let first = self.next_slot;
+    /// The size of a chunk to begin with an allocation of `len` bytes.
+    fn chunk_for(&self, slots: &Slots, len: usize) -> usize {
+        let quarter = usize::try_from(slots.memory() / 4).unwrap_or(usize::MAX).clamp(FIRST_CHUNK, CHUNK);
+        (1 << quarter.ilog2()).max(len.next_power_of_two())
+    }
+
+    fn add_region(&mut self, slots: &Slots, region: Region) -> Place {
+        let (first, len) = (self.next_slot, region.len);
         let count = len.div_ceil(CHUNK);
-        assert!(first + count <= MAX_SLOTS, "a memtable cannot hold more than 32 GiB");
-        let region = self.pool.take(len);
         self.grow_table(slots, first + count);
         let table = &self.tables[self.tables.len() - 1];
         for i in 0..count {
@@ -359,9 +464,11 @@ impl Bump {
         }
         self.next_slot = first + count;
         slots.memory.fetch_add(len as u64, Ordering::Relaxed);
-        let base = region.base;
+        let base = region.base.as_ptr();
         self.regions.push(region);
-        ((first as u32) << SLOT_SHIFT, base)
+        // SAFETY: one past the end of the region.
+        let end = unsafe { base.add(len) };
+        Place { cursor: base, end, base, base_offset: (first as u32) << SLOT_SHIFT }
     }
 
     /// Makes the table hold `slots_needed` slots. The old table stays, for readers that still look into it.
@@ -458,6 +565,80 @@ mod tests {
             let charged = pool.budget().used();
             assert!(charged <= held + held / 4 + FIRST_CHUNK as u64, "{charged} bytes for {held}");
         }
+    }
+
+    /// What is reserved is there, at any size, and a large reservation leaves the chunk before it in use.
+    #[test]
+    fn reservations_hold() {
+        let pool = pool(0);
+        let slots = Slots::new();
+        let mut bump = Bump::new(&pool);
+        let sizes = [1, 100, FIRST_CHUNK, FIRST_CHUNK + 1, 70_000, LARGE, LARGE + 1, CHUNK, 2 * CHUNK + 5, 40];
+        for bytes in sizes {
+            bump.reserve(&slots, bytes).unwrap();
+            let held = slots.memory();
+            assert!(bump.left() >= bytes);
+            let mut left = bytes;
+            while left > 0 {
+                let piece = left.min(8192);
+                let (offset, at) = bump.allocate(&slots, piece);
+                // SAFETY: `piece` bytes were just allocated there, and `offset` names them.
+                unsafe {
+                    at.write_bytes(7, piece);
+                    assert_eq!(slots.address(offset), at);
+                }
+                left -= piece;
+            }
+            assert_eq!(slots.memory(), held, "{bytes} bytes were reserved");
+        }
+        bump.reserve(&slots, 20_000).unwrap();
+        let (left, held) = (bump.left(), slots.memory());
+        assert!(left > 1000, "the present chunk has room");
+        let large = (left + LARGE).next_multiple_of(LINE);
+        bump.reserve(&slots, large).unwrap();
+        bump.allocate(&slots, large);
+        bump.reserve(&slots, 1000).unwrap();
+        assert_eq!((bump.left(), slots.memory()), (left, held + large as u64), "the chunk before is used on");
+        drop(bump);
+        assert_eq!(pool.budget().used(), 0);
+    }
+
+    #[test]
+    fn a_full_arena_refuses_and_stays_as_it_is() {
+        let pool = ArenaPool::with_slots(Budget::new(u64::MAX), 0, 16);
+        let slots = Slots::new();
+        let mut bump = Bump::new(&pool);
+        let mut made = 0;
+        while bump.reserve(&slots, LARGE + 8).is_ok() {
+            bump.allocate(&slots, LARGE + 8);
+            made += 1;
+        }
+        assert_eq!((made, bump.reserve(&slots, LARGE + 8)), (15, Err(NoRoom::Full)));
+        let held = pool.budget().used();
+        assert_eq!(bump.reserve(&slots, 10 * CHUNK), Err(NoRoom::Full));
+        assert_eq!((slots.memory(), pool.budget().used()), (held, held));
+    }
+
+    #[test]
+    fn no_memory_is_an_error_and_what_is_under_way_goes_on() {
+        let pool = pool(0);
+        let slots = Slots::new();
+        let mut bump = Bump::new(&pool);
+        bump.reserve(&slots, 100).unwrap();
+        let held = slots.memory();
+        if cfg!(target_pointer_width = "64") && !cfg!(miri) {
+            let bytes = 31 << 30; // fits into the slots; whether the system has as much is its business
+            match bump.reserve(&slots, bytes) {
+                Ok(()) => assert!(bump.left() >= bytes),
+                Err(e) => assert!(e == NoRoom::Memory(bytes) && slots.memory() == held, "{e:?}"),
+            }
+        }
+        assert!(pool.keep_emergency());
+        let region = pool.take_emergency(1000);
+        assert_eq!(region.len, EMERGENCY);
+        pool.budget().release(EMERGENCY as u64);
+        region.free();
+        assert!(pool.keep_emergency(), "it is set aside again once there is memory");
     }
 
     #[test]

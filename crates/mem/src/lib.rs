@@ -14,6 +14,6 @@ pub mod cache;
 pub mod memtable;
 mod sync;
 
-pub use arena::ArenaPool;
+pub use arena::{ArenaPool, NoRoom};
 pub use cache::{Block, BlockCache};
 pub use memtable::{MemIter, MemRange, MemWriter, Memtable};

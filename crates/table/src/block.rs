@@ -20,6 +20,7 @@
 //! bytes that pass their checksum give an error and never a read out of bounds.
 
 use kingtide_base::coding::put_varint;
+use kingtide_base::memory::reserve;
 use kingtide_base::{Error, KeyOrder, Result, Tag};
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -303,6 +304,15 @@ impl BlockBuilder {
     pub fn size_with(&self, key_len: usize, value_len: usize) -> usize {
         let per_entry = if self.heads { 6 } else { 2 };
         self.raw.len() + TRAILER + per_entry * (self.offsets.len() + 1) + 10 + key_len + value_len
+    }
+
+    /// Makes room for an entry, so that [`BlockBuilder::add`] finds memory for it.
+    ///
+    /// # Errors
+    /// When there is none.
+    #[inline]
+    pub fn reserve(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        reserve(&mut self.raw, key.len() + value.len() + 32, "a block")
     }
 
     /// Appends an entry. The caller keeps the order and the limit of 4 GiB.

@@ -14,6 +14,7 @@
 //! `mix64` of that.
 
 use kingtide_base::hash::mix64;
+use kingtide_base::memory::reserve;
 use kingtide_base::{Error, Result};
 
 const LINE_BITS: f64 = 512.0;
@@ -67,11 +68,16 @@ impl FilterBuilder {
     }
 
     /// Adds a key's hash. A repetition of the previous one, another version of the same key, counts once.
+    ///
+    /// # Errors
+    /// When there is no memory for it.
     #[inline]
-    pub fn add(&mut self, hash: u64) {
+    pub fn add(&mut self, hash: u64) -> Result<()> {
         if self.hashes.last() != Some(&hash) {
+            reserve(&mut self.hashes, 1, "a filter")?;
             self.hashes.push(hash);
         }
+        Ok(())
     }
 
     /// Number of keys.
@@ -80,13 +86,19 @@ impl FilterBuilder {
     }
 
     /// The filter's bytes, for a false-positive rate of `target`. Empty without keys or with a target outside (0, 1).
-    pub fn finish(&self, target: f64) -> Vec<u8> {
+    ///
+    /// # Errors
+    /// When there is no memory for them.
+    pub fn finish(&self, target: f64) -> Result<Vec<u8>> {
         if self.hashes.is_empty() || !(target > 0.0 && target < 1.0) {
-            return Vec::new();
+            return Ok(Vec::new());
         }
         let (bits, k) = shape(target);
         let n = (self.hashes.len() as f64 * bits / LINE_BITS).ceil().max(1.0) as usize;
-        let mut filter = Filter { lines: vec![Line([0; 8]); n], k };
+        let mut lines = Vec::new();
+        reserve(&mut lines, n, "a filter")?;
+        lines.resize(n, Line([0; 8]));
+        let mut filter = Filter { lines, k };
         let skipped = usize::from(kingtide_base::planted!("filter-misses-a-key"));
         for &hash in self.hashes.iter().skip(skipped) {
             let at = filter.line_of(hash);
@@ -96,10 +108,11 @@ impl FilterBuilder {
                 true
             });
         }
-        let mut out = Vec::with_capacity(8 + n * 64);
+        let mut out = Vec::new();
+        reserve(&mut out, 8 + n * 64, "a filter")?;
         out.extend_from_slice(&[k as u8, 0, 0, 0, 0, 0, 0, 0]);
         out.extend(filter.lines.iter().flat_map(|l| l.0).flat_map(u64::to_le_bytes));
-        out
+        Ok(out)
     }
 }
 
@@ -181,11 +194,11 @@ mod tests {
     fn build(n: u64, target: f64) -> (Filter, usize) {
         let mut b = FilterBuilder::new(0);
         for i in 0..n {
-            b.add(hash64(&i.to_be_bytes()));
-            b.add(hash64(&i.to_be_bytes()));
+            b.add(hash64(&i.to_be_bytes())).unwrap();
+            b.add(hash64(&i.to_be_bytes())).unwrap();
         }
         assert_eq!(b.keys() as u64, n, "a repeated hash counts once");
-        let bytes = b.finish(target);
+        let bytes = b.finish(target).unwrap();
         (Filter::decode(&bytes).unwrap(), bytes.len())
     }
 
@@ -213,17 +226,17 @@ mod tests {
             assert!((0..n).all(|i| f.may_contain(hash64(&i.to_be_bytes()))));
             f.prefetch(7);
         }
-        assert!(FilterBuilder::new(0).finish(0.01).is_empty());
+        assert!(FilterBuilder::new(0).finish(0.01).unwrap().is_empty());
         let mut b = FilterBuilder::new(0);
-        b.add(1);
-        assert!(b.finish(0.0).is_empty());
+        b.add(1).unwrap();
+        assert!(b.finish(0.0).unwrap().is_empty());
     }
 
     #[test]
     fn hostile_bytes_are_refused_or_harmless() {
         let mut b = FilterBuilder::new(0);
-        b.add(1);
-        let bytes = b.finish(0.01);
+        b.add(1).unwrap();
+        let bytes = b.finish(0.01).unwrap();
         let mut rng = Rng::new(1);
         for cut in 0..bytes.len() {
             assert!(Filter::decode(&bytes[..cut]).is_err());

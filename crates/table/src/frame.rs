@@ -8,6 +8,7 @@
 
 use crate::compression::{Compressor, Decompressor};
 use kingtide_base::checksum::block_crc;
+use kingtide_base::memory::{copied, zeroed};
 use kingtide_base::options::Compression;
 use kingtide_base::{Error, Result};
 use kingtide_vfs::File;
@@ -52,10 +53,10 @@ pub fn open(frame: &[u8], file_id: u64, offset: u64) -> Result<(Compression, &[u
 pub fn open_owned(frame: &[u8], file_id: u64, offset: u64) -> Result<Vec<u8>> {
     let (method, payload) = open(frame, file_id, offset)?;
     if method == Compression::None {
-        return Ok(payload.to_vec());
+        return copied(payload, "a part of a table");
     }
     let mut decompressor = Decompressor::default();
-    let mut raw = vec![0; decompressor.room(method, payload)?];
+    let mut raw = zeroed(decompressor.room(method, payload)?, "a part of a table")?;
     decompressor.decompress(method, payload, &mut raw)?;
     Ok(raw)
 }
@@ -63,8 +64,10 @@ pub fn open_owned(frame: &[u8], file_id: u64, offset: u64) -> Result<Vec<u8>> {
 /// Appends to a file through a buffer, with positioned writes.
 pub struct Output {
     file: Arc<dyn File>,
-    /// All of it is initialised, so that compression can write into it without clearing it first.
+    /// All of it is initialised, so that compression can write into it without clearing it first. Empty until the first
+    /// byte comes.
     buf: Vec<u8>,
+    capacity: usize,
     used: usize,
     flushed: u64,
 }
@@ -72,7 +75,7 @@ pub struct Output {
 impl Output {
     /// Writes to `file` from its start, in pieces of about `capacity` bytes.
     pub fn new(file: Arc<dyn File>, capacity: usize) -> Output {
-        Output { file, buf: vec![0; capacity], used: 0, flushed: 0 }
+        Output { file, buf: Vec::new(), capacity, used: 0, flushed: 0 }
     }
 
     /// The file.
@@ -91,8 +94,9 @@ impl Output {
     pub fn room(&mut self, n: usize) -> Result<&mut [u8]> {
         if self.buf.len() - self.used < n {
             self.flush()?;
-            if self.buf.len() < n {
-                self.buf.resize(n, 0);
+            if self.buf.len() < n.max(self.capacity) {
+                self.buf = Vec::new(); // before the larger one is made
+                self.buf = zeroed(n.max(self.capacity), "output")?;
             }
         }
         Ok(&mut self.buf[self.used..self.used + n])

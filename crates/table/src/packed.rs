@@ -8,6 +8,7 @@
 
 pub use crate::compression::shrinks;
 use crate::compression::{Compressor, Decompressor, MAX_FREE_RAW};
+use kingtide_base::memory::extend_zeroed;
 use kingtide_base::options::Compression;
 use kingtide_base::{Error, Result};
 use std::cell::RefCell;
@@ -82,7 +83,7 @@ impl<'a> Packed<'a> {
     pub fn append_to(&self, out: &mut Vec<u8>) -> Result<()> {
         let start = out.len();
         let done = DECOMPRESSOR.with_borrow_mut(|d| {
-            out.resize(start + d.room(self.method, self.payload)?, 0);
+            extend_zeroed(out, d.room(self.method, self.payload)?, "a value")?;
             d.decompress(self.method, self.payload, &mut out[start..])
         });
         if done.is_err() {

@@ -13,6 +13,7 @@ use crate::index::Index;
 use crate::info::{Properties, RangeTombstone, TableInfo, UNSEQUENCED};
 use crate::iter::{IterOptions, TableIter};
 use crate::tombstones;
+use kingtide_base::memory::{extend_zeroed, zeroed};
 use kingtide_base::options::Compression;
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo, Tag};
@@ -89,7 +90,7 @@ impl ReadScratch {
         self.holds.0 = 0;
         let (method, payload) = frame::open(frame, file_id, offset)?;
         if method == Compression::None {
-            fit(&mut self.raw, payload.len());
+            fit(&mut self.raw, payload.len())?;
             self.raw[..payload.len()].copy_from_slice(payload);
             self.raw_len = payload.len();
         } else {
@@ -110,20 +111,24 @@ fn unpack(
 ) -> Result<()> {
     let n = d.room(method, payload)?;
     *raw_len = 0;
-    fit(raw, n);
+    fit(raw, n)?;
     d.decompress(method, payload, &mut raw[..n])?;
     *raw_len = n;
     Ok(())
 }
 
 /// Makes a buffer at least `n` bytes long without clearing what is there; gives a huge one back.
+///
+/// # Errors
+/// When there is no memory.
 #[inline]
-pub(crate) fn fit(buf: &mut Vec<u8>, n: usize) {
+pub(crate) fn fit(buf: &mut Vec<u8>, n: usize) -> Result<()> {
     if buf.len() < n {
-        buf.resize(n, 0);
+        extend_zeroed(buf, n - buf.len(), "a block")?;
     } else if buf.len() > KEEP_BUFFER && n < buf.len() / 8 {
-        *buf = vec![0; n];
+        *buf = zeroed(n, "a block")?;
     }
+    Ok(())
 }
 
 /// Where a value is that a point read found.
@@ -230,7 +235,7 @@ impl Tail {
     /// One read for a small tail, two for a large one.
     pub fn read(file: &dyn File, file_id: u64, len: u64) -> Result<Tail> {
         let guess = len.min(TAIL_GUESS);
-        let mut end = vec![0; guess as usize];
+        let mut end = zeroed(guess as usize, "a table's index and filter")?;
         file.read_exact_at(&mut end, len - guess)?;
         let Some((_, footer)) = end.split_last_chunk::<FOOTER>() else {
             return Err(Error::corruption("too short for a key log").at_offset(0));
@@ -240,7 +245,7 @@ impl Tail {
         let bytes = if tail_len <= guess {
             end.split_off((guess - tail_len) as usize)
         } else {
-            let mut all = vec![0; tail_len as usize];
+            let mut all = zeroed(tail_len as usize, "a table's index and filter")?;
             let (front, back) = all.split_at_mut((tail_len - guess) as usize);
             file.read_exact_at(front, footer.data_end)?;
             back.copy_from_slice(&end);
@@ -557,7 +562,8 @@ impl Table {
     pub(crate) fn offer(&self, i: usize, raw: &[u8]) {
         let offset = self.index.handle(i).offset;
         if self.cache.admit(self.cache_id(), offset) {
-            self.cache.insert(self.cache_id(), offset, Block::from(raw));
+            // Without memory for a copy, the cache goes without.
+            Block::copied(raw).into_iter().for_each(|block| self.cache.insert(self.cache_id(), offset, block));
         }
     }
 
@@ -566,7 +572,7 @@ impl Table {
     pub(crate) fn load(&self, i: usize, scratch: &mut ReadScratch) -> Result<()> {
         scratch.holds.0 = 0;
         let handle = self.index.handle(i);
-        fit(&mut scratch.stored, handle.len as usize);
+        fit(&mut scratch.stored, handle.len as usize)?;
         self.file.read_exact_at(&mut scratch.stored[..handle.len as usize], handle.offset)?;
         self.stats.add(Stat::BlocksRead, 1);
         self.stats.add(Stat::BlockReadBytes, handle.len as u64);
@@ -579,7 +585,7 @@ impl Table {
     pub(crate) fn read_span(&self, blocks: Range<usize>, buf: &mut Vec<u8>) -> Result<()> {
         let (first, last) = (self.index.handle(blocks.start), self.index.handle(blocks.end - 1));
         let len = (last.offset + last.len as u64 - first.offset) as usize;
-        fit(buf, len);
+        fit(buf, len)?;
         self.file.read_exact_at(&mut buf[..len], first.offset)?;
         self.stats.add(Stat::BlocksRead, blocks.len() as u64);
         self.stats.add(Stat::BlockReadBytes, len as u64);

@@ -8,6 +8,7 @@ use crate::footer::{FOOTER, Footer};
 use crate::info::{Properties, TableInfo};
 use crate::reader::{ReadScratch, Table, TableId, Tail};
 use kingtide_base::checksum::{crc_append, place};
+use kingtide_base::memory::extend_zeroed;
 use kingtide_base::stats::Stats;
 use kingtide_base::{Error, KeyOrder, Result};
 use kingtide_mem::cache::BlockCache;
@@ -216,7 +217,7 @@ impl BlockScan {
     fn read_more(&mut self, have: usize) -> Result<()> {
         let want = (have * 2).clamp(FIRST_READ, LONGEST).min((self.end - self.at) as usize);
         self.buf.clear();
-        self.buf.resize(want, 0);
+        extend_zeroed(&mut self.buf, want, "a block")?;
         self.start = self.at;
         self.file.read_exact_at(&mut self.buf, self.at)
     }

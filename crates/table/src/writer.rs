@@ -131,12 +131,13 @@ impl TableWriter {
             self.index.separate(&self.last_key, Some(key))?;
             self.separator_due = false;
         }
+        self.block.reserve(key, value)?;
         self.block.add(key, tag, value);
         if let Some(filter) = &mut self.filter
             && new_key
             && let Some(hash) = self.opts.order.hash(key)
         {
-            filter.add(hash);
+            filter.add(hash)?;
         }
         let info = &mut self.info;
         info.entries += 1;
@@ -247,7 +248,7 @@ impl TableWriter {
             self.index.separate(&self.last_key, None)?;
         }
         let mut footer = Footer { file_id: self.file_id, data_end: self.out.position(), ..Footer::default() };
-        let filter = self.filter.as_ref().map(|f| f.finish(self.opts.filter_fp)).unwrap_or_default();
+        let filter = self.filter.as_ref().map(|f| f.finish(self.opts.filter_fp)).transpose()?.unwrap_or_default();
         if !filter.is_empty() {
             footer.filter = self.section(Compression::None, &filter)?;
         }

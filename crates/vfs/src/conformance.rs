@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use kingtide_base::options::FileMode;
 use kingtide_base::rng::Rng;
 use kingtide_base::{ErrorKind, Result};
 
@@ -32,6 +33,7 @@ pub fn check(fs: &Arc<dyn Fs>, dir: &Path) {
         part(&**fs, &own);
     }
     assert_eq!(fs.list(dir).unwrap().len(), parts.len());
+    modes(fs, &dir.join("modes"));
     threads(fs, &dir.join("threads"));
 }
 
@@ -79,9 +81,21 @@ fn open_modes(fs: &dyn Fs, dir: &Path) {
         assert!(matches!(e.kind(), ErrorKind::Io | ErrorKind::InvalidArgument), "{e:?}");
     }
     assert_eq!(contents(&*r), b"Jello");
-    // Cutting by opening shows in the older handles: it is the same file.
+    // Overwriting makes another file: older handles and other names keep theirs, whatever is written.
+    fs.hard_link(&p, &dir.join("link")).unwrap();
     let o = fs.open(&p, OpenMode::Overwrite).unwrap();
-    assert_eq!((o.len().unwrap(), r.len().unwrap()), (0, 0));
+    o.write_at(b"new", 0).unwrap();
+    assert_eq!((contents(&*o), contents(&*r), contents(&*w)), (b"new".to_vec(), b"Jello".to_vec(), b"Jello".to_vec()));
+    assert_eq!((get(fs, &p), get(fs, &dir.join("link"))), (b"new".to_vec(), b"Jello".to_vec()));
+    w.write_at(b"H", 0).unwrap();
+    assert_eq!((get(fs, &p), get(fs, &dir.join("link"))), (b"new".to_vec(), b"Hello".to_vec()));
+    fs.remove(&dir.join("link")).unwrap();
+    fs.create_dir_all(&dir.join("d")).unwrap();
+    for mode in [OpenMode::Create, OpenMode::Overwrite, OpenMode::Write] {
+        assert!(fs.open(&dir.join("d"), mode).is_err(), "a directory is no file: {mode:?}");
+    }
+    assert!(fs.list(&dir.join("d")).unwrap().is_empty());
+    fs.remove_dir(&dir.join("d")).unwrap();
     fs.open(&dir.join("g"), OpenMode::Overwrite).unwrap();
     for mode in [OpenMode::Create, OpenMode::Overwrite, OpenMode::Read] {
         assert_eq!(kind(fs.open(&dir.join("no/f"), mode)), Some(ErrorKind::NotFound), "{mode:?}");
@@ -89,6 +103,21 @@ fn open_modes(fs: &dyn Fs, dir: &Path) {
     }
     assert_eq!(kind(fs.open_log(&dir.join("no/log"), 4096)), Some(ErrorKind::NotFound));
     assert_eq!(fs.list(dir).unwrap(), ["f", "g"]);
+}
+
+/// A file system with another mode is the same file system.
+fn modes(fs: &Arc<dyn Fs>, dir: &Path) {
+    let wide = fs.clone().with_mode(FileMode::new(0o644).unwrap());
+    wide.create_dir_all(&dir.join("sub")).unwrap();
+    put(&*wide, &dir.join("sub/f"), b"wide");
+    assert_eq!(get(&**fs, &dir.join("sub/f")), b"wide");
+    put(&**fs, &dir.join("sub/f"), b"narrow");
+    assert_eq!(get(&*wide, &dir.join("sub/f")), b"narrow");
+    let held = wide.lock(&dir.join("LOCK")).unwrap();
+    assert_eq!(kind(fs.lock(&dir.join("LOCK"))), Some(ErrorKind::Locked));
+    drop(held);
+    wide.open_log(&dir.join("log"), 4096).unwrap().write_at(b"x", 0).unwrap();
+    assert_eq!(get(&**fs, &dir.join("log"))[..2], *b"x\0");
 }
 
 fn reads_and_writes(fs: &dyn Fs, dir: &Path) {

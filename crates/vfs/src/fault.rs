@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use kingtide_base::options::FileMode;
 use kingtide_base::rng::Rng;
 use kingtide_base::{Error, Result};
 use parking_lot::Mutex;
@@ -268,6 +269,10 @@ impl FaultFs {
 }
 
 impl Fs for FaultFs {
+    fn with_mode(self: Arc<Self>, mode: FileMode) -> Arc<dyn Fs> {
+        Arc::new(FaultFs { inner: self.inner.clone().with_mode(mode), control: self.control.clone() })
+    }
+
     fn open(&self, path: &Path, mode: OpenMode) -> Result<Arc<dyn File>> {
         self.control.check(Op::Open, path)?;
         Ok(self.wrap(self.inner.open(path, mode)?))

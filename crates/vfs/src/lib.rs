@@ -23,6 +23,7 @@ use std::fmt::Debug;
 use std::path::Path;
 use std::sync::Arc;
 
+use kingtide_base::options::FileMode;
 use kingtide_base::{Error, ErrorKind, Result};
 
 #[cfg(any(test, feature = "conformance"))]
@@ -34,6 +35,7 @@ mod posix;
 pub use fault::{Fault, FaultFs, FaultStats, Op, Rule};
 pub use mem::{Boundary, MemFs, OnWrite, Survival, WriteOp};
 pub use posix::PosixFs;
+pub use posix::fork::Origin;
 
 /// How to open a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,9 +44,10 @@ pub enum OpenMode {
     Read,
     /// New; an existing file is an error. Read and write.
     Create,
-    /// New, or an existing one cut to zero bytes. Read and write.
+    /// New; a file of that name is removed first, if there is one. So nothing is written through a symbolic or hard link
+    /// that somebody put there, and whoever has the old file open keeps it. Read and write.
     Overwrite,
-    /// Existing, kept as it is. Read and write.
+    /// Existing, kept as it is, and no symbolic link. Read and write.
     Write,
 }
 
@@ -59,8 +62,13 @@ pub trait Fs: Send + Sync + Debug {
     /// `NotFound` (the file, or its directory when creating), `Exists` ([`OpenMode::Create`]), `Io`.
     fn open(&self, path: &Path, mode: OpenMode) -> Result<Arc<dyn File>>;
 
+    /// The same file system, but what is created from now on, by way of the result, has these permissions, less the
+    /// process's umask. A file system without permissions ignores them.
+    fn with_mode(self: Arc<Self>, mode: FileMode) -> Arc<dyn Fs>;
+
     /// Opens or creates a log segment of exactly `size` bytes with its blocks allocated, so that a full disk is an error
-    /// here. An existing file keeps its bytes up to `size` (a recycled segment); bytes never written read as zero.
+    /// here. An existing file keeps its bytes up to `size` (a recycled segment); bytes never written read as zero. A
+    /// symbolic link is refused.
     ///
     /// The handle is tuned for one thread that appends small records; others may read. Concurrent writers are safe but
     /// wait for each other.
@@ -119,8 +127,8 @@ pub trait Fs: Send + Sync + Debug {
     /// `NotFound`, `Io`.
     fn sync_dir(&self, path: &Path) -> Result<()>;
 
-    /// Takes an exclusive lock on a file, which is created when missing and stays after the lock is dropped. Never
-    /// waits.
+    /// Takes an exclusive lock on a file, which is created when missing and stays after the lock is dropped; a symbolic
+    /// link is refused. Never waits.
     ///
     /// # Errors
     /// `Locked` when this or another process holds it; otherwise as [`Fs::open`].

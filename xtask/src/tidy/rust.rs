@@ -11,9 +11,12 @@ const FUNCTION_LINES: usize = 100;
 const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("crates/mem/", "the unsafe room: arena, memtable index, block cache"),
     ("crates/vfs/src/posix/mapped.rs", "the mapped window of a log segment"),
+    ("crates/vfs/src/posix/fork.rs", "the page of memory by which a forked child is told from its parent"),
+    ("crates/kingtide/tests/posix/fork.rs", "the call of fork(2) that the tests of forked children make"),
     ("crates/table/src/lz4.rs", "the C LZ4 functions"),
     ("crates/table/src/prefetch.rs", "the prefetch instruction"),
     ("crates/capi/src/", "the C API: pointers that C passes"),
+    ("crates/kt/src/memory.rs", "the allocator that ends the tool with an error when there is no memory"),
     ("crates/fuzz/src/capi.rs", "what the C API's callers do with its pointers"),
     ("crates/fuzz/tests/allocation.rs", "the allocator that remembers the largest request"),
     ("keybench/src/engine/", "C interfaces of the engines that it compares with"),

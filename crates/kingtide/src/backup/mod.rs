@@ -122,7 +122,7 @@ impl Backup {
         Backup { fs, dir: dir.as_ref().to_owned() }
     }
 
-    /// Backs a database up, as of one moment: see [`Db::checkpoint`]. Files that the directory holds already are not
+    /// Backs a database up, as of one moment: see [`Db::checkpoint`]. What is created has the database's `file_mode`. Files that the directory holds already are not
     /// stored again. To know that, the database's files are read (see [`BackupOptions::trust_names`]).
     ///
     /// O(bytes of the database) read, O(bytes of new files) written. Commits, flushes and merges go on meanwhile.
@@ -130,9 +130,14 @@ impl Backup {
     /// # Errors
     /// `Locked` when somebody else changes the directory; `Cancelled`; `Corruption` when a table has another length than
     /// the database knows; `Io`, `NoSpace`, `Closed`, `ReadOnly`. No backup is made then, and earlier ones are as they were.
-    pub fn create(&self, db: &Db, mut options: BackupOptions<'_>) -> Result<BackupInfo> {
+    pub fn create(&self, db: &Db, options: BackupOptions<'_>) -> Result<BackupInfo> {
         let db = db.inner();
         db.check_writable()?;
+        let mode = db.options.read().file_mode;
+        Backup::on(self.fs.clone().with_mode(mode), &self.dir).make(db, options)
+    }
+
+    fn make(&self, db: &Arc<DbInner>, mut options: BackupOptions<'_>) -> Result<BackupInfo> {
         let _lock = self.lock()?;
         for part in [self.pool(), self.manifests(), self.staging()] {
             make_dir(&*self.fs, &part)?;

@@ -16,6 +16,7 @@ use crate::txn::slot_of;
 use crate::version::FamilyId;
 use kingtide_base::coding::{Reader, put_varint, varint_len};
 use kingtide_base::key::{EXPIRY_FLAG, EXPIRY_LEN, PACKED_FLAG, split_expiry};
+use kingtide_base::memory::reserve;
 use kingtide_base::options::Compression;
 use kingtide_base::{Error, Kind, Result, SeqNo, Tag};
 use kingtide_table::packed::{self, Packed};
@@ -208,6 +209,8 @@ impl WriteBatch {
                 self.rep.len()
             )));
         }
+        reserve(&mut self.rep, need, "a batch")?; // before anything is changed
+        reserve(&mut self.ops, 1, "a batch")?;
         let index = self.family_index(family)?;
         let op_at = self.rep.len();
         self.rep.push(kind);
@@ -297,6 +300,8 @@ impl WriteBatch {
         if op.key.len() + op.value.len() + 32 > MAX_BATCH_BYTES.saturating_sub(self.rep.len()) {
             return Err(Error::invalid(format!("batch too large: it would pass the limit of {MAX_BATCH_BYTES} bytes")));
         }
+        reserve(&mut self.rep, op.key.len() + op.value.len() + 32, "a batch")?;
+        reserve(&mut self.ops, 1, "a batch")?;
         let index = self.family_index(family)?;
         self.rep.push(op.kind);
         put_varint(&mut self.rep, family.id() as u64);

@@ -31,6 +31,7 @@ use batch::WriteBatch;
 use kingtide_base::options::Durability;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo, Tag, rare};
+use kingtide_mem::NoRoom;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
@@ -236,6 +237,7 @@ impl DbInner {
         if last > kingtide_base::key::MAX_SEQ {
             return Err(Error::invalid("sequence numbers are used up"));
         }
+        self.reserve_memtables(c, batch)?; // before the log has it, after which nothing may fail
         let lsn = match unlogged {
             true => None,
             false => Some(c.wal.append(base, batch.sequences() as u32, record)?),
@@ -256,6 +258,34 @@ impl DbInner {
         let hooked = self.hooks.enqueue(batch, last);
         self.rotate_full(c, batch.families());
         Ok(Visible { last, lsn, hooked })
+    }
+
+    /// Makes room for the batch in its families' memtables. One that cannot name as much memory is sealed, whatever its
+    /// size. Called under the commit lock.
+    #[inline]
+    fn reserve_memtables(&self, c: &mut CommitState, batch: &WriteBatch) -> Result<()> {
+        // All of a small batch may go to each family.
+        let (bytes, ops) = (batch.bytes(), batch.len());
+        let fits = |f: &Arc<Family>| f.view.load().active.reserve(bytes, ops).is_ok();
+        if bytes <= SMALL_BATCH && batch.families().iter().all(fits) { Ok(()) } else { self.reserve_each(c, batch) }
+    }
+
+    #[cold]
+    fn reserve_each(&self, c: &mut CommitState, batch: &WriteBatch) -> Result<()> {
+        for (i, family) in batch.families().iter().enumerate() {
+            let (mut bytes, mut ops) = (0, 0);
+            for op in batch.ops().iter().filter(|op| op.family as usize == i) {
+                bytes += batch.key_of(op).len() + batch.value_of(op).len();
+                ops += 1;
+            }
+            let mut reserved = family.view.load().active.reserve(bytes, ops);
+            if reserved == Err(NoRoom::Full) {
+                self.rotate(c, family);
+                reserved = family.view.load().active.reserve(bytes, ops);
+            }
+            reserved.map_err(|e| no_room(e, bytes, ops))?;
+        }
+        Ok(())
     }
 
     /// An error once a panic left a part of a batch in memtables.
@@ -487,6 +517,20 @@ impl DbInner {
                 self.stats.add(stat, n);
             }
         }
+    }
+}
+
+/// Batches up to this size need not be measured family by family.
+const SMALL_BATCH: usize = 64 << 10;
+
+/// What memory cannot be had for.
+#[cold]
+pub(crate) fn no_room(why: NoRoom, bytes: usize, ops: usize) -> Error {
+    match why {
+        NoRoom::Memory(wanted) => Error::out_of_memory("a memtable", wanted),
+        NoRoom::Full => Error::invalid(format!(
+            "batch too large: {ops} operations of {bytes} bytes on one column family do not fit into a memtable; commit in parts"
+        )),
     }
 }
 

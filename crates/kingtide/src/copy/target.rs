@@ -8,6 +8,7 @@
 use crate::open::{LOCK_FILE, make_dir};
 use crate::version::manifest::CURRENT;
 use kingtide_base::hash::Hasher64;
+use kingtide_base::memory::zeroed;
 use kingtide_base::{Error, ErrorKind, Result};
 use kingtide_vfs::{FileLock, Fs, OpenMode};
 use std::path::{Path, PathBuf};
@@ -141,7 +142,7 @@ pub(crate) fn read_file(
 ) -> Result<(u64, u64)> {
     let file = fs.open(path, OpenMode::Read)?;
     file.advise_sequential();
-    let mut buffer = vec![0; CHUNK.min(file.len()?.max(1) as usize)];
+    let mut buffer = zeroed(CHUNK.min(file.len()?.max(1) as usize), "copying a file")?;
     let (mut at, mut hash) = (0, Hasher64::new());
     loop {
         let n = file.read_at(&mut buffer, at)?;

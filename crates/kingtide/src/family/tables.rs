@@ -17,7 +17,7 @@ use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result};
 use kingtide_mem::cache::BlockCache;
 use kingtide_table::{Table, TableId, Vlog};
-use kingtide_vfs::{File, Fs, OpenMode};
+use kingtide_vfs::{File, Fs, OpenMode, Origin};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -58,6 +58,8 @@ struct Shared {
     vlogs: Mutex<HashMap<u64, Weak<VlogHandle>>>,
     /// Files to remove. The last handle may go on a reader's thread, and removing a file can take many milliseconds.
     trash: Mutex<Vec<Trash>>,
+    /// In a forked child, handles that are dropped touch nothing of this.
+    origin: Origin,
 }
 
 /// A file that nothing names any more.
@@ -149,6 +151,7 @@ impl TableCache {
                 tables: Mutex::new(HashMap::new()),
                 vlogs: Mutex::new(HashMap::new()),
                 trash: Mutex::new(Vec::new()),
+                origin: Origin::here(),
             }),
         })
     }
@@ -374,6 +377,9 @@ impl TableHandle {
 
 impl Drop for TableHandle {
     fn drop(&mut self) {
+        if !self.shared.origin.is_here() {
+            return;
+        }
         self.close();
         self.shared.handles.fetch_sub(1, Ordering::Relaxed);
         let mut tables = self.shared.tables.lock();
@@ -440,6 +446,9 @@ impl VlogHandle {
 
 impl Drop for VlogHandle {
     fn drop(&mut self) {
+        if !self.shared.origin.is_here() {
+            return;
+        }
         self.close();
         self.shared.handles.fetch_sub(1, Ordering::Relaxed);
         let mut vlogs = self.shared.vlogs.lock();

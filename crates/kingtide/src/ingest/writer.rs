@@ -9,7 +9,7 @@ use kingtide_base::options::FamilyOptions;
 use kingtide_base::rng::entropy;
 use kingtide_base::{Error, KeyOrder, Kind, Result, Tag};
 use kingtide_table::{TableOptions, TableWriter, UNSEQUENCED};
-use kingtide_vfs::{Fs, OpenMode};
+use kingtide_vfs::{Fs, OpenMode, Origin};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,6 +55,8 @@ pub struct SortedFileWriter {
     /// An expiry and a value behind it.
     value: Vec<u8>,
     range_deletes: u64,
+    /// A forked child leaves the file to its parent.
+    origin: Origin,
 }
 
 impl SortedFileWriter {
@@ -95,7 +97,8 @@ impl SortedFileWriter {
         // At random, so that a file that takes another one's place is found out.
         let writer = TableWriter::new_unsequenced(file, entropy() | SORTED_FILE, table);
         let (ttl_ms, value) = (options.ttl_ms, Vec::new());
-        Ok(SortedFileWriter { fs, path, clock, order, ttl_ms, writer: Some(writer), value, range_deletes: 0 })
+        let (writer, origin) = (Some(writer), Origin::here());
+        Ok(SortedFileWriter { fs, path, clock, order, ttl_ms, writer, value, range_deletes: 0, origin })
     }
 
     /// Sets a key, which sorts after all that came before. A family with a `ttl_ms` gives the entry that life, from now on.
@@ -227,7 +230,7 @@ impl SortedFileWriter {
 
 impl Drop for SortedFileWriter {
     fn drop(&mut self) {
-        if self.writer.take().is_some() {
+        if self.writer.take().is_some() && self.origin.is_here() {
             let _ = self.fs.remove(&self.path); // what stays is no sorted file: its end is missing
         }
     }

@@ -8,7 +8,7 @@ use crate::rangedel::{Fragment, RangeTombstones};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{ArcSwapOption, Mutex};
 use kingtide_base::{KeyOrder, SeqNo, planted};
-use kingtide_mem::{ArenaPool, MemWriter, Memtable};
+use kingtide_mem::{ArenaPool, MemWriter, Memtable, NoRoom};
 use std::sync::Arc;
 
 /// The set, and how many tombstones it was built from.
@@ -94,6 +94,12 @@ impl FamilyMemtable {
             _ if planted!("log-start-falls") => Some(self.first_seq),
             seq => Some(seq),
         }
+    }
+
+    /// Makes room for point entries of `bytes` bytes together: see [`Memtable::reserve`].
+    #[inline]
+    pub fn reserve(&self, bytes: usize, entries: usize) -> Result<(), NoRoom> {
+        self.points.reserve(bytes, entries)
     }
 
     /// Adds the tombstone `[start, end)`. A range that is empty in the family's order covers nothing and is left out.

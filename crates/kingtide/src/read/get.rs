@@ -10,6 +10,7 @@ use crate::read::value::PinnedValue;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use kingtide_base::clock::Clock;
 use kingtide_base::key::split_expiry;
+use kingtide_base::memory::append;
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{Error, Kind, Result, SeqNo, Tag};
 use kingtide_mem::cache::Block;
@@ -135,8 +136,8 @@ impl Found<'_> {
 
     fn append_to(self, ctx: &ReadContext, out: &mut Vec<u8>) -> Result<()> {
         match self {
-            Found::Bytes(b) => out.extend_from_slice(b),
-            Found::Cached(block, range) => out.extend_from_slice(&block[range]),
+            Found::Bytes(b) => append(out, b, "a value")?,
+            Found::Cached(block, range) => append(out, &block[range], "a value")?,
             Found::Packed(p) => p.append_to(out)?,
             Found::Pointer(p, table) => {
                 let mut value = Vec::new();
@@ -144,7 +145,7 @@ impl Found<'_> {
                 if out.is_empty() {
                     *out = value;
                 } else {
-                    out.extend_from_slice(&value);
+                    append(out, &value, "a value")?;
                 }
             }
         }

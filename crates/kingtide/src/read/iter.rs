@@ -12,6 +12,7 @@ use crate::read::level::RunIter;
 use crate::read::merge::{Cursor, Merge};
 use crate::read::overlay::{Overlay, Own, OwnIter};
 use kingtide_base::key::split_expiry;
+use kingtide_base::memory::append;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, KeyOrder, Result, SeqNo, Tag};
 use kingtide_table::{IterOptions, Packed, ValuePointer, VlogWindow};
@@ -618,7 +619,7 @@ impl DbIterator {
                 self.saved_value.clear();
                 // A tombstone's value means nothing.
                 if !top.tag().is_tombstone() {
-                    self.saved_value.extend_from_slice(top.value());
+                    append(&mut self.saved_value, top.value(), "a value")?;
                 }
                 // Keys that compare equal need not be the same bytes; show those of the version that is shown.
                 self.saved_key.clear();

@@ -105,7 +105,7 @@ fn open_sources(
             }
         }
     }
-    if let Some(memtable) = family.id.and_then(|id| log.memtables.get(&id)) {
+    for memtable in family.id.and_then(|id| log.memtables.get(&id)).into_iter().flatten() {
         items.extend(memtable.range_list().into_iter().map(|f| (f.start, f.end, f.seq)));
         let mut it = memtable.points().iter();
         it.first();

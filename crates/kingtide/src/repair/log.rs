@@ -4,6 +4,7 @@ use super::Repair;
 use super::plan::Plan;
 use crate::commit::batch::LoggedOp;
 use crate::commit::control::{LockTarget, LogOp, read_log_op};
+use crate::commit::no_room;
 use crate::db::Db;
 use crate::family::ColumnFamily;
 use crate::memtable::FamilyMemtable;
@@ -15,7 +16,7 @@ use kingtide_base::budget::Budget;
 use kingtide_base::coding::Reader;
 use kingtide_base::key::split_expiry;
 use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo, Tag};
-use kingtide_mem::ArenaPool;
+use kingtide_mem::{ArenaPool, NoRoom};
 use kingtide_table::Packed;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -23,7 +24,8 @@ use std::time::Duration;
 
 /// What the log holds that is in no table.
 pub(super) struct SalvagedOperations {
-    pub memtables: HashMap<FamilyId, Arc<FamilyMemtable>>,
+    /// Of each family, oldest first: one follows the other when that takes no more.
+    pub memtables: HashMap<FamilyId, Vec<Arc<FamilyMemtable>>>,
     /// Transactions in doubt: name and prepare operation.
     pub prepared: BTreeMap<Vec<u8>, Vec<u8>>,
 }
@@ -39,7 +41,7 @@ pub(super) fn read(repair: &mut Repair<'_, '_>, plan: &mut Plan) -> Result<Salva
     let past_damage = repair.how.salvage_past_damage;
     let apply = |base: SeqNo, count: u32, payload: &[u8]| {
         repair.report.log_records += 1;
-        out.apply(repair, plan, &pool, base, count, payload);
+        out.apply(repair, plan, &pool, base, count, payload)?;
         repair.advance((RECORD_HEADER_LEN + payload.len()) as u64)
     };
     match judged {
@@ -77,22 +79,24 @@ impl SalvagedOperations {
         base: SeqNo,
         count: u32,
         payload: &[u8],
-    ) {
+    ) -> Result<()> {
         let mut r = Reader::new(payload);
         for i in 0..count as u64 {
             let (seq, rest) = (base + i, r.rest());
             match read_log_op(&mut r) {
-                Some(LogOp::Write(op)) => self.write(repair, plan, pool, &op, seq),
+                Some(LogOp::Write(op)) => self.write(repair, plan, pool, &op, seq)?,
                 Some(LogOp::Prepare(p)) => {
                     self.prepared.insert(p.xid.to_vec(), rest[..rest.len() - r.rest().len()].to_vec());
                 }
                 Some(LogOp::Resolved { xid, .. }) => _ = self.prepared.remove(xid),
                 None => {
                     let text = format!("operation {i} of the log record with sequence {base} cannot be read");
-                    return repair.report.notes.push(text);
+                    repair.report.notes.push(text);
+                    return Ok(());
                 }
             }
         }
+        Ok(())
     }
 
     fn write(
@@ -102,18 +106,27 @@ impl SalvagedOperations {
         pool: &Arc<ArenaPool>,
         op: &LoggedOp<'_>,
         seq: SeqNo,
-    ) {
-        let Some(family) = plan.family(repair, op.family, "bytewise") else { return };
+    ) -> Result<()> {
+        let Some(family) = plan.family(repair, op.family, "bytewise") else { return Ok(()) };
         if seq <= family.flushed {
-            return;
+            return Ok(());
         }
-        let memtable = self.memtables.entry(op.family);
-        let memtable = memtable.or_insert_with(|| FamilyMemtable::new(family.order.clone(), pool, 1));
+        let memtables = self.memtables.entry(op.family).or_default();
+        let bytes = op.key.len() + op.value.len();
+        let memtable = match memtables.last() {
+            Some(last) if last.reserve(bytes, 1) != Err(NoRoom::Full) => last.clone(),
+            _ => {
+                memtables.push(FamilyMemtable::new(family.order.clone(), pool, seq));
+                memtables[memtables.len() - 1].clone()
+            }
+        };
+        memtable.reserve(bytes, 1).map_err(|e| no_room(e, bytes, 1))?;
         if Tag(op.kind as u64).kind() == Some(Kind::RangeDelete) {
             memtable.insert_range(op.key, op.value, seq);
         } else {
             memtable.writer().insert(op.key, Tag(seq << 8 | op.kind as u64), op.value);
         }
+        Ok(())
     }
 }
 

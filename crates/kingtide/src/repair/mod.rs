@@ -166,7 +166,7 @@ pub fn repair_with(
     progress: &mut ProgressFn<'_>,
 ) -> Result<RepairReport> {
     let (dir, into) = (path.as_ref(), into.as_ref());
-    let fs: Arc<dyn Fs> = options.fs.clone().unwrap_or_else(PosixFs::shared);
+    let fs: Arc<dyn Fs> = options.fs.clone().unwrap_or_else(PosixFs::shared).with_mode(options.db.file_mode);
     if fs.exists(into)? && !fs.list(into)?.is_empty() {
         let text = "repair writes into a new directory, and this one is not empty";
         return Err(Error::new(ErrorKind::Exists, text).at_path(into));

@@ -334,6 +334,7 @@ impl Transaction {
 
     #[inline]
     pub(super) fn usable(&self, family: &ColumnFamily) -> Result<()> {
+        self.db.check_origin()?; // before locks
         self.active()?;
         self.db.check_open()?;
         if !Arc::ptr_eq(&family.db, &self.db) {
@@ -377,6 +378,7 @@ impl Transaction {
     }
 
     fn commit_now(&mut self) -> Result<(Option<Visible>, Durability)> {
+        self.db.check_origin()?;
         self.active()?;
         if !self.shared.change(self.id, State::Active, State::Committing) {
             return Err(self.gone(self.shared.state_of(self.id)));
@@ -460,6 +462,7 @@ impl Transaction {
     /// # Errors
     /// Of a prepared transaction those of the log; it stays in doubt then.
     pub fn rollback(&mut self) -> Result<()> {
+        self.db.check_origin()?;
         if self.xid.is_some() {
             return self.rollback_prepared();
         }
@@ -476,6 +479,7 @@ impl Transaction {
     /// # Errors
     /// As [`Db::begin`].
     pub fn reset(&mut self) -> Result<()> {
+        self.db.check_origin()?;
         self.rollback_unless_prepared();
         self.overlays.clear();
         self.reads.reset(KEEP);
@@ -515,6 +519,9 @@ impl Transaction {
 
 impl Drop for Transaction {
     fn drop(&mut self) {
+        if self.db.check_origin().is_err() {
+            return; // in a forked child: what it holds is the parent's to give back
+        }
         self.rollback_unless_prepared();
         if self.shared.state_of(self.id).is_over() {
             self.db.txns.release(self.shared.clone(), self.id);

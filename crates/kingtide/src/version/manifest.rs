@@ -10,6 +10,7 @@ use super::codec::{decode_edits, encode_edits};
 use crate::open::LOCK_FILE;
 use kingtide_base::checksum::{crc, crc_append};
 use kingtide_base::coding::Reader;
+use kingtide_base::memory::zeroed;
 use kingtide_base::{Error, ErrorKind, Result, rare};
 use kingtide_vfs::{File, Fs, OpenMode};
 use std::path::{Path, PathBuf};
@@ -495,7 +496,7 @@ fn refuse_orphans(fs: &dyn Fs, dir: &Path) -> Result<()> {
 
 pub(super) fn read_all(file: &dyn File) -> Result<Vec<u8>> {
     let len = file.len()?;
-    let mut bytes = vec![0; len as usize];
+    let mut bytes = zeroed(len as usize, "a manifest")?;
     file.read_exact_at(&mut bytes, 0)?;
     Ok(bytes)
 }

@@ -2,6 +2,7 @@
 
 use super::segment::{RECORD_HEADER_LEN, RecordHeader, record_span};
 use kingtide_base::checksum::crc;
+use kingtide_base::memory::extend_zeroed;
 use kingtide_base::{Result, SeqNo};
 use kingtide_vfs::File;
 use std::sync::Arc;
@@ -73,7 +74,7 @@ impl Window {
 
     fn load(&mut self, offset: u64, take: u64) -> Result<()> {
         self.bytes.clear();
-        self.bytes.resize(take as usize, 0);
+        extend_zeroed(&mut self.bytes, take as usize, "a part of the log")?;
         self.start = offset;
         self.loads += 1;
         let mut got = 0;

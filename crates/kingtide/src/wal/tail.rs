@@ -8,6 +8,7 @@
 use super::Wal;
 use super::scan::{Found, Window, record_at};
 use super::segment::{RECORD_HEADER_LEN, SEGMENT_HEADER_LEN, record_span, segment_path};
+use kingtide_base::memory::copied;
 use kingtide_base::{Error, ErrorKind, Result, SeqNo};
 use kingtide_vfs::OpenMode;
 use std::sync::Arc;
@@ -185,7 +186,7 @@ impl Open {
                 if header.base_seq > next_seq {
                     return Ok(Look::Hole(header.base_seq));
                 }
-                Ok(Look::Record(header.base_seq, header.count, payload.to_vec()))
+                Ok(Look::Record(header.base_seq, header.count, copied(payload, "a log record")?))
             }
             Found::End(_) => {
                 self.at += RECORD_HEADER_LEN as u64;

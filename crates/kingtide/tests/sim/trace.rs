@@ -3,6 +3,7 @@
 use kingtide::Result;
 use kingtide::vfs::{File, FileLock, Fs, OpenMode};
 use kingtide_base::hash::{hash64, mix64};
+use kingtide_base::options::FileMode;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -56,6 +57,10 @@ impl TraceFs {
 }
 
 impl Fs for TraceFs {
+    fn with_mode(self: Arc<Self>, mode: FileMode) -> Arc<dyn Fs> {
+        Arc::new(TraceFs { inner: self.inner.clone().with_mode(mode), trace: self.trace.clone() })
+    }
+
     fn open(&self, path: &Path, mode: OpenMode) -> Result<Arc<dyn File>> {
         if mode != OpenMode::Read {
             self.trace.name("open", path, Path::new(""));

@@ -54,12 +54,35 @@ impl Block {
     #[inline]
     pub fn build(len: usize, fill: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<Block> {
         let Some(layout) = layout(len) else { return Err(too_long(len)) };
-        // SAFETY: the layout has the header's size at least, so it is not zero.
-        let header = unsafe { Self::adopt(alloc_zeroed(layout), layout, len) };
+        // SAFETY: the layout has the header's size at least, so it is not zero; what is adopted is fresh from it.
+        let header = unsafe {
+            let memory = alloc_zeroed(layout);
+            if memory.is_null() {
+                return Err(Error::out_of_memory("a block", len));
+            }
+            Self::adopt(memory, layout, len)
+        };
         let block = Block { header };
         // SAFETY: `len` zeroed bytes follow the header, and this block is the only handle to them.
         fill(unsafe { std::slice::from_raw_parts_mut(block.bytes(), len) })?;
         Ok(block)
+    }
+
+    /// A copy of bytes; `None` when there is no memory for it.
+    #[inline]
+    pub fn copied(bytes: &[u8]) -> Option<Block> {
+        let layout = layout(bytes.len())?;
+        // SAFETY: the layout is not of size zero; the bytes after the header are `bytes.len()` in number, and fresh,
+        // so they overlap nothing.
+        unsafe {
+            let memory = alloc(layout);
+            if memory.is_null() {
+                return None;
+            }
+            let block = Block { header: Block::adopt(memory, layout, bytes.len()) };
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), block.bytes(), bytes.len());
+            Some(block)
+        }
     }
 
     /// Turns fresh memory into a block with one handle.
@@ -233,16 +256,7 @@ fn too_long(len: usize) -> Error {
 
 impl From<&[u8]> for Block {
     fn from(bytes: &[u8]) -> Block {
-        // A slice's length is at most isize::MAX; should header and bytes go beyond it together, no memory does either.
-        let layout = layout(bytes.len()).unwrap_or_else(|| handle_alloc_error(Layout::for_value(bytes)));
-        // SAFETY: the layout is not of size zero; the bytes after the header are `bytes.len()` in number, and fresh,
-        // so they overlap nothing.
-        unsafe {
-            let header = Block::adopt(alloc(layout), layout, bytes.len());
-            let block = Block { header };
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), block.bytes(), bytes.len());
-            block
-        }
+        Block::copied(bytes).unwrap_or_else(|| handle_alloc_error(Layout::for_value(bytes)))
     }
 }
 

@@ -123,6 +123,17 @@ impl Partition {
         self.tables[bits].get_or_init(|| (0..1usize << bits).map(|_| Slot::default()).collect())
     }
 
+    /// Makes a larger table. False when there is no memory for it.
+    fn make_table(&self, bits: usize) -> bool {
+        let mut slots = Vec::new();
+        if self.tables[bits].get().is_some() || slots.try_reserve_exact(1 << bits).is_err() {
+            return self.tables[bits].get().is_some();
+        }
+        slots.resize_with(1 << bits, Slot::default);
+        self.tables[bits].get_or_init(|| slots.into_boxed_slice());
+        true
+    }
+
     #[inline]
     fn table(&self) -> &[Slot] {
         // Acquire: pairs with the Release in `grow`, so that the table is there.
@@ -228,12 +239,11 @@ impl Partition {
         if (inner.blocks + 1) * 8 <= (1 << bits) * 5 {
             return;
         }
-        if bits == MAX_BITS {
+        let old = self.table();
+        if bits == MAX_BITS || !self.make_table(bits + 1) {
             self.evict_one(inner, change);
             return;
         }
-        let old = self.table();
-        self.table_of(bits + 1);
         // Release: pairs with the Acquire in `table`.
         self.bits.store(bits + 1, Ordering::Release);
         for slot in old {

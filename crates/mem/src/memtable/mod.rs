@@ -43,7 +43,7 @@ use kingtide_base::key::head_be;
 use kingtide_base::{KeyOrder, Tag};
 use parking_lot::Mutex;
 
-use crate::arena::{ArenaPool, Slots};
+use crate::arena::{ArenaPool, NoRoom, Slots};
 use crate::sync::{AtomicPtr, Observe, Ordering};
 use entry::Entry;
 use node::{Node, NodeRef};
@@ -70,10 +70,17 @@ const GROUP: usize = if cfg!(loom) {
     8
 };
 
+/// What an entry takes beside its key and value: its header with links, rounded up, and its share of nodes that are half
+/// full.
+const PER_ENTRY: usize = 96;
+/// What a batch may take beside its entries: one leaf and one inner node that are split for it.
+const PER_BATCH: usize = 2304;
+
 /// An ordered in-memory table of `(key, tag, value)`: keys ascending in the order, tags of one key descending.
 ///
-/// Memory is not limited here: the owner watches [`Memtable::memory`] and the pool's budget. It panics at 32 GiB and
-/// for keys or values of 4 GiB.
+/// Memory is not limited here: the owner watches [`Memtable::memory`] and the pool's budget, and asks for room with
+/// [`Memtable::reserve`]. Without that, an insertion panics at 32 GiB, and at 4 GiB if all values are a little larger than
+/// 256 KiB; without memory it ends the process. It always panics for keys or values of 4 GiB.
 pub struct Memtable {
     order: KeyOrder,
     /// Null while empty, so that an unused memtable costs no arena. Acquire and Release: a root is built before it is
@@ -90,6 +97,8 @@ struct Counters {
     len: Counter,
     keys: Counter,
     data_bytes: Counter,
+    /// Bytes left in the arena's chunk. Read and written by who may write, one after the other.
+    room: Counter,
 }
 
 /// What a search looks for: the place of a key.
@@ -133,7 +142,12 @@ impl Memtable {
             order,
             root: AtomicPtr::new(node::NONE),
             slots: Slots::new(),
-            counters: Counters { len: Counter::new(0), keys: Counter::new(0), data_bytes: Counter::new(0) },
+            counters: Counters {
+                len: Counter::new(0),
+                keys: Counter::new(0),
+                data_bytes: Counter::new(0),
+                room: Counter::new(0),
+            },
             writer: Mutex::new(WriterState::new(pool)),
         }
     }
@@ -194,6 +208,18 @@ impl Memtable {
     /// inserted afterwards.
     pub fn uncharge(&self) {
         self.writer().uncharge();
+    }
+
+    /// Makes room for `entries` entries whose keys and values have `bytes` bytes together, so that inserting them neither
+    /// panics nor fails for want of memory. For who alone may insert: another writer would take what is reserved. One load
+    /// and a comparison in most cases.
+    ///
+    /// # Errors
+    /// [`NoRoom`]. Nothing was changed then.
+    #[inline]
+    pub fn reserve(&self, bytes: usize, entries: usize) -> Result<(), NoRoom> {
+        let need = entries.saturating_mul(PER_ENTRY).saturating_add(bytes).saturating_add(PER_BATCH);
+        if need as u64 <= self.counters.room.load(Ordering::Relaxed) { Ok(()) } else { self.writer().reserve(need) }
     }
 
     /// Bytes of arena held. Grows in chunks of 16 KiB at first and 2 MiB later.

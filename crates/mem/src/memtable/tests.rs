@@ -18,6 +18,42 @@ fn table(order: &KeyOrder) -> Arc<Memtable> {
     Arc::new(Memtable::new(order.clone(), &pool()))
 }
 
+/// Whatever the entries are, those that room was made for take no more memory than that, but for the nodes of an unlucky
+/// batch; and a memtable that is full says so before it panics.
+#[test]
+fn reserved_entries_fit_and_a_full_memtable_refuses() {
+    for seed in 0..if cfg!(miri) { 2 } else { 40 } {
+        let mut rng = Rng::new(seed);
+        let pool = ArenaPool::with_slots(Budget::new(u64::MAX), 0, 64);
+        let table = Memtable::new(KeyOrder::Bytewise, &pool);
+        let longest = [30, 3_000, 300_000][rng.below(3) as usize];
+        let (mut tag, mut beyond, mut batches) = (0, 0, 0);
+        let full = loop {
+            let entries: Vec<(Vec<u8>, Vec<u8>)> = (0..1 + rng.below(50))
+                .map(|_| (rng.next_u64().to_be_bytes().to_vec(), vec![7; rng.below(longest) as usize]))
+                .collect();
+            let bytes = entries.iter().map(|(k, v)| k.len() + v.len()).sum();
+            if let Err(e) = table.reserve(bytes, entries.len()) {
+                break e;
+            }
+            let held = table.memory();
+            for (key, value) in &entries {
+                tag += 1;
+                table.writer().insert(key, Tag(tag << 8 | Kind::Put as u64), value);
+            }
+            beyond += u64::from(table.memory() > held);
+            batches += 1;
+            if batches > if cfg!(miri) { 20 } else { 20_000 } {
+                break NoRoom::Full;
+            }
+        };
+        assert_eq!(full, NoRoom::Full, "seed {seed}");
+        assert!(beyond * 100 <= batches, "seed {seed}: {beyond} of {batches} batches took more than was reserved");
+        assert_eq!(table.len(), tag, "seed {seed}");
+        assert_eq!(table.reserve(usize::MAX, usize::MAX), Err(NoRoom::Full));
+    }
+}
+
 /// Longest first, then bytewise: an order of which heads know nothing.
 struct ByLength;
 

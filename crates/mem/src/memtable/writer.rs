@@ -10,7 +10,7 @@ use parking_lot::MutexGuard;
 use super::entry::{self, Entry, Links};
 use super::node::{NONE, Node, NodeRef};
 use super::{CAPACITY, Match, Memtable, Side, Target, child_index};
-use crate::arena::{ArenaPool, Bump};
+use crate::arena::{ArenaPool, Bump, NoRoom};
 use crate::sync::{Observe, Ordering};
 
 /// How many entries [`MemWriter::insert_batch`] looks ahead.
@@ -58,6 +58,14 @@ impl<'t> MemWriter<'t> {
         #[cfg(loom)]
         crate::sync::WRITING.with(|w| w.set(true));
         MemWriter { table, state }
+    }
+
+    #[cold]
+    pub(super) fn reserve(&mut self, bytes: usize) -> Result<(), NoRoom> {
+        let bump = &mut self.state.bump;
+        let reserved = if bump.left() >= bytes { Ok(()) } else { bump.reserve(&self.table.slots, bytes) };
+        self.table.counters.room.store(self.state.bump.left() as u64, Ordering::Relaxed);
+        reserved
     }
 
     pub(super) fn uncharge(&mut self) {
@@ -197,6 +205,7 @@ impl<'t> MemWriter<'t> {
         counters.keys.store(table.keys() + u64::from(is_new), Ordering::Relaxed);
         let bytes = (entry.key.len() + entry.value.len()) as u64;
         counters.data_bytes.store(table.data_bytes() + bytes, Ordering::Relaxed);
+        counters.room.store(self.state.bump.left() as u64, Ordering::Relaxed);
     }
 
     /// Writes an entry into the arena, where nobody sees it yet.

@@ -3,6 +3,7 @@
 use super::{CHUNK, Chunk, FLAG_FIRST, FLAG_LAST, FOOTER, HEADER, ValuePointer, VlogInfo, check_header, decode_footer};
 use crate::compression::{Decompressor, FREE_RAW};
 use crate::reader::fit;
+use kingtide_base::memory::{append, extend_zeroed};
 use kingtide_base::options::Compression;
 use kingtide_base::{Error, ErrorKind, Result};
 use kingtide_vfs::File;
@@ -83,7 +84,7 @@ impl<'a> Walk<'a> {
         }
         if self.at < self.window.start || end > self.window.end {
             let len = want.max(n).min(self.end - self.at);
-            fit(self.buf, len as usize);
+            fit(self.buf, len as usize)?;
             self.window = 0..0;
             self.vlog.file.read_exact_at(&mut self.buf[..len as usize], self.at)?;
             self.window = self.at..self.at + len;
@@ -127,14 +128,13 @@ fn append_decoded(method: Compression, c: &Chunk, body: &[u8], out: &mut Vec<u8>
         if body.len() != raw_len {
             return Err(Error::corruption("a value's lengths contradict each other"));
         }
-        out.extend_from_slice(body);
-        return Ok(());
+        return append(out, body, "a value");
     }
     if d.room(method, body)? != raw_len {
         return Err(Error::corruption("a value's lengths contradict each other"));
     }
     let start = out.len();
-    out.resize(start + raw_len, 0);
+    extend_zeroed(out, raw_len, "a value")?;
     d.decompress(method, body, &mut out[start..])
 }
 
@@ -238,7 +238,7 @@ impl Vlog {
             };
             let len = near.span.max(p.stored_len).min(self.data_end() - range.start);
             near.window = 0..0;
-            fit(&mut near.buf, len as usize);
+            fit(&mut near.buf, len as usize)?;
             self.file.read_exact_at(&mut near.buf[..len as usize], range.start)?;
             (near.file_id, near.window) = (self.file_id, range.start..range.start + len);
         }
@@ -257,7 +257,8 @@ impl Vlog {
         let (start, end) = (walk.at, walk.end);
         out.clear();
         // A pointer is not trusted much further than the stored bytes go; what expands more makes room as it comes.
-        out.reserve_exact(p.raw_len.min(p.stored_len + FREE_RAW as u64) as usize);
+        let trusted = p.raw_len.min(p.stored_len + FREE_RAW as u64) as usize;
+        out.try_reserve_exact(trusted).map_err(|_| Error::out_of_memory("a value", trusted))?;
         loop {
             let first = walk.at == start;
             let chunk = walk.next(Some(out), d)?;

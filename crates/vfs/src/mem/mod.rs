@@ -30,6 +30,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use kingtide_base::options::FileMode;
 use kingtide_base::rng::Rng;
 use kingtide_base::{Error, Result};
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
@@ -268,10 +269,9 @@ impl MemFs {
         }
         match (self.open_existing(path, mode != OpenMode::Read)?, mode) {
             (Some(file), OpenMode::Overwrite) => {
-                let mut state = self.before(WriteOp::Create, path);
-                state.disk.truncate(file.id, 0).map_err(|e| Error::io("create", path, e))?;
-                drop(state);
-                Ok(file)
+                self.remove(path)?;
+                drop(file);
+                self.create(path)
             }
             (Some(file), _) => Ok(file),
             (None, OpenMode::Overwrite) => self.create(path),
@@ -281,6 +281,10 @@ impl MemFs {
 }
 
 impl Fs for MemFs {
+    fn with_mode(self: Arc<Self>, _: FileMode) -> Arc<dyn Fs> {
+        self
+    }
+
     fn open(&self, path: &Path, mode: OpenMode) -> Result<Arc<dyn File>> {
         Ok(Arc::new(self.open_file(path, mode)?))
     }

@@ -1,38 +1,41 @@
 //! The lock that keeps a second opener out.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use kingtide_base::options::FileMode;
 use kingtide_base::{Error, Result};
 use parking_lot::Mutex;
 
+use super::fork::Origin;
 use crate::{FileLock, locked, locked_here};
 
-/// (device, inode) of every lock file held by this process. The system's lock belongs to the open file description, so
+/// (device, inode) of every lock file held by this process, and whether it is this process or one that it was forked from. The system's lock belongs to the open file description, so
 /// it alone would refuse a second open here too; the registry refuses it even where locks are emulated per process (NFS),
 /// and can say that it was this process.
-static HELD: Mutex<BTreeSet<(u64, u64)>> = Mutex::new(BTreeSet::new());
+static HELD: Mutex<BTreeMap<(u64, u64), Origin>> = Mutex::new(BTreeMap::new());
 
 /// An exclusive `flock`, and a place in the process's registry.
 #[derive(Debug)]
 pub(super) struct ProcessLock {
     id: (u64, u64),
     file: fs::File,
+    origin: Origin,
 }
 
 impl ProcessLock {
-    pub(super) fn take(path: &Path) -> Result<ProcessLock> {
+    pub(super) fn take(path: &Path, mode: FileMode) -> Result<ProcessLock> {
         let failed = |e| Error::io("lock", path, e);
-        let mut options = fs::OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false);
-        let file = super::retry(|| options.open(path)).map_err(failed)?;
+        let mut options = super::options_to_write(mode);
+        options.create(true).truncate(false);
+        let file = super::retry(|| options.open(path)).map_err(|e| super::open_failed("lock", path, e))?;
         let meta = file.metadata().map_err(failed)?;
         let id = (meta.dev(), meta.ino());
         // Held across the system's lock, so that of two threads one gets both.
         let mut held = HELD.lock();
-        if held.contains(&id) {
+        if held.get(&id).is_some_and(Origin::is_here) {
             return Err(locked_here(path));
         }
         match file.try_lock() {
@@ -42,8 +45,9 @@ impl ProcessLock {
             }
             Err(fs::TryLockError::Error(e)) => return Err(failed(e)),
         }
-        held.insert(id);
-        Ok(ProcessLock { id, file })
+        let origin = Origin::here();
+        held.insert(id, origin);
+        Ok(ProcessLock { id, file, origin })
     }
 }
 
@@ -51,6 +55,9 @@ impl FileLock for ProcessLock {}
 
 impl Drop for ProcessLock {
     fn drop(&mut self) {
+        if !self.origin.is_here() {
+            return; // a forked child: the system's lock is shared with the parent, whose it is
+        }
         let mut held = HELD.lock();
         // Before the registry forgets it: a thread that finds the place free must get the system's lock too. A failure
         // leaves it to the closing of the descriptor.

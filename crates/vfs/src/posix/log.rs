@@ -56,6 +56,9 @@ impl PosixLog {
     /// Stores a small write into the window, sliding it there first when that pays. False: use `pwrite`.
     #[inline]
     fn store(&self, data: &[u8], offset: u64) -> bool {
+        if !self.file.origin.is_here() {
+            return false; // `pwrite` refuses it
+        }
         let mut tail = self.tail.lock();
         if tail.small_since_sync < WRITES_BEFORE_WINDOW {
             tail.small_since_sync += 1;
@@ -190,7 +193,7 @@ mod tests {
     #[test]
     fn the_window_slides_and_is_dropped() {
         let path = std::env::temp_dir().join(format!("kingtide-vfs-window-{}", std::process::id()));
-        let file = super::super::open_file(&path, OpenMode::Overwrite).unwrap();
+        let file = super::super::open_file(&path, OpenMode::Overwrite, Default::default()).unwrap();
         let size = 4 * WINDOW;
         file.allocate(0, size).unwrap();
         if !overwrites_in_place(&file) {

@@ -4,28 +4,37 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use kingtide_base::options::FileMode;
 use kingtide_base::{Error, ErrorKind, Result};
-use rustix::fs::{Advice, FallocateFlags};
+use rustix::fs::{Advice, FallocateFlags, OFlags};
 
+use self::fork::Origin;
 use crate::{File, FileLock, Fs, OpenMode};
 
+pub(crate) mod fork;
 mod lock;
 mod log;
 mod mapped;
 
 /// The operating system's files.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct PosixFs {}
+pub struct PosixFs {
+    mode: FileMode,
+}
 
 impl PosixFs {
-    /// The file system, behind the trait.
+    /// The file system, behind the trait. What it creates is its owner's alone: see [`Fs::with_mode`].
     pub fn shared() -> Arc<dyn Fs> {
         static SHARED: OnceLock<Arc<PosixFs>> = OnceLock::new();
-        Arc::clone(SHARED.get_or_init(|| Arc::new(PosixFs {}))) as Arc<dyn Fs>
+        Arc::clone(SHARED.get_or_init(Arc::default)) as Arc<dyn Fs>
+    }
+
+    fn open_file(&self, path: &Path, mode: OpenMode) -> Result<PosixFile> {
+        open_file(path, mode, self.mode)
     }
 }
 
@@ -34,41 +43,71 @@ fn directory(path: &Path) -> &Path {
     if path.as_os_str().is_empty() { Path::new(".") } else { path }
 }
 
-fn open_file(path: &Path, mode: OpenMode) -> Result<PosixFile> {
+/// For a file that is written to: a symbolic link in its place is not followed, for it may lead anywhere.
+fn options_to_write(mode: FileMode) -> fs::OpenOptions {
     let mut options = fs::OpenOptions::new();
-    options.read(true);
-    let doing = match mode {
-        OpenMode::Read => "open",
-        OpenMode::Create => {
-            options.write(true).create_new(true);
-            "create"
-        }
-        OpenMode::Overwrite => {
-            options.write(true).create(true).truncate(true);
-            "create"
-        }
-        OpenMode::Write => {
-            options.write(true);
-            "open for writing"
-        }
+    options.read(true).write(true).mode(mode.file_bits()).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    options
+}
+
+/// The error of an open that met a symbolic link where none is followed.
+#[cold]
+fn open_failed(doing: &str, path: &Path, e: io::Error) -> Error {
+    let is_link = e.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error());
+    match Error::io(doing, path, e) {
+        e if is_link => e.context("a symbolic link is in the place of a file that is written to; remove it"),
+        e => e,
+    }
+}
+
+/// Others that create a file of the same name again and again are given up on after so many of them were removed.
+const REPLACED: usize = 16;
+
+fn open_file(path: &Path, mode: OpenMode, permissions: FileMode) -> Result<PosixFile> {
+    let (doing, opened) = match mode {
+        OpenMode::Read => ("open", retry(|| fs::File::open(path))),
+        OpenMode::Create => ("create", retry(|| options_to_write(permissions).create_new(true).open(path))),
+        OpenMode::Overwrite => ("create", replace(path, permissions)),
+        OpenMode::Write => ("open for writing", retry(|| options_to_write(permissions).open(path))),
     };
-    let file = retry(|| options.open(path)).map_err(|e| Error::io(doing, path, e))?;
+    let file = opened.map_err(|e| open_failed(doing, path, e))?;
     if mode == OpenMode::Read {
         // Point reads dominate: without this the kernel reads ahead around each of them. Only a hint, so its failure is
         // nobody's business.
         let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
     }
-    Ok(PosixFile { path: path.to_owned(), file })
+    Ok(PosixFile { path: path.to_owned(), file, origin: Origin::here() })
+}
+
+/// Creates a file in place of what has its name, which is removed and not written to.
+fn replace(path: &Path, permissions: FileMode) -> io::Result<fs::File> {
+    let mut options = options_to_write(permissions);
+    options.create_new(true);
+    let mut removed = 0;
+    loop {
+        match retry(|| options.open(path)) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists && removed < REPLACED => removed += 1,
+            other => return other,
+        }
+        match retry(|| fs::remove_file(path)) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+    }
 }
 
 impl Fs for PosixFs {
     fn open(&self, path: &Path, mode: OpenMode) -> Result<Arc<dyn File>> {
-        Ok(Arc::new(open_file(path, mode)?))
+        Ok(Arc::new(self.open_file(path, mode)?))
+    }
+
+    fn with_mode(self: Arc<Self>, mode: FileMode) -> Arc<dyn Fs> {
+        Arc::new(PosixFs { mode })
     }
 
     fn open_log(&self, path: &Path, size: u64) -> Result<Arc<dyn File>> {
-        let (file, new) = match open_file(path, OpenMode::Write) {
-            Err(e) if e.kind() == ErrorKind::NotFound => (open_file(path, OpenMode::Create)?, true),
+        let (file, new) = match self.open_file(path, OpenMode::Write) {
+            Err(e) if e.kind() == ErrorKind::NotFound => (self.open_file(path, OpenMode::Create)?, true),
             other => (other?, false),
         };
         let len = file.len()?;
@@ -105,7 +144,9 @@ impl Fs for PosixFs {
     }
 
     fn create_dir_all(&self, path: &Path) -> Result<()> {
-        retry(|| fs::create_dir_all(directory(path))).map_err(|e| Error::io("create directory", path, e))
+        let mut builder = fs::DirBuilder::new();
+        builder.recursive(true).mode(self.mode.dir_bits());
+        retry(|| builder.create(directory(path))).map_err(|e| Error::io("create directory", path, e))
     }
 
     fn list(&self, path: &Path) -> Result<Vec<String>> {
@@ -130,7 +171,7 @@ impl Fs for PosixFs {
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
-        Ok(Box::new(lock::ProcessLock::take(path)?))
+        Ok(Box::new(lock::ProcessLock::take(path, self.mode)?))
     }
 
     fn free_space(&self, path: &Path) -> Result<u64> {
@@ -195,12 +236,20 @@ fn write_fully(data: &[u8], pwrite: impl Fn(&[u8], u64) -> io::Result<usize>) ->
 struct PosixFile {
     path: PathBuf,
     file: fs::File,
+    /// The process that opened it, which alone may write to it.
+    origin: Origin,
 }
 
 impl PosixFile {
     #[cold]
     fn failed(&self, doing: &str, e: impl Into<io::Error>) -> Error {
         Error::io(doing, &self.path, e.into())
+    }
+
+    /// The last line of defence: a forked child shares the file with its parent, and must not change it.
+    #[inline]
+    fn check_origin(&self) -> Result<()> {
+        if self.origin.is_here() { Ok(()) } else { Err(opened_before_fork(&self.path)) }
     }
 
     /// Writes zeros where `fallocate` is not supported. Only past the present end: bytes before it have blocks, or are
@@ -228,6 +277,7 @@ impl File for PosixFile {
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
+        self.check_origin()?;
         write_fully(data, |b, done| self.file.write_at(b, offset + done))
             .map_err(|e| self.failed("write", e).at_offset(offset))
     }
@@ -245,6 +295,7 @@ impl File for PosixFile {
     }
 
     fn truncate(&self, len: u64) -> Result<()> {
+        self.check_origin()?;
         retry(|| self.file.set_len(len)).map_err(|e| self.failed("truncate", e))
     }
 
@@ -252,6 +303,7 @@ impl File for PosixFile {
         if len == 0 {
             return Ok(());
         }
+        self.check_origin()?;
         match retry(|| Ok(rustix::fs::fallocate(&self.file, FallocateFlags::empty(), offset, len)?)) {
             Ok(()) => Ok(()),
             Err(e) if e.kind() == io::ErrorKind::Unsupported => self.write_zeros(self.len()?, offset + len),
@@ -268,6 +320,12 @@ impl File for PosixFile {
             let _ = rustix::fs::fadvise(&self.file, offset, Some(len), Advice::WillNeed);
         }
     }
+}
+
+#[cold]
+fn opened_before_fork(path: &Path) -> Error {
+    let text = "the file was opened before a fork(), and only the process that opened it may write to it";
+    Error::new(ErrorKind::Closed, text).at_path(path)
 }
 
 #[cfg(test)]

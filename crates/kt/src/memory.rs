@@ -1,0 +1,50 @@
+//! A process that gets no memory ends with an error and an exit code like any other failure, not with a signal.
+//!
+//! The engine hands a want of memory for anything large to its caller. What is left are the many small allocations, of the
+//! standard library and of the command line too, which cannot fail one by one. For a tool that is of no use without them,
+//! ending is the answer; the database is made to be left at any moment.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::io::Write;
+
+/// The system's allocator, which ends the process when there is no memory.
+pub struct OrExit;
+
+// SAFETY: all of it is the system's allocator; the only difference is that null is never returned.
+unsafe impl GlobalAlloc for OrExit {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: by the caller's contract, which is the same.
+        or_exit(unsafe { System.alloc(layout) }, layout.size())
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: by the caller's contract, which is the same.
+        or_exit(unsafe { System.alloc_zeroed(layout) }, layout.size())
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: by the caller's contract, which is the same.
+        or_exit(unsafe { System.realloc(at, layout, size) }, size)
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: by the caller's contract, which is the same.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[inline]
+fn or_exit(at: *mut u8, size: usize) -> *mut u8 {
+    if at.is_null() {
+        exit(size);
+    }
+    at
+}
+
+#[cold]
+fn exit(size: usize) -> ! {
+    // Standard error has no buffer, and a number is written without memory. If nobody reads it, the code says enough.
+    let _ = writeln!(std::io::stderr(), "error: not enough memory: {size} bytes cannot be allocated");
+    // SAFETY: it ends the process and runs nothing of it: handlers at exit might ask for memory again.
+    unsafe { libc::_exit(i32::from(crate::error::FAILED)) }
+}
