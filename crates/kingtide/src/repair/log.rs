@@ -34,8 +34,10 @@ pub(super) fn read(repair: &mut Repair<'_, '_>, plan: &mut Plan) -> Result<Salva
     let segments = wal::list_segments(&*fs, dir)?;
     let pool = ArenaPool::new(Budget::new(u64::MAX));
     let mut out = SalvagedOperations { memtables: HashMap::new(), prepared: BTreeMap::new() };
-    // Where the manifest names no beginning, nothing was given up: the log begins with the first operation.
-    let (log_start, begun) = (plan.log_start.max(1), plan.log_begun);
+    // Where the manifest names no beginning, nothing was given up: the log begins with the first operation. But what it
+    // names is not the last beginning if it is not whole.
+    let log_start = if plan.complete { plan.log_start.max(1) } else { 0 };
+    let begun = plan.log_begun;
     let judged = wal::replay(&*fs, dir, &segments, log_start, |_, _, _| Ok(()));
     let past_damage = repair.how.salvage_past_damage;
     let apply = |base: SeqNo, count: u32, payload: &[u8]| {
@@ -43,7 +45,7 @@ pub(super) fn read(repair: &mut Repair<'_, '_>, plan: &mut Plan) -> Result<Salva
         out.apply(repair, plan, &pool, base, count, payload);
         repair.advance((RECORD_HEADER_LEN + payload.len()) as u64)
     };
-    match judged {
+    let next_seq = match judged {
         Ok(_) => {
             let end = wal::replay(&*fs, dir, &segments, log_start, apply)?;
             if let Some((segment, boot_id)) = begun
@@ -54,9 +56,10 @@ pub(super) fn read(repair: &mut Repair<'_, '_>, plan: &mut Plan) -> Result<Salva
                 repair.report.unreadable(&path, &e);
                 repair.report.log_gaps.push(LogGap { path, offset: 0, from: end.next_seq, to: None });
             }
+            end.next_seq
         }
         Err(e) => {
-            let salvaged = wal::salvage(&*fs, dir, &segments, past_damage, apply)?;
+            let salvaged = wal::salvage(&*fs, dir, &segments, log_start, past_damage, apply)?;
             repair.report.unreadable(dir, &e);
             repair.report.log_gaps = salvaged.gaps;
             if repair.report.log_gaps.is_empty() {
@@ -64,8 +67,13 @@ pub(super) fn read(repair: &mut Repair<'_, '_>, plan: &mut Plan) -> Result<Salva
                 let (path, offset) = (e.path().unwrap_or(dir).to_owned(), e.offset().unwrap_or(0));
                 repair.report.log_gaps.push(LogGap { path, offset, from: salvaged.next_seq, to: None });
             }
+            salvaged.next_seq
         }
-    }
+    };
+    // What lay before the log's beginning is in tables.
+    repair.report.log_gaps.retain(|gap| gap.to.is_none_or(|to| to > log_start));
+    let gaps = repair.report.log_gaps.iter().flat_map(|gap| [Some(gap.from), gap.to]).flatten();
+    plan.last_seq = gaps.chain([next_seq]).map(|next| next.saturating_sub(1)).fold(plan.last_seq, SeqNo::max);
     Ok(out)
 }
 
