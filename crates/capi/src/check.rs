@@ -351,6 +351,9 @@ fn describe(r: &RepairReport) -> String {
             f.lost.len(),
             f.stale.len()
         );
+        for (what, gaps) in [("missing", &f.lost), ("out of date", &f.stale)] {
+            gaps.iter().for_each(|gap| _ = writeln!(out, "{}", range_of(what, gap)));
+        }
     }
     for file in &r.unreadable {
         let _ = writeln!(out, "{}: {}", file.path.display(), file.message);
@@ -358,8 +361,24 @@ fn describe(r: &RepairReport) -> String {
     for gap in &r.log_gaps {
         let _ = writeln!(out, "{}: operations from sequence {} on are missing", gap.path.display(), gap.from);
     }
+    for path in &r.leftovers {
+        let _ = writeln!(out, "{}: no part of the database", path.display());
+    }
     r.notes.iter().for_each(|note| {
         let _ = writeln!(out, "{note}");
     });
     out
+}
+
+/// Where keys may be missing or out of date, and why.
+fn range_of(what: &str, gap: &kingtide::KeyGap) -> String {
+    let shown = |key: &Option<Vec<u8>>, none: &str| key.as_ref().map_or(none.into(), |k| k.escape_ascii().to_string());
+    let mut text =
+        format!("  may be {what}: {} to {}", shown(&gap.lo, "the first key"), shown(&gap.hi, "the last key"));
+    if let Some(path) = &gap.path {
+        let _ = write!(text, " ({}", path.display());
+        let _ = gap.offset.map_or(Ok(()), |offset| write!(text, " at byte {offset}"));
+        text.push(')');
+    }
+    text
 }

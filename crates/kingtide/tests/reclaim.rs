@@ -2,7 +2,7 @@
 #![allow(missing_docs)]
 
 use kingtide::vfs::{Fs, MemFs};
-use kingtide::{Compression, Db, Options, Snapshot, verify};
+use kingtide::{Compression, Db, IngestOptions, Options, Snapshot, SortedFileWriter, verify};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -176,6 +176,128 @@ fn reads_stay_as_they_were() {
             while it.valid() {
                 found.insert(it.key().to_vec(), it.value().unwrap()[0]);
                 it.next();
+            }
+            it.status().unwrap();
+            assert!(found == *model, "seed {seed}: {} of {} keys", found.len(), model.len());
+        }
+        drop((snapshots, db));
+        assert!(verify("db", &options).unwrap().is_clean(), "seed {seed}");
+    }
+}
+
+fn small_files(fs: &Arc<dyn Fs>) -> Options {
+    let mut options = options(fs);
+    options.family.memtable_size = 4 << 20;
+    options.family.target_file_size = 64 << 10;
+    options.family.value_threshold = 0;
+    options
+}
+
+/// A deleted range over all of a flush is cut where its files are: each ends, exclusively, with the key with which the next
+/// one begins, and below them files begin with the same keys. None of those is an overlap.
+#[test]
+fn files_may_end_where_a_deleted_range_was_cut_and_others_begin() {
+    let fs = MemFs::shared();
+    let db = Db::open("db", small_files(&fs)).unwrap();
+    let fill = |value: u8| (0..1000).for_each(|row| db.put(key(1, row), vec![value; 400]).unwrap());
+    fill(1);
+    db.flush().unwrap();
+    run_jobs(&db);
+    db.delete_range([1], [2]).unwrap();
+    fill(2);
+    db.flush().unwrap();
+    let files = db.stats().get("klog_files");
+    // Without threads this thread runs the jobs, and the checks of the planner fail here.
+    run_jobs(&db);
+    db.compact().unwrap();
+    assert_eq!(rows(&db, 1, None), 1000, "{files:?} files");
+    assert!((0..1000).all(|row| db.get(key(1, row)).unwrap().unwrap()[0] == 2));
+    drop(db);
+    assert!(verify("db", &options(&fs)).unwrap().is_clean());
+}
+
+/// Deleted ranges, files and ingested files that begin and end with the same few keys: reads answer as a map does.
+#[test]
+fn bounds_that_files_share_hide_nothing() {
+    for seed in 0..if std::env::var_os("KINGTIDE_FULL").is_some() { 200 } else { 12u64 } {
+        println!("seed {seed}");
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut below = move |n: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % n
+        };
+        let fs = MemFs::shared();
+        let mut options = small_files(&fs);
+        (options.family.level_ratio, options.family.l0_trigger) = (2 + seed % 3, 1 + seed % 4);
+        options.family.memtable_size = 128 << 10;
+        let mut db = Db::open("db", options.clone()).unwrap();
+        let mut model: BTreeMap<Vec<u8>, u8> = BTreeMap::new();
+        let mut snapshots: Vec<(Snapshot, BTreeMap<Vec<u8>, u8>)> = Vec::new();
+        for step in 0..600u32 {
+            let (row, value) = (below(800) as u32, step as u8);
+            // Coarse bounds, so that many meet.
+            let (a, b) = (below(20) as u32 * 40, below(20) as u32 * 40);
+            let (lo, hi) = (key(1, a.min(b)), key(1, a.max(b) + 1 - step % 2));
+            match below(40) {
+                0..=19 => (row..(row + 30).min(800)).for_each(|row| {
+                    db.put(key(1, row), vec![value; 1000]).unwrap();
+                    model.insert(key(1, row), value);
+                }),
+                20..=22 if lo < hi => {
+                    db.delete_range(&lo, &hi).unwrap();
+                    if step % 3 == 0 {
+                        db.default_family().reclaim_range(&lo, &hi).unwrap();
+                    }
+                    model.retain(|k, _| *k < lo || *k >= hi);
+                }
+                23..=25 if lo < hi => {
+                    let path = format!("sorted-{step}");
+                    let family = db.default_family();
+                    let mut file = SortedFileWriter::create(&path, family).unwrap();
+                    let bare = below(2) == 0;
+                    if bare || below(2) == 0 {
+                        file.delete_range(&lo, &hi).unwrap();
+                        model.retain(|k, _| *k < lo || *k >= hi);
+                    }
+                    if !bare {
+                        for row in [a.min(b), a.max(b)] {
+                            file.put(&key(1, row), &[value]).unwrap();
+                            model.insert(key(1, row), value);
+                            if a == b {
+                                break;
+                            }
+                        }
+                    }
+                    file.finish().unwrap();
+                    family.ingest(&[path], &IngestOptions { move_files: true, ..Default::default() }).unwrap();
+                }
+                26..=28 => db.flush().unwrap(),
+                29 => db.default_family().compact_range(Some(&lo), Some(&hi)).unwrap(),
+                30 if snapshots.len() < 2 => snapshots.push((db.snapshot(), model.clone())),
+                31 => drop(snapshots.pop()),
+                32 if below(6) == 0 => {
+                    snapshots.clear();
+                    drop(db);
+                    db = Db::open("db", options.clone()).unwrap();
+                }
+                _ => (0..below(6)).for_each(|_| _ = db.run_one_job().unwrap()),
+            }
+            for row in [a, a.saturating_sub(1), a + 1, b] {
+                let found = db.get(key(1, row)).unwrap().map(|v| v[0]);
+                assert_eq!(found, model.get(&key(1, row)).copied(), "seed {seed}, step {step}, row {row}");
+            }
+        }
+        run_jobs(&db);
+        for (snapshot, model) in snapshots.iter().map(|(s, m)| (Some(s), m)).chain([(None, &model)]) {
+            let range = kingtide::ReadOptions { snapshot, ..Default::default() };
+            let mut it = db.default_family().iter_with(range).unwrap();
+            it.seek_to_last();
+            let mut found = BTreeMap::new();
+            while it.valid() {
+                found.insert(it.key().to_vec(), it.value().unwrap()[0]);
+                it.prev();
             }
             it.status().unwrap();
             assert!(found == *model, "seed {seed}: {} of {} keys", found.len(), model.len());

@@ -160,8 +160,10 @@ fn print_repair(report: &RepairReport, out: &mut Out) -> Result<()> {
     let gaps = report.log_gaps.iter();
     if out.json {
         let family = |f: &FamilyRepair| {
-            let gap =
-                |g: &KeyGap| json!({ "min_key": g.lo.as_deref().map(escape), "max_key": g.hi.as_deref().map(escape) });
+            let gap = |g: &KeyGap| {
+                json!({ "min_key": g.lo.as_deref().map(escape), "max_key": g.hi.as_deref().map(escape),
+                    "path": g.path.as_ref().map(|p| p.display().to_string()), "offset": g.offset })
+            };
             json!({
                 "name": f.name, "named": f.named, "tables": f.tables, "kept": f.kept,
                 "lost_keys": f.lost_keys.iter().map(|k| escape(k)).collect::<Vec<_>>(),
@@ -179,6 +181,9 @@ fn print_repair(report: &RepairReport, out: &mut Out) -> Result<()> {
             "log_gaps": gaps.map(|g| json!({ "path": g.path.display().to_string(), "offset": g.offset,
                 "from": g.from, "to": g.to })).collect::<Vec<_>>(),
             "prepared": report.prepared.iter().map(|xid| escape(xid)).collect::<Vec<_>>(),
+            "last_sequence": report.last_sequence,
+            "left_out": report.left_out,
+            "leftovers": report.leftovers.iter().map(|p| p.display().to_string()).collect::<Vec<_>>(),
             "notes": report.notes,
         }));
     }
@@ -189,6 +194,17 @@ fn print_repair(report: &RepairReport, out: &mut Out) -> Result<()> {
         let to = g.to.map_or("the end".to_owned(), |to| to.to_string());
         out.line(format_args!("log         lost from sequence {} to {to} [{}]", g.from, g.path.display()))?;
     }
+    for f in &report.families {
+        for key in &f.lost_keys {
+            out.line(format_args!("lost        {} of family '{}': its value", escape(key), f.name))?;
+        }
+        f.lost.iter().try_for_each(|g| out.line(format_args!("lost        {}", range_of(f, g))))?;
+        let stale = f.stale.iter().filter(|g| !f.lost.contains(g));
+        stale.into_iter().try_for_each(|g| out.line(format_args!("stale       {}", range_of(f, g))))?;
+    }
+    for path in &report.leftovers {
+        out.line(format_args!("leftover    {}: no part of the database", path.display()))?;
+    }
     report.notes.iter().try_for_each(|note| out.line(format_args!("note        {note}")))?;
     let mut rows = vec![["family", "tables", "kept", "lost keys", "ranges lost"].map(str::to_owned).to_vec()];
     for f in &report.families {
@@ -196,4 +212,21 @@ fn print_repair(report: &RepairReport, out: &mut Out) -> Result<()> {
         rows.push(vec![f.name.clone(), count(f.tables), count(f.kept), count(lost), count(ranges)]);
     }
     out.table("", &rows)
+}
+
+/// A range of keys, and the damage that is the reason.
+fn range_of(family: &FamilyRepair, gap: &KeyGap) -> String {
+    let (first, last) = (gap.lo.as_deref().map(escape), gap.hi.as_deref().map(escape));
+    let keys = match (first, last) {
+        (None, None) => "any key".to_owned(),
+        (Some(first), None) => format!("keys from {first} on"),
+        (None, Some(last)) => format!("keys up to {last}"),
+        (Some(first), Some(last)) => format!("keys from {first} to {last}"),
+    };
+    let place = match (&gap.path, gap.offset) {
+        (None, _) => String::new(),
+        (Some(path), None) => format!(" [{}]", path.display()),
+        (Some(path), Some(offset)) => format!(" [{} at byte {offset}]", path.display()),
+    };
+    format!("{keys} of family '{}'{place}", family.name)
 }

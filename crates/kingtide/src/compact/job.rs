@@ -2,7 +2,7 @@
 
 use crate::version::{FileMeta, Run, Version};
 use kingtide_base::KeyOrder;
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -47,8 +47,10 @@ pub struct Footprint {
     pub bottom: usize,
     /// Smallest key.
     pub lo: Vec<u8>,
-    /// Largest key, inclusive.
+    /// Largest key.
     pub hi: Vec<u8>,
+    /// Whether `hi` itself is free: the files that end there end with a range tombstone's exclusive end.
+    pub hi_open: bool,
 }
 
 impl Footprint {
@@ -56,8 +58,17 @@ impl Footprint {
     pub fn conflicts(&self, order: &KeyOrder, other: &Footprint) -> bool {
         self.top <= other.bottom
             && other.top <= self.bottom
-            && order.compare(&self.lo, &other.hi).is_le()
-            && order.compare(&other.lo, &self.hi).is_le()
+            && !ends_before(order, &self.hi, self.hi_open, &other.lo)
+            && !ends_before(order, &other.hi, other.hi_open, &self.lo)
+    }
+}
+
+/// Whether keys up to `hi`, without `hi` itself if that is `open`, all come before `lo`.
+pub(super) fn ends_before(order: &KeyOrder, hi: &[u8], open: bool, lo: &[u8]) -> bool {
+    match order.compare(hi, lo) {
+        Ordering::Less => true,
+        Ordering::Equal => open,
+        Ordering::Greater => false,
     }
 }
 
@@ -78,6 +89,8 @@ pub struct Job {
     pub boundaries: Vec<Vec<u8>>,
     /// Value logs whose values are to be moved to the job's own.
     pub relocate_vlogs: BTreeSet<u64>,
+    /// Inputs whose `max_key` is not theirs, see [`Version::open_ends`].
+    pub open_ends: BTreeSet<u64>,
 }
 
 impl Job {
@@ -93,6 +106,13 @@ impl Job {
         Some((lo, hi))
     }
 
+    /// Whether the inputs end before the hull's largest key.
+    pub fn hull_is_open(&self, order: &KeyOrder) -> bool {
+        let Some((_, hi)) = self.hull(order) else { return false };
+        let mut last = self.inputs.iter().filter(|(_, f)| order.compare(&f.max_key, hi).is_eq());
+        last.all(|(_, f)| self.open_ends.contains(&f.id))
+    }
+
     /// What the job occupies while it runs. A move occupies each file's keys for itself, a merge all between them.
     pub fn footprints(&self, order: &KeyOrder) -> Vec<Footprint> {
         let bottom = self.output_level;
@@ -102,12 +122,13 @@ impl Job {
                 bottom,
                 lo: f.min_key.clone(),
                 hi: f.max_key.clone(),
+                hi_open: self.open_ends.contains(&f.id),
             };
             return self.inputs.iter().map(one).collect();
         }
         let top = self.inputs.iter().map(|(l, _)| *l).min().unwrap_or(bottom);
-        let hull = self.hull(order);
-        hull.into_iter().map(|(lo, hi)| Footprint { top, bottom, lo: lo.to_vec(), hi: hi.to_vec() }).collect()
+        let (hull, hi_open) = (self.hull(order), self.hull_is_open(order));
+        hull.into_iter().map(|(lo, hi)| Footprint { top, bottom, lo: lo.to_vec(), hi: hi.to_vec(), hi_open }).collect()
     }
 
     /// The files of a trivial move as they are after it.
@@ -162,6 +183,12 @@ pub fn check_job(order: &KeyOrder, version: &Version, running: &[Footprint], job
     let (lo, hi) = job.hull(order).ok_or("a job without inputs")?;
     let moves = job.kind == JobKind::TrivialMove;
     let out = (job.output_level, Reverse(job.output_run));
+    let open = version.open_ends(order);
+    if let Some(id) = job.open_ends.iter().find(|id| !open.contains(id)) {
+        return Err(format!("the largest key of file {id} is taken for an exclusive end"));
+    }
+    let is_before = |a: &FileMeta, b: &FileMeta| ends_before(order, &a.max_key, open.contains(&a.id), &b.min_key);
+    let overlap = |a: &FileMeta, b: &FileMeta| !is_before(a, b) && !is_before(b, a);
     for (level, file) in &job.inputs {
         let place = (*level, Reverse(file.run));
         if !version.levels[*level].iter().flat_map(|r| &r.files).any(|f| f.id == file.id && f.run == file.run) {
@@ -171,7 +198,7 @@ pub fn check_job(order: &KeyOrder, version: &Version, running: &[Footprint], job
             return Err(format!("file {} would move up", file.id));
         }
         let others = version.files().filter(|(_, f)| !taken.contains(&f.id));
-        for (other_level, other) in others.filter(|(_, f)| f.overlaps(order, &file.min_key, &file.max_key)) {
+        for (other_level, other) in others.filter(|(_, f)| overlap(f, file)) {
             let other_place = (other_level, Reverse(other.run));
             if other_place > place && other_place < out {
                 return Err(format!("file {} would jump over older file {}", file.id, other.id));
@@ -181,23 +208,24 @@ pub fn check_job(order: &KeyOrder, version: &Version, running: &[Footprint], job
             }
         }
     }
-    // Between the inputs, too, the result must find its run empty. Files of one run may meet in a bound.
-    let between = |f: &FileMeta| order.compare(&f.min_key, hi).is_lt() && order.compare(&f.max_key, lo).is_gt();
+    let hi_open = job.hull_is_open(order);
+    let meets_hull = |f: &FileMeta| {
+        !ends_before(order, &f.max_key, open.contains(&f.id), lo) && !ends_before(order, hi, hi_open, &f.min_key)
+    };
+    // Between the inputs, too, the result must find its run empty.
     let mut mates = version.files().filter(|(l, f)| (*l, Reverse(f.run)) == out && !taken.contains(&f.id));
-    if let (false, Some((_, f))) = (moves, mates.find(|(_, f)| between(f))) {
+    if let (false, Some((_, f))) = (moves, mates.find(|(_, f)| meets_hull(f))) {
         return Err(format!("the result would overlap file {} of its run", f.id));
     }
     if moves {
         for (i, (_, a)) in job.inputs.iter().enumerate() {
-            // Files of one run stay neighbours, and may meet in a bound there.
-            let foreign = job.inputs[..i].iter().filter(|(_, b)| b.run != a.run);
-            if foreign.into_iter().any(|(_, b)| a.overlaps(order, &b.min_key, &b.max_key)) {
+            if job.inputs[..i].iter().any(|(_, b)| overlap(a, b)) {
                 return Err(format!("moved file {} overlaps another", a.id));
             }
         }
     }
     let below = runs_below(version, job.output_level, job.output_run);
-    let older = below.flat_map(|r| r.overlapping(order, lo, hi)).find(|f| !taken.contains(&f.id));
+    let older = below.flat_map(|r| &r.files).find(|f| !taken.contains(&f.id) && meets_hull(f));
     if let (true, Some(f)) = (job.drop_tombstones, older) {
         return Err(format!("tombstones would be dropped over older file {}", f.id));
     }

@@ -154,6 +154,7 @@ impl World {
         let mut boundaries: Vec<Vec<u8>> =
             (0..rng.below(4)).map(|_| keys[rng.below(keys.len() as u64) as usize].clone()).collect();
         boundaries.sort_by(|a, b| self.order.compare(a, b));
+        let known = self.version.open_ends(&self.order);
         let job = Job {
             kind: JobKind::FullPreemptive,
             output_level: bottom,
@@ -161,6 +162,7 @@ impl World {
             drop_tombstones: self.version.levels[bottom + 1..].iter().all(Vec::is_empty) && rng.one_in(2),
             boundaries,
             relocate_vlogs: if relocate { vlogs } else { BTreeSet::new() },
+            open_ends: inputs.iter().map(|(_, f)| f.id).filter(|id| known.contains(id)).collect(),
             inputs,
         };
         check_job(&self.order, &self.version, &[], &job).unwrap();

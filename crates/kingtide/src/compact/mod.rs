@@ -26,6 +26,7 @@ mod sources;
 pub use context::{FlushInput, MergeContext, MergeCounters, MergeOutput, RateLimiter, VlogMeta};
 pub use job::{Footprint, Job, JobKind, KeyRange, check_job};
 pub use merge::{run_flush, run_merge};
+pub(crate) use output::{Outputs, Placement};
 pub use planner::{Plan, PlanInput, VlogState, plan};
 
 #[cfg(test)]

@@ -16,7 +16,7 @@
 //! Every merge of whole levels is planned by connected components of overlapping files. A component of one file is moved;
 //! so a sequential load is never rewritten, and regions of keys that do not meet do not wait for each other.
 
-use super::job::{Footprint, Job, JobKind, KeyRange, check_job, runs_below};
+use super::job::{Footprint, Job, JobKind, KeyRange, check_job, ends_before, runs_below};
 use crate::version::{FileMeta, LEVELS, Run, Version};
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::{KeyOrder, SeqNo};
@@ -114,43 +114,38 @@ struct Component {
     files: Vec<(usize, Arc<FileMeta>)>,
     lo: Vec<u8>,
     hi: Vec<u8>,
-    /// Level and run of the file that `hi` comes from; `None` if it comes from files of several runs.
-    hi_run: Option<(usize, u64)>,
+    /// Whether all files that end at `hi` end before it, with the exclusive end of a range tombstone.
+    hi_open: bool,
 }
 
 impl Component {
-    fn new(level: usize, file: &Arc<FileMeta>) -> Component {
+    fn new(level: usize, file: &Arc<FileMeta>, open: bool) -> Component {
         Component {
             files: vec![(level, file.clone())],
             lo: file.min_key.clone(),
             hi: file.max_key.clone(),
-            hi_run: Some((level, file.run)),
+            hi_open: open,
         }
     }
 
-    fn widen(&mut self, order: &KeyOrder, file: &FileMeta) {
+    fn widen(&mut self, order: &KeyOrder, file: &FileMeta, open: bool) {
         if order.compare(&file.min_key, &self.lo).is_lt() {
             self.lo = file.min_key.clone();
         }
-        if order.compare(&file.max_key, &self.hi).is_gt() {
-            self.hi = file.max_key.clone();
+        match order.compare(&file.max_key, &self.hi) {
+            Ordering::Greater => (self.hi, self.hi_open) = (file.max_key.clone(), open),
+            Ordering::Equal => self.hi_open &= open,
+            Ordering::Less => {}
         }
     }
 
-    /// Takes the next file by smallest key, if it overlaps. Files of one run may meet in a bound, where the one ends
-    /// with a range tombstone's exclusive end; that is no overlap, and a wide tombstone must not chain all of a run.
-    fn join(&mut self, order: &KeyOrder, level: usize, file: &Arc<FileMeta>) -> bool {
-        let run = Some((level, file.run));
-        match order.compare(&file.min_key, &self.hi) {
-            Ordering::Greater => return false,
-            Ordering::Equal if self.hi_run == run => return false,
-            _ => {}
+    /// Takes the next file by smallest key, if it overlaps. Files may meet in a bound where the one ends with a range
+    /// tombstone's exclusive end; that is no overlap, and a wide tombstone must not chain all of a run.
+    fn join(&mut self, order: &KeyOrder, level: usize, file: &Arc<FileMeta>, open: bool) -> bool {
+        if ends_before(order, &self.hi, self.hi_open, &file.min_key) {
+            return false;
         }
-        match order.compare(&file.max_key, &self.hi) {
-            Ordering::Greater => (self.hi, self.hi_run) = (file.max_key.clone(), run),
-            Ordering::Equal if self.hi_run != run => self.hi_run = None,
-            _ => {}
-        }
+        self.widen(order, file, open);
         self.files.push((level, file.clone()));
         true
     }
@@ -167,6 +162,8 @@ struct Planner<'a> {
     dividing: usize,
     /// What running jobs and the jobs planned so far occupy.
     taken: Vec<Footprint>,
+    /// Files whose `max_key` is not theirs.
+    open_ends: BTreeSet<u64>,
     relocate: BTreeSet<u64>,
     jobs: Vec<Job>,
     draining: bool,
@@ -184,6 +181,7 @@ impl<'a> Planner<'a> {
             largest,
             dividing,
             taken: input.running.to_vec(),
+            open_ends: input.version.open_ends(input.order),
             relocate: worst_vlogs(input),
             jobs: Vec::new(),
             draining: input.draining,
@@ -230,9 +228,40 @@ impl<'a> Planner<'a> {
         self.version.levels[level].first().map_or(level as u64, |r| r.id)
     }
 
-    fn free(&self, top: usize, bottom: usize, lo: &[u8], hi: &[u8]) -> bool {
-        let own = Footprint { top, bottom, lo: lo.to_vec(), hi: hi.to_vec() };
+    fn free(&self, top: usize, bottom: usize, lo: &[u8], hi: &[u8], hi_open: bool) -> bool {
+        let own = Footprint { top, bottom, lo: lo.to_vec(), hi: hi.to_vec(), hi_open };
         !self.taken.iter().any(|t| t.conflicts(self.order, &own))
+    }
+
+    fn free_component(&self, top: usize, bottom: usize, c: &Component) -> bool {
+        self.free(top, bottom, &c.lo, &c.hi, c.hi_open)
+    }
+
+    fn free_file(&self, top: usize, bottom: usize, file: &FileMeta) -> bool {
+        self.free(top, bottom, &file.min_key, &file.max_key, self.is_open(file))
+    }
+
+    /// Whether a file is known to end before its `max_key`.
+    fn is_open(&self, file: &FileMeta) -> bool {
+        self.open_ends.contains(&file.id)
+    }
+
+    /// The files of a run that overlap keys from `lo` up to `hi`, which counts as one of them unless it is `open`.
+    fn overlapping<'r>(&self, run: &'r Run, lo: &[u8], hi: &[u8], open: bool) -> &'r [Arc<FileMeta>] {
+        let mut from = run.find(self.order, lo);
+        let meets_end = |f: &Arc<FileMeta>| ends_before(self.order, &f.max_key, self.is_open(f), lo);
+        from += usize::from(run.files.get(from).is_some_and(meets_end));
+        let behind = |f: &&Arc<FileMeta>| !ends_before(self.order, hi, open, &f.min_key);
+        let count = run.files[from..].iter().take_while(behind).count();
+        &run.files[from..from + count]
+    }
+
+    fn overlaps_run(&self, run: &Run, file: &FileMeta) -> bool {
+        !self.overlapping(run, &file.min_key, &file.max_key, self.is_open(file)).is_empty()
+    }
+
+    fn open_ends_of(&self, files: &[(usize, Arc<FileMeta>)]) -> BTreeSet<u64> {
+        files.iter().map(|(_, f)| f.id).filter(|id| self.open_ends.contains(id)).collect()
     }
 
     fn push(&mut self, job: Job) {
@@ -244,6 +273,7 @@ impl<'a> Planner<'a> {
         if files.is_empty() || self.full() {
             return;
         }
+        let open_ends = self.open_ends_of(&files);
         self.push(Job {
             kind: JobKind::TrivialMove,
             inputs: files,
@@ -252,6 +282,7 @@ impl<'a> Planner<'a> {
             drop_tombstones: false,
             boundaries: Vec::new(),
             relocate_vlogs: BTreeSet::new(),
+            open_ends,
         });
     }
 
@@ -259,6 +290,7 @@ impl<'a> Planner<'a> {
         if self.full() {
             return;
         }
+        let open_ends = self.open_ends_of(&inputs);
         let mut job = Job {
             kind,
             inputs,
@@ -267,6 +299,7 @@ impl<'a> Planner<'a> {
             drop_tombstones: false,
             boundaries: Vec::new(),
             relocate_vlogs: BTreeSet::new(),
+            open_ends,
         };
         job.drop_tombstones = self.nothing_below(&job);
         if level == self.dividing && level < self.largest {
@@ -280,8 +313,10 @@ impl<'a> Planner<'a> {
     /// Whether nothing older than a job's result lies in its keys.
     fn nothing_below(&self, job: &Job) -> bool {
         let Some((lo, hi)) = job.hull(self.order) else { return true };
+        let open = job.hull_is_open(self.order);
+        let own = |f: &Arc<FileMeta>| job.inputs.iter().any(|(_, own)| own.id == f.id);
         let mut below = runs_below(self.version, job.output_level, job.output_run);
-        below.all(|r| r.overlapping(self.order, lo, hi).all(|f| job.inputs.iter().any(|(_, own)| own.id == f.id)))
+        below.all(|r| self.overlapping(r, lo, hi, open).iter().all(own))
     }
 
     /// Where the files of L begin within a job's keys.
@@ -306,7 +341,7 @@ impl<'a> Planner<'a> {
         }
         let files: Vec<_> =
             self.version.levels[self.largest][0].files.iter().map(|f| (self.largest, f.clone())).collect();
-        if files.iter().all(|(l, f)| self.free(*l, l + 1, &f.min_key, &f.max_key)) {
+        if files.iter().all(|(l, f)| self.free_file(*l, l + 1, f)) {
             self.push_move(files, self.largest + 1);
         }
     }
@@ -318,7 +353,7 @@ impl<'a> Planner<'a> {
         let runs = &self.version.levels[0];
         for (i, run) in runs.iter().enumerate() {
             for file in &run.files {
-                let meets = |r: &Run| r.overlapping(self.order, &file.min_key, &file.max_key).next().is_some();
+                let meets = |r: &Run| self.overlaps_run(r, file);
                 if runs[i + 1..].iter().any(meets) {
                     continue;
                 }
@@ -327,7 +362,7 @@ impl<'a> Planner<'a> {
                 if target < self.largest {
                     target = target.min(self.dividing);
                 }
-                if self.free(0, target, &file.min_key, &file.max_key) {
+                if self.free_file(0, target, file) {
                     targets.entry(target).or_default().push((0, file.clone()));
                 }
             }
@@ -375,7 +410,7 @@ impl<'a> Planner<'a> {
             if !component.files.iter().any(descends) {
                 continue;
             }
-            if !self.free(top, bottom, &component.lo, &component.hi) {
+            if !self.free_component(top, bottom, &component) {
                 waiting = true;
             } else if component.files.len() == 1 {
                 moves.extend(component.files);
@@ -396,8 +431,9 @@ impl<'a> Planner<'a> {
         files.sort_by(|a, b| self.order.compare(&a.1.min_key, &b.1.min_key));
         let mut out: Vec<Component> = Vec::new();
         for (level, file) in files {
-            if !out.last_mut().is_some_and(|c| c.join(self.order, level, file)) {
-                out.push(Component::new(level, file));
+            let open = self.is_open(file);
+            if !out.last_mut().is_some_and(|c| c.join(self.order, level, file, open)) {
+                out.push(Component::new(level, file, open));
             }
         }
         out
@@ -437,7 +473,7 @@ impl<'a> Planner<'a> {
             let cost = below as u128 * 1000 / own.max(1) as u128;
             let good =
                 wanted && below <= limit.saturating_mul(own.max(1)) && best.as_ref().is_none_or(|(c, _)| cost < *c);
-            if good && self.free(upper, lower, &group.lo, &group.hi) {
+            if good && self.free_component(upper, lower, &group) {
                 best = Some((cost, group));
             }
         }
@@ -453,19 +489,25 @@ impl<'a> Planner<'a> {
     /// The group that begins with file `i` of X: with the files of L that it overlaps, and the files of X after it that
     /// overlap no others. Returns the index after the group and the bytes of L in it.
     fn aligned_group(&self, upper: &Run, lower: &Run, i: usize) -> (usize, Component, u64) {
-        let mut group = Component::new(self.dividing, &upper.files[i]);
-        let from = lower.find(self.order, &group.lo);
-        let to = from + lower.overlapping(self.order, &group.lo, &group.hi).count();
-        let below = &lower.files[from..to];
+        let first = &upper.files[i];
+        let mut group = Component::new(self.dividing, first, self.is_open(first));
+        let below = self.overlapping(lower, &group.lo, &group.hi, group.hi_open);
         let (mut next, mut bytes) = (i + 1, 0);
         for file in below {
-            group.widen(self.order, file);
+            group.widen(self.order, file, self.is_open(file));
             group.files.push((self.largest, file.clone()));
             bytes += file.size;
         }
         while let Some(file) = upper.files.get(next) {
-            let beyond = lower.files.get(to).is_some_and(|f| f.overlaps(self.order, &file.min_key, &file.max_key));
-            if below.is_empty() || beyond || self.order.compare(&file.max_key, &group.hi).is_gt() {
+            let open = self.is_open(file);
+            let meets_others = |f: &Arc<FileMeta>| below.iter().all(|own| own.id != f.id);
+            let mut met = self.overlapping(lower, &file.min_key, &file.max_key, open).iter();
+            let beyond = match self.order.compare(&file.max_key, &group.hi) {
+                Ordering::Greater => true,
+                Ordering::Equal => group.hi_open && !open,
+                Ordering::Less => false,
+            };
+            if below.is_empty() || beyond || met.any(meets_others) {
                 break;
             }
             group.files.push((self.dividing, file.clone()));
@@ -515,7 +557,7 @@ impl<'a> Planner<'a> {
     /// Whether no older run has anything in the file's keys.
     fn lies_lowest(&self, level: usize, file: &FileMeta) -> bool {
         let mut runs = runs_below(self.version, level, file.run);
-        runs.all(|r| r.overlapping(self.order, &file.min_key, &file.max_key).next().is_none())
+        runs.all(|r| !self.overlaps_run(r, file))
     }
 
     /// Rewrites, each where it is, the files that a condition picks.
@@ -525,7 +567,7 @@ impl<'a> Planner<'a> {
             if self.full() {
                 return;
             }
-            if pick(self, level, file) && self.free(level, level, &file.min_key, &file.max_key) {
+            if pick(self, level, file) && self.free_file(level, level, file) {
                 self.push_merge(kind, vec![(level, file.clone())], level, file.run);
             }
         }
@@ -560,11 +602,11 @@ impl<'a> Planner<'a> {
             }
             let meets = |l: &usize| {
                 let mut runs = version.levels[*l].iter();
-                runs.any(|r| r.overlapping(self.order, &file.min_key, &file.max_key).next().is_some())
+                runs.any(|r| self.overlaps_run(r, file))
             };
             let Some(target) = (level + 1..=self.largest).find(meets) else { continue };
             let closed = self.closure(level, file, target);
-            if self.free(level, target, &closed.lo, &closed.hi) {
+            if self.free_component(level, target, &closed) {
                 self.push_merge(JobKind::Tombstones, closed.files, target, self.run_of(target));
             }
         }
@@ -572,16 +614,16 @@ impl<'a> Planner<'a> {
 
     /// A file with everything older down to `target` that it overlaps, directly or through others.
     fn closure(&self, level: usize, file: &Arc<FileMeta>, target: usize) -> Component {
-        let mut c = Component::new(level, file);
+        let mut c = Component::new(level, file, self.is_open(file));
         loop {
             let mut files = vec![(level, file.clone())];
             for (l, run) in
                 self.version.runs().filter(|(l, r)| (*l == level && r.id < file.run) || (*l > level && *l <= target))
             {
-                files.extend(run.overlapping(self.order, &c.lo, &c.hi).map(|f| (l, f.clone())));
+                files.extend(self.overlapping(run, &c.lo, &c.hi, c.hi_open).iter().map(|f| (l, f.clone())));
             }
             let grown = files.len() > c.files.len();
-            files.iter().for_each(|(_, f)| c.widen(self.order, f));
+            files.iter().for_each(|(_, f)| c.widen(self.order, f, self.is_open(f)));
             c.files = files;
             if !grown {
                 return c;

@@ -109,7 +109,7 @@ fn parse_story(lines: &[&str]) -> Story {
                 let (top, bottom) = words[1].split_once('-').unwrap();
                 let (lo, hi) = words[2].split_once('-').unwrap();
                 let (top, bottom) = (number(top) as usize, number(bottom) as usize);
-                s.running.push(Footprint { top, bottom, lo: lo.into(), hi: hi.into() });
+                s.running.push(Footprint { top, bottom, lo: lo.into(), hi: hi.into(), hi_open: false });
             }
             place => {
                 let (level, run) = place.strip_prefix('L').and_then(|p| p.split_once('.')).expect("level.run");

@@ -133,6 +133,7 @@ fn rewriting(level: usize, meta: &Arc<FileMeta>) -> Job {
         drop_tombstones: false,
         boundaries: Vec::new(),
         relocate_vlogs: meta.vlog_refs.iter().map(|r| r.file_id).collect::<BTreeSet<u64>>(),
+        open_ends: BTreeSet::new(),
     }
 }
 

@@ -35,7 +35,7 @@ pub(crate) fn place(
     };
     let free = free.unwrap_or(0);
     let in_the_way = |level: usize| {
-        let own = Footprint { top: level, bottom: level, lo: lo.to_vec(), hi: hi.to_vec() };
+        let own = Footprint { top: level, bottom: level, lo: lo.to_vec(), hi: hi.to_vec(), hi_open: false };
         running.iter().any(|r| r.conflicts(order, &own)) && !planted!("ingest-in-the-way-of-a-merge")
     };
     let rests = |level: &usize| *level == largest || *level <= dividing;
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn a_running_merge_keeps_its_level_to_itself() {
         let version = tree(&[(0, 20, 1, "c", "d"), (0, 20, 2, "x", "y")]);
-        let merge = Footprint { top: 0, bottom: 1, lo: "c".into(), hi: "y".into() };
+        let merge = Footprint { top: 0, bottom: 1, lo: "c".into(), hi: "y".into(), hi_open: false };
         assert_eq!(placed(&version, std::slice::from_ref(&merge), "m", "n"), Place::Top);
         assert_eq!(placed(&version, &[merge], "a", "b"), Place::Run { level: 1, run: 1 });
     }

@@ -36,7 +36,9 @@ pub(super) fn read(repair: &mut Repair<'_, '_>, plan: &mut Plan) -> Result<Salva
     let segments = wal::list_segments(&*fs, dir)?;
     let pool = ArenaPool::new(Budget::new(u64::MAX));
     let mut out = SalvagedOperations { memtables: HashMap::new(), prepared: BTreeMap::new() };
-    let (log_from, begun) = (plan.log_from, plan.log_begun);
+    // What a manifest names as the log's beginning is not the last one if the manifest is not whole.
+    let log_from = if plan.complete { plan.log_from } else { 0 };
+    let begun = plan.log_begun;
     let judged = wal::replay(&*fs, dir, &segments, log_from, |_, _, _| Ok(()));
     let past_damage = repair.how.salvage_past_damage;
     let apply = |base: SeqNo, count: u32, payload: &[u8]| {
@@ -44,7 +46,7 @@ pub(super) fn read(repair: &mut Repair<'_, '_>, plan: &mut Plan) -> Result<Salva
         out.apply(repair, plan, &pool, base, count, payload)?;
         repair.advance((RECORD_HEADER_LEN + payload.len()) as u64)
     };
-    match judged {
+    let next_seq = match judged {
         Ok(_) => {
             let end = wal::replay(&*fs, dir, &segments, log_from, apply)?;
             if let Some((segment, boot_id)) = begun
@@ -55,9 +57,10 @@ pub(super) fn read(repair: &mut Repair<'_, '_>, plan: &mut Plan) -> Result<Salva
                 repair.report.unreadable(&path, &e);
                 repair.report.log_gaps.push(LogGap { path, offset: 0, from: end.next_seq, to: None });
             }
+            end.next_seq
         }
         Err(e) => {
-            let salvaged = wal::salvage(&*fs, dir, &segments, past_damage, apply)?;
+            let salvaged = wal::salvage(&*fs, dir, &segments, log_from, past_damage, apply)?;
             repair.report.unreadable(dir, &e);
             repair.report.log_gaps = salvaged.gaps;
             if repair.report.log_gaps.is_empty() {
@@ -65,8 +68,13 @@ pub(super) fn read(repair: &mut Repair<'_, '_>, plan: &mut Plan) -> Result<Salva
                 let (path, offset) = (e.path().unwrap_or(dir).to_owned(), e.offset().unwrap_or(0));
                 repair.report.log_gaps.push(LogGap { path, offset, from: salvaged.next_seq, to: None });
             }
+            salvaged.next_seq
         }
-    }
+    };
+    // What lay before the log's beginning is in tables.
+    repair.report.log_gaps.retain(|gap| gap.to.is_none_or(|to| to > log_from));
+    let gaps = repair.report.log_gaps.iter().flat_map(|gap| [Some(gap.from), gap.to]).flatten();
+    plan.last_seq = gaps.chain([next_seq]).map(|next| next.saturating_sub(1)).fold(plan.last_seq, SeqNo::max);
     Ok(out)
 }
 

@@ -3,24 +3,27 @@
 //! 1. [`plan`] finds out which families there were and which tables are theirs: from the whole records of the manifest,
 //!    wherever they stand in it; where that is not enough, from the tables themselves.
 //! 2. [`log`] reads the records of the log into memtables.
-//! 3. [`copy`] merges each family's tables and memtable by key and newest version, so that it does not matter in which
-//!    level or run a table was, and writes what is left of each key into the new database.
-//! 4. What was written is verified.
+//! 3. [`salvage`] merges each family's tables and memtable by key and newest version, so that it does not matter in which
+//!    level or run a table was; [`target`] writes what is left of each key, under the sequence number that it had, into
+//!    tables of the new database, and then its manifest.
+//! 4. Transactions in doubt are prepared again, and what was written is verified.
 //!
 //! The result holds the newest version of each key: snapshots of the past are not carried over. Memory: index and filter
 //! of every table, a block of each, and the operations of the log that are in no table.
 
-mod copy;
 mod log;
 mod plan;
+mod salvage;
 mod source;
+mod target;
 
+use self::salvage::copy_family;
+use crate::copy;
 use crate::db::Db;
-use crate::family::ColumnFamily;
 use crate::options::Options;
 use crate::verify::{Progress, ProgressFn, VerifyReport, lock_existing, verify};
-use crate::version::FamilyId;
-use kingtide_base::{Error, ErrorKind, Result};
+use crate::version::manifest::CURRENT;
+use kingtide_base::{Error, ErrorKind, Result, SeqNo};
 use kingtide_vfs::{Fs, PosixFs};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -51,6 +54,10 @@ pub struct KeyGap {
     pub lo: Option<Vec<u8>>,
     /// The last key.
     pub hi: Option<Vec<u8>>,
+    /// The file whose damage is the reason; `None` if the manifest is not whole.
+    pub path: Option<PathBuf>,
+    /// Where in the file, if not all of it is concerned.
+    pub offset: Option<u64>,
 }
 
 /// What became of one family.
@@ -95,6 +102,14 @@ pub struct RepairReport {
     pub log_gaps: Vec<LogGap>,
     /// Prepared transactions that are in doubt in the new database too.
     pub prepared: Vec<Vec<u8>>,
+    /// What was left out, by name: column families and groups of tables whose key order the options lack, and
+    /// transactions that could not be prepared again.
+    pub left_out: Vec<String>,
+    /// Tables in the directory that are no part of the database: jobs and ingests that a crash cut short leave them behind.
+    pub leftovers: Vec<PathBuf>,
+    /// The last sequence number of the new database. What it holds has the numbers that it had. It is the old one's last
+    /// number, or a greater one where a part of the log that may have held greater ones is lost.
+    pub last_sequence: SeqNo,
     /// What else is worth knowing, in words.
     pub notes: Vec<String>,
     /// The verification of the new database.
@@ -105,6 +120,7 @@ impl RepairReport {
     /// Whether everything was salvaged.
     pub fn is_complete(&self) -> bool {
         self.log_gaps.is_empty()
+            && self.left_out.is_empty()
             && self.families.iter().all(|f| f.lost_keys.is_empty() && f.lost.is_empty() && f.stale.is_empty())
     }
 
@@ -157,7 +173,7 @@ pub fn repair(path: impl AsRef<Path>, into: impl AsRef<Path>, options: &Options)
 /// # Errors
 /// `Exists` when `into` is a directory that is not empty; `Locked` when the database is open; `NotFound` when nothing of
 /// a database is there; `Cancelled`; what keeps the new database from being written. What cannot be read of the old one
-/// is no error but in the report. After an error `into` holds a part of the data and must not be used.
+/// is no error but in the report. After an error no database is in `into`, or one whose transactions in doubt are missing.
 pub fn repair_with(
     path: impl AsRef<Path>,
     into: impl AsRef<Path>,
@@ -167,60 +183,58 @@ pub fn repair_with(
 ) -> Result<RepairReport> {
     let (dir, into) = (path.as_ref(), into.as_ref());
     let fs: Arc<dyn Fs> = options.fs.clone().unwrap_or_else(PosixFs::shared).with_mode(options.db.file_mode);
-    if fs.exists(into)? && !fs.list(into)?.is_empty() {
-        let text = "repair writes into a new directory, and this one is not empty";
+    if fs.exists(into)? && fs.list(into)?.iter().any(|n| n == CURRENT) {
+        let text = "repair writes into a new directory, and this one holds a database";
         return Err(Error::new(ErrorKind::Exists, text).at_path(into));
     }
     let _lock = lock_existing(&*fs, dir)?;
     let report = RepairReport::default();
     let mut repair = Repair { fs, dir, options, how, report, progress, done: 0, told: 0, total: 0 };
     let mut plan = plan::make(&mut repair)?;
+    let copy = copy::target::Target::begin(&repair.fs, into)?;
     let log = log::read(&mut repair, &mut plan)?;
-    let (db, order) = new_database(&mut repair, into, &plan)?;
-    let mut families = BTreeMap::new();
+    let mut target = target::NewDatabase::new(&repair, into, &plan);
     for family in &plan.families {
-        let target = match family.name == crate::admin::DEFAULT_FAMILY {
-            true => db.default_family().clone(),
-            false => db.create_family_ordered(&family.name, family.options.clone(), family.order.clone())?,
-        };
-        copy::copy_family(&mut repair, &db, &target, family, &log)?;
-        if let Some(id) = family.id {
-            families.insert(id, target);
-        }
+        copy_family(&mut repair, &mut target, family, &log)?;
     }
-    db.flush()?;
-    prepare_again(&mut repair, &db, &families, log);
-    db.close()?;
-    drop(db);
+    let order = target.finish(&mut repair, &plan)?;
+    copy.finish()?;
     let with_order = Options { order, ..options.clone() };
+    prepare_again(&mut repair, into, &with_order, &plan, log)?;
     repair.report.verify = verify(into, &with_order)?;
     Ok(repair.report)
-}
-
-fn new_database(repair: &mut Repair<'_, '_>, into: &Path, plan: &plan::Plan) -> Result<(Db, kingtide_base::KeyOrder)> {
-    let mut options = repair.options.clone();
-    (options.db.create_if_missing, options.db.error_if_exists, options.manual_jobs) = (true, true, false);
-    if let Some(default) = plan.families.iter().find(|f| f.name == crate::admin::DEFAULT_FAMILY) {
-        options.order = default.order.clone();
-    }
-    let order = options.order.clone();
-    Ok((Db::open(into, options)?, order))
 }
 
 /// Prepares the transactions in doubt again, in the new database.
 fn prepare_again(
     repair: &mut Repair<'_, '_>,
-    db: &Db,
-    families: &BTreeMap<FamilyId, ColumnFamily>,
+    into: &Path,
+    options: &Options,
+    plan: &plan::Plan,
     log: log::SalvagedOperations,
-) {
+) -> Result<()> {
+    if log.prepared.is_empty() {
+        return Ok(());
+    }
+    let mut options = options.clone();
+    (options.db.create_if_missing, options.db.error_if_exists, options.manual_jobs) = (false, false, true);
+    let db = Db::open(into, options)?;
+    let mut families = BTreeMap::new();
+    for family in &plan.families {
+        if let (Some(id), Ok(found)) = (family.id, db.family(&family.name)) {
+            families.insert(id, found);
+        }
+    }
     for (xid, bytes) in log.prepared {
-        match log::prepare(db, families, &xid, &bytes) {
+        match log::prepare(&db, &families, &xid, &bytes) {
             Ok(()) => repair.report.prepared.push(xid),
             Err(e) => {
                 let text = format!("the prepared transaction '{}' could not be kept: {e}", xid.escape_ascii());
                 repair.report.notes.push(text);
+                repair.report.left_out.push(format!("transaction '{}'", xid.escape_ascii()));
             }
         }
     }
+    repair.report.last_sequence = db.latest_sequence();
+    db.close()
 }

@@ -4,13 +4,16 @@ use super::{FamilyRepair, KeyGap, Repair};
 use crate::admin::DEFAULT_FAMILY;
 use crate::family::tables::klog_path;
 use crate::recover::number_of;
+use crate::version::manifest::CURRENT;
 use crate::version::scan::ManifestScan;
 use crate::version::{Edit, FamilyId, FileMeta, required_log_start};
+use crate::wal;
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
 use kingtide_table::salvage::{TableTraits, read_traits, read_written_as};
 use kingtide_vfs::{File, OpenMode};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::path::Path;
 use std::sync::Arc;
 
 /// The family that every database has from the beginning.
@@ -39,16 +42,21 @@ pub(super) struct FamilyPlan {
 
 pub(super) struct Plan {
     pub families: Vec<FamilyPlan>,
+    known: Known,
+    /// Tables in the directory that the manifest does not name.
+    unnamed: BTreeSet<u64>,
     /// Families that the manifest says are gone.
     pub dropped: HashSet<FamilyId>,
     /// Family ids below this were given to families.
-    next_family: FamilyId,
+    pub next_family: FamilyId,
+    /// The greatest sequence number that manifest, tables and log tell of.
+    pub last_seq: SeqNo,
     /// What [`required_log_start`] says.
     pub log_from: SeqNo,
     /// A segment that is in the log, it or a later one, if the machine did not restart since.
     pub log_begun: Option<(u64, [u8; 16])>,
-    /// Whether the whole manifest was read.
-    complete: bool,
+    /// Whether the manifest is whole, so that what it does not name is no part of the database.
+    pub complete: bool,
 }
 
 /// The sum of the edits, as far as they are known.
@@ -62,6 +70,7 @@ struct Known {
     owners: HashMap<u64, FamilyId>,
     vlog_owners: HashMap<u64, FamilyId>,
     next_family: FamilyId,
+    last_seq: SeqNo,
     log_start: SeqNo,
     log_begun: Option<(u64, [u8; 16])>,
 }
@@ -97,6 +106,8 @@ impl Known {
             Edit::DropFamily { id } => {
                 self.families.remove(id);
                 self.dropped.insert(*id);
+                let gone = self.live.iter().filter(|(_, (family, _))| family == id).map(|(file, _)| *file);
+                self.removed.extend(gone);
                 self.live.retain(|_, (family, _)| family != id);
             }
             Edit::RenameFamily { id, name } => {
@@ -110,6 +121,7 @@ impl Known {
                 }
             }
             Edit::AddFile { family, meta, .. } => {
+                self.last_seq = self.last_seq.max(meta.max_seq);
                 self.live.insert(meta.id, (*family, meta.clone()));
                 self.removed.remove(&meta.id);
                 self.owners.insert(meta.id, *family);
@@ -117,8 +129,13 @@ impl Known {
             Edit::Flushed { family, seq } => {
                 let flushed = self.flushed.entry(*family).or_default();
                 *flushed = (*flushed).max(*seq);
+                self.last_seq = self.last_seq.max(*seq);
             }
-            Edit::LogStart(seq) => self.log_start = self.log_start.max(*seq),
+            Edit::LastSeq(seq) => self.last_seq = self.last_seq.max(*seq),
+            Edit::LogStart(seq) => {
+                self.log_start = self.log_start.max(*seq);
+                self.last_seq = self.last_seq.max(seq.saturating_sub(1)); // as `Layout::apply` has it
+            }
             Edit::LogBegun { segment, boot_id } => self.log_begun = Some((*segment, *boot_id)),
             Edit::NextFamilyId(id) => self.next_family = self.next_family.max(*id),
             Edit::AddVlog { id, family, .. } => {
@@ -142,40 +159,94 @@ pub(super) fn make(repair: &mut Repair<'_, '_>) -> Result<Plan> {
     let mut known = Known::default();
     scan.records.iter().for_each(|r| known.apply(&r.edits));
     let on_disk: BTreeSet<u64> = (names.iter().filter(|n| n.ends_with(".klog")).filter_map(|n| number_of(n))).collect();
-    // A manifest that was cut looks like one that a crash cut short, or, between two records, like a whole one. Then
-    // tables are there that it does not name. What an unfinished merge left behind looks the same.
-    let unnamed = on_disk.iter().any(|id| !known.live.contains_key(id) && !known.removed.contains(id));
-    let complete = scan.damage.is_empty() && !scan.records.is_empty() && !unnamed;
-    let (dropped, next_family) = (known.dropped.clone(), known.next_family);
+    let is_unnamed = |id: &u64| !known.live.contains_key(id) && !known.removed.contains(id);
+    let unnamed: BTreeSet<u64> = on_disk.iter().copied().filter(is_unnamed).collect();
+    let left_behind = on_disk.iter().filter(|id| !known.live.contains_key(id)).copied().collect::<Vec<u64>>();
+    let complete = is_complete(repair, &scan, &known, &on_disk, &unnamed)?;
+    let (dropped, next_family, last_seq) = (known.dropped.clone(), known.next_family, known.last_seq);
     let log_from = required_log_start(known.log_start, scan.log_start_is_exact);
     let log_begun = known.log_begun;
-    let mut plan = Plan { families: Vec::new(), dropped, next_family, log_from, log_begun, complete: true };
-    if !complete {
-        plan.doubt(repair);
-    }
-    for (id, (name, order, options)) in &known.families {
-        let Some(order) = repair.options.resolve_order(order) else {
+    let (families, live) = (known.families.clone(), known.live.clone());
+    let mut plan =
+        Plan { families: Vec::new(), known, unnamed, dropped, next_family, last_seq, log_from, log_begun, complete };
+    for (id, (name, order, options)) in families {
+        let Some(order) = repair.options.resolve_order(&order) else {
             let text = format!("column family '{name}' was left out: hand its order '{order}' in the options");
             repair.report.notes.push(text);
-            plan.dropped.insert(*id);
+            repair.report.left_out.push(name);
+            plan.dropped.insert(id);
             continue;
         };
-        let flushed = known.flushed.get(id).copied().unwrap_or(0);
-        let mut family = new_family(Some(*id), name.clone(), true, order, !complete);
-        (family.options, family.flushed) = (options.clone(), flushed);
+        let flushed = plan.known.flushed.get(&id).copied().unwrap_or(0);
+        let mut family = new_family(Some(id), name, true, order, false);
+        (family.options, family.flushed) = (options, flushed);
         plan.families.push(family);
     }
-    for (id, (family, meta)) in &known.live {
-        plan.give(repair, Some(*family), TablePlan { id: *id, meta: Some(meta.clone()) }, "bytewise");
+    for (id, (family, meta)) in live {
+        plan.give(repair, Some(family), TablePlan { id, meta: Some(meta) }, "bytewise");
     }
     if !complete {
-        assign_unnamed(repair, &mut plan, &known, &on_disk);
+        plan.distrust(repair);
+    }
+    if plan.complete {
+        repair.report.leftovers = left_behind.iter().map(|id| klog_path(repair.dir, *id)).collect();
     }
     for family in &plan.families {
         repair.total +=
             family.tables.iter().filter_map(|t| t.meta.as_ref()).map(|m| m.size + m.vlog_bytes()).sum::<u64>();
     }
     Ok(plan)
+}
+
+/// Whether the manifest names everything that belongs to the database, so that tables beside it are what an unfinished
+/// job left, or a finished one had not removed yet.
+///
+/// A manifest that was cut looks like one that a crash cut short or, between two records, like a whole one. But what
+/// the lost records did is seen in the directory: the inputs of a compaction that it does not know of are gone, and
+/// after a flush that it does not know of the log begins too late. As long as neither happened, the tables that it does
+/// not name hold nothing that the named ones and the log do not hold too. An ingest is in no log, but takes sequence
+/// numbers: where the log passes over some that are newer than all of the manifest, the record of one is lost. Only when
+/// nothing was written after it does such an ingest look like one that was never finished.
+fn is_complete(
+    repair: &Repair<'_, '_>,
+    scan: &ManifestScan,
+    known: &Known,
+    on_disk: &BTreeSet<u64>,
+    unnamed: &BTreeSet<u64>,
+) -> Result<bool> {
+    // Without CURRENT the newest manifest is read, which may not be the one that it named.
+    let current = repair.dir.join(CURRENT);
+    let by_name = scan.damage.is_empty();
+    if scan.records.is_empty() || !scan.damage.iter().all(|e| e.path() == Some(&*current)) {
+        return Ok(false);
+    }
+    if by_name && unnamed.is_empty() {
+        return Ok(true);
+    }
+    let segments = wal::list_segments(&*repair.fs, repair.dir)?;
+    let (mut passed_over, mut next) = (0, SeqNo::MAX);
+    let log = wal::replay(
+        &*repair.fs,
+        repair.dir,
+        &segments,
+        required_log_start(known.log_start, scan.log_start_is_exact),
+        |base, count, _| {
+            if base > next {
+                passed_over = next;
+            }
+            next = base + count as u64;
+            Ok(())
+        },
+    );
+    if passed_over > known.last_seq && !unnamed.is_empty() {
+        return Ok(false);
+    }
+    let begins_before = |path: &Path| {
+        let id = path.file_name().and_then(|name| number_of(&name.to_string_lossy()));
+        id.is_some_and(|id| segments.first().is_none_or(|first| id < *first))
+    };
+    let log_is_short = log.is_err_and(|e| e.path().is_some_and(begins_before));
+    Ok(!log_is_short && known.live.keys().all(|id| on_disk.contains(id)))
 }
 
 fn new_family(id: Option<FamilyId>, name: String, named: bool, order: KeyOrder, uncertain: bool) -> FamilyPlan {
@@ -196,6 +267,10 @@ impl Plan {
             return None; // dropped, and the record of that was left out of a later manifest
         }
         self.doubt(repair);
+        // The tables that this brought in may be of the same family.
+        if let Some(at) = self.families.iter().position(|f| f.id == Some(id)) {
+            return self.families.get_mut(at);
+        }
         let (name, order) = match id {
             DEFAULT_ID => (DEFAULT_FAMILY.to_owned(), Some(repair.options.order.clone())),
             _ => (self.free_name(id as u64), repair.options.resolve_order(order)),
@@ -218,10 +293,18 @@ impl Plan {
     /// The manifest turns out not to be whole.
     fn doubt(&mut self, repair: &mut Repair<'_, '_>) {
         if std::mem::take(&mut self.complete) {
-            let text = "the manifest is not whole: tables were taken from the directory, and some may be out of date";
-            repair.report.notes.push(text.to_owned());
-            self.families.iter_mut().for_each(|f| f.uncertain = true);
+            self.distrust(repair);
         }
+    }
+
+    /// The manifest is not whole: what it does not name may belong to the database.
+    fn distrust(&mut self, repair: &mut Repair<'_, '_>) {
+        let text = "the manifest is not whole: tables were taken from the directory, and some may be out of date";
+        repair.report.notes.push(text.to_owned());
+        repair.report.leftovers.clear();
+        self.families.iter_mut().for_each(|f| f.uncertain = true);
+        let (known, unnamed) = (std::mem::take(&mut self.known), std::mem::take(&mut self.unnamed));
+        assign_unnamed(repair, self, &known, &unnamed);
     }
 
     fn give(&mut self, repair: &mut Repair<'_, '_>, family: Option<FamilyId>, table: TablePlan, order: &str) {
@@ -239,13 +322,13 @@ impl Plan {
 /// Tables in the directory of which no record of the manifest is left. A value log belongs to one family, so a table that
 /// refers to one is of the family of the others that do. What nothing connects is kept apart: keys of two families in one
 /// would be wrong values.
-fn assign_unnamed(repair: &mut Repair<'_, '_>, plan: &mut Plan, known: &Known, on_disk: &BTreeSet<u64>) {
+fn assign_unnamed(repair: &mut Repair<'_, '_>, plan: &mut Plan, known: &Known, unnamed: &BTreeSet<u64>) {
     let mut vlog_owners = known.vlog_owners.clone();
     let mut unknown: Vec<(u64, TableTraits)> = Vec::new();
     for (family, meta) in known.live.values() {
         meta.vlog_refs.iter().for_each(|r| _ = vlog_owners.insert(r.file_id, *family));
     }
-    for &id in on_disk.iter().filter(|id| !known.live.contains_key(id) && !known.removed.contains(id)) {
+    for &id in unnamed {
         let path = klog_path(repair.dir, id);
         // One that was ingested or cloned was written under another id.
         let read = |file: Arc<dyn File>| read_traits(&*file, read_written_as(&*file).unwrap_or(id));
@@ -254,6 +337,7 @@ fn assign_unnamed(repair: &mut Repair<'_, '_>, plan: &mut Plan, known: &Known, o
             repair.report.unreadable(&path, &e);
             TableTraits { order: "bytewise".to_owned(), ..TableTraits::default() }
         });
+        plan.last_seq = plan.last_seq.max(traits.info.max_seq);
         let by_vlog = || traits.info.vlog_refs.iter().find_map(|r| vlog_owners.get(&r.file_id).copied());
         match known.owners.get(&id).copied().or_else(by_vlog) {
             Some(family) => {
@@ -286,10 +370,9 @@ fn assign_unnamed(repair: &mut Repair<'_, '_>, plan: &mut Plan, known: &Known, o
     groups.sort_by_key(|(_, _, ids)| ids.iter().min().copied());
     for (order, _, ids) in groups {
         let Some(order) = repair.options.resolve_order(&order) else {
-            repair
-                .report
-                .notes
-                .push(format!("tables {ids:?} were left out: hand their order '{order}' in the options"));
+            let text = format!("tables {ids:?} were left out: hand their order '{order}' in the options");
+            repair.report.notes.push(text);
+            repair.report.left_out.push(plan.free_name(1));
             continue;
         };
         let name = plan.free_name(1);

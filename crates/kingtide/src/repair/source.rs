@@ -37,8 +37,10 @@ pub(super) struct TableSource {
     expected: Option<u64>,
     min: Option<Vec<u8>>,
     max: Option<Vec<u8>>,
-    /// The last entry read was before a part that is lost: the key where that begins.
-    open_gap: Option<Option<Vec<u8>>>,
+    /// Where the block in the scratch begins in the file.
+    block_at: u64,
+    /// The last entry read was before a part that is lost. The end of that part is not known yet.
+    open_gap: Option<KeyGap>,
     pub valid: bool,
     pub key: Vec<u8>,
     pub tag: Tag,
@@ -81,6 +83,7 @@ impl TableSource {
             expected: meta.map(|m| m.entries),
             min: meta.map(|m| m.min_key.clone()),
             max: meta.map(|m| m.max_key.clone()),
+            block_at: 0,
             open_gap: None,
             valid: false,
             key: Vec::new(),
@@ -112,7 +115,7 @@ impl TableSource {
 
     /// The table's key range, as far as it is known.
     pub fn range(&self) -> KeyGap {
-        KeyGap { lo: self.min.clone(), hi: self.max.clone() }
+        KeyGap { lo: self.min.clone(), hi: self.max.clone(), path: Some(self.path.clone()), offset: None }
     }
 
     /// Moves to the next entry that can be read. Returns the bytes read for it.
@@ -127,16 +130,17 @@ impl TableSource {
                     return bytes;
                 }
                 // Bytes that pass their checksum and are no entries in order: the rest of the block is as good as lost.
-                self.damage.push(Error::corruption("a block's entries are not in order").at_path(&self.path));
+                let e = Error::corruption("a block's entries are not in order").at_path(&self.path);
+                self.damage.push(e.at_offset(self.block_at));
                 self.at = self.count;
-                self.begin_gap();
+                self.begin_gap(self.block_at);
             }
             match self.next_block() {
                 Some(read) => bytes += read,
                 None => {
                     self.valid = false;
-                    if let Some(lo) = self.open_gap.take() {
-                        self.lost.push(KeyGap { lo, hi: self.max.clone() });
+                    if let Some(gap) = self.open_gap.take() {
+                        self.lost.push(KeyGap { hi: self.max.clone(), ..gap });
                     }
                     return bytes;
                 }
@@ -152,8 +156,8 @@ impl TableSource {
         if self.entries > 0 && self.order.compare(&self.key, key).then(tag.cmp(&self.tag)).is_ge() {
             return false;
         }
-        if let Some(lo) = self.open_gap.take() {
-            self.lost.push(KeyGap { lo, hi: Some(key.to_vec()) });
+        if let Some(gap) = self.open_gap.take() {
+            self.lost.push(KeyGap { hi: Some(key.to_vec()), ..gap });
         }
         self.key.clear();
         self.key.extend_from_slice(key);
@@ -166,9 +170,10 @@ impl TableSource {
         true
     }
 
-    fn begin_gap(&mut self) {
+    fn begin_gap(&mut self, offset: u64) {
         let lo = if self.entries > 0 { Some(self.key.clone()) } else { self.min.clone() };
-        self.open_gap.get_or_insert(lo);
+        let gap = KeyGap { lo, hi: None, path: Some(self.path.clone()), offset: Some(offset) };
+        self.open_gap.get_or_insert(gap);
     }
 
     /// Loads the next block that can be read; `None` when there is none.
@@ -183,7 +188,7 @@ impl TableSource {
                     *next += 1;
                     if let Err(e) = table.read_block(block, &mut self.scratch) {
                         self.damage.push(e);
-                        self.begin_gap();
+                        self.begin_gap(table.block_place(block).start);
                         continue;
                     }
                     table.block_place(block)
@@ -196,13 +201,13 @@ impl TableSource {
                         if !at_end && self.expected != Some(self.entries) {
                             let e = Error::corruption("without its index, the table cannot be read from here on");
                             self.damage.push(e.at_path(&self.path).at_offset(at));
-                            self.begin_gap();
+                            self.begin_gap(at);
                         }
                         return None;
                     }
                 },
             };
-            (self.at, self.count) = (0, self.scratch.entries());
+            (self.at, self.count, self.block_at) = (0, self.scratch.entries(), place.start);
             return Some(place.end - place.start);
         }
     }

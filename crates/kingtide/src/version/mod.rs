@@ -14,6 +14,7 @@ pub mod scan;
 use kingtide_base::{KeyOrder, SeqNo};
 use kingtide_table::{TableId, UNSEQUENCED};
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Identifies a family for the life of a database; never reused.
@@ -85,7 +86,8 @@ impl FileMeta {
         TableId { file_id: self.id, written_as: self.written_as, sequence: self.sequence }
     }
 
-    /// Whether `[lo, hi]` (both inclusive) meets the file's key range.
+    /// Whether `[lo, hi]` (both inclusive) meets the file's key range. The file's `max_key` counts as one of its keys
+    /// even where it is a range tombstone's exclusive end, so the answer may be yes for files that merely touch.
     pub fn overlaps(&self, order: &KeyOrder, lo: &[u8], hi: &[u8]) -> bool {
         order.compare(&self.min_key, hi) != Ordering::Greater && order.compare(&self.max_key, lo) != Ordering::Less
     }
@@ -196,6 +198,17 @@ impl Version {
         false
     }
 
+    /// The ids of files that end before their `max_key`. It is then the exclusive end of a range tombstone, and
+    /// metadata tells so when the next file of the run begins with that key, because files of a run are disjoint. Of
+    /// other files the metadata does not tell, and their `max_key` counts as theirs. O(files).
+    pub fn open_ends(&self, order: &KeyOrder) -> BTreeSet<u64> {
+        let neighbours = self.runs().flat_map(|(_, run)| run.files.windows(2));
+        let meet = |w: &&[Arc<FileMeta>]| {
+            w[0].range_tombstones > 0 && order.compare(&w[0].max_key, &w[1].min_key) == Ordering::Equal
+        };
+        neighbours.filter(meet).map(|w| w[0].id).collect()
+    }
+
     /// Checks the invariants that can be seen from metadata; the message names the files.
     pub fn check(&self, order: &KeyOrder) -> Result<(), String> {
         for (level, runs) in self.levels.iter().enumerate() {
@@ -204,7 +217,9 @@ impl Version {
             }
             for run in runs {
                 for w in run.files.windows(2) {
-                    if order.compare(&w[0].max_key, &w[1].min_key) == Ordering::Greater {
+                    // They may meet in a key only where the first ends with a range tombstone's exclusive end.
+                    let (met, may_meet) = (order.compare(&w[0].max_key, &w[1].min_key), w[0].range_tombstones > 0);
+                    if met == Ordering::Greater || (met == Ordering::Equal && !may_meet) {
                         return Err(format!("level {level}: files {} and {} overlap", w[0].id, w[1].id));
                     }
                 }

@@ -38,6 +38,19 @@ pub struct SalvagedLog {
     pub next_seq: SeqNo,
 }
 
+/// How a segment ends.
+enum Stop {
+    /// At a hole behind which nothing is wanted.
+    Hole,
+    /// It holds nothing of the log.
+    Unused,
+    /// With an end mark, or with nothing behind its last record.
+    Clean,
+    /// With something behind its last record that is none: a damaged one, or what the file held before. In a log that is
+    /// known to be damaged it counts as damage.
+    Broken(u64),
+}
+
 struct Segment {
     id: u64,
     path: PathBuf,
@@ -47,7 +60,8 @@ struct Segment {
 }
 
 /// Gives the whole records of the log in `dir` to `apply`, in the order of their sequence numbers: up to the first hole,
-/// or, with `past_damage`, all of them. Changes no byte.
+/// or, with `past_damage`, all of them. Changes no byte. A log that begins later than `needed_from` has lost its beginning,
+/// which is a hole too.
 ///
 /// # Errors
 /// Of `apply` and of reading.
@@ -55,14 +69,33 @@ pub fn salvage(
     fs: &dyn Fs,
     dir: &Path,
     ids: &[u64],
+    needed_from: SeqNo,
     past_damage: bool,
     mut apply: impl FnMut(SeqNo, u32, &[u8]) -> Result<()>,
 ) -> Result<SalvagedLog> {
     let mut out = SalvagedLog::default();
+    let mut broken_end = None;
     for segment in headers(fs, dir, ids)? {
-        if !segment.read(fs, past_damage, &mut out, &mut apply)? {
-            break;
+        // How much is missing before the first segment is known if it has a header.
+        if out.next_seq == 0
+            && let Some(start) = segment.head.as_ref().map(|h| h.start_seq)
+            && start > needed_from
+        {
+            out.next_seq = needed_from;
+            if !segment.skip(&mut out, 0, start, past_damage) {
+                return Ok(out);
+            }
+            out.next_seq = start;
         }
+        match segment.read(fs, past_damage, &mut out, &mut apply)? {
+            Stop::Hole => return Ok(out),
+            Stop::Unused => {}
+            Stop::Clean => broken_end = None,
+            Stop::Broken(offset) => broken_end = Some((segment.path, offset)),
+        }
+    }
+    if let Some((path, offset)) = broken_end {
+        out.gaps.push(LogGap { path, offset, from: out.next_seq, to: None });
     }
     Ok(out)
 }
@@ -88,50 +121,66 @@ fn headers(fs: &dyn Fs, dir: &Path, ids: &[u64]) -> Result<Vec<Segment>> {
 }
 
 impl Segment {
-    /// Returns whether to go on.
     fn read(
         &self,
         fs: &dyn Fs,
         past_damage: bool,
         out: &mut SalvagedLog,
         apply: &mut dyn FnMut(SeqNo, u32, &[u8]) -> Result<()>,
-    ) -> Result<bool> {
+    ) -> Result<Stop> {
         if let Some(head) = &self.head
             && head.start_seq != out.next_seq
         {
             if out.next_seq != 0 && head.start_seq > out.next_seq && !self.skip(out, 0, head.start_seq, past_damage) {
-                return Ok(false);
+                return Ok(Stop::Hole);
             }
             out.next_seq = out.next_seq.max(head.start_seq);
         }
         let mut window = Window::new(fs.open(&self.path, OpenMode::Read)?)?;
         let (limit, mut at) = (window.len(), SEGMENT_HEADER_LEN as u64);
+        let (mut end, mut used) = (at, self.head.is_some());
         while at + RECORD_HEADER_LEN as u64 <= limit {
             let (header, payload): (RecordHeader, &[u8]) = match record_at(&mut window, self.id, at, limit)? {
                 Found::Record(header, payload) => (header, payload),
-                Found::End(_) => break,
+                Found::End(mark) => {
+                    // It tells the number behind the last record.
+                    let known = out.next_seq != 0 || self.head.is_some();
+                    if known && mark.base_seq > out.next_seq && mark.base_seq <= self.cap {
+                        if !self.skip(out, at, mark.base_seq, past_damage) {
+                            return Ok(Stop::Hole);
+                        }
+                        out.next_seq = mark.base_seq;
+                    }
+                    return Ok(Stop::Clean);
+                }
                 _ => {
                     at += 8;
                     continue;
                 }
             };
-            let (base, end) = (header.base_seq, header.base_seq.saturating_add(header.count as u64));
-            if base >= out.next_seq && end <= self.cap {
+            let (base, after) = (header.base_seq, header.base_seq.saturating_add(header.count as u64));
+            if base >= out.next_seq && after <= self.cap {
                 let known = out.next_seq != 0 || self.head.is_some();
                 if known
                     && base > out.next_seq
                     && header.flags & FLAG_GAP == 0
                     && !self.skip(out, at, base, past_damage)
                 {
-                    return Ok(false);
+                    return Ok(Stop::Hole);
                 }
                 apply(base, header.count, payload)?;
                 out.records += 1;
-                out.next_seq = end;
+                out.next_seq = after;
+                used = true;
             }
             at += record_span(payload.len());
+            end = at;
         }
-        Ok(true)
+        if !used {
+            return Ok(Stop::Unused);
+        }
+        let behind = window.get(end, RECORD_HEADER_LEN)?;
+        Ok(if behind.is_some_and(|b| b.iter().any(|b| *b != 0)) { Stop::Broken(end) } else { Stop::Clean })
     }
 
     /// Notes a hole up to `to`; whether to read on behind it.

@@ -1,17 +1,14 @@
-//! Merges what is left of a family and writes the newest version of each key into the new database.
+//! Merges what is left of a family and gives the newest version of each key to the new database.
 
 use super::log::SalvagedOperations;
 use super::plan::FamilyPlan;
 use super::source::{Source, TableSource};
+use super::target::NewDatabase;
 use super::{FamilyRepair, KeyGap, Repair};
-use crate::commit::batch::{LoggedOp, WriteBatch};
-use crate::db::Db;
-use crate::family::ColumnFamily;
+use crate::compact::Outputs;
 use crate::family::tables::{klog_path, vlog_path};
-use crate::options::WriteOptions;
 use crate::rangedel::RangeTombstones;
 use kingtide_base::key::{EXPIRY_FLAG, MAX_SEQ, split_expiry};
-use kingtide_base::options::Durability;
 use kingtide_base::{Error, ErrorKind, KeyOrder, Kind, Result, SeqNo, Tag};
 use kingtide_table::{ValuePointer, Vlog};
 use kingtide_vfs::OpenMode;
@@ -19,21 +16,43 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Bytes of a batch.
-const BATCH: usize = 1 << 20;
-
 /// Writes what is left of `family` into `target`.
 pub(super) fn copy_family(
     repair: &mut Repair<'_, '_>,
-    db: &Db,
-    target: &ColumnFamily,
+    target: &mut NewDatabase<'_>,
     family: &FamilyPlan,
     log: &SalvagedOperations,
 ) -> Result<()> {
     let mut report = family.report();
     let (mut sources, ranges) = open_sources(repair, family, log, &mut report)?;
-    let mut merge = Merge::new(&family.order, &sources);
-    let mut out = Output { db, target, batch: WriteBatch::new(), vlogs: HashMap::new() };
+    target.add_family(family, |out| merge(repair, family, &mut sources, &ranges, out, &mut report))?;
+    for source in &mut sources {
+        let Source::Table(t) = source else { continue };
+        t.damage.iter().for_each(|e| repair.report.unreadable(repair.dir, e));
+        report.stale.append(&mut t.lost.clone());
+        report.lost.append(&mut t.lost);
+    }
+    // What was lost of the log below what is flushed is in tables. Of what keys the rest was, nothing tells.
+    for gap in repair.report.log_gaps.iter().filter(|gap| gap.to.is_none_or(|to| to - 1 > family.flushed)) {
+        let anywhere = KeyGap { path: Some(gap.path.clone()), offset: Some(gap.offset), ..KeyGap::default() };
+        report.stale.push(anywhere.clone());
+        report.lost.push(anywhere);
+    }
+    repair.report.families.push(report);
+    Ok(())
+}
+
+/// Gives the newest version of each key to `out`.
+fn merge(
+    repair: &mut Repair<'_, '_>,
+    family: &FamilyPlan,
+    sources: &mut [Source],
+    ranges: &RangeTombstones,
+    out: &mut Outputs<'_>,
+    report: &mut FamilyRepair,
+) -> Result<()> {
+    let mut merge = Merge::new(&family.order, sources);
+    let mut out = Output { out, vlogs: HashMap::new() };
     let (mut key, mut value) = (Vec::new(), Vec::new());
     while let Some(newest) = merge.least() {
         key.clear();
@@ -51,7 +70,7 @@ pub(super) fn copy_family(
                 }
             }
             repair.advance(sources[i].next())?;
-            merge.sift_down(0, &sources);
+            merge.sift_down(0, sources);
         }
         if !settled {
             report.lost_keys.push(key.clone());
@@ -59,18 +78,6 @@ pub(super) fn copy_family(
             report.kept += 1;
         }
     }
-    out.write()?;
-    for source in &mut sources {
-        let Source::Table(t) = source else { continue };
-        t.damage.iter().for_each(|e| repair.report.unreadable(repair.dir, e));
-        report.stale.append(&mut t.lost.clone());
-        report.lost.append(&mut t.lost);
-    }
-    if !repair.report.log_gaps.is_empty() {
-        report.stale.push(KeyGap::default());
-        report.lost.push(KeyGap::default());
-    }
-    repair.report.families.push(report);
     Ok(())
 }
 
@@ -99,7 +106,9 @@ fn open_sources(
                 let gap = table.meta.as_ref().map_or_else(KeyGap::default, |m| KeyGap {
                     lo: Some(m.min_key.clone()),
                     hi: Some(m.max_key.clone()),
+                    ..KeyGap::default()
                 });
+                let gap = KeyGap { path: Some(klog_path(repair.dir, table.id)), ..gap };
                 report.stale.push(gap.clone());
                 report.lost.push(gap);
             }
@@ -167,14 +176,12 @@ enum Lost {
 }
 
 /// Writes into the new database.
-struct Output<'d> {
-    db: &'d Db,
-    target: &'d ColumnFamily,
-    batch: WriteBatch,
+struct Output<'o, 'c> {
+    out: &'o mut Outputs<'c>,
     vlogs: HashMap<u64, Arc<Vlog>>,
 }
 
-impl Output<'_> {
+impl Output<'_, '_> {
     fn put(
         &mut self,
         repair: &mut Repair<'_, '_>,
@@ -201,10 +208,7 @@ impl Output<'_> {
             }
             _ => return Err(broken("an entry of unknown kind")),
         }
-        let family = self.target.inner();
-        let op = LoggedOp { kind, family: family.id(), key, value: stored };
-        self.batch.push_logged(family, &op).map_err(Lost::Write)?;
-        if self.batch.bytes() >= BATCH { self.write().map_err(Lost::Write) } else { Ok(()) }
+        self.out.add(key, Tag(tag.seq() << 8 | kind as u64), stored, true).map_err(Lost::Write)
     }
 
     fn read(&mut self, repair: &mut Repair<'_, '_>, p: &ValuePointer) -> Result<Vec<u8>> {
@@ -226,13 +230,5 @@ impl Output<'_> {
         let mut raw = Vec::new();
         vlog.read(p, &mut raw)?;
         Ok(raw)
-    }
-
-    /// Not logged: what is not in tables when this is cut short is repaired again.
-    fn write(&mut self) -> Result<()> {
-        let options = WriteOptions { durability: Some(Durability::None), no_wait: false };
-        self.db.write_with(&mut self.batch, &options)?;
-        self.batch.clear();
-        Ok(())
     }
 }
