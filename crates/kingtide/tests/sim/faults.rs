@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Which faults make sense on which operation. `None`: the sync fails and the system marks what it held clean.
-const KINDS: [(FsOp, &[Option<Fault>]); 8] = {
+pub const KINDS: [(FsOp, &[Option<Fault>]); 8] = {
     use Fault::{Edquot, Eintr, Eio, Emfile, Enospc, ShortRead, ShortWrite};
     [
         (FsOp::Open, &[Some(Eio), Some(Enospc), Some(Edquot), Some(Emfile), Some(Eintr)]),
@@ -58,7 +58,7 @@ impl Trouble {
 fn for_faults(plan: &Plan) -> Arc<Plan> {
     let mut plan = plan.clone();
     plan.mix.unlogged = 0; // may go with a close that fails
-    plan.weights.retain(|w| !matches!(w.0, Part::Kill | Part::Cut));
+    plan.weights.retain(|w| !matches!(w.0, Part::Kill | Part::Cut | Part::Trouble));
     plan.faults.clear();
     plan.disk.clear();
     Arc::new(plan)

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`cuts`] | after a power cut or kill at any write operation, recovery finds an exact prefix with all that was acknowledged |
 //! | [`faults`] | errors from the disk lose nothing acknowledged, and nothing panics or hangs |
+//! | [`lives`] | one database outlives kills, cuts, faults and clocks that go back, and its files always say what memory has |
 //! | [`repeat`] | a run can be repeated to the byte |
 //!
 //! `KINGTIDE_FULL=1 cargo test --release -p kingtide --test sim` runs the full counts. A failure prints a line with
@@ -18,9 +19,11 @@ mod copies;
 mod cuts;
 mod faults;
 mod history;
+mod lives;
 mod plan;
 mod readers;
 mod repeat;
+mod storm;
 mod trace;
 mod watchdog;
 mod world;

@@ -6,6 +6,7 @@ use crate::clock::SimClock;
 use crate::history::{Event, FamilyNo, Found, History, Op, Progress, State, What};
 use crate::plan::{Part, Plan};
 use crate::readers::Readers;
+use crate::storm::Trouble;
 use crate::trace::{Trace, TraceFs};
 use kingtide::vfs::{FaultFs, Fs, MemFs, OnWrite, Survival};
 use kingtide::{ColumnFamily, Db, Durability, Error, ErrorKind, Options, Result};
@@ -44,6 +45,34 @@ pub struct World {
     pub short_reads: bool,
     pub refused: u64,
     pub conflicts: u64,
+    /// Trouble with the disk that the scenario made by itself, while it lasts.
+    pub trouble: Option<Trouble>,
+    pub counts: Counts,
+}
+
+/// What happened to a database, or to several.
+#[derive(Clone, Debug, Default)]
+pub struct Counts {
+    pub lives: u64,
+    pub steps: u64,
+    pub kills: u64,
+    pub cuts: u64,
+    pub reopens: u64,
+    pub shadows: u64,
+    pub troubles: u64,
+}
+
+impl Counts {
+    /// Adds those of a life of so many steps.
+    pub fn add(&mut self, life: &Counts, steps: u64) {
+        self.lives += 1;
+        self.steps += steps;
+        self.kills += life.kills;
+        self.cuts += life.cuts;
+        self.reopens += life.reopens;
+        self.shadows += life.shadows;
+        self.troubles += life.troubles;
+    }
 }
 
 /// The scenario's options for a database on that file system.
@@ -77,6 +106,8 @@ impl World {
             short_reads: false,
             refused: 0,
             conflicts: 0,
+            trouble: None,
+            counts: Counts::default(),
         }
     }
 
@@ -112,10 +143,13 @@ impl World {
     }
 
     /// The rules of the plan that hold at this step.
-    fn set_faults(&self) {
+    pub fn set_faults(&self) {
         let rules = self.plan.faults.iter().filter(|f| (f.from..f.until).contains(&self.steps));
         self.faults.clear();
         rules.for_each(|f| self.faults.add(f.rule.clone()));
+        if let Some(rule) = self.trouble.as_ref().and_then(|t| t.rule.clone()) {
+            self.faults.add(rule);
+        }
     }
 
     /// Opens. The families are those that the history tells.
@@ -137,10 +171,14 @@ impl World {
     pub fn open(&mut self) {
         if let Err(e) = self.try_open() {
             self.tolerate(e);
+            self.trouble = None;
             self.faults.clear();
             self.disk.set_capacity(None);
             self.disk.fail_syncs(0);
             self.try_open().unwrap_or_else(|e| panic!("open on a healthy disk: {e:?}"));
+        }
+        if let Err(e) = self.make_families() {
+            self.tolerate(e);
         }
     }
 
@@ -288,6 +326,7 @@ impl World {
         if self.plan.faults.iter().any(|f| f.from == now || f.until == now) {
             self.set_faults();
         }
+        self.end_trouble_when_due();
         if let Some((_, capacity)) = self.plan.disk.iter().find(|d| d.0 == now) {
             let capacity = *capacity;
             self.disk.set_capacity(capacity);
@@ -335,6 +374,18 @@ impl World {
                 self.clock.advance(Duration::from_millis(self.rng.below(100)));
                 Ok(())
             }
+            Part::Trouble => {
+                self.begin_trouble();
+                Ok(())
+            }
+            Part::Clock => {
+                self.move_clocks();
+                Ok(())
+            }
+            Part::Shadow => {
+                self.shadow();
+                Ok(())
+            }
         }
     }
 
@@ -349,8 +400,13 @@ impl World {
     }
 
     pub fn any_family(&mut self) -> (FamilyNo, ColumnFamily) {
-        let at = self.rng.below(self.families.len() as u64) as usize;
-        self.families.values().nth(at).cloned().expect("a family")
+        let n = self.families.len() as u64;
+        let at = match self.plan.mix.families {
+            0 => self.rng.below(n),
+            // The k-th with a probability of about 1/k, the last ones once in some hundred.
+            _ => ((n as f64 + 1.0).powf(self.rng.unit()) as u64 - 1).min(n - 1),
+        };
+        self.families.values().nth(at as usize).cloned().expect("a family")
     }
 
     /// Runs jobs until there is nothing to do, which includes a log sync that is due.
@@ -447,6 +503,7 @@ impl World {
     }
 
     pub fn reopen(&mut self) -> Result<()> {
+        self.counts.reopens += 1;
         if self.rng.one_in(2) {
             self.let_go(); // or after the database was closed
         }
@@ -463,6 +520,7 @@ impl World {
 
     /// Loses the process, or the power too, and opens what is found.
     fn crash(&mut self, model: Option<Survival>) -> Result<()> {
+        *(if model.is_none() { &mut self.counts.kills } else { &mut self.counts.cuts }) += 1;
         let disk = match model {
             None => self.disk.kill_clone(),
             Some(m) => self.disk.crash_clone(m, &mut self.rng),

@@ -1,0 +1,86 @@
+//! Long lives of one database: kills, power cuts, faults of the disk and shadow recoveries while the scenario goes on, so
+//! that what one of them leaves behind meets the next.
+
+use crate::clock::LATER;
+use crate::cuts::on_two_threads;
+use crate::plan::{Part, Plan};
+use crate::watchdog::watch;
+use crate::world::{Counts, World};
+use crate::{cases, full};
+use kingtide::vfs::MemFs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+
+/// A scenario in which everything happens that can happen to it, a disk that fails as the plan says included.
+fn troubled(plan: &Plan) -> Arc<Plan> {
+    let mut plan = plan.clone();
+    let total: u64 = plan.weights.iter().map(|w| w.1).sum();
+    let mut add = |part: Part, weight: u64| {
+        if !plan.weights.iter().any(|w| w.0 == part) {
+            plan.weights.push((part, weight));
+        }
+    };
+    add(Part::Kill, total / 60);
+    add(Part::Cut, total / 80);
+    add(Part::Reopen, total / 100);
+    add(Part::Shadow, total / 80);
+    if plan.disk.is_empty() && plan.mix.unlogged == 0 && plan.mix.ttl == 0 {
+        add(Part::Trouble, total / 40);
+    }
+    if plan.mix.ttl == 0 {
+        add(Part::Clock, total / 100);
+    }
+    Arc::new(plan)
+}
+
+fn live(plan: &Arc<Plan>, seed: u64, steps: u64) -> Counts {
+    let mut world = World::new(plan, seed);
+    world.mount(MemFs::new());
+    world.open();
+    (0..steps).for_each(|_| world.step());
+    assert!(world.clock_ms() < LATER[0], "the scenario took too long for what expires");
+    world.check_reads();
+    world.counts
+}
+
+#[test]
+fn a_database_outlives_kills_cuts_and_faults() {
+    let (seeds, steps) = if full() { (200, 600) } else { (2, 250) };
+    let totals = Mutex::new(Counts::default());
+    let start = std::time::Instant::now();
+    let print = || {
+        let n = totals.lock().expect("totals");
+        println!(
+            "{:?}: {} lives, {} steps, {} kills, {} power cuts, {} reopens, {} shadow recoveries, {} faults begun",
+            start.elapsed(),
+            n.lives,
+            n.steps,
+            n.kills,
+            n.cuts,
+            n.reopens,
+            n.shadows,
+            n.troubles
+        );
+    };
+    let failures = on_two_threads(&cases(seeds), |(plan, seed)| {
+        let case = format!("KINGTIDE_SCENARIO={} KINGTIDE_SEED={seed}, a life", plan.name);
+        let _watched = watch(case.clone());
+        let plan = troubled(plan);
+        match catch_unwind(AssertUnwindSafe(|| live(&plan, *seed, steps))) {
+            Ok(counts) => {
+                let lives = {
+                    let mut all = totals.lock().expect("totals");
+                    all.add(&counts, steps);
+                    all.lives
+                };
+                if full() && lives.is_multiple_of(200) {
+                    print();
+                }
+                Vec::new()
+            }
+            Err(_) => vec![case],
+        }
+    });
+    print();
+    assert!(failures.is_empty(), "{failures:#?}");
+}
