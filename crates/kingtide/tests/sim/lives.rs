@@ -6,7 +6,7 @@ use crate::cuts::on_two_threads;
 use crate::plan::{Part, Plan};
 use crate::watchdog::watch;
 use crate::world::{Counts, World};
-use crate::{cases, full};
+use crate::{cases, env, full};
 use kingtide::vfs::MemFs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
@@ -46,6 +46,7 @@ fn live(plan: &Arc<Plan>, seed: u64, steps: u64) -> Counts {
 #[test]
 fn a_database_outlives_kills_cuts_and_faults() {
     let (seeds, steps) = if full() { (200, 600) } else { (2, 250) };
+    let seeds = env("KINGTIDE_LIVES").unwrap_or(seeds);
     let totals = Mutex::new(Counts::default());
     let start = std::time::Instant::now();
     let print = || {

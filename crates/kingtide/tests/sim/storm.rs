@@ -66,7 +66,7 @@ impl World {
         self.disk.fail_syncs(0);
         self.disk.set_capacity(None);
         self.set_faults();
-        if trouble.full && self.db().stats().writes_stopped.is_none() {
+        if trouble.full && self.plan.faults.is_empty() && self.db().stats().writes_stopped.is_none() {
             self.writes_resume();
         }
     }

@@ -549,7 +549,9 @@ impl World {
     /// Finds out what a crash left; the rest never happened.
     fn take_up(&mut self, at_least: usize) {
         let progress = self.edit(|p| p.clone());
+        self.faults.set_enabled(false);
         let found = read(self.db(), &progress.families);
+        self.faults.set_enabled(true);
         let tables = self.history.tables(progress.epoch, self.clock_ms());
         let Some(recovered) = self.history.recovered(&tables, &found, at_least, &progress) else {
             self.history.explain(&tables, &found, at_least, &progress)
