@@ -4,14 +4,16 @@
 
 use crate::clock::LATER;
 use crate::copies::check_copies;
+use crate::draws::options;
 use crate::history::{Found, History, Op, Progress, Tables};
 use crate::plan::Plan;
 use crate::watchdog::watch;
-use crate::world::{DIR, World, families_found, options, read};
+use crate::world::{DIR, World, families_found, read};
 use crate::{cases, env, full};
 use kingtide::vfs::{MemFs, Survival};
 use kingtide::{Db, Durability, ManualClock, WriteBatch, WriteOptions};
 use kingtide_base::rng::Rng;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -98,12 +100,16 @@ struct Check<'a> {
     progress: &'a Progress,
     at_least: usize,
     counts: &'a Counts,
+    /// What the next open's options are drawn from.
+    draw: Cell<u64>,
 }
 
 impl Check<'_> {
     fn open(&self, disk: &MemFs) -> (Db, Found) {
         let clock = ManualClock::at_unix_ms(self.tables.now);
-        let db = Db::open(Path::new(DIR), options(self.plan, Arc::new(disk.clone()), clock)).expect("recovery");
+        self.draw.set(self.draw.get().wrapping_add(0x9e37_79b9_7f4a_7c15));
+        let options = options(self.plan, Arc::new(disk.clone()), clock, self.draw.get());
+        let db = Db::open(Path::new(DIR), options).expect("recovery");
         let found = read(&db, &families_found(&db, self.progress));
         self.counts.add(|c| &c.opens, 1);
         (db, found)
@@ -167,7 +173,7 @@ impl Check<'_> {
     fn verify(&self, disk: &MemFs, when: &str) {
         let disk = Arc::new(disk.kill_clone());
         let clock = ManualClock::at_unix_ms(self.tables.now);
-        let report = kingtide::verify(Path::new(DIR), &options(self.plan, disk, clock));
+        let report = kingtide::verify(Path::new(DIR), &options(self.plan, disk, clock, 0));
         let report = report.unwrap_or_else(|e| panic!("verify {when}: {e:?}"));
         let orphan = |p: &kingtide::Problem| p.kind == kingtide::ProblemKind::Orphan;
         let unexpected: Vec<String> = report
@@ -281,7 +287,15 @@ fn check_cut(
         let _watched = watch(case.clone());
         let now = LATER[usize::from(rng.one_in(4))];
         let tables = tables.get(history, cut.progress.epoch, now);
-        let check = Check { plan, history, tables: &tables, progress: &cut.progress, at_least, counts };
+        let check = Check {
+            plan,
+            history,
+            tables: &tables,
+            progress: &cut.progress,
+            at_least,
+            counts,
+            draw: Cell::new(rng.next_u64()),
+        };
         if catch_unwind(AssertUnwindSafe(|| check.run(&disk, &mut rng))).is_err() {
             return Err(case);
         }

@@ -3,11 +3,14 @@
 
 use crate::clock::LATER;
 use crate::cuts::on_two_threads;
+use crate::draws::PANICS;
 use crate::plan::{Part, Plan};
+use crate::storm::{DEATHS, Doom};
 use crate::watchdog::watch;
 use crate::world::{Counts, World};
 use crate::{cases, env, full};
 use kingtide::vfs::MemFs;
+use kingtide_base::rare;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
@@ -27,6 +30,7 @@ fn troubled(plan: &Plan) -> Arc<Plan> {
     if plan.disk.is_empty() && plan.mix.unlogged == 0 && plan.mix.ttl == 0 {
         add(Part::Trouble, total / 40);
     }
+    add(Part::Panic, total / 150);
     if plan.mix.ttl == 0 {
         add(Part::Clock, total / 100);
     }
@@ -37,6 +41,7 @@ fn live(plan: &Arc<Plan>, seed: u64, steps: u64) -> Counts {
     let mut world = World::new(plan, seed);
     world.mount(MemFs::new());
     world.open();
+    world.doom = Some(Doom::new(seed, &world));
     (0..steps).for_each(|_| world.step());
     assert!(world.clock_ms() < LATER[0], "the scenario took too long for what expires");
     world.check_reads();
@@ -52,15 +57,18 @@ fn a_database_outlives_kills_cuts_and_faults() {
     let print = || {
         let n = totals.lock().expect("totals");
         println!(
-            "{:?}: {} lives, {} steps, {} kills, {} power cuts, {} reopens, {} shadow recoveries, {} faults begun",
+            "{:?}: {} lives, {} steps, {} kills, {} power cuts, {} deaths in rare paths, {} reopens, {} shadow recoveries, \
+             {} faults begun, {} jobs panicked",
             start.elapsed(),
             n.lives,
             n.steps,
             n.kills,
             n.cuts,
+            n.deaths,
             n.reopens,
             n.shadows,
-            n.troubles
+            n.troubles,
+            n.panics
         );
     };
     let failures = on_two_threads(&cases(seeds), |(plan, seed)| {
@@ -83,5 +91,8 @@ fn a_database_outlives_kills_cuts_and_faults() {
         }
     });
     print();
+    println!("deaths by rare path: {:?}", DEATHS.lock().expect("deaths"));
+    println!("panics by what the job did: {:?}", PANICS.lock().expect("panics"));
+    println!("{}", rare::report(&rare::counts()));
     assert!(failures.is_empty(), "{failures:#?}");
 }

@@ -17,6 +17,7 @@ mod clients;
 mod clock;
 mod copies;
 mod cuts;
+mod draws;
 mod faults;
 mod history;
 mod lives;

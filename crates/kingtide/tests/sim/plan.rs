@@ -24,6 +24,7 @@
 //! | `tick` | lets time pass |
 //! | `trouble` | a random fault of the disk begins, or the one that there is ends |
 //! | `clock` | the clocks go back, or forward again |
+//! | `panic` | a background job panics; the database is closed and opened again |
 //! | `shadow` | recovers the same files a second time, beside the open database, and compares all that it finds |
 //!
 //! `[mix]` says what commits are made of; [`Mix`] lists the names. `[options]` sets options of the database and its
@@ -63,9 +64,10 @@ pub enum Part {
     Trouble,
     Clock,
     Shadow,
+    Panic,
 }
 
-const PARTS: [Part; 23] = [
+const PARTS: [Part; 24] = [
     Part::Batch,
     Part::Transaction,
     Part::Prepare,
@@ -89,6 +91,7 @@ const PARTS: [Part; 23] = [
     Part::Trouble,
     Part::Clock,
     Part::Shadow,
+    Part::Panic,
 ];
 
 macro_rules! mix {
@@ -135,6 +138,8 @@ mix! {
     /// Families that are there from the first open on. If there are any, families are chosen by a Zipfian distribution, so
     /// that most of them are idle most of the time.
     families = 0;
+    /// Whether the default family has a key order that can panic.
+    fragile = 0;
 }
 
 #[derive(Clone, Debug)]

@@ -3,13 +3,14 @@
 
 use crate::clients::Client;
 use crate::clock::SimClock;
+use crate::draws::{options, panic_when_due};
 use crate::history::{Event, FamilyNo, Found, History, Op, Progress, State, What};
 use crate::plan::{Part, Plan};
 use crate::readers::Readers;
-use crate::storm::Trouble;
+use crate::storm::{Doom, Trouble};
 use crate::trace::{Trace, TraceFs};
 use kingtide::vfs::{FaultFs, Fs, MemFs, OnWrite, Survival};
-use kingtide::{ColumnFamily, Db, Durability, Error, ErrorKind, Options, Result};
+use kingtide::{ColumnFamily, Db, Durability, Error, ErrorKind, Result};
 use kingtide_base::rng::Rng;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -47,6 +48,8 @@ pub struct World {
     pub conflicts: u64,
     /// Trouble with the disk that the scenario made by itself, while it lasts.
     pub trouble: Option<Trouble>,
+    /// Where the process dies or the power goes, if it does so in rare paths.
+    pub doom: Option<Doom>,
     pub counts: Counts,
 }
 
@@ -60,6 +63,9 @@ pub struct Counts {
     pub reopens: u64,
     pub shadows: u64,
     pub troubles: u64,
+    /// Deaths in a rare path, and background jobs that panicked.
+    pub deaths: u64,
+    pub panics: u64,
 }
 
 impl Counts {
@@ -72,12 +78,9 @@ impl Counts {
         self.reopens += life.reopens;
         self.shadows += life.shadows;
         self.troubles += life.troubles;
+        self.deaths += life.deaths;
+        self.panics += life.panics;
     }
-}
-
-/// The scenario's options for a database on that file system.
-pub fn options(plan: &Plan, fs: Arc<dyn Fs>, clock: Arc<dyn kingtide::Clock>) -> Options {
-    Options { fs: Some(fs), clock: Some(clock), ..plan.options() }
 }
 
 impl World {
@@ -107,6 +110,7 @@ impl World {
             refused: 0,
             conflicts: 0,
             trouble: None,
+            doom: None,
             counts: Counts::default(),
         }
     }
@@ -135,11 +139,17 @@ impl World {
             fs = Arc::new(TraceFs { inner: fs, trace: trace.clone() });
         }
         self.faults = FaultFs::new(fs, self.rng.next_u64());
+        self.doom_sees(&disk);
         self.disk = disk;
         self.set_faults();
-        if let Some(watch) = &self.watch {
-            self.disk.on_write(Some(watch()));
-        }
+        let mut watch = self.watch.as_ref().map(|watch| watch());
+        self.disk.on_write(Some(Box::new(move |boundary| {
+            if let Some(watch) = &mut watch {
+                watch(boundary);
+            }
+            let kind = boundary.path.extension().unwrap_or_default().to_string_lossy();
+            panic_when_due(&format!("{:?} {kind}", boundary.op));
+        })));
     }
 
     /// The rules of the plan that hold at this step.
@@ -154,7 +164,8 @@ impl World {
 
     /// Opens. The families are those that the history tells.
     pub fn try_open(&mut self) -> Result<()> {
-        let options = options(&self.plan, Arc::new(self.faults.clone()), self.clock.clone());
+        let draw = self.rng.next_u64();
+        let options = options(&self.plan, Arc::new(self.faults.clone()), self.clock.clone(), draw);
         let db = Db::open(Path::new(DIR), options)?;
         let known = families_found(&db, &self.edit(|p| p.clone()));
         self.edit(|p| (p.families, p.changing) = (known.clone(), None));
@@ -300,6 +311,9 @@ impl World {
         });
         let part = chosen.expect("a part").0;
         let result = self.run(part);
+        if let Some(death) = self.death() {
+            return self.die(death);
+        }
         if let Some(trace) = &self.trace {
             trace.note(format!("{part:?} {:?}", result.as_ref().map_err(Error::kind)).as_bytes());
         }
@@ -384,6 +398,10 @@ impl World {
             }
             Part::Shadow => {
                 self.shadow();
+                Ok(())
+            }
+            Part::Panic => {
+                self.panic_in_job();
                 Ok(())
             }
         }
@@ -496,7 +514,7 @@ impl World {
     }
 
     /// Gives up everything that belongs to the open database.
-    fn let_go(&mut self) {
+    pub fn let_go(&mut self) {
         self.clients = (0..3).map(|_| Client::default()).collect();
         self.readers = Readers::default();
         self.families.clear();
@@ -534,20 +552,25 @@ impl World {
         if let Some(trace) = &self.trace {
             trace.pause(false);
         }
-        let at_least = self.edit(|p| {
-            if model.is_some() {
-                p.process = p.power;
-            }
-            p.process.max(p.power)
-        });
+        let at_least = self.survives(model.is_some());
         self.mount(disk);
         self.open();
         self.take_up(at_least);
         Ok(())
     }
 
+    /// Up to which event everything survives the death of the process, or a power cut.
+    pub fn survives(&self, power_cut: bool) -> usize {
+        self.edit(|p| {
+            if power_cut {
+                p.process = p.power;
+            }
+            p.process.max(p.power)
+        })
+    }
+
     /// Finds out what a crash left; the rest never happened.
-    fn take_up(&mut self, at_least: usize) {
+    pub fn take_up(&mut self, at_least: usize) {
         let progress = self.edit(|p| p.clone());
         self.faults.set_enabled(false);
         let found = read(self.db(), &progress.families);
