@@ -74,7 +74,7 @@ struct Run<'s> {
 /// Records and judges a history.
 pub fn run(setup: &Setup) -> Outcomes {
     let mut rng = Rng::new(setup.seed);
-    let model = Survival::ALL[rng.below(4) as usize];
+    let model = Survival::ALL[rng.below(Survival::ALL.len() as u64) as usize];
     let ending = [Ending::Close, Ending::Kill, Ending::PowerCut(model)][rng.below(3) as usize];
     let mut run = Run { setup, world: World::new(), rng, ending, recorded: Vec::new(), processes: 0 };
     let fs = run.first_half();

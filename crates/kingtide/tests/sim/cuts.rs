@@ -12,6 +12,7 @@ use crate::world::{DIR, World, families_found, read};
 use crate::{cases, env, full};
 use kingtide::vfs::{MemFs, Survival};
 use kingtide::{Db, Durability, ManualClock, WriteBatch, WriteOptions};
+use kingtide_base::rare;
 use kingtide_base::rng::Rng;
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -124,7 +125,7 @@ impl Check<'_> {
 
     /// Opens what a cut left, compares it, goes on with it, and compares again.
     fn run(&self, disk: &MemFs, rng: &mut Rng) {
-        if rng.one_in(8) {
+        if rng.one_in(30) {
             self.cut_during_recovery(disk, rng);
         }
         let created = !self.progress.families.is_empty();
@@ -246,7 +247,7 @@ impl Check<'_> {
             // A kill during recovery changes nothing of what the next one finds.
             let (_, found) = self.open(&before.kill_clone());
             assert!(found == undisturbed, "a kill during recovery changed what is found");
-            let model = Survival::ALL[rng.below(4) as usize];
+            let model = Survival::ALL[rng.below(Survival::ALL.len() as u64) as usize];
             let (_, found) = self.open(&before.crash_clone(model, rng));
             self.fits(&found, self.progress.power);
             self.counts.add(|c| &c.second_cuts, 2);
@@ -321,7 +322,7 @@ fn check_scenario(plan: &Arc<Plan>, seed: u64, steps: u64, every: u64, counts: &
         };
         total = only.map_or(count, |_| 0);
         for cut in &cuts {
-            let chosen = only.is_some() || (cut.number + seed).is_multiple_of(every);
+            let chosen = only.is_some() || (cut.number + seed).is_multiple_of(every * plan.mix.sample);
             if chosen && failures.len() < 3 {
                 failures.extend(check_cut(plan, seed, &history, cut, &mut tables, counts).err());
             }
@@ -331,11 +332,11 @@ fn check_scenario(plan: &Arc<Plan>, seed: u64, steps: u64, every: u64, counts: &
     failures
 }
 
-/// Checks cases on two threads.
+/// Checks cases on two threads, or on `KINGTIDE_THREADS`.
 pub fn on_two_threads<T: Sync>(cases: &[T], work: impl Fn(&T) -> Vec<String> + Sync) -> Vec<String> {
     let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|s| {
-        for _ in 0..2 {
+        for _ in 0..env("KINGTIDE_THREADS").unwrap_or(2) {
             s.spawn(|| {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let found = work(case);
@@ -349,7 +350,7 @@ pub fn on_two_threads<T: Sync>(cases: &[T], work: impl Fn(&T) -> Vec<String> + S
 
 #[test]
 fn every_power_cut_leaves_a_prefix_with_all_that_was_acknowledged() {
-    let (seeds, steps, every) = if full() { (6, 350, 1) } else { (1, 120, 40) };
+    let (seeds, steps, every) = if full() { (8, 350, 1) } else { (1, 120, 40) };
     let counts = Counts::default();
     let start = std::time::Instant::now();
     let failures = on_two_threads(&cases(seeds), |(plan, seed)| {
@@ -361,5 +362,6 @@ fn every_power_cut_leaves_a_prefix_with_all_that_was_acknowledged() {
         failures
     });
     counts.print();
+    println!("{}", rare::report(&rare::counts()));
     assert!(failures.is_empty(), "{failures:#?}");
 }

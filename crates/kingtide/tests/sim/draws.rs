@@ -79,6 +79,19 @@ thread_local! {
 pub static PANICS: std::sync::Mutex<std::collections::BTreeMap<String, u64>> =
     std::sync::Mutex::new(std::collections::BTreeMap::new());
 
+/// Keeps panics that are injected out of the output, where they would hide the others.
+pub fn quiet_panics() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !info.payload().downcast_ref::<String>().is_some_and(|text| text.starts_with("injected: ")) {
+                usual(info);
+            }
+        }));
+    });
+}
+
 /// Lets the n-th chance on this thread panic, or none any more.
 pub fn set_fuse(n: Option<u64>) {
     FUSE.set(n);

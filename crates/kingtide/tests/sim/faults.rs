@@ -11,6 +11,7 @@ use crate::world::{DIR, World, families_found, read};
 use crate::{cases, env, full};
 use kingtide::vfs::{Fault, MemFs, Op as FsOp, Rule, Survival};
 use kingtide::{Db, Durability, ErrorKind, ManualClock};
+use kingtide_base::rare;
 use kingtide_base::rng::Rng;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -197,6 +198,7 @@ fn a_failing_disk_loses_nothing_acknowledged() {
     });
     let [cases_run, refused, injected] = [cases_run, refused, injected].map(AtomicU64::into_inner);
     println!("{cases_run} troubles, {injected} operations made to fail, {refused} calls refused");
+    println!("{}", rare::report(&rare::counts()));
     assert!(failures.is_empty(), "{failures:#?}");
 }
 

@@ -43,6 +43,7 @@ pub fn env(name: &str) -> Option<u64> {
 
 /// The scenarios to run, and of each the seeds.
 pub fn cases(seeds: u64) -> Vec<(Arc<Plan>, u64)> {
+    draws::quiet_panics();
     let only = std::env::var("KINGTIDE_SCENARIO").ok();
     let plans = Plan::all().into_iter().filter(|p| only.as_ref().is_none_or(|name| *name == p.name));
     let seeds = env("KINGTIDE_SEED").map_or(1..=seeds, |seed| seed..=seed);

@@ -138,6 +138,8 @@ mix! {
     /// Families that are there from the first open on. If there are any, families are chosen by a Zipfian distribution, so
     /// that most of them are idle most of the time.
     families = 0;
+    /// Of so many power cuts one is checked, where each is dear.
+    sample = 1;
     /// Whether the default family has a key order that can panic.
     fragile = 0;
 }

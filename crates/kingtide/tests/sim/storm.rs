@@ -114,9 +114,11 @@ impl World {
         } else {
             assert!(shadow.latest_sequence() <= self.db().latest_sequence(), "the last sequence number");
         }
-        let tables = self.history.tables(progress.epoch, now);
         let at_least = progress.process.max(progress.power);
-        if self.history.recovered(&tables, &found, at_least, &progress).is_none() {
+        let tables = (!all_logged).then(|| self.history.tables(progress.epoch, now));
+        if let Some(tables) = tables
+            && self.history.recovered(&tables, &found, at_least, &progress).is_none()
+        {
             self.history.explain(&tables, &found, at_least, &progress);
         }
         drop(shadow);
@@ -144,6 +146,7 @@ struct Inner {
     rng: Rng,
     /// Dies here more often than elsewhere.
     favourite: &'static str,
+    deaths: BTreeMap<&'static str, u64>,
     disk: MemFs,
     progress: Arc<Mutex<Progress>>,
     death: Option<Death>,
@@ -157,7 +160,8 @@ impl Doom {
         let mut rng = Rng::new(seed ^ 0xd00d);
         let favourite = rare::PATHS[rng.below(rare::PATHS.len() as u64) as usize].name;
         let (disk, progress) = (world.disk.clone(), world.progress.clone());
-        let inner = Rc::new(RefCell::new(Inner { rng, favourite, disk, progress, death: None }));
+        let inner =
+            Rc::new(RefCell::new(Inner { rng, favourite, deaths: BTreeMap::new(), disk, progress, death: None }));
         let hook = inner.clone();
         rare::on_this_thread(Some(Box::new(move |name| hook.borrow_mut().visit(name))));
         Doom(inner)
@@ -172,7 +176,10 @@ impl Drop for Doom {
 
 impl Inner {
     fn visit(&mut self, name: &'static str) {
-        if self.death.is_none() && self.rng.one_in(if name == self.favourite { 3 } else { 60 }) {
+        let (chance, most) = if name == self.favourite { (3, 8) } else { (40, 1) };
+        let before = self.deaths.get(name).copied().unwrap_or(0);
+        if self.death.is_none() && before < most && self.rng.one_in(chance) {
+            self.deaths.insert(name, before + 1);
             *DEATHS.lock().expect("deaths").entry(name).or_default() += 1;
             let progress = self.progress.lock().expect("progress").clone();
             self.death = Some(Death { disk: self.disk.kill_clone(), progress });

@@ -352,6 +352,8 @@ impl World {
 
     /// There is space again: writes go on without an open.
     pub fn writes_resume(&mut self) {
+        // The threads would look at once a quarter of a second whether there is space for the reserve again.
+        let _ = self.db().run_one_job();
         let put = Op::Put(0, b"after".to_vec(), b"the trouble".to_vec(), crate::history::FOREVER);
         self.commit_ops(vec![put], Durability::Power).unwrap_or_else(|e| panic!("there is space again: {e:?}"));
         self.flush().unwrap_or_else(|e| panic!("there is space again: {e:?}"));
@@ -369,7 +371,7 @@ impl World {
             Part::Reopen => self.reopen(),
             Part::Kill => self.crash(None),
             Part::Cut => {
-                let model = Survival::ALL[self.rng.below(4) as usize];
+                let model = Survival::ALL[self.rng.below(Survival::ALL.len() as u64) as usize];
                 self.crash(Some(model))
             }
             Part::Job => (0..1 + self.rng.below(3)).try_for_each(|_| self.db().run_one_job().map(drop)),

@@ -59,11 +59,16 @@ pub enum Survival {
     /// The unsynced changes up to some moment, the write of that moment cut at a 512-byte boundary. Half of the time one
     /// moment for the whole file system, otherwise one for each file and one for the names.
     Torn,
+    /// As the page cache writes back what is stored into mapped pages: each page of 4 KiB was last written at some moment of
+    /// its own, also in the midst of a store, of which any aligned words may be missing then; of its blocks some may be
+    /// those of an earlier write-back. Lengths and names as [`Survival::RandomBlocks`].
+    Pages,
 }
 
 impl Survival {
     /// Every model.
-    pub const ALL: [Survival; 4] = [Survival::AllLost, Survival::AllKept, Survival::RandomBlocks, Survival::Torn];
+    pub const ALL: [Survival; 5] =
+        [Survival::AllLost, Survival::AllKept, Survival::RandomBlocks, Survival::Torn, Survival::Pages];
 }
 
 /// An operation that changes what a crash would leave.
