@@ -277,7 +277,8 @@ impl DbInner {
         let Some(every) = self.sync_interval() else { return Ok(false) };
         let now = self.clock.monotonic_ns();
         let last = self.last_interval_sync.load(Ordering::Relaxed);
-        if now.saturating_sub(last) < every.as_nanos() as u64 {
+        // A clock that went back must not put the sync off until it is where it was.
+        if now.checked_sub(last).is_some_and(|waited| waited < every.as_nanos() as u64) {
             return Ok(false);
         }
         // One thread wins the turn.

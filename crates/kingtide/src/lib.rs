@@ -36,6 +36,7 @@ mod recover;
 pub mod repair;
 mod report;
 mod reserve;
+mod shadow;
 mod shape;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;

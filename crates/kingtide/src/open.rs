@@ -155,7 +155,7 @@ fn open_as(dir: &Path, options: Options, read_only: bool) -> Result<(Arc<DbInner
         last_interval_sync: AtomicU64::new(0),
     });
     begin(&inner, recovered.default_changed.then_some(&recovered.default), threads).inspect_err(|_| abandon(&inner))?;
-    inner.stats.set(Stat::OpenMicros, (inner.clock.monotonic_ns() - start) / 1000);
+    inner.stats.set(Stat::OpenMicros, inner.clock.monotonic_ns().saturating_sub(start) / 1000);
     Ok((inner, recovered.default))
 }
 
@@ -368,7 +368,7 @@ fn flush_for_close(db: &Arc<DbInner>, families: &[Arc<Family>], timeout: Duratio
         if !flushed.map_err(|e| e.context("flushing memtables at close"))? {
             db.jobs.wait_for_progress(Duration::from_millis(1)); // a background thread has the flush
         }
-        let waited = db.clock.monotonic_ns() - start;
+        let waited = db.clock.monotonic_ns().saturating_sub(start);
         if waited > timeout.as_nanos() as u64 {
             // Merges hold the disk: they can be done again after the next open.
             db.jobs.cancel();

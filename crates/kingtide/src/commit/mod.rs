@@ -486,7 +486,7 @@ impl DbInner {
             {
                 break Err(e.context("no memory for writes until a flush succeeds"));
             }
-            let waited = self.clock.monotonic_ns() - start;
+            let waited = self.clock.monotonic_ns().saturating_sub(start);
             if waited > MEMORY_WAIT_LIMIT.as_nanos() as u64 {
                 break Err(Error::new(ErrorKind::Busy, "no flush ended within a minute; the disk may be stuck"));
             }
@@ -494,7 +494,7 @@ impl DbInner {
                 self.jobs.wait_for_progress(Duration::from_millis(1));
             }
         };
-        self.stall.record(Stat::StallMemoryMicros, self.clock.monotonic_ns() - start);
+        self.stall.record(Stat::StallMemoryMicros, self.clock.monotonic_ns().saturating_sub(start));
         result
     }
 

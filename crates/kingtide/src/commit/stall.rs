@@ -119,7 +119,8 @@ impl WriteController {
         };
         let due = mine.min(start + MAX_PACE_NS);
         let mut now = start;
-        while due > now + MIN_SLEEP_NS && self.debt() > 0 {
+        // A clock that goes back ends the wait: what is left of it is not known.
+        while due > now + MIN_SLEEP_NS && now >= start && self.debt() > 0 {
             self.clock.sleep(Duration::from_nanos(due - now).min(MAX_SLEEP));
             now = self.clock.monotonic_ns();
         }

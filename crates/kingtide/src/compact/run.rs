@@ -66,11 +66,11 @@ impl DbInner {
     fn is_idle(&self, shape: &mut Shape) -> bool {
         let visible = self.snapshots.visible();
         let now = self.clock.monotonic_ns();
-        if shape.last_activity.0 != visible {
+        if shape.last_activity.0 != visible || shape.last_activity.1 > now {
             shape.last_activity = (visible, now);
         }
         let frozen = shape.families.values().any(|f| !f.view.load().frozen.is_empty());
-        !frozen && (self.jobs.is_manual() || now - shape.last_activity.1 >= QUIET_NS)
+        !frozen && (self.jobs.is_manual() || now.saturating_sub(shape.last_activity.1) >= QUIET_NS)
     }
 
     fn claim_merge(&self) -> Option<Claim> {

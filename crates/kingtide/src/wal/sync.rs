@@ -95,6 +95,29 @@ pub(super) struct GroupSync {
     stats: Arc<Stats>,
 }
 
+/// A leader at work. If it panics, as a file system of the caller's own may, it stops the log and lands: others would wait
+/// for it for ever.
+struct Leading<'a> {
+    sync: &'a GroupSync,
+    /// Whether the group was synced; `None` while that is not known.
+    outcome: Option<bool>,
+}
+
+impl Leading<'_> {
+    fn end(mut self, synced: bool) {
+        self.outcome = Some(synced);
+    }
+}
+
+impl Drop for Leading<'_> {
+    fn drop(&mut self) {
+        if self.outcome.is_none() {
+            self.sync.poison("syncing the log", Error::new(ErrorKind::Io, "the thread that synced it panicked"));
+        }
+        self.sync.land(self.outcome == Some(true));
+    }
+}
+
 impl Group {
     /// Takes note of whether a leader waited, and for nothing.
     fn note_gathering(&mut self, gathered: Option<bool>) {
@@ -238,6 +261,7 @@ impl GroupSync {
         group.led = true;
         let expected = if group.hurried > 0 { 0 } else { group.last_size };
         drop(group);
+        let leading = Leading { sync: self, outcome: None };
         let gathered = self.gather(expected);
 
         let mut group = self.group.lock();
@@ -254,17 +278,21 @@ impl GroupSync {
         }
 
         let outcome = self.fly(target);
+        leading.end(outcome.is_ok());
+        outcome
+    }
 
+    /// Gives the lead to the next group, and wakes those who came along.
+    fn land(&self, synced: bool) {
         let mut group = self.group.lock();
         group.led = false;
         let landed = std::mem::take(&mut group.flying);
-        let next = match outcome {
-            Ok(()) => group.forming.pop().into_iter().collect(),
-            Err(_) => std::mem::take(&mut group.forming), // they shall hear of it too
+        let next: Vec<_> = match synced {
+            true => group.forming.pop().into_iter().collect(),
+            false => std::mem::take(&mut group.forming), // they shall hear of it too
         };
         drop(group);
         next.iter().chain(&landed).for_each(|w| w.wake());
-        outcome
     }
 
     /// Looks at the last groups. True if the log is synced often as of now.

@@ -8,7 +8,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use kingtide_base::ErrorKind;
 use kingtide_base::clock::SystemClock;
 use kingtide_base::stats::Stat;
-use kingtide_vfs::{Fault, FaultFs, File, MemFs, Op, Rule};
+use kingtide_vfs::{Fault, FaultFs, File, MemFs, Op, Rule, WriteOp};
 use std::path::Path;
 use std::time::Duration;
 
@@ -34,6 +34,43 @@ fn a_failed_sync_leaves_nobody_waiting() {
         };
         std::thread::scope(|s| (0..THREADS).for_each(|_| drop(s.spawn(commit_until_it_fails))));
         assert_eq!(wal.sync_to(wal.appended()).unwrap_err().kind(), ErrorKind::Poisoned);
+    }
+}
+
+/// A sync that panics, in a file system of the caller's own, stops the log as one that failed does. Those who waited for it,
+/// and every sync that came later, waited for ever.
+#[test]
+fn a_sync_that_panics_leaves_nobody_waiting() {
+    const THREADS: usize = 4;
+    for nth in 0..12 {
+        let disk = MemFs::new();
+        let fs: Arc<dyn Fs> = Arc::new(disk.clone());
+        let mut log = open(&fs).unwrap();
+        log.append(b"first").unwrap();
+        let mut left = nth;
+        disk.on_write(Some(Box::new(move |boundary| {
+            if boundary.op == WriteOp::Sync && boundary.path.extension().is_some_and(|e| e == "wal") {
+                if left == 0 {
+                    std::panic::resume_unwind(Box::new("told to"));
+                }
+                left -= 1;
+            }
+        })));
+        let (wal, log) = (log.wal.clone(), Mutex::new(log));
+        let commit_until_it_fails = || {
+            loop {
+                let Ok(lsn) = log.lock().append(b"more") else { return };
+                let synced = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| wal.sync_to(lsn)));
+                match synced {
+                    Ok(Ok(())) => assert!(wal.synced() >= lsn),
+                    Ok(Err(e)) => return assert_eq!(e.kind(), ErrorKind::Poisoned),
+                    Err(_) => return,
+                }
+            }
+        };
+        std::thread::scope(|s| (0..THREADS).for_each(|_| drop(s.spawn(commit_until_it_fails))));
+        assert_eq!(wal.sync_to(wal.appended()).unwrap_err().kind(), ErrorKind::Poisoned);
+        disk.on_write(None);
     }
 }
 

@@ -1,12 +1,13 @@
 //! Histories of the engine: random transactions of several threads on a file system in memory, with small memtables so
-//! that flushes and merges go on all the time, and a crash or a reopen in the middle.
+//! that flushes and merges go on all the time, and a crash or a reopen in the middle, or many of them.
 
 use crate::anomaly::{Anomaly, Report};
 use crate::checker::check;
 use crate::history::{Finals, History, Op, Outcome, OwnWrites};
 use crate::worker::{FAMILIES, LISTS, Recorded, Worker, World, list_in, locate, register_in};
 use kingtide::vfs::{MemFs, Survival};
-use kingtide::{ColumnFamily, Db, Durability, Isolation, Options};
+use kingtide::{ColumnFamily, Db, Durability, Isolation, Options, Tuning};
+use kingtide_base::rare;
 use kingtide_base::rng::Rng;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,7 +24,7 @@ pub struct Setup {
     pub seed: u64,
 }
 
-/// How the first half of a history ends.
+/// How a part of a history ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
     Close,
@@ -31,7 +32,7 @@ enum Ending {
     PowerCut(Survival),
 }
 
-fn options(fs: &MemFs, ending: Ending) -> Options {
+fn options(fs: &MemFs, durability: Durability, tuning: u64) -> Options {
     let mut options = Options { fs: Some(Arc::new(fs.clone())), ..Options::default() };
     let small = "wal_segment_size=65536 max_wal_size=400000 memtable_size=65536 memtable_budget=2M target_file_size=65536 \
                  value_threshold=200 l0_trigger=2 level_ratio=3 block_size=1024 block_cache_size=100000 \
@@ -40,19 +41,9 @@ fn options(fs: &MemFs, ending: Ending) -> Options {
         let (name, value) = text.split_once('=').expect("name=value");
         options.set(name, value).expect("option");
     }
-    if matches!(ending, Ending::PowerCut(_)) {
-        options.db.durability = Durability::Power;
-    }
+    options.tuning = Tuning::random(tuning);
+    options.db.durability = durability;
     options
-}
-
-fn open(fs: &MemFs, ending: Ending) -> (Db, Vec<ColumnFamily>) {
-    let options = options(fs, ending);
-    let family = options.family.clone();
-    let db = Db::open(Path::new("/db"), options).expect("open");
-    let families =
-        FAMILIES.map(|n| db.family(n).or_else(|_| db.create_family(n, family.clone())).expect("family")).to_vec();
-    (db, families)
 }
 
 /// What was recorded, and how much.
@@ -66,24 +57,51 @@ struct Run<'s> {
     setup: &'s Setup,
     world: World,
     rng: Rng,
-    ending: Ending,
+    durability: Durability,
     recorded: Vec<Recorded>,
     processes: u32,
 }
 
-/// Records and judges a history.
-pub fn run(setup: &Setup) -> Outcomes {
-    let mut rng = Rng::new(setup.seed);
-    let model = Survival::ALL[rng.below(4) as usize];
-    let ending = [Ending::Close, Ending::Kill, Ending::PowerCut(model)][rng.below(3) as usize];
-    let mut run = Run { setup, world: World::new(), rng, ending, recorded: Vec::new(), processes: 0 };
-    let fs = run.first_half();
-    let finals = run.second_half(&fs);
+/// Records and judges a history with these restarts in it.
+fn run_with(setup: &Setup, rng: Rng, durability: Durability, endings: &[Ending]) -> Outcomes {
+    let mut run = Run { setup, world: World::new(), rng, durability, recorded: Vec::new(), processes: 0 };
+    let part = setup.txns / (endings.len() as u64 + 1);
+    let mut fs = MemFs::new();
+    for ending in endings {
+        fs = run.part(&fs, *ending, part);
+    }
+    let finals = run.last_part(&fs, part);
     let mut txns: Vec<_> = run.recorded.into_iter().map(|r| r.txn).collect();
     txns.sort_by_key(|t| t.begin);
     let committed = txns.iter().filter(|t| matches!(t.outcome, Outcome::Committed(_))).count();
     let history = History { txns, finals: Some(finals) };
     Outcomes { report: check(&history), history, committed }
+}
+
+fn any_cut(rng: &mut Rng) -> Ending {
+    Ending::PowerCut(Survival::ALL[rng.below(Survival::ALL.len() as u64) as usize])
+}
+
+/// Records and judges a history with a close, a kill or a power cut in its middle.
+pub fn run(setup: &Setup) -> Outcomes {
+    let mut rng = Rng::new(setup.seed);
+    let cut = any_cut(&mut rng);
+    let ending = [Ending::Close, Ending::Kill, cut][rng.below(3) as usize];
+    let durability = if ending == cut { Durability::Power } else { Durability::Process };
+    run_with(setup, rng, durability, &[ending])
+}
+
+/// The same with many restarts, most of them power cuts, and every commit with `Power` durability.
+fn run_across(setup: &Setup, restarts: usize) -> (Outcomes, Vec<Ending>) {
+    let mut rng = Rng::new(setup.seed);
+    let endings: Vec<Ending> = (0..restarts)
+        .map(|_| match rng.below(6) {
+            0 => Ending::Close,
+            1 | 2 => Ending::Kill,
+            _ => any_cut(&mut rng),
+        })
+        .collect();
+    (run_with(setup, rng, Durability::Power, &endings), endings)
 }
 
 impl Run<'_> {
@@ -123,21 +141,28 @@ impl Run<'_> {
         self.world.stop.store(false, Ordering::Relaxed);
     }
 
-    /// Returns the disk as the second half finds it.
-    fn first_half(&mut self) -> MemFs {
-        let fs = MemFs::new();
-        let (db, families) = open(&fs, self.ending);
-        let half = self.setup.txns / 2;
-        if self.ending == Ending::Close {
-            self.work(&db, &families, half, |_| ());
+    fn open(&mut self, fs: &MemFs) -> (Db, Vec<ColumnFamily>) {
+        let options = options(fs, self.durability, self.rng.next_u64());
+        let family = options.family.clone();
+        let db = Db::open(Path::new("/db"), options).expect("open");
+        let families =
+            FAMILIES.map(|n| db.family(n).or_else(|_| db.create_family(n, family.clone())).expect("family")).to_vec();
+        (db, families)
+    }
+
+    /// Runs about so many transactions, until the restart. Returns the disk as the next part finds it.
+    fn part(&mut self, fs: &MemFs, ending: Ending, txns: u64) -> MemFs {
+        let (db, families) = self.open(fs);
+        let until = self.world.begun.load(Ordering::Relaxed) + txns;
+        if ending == Ending::Close {
+            self.work(&db, &families, until, |_| ());
             db.close().expect("close");
-            return fs;
+            return fs.clone();
         }
         let (mut left, mut cut) = (None, 0);
         let mut dice = Rng::new(self.rng.next_u64());
-        let ending = self.ending;
         self.work(&db, &families, u64::MAX, |world| {
-            while world.begun.load(Ordering::Relaxed) < half {
+            while world.begun.load(Ordering::Relaxed) < until {
                 std::thread::sleep(Duration::from_micros(200));
             }
             cut = world.tick();
@@ -153,7 +178,7 @@ impl Run<'_> {
 
     /// Takes what ended after the cut for what the disk says of it. Transactions in doubt are resolved either way.
     fn forget_lost(&mut self, disk: &MemFs, cut: u64) -> MemFs {
-        let (db, _families) = open(disk, self.ending);
+        let (db, _families) = self.open(disk);
         let recovered = db.latest_sequence();
         let mut doubt: BTreeMap<Vec<u8>, _> = db.recover_prepared().into_iter().map(|p| (p.xid.to_vec(), p)).collect();
         for record in &mut self.recorded {
@@ -185,9 +210,9 @@ impl Run<'_> {
         disk.clone()
     }
 
-    fn second_half(&mut self, fs: &MemFs) -> Finals {
-        let (db, families) = open(fs, self.ending);
-        let until = self.world.begun.load(Ordering::Relaxed) + self.setup.txns / 2;
+    fn last_part(&mut self, fs: &MemFs, txns: u64) -> Finals {
+        let (db, families) = self.open(fs);
+        let until = self.world.begun.load(Ordering::Relaxed) + txns;
         self.work(&db, &families, until, |_| ());
         db.flush().expect("flush");
         let get = |key| {
@@ -247,4 +272,36 @@ fn transactions_of_every_level_show_only_what_it_allows() {
         println!("{level}: {anomaly:?} {seen} times");
         assert!(seen > 0, "seed {seed}: the transactions at {level} met too rarely to show anything");
     }
+}
+
+/// Histories across restarts: with `Power` durability a power cut takes nothing that was acknowledged, and what it takes of
+/// the rest leaves no trace, so the whole history, from the first open to the last, must be free of what the levels exclude.
+#[test]
+fn histories_across_restarts_show_only_what_the_levels_allow() {
+    let seed = crate::seed();
+    println!("seed {seed}");
+    let (rounds, txns, restarts) = if crate::full() { (12, 12_000, 12) } else { (1, 2_400, 5) };
+    let (mut total, mut committed, mut kinds) = (0, 0, BTreeMap::<&str, u64>::new());
+    for round in 0..rounds {
+        for (at, (name, levels)) in mixtures().into_iter().enumerate() {
+            let seed = seed.wrapping_add(0x1_0000 + round * 100 + at as u64);
+            let setup = Setup { name, kinds: levels, txns, threads: 6, seed };
+            let (outcomes, endings) = run_across(&setup, restarts);
+            let Outcomes { report, history, committed: some } = outcomes;
+            println!("{}: {} transactions, {some} committed, {} edges", setup.name, history.txns.len(), report.edges);
+            assert!(report.is_clean(), "round {round}, {}, after {endings:?}: {report}", setup.name);
+            total += history.txns.len();
+            committed += some;
+            for ending in endings {
+                let kind = match ending {
+                    Ending::Close => "closes",
+                    Ending::Kill => "kills",
+                    Ending::PowerCut(_) => "power cuts",
+                };
+                *kinds.entry(kind).or_default() += 1;
+            }
+        }
+    }
+    println!("{total} transactions, {committed} committed, across {kinds:?}: nothing found that their levels exclude");
+    println!("{}", rare::report(&rare::counts()));
 }

@@ -1,6 +1,7 @@
 //! Time that moves only as the scenario says, and in which background work happens while a writer is being slowed.
 
 use kingtide::{Clock, Db};
+use kingtide_base::hash::mix64;
 use kingtide_base::rng::Rng;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,12 +18,26 @@ pub struct SimClock {
     /// Runs jobs of this database whenever somebody sleeps.
     worker: Mutex<Option<(Db, Rng)>>,
     pub naps: AtomicU64,
+    /// How far the monotonic clock and the wall clock stand behind the scenario's time, in nanoseconds.
+    monotonic_back: AtomicU64,
+    wall_back: AtomicU64,
+    /// Up to how many nanoseconds each reading of the monotonic clock may be behind the one before.
+    jitter: AtomicU64,
+    readings: AtomicU64,
 }
 
 impl SimClock {
     pub fn new() -> Arc<SimClock> {
         let ns = AtomicU64::new(BEGIN * 1_000_000);
-        Arc::new(SimClock { ns, worker: Mutex::default(), naps: AtomicU64::new(0) })
+        let [naps, monotonic_back, wall_back, jitter, readings] = [const { AtomicU64::new(0) }; 5];
+        Arc::new(SimClock { ns, worker: Mutex::default(), naps, monotonic_back, wall_back, jitter, readings })
+    }
+
+    /// Sets both clocks back by that much from where they would stand, and lets the monotonic one tremble.
+    pub fn set_back(&self, monotonic: Duration, wall: Duration, jitter: Duration) {
+        self.monotonic_back.store(monotonic.as_nanos() as u64, Ordering::SeqCst);
+        self.wall_back.store(wall.as_nanos() as u64, Ordering::SeqCst);
+        self.jitter.store(jitter.as_nanos() as u64, Ordering::SeqCst);
     }
 
     pub fn advance(&self, d: Duration) {
@@ -37,11 +52,15 @@ impl SimClock {
 
 impl Clock for SimClock {
     fn monotonic_ns(&self) -> u64 {
-        self.ns.load(Ordering::SeqCst)
+        let shown = self.ns.load(Ordering::SeqCst) - self.monotonic_back.load(Ordering::SeqCst);
+        match self.jitter.load(Ordering::SeqCst) {
+            0 => shown,
+            jitter => shown - mix64(self.readings.fetch_add(1, Ordering::SeqCst)) % jitter,
+        }
     }
 
     fn unix_ms(&self) -> u64 {
-        self.monotonic_ns() / 1_000_000
+        (self.ns.load(Ordering::SeqCst) - self.wall_back.load(Ordering::SeqCst)) / 1_000_000
     }
 
     fn sleep(&self, d: Duration) {

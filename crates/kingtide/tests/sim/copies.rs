@@ -1,8 +1,9 @@
 //! Checkpoints and backups that are made while everything else goes on, and found after a cut.
 
+use crate::draws::options;
 use crate::history::{Copy, Found, History, Progress};
 use crate::plan::Plan;
-use crate::world::{DIR, World, options, read};
+use crate::world::{DIR, World, read};
 use kingtide::backup::{Backup, BackupOptions};
 use kingtide::vfs::{Fs, MemFs};
 use kingtide::{Db, ErrorKind, ManualClock, Result};
@@ -106,7 +107,7 @@ fn restore(disk: &MemFs, id: u64) -> PathBuf {
 /// Opens a copy and compares it. False if it is unfinished or not there.
 fn open_copy(plan: &Plan, history: &History, disk: &MemFs, dir: PathBuf, copy: &Copy, now: u64) -> bool {
     assert_ne!(dir, PathBuf::from(DIR));
-    let mut options = options(plan, Arc::new(disk.clone()), ManualClock::at_unix_ms(now));
+    let mut options = options(plan, Arc::new(disk.clone()), ManualClock::at_unix_ms(now), now ^ copy.number << 32);
     options.db.create_if_missing = false;
     let db = match Db::open(&dir, options) {
         Ok(db) => db,

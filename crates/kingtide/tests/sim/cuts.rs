@@ -4,14 +4,17 @@
 
 use crate::clock::LATER;
 use crate::copies::check_copies;
+use crate::draws::options;
 use crate::history::{Found, History, Op, Progress, Tables};
 use crate::plan::Plan;
 use crate::watchdog::watch;
-use crate::world::{DIR, World, families_found, options, read};
+use crate::world::{DIR, World, families_found, read};
 use crate::{cases, env, full};
 use kingtide::vfs::{MemFs, Survival};
 use kingtide::{Db, Durability, ManualClock, WriteBatch, WriteOptions};
+use kingtide_base::rare;
 use kingtide_base::rng::Rng;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -98,12 +101,16 @@ struct Check<'a> {
     progress: &'a Progress,
     at_least: usize,
     counts: &'a Counts,
+    /// What the next open's options are drawn from.
+    draw: Cell<u64>,
 }
 
 impl Check<'_> {
     fn open(&self, disk: &MemFs) -> (Db, Found) {
         let clock = ManualClock::at_unix_ms(self.tables.now);
-        let db = Db::open(Path::new(DIR), options(self.plan, Arc::new(disk.clone()), clock)).expect("recovery");
+        self.draw.set(self.draw.get().wrapping_add(0x9e37_79b9_7f4a_7c15));
+        let options = options(self.plan, Arc::new(disk.clone()), clock, self.draw.get());
+        let db = Db::open(Path::new(DIR), options).expect("recovery");
         let found = read(&db, &families_found(&db, self.progress));
         self.counts.add(|c| &c.opens, 1);
         (db, found)
@@ -118,7 +125,7 @@ impl Check<'_> {
 
     /// Opens what a cut left, compares it, goes on with it, and compares again.
     fn run(&self, disk: &MemFs, rng: &mut Rng) {
-        if rng.one_in(8) {
+        if rng.one_in(30) {
             self.cut_during_recovery(disk, rng);
         }
         let created = !self.progress.families.is_empty();
@@ -138,6 +145,7 @@ impl Check<'_> {
             let again = disk.crash_clone(Survival::AllLost, rng);
             assert!(self.open(&again).1 == found, "shown, then lost by a power cut");
         }
+        let _ = db.run_one_job(); // which finds that there is space again
         let expected = self.go_on(&db, found, rng);
         let closed = match rng.below(3) {
             0 => {
@@ -167,7 +175,7 @@ impl Check<'_> {
     fn verify(&self, disk: &MemFs, when: &str) {
         let disk = Arc::new(disk.kill_clone());
         let clock = ManualClock::at_unix_ms(self.tables.now);
-        let report = kingtide::verify(Path::new(DIR), &options(self.plan, disk, clock));
+        let report = kingtide::verify(Path::new(DIR), &options(self.plan, disk, clock, 0));
         let report = report.unwrap_or_else(|e| panic!("verify {when}: {e:?}"));
         let orphan = |p: &kingtide::Problem| p.kind == kingtide::ProblemKind::Orphan;
         let unexpected: Vec<String> = report
@@ -240,7 +248,7 @@ impl Check<'_> {
             // A kill during recovery changes nothing of what the next one finds.
             let (_, found) = self.open(&before.kill_clone());
             assert!(found == undisturbed, "a kill during recovery changed what is found");
-            let model = Survival::ALL[rng.below(4) as usize];
+            let model = Survival::ALL[rng.below(Survival::ALL.len() as u64) as usize];
             let (_, found) = self.open(&before.crash_clone(model, rng));
             self.fits(&found, self.progress.power);
             self.counts.add(|c| &c.second_cuts, 2);
@@ -281,7 +289,15 @@ fn check_cut(
         let _watched = watch(case.clone());
         let now = LATER[usize::from(rng.one_in(4))];
         let tables = tables.get(history, cut.progress.epoch, now);
-        let check = Check { plan, history, tables: &tables, progress: &cut.progress, at_least, counts };
+        let check = Check {
+            plan,
+            history,
+            tables: &tables,
+            progress: &cut.progress,
+            at_least,
+            counts,
+            draw: Cell::new(rng.next_u64()),
+        };
         if catch_unwind(AssertUnwindSafe(|| check.run(&disk, &mut rng))).is_err() {
             return Err(case);
         }
@@ -307,7 +323,7 @@ fn check_scenario(plan: &Arc<Plan>, seed: u64, steps: u64, every: u64, counts: &
         };
         total = only.map_or(count, |_| 0);
         for cut in &cuts {
-            let chosen = only.is_some() || (cut.number + seed).is_multiple_of(every);
+            let chosen = only.is_some() || (cut.number + seed).is_multiple_of(every * plan.mix.sample);
             if chosen && failures.len() < 3 {
                 failures.extend(check_cut(plan, seed, &history, cut, &mut tables, counts).err());
             }
@@ -317,11 +333,11 @@ fn check_scenario(plan: &Arc<Plan>, seed: u64, steps: u64, every: u64, counts: &
     failures
 }
 
-/// Checks cases on two threads.
+/// Checks cases on two threads, or on `KINGTIDE_THREADS`.
 pub fn on_two_threads<T: Sync>(cases: &[T], work: impl Fn(&T) -> Vec<String> + Sync) -> Vec<String> {
     let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|s| {
-        for _ in 0..2 {
+        for _ in 0..env("KINGTIDE_THREADS").unwrap_or(2) {
             s.spawn(|| {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let found = work(case);
@@ -335,7 +351,7 @@ pub fn on_two_threads<T: Sync>(cases: &[T], work: impl Fn(&T) -> Vec<String> + S
 
 #[test]
 fn every_power_cut_leaves_a_prefix_with_all_that_was_acknowledged() {
-    let (seeds, steps, every) = if full() { (6, 350, 1) } else { (1, 120, 40) };
+    let (seeds, steps, every) = if full() { (8, 350, 1) } else { (1, 120, 40) };
     let counts = Counts::default();
     let start = std::time::Instant::now();
     let failures = on_two_threads(&cases(seeds), |(plan, seed)| {
@@ -347,5 +363,6 @@ fn every_power_cut_leaves_a_prefix_with_all_that_was_acknowledged() {
         failures
     });
     counts.print();
+    println!("{}", rare::report(&rare::counts()));
     assert!(failures.is_empty(), "{failures:#?}");
 }

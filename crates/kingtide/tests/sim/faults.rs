@@ -3,13 +3,15 @@
 
 use crate::clock::LATER;
 use crate::cuts::on_two_threads;
+use crate::draws::options;
 use crate::history::{FOREVER, Op, Progress};
 use crate::plan::{Part, Plan};
 use crate::watchdog::watch;
-use crate::world::{DIR, World, families_found, options, read};
+use crate::world::{DIR, World, families_found, read};
 use crate::{cases, env, full};
 use kingtide::vfs::{Fault, MemFs, Op as FsOp, Rule, Survival};
 use kingtide::{Db, Durability, ErrorKind, ManualClock};
+use kingtide_base::rare;
 use kingtide_base::rng::Rng;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -17,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Which faults make sense on which operation. `None`: the sync fails and the system marks what it held clean.
-const KINDS: [(FsOp, &[Option<Fault>]); 8] = {
+pub const KINDS: [(FsOp, &[Option<Fault>]); 8] = {
     use Fault::{Edquot, Eintr, Eio, Emfile, Enospc, ShortRead, ShortWrite};
     [
         (FsOp::Open, &[Some(Eio), Some(Enospc), Some(Edquot), Some(Emfile), Some(Eintr)]),
@@ -58,7 +60,7 @@ impl Trouble {
 fn for_faults(plan: &Plan) -> Arc<Plan> {
     let mut plan = plan.clone();
     plan.mix.unlogged = 0; // may go with a close that fails
-    plan.weights.retain(|w| !matches!(w.0, Part::Kill | Part::Cut));
+    plan.weights.retain(|w| !matches!(w.0, Part::Kill | Part::Cut | Part::Trouble | Part::Panic));
     plan.faults.clear();
     plan.disk.clear();
     Arc::new(plan)
@@ -74,7 +76,7 @@ fn begin(plan: &Arc<Plan>, seed: u64) -> World {
 /// Opens what is on the disk without the trouble.
 fn check_disk(world: &World, progress: &Progress, disk: MemFs, at_least: usize, what: &str) {
     let clock = ManualClock::at_unix_ms(LATER[0]);
-    let db = Db::open(Path::new(DIR), options(&world.plan, Arc::new(disk), clock))
+    let db = Db::open(Path::new(DIR), options(&world.plan, Arc::new(disk), clock, at_least as u64))
         .unwrap_or_else(|e| panic!("open after {what}: {e:?}"));
     let found = read(&db, &families_found(&db, progress));
     let tables = world.history.tables(progress.epoch, LATER[0]);
@@ -196,6 +198,7 @@ fn a_failing_disk_loses_nothing_acknowledged() {
     });
     let [cases_run, refused, injected] = [cases_run, refused, injected].map(AtomicU64::into_inner);
     println!("{cases_run} troubles, {injected} operations made to fail, {refused} calls refused");
+    println!("{}", rare::report(&rare::counts()));
     assert!(failures.is_empty(), "{failures:#?}");
 }
 
@@ -290,7 +293,7 @@ fn a_new_family_finds_nothing_of_a_dropped_one() {
     db.default_family().set_option("l0_trigger", "2").expect("rewrites the manifest");
     let clock = ManualClock::at_unix_ms(LATER[0]);
     let reopen = |disk: &MemFs| {
-        Db::open(Path::new(DIR), options(&world.plan, Arc::new(disk.clone()), clock.clone())).expect("open")
+        Db::open(Path::new(DIR), options(&world.plan, Arc::new(disk.clone()), clock.clone(), 0)).expect("open")
     };
     let disk = world.disk.kill_clone();
     let db = reopen(&disk);

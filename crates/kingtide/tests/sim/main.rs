@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`cuts`] | after a power cut or kill at any write operation, recovery finds an exact prefix with all that was acknowledged |
 //! | [`faults`] | errors from the disk lose nothing acknowledged, and nothing panics or hangs |
+//! | [`lives`] | one database outlives kills, cuts, faults and clocks that go back, and its files always say what memory has |
 //! | [`repeat`] | a run can be repeated to the byte |
 //!
 //! `KINGTIDE_FULL=1 cargo test --release -p kingtide --test sim` runs the full counts. A failure prints a line with
@@ -16,11 +17,14 @@ mod clients;
 mod clock;
 mod copies;
 mod cuts;
+mod draws;
 mod faults;
 mod history;
+mod lives;
 mod plan;
 mod readers;
 mod repeat;
+mod storm;
 mod trace;
 mod watchdog;
 mod world;
@@ -39,6 +43,7 @@ pub fn env(name: &str) -> Option<u64> {
 
 /// The scenarios to run, and of each the seeds.
 pub fn cases(seeds: u64) -> Vec<(Arc<Plan>, u64)> {
+    draws::quiet_panics();
     let only = std::env::var("KINGTIDE_SCENARIO").ok();
     let plans = Plan::all().into_iter().filter(|p| only.as_ref().is_none_or(|name| *name == p.name));
     let seeds = env("KINGTIDE_SEED").map_or(1..=seeds, |seed| seed..=seed);

@@ -22,6 +22,10 @@
 //! | `checkpoint`, `backup` | copies the database into a new directory, or into the directory of backups |
 //! | `set` | changes an option of `[live]` |
 //! | `tick` | lets time pass |
+//! | `trouble` | a random fault of the disk begins, or the one that there is ends |
+//! | `clock` | the clocks go back, or forward again |
+//! | `panic` | a background job panics; the database is closed and opened again |
+//! | `shadow` | recovers the same files a second time, beside the open database, and compares all that it finds |
 //!
 //! `[mix]` says what commits are made of; [`Mix`] lists the names. `[options]` sets options of the database and its
 //! families, `[live]` lists values that `set` chooses from, as `"a b c"`. `[[fault]]` is a rule for the failing disk: `op`
@@ -57,9 +61,13 @@ pub enum Part {
     Backup,
     Set,
     Tick,
+    Trouble,
+    Clock,
+    Shadow,
+    Panic,
 }
 
-const PARTS: [Part; 20] = [
+const PARTS: [Part; 24] = [
     Part::Batch,
     Part::Transaction,
     Part::Prepare,
@@ -80,6 +88,10 @@ const PARTS: [Part; 20] = [
     Part::Backup,
     Part::Set,
     Part::Tick,
+    Part::Trouble,
+    Part::Clock,
+    Part::Shadow,
+    Part::Panic,
 ];
 
 macro_rules! mix {
@@ -123,6 +135,13 @@ mix! {
     locking = 40;
     /// Most operations of a batch.
     batch = 5;
+    /// Families that are there from the first open on. If there are any, families are chosen by a Zipfian distribution, so
+    /// that most of them are idle most of the time.
+    families = 0;
+    /// Of so many power cuts one is checked, where each is dear.
+    sample = 1;
+    /// Whether the default family has a key order that can panic.
+    fragile = 0;
 }
 
 #[derive(Clone, Debug)]
@@ -193,6 +212,7 @@ impl Plan {
             section.end();
         }
         assert!(plan.weights.iter().any(|w| w.1 > 0), "{name}: nothing to do");
+        assert!(plan.disk.is_empty() || !plan.does(Part::Trouble), "{name}: two that limit the disk");
         // What is not logged may go with a close that fails, which would leave nothing to compare reads with.
         assert!(!plan.is_faulty() || plan.mix.unlogged == 0, "{name}: faults and unlogged commits");
         plan
@@ -200,11 +220,15 @@ impl Plan {
 
     /// Whether calls may fail.
     pub fn is_faulty(&self) -> bool {
-        !self.faults.is_empty() || !self.disk.is_empty()
+        !self.faults.is_empty() || !self.disk.is_empty() || self.does(Part::Trouble)
+    }
+
+    pub fn does(&self, part: Part) -> bool {
+        self.weights.iter().any(|w| w.0 == part && w.1 > 0)
     }
 
     pub fn changes_families(&self) -> bool {
-        self.weights.iter().any(|w| w.0 == Part::Family)
+        self.does(Part::Family)
     }
 
     /// The options to open with, without file system and clock.

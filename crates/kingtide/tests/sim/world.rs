@@ -3,12 +3,14 @@
 
 use crate::clients::Client;
 use crate::clock::SimClock;
+use crate::draws::{options, panic_when_due};
 use crate::history::{Event, FamilyNo, Found, History, Op, Progress, State, What};
 use crate::plan::{Part, Plan};
 use crate::readers::Readers;
+use crate::storm::{Doom, Trouble};
 use crate::trace::{Trace, TraceFs};
 use kingtide::vfs::{FaultFs, Fs, MemFs, OnWrite, Survival};
-use kingtide::{ColumnFamily, Db, Durability, Error, ErrorKind, Options, Result};
+use kingtide::{ColumnFamily, Db, Durability, Error, ErrorKind, Result};
 use kingtide_base::rng::Rng;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -44,11 +46,41 @@ pub struct World {
     pub short_reads: bool,
     pub refused: u64,
     pub conflicts: u64,
+    /// Trouble with the disk that the scenario made by itself, while it lasts.
+    pub trouble: Option<Trouble>,
+    /// Where the process dies or the power goes, if it does so in rare paths.
+    pub doom: Option<Doom>,
+    pub counts: Counts,
 }
 
-/// The scenario's options for a database on that file system.
-pub fn options(plan: &Plan, fs: Arc<dyn Fs>, clock: Arc<dyn kingtide::Clock>) -> Options {
-    Options { fs: Some(fs), clock: Some(clock), ..plan.options() }
+/// What happened to a database, or to several.
+#[derive(Clone, Debug, Default)]
+pub struct Counts {
+    pub lives: u64,
+    pub steps: u64,
+    pub kills: u64,
+    pub cuts: u64,
+    pub reopens: u64,
+    pub shadows: u64,
+    pub troubles: u64,
+    /// Deaths in a rare path, and background jobs that panicked.
+    pub deaths: u64,
+    pub panics: u64,
+}
+
+impl Counts {
+    /// Adds those of a life of so many steps.
+    pub fn add(&mut self, life: &Counts, steps: u64) {
+        self.lives += 1;
+        self.steps += steps;
+        self.kills += life.kills;
+        self.cuts += life.cuts;
+        self.reopens += life.reopens;
+        self.shadows += life.shadows;
+        self.troubles += life.troubles;
+        self.deaths += life.deaths;
+        self.panics += life.panics;
+    }
 }
 
 impl World {
@@ -77,6 +109,9 @@ impl World {
             short_reads: false,
             refused: 0,
             conflicts: 0,
+            trouble: None,
+            doom: None,
+            counts: Counts::default(),
         }
     }
 
@@ -104,23 +139,33 @@ impl World {
             fs = Arc::new(TraceFs { inner: fs, trace: trace.clone() });
         }
         self.faults = FaultFs::new(fs, self.rng.next_u64());
+        self.doom_sees(&disk);
         self.disk = disk;
         self.set_faults();
-        if let Some(watch) = &self.watch {
-            self.disk.on_write(Some(watch()));
-        }
+        let mut watch = self.watch.as_ref().map(|watch| watch());
+        self.disk.on_write(Some(Box::new(move |boundary| {
+            if let Some(watch) = &mut watch {
+                watch(boundary);
+            }
+            let kind = boundary.path.extension().unwrap_or_default().to_string_lossy();
+            panic_when_due(&format!("{:?} {kind}", boundary.op));
+        })));
     }
 
     /// The rules of the plan that hold at this step.
-    fn set_faults(&self) {
+    pub fn set_faults(&self) {
         let rules = self.plan.faults.iter().filter(|f| (f.from..f.until).contains(&self.steps));
         self.faults.clear();
         rules.for_each(|f| self.faults.add(f.rule.clone()));
+        if let Some(rule) = self.trouble.as_ref().and_then(|t| t.rule.clone()) {
+            self.faults.add(rule);
+        }
     }
 
     /// Opens. The families are those that the history tells.
     pub fn try_open(&mut self) -> Result<()> {
-        let options = options(&self.plan, Arc::new(self.faults.clone()), self.clock.clone());
+        let draw = self.rng.next_u64();
+        let options = options(&self.plan, Arc::new(self.faults.clone()), self.clock.clone(), draw);
         let db = Db::open(Path::new(DIR), options)?;
         let known = families_found(&db, &self.edit(|p| p.clone()));
         self.edit(|p| (p.families, p.changing) = (known.clone(), None));
@@ -137,10 +182,14 @@ impl World {
     pub fn open(&mut self) {
         if let Err(e) = self.try_open() {
             self.tolerate(e);
+            self.trouble = None;
             self.faults.clear();
             self.disk.set_capacity(None);
             self.disk.fail_syncs(0);
             self.try_open().unwrap_or_else(|e| panic!("open on a healthy disk: {e:?}"));
+        }
+        if let Err(e) = self.make_families() {
+            self.tolerate(e);
         }
     }
 
@@ -262,6 +311,9 @@ impl World {
         });
         let part = chosen.expect("a part").0;
         let result = self.run(part);
+        if let Some(death) = self.death() {
+            return self.die(death);
+        }
         if let Some(trace) = &self.trace {
             trace.note(format!("{part:?} {:?}", result.as_ref().map_err(Error::kind)).as_bytes());
         }
@@ -288,6 +340,7 @@ impl World {
         if self.plan.faults.iter().any(|f| f.from == now || f.until == now) {
             self.set_faults();
         }
+        self.end_trouble_when_due();
         if let Some((_, capacity)) = self.plan.disk.iter().find(|d| d.0 == now) {
             let capacity = *capacity;
             self.disk.set_capacity(capacity);
@@ -299,6 +352,8 @@ impl World {
 
     /// There is space again: writes go on without an open.
     pub fn writes_resume(&mut self) {
+        // The threads would look at once a quarter of a second whether there is space for the reserve again.
+        let _ = self.db().run_one_job();
         let put = Op::Put(0, b"after".to_vec(), b"the trouble".to_vec(), crate::history::FOREVER);
         self.commit_ops(vec![put], Durability::Power).unwrap_or_else(|e| panic!("there is space again: {e:?}"));
         self.flush().unwrap_or_else(|e| panic!("there is space again: {e:?}"));
@@ -316,7 +371,7 @@ impl World {
             Part::Reopen => self.reopen(),
             Part::Kill => self.crash(None),
             Part::Cut => {
-                let model = Survival::ALL[self.rng.below(4) as usize];
+                let model = Survival::ALL[self.rng.below(Survival::ALL.len() as u64) as usize];
                 self.crash(Some(model))
             }
             Part::Job => (0..1 + self.rng.below(3)).try_for_each(|_| self.db().run_one_job().map(drop)),
@@ -335,6 +390,22 @@ impl World {
                 self.clock.advance(Duration::from_millis(self.rng.below(100)));
                 Ok(())
             }
+            Part::Trouble => {
+                self.begin_trouble();
+                Ok(())
+            }
+            Part::Clock => {
+                self.move_clocks();
+                Ok(())
+            }
+            Part::Shadow => {
+                self.shadow();
+                Ok(())
+            }
+            Part::Panic => {
+                self.panic_in_job();
+                Ok(())
+            }
         }
     }
 
@@ -349,8 +420,13 @@ impl World {
     }
 
     pub fn any_family(&mut self) -> (FamilyNo, ColumnFamily) {
-        let at = self.rng.below(self.families.len() as u64) as usize;
-        self.families.values().nth(at).cloned().expect("a family")
+        let n = self.families.len() as u64;
+        let at = match self.plan.mix.families {
+            0 => self.rng.below(n),
+            // The k-th with a probability of about 1/k, the last ones once in some hundred.
+            _ => ((n as f64 + 1.0).powf(self.rng.unit()) as u64 - 1).min(n - 1),
+        };
+        self.families.values().nth(at as usize).cloned().expect("a family")
     }
 
     /// Runs jobs until there is nothing to do, which includes a log sync that is due.
@@ -440,13 +516,14 @@ impl World {
     }
 
     /// Gives up everything that belongs to the open database.
-    fn let_go(&mut self) {
+    pub fn let_go(&mut self) {
         self.clients = (0..3).map(|_| Client::default()).collect();
         self.readers = Readers::default();
         self.families.clear();
     }
 
     pub fn reopen(&mut self) -> Result<()> {
+        self.counts.reopens += 1;
         if self.rng.one_in(2) {
             self.let_go(); // or after the database was closed
         }
@@ -463,6 +540,7 @@ impl World {
 
     /// Loses the process, or the power too, and opens what is found.
     fn crash(&mut self, model: Option<Survival>) -> Result<()> {
+        *(if model.is_none() { &mut self.counts.kills } else { &mut self.counts.cuts }) += 1;
         let disk = match model {
             None => self.disk.kill_clone(),
             Some(m) => self.disk.crash_clone(m, &mut self.rng),
@@ -476,22 +554,29 @@ impl World {
         if let Some(trace) = &self.trace {
             trace.pause(false);
         }
-        let at_least = self.edit(|p| {
-            if model.is_some() {
-                p.process = p.power;
-            }
-            p.process.max(p.power)
-        });
+        let at_least = self.survives(model.is_some());
         self.mount(disk);
         self.open();
         self.take_up(at_least);
         Ok(())
     }
 
+    /// Up to which event everything survives the death of the process, or a power cut.
+    pub fn survives(&self, power_cut: bool) -> usize {
+        self.edit(|p| {
+            if power_cut {
+                p.process = p.power;
+            }
+            p.process.max(p.power)
+        })
+    }
+
     /// Finds out what a crash left; the rest never happened.
-    fn take_up(&mut self, at_least: usize) {
+    pub fn take_up(&mut self, at_least: usize) {
         let progress = self.edit(|p| p.clone());
+        self.faults.set_enabled(false);
         let found = read(self.db(), &progress.families);
+        self.faults.set_enabled(true);
         let tables = self.history.tables(progress.epoch, self.clock_ms());
         let Some(recovered) = self.history.recovered(&tables, &found, at_least, &progress) else {
             self.history.explain(&tables, &found, at_least, &progress)

@@ -151,6 +151,34 @@ impl World {
         done
     }
 
+    /// Makes the families that are there from the beginning.
+    pub fn make_families(&mut self) -> Result<()> {
+        if self.edit(|p| p.changing.is_some()) {
+            return Ok(());
+        }
+        for n in 0..self.plan.mix.families {
+            let name = format!("lasting-{n:03}");
+            if !self.families.contains_key(&name) {
+                self.create_family(name)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn create_family(&mut self, name: String) -> Result<()> {
+        let no = self.next_family;
+        self.next_family += 1;
+        let mut next = self.edit(|p| p.families.clone());
+        next.insert(name.clone(), no);
+        self.edit(|p| p.changing = Some(next.clone()));
+        let options = FamilyOptions { value_threshold: 100, ..self.plan.options().family };
+        let handle = self.db().create_family(&name, options)?;
+        self.now.insert(no, crate::history::State::at(0));
+        self.families.insert(name, (no, handle));
+        self.edit(|p| (p.families, p.changing) = (next, None));
+        Ok(())
+    }
+
     pub fn change_family(&mut self) -> Result<()> {
         if self.edit(|p| p.changing.is_some()) {
             return self.batch(); // one in doubt at a time; the next open decides it
@@ -159,29 +187,22 @@ impl World {
         let mut next = self.edit(|p| p.families.clone());
         let renamed = format!("renamed-{}", self.rng.below(2));
         let exists = next.contains_key(&name);
-        let rename = exists && !next.contains_key(&renamed) && self.rng.one_in(3);
-        if rename && let Some(no) = next.remove(&name) {
+        if !exists {
+            return self.create_family(name);
+        }
+        let rename = !next.contains_key(&renamed) && self.rng.one_in(3);
+        let no = next.remove(&name).expect("exists");
+        if rename {
             next.insert(renamed.clone(), no);
-        } else if exists {
-            next.remove(&name);
-        } else {
-            next.insert(name.clone(), self.next_family);
         }
         self.edit(|p| p.changing = Some(next.clone()));
         if rename {
             self.db().rename_family(&name, &renamed)?;
             let family = self.families.remove(&name).expect("known");
             self.families.insert(renamed, family);
-        } else if exists {
+        } else {
             self.families.remove(&name);
             self.db().drop_family(&name)?;
-        } else {
-            let no = self.next_family;
-            self.next_family += 1;
-            let options = FamilyOptions { value_threshold: 100, ..self.plan.options().family };
-            let handle = self.db().create_family(&name, options)?;
-            self.now.insert(no, crate::history::State::at(0));
-            self.families.insert(name, (no, handle));
         }
         self.edit(|p| (p.families, p.changing) = (next, None));
         Ok(())

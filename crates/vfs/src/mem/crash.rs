@@ -8,6 +8,7 @@ use kingtide_base::rng::Rng;
 use super::Survival;
 use super::content::Content;
 use super::disk::{DirNode, Disk, FileNode, Node, ROOT};
+use super::journal::{PAGE, SECTOR};
 
 impl Disk {
     /// The disk after a power cut. Everything on it is durable, and the boot is another one.
@@ -64,7 +65,7 @@ impl Disk {
             }
             // File systems differ in the order between files, but none forgets a file's creation and remembers that it
             // was renamed. So each file keeps a prefix of its own changes.
-            Survival::RandomBlocks => {
+            Survival::RandomBlocks | Survival::Pages => {
                 let mut total = BTreeMap::<u64, u64>::new();
                 self.names.iter().for_each(|c| *total.entry(c.node).or_default() += 1);
                 let mut left: BTreeMap<u64, u64> = total.into_iter().map(|(id, n)| (id, pick(n, rng))).collect();
@@ -113,6 +114,7 @@ fn survivor(f: &FileNode, model: Survival, cut: Option<u64>, rng: &mut Rng) -> C
         Survival::AllKept => f.synced(),
         Survival::Torn => torn(f, cut, rng),
         Survival::RandomBlocks => random_blocks(f, rng),
+        Survival::Pages => pages(f, rng),
     }
 }
 
@@ -154,5 +156,35 @@ fn random_blocks(f: &FileNode, rng: &mut Rng) -> Content {
         }
     }
     content.set_len(len);
+    content
+}
+
+/// What became of the pages of one file: of each, how many changes it held when it was last written back, and whether the
+/// next one was half done by then; and the same of an earlier write-back, which some of its sectors still show.
+fn pages(f: &FileNode, rng: &mut Rng) -> Content {
+    let changes = f.unsynced.in_order();
+    let mut of_page = BTreeMap::<u64, Vec<usize>>::new();
+    let mut lengths = vec![f.durable.len()];
+    for (n, (_, change)) in changes.iter().enumerate() {
+        change.pages().for_each(|p| of_page.entry(p).or_default().push(n));
+        lengths.push(change.len_after(lengths[n]));
+    }
+    let mut content = f.durable.clone();
+    for (page, touching) in &of_page {
+        let last = pick(touching.len() as u64, rng);
+        let torn = rng.one_in(2).then(|| rng.next_u64());
+        let earlier = if rng.one_in(2) { rng.below(last + 1) } else { last };
+        for sector in page * (PAGE / SECTOR)..(page + 1) * (PAGE / SECTOR) {
+            let is_old = earlier < last && rng.one_in(3);
+            let held = if is_old { earlier } else { last } as usize;
+            for n in &touching[..held] {
+                changes[*n].1.apply_sector(&mut content, sector);
+            }
+            if let (false, Some(words), Some(n)) = (is_old, torn, touching.get(held)) {
+                changes[*n].1.apply_words(&mut content, sector, words);
+            }
+        }
+    }
+    content.set_len(lengths[pick(changes.len() as u64, rng) as usize]);
     content
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::content::Content;
-use super::journal::{Change, Journal};
+use super::journal::{Change, Journal, PAGE};
 
 pub(super) const ROOT: u64 = 0;
 /// Longest file; above it a write is refused as a real file system would, instead of asking for the memory.
@@ -45,6 +45,20 @@ impl FileNode {
         let mut content = self.durable.clone();
         self.unsynced.in_order().iter().for_each(|(_, c)| c.apply(&mut content));
         content
+    }
+
+    /// The change that a write leaves. Where a failed sync marked pages clean that were not stored, a write makes the whole
+    /// of its pages dirty again, and what was lost of them comes back with the next sync; with half of the writes here, as
+    /// file systems differ in what they keep.
+    fn dirtied(&self, data: &[u8], offset: u64, order: u64, mapped: bool) -> Change {
+        if !self.diverged || order.is_multiple_of(2) {
+            return Change::Write { offset, data: data.into(), mapped };
+        }
+        let end = (offset + data.len() as u64).div_ceil(PAGE) * PAGE;
+        let from = offset / PAGE * PAGE;
+        let mut pages = vec![0; (end.min(self.written.len()) - from) as usize];
+        self.written.read(&mut pages, from);
+        Change::Write { offset: from, data: pages.into(), mapped: false }
     }
 
     pub(super) fn surviving(content: Content) -> FileNode {
@@ -332,8 +346,8 @@ impl Disk {
         self.next_order
     }
 
-    /// On a full disk stores what fits, and says that the rest did not.
-    pub(super) fn write(&mut self, id: u64, data: &[u8], offset: u64) -> io::Result<()> {
+    /// On a full disk stores what fits, and says that the rest did not. `mapped`: a store into a mapped page.
+    pub(super) fn write(&mut self, id: u64, data: &[u8], offset: u64, mapped: bool) -> io::Result<()> {
         let end = offset.checked_add(data.len() as u64).filter(|&e| e <= MAX_LEN).ok_or(Errno::FBIG)?;
         if data.is_empty() {
             return Ok(());
@@ -344,7 +358,7 @@ impl Disk {
             let order = self.next_order();
             self.adjust(id, |f| {
                 f.written.write(fits, offset);
-                f.unsynced.push(order, Change::Write { offset, data: fits.into() });
+                f.unsynced.push(order, f.dirtied(fits, offset, order, mapped));
             });
         }
         if end > room { Err(Errno::NOSPC.into()) } else { Ok(()) }

@@ -47,6 +47,9 @@ mod tests;
 
 use disk::Disk;
 
+/// Writes to a log segment below this size are stores into its mapped window, as those of the POSIX file system may be.
+const STORED: usize = 1 << 10;
+
 /// What a power cut leaves of everything that was not synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Survival {
@@ -60,11 +63,17 @@ pub enum Survival {
     /// The unsynced changes up to some moment, the write of that moment cut at a 512-byte boundary. Half of the time one
     /// moment for the whole file system, otherwise one for each file and one for the names.
     Torn,
+    /// As the page cache writes pages back: each page of 4 KiB was last written at some moment of its own, and of its blocks
+    /// some may be those of an earlier write-back. A small write to a log segment is a store into a mapped page, which may
+    /// be written back in the midst of it: any aligned words of it may be missing then. Lengths and names as
+    /// [`Survival::RandomBlocks`].
+    Pages,
 }
 
 impl Survival {
     /// Every model.
-    pub const ALL: [Survival; 4] = [Survival::AllLost, Survival::AllKept, Survival::RandomBlocks, Survival::Torn];
+    pub const ALL: [Survival; 5] =
+        [Survival::AllLost, Survival::AllKept, Survival::RandomBlocks, Survival::Torn, Survival::Pages];
 }
 
 /// An operation that changes what a crash would leave.
@@ -244,7 +253,7 @@ impl MemFs {
 
     fn handle(&self, state: &mut State, id: u64, path: &Path, writable: bool) -> MemFile {
         state.disk.opened(id);
-        MemFile { fs: self.clone(), id, path: path.to_owned(), writable }
+        MemFile { fs: self.clone(), id, path: path.to_owned(), writable, log: false }
     }
 
     fn create(&self, path: &Path) -> Result<MemFile> {
@@ -290,7 +299,7 @@ impl Fs for MemFs {
     }
 
     fn open_log(&self, path: &Path, size: u64) -> Result<Arc<dyn File>> {
-        let (file, new) = match self.open_existing(path, true)? {
+        let (mut file, new) = match self.open_existing(path, true)? {
             Some(file) => (file, false),
             None => (self.create(path)?, true),
         };
@@ -305,6 +314,7 @@ impl Fs for MemFs {
             }
             return Err(e);
         }
+        file.log = true;
         Ok(Arc::new(file))
     }
 
@@ -386,6 +396,8 @@ struct MemFile {
     id: u64,
     path: PathBuf,
     writable: bool,
+    /// Opened as a log segment.
+    log: bool,
 }
 
 impl MemFile {
@@ -413,7 +425,10 @@ impl File for MemFile {
 
     fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         let mut state = self.before(WriteOp::Write, "write")?;
-        state.disk.write(self.id, data, offset).map_err(|e| self.failed("write", e).at_offset(offset))
+        state
+            .disk
+            .write(self.id, data, offset, self.log && data.len() < STORED)
+            .map_err(|e| self.failed("write", e).at_offset(offset))
     }
 
     fn prefill(&self, offset: u64, len: u64) -> Result<bool> {
