@@ -40,6 +40,7 @@ const RUNS: &[Run] = &[
     run_of("model", "option sets", "cargo test --release -p kingtide --test model -- --nocapture"),
     run_of("shuttle", "schedules of threads", "cargo xtask shuttle --full"),
     run_of("fuzz", "hostile input", "cargo xtask fuzz --seconds 3600"),
+    run_of("torture", "SIGKILL of everything at once", "cargo xtask torture --minutes 120 --workers 2 --full"),
     run_of("keybench", "a workload killed for half an hour", "results/kill.sh mixed 30"),
 ];
 

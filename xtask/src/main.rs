@@ -9,6 +9,7 @@
 //! | `miri` | looks for undefined behaviour in the unsafe room and below a small database |
 //! | `sanitize` | runs tests with the address, leak or thread sanitizer |
 //! | `planted` | shows that the tests find bugs planted on purpose |
+//! | `torture` | kills processes that use a database, and compares what is left |
 //! | `full` | runs every test at its full count |
 //! | `results` | makes the tables of results in the pages anew from the result files |
 //! | `capi` | builds and installs the C API: header, static and shared library, pkg-config file |
@@ -25,6 +26,7 @@ mod planted;
 mod results;
 mod sanitize;
 mod tidy;
+mod torture;
 
 use std::process::ExitCode;
 
@@ -38,12 +40,13 @@ fn main() -> ExitCode {
         Some("miri") => sanitize::miri(&args[1..]),
         Some("sanitize") => sanitize::sanitize(&args[1..]),
         Some("planted") => planted::run(&args[1..]),
+        Some("torture") => torture::run(&args[1..]),
         Some("full") => full::run(&args[1..]),
         Some("results") => results::run(&args[1..]),
         Some("capi") => capi::run(&args[1..]),
         Some("peers") => peers::run(&args[1..]),
         _ => {
-            Err("usage: cargo xtask <tidy|shuttle|loom|fuzz|miri|sanitize|planted|full|results|capi|peers> [arguments]"
+            Err("usage: cargo xtask <tidy|shuttle|loom|fuzz|miri|sanitize|planted|torture|full|results|capi|peers> [arguments]"
                 .to_owned())
         }
     };

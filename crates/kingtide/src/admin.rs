@@ -32,14 +32,16 @@ impl DbInner {
         let create = Edit::CreateFamily { id, name: name.to_owned(), order: order.name().to_owned(), options: stored };
         // The log may hold operations on a dropped family whose id this one has: a manifest that was rewritten since
         // knows nothing of that family.
-        let begin = Edit::Flushed { family: id, seq: self.snapshots.visible() };
+        let flushed = self.snapshots.visible();
+        let begin = Edit::Flushed { family: id, seq: flushed };
         shape.write(&[create, begin], &self.next_file_id)?;
         shape.next_family += 1;
         let mut c = self.commit.lock();
         let active = FamilyMemtable::new(order.clone(), &self.arenas, c.last_seq + 1);
         let view = View::new(order.clone(), active, Vec::new(), Arc::new(Version::default()), &self.tables, None);
         let family = Arc::new(Family::new(id, name.to_owned(), order, options, self.read_context(), view));
-        family.flushed_seq.store(c.last_seq, Ordering::Relaxed);
+        // As the manifest has it, though others may have committed since.
+        family.flushed_seq.store(flushed, Ordering::Relaxed);
         shape.families.insert(id, family.clone());
         c.families.push(family.clone());
         Ok(family)

@@ -1,5 +1,6 @@
 //! What the edits of a manifest add up to.
 
+use crate::admin::DEFAULT_FAMILY;
 use crate::options::Options;
 use crate::shape::VlogMeta;
 use crate::version::{Edit, FamilyId, Version};
@@ -43,7 +44,12 @@ impl Layout {
             let families: Vec<_> = l
                 .families
                 .iter()
-                .map(|(id, f)| (*id, f.name.clone(), f.order.name().to_owned(), f.options.clone(), f.flushed))
+                .map(|(id, f)| {
+                    // Those of the default family are given by each open, which stores them last: a manifest that is
+                    // rewritten before that has them already.
+                    let options = (f.name != DEFAULT_FAMILY).then(|| f.options.clone());
+                    (*id, f.name.clone(), f.order.name().to_owned(), options, f.flushed)
+                })
                 .collect();
             (families, l.vlogs.clone(), l.next_family, l.log_begun)
         };

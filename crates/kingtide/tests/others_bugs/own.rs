@@ -3,7 +3,8 @@
 use crate::{DIR, contents, cut, files, key, open, options, power, put_durably, value};
 use kingtide::vfs::{Fault, FaultFs, MemFs, Op, Rule};
 use kingtide::{ColumnFamily, Db, ErrorKind, Isolation, Options, SeqNo, WriteBatch};
-use std::sync::Arc;
+use kingtide_base::rare;
+use std::sync::{Arc, Mutex};
 
 /// Writes to the default family until the beginning of the log is released.
 fn write_until_released(fs: &MemFs, db: &Db) {
@@ -149,6 +150,68 @@ fn a_rewritten_manifest_says_all_that_the_one_before_said() {
     kept.flush().unwrap();
     assert!(highest_id(&fs) > before, "a file id was given out again");
     assert!(db.verify().unwrap().is_clean());
+}
+
+/// The number up to which a new family counts as flushed was read twice, once for the manifest and once for memory: after a
+/// commit in between a rewritten manifest differed from the one before.
+#[test]
+fn a_commit_amid_the_creation_of_a_family_does_not_set_memory_and_manifest_apart() {
+    let fs = MemFs::new();
+    let mut o = options(&fs);
+    o.tuning.manifest_rewrite = 0;
+    let db = Db::open(DIR, o).unwrap();
+    db.put(b"amid", b"before").unwrap(); // the first commit of all says in the manifest that the log has begun
+    let (other, done) = (db.clone(), Arc::new(Mutex::new(0)));
+    let puts = done.clone();
+    rare::on_this_thread(Some(Box::new(move |name| {
+        if name == "manifest-rewritten" {
+            other.put(b"amid", b"the creation").unwrap();
+            *puts.lock().unwrap() += 1;
+        }
+    })));
+    // Each rewrite compares the new manifest with the one before.
+    let mut created = 0;
+    while *done.lock().unwrap() < 3 {
+        db.create_family(&format!("family-{created}"), options(&fs).family).unwrap();
+        created += 1;
+        assert!(created < 1000, "the manifest is hardly ever rewritten");
+    }
+    rare::on_this_thread(None);
+    let killed = fs.kill_clone();
+    drop(db);
+    let db = open(&killed);
+    assert_eq!(db.families().len(), created + 1);
+    assert_eq!(contents(db.default_family()).len(), 1);
+}
+
+/// A recovery that flushes may write a new manifest before the options of the default family that this open was given are
+/// stored; they are in it already, which the comparison with the manifest before took for a mistake.
+#[test]
+fn a_recovery_that_rewrites_the_manifest_may_be_given_other_options() {
+    let fs = MemFs::new();
+    let mut o = options(&fs);
+    o.db.memtable_budget = 1 << 20;
+    let db = Db::open(DIR, o).unwrap();
+    for i in 0..1000 {
+        db.put(key(i), value(i)).unwrap();
+    }
+    for n in 0..100 {
+        db.default_family().set_option("l0_trigger", if n % 2 == 0 { "8" } else { "7" }).unwrap();
+    }
+    let expected = contents(db.default_family());
+    let killed = fs.kill_clone();
+    drop(db);
+    let mut o = options(&killed);
+    (o.family.l0_trigger, o.db.memtable_budget, o.tuning.manifest_rewrite) = (9, 64 << 10, 0);
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let list = seen.clone();
+    rare::on_this_thread(Some(Box::new(move |name| list.lock().unwrap().push(name))));
+    let db = Db::open(DIR, o).unwrap();
+    rare::on_this_thread(None);
+    let seen = seen.lock().unwrap();
+    assert!(seen.contains(&"recovery-flushed") && seen.contains(&"manifest-rewritten"), "{seen:?}");
+    assert_eq!(contents(db.default_family()), expected);
+    assert_eq!(db.default_family().options().l0_trigger, 9);
 }
 
 /// A database with all that an open has to deal with: tables, value logs, a log to replay, a transaction in doubt, a file
