@@ -108,6 +108,7 @@ fn measure(fs: &Arc<dyn Fs>, dir: &Path, n: usize, name: &str, sequential: bool,
         drop_tombstones: true,
         boundaries: Vec::new(),
         relocate_vlogs: BTreeSet::new(),
+        open_ends: BTreeSet::new(),
     };
     let started = cpu_ns();
     let out = run_merge(&ctx, &job, &KeyRange::default())?;
