@@ -191,7 +191,7 @@ class Handler : public handler {
   THR_LOCK_DATA lock_;
   DsMrr_impl mrr_;
   /** What a partition reads ranges with. */
-  std::vector<uchar> mrr_memory_;
+  std::unique_ptr<uchar[]> mrr_memory_;
   HANDLER_BUFFER mrr_buffer_ = {};
 
   /** While the server copies a table into this one, which nobody else sees: the slice that is not committed yet. */

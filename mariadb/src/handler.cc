@@ -119,6 +119,7 @@ int Handler::reset() {
   key_read_ = semi_consistent_ = again_ = false;
   iter_.close();
   mrr_.dsmrr_close();
+  mrr_memory_.reset();
   return 0;
 }
 

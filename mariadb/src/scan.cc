@@ -13,6 +13,9 @@
     locked row had before, and waits for it only if it would change that.
 */
 #include "ha_kingtide.h"
+
+#include <new>
+
 #include "variables.h"
 
 namespace kingtide {
@@ -498,9 +501,11 @@ int Handler::multi_range_read_init(RANGE_SEQ_IF *seq, void *param, uint ranges, 
   // The server gives one buffer to all partitions where the last index of which it asked the costs wanted none. Each would
   // overwrite the positions of the others, and find other rows by them.
   if (table->part_info && buffer && !(mode & HA_MRR_USE_DEFAULT_IMPL)) {
-    mrr_memory_.resize(static_cast<size_t>(buffer->buffer_end - buffer->buffer));
-    mrr_buffer_.buffer = mrr_buffer_.end_of_used_area = mrr_memory_.data();
-    mrr_buffer_.buffer_end = mrr_memory_.data() + mrr_memory_.size();
+    const size_t size = static_cast<size_t>(buffer->buffer_end - buffer->buffer);
+    mrr_memory_.reset(new (std::nothrow) uchar[size]);
+    if (!mrr_memory_) return HA_ERR_OUT_OF_MEM;
+    mrr_buffer_.buffer = mrr_buffer_.end_of_used_area = mrr_memory_.get();
+    mrr_buffer_.buffer_end = mrr_memory_.get() + size;
     buffer = &mrr_buffer_;
   }
 #endif

@@ -62,6 +62,7 @@ class Table:
         self.bases = [self._string() for _ in range(rng.randint(5, 12))]
         self.keys = {}
         self._choose_keys()
+        self.terms = []  # of the question that was made last
         self.partitioned = self._may_be_partitioned() and rng.random() < 0.3
         self.rows = rng.choice([120, 250, 400, 400, 1500])
 
@@ -167,7 +168,8 @@ class Table:
                  lambda: f"{column} > {value()} and {column} <= {value()}", lambda: f"{column} is null or {column} = {value()}"]
         if column in self.texts:
             forms += [lambda: f"{column} like concat({quoted(rng.choice(self.bases)[:3])}, '%')"] * 2
-        return "(" + rng.choice(forms)() + ")"
+        self.terms.append("(" + rng.choice(forms)() + ")")
+        return self.terms[-1]
 
     def first_columns(self):
         """Of each key: what a range may be on."""
@@ -176,6 +178,7 @@ class Table:
     def where(self):
         """A condition on several keys, of which plans can be made that read them all, and their names."""
         rng, first = self.rng, self.first_columns()
+        self.terms = []
         single = [name for name, (role, parts, _) in self.keys.items() if role == "key" and len(parts) == 1]
         if len(single) > 1 and rng.random() < 0.25:  # what the server intersects while it reads
             names = rng.sample(single, rng.randint(2, len(single)))
@@ -315,6 +318,9 @@ class Plans:
         theirs = [answer(self.sessions[0], setting + sql.format(table=self.names[0], hint=h)) for h in hints]
         if found in theirs:
             self.counted["answers on which InnoDB agrees, by the same key, and its own table scan does not"] += 1
+            return None
+        if not all(self.has_one_answer(term, "", setting) for term in self.table.terms):
+            self.counted["answers to what InnoDB's plans contradict each other on"] += 1
             return None
         return (f"a table scan finds {expected}\n{self.engines[1]} answers {found}\ninnodb answers {theirs[0]}\n"
                 f"to {setting}{sql} with {hint}")
