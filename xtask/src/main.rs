@@ -10,6 +10,7 @@
 //! | `sanitize` | runs tests with the address, leak or thread sanitizer |
 //! | `planted` | shows that the tests find bugs planted on purpose |
 //! | `torture` | kills processes that use a database, and compares what is left |
+//! | `powercut` | cuts the power of real file systems under a database |
 //! | `full` | runs every test at its full count |
 //! | `results` | makes the tables of results in the pages anew from the result files |
 //! | `capi` | builds and installs the C API: header, static and shared library, pkg-config file |
@@ -23,6 +24,7 @@ mod full;
 mod fuzz;
 mod peers;
 mod planted;
+mod powercut;
 mod results;
 mod sanitize;
 mod tidy;
@@ -41,12 +43,13 @@ fn main() -> ExitCode {
         Some("sanitize") => sanitize::sanitize(&args[1..]),
         Some("planted") => planted::run(&args[1..]),
         Some("torture") => torture::run(&args[1..]),
+        Some("powercut") => powercut::run(&args[1..]),
         Some("full") => full::run(&args[1..]),
         Some("results") => results::run(&args[1..]),
         Some("capi") => capi::run(&args[1..]),
         Some("peers") => peers::run(&args[1..]),
         _ => {
-            Err("usage: cargo xtask <tidy|shuttle|loom|fuzz|miri|sanitize|planted|torture|full|results|capi|peers> [arguments]"
+            Err("usage: cargo xtask <tidy|shuttle|loom|fuzz|miri|sanitize|planted|torture|powercut|full|results|capi|peers> [arguments]"
                 .to_owned())
         }
     };

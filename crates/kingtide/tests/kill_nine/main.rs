@@ -14,14 +14,17 @@
 mod copies;
 #[path = "../killed/mod.rs"]
 mod killed;
+mod power_cut;
 
 use killed::{BEGIN, DIR, JOB, SEED, Scratch, acknowledge, parse, run_and_kill, spawn};
-use kingtide::{ColumnFamily, Db, Options, WriteBatch};
-use kingtide_base::hash::mix64;
+use kingtide::{ColumnFamily, Db, Options, Tuning, WriteBatch};
+use kingtide_base::hash::{hash64, mix64};
+use kingtide_base::rare;
 use kingtide_base::rng::{Rng, entropy};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 const FAMILIES: [&str; 3] = ["default", "a", "b"];
@@ -36,6 +39,8 @@ const CHURN_BATCHES: u64 = 20;
 const CHURN_KEYS: u64 = 20;
 const DROPPED: u64 = CHURN_BATCHES + 1;
 const RESTART: u64 = DROPPED + 1;
+/// In acknowledgements: a rare path, by its number, was taken so often.
+const RARE: u64 = 1000;
 
 fn full() -> bool {
     std::env::var_os("KINGTIDE_FULL").is_some()
@@ -55,6 +60,23 @@ fn options() -> Options {
     o.db.wal_segment_size = 512 << 10;
     o.db.max_wal_size = 4 << 20;
     o
+}
+
+/// The same with thresholds that make rare paths common.
+fn drawn_options(draw: u64) -> Options {
+    Options { tuning: Tuning::random(draw), ..options() }
+}
+
+/// In a child: tells how often each rare path was taken, now and then.
+fn tell_rare_paths() {
+    static COUNTS: [AtomicU64; rare::PATHS.len()] = [const { AtomicU64::new(0) }; rare::PATHS.len()];
+    rare::on_any_thread(|name| {
+        let index = rare::PATHS.iter().position(|p| p.name == name).expect("a path of the table");
+        let n = COUNTS[index].fetch_add(1, Ordering::Relaxed) + 1;
+        if n.is_power_of_two() {
+            acknowledge(&Mutex::new(std::io::stdout()), RARE + index as u64, n);
+        }
+    });
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,11 +152,20 @@ fn progress(families: &[ColumnFamily], seed: u64, writer: u64) -> u64 {
 fn child() {
     let (Ok(dir), Ok(seed), Ok(job)) = (std::env::var(DIR), std::env::var(SEED), std::env::var(JOB)) else { return };
     let seed: u64 = seed.parse().unwrap();
+    let draw = seed ^ hash64(job.as_bytes());
     let job: Vec<u64> = job.split(',').map(|n| n.parse().unwrap()).collect();
     let out = Mutex::new(std::io::stdout());
     out.lock().unwrap().write_all(BEGIN).unwrap();
-    let db = Db::open(&dir, options()).unwrap();
+    if let [_, _] = job[..] {
+        tell_rare_paths();
+    }
+    let options = match job[..] {
+        [_, _, boot, _, _] => power_cut::options(draw, boot),
+        _ => drawn_options(draw),
+    };
+    let db = Db::open(&dir, options).unwrap();
     match job[..] {
+        [writers, every, _, _, _] => power_cut::write_for_ever(&db, seed, writers, every, &out),
         [writers, churn_from] => write_for_ever(&db, seed, writers, &|| churn(&db, churn_from, &out), &out),
         [writers, checkpoint, restore, round] => {
             let next = copies::Next { checkpoint, restore };
@@ -259,6 +290,8 @@ struct Run {
     acknowledged: Vec<u64>,
     churn: u64,
     checked_keys: u64,
+    /// How often the children took each rare path.
+    rare: Vec<u64>,
 }
 
 impl Run {
@@ -270,16 +303,27 @@ impl Run {
             acknowledged: vec![0; WRITERS as usize],
             churn: 0,
             checked_keys: 0,
+            rare: vec![0; rare::PATHS.len()],
         }
     }
 
     fn note(&mut self, output: &[u8]) {
+        let mut of_child = vec![0; rare::PATHS.len()];
         for (who, n) in parse(output) {
             match who {
+                RARE.. => of_child[(who - RARE) as usize] = n,
                 CHURN => self.churn = self.churn.max(n),
                 w => self.acknowledged[w as usize] = self.acknowledged[w as usize].max(n),
             }
         }
+        self.rare.iter_mut().zip(of_child).for_each(|(all, n)| *all += n);
+    }
+
+    /// Prints how often this process and the children took each rare path.
+    fn print_rare_paths(&self) {
+        let counts: Vec<_> =
+            rare::counts().into_iter().zip(&self.rare).map(|((name, n), more)| (name, n + more)).collect();
+        println!("{}", rare::report(&counts));
     }
 
     fn check(&mut self, round: u64, db: &Db) {
@@ -379,7 +423,8 @@ fn acknowledged_commits_survive_kill_nine() {
         if round + 1 < rounds && rng.one_in(3) {
             continue;
         }
-        let db = Db::open(&run.dir.0, options()).unwrap_or_else(|e| panic!("seed {seed} round {round}: {e}"));
+        let options = drawn_options(seed.rotate_left(7) ^ round);
+        let db = Db::open(&run.dir.0, options).unwrap_or_else(|e| panic!("seed {seed} round {round}: {e}"));
         run.check(round, &db);
         checks += 1;
         if rng.one_in(4) {
@@ -392,6 +437,7 @@ fn acknowledged_commits_survive_kill_nine() {
     }
     let commits: u64 = run.acknowledged.iter().sum();
     println!("{rounds} kills, {checks} checks, {commits} commits acknowledged, {} keys compared", run.checked_keys);
+    run.print_rare_paths();
     assert!(commits > 0 && run.checked_keys > 0);
 }
 

@@ -216,6 +216,7 @@ fn every_option_set_gives_the_oracles_answers() {
         t.operations as f64 / seconds,
         t.failures.len(),
     );
+    println!("{}", kingtide_base::rare::report(&kingtide_base::rare::counts()));
     assert!(t.failures.is_empty(), "{}", t.failures.join("\n"));
 }
 

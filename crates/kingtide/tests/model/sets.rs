@@ -1,6 +1,7 @@
 //! The option sets that scripts run under: 25 with names, and generated ones over the whole option table.
 
-use kingtide::{CustomOrder, DbOptions, FamilyOptions, KeyOrder, Options};
+use kingtide::{CustomOrder, DbOptions, FamilyOptions, KeyOrder, Options, Tuning};
+use kingtide_base::hash::hash64;
 use kingtide_base::options::OptionRow;
 use kingtide_base::rng::Rng;
 use std::cmp::Ordering;
@@ -193,6 +194,8 @@ impl Set {
             options.set(name, value).unwrap_or_else(|e| panic!("set {}: {e}", self.name));
         }
         options.family.ttl_ms = self.class.ttl_ms;
+        // Thresholds that make rare paths common, another draw for each set and each open.
+        options.tuning = Tuning::random(hash64(self.name.as_bytes()) ^ n);
         options
     }
 

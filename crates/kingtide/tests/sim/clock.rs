@@ -9,6 +9,8 @@ use std::time::Duration;
 
 /// When a scenario begins, in Unix milliseconds.
 pub const BEGIN: u64 = 1_700_000_000_000;
+/// By how much the monotonic clock trembles, where it does.
+pub const JITTER: Duration = Duration::from_millis(5);
 /// Times at which recovered databases are read: short-lived entries are gone, and then all that expire.
 pub const LATER: [u64; 2] = [BEGIN + 600_000, BEGIN + 100 * 86_400_000];
 

@@ -1,6 +1,7 @@
 //! What makes life harder: trouble with the disk that comes and goes, also across kills and power cuts, and clocks that go
 //! back; and a second look at the files beside the open database.
 
+use crate::clock::JITTER;
 use crate::draws::{options, set_fuse};
 use crate::faults::KINDS;
 use crate::history::{Progress, hash_of};
@@ -85,7 +86,7 @@ impl World {
             _ => Duration::from_millis(world.rng.below(most_ms)),
         };
         let (monotonic, wall) = (back(self, 60_000), back(self, 3_600_000));
-        let jitter = if self.rng.one_in(2) { Duration::from_millis(5) } else { Duration::ZERO };
+        let jitter = if self.rng.one_in(2) { JITTER } else { Duration::ZERO };
         self.clock.set_back(monotonic, wall, jitter);
     }
 

@@ -441,7 +441,7 @@ impl World {
         let interval = self.plan.options().db.durability;
         if let Durability::Interval(every) = interval {
             // Nothing else moves the clock.
-            self.clock.advance(every);
+            self.clock.advance(every + crate::clock::JITTER);
             while self.db().run_one_job()? {}
             self.edit(|p| p.power = p.power.max(process));
         }
