@@ -96,7 +96,10 @@ pub fn read(db: &Db, families: &BTreeMap<u32, Family>) -> Result<Found, String> 
         let text = String::from_utf8_lossy(&info.xid).into_owned();
         let parts: Vec<u64> = text.split('-').skip(1).filter_map(|p| p.parse().ok()).collect();
         let [lane, number, unit] = parts[..] else { return Err(format!("unknown transaction in doubt: {text}")) };
-        let lane = found.prepared.get_mut(lane as usize).ok_or_else(|| format!("a transaction in doubt of an unknown lane: '{text}'"))?;
+        let lane = found
+            .prepared
+            .get_mut(lane as usize)
+            .ok_or_else(|| format!("a transaction in doubt of an unknown lane: '{text}'"))?;
         lane.insert(number as u8, unit);
     }
     Ok(found)
