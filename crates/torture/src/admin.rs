@@ -131,7 +131,19 @@ impl Admin<'_> {
         let uid = self.next_uid;
         self.next_uid += 1;
         let name = format!("clone-{uid}");
-        let make = || self.world.db.clone_family(&handle.family.name, &name);
+        let exported = self.rng.one_in(3).then(|| self.world.orders.dir.join("exported"));
+        let db = &self.world.db;
+        if let Some(dir) = &exported {
+            let _ = std::fs::remove_dir_all(dir);
+            if self.check("export", handle.uid, handle.cf.export(dir)).is_none() {
+                return;
+            }
+            self.world.counts.add("families exported", 1);
+        }
+        let make = || match &exported {
+            Some(dir) => db.import_family(&name, dir),
+            None => db.clone_family(&handle.family.name, &name),
+        };
         if let Some(cf) = self.change(&Change::Clone(handle.uid, uid, name.clone()), handle.uid, make) {
             self.world.counts.add("families cloned", 1);
             // Its lanes' keys are the source's, which the lanes do not know of: they leave the clone alone until the next

@@ -61,7 +61,7 @@ pub struct World {
     pub dropping: Mutex<BTreeSet<u32>>,
     /// Held shared while a unit runs; exclusively by what needs lanes to stand still.
     pub gate: RwLock<()>,
-    /// Held by whoever changes the set of families or copies the database.
+    /// Held by who changes the set of families.
     pub structure: Mutex<()>,
     pub closing: AtomicBool,
     pub flushes: AtomicU64,
@@ -84,13 +84,13 @@ pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// One line to the driver, in one `write`.
 pub fn say(line: &str) {
     let mut out = std::io::stdout().lock();
-    // Without a driver there is nobody to work for.
+    // The driver is gone.
     if out.write_all(format!("{line}\n").as_bytes()).and_then(|()| out.flush()).is_err() {
         std::process::exit(4);
     }
 }
 
-/// Tells the driver what is wrong and ends the process.
+/// Reports a failure to the driver and ends the process.
 pub fn fail(what: &str) -> ! {
     say(&format!("F {}", what.replace('\n', "\u{1}")));
     // The driver looks at the stacks of a process that hangs before it kills it.
@@ -266,7 +266,7 @@ fn load(dir: &Path) -> Result<Replay, String> {
     };
     let journal = journal_path(dir, state.session);
     let records = if journal.exists() { journal::read(&journal)? } else { Vec::new() };
-    // One before the last is kept for whoever looks into a failure.
+    // The last few are kept for the analysis of a failure.
     if let Ok(entries) = std::fs::read_dir(dir) {
         for entry in entries.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();

@@ -36,7 +36,7 @@ impl Found {
         scratch: &mut Vec<u8>,
     ) -> Result<(), String> {
         self.keys += 1;
-        let (lane, slot) = parse_key(family.order, key).ok_or("nobody writes such a key")?;
+        let (lane, slot) = parse_key(family.order, key).ok_or("not a key of this tool")?;
         if lane == ACCOUNT && uid == DEFAULT {
             let account = self.accounts.get_mut(usize::from(slot)).ok_or("no such account")?;
             *account = i64::from_le_bytes(value.try_into().map_err(|_| "an account that is no number")?);
@@ -95,8 +95,11 @@ pub fn read(db: &Db, families: &BTreeMap<u32, Family>) -> Result<Found, String> 
     for info in db.recover_prepared() {
         let text = String::from_utf8_lossy(&info.xid).into_owned();
         let parts: Vec<u64> = text.split('-').skip(1).filter_map(|p| p.parse().ok()).collect();
-        let [lane, number, unit] = parts[..] else { return Err(format!("nobody prepared transaction '{text}'")) };
-        let lane = found.prepared.get_mut(lane as usize).ok_or_else(|| format!("no lane prepared '{text}'"))?;
+        let [lane, number, unit] = parts[..] else { return Err(format!("unknown transaction in doubt: {text}")) };
+        let lane = found
+            .prepared
+            .get_mut(lane as usize)
+            .ok_or_else(|| format!("a transaction in doubt of an unknown lane: '{text}'"))?;
         lane.insert(number as u8, unit);
     }
     Ok(found)

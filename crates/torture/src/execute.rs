@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// What became of a unit.
 pub enum Outcome {
-    /// Acknowledged, with its sequence number if that is told.
+    /// Acknowledged, with its sequence number if the call returns one.
     Done(u64),
     /// Nothing of it was done, for a reason that there may be.
     Refused,

@@ -1,4 +1,4 @@
-//! The journal: what a child begins and what it is told, appended to a file beside the database with one `write` for each
+//! The journal: what a child begins and how it ends, appended to a file beside the database with one `write` for each
 //! record. The file is in the operating system's hands before an operation begins, so a kill loses none of it but a record
 //! that was being written, whose operation had not begun or was not acknowledged.
 
@@ -9,7 +9,7 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Mutex;
 
-/// Something that a child began or was told.
+/// An operation that began, or its outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
     /// Whether the default durability of the session is `None`.

@@ -5,7 +5,9 @@ use crate::contents::{check_value, collect, now_ms};
 use crate::draw::{self, How};
 use crate::execute::{Outcome, execute};
 use crate::journal::Record;
-use crate::model::{Entry, LANES, Lane, MARKER, Op, Unit, Work, bounds, key, parse_key, slots};
+use crate::model::{
+    ACCOUNT, ACCOUNTS, DEFAULT, Entry, LANES, Lane, MARKER, Op, Unit, Work, bounds, key, parse_key, slots,
+};
 use crate::resolve::matches;
 use kingtide::{ReadOptions, Snapshot};
 use kingtide_base::rng::Rng;
@@ -93,7 +95,7 @@ impl<'w> Writer<'w> {
         self.lane.keys.range((uid, 0)..=(uid, u16::MAX)).map(|((_, slot), e)| (*slot, *e)).collect()
     }
 
-    /// Fails unless an error can be excused, and tells whether there was none.
+    /// Fails unless an error can be excused, and returns the value if there was none.
     fn excuse<T>(&self, what: &str, uid: u32, result: kingtide::Result<T>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
@@ -104,6 +106,9 @@ impl<'w> Writer<'w> {
 
     /// Reads keys of its own, one by one or all.
     fn read(&mut self) {
+        if self.rng.one_in(8) {
+            return self.sum_up();
+        }
         let handle = self.pick();
         let (uid, order) = (handle.uid, handle.family.order);
         let lane = self.number as u8;
@@ -121,6 +126,20 @@ impl<'w> Writer<'w> {
             let Some(value) = self.excuse("get", uid, answer) else { return };
             let expected = self.lane.keys.get(&(uid, slot)).copied();
             self.compare(&handle, slot, value.as_deref(), expected, begin, "get");
+        }
+    }
+
+    /// What transfers take from one account they add to another.
+    fn sum_up(&mut self) {
+        let Some(handle) = self.world.handle(DEFAULT) else { return };
+        let (lower, upper) = bounds(handle.family.order, ACCOUNT, 0, ACCOUNTS as u16);
+        let it = handle.cf.iter(&lower[..]..&upper[..]);
+        let Some(mut it) = self.excuse("iterator", DEFAULT, it) else { return };
+        it.seek_to_first();
+        let Some(all) = self.excuse("scan of the accounts", DEFAULT, collect(&mut it, true)) else { return };
+        let sum: i64 = all.iter().map(|(_, v)| v[..].try_into().map_or(0, i64::from_le_bytes)).sum();
+        if sum != 0 {
+            fail(&format!("WRONG: a part of a transfer is seen: the accounts add up to {sum}: {all:?}"));
         }
     }
 

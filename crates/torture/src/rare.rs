@@ -42,7 +42,7 @@ pub fn arm() {
 
 static TOLD: Mutex<BTreeMap<&'static str, u64>> = Mutex::new(BTreeMap::new());
 
-/// Tells the driver how often each was taken so far, as far as it does not know.
+/// Reports to the driver the counts that changed since the last report.
 pub fn report() {
     let Ok(mut told) = TOLD.lock() else { return };
     let mut lines = Vec::new();

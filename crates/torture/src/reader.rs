@@ -3,7 +3,7 @@
 
 use crate::child::{database, say};
 use crate::contents::check_value;
-use crate::model::{LANES, id_in, parse_key};
+use crate::model::{ACCOUNT, LANES, id_in, parse_key};
 use kingtide::{Db, Error, ErrorKind, Options};
 use std::path::Path;
 use std::time::Duration;
@@ -51,7 +51,7 @@ fn look(db: &Db, last: &mut [u64; LANES]) -> Result<(), String> {
         let wrong = |e: Error| format!("a reader beside the child, family '{name}': {e}");
         let mut it = family.iter(..).map_err(wrong)?;
         it.seek_to_first();
-        let mut before: Option<Vec<u8>> = None;
+        let (mut before, mut sum): (Option<Vec<u8>>, i64) = (None, 0);
         while it.valid() {
             let (key, value) = it.entry().map_err(wrong)?;
             if before.as_ref().is_some_and(|b| family.order().compare(b, key).is_ge()) {
@@ -66,9 +66,15 @@ fn look(db: &Db, last: &mut [u64; LANES]) -> Result<(), String> {
                 let unit = id_in(value).unwrap_or(0) >> 12 & 0xfff_ffff_ffff;
                 seen[usize::from(lane)] = seen[usize::from(lane)].max(unit);
             }
+            if lane == ACCOUNT && name == "default" {
+                sum += value.try_into().map_or(0, i64::from_le_bytes);
+            }
             it.next();
         }
         it.status().map_err(wrong)?;
+        if sum != 0 {
+            return Err(format!("WRONG: a reader sees a part of a transfer: the accounts add up to {sum}"));
+        }
     }
     *last = seen;
     Ok(())

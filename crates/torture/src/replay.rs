@@ -1,7 +1,7 @@
 //! From the state before a session and its journal to what may be found after it.
 
 use crate::journal::{Copy, Record};
-use crate::model::{Change, Op, State, Unit, Work};
+use crate::model::{Change, Entry, Op, Place, State, Unit, Work};
 use std::collections::BTreeMap;
 
 /// A unit of a lane and what is known of it.
@@ -30,7 +30,42 @@ pub struct CopyMade {
     pub number: u64,
     pub base: State,
     pub steps: Vec<Steps>,
+    /// Changes of the set of families since it was begun, some of which it may hold.
+    pub changes: Vec<FamilyChange>,
     pub complete: bool,
+}
+
+/// A change of the set of families; for a clone, with what each lane's keys in it are.
+#[derive(Clone, Debug)]
+pub struct FamilyChange {
+    pub change: Change,
+    pub cloned: Vec<Vec<(Place, Entry)>>,
+}
+
+impl FamilyChange {
+    /// A change that was made; `visible` has it.
+    fn of(change: &Change, visible: &State) -> FamilyChange {
+        let cloned = match change {
+            Change::Clone(_, uid, _) => visible
+                .lanes
+                .iter()
+                .map(|lane| lane.keys.range((*uid, 0)..=(*uid, u16::MAX)).map(|(place, e)| (*place, *e)).collect())
+                .collect(),
+            _ => Vec::new(),
+        };
+        FamilyChange { change: change.clone(), cloned }
+    }
+
+    /// Applies it to a state in which the clone's source may be older.
+    pub fn apply(&self, state: &mut State) {
+        state.change(&self.change);
+        if let Change::Clone(_, uid, _) = &self.change {
+            for (lane, cloned) in state.lanes.iter_mut().zip(&self.cloned) {
+                lane.forget(*uid);
+                lane.keys.extend(cloned.iter().copied());
+            }
+        }
+    }
 }
 
 /// What may be found after a session.
@@ -97,6 +132,8 @@ impl Session {
                 let change = self.out.changing.take().ok_or("no change was begun")?;
                 if *done {
                     apply_change(&mut self.out, &change);
+                    let made = FamilyChange::of(&change, &self.out.visible);
+                    self.copies.values_mut().for_each(|copy| copy.changes.push(made.clone()));
                 }
             }
             Record::Flush(n, family) => {
@@ -113,12 +150,13 @@ impl Session {
             Record::Copy(kind, number) => {
                 let steps = self.out.steps.iter().map(|s| Steps { done: Vec::new(), in_flight: s.in_flight.clone() });
                 let (base, steps) = (self.out.visible.clone(), steps.collect());
-                let made = CopyMade { kind: *kind, number: *number, base, steps, complete: false };
+                let made = CopyMade { kind: *kind, number: *number, base, steps, changes: Vec::new(), complete: false };
                 self.copies.insert(*kind, made);
             }
             Record::Copied(kind, number) => {
                 let mut made = self.copies.remove(kind).filter(|c| c.number == *number).ok_or("no such copy")?;
                 made.complete = true;
+                made.changes.extend(self.change_in_flight());
                 self.out.copies.retain(|c| c.kind != *kind);
                 self.out.copies.push(made);
             }
@@ -164,8 +202,20 @@ impl Session {
         Ok(())
     }
 
+    /// A change that was begun, as if it had been made.
+    fn change_in_flight(&self) -> Option<FamilyChange> {
+        let change = self.out.changing.as_ref()?;
+        let mut after = self.out.visible.clone();
+        after.change(change);
+        Some(FamilyChange::of(change, &after))
+    }
+
     fn finish(mut self) -> Replay {
-        self.out.copies.extend(self.copies.into_values());
+        let changing = self.change_in_flight();
+        for mut copy in std::mem::take(&mut self.copies).into_values() {
+            copy.changes.extend(changing.clone());
+            self.out.copies.push(copy);
+        }
         self.out
     }
 }
@@ -173,14 +223,8 @@ impl Session {
 /// Applies a change of the set of families that was made.
 pub fn apply_change(to: &mut Replay, change: &Change) {
     to.visible.change(change);
-    to.base.change(change);
-    if let Change::Clone(_, clone, _) = change {
-        // The clone's contents are in tables, whatever becomes of the source's.
-        for (base, visible) in to.base.lanes.iter_mut().zip(&to.visible.lanes) {
-            base.forget(*clone);
-            base.keys.extend(visible.keys.range((*clone, 0)..=(*clone, u16::MAX)));
-        }
-    }
+    // A clone's contents are in tables, whatever becomes of the source's.
+    FamilyChange::of(change, &to.visible).apply(&mut to.base);
 }
 
 /// The family of a unit that is in no log.

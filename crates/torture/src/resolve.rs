@@ -273,7 +273,7 @@ fn complaint(place: Place, found: Option<u64>, expected: Option<Entry>) -> Strin
     format!("{kind}: family number {} slot {} holds {found} instead of {}", place.0, place.1, show(expected))
 }
 
-/// Checks that lanes agree on a cut: nobody misses what another's later commit is there behind.
+/// Checks that the lanes agree on one cut: no lane misses a commit that precedes a commit found for another lane.
 pub fn check_cuts<'a>(lanes: impl Iterator<Item = &'a Resolved>) -> Result<(), String> {
     let mut all: BTreeMap<u32, ((u64, usize), (u64, usize))> = BTreeMap::new();
     for (number, lane) in lanes.enumerate() {
