@@ -1,7 +1,8 @@
 //! Where C's pointers become Rust's values: every pointer that is no handle passes through here.
 //!
 //! The one thing that cannot be checked is that a pointer which is not NULL points to what its type says, for as long as
-//! the function runs. The header asks callers for it; the functions here rely on it, and on nothing else.
+//! the function runs. The header asks callers for it; the functions here rely on it, and on nothing else. Those that do
+//! are `unsafe`, and so is every function of the C API that hands them what it was given.
 
 use kingtide_base::{Error, Result};
 use std::ffi::{CStr, OsStr, c_char, c_void};
@@ -20,7 +21,10 @@ pub fn need<T>(handle: Option<T>, name: &str) -> Result<T> {
 }
 
 /// Bytes that C passed. NULL with a length of zero is no bytes.
-pub fn bytes<'a>(data: *const c_void, len: usize, name: &str) -> Result<&'a [u8]> {
+///
+/// # Safety
+/// `data` is NULL or points to `len` bytes, which do not change during `'a`.
+pub unsafe fn bytes<'a>(data: *const c_void, len: usize, name: &str) -> Result<&'a [u8]> {
     if len == 0 {
         return Ok(&[]);
     }
@@ -35,7 +39,10 @@ pub fn bytes<'a>(data: *const c_void, len: usize, name: &str) -> Result<&'a [u8]
 }
 
 /// Objects that C passed one after the other. NULL with a count of zero is none.
-pub fn array<'a, T>(data: *const T, count: usize, name: &str) -> Result<&'a [T]> {
+///
+/// # Safety
+/// `data` is NULL or points to `count` valid elements, which do not change during `'a`.
+pub unsafe fn array<'a, T>(data: *const T, count: usize, name: &str) -> Result<&'a [T]> {
     if count == 0 {
         return Ok(&[]);
     }
@@ -47,17 +54,26 @@ pub fn array<'a, T>(data: *const T, count: usize, name: &str) -> Result<&'a [T]>
 }
 
 /// A NUL-terminated string in UTF-8.
-pub fn text<'a>(string: *const c_char, name: &str) -> Result<&'a str> {
+///
+/// # Safety
+/// `string` is NULL or ends with a NUL, and does not change during `'a`.
+pub unsafe fn text<'a>(string: *const c_char, name: &str) -> Result<&'a str> {
     c_string(string, name)?.to_str().map_err(|_| Error::invalid(format!("`{name}` is not UTF-8")))
 }
 
 /// A NUL-terminated path, in whatever bytes the file system has.
-pub fn path<'a>(string: *const c_char, name: &str) -> Result<&'a Path> {
+///
+/// # Safety
+/// As [`text`].
+pub unsafe fn path<'a>(string: *const c_char, name: &str) -> Result<&'a Path> {
     let path = OsStr::from_bytes(c_string(string, name)?.to_bytes());
     if path.is_empty() { Err(Error::invalid(format!("`{name}` is empty"))) } else { Ok(Path::new(path)) }
 }
 
-fn c_string<'a>(string: *const c_char, name: &str) -> Result<&'a CStr> {
+///
+/// # Safety
+/// As [`text`].
+unsafe fn c_string<'a>(string: *const c_char, name: &str) -> Result<&'a CStr> {
     if string.is_null() {
         return Err(Error::invalid(format!("`{name}` is NULL")));
     }
@@ -66,7 +82,10 @@ fn c_string<'a>(string: *const c_char, name: &str) -> Result<&'a CStr> {
 }
 
 /// What a raw pointer inside a struct of C's points to.
-pub fn borrow<'a, T>(pointer: *const T) -> Option<&'a T> {
+///
+/// # Safety
+/// `pointer` is NULL or points to a valid object, which nobody frees or changes during `'a`.
+pub unsafe fn borrow<'a, T>(pointer: *const T) -> Option<&'a T> {
     // SAFETY: NULL or, as the caller promised, a handle that nobody frees while the function runs.
     unsafe { pointer.as_ref() }
 }
@@ -76,20 +95,26 @@ pub struct Out<T>(NonNull<T>);
 
 impl<T> Out<T> {
     /// The place, which must not be NULL.
-    pub fn new(place: *mut T, name: &str) -> Result<Out<T>> {
+    ///
+    /// # Safety
+    /// `place` is NULL or can be written as long as the result is there.
+    pub unsafe fn new(place: *mut T, name: &str) -> Result<Out<T>> {
         NonNull::new(place).map(Out).ok_or_else(|| Error::invalid(format!("`{name}` is NULL")))
     }
 
     /// Fills it.
     pub fn set(self, value: T) {
-        // SAFETY: not NULL, and the caller promised that it can be written. What was there is not read.
+        // SAFETY: not NULL, and whoever made this promised that it can be written. What was there is not read.
         unsafe { self.0.as_ptr().write(value) }
     }
 }
 
 impl<T: Copy> Out<T> {
     /// Fills this place and those behind it.
-    pub fn set_all(self, values: &[T]) {
+    ///
+    /// # Safety
+    /// There is room for all.
+    pub unsafe fn set_all(self, values: &[T]) {
         // SAFETY: not NULL, and the caller promised room for as many as the function says that it writes.
         unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), self.0.as_ptr(), values.len()) }
     }
@@ -97,7 +122,10 @@ impl<T: Copy> Out<T> {
 
 impl<T> Out<T> {
     /// Fills this place and those behind it with one value after the other.
-    pub fn set_each(self, values: impl Iterator<Item = T>) {
+    ///
+    /// # Safety
+    /// There is room for all.
+    pub unsafe fn set_each(self, values: impl Iterator<Item = T>) {
         for (i, value) in values.enumerate() {
             // SAFETY: not NULL, and the caller promised room for as many as the function says that it writes.
             unsafe { self.0.as_ptr().add(i).write(value) }
@@ -105,14 +133,20 @@ impl<T> Out<T> {
     }
 
     /// Replaces what is there, an object that C got from the library.
-    pub fn replace(self, value: T) {
+    ///
+    /// # Safety
+    /// A valid object is there, which nobody else uses now.
+    pub unsafe fn replace(self, value: T) {
         // SAFETY: not NULL, and the caller promised that it is a handle that nobody else uses now.
         unsafe { *self.0.as_ptr() = value }
     }
 }
 
 /// A place for a handle. It is NULL until it is set, so that a caller can free it whatever happened.
-pub fn out_handle<T>(place: *mut *mut T, name: &str) -> Result<OutHandle<T>> {
+///
+/// # Safety
+/// As [`Out::new`].
+pub unsafe fn out_handle<T>(place: *mut *mut T, name: &str) -> Result<OutHandle<T>> {
     Out::new(place, name)?.set(std::ptr::null_mut());
     Ok(OutHandle(Out::new(place, name)?))
 }
@@ -128,7 +162,10 @@ impl<T> OutHandle<T> {
 }
 
 /// Fills a place unless it is NULL.
-pub fn set_if<T>(place: *mut T, value: T) {
+///
+/// # Safety
+/// `place` is NULL or can be written.
+pub unsafe fn set_if<T>(place: *mut T, value: T) {
     if let Some(place) = NonNull::new(place) {
         Out(place).set(value);
     }
@@ -146,11 +183,14 @@ pub unsafe trait Sized_: Copy {
 }
 
 /// The size that a struct claims to have.
-fn claimed_size<T: Sized_>(at: *const T) -> Result<usize> {
+///
+/// # Safety
+/// `at` is not NULL, and a `size_t` can be read there if it is aligned.
+unsafe fn claimed_size<T: Sized_>(at: *const T) -> Result<usize> {
     if !at.is_aligned() {
         return Err(Error::invalid(format!("the {} is not aligned", T::NAME)));
     }
-    // SAFETY: the caller checked for NULL, and the struct begins with its size.
+    // SAFETY: the caller checked for NULL, it is aligned, and the struct begins with its size.
     let size = unsafe { at.cast::<usize>().read() };
     if size <= size_of::<usize>() || size > LARGEST_STRUCT {
         let text = format!("{}.size is {size}; set it to sizeof({}) and what is not used to zero", T::NAME, T::NAME);
@@ -169,7 +209,10 @@ fn zeroed<T: Sized_>() -> T {
 ///
 /// # Errors
 /// `InvalidArgument` for a size that was not set, or when a member that we do not know is set.
-pub fn config<T: Sized_>(given: *const T) -> Result<T> {
+///
+/// # Safety
+/// `given` is NULL or points to as many bytes as its first member says.
+pub unsafe fn config<T: Sized_>(given: *const T) -> Result<T> {
     let mut known: T = zeroed();
     if given.is_null() {
         return Ok(known);
@@ -192,7 +235,10 @@ pub fn config<T: Sized_>(given: *const T) -> Result<T> {
 ///
 /// # Errors
 /// `InvalidArgument` for NULL, or a size that was not set.
-pub fn fill<T: Sized_>(place: *mut T, value: T) -> Result<()> {
+///
+/// # Safety
+/// `place` is NULL or points to as many bytes as its first member says, which can be written.
+pub unsafe fn fill<T: Sized_>(place: *mut T, value: T) -> Result<()> {
     if place.is_null() {
         return Err(Error::invalid(format!("the {} is NULL", T::NAME)));
     }
@@ -231,7 +277,10 @@ pub enum kingtide_bound_kind {
 
 impl kingtide_bound {
     /// As the engine has it.
-    pub fn get<'a>(&self, name: &str) -> Result<Bound<&'a [u8]>> {
+    ///
+    /// # Safety
+    /// The key is as [`bytes`] needs it.
+    pub(crate) unsafe fn get<'a>(&self, name: &str) -> Result<Bound<&'a [u8]>> {
         match self.kind {
             0 => Ok(Bound::Unbounded),
             1 => bytes(self.key, self.key_len, name).map(Bound::Included),
@@ -242,7 +291,10 @@ impl kingtide_bound {
 }
 
 /// A bound behind a pointer; NULL is no bound.
-pub fn bound<'a>(at: *const kingtide_bound, name: &str) -> Result<Bound<&'a [u8]>> {
+///
+/// # Safety
+/// `at` is NULL or points to a bound, whose key is as [`bytes`] needs it.
+pub unsafe fn bound<'a>(at: *const kingtide_bound, name: &str) -> Result<Bound<&'a [u8]>> {
     borrow(at).map_or(Ok(Bound::Unbounded), |b| b.get(name))
 }
 
@@ -279,32 +331,41 @@ mod tests {
 
     #[test]
     fn structs_may_be_older_and_newer() {
-        let old = Old { size: size_of::<Old>(), a: 7 };
-        let read = config((&raw const old).cast::<Grown>()).unwrap();
-        assert_eq!((read.a, read.b), (7, 0));
-        let mut new = Grown { size: size_of::<Grown>(), a: 7, b: 0 };
-        assert_eq!(config((&raw const new).cast::<Old>()).unwrap().a, 7);
-        new.b = 1;
-        assert!(config((&raw const new).cast::<Old>()).is_err(), "a member that is not known is set");
-        new.size = 0;
-        assert!(config(&raw const new).unwrap_err().to_string().contains("sizeof(grown)"));
-        assert_eq!(config(std::ptr::null::<Grown>()).unwrap().a, 0);
+        // SAFETY: the pointers are NULL, to what is here, or refused before they are followed.
+        unsafe {
+            let old = Old { size: size_of::<Old>(), a: 7 };
+            let read = config((&raw const old).cast::<Grown>()).unwrap();
+            assert_eq!((read.a, read.b), (7, 0));
+            let mut new = Grown { size: size_of::<Grown>(), a: 7, b: 0 };
+            assert_eq!(config((&raw const new).cast::<Old>()).unwrap().a, 7);
+            new.b = 1;
+            assert!(config((&raw const new).cast::<Old>()).is_err(), "a member that is not known is set");
+            new.size = 0;
+            assert!(config(&raw const new).unwrap_err().to_string().contains("sizeof(grown)"));
+            assert_eq!(config(std::ptr::null::<Grown>()).unwrap().a, 0);
+        }
     }
 
     #[test]
     fn results_are_written_as_far_as_their_user_knows() {
-        let mut pair = [Old { size: size_of::<Old>(), a: 1 }, Old { size: 99, a: 1 }];
-        fill((&raw mut pair).cast::<Grown>(), Grown { size: 0, a: 5, b: 6 }).unwrap();
-        assert_eq!((pair[0].size, pair[0].a, pair[1].size), (size_of::<Old>(), 5, 99));
+        // SAFETY: the pointers are NULL, to what is here, or refused before they are followed.
+        unsafe {
+            let mut pair = [Old { size: size_of::<Old>(), a: 1 }, Old { size: 99, a: 1 }];
+            fill((&raw mut pair).cast::<Grown>(), Grown { size: 0, a: 5, b: 6 }).unwrap();
+            assert_eq!((pair[0].size, pair[0].a, pair[1].size), (size_of::<Old>(), 5, 99));
+        }
     }
 
     #[test]
     fn what_no_object_has_is_refused() {
-        assert!(bytes(std::ptr::null(), 1, "key").is_err());
-        assert!(bytes(NonNull::<u8>::dangling().as_ptr().cast(), usize::MAX, "key").is_err());
-        assert_eq!(bytes(std::ptr::null(), 0, "key").unwrap(), b"");
-        assert!(array::<u64>(std::ptr::null(), 1, "keys").is_err());
-        assert!(text(std::ptr::null(), "name").is_err() && text(c"\xff".as_ptr(), "name").is_err());
-        assert!(path(c"".as_ptr(), "path").is_err());
+        // SAFETY: the pointers are NULL, to what is here, or refused before they are followed.
+        unsafe {
+            assert!(bytes(std::ptr::null(), 1, "key").is_err());
+            assert!(bytes(NonNull::<u8>::dangling().as_ptr().cast(), usize::MAX, "key").is_err());
+            assert_eq!(bytes(std::ptr::null(), 0, "key").unwrap(), b"");
+            assert!(array::<u64>(std::ptr::null(), 1, "keys").is_err());
+            assert!(text(std::ptr::null(), "name").is_err() && text(c"\xff".as_ptr(), "name").is_err());
+            assert!(path(c"".as_ptr(), "path").is_err());
+        }
     }
 }

@@ -39,7 +39,7 @@ pub extern "C" fn kingtide_batch_bytes(batch: Option<&kingtide_batch>) -> usize 
 ///
 /// Errors: INVALID_ARGUMENT (an empty key, a batch of 4 GiB).
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_batch_put(
+pub unsafe extern "C" fn kingtide_batch_put(
     batch: Option<&mut kingtide_batch>,
     family: Option<&kingtide_family>,
     key: *const c_void,
@@ -58,7 +58,7 @@ pub extern "C" fn kingtide_batch_put(
 ///
 /// Errors: as `kingtide_batch_put`.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_batch_put_ttl(
+pub unsafe extern "C" fn kingtide_batch_put_ttl(
     batch: Option<&mut kingtide_batch>,
     family: Option<&kingtide_family>,
     key: *const c_void,
@@ -79,7 +79,7 @@ pub extern "C" fn kingtide_batch_put_ttl(
 ///
 /// Errors: as `kingtide_batch_put`.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_batch_put_until(
+pub unsafe extern "C" fn kingtide_batch_put_until(
     batch: Option<&mut kingtide_batch>,
     family: Option<&kingtide_family>,
     key: *const c_void,
@@ -99,7 +99,7 @@ pub extern "C" fn kingtide_batch_put_until(
 ///
 /// Errors: as `kingtide_batch_put`.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_batch_delete(
+pub unsafe extern "C" fn kingtide_batch_delete(
     batch: Option<&mut kingtide_batch>,
     family: Option<&kingtide_family>,
     key: *const c_void,
@@ -114,7 +114,7 @@ pub extern "C" fn kingtide_batch_delete(
 ///
 /// Errors: as `kingtide_batch_put`.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_batch_single_delete(
+pub unsafe extern "C" fn kingtide_batch_single_delete(
     batch: Option<&mut kingtide_batch>,
     family: Option<&kingtide_family>,
     key: *const c_void,
@@ -128,7 +128,7 @@ pub extern "C" fn kingtide_batch_single_delete(
 ///
 /// Errors: as `kingtide_batch_put`; INVALID_ARGUMENT when `start` sorts behind `end`.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_batch_delete_range(
+pub unsafe extern "C" fn kingtide_batch_delete_range(
     batch: Option<&mut kingtide_batch>,
     family: Option<&kingtide_family>,
     start: *const c_void,
@@ -148,7 +148,7 @@ pub extern "C" fn kingtide_batch_delete_range(
 /// Errors: as `kingtide_batch_put`; INVALID_ARGUMENT for a key order in which keys of one prefix are not neighbours;
 /// CORRUPTION, IO.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_batch_delete_prefix(
+pub unsafe extern "C" fn kingtide_batch_delete_prefix(
     batch: Option<&mut kingtide_batch>,
     family: Option<&kingtide_family>,
     prefix: *const c_void,

@@ -159,7 +159,7 @@ pub extern "C" fn kingtide_change_record_count(record: Option<&kingtide_change_r
 
 /// Describes the operation at an index from 0. False behind the last, or when `change->size` is not set.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_change_record_get(
+pub unsafe extern "C" fn kingtide_change_record_get(
     record: Option<&kingtide_change_record>,
     index: usize,
     change: *mut kingtide_change,
@@ -183,7 +183,7 @@ pub struct kingtide_change_stream(ChangeStream);
 ///
 /// Errors: TOO_OLD (the log is gone), INVALID_ARGUMENT (not committed yet), READ_ONLY, CLOSED.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_db_changes(
+pub unsafe extern "C" fn kingtide_db_changes(
     db: Option<&kingtide_db>,
     since: u64,
     options: *const kingtide_change_options,
@@ -212,7 +212,7 @@ pub extern "C" fn kingtide_db_oldest_change_sequence(db: Option<&kingtide_db>) -
 ///
 /// Errors: TOO_OLD (commits that are not in the log, or not any more), CORRUPTION, IO, CLOSED.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_change_stream_next(
+pub unsafe extern "C" fn kingtide_change_stream_next(
     stream: Option<&mut kingtide_change_stream>,
     timeout_ms: u64,
     record: *mut *mut kingtide_change_record,
@@ -247,10 +247,10 @@ pub extern "C" fn kingtide_change_stream_free(stream: Option<Box<kingtide_change
 
 /// Called with each commit to a family. The record is valid during the call, and holds the operations on that family. Must
 /// neither unwind nor jump out.
-pub type kingtide_commit_fn = Option<extern "C" fn(context: *mut c_void, record: *const kingtide_change_record)>;
+pub type kingtide_commit_fn = Option<unsafe extern "C" fn(context: *mut c_void, record: *const kingtide_change_record)>;
 
 struct Hook {
-    committed: extern "C" fn(*mut c_void, *const kingtide_change_record),
+    committed: unsafe extern "C" fn(*mut c_void, *const kingtide_change_record),
     context: Context,
 }
 
@@ -258,7 +258,8 @@ impl CommitHook for Hook {
     fn committed(&self, commit: &CommittedWrites<'_>) {
         let mut record = kingtide_change_record { last: commit.sequence(), ..Default::default() };
         commit.operations().for_each(|op| record.push(&op));
-        (self.committed)(self.context.pointer, &raw const record);
+        // SAFETY: whoever set the hook promised that it can be called with its context, and the record is valid meanwhile.
+        unsafe { (self.committed)(self.context.pointer, &raw const record) };
     }
 }
 
@@ -270,7 +271,7 @@ impl CommitHook for Hook {
 ///
 /// Errors: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_family_set_commit_hook(
+pub unsafe extern "C" fn kingtide_family_set_commit_hook(
     family: Option<&kingtide_family>,
     committed: kingtide_commit_fn,
     context: *mut c_void,

@@ -118,7 +118,10 @@ impl From<VerifyReport> for kingtide_verify_report {
 }
 
 /// Asks the caller's function, if there is one, whether to go on.
-fn watch(progress: kingtide_progress_fn, context: *mut c_void) -> impl FnMut(Progress) -> bool {
+///
+/// # Safety
+/// The function can be called with that context as long as the result is used.
+unsafe fn watch(progress: kingtide_progress_fn, context: *mut c_void) -> impl FnMut(Progress) -> bool {
     move |p| progress.is_none_or(|told| told(context, p.bytes, p.total_bytes) == 0)
 }
 
@@ -127,7 +130,7 @@ fn watch(progress: kingtide_progress_fn, context: *mut c_void) -> impl FnMut(Pro
 ///
 /// Errors: CLOSED, CANCELLED, IO.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_db_verify(
+pub unsafe extern "C" fn kingtide_db_verify(
     db: Option<&kingtide_db>,
     progress: kingtide_progress_fn,
     context: *mut c_void,
@@ -145,7 +148,7 @@ pub extern "C" fn kingtide_db_verify(
 ///
 /// Errors: LOCKED (it is open), NOT_FOUND, CANCELLED, IO.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_verify(
+pub unsafe extern "C" fn kingtide_verify(
     path: *const c_char,
     options: Option<&kingtide_options>,
     progress: kingtide_progress_fn,
@@ -174,7 +177,7 @@ pub extern "C" fn kingtide_verify_report_is_damaged(report: Option<&kingtide_ver
 
 /// What was checked. False when `counts->size` is not set.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_verify_report_counts(
+pub unsafe extern "C" fn kingtide_verify_report_counts(
     report: Option<&kingtide_verify_report>,
     counts: *mut kingtide_verify_counts,
 ) -> bool {
@@ -196,7 +199,7 @@ pub extern "C" fn kingtide_verify_report_count(report: Option<&kingtide_verify_r
 
 /// Describes the problem at an index from 0. False behind the last, or when `problem->size` is not set.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_verify_report_get(
+pub unsafe extern "C" fn kingtide_verify_report_get(
     report: Option<&kingtide_verify_report>,
     index: usize,
     problem: *mut kingtide_problem,
@@ -291,7 +294,7 @@ unsafe impl Sized_ for kingtide_repair_result {
 /// Errors: EXISTS (`into` is not empty), LOCKED (it is open), NOT_FOUND, CANCELLED, IO, NO_SPACE. After an error `into` must not
 /// be used.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_repair(
+pub unsafe extern "C" fn kingtide_repair(
     path: *const c_char,
     into: *const c_char,
     options: Option<&kingtide_options>,

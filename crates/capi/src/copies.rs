@@ -16,7 +16,8 @@ use std::time::Duration;
 
 /// Told every now and then how far a long operation is. Not 0 ends it: it fails with CANCELLED. Must neither unwind nor jump
 /// out.
-pub type kingtide_progress_fn = Option<extern "C" fn(context: *mut c_void, done_bytes: u64, total_bytes: u64) -> i32>;
+pub type kingtide_progress_fn =
+    Option<unsafe extern "C" fn(context: *mut c_void, done_bytes: u64, total_bytes: u64) -> i32>;
 
 /// What a checkpoint holds.
 #[repr(C)]
@@ -41,12 +42,18 @@ unsafe impl Sized_ for kingtide_checkpoint_info {
 }
 
 /// Fills a struct unless the caller does not want it.
-fn fill_if<T: Sized_>(place: *mut T, value: T) -> Result<()> {
+///
+/// # Safety
+/// As [`fill`].
+unsafe fn fill_if<T: Sized_>(place: *mut T, value: T) -> Result<()> {
     if place.is_null() { Ok(()) } else { fill(place, value) }
 }
 
 /// Refuses a struct whose size is not set before the work is done, not after.
-fn check_size<T: Sized_>(place: *const T) -> Result<()> {
+///
+/// # Safety
+/// As [`config`].
+unsafe fn check_size<T: Sized_>(place: *const T) -> Result<()> {
     config(place).map(drop)
 }
 
@@ -55,7 +62,7 @@ fn check_size<T: Sized_>(place: *const T) -> Result<()> {
 ///
 /// Errors: EXISTS (the directory holds anything), LOCKED (another copy is being made there), IO, NO_SPACE, CLOSED, READ_ONLY.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_db_checkpoint(
+pub unsafe extern "C" fn kingtide_db_checkpoint(
     db: Option<&kingtide_db>,
     path: *const c_char,
     info: *mut kingtide_checkpoint_info,
@@ -128,7 +135,10 @@ unsafe impl Sized_ for kingtide_backup_options {
 }
 
 /// Runs an operation with options as the engine has them.
-fn with_options<T>(
+///
+/// # Safety
+/// As [`config`], and its callback can be called with its context.
+unsafe fn with_options<T>(
     options: *const kingtide_backup_options,
     work: impl FnOnce(BackupOptions<'_>) -> Result<T>,
 ) -> Result<T> {
@@ -153,7 +163,7 @@ pub struct kingtide_backup(Backup);
 ///
 /// Errors: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_backup_open(
+pub unsafe extern "C" fn kingtide_backup_open(
     path: *const c_char,
     backup: *mut *mut kingtide_backup,
     err: *mut *mut kingtide_error,
@@ -170,7 +180,7 @@ pub extern "C" fn kingtide_backup_open(
 ///
 /// Errors: LOCKED (somebody else changes the directory), CANCELLED, CORRUPTION, IO, NO_SPACE, CLOSED, READ_ONLY.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_backup_create(
+pub unsafe extern "C" fn kingtide_backup_create(
     backup: Option<&kingtide_backup>,
     db: Option<&kingtide_db>,
     options: *const kingtide_backup_options,
@@ -188,7 +198,7 @@ pub extern "C" fn kingtide_backup_create(
 ///
 /// Errors: NOT_FOUND, CORRUPTION, NEWER_FORMAT, IO.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_backup_get_info(
+pub unsafe extern "C" fn kingtide_backup_get_info(
     backup: Option<&kingtide_backup>,
     id: u64,
     info: *mut kingtide_backup_info,
@@ -204,7 +214,7 @@ pub struct kingtide_backup_list(Vec<u64>);
 ///
 /// Errors: IO.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_backup_list_all(
+pub unsafe extern "C" fn kingtide_backup_list_all(
     backup: Option<&kingtide_backup>,
     list: *mut *mut kingtide_backup_list,
     err: *mut *mut kingtide_error,
@@ -238,7 +248,7 @@ pub extern "C" fn kingtide_backup_list_free(list: Option<Box<kingtide_backup_lis
 ///
 /// Errors: CORRUPTION (the first file that is damaged or missing), NOT_FOUND, CANCELLED, IO.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_backup_verify(
+pub unsafe extern "C" fn kingtide_backup_verify(
     backup: Option<&kingtide_backup>,
     id: u64,
     options: *const kingtide_backup_options,
@@ -255,7 +265,7 @@ pub extern "C" fn kingtide_backup_verify(
 ///
 /// Errors: CORRUPTION, NOT_FOUND, EXISTS, CANCELLED, LOCKED, IO, NO_SPACE. What was copied is removed then.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_backup_restore(
+pub unsafe extern "C" fn kingtide_backup_restore(
     backup: Option<&kingtide_backup>,
     id: u64,
     target: *const c_char,
@@ -272,7 +282,7 @@ pub extern "C" fn kingtide_backup_restore(
 ///
 /// Errors: NOT_FOUND, LOCKED, CORRUPTION (another backup is damaged: this one is deleted, its files are not), IO.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_backup_delete(
+pub unsafe extern "C" fn kingtide_backup_delete(
     backup: Option<&kingtide_backup>,
     id: u64,
     err: *mut *mut kingtide_error,
@@ -284,7 +294,7 @@ pub extern "C" fn kingtide_backup_delete(
 ///
 /// Errors: as `kingtide_backup_delete`.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_backup_purge(
+pub unsafe extern "C" fn kingtide_backup_purge(
     backup: Option<&kingtide_backup>,
     keep: usize,
     deleted: *mut usize,
@@ -303,7 +313,10 @@ pub extern "C" fn kingtide_backup_free(backup: Option<Box<kingtide_backup>>) {
 }
 
 /// Hands a family out if the caller wants it.
-fn give(family: *mut *mut kingtide_family, made: ColumnFamily) -> Result<()> {
+///
+/// # Safety
+/// As [`out_handle`].
+unsafe fn give(family: *mut *mut kingtide_family, made: ColumnFamily) -> Result<()> {
     if family.is_null() {
         return Ok(());
     }
@@ -316,7 +329,7 @@ fn give(family: *mut *mut kingtide_family, made: ColumnFamily) -> Result<()> {
 ///
 /// Errors: NOT_FOUND (`from`); EXISTS, INVALID_ARGUMENT (`to`); CORRUPTION, IO, NO_SPACE, POISONED, CLOSED, READ_ONLY.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_db_clone_family(
+pub unsafe extern "C" fn kingtide_db_clone_family(
     db: Option<&kingtide_db>,
     from: *const c_char,
     to: *const c_char,
@@ -354,7 +367,7 @@ unsafe impl Sized_ for kingtide_export_info {
 ///
 /// Errors: EXISTS, CORRUPTION, IO, NO_SPACE, CLOSED.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_family_export(
+pub unsafe extern "C" fn kingtide_family_export(
     family: Option<&kingtide_family>,
     path: *const c_char,
     info: *mut kingtide_export_info,
@@ -373,7 +386,7 @@ pub extern "C" fn kingtide_family_export(
 /// Errors: NOT_FOUND (no complete export), EXISTS or INVALID_ARGUMENT (the name), INCOMPATIBLE (a key order that this database
 /// does not know), CORRUPTION, NEWER_FORMAT, IO, NO_SPACE, POISONED, CLOSED, READ_ONLY.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_db_import_family(
+pub unsafe extern "C" fn kingtide_db_import_family(
     db: Option<&kingtide_db>,
     name: *const c_char,
     path: *const c_char,
@@ -429,7 +442,7 @@ unsafe impl Sized_ for kingtide_sorted_file_info {
 ///
 /// Errors: EXISTS, NOT_FOUND (the directory), IO, NO_SPACE.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_sorted_writer_create(
+pub unsafe extern "C" fn kingtide_sorted_writer_create(
     path: *const c_char,
     family: Option<&kingtide_family>,
     writer: *mut *mut kingtide_sorted_writer,
@@ -447,7 +460,7 @@ pub extern "C" fn kingtide_sorted_writer_create(
 ///
 /// Errors: INVALID_ARGUMENT (not in order), FINISHED, IO, NO_SPACE.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_sorted_writer_put(
+pub unsafe extern "C" fn kingtide_sorted_writer_put(
     writer: Option<&mut kingtide_sorted_writer>,
     key: *const c_void,
     key_len: usize,
@@ -465,7 +478,7 @@ pub extern "C" fn kingtide_sorted_writer_put(
 ///
 /// Errors: as `kingtide_sorted_writer_put`.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_sorted_writer_put_ttl(
+pub unsafe extern "C" fn kingtide_sorted_writer_put_ttl(
     writer: Option<&mut kingtide_sorted_writer>,
     key: *const c_void,
     key_len: usize,
@@ -484,7 +497,7 @@ pub extern "C" fn kingtide_sorted_writer_put_ttl(
 ///
 /// Errors: as `kingtide_sorted_writer_put`.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_sorted_writer_delete(
+pub unsafe extern "C" fn kingtide_sorted_writer_delete(
     writer: Option<&mut kingtide_sorted_writer>,
     key: *const c_void,
     key_len: usize,
@@ -498,7 +511,7 @@ pub extern "C" fn kingtide_sorted_writer_delete(
 ///
 /// Errors: as `kingtide_sorted_writer_put`.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_sorted_writer_delete_range(
+pub unsafe extern "C" fn kingtide_sorted_writer_delete_range(
     writer: Option<&mut kingtide_sorted_writer>,
     start: *const c_void,
     start_len: usize,
@@ -522,7 +535,7 @@ pub extern "C" fn kingtide_sorted_writer_estimated_bytes(writer: Option<&kingtid
 ///
 /// Errors: INVALID_ARGUMENT (nothing was added), FINISHED, IO, NO_SPACE. The file is removed then.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_sorted_writer_finish(
+pub unsafe extern "C" fn kingtide_sorted_writer_finish(
     writer: Option<&mut kingtide_sorted_writer>,
     info: *mut kingtide_sorted_file_info,
     err: *mut *mut kingtide_error,
@@ -590,7 +603,7 @@ pub struct kingtide_ingest_file {
 /// Errors: INVALID_ARGUMENT (no sorted file, a family of another database), INCOMPATIBLE (another key order), CORRUPTION,
 /// NEWER_FORMAT, NOT_FOUND, LOCK_TIMEOUT, CONFLICT, POISONED, IO, NO_SPACE, CLOSED, READ_ONLY. Nothing is ingested then.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_db_ingest(
+pub unsafe extern "C" fn kingtide_db_ingest(
     db: Option<&kingtide_db>,
     files: *const kingtide_ingest_file,
     count: usize,

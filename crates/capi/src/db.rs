@@ -34,7 +34,7 @@ pub fn options_of(options: Option<&kingtide_options>) -> Options {
 /// Errors: LOCKED (it is open elsewhere); NOT_FOUND, EXISTS as the options ask; INVALID_ARGUMENT; INCOMPATIBLE (another key
 /// order); NEWER_FORMAT; CORRUPTION with file and offset; IO, NO_SPACE.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_db_open(
+pub unsafe extern "C" fn kingtide_db_open(
     path: *const c_char,
     options: Option<&kingtide_options>,
     db: *mut *mut kingtide_db,
@@ -53,7 +53,7 @@ pub extern "C" fn kingtide_db_open(
 ///
 /// Errors: as `kingtide_db_open`, but never LOCKED.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_db_open_read_only(
+pub unsafe extern "C" fn kingtide_db_open_read_only(
     path: *const c_char,
     options: Option<&kingtide_options>,
     db: *mut *mut kingtide_db,
@@ -78,7 +78,7 @@ pub extern "C" fn kingtide_db_is_read_only(db: Option<&kingtide_db>) -> bool {
 ///
 /// Errors: INVALID_ARGUMENT (opened for writing), CORRUPTION, IO, CLOSED.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_db_catch_up(
+pub unsafe extern "C" fn kingtide_db_catch_up(
     db: Option<&kingtide_db>,
     sequence: *mut u64,
     err: *mut *mut kingtide_error,
@@ -95,7 +95,7 @@ pub extern "C" fn kingtide_db_catch_up(
 ///
 /// Errors: what kept memtables from being flushed. What was committed is safe in the log nevertheless.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_db_close(db: Option<&kingtide_db>, err: *mut *mut kingtide_error) -> kingtide_status {
+pub unsafe extern "C" fn kingtide_db_close(db: Option<&kingtide_db>, err: *mut *mut kingtide_error) -> kingtide_status {
     guard(err, || need(db, "db")?.db.close())
 }
 
@@ -111,7 +111,7 @@ pub extern "C" fn kingtide_db_free(db: Option<Box<kingtide_db>>) {
 ///
 /// Errors: CLOSED, READ_ONLY, NO_SPACE, POISONED, BUSY; LOCK_TIMEOUT (a transaction holds a lock on a key).
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_db_write(
+pub unsafe extern "C" fn kingtide_db_write(
     db: Option<&kingtide_db>,
     batch: Option<&mut kingtide_batch>,
     options: *const kingtide_write_options,
@@ -129,7 +129,7 @@ pub extern "C" fn kingtide_db_write(
 ///
 /// Errors: POISONED, IO, CLOSED, READ_ONLY.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_db_sync(db: Option<&kingtide_db>, err: *mut *mut kingtide_error) -> kingtide_status {
+pub unsafe extern "C" fn kingtide_db_sync(db: Option<&kingtide_db>, err: *mut *mut kingtide_error) -> kingtide_status {
     guard(err, || need(db, "db")?.db.sync())
 }
 
@@ -137,7 +137,7 @@ pub extern "C" fn kingtide_db_sync(db: Option<&kingtide_db>, err: *mut *mut king
 ///
 /// Errors: what kept a flush from succeeding.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_db_flush(db: Option<&kingtide_db>, err: *mut *mut kingtide_error) -> kingtide_status {
+pub unsafe extern "C" fn kingtide_db_flush(db: Option<&kingtide_db>, err: *mut *mut kingtide_error) -> kingtide_status {
     guard(err, || need(db, "db")?.db.flush())
 }
 
@@ -145,7 +145,7 @@ pub extern "C" fn kingtide_db_flush(db: Option<&kingtide_db>, err: *mut *mut kin
 ///
 /// Errors: the background error that keeps them from ending.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_db_wait_for_background(
+pub unsafe extern "C" fn kingtide_db_wait_for_background(
     db: Option<&kingtide_db>,
     err: *mut *mut kingtide_error,
 ) -> kingtide_status {
@@ -157,7 +157,7 @@ pub extern "C" fn kingtide_db_wait_for_background(
 ///
 /// Errors: INVALID_ARGUMENT (unknown, fixed, or out of range), CLOSED.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_db_set_option(
+pub unsafe extern "C" fn kingtide_db_set_option(
     db: Option<&kingtide_db>,
     name: *const c_char,
     value: *const c_char,
@@ -176,7 +176,7 @@ pub extern "C" fn kingtide_db_latest_sequence(db: Option<&kingtide_db>) -> u64 {
 ///
 /// Errors: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_db_families(
+pub unsafe extern "C" fn kingtide_db_families(
     db: Option<&kingtide_db>,
     names: *mut *mut kingtide_strings,
     err: *mut *mut kingtide_error,
@@ -192,7 +192,7 @@ pub extern "C" fn kingtide_db_families(
 ///
 /// Errors: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_db_default_family(
+pub unsafe extern "C" fn kingtide_db_default_family(
     db: Option<&kingtide_db>,
     family: *mut *mut kingtide_family,
     err: *mut *mut kingtide_error,
@@ -208,7 +208,7 @@ pub extern "C" fn kingtide_db_default_family(
 ///
 /// Errors: NOT_FOUND, CLOSED.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_db_family(
+pub unsafe extern "C" fn kingtide_db_family(
     db: Option<&kingtide_db>,
     name: *const c_char,
     family: *mut *mut kingtide_family,
@@ -227,7 +227,7 @@ pub extern "C" fn kingtide_db_family(
 ///
 /// Errors: EXISTS, NOT_FOUND (the key order), INVALID_ARGUMENT (name, options), IO, NO_SPACE, CLOSED, READ_ONLY.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_db_create_family(
+pub unsafe extern "C" fn kingtide_db_create_family(
     db: Option<&kingtide_db>,
     name: *const c_char,
     options: Option<&kingtide_options>,
@@ -254,7 +254,7 @@ pub extern "C" fn kingtide_db_create_family(
 ///
 /// Errors: NOT_FOUND, INVALID_ARGUMENT (the default family), IO, NO_SPACE, CLOSED, READ_ONLY.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_db_drop_family(
+pub unsafe extern "C" fn kingtide_db_drop_family(
     db: Option<&kingtide_db>,
     name: *const c_char,
     err: *mut *mut kingtide_error,
@@ -266,7 +266,7 @@ pub extern "C" fn kingtide_db_drop_family(
 ///
 /// Errors: NOT_FOUND, EXISTS, INVALID_ARGUMENT (the default family, a bad name), IO, NO_SPACE, CLOSED, READ_ONLY.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_db_rename_family(
+pub unsafe extern "C" fn kingtide_db_rename_family(
     db: Option<&kingtide_db>,
     old_name: *const c_char,
     new_name: *const c_char,

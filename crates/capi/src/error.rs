@@ -160,14 +160,17 @@ impl From<Error> for kingtide_error {
 }
 
 /// Text for C: a NUL inside ends it.
-pub fn c_text(bytes: &[u8]) -> CString {
+pub(crate) fn c_text(bytes: &[u8]) -> CString {
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
     CString::new(&bytes[..end]).unwrap_or_default()
 }
 
 /// Runs a function's work. Whatever it fails with becomes a status, and an error object if the caller wants one.
+///
+/// # Safety
+/// `err` is NULL or can be written.
 #[inline]
-pub fn guard(err: *mut *mut kingtide_error, work: impl FnOnce() -> Result<()>) -> kingtide_status {
+pub(crate) unsafe fn guard(err: *mut *mut kingtide_error, work: impl FnOnce() -> Result<()>) -> kingtide_status {
     // What a panic leaves half done is told by the status; the engine itself survives panics of key orders and hooks.
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => KINGTIDE_OK,
@@ -178,15 +181,17 @@ pub fn guard(err: *mut *mut kingtide_error, work: impl FnOnce() -> Result<()>) -
 
 /// As [`guard`], for functions that have no way to fail: a panic gives `otherwise`.
 #[inline]
-pub fn quietly<T>(otherwise: T, work: impl FnOnce() -> T) -> T {
+pub(crate) fn quietly<T>(otherwise: T, work: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         std::mem::forget(panic); // its drop may panic, too
         otherwise
     })
 }
 
+/// # Safety
+/// As [`guard`].
 #[cold]
-fn report(err: *mut *mut kingtide_error, e: Error) -> kingtide_status {
+unsafe fn report(err: *mut *mut kingtide_error, e: Error) -> kingtide_status {
     let status = kingtide_status::of(&e);
     if !err.is_null() {
         set_if(err, Box::into_raw(Box::new(e.into())));
@@ -194,8 +199,10 @@ fn report(err: *mut *mut kingtide_error, e: Error) -> kingtide_status {
     status
 }
 
+/// # Safety
+/// As [`guard`].
 #[cold]
-fn report_panic(err: *mut *mut kingtide_error, panic: Box<dyn Any + Send>) -> kingtide_status {
+unsafe fn report_panic(err: *mut *mut kingtide_error, panic: Box<dyn Any + Send>) -> kingtide_status {
     let text = panic_text(panic);
     let message = c_text(format!("panic in the library: {text}").as_bytes());
     if !err.is_null() {
@@ -213,7 +220,7 @@ fn report_panic(err: *mut *mut kingtide_error, panic: Box<dyn Any + Send>) -> ki
 }
 
 /// What a panic says.
-pub fn panic_text(panic: Box<dyn Any + Send>) -> String {
+pub(crate) fn panic_text(panic: Box<dyn Any + Send>) -> String {
     let text = match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
         (Some(text), _) => (*text).to_owned(),
         (_, Some(text)) => text.clone(),
@@ -243,7 +250,7 @@ pub extern "C" fn kingtide_error_path(error: Option<&kingtide_error>) -> *const 
 
 /// The byte offset in that file. False when it is not known; `offset` is not written then.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_error_offset(error: Option<&kingtide_error>, offset: *mut u64) -> bool {
+pub unsafe extern "C" fn kingtide_error_offset(error: Option<&kingtide_error>, offset: *mut u64) -> bool {
     let found = error.and_then(|e| e.offset);
     if let Some(at) = found {
         set_if(offset, at);
@@ -282,7 +289,8 @@ mod tests {
     /// Runs work and tells what C would see.
     fn outcome(work: impl FnOnce() -> Result<()>) -> (kingtide_status, String) {
         let mut err = std::ptr::null_mut();
-        let status = guard(&raw mut err, work);
+        // SAFETY: a place that can be written.
+        let status = unsafe { guard(&raw mut err, work) };
         // SAFETY: NULL, or made by `Box::into_raw` just now.
         let error = (!err.is_null()).then(|| unsafe { Box::from_raw(err) });
         assert_eq!(kingtide_error_status(error.as_deref()), status);
@@ -298,22 +306,28 @@ mod tests {
 
     #[test]
     fn no_panic_gets_out() {
-        assert_eq!(outcome(|| Ok(())), (KINGTIDE_OK, String::new()));
-        assert_eq!(outcome(|| panic!("at {}", 7)), (KINGTIDE_PANIC, "panic in the library: at 7".to_owned()));
-        assert_eq!(outcome(|| std::panic::panic_any(Bomb)).0, KINGTIDE_PANIC);
-        assert_eq!(quietly(5, || panic!("x")), 5);
-        assert_eq!(guard(std::ptr::null_mut(), || panic!("nobody asked")), KINGTIDE_PANIC);
+        // SAFETY: the pointers are NULL or to what is here.
+        unsafe {
+            assert_eq!(outcome(|| Ok(())), (KINGTIDE_OK, String::new()));
+            assert_eq!(outcome(|| panic!("at {}", 7)), (KINGTIDE_PANIC, "panic in the library: at 7".to_owned()));
+            assert_eq!(outcome(|| std::panic::panic_any(Bomb)).0, KINGTIDE_PANIC);
+            assert_eq!(quietly(5, || panic!("x")), 5);
+            assert_eq!(guard(std::ptr::null_mut(), || panic!("nobody asked")), KINGTIDE_PANIC);
+        }
     }
 
     #[test]
     fn errors_keep_what_they_say() {
-        let (status, text) = outcome(|| Err(Error::invalid("a\0b")));
-        assert_eq!((status, text.as_str()), (KINGTIDE_INVALID_ARGUMENT, "a"));
-        let at = Error::corruption("bad").at_path(std::path::Path::new("x.klog")).at_offset(9);
-        let error = kingtide_error::from(at);
-        let mut offset = 0;
-        assert!(kingtide_error_offset(Some(&error), &raw mut offset) && offset == 9);
-        assert_eq!(error.path.as_deref(), Some(c"x.klog"));
-        assert!(!kingtide_error_offset(None, &raw mut offset));
+        // SAFETY: the pointers are NULL or to what is here.
+        unsafe {
+            let (status, text) = outcome(|| Err(Error::invalid("a\0b")));
+            assert_eq!((status, text.as_str()), (KINGTIDE_INVALID_ARGUMENT, "a"));
+            let at = Error::corruption("bad").at_path(std::path::Path::new("x.klog")).at_offset(9);
+            let error = kingtide_error::from(at);
+            let mut offset = 0;
+            assert!(kingtide_error_offset(Some(&error), &raw mut offset) && offset == 9);
+            assert_eq!(error.path.as_deref(), Some(c"x.klog"));
+            assert!(!kingtide_error_offset(None, &raw mut offset));
+        }
     }
 }

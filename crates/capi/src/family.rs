@@ -27,7 +27,7 @@ pub struct kingtide_slice {
 ///
 /// Errors: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_family_name(
+pub unsafe extern "C" fn kingtide_family_name(
     family: Option<&kingtide_family>,
     name: *mut *mut kingtide_text,
     err: *mut *mut kingtide_error,
@@ -49,7 +49,7 @@ pub extern "C" fn kingtide_family_id(family: Option<&kingtide_family>) -> u32 {
 ///
 /// Errors: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_family_order(
+pub unsafe extern "C" fn kingtide_family_order(
     family: Option<&kingtide_family>,
     name: *mut *mut kingtide_text,
     err: *mut *mut kingtide_error,
@@ -63,7 +63,7 @@ pub extern "C" fn kingtide_family_order(
 
 /// Compares two keys in the family's order: -1, 0 or 1. 0 also for NULL, or bytes that are NULL.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_family_compare(
+pub unsafe extern "C" fn kingtide_family_compare(
     family: Option<&kingtide_family>,
     a: *const c_void,
     a_len: usize,
@@ -80,7 +80,7 @@ pub extern "C" fn kingtide_family_compare(
 ///
 /// Errors: NOT_FOUND.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_family_get_option(
+pub unsafe extern "C" fn kingtide_family_get_option(
     family: Option<&kingtide_family>,
     name: *const c_char,
     value: *mut *mut kingtide_text,
@@ -97,7 +97,7 @@ pub extern "C" fn kingtide_family_get_option(
 ///
 /// Errors: INVALID_ARGUMENT (unknown, fixed, or out of range), IO, NO_SPACE, CLOSED, READ_ONLY.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_family_set_option(
+pub unsafe extern "C" fn kingtide_family_set_option(
     family: Option<&kingtide_family>,
     name: *const c_char,
     value: *const c_char,
@@ -110,7 +110,7 @@ pub extern "C" fn kingtide_family_set_option(
 ///
 /// Errors: INVALID_ARGUMENT (an empty key), and those of `kingtide_db_write`.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_family_put(
+pub unsafe extern "C" fn kingtide_family_put(
     family: Option<&kingtide_family>,
     key: *const c_void,
     key_len: usize,
@@ -125,7 +125,7 @@ pub extern "C" fn kingtide_family_put(
 ///
 /// Errors: as `kingtide_family_put`.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_family_put_ttl(
+pub unsafe extern "C" fn kingtide_family_put_ttl(
     family: Option<&kingtide_family>,
     key: *const c_void,
     key_len: usize,
@@ -144,7 +144,7 @@ pub extern "C" fn kingtide_family_put_ttl(
 ///
 /// Errors: as `kingtide_family_put`.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_family_delete(
+pub unsafe extern "C" fn kingtide_family_delete(
     family: Option<&kingtide_family>,
     key: *const c_void,
     key_len: usize,
@@ -157,7 +157,7 @@ pub extern "C" fn kingtide_family_delete(
 ///
 /// Errors: as `kingtide_family_put`.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_family_single_delete(
+pub unsafe extern "C" fn kingtide_family_single_delete(
     family: Option<&kingtide_family>,
     key: *const c_void,
     key_len: usize,
@@ -170,7 +170,7 @@ pub extern "C" fn kingtide_family_single_delete(
 ///
 /// Errors: as `kingtide_family_put`; INVALID_ARGUMENT when `start` sorts behind `end`.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_family_delete_range(
+pub unsafe extern "C" fn kingtide_family_delete_range(
     family: Option<&kingtide_family>,
     start: *const c_void,
     start_len: usize,
@@ -187,7 +187,7 @@ pub extern "C" fn kingtide_family_delete_range(
 ///
 /// Errors: as `kingtide_batch_delete_prefix` and `kingtide_db_write`.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_family_delete_prefix(
+pub unsafe extern "C" fn kingtide_family_delete_prefix(
     family: Option<&kingtide_family>,
     prefix: *const c_void,
     prefix_len: usize,
@@ -201,7 +201,7 @@ pub extern "C" fn kingtide_family_delete_prefix(
 ///
 /// Errors: CORRUPTION with file and offset, IO, CLOSED.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_family_get(
+pub unsafe extern "C" fn kingtide_family_get(
     family: Option<&kingtide_family>,
     key: *const c_void,
     key_len: usize,
@@ -220,7 +220,7 @@ pub extern "C" fn kingtide_family_get(
 ///
 /// Errors: as `kingtide_family_get`; INVALID_ARGUMENT (a snapshot of another database), TOO_OLD.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_family_get_at(
+pub unsafe extern "C" fn kingtide_family_get_at(
     family: Option<&kingtide_family>,
     snapshot: Option<&kingtide_snapshot>,
     key: *const c_void,
@@ -238,18 +238,27 @@ pub extern "C" fn kingtide_family_get_at(
 }
 
 /// The keys of a read of several.
-pub fn keys_of<'a>(keys: *const kingtide_slice, count: usize) -> Result<Vec<&'a [u8]>> {
+///
+/// # Safety
+/// As [`array`], and each of its elements as [`bytes`].
+pub(crate) unsafe fn keys_of<'a>(keys: *const kingtide_slice, count: usize) -> Result<Vec<&'a [u8]>> {
     array(keys, count, "keys")?.iter().map(|k| bytes(k.data, k.len, "keys")).collect()
 }
 
 /// The places of a read of several, emptied.
-pub fn places_of(values: *const *mut kingtide_value, count: usize) -> Result<Vec<Out<kingtide_value>>> {
+///
+/// # Safety
+/// As [`array`], and each of its elements as [`Out::new`].
+pub(crate) unsafe fn places_of(values: *const *mut kingtide_value, count: usize) -> Result<Vec<Out<kingtide_value>>> {
     let places = array(values, count, "values")?.iter().map(|v| Out::new(*v, "values"));
     places.collect()
 }
 
 /// Puts what was found into its places, and how it went into `statuses` unless that is NULL. The first error, if there was one.
-pub fn found(
+///
+/// # Safety
+/// Each place holds a value that nobody else uses, and `statuses` is NULL or has room for as many as there are.
+pub(crate) unsafe fn found(
     values: Vec<Result<Option<PinnedValue>>>,
     places: Vec<Out<kingtide_value>>,
     statuses: *mut i32,
@@ -278,7 +287,7 @@ pub fn found(
 ///
 /// Errors: as `kingtide_family_get`.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_family_multi_get(
+pub unsafe extern "C" fn kingtide_family_multi_get(
     family: Option<&kingtide_family>,
     keys: *const kingtide_slice,
     count: usize,
@@ -296,7 +305,7 @@ pub extern "C" fn kingtide_family_multi_get(
 ///
 /// Errors: what kept the flush from succeeding.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_family_flush(
+pub unsafe extern "C" fn kingtide_family_flush(
     family: Option<&kingtide_family>,
     err: *mut *mut kingtide_error,
 ) -> kingtide_status {
@@ -308,7 +317,7 @@ pub extern "C" fn kingtide_family_flush(
 ///
 /// Errors: what kept the merge from succeeding.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_family_compact_range(
+pub unsafe extern "C" fn kingtide_family_compact_range(
     family: Option<&kingtide_family>,
     lower: *const abi::kingtide_bound,
     upper: *const abi::kingtide_bound,
@@ -330,7 +339,7 @@ pub extern "C" fn kingtide_family_compact_range(
 ///
 /// Errors: CLOSED, READ_ONLY; CORRUPTION and IO from opening a table.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_family_reclaim_range(
+pub unsafe extern "C" fn kingtide_family_reclaim_range(
     family: Option<&kingtide_family>,
     lower: *const c_void,
     lower_len: usize,

@@ -44,7 +44,10 @@ unsafe impl Sized_ for kingtide_read_options {
 }
 
 impl kingtide_read_options {
-    fn get<'a>(&self) -> Result<ReadOptions<'a>> {
+    ///
+    /// # Safety
+    /// Its pointers are as [`bytes`] and [`borrow`] need them.
+    unsafe fn get<'a>(&self) -> Result<ReadOptions<'a>> {
         let own = |b: Bound<&[u8]>| b.map(<[u8]>::to_vec);
         let prefix = bytes(self.prefix, self.prefix_len, "prefix")?;
         Ok(ReadOptions {
@@ -128,7 +131,7 @@ fn go(iter: Option<&mut kingtide_iter>, step: impl FnOnce(&mut kingtide_iter)) -
 /// Errors: CLOSED, INVALID_ARGUMENT (a snapshot of another database, a prefix in an order in which keys of one prefix are
 /// not neighbours), TOO_OLD, CORRUPTION, IO.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_family_iter(
+pub unsafe extern "C" fn kingtide_family_iter(
     family: Option<&kingtide_family>,
     options: *const kingtide_read_options,
     iter: *mut *mut kingtide_iter,
@@ -152,7 +155,7 @@ pub extern "C" fn kingtide_family_iter(
 ///
 /// Errors: as `kingtide_family_iter` and `kingtide_txn_get`; INVALID_ARGUMENT for a snapshot.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_txn_iter(
+pub unsafe extern "C" fn kingtide_txn_iter(
     txn: Option<&mut kingtide_txn>,
     family: Option<&kingtide_family>,
     options: *const kingtide_read_options,
@@ -187,14 +190,18 @@ pub extern "C" fn kingtide_iter_seek_to_last(iter: Option<&mut kingtide_iter>) -
 
 /// Goes to the first key that is `key` or behind it.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_iter_seek(iter: Option<&mut kingtide_iter>, key: *const c_void, key_len: usize) -> bool {
+pub unsafe extern "C" fn kingtide_iter_seek(
+    iter: Option<&mut kingtide_iter>,
+    key: *const c_void,
+    key_len: usize,
+) -> bool {
     let Ok(key) = bytes(key, key_len, "key") else { return false };
     go(iter, |iter| on!(iter, it => it.seek(key)))
 }
 
 /// Goes to the last key that is `key` or before it.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_iter_seek_for_prev(
+pub unsafe extern "C" fn kingtide_iter_seek_for_prev(
     iter: Option<&mut kingtide_iter>,
     key: *const c_void,
     key_len: usize,
@@ -246,7 +253,7 @@ pub struct kingtide_entry {
 /// given all the same. Otherwise it is at the last one given. While invalid it does nothing: begin with a seek, whose entry
 /// is not given. What the entries point to is valid until the next walk, whatever other moves do, or until the iterator is freed.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_iter_walk(
+pub unsafe extern "C" fn kingtide_iter_walk(
     iter: Option<&mut kingtide_iter>,
     forward: bool,
     entries: *mut kingtide_entry,
@@ -290,7 +297,10 @@ pub extern "C" fn kingtide_iter_valid(iter: Option<&kingtide_iter>) -> bool {
 ///
 /// Errors: CORRUPTION, IO; of a transaction's, FINISHED, ABORTED, EXPIRED.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_iter_status(iter: Option<&kingtide_iter>, err: *mut *mut kingtide_error) -> kingtide_status {
+pub unsafe extern "C" fn kingtide_iter_status(
+    iter: Option<&kingtide_iter>,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
     guard(err, || {
         let iter = need(iter, "iter")?;
         if let Some(text) = &iter.panic {
@@ -306,7 +316,7 @@ pub extern "C" fn kingtide_iter_status(iter: Option<&kingtide_iter>, err: *mut *
 
 /// The key; NULL while invalid. `len`, unless NULL, is set to its length. Valid until the iterator moves.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_iter_key(iter: Option<&kingtide_iter>, len: *mut usize) -> *const u8 {
+pub unsafe extern "C" fn kingtide_iter_key(iter: Option<&kingtide_iter>, len: *mut usize) -> *const u8 {
     let found = quietly(None, || {
         let iter = iter.filter(|i| i.valid())?;
         Some(match &iter.cursor {
@@ -322,7 +332,7 @@ pub extern "C" fn kingtide_iter_key(iter: Option<&kingtide_iter>, len: *mut usiz
 ///
 /// Errors: INVALID_ARGUMENT (at no entry), CORRUPTION, IO; of a transaction's, FINISHED, ABORTED, EXPIRED.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_iter_value(
+pub unsafe extern "C" fn kingtide_iter_value(
     iter: Option<&mut kingtide_iter>,
     value: *mut *const u8,
     len: *mut usize,
@@ -353,7 +363,7 @@ pub extern "C" fn kingtide_iter_expires_at_ms(iter: Option<&kingtide_iter>) -> u
 ///
 /// Errors: as `kingtide_family_iter`; INVALID_ARGUMENT for an iterator of another family or of a transaction.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_iter_refresh(
+pub unsafe extern "C" fn kingtide_iter_refresh(
     iter: Option<&mut kingtide_iter>,
     family: Option<&kingtide_family>,
     err: *mut *mut kingtide_error,
@@ -375,7 +385,10 @@ pub extern "C" fn kingtide_iter_free(iter: Option<Box<kingtide_iter>>) {
 }
 
 /// A range as bytes, for functions on ranges.
-pub fn range_of<'a>(
+///
+/// # Safety
+/// As [`abi::bound`].
+pub(crate) unsafe fn range_of<'a>(
     lower: *const kingtide_bound,
     upper: *const kingtide_bound,
 ) -> Result<(Bound<&'a [u8]>, Bound<&'a [u8]>)> {

@@ -10,8 +10,20 @@
 //!
 //! Handles come in as `Option<&T>`, `Option<&mut T>` and, to be freed, `Option<Box<T>>`, which C sees as pointers that may
 //! be NULL. Everything else that C points to goes through `abi`.
+//!
+//! # Safety
+//! A function is `unsafe` if a raw pointer or a callback reaches it. Each of them asks for the same: a pointer is NULL,
+//! where the header allows that, or it points to what its type and the header say (as many bytes or elements as the
+//! length or count beside it, a NUL-terminated string, a place that can be written), nobody else changes or frees that
+//! while the function runs, and callbacks may be called with their context for as long as the header says. The others
+//! are safe: references and boxes are what their types promise.
 
-#![allow(non_camel_case_types)] // types have the names that they have in C
+#![allow(non_camel_case_types)]
+// types have the names that they have in C
+// The contract is one for all, above, and comments on functions are the header's.
+#![allow(clippy::missing_safety_doc)]
+// The body of a function that C calls has one reason to be sound, its contract, and relies on it in every line.
+#![allow(unsafe_op_in_unsafe_fn)]
 #![cfg_attr(test, allow(clippy::disallowed_methods))] // tests may use directories
 
 mod abi;

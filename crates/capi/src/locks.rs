@@ -153,12 +153,18 @@ fn target(target: &LockTarget) -> (bool, kingtide_bound, kingtide_bound) {
 }
 
 /// Fills `info` with what `of` makes of the item at an index; false behind the last.
-fn item<T, I: Sized_>(list: Option<&[T]>, index: usize, info: *mut I, of: impl FnOnce(&T) -> I) -> bool {
+///
+/// # Safety
+/// As [`fill`].
+unsafe fn item<T, I: Sized_>(list: Option<&[T]>, index: usize, info: *mut I, of: impl FnOnce(&T) -> I) -> bool {
     quietly(false, || list.and_then(|l| l.get(index)).is_some_and(|found| fill(info, of(found)).is_ok()))
 }
 
 /// Hands a list out.
-fn list<T>(
+///
+/// # Safety
+/// As [`out_handle`] and [`guard`].
+unsafe fn list<T>(
     db: Option<&kingtide_db>,
     out: *mut *mut T,
     err: *mut *mut kingtide_error,
@@ -175,7 +181,7 @@ fn list<T>(
 ///
 /// Errors: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_db_transactions(
+pub unsafe extern "C" fn kingtide_db_transactions(
     db: Option<&kingtide_db>,
     transactions: *mut *mut kingtide_txn_list,
     err: *mut *mut kingtide_error,
@@ -191,7 +197,7 @@ pub extern "C" fn kingtide_txn_list_count(list: Option<&kingtide_txn_list>) -> u
 
 /// Describes the one at an index from 0. False behind the last, or when `info->size` is not set.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_txn_list_get(
+pub unsafe extern "C" fn kingtide_txn_list_get(
     list: Option<&kingtide_txn_list>,
     index: usize,
     info: *mut kingtide_txn_info,
@@ -217,7 +223,7 @@ pub extern "C" fn kingtide_txn_list_free(list: Option<Box<kingtide_txn_list>>) {
 ///
 /// Errors: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_db_locks(
+pub unsafe extern "C" fn kingtide_db_locks(
     db: Option<&kingtide_db>,
     locks: *mut *mut kingtide_lock_list,
     err: *mut *mut kingtide_error,
@@ -233,7 +239,7 @@ pub extern "C" fn kingtide_lock_list_count(list: Option<&kingtide_lock_list>) ->
 
 /// Describes the one at an index from 0. False behind the last, or when `info->size` is not set.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_lock_list_get(
+pub unsafe extern "C" fn kingtide_lock_list_get(
     list: Option<&kingtide_lock_list>,
     index: usize,
     info: *mut kingtide_lock_info,
@@ -255,7 +261,7 @@ pub extern "C" fn kingtide_lock_list_free(list: Option<Box<kingtide_lock_list>>)
 ///
 /// Errors: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_db_lock_waits(
+pub unsafe extern "C" fn kingtide_db_lock_waits(
     db: Option<&kingtide_db>,
     waits: *mut *mut kingtide_lock_wait_list,
     err: *mut *mut kingtide_error,
@@ -271,7 +277,7 @@ pub extern "C" fn kingtide_lock_wait_list_count(list: Option<&kingtide_lock_wait
 
 /// Describes the one at an index from 0. False behind the last, or when `info->size` is not set.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_lock_wait_list_get(
+pub unsafe extern "C" fn kingtide_lock_wait_list_get(
     list: Option<&kingtide_lock_wait_list>,
     index: usize,
     info: *mut kingtide_lock_wait_info,
@@ -303,16 +309,17 @@ pub extern "C" fn kingtide_lock_wait_list_free(list: Option<Box<kingtide_lock_wa
 /// Called with the id of a transaction that is going to wait for locks, and with those of the transactions that it waits
 /// for. Must neither unwind nor jump out.
 pub type kingtide_lock_wait_fn =
-    Option<extern "C" fn(context: *mut c_void, waiter: u64, holders: *const u64, holder_count: usize)>;
+    Option<unsafe extern "C" fn(context: *mut c_void, waiter: u64, holders: *const u64, holder_count: usize)>;
 
 struct WaitHook {
-    waits: extern "C" fn(*mut c_void, u64, *const u64, usize),
+    waits: unsafe extern "C" fn(*mut c_void, u64, *const u64, usize),
     context: Context,
 }
 
 impl LockWaitHook for WaitHook {
     fn waits(&self, waiter: TxnId, holders: &[TxnId]) {
-        (self.waits)(self.context.pointer, waiter, holders.as_ptr(), holders.len());
+        // SAFETY: whoever set the hook promised that it can be called with its context, and the ids are valid meanwhile.
+        unsafe { (self.waits)(self.context.pointer, waiter, holders.as_ptr(), holders.len()) };
     }
 }
 
@@ -323,7 +330,7 @@ impl LockWaitHook for WaitHook {
 ///
 /// Errors: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_db_set_lock_wait_hook(
+pub unsafe extern "C" fn kingtide_db_set_lock_wait_hook(
     db: Option<&kingtide_db>,
     waits: kingtide_lock_wait_fn,
     context: *mut c_void,
@@ -343,7 +350,7 @@ pub extern "C" fn kingtide_db_set_lock_wait_hook(
 ///
 /// Errors: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_db_prepared(
+pub unsafe extern "C" fn kingtide_db_prepared(
     db: Option<&kingtide_db>,
     prepared: *mut *mut kingtide_prepared_list,
     err: *mut *mut kingtide_error,
@@ -359,7 +366,7 @@ pub extern "C" fn kingtide_prepared_list_count(list: Option<&kingtide_prepared_l
 
 /// Describes the one at an index from 0. False behind the last, or when `info->size` is not set.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_prepared_list_get(
+pub unsafe extern "C" fn kingtide_prepared_list_get(
     list: Option<&kingtide_prepared_list>,
     index: usize,
     info: *mut kingtide_prepared_info,

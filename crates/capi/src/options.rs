@@ -99,7 +99,7 @@ pub extern "C" fn kingtide_options_new() -> Box<kingtide_options> {
 ///
 /// Errors: INVALID_ARGUMENT, with the nearest name that there is.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_options_set(
+pub unsafe extern "C" fn kingtide_options_set(
     options: Option<&mut kingtide_options>,
     name: *const c_char,
     value: *const c_char,
@@ -112,7 +112,7 @@ pub extern "C" fn kingtide_options_set(
 ///
 /// Errors: NOT_FOUND.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_options_get(
+pub unsafe extern "C" fn kingtide_options_get(
     options: Option<&kingtide_options>,
     name: *const c_char,
     value: *mut *mut kingtide_text,
@@ -126,7 +126,7 @@ pub extern "C" fn kingtide_options_get(
 }
 
 /// Hands an option's value out.
-pub fn give_option(out: OutHandle<kingtide_text>, name: &str, value: Option<String>) -> Result<()> {
+pub(crate) fn give_option(out: OutHandle<kingtide_text>, name: &str, value: Option<String>) -> Result<()> {
     let value = value.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("no option '{name}'")))?;
     out.set(value.into());
     Ok(())
@@ -137,7 +137,7 @@ pub fn give_option(out: OutHandle<kingtide_text>, name: &str, value: Option<Stri
 ///
 /// Errors: NOT_FOUND.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_options_set_order(
+pub unsafe extern "C" fn kingtide_options_set_order(
     options: Option<&mut kingtide_options>,
     name: *const c_char,
     err: *mut *mut kingtide_error,
@@ -153,13 +153,13 @@ pub extern "C" fn kingtide_options_set_order(
 /// many threads at once, at any time until the database is freed. Must be a total order, always the same. Must neither
 /// unwind nor jump out.
 pub type kingtide_compare_fn =
-    Option<extern "C" fn(context: *mut c_void, a: *const u8, a_len: usize, b: *const u8, b_len: usize) -> i32>;
+    Option<unsafe extern "C" fn(context: *mut c_void, a: *const u8, a_len: usize, b: *const u8, b_len: usize) -> i32>;
 
 /// A monotone 64-bit image of a key: if `a` sorts before `b`, its image is not greater. Makes searches faster.
-pub type kingtide_head_fn = Option<extern "C" fn(context: *mut c_void, key: *const u8, key_len: usize) -> u64>;
+pub type kingtide_head_fn = Option<unsafe extern "C" fn(context: *mut c_void, key: *const u8, key_len: usize) -> u64>;
 
 /// Called once with a context that the library needs no more.
-pub type kingtide_destroy_fn = Option<extern "C" fn(context: *mut c_void)>;
+pub type kingtide_destroy_fn = Option<unsafe extern "C" fn(context: *mut c_void)>;
 
 /// What C's callbacks are called with. Destroyed with the last that holds it.
 pub struct Context {
@@ -175,7 +175,8 @@ unsafe impl Sync for Context {}
 impl Drop for Context {
     fn drop(&mut self) {
         if let Some(destroy) = self.destroy {
-            destroy(self.pointer);
+            // SAFETY: whoever passed it promised that it can be called with this pointer, once.
+            unsafe { destroy(self.pointer) };
         }
     }
 }
@@ -183,7 +184,7 @@ impl Drop for Context {
 /// A key order of C's.
 struct Order {
     name: String,
-    compare: extern "C" fn(*mut c_void, *const u8, usize, *const u8, usize) -> i32,
+    compare: unsafe extern "C" fn(*mut c_void, *const u8, usize, *const u8, usize) -> i32,
     head: kingtide_head_fn,
     context: Context,
 }
@@ -194,11 +195,13 @@ impl CustomOrder for Order {
     }
 
     fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
-        (self.compare)(self.context.pointer, a.as_ptr(), a.len(), b.as_ptr(), b.len()).cmp(&0)
+        // SAFETY: whoever made the order promised that it can be called with its context, and the keys are valid meanwhile.
+        unsafe { (self.compare)(self.context.pointer, a.as_ptr(), a.len(), b.as_ptr(), b.len()).cmp(&0) }
     }
 
     fn head(&self, key: &[u8]) -> u64 {
-        self.head.map_or(0, |head| head(self.context.pointer, key.as_ptr(), key.len()))
+        // SAFETY: as for `compare`.
+        self.head.map_or(0, |head| unsafe { head(self.context.pointer, key.as_ptr(), key.len()) })
     }
 }
 
@@ -208,7 +211,7 @@ impl CustomOrder for Order {
 ///
 /// Errors: EXISTS (the name), INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_options_add_order(
+pub unsafe extern "C" fn kingtide_options_add_order(
     options: Option<&mut kingtide_options>,
     name: *const c_char,
     compare: kingtide_compare_fn,
@@ -238,7 +241,7 @@ pub extern "C" fn kingtide_options_add_order(
 ///
 /// Errors: NOT_FOUND (no database), INCOMPATIBLE (a key order that was not added), CORRUPTION, NEWER_FORMAT, IO.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_options_load(
+pub unsafe extern "C" fn kingtide_options_load(
     options: Option<&mut kingtide_options>,
     path: *const c_char,
     err: *mut *mut kingtide_error,
@@ -321,7 +324,7 @@ pub fn forever(text: &str) -> *const c_char {
 /// Describes the option at an index from 0: first those of databases, then those of families. False behind the last, or
 /// when `info->size` is not set.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_option_get_info(index: usize, info: *mut kingtide_option_info) -> bool {
+pub unsafe extern "C" fn kingtide_option_get_info(index: usize, info: *mut kingtide_option_info) -> bool {
     static ALL: OnceLock<Vec<kingtide_option_info>> = OnceLock::new();
     quietly(false, || {
         let all = ALL.get_or_init(|| {
@@ -345,7 +348,7 @@ pub extern "C" fn kingtide_version() -> *const c_char {
 ///
 /// Errors: NOT_FOUND.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_compare(
+pub unsafe extern "C" fn kingtide_compare(
     order: *const c_char,
     a: *const c_void,
     a_len: usize,

@@ -15,7 +15,7 @@ pub struct kingtide_snapshot(pub(crate) Snapshot);
 ///
 /// Errors: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_db_snapshot(
+pub unsafe extern "C" fn kingtide_db_snapshot(
     db: Option<&kingtide_db>,
     snapshot: *mut *mut kingtide_snapshot,
     err: *mut *mut kingtide_error,
@@ -31,7 +31,7 @@ pub extern "C" fn kingtide_db_snapshot(
 ///
 /// Errors: TOO_OLD, INVALID_ARGUMENT (not committed yet), CLOSED.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_db_snapshot_at(
+pub unsafe extern "C" fn kingtide_db_snapshot_at(
     db: Option<&kingtide_db>,
     sequence: u64,
     snapshot: *mut *mut kingtide_snapshot,
@@ -55,7 +55,7 @@ pub extern "C" fn kingtide_db_oldest_readable_sequence(db: Option<&kingtide_db>)
 ///
 /// Errors: EXISTS, INVALID_ARGUMENT (an empty or too long name, too many of them), CLOSED.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_db_name_snapshot(
+pub unsafe extern "C" fn kingtide_db_name_snapshot(
     db: Option<&kingtide_db>,
     name: *const c_char,
     snapshot: *mut *mut kingtide_snapshot,
@@ -72,7 +72,7 @@ pub extern "C" fn kingtide_db_name_snapshot(
 ///
 /// Errors: NOT_FOUND, CLOSED.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_db_named_snapshot(
+pub unsafe extern "C" fn kingtide_db_named_snapshot(
     db: Option<&kingtide_db>,
     name: *const c_char,
     snapshot: *mut *mut kingtide_snapshot,
@@ -89,7 +89,7 @@ pub extern "C" fn kingtide_db_named_snapshot(
 ///
 /// Errors: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_db_snapshot_names(
+pub unsafe extern "C" fn kingtide_db_snapshot_names(
     db: Option<&kingtide_db>,
     names: *mut *mut kingtide_strings,
     err: *mut *mut kingtide_error,
@@ -105,7 +105,7 @@ pub extern "C" fn kingtide_db_snapshot_names(
 ///
 /// Errors: NOT_FOUND, CLOSED.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_db_drop_named_snapshot(
+pub unsafe extern "C" fn kingtide_db_drop_named_snapshot(
     db: Option<&kingtide_db>,
     name: *const c_char,
     err: *mut *mut kingtide_error,

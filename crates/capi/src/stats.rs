@@ -116,7 +116,7 @@ pub struct kingtide_stats {
 ///
 /// Errors: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_db_stats(
+pub unsafe extern "C" fn kingtide_db_stats(
     db: Option<&kingtide_db>,
     stats: *mut *mut kingtide_stats,
     err: *mut *mut kingtide_error,
@@ -137,7 +137,11 @@ pub extern "C" fn kingtide_db_stats(
 
 /// Describes the statistic at an index from 0. False behind the last, or when `stat->size` is not set.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_stats_get(stats: Option<&kingtide_stats>, index: usize, stat: *mut kingtide_stat) -> bool {
+pub unsafe extern "C" fn kingtide_stats_get(
+    stats: Option<&kingtide_stats>,
+    index: usize,
+    stat: *mut kingtide_stat,
+) -> bool {
     static TEXTS: OnceLock<Vec<(usize, usize)>> = OnceLock::new();
     quietly(false, || {
         // Addresses, because pointers cannot be shared; the texts live for ever.
@@ -157,7 +161,11 @@ pub extern "C" fn kingtide_stats_get(stats: Option<&kingtide_stats>, index: usiz
 
 /// The value of the statistic of that name. False when there is none; `value` is not written then.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_stats_value(stats: Option<&kingtide_stats>, name: *const c_char, value: *mut u64) -> bool {
+pub unsafe extern "C" fn kingtide_stats_value(
+    stats: Option<&kingtide_stats>,
+    name: *const c_char,
+    value: *mut u64,
+) -> bool {
     quietly(false, || match (stats, abi::text(name, "name")) {
         (Some(stats), Ok(name)) => stats.report.get(name).map(|v| set_if(value, v)).is_some(),
         _ => false,
@@ -166,7 +174,7 @@ pub extern "C" fn kingtide_stats_value(stats: Option<&kingtide_stats>, name: *co
 
 /// Figures that are derived from the counters. False when `amplification->size` is not set.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_stats_amplification(
+pub unsafe extern "C" fn kingtide_stats_amplification(
     stats: Option<&kingtide_stats>,
     amplification: *mut kingtide_amplification,
 ) -> bool {
@@ -191,7 +199,7 @@ pub extern "C" fn kingtide_stats_background_error(stats: Option<&kingtide_stats>
 
 /// Describes the family at an index from 0, in the order of names. False behind the last, or when `family->size` is not set.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_stats_family(
+pub unsafe extern "C" fn kingtide_stats_family(
     stats: Option<&kingtide_stats>,
     index: usize,
     family: *mut kingtide_family_stats,
@@ -214,7 +222,7 @@ pub extern "C" fn kingtide_stats_family(
 /// Describes a level of the family at an index: `level_index` counts the levels that hold anything, from 0. False behind the
 /// last, or when `level->size` is not set.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_stats_level(
+pub unsafe extern "C" fn kingtide_stats_level(
     stats: Option<&kingtide_stats>,
     family_index: usize,
     level_index: usize,
@@ -238,7 +246,7 @@ pub extern "C" fn kingtide_stats_level(
 ///
 /// Errors: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_stats_text(
+pub unsafe extern "C" fn kingtide_stats_text(
     stats: Option<&kingtide_stats>,
     text: *mut *mut kingtide_text,
     err: *mut *mut kingtide_error,
@@ -255,7 +263,7 @@ pub extern "C" fn kingtide_stats_text(
 ///
 /// Errors: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_stats_json(
+pub unsafe extern "C" fn kingtide_stats_json(
     stats: Option<&kingtide_stats>,
     json: *mut *mut kingtide_text,
     err: *mut *mut kingtide_error,
@@ -277,7 +285,7 @@ pub extern "C" fn kingtide_stats_free(stats: Option<Box<kingtide_stats>>) {
 ///
 /// Errors: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_db_prometheus(
+pub unsafe extern "C" fn kingtide_db_prometheus(
     db: Option<&kingtide_db>,
     text: *mut *mut kingtide_text,
     err: *mut *mut kingtide_error,
@@ -406,7 +414,7 @@ impl From<RangeStats> for kingtide_range_stats {
 ///
 /// Errors: CLOSED; CORRUPTION, IO (opening a table); INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_family_range_stats(
+pub unsafe extern "C" fn kingtide_family_range_stats(
     family: Option<&kingtide_family>,
     lower: *const kingtide_bound,
     upper: *const kingtide_bound,
@@ -421,7 +429,7 @@ pub extern "C" fn kingtide_family_range_stats(
 ///
 /// Errors: as `kingtide_family_range_stats`.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_family_count_up_to(
+pub unsafe extern "C" fn kingtide_family_count_up_to(
     family: Option<&kingtide_family>,
     lower: *const kingtide_bound,
     upper: *const kingtide_bound,
@@ -448,7 +456,7 @@ pub struct kingtide_keys(Vec<Vec<u8>>);
 ///
 /// Errors: as `kingtide_family_range_stats`.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_family_split_points(
+pub unsafe extern "C" fn kingtide_family_split_points(
     family: Option<&kingtide_family>,
     lower: *const kingtide_bound,
     upper: *const kingtide_bound,
@@ -473,7 +481,7 @@ pub extern "C" fn kingtide_keys_count(keys: Option<&kingtide_keys>) -> usize {
 
 /// The key at an index from 0; NULL behind the last. `len`, unless NULL, is set to its length. Valid until the list is freed.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_keys_get(keys: Option<&kingtide_keys>, index: usize, len: *mut usize) -> *const u8 {
+pub unsafe extern "C" fn kingtide_keys_get(keys: Option<&kingtide_keys>, index: usize, len: *mut usize) -> *const u8 {
     let found = keys.and_then(|k| k.0.get(index));
     set_if(len, found.map_or(0, Vec::len));
     found.map_or(ptr::null(), |k| k.as_ptr())
@@ -488,7 +496,7 @@ pub extern "C" fn kingtide_keys_free(keys: Option<Box<kingtide_keys>>) {
 /// Given two neighbouring keys, tells the first of their parts, from 0 on, in which they differ; the number of parts or more
 /// where none does. Must neither unwind nor jump out.
 pub type kingtide_first_difference_fn =
-    Option<extern "C" fn(context: *mut c_void, a: *const u8, a_len: usize, b: *const u8, b_len: usize) -> usize>;
+    Option<unsafe extern "C" fn(context: *mut c_void, a: *const u8, a_len: usize, b: *const u8, b_len: usize) -> usize>;
 
 /// Estimates, for each number of leading parts of a range's keys from 1 to `parts`, how many different combinations there are:
 /// what planners of queries know of an index. `distinct` has room for `parts` numbers. Looks at about 16 keys at each of `places`
@@ -496,7 +504,7 @@ pub type kingtide_first_difference_fn =
 ///
 /// Errors: as `kingtide_family_range_stats`, and of reading.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_family_cardinality(
+pub unsafe extern "C" fn kingtide_family_cardinality(
     family: Option<&kingtide_family>,
     lower: *const kingtide_bound,
     upper: *const kingtide_bound,

@@ -101,7 +101,9 @@ unsafe impl Sized_ for kingtide_txn_options {
 }
 
 impl kingtide_txn_options {
-    fn get(&self) -> Result<TransactionOptions> {
+    /// # Safety
+    /// Its pointer is as [`borrow`] needs it.
+    unsafe fn get(&self) -> Result<TransactionOptions> {
         let isolation = match self.isolation {
             0 => Isolation::default(),
             n => usize::try_from(n - 1)
@@ -133,7 +135,7 @@ pub struct kingtide_txn(pub(crate) Transaction);
 ///
 /// Errors: CLOSED, READ_ONLY, INVALID_ARGUMENT, BUSY (a million transactions run).
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_txn_begin(
+pub unsafe extern "C" fn kingtide_txn_begin(
     db: Option<&kingtide_db>,
     options: *const kingtide_txn_options,
     txn: *mut *mut kingtide_txn,
@@ -169,7 +171,7 @@ pub extern "C" fn kingtide_txn_count(txn: Option<&kingtide_txn>) -> usize {
 /// Errors: INVALID_ARGUMENT (an empty key, 4 GiB of writes), BUSY (transactions hold too much memory), READ_ONLY, FINISHED,
 /// ABORTED, EXPIRED, CLOSED; of a locking transaction also CONFLICT, LOCK_HELD, LOCK_TIMEOUT, DEADLOCK, CANCELLED.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_txn_put(
+pub unsafe extern "C" fn kingtide_txn_put(
     txn: Option<&mut kingtide_txn>,
     family: Option<&kingtide_family>,
     key: *const c_void,
@@ -188,7 +190,7 @@ pub extern "C" fn kingtide_txn_put(
 ///
 /// Errors: as `kingtide_txn_put`.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_txn_put_ttl(
+pub unsafe extern "C" fn kingtide_txn_put_ttl(
     txn: Option<&mut kingtide_txn>,
     family: Option<&kingtide_family>,
     key: *const c_void,
@@ -209,7 +211,7 @@ pub extern "C" fn kingtide_txn_put_ttl(
 ///
 /// Errors: as `kingtide_txn_put`.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_txn_put_until(
+pub unsafe extern "C" fn kingtide_txn_put_until(
     txn: Option<&mut kingtide_txn>,
     family: Option<&kingtide_family>,
     key: *const c_void,
@@ -230,7 +232,7 @@ pub extern "C" fn kingtide_txn_put_until(
 ///
 /// Errors: as `kingtide_txn_put`.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_txn_delete(
+pub unsafe extern "C" fn kingtide_txn_delete(
     txn: Option<&mut kingtide_txn>,
     family: Option<&kingtide_family>,
     key: *const c_void,
@@ -244,7 +246,7 @@ pub extern "C" fn kingtide_txn_delete(
 ///
 /// Errors: as `kingtide_txn_put`.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_txn_single_delete(
+pub unsafe extern "C" fn kingtide_txn_single_delete(
     txn: Option<&mut kingtide_txn>,
     family: Option<&kingtide_family>,
     key: *const c_void,
@@ -258,7 +260,7 @@ pub extern "C" fn kingtide_txn_single_delete(
 ///
 /// Errors: as `kingtide_txn_put`; INVALID_ARGUMENT when `start` sorts behind `end`.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_txn_delete_range(
+pub unsafe extern "C" fn kingtide_txn_delete_range(
     txn: Option<&mut kingtide_txn>,
     family: Option<&kingtide_family>,
     start: *const c_void,
@@ -277,7 +279,7 @@ pub extern "C" fn kingtide_txn_delete_range(
 ///
 /// Errors: as `kingtide_txn_delete_range` and `kingtide_txn_iter`.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_txn_delete_prefix(
+pub unsafe extern "C" fn kingtide_txn_delete_prefix(
     txn: Option<&mut kingtide_txn>,
     family: Option<&kingtide_family>,
     prefix: *const c_void,
@@ -296,7 +298,7 @@ pub extern "C" fn kingtide_txn_delete_prefix(
 /// Errors: CORRUPTION with file and offset, IO, CLOSED, FINISHED, ABORTED, EXPIRED; when the level takes locks on reads, also
 /// those of `kingtide_txn_get_for_share`.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_txn_get(
+pub unsafe extern "C" fn kingtide_txn_get(
     txn: Option<&mut kingtide_txn>,
     family: Option<&kingtide_family>,
     key: *const c_void,
@@ -318,7 +320,7 @@ pub extern "C" fn kingtide_txn_get(
 ///
 /// Errors: as `kingtide_txn_get`; CONFLICT, LOCK_HELD, LOCK_TIMEOUT, DEADLOCK, CANCELLED.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_txn_get_for_update(
+pub unsafe extern "C" fn kingtide_txn_get_for_update(
     txn: Option<&mut kingtide_txn>,
     family: Option<&kingtide_family>,
     key: *const c_void,
@@ -339,7 +341,7 @@ pub extern "C" fn kingtide_txn_get_for_update(
 ///
 /// Errors: as `kingtide_txn_get_for_update`.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_txn_get_for_share(
+pub unsafe extern "C" fn kingtide_txn_get_for_share(
     txn: Option<&mut kingtide_txn>,
     family: Option<&kingtide_family>,
     key: *const c_void,
@@ -361,7 +363,7 @@ pub extern "C" fn kingtide_txn_get_for_share(
 ///
 /// Errors: as `kingtide_txn_get`.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_txn_multi_get(
+pub unsafe extern "C" fn kingtide_txn_multi_get(
     txn: Option<&mut kingtide_txn>,
     family: Option<&kingtide_family>,
     keys: *const kingtide_slice,
@@ -383,7 +385,7 @@ pub extern "C" fn kingtide_txn_multi_get(
 ///
 /// Errors: as `kingtide_txn_get_for_update`.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_txn_multi_get_for_update(
+pub unsafe extern "C" fn kingtide_txn_multi_get_for_update(
     txn: Option<&mut kingtide_txn>,
     family: Option<&kingtide_family>,
     keys: *const kingtide_slice,
@@ -403,7 +405,7 @@ pub extern "C" fn kingtide_txn_multi_get_for_update(
 ///
 /// Errors: as `kingtide_txn_get_for_update`.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_txn_multi_get_for_share(
+pub unsafe extern "C" fn kingtide_txn_multi_get_for_share(
     txn: Option<&mut kingtide_txn>,
     family: Option<&kingtide_family>,
     keys: *const kingtide_slice,
@@ -423,7 +425,7 @@ pub extern "C" fn kingtide_txn_multi_get_for_share(
 ///
 /// Errors: as `kingtide_txn_lock_range`.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_txn_lock(
+pub unsafe extern "C" fn kingtide_txn_lock(
     txn: Option<&mut kingtide_txn>,
     family: Option<&kingtide_family>,
     key: *const c_void,
@@ -444,7 +446,7 @@ pub extern "C" fn kingtide_txn_lock(
 ///
 /// Errors: FINISHED, ABORTED, EXPIRED.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_txn_unlock_last(
+pub unsafe extern "C" fn kingtide_txn_unlock_last(
     txn: Option<&mut kingtide_txn>,
     released: *mut bool,
     err: *mut *mut kingtide_error,
@@ -461,7 +463,7 @@ pub extern "C" fn kingtide_txn_unlock_last(
 /// Errors: INVALID_ARGUMENT (an optimistic transaction); LOCK_HELD, LOCK_TIMEOUT, DEADLOCK, CANCELLED; FINISHED, ABORTED,
 /// EXPIRED, CLOSED.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_txn_lock_range(
+pub unsafe extern "C" fn kingtide_txn_lock_range(
     txn: Option<&mut kingtide_txn>,
     family: Option<&kingtide_family>,
     lower: *const kingtide_bound,
@@ -480,7 +482,7 @@ pub extern "C" fn kingtide_txn_lock_range(
 ///
 /// Errors: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_txn_set_lock_timeout(
+pub unsafe extern "C" fn kingtide_txn_set_lock_timeout(
     txn: Option<&mut kingtide_txn>,
     timeout_ms: i64,
     err: *mut *mut kingtide_error,
@@ -496,7 +498,7 @@ pub extern "C" fn kingtide_txn_set_lock_timeout(
 ///
 /// Errors: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_txn_set_durability(
+pub unsafe extern "C" fn kingtide_txn_set_durability(
     txn: Option<&mut kingtide_txn>,
     durability: i32,
     err: *mut *mut kingtide_error,
@@ -515,7 +517,7 @@ pub extern "C" fn kingtide_txn_set_durability(
 ///
 /// Errors: INVALID_ARGUMENT on other levels, or when an optimistic transaction has read for update; FINISHED, ABORTED, EXPIRED.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_txn_refresh_snapshot(
+pub unsafe extern "C" fn kingtide_txn_refresh_snapshot(
     txn: Option<&mut kingtide_txn>,
     err: *mut *mut kingtide_error,
 ) -> kingtide_status {
@@ -526,7 +528,7 @@ pub extern "C" fn kingtide_txn_refresh_snapshot(
 ///
 /// Errors: FINISHED, ABORTED, EXPIRED.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_txn_set_savepoint(
+pub unsafe extern "C" fn kingtide_txn_set_savepoint(
     txn: Option<&mut kingtide_txn>,
     name: *const c_char,
     err: *mut *mut kingtide_error,
@@ -538,7 +540,7 @@ pub extern "C" fn kingtide_txn_set_savepoint(
 ///
 /// Errors: NOT_FOUND (nothing changes), FINISHED, ABORTED, EXPIRED.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_txn_rollback_to_savepoint(
+pub unsafe extern "C" fn kingtide_txn_rollback_to_savepoint(
     txn: Option<&mut kingtide_txn>,
     name: *const c_char,
     err: *mut *mut kingtide_error,
@@ -550,7 +552,7 @@ pub extern "C" fn kingtide_txn_rollback_to_savepoint(
 ///
 /// Errors: as `kingtide_txn_rollback_to_savepoint`.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_txn_release_savepoint(
+pub unsafe extern "C" fn kingtide_txn_release_savepoint(
     txn: Option<&mut kingtide_txn>,
     name: *const c_char,
     err: *mut *mut kingtide_error,
@@ -564,7 +566,7 @@ pub extern "C" fn kingtide_txn_release_savepoint(
 /// Errors: CONFLICT (it is rolled back); BUSY, NO_SPACE, IO (nothing was written; commit may be tried again); POISONED from
 /// the sync (visible, and of unknown durability); FINISHED, ABORTED, EXPIRED, CLOSED.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_txn_commit(
+pub unsafe extern "C" fn kingtide_txn_commit(
     txn: Option<&mut kingtide_txn>,
     sequence: *mut u64,
     err: *mut *mut kingtide_error,
@@ -587,7 +589,7 @@ pub struct kingtide_ticket {
 ///
 /// Errors: as `kingtide_txn_commit`, but for those of the sync.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_txn_commit_ordered(
+pub unsafe extern "C" fn kingtide_txn_commit_ordered(
     txn: Option<&mut kingtide_txn>,
     ticket: *mut *mut kingtide_ticket,
     err: *mut *mut kingtide_error,
@@ -613,7 +615,7 @@ pub extern "C" fn kingtide_ticket_sequence(ticket: Option<&kingtide_ticket>) -> 
 ///
 /// Errors: POISONED, IO: the commit is visible, and it is unknown whether it survives a power cut. FINISHED the second time.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_ticket_wait(
+pub unsafe extern "C" fn kingtide_ticket_wait(
     ticket: Option<&mut kingtide_ticket>,
     err: *mut *mut kingtide_error,
 ) -> kingtide_status {
@@ -637,7 +639,7 @@ pub extern "C" fn kingtide_ticket_free(ticket: Option<Box<kingtide_ticket>>) {
 /// Errors: CONFLICT (it is rolled back), EXISTS or INVALID_ARGUMENT (the name), NO_SPACE (it is as before), POISONED from the
 /// sync (prepared, and of unknown durability), FINISHED, ABORTED, EXPIRED.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_txn_prepare(
+pub unsafe extern "C" fn kingtide_txn_prepare(
     txn: Option<&mut kingtide_txn>,
     xid: *const c_void,
     xid_len: usize,
@@ -650,7 +652,7 @@ pub extern "C" fn kingtide_txn_prepare(
 ///
 /// Errors: of a prepared transaction those of the log; it stays in doubt then.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_txn_rollback(
+pub unsafe extern "C" fn kingtide_txn_rollback(
     txn: Option<&mut kingtide_txn>,
     err: *mut *mut kingtide_error,
 ) -> kingtide_status {
@@ -662,7 +664,10 @@ pub extern "C" fn kingtide_txn_rollback(
 ///
 /// Errors: as `kingtide_txn_begin`.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_txn_reset(txn: Option<&mut kingtide_txn>, err: *mut *mut kingtide_error) -> kingtide_status {
+pub unsafe extern "C" fn kingtide_txn_reset(
+    txn: Option<&mut kingtide_txn>,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
     guard(err, || need(txn, "txn")?.0.reset())
 }
 
@@ -680,7 +685,7 @@ pub struct kingtide_txn_handle(TransactionHandle);
 ///
 /// Errors: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_txn_get_handle(
+pub unsafe extern "C" fn kingtide_txn_get_handle(
     txn: Option<&kingtide_txn>,
     handle: *mut *mut kingtide_txn_handle,
     err: *mut *mut kingtide_error,
@@ -702,7 +707,7 @@ pub extern "C" fn kingtide_txn_handle_id(handle: Option<&kingtide_txn_handle>) -
 ///
 /// Errors: NOT_FOUND when it does not run: committed, rolled back, or prepared.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_txn_handle_abort(
+pub unsafe extern "C" fn kingtide_txn_handle_abort(
     handle: Option<&kingtide_txn_handle>,
     err: *mut *mut kingtide_error,
 ) -> kingtide_status {
@@ -714,7 +719,7 @@ pub extern "C" fn kingtide_txn_handle_abort(
 ///
 /// Errors: NOT_FOUND when it does not run.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_txn_handle_interrupt(
+pub unsafe extern "C" fn kingtide_txn_handle_interrupt(
     handle: Option<&kingtide_txn_handle>,
     err: *mut *mut kingtide_error,
 ) -> kingtide_status {
@@ -737,7 +742,7 @@ pub extern "C" fn kingtide_txn_handle_free(handle: Option<Box<kingtide_txn_handl
 ///
 /// Errors: NOT_FOUND when it does not run.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_db_abort_transaction(
+pub unsafe extern "C" fn kingtide_db_abort_transaction(
     db: Option<&kingtide_db>,
     id: u64,
     err: *mut *mut kingtide_error,
@@ -749,7 +754,7 @@ pub extern "C" fn kingtide_db_abort_transaction(
 ///
 /// Errors: NOT_FOUND when none of that name is in doubt; those of a commit, after which it is still in doubt.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_db_commit_prepared(
+pub unsafe extern "C" fn kingtide_db_commit_prepared(
     db: Option<&kingtide_db>,
     xid: *const c_void,
     xid_len: usize,
@@ -766,7 +771,7 @@ pub extern "C" fn kingtide_db_commit_prepared(
 ///
 /// Errors: as `kingtide_db_commit_prepared`.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_db_rollback_prepared(
+pub unsafe extern "C" fn kingtide_db_rollback_prepared(
     db: Option<&kingtide_db>,
     xid: *const c_void,
     xid_len: usize,

@@ -87,7 +87,7 @@ pub extern "C" fn kingtide_strings_count(strings: Option<&kingtide_strings>) -> 
 /// The string at an index from 0; NULL behind the last. `len`, unless NULL, is set to its bytes without the NUL. Valid until
 /// the list is freed.
 #[unsafe(no_mangle)]
-pub extern "C" fn kingtide_strings_get(
+pub unsafe extern "C" fn kingtide_strings_get(
     strings: Option<&kingtide_strings>,
     index: usize,
     len: *mut usize,

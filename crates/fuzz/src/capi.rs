@@ -6,6 +6,9 @@
 //!
 //! Nothing may panic, which is a status here, nor touch memory that is not there, which the sanitizer sees, nor hang.
 
+// What the functions called here ask for is promised by all of this module, above.
+#![allow(unsafe_op_in_unsafe_fn)]
+
 use crate::sample;
 use kingtide::vfs::MemFs;
 use kingtide_base::coding::Reader;
@@ -45,6 +48,13 @@ struct World {
 
 /// A program.
 pub fn capi(data: &[u8]) {
+    // SAFETY: every handle is alive while it is in its slot, and other pointers are NULL or to what is there.
+    unsafe { program(data) }
+}
+
+/// # Safety
+/// That of the C API, which is kept here.
+unsafe fn program(data: &[u8]) {
     let mut options = sample::options(&MemFs::new());
     options.db.lock_timeout_ms = 0; // one thread: nobody would ever give a lock up
     let mut w = World {
@@ -181,13 +191,18 @@ fn look(data: *const u8, len: usize) {
 }
 
 impl World {
-    fn open(&mut self, at: usize, path: &std::ffi::CStr) {
+    /// # Safety
+    /// The handles of the world are alive.
+    unsafe fn open(&mut self, at: usize, path: &std::ffi::CStr) {
         self.dbs[at] = None; // one open at a time
         make(&mut self.dbs[at], |out, err| kingtide_db_open(path.as_ptr(), Some(&self.options), out, err));
     }
 
     /// The next call.
-    fn call(&mut self, r: &mut Reader<'_>) -> Option<()> {
+    ///
+    /// # Safety
+    /// The handles of the world are alive.
+    unsafe fn call(&mut self, r: &mut Reader<'_>) -> Option<()> {
         let (what, at) = (r.u8()?, r.u8()? as usize);
         match what % 8 {
             0 => self.database(what / 8, at, r),
@@ -199,7 +214,9 @@ impl World {
         }
     }
 
-    fn database(&mut self, what: u8, at: usize, r: &mut Reader<'_>) -> Option<()> {
+    /// # Safety
+    /// The handles of the world are alive.
+    unsafe fn database(&mut self, what: u8, at: usize, r: &mut Reader<'_>) -> Option<()> {
         let db = self.dbs[at % 2].as_deref();
         let (a, b) = (name(r)?, name(r)?);
         match what % 16 {
@@ -240,7 +257,9 @@ impl World {
         Some(())
     }
 
-    fn family(&mut self, what: u8, at: usize, r: &mut Reader<'_>) -> Option<()> {
+    /// # Safety
+    /// The handles of the world are alive.
+    unsafe fn family(&mut self, what: u8, at: usize, r: &mut Reader<'_>) -> Option<()> {
         let family = self.families[at % 4].as_deref();
         let (Bytes(k, kl), Bytes(v, vl)) = (bytes(r)?, bytes(r)?);
         let batch = self.batch.as_deref_mut();
@@ -275,7 +294,9 @@ impl World {
         Some(())
     }
 
-    fn read(&mut self, what: u8, at: usize, r: &mut Reader<'_>) -> Option<()> {
+    /// # Safety
+    /// The handles of the world are alive.
+    unsafe fn read(&mut self, what: u8, at: usize, r: &mut Reader<'_>) -> Option<()> {
         let (family, snapshot) = (self.families[at % 4].as_deref(), self.snapshots[at / 4 % 2].as_deref());
         let Bytes(k, kl) = bytes(r)?;
         let value = self.values[at / 8 % 2].as_deref_mut();
@@ -297,7 +318,9 @@ impl World {
         Some(())
     }
 
-    fn begin(&mut self, at: usize, r: &mut Reader<'_>) -> Option<()> {
+    /// # Safety
+    /// The handles of the world are alive.
+    unsafe fn begin(&mut self, at: usize, r: &mut Reader<'_>) -> Option<()> {
         let options = kingtide_txn_options {
             size: size::<kingtide_txn_options>(r)?,
             isolation: number(r, 6)?,
@@ -315,7 +338,9 @@ impl World {
         Some(())
     }
 
-    fn transaction(&mut self, what: u8, at: usize, r: &mut Reader<'_>) -> Option<()> {
+    /// # Safety
+    /// The handles of the world are alive.
+    unsafe fn transaction(&mut self, what: u8, at: usize, r: &mut Reader<'_>) -> Option<()> {
         if what % 16 < 2 {
             return self.begin(at, r);
         }
@@ -359,7 +384,9 @@ impl World {
         Some(())
     }
 
-    fn iterate(&mut self, what: u8, at: usize, r: &mut Reader<'_>) -> Option<()> {
+    /// # Safety
+    /// The handles of the world are alive.
+    unsafe fn iterate(&mut self, what: u8, at: usize, r: &mut Reader<'_>) -> Option<()> {
         let slot = &mut self.iters[at % 3];
         let Bytes(k, kl) = bytes(r)?;
         match what % 9 {
@@ -403,7 +430,10 @@ impl World {
     }
 
     /// Lists, streams, texts.
-    fn look_around(&mut self, what: u8, at: usize, r: &mut Reader<'_>) -> Option<()> {
+    ///
+    /// # Safety
+    /// The handles of the world are alive.
+    unsafe fn look_around(&mut self, what: u8, at: usize, r: &mut Reader<'_>) -> Option<()> {
         let db = self.dbs[at % 2].as_deref();
         let index = r.u8()? as usize % 70;
         match what % 6 {

@@ -50,3 +50,28 @@ fn the_header_is_up_to_date() {
     let how = "run KINGTIDE_BLESS=1 cargo test -p kingtide-capi --test programs header";
     assert!(committed == made, "include/kingtide.h is out of date: {how}");
 }
+
+/// What is not `unsafe` can be called by safe Rust, which may pass any pointer.
+#[test]
+fn functions_that_take_pointers_are_unsafe() {
+    let mut seen = [0; 2];
+    for entry in std::fs::read_dir(here().join("src")).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        for (at, _) in text.match_indices("#[unsafe(no_mangle)]") {
+            let head = text[at..].split_once(" {").unwrap().0;
+            let arguments = head.split_once(" fn ").unwrap().1.split(" -> ").next().unwrap();
+            let takes_pointers = ["*const", "*mut", "_fn,", "_fn)"].iter().any(|p| arguments.contains(p));
+            let is_unsafe = head.contains("pub unsafe extern \"C\" fn");
+            assert!(is_unsafe || !takes_pointers, "{}: {arguments}", path.display());
+            seen[usize::from(is_unsafe)] += 1;
+        }
+        // Helpers that a glob exports, or that dereference what they are given.
+        let crate_wide = text.split("#[cfg(test)]").next().unwrap();
+        for (at, _) in crate_wide.match_indices("pub fn ") {
+            let arguments = crate_wide[at..].split_once('{').unwrap().0.split(" -> ").next().unwrap();
+            assert!(!arguments.contains("*const") && !arguments.contains("*mut"), "{}: {arguments}", path.display());
+        }
+    }
+    assert!(seen[0] > 50 && seen[1] > 100, "{seen:?}");
+}
