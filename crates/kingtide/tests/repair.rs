@@ -585,3 +585,29 @@ fn a_manifest_that_lost_records_is_found_out() {
     assert!(!report.is_complete() && report.leftovers.is_empty() && !report.notes.is_empty(), "{report:?}");
     assert_eq!(report.families[0].kept, 300, "{report:?}");
 }
+
+/// Where the manifest does not tell from where on the log is needed, its beginning is no hole.
+#[test]
+fn a_log_whose_beginning_is_not_known_is_read_from_where_it_begins() {
+    let fs = MemFs::new();
+    let db = Db::open(DIR, options(&fs)).unwrap();
+    for i in 0..50u64 {
+        db.put(format!("key-{i:05}"), value(1)).unwrap();
+    }
+    let fs = fs.kill_clone();
+    let wal = files(&fs, ".wal")[0].clone();
+    let mut bytes = bytes_of(&fs, &wal);
+    bytes[1000] ^= 1;
+    replace(&fs, &wal, &bytes);
+    let manifest = files(&fs, "MANIFEST")[0].clone();
+    let mut bytes = bytes_of(&fs, &manifest);
+    bytes[70] ^= 1;
+    replace(&fs, &manifest, &bytes);
+    let report = repaired(&fs);
+    assert!(!report.notes.is_empty(), "the manifest is damaged: {report:?}");
+    let [gap] = &report.log_gaps[..] else { panic!("{report:?}") };
+    assert_eq!((gap.to, report.families[0].kept), (Some(gap.from + 1), 49));
+    let how = RepairOptions { salvage_past_damage: false, ..RepairOptions::default() };
+    let report = kingtide::repair_with(DIR, "prefix", &options(&fs), how, &mut |_| true).unwrap();
+    assert_eq!((report.log_gaps.len(), report.families[0].kept), (1, gap.from - 1));
+}

@@ -61,7 +61,7 @@ struct Segment {
 
 /// Gives the whole records of the log in `dir` to `apply`, in the order of their sequence numbers: up to the first hole,
 /// or, with `past_damage`, all of them. Changes no byte. A log that begins later than `needed_from` has lost its beginning,
-/// which is a hole too.
+/// which is a hole too; 0 asks for no beginning.
 ///
 /// # Errors
 /// Of `apply` and of reading.
@@ -78,6 +78,7 @@ pub fn salvage(
     for segment in headers(fs, dir, ids)? {
         // How much is missing before the first segment is known if it has a header.
         if out.next_seq == 0
+            && needed_from != 0
             && let Some(start) = segment.head.as_ref().map(|h| h.start_seq)
             && start > needed_from
         {
