@@ -11,22 +11,22 @@ use std::time::Duration;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Shows what it is told to.
-struct Told {
+/// Shows the time that the test sets.
+struct SetClock {
     monotonic_ns: AtomicU64,
     unix_ms: AtomicU64,
     /// Nanoseconds by which each reading of the monotonic clock is behind the one before.
     falls: AtomicU64,
 }
 
-impl Told {
-    fn new() -> Arc<Told> {
+impl SetClock {
+    fn new() -> Arc<SetClock> {
         let (monotonic_ns, unix_ms) = (AtomicU64::new(1000 * SECOND), AtomicU64::new(1_700_000_000_000));
-        Arc::new(Told { monotonic_ns, unix_ms, falls: AtomicU64::new(0) })
+        Arc::new(SetClock { monotonic_ns, unix_ms, falls: AtomicU64::new(0) })
     }
 }
 
-impl Clock for Told {
+impl Clock for SetClock {
     fn monotonic_ns(&self) -> u64 {
         self.monotonic_ns.fetch_sub(self.falls.load(Ordering::SeqCst), Ordering::SeqCst)
     }
@@ -40,7 +40,7 @@ impl Clock for Told {
     }
 }
 
-fn open(fs: &MemFs, clock: &Arc<Told>) -> Db {
+fn open(fs: &MemFs, clock: &Arc<SetClock>) -> Db {
     let mut options =
         Options { fs: Some(Arc::new(fs.clone())), clock: Some(clock.clone()), manual_jobs: true, ..Options::default() };
     options.db.durability = Durability::Interval(Duration::from_secs(1));
@@ -51,7 +51,7 @@ fn open(fs: &MemFs, clock: &Arc<Told>) -> Db {
 
 #[test]
 fn an_interval_sync_does_not_wait_for_a_clock_that_went_back() {
-    let (fs, clock) = (MemFs::new(), Told::new());
+    let (fs, clock) = (MemFs::new(), SetClock::new());
     let db = open(&fs, &clock);
     db.put(b"first", b"value").unwrap();
     while db.run_one_job().unwrap() {}
@@ -66,7 +66,7 @@ fn an_interval_sync_does_not_wait_for_a_clock_that_went_back() {
 
 #[test]
 fn nothing_panics_or_hangs_while_the_monotonic_clock_falls() {
-    let (fs, clock) = (MemFs::new(), Told::new());
+    let (fs, clock) = (MemFs::new(), SetClock::new());
     clock.falls.store(1000, Ordering::SeqCst);
     for round in 0..3u64 {
         let db = open(&fs, &clock);
@@ -88,7 +88,7 @@ fn nothing_panics_or_hangs_while_the_monotonic_clock_falls() {
 #[test]
 fn a_wall_clock_that_goes_back_brings_no_older_value_back() {
     for compacts in [false, true] {
-        let (fs, clock) = (MemFs::new(), Told::new());
+        let (fs, clock) = (MemFs::new(), SetClock::new());
         let db = open(&fs, &clock);
         db.put(b"key", b"old").unwrap();
         db.flush().unwrap();

@@ -40,7 +40,7 @@ fn a_failed_sync_leaves_nobody_waiting() {
 /// A sync that panics, in a file system of the caller's own, stops the log as one that failed does. Those who waited for it,
 /// and every sync that came later, waited for ever.
 #[test]
-fn a_sync_that_panics_leaves_nobody_waiting() {
+fn a_sync_that_panics_leaves_no_thread_waiting() {
     const THREADS: usize = 4;
     for nth in 0..12 {
         let disk = MemFs::new();
@@ -51,7 +51,7 @@ fn a_sync_that_panics_leaves_nobody_waiting() {
         disk.on_write(Some(Box::new(move |boundary| {
             if boundary.op == WriteOp::Sync && boundary.path.extension().is_some_and(|e| e == "wal") {
                 if left == 0 {
-                    std::panic::resume_unwind(Box::new("told to"));
+                    std::panic::resume_unwind(Box::new("injected"));
                 }
                 left -= 1;
             }

@@ -11,6 +11,7 @@ use super::{Run, commit_ops, drawn_options, key, open_families, progress, value}
 use kingtide::vfs::{File, FileLock, Fs, OpenMode, PosixFs};
 use kingtide::{Db, Durability, Options, Result, Tuning, WriteBatch, WriteOptions};
 use kingtide_base::hash::mix64;
+use kingtide_base::options::FileMode;
 use kingtide_base::rare;
 use kingtide_base::rng::Rng;
 use std::io::{Read, Stdout};
@@ -78,6 +79,10 @@ impl Fs for OtherBoot {
 
     fn free_space(&self, path: &Path) -> Result<u64> {
         self.inner.free_space(path)
+    }
+
+    fn with_mode(self: Arc<Self>, mode: FileMode) -> Arc<dyn Fs> {
+        Arc::new(OtherBoot { inner: self.inner.clone().with_mode(mode), boot: self.boot })
     }
 
     fn boot_id(&self) -> [u8; 16] {

@@ -57,7 +57,7 @@ pub fn options(plan: &Plan, fs: Arc<dyn Fs>, clock: Arc<dyn Clock>, draw: u64) -
     options
 }
 
-/// Bytewise, and panics when it is told to.
+/// Bytewise; panics when the fuse has burnt down.
 struct Fragile;
 
 impl CustomOrder for Fragile {

@@ -107,6 +107,7 @@ fn end_trouble(world: &mut World, trouble: &Trouble) {
     world.faults.clear();
     world.disk.fail_syncs(0);
     let put = Op::Put(0, b"after".to_vec(), b"the trouble".to_vec(), FOREVER);
+    let _ = world.db().run_one_job(); // which finds that there is space for the reserve
     let done = world.commit_ops(vec![put], Durability::Power).and_then(|()| world.flush());
     if let Err(e) = done {
         assert!(!trouble.must_resume(), "after the disk had space again: {e:?}");

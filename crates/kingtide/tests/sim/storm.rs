@@ -133,7 +133,7 @@ impl World {
     }
 }
 
-/// A death in a rare path: the disk as it was then, and what the caller had been told.
+/// A death in a rare path: the disk as it was then, and what had been acknowledged by then.
 pub struct Death {
     disk: MemFs,
     progress: Progress,
@@ -227,11 +227,11 @@ impl World {
         }
     }
 
-    /// A background job panics, somewhere: it must become an error that stops writes and is told, a close must return, and
-    /// the next open must be a good one.
+    /// A background job panics, somewhere: it must become an error that stops writes and shows in the statistics, a close
+    /// must return, and the next open must be a good one.
     pub fn panic_in_job(&mut self) {
         if self.trouble.is_some() || !self.plan.faults.is_empty() || !self.plan.disk.is_empty() {
-            return; // one cause at a time, so that the error can be told
+            return; // one cause at a time
         }
         let most = 1 << self.rng.below(9);
         set_fuse(Some(self.rng.below(most)));
@@ -252,7 +252,7 @@ impl World {
         }
         self.counts.panics += 1;
         let stats = self.db().stats();
-        assert!(stats.background_error.is_some_and(|t| t.contains("injected: ")), "a panic is not told");
+        assert!(stats.background_error.is_some_and(|t| t.contains("injected: ")), "the statistics do not show a panic");
         assert!(stats.writes_stopped.is_some(), "a panic did not stop writes");
         let (_, family) = self.any_family();
         let refused = family.put(b"key", b"after a panic").expect_err("writes are stopped");
@@ -261,7 +261,7 @@ impl World {
         let at_least = self.survives(false);
         let db = self.db.take().expect("open");
         let closed = db.close();
-        assert!(closed.is_err(), "a close after a panic tells nothing");
+        assert!(closed.is_err(), "a close after a panic reports nothing");
         self.let_go();
         drop(db);
         drop(self.death());
