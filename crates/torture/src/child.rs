@@ -266,12 +266,12 @@ fn load(dir: &Path) -> Result<Replay, String> {
     };
     let journal = journal_path(dir, state.session);
     let records = if journal.exists() { journal::read(&journal)? } else { Vec::new() };
-    // The last few are kept for the analysis of a failure.
+    // The last few journals are kept for the analysis of a failure; files that an ingest left behind are not.
     if let Ok(entries) = std::fs::read_dir(dir) {
         for entry in entries.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             let number = name.strip_prefix("journal-").and_then(|n| n.parse::<u64>().ok());
-            if number.is_some_and(|n| n + 8 < state.session) {
+            if number.is_some_and(|n| n + 8 < state.session) || name.starts_with("ingest-") {
                 let _ = std::fs::remove_file(entry.path());
             }
         }
@@ -443,7 +443,8 @@ fn report_and_close(world: &World) -> Result<(), String> {
     watch_close(closed.clone());
     match world.db.close() {
         Ok(()) => world.write(&Record::Closed),
-        // A transaction or a copy that is still there may keep memtables from being flushed; the log has them.
+        // A disk that is too slow for all memtables: what was logged is in the log, as after a kill.
+        Err(e) if e.kind() == ErrorKind::Busy => world.counts.add("closes that ran out of time", 1),
         Err(e) => return Err(format!("close failed: {e}")),
     }
     closed.store(true, Ordering::SeqCst);
