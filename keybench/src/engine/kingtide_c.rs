@@ -117,12 +117,14 @@ pub fn open(dir: &Path, options: &EngineOptions) -> Result<Box<dyn Engine>> {
     let mut own_options = ffi::kingtide_options_new();
     for (name, value) in &shown {
         let (n, v) = (c_string(name)?, c_string(value)?);
-        call(|err| ffi::kingtide_options_set(Some(&mut own_options), n.as_ptr(), v.as_ptr(), err))
+        // SAFETY: the handles are live, and the pointers have the lengths that are passed with them.
+        call(|err| unsafe { ffi::kingtide_options_set(Some(&mut own_options), n.as_ptr(), v.as_ptr(), err) })
             .map_err(|e| Error::usage(e.to_string()))?;
     }
     let path = c_string(&dir.to_string_lossy())?;
     let mut db = null_mut();
-    wait(|err| ffi::kingtide_db_open(path.as_ptr(), Some(&own_options), &mut db, err))?;
+    // SAFETY: the handles are live, and the pointers have the lengths that are passed with them.
+    wait(|err| unsafe { ffi::kingtide_db_open(path.as_ptr(), Some(&own_options), &mut db, err) })?;
     ffi::kingtide_options_free(Some(own_options));
     Ok(Box::new(KingtideEngine { db: Arc::from(own("open", db)?), shown }))
 }
@@ -143,7 +145,8 @@ impl Engine for KingtideEngine {
 
     fn session(&self) -> Result<Box<dyn Session>> {
         let mut family = null_mut();
-        wait(|err| ffi::kingtide_db_default_family(Some(&self.db), &mut family, err))?;
+        // SAFETY: the handles are live, and the pointers have the lengths that are passed with them.
+        wait(|err| unsafe { ffi::kingtide_db_default_family(Some(&self.db), &mut family, err) })?;
         Ok(Box::new(KingtideSession {
             family: own("default family", family)?,
             batch: ffi::kingtide_batch_new(),
@@ -155,14 +158,17 @@ impl Engine for KingtideEngine {
     }
 
     fn flush(&self) -> Result<()> {
-        wait(|err| ffi::kingtide_db_flush(Some(&self.db), err))
+        // SAFETY: the handles are live, and the pointers have the lengths that are passed with them.
+        wait(|err| unsafe { ffi::kingtide_db_flush(Some(&self.db), err) })
     }
 
     fn compact(&self) -> Result<()> {
         let mut family = null_mut();
-        wait(|err| ffi::kingtide_db_default_family(Some(&self.db), &mut family, err))?;
+        // SAFETY: the handles are live, and the pointers have the lengths that are passed with them.
+        wait(|err| unsafe { ffi::kingtide_db_default_family(Some(&self.db), &mut family, err) })?;
         let family = own("default family", family)?;
-        wait(|err| ffi::kingtide_family_compact_range(Some(&family), null(), null(), err))?;
+        // SAFETY: the handles are live, and the pointers have the lengths that are passed with them.
+        wait(|err| unsafe { ffi::kingtide_family_compact_range(Some(&family), null(), null(), err) })?;
         ffi::kingtide_family_free(Some(family));
         Ok(())
     }
@@ -170,13 +176,15 @@ impl Engine for KingtideEngine {
     fn stats(&self) -> Vec<(String, f64)> {
         let mut stats = null_mut();
         let taken =
-            wait(|err| ffi::kingtide_db_stats(Some(&self.db), &mut stats, err)).and_then(|()| own("stats", stats));
+            // SAFETY: the handles are live, and the pointers have the lengths that are passed with them.
+            wait(|err| unsafe { ffi::kingtide_db_stats(Some(&self.db), &mut stats, err) }).and_then(|()| own("stats", stats));
         let Ok(stats) = taken else { return Vec::new() };
         let size = size_of::<ffi::kingtide_stat>();
         let mut one =
             ffi::kingtide_stat { size, name: null(), description: null(), value: 0, is_gauge: 0, reserved: 0 };
         let mut all = Vec::new();
-        while ffi::kingtide_stats_get(Some(&stats), all.len(), &mut one) {
+        // SAFETY: the handles are live, and the pointers have the lengths that are passed with them.
+        while unsafe { ffi::kingtide_stats_get(Some(&stats), all.len(), &mut one) } {
             all.push((text(one.name), one.value as f64));
         }
         ffi::kingtide_stats_free(Some(stats));
@@ -184,7 +192,8 @@ impl Engine for KingtideEngine {
     }
 
     fn close(self: Box<Self>) -> Result<()> {
-        wait(|err| ffi::kingtide_db_close(Some(&self.db), err))
+        // SAFETY: the handles are live, and the pointers have the lengths that are passed with them.
+        wait(|err| unsafe { ffi::kingtide_db_close(Some(&self.db), err) })
     }
 }
 
@@ -232,7 +241,10 @@ fn found(value: &ffi::kingtide_value, answer: &mut dyn FnMut(&[u8])) -> bool {
 impl KingtideSession {
     /// Commits the session's batch.
     fn write(&mut self) -> Result<()> {
-        let done = wait(|err| ffi::kingtide_db_write(Some(&self.db), Some(&mut self.batch), null(), null_mut(), err));
+        // SAFETY: the handles are live, and the pointers have the lengths that are passed with them.
+        let done = wait(|err| unsafe {
+            ffi::kingtide_db_write(Some(&self.db), Some(&mut self.batch), null(), null_mut(), err)
+        });
         if ffi::kingtide_batch_bytes(Some(&self.batch)) > KEEP_BATCH {
             self.batch = ffi::kingtide_batch_new();
         } else {
@@ -252,7 +264,8 @@ impl KingtideSession {
         let get = if for_update { ffi::kingtide_txn_get_for_update } else { ffi::kingtide_txn_get };
         let Some((_, txn)) = &mut self.txn else { return Err(Error::failed("kingtide: no transaction was begun")) };
         let (family, value, k) = (&self.family, &mut self.value, key.as_ptr().cast());
-        Ok(match step(|err| get(Some(txn), Some(family), k, key.len(), Some(value), err))? {
+        // SAFETY: the handles are live, and the pointers have the lengths that are passed with them.
+        Ok(match step(|err| unsafe { get(Some(txn), Some(family), k, key.len(), Some(value), err) })? {
             Step::Done(()) => Step::Done(found(&self.value, answer)),
             Step::Conflict => Step::Conflict,
         })
@@ -262,26 +275,32 @@ impl KingtideSession {
 impl Session for KingtideSession {
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         let (k, v) = (key.as_ptr().cast(), value.as_ptr().cast());
-        wait(|err| ffi::kingtide_family_put(Some(&self.family), k, key.len(), v, value.len(), err))
+        // SAFETY: the handles are live, and the pointers have the lengths that are passed with them.
+        wait(|err| unsafe { ffi::kingtide_family_put(Some(&self.family), k, key.len(), v, value.len(), err) })
     }
 
     fn put_ttl(&mut self, key: &[u8], value: &[u8], ttl: Duration) -> Result<()> {
         let (k, v, ms) = (key.as_ptr().cast(), value.as_ptr().cast(), ttl.as_millis() as u64);
-        wait(|err| ffi::kingtide_family_put_ttl(Some(&self.family), k, key.len(), v, value.len(), ms, err))
+        // SAFETY: the handles are live, and the pointers have the lengths that are passed with them.
+        wait(|err| unsafe { ffi::kingtide_family_put_ttl(Some(&self.family), k, key.len(), v, value.len(), ms, err) })
     }
 
     fn put_batch(&mut self, entries: &[(&[u8], &[u8])]) -> Result<()> {
         for (key, value) in entries {
             let (k, v) = (key.as_ptr().cast(), value.as_ptr().cast());
             let (batch, family) = (&mut self.batch, &self.family);
-            wait(|err| ffi::kingtide_batch_put(Some(batch), Some(family), k, key.len(), v, value.len(), err))?;
+            // SAFETY: the handles are live, and the pointers have the lengths that are passed with them.
+            wait(|err| unsafe {
+                ffi::kingtide_batch_put(Some(batch), Some(family), k, key.len(), v, value.len(), err)
+            })?;
         }
         self.write()
     }
 
     fn get(&mut self, key: &[u8], answer: &mut dyn FnMut(&[u8])) -> Result<bool> {
         let (family, value, k) = (&self.family, &mut self.value, key.as_ptr().cast());
-        wait(|err| ffi::kingtide_family_get(Some(family), k, key.len(), Some(value), err))?;
+        // SAFETY: the handles are live, and the pointers have the lengths that are passed with them.
+        wait(|err| unsafe { ffi::kingtide_family_get(Some(family), k, key.len(), Some(value), err) })?;
         Ok(found(&self.value, answer))
     }
 
@@ -294,7 +313,10 @@ impl Session for KingtideSession {
         let family = Some(&*self.family);
         let places: Vec<*mut ffi::kingtide_value> = self.values.iter_mut().map(|v| &raw mut **v).collect();
         wait(|err| {
-            ffi::kingtide_family_multi_get(family, wanted.as_ptr(), keys.len(), places.as_ptr(), null_mut(), err)
+            // SAFETY: the handles are live, and the pointers have the lengths that are passed with them.
+            unsafe {
+                ffi::kingtide_family_multi_get(family, wanted.as_ptr(), keys.len(), places.as_ptr(), null_mut(), err)
+            }
         })?;
         for (i, value) in self.values[..keys.len()].iter().enumerate() {
             if !found(value, &mut |v| each(i, Some(v))) {
@@ -305,31 +327,38 @@ impl Session for KingtideSession {
     }
 
     fn delete(&mut self, key: &[u8]) -> Result<()> {
-        wait(|err| ffi::kingtide_family_delete(Some(&self.family), key.as_ptr().cast(), key.len(), err))
+        // SAFETY: the handles are live, and the pointers have the lengths that are passed with them.
+        wait(|err| unsafe { ffi::kingtide_family_delete(Some(&self.family), key.as_ptr().cast(), key.len(), err) })
     }
 
     fn delete_batch(&mut self, keys: &[&[u8]]) -> Result<()> {
         for key in keys {
             let (batch, family) = (&mut self.batch, &self.family);
-            wait(|err| ffi::kingtide_batch_delete(Some(batch), Some(family), key.as_ptr().cast(), key.len(), err))?;
+            // SAFETY: the handles are live, and the pointers have the lengths that are passed with them.
+            wait(|err| unsafe {
+                ffi::kingtide_batch_delete(Some(batch), Some(family), key.as_ptr().cast(), key.len(), err)
+            })?;
         }
         self.write()
     }
 
     fn delete_range(&mut self, start: &[u8], end: &[u8]) -> Result<()> {
         let (a, b) = (start.as_ptr().cast(), end.as_ptr().cast());
-        wait(|err| ffi::kingtide_family_delete_range(Some(&self.family), a, start.len(), b, end.len(), err))
+        // SAFETY: the handles are live, and the pointers have the lengths that are passed with them.
+        wait(|err| unsafe { ffi::kingtide_family_delete_range(Some(&self.family), a, start.len(), b, end.len(), err) })
     }
 
     fn cursor(&mut self, bounds: Bounds<'_>) -> Result<Box<dyn Cursor>> {
         let (options, mut iter) = (read_options(bounds), null_mut());
-        wait(|err| ffi::kingtide_family_iter(Some(&self.family), &options, &mut iter, err))?;
+        // SAFETY: the handles are live, and the pointers have the lengths that are passed with them.
+        wait(|err| unsafe { ffi::kingtide_family_iter(Some(&self.family), &options, &mut iter, err) })?;
         Ok(Box::new(KingtideCursor(own("cursor", iter)?)))
     }
 
     fn begin(&mut self, how: Transactions) -> Result<()> {
         if let Some((_, txn)) = self.txn.as_mut().filter(|(last, _)| *last == how) {
-            return wait(|err| ffi::kingtide_txn_reset(Some(txn), err));
+            // SAFETY: the handles are live, and the pointers have the lengths that are passed with them.
+            return wait(|err| unsafe { ffi::kingtide_txn_reset(Some(txn), err) });
         }
         let isolation = match how.isolation {
             Isolation::ReadUncommitted => 1,
@@ -351,7 +380,8 @@ impl Session for KingtideSession {
             snapshot: null(),
         };
         let mut txn = null_mut();
-        wait(|err| ffi::kingtide_txn_begin(Some(&self.db), &options, &mut txn, err))?;
+        // SAFETY: the handles are live, and the pointers have the lengths that are passed with them.
+        wait(|err| unsafe { ffi::kingtide_txn_begin(Some(&self.db), &options, &mut txn, err) })?;
         self.txn = Some((how, own("begin", txn)?));
         Ok(())
     }
@@ -359,12 +389,16 @@ impl Session for KingtideSession {
     fn txn_put(&mut self, key: &[u8], value: &[u8]) -> Result<Step<()>> {
         let Some((_, txn)) = &mut self.txn else { return Err(Error::failed("kingtide: no transaction was begun")) };
         let (k, v) = (key.as_ptr().cast(), value.as_ptr().cast());
-        step(|err| ffi::kingtide_txn_put(Some(txn), Some(&self.family), k, key.len(), v, value.len(), err))
+        // SAFETY: the handles are live, and the pointers have the lengths that are passed with them.
+        step(|err| unsafe { ffi::kingtide_txn_put(Some(txn), Some(&self.family), k, key.len(), v, value.len(), err) })
     }
 
     fn txn_delete(&mut self, key: &[u8]) -> Result<Step<()>> {
         let Some((_, txn)) = &mut self.txn else { return Err(Error::failed("kingtide: no transaction was begun")) };
-        step(|err| ffi::kingtide_txn_delete(Some(txn), Some(&self.family), key.as_ptr().cast(), key.len(), err))
+        // SAFETY: the handles are live, and the pointers have the lengths that are passed with them.
+        step(|err| unsafe {
+            ffi::kingtide_txn_delete(Some(txn), Some(&self.family), key.as_ptr().cast(), key.len(), err)
+        })
     }
 
     fn txn_get(&mut self, key: &[u8], answer: &mut dyn FnMut(&[u8])) -> Result<Step<bool>> {
@@ -378,7 +412,8 @@ impl Session for KingtideSession {
     fn txn_cursor(&mut self, bounds: Bounds<'_>) -> Result<Step<Box<dyn Cursor>>> {
         let Some((_, txn)) = &mut self.txn else { return Err(Error::failed("kingtide: no transaction was begun")) };
         let (options, mut iter) = (read_options(bounds), null_mut());
-        match step(|err| ffi::kingtide_txn_iter(Some(txn), Some(&self.family), &options, &mut iter, err))? {
+        // SAFETY: the handles are live, and the pointers have the lengths that are passed with them.
+        match step(|err| unsafe { ffi::kingtide_txn_iter(Some(txn), Some(&self.family), &options, &mut iter, err) })? {
             Step::Done(()) => Ok(Step::Done(Box::new(KingtideCursor(own("cursor", iter)?)))),
             Step::Conflict => Ok(Step::Conflict),
         }
@@ -386,12 +421,14 @@ impl Session for KingtideSession {
 
     fn commit(&mut self) -> Result<Step<()>> {
         let txn = self.txn()?;
-        step(|err| ffi::kingtide_txn_commit(Some(txn), null_mut(), err))
+        // SAFETY: the handles are live, and the pointers have the lengths that are passed with them.
+        step(|err| unsafe { ffi::kingtide_txn_commit(Some(txn), null_mut(), err) })
     }
 
     fn rollback(&mut self) -> Result<()> {
         let txn = self.txn()?;
-        wait(|err| ffi::kingtide_txn_rollback(Some(txn), err))
+        // SAFETY: the handles are live, and the pointers have the lengths that are passed with them.
+        wait(|err| unsafe { ffi::kingtide_txn_rollback(Some(txn), err) })
     }
 }
 
@@ -402,7 +439,8 @@ impl KingtideCursor {
     #[inline]
     fn at(&self, entry: bool) -> Result<bool> {
         if !entry {
-            wait(|err| ffi::kingtide_iter_status(Some(&self.0), err))?;
+            // SAFETY: the handles are live, and the pointers have the lengths that are passed with them.
+            wait(|err| unsafe { ffi::kingtide_iter_status(Some(&self.0), err) })?;
         }
         Ok(entry)
     }
@@ -415,7 +453,8 @@ impl Cursor for KingtideCursor {
     }
 
     fn seek(&mut self, key: &[u8]) -> Result<bool> {
-        let entry = ffi::kingtide_iter_seek(Some(&mut self.0), key.as_ptr().cast(), key.len());
+        // SAFETY: the handles are live, and the pointers have the lengths that are passed with them.
+        let entry = unsafe { ffi::kingtide_iter_seek(Some(&mut self.0), key.as_ptr().cast(), key.len()) };
         self.at(entry)
     }
 
@@ -426,14 +465,16 @@ impl Cursor for KingtideCursor {
 
     fn key(&mut self) -> Result<&[u8]> {
         let mut len = 0;
-        let key = ffi::kingtide_iter_key(Some(&self.0), &mut len);
+        // SAFETY: the handles are live, and the pointers have the lengths that are passed with them.
+        let key = unsafe { ffi::kingtide_iter_key(Some(&self.0), &mut len) };
         // SAFETY: the bytes stay until the iterator moves, which the borrow of self prevents.
         Ok(unsafe { bytes(key, len) })
     }
 
     fn entry(&mut self) -> Result<(&[u8], &[u8])> {
         let (mut value, mut len) = (null(), 0);
-        wait(|err| ffi::kingtide_iter_value(Some(&mut self.0), &mut value, &mut len, err))?;
+        // SAFETY: the handles are live, and the pointers have the lengths that are passed with them.
+        wait(|err| unsafe { ffi::kingtide_iter_value(Some(&mut self.0), &mut value, &mut len, err) })?;
         // SAFETY: as in `key`.
         Ok((self.key()?, unsafe { bytes(value, len) }))
     }
