@@ -19,7 +19,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
 use crate::txn::prepared::PreparedTable;
 use crate::version::manifest::{CURRENT, manifest_path, parse_manifest_name};
-use crate::wal::list_segments;
+use crate::wal::{SEGMENT_HEADER_LEN, list_segments, segment_path};
 use kingtide_base::{Error, ErrorKind, Result, SeqNo, rare};
 use kingtide_vfs::{Fs, OpenMode};
 use std::path::Path;
@@ -48,7 +48,8 @@ impl ReadOnly {
 struct Progress {
     current: Vec<u8>,
     manifest_len: u64,
-    segments: Vec<u64>,
+    /// With what their headers hold: a spare that comes into use keeps its name.
+    segments: Vec<(u64, Vec<u8>)>,
 }
 
 impl Progress {
@@ -60,7 +61,14 @@ impl Progress {
         let name = current.split(|b| *b == b' ').next().and_then(|n| std::str::from_utf8(n).ok());
         let manifest = name.and_then(parse_manifest_name).map(|n| manifest_path(dir, n));
         let manifest_len = manifest.and_then(|p| fs.open(&p, OpenMode::Read).ok()?.len().ok()).unwrap_or(0);
-        Progress { current, manifest_len, segments: list_segments(fs, dir).unwrap_or_default() }
+        let header = |id: u64| {
+            let mut bytes = vec![0; SEGMENT_HEADER_LEN];
+            let read = fs.open(&segment_path(dir, id), OpenMode::Read).and_then(|f| f.read_at(&mut bytes, 0));
+            bytes.truncate(read.unwrap_or(0));
+            (id, bytes)
+        };
+        let segments = list_segments(fs, dir).unwrap_or_default().into_iter().map(header).collect();
+        Progress { current, manifest_len, segments }
     }
 }
 

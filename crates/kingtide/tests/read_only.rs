@@ -9,6 +9,7 @@ use contents::{Content, content};
 use killed::{BEGIN, DIR, Scratch, acknowledge, parse, spawn};
 use kingtide::vfs::{Fs, MemFs, OpenMode, Survival};
 use kingtide::{Db, ErrorKind, FamilyOptions, Isolation, Options, WriteBatch};
+use kingtide_base::rare;
 use kingtide_base::rng::Rng;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -205,6 +206,46 @@ fn beside_writers_at_full_speed_nothing_is_missing_or_torn() {
         }
         stop.store(true, Ordering::Relaxed);
     });
+}
+
+/// The spare segment: it has a name, and no header yet.
+fn spare(fs: &MemFs) -> Option<String> {
+    bytes(fs).into_iter().find(|(name, b)| name.ends_with(".wal") && !b.starts_with(b"KWAL")).map(|(name, _)| name)
+}
+
+/// A spare segment that comes into use while a reader reads the log changes neither the names of files nor the manifest, and
+/// what stood behind its missing header was taken for damage, if the writer did nothing else and was killed then.
+#[test]
+fn a_spare_segment_that_comes_into_use_meanwhile_is_no_damage() {
+    let fs = MemFs::new();
+    let mut options = options_on(&fs, true);
+    options.family.memtable_size = 8 << 20;
+    let db = Db::open("db", options).unwrap();
+    db.put(b"flushed", b"before").unwrap(); // the one operation that a reader skips
+    db.flush().unwrap();
+    while db.run_one_job().unwrap() {}
+    let (writer, disk, begun) = (db.clone(), fs.clone(), Arc::new(AtomicU64::new(0)));
+    let tries = begun.clone();
+    rare::on_this_thread(Some(Box::new(move |name| {
+        if name != "recovery-skipped-flushed" || tries.fetch_add(1, Ordering::SeqCst) >= 4 {
+            return;
+        }
+        let next = spare(&disk).expect("a spare segment");
+        for i in 0..200_u32 {
+            writer.put(i.to_be_bytes(), [7; 1000]).unwrap();
+            if spare(&disk).as_ref() != Some(&next) {
+                break;
+            }
+        }
+        if tries.load(Ordering::SeqCst) < 4 {
+            while writer.run_one_job().unwrap() {} // makes the next spare
+        }
+    })));
+    let ro = Db::open_read_only("db", options_on(&fs, false));
+    rare::on_this_thread(None);
+    let ro = ro.unwrap();
+    assert!(begun.load(Ordering::SeqCst) > 4, "the reader was not overtaken");
+    assert_eq!(content(&ro), content(&db));
 }
 
 fn put_round(db: &Db, other: &kingtide::ColumnFamily, thread: u64, n: u64) {
