@@ -91,7 +91,7 @@ impl Change {
             let stored = match words % 4 {
                 0 | 1 => at < place,
                 2 => at >= place,
-                _ => mix64(words ^ at / WORD).is_multiple_of(2),
+                _ => mix64(words ^ (at / WORD)).is_multiple_of(2),
             };
             if stored {
                 to.write(&data[(at - offset) as usize..(next - offset) as usize], at);
