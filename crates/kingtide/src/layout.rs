@@ -40,20 +40,24 @@ impl Layout {
                 panic!("an edit does not fit what the manifest held: {e}");
             }
         }
-        let told = |l: &Layout| {
-            let families: Vec<_> = l
-                .families
-                .iter()
-                .map(|(id, f)| {
-                    // Those of the default family are given by each open, which stores them last: a manifest that is
-                    // rewritten before that has them already.
-                    let options = (f.name != DEFAULT_FAMILY).then(|| f.options.clone());
-                    (*id, f.name.clone(), f.order.name().to_owned(), options, f.flushed)
-                })
-                .collect();
-            (families, l.vlogs.clone(), l.next_family, l.log_begun)
-        };
-        assert_eq!(told(&self), told(after), "a rewritten manifest differs from the one before");
+        // One by one, so that a message names what differs and not all that there is.
+        let ids = |l: &Layout| l.families.keys().copied().collect::<Vec<_>>();
+        assert_eq!(ids(&self), ids(after), "a rewritten manifest has other families");
+        for (id, f) in &self.families {
+            let other = &after.families[id];
+            let told = |f: &FamilyLayout| (f.name.clone(), f.order.name().to_owned(), f.flushed);
+            assert_eq!(told(f), told(other), "a rewritten manifest says something else of family {id}");
+            // Those of the default family are given by each open, which stores them last: a manifest that is rewritten before
+            // that has them already.
+            let same = f.name == DEFAULT_FAMILY || f.options == other.options;
+            assert!(same, "a rewritten manifest has other options of family {id}");
+        }
+        assert!(self.vlogs == after.vlogs, "a rewritten manifest has other value logs");
+        assert_eq!(
+            (self.next_family, self.log_begun),
+            (after.next_family, after.log_begun),
+            "a rewritten manifest counts families, or names the log's first segment, in another way"
+        );
         for (id, f) in &self.families {
             assert_eq!(f.version, after.families[id].version, "a rewritten manifest has other files of family {id}");
         }

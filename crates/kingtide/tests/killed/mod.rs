@@ -43,6 +43,11 @@ pub fn acknowledge(out: &Mutex<std::io::Stdout>, who: u64, n: u64) {
     out.flush().unwrap();
 }
 
+/// Where the child's standard error goes.
+fn complaints(dir: &Path) -> PathBuf {
+    dir.with_extension("stderr")
+}
+
 pub fn spawn(dir: &Path, seed: u64, job: &str) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["child", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
@@ -50,6 +55,7 @@ pub fn spawn(dir: &Path, seed: u64, job: &str) -> Child {
         .env(SEED, seed.to_string())
         .env(JOB, job)
         .stdout(Stdio::piped())
+        .stderr(std::fs::File::create(complaints(dir)).unwrap())
         .spawn()
         .unwrap()
 }
@@ -86,5 +92,9 @@ pub fn run_and_kill(dir: &Path, seed: u64, job: &str, life: Duration) -> Vec<u8>
     assert!(child.try_wait().unwrap().is_none(), "the child ended by itself: {:?}", child.wait());
     child.kill().unwrap(); // SIGKILL
     child.wait().unwrap();
+    // A panic in one of the engine's threads does not end the child: it stops its writes.
+    let said = std::fs::read_to_string(complaints(dir)).unwrap_or_default();
+    let panicked = said.find("panicked at").map(|at| said[at..].chars().take(2000).collect::<String>());
+    assert_eq!(panicked, None, "the child panicked");
     reader.join().unwrap()
 }
