@@ -518,7 +518,7 @@ fn leftovers_of_jobs_are_neither_lost_nor_kept() {
     let other = db.create_family("other", options(&fs).family).unwrap();
     for i in 0..300u64 {
         db.put(format!("key-{i:05}"), value(i)).unwrap();
-        other.put(format!("key-{i:05}").as_bytes(), &value(i)).unwrap();
+        other.put(format!("key-{i:05}").as_bytes(), value(i)).unwrap();
     }
     db.flush().unwrap();
     let old = fs.kill_clone();
@@ -555,7 +555,8 @@ fn leftovers_of_jobs_are_neither_lost_nor_kept() {
         let report = repaired(&killed);
         assert!(report.is_complete() && report.notes.is_empty() && report.unreadable.is_empty(), "{report:?}");
         let mut found = report.leftovers.clone();
-        (found.sort(), expected.sort());
+        found.sort();
+        expected.sort();
         assert_eq!(found, expected);
         assert_eq!((report.last_sequence, report.families.len(), report.families[0].kept), (last, 1, 250));
         let db = Db::open(INTO, options(&killed)).unwrap();
