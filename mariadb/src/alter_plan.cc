@@ -8,6 +8,7 @@
 #include "alter_plan.h"
 
 #include "options.h"
+#include "server_version.h"
 
 #include <algorithm>
 
@@ -132,7 +133,7 @@ class Planner {
       for (uint i = 0; i < before_->s->fields; i++) {
         const Field *old = before_->field[i];
         if (old == definition->field) continue;
-        if (my_strcasecmp(system_charset_info, old->field_name.str, definition->field_name.str)) continue;
+        if (!same_name(old->field_name.str, definition->field_name.str)) continue;
         return s->virtual_fields ? "generated values have to be computed for rows that exist" : "rows have to be checked";
       }
     }
@@ -228,7 +229,7 @@ class Planner {
   }
 
   const char *cannot_build(const KEY &key) const {
-    if (key.flags & (HA_FULLTEXT | HA_SPATIAL) || key.algorithm == HA_KEY_ALG_LONG_HASH) return SERVERS_WORDS;
+    if (is_foreign_kind(key)) return SERVERS_WORDS;
     if (info_->ignore && (key.flags & HA_NOSAME)) return text(ER_ALTER_OPERATION_NOT_SUPPORTED_REASON_IGNORE);
     for (uint i = 0; i < key.user_defined_key_parts; i++)
       if (!after_->field[key.key_part[i].fieldnr - 1]->stored_in_db()) return "values of a virtual column are not stored";
@@ -241,10 +242,10 @@ class Planner {
     for (uint i = 0; i < info_->index_add_count; i++)
       if (info_->index_add_buffer[i] == k) return -1;
     for (const auto &renamed : info_->rename_keys)
-      if (!my_strcasecmp(system_charset_info, renamed.new_key->name.str, name))
+      if (same_name(renamed.new_key->name.str, name))
         return static_cast<int>(renamed.old_key - before_->key_info);
     for (uint o = 0; o < before_->s->keys; o++)
-      if (!my_strcasecmp(system_charset_info, before_->key_info[o].name.str, name)) return static_cast<int>(o);
+      if (same_name(before_->key_info[o].name.str, name)) return static_cast<int>(o);
     return -1;
   }
 

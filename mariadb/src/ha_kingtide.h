@@ -1,7 +1,7 @@
 /* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
 #pragma once
 
-#include "server.h"
+#include "server_version.h"
 
 #include "errors.h"
 #include "session.h"
@@ -22,7 +22,7 @@ enum class Access { Consistent, Share, Update };
   An opened table. The parts of it are in files of their own: handler.cc (what it can do, opening, statistics), ddl.cc,
   alter.cc, dml.cc, ttl.cc, scan.cc, locks.cc, admin.cc, check.cc. The server gets a GuardedHandler.
 */
-class Handler : public handler {
+class Handler : public CostingHandler {
  public:
   Handler(handlerton *hton, TABLE_SHARE *share);
   ~Handler() override;
@@ -35,8 +35,6 @@ class Handler : public handler {
   uint max_supported_key_length() const override { return 3072; }
   uint max_supported_key_part_length() const override { return 3072; }
   uint8 table_cache_type() override { return HA_CACHE_TBL_NOCACHE; }
-  double scan_time() override;
-  double read_time(uint index, uint ranges, ha_rows rows) override;
   const key_map *keys_to_use_for_scanning() override { return &key_map_full; }
 
   // Opening and statistics.
@@ -100,8 +98,6 @@ class Handler : public handler {
 
   int multi_range_read_init(RANGE_SEQ_IF *seq, void *param, uint ranges, uint mode, HANDLER_BUFFER *buffer) override;
   int multi_range_read_next(range_id_t *range) override;
-  ha_rows multi_range_read_info_const(uint index, RANGE_SEQ_IF *seq, void *param, uint ranges, uint *buffer, uint *flags,
-                                      Cost_estimate *cost) override;
   ha_rows multi_range_read_info(uint index, uint ranges, uint keys, uint parts, uint *buffer, uint *flags,
                                 Cost_estimate *cost) override;
   int multi_range_read_explain_info(uint mode, char *text, size_t size) override;
@@ -114,6 +110,7 @@ class Handler : public handler {
 
  private:
   friend class Inspection;
+  ha_rows row_count() const override { return share_->rows(); }
   /** Which way a scan goes. */
   enum class Way { Forward, Backward };
 
@@ -189,7 +186,6 @@ class Handler : public handler {
   /** Of the statistics that the server knows. */
   uint64_t statistics_version_ = 0;
   THR_LOCK_DATA lock_;
-  DsMrr_impl mrr_;
   /** What a partition reads ranges with. */
   std::unique_ptr<uchar[]> mrr_memory_;
   HANDLER_BUFFER mrr_buffer_ = {};

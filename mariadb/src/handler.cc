@@ -13,7 +13,7 @@ constexpr uint64_t COUNTED_ENTRIES = 16;
 
 }  // namespace
 
-Handler::Handler(handlerton *hton, TABLE_SHARE *share) : handler(hton, share) {}
+Handler::Handler(handlerton *hton, TABLE_SHARE *share) : CostingHandler(hton, share) {}
 
 Handler::~Handler() = default;
 
@@ -22,7 +22,7 @@ handler::Table_flags Handler::table_flags() const {
          HA_PRIMARY_KEY_REQUIRED_FOR_POSITION | HA_PRIMARY_KEY_IN_READ_INDEX | HA_TABLE_SCAN_ON_INDEX | HA_REC_NOT_IN_SEQ |
          HA_BINLOG_ROW_CAPABLE | (isolation_allows_statements() && !logs_rows_only() ? HA_BINLOG_STMT_CAPABLE : 0) |
          HA_CAN_GEOMETRY | HA_CAN_VIRTUAL_COLUMNS | HA_CRASH_SAFE | HA_CAN_SKIP_LOCKED | HA_CAN_REPAIR |
-         HA_CAN_ONLINE_BACKUPS;
+         HA_CAN_ONLINE_BACKUPS | VERSION_TABLE_FLAGS;
 }
 
 /** Statements in the binary log reproduce only what was done under locks on all that was read. */
@@ -94,20 +94,15 @@ void Handler::show_rows_per_key() {
 }
 
 int Handler::extra(ha_extra_function operation) {
+  if (Copy::begins(operation)) return begin_copy();
+  if (Copy::ends(operation)) return end_copy();
+  if (Copy::aborts(operation)) copying_.close();
   switch (operation) {
     case HA_EXTRA_KEYREAD:
       key_read_ = true;
       break;
     case HA_EXTRA_NO_KEYREAD:
       key_read_ = false;
-      break;
-    case HA_EXTRA_BEGIN_COPY:
-    case HA_EXTRA_BEGIN_ALTER_IGNORE_COPY:
-      return begin_copy();
-    case HA_EXTRA_END_COPY:
-      return end_copy();
-    case HA_EXTRA_ABORT_COPY:
-      copying_.close();
       break;
     default:
       break;
@@ -121,13 +116,6 @@ int Handler::reset() {
   mrr_.dsmrr_close();
   mrr_memory_.reset();
   return 0;
-}
-
-double Handler::scan_time() { return rows2double(share_->rows()) / 100 + 2; }
-
-double Handler::read_time(uint index, uint ranges, ha_rows rows) {
-  if (index == table->s->primary_key) return rows2double(rows) / 100 + ranges;
-  return handler::read_time(index, ranges, rows);
 }
 
 ha_rows Handler::records_in_range(uint number, const key_range *min, const key_range *max, page_range *) {

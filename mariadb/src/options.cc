@@ -12,6 +12,7 @@
 #include <partition_info.h>
 
 #include "families.h"
+#include "server_version.h"
 #include "variables.h"
 
 namespace kingtide {
@@ -33,8 +34,6 @@ void note(std::string *problem, const std::string &what) {
   if (problem->empty()) *problem = what;
 }
 
-bool same(const char *a, const char *b) { return !my_strcasecmp(system_charset_info, a, b); }
-
 bool read_seconds(const char *text, uint64_t *seconds) {
   int error = 0;
   char *end = const_cast<char *>(text) + strlen(text);
@@ -46,7 +45,7 @@ bool read_seconds(const char *text, uint64_t *seconds) {
 /** The number of the integer column of a name; -1, with the problem, if there is none. */
 int find_ttl_column(const char *name, Field *const *fields, std::string *problem) {
   for (Field *const *f = fields; *f; f++) {
-    if (!same((*f)->field_name.str, name)) continue;
+    if (!same_name((*f)->field_name.str, name)) continue;
     const enum_field_types type = (*f)->type();
     const bool is_integer = type == MYSQL_TYPE_TINY || type == MYSQL_TYPE_SHORT || type == MYSQL_TYPE_INT24 ||
                             type == MYSQL_TYPE_LONG || type == MYSQL_TYPE_LONGLONG;
@@ -61,9 +60,9 @@ int find_ttl_column(const char *name, Field *const *fields, std::string *problem
 /** Whether a partition has the name that a part of a path has, which begins with it. */
 bool is_named(const partition_element *partition, const std::string &part) {
   char name[FN_REFLEN];
-  const uint length = tablename_to_filename(partition->partition_name, name, sizeof name);
+  const uint length = tablename_to_filename(text_of(partition->partition_name), name, sizeof name);
   if (part.size() < length || (part.size() > length && part[length] != '#')) return false;
-  return !my_strcasecmp(system_charset_info, part.substr(0, length).c_str(), name);
+  return same_name(part.substr(0, length).c_str(), name);
 }
 
 /** The partition, or the part of one, that has this name in the dictionary; nullptr if none has, or there are none. */
@@ -100,7 +99,7 @@ void add_written(const engine_option_value *list, std::deque<std::string> *texts
   const ha_create_table_option *rules = table_options();
   for (; list; list = list->next)
     for (size_t i = 0; i < array_elements(ALL); i++) {
-      if (!same(rules[i].name, std::string(list->name.str, list->name.length).c_str()) || !list->value.str) continue;
+      if (!same_name(rules[i].name, std::string(list->name.str, list->name.length).c_str()) || !list->value.str) continue;
       texts->emplace_back(list->value.str, list->value.length);
       written->*ALL[i] = &texts->back()[0];
     }
@@ -150,20 +149,20 @@ TableOptions read_options(const ha_table_option_struct *written, Field *const *f
   for (const auto &one : STORAGE) {
     const char *value = written->*one.written;
     std::string normal;
-    if (!value || same(value, "default")) continue;
+    if (!value || same_name(value, "default")) continue;
     if (Families::normal(one.name, value, &normal) == Outcome::Ok)
       options.storage.push_back({one.name, normal});
     else
       note(problem, last_message());
   }
   if (const char *value = written->durability) {
-    options.has_durability = same(value, "power") || same(value, "process");
-    if (same(value, "power")) options.durability = Durability::Power;
-    if (!options.has_durability && !same(value, "default"))
+    options.has_durability = same_name(value, "power") || same_name(value, "process");
+    if (same_name(value, "power")) options.durability = Durability::Power;
+    if (!options.has_durability && !same_name(value, "default"))
       note(problem, std::string("option durability: '") + value + "' is not a durability (power, process or default)");
   }
   if (const char *value = written->ttl) {
-    if (!same(value, "default") && !read_seconds(value, &options.ttl)) {
+    if (!same_name(value, "default") && !read_seconds(value, &options.ttl)) {
       options.ttl = 0;
       note(problem, std::string("option ttl: '") + value + "' is not a number of seconds from 0, which is for ever, to " +
                         std::to_string(LONGEST_LIFE));

@@ -21,24 +21,24 @@ bool ends_all(THD *thd, bool all) { return all || !thd_test_options(thd, OPTION_
 
 handler *create_handler(handlerton *h, TABLE_SHARE *table, MEM_ROOT *root) { return new (root) GuardedHandler(h, table); }
 
-int commit(handlerton *, THD *thd, bool all) {
+int commit(THD *thd, bool all) {
   Session *s = Session::of(thd);
   return ends_all(thd, all) ? s->commit(thd) : s->commit_statement(thd);
 }
 
-int rollback(handlerton *, THD *thd, bool all) {
+int rollback(THD *thd, bool all) {
   Session *s = Session::of(thd);
   return ends_all(thd, all) ? s->rollback(thd) : s->rollback_statement(thd);
 }
 
-int prepare(handlerton *, THD *thd, bool all) {
+int prepare(THD *thd, bool all) {
   if (!ends_all(thd, all)) return Session::of(thd)->commit_statement(thd);
   MYSQL_XID xid;
   thd_get_xid(thd, &xid);
   return Session::of(thd)->prepare(thd, pack_xid(reinterpret_cast<const XID *>(&xid)));
 }
 
-void commit_ordered(handlerton *, THD *thd, bool all) {
+void commit_ordered(THD *thd, bool all) {
   if (ends_all(thd, all)) Session::of(thd)->commit_ordered();
 }
 
@@ -52,7 +52,7 @@ void checkpoint(void *cookie) {
   commit_checkpoint_notify_ha(cookie);
 }
 
-int close_connection(handlerton *, THD *thd) {
+int close_connection(THD *thd) {
   if (Session *s = Session::existing(thd)) {
     if (!s->prepared()) s->rollback(thd);  // a prepared one outlives its connection, and is resolved by its name
     Session::forget(thd);
@@ -64,21 +64,21 @@ void kill_query(handlerton *, THD *thd, enum thd_kill_levels) {
   if (Session *s = Session::existing(thd)) s->interrupt();
 }
 
-int savepoint_set(handlerton *, THD *thd, void *place) {
+int savepoint_set(THD *thd, void *place) {
   return Session::of(thd)->set_savepoint(thd, static_cast<uint64_t *>(place));
 }
 
-int savepoint_rollback(handlerton *, THD *thd, void *place) {
+int savepoint_rollback(THD *thd, void *place) {
   return Session::of(thd)->rollback_to(thd, *static_cast<uint64_t *>(place));
 }
 
-int savepoint_release(handlerton *, THD *thd, void *place) {
+int savepoint_release(THD *thd, void *place) {
   return Session::of(thd)->release(thd, *static_cast<uint64_t *>(place));
 }
 
-bool savepoint_keeps_locks(handlerton *, THD *) { return false; }
+bool savepoint_keeps_locks(THD *) { return false; }
 
-int start_consistent_snapshot(handlerton *, THD *thd) { return Session::of(thd)->begin_at_once(thd); }
+int start_consistent_snapshot(THD *thd) { return Session::of(thd)->begin_at_once(thd); }
 
 int drop_table(handlerton *, const char *path) {
   const Outcome o = Session::drop(current_thd, Dictionary::name_of(path));
@@ -105,9 +105,12 @@ const char *no_files[] = {nullptr};
 /** A function for the server of which the result 0 is success. */
 template <auto F>
 constexpr auto guarded_call = &Guarded<F, HA_ERR_OUT_OF_MEM, HA_ERR_INTERNAL_ERROR>::call;
+/** The same for a callback that gets the handlerton from some servers only. */
+template <auto F>
+constexpr Callback<guarded_call<F>> guarded_callback;
 /** One of X/Open's. */
 template <auto F>
-constexpr auto guarded_xa_call = &Guarded<F, XAER_RMERR, XAER_RMERR>::call;
+constexpr Callback<&Guarded<F, XAER_RMERR, XAER_RMERR>::call> guarded_xa_callback;
 
 int set_up(void *p) {
   hton = static_cast<handlerton *>(p);
@@ -117,27 +120,28 @@ int set_up(void *p) {
   hton->create = create_handler;
   hton->drop_table = guarded_call<drop_table>;
   hton->check_version = guarded_call<check_version>;
-  hton->commit = guarded_call<commit>;
-  hton->rollback = guarded_call<rollback>;
-  hton->prepare = guarded_call<prepare>;
-  hton->commit_ordered = guarded_call<commit_ordered>;
+  hton->commit = guarded_callback<commit>;
+  hton->rollback = guarded_callback<rollback>;
+  hton->prepare = guarded_callback<prepare>;
+  hton->commit_ordered = guarded_callback<commit_ordered>;
   hton->commit_checkpoint_request = guarded_call<checkpoint>;
-  hton->recover = &Guarded<recover_prepared>::call;  // none, and the log says why
+  hton->recover = Callback<&Guarded<recover_prepared>::call>();  // none, and the log says why
   hton->signal_ddl_recovery_done = guarded_call<end_recovery>;
-  hton->commit_by_xid = guarded_xa_call<commit_by_xid>;
-  hton->rollback_by_xid = guarded_xa_call<rollback_by_xid>;
-  hton->close_connection = guarded_call<close_connection>;
+  hton->commit_by_xid = guarded_xa_callback<commit_by_xid>;
+  hton->rollback_by_xid = guarded_xa_callback<rollback_by_xid>;
+  hton->close_connection = guarded_callback<close_connection>;
   hton->kill_query = guarded_call<kill_query>;
   hton->savepoint_offset = sizeof(uint64_t);
-  hton->savepoint_set = guarded_call<savepoint_set>;
-  hton->savepoint_rollback = guarded_call<savepoint_rollback>;
-  hton->savepoint_release = guarded_call<savepoint_release>;
-  hton->savepoint_rollback_can_release_mdl = savepoint_keeps_locks;
-  hton->start_consistent_snapshot = guarded_call<start_consistent_snapshot>;
+  hton->savepoint_set = guarded_callback<savepoint_set>;
+  hton->savepoint_rollback = guarded_callback<savepoint_rollback>;
+  hton->savepoint_release = guarded_callback<savepoint_release>;
+  hton->savepoint_rollback_can_release_mdl = Callback<savepoint_keeps_locks>();
+  hton->start_consistent_snapshot = guarded_callback<start_consistent_snapshot>;
   hton->flush_logs = guarded_call<flush_logs>;
   hton->table_options = table_options();
   hton->show_status = guarded_call<show_status>;
   hton->panic = panic;
+  set_costs(hton);
   hton->pre_shutdown = guarded_call<pre_shutdown>;
   Outcome o = Engine::open(database_path(), engine_options());
   if (o == Outcome::Ok) o = Dictionary::drop_leftovers();

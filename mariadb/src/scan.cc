@@ -514,12 +514,6 @@ int Handler::multi_range_read_init(RANGE_SEQ_IF *seq, void *param, uint ranges, 
 
 int Handler::multi_range_read_next(range_id_t *range) { return mrr_.dsmrr_next(range); }
 
-ha_rows Handler::multi_range_read_info_const(uint index, RANGE_SEQ_IF *seq, void *param, uint ranges, uint *buffer,
-                                             uint *flags, Cost_estimate *cost) {
-  mrr_.init(this, table);
-  return mrr_.dsmrr_info_const(index, seq, param, ranges, buffer, flags, cost);
-}
-
 ha_rows Handler::multi_range_read_info(uint index, uint ranges, uint keys, uint parts, uint *buffer, uint *flags,
                                        Cost_estimate *cost) {
   mrr_.init(this, table);

@@ -39,8 +39,9 @@ bool show_status(handlerton *hton, THD *thd, stat_print_fn *print, ha_stat_type 
   const std::vector<LockWanted> waits = list_lock_waits();
   text += "\nwaits for locks: " + std::to_string(waits.size()) + "\n";
   for (const LockWanted &w : waits) {
-    char key[2 * 40 + 1];
-    octet2hex(key, w.lower.data(), std::min<size_t>(w.lower.size(), 40));
+    char key[2 * 40 + 1] = "";
+    const size_t shown = std::min<size_t>(w.lower.size(), 40);
+    for (size_t i = 0; i < shown; i++) snprintf(key + 2 * i, 3, "%02X", static_cast<uchar>(w.lower[i]));
     text += "  transaction " + std::to_string(w.waiter) + " waits for transaction " +
             std::to_string(w.holders.empty() ? 0 : w.holders[0]) + ", " + std::to_string(w.microseconds / 1000) + " ms, " +
             (w.exclusive ? "exclusive" : "shared") + ", key " + key + "\n";

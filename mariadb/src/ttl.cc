@@ -39,9 +39,9 @@ uint64_t written_at(THD *thd) {
 /** Whether a row event is being applied to a table. */
 bool applies_rows_to(THD *thd, TABLE *table) {
   const rpl_group_info *group = applies(thd);
-  table_def *definition;
-  TABLE *conversion;
-  return group && group->get_table_data(table, &definition, &conversion);
+  const TABLE_LIST *listed = group ? group->tables_to_lock : nullptr;
+  while (listed && listed->table != table) listed = listed->next_global;
+  return listed != nullptr;
 }
 
 }  // namespace

@@ -64,7 +64,7 @@ bool unpack_xid(const std::string &name, XID *xid) {
  * The server asks again until it gets fewer than it has room for. Between two questions it ends those that it was told of, so
  * the list is taken at the first.
  */
-int recover_prepared(handlerton *, XID *list, uint size) {
+int recover_prepared(XID *list, uint size) {
   static std::vector<std::string> names;
   static size_t handed_out = 0;
   std::lock_guard<std::mutex> guard(awaited_mutex);
@@ -82,7 +82,7 @@ int recover_prepared(handlerton *, XID *list, uint size) {
   return static_cast<int>(n);
 }
 
-int commit_by_xid(handlerton *, XID *xid) {
+int commit_by_xid(XID *xid) {
   const std::string name = pack_xid(xid);
   const int result = resolved(name, Engine::commit_prepared(name));
   if (result == XA_OK) Session::prepared_ended(name);
@@ -90,7 +90,7 @@ int commit_by_xid(handlerton *, XID *xid) {
   return result;
 }
 
-int rollback_by_xid(handlerton *, XID *xid) {
+int rollback_by_xid(XID *xid) {
   const std::string name = pack_xid(xid);
   const int result = resolved(name, Engine::rollback_prepared(name));
   if (result == XA_OK) Session::prepared_ended(name);

@@ -18,9 +18,9 @@ std::string pack_xid(const XID *xid);
 bool unpack_xid(const std::string &name, XID *xid);
 
 /* For the handlerton. */
-int recover_prepared(handlerton *hton, XID *list, uint size);
-int commit_by_xid(handlerton *hton, XID *xid);
-int rollback_by_xid(handlerton *hton, XID *xid);
+int recover_prepared(XID *list, uint size);
+int commit_by_xid(XID *xid);
+int rollback_by_xid(XID *xid);
 /** Recovery is over: what became of transactions is durable from now on. */
 int end_recovery(handlerton *hton);
 

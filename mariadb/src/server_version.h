@@ -1,0 +1,136 @@
+/* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
+#pragma once
+
+/*
+  Everything in which the supported servers, MariaDB 10.11 and 11.8, differ for this plugin. The rest of the code reads the same
+  for each of them. Where a change reached several series in the middle of their minor versions, the compiler is asked which form
+  the headers have, not the version.
+*/
+#include "server.h"
+
+#include <type_traits>
+
+namespace kingtide {
+
+/* Callbacks of the handlerton: 10.11 passes the handlerton to each of them, 11.8 to some. */
+
+/** A function without that argument, which can be assigned to a callback of either form. */
+template <auto F>
+struct Callback;
+
+template <typename R, typename... A, R (*F)(A...)>
+struct Callback<F> {
+  using Plain = R (*)(A...);
+  using WithHandlerton = R (*)(handlerton *, A...);
+  static R call(A... arguments) { return F(arguments...); }
+  static R call_with_handlerton(handlerton *, A... arguments) { return F(arguments...); }
+  operator Plain() const { return call; }
+  operator WithHandlerton() const { return call_with_handlerton; }
+};
+
+/* Names of columns, indexes and partitions: `const char *` or LEX_CSTRING, and what compares them. */
+
+inline const char *text_of(const char *name) { return name; }
+inline const char *text_of(const LEX_CSTRING &name) { return name.str; }
+
+/** Whether two names, which end with a zero byte, name the same object. */
+inline bool same_name(const char *a, const char *b) {
+#ifdef my_strcasecmp
+  return !my_strcasecmp(system_charset_info, a, b);
+#else
+  return system_charset_info->streq({a, strlen(a)}, {b, strlen(b)});
+#endif
+}
+
+/** Whether an index is of a kind that the engine does not have: full text, spatial, vectors, or a hash of long values. */
+inline bool is_foreign_kind(const KEY &key) {
+#ifdef HA_FULLTEXT
+  return (key.flags & (HA_FULLTEXT | HA_SPATIAL)) || key.algorithm == HA_KEY_ALG_LONG_HASH;
+#else
+  switch (key.algorithm) {
+    case HA_KEY_ALG_UNDEF:
+    case HA_KEY_ALG_BTREE:
+    case HA_KEY_ALG_HASH:
+      return false;
+    default:
+      return true;
+  }
+#endif
+}
+
+/* How the server announces a copy by ALTER TABLE. Later minor versions of a series have other names, and announce more copies. */
+
+template <typename E, typename = void>
+struct CopyNames {
+  static bool begins(E e) { return e == E::HA_EXTRA_BEGIN_ALTER_COPY; }
+  static bool ends(E e) { return e == E::HA_EXTRA_END_ALTER_COPY; }
+  static bool aborts(E e) { return e == E::HA_EXTRA_ABORT_ALTER_COPY; }
+};
+
+template <typename E>
+struct CopyNames<E, std::void_t<decltype(E::HA_EXTRA_BEGIN_COPY)>> {
+  static bool begins(E e) { return e == E::HA_EXTRA_BEGIN_COPY || e == E::HA_EXTRA_BEGIN_ALTER_IGNORE_COPY; }
+  static bool ends(E e) { return e == E::HA_EXTRA_END_COPY; }
+  static bool aborts(E e) { return e == E::HA_EXTRA_ABORT_COPY; }
+};
+
+using Copy = CopyNames<ha_extra_function>;
+
+/* What the optimizer asks for. */
+
+/** Flags of tables that only some servers know. */
+#ifdef HA_NO_ONLINE_ALTER
+// While ALTER TABLE ... ALGORITHM=COPY writes into a table of this engine, others wait, as in 10.11.
+constexpr ulonglong VERSION_TABLE_FLAGS = HA_NO_ONLINE_ALTER;
+#else
+constexpr ulonglong VERSION_TABLE_FLAGS = 0;
+#endif
+
+/** The part of the handler that estimates costs. */
+class CostingHandler : public handler {
+ public:
+  using handler::handler;
+
+#if MYSQL_VERSION_ID < 110000
+  /* In 10.11 the engine computes costs, in units of one random read. */
+  double scan_time() override { return rows2double(row_count()) / 100 + 2; }
+  double read_time(uint index, uint ranges, ha_rows rows) override {
+    if (index == table->s->primary_key) return rows2double(rows) / 100 + ranges;
+    return handler::read_time(index, ranges, rows);
+  }
+  ha_rows multi_range_read_info_const(uint index, RANGE_SEQ_IF *seq, void *param, uint ranges, uint *buffer, uint *flags,
+                                      Cost_estimate *cost) override {
+    mrr_.init(this, table);
+    return mrr_.dsmrr_info_const(index, seq, param, ranges, buffer, flags, cost);
+  }
+#else
+  /* From 11.0 on the server does, from the sizes in `stats` and the constants of set_costs. */
+  ha_rows multi_range_read_info_const(uint index, RANGE_SEQ_IF *seq, void *param, uint ranges, uint *buffer, uint *flags,
+                                      ha_rows limit, Cost_estimate *cost) override {
+    mrr_.init(this, table);
+    return mrr_.dsmrr_info_const(index, seq, param, ranges, buffer, flags, limit, cost);
+  }
+#endif
+
+ protected:
+  /** Rows of the table, about. */
+  virtual ha_rows row_count() const = 0;
+
+  DsMrr_impl mrr_;
+};
+
+/** Sets what a handlerton says of the engine's costs. */
+inline void set_costs([[maybe_unused]] handlerton *h) {
+#if MYSQL_VERSION_ID >= 110000
+  h->update_optimizer_costs = [](OPTIMIZER_COSTS *costs) {
+    // Milliseconds: what the server has for MyRocks, the other engine with a log-structured merge tree.
+    costs->row_next_find_cost = 0.00015161;
+    costs->row_lookup_cost = 0.00150453;
+    costs->key_next_find_cost = 0.00025108;
+    costs->key_lookup_cost = 0.00079369;
+    costs->row_copy_cost = 0.00006087;
+  };
+#endif
+}
+
+}  // namespace kingtide
