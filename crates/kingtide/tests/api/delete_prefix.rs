@@ -78,3 +78,34 @@ fn orders_without_prefixes_refuse_it() {
     numbers.delete_prefix(b"").unwrap();
     assert_eq!(keys(&numbers).len(), 0);
 }
+
+/// Nothing in a file that is older than a range delete can be seen through it, so reads of its keys leave the file alone.
+#[test]
+fn a_get_of_a_deleted_range_reads_no_block_of_older_files() {
+    let mut options = Options { fs: Some(Arc::new(MemFs::new())), manual_jobs: true, ..Options::default() };
+    options.db.block_cache_size = 0;
+    let db = Db::open("/db", options).unwrap();
+    let key = |i: u32| format!("key{i:05}");
+    (0..5000).for_each(|i| db.put(key(i), "old").unwrap());
+    db.flush().unwrap();
+    db.delete_range(key(1000), key(4000)).unwrap();
+    for flushed in [false, true] {
+        if flushed {
+            db.flush().unwrap();
+        }
+        assert_eq!(db.get(key(1000)).unwrap(), None); // reads the file of the tombstone, if there is one
+        let before = db.stats().get("blocks_read");
+        for i in 1000..4000 {
+            assert_eq!(db.get(key(i)).unwrap(), None);
+        }
+        let keys: Vec<String> = (1000..4000).map(key).collect();
+        assert!(db.multi_get(&keys).into_iter().all(|v| v.unwrap().is_none()));
+        assert_eq!(db.stats().get("blocks_read"), before, "flushed: {flushed}");
+        assert_eq!(db.get(key(999)).unwrap().as_deref(), Some(&b"old"[..]));
+        assert_eq!(db.get(key(4000)).unwrap().as_deref(), Some(&b"old"[..]));
+    }
+    db.put(key(2000), "new").unwrap();
+    db.flush().unwrap();
+    assert_eq!(db.get(key(2000)).unwrap().as_deref(), Some(&b"new"[..]));
+    assert_eq!(db.multi_get(&[key(2000), key(2001)])[0].as_ref().unwrap().as_deref(), Some(&b"new"[..]));
+}
