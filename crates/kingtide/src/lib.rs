@@ -15,6 +15,7 @@ mod commit;
 pub mod compact;
 mod copy;
 mod db;
+mod directory;
 pub mod dump;
 mod engine;
 mod estimate;
@@ -26,6 +27,7 @@ mod layout;
 #[cfg(all(test, loom))]
 mod loom_tests;
 pub mod memtable;
+pub mod names;
 mod open;
 mod options;
 pub mod rangedel;

@@ -12,14 +12,14 @@
 use crate::db::Db;
 use crate::engine::DbInner;
 use crate::family::{ColumnFamily, Family};
+use crate::names::{CURRENT, manifest_path, parse_manifest_name, segment_path};
 use crate::open;
 use crate::options::Options;
 use crate::recover::{Recovered, Recovery};
 use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
 use crate::txn::prepared::PreparedTable;
-use crate::version::manifest::{CURRENT, manifest_path, parse_manifest_name};
-use crate::wal::{SEGMENT_HEADER_LEN, list_segments, segment_path};
+use crate::wal::{SEGMENT_HEADER_LEN, list_segments};
 use kingtide_base::{Error, ErrorKind, Result, SeqNo, rare};
 use kingtide_vfs::{Fs, OpenMode};
 use std::path::Path;

@@ -10,6 +10,7 @@
 
 use crate::commit::batch::WriteBatch;
 use crate::engine::DbInner;
+use crate::names::RESERVE_FILE;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use kingtide_base::stats::Stat;
@@ -17,9 +18,6 @@ use kingtide_base::{Error, ErrorKind, Kind, Result, Tag, rare};
 use kingtide_vfs::{Fs, OpenMode};
 use std::path::PathBuf;
 use std::sync::Arc;
-
-/// Name of the file.
-pub(crate) const RESERVE_FILE: &str = "RESERVE.tmp";
 
 /// No reserve is larger.
 const LARGEST: u64 = 256 << 20;

@@ -18,10 +18,10 @@ mod format;
 use crate::compact::RateLimiter;
 use crate::copy::target::{Target, copy_file, read_file};
 use crate::db::Db;
+use crate::directory::make_dir;
 use crate::engine::DbInner;
-use crate::open::{LOCK_FILE, make_dir};
+use crate::names::{CURRENT, CURRENT_TMP, LOCK_FILE};
 use crate::sync::atomic::AtomicBool;
-use crate::version::manifest::CURRENT;
 use format::{BackupFile, BackupManifest};
 use kingtide_base::clock::{Clock, SystemClock};
 use kingtide_base::{Error, ErrorKind, Result, SeqNo};
@@ -252,7 +252,7 @@ impl Backup {
         let Some(current) = manifest.files.iter().find(|f| f.name == CURRENT) else {
             return Err(Error::corruption("the backup names no CURRENT").at_path(&self.manifest_path(id)));
         };
-        let tmp = dir.join("CURRENT.tmp");
+        let tmp = dir.join(CURRENT_TMP);
         copy(current, &tmp)?;
         fs.rename(&tmp, &dir.join(CURRENT))?;
         fs.sync_dir(dir)?;

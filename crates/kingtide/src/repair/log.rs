@@ -8,6 +8,7 @@ use crate::commit::no_room;
 use crate::db::Db;
 use crate::family::ColumnFamily;
 use crate::memtable::FamilyMemtable;
+use crate::names::segment_path;
 use crate::recover::is_boot;
 use crate::txn::{LockMode, TransactionOptions};
 use crate::version::FamilyId;
@@ -52,7 +53,7 @@ pub(super) fn read(repair: &mut Repair<'_, '_>, plan: &mut Plan) -> Result<Salva
             if let Some((segment, boot_id)) = begun
                 && end.lacks(segment, is_boot(boot_id, &*fs))
             {
-                let path = wal::segment_path(dir, segment);
+                let path = segment_path(dir, segment);
                 let e = Error::corruption("the log's last segment is missing or lost its header").at_path(&path);
                 repair.report.unreadable(&path, &e);
                 repair.report.log_gaps.push(LogGap { path, offset: 0, from: end.next_seq, to: None });

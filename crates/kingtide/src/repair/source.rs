@@ -2,7 +2,7 @@
 
 use super::plan::TablePlan;
 use super::{KeyGap, Repair};
-use crate::family::tables::klog_path;
+use crate::names::klog_path;
 use crate::version::FileMeta;
 use kingtide_base::stats::Stats;
 use kingtide_base::{Error, KeyOrder, Result, SeqNo, Tag};

@@ -16,7 +16,7 @@ mod values;
 pub(crate) use layout::Subject;
 
 use crate::db::Db;
-use crate::open::LOCK_FILE;
+use crate::names::LOCK_FILE;
 use crate::options::Options;
 use kingtide_base::stats::Stats;
 use kingtide_base::{Error, ErrorKind, Result};

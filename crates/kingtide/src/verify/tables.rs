@@ -6,7 +6,7 @@
 use super::layout::{FamilyFiles, Subject, open_file};
 use super::values::{LiveValues, ValueCheck};
 use super::{Checker, Problem, ProblemKind, Severity};
-use crate::family::tables::klog_path;
+use crate::names::klog_path;
 use crate::version::{FileMeta, Run, VlogRef};
 use kingtide_base::key::split_expiry;
 use kingtide_base::{KeyOrder, Kind, Result, SeqNo, Tag};

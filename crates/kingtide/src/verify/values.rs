@@ -2,7 +2,7 @@
 
 use super::layout::{Subject, open_file};
 use super::{Checker, Problem, ProblemKind, Severity};
-use crate::family::tables::vlog_path;
+use crate::names::vlog_path;
 use kingtide_base::Result;
 use kingtide_table::{ValuePointer, Vlog, VlogWindow};
 use std::collections::HashMap;

@@ -34,14 +34,12 @@ mod writer;
 pub use dump::{SegmentPart, dump_segment};
 pub use reader::{ReplayEnd, ReplayedSegment, TornTail, list_segments, replay, replay_live};
 pub use salvage::{LogGap, SalvagedLog, salvage};
-pub use segment::{
-    FORMAT_VERSION, MAX_PAYLOAD, RECORD_HEADER_LEN, SEGMENT_HEADER_LEN, free_path, parse_free_name, parse_segment_name,
-    segment_path,
-};
+pub use segment::{FORMAT_VERSION, MAX_PAYLOAD, RECORD_HEADER_LEN, SEGMENT_HEADER_LEN};
 pub use tail::{Tail, TailItem};
 pub(crate) use writer::END_MARK_LEN;
 pub use writer::WalWriter;
 
+use crate::names::segment_path;
 use kingtide_base::clock::Clock;
 use kingtide_base::stats::Stats;
 use kingtide_base::{Error, Result, SeqNo};

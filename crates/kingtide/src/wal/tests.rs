@@ -44,7 +44,7 @@ pub(super) fn open(fs: &Arc<dyn Fs>) -> Result<Log> {
     let (written, end) = replay_all(&**fs)?;
     let dir = Path::new("db");
     let names = fs.list(dir)?;
-    let top = names.iter().filter_map(|n| parse_segment_name(n).or(parse_free_name(n))).max().unwrap_or(0);
+    let top = names.iter().filter_map(|n| crate::names::FileName::parse(n)?.number()).max().unwrap_or(0);
     let next = AtomicU64::new(top + 1);
     let stats = Arc::new(Stats::default());
     let config = WalConfig {
