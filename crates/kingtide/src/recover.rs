@@ -1,14 +1,14 @@
 //! Recovery: what the manifest and the log say, made into families with memtables.
 
 use crate::admin::DEFAULT_FAMILY;
-use crate::commit::batch::LoggedOp;
-use crate::commit::control::{LogOp, read_log_op};
 use crate::commit::no_room;
 use crate::compact::{FlushInput, MergeContext, RateLimiter, run_flush};
 use crate::family::{Family, TableCache, View};
 use crate::layout::{FamilyLayout, Layout, read_options};
 use crate::memtable::FamilyMemtable;
 use crate::names::{CURRENT, FileName, segment_path};
+use crate::ops::LoggedOp;
+use crate::ops::{LogOp, read_log_op};
 use crate::options::Options;
 use crate::read::ReadContext;
 use crate::shape::Shape;

@@ -9,9 +9,8 @@
 //! itself: its commits stay in the queue for the delivery that is under way.
 
 use super::batch::WriteBatch;
-use super::changed::{Change, ChangedOps};
-use super::control::{LogOp, read_log_op};
 use crate::family::{ColumnFamily, Family};
+use crate::ops::{Change, ChangedOps, LogOp, read_log_op};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::version::FamilyId;

@@ -11,8 +11,6 @@
 //! append itself, which is a copy into preallocated, mapped memory.
 
 pub mod batch;
-pub(crate) mod changed;
-pub(crate) mod control;
 pub(crate) mod hook;
 pub(crate) mod prefix;
 pub(crate) mod stall;

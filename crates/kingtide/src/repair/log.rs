@@ -2,13 +2,13 @@
 
 use super::Repair;
 use super::plan::Plan;
-use crate::commit::batch::LoggedOp;
-use crate::commit::control::{LockTarget, LogOp, read_log_op};
 use crate::commit::no_room;
 use crate::db::Db;
 use crate::family::ColumnFamily;
 use crate::memtable::FamilyMemtable;
 use crate::names::segment_path;
+use crate::ops::LoggedOp;
+use crate::ops::{LockTarget, LogOp, read_log_op};
 use crate::recover::is_boot;
 use crate::txn::{LockMode, TransactionOptions};
 use crate::version::FamilyId;

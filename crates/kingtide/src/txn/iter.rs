@@ -3,10 +3,11 @@
 //! On levels that check ranges it tells its transaction what it passed over: from where it was put to where it stands,
 //! both included, or to the bound if it ran off the end. Nothing beyond that was seen, so nothing beyond it is checked.
 
+use super::id::TxnId;
 use super::isolation::ReadRule;
 use super::locks::LockMode;
 use super::read_set::Scan;
-use super::state::{State, TxnId, TxnShared};
+use super::state::{State, TxnShared};
 use super::transaction::Transaction;
 use super::validate::{is_before, is_behind, slice};
 use super::write_set::WriteSet;

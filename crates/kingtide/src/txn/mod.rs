@@ -11,6 +11,7 @@
 //! transactions know of one another: who runs, who was aborted, whose time is up.
 
 mod filter;
+pub(crate) mod id;
 mod in_doubt;
 mod interrupt;
 mod isolation;
@@ -26,19 +27,20 @@ mod state;
 mod transaction;
 mod two_phase;
 pub(crate) mod validate;
-mod wait_hook;
+pub(crate) mod wait_hook;
 mod write;
 pub(crate) mod write_set;
 
 #[cfg(all(test, loom))]
 pub(crate) use filter::ConflictFilter;
 pub(crate) use filter::slot_of;
+pub use id::TxnId;
 pub(crate) use in_doubt::InDoubt;
 pub use isolation::Isolation;
 pub use iter::TransactionIterator;
 pub use locks::{HeldLock, LockMode, LockTarget, LockWait};
 pub use prepared::PreparedInfo;
+pub use state::TransactionInfo;
 pub(crate) use state::Transactions;
-pub use state::{TransactionInfo, TxnId};
 pub use transaction::{CommitTicket, Transaction, TransactionHandle, TransactionOptions};
 pub use wait_hook::LockWaitHook;

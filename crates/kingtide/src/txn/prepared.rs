@@ -19,9 +19,9 @@
 
 use super::{Isolation, TxnId};
 use crate::commit::batch::{Control, WriteBatch};
-use crate::commit::control::{LockTarget, LoggedLock, check_xid};
 use crate::engine::DbInner;
 use crate::family::Family;
+use crate::ops::{LockTarget, LoggedLock, check_xid};
 use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
 use crate::version::Edit;
@@ -420,7 +420,7 @@ impl DbInner {
     /// the transaction, whose writes are the second batch, needs before it may promise to commit.
     ///
     /// # Errors
-    /// `InvalidArgument` for an xid that is empty or longer than [`crate::commit::control::MAX_XID`], and for a
+    /// `InvalidArgument` for an xid that is empty or longer than [`crate::ops::control::MAX_XID`], and for a
     /// transaction too large for a record; `Exists` when a transaction of that xid is in doubt; `Closed` when a family was
     /// dropped; and those of `commit`. After any error nothing was prepared and the request's batch is as it was.
     ///

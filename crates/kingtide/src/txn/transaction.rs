@@ -1,11 +1,13 @@
 //! The transaction as its user holds it.
 
+use super::id::TxnId;
 use super::isolation::{Isolation, ReadRule, Rules};
 use super::iter::Overlays;
 use super::locks::{HeldLock, LockWait};
 use super::read_set::ReadSet;
-use super::state::{State, TransactionInfo, TxnId, TxnShared};
+use super::state::{State, TransactionInfo, TxnShared};
 use super::validate::Validation;
+use super::wait_hook::LockWaitHook;
 use crate::commit::{Guard, Visible};
 use crate::db::Db;
 use crate::engine::DbInner;
@@ -193,6 +195,11 @@ impl Db {
     /// `NotFound` when it is not running.
     pub fn abort_transaction(&self, id: TxnId) -> Result<()> {
         self.inner().txns.abort(id)
+    }
+
+    /// Sets the function that is told of transactions that wait for locks, in place of the one before; `None` removes it.
+    pub fn set_lock_wait_hook(&self, hook: Option<Arc<dyn LockWaitHook>>) {
+        self.inner().txns.set_wait_hook(hook);
     }
 }
 

@@ -4,16 +4,17 @@
 //! it does: what it wrote is locked exclusively and, on levels that check reads, what it read is locked shared. Others meet
 //! these locks like any others: writes outside of transactions wait, optimistic commits are refused.
 
+use super::id::TxnId;
 use super::locks::{LockMode, Wait};
 use super::prepared::{PrepareRequest, PreparedInfo, PreparedLock, locks_of};
-use super::state::{State, Transactions, TxnId};
+use super::state::{State, Transactions};
 use super::transaction::{CommitTicket, Transaction};
 use super::validate::{Validation, slice};
 use crate::commit::Guard;
 use crate::commit::batch::WriteBatch;
-use crate::commit::control::LockTarget;
 use crate::db::Db;
 use crate::engine::DbInner;
+use crate::ops::LockTarget;
 use crate::options::WriteOptions;
 use kingtide_base::options::Durability;
 use kingtide_base::stats::Stat;

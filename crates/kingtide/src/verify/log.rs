@@ -2,9 +2,9 @@
 
 use super::layout::Subject;
 use super::{Checker, Problem, ProblemKind, Severity};
-use crate::commit::control::{LogOp, read_log_op};
 use crate::engine::DbInner;
 use crate::names::segment_path;
+use crate::ops::{LogOp, read_log_op};
 use crate::recover::is_boot;
 use crate::txn::InDoubt;
 use crate::version::FamilyId;
