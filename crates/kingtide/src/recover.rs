@@ -3,14 +3,13 @@
 use crate::admin::DEFAULT_FAMILY;
 use crate::commit::no_room;
 use crate::compact::{FlushInput, MergeContext, RateLimiter, run_flush};
-use crate::family::{Family, TableCache, View};
+use crate::family::{Family, ReadContext, TableCache, View};
 use crate::layout::{FamilyLayout, Layout, read_options};
 use crate::memtable::FamilyMemtable;
 use crate::names::{CURRENT, FileName, segment_path};
 use crate::ops::LoggedOp;
 use crate::ops::{LogOp, read_log_op};
 use crate::options::Options;
-use crate::read::ReadContext;
 use crate::shape::Shape;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::txn::InDoubt;

@@ -5,7 +5,7 @@
 //! the families' views.
 
 use crate::compact::KeyRange;
-use crate::compact::run::Running;
+use crate::compact::job::Running;
 use crate::family::{Family, TableCache, View};
 use crate::layout::Layout;
 use crate::options::Options;

@@ -1,16 +1,18 @@
 //! Column families: separate key spaces with their own order, options, memtables and tables, in one log and one
 //! sequence of commits.
 
+mod reads;
 pub mod tables;
 pub mod totals;
 pub mod view;
 
+pub use reads::ReadContext;
+pub(crate) use reads::SAMPLE_PERIOD;
 pub use tables::{TableCache, TableHandle};
 pub use view::View;
 
 use crate::engine::DbInner;
 use crate::memtable::FamilyMemtable;
-use crate::read::ReadContext;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{ArcSwap, Mutex, RwLock};
 use crate::version::FamilyId;

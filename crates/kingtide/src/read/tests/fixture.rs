@@ -4,7 +4,7 @@ use crate::family::tables::TableCache;
 use crate::family::view::View;
 use crate::memtable::FamilyMemtable;
 use crate::names::{klog_path, vlog_path};
-use crate::read::get::ReadContext;
+use crate::read::ReadContext;
 use crate::version::{FileMeta, Version, VlogRef};
 use kingtide_base::budget::Budget;
 use kingtide_base::clock::ManualClock;
