@@ -6,7 +6,7 @@
 //! time that an open needs to read the retained log; memory it costs none, as operations that are in tables are passed
 //! over.
 
-use crate::db::Db;
+use crate::api::Db;
 use crate::engine::DbInner;
 use crate::family::Family;
 use crate::ops::{Change, ChangedOps};

@@ -8,13 +8,13 @@
 #![cfg_attr(test, allow(clippy::disallowed_methods))] // tests may start threads and read clocks and files
 
 mod admin;
+mod api;
 pub mod backup;
 mod changes;
 mod checkpoint;
 mod commit;
 pub mod compact;
 mod copy;
-mod db;
 mod directory;
 pub mod dump;
 mod engine;
@@ -53,13 +53,13 @@ pub mod verify;
 pub mod version;
 pub mod wal;
 
+pub use api::transaction::{CommitTicket, Transaction, TransactionHandle, TransactionIterator, TransactionOptions};
+pub use api::{ColumnFamily, Db};
 pub use changes::{ChangeRecord, ChangeStream, ChangeStreamOptions};
 pub use checkpoint::CheckpointInfo;
 pub use commit::batch::{MAX_BATCH_BYTES, WriteBatch};
 pub use commit::hook::{CommitHook, CommittedWrites};
-pub use db::Db;
 pub use estimate::{Cardinality, RangeCount, RangeStats};
-pub use family::ColumnFamily;
 pub use ingest::{ExportInfo, IngestOptions, SortedFile, SortedFileWriter};
 pub use kingtide_base::clock::{Clock, ManualClock, SystemClock};
 pub use kingtide_base::key::CustomOrder;
@@ -75,8 +75,7 @@ pub use snapshot::Snapshot;
 #[doc(hidden)]
 pub use tuning::Tuning;
 pub use txn::{
-    CommitTicket, HeldLock, Isolation, LockMode, LockTarget, LockWait, LockWaitHook, PreparedInfo, Transaction,
-    TransactionHandle, TransactionInfo, TransactionIterator, TransactionOptions, TxnId,
+    HeldLock, Isolation, LockMode, LockTarget, LockWait, LockWaitHook, PreparedInfo, TransactionInfo, TxnId,
 };
 pub use verify::{Problem, ProblemKind, Progress, Severity, VerifyCounts, VerifyReport, verify, verify_with};
 

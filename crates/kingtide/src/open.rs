@@ -33,7 +33,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, RwLock, try_spawn};
 use crate::txn::prepared::PreparedTable;
 use crate::txn::prepared::RecoveredPrepared;
-use crate::txn::validate::RecentWrites;
+use crate::txn::recent::RecentWrites;
 use crate::txn::{Transactions, TxnId};
 use crate::wal::{Wal, WalConfig};
 use kingtide_base::budget::Budget;

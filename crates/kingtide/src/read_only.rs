@@ -9,11 +9,9 @@
 //! Catching up reads anew and exchanges all families' views. A snapshot taken before would miss what merges dropped since,
 //! so reads at it are refused from then on; iterators keep the views that they began with.
 
-use crate::db::Db;
 use crate::engine::DbInner;
-use crate::family::{ColumnFamily, Family};
+use crate::family::Family;
 use crate::names::{CURRENT, manifest_path, parse_manifest_name, segment_path};
-use crate::open;
 use crate::options::Options;
 use crate::recover::{Recovered, Recovery};
 use crate::sync::Mutex;
@@ -101,49 +99,9 @@ fn open_files(families: &[Arc<Family>]) -> Result<()> {
     Ok(())
 }
 
-impl Db {
-    /// Opens the database in directory `path` for reading only. Changes no byte of the directory and takes no lock, so the
-    /// database may be open for writing elsewhere, in this process or another, and any number of times like this.
-    ///
-    /// It shows what was committed when it was opened: tables, and what the log holds, so every commit that was
-    /// acknowledged with `Durability::Process` or more. The state stays, whatever a writer does, until
-    /// [`Db::try_catch_up`]: all files are held open, so `max_open_files` does not apply. What the log holds is kept in
-    /// memory, whatever `memtable_budget` says. There are no background threads.
-    ///
-    /// Everything that would write, transactions and checkpoints included, fails with [`ErrorKind::ReadOnly`]. Options
-    /// that only matter to writers are ignored, `create_if_missing` and `error_if_exists` too.
-    ///
-    /// # Errors
-    /// `NotFound` when no database is there; `Corruption`, also for an unfinished checkpoint or restore; `Incompatible`,
-    /// `NewerFormat`, `InvalidArgument` as [`Db::open`]; `Io`, such as too many open files.
-    pub fn open_read_only(path: impl AsRef<Path>, options: Options) -> Result<Db> {
-        let (inner, default) = open::open_read_only(path.as_ref(), options)?;
-        Ok(Db::new(inner, default))
-    }
-
-    /// Whether it was opened with [`Db::open_read_only`].
-    pub fn is_read_only(&self) -> bool {
-        self.inner().read_only.is_some()
-    }
-
-    /// Moves a database that was opened for reading only to what is committed now. Returns the newest visible sequence
-    /// number. Families that were created or renamed since are there then; handles of those that were dropped return
-    /// `Closed`. Open iterators go on as they were; reads at snapshots that were taken before fail with `TooOld` if
-    /// anything was committed since.
-    ///
-    /// Reads the manifest and the log from their beginnings: O(bytes of both). Tables that are open stay open.
-    ///
-    /// # Errors
-    /// `InvalidArgument` for a database that is open for writing; `Incompatible` when another database is in the
-    /// directory, or an earlier state of this one, as after a power cut of the writer's machine: open it anew. Otherwise
-    /// as [`Db::open_read_only`]. After an error it shows what it showed before.
-    pub fn try_catch_up(&self) -> Result<SeqNo> {
-        self.inner().catch_up()
-    }
-}
-
 impl DbInner {
-    fn catch_up(&self) -> Result<SeqNo> {
+    /// See [`crate::Db::try_catch_up`].
+    pub(crate) fn catch_up(&self) -> Result<SeqNo> {
         let Some(read_only) = &self.read_only else {
             return Err(Error::invalid("only a database that was opened for reading only can catch up"));
         };
@@ -208,15 +166,6 @@ impl Family {
         self.set_options((*other.options()).clone());
         self.flushed_seq.store(other.flushed_seq.load(Ordering::Relaxed), Ordering::Relaxed);
         self.view.store(other.view.load_full());
-    }
-}
-
-impl ColumnFamily {
-    /// The error for a snapshot that was taken before the last catch-up, whose versions merges may have dropped.
-    #[cold]
-    pub(crate) fn overtaken(seq: SeqNo, floor: SeqNo) -> Error {
-        let text = format!("the snapshot of sequence number {seq} was taken before the database caught up to {floor}");
-        Error::new(ErrorKind::TooOld, text)
     }
 }
 

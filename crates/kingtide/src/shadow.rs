@@ -4,7 +4,7 @@
 //! both. A database can therefore run well for a long time with files that no open will read as it does. The comparison
 //! finds that at once, instead of at the one open in a thousand where it matters.
 
-use crate::db::Db;
+use crate::api::Db;
 use crate::engine::DbInner;
 use crate::options::Options;
 use crate::recover::stored_default;

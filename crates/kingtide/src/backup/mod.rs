@@ -15,9 +15,9 @@
 
 mod format;
 
+use crate::api::Db;
 use crate::compact::RateLimiter;
 use crate::copy::target::{Target, copy_file, read_file};
-use crate::db::Db;
 use crate::directory::make_dir;
 use crate::engine::DbInner;
 use crate::names::{CURRENT, CURRENT_TMP, LOCK_FILE};

@@ -12,7 +12,6 @@
 
 pub mod batch;
 pub(crate) mod hook;
-pub(crate) mod prefix;
 pub(crate) mod stall;
 
 use crate::engine::DbInner;
@@ -21,8 +20,10 @@ use crate::memtable::FamilyMemtable;
 use crate::options::WriteOptions;
 use crate::sync::atomic::Ordering;
 use crate::txn::TxnId;
+use crate::txn::bounds::shown;
 use crate::txn::locks::{LockMode, Owners, Wait};
-use crate::txn::validate::{RecentWrites, Round, Validation, Verdict, shown};
+use crate::txn::recent::RecentWrites;
+use crate::txn::validate::{Round, Validation, Verdict};
 use crate::version::Edit;
 use crate::wal::{Lsn, Wal, WalRecord, WalWriter};
 use batch::WriteBatch;
@@ -130,7 +131,7 @@ impl DbInner {
         options: &WriteOptions,
         guard: &Guard<'_>,
     ) -> Result<Visible> {
-        if !batch.families().iter().all(|f| f.belongs_to(self)) {
+        if !batch.families().iter().all(|f| f.belongs_to(&self.stats)) {
             return Err(Error::invalid("the batch holds operations on a column family of another database"));
         }
         self.check_writable()?;

@@ -2,15 +2,16 @@
 
 use super::Repair;
 use super::plan::Plan;
+use crate::api::ColumnFamily;
+use crate::api::Db;
+use crate::api::transaction::TransactionOptions;
 use crate::commit::no_room;
-use crate::db::Db;
-use crate::family::ColumnFamily;
 use crate::memtable::FamilyMemtable;
 use crate::names::segment_path;
 use crate::ops::LoggedOp;
 use crate::ops::{LockTarget, LogOp, read_log_op};
 use crate::recover::is_boot;
-use crate::txn::{LockMode, TransactionOptions};
+use crate::txn::LockMode;
 use crate::version::FamilyId;
 use crate::wal::{self, LogGap, RECORD_HEADER_LEN};
 use kingtide_base::budget::Budget;

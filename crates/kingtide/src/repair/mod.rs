@@ -18,8 +18,8 @@ mod source;
 mod target;
 
 use self::salvage::copy_family;
+use crate::api::Db;
 use crate::copy;
-use crate::db::Db;
 use crate::names::CURRENT;
 use crate::options::Options;
 use crate::verify::{Progress, ProgressFn, VerifyReport, lock_existing, verify};

@@ -15,7 +15,7 @@ mod values;
 
 pub(crate) use layout::Subject;
 
-use crate::db::Db;
+use crate::api::Db;
 use crate::names::LOCK_FILE;
 use crate::options::Options;
 use kingtide_base::stats::Stats;

@@ -1,19 +1,28 @@
 //! The transaction as its user holds it.
 
-use super::id::TxnId;
-use super::isolation::{Isolation, ReadRule, Rules};
-use super::iter::Overlays;
-use super::locks::{HeldLock, LockWait};
-use super::read_set::ReadSet;
-use super::state::{State, TransactionInfo, TxnShared};
-use super::validate::Validation;
-use super::wait_hook::LockWaitHook;
+use crate::txn::id::TxnId;
+mod interrupt;
+mod iter;
+mod locking;
+mod read;
+mod two_phase;
+mod write;
+
+pub use iter::TransactionIterator;
+
+use crate::api::ColumnFamily;
+use crate::api::Db;
 use crate::commit::{Guard, Visible};
-use crate::db::Db;
 use crate::engine::DbInner;
-use crate::family::ColumnFamily;
 use crate::options::WriteOptions;
 use crate::snapshot::Snapshot;
+use crate::txn::isolation::{Isolation, ReadRule, Rules};
+use crate::txn::locks::{HeldLock, LockWait};
+use crate::txn::read_set::ReadSet;
+use crate::txn::state::{State, TransactionInfo, TxnShared};
+use crate::txn::validate::Validation;
+use crate::txn::wait_hook::LockWaitHook;
+use iter::Overlays;
 use kingtide_base::options::Durability;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, ErrorKind, Result, SeqNo};
@@ -100,7 +109,7 @@ pub struct Transaction {
     pub(super) spare_lock: bool,
     /// Bytes that the write set held when it was last looked at, if that is much.
     pub(super) written: u64,
-    pub(super) overlays: Overlays,
+    overlays: Overlays,
     pub(super) xid: Option<Box<[u8]>>,
 }
 

@@ -3,23 +3,24 @@
 //! On levels that check ranges it tells its transaction what it passed over: from where it was put to where it stands,
 //! both included, or to the bound if it ran off the end. Nothing beyond that was seen, so nothing beyond it is checked.
 
-use super::id::TxnId;
-use super::isolation::ReadRule;
-use super::locks::LockMode;
-use super::read_set::Scan;
-use super::state::{State, TxnShared};
-use super::transaction::Transaction;
-use super::validate::{is_before, is_behind, slice};
-use super::write_set::WriteSet;
-use crate::commit::prefix::range_of_prefix;
+use super::Transaction;
+use crate::api::ColumnFamily;
+use crate::api::prefix::range_of_prefix;
 use crate::engine::DbInner;
-use crate::family::{ColumnFamily, Family};
+use crate::family::Family;
 use crate::options::ReadOptions;
 use crate::read::iter::prefix_range;
 use crate::read::newest::is_empty;
 use crate::read::overlay::Overlay;
 use crate::read::{DbIterator, IterConfig};
 use crate::sync::Mutex;
+use crate::txn::bounds::{is_before, is_behind, slice};
+use crate::txn::id::TxnId;
+use crate::txn::isolation::ReadRule;
+use crate::txn::locks::LockMode;
+use crate::txn::read_set::Scan;
+use crate::txn::state::{State, TxnShared};
+use crate::txn::write_set::WriteSet;
 use kingtide_base::{Error, KeyOrder, Kind, Result};
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
