@@ -9,7 +9,9 @@
 
 mod admin;
 mod api;
+mod background;
 pub mod backup;
+mod catch_up;
 mod changes;
 mod checkpoint;
 mod commit;
@@ -35,10 +37,12 @@ pub mod rangedel;
 pub mod read;
 mod read_only;
 mod reclaim;
+mod reclaims;
 mod recover;
 pub mod repair;
 mod report;
 mod reserve;
+mod retire;
 mod shadow;
 mod shape;
 #[cfg(all(test, shuttle))]
@@ -46,6 +50,7 @@ mod shuttle_tests;
 mod snapshot;
 #[cfg(all(test, not(shuttle)))]
 mod snapshot_tests;
+mod space;
 mod sync;
 mod tuning;
 mod txn;

@@ -12,20 +12,20 @@
 //! The handle exists only when all of it is done. Until step 6 nothing on disk was changed that another recovery would
 //! not do the same way, so a crash in between is harmless.
 
-use crate::admin::memory_limit;
-use crate::commit::CommitState;
 use crate::commit::hook::Hooks;
 use crate::commit::stall::WriteController;
+use crate::commit::state::CommitState;
 use crate::compact::RateLimiter;
 use crate::copy::target::refuse_unfinished;
 use crate::directory::make_dir;
 use crate::engine::DbInner;
 use crate::family::{Family, TableCache};
-use crate::jobs::Jobs;
+use crate::jobs::{Jobs, Work};
 use crate::names::{CURRENT, LOCK_FILE};
 use crate::options::Options;
+use crate::options::memory_limit;
 use crate::read_only::ReadOnly;
-use crate::reclaim::Reclaims;
+use crate::reclaims::Reclaims;
 use crate::recover::Recovery;
 use crate::reserve::Reserve;
 use crate::snapshot::Snapshots;
@@ -171,7 +171,8 @@ fn begin(inner: &Arc<DbInner>, changed: Option<&Arc<Family>>, threads: usize) ->
     if inner.read_only.is_none() {
         inner.keep_reserve();
     }
-    inner.jobs.start(inner, threads)
+    let work: Arc<dyn Work> = inner.clone();
+    inner.jobs.start(&work, threads, inner.tuning.thread_limit)
 }
 
 /// Gives up a database whose opening failed when it was all but done, so that the next open finds it as this one did.

@@ -79,6 +79,14 @@ impl fmt::Debug for Options {
     }
 }
 
+/// Bytes that all memtables together may hold.
+pub(crate) fn memory_limit(db: &DbOptions, family: &FamilyOptions) -> u64 {
+    match db.memtable_budget {
+        0 => family.memtable_size.saturating_mul(1 + family.max_immutable_memtables),
+        n => n,
+    }
+}
+
 /// How one commit is done.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WriteOptions {

@@ -16,72 +16,16 @@ use crate::estimate::range::Span;
 use crate::estimate::sources::estimate;
 use crate::family::{Family, View};
 use crate::rangedel::RangeTombstones;
+use crate::reclaims::Request;
 use crate::shape::ManualRange;
-use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
 use crate::version::{Edit, FileMeta};
 use kingtide_base::{KeyOrder, Result, SeqNo};
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// Bytes to be gained for which a memtable is flushed early.
-const WORTH_A_FLUSH: u64 = 4 << 20;
 /// A byte of the range may cost the rewriting of so many others.
 const COST: u64 = 16;
-/// Most ranges that are remembered.
-const MOST: usize = 4096;
-
-/// A range to be cleared.
-#[derive(Clone, Debug)]
-struct Request {
-    family: Arc<Family>,
-    lo: Vec<u8>,
-    /// The first key beyond.
-    hi: Vec<u8>,
-    /// What was deleted before this has no reader at a later snapshot.
-    since: SeqNo,
-    /// An estimate of what it held.
-    bytes: u64,
-}
-
-/// The ranges that wait.
-#[derive(Debug, Default)]
-pub(crate) struct Reclaims {
-    waiting: Mutex<Vec<Request>>,
-}
-
-impl Reclaims {
-    fn add(&self, request: Request) {
-        let mut waiting = self.waiting.lock();
-        if waiting.len() >= MOST {
-            waiting.remove(0);
-        }
-        waiting.push(request);
-    }
-
-    /// The ranges of the first family that has some which no snapshot before `oldest` sees.
-    fn due(&self, oldest: SeqNo) -> Vec<Request> {
-        let mut waiting = self.waiting.lock();
-        if waiting.is_empty() {
-            return Vec::new();
-        }
-        waiting.retain(|r| !r.family.is_dropped());
-        let due = |r: &&Request| r.since <= oldest;
-        let total = |f: &Arc<Family>| -> u64 {
-            waiting.iter().filter(due).filter(|r| Arc::ptr_eq(&r.family, f)).map(|r| r.bytes).sum()
-        };
-        let flushed = |r: &Request| r.family.oldest_unflushed().is_none_or(|s| s > r.since);
-        let ready = waiting.iter().filter(due).find(|r| flushed(r) || total(&r.family) >= WORTH_A_FLUSH);
-        let Some(first) = ready else { return Vec::new() };
-        waiting.iter().filter(due).filter(|r| Arc::ptr_eq(&r.family, &first.family)).cloned().collect()
-    }
-
-    fn done(&self, request: &Request) {
-        self.waiting
-            .lock()
-            .retain(|r| r.since != request.since || r.lo != request.lo || !Arc::ptr_eq(&r.family, &request.family));
-    }
-}
 
 impl DbInner {
     /// Remembers to give the space of a range back, if there is any.

@@ -1,11 +1,10 @@
 //! Recovery: what the manifest and the log say, made into families with memtables.
 
-use crate::admin::DEFAULT_FAMILY;
-use crate::commit::no_room;
 use crate::compact::{FlushInput, MergeContext, RateLimiter, run_flush};
 use crate::family::{Family, ReadContext, TableCache, View};
 use crate::layout::{FamilyLayout, Layout, read_options};
 use crate::memtable::FamilyMemtable;
+use crate::memtable::no_room;
 use crate::names::{CURRENT, FileName, segment_path};
 use crate::ops::LoggedOp;
 use crate::ops::{LogOp, read_log_op};
@@ -14,6 +13,7 @@ use crate::shape::Shape;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::txn::InDoubt;
 use crate::txn::prepared::RecoveredPrepared;
+use crate::version::DEFAULT_FAMILY;
 use crate::version::manifest::{Manifest, write_again};
 use crate::version::{Edit, FamilyId, FileMeta, required_log_start};
 use crate::wal::{self, ReplayEnd, ReplayedSegment};

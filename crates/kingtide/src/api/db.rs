@@ -291,7 +291,7 @@ impl Db {
     /// The job's.
     pub fn run_one_job(&self) -> Result<bool> {
         self.inner().check_origin()?;
-        match self.inner().jobs.run(self.inner(), true) {
+        match self.inner().jobs.run_one() {
             Outcome::Idle => Ok(false),
             Outcome::Ran => Ok(true),
             Outcome::Failed(e) => Err(e),

@@ -1,11 +1,9 @@
 //! Ranges of keys, and what an estimate says of one.
 
-#[cfg(doc)]
-use crate::ColumnFamily;
 use kingtide_base::KeyOrder;
 use std::ops::Bound;
 
-/// What a range of a family holds, as [`ColumnFamily::range_stats`] estimates it.
+/// What a range of a family holds, as [`crate::ColumnFamily::range_stats`] estimates it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RangeStats {
     /// Keys that a read would show. Assumed is that a tombstone hides one entry of an older table or memtable, that a range

@@ -1,7 +1,7 @@
 //! How files that lie in the database's directory become part of families.
 
 use super::place::{Place, place};
-use crate::commit::CommitState;
+use crate::commit::state::CommitState;
 use crate::compact::{FlushInput, MergeContext, MergeOutput, VlogMeta, run_flush};
 use crate::engine::DbInner;
 use crate::family::{Family, View};

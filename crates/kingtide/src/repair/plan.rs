@@ -1,9 +1,9 @@
 //! Which families there were, and which tables are theirs.
 
 use super::{FamilyRepair, KeyGap, Repair};
-use crate::admin::DEFAULT_FAMILY;
 use crate::names::CURRENT;
 use crate::names::{FileName, klog_path, parse_segment_name, parse_table_name};
+use crate::version::DEFAULT_FAMILY;
 use crate::version::scan::ManifestScan;
 use crate::version::{Edit, FamilyId, FileMeta, required_log_start};
 use crate::wal;

@@ -3,11 +3,11 @@
 
 use super::Repair;
 use super::plan::{FamilyPlan, Plan};
-use crate::admin::DEFAULT_FAMILY;
 use crate::compact::{MergeContext, Outputs, Placement};
 use crate::options::Options;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::tuning::Tuning;
+use crate::version::DEFAULT_FAMILY;
 use crate::version::manifest::Manifest;
 use crate::version::{Edit, FamilyId, FileMeta, Version};
 use kingtide_base::clock::{Clock, SystemClock};

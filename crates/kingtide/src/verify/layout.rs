@@ -7,7 +7,7 @@ use crate::family::View;
 use crate::layout::Layout;
 use crate::names::{FileName, RESERVE_FILE, klog_path, parse_table_name, vlog_path};
 use crate::options::Options;
-use crate::shape::VlogMeta;
+use crate::version::VlogMeta;
 use crate::version::manifest::creation_was_cut_short;
 use crate::version::scan::ManifestScan;
 use crate::version::{FamilyId, Version, required_log_start};
