@@ -22,33 +22,15 @@ use crate::directory::make_dir;
 use crate::engine::DbInner;
 use crate::names::{CURRENT, CURRENT_TMP, LOCK_FILE};
 use crate::sync::atomic::AtomicBool;
+pub use format::BackupInfo;
 use format::{BackupFile, BackupManifest};
 use kingtide_base::clock::{Clock, SystemClock};
-use kingtide_base::{Error, ErrorKind, Result, SeqNo};
+use kingtide_base::{Error, ErrorKind, Result};
 use kingtide_vfs::{FileLock, Fs, OpenMode, PosixFs};
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// What a backup is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BackupInfo {
-    /// Its number, ascending with time. The number of a deleted backup that was the newest is given again.
-    pub id: u64,
-    /// When it was made, Unix milliseconds.
-    pub created_ms: u64,
-    /// It holds every commit up to this sequence number and none after it.
-    pub sequence: SeqNo,
-    /// Its files.
-    pub files: u64,
-    /// Bytes of its files.
-    pub bytes: u64,
-    /// Files that no backup held before it was made.
-    pub new_files: u64,
-    /// Bytes of those: what it added to the directory.
-    pub new_bytes: u64,
-}
 
 /// How far a long operation got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

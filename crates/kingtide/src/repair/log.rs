@@ -1,7 +1,7 @@
 //! The log's operations, as far as they can be read.
 
-use super::Repair;
 use super::plan::Plan;
+use super::report::Repair;
 use crate::api::ColumnFamily;
 use crate::api::Db;
 use crate::api::transaction::TransactionOptions;

@@ -1,6 +1,6 @@
 //! Which families there were, and which tables are theirs.
 
-use super::{FamilyRepair, KeyGap, Repair};
+use super::report::{FamilyRepair, KeyGap, Repair};
 use crate::names::CURRENT;
 use crate::names::{FileName, klog_path, parse_segment_name, parse_table_name};
 use crate::version::DEFAULT_FAMILY;

@@ -2,9 +2,9 @@
 
 use super::log::SalvagedOperations;
 use super::plan::FamilyPlan;
+use super::report::{FamilyRepair, KeyGap, Repair};
 use super::source::{Source, TableSource};
 use super::target::NewDatabase;
-use super::{FamilyRepair, KeyGap, Repair};
 use crate::compact::Outputs;
 use crate::names::{klog_path, vlog_path};
 use crate::rangedel::RangeTombstones;

@@ -1,7 +1,7 @@
 //! Entries of one table, as far as they can be read, in order.
 
 use super::plan::TablePlan;
-use super::{KeyGap, Repair};
+use super::report::{KeyGap, Repair};
 use crate::names::klog_path;
 use crate::version::FileMeta;
 use kingtide_base::stats::Stats;

@@ -1,8 +1,8 @@
 //! The new database: tables that hold what was salvaged under the sequence numbers that it had, and a manifest that names
 //! them. It is written without a log, so that nothing gets a new number.
 
-use super::Repair;
 use super::plan::{FamilyPlan, Plan};
+use super::report::Repair;
 use crate::compact::{MergeContext, Outputs, Placement};
 use crate::options::Options;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,7 +1,8 @@
 //! What there is to verify: the families and their files, from the manifest of a closed database or from the views of an
 //! open one.
 
-use super::{Checker, Problem, ProblemKind, Severity};
+use super::checker::Checker;
+use super::report::{Problem, ProblemKind, Severity};
 use crate::engine::DbInner;
 use crate::family::View;
 use crate::layout::Layout;

@@ -1,7 +1,8 @@
 //! The write-ahead log: whether it can be replayed, and what is prepared in it.
 
+use super::checker::Checker;
 use super::layout::Subject;
-use super::{Checker, Problem, ProblemKind, Severity};
+use super::report::{Problem, ProblemKind, Severity};
 use crate::engine::DbInner;
 use crate::names::segment_path;
 use crate::ops::{LogOp, read_log_op};

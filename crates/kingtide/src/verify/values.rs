@@ -1,7 +1,8 @@
 //! Value logs: from front to back, and value by value as tables point to them.
 
+use super::checker::Checker;
 use super::layout::{Subject, open_file};
-use super::{Checker, Problem, ProblemKind, Severity};
+use super::report::{Problem, ProblemKind, Severity};
 use crate::names::vlog_path;
 use kingtide_base::Result;
 use kingtide_table::{ValuePointer, Vlog, VlogWindow};

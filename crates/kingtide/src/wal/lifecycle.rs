@@ -4,8 +4,9 @@
 //! is durable before it can become active, so that no synced commit is in a file without a name. Segments are released
 //! oldest first and each release is durable before the next, so that a segment missing between others is damage.
 
+use super::config::WalConfig;
+use super::reader::ReplayEnd;
 use super::sync::GroupSync;
-use super::{ReplayEnd, WalConfig};
 use crate::names::{FileName, free_path, segment_path};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
