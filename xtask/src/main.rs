@@ -3,6 +3,7 @@
 //! | task | what it does |
 //! |---|---|
 //! | `tidy` | checks the style rules that no compiler knows |
+//! | `graph` | shows which files use which, the circles among them, and arrows that go up against the floors |
 //! | `shuttle` | explores schedules of the engine's threads |
 //! | `loom` | tries every interleaving of the lock-free structures |
 //! | `fuzz` | runs the fuzz targets under libFuzzer |
@@ -23,6 +24,7 @@ mod capi;
 mod explore;
 mod full;
 mod fuzz;
+mod graph;
 mod instructions;
 mod peers;
 mod planted;
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let result = match args.first().map(String::as_str) {
         Some("tidy") => tidy::run(&args[1..]),
+        Some("graph") => graph::run(&args[1..]),
         Some("shuttle") => explore::shuttle(&args[1..]),
         Some("loom") => explore::loom(&args[1..]),
         Some("fuzz") => fuzz::run(&args[1..]),
@@ -52,7 +55,7 @@ fn main() -> ExitCode {
         Some("capi") => capi::run(&args[1..]),
         Some("peers") => peers::run(&args[1..]),
         _ => {
-            Err("usage: cargo xtask <tidy|shuttle|loom|fuzz|miri|sanitize|planted|torture|powercut|full|instructions|results|capi|peers> [arguments]"
+            Err("usage: cargo xtask <tidy|graph|shuttle|loom|fuzz|miri|sanitize|planted|torture|powercut|full|instructions|results|capi|peers> [arguments]"
                 .to_owned())
         }
     };

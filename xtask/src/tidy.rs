@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 pub use ratchet::Counts;
-use source::Source;
+pub use source::Source;
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -93,6 +93,13 @@ fn manifests(texts: &[(String, String)], architecture: &str, report: &mut Report
     for (path, body) in all {
         manifest::check(path, body, &layers, &ours, report);
     }
+}
+
+/// All Rust files and ARCHITECTURE.md.
+pub fn tree(root: &Path) -> Result<(Vec<Source>, String), String> {
+    let texts = read_texts(root, &list_files(root)?);
+    let architecture = texts.iter().find(|t| t.0 == "ARCHITECTURE.md").map_or(String::new(), |t| t.1.clone());
+    Ok((sources(&texts), architecture))
 }
 
 /// All Rust files, those marked as tests that a `#[cfg(test)] mod name;` elsewhere declares.

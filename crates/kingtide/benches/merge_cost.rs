@@ -5,7 +5,7 @@
 #![allow(clippy::disallowed_methods)] // a benchmark reads its own processor time
 
 use kingtide::compact::{FlushInput, Job, JobKind, KeyRange, MergeContext, MergeOutput, run_flush, run_merge};
-use kingtide::family::tables::klog_path;
+use kingtide::names::klog_path;
 use kingtide::version::{FileMeta, Version};
 use kingtide_base::budget::Budget;
 use kingtide_base::options::{Compression, FamilyOptions};

@@ -7,9 +7,10 @@
 
 #![allow(clippy::disallowed_methods)] // a benchmark reads the clock
 
-use kingtide::family::tables::{TableCache, klog_path};
+use kingtide::family::tables::TableCache;
 use kingtide::family::view::View;
 use kingtide::memtable::FamilyMemtable;
+use kingtide::names::klog_path;
 use kingtide::read::{DbIterator, IterConfig, ReadContext, get, multi_get};
 use kingtide::version::{FileMeta, Version};
 use kingtide_base::budget::Budget;

@@ -1,8 +1,8 @@
 //! What the edits of a manifest add up to.
 
-use crate::admin::DEFAULT_FAMILY;
 use crate::options::Options;
-use crate::shape::VlogMeta;
+use crate::version::DEFAULT_FAMILY;
+use crate::version::VlogMeta;
 use crate::version::{Edit, FamilyId, Version};
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};

@@ -5,31 +5,18 @@
 //! the families' views.
 
 use crate::compact::KeyRange;
-use crate::compact::run::Running;
+use crate::compact::job::Running;
 use crate::family::{Family, TableCache, View};
 use crate::layout::Layout;
 use crate::options::Options;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::version::manifest::Manifest;
 use crate::version::scan::ManifestScan;
-use crate::version::{Edit, FamilyId, Version};
+use crate::version::{Edit, FamilyId, Version, VlogMeta};
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{Error, KeyOrder, Result, SeqNo, planted, rare};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-
-/// A value log in use.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VlogMeta {
-    /// The family it belongs to.
-    pub family: FamilyId,
-    /// Bytes of the file.
-    pub size: u64,
-    /// Stored bytes of all its values, dead ones included.
-    pub stored_bytes: u64,
-    /// Number of its values, dead ones included.
-    pub values: u64,
-}
 
 /// What the shape lock protects.
 pub(crate) struct Shape {

@@ -11,44 +11,30 @@
 //! append itself, which is a copy into preallocated, mapped memory.
 
 pub mod batch;
-pub(crate) mod changed;
-pub(crate) mod control;
 pub(crate) mod hook;
-pub(crate) mod prefix;
 pub(crate) mod stall;
+pub(crate) mod state;
 
 use crate::engine::DbInner;
 use crate::family::{Family, View};
-use crate::memtable::FamilyMemtable;
+use crate::memtable::{FamilyMemtable, no_room};
 use crate::options::WriteOptions;
 use crate::sync::atomic::Ordering;
 use crate::txn::TxnId;
+use crate::txn::bounds::shown;
 use crate::txn::locks::{LockMode, Owners, Wait};
-use crate::txn::validate::{RecentWrites, Round, Validation, Verdict, shown};
+use crate::txn::validate::{Round, Validation, Verdict};
 use crate::version::Edit;
-use crate::wal::{Lsn, Wal, WalRecord, WalWriter};
+use crate::wal::{Lsn, Wal, WalRecord};
 use batch::WriteBatch;
 use kingtide_base::options::Durability;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo, Tag, rare};
 use kingtide_mem::NoRoom;
+use state::CommitState;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// What the commit lock protects.
-pub(crate) struct CommitState {
-    /// The log's appending end.
-    pub wal: WalWriter,
-    /// Last sequence number given out.
-    pub last_seq: SeqNo,
-    /// Families that can be written to.
-    pub families: Vec<Arc<Family>>,
-    /// What was committed while somebody validates ranges.
-    pub recent: RecentWrites,
-    /// A panic left memtables with a part of a batch: nothing may be published or flushed any more.
-    pub half_filled: bool,
-}
 
 /// Longest wait for memory before the caller is told that flushes do not keep up.
 const MEMORY_WAIT_LIMIT: Duration = Duration::from_secs(60);
@@ -132,7 +118,7 @@ impl DbInner {
         options: &WriteOptions,
         guard: &Guard<'_>,
     ) -> Result<Visible> {
-        if !batch.families().iter().all(|f| f.belongs_to(self)) {
+        if !batch.families().iter().all(|f| f.belongs_to(&self.stats)) {
             return Err(Error::invalid("the batch holds operations on a column family of another database"));
         }
         self.check_writable()?;
@@ -490,7 +476,7 @@ impl DbInner {
             if waited > MEMORY_WAIT_LIMIT.as_nanos() as u64 {
                 break Err(Error::new(ErrorKind::Busy, "no flush ended within a minute; the disk may be stuck"));
             }
-            if !self.jobs.help(self) {
+            if !self.jobs.help() {
                 self.jobs.wait_for_progress(Duration::from_millis(1));
             }
         };
@@ -522,17 +508,6 @@ impl DbInner {
 
 /// Batches up to this size need not be measured family by family.
 const SMALL_BATCH: usize = 64 << 10;
-
-/// What memory cannot be had for.
-#[cold]
-pub(crate) fn no_room(why: NoRoom, bytes: usize, ops: usize) -> Error {
-    match why {
-        NoRoom::Memory(wanted) => Error::out_of_memory("a memtable", wanted),
-        NoRoom::Full => Error::invalid(format!(
-            "batch too large: {ops} operations of {bytes} bytes on one column family do not fit into a memtable; commit in parts"
-        )),
-    }
-}
 
 /// Stops writes if filling the memtables panics, as a family's key order may: what is in memory is a part of a batch then,
 /// which the next commit would publish and a flush would make durable. Reads never see it. The log holds all of the batch

@@ -7,7 +7,7 @@
 //!    memtable as it gains the files;
 //! 4. log segments that held nothing else are given back.
 
-use crate::commit::CommitState;
+use crate::commit::state::CommitState;
 use crate::compact::{FlushInput, run_flush};
 use crate::engine::DbInner;
 use crate::family::Family;

@@ -4,9 +4,10 @@
 //! Neighbouring keys then meet the same leaves of a memtable, the same lines of an index and the same block, which is
 //! read and decoded once.
 
+use crate::family::ReadContext;
 use crate::family::View;
 use crate::family::view::{FileSlot, ResolvedRun};
-use crate::read::get::{Found, ReadContext, decide, with_table_scratch};
+use crate::read::get::{Found, decide, with_table_scratch};
 use crate::read::value::PinnedValue;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Result, SeqNo, Tag};

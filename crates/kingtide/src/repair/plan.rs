@@ -1,10 +1,9 @@
 //! Which families there were, and which tables are theirs.
 
-use super::{FamilyRepair, KeyGap, Repair};
-use crate::admin::DEFAULT_FAMILY;
-use crate::family::tables::klog_path;
-use crate::recover::number_of;
-use crate::version::manifest::CURRENT;
+use super::report::{FamilyRepair, KeyGap, Repair};
+use crate::names::CURRENT;
+use crate::names::{FileName, klog_path, parse_segment_name, parse_table_name};
+use crate::version::DEFAULT_FAMILY;
 use crate::version::scan::ManifestScan;
 use crate::version::{Edit, FamilyId, FileMeta, required_log_start};
 use crate::wal;
@@ -146,7 +145,7 @@ impl Known {
 pub(super) fn make(repair: &mut Repair<'_, '_>) -> Result<Plan> {
     let scan = ManifestScan::read(&*repair.fs, repair.dir)?;
     let names = repair.fs.list(repair.dir)?;
-    if !scan.found && !names.iter().any(|n| n.ends_with(".wal")) {
+    if !scan.found && !names.iter().any(|n| parse_segment_name(n).is_some()) {
         return Err(Error::new(ErrorKind::NotFound, "nothing of a database is here").at_path(repair.dir));
     }
     for e in &scan.damage {
@@ -154,7 +153,7 @@ pub(super) fn make(repair: &mut Repair<'_, '_>) -> Result<Plan> {
     }
     let mut known = Known::default();
     scan.records.iter().for_each(|r| known.apply(&r.edits));
-    let on_disk: BTreeSet<u64> = (names.iter().filter(|n| n.ends_with(".klog")).filter_map(|n| number_of(n))).collect();
+    let on_disk: BTreeSet<u64> = names.iter().filter_map(|n| parse_table_name(n)).collect();
     let is_unnamed = |id: &u64| !known.live.contains_key(id) && !known.removed.contains(id);
     let unnamed: BTreeSet<u64> = on_disk.iter().copied().filter(is_unnamed).collect();
     let left_behind = on_disk.iter().filter(|id| !known.live.contains_key(id)).copied().collect::<Vec<u64>>();
@@ -238,7 +237,7 @@ fn is_complete(
         return Ok(false);
     }
     let begins_before = |path: &Path| {
-        let id = path.file_name().and_then(|name| number_of(&name.to_string_lossy()));
+        let id = path.file_name().and_then(|name| FileName::parse(&name.to_string_lossy())?.number());
         id.is_some_and(|id| segments.first().is_none_or(|first| id < *first))
     };
     let log_is_short = log.is_err_and(|e| e.path().is_some_and(begins_before));

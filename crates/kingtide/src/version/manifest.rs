@@ -7,7 +7,9 @@
 
 use super::Edit;
 use super::codec::{decode_edits, encode_edits};
-use crate::open::LOCK_FILE;
+use crate::names::{
+    CURRENT, CURRENT_TMP, LOCK_FILE, looks_like_data, manifest_name, manifest_path, parse_manifest_name,
+};
 use kingtide_base::checksum::{crc, crc_append};
 use kingtide_base::coding::Reader;
 use kingtide_base::memory::zeroed;
@@ -18,10 +20,7 @@ use std::sync::Arc;
 
 /// The format version that this build writes.
 pub const MANIFEST_VERSION: u32 = 1;
-/// Name of the file that names the manifest.
-pub const CURRENT: &str = "CURRENT";
 
-const CURRENT_TMP: &str = "CURRENT.tmp";
 const MAGIC: [u8; 8] = *b"KTIDEMAN";
 pub(super) const HEADER_LEN: usize = 52;
 pub(super) const RECORD_HEADER_LEN: usize = 9;
@@ -38,24 +37,6 @@ const SECTOR: usize = 512;
 const SNAPSHOT_EDITS: usize = 1024;
 /// A manifest below this is not worth rewriting.
 const MIN_REWRITE: u64 = 256 << 10;
-
-/// Path of manifest `number`.
-pub fn manifest_path(dir: &Path, number: u64) -> PathBuf {
-    dir.join(manifest_name(number))
-}
-
-fn manifest_name(number: u64) -> String {
-    format!("MANIFEST-{number:06}")
-}
-
-/// The number in a manifest's file name.
-pub fn parse_manifest_name(name: &str) -> Option<u64> {
-    let digits = name.strip_prefix("MANIFEST-")?;
-    if digits.len() < 6 || !digits.bytes().all(|b| b.is_ascii_digit()) {
-        return None;
-    }
-    digits.parse().ok()
-}
 
 /// When a manifest is rewritten, and how.
 #[derive(Clone, Copy, Debug)]
@@ -478,7 +459,7 @@ fn refuse_orphans(fs: &dyn Fs, dir: &Path) -> Result<()> {
     };
     for name in names {
         let path = dir.join(&name);
-        if name.ends_with(".klog") || name.ends_with(".vlog") {
+        if looks_like_data(&name) {
             // Tables come after the first `CURRENT`. A new database would take them for leftovers.
             return Err(
                 Error::corruption("CURRENT is missing, but the directory holds a database's tables").at_path(&path)

@@ -23,8 +23,24 @@ pub type FamilyId = u32;
 /// Number of levels. Level 0 holds flushed runs; data moves down.
 pub const LEVELS: usize = 8;
 
+/// The family that every database has.
+pub(crate) const DEFAULT_FAMILY: &str = "default";
+
 /// Ids of sorted files have this bit, which no database's own file ids have.
 pub const SORTED_FILE: u64 = 1 << 63;
+
+/// A value log in use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VlogMeta {
+    /// The family it belongs to.
+    pub family: FamilyId,
+    /// Bytes of the file.
+    pub size: u64,
+    /// Stored bytes of all its values, dead ones included.
+    pub stored_bytes: u64,
+    /// Number of its values, dead ones included.
+    pub values: u64,
+}
 
 /// Bytes that a table references in one value log.
 #[derive(Clone, Debug, PartialEq, Eq)]

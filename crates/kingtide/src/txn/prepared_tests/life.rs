@@ -1,7 +1,8 @@
 //! What becomes of a prepared transaction, step by step.
 
 use super::*;
-use crate::commit::control::{LockTarget, MAX_XID};
+use crate::ops::LockTarget;
+use crate::ops::control::MAX_XID;
 use crate::txn::prepared::PreparedLock;
 use kingtide_vfs::{Fault, FaultFs, Op as FsOp, Rule};
 use std::ops::Bound;
@@ -244,7 +245,7 @@ fn prepares_and_ends_are_logged_at_every_durability() {
 /// What a log says that no engine of this kind wrote is damage, not a reason to guess.
 #[test]
 fn contradictions_in_the_log_are_damage() {
-    use crate::commit::control::{LogOp, read_log_op};
+    use crate::ops::{LogOp, read_log_op};
     use crate::txn::InDoubt;
     use kingtide_base::coding::Reader;
     use std::collections::HashMap;

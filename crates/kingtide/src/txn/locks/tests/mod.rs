@@ -4,6 +4,7 @@ mod model;
 mod rules;
 mod threads;
 
+use crate::txn::LockWaitHook;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,14 +1,14 @@
 //! Point reads of a transaction.
 
-use super::isolation::ReadRule;
+use super::Transaction;
 use super::locking::empty_key;
-use super::locks::LockMode;
-use super::slot_of;
-use super::transaction::Transaction;
-use super::write_set::OwnWrite;
-use crate::family::ColumnFamily;
+use crate::api::ColumnFamily;
 use crate::read::newest::own_value;
 use crate::read::{self, PinnedValue};
+use crate::txn::isolation::ReadRule;
+use crate::txn::locks::LockMode;
+use crate::txn::slot_of;
+use crate::txn::write_set::OwnWrite;
 use kingtide_base::{Result, SeqNo};
 
 /// What a read-and-remember is for.

@@ -15,7 +15,7 @@
 //! A control operation takes one sequence number, like any other, and no memtable holds it. Its kind byte is none of a
 //! write's, so a build that does not know it refuses the log instead of skipping it.
 
-use super::batch::{LoggedOp, read_op};
+use super::write::{LoggedOp, read_op};
 use crate::txn::Isolation;
 use crate::version::FamilyId;
 use kingtide_base::coding::{Reader, put_slice, put_varint};

@@ -3,23 +3,25 @@
 //! On levels that check ranges it tells its transaction what it passed over: from where it was put to where it stands,
 //! both included, or to the bound if it ran off the end. Nothing beyond that was seen, so nothing beyond it is checked.
 
-use super::isolation::ReadRule;
-use super::locks::LockMode;
-use super::read_set::Scan;
-use super::state::{State, TxnId, TxnShared};
-use super::transaction::Transaction;
-use super::validate::{is_before, is_behind, slice};
-use super::write_set::WriteSet;
-use crate::commit::prefix::range_of_prefix;
+use super::Transaction;
+use crate::api::ColumnFamily;
+use crate::api::prefix::range_of_prefix;
 use crate::engine::DbInner;
-use crate::family::{ColumnFamily, Family};
+use crate::family::Family;
 use crate::options::ReadOptions;
 use crate::read::iter::prefix_range;
 use crate::read::newest::is_empty;
 use crate::read::overlay::Overlay;
 use crate::read::{DbIterator, IterConfig};
 use crate::sync::Mutex;
-use kingtide_base::{Error, KeyOrder, Kind, Result};
+use crate::txn::bounds::slice;
+use crate::txn::id::TxnId;
+use crate::txn::isolation::ReadRule;
+use crate::txn::locks::LockMode;
+use crate::txn::read_set::Scan;
+use crate::txn::state::{State, TxnShared};
+use crate::txn::write_set::WriteSet;
+use kingtide_base::{Error, KeyOrder, Result};
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
@@ -252,56 +254,6 @@ impl Transaction {
             return Overlay::build(family.order(), ops.iter().map(|(kind, k, v)| (*kind, k.as_slice(), v.as_slice())));
         }
         if writes.batch.is_empty() { None } else { self.overlays.within(family, &writes, lower, upper) }
-    }
-}
-
-/// Sorted copies of a transaction's writes, so that the next iterator over the same family need not sort them all again.
-#[derive(Default)]
-pub(super) struct Overlays(Vec<Sorted>);
-
-/// The first `ops` operations of the write set, those on one family, sorted.
-struct Sorted {
-    family: Arc<Family>,
-    ops: usize,
-    overlay: Option<Arc<Overlay>>,
-}
-
-impl Overlays {
-    /// Operations since the last sorted copy below which a new one is not worth it.
-    const FEW: usize = 64;
-
-    /// Forgets everything: what was written is no longer the continuation of what was copied.
-    pub fn clear(&mut self) {
-        self.0.clear();
-    }
-
-    fn within(
-        &mut self,
-        family: &Arc<Family>,
-        writes: &WriteSet,
-        lower: Bound<&[u8]>,
-        upper: Bound<&[u8]>,
-    ) -> Option<Arc<Overlay>> {
-        let all = writes.batch.len();
-        let at = self.0.iter().position(|s| Arc::ptr_eq(&s.family, family)).unwrap_or_else(|| {
-            self.0.push(Sorted { family: family.clone(), ops: 0, overlay: None });
-            self.0.len() - 1
-        });
-        let sorted = &mut self.0[at];
-        // A copy of all for every half as many writes more: on the average each is sorted a few times.
-        if all - sorted.ops > Self::FEW.max(sorted.ops / 2) {
-            sorted.overlay = Overlay::build(family.order(), writes.ops_of(family, 0));
-            sorted.ops = all;
-        }
-        if sorted.ops == all {
-            return sorted.overlay.clone();
-        }
-        let old = sorted.overlay.iter().flat_map(|o| o.ops_within(lower, upper));
-        let order = family.order();
-        let new = writes.ops_of(family, sorted.ops).filter(|(kind, key, _)| {
-            *kind == Kind::RangeDelete as u8 || !is_before(order, key, lower) && !is_behind(order, key, upper)
-        });
-        Overlay::build(order, old.chain(new))
     }
 }
 

@@ -1,14 +1,15 @@
 //! How a transaction takes locks.
 
-use super::isolation::Isolation;
-use super::locks::{LockMode, Taken, Wait};
-use super::read_set::ReadSet;
-use super::slot_of;
-use super::state::State;
-use super::transaction::Transaction;
-use super::validate::Validation;
+use super::Transaction;
+use crate::api::ColumnFamily;
 use crate::commit::batch::WriteBatch;
-use crate::family::{ColumnFamily, Family};
+use crate::family::Family;
+use crate::txn::isolation::Isolation;
+use crate::txn::locks::{LockMode, Taken, Wait};
+use crate::txn::read_set::ReadSet;
+use crate::txn::slot_of;
+use crate::txn::state::State;
+use crate::txn::validate::Validation;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, ErrorKind, Result};
 use std::ops::Bound;

@@ -1,11 +1,11 @@
 //! Writes of a transaction, and the savepoints to take them back to.
 
-use super::locks::LockMode;
-use super::read_set::ReadSet;
-use super::transaction::Transaction;
-use super::validate::Validation;
+use super::Transaction;
+use crate::api::ColumnFamily;
 use crate::commit::batch::WriteBatch;
-use crate::family::ColumnFamily;
+use crate::txn::locks::LockMode;
+use crate::txn::read_set::ReadSet;
+use crate::txn::validate::Validation;
 use kingtide_base::{Error, ErrorKind, Result};
 use std::ops::Bound;
 use std::time::Duration;

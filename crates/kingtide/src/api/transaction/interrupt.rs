@@ -1,6 +1,6 @@
 //! Interrupts: they end a statement's wait without ending its transaction, as SQL servers ask for.
 
-use super::transaction::{Transaction, TransactionHandle};
+use super::{Transaction, TransactionHandle};
 use kingtide_base::Result;
 
 impl Transaction {

@@ -4,9 +4,8 @@
 //! (a prefix of 0xff only, an empty one, a descending order) the first and the last key are looked for, and what lies
 //! between them is deleted: two seeks, however many keys there are.
 
-use super::batch::WriteBatch;
-use crate::db::Db;
-use crate::family::ColumnFamily;
+use crate::api::{ColumnFamily, Db};
+use crate::commit::batch::WriteBatch;
 use crate::options::{ReadOptions, WriteOptions};
 use crate::read::iter::prefix_range;
 use kingtide_base::{KeyOrder, Kind, Result};

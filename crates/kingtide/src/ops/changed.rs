@@ -1,6 +1,6 @@
 //! Operations of a commit as others are shown them: values unpacked, expiry apart.
 
-use super::batch::LoggedOp;
+use super::write::LoggedOp;
 use crate::version::FamilyId;
 use kingtide_base::key::split_expiry;
 use kingtide_base::{Error, Kind, Result, Tag};

@@ -1,0 +1,21 @@
+//! What commits share under their lock.
+
+use crate::family::Family;
+use crate::txn::recent::RecentWrites;
+use crate::wal::WalWriter;
+use kingtide_base::SeqNo;
+use std::sync::Arc;
+
+/// What the commit lock protects.
+pub(crate) struct CommitState {
+    /// The log's appending end.
+    pub wal: WalWriter,
+    /// Last sequence number given out.
+    pub last_seq: SeqNo,
+    /// Families that can be written to.
+    pub families: Vec<Arc<Family>>,
+    /// What was committed while somebody validates ranges.
+    pub recent: RecentWrites,
+    /// A panic left memtables with a part of a batch: nothing may be published or flushed any more.
+    pub half_filled: bool,
+}
