@@ -13,6 +13,7 @@
 //! | `torture` | kills processes that use a database, and compares what is left |
 //! | `powercut` | cuts the power of real file systems under a database |
 //! | `full` | runs every test at its full count |
+//! | `instructions` | counts the instructions of single operations, and compares them with what is recorded |
 //! | `results` | makes the tables of results in the pages anew from the result files |
 //! | `capi` | builds and installs the C API: header, static and shared library, pkg-config file |
 //! | `peers` | fetches and builds the engines that keybench compares with |
@@ -24,6 +25,7 @@ mod explore;
 mod full;
 mod fuzz;
 mod graph;
+mod instructions;
 mod peers;
 mod planted;
 mod powercut;
@@ -48,11 +50,12 @@ fn main() -> ExitCode {
         Some("torture") => torture::run(&args[1..]),
         Some("powercut") => powercut::run(&args[1..]),
         Some("full") => full::run(&args[1..]),
+        Some("instructions") => instructions::run(&args[1..]),
         Some("results") => results::run(&args[1..]),
         Some("capi") => capi::run(&args[1..]),
         Some("peers") => peers::run(&args[1..]),
         _ => {
-            Err("usage: cargo xtask <tidy|graph|shuttle|loom|fuzz|miri|sanitize|planted|torture|powercut|full|results|capi|peers> [arguments]"
+            Err("usage: cargo xtask <tidy|graph|shuttle|loom|fuzz|miri|sanitize|planted|torture|powercut|full|instructions|results|capi|peers> [arguments]"
                 .to_owned())
         }
     };

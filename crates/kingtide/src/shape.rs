@@ -217,8 +217,7 @@ impl Shape {
     /// Writes one record to the manifest. When the manifest grew too long, or a failed write left its end in doubt, the
     /// record goes into a new one behind a snapshot of the shape.
     pub fn write(&mut self, edits: &[Edit], next_file_id: &AtomicU64) -> Result<()> {
-        let told = edits.iter().filter_map(|e| if let Edit::LastSeq(seq) = e { Some(*seq) } else { None });
-        self.last_seq = told.fold(self.last_seq, SeqNo::max);
+        self.last_seq = edits.iter().map(Edit::last_seq).fold(self.last_seq, SeqNo::max);
         let log_start = edits.iter().filter_map(|e| if let Edit::LogStart(seq) = e { Some(*seq) } else { None }).max();
         // What the log may have lost since it was last said where it begins cannot be needed again.
         debug_assert!(

@@ -12,7 +12,7 @@ const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("crates/mem/", "the unsafe room: arena, memtable index, block cache"),
     ("crates/vfs/src/posix/mapped.rs", "the mapped window of a log segment"),
     ("crates/vfs/src/posix/fork.rs", "the page of memory by which a forked child is told from its parent"),
-    ("crates/kingtide/tests/posix/fork.rs", "the call of fork(2) that the tests of forked children make"),
+    ("crates/kingtide/tests/process/posix/fork.rs", "the call of fork(2) that the tests of forked children make"),
     ("crates/table/src/lz4.rs", "the C LZ4 functions"),
     ("crates/table/src/prefetch.rs", "the prefetch instruction"),
     ("crates/capi/src/", "the C API: pointers that C passes"),

@@ -2,7 +2,7 @@
 //!
 //! The first source, newest first, that holds a visible version of the key decides: invariant 2 of the version says
 //! that nothing after it can be newer. A range tombstone is asked first and only if the view has any; it hides an
-//! entry by sequence number alone, wherever the two are stored.
+//! entry by sequence number alone, wherever the two are stored. Files that hold nothing as new as it are not read.
 
 use crate::family::view::FileSlot;
 use crate::family::{ReadContext, SAMPLE_PERIOD, TableHandle, View};
@@ -191,7 +191,7 @@ fn lookup_runs<R>(
     let mut touched = 0;
     let mut hit = None;
     'runs: for run in &view.runs {
-        for slot in &run.files[run.candidates(key, head)] {
+        for slot in run.files[run.candidates(key, head)].iter().filter(|s| !s.is_hidden_by(covering)) {
             let got = slot.with(|t| t.get(key, hash, upper, &mut scratch.table))?;
             touched += 1;
             if let Some((tag, value)) = got {

@@ -109,7 +109,8 @@ fn in_run(
     ctx: &ReadContext,
     scratch: &mut ReadScratch,
 ) -> Option<Result<Option<PinnedValue>>> {
-    for slot in &run.files[run.candidates(wanted.key, wanted.head)] {
+    let candidates = &run.files[run.candidates(wanted.key, wanted.head)];
+    for slot in candidates.iter().filter(|s| !s.is_hidden_by(wanted.covering)) {
         let (tag, value) = match slot.with(|t| t.get(wanted.key, wanted.hash, upper, scratch)) {
             Ok(Some(hit)) => hit,
             Ok(None) => continue,

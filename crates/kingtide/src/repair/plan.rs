@@ -97,6 +97,7 @@ impl Known {
             }
             options
         };
+        self.last_seq = self.last_seq.max(edit.last_seq());
         match edit {
             Edit::CreateFamily { id, name, order, options } => {
                 self.families.insert(*id, (name.clone(), order.clone(), read(options)));
@@ -120,7 +121,6 @@ impl Known {
                 }
             }
             Edit::AddFile { family, meta, .. } => {
-                self.last_seq = self.last_seq.max(meta.max_seq);
                 self.live.insert(meta.id, (*family, meta.clone()));
                 self.removed.remove(&meta.id);
                 self.owners.insert(meta.id, *family);
@@ -128,13 +128,9 @@ impl Known {
             Edit::Flushed { family, seq } => {
                 let flushed = self.flushed.entry(*family).or_default();
                 *flushed = (*flushed).max(*seq);
-                self.last_seq = self.last_seq.max(*seq);
             }
-            Edit::LastSeq(seq) => self.last_seq = self.last_seq.max(*seq),
-            Edit::LogStart(seq) => {
-                self.log_start = self.log_start.max(*seq);
-                self.last_seq = self.last_seq.max(seq.saturating_sub(1)); // as `Layout::apply` has it
-            }
+            Edit::LastSeq(_) => {}
+            Edit::LogStart(seq) => self.log_start = self.log_start.max(*seq),
             Edit::LogBegun { segment, boot_id } => self.log_begun = Some((*segment, *boot_id)),
             Edit::NextFamilyId(id) => self.next_family = self.next_family.max(*id),
             Edit::AddVlog { id, family, .. } => {

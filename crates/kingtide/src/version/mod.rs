@@ -11,7 +11,7 @@ pub mod manifest;
 mod manifest_tests;
 pub mod scan;
 
-use kingtide_base::{KeyOrder, SeqNo};
+use kingtide_base::{KeyOrder, SeqNo, planted};
 use kingtide_table::{TableId, UNSEQUENCED};
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -346,4 +346,21 @@ pub enum Edit {
         /// The machine's boot in which it was begun.
         boot_id: [u8; 16],
     },
+}
+
+impl Edit {
+    /// The highest sequence number that this edit shows to have been given out; 0 if it shows none.
+    ///
+    /// A table's or a family's number counts even after the table or the family has gone, so it is part of the sum of the
+    /// edits and a rewritten manifest repeats it as [`Edit::LastSeq`].
+    pub(crate) fn last_seq(&self) -> SeqNo {
+        match self {
+            Edit::AddFile { meta, .. } => meta.max_seq,
+            Edit::Flushed { seq, .. } | Edit::LastSeq(seq) => *seq,
+            // The numbers below it were given out, even if a power cut took the log records that had the last of them.
+            // Without this they would be given out again, and the log that holds them could be released at once.
+            Edit::LogStart(seq) if !planted!("numbers-given-out-again") => seq.saturating_sub(1),
+            _ => 0,
+        }
+    }
 }
