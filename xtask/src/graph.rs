@@ -191,7 +191,7 @@ impl<'f> Links<'f> {
         if let Some(child) = self.modules.get(child.as_slice()) {
             return self.find(*child, &path[1..], depth + 1);
         }
-        for u in f.uses.iter().filter(|u| u.name == *first) {
+        if let Some(u) = f.uses.iter().find(|u| u.name == *first) {
             if u.path.first() == Some(first) && u.path.len() == 1 {
                 return None; // a crate's name
             }

@@ -32,9 +32,9 @@ impl Transactions {
         let mode = if lock.exclusive { LockMode::Exclusive } else { LockMode::Shared };
         let (family, order) = (lock.family.id(), lock.family.order());
         match &lock.target {
-            LockTarget::Key(key) => self.locks.lock(self, id, family, order, key, mode, Wait::No).map(drop),
+            LockTarget::Key(key) => self.locks.lock(self, id, (family, order), key, mode, Wait::No).map(drop),
             LockTarget::Range(lo, hi) => {
-                self.locks.lock_range(self, id, family, order, (slice(lo), slice(hi)), mode, Wait::No).map(drop)
+                self.locks.lock_range(self, id, (family, order), (slice(lo), slice(hi)), mode, Wait::No).map(drop)
             }
         }
     }
