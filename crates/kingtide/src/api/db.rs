@@ -163,7 +163,7 @@ impl Db {
     /// # Errors
     /// As [`Db::write`].
     pub fn write_with(&self, batch: &mut WriteBatch, options: &WriteOptions) -> Result<SeqNo> {
-        self.inner().commit(batch, options)
+        self.inner().write(batch, options)
     }
 
     /// A consistent view of all families as of now.

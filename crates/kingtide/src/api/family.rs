@@ -79,13 +79,13 @@ impl ColumnFamily {
     }
 
     fn commit_one(&self, batch: &mut WriteBatch, fill: impl FnOnce(&mut WriteBatch) -> Result<()>) -> Result<()> {
-        fill(batch).and_then(|()| self.db.commit(batch, &WriteOptions::default()).map(|_| ()))
+        fill(batch).and_then(|()| self.db.write(batch, &WriteOptions::default()).map(|_| ()))
     }
 
     /// Sets a key.
     ///
     /// # Errors
-    /// `InvalidArgument` for an empty key, otherwise as [`Db::write`].
+    /// `InvalidArgument` for an empty key, otherwise as [`crate::Db::write`].
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         self.one(|b| b.put(self, key.as_ref(), value.as_ref()))
     }

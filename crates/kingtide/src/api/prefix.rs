@@ -79,7 +79,7 @@ impl ColumnFamily {
     pub fn delete_prefix(&self, prefix: impl AsRef<[u8]>) -> Result<()> {
         let mut batch = WriteBatch::new();
         batch.delete_prefix(self, prefix.as_ref())?;
-        self.db.commit(&mut batch, &WriteOptions::default()).map(|_| ())
+        self.db.write(&mut batch, &WriteOptions::default()).map(|_| ())
     }
 }
 

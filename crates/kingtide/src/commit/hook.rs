@@ -22,7 +22,7 @@ use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Told of the commits to a column family. See [`ColumnFamily::set_commit_hook`].
+/// Told of the commits to a column family. See [`crate::ColumnFamily::set_commit_hook`].
 pub trait CommitHook: Send + Sync {
     /// A commit that touches the family became visible. Called on a committing thread, for one commit at a time over the
     /// whole database.

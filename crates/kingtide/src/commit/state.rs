@@ -3,7 +3,7 @@
 use crate::family::Family;
 use crate::txn::recent::RecentWrites;
 use crate::wal::WalWriter;
-use kingtide_base::SeqNo;
+use kingtide_base::{Error, ErrorKind, Result, SeqNo};
 use std::sync::Arc;
 
 /// What the commit lock protects.
@@ -18,4 +18,18 @@ pub(crate) struct CommitState {
     pub recent: RecentWrites,
     /// A panic left memtables with a part of a batch: nothing may be published or flushed any more.
     pub half_filled: bool,
+}
+
+impl CommitState {
+    /// An error once a panic left a part of a batch in memtables.
+    #[inline]
+    pub fn check_whole(&self) -> Result<()> {
+        if self.half_filled { Err(self.wal.shared().poison().unwrap_or_else(half_filled)) } else { Ok(()) }
+    }
+}
+
+#[cold]
+pub(super) fn half_filled() -> Error {
+    let text = "a panic, of a key order perhaps, broke off a commit; whether it happened is open until the next open";
+    Error::new(ErrorKind::Poisoned, text)
 }

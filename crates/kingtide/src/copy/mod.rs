@@ -62,7 +62,7 @@ impl DbInner {
         let (seq, families, pins) = {
             let mut c = self.commit.lock();
             self.check_writable()?;
-            self.check_whole(&c)?;
+            c.check_whole()?;
             let alive = shape.families.values().filter(|f| !f.is_dropped());
             let pinned = alive.map(|family| {
                 self.rotate(&mut c, family);

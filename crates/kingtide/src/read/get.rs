@@ -75,8 +75,7 @@ impl Found<'_> {
     /// Decides an entry in a cached block and hands its visible value to `take`.
     pub(crate) fn in_block<R>(
         tag: Tag,
-        block: Block,
-        at: Range<usize>,
+        (block, at): (Block, Range<usize>),
         covering: SeqNo,
         table: &TableHandle,
         ctx: &ReadContext,
@@ -166,14 +165,13 @@ fn lookup<R>(
     if view.runs.is_empty() {
         return Ok(None);
     }
-    with_scratch(|scratch| lookup_runs(view, key, upper, covering, ctx, scratch, take))
+    with_scratch(|scratch| lookup_runs(view, key, (upper, covering), ctx, scratch, take))
 }
 
 fn lookup_runs<R>(
     view: &View,
     key: &[u8],
-    upper: Tag,
-    covering: SeqNo,
+    (upper, covering): (Tag, SeqNo),
     ctx: &ReadContext,
     scratch: &mut Scratch,
     take: impl FnOnce(Found<'_>) -> Result<R>,
@@ -210,7 +208,7 @@ fn lookup_runs<R>(
         TableValue::Scratch(at) => {
             decide(tag, &scratch.table.bytes()[at], covering, Some(&slot.handle), ctx)?.map(take).transpose()
         }
-        TableValue::Cached(block, at) => Found::in_block(tag, block, at, covering, &slot.handle, ctx, take),
+        TableValue::Cached(block, at) => Found::in_block(tag, (block, at), covering, &slot.handle, ctx, take),
     }
 }
 

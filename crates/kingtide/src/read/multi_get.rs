@@ -120,7 +120,7 @@ fn in_run(
             TableValue::Scratch(at) => decide(tag, &scratch.bytes()[at], wanted.covering, Some(&slot.handle), ctx)
                 .and_then(|v| v.map(|found| found.into_pinned(ctx)).transpose()),
             TableValue::Cached(block, at) => {
-                Found::in_block(tag, block, at, wanted.covering, &slot.handle, ctx, |f| f.into_pinned(ctx))
+                Found::in_block(tag, (block, at), wanted.covering, &slot.handle, ctx, |f| f.into_pinned(ctx))
             }
         };
         return Some(pinned);

@@ -9,7 +9,7 @@ use super::prepared::{
 };
 use super::state::Transactions;
 use crate::commit::batch::WriteBatch;
-use crate::commit::{Guard, Visible};
+use crate::commit::{Commit, Guard, Visible};
 use crate::engine::DbInner;
 use crate::ops::{LockTarget, check_xid};
 use crate::options::WriteOptions;
@@ -32,9 +32,9 @@ impl Transactions {
         let mode = if lock.exclusive { LockMode::Exclusive } else { LockMode::Shared };
         let (family, order) = (lock.family.id(), lock.family.order());
         match &lock.target {
-            LockTarget::Key(key) => self.locks.lock(self, id, family, order, key, mode, Wait::No).map(drop),
+            LockTarget::Key(key) => self.locks.lock(self, id, (family, order), key, mode, Wait::No).map(drop),
             LockTarget::Range(lo, hi) => {
-                self.locks.lock_range(self, id, family, order, (slice(lo), slice(hi)), mode, Wait::No).map(drop)
+                self.locks.lock_range(self, id, (family, order), (slice(lo), slice(hi)), mode, Wait::No).map(drop)
             }
         }
     }
@@ -74,7 +74,7 @@ impl DbInner {
         let mut visible = None;
         let resolution = self.resolve_with(xid, committed, |_, record: &mut WriteBatch| {
             // It holds locks on all that it writes.
-            let done = self.commit_visible(record, options, &Guard::Locked)?;
+            let done = self.commit(record, &Commit { options, guard: Guard::Locked, admitted: false })?;
             visible = Some(done);
             Ok(done.last)
         })?;

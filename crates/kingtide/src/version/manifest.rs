@@ -84,7 +84,7 @@ impl Manifest {
     /// `Io`, `NoSpace`. Nothing is there then that [`Manifest::load`] would take for a database, unless the last step
     /// failed.
     pub fn create(fs: &Arc<dyn Fs>, dir: &Path, number: u64, db_id: [u8; 16], snapshot: &[Edit]) -> Result<Manifest> {
-        let (file, end) = write_file(&**fs, dir, number, &db_id, FLAG_EXACT_LOG_START, &[snapshot], SNAPSHOT_EDITS)?;
+        let (file, end) = write_file(&**fs, dir, (number, &db_id, FLAG_EXACT_LOG_START), &[snapshot], SNAPSHOT_EDITS)?;
         set_current(&**fs, dir, number)?;
         fs.sync_dir(dir)?;
         let (fs, dir) = (fs.clone(), dir.to_owned());
@@ -279,7 +279,7 @@ impl Manifest {
         }
         let flags = FLAG_REWRITE | if self.vouched { FLAG_EXACT_LOG_START } else { 0 };
         let (dir, per_record) = (&self.dir, self.limits.snapshot_edits);
-        let (file, end) = write_file(&*self.fs, dir, number, &self.db_id, flags, parts, per_record)?;
+        let (file, end) = write_file(&*self.fs, dir, (number, &self.db_id, flags), parts, per_record)?;
         if let Err(e) = set_current(&*self.fs, &self.dir, number) {
             let _ = self.fs.remove(&manifest_path(&self.dir, number));
             return Err(e);
@@ -371,9 +371,7 @@ fn record_crc(number: u64, offset: u64, len: u32, body: &[u8]) -> u32 {
 fn write_file(
     fs: &dyn Fs,
     dir: &Path,
-    number: u64,
-    db_id: &[u8; 16],
-    flags: u32,
+    (number, db_id, flags): (u64, &[u8; 16], u32),
     parts: &[&[Edit]],
     edits_per_record: usize,
 ) -> Result<(Arc<dyn File>, u64)> {

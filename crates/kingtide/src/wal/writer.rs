@@ -45,7 +45,7 @@ struct Active {
 }
 
 impl Wal {
-    /// Opens the log for appending after `end`, what [`replay`] found (`ReplayEnd::default()` in a new database).
+    /// Opens the log for appending after `end`, what [`super::replay`] found (`ReplayEnd::default()` in a new database).
     ///
     /// Syncs the replayed segments, so that what was read from the page cache cannot vanish under commits that build on
     /// it. Never appends to an old segment: what lies behind a discarded tail stays behind it. Writes nothing before the

@@ -1,7 +1,7 @@
 //! The end of a transaction: commit, rollback, and the beginning of the next one in the same object.
 
 use super::{CommitTicket, KEEP, Transaction};
-use crate::commit::{Guard, Visible};
+use crate::commit::{Commit, Guard, Visible};
 use crate::txn::state::State;
 use crate::txn::validate::Validation;
 use kingtide_base::options::Durability;
@@ -81,11 +81,11 @@ impl Transaction {
         }
         let options = self.write_options();
         let visible = if self.options.locking {
-            self.db.commit_admitted(batch, &options, &Guard::Locked)?
+            self.db.commit(batch, &Commit { options: &options, guard: Guard::Locked, admitted: true })?
         } else {
             let since = self.rules.check_writes.then_some(self.snapshot);
             let validation = Validation::new(self.id, since, &self.reads, batch);
-            self.db.commit_admitted(batch, &options, &Guard::Checked(&validation))?
+            self.db.commit(batch, &Commit { options: &options, guard: Guard::Checked(&validation), admitted: true })?
         };
         self.shared.forget_writes(&mut writes);
         Ok(Some(visible))
@@ -111,7 +111,7 @@ impl Transaction {
     /// transaction stays in doubt.
     ///
     /// # Errors
-    /// As [`Db::begin`].
+    /// As [`crate::Db::begin`].
     pub fn reset(&mut self) -> Result<()> {
         self.db.check_origin()?;
         self.rollback_unless_prepared();

@@ -69,7 +69,7 @@ impl Transaction {
         let f = family.inner();
         self.shared.note_locks();
         let wait = self.lock_wait();
-        let taken = self.db.txns.locks.lock(&self.db.txns, self.id, f.id(), f.order(), key, mode, wait);
+        let taken = self.db.txns.locks.lock(&self.db.txns, self.id, (f.id(), f.order()), key, mode, wait);
         self.took(wait, taken)
     }
 
@@ -163,7 +163,7 @@ impl Transaction {
         let f = family.inner();
         self.shared.note_locks();
         let (wait, locks) = (self.lock_wait(), &self.db.txns.locks);
-        let taken = locks.lock_range(&self.db.txns, self.id, f.id(), f.order(), (lower, upper), mode, wait);
+        let taken = locks.lock_range(&self.db.txns, self.id, (f.id(), f.order()), (lower, upper), mode, wait);
         let taken = self.took(wait, taken)?;
         self.pass_commits(taken);
         Ok(())

@@ -69,7 +69,7 @@ impl From<Isolation> for TransactionOptions {
 /// it back, unless it was prepared. It belongs to one thread at a time and may move between them; use
 /// [`Transaction::handle`] to abort it from another.
 ///
-/// After any [`ErrorKind::Conflict`], [`ErrorKind::Deadlock`] or [`ErrorKind::LockTimeout`] nothing was written: call
+/// After any [`kingtide_base::ErrorKind::Conflict`], [`kingtide_base::ErrorKind::Deadlock`] or [`kingtide_base::ErrorKind::LockTimeout`] nothing was written: call
 /// [`Transaction::reset`] and do it all again ([`Error::is_transient_conflict`] tells). A deadlock's victim and one whose
 /// commit or prepare met a conflict were rolled back by then; after other errors it goes on if its owner wishes.
 ///

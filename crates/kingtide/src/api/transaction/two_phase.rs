@@ -6,7 +6,7 @@
 
 use super::{CommitTicket, Transaction};
 use crate::api::Db;
-use crate::commit::Guard;
+use crate::commit::{Commit, Guard};
 use crate::engine::DbInner;
 use crate::ops::LockTarget;
 use crate::options::WriteOptions;
@@ -74,12 +74,12 @@ impl Transaction {
             PrepareRequest { xid, txn: self.id, isolation: self.isolation(), batch: &mut writes.batch, locks };
         let outcome = db.prepare_with(request, |record, writes| {
             let visible = if self.takes_locks() {
-                db.commit_admitted(record, &options, &Guard::Locked)?
+                db.commit(record, &Commit { options: &options, guard: Guard::Locked, admitted: true })?
             } else {
                 let since = self.rules.check_writes.then_some(self.snapshot);
                 let mut validation = Validation::new(self.id, since, &self.reads, writes);
                 validation.writes = Some(writes);
-                db.commit_admitted(record, &options, &Guard::Checked(&validation))?
+                db.commit(record, &Commit { options: &options, guard: Guard::Checked(&validation), admitted: true })?
             };
             // From here on it is prepared. Its state says so before whoever knows its name can resolve it, or its locks
             // would stay.

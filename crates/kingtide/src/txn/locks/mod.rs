@@ -70,13 +70,11 @@ impl LockManager {
     ///
     /// # Errors
     /// `Conflict` (held, and the caller did not want to wait), `LockTimeout`, `Deadlock`, and what [`Owners::check`] says.
-    #[allow(clippy::too_many_arguments)]
     pub fn lock(
         &self,
         owners: &dyn Owners,
         txn: TxnId,
-        family: FamilyId,
-        order: &KeyOrder,
+        (family, order): (FamilyId, &KeyOrder),
         key: &[u8],
         mode: LockMode,
         wait: Wait,
@@ -85,13 +83,11 @@ impl LockManager {
     }
 
     /// As [`LockManager::lock`], for all keys between two bounds. Bounds that no key can lie between lock nothing.
-    #[allow(clippy::too_many_arguments)]
     pub fn lock_range(
         &self,
         owners: &dyn Owners,
         txn: TxnId,
-        family: FamilyId,
-        order: &KeyOrder,
+        (family, order): (FamilyId, &KeyOrder),
         (lo, hi): (Bound<&[u8]>, Bound<&[u8]>),
         mode: LockMode,
         wait: Wait,

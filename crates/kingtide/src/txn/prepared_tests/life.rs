@@ -78,7 +78,7 @@ fn a_transaction_in_doubt_comes_back_from_every_end() {
     let request =
         PrepareRequest { xid: b"xid", txn: 9, isolation: Isolation::RepeatableRead, batch: &mut writes, locks };
     let power = durably(Durability::Power);
-    let made = db.inner().prepare_with(request, |r, _| db.inner().commit(r, &power)).unwrap();
+    let made = db.inner().prepare_with(request, |r, _| db.inner().write(r, &power)).unwrap();
     prepare(&db, b"empty", WriteBatch::new());
     let (sequence, writes) = (made.durable.unwrap(), writes_of(&db, b"xid"));
     assert_eq!(writes.len(), 7);
