@@ -88,6 +88,7 @@ impl<'t> MemWriter<'t> {
     ///
     /// # Panics
     /// As [`MemWriter::insert`].
+    #[inline(always)] // its iterator is a closure that the optimiser must see through
     pub fn insert_batch<'k>(&mut self, entries: impl IntoIterator<Item = (&'k [u8], Tag, &'k [u8])>) {
         let mut entries = entries.into_iter();
         let mut window: [Option<Ahead<'t, 'k>>; AHEAD] = [const { None }; AHEAD];
