@@ -144,7 +144,7 @@ impl DbInner {
     /// Puts the operations into the memtables, and tells those who look out for them.
     fn apply(&self, turn: &mut Turn<'_>, ready: &Ready<'_>, lsn: Option<Lsn>) {
         let batch = ready.batch;
-        let filling = Filling { state: &mut *turn.state, wal: &self.wal };
+        let filling = Filling { state: &mut turn.state, wal: &self.wal };
         fill_memtables(batch, turn.base);
         filling.done();
         if let (Some(control), Some(lsn)) = (batch.control(), lsn) {
