@@ -6,6 +6,7 @@
 */
 #include "information_schema.h"
 
+#include <algorithm>
 #include <map>
 
 #include "dictionary.h"

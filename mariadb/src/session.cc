@@ -1,6 +1,7 @@
 /* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
 #include "session.h"
 
+#include <algorithm>
 #include <map>
 
 #include "dictionary.h"

@@ -58,7 +58,11 @@ MYSQL_SYSVAR_BOOL(ignore_foreign_keys, ignore_foreign_keys_value, PLUGIN_VAR_OPC
                   nullptr, FALSE);
 
 const char *compressions[] = {"default", "none", "lz4", "lz4-fast", "zstd", "snappy", nullptr};
-TYPELIB compression_names = {array_elements(compressions) - 1, "", compressions, nullptr};
+TYPELIB compression_names = [] {  // newer servers have more members
+  TYPELIB names{};
+  names.count = array_elements(compressions) - 1, names.name = "", names.type_names = compressions;
+  return names;
+}();
 MYSQL_THDVAR_ENUM(default_compression, PLUGIN_VAR_RQCMDARG,
                   "COMPRESSION of new tables that do not say theirs: none, lz4, lz4-fast, zstd, snappy, or default for what the "
                   "engine's family \"rows\" has",

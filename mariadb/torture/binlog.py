@@ -30,7 +30,8 @@ class BinlogReader:
 
     def _files(self):
         # The newest file is the one that the server writes now.
-        return sorted(self._server.logs.glob("log.[0-9]*"))[:-1]
+        # Newer servers have an index of GTIDs beside each log, with a name such as log.000001.idx.
+        return sorted(f for f in self._server.logs.glob("log.[0-9]*") if f.suffix != ".idx")[:-1]
 
     def _decode(self, file, table):
         command = ["mariadb-binlog", "--base64-output=DECODE-ROWS", "--verbose", "--database=test", str(file)]

@@ -29,8 +29,8 @@ pub fn acknowledge(out: &Mutex<std::io::Stdout>, who: u64, n: u64) {
     out.flush().unwrap();
 }
 
-/// Where the child's standard error goes.
-fn complaints(dir: &Path) -> PathBuf {
+/// Where the standard error of a child goes that works on that directory; [`crate::Scratch`] removes it.
+pub(crate) fn complaints(dir: &Path) -> PathBuf {
     dir.with_extension("stderr")
 }
 

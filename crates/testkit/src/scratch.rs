@@ -33,6 +33,7 @@ impl Drop for Scratch {
             eprintln!("kept: {}", self.0.display());
         } else {
             let _ = std::fs::remove_dir_all(&self.0);
+            let _ = std::fs::remove_file(crate::killed::complaints(&self.0));
         }
     }
 }

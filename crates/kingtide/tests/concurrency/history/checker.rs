@@ -16,7 +16,7 @@
 
 use super::anomaly::{Anomaly, Report};
 use super::graph::{Edge, Edges, Graph, Kinds, Node};
-use super::history::{History, Key, Op, Outcome, OwnWrites, Txn, TxnNo, Value};
+use super::recorded::{History, Key, Op, Outcome, OwnWrites, Txn, TxnNo, Value};
 use super::versions::{Fate, NOBODY, NOWHERE, Version, Versions, sequence};
 use kingtide::Isolation;
 

@@ -3,7 +3,7 @@
 
 use super::anomaly::{Anomaly, Report};
 use super::checker::check;
-use super::history::{Finals, History, Op, Outcome, OwnWrites};
+use super::recorded::{Finals, History, Op, Outcome, OwnWrites};
 use super::worker::{FAMILIES, LISTS, Recorded, Worker, World, list_in, locate, register_in};
 use kingtide::vfs::{MemFs, Survival};
 use kingtide::{ColumnFamily, Db, Durability, Isolation, Options, Tuning};

@@ -13,7 +13,7 @@
 //! | `c1` `x1` | it commits, aborts |
 //! | `fx2` `Fl=1,2` | in the end register x and list l are that |
 
-use super::history::{Finals, History, Key, Op, Outcome, OwnWrites, Txn, Value};
+use super::recorded::{Finals, History, Key, Op, Outcome, OwnWrites, Txn, Value};
 use kingtide::Isolation;
 
 /// Where a history is put among others: what is added to its keys, values, events and sequence numbers.

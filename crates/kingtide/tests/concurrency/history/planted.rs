@@ -2,8 +2,8 @@
 
 use super::anomaly::{Anomaly, Report};
 use super::checker::check;
-use super::history::{History, Op, Outcome, OwnWrites, Txn, Value};
 use super::notation::{Place, parse};
+use super::recorded::{History, Op, Outcome, OwnWrites, Txn, Value};
 use super::reference::{Plan, generate};
 use kingtide::Isolation;
 use kingtide_base::rng::Rng;

@@ -2,7 +2,7 @@
 //! thread, interleaved at random. Its histories are right by construction: the checker must find nothing in them, and in
 //! those of a weaker level what a stronger one excludes.
 
-use super::history::{Finals, History, Key, Op, Outcome, OwnWrites, Txn, Value};
+use super::recorded::{Finals, History, Key, Op, Outcome, OwnWrites, Txn, Value};
 use kingtide::Isolation;
 use kingtide_base::rng::Rng;
 
@@ -134,7 +134,7 @@ impl Store {
     fn commit(&mut self, running: &Running) -> Outcome {
         let level = running.txn.level;
         let own = running.own.all();
-        let overtaken = |w: &super::history::OwnWrite| self.newest(w.key) > running.snapshot;
+        let overtaken = |w: &super::recorded::OwnWrite| self.newest(w.key) > running.snapshot;
         if level >= Isolation::Snapshot && own.iter().any(overtaken) {
             return Outcome::Aborted;
         }

@@ -4,7 +4,7 @@
 //! transactions saw before they wrote must agree with it, which the checker asks of each.
 
 use super::anomaly::{Anomaly, Report};
-use super::history::{History, Key, Op, Outcome, OwnWrites, Txn, TxnNo, Value};
+use super::recorded::{History, Key, Op, Outcome, OwnWrites, Txn, TxnNo, Value};
 use kingtide::Isolation;
 use std::collections::{HashMap, HashSet};
 

@@ -1,6 +1,6 @@
 //! A process of a recorded history: random transactions against a database, one after the other.
 
-use super::history::{Key, Op, Outcome, Txn, Value};
+use super::recorded::{Key, Op, Outcome, Txn, Value};
 use kingtide::{ColumnFamily, Db, Error, ErrorKind, Isolation, Result, Transaction, TransactionOptions, WriteBatch};
 use kingtide_base::hash::mix64;
 use kingtide_base::rng::Rng;
