@@ -1,6 +1,6 @@
 //! Recovery: what the manifest and the log say, made into families with memtables.
 
-use crate::compact::{FlushInput, MergeContext, RateLimiter, run_flush};
+use crate::compact::{FlushInput, RateLimiter, Surroundings, run_flush};
 use crate::family::{Family, ReadContext, TableCache, View};
 use crate::layout::{FamilyLayout, Layout, read_options};
 use crate::memtable::FamilyMemtable;
@@ -15,7 +15,7 @@ use crate::txn::InDoubt;
 use crate::txn::prepared::RecoveredPrepared;
 use crate::version::DEFAULT_FAMILY;
 use crate::version::manifest::{Manifest, write_again};
-use crate::version::{Edit, FamilyId, FileMeta, required_log_start};
+use crate::version::{Edit, FamilyId, required_log_start};
 use crate::wal::{self, ReplayEnd, ReplayedSegment};
 use kingtide_base::budget::Budget;
 use kingtide_base::clock::Clock;
@@ -397,31 +397,22 @@ impl Recovery<'_> {
         rare!("recovery-flushed");
         let options = family.options();
         let limiter = RateLimiter::new(self.clock.clone(), 0);
-        let open_table = |m: &FileMeta| self.tables.handle(&Arc::new(m.clone()), family.order()).table();
-        let context = MergeContext {
-            fs: self.fs.clone(),
+        let around = Surroundings {
+            fs: self.fs,
             dir: self.dir,
-            order: family.order().clone(),
-            options: &options,
+            tables: self.tables,
             next_file: next_file_id,
-            snapshots: vec![last],
             now_ms: self.clock.unix_ms(),
-            version: family.view.load().version.clone(),
-            open_table: &open_table,
-            open_vlog: &|id| self.tables.vlog(id),
             limiter: Some(&limiter),
             cancelled: &AtomicBool::new(false),
             may_cancel: false,
             poll_interval: self.options.tuning.poll_interval,
         };
-        let input = FlushInput {
-            memtables: vec![full.points().iter()],
-            tombstones: full.range_list(),
-            run: context.new_file_id(),
-            older_in_memory: false,
-        };
-        let output = run_flush(&context, input)?;
-        context.sync_dir()?;
+        let version = family.view.load().version.clone();
+        let output = around.with_context((family.order(), &options), vec![last], version, |context| {
+            let output = run_flush(context, FlushInput::of(std::slice::from_ref(full), context.new_file_id()))?;
+            context.sync_dir().map(|()| output)
+        })?;
         let mut edits = output.edits(family.id(), &[]);
         edits.push(Edit::Flushed { family: family.id(), seq: last });
         shape.change_files(family, edits, 1, self.tables, next_file_id)?;

@@ -67,8 +67,6 @@ pub struct FlushInput {
     pub tombstones: Vec<Fragment>,
     /// Run id of the result: greater than every run's of level 0.
     pub run: u64,
-    /// Whether older data of the family waits in memory, where the version does not show it.
-    pub older_in_memory: bool,
 }
 
 /// A value log written by a job.

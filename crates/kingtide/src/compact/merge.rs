@@ -71,11 +71,7 @@ pub fn run_merge(ctx: &MergeContext<'_>, job: &Job, range: &KeyRange) -> Result<
 /// # Errors
 /// Those of the file system, `Cancelled`. Every file it created is deleted again.
 pub fn run_flush(ctx: &MergeContext<'_>, input: FlushInput) -> Result<MergeOutput> {
-    let older = if input.older_in_memory {
-        OlderData::assumed(&ctx.order)
-    } else {
-        OlderData::below(&ctx.order, runs_below(&ctx.version, 0, input.run))
-    };
+    let older = OlderData::below(&ctx.order, runs_below(&ctx.version, 0, input.run));
     let tables = input.memtables.iter().map(|m| m.table());
     // Memtable bytes are not compressed yet; about half of them reach the file.
     let expected = tables.fold((0, 0), |(n, bytes), t| (n + t.len(), bytes + t.data_bytes() / 2));
@@ -184,36 +180,29 @@ fn finish_key(
 struct OlderData<'a> {
     order: &'a KeyOrder,
     runs: Vec<(&'a Run, usize)>,
-    assumed: bool,
 }
 
 impl<'a> OlderData<'a> {
     fn below(order: &'a KeyOrder, runs: impl Iterator<Item = &'a Run>) -> OlderData<'a> {
-        OlderData { order, runs: runs.map(|r| (r, 0)).collect(), assumed: false }
+        OlderData { order, runs: runs.map(|r| (r, 0)).collect() }
     }
 
     /// There is none.
     fn none(order: &'a KeyOrder) -> OlderData<'a> {
-        OlderData { order, runs: Vec::new(), assumed: false }
-    }
-
-    /// There may be some anywhere.
-    fn assumed(order: &'a KeyOrder) -> OlderData<'a> {
-        OlderData { order, runs: Vec::new(), assumed: true }
+        OlderData { order, runs: Vec::new() }
     }
 
     fn may_hold(&mut self, key: &[u8]) -> bool {
         let order = self.order;
-        self.assumed
-            || self.runs.iter_mut().any(|(run, at)| {
-                while run.files.get(*at).is_some_and(|f| order.compare(&f.max_key, key).is_lt()) {
-                    *at += 1;
-                }
-                run.files.get(*at).is_some_and(|f| order.compare(&f.min_key, key).is_le())
-            })
+        self.runs.iter_mut().any(|(run, at)| {
+            while run.files.get(*at).is_some_and(|f| order.compare(&f.max_key, key).is_lt()) {
+                *at += 1;
+            }
+            run.files.get(*at).is_some_and(|f| order.compare(&f.min_key, key).is_le())
+        })
     }
 
     fn may_meet(&self, start: &[u8], end: &[u8]) -> bool {
-        self.assumed || self.runs.iter().any(|(r, _)| r.overlapping(self.order, start, end).next().is_some())
+        self.runs.iter().any(|(r, _)| r.overlapping(self.order, start, end).next().is_some())
     }
 }

@@ -125,7 +125,7 @@ impl World {
         }
         drop(writer);
         let run = self.next_file.load(Ordering::SeqCst);
-        FlushInput { memtables: vec![table.iter()], tombstones, run, older_in_memory: false }
+        FlushInput { memtables: vec![table.iter()], tombstones, run }
     }
 
     fn flush(&mut self, from: usize, to: usize, snapshots: &[SeqNo]) {

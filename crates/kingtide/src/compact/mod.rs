@@ -22,12 +22,14 @@ mod output;
 pub mod planner;
 pub(crate) mod run;
 mod sources;
+mod surroundings;
 
 pub use context::{FlushInput, MergeContext, MergeCounters, MergeOutput, RateLimiter, VlogMeta};
 pub use job::{Footprint, Job, JobKind, KeyRange, check_job};
 pub use merge::{run_flush, run_merge};
 pub(crate) use output::{Outputs, Placement};
 pub use planner::{Plan, PlanInput, VlogState, plan};
+pub(crate) use surroundings::Surroundings;
 
 #[cfg(test)]
 mod merge_tests;

@@ -9,7 +9,7 @@
 use crate::compact::job::{Footprint, Job, JobKind, KeyRange, Running};
 use crate::compact::merge::run_merge;
 use crate::compact::planner::{Plan, PlanInput, VlogState, plan};
-use crate::compact::{MergeContext, MergeOutput};
+use crate::compact::{MergeContext, MergeOutput, Surroundings};
 use crate::engine::DbInner;
 use crate::family::Family;
 use crate::shape::Shape;
@@ -227,6 +227,21 @@ impl DbInner {
         }
     }
 
+    /// What jobs of this database find around them.
+    pub(crate) fn surroundings(&self, may_cancel: bool) -> Surroundings<'_> {
+        Surroundings {
+            fs: &self.fs,
+            dir: &self.dir,
+            tables: &self.tables,
+            next_file: &self.next_file_id,
+            now_ms: self.clock.unix_ms(),
+            limiter: Some(&self.limiter),
+            cancelled: self.jobs.cancel_flag(),
+            may_cancel,
+            poll_interval: self.tuning.poll_interval,
+        }
+    }
+
     /// Gives `f` what a merge or flush of the family needs. The snapshots are listed here: call it when the input is
     /// fixed.
     pub(crate) fn with_merge_context<R>(
@@ -236,27 +251,11 @@ impl DbInner {
         may_cancel: bool,
         f: impl FnOnce(&MergeContext<'_>) -> R,
     ) -> R {
-        let open_table =
-            |meta: &crate::version::FileMeta| self.tables.handle(&Arc::new(meta.clone()), family.order()).table();
-        let open_vlog = |id: u64| self.tables.vlog(id);
-        f(&MergeContext {
-            fs: self.fs.clone(),
-            dir: &self.dir,
-            order: family.order().clone(),
-            options,
-            next_file: &self.next_file_id,
-            snapshots: match kingtide_base::planted!("merge-ignores-snapshots") {
-                true => vec![self.snapshots.visible()],
-                false => self.snapshots.list(),
-            },
-            now_ms: self.clock.unix_ms(),
-            version: family.view.load().version.clone(),
-            open_table: &open_table,
-            open_vlog: &open_vlog,
-            limiter: Some(&self.limiter),
-            cancelled: self.jobs.cancel_flag(),
-            may_cancel,
-            poll_interval: self.tuning.poll_interval,
-        })
+        let snapshots = match kingtide_base::planted!("merge-ignores-snapshots") {
+            true => vec![self.snapshots.visible()],
+            false => self.snapshots.list(),
+        };
+        let version = family.view.load().version.clone();
+        self.surroundings(may_cancel).with_context((family.order(), options), snapshots, version, f)
     }
 }

@@ -12,7 +12,7 @@
 
 pub(crate) mod target;
 
-use crate::compact::{FlushInput, MergeContext, RateLimiter, run_flush};
+use crate::compact::{FlushInput, RateLimiter, Surroundings, run_flush};
 use crate::engine::DbInner;
 use crate::family::{Family, View};
 use crate::names::{klog_path, segment_path, vlog_path};
@@ -21,7 +21,7 @@ use crate::shape::Shape;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::version::VlogMeta;
 use crate::version::manifest::Manifest;
-use crate::version::{Edit, FamilyId, FileMeta};
+use crate::version::{Edit, FamilyId};
 use crate::wal::{RECORD_HEADER_LEN, ReplayEnd, SEGMENT_HEADER_LEN, Tail, TailItem, Wal, WalConfig, WalRecord};
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::stats::Stats;
@@ -178,30 +178,13 @@ impl Moment {
         if view.frozen.is_empty() {
             return Ok(());
         }
-        let open_table = |m: &FileMeta| db.tables.handle(&Arc::new(m.clone()), order).table();
-        let context = MergeContext {
-            fs: fs.clone(),
-            dir,
-            order: order.clone(),
-            options,
-            next_file: &db.next_file_id,
-            snapshots: vec![self.seq], // nobody reads a copy at an earlier moment
-            now_ms: db.clock.unix_ms(),
-            version: view.version.clone(),
-            open_table: &open_table,
-            open_vlog: &|id| db.tables.vlog(id),
-            limiter: Some(limiter),
-            cancelled: &AtomicBool::new(false),
-            may_cancel: false,
-            poll_interval: db.tuning.poll_interval,
-        };
-        let input = FlushInput {
-            memtables: view.frozen.iter().map(|m| m.points().iter()).collect(),
-            tombstones: view.frozen.iter().flat_map(|m| m.range_list()).collect(),
-            run: context.new_file_id(),
-            older_in_memory: false,
-        };
-        edits.extend(run_flush(&context, input)?.edits(id, &[]));
+        let never = AtomicBool::new(false);
+        let around = Surroundings { fs, dir, limiter: Some(limiter), cancelled: &never, ..db.surroundings(false) };
+        // Nobody reads a copy at an earlier moment.
+        let output = around.with_context((order, options), vec![self.seq], view.version.clone(), |context| {
+            run_flush(context, FlushInput::of(&view.frozen, context.new_file_id()))
+        })?;
+        edits.extend(output.edits(id, &[]));
         Ok(())
     }
 

@@ -49,16 +49,10 @@ impl DbInner {
             self.log_before_flush(family, last)?; // rather than after the work
         }
         let options = family.options();
-        let input = FlushInput {
-            memtables: vec![memtable.points().iter()],
-            tombstones: if kingtide_base::planted!("deleted-range-not-flushed") {
-                Vec::new()
-            } else {
-                memtable.range_list()
-            },
-            run: self.new_file_id(),
-            older_in_memory: false, // the oldest memtable is flushed first
-        };
+        let mut input = FlushInput::of(std::slice::from_ref(&memtable), self.new_file_id());
+        if kingtide_base::planted!("deleted-range-not-flushed") {
+            input.tombstones.clear();
+        }
         let output = self.with_merge_context(family, &options, false, |ctx| {
             let output = run_flush(ctx, input)?;
             if !kingtide_base::planted!("table-name-not-synced") {

@@ -9,7 +9,7 @@ use super::Brought;
 use super::install::{Failed, NewFamily, exists};
 use crate::api::ColumnFamily;
 use crate::api::Db;
-use crate::compact::{FlushInput, Job, JobKind, KeyRange, MergeContext, MergeOutput, VlogMeta, run_flush, run_merge};
+use crate::compact::{FlushInput, Job, JobKind, KeyRange, MergeOutput, VlogMeta, run_flush, run_merge};
 use crate::engine::DbInner;
 use crate::family::{Family, View, check_name};
 use crate::names::{klog_path, vlog_path};
@@ -81,46 +81,28 @@ impl DbInner {
     ) -> Result<Copied> {
         let order = source.order();
         let options = source.options();
-        let open_table = |m: &FileMeta| self.tables.handle(&Arc::new(m.clone()), order).table();
-        let context = MergeContext {
-            fs: self.fs.clone(),
-            dir: &self.dir,
-            order: order.clone(),
-            options: &options,
-            next_file: &self.next_file_id,
-            snapshots: vec![seq], // nobody reads the clone at an earlier moment
-            now_ms: self.clock.unix_ms(),
-            version: view.version.clone(),
-            open_table: &open_table,
-            open_vlog: &|id| self.tables.vlog(id),
-            limiter: Some(&self.limiter),
-            cancelled: self.jobs.cancel_flag(),
-            may_cancel: true,
-            poll_interval: self.tuning.poll_interval,
-        };
-        let mut copied = Copied::default();
-        for (level, meta) in view.version.files() {
-            self.check_open()?;
-            if meta.vlog_refs.is_empty() {
-                let (id, _) = brought.bring(&klog_path(&self.dir, meta.id), true)?;
-                let id = if planted!("clone-shares-a-file") { meta.id } else { id };
-                let written_as = if planted!("clone-renames-a-file") { id } else { meta.written_as };
-                copied.files.push((level, FileMeta { id, written_as, ..FileMeta::clone(meta) }));
-            } else {
-                let job = rewriting(level, meta);
-                copied.take(run_merge(&context, &job, &KeyRange::default())?, brought);
+        // Nobody reads the clone at an earlier moment.
+        let (snapshots, version) = (vec![seq], view.version.clone());
+        self.surroundings(true).with_context((order, &options), snapshots, version, |context| {
+            let mut copied = Copied::default();
+            for (level, meta) in view.version.files() {
+                self.check_open()?;
+                if meta.vlog_refs.is_empty() {
+                    let (id, _) = brought.bring(&klog_path(&self.dir, meta.id), true)?;
+                    let id = if planted!("clone-shares-a-file") { meta.id } else { id };
+                    let written_as = if planted!("clone-renames-a-file") { id } else { meta.written_as };
+                    copied.files.push((level, FileMeta { id, written_as, ..FileMeta::clone(meta) }));
+                } else {
+                    let job = rewriting(level, meta);
+                    copied.take(run_merge(context, &job, &KeyRange::default())?, brought);
+                }
             }
-        }
-        if !view.frozen.is_empty() {
-            let input = FlushInput {
-                memtables: view.frozen.iter().map(|m| m.points().iter()).collect(),
-                tombstones: view.frozen.iter().flat_map(|m| m.range_list()).collect(),
-                run: context.new_file_id(),
-                older_in_memory: false,
-            };
-            copied.take(run_flush(&context, input)?, brought);
-        }
-        Ok(copied)
+            if !view.frozen.is_empty() {
+                let input = FlushInput::of(&view.frozen, context.new_file_id());
+                copied.take(run_flush(context, input)?, brought);
+            }
+            Ok(copied)
+        })
     }
 }
 

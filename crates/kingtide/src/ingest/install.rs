@@ -264,12 +264,7 @@ impl DbInner {
         let family = change.family.clone();
         self.rotate(c, &family);
         let frozen = family.view.load().frozen.clone();
-        let input = FlushInput {
-            memtables: frozen.iter().map(|m| m.points().iter()).collect(),
-            tombstones: frozen.iter().flat_map(|m| m.range_list()).collect(),
-            run: self.new_file_id(),
-            older_in_memory: false,
-        };
+        let input = FlushInput::of(&frozen, self.new_file_id());
         let options = family.options();
         let output = self.with_merge_context(&family, &options, false, |ctx| {
             let ctx = &MergeContext { limiter: None, ..ctx.clone() }; // nobody shall wait for a rate under the lock

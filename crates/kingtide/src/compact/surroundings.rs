@@ -1,0 +1,69 @@
+//! What the jobs of a database share, whatever family they work on; and the one place that makes a job's context of it.
+
+use super::context::{FlushInput, MergeContext, RateLimiter};
+use crate::family::TableCache;
+use crate::memtable::FamilyMemtable;
+use crate::sync::atomic::{AtomicBool, AtomicU64};
+use crate::version::{FileMeta, Version};
+use kingtide_base::options::FamilyOptions;
+use kingtide_base::{KeyOrder, SeqNo};
+use kingtide_vfs::Fs;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What a job finds around it. The fields are those of [`MergeContext`].
+#[derive(Clone, Copy)]
+pub(crate) struct Surroundings<'a> {
+    pub fs: &'a Arc<dyn Fs>,
+    pub dir: &'a Path,
+    /// Opens what the job reads.
+    pub tables: &'a Arc<TableCache>,
+    pub next_file: &'a AtomicU64,
+    pub now_ms: u64,
+    pub limiter: Option<&'a RateLimiter>,
+    pub cancelled: &'a AtomicBool,
+    pub may_cancel: bool,
+    pub poll_interval: usize,
+}
+
+impl Surroundings<'_> {
+    /// Gives `job` the context of work on a family that has the `version`, for readers at `snapshots`. The caller lists
+    /// these when the input is fixed.
+    pub fn with_context<R>(
+        &self,
+        (order, options): (&KeyOrder, &FamilyOptions),
+        snapshots: Vec<SeqNo>,
+        version: Arc<Version>,
+        job: impl FnOnce(&MergeContext<'_>) -> R,
+    ) -> R {
+        let open_table = |meta: &FileMeta| self.tables.handle(&Arc::new(meta.clone()), order).table();
+        let open_vlog = |id: u64| self.tables.vlog(id);
+        job(&MergeContext {
+            fs: self.fs.clone(),
+            dir: self.dir,
+            order: order.clone(),
+            options,
+            next_file: self.next_file,
+            snapshots,
+            now_ms: self.now_ms,
+            version,
+            open_table: &open_table,
+            open_vlog: &open_vlog,
+            limiter: self.limiter,
+            cancelled: self.cancelled,
+            may_cancel: self.may_cancel,
+            poll_interval: self.poll_interval,
+        })
+    }
+}
+
+impl FlushInput {
+    /// Everything in memtables, newest first, as run `run`.
+    pub(crate) fn of(memtables: &[Arc<FamilyMemtable>], run: u64) -> FlushInput {
+        FlushInput {
+            memtables: memtables.iter().map(|m| m.points().iter()).collect(),
+            tombstones: memtables.iter().flat_map(|m| m.range_list()).collect(),
+            run,
+        }
+    }
+}
