@@ -3,6 +3,7 @@
 //! | task | what it does |
 //! |---|---|
 //! | `tidy` | checks the style rules that no compiler knows |
+//! | `graph` | shows which files use which, the circles among them, and arrows that go up against the floors |
 //! | `shuttle` | explores schedules of the engine's threads |
 //! | `loom` | tries every interleaving of the lock-free structures |
 //! | `fuzz` | runs the fuzz targets under libFuzzer |
@@ -12,6 +13,7 @@
 //! | `torture` | kills processes that use a database, and compares what is left |
 //! | `powercut` | cuts the power of real file systems under a database |
 //! | `full` | runs every test at its full count |
+//! | `instructions` | counts the instructions of single operations, and compares them with what is recorded |
 //! | `results` | makes the tables of results in the pages anew from the result files |
 //! | `capi` | builds and installs the C API: header, static and shared library, pkg-config file |
 //! | `peers` | fetches and builds the engines that keybench compares with |
@@ -22,6 +24,8 @@ mod capi;
 mod explore;
 mod full;
 mod fuzz;
+mod graph;
+mod instructions;
 mod peers;
 mod planted;
 mod powercut;
@@ -36,6 +40,7 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let result = match args.first().map(String::as_str) {
         Some("tidy") => tidy::run(&args[1..]),
+        Some("graph") => graph::run(&args[1..]),
         Some("shuttle") => explore::shuttle(&args[1..]),
         Some("loom") => explore::loom(&args[1..]),
         Some("fuzz") => fuzz::run(&args[1..]),
@@ -45,11 +50,12 @@ fn main() -> ExitCode {
         Some("torture") => torture::run(&args[1..]),
         Some("powercut") => powercut::run(&args[1..]),
         Some("full") => full::run(&args[1..]),
+        Some("instructions") => instructions::run(&args[1..]),
         Some("results") => results::run(&args[1..]),
         Some("capi") => capi::run(&args[1..]),
         Some("peers") => peers::run(&args[1..]),
         _ => {
-            Err("usage: cargo xtask <tidy|shuttle|loom|fuzz|miri|sanitize|planted|torture|powercut|full|results|capi|peers> [arguments]"
+            Err("usage: cargo xtask <tidy|graph|shuttle|loom|fuzz|miri|sanitize|planted|torture|powercut|full|instructions|results|capi|peers> [arguments]"
                 .to_owned())
         }
     };

@@ -55,8 +55,18 @@ fn on(system: &str, dir: &Path, rounds: &str) -> Result<(), String> {
     call(Command::new(format!("mkfs.{system}")).args(["-q", force, &image_text]))?;
     call(Command::new("mount").args(["-o", "loop", &image_text, &mount_text]))?;
     println!("== {system}");
-    let test =
-        ["test", "--release", "-p", "kingtide", "--test", "kill_nine", "power_cut", "--", "--ignored", "--nocapture"];
+    let test = [
+        "test",
+        "--release",
+        "-p",
+        "kingtide",
+        "--test",
+        "process",
+        "kill_nine::power_cut",
+        "--",
+        "--ignored",
+        "--nocapture",
+    ];
     let done = call(
         Command::new("cargo")
             .args(test)

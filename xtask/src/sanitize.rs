@@ -31,13 +31,13 @@ const MIRI: &[Suite] = &[
     suite("kingtide-mem", &["--lib"], &[]),
     suite("kingtide-base", &["--lib"], &["checksum::", "hash::", "stats::", "budget::"]),
     full("kingtide-table", &["--lib"], &["block::", "filter::", "info::", "tombstones::", "vlog::"]),
-    full("kingtide", &["--test", "small"], &[]),
+    full("kingtide", &["--test", "api"], &["small_database::"]),
 ];
 
 /// What is repeated under many of Miri's schedules and weak-memory choices in a full run.
 const MIRI_SEEDS: &[Suite] = &[
     suite("kingtide-mem", &["--lib"], &["readers_see_all_that_was_published", "hammer"]),
-    suite("kingtide", &["--test", "small"], &["threads"]),
+    suite("kingtide", &["--test", "api"], &["small_database::threads"]),
 ];
 
 /// Seeds of those.
@@ -56,9 +56,9 @@ const ADDRESS: &[Suite] = &[
 
 const THREAD: &[Suite] = &[
     suite("kingtide-mem", &["--lib"], &["readers_see_all_that_was_published", "hammer"]),
-    full("kingtide", &["--test", "small"], &[]),
-    full("kingtide", &["--test", "contended", "--test", "no_lost_keys"], &[]),
-    full("kingtide", &["--test", "transactions", "--test", "read_only", "--test", "commit_hooks"], &[]),
+    full("kingtide", &["--test", "api"], &["small_database::", "read_only::", "commit_hooks::"]),
+    full("kingtide", &["--test", "concurrency"], &["contended::", "no_lost_keys::"]),
+    full("kingtide", &["--test", "transactions"], &["basics::"]),
 ];
 
 /// Runs `cargo xtask miri [--full] [filter]`: undefined behaviour, by interpretation.

@@ -4,16 +4,19 @@
 //! | rule | where |
 //! |---|---|
 //! | files of at most 1000 lines, functions of at most 100 (ratchet) | Rust |
+//! | functions of at most 6 parameters, nested at most 5 deep (ratchet) | library crates |
 //! | `unsafe` only in its rooms, each with its reason | Rust |
 //! | no `.unwrap()` or `.expect(` outside tests (ratchet) | `crates/*/src` |
 //! | no unfinished work | Rust |
 //! | dependencies go down only, external ones say why | manifests |
+//! | uses go down only, by the floors of ARCHITECTURE.md, and never in circles | crates with floors |
 //! | no tabs, trailing blanks, paths of one machine | all text |
 //! | relative links and named format documents exist, formats have byte tables | Markdown |
 
 mod manifest;
 mod ratchet;
 mod rust;
+mod shape;
 mod source;
 mod text;
 
@@ -21,8 +24,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::graph::{self, Floors, Graph};
 pub use ratchet::Counts;
-use source::Source;
+pub use source::Source;
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -64,8 +68,9 @@ fn check(root: &Path) -> Result<(Report, Counts), String> {
     let texts = read_texts(root, &files);
     let mut report = Report::default();
     let mut counts = Counts::default();
-    for source in sources(&texts) {
-        rust::check(&source, &mut report, &mut counts);
+    let all = sources(&texts);
+    for source in &all {
+        rust::check(source, &mut report, &mut counts);
     }
     let find = |name: &str| texts.iter().find(|t| t.0 == name).map_or("", |t| t.1.as_str());
     manifests(&texts, find("ARCHITECTURE.md"), &mut report);
@@ -79,6 +84,7 @@ fn check(root: &Path) -> Result<(Report, Counts), String> {
         }
     }
     text::formats(&texts.iter().filter(|t| !t.0.starts_with("xtask/")).cloned().collect::<Vec<_>>(), &mut report);
+    floors(&all, find("ARCHITECTURE.md"), &mut report);
     counts.check(find(ratchet::PATH), &mut report);
     report.problems.sort();
     Ok((report, counts))
@@ -92,6 +98,40 @@ fn manifests(texts: &[(String, String)], architecture: &str, report: &mut Report
     let ours: Vec<String> = all.iter().filter_map(|t| manifest::package_name(&t.1)).collect();
     for (path, body) in all {
         manifest::check(path, body, &layers, &ours, report);
+    }
+}
+
+/// All Rust files and ARCHITECTURE.md.
+pub fn tree(root: &Path) -> Result<(Vec<Source>, String), String> {
+    let texts = read_texts(root, &list_files(root)?);
+    let architecture = texts.iter().find(|t| t.0 == "ARCHITECTURE.md").map_or(String::new(), |t| t.1.clone());
+    Ok((sources(&texts), architecture))
+}
+
+/// Holds the floors that ARCHITECTURE.md declares of crates.
+fn floors(sources: &[Source], architecture: &str, report: &mut Report) {
+    for name in graph::crate_names(sources) {
+        let Some(floors) = Floors::parse(architecture, &name) else { continue };
+        let graph = Graph::of(&format!("crates/{name}/src"), sources);
+        for module in floors.unknown(&graph) {
+            report.add("ARCHITECTURE.md", 0, &format!("the floors of {name} name `{module}`, which is no module"));
+        }
+        for (file, path) in graph.names.iter().zip(&graph.paths) {
+            if file != "lib" && floors.of(file).is_none() {
+                report.add(path, 0, "this module has no floor; add it to the list in ARCHITECTURE.md");
+            }
+        }
+        for (from, to, cause) in floors.upward(&graph) {
+            let (higher, what) = (&graph.names[to], &cause.what);
+            let text =
+                format!("`{what}` of {higher}, which is on a higher floor (ARCHITECTURE.md); move one of the two");
+            report.add(&graph.paths[from], cause.line, &text);
+        }
+        for circle in graph.circles() {
+            let names: Vec<&str> = circle.iter().map(|f| graph.names[*f].as_str()).collect();
+            let text = format!("files that use each other: {}; move what they share below them", names.join(", "));
+            report.add(&graph.paths[circle[0]], 0, &text);
+        }
     }
 }
 

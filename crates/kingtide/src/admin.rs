@@ -4,17 +4,15 @@ use crate::compact::KeyRange;
 use crate::engine::DbInner;
 use crate::family::{Family, View};
 use crate::memtable::FamilyMemtable;
+use crate::options::memory_limit;
 use crate::shape::{ManualRange, Retired};
 use crate::sync::atomic::Ordering;
-use crate::version::{Edit, Version};
+use crate::version::{DEFAULT_FAMILY, Edit, Version};
 use kingtide_base::options::{DbOptions, FamilyOptions};
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, rare};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// The family that every database has.
-pub(crate) const DEFAULT_FAMILY: &str = "default";
 
 /// Background errors in a row after which a waiting caller is told, although the job will be tried again.
 const PATIENCE: u32 = 3;
@@ -230,7 +228,7 @@ impl DbInner {
             {
                 return Err(e);
             }
-            if !self.jobs.help(self) {
+            if !self.jobs.help() {
                 self.jobs.wait_for_progress(Duration::from_millis(5));
             }
         }
@@ -243,13 +241,5 @@ fn require_live(name: &str, rows: &[kingtide_base::options::OptionRow]) -> Resul
             "option '{name}' cannot be changed while the database is open; give it to open"
         ))),
         _ => Ok(()),
-    }
-}
-
-/// Bytes that all memtables together may hold.
-pub(crate) fn memory_limit(db: &DbOptions, family: &FamilyOptions) -> u64 {
-    match db.memtable_budget {
-        0 => family.memtable_size.saturating_mul(1 + family.max_immutable_memtables),
-        n => n,
     }
 }

@@ -6,11 +6,11 @@
 //! time that an open needs to read the retained log; memory it costs none, as operations that are in tables are passed
 //! over.
 
-use crate::commit::changed::{Change, ChangedOps};
-use crate::commit::control::{LogOp, read_log_op};
-use crate::db::Db;
+use crate::api::Db;
 use crate::engine::DbInner;
 use crate::family::Family;
+use crate::ops::{Change, ChangedOps};
+use crate::ops::{LogOp, read_log_op};
 use crate::version::FamilyId;
 use crate::wal::{Tail, TailItem};
 use kingtide_base::coding::Reader;

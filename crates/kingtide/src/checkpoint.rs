@@ -1,7 +1,7 @@
 //! Checkpoints: a copy of the database in another directory, which shares the immutable files with it.
 
+use crate::api::Db;
 use crate::copy::target::{Target, copy_file};
-use crate::db::Db;
 use kingtide_base::{Error, Result, SeqNo};
 use std::path::Path;
 

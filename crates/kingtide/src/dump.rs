@@ -1,7 +1,7 @@
 //! What a log record says, for tools that show the log: see [`crate::wal::dump_segment`].
 
-use crate::commit::changed::{Change, ChangedOps};
-use crate::commit::control::{LogOp, read_log_op};
+use crate::ops::{Change, ChangedOps};
+use crate::ops::{LogOp, read_log_op};
 use crate::txn::Isolation;
 use kingtide_base::coding::Reader;
 use kingtide_base::{Error, Result, SeqNo};

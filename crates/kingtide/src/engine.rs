@@ -1,19 +1,19 @@
-//! The engine behind a [`crate::Db`]: what all handles share, and the dispatch of background work.
+//! The state behind a [`crate::Db`]: what all handles share, and the checks that everything begins with. What is done with
+//! it stands in the modules of the floor above, one for each operation.
 //!
 //! Lock order, outermost first: `shape`, `commit`, a family's `view_lock`, then leaf locks (snapshots, statistics, cache
 //! partitions). `commit` is never held while `shape` is taken.
 
-use crate::commit::CommitState;
 use crate::commit::hook::Hooks;
 use crate::commit::stall::WriteController;
+use crate::commit::state::CommitState;
 use crate::compact::RateLimiter;
-use crate::family::TableCache;
-use crate::jobs::{Jobs, Outcome};
-use crate::read::ReadContext;
-use crate::read_only::{ReadOnly, refused};
-use crate::reclaim::Reclaims;
+use crate::family::{ReadContext, TableCache};
+use crate::jobs::Jobs;
+use crate::read_only::ReadOnly;
+use crate::reclaims::Reclaims;
 use crate::reserve::Reserve;
-use crate::shape::{Retired, Shape};
+use crate::shape::Shape;
 use crate::snapshot::Snapshots;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, RwLock};
@@ -24,8 +24,8 @@ use crate::wal::Wal;
 use kingtide_base::budget::Budget;
 use kingtide_base::clock::Clock;
 use kingtide_base::options::{DbOptions, Durability, FamilyOptions};
-use kingtide_base::stats::{Stat, Stats};
-use kingtide_base::{Error, ErrorKind, Result, rare};
+use kingtide_base::stats::Stats;
+use kingtide_base::{Error, ErrorKind, Result};
 use kingtide_mem::ArenaPool;
 use kingtide_mem::cache::BlockCache;
 use kingtide_vfs::{FileLock, Fs, Origin};
@@ -160,168 +160,10 @@ impl DbInner {
         self.shape.lock().families.values().any(|f| !f.view.load().frozen.is_empty())
     }
 
-    /// Runs the most urgent background job. `merges`: whether a merge may be taken.
-    pub fn run_most_urgent(self: &Arc<Self>, merges: bool) -> Outcome {
-        if self.read_only.is_some() || self.halted.load(Ordering::Acquire) {
-            return Outcome::Idle;
-        }
-        let result = self.guarded(|| self.try_urgent(merges));
-        match result {
-            Ok(true) => {
-                let mut trouble = self.trouble.lock();
-                if !self.halted.load(Ordering::Acquire) {
-                    *trouble = None; // another thread's panic stays
-                }
-                Outcome::Ran
-            }
-            Ok(false) => Outcome::Idle,
-            Err(e) if e.kind() == ErrorKind::Cancelled => {
-                rare!("compaction-cancelled");
-                Outcome::Idle
-            }
-            Err(e) if self.halted.load(Ordering::Acquire) => Outcome::Failed(e),
-            Err(e) => {
-                rare!("background-job-failed");
-                self.stats.add(Stat::BackgroundErrors, 1);
-                if e.kind() == ErrorKind::NoSpace {
-                    self.make_room();
-                }
-                *self.trouble.lock() = Some(e.duplicate());
-                Outcome::Failed(e)
-            }
-        }
-    }
-
-    /// Runs background work. A panic in it, of a key order or from a bug, ends neither the thread nor the program: it halts
-    /// the database.
-    ///
-    /// # Errors
-    /// Those of `work`; `Poisoned` after a panic.
-    pub(crate) fn guarded<R>(&self, work: impl FnOnce() -> Result<R>) -> Result<R> {
-        // What the panic left half-done is not used again: nothing is written any more, and reads see views, each of
-        // which was put in place as a whole.
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(self.halt(&*panic)))
-    }
-
-    /// Stops writes and background work for good, after a panic.
-    #[cold]
-    fn halt(&self, panic: &(dyn std::any::Any + Send)) -> Error {
-        rare!("background-job-panicked");
-        let said = panic.downcast_ref::<&str>().copied();
-        let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
-        let text = format!(
-            "background work panicked ({said}); writes are stopped until the database is closed and opened again, and what \
-             was committed is in its log"
-        );
-        let error = Error::new(ErrorKind::Poisoned, text);
-        if !kingtide_base::planted!("panic-in-a-job-forgotten") {
-            let mut trouble = self.trouble.lock();
-            if !self.halted.load(Ordering::Acquire) {
-                *trouble = Some(error.duplicate());
-                self.halted.store(true, Ordering::Release);
-            }
-        }
-        self.stats.add(Stat::BackgroundErrors, 1);
-        // Nothing syncs it from now on, and `Interval` promises that it is synced soon.
-        let _ = self.wal.sync_all();
-        error
-    }
-
     /// Why a halted database takes no writes.
     #[cold]
     pub(crate) fn halt_error(&self) -> Error {
         self.background_error().unwrap_or_else(|| Error::new(ErrorKind::Poisoned, "background work panicked"))
-    }
-
-    fn try_urgent(self: &Arc<Self>, merges: bool) -> Result<bool> {
-        self.txns.sweep();
-        if !self.closed.load(Ordering::Acquire) {
-            self.keep_reserve();
-        }
-        if self.prepare_log()? || self.sync_on_interval()? {
-            return Ok(true);
-        }
-        if self.flush_one()? {
-            return Ok(true);
-        }
-        if self.tables.empty_trash() > 0 || self.keep_log_short()? {
-            return Ok(true);
-        }
-        if merges && (self.reclaim_some()? || self.merge_one()?) {
-            return Ok(true);
-        }
-        Ok(false)
-    }
-
-    /// Makes a spare log segment if there is none.
-    fn prepare_log(&self) -> Result<bool> {
-        if self.closed.load(Ordering::Acquire) {
-            return Ok(false);
-        }
-        if !self.wal.needs_spare() || self.wal.poison().is_some() {
-            return Ok(false);
-        }
-        self.wal.prepare_spare().map(|()| true)
-    }
-
-    /// How often the log is synced in the background.
-    pub fn sync_interval(&self) -> Option<std::time::Duration> {
-        match self.durability() {
-            Durability::Interval(every) => Some(every),
-            _ => None,
-        }
-    }
-
-    /// With `Interval` durability: syncs the log when it is due.
-    fn sync_on_interval(&self) -> Result<bool> {
-        let Some(every) = self.sync_interval() else { return Ok(false) };
-        let now = self.clock.monotonic_ns();
-        let last = self.last_interval_sync.load(Ordering::Relaxed);
-        // A clock that went back must not put the sync off until it is where it was.
-        if now.checked_sub(last).is_some_and(|waited| waited < every.as_nanos() as u64) {
-            return Ok(false);
-        }
-        // One thread wins the turn.
-        if self.last_interval_sync.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_err() {
-            return Ok(false);
-        }
-        self.wal.sync_all()?;
-        Ok(false)
-    }
-
-    /// Deletes what a change of files left behind, now or when the last view that names it goes. A file that cannot be
-    /// removed is an orphan that the next open removes.
-    pub fn delete_retired(&self, retired: Retired) {
-        for id in retired.tables.into_iter().filter(|_| !kingtide_base::planted!("merged-tables-not-deleted")) {
-            let _ = self.tables.delete_table(id);
-        }
-        for id in retired.vlogs {
-            self.stats.add(Stat::VlogsDeleted, 1);
-            let _ = self.tables.delete_vlog(id);
-        }
-    }
-
-    /// Gives log segments back that hold nothing but what is in tables, except those that change streams may want.
-    pub fn release_log(&self) -> Result<()> {
-        let mut needed = self.shape.lock().log_start; // as the manifest says
-        if kingtide_base::planted!("log-released-early") {
-            needed = self.snapshots.visible() + 1;
-        }
-        if self.wal.poison().is_none() {
-            let retention = self.options.read().change_retention;
-            self.wal.release_beyond(needed, retention)?;
-        }
-        Ok(())
-    }
-
-    /// Tells flow control how far level 0 lags in the worst family.
-    pub fn measure_level0(&self, shape: &Shape) {
-        let worst = shape
-            .families
-            .values()
-            .map(|f| f.view.load().version.levels[0].len() as f64 / f.options().l0_trigger.max(1) as f64);
-        self.stall.set_level0(worst.fold(0.0, f64::max));
-        shape.update_gauges(&self.stats);
     }
 }
 
@@ -353,4 +195,9 @@ fn decode_durability(code: u64) -> Durability {
         2 => Durability::None,
         ms => Durability::Interval(std::time::Duration::from_millis(ms - 3)),
     }
+}
+
+#[cold]
+fn refused() -> Error {
+    Error::new(ErrorKind::ReadOnly, "the database was opened for reading only")
 }

@@ -14,11 +14,10 @@
 //!
 //! The first thread never takes a merge: a flush must not wait for one.
 
-use crate::engine::DbInner;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Condvar, Mutex, spawn_named};
 use kingtide_base::Error;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 /// How long an idle thread sleeps before it looks for time-driven work (expiry, retries after an error).
@@ -50,10 +49,11 @@ impl Signal {
 }
 
 /// The pool.
-#[derive(Debug)]
 pub(crate) struct Jobs {
     signal: Arc<Signal>,
     manual: bool,
+    /// Set by the start. Weak: the work owns the pool.
+    work: OnceLock<Weak<dyn Work>>,
     /// Asks running merges to stop early. Relaxed: a hint polled at block boundaries.
     cancel: AtomicBool,
 }
@@ -68,22 +68,80 @@ pub(crate) enum Outcome {
     Failed(Error),
 }
 
-impl Jobs {
-    pub fn new(manual: bool) -> Jobs {
-        Jobs { signal: Arc::default(), manual, cancel: AtomicBool::new(false) }
+/// What the pool's threads run. The pool knows nothing else of the database.
+pub(crate) trait Work: Send + Sync {
+    /// Runs the most urgent job. `merges`: whether a merge may be taken.
+    fn run_most_urgent(self: Arc<Self>, merges: bool) -> Outcome;
+
+    /// How long at most an idle thread that keeps the time may sleep.
+    fn longest_pause(&self) -> Option<Duration>;
+}
+
+impl Signal {
+    /// Runs the most urgent job, if there is one.
+    fn run(&self, work: &Arc<dyn Work>, merges: bool) -> Outcome {
+        self.state.lock().running += 1;
+        let outcome = work.clone().run_most_urgent(merges);
+        self.state.lock().running -= 1;
+        if !matches!(outcome, Outcome::Idle) {
+            self.wake();
+        }
+        self.progress.notify_all();
+        outcome
     }
 
-    /// Starts the threads. `lane` 0 does everything but merges; a pool always has a second one.
-    pub fn start(&self, db: &Arc<DbInner>, threads: usize) -> Result<(), Error> {
+    /// What a thread does until it is told to stop. `lane` 0 does everything but merges.
+    fn run_lane(&self, work: &Arc<dyn Work>, lane: usize) {
+        loop {
+            let seen = {
+                let s = self.state.lock();
+                if s.stop {
+                    break;
+                }
+                s.generation
+            };
+            match self.run(work, lane > 0) {
+                Outcome::Ran => continue,
+                Outcome::Idle => {}
+                Outcome::Failed(_) => {
+                    // The state still asks for the job; a pause keeps a broken disk from spinning the processor.
+                    let mut s = self.state.lock();
+                    if !s.stop {
+                        self.work.wait_for(&mut s, IDLE);
+                    }
+                    continue;
+                }
+            }
+            // The first thread keeps the time of `Interval` durability.
+            let pause = if lane == 0 { work.longest_pause().map_or(IDLE, |d| d.min(IDLE)) } else { IDLE };
+            let mut s = self.state.lock();
+            if s.generation == seen && !s.stop {
+                self.work.wait_for(&mut s, pause);
+            }
+        }
+        self.state.lock().threads -= 1;
+        self.progress.notify_all();
+    }
+}
+
+impl Jobs {
+    pub fn new(manual: bool) -> Jobs {
+        Jobs { signal: Arc::default(), manual, work: OnceLock::new(), cancel: AtomicBool::new(false) }
+    }
+
+    /// Takes the work, once, and starts the threads; a pool always has a second one. `limit`: so many can be started, in tests.
+    pub fn start(&self, work: &Arc<dyn Work>, threads: usize, limit: Option<usize>) -> Result<(), Error> {
+        let first = self.work.set(Arc::downgrade(work)).is_ok();
+        debug_assert!(first, "the pool was started before");
         if self.manual {
             return Ok(());
         }
         for lane in 0..threads.max(2) {
-            let thread = db.clone();
+            let (signal, work) = (self.signal.clone(), work.clone());
             self.signal.state.lock().threads += 1;
-            let spawned = match db.tuning.thread_limit {
+            let spawned = match limit {
                 Some(limit) if lane >= limit => Err(std::io::ErrorKind::WouldBlock.into()),
-                _ => spawn_named(format!("kingtide-{lane}"), move || thread.jobs.thread(&thread, lane)),
+                _ => spawn_named(format!("kingtide-{lane}"), move || signal.run_lane(&work, lane)),
             };
             if let Err(e) = spawned {
                 self.signal.state.lock().threads -= 1;
@@ -98,48 +156,12 @@ impl Jobs {
         Ok(())
     }
 
-    fn thread(&self, db: &Arc<DbInner>, lane: usize) {
-        loop {
-            let seen = {
-                let s = self.signal.state.lock();
-                if s.stop {
-                    break;
-                }
-                s.generation
-            };
-            match self.run(db, lane > 0) {
-                Outcome::Ran => continue,
-                Outcome::Idle => {}
-                Outcome::Failed(_) => {
-                    // The state still asks for the job; a pause keeps a broken disk from spinning the processor.
-                    let mut s = self.signal.state.lock();
-                    if !s.stop {
-                        self.signal.work.wait_for(&mut s, IDLE);
-                    }
-                    continue;
-                }
-            }
-            // The first thread keeps the time of `Interval` durability.
-            let pause = if lane == 0 { db.sync_interval().map_or(IDLE, |d| d.min(IDLE)) } else { IDLE };
-            let mut s = self.signal.state.lock();
-            if s.generation == seen && !s.stop {
-                self.signal.work.wait_for(&mut s, pause);
-            }
+    /// Runs the most urgent job on the caller's thread, if there is one.
+    pub fn run_one(&self) -> Outcome {
+        match self.work.get().and_then(Weak::upgrade) {
+            Some(work) => self.signal.run(&work, true),
+            None => Outcome::Idle,
         }
-        self.signal.state.lock().threads -= 1;
-        self.signal.progress.notify_all();
-    }
-
-    /// Runs the most urgent job, if there is one.
-    pub fn run(&self, db: &Arc<DbInner>, merges: bool) -> Outcome {
-        self.signal.state.lock().running += 1;
-        let outcome = db.run_most_urgent(merges);
-        self.signal.state.lock().running -= 1;
-        if !matches!(outcome, Outcome::Idle) {
-            self.wake();
-        }
-        self.signal.progress.notify_all();
-        outcome
     }
 
     /// Tells the threads that the state changed.
@@ -154,8 +176,8 @@ impl Jobs {
     }
 
     /// Without threads: runs one job on the caller's thread. False if there are threads or nothing was to do.
-    pub fn help(&self, db: &Arc<DbInner>) -> bool {
-        self.manual && matches!(self.run(db, true), Outcome::Ran)
+    pub fn help(&self) -> bool {
+        self.manual && matches!(self.run_one(), Outcome::Ran)
     }
 
     /// Waits until a job ended, at most `d`.

@@ -1,11 +1,11 @@
 //! What the edits of a manifest add up to.
 
-use crate::admin::DEFAULT_FAMILY;
 use crate::options::Options;
-use crate::shape::VlogMeta;
+use crate::version::DEFAULT_FAMILY;
+use crate::version::VlogMeta;
 use crate::version::{Edit, FamilyId, Version};
 use kingtide_base::options::FamilyOptions;
-use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo, planted};
+use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
 use std::collections::BTreeMap;
 
 /// A family as the manifest describes it.
@@ -69,6 +69,7 @@ impl Layout {
     pub fn apply(&mut self, edit: Edit, options: &Options) -> Result<()> {
         let unknown =
             |id: FamilyId| Error::corruption(format!("the manifest changes family {id}, which does not exist"));
+        self.last_seq = self.last_seq.max(edit.last_seq());
         match edit {
             Edit::CreateFamily { id, name, order, options: stored } => {
                 let Some(order) = options.resolve_order(&order) else {
@@ -99,7 +100,6 @@ impl Layout {
                 if level as usize >= f.version.levels.len() {
                     return Err(Error::corruption(format!("the manifest puts file {} into level {level}", meta.id)));
                 }
-                self.last_seq = self.last_seq.max(meta.max_seq);
                 f.version.add(&f.order, level as usize, meta);
             }
             Edit::RemoveFile { family, level, id } => {
@@ -113,7 +113,6 @@ impl Layout {
             Edit::Flushed { family, seq } => {
                 let f = self.families.get_mut(&family).ok_or_else(|| unknown(family))?;
                 f.flushed = f.flushed.max(seq);
-                self.last_seq = self.last_seq.max(seq);
             }
             Edit::AddVlog { id, family, size, stored_bytes, values } => {
                 self.vlogs.insert(id, VlogMeta { family, size, stored_bytes, values });
@@ -122,15 +121,9 @@ impl Layout {
                 self.vlogs.remove(&id);
             }
             Edit::NextFileId(id) => self.next_file_id = self.next_file_id.max(id),
-            Edit::LastSeq(seq) => self.last_seq = self.last_seq.max(seq),
+            Edit::LastSeq(_) => {}
             Edit::NextFamilyId(id) => self.next_family = self.next_family.max(id),
-            Edit::LogStart(seq) => {
-                self.log_start = self.log_start.max(seq);
-                // The numbers below it were given out, even if a power cut took the log records that had the last of them.
-                // Without this they would be given out again, and the log that holds them could be released at once.
-                let taken = if planted!("numbers-given-out-again") { 0 } else { seq.saturating_sub(1) };
-                self.last_seq = self.last_seq.max(taken);
-            }
+            Edit::LogStart(seq) => self.log_start = self.log_start.max(seq),
             Edit::LogBegun { segment, boot_id } => self.log_begun = Some((segment, boot_id)),
         }
         Ok(())

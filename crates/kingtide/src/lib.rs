@@ -8,13 +8,16 @@
 #![cfg_attr(test, allow(clippy::disallowed_methods))] // tests may start threads and read clocks and files
 
 mod admin;
+mod api;
+mod background;
 pub mod backup;
+mod catch_up;
 mod changes;
 mod checkpoint;
 mod commit;
 pub mod compact;
 mod copy;
-mod db;
+mod directory;
 pub mod dump;
 mod engine;
 mod estimate;
@@ -26,16 +29,20 @@ mod layout;
 #[cfg(all(test, loom))]
 mod loom_tests;
 pub mod memtable;
+pub mod names;
 mod open;
+mod ops;
 mod options;
 pub mod rangedel;
 pub mod read;
 mod read_only;
 mod reclaim;
+mod reclaims;
 mod recover;
 pub mod repair;
 mod report;
 mod reserve;
+mod retire;
 mod shadow;
 mod shape;
 #[cfg(all(test, shuttle))]
@@ -43,6 +50,7 @@ mod shuttle_tests;
 mod snapshot;
 #[cfg(all(test, not(shuttle)))]
 mod snapshot_tests;
+mod space;
 mod sync;
 mod tuning;
 mod txn;
@@ -50,20 +58,20 @@ pub mod verify;
 pub mod version;
 pub mod wal;
 
+pub use api::transaction::{CommitTicket, Transaction, TransactionHandle, TransactionIterator, TransactionOptions};
+pub use api::{ColumnFamily, Db};
 pub use changes::{ChangeRecord, ChangeStream, ChangeStreamOptions};
 pub use checkpoint::CheckpointInfo;
 pub use commit::batch::{MAX_BATCH_BYTES, WriteBatch};
-pub use commit::changed::{Change, ChangeKind};
 pub use commit::hook::{CommitHook, CommittedWrites};
-pub use db::Db;
 pub use estimate::{Cardinality, RangeCount, RangeStats};
-pub use family::ColumnFamily;
 pub use ingest::{ExportInfo, IngestOptions, SortedFile, SortedFileWriter};
 pub use kingtide_base::clock::{Clock, ManualClock, SystemClock};
 pub use kingtide_base::key::CustomOrder;
 pub use kingtide_base::options::{Compression, DbOptions, Durability, FamilyOptions};
 pub use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
 pub use kingtide_vfs as vfs;
+pub use ops::{Change, ChangeKind};
 pub use options::{Options, ReadOptions, WriteOptions};
 pub use read::{DbIterator, PinnedValue};
 pub use repair::{FamilyRepair, KeyGap, RepairOptions, RepairReport, UnreadableFile, repair, repair_with};
@@ -72,8 +80,7 @@ pub use snapshot::Snapshot;
 #[doc(hidden)]
 pub use tuning::Tuning;
 pub use txn::{
-    CommitTicket, HeldLock, Isolation, LockMode, LockTarget, LockWait, LockWaitHook, PreparedInfo, Transaction,
-    TransactionHandle, TransactionInfo, TransactionIterator, TransactionOptions, TxnId,
+    HeldLock, Isolation, LockMode, LockTarget, LockWait, LockWaitHook, PreparedInfo, TransactionInfo, TxnId,
 };
 pub use verify::{Problem, ProblemKind, Progress, Severity, VerifyCounts, VerifyReport, verify, verify_with};
 

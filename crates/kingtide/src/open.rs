@@ -12,18 +12,20 @@
 //! The handle exists only when all of it is done. Until step 6 nothing on disk was changed that another recovery would
 //! not do the same way, so a crash in between is harmless.
 
-use crate::admin::memory_limit;
-use crate::commit::CommitState;
 use crate::commit::hook::Hooks;
 use crate::commit::stall::WriteController;
+use crate::commit::state::CommitState;
 use crate::compact::RateLimiter;
 use crate::copy::target::refuse_unfinished;
+use crate::directory::make_dir;
 use crate::engine::DbInner;
 use crate::family::{Family, TableCache};
-use crate::jobs::Jobs;
+use crate::jobs::{Jobs, Work};
+use crate::names::{CURRENT, LOCK_FILE};
 use crate::options::Options;
+use crate::options::memory_limit;
 use crate::read_only::ReadOnly;
-use crate::reclaim::Reclaims;
+use crate::reclaims::Reclaims;
 use crate::recover::Recovery;
 use crate::reserve::Reserve;
 use crate::snapshot::Snapshots;
@@ -31,7 +33,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, RwLock, try_spawn};
 use crate::txn::prepared::PreparedTable;
 use crate::txn::prepared::RecoveredPrepared;
-use crate::txn::validate::RecentWrites;
+use crate::txn::recent::RecentWrites;
 use crate::txn::{Transactions, TxnId};
 use crate::wal::{Wal, WalConfig};
 use kingtide_base::budget::Budget;
@@ -47,8 +49,6 @@ use std::time::Duration;
 
 /// Bytes of free chunks that are kept for the next memtables.
 const FREE_ARENAS: u64 = 8 << 20;
-/// Name of the lock file.
-pub(crate) const LOCK_FILE: &str = "LOCK";
 
 /// Opens or creates the database in `dir`; returns it with its default family.
 pub(crate) fn open(dir: &Path, options: Options) -> Result<(Arc<DbInner>, Arc<Family>)> {
@@ -171,7 +171,8 @@ fn begin(inner: &Arc<DbInner>, changed: Option<&Arc<Family>>, threads: usize) ->
     if inner.read_only.is_none() {
         inner.keep_reserve();
     }
-    inner.jobs.start(inner, threads)
+    let work: Arc<dyn Work> = inner.clone();
+    inner.jobs.start(&work, threads, inner.tuning.thread_limit)
 }
 
 /// Gives up a database whose opening failed when it was all but done, so that the next open finds it as this one did.
@@ -207,7 +208,7 @@ fn enter_dir(fs: &dyn Fs, dir: &Path, options: &Options, read_only: bool) -> Res
         prepare_dir(fs, dir, options)?;
         return fs.lock(&dir.join(LOCK_FILE)).map(Some);
     }
-    if !fs.exists(&dir.join("CURRENT"))? {
+    if !fs.exists(&dir.join(CURRENT))? {
         refuse_unfinished(fs, dir)?;
     }
     Ok(None)
@@ -228,7 +229,7 @@ fn enter_prepared(txns: &Transactions, recovered: &[RecoveredPrepared]) -> Resul
 
 /// Checks the directory against what the options ask for, and makes it.
 fn prepare_dir(fs: &dyn Fs, dir: &Path, options: &Options) -> Result<()> {
-    let exists = fs.exists(&dir.join("CURRENT"))?;
+    let exists = fs.exists(&dir.join(CURRENT))?;
     if exists && options.db.error_if_exists {
         return Err(Error::new(ErrorKind::Exists, "a database exists here and error_if_exists is set").at_path(dir));
     }
@@ -241,32 +242,6 @@ fn prepare_dir(fs: &dyn Fs, dir: &Path, options: &Options) -> Result<()> {
     }
     refuse_unfinished(fs, dir)?;
     make_dir(fs, dir)
-}
-
-/// Makes the directory and what is missing above it, and their names durable.
-pub(crate) fn make_dir(fs: &dyn Fs, dir: &Path) -> Result<()> {
-    let mut missing = Vec::new();
-    for at in dir.ancestors().take_while(|at| !at.as_os_str().is_empty()) {
-        if fs.exists(at)? {
-            break;
-        }
-        missing.push(at);
-    }
-    if missing.is_empty() {
-        // The process that made it may have been killed before its name was durable. A user who may not open the parent
-        // did not make it in this way.
-        return match dir.parent().map_or(Ok(()), |parent| fs.sync_dir(parent)) {
-            Err(e) if e.io_kind() == Some(std::io::ErrorKind::PermissionDenied) => Ok(()),
-            done => done,
-        };
-    }
-    for at in missing.into_iter().rev() {
-        fs.create_dir_all(at)?;
-        if let Some(parent) = at.parent() {
-            fs.sync_dir(parent)?;
-        }
-    }
-    Ok(())
 }
 
 fn background_threads(options: &Options) -> usize {

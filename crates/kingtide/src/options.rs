@@ -1,17 +1,15 @@
 //! What a caller hands to [`crate::Db::open`].
 
-use crate::recover::stored_default;
 use crate::snapshot::Snapshot;
 use crate::tuning::Tuning;
 use kingtide_base::clock::Clock;
 use kingtide_base::key::CustomOrder;
 use kingtide_base::options::{DbOptions, Durability, FamilyOptions};
 use kingtide_base::rng::{Rng, entropy};
-use kingtide_base::{Error, ErrorKind, KeyOrder, Result};
-use kingtide_vfs::{Fs, PosixFs};
+use kingtide_base::{KeyOrder, Result};
+use kingtide_vfs::Fs;
 use std::fmt;
 use std::ops::Bound;
-use std::path::Path;
 use std::sync::Arc;
 
 /// How to open a database. [`DbOptions`] and [`FamilyOptions`] are the option tables; the rest is what cannot be text.
@@ -67,30 +65,6 @@ impl Options {
         (u128::from(a) << 64 | u128::from(b)).to_le_bytes()
     }
 
-    /// The same, but for the default family the options and the key order that the database in `path` has stored: those of
-    /// the last open for writing, and what was set since. A custom key order is taken from `custom_orders`. Options of the
-    /// database, in `db`, are not stored; whoever opens gives them.
-    ///
-    /// Reads the manifest and changes nothing: O(size of the manifest). Another process that has the database open may
-    /// change the options afterwards.
-    ///
-    /// # Errors
-    /// `NotFound` when no database is there, `Incompatible` when the key order is not among those given, `Corruption`,
-    /// `NewerFormat`, `Io`.
-    pub fn load(mut self, path: impl AsRef<Path>) -> Result<Options> {
-        let path = path.as_ref();
-        let fs = self.fs.clone().unwrap_or_else(PosixFs::shared);
-        let Some((order, family)) = stored_default(&fs, path)? else {
-            return Err(Error::new(ErrorKind::NotFound, "no database here (no CURRENT file)").at_path(path));
-        };
-        let Some(resolved) = self.resolve_order(&order) else {
-            let text = format!("the default family is ordered by '{order}', which is not among `custom_orders`");
-            return Err(Error::new(ErrorKind::Incompatible, text).at_path(path));
-        };
-        (self.order, self.family) = (resolved, family);
-        Ok(self)
-    }
-
     pub(crate) fn resolve_order(&self, name: &str) -> Option<KeyOrder> {
         KeyOrder::builtin(name)
             .or_else(|| self.custom_orders.iter().find(|o| o.name() == name).map(|o| KeyOrder::Custom(o.clone())))
@@ -102,6 +76,14 @@ impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let order = self.order.name();
         f.debug_struct("Options").field("db", &self.db).field("family", &self.family).field("order", &order).finish()
+    }
+}
+
+/// Bytes that all memtables together may hold.
+pub(crate) fn memory_limit(db: &DbOptions, family: &FamilyOptions) -> u64 {
+    match db.memtable_budget {
+        0 => family.memtable_size.saturating_mul(1 + family.max_immutable_memtables),
+        n => n,
     }
 }
 

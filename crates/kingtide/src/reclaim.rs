@@ -1,7 +1,7 @@
 //! The space of deleted ranges, given back in the background.
 //!
 //! A range delete is a small tombstone; the bytes that it deletes go when merges happen to bring the two together, which may
-//! be much later. Who deleted much asks for more with [`ColumnFamily::reclaim_range`]. As soon as no snapshot sees any more
+//! be much later. Who deleted much asks for more with [`crate::ColumnFamily::reclaim_range`]. As soon as no snapshot sees any more
 //! what was there,
 //!
 //! 1. the memtable that holds the tombstone is flushed, if what there is to gain is worth a flush;
@@ -12,98 +12,36 @@
 
 use crate::compact::KeyRange;
 use crate::engine::DbInner;
-use crate::family::{ColumnFamily, Family, View};
+use crate::estimate::range::Span;
+use crate::estimate::sources::estimate;
+use crate::family::{Family, View};
 use crate::rangedel::RangeTombstones;
+use crate::reclaims::Request;
 use crate::shape::ManualRange;
-use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
 use crate::version::{Edit, FileMeta};
 use kingtide_base::{KeyOrder, Result, SeqNo};
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// Bytes to be gained for which a memtable is flushed early.
-const WORTH_A_FLUSH: u64 = 4 << 20;
 /// A byte of the range may cost the rewriting of so many others.
 const COST: u64 = 16;
-/// Most ranges that are remembered.
-const MOST: usize = 4096;
-
-/// A range to be cleared.
-#[derive(Clone, Debug)]
-struct Request {
-    family: Arc<Family>,
-    lo: Vec<u8>,
-    /// The first key beyond.
-    hi: Vec<u8>,
-    /// What was deleted before this has no reader at a later snapshot.
-    since: SeqNo,
-    /// An estimate of what it held.
-    bytes: u64,
-}
-
-/// The ranges that wait.
-#[derive(Debug, Default)]
-pub(crate) struct Reclaims {
-    waiting: Mutex<Vec<Request>>,
-}
-
-impl Reclaims {
-    fn add(&self, request: Request) {
-        let mut waiting = self.waiting.lock();
-        if waiting.len() >= MOST {
-            waiting.remove(0);
-        }
-        waiting.push(request);
-    }
-
-    /// The ranges of the first family that has some which no snapshot before `oldest` sees.
-    fn due(&self, oldest: SeqNo) -> Vec<Request> {
-        let mut waiting = self.waiting.lock();
-        if waiting.is_empty() {
-            return Vec::new();
-        }
-        waiting.retain(|r| !r.family.is_dropped());
-        let due = |r: &&Request| r.since <= oldest;
-        let total = |f: &Arc<Family>| -> u64 {
-            waiting.iter().filter(due).filter(|r| Arc::ptr_eq(&r.family, f)).map(|r| r.bytes).sum()
-        };
-        let flushed = |r: &Request| r.family.oldest_unflushed().is_none_or(|s| s > r.since);
-        let ready = waiting.iter().filter(due).find(|r| flushed(r) || total(&r.family) >= WORTH_A_FLUSH);
-        let Some(first) = ready else { return Vec::new() };
-        waiting.iter().filter(due).filter(|r| Arc::ptr_eq(&r.family, &first.family)).cloned().collect()
-    }
-
-    fn done(&self, request: &Request) {
-        self.waiting
-            .lock()
-            .retain(|r| r.since != request.since || r.lo != request.lo || !Arc::ptr_eq(&r.family, &request.family));
-    }
-}
-
-impl ColumnFamily {
-    /// Has the space given back soon, in the background, of what was deleted in the range from `lo` up to, not including, `hi`
-    /// with [`ColumnFamily::delete_range`] or the like. It waits for nothing but an estimate of how much that is. Snapshots
-    /// see what they saw: the space is given back when they are gone. After a restart it is left to merges.
-    ///
-    /// # Errors
-    /// `Closed`, `ReadOnly`; `Corruption` and `Io` from opening a table.
-    pub fn reclaim_range(&self, lo: &[u8], hi: &[u8]) -> Result<()> {
-        self.db.check_writable()?;
-        self.inner().check_alive()?;
-        let held = self.range_stats(lo..hi)?;
-        let bytes = held.disk_bytes + held.value_log_bytes;
-        if bytes == 0 {
-            return Ok(());
-        }
-        let (family, since) = (self.inner().clone(), self.db.snapshots.visible());
-        self.db.reclaims.add(Request { family, lo: lo.to_vec(), hi: hi.to_vec(), since, bytes });
-        self.db.jobs.wake();
-        Ok(())
-    }
-}
 
 impl DbInner {
+    /// Remembers to give the space of a range back, if there is any.
+    ///
+    /// # Errors
+    /// `Corruption` and `Io` from opening a table.
+    pub(crate) fn remember_to_reclaim(&self, family: &Arc<Family>, lo: &[u8], hi: &[u8]) -> Result<()> {
+        let bytes = stored_bytes(family, lo, hi)?;
+        if bytes > 0 {
+            let (family, since) = (family.clone(), self.snapshots.visible());
+            self.reclaims.add(Request { family, lo: lo.to_vec(), hi: hi.to_vec(), since, bytes });
+            self.jobs.wake();
+        }
+        Ok(())
+    }
+
     /// Goes a step towards giving back the space of ranges. False when there is nothing to do now.
     pub(crate) fn reclaim_some(self: &Arc<Self>) -> Result<bool> {
         if self.closed.load(Ordering::Acquire) {
@@ -188,9 +126,9 @@ impl DbInner {
 
     /// Has what files hold of a range besides other keys merged, if that is worth it.
     fn merge_rest(self: &Arc<Self>, request: &Request) -> Result<()> {
-        let family = ColumnFamily::new(self.clone(), request.family.clone());
-        let held = family.range_stats(request.lo.as_slice()..request.hi.as_slice())?;
-        let rest = held.disk_bytes + held.value_log_bytes;
+        self.check_open()?;
+        request.family.check_alive()?;
+        let rest = stored_bytes(&request.family, &request.lo, &request.hi)?;
         let version = request.family.view.load().version.clone();
         let deepest = version.deepest();
         let meets = |f: &FileMeta| f.overlaps(request.family.order(), &request.lo, &request.hi);
@@ -206,6 +144,13 @@ impl DbInner {
         shape.manual.push(ManualRange { ticket, family: request.family.id(), range });
         Ok(())
     }
+}
+
+/// Bytes on disk that a range takes, up to, not including, `hi`.
+fn stored_bytes(family: &Family, lo: &[u8], hi: &[u8]) -> Result<u64> {
+    let range = Span { lower: Bound::Included(lo), upper: Bound::Excluded(hi) };
+    let held = estimate(&family.view.load(), range)?;
+    Ok(held.disk_bytes + held.value_log_bytes)
 }
 
 /// Whether every key of a file is deleted by tombstones that are newer than all its entries and that every snapshot sees.

@@ -1,20 +1,20 @@
 //! Recovery: what the manifest and the log say, made into families with memtables.
 
-use crate::admin::DEFAULT_FAMILY;
-use crate::commit::batch::LoggedOp;
-use crate::commit::control::{LogOp, read_log_op};
-use crate::commit::no_room;
 use crate::compact::{FlushInput, MergeContext, RateLimiter, run_flush};
-use crate::family::{Family, TableCache, View};
+use crate::family::{Family, ReadContext, TableCache, View};
 use crate::layout::{FamilyLayout, Layout, read_options};
 use crate::memtable::FamilyMemtable;
+use crate::memtable::no_room;
+use crate::names::{CURRENT, FileName, segment_path};
+use crate::ops::LoggedOp;
+use crate::ops::{LogOp, read_log_op};
 use crate::options::Options;
-use crate::read::ReadContext;
 use crate::shape::Shape;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::txn::InDoubt;
 use crate::txn::prepared::RecoveredPrepared;
-use crate::version::manifest::{CURRENT, Manifest, write_again};
+use crate::version::DEFAULT_FAMILY;
+use crate::version::manifest::{Manifest, write_again};
 use crate::version::{Edit, FamilyId, FileMeta, required_log_start};
 use crate::wal::{self, ReplayEnd, ReplayedSegment};
 use kingtide_base::budget::Budget;
@@ -211,10 +211,10 @@ impl Recovery<'_> {
     fn orphans<'n>(&self, layout: &Layout, on_disk: &'n [String]) -> Vec<&'n String> {
         let tables: HashSet<u64> =
             layout.families.values().flat_map(|f| f.version.files().map(|(_, m)| m.id)).collect();
-        let is_orphan = |name: &&String| match (number_of(name), name.rsplit_once('.').map(|(_, ext)| ext)) {
-            (Some(id), Some("klog")) => !tables.contains(&id),
-            (Some(id), Some("vlog")) => !layout.vlogs.contains_key(&id),
-            (_, Some("tmp")) => true,
+        let is_orphan = |name: &&String| match FileName::parse(name) {
+            Some(FileName::Table(id)) => !tables.contains(&id),
+            Some(FileName::ValueLog(id)) => !layout.vlogs.contains_key(&id),
+            Some(FileName::Temporary) => true,
             _ => false,
         };
         on_disk.iter().filter(is_orphan).collect()
@@ -333,7 +333,7 @@ impl Recovery<'_> {
         let Some((segment, boot_id)) = shape.log_begun else { return Ok(()) };
         if end.lacks(segment, is_boot(boot_id, &**self.fs)) {
             return Err(Error::corruption("write-ahead log: the last segment is missing or lost its header")
-                .at_path(&wal::segment_path(self.dir, segment))
+                .at_path(&segment_path(self.dir, segment))
                 .at_offset(0));
         }
         end.keep_discarded |= end.segments.iter().all(|s| s.id < segment);
@@ -346,7 +346,7 @@ impl Recovery<'_> {
             return Ok(());
         }
         for (id, bytes) in segments {
-            let file = self.fs.open(&wal::segment_path(self.dir, id), OpenMode::Write)?;
+            let file = self.fs.open(&segment_path(self.dir, id), OpenMode::Write)?;
             if same_boot {
                 write_again(&*file, bytes)?;
             }
@@ -462,13 +462,5 @@ pub(crate) fn is_boot(boot_id: [u8; 16], fs: &dyn Fs) -> bool {
 /// The number of a file that is the database's own. No file gets numbers as large as the last ones, which a stranger's
 /// file in the directory may have.
 fn own_number(name: &str) -> Option<u64> {
-    let ours = name.starts_with("MANIFEST-")
-        || [".klog", ".vlog", ".wal", ".walfree"].iter().any(|extension| name.ends_with(extension));
-    number_of(name).filter(|n| ours && *n < u64::MAX / 2)
-}
-
-/// The leading number of a file name such as `000012.klog` or `MANIFEST-000003`.
-pub(crate) fn number_of(name: &str) -> Option<u64> {
-    let digits = name.strip_prefix("MANIFEST-").or_else(|| name.split_once('.').map(|(n, _)| n))?;
-    digits.parse().ok()
+    FileName::parse(name)?.number().filter(|n| *n < u64::MAX / 2)
 }

@@ -8,21 +8,16 @@
 //!
 //! The file's name ends in `.tmp`: what a crash leaves of it, the next open removes.
 
-use crate::commit::batch::WriteBatch;
-use crate::engine::DbInner;
+use crate::names::RESERVE_FILE;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use kingtide_base::stats::Stat;
-use kingtide_base::{Error, ErrorKind, Kind, Result, Tag, rare};
+use kingtide_base::{ErrorKind, Result, rare};
 use kingtide_vfs::{Fs, OpenMode};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Name of the file.
-pub(crate) const RESERVE_FILE: &str = "RESERVE.tmp";
-
 /// No reserve is larger.
-const LARGEST: u64 = 256 << 20;
+pub(crate) const LARGEST: u64 = 256 << 20;
 
 /// A reserve smaller than this helps nobody: who cannot have that much has a full disk.
 const SMALLEST: u64 = 1 << 20;
@@ -59,7 +54,7 @@ impl Reserve {
     }
 
     /// Gives the space to those who free more of it.
-    fn spend(&self) {
+    pub fn spend(&self) {
         let _one = self.one.lock();
         if self.held.load(Ordering::Relaxed) > 0 && self.fs.remove(&self.path).is_ok() {
             rare!("disk-reserve-released");
@@ -78,7 +73,7 @@ impl Reserve {
 
     /// Makes or grows the file, or one of a half, a quarter and so on of its size where there is no more space; once it was
     /// spent, only if `beside` bytes are free besides. Where files cannot be allocated there is no reserve.
-    fn keep(&self, wanted: u64, beside: u64) {
+    pub fn keep(&self, wanted: u64, beside: u64) {
         let is_enough = |held: u64| wanted == 0 || held > wanted / 2; // it grows seldom, and never a little
         if !self.is_spent() && is_enough(self.held.load(Ordering::Relaxed)) {
             return;
@@ -126,53 +121,6 @@ impl Reserve {
             }
             e.kind()
         })
-    }
-}
-
-impl DbInner {
-    /// The space that flushes and merges of deletes need: a log segment, two memtables, and something for merges, but no
-    /// more than an eighth of the database.
-    fn reserve_wanted(&self) -> (u64, u64) {
-        let stored = self.stats.get(Stat::KlogBytes) + self.stats.get(Stat::VlogBytes);
-        let working = self.options.read().wal_segment_size + 2 * self.family_defaults.memtable_size;
-        match stored < self.tuning.reserve_from {
-            true => (0, working),
-            false => ((working + stored / 32).min(stored / 8).min(LARGEST), working),
-        }
-    }
-
-    /// Keeps the reserve as large as the database asks for, and makes it again once there is space. Cheap when there is
-    /// nothing to do.
-    pub fn keep_reserve(&self) {
-        let (wanted, beside) = self.reserve_wanted();
-        self.reserve.keep(wanted, beside);
-    }
-
-    /// Background work met a full disk: what is only kept for speed, and then the reserve, make room for the next try.
-    pub fn make_room(&self) {
-        let _ = self.wal.trim(0);
-        self.tables.empty_trash();
-        self.reserve.spend();
-    }
-
-    /// Refuses a commit that adds data while the reserve is spent.
-    #[inline]
-    pub fn check_space(&self, batch: &WriteBatch) -> Result<()> {
-        if self.reserve.is_spent() { self.refuse_growth(batch) } else { Ok(()) }
-    }
-
-    #[cold]
-    fn refuse_growth(&self, batch: &WriteBatch) -> Result<()> {
-        let deletes = |kind: u8| {
-            let tag = Tag(u64::from(kind));
-            tag.is_tombstone() || tag.kind() == Some(Kind::RangeDelete)
-        };
-        if batch.ops().iter().all(|op| deletes(op.kind)) {
-            return Ok(());
-        }
-        self.jobs.wake();
-        let text = "the disk was full, and what space there is now is kept for deletes until they have freed some";
-        Err(Error::new(ErrorKind::NoSpace, text).at_path(&self.dir))
     }
 }
 

@@ -4,7 +4,7 @@
 //! both. A database can therefore run well for a long time with files that no open will read as it does. The comparison
 //! finds that at once, instead of at the one open in a thousand where it matters.
 
-use crate::db::Db;
+use crate::api::Db;
 use crate::engine::DbInner;
 use crate::options::Options;
 use crate::recover::stored_default;
@@ -81,7 +81,7 @@ impl Db {
 fn compare_inner(memory: &DbInner, disk: &DbInner, into: &mut Vec<String>) {
     let (m, d) = (memory.shape.lock(), disk.shape.lock());
     let (mut of_memory, mut of_disk) = (families(&m), families(&d));
-    for f in of_memory.values_mut().chain(of_disk.values_mut()).filter(|f| f.name == crate::admin::DEFAULT_FAMILY) {
+    for f in of_memory.values_mut().chain(of_disk.values_mut()).filter(|f| f.name == crate::version::DEFAULT_FAMILY) {
         f.options.clear(); // an open for reading only has those that it was given
     }
     compare("families", &of_memory.keys().collect::<Vec<_>>(), &of_disk.keys().collect(), into);

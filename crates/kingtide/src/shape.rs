@@ -5,31 +5,18 @@
 //! the families' views.
 
 use crate::compact::KeyRange;
-use crate::compact::run::Running;
+use crate::compact::job::Running;
 use crate::family::{Family, TableCache, View};
 use crate::layout::Layout;
 use crate::options::Options;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::version::manifest::Manifest;
 use crate::version::scan::ManifestScan;
-use crate::version::{Edit, FamilyId, Version};
+use crate::version::{Edit, FamilyId, Version, VlogMeta};
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{Error, KeyOrder, Result, SeqNo, planted, rare};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-
-/// A value log in use.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VlogMeta {
-    /// The family it belongs to.
-    pub family: FamilyId,
-    /// Bytes of the file.
-    pub size: u64,
-    /// Stored bytes of all its values, dead ones included.
-    pub stored_bytes: u64,
-    /// Number of its values, dead ones included.
-    pub values: u64,
-}
 
 /// What the shape lock protects.
 pub(crate) struct Shape {
@@ -230,8 +217,7 @@ impl Shape {
     /// Writes one record to the manifest. When the manifest grew too long, or a failed write left its end in doubt, the
     /// record goes into a new one behind a snapshot of the shape.
     pub fn write(&mut self, edits: &[Edit], next_file_id: &AtomicU64) -> Result<()> {
-        let told = edits.iter().filter_map(|e| if let Edit::LastSeq(seq) = e { Some(*seq) } else { None });
-        self.last_seq = told.fold(self.last_seq, SeqNo::max);
+        self.last_seq = edits.iter().map(Edit::last_seq).fold(self.last_seq, SeqNo::max);
         let log_start = edits.iter().filter_map(|e| if let Edit::LogStart(seq) = e { Some(*seq) } else { None }).max();
         // What the log may have lost since it was last said where it begins cannot be needed again.
         debug_assert!(

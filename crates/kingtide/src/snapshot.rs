@@ -11,7 +11,6 @@
 //! The *horizon* is the newest *now* that any merge was given. Everything from it on can be read, whether somebody had
 //! registered it or not; what lies below it only if it was registered in time, and is still.
 
-use crate::db::Db;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use kingtide_base::{Error, ErrorKind, Result, SeqNo};
@@ -272,7 +271,8 @@ impl Snapshots {
 
 /// Named snapshots.
 impl Snapshots {
-    fn name(self: &Arc<Self>, name: &str) -> Result<Snapshot> {
+    /// A snapshot of now, kept under a name.
+    pub fn name(self: &Arc<Self>, name: &str) -> Result<Snapshot> {
         if name.is_empty() || name.len() > MAX_NAME_LEN {
             return Err(Error::invalid(format!(
                 "a snapshot's name has 1 to {MAX_NAME_LEN} bytes; this one has {}",
@@ -293,14 +293,21 @@ impl Snapshots {
         Ok(Snapshot { seq, list: self.clone() })
     }
 
-    fn named(self: &Arc<Self>, name: &str) -> Result<Snapshot> {
+    /// The snapshot of that name.
+    pub fn named(self: &Arc<Self>, name: &str) -> Result<Snapshot> {
         let mut held = self.held.lock();
         let seq = *held.names.get(name).ok_or_else(|| no_such_name(name))?;
         held.add(seq);
         Ok(Snapshot { seq, list: self.clone() })
     }
 
-    fn drop_name(&self, name: &str) -> Result<()> {
+    /// The names with their sequence numbers.
+    pub fn names(&self) -> Vec<(String, SeqNo)> {
+        self.held.lock().names.iter().map(|(name, seq)| (name.clone(), *seq)).collect()
+    }
+
+    /// Forgets a name.
+    pub fn drop_name(&self, name: &str) -> Result<()> {
         let mut held = self.held.lock();
         let seq = held.names.remove(name).ok_or_else(|| no_such_name(name))?;
         held.remove(seq);
@@ -345,66 +352,6 @@ impl Drop for Snapshot {
         if self.list.origin.is_here() {
             self.list.held.lock().remove(self.seq);
         }
-    }
-}
-
-/// Snapshots of earlier moments, and named ones.
-impl Db {
-    /// A snapshot of the moment at which `seq` was the newest sequence number: what a commit returned, or what
-    /// [`Snapshot::sequence`] told. Takes a short lock.
-    ///
-    /// History is kept back to [`Db::oldest_readable_sequence`], which moves on with flushes and merges, and at every
-    /// sequence number that a snapshot or a running transaction holds. To keep a moment readable, hold a snapshot of it
-    /// ([`Db::snapshot`], [`Db::name_snapshot`]): moments between two held snapshots are not kept by them.
-    ///
-    /// # Errors
-    /// `TooOld`, naming the oldest readable number; `InvalidArgument` for a number not committed yet; `Closed`.
-    pub fn snapshot_at(&self, seq: SeqNo) -> Result<Snapshot> {
-        self.inner().check_open()?;
-        let floor = self.inner().read_floor.load(Ordering::Acquire); // with `exchange`
-        if seq < floor {
-            return Err(crate::ColumnFamily::overtaken(seq, floor));
-        }
-        self.inner().snapshots.acquire_at(seq)
-    }
-
-    /// Every sequence number from this one up to [`Db::latest_sequence`] can be read at, with [`Db::snapshot_at`].
-    /// After an open it is the newest; a flush or merge moves it to what was the newest when that began.
-    pub fn oldest_readable_sequence(&self) -> SeqNo {
-        self.inner().snapshots.oldest_readable()
-    }
-
-    /// Takes a snapshot of now and keeps it under a name until [`Db::drop_named_snapshot`] or until the database closes:
-    /// names are not stored. At most 1,024 names of at most 256 bytes.
-    ///
-    /// # Errors
-    /// `Exists`; `InvalidArgument` for an empty or too long name, or too many of them; `Closed`.
-    pub fn name_snapshot(&self, name: &str) -> Result<Snapshot> {
-        self.inner().check_open()?;
-        self.inner().snapshots.name(name)
-    }
-
-    /// The snapshot of that name.
-    ///
-    /// # Errors
-    /// `NotFound`, `Closed`.
-    pub fn named_snapshot(&self, name: &str) -> Result<Snapshot> {
-        self.inner().check_open()?;
-        self.inner().snapshots.named(name)
-    }
-
-    /// The named snapshots with their sequence numbers, by name.
-    pub fn named_snapshots(&self) -> Vec<(String, SeqNo)> {
-        self.inner().snapshots.held.lock().names.iter().map(|(name, seq)| (name.clone(), *seq)).collect()
-    }
-
-    /// Forgets a named snapshot. Handles of it stay valid.
-    ///
-    /// # Errors
-    /// `NotFound`, `Closed`.
-    pub fn drop_named_snapshot(&self, name: &str) -> Result<()> {
-        self.inner().check_open()?;
-        self.inner().snapshots.drop_name(name)
     }
 }
 

@@ -15,15 +15,18 @@ const CANNOT: &[(&str, &str)] = &[
     ("manifest-of-old-build", "only with --other-kt"),
     ("manifest-torn-record", "a write to the page cache is hardly ever cut by a kill: sim has torn writes"),
     ("log-strays-kept", "not seen in 7,200 kills; takes a log whose end a power cut took: sim"),
-    ("log-start-raised-by-chain", "takes a log start that an old build let fall: --test golden"),
+    ("log-start-raised-by-chain", "takes a log start that an old build let fall: --test crash golden::"),
     ("log-torn-tail", "not seen in 7,200 kills: a kill hardly ever cuts a copy into the mapped log: sim"),
     ("log-lost-header", "takes a power cut: sim"),
     ("log-append-failed", "takes a failing disk: sim"),
     ("log-stopped", "takes a failing disk: sim"),
     ("background-job-failed", "takes a failing disk: sim"),
     ("background-job-panicked", "is a failure here"),
-    ("disk-reserve-released", "takes a full disk: --test limits"),
-    ("ingest-flushed-memtable", "takes another writer between the keys of a file; lanes keep apart: --test ingest"),
+    ("disk-reserve-released", "takes a full disk: --test process limits::"),
+    (
+        "ingest-flushed-memtable",
+        "takes another writer between the keys of a file; lanes keep apart: --test api ingest::",
+    ),
     ("ingest-record-failed", "takes a failing disk: sim"),
 ];
 

@@ -42,6 +42,8 @@ impl Counts {
             let path = place.split("::").next().unwrap_or(place);
             let what = match rule.as_str() {
                 "file-lines" => format!("{size} lines, over 1000; split the file"),
+                "fn-params" => format!("{size} parameters, over 6; make a struct of those that belong together"),
+                "fn-depth" => format!("blocks nested {size} deep, over 5; move the inner ones to a function"),
                 "fn-lines" => format!("a function of {size} lines, over 100; split it"),
                 _ => format!(
                     "{size} `.unwrap()` or `.expect(` in engine code; return an error, or match with `let .. else`"

@@ -1,18 +1,17 @@
 //! Rules for Rust files.
 
-use super::source::{Source, item_at};
-use super::{Counts, Report};
+use super::source::Source;
+use super::{Counts, Report, shape};
 
-/// Longest file and function, in lines.
+/// Longest file, in lines.
 const FILE_LINES: usize = 1000;
-const FUNCTION_LINES: usize = 100;
 
 /// The rooms in which `unsafe` may be written, and why. A new one is a decision, not an accident.
 const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("crates/mem/", "the unsafe room: arena, memtable index, block cache"),
     ("crates/vfs/src/posix/mapped.rs", "the mapped window of a log segment"),
     ("crates/vfs/src/posix/fork.rs", "the page of memory by which a forked child is told from its parent"),
-    ("crates/kingtide/tests/posix/fork.rs", "the call of fork(2) that the tests of forked children make"),
+    ("crates/kingtide/tests/process/posix/fork.rs", "the call of fork(2) that the tests of forked children make"),
     ("crates/table/src/lz4.rs", "the C LZ4 functions"),
     ("crates/table/src/prefetch.rs", "the prefetch instruction"),
     ("crates/capi/src/", "the C API: pointers that C passes"),
@@ -33,31 +32,9 @@ pub fn check(source: &Source, report: &mut Report, counts: &mut Counts) {
     if source.lines.len() > FILE_LINES + 1 {
         counts.add("file-lines", &source.path, source.lines.len() - 1, 0);
     }
-    functions(source, counts);
+    shape::check(source, counts);
     unsafe_code(source, report);
     words(source, report, counts);
-}
-
-/// Lengths of functions, by a scan for `fn name`.
-fn functions(source: &Source, counts: &mut Counts) {
-    let code = source.code();
-    let word = |i: usize| code.get(i).is_some_and(|c| c.0.is_alphanumeric() || c.0 == '_');
-    let mut i = 0;
-    while i + 2 < code.len() {
-        let is_fn = code[i].0 == 'f' && code[i + 1].0 == 'n' && code[i + 2].0 == ' ' && (i == 0 || !word(i - 1));
-        if !is_fn || !word(i + 3) {
-            i += 1;
-            continue;
-        }
-        let name: String = (i + 3..).take_while(|j| word(*j)).map(|j| code[j].0).collect();
-        let first = code[i].1;
-        let last = code[item_at(&code, i + 3) - 1].1;
-        let lines = last - first + 1;
-        if lines > FUNCTION_LINES {
-            counts.add("fn-lines", &format!("{}::{name}", source.path), lines, first);
-        }
-        i += 3;
-    }
 }
 
 /// `unsafe` stays in its rooms, and says why it is sound.
@@ -181,10 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn long_functions_and_files_are_counted() {
-        let text = format!("fn long(x: fn(u8)) {{\n{}}}\nfn short();\n", "    x();\n".repeat(100));
-        let (_, counts) = problems("crates/base/src/a.rs", &text);
-        assert_eq!(counts.get("fn-lines", "crates/base/src/a.rs::long"), Some(102));
+    fn long_files_are_counted() {
         let (_, counts) = problems("crates/base/src/a.rs", &"//\n".repeat(1001));
         assert_eq!(counts.get("file-lines", "crates/base/src/a.rs"), Some(1001));
         assert!(problems("crates/base/src/a.rs", &"//\n".repeat(1000)).1.is_empty());

@@ -27,7 +27,7 @@ impl Source {
     pub fn parse(path: &str, text: &str) -> Source {
         let mut source = Source { path: path.to_owned(), lines: split(text), test_modules: Vec::new() };
         let in_dir = |d: &str| path.starts_with(&format!("{d}/")) || path.contains(&format!("/{d}/"));
-        if in_dir("tests") || in_dir("benches") || in_dir("examples") {
+        if in_dir("tests") || in_dir("benches") || in_dir("examples") || in_dir("crates/testkit") {
             source.mark_all();
         } else {
             source.mark_tests();

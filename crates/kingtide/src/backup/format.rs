@@ -1,10 +1,9 @@
 //! A backup's manifest: which files it consists of, with their sizes and checksums. `docs/format/backup.md` is the byte
 //! table.
 
-use super::BackupInfo;
 use kingtide_base::checksum::crc;
 use kingtide_base::coding::{Reader, put_slice, put_varint};
-use kingtide_base::{Error, ErrorKind, Result};
+use kingtide_base::{Error, ErrorKind, Result, SeqNo};
 use kingtide_table::info::size;
 
 /// The format version that this build writes.
@@ -12,6 +11,25 @@ pub(super) const VERSION: u32 = 1;
 const MAGIC: [u8; 8] = *b"KTIDbkup";
 /// Bytes of magic, version and checksum.
 const FRAME: usize = 8 + 4 + 4;
+
+/// What a backup is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BackupInfo {
+    /// Its number, ascending with time. The number of a deleted backup that was the newest is given again.
+    pub id: u64,
+    /// When it was made, Unix milliseconds.
+    pub created_ms: u64,
+    /// It holds every commit up to this sequence number and none after it.
+    pub sequence: SeqNo,
+    /// Its files.
+    pub files: u64,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// Files that no backup held before it was made.
+    pub new_files: u64,
+    /// Bytes of those: what it added to the directory.
+    pub new_bytes: u64,
+}
 
 /// A file of a backup.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -15,40 +15,22 @@
 
 mod format;
 
+use crate::api::Db;
 use crate::compact::RateLimiter;
 use crate::copy::target::{Target, copy_file, read_file};
-use crate::db::Db;
+use crate::directory::make_dir;
 use crate::engine::DbInner;
-use crate::open::{LOCK_FILE, make_dir};
+use crate::names::{CURRENT, CURRENT_TMP, LOCK_FILE};
 use crate::sync::atomic::AtomicBool;
-use crate::version::manifest::CURRENT;
+pub use format::BackupInfo;
 use format::{BackupFile, BackupManifest};
 use kingtide_base::clock::{Clock, SystemClock};
-use kingtide_base::{Error, ErrorKind, Result, SeqNo};
+use kingtide_base::{Error, ErrorKind, Result};
 use kingtide_vfs::{FileLock, Fs, OpenMode, PosixFs};
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// What a backup is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BackupInfo {
-    /// Its number, ascending with time. The number of a deleted backup that was the newest is given again.
-    pub id: u64,
-    /// When it was made, Unix milliseconds.
-    pub created_ms: u64,
-    /// It holds every commit up to this sequence number and none after it.
-    pub sequence: SeqNo,
-    /// Its files.
-    pub files: u64,
-    /// Bytes of its files.
-    pub bytes: u64,
-    /// Files that no backup held before it was made.
-    pub new_files: u64,
-    /// Bytes of those: what it added to the directory.
-    pub new_bytes: u64,
-}
 
 /// How far a long operation got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -252,7 +234,7 @@ impl Backup {
         let Some(current) = manifest.files.iter().find(|f| f.name == CURRENT) else {
             return Err(Error::corruption("the backup names no CURRENT").at_path(&self.manifest_path(id)));
         };
-        let tmp = dir.join("CURRENT.tmp");
+        let tmp = dir.join(CURRENT_TMP);
         copy(current, &tmp)?;
         fs.rename(&tmp, &dir.join(CURRENT))?;
         fs.sync_dir(dir)?;

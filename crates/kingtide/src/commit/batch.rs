@@ -1,27 +1,20 @@
 //! A write batch: operations that become visible, and survive, together or not at all.
 //!
-//! The batch is serialized as it is built, in the form in which the log stores it, so that a commit copies it once.
+//! The batch is serialized as it is built, in the form in which the log stores it ([`crate::ops`]), so that a commit copies it once.
 //!
-//! ```text
-//! operation:  kind u8 | family varint | key length varint | key | [value length varint | value]
-//! ```
-//! The kind byte is the low byte of the entry's tag. `Put` carries a value, which begins with 8 bytes of expiry when the
-//! kind has the expiry flag, and is packed ([`kingtide_table::packed`]) when it has the packed flag; `RangeDelete` carries the exclusive end as its value; deletes carry none.
 //! Operation `i` of a batch that commits at base sequence `b` has sequence number `b + i`.
 
-use super::control::{LoggedLock, put_prepare, put_resolved};
-use crate::family::{ColumnFamily, Family};
+use crate::family::Family;
+use crate::ops::{LoggedLock, LoggedOp, put_prepare, put_resolved};
 use crate::txn::Isolation;
 use crate::txn::slot_of;
-use crate::version::FamilyId;
-use kingtide_base::coding::{Reader, put_varint, varint_len};
-use kingtide_base::key::{EXPIRY_FLAG, EXPIRY_LEN, PACKED_FLAG, split_expiry};
+use kingtide_base::coding::{put_varint, varint_len};
+use kingtide_base::key::{EXPIRY_FLAG, EXPIRY_LEN, PACKED_FLAG};
 use kingtide_base::memory::reserve;
 use kingtide_base::options::Compression;
 use kingtide_base::{Error, Kind, Result, SeqNo, Tag};
-use kingtide_table::packed::{self, Packed};
+use kingtide_table::packed;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Largest serialized batch in bytes; offsets into it are 32 bits.
 pub const MAX_BATCH_BYTES: usize = u32::MAX as usize - (1 << 20);
@@ -43,7 +36,7 @@ pub(crate) struct Op {
     value_len: u32,
 }
 
-/// The control operation behind a batch's writes ([`super::control`]).
+/// The control operation behind a batch's writes ([`crate::ops::control`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Control {
     /// The prepared transaction's name.
@@ -130,67 +123,11 @@ impl WriteBatch {
         self.rep.shrink_to(keep);
     }
 
-    /// Sets a key. A family with a `ttl_ms` gives the entry that life.
+    /// Adds an operation.
     ///
     /// # Errors
     /// `InvalidArgument` for an empty key or a batch that would pass [`MAX_BATCH_BYTES`].
-    pub fn put(&mut self, family: &ColumnFamily, key: &[u8], value: &[u8]) -> Result<()> {
-        match family.inner().default_expiry() {
-            None => self.push(family.inner(), Kind::Put as u8, key, None, Some(value)),
-            Some(at) => self.push(family.inner(), Kind::Put as u8 | EXPIRY_FLAG, key, Some(at), Some(value)),
-        }
-    }
-
-    /// Sets a key that is gone after `ttl`, at millisecond resolution.
-    ///
-    /// # Errors
-    /// As [`WriteBatch::put`].
-    pub fn put_ttl(&mut self, family: &ColumnFamily, key: &[u8], value: &[u8], ttl: Duration) -> Result<()> {
-        let at = family.inner().expiry_after(ttl);
-        self.push(family.inner(), Kind::Put as u8 | EXPIRY_FLAG, key, Some(at), Some(value))
-    }
-
-    /// Sets a key that is gone at a moment, in milliseconds since 1970: copies an entry with the life that it has left.
-    ///
-    /// # Errors
-    /// As [`WriteBatch::put`].
-    pub fn put_until(&mut self, family: &ColumnFamily, key: &[u8], value: &[u8], expires_at_ms: u64) -> Result<()> {
-        self.push(family.inner(), Kind::Put as u8 | EXPIRY_FLAG, key, Some(expires_at_ms), Some(value))
-    }
-
-    /// Deletes a key.
-    ///
-    /// # Errors
-    /// As [`WriteBatch::put`].
-    pub fn delete(&mut self, family: &ColumnFamily, key: &[u8]) -> Result<()> {
-        self.push(family.inner(), Kind::Delete as u8, key, None, None)
-    }
-
-    /// Deletes a key that was put exactly once since it was last deleted. Cheaper to reclaim than [`WriteBatch::delete`];
-    /// using it on a key put more than once may bring an older value back.
-    ///
-    /// # Errors
-    /// As [`WriteBatch::put`].
-    pub fn single_delete(&mut self, family: &ColumnFamily, key: &[u8]) -> Result<()> {
-        self.push(family.inner(), Kind::SingleDelete as u8, key, None, None)
-    }
-
-    /// Deletes all keys in `[start, end)`.
-    ///
-    /// # Errors
-    /// `InvalidArgument` when `start` sorts after `end`, for an empty bound, or for a batch that grows too large.
-    pub fn delete_range(&mut self, family: &ColumnFamily, start: &[u8], end: &[u8]) -> Result<()> {
-        if end.is_empty() {
-            return Err(Error::invalid("delete_range: the end key is empty; keys have at least one byte"));
-        }
-        match family.inner().order().compare(start, end) {
-            std::cmp::Ordering::Greater => Err(Error::invalid("delete_range: start sorts after end")),
-            std::cmp::Ordering::Equal => Ok(()),
-            std::cmp::Ordering::Less => self.push(family.inner(), Kind::RangeDelete as u8, start, None, Some(end)),
-        }
-    }
-
-    fn push(
+    pub(crate) fn push(
         &mut self,
         family: &Arc<Family>,
         mut kind: u8,
@@ -346,7 +283,7 @@ impl WriteBatch {
     }
 
     /// The record that prepares a transaction: no writes, one control operation that holds them. `first` as in
-    /// [`super::control::Prepared`].
+    /// [`crate::ops::Prepared`].
     ///
     /// # Errors
     /// `InvalidArgument` when locks and writes together are too large for a record.
@@ -487,73 +424,5 @@ fn set_varint(out: &mut [u8], mut v: u64) {
             *byte &= 0x7f;
             break;
         }
-    }
-}
-
-/// An operation read back from the log.
-#[derive(Debug)]
-pub(crate) struct LoggedOp<'a> {
-    /// Low byte of the tag.
-    pub kind: u8,
-    /// The family it was written to; it may have been dropped since.
-    pub family: FamilyId,
-    /// The key; for a range delete, its start.
-    pub key: &'a [u8],
-    /// The value; for a range delete, its end.
-    pub value: &'a [u8],
-}
-
-/// Reads one operation from the front of a log record's payload; `None` if the bytes are none.
-pub(crate) fn read_op<'a>(r: &mut Reader<'a>) -> Option<LoggedOp<'a>> {
-    let kind = r.u8()?;
-    let family = u32::try_from(r.varint()?).ok()?;
-    let key = r.slice()?;
-    let tag = Tag(kind as u64);
-    let value = match tag.kind()? {
-        Kind::Put | Kind::RangeDelete => r.slice()?,
-        Kind::Delete | Kind::SingleDelete => &[],
-        Kind::PutPointer => return None, // batches carry values, never pointers
-    };
-    let (_, inner) = split_expiry(tag, value)?;
-    if key.is_empty() || (tag.is_packed() && Packed::parse(inner).is_err()) {
-        return None;
-    }
-    Some(LoggedOp { kind, family, key, value })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use kingtide_base::coding::put_slice;
-
-    fn write_op(out: &mut Vec<u8>, kind: u8, family: FamilyId, key: &[u8], value: &[u8]) {
-        out.push(kind);
-        put_varint(out, family as u64);
-        put_slice(out, key);
-        if !kingtide_base::Tag(kind as u64).is_tombstone() {
-            put_slice(out, value);
-        }
-    }
-
-    /// The reader takes exactly what the writer wrote, and refuses every truncation of it.
-    #[test]
-    fn logged_operations_read_back_and_truncations_are_refused() {
-        let mut b = Vec::new();
-        write_op(&mut b, Kind::Put as u8 | EXPIRY_FLAG, 300, b"key", b"12345678value");
-        let first = b.len();
-        write_op(&mut b, Kind::Delete as u8, 0, b"gone", b"");
-        write_op(&mut b, Kind::RangeDelete as u8, 7, b"a", b"b");
-        let mut r = Reader::new(&b);
-        let op = read_op(&mut r).unwrap();
-        assert_eq!((op.family, op.key, op.value), (300, &b"key"[..], &b"12345678value"[..]));
-        assert_eq!(read_op(&mut r).unwrap().key, b"gone");
-        assert_eq!(read_op(&mut r).unwrap().value, b"b");
-        assert!(r.is_empty());
-        for cut in 0..first {
-            assert!(read_op(&mut Reader::new(&b[..cut])).is_none(), "cut at {cut}");
-        }
-        let mut pointer = Vec::new();
-        write_op(&mut pointer, Kind::PutPointer as u8, 0, b"k", b"v");
-        assert!(read_op(&mut Reader::new(&pointer)).is_none());
     }
 }

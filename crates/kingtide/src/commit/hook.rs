@@ -9,9 +9,8 @@
 //! itself: its commits stay in the queue for the delivery that is under way.
 
 use super::batch::WriteBatch;
-use super::changed::{Change, ChangedOps};
-use super::control::{LogOp, read_log_op};
-use crate::family::{ColumnFamily, Family};
+use crate::family::Family;
+use crate::ops::{Change, ChangedOps, LogOp, read_log_op};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::version::FamilyId;
@@ -23,7 +22,7 @@ use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Told of the commits to a column family. See [`ColumnFamily::set_commit_hook`].
+/// Told of the commits to a column family. See [`crate::ColumnFamily::set_commit_hook`].
 pub trait CommitHook: Send + Sync {
     /// A commit that touches the family became visible. Called on a committing thread, for one commit at a time over the
     /// whole database.
@@ -106,7 +105,7 @@ impl Hooks {
     }
 
     /// Sets or removes a family's hook. Called under the commit lock.
-    fn set(&self, family: FamilyId, hook: Option<Arc<dyn CommitHook>>) -> Option<Arc<dyn CommitHook>> {
+    pub fn set(&self, family: FamilyId, hook: Option<Arc<dyn CommitHook>>) -> Option<Arc<dyn CommitHook>> {
         let mut by_family = self.by_family.lock();
         let former = match hook {
             Some(hook) => by_family.insert(family, hook),
@@ -202,32 +201,4 @@ fn decode(payload: &[u8], family: FamilyId) -> Result<ChangedOps> {
         }
     }
     Ok(ops)
-}
-
-impl ColumnFamily {
-    /// Sets the callback that is told of every commit to this family, or removes it. It holds from the next commit on,
-    /// until it is replaced, the family is dropped, or the database closes.
-    ///
-    /// The hook is called once for each commit that touches the family: in commit order, over all threads; after the
-    /// commit is visible and, if it was a transaction's, over, its locks given up; and before the commit call
-    /// returns to its caller. Durability may come later: the commit call waits for the hook first, and then for the disk
-    /// if it was asked to. So a hook may be told of a commit that a power cut undoes. Commits found in the log at an open
-    /// are not told of again; [`crate::Db::changes_since`] reads those.
-    ///
-    /// One hook runs at a time. A commit made inside a hook returns before the hooks for it run: they run after this one,
-    /// in their turn. A hook that waits for another thread's commit to a family with a hook waits for ever. A hook that
-    /// owns a `Db` keeps the database from closing by itself: remove the hook or call [`crate::Db::close`].
-    ///
-    /// A hook that panics harms nothing: the panic is caught, counted in the statistic `commit_hook_panics`, and the hook
-    /// stays set.
-    ///
-    /// While no family has a hook, a commit pays one relaxed load. A commit to a family with a hook pays a copy of its
-    /// batch under the commit lock.
-    pub fn set_commit_hook(&self, hook: Option<Arc<dyn CommitHook>>) {
-        let former = {
-            let _order = self.db.commit.lock(); // so that it is clear which commits come before
-            if self.db.check_open().is_err() { hook } else { self.db.hooks.set(self.inner().id(), hook) }
-        };
-        drop(former);
-    }
 }

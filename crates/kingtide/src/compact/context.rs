@@ -1,6 +1,6 @@
 //! What a merge or flush needs from the engine, and what it gives back.
 
-use crate::family::tables::{klog_path, vlog_path};
+use crate::names::{klog_path, vlog_path};
 use crate::rangedel::Fragment;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::version::{Edit, FamilyId, FileMeta, Version};

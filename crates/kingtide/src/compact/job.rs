@@ -1,6 +1,6 @@
 //! Jobs: which files a merge or a move takes and where its result goes.
 
-use crate::version::{FileMeta, Run, Version};
+use crate::version::{FamilyId, FileMeta, Run, Version};
 use kingtide_base::KeyOrder;
 use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeSet;
@@ -61,6 +61,14 @@ impl Footprint {
             && !ends_before(order, &self.hi, self.hi_open, &other.lo)
             && !ends_before(order, &other.hi, other.hi_open, &self.lo)
     }
+}
+
+/// A job that runs, as others see it.
+#[derive(Clone, Debug)]
+pub(crate) struct Running {
+    pub ticket: u64,
+    pub family: FamilyId,
+    pub footprints: Vec<Footprint>,
 }
 
 /// Whether keys up to `hi`, without `hi` itself if that is `open`, all come before `lo`.

@@ -2,7 +2,7 @@
 //! separated into value logs.
 
 use super::context::{MergeContext, MergeOutput, VlogMeta};
-use crate::family::tables::{klog_path, vlog_path};
+use crate::names::{klog_path, vlog_path};
 use crate::rangedel::Fragment;
 use crate::sync::atomic::Ordering;
 use crate::version::{FileMeta, VlogRef};

@@ -6,7 +6,7 @@
 //! 3. under the shape lock one manifest record swaps inputs for outputs, and the view follows;
 //! 4. inputs are deleted when the last view that names them goes.
 
-use crate::compact::job::{Footprint, Job, JobKind, KeyRange};
+use crate::compact::job::{Footprint, Job, JobKind, KeyRange, Running};
 use crate::compact::merge::run_merge;
 use crate::compact::planner::{Plan, PlanInput, VlogState, plan};
 use crate::compact::{MergeContext, MergeOutput};
@@ -15,7 +15,7 @@ use crate::family::Family;
 use crate::shape::Shape;
 use crate::sync::atomic::Ordering;
 use crate::sync::try_spawn;
-use crate::version::{Edit, FamilyId};
+use crate::version::Edit;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Result, rare};
 use std::sync::Arc;
@@ -24,14 +24,6 @@ use std::sync::Arc;
 const QUIET_NS: u64 = 100_000_000;
 /// Key-log bytes whose merge costs about as much as one needless look into a run.
 const BYTES_PER_EXTRA_RUN: u64 = 1024;
-
-/// A job that runs, as others see it.
-#[derive(Clone, Debug)]
-pub(crate) struct Running {
-    pub ticket: u64,
-    pub family: FamilyId,
-    pub footprints: Vec<Footprint>,
-}
 
 /// A claimed job.
 struct Claim {

@@ -14,16 +14,15 @@ pub(crate) mod target;
 
 use crate::compact::{FlushInput, MergeContext, RateLimiter, run_flush};
 use crate::engine::DbInner;
-use crate::family::tables::{klog_path, vlog_path};
 use crate::family::{Family, View};
+use crate::names::{klog_path, segment_path, vlog_path};
 use crate::options::Options;
-use crate::shape::{Shape, VlogMeta};
+use crate::shape::Shape;
 use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::version::VlogMeta;
 use crate::version::manifest::Manifest;
 use crate::version::{Edit, FamilyId, FileMeta};
-use crate::wal::{
-    RECORD_HEADER_LEN, ReplayEnd, SEGMENT_HEADER_LEN, Tail, TailItem, Wal, WalConfig, WalRecord, segment_path,
-};
+use crate::wal::{RECORD_HEADER_LEN, ReplayEnd, SEGMENT_HEADER_LEN, Tail, TailItem, Wal, WalConfig, WalRecord};
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::stats::Stats;
 use kingtide_base::{Error, ErrorKind, Result, SeqNo};
@@ -63,7 +62,7 @@ impl DbInner {
         let (seq, families, pins) = {
             let mut c = self.commit.lock();
             self.check_writable()?;
-            self.check_whole(&c)?;
+            c.check_whole()?;
             let alive = shape.families.values().filter(|f| !f.is_dropped());
             let pinned = alive.map(|family| {
                 self.rotate(&mut c, family);

@@ -5,8 +5,8 @@
 //! the marker goes. A marker without `CURRENT` is an unfinished copy: opening refuses it, and another copy to the same
 //! place removes its remains first. A marker beside `CURRENT` means nothing, and an open removes it.
 
-use crate::open::{LOCK_FILE, make_dir};
-use crate::version::manifest::CURRENT;
+use crate::directory::make_dir;
+use crate::names::{COPY_MARKER as MARKER, CURRENT, CURRENT_TMP, FileName, LOCK_FILE};
 use kingtide_base::hash::Hasher64;
 use kingtide_base::memory::zeroed;
 use kingtide_base::{Error, ErrorKind, Result};
@@ -14,8 +14,6 @@ use kingtide_vfs::{FileLock, Fs, OpenMode};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Name of the marker. An open removes names that end so.
-pub(crate) const MARKER: &str = "INCOMPLETE.tmp";
 /// Bytes copied at once.
 const CHUNK: usize = 1 << 20;
 
@@ -87,11 +85,8 @@ impl Drop for Target {
 
 /// Whether a copy makes files of that name, the marker and the lock aside.
 fn is_ours(name: &str) -> bool {
-    let extension = name.rsplit_once('.').map(|(_, e)| e);
-    name == CURRENT
-        || name == "CURRENT.tmp"
-        || name.starts_with("MANIFEST-")
-        || matches!(extension, Some("klog" | "vlog" | "wal" | "walfree"))
+    let others = |of: FileName| matches!(of, FileName::Lock | FileName::Temporary);
+    name == CURRENT_TMP || FileName::parse(name).is_some_and(|of| !others(of))
 }
 
 fn refuse_content(dir: &Path, names: &[String]) -> Result<()> {

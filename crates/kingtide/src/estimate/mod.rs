@@ -5,101 +5,22 @@
 //! [`RangeStats::rows`] for what is assumed. [`ColumnFamily::count_up_to`] does read, and counts exactly, as long as there is
 //! little to count.
 
+pub(crate) mod range;
 mod sample;
-mod sources;
+pub(crate) mod sources;
 
+pub use range::{RangeCount, RangeStats};
 pub use sample::Cardinality;
 
-use crate::db::owned_bounds;
-use crate::family::{ColumnFamily, View};
+use range::Span;
+
+use crate::api::ColumnFamily;
+use crate::api::family::owned_bounds;
+use crate::family::View;
 use crate::options::ReadOptions;
 use crate::read::iter::prefix_range;
-use kingtide_base::{KeyOrder, Result};
+use kingtide_base::Result;
 use std::ops::{Bound, RangeBounds};
-
-/// What a range of a family holds, as [`ColumnFamily::range_stats`] estimates it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RangeStats {
-    /// Keys that a read would show. Assumed is that a tombstone hides one entry of an older table or memtable, that a range
-    /// tombstone hides all older ones, and that no two tables hold versions of the same key: keys that were overwritten and
-    /// not merged yet count more than once. Expired entries count. 0 only if the range holds no entry at all.
-    pub rows: u64,
-    /// Point entries: tombstones and hidden versions included. 0 only if there is none.
-    pub entries: u64,
-    /// Those of them that are in memtables.
-    pub memtable_entries: u64,
-    /// Point tombstones in tables.
-    pub tombstones: u64,
-    /// Range tombstones in the tables that meet the range, wherever in these they are.
-    pub range_tombstones: u64,
-    /// Bytes of keys and inline values in tables, before compression.
-    pub raw_bytes: u64,
-    /// Bytes in key-log files: blocks, and the range's share of index and filter.
-    pub disk_bytes: u64,
-    /// Bytes in value-log files, values that nothing refers to not counted.
-    pub value_log_bytes: u64,
-    /// Bytes of keys and values in memtables.
-    pub memtable_bytes: u64,
-    /// Tables that meet the range.
-    pub tables: u64,
-    /// Runs that meet the range: what a scan has to merge, memtables aside.
-    pub runs: u64,
-}
-
-/// How many keys a range holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RangeCount {
-    /// Keys.
-    pub rows: u64,
-    /// Whether they were counted. Otherwise `rows` is an estimate, and not 0.
-    pub exact: bool,
-}
-
-/// A range of keys.
-#[derive(Clone, Copy)]
-struct Span<'k> {
-    lower: Bound<&'k [u8]>,
-    upper: Bound<&'k [u8]>,
-}
-
-fn key_of(bound: Bound<&[u8]>) -> Option<&[u8]> {
-    match bound {
-        Bound::Included(key) | Bound::Excluded(key) => Some(key),
-        Bound::Unbounded => None,
-    }
-}
-
-impl<'k> Span<'k> {
-    fn of(lower: &'k Bound<Vec<u8>>, upper: &'k Bound<Vec<u8>>) -> Span<'k> {
-        Span { lower: lower.as_ref().map(Vec::as_slice), upper: upper.as_ref().map(Vec::as_slice) }
-    }
-
-    /// Whether no key can be in it.
-    fn is_empty(&self, order: &KeyOrder) -> bool {
-        let (Some(from), Some(to)) = (key_of(self.lower), key_of(self.upper)) else { return false };
-        match order.compare(from, to) {
-            std::cmp::Ordering::Less => false,
-            std::cmp::Ordering::Equal => !matches!((self.lower, self.upper), (Bound::Included(_), Bound::Included(_))),
-            std::cmp::Ordering::Greater => true,
-        }
-    }
-
-    /// The part of it in `[start, end)`.
-    fn within<'a>(&self, order: &KeyOrder, start: &'a [u8], end: &'a [u8]) -> Span<'a>
-    where
-        'k: 'a,
-    {
-        let lower = match key_of(self.lower) {
-            Some(key) if order.compare(key, start).is_ge() => self.lower,
-            _ => Bound::Included(start),
-        };
-        let upper = match key_of(self.upper) {
-            Some(key) if order.compare(key, end).is_lt() => self.upper,
-            _ => Bound::Excluded(end),
-        };
-        Span { lower, upper }
-    }
-}
 
 impl ColumnFamily {
     /// Estimates what a range of keys holds, from metadata and resident indexes. No block is read; a table that is not open

@@ -1,8 +1,9 @@
 //! Places spread over a range, from what is resident: for scans in parts, and for statistics about an index.
 
-use super::{Span, key_of, sources};
-use crate::db::owned_bounds;
-use crate::family::ColumnFamily;
+use super::range::{Span, key_of};
+use super::sources;
+use crate::api::ColumnFamily;
+use crate::api::family::owned_bounds;
 use crate::family::View;
 use crate::options::ReadOptions;
 use crate::read::DbIterator;

@@ -1,6 +1,6 @@
 //! What one memtable or one run holds of a range, and all of them together.
 
-use super::{RangeStats, Span, key_of};
+use super::range::{RangeStats, Span, key_of};
 use crate::family::View;
 use crate::family::totals::Totals;
 use crate::family::view::{FileSlot, ResolvedRun};
@@ -19,7 +19,7 @@ const SPANS: usize = 16;
 const FILES_ASKED: usize = 64;
 
 /// What all sources hold in a span.
-pub(super) fn estimate(view: &View, span: Span<'_>) -> Result<RangeStats> {
+pub(crate) fn estimate(view: &View, span: Span<'_>) -> Result<RangeStats> {
     let mut stats = RangeStats::default();
     if span.is_empty(&view.order) {
         return Ok(stats);

@@ -1,21 +1,23 @@
 //! Column families: separate key spaces with their own order, options, memtables and tables, in one log and one
 //! sequence of commits.
 
+mod reads;
 pub mod tables;
 pub mod totals;
 pub mod view;
 
+pub use reads::ReadContext;
+pub(crate) use reads::SAMPLE_PERIOD;
 pub use tables::{TableCache, TableHandle};
 pub use view::View;
 
-use crate::engine::DbInner;
 use crate::memtable::FamilyMemtable;
-use crate::read::ReadContext;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{ArcSwap, Mutex, RwLock};
 use crate::version::FamilyId;
 use kingtide_base::clock::Clock;
 use kingtide_base::options::{Compression, FamilyOptions};
+use kingtide_base::stats::Stats;
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
 use kingtide_table::packed::{MAX_RAW, shrinks};
 use std::ops::RangeInclusive;
@@ -147,10 +149,10 @@ impl Family {
         self.dropped.store(true, Ordering::Release);
     }
 
-    /// Whether it is a family of this database: each has statistics of its own.
+    /// Whether it is a family of the database with these statistics: each database has its own.
     #[inline]
-    pub(crate) fn belongs_to(&self, db: &DbInner) -> bool {
-        Arc::ptr_eq(&self.reads.stats, &db.stats)
+    pub(crate) fn belongs_to(&self, stats: &Arc<Stats>) -> bool {
+        Arc::ptr_eq(&self.reads.stats, stats)
     }
 
     pub(crate) fn check_alive(&self) -> Result<()> {
@@ -273,51 +275,6 @@ impl Packing {
         } else if doubt != 0 {
             self.doubt.store(0, Ordering::Relaxed);
         }
-    }
-}
-
-/// A handle to a column family. Cheap to clone. It does not keep the database open: after the last [`crate::Db`] went, the
-/// database was closed, or the family was dropped, operations return [`ErrorKind::Closed`].
-#[derive(Clone)]
-pub struct ColumnFamily {
-    pub(crate) db: Arc<DbInner>,
-    family: Arc<Family>,
-}
-
-impl ColumnFamily {
-    pub(crate) fn new(db: Arc<DbInner>, family: Arc<Family>) -> ColumnFamily {
-        ColumnFamily { db, family }
-    }
-
-    #[inline]
-    pub(crate) fn inner(&self) -> &Arc<Family> {
-        &self.family
-    }
-
-    /// The family's name now.
-    pub fn name(&self) -> String {
-        self.family.name()
-    }
-
-    /// Its number, by which locks and changes name it. Never used for another family.
-    pub fn id(&self) -> FamilyId {
-        self.family.id()
-    }
-
-    /// The order of its keys.
-    pub fn order(&self) -> &KeyOrder {
-        &self.family.order
-    }
-
-    /// Its options now.
-    pub fn options(&self) -> FamilyOptions {
-        (*self.family.options()).clone()
-    }
-}
-
-impl std::fmt::Debug for ColumnFamily {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ColumnFamily('{}')", self.name())
     }
 }
 

@@ -10,6 +10,7 @@
 //! its descriptor until that ends; whoever asks for it meanwhile shares it. So no file is ever open twice, and what is
 //! open beyond the budget are the files that are being read: of an iterator or a merge one for each run.
 
+use crate::names::{klog_path, vlog_path};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{ArcSwapOption, Mutex};
 use crate::version::FileMeta;
@@ -21,16 +22,6 @@ use kingtide_vfs::{File, Fs, OpenMode, Origin};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
-
-/// Path of the key log with file id `id`.
-pub fn klog_path(dir: &Path, id: u64) -> PathBuf {
-    dir.join(format!("{id:08}.klog"))
-}
-
-/// Path of the value log with file id `id`.
-pub fn vlog_path(dir: &Path, id: u64) -> PathBuf {
-    dir.join(format!("{id:08}.vlog"))
-}
 
 /// Opens a file that the manifest names. That it is missing is damage, not an answer to whoever looks for a key.
 fn open_named(fs: &dyn Fs, path: &Path, what: &str) -> Result<Arc<dyn File>> {

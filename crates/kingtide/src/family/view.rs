@@ -41,6 +41,12 @@ impl FileSlot {
         self.with(|t| Ok(t.clone()))
     }
 
+    /// Whether a range tombstone with the sequence number `covering` hides everything in the file; 0 hides nothing.
+    #[inline]
+    pub fn is_hidden_by(&self, covering: SeqNo) -> bool {
+        covering > 0 && self.meta.max_seq < covering
+    }
+
     /// The table if it is open and pinned: never does I/O.
     #[inline]
     pub fn resident(&self) -> Option<&Arc<Table>> {

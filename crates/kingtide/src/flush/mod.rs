@@ -7,7 +7,7 @@
 //!    memtable as it gains the files;
 //! 4. log segments that held nothing else are given back.
 
-use crate::commit::CommitState;
+use crate::commit::state::CommitState;
 use crate::compact::{FlushInput, run_flush};
 use crate::engine::DbInner;
 use crate::family::Family;
@@ -135,7 +135,7 @@ impl DbInner {
     fn log_before_flush(&self, family: &Family, last: SeqNo) -> Result<()> {
         let (others, control) = {
             let c = self.commit.lock();
-            self.check_whole(&c)?;
+            c.check_whole()?;
             let older = |f: &Arc<Family>| f.oldest_unflushed().is_some_and(|s| s <= last);
             let others = c.families.iter().any(|f| f.id() != family.id() && older(f));
             (others, self.prepared.is_unsynced(self.wal.synced()))

@@ -7,11 +7,12 @@
 
 use super::Brought;
 use super::install::{Failed, NewFamily, exists};
+use crate::api::ColumnFamily;
+use crate::api::Db;
 use crate::compact::{FlushInput, Job, JobKind, KeyRange, MergeContext, MergeOutput, VlogMeta, run_flush, run_merge};
-use crate::db::Db;
 use crate::engine::DbInner;
-use crate::family::tables::{klog_path, vlog_path};
-use crate::family::{ColumnFamily, Family, View, check_name};
+use crate::family::{Family, View, check_name};
+use crate::names::{klog_path, vlog_path};
 use crate::version::FileMeta;
 use kingtide_base::{Error, ErrorKind, Result, SeqNo, planted};
 use std::collections::BTreeSet;

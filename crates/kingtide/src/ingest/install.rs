@@ -1,7 +1,7 @@
 //! How files that lie in the database's directory become part of families.
 
 use super::place::{Place, place};
-use crate::commit::CommitState;
+use crate::commit::state::CommitState;
 use crate::compact::{FlushInput, MergeContext, MergeOutput, VlogMeta, run_flush};
 use crate::engine::DbInner;
 use crate::family::{Family, View};
@@ -9,8 +9,8 @@ use crate::memtable::FamilyMemtable;
 use crate::shape::{FileChange, Shape};
 use crate::sync::atomic::Ordering;
 use crate::txn::TxnId;
+use crate::txn::bounds::shown;
 use crate::txn::locks::{LockMode, Wait};
-use crate::txn::validate::shown;
 use crate::version::{Edit, FamilyId, FileMeta, Version};
 use kingtide_base::key::MAX_SEQ;
 use kingtide_base::options::FamilyOptions;

@@ -28,11 +28,12 @@ pub(crate) use install::Part;
 pub use transfer::ExportInfo;
 pub use writer::{SortedFile, SortedFileWriter};
 
+use crate::api::ColumnFamily;
+use crate::api::Db;
 use crate::copy::target::copy_file;
-use crate::db::Db;
 use crate::engine::DbInner;
-use crate::family::tables::klog_path;
-use crate::family::{ColumnFamily, Family};
+use crate::family::Family;
+use crate::names::klog_path;
 use crate::version::{FileMeta, SORTED_FILE};
 use kingtide_base::stats::Stats;
 use kingtide_base::{Error, KeyOrder, Result, SeqNo, planted};
@@ -157,7 +158,7 @@ impl DbInner {
     /// See [`Db::ingest`].
     fn ingest(self: &Arc<Self>, files: &[(&Arc<Family>, &[PathBuf])], options: &IngestOptions) -> Result<SeqNo> {
         self.check_writable()?;
-        if !files.iter().all(|(family, _)| family.belongs_to(self)) {
+        if !files.iter().all(|(family, _)| family.belongs_to(&self.stats)) {
             return Err(Error::invalid("files are to be ingested into a column family of another database"));
         }
         self.begin_log()?;

@@ -7,11 +7,12 @@
 use super::install::NewFamily;
 use super::writer::SortedFileWriter;
 use super::{Brought, KeyOrder};
+use crate::api::ColumnFamily;
+use crate::api::Db;
 use crate::copy::target::read_file;
-use crate::db::Db;
+use crate::directory::make_dir;
 use crate::engine::DbInner;
-use crate::family::{ColumnFamily, Family, check_name};
-use crate::open::make_dir;
+use crate::family::{Family, check_name};
 use crate::options::ReadOptions;
 use kingtide_base::checksum::crc;
 use kingtide_base::coding::{Reader, put_slice, put_varint};

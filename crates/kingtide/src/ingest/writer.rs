@@ -1,7 +1,7 @@
 //! Sorted files: tables written outside of any database.
 
-use crate::family::ColumnFamily;
-use crate::txn::validate::shown;
+use crate::api::ColumnFamily;
+use crate::txn::bounds::shown;
 use crate::version::{LEVELS, SORTED_FILE};
 use kingtide_base::clock::Clock;
 use kingtide_base::key::EXPIRY_FLAG;

@@ -7,7 +7,7 @@
 use crate::rangedel::{Fragment, RangeTombstones};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{ArcSwapOption, Mutex};
-use kingtide_base::{KeyOrder, SeqNo, planted};
+use kingtide_base::{Error, KeyOrder, SeqNo, planted};
 use kingtide_mem::{ArenaPool, MemWriter, Memtable, NoRoom};
 use std::sync::Arc;
 
@@ -175,5 +175,16 @@ impl FamilyMemtable {
 impl std::fmt::Debug for FamilyMemtable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("FamilyMemtable").field("first_seq", &self.first_seq).field("len", &self.len()).finish()
+    }
+}
+
+/// What memory cannot be had for.
+#[cold]
+pub(crate) fn no_room(why: NoRoom, bytes: usize, ops: usize) -> Error {
+    match why {
+        NoRoom::Memory(wanted) => Error::out_of_memory("a memtable", wanted),
+        NoRoom::Full => Error::invalid(format!(
+            "batch too large: {ops} operations of {bytes} bytes on one column family do not fit into a memtable; commit in parts"
+        )),
     }
 }

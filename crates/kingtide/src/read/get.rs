@@ -2,64 +2,20 @@
 //!
 //! The first source, newest first, that holds a visible version of the key decides: invariant 2 of the version says
 //! that nothing after it can be newer. A range tombstone is asked first and only if the view has any; it hides an
-//! entry by sequence number alone, wherever the two are stored.
+//! entry by sequence number alone, wherever the two are stored. Files that hold nothing as new as it are not read.
 
 use crate::family::view::FileSlot;
-use crate::family::{TableCache, TableHandle, View};
+use crate::family::{ReadContext, SAMPLE_PERIOD, TableHandle, View};
 use crate::read::value::PinnedValue;
-use crate::sync::atomic::{AtomicU64, Ordering};
-use kingtide_base::clock::Clock;
 use kingtide_base::key::split_expiry;
 use kingtide_base::memory::append;
-use kingtide_base::stats::{Stat, Stats};
+use kingtide_base::stats::Stat;
 use kingtide_base::{Error, Kind, Result, SeqNo, Tag};
 use kingtide_mem::cache::Block;
 use kingtide_table::{Packed, ReadScratch, TableValue, ValuePointer, Vlog};
 use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
-
-/// One point read in this many is a sample for the compaction planner.
-const SAMPLE_PERIOD: u32 = 64;
-
-/// What reads of one family need besides a view.
-pub struct ReadContext {
-    /// Where reads are counted.
-    pub stats: Arc<Stats>,
-    /// Opens tables and value logs.
-    pub tables: Arc<TableCache>,
-    /// Decides expiry.
-    pub clock: Arc<dyn Clock>,
-    /// Runs that sampled reads looked into beyond the first, times the sampling period.
-    extra_runs: AtomicU64,
-}
-
-impl ReadContext {
-    /// A context.
-    pub fn new(stats: Arc<Stats>, tables: Arc<TableCache>, clock: Arc<dyn Clock>) -> ReadContext {
-        ReadContext { stats, tables, clock, extra_runs: AtomicU64::new(0) }
-    }
-
-    /// Takes note that one sampled read had to search `runs_touched` runs. Relaxed: a hint to the planner.
-    pub fn sample_read(&self, runs_touched: u32) {
-        let extra = u64::from(runs_touched.saturating_sub(1));
-        if extra > 0 {
-            self.extra_runs.fetch_add(extra * u64::from(SAMPLE_PERIOD), Ordering::Relaxed);
-        }
-    }
-
-    /// Searches of runs beyond a read's first since the last call, estimated from samples: what reads would have been
-    /// spared by a single run.
-    pub fn take_extra_runs(&self) -> u64 {
-        self.extra_runs.swap(0, Ordering::Relaxed)
-    }
-
-    /// Whether an entry that expires at `expiry` has expired.
-    #[inline]
-    pub(crate) fn expired(&self, expiry: Option<u64>) -> bool {
-        expiry.is_some_and(|at| at <= self.clock.unix_ms())
-    }
-}
 
 /// A thread's buffers for point reads.
 struct Scratch {
@@ -119,8 +75,7 @@ impl Found<'_> {
     /// Decides an entry in a cached block and hands its visible value to `take`.
     pub(crate) fn in_block<R>(
         tag: Tag,
-        block: Block,
-        at: Range<usize>,
+        (block, at): (Block, Range<usize>),
         covering: SeqNo,
         table: &TableHandle,
         ctx: &ReadContext,
@@ -210,14 +165,13 @@ fn lookup<R>(
     if view.runs.is_empty() {
         return Ok(None);
     }
-    with_scratch(|scratch| lookup_runs(view, key, upper, covering, ctx, scratch, take))
+    with_scratch(|scratch| lookup_runs(view, key, (upper, covering), ctx, scratch, take))
 }
 
 fn lookup_runs<R>(
     view: &View,
     key: &[u8],
-    upper: Tag,
-    covering: SeqNo,
+    (upper, covering): (Tag, SeqNo),
     ctx: &ReadContext,
     scratch: &mut Scratch,
     take: impl FnOnce(Found<'_>) -> Result<R>,
@@ -235,7 +189,7 @@ fn lookup_runs<R>(
     let mut touched = 0;
     let mut hit = None;
     'runs: for run in &view.runs {
-        for slot in &run.files[run.candidates(key, head)] {
+        for slot in run.files[run.candidates(key, head)].iter().filter(|s| !s.is_hidden_by(covering)) {
             let got = slot.with(|t| t.get(key, hash, upper, &mut scratch.table))?;
             touched += 1;
             if let Some((tag, value)) = got {
@@ -254,7 +208,7 @@ fn lookup_runs<R>(
         TableValue::Scratch(at) => {
             decide(tag, &scratch.table.bytes()[at], covering, Some(&slot.handle), ctx)?.map(take).transpose()
         }
-        TableValue::Cached(block, at) => Found::in_block(tag, block, at, covering, &slot.handle, ctx, take),
+        TableValue::Cached(block, at) => Found::in_block(tag, (block, at), covering, &slot.handle, ctx, take),
     }
 }
 

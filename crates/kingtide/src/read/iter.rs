@@ -5,9 +5,10 @@
 //! shown key, and key and value are copies. A change of direction is a seek of the merge to the shown key, so nothing is
 //! lost or shown twice whatever the sources hold around it.
 
+use crate::family::ReadContext;
 use crate::family::View;
 use crate::rangedel::{RangeTombstones, SpanCursor};
-use crate::read::get::{ReadContext, visible, vlog_of};
+use crate::read::get::{visible, vlog_of};
 use crate::read::level::RunIter;
 use crate::read::merge::{Cursor, Merge};
 use crate::read::overlay::{Overlay, Own, OwnIter};

@@ -9,7 +9,8 @@ pub(crate) mod newest;
 pub(crate) mod overlay;
 pub mod value;
 
-pub use get::{ReadContext, get, get_into};
+pub use crate::family::ReadContext;
+pub use get::{get, get_into};
 pub use iter::{DbIterator, Entries, IterConfig};
 pub use multi_get::multi_get;
 #[doc(hidden)]

@@ -4,9 +4,10 @@
 //! Neighbouring keys then meet the same leaves of a memtable, the same lines of an index and the same block, which is
 //! read and decoded once.
 
+use crate::family::ReadContext;
 use crate::family::View;
 use crate::family::view::{FileSlot, ResolvedRun};
-use crate::read::get::{Found, ReadContext, decide, with_table_scratch};
+use crate::read::get::{Found, decide, with_table_scratch};
 use crate::read::value::PinnedValue;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Result, SeqNo, Tag};
@@ -108,7 +109,8 @@ fn in_run(
     ctx: &ReadContext,
     scratch: &mut ReadScratch,
 ) -> Option<Result<Option<PinnedValue>>> {
-    for slot in &run.files[run.candidates(wanted.key, wanted.head)] {
+    let candidates = &run.files[run.candidates(wanted.key, wanted.head)];
+    for slot in candidates.iter().filter(|s| !s.is_hidden_by(wanted.covering)) {
         let (tag, value) = match slot.with(|t| t.get(wanted.key, wanted.hash, upper, scratch)) {
             Ok(Some(hit)) => hit,
             Ok(None) => continue,
@@ -118,7 +120,7 @@ fn in_run(
             TableValue::Scratch(at) => decide(tag, &scratch.bytes()[at], wanted.covering, Some(&slot.handle), ctx)
                 .and_then(|v| v.map(|found| found.into_pinned(ctx)).transpose()),
             TableValue::Cached(block, at) => {
-                Found::in_block(tag, block, at, wanted.covering, &slot.handle, ctx, |f| f.into_pinned(ctx))
+                Found::in_block(tag, (block, at), wanted.covering, &slot.handle, ctx, |f| f.into_pinned(ctx))
             }
         };
         return Some(pinned);

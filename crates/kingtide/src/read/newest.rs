@@ -4,10 +4,11 @@
 //! sequence number of every key's newest change after the oldest snapshot (`compact::history`). A source is left out if nothing in it is newer: soon after the
 //! snapshot was taken that is all of them but the active memtable.
 
+use crate::family::ReadContext;
 use crate::family::View;
 use crate::family::view::{FileSlot, ResolvedRun};
 use crate::memtable::FamilyMemtable;
-use crate::read::get::{ReadContext, decide, with_table_scratch};
+use crate::read::get::{decide, with_table_scratch};
 use crate::read::value::PinnedValue;
 use kingtide_base::key::MAX_SEQ;
 use kingtide_base::stats::Stat;

@@ -1,15 +1,17 @@
 //! The log's operations, as far as they can be read.
 
-use super::Repair;
 use super::plan::Plan;
-use crate::commit::batch::LoggedOp;
-use crate::commit::control::{LockTarget, LogOp, read_log_op};
-use crate::commit::no_room;
-use crate::db::Db;
-use crate::family::ColumnFamily;
+use super::report::Repair;
+use crate::api::ColumnFamily;
+use crate::api::Db;
+use crate::api::transaction::TransactionOptions;
 use crate::memtable::FamilyMemtable;
+use crate::memtable::no_room;
+use crate::names::segment_path;
+use crate::ops::LoggedOp;
+use crate::ops::{LockTarget, LogOp, read_log_op};
 use crate::recover::is_boot;
-use crate::txn::{LockMode, TransactionOptions};
+use crate::txn::LockMode;
 use crate::version::FamilyId;
 use crate::wal::{self, LogGap, RECORD_HEADER_LEN};
 use kingtide_base::budget::Budget;
@@ -52,7 +54,7 @@ pub(super) fn read(repair: &mut Repair<'_, '_>, plan: &mut Plan) -> Result<Salva
             if let Some((segment, boot_id)) = begun
                 && end.lacks(segment, is_boot(boot_id, &*fs))
             {
-                let path = wal::segment_path(dir, segment);
+                let path = segment_path(dir, segment);
                 let e = Error::corruption("the log's last segment is missing or lost its header").at_path(&path);
                 repair.report.unreadable(&path, &e);
                 repair.report.log_gaps.push(LogGap { path, offset: 0, from: end.next_seq, to: None });

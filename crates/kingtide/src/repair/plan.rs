@@ -1,10 +1,9 @@
 //! Which families there were, and which tables are theirs.
 
-use super::{FamilyRepair, KeyGap, Repair};
-use crate::admin::DEFAULT_FAMILY;
-use crate::family::tables::klog_path;
-use crate::recover::number_of;
-use crate::version::manifest::CURRENT;
+use super::report::{FamilyRepair, KeyGap, Repair};
+use crate::names::CURRENT;
+use crate::names::{FileName, klog_path, parse_segment_name, parse_table_name};
+use crate::version::DEFAULT_FAMILY;
 use crate::version::scan::ManifestScan;
 use crate::version::{Edit, FamilyId, FileMeta, required_log_start};
 use crate::wal;
@@ -98,6 +97,7 @@ impl Known {
             }
             options
         };
+        self.last_seq = self.last_seq.max(edit.last_seq());
         match edit {
             Edit::CreateFamily { id, name, order, options } => {
                 self.families.insert(*id, (name.clone(), order.clone(), read(options)));
@@ -121,7 +121,6 @@ impl Known {
                 }
             }
             Edit::AddFile { family, meta, .. } => {
-                self.last_seq = self.last_seq.max(meta.max_seq);
                 self.live.insert(meta.id, (*family, meta.clone()));
                 self.removed.remove(&meta.id);
                 self.owners.insert(meta.id, *family);
@@ -129,13 +128,9 @@ impl Known {
             Edit::Flushed { family, seq } => {
                 let flushed = self.flushed.entry(*family).or_default();
                 *flushed = (*flushed).max(*seq);
-                self.last_seq = self.last_seq.max(*seq);
             }
-            Edit::LastSeq(seq) => self.last_seq = self.last_seq.max(*seq),
-            Edit::LogStart(seq) => {
-                self.log_start = self.log_start.max(*seq);
-                self.last_seq = self.last_seq.max(seq.saturating_sub(1)); // as `Layout::apply` has it
-            }
+            Edit::LastSeq(_) => {}
+            Edit::LogStart(seq) => self.log_start = self.log_start.max(*seq),
             Edit::LogBegun { segment, boot_id } => self.log_begun = Some((*segment, *boot_id)),
             Edit::NextFamilyId(id) => self.next_family = self.next_family.max(*id),
             Edit::AddVlog { id, family, .. } => {
@@ -150,7 +145,7 @@ impl Known {
 pub(super) fn make(repair: &mut Repair<'_, '_>) -> Result<Plan> {
     let scan = ManifestScan::read(&*repair.fs, repair.dir)?;
     let names = repair.fs.list(repair.dir)?;
-    if !scan.found && !names.iter().any(|n| n.ends_with(".wal")) {
+    if !scan.found && !names.iter().any(|n| parse_segment_name(n).is_some()) {
         return Err(Error::new(ErrorKind::NotFound, "nothing of a database is here").at_path(repair.dir));
     }
     for e in &scan.damage {
@@ -158,7 +153,7 @@ pub(super) fn make(repair: &mut Repair<'_, '_>) -> Result<Plan> {
     }
     let mut known = Known::default();
     scan.records.iter().for_each(|r| known.apply(&r.edits));
-    let on_disk: BTreeSet<u64> = (names.iter().filter(|n| n.ends_with(".klog")).filter_map(|n| number_of(n))).collect();
+    let on_disk: BTreeSet<u64> = names.iter().filter_map(|n| parse_table_name(n)).collect();
     let is_unnamed = |id: &u64| !known.live.contains_key(id) && !known.removed.contains(id);
     let unnamed: BTreeSet<u64> = on_disk.iter().copied().filter(is_unnamed).collect();
     let left_behind = on_disk.iter().filter(|id| !known.live.contains_key(id)).copied().collect::<Vec<u64>>();
@@ -242,7 +237,7 @@ fn is_complete(
         return Ok(false);
     }
     let begins_before = |path: &Path| {
-        let id = path.file_name().and_then(|name| number_of(&name.to_string_lossy()));
+        let id = path.file_name().and_then(|name| FileName::parse(&name.to_string_lossy())?.number());
         id.is_some_and(|id| segments.first().is_none_or(|first| id < *first))
     };
     let log_is_short = log.is_err_and(|e| e.path().is_some_and(begins_before));

@@ -2,11 +2,11 @@
 
 use super::log::SalvagedOperations;
 use super::plan::FamilyPlan;
+use super::report::{FamilyRepair, KeyGap, Repair};
 use super::source::{Source, TableSource};
 use super::target::NewDatabase;
-use super::{FamilyRepair, KeyGap, Repair};
 use crate::compact::Outputs;
-use crate::family::tables::{klog_path, vlog_path};
+use crate::names::{klog_path, vlog_path};
 use crate::rangedel::RangeTombstones;
 use kingtide_base::key::{EXPIRY_FLAG, MAX_SEQ, split_expiry};
 use kingtide_base::{Error, ErrorKind, KeyOrder, Kind, Result, SeqNo, Tag};

@@ -1,8 +1,8 @@
 //! Entries of one table, as far as they can be read, in order.
 
 use super::plan::TablePlan;
-use super::{KeyGap, Repair};
-use crate::family::tables::klog_path;
+use super::report::{KeyGap, Repair};
+use crate::names::klog_path;
 use crate::version::FileMeta;
 use kingtide_base::stats::Stats;
 use kingtide_base::{Error, KeyOrder, Result, SeqNo, Tag};

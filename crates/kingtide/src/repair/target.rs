@@ -1,13 +1,13 @@
 //! The new database: tables that hold what was salvaged under the sequence numbers that it had, and a manifest that names
 //! them. It is written without a log, so that nothing gets a new number.
 
-use super::Repair;
 use super::plan::{FamilyPlan, Plan};
-use crate::admin::DEFAULT_FAMILY;
+use super::report::Repair;
 use crate::compact::{MergeContext, Outputs, Placement};
 use crate::options::Options;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::tuning::Tuning;
+use crate::version::DEFAULT_FAMILY;
 use crate::version::manifest::Manifest;
 use crate::version::{Edit, FamilyId, FileMeta, Version};
 use kingtide_base::clock::{Clock, SystemClock};

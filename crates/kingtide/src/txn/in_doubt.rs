@@ -6,8 +6,8 @@
 
 use super::prepared::{PreparedLock, RecoveredPrepared};
 use crate::commit::batch::WriteBatch;
-use crate::commit::control::{LockTarget, LogOp, LoggedLock, Prepared, read_log_op};
 use crate::family::Family;
+use crate::ops::{LockTarget, LogOp, LoggedLock, Prepared, read_log_op};
 use crate::version::FamilyId;
 use kingtide_base::coding::Reader;
 use kingtide_base::{Error, Result, SeqNo};

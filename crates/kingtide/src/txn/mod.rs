@@ -10,35 +10,31 @@
 //! Why that is enough for each level, and which anomalies remain, is in `docs/isolation.md`. [`state`] is what
 //! transactions know of one another: who runs, who was aborted, whose time is up.
 
+pub(crate) mod bounds;
 mod filter;
+pub(crate) mod id;
 mod in_doubt;
-mod interrupt;
-mod isolation;
-mod iter;
-mod locking;
+pub(crate) mod isolation;
 pub(crate) mod locks;
 pub(crate) mod prepared;
 #[cfg(test)]
 mod prepared_tests;
-mod read;
 pub(crate) mod read_set;
-mod state;
-mod transaction;
+pub(crate) mod recent;
+pub(crate) mod state;
 mod two_phase;
 pub(crate) mod validate;
-mod wait_hook;
-mod write;
+pub(crate) mod wait_hook;
 pub(crate) mod write_set;
 
 #[cfg(all(test, loom))]
 pub(crate) use filter::ConflictFilter;
 pub(crate) use filter::slot_of;
+pub use id::TxnId;
 pub(crate) use in_doubt::InDoubt;
 pub use isolation::Isolation;
-pub use iter::TransactionIterator;
 pub use locks::{HeldLock, LockMode, LockTarget, LockWait};
 pub use prepared::PreparedInfo;
+pub use state::TransactionInfo;
 pub(crate) use state::Transactions;
-pub use state::{TransactionInfo, TxnId};
-pub use transaction::{CommitTicket, Transaction, TransactionHandle, TransactionOptions};
 pub use wait_hook::LockWaitHook;

@@ -19,15 +19,11 @@
 
 use super::{Isolation, TxnId};
 use crate::commit::batch::{Control, WriteBatch};
-use crate::commit::control::{LockTarget, LoggedLock, check_xid};
-use crate::engine::DbInner;
 use crate::family::Family;
+use crate::ops::{LockTarget, LoggedLock};
 use crate::sync::Mutex;
-use crate::sync::atomic::Ordering;
-use crate::version::Edit;
-use crate::wal::{Lsn, WalRecord};
-use kingtide_base::key::MAX_SEQ;
-use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo, rare};
+use crate::wal::Lsn;
+use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -119,12 +115,12 @@ pub(crate) fn locks_of(batch: &WriteBatch, others: &[PreparedLock]) -> Vec<Prepa
 }
 
 /// The content of a prepared transaction. `None`: it is not prepared yet, or not any more.
-type Body = Arc<Mutex<Option<Content>>>;
+pub(super) type Body = Arc<Mutex<Option<Content>>>;
 
 #[derive(Debug)]
-struct Content {
-    batch: WriteBatch,
-    locks: Vec<PreparedLock>,
+pub(super) struct Content {
+    pub batch: WriteBatch,
+    pub locks: Vec<PreparedLock>,
 }
 
 /// Where the log has the newest prepare record of a transaction.
@@ -152,11 +148,11 @@ struct Slot {
 }
 
 /// A transaction whose record is to be written again.
-struct Overdue {
-    xid: Box<[u8]>,
-    first: SeqNo,
-    isolation: Isolation,
-    body: Body,
+pub(super) struct Overdue {
+    pub xid: Box<[u8]>,
+    pub first: SeqNo,
+    pub isolation: Isolation,
+    pub body: Body,
 }
 
 #[derive(Debug, Default)]
@@ -250,7 +246,7 @@ impl PreparedTable {
     }
 
     /// A transaction's record was appended once more. Called under the commit lock.
-    fn moved(&self, xid: &[u8], seq: SeqNo, lsn: Lsn) {
+    pub(super) fn moved(&self, xid: &[u8], seq: SeqNo, lsn: Lsn) {
         let mut inner = self.inner.lock();
         let inner = &mut *inner;
         inner.last_control = lsn;
@@ -299,7 +295,7 @@ impl PreparedTable {
     }
 
     /// The transactions whose records are to be written again: if the oldest is overdue, it and those that soon will be.
-    fn overdue(&self, appended: Lsn, max: u64) -> Vec<Overdue> {
+    pub(super) fn overdue(&self, appended: Lsn, max: u64) -> Vec<Overdue> {
         let inner = self.inner.lock();
         if !inner.is_overdue(appended, max) {
             return Vec::new();
@@ -318,7 +314,7 @@ impl PreparedTable {
     }
 
     /// Takes the name. The transaction is not prepared before its record was logged.
-    fn reserve(&self, request: &PrepareRequest<'_>, bytes: u64, body: &Body) -> Result<()> {
+    pub(super) fn reserve(&self, request: &PrepareRequest<'_>, bytes: u64, body: &Body) -> Result<()> {
         let mut inner = self.inner.lock();
         if inner.slots.contains_key(request.xid) {
             return Err(Error::new(ErrorKind::Exists, "a prepared transaction of this xid exists already"));
@@ -336,7 +332,7 @@ impl PreparedTable {
     }
 
     /// Gives a name back whose record was not logged. False if it was, or if it was given back before.
-    fn give_back(&self, xid: &[u8], body: &Body) -> bool {
+    pub(super) fn give_back(&self, xid: &[u8], body: &Body) -> bool {
         let mut inner = self.inner.lock();
         let ours = inner.slots.get(xid).filter(|slot| Arc::ptr_eq(&slot.body, body));
         let unused = ours.is_some_and(|slot| slot.record.is_none());
@@ -346,25 +342,25 @@ impl PreparedTable {
         unused
     }
 
-    fn find(&self, xid: &[u8]) -> Result<(TxnId, Body)> {
+    pub(super) fn find(&self, xid: &[u8]) -> Result<(TxnId, Body)> {
         let inner = self.inner.lock();
         inner.slots.get(xid).map(|slot| (slot.txn, slot.body.clone())).ok_or_else(not_prepared)
     }
 
-    fn holds(&self, xid: &[u8], body: &Body) -> bool {
+    pub(super) fn holds(&self, xid: &[u8], body: &Body) -> bool {
         self.inner.lock().slots.get(xid).is_some_and(|slot| Arc::ptr_eq(&slot.body, body))
     }
 }
 
 /// A name whose record is not logged yet; given back in any case, for a family's key order may panic.
-struct ReservedName<'a> {
-    table: &'a PreparedTable,
-    xid: &'a [u8],
-    body: &'a Body,
+pub(super) struct ReservedName<'a> {
+    pub table: &'a PreparedTable,
+    pub xid: &'a [u8],
+    pub body: &'a Body,
 }
 
 impl ReservedName<'_> {
-    fn give_back(&self) -> bool {
+    pub fn give_back(&self) -> bool {
         self.table.give_back(self.xid, self.body)
     }
 }
@@ -401,7 +397,7 @@ impl Record {
 }
 
 impl PreparedLock {
-    fn logged(&self) -> LoggedLock<'_> {
+    pub(super) fn logged(&self) -> LoggedLock<'_> {
         let target = match &self.target {
             LockTarget::Key(key) => LockTarget::Key(&key[..]),
             LockTarget::Range(lo, hi) => LockTarget::Range(lo.as_ref().map(|k| &k[..]), hi.as_ref().map(|k| &k[..])),
@@ -411,145 +407,6 @@ impl PreparedLock {
 }
 
 #[cold]
-fn not_prepared() -> Error {
+pub(super) fn not_prepared() -> Error {
     Error::new(ErrorKind::NotFound, "no prepared transaction of this xid; it may have been resolved already")
-}
-
-impl DbInner {
-    /// Prepares a transaction. `commit` commits the first batch that it is given, the prepare record, with whatever checks
-    /// the transaction, whose writes are the second batch, needs before it may promise to commit.
-    ///
-    /// # Errors
-    /// `InvalidArgument` for an xid that is empty or longer than [`crate::commit::control::MAX_XID`], and for a
-    /// transaction too large for a record; `Exists` when a transaction of that xid is in doubt; `Closed` when a family was
-    /// dropped; and those of `commit`. After any error nothing was prepared and the request's batch is as it was.
-    ///
-    /// When the record was logged, but the sync that `commit` waited for failed, the transaction *is* prepared and the
-    /// outcome holds the error: the log takes no more records, so only the next open can tell whether it is in doubt.
-    pub(crate) fn prepare_with(
-        &self,
-        request: PrepareRequest<'_>,
-        commit: impl FnOnce(&mut WriteBatch, &WriteBatch) -> Result<SeqNo>,
-    ) -> Result<PrepareOutcome> {
-        check_xid(request.xid)?;
-        for f in request.batch.families().iter().chain(request.locks.iter().map(|l| &l.family)) {
-            if !f.belongs_to(self) {
-                return Err(Error::invalid("the transaction holds operations on a column family of another database"));
-            }
-            f.check_alive()?;
-        }
-        let locks = request.locks.iter().map(PreparedLock::logged);
-        let mut record = WriteBatch::prepare_record(request.xid, (0, request.isolation), locks, request.batch)?;
-        let body = Body::default();
-        let mut content = body.lock(); // before anyone can find it
-        self.prepared.reserve(&request, record.bytes() as u64, &body)?;
-        let name = ReservedName { table: &self.prepared, xid: request.xid, body: &body };
-        let durable = commit(&mut record, request.batch);
-        if name.give_back() {
-            return match durable {
-                Err(e) => Err(e),
-                Ok(_) => Err(Error::invalid("the prepare record was not logged")),
-            };
-        }
-        *content = Some(Content { batch: std::mem::take(request.batch), locks: request.locks });
-        Ok(PrepareOutcome { durable })
-    }
-
-    /// Commits a prepared transaction or rolls it back. `commit` commits the batch that it is given: the end of the
-    /// transaction, after its writes if it commits. Writes to families that were dropped are left out.
-    ///
-    /// Of several threads exactly one succeeds; the others wait for it.
-    ///
-    /// # Errors
-    /// `NotFound` when no such transaction is in doubt, or another thread was faster; and those of `commit`. After any
-    /// error the transaction is in doubt as before. As with any commit, a failed *sync* is different: the outcome holds
-    /// the error, the transaction is resolved in memory, and the next open may find it resolved or in doubt.
-    pub(crate) fn resolve_with(
-        &self,
-        xid: &[u8],
-        committed: bool,
-        mut commit: impl FnMut(TxnId, &mut WriteBatch) -> Result<SeqNo>,
-    ) -> Result<Resolution> {
-        let (txn, body) = self.prepared.find(xid)?;
-        let mut content = body.lock();
-        loop {
-            let Some(Content { batch, .. }) = content.as_mut() else { return Err(not_prepared()) };
-            let mut no_writes = WriteBatch::new();
-            let record = if committed { batch } else { &mut no_writes };
-            record.pop_control(); // a panic of a key order may have left one
-            record.leave_out_dropped()?;
-            record.push_resolved(xid, committed);
-            let durable = commit(txn, record);
-            record.pop_control();
-            let dropped = record.families().iter().any(|f| f.is_dropped());
-            if !self.prepared.holds(xid, &body) {
-                *content = None;
-                return Ok(Resolution { txn, durable });
-            }
-            match durable {
-                Err(e) if e.kind() == ErrorKind::Closed && dropped => self.check_open()?, // dropped just now: without it
-                Err(e) => return Err(e),
-                Ok(_) => return Err(Error::invalid("the end of the prepared transaction was not logged")),
-            }
-        }
-    }
-
-    /// Does what keeps the log short that flushes do not do. False when nothing is to be done.
-    ///
-    /// 1. Prepare records that keep too much log are written again at its end. The old ones pin the log until the new ones
-    ///    are synced, so whatever happens in between, recovery finds one of them.
-    /// 2. A log that is too long although nothing in memtables needs it, because it is full of prepares and their ends, is
-    ///    given back.
-    pub(crate) fn keep_log_short(&self) -> Result<bool> {
-        if self.check_open().is_err() || self.wal.poison().is_some() {
-            return Ok(false);
-        }
-        let max = self.max_wal_size.load(Ordering::Relaxed);
-        let mut moved = false;
-        for overdue in self.prepared.overdue(self.wal.appended(), max) {
-            moved |= self.log_again(&overdue)?;
-        }
-        if moved {
-            self.wal.sync_all()?;
-            return Ok(true);
-        }
-        if self.wal.needed_size() <= max {
-            return Ok(false);
-        }
-        if self.prepared.is_unsynced(self.wal.synced()) {
-            self.wal.sync_all()?;
-        }
-        let mut shape = self.shape.lock();
-        let needed = self.log_needed_by_all();
-        if needed <= shape.log_start || !self.wal.would_release(needed) {
-            return Ok(false);
-        }
-        let edits = [Edit::LastSeq(self.snapshots.visible()), Edit::LogStart(needed)];
-        shape.write(&edits, &self.next_file_id)?;
-        rare!("log-start-moved-without-flush");
-        drop(shape);
-        self.release_log().map(|()| true)
-    }
-
-    /// Appends a transaction's prepare record once more. False if it is being resolved.
-    fn log_again(&self, Overdue { xid, first, isolation, body }: &Overdue) -> Result<bool> {
-        let Some(content) = body.try_lock() else { return Ok(false) };
-        let Some(Content { batch, locks }) = &*content else { return Ok(false) };
-        let locks = locks.iter().map(PreparedLock::logged);
-        let record = WriteBatch::prepare_record(xid, (*first, *isolation), locks, batch)?;
-        let payload = WalRecord::new(record.payload());
-        self.begin_log()?;
-        rare!("prepared-logged-again");
-        let mut c = self.commit.lock();
-        self.check_open()?;
-        let seq = c.last_seq + 1;
-        if seq > MAX_SEQ {
-            return Ok(false);
-        }
-        let lsn = c.wal.append(seq, 1, payload)?;
-        c.last_seq = seq;
-        self.prepared.moved(xid, seq, lsn);
-        self.snapshots.publish(seq);
-        Ok(true)
-    }
 }

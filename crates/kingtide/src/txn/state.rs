@@ -16,8 +16,9 @@
 //! Objects are reused, so a transaction costs no allocation, and the list of all of them never shrinks: it is as long as
 //! there were transactions at the same time.
 
-use super::Isolation;
 use super::filter::ConflictFilter;
+use super::id::TxnId;
+use super::isolation::Isolation;
 use super::locks::{LockManager, Owners};
 use super::wait_hook::LockWaitHook;
 use super::write_set::WriteSet;
@@ -30,9 +31,6 @@ use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{Error, ErrorKind, Result};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Names a running or prepared transaction. Never reused while the database is open; 0 is nobody.
-pub type TxnId = u64;
 
 /// Where a transaction is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

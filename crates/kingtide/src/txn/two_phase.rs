@@ -1,23 +1,25 @@
-//! Two-phase commit as its users call it: prepare, and then commit or roll back, by the transaction or by its name.
-//!
-//! A prepared transaction has been checked and may commit whatever happens, so nothing that it relies on may change until
-//! it does: what it wrote is locked exclusively and, on levels that check reads, what it read is locked shared. Others meet
-//! these locks like any others: writes outside of transactions wait, optimistic commits are refused.
+//! Two-phase commit: what preparing a transaction, resolving one, and keeping the log short behind those in doubt take.
+//! [`super::prepared`] explains it.
 
+use super::bounds::slice;
+use super::id::TxnId;
 use super::locks::{LockMode, Wait};
-use super::prepared::{PrepareRequest, PreparedInfo, PreparedLock, locks_of};
-use super::state::{State, Transactions, TxnId};
-use super::transaction::{CommitTicket, Transaction};
-use super::validate::{Validation, slice};
-use crate::commit::Guard;
+use super::prepared::{
+    Body, Content, Overdue, PrepareOutcome, PrepareRequest, PreparedLock, ReservedName, Resolution, not_prepared,
+};
+use super::state::Transactions;
 use crate::commit::batch::WriteBatch;
-use crate::commit::control::LockTarget;
-use crate::db::Db;
+use crate::commit::{Commit, Guard, Visible};
 use crate::engine::DbInner;
+use crate::ops::{LockTarget, check_xid};
 use crate::options::WriteOptions;
+use crate::sync::atomic::Ordering;
+use crate::version::Edit;
+use crate::wal::WalRecord;
+use kingtide_base::key::MAX_SEQ;
 use kingtide_base::options::Durability;
 use kingtide_base::stats::Stat;
-use kingtide_base::{ErrorKind, Kind, Result, SeqNo};
+use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo, rare};
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -30,124 +32,18 @@ impl Transactions {
         let mode = if lock.exclusive { LockMode::Exclusive } else { LockMode::Shared };
         let (family, order) = (lock.family.id(), lock.family.order());
         match &lock.target {
-            LockTarget::Key(key) => self.locks.lock(self, id, family, order, key, mode, Wait::No).map(drop),
+            LockTarget::Key(key) => self.locks.lock(self, id, (family, order), key, mode, Wait::No).map(drop),
             LockTarget::Range(lo, hi) => {
-                self.locks.lock_range(self, id, family, order, (slice(lo), slice(hi)), mode, Wait::No).map(drop)
+                self.locks.lock_range(self, id, (family, order), (slice(lo), slice(hi)), mode, Wait::No).map(drop)
             }
         }
-    }
-}
-
-impl Transaction {
-    /// Prepares: checks everything that a commit would check, and logs the transaction under a name, durably unless it was
-    /// begun with a durability of its own. From then on it can be committed whatever happens, after a crash too, and is
-    /// in doubt until [`Transaction::commit`] or [`Transaction::rollback`], or [`Db::commit_prepared`] or
-    /// [`Db::rollback_prepared`] by its name. It takes no other operation, and dropping it leaves it in doubt.
-    ///
-    /// # Errors
-    /// `Conflict`: as from a commit, the transaction is rolled back. `Exists` for a name that a transaction in doubt has,
-    /// `InvalidArgument` for a name that is empty or longer than 1,024 bytes, `NoSpace` and the like: it is as before.
-    /// `Poisoned` from the sync: it is prepared, and whether it would survive a power cut is unknown.
-    pub fn prepare(&mut self, xid: &[u8]) -> Result<()> {
-        self.active()?;
-        if !self.shared.change(self.id, State::Active, State::Committing) {
-            return self.active();
-        }
-        match self.prepare_now(xid) {
-            Ok(durable) => {
-                self.db.refresh_prepared();
-                self.xid = Some(xid.into());
-                durable.map(|_| ())
-            }
-            Err(e) if e.kind() == ErrorKind::Conflict => {
-                self.finish(State::RolledBack);
-                self.db.stats.add(Stat::TxnRollbacks, 1);
-                Err(e)
-            }
-            Err(e) => {
-                if !self.takes_locks() {
-                    self.db.txns.locks.release_all(self.id);
-                }
-                self.shared.enter(self.id, State::Active);
-                Err(e)
-            }
-        }
-    }
-
-    /// The outer error: not prepared. The inner: prepared, but not known to be durable.
-    fn prepare_now(&mut self, xid: &[u8]) -> Result<Result<SeqNo>> {
-        let (shared, db) = (self.shared.clone(), self.db.clone());
-        self.admit()?;
-        let mut writes = shared.writes.lock();
-        db.check_space(&writes.batch)?;
-        let reads = self.read_locks();
-        shared.note_locks();
-        if !self.takes_locks() {
-            for lock in locks_of(&writes.batch, &reads) {
-                db.txns.lock_for_prepared(self.id, &lock)?;
-            }
-        }
-        let locks = if self.takes_locks() { db.other_locks_of(self.id, &writes.batch) } else { reads };
-        let durability = self.durability().unwrap_or(Durability::Power);
-        let options = WriteOptions { durability: Some(durability), ..self.write_options() };
-        let request =
-            PrepareRequest { xid, txn: self.id, isolation: self.isolation(), batch: &mut writes.batch, locks };
-        let outcome = db.prepare_with(request, |record, writes| {
-            let visible = if self.takes_locks() {
-                db.commit_admitted(record, &options, &Guard::Locked)?
-            } else {
-                let since = self.rules.check_writes.then_some(self.snapshot);
-                let mut validation = Validation::new(self.id, since, &self.reads, writes);
-                validation.writes = Some(writes);
-                db.commit_admitted(record, &options, &Guard::Checked(&validation))?
-            };
-            // From here on it is prepared. Its state says so before whoever knows its name can resolve it, or its locks
-            // would stay.
-            db.txns.prepared(&self.shared, self.id, xid);
-            db.make_durable(visible, durability)?;
-            Ok(visible.last)
-        })?;
-        Ok(outcome.durable)
-    }
-
-    fn takes_locks(&self) -> bool {
-        self.rules.lock_writes
-    }
-
-    /// Shared locks on everything that must still be current at the commit.
-    fn read_locks(&self) -> Vec<PreparedLock> {
-        let keys = self.reads.keys().iter().map(|key| PreparedLock {
-            family: self.reads.family_of(key).clone(),
-            exclusive: false,
-            target: LockTarget::Key(self.reads.key_of(key).to_vec()),
-        });
-        let ranges = self.reads.ranges().into_iter().map(|r| PreparedLock {
-            family: r.family,
-            exclusive: false,
-            target: LockTarget::Range(r.lower, r.upper),
-        });
-        keys.chain(ranges).collect()
-    }
-
-    pub(super) fn commit_prepared(&mut self) -> Result<CommitTicket> {
-        let Some(xid) = self.xid.clone() else { return Err(self.db.txns.why_not(self.id, State::Prepared)) };
-        let ticket = self.db.resolve(&xid, true, &self.write_options())?;
-        self.xid = None;
-        Ok(ticket)
-    }
-
-    pub(super) fn rollback_prepared(&mut self) -> Result<()> {
-        let Some(xid) = self.xid.clone() else { return Ok(()) };
-        let ticket = self.db.resolve(&xid, false, &self.write_options())?;
-        self.xid = None;
-        ticket.wait().map(|_| ())
     }
 }
 
 impl DbInner {
     /// What a locking transaction has locked besides the keys that it writes, whatever its level: what it read for update or
     /// for share, and what it was told to lock.
-    fn other_locks_of(&self, id: TxnId, batch: &WriteBatch) -> Vec<PreparedLock> {
+    pub(crate) fn other_locks_of(&self, id: TxnId, batch: &WriteBatch) -> Vec<PreparedLock> {
         let families = self.commit.lock().families.clone();
         let keys = batch.ops().iter().filter(|op| op.kind != Kind::RangeDelete as u8);
         let written: HashSet<_> =
@@ -168,12 +64,17 @@ impl DbInner {
     }
 
     /// Ends a prepared transaction, up to the point where others see what it wrote.
-    fn resolve(self: &Arc<Self>, xid: &[u8], committed: bool, options: &WriteOptions) -> Result<CommitTicket> {
+    pub(crate) fn resolve(
+        self: &Arc<Self>,
+        xid: &[u8],
+        committed: bool,
+        options: &WriteOptions,
+    ) -> Result<(Option<Visible>, Durability)> {
         self.check_writable()?;
         let mut visible = None;
         let resolution = self.resolve_with(xid, committed, |_, record: &mut WriteBatch| {
             // It holds locks on all that it writes.
-            let done = self.commit_visible(record, options, &Guard::Locked)?;
+            let done = self.commit(record, &Commit { options, guard: Guard::Locked, admitted: false })?;
             visible = Some(done);
             Ok(done.last)
         })?;
@@ -182,7 +83,7 @@ impl DbInner {
         visible.into_iter().for_each(|c| self.tell_hooks(c));
         resolution.durable?;
         let durability = options.durability.unwrap_or_else(|| self.durability());
-        Ok(CommitTicket::new(self.clone(), visible, durability))
+        Ok((visible, durability))
     }
 
     pub(crate) fn refresh_prepared(&self) {
@@ -190,26 +91,141 @@ impl DbInner {
     }
 }
 
-impl Db {
-    /// The transactions in doubt, oldest first: those prepared now and, after an open, those that recovery found. They hold
-    /// their locks.
-    pub fn recover_prepared(&self) -> Vec<PreparedInfo> {
-        self.inner().prepared.list()
-    }
-
-    /// Commits a prepared transaction by its name. Returns the sequence number of the commit.
+impl DbInner {
+    /// Prepares a transaction. `commit` commits the first batch that it is given, the prepare record, with whatever checks
+    /// the transaction, whose writes are the second batch, needs before it may promise to commit.
     ///
     /// # Errors
-    /// `NotFound` when none of that name is in doubt; those of a commit, after which it is still in doubt.
-    pub fn commit_prepared(&self, xid: &[u8]) -> Result<SeqNo> {
-        self.inner().resolve(xid, true, &WriteOptions::default())?.wait()
+    /// `InvalidArgument` for an xid that is empty or longer than [`crate::ops::control::MAX_XID`], and for a
+    /// transaction too large for a record; `Exists` when a transaction of that xid is in doubt; `Closed` when a family was
+    /// dropped; and those of `commit`. After any error nothing was prepared and the request's batch is as it was.
+    ///
+    /// When the record was logged, but the sync that `commit` waited for failed, the transaction *is* prepared and the
+    /// outcome holds the error: the log takes no more records, so only the next open can tell whether it is in doubt.
+    pub(crate) fn prepare_with(
+        &self,
+        request: PrepareRequest<'_>,
+        commit: impl FnOnce(&mut WriteBatch, &WriteBatch) -> Result<SeqNo>,
+    ) -> Result<PrepareOutcome> {
+        check_xid(request.xid)?;
+        for f in request.batch.families().iter().chain(request.locks.iter().map(|l| &l.family)) {
+            if !f.belongs_to(&self.stats) {
+                return Err(Error::invalid("the transaction holds operations on a column family of another database"));
+            }
+            f.check_alive()?;
+        }
+        let locks = request.locks.iter().map(PreparedLock::logged);
+        let mut record = WriteBatch::prepare_record(request.xid, (0, request.isolation), locks, request.batch)?;
+        let body = Body::default();
+        let mut content = body.lock(); // before anyone can find it
+        self.prepared.reserve(&request, record.bytes() as u64, &body)?;
+        let name = ReservedName { table: &self.prepared, xid: request.xid, body: &body };
+        let durable = commit(&mut record, request.batch);
+        if name.give_back() {
+            return match durable {
+                Err(e) => Err(e),
+                Ok(_) => Err(Error::invalid("the prepare record was not logged")),
+            };
+        }
+        *content = Some(Content { batch: std::mem::take(request.batch), locks: request.locks });
+        Ok(PrepareOutcome { durable })
     }
 
-    /// Rolls a prepared transaction back by its name.
+    /// Commits a prepared transaction or rolls it back. `commit` commits the batch that it is given: the end of the
+    /// transaction, after its writes if it commits. Writes to families that were dropped are left out.
+    ///
+    /// Of several threads exactly one succeeds; the others wait for it.
     ///
     /// # Errors
-    /// As [`Db::commit_prepared`].
-    pub fn rollback_prepared(&self, xid: &[u8]) -> Result<()> {
-        self.inner().resolve(xid, false, &WriteOptions::default())?.wait().map(|_| ())
+    /// `NotFound` when no such transaction is in doubt, or another thread was faster; and those of `commit`. After any
+    /// error the transaction is in doubt as before. As with any commit, a failed *sync* is different: the outcome holds
+    /// the error, the transaction is resolved in memory, and the next open may find it resolved or in doubt.
+    pub(crate) fn resolve_with(
+        &self,
+        xid: &[u8],
+        committed: bool,
+        mut commit: impl FnMut(TxnId, &mut WriteBatch) -> Result<SeqNo>,
+    ) -> Result<Resolution> {
+        let (txn, body) = self.prepared.find(xid)?;
+        let mut content = body.lock();
+        loop {
+            let Some(Content { batch, .. }) = content.as_mut() else { return Err(not_prepared()) };
+            let mut no_writes = WriteBatch::new();
+            let record = if committed { batch } else { &mut no_writes };
+            record.pop_control(); // a panic of a key order may have left one
+            record.leave_out_dropped()?;
+            record.push_resolved(xid, committed);
+            let durable = commit(txn, record);
+            record.pop_control();
+            let dropped = record.families().iter().any(|f| f.is_dropped());
+            if !self.prepared.holds(xid, &body) {
+                *content = None;
+                return Ok(Resolution { txn, durable });
+            }
+            match durable {
+                Err(e) if e.kind() == ErrorKind::Closed && dropped => self.check_open()?, // dropped just now: without it
+                Err(e) => return Err(e),
+                Ok(_) => return Err(Error::invalid("the end of the prepared transaction was not logged")),
+            }
+        }
+    }
+
+    /// Does what keeps the log short that flushes do not do. False when nothing is to be done.
+    ///
+    /// 1. Prepare records that keep too much log are written again at its end. The old ones pin the log until the new ones
+    ///    are synced, so whatever happens in between, recovery finds one of them.
+    /// 2. A log that is too long although nothing in memtables needs it, because it is full of prepares and their ends, is
+    ///    given back.
+    pub(crate) fn keep_log_short(&self) -> Result<bool> {
+        if self.check_open().is_err() || self.wal.poison().is_some() {
+            return Ok(false);
+        }
+        let max = self.max_wal_size.load(Ordering::Relaxed);
+        let mut moved = false;
+        for overdue in self.prepared.overdue(self.wal.appended(), max) {
+            moved |= self.log_again(&overdue)?;
+        }
+        if moved {
+            self.wal.sync_all()?;
+            return Ok(true);
+        }
+        if self.wal.needed_size() <= max {
+            return Ok(false);
+        }
+        if self.prepared.is_unsynced(self.wal.synced()) {
+            self.wal.sync_all()?;
+        }
+        let mut shape = self.shape.lock();
+        let needed = self.log_needed_by_all();
+        if needed <= shape.log_start || !self.wal.would_release(needed) {
+            return Ok(false);
+        }
+        let edits = [Edit::LastSeq(self.snapshots.visible()), Edit::LogStart(needed)];
+        shape.write(&edits, &self.next_file_id)?;
+        rare!("log-start-moved-without-flush");
+        drop(shape);
+        self.release_log().map(|()| true)
+    }
+
+    /// Appends a transaction's prepare record once more. False if it is being resolved.
+    fn log_again(&self, Overdue { xid, first, isolation, body }: &Overdue) -> Result<bool> {
+        let Some(content) = body.try_lock() else { return Ok(false) };
+        let Some(Content { batch, locks }) = &*content else { return Ok(false) };
+        let locks = locks.iter().map(PreparedLock::logged);
+        let record = WriteBatch::prepare_record(xid, (*first, *isolation), locks, batch)?;
+        let payload = WalRecord::new(record.payload());
+        self.begin_log()?;
+        rare!("prepared-logged-again");
+        let mut c = self.commit.lock();
+        self.check_open()?;
+        let seq = c.last_seq + 1;
+        if seq > MAX_SEQ {
+            return Ok(false);
+        }
+        let lsn = c.wal.append(seq, 1, payload)?;
+        c.last_seq = seq;
+        self.prepared.moved(xid, seq, lsn);
+        self.snapshots.publish(seq);
+        Ok(true)
     }
 }

@@ -1,9 +1,7 @@
 //! A function that is told who waits for whom, for callers that know of waits outside of the engine: a server that commits
 //! transactions in a given order can then end the one that would wait for itself.
 
-use super::state::TxnId;
-use crate::db::Db;
-use std::sync::Arc;
+use super::id::TxnId;
 
 /// Is told of waits for locks. A closure will do.
 pub trait LockWaitHook: Send + Sync {
@@ -19,12 +17,5 @@ pub trait LockWaitHook: Send + Sync {
 impl<F: Fn(TxnId, &[TxnId]) + Send + Sync> LockWaitHook for F {
     fn waits(&self, waiter: TxnId, holders: &[TxnId]) {
         self(waiter, holders);
-    }
-}
-
-impl Db {
-    /// Sets the function that is told of transactions that wait for locks, in place of the one before; `None` removes it.
-    pub fn set_lock_wait_hook(&self, hook: Option<Arc<dyn LockWaitHook>>) {
-        self.inner().txns.set_wait_hook(hook);
     }
 }

@@ -1,15 +1,14 @@
 //! What there is to verify: the families and their files, from the manifest of a closed database or from the views of an
 //! open one.
 
-use super::{Checker, Problem, ProblemKind, Severity};
+use super::checker::Checker;
+use super::report::{Problem, ProblemKind, Severity};
 use crate::engine::DbInner;
 use crate::family::View;
-use crate::family::tables::{klog_path, vlog_path};
 use crate::layout::Layout;
+use crate::names::{FileName, RESERVE_FILE, klog_path, parse_table_name, vlog_path};
 use crate::options::Options;
-use crate::recover::number_of;
-use crate::reserve::RESERVE_FILE;
-use crate::shape::VlogMeta;
+use crate::version::VlogMeta;
 use crate::version::manifest::creation_was_cut_short;
 use crate::version::scan::ManifestScan;
 use crate::version::{FamilyId, Version, required_log_start};
@@ -148,20 +147,21 @@ pub(super) fn open(checker: &mut Checker<'_, '_>, db: &DbInner) -> Result<Subjec
 pub(super) fn check_directory(checker: &mut Checker<'_, '_>, subject: &Subject) -> Result<()> {
     let names = checker.fs.list(checker.dir)?;
     let tables: HashSet<u64> = subject.families.iter().flat_map(|f| f.version.files().map(|(_, m)| m.id)).collect();
-    let present: HashSet<&str> = names.iter().map(String::as_str).collect();
-    let missing = tables.iter().any(|id| !present.contains(format!("{id:08}.klog").as_str()));
+    let present: HashSet<u64> = names.iter().filter_map(|n| parse_table_name(n)).collect();
+    let missing = tables.iter().any(|id| !present.contains(id));
     let mut unnamed = false;
     for name in &names {
         let path = checker.dir.join(name);
-        let orphan = match (number_of(name), name.rsplit_once('.').map(|(_, ext)| ext)) {
-            (Some(id), Some("klog")) => klog_path(checker.dir, id) != path || !tables.contains(&id),
-            (Some(id), Some("vlog")) => vlog_path(checker.dir, id) != path || !subject.vlogs.contains_key(&id),
-            (_, Some("tmp")) => name != RESERVE_FILE,
-            _ => name.starts_with("MANIFEST-") && subject.manifest.as_ref() != Some(&path),
+        let orphan = match FileName::parse(name) {
+            Some(FileName::Table(id)) => klog_path(checker.dir, id) != path || !tables.contains(&id),
+            Some(FileName::ValueLog(id)) => vlog_path(checker.dir, id) != path || !subject.vlogs.contains_key(&id),
+            Some(FileName::Temporary) => name != RESERVE_FILE,
+            Some(FileName::Manifest(_)) => subject.manifest.as_ref() != Some(&path),
+            _ => false,
         };
         // With a part of the manifest lost, a file that the rest does not name may well belong to the database.
         if orphan {
-            unnamed |= name.ends_with(".klog");
+            unnamed |= matches!(FileName::parse(name), Some(FileName::Table(_)));
             let (severity, text) = match subject.complete {
                 true => (Severity::Warning, "the manifest does not name this file; the next open removes it"),
                 false => (Severity::Info, "what is left of the manifest does not name this file"),

@@ -1,9 +1,11 @@
 //! The write-ahead log: whether it can be replayed, and what is prepared in it.
 
+use super::checker::Checker;
 use super::layout::Subject;
-use super::{Checker, Problem, ProblemKind, Severity};
-use crate::commit::control::{LogOp, read_log_op};
+use super::report::{Problem, ProblemKind, Severity};
 use crate::engine::DbInner;
+use crate::names::segment_path;
+use crate::ops::{LogOp, read_log_op};
 use crate::recover::is_boot;
 use crate::txn::InDoubt;
 use crate::version::FamilyId;
@@ -95,7 +97,7 @@ pub(super) fn check_closed(checker: &mut Checker<'_, '_>, subject: &Subject) -> 
     {
         let text = "write-ahead log: the last segment is missing or lost its header";
         let problem = Problem::new(Severity::Error, ProblemKind::Log, text);
-        checker.problem(problem.at(&wal::segment_path(dir, segment)).offset(0));
+        checker.problem(problem.at(&segment_path(dir, segment)).offset(0));
     }
     Ok(())
 }

@@ -3,10 +3,11 @@
 //! Each run has a cursor that checks what it passes; the cursors are merged by key. So every block is read once, and for
 //! each key it is seen which run holds which of its versions.
 
+use super::checker::Checker;
 use super::layout::{FamilyFiles, Subject, open_file};
+use super::report::{Problem, ProblemKind, Severity};
 use super::values::{LiveValues, ValueCheck};
-use super::{Checker, Problem, ProblemKind, Severity};
-use crate::family::tables::klog_path;
+use crate::names::klog_path;
 use crate::version::{FileMeta, Run, VlogRef};
 use kingtide_base::key::split_expiry;
 use kingtide_base::{KeyOrder, Kind, Result, SeqNo, Tag};

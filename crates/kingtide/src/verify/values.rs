@@ -1,8 +1,9 @@
 //! Value logs: from front to back, and value by value as tables point to them.
 
+use super::checker::Checker;
 use super::layout::{Subject, open_file};
-use super::{Checker, Problem, ProblemKind, Severity};
-use crate::family::tables::vlog_path;
+use super::report::{Problem, ProblemKind, Severity};
+use crate::names::vlog_path;
 use kingtide_base::Result;
 use kingtide_table::{ValuePointer, Vlog, VlogWindow};
 use std::collections::HashMap;

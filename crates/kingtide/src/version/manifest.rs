@@ -7,7 +7,9 @@
 
 use super::Edit;
 use super::codec::{decode_edits, encode_edits};
-use crate::open::LOCK_FILE;
+use crate::names::{
+    CURRENT, CURRENT_TMP, LOCK_FILE, looks_like_data, manifest_name, manifest_path, parse_manifest_name,
+};
 use kingtide_base::checksum::{crc, crc_append};
 use kingtide_base::coding::Reader;
 use kingtide_base::memory::zeroed;
@@ -18,10 +20,7 @@ use std::sync::Arc;
 
 /// The format version that this build writes.
 pub const MANIFEST_VERSION: u32 = 1;
-/// Name of the file that names the manifest.
-pub const CURRENT: &str = "CURRENT";
 
-const CURRENT_TMP: &str = "CURRENT.tmp";
 const MAGIC: [u8; 8] = *b"KTIDEMAN";
 pub(super) const HEADER_LEN: usize = 52;
 pub(super) const RECORD_HEADER_LEN: usize = 9;
@@ -38,24 +37,6 @@ const SECTOR: usize = 512;
 const SNAPSHOT_EDITS: usize = 1024;
 /// A manifest below this is not worth rewriting.
 const MIN_REWRITE: u64 = 256 << 10;
-
-/// Path of manifest `number`.
-pub fn manifest_path(dir: &Path, number: u64) -> PathBuf {
-    dir.join(manifest_name(number))
-}
-
-fn manifest_name(number: u64) -> String {
-    format!("MANIFEST-{number:06}")
-}
-
-/// The number in a manifest's file name.
-pub fn parse_manifest_name(name: &str) -> Option<u64> {
-    let digits = name.strip_prefix("MANIFEST-")?;
-    if digits.len() < 6 || !digits.bytes().all(|b| b.is_ascii_digit()) {
-        return None;
-    }
-    digits.parse().ok()
-}
 
 /// When a manifest is rewritten, and how.
 #[derive(Clone, Copy, Debug)]
@@ -103,7 +84,7 @@ impl Manifest {
     /// `Io`, `NoSpace`. Nothing is there then that [`Manifest::load`] would take for a database, unless the last step
     /// failed.
     pub fn create(fs: &Arc<dyn Fs>, dir: &Path, number: u64, db_id: [u8; 16], snapshot: &[Edit]) -> Result<Manifest> {
-        let (file, end) = write_file(&**fs, dir, number, &db_id, FLAG_EXACT_LOG_START, &[snapshot], SNAPSHOT_EDITS)?;
+        let (file, end) = write_file(&**fs, dir, (number, &db_id, FLAG_EXACT_LOG_START), &[snapshot], SNAPSHOT_EDITS)?;
         set_current(&**fs, dir, number)?;
         fs.sync_dir(dir)?;
         let (fs, dir) = (fs.clone(), dir.to_owned());
@@ -298,7 +279,7 @@ impl Manifest {
         }
         let flags = FLAG_REWRITE | if self.vouched { FLAG_EXACT_LOG_START } else { 0 };
         let (dir, per_record) = (&self.dir, self.limits.snapshot_edits);
-        let (file, end) = write_file(&*self.fs, dir, number, &self.db_id, flags, parts, per_record)?;
+        let (file, end) = write_file(&*self.fs, dir, (number, &self.db_id, flags), parts, per_record)?;
         if let Err(e) = set_current(&*self.fs, &self.dir, number) {
             let _ = self.fs.remove(&manifest_path(&self.dir, number));
             return Err(e);
@@ -390,9 +371,7 @@ fn record_crc(number: u64, offset: u64, len: u32, body: &[u8]) -> u32 {
 fn write_file(
     fs: &dyn Fs,
     dir: &Path,
-    number: u64,
-    db_id: &[u8; 16],
-    flags: u32,
+    (number, db_id, flags): (u64, &[u8; 16], u32),
     parts: &[&[Edit]],
     edits_per_record: usize,
 ) -> Result<(Arc<dyn File>, u64)> {
@@ -478,7 +457,7 @@ fn refuse_orphans(fs: &dyn Fs, dir: &Path) -> Result<()> {
     };
     for name in names {
         let path = dir.join(&name);
-        if name.ends_with(".klog") || name.ends_with(".vlog") {
+        if looks_like_data(&name) {
             // Tables come after the first `CURRENT`. A new database would take them for leftovers.
             return Err(
                 Error::corruption("CURRENT is missing, but the directory holds a database's tables").at_path(&path)

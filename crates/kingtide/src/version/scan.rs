@@ -2,10 +2,8 @@
 
 use super::Edit;
 use super::codec::decode_edits;
-use super::manifest::{
-    CURRENT, HEADER_LEN, Header, RECORD_HEADER_LEN, is_torn, manifest_path, parse_manifest_name, read_all,
-    read_current, record_at,
-};
+use super::manifest::{HEADER_LEN, Header, RECORD_HEADER_LEN, is_torn, read_all, read_current, record_at};
+use crate::names::{CURRENT, looks_like_data, manifest_path, parse_manifest_name};
 use kingtide_base::{Error, ErrorKind, Result};
 use kingtide_vfs::{Fs, OpenMode};
 use std::path::{Path, PathBuf};
@@ -51,8 +49,7 @@ impl ManifestScan {
         let names = fs.list(dir)?;
         let mut numbers: Vec<u64> = names.iter().filter_map(|n| parse_manifest_name(n)).collect();
         numbers.sort_unstable_by(|a, b| b.cmp(a));
-        scan.found =
-            !numbers.is_empty() || names.iter().any(|n| n == CURRENT || n.ends_with(".klog") || n.ends_with(".vlog"));
+        scan.found = !numbers.is_empty() || names.iter().any(|n| n == CURRENT || looks_like_data(n));
         match read_current(fs, dir) {
             Ok(Some(number)) => {
                 numbers.retain(|n| *n != number);

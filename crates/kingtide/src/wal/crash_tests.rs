@@ -1,10 +1,12 @@
 //! Random histories on a file system that loses power before any of its write operations, and again during recovery.
 
 use super::tests::{Record, count_of, open, replay_all};
-use super::*;
 use crate::sync::Mutex;
+use kingtide_base::SeqNo;
 use kingtide_base::rng::Rng;
+use kingtide_vfs::Fs;
 use kingtide_vfs::{MemFs, Survival};
+use std::sync::Arc;
 
 /// What was promised so far.
 #[derive(Clone, Default)]

@@ -1,10 +1,8 @@
 //! Showing a single segment, for tools: what it holds by itself, whatever the log that it belongs to makes of it.
 
 use super::scan::{Found, Window, record_at};
-use super::segment::{
-    FLAG_GAP, HeaderState, RECORD_HEADER_LEN, SEGMENT_HEADER_LEN, SegmentHeader, parse_free_name, parse_segment_name,
-    record_span,
-};
+use super::segment::{FLAG_GAP, HeaderState, RECORD_HEADER_LEN, SEGMENT_HEADER_LEN, SegmentHeader, record_span};
+use crate::names::FileName;
 use kingtide_base::{Error, Result, SeqNo};
 use kingtide_vfs::{Fs, OpenMode};
 use std::path::Path;
@@ -74,7 +72,7 @@ pub enum SegmentPart<'a> {
 /// `InvalidArgument` for a file whose name is no segment's; `NewerFormat`; of reading; of `show`.
 pub fn dump_segment(fs: &dyn Fs, path: &Path, show: &mut dyn FnMut(SegmentPart<'_>) -> Result<()>) -> Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let Some(id) = parse_segment_name(&name).or_else(|| parse_free_name(&name)) else {
+    let Some(FileName::Segment(id) | FileName::FreeSegment(id)) = FileName::parse(&name) else {
         return Err(Error::invalid("not a log segment's name; they are like 000012.wal").at_path(path));
     };
     let mut window = Window::new(fs.open(path, OpenMode::Read)?)?;

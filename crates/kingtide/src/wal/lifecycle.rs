@@ -4,9 +4,10 @@
 //! is durable before it can become active, so that no synced commit is in a file without a name. Segments are released
 //! oldest first and each release is durable before the next, so that a segment missing between others is damage.
 
-use super::segment::{free_path, parse_free_name, parse_segment_name, segment_path};
+use super::config::WalConfig;
+use super::reader::ReplayEnd;
 use super::sync::GroupSync;
-use super::{ReplayEnd, WalConfig};
+use crate::names::{FileName, free_path, segment_path};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use kingtide_base::stats::Stat;
@@ -127,12 +128,10 @@ impl Segments {
             live.sealed.push_back(Sealed { id: s.id, size: s.size, start_seq, end_seq, end, base: None });
         }
         for name in config.fs.list(&config.dir)? {
-            if let Some(id) = parse_segment_name(&name) {
-                if !end.segments.iter().any(|s| s.id == id) {
-                    live.strays.push(id);
-                }
-            } else if let Some(id) = parse_free_name(&name) {
-                live.free.push(id);
+            match FileName::parse(&name) {
+                Some(FileName::Segment(id)) if !end.segments.iter().any(|s| s.id == id) => live.strays.push(id),
+                Some(FileName::FreeSegment(id)) => live.free.push(id),
+                _ => {}
             }
         }
         let segments = Segments { live: Mutex::new(live), ..Segments::none() };

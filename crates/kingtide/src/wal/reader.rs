@@ -6,10 +6,8 @@
 //! on stable storage, or when no power cut happened since it was written. The proofs are listed at [`Walk::judge`].
 
 use super::scan::{Evidence, Found, Window, record_at, search};
-use super::segment::{
-    HeaderState, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN, SegmentHeader, parse_segment_name, record_span,
-    segment_path,
-};
+use super::segment::{HeaderState, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN, SegmentHeader, record_span};
+use crate::names::{parse_segment_name, segment_path};
 use kingtide_base::{Error, ErrorKind, Result, SeqNo, rare};
 use kingtide_vfs::{Fs, OpenMode};
 use std::path::{Path, PathBuf};

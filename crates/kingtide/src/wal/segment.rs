@@ -1,9 +1,8 @@
-//! Bytes of a log segment: its header, record headers, file names. `docs/format/wal.md` is the byte table.
+//! Bytes of a log segment: its header, record headers. `docs/format/wal.md` is the byte table.
 
 use kingtide_base::SeqNo;
 use kingtide_base::checksum::crc_append;
 use kingtide_base::coding::Reader;
-use std::path::{Path, PathBuf};
 
 /// Bytes of a segment's header; the first record follows.
 pub const SEGMENT_HEADER_LEN: usize = 64;
@@ -29,33 +28,6 @@ const KNOWN_FLAGS: u32 = FLAG_GAP | FLAG_SEALED | FLAG_CLOSED;
 #[inline]
 pub(super) const fn record_span(payload_len: usize) -> u64 {
     (RECORD_HEADER_LEN as u64 + payload_len as u64 + 7) & !7
-}
-
-/// Path of segment `id`.
-pub fn segment_path(dir: &Path, id: u64) -> PathBuf {
-    dir.join(format!("{id:06}.wal"))
-}
-
-/// Path of a released segment that waits for reuse.
-pub fn free_path(dir: &Path, id: u64) -> PathBuf {
-    dir.join(format!("{id:06}.walfree"))
-}
-
-/// The id in a segment's file name.
-pub fn parse_segment_name(name: &str) -> Option<u64> {
-    parse_id(name.strip_suffix(".wal")?)
-}
-
-/// The id in the file name of a segment that waits for reuse.
-pub fn parse_free_name(name: &str) -> Option<u64> {
-    parse_id(name.strip_suffix(".walfree")?)
-}
-
-fn parse_id(digits: &str) -> Option<u64> {
-    if digits.len() < 6 || !digits.bytes().all(|b| b.is_ascii_digit()) {
-        return None;
-    }
-    digits.parse().ok()
 }
 
 /// The head of a segment, written when the segment becomes the active one.
@@ -303,16 +275,5 @@ mod tests {
             assert!(id == other || RecordHeader::decode(&bytes, other, offset).is_none());
             assert!(RecordHeader::decode(&bytes, id, offset + 8).is_none());
         }
-    }
-
-    #[test]
-    fn names() {
-        assert_eq!(parse_segment_name("000012.wal"), Some(12));
-        assert_eq!(parse_segment_name("1234567.wal"), Some(1_234_567));
-        for bad in ["12.wal", "00001x.wal", "000012.walfree", ".wal", "+00012.wal", "99999999999999999999999.wal"] {
-            assert_eq!(parse_segment_name(bad), None, "{bad}");
-        }
-        assert_eq!(parse_free_name("000012.walfree"), Some(12));
-        assert_eq!(segment_path(Path::new("d"), 7), Path::new("d/000007.wal"));
     }
 }

@@ -5,7 +5,7 @@
 //! whoever appended before is done too. When it lands it wakes one of those that came meanwhile, to lead them, and then all
 //! that flew with it.
 
-use super::Lsn;
+use super::config::Lsn;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard, spin_loop, yield_now};
 use kingtide_base::clock::Clock;

@@ -6,10 +6,14 @@ use super::*;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use kingtide_base::ErrorKind;
+use kingtide_base::Result;
 use kingtide_base::clock::SystemClock;
 use kingtide_base::stats::Stat;
+use kingtide_base::stats::Stats;
+use kingtide_vfs::Fs;
 use kingtide_vfs::{Fault, FaultFs, File, MemFs, Op, Rule, WriteOp};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Whoever waits when a sync fails hears of it, whether for that sync or for the next one.

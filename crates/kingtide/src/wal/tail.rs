@@ -5,9 +5,10 @@
 //! known after the record is whole. Segments may be given up and overwritten while they are read. Before that can happen
 //! they are marked as gone, so what was read from a segment that is not marked afterwards is what was written there.
 
-use super::Wal;
+use super::log::Wal;
 use super::scan::{Found, Window, record_at};
-use super::segment::{RECORD_HEADER_LEN, SEGMENT_HEADER_LEN, record_span, segment_path};
+use super::segment::{RECORD_HEADER_LEN, SEGMENT_HEADER_LEN, record_span};
+use crate::names::segment_path;
 use kingtide_base::memory::copied;
 use kingtide_base::{Error, ErrorKind, Result, SeqNo};
 use kingtide_vfs::OpenMode;

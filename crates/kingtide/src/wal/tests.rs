@@ -1,13 +1,18 @@
 //! Tests of single situations. Random histories with power cuts are in `crash_tests`.
 
 use super::*;
+use crate::names::segment_path;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use kingtide_base::ErrorKind;
 use kingtide_base::clock::SystemClock;
 use kingtide_base::rng::Rng;
 use kingtide_base::stats::Stat;
+use kingtide_base::stats::Stats;
+use kingtide_base::{Result, SeqNo};
+use kingtide_vfs::Fs;
 use kingtide_vfs::{Fault, FaultFs, MemFs, Op, Rule, Survival};
 use std::path::Path;
+use std::sync::Arc;
 
 pub(super) type Record = (SeqNo, Vec<u8>);
 
@@ -44,7 +49,7 @@ pub(super) fn open(fs: &Arc<dyn Fs>) -> Result<Log> {
     let (written, end) = replay_all(&**fs)?;
     let dir = Path::new("db");
     let names = fs.list(dir)?;
-    let top = names.iter().filter_map(|n| parse_segment_name(n).or(parse_free_name(n))).max().unwrap_or(0);
+    let top = names.iter().filter_map(|n| crate::names::FileName::parse(n)?.number()).max().unwrap_or(0);
     let next = AtomicU64::new(top + 1);
     let stats = Arc::new(Stats::default());
     let config = WalConfig {

@@ -1,13 +1,18 @@
 //! Appending, under the commit lock.
 
-use super::lifecycle::Begun;
+use super::config::{Lsn, WalConfig, WalRecord};
+use super::lifecycle::{Begun, Segments};
+use super::log::Wal;
+use super::reader::ReplayEnd;
 use super::segment::{
     FLAG_GAP, MAX_PAYLOAD, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN, SegmentHeader, record_span,
 };
-use super::{Lsn, ReplayEnd, Wal, WalRecord};
+use super::sync::GroupSync;
+use crate::names::segment_path;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, Result, SeqNo, rare};
 use kingtide_vfs::File;
+use kingtide_vfs::OpenMode;
 use std::sync::Arc;
 
 /// What every segment has left behind its last record.
@@ -37,6 +42,37 @@ struct Active {
     after_empty: bool,
     /// The header of a record that was refused may be there.
     doubtful: bool,
+}
+
+impl Wal {
+    /// Opens the log for appending after `end`, what [`super::replay`] found (`ReplayEnd::default()` in a new database).
+    ///
+    /// Syncs the replayed segments, so that what was read from the page cache cannot vanish under commits that build on
+    /// it. Never appends to an old segment: what lies behind a discarded tail stays behind it. Writes nothing before the
+    /// first append, so that a database opens on a full disk; call [`Wal::prepare_spare`] soon to keep the first append
+    /// fast.
+    ///
+    /// # Errors
+    /// `Io` from syncing or listing.
+    pub fn open(config: WalConfig, end: &ReplayEnd) -> Result<(WalWriter, Arc<Wal>)> {
+        for s in &end.segments {
+            if kingtide_base::planted!("recovered-log-not-synced") {
+                continue;
+            }
+            config.fs.open(&segment_path(&config.dir, s.id), OpenMode::Write)?.sync_data()?;
+        }
+        let segments = Segments::open(&config, end)?;
+        let sync = GroupSync::new(config.clock.clone(), config.stats.clone(), config.on_rotate.clone());
+        let wal = Arc::new(Wal { segments, sync, config });
+        Ok((WalWriter::new(wal.clone(), end), wal))
+    }
+
+    /// A log that nothing is appended to and nothing read from: for a database opened for reading only. Touches no file.
+    pub fn detached(config: WalConfig) -> (WalWriter, Arc<Wal>) {
+        let sync = GroupSync::new(config.clock.clone(), config.stats.clone(), config.on_rotate.clone());
+        let wal = Arc::new(Wal { segments: Segments::none(), sync, config });
+        (WalWriter::new(wal.clone(), &ReplayEnd::default()), wal)
+    }
 }
 
 impl WalWriter {

@@ -21,6 +21,7 @@ mod world;
 
 use answer::Answer;
 use engine::{Counts, Engine};
+use kingtide_testkit::number;
 use script::Script;
 use sets::{Class, SETS, Set};
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,10 +29,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
-
-fn number(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok().and_then(|v| v.parse().ok())
-}
 
 /// How a run ended: how many operations were done and what they were, or where it failed and how.
 type Outcome = Result<Counts, (usize, String)>;
@@ -105,7 +102,7 @@ struct Plan {
 
 impl Plan {
     fn from_environment() -> Plan {
-        let full = std::env::var_os("KINGTIDE_FULL").is_some();
+        let full = kingtide_testkit::full();
         let today = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs() / 86_400);
         let seed = number("KINGTIDE_SEED").unwrap_or(if full { 1 } else { today });
         let mut sets = sets::all();

@@ -39,7 +39,7 @@ fn troubled(plan: &Plan) -> Arc<Plan> {
 
 /// Rare paths that no life takes, and why.
 const OUT_OF_REACH: [(&str, &str); 9] = [
-    ("manifest-of-old-build", "needs a directory of an older build; `tests/golden` has one"),
+    ("manifest-of-old-build", "needs a directory of an older build; `tests/crash/golden` has one"),
     ("log-start-raised-by-chain", "the same"),
     (
         "memtable-sealed-for-memory",

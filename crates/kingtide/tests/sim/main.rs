@@ -30,12 +30,9 @@ mod watchdog;
 mod world;
 mod writes;
 
+pub use kingtide_testkit::full;
 use plan::Plan;
 use std::sync::Arc;
-
-pub fn full() -> bool {
-    std::env::var_os("KINGTIDE_FULL").is_some()
-}
 
 pub fn env(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|v| v.parse().ok())

@@ -47,7 +47,7 @@ pub struct DumpArgs {
 pub fn main(command: DumpCommand, out: &mut Out) -> Result<()> {
     let (args, of_kind): (_, fn(&str) -> bool) = match &command {
         DumpCommand::Wal(args) => (args, |n| n.ends_with(".wal")),
-        DumpCommand::Manifest(args) => (args, |n| kingtide::version::manifest::parse_manifest_name(n).is_some()),
+        DumpCommand::Manifest(args) => (args, |n| kingtide::names::parse_manifest_name(n).is_some()),
         DumpCommand::Klog(args) => (args, |n| n.ends_with(".klog")),
         DumpCommand::Vlog(args) => (args, |n| n.ends_with(".vlog")),
     };

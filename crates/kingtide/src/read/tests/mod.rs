@@ -4,7 +4,7 @@ mod fixture;
 mod newest;
 mod overlay;
 
-use crate::family::tables::klog_path;
+use crate::names::klog_path;
 use crate::read::iter::{DbIterator, IterConfig};
 use crate::read::{get, get_into, multi_get};
 use fixture::{Fixture, START_MS, Shape, all_orders, random_key};

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use kingtide_base::KeyOrder;
 
-use super::LockTarget;
+use super::kinds::LockTarget;
 
 /// Keys up to this length are kept in place, without an allocation.
 const INLINE: usize = 22;

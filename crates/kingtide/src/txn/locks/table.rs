@@ -10,8 +10,9 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::Bound;
 
+use super::kinds::LockMode;
 use super::span::{Cut, CutRef, Span};
-use super::{LockMode, TxnId};
+use crate::txn::id::TxnId;
 
 /// Approximate bytes of an entry of the map, which is two thirds full on average.
 const ENTRY: u64 = ((size_of::<Cut>() + size_of::<Segment>()) * 3 / 2) as u64;

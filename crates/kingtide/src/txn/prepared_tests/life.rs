@@ -1,7 +1,8 @@
 //! What becomes of a prepared transaction, step by step.
 
 use super::*;
-use crate::commit::control::{LockTarget, MAX_XID};
+use crate::ops::LockTarget;
+use crate::ops::control::MAX_XID;
 use crate::txn::prepared::PreparedLock;
 use kingtide_vfs::{Fault, FaultFs, Op as FsOp, Rule};
 use std::ops::Bound;
@@ -77,7 +78,7 @@ fn a_transaction_in_doubt_comes_back_from_every_end() {
     let request =
         PrepareRequest { xid: b"xid", txn: 9, isolation: Isolation::RepeatableRead, batch: &mut writes, locks };
     let power = durably(Durability::Power);
-    let made = db.inner().prepare_with(request, |r, _| db.inner().commit(r, &power)).unwrap();
+    let made = db.inner().prepare_with(request, |r, _| db.inner().write(r, &power)).unwrap();
     prepare(&db, b"empty", WriteBatch::new());
     let (sequence, writes) = (made.durable.unwrap(), writes_of(&db, b"xid"));
     assert_eq!(writes.len(), 7);
@@ -244,7 +245,7 @@ fn prepares_and_ends_are_logged_at_every_durability() {
 /// What a log says that no engine of this kind wrote is damage, not a reason to guess.
 #[test]
 fn contradictions_in_the_log_are_damage() {
-    use crate::commit::control::{LogOp, read_log_op};
+    use crate::ops::{LogOp, read_log_op};
     use crate::txn::InDoubt;
     use kingtide_base::coding::Reader;
     use std::collections::HashMap;

@@ -7,8 +7,8 @@ mod log_space;
 
 use super::prepared::{PrepareOutcome, PrepareRequest, Resolution, locks_of};
 use super::{Isolation, TxnId};
-use crate::commit::Guard;
 use crate::commit::batch::WriteBatch;
+use crate::commit::{Commit, Guard};
 use crate::{ColumnFamily, Db, Durability, ErrorKind, Options, Result, WriteOptions};
 use kingtide_base::rng::Rng;
 use kingtide_vfs::{Fs, MemFs, Survival};
@@ -53,7 +53,7 @@ fn batch(writes: &[(&ColumnFamily, &[u8], &[u8])]) -> WriteBatch {
 
 fn try_prepare(db: &Db, xid: &[u8], batch: &mut WriteBatch, durability: Durability) -> Result<PrepareOutcome> {
     let request = PrepareRequest { xid, txn: TXN, isolation: Isolation::Serializable, batch, locks: Vec::new() };
-    db.inner().prepare_with(request, |record, _| db.inner().commit(record, &durably(durability)))
+    db.inner().prepare_with(request, |record, _| db.inner().write(record, &durably(durability)))
 }
 
 fn prepare(db: &Db, xid: &[u8], mut batch: WriteBatch) -> u64 {
@@ -63,7 +63,7 @@ fn prepare(db: &Db, xid: &[u8], mut batch: WriteBatch) -> u64 {
 fn try_resolve(db: &Db, xid: &[u8], committed: bool, durability: Durability) -> Result<Resolution> {
     let (db, options) = (db.inner(), durably(durability));
     let resolution = db.resolve_with(xid, committed, |_, record| {
-        let visible = db.commit_visible(record, &options, &Guard::Locked)?;
+        let visible = db.commit(record, &Commit { options: &options, guard: Guard::Locked, admitted: false })?;
         db.make_durable(visible, durability).map(|()| visible.last)
     })?;
     db.txns.resolved(resolution.txn, committed);

@@ -4,6 +4,7 @@ mod model;
 mod rules;
 mod threads;
 
+use crate::txn::LockWaitHook;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,12 +82,12 @@ impl Bench {
     }
 
     fn key(&self, txn: TxnId, key: &str, mode: LockMode, wait: Wait) -> Result<()> {
-        self.locks.lock(&self.owners, txn, F, &self.order, key.as_bytes(), mode, wait).map(drop)
+        self.locks.lock(&self.owners, txn, (F, &self.order), key.as_bytes(), mode, wait).map(drop)
     }
 
     fn range(&self, txn: TxnId, lo: Bound<&str>, hi: Bound<&str>, mode: LockMode, wait: Wait) -> Result<()> {
         let bounds = (lo.map(str::as_bytes), hi.map(str::as_bytes));
-        self.locks.lock_range(&self.owners, txn, F, &self.order, bounds, mode, wait).map(drop)
+        self.locks.lock_range(&self.owners, txn, (F, &self.order), bounds, mode, wait).map(drop)
     }
 
     /// A lock that must be free.

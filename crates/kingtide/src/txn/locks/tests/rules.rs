@@ -30,7 +30,7 @@ fn modes_conflict_as_the_table_says() {
             assert_eq!(e.kind(), ErrorKind::Conflict);
             assert_eq!(e.message(), "key \"k\" of family 3 is locked by transaction 1");
         }
-        assert!(b.locks.lock(&b.owners, 2, F + 1, &b.order, b"k", X, Wait::No).is_ok(), "another family");
+        assert!(b.locks.lock(&b.owners, 2, (F + 1, &b.order), b"k", X, Wait::No).is_ok(), "another family");
     }
 }
 
@@ -536,7 +536,8 @@ fn a_release_grants_what_fits() {
 #[test]
 fn a_lock_that_its_owner_has_is_told_from_a_new_one() {
     let b = Bench::new();
-    let key = |txn, key: &str, mode| b.locks.lock(&b.owners, txn, F, &b.order, key.as_bytes(), mode, Wait::No).unwrap();
+    let key =
+        |txn, key: &str, mode| b.locks.lock(&b.owners, txn, (F, &b.order), key.as_bytes(), mode, Wait::No).unwrap();
     assert_eq!(key(1, "k", S), Taken::Now);
     assert_eq!(key(1, "k", S), Taken::Before);
     assert_eq!(key(2, "k", S), Taken::Now, "shared with another");
@@ -546,7 +547,7 @@ fn a_lock_that_its_owner_has_is_told_from_a_new_one() {
     b.take_range(1, "m", "p", X);
     assert_eq!((key(1, "n", X), key(1, "p", X)), (Taken::Before, Taken::Now));
     let bounds = (Bound::Included(&b"n"[..]), Bound::Included(&b"q"[..]));
-    let range = b.locks.lock_range(&b.owners, 1, F, &b.order, bounds, X, Wait::No).unwrap();
+    let range = b.locks.lock_range(&b.owners, 1, (F, &b.order), bounds, X, Wait::No).unwrap();
     assert_eq!(range, Taken::Now, "a part of it is new");
     b.release(1);
     assert_eq!(key(1, "k", X), Taken::Now, "after giving it back");

@@ -1,0 +1,131 @@
+//! One kind of operation, many times, for a tool that counts instructions: `cargo xtask instructions` runs it under callgrind,
+//! which counts only inside of [`measured`].
+//!
+//! `cargo bench -p kingtide --bench instructions -- get` runs one by itself. There are no background threads and no entropy:
+//! the same program does the same work each time.
+#![allow(clippy::disallowed_methods, missing_docs)] // it works in a temporary directory of the machine
+
+use kingtide::{Db, Isolation, Options, TransactionOptions, WriteBatch, WriteOptions};
+use kingtide_base::hash::mix64;
+use std::hint::black_box;
+
+/// Entries that reads find.
+const LOADED: u64 = 40_000;
+/// Operations that are counted.
+const COUNT: u64 = 10_000;
+/// Puts of a batch, and keys of a multi-get.
+const BATCH: u64 = 100;
+
+/// What is counted.
+#[inline(never)]
+fn measured(body: &mut dyn FnMut(u64)) {
+    (0..black_box(COUNT)).for_each(body);
+}
+
+fn key(i: u64) -> [u8; 16] {
+    let mut key = [b'k'; 16];
+    key[..8].copy_from_slice(&mix64(i).to_be_bytes());
+    key
+}
+
+/// 100 bytes of which half compress.
+fn value(i: u64) -> [u8; 100] {
+    let mut value = [b'v'; 100];
+    for (n, word) in value[..48].chunks_exact_mut(8).enumerate() {
+        word.copy_from_slice(&mix64(i * 6 + n as u64).to_le_bytes());
+    }
+    value
+}
+
+fn load(db: &Db) {
+    let mut batch = WriteBatch::new();
+    for i in 0..LOADED {
+        batch.put(db.default_family(), &key(i), &value(i)).expect("a put");
+        if i % 1000 == 999 {
+            db.write_with(&mut batch, &WriteOptions::default()).expect("a batch");
+            batch.clear();
+        }
+    }
+    db.flush().expect("a flush");
+    db.compact().expect("a compaction");
+}
+
+fn run(operation: &str, db: &Db) {
+    let family = db.default_family();
+    if !matches!(operation, "put" | "put-batch") {
+        load(db);
+    }
+    match operation {
+        "put" => measured(&mut |i| db.put(key(i), value(i)).expect("a put")),
+        "put-batch" => {
+            let mut batch = WriteBatch::new();
+            measured(&mut |i| {
+                batch.put(family, &key(i), &value(i)).expect("a put");
+                if i % BATCH == BATCH - 1 {
+                    db.write_with(&mut batch, &WriteOptions::default()).expect("a batch");
+                    batch.clear();
+                }
+            });
+        }
+        "get" => measured(&mut |i| assert!(db.get(key(i * 3 % LOADED)).expect("a get").is_some())),
+        "get-missing" => measured(&mut |i| assert!(db.get(key(LOADED + i)).expect("a get").is_none())),
+        "get-recent" => {
+            (0..LOADED).for_each(|i| db.put(key(i), value(i)).expect("a put"));
+            measured(&mut |i| assert!(db.get(key(i * 3 % LOADED)).expect("a get").is_some()));
+        }
+        "multi-get" => {
+            let keys: Vec<[u8; 16]> = (0..COUNT).map(|i| key(i * 3 % LOADED)).collect();
+            measured(&mut |i| {
+                if i % BATCH == 0 {
+                    let found = db.multi_get(&keys[i as usize..(i + BATCH) as usize]);
+                    assert!(found.iter().all(|v| matches!(v, Ok(Some(_)))));
+                }
+            });
+        }
+        "seek" => {
+            let mut it = family.iter(..).expect("an iterator");
+            measured(&mut |i| {
+                it.seek(&key(i * 3 % LOADED));
+                assert!(it.valid());
+            });
+        }
+        "next" => {
+            let mut it = family.iter(..).expect("an iterator");
+            it.seek_to_first();
+            measured(&mut |_| {
+                black_box(it.key());
+                black_box(it.value().expect("a value"));
+                it.next();
+            });
+            assert!(it.valid());
+        }
+        "transaction" => measured(&mut |i| {
+            let mut txn = db.begin(Isolation::Snapshot).expect("a transaction");
+            black_box(txn.get(family, &key(i)).expect("a get"));
+            txn.put(family, &key(i), &value(i + 1)).expect("a put");
+            txn.put(family, &key(i + 7), &value(i + 2)).expect("a put");
+            txn.commit().expect("a commit");
+        }),
+        "transaction-locking" => measured(&mut |i| {
+            let options =
+                TransactionOptions { isolation: Isolation::RepeatableRead, locking: true, ..Default::default() };
+            let mut txn = db.begin_with(options).expect("a transaction");
+            black_box(txn.get_for_update(family, &key(i)).expect("a get"));
+            txn.put(family, &key(i), &value(i + 1)).expect("a put");
+            txn.put(family, &key(i + 7), &value(i + 2)).expect("a put");
+            txn.commit().expect("a commit");
+        }),
+        _ => panic!("there is no operation '{operation}'"),
+    }
+}
+
+fn main() {
+    let operation = std::env::args().skip(1).find(|a| !a.starts_with("--")).unwrap_or_else(|| "get".to_owned());
+    let dir = std::env::temp_dir().join(format!("kingtide-instructions-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    let options = Options { manual_jobs: true, seed: Some(1), ..Options::default() };
+    let db = Db::open(&dir, options).expect("a database");
+    run(&operation, &db);
+    drop(db);
+    let _ = std::fs::remove_dir_all(&dir);
+}

@@ -1,0 +1,71 @@
+//! Operations on column families, added to a batch.
+
+#[cfg(doc)]
+use crate::MAX_BATCH_BYTES;
+use crate::api::ColumnFamily;
+use crate::commit::batch::WriteBatch;
+use kingtide_base::key::EXPIRY_FLAG;
+use kingtide_base::{Error, Kind, Result};
+use std::time::Duration;
+
+impl WriteBatch {
+    /// Sets a key. A family with a `ttl_ms` gives the entry that life.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an empty key or a batch that would pass [`MAX_BATCH_BYTES`].
+    pub fn put(&mut self, family: &ColumnFamily, key: &[u8], value: &[u8]) -> Result<()> {
+        match family.inner().default_expiry() {
+            None => self.push(family.inner(), Kind::Put as u8, key, None, Some(value)),
+            Some(at) => self.push(family.inner(), Kind::Put as u8 | EXPIRY_FLAG, key, Some(at), Some(value)),
+        }
+    }
+
+    /// Sets a key that is gone after `ttl`, at millisecond resolution.
+    ///
+    /// # Errors
+    /// As [`WriteBatch::put`].
+    pub fn put_ttl(&mut self, family: &ColumnFamily, key: &[u8], value: &[u8], ttl: Duration) -> Result<()> {
+        let at = family.inner().expiry_after(ttl);
+        self.push(family.inner(), Kind::Put as u8 | EXPIRY_FLAG, key, Some(at), Some(value))
+    }
+
+    /// Sets a key that is gone at a moment, in milliseconds since 1970: copies an entry with the life that it has left.
+    ///
+    /// # Errors
+    /// As [`WriteBatch::put`].
+    pub fn put_until(&mut self, family: &ColumnFamily, key: &[u8], value: &[u8], expires_at_ms: u64) -> Result<()> {
+        self.push(family.inner(), Kind::Put as u8 | EXPIRY_FLAG, key, Some(expires_at_ms), Some(value))
+    }
+
+    /// Deletes a key.
+    ///
+    /// # Errors
+    /// As [`WriteBatch::put`].
+    pub fn delete(&mut self, family: &ColumnFamily, key: &[u8]) -> Result<()> {
+        self.push(family.inner(), Kind::Delete as u8, key, None, None)
+    }
+
+    /// Deletes a key that was put exactly once since it was last deleted. Cheaper to reclaim than [`WriteBatch::delete`];
+    /// using it on a key put more than once may bring an older value back.
+    ///
+    /// # Errors
+    /// As [`WriteBatch::put`].
+    pub fn single_delete(&mut self, family: &ColumnFamily, key: &[u8]) -> Result<()> {
+        self.push(family.inner(), Kind::SingleDelete as u8, key, None, None)
+    }
+
+    /// Deletes all keys in `[start, end)`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when `start` sorts after `end`, for an empty bound, or for a batch that grows too large.
+    pub fn delete_range(&mut self, family: &ColumnFamily, start: &[u8], end: &[u8]) -> Result<()> {
+        if end.is_empty() {
+            return Err(Error::invalid("delete_range: the end key is empty; keys have at least one byte"));
+        }
+        match family.inner().order().compare(start, end) {
+            std::cmp::Ordering::Greater => Err(Error::invalid("delete_range: start sorts after end")),
+            std::cmp::Ordering::Equal => Ok(()),
+            std::cmp::Ordering::Less => self.push(family.inner(), Kind::RangeDelete as u8, start, None, Some(end)),
+        }
+    }
+}

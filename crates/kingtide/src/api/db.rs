@@ -1,0 +1,306 @@
+//! The database as its users hold it.
+
+use crate::api::ColumnFamily;
+use crate::commit::batch::WriteBatch;
+use crate::engine::DbInner;
+use crate::family::{Family, check_name};
+use crate::jobs::Outcome;
+use crate::open;
+use crate::options::{Options, WriteOptions};
+use crate::read::{DbIterator, PinnedValue};
+use crate::report::StatsReport;
+use crate::snapshot::Snapshot;
+use kingtide_base::options::FamilyOptions;
+use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
+use std::ops::RangeBounds;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// An open database. Clones share it; it closes when the last one is dropped, or on [`Db::close`].
+///
+/// Only the process that opened it can use it. A child that inherited it through `fork()` gets `Closed` from every call
+/// that can fail, [`Db::close`] too; dropping it there does nothing, and does not touch the parent's lock. Iterators,
+/// snapshots and transactions that were inherited may be dropped, and are of no other use. A child that needs the database
+/// opens it once the parent has closed it, or with [`Db::open_read_only`] beside it.
+///
+/// ```
+/// use kingtide::{Db, Options};
+/// # let dir = std::env::temp_dir().join(format!("kingtide-doc-{}", std::process::id()));
+/// # let _ = std::fs::remove_dir_all(&dir);
+/// let db = Db::open(&dir, Options::default())?;
+/// db.put(b"tide", b"rising")?;
+/// assert_eq!(db.get(b"tide")?.as_deref(), Some(&b"rising"[..]));
+///
+/// let mut it = db.iter(..)?;
+/// it.seek_to_first();
+/// while it.valid() {
+///     println!("{:?} = {:?}", it.key().to_vec(), it.value()?.to_vec());
+///     it.next();
+/// }
+/// it.status()?;
+/// db.close()?;
+/// # let _ = std::fs::remove_dir_all(&dir);
+/// # Ok::<(), kingtide::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Db {
+    handle: Arc<Handle>,
+}
+
+/// Closes the database when the last [`Db`] goes.
+struct Handle {
+    inner: Arc<DbInner>,
+    default: ColumnFamily,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if self.inner.check_origin().is_err() {
+            // A forked child leaves everything as it is. The database is never taken apart here, for its parts would wait
+            // for locks and clean up files that are the parent's.
+            std::mem::forget(self.inner.clone());
+            return;
+        }
+        // A failure here has nobody to go to; what was acknowledged is in the log. `Db::close` reports it.
+        let _ = open::close(&self.inner);
+    }
+}
+
+impl Db {
+    /// Opens the database in directory `path`, creating it unless [`Options`] say otherwise. Returns when recovery is
+    /// complete.
+    ///
+    /// # Errors
+    /// `Locked` when it is open elsewhere; `NotFound`, `Exists` as the options ask; `InvalidArgument` for options out of
+    /// range; `Incompatible` for a key order other than the stored one; `NewerFormat`; `Corruption` with file and
+    /// offset; `Io`, `NoSpace`.
+    pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Db> {
+        let (inner, default) = open::open(path.as_ref(), options)?;
+        Ok(Db::new(inner, default))
+    }
+
+    pub(crate) fn new(inner: Arc<DbInner>, default: Arc<Family>) -> Db {
+        let default = ColumnFamily::new(inner.clone(), default);
+        Db { handle: Arc::new(Handle { inner, default }) }
+    }
+
+    #[inline]
+    pub(crate) fn inner(&self) -> &Arc<DbInner> {
+        &self.handle.inner
+    }
+
+    /// Closes the database: waits for running jobs (bounded by `close_timeout_ms`, then merges are cancelled), flushes
+    /// memtables, gives the directory's lock back. Other handles of it return `Closed` from then on.
+    ///
+    /// # Errors
+    /// What kept the memtables from being flushed. Acknowledged commits are safe in the log nevertheless, within their
+    /// durability.
+    pub fn close(&self) -> Result<()> {
+        open::close(self.inner())
+    }
+
+    /// The default family, named `default`. Verbs on [`Db`] itself mean this family.
+    #[inline]
+    pub fn default_family(&self) -> &ColumnFamily {
+        &self.handle.default
+    }
+
+    /// Sets a key. See [`ColumnFamily::put`].
+    pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        self.handle.default.put(key, value)
+    }
+
+    /// Sets a key for a time. See [`ColumnFamily::put_ttl`].
+    pub fn put_ttl(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, ttl: Duration) -> Result<()> {
+        self.handle.default.put_ttl(key, value, ttl)
+    }
+
+    /// Reads a key. See [`ColumnFamily::get`].
+    #[inline]
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<PinnedValue>> {
+        self.handle.default.get(key)
+    }
+
+    /// Reads several keys. See [`ColumnFamily::multi_get`].
+    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<Option<PinnedValue>>> {
+        self.handle.default.multi_get(keys)
+    }
+
+    /// Deletes a key. See [`ColumnFamily::delete`].
+    pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
+        self.handle.default.delete(key)
+    }
+
+    /// Deletes a key that was put once. See [`ColumnFamily::single_delete`].
+    pub fn single_delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
+        self.handle.default.single_delete(key)
+    }
+
+    /// Deletes `[start, end)`. See [`ColumnFamily::delete_range`].
+    pub fn delete_range(&self, start: impl AsRef<[u8]>, end: impl AsRef<[u8]>) -> Result<()> {
+        self.handle.default.delete_range(start, end)
+    }
+
+    /// Iterates over a range of the default family. See [`ColumnFamily::iter`].
+    pub fn iter<'k>(&self, range: impl RangeBounds<&'k [u8]>) -> Result<DbIterator> {
+        self.handle.default.iter(range)
+    }
+
+    /// Commits a batch: all of it or nothing. Returns the sequence number of its last operation.
+    ///
+    /// # Errors
+    /// `Closed`, `ReadOnly`, `NoSpace`, `Poisoned`, `Busy` as described in [`ErrorKind`]; after any error nothing of the batch is
+    /// visible or will be recovered, except that a failed *sync* leaves it visible and of unknown durability.
+    /// Once the disk was full, batches that add data get `NoSpace` until there is some space again, and those that only
+    /// delete are taken: a few percent of a database's size are kept for them.
+    pub fn write(&self, mut batch: WriteBatch) -> Result<SeqNo> {
+        self.write_with(&mut batch, &WriteOptions::default())
+    }
+
+    /// Commits a batch with options. The batch is unchanged: clear it to use it again.
+    ///
+    /// # Errors
+    /// As [`Db::write`].
+    pub fn write_with(&self, batch: &mut WriteBatch, options: &WriteOptions) -> Result<SeqNo> {
+        self.inner().write(batch, options)
+    }
+
+    /// A consistent view of all families as of now.
+    pub fn snapshot(&self) -> Snapshot {
+        self.inner().snapshots.acquire()
+    }
+
+    /// The newest visible sequence number.
+    pub fn latest_sequence(&self) -> SeqNo {
+        self.inner().snapshots.visible()
+    }
+
+    /// The family of that name.
+    ///
+    /// # Errors
+    /// `NotFound`, `Closed`.
+    pub fn family(&self, name: &str) -> Result<ColumnFamily> {
+        self.inner().check_open()?;
+        let found = self.inner().shape.lock().by_name(name).cloned();
+        match found {
+            Some(f) => Ok(ColumnFamily::new(self.inner().clone(), f)),
+            None => Err(Error::new(ErrorKind::NotFound, format!("no column family '{name}'"))),
+        }
+    }
+
+    /// Creates a family with bytewise order.
+    ///
+    /// # Errors
+    /// `Exists`, `InvalidArgument` (name, options), `Io`, `NoSpace`, `Closed`.
+    pub fn create_family(&self, name: &str, options: FamilyOptions) -> Result<ColumnFamily> {
+        self.create_family_ordered(name, options, KeyOrder::Bytewise)
+    }
+
+    /// Creates a family with a key order of its own. The order's name is stored; a custom order must be handed to every
+    /// later open in [`Options::custom_orders`].
+    ///
+    /// # Errors
+    /// As [`Db::create_family`].
+    pub fn create_family_ordered(&self, name: &str, options: FamilyOptions, order: KeyOrder) -> Result<ColumnFamily> {
+        check_name(name)?;
+        options.validate()?;
+        let family = self.inner().create_family(name, options, order)?;
+        Ok(ColumnFamily::new(self.inner().clone(), family))
+    }
+
+    /// Drops a family and everything in it. Its handles return `Closed` from then on; iterators that are open finish.
+    ///
+    /// # Errors
+    /// `NotFound`; `InvalidArgument` for the default family; `Io`, `NoSpace`, `Closed`.
+    pub fn drop_family(&self, name: &str) -> Result<()> {
+        self.inner().drop_family(name)
+    }
+
+    /// Gives a family another name.
+    ///
+    /// # Errors
+    /// `NotFound`, `Exists`, `InvalidArgument` (the default family, a bad name), `Io`, `NoSpace`, `Closed`.
+    pub fn rename_family(&self, old: &str, new: &str) -> Result<()> {
+        check_name(new)?;
+        self.inner().rename_family(old, new)
+    }
+
+    /// Names of all families, sorted.
+    pub fn families(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.inner().shape.lock().families.values().map(|f| f.name()).collect();
+        names.sort();
+        names
+    }
+
+    /// Flushes all memtables of all families to tables and waits for it.
+    ///
+    /// # Errors
+    /// What kept a flush from succeeding.
+    pub fn flush(&self) -> Result<()> {
+        self.inner().flush_all()
+    }
+
+    /// Merges everything of the default family down. See [`ColumnFamily::compact_range`].
+    pub fn compact(&self) -> Result<()> {
+        self.handle.default.compact_range(None, None)
+    }
+
+    /// Waits until no flush and no merge is due or running. Some merges start only once writers have been quiet for a
+    /// moment on the database's clock, so with background threads that clock must move: a
+    /// [`ManualClock`](crate::ManualClock) that stands still keeps this waiting.
+    ///
+    /// # Errors
+    /// The background error that keeps them from ending.
+    pub fn wait_for_background(&self) -> Result<()> {
+        self.inner().wait_until_quiet()
+    }
+
+    /// Fsyncs the write-ahead log: everything committed so far survives a power cut (except `Durability::None` commits).
+    ///
+    /// # Errors
+    /// `Poisoned`, `Io`, `Closed`.
+    pub fn sync(&self) -> Result<()> {
+        self.inner().check_writable()?;
+        self.inner().wal.sync_all()
+    }
+
+    /// Changes database options while it is open, by name; only those marked live in the option table.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an unknown, fixed, or out-of-range option.
+    pub fn set_option(&self, name: &str, value: &str) -> Result<()> {
+        self.inner().set_option(name, value)
+    }
+
+    /// All statistics.
+    pub fn stats(&self) -> StatsReport {
+        self.inner().report()
+    }
+
+    /// All statistics as Prometheus text.
+    pub fn prometheus(&self) -> String {
+        self.inner().refresh_gauges();
+        self.inner().stats.prometheus()
+    }
+
+    /// Runs one background job on this thread, for databases opened with [`Options::manual_jobs`]. False when there was
+    /// nothing to do.
+    ///
+    /// # Errors
+    /// The job's.
+    pub fn run_one_job(&self) -> Result<bool> {
+        self.inner().check_origin()?;
+        match self.inner().jobs.run_one() {
+            Outcome::Idle => Ok(false),
+            Outcome::Ran => Ok(true),
+            Outcome::Failed(e) => Err(e),
+        }
+    }
+}
+
+impl std::fmt::Debug for Db {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Db({})", self.inner().dir.display())
+    }
+}

@@ -1,0 +1,33 @@
+//! Options as a database has stored them.
+
+use crate::options::Options;
+use crate::recover::stored_default;
+use kingtide_base::{Error, ErrorKind, Result};
+use kingtide_vfs::PosixFs;
+use std::path::Path;
+
+impl Options {
+    /// The same, but for the default family the options and the key order that the database in `path` has stored: those of
+    /// the last open for writing, and what was set since. A custom key order is taken from `custom_orders`. Options of the
+    /// database, in `db`, are not stored; whoever opens gives them.
+    ///
+    /// Reads the manifest and changes nothing: O(size of the manifest). Another process that has the database open may
+    /// change the options afterwards.
+    ///
+    /// # Errors
+    /// `NotFound` when no database is there, `Incompatible` when the key order is not among those given, `Corruption`,
+    /// `NewerFormat`, `Io`.
+    pub fn load(mut self, path: impl AsRef<Path>) -> Result<Options> {
+        let path = path.as_ref();
+        let fs = self.fs.clone().unwrap_or_else(PosixFs::shared);
+        let Some((order, family)) = stored_default(&fs, path)? else {
+            return Err(Error::new(ErrorKind::NotFound, "no database here (no CURRENT file)").at_path(path));
+        };
+        let Some(resolved) = self.resolve_order(&order) else {
+            let text = format!("the default family is ordered by '{order}', which is not among `custom_orders`");
+            return Err(Error::new(ErrorKind::Incompatible, text).at_path(path));
+        };
+        (self.order, self.family) = (resolved, family);
+        Ok(self)
+    }
+}

@@ -1,0 +1,94 @@
+//! Deleting all keys of a prefix.
+//!
+//! Mostly that is one range delete, from the prefix to its successor. Where no key can be named that follows all of them
+//! (a prefix of 0xff only, an empty one, a descending order) the first and the last key are looked for, and what lies
+//! between them is deleted: two seeks, however many keys there are.
+
+use crate::api::{ColumnFamily, Db};
+use crate::commit::batch::WriteBatch;
+use crate::options::{ReadOptions, WriteOptions};
+use crate::read::iter::prefix_range;
+use kingtide_base::{KeyOrder, Kind, Result};
+use std::ops::Bound;
+
+/// `[start, end)` that holds the keys of a prefix and no others; `None` if it has to be looked for.
+///
+/// # Errors
+/// `InvalidArgument` for an order in which keys of one prefix are not neighbours.
+pub(crate) fn range_of_prefix(order: &KeyOrder, prefix: &[u8]) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+    Ok(match prefix_range(order, prefix)? {
+        [Bound::Included(start), Bound::Excluded(end)] if !start.is_empty() => Some((start, end)),
+        _ => None,
+    })
+}
+
+impl WriteBatch {
+    /// Deletes all keys that begin with `prefix`, those that the batch itself wrote before included; in the
+    /// case-insensitive order in any case. One range delete, whatever the number of keys; but when the prefix is empty or all
+    /// 0xff, or the order is [`KeyOrder::Reverse`], two seeks look for the first and last key, and only what lies
+    /// between these is deleted: not what others insert around them before the batch is committed.
+    ///
+    /// # Errors
+    /// As [`WriteBatch::put`]; `InvalidArgument` for an order in which keys of one prefix are not neighbours; `Corruption`
+    /// and `Io` of the seeks.
+    pub fn delete_prefix(&mut self, family: &ColumnFamily, prefix: &[u8]) -> Result<()> {
+        let order = family.inner().order();
+        if let Some((start, end)) = range_of_prefix(order, prefix)? {
+            return self.delete_range(family, &start, &end);
+        }
+        let mut it = family.iter_with(ReadOptions { prefix: Some(prefix.to_vec()), ..ReadOptions::default() })?;
+        it.seek_to_first();
+        let mut ends = it.valid().then(|| [it.key().to_vec(), it.key().to_vec()]);
+        it.seek_to_last();
+        if let Some([_, last]) = ends.as_mut().filter(|_| it.valid()) {
+            *last = it.key().to_vec();
+        }
+        it.status()?;
+        for op in self.ops() {
+            let key = self.key_of(op);
+            let same_family = std::sync::Arc::ptr_eq(&self.families()[op.family as usize], family.inner());
+            if op.kind == Kind::RangeDelete as u8 || !same_family || !key.starts_with(prefix) {
+                continue;
+            }
+            let [first, last] = ends.get_or_insert_with(|| [key.to_vec(), key.to_vec()]);
+            if order.compare(key, first).is_lt() {
+                *first = key.to_vec();
+            }
+            if order.compare(key, last).is_gt() {
+                *last = key.to_vec();
+            }
+        }
+        match ends {
+            Some([first, last]) => self.delete_through(family, &first, &last),
+            None => Ok(()),
+        }
+    }
+
+    /// Deletes `[first, last]`.
+    fn delete_through(&mut self, family: &ColumnFamily, first: &[u8], last: &[u8]) -> Result<()> {
+        self.delete_range(family, first, last)?;
+        self.delete(family, last)
+    }
+}
+
+impl ColumnFamily {
+    /// Deletes all keys that begin with `prefix`. See [`WriteBatch::delete_prefix`].
+    ///
+    /// # Errors
+    /// As [`WriteBatch::delete_prefix`] and [`ColumnFamily::put`].
+    pub fn delete_prefix(&self, prefix: impl AsRef<[u8]>) -> Result<()> {
+        let mut batch = WriteBatch::new();
+        batch.delete_prefix(self, prefix.as_ref())?;
+        self.db.write(&mut batch, &WriteOptions::default()).map(|_| ())
+    }
+}
+
+impl Db {
+    /// Deletes all keys that begin with `prefix`. See [`WriteBatch::delete_prefix`].
+    ///
+    /// # Errors
+    /// As [`ColumnFamily::delete_prefix`].
+    pub fn delete_prefix(&self, prefix: impl AsRef<[u8]>) -> Result<()> {
+        self.default_family().delete_prefix(prefix)
+    }
+}

@@ -1,0 +1,65 @@
+//! Snapshots of earlier moments, and named ones.
+
+use crate::api::Db;
+use crate::snapshot::Snapshot;
+use crate::sync::atomic::Ordering;
+use kingtide_base::{Result, SeqNo};
+
+impl Db {
+    /// A snapshot of the moment at which `seq` was the newest sequence number: what a commit returned, or what
+    /// [`Snapshot::sequence`] told. Takes a short lock.
+    ///
+    /// History is kept back to [`Db::oldest_readable_sequence`], which moves on with flushes and merges, and at every
+    /// sequence number that a snapshot or a running transaction holds. To keep a moment readable, hold a snapshot of it
+    /// ([`Db::snapshot`], [`Db::name_snapshot`]): moments between two held snapshots are not kept by them.
+    ///
+    /// # Errors
+    /// `TooOld`, naming the oldest readable number; `InvalidArgument` for a number not committed yet; `Closed`.
+    pub fn snapshot_at(&self, seq: SeqNo) -> Result<Snapshot> {
+        self.inner().check_open()?;
+        let floor = self.inner().read_floor.load(Ordering::Acquire); // with `exchange`
+        if seq < floor {
+            return Err(crate::api::ColumnFamily::overtaken(seq, floor));
+        }
+        self.inner().snapshots.acquire_at(seq)
+    }
+
+    /// Every sequence number from this one up to [`Db::latest_sequence`] can be read at, with [`Db::snapshot_at`].
+    /// After an open it is the newest; a flush or merge moves it to what was the newest when that began.
+    pub fn oldest_readable_sequence(&self) -> SeqNo {
+        self.inner().snapshots.oldest_readable()
+    }
+
+    /// Takes a snapshot of now and keeps it under a name until [`Db::drop_named_snapshot`] or until the database closes:
+    /// names are not stored. At most 1,024 names of at most 256 bytes.
+    ///
+    /// # Errors
+    /// `Exists`; `InvalidArgument` for an empty or too long name, or too many of them; `Closed`.
+    pub fn name_snapshot(&self, name: &str) -> Result<Snapshot> {
+        self.inner().check_open()?;
+        self.inner().snapshots.name(name)
+    }
+
+    /// The snapshot of that name.
+    ///
+    /// # Errors
+    /// `NotFound`, `Closed`.
+    pub fn named_snapshot(&self, name: &str) -> Result<Snapshot> {
+        self.inner().check_open()?;
+        self.inner().snapshots.named(name)
+    }
+
+    /// The named snapshots with their sequence numbers, by name.
+    pub fn named_snapshots(&self) -> Vec<(String, SeqNo)> {
+        self.inner().snapshots.names()
+    }
+
+    /// Forgets a named snapshot. Handles of it stay valid.
+    ///
+    /// # Errors
+    /// `NotFound`, `Closed`.
+    pub fn drop_named_snapshot(&self, name: &str) -> Result<()> {
+        self.inner().check_open()?;
+        self.inner().snapshots.drop_name(name)
+    }
+}

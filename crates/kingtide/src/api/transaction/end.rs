@@ -1,0 +1,159 @@
+//! The end of a transaction: commit, rollback, and the beginning of the next one in the same object.
+
+use super::{CommitTicket, KEEP, Transaction};
+use crate::commit::{Commit, Guard, Visible};
+use crate::txn::state::State;
+use crate::txn::validate::Validation;
+use kingtide_base::options::Durability;
+use kingtide_base::stats::Stat;
+use kingtide_base::{ErrorKind, Result, SeqNo};
+
+impl Transaction {
+    /// Commits: all writes become visible at once and survive what the durability names. Returns the sequence number of
+    /// the last of them, 0 if there were none.
+    ///
+    /// # Errors
+    /// `Conflict`: what the level protects was changed by another commit; the transaction is rolled back. `Busy`, `NoSpace`,
+    /// `Io`: nothing was written, and the commit may be tried again. `Poisoned` from the sync: visible, and of unknown
+    /// durability. `Finished`, `Aborted`, `Expired`, `Closed`.
+    pub fn commit(&mut self) -> Result<SeqNo> {
+        if self.xid.is_some() {
+            return self.commit_prepared()?.wait();
+        }
+        let (visible, durability) = self.commit_now()?;
+        let Some(visible) = visible else { return Ok(0) };
+        self.db.make_durable(visible, durability)?;
+        Ok(visible.last)
+    }
+
+    /// Commits up to the point where the writes are visible: calls that are made one after the other take effect in that
+    /// order, without waiting for the disk. For coordinators that fix the order of commits, such as a binary log, and sync
+    /// many of them together: [`CommitTicket::wait`] does the rest.
+    ///
+    /// # Errors
+    /// As [`Transaction::commit`], but for those of the sync.
+    pub fn commit_ordered(&mut self) -> Result<CommitTicket> {
+        if self.xid.is_some() {
+            return self.commit_prepared();
+        }
+        let (visible, durability) = self.commit_now()?;
+        Ok(CommitTicket::new(self.db.clone(), visible, durability))
+    }
+
+    fn commit_now(&mut self) -> Result<(Option<Visible>, Durability)> {
+        self.db.check_origin()?;
+        self.active()?;
+        if !self.shared.change(self.id, State::Active, State::Committing) {
+            return Err(self.gone(self.shared.state_of(self.id)));
+        }
+        let durability = self.options.durability.unwrap_or_else(|| self.db.durability());
+        match self.write_out() {
+            Ok(visible) => {
+                self.finish(State::Committed);
+                visible.into_iter().for_each(|v| self.db.tell_hooks(v));
+                self.db.stats.add(Stat::TxnCommits, 1);
+                Ok((visible, durability))
+            }
+            Err(e) if e.kind() == ErrorKind::Conflict => {
+                self.finish(State::RolledBack);
+                self.db.stats.add(Stat::TxnRollbacks, 1);
+                Err(e)
+            }
+            Err(e) => {
+                self.shared.enter(self.id, State::Active);
+                Err(e)
+            }
+        }
+    }
+
+    fn write_out(&mut self) -> Result<Option<Visible>> {
+        self.admit()?;
+        let mut writes = self.shared.writes.lock();
+        let batch = &mut writes.batch;
+        if batch.is_empty() {
+            self.db.check_open()?;
+            if !self.rules.check_writes && !self.reads.is_empty() {
+                // Keys read for update, perhaps at different moments: there must be one at which all of it was so.
+                let validation = Validation::new(self.id, None, &self.reads, batch);
+                self.db.validate_outside(&validation, batch, 0)?;
+            }
+            return Ok(None); // otherwise it read one moment, or was promised nothing
+        }
+        let options = self.write_options();
+        let visible = if self.options.locking {
+            self.db.commit(batch, &Commit { options: &options, guard: Guard::Locked, admitted: true })?
+        } else {
+            let since = self.rules.check_writes.then_some(self.snapshot);
+            let validation = Validation::new(self.id, since, &self.reads, batch);
+            self.db.commit(batch, &Commit { options: &options, guard: Guard::Checked(&validation), admitted: true })?
+        };
+        self.shared.forget_writes(&mut writes);
+        Ok(Some(visible))
+    }
+
+    /// Takes everything back. Also after an error and after the end, where it does nothing.
+    ///
+    /// # Errors
+    /// Of a prepared transaction those of the log; it stays in doubt then.
+    pub fn rollback(&mut self) -> Result<()> {
+        self.db.check_origin()?;
+        if self.xid.is_some() {
+            return self.rollback_prepared();
+        }
+        if self.shared.change(self.id, State::Active, State::RolledBack) {
+            self.db.stats.add(Stat::TxnRollbacks, 1);
+            self.db.txns.let_go(&self.shared, self.id);
+        }
+        Ok(())
+    }
+
+    /// Rolls back if it is still running, and begins anew with the same options, keeping its memory. A prepared
+    /// transaction stays in doubt.
+    ///
+    /// # Errors
+    /// As [`crate::Db::begin`].
+    pub fn reset(&mut self) -> Result<()> {
+        self.db.check_origin()?;
+        self.rollback_unless_prepared();
+        self.overlays.clear();
+        self.reads.reset(KEEP);
+        (self.written, self.spare_lock) = (0, false);
+        self.db.check_open()?;
+        let (isolation, locking, timeout) = (self.options.isolation, self.options.locking, self.options.timeout);
+        if self.shared.state_of(self.id).is_over() {
+            self.id = self.db.txns.renew(&self.shared, self.id, timeout);
+        } else {
+            (self.shared, self.id) = self.db.txns.begin(isolation, locking, timeout)?;
+        }
+        self.take_snapshot();
+        Ok(())
+    }
+
+    fn rollback_unless_prepared(&mut self) {
+        if self.xid.take().is_some() && self.shared.change(self.id, State::Prepared, State::InDoubt) {
+            return; // the table of prepared transactions has it
+        }
+        if self.shared.state_of(self.id) == State::Committing {
+            self.finish(State::RolledBack); // a panic of a family's key order came out of the commit
+            return;
+        }
+        if self.shared.state_of(self.id) == State::Active
+            && self.shared.change(self.id, State::Active, State::RolledBack)
+        {
+            self.db.stats.add(Stat::TxnRollbacks, 1);
+            self.db.txns.let_go(&self.shared, self.id);
+        }
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        if self.db.check_origin().is_err() {
+            return; // in a forked child: what it holds is the parent's to give back
+        }
+        self.rollback_unless_prepared();
+        if self.shared.state_of(self.id).is_over() {
+            self.db.txns.release(self.shared.clone(), self.id);
+        }
+    }
+}

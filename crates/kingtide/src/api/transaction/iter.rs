@@ -1,0 +1,407 @@
+//! An iterator over what a transaction sees.
+//!
+//! On levels that check ranges it tells its transaction what it passed over: from where it was put to where it stands,
+//! both included, or to the bound if it ran off the end. Nothing beyond that was seen, so nothing beyond it is checked.
+
+use super::Transaction;
+use crate::api::ColumnFamily;
+use crate::api::prefix::range_of_prefix;
+use crate::engine::DbInner;
+use crate::family::Family;
+use crate::options::ReadOptions;
+use crate::read::iter::prefix_range;
+use crate::read::newest::is_empty;
+use crate::read::overlay::Overlay;
+use crate::read::{DbIterator, IterConfig};
+use crate::sync::Mutex;
+use crate::txn::bounds::slice;
+use crate::txn::id::TxnId;
+use crate::txn::isolation::ReadRule;
+use crate::txn::locks::LockMode;
+use crate::txn::read_set::Scan;
+use crate::txn::state::{State, TxnShared};
+use crate::txn::write_set::WriteSet;
+use kingtide_base::{Error, KeyOrder, Result};
+use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+
+/// Remembers what an iterator passed over.
+struct Tracker {
+    scan: Arc<Mutex<Scan>>,
+    order: KeyOrder,
+    lower: Bound<Vec<u8>>,
+    upper: Bound<Vec<u8>>,
+}
+
+impl Tracker {
+    /// Where a seek begins to look: at its key, or at the bound that it lies outside of.
+    fn inside(&self, key: &[u8], forward: bool) -> Bound<Vec<u8>> {
+        let from = Bound::Included(key.to_vec());
+        let bound = if forward { &self.lower } else { &self.upper };
+        if outside(&self.order, &from, bound, !forward) { bound.clone() } else { from }
+    }
+
+    /// The iterator was put somewhere by looking from `lower` to `upper`.
+    fn begin(&self, lower: Bound<Vec<u8>>, upper: Bound<Vec<u8>>) {
+        if is_empty(&self.order, slice(&lower), slice(&upper)) {
+            return; // put behind the bound, where it sees nothing and goes nowhere
+        }
+        let mut scan = self.scan.lock();
+        // A seek into what was passed already, as a loop of seeks makes them, adds nothing.
+        if let Some((from, to)) = scan.ranges.last()
+            && !outside(&self.order, &lower, from, false)
+            && !outside(&self.order, &upper, to, true)
+        {
+            return;
+        }
+        scan.push(lower, upper);
+    }
+
+    /// It moved on to `key`, or off the end.
+    fn extend(&self, key: Option<&[u8]>, forward: bool) {
+        let mut scan = self.scan.lock();
+        let Some((from, to)) = scan.ranges.last_mut() else { return };
+        let end = if forward { to } else { from };
+        match key {
+            None => *end = if forward { self.upper.clone() } else { self.lower.clone() },
+            Some(key) => {
+                let passed = match end {
+                    Bound::Unbounded => true,
+                    Bound::Included(k) | Bound::Excluded(k) => {
+                        let order = self.order.compare(key, k);
+                        if forward { order.is_le() } else { order.is_ge() }
+                    }
+                };
+                if passed {
+                    return;
+                }
+                match end {
+                    Bound::Included(k) => {
+                        k.clear();
+                        k.extend_from_slice(key);
+                    }
+                    _ => *end = Bound::Included(key.to_vec()),
+                }
+            }
+        }
+    }
+}
+
+/// Whether a bound lets through what `of` does not; both upper bounds, or both lower ones.
+fn outside(order: &KeyOrder, bound: &Bound<Vec<u8>>, of: &Bound<Vec<u8>>, upper: bool) -> bool {
+    match (bound, of) {
+        (_, Bound::Unbounded) => false,
+        (Bound::Unbounded, _) => true,
+        (Bound::Included(a) | Bound::Excluded(a), Bound::Included(b) | Bound::Excluded(b)) => {
+            let cmp = order.compare(a, b);
+            let cmp = if upper { cmp } else { cmp.reverse() };
+            cmp.is_gt() || cmp.is_eq() && matches!((bound, of), (Bound::Included(_), Bound::Excluded(_)))
+        }
+    }
+}
+
+/// An iterator over a family as a transaction sees it, the transaction's own writes merged in as of the iterator's
+/// creation. It is owned; its moves fail with `Finished`, `Aborted` or `Expired` once the transaction is over.
+///
+/// It starts invalid: position it with one of the seeks. After an error it stays invalid, and
+/// [`TransactionIterator::status`] tells the error.
+pub struct TransactionIterator {
+    /// Gone once the transaction was over, so that it keeps no files and memtables alive.
+    inner: Option<DbIterator>,
+    db: Arc<DbInner>,
+    shared: Arc<TxnShared>,
+    id: TxnId,
+    tracker: Option<Tracker>,
+    error: Option<Error>,
+}
+
+impl Transaction {
+    /// Iterates over a range of a family, the transaction's own writes merged in, as of now: what it writes later does not
+    /// show. The iterator is owned, and ends with the transaction.
+    ///
+    /// # Errors
+    /// As [`ColumnFamily::iter`] and [`Transaction::get`].
+    pub fn iter<'k>(
+        &mut self,
+        family: &ColumnFamily,
+        range: impl RangeBounds<&'k [u8]>,
+    ) -> Result<TransactionIterator> {
+        let own = |b: Bound<&&[u8]>| b.map(|k| k.to_vec());
+        let options =
+            ReadOptions { lower: own(range.start_bound()), upper: own(range.end_bound()), ..Default::default() };
+        self.iter_with(family, options)
+    }
+
+    /// As [`Transaction::iter`], with options. The transaction's level decides what it sees, so a snapshot among the
+    /// options is an error.
+    ///
+    /// # Errors
+    /// As [`Transaction::iter`]; `InvalidArgument` for a snapshot.
+    pub fn iter_with(&mut self, family: &ColumnFamily, options: ReadOptions<'_>) -> Result<TransactionIterator> {
+        self.iter_as_of(family, options, false)
+    }
+
+    /// As [`Transaction::iter_with`], but over the newest committed values, whatever the level's snapshot: what
+    /// [`Transaction::get_for_update`] is to [`Transaction::get`], without the locks. Behind [`Transaction::lock_range`], or with a
+    /// [`Transaction::get_for_update`] of each key, it shows what is to be changed as it is now.
+    ///
+    /// # Errors
+    /// As [`Transaction::iter_with`]; `InvalidArgument` on levels that check writes, which may not act on what is newer than
+    /// their snapshot.
+    pub fn iter_newest(&mut self, family: &ColumnFamily, options: ReadOptions<'_>) -> Result<TransactionIterator> {
+        if self.rules.check_writes {
+            let level = self.isolation();
+            return Err(Error::invalid(format!("iter_newest: not at level {level}, which checks writes")));
+        }
+        self.iter_as_of(family, options, true)
+    }
+
+    fn iter_as_of(
+        &mut self,
+        family: &ColumnFamily,
+        options: ReadOptions<'_>,
+        newest: bool,
+    ) -> Result<TransactionIterator> {
+        self.usable(family)?;
+        if options.snapshot.is_some() {
+            return Err(Error::invalid("a transaction reads as its level says, not at a snapshot among read options"));
+        }
+        let order = family.inner().order();
+        let (mut lower, mut upper) = (options.lower.clone(), options.upper.clone());
+        if let Some(prefix) = &options.prefix {
+            let [from, to] = prefix_range(order, prefix)?;
+            lower = if outside(order, &from, &lower, false) { lower } else { from };
+            upper = if outside(order, &to, &upper, true) { upper } else { to };
+        }
+        if self.rules.lock_reads {
+            self.lock_span(family, slice(&lower), slice(&upper), LockMode::Shared)?;
+        }
+        self.fix_snapshot();
+        let overlay = self.overlay(family.inner(), slice(&lower), slice(&upper));
+        let seq = || if newest { self.db.snapshots.visible() } else { self.read_seq() };
+        let (view, snapshot) = family.inner().look(|v| v.load_full(), || Ok(seq()))?;
+        let config = IterConfig {
+            snapshot,
+            lower: options.lower,
+            upper: options.upper,
+            prefix: options.prefix,
+            fill_cache: options.fill_cache,
+            readahead: options.readahead,
+        };
+        let seq = config.snapshot;
+        let inner = DbIterator::new(view, family.inner().reads.clone(), config, overlay)?;
+        let tracker = self.rules.check_reads.then(|| Tracker {
+            scan: self.reads.add_scan(family.inner(), seq),
+            order: order.clone(),
+            lower,
+            upper,
+        });
+        self.charge();
+        self.active()?;
+        Ok(TransactionIterator {
+            inner: Some(inner),
+            db: self.db.clone(),
+            shared: self.shared.clone(),
+            id: self.id,
+            tracker,
+            error: None,
+        })
+    }
+
+    /// Deletes all keys that begin with `prefix`, in the case-insensitive order in any case, the transaction's own
+    /// included: one range delete. When the prefix is empty or all 0xff, or the order is [`KeyOrder::Reverse`], two seeks look
+    /// for the first and last key that the transaction sees, and what lies between these is deleted; what the seeks saw is
+    /// checked or locked as any read is, and a locking transaction locks all of the prefix against writers.
+    ///
+    /// # Errors
+    /// As [`Transaction::delete_range`] and [`Transaction::iter`]; `InvalidArgument` for an order in which keys of one prefix
+    /// are not neighbours.
+    pub fn delete_prefix(&mut self, family: &ColumnFamily, prefix: &[u8]) -> Result<()> {
+        self.writable(family)?;
+        let order = family.inner().order();
+        if let Some((start, end)) = range_of_prefix(order, prefix)? {
+            return self.delete_range(family, &start, &end);
+        }
+        if self.rules.lock_writes {
+            let [from, to] = prefix_range(order, prefix)?;
+            self.lock_span(family, slice(&from), slice(&to), LockMode::Exclusive)?;
+        }
+        let mut it = self.iter_with(family, ReadOptions { prefix: Some(prefix.to_vec()), ..ReadOptions::default() })?;
+        it.seek_to_first();
+        let first = it.key().to_vec();
+        it.seek_to_last();
+        let last = it.key().to_vec();
+        it.status()?;
+        if last.is_empty() {
+            return Ok(()); // there is none: no key is empty
+        }
+        self.delete_range(family, &first, &last)?;
+        self.delete(family, &last)
+    }
+
+    /// The uncommitted writes between two bounds that an iterator over the family shows: its own, and on the weakest level
+    /// those of others, its own being the last word.
+    fn overlay(&mut self, family: &Arc<Family>, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Option<Arc<Overlay>> {
+        let writes = self.shared.writes.lock();
+        if self.rules.reads == ReadRule::Uncommitted {
+            let mut ops: Vec<(u8, Vec<u8>, Vec<u8>)> = Vec::new();
+            let mut add = |writes: &WriteSet| {
+                ops.extend(writes.ops_of(family, 0).map(|(kind, key, value)| (kind, key.to_vec(), value.to_vec())));
+            };
+            drop(writes); // nobody holds two write sets
+            self.db.txns.writers(self.id).iter().for_each(|t| add(&t.writes.lock()));
+            add(&self.shared.writes.lock());
+            return Overlay::build(family.order(), ops.iter().map(|(kind, k, v)| (*kind, k.as_slice(), v.as_slice())));
+        }
+        if writes.batch.is_empty() { None } else { self.overlays.within(family, &writes, lower, upper) }
+    }
+}
+
+impl TransactionIterator {
+    /// The iterator, if the transaction still runs.
+    fn running(&mut self) -> Option<&mut DbIterator> {
+        let state = self.shared.state_of(self.id);
+        if state != State::Active {
+            self.inner = None;
+            self.error.get_or_insert_with(|| self.db.txns.why_not(self.id, state));
+        }
+        self.inner.as_mut()
+    }
+
+    fn placed(&mut self, from: Bound<Vec<u8>>, forward: bool) {
+        let (Some(t), Some(it)) = (&self.tracker, &self.inner) else { return };
+        let key = it.valid().then(|| Bound::Included(it.key().to_vec()));
+        if forward {
+            t.begin(from, key.unwrap_or_else(|| t.upper.clone()));
+        } else {
+            t.begin(key.unwrap_or_else(|| t.lower.clone()), from);
+        }
+    }
+
+    fn moved(&self, forward: bool) {
+        if let (Some(t), Some(it)) = (&self.tracker, &self.inner) {
+            t.extend(it.valid().then(|| it.key()), forward);
+        }
+    }
+
+    /// Goes to the first key.
+    pub fn seek_to_first(&mut self) {
+        let Some(it) = self.running() else { return };
+        it.seek_to_first();
+        if let Some(from) = self.tracker.as_ref().map(|t| t.lower.clone()) {
+            self.placed(from, true);
+        }
+    }
+
+    /// Goes to the last key.
+    pub fn seek_to_last(&mut self) {
+        let Some(it) = self.running() else { return };
+        it.seek_to_last();
+        if let Some(from) = self.tracker.as_ref().map(|t| t.upper.clone()) {
+            self.placed(from, false);
+        }
+    }
+
+    /// Goes to the first key that is `key` or behind it.
+    pub fn seek(&mut self, key: &[u8]) {
+        let Some(it) = self.running() else { return };
+        it.seek(key);
+        if let Some(from) = self.tracker.as_ref().map(|t| t.inside(key, true)) {
+            self.placed(from, true);
+        }
+    }
+
+    /// Goes to the last key that is `key` or before it.
+    pub fn seek_for_prev(&mut self, key: &[u8]) {
+        let Some(it) = self.running() else { return };
+        it.seek_for_prev(key);
+        if let Some(from) = self.tracker.as_ref().map(|t| t.inside(key, false)) {
+            self.placed(from, false);
+        }
+    }
+
+    /// Goes to the following key. Does nothing while invalid.
+    #[allow(clippy::should_implement_trait)] // a cursor, as `DbIterator`
+    pub fn next(&mut self) {
+        let Some(it) = self.running() else { return };
+        if it.valid() {
+            it.next();
+            self.moved(true);
+        }
+    }
+
+    /// Goes to the preceding key. Does nothing while invalid.
+    pub fn prev(&mut self) {
+        let Some(it) = self.running() else { return };
+        if it.valid() {
+            it.prev();
+            self.moved(false);
+        }
+    }
+
+    /// Goes on, forward or backward, and shows each entry to `take`, as [`DbIterator::walk`] does. What it walks over was read,
+    /// whatever becomes of it. Does nothing while invalid.
+    pub fn walk(&mut self, forward: bool, take: impl FnMut(&[u8], &[u8], Option<u64>) -> bool) {
+        let Some(it) = self.running() else { return };
+        if it.valid() {
+            it.walk(forward, take);
+            self.moved(forward);
+        }
+    }
+
+    /// Whether it is at an entry.
+    pub fn valid(&self) -> bool {
+        self.inner.as_ref().is_some_and(DbIterator::valid)
+    }
+
+    /// The error that stopped it, if one did.
+    ///
+    /// # Errors
+    /// As [`DbIterator::status`]; `Finished`, `Aborted`, `Expired`.
+    pub fn status(&self) -> Result<()> {
+        match (&self.error, &self.inner) {
+            (Some(e), _) => Err(e.duplicate()),
+            (None, Some(it)) => it.status(),
+            (None, None) => Ok(()),
+        }
+    }
+
+    /// The key. Empty while invalid.
+    pub fn key(&self) -> &[u8] {
+        self.inner.as_ref().map_or(&[], DbIterator::key)
+    }
+
+    /// When the entry expires, in milliseconds since 1970; `None` if it does not, and while invalid.
+    pub fn expires_at_ms(&self) -> Option<u64> {
+        self.inner.as_ref().and_then(DbIterator::expires_at_ms)
+    }
+
+    /// The value.
+    ///
+    /// # Errors
+    /// As [`DbIterator::value`]; `Finished`, `Aborted`, `Expired`.
+    pub fn value(&mut self) -> Result<&[u8]> {
+        self.entry().map(|(_, value)| value)
+    }
+
+    /// Key and value together.
+    ///
+    /// # Errors
+    /// As [`TransactionIterator::value`].
+    pub fn entry(&mut self) -> Result<(&[u8], &[u8])> {
+        let error = &self.error;
+        match &mut self.inner {
+            Some(it) => it.entry(),
+            None => match error {
+                Some(e) => Err(e.duplicate()),
+                None => Err(Error::invalid("the iterator is at no entry")),
+            },
+        }
+    }
+}
+
+impl std::fmt::Debug for TransactionIterator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "TransactionIterator(of {}, {:?})", self.id, self.inner)
+    }
+}

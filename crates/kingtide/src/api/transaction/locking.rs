@@ -1,0 +1,175 @@
+//! How a transaction takes locks.
+
+use super::Transaction;
+use crate::api::ColumnFamily;
+use crate::commit::batch::WriteBatch;
+use crate::family::Family;
+use crate::txn::isolation::Isolation;
+use crate::txn::locks::{LockMode, Taken, Wait};
+use crate::txn::read_set::ReadSet;
+use crate::txn::slot_of;
+use crate::txn::state::State;
+use crate::txn::validate::Validation;
+use kingtide_base::stats::Stat;
+use kingtide_base::{Error, ErrorKind, Result};
+use std::ops::Bound;
+use std::sync::Arc;
+use std::time::Duration;
+
+impl Transaction {
+    /// A `Conflict` if the key was committed by another since the snapshot.
+    pub(super) fn check_unchanged(&self, family: &Arc<Family>, key: &[u8]) -> Result<()> {
+        let slot = slot_of(family.id(), family.order(), key, family.order().head(key));
+        if !self.db.txns.filter.may_have_changed(slot, self.snapshot) {
+            return Ok(());
+        }
+        let mut reads = ReadSet::default();
+        reads.add_key(family, slot, key, self.snapshot);
+        let validation =
+            Validation { txn: self.id, writes_since: None, writes: None, reads: &reads, ranges: Vec::new() };
+        self.db.validate_outside(&validation, &WriteBatch::new(), 0).map(|_| ())
+    }
+
+    fn lock_wait(&self) -> Wait {
+        match self.options.lock_timeout {
+            Some(Duration::ZERO) => Wait::No,
+            Some(t) => Wait::Until(t),
+            None => Wait::Until(Duration::from_millis(self.db.options.read().lock_timeout_ms)),
+        }
+    }
+
+    /// To be called with the answer to a request for a lock.
+    fn took(&mut self, wait: Wait, taken: Result<Taken>) -> Result<Taken> {
+        self.spare_lock = false;
+        match taken {
+            Ok(taken) => {
+                self.active()?; // somebody may have ended it, and let go of its locks, before this one was granted
+                Ok(taken)
+            }
+            Err(e) => {
+                if e.kind() == ErrorKind::Deadlock && self.shared.change(self.id, State::Active, State::RolledBack) {
+                    // The others of the circle wait for what it holds, not for its owner to make up his mind.
+                    self.db.stats.add(Stat::TxnRollbacks, 1);
+                    self.db.txns.let_go(&self.shared, self.id);
+                }
+                Err(if wait == Wait::No && e.kind() == ErrorKind::Conflict { e.lock_held() } else { e })
+            }
+        }
+    }
+
+    /// Waits until whoever passed the place before the lock was there is done: see the lock's partner, the look at locks
+    /// under the commit lock. For a lock that it had already it waited then.
+    fn pass_commits(&self, taken: Taken) {
+        if taken != Taken::Before {
+            drop(self.db.commit.lock());
+        }
+    }
+
+    fn ask_for_key(&mut self, family: &ColumnFamily, key: &[u8], mode: LockMode) -> Result<Taken> {
+        let f = family.inner();
+        self.shared.note_locks();
+        let wait = self.lock_wait();
+        let taken = self.db.txns.locks.lock(&self.db.txns, self.id, (f.id(), f.order()), key, mode, wait);
+        self.took(wait, taken)
+    }
+
+    pub(crate) fn lock_key(&mut self, family: &ColumnFamily, key: &[u8], mode: LockMode) -> Result<()> {
+        let taken = self.ask_for_key(family, key, mode)?;
+        self.pass_commits(taken);
+        self.spare_lock = taken == Taken::Now;
+        Ok(())
+    }
+
+    /// Locks several keys, each with an error of its own. In the order of the keys, so that two transactions that do it
+    /// wait for each other one way round only.
+    pub(super) fn lock_keys<K: AsRef<[u8]>>(
+        &mut self,
+        family: &ColumnFamily,
+        keys: &[K],
+        mode: LockMode,
+    ) -> Vec<Result<()>> {
+        let order = family.inner().order();
+        let mut ascending: Vec<usize> = (0..keys.len()).collect();
+        ascending.sort_by(|a, b| order.compare(keys[*a].as_ref(), keys[*b].as_ref()));
+        let mut results: Vec<Result<()>> = keys.iter().map(|_| Ok(())).collect();
+        let mut any = Taken::Before;
+        for i in ascending {
+            let key = keys[i].as_ref();
+            let taken = self.active().and_then(|()| match key.is_empty() {
+                true => Err(empty_key()),
+                false => self.ask_for_key(family, key, mode),
+            });
+            results[i] = taken.map(|taken| any = if taken == Taken::Before { any } else { taken });
+        }
+        self.pass_commits(any);
+        results
+    }
+
+    /// Locks a key, which need not exist, without reading it. Only for locking transactions.
+    ///
+    /// # Errors
+    /// As [`Transaction::lock_range`].
+    pub fn lock(&mut self, family: &ColumnFamily, key: &[u8], mode: LockMode) -> Result<()> {
+        self.usable(family)?;
+        if !self.options.locking {
+            return Err(Error::invalid("lock: the transaction was begun without `locking`"));
+        }
+        if key.is_empty() {
+            return Err(empty_key());
+        }
+        self.lock_key(family, key, mode)?;
+        self.fix_snapshot();
+        Ok(())
+    }
+
+    /// Gives back the lock on a key that the call before took: a [`Transaction::get_for_update`],
+    /// [`Transaction::get_for_share`] or [`Transaction::lock`] whose row turned out not to be wanted, as SQL servers do at
+    /// READ COMMITTED. Whether it did: not if the transaction had a lock on the key before, if the lock has become a part
+    /// of that on a range, or on the serializable level, which promises that what was read stays.
+    ///
+    /// # Errors
+    /// `Finished`, `Aborted`, `Expired`.
+    pub fn unlock_last(&mut self) -> Result<bool> {
+        self.active()?;
+        let spare = std::mem::take(&mut self.spare_lock) && self.options.isolation != Isolation::Serializable;
+        Ok(spare && self.db.txns.locks.release_newest(self.id))
+    }
+
+    /// Locks a range of keys, those that do not exist included. Only for locking transactions.
+    ///
+    /// # Errors
+    /// `InvalidArgument` on an optimistic transaction; `Conflict`, `LockTimeout`, `Deadlock`; `Finished` and the like.
+    pub fn lock_range(
+        &mut self,
+        family: &ColumnFamily,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+        mode: LockMode,
+    ) -> Result<()> {
+        self.usable(family)?;
+        if !self.options.locking {
+            return Err(Error::invalid("lock_range: the transaction was begun without `locking`"));
+        }
+        self.lock_span(family, lower, upper, mode)
+    }
+
+    pub(super) fn lock_span(
+        &mut self,
+        family: &ColumnFamily,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+        mode: LockMode,
+    ) -> Result<()> {
+        let f = family.inner();
+        self.shared.note_locks();
+        let (wait, locks) = (self.lock_wait(), &self.db.txns.locks);
+        let taken = locks.lock_range(&self.db.txns, self.id, (f.id(), f.order()), (lower, upper), mode, wait);
+        let taken = self.took(wait, taken)?;
+        self.pass_commits(taken);
+        Ok(())
+    }
+}
+
+pub(super) fn empty_key() -> Error {
+    Error::invalid("empty key: keys have at least one byte")
+}

@@ -1,0 +1,374 @@
+//! The transaction as its user holds it.
+
+use crate::txn::id::TxnId;
+mod end;
+mod interrupt;
+mod iter;
+mod locking;
+mod overlays;
+mod read;
+mod ticket;
+mod two_phase;
+mod write;
+
+pub use iter::TransactionIterator;
+
+use crate::api::ColumnFamily;
+use crate::api::Db;
+use crate::engine::DbInner;
+use crate::options::WriteOptions;
+use crate::snapshot::Snapshot;
+use crate::txn::isolation::{Isolation, ReadRule, Rules};
+use crate::txn::locks::{HeldLock, LockWait};
+use crate::txn::read_set::ReadSet;
+use crate::txn::state::{State, TransactionInfo, TxnShared};
+use crate::txn::wait_hook::LockWaitHook;
+use kingtide_base::options::Durability;
+use kingtide_base::{Error, Result, SeqNo};
+use overlays::Overlays;
+use std::sync::Arc;
+use std::time::Duration;
+pub use ticket::CommitTicket;
+
+/// Bytes of read and write sets that a transaction keeps for its next use.
+const KEEP: usize = 64 << 10;
+
+/// How a transaction behaves.
+#[derive(Clone, Debug, Default)]
+pub struct TransactionOptions {
+    /// How much of other transactions it may notice.
+    pub isolation: Isolation,
+    /// Take locks when keys are written, and read for update, instead of checking at commit. A transaction that waits
+    /// for a lock may be chosen to break a deadlock. On the levels that read as of the beginning, that is the moment of
+    /// its first operation, after the lock that this takes was granted.
+    pub locking: bool,
+    /// Refuse writes.
+    pub read_only: bool,
+    /// How long it may live; the database's `transaction_timeout_ms` when absent. One of its own is checked at every call,
+    /// the database's by a sweep a few times a second.
+    pub timeout: Option<Duration>,
+    /// How long to wait for a lock; the database's `lock_timeout_ms` when absent. Zero: `Conflict` instead of waiting.
+    pub lock_timeout: Option<Duration>,
+    /// What its commit survives; the database's durability when absent. A prepare survives a power cut when absent.
+    pub durability: Option<Durability>,
+    /// Return `Busy` from commit instead of waiting when writers are being slowed.
+    pub no_wait: bool,
+    /// Read as of this snapshot instead of now, on the levels that read as of the beginning.
+    pub snapshot: Option<Snapshot>,
+}
+
+impl From<Isolation> for TransactionOptions {
+    fn from(isolation: Isolation) -> Self {
+        TransactionOptions { isolation, ..TransactionOptions::default() }
+    }
+}
+
+/// Operations that take effect together, or not at all, isolated from other transactions as its level says.
+///
+/// Writes are held back until [`Transaction::commit`], and only this transaction's own reads see them. Dropping it rolls
+/// it back, unless it was prepared. It belongs to one thread at a time and may move between them; use
+/// [`Transaction::handle`] to abort it from another.
+///
+/// After any [`kingtide_base::ErrorKind::Conflict`], [`kingtide_base::ErrorKind::Deadlock`] or [`kingtide_base::ErrorKind::LockTimeout`] nothing was written: call
+/// [`Transaction::reset`] and do it all again ([`Error::is_transient_conflict`] tells). A deadlock's victim and one whose
+/// commit or prepare met a conflict were rolled back by then; after other errors it goes on if its owner wishes.
+///
+/// ```
+/// use kingtide::{Db, Isolation, Options};
+/// # let dir = std::env::temp_dir().join(format!("kingtide-doc-txn-{}", std::process::id()));
+/// # let _ = std::fs::remove_dir_all(&dir);
+/// let db = Db::open(&dir, Options::default())?;
+/// let accounts = db.default_family();
+/// db.put(b"ann", b"100")?;
+/// let mut txn = db.begin(Isolation::Serializable)?;
+/// loop {
+///     let balance: u64 = String::from_utf8_lossy(&txn.get(accounts, b"ann")?.unwrap()).parse().unwrap();
+///     txn.put(accounts, b"ann", (balance - 30).to_string().as_bytes())?;
+///     txn.put(accounts, b"ben", b"30")?;
+///     match txn.commit() {
+///         Err(e) if e.is_transient_conflict() => txn.reset()?, // somebody else was first
+///         done => break done,
+///     }
+/// }?;
+/// assert_eq!(db.get(b"ann")?.as_deref(), Some(&b"70"[..]));
+/// # db.close()?;
+/// # let _ = std::fs::remove_dir_all(&dir);
+/// # Ok::<(), kingtide::Error>(())
+/// ```
+pub struct Transaction {
+    pub(super) db: Arc<DbInner>,
+    pub(super) shared: Arc<TxnShared>,
+    pub(super) id: TxnId,
+    pub(super) rules: Rules,
+    pub(super) options: TransactionOptions,
+    /// What reads as of the beginning see; what the check of writes starts from.
+    pub(super) snapshot: SeqNo,
+    /// Whether the snapshot is taken; one that locks takes it late.
+    pinned: bool,
+    pub(super) reads: ReadSet,
+    /// Whether its newest lock is on a key that it had no lock on before, and nothing was done since.
+    pub(super) spare_lock: bool,
+    /// Bytes that the write set held when it was last looked at, if that is much.
+    pub(super) written: u64,
+    overlays: Overlays,
+    pub(super) xid: Option<Box<[u8]>>,
+}
+
+/// Refers to a transaction from any thread.
+#[derive(Clone)]
+pub struct TransactionHandle {
+    pub(super) db: Arc<DbInner>,
+    pub(super) id: TxnId,
+}
+
+impl TransactionHandle {
+    /// The transaction's id.
+    pub fn id(&self) -> TxnId {
+        self.id
+    }
+
+    /// Rolls the transaction back. A call of its owner that waits for a lock returns `Aborted`, as does the next call.
+    ///
+    /// # Errors
+    /// `NotFound` when it is not running: committed, rolled back, or prepared.
+    pub fn abort(&self) -> Result<()> {
+        self.db.txns.abort(self.id)
+    }
+}
+
+impl Db {
+    /// Begins a transaction.
+    ///
+    /// # Errors
+    /// `Closed`.
+    pub fn begin(&self, isolation: Isolation) -> Result<Transaction> {
+        self.begin_with(isolation.into())
+    }
+
+    /// Begins a transaction with options.
+    ///
+    /// # Errors
+    /// `Closed`, `ReadOnly`; `InvalidArgument` for a snapshot of another database, or one on a level that does not read at one.
+    pub fn begin_with(&self, options: TransactionOptions) -> Result<Transaction> {
+        Transaction::begin(self.inner().clone(), options)
+    }
+
+    /// Running and prepared transactions.
+    pub fn transactions(&self) -> Vec<TransactionInfo> {
+        self.inner().txns.list()
+    }
+
+    /// All locks that transactions hold.
+    pub fn locks(&self) -> Vec<HeldLock> {
+        self.inner().txns.locks.held()
+    }
+
+    /// Who waits for whose locks.
+    pub fn lock_waits(&self) -> Vec<LockWait> {
+        self.inner().txns.locks.waits()
+    }
+
+    /// Rolls a running transaction back, from any thread. See [`TransactionHandle::abort`].
+    ///
+    /// # Errors
+    /// `NotFound` when it is not running.
+    pub fn abort_transaction(&self, id: TxnId) -> Result<()> {
+        self.inner().txns.abort(id)
+    }
+
+    /// Sets the function that is told of transactions that wait for locks, in place of the one before; `None` removes it.
+    pub fn set_lock_wait_hook(&self, hook: Option<Arc<dyn LockWaitHook>>) {
+        self.inner().txns.set_wait_hook(hook);
+    }
+}
+
+impl Transaction {
+    fn begin(db: Arc<DbInner>, options: TransactionOptions) -> Result<Transaction> {
+        db.check_writable()?;
+        let rules = options.isolation.rules(options.locking);
+        if let Some(s) = &options.snapshot {
+            if !s.belongs_to(&db.snapshots) {
+                return Err(Error::invalid("the snapshot belongs to another database"));
+            }
+            if rules.reads != ReadRule::Begin {
+                let level = options.isolation;
+                return Err(Error::invalid(format!("a transaction at level {level} does not read at a snapshot")));
+            }
+        }
+        let (shared, id) = db.txns.begin(options.isolation, options.locking, options.timeout)?;
+        let mut txn = Transaction {
+            db,
+            shared,
+            id,
+            rules,
+            options,
+            snapshot: 0,
+            pinned: false,
+            reads: ReadSet::default(),
+            spare_lock: false,
+            written: 0,
+            overlays: Overlays::default(),
+            xid: None,
+        };
+        txn.take_snapshot();
+        Ok(txn)
+    }
+
+    fn take_snapshot(&mut self) {
+        let at_begin = self.rules.reads == ReadRule::Begin;
+        self.pinned = !at_begin || !self.options.locking || self.options.snapshot.is_some();
+        self.snapshot = match &self.options.snapshot {
+            Some(s) => s.sequence(), // the options keep it
+            None if at_begin && self.pinned => self.db.txns.pin(&self.shared),
+            None => self.db.snapshots.visible(),
+        };
+    }
+
+    /// A locking transaction's snapshot is that of its first operation, which, if that takes a lock, comes after it was
+    /// granted: whoever waited for a key must see what the one that he waited for made of it, not lose to it.
+    #[inline]
+    pub(super) fn fix_snapshot(&mut self) {
+        if !self.pinned {
+            self.snapshot = self.db.txns.pin(&self.shared);
+            self.pinned = true;
+        }
+    }
+
+    /// Reads as of now from here on, on the repeatable-read level: what is written and locked stays. For callers whose unit
+    /// of consistent reading is less than a transaction, such as a statement of SQL at READ COMMITTED. A locking transaction
+    /// that has not read yet takes its snapshot now, not at its first operation.
+    ///
+    /// # Errors
+    /// `InvalidArgument` on other levels, whose promises it would break or which have no use for it, and for an optimistic
+    /// transaction that has read for update; `Finished`, `Aborted`, `Expired`.
+    pub fn refresh_snapshot(&mut self) -> Result<()> {
+        self.active()?;
+        if self.rules.reads != ReadRule::Begin || self.rules.check_writes {
+            let level = self.options.isolation;
+            return Err(Error::invalid(format!("refresh_snapshot: not at level {level}, only at repeatable-read")));
+        }
+        if !self.reads.is_empty() {
+            // Merges would no longer keep the trace of what changed between that read and now.
+            return Err(Error::invalid("refresh_snapshot: an optimistic transaction has read for update"));
+        }
+        self.snapshot = self.db.txns.pin(&self.shared);
+        self.options.snapshot = None;
+        self.pinned = true;
+        self.active() // or what it pinned may have been let go meanwhile
+    }
+
+    /// Changes how long it waits for a lock from here on, as [`TransactionOptions::lock_timeout`].
+    pub fn set_lock_timeout(&mut self, timeout: Option<Duration>) {
+        self.options.lock_timeout = timeout;
+    }
+
+    /// What its prepare and commit survive from here on: as [`TransactionOptions::durability`], for one that is not known when the
+    /// transaction begins.
+    pub fn set_durability(&mut self, durability: Option<Durability>) {
+        self.options.durability = durability;
+    }
+
+    /// Its id, unique while the database is open.
+    pub fn id(&self) -> TxnId {
+        self.id
+    }
+
+    /// Its level.
+    pub fn isolation(&self) -> Isolation {
+        self.options.isolation
+    }
+
+    /// The sequence number as of which it reads, on the levels that read as of the beginning; on others, and before the
+    /// first operation of a locking transaction, that of its beginning.
+    pub fn snapshot_sequence(&self) -> SeqNo {
+        self.snapshot
+    }
+
+    /// A handle by which any thread can abort it.
+    pub fn handle(&self) -> TransactionHandle {
+        TransactionHandle { db: self.db.clone(), id: self.id }
+    }
+
+    /// Operations written and not committed.
+    pub fn len(&self) -> usize {
+        self.shared.writes.lock().batch.len()
+    }
+
+    /// Whether nothing was written.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// An error unless it takes operations.
+    #[inline]
+    pub(super) fn active(&self) -> Result<()> {
+        match self.shared.state_of(self.id) {
+            State::Active if self.options.timeout.is_none() => Ok(()),
+            State::Active => self.db.txns.check_deadline(&self.shared, self.id),
+            state => Err(self.gone(state)),
+        }
+    }
+
+    #[cold]
+    fn gone(&self, state: State) -> Error {
+        // A lock that was granted while somebody else ended the transaction is still held.
+        if matches!(state, State::Aborted | State::Expired) {
+            self.db.txns.let_go(&self.shared, self.id);
+        }
+        self.db.txns.why_not(self.id, state)
+    }
+
+    #[inline]
+    pub(super) fn usable(&self, family: &ColumnFamily) -> Result<()> {
+        self.db.check_origin()?; // before locks
+        self.active()?;
+        self.db.check_open()?;
+        if !Arc::ptr_eq(&family.db, &self.db) {
+            return Err(Error::invalid("the column family belongs to another database"));
+        }
+        if family.inner().is_dropped() {
+            family.inner().check_alive()?;
+        }
+        Ok(())
+    }
+
+    /// Passes flow control. Without the writes' lock, which may take long, for those who read what is not committed take it.
+    /// Nobody else changes the writes while the transaction commits.
+    pub(super) fn admit(&self) -> Result<()> {
+        let bytes = match &self.shared.writes.lock().batch {
+            batch if batch.is_empty() => return Ok(()),
+            batch => batch.bytes() as u64,
+        };
+        self.db.admit(bytes, self.options.no_wait)
+    }
+
+    pub(super) fn write_options(&self) -> WriteOptions {
+        WriteOptions { durability: self.options.durability, no_wait: self.options.no_wait }
+    }
+
+    /// Ends a transaction that nobody else can end.
+    pub(super) fn finish(&mut self, how: State) {
+        self.shared.enter(self.id, how);
+        self.db.txns.let_go(&self.shared, self.id);
+        self.reads.reset(KEEP);
+        self.written = 0;
+        self.db.txns.uncharge(&self.shared);
+    }
+
+    /// Keeps the budget in step with what the sets hold.
+    #[inline]
+    pub(super) fn charge(&self) {
+        self.shared.charge(self.reads.memory() + self.written, &self.db.txns.memory);
+    }
+
+    /// The durability it was begun with, if it was with one.
+    pub(super) fn durability(&self) -> Option<Durability> {
+        self.options.durability
+    }
+}
+
+impl std::fmt::Debug for Transaction {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Transaction({}, {}, {:?})", self.id, self.options.isolation, self.shared.state_of(self.id))
+    }
+}

@@ -1,0 +1,247 @@
+//! Point reads of a transaction.
+
+use super::Transaction;
+use super::locking::empty_key;
+use crate::api::ColumnFamily;
+use crate::read::newest::own_value;
+use crate::read::{self, PinnedValue};
+use crate::txn::isolation::ReadRule;
+use crate::txn::locks::LockMode;
+use crate::txn::slot_of;
+use crate::txn::write_set::OwnWrite;
+use kingtide_base::{Result, SeqNo};
+
+/// What a read-and-remember is for.
+#[derive(Clone, Copy)]
+enum Purpose {
+    Update,
+    Share,
+}
+
+impl Purpose {
+    fn mode(self) -> LockMode {
+        match self {
+            Purpose::Update => LockMode::Exclusive,
+            Purpose::Share => LockMode::Shared,
+        }
+    }
+}
+
+impl Transaction {
+    /// Reads a key: the transaction's own write, or what its level lets it see.
+    ///
+    /// # Errors
+    /// `Corruption` with file and offset, `Io`, `Closed`; `Finished`, `Aborted`, `Expired`; when it takes locks on reads,
+    /// also as [`Transaction::get_for_share`].
+    pub fn get(&mut self, family: &ColumnFamily, key: &[u8]) -> Result<Option<PinnedValue>> {
+        if self.rules.lock_reads && !key.is_empty() {
+            return self.get_for_share(family, key);
+        }
+        self.usable(family)?;
+        self.fix_snapshot();
+        if let Some(own) = self.own(family, key)? {
+            return Ok(own);
+        }
+        if self.rules.reads == ReadRule::Uncommitted
+            && let Some(value) = self.uncommitted(family, key)?
+        {
+            return Ok(value);
+        }
+        let (value, seq) = self.read(family, key)?;
+        if self.rules.check_reads {
+            self.remember(family, key, seq);
+        }
+        self.active()?; // or what it read may have been merged away meanwhile
+        Ok(value)
+    }
+
+    /// Reads what is committed, and tells up to which sequence number that holds.
+    fn read(&self, family: &ColumnFamily, key: &[u8]) -> Result<(Option<PinnedValue>, SeqNo)> {
+        let (view, seq) = family.inner().look(|v| v.load(), || Ok(self.read_seq()))?;
+        Ok((read::get(&view, key, seq, &family.inner().reads)?, seq))
+    }
+
+    /// The view must have been loaded before.
+    #[inline]
+    pub(super) fn read_seq(&self) -> SeqNo {
+        match self.rules.reads {
+            ReadRule::Begin => self.snapshot,
+            ReadRule::Latest | ReadRule::Uncommitted => self.db.snapshots.visible(),
+        }
+    }
+
+    /// The transaction's own word on a key: `Some(None)` when it deleted it.
+    fn own(&self, family: &ColumnFamily, key: &[u8]) -> Result<Option<Option<PinnedValue>>> {
+        let mut writes = self.shared.writes.lock();
+        match writes.get(family.inner(), key) {
+            OwnWrite::None => Ok(None),
+            OwnWrite::Deleted => Ok(Some(None)),
+            OwnWrite::Put(kind, stored) => own_value(kind, stored, &family.inner().reads).map(Some),
+        }
+    }
+
+    /// What some other running transaction wrote to a key. Which one's, when there are several, is not promised.
+    fn uncommitted(&self, family: &ColumnFamily, key: &[u8]) -> Result<Option<Option<PinnedValue>>> {
+        for other in self.db.txns.writers(self.id) {
+            match other.writes.lock().get(family.inner(), key) {
+                OwnWrite::None => {}
+                OwnWrite::Deleted => return Ok(Some(None)),
+                OwnWrite::Put(kind, stored) => return own_value(kind, stored, &family.inner().reads).map(Some),
+            }
+        }
+        Ok(None)
+    }
+
+    fn remember(&mut self, family: &ColumnFamily, key: &[u8], seq: SeqNo) {
+        let f = family.inner();
+        self.reads.add_key(f, slot_of(f.id(), f.order(), key, f.order().head(key)), key, seq);
+        self.charge();
+    }
+
+    /// Reads a key that the transaction is going to write: it will be unchanged until the commit.
+    ///
+    /// A locking transaction takes an exclusive lock; the key need not exist. It reads the newest committed value, except
+    /// on the snapshot level, where a key that was changed since the beginning is a `Conflict`. An optimistic one has the
+    /// key checked at commit, whatever its level; below snapshot it reads the newest committed value.
+    ///
+    /// # Errors
+    /// As [`Transaction::get`]; `Conflict`; `LockTimeout`, `Deadlock`.
+    pub fn get_for_update(&mut self, family: &ColumnFamily, key: &[u8]) -> Result<Option<PinnedValue>> {
+        self.get_for(family, key, Purpose::Update)
+    }
+
+    /// Reads a key that must not change until the commit, although the transaction does not write it. As
+    /// [`Transaction::get_for_update`], but with a shared lock.
+    ///
+    /// # Errors
+    /// As [`Transaction::get_for_update`].
+    pub fn get_for_share(&mut self, family: &ColumnFamily, key: &[u8]) -> Result<Option<PinnedValue>> {
+        self.get_for(family, key, Purpose::Share)
+    }
+
+    fn get_for(&mut self, family: &ColumnFamily, key: &[u8], purpose: Purpose) -> Result<Option<PinnedValue>> {
+        self.usable(family)?;
+        if key.is_empty() {
+            return Err(empty_key());
+        }
+        let as_of_begin = self.rules.check_writes && self.rules.reads == ReadRule::Begin;
+        if self.options.locking {
+            self.lock_key(family, key, purpose.mode())?;
+        }
+        self.fix_snapshot();
+        if as_of_begin {
+            self.check_unchanged(family.inner(), key)?;
+        }
+        if let Some(own) = self.own(family, key)? {
+            return Ok(own);
+        }
+        if !self.options.locking && self.rules.reads != ReadRule::Begin && self.reads.is_empty() {
+            // From here on merges keep the trace of every change, a delete's too, for the check at commit.
+            self.db.txns.pin(&self.shared);
+        }
+        // Before the view, which therefore holds everything up to it. A number taken after it may be that of a commit into a
+        // memtable that the view does not know yet: what is read would pass for newer than it is.
+        let seen = if as_of_begin { self.snapshot } else { self.db.snapshots.visible() };
+        let view = family.inner().view.load();
+        let seq = if as_of_begin { self.snapshot } else { self.db.snapshots.visible() };
+        let value = read::get(&view, key, seq, &family.inner().reads)?;
+        if !self.options.locking {
+            self.remember(family, key, seen);
+        }
+        self.active()?;
+        Ok(value)
+    }
+
+    /// Reads several keys as [`Transaction::get_for_update`] does, in their order, each with an error of its own: of a key
+    /// whose lock was not to be had, the others are read nevertheless. A locking transaction locks them in the order of the
+    /// family, and reads them as of one moment after that.
+    pub fn multi_get_for_update<K: AsRef<[u8]>>(
+        &mut self,
+        family: &ColumnFamily,
+        keys: &[K],
+    ) -> Vec<Result<Option<PinnedValue>>> {
+        self.multi_get_for(family, keys, Purpose::Update)
+    }
+
+    /// The same with shared locks. See [`Transaction::get_for_share`].
+    pub fn multi_get_for_share<K: AsRef<[u8]>>(
+        &mut self,
+        family: &ColumnFamily,
+        keys: &[K],
+    ) -> Vec<Result<Option<PinnedValue>>> {
+        self.multi_get_for(family, keys, Purpose::Share)
+    }
+
+    fn multi_get_for<K: AsRef<[u8]>>(
+        &mut self,
+        family: &ColumnFamily,
+        keys: &[K],
+        purpose: Purpose,
+    ) -> Vec<Result<Option<PinnedValue>>> {
+        let as_of_begin = self.rules.check_writes && self.rules.reads == ReadRule::Begin;
+        if !self.options.locking || as_of_begin {
+            return keys.iter().map(|k| self.get_for(family, k.as_ref(), purpose)).collect();
+        }
+        let read = |t: &mut Transaction| {
+            t.usable(family)?;
+            let locked = t.lock_keys(family, keys, purpose.mode());
+            t.fix_snapshot();
+            let own =
+                keys.iter().zip(locked).map(|(k, locked)| locked.and_then(|()| t.own(family, k.as_ref()))).collect();
+            // Nothing that is locked by now changes any more: what is newest is newest for all of them.
+            t.committed(family, keys, own, true)
+        };
+        read(self).unwrap_or_else(|e| keys.iter().map(|_| Err(e.duplicate())).collect())
+    }
+
+    /// Reads several keys, in their order, each with an error of its own: as of one moment, except on the read-uncommitted
+    /// level and where reads take locks, which is key by key.
+    pub fn multi_get<K: AsRef<[u8]>>(&mut self, family: &ColumnFamily, keys: &[K]) -> Vec<Result<Option<PinnedValue>>> {
+        if self.rules.lock_reads || self.rules.reads == ReadRule::Uncommitted {
+            return keys.iter().map(|k| self.get(family, k.as_ref())).collect();
+        }
+        match self.usable(family).and_then(|()| self.multi_get_now(family, keys)) {
+            Ok(values) => values,
+            Err(e) => keys.iter().map(|_| Err(e.duplicate())).collect(),
+        }
+    }
+
+    fn multi_get_now<K: AsRef<[u8]>>(
+        &mut self,
+        family: &ColumnFamily,
+        keys: &[K],
+    ) -> Result<Vec<Result<Option<PinnedValue>>>> {
+        self.fix_snapshot();
+        let own: Vec<_> = match self.is_empty() {
+            true => keys.iter().map(|_| Ok(None)).collect(),
+            false => keys.iter().map(|k| self.own(family, k.as_ref())).collect(),
+        };
+        self.committed(family, keys, own, false)
+    }
+
+    /// Fills in, for the keys on which the transaction has no word of its own, what is committed: the newest, or as its
+    /// level reads.
+    fn committed<K: AsRef<[u8]>>(
+        &mut self,
+        family: &ColumnFamily,
+        keys: &[K],
+        own: Vec<Result<Option<Option<PinnedValue>>>>,
+        newest: bool,
+    ) -> Result<Vec<Result<Option<PinnedValue>>>> {
+        let asked: Vec<&[u8]> =
+            keys.iter().zip(&own).filter(|(_, own)| matches!(own, Ok(None))).map(|(k, _)| k.as_ref()).collect();
+        let seq = || Ok(if newest { self.db.snapshots.visible() } else { self.read_seq() });
+        let (view, seq) = family.inner().look(|v| v.load(), seq)?;
+        let mut found = read::multi_get(&view, &asked, seq, &family.inner().reads).into_iter();
+        if self.rules.check_reads {
+            asked.iter().for_each(|k| self.remember(family, k, seq));
+        }
+        self.active()?;
+        let values = own.into_iter().map(|own| match own {
+            Ok(Some(value)) => Ok(value),
+            Ok(None) => found.next().unwrap_or(Ok(None)),
+            Err(e) => Err(e),
+        });
+        Ok(values.collect())
+    }
+}

@@ -1,0 +1,38 @@
+//! What is left to do of a commit that is visible.
+
+use crate::commit::Visible;
+use crate::engine::DbInner;
+use kingtide_base::options::Durability;
+use kingtide_base::{Result, SeqNo};
+use std::sync::Arc;
+
+/// A commit that is visible to all and may not be durable yet.
+#[must_use = "durability is known only after `wait`"]
+pub struct CommitTicket {
+    db: Arc<DbInner>,
+    commit: Option<Visible>,
+    durability: Durability,
+}
+
+impl CommitTicket {
+    pub(super) fn new(db: Arc<DbInner>, commit: Option<Visible>, durability: Durability) -> CommitTicket {
+        CommitTicket { db, commit, durability }
+    }
+
+    /// The sequence number of the commit's last operation; 0 if it wrote nothing. Tickets are ordered as the commits are.
+    pub fn sequence(&self) -> SeqNo {
+        self.commit.map_or(0, |c| c.last)
+    }
+
+    /// Waits until the commit survives what its durability names. Waiting threads share one sync. Returns the sequence
+    /// number.
+    ///
+    /// # Errors
+    /// `Poisoned`, `Io`: the commit is visible, and it is unknown whether it survives a power cut.
+    pub fn wait(self) -> Result<SeqNo> {
+        if let Some(commit) = self.commit {
+            self.db.make_durable(commit, self.durability)?;
+        }
+        Ok(self.sequence())
+    }
+}

@@ -1,0 +1,189 @@
+//! Writes of a transaction, and the savepoints to take them back to.
+
+use super::Transaction;
+use crate::api::ColumnFamily;
+use crate::commit::batch::WriteBatch;
+use crate::txn::locks::LockMode;
+use crate::txn::read_set::ReadSet;
+use crate::txn::validate::Validation;
+use kingtide_base::{Error, ErrorKind, Result};
+use std::ops::Bound;
+use std::time::Duration;
+
+/// Bytes of writes below which nothing is charged to the budget.
+const SMALL: u64 = 32 << 10;
+
+impl Transaction {
+    /// Sets a key.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an empty key or a write set of 4 GiB; `Busy` when transactions hold more than
+    /// `transaction_memory`, and nothing was added; `ReadOnly`; `Finished`, `Aborted`, `Expired`, `Closed`;
+    /// of a locking transaction also `Conflict`, `LockTimeout`, `Deadlock`.
+    pub fn put(&mut self, family: &ColumnFamily, key: &[u8], value: &[u8]) -> Result<()> {
+        self.write(family, key, None, |b| b.put(family, key, value))
+    }
+
+    /// Sets a key that is gone after `ttl`.
+    ///
+    /// # Errors
+    /// As [`Transaction::put`].
+    pub fn put_ttl(&mut self, family: &ColumnFamily, key: &[u8], value: &[u8], ttl: Duration) -> Result<()> {
+        self.write(family, key, None, |b| b.put_ttl(family, key, value, ttl))
+    }
+
+    /// Sets a key that is gone at a moment, in milliseconds since 1970: several keys that are to go at once need the same.
+    ///
+    /// # Errors
+    /// As [`Transaction::put`].
+    pub fn put_until(&mut self, family: &ColumnFamily, key: &[u8], value: &[u8], expires_at_ms: u64) -> Result<()> {
+        self.write(family, key, None, |b| b.put_until(family, key, value, expires_at_ms))
+    }
+
+    /// Deletes a key.
+    ///
+    /// # Errors
+    /// As [`Transaction::put`].
+    pub fn delete(&mut self, family: &ColumnFamily, key: &[u8]) -> Result<()> {
+        self.write(family, key, None, |b| b.delete(family, key))
+    }
+
+    /// Deletes a key that was put exactly once since its last delete. See [`ColumnFamily::single_delete`].
+    ///
+    /// # Errors
+    /// As [`Transaction::put`].
+    pub fn single_delete(&mut self, family: &ColumnFamily, key: &[u8]) -> Result<()> {
+        self.write(family, key, None, |b| b.single_delete(family, key))
+    }
+
+    /// Deletes all keys in `[start, end)`.
+    ///
+    /// # Errors
+    /// As [`Transaction::put`]; `InvalidArgument` when `start` sorts after `end`.
+    pub fn delete_range(&mut self, family: &ColumnFamily, start: &[u8], end: &[u8]) -> Result<()> {
+        self.write(family, start, Some(end), |b| b.delete_range(family, start, end))
+    }
+
+    pub(super) fn writable(&self, family: &ColumnFamily) -> Result<()> {
+        self.usable(family)?;
+        if self.options.read_only {
+            return Err(Error::new(ErrorKind::ReadOnly, format!("transaction {} was begun read-only", self.id)));
+        }
+        Ok(())
+    }
+
+    fn write(
+        &mut self,
+        family: &ColumnFamily,
+        key: &[u8],
+        end: Option<&[u8]>,
+        add: impl FnOnce(&mut WriteBatch) -> Result<()>,
+    ) -> Result<()> {
+        self.writable(family)?;
+        if self.rules.lock_writes {
+            self.lock_written(family, key, end)?;
+            self.spare_lock = false;
+        }
+        let mut writes = self.shared.writes.lock();
+        if writes.batch.bytes() as u64 >= SMALL {
+            self.check_memory()?;
+        }
+        let before = writes.batch.len();
+        add(&mut writes.batch)?;
+        if writes.batch.len() > before {
+            writes.added();
+        }
+        self.shared.note_writes();
+        let held = writes.batch.bytes() as u64;
+        if held >= SMALL {
+            let held = writes.memory();
+            drop(writes);
+            self.written = held;
+            self.charge();
+        }
+        Ok(())
+    }
+
+    fn check_memory(&self) -> Result<()> {
+        let memory = &self.db.txns.memory;
+        if memory.used() <= memory.limit() {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Busy,
+            format!(
+                "transaction {}: running transactions hold {} bytes of reads and writes, and transaction_memory is {}; \
+                 commit in parts, or try again when others have ended",
+                self.id,
+                memory.used(),
+                memory.limit()
+            ),
+        ))
+    }
+
+    /// Locks what is about to be written and, if the level asks for it, checks that it did not change.
+    fn lock_written(&mut self, family: &ColumnFamily, key: &[u8], end: Option<&[u8]>) -> Result<()> {
+        let order = family.inner().order();
+        match end {
+            _ if key.is_empty() => Ok(()), // the batch refuses it
+            None => {
+                self.lock_key(family, key, LockMode::Exclusive)?;
+                self.fix_snapshot();
+                if self.rules.check_writes { self.check_unchanged(family.inner(), key) } else { Ok(()) }
+            }
+            Some(end) if order.compare(key, end).is_ge() => Ok(()),
+            Some(end) => {
+                let (lower, upper) = (Bound::Included(key), Bound::Excluded(end));
+                self.lock_span(family, lower, upper, LockMode::Exclusive)?;
+                self.fix_snapshot();
+                if !self.rules.check_writes {
+                    return Ok(());
+                }
+                let mut batch = WriteBatch::new();
+                batch.delete_range(family, key, end)?;
+                let reads = ReadSet::default();
+                let validation = Validation::new(self.id, Some(self.snapshot), &reads, &batch);
+                self.db.validate_outside(&validation, &batch, 0).map(|_| ())
+            }
+        }
+    }
+
+    /// Marks a point to come back to with [`Transaction::rollback_to_savepoint`]. Savepoints nest; of several with one
+    /// name the newest counts, as in SQL.
+    ///
+    /// # Errors
+    /// `Finished`, `Aborted`, `Expired`.
+    pub fn set_savepoint(&mut self, name: &str) -> Result<()> {
+        self.active()?;
+        self.shared.note_writes();
+        self.shared.writes.lock().set_savepoint(name);
+        Ok(())
+    }
+
+    /// Takes back what was written since a savepoint, and gives its memory back. The savepoint stays, those set after it go.
+    /// Locks are kept, and what was read since is still checked.
+    ///
+    /// # Errors
+    /// `NotFound` for a name that is not set, and nothing changes; `Finished`, `Aborted`, `Expired`.
+    pub fn rollback_to_savepoint(&mut self, name: &str) -> Result<()> {
+        self.active()?;
+        self.overlays.clear();
+        let mut writes = self.shared.writes.lock();
+        writes.rollback_to_savepoint(name)?;
+        if self.written > 0 {
+            writes.shrink(SMALL as usize);
+            self.written = if writes.batch.bytes() as u64 >= SMALL { writes.memory() } else { 0 };
+            self.shared.uncharge(self.reads.memory() + self.written, &self.db.txns.memory);
+        }
+        Ok(())
+    }
+
+    /// Forgets a savepoint and those set after it; what was written since stays.
+    ///
+    /// # Errors
+    /// As [`Transaction::rollback_to_savepoint`].
+    pub fn release_savepoint(&mut self, name: &str) -> Result<()> {
+        self.active()?;
+        self.shared.writes.lock().release_savepoint(name)
+    }
+}

@@ -1,0 +1,136 @@
+//! Background work: what there is to do, most urgent first. The pool of threads ([`crate::jobs`]) asks here.
+
+use crate::engine::DbInner;
+use crate::jobs::{Outcome, Work};
+use crate::sync::atomic::Ordering;
+use kingtide_base::options::Durability;
+use kingtide_base::stats::Stat;
+use kingtide_base::{Error, ErrorKind, Result, rare};
+use std::sync::Arc;
+use std::time::Duration;
+
+impl Work for DbInner {
+    fn run_most_urgent(self: Arc<Self>, merges: bool) -> Outcome {
+        if self.read_only.is_some() || self.halted.load(Ordering::Acquire) {
+            return Outcome::Idle;
+        }
+        let result = self.guarded(|| self.try_urgent(merges));
+        match result {
+            Ok(true) => {
+                let mut trouble = self.trouble.lock();
+                if !self.halted.load(Ordering::Acquire) {
+                    *trouble = None; // another thread's panic stays
+                }
+                Outcome::Ran
+            }
+            Ok(false) => Outcome::Idle,
+            Err(e) if e.kind() == ErrorKind::Cancelled => {
+                rare!("compaction-cancelled");
+                Outcome::Idle
+            }
+            Err(e) if self.halted.load(Ordering::Acquire) => Outcome::Failed(e),
+            Err(e) => {
+                rare!("background-job-failed");
+                self.stats.add(Stat::BackgroundErrors, 1);
+                if e.kind() == ErrorKind::NoSpace {
+                    self.make_room();
+                }
+                *self.trouble.lock() = Some(e.duplicate());
+                Outcome::Failed(e)
+            }
+        }
+    }
+
+    /// How often the log is synced in the background.
+    fn longest_pause(&self) -> Option<Duration> {
+        match self.durability() {
+            Durability::Interval(every) => Some(every),
+            _ => None,
+        }
+    }
+}
+
+impl DbInner {
+    /// Runs background work. A panic in it, of a key order or from a bug, ends neither the thread nor the program: it halts
+    /// the database.
+    ///
+    /// # Errors
+    /// Those of `work`; `Poisoned` after a panic.
+    pub(crate) fn guarded<R>(&self, work: impl FnOnce() -> Result<R>) -> Result<R> {
+        // What the panic left half-done is not used again: nothing is written any more, and reads see views, each of
+        // which was put in place as a whole.
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(self.halt(&*panic)))
+    }
+
+    /// Stops writes and background work for good, after a panic.
+    #[cold]
+    fn halt(&self, panic: &(dyn std::any::Any + Send)) -> Error {
+        rare!("background-job-panicked");
+        let said = panic.downcast_ref::<&str>().copied();
+        let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
+        let text = format!(
+            "background work panicked ({said}); writes are stopped until the database is closed and opened again, and what \
+             was committed is in its log"
+        );
+        let error = Error::new(ErrorKind::Poisoned, text);
+        if !kingtide_base::planted!("panic-in-a-job-forgotten") {
+            let mut trouble = self.trouble.lock();
+            if !self.halted.load(Ordering::Acquire) {
+                *trouble = Some(error.duplicate());
+                self.halted.store(true, Ordering::Release);
+            }
+        }
+        self.stats.add(Stat::BackgroundErrors, 1);
+        // Nothing syncs it from now on, and `Interval` promises that it is synced soon.
+        let _ = self.wal.sync_all();
+        error
+    }
+
+    fn try_urgent(self: &Arc<Self>, merges: bool) -> Result<bool> {
+        self.txns.sweep();
+        if !self.closed.load(Ordering::Acquire) {
+            self.keep_reserve();
+        }
+        if self.prepare_log()? || self.sync_on_interval()? {
+            return Ok(true);
+        }
+        if self.flush_one()? {
+            return Ok(true);
+        }
+        if self.tables.empty_trash() > 0 || self.keep_log_short()? {
+            return Ok(true);
+        }
+        if merges && (self.reclaim_some()? || self.merge_one()?) {
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Makes a spare log segment if there is none.
+    fn prepare_log(&self) -> Result<bool> {
+        if self.closed.load(Ordering::Acquire) {
+            return Ok(false);
+        }
+        if !self.wal.needs_spare() || self.wal.poison().is_some() {
+            return Ok(false);
+        }
+        self.wal.prepare_spare().map(|()| true)
+    }
+
+    /// With `Interval` durability: syncs the log when it is due.
+    fn sync_on_interval(&self) -> Result<bool> {
+        let Some(every) = self.longest_pause() else { return Ok(false) };
+        let now = self.clock.monotonic_ns();
+        let last = self.last_interval_sync.load(Ordering::Relaxed);
+        // A clock that went back must not put the sync off until it is where it was.
+        if now.checked_sub(last).is_some_and(|waited| waited < every.as_nanos() as u64) {
+            return Ok(false);
+        }
+        // One thread wins the turn.
+        if self.last_interval_sync.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            return Ok(false);
+        }
+        self.wal.sync_all()?;
+        Ok(false)
+    }
+}

@@ -1,0 +1,155 @@
+//! Opening for reading only, also while another process writes.
+//!
+//! A reader takes no lock and changes no byte. It reads the manifest, then the log, then opens every file that the manifest
+//! names and keeps it open, so that files which the writer deletes later can be read on. The writer does not wait for it:
+//! what was read may have been overtaken, so that a table or a segment is gone, or a record appears behind the place
+//! where the log seemed to end. Whoever finds something missing or damaged therefore reads everything once more, as long
+//! as the writer was at work meanwhile; damage stays, being overtaken does not.
+//!
+//! Catching up reads anew and exchanges all families' views. A snapshot taken before would miss what merges dropped since,
+//! so reads at it are refused from then on; iterators keep the views that they began with.
+
+use crate::engine::DbInner;
+use crate::family::Family;
+use crate::names::{CURRENT, manifest_path, parse_manifest_name, segment_path};
+use crate::recover::{Recovered, Recovery};
+use crate::sync::atomic::Ordering;
+use crate::txn::prepared::PreparedTable;
+use crate::wal::{SEGMENT_HEADER_LEN, list_segments};
+use kingtide_base::{Error, ErrorKind, Result, SeqNo, rare};
+use kingtide_vfs::{Fs, OpenMode};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Tries after which something missing or damaged is reported although the writer is at work.
+const MOST_TRIES: u32 = 200;
+/// Tries at least, because not everything that a writer does changes what [`Progress`] sees.
+const LEAST_TRIES: u32 = 4;
+
+/// What shows that a writer is at work.
+#[derive(PartialEq, Eq)]
+struct Progress {
+    current: Vec<u8>,
+    manifest_len: u64,
+    /// With what their headers hold: a spare that comes into use keeps its name.
+    segments: Vec<(u64, Vec<u8>)>,
+}
+
+impl Progress {
+    /// As far as it can be read.
+    fn now(fs: &dyn Fs, dir: &Path) -> Progress {
+        let mut current = vec![0; 128];
+        let read = fs.open(&dir.join(CURRENT), OpenMode::Read).and_then(|f| f.read_at(&mut current, 0));
+        current.truncate(read.unwrap_or(0));
+        let name = current.split(|b| *b == b' ').next().and_then(|n| std::str::from_utf8(n).ok());
+        let manifest = name.and_then(parse_manifest_name).map(|n| manifest_path(dir, n));
+        let manifest_len = manifest.and_then(|p| fs.open(&p, OpenMode::Read).ok()?.len().ok()).unwrap_or(0);
+        let header = |id: u64| {
+            let mut bytes = vec![0; SEGMENT_HEADER_LEN];
+            let read = fs.open(&segment_path(dir, id), OpenMode::Read).and_then(|f| f.read_at(&mut bytes, 0));
+            bytes.truncate(read.unwrap_or(0));
+            (id, bytes)
+        };
+        let segments = list_segments(fs, dir).unwrap_or_default().into_iter().map(header).collect();
+        Progress { current, manifest_len, segments }
+    }
+}
+
+impl Recovery<'_> {
+    /// Reads the database's state and opens all of its files, again while a writer overtakes it.
+    pub(crate) fn read(&self) -> Result<Recovered> {
+        let mut tries = 0;
+        loop {
+            let before = Progress::now(&**self.fs, self.dir);
+            let found = self.run().and_then(|recovered| open_files(&recovered.families).map(|()| recovered));
+            let Err(e) = found else { return found };
+            tries += 1;
+            let overtaken = matches!(e.kind(), ErrorKind::Corruption | ErrorKind::NotFound)
+                && tries < MOST_TRIES
+                && (tries < LEAST_TRIES || before != Progress::now(&**self.fs, self.dir));
+            if !overtaken {
+                return Err(e);
+            }
+            rare!("read-only-overtaken");
+        }
+    }
+}
+
+/// Opens every table and value log.
+fn open_files(families: &[Arc<Family>]) -> Result<()> {
+    for family in families {
+        let view = family.view.load();
+        view.runs.iter().flat_map(|r| r.files.iter()).try_for_each(|slot| slot.handle.open_all())?;
+    }
+    Ok(())
+}
+
+impl DbInner {
+    /// See [`crate::Db::try_catch_up`].
+    pub(crate) fn catch_up(&self) -> Result<SeqNo> {
+        let Some(read_only) = &self.read_only else {
+            return Err(Error::invalid("only a database that was opened for reading only can catch up"));
+        };
+        let _one_at_a_time = read_only.catching_up.lock();
+        self.check_open()?;
+        let recovery = Recovery {
+            dir: &self.dir,
+            fs: &self.fs,
+            options: &read_only.options,
+            clock: &self.clock,
+            stats: &self.stats,
+            tables: &self.tables,
+            arenas: &self.arenas,
+            memory: &self.memory,
+            read_only: true,
+        };
+        let recovered = recovery.read()?;
+        let seq = recovered.last_seq;
+        let same = recovered.shape.manifest.db_id() == self.shape.lock().manifest.db_id();
+        if !same || seq < self.snapshots.visible() {
+            let text = "another database, or an earlier state of this one, is in the directory now: open it anew";
+            return Err(Error::new(ErrorKind::Incompatible, text).at_path(&self.dir));
+        }
+        self.exchange(recovered);
+        Ok(seq)
+    }
+
+    /// Puts another state in the place of the present one.
+    fn exchange(&self, recovered: Recovered) {
+        let seq = recovered.last_seq;
+        let mut shape = self.shape.lock();
+        let mut commit = self.commit.lock();
+        let mut next = recovered.shape;
+        self.snapshots.advance(seq, || {
+            // Release, before any view: pairs with the Acquire of a read at a snapshot, which comes after its view.
+            self.read_floor.store(seq, Ordering::Release);
+            for (id, family) in &mut next.families {
+                if let Some(known) = shape.families.get(id) {
+                    known.take_over(family);
+                    *family = known.clone();
+                }
+            }
+        });
+        for gone in shape.families.values().filter(|f| !next.families.contains_key(&f.id())) {
+            gone.mark_dropped();
+        }
+        commit.last_seq = seq;
+        commit.families = next.families.values().cloned().collect();
+        self.prepared.replace(PreparedTable::new(recovered.prepared, 0));
+        *shape = next;
+        shape.update_gauges(&self.stats);
+    }
+}
+
+impl Family {
+    /// Takes the state of the same family as it was read again. The default family keeps the options given to open.
+    fn take_over(&self, other: &Family) {
+        let _one_at_a_time = self.view_lock.lock();
+        if self.name() != other.name() {
+            self.rename(&other.name());
+        }
+        self.set_options((*other.options()).clone());
+        self.flushed_seq.store(other.flushed_seq.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.view.store(other.view.load_full());
+    }
+}

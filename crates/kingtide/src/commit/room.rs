@@ -1,0 +1,102 @@
+//! Room for a commit: in the memory of all memtables, which flow control shares out, and in those that it goes to.
+
+use super::batch::WriteBatch;
+use super::stall;
+use super::state::CommitState;
+use crate::engine::DbInner;
+use crate::family::Family;
+use crate::memtable::no_room;
+use kingtide_base::stats::Stat;
+use kingtide_base::{Error, ErrorKind, Result, rare};
+use kingtide_mem::NoRoom;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Longest wait for memory before the caller is told that flushes do not keep up.
+const MEMORY_WAIT_LIMIT: Duration = Duration::from_secs(60);
+/// Batches up to this size need not be measured family by family.
+const SMALL_BATCH: usize = 64 << 10;
+
+impl DbInner {
+    /// Paces the writer, or holds it while memory is used up.
+    pub(crate) fn admit(self: &Arc<Self>, bytes: u64, no_wait: bool) -> Result<()> {
+        if no_wait && self.stall.would_wait(bytes) {
+            self.stats.add(Stat::BusyRefusals, 1);
+            return Err(Error::new(
+                ErrorKind::Busy,
+                "writers are being slowed because flush or compaction lags behind; try again shortly",
+            ));
+        }
+        match self.stall.admit(bytes) {
+            stall::Verdict::Go => Ok(()),
+            stall::Verdict::MemoryFull => self.wait_for_memory(),
+        }
+    }
+
+    #[cold]
+    fn wait_for_memory(self: &Arc<Self>) -> Result<()> {
+        let start = self.clock.monotonic_ns();
+        // A failure from before may be over: only one that happens now is the caller's.
+        let failures = self.stats.get(Stat::BackgroundErrors);
+        let result = loop {
+            self.check_writable()?;
+            if self.memory.used() < self.memory.limit() {
+                break Ok(());
+            }
+            if !self.any_frozen() {
+                // Many families with partly filled memtables: freeze the largest, so that there is something to flush.
+                let mut c = self.commit.lock();
+                let largest = c.families.iter().max_by_key(|f| f.view.load().active.memory()).cloned();
+                match largest.filter(|f| !f.view.load().active.is_empty()) {
+                    Some(f) => {
+                        rare!("memtable-sealed-for-memory");
+                        self.rotate(&mut c, &f);
+                    }
+                    None => break Ok(()), // nothing to flush: what is held belongs to readers
+                }
+            }
+            if self.stats.get(Stat::BackgroundErrors) > failures
+                && let Some(e) = self.background_error()
+            {
+                break Err(e.context("no memory for writes until a flush succeeds"));
+            }
+            let waited = self.clock.monotonic_ns().saturating_sub(start);
+            if waited > MEMORY_WAIT_LIMIT.as_nanos() as u64 {
+                break Err(Error::new(ErrorKind::Busy, "no flush ended within a minute; the disk may be stuck"));
+            }
+            if !self.jobs.help() {
+                self.jobs.wait_for_progress(Duration::from_millis(1));
+            }
+        };
+        self.stall.record(Stat::StallMemoryMicros, self.clock.monotonic_ns().saturating_sub(start));
+        result
+    }
+
+    /// Makes room for the batch in its families' memtables. One that cannot name as much memory is sealed, whatever its
+    /// size. Called under the commit lock.
+    #[inline]
+    pub(super) fn reserve_memtables(&self, c: &mut CommitState, batch: &WriteBatch) -> Result<()> {
+        // All of a small batch may go to each family.
+        let (bytes, ops) = (batch.bytes(), batch.len());
+        let fits = |f: &Arc<Family>| f.view.load().active.reserve(bytes, ops).is_ok();
+        if bytes <= SMALL_BATCH && batch.families().iter().all(fits) { Ok(()) } else { self.reserve_each(c, batch) }
+    }
+
+    #[cold]
+    fn reserve_each(&self, c: &mut CommitState, batch: &WriteBatch) -> Result<()> {
+        for (i, family) in batch.families().iter().enumerate() {
+            let (mut bytes, mut ops) = (0, 0);
+            for op in batch.ops().iter().filter(|op| op.family as usize == i) {
+                bytes += batch.key_of(op).len() + batch.value_of(op).len();
+                ops += 1;
+            }
+            let mut reserved = family.view.load().active.reserve(bytes, ops);
+            if reserved == Err(NoRoom::Full) {
+                self.rotate(c, family);
+                reserved = family.view.load().active.reserve(bytes, ops);
+            }
+            reserved.map_err(|e| no_room(e, bytes, ops))?;
+        }
+        Ok(())
+    }
+}

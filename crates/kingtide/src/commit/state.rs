@@ -1,0 +1,35 @@
+//! What commits share under their lock.
+
+use crate::family::Family;
+use crate::txn::recent::RecentWrites;
+use crate::wal::WalWriter;
+use kingtide_base::{Error, ErrorKind, Result, SeqNo};
+use std::sync::Arc;
+
+/// What the commit lock protects.
+pub(crate) struct CommitState {
+    /// The log's appending end.
+    pub wal: WalWriter,
+    /// Last sequence number given out.
+    pub last_seq: SeqNo,
+    /// Families that can be written to.
+    pub families: Vec<Arc<Family>>,
+    /// What was committed while somebody validates ranges.
+    pub recent: RecentWrites,
+    /// A panic left memtables with a part of a batch: nothing may be published or flushed any more.
+    pub half_filled: bool,
+}
+
+impl CommitState {
+    /// An error once a panic left a part of a batch in memtables.
+    #[inline]
+    pub fn check_whole(&self) -> Result<()> {
+        if self.half_filled { Err(self.wal.shared().poison().unwrap_or_else(half_filled)) } else { Ok(()) }
+    }
+}
+
+#[cold]
+pub(super) fn half_filled() -> Error {
+    let text = "a panic, of a key order perhaps, broke off a commit; whether it happened is open until the next open";
+    Error::new(ErrorKind::Poisoned, text)
+}

@@ -1,0 +1,160 @@
+//! Whose turn it is: a commit waits until nobody holds a lock on what it writes, and looks whether what it relied on is still so,
+//! outside the commit lock as far as that is possible.
+
+use super::batch::WriteBatch;
+use super::request::{Commit, Guard};
+use super::state::CommitState;
+use crate::engine::DbInner;
+use crate::sync::MutexGuard;
+use crate::txn::TxnId;
+use crate::txn::bounds::shown;
+use crate::txn::locks::{LockMode, Owners, Wait};
+use crate::txn::validate::{Round, Verdict};
+use kingtide_base::stats::Stat;
+use kingtide_base::{Error, ErrorKind, Kind, Result};
+use std::ops::Bound;
+use std::time::Duration;
+
+/// What may be done under the commit lock.
+enum Admission {
+    Go,
+    /// What is to be validated needs a look into tables.
+    LookOutside,
+    /// Somebody holds a lock on this operation's key or range.
+    Wait(usize),
+}
+
+/// Rounds of validation outside the commit lock before the rest is done under it, tables and all.
+const ROUNDS_OUTSIDE: u32 = 3;
+
+impl DbInner {
+    /// Takes the commit lock when the batch may be committed.
+    pub(super) fn take_turn(&self, batch: &WriteBatch, how: &Commit<'_>) -> Result<MutexGuard<'_, CommitState>> {
+        let Commit { options, guard, .. } = how;
+        let mut round = Round { checked: 0, tables: false };
+        let mut rounds = 0;
+        let mut waiting_since = None;
+        loop {
+            if let Guard::Checked(v) = guard
+                && (rounds > 0 || v.is_long(batch) || self.may_conflict(v, batch))
+            {
+                round.checked = self.validate_outside(v, batch, round.checked)?;
+            }
+            let c = self.commit.lock();
+            match self.admission(&c, batch, guard, round)? {
+                Admission::Go => return Ok(c),
+                Admission::LookOutside => {
+                    rounds += 1;
+                    round.tables = rounds >= ROUNDS_OUTSIDE;
+                }
+                Admission::Wait(op) => {
+                    drop(c);
+                    let since = *waiting_since.get_or_insert_with(|| self.clock.monotonic_ns());
+                    self.wait_for_locks(batch, op, (!options.no_wait).then_some(since))?;
+                }
+            }
+        }
+    }
+
+    /// Whether the batch may be committed now. Called under the commit lock.
+    #[inline]
+    fn admission(&self, c: &CommitState, batch: &WriteBatch, guard: &Guard<'_>, round: Round) -> Result<Admission> {
+        self.check_open()?;
+        c.check_whole()?;
+        for f in batch.families() {
+            f.check_alive()?;
+        }
+        if matches!(guard, Guard::Locked) {
+            return Ok(Admission::Go);
+        }
+        if self.txns.locks.any_held()
+            && !kingtide_base::planted!("locks-not-asked")
+            && let Some((op, holder)) = self.first_locked(batch, guard)
+        {
+            return match guard {
+                Guard::Plain => Ok(Admission::Wait(op)),
+                _ => Err(self.locked_conflict(batch, op, holder)),
+            };
+        }
+        match guard {
+            Guard::Checked(v) => match self.validate_locked(v, batch, &c.recent, round)? {
+                Verdict::Pass => Ok(Admission::Go),
+                Verdict::LookOutside => Ok(Admission::LookOutside),
+            },
+            _ => Ok(Admission::Go),
+        }
+    }
+
+    /// The first operation on something that somebody else has locked, and who.
+    #[cold]
+    fn first_locked(&self, batch: &WriteBatch, guard: &Guard<'_>) -> Option<(usize, TxnId)> {
+        let own = match guard {
+            Guard::Checked(v) => v.txn,
+            _ => 0,
+        };
+        let locks = &self.txns.locks;
+        batch.ops().iter().enumerate().find_map(|(i, op)| {
+            let family = &batch.families()[op.family as usize];
+            let (id, order, key) = (family.id(), family.order(), batch.key_of(op));
+            let holder = if op.kind == Kind::RangeDelete as u8 {
+                let range = (Bound::Included(key), Bound::Excluded(batch.value_of(op)));
+                locks.range_holder(own, id, order, range, LockMode::Exclusive)
+            } else {
+                locks.holder(own, id, order, key, LockMode::Exclusive)
+            };
+            holder.map(|h| (i, h))
+        })
+    }
+
+    #[cold]
+    fn locked_conflict(&self, batch: &WriteBatch, op: usize, holder: TxnId) -> Error {
+        self.stats.add(Stat::TxnConflicts, 1);
+        let op = &batch.ops()[op];
+        Error::new(
+            ErrorKind::Conflict,
+            format!(
+                "key '{}' of column family '{}' is locked by {}",
+                shown(batch.key_of(op)),
+                batch.families()[op.family as usize].name(),
+                self.txns.describe(holder)
+            ),
+        )
+    }
+
+    /// Waits until nobody holds a lock on what an operation writes. The timeout counts from `since`, for all operations of
+    /// the batch together; without it, does not wait.
+    #[cold]
+    fn wait_for_locks(&self, batch: &WriteBatch, op: usize, since: Option<u64>) -> Result<()> {
+        let op = &batch.ops()[op];
+        let family = &batch.families()[op.family as usize];
+        let (id, order, key) = (family.id(), family.order(), batch.key_of(op));
+        let timeout = Duration::from_millis(self.options.read().lock_timeout_ms);
+        let waited = |since| Duration::from_nanos(self.clock.monotonic_ns().saturating_sub(since));
+        let wait = since.map_or(Wait::No, |since| Wait::Until(timeout.saturating_sub(waited(since))));
+        let locks = &self.txns.locks;
+        if op.kind == Kind::RangeDelete as u8 {
+            let range = (Bound::Included(key), Bound::Excluded(batch.value_of(op)));
+            locks.wait_range_free(&self.txns, id, order, range, wait)
+        } else {
+            locks.wait_free(&self.txns, id, order, key, wait)
+        }
+    }
+}
+
+/// Has commits list what they write until it is dropped, which is in any case: a family's key order may panic.
+pub(super) struct Watch<'a>(&'a DbInner);
+
+impl<'a> Watch<'a> {
+    pub fn begin(db: &'a DbInner) -> Watch<'a> {
+        let mut c = db.commit.lock();
+        let last = c.last_seq;
+        c.recent.watch(last);
+        Watch(db)
+    }
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        self.0.commit.lock().recent.unwatch();
+    }
+}

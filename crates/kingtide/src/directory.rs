@@ -1,0 +1,31 @@
+//! Making a database's directory.
+
+use kingtide_base::Result;
+use kingtide_vfs::Fs;
+use std::path::Path;
+
+/// Makes the directory and what is missing above it, and their names durable.
+pub(crate) fn make_dir(fs: &dyn Fs, dir: &Path) -> Result<()> {
+    let mut missing = Vec::new();
+    for at in dir.ancestors().take_while(|at| !at.as_os_str().is_empty()) {
+        if fs.exists(at)? {
+            break;
+        }
+        missing.push(at);
+    }
+    if missing.is_empty() {
+        // The process that made it may have been killed before its name was durable. A user who may not open the parent
+        // did not make it in this way.
+        return match dir.parent().map_or(Ok(()), |parent| fs.sync_dir(parent)) {
+            Err(e) if e.io_kind() == Some(std::io::ErrorKind::PermissionDenied) => Ok(()),
+            done => done,
+        };
+    }
+    for at in missing.into_iter().rev() {
+        fs.create_dir_all(at)?;
+        if let Some(parent) = at.parent() {
+            fs.sync_dir(parent)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,49 @@
+//! What reads of a family share.
+
+use crate::family::tables::TableCache;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use kingtide_base::clock::Clock;
+use kingtide_base::stats::Stats;
+use std::sync::Arc;
+
+/// One point read in this many is a sample for the compaction planner.
+pub(crate) const SAMPLE_PERIOD: u32 = 64;
+
+/// What reads of one family need besides a view.
+pub struct ReadContext {
+    /// Where reads are counted.
+    pub stats: Arc<Stats>,
+    /// Opens tables and value logs.
+    pub tables: Arc<TableCache>,
+    /// Decides expiry.
+    pub clock: Arc<dyn Clock>,
+    /// Runs that sampled reads looked into beyond the first, times the sampling period.
+    extra_runs: AtomicU64,
+}
+
+impl ReadContext {
+    /// A context.
+    pub fn new(stats: Arc<Stats>, tables: Arc<TableCache>, clock: Arc<dyn Clock>) -> ReadContext {
+        ReadContext { stats, tables, clock, extra_runs: AtomicU64::new(0) }
+    }
+
+    /// Takes note that one sampled read had to search `runs_touched` runs. Relaxed: a hint to the planner.
+    pub fn sample_read(&self, runs_touched: u32) {
+        let extra = u64::from(runs_touched.saturating_sub(1));
+        if extra > 0 {
+            self.extra_runs.fetch_add(extra * u64::from(SAMPLE_PERIOD), Ordering::Relaxed);
+        }
+    }
+
+    /// Searches of runs beyond a read's first since the last call, estimated from samples: what reads would have been
+    /// spared by a single run.
+    pub fn take_extra_runs(&self) -> u64 {
+        self.extra_runs.swap(0, Ordering::Relaxed)
+    }
+
+    /// Whether an entry that expires at `expiry` has expired.
+    #[inline]
+    pub(crate) fn expired(&self, expiry: Option<u64>) -> bool {
+        expiry.is_some_and(|at| at <= self.clock.unix_ms())
+    }
+}

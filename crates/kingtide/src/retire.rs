@@ -1,0 +1,43 @@
+//! What a change of files leaves behind: files that nobody names, log that nobody needs, and what flow control goes by.
+
+use crate::engine::DbInner;
+use crate::shape::{Retired, Shape};
+use kingtide_base::Result;
+use kingtide_base::stats::Stat;
+
+impl DbInner {
+    /// Deletes what a change of files left behind, now or when the last view that names it goes. A file that cannot be
+    /// removed is an orphan that the next open removes.
+    pub fn delete_retired(&self, retired: Retired) {
+        for id in retired.tables.into_iter().filter(|_| !kingtide_base::planted!("merged-tables-not-deleted")) {
+            let _ = self.tables.delete_table(id);
+        }
+        for id in retired.vlogs {
+            self.stats.add(Stat::VlogsDeleted, 1);
+            let _ = self.tables.delete_vlog(id);
+        }
+    }
+
+    /// Gives log segments back that hold nothing but what is in tables, except those that change streams may want.
+    pub fn release_log(&self) -> Result<()> {
+        let mut needed = self.shape.lock().log_start; // as the manifest says
+        if kingtide_base::planted!("log-released-early") {
+            needed = self.snapshots.visible() + 1;
+        }
+        if self.wal.poison().is_none() {
+            let retention = self.options.read().change_retention;
+            self.wal.release_beyond(needed, retention)?;
+        }
+        Ok(())
+    }
+
+    /// Tells flow control how far level 0 lags in the worst family.
+    pub fn measure_level0(&self, shape: &Shape) {
+        let worst = shape
+            .families
+            .values()
+            .map(|f| f.view.load().version.levels[0].len() as f64 / f.options().l0_trigger.max(1) as f64);
+        self.stall.set_level0(worst.fold(0.0, f64::max));
+        shape.update_gauges(&self.stats);
+    }
+}

@@ -1,0 +1,54 @@
+//! Living with a full disk: how large the reserve is to be, when it is spent, and who may write then.
+
+use crate::commit::batch::WriteBatch;
+use crate::engine::DbInner;
+use crate::reserve::LARGEST;
+use kingtide_base::stats::Stat;
+use kingtide_base::{Error, ErrorKind, Kind, Result, Tag};
+
+impl DbInner {
+    /// The space that flushes and merges of deletes need: a log segment, two memtables, and something for merges, but no
+    /// more than an eighth of the database.
+    fn reserve_wanted(&self) -> (u64, u64) {
+        let stored = self.stats.get(Stat::KlogBytes) + self.stats.get(Stat::VlogBytes);
+        let working = self.options.read().wal_segment_size + 2 * self.family_defaults.memtable_size;
+        match stored < self.tuning.reserve_from {
+            true => (0, working),
+            false => ((working + stored / 32).min(stored / 8).min(LARGEST), working),
+        }
+    }
+
+    /// Keeps the reserve as large as the database asks for, and makes it again once there is space. Cheap when there is
+    /// nothing to do.
+    pub fn keep_reserve(&self) {
+        let (wanted, beside) = self.reserve_wanted();
+        self.reserve.keep(wanted, beside);
+    }
+
+    /// Background work met a full disk: what is only kept for speed, and then the reserve, make room for the next try.
+    pub fn make_room(&self) {
+        let _ = self.wal.trim(0);
+        self.tables.empty_trash();
+        self.reserve.spend();
+    }
+
+    /// Refuses a commit that adds data while the reserve is spent.
+    #[inline]
+    pub fn check_space(&self, batch: &WriteBatch) -> Result<()> {
+        if self.reserve.is_spent() { self.refuse_growth(batch) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn refuse_growth(&self, batch: &WriteBatch) -> Result<()> {
+        let deletes = |kind: u8| {
+            let tag = Tag(u64::from(kind));
+            tag.is_tombstone() || tag.kind() == Some(Kind::RangeDelete)
+        };
+        if batch.ops().iter().all(|op| deletes(op.kind)) {
+            return Ok(());
+        }
+        self.jobs.wake();
+        let text = "the disk was full, and what space there is now is kept for deletes until they have freed some";
+        Err(Error::new(ErrorKind::NoSpace, text).at_path(&self.dir))
+    }
+}

@@ -1,0 +1,145 @@
+//! How and on what locks are held, and what the manager asks about those who hold them.
+
+use crate::txn::id::TxnId;
+use crate::txn::wait_hook::LockWaitHook;
+use crate::version::FamilyId;
+use kingtide_base::Result;
+use std::fmt;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Bytes of a key that messages show.
+const SHOWN: usize = 32;
+
+/// How a lock is shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LockMode {
+    /// Others may hold shared locks too.
+    Shared,
+    /// Nobody else may hold a lock.
+    Exclusive,
+}
+
+impl LockMode {
+    pub(super) fn conflicts(self, other: LockMode) -> bool {
+        self == LockMode::Exclusive || other == LockMode::Exclusive
+    }
+}
+
+impl fmt::Display for LockMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if *self == LockMode::Shared { "shared" } else { "exclusive" })
+    }
+}
+
+/// What a lock is on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LockTarget {
+    /// A key, whether or not it exists.
+    Key(Vec<u8>),
+    /// All keys between two bounds, in the family's order, whether or not they exist.
+    Range(Bound<Vec<u8>>, Bound<Vec<u8>>),
+}
+
+impl fmt::Display for LockTarget {
+    /// Keys escaped and shortened.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LockTarget::Key(key) => write!(f, "key {}", Shown(key)),
+            LockTarget::Range(lo, hi) => {
+                match lo {
+                    Bound::Included(key) => write!(f, "range [{}, ", Shown(key))?,
+                    Bound::Excluded(key) => write!(f, "range ({}, ", Shown(key))?,
+                    Bound::Unbounded => f.write_str("range (.., ")?,
+                }
+                match hi {
+                    Bound::Included(key) => write!(f, "{}]", Shown(key)),
+                    Bound::Excluded(key) => write!(f, "{})", Shown(key)),
+                    Bound::Unbounded => f.write_str("..)"),
+                }
+            }
+        }
+    }
+}
+
+struct Shown<'a>(&'a [u8]);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.split_at_checked(SHOWN) {
+            Some((start, rest)) if !rest.is_empty() => {
+                write!(f, "\"{}\"... ({} bytes)", start.escape_ascii(), self.0.len())
+            }
+            _ => write!(f, "\"{}\"", self.0.escape_ascii()),
+        }
+    }
+}
+
+/// A lock that a transaction holds. What one transaction locked piece by piece in one mode, without a gap, is one lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldLock {
+    /// The owner.
+    pub txn: TxnId,
+    /// The column family's number.
+    pub family: FamilyId,
+    /// What is locked.
+    pub target: LockTarget,
+    /// How.
+    pub mode: LockMode,
+}
+
+/// A request that waits for a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockWait {
+    /// The transaction that waits; 0 for a write outside of transactions.
+    pub waiter: TxnId,
+    /// Those it waits for: they hold a lock that stands in its way, or asked before it for one that does.
+    pub holders: Vec<TxnId>,
+    /// The column family's number.
+    pub family: FamilyId,
+    /// What is asked for.
+    pub target: LockTarget,
+    /// How.
+    pub mode: LockMode,
+    /// For how long it has waited.
+    pub waited: Duration,
+}
+
+/// Whether a request waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// Not at all: a lock that somebody else holds is a [`kingtide_base::ErrorKind::Conflict`]. It does not stand in line either: a lock
+    /// that others wait for but that nobody holds is granted.
+    No,
+    /// At most this long, then [`kingtide_base::ErrorKind::LockTimeout`].
+    Until(Duration),
+}
+
+/// When a lock was taken that its owner has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// By this request.
+    Now,
+    /// A weaker one by earlier requests, all of it; this one made it stronger.
+    Raised,
+    /// By earlier ones, all of it in this mode or a stronger one, so that nobody came in between.
+    Before,
+}
+
+/// What the manager asks about lock owners; implemented by the registry of transactions. Called without the manager's
+/// mutex, but perhaps with locks that the manager's caller holds.
+pub(crate) trait Owners: Send + Sync {
+    /// `Ok` while the transaction may go on; `Aborted` or `Expired` otherwise. Asked by a waiter for itself each time it
+    /// wakes.
+    fn check(&self, txn: TxnId) -> Result<()>;
+    /// When an (unprepared) holder's timeout passes, in monotonic nanoseconds; `None`: never.
+    fn deadline(&self, txn: TxnId) -> Option<u64>;
+    /// Ends a holder whose deadline passed; afterwards its locks are released through `release_all`, by whoever. Asked
+    /// again every so often while the locks are still there.
+    fn expire(&self, txn: TxnId);
+    /// For messages: "transaction 7" or "prepared transaction 'xid'".
+    fn describe(&self, txn: TxnId) -> String;
+    /// Who is to be told of waits.
+    fn wait_hook(&self) -> Option<Arc<dyn LockWaitHook>>;
+}

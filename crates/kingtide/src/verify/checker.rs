@@ -1,0 +1,78 @@
+//! What all checks share.
+
+use super::report::{MAX_PROBLEMS, Problem, Progress, ProgressFn, VerifyReport};
+use kingtide_base::stats::Stats;
+use kingtide_base::{Error, ErrorKind, Result};
+use kingtide_mem::cache::BlockCache;
+use kingtide_vfs::Fs;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What all checks share.
+pub(crate) struct Checker<'a, 'p> {
+    pub fs: &'a Arc<dyn Fs>,
+    pub dir: &'a Path,
+    pub report: VerifyReport,
+    /// Holds nothing: what is read comes from the files.
+    pub cache: Arc<BlockCache>,
+    pub stats: Arc<Stats>,
+    progress: &'a mut ProgressFn<'p>,
+    total: u64,
+    told: u64,
+}
+
+impl<'a, 'p> Checker<'a, 'p> {
+    /// Bytes between two calls of the progress function.
+    const STEP: u64 = 1 << 20;
+
+    pub fn new(fs: &'a Arc<dyn Fs>, dir: &'a Path, progress: &'a mut ProgressFn<'p>) -> Checker<'a, 'p> {
+        let stats = Arc::new(Stats::default());
+        let cache = BlockCache::new(0, 1, stats.clone());
+        Checker { fs, dir, report: VerifyReport::default(), cache, stats, progress, total: 0, told: 0 }
+    }
+
+    pub fn problem(&mut self, problem: Problem) {
+        if self.report.problems.len() < MAX_PROBLEMS {
+            self.report.problems.push(problem);
+        } else {
+            self.report.unlisted += 1;
+        }
+    }
+
+    /// Announces what there is to read.
+    pub fn expect_bytes(&mut self, bytes: u64) {
+        self.total += bytes;
+    }
+
+    /// Tells that bytes were read.
+    ///
+    /// # Errors
+    /// `Cancelled` when the progress function says so.
+    pub fn advance(&mut self, bytes: u64) -> Result<()> {
+        self.report.counts.bytes += bytes;
+        if self.report.counts.bytes - self.told < Self::STEP {
+            return Ok(());
+        }
+        self.tell()
+    }
+
+    /// Tells how far it has come.
+    ///
+    /// # Errors
+    /// `Cancelled` when the progress function says so.
+    pub fn tell(&mut self) -> Result<()> {
+        self.told = self.report.counts.bytes;
+        let fraction = (self.told as f64 / self.total.max(1) as f64).min(1.0);
+        let progress = Progress { fraction, bytes: self.told, total_bytes: self.total.max(self.told) };
+        if (self.progress)(progress) {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Cancelled, "verification was cancelled").at_path(self.dir))
+    }
+
+    pub fn finish(mut self) -> Result<VerifyReport> {
+        self.total = self.report.counts.bytes;
+        self.tell()?;
+        Ok(self.report)
+    }
+}

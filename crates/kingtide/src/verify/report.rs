@@ -1,0 +1,192 @@
+//! What verification finds, and how it tells.
+
+use kingtide_base::{Error, ErrorKind};
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// Problems that a report holds at most; more are only counted.
+pub const MAX_PROBLEMS: usize = 10_000;
+
+/// How bad a problem is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Severity {
+    /// Worth knowing, and as it should be after a crash: a torn tail.
+    Info,
+    /// Nothing is lost, but something is not as the engine leaves it: an orphan, dead bytes that are damaged.
+    Warning,
+    /// Damage: something cannot be read, or would be read wrongly.
+    Error,
+}
+
+/// What kind of problem it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ProblemKind {
+    /// `CURRENT` or the manifest is damaged, or the manifest contradicts itself or the open database.
+    Manifest,
+    /// The manifest names a file that is not there.
+    MissingFile,
+    /// A table, value log or temporary file that nothing names. The next open removes it.
+    Orphan,
+    /// A file has not the size that the manifest states.
+    WrongSize,
+    /// A file's header, footer, index, filter, properties or range tombstones cannot be read.
+    Structure,
+    /// A block of a table cannot be read.
+    Block,
+    /// Entries, files or runs are not in order.
+    Order,
+    /// A table's entries contradict its properties, or these the manifest.
+    Metadata,
+    /// The filter or the index does not find a key that is there.
+    Lookup,
+    /// A value cannot be read from its value log.
+    Value,
+    /// References to a value log contradict what is stated of it.
+    Accounting,
+    /// The write-ahead log is damaged.
+    Log,
+    /// The write-ahead log or the manifest ends with what a crash left of an append.
+    TornTail,
+    /// A prepared transaction cannot be read.
+    Prepared,
+    /// A file is of a newer format than this build reads.
+    NewerFormat,
+    /// A file could not be read for another reason than its contents.
+    Io,
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// How bad it is.
+    pub severity: Severity,
+    /// What kind of problem it is.
+    pub kind: ProblemKind,
+    /// The family that it concerns, if it concerns one.
+    pub family: Option<String>,
+    /// The file.
+    pub path: Option<PathBuf>,
+    /// The place in the file, in bytes.
+    pub offset: Option<u64>,
+    /// The smallest and largest key (both inclusive) that may be concerned.
+    pub keys: Option<(Vec<u8>, Vec<u8>)>,
+    /// What is wrong.
+    pub message: String,
+}
+
+impl Problem {
+    pub(crate) fn new(severity: Severity, kind: ProblemKind, message: impl Into<String>) -> Problem {
+        Problem { severity, kind, family: None, path: None, offset: None, keys: None, message: message.into() }
+    }
+
+    /// What an error says.
+    pub(crate) fn of(kind: ProblemKind, e: &Error) -> Problem {
+        let kind = match e.kind() {
+            ErrorKind::NewerFormat => ProblemKind::NewerFormat,
+            ErrorKind::Io => ProblemKind::Io,
+            _ => kind,
+        };
+        let mut problem = Problem::new(Severity::Error, kind, e.message());
+        problem.path = e.path().map(Path::to_owned);
+        problem.offset = e.offset();
+        problem
+    }
+
+    pub(crate) fn at(mut self, path: &Path) -> Problem {
+        self.path.get_or_insert_with(|| path.to_owned());
+        self
+    }
+
+    pub(crate) fn offset(mut self, offset: u64) -> Problem {
+        self.offset = Some(offset);
+        self
+    }
+
+    pub(crate) fn family(mut self, name: &str) -> Problem {
+        self.family = Some(name.to_owned());
+        self
+    }
+
+    pub(crate) fn keys(mut self, lo: &[u8], hi: &[u8]) -> Problem {
+        self.keys = Some((lo.to_vec(), hi.to_vec()));
+        self
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} ({:?}): {}", self.severity, self.kind, self.message)?;
+        if let Some(path) = &self.path {
+            write!(f, ", in {}", path.display())?;
+        }
+        if let Some(offset) = self.offset {
+            write!(f, " at {offset}")?;
+        }
+        if let Some(family) = &self.family {
+            write!(f, ", family '{family}'")?;
+        }
+        if let Some((lo, hi)) = &self.keys {
+            write!(f, ", keys {} to {}", lo.escape_ascii(), hi.escape_ascii())?;
+        }
+        Ok(())
+    }
+}
+
+/// How much was checked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VerifyCounts {
+    /// Column families.
+    pub families: u64,
+    /// Files, log segments and the manifest included.
+    pub files: u64,
+    /// Blocks of tables.
+    pub blocks: u64,
+    /// Entries of tables.
+    pub entries: u64,
+    /// Values read through a table's pointer.
+    pub values: u64,
+    /// Records of the write-ahead log.
+    pub log_records: u64,
+    /// Prepared transactions in doubt.
+    pub prepared: u64,
+    /// Bytes read and checked; a value that a table points to counts twice.
+    pub bytes: u64,
+}
+
+/// What verification found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VerifyReport {
+    /// What is wrong, in the order in which it was found.
+    pub problems: Vec<Problem>,
+    /// Problems beyond [`MAX_PROBLEMS`], not listed.
+    pub unlisted: u64,
+    /// What was checked.
+    pub counts: VerifyCounts,
+}
+
+impl VerifyReport {
+    /// Whether nothing is wrong: no problem worse than [`Severity::Info`].
+    pub fn is_clean(&self) -> bool {
+        self.unlisted == 0 && self.problems.iter().all(|p| p.severity == Severity::Info)
+    }
+
+    /// Whether something is damaged.
+    pub fn is_damaged(&self) -> bool {
+        self.unlisted > 0 || self.problems.iter().any(|p| p.severity == Severity::Error)
+    }
+}
+
+/// How far a verification or repair has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Progress {
+    /// From 0 to 1.
+    pub fraction: f64,
+    /// Bytes read.
+    pub bytes: u64,
+    /// About how many there are to read.
+    pub total_bytes: u64,
+}
+
+/// Called every now and then; false cancels the work. A closure that takes [`Progress`] is one.
+pub type ProgressFn<'a> = dyn FnMut(Progress) -> bool + 'a;

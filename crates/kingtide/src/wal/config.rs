@@ -1,0 +1,59 @@
+//! What the log is given: records, and its surroundings.
+
+use kingtide_base::clock::Clock;
+use kingtide_base::stats::Stats;
+use kingtide_vfs::Fs;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A position in the log: bytes appended since it was opened, the record that it was returned for included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Lsn(pub u64);
+
+/// A batch, ready to append. Making one computes the payload's checksum: do it before taking the commit lock.
+#[derive(Clone, Copy, Debug)]
+pub struct WalRecord<'a> {
+    /// The batch's serialized operations, without their sequence numbers.
+    pub payload: &'a [u8],
+    /// crc32c of the payload.
+    pub payload_crc: u32,
+}
+
+impl<'a> WalRecord<'a> {
+    /// Checksums the payload.
+    #[inline]
+    pub fn new(payload: &'a [u8]) -> WalRecord<'a> {
+        WalRecord { payload, payload_crc: kingtide_base::checksum::crc(payload) }
+    }
+}
+
+/// What the log needs from its surroundings.
+#[derive(Clone)]
+pub struct WalConfig {
+    /// The file system.
+    pub fs: Arc<dyn Fs>,
+    /// The database's directory, which holds the segments.
+    pub dir: PathBuf,
+    /// Bytes of a segment. A record that does not fit into one gets a segment of its own size.
+    pub segment_size: u64,
+    /// Released segments kept for reuse.
+    pub max_free: usize,
+    /// Bytes of a spare segment that are filled with zeros at a time: a writer that needs the spare meanwhile waits for no
+    /// more.
+    pub prefill_piece: u64,
+    /// Draws a file number, greater than every one drawn before and than every segment on disk.
+    pub next_id: Arc<dyn Fn() -> u64 + Send + Sync>,
+    /// Called when [`super::Wal::prepare_spare`] has something to do, under the commit lock perhaps: schedule it. Must not block.
+    pub on_rotate: Option<Arc<dyn Fn() + Send + Sync>>,
+    /// Time for the leader's short wait.
+    pub clock: Arc<dyn Clock>,
+    /// Where the `wal_*` statistics go.
+    pub stats: Arc<Stats>,
+}
+
+impl fmt::Debug for WalConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WalConfig").field("dir", &self.dir).field("segment_size", &self.segment_size).finish()
+    }
+}

@@ -1,0 +1,128 @@
+//! The log as threads share it.
+
+use super::config::{Lsn, WalConfig};
+use super::lifecycle::Segments;
+use super::sync::GroupSync;
+use kingtide_base::{Error, Result, SeqNo};
+
+/// The part of the log that threads share: syncing, and the life of segments.
+#[derive(Debug)]
+pub struct Wal {
+    pub(super) segments: Segments,
+    pub(super) sync: GroupSync,
+    pub(super) config: WalConfig,
+}
+
+impl Wal {
+    /// Returns once everything appended up to `lsn` is on stable storage. Threads that wait together share one sync.
+    /// Call it without the commit lock.
+    ///
+    /// # Errors
+    /// `Poisoned`, naming the first cause: a sync failed, now or earlier. Nothing is known about what was not synced
+    /// before; the log takes no more appends.
+    pub fn sync_to(&self, lsn: Lsn) -> Result<()> {
+        self.sync.sync_to(lsn)
+    }
+
+    /// Syncs everything appended so far; for `Interval` durability, and before a flush is installed.
+    ///
+    /// # Errors
+    /// As [`Wal::sync_to`].
+    pub fn sync_all(&self) -> Result<()> {
+        self.sync.sync_all()
+    }
+
+    /// The end of the last append.
+    pub fn appended(&self) -> Lsn {
+        self.sync.appended()
+    }
+
+    /// Everything up to here is synced.
+    pub fn synced(&self) -> Lsn {
+        self.sync.synced()
+    }
+
+    /// Makes the next segment ready, if it is not: creates or recycles the file and makes its name durable. While the log
+    /// is synced often, a new file is also filled with zeros, which makes those syncs cheaper.
+    ///
+    /// # Errors
+    /// `NoSpace` and other errors of creating a file: nothing is lost, an append that needs the segment tries again.
+    /// `Poisoned` when the directory's sync failed, or the file's.
+    pub fn prepare_spare(&self) -> Result<()> {
+        self.sync.check()?;
+        self.segments.prepare_spare(&self.config, &self.sync)
+    }
+
+    /// Whether [`Wal::prepare_spare`] has something to do.
+    pub fn needs_spare(&self) -> bool {
+        self.segments.needs_spare(&self.sync)
+    }
+
+    /// Gives up sealed segments all of whose records have sequence numbers below `min_needed_seq`, oldest first, but
+    /// never the last segment that there is: some are kept for reuse, the rest are deleted. Each step is made durable
+    /// before the next, so that the segments on disk are always the end of the chain without holes. Returns how many were
+    /// given up.
+    ///
+    /// # Errors
+    /// `Io`: try again later. `Poisoned` when the directory's sync failed.
+    pub fn release(&self, min_needed_seq: SeqNo) -> Result<usize> {
+        self.release_beyond(min_needed_seq, 0)
+    }
+
+    /// As [`Wal::release`], but of what could be given up keeps the newest segments, `retention` bytes of them at most,
+    /// for [`super::Tail`]s to read.
+    ///
+    /// # Errors
+    /// As [`Wal::release`].
+    pub fn release_beyond(&self, min_needed_seq: SeqNo, retention: u64) -> Result<usize> {
+        self.segments.release(&self.config, &self.sync, min_needed_seq, retention)
+    }
+
+    /// Whether [`Wal::release`] would find a segment, not found before, that is not needed.
+    pub fn would_release(&self, min_needed_seq: SeqNo) -> bool {
+        self.segments.would_release(min_needed_seq)
+    }
+
+    /// Deletes free segments beyond `keep`: disk space that only a writer at full speed needs.
+    ///
+    /// # Errors
+    /// `Io`: nothing is lost, the next open deletes them.
+    pub fn trim(&self, keep: usize) -> Result<()> {
+        self.segments.trim_free(&self.config, keep)
+    }
+
+    /// Bytes of live segments, the active one included.
+    pub fn size(&self) -> u64 {
+        self.segments.size()
+    }
+
+    /// Tells that recovery needs records from `seq` on. Releasing tells it too.
+    pub fn note_needed(&self, seq: SeqNo) {
+        self.segments.note_needed(&self.config, seq);
+    }
+
+    /// The same without the segments that only [`Wal::release_beyond`] keeps.
+    pub fn needed_size(&self) -> u64 {
+        self.segments.needed_size()
+    }
+
+    /// The sequence number at which the oldest segment was begun; `None` if there is no segment.
+    pub fn oldest_seq(&self) -> Option<SeqNo> {
+        self.segments.oldest(&self.sync).map(|s| s.start_seq)
+    }
+
+    /// Ids of the segments that recovery would read, oldest first, and of the spare.
+    pub fn live_segments(&self) -> Vec<u64> {
+        self.segments.live_ids()
+    }
+
+    /// Stops the log for good, as a failed sync does: the state that it records is not what is in memory.
+    pub fn stop(&self, cause: Error) {
+        self.sync.poison("writes were stopped", cause);
+    }
+
+    /// The failure that stopped the log, if one did.
+    pub fn poison(&self) -> Option<Error> {
+        self.sync.check().err()
+    }
+}

@@ -1,0 +1,337 @@
+//! Backups: incremental, checked, restorable, and safe from being cut short.
+
+use super::contents::content;
+use kingtide::backup::{Backup, BackupOptions, BackupProgress};
+use kingtide::vfs::{Boundary, Fs, MemFs, OpenMode, Survival, WriteOp};
+use kingtide::{Db, ErrorKind, FamilyOptions, Isolation, Options};
+use kingtide_base::rng::Rng;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+fn open_on(fs: &MemFs, dir: &str) -> kingtide::Result<Db> {
+    let fs: Arc<dyn Fs> = Arc::new(fs.clone());
+    let mut options = Options { fs: Some(fs), manual_jobs: true, ..Options::default() };
+    for (name, value) in [("wal_segment_size", "65536"), ("memtable_size", "65536"), ("value_threshold", "512")] {
+        options.set(name, value).unwrap();
+    }
+    Db::open(dir, options)
+}
+
+fn open(fs: &MemFs, dir: &str) -> Db {
+    open_on(fs, dir).unwrap()
+}
+
+fn write(db: &Db, rng: &mut Rng, n: usize) {
+    let other = db.family("other").or_else(|_| db.create_family("other", FamilyOptions::default())).unwrap();
+    for _ in 0..n {
+        let key = rng.below(2000).to_be_bytes();
+        let mut value = vec![0; (if rng.one_in(6) { 600 + rng.below(1000) } else { rng.below(80) }) as usize];
+        rng.fill(&mut value);
+        match rng.below(8) {
+            0 => db.delete(key).unwrap(),
+            1 => other.put(key, value).unwrap(),
+            _ => db.put(key, value).unwrap(),
+        }
+    }
+}
+
+fn pool_bytes(fs: &MemFs) -> u64 {
+    let pool = Path::new("backups/pool");
+    let names = fs.list(pool).unwrap();
+    names.iter().map(|n| fs.open(&pool.join(n), OpenMode::Read).unwrap().len().unwrap()).sum()
+}
+
+fn flip(fs: &MemFs, path: &Path, at: u64) {
+    let file = fs.open(path, OpenMode::Write).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_at(&[byte[0] ^ 0x10], at).unwrap();
+}
+
+#[test]
+fn later_backups_store_little_and_every_one_can_be_restored() {
+    let (fs, vault) = (MemFs::new(), MemFs::new());
+    let shared: Arc<dyn Fs> = Arc::new(vault.clone());
+    let backup = Backup::on(shared.clone(), "backups");
+    assert!(backup.list().unwrap().is_empty());
+    assert_eq!(backup.purge(0).unwrap(), 0);
+    let db = open(&fs, "db");
+    let mut rng = Rng::new(1);
+    write(&db, &mut rng, 8000);
+    db.compact().unwrap();
+    let mut expected = Vec::new();
+    for round in 0..5 {
+        if round > 0 {
+            write(&db, &mut rng, 100);
+        }
+        let (before, trust_names, flush) =
+            (expected.last().map_or(0, |_| pool_bytes(&vault)), round % 2 == 1, round != 3);
+        let mut read = 0;
+        let mut told = |p: BackupProgress| {
+            assert!(p.done_bytes <= p.total_bytes);
+            read = p.done_bytes;
+            ControlFlow::Continue(())
+        };
+        let options = BackupOptions { trust_names, flush, progress: Some(&mut told), ..BackupOptions::default() };
+        let info = backup.create(&db, options).unwrap();
+        assert_eq!((info.id, info.sequence), (round + 1, db.latest_sequence()));
+        assert_eq!(pool_bytes(&vault) - before, info.new_bytes);
+        if round > 0 {
+            assert!(info.new_bytes * 10 < info.bytes, "{info:?}");
+            assert!(!trust_names || read * 10 < info.bytes, "read {read} of {info:?}");
+        }
+        expected.push(content(&db));
+    }
+    assert_eq!(backup.ids().unwrap(), [1, 2, 3, 4, 5]);
+    for info in backup.list().unwrap() {
+        backup.verify(info.id, BackupOptions::default()).unwrap();
+        let target = MemFs::new();
+        let target_fs: Arc<dyn Fs> = Arc::new(target.clone());
+        backup.restore_to(info.id, &target_fs, "restored", BackupOptions::default()).unwrap();
+        let e = backup.restore_to(info.id, &target_fs, "restored", BackupOptions::default()).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Exists);
+        let restored = open(&target.crash_clone(Survival::AllLost, &mut rng), "restored");
+        assert_eq!(restored.latest_sequence(), info.sequence);
+        assert_eq!(content(&restored), expected[info.id as usize - 1], "backup {}", info.id);
+    }
+    backup.delete(3).unwrap();
+    assert_eq!(backup.delete(3).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(backup.purge(2).unwrap(), 2);
+    assert_eq!(backup.ids().unwrap(), [4, 5]);
+    let held: u64 = pool_bytes(&vault);
+    let (last, all) = (backup.info(5).unwrap().bytes, backup.info(4).unwrap().bytes + backup.info(5).unwrap().bytes);
+    assert!(last <= held && held < all, "{held} bytes in the pool, {last} of the last backup");
+    [4, 5].iter().for_each(|id| backup.verify(*id, BackupOptions::default()).unwrap());
+    backup.purge(0).unwrap();
+    assert_eq!(pool_bytes(&vault), 0);
+}
+
+#[test]
+fn a_restored_database_is_backed_up_to_the_same_place_and_nothing_is_mixed_up() {
+    let fs = MemFs::new();
+    let shared: Arc<dyn Fs> = Arc::new(fs.clone());
+    let backup = Backup::on(shared.clone(), "backups");
+    let mut rng = Rng::new(2);
+    let db = open(&fs, "db");
+    write(&db, &mut rng, 3000);
+    let mut txn = db.begin(Isolation::Snapshot).unwrap();
+    txn.put(db.default_family(), b"x", b"y").unwrap();
+    txn.prepare(b"in doubt").unwrap();
+    backup.create(&db, BackupOptions::default()).unwrap();
+    backup.restore_to(1, &shared, "twin", BackupOptions::default()).unwrap();
+    let twin = open(&fs, "twin");
+    assert_eq!((content(&twin), twin.recover_prepared()), (content(&db), db.recover_prepared()));
+    // From here both give the same numbers to different files.
+    let mut expected = Vec::new();
+    for _ in 0..3 {
+        for db in [&db, &twin] {
+            write(db, &mut rng, 300);
+            let options = BackupOptions { trust_names: true, ..BackupOptions::default() };
+            backup.create(db, options).unwrap();
+            expected.push(content(db));
+        }
+        db.compact().unwrap();
+        twin.compact().unwrap();
+    }
+    for (i, expected) in expected.iter().enumerate() {
+        let dir = format!("restored{i}");
+        backup.restore_to(i as u64 + 2, &shared, &dir, BackupOptions::default()).unwrap();
+        assert_eq!(content(&open(&fs, &dir)), *expected, "backup {}", i + 2);
+    }
+}
+
+/// Name and length of a file say nothing about what is in it: two databases wrote the same keys, and values of one length.
+#[test]
+fn files_of_one_name_and_length_are_told_apart_by_their_contents() {
+    let fs = MemFs::new();
+    let shared: Arc<dyn Fs> = Arc::new(fs.clone());
+    let backup = Backup::on(shared.clone(), "backups");
+    let mut expected = Vec::new();
+    let mut files = Vec::new();
+    for (dir, seed) in [("one", 1), ("other", 2)] {
+        let db = open(&fs, dir);
+        let mut rng = Rng::new(seed);
+        for i in 0..100u32 {
+            let mut value = vec![0; if i % 10 == 0 { 800 } else { 30 }];
+            rng.fill(&mut value);
+            db.put(i.to_be_bytes(), value).unwrap();
+        }
+        db.flush().unwrap();
+        backup.create(&db, BackupOptions::default()).unwrap();
+        expected.push(content(&db));
+        let immutable = |n: &String| n.ends_with(".klog") || n.ends_with(".vlog");
+        let names = fs.list(Path::new(dir)).unwrap().into_iter().filter(immutable);
+        let len = |n: &String| fs.open(&Path::new(dir).join(n), OpenMode::Read).unwrap().len().unwrap();
+        files.push(names.map(|n| (len(&n), n)).collect::<Vec<_>>());
+    }
+    assert!(files[0] == files[1] && files[0].len() == 2, "names and lengths differ: {files:?}");
+    for (i, expected) in expected.iter().enumerate() {
+        let dir = format!("restored{i}");
+        backup.restore_to(i as u64 + 1, &shared, &dir, BackupOptions::default()).unwrap();
+        assert_eq!(content(&open(&fs, &dir)), *expected, "backup {}", i + 1);
+    }
+}
+
+#[test]
+fn damage_is_found_and_not_restored() {
+    let fs = MemFs::new();
+    let shared: Arc<dyn Fs> = Arc::new(fs.clone());
+    let backup = Backup::on(shared.clone(), "backups");
+    let mut rng = Rng::new(3);
+    let db = open(&fs, "db");
+    write(&db, &mut rng, 2000);
+    backup.create(&db, BackupOptions::default()).unwrap();
+    let pool = PathBuf::from("backups/pool");
+    for name in fs.list(&pool).unwrap() {
+        let path = pool.join(&name);
+        let len = fs.open(&path, OpenMode::Read).unwrap().len().unwrap();
+        let at = rng.below(len);
+        flip(&fs, &path, at);
+        let refused = |what: &str| {
+            for e in [
+                backup.verify(1, BackupOptions::default()).unwrap_err(),
+                backup.restore_to(1, &shared, "restored", BackupOptions::default()).unwrap_err(),
+            ] {
+                assert_eq!(e.kind(), ErrorKind::Corruption, "{what} {name}: {e}");
+                assert!(e.to_string().contains(&name), "{e}");
+            }
+            assert!(fs.list(Path::new("restored")).unwrap().is_empty(), "what was copied is removed");
+        };
+        refused("a bit of");
+        flip(&fs, &path, at);
+        fs.rename(&path, Path::new("backups/elsewhere")).unwrap();
+        refused("all of");
+        fs.rename(Path::new("backups/elsewhere"), &path).unwrap();
+    }
+    backup.verify(1, BackupOptions::default()).unwrap();
+    // A damaged manifest: nothing of the pool is removed on its account, and it can be deleted.
+    backup.create(&db, BackupOptions::default()).unwrap();
+    flip(&fs, Path::new("backups/backups/000001.backup"), 30);
+    assert_eq!(backup.info(1).unwrap_err().kind(), ErrorKind::Corruption);
+    assert_eq!(backup.list().unwrap_err().kind(), ErrorKind::Corruption);
+    let before = pool_bytes(&fs);
+    backup.create(&db, BackupOptions::default()).unwrap();
+    assert_eq!(backup.delete(2).unwrap_err().kind(), ErrorKind::Corruption);
+    assert!(pool_bytes(&fs) >= before);
+    assert_eq!(backup.ids().unwrap(), [1, 3]);
+    backup.delete(1).unwrap();
+    backup.verify(3, BackupOptions::default()).unwrap();
+    assert_eq!(backup.verify(2, BackupOptions::default()).unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn it_can_be_cancelled_and_one_at_a_time_changes_the_directory() {
+    let fs = MemFs::new();
+    let shared: Arc<dyn Fs> = Arc::new(fs.clone());
+    let backup = Backup::on(shared.clone(), "backups");
+    let mut rng = Rng::new(4);
+    let db = open(&fs, "db");
+    write(&db, &mut rng, 2000);
+    for stop_after in 0..4 {
+        let mut steps = 0;
+        let mut told = |_: BackupProgress| {
+            steps += 1;
+            if steps == 1 {
+                let other = Backup::on(shared.clone(), "backups");
+                assert_eq!(other.purge(0).unwrap_err().kind(), ErrorKind::Locked);
+            }
+            if steps > stop_after { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        let options = BackupOptions { progress: Some(&mut told), ..BackupOptions::default() };
+        assert_eq!(backup.create(&db, options).unwrap_err().kind(), ErrorKind::Cancelled);
+        assert!(backup.ids().unwrap().is_empty());
+    }
+    backup.create(&db, BackupOptions::default()).unwrap();
+    let mut stop = |_: BackupProgress| ControlFlow::Break(());
+    let options = BackupOptions { progress: Some(&mut stop), ..BackupOptions::default() };
+    let e = backup.restore_to(1, &shared, "restored", options).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Cancelled);
+    backup.restore_to(1, &shared, "restored", BackupOptions::default()).unwrap();
+    assert_eq!(content(&open(&fs, "restored")), content(&db));
+}
+
+/// Keeps the disk before the operations of `work` that make a difference, and some of its writes.
+fn cuts_of(fs: &MemFs, work: impl FnOnce()) -> Vec<MemFs> {
+    let every = if kingtide_testkit::full() { 1 } else { 5 };
+    let cuts = Arc::new(Mutex::new(Vec::new()));
+    let keep = cuts.clone();
+    fs.on_write(Some(Box::new(move |b: &Boundary<'_>| {
+        if !matches!(b.op, WriteOp::Write) || b.number.is_multiple_of(every) {
+            keep.lock().unwrap().push(b.kill_clone());
+        }
+    })));
+    work();
+    fs.on_write(None);
+    std::mem::take(&mut *cuts.lock().unwrap())
+}
+
+#[test]
+fn a_power_cut_at_any_point_leaves_earlier_backups_whole() {
+    let fs = MemFs::new();
+    let shared: Arc<dyn Fs> = Arc::new(fs.clone());
+    let backup = Backup::on(shared.clone(), "backups");
+    let mut rng = Rng::new(5);
+    let db = open(&fs, "db");
+    write(&db, &mut rng, 1500);
+    backup.create(&db, BackupOptions::default()).unwrap();
+    let first = content(&db);
+    write(&db, &mut rng, 300);
+    let second = content(&db);
+    db.compact().unwrap();
+    let cuts = cuts_of(&fs, || assert_eq!(backup.create(&db, BackupOptions::default()).unwrap().id, 2));
+    let mut complete = 0;
+    for (i, cut) in cuts.iter().flat_map(|cut| [cut; 4]).enumerate() {
+        let disk = cut.crash_clone(Survival::ALL[i % 4], &mut Rng::new(i as u64));
+        let on: Arc<dyn Fs> = Arc::new(disk.clone());
+        let backup = Backup::on(on.clone(), "backups");
+        let ids = backup.ids().unwrap();
+        assert!(ids == [1] || ids == [1, 2], "cut {i}: {ids:?}");
+        complete += ids.len() - 1;
+        for id in &ids {
+            backup.verify(*id, BackupOptions::default()).unwrap_or_else(|e| panic!("cut {i}, backup {id}: {e}"));
+        }
+        // The next one succeeds over the remains, and then only what is needed is left.
+        let again = open(&disk, "db");
+        backup.create(&again, BackupOptions::default()).unwrap();
+        let newest = *backup.ids().unwrap().last().unwrap();
+        backup.restore_to(newest, &on, "restored", BackupOptions::default()).unwrap();
+        assert_eq!(content(&open(&disk, "restored")), second, "cut {i}");
+        backup.purge(1).unwrap();
+        assert_eq!(pool_bytes(&disk), backup.info(newest).unwrap().bytes, "cut {i}: no remains");
+    }
+    assert!(complete > 0 && cuts.len() > 20, "{complete} of {}", cuts.len());
+    // Deleting, and restoring.
+    let cuts = cuts_of(&fs, || backup.delete(2).unwrap());
+    let more = cuts_of(&fs, || backup.restore_to(1, &shared, "restored", BackupOptions::default()).unwrap());
+    for (i, cut) in cuts.iter().chain(&more).enumerate() {
+        let disk = cut.crash_clone(Survival::ALL[i % 4], &mut Rng::new(i as u64));
+        let on: Arc<dyn Fs> = Arc::new(disk.clone());
+        let backup = Backup::on(on.clone(), "backups");
+        for id in backup.ids().unwrap() {
+            backup.verify(id, BackupOptions::default()).unwrap_or_else(|e| panic!("cut {i}, backup {id}: {e}"));
+        }
+        match backup.restore_to(1, &on, "restored", BackupOptions::default()) {
+            Err(e) if e.kind() == ErrorKind::Exists => {} // it was complete
+            done => done.unwrap(),
+        }
+        assert_eq!(content(&open(&disk, "restored")), first, "cut {i}");
+    }
+}
+
+/// The log in a backup, which tells of transactions in doubt, has its length for good.
+#[test]
+fn a_power_cut_leaves_a_backup_of_transactions_in_doubt_whole() {
+    let disk = MemFs::new();
+    let db = open(&disk, "db");
+    let mut txn = db.begin(Isolation::Snapshot).unwrap();
+    txn.put(db.default_family(), b"key", b"value").unwrap();
+    txn.prepare(b"in doubt").unwrap();
+    let backups = Backup::on(Arc::new(disk.clone()), "backups");
+    let id = backups.create(&db, BackupOptions::default()).unwrap().id;
+    for model in Survival::ALL {
+        let found: Arc<dyn Fs> = Arc::new(disk.crash_clone(model, &mut Rng::new(1)));
+        let backups = Backup::on(found, "backups");
+        backups.verify(id, BackupOptions::default()).unwrap_or_else(|e| panic!("{model:?}: {e}"));
+    }
+}

@@ -1,0 +1,257 @@
+//! Commit hooks: every commit once, in commit order, whoever commits; commits from within hooks; panics; removal.
+
+use kingtide::vfs::MemFs;
+use kingtide::{
+    ChangeKind, ColumnFamily, CommitHook, CommittedWrites, Db, FamilyOptions, Isolation, Options, TransactionOptions,
+    WriteBatch, WriteOptions,
+};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+fn open(fs: &Arc<MemFs>) -> Db {
+    Db::open("/db", Options { fs: Some(fs.clone()), ..Options::default() }).unwrap()
+}
+
+type Op = (ChangeKind, Vec<u8>, Vec<u8>, bool);
+
+/// Writes down what it is told.
+#[derive(Default)]
+struct Record(Mutex<Vec<(u64, Vec<Op>)>>);
+
+impl Record {
+    fn sequences(&self) -> Vec<u64> {
+        self.0.lock().unwrap().iter().map(|c| c.0).collect()
+    }
+}
+
+impl CommitHook for Record {
+    fn committed(&self, commit: &CommittedWrites<'_>) {
+        let ops: Vec<Op> = commit
+            .operations()
+            .map(|c| (c.kind, c.key.to_vec(), c.value.to_vec(), c.expires_at_ms.is_some()))
+            .collect();
+        assert_eq!((ops.len(), commit.is_empty()), (commit.len(), false));
+        self.0.lock().unwrap().push((commit.sequence(), ops));
+    }
+}
+
+fn is_ascending(sequences: &[u64]) -> bool {
+    sequences.windows(2).all(|w| w[0] < w[1])
+}
+
+#[test]
+fn a_hook_sees_the_operations_of_its_family_decoded() {
+    let db = open(&Arc::new(MemFs::new()));
+    let other = db.create_family("other", FamilyOptions::default()).unwrap();
+    let hook = Arc::new(Record::default());
+    db.default_family().set_commit_hook(Some(hook.clone()));
+    let long = vec![b'x'; 100_000]; // long enough to be packed
+    let mut batch = WriteBatch::new();
+    let default = db.default_family();
+    batch.put(default, b"a", b"1").unwrap();
+    batch.put(&other, b"not shown", b"1").unwrap();
+    batch.put(default, b"long", &long).unwrap();
+    batch.put_ttl(default, b"ttl", b"2", Duration::from_secs(9)).unwrap();
+    batch.delete(default, b"b").unwrap();
+    batch.single_delete(default, b"c").unwrap();
+    batch.delete_range(default, b"d", b"e").unwrap();
+    batch.put(&other, b"not shown either", b"1").unwrap();
+    let seq = db.write(batch).unwrap();
+    other.put(b"x", b"y").unwrap();
+    let op = |kind, key: &[u8], value: &[u8], ttl| (kind, key.to_vec(), value.to_vec(), ttl);
+    let expected = vec![
+        op(ChangeKind::Put, b"a", b"1", false),
+        op(ChangeKind::Put, b"long", &long, false),
+        op(ChangeKind::Put, b"ttl", b"2", true),
+        op(ChangeKind::Delete, b"b", b"", false),
+        op(ChangeKind::SingleDelete, b"c", b"", false),
+        op(ChangeKind::DeleteRange, b"d", b"e", false),
+    ];
+    assert_eq!(*hook.0.lock().unwrap(), [(seq, expected)]);
+    default.set_commit_hook(None);
+    db.put("after", "").unwrap();
+    assert_eq!(hook.sequences(), [seq]);
+}
+
+#[test]
+fn eight_threads_are_told_of_in_commit_order_before_their_calls_return() {
+    let each: usize = if kingtide_testkit::full() { 20_000 } else { 1_000 };
+    let db = open(&Arc::new(MemFs::new()));
+    let (hook, elsewhere) = (Arc::new(Record::default()), Arc::new(Record::default()));
+    let second = db.create_family("second", FamilyOptions::default()).unwrap();
+    db.default_family().set_commit_hook(Some(hook.clone()));
+    second.set_commit_hook(Some(elsewhere.clone()));
+    let newest = Arc::new(AtomicUsize::new(0));
+    let own: Vec<Vec<u64>> = std::thread::scope(|s| {
+        let threads: Vec<_> = (0..8)
+            .map(|t| {
+                let (db, hook, second, newest) = (db.clone(), hook.clone(), second.clone(), newest.clone());
+                s.spawn(move || {
+                    let mut batch = WriteBatch::new();
+                    (0..each)
+                        .map(|i| {
+                            batch.clear();
+                            let key = format!("{t}:{i}");
+                            batch.put(db.default_family(), key.as_bytes(), b"v").unwrap();
+                            if i % 3 == 0 {
+                                batch.put(&second, key.as_bytes(), b"v").unwrap();
+                            }
+                            let seq = db.write_with(&mut batch, &WriteOptions::default()).unwrap();
+                            if i % 64 == 0 {
+                                assert!(hook.sequences().contains(&seq), "the call returned before the hook ran");
+                            }
+                            newest.fetch_max(seq as usize, Ordering::Relaxed);
+                            seq
+                        })
+                        .collect()
+                })
+            })
+            .collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect()
+    });
+    let mut all: Vec<u64> = own.concat();
+    all.sort_unstable();
+    assert!(is_ascending(&hook.sequences()));
+    assert_eq!(hook.sequences(), all);
+    assert!(is_ascending(&elsewhere.sequences()));
+    assert_eq!(elsewhere.sequences().len(), 8 * each.div_ceil(3));
+    assert!(hook.0.lock().unwrap().iter().all(|(_, ops)| ops.len() == 1));
+}
+
+/// Counts the commits to one family in a key of another, by commits from within the hook; that family has a hook too.
+struct Counter {
+    counts: ColumnFamily,
+    seen: AtomicUsize,
+}
+
+impl CommitHook for Counter {
+    fn committed(&self, commit: &CommittedWrites<'_>) {
+        let n = self.seen.fetch_add(1, Ordering::Relaxed) + 1;
+        self.counts.put(b"count", n.to_le_bytes()).unwrap();
+        // What a hook was told of is visible to it.
+        assert!(self.counts.get(b"count").unwrap().is_some());
+        assert!(commit.sequence() > 0);
+    }
+}
+
+#[test]
+fn hooks_may_commit_and_their_commits_are_told_of_in_order() {
+    let db = open(&Arc::new(MemFs::new()));
+    let counts = db.create_family("counts", FamilyOptions::default()).unwrap();
+    let record = Arc::new(Record::default());
+    counts.set_commit_hook(Some(record.clone()));
+    db.default_family().set_commit_hook(Some(Arc::new(Counter { counts: counts.clone(), seen: AtomicUsize::new(0) })));
+    std::thread::scope(|s| {
+        for t in 0..4 {
+            let db = db.clone();
+            s.spawn(move || (0..250).for_each(|i| db.put(format!("{t}:{i}"), "v").unwrap()));
+        }
+    });
+    let seen = record.0.lock().unwrap();
+    let counted: Vec<usize> =
+        seen.iter().map(|(_, ops)| usize::from_le_bytes(ops[0].2.as_slice().try_into().unwrap())).collect();
+    assert_eq!(counted, (1..=1000).collect::<Vec<_>>());
+    assert!(is_ascending(&seen.iter().map(|c| c.0).collect::<Vec<_>>()));
+    drop(seen);
+    db.close().unwrap(); // the hook owns a handle of the database: closing lets go of it
+}
+
+#[test]
+fn hooks_of_two_databases_that_commit_to_each_other_do_not_wait_in_a_circle() {
+    let dbs = [open(&Arc::new(MemFs::new())), open(&Arc::new(MemFs::new()))];
+    let told = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
+    for i in 0..2 {
+        let (other, told) = (dbs[1 - i].clone(), told.clone());
+        dbs[i].default_family().set_commit_hook(Some(Arc::new(move |commit: &CommittedWrites<'_>| {
+            told[i].fetch_add(1, Ordering::Relaxed);
+            if commit.operations().any(|c| c.value == b"first") {
+                other.put("echo", "second").unwrap();
+            }
+        })));
+    }
+    std::thread::scope(|s| {
+        for db in &dbs {
+            s.spawn(|| (0..500).for_each(|i| db.put(format!("{i}"), "first").unwrap()));
+        }
+    });
+    for (db, told) in dbs.iter().zip(told.iter()) {
+        assert_eq!(told.load(Ordering::Relaxed), 1000);
+        db.close().unwrap();
+    }
+}
+
+#[test]
+fn a_panic_in_a_hook_is_counted_and_harms_nothing() {
+    let db = open(&Arc::new(MemFs::new()));
+    let calls = Arc::new(AtomicUsize::new(0));
+    let inside = calls.clone();
+    db.default_family().set_commit_hook(Some(Arc::new(move |_: &CommittedWrites<'_>| {
+        assert!(inside.fetch_add(1, Ordering::Relaxed) % 2 == 1, "every other call of this hook panics");
+    })));
+    for i in 0..10 {
+        db.put(format!("{i}"), "v").unwrap();
+    }
+    assert_eq!(calls.load(Ordering::Relaxed), 10);
+    let counts: BTreeMap<_, _> = db.stats().counters.into_iter().collect();
+    assert_eq!(counts["commit_hook_panics"], 5);
+    db.put("still", "here").unwrap();
+    db.close().unwrap();
+}
+
+#[test]
+fn recovery_does_not_tell_again() {
+    let fs = Arc::new(MemFs::new());
+    let db = open(&fs);
+    db.put("a", "1").unwrap();
+    let copy = Arc::new(fs.kill_clone());
+    drop(db);
+    let db = open(&copy);
+    let hook = Arc::new(Record::default());
+    db.default_family().set_commit_hook(Some(hook.clone()));
+    db.put("b", "2").unwrap();
+    assert_eq!(hook.sequences(), [2]);
+    assert_eq!(db.get("a").unwrap().as_deref(), Some(&b"1"[..]));
+}
+
+/// When a hook runs, the transaction whose commit it is told of is over: its locks are free, and others may look at the
+/// transactions that are running.
+#[test]
+fn hooks_of_transactions_may_do_what_everybody_may() {
+    for locking in [true, false] {
+        let db = open(&Arc::new(MemFs::new()));
+        let (inner, told) = (db.clone(), Arc::new(AtomicUsize::new(0)));
+        let count = told.clone();
+        db.default_family().set_commit_hook(Some(Arc::new(move |commit: &CommittedWrites<'_>| {
+            count.fetch_add(1, Ordering::Relaxed);
+            if commit.operations().any(|c| c.value == b"again") {
+                return;
+            }
+            let family = inner.default_family();
+            for change in commit.operations() {
+                family.put(change.key, b"again").unwrap();
+                let mut txn = inner.begin(Isolation::ReadUncommitted).unwrap();
+                assert_eq!(txn.get(family, change.key).unwrap().as_deref(), Some(&b"again"[..]));
+            }
+        })));
+        std::thread::scope(|s| {
+            for t in 0..4 {
+                let db = db.clone();
+                s.spawn(move || {
+                    for i in 0..100 {
+                        let options = TransactionOptions { locking, ..TransactionOptions::default() };
+                        let mut txn = db.begin_with(options).unwrap();
+                        txn.put(db.default_family(), format!("{t}:{i}").as_bytes(), b"first").unwrap();
+                        if i % 4 == 0 {
+                            txn.prepare(format!("{t}:{i}").as_bytes()).unwrap();
+                        }
+                        txn.commit().unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(told.load(Ordering::Relaxed), 800);
+        db.close().unwrap();
+    }
+}

@@ -1,0 +1,21 @@
+//! Every verb of the public API, by what a caller sees of it.
+#![allow(clippy::disallowed_methods, missing_docs)] // tests use threads, files and clocks of the machine
+
+mod backup;
+mod bad_input;
+mod changes;
+mod checkpoint;
+mod commit_hooks;
+mod contents;
+mod current_reads;
+mod delete_prefix;
+mod durability;
+mod estimates;
+mod ingest;
+mod packed;
+mod read_only;
+mod reclaim;
+mod repair;
+mod small_database;
+mod stored_options;
+mod verify;

@@ -1,0 +1,610 @@
+//! Repair: of a damaged database everything that can be read is kept, nothing is made up, and the report covers what is
+//! missing or may be out of date. The damaged database stays as it is.
+
+use kingtide::vfs::{Fs, MemFs, OpenMode};
+use kingtide::{
+    ColumnFamily, Db, ErrorKind, IngestOptions, Isolation, KeyGap, LockMode, Options, RepairOptions, RepairReport,
+    SortedFileWriter, TransactionOptions, WriteBatch, WriteOptions,
+};
+use kingtide_base::KeyOrder;
+use kingtide_base::hash::mix64;
+use kingtide_base::rng::{Rng, entropy};
+use kingtide_base::stats::Stats;
+use kingtide_mem::cache::BlockCache;
+use kingtide_table::{ReadScratch, Table, TableId};
+use kingtide_testkit::full;
+use std::collections::{BTreeMap, HashSet};
+use std::ops::Bound;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+const DIR: &str = "db";
+const INTO: &str = "repaired";
+const FAMILIES: [&str; 3] = ["default", "second", "third"];
+
+/// The same in every short run, new in every full one; printed, so that a failure can be repeated with `KINGTIDE_SEED`.
+fn seed(test: &str) -> u64 {
+    let given = kingtide_testkit::number("KINGTIDE_SEED");
+    let seed = given.unwrap_or_else(|| if full() { entropy() } else { 20_261_121 });
+    println!("{test}: KINGTIDE_SEED={seed}");
+    seed
+}
+
+fn options(fs: &MemFs) -> Options {
+    let mut o = Options { fs: Some(Arc::new(fs.clone())), manual_jobs: true, ..Options::default() };
+    o.db.wal_segment_size = 64 << 10;
+    o.db.block_cache_size = 1 << 20;
+    o.family.block_size = 512;
+    o.family.value_threshold = 200;
+    o
+}
+
+/// A database and what it must answer.
+struct Sample {
+    fs: MemFs,
+    data: BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>,
+    /// All values that a key ever had.
+    ever: HashSet<(String, Vec<u8>, Vec<u8>)>,
+    /// The last sequence number.
+    last: u64,
+}
+
+fn value(i: u64) -> Vec<u8> {
+    let len = if i.is_multiple_of(5) { 200 + i % 400 } else { 20 + i % 40 };
+    (0..len).map(|at| (mix64(i) >> (at % 8 * 8)) as u8 ^ at as u8).collect()
+}
+
+impl Sample {
+    fn new(rng: &mut Rng, steps: u64, closed: bool) -> Sample {
+        let fs = MemFs::new();
+        let db = Db::open(DIR, options(&fs)).unwrap();
+        for name in &FAMILIES[1..] {
+            db.create_family(name, options(&fs).family).unwrap();
+        }
+        let families: Vec<ColumnFamily> = FAMILIES.iter().map(|n| db.family(n).unwrap()).collect();
+        let mut s = Sample { fs: fs.clone(), data: BTreeMap::new(), ever: HashSet::new(), last: 0 };
+        FAMILIES.iter().for_each(|n| _ = s.data.insert((*n).to_owned(), BTreeMap::new()));
+        for step in 0..steps {
+            s.step(&db, &families[rng.below(3) as usize], rng, step);
+        }
+        let mut txn = db.begin(Isolation::ReadCommitted).unwrap();
+        txn.put(&families[1], b"prepared", &value(10)).unwrap();
+        txn.prepare(b"in doubt").unwrap();
+        drop(txn);
+        s.last = db.latest_sequence();
+        if closed {
+            db.close().unwrap()
+        } else {
+            s.fs = fs.kill_clone()
+        }
+        s
+    }
+
+    fn step(&mut self, db: &Db, family: &ColumnFamily, rng: &mut Rng, step: u64) {
+        let name = family.name();
+        let key = |rng: &mut Rng| format!("key-{:05}", rng.below(300)).into_bytes();
+        let data = self.data.get_mut(&name).unwrap();
+        match rng.below(31) {
+            30 => {
+                let (key, value) = (key(rng), value(step * 20));
+                let path = format!("sorted-{step}");
+                let mut file = SortedFileWriter::create(&path, family).unwrap();
+                let behind = [&key[..], b"~"].concat();
+                file.delete_range(&key, &behind).unwrap();
+                file.put(&key, &value).unwrap();
+                file.finish().unwrap();
+                family.ingest(&[path], &IngestOptions { move_files: true, ..Default::default() }).unwrap();
+                self.ever.insert((name.clone(), key.clone(), value.clone()));
+                data.insert(key, value);
+            }
+            0 => db.flush().unwrap(),
+            1 => {
+                let (a, b) = (key(rng), key(rng));
+                let (a, b) = (a.clone().min(b.clone()), a.max(b));
+                family.delete_range(&a, &b).unwrap();
+                data.retain(|k, _| *k < a || *k >= b);
+            }
+            2..6 => {
+                let key = key(rng);
+                family.delete(&key).unwrap();
+                data.remove(&key);
+            }
+            6..9 => (0..rng.below(8)).for_each(|_| _ = db.run_one_job().unwrap()),
+            _ => {
+                let mut batch = WriteBatch::new();
+                for i in 0..1 + rng.below(12) {
+                    let (key, value) = (key(rng), value(step * 20 + i));
+                    match rng.below(8) {
+                        0 => batch.put_ttl(family, &key, &value, Duration::from_secs(1_000_000)).unwrap(),
+                        _ => batch.put(family, &key, &value).unwrap(),
+                    }
+                    self.ever.insert((name.clone(), key.clone(), value.clone()));
+                    data.insert(key, value);
+                }
+                db.write(batch).unwrap();
+            }
+        }
+    }
+
+    /// Compares what the repaired database holds with what it should, as far as the report does not excuse it. Returns
+    /// the number of keys that are missing or out of date.
+    fn check(&self, fs: &MemFs, report: &RepairReport, what: &str) -> u64 {
+        assert!(report.verify.is_clean(), "{what}: {:?}", report.verify.problems);
+        let db = Db::open(INTO, options(fs)).unwrap();
+        let mut wrong = 0;
+        for (name, data) in &self.data {
+            let Some(part) = report.families.iter().find(|f| f.name == *name) else {
+                assert!(report.notes.iter().any(|n| n.contains("not whole")), "{what}: '{name}' is lost silently");
+                wrong += data.len() as u64;
+                continue;
+            };
+            let mut found = read_all(&db.family(name).unwrap());
+            assert_eq!(found.len() as u64, part.kept, "{what}: '{name}'");
+            for (key, value) in data {
+                match found.remove(key) {
+                    Some(v) if v == *value => continue,
+                    Some(v) => {
+                        assert!(self.ever.contains(&(name.clone(), key.clone(), v)), "{what}: a value made up");
+                        assert!(within(&part.stale, key), "{what}: '{name}' {} is stale", key.escape_ascii());
+                    }
+                    None => {
+                        let told = within(&part.lost, key) || within(&part.stale, key) || part.lost_keys.contains(key);
+                        assert!(told, "{what}: '{name}' {} is lost silently: {report:?}", key.escape_ascii());
+                    }
+                }
+                wrong += 1;
+            }
+            for (key, v) in found {
+                assert!(within(&part.stale, &key), "{what}: '{name}' {} came back", key.escape_ascii());
+                assert!(self.ever.contains(&(name.clone(), key.clone(), v)), "{what}: a value made up");
+                wrong += 1;
+            }
+        }
+        wrong
+    }
+}
+
+fn read_all(family: &ColumnFamily) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut it = family.iter(..).unwrap();
+    it.seek_to_first();
+    while it.valid() {
+        found.insert(it.key().to_vec(), it.value().unwrap().to_vec());
+        it.next();
+    }
+    it.status().unwrap();
+    found
+}
+
+fn within(gaps: &[KeyGap], key: &[u8]) -> bool {
+    gaps.iter().any(|g| g.lo.as_deref().is_none_or(|lo| lo <= key) && g.hi.as_deref().is_none_or(|hi| key <= hi))
+}
+
+fn bytes_of(fs: &MemFs, path: &Path) -> Vec<u8> {
+    let file = fs.open(path, OpenMode::Read).unwrap();
+    let mut bytes = vec![0; file.len().unwrap() as usize];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    bytes
+}
+
+fn replace(fs: &MemFs, path: &Path, bytes: &[u8]) {
+    let file = fs.open(path, OpenMode::Overwrite).unwrap();
+    file.write_at(bytes, 0).unwrap();
+    file.sync_data().unwrap();
+}
+
+fn files(fs: &MemFs, kind: &str) -> Vec<PathBuf> {
+    let names = fs.list(Path::new(DIR)).unwrap();
+    let named = names.iter().filter(|n| n.contains(kind) && !n.ends_with(".walfree"));
+    named.map(|n| Path::new(DIR).join(n)).collect()
+}
+
+fn directory(fs: &MemFs) -> BTreeMap<String, Vec<u8>> {
+    let names = fs.list(Path::new(DIR)).unwrap();
+    names.into_iter().map(|n| (n.clone(), bytes_of(fs, &Path::new(DIR).join(n)))).collect()
+}
+
+fn repaired(fs: &MemFs) -> RepairReport {
+    kingtide::repair(DIR, INTO, &options(fs)).unwrap()
+}
+
+#[test]
+fn a_healthy_database_is_copied() {
+    let mut rng = Rng::new(seed("healthy"));
+    for round in 0..if full() { 40 } else { 6 } {
+        let s = Sample::new(&mut rng, 60 + round * 40, round % 2 == 0);
+        let before = directory(&s.fs);
+        let report = repaired(&s.fs);
+        assert!(report.is_complete() && report.unreadable.is_empty() && report.notes.is_empty(), "{report:?}");
+        assert_eq!(s.check(&s.fs, &report, "healthy"), 0);
+        assert!(directory(&s.fs) == before, "repair changed the damaged database");
+        assert_eq!(report.prepared, [b"in doubt"]);
+        assert!(report.last_sequence >= s.last && report.leftovers.is_empty(), "{report:?}");
+        let db = Db::open(INTO, options(&s.fs)).unwrap();
+        db.commit_prepared(b"in doubt").unwrap();
+        assert_eq!(db.family("second").unwrap().get(b"prepared").unwrap().as_deref(), Some(&value(10)[..]));
+        drop(db);
+        let again = kingtide::repair(DIR, INTO, &options(&s.fs)).unwrap_err();
+        assert_eq!(again.kind(), ErrorKind::Exists);
+    }
+    let fs = MemFs::new();
+    fs.create_dir_all(Path::new(DIR)).unwrap();
+    assert_eq!(kingtide::repair(DIR, INTO, &options(&fs)).unwrap_err().kind(), ErrorKind::NotFound);
+    let db = Db::open("open", options(&fs)).unwrap();
+    assert_eq!(kingtide::repair("open", INTO, &options(&fs)).unwrap_err().kind(), ErrorKind::Locked);
+    drop(db);
+    let how = RepairOptions::default();
+    let e = kingtide::repair_with("open", INTO, &options(&fs), how, &mut |_| false);
+    assert!(e.is_ok(), "too little to be told of: {e:?}");
+}
+
+#[test]
+fn random_damage_loses_what_the_report_says_and_no_more() {
+    let mut rng = Rng::new(seed("damage"));
+    let mut sums = BTreeMap::new();
+    for round in 0..if full() { 400 } else { 14 } {
+        let s = Sample::new(&mut rng, 150, round % 2 == 0);
+        for kind in [".klog", ".vlog", ".wal", "MANIFEST", "CURRENT"] {
+            for how in ["flip", "flips", "cut", "remove"] {
+                let fs = s.fs.kill_clone();
+                let all = files(&fs, kind);
+                if all.is_empty() {
+                    continue;
+                }
+                let path = &all[rng.below(all.len() as u64) as usize];
+                let mut bytes = bytes_of(&fs, path);
+                let written = bytes.iter().rposition(|b| *b != 0).map_or(1, |at| at + 1) as u64;
+                for _ in 0..if how == "flip" { 1 } else { 4 } {
+                    bytes[rng.below(written) as usize] ^= 1 << rng.below(8);
+                    if how == "cut" {
+                        bytes = bytes_of(&fs, path)[..rng.below(written) as usize].to_vec();
+                        break;
+                    }
+                }
+                replace(&fs, path, &bytes);
+                if how == "remove" {
+                    fs.remove(path).unwrap();
+                }
+                let what = format!("round {round}: {} {how}", path.display());
+                let before = directory(&fs);
+                let report = repaired(&fs);
+                assert!(directory(&fs) == before, "{what}: repair changed the damaged database");
+                // The end of a log that was not closed looks like a commit that was never finished, and a spare segment
+                // like the missing last one: docs/format/wal.md.
+                let torn = kind == ".wal" && how != "cut" && round % 2 == 1 && report.is_complete();
+                let wrong = if torn { 0 } else { s.check(&fs, &report, &what) };
+                assert!(torn || report.last_sequence >= s.last, "{what}: numbers go back: {report:?}");
+                if kind != "MANIFEST" && kind != "CURRENT" {
+                    let gaps = report.families.iter().flat_map(|f| f.lost.iter().chain(&f.stale));
+                    let mut told = gaps.map(|g| g.path.as_ref()).chain(report.log_gaps.iter().map(|g| Some(&g.path)));
+                    // A missing segment is noticed in the one that follows it.
+                    let own = |p: Option<&PathBuf>| p == Some(path) || (kind == ".wal" && p.is_some());
+                    assert!(told.all(own), "{what}: loss elsewhere: {report:?}");
+                    assert!(report.notes.is_empty() && report.left_out.is_empty(), "{what}: {:?}", report.notes);
+                }
+                *sums.entry((kind, how)).or_insert(0) += wrong;
+            }
+        }
+    }
+    println!("keys missing or out of date: {sums:?}");
+}
+
+#[test]
+fn one_damaged_block_costs_its_keys_and_no_others() {
+    let fs = MemFs::new();
+    let db = Db::open(DIR, options(&fs)).unwrap();
+    for i in 0..500u64 {
+        db.put(format!("key-{i:05}"), value(1 + i * 5)).unwrap();
+    }
+    db.close().unwrap();
+    let path = files(&fs, ".klog")[0].clone();
+    let mut bytes = bytes_of(&fs, &path);
+    bytes[3000] ^= 4;
+    // And without index and footer.
+    for cut in [0, 40] {
+        let copy = fs.kill_clone();
+        replace(&copy, &path, &bytes[..bytes.len() - cut]);
+        let report = repaired(&copy);
+        let [family] = &report.families[..] else { panic!("{report:?}") };
+        assert!(family.lost.len() == 1 && report.unreadable.iter().any(|u| u.path == path), "{report:?}");
+        let db = Db::open(INTO, options(&copy)).unwrap();
+        let found = read_all(db.default_family());
+        assert_eq!(found.len() as u64, family.kept);
+        let missing = (0..500).map(|i| format!("key-{i:05}").into_bytes()).filter(|k| !found.contains_key(k));
+        let missing: Vec<_> = missing.collect();
+        assert!(missing.iter().all(|k| within(&family.lost, k)));
+        assert!(if cut == 0 { missing.len() < 30 } else { !found.is_empty() }, "{} missing", missing.len());
+    }
+    // The index alone: nothing is lost.
+    let copy = fs.kill_clone();
+    let whole = bytes_of(&fs, &path);
+    replace(&copy, &path, &whole[..whole.len() - 40]);
+    let report = repaired(&copy);
+    assert_eq!((report.families[0].kept, report.families[0].lost.len()), (500, 0), "{report:?}");
+}
+
+#[test]
+fn without_a_manifest_tables_are_kept_apart_unless_they_are_of_one_family() {
+    let fs = MemFs::new();
+    let db = Db::open(DIR, options(&fs)).unwrap();
+    for i in 0..100u64 {
+        db.put(format!("key-{i:05}"), value(i)).unwrap();
+        if i % 30 == 29 {
+            db.flush().unwrap();
+        }
+    }
+    db.close().unwrap();
+    for path in [files(&fs, "MANIFEST"), files(&fs, "CURRENT")].concat() {
+        fs.remove(&path).unwrap();
+    }
+    let how = RepairOptions { one_family: true, ..RepairOptions::default() };
+    let report = kingtide::repair_with(DIR, INTO, &options(&fs), how, &mut |_| true).unwrap();
+    let kept: Vec<_> = report.families.iter().map(|f| (f.name.as_str(), f.kept)).collect();
+    assert_eq!(kept, [("default", 100)]);
+    let report = kingtide::repair(DIR, "apart", &options(&fs)).unwrap();
+    // What the log still holds tells its family.
+    let apart: Vec<_> = report.families.iter().filter(|f| f.name != "default").collect();
+    assert!(apart.len() == 4 && apart.iter().all(|f| f.name.starts_with("recovered-") && !f.named), "{report:?}");
+    assert_eq!(apart.iter().map(|f| f.kept).sum::<u64>(), 100);
+    assert!(!report.notes.is_empty() && report.verify.is_clean());
+}
+
+/// A log of which nothing was given up yet has lost its beginning.
+#[test]
+fn a_missing_first_segment_is_told_by_all() {
+    let fs = MemFs::new();
+    let db = Db::open(DIR, options(&fs)).unwrap();
+    for i in 0..1000u64 {
+        db.put(format!("key-{i:05}"), value(1 + i * 5)).unwrap();
+        db.put(format!("big-{i:05}"), [i as u8; 150]).unwrap();
+    }
+    let fs = fs.kill_clone();
+    let path = files(&fs, ".wal")[0].clone();
+    fs.remove(&path).unwrap();
+    let report = kingtide::verify(DIR, &options(&fs)).unwrap();
+    assert!(report.problems.iter().any(|p| p.path.as_deref() == Some(&*path)), "{report:?}");
+    let report = repaired(&fs);
+    assert!(report.log_gaps.len() == 1 && report.families[0].kept > 0, "{report:?}");
+    assert_eq!(Db::open(DIR, options(&fs)).unwrap_err().kind(), ErrorKind::Corruption);
+}
+
+#[test]
+fn records_behind_a_damaged_one_are_salvaged_if_asked_for() {
+    let fs = MemFs::new();
+    let db = Db::open(DIR, options(&fs)).unwrap();
+    for i in 0..50u64 {
+        db.put(format!("key-{i:05}"), value(1)).unwrap();
+    }
+    let fs = fs.kill_clone();
+    let path = files(&fs, ".wal")[0].clone();
+    let mut bytes = bytes_of(&fs, &path);
+    bytes[1000] ^= 1;
+    replace(&fs, &path, &bytes);
+    let report = repaired(&fs);
+    let [gap] = &report.log_gaps[..] else { panic!("{report:?}") };
+    assert_eq!((gap.to, report.families[0].kept), (Some(gap.from + 1), 49));
+    let how = RepairOptions { salvage_past_damage: false, ..RepairOptions::default() };
+    let report = kingtide::repair_with(DIR, "prefix", &options(&fs), how, &mut |_| true).unwrap();
+    assert_eq!((report.log_gaps.len(), report.families[0].kept), (1, gap.from - 1));
+    assert_eq!(report.log_gaps[0].to, None);
+}
+
+/// A prepared transaction holds in the new database what it held in the old one, what it only read included.
+#[test]
+fn a_prepared_transaction_keeps_all_its_locks() {
+    let fs = MemFs::new();
+    let db = Db::open(DIR, options(&fs)).unwrap();
+    let family = db.default_family();
+    let mut txn = db
+        .begin_with(TransactionOptions { isolation: Isolation::ReadCommitted, locking: true, ..Default::default() })
+        .unwrap();
+    txn.lock_range(family, Bound::Included(b"b"), Bound::Excluded(b"d"), LockMode::Shared).unwrap();
+    txn.get_for_update(family, b"read").unwrap();
+    txn.put(family, b"written", b"value").unwrap();
+    txn.prepare(b"in doubt").unwrap();
+    let disk = fs.kill_clone();
+    drop((txn, db));
+
+    let report = kingtide::repair(DIR, INTO, &options(&disk)).unwrap();
+    assert_eq!((report.prepared, report.notes), (vec![b"in doubt".to_vec()], vec![]));
+    let db = Db::open(INTO, options(&disk)).unwrap();
+    let locked = |key: &[u8]| {
+        let mut batch = WriteBatch::new();
+        batch.put(db.default_family(), key, b"").unwrap();
+        let outcome = db.write_with(&mut batch, &WriteOptions { durability: None, no_wait: true });
+        outcome.is_err_and(|e| e.kind() == ErrorKind::Conflict)
+    };
+    for (key, expected) in [(&b"a"[..], false), (b"b", true), (b"c", true), (b"d", false), (b"read", true)] {
+        assert_eq!(locked(key), expected, "{}", key.escape_ascii());
+    }
+    assert!(locked(b"written"));
+    db.rollback_prepared(b"in doubt").unwrap();
+    assert!(!locked(b"b") && !locked(b"read") && !locked(b"written"));
+}
+
+/// The number of each entry in the tables of a database.
+fn numbers(fs: &MemFs, dir: &str) -> BTreeMap<Vec<u8>, u64> {
+    let mut found = BTreeMap::new();
+    for name in fs.list(Path::new(dir)).unwrap().iter().filter(|n| n.ends_with(".klog")) {
+        let id: u64 = name.split('.').next().unwrap().parse().unwrap();
+        let file = fs.open(&Path::new(dir).join(name), OpenMode::Read).unwrap();
+        let stats = Arc::new(Stats::default());
+        let cache = BlockCache::new(0, 1, stats.clone());
+        let table = Table::open(file, TableId::from(id), KeyOrder::Bytewise, cache, stats).unwrap();
+        let mut scratch = ReadScratch::new();
+        for block in 0..table.blocks() {
+            table.read_block(block, &mut scratch).unwrap();
+            for i in 0..scratch.entries() {
+                let entry = scratch.entry(i).unwrap();
+                assert!(found.insert(entry.key(scratch.bytes()).to_vec(), entry.tag.seq()).is_none());
+            }
+        }
+    }
+    found
+}
+
+/// Whatever holds a number of the old database finds it in the new one, and none is given twice.
+#[test]
+fn entries_keep_their_sequence_numbers() {
+    for closed in [true, false] {
+        let fs = MemFs::new();
+        let db = Db::open(DIR, options(&fs)).unwrap();
+        let mut expected = BTreeMap::new();
+        for i in 0..300u64 {
+            let key = format!("key-{:05}", i % 200).into_bytes();
+            db.put(&key, value(i)).unwrap();
+            expected.insert(key, db.latest_sequence());
+            if i % 70 == 69 {
+                db.flush().unwrap();
+            }
+        }
+        db.delete(b"key-00007").unwrap();
+        expected.remove(&b"key-00007"[..]);
+        let last = db.latest_sequence();
+        if closed {
+            db.close().unwrap();
+        }
+        let fs = fs.kill_clone();
+        let report = repaired(&fs);
+        assert!(report.is_complete() && report.last_sequence == last, "{report:?}");
+        assert!(numbers(&fs, INTO) == expected && expected.len() == 199);
+        let db = Db::open(INTO, options(&fs)).unwrap();
+        assert_eq!(db.latest_sequence(), last);
+        // A stream that saw all goes on; one that did not is told so, and so is a reader of the past.
+        let mut stream = db.changes_since(last).unwrap();
+        let early = db.changes_since(last - 1);
+        assert!(db.snapshot_at(last - 1).is_err_and(|e| e.kind() == ErrorKind::TooOld));
+        db.put(b"next", b"").unwrap();
+        assert_eq!(db.latest_sequence(), last + 1);
+        let record = stream.next().unwrap().unwrap();
+        assert_eq!(record.last_sequence, last + 1);
+        let told = early.and_then(|mut stream| stream.next());
+        assert!(told.is_err_and(|e| e.kind() == ErrorKind::TooOld));
+    }
+}
+
+/// A log whose end is damaged may have given numbers that nothing tells of any more.
+#[test]
+fn numbers_that_may_have_been_given_are_not_given_again() {
+    let fs = MemFs::new();
+    let db = Db::open(DIR, options(&fs)).unwrap();
+    for i in 0..100u64 {
+        db.put(format!("key-{i:05}"), value(1)).unwrap();
+    }
+    let last = db.latest_sequence();
+    let fs = fs.kill_clone();
+    let path = files(&fs, ".wal")[0].clone();
+    let mut bytes = bytes_of(&fs, &path);
+    bytes[3000] ^= 1;
+    replace(&fs, &path, &bytes);
+    let how = RepairOptions { salvage_past_damage: false, ..RepairOptions::default() };
+    let report = kingtide::repair_with(DIR, INTO, &options(&fs), how, &mut |_| true).unwrap();
+    let [gap] = &report.log_gaps[..] else { panic!("{report:?}") };
+    assert!(gap.from < last && report.families[0].kept == gap.from - 1, "{report:?}");
+    assert!(report.last_sequence > last && !report.is_complete());
+    assert_eq!(Db::open(INTO, options(&fs)).unwrap().latest_sequence(), report.last_sequence);
+}
+
+/// What a crash leaves beside the tables of a whole manifest is no part of the database: neither loss nor data.
+#[test]
+fn leftovers_of_jobs_are_neither_lost_nor_kept() {
+    let fs = MemFs::new();
+    let db = Db::open(DIR, options(&fs)).unwrap();
+    let other = db.create_family("other", options(&fs).family).unwrap();
+    for i in 0..300u64 {
+        db.put(format!("key-{i:05}"), value(i)).unwrap();
+        other.put(format!("key-{i:05}").as_bytes(), value(i)).unwrap();
+    }
+    db.flush().unwrap();
+    let old = fs.kill_clone();
+    let retired = files(&old, ".klog");
+    db.delete_range(b"key-00100", b"key-00200").unwrap();
+    db.drop_family("other").unwrap();
+    db.flush().unwrap();
+    db.compact().unwrap();
+    while db.run_one_job().unwrap() {}
+    // The manifest is rewritten, and no record of what was removed is left in it.
+    (0..2000).for_each(|i| db.default_family().set_option("l0_trigger", &(4 + i % 2).to_string()).unwrap());
+    for i in 300..350u64 {
+        db.put(format!("key-{i:05}"), value(i)).unwrap();
+    }
+    let (before, last) = (fs.kill_clone(), db.latest_sequence());
+    db.flush().unwrap();
+    let after = fs.kill_clone();
+    // Killed when tables were replaced but not yet removed, and when a flush was written, in whole or in part, but not
+    // yet named by the manifest.
+    let flushed: Vec<_> = files(&after, ".klog").into_iter().filter(|f| !files(&before, ".klog").contains(f)).collect();
+    assert_eq!(flushed.len(), 1);
+    for cut in [false, true] {
+        let killed = before.kill_clone();
+        let mut expected = Vec::new();
+        for (from, path) in retired.iter().map(|p| (&old, p)).chain([(&after, &flushed[0])]) {
+            if before.exists(path).unwrap() {
+                continue;
+            }
+            let bytes = bytes_of(from, path);
+            replace(&killed, path, &bytes[..if cut { bytes.len() / 2 } else { bytes.len() }]);
+            expected.push(path.clone());
+        }
+        assert!(expected.len() > 1);
+        let report = repaired(&killed);
+        assert!(report.is_complete() && report.notes.is_empty() && report.unreadable.is_empty(), "{report:?}");
+        let mut found = report.leftovers.clone();
+        found.sort();
+        expected.sort();
+        assert_eq!(found, expected);
+        assert_eq!((report.last_sequence, report.families.len(), report.families[0].kept), (last, 1, 250));
+        let db = Db::open(INTO, options(&killed)).unwrap();
+        assert!(db.get(b"key-00150").unwrap().is_none() && db.get(b"key-00349").unwrap().is_some());
+    }
+}
+
+/// A manifest that lost its end is told from one with leftovers beside it: what it names is gone.
+#[test]
+fn a_manifest_that_lost_records_is_found_out() {
+    let fs = MemFs::new();
+    let db = Db::open(DIR, options(&fs)).unwrap();
+    let fill = |from: u64| (from..from + 200).for_each(|i| db.put(format!("key-{i:05}"), value(i)).unwrap());
+    fill(0);
+    db.flush().unwrap();
+    let manifest = files(&fs, "MANIFEST")[0].clone();
+    let early = bytes_of(&fs, &manifest);
+    fill(100);
+    db.flush().unwrap();
+    db.compact().unwrap();
+    while db.run_one_job().unwrap() {}
+    db.close().unwrap();
+    let cut = fs.kill_clone();
+    replace(&cut, &manifest, &early);
+    let how = RepairOptions { one_family: true, ..RepairOptions::default() };
+    let report = kingtide::repair_with(DIR, INTO, &options(&cut), how, &mut |_| true).unwrap();
+    assert!(!report.is_complete() && report.leftovers.is_empty() && !report.notes.is_empty(), "{report:?}");
+    assert_eq!(report.families[0].kept, 300, "{report:?}");
+}
+
+/// Where the manifest does not tell from where on the log is needed, its beginning is no hole.
+#[test]
+fn a_log_whose_beginning_is_not_known_is_read_from_where_it_begins() {
+    let fs = MemFs::new();
+    let db = Db::open(DIR, options(&fs)).unwrap();
+    for i in 0..50u64 {
+        db.put(format!("key-{i:05}"), value(1)).unwrap();
+    }
+    let fs = fs.kill_clone();
+    let wal = files(&fs, ".wal")[0].clone();
+    let mut bytes = bytes_of(&fs, &wal);
+    bytes[1000] ^= 1;
+    replace(&fs, &wal, &bytes);
+    let manifest = files(&fs, "MANIFEST")[0].clone();
+    let mut bytes = bytes_of(&fs, &manifest);
+    bytes[70] ^= 1;
+    replace(&fs, &manifest, &bytes);
+    let report = repaired(&fs);
+    assert!(!report.notes.is_empty(), "the manifest is damaged: {report:?}");
+    let [gap] = &report.log_gaps[..] else { panic!("{report:?}") };
+    assert_eq!((gap.to, report.families[0].kept), (Some(gap.from + 1), 49));
+    let how = RepairOptions { salvage_past_damage: false, ..RepairOptions::default() };
+    let report = kingtide::repair_with(DIR, "prefix", &options(&fs), how, &mut |_| true).unwrap();
+    assert_eq!((report.log_gaps.len(), report.families[0].kept), (1, gap.from - 1));
+}

@@ -1,0 +1,8 @@
+//! Many threads at once: nothing is lost, no level allows more than it says, waits end.
+#![allow(clippy::disallowed_methods, missing_docs)] // tests start threads
+
+mod contended;
+mod history;
+mod interrupts;
+mod no_lost_keys;
+mod slowed_commit;

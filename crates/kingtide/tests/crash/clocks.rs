@@ -1,0 +1,107 @@
+//! Clocks that go back: the monotonic one must not, but a virtual machine that is moved, or a clock of the caller's own, may
+//! do so all the same, and nothing may panic, hang, or be promised and not kept.
+
+use kingtide::vfs::{MemFs, Survival};
+use kingtide::{Clock, Db, Durability, Options};
+use kingtide_base::rng::Rng;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// Shows the time that the test sets.
+struct SetClock {
+    monotonic_ns: AtomicU64,
+    unix_ms: AtomicU64,
+    /// Nanoseconds by which each reading of the monotonic clock is behind the one before.
+    falls: AtomicU64,
+}
+
+impl SetClock {
+    fn new() -> Arc<SetClock> {
+        let (monotonic_ns, unix_ms) = (AtomicU64::new(1000 * SECOND), AtomicU64::new(1_700_000_000_000));
+        Arc::new(SetClock { monotonic_ns, unix_ms, falls: AtomicU64::new(0) })
+    }
+}
+
+impl Clock for SetClock {
+    fn monotonic_ns(&self) -> u64 {
+        self.monotonic_ns.fetch_sub(self.falls.load(Ordering::SeqCst), Ordering::SeqCst)
+    }
+
+    fn unix_ms(&self) -> u64 {
+        self.unix_ms.load(Ordering::SeqCst)
+    }
+
+    fn sleep(&self, d: Duration) {
+        self.monotonic_ns.fetch_add(d.as_nanos() as u64, Ordering::SeqCst);
+    }
+}
+
+fn open(fs: &MemFs, clock: &Arc<SetClock>) -> Db {
+    let mut options =
+        Options { fs: Some(Arc::new(fs.clone())), clock: Some(clock.clone()), manual_jobs: true, ..Options::default() };
+    options.db.durability = Durability::Interval(Duration::from_secs(1));
+    options.family.memtable_size = 64 << 10;
+    options.family.l0_trigger = 1;
+    Db::open("db", options).unwrap()
+}
+
+#[test]
+fn an_interval_sync_does_not_wait_for_a_clock_that_went_back() {
+    let (fs, clock) = (MemFs::new(), SetClock::new());
+    let db = open(&fs, &clock);
+    db.put(b"first", b"value").unwrap();
+    while db.run_one_job().unwrap() {}
+    clock.monotonic_ns.fetch_sub(900 * SECOND, Ordering::SeqCst);
+    db.put(b"second", b"value").unwrap();
+    while db.run_one_job().unwrap() {}
+    clock.monotonic_ns.fetch_add(2 * SECOND, Ordering::SeqCst);
+    while db.run_one_job().unwrap() {}
+    let cut = open(&fs.crash_clone(Survival::AllLost, &mut Rng::new(1)), &clock);
+    assert!(cut.get(b"second").unwrap().is_some(), "not synced for want of an hour that is over already");
+}
+
+#[test]
+fn nothing_panics_or_hangs_while_the_monotonic_clock_falls() {
+    let (fs, clock) = (MemFs::new(), SetClock::new());
+    clock.falls.store(1000, Ordering::SeqCst);
+    for round in 0..3u64 {
+        let db = open(&fs, &clock);
+        for i in 0..200u64 {
+            db.put(i.to_be_bytes(), vec![round as u8; 900]).unwrap();
+            if i % 50 == 0 {
+                db.run_one_job().unwrap();
+            }
+        }
+        db.flush().unwrap();
+        db.compact().unwrap();
+        assert_eq!(db.get(7u64.to_be_bytes()).unwrap().as_deref(), Some(&[round as u8; 900][..]));
+        db.close().unwrap();
+    }
+}
+
+/// An entry that expired may be gone for good when the wall clock goes back, or be there again; what it had replaced never
+/// is.
+#[test]
+fn a_wall_clock_that_goes_back_brings_no_older_value_back() {
+    for compacts in [false, true] {
+        let (fs, clock) = (MemFs::new(), SetClock::new());
+        let db = open(&fs, &clock);
+        db.put(b"key", b"old").unwrap();
+        db.flush().unwrap();
+        db.put_ttl(b"key", b"new", Duration::from_secs(10)).unwrap();
+        db.flush().unwrap();
+        clock.unix_ms.fetch_add(60_000, Ordering::SeqCst);
+        assert_eq!(db.get(b"key").unwrap().as_deref(), None);
+        if compacts {
+            db.compact().unwrap();
+        }
+        clock.unix_ms.fetch_sub(59_000, Ordering::SeqCst);
+        let found = db.get(b"key").unwrap();
+        assert!(found.as_deref().is_none_or(|v| v == b"new"), "{found:?}");
+        assert!(compacts || found.is_some(), "it has nine seconds again");
+        db.close().unwrap();
+    }
+}

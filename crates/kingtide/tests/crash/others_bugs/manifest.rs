@@ -1,0 +1,78 @@
+//! The manifest, which says what belongs to the database.
+
+use super::{Contents, DIR, bytes_of, contents, cut, files, key, large, open, options, patch, value};
+use kingtide::vfs::{Fault, FaultFs, MemFs, Op, Rule};
+use kingtide::{Db, ErrorKind};
+use std::sync::Arc;
+
+/// A line of the manifest that could not be read was skipped, and the table that it named was gone without a word. Here a
+/// record that does not have its checksum is an error, unless it is the last one and can be the remains of a crash.
+#[test]
+fn a_damaged_manifest_record_does_not_silently_drop_a_table() {
+    let fs = MemFs::new();
+    let db = open(&fs);
+    let mut stored = Contents::new();
+    for table in 0..3 {
+        for i in 0..10 {
+            db.put(key(table * 10 + i), value(i)).unwrap();
+            stored.insert(key(table * 10 + i), value(i));
+        }
+        db.flush().unwrap();
+    }
+    db.close().unwrap();
+    let path = &files(&fs, "MANIFEST-")[0];
+    let whole = bytes_of(&fs, path);
+    let (mut refused, mut intact) = (0, 0);
+    for at in 0..whole.len() {
+        patch(&fs, path, at, &[whole[at] ^ 1 << (at % 8)]);
+        match Db::open(DIR, options(&fs.kill_clone())) {
+            Ok(db) => {
+                assert_eq!(contents(db.default_family()), stored, "byte {at} of {}", whole.len());
+                intact += 1;
+            }
+            Err(e) => {
+                assert!(matches!(e.kind(), ErrorKind::Corruption | ErrorKind::NewerFormat), "byte {at}: {e:?}");
+                assert!(e.path().is_some() && e.offset().is_some(), "byte {at}: {e:?}");
+                refused += 1;
+            }
+        }
+        patch(&fs, path, at, &whole[at..at + 1]);
+    }
+    println!("{refused} damaged manifests refused, {intact} without effect");
+    assert!(refused > whole.len() / 2);
+}
+
+/// A manifest record that a full disk had cut short was followed by the next one: no open could read past it. Here nothing is
+/// appended behind a doubtful record; the manifest is written anew.
+#[test]
+fn a_full_disk_does_not_corrupt_the_manifest() {
+    for fault in [Fault::Enospc, Fault::ShortWrite, Fault::Edquot] {
+        for nth in 1..=4 {
+            let disk = MemFs::new();
+            let fs = FaultFs::new(Arc::new(disk.clone()), 1);
+            let db = open(&fs);
+            let mut stored = Contents::new();
+            fs.add(Rule::new(Op::Write, fault).path("MANIFEST-").nth(nth));
+            for round in 0..6 {
+                for i in 0..5 {
+                    let i = round * 5 + i;
+                    // The first commit begins the log, which the manifest is told of.
+                    if db.put(key(i), large(i)).is_ok() {
+                        stored.insert(key(i), large(i));
+                    }
+                }
+                let flushed = db.flush();
+                for disk in [disk.kill_clone(), cut(&disk)] {
+                    let db = Db::open(DIR, options(&disk)).unwrap_or_else(|e| panic!("{fault:?}, write {nth}: {e:?}"));
+                    let found = contents(db.default_family());
+                    assert!(flushed.is_err() || found == stored, "{fault:?}, write {nth}, round {round}");
+                }
+                assert_eq!(contents(open(&disk.kill_clone()).default_family()), stored, "{fault:?}, write {nth}");
+            }
+            assert_eq!(fs.stats().injected(), 1, "{fault:?}, write {nth}: no such write");
+            db.flush().unwrap();
+            db.close().unwrap();
+            assert_eq!(contents(open(&disk).default_family()), stored);
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! A forked child has its parent's handles but none of its threads: every use of such a handle is refused, dropping it
+//! changes nothing, and the parent's database and its file lock are as they were.
+
+use kingtide::{Db, Durability, ErrorKind, Isolation, Options, WriteBatch};
+use kingtide_testkit::Scratch;
+
+/// Seconds after which a child that hangs is killed by its own alarm, which fails the test.
+const HANGS: u32 = 30;
+
+/// Runs `body` in a forked child, which ends right after it, and fails if it panicked or hung.
+fn in_child(body: impl FnOnce()) {
+    // SAFETY: the child runs `body` and leaves through `_exit`. The C library's allocator can be used after a fork in a
+    // process with threads, and what else `body` calls is what these tests are about.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0, "fork: {}", std::io::Error::last_os_error());
+    if pid == 0 {
+        // SAFETY: it sets a timer, which ends this child alone.
+        unsafe { libc::alarm(HANGS) };
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
+        // SAFETY: it ends this child, without the parent's exit handlers.
+        unsafe { libc::_exit(i32::from(done.is_err())) };
+    }
+    let mut status = 0;
+    // SAFETY: `status` is an integer that the call writes to.
+    assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+    assert!(!libc::WIFSIGNALED(status), "the child was ended by signal {}: it hung", libc::WTERMSIG(status));
+    assert_eq!(libc::WEXITSTATUS(status), 0, "the child panicked");
+}
+
+/// Names and contents of all files in a directory.
+fn files(dir: &std::path::Path) -> Vec<(String, Vec<u8>)> {
+    let mut all: Vec<_> = std::fs::read_dir(dir)
+        .unwrap()
+        .map(|e| e.unwrap())
+        .map(|e| (e.file_name().into_string().unwrap(), std::fs::read(e.path()).unwrap()))
+        .collect();
+    all.sort();
+    all
+}
+
+/// Fails unless all files are there that were, unchanged. The parent's threads may have made a spare log segment meanwhile.
+fn check_untouched(dir: &std::path::Path, before: &[(String, Vec<u8>)]) {
+    let after = files(dir);
+    for file in before {
+        assert!(after.contains(file), "the child changed {}", file.0);
+    }
+    for (name, bytes) in after.iter().filter(|f| !before.contains(f)) {
+        assert!(name.ends_with(".wal") && bytes.iter().all(|b| *b == 0), "the child made {name}");
+    }
+}
+
+/// Few threads and no reserve, so that the parent's own files stand still while the child tries its hand at them.
+fn options() -> Options {
+    let mut options = Options::default();
+    options.set("background_threads", "2").unwrap();
+    options
+}
+
+fn refused<T: std::fmt::Debug>(what: &str, result: kingtide::Result<T>) {
+    let e = result.expect_err(what);
+    assert_eq!(e.kind(), ErrorKind::Closed, "{what}: {e}");
+    assert!(e.message().contains("fork"), "{what}: {e}");
+}
+
+#[test]
+fn a_forked_child_is_refused_everything_and_its_close_returns() {
+    let dir = Scratch::absent("refused");
+    let db = Db::open(&dir.0, options()).unwrap();
+    let family = db.create_family("other", Default::default()).unwrap();
+    db.put(b"a", b"1").unwrap();
+    db.wait_for_background().unwrap();
+    let before = files(&dir.0);
+    in_child(|| {
+        refused("put", db.put(b"b", b"child"));
+        refused("put in a family", family.put(b"b", b"child"));
+        refused("delete", db.delete(b"a"));
+        let mut batch = WriteBatch::new();
+        batch.put(&family, b"c", b"child").unwrap();
+        refused("write", db.write(batch));
+        refused("get", db.get(b"a"));
+        refused("iter", db.iter(..).map(drop));
+        refused("begin", db.begin(Isolation::Snapshot).map(drop));
+        refused("flush", db.flush());
+        refused("compact", db.compact());
+        refused("sync", db.sync());
+        refused("wait_for_background", db.wait_for_background());
+        refused("create_family", db.create_family("mine", Default::default()).map(drop));
+        refused("drop_family", db.drop_family("other"));
+        refused("set_option", db.set_option("rate_limit", "1M"));
+        refused("checkpoint", db.checkpoint(dir.0.join("copy")));
+        refused("family", db.family("other").map(drop));
+        refused("run_one_job", db.run_one_job());
+        refused("close", db.close());
+        refused("close again", db.close());
+    });
+    check_untouched(&dir.0, &before);
+    db.put(b"d", b"parent").unwrap();
+    db.close().unwrap();
+    drop((family, db));
+    let db = Db::open(&dir.0, options()).unwrap();
+    assert_eq!(db.get(b"a").unwrap().as_deref(), Some(&b"1"[..]));
+    assert_eq!(db.get(b"b").unwrap().as_deref(), None);
+    assert_eq!(db.get(b"d").unwrap().as_deref(), Some(&b"parent"[..]));
+}
+
+#[test]
+fn dropping_handles_in_a_forked_child_touches_nothing_and_keeps_the_parents_lock() {
+    for manual in [false, true] {
+        let dir = Scratch::absent(&format!("dropped-{manual}"));
+        let db = Db::open(&dir.0, Options { manual_jobs: manual, ..options() }).unwrap();
+        // A table that an iterator keeps from being deleted: dropping the iterator deletes it.
+        db.put(b"a", b"1").unwrap();
+        db.flush().unwrap();
+        let iterator = db.iter(..).unwrap();
+        db.put(b"a", b"2").unwrap();
+        db.flush().unwrap();
+        db.compact().unwrap();
+        db.wait_for_background().unwrap();
+        db.put(b"b", b"in the memtable").unwrap();
+        let snapshot = db.snapshot();
+        let mut txn = db.begin(Isolation::Snapshot).unwrap();
+        txn.put(db.default_family(), b"t", b"1").unwrap();
+        let before = files(&dir.0);
+        let (mut own, mut iterator, mut snapshot, mut txn) = (Some(db), Some(iterator), Some(snapshot), Some(txn));
+        in_child(|| {
+            drop((iterator.take(), snapshot.take(), txn.take()));
+            drop(own.take());
+            let e = Db::open(&dir.0, options()).expect_err("the parent has it open");
+            assert_eq!(e.kind(), ErrorKind::Locked, "{e}");
+            assert!(e.message().contains("another process"), "{e}");
+        });
+        check_untouched(&dir.0, &before);
+        let db = own.take().unwrap();
+        txn.take().unwrap().commit().unwrap();
+        // The parent's lock still holds, against other processes too.
+        in_child(|| {
+            let e = Db::open(&dir.0, options()).expect_err("the parent has it open");
+            assert_eq!(e.kind(), ErrorKind::Locked, "{e}");
+        });
+        let held = std::process::Command::new("flock")
+            .args(["--nonblock", dir.0.join("LOCK").to_str().unwrap(), "true"])
+            .status();
+        if let Ok(status) = held {
+            assert_eq!(status.code(), Some(1), "another process gets the lock");
+        }
+        drop((iterator, snapshot));
+        db.close().unwrap();
+        drop(db);
+        let db = Db::open(&dir.0, options()).unwrap();
+        for (key, value) in [(b"a", &b"2"[..]), (b"b", b"in the memtable"), (b"t", b"1")] {
+            assert_eq!(db.get(key).unwrap().as_deref(), Some(value));
+        }
+    }
+}
+
+#[test]
+fn a_forked_child_has_databases_of_its_own() {
+    let dir = Scratch::absent("own");
+    let parent = Db::open(dir.0.join("parent"), options()).unwrap();
+    parent.put(b"a", b"1").unwrap();
+    in_child(|| {
+        let own = Db::open(dir.0.join("child"), options()).unwrap();
+        own.put(b"a", b"2").unwrap();
+        own.flush().unwrap();
+        assert_eq!(own.get(b"a").unwrap().as_deref(), Some(&b"2"[..]));
+        refused("get", parent.get(b"a"));
+        // A grandchild inherits neither.
+        in_child(|| {
+            refused("close", own.close());
+            refused("put", parent.put(b"a", b"3"));
+        });
+        own.put(b"b", b"3").unwrap();
+        own.close().unwrap();
+    });
+    let child = Db::open(dir.0.join("child"), options()).unwrap();
+    assert_eq!(child.get(b"b").unwrap().as_deref(), Some(&b"3"[..]));
+    assert_eq!(parent.get(b"a").unwrap().as_deref(), Some(&b"1"[..]));
+}
+
+#[test]
+fn synced_writes_of_a_forked_child_are_refused_while_the_parent_writes() {
+    let dir = Scratch::absent("both");
+    let mut options = options();
+    options.db.durability = Durability::Power;
+    let db = Db::open(&dir.0, options.clone()).unwrap();
+    for round in 0..20u64 {
+        db.put(round.to_be_bytes(), b"parent").unwrap();
+        in_child(|| {
+            for n in 0..100u64 {
+                refused("put", db.put((1000 + n).to_be_bytes(), vec![7; 2000]));
+            }
+        });
+    }
+    db.close().unwrap();
+    drop(db);
+    let db = Db::open(&dir.0, options).unwrap();
+    let mut iterator = db.iter(..).unwrap();
+    iterator.seek_to_first();
+    let mut found = 0;
+    while iterator.valid() {
+        found += 1;
+        iterator.next();
+    }
+    iterator.status().unwrap();
+    assert_eq!(found, 20);
+}

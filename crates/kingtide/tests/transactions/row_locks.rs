@@ -1,0 +1,145 @@
+//! Locks on rows as SQL servers use them: taken without a read, for several keys at once, and given back when the row was
+//! not wanted.
+
+use kingtide::vfs::MemFs;
+use kingtide::{Db, ErrorKind, Isolation, LockMode, Options, PinnedValue, Result, Transaction, TransactionOptions};
+use kingtide_base::rng::Rng;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+fn open() -> Db {
+    let options = Options { fs: Some(Arc::new(MemFs::new())), ..Options::default() };
+    Db::open("/db", options).unwrap()
+}
+
+fn begin(db: &Db, isolation: Isolation, wait: bool) -> Transaction {
+    let lock_timeout = Some(if wait { Duration::from_secs(600) } else { Duration::ZERO });
+    db.begin_with(TransactionOptions { isolation, locking: true, lock_timeout, ..Default::default() }).unwrap()
+}
+
+fn text(value: &Result<Option<PinnedValue>>) -> String {
+    match value {
+        Ok(None) => "-".into(),
+        Ok(Some(v)) => String::from_utf8(v.to_vec()).unwrap(),
+        Err(e) => format!("{:?}", e.kind()),
+    }
+}
+
+#[test]
+fn a_row_that_is_not_wanted_is_given_back() {
+    let db = open();
+    let f = db.default_family();
+    db.put(b"a", b"1").unwrap();
+    for isolation in Isolation::ALL {
+        let mut txn = begin(&db, isolation, false);
+        let serializable = isolation == Isolation::Serializable;
+        txn.get_for_update(f, b"a").unwrap();
+        assert_eq!(txn.unlock_last().unwrap(), !serializable);
+        assert_eq!(db.locks().is_empty(), !serializable, "{isolation}");
+        assert!(!txn.unlock_last().unwrap(), "twice");
+        txn.rollback().unwrap();
+        assert_eq!(txn.unlock_last().unwrap_err().kind(), ErrorKind::Finished);
+    }
+    let mut txn = begin(&db, Isolation::ReadCommitted, false);
+    // Nothing goes that something else relies on.
+    txn.put(f, b"written", b"1").unwrap();
+    assert!(!txn.unlock_last().unwrap());
+    txn.get_for_update(f, b"written").unwrap();
+    assert!(!txn.unlock_last().unwrap());
+    txn.get_for_share(f, b"b").unwrap();
+    txn.get_for_update(f, b"b").unwrap();
+    assert!(!txn.unlock_last().unwrap(), "raised, so an earlier statement wants it");
+    txn.lock_range(f, Bound::Included(b"m"), Bound::Excluded(b"p"), LockMode::Shared).unwrap();
+    txn.get_for_share(f, b"n").unwrap();
+    assert!(!txn.unlock_last().unwrap());
+    assert_eq!(db.locks().len(), 3);
+    txn.lock(f, b"c", LockMode::Exclusive).unwrap();
+    assert!(begin(&db, Isolation::ReadCommitted, false).lock(f, b"c", LockMode::Shared).is_err());
+    assert!(txn.unlock_last().unwrap());
+    begin(&db, Isolation::ReadCommitted, false).lock(f, b"c", LockMode::Shared).unwrap();
+    // A write that comes after takes a lock of its own.
+    txn.put(f, b"c", b"2").unwrap();
+    assert!(begin(&db, Isolation::ReadCommitted, false).lock(f, b"c", LockMode::Shared).is_err());
+    txn.commit().unwrap();
+    assert!(db.locks().is_empty());
+    let mut optimistic = db.begin(Isolation::ReadCommitted).unwrap();
+    assert_eq!(optimistic.lock(f, b"a", LockMode::Shared).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert!(!optimistic.unlock_last().unwrap());
+    assert_eq!(
+        begin(&db, Isolation::Snapshot, true).lock(f, b"", LockMode::Shared).unwrap_err().kind(),
+        ErrorKind::InvalidArgument
+    );
+}
+
+#[test]
+fn several_keys_are_read_for_update() {
+    let db = open();
+    let f = db.default_family();
+    for key in ["a", "b", "c", "d"] {
+        db.put(key, "old").unwrap();
+    }
+    let keys = ["d", "x", "a", "own", "gone", "", "b"];
+    for isolation in Isolation::ALL {
+        let mut txn = begin(&db, isolation, false);
+        txn.put(f, b"own", b"mine").unwrap();
+        txn.put(f, b"gone", b"mine").unwrap();
+        txn.delete(f, b"gone").unwrap();
+        let mut other = begin(&db, Isolation::ReadCommitted, false);
+        other.lock(f, b"a", LockMode::Exclusive).unwrap();
+        let got: Vec<String> = txn.multi_get_for_update(f, &keys).iter().map(text).collect();
+        assert_eq!(got, ["old", "-", "Conflict", "mine", "-", "InvalidArgument", "old"], "{isolation}");
+        other.put(f, b"a", b"new").unwrap();
+        other.commit().unwrap();
+        let shared: Vec<String> = txn.multi_get_for_share(f, &["a", "c"]).iter().map(text).collect();
+        let newest = if isolation == Isolation::Snapshot { "Conflict" } else { "new" };
+        assert_eq!(shared, [newest, "old"], "{isolation}");
+        assert!(begin(&db, Isolation::ReadCommitted, false).lock(f, b"x", LockMode::Shared).is_err());
+        txn.rollback().unwrap();
+        assert!(txn.multi_get_for_update(f, &keys).iter().all(|r| text(r) == "Finished"));
+        db.put(b"a", b"old").unwrap();
+    }
+    let mut txn = db.begin(Isolation::ReadCommitted).unwrap();
+    assert_eq!(text(&txn.multi_get_for_update(f, &["a"])[0]), "old");
+    db.put(b"a", b"changed").unwrap();
+    txn.put(f, b"a", b"mine").unwrap();
+    assert_eq!(txn.commit().unwrap_err().kind(), ErrorKind::Conflict);
+}
+
+/// Transfers between accounts, the rows read for update in random order: a sum that stays, and no deadlock.
+#[test]
+fn keys_locked_together_make_no_deadlock() {
+    let db = open();
+    let accounts: Vec<String> = (0..6).map(|i| format!("account{i}")).collect();
+    accounts.iter().for_each(|a| db.put(a, "100").unwrap());
+    let (rounds, done) = (300, AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let (db, accounts, done) = (&db, &accounts, &done);
+            scope.spawn(move || {
+                let (mut rng, f) = (Rng::new(thread), db.default_family());
+                for _ in 0..rounds {
+                    let mut txn = begin(db, Isolation::RepeatableRead, true);
+                    let mut keys = accounts.clone();
+                    while keys.len() > 3 {
+                        keys.swap_remove(rng.below(keys.len() as u64) as usize);
+                    }
+                    let n: Vec<i64> =
+                        txn.multi_get_for_update(f, &keys).iter().map(|v| text(v).parse().unwrap()).collect();
+                    for (key, n) in keys.iter().zip([n[0] - 2, n[1] + 1, n[2] + 1]) {
+                        txn.put(f, key.as_bytes(), n.to_string().as_bytes()).unwrap();
+                    }
+                    std::thread::sleep(Duration::from_micros(20)); // so that others come to wait
+                    txn.commit().unwrap();
+                    done.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    let sum: i64 = db.multi_get(&accounts).iter().map(|v| text(v).parse::<i64>().unwrap()).sum();
+    assert_eq!((sum, done.into_inner()), (600, 4 * rounds));
+    let stats = db.stats();
+    assert_eq!(stats.get("deadlocks"), Some(0));
+    println!("{} transactions, {:?} waits", 4 * rounds, stats.get("lock_waits"));
+}

@@ -1,0 +1,52 @@
+//! `kt backup` and `kt checkpoint`.
+
+use super::common::{Dir, kt};
+use serde_json::json;
+
+#[test]
+fn a_backup_is_made_listed_verified_restored_and_deleted() {
+    let dir = Dir::new();
+    let (db, backups, restored) = (dir.at("db"), dir.at("backups"), dir.at("restored"));
+    kt(&["put", &db, "tide", "high", "--create"]).ok();
+    let first = kt(&["backup", "create", &db, &backups, "--json"]).json();
+    kt(&["put", &db, "tide", "low"]).ok();
+    assert!(kt(&["backup", "create", &db, &backups]).ok().starts_with("backup "));
+    let listed = kt(&["backup", "list", &backups, "--json"]).json();
+    let ids: Vec<String> = listed["backups"].as_array().unwrap().iter().map(|b| b["id"].to_string()).collect();
+    assert_eq!((ids.len(), &listed["backups"][0]), (2, &first));
+    assert!(kt(&["backup", "list", &backups]).ok().contains("sequence"));
+    assert_eq!(kt(&["backup", "verify", &backups]).ok(), "2 backups verified, nothing is wrong\n");
+
+    kt(&["backup", "restore", &backups, &ids[0], &restored]).ok();
+    assert_eq!(kt(&["get", &restored, "tide"]).ok(), "high\n");
+    kt(&["backup", "restore", &backups, &ids[1], &restored]).fails(1);
+    kt(&["backup", "restore", &backups, "99", &dir.at("other")]).fails(3);
+
+    assert!(kt(&["backup", "delete", &backups, &ids[0]]).fails(2).contains("--yes"));
+    kt(&["backup", "delete", &backups, &ids[0], "--yes"]).ok();
+    kt(&["backup", "delete", &backups, &ids[0], "--yes"]).fails(3);
+    kt(&["backup", "verify", &backups, &ids[0]]).fails(3);
+
+    for file in std::fs::read_dir(dir.path("backups")).unwrap().map(|e| e.unwrap().path()).filter(|p| p.is_dir()) {
+        for file in std::fs::read_dir(file).unwrap().map(|e| e.unwrap().path()) {
+            if file.extension().is_none_or(|e| e != "backup") && std::fs::metadata(&file).unwrap().len() > 10 {
+                super::common::damage(&file, 5);
+            }
+        }
+    }
+    assert!(kt(&["backup", "verify", &backups]).fails(4).contains(&format!("backup {}", ids[1])));
+    kt(&["backup", "list", &dir.at("none")]).fails(3);
+    kt(&["backup", "create", &dir.at("none"), &backups]).fails(3);
+}
+
+#[test]
+fn a_checkpoint_is_a_database() {
+    let dir = Dir::new();
+    let (db, copy) = (dir.at("db"), dir.at("copy"));
+    kt(&["put", &db, "tide", "high", "--create"]).ok();
+    let made = kt(&["checkpoint", &db, &copy, "--json"]).json();
+    assert_eq!(made["sequence"], json!(1));
+    assert_eq!(kt(&["get", &copy, "tide"]).ok(), "high\n");
+    kt(&["checkpoint", &db, &copy]).fails(1);
+    kt(&["checkpoint", &dir.at("none"), &dir.at("other")]).fails(3);
+}

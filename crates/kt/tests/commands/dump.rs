@@ -1,0 +1,195 @@
+//! `kt dump` and `kt verify`: whole files, damaged ones, and wrong names.
+
+use super::common::{Dir, damage, file_ending, kt};
+use kingtide::{Db, Options, TransactionOptions, WriteBatch};
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// A database with tables, value logs, range tombstones and a log that was not flushed, as if its process were killed.
+fn database(dir: &Dir) -> String {
+    let (path, copy) = (dir.at("db"), dir.path("copy"));
+    let mut options = Options { manual_jobs: true, ..Options::default() };
+    options.db.change_retention = 64 << 20;
+    options.family.compression = kingtide::Compression::None;
+    let db = Db::open(&path, options).unwrap();
+    for i in 0..300u32 {
+        db.put(format!("key-{i:05}"), vec![b'v'; if i % 3 == 0 { 900 } else { 40 }]).unwrap();
+    }
+    let _earlier = db.snapshot(); // so that the flush keeps what is deleted
+    let mut batch = WriteBatch::new();
+    batch.delete(db.default_family(), b"key-00001").unwrap();
+    batch.delete_range(db.default_family(), b"key-00100", b"key-00110").unwrap();
+    db.write(batch).unwrap();
+    db.flush().unwrap();
+    db.put_ttl(b"late", b"v", std::time::Duration::from_secs(1000)).unwrap();
+    let mut txn = db.begin_with(TransactionOptions::default()).unwrap();
+    txn.put(db.default_family(), b"t", b"w").unwrap();
+    txn.prepare(b"xid").unwrap();
+    std::fs::create_dir(&copy).unwrap();
+    for entry in std::fs::read_dir(&path).unwrap() {
+        let from = entry.unwrap().path();
+        std::fs::copy(&from, copy.join(from.file_name().unwrap())).unwrap();
+    }
+    copy.display().to_string()
+}
+
+fn of_kind<'a>(lines: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    lines.iter().filter(|l| l["kind"] == kind).collect()
+}
+
+/// Standard output of a dump that met damage, and the message.
+#[track_caller]
+fn damaged(args: &[&str]) -> (Vec<Value>, Value) {
+    let run = kt(&[args, &["--json"]].concat());
+    let lines = run.out.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let error = serde_json::from_str(&run.fails(4)).unwrap();
+    (lines, error)
+}
+
+fn offset_of(error: &Value) -> u64 {
+    error["error"]["offset"].as_u64().unwrap()
+}
+
+#[test]
+fn the_log_is_shown_and_damage_passed_over() {
+    let dir = Dir::new();
+    let db = database(&dir);
+    let lines = kt(&["dump", "wal", &db, "--json"]).lines();
+    let records = of_kind(&lines, "record");
+    assert_eq!(records[0]["operations"][0]["key"], "key-00000");
+    assert_eq!(records[300]["operations"][1]["op"], "delete_range");
+    assert!(records[301]["operations"][0]["expires_at"].is_u64());
+    assert_eq!(records[302]["prepared"]["xid"], "xid");
+    assert_eq!(records[302]["prepared"]["operations"][0]["key"], "t");
+    assert!(kt(&["dump", "wal", &db]).ok().contains("prepares 'xid', snapshot"));
+
+    let file = file_ending(Path::new(&db), ".wal");
+    let (at, next) = (records[10]["offset"].as_u64().unwrap(), records[11]["offset"].as_u64().unwrap());
+    damage(&file, at as usize + 40);
+    let (lines, error) = damaged(&["dump", "wal", &file.display().to_string()]);
+    assert_eq!(offset_of(&error), at);
+    assert_eq!(of_kind(&lines, "damaged")[0]["resumes"], next);
+    assert_eq!(of_kind(&lines, "record").len(), records.len() - 1);
+}
+
+#[test]
+fn the_manifest_is_shown_and_damage_passed_over() {
+    let dir = Dir::new();
+    let db = database(&dir);
+    let lines = kt(&["dump", "manifest", &db, "--json"]).lines();
+    let records = of_kind(&lines, "record");
+    assert_eq!(records[0]["edits"][0]["edit"], "create_family");
+    let edits: Vec<&Value> = records.iter().flat_map(|r| r["edits"].as_array().unwrap()).collect();
+    assert!(edits.iter().any(|e| e["edit"] == "add_file" && e["max_key"] == "key-00299"));
+    assert!(kt(&["dump", "manifest", &db]).ok().contains("create family 0 'default', bytewise order"));
+
+    let file = std::fs::read_dir(&db).unwrap().map(|e| e.unwrap().path());
+    let file = file.into_iter().find(|p| p.to_string_lossy().contains("MANIFEST-")).unwrap();
+    let at = records[1]["offset"].as_u64().unwrap();
+    damage(&file, at as usize + 12);
+    let (lines, error) = damaged(&["dump", "manifest", &file.display().to_string()]);
+    assert_eq!(offset_of(&error), at);
+    assert_eq!(of_kind(&lines, "record").len(), records.len() - 1);
+}
+
+#[test]
+fn tables_are_shown_and_damage_passed_over() {
+    let dir = Dir::new();
+    let db = database(&dir);
+    let lines = kt(&["dump", "klog", &db, "--json"]).lines();
+    let entries = of_kind(&lines, "entry");
+    assert_eq!(entries[0]["op"], "put_pointer");
+    assert_eq!(of_kind(&lines, "range")[0]["key"], "key-00100");
+    assert_eq!(of_kind(&lines, "table")[0]["order"], "bytewise");
+    let file = file_ending(Path::new(&db), ".klog");
+    let name = file.display().to_string();
+    let last = entries.last().unwrap()["offset"].as_u64().unwrap();
+    assert!(last > 0, "one block only");
+
+    damage(&file, 20);
+    let (lines, error) = damaged(&["dump", "klog", &name]);
+    assert_eq!(offset_of(&error), 0);
+    let left = of_kind(&lines, "entry").len();
+    assert!(left > 0 && left < entries.len());
+    damage(&file, 20); // as it was
+    // Without the footer, block after block.
+    let len = std::fs::metadata(&file).unwrap().len() as usize;
+    damage(&file, len - 1);
+    let (lines, _) = damaged(&["dump", "klog", &name]);
+    assert_eq!(of_kind(&lines, "entry").len(), entries.len());
+}
+
+#[test]
+fn value_logs_are_shown_and_damage_passed_over() {
+    let dir = Dir::new();
+    let db = database(&dir);
+    let lines = kt(&["dump", "vlog", &db, "--json"]).lines();
+    let values = of_kind(&lines, "value");
+    assert_eq!((values.len(), &values[0]["raw_bytes"]), (100, &json!(900)));
+    let short = kt(&["dump", "vlog", &db, "--no-values"]).ok();
+    assert!(short.lines().all(|l| l.len() < 200), "{short}");
+
+    let file = file_ending(Path::new(&db), ".vlog");
+    let (at, next) = (values[5]["offset"].as_u64().unwrap(), values[6]["offset"].as_u64().unwrap());
+    damage(&file, at as usize + 100);
+    let (lines, error) = damaged(&["dump", "vlog", &file.display().to_string()]);
+    assert_eq!(offset_of(&error), at);
+    assert_eq!(of_kind(&lines, "damaged")[0]["resumes"], next);
+    assert_eq!(of_kind(&lines, "value").len(), 99);
+    damage(&file, 0);
+    let (lines, error) = damaged(&["dump", "vlog", &db]);
+    assert_eq!(of_kind(&lines, "value").len(), 99);
+    assert!(error["error"]["message"].as_str().unwrap().starts_with("2 damaged places; the first: "), "{error}");
+}
+
+#[test]
+fn wrong_files_are_refused() {
+    let dir = Dir::new();
+    let db = database(&dir);
+    kt(&["dump", "wal", &dir.at("none")]).fails(3);
+    std::fs::create_dir(dir.path("empty")).unwrap();
+    kt(&["dump", "klog", &dir.at("empty")]).fails(3);
+    let table = file_ending(Path::new(&db), ".klog").display().to_string();
+    kt(&["dump", "wal", &table]).fails(2);
+    std::fs::write(dir.path("x.klog"), b"text").unwrap();
+    kt(&["dump", "klog", &dir.at("x.klog")]).fails(2);
+    std::fs::write(dir.path("00000001.klog"), b"text").unwrap();
+    kt(&["dump", "klog", &dir.at("00000001.klog")]).code.eq(&4).then_some(()).unwrap();
+}
+
+#[test]
+fn verification_finds_damage() {
+    let dir = Dir::new();
+    let db = database(&dir);
+    assert!(kt(&["verify", &db]).ok().ends_with("nothing is wrong\n"));
+    let report = kt(&["verify", &db, "--json"]).json();
+    assert_eq!((&report["clean"], &report["checked"]["values"]), (&json!(true), &json!(100)));
+    let table = file_ending(Path::new(&db), ".klog");
+    damage(&table, 20);
+    let (lines, error) = damaged(&["verify", &db]);
+    assert_eq!(lines[0]["damaged"], true);
+    assert!(lines[0]["problems"].as_array().unwrap().iter().any(|p| p["path"] == *table.to_string_lossy()));
+    assert!(error["error"]["message"].as_str().unwrap().contains(".klog"), "{error}");
+    kt(&["verify", &dir.at("none")]).fails(3);
+    std::fs::create_dir(dir.path("empty")).unwrap();
+    kt(&["verify", &dir.at("empty")]).fails(3);
+}
+
+#[test]
+fn repair_keeps_what_can_be_read() {
+    let dir = Dir::new();
+    let (db, into) = (database(&dir), dir.at("into"));
+    let table = file_ending(Path::new(&db), ".klog");
+    damage(&table, 20);
+    assert!(kt(&["repair", &db, &into]).fails(2).contains("--yes"));
+    let (lines, error) = damaged(&["repair", &db, &into, "--yes"]);
+    assert_eq!((&lines[0]["complete"], &lines[0]["families"][0]["name"]), (&json!(false), &json!("default")));
+    assert!(!lines[0]["families"][0]["lost"].as_array().unwrap().is_empty(), "{lines:?}");
+    assert!(error["error"]["message"].as_str().unwrap().contains("into"), "{error}");
+    assert_eq!(kt(&["get", &into, "key-00299"]).ok().len(), 41);
+    kt(&["repair", &db, &into, "--yes"]).fails(1);
+    kt(&["repair", &dir.at("none"), &dir.at("other"), "--yes"]).fails(3);
+    damage(&table, 20); // as it was
+    let whole = kt(&["repair", &db, &dir.at("whole"), "--yes"]).ok();
+    assert!(whole.contains("default"), "{whole}");
+}

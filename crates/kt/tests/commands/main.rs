@@ -1,0 +1,11 @@
+//! `kt` as its users start it: every command, its output and its exit code.
+#![allow(clippy::disallowed_methods)] // tests start processes and handle files
+
+mod backup;
+mod basics;
+mod common;
+mod dump;
+#[cfg(target_os = "linux")] // elsewhere the limit of the address space is not kept
+mod memory;
+mod sorted;
+mod transfer;

@@ -1,0 +1,193 @@
+//! Damaged key logs: an error with file and offset, or the right answer. Never a panic, a wrong value or a missing key.
+
+use super::common::*;
+use kingtide_base::options::Compression;
+use kingtide_base::rng::Rng;
+use kingtide_base::{Error, ErrorKind, KeyOrder, Tag};
+use kingtide_table::{IterOptions, ReadScratch, TableOptions};
+
+const ID: u64 = 12;
+
+fn sample(compression: Compression, seed: u64) -> (Model, Vec<u8>) {
+    let model = entries(&KeyOrder::Bytewise, 120, &mut Rng::new(seed));
+    let opts = TableOptions { block_size: 512, compression, ..TableOptions::default() };
+    let (file, _) = write(&model, ID, opts);
+    (model, bytes_of(&*file))
+}
+
+fn located(e: &Error) {
+    assert!(matches!(e.kind(), ErrorKind::Corruption | ErrorKind::NewerFormat), "{e}");
+    assert!(e.path().is_some() && e.offset().is_some(), "no place in '{e}'");
+}
+
+/// Reads everything in every way; returns whether an error showed.
+fn read_all(bytes: &[u8], model: &Model) -> bool {
+    let order = KeyOrder::Bytewise;
+    let table = match open(&file_of(bytes), ID, &order, 0) {
+        Ok(t) => t,
+        Err(e) => {
+            located(&e);
+            return true;
+        }
+    };
+    let mut failed = false;
+    let mut scratch = ReadScratch::new();
+    for (k, t, v) in model {
+        match table.get(k, order.hash(k), *t, &mut scratch) {
+            Ok(got) => {
+                let got = got.as_ref().map(|(t, v)| (*t, v.bytes(&scratch)));
+                assert_eq!(got, Some((*t, &v[..])), "a wrong answer or a missing key");
+            }
+            Err(e) => {
+                located(&e);
+                failed = true;
+            }
+        }
+    }
+    for readahead in [false, true] {
+        let mut it = table.iter(IterOptions { fill_cache: false, readahead });
+        let mut i = 0;
+        let mut moved = it.first();
+        while moved.is_ok() && it.valid() {
+            assert_eq!((it.key(), it.tag(), it.value()), (&model[i].0[..], model[i].1, &model[i].2[..]));
+            i += 1;
+            moved = it.next();
+        }
+        match moved {
+            Ok(()) => assert_eq!(i, model.len(), "entries are missing"),
+            Err(e) => {
+                assert!(!it.valid(), "a failed cursor is invalid");
+                located(&e);
+                failed = true;
+            }
+        }
+    }
+    failed |= table.verify().inspect_err(located).is_err();
+    failed
+}
+
+#[test]
+fn every_flipped_byte_is_an_error_or_harmless() {
+    let mut rng = Rng::new(1);
+    let (mut flips, mut detected) = (0, 0);
+    for compression in METHODS {
+        let (model, bytes) = sample(compression, 5);
+        assert!(!read_all(&bytes, &model));
+        for i in 0..bytes.len() {
+            let mut bad = bytes.clone();
+            bad[i] ^= 1 << rng.below(8);
+            flips += 1;
+            detected += read_all(&bad, &model) as u32;
+        }
+    }
+    println!("{flips} flips, {detected} detected");
+    assert_eq!(flips, detected, "every byte of a table is covered by a checksum");
+}
+
+#[test]
+fn every_truncation_is_an_error() {
+    let (model, bytes) = sample(Compression::Lz4, 6);
+    for n in 0..bytes.len() {
+        assert!(read_all(&bytes[..n], &model), "cut to {n}");
+    }
+    let mut longer = bytes.clone();
+    longer.extend_from_slice(&[0; 70]);
+    assert!(read_all(&longer, &model));
+    longer.extend_from_slice(&bytes);
+    assert!(read_all(&longer, &model), "a table behind other bytes");
+}
+
+/// Two blocks of equal length that change places carry the wrong place in their checksums.
+#[test]
+fn swapped_blocks_and_files_are_detected() {
+    let model: Model = (0..200u32)
+        .map(|i| (i.to_be_bytes().to_vec(), Tag::new(1, kingtide_base::Kind::Put), vec![i as u8; 40]))
+        .collect();
+    let opts = TableOptions { block_size: 512, compression: Compression::None, ..TableOptions::default() };
+    let (file, _) = write(&model, ID, opts.clone());
+    let bytes = bytes_of(&*file);
+    let table = open(&file, ID, &KeyOrder::Bytewise, 0).unwrap();
+    let len = table.approximate_offset(&model[100].0) as usize;
+    let block = table.approximate_offset(&model[199].0) as usize / (table.blocks() - 1);
+    assert_eq!(len % block, 0, "the blocks are equally long");
+    let mut swapped = bytes.clone();
+    swapped[..block].copy_from_slice(&bytes[block..2 * block]);
+    swapped[block..2 * block].copy_from_slice(&bytes[..block]);
+    assert!(read_all(&swapped, &model));
+
+    let e = open(&file, ID + 1, &KeyOrder::Bytewise, 0).unwrap_err();
+    assert!(e.to_string().contains("this is file 12, wanted was file 13"), "{e}");
+    // A block of another file at the same place.
+    let (other, _) = write(&model, ID + 1, opts);
+    let mut mixed = bytes.clone();
+    mixed[..block].copy_from_slice(&bytes_of(&*other)[..block]);
+    assert!(read_all(&mixed, &model));
+}
+
+#[test]
+fn a_newer_version_is_named_as_such() {
+    let (_, mut bytes) = sample(Compression::Lz4, 7);
+    let at = bytes.len() - 16;
+    bytes[at] = 2;
+    let e = open(&file_of(&bytes), ID, &KeyOrder::Bytewise, 0).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::NewerFormat, "{e}");
+}
+
+/// Bytes whose checksums are right but whose contents are not: errors or wrong answers, never a panic or a huge
+/// allocation. This is what an attacker, not a disk, would make.
+#[test]
+fn forged_checksums_never_panic() {
+    use kingtide_base::checksum::block_crc;
+    use kingtide_table::footer::{FOOTER, Footer};
+    let mut rng = Rng::new(9);
+    for compression in METHODS {
+        let (model, bytes) = sample(compression, 8);
+        let footer_at = bytes.len() - FOOTER;
+        let footer = Footer::decode(bytes[footer_at..].try_into().unwrap(), bytes.len() as u64, ID).unwrap();
+        // The frames: the first block, and the tail sections.
+        let table = open(&file_of(&bytes), ID, &KeyOrder::Bytewise, 0).unwrap();
+        let mut last = model[0].0.clone();
+        let first_block = loop {
+            let at = table.approximate_offset(&last);
+            if at > 0 {
+                break at as usize;
+            }
+            last = model.iter().find(|e| e.0 > last).unwrap().0.clone();
+        };
+        let mut frames = vec![(0, first_block)];
+        let mut at = footer.data_end as usize;
+        for len in [footer.filter, footer.index, footer.tombstones, footer.properties] {
+            if len > 0 {
+                frames.push((at, at + len as usize));
+            }
+            at += len as usize;
+        }
+        for (start, end) in frames {
+            for _ in 0..1500 {
+                let mut bad = bytes.clone();
+                for _ in 0..1 + rng.below(3) {
+                    let i = start + rng.below((end - start - 4) as u64) as usize;
+                    bad[i] = rng.next_u64() as u8;
+                }
+                let sum = block_crc(&bad[start..end - 4], ID, start as u64);
+                bad[end - 4..end].copy_from_slice(&sum.to_le_bytes());
+                let Ok(table) = open(&file_of(&bad), ID, &KeyOrder::Bytewise, 0) else { continue };
+                let mut scratch = ReadScratch::new();
+                for (k, t, _) in model.iter().step_by(5) {
+                    if let Ok(Some((_, v))) = table.get(k, None, *t, &mut scratch) {
+                        let _ = v.bytes(&scratch);
+                    }
+                }
+                let mut it = table.iter(IterOptions { fill_cache: false, readahead: rng.one_in(2) });
+                let mut moved = it.first();
+                let mut steps = 0;
+                while moved.is_ok() && it.valid() && steps < 2000 {
+                    let _ = (it.key().len(), it.value().len());
+                    moved = it.next();
+                    steps += 1;
+                }
+                let _ = (it.seek(&last, Tag::seek(5)), it.prev(), it.seek_lt(&last, Tag::seek(5)), table.verify());
+            }
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Value logs: round trips, ranges, walks, damage.
+
+use super::common::{METHODS, bytes_of, file_of, new_file};
+use kingtide_base::options::Compression;
+use kingtide_base::rng::Rng;
+use kingtide_base::{Error, ErrorKind};
+use kingtide_table::{ValuePointer, Vlog, VlogWriter};
+use kingtide_vfs::{File, MemFs};
+use std::sync::Arc;
+
+const ID: u64 = 44;
+
+fn values(rng: &mut Rng) -> Vec<Vec<u8>> {
+    [0, 1, 100, 512, 1000, 3000, 4096, 4097, 20_000, 300_000]
+        .into_iter()
+        .flat_map(|len| {
+            let mut noise = vec![0; len];
+            rng.fill(&mut noise);
+            let half = super::common::value(rng, len as u64 + 1);
+            [noise, half, vec![7; len]]
+        })
+        .collect()
+}
+
+fn write(values: &[Vec<u8>], method: Compression, chunk: usize) -> (Arc<dyn File>, Vec<ValuePointer>) {
+    let file = new_file(&MemFs::new(), "v");
+    let mut w = VlogWriter::new(Arc::clone(&file), ID, method, chunk);
+    let pointers: Vec<_> = values.iter().map(|v| w.append(v).unwrap()).collect();
+    let written = w.written();
+    let info = w.finish().unwrap();
+    assert_eq!(info.values, values.len() as u64);
+    assert_eq!(info.raw_bytes, values.iter().map(|v| v.len() as u64).sum::<u64>());
+    assert_eq!(info.stored_bytes, pointers.iter().map(|p| p.stored_len).sum::<u64>());
+    assert!(info.file_size == file.len().unwrap() && info.file_size > written);
+    (file, pointers)
+}
+
+#[test]
+fn values_ranges_and_walks() {
+    let mut rng = Rng::new(2);
+    for method in METHODS {
+        for chunk in [100, 4096, 256 << 10] {
+            let values = values(&mut rng);
+            let (file, pointers) = write(&values, method, chunk);
+            let vlog = Vlog::open(file, ID).unwrap();
+            vlog.verify().unwrap();
+            let mut out = b"old".to_vec();
+            for (p, v) in pointers.iter().zip(&values).rev() {
+                vlog.prefetch(p);
+                vlog.read(p, &mut out).unwrap();
+                assert!(out == *v, "{method} {chunk} {p:?}");
+                let mut reader = vlog.reader(*p).unwrap();
+                for _ in 0..8 {
+                    let from = rng.below(v.len() as u64 + 2);
+                    let to = from + rng.below(5000);
+                    let want = v.get(from as usize..v.len().min(to as usize)).unwrap_or_default();
+                    vlog.read_range(p, from..to, &mut out).unwrap();
+                    assert!(out == want, "{method} {chunk} {p:?} {from}..{to}");
+                    reader.read_range(from..to, &mut out).unwrap();
+                    assert!(out == want, "reader {method} {chunk} {p:?} {from}..{to}");
+                }
+            }
+            let mut records = vlog.records();
+            for (p, v) in pointers.iter().zip(&values) {
+                assert_eq!(records.next_value(&mut out).unwrap(), Some(*p));
+                assert!(out == *v);
+            }
+            assert_eq!(records.next_value(&mut out).unwrap(), None);
+        }
+    }
+}
+
+#[test]
+fn incompressible_values_are_stored_as_they_are_and_others_shrink() {
+    let mut rng = Rng::new(3);
+    let mut noise = vec![0; 50_000];
+    rng.fill(&mut noise);
+    let (_, pointers) = write(&[noise, vec![b'x'; 50_000], b"half ".repeat(10_000)], Compression::Lz4, 256 << 10);
+    assert_eq!(pointers[0].stored_len, 50_014);
+    assert!(pointers[1].stored_len < 500 && pointers[2].stored_len < 1000, "{pointers:?}");
+}
+
+fn located(e: &Error) {
+    assert!(matches!(e.kind(), ErrorKind::Corruption | ErrorKind::NewerFormat), "{e}");
+    assert!(e.path().is_some() && e.offset().is_some(), "no place in '{e}'");
+}
+
+/// Whether any error showed; panics at a wrong value.
+fn read_all(bytes: &[u8], pointers: &[ValuePointer], values: &[Vec<u8>]) -> bool {
+    let vlog = match Vlog::open(file_of(bytes), ID) {
+        Ok(v) => v,
+        Err(e) => {
+            located(&e);
+            return true;
+        }
+    };
+    let mut failed = false;
+    let mut out = Vec::new();
+    for (p, v) in pointers.iter().zip(values) {
+        match vlog.read(p, &mut out) {
+            Ok(()) => assert!(out == *v, "a wrong value"),
+            Err(e) => {
+                located(&e);
+                failed = true;
+            }
+        }
+        match vlog.read_range(p, 3..500, &mut out) {
+            Ok(()) => assert!(out == v.get(3..v.len().min(500)).unwrap_or_default(), "a wrong range"),
+            Err(e) => located(&e),
+        }
+    }
+    failed | vlog.verify().inspect_err(located).is_err()
+}
+
+#[test]
+fn every_flipped_byte_and_truncation_is_detected() {
+    let mut rng = Rng::new(4);
+    for method in METHODS {
+        let values: Vec<Vec<u8>> = (0..8).map(|i| super::common::value(&mut rng, 40 + 60 * i)).collect();
+        let (file, pointers) = write(&values, method, 100);
+        let bytes = bytes_of(&*file);
+        assert!(!read_all(&bytes, &pointers, &values));
+        for i in 0..bytes.len() {
+            let mut bad = bytes.clone();
+            bad[i] ^= 1 << rng.below(8);
+            assert!(read_all(&bad, &pointers, &values), "byte {i}");
+            assert!(read_all(&bytes[..i], &pointers, &values), "cut to {i}");
+        }
+    }
+}
+
+#[test]
+fn wrong_pointers_and_files_are_refused() {
+    let mut rng = Rng::new(5);
+    let values = [super::common::value(&mut rng, 500), vec![1; 1000], vec![2; 1000]];
+    let (file, p) = write(&values, Compression::None, 300);
+    let vlog = Vlog::open(Arc::clone(&file), ID).unwrap();
+    let mut out = Vec::new();
+    for bad in [
+        ValuePointer { file_id: ID + 1, ..p[0] },
+        ValuePointer { offset: p[0].offset + 1, ..p[0] },
+        ValuePointer { offset: 0, ..p[0] },
+        ValuePointer { offset: u64::MAX, ..p[0] },
+        ValuePointer { stored_len: u64::MAX, ..p[0] },
+        ValuePointer { stored_len: 0, ..p[1] },
+        ValuePointer { stored_len: p[1].stored_len - 1, ..p[1] },
+        ValuePointer { stored_len: p[1].stored_len + p[2].stored_len, ..p[1] },
+        ValuePointer { offset: p[1].offset + 314, stored_len: p[1].stored_len - 314, ..p[1] },
+        ValuePointer { raw_len: 999, ..p[1] },
+        ValuePointer { raw_len: u64::MAX, ..p[1] },
+    ] {
+        located(&vlog.read(&bad, &mut out).unwrap_err());
+        if let Ok(mut r) = vlog.reader(bad) {
+            let _ = (r.read_range(0..5000, &mut out), r.read_range(0..u64::MAX, &mut out));
+        }
+    }
+    vlog.read(&p[1], &mut out).unwrap();
+    assert_eq!(out, values[1]);
+    assert!(Vlog::open(Arc::clone(&file), ID + 1).unwrap_err().to_string().contains("wanted was file 45"));
+
+    // Two values of equal length that change places.
+    let bytes = bytes_of(&*file);
+    let (a, b, n) = (p[1].offset as usize, p[2].offset as usize, p[1].stored_len as usize);
+    let mut swapped = bytes.clone();
+    swapped[a..a + n].copy_from_slice(&bytes[b..b + n]);
+    swapped[b..b + n].copy_from_slice(&bytes[a..a + n]);
+    assert!(read_all(&swapped, &p, &values));
+}

@@ -1,0 +1,121 @@
+//! `cargo xtask instructions`: how many instructions an operation takes, beside what is recorded.
+//!
+//! Counts say what a change costs where times cannot: callgrind simulates the processor, so the same program gives the same
+//! count on a busy machine as on an idle one. They do not know of cache misses or waiting, which benchmarks show.
+
+use crate::tidy::root;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Kept beside the program that does the operations.
+const RECORD: &str = "crates/kingtide/benches/instructions.txt";
+
+/// Operations, as `benches/instructions.rs` names them.
+const OPERATIONS: [&str; 10] = [
+    "put",
+    "put-batch",
+    "get",
+    "get-missing",
+    "get-recent",
+    "multi-get",
+    "seek",
+    "next",
+    "transaction",
+    "transaction-locking",
+];
+
+/// How often the program does each.
+const COUNT: u64 = 10_000;
+
+/// What a change may cost before the check fails, in percent.
+const LIMIT: f64 = 5.0;
+
+const USAGE: &str = "usage: cargo xtask instructions [--record | OPERATION]";
+
+/// Runs `cargo xtask instructions [--record | OPERATION]`: compares with the record, or writes it anew.
+pub fn run(args: &[String]) -> Result<(), String> {
+    let (record, only) = match args {
+        [] => (false, None),
+        [arg] if arg == "--record" => (true, None),
+        [arg] if OPERATIONS.contains(&arg.as_str()) => (false, Some(arg.as_str())),
+        _ => return Err(format!("{USAGE}\noperations: {}", OPERATIONS.join(", "))),
+    };
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        return Err("valgrind is not installed; it counts the instructions".to_owned());
+    }
+    let path = root().join(RECORD);
+    let before = if record { BTreeMap::new() } else { read(&path)? };
+    let program = build()?;
+    let mut counted = Vec::new();
+    let mut slower = Vec::new();
+    println!("{:20} {:>10} {:>10} {:>8}", "operation", "recorded", "now", "change");
+    for operation in OPERATIONS.into_iter().filter(|o| only.is_none_or(|only| only == *o)) {
+        let now = count(&program, operation)? / COUNT;
+        let was = before.get(operation).copied();
+        let change = was.map(|was| (now as f64 / was as f64 - 1.0) * 100.0);
+        let was = was.map_or("-".to_owned(), |n| n.to_string());
+        println!("{operation:20} {was:>10} {now:>10} {:>8}", change.map_or("-".to_owned(), |c| format!("{c:+.1} %")));
+        if change.is_some_and(|c| c > LIMIT) {
+            slower.push(operation);
+        }
+        counted.push((operation, now));
+    }
+    if record {
+        return write(&path, &counted);
+    }
+    match slower.as_slice() {
+        [] => Ok(()),
+        some => Err(format!(
+            "more than {LIMIT} % above {RECORD}: {}. If that is worth what it buys, record it: cargo xtask instructions \
+             --record",
+            some.join(", ")
+        )),
+    }
+}
+
+fn read(path: &Path) -> Result<BTreeMap<String, u64>, String> {
+    let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let lines = text.lines().filter(|l| !l.starts_with('#') && !l.is_empty());
+    let parse = |line: &str| {
+        let (name, n) = line.split_once(char::is_whitespace)?;
+        Some((name.to_owned(), n.trim().parse().ok()?))
+    };
+    lines.map(|l| parse(l).ok_or_else(|| format!("{}: '{l}' is no operation and count", path.display()))).collect()
+}
+
+fn write(path: &Path, counted: &[(&str, u64)]) -> Result<(), String> {
+    let mut text = "# Instructions an operation, of the release build: cargo xtask instructions --record\n".to_owned();
+    counted.iter().for_each(|(operation, n)| text += &format!("{operation:20} {n}\n"));
+    std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+/// Builds the program as a release and returns its path.
+fn build() -> Result<PathBuf, String> {
+    let out = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args(["build", "--release", "-p", "kingtide", "--bench", "instructions", "--message-format=json"])
+        .current_dir(root())
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .map_err(|e| format!("cargo could not be started: {e}"))?;
+    let text = String::from_utf8_lossy(&out.stdout);
+    let message = text.lines().rfind(|l| l.contains("\"name\":\"instructions\"") && l.contains("\"executable\":\""));
+    let path = message.and_then(|m| m.split("\"executable\":\"").nth(1)?.split('"').next());
+    path.filter(|_| out.status.success()).map(PathBuf::from).ok_or_else(|| "cargo built no program".to_owned())
+}
+
+/// Instructions that the program takes for all of its operations.
+fn count(program: &Path, operation: &str) -> Result<u64, String> {
+    let out = Command::new("valgrind")
+        .args(["--tool=callgrind", "--toggle-collect=*measured*", "--callgrind-out-file=/dev/null"])
+        .arg(program)
+        .arg(operation)
+        .output()
+        .map_err(|e| format!("valgrind could not be started: {e}"))?;
+    let said = String::from_utf8_lossy(&out.stderr);
+    let collected = said.lines().find_map(|l| l.split_once("Collected :")?.1.trim().parse::<u64>().ok());
+    match collected {
+        Some(n) if out.status.success() && n > COUNT => Ok(n),
+        _ => Err(format!("{operation}: {}, nothing was counted\n{said}", out.status)),
+    }
+}
