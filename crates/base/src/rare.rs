@@ -68,6 +68,7 @@ paths! {
     // Flush and compaction.
     "flush-synced-log-first": "a flush had to sync the log for older commits of other families";
     "flush-of-dropped-family": "a flush ended after its family was dropped";
+    "compaction-of-dropped-family": "a compaction ended after its family was dropped";
     "compaction-moved-file": "a compaction moved a file without reading it";
     "compaction-split": "a compaction ran as several key ranges at once";
     "compaction-cancelled": "a compaction was cancelled";

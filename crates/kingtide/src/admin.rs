@@ -5,7 +5,7 @@ use crate::engine::DbInner;
 use crate::family::{Family, View};
 use crate::memtable::FamilyMemtable;
 use crate::options::memory_limit;
-use crate::shape::{ManualRange, Retired};
+use crate::shape::Retired;
 use crate::sync::atomic::Ordering;
 use crate::version::{DEFAULT_FAMILY, Edit, Version};
 use kingtide_base::options::{DbOptions, FamilyOptions};
@@ -192,13 +192,9 @@ impl DbInner {
     pub fn compact_range(self: &Arc<Self>, family: &Arc<Family>, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Result<()> {
         family.check_alive()?;
         self.flush_families(std::slice::from_ref(family))?;
-        let ticket = {
-            let mut shape = self.shape.lock();
-            shape.next_manual += 1;
-            let ticket = shape.next_manual;
-            let range = KeyRange { lo: lo.map(Into::into), hi: hi.map(Into::into) };
-            shape.manual.push(ManualRange { ticket, family: family.id(), range });
-            ticket
+        let range = KeyRange { lo: lo.map(Into::into), hi: hi.map(Into::into) };
+        let Some(ticket) = self.shape.lock().ask_for(family, range) else {
+            return family.check_alive(); // dropped while it was flushed
         };
         self.jobs.wake();
         let waited = self.wait_until(|| !self.shape.lock().manual.iter().any(|m| m.ticket == ticket));

@@ -87,6 +87,16 @@ impl DbInner {
     }
 
     fn try_urgent(self: &Arc<Self>, merges: bool) -> Result<bool> {
+        if self.serve_writers().inspect_err(|_| {
+            self.writers_failures.fetch_add(1, Ordering::Relaxed);
+        })? {
+            return Ok(true);
+        }
+        Ok(merges && (self.reclaim_some()? || self.merge_one()?))
+    }
+
+    /// What writers wait for: room in the log and in memory.
+    fn serve_writers(self: &Arc<Self>) -> Result<bool> {
         self.txns.sweep();
         if !self.closed.load(Ordering::Acquire) {
             self.keep_reserve();
@@ -97,13 +107,7 @@ impl DbInner {
         if self.flush_one()? {
             return Ok(true);
         }
-        if self.tables.empty_trash() > 0 || self.keep_log_short()? {
-            return Ok(true);
-        }
-        if merges && (self.reclaim_some()? || self.merge_one()?) {
-            return Ok(true);
-        }
-        Ok(false)
+        Ok(self.tables.empty_trash() > 0 || self.keep_log_short()?)
     }
 
     /// Makes a spare log segment if there is none.

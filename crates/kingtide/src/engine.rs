@@ -91,6 +91,8 @@ pub(crate) struct DbInner {
     pub durability_code: AtomicU64,
     /// Whether the manifest knows this open's first log segment. Release pairs with the Acquire in commits.
     pub log_begun: AtomicBool,
+    /// Background errors of what writers wait for, unlike those of merges.
+    pub writers_failures: AtomicU64,
     /// When the log was last synced by `Interval`, monotonic nanoseconds.
     pub last_interval_sync: AtomicU64,
 }

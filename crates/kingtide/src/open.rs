@@ -152,6 +152,7 @@ fn open_as(dir: &Path, options: Options, read_only: bool) -> Result<(Arc<DbInner
         closed: AtomicBool::new(false),
         next_file_id,
         log_begun: AtomicBool::new(false),
+        writers_failures: AtomicU64::new(0),
         last_interval_sync: AtomicU64::new(0),
     });
     begin(&inner, recovered.default_changed.then_some(&recovered.default), threads).inspect_err(|_| abandon(&inner))?;

@@ -17,7 +17,6 @@ use crate::estimate::sources::estimate;
 use crate::family::{Family, View};
 use crate::rangedel::RangeTombstones;
 use crate::reclaims::Request;
-use crate::shape::ManualRange;
 use crate::sync::atomic::Ordering;
 use crate::version::{Edit, FileMeta};
 use kingtide_base::{KeyOrder, Result, SeqNo};
@@ -126,8 +125,9 @@ impl DbInner {
 
     /// Has what files hold of a range besides other keys merged, if that is worth it.
     fn merge_rest(self: &Arc<Self>, request: &Request) -> Result<()> {
-        self.check_open()?;
-        request.family.check_alive()?;
+        if request.family.is_dropped() {
+            return Ok(());
+        }
         let rest = stored_bytes(&request.family, &request.lo, &request.hi)?;
         let version = request.family.view.load().version.clone();
         let deepest = version.deepest();
@@ -137,11 +137,8 @@ impl DbInner {
         if rest < self.tuning.reclaim_from || rewritten / COST > rest {
             return Ok(());
         }
-        let mut shape = self.shape.lock();
-        shape.next_manual += 1;
-        let ticket = shape.next_manual;
         let range = KeyRange { lo: Some(request.lo.clone()), hi: Some(request.hi.clone()) };
-        shape.manual.push(ManualRange { ticket, family: request.family.id(), range });
+        self.shape.lock().ask_for(&request.family, range);
         Ok(())
     }
 }

@@ -95,6 +95,17 @@ impl FileChange {
 }
 
 impl Shape {
+    /// Asks for a range of a family to be merged down. The ticket of the request, or `None` if the family was dropped: no
+    /// merge would ever answer it.
+    pub fn ask_for(&mut self, family: &Family, range: KeyRange) -> Option<u64> {
+        if !self.families.contains_key(&family.id()) {
+            return None;
+        }
+        self.next_manual += 1;
+        self.manual.push(ManualRange { ticket: self.next_manual, family: family.id(), range });
+        Some(self.next_manual)
+    }
+
     pub fn new(
         manifest: Manifest,
         families: BTreeMap<FamilyId, Arc<Family>>,

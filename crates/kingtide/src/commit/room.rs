@@ -6,6 +6,7 @@ use super::state::CommitState;
 use crate::engine::DbInner;
 use crate::family::Family;
 use crate::memtable::no_room;
+use crate::sync::atomic::Ordering;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, ErrorKind, Result, rare};
 use kingtide_mem::NoRoom;
@@ -36,8 +37,10 @@ impl DbInner {
     #[cold]
     fn wait_for_memory(self: &Arc<Self>) -> Result<()> {
         let start = self.clock.monotonic_ns();
-        // A failure from before may be over: only one that happens now is the caller's.
-        let failures = self.stats.get(Stat::BackgroundErrors);
+        // A failure from before may be over: only one that happens now is the caller's. Merges may fail for their own
+        // reasons, and memory is freed nevertheless.
+        let failures = || self.writers_failures.load(Ordering::Relaxed);
+        let failures_before = failures();
         let result = loop {
             self.check_writable()?;
             if self.memory.used() < self.memory.limit() {
@@ -55,7 +58,7 @@ impl DbInner {
                     None => break Ok(()), // nothing to flush: what is held belongs to readers
                 }
             }
-            if self.stats.get(Stat::BackgroundErrors) > failures
+            if failures() > failures_before
                 && let Some(e) = self.background_error()
             {
                 break Err(e.context("no memory for writes until a flush succeeds"));

@@ -11,11 +11,11 @@ use crate::compact::merge::run_merge;
 use crate::compact::planner::{Plan, PlanInput, VlogState, plan};
 use crate::compact::{MergeContext, MergeOutput, Surroundings};
 use crate::engine::DbInner;
-use crate::family::Family;
+use crate::family::{Family, TableHandle};
 use crate::shape::Shape;
 use crate::sync::atomic::Ordering;
 use crate::sync::try_spawn;
-use crate::version::Edit;
+use crate::version::{Edit, FileMeta};
 use kingtide_base::stats::Stat;
 use kingtide_base::{Result, rare};
 use std::sync::Arc;
@@ -30,6 +30,8 @@ struct Claim {
     ticket: u64,
     family: Arc<Family>,
     job: Job,
+    /// Keep the input files while the job runs: the family may be dropped meanwhile, and its views with it.
+    _inputs: Vec<Arc<TableHandle>>,
 }
 
 impl DbInner {
@@ -44,6 +46,8 @@ impl DbInner {
         shape.running.retain(|r| r.ticket != claim.ticket);
         self.measure_level0(&shape);
         drop(shape);
+        drop(claim);
+        self.tables.empty_trash(); // the inputs, which the claim kept
         result.map(|()| true)
     }
 
@@ -84,7 +88,9 @@ impl DbInner {
             let ticket = self.new_file_id();
             let footprints = job.footprints(family.order());
             shape.running.push(Running { ticket, family: family.id(), footprints });
-            return Some(Claim { ticket, family, job });
+            let handle = |(_, meta): &(usize, Arc<FileMeta>)| self.tables.handle(meta, family.order());
+            let inputs = job.inputs.iter().map(handle).collect();
+            return Some(Claim { ticket, family, job, _inputs: inputs });
         }
         None
     }
@@ -169,6 +175,7 @@ impl DbInner {
     fn install(&self, family: &Arc<Family>, edits: Vec<Edit>) -> Result<bool> {
         let mut shape = self.shape.lock();
         if !shape.families.contains_key(&family.id()) {
+            rare!("compaction-of-dropped-family");
             return Ok(false);
         }
         let retired = shape.change_files(family, edits, 0, &self.tables, &self.next_file_id)?;

@@ -373,3 +373,29 @@ fn a_panic_in_a_job_that_the_caller_runs_is_its_error() {
         db.close().unwrap();
     }
 }
+
+/// Merges that fail free no memory and hold none: writers that wait for memory wait for flushes.
+#[test]
+fn writers_that_wait_for_memory_do_not_hear_of_merges_that_fail() {
+    let faulty = Arc::new(FaultFs::new(MemFs::shared(), 1));
+    let mut o = options(faulty.clone());
+    o.manual_jobs = false;
+    o.db.memtable_budget = 128 << 10;
+    o.family.memtable_size = 64 << 10;
+    o.family.l0_trigger = 2;
+    let db = Db::open("db", o).unwrap();
+    faulty.add(Rule::new(Op::Read, Fault::Eio).path(".klog").sticky());
+    let told = |name| db.stats().get(name).unwrap();
+    for i in 0..20_000u64 {
+        db.put((i * 7919 % 20_000).to_be_bytes(), [i as u8; 100]).unwrap();
+        if told("stall_memory_micros") > 0 && told("background_errors") > 2 && i > 8000 {
+            break;
+        }
+    }
+    assert!(told("stall_memory_micros") > 0, "no writer waited");
+    assert!(told("background_errors") > 2, "no merge failed");
+    faulty.clear();
+    db.compact().unwrap();
+    assert!(db.verify().unwrap().is_clean());
+    db.close().unwrap();
+}

@@ -38,15 +38,19 @@ fn troubled(plan: &Plan) -> Arc<Plan> {
 }
 
 /// Rare paths that no life takes, and why.
-const OUT_OF_REACH: [(&str, &str); 9] = [
+const OUT_OF_REACH: [(&str, &str); 10] = [
     ("manifest-of-old-build", "needs a directory of an older build; `tests/crash/golden` has one"),
     ("log-start-raised-by-chain", "the same"),
     (
         "memtable-sealed-for-memory",
         "a writer that waits for memory runs the flushes itself here, before it has to seal",
     ),
-    ("flush-of-dropped-family", "needs a thread that drops a family amid a flush; jobs run to their end here"),
-    ("compaction-cancelled", "the same: a close that cancels a compaction amid its run"),
+    (
+        "flush-of-dropped-family",
+        "needs a drop amid a job, as in `tests/concurrency/dropped_amid`; jobs run to their end here",
+    ),
+    ("compaction-of-dropped-family", "the same"),
+    ("compaction-cancelled", "needs a close that cancels a compaction amid its run"),
     ("ingest-flushed-memtable", "no scenario ingests; `tests/ingest` and its crash test do"),
     ("ingest-below-level-0", "the same"),
     ("ingest-record-failed", "the same"),
