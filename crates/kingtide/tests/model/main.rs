@@ -158,6 +158,9 @@ fn work(plan: &Plan, next: &AtomicUsize, scripts: &Scripts, totals: &Mutex<Total
         if round >= plan.rounds || plan.is_over() || !totals.lock().unwrap().failures.is_empty() {
             return;
         }
+        if task % plan.sets.len() == 0 && plan.rounds > 1 {
+            eprintln!("round {} of {}, seed {}", round + 1, plan.rounds, plan.seed + round);
+        }
         let seed = plan.seed + round;
         let script = script_of(scripts, set.class, seed, plan.length);
         let start = Instant::now();
