@@ -226,7 +226,7 @@ pub fn set_option(args: &SetOptionArgs, out: &mut Out) -> Result<()> {
     let (name, value) = name_value(&args.option)?;
     if DbOptions::default().get(name).is_some() {
         let text =
-            format!("'{name}' is an option of the database, and those are not stored: programs give them to open");
+            format!("'{name}' is an option of the database; those are not stored, programs pass them at each open");
         return Err(Failure::usage(text));
     }
     let db = open(&args.path)?;

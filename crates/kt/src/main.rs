@@ -13,6 +13,7 @@ mod info;
 mod maintenance;
 mod memory;
 mod open;
+mod options;
 mod output;
 mod progress;
 mod size;
@@ -71,6 +72,8 @@ enum Command {
     Cf(family::CfCommand),
     /// Change an option of a column family
     SetOption(family::SetOptionArgs),
+    /// List all options: type, default, range, and what each is for
+    Options(options::OptionsArgs),
     /// Merge everything, or a range of keys, into the deepest level
     Compact(family::CompactArgs),
     /// Write what only the log holds into tables
@@ -143,6 +146,7 @@ fn run(command: Command, out: &mut Out) -> Result<()> {
         Command::Cf(command) => family::cf(command, out),
         Command::SetOption(args) => family::set_option(&args, out),
         Command::Compact(args) => family::compact(&args, out),
+        Command::Options(args) => options::options(&args, out),
         Command::Flush(args) => family::flush(&args, out),
         Command::Export(args) => transfer::export(&args, out),
         Command::Import(args) => transfer::import(&args, out),

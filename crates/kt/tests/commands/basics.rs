@@ -149,6 +149,30 @@ fn info_and_stats_describe_the_database() {
     assert_eq!(info["prepared"], json!([]));
     assert!(info["amplification"]["space"].is_number());
     let text = kt(&["info", &db]).ok();
+#[test]
+fn options_are_listed_from_the_table() {
+    let all = kt(&["options", "--json"]).json()["options"].as_array().unwrap().clone();
+    let expected = kingtide::DbOptions::rows().len() + kingtide::FamilyOptions::rows().len();
+    assert_eq!(all.len(), expected);
+    let budget = all.iter().find(|o| o["name"] == "memtable_budget").unwrap();
+    assert_eq!(
+        (&budget["scope"], &budget["live"], &budget["default"]),
+        (&json!("database"), &json!(true), &json!("0"))
+    );
+    assert_eq!(budget["range"], "0 or 32768 to 1099511627776");
+    assert!(all.iter().all(|o| o["description"].as_str().unwrap().ends_with('.') && o["type"].is_string()), "{all:?}");
+    let text = kt(&["options", "block_size"]).ok();
+    let head = "Options of a column family (stored in the database)\n\n  block_size = 4096\n      number or size (64M), 512 to 1048576; fixed";
+    assert!(text.starts_with(head), "{text}");
+    assert!(kt(&["options"]).ok().lines().all(|l| l.len() < 140));
+    assert!(kt(&["options", "blok_size"]).fails(2).contains("did you mean 'block_size'?"));
+    let dir = Dir::new();
+    let path = dir.at("db");
+    assert!(kt(&["create", &path, "-o", "block_cache_size=1M"]).fails(2).contains("is an option of the database"));
+    assert!(kt(&["create", &path, "-o", "compresion=zstd"]).fails(2).contains("did you mean 'compression'?"));
+    assert!(!dir.path("db").exists());
+}
+
     assert!(text.contains("family 'default', bytewise order") && text.contains("tombstones"), "{text}");
     assert!(text.lines().all(|l| !l.ends_with(' ')), "{text}");
 
