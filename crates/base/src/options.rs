@@ -430,7 +430,8 @@ option_table! {
         file_mode: FileMode = FileMode::OWNER;
         /// What an acknowledged commit survives, unless the commit says otherwise.
         durability: Durability = Durability::Process, @live;
-        /// Bytes of one write-ahead-log segment. Segments are preallocated and recycled.
+        /// Bytes of one write-ahead-log segment. Segments are preallocated and recycled. The first ones after an open are
+        /// smaller and grow to this, so that a small database has a small log.
         wal_segment_size: u64 = 16 << 20, in 65_536 ..= 4_294_967_295u64;
         /// Bytes of write-ahead log past which the family that pins the oldest segment is flushed.
         max_wal_size: u64 = 512 << 20, in 131_072 ..= 1_099_511_627_776u64, @live;
@@ -560,7 +561,6 @@ mod tests {
         let e = o.set("block_size", "1").unwrap_err().to_string();
         assert!(e.contains("out of range: 512 to"), "{e}");
         assert_eq!(o, FamilyOptions::default(), "what is refused is not set");
-        let e = o.set("compression", "brotli").unwrap_err().to_string();
         let e = o.set("block_cache_size", "1M").unwrap_err().to_string();
         assert!(e.contains("'block_cache_size' is an option of the database, not of a column family"), "{e}");
         let e = DbOptions::default().set("ttl_ms", "1").unwrap_err().to_string();
@@ -571,6 +571,7 @@ mod tests {
         assert!(e.contains("did you mean 'block_size'"), "{e}");
         let e = unknown_option("frobnicate").to_string();
         assert!(e.ends_with("unknown option 'frobnicate'"), "{e}");
+        let e = o.set("compression", "brotli").unwrap_err().to_string();
         assert!(e.contains("none, lz4"), "{e}");
         assert!(DbOptions::default().set("durability", "interval:0").is_err());
         assert!(parse_size("99999999999T").is_err());

@@ -201,7 +201,11 @@ impl DbInner {
         if waited.is_err() {
             self.shape.lock().manual.retain(|m| m.ticket != ticket);
         }
-        waited
+        waited?;
+        if self.log_needed_by_all() > self.snapshots.visible() {
+            let _ = self.shrink_log(); // nothing is in memory only; a failure loses nothing
+        }
+        Ok(())
     }
 
     /// Waits for a state that background jobs bring about. Without threads the jobs run here. An error that keeps coming

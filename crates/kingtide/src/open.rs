@@ -97,6 +97,7 @@ fn open_as(dir: &Path, options: Options, read_only: bool) -> Result<(Arc<DbInner
         fs: fs.clone(),
         dir: dir.to_owned(),
         segment_size: options.tuning.segment_size.unwrap_or(options.db.wal_segment_size),
+        first_segment: options.tuning.first_segment,
         max_free: options.tuning.free_segments,
         prefill_piece: options.tuning.prefill_piece,
         next_id: id_source(&next_file_id),
@@ -325,6 +326,7 @@ pub(crate) fn close(db: &Arc<DbInner>) -> Result<()> {
 /// Ends the log with a synced marker and gives back the space that only a running database needs.
 fn end_log(db: &Arc<DbInner>) -> Result<()> {
     db.release_log()?;
+    let _ = db.shrink_log(); // what cannot be given back now is given back after the next open
     db.commit.lock().wal.close()?;
     db.wal.trim(0)
 }

@@ -17,5 +17,6 @@ mod read_only;
 mod reclaim;
 mod repair;
 mod small_database;
+mod small_log;
 mod stored_options;
 mod verify;

@@ -64,6 +64,8 @@ fn the_log_is_shown_and_damage_passed_over() {
     assert!(kt(&["dump", "wal", &db]).ok().contains("prepares 'xid', snapshot"));
 
     let file = file_ending(Path::new(&db), ".wal");
+    let first = kt(&["dump", "wal", &file.display().to_string(), "--json"]).lines();
+    let records = of_kind(&first, "record");
     let (at, next) = (records[10]["offset"].as_u64().unwrap(), records[11]["offset"].as_u64().unwrap());
     damage(&file, at as usize + 40);
     let (lines, error) = damaged(&["dump", "wal", &file.display().to_string()]);
