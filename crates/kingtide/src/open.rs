@@ -17,7 +17,7 @@ use crate::commit::stall::WriteController;
 use crate::commit::state::CommitState;
 use crate::compact::RateLimiter;
 use crate::copy::target::refuse_unfinished;
-use crate::directory::make_dir;
+use crate::directory::make_database_dir;
 use crate::engine::DbInner;
 use crate::family::{Family, TableCache};
 use crate::jobs::{Jobs, Work};
@@ -243,7 +243,7 @@ fn prepare_dir(fs: &dyn Fs, dir: &Path, options: &Options) -> Result<()> {
         return Ok(());
     }
     refuse_unfinished(fs, dir)?;
-    make_dir(fs, dir)
+    make_database_dir(fs, dir)
 }
 
 fn background_threads(options: &Options) -> usize {

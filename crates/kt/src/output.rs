@@ -1,6 +1,7 @@
 //! Standard output: lines, JSON, and tables with aligned columns.
 
 use crate::error::Result;
+use crate::format::Formats;
 use serde_json::Value;
 use std::fmt::Display;
 use std::io::{BufWriter, Stdout, Write};
@@ -10,12 +11,24 @@ pub struct Out {
     to: BufWriter<Stdout>,
     /// Whether results are JSON.
     pub json: bool,
+    /// How keys and values are written.
+    pub formats: Formats,
 }
 
 impl Out {
     /// Standard output.
-    pub fn new(json: bool) -> Out {
-        Out { to: BufWriter::with_capacity(1 << 16, std::io::stdout()), json }
+    pub fn new(json: bool, formats: Formats) -> Out {
+        Out { to: BufWriter::with_capacity(1 << 16, std::io::stdout()), json, formats }
+    }
+
+    /// The bytes of a key on the command line.
+    pub fn parse_key(&self, text: &str) -> Result<Vec<u8>> {
+        self.formats.key_format.parse(text, "key")
+    }
+
+    /// The same for a key that may be absent.
+    pub fn parse_key_if(&self, text: Option<&String>) -> Result<Option<Vec<u8>>> {
+        text.map(|t| self.parse_key(t)).transpose()
     }
 
     /// A line of text.

@@ -1,7 +1,6 @@
 //! How much a range holds, without reading it: `kt size`.
 
 use crate::error::Result;
-use crate::format::Format;
 use crate::open::{family, open_to_read};
 use crate::output::{Out, bytes, count, things};
 use serde_json::json;
@@ -11,7 +10,7 @@ use std::path::PathBuf;
 /// Estimate how many keys and bytes a range holds, without reading it.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Keys that were overwritten and not merged yet may count more than once; `kt scan --count` counts exactly.
+    after_help = "Keys that were overwritten and not compacted yet may count more than once; `kt scan --count` counts exactly.
 
 Examples:
   kt size my-database
@@ -33,15 +32,12 @@ pub struct SizeArgs {
     /// Column family; the default one otherwise
     #[arg(long)]
     family: Option<String>,
-    /// How keys are written
-    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
-    key_format: Format,
 }
 
 /// `kt size`.
 pub fn size(args: &SizeArgs, out: &mut Out) -> Result<()> {
-    let parse = |text: &Option<String>| text.as_ref().map(|t| args.key_format.parse(t, "key")).transpose();
-    let (from, to, prefix) = (parse(&args.from)?, parse(&args.to)?, parse(&args.prefix)?);
+    let [from, to, prefix] = [&args.from, &args.to, &args.prefix].map(|t| out.parse_key_if(t.as_ref()));
+    let (from, to, prefix) = (from?, to?, prefix?);
     let db = open_to_read(&args.path)?;
     let family = family(&db, args.family.as_deref())?;
     let [lower, upper] = match prefix {
