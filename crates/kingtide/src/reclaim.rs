@@ -146,7 +146,7 @@ impl DbInner {
 /// Bytes on disk that a range takes, up to, not including, `hi`.
 fn stored_bytes(family: &Family, lo: &[u8], hi: &[u8]) -> Result<u64> {
     let range = Span { lower: Bound::Included(lo), upper: Bound::Excluded(hi) };
-    let held = estimate(&family.view.load(), range)?;
+    let held = estimate(&family.view.load(), range, 0)?; // files are counted, whether or not entries have expired
     Ok(held.disk_bytes + held.value_log_bytes)
 }
 

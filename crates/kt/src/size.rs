@@ -48,18 +48,19 @@ pub fn size(args: &SizeArgs, out: &mut Out) -> Result<()> {
     if out.json {
         return out.object(&json!({
             "family": family.name(), "rows": s.rows, "entries": s.entries, "memtable_entries": s.memtable_entries,
-            "tombstones": s.tombstones, "range_tombstones": s.range_tombstones, "raw_bytes": s.raw_bytes,
+            "tombstones": s.tombstones, "expired": s.expired, "range_tombstones": s.range_tombstones, "raw_bytes": s.raw_bytes,
             "disk_bytes": s.disk_bytes, "value_log_bytes": s.value_log_bytes, "memtable_bytes": s.memtable_bytes,
             "tables": s.tables, "runs": s.runs,
         }));
     }
     out.line(format_args!("about       {}", things(s.rows, "key", "keys")))?;
     out.line(format_args!(
-        "entries     {}, {} of them in memtables, {} tombstones, {} range tombstones",
+        "entries     {}, {} of them in memtables, {} tombstones, {} range tombstones, about {} expired",
         count(s.entries),
         count(s.memtable_entries),
         count(s.tombstones),
-        count(s.range_tombstones)
+        count(s.range_tombstones),
+        count(s.expired)
     ))?;
     let (files, runs) = (things(s.tables, "table", "tables"), things(s.runs, "run", "runs"));
     out.line(format_args!(
