@@ -146,6 +146,20 @@ mod tests {
     }
 
     #[test]
+    fn every_kind_of_error_has_a_section() {
+        let source = include_str!("../../base/src/error.rs");
+        let page = include_str!("../../../docs/errors.md");
+        let body = source.split("pub enum ErrorKind {").nth(1).and_then(|s| s.split('}').next()).expect("the enum");
+        let kinds = body.lines().map(str::trim).filter_map(|l| l.strip_suffix(','));
+        let mut sections: Vec<&str> = page.lines().filter_map(|l| l.strip_prefix("### ")).collect();
+        for kind in kinds {
+            let at = sections.iter().position(|s| *s == kind);
+            sections.remove(at.unwrap_or_else(|| panic!("docs/errors.md has no section on {kind}")));
+        }
+        assert!(sections.is_empty(), "docs/errors.md has sections on kinds that are no more: {sections:?}");
+    }
+
+    #[test]
     fn sizes_have_units_where_they_are_whole() {
         assert_eq!(
             [0, 1000, 1024, 4095, 4096, 65_536, 64 << 20].map(size),
