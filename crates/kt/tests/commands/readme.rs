@@ -1,4 +1,4 @@
-//! The commands of README.md and docs/kt.md, run as they stand there.
+//! The commands of README.md as one script, and what they print. `book` runs each command of all pages.
 
 use super::common::Dir;
 use std::collections::BTreeSet;
@@ -52,11 +52,4 @@ fn the_readme_works_from_top_to_bottom_in_an_empty_directory() {
     let opened: Vec<&str> = rust.split("Db::open(\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
     let names: BTreeSet<&str> = opened.iter().copied().chain(["my-database"]).collect();
     assert!(opened.len() >= 2 && names.len() == opened.len() + 1, "{opened:?}");
-}
-
-#[test]
-fn the_commands_on_the_page_of_kt_work_too() {
-    let dir = Dir::new();
-    let out = run(&lines_of(&page("docs/kt.md"), "sh"), &dir);
-    assert!(out.contains("tide\thigh\n") && out.contains("family 'default'"), "{out}");
 }
