@@ -18,4 +18,5 @@ mod reclaim;
 mod repair;
 mod small_database;
 mod stored_options;
+mod value_reader;
 mod verify;
