@@ -31,25 +31,6 @@ fn run(kib: u64, args: &[&str], input: &[u8]) -> (i32, String) {
     (code, said)
 }
 
-/// A value that is larger than all of the memory that the process may have.
-#[test]
-fn a_large_value_is_printed_in_little_memory() {
-    let (dir, large) = (Dir::new(), 200 << 20);
-    let db = dir.at("db");
-    let value: Vec<u8> = (0..large as u32 / 4).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
-    assert_eq!(run(2 << 20, &["put", &db, "film", "--stdin", "--create"], &value), (0, String::new()));
-    let shell = |kib: u64, raw: &str| {
-        let line = format!("ulimit -v {kib}; exec \"$1\" get \"$2\" film {raw} > \"$3\"");
-        let args = ["-c", &line, "sh", env!("CARGO_BIN_EXE_kt"), &db, &dir.at("out")];
-        Command::new("sh").args(args).output().unwrap()
-    };
-    let done = shell(96 << 10, "--raw");
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    assert!(std::fs::read(dir.at("out")).unwrap() == value);
-    let refused = shell(96 << 10, "");
-    assert_eq!(refused.status.code(), Some(1), "read as a whole, it does not fit");
-}
-
 #[test]
 fn little_memory_is_an_error_and_no_signal() {
     let dir = Dir::new();
