@@ -43,6 +43,7 @@ pub mod repair;
 mod report;
 mod reserve;
 mod retire;
+mod rewrite;
 mod shadow;
 mod shape;
 #[cfg(all(test, shuttle))]

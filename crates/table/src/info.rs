@@ -12,6 +12,7 @@
 //! | 5 | oldest sequence, newest sequence, earliest expiry in Unix milliseconds (0 none), three varints |
 //! | 6 | value-log references: file id, values, bytes, three varints for each |
 //! | 7 | empty; there only if the table is a sorted file, whose entries have no sequence numbers of their own |
+//! | 8 | older versions: entries of keys that have a newer entry in the table, a varint; there only if there are any |
 
 use kingtide_base::coding::{Reader, put_slice, put_varint};
 use kingtide_base::{Error, Result, SeqNo};
@@ -56,6 +57,8 @@ pub struct TableInfo {
     pub entries: u64,
     /// Point tombstones among them.
     pub tombstones: u64,
+    /// Entries whose key has a newer one in the same table. They are there for a snapshot, or were when it was written.
+    pub older_versions: u64,
     /// Range tombstones.
     pub range_tombstones: u64,
     /// Bytes of keys and stored values before compression.
@@ -111,6 +114,9 @@ impl Properties {
         if i.unsequenced {
             field(7, &[]);
         }
+        if i.older_versions > 0 {
+            field(8, &varints(&[i.older_versions]));
+        }
         out
     }
 
@@ -141,6 +147,7 @@ impl Properties {
                     }
                 }
                 7 => i.unsequenced = true,
+                8 => i.older_versions = size(&mut r)?,
                 _ => {}
             }
         }
@@ -160,6 +167,7 @@ mod tests {
             info: TableInfo {
                 entries: 100,
                 tombstones: 3,
+                older_versions: 5,
                 range_tombstones: 1,
                 raw_bytes: 1 << 40,
                 min_key: b"a".to_vec(),

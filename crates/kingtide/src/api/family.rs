@@ -256,9 +256,11 @@ impl ColumnFamily {
         self.db.flush_families(&[self.inner().clone()])
     }
 
-    /// Merges all tables that meet `[lo, hi]` into the deepest level and waits for it: afterwards the range is one sorted
-    /// run without tombstones or hidden versions that no snapshot needs. `None` is an open end. Memtables are flushed
-    /// first.
+    /// Compacts all tables that meet `[lo, hi]` into the deepest level and waits for it: afterwards the range is one sorted
+    /// run without tombstones or hidden versions that no snapshot needs, and value logs that only tables of the range
+    /// refer to have less than a twentieth of dead bytes. `None` is an open end. Memtables are flushed first. Costs as many
+    /// writes as the range has bytes in levels above the deepest one, in tables that hold what is to go, and in value logs
+    /// that are to be emptied; nothing when nothing is to be gained.
     ///
     /// # Errors
     /// What kept the merge from succeeding.
