@@ -84,12 +84,11 @@ pub fn get(args: &GetArgs, out: &mut Out) -> Result<()> {
     let key = out.parse_key(&args.key)?;
     let db = open_to_read(&args.path)?;
     let family = family(&db, args.family.as_deref())?;
-    let Some(value) = family.get(&key)? else {
-        return Err(Failure::not_found(format!("no key '{}' in family '{}'", args.key, family.name())));
-    };
+    let absent = || Failure::not_found(format!("no key '{}' in family '{}'", args.key, family.name()));
     if args.raw {
-        return out.raw(&value);
+        return out.copy(&mut family.get_reader(&key)?.ok_or_else(absent)?); // in pieces, however large it is
     }
+    let value = family.get(&key)?.ok_or_else(absent)?;
     if out.json {
         let shown = out.formats.value_format.json(&value, "value")?;
         let key = out.formats.key_format.json(&key, "key")?;

@@ -2,6 +2,7 @@
 
 use crate::error::Result;
 use crate::format::Formats;
+use kingtide::ValueReader;
 use serde_json::Value;
 use std::fmt::Display;
 use std::io::{BufWriter, Stdout, Write};
@@ -44,6 +45,20 @@ impl Out {
     /// Bytes as they are.
     pub fn raw(&mut self, bytes: &[u8]) -> Result<()> {
         Ok(self.to.write_all(bytes)?)
+    }
+
+    /// A value as it is, piece by piece.
+    pub fn copy(&mut self, value: &mut ValueReader) -> Result<()> {
+        let mut piece = vec![0; 256 << 10];
+        let mut at = 0;
+        loop {
+            let n = value.read_at(at, &mut piece)?;
+            if n == 0 {
+                return Ok(());
+            }
+            self.raw(&piece[..n])?;
+            at += n as u64;
+        }
     }
 
     /// The object for a program, or the line for a person.

@@ -13,6 +13,7 @@
 //! | 6 | value-log references: file id, values, bytes, three varints for each |
 //! | 7 | empty; there only if the table is a sorted file, whose entries have no sequence numbers of their own |
 //! | 8 | entries that expire, latest expiry in Unix milliseconds, two varints; there only if an entry expires |
+//! | 9 | older versions: entries of keys that have a newer entry in the table, a varint; there only if there are any |
 
 use kingtide_base::coding::{Reader, put_slice, put_varint};
 use kingtide_base::{Error, Result, SeqNo};
@@ -57,6 +58,8 @@ pub struct TableInfo {
     pub entries: u64,
     /// Point tombstones among them.
     pub tombstones: u64,
+    /// Entries whose key has a newer one in the same table. They are there for a snapshot, or were when it was written.
+    pub older_versions: u64,
     /// Range tombstones.
     pub range_tombstones: u64,
     /// Bytes of keys and stored values before compression.
@@ -132,6 +135,9 @@ impl Properties {
         if i.expiring > 0 {
             field(8, &varints(&[i.expiring, i.max_expiry_ms]));
         }
+        if i.older_versions > 0 {
+            field(9, &varints(&[i.older_versions]));
+        }
         out
     }
 
@@ -163,6 +169,7 @@ impl Properties {
                 }
                 7 => i.unsequenced = true,
                 8 => (i.expiring, i.max_expiry_ms) = (size(&mut r)?, r.varint()?),
+                9 => i.older_versions = size(&mut r)?,
                 _ => {}
             }
         }
@@ -182,6 +189,7 @@ mod tests {
             info: TableInfo {
                 entries: 100,
                 tombstones: 3,
+                older_versions: 5,
                 range_tombstones: 1,
                 raw_bytes: 1 << 40,
                 min_key: b"a".to_vec(),

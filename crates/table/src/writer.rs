@@ -141,6 +141,7 @@ impl TableWriter {
         }
         let info = &mut self.info;
         info.entries += 1;
+        info.older_versions += u64::from(!new_key);
         info.raw_bytes += (key.len() + value.len()) as u64;
         info.min_seq = info.min_seq.min(tag.seq());
         info.max_seq = info.max_seq.max(tag.seq());

@@ -5,7 +5,7 @@ use crate::commit::hook::CommitHook;
 use crate::engine::DbInner;
 use crate::family::Family;
 use crate::options::{ReadOptions, WriteOptions};
-use crate::read::{self, DbIterator, IterConfig, PinnedValue};
+use crate::read::{self, DbIterator, IterConfig, PinnedValue, ValueReader};
 use crate::snapshot::Snapshot;
 use crate::sync::atomic::Ordering;
 use crate::version::FamilyId;
@@ -173,6 +173,42 @@ impl ColumnFamily {
         read::get_into(&view, key.as_ref(), seq, &self.inner().reads, out)
     }
 
+    /// Opens the value of a key to be read in pieces, from anywhere in it, in bounded memory: a reader holds one chunk of a
+    /// value that lies in a value log (option `value_chunk_size`), and nothing of one that lies in a memtable. `None` when
+    /// the key is absent. Costs what [`ColumnFamily::get`] costs without the reading of the value.
+    ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # use std::io::{Read, Seek, SeekFrom};
+    /// # let db = Db::open("db", Options { fs: Some(MemFs::shared()), ..Options::default() })?;
+    /// let family = db.default_family();
+    /// family.put(b"film", vec![7; 5_000_000])?;
+    /// let mut film = family.get_reader(b"film")?.expect("it was put");
+    /// film.seek(SeekFrom::End(-3))?;
+    /// let mut end = Vec::new();
+    /// film.read_to_end(&mut end)?;
+    /// assert_eq!((film.len(), end), (5_000_000, vec![7; 3]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`ColumnFamily::get`].
+    pub fn get_reader(&self, key: impl AsRef<[u8]>) -> Result<Option<ValueReader>> {
+        let view = self.inner().view.load();
+        let seq = self.read_seq(None)?;
+        read::open_value(&view, key.as_ref(), seq, &self.inner().reads)
+    }
+
+    /// The same as of a snapshot.
+    ///
+    /// # Errors
+    /// As [`ColumnFamily::get_at`].
+    pub fn get_reader_at(&self, key: impl AsRef<[u8]>, snapshot: &Snapshot) -> Result<Option<ValueReader>> {
+        let view = self.inner().view.load();
+        let seq = self.read_seq(Some(snapshot))?;
+        read::open_value(&view, key.as_ref(), seq, &self.inner().reads)
+    }
+
     /// Reads several keys as of one moment, sharing the work that they have in common. Results are in the order of the
     /// keys, each with an error of its own.
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<Option<PinnedValue>>> {
@@ -220,9 +256,11 @@ impl ColumnFamily {
         self.db.flush_families(&[self.inner().clone()])
     }
 
-    /// Merges all tables that meet `[lo, hi]` into the deepest level and waits for it: afterwards the range is one sorted
-    /// run without tombstones or hidden versions that no snapshot needs. `None` is an open end. Memtables are flushed
-    /// first.
+    /// Compacts all tables that meet `[lo, hi]` into the deepest level and waits for it: afterwards the range is one sorted
+    /// run without tombstones or hidden versions that no snapshot needs, and value logs that only tables of the range
+    /// refer to have less than a twentieth of dead bytes. `None` is an open end. Memtables are flushed first. Costs as many
+    /// writes as the range has bytes in levels above the deepest one, in tables that hold what is to go, and in value logs
+    /// that are to be emptied; nothing when nothing is to be gained.
     ///
     /// # Errors
     /// What kept the merge from succeeding.

@@ -19,4 +19,5 @@ mod repair;
 mod small_database;
 mod small_log;
 mod stored_options;
+mod value_reader;
 mod verify;
