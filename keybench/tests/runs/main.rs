@@ -5,4 +5,5 @@
 mod endings;
 mod figures;
 mod harness;
+mod honest;
 mod kill;
