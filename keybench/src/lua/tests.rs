@@ -428,7 +428,7 @@ fn bundled_workloads_end_on_the_engine_that_does_nothing() {
 #[test]
 fn a_missing_file_is_an_error_and_no_bundled_workload() {
     assert_eq!(Script::find("mixed").unwrap().origin, "mixed");
-    for name in ["workloads/mixed", "workloads/mixed.lua", "mixed.lua", "./mixed"] {
+    for name in ["workloads/mixed", "elsewhere/mixed.lua", "mixed.lua", "./mixed"] {
         let e = Script::find(name).unwrap_err();
         assert!(e.exit_code() == 2 && e.to_string().contains("there is no file"), "{name}: {e}");
     }

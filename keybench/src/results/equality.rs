@@ -77,6 +77,18 @@ fn flat(options: &[(String, String)]) -> Vec<(&str, &str)> {
     out.into_iter().map(|(name, value)| (name.trim(), value.trim())).collect()
 }
 
+/// Options with one value each: where an option was given again, the later value is the one in force.
+pub fn in_force(options: Vec<(String, String)>) -> Vec<(String, String)> {
+    let mut out: Vec<(String, String)> = Vec::new();
+    for (name, value) in options {
+        match out.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, before)) => *before = value,
+            None => out.push((name, value)),
+        }
+    }
+    out
+}
+
 /// What an acknowledged write survives, in a word or two.
 fn durability(words: &str) -> String {
     let told = [("survive a power cut", "power cut"), ("survive the process", "end of the process")];
@@ -140,6 +152,12 @@ mod tests {
             [("kingtide", &kingtide, PROCESS), ("rocksdb", &rocksdb, PROCESS), ("tidesdb", &tidesdb, PROCESS)];
         assert_eq!(differences(&all), []);
         require(&differences(&all)).unwrap();
+    }
+
+    #[test]
+    fn an_option_given_twice_is_shown_once() {
+        let shown = in_force(options("compression=lz4 memtable_size=64M compression=none"));
+        assert_eq!(shown, options("compression=none memtable_size=64M"));
     }
 
     #[test]

@@ -45,6 +45,9 @@ fn unequal_settings_are_told_everywhere_or_refused() {
     assert!(err.contains(&format!("warning: {told}")), "{err}");
     let (at, verdict) = (out.find(told).expect(&out), out.find("\nverdict\n").expect(&out));
     assert!(at < verdict, "{out}");
+    let options = out.lines().find(|l| l.trim_start().starts_with("kingtide-c 0")).expect(&out);
+    assert!(options.matches(" compression=").count() == 1 && options.contains(" compression=none"), "{options}");
+    assert!(out.contains(" wu/s") && !out.contains(" .. "), "one repeat has no interval: {out}");
     assert!(dir.report("report.html").contains(told));
     assert!(dir.report("report.json").contains("\"setting\": \"compression\""));
 

@@ -187,7 +187,8 @@ impl Report {
                     ..Store::default()
                 };
                 let engine = self.engine(engine)?;
-                (engine.version, engine.durability, engine.options) = (version, durability, options);
+                (engine.version, engine.durability) = (version, durability);
+                engine.options = equality::in_force(options);
                 engine.stores.push(store);
                 self.compare_settings()?;
             }

@@ -3,7 +3,7 @@
 use crate::engine::memory_note;
 use crate::lua::point::{Limit, Measured};
 use crate::measure::{plural, show_bytes, show_count, show_ns, sig3};
-use crate::results::verdict::{KEPT_UP, Outcome, lead, percent, ratio};
+use crate::results::verdict::{ENOUGH, KEPT_UP, Outcome, lead, percent, ratio};
 use crate::results::{Ending, Meta, PointResult, Results};
 use std::fmt::Write as _;
 
@@ -100,8 +100,14 @@ fn render_point(out: &mut String, results: &Results, p: &PointResult) {
     if let Some(hits) = f.hit_rate {
         let _ = write!(out, ", {:.1} % of gets found a value", hits * 100.0);
     }
-    let (low, high) = (show_count(f.wu_per_s.low), show_count(f.wu_per_s.high));
-    let _ = writeln!(out, "  [{low} .. {high}, {}]", plural(p.repeats.len(), "repeat"));
+    let repeats = plural(p.repeats.len(), "repeat");
+    // The verdict has no intervals of fewer repeats, so there are none here.
+    if p.repeats.len() < ENOUGH {
+        let _ = writeln!(out, "  [{repeats}]");
+    } else {
+        let (low, high) = (show_count(f.wu_per_s.low), show_count(f.wu_per_s.high));
+        let _ = writeln!(out, "  [{low} .. {high}, {repeats}]");
+    }
     if let Some(share) = results.delivered(p) {
         let _ = match share >= KEPT_UP {
             true => writeln!(out, "  kept up with the rate"),
@@ -246,6 +252,9 @@ fn ratio_of(over: Option<&PointResult>, under: Option<&PointResult>) -> String {
     match (over, under) {
         (Some(a), Some(b)) if a.figures.wrong + b.figures.wrong == 0 => {
             let e = ratio(a, b);
+            if a.repeats.len().min(b.repeats.len()) < ENOUGH {
+                return sig3(e.value);
+            }
             format!("{} [{} .. {}]", sig3(e.value), sig3(e.low), sig3(e.high))
         }
         _ => "-".into(),
