@@ -7,3 +7,4 @@ mod figures;
 mod harness;
 mod honest;
 mod kill;
+mod page;
