@@ -10,6 +10,7 @@ use crate::output::{Out, things};
 use crate::progress::Progress;
 use kingtide::{Db, DbOptions, FamilyOptions, IngestOptions};
 use serde_json::json;
+use std::ops::Bound;
 use std::path::PathBuf;
 
 /// Column families.
@@ -279,10 +280,11 @@ pub fn compact(args: &CompactArgs, out: &mut Out) -> Result<()> {
         None => db.families(),
     };
     let before = stored_bytes(&db);
+    let range = [from, to].map(|key| key.map_or(Bound::Unbounded, Bound::Included));
     {
         let progress = Progress::start("merging", "families", Some(names.len() as u64));
         for (done, name) in names.iter().enumerate() {
-            db.family(name)?.compact_range(from.as_deref(), to.as_deref())?;
+            db.family(name)?.compact_range(&range)?;
             progress.set(done as u64 + 1);
         }
         db.wait_for_background()?;

@@ -187,7 +187,7 @@ fn different_values_are_told_apart() {
     }
     for merged in [false, true] {
         if merged {
-            index.compact_range(None, None).unwrap();
+            index.compact_range(..).unwrap();
         }
         let c = index.cardinality(.., 3, 200, parts).unwrap();
         let near = |got: u64, want: u64| got * 3 > want * 2 && got * 2 < want * 3;
