@@ -15,11 +15,14 @@
 //! | `full` | runs every test at its full count |
 //! | `instructions` | counts the instructions of single operations, and compares them with what is recorded |
 //! | `results` | makes the tables of results in the pages anew from the result files |
+//! | `book` | builds the book in `docs` with mdBook, and checks its links |
+//! | `reference` | makes the pages of options and statistics anew from the tables in the source |
 //! | `capi` | builds and installs the C API: header, static and shared library, pkg-config file |
 //! | `peers` | fetches and builds the engines that keybench compares with |
 
 #![allow(clippy::disallowed_methods)] // it works on the source tree, not on databases
 
+mod book;
 mod capi;
 mod explore;
 mod full;
@@ -29,6 +32,7 @@ mod instructions;
 mod peers;
 mod planted;
 mod powercut;
+mod reference;
 mod results;
 mod sanitize;
 mod tidy;
@@ -52,10 +56,12 @@ fn main() -> ExitCode {
         Some("full") => full::run(&args[1..]),
         Some("instructions") => instructions::run(&args[1..]),
         Some("results") => results::run(&args[1..]),
+        Some("book") => book::run(&args[1..]),
+        Some("reference") => reference::run(&args[1..]),
         Some("capi") => capi::run(&args[1..]),
         Some("peers") => peers::run(&args[1..]),
         _ => {
-            Err("usage: cargo xtask <tidy|graph|shuttle|loom|fuzz|miri|sanitize|planted|torture|powercut|full|instructions|results|capi|peers> [arguments]"
+            Err("usage: cargo xtask <tidy|graph|shuttle|loom|fuzz|miri|sanitize|planted|torture|powercut|full|instructions|results|book|reference|capi|peers> [arguments]"
                 .to_owned())
         }
     };

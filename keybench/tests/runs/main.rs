@@ -6,3 +6,4 @@ mod endings;
 mod figures;
 mod harness;
 mod kill;
+mod page;

@@ -1,7 +1,5 @@
 //! Rules for all text files.
 
-use std::collections::BTreeSet;
-
 use super::Report;
 
 /// Directories of the machine that something was written on. Spelt so that this file passes.
@@ -36,35 +34,6 @@ fn names_directory(line: &str, dir: &str) -> bool {
             || !line[at + dir.len()..].starts_with(|c: char| c.is_alphanumeric() || "_-".contains(c));
         ends && !line[..at].ends_with(word)
     })
-}
-
-/// Relative links of a Markdown file lead somewhere.
-pub fn links(path: &str, text: &str, files: &BTreeSet<String>, report: &mut Report) {
-    let folder = path.rsplit_once('/').map_or("", |p| p.0);
-    for (n, line) in text.lines().enumerate() {
-        for target in line.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-            let target = target.split('#').next().unwrap_or("");
-            if target.is_empty() || target.contains("://") || target.starts_with("mailto:") {
-                continue;
-            }
-            let full = resolve(folder, target);
-            if !files.iter().any(|f| *f == full || f.starts_with(&format!("{full}/"))) {
-                report.add(path, n, &format!("link to `{target}`, which does not exist; correct or remove it"));
-            }
-        }
-    }
-}
-
-fn resolve(folder: &str, target: &str) -> String {
-    let mut parts: Vec<&str> = folder.split('/').filter(|p| !p.is_empty()).collect();
-    for part in target.split('/') {
-        match part {
-            "" | "." => {}
-            ".." => _ = parts.pop(),
-            p => parts.push(p),
-        }
-    }
-    parts.join("/")
 }
 
 /// Every format document that ARCHITECTURE.md or a source file names exists, and every one has a table of bytes.
@@ -114,11 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn links_and_formats_lead_somewhere() {
-        let files = BTreeSet::from(["docs/a.md".to_owned(), "README.md".to_owned()]);
-        let of = |text: &str| problems(|r| links("docs/b.md", text, &files, r));
-        assert!(of("[a](a.md) [r](../README.md#x) [d](../docs/) [w](https://x.y)\n").is_empty());
-        assert!(of("\n[a](c.md)\n")[0].starts_with("docs/b.md:2: link to `c.md`"));
+    fn formats_have_tables_of_bytes() {
         let texts = |format: &str| {
             let text = |p: &str, t: &str| (p.to_owned(), t.to_owned());
             vec![text("ARCHITECTURE.md", "see docs/format/wal.md.\n"), text("docs/format/klog.md", format)]

@@ -1,0 +1,20 @@
+//! The workload that docs/benchmarking.md shows runs as it stands there.
+
+use std::path::Path;
+use std::process::Command;
+
+#[test]
+fn the_workload_of_the_page_runs() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/benchmarking.md");
+    let text = std::fs::read_to_string(page).unwrap();
+    let workload = text.split("```lua\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let dir = std::env::temp_dir().join(format!("keybench-page-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    std::fs::write(dir.join("counter.lua"), workload).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keybench"));
+    command.args(["run", "counter.lua", "--backend", "memory", "--threads", "2", "--ops", "200", "--items", "100"]);
+    let done = command.args(["--repeat", "1"]).current_dir(&dir).output().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    assert!(done.status.success() && out.contains("100.0 % of gets found a value"), "{out}{err}");
+    std::fs::remove_dir_all(dir).unwrap();
+}
