@@ -158,7 +158,7 @@ fn work(plan: &Plan, next: &AtomicUsize, scripts: &Scripts, totals: &Mutex<Total
         if round >= plan.rounds || plan.is_over() || !totals.lock().unwrap().failures.is_empty() {
             return;
         }
-        if task % plan.sets.len() == 0 && plan.rounds > 1 {
+        if task.is_multiple_of(plan.sets.len()) && plan.rounds > 1 {
             eprintln!("round {} of {}, seed {}", round + 1, plan.rounds, plan.seed + round);
         }
         let seed = plan.seed + round;
