@@ -139,7 +139,7 @@ pub unsafe extern "C" fn kingtide_batch_delete_range(
 ) -> kingtide_status {
     guard(err, || {
         let (batch, family) = (need(batch, "batch")?, need(family, "family")?);
-        batch.0.delete_range(&family.0, bytes(start, start_len, "start")?, bytes(end, end_len, "end")?)
+        batch.0.delete_range(&family.0, bytes(start, start_len, "start")?..bytes(end, end_len, "end")?)
     })
 }
 

@@ -521,7 +521,7 @@ pub unsafe extern "C" fn kingtide_sorted_writer_delete_range(
 ) -> kingtide_status {
     guard(err, || {
         let (start, end) = (bytes(start, start_len, "start")?, bytes(end, end_len, "end")?);
-        need(writer, "writer")?.open()?.delete_range(start, end)
+        need(writer, "writer")?.open()?.delete_range(start..end)
     })
 }
 

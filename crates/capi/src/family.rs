@@ -179,7 +179,7 @@ pub unsafe extern "C" fn kingtide_family_delete_range(
     err: *mut *mut kingtide_error,
 ) -> kingtide_status {
     guard(err, || {
-        need(family, "family")?.0.delete_range(bytes(start, start_len, "start")?, bytes(end, end_len, "end")?)
+        need(family, "family")?.0.delete_range(bytes(start, start_len, "start")?..bytes(end, end_len, "end")?)
     })
 }
 
@@ -232,7 +232,7 @@ pub unsafe extern "C" fn kingtide_family_get_at(
         let value = need(value, "value")?;
         value.0 = None;
         let snapshot = need(snapshot, "snapshot")?;
-        value.0 = need(family, "family")?.0.get_at(bytes(key, key_len, "key")?, &snapshot.0)?;
+        value.0 = snapshot.0.of(&need(family, "family")?.0).get(bytes(key, key_len, "key")?)?;
         Ok(())
     })
 }
@@ -323,14 +323,7 @@ pub unsafe extern "C" fn kingtide_family_compact_range(
     upper: *const abi::kingtide_bound,
     err: *mut *mut kingtide_error,
 ) -> kingtide_status {
-    guard(err, || {
-        let end = |b| match b {
-            std::ops::Bound::Unbounded => None,
-            std::ops::Bound::Included(key) | std::ops::Bound::Excluded(key) => Some(key),
-        };
-        let (lower, upper) = (bound(lower, "lower")?, bound(upper, "upper")?);
-        need(family, "family")?.0.compact_range(end(lower), end(upper))
-    })
+    guard(err, || need(family, "family")?.0.compact_range((bound(lower, "lower")?, bound(upper, "upper")?)))
 }
 
 /// Has the space given back soon, in the background, of what was deleted in the range from `lower` up to, not including,
@@ -349,7 +342,7 @@ pub unsafe extern "C" fn kingtide_family_reclaim_range(
 ) -> kingtide_status {
     guard(err, || {
         let (lower, upper) = (bytes(lower, lower_len, "lower")?, bytes(upper, upper_len, "upper")?);
-        need(family, "family")?.0.reclaim_range(lower, upper)
+        need(family, "family")?.0.reclaim_range(lower..upper)
     })
 }
 

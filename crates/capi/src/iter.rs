@@ -5,7 +5,7 @@ use crate::error::{guard, kingtide_error, kingtide_status, panic_text, quietly};
 use crate::family::kingtide_family;
 use crate::snapshot::kingtide_snapshot;
 use crate::txn::kingtide_txn;
-use kingtide::{DbIterator, Error, ReadOptions, Result, TransactionIterator};
+use kingtide::{Cursor, Error, ReadOptions, Result, TransactionCursor};
 use std::ffi::c_void;
 use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -65,7 +65,7 @@ impl kingtide_read_options {
 /// it reads: flushes, merges and drops do not disturb it. One over a transaction shows what that wrote before, too, and ends
 /// with it. For one thread at a time.
 pub struct kingtide_iter {
-    cursor: Cursor,
+    cursor: Source,
     /// Keys and values that `kingtide_iter_walk` gave last.
     walked: Walked,
     /// What a move panicked with. It stays invalid from then on.
@@ -73,31 +73,31 @@ pub struct kingtide_iter {
 }
 
 #[allow(clippy::large_enum_variant)] // boxed as a whole
-enum Cursor {
-    Family(DbIterator),
-    Transaction(TransactionIterator),
+enum Source {
+    Family(Cursor),
+    Transaction(TransactionCursor),
 }
 
 /// Calls the same method of either.
 macro_rules! on {
     ($iter:expr, $it:ident => $call:expr) => {
         match &mut $iter.cursor {
-            Cursor::Family($it) => $call,
-            Cursor::Transaction($it) => $call,
+            Source::Family($it) => $call,
+            Source::Transaction($it) => $call,
         }
     };
 }
 
 impl kingtide_iter {
-    fn new(cursor: Cursor) -> kingtide_iter {
+    fn new(cursor: Source) -> kingtide_iter {
         kingtide_iter { cursor, walked: Walked::default(), panic: None }
     }
 
     fn valid(&self) -> bool {
         self.panic.is_none()
             && match &self.cursor {
-                Cursor::Family(it) => it.valid(),
-                Cursor::Transaction(it) => it.valid(),
+                Source::Family(it) => it.valid(),
+                Source::Transaction(it) => it.valid(),
             }
     }
 
@@ -143,8 +143,8 @@ pub unsafe extern "C" fn kingtide_family_iter(
         if flag(options.newest) {
             return Err(Error::invalid("`newest` is for iterators of transactions"));
         }
-        let it = need(family, "family")?.0.iter_with(options.get()?)?;
-        out.set(kingtide_iter::new(Cursor::Family(it)));
+        let it = need(family, "family")?.0.cursor_with(options.get()?)?;
+        out.set(kingtide_iter::new(Source::Family(it)));
         Ok(())
     })
 }
@@ -167,11 +167,11 @@ pub unsafe extern "C" fn kingtide_txn_iter(
         let (family, options) = (need(family, "family")?, config(options)?);
         let read = options.get()?;
         let it = if flag(options.newest) {
-            txn.0.iter_newest(&family.0, read)?
+            txn.0.cursor_newest(&family.0, read)?
         } else {
-            txn.0.iter_with(&family.0, read)?
+            txn.0.cursor_with(&family.0, read)?
         };
-        out.set(kingtide_iter::new(Cursor::Transaction(it)));
+        out.set(kingtide_iter::new(Source::Transaction(it)));
         Ok(())
     })
 }
@@ -308,8 +308,8 @@ pub unsafe extern "C" fn kingtide_iter_status(
             std::panic::resume_unwind(Box::new(text.clone()));
         }
         match &iter.cursor {
-            Cursor::Family(it) => it.status(),
-            Cursor::Transaction(it) => it.status(),
+            Source::Family(it) => it.status(),
+            Source::Transaction(it) => it.status(),
         }
     })
 }
@@ -320,8 +320,8 @@ pub unsafe extern "C" fn kingtide_iter_key(iter: Option<&kingtide_iter>, len: *m
     let found = quietly(None, || {
         let iter = iter.filter(|i| i.valid())?;
         Some(match &iter.cursor {
-            Cursor::Family(it) => it.key(),
-            Cursor::Transaction(it) => it.key(),
+            Source::Family(it) => it.key(),
+            Source::Transaction(it) => it.key(),
         })
     });
     set_if(len, found.map_or(0, <[u8]>::len));
@@ -352,8 +352,8 @@ pub unsafe extern "C" fn kingtide_iter_value(
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_iter_expires_at_ms(iter: Option<&kingtide_iter>) -> u64 {
     quietly(0, || match iter.map(|i| &i.cursor) {
-        Some(Cursor::Family(it)) => it.expires_at_ms().unwrap_or(0),
-        Some(Cursor::Transaction(it)) => it.expires_at_ms().unwrap_or(0),
+        Some(Source::Family(it)) => it.expires_at_ms().unwrap_or(0),
+        Some(Source::Transaction(it)) => it.expires_at_ms().unwrap_or(0),
         None => 0,
     })
 }
@@ -372,8 +372,8 @@ pub unsafe extern "C" fn kingtide_iter_refresh(
         let iter = need(iter, "iter")?;
         iter.sound()?;
         match &mut iter.cursor {
-            Cursor::Family(it) => need(family, "family")?.0.refresh(it),
-            Cursor::Transaction(_) => Err(Error::invalid("an iterator of a transaction cannot be refreshed")),
+            Source::Family(it) => need(family, "family")?.0.refresh(it),
+            Source::Transaction(_) => Err(Error::invalid("an iterator of a transaction cannot be refreshed")),
         }
     })
 }

@@ -29,7 +29,7 @@ pub unsafe extern "C" fn kingtide_family_get_reader(
         let (family, key) = (&need(family, "family")?.0, bytes(key, key_len, "key")?);
         let opened = match snapshot {
             None => family.get_reader(key)?,
-            Some(snapshot) => family.get_reader_at(key, &snapshot.0)?,
+            Some(snapshot) => snapshot.0.of(family).get_reader(key)?,
         };
         if let Some(opened) = opened {
             out.set(kingtide_reader(opened));

@@ -271,7 +271,7 @@ pub unsafe extern "C" fn kingtide_txn_delete_range(
 ) -> kingtide_status {
     guard(err, || {
         let (txn, family) = (need(txn, "txn")?, need(family, "family")?);
-        txn.0.delete_range(&family.0, bytes(start, start_len, "start")?, bytes(end, end_len, "end")?)
+        txn.0.delete_range(&family.0, bytes(start, start_len, "start")?..bytes(end, end_len, "end")?)
     })
 }
 
@@ -473,7 +473,7 @@ pub unsafe extern "C" fn kingtide_txn_lock_range(
 ) -> kingtide_status {
     guard(err, || {
         let ((lower, upper), mode) = (range_of(lower, upper)?, lock_mode(mode)?);
-        need(txn, "txn")?.0.lock_range(&need(family, "family")?.0, lower, upper, mode)
+        need(txn, "txn")?.0.lock_range(&need(family, "family")?.0, (lower, upper), mode)
     })
 }
 

@@ -70,7 +70,7 @@ fn call(db: &Db, r: &mut Reader<'_>) -> Option<()> {
     match r.u8()? % 20 {
         0 => drop(family.put(bytes(r)?, bytes(r)?)),
         1 => drop(family.delete(bytes(r)?)),
-        2 => drop(family.delete_range(bytes(r)?, bytes(r)?)),
+        2 => drop(family.delete_range(bytes(r)?..bytes(r)?)),
         3 => drop(family.delete_prefix(bytes(r)?)),
         4 => drop(family.put_ttl(bytes(r)?, bytes(r)?, Duration::from_millis(r.u64()?))),
         5 => drop(family.get(bytes(r)?)),
@@ -87,7 +87,7 @@ fn call(db: &Db, r: &mut Reader<'_>) -> Option<()> {
         }
         11 => {
             if let Ok(snapshot) = db.snapshot_at(r.u64()?) {
-                let _ = family.get_at(b"k", &snapshot);
+                let _ = snapshot.of(family).get(b"k");
             }
         }
         12 | 13 => changes(db, r)?,
@@ -109,7 +109,7 @@ fn call(db: &Db, r: &mut Reader<'_>) -> Option<()> {
         }
         _ => match r.u8()? & 1 {
             0 => drop(db.flush()),
-            _ => drop(family.compact_range(Some(bytes(r)?), Some(bytes(r)?))),
+            _ => drop(family.compact_range(bytes(r)?..=bytes(r)?)),
         },
     }
     Some(())
@@ -124,7 +124,7 @@ fn family_calls(db: &Db, r: &mut Reader<'_>) -> Option<()> {
             let order = KeyOrder::builtin(&b).unwrap_or_default();
             if let Ok(f) = db.create_family_ordered(&a, db.default_family().options(), order) {
                 let _ = f.put(b.as_bytes(), a.as_bytes());
-                let _ = f.delete_range(a.as_bytes(), b.as_bytes());
+                let _ = f.delete_range(a.as_bytes()..b.as_bytes());
                 let _ = f.get(b.as_bytes());
             }
         }
@@ -140,7 +140,7 @@ fn iterate(db: &Db, r: &mut Reader<'_>) -> Option<()> {
     let prefix = if r.u8()? & 1 == 1 { Some(bytes(r)?.to_vec()) } else { None };
     let readahead = r.u8()? & 1 == 1;
     let options = ReadOptions { lower, upper, prefix, readahead, ..ReadOptions::default() };
-    let Ok(mut it) = db.default_family().iter_with(options) else { return Some(()) };
+    let Ok(mut it) = db.default_family().cursor_with(options) else { return Some(()) };
     for _ in 0..r.u8()? % 16 {
         match r.u8()? % 6 {
             0 => it.seek_to_first(),
@@ -191,7 +191,7 @@ fn transact(db: &Db, r: &mut Reader<'_>) -> Option<()> {
         match r.u8()? % 8 {
             0 => drop(txn.put(family, bytes(r)?, bytes(r)?)),
             1 => drop(txn.delete(family, bytes(r)?)),
-            2 => drop(txn.delete_range(family, bytes(r)?, bytes(r)?)),
+            2 => drop(txn.delete_range(family, bytes(r)?..bytes(r)?)),
             3 => drop(txn.delete_prefix(family, bytes(r)?)),
             4 => drop(txn.set_savepoint(&name(r)?)),
             5 => drop(txn.rollback_to_savepoint(&name(r)?)),

@@ -107,7 +107,7 @@ impl Examination<'_> {
         if compact {
             let _ = db.flush();
             for name in db.families() {
-                let _ = db.family(&name).and_then(|f| f.compact_range(None, None));
+                let _ = db.family(&name).and_then(|f| f.compact_range(..));
             }
             self.read(&db);
             let _ = db.close();
@@ -206,7 +206,7 @@ impl Examination<'_> {
 /// What a scan shows before its end or its first error.
 fn scan(family: &ColumnFamily, forward: bool) -> (BTreeMap<Vec<u8>, Vec<u8>>, Result<(), Error>) {
     let mut found = BTreeMap::new();
-    let mut it = match family.iter(..) {
+    let mut it = match family.cursor(..) {
         Ok(it) => it,
         Err(e) => return (found, Err(e)),
     };

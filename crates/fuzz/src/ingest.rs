@@ -34,7 +34,7 @@ fn good() -> &'static (MemFs, Vec<Sample>) {
                     data.insert(k, v);
                 }
             }
-            must(w.delete_range(&key(300), &key(322)), "a range");
+            must(w.delete_range(&key(300)..&key(322)), "a range");
             data.retain(|k, _| *k < key(300) || *k >= key(322));
             must(w.finish(), "a sorted file");
             expected

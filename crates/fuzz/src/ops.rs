@@ -6,7 +6,7 @@
 use crate::must;
 use crate::sample::{Data, options};
 use kingtide::vfs::MemFs;
-use kingtide::{ColumnFamily, Db, DbIterator, Isolation, Snapshot, Transaction, WriteBatch};
+use kingtide::{ColumnFamily, Cursor, Db, Isolation, Snapshot, Transaction, WriteBatch};
 use kingtide_base::coding::Reader;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -68,7 +68,7 @@ struct Txn {
 
 /// An iterator, what it should show, and where it is.
 struct Walk {
-    it: DbIterator,
+    it: Cursor,
     data: Data,
     at: Option<Vec<u8>>,
 }
@@ -115,8 +115,9 @@ impl World {
                 let f = family_of(r)?;
                 let (lo, hi) = (key(r)?, key(r)?);
                 if self.oracle[f].is_some() {
-                    let (lo, hi) = if r.u8()? & 1 == 0 { (None, None) } else { (Some(&lo[..]), Some(&hi[..])) };
-                    must(self.family(f).compact_range(lo, hi), "compact");
+                    let ends = (Bound::Included(&lo[..]), Bound::Included(&hi[..]));
+                    let range = if r.u8()? & 1 == 0 { (Bound::Unbounded, Bound::Unbounded) } else { ends };
+                    must(self.family(f).compact_range(range), "compact");
                 }
             }
             12 => {
@@ -160,7 +161,7 @@ impl World {
             let added = match w {
                 Write::Put(_, k, v) => batch.put(&family, k, v),
                 Write::Delete(_, k) => batch.delete(&family, k),
-                Write::Range(_, a, b) => batch.delete_range(&family, a, b),
+                Write::Range(_, a, b) => batch.delete_range(&family, a..b),
             };
             must(added, "an operation of a batch");
         }
@@ -176,7 +177,7 @@ impl World {
         assert_eq!(must(self.family(f).get(k), "get").as_deref(), data.get(k).map(|v| &v[..]), "get of {k:?}");
         for (snapshot, then, gone) in &self.snapshots {
             if let (Some(data), false) = (&then[f], gone.contains(&f)) {
-                let got = must(self.family(f).get_at(k, snapshot), "get at a snapshot");
+                let got = must(snapshot.of(&self.family(f)).get(k), "get at a snapshot");
                 assert_eq!(got.as_deref(), data.get(k).map(|v| &v[..]), "get of {k:?} at a snapshot");
             }
         }
@@ -235,7 +236,7 @@ impl World {
                 true => (Bound::Included(&a[..]), Bound::Excluded(&b[..])),
                 false => (Bound::Unbounded, Bound::Unbounded),
             };
-            let it = must(self.family(f).iter(range), "an iterator");
+            let it = must(self.family(f).cursor(range), "an iterator");
             let data = data.iter().filter(|(k, _)| !bounded || (**k >= a && **k < b));
             let data = data.map(|(k, v)| (k.clone(), v.clone())).collect();
             self.walk = Some(Walk { it, data, at: None });
@@ -311,7 +312,7 @@ impl World {
             12 => {
                 let f = family_of(r)?;
                 if let Some(data) = &t.view[f] {
-                    let mut it = must(t.txn.iter(&self.family(f), ..), "an iterator of a transaction");
+                    let mut it = must(t.txn.cursor(&self.family(f), ..), "an iterator of a transaction");
                     it.seek_to_first();
                     for (k, v) in data {
                         assert!(it.valid(), "an iterator of a transaction ends before {k:?}");
@@ -349,7 +350,7 @@ impl World {
         let done = match &write {
             Write::Put(_, k, v) => t.txn.put(&family, k, v),
             Write::Delete(_, k) => t.txn.delete(&family, k),
-            Write::Range(_, a, b) => t.txn.delete_range(&family, a, b),
+            Write::Range(_, a, b) => t.txn.delete_range(&family, a..b),
         };
         must(done, "a write in a transaction");
         apply(&mut t.view, &write);
@@ -386,7 +387,7 @@ impl World {
             };
             let family = self.family(f);
             let mut found = BTreeMap::new();
-            let mut it = must(family.iter(..), "an iterator");
+            let mut it = must(family.cursor(..), "an iterator");
             it.seek_to_first();
             while it.valid() {
                 found.insert(it.key().to_vec(), must(it.value(), "a value").to_vec());

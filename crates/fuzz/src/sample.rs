@@ -85,7 +85,7 @@ impl Sample {
                 s.put(&db, family, part * 100..part * 100 + 16);
             }
             let (from, to) = (key(part * 100 + 4), key(part * 100 + 7));
-            must(other.delete_range(&from, &to), "a range");
+            must(other.delete_range(&from..&to), "a range");
             must(db.delete(key(part * 100 + 2)), "a delete");
             let remove = |s: &mut Sample, family: &str, k: u64| s.data.get_mut(family).map(|d| d.remove(&key(k)));
             (part * 100 + 4..part * 100 + 7).for_each(|k| drop(remove(&mut s, "other", k)));
@@ -132,7 +132,7 @@ impl Sample {
                     "a put",
                 );
             }
-            must(batch.delete_range(family, b"b", b"c"), "a range");
+            must(batch.delete_range(family, b"b"..b"c"), "a range");
             must(db.write(batch), "a commit");
         };
         for family in &families {

@@ -83,14 +83,14 @@ fn run(operation: &str, db: &Db) {
             });
         }
         "seek" => {
-            let mut it = family.iter(..).expect("an iterator");
+            let mut it = family.cursor(..).expect("an iterator");
             measured(&mut |i| {
                 it.seek(&key(i * 3 % LOADED));
                 assert!(it.valid());
             });
         }
         "next" => {
-            let mut it = family.iter(..).expect("an iterator");
+            let mut it = family.cursor(..).expect("an iterator");
             it.seek_to_first();
             measured(&mut |_| {
                 black_box(it.key());

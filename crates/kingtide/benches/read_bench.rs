@@ -11,7 +11,7 @@ use kingtide::family::tables::TableCache;
 use kingtide::family::view::View;
 use kingtide::memtable::FamilyMemtable;
 use kingtide::names::klog_path;
-use kingtide::read::{DbIterator, IterConfig, ReadContext, get, multi_get};
+use kingtide::read::{Cursor, CursorConfig, ReadContext, get, multi_get};
 use kingtide::version::{FileMeta, Version};
 use kingtide_base::budget::Budget;
 use kingtide_base::clock::SystemClock;
@@ -170,7 +170,7 @@ impl Bench {
         }
         report("multi_get of 100, a key", n, started);
 
-        let mut iter = DbIterator::new(self.view.clone(), self.ctx.clone(), IterConfig::at(self.snapshot), None)?;
+        let mut iter = Cursor::new(self.view.clone(), self.ctx.clone(), CursorConfig::at(self.snapshot), None)?;
         let started = Watch::start();
         for _ in 0..n {
             iter.seek(&pick());
@@ -200,7 +200,7 @@ impl Bench {
         self.scan(&mut iter)
     }
 
-    fn scan(&self, iter: &mut DbIterator) -> Result<()> {
+    fn scan(&self, iter: &mut Cursor) -> Result<()> {
         for what in ["full scan, a key", "full scan backward, a key"] {
             let backward = what.contains("backward");
             let started = Watch::start();

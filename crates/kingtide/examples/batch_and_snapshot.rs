@@ -6,10 +6,10 @@
 
 #![allow(clippy::disallowed_methods)] // the directory for temporary files is the machine's
 
-use kingtide::{ColumnFamily, Db, Durability, Options, ReadOptions, Result, Snapshot, WriteBatch, WriteOptions};
+use kingtide::{ColumnFamily, Db, Durability, Options, Result, Snapshot, WriteBatch, WriteOptions};
 
 fn balance(accounts: &ColumnFamily, name: &str, at: &Snapshot) -> Result<i64> {
-    let stored = accounts.get_at(name, at)?;
+    let stored = at.of(accounts).get(name)?;
     Ok(stored.and_then(|v| v.first_chunk().copied()).map_or(0, i64::from_le_bytes))
 }
 
@@ -39,16 +39,11 @@ fn main() -> Result<()> {
         println!("{name}: anna {}, bert {}", balance(accounts, "anna", view)?, balance(accounts, "bert", view)?);
     }
 
-    // Iterators can read at a snapshot too.
-    let mut it = accounts.iter_with(ReadOptions { snapshot: Some(&before), ..ReadOptions::default() })?;
-    it.seek_to_first();
+    // A snapshot reads whatever a family reads.
     let mut total = 0;
-    while it.valid() {
-        total += it.value()?.first_chunk().copied().map_or(0, i64::from_le_bytes);
-        it.next();
+    for entry in before.of(accounts).iter() {
+        total += entry?.value.first_chunk().copied().map_or(0, i64::from_le_bytes);
     }
-    it.status()?;
     assert_eq!(total, 100);
-    drop(it);
     db.close()
 }

@@ -37,10 +37,9 @@ fn main() -> Result<()> {
     for (hour, line) in ["ebb", "low water", "flood"].into_iter().enumerate() {
         log.put((hour as u64).to_be_bytes(), line)?;
     }
-    let mut it = log.iter(..)?;
-    it.seek_to_first();
-    println!("newest: {}", String::from_utf8_lossy(it.value()?));
-    drop(it);
+    if let Some(newest) = log.first()? {
+        println!("newest: {}", String::from_utf8_lossy(&newest.value));
+    }
 
     // The same key in two families is two keys. `db.put` and `db.get` mean the family named `default`.
     assert!(db.get(b"alice")?.is_none());

@@ -29,15 +29,11 @@ fn main() -> Result<()> {
     db.delete(b"wind")?;
     assert!(db.get(b"wind")?.is_none());
 
-    // An iterator shows the keys of a range in order, as they were when it was made.
-    let mut it = db.iter(&b"m"[..]..)?;
-    it.seek_to_first();
-    while it.valid() {
-        print!("{} = ", String::from_utf8_lossy(it.key()));
-        println!("{}", String::from_utf8_lossy(it.value()?));
-        it.next();
+    // An iterator shows the keys of a range in order, as they were when it was made. `rev()` begins at the end.
+    for entry in db.range("m"..) {
+        let entry = entry?;
+        println!("{} = {}", String::from_utf8_lossy(&entry.key), String::from_utf8_lossy(&entry.value));
     }
-    it.status()?; // it also stops at an error: this tells the end from one
 
     // Dropping the last handle closes too; `close` says what went wrong.
     db.close()

@@ -40,15 +40,8 @@ fn run(db: &Db, options: TransactionOptions, body: impl Fn(&mut Transaction) -> 
 
 fn total(db: &Db) -> Result<i64> {
     let mut txn = db.begin(Isolation::Serializable)?; // reads one moment, and is never refused
-    let mut it = txn.iter(db.default_family(), ..)?;
-    let mut sum = 0;
-    it.seek_to_first();
-    while it.valid() {
-        sum += it.value()?.first_chunk().copied().map_or(0, i64::from_le_bytes);
-        it.next();
-    }
-    it.status()?;
-    Ok(sum)
+    let values = txn.iter(db.default_family()).map(|entry| Ok(balance(Some(entry?.value))));
+    values.sum()
 }
 
 fn main() -> Result<()> {

@@ -1,7 +1,7 @@
 //! Kingtide: an embeddable, transactional LSM key-value storage engine.
 //!
 //! Start at [`Db::open`]. A [`Db`] holds column families ([`ColumnFamily`]); a [`WriteBatch`] commits operations over any
-//! of them together; a [`Snapshot`] is a consistent view of all of them; a [`DbIterator`] walks one of them in key order.
+//! of them together; a [`Snapshot`] is a consistent view of all of them. [`Read`] says how all of these are read.
 //!
 //! `ARCHITECTURE.md` in the repository tells how it works; `docs/format` describes every byte on disk.
 
@@ -59,8 +59,8 @@ pub mod verify;
 pub mod version;
 pub mod wal;
 
-pub use api::transaction::{CommitTicket, Transaction, TransactionHandle, TransactionIterator, TransactionOptions};
-pub use api::{ColumnFamily, Db};
+pub use api::transaction::{CommitTicket, Transaction, TransactionCursor, TransactionHandle, TransactionOptions};
+pub use api::{ColumnFamily, Db, Entries, Entry, KeyRange, Read, SnapshotReader, TransactionReader};
 pub use changes::{ChangeRecord, ChangeStream, ChangeStreamOptions};
 pub use checkpoint::CheckpointInfo;
 pub use commit::batch::{MAX_BATCH_BYTES, WriteBatch};
@@ -74,7 +74,7 @@ pub use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
 pub use kingtide_vfs as vfs;
 pub use ops::{Change, ChangeKind};
 pub use options::{Options, ReadOptions, WriteOptions};
-pub use read::{DbIterator, PinnedValue, ValueReader};
+pub use read::{Cursor, PinnedValue, ValueReader};
 pub use repair::{FamilyRepair, KeyGap, RepairOptions, RepairReport, UnreadableFile, repair, repair_with};
 pub use report::{FamilyReport, LevelReport, StatsReport};
 pub use snapshot::Snapshot;

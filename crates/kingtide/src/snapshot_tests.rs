@@ -23,7 +23,7 @@ fn options(fs: &Arc<MemFs>, manual_jobs: bool) -> Options {
 }
 
 fn state_at(family: &ColumnFamily, snapshot: &Snapshot) -> State {
-    let mut it = family.iter_with(ReadOptions { snapshot: Some(snapshot), ..ReadOptions::default() }).unwrap();
+    let mut it = family.cursor_with(ReadOptions { snapshot: Some(snapshot), ..ReadOptions::default() }).unwrap();
     let mut state = State::new();
     it.seek_to_first();
     while it.valid() {
@@ -93,7 +93,7 @@ fn write(db: &Db, rng: &mut Rng, states: &mut Vec<State>) {
                 if key >= end {
                     continue;
                 }
-                batch.delete_range(db.default_family(), &key, &end).unwrap();
+                batch.delete_range(db.default_family(), &key..&end).unwrap();
                 state.retain(|k, _| *k < key || *k >= end);
             }
             _ => {
@@ -120,7 +120,7 @@ fn check(db: &Db, states: &[State], held: &[Snapshot], rng: &mut Rng, step: usiz
                 assert!(seq >= oldest || held_at(seq));
                 assert_eq!(state_at(family, &s), states[seq as usize], "step {step}, at {seq}");
                 let key = format!("k{:02}", rng.below(20)).into_bytes();
-                let found = family.get_at(&key, &s).unwrap().map(|v| v.to_vec());
+                let found = s.of(family).get(&key).unwrap().map(|v| v.to_vec());
                 assert_eq!(found.as_ref(), states[seq as usize].get(&key), "step {step}, at {seq}");
             }
             Err(e) => {

@@ -6,7 +6,7 @@ use crate::format::Formats;
 use crate::open::{family, open, open_to_read};
 use crate::output::{Out, things};
 use crate::progress::Progress;
-use kingtide::{ColumnFamily, Db, DbIterator, KeyOrder, Options, ReadOptions, WriteBatch};
+use kingtide::{ColumnFamily, Cursor, Db, KeyOrder, Options, ReadOptions, WriteBatch};
 use serde_json::{Map, Value, json};
 use std::io::Read;
 use std::ops::Bound;
@@ -225,7 +225,7 @@ pub fn delete(args: &DeleteArgs, out: &mut Out) -> Result<()> {
     match (key, prefix, from, to) {
         (Some(key), ..) => batch.delete(&family, &key)?,
         (_, Some(prefix), ..) => batch.delete_prefix(&family, &prefix)?,
-        (_, _, Some(from), Some(to)) => batch.delete_range(&family, &from, &to)?,
+        (_, _, Some(from), Some(to)) => batch.delete_range(&family, &from..&to)?,
         _ => {}
     }
     let sequence = db.write(batch)?;
@@ -279,7 +279,7 @@ pub fn scan(args: &ScanArgs, out: &mut Out) -> Result<()> {
     let (from, to, prefix) = (from?, to?, prefix?);
     let db = open_to_read(&args.path)?;
     let family = family(&db, args.family.as_deref())?;
-    let mut entries = family.iter_with(ReadOptions {
+    let mut entries = family.cursor_with(ReadOptions {
         lower: from.map_or(Bound::Unbounded, Bound::Included),
         upper: to.map_or(Bound::Unbounded, Bound::Excluded),
         prefix,
@@ -314,7 +314,7 @@ pub fn scan(args: &ScanArgs, out: &mut Out) -> Result<()> {
     }
 }
 
-fn print_entry(family: &ColumnFamily, entries: &mut DbIterator, args: &ScanArgs, out: &mut Out) -> Result<()> {
+fn print_entry(family: &ColumnFamily, entries: &mut Cursor, args: &ScanArgs, out: &mut Out) -> Result<()> {
     let Formats { key_format, value_format } = out.formats;
     if !out.json {
         if args.keys_only {

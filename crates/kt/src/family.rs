@@ -9,6 +9,7 @@ use crate::output::{Out, things};
 use crate::progress::Progress;
 use kingtide::{Db, DbOptions, FamilyOptions, IngestOptions};
 use serde_json::json;
+use std::ops::Bound;
 use std::path::PathBuf;
 
 /// Column families.
@@ -276,6 +277,7 @@ pub fn compact(args: &CompactArgs, out: &mut Out) -> Result<()> {
     };
     db.flush()?; // so that the progress has a goal
     let before = stored_bytes(&db);
+    let range = [from, to].map(|key| key.map_or(Bound::Unbounded, Bound::Included));
     let progress = Progress::bytes("compacting");
     let done = |name: &str| db.stats().get(name).unwrap_or(0);
     progress.watch(
@@ -285,7 +287,7 @@ pub fn compact(args: &CompactArgs, out: &mut Out) -> Result<()> {
         },
         || -> Result<()> {
             for name in &names {
-                db.family(name)?.compact_range(from.as_deref(), to.as_deref())?;
+                db.family(name)?.compact_range(&range)?;
             }
             Ok(db.wait_for_background()?)
         },

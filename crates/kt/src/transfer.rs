@@ -54,7 +54,7 @@ pub fn export(args: &ExportArgs, out: &mut Out) -> Result<()> {
     for (name, family) in names.iter().zip(&families) {
         let options =
             ReadOptions { snapshot: Some(&snapshot), fill_cache: false, readahead: true, ..Default::default() };
-        let mut entries = family.iter_with(options)?;
+        let mut entries = family.cursor_with(options)?;
         entries.seek_to_first();
         while entries.valid() {
             let expires_at = entries.expires_at_ms();

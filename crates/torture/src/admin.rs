@@ -189,8 +189,7 @@ impl Admin<'_> {
         let at = self.rng.unit().powi(2) * handles.len() as f64;
         let handle = handles[(at as usize).min(handles.len() - 1)].clone();
         let whole = self.rng.one_in(2) || handle.family.order != 0;
-        let (lo, hi) = if whole { (None, None) } else { (Some(&[1][..]), Some(&[3][..])) };
-        match handle.cf.compact_range(lo, hi) {
+        match if whole { handle.cf.compact_range(..) } else { handle.cf.compact_range([1]..=[3]) } {
             Err(e) if e.kind() == ErrorKind::Cancelled => {}
             done => drop(self.check("compact_range", handle.uid, done)),
         }

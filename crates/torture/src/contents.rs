@@ -2,7 +2,7 @@
 //! key is one of the tester's, and that a value is what the unit that it names puts there.
 
 use crate::model::{ACCOUNT, ACCOUNTS, DEFAULT, FOREIGN, Family, LANES, Place, id_in, order, parse_key, value_into};
-use kingtide::{Db, DbIterator};
+use kingtide::{Cursor, Db};
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -56,7 +56,7 @@ impl Found {
         if handle.order().name() != order(family.order).name() {
             return Err(format!("its key order is {}", handle.order().name()));
         }
-        let mut it = handle.iter(..).map_err(|e| e.to_string())?;
+        let mut it = handle.cursor(..).map_err(|e| e.to_string())?;
         let mut scratch = Vec::new();
         let mut before: Option<Vec<u8>> = None;
         it.seek_to_first();
@@ -106,7 +106,7 @@ pub fn read(db: &Db, families: &BTreeMap<u32, Family>) -> Result<Found, String> 
 }
 
 /// The entries of an iterator that is positioned, forwards or backwards.
-pub fn collect(it: &mut DbIterator, forward: bool) -> kingtide::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+pub fn collect(it: &mut Cursor, forward: bool) -> kingtide::Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let mut all = Vec::new();
     while it.valid() {
         let (key, value) = it.entry()?;

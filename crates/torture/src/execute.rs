@@ -90,7 +90,7 @@ fn single(w: &mut Writer<'_>, unit: &Unit) -> Result<u64, Trouble> {
         Op::SingleDelete(_, slot) => h.cf.single_delete(key(order, lane, *slot))?,
         Op::DeleteRange(_, from, to) => {
             let (start, end) = bounds(order, lane, *from, *to);
-            h.cf.delete_range(start, end)?;
+            h.cf.delete_range(start..end)?;
         }
         Op::DeletePrefix(_, hi) => h.cf.delete_prefix([lane, *hi])?,
         Op::Put(..) | Op::Add(..) => return batch(w, unit, &WriteOptions::default()),
@@ -111,7 +111,7 @@ fn batch(w: &mut Writer<'_>, unit: &Unit, options: &WriteOptions) -> Result<u64,
             Op::SingleDelete(_, slot) => batch.single_delete(&h.cf, &key(order, lane, *slot))?,
             Op::DeleteRange(_, from, to) => {
                 let (start, end) = bounds(order, lane, *from, *to);
-                batch.delete_range(&h.cf, &start, &end)?;
+                batch.delete_range(&h.cf, &start..&end)?;
             }
             Op::DeletePrefix(_, hi) => batch.delete_prefix(&h.cf, &[lane, *hi])?,
             Op::Add(..) => {}
@@ -132,7 +132,7 @@ fn fill(w: &mut Writer<'_>, txn: &mut Transaction, unit: &Unit, locking: bool) -
             Op::SingleDelete(_, slot) => txn.single_delete(&h.cf, &key(order, lane, *slot))?,
             Op::DeleteRange(_, from, to) => {
                 let (start, end) = bounds(order, lane, *from, *to);
-                txn.delete_range(&h.cf, &start, &end)?;
+                txn.delete_range(&h.cf, &start..&end)?;
             }
             Op::DeletePrefix(_, hi) => txn.delete_prefix(&h.cf, &[lane, *hi])?,
             Op::Add(account, by) => {
@@ -242,7 +242,7 @@ fn ingest(w: &mut Writer<'_>, unit: &Unit, options: &IngestOptions) -> Result<u6
                 Op::Delete(_, slot) => file.delete(&key(order, lane, *slot))?,
                 Op::DeleteRange(_, from, to) => {
                     let (start, end) = bounds(order, lane, *from, *to);
-                    file.delete_range(&start, &end)?;
+                    file.delete_range(&start..&end)?;
                 }
                 _ => {}
             }

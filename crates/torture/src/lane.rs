@@ -133,7 +133,7 @@ impl<'w> Writer<'w> {
     fn sum_up(&mut self) {
         let Some(handle) = self.world.handle(DEFAULT) else { return };
         let (lower, upper) = bounds(handle.family.order, ACCOUNT, 0, ACCOUNTS as u16);
-        let it = handle.cf.iter(&lower[..]..&upper[..]);
+        let it = handle.cf.cursor(&lower[..]..&upper[..]);
         let Some(mut it) = self.excuse("iterator", DEFAULT, it) else { return };
         it.seek_to_first();
         let Some(all) = self.excuse("scan of the accounts", DEFAULT, collect(&mut it, true)) else { return };
@@ -166,7 +166,7 @@ impl<'w> Writer<'w> {
             ..ReadOptions::default()
         };
         let begin = now_ms();
-        let Some(mut it) = self.excuse("iterator", uid, handle.cf.iter_with(options)) else { return };
+        let Some(mut it) = self.excuse("iterator", uid, handle.cf.cursor_with(options)) else { return };
         let forward = self.rng.one_in(2);
         if forward {
             it.seek_to_first()
@@ -223,7 +223,7 @@ impl<'w> Writer<'w> {
         if let Some((slot, entry)) = held.entries.iter().next() {
             let begin = now_ms();
             let bytes = key(held.handle.family.order, self.number as u8, *slot);
-            let answer = held.handle.cf.get_at(bytes, &held.snapshot);
+            let answer = held.snapshot.of(&held.handle.cf).get(bytes);
             if let Some(value) = self.excuse("get at a snapshot", held.handle.uid, answer) {
                 self.compare(&held.handle, *slot, value.as_deref(), Some(*entry), begin, "get at a snapshot");
             }

@@ -49,7 +49,7 @@ fn look(db: &Db, last: &mut [u64; LANES]) -> Result<(), String> {
             _ => 0,
         };
         let wrong = |e: Error| format!("a reader beside the child, family '{name}': {e}");
-        let mut it = family.iter(..).map_err(wrong)?;
+        let mut it = family.cursor(..).map_err(wrong)?;
         it.seek_to_first();
         let (mut before, mut sum): (Option<Vec<u8>>, i64) = (None, 0);
         while it.valid() {

@@ -4,8 +4,8 @@ use super::txn::{Step, Transactions, TxnMode};
 use super::{Attempt, Bounds, Checked, Compression, Cursor, Engine, EngineOptions, Session, until_ready};
 use crate::error::{Error, Result};
 use kingtide::{
-    ColumnFamily, Db, DbIterator, Durability, ErrorKind, Options, ReadOptions, Transaction, TransactionIterator,
-    TransactionOptions, WriteBatch, WriteOptions,
+    ColumnFamily, Db, Durability, ErrorKind, Options, ReadOptions, Transaction, TransactionCursor, TransactionOptions,
+    WriteBatch, WriteOptions,
 };
 use std::ops::Bound;
 use std::path::Path;
@@ -204,11 +204,11 @@ impl Session for KingtideSession {
     }
 
     fn delete_range(&mut self, start: &[u8], end: &[u8]) -> Result<()> {
-        until_ready(|| attempt(self.family.delete_range(start, end)))
+        until_ready(|| attempt(self.family.delete_range(start..end)))
     }
 
     fn cursor(&mut self, bounds: Bounds<'_>) -> Result<Box<dyn Cursor>> {
-        let iter = self.family.iter_with(read_options(bounds)).map_err(|e| failed(&e))?;
+        let iter = self.family.cursor_with(read_options(bounds)).map_err(|e| failed(&e))?;
         Ok(Box::new(KingtideCursor { iter }))
     }
 
@@ -241,7 +241,7 @@ impl Session for KingtideSession {
     }
 
     fn txn_cursor(&mut self, bounds: Bounds<'_>) -> Result<Step<Box<dyn Cursor>>> {
-        Ok(match self.step(|txn, family| txn.iter_with(family, read_options(bounds)))? {
+        Ok(match self.step(|txn, family| txn.cursor_with(family, read_options(bounds)))? {
             Step::Done(iter) => Step::Done(Box::new(KingtideTxnCursor { iter })),
             Step::Conflict => Step::Conflict,
         })
@@ -316,5 +316,5 @@ macro_rules! cursor {
     };
 }
 
-cursor!(KingtideCursor, DbIterator);
-cursor!(KingtideTxnCursor, TransactionIterator);
+cursor!(KingtideCursor, kingtide::Cursor);
+cursor!(KingtideTxnCursor, TransactionCursor);

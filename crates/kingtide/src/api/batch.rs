@@ -54,11 +54,8 @@ impl WriteBatch {
         self.push(family.inner(), Kind::SingleDelete as u8, key, None, None)
     }
 
-    /// Deletes all keys in `[start, end)`.
-    ///
-    /// # Errors
-    /// `InvalidArgument` when `start` sorts after `end`, for an empty bound, or for a batch that grows too large.
-    pub fn delete_range(&mut self, family: &ColumnFamily, start: &[u8], end: &[u8]) -> Result<()> {
+    /// Deletes `[start, end)`.
+    pub(in crate::api) fn delete_span(&mut self, family: &ColumnFamily, start: &[u8], end: &[u8]) -> Result<()> {
         if end.is_empty() {
             return Err(Error::invalid("delete_range: the end key is empty; keys have at least one byte"));
         }

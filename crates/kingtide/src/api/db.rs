@@ -1,18 +1,17 @@
 //! The database as its users hold it.
 
-use crate::api::ColumnFamily;
+use crate::api::{ColumnFamily, KeyRange};
 use crate::commit::batch::WriteBatch;
 use crate::engine::DbInner;
 use crate::family::{Family, check_name};
 use crate::jobs::Outcome;
 use crate::open;
 use crate::options::{Options, WriteOptions};
-use crate::read::{DbIterator, PinnedValue};
+use crate::read::{Cursor, PinnedValue};
 use crate::report::StatsReport;
 use crate::snapshot::Snapshot;
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
-use std::ops::RangeBounds;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,13 +31,10 @@ use std::time::Duration;
 /// db.put(b"tide", b"rising")?;
 /// assert_eq!(db.get(b"tide")?.as_deref(), Some(&b"rising"[..]));
 ///
-/// let mut it = db.iter(..)?;
-/// it.seek_to_first();
-/// while it.valid() {
-///     println!("{:?} = {:?}", it.key().to_vec(), it.value()?.to_vec());
-///     it.next();
+/// for entry in db.range("t"..) {
+///     let entry = entry?;
+///     println!("{:?} = {:?}", entry.key, entry.value);
 /// }
-/// it.status()?;
 /// db.close()?;
 /// # let _ = std::fs::remove_dir_all(&dir);
 /// # Ok::<(), kingtide::Error>(())
@@ -123,11 +119,6 @@ impl Db {
         self.handle.default.get(key)
     }
 
-    /// Reads several keys. See [`ColumnFamily::multi_get`].
-    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<Option<PinnedValue>>> {
-        self.handle.default.multi_get(keys)
-    }
-
     /// Deletes a key. See [`ColumnFamily::delete`].
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
         self.handle.default.delete(key)
@@ -138,14 +129,14 @@ impl Db {
         self.handle.default.single_delete(key)
     }
 
-    /// Deletes `[start, end)`. See [`ColumnFamily::delete_range`].
-    pub fn delete_range(&self, start: impl AsRef<[u8]>, end: impl AsRef<[u8]>) -> Result<()> {
-        self.handle.default.delete_range(start, end)
+    /// Deletes all keys in a range. See [`ColumnFamily::delete_range`].
+    pub fn delete_range(&self, range: impl KeyRange) -> Result<()> {
+        self.handle.default.delete_range(range)
     }
 
-    /// Iterates over a range of the default family. See [`ColumnFamily::iter`].
-    pub fn iter<'k>(&self, range: impl RangeBounds<&'k [u8]>) -> Result<DbIterator> {
-        self.handle.default.iter(range)
+    /// A cursor over a range of the default family. See [`ColumnFamily::cursor`].
+    pub fn cursor(&self, range: impl KeyRange) -> Result<Cursor> {
+        self.handle.default.cursor(range)
     }
 
     /// Commits a batch: all of it or nothing. Returns the sequence number of its last operation.
@@ -244,7 +235,7 @@ impl Db {
 
     /// Merges everything of the default family down. See [`ColumnFamily::compact_range`].
     pub fn compact(&self) -> Result<()> {
-        self.handle.default.compact_range(None, None)
+        self.handle.default.compact_range(..)
     }
 
     /// Waits until no flush and no merge is due or running. Some merges start only once writers have been quiet for a

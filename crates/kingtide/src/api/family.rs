@@ -1,17 +1,18 @@
 //! A column family as its users hold it.
 
+use crate::api::range::{KeyRange, owned_bounds};
 use crate::commit::batch::WriteBatch;
 use crate::commit::hook::CommitHook;
 use crate::engine::DbInner;
 use crate::family::Family;
 use crate::options::{ReadOptions, WriteOptions};
-use crate::read::{self, DbIterator, IterConfig, PinnedValue, ValueReader};
+use crate::read::{self, Cursor, CursorConfig, PinnedValue, ValueReader};
 use crate::snapshot::Snapshot;
 use crate::sync::atomic::Ordering;
 use crate::version::FamilyId;
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
-use std::ops::{Bound, RangeBounds};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -115,12 +116,12 @@ impl ColumnFamily {
         self.one(|b| b.single_delete(self, key.as_ref()))
     }
 
-    /// Deletes all keys in `[start, end)` of the family's order.
+    /// Deletes all keys in a range of the family's order. See [`WriteBatch::delete_range`].
     ///
     /// # Errors
-    /// `InvalidArgument` when `start` sorts after `end` or a bound is empty; otherwise as [`ColumnFamily::put`].
-    pub fn delete_range(&self, start: impl AsRef<[u8]>, end: impl AsRef<[u8]>) -> Result<()> {
-        self.one(|b| b.delete_range(self, start.as_ref(), end.as_ref()))
+    /// As [`WriteBatch::delete_range`] and [`ColumnFamily::put`].
+    pub fn delete_range(&self, range: impl KeyRange) -> Result<()> {
+        self.one(|b| b.delete_range(self, range))
     }
 
     /// Sequence number that a read sees up to. The view must have been loaded before: see [`DbInner::commit`].
@@ -152,14 +153,16 @@ impl ColumnFamily {
         read::get(&view, key.as_ref(), seq, &self.inner().reads)
     }
 
-    /// Reads a key as of a snapshot.
-    ///
-    /// # Errors
-    /// As [`ColumnFamily::get`]; `InvalidArgument` for a snapshot of another database.
-    pub fn get_at(&self, key: impl AsRef<[u8]>, snapshot: &Snapshot) -> Result<Option<PinnedValue>> {
+    pub(super) fn get_as_of(&self, key: &[u8], snapshot: Option<&Snapshot>) -> Result<Option<PinnedValue>> {
         let view = self.inner().view.load();
-        let seq = self.read_seq(Some(snapshot))?;
-        read::get(&view, key.as_ref(), seq, &self.inner().reads)
+        let seq = self.read_seq(snapshot)?;
+        read::get(&view, key, seq, &self.inner().reads)
+    }
+
+    pub(super) fn contains_as_of(&self, key: &[u8], snapshot: Option<&Snapshot>) -> Result<bool> {
+        let view = self.inner().view.load();
+        let seq = self.read_seq(snapshot)?;
+        read::contains(&view, key, seq, &self.inner().reads)
     }
 
     /// Reads a key into a buffer that is reused; false when the key is absent (the buffer is then empty).
@@ -194,37 +197,33 @@ impl ColumnFamily {
     /// # Errors
     /// As [`ColumnFamily::get`].
     pub fn get_reader(&self, key: impl AsRef<[u8]>) -> Result<Option<ValueReader>> {
-        let view = self.inner().view.load();
-        let seq = self.read_seq(None)?;
-        read::open_value(&view, key.as_ref(), seq, &self.inner().reads)
+        self.reader_as_of(key.as_ref(), None)
     }
 
-    /// The same as of a snapshot.
-    ///
-    /// # Errors
-    /// As [`ColumnFamily::get_at`].
-    pub fn get_reader_at(&self, key: impl AsRef<[u8]>, snapshot: &Snapshot) -> Result<Option<ValueReader>> {
+    pub(super) fn reader_as_of(&self, key: &[u8], snapshot: Option<&Snapshot>) -> Result<Option<ValueReader>> {
         let view = self.inner().view.load();
-        let seq = self.read_seq(Some(snapshot))?;
-        read::open_value(&view, key.as_ref(), seq, &self.inner().reads)
+        let seq = self.read_seq(snapshot)?;
+        read::open_value(&view, key, seq, &self.inner().reads)
     }
 
-    /// Reads several keys as of one moment, sharing the work that they have in common. Results are in the order of the
-    /// keys, each with an error of its own.
-    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<Option<PinnedValue>>> {
-        match self.inner().look(|v| v.load(), || self.read_seq(None)) {
+    pub(super) fn multi_get_as_of<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        snapshot: Option<&Snapshot>,
+    ) -> Vec<Result<Option<PinnedValue>>> {
+        match self.inner().look(|v| v.load(), || self.read_seq(snapshot)) {
             Ok((view, seq)) => read::multi_get(&view, keys, seq, &self.inner().reads),
             Err(e) => keys.iter().map(|_| Err(e.duplicate())).collect(),
         }
     }
 
-    /// Iterates as the options say. See [`ColumnFamily::iter`].
+    /// A cursor as the options say. See [`ColumnFamily::cursor`].
     ///
     /// # Errors
-    /// As [`ColumnFamily::iter`]; `InvalidArgument` for a snapshot of another database.
-    pub fn iter_with(&self, options: ReadOptions<'_>) -> Result<DbIterator> {
+    /// As [`ColumnFamily::cursor`]; `InvalidArgument` for a snapshot of another database.
+    pub fn cursor_with(&self, options: ReadOptions<'_>) -> Result<Cursor> {
         let (view, snapshot) = self.inner().look(|v| v.load_full(), || self.read_seq(options.snapshot))?;
-        let config = IterConfig {
+        let config = CursorConfig {
             snapshot,
             lower: options.lower,
             upper: options.upper,
@@ -232,20 +231,20 @@ impl ColumnFamily {
             fill_cache: options.fill_cache,
             readahead: options.readahead,
         };
-        DbIterator::new(view, self.inner().reads.clone(), config, None)
+        Cursor::new(view, self.inner().reads.clone(), config, None)
     }
 
-    /// Moves an open iterator to what is visible now, keeping its bounds; it must be positioned anew. Cheaper than a new
+    /// Moves an open cursor to what is visible now, keeping its bounds; it must be positioned anew. Cheaper than a new
     /// one when nothing was flushed or merged in between.
     ///
     /// # Errors
-    /// As [`ColumnFamily::iter`]; `InvalidArgument` for an iterator of another family.
-    pub fn refresh(&self, iterator: &mut DbIterator) -> Result<()> {
-        if !iterator.is_of(&self.inner().reads) {
-            return Err(Error::invalid("the iterator belongs to another column family"));
+    /// As [`ColumnFamily::cursor`]; `InvalidArgument` for a cursor of another family.
+    pub fn refresh(&self, cursor: &mut Cursor) -> Result<()> {
+        if !cursor.is_of(&self.inner().reads) {
+            return Err(Error::invalid("the cursor belongs to another column family"));
         }
         let (view, seq) = self.inner().look(|v| v.load_full(), || self.read_seq(None))?;
-        iterator.refresh(view, seq, None)
+        cursor.refresh(view, seq, None)
     }
 
     /// Flushes the family's memtables to tables and waits for it.
@@ -256,16 +255,16 @@ impl ColumnFamily {
         self.db.flush_families(&[self.inner().clone()])
     }
 
-    /// Compacts all tables that meet `[lo, hi]` into the deepest level and waits for it: afterwards the range is one sorted
-    /// run without tombstones or hidden versions that no snapshot needs, and value logs that only tables of the range
-    /// refer to have less than a twentieth of dead bytes. `None` is an open end. Memtables are flushed first. Costs as many
-    /// writes as the range has bytes in levels above the deepest one, in tables that hold what is to go, and in value logs
-    /// that are to be emptied; nothing when nothing is to be gained.
+    /// Compacts all tables that meet a range into the deepest level and waits for it: afterwards the range is one sorted run
+    /// without tombstones or hidden versions that no snapshot needs, and value logs that only tables of the range refer to
+    /// have less than a twentieth of dead bytes. Memtables are flushed first. The keys at the ends belong to the range,
+    /// excluded or not. Costs as many writes as the range has bytes in levels above the deepest one, in tables that hold
+    /// what is to go, and in value logs that are to be emptied; nothing when nothing is to be gained.
     ///
     /// # Errors
-    /// What kept the merge from succeeding.
-    pub fn compact_range(&self, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Result<()> {
-        self.db.compact_range(self.inner(), lo, hi)
+    /// What kept the compaction from succeeding.
+    pub fn compact_range(&self, range: impl KeyRange) -> Result<()> {
+        self.db.compact_range(self.inner(), key_of(range.lower()), key_of(range.upper()))
     }
 
     /// Changes options of the family while it is open, by name; only those marked live in the option table. The change
@@ -277,14 +276,14 @@ impl ColumnFamily {
         self.db.set_family_option(self.inner(), name, value)
     }
 
-    /// Iterates over a range of keys as of now. The iterator owns what it reads: it outlives this handle, and flushes
-    /// and merges do not disturb it.
+    /// A cursor over a range of keys as of now. It owns what it reads: it outlives this handle, and flushes and compactions
+    /// do not disturb it. [`ColumnFamily::range`] gives a Rust iterator, which copies what it returns.
     ///
     /// # Errors
     /// `Closed`, or what kept a table from being opened.
-    pub fn iter<'k>(&self, range: impl RangeBounds<&'k [u8]>) -> Result<DbIterator> {
+    pub fn cursor(&self, range: impl KeyRange) -> Result<Cursor> {
         let (lower, upper) = owned_bounds(&range);
-        self.iter_with(ReadOptions { lower, upper, ..ReadOptions::default() })
+        self.cursor_with(ReadOptions { lower, upper, ..ReadOptions::default() })
     }
 
     /// Sets the callback that is told of every commit to this family, or removes it. It holds from the next commit on,
@@ -320,21 +319,25 @@ impl ColumnFamily {
         Error::new(ErrorKind::TooOld, text)
     }
 
-    /// Has the space given back soon, in the background, of what was deleted in the range from `lo` up to, not including, `hi`
-    /// with [`ColumnFamily::delete_range`] or the like. It waits for nothing but an estimate of how much that is. Snapshots
+    /// Has the space given back soon, in the background, of what was deleted in a range `start..end` with [`ColumnFamily::delete_range`] or the like. It waits for nothing but an estimate of how much that is. Snapshots
     /// see what they saw: the space is given back when they are gone. After a restart it is left to merges.
     ///
     /// # Errors
-    /// `Closed`, `ReadOnly`; `Corruption` and `Io` from opening a table.
-    pub fn reclaim_range(&self, lo: &[u8], hi: &[u8]) -> Result<()> {
+    /// `InvalidArgument` for a range of another form; `Closed`, `ReadOnly`; `Corruption` and `Io` from opening a table.
+    pub fn reclaim_range(&self, range: impl KeyRange) -> Result<()> {
+        let (Bound::Included(lo), Bound::Excluded(hi)) = (range.lower(), range.upper()) else {
+            return Err(Error::invalid("reclaim_range: only a range with a start and an excluded end, `start..end`"));
+        };
         self.db.check_writable()?;
         self.inner().check_alive()?;
         self.db.remember_to_reclaim(self.inner(), lo, hi)
     }
 }
 
-/// The bounds of a range as owned keys.
-pub(crate) fn owned_bounds<'k>(range: &impl RangeBounds<&'k [u8]>) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
-    let own = |b: Bound<&&[u8]>| b.map(|k| k.to_vec());
-    (own(range.start_bound()), own(range.end_bound()))
+/// The key at an end of a range.
+fn key_of(bound: Bound<&[u8]>) -> Option<&[u8]> {
+    match bound {
+        Bound::Unbounded => None,
+        Bound::Included(key) | Bound::Excluded(key) => Some(key),
+    }
 }

@@ -2,12 +2,19 @@
 
 pub(crate) mod batch;
 mod db;
+mod entries;
 pub(crate) mod family;
 mod options;
 pub(crate) mod prefix;
+pub(crate) mod range;
+mod read;
 mod read_only;
 mod snapshots;
 pub(crate) mod transaction;
 
 pub use db::Db;
+pub use entries::{Entries, Entry};
 pub use family::ColumnFamily;
+pub use range::KeyRange;
+pub use read::{Read, SnapshotReader, TransactionReader};
+pub(crate) use transaction::Transaction;

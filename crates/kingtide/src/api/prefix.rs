@@ -1,13 +1,14 @@
-//! Deleting all keys of a prefix.
+//! Deleting all keys of a range or a prefix.
 //!
 //! Mostly that is one range delete, from the prefix to its successor. Where no key can be named that follows all of them
-//! (a prefix of 0xff only, an empty one, a descending order) the first and the last key are looked for, and what lies
+//! (a range with an open end, a prefix of 0xff only, an empty one, a descending order) the first and the last key are looked for, and what lies
 //! between them is deleted: two seeks, however many keys there are.
 
-use crate::api::{ColumnFamily, Db};
+use crate::api::{ColumnFamily, Db, KeyRange};
 use crate::commit::batch::WriteBatch;
-use crate::options::{ReadOptions, WriteOptions};
-use crate::read::iter::prefix_range;
+use crate::options::WriteOptions;
+use crate::read::cursor::prefix_range;
+use crate::txn::bounds::{is_before, is_behind, slice};
 use kingtide_base::{KeyOrder, Kind, Result};
 use std::ops::Bound;
 
@@ -23,6 +24,22 @@ pub(crate) fn range_of_prefix(order: &KeyOrder, prefix: &[u8]) -> Result<Option<
 }
 
 impl WriteBatch {
+    /// Deletes all keys in a range, those that the batch itself wrote before included. One operation for `start..end`, two for
+    /// `start..=last`, whatever the number of keys. In a range with an open end or an excluded start, two seeks look for the
+    /// first and the last key, and only what lies between these is deleted: not what others insert around them before the
+    /// batch is committed.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when the start sorts after the end, for an empty key as a bound, or for a batch that grows too large;
+    /// `Corruption` and `Io` of the seeks.
+    pub fn delete_range(&mut self, family: &ColumnFamily, range: impl KeyRange) -> Result<()> {
+        match (range.lower(), range.upper()) {
+            (Bound::Included(start), Bound::Excluded(end)) => self.delete_span(family, start, end),
+            (Bound::Included(first), Bound::Included(last)) => self.delete_through(family, first, last),
+            (lower, upper) => self.delete_found(family, lower, upper),
+        }
+    }
+
     /// Deletes all keys that begin with `prefix`, those that the batch itself wrote before included; in the
     /// case-insensitive order in any case. One range delete, whatever the number of keys; but when the prefix is empty or all
     /// 0xff, or the order is [`KeyOrder::Reverse`], two seeks look for the first and last key, and only what lies
@@ -34,9 +51,21 @@ impl WriteBatch {
     pub fn delete_prefix(&mut self, family: &ColumnFamily, prefix: &[u8]) -> Result<()> {
         let order = family.inner().order();
         if let Some((start, end)) = range_of_prefix(order, prefix)? {
-            return self.delete_range(family, &start, &end);
+            return self.delete_span(family, &start, &end);
         }
-        let mut it = family.iter_with(ReadOptions { prefix: Some(prefix.to_vec()), ..ReadOptions::default() })?;
+        let [lower, upper] = prefix_range(order, prefix)?;
+        self.delete_found(family, slice(&lower), slice(&upper))
+    }
+
+    /// Deletes from the first key to the last that there are between two bounds, now or in the batch.
+    pub(super) fn delete_found(
+        &mut self,
+        family: &ColumnFamily,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+    ) -> Result<()> {
+        let order = family.inner().order();
+        let mut it = family.cursor((lower, upper))?;
         it.seek_to_first();
         let mut ends = it.valid().then(|| [it.key().to_vec(), it.key().to_vec()]);
         it.seek_to_last();
@@ -47,7 +76,8 @@ impl WriteBatch {
         for op in self.ops() {
             let key = self.key_of(op);
             let same_family = std::sync::Arc::ptr_eq(&self.families()[op.family as usize], family.inner());
-            if op.kind == Kind::RangeDelete as u8 || !same_family || !key.starts_with(prefix) {
+            let outside = is_before(order, key, lower) || is_behind(order, key, upper);
+            if op.kind == Kind::RangeDelete as u8 || !same_family || outside {
                 continue;
             }
             let [first, last] = ends.get_or_insert_with(|| [key.to_vec(), key.to_vec()]);
@@ -65,8 +95,8 @@ impl WriteBatch {
     }
 
     /// Deletes `[first, last]`.
-    fn delete_through(&mut self, family: &ColumnFamily, first: &[u8], last: &[u8]) -> Result<()> {
-        self.delete_range(family, first, last)?;
+    pub(super) fn delete_through(&mut self, family: &ColumnFamily, first: &[u8], last: &[u8]) -> Result<()> {
+        self.delete_span(family, first, last)?;
         self.delete(family, last)
     }
 }

@@ -14,13 +14,13 @@ pub use sample::Cardinality;
 
 use range::Span;
 
-use crate::api::ColumnFamily;
-use crate::api::family::owned_bounds;
+use crate::api::range::owned_bounds;
+use crate::api::{ColumnFamily, KeyRange};
 use crate::family::View;
 use crate::options::ReadOptions;
-use crate::read::iter::prefix_range;
+use crate::read::cursor::prefix_range;
 use kingtide_base::Result;
-use std::ops::{Bound, RangeBounds};
+use std::ops::Bound;
 
 impl ColumnFamily {
     /// Estimates what a range of keys holds, from metadata and resident indexes. No block is read; a table that is not open
@@ -37,7 +37,7 @@ impl ColumnFamily {
     ///
     /// # Errors
     /// `Closed`; `Corruption` and `Io` from opening a table.
-    pub fn range_stats<'k>(&self, range: impl RangeBounds<&'k [u8]>) -> Result<RangeStats> {
+    pub fn range_stats(&self, range: impl KeyRange) -> Result<RangeStats> {
         let (lower, upper) = owned_bounds(&range);
         let view = self.open_view()?;
         sources::estimate(&view, Span::of(&lower, &upper), self.db.clock.unix_ms())
@@ -50,7 +50,7 @@ impl ColumnFamily {
     ///
     /// # Errors
     /// As [`ColumnFamily::range_stats`], and from reading blocks.
-    pub fn count_up_to<'k>(&self, range: impl RangeBounds<&'k [u8]>, most: u64) -> Result<RangeCount> {
+    pub fn count_up_to(&self, range: impl KeyRange, most: u64) -> Result<RangeCount> {
         let (lower, upper) = owned_bounds(&range);
         let estimate = sources::estimate(&*self.open_view()?, Span::of(&lower, &upper), self.db.clock.unix_ms())?;
         if estimate.entries == 0 {
@@ -60,7 +60,7 @@ impl ColumnFamily {
         if estimate.rows > limit {
             return Ok(RangeCount { rows: estimate.rows, exact: false });
         }
-        let mut it = self.iter_with(ReadOptions { lower, upper, ..ReadOptions::default() })?;
+        let mut it = self.cursor_with(ReadOptions { lower, upper, ..ReadOptions::default() })?;
         it.limit_skips(limit);
         it.seek_to_first();
         let mut counted = 0;
@@ -87,7 +87,7 @@ impl ColumnFamily {
     ///
     /// # Errors
     /// As [`ColumnFamily::range_stats`].
-    pub fn approximate_size<'k>(&self, range: impl RangeBounds<&'k [u8]>) -> Result<u64> {
+    pub fn approximate_size(&self, range: impl KeyRange) -> Result<u64> {
         let stats = self.range_stats(range)?;
         Ok(stats.disk_bytes + stats.value_log_bytes + stats.memtable_bytes)
     }

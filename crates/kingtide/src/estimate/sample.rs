@@ -2,13 +2,12 @@
 
 use super::range::{Span, key_of};
 use super::sources;
-use crate::api::ColumnFamily;
-use crate::api::family::owned_bounds;
+use crate::api::range::owned_bounds;
+use crate::api::{ColumnFamily, KeyRange};
 use crate::family::View;
 use crate::options::ReadOptions;
-use crate::read::DbIterator;
+use crate::read::Cursor;
 use kingtide_base::{KeyOrder, Result};
-use std::ops::RangeBounds;
 
 /// Candidates that a run offers for each split point. More make the parts more alike.
 const CANDIDATES: usize = 16;
@@ -48,7 +47,7 @@ impl ColumnFamily {
     ///
     /// # Errors
     /// As [`ColumnFamily::range_stats`].
-    pub fn split_points<'k>(&self, range: impl RangeBounds<&'k [u8]>, parts: usize) -> Result<Vec<Vec<u8>>> {
+    pub fn split_points(&self, range: impl KeyRange, parts: usize) -> Result<Vec<Vec<u8>>> {
         let (lower, upper) = owned_bounds(&range);
         split(&*self.open_view()?, Span::of(&lower, &upper), parts)
     }
@@ -62,10 +61,10 @@ impl ColumnFamily {
     /// that repeat too often to change among neighbours. Reads about as many blocks of each run as there are places.
     ///
     /// # Errors
-    /// As [`ColumnFamily::iter`].
-    pub fn cardinality<'k>(
+    /// As [`ColumnFamily::cursor`].
+    pub fn cardinality(
         &self,
-        range: impl RangeBounds<&'k [u8]>,
+        range: impl KeyRange,
         parts: usize,
         places: usize,
         mut first_difference: impl FnMut(&[u8], &[u8]) -> usize,
@@ -74,7 +73,7 @@ impl ColumnFamily {
         let bounds = (lower.as_ref().map(|k| &k[..]), upper.as_ref().map(|k| &k[..]));
         let whole = self.count_up_to(bounds, places.saturating_mul(NEIGHBOURS) as u64)?;
         let starts = if whole.exact { Vec::new() } else { self.split_points(bounds, places)? };
-        let mut it = self.iter_with(ReadOptions { lower, upper, ..ReadOptions::default() })?;
+        let mut it = self.cursor_with(ReadOptions { lower, upper, ..ReadOptions::default() })?;
         let mut near = Changes::new(parts);
         if whole.exact {
             it.seek_to_first();
@@ -126,7 +125,7 @@ impl Changes {
         self.changes.iter_mut().skip(first_difference(a, b)).for_each(|n| *n += 1);
     }
 
-    fn walk(&mut self, it: &mut DbIterator, most: usize, first_difference: &mut impl FnMut(&[u8], &[u8]) -> usize) {
+    fn walk(&mut self, it: &mut Cursor, most: usize, first_difference: &mut impl FnMut(&[u8], &[u8]) -> usize) {
         let mut last: Vec<u8> = Vec::new();
         let mut seen = 0;
         while it.valid() && seen <= most {

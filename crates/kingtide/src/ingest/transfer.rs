@@ -225,7 +225,7 @@ impl ColumnFamily {
         let mut export = Export::begin(&db.fs, dir)?;
         let read =
             ReadOptions { snapshot: Some(&snapshot), fill_cache: false, readahead: true, ..ReadOptions::default() };
-        let mut it = self.iter_with(read)?;
+        let mut it = self.cursor_with(read)?;
         let mut writer: Option<SortedFileWriter> = None;
         it.seek_to_first();
         while it.valid() {

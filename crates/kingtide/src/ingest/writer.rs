@@ -1,6 +1,6 @@
 //! Sorted files: tables written outside of any database.
 
-use crate::api::ColumnFamily;
+use crate::api::{ColumnFamily, KeyRange};
 use crate::txn::bounds::shown;
 use crate::version::{LEVELS, SORTED_FILE};
 use kingtide_base::clock::Clock;
@@ -10,6 +10,7 @@ use kingtide_base::rng::entropy;
 use kingtide_base::{Error, KeyOrder, Kind, Result, Tag};
 use kingtide_table::{TableOptions, TableWriter, UNSEQUENCED};
 use kingtide_vfs::{Fs, OpenMode, Origin};
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -144,12 +145,17 @@ impl SortedFileWriter {
         self.add(key, Kind::Delete as u8, &[])
     }
 
-    /// Deletes what the family held in `[start, end)` before the ingest. What the file itself puts there stays. In any
+    /// Deletes what the family held in a range `start..end` before the ingest. What the file itself puts there stays. In any
     /// order, at any time.
     ///
     /// # Errors
-    /// `InvalidArgument` when `start` sorts after `end` or a bound is empty.
-    pub fn delete_range(&mut self, start: &[u8], end: &[u8]) -> Result<()> {
+    /// `InvalidArgument` for a range of another form, when `start` sorts after `end`, or when a bound is empty.
+    pub fn delete_range(&mut self, range: impl KeyRange) -> Result<()> {
+        let (Bound::Included(start), Bound::Excluded(end)) = (range.lower(), range.upper()) else {
+            return Err(Error::invalid(
+                "delete_range: a sorted file takes ranges with a start and an excluded end only",
+            ));
+        };
         if start.is_empty() || end.is_empty() {
             return Err(Error::invalid("delete_range: a bound is empty; keys have at least one byte"));
         }

@@ -139,6 +139,16 @@ pub fn get_into(view: &View, key: &[u8], snapshot: SeqNo, ctx: &ReadContext, out
     Ok(found)
 }
 
+/// Whether [`get`] would find a value. Reads no value log and unpacks nothing.
+///
+/// # Errors
+/// As [`get`].
+pub fn contains(view: &View, key: &[u8], snapshot: SeqNo, ctx: &ReadContext) -> Result<bool> {
+    let found = lookup(view, key, snapshot, ctx, |_| Ok(()))?.is_some();
+    count(ctx, found.then_some(0));
+    Ok(found)
+}
+
 fn count(ctx: &ReadContext, hit: Option<usize>) {
     ctx.stats.add(Stat::Gets, 1);
     if let Some(bytes) = hit {

@@ -28,7 +28,7 @@ use std::cmp::Ordering;
 /// one comparison, of which a step has many.
 #[allow(clippy::large_enum_variant)]
 #[repr(u8)]
-pub(crate) enum Cursor {
+pub(crate) enum Source {
     /// A run of tables.
     Run(Box<RunIter>),
     /// A memtable.
@@ -37,73 +37,73 @@ pub(crate) enum Cursor {
     Own(OwnIter),
 }
 
-impl Cursor {
+impl Source {
     /// A bound of the sequence numbers that it can hold. Only own writes, which nothing hides, reach `SeqNo::MAX`.
     pub(crate) fn max_seq(&self) -> SeqNo {
         match self {
-            Cursor::Mem(_) => MAX_SEQ,
-            Cursor::Run(c) => c.max_seq(),
-            Cursor::Own(_) => SeqNo::MAX,
+            Source::Mem(_) => MAX_SEQ,
+            Source::Run(c) => c.max_seq(),
+            Source::Own(_) => SeqNo::MAX,
         }
     }
 
     pub(crate) fn is_own(&self) -> bool {
-        matches!(self, Cursor::Own(_))
+        matches!(self, Source::Own(_))
     }
 
     #[inline(always)]
     pub(crate) fn valid(&self) -> bool {
         match self {
-            Cursor::Mem(c) => c.valid(),
-            Cursor::Run(c) => c.valid(),
-            Cursor::Own(c) => c.valid(),
+            Source::Mem(c) => c.valid(),
+            Source::Run(c) => c.valid(),
+            Source::Own(c) => c.valid(),
         }
     }
 
     #[inline(always)]
     pub(crate) fn key(&self) -> &[u8] {
         match self {
-            Cursor::Mem(c) => c.key(),
-            Cursor::Run(c) => c.current().map_or(&[], |t| t.key()),
-            Cursor::Own(c) => c.key(),
+            Source::Mem(c) => c.key(),
+            Source::Run(c) => c.current().map_or(&[], |t| t.key()),
+            Source::Own(c) => c.key(),
         }
     }
 
     #[inline(always)]
     pub(crate) fn head(&self) -> u64 {
         match self {
-            Cursor::Mem(c) => c.head(),
-            Cursor::Run(c) => c.current().map_or(0, |t| t.head()),
-            Cursor::Own(c) => c.head(),
+            Source::Mem(c) => c.head(),
+            Source::Run(c) => c.current().map_or(0, |t| t.head()),
+            Source::Own(c) => c.head(),
         }
     }
 
     #[inline(always)]
     pub(crate) fn tag(&self) -> Tag {
         match self {
-            Cursor::Mem(c) => c.tag(),
-            Cursor::Run(c) => c.current().map_or(Tag(0), |t| t.tag()),
-            Cursor::Own(c) => c.tag(),
+            Source::Mem(c) => c.tag(),
+            Source::Run(c) => c.current().map_or(Tag(0), |t| t.tag()),
+            Source::Own(c) => c.tag(),
         }
     }
 
     #[inline(always)]
     pub(crate) fn value(&self) -> &[u8] {
         match self {
-            Cursor::Mem(c) => c.value(),
-            Cursor::Run(c) => c.current().map_or(&[], |t| t.value()),
-            Cursor::Own(c) => c.value(),
+            Source::Mem(c) => c.value(),
+            Source::Run(c) => c.current().map_or(&[], |t| t.value()),
+            Source::Own(c) => c.value(),
         }
     }
 
     fn first(&mut self) -> Result<()> {
         match self {
-            Cursor::Mem(c) => {
+            Source::Mem(c) => {
                 c.first();
                 Ok(())
             }
-            Cursor::Run(c) => c.first(),
-            Cursor::Own(c) => {
+            Source::Run(c) => c.first(),
+            Source::Own(c) => {
                 c.first();
                 Ok(())
             }
@@ -112,12 +112,12 @@ impl Cursor {
 
     fn last(&mut self) -> Result<()> {
         match self {
-            Cursor::Mem(c) => {
+            Source::Mem(c) => {
                 c.last();
                 Ok(())
             }
-            Cursor::Run(c) => c.last(),
-            Cursor::Own(c) => {
+            Source::Run(c) => c.last(),
+            Source::Own(c) => {
                 c.last();
                 Ok(())
             }
@@ -126,12 +126,12 @@ impl Cursor {
 
     fn seek(&mut self, key: &[u8], head: u64, tag: Tag) -> Result<()> {
         match self {
-            Cursor::Mem(c) => {
+            Source::Mem(c) => {
                 c.seek(key, tag);
                 Ok(())
             }
-            Cursor::Run(c) => c.seek(key, head, tag),
-            Cursor::Own(c) => {
+            Source::Run(c) => c.seek(key, head, tag),
+            Source::Own(c) => {
                 c.seek(key, head, tag);
                 Ok(())
             }
@@ -140,12 +140,12 @@ impl Cursor {
 
     fn seek_lt(&mut self, key: &[u8], head: u64, tag: Tag) -> Result<()> {
         match self {
-            Cursor::Mem(c) => {
+            Source::Mem(c) => {
                 c.seek_lt(key, tag);
                 Ok(())
             }
-            Cursor::Run(c) => c.seek_lt(key, head, tag),
-            Cursor::Own(c) => {
+            Source::Run(c) => c.seek_lt(key, head, tag),
+            Source::Own(c) => {
                 c.seek_lt(key, head, tag);
                 Ok(())
             }
@@ -155,12 +155,12 @@ impl Cursor {
     #[inline]
     fn next(&mut self) -> Result<()> {
         match self {
-            Cursor::Mem(c) => {
+            Source::Mem(c) => {
                 c.next();
                 Ok(())
             }
-            Cursor::Run(c) => c.next(),
-            Cursor::Own(c) => {
+            Source::Run(c) => c.next(),
+            Source::Own(c) => {
                 c.next();
                 Ok(())
             }
@@ -171,7 +171,7 @@ impl Cursor {
     #[inline]
     fn next_key(&mut self) -> Result<()> {
         match self {
-            Cursor::Mem(c) => {
+            Source::Mem(c) => {
                 c.next_key();
                 Ok(())
             }
@@ -183,7 +183,7 @@ impl Cursor {
     #[inline]
     fn prev_key(&mut self) -> Result<()> {
         match self {
-            Cursor::Mem(c) => {
+            Source::Mem(c) => {
                 c.prev_key();
                 Ok(())
             }
@@ -194,7 +194,7 @@ impl Cursor {
     /// Past versions of the current key that are newer than `upper`: all of them in a memtable, one elsewhere.
     fn pass_newer(&mut self, upper: Tag) -> Result<()> {
         match self {
-            Cursor::Mem(c) => {
+            Source::Mem(c) => {
                 c.pass_newer(upper);
                 Ok(())
             }
@@ -205,12 +205,12 @@ impl Cursor {
     #[inline]
     fn prev(&mut self) -> Result<()> {
         match self {
-            Cursor::Mem(c) => {
+            Source::Mem(c) => {
                 c.prev();
                 Ok(())
             }
-            Cursor::Run(c) => c.prev(),
-            Cursor::Own(c) => {
+            Source::Run(c) => c.prev(),
+            Source::Own(c) => {
                 c.prev();
                 Ok(())
             }
@@ -229,7 +229,7 @@ struct Place {
 /// ([`Merge::first`], [`Merge::seek`]) and [`Merge::prev_key`] only a backward one. After an error it must be positioned anew.
 pub(crate) struct Merge {
     order: KeyOrder,
-    sources: Vec<Cursor>,
+    sources: Vec<Source>,
     /// Sources that are at an entry, the one that comes first in the direction in front.
     queue: Vec<Place>,
     forward: bool,
@@ -244,7 +244,7 @@ pub(crate) struct Merge {
 }
 
 impl Merge {
-    pub(crate) fn new(order: KeyOrder, sources: Vec<Cursor>) -> Merge {
+    pub(crate) fn new(order: KeyOrder, sources: Vec<Source>) -> Merge {
         Merge {
             queue: Vec::with_capacity(sources.len()),
             unmoved: vec![false; sources.len()],
@@ -265,7 +265,7 @@ impl Merge {
 
     /// The source of the current entry. Only while valid.
     #[inline]
-    pub(crate) fn top(&self) -> &Cursor {
+    pub(crate) fn top(&self) -> &Source {
         &self.sources[self.queue[0].source as usize]
     }
 
@@ -277,14 +277,14 @@ impl Merge {
 
     pub(crate) fn first(&mut self) -> Result<()> {
         self.reset(true);
-        self.sources.iter_mut().try_for_each(Cursor::first)?;
+        self.sources.iter_mut().try_for_each(Source::first)?;
         self.enqueue_all();
         Ok(())
     }
 
     pub(crate) fn last(&mut self) -> Result<()> {
         self.reset(false);
-        self.sources.iter_mut().try_for_each(Cursor::last)?;
+        self.sources.iter_mut().try_for_each(Source::last)?;
         self.enqueue_all();
         Ok(())
     }
@@ -334,7 +334,7 @@ impl Merge {
                     (false, true) => true,
                 };
             if !proven {
-                if let (Cursor::Run(run), Some(hash)) = (source, hash)
+                if let (Source::Run(run), Some(hash)) = (source, hash)
                     && (found || !run.may_contain(key, head, hash))
                 {
                     self.deferred.push(i as u32);
@@ -353,8 +353,8 @@ impl Merge {
     /// The hash of the key if there is more than one run, all filters' lines being loaded meanwhile.
     fn hash_for_lazy_seek(&self, key: &[u8], head: u64) -> Option<u64> {
         let mut runs = self.sources.iter().filter_map(|s| match s {
-            Cursor::Run(run) => Some(run),
-            Cursor::Mem(_) | Cursor::Own(_) => None,
+            Source::Run(run) => Some(run),
+            Source::Mem(_) | Source::Own(_) => None,
         });
         let (first, second) = (runs.next()?, runs.next()?);
         let hash = self.order.hash(key)?;
@@ -379,7 +379,7 @@ impl Merge {
         Ok(())
     }
 
-    fn is_at(&self, source: &Cursor, key: &[u8], head: u64) -> bool {
+    fn is_at(&self, source: &Source, key: &[u8], head: u64) -> bool {
         source.valid() && source.head() == head && self.order.compare(source.key(), key).is_eq()
     }
 
@@ -403,7 +403,7 @@ impl Merge {
     }
 
     /// Whether the source's entry is before `(key, tag)`.
-    fn before(&self, source: &Cursor, key: &[u8], head: u64, tag: Tag) -> bool {
+    fn before(&self, source: &Source, key: &[u8], head: u64, tag: Tag) -> bool {
         match source.head().cmp(&head).then_with(|| self.order.compare(source.key(), key)) {
             Ordering::Less => true,
             Ordering::Equal => source.tag() > tag,
@@ -412,7 +412,7 @@ impl Merge {
     }
 
     /// Whether the source's entry is at or before `(key, tag)`.
-    fn at_or_before(&self, source: &Cursor, key: &[u8], head: u64, tag: Tag) -> bool {
+    fn at_or_before(&self, source: &Source, key: &[u8], head: u64, tag: Tag) -> bool {
         match source.head().cmp(&head).then_with(|| self.order.compare(source.key(), key)) {
             Ordering::Less => true,
             Ordering::Equal => source.tag() >= tag,
@@ -448,7 +448,7 @@ impl Merge {
     /// dealt with.
     #[inline]
     pub(crate) fn next_key(&mut self) -> Result<()> {
-        self.step(Cursor::next_key)
+        self.step(Source::next_key)
     }
 
     /// Goes past the current entry, which is newer than `upper`, and past some or all others that are and have its key.
@@ -457,7 +457,7 @@ impl Merge {
     }
 
     #[inline(always)]
-    fn step(&mut self, step: impl FnOnce(&mut Cursor) -> Result<()>) -> Result<()> {
+    fn step(&mut self, step: impl FnOnce(&mut Source) -> Result<()>) -> Result<()> {
         debug_assert!(self.forward);
         if !self.deferred.is_empty() {
             self.settle_deferred()?;
@@ -485,7 +485,7 @@ impl Merge {
     pub(crate) fn go_newest(&mut self, upper: Tag) {
         debug_assert!(!self.forward);
         if let Some(top) = self.queue.first()
-            && let Cursor::Mem(c) = &mut self.sources[top.source as usize]
+            && let Source::Mem(c) = &mut self.sources[top.source as usize]
         {
             c.go_newest(upper);
         }

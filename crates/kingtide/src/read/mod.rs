@@ -1,7 +1,7 @@
 //! Reading: point reads, batches of them, and iterators over a family's [`View`](crate::family::View).
 
+pub mod cursor;
 pub mod get;
-pub mod iter;
 mod level;
 mod merge;
 mod multi_get;
@@ -11,8 +11,8 @@ mod stream;
 pub mod value;
 
 pub use crate::family::ReadContext;
-pub use get::{get, get_into};
-pub use iter::{DbIterator, Entries, IterConfig};
+pub use cursor::{Cursor, CursorConfig};
+pub use get::{contains, get, get_into};
 pub use multi_get::multi_get;
 #[doc(hidden)]
 pub use overlay::Overlay;

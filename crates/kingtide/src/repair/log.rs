@@ -156,7 +156,7 @@ pub(super) fn prepare(
         let mode = if lock.exclusive { LockMode::Exclusive } else { LockMode::Shared };
         match lock.target {
             LockTarget::Key(key) => txn.lock_key(family, key, mode)?,
-            LockTarget::Range(lo, hi) => txn.lock_range(family, lo, hi, mode)?,
+            LockTarget::Range(lo, hi) => txn.lock_range(family, (lo, hi), mode)?,
         }
     }
     let now = db.inner().clock.unix_ms();
@@ -179,7 +179,7 @@ pub(super) fn prepare(
             }
             (Some(Kind::Delete), _) => txn.delete(family, op.key)?,
             (Some(Kind::SingleDelete), _) => txn.single_delete(family, op.key)?,
-            (Some(Kind::RangeDelete), _) => txn.delete_range(family, op.key, op.value)?,
+            (Some(Kind::RangeDelete), _) => txn.delete_range(family, op.key..op.value)?,
             _ => return Err(Error::new(ErrorKind::Corruption, "it holds an operation of unknown kind")),
         }
     }

@@ -100,7 +100,7 @@ fn pool() {
     join([writer]);
     w.db.close().expect("close");
     let found = reopen(&w.fs);
-    assert_eq!(contents(found.iter(..).expect("iter")), BTreeMap::from([("key".into(), 2), ("other".into(), 5)]));
+    assert_eq!(contents(found.cursor(..).expect("iter")), BTreeMap::from([("key".into(), 2), ("other".into(), 5)]));
 }
 
 fn workers() {
@@ -129,9 +129,9 @@ fn workers() {
     join([writer]);
     join(workers);
     assert_eq!(get(w.db.default_family(), "key"), 4);
-    assert_eq!(contents(w.killed().iter(..).expect("iter")).len(), 5);
+    assert_eq!(contents(w.killed().cursor(..).expect("iter")).len(), 5);
     w.db.wait_for_background().expect("wait");
-    assert_eq!(contents(w.killed().iter(..).expect("iter")).len(), 5);
+    assert_eq!(contents(w.killed().cursor(..).expect("iter")).len(), 5);
 }
 
 fn manual() {
@@ -149,10 +149,10 @@ fn manual() {
     let merger = {
         let db = w.db.clone();
         shuttle::thread::spawn(move || {
-            db.default_family().compact_range(None, Some(b"a")).expect("compact");
+            db.default_family().compact_range(..=b"a").expect("compact");
             db.compact().expect("compact");
         })
     };
     join([writer, merger]);
-    assert_eq!(contents(w.killed().iter(..).expect("iter")), BTreeMap::from([("a".into(), 2), ("b".into(), 2)]));
+    assert_eq!(contents(w.killed().cursor(..).expect("iter")), BTreeMap::from([("a".into(), 2), ("b".into(), 2)]));
 }

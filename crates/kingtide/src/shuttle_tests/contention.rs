@@ -57,7 +57,7 @@ fn lock_waits() {
         let db = w.db.clone();
         shuttle::thread::spawn(move || {
             db.put("key", value(50)).expect("put"); // waits for whoever holds a lock
-            db.delete_range("a", "b").expect("delete");
+            db.delete_range("a".."b").expect("delete");
         })
     };
     let workers: Vec<_> = (0..2)
@@ -69,7 +69,7 @@ fn lock_waits() {
                 let mut txn = db.begin_with(options(Isolation::ReadCommitted, true)).expect("begin");
                 if ranges {
                     let (lower, upper) = (Bound::Included(&b"a"[..]), Bound::Excluded(&b"z"[..]));
-                    txn.lock_range(family, lower, upper, crate::LockMode::Exclusive).expect("lock");
+                    txn.lock_range(family, (lower, upper), crate::LockMode::Exclusive).expect("lock");
                 } else {
                     read_for_update(&mut txn, family, "key").expect("lock");
                 }

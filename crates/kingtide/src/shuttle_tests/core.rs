@@ -76,7 +76,7 @@ fn batches() {
                     .collect();
                 assert_eq!(both[0], both[1], "multi_get");
                 let s = db.snapshot();
-                let at = |f: &crate::ColumnFamily, key| f.get_at(key, &s).expect("get").map_or(0, |v| meaning(&v));
+                let at = |f: &crate::ColumnFamily, key| s.of(&f).get(key).expect("get").map_or(0, |v| meaning(&v));
                 let seen = (at(db.default_family(), "a"), at(&other, "b"), at(db.default_family(), "c"));
                 assert!(seen.0 == seen.1 && seen.1 == seen.2, "{seen:?}");
                 assert!(seen.0 >= both[0], "{seen:?} after {both:?}");
@@ -106,7 +106,7 @@ fn snapshots() {
         shuttle::thread::spawn(move || {
             let family = db.default_family();
             let s = db.snapshot();
-            let seen = |key| family.get_at(key, &s).expect("get").map_or(0, |v| meaning(&v));
+            let seen = |key| s.of(&family).get(key).expect("get").map_or(0, |v| meaning(&v));
             let first = (seen("key"), seen("gone"));
             assert_eq!(first.1, u32::from(s.sequence() < 4), "{first:?} at {}", s.sequence());
             assert_eq!(first.0, [1, 1, 2, 2, 3][s.sequence() as usize - 1], "at {}", s.sequence());
@@ -114,7 +114,7 @@ fn snapshots() {
                 assert_eq!((seen("key"), seen("gone")), first, "at {}", s.sequence());
             }
             let options = crate::ReadOptions { snapshot: Some(&s), ..crate::ReadOptions::default() };
-            let all = contents(family.iter_with(options).expect("iter"));
+            let all = contents(family.cursor_with(options).expect("iter"));
             assert_eq!(all.get("key"), Some(&first.0));
             assert_eq!(all.contains_key("gone"), first.1 == 1);
         })
@@ -131,7 +131,7 @@ fn iterators() {
         shuttle::thread::spawn(move || {
             for n in 1..=3 {
                 let mut batch = WriteBatch::new();
-                batch.delete_range(db.default_family(), b"a", b"z").expect("delete");
+                batch.delete_range(db.default_family(), b"a"..b"z").expect("delete");
                 // The keys change from batch to batch, so that a missed deletion shows.
                 batch.put(db.default_family(), format!("k{n}").as_bytes(), &value(n)).expect("put");
                 batch.put(db.default_family(), b"last", &value(n)).expect("put");
@@ -144,7 +144,7 @@ fn iterators() {
         shuttle::thread::spawn(move || {
             let mut newest = 0;
             for _ in 0..3 {
-                let all = contents(db.iter(..).expect("iter"));
+                let all = contents(db.cursor(..).expect("iter"));
                 let n = all.get("last").copied().unwrap_or(0);
                 let expected: BTreeMap<String, u32> = match n {
                     0 => BTreeMap::new(),
@@ -158,7 +158,7 @@ fn iterators() {
     };
     join([writer, reader, churn(&w.db, 2)]);
     let expected = BTreeMap::from([("k3".to_owned(), 3), ("last".to_owned(), 3)]);
-    assert_eq!(contents(w.killed().iter(..).expect("iter")), expected);
+    assert_eq!(contents(w.killed().cursor(..).expect("iter")), expected);
 }
 
 fn sequences() {
@@ -189,13 +189,13 @@ fn sequences() {
         assert!(s.sequence() >= seen && (s.sequence() - first).is_multiple_of(2), "{}", s.sequence());
         seen = s.sequence();
         let options = crate::ReadOptions { snapshot: Some(&s), ..crate::ReadOptions::default() };
-        let all = contents(w.db.default_family().iter_with(options).expect("iter"));
+        let all = contents(w.db.default_family().cursor_with(options).expect("iter"));
         let own = all.keys().filter(|k| *k != "all").count() as u64;
         assert_eq!(own, (seen - first) / 2, "{all:?} at {seen}");
     }
     join(writers);
     assert_eq!(w.db.latest_sequence(), first + 12);
-    assert_eq!(contents(w.killed().iter(..).expect("iter")).len(), 7);
+    assert_eq!(contents(w.killed().cursor(..).expect("iter")).len(), 7);
 }
 
 fn families() {
@@ -298,7 +298,7 @@ fn deletions() {
         shuttle::thread::spawn(move || {
             db.delete("a").expect("delete");
             assert_eq!(get(db.default_family(), "a"), 0);
-            db.delete_range("b", "d").expect("delete");
+            db.delete_range("b".."d").expect("delete");
             assert_eq!((get(db.default_family(), "b"), get(db.default_family(), "c")), (0, 0));
             db.put("c", value(2)).expect("put");
             assert_eq!((get(db.default_family(), "b"), get(db.default_family(), "c")), (0, 2));
@@ -313,13 +313,13 @@ fn deletions() {
     };
     let held = w.db.snapshot();
     let family = w.db.default_family();
-    let seen: Vec<bool> = ["a", "b", "c"].map(|k| family.get_at(k, &held).expect("get").is_some()).to_vec();
+    let seen: Vec<bool> = ["a", "b", "c"].map(|k| held.of(&family).get(k).expect("get").is_some()).to_vec();
     let expected = [held.sequence() < 4, held.sequence() < 5, held.sequence() != 5];
     assert_eq!(seen, expected, "at {}", held.sequence());
     join([writer, merger, churn(&w.db, 1)]);
-    let again: Vec<bool> = ["a", "b", "c"].map(|k| family.get_at(k, &held).expect("get").is_some()).to_vec();
+    let again: Vec<bool> = ["a", "b", "c"].map(|k| held.of(&family).get(k).expect("get").is_some()).to_vec();
     assert_eq!(again, expected, "at {} afterwards", held.sequence());
     drop(held);
     w.db.compact().expect("compact");
-    assert_eq!(contents(w.db.iter(..).expect("iter")), BTreeMap::from([("c".to_owned(), 2)]));
+    assert_eq!(contents(w.db.cursor(..).expect("iter")), BTreeMap::from([("c".to_owned(), 2)]));
 }

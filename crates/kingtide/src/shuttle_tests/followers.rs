@@ -33,7 +33,7 @@ fn pins() {
                 for _ in 0..2 {
                     // Settled, so a handle can be had of it, however late.
                     let s = db.snapshot_at(seq).expect("pinned");
-                    let seen = db.default_family().get_at("key", &s).expect("get").map_or(0, |v| meaning(&v));
+                    let seen = s.of(db.default_family()).get("key").expect("get").map_or(0, |v| meaning(&v));
                     assert_eq!(seen as u64, seq, "one put a sequence number");
                 }
             }
@@ -63,7 +63,7 @@ fn moments() {
                             continue;
                         }
                     };
-                    let seen = db.default_family().get_at("key", &s).expect("get").map_or(0, |v| meaning(&v));
+                    let seen = s.of(db.default_family()).get("key").expect("get").map_or(0, |v| meaning(&v));
                     assert_eq!(seen as u64, seq);
                 }
             }

@@ -167,7 +167,7 @@ fn phantoms() {
             shuttle::thread::spawn(move || {
                 retry(&db, &options(Isolation::Serializable, locking), |txn, family| {
                     let found = if by_scan {
-                        let mut it = txn.iter(family, &b"k"[..]..&b"l"[..])?;
+                        let mut it = txn.cursor(family, &b"k"[..]..&b"l"[..])?;
                         it.seek_to_first();
                         let found = it.valid();
                         it.status()?;
@@ -183,7 +183,7 @@ fn phantoms() {
     let churn = churn(&w.db, 1);
     join(workers);
     join([churn]);
-    assert_eq!(contents(w.db.iter(..).expect("iter")).len(), 1);
+    assert_eq!(contents(w.db.cursor(..).expect("iter")).len(), 1);
 }
 
 /// What a transaction read at `snapshot` and wrote with sequence number `at`: nobody else wrote it in between.
@@ -198,7 +198,7 @@ fn plain_writes() {
                 let one = &mut match n {
                     2 => {
                         let mut b = crate::WriteBatch::new();
-                        b.delete_range(db.default_family(), b"a", b"z").expect("delete");
+                        b.delete_range(db.default_family(), b"a"..b"z").expect("delete");
                         b
                     }
                     _ => batch(&[(db.default_family(), "key", n)]),
@@ -218,7 +218,7 @@ fn plain_writes() {
                 let _ = read(&mut txn, family, "key").expect("get");
                 match n {
                     // Deleting a range relies on all of it.
-                    3 => txn.delete_range(family, b"k", b"l").expect("delete"),
+                    3 => txn.delete_range(family, b"k"..b"l").expect("delete"),
                     _ => write(&mut txn, family, "key", 100 + n).expect("put"),
                 }
                 let began = txn.snapshot_sequence();
@@ -264,10 +264,10 @@ fn pinned() {
                     // A registered moment can be registered again.
                     let same = db.snapshot_at(txn.snapshot_sequence()).expect("it is pinned");
                     assert_eq!(read(&mut txn, family, "key").expect("get"), expected);
-                    let seen = family.get_at("key", &same).expect("get").map_or(0, |v| meaning(&v));
+                    let seen = same.of(&family).get("key").expect("get").map_or(0, |v| meaning(&v));
                     assert_eq!(seen, expected);
                     if let Some(older) = older.replace(same) {
-                        let seen = family.get_at("key", &older).expect("get").map_or(0, |v| meaning(&v));
+                        let seen = older.of(&family).get("key").expect("get").map_or(0, |v| meaning(&v));
                         assert_eq!(seen, (older.sequence() - base) as u32);
                     }
                     txn.reset().expect("reset");
@@ -407,7 +407,7 @@ fn prepared_kills() {
     let found = w.killed();
     assert!(found.recover_prepared().is_empty());
     let expected = BTreeMap::from([("a".to_owned(), 1), ("b".to_owned(), 1), ("other".to_owned(), 2)]);
-    assert_eq!(contents(found.iter(..).expect("iter")), expected);
+    assert_eq!(contents(found.cursor(..).expect("iter")), expected);
 }
 
 fn uncommitted() {

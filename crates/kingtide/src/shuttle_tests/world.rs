@@ -1,7 +1,7 @@
 //! A small database in memory, and what scenarios do with it.
 
 use crate::{
-    ColumnFamily, Compression, Db, DbIterator, Durability, Error, ErrorKind, FamilyOptions, ManualClock, Options,
+    ColumnFamily, Compression, Cursor, Db, Durability, Error, ErrorKind, FamilyOptions, ManualClock, Options,
     WriteBatch, WriteOptions,
 };
 use kingtide_vfs::MemFs;
@@ -88,7 +88,7 @@ pub(super) fn get(family: &ColumnFamily, key: &str) -> u32 {
 }
 
 /// Everything that an iterator shows.
-pub(super) fn contents(mut it: DbIterator) -> BTreeMap<String, u32> {
+pub(super) fn contents(mut it: Cursor) -> BTreeMap<String, u32> {
     let mut all = BTreeMap::new();
     it.seek_to_first();
     while it.valid() {

@@ -68,10 +68,10 @@ fn keys_and_ranges_that_cannot_be_right() {
     refused(db.delete(b""), Invalid, "empty key");
     refused(db.single_delete(b""), Invalid, "empty key");
     refused(db.put_ttl(b"", b"v", Duration::from_secs(1)), Invalid, "empty key");
-    refused(db.delete_range(b"b", b"a"), Invalid, "sorts after");
-    refused(db.delete_range(b"", b"a"), Invalid, "empty");
-    refused(db.delete_range(b"a", b""), Invalid, "empty");
-    db.delete_range(b"k", b"k").unwrap(); // nothing is in it
+    refused(db.delete_range(b"b"..b"a"), Invalid, "sorts after");
+    refused(db.delete_range("".."a"), Invalid, "empty");
+    refused(db.delete_range("a"..""), Invalid, "empty");
+    db.delete_range(b"k"..b"k").unwrap(); // nothing is in it
     assert_eq!(db.get(b"").unwrap().as_deref(), None);
     assert_eq!(db.get(b"k").unwrap().as_deref(), Some(&b"v"[..]));
     db.put_ttl(b"t", b"v", Duration::MAX).unwrap();
@@ -81,7 +81,7 @@ fn keys_and_ranges_that_cannot_be_right() {
     assert!(batch.is_empty(), "a refused operation leaves nothing in the batch");
     assert_eq!(db.write(batch).unwrap(), 0);
     // Bounds the wrong way round show nothing.
-    let mut it = db.iter(&b"z"[..]..&b"a"[..]).unwrap();
+    let mut it = db.cursor(&b"z"[..]..&b"a"[..]).unwrap();
     it.seek_to_first();
     assert!(!it.valid());
     it.seek_to_last();
@@ -111,7 +111,7 @@ fn families_that_cannot_be() {
     refused(db.rename_family("a", "b"), Exists, "'b'");
     refused(db.rename_family("a", ""), Invalid, "empty");
     a.put(b"k", b"v").unwrap();
-    let mut it = a.iter(..).unwrap();
+    let mut it = a.cursor(..).unwrap();
     it.seek_to_first();
     let mut batch = WriteBatch::new();
     batch.put(&a, b"later", b"v").unwrap();
@@ -119,9 +119,9 @@ fn families_that_cannot_be() {
     db.drop_family("a").unwrap();
     refused(a.put(b"k", b"v"), Closed, "'a' was dropped");
     refused(a.get(b"k"), Closed, "'a' was dropped");
-    refused(a.iter(..), Closed, "dropped");
+    refused(a.cursor(..), Closed, "dropped");
     refused(a.set_option("l0_trigger", "5"), Closed, "dropped");
-    refused(a.compact_range(None, None), Closed, "dropped");
+    refused(a.compact_range(..), Closed, "dropped");
     refused(db.write(batch), Closed, "'a' was dropped");
     assert_eq!(db.get(b"later").unwrap().as_deref(), None, "no part of a refused batch is there");
     assert_eq!((it.valid(), it.key()), (true, &b"k"[..]), "an iterator that was open finishes");
@@ -167,11 +167,11 @@ fn things_of_another_database_are_refused() {
     assert_eq!(a.get(b"k").unwrap().as_deref(), None);
     assert_eq!(b.get(b"k").unwrap().as_deref(), None);
     let snapshot = b.snapshot();
-    refused(a.default_family().get_at(b"k", &snapshot), Invalid, "another database");
+    refused(snapshot.of(a.default_family()).get(b"k"), Invalid, "another database");
     let read = ReadOptions { snapshot: Some(&snapshot), ..ReadOptions::default() };
-    refused(a.default_family().iter_with(read), Invalid, "another database");
+    refused(a.default_family().cursor_with(read), Invalid, "another database");
     let other = a.create_family("other", FamilyOptions::default()).unwrap();
-    let mut it = other.iter(..).unwrap();
+    let mut it = other.cursor(..).unwrap();
     refused(a.default_family().refresh(&mut it), Invalid, "another column family");
 }
 
@@ -186,7 +186,7 @@ fn use_after_close_and_what_outlives_the_database() {
     }
     let family = db.default_family().clone();
     let (snapshot, clone) = (db.snapshot(), db.clone());
-    let mut it = db.iter(..).unwrap();
+    let mut it = db.cursor(..).unwrap();
     let pinned = db.get(3u32.to_be_bytes()).unwrap().unwrap();
     db.close().unwrap();
     db.close().unwrap(); // again is no mistake
@@ -194,7 +194,7 @@ fn use_after_close_and_what_outlives_the_database() {
     for db in [&db, &clone] {
         refused(db.put(b"k", b"v"), Closed, "closed");
         refused(db.get(b"k"), Closed, "closed");
-        refused(db.iter(..), Closed, "closed");
+        refused(db.cursor(..), Closed, "closed");
         refused(db.create_family("f", FamilyOptions::default()), Closed, "closed");
         refused(db.drop_family("f"), Closed, "closed");
         refused(db.rename_family("f", "g"), Closed, "closed");
@@ -283,7 +283,7 @@ fn a_key_order_must_be_given_again() {
     }
     refused(Db::open("db", on(&fs)), ErrorKind::Incompatible, "'test.backwards'");
     let db = Db::open("db", Options { custom_orders: vec![Arc::new(Backwards)], ..on(&fs) }).unwrap();
-    let mut it = db.family("f").unwrap().iter(..).unwrap();
+    let mut it = db.family("f").unwrap().cursor(..).unwrap();
     it.seek_to_first();
     assert_eq!(it.key(), [50]);
 }
@@ -317,7 +317,7 @@ fn check(family: &ColumnFamily, keys: u64) {
         assert_eq!(family.get(i.to_be_bytes()).unwrap().as_deref(), Some(&value(i)[..]), "key {i} of {keys}");
     }
     assert!(family.get(keys.to_be_bytes()).unwrap().is_none(), "a put that failed is visible");
-    let mut it = family.iter(..).unwrap();
+    let mut it = family.cursor(..).unwrap();
     it.seek_to_first();
     let mut n = 0;
     while it.valid() {
@@ -454,7 +454,7 @@ fn many_tables_and_few_files() {
             let v = db.get(mix64(i).to_be_bytes()).unwrap().expect("a key is missing");
             assert_eq!(v[..200], value(i)[..200]);
         }
-        let mut it = db.iter(..).unwrap();
+        let mut it = db.cursor(..).unwrap();
         it.seek_to_first();
         let mut n = 0;
         while it.valid() {
@@ -524,7 +524,7 @@ fn open_iterators_do_not_turn_commits_into_flushes() {
     let (keys, bytes) = (20_000u64, 20_000 * 420);
     for i in 0..keys {
         if i % 200 == 0 {
-            held.push((db.iter(..).unwrap(), expected.len()));
+            held.push((db.cursor(..).unwrap(), expected.len()));
         }
         db.put(mix64(i).to_be_bytes(), value(i)).unwrap();
         expected.insert(mix64(i), i);

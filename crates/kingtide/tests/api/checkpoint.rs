@@ -46,7 +46,7 @@ fn fill(db: &Db, rng: &mut Rng, rounds: usize) {
                 }
                 4 if rng.one_in(10) => {
                     let from = rng.below(490);
-                    db.delete_range(from.to_be_bytes(), (from + 10).to_be_bytes()).unwrap();
+                    db.delete_range(from.to_be_bytes()..(from + 10).to_be_bytes()).unwrap();
                 }
                 _ => db.put(key, value(rng)).unwrap(),
             }

@@ -56,7 +56,7 @@ fn a_hook_sees_the_operations_of_its_family_decoded() {
     batch.put_ttl(default, b"ttl", b"2", Duration::from_secs(9)).unwrap();
     batch.delete(default, b"b").unwrap();
     batch.single_delete(default, b"c").unwrap();
-    batch.delete_range(default, b"d", b"e").unwrap();
+    batch.delete_range(default, b"d"..b"e").unwrap();
     batch.put(&other, b"not shown either", b"1").unwrap();
     let seq = db.write(batch).unwrap();
     other.put(b"x", b"y").unwrap();

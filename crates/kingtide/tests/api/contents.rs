@@ -13,7 +13,7 @@ pub type Content = BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>;
 pub fn content(db: &Db) -> Content {
     let mut all = Content::new();
     for name in db.families() {
-        let mut it = db.family(&name).unwrap().iter(..).unwrap();
+        let mut it = db.family(&name).unwrap().cursor(..).unwrap();
         it.seek_to_first();
         let of_family = all.entry(name).or_default();
         while it.valid() {

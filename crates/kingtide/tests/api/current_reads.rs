@@ -24,7 +24,7 @@ fn get(txn: &mut Transaction, db: &Db, key: &str) -> Option<String> {
 fn scan(txn: &mut Transaction, db: &Db, newest: bool) -> String {
     let options = ReadOptions { lower: Bound::Included(b"a".to_vec()), ..ReadOptions::default() };
     let family = db.default_family();
-    let mut it = if newest { txn.iter_newest(family, options) } else { txn.iter_with(family, options) }.unwrap();
+    let mut it = if newest { txn.cursor_newest(family, options) } else { txn.cursor_with(family, options) }.unwrap();
     let mut seen = Vec::new();
     it.seek_to_first();
     while it.valid() {
@@ -94,7 +94,7 @@ fn levels_that_check_take_neither() {
             let mut txn = begin(&db, level, locking);
             let refreshed = txn.refresh_snapshot().map_err(|e| e.kind());
             assert_eq!(refreshed.is_ok(), level == Isolation::RepeatableRead, "{level} {locking}");
-            let newest = txn.iter_newest(db.default_family(), ReadOptions::default()).map(drop).map_err(|e| e.kind());
+            let newest = txn.cursor_newest(db.default_family(), ReadOptions::default()).map(drop).map_err(|e| e.kind());
             let checks = level == Isolation::Snapshot || level == Isolation::Serializable && !locking;
             assert_eq!(newest, if checks { Err(ErrorKind::InvalidArgument) } else { Ok(()) }, "{level} {locking}");
         }

@@ -12,8 +12,7 @@ fn open() -> Db {
 }
 
 fn keys(family: &ColumnFamily) -> Vec<Vec<u8>> {
-    let mut it = family.iter(..).unwrap();
-    let mut keys: Vec<Vec<u8>> = it.entries().map(|e| e.unwrap().0).collect();
+    let mut keys: Vec<Vec<u8>> = family.iter().map(|e| e.unwrap().key.into_vec()).collect();
     keys.sort();
     keys
 }
@@ -41,8 +40,8 @@ fn whoever_deletes_it() {
                     1 => {
                         // All of them are written by the batch; only some are there before.
                         family
-                            .delete_range(b"\x01", b"\xfe")
-                            .or_else(|_| family.delete_range(b"\xfe", b"\x01"))
+                            .delete_range(b"\x01"..b"\xfe")
+                            .or_else(|_| family.delete_range(b"\xfe"..b"\x01"))
                             .unwrap();
                         let mut batch = WriteBatch::new();
                         KEYS.iter().for_each(|k| batch.put(&family, k, b"v").unwrap());
@@ -88,7 +87,7 @@ fn a_get_of_a_deleted_range_reads_no_block_of_older_files() {
     let key = |i: u32| format!("key{i:05}");
     (0..5000).for_each(|i| db.put(key(i), "old").unwrap());
     db.flush().unwrap();
-    db.delete_range(key(1000), key(4000)).unwrap();
+    db.delete_range(key(1000)..key(4000)).unwrap();
     for flushed in [false, true] {
         if flushed {
             db.flush().unwrap();

@@ -10,6 +10,7 @@ mod contents;
 mod current_reads;
 mod delete_prefix;
 mod durability;
+mod entries;
 mod estimates;
 mod ingest;
 mod packed;

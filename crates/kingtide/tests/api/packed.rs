@@ -1,7 +1,7 @@
 //! Large values are compressed when they are put and stay so until they are read: through memtable, log and value log.
 
 use kingtide::vfs::{Fs, MemFs};
-use kingtide::{ColumnFamily, Compression, Db, FamilyOptions, ManualClock, Options, ReadOptions, WriteBatch};
+use kingtide::{ColumnFamily, Compression, Db, FamilyOptions, ManualClock, Options, WriteBatch};
 use kingtide_base::rng::Rng;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -48,8 +48,8 @@ impl Store {
             assert!(self.db.default_family().get_into(key, &mut into).unwrap());
             assert!(into == *value, "get_into of {key_text} {moment}");
         }
-        let mut it = self.db.iter(..).unwrap();
-        let got: Pairs = it.entries().map(Result::unwrap).collect();
+        let mut it = self.db.cursor(..).unwrap();
+        let got: Pairs = self.db.iter().map(|e| e.unwrap().into()).collect();
         assert!(got == *want, "forward {moment}");
         it.seek_to_last();
         let mut backward = want.iter().rev();
@@ -115,10 +115,9 @@ fn values_survive_every_way_they_go() {
         s.db.write(batch_of(s.db.default_family(), &want)).unwrap();
         s.db.flush().unwrap();
         s.check(&want, "in tables");
-        let read = ReadOptions { snapshot: Some(&snapshot), ..ReadOptions::default() };
-        let mut it = s.db.default_family().iter_with(read).unwrap();
-        assert!(it.entries().map(Result::unwrap).collect::<Pairs>() == old, "{compression}: the snapshot");
-        drop((it, snapshot));
+        let seen: Pairs = snapshot.of(s.db.default_family()).iter().map(|e| e.unwrap().into()).collect();
+        assert!(seen == old, "{compression}: the snapshot");
+        drop(snapshot);
 
         s.db.write(batch_of(s.db.default_family(), &old)).unwrap();
         s.db.compact().unwrap();
@@ -169,7 +168,7 @@ fn expiry_and_deletes_work_on_packed_values() {
         s.db.put_ttl("short/below", &value, short).unwrap();
         s.db.delete("deleted").unwrap();
         s.db.single_delete("single").unwrap();
-        s.db.delete_range("r", "s").unwrap();
+        s.db.delete_range("r".."s").unwrap();
         let pairs = |keys: &[&str]| keys.iter().map(|k| (k.as_bytes().to_vec(), value.clone())).collect::<Pairs>();
         if replay {
             s = s.killed(&family);

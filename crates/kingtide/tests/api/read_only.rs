@@ -49,7 +49,7 @@ fn write(db: &Db, rng: &mut Rng, n: usize) {
         rng.fill(&mut value);
         match rng.below(12) {
             0 => db.delete(key).unwrap(),
-            1 => db.delete_range(key, (rng.below(5) + u64::from_be_bytes(key)).to_be_bytes()).unwrap(),
+            1 => db.delete_range(key..(rng.below(5) + u64::from_be_bytes(key)).to_be_bytes()).unwrap(),
             _ => db.put(key, value).unwrap(),
         }
     }
@@ -81,7 +81,7 @@ fn it_changes_no_byte_and_refuses_to() {
     let refused = [
         ro.put(b"k", b"v").unwrap_err(),
         ro.delete(b"k").unwrap_err(),
-        ro.delete_range(b"k", b"l").unwrap_err(),
+        ro.delete_range(b"k"..b"l").unwrap_err(),
         ro.write(batch).unwrap_err(),
         ro.write(WriteBatch::new()).unwrap_err(),
         ro.flush().unwrap_err(),
@@ -147,12 +147,12 @@ fn every_reader_sees_its_moment_and_catches_up() {
             if rng.one_in(3) {
                 let snapshot = reader.snapshot();
                 let was = reader.latest_sequence();
-                let mut it = reader.iter(..).unwrap();
+                let mut it = reader.cursor(..).unwrap();
                 assert_eq!(reader.try_catch_up().unwrap(), db.latest_sequence());
                 it.seek_to_first();
                 let first = then["default"].first_key_value();
                 assert_eq!(it.valid().then(|| it.key().to_vec()).as_ref(), first.map(|(k, _)| k));
-                let at_snapshot = reader.default_family().get_at(b"k", &snapshot);
+                let at_snapshot = snapshot.of(reader.default_family()).get(b"k");
                 if reader.latest_sequence() > was {
                     assert_eq!(at_snapshot.unwrap_err().kind(), ErrorKind::TooOld);
                     assert_eq!(reader.snapshot_at(was).unwrap_err().kind(), ErrorKind::TooOld);

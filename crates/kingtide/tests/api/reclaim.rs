@@ -28,8 +28,8 @@ fn fill(db: &Db, table: u8, rows: u32) {
 }
 
 fn drop_table(db: &Db, table: u8) {
-    db.delete_range([table], [table + 1]).unwrap();
-    db.default_family().reclaim_range(&[table], &[table + 1]).unwrap();
+    db.delete_range([table]..[table + 1]).unwrap();
+    db.default_family().reclaim_range(&[table]..&[table + 1]).unwrap();
 }
 
 fn run_jobs(db: &Db) {
@@ -52,7 +52,7 @@ fn rows(db: &Db, table: u8, at: Option<&Snapshot>) -> usize {
         snapshot: at,
         ..Default::default()
     };
-    let mut it = db.default_family().iter_with(range).unwrap();
+    let mut it = db.default_family().cursor_with(range).unwrap();
     it.seek_to_first();
     let mut n = 0;
     while it.valid() {
@@ -151,8 +151,8 @@ fn reads_stay_as_they_were() {
                 }
                 90..=91 => {
                     let (lo, hi) = (key(table, row), key(table, row + 1 + below(40_000) as u32));
-                    db.delete_range(&lo, &hi).unwrap();
-                    db.default_family().reclaim_range(&lo, &hi).unwrap();
+                    db.delete_range(&lo..&hi).unwrap();
+                    db.default_family().reclaim_range(&lo..&hi).unwrap();
                     model.retain(|k, _| !(&lo..&hi).contains(&k));
                 }
                 92..=93 if snapshots.len() < 3 => snapshots.push((db.snapshot(), model.clone())),
@@ -169,7 +169,7 @@ fn reads_stay_as_they_were() {
         run_jobs(&db);
         for (snapshot, model) in snapshots.iter().map(|(s, m)| (Some(s), m)).chain([(None, &model)]) {
             let range = kingtide::ReadOptions { snapshot, ..Default::default() };
-            let mut it = db.default_family().iter_with(range).unwrap();
+            let mut it = db.default_family().cursor_with(range).unwrap();
             it.seek_to_first();
             let mut found = BTreeMap::new();
             while it.valid() {
@@ -202,7 +202,7 @@ fn files_may_end_where_a_deleted_range_was_cut_and_others_begin() {
     fill(1);
     db.flush().unwrap();
     run_jobs(&db);
-    db.delete_range([1], [2]).unwrap();
+    db.delete_range([1]..[2]).unwrap();
     fill(2);
     db.flush().unwrap();
     let files = db.stats().get("klog_files");
@@ -245,9 +245,9 @@ fn bounds_that_files_share_hide_nothing() {
                     model.insert(key(1, row), value);
                 }),
                 20..=22 if lo < hi => {
-                    db.delete_range(&lo, &hi).unwrap();
+                    db.delete_range(&lo..&hi).unwrap();
                     if step % 3 == 0 {
-                        db.default_family().reclaim_range(&lo, &hi).unwrap();
+                        db.default_family().reclaim_range(&lo..&hi).unwrap();
                     }
                     model.retain(|k, _| *k < lo || *k >= hi);
                 }
@@ -257,7 +257,7 @@ fn bounds_that_files_share_hide_nothing() {
                     let mut file = SortedFileWriter::create(&path, family).unwrap();
                     let bare = below(2) == 0;
                     if bare || below(2) == 0 {
-                        file.delete_range(&lo, &hi).unwrap();
+                        file.delete_range(&lo..&hi).unwrap();
                         model.retain(|k, _| *k < lo || *k >= hi);
                     }
                     if !bare {
@@ -273,7 +273,7 @@ fn bounds_that_files_share_hide_nothing() {
                     family.ingest(&[path], &IngestOptions { move_files: true, ..Default::default() }).unwrap();
                 }
                 26..=28 => db.flush().unwrap(),
-                29 => db.default_family().compact_range(Some(&lo), Some(&hi)).unwrap(),
+                29 => db.default_family().compact_range(&lo..=&hi).unwrap(),
                 30 if snapshots.len() < 2 => snapshots.push((db.snapshot(), model.clone())),
                 31 => drop(snapshots.pop()),
                 32 if below(6) == 0 => {
@@ -291,7 +291,7 @@ fn bounds_that_files_share_hide_nothing() {
         run_jobs(&db);
         for (snapshot, model) in snapshots.iter().map(|(s, m)| (Some(s), m)).chain([(None, &model)]) {
             let range = kingtide::ReadOptions { snapshot, ..Default::default() };
-            let mut it = db.default_family().iter_with(range).unwrap();
+            let mut it = db.default_family().cursor_with(range).unwrap();
             it.seek_to_last();
             let mut found = BTreeMap::new();
             while it.valid() {
@@ -308,15 +308,8 @@ fn bounds_that_files_share_hide_nothing() {
 
 /// What one live value of each key takes, in tables, value logs and the blocks around them.
 fn live_bytes(db: &Db) -> u64 {
-    let mut it = db.default_family().iter(..).unwrap();
-    it.seek_to_first();
-    let mut bytes = 0;
-    while it.valid() {
-        let (key, value) = it.entry().unwrap();
-        bytes += (key.len() + value.len() + 16) as u64;
-        it.next();
-    }
-    bytes
+    let entries = db.iter().map(Result::unwrap);
+    entries.map(|e| (e.key.len() + e.value.len() + 16) as u64).sum()
 }
 
 /// A compaction that somebody asks for gives back what overwritten values took, in tables and in value logs, also when it is
@@ -362,7 +355,7 @@ fn a_compaction_on_request_keeps_what_snapshots_see() {
     db.compact().unwrap();
     run_jobs(&db);
     assert!(disk(&db) > before);
-    assert_eq!(db.default_family().get_at(key(1, 0), &snapshot).unwrap().unwrap().len(), 1000);
+    assert_eq!(snapshot.of(db.default_family()).get(key(1, 0)).unwrap().unwrap().len(), 1000);
     let held = disk(&db);
     drop(snapshot);
     db.compact().unwrap();

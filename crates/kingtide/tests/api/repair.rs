@@ -14,7 +14,6 @@ use kingtide_mem::cache::BlockCache;
 use kingtide_table::{ReadScratch, Table, TableId};
 use kingtide_testkit::full;
 use std::collections::{BTreeMap, HashSet};
-use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -91,7 +90,7 @@ impl Sample {
                 let path = format!("sorted-{step}");
                 let mut file = SortedFileWriter::create(&path, family).unwrap();
                 let behind = [&key[..], b"~"].concat();
-                file.delete_range(&key, &behind).unwrap();
+                file.delete_range(&key..&behind).unwrap();
                 file.put(&key, &value).unwrap();
                 file.finish().unwrap();
                 family.ingest(&[path], &IngestOptions { move_files: true, ..Default::default() }).unwrap();
@@ -102,7 +101,7 @@ impl Sample {
             1 => {
                 let (a, b) = (key(rng), key(rng));
                 let (a, b) = (a.clone().min(b.clone()), a.max(b));
-                family.delete_range(&a, &b).unwrap();
+                family.delete_range(&a..&b).unwrap();
                 data.retain(|k, _| *k < a || *k >= b);
             }
             2..6 => {
@@ -167,7 +166,7 @@ impl Sample {
 
 fn read_all(family: &ColumnFamily) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut found = BTreeMap::new();
-    let mut it = family.iter(..).unwrap();
+    let mut it = family.cursor(..).unwrap();
     it.seek_to_first();
     while it.valid() {
         found.insert(it.key().to_vec(), it.value().unwrap().to_vec());
@@ -399,7 +398,7 @@ fn a_prepared_transaction_keeps_all_its_locks() {
     let mut txn = db
         .begin_with(TransactionOptions { isolation: Isolation::ReadCommitted, locking: true, ..Default::default() })
         .unwrap();
-    txn.lock_range(family, Bound::Included(b"b"), Bound::Excluded(b"d"), LockMode::Shared).unwrap();
+    txn.lock_range(family, b"b"..b"d", LockMode::Shared).unwrap();
     txn.get_for_update(family, b"read").unwrap();
     txn.put(family, b"written", b"value").unwrap();
     txn.prepare(b"in doubt").unwrap();
@@ -519,7 +518,7 @@ fn leftovers_of_jobs_are_neither_lost_nor_kept() {
     db.flush().unwrap();
     let old = fs.kill_clone();
     let retired = files(&old, ".klog");
-    db.delete_range(b"key-00100", b"key-00200").unwrap();
+    db.delete_range(b"key-00100"..b"key-00200").unwrap();
     db.drop_family("other").unwrap();
     db.flush().unwrap();
     db.compact().unwrap();

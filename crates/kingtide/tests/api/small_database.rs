@@ -30,7 +30,7 @@ fn value(i: u64, round: u64) -> Vec<u8> {
 }
 
 fn content(family: &ColumnFamily) -> BTreeMap<Vec<u8>, Vec<u8>> {
-    let mut it = family.iter(..).unwrap();
+    let mut it = family.cursor(..).unwrap();
     it.seek_to_first();
     let mut all = BTreeMap::new();
     while it.valid() {
@@ -53,7 +53,7 @@ fn written_flushed_merged_read_and_reopened() {
             model.insert(key(i), value(i, round));
         }
         db.delete(key(round + 3)).unwrap();
-        db.delete_range(key(keys - 4 - round), key(keys - 3)).unwrap();
+        db.delete_range(key(keys - 4 - round)..key(keys - 3)).unwrap();
         model.remove(&key(round + 3));
         model.retain(|k, _| !(key(keys - 4 - round)..key(keys - 3)).contains(k));
         db.flush().unwrap();
@@ -62,7 +62,7 @@ fn written_flushed_merged_read_and_reopened() {
     let snapshot = db.snapshot();
     db.put(key(0), b"newer").unwrap();
     db.compact().unwrap();
-    assert_eq!(db.default_family().get_at(key(0), &snapshot).unwrap().as_deref(), model.get(&key(0)).map(|v| &v[..]));
+    assert_eq!(snapshot.of(db.default_family()).get(key(0)).unwrap().as_deref(), model.get(&key(0)).map(|v| &v[..]));
     model.insert(key(0), b"newer".to_vec());
     db.put(b"only in the log", b"x").unwrap();
     model.insert(b"only in the log".to_vec(), b"x".to_vec());
@@ -128,10 +128,10 @@ fn threads_beside_each_other() {
             for _ in 0..batches {
                 let snapshot = db.snapshot();
                 for w in 0..2 {
-                    let get = |half| db.default_family().get_at([w, half], &snapshot).unwrap().map(|v| v.to_vec());
+                    let get = |half| snapshot.of(db.default_family()).get([w, half]).unwrap().map(|v| v.to_vec());
                     assert_eq!(get(0), get(1), "part of a batch");
                 }
-                let mut it = db.iter(..).unwrap();
+                let mut it = db.cursor(..).unwrap();
                 it.seek_to_first();
                 while it.valid() {
                     it.next();

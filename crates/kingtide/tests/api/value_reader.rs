@@ -87,7 +87,7 @@ fn pieces_are_those_of_the_whole_wherever_the_value_lies() {
         check_all(family, 2, &format!("{what}, compacted"));
         let mut rng = Rng::new(3);
         for len in LENGTHS {
-            let old = family.get_reader_at(key(len), &before).unwrap().expect("it was put");
+            let old = before.of(family).get_reader(key(len)).unwrap().expect("it was put");
             check(old, &value(len, 1), &mut rng, &format!("{what}, snapshot, {len} bytes"));
         }
         drop(before);
@@ -119,11 +119,11 @@ fn a_reader_reads_on_whatever_happens_to_the_value() {
     put(2);
     readers.push((begun(2), 2));
     db.flush().unwrap();
-    family.compact_range(None, None).unwrap();
+    family.compact_range(..).unwrap();
     readers.push((begun(2), 2));
     family.delete(key(len)).unwrap();
     assert!(family.get_reader(key(len)).unwrap().is_none(), "deleted");
-    family.compact_range(None, None).unwrap();
+    family.compact_range(..).unwrap();
     db.drop_family("short-lived").unwrap();
     db.wait_for_background().unwrap();
     let count = || fs.list(Path::new("db")).unwrap().iter().filter(|n| n.ends_with(".vlog")).count();
@@ -185,7 +185,7 @@ fn hidden_values_have_no_reader() {
             db.flush().unwrap();
         }
         check(family.get_reader("long").unwrap().unwrap(), &value(100_000, 2), &mut Rng::new(1), "with a life");
-        db.delete_range("a", "l").unwrap();
+        db.delete_range("a".."l").unwrap();
         assert!(family.get_reader("k").unwrap().is_none());
     }
 }

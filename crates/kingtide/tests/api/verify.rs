@@ -43,7 +43,7 @@ fn contents(fs: &MemFs) -> kingtide::Result<Contents> {
     let mut all = Contents::new();
     for name in db.families() {
         let family = db.family(&name)?;
-        let mut it = family.iter(..)?;
+        let mut it = family.cursor(..)?;
         it.seek_to_first();
         while it.valid() {
             let value = it.value()?.to_vec();
@@ -69,7 +69,7 @@ fn random_work(db: &Db, families: &[ColumnFamily], rng: &mut Rng, steps: u64) {
             0 => db.flush().unwrap(),
             1 => {
                 let (a, b) = (key(rng), key(rng));
-                family.delete_range(a.clone().min(b.clone()), a.max(b)).unwrap()
+                family.delete_range(a.clone().min(b.clone())..a.max(b)).unwrap()
             }
             2 => family.put_ttl(key(rng), value(rng.below(1000)), Duration::from_secs(100_000)).unwrap(),
             3..6 => family.delete(key(rng)).unwrap(),

@@ -110,7 +110,7 @@ fn taken(path: &str) -> u64 {
 fn a_compaction_ends_quietly_when_its_family_is_dropped() {
     for separate_values in [false, true] {
         let w = World::new(separate_values);
-        w.dropped_amid("compaction-of-dropped-family", || w.family.compact_range(None, None).unwrap());
+        w.dropped_amid("compaction-of-dropped-family", || w.family.compact_range(..).unwrap());
     }
 }
 

@@ -88,7 +88,7 @@ fn a_hook_is_told_again_while_the_wait_lasts() {
     std::thread::scope(|s| {
         let waiting = s.spawn(move || {
             let (lower, upper) = (Bound::Included(&b"a"[..]), Bound::Excluded(&b"c"[..]));
-            waiter.lock_range(family, lower, upper, LockMode::Exclusive).unwrap();
+            waiter.lock_range(family, (lower, upper), LockMode::Exclusive).unwrap();
         });
         wait_until(vec![first_id]);
         second.set_lock_timeout(Some(Duration::ZERO)); // it does not stand in line

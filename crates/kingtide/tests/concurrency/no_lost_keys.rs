@@ -67,7 +67,7 @@ fn missing(family: &ColumnFamily, keys: u64) -> Vec<u64> {
 }
 
 fn count(family: &ColumnFamily) -> u64 {
-    let mut it = family.iter(..).unwrap();
+    let mut it = family.cursor(..).unwrap();
     let mut n = 0;
     it.seek_to_first();
     let mut last: Vec<u8> = Vec::new();

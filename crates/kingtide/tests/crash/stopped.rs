@@ -87,7 +87,7 @@ impl Sorted {
     fn contents(&self) -> (usize, usize) {
         let mut values = Vec::new();
         for family in [&self.plain, &self.panicky] {
-            let mut it = family.iter(..).unwrap();
+            let mut it = family.cursor(..).unwrap();
             it.seek_to_first();
             while it.valid() {
                 let value = it.value().unwrap().to_vec();
@@ -118,7 +118,7 @@ fn a_panic_amid_a_commit_leaves_no_part_of_it() {
                 }
                 batch.put(&s.panicky, &[key], b"new").unwrap();
             }
-            batch.delete_range(&s.panicky, &[7], &[9]).unwrap();
+            batch.delete_range(&s.panicky, &[7]..&[9]).unwrap();
             if !s.broken_off(after, || write(&s.db, batch, durability).unwrap()) {
                 break;
             }
@@ -309,7 +309,7 @@ fn a_panic_in_a_background_thread_stops_writes_and_keeps_nobody_waiting() {
             db.flush().unwrap();
         }
         order.0.store(true, Ordering::SeqCst);
-        db.delete_range(b"\0", b"\xff").unwrap();
+        db.delete_range(b"\0"..b"\xff").unwrap();
         db.put(b"last", b"acknowledged").unwrap();
         let waited = db.compact().unwrap_err();
         assert_eq!(waited.kind(), ErrorKind::Poisoned, "{waited}");

@@ -7,12 +7,13 @@ use crate::world::REMEMBERED;
 use kingtide::backup::{Backup, BackupOptions};
 use kingtide::vfs::{Fs, MemFs, PosixFs};
 use kingtide::{
-    Clock, ColumnFamily, Db, DbIterator, DbOptions, Durability, Error, ErrorKind, ManualClock, Options, ProblemKind,
-    ReadOptions, SeqNo, Snapshot, SystemClock, Transaction, TransactionIterator, TransactionOptions, WriteBatch,
+    Clock, ColumnFamily, Cursor, Db, DbOptions, Durability, Error, ErrorKind, ManualClock, Options, ProblemKind,
+    ReadOptions, SeqNo, Snapshot, SystemClock, Transaction, TransactionCursor, TransactionOptions, WriteBatch,
     WriteOptions,
 };
 use kingtide_base::rng::Rng;
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -69,7 +70,7 @@ pub struct Engine<'a> {
     db: Option<Db>,
     families: [Option<ColumnFamily>; FAMILIES],
     snapshots: [Option<Snapshot>; SNAPSHOTS],
-    cursors: [Option<(DbIterator, usize)>; CURSORS],
+    cursors: [Option<(Cursor, usize)>; CURSORS],
     txns: [Option<Transaction>; HELD + 1],
     batch: WriteBatch,
     /// Sequence numbers after the last operations that commit, newest first.
@@ -108,7 +109,7 @@ macro_rules! walk {
         }
     )* };
 }
-walk!(DbIterator, TransactionIterator);
+walk!(Cursor, TransactionCursor);
 
 fn moves(it: &mut impl Walk, moves: &[Move], answer: &mut Answer) {
     for step in moves {
@@ -135,7 +136,7 @@ fn read_options<'s>(range: &Range, snapshot: Option<&'s Snapshot>, rng: &mut Rng
 /// All entries of a family, forward, after seeing that they are the same backward.
 fn scan_family(family: &ColumnFamily, snapshot: Option<&Snapshot>, answer: &mut Answer) {
     answer.name(family.name().as_bytes());
-    let mut it = family.iter_with(ReadOptions { snapshot, ..ReadOptions::default() }).expect("iterator");
+    let mut it = family.cursor_with(ReadOptions { snapshot, ..ReadOptions::default() }).expect("iterator");
     let mut forward = Vec::new();
     it.seek_to_first();
     while let Some((key, value)) = it.shown().expect("forward") {
@@ -310,7 +311,7 @@ impl<'a> Engine<'a> {
             }
             Op::GetAt(slot, f, key) => {
                 let snapshot = self.snapshots[*slot].as_ref().expect("a snapshot");
-                answer.value(self.family(*f).get_at(key, snapshot).expect("get_at").as_deref());
+                answer.value(snapshot.of(self.family(*f)).get(key).expect("get_at").as_deref());
             }
             Op::GetBefore(back, f, key) => return self.get_before(*back, *f, key, answer),
             Op::Scan(slot) => {
@@ -326,8 +327,8 @@ impl<'a> Engine<'a> {
             Op::Flush(None) => self.db().flush().expect("flush"),
             Op::Flush(Some(f)) => self.family(*f).flush().expect("flush of a family"),
             Op::Compact(f, lo, hi) => {
-                let [lo, hi] = [lo, hi].map(|k| k.as_deref());
-                self.family(*f).compact_range(lo, hi).expect("compact_range");
+                let range = [lo, hi].map(|k| k.as_deref().map_or(Bound::Unbounded, Bound::Included));
+                self.family(*f).compact_range(range).expect("compact_range");
             }
             Op::Housekeeping => self.housekeeping(),
             Op::Reopen => self.reopen(),
@@ -355,7 +356,7 @@ impl<'a> Engine<'a> {
             Change::Put(key, value, Some(ms)) => family.put_ttl(key, &**value, Duration::from_millis(*ms)),
             Change::Delete(key) => family.delete(key),
             Change::SingleDelete(key) => family.single_delete(key),
-            Change::DeleteRange(start, end) => family.delete_range(start, end),
+            Change::DeleteRange(start, end) => family.delete_range(start..end),
             Change::DeletePrefix(prefix) => family.delete_prefix(prefix),
         })
     }
@@ -370,7 +371,7 @@ impl<'a> Engine<'a> {
                 Change::Put(key, value, Some(ms)) => batch.put_ttl(family, key, value, Duration::from_millis(*ms)),
                 Change::Delete(key) => batch.delete(family, key),
                 Change::SingleDelete(key) => batch.single_delete(family, key),
-                Change::DeleteRange(start, end) => batch.delete_range(family, start, end),
+                Change::DeleteRange(start, end) => batch.delete_range(family, start..end),
                 Change::DeletePrefix(prefix) => batch.delete_prefix(family, prefix),
             }));
         }
@@ -403,10 +404,10 @@ impl<'a> Engine<'a> {
             assert_eq!(got.expect("multi_get").as_deref(), expected, "multi_get");
         }
         let snapshot = self.db().snapshot();
-        assert_eq!(family.get_at(key, &snapshot).expect("get_at").as_deref(), expected, "get_at");
+        assert_eq!(snapshot.of(&family).get(key).expect("get_at").as_deref(), expected, "get_at");
         let by_number = self.db().snapshot_at(self.db().latest_sequence()).expect("snapshot_at");
-        assert_eq!(family.get_at(key, &by_number).expect("get_at").as_deref(), expected, "get at the newest");
-        let mut it = family.iter(..).expect("iterator");
+        assert_eq!(by_number.of(&family).get(key).expect("get_at").as_deref(), expected, "get at the newest");
+        let mut it = family.cursor(..).expect("iterator");
         for step in [Move::Seek(key.clone()), Move::SeekForPrev(key.clone())] {
             it.go(&step);
             let shown = it.shown().expect("seek").filter(|(k, _)| family.order().compare(k, key).is_eq());
@@ -422,7 +423,7 @@ impl<'a> Engine<'a> {
         let Some(seq) = self.commits.get(back as usize).copied() else { return false };
         match self.db().snapshot_at(seq) {
             Ok(snapshot) => {
-                answer.value(self.family(f).get_at(key, &snapshot).expect("get_at").as_deref());
+                answer.value(snapshot.of(self.family(f)).get(key).expect("get_at").as_deref());
                 self.count("read at an unheld sequence");
                 true
             }
@@ -433,10 +434,10 @@ impl<'a> Engine<'a> {
         }
     }
 
-    fn iterator(&mut self, range: &Range, snapshot: Option<usize>) -> DbIterator {
+    fn iterator(&mut self, range: &Range, snapshot: Option<usize>) -> Cursor {
         let snapshot = snapshot.map(|s| self.snapshots[s].as_ref().expect("a snapshot"));
         let options = read_options(range, snapshot, &mut self.rng);
-        self.family(range.family).iter_with(options).expect("iterator")
+        self.family(range.family).cursor_with(options).expect("iterator")
     }
 
     fn iterate(&mut self, op: &Op, answer: &mut Answer) {
@@ -499,7 +500,7 @@ impl<'a> Engine<'a> {
             }
             TxnOp::Iterate(range, steps) => {
                 let options = read_options(range, None, &mut self.rng);
-                let mut it = txn.iter_with(self.family(range.family), options).expect("iterator");
+                let mut it = txn.cursor_with(self.family(range.family), options).expect("iterator");
                 moves(&mut it, steps, answer);
             }
             TxnOp::Savepoint(name) => txn.set_savepoint(&name.to_string()).expect("savepoint"),
@@ -515,7 +516,7 @@ impl<'a> Engine<'a> {
             Change::Put(key, value, Some(ms)) => txn.put_ttl(family, key, value, Duration::from_millis(*ms)),
             Change::Delete(key) => txn.delete(family, key),
             Change::SingleDelete(key) => txn.single_delete(family, key),
-            Change::DeleteRange(start, end) => txn.delete_range(family, start, end),
+            Change::DeleteRange(start, end) => txn.delete_range(family, start..end),
             Change::DeletePrefix(prefix) => txn.delete_prefix(family, prefix),
         }
     }

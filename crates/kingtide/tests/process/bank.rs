@@ -234,7 +234,7 @@ fn sum(t: &mut Transaction, families: &[ColumnFamily], by_key: bool) -> Result<i
     }
     let mut found = 0;
     for family in families {
-        let mut it = t.iter(family, &b"a"[..]..&b"b"[..])?;
+        let mut it = t.cursor(family, &b"a"[..]..&b"b"[..])?;
         it.seek_to_first();
         while it.valid() {
             total += number(it.value()?);

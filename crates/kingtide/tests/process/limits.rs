@@ -25,7 +25,7 @@ fn key(i: u64) -> [u8; 8] {
 }
 
 fn count(family: &ColumnFamily) -> u64 {
-    let mut it = family.iter(..).unwrap();
+    let mut it = family.cursor(..).unwrap();
     it.seek_to_first();
     let mut n = 0;
     while it.valid() {
@@ -114,7 +114,7 @@ fn everything_with_few_descriptors() {
             // Two iterators a family, in the middle of their tables; each sees its moment to the end.
             for family in &all {
                 for _ in 0..2 {
-                    let mut it = family.iter(..).unwrap();
+                    let mut it = family.cursor(..).unwrap();
                     it.seek_to_first();
                     assert!(it.valid());
                     held.push((it, 1u64));
@@ -207,7 +207,7 @@ fn no_descriptors_left() {
             }
         }
         for family in &all {
-            match family.iter(..) {
+            match family.cursor(..) {
                 Ok(mut it) => {
                     it.seek_to_first();
                     while it.valid() && it.value().is_ok() {
@@ -270,7 +270,7 @@ fn check_range(family: &ColumnFamily, from: u64, to: u64) {
     for i in (from..to).step_by(11) {
         assert_eq!(family.get(range_key(i)).unwrap().as_deref(), Some(&value(i, LEN)[..]), "key {i} of {from}..{to}");
     }
-    let mut it = family.iter(..).unwrap();
+    let mut it = family.cursor(..).unwrap();
     it.seek_to_first();
     assert_eq!(it.valid().then(|| it.key().to_vec()), (from < to).then(|| range_key(from).to_vec()));
     assert_eq!(count(family), to - from);
@@ -329,7 +329,7 @@ fn fill_and_empty(fs: &Arc<dyn Fs>, dir: &Path, cycles: u64) -> u64 {
         let (some, left) = (20_000, 2_000);
         (1..some).for_each(|i| until_there_is_space("writing", || db.put(range_key(i), value(i, LEN))));
         check_range(db.default_family(), 0, some);
-        db.delete_range(range_key(0), range_key(some - left)).unwrap();
+        db.delete_range(range_key(0)..range_key(some - left)).unwrap();
         db.compact().unwrap();
         db.wait_for_background().unwrap();
         check_range(db.default_family(), some - left, some);
@@ -338,7 +338,7 @@ fn fill_and_empty(fs: &Arc<dyn Fs>, dir: &Path, cycles: u64) -> u64 {
         let report = db.verify().unwrap();
         assert!(report.is_clean(), "{report:?}");
         acknowledged += full + some;
-        db.delete_range(range_key(0), range_key(some)).unwrap();
+        db.delete_range(range_key(0)..range_key(some)).unwrap();
     }
     db.close().unwrap();
     assert!(kingtide::verify(dir, &small_disk(fs.clone())).unwrap().is_clean());
@@ -378,7 +378,7 @@ fn fill_and_delete(fs: &Arc<dyn Fs>, dir: &Path, cycles: u64) -> u64 {
         let again = fill(db.default_family(), 1).min(from);
         assert!(again > from / 4, "space for {again} keys where {from} were deleted");
         deleted += from;
-        db.delete_range(range_key(0), range_key(full * 2)).unwrap();
+        db.delete_range(range_key(0)..range_key(full * 2)).unwrap();
         until_there_is_space("merging", || db.compact());
     }
     until_there_is_space("closing", || db.close());

@@ -2,7 +2,7 @@
 
 use crate::history::{Contents, FOREVER, Op, What};
 use crate::world::World;
-use kingtide::{ChangeKind, ChangeRecord, ChangeStream, ChangeStreamOptions, DbIterator, ErrorKind};
+use kingtide::{ChangeKind, ChangeRecord, ChangeStream, ChangeStreamOptions, Cursor, ErrorKind};
 use kingtide::{ReadOptions, Result, Snapshot};
 
 /// Snapshots and iterators open at once.
@@ -25,7 +25,7 @@ enum Reader {
 
 /// An iterator on its way, forward or backward.
 struct Walk {
-    it: DbIterator,
+    it: Cursor,
     backward: bool,
     /// What was visible when it was opened.
     expected: Contents,
@@ -69,7 +69,7 @@ impl World {
             return Ok(Reader::Snapshot { snapshot: self.db().snapshot(), began: self.begun() });
         }
         let (no, family) = self.any_family();
-        let mut it = family.iter_with(ReadOptions { readahead: self.rng.one_in(2), ..ReadOptions::default() })?;
+        let mut it = family.cursor_with(ReadOptions { readahead: self.rng.one_in(2), ..ReadOptions::default() })?;
         let backward = self.rng.one_in(3);
         if backward {
             it.seek_to_last()
@@ -84,7 +84,7 @@ impl World {
     fn check_snapshot(&mut self, snapshot: &Snapshot, began: usize) -> Result<()> {
         let ((no, family), now) = (self.any_family(), self.clock_ms());
         let expected = self.history.state(no, began, began, self.epoch(), 0).visible(now);
-        let mut it = family.iter_with(ReadOptions { snapshot: Some(snapshot), ..ReadOptions::default() })?;
+        let mut it = family.cursor_with(ReadOptions { snapshot: Some(snapshot), ..ReadOptions::default() })?;
         let mut found = Contents::new();
         it.seek_to_first();
         while it.valid() {
@@ -96,7 +96,7 @@ impl World {
         assert!(found == expected, "a snapshot of after event {began} shows something else");
         for _ in 0..3 {
             let key = self.key();
-            let found = family.get_at(&key, snapshot)?;
+            let found = snapshot.of(&family).get(&key)?;
             assert!(found.as_deref() == expected.get(&key).map(Vec::as_slice), "{key:?} at a snapshot");
         }
         Ok(())

@@ -468,8 +468,8 @@ impl World {
         let (_, family) = self.any_family();
         let (a, b) = (self.key(), self.key());
         match self.rng.below(3) {
-            0 => family.compact_range(None, None),
-            _ => family.compact_range(Some(a.as_slice().min(&b)), Some(a.as_slice().max(&b))),
+            0 => family.compact_range(..),
+            _ => family.compact_range(a.as_slice().min(&b)..=a.as_slice().max(&b)),
         }
     }
 
@@ -617,7 +617,7 @@ pub fn families_found(db: &Db, progress: &Progress) -> BTreeMap<String, FamilyNo
 }
 
 pub fn read_family(db: &Db, name: &str) -> crate::history::Contents {
-    let mut it = db.family(name).expect("family").iter(..).expect("iterator");
+    let mut it = db.family(name).expect("family").cursor(..).expect("iterator");
     let mut contents = BTreeMap::new();
     it.seek_to_first();
     while it.valid() {

@@ -23,13 +23,13 @@ impl Sink<'_> {
             (Sink::Batch(b), Op::Put(_, k, v, expiry)) => b.put_ttl(family, k, v, ttl(*expiry)),
             (Sink::Batch(b), Op::Delete(_, k)) => b.delete(family, k),
             (Sink::Batch(b), Op::SingleDelete(_, k)) => b.single_delete(family, k),
-            (Sink::Batch(b), Op::DeleteRange(_, from, to)) => b.delete_range(family, from, to),
+            (Sink::Batch(b), Op::DeleteRange(_, from, to)) => b.delete_range(family, from..to),
             (Sink::Batch(b), Op::DeletePrefix(_, prefix, _)) => b.delete_prefix(family, prefix),
             (Sink::Transaction(t), Op::Put(_, k, v, FOREVER)) => t.put(family, k, v),
             (Sink::Transaction(t), Op::Put(_, k, v, expiry)) => t.put_ttl(family, k, v, ttl(*expiry)),
             (Sink::Transaction(t), Op::Delete(_, k)) => t.delete(family, k),
             (Sink::Transaction(t), Op::SingleDelete(_, k)) => t.single_delete(family, k),
-            (Sink::Transaction(t), Op::DeleteRange(_, from, to)) => t.delete_range(family, from, to),
+            (Sink::Transaction(t), Op::DeleteRange(_, from, to)) => t.delete_range(family, from..to),
             (Sink::Transaction(t), Op::DeletePrefix(_, prefix, _)) => t.delete_prefix(family, prefix),
         }
     }

@@ -3,7 +3,6 @@
 use kingtide::{
     ColumnFamily, Db, ErrorKind, Isolation, LockMode, Options, Transaction, TransactionOptions, vfs::MemFs,
 };
-use std::ops::Bound;
 use std::sync::Arc;
 
 fn open() -> Db {
@@ -65,7 +64,7 @@ fn long_write_sets_are_read_back_by_index_and_cut_back_to_savepoints() {
             assert_eq!(get(&mut txn, cf, "k00499").as_deref(), Some("1499"));
         }
     }
-    txn.delete_range(cf, b"k00500", b"k00600").unwrap();
+    txn.delete_range(cf, b"k00500"..b"k00600").unwrap();
     assert_eq!(get(&mut txn, cf, "k00550"), None);
     assert_eq!(get(&mut txn, &other, "k00550").as_deref(), Some("other"));
     txn.put(cf, b"k00550", b"back").unwrap();
@@ -111,7 +110,7 @@ fn a_serializable_reader_of_a_range_sees_no_phantom() {
     let cf = db.default_family();
     for level in [Isolation::Snapshot, Isolation::Serializable] {
         let mut txn = db.begin(level).unwrap();
-        let mut it = txn.iter(cf, &b"p"[..]..&b"q"[..]).unwrap();
+        let mut it = txn.cursor(cf, &b"p"[..]..&b"q"[..]).unwrap();
         it.seek_to_first();
         assert!(!it.valid());
         txn.put(cf, b"count", b"0").unwrap();
@@ -135,7 +134,7 @@ fn locks_keep_others_away() {
     let mut b = db.begin_with(options).unwrap();
     assert_eq!(a.get_for_update(cf, b"x").unwrap().as_deref(), None);
     assert_eq!(b.get_for_update(cf, b"x").unwrap_err().kind(), ErrorKind::Conflict);
-    a.lock_range(cf, Bound::Included(b"m"), Bound::Unbounded, LockMode::Shared).unwrap();
+    a.lock_range(cf, b"m".., LockMode::Shared).unwrap();
     assert_eq!(b.put(cf, b"n", b"1").unwrap_err().kind(), ErrorKind::Conflict);
     b.put(cf, b"l", b"1").unwrap();
     let mut optimist = db.begin(Isolation::Snapshot).unwrap();
@@ -240,7 +239,7 @@ fn multi_get_mixes_own_and_committed_values() {
             let some = |v: &str| Some(v.to_owned());
             assert_eq!(read(&mut txn), [None, some("3"), some("2"), some("1"), some("5")]);
             txn.put(cf, b"d", b"4").unwrap();
-            txn.delete_range(cf, b"a", b"c").unwrap();
+            txn.delete_range(cf, b"a"..b"c").unwrap();
             txn.put(cf, b"b", b"own").unwrap();
             assert_eq!(read(&mut txn), [some("4"), some("3"), some("own"), None, some("5")], "{level}");
         }
@@ -306,7 +305,7 @@ fn iterators_between_writes_show_all_that_was_written() {
             0 => {
                 let end = format!("k{:04}", below(400)).into_bytes();
                 let (lo, hi) = (key.clone().min(end.clone()), key.max(end));
-                txn.delete_range(cf, &lo, &hi).unwrap();
+                txn.delete_range(cf, &lo..&hi).unwrap();
                 model.retain(|k, _| *k < lo || *k >= hi);
             }
             1..=4 => {
@@ -333,7 +332,7 @@ fn iterators_between_writes_show_all_that_was_written() {
         if below(4) == 0 {
             let (a, b) = (format!("k{:04}", below(400)).into_bytes(), format!("k{:04}", below(400)).into_bytes());
             let (lo, hi) = (a.clone().min(b.clone()), a.max(b));
-            let mut it = txn.iter(cf, &lo[..]..=&hi[..]).unwrap();
+            let mut it = txn.cursor(cf, &lo[..]..=&hi[..]).unwrap();
             let mut seen = Vec::new();
             it.seek_to_first();
             while it.valid() {
@@ -386,7 +385,7 @@ fn keys_expire_together() {
     txn.put(cf, b"c", b"4").unwrap();
     let look = |txn: &mut Transaction| {
         let mut seen = Vec::new();
-        let mut it = txn.iter(cf, ..).unwrap();
+        let mut it = txn.cursor(cf, ..).unwrap();
         it.seek_to_first();
         while it.valid() {
             let at = it.expires_at_ms();

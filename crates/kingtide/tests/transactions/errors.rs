@@ -8,7 +8,6 @@ use kingtide::{
 };
 use kingtide_base::hash::mix64;
 use std::fmt::Debug;
-use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -65,13 +64,13 @@ const VERBS: &[Verb] = &[
     ("get_for_update", Does::Read, |t, f| t.get_for_update(f, b"k").map(drop)),
     ("get_for_share", Does::Read, |t, f| t.get_for_share(f, b"k").map(drop)),
     ("multi_get", Does::Read, |t, f| t.multi_get(f, &["k", "l"]).into_iter().try_for_each(|r| r.map(drop))),
-    ("iter", Does::Read, |t, f| t.iter(f, ..).map(drop)),
-    ("iter_with", Does::Read, |t, f| t.iter_with(f, ReadOptions::default()).map(drop)),
+    ("iter", Does::Read, |t, f| t.cursor(f, ..).map(drop)),
+    ("iter_with", Does::Read, |t, f| t.cursor_with(f, ReadOptions::default()).map(drop)),
     ("put", Does::Write, |t, f| t.put(f, b"k", b"v")),
     ("put_ttl", Does::Write, |t, f| t.put_ttl(f, b"k", b"v", Duration::from_secs(1))),
     ("delete", Does::Write, |t, f| t.delete(f, b"k")),
     ("single_delete", Does::Write, |t, f| t.single_delete(f, b"k")),
-    ("delete_range", Does::Write, |t, f| t.delete_range(f, b"k", b"l")),
+    ("delete_range", Does::Write, |t, f| t.delete_range(f, b"k"..b"l")),
     ("delete_prefix", Does::Write, |t, f| t.delete_prefix(f, b"k")),
     ("set_savepoint", Does::End, |t, _| t.set_savepoint("s")),
     ("rollback_to_savepoint", Does::End, |t, _| t.rollback_to_savepoint("s")),
@@ -100,8 +99,7 @@ fn after_the_end_every_verb_is_refused() {
         txn.commit().unwrap();
         all_refused(&mut txn, f, ErrorKind::Finished, "was committed");
         if options.locking {
-            let range = (Bound::Unbounded, Bound::Unbounded);
-            refused(txn.lock_range(f, range.0, range.1, LockMode::Shared), ErrorKind::Finished, "was committed");
+            refused(txn.lock_range(f, .., LockMode::Shared), ErrorKind::Finished, "was committed");
         }
         txn.rollback().unwrap(); // does nothing
         assert_eq!(db.get("k").unwrap().as_deref(), Some(&b"committed"[..]));
@@ -169,7 +167,7 @@ fn a_timeout_of_its_own() {
         assert_eq!(entries_after_merge(&db), 10);
         let mut txn = db.begin_with(options).unwrap();
         txn.put(f, b"k", b"v").unwrap();
-        let mut it = txn.iter(f, ..).unwrap();
+        let mut it = txn.cursor(f, ..).unwrap();
         it.seek_to_first();
         assert!(it.valid());
         clock.advance(Duration::from_millis(4999));
@@ -210,7 +208,7 @@ fn the_timeout_of_the_database() {
         let (level, locking) = (options.isolation, options.locking);
         let mut txn = db.begin_with(options).unwrap();
         txn.put(f, b"k", b"v").unwrap();
-        let mut it = txn.iter(f, ..).unwrap();
+        let mut it = txn.cursor(f, ..).unwrap();
         while db.run_one_job().unwrap() {} // a look at it, from which its time counts
         clock.advance(Duration::from_millis(999));
         while db.run_one_job().unwrap() {}
@@ -256,7 +254,7 @@ fn conflicts_of_every_kind_say_what_about() {
     refused(txn.commit(), Conflict, "key 'key' of column family 'default' was changed");
     // A range deleted.
     let mut txn = begin(Isolation::Snapshot);
-    txn.delete_range(f, b"a", b"z").unwrap();
+    txn.delete_range(f, b"a"..b"z").unwrap();
     db.put("key", "2").unwrap();
     refused(txn.commit(), Conflict, "changed a key between 'a' and 'z' of column family 'default'");
     // A prefix deleted.
@@ -267,7 +265,7 @@ fn conflicts_of_every_kind_say_what_about() {
     // A key that somebody else's range delete went over.
     let mut txn = begin(Isolation::Snapshot);
     txn.put(f, b"key", b"1").unwrap();
-    db.delete_range("a", "z").unwrap();
+    db.delete_range("a".."z").unwrap();
     refused(txn.commit(), Conflict, "key 'key'");
     // A key read, a key not found, a key read for update, a range read.
     let read: [(Isolation, fn(&mut Transaction, &ColumnFamily), &str); 5] = [
@@ -277,7 +275,7 @@ fn conflicts_of_every_kind_say_what_about() {
         (Isolation::RepeatableRead, |t, f| t.get_for_share(f, b"key").map(drop).unwrap(), "key 'key'"),
         (
             Isolation::Serializable,
-            |t, f| t.iter(f, &b"k"[..]..=&b"l"[..]).unwrap().seek_to_first(),
+            |t, f| t.cursor(f, &b"k"[..]..=&b"l"[..]).unwrap().seek_to_first(),
             "between 'k' and 'l' of column family 'default'",
         ),
     ];
@@ -309,8 +307,7 @@ fn conflicts_of_every_kind_say_what_about() {
     let mut txn = db.begin_with(locking(Isolation::ReadCommitted)).unwrap();
     refused(txn.put(f, b"key", b"6"), Conflict, &format!("locked by transaction {}", holder.id()));
     refused(txn.delete_prefix(f, b"k"), Conflict, "locked by");
-    let everything = (Bound::Unbounded, Bound::Unbounded);
-    refused(txn.lock_range(f, everything.0, everything.1, LockMode::Shared), Conflict, "locked by");
+    refused(txn.lock_range(f, .., LockMode::Shared), Conflict, "locked by");
     txn.put(f, b"free", b"6").unwrap(); // a refused lock ends nothing
     txn.commit().unwrap();
     db.set_option("lock_timeout_ms", "0").unwrap();
@@ -404,7 +401,7 @@ fn families_and_snapshots_of_others() {
     let snapshot = db.snapshot();
     let mut txn = db.begin(Isolation::Snapshot).unwrap();
     let at_one = ReadOptions { snapshot: Some(&snapshot), ..Default::default() };
-    refused(txn.iter_with(f, at_one), ErrorKind::InvalidArgument, "snapshot");
+    refused(txn.cursor_with(f, at_one), ErrorKind::InvalidArgument, "snapshot");
 }
 
 #[test]
@@ -447,14 +444,14 @@ fn keys_and_ranges_that_cannot_be() {
         refused(txn.single_delete(f, b""), Invalid, "empty key");
         refused(txn.get_for_update(f, b""), Invalid, "empty key");
         refused(txn.get_for_share(f, b""), Invalid, "empty key");
-        refused(txn.delete_range(f, b"b", b"a"), Invalid, "sorts after");
-        refused(txn.delete_range(f, b"", b"a"), Invalid, "empty");
-        refused(txn.delete_range(f, b"a", b""), Invalid, "empty");
+        refused(txn.delete_range(f, b"b"..b"a"), Invalid, "sorts after");
+        refused(txn.delete_range(f, "".."a"), Invalid, "empty");
+        refused(txn.delete_range(f, "a"..""), Invalid, "empty");
         refused(txn.delete_prefix(&numbers, b"x"), Invalid, "not neighbours");
-        txn.delete_range(f, b"k", b"k").unwrap(); // nothing is in it
+        txn.delete_range(f, b"k"..b"k").unwrap(); // nothing is in it
         assert_eq!(txn.get(f, b"").unwrap().as_deref(), None);
         if !locking {
-            let range = txn.lock_range(f, Bound::Unbounded, Bound::Unbounded, LockMode::Exclusive);
+            let range = txn.lock_range(f, .., LockMode::Exclusive);
             refused(range, Invalid, "without `locking`");
         }
         assert!(txn.is_empty(), "what was refused is not in the write set");
@@ -535,7 +532,7 @@ fn iterators_end_with_their_transaction() {
     for options in modes() {
         for (kind, end) in ends {
             let mut txn = db.begin_with(options.clone()).unwrap();
-            let mut it = txn.iter(f, ..).unwrap();
+            let mut it = txn.cursor(f, ..).unwrap();
             it.seek_to_first();
             assert!(it.valid());
             end(&mut txn);
@@ -550,14 +547,14 @@ fn iterators_end_with_their_transaction() {
             it.prev();
             assert!(!it.valid());
         }
-        let mut it = db.begin_with(options).unwrap().iter(f, ..).unwrap(); // dropped at once
+        let mut it = db.begin_with(options).unwrap().cursor(f, ..).unwrap(); // dropped at once
         it.seek_to_first();
         refused(it.status(), ErrorKind::Finished, "");
     }
 }
 
 /// How messages call the iterator's transaction.
-fn txn_of(it: &kingtide::TransactionIterator) -> String {
+fn txn_of(it: &kingtide::TransactionCursor) -> String {
     let text = format!("{it:?}");
     let id: String = text.chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit).collect();
     format!("transaction {id}")
@@ -732,7 +729,7 @@ fn a_family_that_was_read_and_dropped_is_a_conflict() {
         let gone = db.create_family("gone", FamilyOptions::default()).unwrap();
         let mut txn = db.begin(Isolation::Serializable).unwrap();
         if scan {
-            let mut it = txn.iter(&gone, ..).unwrap();
+            let mut it = txn.cursor(&gone, ..).unwrap();
             it.seek_to_first();
             assert!(!it.valid());
         } else {
@@ -777,7 +774,7 @@ fn a_panic_amid_a_commit_leaks_nothing() {
             db.create_family_ordered("panicky", FamilyOptions::default(), KeyOrder::Custom(order.clone())).unwrap();
         family.put(b"a", b"1").unwrap();
         let mut txn = db.begin(isolation).unwrap();
-        let mut it = txn.iter(&family, ..).unwrap();
+        let mut it = txn.cursor(&family, ..).unwrap();
         it.seek_to_first();
         assert!(it.valid());
         txn.put(&family, b"a", b"2").unwrap();

@@ -222,7 +222,7 @@ impl Driver {
                 let _ = self.db.run_one_job().unwrap();
                 return;
             }
-            2 => return family.compact_range(None, None).unwrap(),
+            2 => return family.compact_range(..).unwrap(),
             3..8 => {
                 let (key, value) = (self.key(), self.value());
                 let result = family.put(&key, &value);
@@ -235,7 +235,7 @@ impl Driver {
             }
             10 => {
                 let (lo, hi) = self.range(f);
-                let result = family.delete_range(&lo, &hi);
+                let result = family.delete_range(&lo..&hi);
                 if lo == hi {
                     return result.unwrap();
                 }
@@ -290,7 +290,7 @@ impl Driver {
             }
             6 => {
                 let (lo, hi) = self.range(f);
-                let result = self.txn.delete_range(&family, &lo, &hi);
+                let result = self.txn.delete_range(&family, &lo..&hi);
                 if lo == hi {
                     return result.unwrap();
                 }
@@ -419,7 +419,7 @@ impl Driver {
         if f == 1 {
             shown.reverse();
         }
-        let mut it = self.txn.iter_with(&family, options).unwrap();
+        let mut it = self.txn.cursor_with(&family, options).unwrap();
         let mut at: Option<usize> = None;
         for step in 0..self.rng.below(12) + 2 {
             // The first two moves pass over everything.
@@ -556,8 +556,7 @@ impl Driver {
     fn check_committed(&self) {
         let mut found = Map::new();
         for (f, family) in self.families.iter().enumerate() {
-            let mut it = family.iter(..).unwrap();
-            found.extend(it.entries().map(|e| e.unwrap()).map(|(k, v)| ((f, k), v)));
+            found.extend(family.iter().map(|e| e.unwrap().into()).map(|(k, v): (Vec<u8>, Vec<u8>)| ((f, k), v)));
         }
         assert_eq!(found, self.committed);
     }

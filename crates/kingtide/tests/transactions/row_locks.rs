@@ -4,7 +4,6 @@
 use kingtide::vfs::MemFs;
 use kingtide::{Db, ErrorKind, Isolation, LockMode, Options, PinnedValue, Result, Transaction, TransactionOptions};
 use kingtide_base::rng::Rng;
-use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -51,7 +50,7 @@ fn a_row_that_is_not_wanted_is_given_back() {
     txn.get_for_share(f, b"b").unwrap();
     txn.get_for_update(f, b"b").unwrap();
     assert!(!txn.unlock_last().unwrap(), "raised, so an earlier statement wants it");
-    txn.lock_range(f, Bound::Included(b"m"), Bound::Excluded(b"p"), LockMode::Shared).unwrap();
+    txn.lock_range(f, b"m"..b"p", LockMode::Shared).unwrap();
     txn.get_for_share(f, b"n").unwrap();
     assert!(!txn.unlock_last().unwrap());
     assert_eq!(db.locks().len(), 3);

@@ -181,7 +181,7 @@ fn what_a_locking_transaction_locked_stays_locked_over_a_restart() {
         txn.get_for_share(family, b"shared").unwrap();
         txn.get_for_update(family, b"update").unwrap();
         let (lower, upper) = (Bound::Included(&b"x"[..]), Bound::Excluded(&b"y"[..]));
-        txn.lock_range(family, lower, upper, LockMode::Shared).unwrap();
+        txn.lock_range(family, (lower, upper), LockMode::Shared).unwrap();
         txn.put(family, b"written", b"1").unwrap();
         txn.prepare(b"xid").unwrap();
         drop(txn);

@@ -254,7 +254,7 @@ fn changes_are_printed_in_order() {
     let db = Db::open(&path, options).unwrap();
     db.put(b"a", b"1").unwrap();
     db.put(b"\xff", b"2").unwrap();
-    db.delete_range(b"a", b"c").unwrap();
+    db.delete_range(b"a"..b"c").unwrap();
     db.close().unwrap();
     let all = kt(&["changes", &path]).lines();
     assert_eq!(all.len(), 3, "{all:?}");

@@ -18,7 +18,7 @@ fn database(dir: &Dir) -> String {
     let _earlier = db.snapshot(); // so that the flush keeps what is deleted
     let mut batch = WriteBatch::new();
     batch.delete(db.default_family(), b"key-00001").unwrap();
-    batch.delete_range(db.default_family(), b"key-00100", b"key-00110").unwrap();
+    batch.delete_range(db.default_family(), b"key-00100"..b"key-00110").unwrap();
     db.write(batch).unwrap();
     db.flush().unwrap();
     db.put_ttl(b"late", b"v", std::time::Duration::from_secs(1000)).unwrap();

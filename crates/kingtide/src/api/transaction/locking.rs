@@ -1,7 +1,7 @@
 //! How a transaction takes locks.
 
 use super::Transaction;
-use crate::api::ColumnFamily;
+use crate::api::{ColumnFamily, KeyRange};
 use crate::commit::batch::WriteBatch;
 use crate::family::Family;
 use crate::txn::isolation::Isolation;
@@ -139,18 +139,12 @@ impl Transaction {
     ///
     /// # Errors
     /// `InvalidArgument` on an optimistic transaction; `Conflict`, `LockTimeout`, `Deadlock`; `Finished` and the like.
-    pub fn lock_range(
-        &mut self,
-        family: &ColumnFamily,
-        lower: Bound<&[u8]>,
-        upper: Bound<&[u8]>,
-        mode: LockMode,
-    ) -> Result<()> {
+    pub fn lock_range(&mut self, family: &ColumnFamily, range: impl KeyRange, mode: LockMode) -> Result<()> {
         self.usable(family)?;
         if !self.options.locking {
             return Err(Error::invalid("lock_range: the transaction was begun without `locking`"));
         }
-        self.lock_span(family, lower, upper, mode)
+        self.lock_span(family, range.lower(), range.upper(), mode)
     }
 
     pub(super) fn lock_span(

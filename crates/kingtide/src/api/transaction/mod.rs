@@ -1,9 +1,9 @@
 //! The transaction as its user holds it.
 
 use crate::txn::id::TxnId;
+mod cursor;
 mod end;
 mod interrupt;
-mod iter;
 mod locking;
 mod overlays;
 mod read;
@@ -11,7 +11,7 @@ mod ticket;
 mod two_phase;
 mod write;
 
-pub use iter::TransactionIterator;
+pub use cursor::TransactionCursor;
 
 use crate::api::ColumnFamily;
 use crate::api::Db;

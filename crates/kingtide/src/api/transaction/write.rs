@@ -56,12 +56,9 @@ impl Transaction {
         self.write(family, key, None, |b| b.single_delete(family, key))
     }
 
-    /// Deletes all keys in `[start, end)`.
-    ///
-    /// # Errors
-    /// As [`Transaction::put`]; `InvalidArgument` when `start` sorts after `end`.
-    pub fn delete_range(&mut self, family: &ColumnFamily, start: &[u8], end: &[u8]) -> Result<()> {
-        self.write(family, start, Some(end), |b| b.delete_range(family, start, end))
+    /// Deletes `[start, end)`.
+    pub(super) fn delete_span(&mut self, family: &ColumnFamily, start: &[u8], end: &[u8]) -> Result<()> {
+        self.write(family, start, Some(end), |b| b.delete_span(family, start, end))
     }
 
     pub(super) fn writable(&self, family: &ColumnFamily) -> Result<()> {
@@ -140,7 +137,7 @@ impl Transaction {
                     return Ok(());
                 }
                 let mut batch = WriteBatch::new();
-                batch.delete_range(family, key, end)?;
+                batch.delete_span(family, key, end)?;
                 let reads = ReadSet::default();
                 let validation = Validation::new(self.id, Some(self.snapshot), &reads, &batch);
                 self.db.validate_outside(&validation, &batch, 0).map(|_| ())

@@ -5,7 +5,7 @@ mod newest;
 mod overlay;
 
 use crate::names::klog_path;
-use crate::read::iter::{DbIterator, IterConfig};
+use crate::read::cursor::{Cursor, CursorConfig};
 use crate::read::{get, get_into, multi_get};
 use fixture::{Fixture, START_MS, Shape, all_orders, random_key};
 use kingtide_base::clock::Clock;
@@ -75,7 +75,7 @@ fn point_reads_agree_with_the_model() {
 /// An iterator's walk beside the model's: `at` is the index of the entry that it must show.
 struct Walk<'a> {
     f: &'a Fixture,
-    iter: DbIterator,
+    iter: Cursor,
     pairs: Pairs,
     at: Option<usize>,
     what: String,
@@ -158,24 +158,24 @@ fn random_bound(order: &KeyOrder, rng: &mut Rng) -> Bound<Vec<u8>> {
     }
 }
 
-fn random_config(order: &KeyOrder, snapshot: SeqNo, rng: &mut Rng) -> IterConfig {
+fn random_config(order: &KeyOrder, snapshot: SeqNo, rng: &mut Rng) -> CursorConfig {
     let prefixes = matches!(order, KeyOrder::Bytewise | KeyOrder::Reverse | KeyOrder::CaseInsensitive);
     let prefix = (prefixes && rng.one_in(3)).then(|| {
         let mut key = random_key(order, rng);
         key.truncate(rng.below(key.len() as u64 + 1) as usize);
         key
     });
-    IterConfig {
+    CursorConfig {
         lower: random_bound(order, rng),
         upper: random_bound(order, rng),
         prefix,
         fill_cache: rng.one_in(2),
         readahead: rng.one_in(2),
-        ..IterConfig::at(snapshot)
+        ..CursorConfig::at(snapshot)
     }
 }
 
-fn within(order: &KeyOrder, config: &IterConfig, key: &[u8]) -> bool {
+fn within(order: &KeyOrder, config: &CursorConfig, key: &[u8]) -> bool {
     let lower = match &config.lower {
         Bound::Included(b) => order.compare(key, b).is_ge(),
         Bound::Excluded(b) => order.compare(key, b).is_gt(),
@@ -211,7 +211,7 @@ fn iterators_agree_with_the_model() {
                 let mut pairs = f.visible(snapshot, f.clock.unix_ms());
                 pairs.retain(|(k, _)| within(&order, &config, k));
                 let what = format!("seed {seed} {order:?} {config:?}");
-                let iter = DbIterator::new(f.view.clone(), f.ctx.clone(), config, None).unwrap();
+                let iter = Cursor::new(f.view.clone(), f.ctx.clone(), config, None).unwrap();
                 let mut walk = Walk { f: &f, iter, pairs, at: None, what };
                 for _ in 0..200 {
                     if rng.one_in(20) {
@@ -241,9 +241,9 @@ fn full_scans_both_ways_agree_with_the_model() {
             let mut rng = Rng::new(seed ^ 0xf0f0);
             let f = random_fixture(&order, &mut rng);
             let want = f.visible(f.last_seq, START_MS);
-            let config = IterConfig::at(f.last_seq);
-            let mut iter = DbIterator::new(f.view.clone(), f.ctx.clone(), config, None).unwrap();
-            let forward: Pairs = iter.entries().map(Result::unwrap).collect();
+            let config = CursorConfig::at(f.last_seq);
+            let mut iter = Cursor::new(f.view.clone(), f.ctx.clone(), config, None).unwrap();
+            let forward = all(&mut iter);
             assert_same(&forward, &want, &format!("seed {seed} {order:?} forward"));
             let mut backward = Vec::new();
             iter.seek_to_last();
@@ -255,6 +255,18 @@ fn full_scans_both_ways_agree_with_the_model() {
             assert_same(&backward, &want, &format!("seed {seed} {order:?} backward"));
         }
     }
+}
+
+/// What a cursor shows, from the first entry to the last.
+fn all(cursor: &mut Cursor) -> Pairs {
+    let mut all = Pairs::new();
+    cursor.seek_to_first();
+    while cursor.valid() {
+        all.push((cursor.key().to_vec(), cursor.value().unwrap().to_vec()));
+        cursor.next();
+    }
+    cursor.status().unwrap();
+    all
 }
 
 /// The bug of another engine: an iterator that had a block loaded answered a seek below that block with the block's
@@ -273,7 +285,7 @@ fn a_reused_iterator_seeks_below_its_loaded_block() {
         Shape { ops: 0, range_deletes: false, expiry: false, value_threshold: usize::MAX, max_open_files: 1000 };
     let f = Fixture::build(KeyOrder::Bytewise, shape, history, &mut rng);
     let all = f.visible(f.last_seq, START_MS);
-    let mut iter = DbIterator::new(f.view.clone(), f.ctx.clone(), IterConfig::at(f.last_seq), None).unwrap();
+    let mut iter = Cursor::new(f.view.clone(), f.ctx.clone(), CursorConfig::at(f.last_seq), None).unwrap();
     for _ in 0..20_000 {
         let i = rng.below(all.len() as u64) as usize;
         let mut target = all[i].0.clone();
@@ -324,7 +336,7 @@ fn damage_is_an_error_that_sticks() {
         assert_eq!((e.kind(), e.path()), (ErrorKind::Corruption, Some(&*path)), "seed {seed}: {e}");
         let both = multi_get(&f.view, &[&meta.min_key[..], b"absent"], f.last_seq, &f.ctx);
         assert!(both[0].is_err() && both[1].as_ref().unwrap().is_none(), "a failure concerns its key only");
-        let mut iter = DbIterator::new(f.view.clone(), f.ctx.clone(), IterConfig::at(f.last_seq), None).unwrap();
+        let mut iter = Cursor::new(f.view.clone(), f.ctx.clone(), CursorConfig::at(f.last_seq), None).unwrap();
         iter.seek(&meta.min_key);
         assert!(!iter.valid());
         assert_eq!(iter.status().unwrap_err().kind(), ErrorKind::Corruption);
@@ -358,7 +370,7 @@ fn a_damaged_packed_value_is_an_error() {
         assert!(get_into(&f.view, b"bad", 9, &f.ctx, &mut Vec::new()).is_err());
         let many = multi_get(&f.view, &[b"bad".as_slice(), b"good"], 9, &f.ctx);
         assert!(many[0].is_err() && many[1].as_ref().unwrap().as_ref().unwrap()[..] == [b'v'; 4000]);
-        let mut iter = DbIterator::new(f.view.clone(), f.ctx.clone(), IterConfig::at(9), None).unwrap();
+        let mut iter = Cursor::new(f.view.clone(), f.ctx.clone(), CursorConfig::at(9), None).unwrap();
         iter.seek_to_first();
         assert_eq!((iter.key(), iter.valid()), (&b"bad"[..], true), "values are looked at when asked for");
         assert_eq!(iter.value().unwrap_err().kind(), ErrorKind::Corruption);
@@ -386,8 +398,8 @@ fn a_deleted_range_is_passed_at_once() {
     for seed in seeds(10) {
         let f = Fixture::build(KeyOrder::Bytewise, shape, history.clone(), &mut Rng::new(seed));
         let in_runs: u64 = f.view.version.files().map(|(_, m)| m.entries).sum();
-        let mut iter = DbIterator::new(f.view.clone(), f.ctx.clone(), IterConfig::at(f.last_seq), None).unwrap();
-        assert_eq!(iter.entries().count(), 20);
+        let mut iter = Cursor::new(f.view.clone(), f.ctx.clone(), CursorConfig::at(f.last_seq), None).unwrap();
+        assert_eq!(all(&mut iter).len(), 20);
         iter.seek_to_last();
         let mut backward = 0;
         while iter.valid() {
@@ -417,8 +429,8 @@ fn reads_are_counted_and_sampled() {
     }
     let counted = [Stat::Gets, Stat::GetHits, Stat::BytesRead].map(|s| f.stats.get(s));
     assert_eq!(counted, [500, hits, bytes]);
-    let mut iter = DbIterator::new(f.view.clone(), f.ctx.clone(), IterConfig::at(f.last_seq), None).unwrap();
-    let n = iter.entries().count() as u64;
+    let mut iter = Cursor::new(f.view.clone(), f.ctx.clone(), CursorConfig::at(f.last_seq), None).unwrap();
+    let n = all(&mut iter).len() as u64;
     assert_eq!(n, model.len() as u64);
     drop(iter);
     assert_eq!((f.stats.get(Stat::Seeks), f.stats.get(Stat::Steps)), (1, n));

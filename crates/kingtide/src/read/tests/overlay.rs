@@ -2,7 +2,7 @@
 
 use super::fixture::{Fixture, START_MS, all_orders, random_key};
 use super::{Pairs, Walk, random_config, random_fixture, seeds, within};
-use crate::read::iter::{DbIterator, IterConfig};
+use crate::read::cursor::{Cursor, CursorConfig};
 use crate::read::newest::own_value;
 use crate::read::overlay::{Overlay, Own};
 use kingtide_base::clock::Clock;
@@ -106,7 +106,7 @@ fn a_transactions_iterators_agree_with_the_model() {
                 let what = format!("seed {seed} {order:?} {config:?}");
                 let more = [0, 1, 5, 50, 400][rng.below(5) as usize];
                 ops.extend((0..more).map(|_| random_own(&order, &pool, now_ms, &mut rng)));
-                let iter = DbIterator::new(f.view.clone(), f.ctx.clone(), config.clone(), overlay(&order, &ops));
+                let iter = Cursor::new(f.view.clone(), f.ctx.clone(), config.clone(), overlay(&order, &ops));
                 let mut walk = Walk { f: &f, iter: iter.unwrap(), pairs: Vec::new(), at: None, what };
                 for _ in 0..2 {
                     walk.pairs = applied(&f, snapshot, &ops);
@@ -195,7 +195,7 @@ fn an_own_range_delete_is_jumped_over() {
     let f = Fixture::build(KeyOrder::Bytewise, super::fixture::EMPTY, history, &mut Rng::new(7));
     let own = Overlay::build(&f.order, [(Kind::RangeDelete as u8, &b"key00001"[..], &b"key03999"[..])].into_iter());
     let snapshot = 19_990;
-    let mut iter = DbIterator::new(f.view.clone(), f.ctx.clone(), IterConfig::at(snapshot), own).unwrap();
+    let mut iter = Cursor::new(f.view.clone(), f.ctx.clone(), CursorConfig::at(snapshot), own).unwrap();
     let skipped = || f.stats.get(kingtide_base::stats::Stat::SkippedEntries);
     iter.seek_to_first();
     iter.next();

@@ -71,7 +71,7 @@ fn a_transaction_in_doubt_comes_back_from_every_end() {
     writes.put(&other, b"packed", &b"the same again and ".repeat(100)).unwrap();
     writes.delete(family, b"gone").unwrap();
     writes.single_delete(&other, b"once").unwrap();
-    writes.delete_range(family, b"r", b"s").unwrap();
+    writes.delete_range(family, b"r"..b"s").unwrap();
     let lock = |exclusive, target| PreparedLock { family: other.inner().clone(), exclusive, target };
     let range = LockTarget::Range(Bound::Excluded(b"a".to_vec()), Bound::Unbounded);
     let locks = vec![lock(false, LockTarget::Key(b"read".to_vec())), lock(true, range)];
@@ -123,7 +123,7 @@ fn recovery_hands_out_the_locks_of_what_is_in_doubt() {
     let db = open(&MemFs::new());
     let family = db.default_family();
     let mut writes = batch(&[(family, b"k", b"v")]);
-    writes.delete_range(family, b"r", b"s").unwrap();
+    writes.delete_range(family, b"r"..b"s").unwrap();
     let read = PreparedLock { family: family.inner().clone(), exclusive: false, target: LockTarget::Key(b"x".into()) };
     let locks: Vec<_> = locks_of(&writes, &[read]).into_iter().map(|l| (l.exclusive, l.target)).collect();
     let range = LockTarget::Range(Bound::Included(b"r".to_vec()), Bound::Excluded(b"s".to_vec()));

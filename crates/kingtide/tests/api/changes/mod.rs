@@ -82,7 +82,7 @@ fn random_batch(rng: &mut Rng, batch: &mut WriteBatch, families: [&ColumnFamily;
             }
             2 => {
                 let end = [&key[..], b"~"].concat();
-                batch.delete_range(family, &key, &end).unwrap();
+                batch.delete_range(family, &key..&end).unwrap();
                 (ChangeKind::DeleteRange, end, false)
             }
             3 => {

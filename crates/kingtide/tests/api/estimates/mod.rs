@@ -187,7 +187,7 @@ fn different_values_are_told_apart() {
     }
     for merged in [false, true] {
         if merged {
-            index.compact_range(None, None).unwrap();
+            index.compact_range(..).unwrap();
         }
         let c = index.cardinality(.., 3, 200, parts).unwrap();
         let near = |got: u64, want: u64| got * 3 > want * 2 && got * 2 < want * 3;
@@ -245,7 +245,7 @@ fn expired_entries_are_left_out() {
     clock.advance(Duration::from_millis(101));
     let stats = family.range_stats(..).unwrap();
     assert!(near(stats.rows, 1000) && near(stats.expired, 1500), "{stats:?}");
-    db.delete_range(key(0), key(1000)).unwrap();
+    db.delete_range(key(0)..key(1000)).unwrap();
     let stats = family.range_stats(..).unwrap();
     assert!(near(stats.rows, 500), "{stats:?}");
     db.compact().unwrap();

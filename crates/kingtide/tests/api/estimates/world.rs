@@ -148,8 +148,7 @@ impl World {
 
     pub fn delete_all(&mut self) {
         let (first, last) = (self.keys[0].clone(), self.keys[self.keys.len() - 1].clone());
-        self.family.delete_range(first, &last).unwrap();
-        self.family.delete(last).unwrap();
+        self.family.delete_range(first..=last).unwrap();
         self.keys.clear();
     }
 
@@ -161,11 +160,11 @@ impl World {
                 self.insert(self.size / 2, self.size);
             }
             State::Flushed => self.family.flush().unwrap(),
-            State::Merged => self.family.compact_range(None, None).unwrap(),
+            State::Merged => self.family.compact_range(..).unwrap(),
             State::Holes => {
                 let i = rng.below(self.keys.len() as u64 / 2) as usize;
                 let gone = i..i + self.keys.len() / 4;
-                self.family.delete_range(&self.keys[gone.start], &self.keys[gone.end]).unwrap();
+                self.family.delete_range(&self.keys[gone.start]..&self.keys[gone.end]).unwrap();
                 self.keys.drain(gone);
                 let n = std::cell::Cell::new(0u64);
                 let deleted = self.keys.extract_if(.., |_| n.replace(n.get() + 1).is_multiple_of(10));

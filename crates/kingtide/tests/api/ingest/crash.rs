@@ -47,7 +47,7 @@ fn write_files(db: &Db, (mut a, mut b): State) -> State {
     sorted_file(db.default_family(), "files/1", 50..150, b"one");
     a.extend((50..150).map(|i| (key(i), b"one".to_vec())));
     let mut w = SortedFileWriter::create("files/2", db.default_family()).unwrap();
-    w.delete_range(&key(100), &key(250)).unwrap();
+    w.delete_range(&key(100)..&key(250)).unwrap();
     w.put(&key(120), &[2; 700]).unwrap();
     w.finish().unwrap();
     a.retain(|k, _| *k < key(100) || *k >= key(250));

@@ -28,7 +28,7 @@ fn the_number_of_an_ingest_is_not_given_again() {
     w.delete(&key(5)).unwrap();
     w.finish().unwrap();
     let seq = family.ingest(&["files/a"], &MOVE).unwrap();
-    family.compact_range(None, None).unwrap();
+    family.compact_range(..).unwrap();
     faulty.add(Rule::new(Op::Write, Fault::Eio).path("MANIFEST").nth(1));
     family.set_option("l0_trigger", "3").unwrap_err();
     faulty.clear();
@@ -161,7 +161,7 @@ fn large_keys_and_few_open_files_do_not_matter() {
         let mut w = SortedFileWriter::create(&path, family).unwrap();
         w.put(&large(i), b"v").unwrap();
         if i % 10 == 9 {
-            w.delete_range(&large(i - 5), &large(i)).unwrap();
+            w.delete_range(&large(i - 5)..&large(i)).unwrap();
         }
         w.finish().unwrap();
         family.ingest(&[path], &MOVE).unwrap();
@@ -173,7 +173,7 @@ fn large_keys_and_few_open_files_do_not_matter() {
         assert!(contents(family, Some(&before)).is_empty(), "{at}");
     };
     check("ingested");
-    family.compact_range(None, None).unwrap();
+    family.compact_range(..).unwrap();
     check("merged");
     assert!(db.verify().unwrap().problems.is_empty());
 }

@@ -27,7 +27,7 @@ fn fill(db: &Db, family: &ColumnFamily, rng: &mut Rng) {
             }
         }
         let from = rng.below(380);
-        family.delete_range(key(from), key(from + 15)).unwrap();
+        family.delete_range(key(from)..key(from + 15)).unwrap();
         if round < 3 {
             family.flush().unwrap();
         }
@@ -65,12 +65,12 @@ fn a_clone_has_the_same_contents_and_goes_its_own_way() {
         assert_eq!(db.clone_family("none", "other").unwrap_err().kind(), ErrorKind::NotFound);
         assert_eq!(db.clone_family("source", "").unwrap_err().kind(), ErrorKind::InvalidArgument);
         fill(&db, &source, &mut rng);
-        source.compact_range(None, None).unwrap();
+        source.compact_range(..).unwrap();
         assert_eq!(contents(&clone, None), expected, "what is done to the source");
         let of_source = contents(&source, None);
         fill(&db, &clone, &mut rng);
         let of_clone = contents(&clone, None);
-        clone.compact_range(None, None).unwrap();
+        clone.compact_range(..).unwrap();
         assert_eq!(contents(&source, None), of_source, "what is done to the clone");
         let third = db.clone_family("clone", "third").unwrap();
         db.drop_family("clone").unwrap();
@@ -113,7 +113,7 @@ fn an_export_becomes_the_same_family_in_another_database() {
     assert_eq!(contents(&there, None), expected);
     clock.advance(Duration::from_secs(6));
     assert_eq!(contents(&there, None).len() + 1, expected.len(), "one has expired");
-    there.compact_range(None, None).unwrap();
+    there.compact_range(..).unwrap();
     there.put(b"after", b"v").unwrap();
     drop((there, other));
     let mut options = options_on(Arc::new(fs.clone()), true);

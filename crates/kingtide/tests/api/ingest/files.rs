@@ -20,7 +20,7 @@ fn a_file_says_what_it_holds_and_becomes_part_of_the_family() {
     let mut w = SortedFileWriter::create("files/a", &family).unwrap();
     w.delete(&key(5)).unwrap();
     w.put(&key(6), &[6; 5000]).unwrap();
-    w.delete_range(&key(0), &key(9)).unwrap();
+    w.delete_range(&key(0)..&key(9)).unwrap();
     w.put(&key(8), b"in the file's own range").unwrap();
     assert_eq!(w.entries(), 3);
     let file = w.finish().unwrap();
@@ -59,8 +59,8 @@ fn keys_out_of_order_are_refused_by_name_and_nothing_stays() {
         assert!(e.to_string().contains(names), "{e}");
         assert!(w.delete(bad).is_err());
     }
-    assert!(w.put(b"", b"").is_err() && w.delete_range(b"z", b"a").is_err() && w.delete_range(b"", b"a").is_err());
-    w.delete_range(b"a", b"a").unwrap(); // deletes nothing
+    assert!(w.put(b"", b"").is_err() && w.delete_range(b"z"..b"a").is_err() && w.delete_range("".."a").is_err());
+    w.delete_range(b"a"..b"a").unwrap(); // deletes nothing
     w.put(b"n", b"3").unwrap();
     assert_eq!(SortedFileWriter::create("files/a", db.default_family()).unwrap_err().kind(), ErrorKind::Exists);
     drop(w);
@@ -79,7 +79,7 @@ fn of_a_key_in_several_files_the_last_counts() {
     sorted_file(family, "files/b", (50..150).step_by(2), b"second");
     sorted_file(family, "files/c", [60, 300], b"third");
     let mut w = SortedFileWriter::create("files/d", family).unwrap();
-    w.delete_range(&key(90), &key(110)).unwrap();
+    w.delete_range(&key(90)..&key(110)).unwrap();
     w.finish().unwrap();
     family.ingest(&["files/a", "files/b", "files/c", "files/d"], &MOVE).unwrap();
     assert!(fs.list(Path::new("files")).unwrap().is_empty(), "they were moved");
@@ -187,7 +187,7 @@ fn entries_expire_in_sorted_files_too() {
     assert_eq!(keys(), ["default", "long"]);
     clock.advance(Duration::from_secs(6));
     assert_eq!(keys(), ["long"]);
-    family.compact_range(None, None).unwrap();
+    family.compact_range(..).unwrap();
     assert_eq!(keys(), ["long"]);
     clock.advance(Duration::from_secs(60));
     assert!(keys().is_empty());

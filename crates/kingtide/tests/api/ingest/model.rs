@@ -61,7 +61,7 @@ impl Model {
             }
             55..58 => {
                 let (from, to) = self.range();
-                self.families[f].delete_range(&from, &to).unwrap();
+                self.families[f].delete_range(&from..&to).unwrap();
                 self.expected[f].retain(|k, _| *k < from || *k >= to);
             }
             58..62 => self.batch(),
@@ -70,7 +70,7 @@ impl Model {
             78..88 => _ = self.db.run_one_job().unwrap(),
             88..90 => {
                 let (from, to) = self.range();
-                self.families[f].compact_range(Some(&from), Some(&to)).unwrap();
+                self.families[f].compact_range(&from..=&to).unwrap();
             }
             90..94 => {
                 self.counts.snapshots += 1;
@@ -130,7 +130,7 @@ impl Model {
         let mut after = self.expected[f].clone();
         if rng.one_in(4) {
             let (a, b) = (key(from), key(from + 1 + rng.below(to - from)));
-            w.delete_range(&a, &b).unwrap();
+            w.delete_range(&a..&b).unwrap();
             after.retain(|k, _| *k < a || *k >= b);
         }
         for i in (from..to).filter(|i| *i == from || i % 3 != 0) {
@@ -159,7 +159,7 @@ impl Model {
             assert_eq!(got.unwrap().as_deref(), self.expected[f].get(k).map(Vec::as_slice));
         }
         let (from, to) = self.range();
-        let mut it = family.iter(from.as_slice()..to.as_slice()).unwrap();
+        let mut it = family.cursor(from.as_slice()..to.as_slice()).unwrap();
         it.seek_to_last();
         for (k, v) in self.expected[f].range(from..to).rev() {
             assert_eq!(it.entry().unwrap(), (k.as_slice(), v.as_slice()));

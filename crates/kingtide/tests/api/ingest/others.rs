@@ -39,7 +39,7 @@ fn a_transaction_fails_exactly_if_a_key_of_it_was_ingested() {
                 "read" => _ = txn.get(&family, &key(touched)).unwrap(),
                 _ => {
                     let (from, to) = (key(touched), key(touched + 1));
-                    let mut it = txn.iter(&family, from.as_slice()..to.as_slice()).unwrap();
+                    let mut it = txn.cursor(&family, from.as_slice()..to.as_slice()).unwrap();
                     it.seek_to_first();
                     while it.valid() {
                         it.next();

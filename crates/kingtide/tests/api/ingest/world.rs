@@ -30,7 +30,7 @@ pub fn open(fs: &MemFs) -> Db {
 }
 
 pub fn contents(family: &ColumnFamily, snapshot: Option<&Snapshot>) -> Contents {
-    let mut it = family.iter_with(ReadOptions { snapshot, ..ReadOptions::default() }).unwrap();
+    let mut it = family.cursor_with(ReadOptions { snapshot, ..ReadOptions::default() }).unwrap();
     let mut all = Contents::new();
     it.seek_to_first();
     while it.valid() {

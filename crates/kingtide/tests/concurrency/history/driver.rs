@@ -125,7 +125,7 @@ impl Run<'_> {
                     let family = &families[round % families.len()];
                     family.flush().expect("flush");
                     if round % 7 == 6 {
-                        family.compact_range(None, None).expect("compact");
+                        family.compact_range(..).expect("compact");
                     }
                     round += 1;
                 }

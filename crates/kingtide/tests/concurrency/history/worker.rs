@@ -263,13 +263,13 @@ impl Worker<'_> {
         let (family, lo, hi) = self.span();
         let end = [b"r".as_slice(), &hi.to_be_bytes()].concat();
         ops.extend((lo..hi).map(|key| Op::Write { key, value: None }));
-        t.delete_range(&self.families[family], &locate(lo).1, &end)
+        t.delete_range(&self.families[family], &locate(lo).1[..]..&end)
     }
 
     fn read_range(&mut self, t: &mut Transaction, ops: &mut Vec<Op>) -> Result<()> {
         let (family, lo, hi) = self.span();
         let (start, end) = (locate(lo).1, [b"r".as_slice(), &hi.to_be_bytes()].concat());
-        let mut it = t.iter(&self.families[family], &start[..]..&end[..])?;
+        let mut it = t.cursor(&self.families[family], &start[..]..&end[..])?;
         let back = self.rng.one_in(4);
         if back {
             it.seek_to_last()

@@ -191,7 +191,7 @@ impl Sample {
         };
         let made_up = |key: &[u8], v: Vec<u8>| !self.ever.contains(&(name.to_owned(), key.to_vec(), v));
         let mut there = Data::new();
-        let mut it = family.iter(..).unwrap();
+        let mut it = family.cursor(..).unwrap();
         it.seek_to_first();
         while it.valid() {
             there.insert(it.key().to_vec(), it.value().unwrap().to_vec());
@@ -269,7 +269,7 @@ fn scan<'d>(
     what: &str,
     fail: &mut impl FnMut(&Error),
 ) {
-    let mut it = match family.iter(..) {
+    let mut it = match family.cursor(..) {
         Ok(it) => it,
         Err(e) => return fail(&e),
     };

@@ -5,7 +5,7 @@ use super::anatomy::parts;
 use super::check::{located, read_family};
 use super::sample::{DIR, Data, KINDS, Sample, bytes_of, full};
 use kingtide::vfs::{Fs, MemFs, OpenMode};
-use kingtide::{ColumnFamily, Db, DbIterator};
+use kingtide::{ColumnFamily, Cursor, Db};
 use kingtide_base::rng::Rng;
 use std::path::Path;
 
@@ -27,7 +27,7 @@ fn poke(fs: &MemFs, path: &Path, at: usize, byte: u8) {
 }
 
 /// Goes on with an iterator that stands at entry `from`: nothing is left out, nothing is wrong. True if it failed.
-fn goes_on(it: &mut DbIterator, sorted: &[(&Vec<u8>, &Vec<u8>)], from: usize, what: &str) -> bool {
+fn goes_on(it: &mut Cursor, sorted: &[(&Vec<u8>, &Vec<u8>)], from: usize, what: &str) -> bool {
     let mut failed = false;
     for (key, value) in &sorted[from..] {
         if !it.valid() {
@@ -84,7 +84,7 @@ fn one(sample: &Sample, path: &Path, rng: &mut Rng, seen: &mut Seen) {
     let warm: Vec<&Vec<u8>> = data.keys().filter(|_| rng.one_in(2)).collect();
     warm.iter().for_each(|k| _ = family.get(k).unwrap());
     let stands = rng.below(sorted.len() as u64) as usize;
-    let mut it = family.iter(..).unwrap();
+    let mut it = family.cursor(..).unwrap();
     it.seek(sorted[stands].0);
 
     let bytes = bytes_of(&fs, path);
@@ -119,7 +119,7 @@ fn merge(sample: &Sample, fs: &MemFs, db: &Db, family: &ColumnFamily, data: &Dat
     }
     db.flush().unwrap_or_else(|e| located(&e, what));
     let before = tables(fs);
-    match family.compact_range(None, None) {
+    match family.compact_range(..) {
         Ok(()) => seen.merges_past_it += 1,
         Err(e) => {
             located(&e, what);

@@ -143,7 +143,7 @@ fn killed() -> Made {
     other.flush().unwrap();
     db.create_family("dropped", family(|_| {})).unwrap().put(b"gone", b"with its family").unwrap();
     db.drop_family("dropped").unwrap();
-    db.delete_range(key(30), key(36)).unwrap();
+    db.delete_range(key(30)..key(36)).unwrap();
     db.put(b"last", b"commit").unwrap();
     as_killed(disk, db)
 }
@@ -165,7 +165,7 @@ fn compressions() -> Made {
         (0..60).for_each(|i| leveled.put(key(i * 2 + round), value(i, 30)).unwrap());
         leveled.flush().unwrap();
         if round < 2 {
-            leveled.compact_range(None, None).unwrap();
+            leveled.compact_range(..).unwrap();
         }
     }
     as_closed(disk, db)
@@ -204,7 +204,7 @@ fn orders() -> Made {
     let f = db.create_family_ordered("custom", family(|_| {}), KeyOrder::Custom(Arc::new(Backwards))).unwrap();
     (0..60).for_each(|i| f.put(key(i), value(i, 8)).unwrap());
     db.flush().unwrap();
-    f.delete_range(key(20), key(10)).unwrap();
+    f.delete_range(key(20)..key(10)).unwrap();
     as_closed(disk, db)
 }
 
@@ -240,14 +240,14 @@ fn range_tombstones() -> Made {
     let db = create(&disk);
     for round in 0..3u64 {
         (0..150).for_each(|i| db.put(key(i), value(i + round, 20)).unwrap());
-        db.delete_range(key(round * 20 + 10), key(round * 20 + 35)).unwrap();
+        db.delete_range(key(round * 20 + 10)..key(round * 20 + 35)).unwrap();
         db.put(key(round * 20 + 15), b"newer than the tombstone").unwrap();
-        db.delete_range(key(140 - round), key(145)).unwrap();
+        db.delete_range(key(140 - round)..key(145)).unwrap();
         db.flush().unwrap();
     }
-    db.delete_range(key(90), key(100)).unwrap();
+    db.delete_range(key(90)..key(100)).unwrap();
     db.put(key(95), b"newer").unwrap();
-    db.delete_range(key(0), key(2)).unwrap();
+    db.delete_range(key(0)..key(2)).unwrap();
     as_killed(disk, db)
 }
 

@@ -67,7 +67,7 @@ pub fn list(db: &Db) -> String {
     for name in db.families() {
         let family = db.family(&name).unwrap();
         let _ = writeln!(text, "family {name}");
-        let mut it = family.iter(..).unwrap();
+        let mut it = family.cursor(..).unwrap();
         it.seek_to_first();
         while it.valid() {
             let (key, value) = (it.key().to_vec(), it.value().unwrap().to_vec());

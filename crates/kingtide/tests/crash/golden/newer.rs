@@ -132,7 +132,7 @@ fn a_newer_value_log_is_refused() {
     let (mut read, mut refused) = (0, 0);
     for name in db.families() {
         let family = db.family(&name).unwrap();
-        let mut it = family.iter(..).unwrap();
+        let mut it = family.cursor(..).unwrap();
         it.seek_to_first();
         while it.valid() {
             match family.get(it.key()) {

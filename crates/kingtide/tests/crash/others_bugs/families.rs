@@ -70,7 +70,7 @@ fn deleted_keys_are_not_back_after_a_clear_and_a_crash_at_any_point() {
                     db.create_family("cleared", small()).unwrap();
                 } else {
                     let mut batch = WriteBatch::new();
-                    batch.delete_range(&family, b"key-", b"key.").unwrap();
+                    batch.delete_range(&family, b"key-"..b"key.").unwrap();
                     db.write_with(&mut batch, &power()).unwrap();
                 }
                 step.store(2, Ordering::SeqCst);
@@ -79,7 +79,7 @@ fn deleted_keys_are_not_back_after_a_clear_and_a_crash_at_any_point() {
                 let cleared = db.family("cleared").unwrap();
                 cleared.put(b"new", b"1").unwrap();
                 cleared.flush().unwrap();
-                cleared.compact_range(None, None).unwrap();
+                cleared.compact_range(..).unwrap();
             },
         );
         println!("{} crashes around a clear", found.len());

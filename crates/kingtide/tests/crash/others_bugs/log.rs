@@ -106,7 +106,7 @@ fn nothing_is_visible_before_it_is_inserted() {
         let_go();
     });
     let snapshot = seen.unwrap();
-    assert_eq!(db.default_family().get_at(b"stop", &snapshot).unwrap().as_deref(), None, "a snapshot changed");
+    assert_eq!(snapshot.of(db.default_family()).get(b"stop").unwrap().as_deref(), None, "a snapshot changed");
     assert!(db.get(b"stop").unwrap().is_some());
 }
 

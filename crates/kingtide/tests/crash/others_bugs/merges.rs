@@ -14,7 +14,7 @@ fn history(db: &Db, between: impl Fn(&Db)) -> Vec<(Snapshot, Contents)> {
         for i in 0..30 {
             match (i + step) % 5 {
                 0 => db.delete(key(i)).unwrap(),
-                1 => db.delete_range(key(i), key(i + 2)).unwrap(),
+                1 => db.delete_range(key(i)..key(i + 2)).unwrap(),
                 2 => db.put(key(i), large(i * 10 + step)).unwrap(),
                 _ => db.put(key(i), value(i * 10 + step)).unwrap(),
             }
@@ -28,12 +28,10 @@ fn history(db: &Db, between: impl Fn(&Db)) -> Vec<(Snapshot, Contents)> {
 fn check(family: &ColumnFamily, snapshots: &[(Snapshot, Contents)], what: &str) {
     for (n, (snapshot, expected)) in snapshots.iter().enumerate() {
         for i in 0..30 {
-            let found = family.get_at(key(i), snapshot).unwrap().map(|v| v.to_vec());
+            let found = snapshot.of(family).get(key(i)).unwrap().map(|v| v.to_vec());
             assert_eq!(found.as_ref(), expected.get(&key(i)), "{what}: key {i} at snapshot {n}");
         }
-        let options = kingtide::ReadOptions { snapshot: Some(snapshot), ..Default::default() };
-        let mut it = family.iter_with(options).unwrap();
-        let found: Contents = it.entries().collect::<kingtide::Result<_>>().unwrap();
+        let found: Contents = snapshot.of(family).iter().map(|e| e.unwrap().into()).collect();
         assert_eq!(&found, expected, "{what}: a scan at snapshot {n}");
     }
 }
@@ -90,8 +88,8 @@ fn deleted_keys_are_not_resurrected() {
             match way {
                 0 => (50..150).for_each(|i| db.delete(key(i)).unwrap()),
                 1 => (50..150).for_each(|i| db.single_delete(key(i)).unwrap()),
-                2 => db.delete_range(key(50), key(150)).unwrap(),
-                _ => (50..150).step_by(10).for_each(|i| db.delete_range(key(i), key(i + 10)).unwrap()),
+                2 => db.delete_range(key(50)..key(150)).unwrap(),
+                _ => (50..150).step_by(10).for_each(|i| db.delete_range(key(i)..key(i + 10)).unwrap()),
             }
             db.put(key(300), value(1)).unwrap();
             db.flush().unwrap();
@@ -102,8 +100,8 @@ fn deleted_keys_are_not_resurrected() {
             };
             gone(&db, "after the flush");
             match part {
-                0 => family.compact_range(Some(&key(60)), Some(&key(90))).unwrap(),
-                1 => family.compact_range(Some(&key(140)), None).unwrap(),
+                0 => family.compact_range(&key(60)..=&key(90)).unwrap(),
+                1 => family.compact_range(&key(140)..).unwrap(),
                 _ => while db.run_one_job().unwrap() {},
             }
             gone(&db, "after a part was merged");
@@ -135,11 +133,11 @@ fn a_deleted_range_is_whole_across_the_files_of_a_merge() {
     }
     db.compact().unwrap();
     let before = db.snapshot();
-    db.delete_range(key(10), key(390)).unwrap();
+    db.delete_range(key(10)..key(390)).unwrap();
     db.compact().unwrap();
     assert!(files(&fs, ".klog").len() > 3, "one file has no boundary");
     assert_eq!(contents(db.default_family()).len(), 20);
-    let seen = (0..400).filter(|i| db.default_family().get_at(key(*i), &before).unwrap().is_some()).count();
+    let seen = (0..400).filter(|i| before.of(db.default_family()).get(key(*i)).unwrap().is_some()).count();
     assert_eq!(seen, 400);
     drop(before);
     db.compact().unwrap();

@@ -77,7 +77,7 @@ fn put_durably(family: &ColumnFamily, db: &Db, key: &[u8], value: &[u8]) -> Resu
 /// All that a scan shows, each of it found by a get as well.
 fn contents(family: &ColumnFamily) -> Contents {
     let mut all = Contents::new();
-    let mut it = family.iter(..).unwrap();
+    let mut it = family.cursor(..).unwrap();
     it.seek_to_first();
     while it.valid() {
         let (key, value) = it.entry().map(|(k, v)| (k.to_vec(), v.to_vec())).unwrap();

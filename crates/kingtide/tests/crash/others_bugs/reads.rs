@@ -2,7 +2,7 @@
 
 use super::{Contents, DIR, contents, key, large, open, options, small, value};
 use kingtide::vfs::{Fault, FaultFs, MemFs, Op, Rule};
-use kingtide::{ColumnFamily, Compression, CustomOrder, Db, DbIterator, FamilyOptions, KeyOrder};
+use kingtide::{ColumnFamily, Compression, Cursor, CustomOrder, Db, FamilyOptions, KeyOrder};
 use std::cell::{Cell, RefCell};
 use std::cmp::Ordering;
 use std::ops::Bound;
@@ -29,7 +29,7 @@ fn layered(db: &Db) -> Contents {
     stored
 }
 
-fn at(it: &DbIterator) -> Option<Vec<u8>> {
+fn at(it: &Cursor) -> Option<Vec<u8>> {
     it.valid().then(|| it.key().to_vec())
 }
 
@@ -40,7 +40,7 @@ fn a_reused_iterator_does_not_answer_a_seek_with_its_loaded_blocks_first_key() {
     let db = open(&MemFs::new());
     let stored = layered(&db);
     let targets: Vec<Vec<u8>> = (0..240).step_by(5).flat_map(|i| [key(i), [key(i), b"+".to_vec()].concat()]).collect();
-    let mut reused = db.iter(..).unwrap();
+    let mut reused = db.cursor(..).unwrap();
     let mut seeks = 0;
     for from in &targets {
         for to in &targets {
@@ -65,7 +65,7 @@ fn a_reused_iterator_does_not_answer_a_seek_with_its_loaded_blocks_first_key() {
 fn no_key_is_lost_when_an_iterator_turns_round() {
     let db = open(&MemFs::new());
     let stored: Vec<Vec<u8>> = layered(&db).into_keys().collect();
-    let mut it = db.iter(..).unwrap();
+    let mut it = db.cursor(..).unwrap();
     let shown = |place: i64| usize::try_from(place).ok().and_then(|p| stored.get(p).cloned());
     for start in 0..stored.len() as i64 {
         for moves in ["+-", "-+", "+-+", "-+-", "++--", "--++", "+++---+", "---+++-"] {
@@ -106,7 +106,7 @@ fn an_iterator_does_not_continue_after_an_error() {
     let mut met = 0;
     for nth in 1..60 {
         for backward in [false, true] {
-            let mut it = db.iter(..).unwrap();
+            let mut it = db.cursor(..).unwrap();
             fs.add(Rule::new(Op::Read, Fault::Eio).path(".klog").nth(nth));
             let mut shown = Vec::new();
             if backward {
@@ -151,12 +151,12 @@ fn an_iterator_does_not_continue_after_an_error() {
 #[test]
 fn a_memtables_memory_is_not_reused_under_a_reader() {
     let db = open(&MemFs::new());
-    let mut readers: Vec<(DbIterator, Contents)> = Vec::new();
+    let mut readers: Vec<(Cursor, Contents)> = Vec::new();
     for generation in 0..12 {
         for i in 0..100 {
             db.put(key(i), format!("generation {generation} of {i}")).unwrap();
         }
-        let mut it = db.iter(..).unwrap();
+        let mut it = db.cursor(..).unwrap();
         it.seek(&key(50));
         readers.push((it, contents(db.default_family())));
         db.flush().unwrap();
@@ -172,7 +172,12 @@ fn a_memtables_memory_is_not_reused_under_a_reader() {
         }
     }
     for (mut it, stored) in readers {
-        let rest: Contents = it.entries().collect::<kingtide::Result<_>>().unwrap();
+        let mut rest = Contents::new();
+        while it.valid() {
+            rest.insert(it.key().to_vec(), it.value().unwrap().to_vec());
+            it.next();
+        }
+        it.status().unwrap();
         let expected: Contents =
             stored.range((Bound::Included(key(50)), Bound::Unbounded)).map(|(k, v)| (k.clone(), v.clone())).collect();
         assert_eq!(rest, expected, "a reader's memory was used again");

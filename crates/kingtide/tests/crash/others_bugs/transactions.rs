@@ -85,13 +85,13 @@ fn an_old_snapshot_outlives_every_ring_of_slots() {
         while db.run_one_job().unwrap() {}
     }
     for i in 0..50 {
-        let seen = db.default_family().get_at(key(i), &snapshot).unwrap().map(|v| v.to_vec());
+        let seen = snapshot.of(db.default_family()).get(key(i)).unwrap().map(|v| v.to_vec());
         assert_eq!(seen.as_ref(), before.get(&key(i)), "key {i} at the old snapshot");
         let own = old.get(db.default_family(), &key(i)).unwrap().map(|v| v.to_vec());
         let expected = if i == 7 { b"mine".to_vec() } else { value(i + 500) };
         assert_eq!(own, Some(expected), "key {i} in the old transaction");
     }
-    assert_eq!(db.default_family().get_at(key(10_000), &snapshot).unwrap().as_deref(), None);
+    assert_eq!(snapshot.of(db.default_family()).get(key(10_000)).unwrap().as_deref(), None);
     assert_eq!(old.commit().unwrap_err().kind(), ErrorKind::Conflict, "a change long ago was forgotten");
     // And one whose keys nobody changed is not refused.
     let mut fresh = db.begin(Isolation::Snapshot).unwrap();

@@ -205,7 +205,7 @@ fn commit(db: &Db, families: &[ColumnFamily], seed: u64, w: u64, n: u64) {
         match op {
             Op::Put(f, slot) => batch.put(&families[f], &key(w, slot), &value(w, slot, n)),
             Op::Delete(f, slot) => batch.delete(&families[f], &key(w, slot)),
-            Op::DeleteRange(f, from, to) => batch.delete_range(&families[f], &key(w, from), &key(w, to)),
+            Op::DeleteRange(f, from, to) => batch.delete_range(&families[f], &key(w, from)..&key(w, to)),
         }
         .unwrap();
     }
@@ -350,7 +350,7 @@ impl Run {
 
     fn compare(&mut self, round: u64, family: &ColumnFamily, expected: &BTreeMap<Vec<u8>, Vec<u8>>) {
         let place = format!("seed {} round {round} family {}", self.seed, family.name());
-        let mut it = family.iter(..).unwrap();
+        let mut it = family.cursor(..).unwrap();
         it.seek_to_first();
         for (k, v) in expected {
             assert!(it.valid(), "{place}: the scan ends before {k:?}: {:?}", it.status());
@@ -379,7 +379,7 @@ impl Run {
         let Some(name) = names.first() else { return };
         let f = db.family(name).unwrap();
         let mut seen = BTreeMap::new();
-        let mut it = f.iter(..).unwrap();
+        let mut it = f.cursor(..).unwrap();
         it.seek_to_first();
         while it.valid() {
             let (batch, k) = (it.key()[0] as u64, it.key()[1] as u32);
@@ -495,7 +495,7 @@ fn load_and_kill(writers: u64) {
     let db = Db::open(&dir.0, options()).unwrap();
     let mut sorted: Vec<u64> = (0..keys).collect();
     sorted.sort_unstable_by_key(|i| load_key(*i));
-    let mut it = db.iter(..).unwrap();
+    let mut it = db.cursor(..).unwrap();
     it.seek_to_first();
     for i in sorted {
         assert!(it.valid(), "{writers} writers: the scan ends before key {i}");

@@ -120,7 +120,7 @@ pub fn write_for_ever(db: &Db, seed: u64, writers: u64, every: u64, out: &Mutex<
                         match op {
                             super::Op::Put(f, slot) => batch.put(&families[f], &key(w, slot), &value(w, slot, n)),
                             super::Op::Delete(f, slot) => batch.delete(&families[f], &key(w, slot)),
-                            super::Op::DeleteRange(f, a, b) => batch.delete_range(&families[f], &key(w, a), &key(w, b)),
+                            super::Op::DeleteRange(f, a, b) => batch.delete_range(&families[f], &key(w, a)..&key(w, b)),
                         }
                         .unwrap();
                     }

@@ -78,7 +78,7 @@ fn a_forked_child_is_refused_everything_and_its_close_returns() {
         batch.put(&family, b"c", b"child").unwrap();
         refused("write", db.write(batch));
         refused("get", db.get(b"a"));
-        refused("iter", db.iter(..).map(drop));
+        refused("iter", db.cursor(..).map(drop));
         refused("begin", db.begin(Isolation::Snapshot).map(drop));
         refused("flush", db.flush());
         refused("compact", db.compact());
@@ -111,7 +111,7 @@ fn dropping_handles_in_a_forked_child_touches_nothing_and_keeps_the_parents_lock
         // A table that an iterator keeps from being deleted: dropping the iterator deletes it.
         db.put(b"a", b"1").unwrap();
         db.flush().unwrap();
-        let iterator = db.iter(..).unwrap();
+        let iterator = db.cursor(..).unwrap();
         db.put(b"a", b"2").unwrap();
         db.flush().unwrap();
         db.compact().unwrap();
@@ -194,7 +194,7 @@ fn synced_writes_of_a_forked_child_are_refused_while_the_parent_writes() {
     db.close().unwrap();
     drop(db);
     let db = Db::open(&dir.0, options).unwrap();
-    let mut iterator = db.iter(..).unwrap();
+    let mut iterator = db.cursor(..).unwrap();
     iterator.seek_to_first();
     let mut found = 0;
     while iterator.valid() {

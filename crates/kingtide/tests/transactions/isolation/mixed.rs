@@ -78,7 +78,7 @@ fn writes_outside_of_transactions_count_as_commits() {
     for write in [
         |w: &World| w.db.put("1", "11"),
         |w: &World| w.db.delete("1"),
-        |w: &World| w.db.delete_range("0", "15"),
+        |w: &World| w.db.delete_range("0".."15"),
         |w: &World| w.db.delete_prefix("1"),
         |w: &World| w.db.put_ttl("1", "11", Duration::from_secs(60)),
     ] {
@@ -137,7 +137,7 @@ fn every_level_sees_its_own_writes() {
             assert_eq!(a.select(|_| true).unwrap(), all, "{mode}, {storage:?}");
             assert_eq!(a.read_for_update("15"), Ok(15));
             assert_eq!(a.read_for_share("1"), Ok(11));
-            a.step(|t, f| t.delete_range(f, b"0", b"15")).unwrap();
+            a.step(|t, f| t.delete_range(f, "0".."15")).unwrap();
             assert_eq!((a.get("1"), a.select(|_| true).unwrap().len()), (Ok(None), 1));
             assert_eq!((world.committed("1"), world.committed("15")), (Some(10), None));
             a.commit().unwrap();

@@ -6,7 +6,7 @@
 //! `out`.
 
 use super::world::{END, Mode, Outcome::*, Storage, Verdict, World};
-use kingtide::{ColumnFamily, Isolation, ReadOptions, Result, Transaction, TransactionIterator};
+use kingtide::{ColumnFamily, Isolation, ReadOptions, Result, Transaction, TransactionCursor};
 use std::ops::Bound;
 use std::time::Duration;
 
@@ -27,20 +27,20 @@ struct Reader {
     locked: Covers,
 }
 
-fn iter(t: &mut Transaction, f: &ColumnFamily, lo: &str, hi: &str) -> Result<TransactionIterator> {
-    t.iter(f, (Bound::Included(lo.as_bytes()), Bound::Excluded(hi.as_bytes())))
+fn iter(t: &mut Transaction, f: &ColumnFamily, lo: &str, hi: &str) -> Result<TransactionCursor> {
+    t.cursor(f, (Bound::Included(lo.as_bytes()), Bound::Excluded(hi.as_bytes())))
 }
 
-fn key(it: &TransactionIterator) -> String {
+fn key(it: &TransactionCursor) -> String {
     String::from_utf8(it.key().to_vec()).unwrap()
 }
 
 /// Where the iterator stands, as a list.
-fn at(it: &TransactionIterator) -> Result<Vec<String>> {
+fn at(it: &TransactionCursor) -> Result<Vec<String>> {
     it.status().map(|()| it.valid().then(|| key(it)).into_iter().collect())
 }
 
-fn forward(it: &mut TransactionIterator) -> Result<Vec<String>> {
+fn forward(it: &mut TransactionCursor) -> Result<Vec<String>> {
     let mut all = Vec::new();
     while it.valid() {
         all.push(key(it));
@@ -252,7 +252,7 @@ static READERS: &[Reader] = &[
     Reader {
         name: "a prefix",
         read: |t, f| {
-            let mut it = t.iter_with(f, ReadOptions { prefix: Some(b"d".to_vec()), ..Default::default() })?;
+            let mut it = t.cursor_with(f, ReadOptions { prefix: Some(b"d".to_vec()), ..Default::default() })?;
             it.seek_to_first();
             forward(&mut it)
         },
@@ -288,7 +288,7 @@ static READERS: &[Reader] = &[
     Reader {
         name: "a range that it deleted before",
         read: |t, f| {
-            t.delete_range(f, b"c", b"e")?;
+            t.delete_range(f, b"c"..b"e")?;
             let mut it = iter(t, f, "c", "f")?;
             it.seek_to_first();
             at(&it)
@@ -321,20 +321,20 @@ static WRITERS: &[Writer] = &[
     Writer { name: "a single delete", write: |t, f, _| t.single_delete(f, b"f"), touches: &["f"] },
     Writer {
         name: "a range delete",
-        write: |t, f, _| t.delete_range(f, b"c5", b"d5"),
+        write: |t, f, _| t.delete_range(f, b"c5"..b"d5"),
         touches: &["c5", "c7", "d", "d2"],
     },
     Writer { name: "a change of the first key", write: |t, f, _| t.put(f, b"b", b"2"), touches: &["b"] },
     Writer { name: "a delete of a key that is not there", write: |t, f, _| t.delete(f, b"g5"), touches: &["g5"] },
     Writer {
         name: "a range delete that finds nothing",
-        write: |t, f, _| t.delete_range(f, b"g", b"h"),
+        write: |t, f, _| t.delete_range(f, b"g"..b"h"),
         touches: &["g", "g5"],
     },
     Writer { name: "a prefix delete", write: |t, f, _| t.delete_prefix(f, b"d"), touches: &["d", "d5"] },
     Writer {
         name: "a range delete of all",
-        write: |t, f, _| t.delete_range(f, b"a", b"h"),
+        write: |t, f, _| t.delete_range(f, b"a"..b"h"),
         touches: &["a", "b", "c", "c5", "d", "e", "f", "g"],
     },
     Writer {
@@ -342,7 +342,7 @@ static WRITERS: &[Writer] = &[
         write: |t, _, other| {
             t.put(other, b"c", b"1")?;
             t.put(other, b"d", b"1")?;
-            t.delete_range(other, b"a", b"z")
+            t.delete_range(other, b"a"..b"z")
         },
         touches: &[],
     },
@@ -371,8 +371,8 @@ fn cycle(w: &World, reader: &Reader, writer: &Writer) -> Verdict {
 }
 
 fn reset(w: &World) {
-    w.db.delete_range("a", END).unwrap();
-    w.other.delete_range("a", END).unwrap();
+    w.db.delete_range("a"..END).unwrap();
+    w.other.delete_range("a"..END).unwrap();
     KEYS.into_iter().for_each(|k| w.db.put(k, "1").unwrap());
 }
 
@@ -440,7 +440,7 @@ fn phantoms_at_the_ends_of_a_family() {
             let world = World::new(Mode::new(Isolation::Serializable, false), Storage::Memory);
             let family = if empty { &world.other } else { world.db.default_family() };
             let mut a = world.begin();
-            let mut it = a.inner.iter(family, ..).unwrap();
+            let mut it = a.inner.cursor(family, ..).unwrap();
             if forward {
                 it.seek_to_first()
             } else {

@@ -69,7 +69,7 @@ pub fn dirty_scan(w: &World) -> Verdict {
     a.put("1", 11)?;
     a.put("3", 30)?;
     a.delete("2")?;
-    a.step(|t, f| t.delete_range(f, b"4", b"6"))?;
+    a.step(|t, f| t.delete_range(f, b"4"..b"6"))?;
     let seen: Vec<i64> = b.select(|_| true)?.into_iter().map(|(_, v)| v).collect();
     a.rollback();
     b.commit()?;
@@ -110,7 +110,7 @@ pub fn circle_of_three(w: &World) -> Verdict {
     for (i, txn) in circle.iter_mut().enumerate() {
         let (from, to) = (format!("{}", i + 3), format!("{}", i + 4));
         let empty = txn.step(|t, f| {
-            let mut it = t.iter(f, from.as_bytes()..to.as_bytes())?;
+            let mut it = t.cursor(f, from.as_bytes()..to.as_bytes())?;
             it.seek_to_first();
             it.status().map(|()| !it.valid())
         })?;

@@ -124,12 +124,11 @@ fn no_phantom_comes_in_between_under_locks() {
             });
         }
     });
-    let mut it = db.iter(..).unwrap();
-    assert_eq!(it.entries().count(), 2);
+    assert_eq!(db.iter().filter(|e| e.is_ok()).count(), 2);
 }
 
 fn add_unless_two(txn: &mut Transaction, family: &ColumnFamily, thread: u32) -> Result<()> {
-    let mut it = txn.iter(family, &b"seat "[..]..&b"seat~"[..])?;
+    let mut it = txn.cursor(family, &b"seat "[..]..&b"seat~"[..])?;
     it.seek_to_first();
     let mut seats = 0;
     while it.valid() {

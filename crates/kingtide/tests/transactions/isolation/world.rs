@@ -122,7 +122,7 @@ impl World {
             Storage::Memory => {}
             Storage::Flushed => self.db.flush().unwrap(),
             Storage::Compacted => {
-                self.other.compact_range(None, None).unwrap();
+                self.other.compact_range(..).unwrap();
                 self.db.compact().unwrap();
             }
             Storage::Tiny => {
@@ -227,7 +227,7 @@ impl Txn<'_> {
     #[track_caller]
     pub fn select(&mut self, predicate: impl Fn(i64) -> bool) -> Result<Vec<(String, i64)>, Outcome> {
         let all = self.step(|t, f| {
-            let mut it = t.iter(f, &b"0"[..]..=END.as_bytes())?;
+            let mut it = t.cursor(f, &b"0"[..]..=END.as_bytes())?;
             it.seek_to_first();
             let mut all = Vec::new();
             while it.valid() {

@@ -1,4 +1,4 @@
-//! The iterator over a family: what is visible at one sequence number, in key order, both ways.
+//! The cursor over a family: what is visible at one sequence number, in key order, both ways.
 //!
 //! Forward, the merge stands on the entry that is shown, and key and value are borrowed from it. Backward, the versions
 //! of a key come oldest first, so the merge has to pass all of them to know the newest visible one: it stands before the
@@ -10,7 +10,7 @@ use crate::family::View;
 use crate::rangedel::{RangeTombstones, SpanCursor};
 use crate::read::get::{visible, vlog_of};
 use crate::read::level::RunIter;
-use crate::read::merge::{Cursor, Merge};
+use crate::read::merge::{Merge, Source};
 use crate::read::overlay::{Overlay, Own, OwnIter};
 use kingtide_base::key::split_expiry;
 use kingtide_base::memory::append;
@@ -27,7 +27,7 @@ const STEPS_BEFORE_SEEK: u32 = 16;
 
 /// What an iterator shows.
 #[derive(Clone, Debug)]
-pub struct IterConfig {
+pub struct CursorConfig {
     /// Entries with a greater sequence number do not exist for it.
     pub snapshot: SeqNo,
     /// Keys before this are not shown.
@@ -42,10 +42,10 @@ pub struct IterConfig {
     pub readahead: bool,
 }
 
-impl IterConfig {
+impl CursorConfig {
     /// All keys, as of `snapshot`.
-    pub fn at(snapshot: SeqNo) -> IterConfig {
-        IterConfig {
+    pub fn at(snapshot: SeqNo) -> CursorConfig {
+        CursorConfig {
             snapshot,
             lower: Bound::Unbounded,
             upper: Bound::Unbounded,
@@ -95,12 +95,13 @@ enum Shown {
     Saved,
 }
 
-/// An iterator over the keys of a family. It owns what it reads, so it may outlive the handle that made it; it keeps
+/// Walks over the keys of a family in their order, both ways, and seeks. It lends key and value without a copy;
+/// [`ColumnFamily::range`](crate::ColumnFamily::range) is an iterator instead. It owns what it reads, so it may outlive the handle that made it; it keeps
 /// memtables and tables alive until it is dropped or refreshed.
 ///
-/// It starts invalid: position it with one of the seeks. After an error it stays invalid and [`DbIterator::status`] tells
-/// the error, until [`DbIterator::refresh`].
-pub struct DbIterator {
+/// It starts invalid: position it with one of the seeks. After an error it stays invalid and [`Cursor::status`] tells
+/// the error, until [`Cursor::refresh`].
+pub struct Cursor {
     merge: Merge,
     view: Arc<View>,
     ctx: Arc<ReadContext>,
@@ -126,9 +127,9 @@ pub struct DbIterator {
     skips_left: u64,
 }
 
-impl fmt::Debug for DbIterator {
+impl fmt::Debug for Cursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "DbIterator(as of {}, {:?})", self.snapshot, self.shown)
+        write!(f, "Cursor(as of {}, {:?})", self.snapshot, self.shown)
     }
 }
 
@@ -140,7 +141,7 @@ struct Counts {
     skipped: u64,
 }
 
-impl DbIterator {
+impl Cursor {
     /// An iterator over `view`, and over `overlay` in front of it: what the transaction that reads wrote itself. Opens no
     /// table unless the view has range tombstones.
     ///
@@ -150,9 +151,9 @@ impl DbIterator {
     pub fn new(
         view: Arc<View>,
         ctx: Arc<ReadContext>,
-        config: IterConfig,
+        config: CursorConfig,
         overlay: Option<Arc<Overlay>>,
-    ) -> Result<DbIterator> {
+    ) -> Result<Cursor> {
         let order = &view.order;
         let mut lower = Limit::new(order, config.lower);
         let mut upper = Limit::new(order, config.upper);
@@ -162,7 +163,7 @@ impl DbIterator {
             upper = tighter(order, upper, Limit::new(order, to), Ordering::Less);
         }
         let options = IterOptions { fill_cache: config.fill_cache, readahead: config.readahead };
-        Ok(DbIterator {
+        Ok(Cursor {
             merge: sources(&view, overlay.as_ref(), config.snapshot, options),
             ranges: ranges(&view, overlay.as_ref())?,
             overlay,
@@ -185,10 +186,31 @@ impl DbIterator {
         })
     }
 
+    /// Another cursor over the same range of the same view, as of the same moment. It starts invalid.
+    ///
+    /// # Errors
+    /// As [`Cursor::new`].
+    pub(crate) fn another(&self) -> Result<Cursor> {
+        let bound = |limit: &Option<Limit>| match limit {
+            None => Bound::Unbounded,
+            Some(limit) if limit.inclusive => Bound::Included(limit.key.clone()),
+            Some(limit) => Bound::Excluded(limit.key.clone()),
+        };
+        let config = CursorConfig {
+            snapshot: self.snapshot,
+            lower: bound(&self.lower),
+            upper: bound(&self.upper),
+            prefix: None, // it is in the bounds
+            fill_cache: self.options.fill_cache,
+            readahead: self.options.readahead,
+        };
+        Cursor::new(self.view.clone(), self.ctx.clone(), config, self.overlay.clone())
+    }
+
     /// Moves to a newer view, snapshot and overlay, clears an error, and becomes invalid. Bounds stay.
     ///
     /// # Errors
-    /// As [`DbIterator::new`].
+    /// As [`Cursor::new`].
     pub fn refresh(&mut self, view: Arc<View>, snapshot: SeqNo, overlay: Option<Arc<Overlay>>) -> Result<()> {
         self.hide();
         self.ranges = ranges(&view, overlay.as_ref())?;
@@ -226,10 +248,10 @@ impl DbIterator {
         self.shown != Shown::Nothing
     }
 
-    /// The error that stopped it, if one did. A caller whose loop ends because [`DbIterator::valid`] is false must ask.
+    /// The error that stopped it, if one did. A caller whose loop ends because [`Cursor::valid`] is false must ask.
     ///
     /// # Errors
-    /// The first error that a move or [`DbIterator::value`] met.
+    /// The first error that a move or [`Cursor::value`] met.
     pub fn status(&self) -> Result<()> {
         self.error.as_ref().map_or(Ok(()), |e| Err(e.duplicate()))
     }
@@ -259,10 +281,10 @@ impl DbIterator {
         Ok(self.stored())
     }
 
-    /// Key and value together: [`DbIterator::value`] borrows the iterator mutably, so the key could not be held across it.
+    /// Key and value together: [`Cursor::value`] borrows the iterator mutably, so the key could not be held across it.
     ///
     /// # Errors
-    /// As [`DbIterator::value`].
+    /// As [`Cursor::value`].
     #[inline]
     pub fn entry(&mut self) -> Result<(&[u8], &[u8])> {
         self.value()?;
@@ -284,7 +306,7 @@ impl DbIterator {
     fn no_entry(&self) -> Error {
         match &self.error {
             Some(e) => e.duplicate(),
-            None => Error::invalid("the iterator is at no entry"),
+            None => Error::invalid("the cursor is at no entry"),
         }
     }
 
@@ -321,7 +343,7 @@ impl DbIterator {
         let p =
             ValuePointer::decode(self.stored()).ok_or_else(|| Error::corruption("damaged pointer into a value log"))?;
         let table = match (self.shown, self.merge.valid().then(|| self.merge.top())) {
-            (Shown::Current, Some(Cursor::Run(run))) => Some(&*run.slot().handle),
+            (Shown::Current, Some(Source::Run(run))) => Some(&*run.slot().handle),
             // Backward, the merge has left the entry's table; the view keeps the value log all the same.
             _ => None,
         };
@@ -389,7 +411,7 @@ impl DbIterator {
 
     /// Goes to the following key. Does nothing while invalid.
     #[inline]
-    #[allow(clippy::should_implement_trait)] // a cursor; `entries` gives an iterator
+    #[allow(clippy::should_implement_trait)] // a cursor; `range` gives an iterator
     pub fn next(&mut self) {
         let head = match self.shown {
             Shown::Nothing => return,
@@ -436,8 +458,8 @@ impl DbIterator {
         }
     }
 
-    /// Goes on, as [`DbIterator::next`] or [`DbIterator::prev`] do, and shows each entry to `take`: its key, its value, and when
-    /// it expires, as [`DbIterator::expires_at_ms`] says. It stops at the one for which `take` is false, or off the end.
+    /// Goes on, as [`Cursor::next`] or [`Cursor::prev`] do, and shows each entry to `take`: its key, its value, and when
+    /// it expires, as [`Cursor::expires_at_ms`] says. It stops at the one for which `take` is false, or off the end.
     pub fn walk(&mut self, forward: bool, mut take: impl FnMut(&[u8], &[u8], Option<u64>) -> bool) {
         loop {
             if forward {
@@ -458,14 +480,6 @@ impl DbIterator {
                 return;
             }
         }
-    }
-
-    /// The entries from the current one on, or from the first if the iterator is at none.
-    pub fn entries(&mut self) -> Entries<'_> {
-        if !self.valid() {
-            self.seek_to_first();
-        }
-        Entries { iter: self, started: false, done: false }
     }
 
     fn begin_seek(&mut self) -> bool {
@@ -648,7 +662,7 @@ impl DbIterator {
     }
 }
 
-impl Drop for DbIterator {
+impl Drop for Cursor {
     fn drop(&mut self) {
         self.count();
     }
@@ -705,9 +719,9 @@ fn deleted_span(ranges: &[RangeSet], seq: SeqNo) -> (Option<&[u8]>, Option<&[u8]
 }
 
 fn sources(view: &View, overlay: Option<&Arc<Overlay>>, snapshot: SeqNo, options: IterOptions) -> Merge {
-    let own = overlay.map(|o| Cursor::Own(OwnIter::new(o.clone(), snapshot)));
-    let memtables = view.memtables().filter(|m| !m.points().is_empty()).map(|m| Cursor::Mem(m.points().iter()));
-    let runs = view.runs.iter().map(|r| Cursor::Run(Box::new(RunIter::new(r.clone(), view.order.clone(), options))));
+    let own = overlay.map(|o| Source::Own(OwnIter::new(o.clone(), snapshot)));
+    let memtables = view.memtables().filter(|m| !m.points().is_empty()).map(|m| Source::Mem(m.points().iter()));
+    let runs = view.runs.iter().map(|r| Source::Run(Box::new(RunIter::new(r.clone(), view.order.clone(), options))));
     Merge::new(view.order.clone(), own.into_iter().chain(memtables).chain(runs).collect())
 }
 
@@ -754,32 +768,4 @@ fn successor(mut prefix: Vec<u8>) -> Option<Vec<u8>> {
         prefix.pop();
     }
     None
-}
-
-/// The entries of an iterator as owned pairs. Ends after the first error.
-pub struct Entries<'a> {
-    iter: &'a mut DbIterator,
-    started: bool,
-    done: bool,
-}
-
-impl Iterator for Entries<'_> {
-    type Item = Result<(Vec<u8>, Vec<u8>)>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.done {
-            return None;
-        }
-        if std::mem::replace(&mut self.started, true) {
-            self.iter.next();
-        }
-        if !self.iter.valid() {
-            self.done = true;
-            return self.iter.status().err().map(Err);
-        }
-        let key = self.iter.key().to_vec();
-        let value = self.iter.value().map(|v| (key, v.to_vec()));
-        self.done = value.is_err();
-        Some(value)
-    }
 }

@@ -4,15 +4,16 @@
 //! both included, or to the bound if it ran off the end. Nothing beyond that was seen, so nothing beyond it is checked.
 
 use super::Transaction;
-use crate::api::ColumnFamily;
 use crate::api::prefix::range_of_prefix;
+use crate::api::range::owned_bounds;
+use crate::api::{ColumnFamily, KeyRange};
 use crate::engine::DbInner;
 use crate::family::Family;
 use crate::options::ReadOptions;
-use crate::read::iter::prefix_range;
+use crate::read::cursor::prefix_range;
 use crate::read::newest::is_empty;
 use crate::read::overlay::Overlay;
-use crate::read::{DbIterator, IterConfig};
+use crate::read::{Cursor, CursorConfig};
 use crate::sync::Mutex;
 use crate::txn::bounds::slice;
 use crate::txn::id::TxnId;
@@ -22,7 +23,7 @@ use crate::txn::read_set::Scan;
 use crate::txn::state::{State, TxnShared};
 use crate::txn::write_set::WriteSet;
 use kingtide_base::{Error, KeyOrder, Result};
-use std::ops::{Bound, RangeBounds};
+use std::ops::Bound;
 use std::sync::Arc;
 
 /// Remembers what an iterator passed over.
@@ -31,6 +32,8 @@ struct Tracker {
     order: KeyOrder,
     lower: Bound<Vec<u8>>,
     upper: Bound<Vec<u8>>,
+    /// Which of the scan's ranges it extends: another cursor may share the scan.
+    at: Option<usize>,
 }
 
 impl Tracker {
@@ -42,25 +45,26 @@ impl Tracker {
     }
 
     /// The iterator was put somewhere by looking from `lower` to `upper`.
-    fn begin(&self, lower: Bound<Vec<u8>>, upper: Bound<Vec<u8>>) {
+    fn begin(&mut self, lower: Bound<Vec<u8>>, upper: Bound<Vec<u8>>) {
         if is_empty(&self.order, slice(&lower), slice(&upper)) {
             return; // put behind the bound, where it sees nothing and goes nowhere
         }
         let mut scan = self.scan.lock();
         // A seek into what was passed already, as a loop of seeks makes them, adds nothing.
-        if let Some((from, to)) = scan.ranges.last()
+        if let Some((from, to)) = self.at.and_then(|at| scan.ranges.get(at))
             && !outside(&self.order, &lower, from, false)
             && !outside(&self.order, &upper, to, true)
         {
             return;
         }
+        self.at = Some(scan.ranges.len());
         scan.push(lower, upper);
     }
 
     /// It moved on to `key`, or off the end.
     fn extend(&self, key: Option<&[u8]>, forward: bool) {
         let mut scan = self.scan.lock();
-        let Some((from, to)) = scan.ranges.last_mut() else { return };
+        let Some((from, to)) = self.at.and_then(|at| scan.ranges.get_mut(at)) else { return };
         let end = if forward { to } else { from };
         match key {
             None => *end = if forward { self.upper.clone() } else { self.lower.clone() },
@@ -104,10 +108,10 @@ fn outside(order: &KeyOrder, bound: &Bound<Vec<u8>>, of: &Bound<Vec<u8>>, upper:
 /// creation. It is owned; its moves fail with `Finished`, `Aborted` or `Expired` once the transaction is over.
 ///
 /// It starts invalid: position it with one of the seeks. After an error it stays invalid, and
-/// [`TransactionIterator::status`] tells the error.
-pub struct TransactionIterator {
+/// [`TransactionCursor::status`] tells the error.
+pub struct TransactionCursor {
     /// Gone once the transaction was over, so that it keeps no files and memtables alive.
-    inner: Option<DbIterator>,
+    inner: Option<Cursor>,
     db: Arc<DbInner>,
     shared: Arc<TxnShared>,
     id: TxnId,
@@ -116,42 +120,36 @@ pub struct TransactionIterator {
 }
 
 impl Transaction {
-    /// Iterates over a range of a family, the transaction's own writes merged in, as of now: what it writes later does not
-    /// show. The iterator is owned, and ends with the transaction.
+    /// A cursor over a range of a family, the transaction's own writes merged in, as of now: what it writes later does not
+    /// show. It is owned, and ends with the transaction. [`Transaction::range`] gives a Rust iterator.
     ///
     /// # Errors
-    /// As [`ColumnFamily::iter`] and [`Transaction::get`].
-    pub fn iter<'k>(
-        &mut self,
-        family: &ColumnFamily,
-        range: impl RangeBounds<&'k [u8]>,
-    ) -> Result<TransactionIterator> {
-        let own = |b: Bound<&&[u8]>| b.map(|k| k.to_vec());
-        let options =
-            ReadOptions { lower: own(range.start_bound()), upper: own(range.end_bound()), ..Default::default() };
-        self.iter_with(family, options)
+    /// As [`ColumnFamily::cursor`] and [`Transaction::get`].
+    pub fn cursor(&mut self, family: &ColumnFamily, range: impl KeyRange) -> Result<TransactionCursor> {
+        let (lower, upper) = owned_bounds(&range);
+        self.cursor_with(family, ReadOptions { lower, upper, ..Default::default() })
     }
 
-    /// As [`Transaction::iter`], with options. The transaction's level decides what it sees, so a snapshot among the
+    /// As [`Transaction::cursor`], with options. The transaction's level decides what it sees, so a snapshot among the
     /// options is an error.
     ///
     /// # Errors
-    /// As [`Transaction::iter`]; `InvalidArgument` for a snapshot.
-    pub fn iter_with(&mut self, family: &ColumnFamily, options: ReadOptions<'_>) -> Result<TransactionIterator> {
+    /// As [`Transaction::cursor`]; `InvalidArgument` for a snapshot.
+    pub fn cursor_with(&mut self, family: &ColumnFamily, options: ReadOptions<'_>) -> Result<TransactionCursor> {
         self.iter_as_of(family, options, false)
     }
 
-    /// As [`Transaction::iter_with`], but over the newest committed values, whatever the level's snapshot: what
+    /// As [`Transaction::cursor_with`], but over the newest committed values, whatever the level's snapshot: what
     /// [`Transaction::get_for_update`] is to [`Transaction::get`], without the locks. Behind [`Transaction::lock_range`], or with a
     /// [`Transaction::get_for_update`] of each key, it shows what is to be changed as it is now.
     ///
     /// # Errors
-    /// As [`Transaction::iter_with`]; `InvalidArgument` on levels that check writes, which may not act on what is newer than
+    /// As [`Transaction::cursor_with`]; `InvalidArgument` on levels that check writes, which may not act on what is newer than
     /// their snapshot.
-    pub fn iter_newest(&mut self, family: &ColumnFamily, options: ReadOptions<'_>) -> Result<TransactionIterator> {
+    pub fn cursor_newest(&mut self, family: &ColumnFamily, options: ReadOptions<'_>) -> Result<TransactionCursor> {
         if self.rules.check_writes {
             let level = self.isolation();
-            return Err(Error::invalid(format!("iter_newest: not at level {level}, which checks writes")));
+            return Err(Error::invalid(format!("cursor_newest: not at level {level}, which checks writes")));
         }
         self.iter_as_of(family, options, true)
     }
@@ -161,7 +159,7 @@ impl Transaction {
         family: &ColumnFamily,
         options: ReadOptions<'_>,
         newest: bool,
-    ) -> Result<TransactionIterator> {
+    ) -> Result<TransactionCursor> {
         self.usable(family)?;
         if options.snapshot.is_some() {
             return Err(Error::invalid("a transaction reads as its level says, not at a snapshot among read options"));
@@ -180,7 +178,7 @@ impl Transaction {
         let overlay = self.overlay(family.inner(), slice(&lower), slice(&upper));
         let seq = || if newest { self.db.snapshots.visible() } else { self.read_seq() };
         let (view, snapshot) = family.inner().look(|v| v.load_full(), || Ok(seq()))?;
-        let config = IterConfig {
+        let config = CursorConfig {
             snapshot,
             lower: options.lower,
             upper: options.upper,
@@ -189,16 +187,17 @@ impl Transaction {
             readahead: options.readahead,
         };
         let seq = config.snapshot;
-        let inner = DbIterator::new(view, family.inner().reads.clone(), config, overlay)?;
+        let inner = Cursor::new(view, family.inner().reads.clone(), config, overlay)?;
         let tracker = self.rules.check_reads.then(|| Tracker {
             scan: self.reads.add_scan(family.inner(), seq),
             order: order.clone(),
             lower,
             upper,
+            at: None,
         });
         self.charge();
         self.active()?;
-        Ok(TransactionIterator {
+        Ok(TransactionCursor {
             inner: Some(inner),
             db: self.db.clone(),
             shared: self.shared.clone(),
@@ -208,25 +207,53 @@ impl Transaction {
         })
     }
 
+    /// Deletes all keys in a range. In one with an open end or an excluded start, two seeks look for the first and last key
+    /// that the transaction sees, and what lies between these is deleted; what the seeks saw is checked or locked as any read
+    /// is, and a locking transaction locks the whole range against writers.
+    ///
+    /// # Errors
+    /// As [`Transaction::put`]; `InvalidArgument` when the start sorts after the end.
+    pub fn delete_range(&mut self, family: &ColumnFamily, range: impl KeyRange) -> Result<()> {
+        match (range.lower(), range.upper()) {
+            (Bound::Included(start), Bound::Excluded(end)) => self.delete_span(family, start, end),
+            (Bound::Included(first), Bound::Included(last)) => {
+                self.delete_span(family, first, last)?;
+                self.delete(family, last)
+            }
+            (lower, upper) => self.delete_found(family, lower, upper),
+        }
+    }
+
     /// Deletes all keys that begin with `prefix`, in the case-insensitive order in any case, the transaction's own
     /// included: one range delete. When the prefix is empty or all 0xff, or the order is [`KeyOrder::Reverse`], two seeks look
     /// for the first and last key that the transaction sees, and what lies between these is deleted; what the seeks saw is
     /// checked or locked as any read is, and a locking transaction locks all of the prefix against writers.
     ///
     /// # Errors
-    /// As [`Transaction::delete_range`] and [`Transaction::iter`]; `InvalidArgument` for an order in which keys of one prefix
+    /// As [`Transaction::delete_range`] and [`Transaction::cursor`]; `InvalidArgument` for an order in which keys of one prefix
     /// are not neighbours.
     pub fn delete_prefix(&mut self, family: &ColumnFamily, prefix: &[u8]) -> Result<()> {
         self.writable(family)?;
         let order = family.inner().order();
         if let Some((start, end)) = range_of_prefix(order, prefix)? {
-            return self.delete_range(family, &start, &end);
+            return self.delete_span(family, &start, &end);
         }
+        let [lower, upper] = prefix_range(order, prefix)?;
+        self.delete_found(family, slice(&lower), slice(&upper))
+    }
+
+    /// Deletes from the first key to the last that it sees between two bounds.
+    pub(super) fn delete_found(
+        &mut self,
+        family: &ColumnFamily,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+    ) -> Result<()> {
+        self.writable(family)?;
         if self.rules.lock_writes {
-            let [from, to] = prefix_range(order, prefix)?;
-            self.lock_span(family, slice(&from), slice(&to), LockMode::Exclusive)?;
+            self.lock_span(family, lower, upper, LockMode::Exclusive)?;
         }
-        let mut it = self.iter_with(family, ReadOptions { prefix: Some(prefix.to_vec()), ..ReadOptions::default() })?;
+        let mut it = self.cursor(family, (lower, upper))?;
         it.seek_to_first();
         let first = it.key().to_vec();
         it.seek_to_last();
@@ -235,7 +262,7 @@ impl Transaction {
         if last.is_empty() {
             return Ok(()); // there is none: no key is empty
         }
-        self.delete_range(family, &first, &last)?;
+        self.delete_span(family, &first, &last)?;
         self.delete(family, &last)
     }
 
@@ -257,9 +284,34 @@ impl Transaction {
     }
 }
 
-impl TransactionIterator {
+impl TransactionCursor {
+    /// Another cursor over the same range of the same view, as of the same moment. It starts invalid.
+    ///
+    /// # Errors
+    /// As [`Transaction::cursor`].
+    pub(crate) fn another(&self) -> Result<TransactionCursor> {
+        let Some(inner) = &self.inner else {
+            return Err(self.db.txns.why_not(self.id, self.shared.state_of(self.id)));
+        };
+        let tracker = self.tracker.as_ref().map(|t| Tracker {
+            scan: t.scan.clone(),
+            order: t.order.clone(),
+            lower: t.lower.clone(),
+            upper: t.upper.clone(),
+            at: None,
+        });
+        Ok(TransactionCursor {
+            inner: Some(inner.another()?),
+            db: self.db.clone(),
+            shared: self.shared.clone(),
+            id: self.id,
+            tracker,
+            error: None,
+        })
+    }
+
     /// The iterator, if the transaction still runs.
-    fn running(&mut self) -> Option<&mut DbIterator> {
+    fn running(&mut self) -> Option<&mut Cursor> {
         let state = self.shared.state_of(self.id);
         if state != State::Active {
             self.inner = None;
@@ -269,7 +321,7 @@ impl TransactionIterator {
     }
 
     fn placed(&mut self, from: Bound<Vec<u8>>, forward: bool) {
-        let (Some(t), Some(it)) = (&self.tracker, &self.inner) else { return };
+        let (Some(t), Some(it)) = (&mut self.tracker, &self.inner) else { return };
         let key = it.valid().then(|| Bound::Included(it.key().to_vec()));
         if forward {
             t.begin(from, key.unwrap_or_else(|| t.upper.clone()));
@@ -321,7 +373,7 @@ impl TransactionIterator {
     }
 
     /// Goes to the following key. Does nothing while invalid.
-    #[allow(clippy::should_implement_trait)] // a cursor, as `DbIterator`
+    #[allow(clippy::should_implement_trait)] // a cursor, as `Cursor`
     pub fn next(&mut self) {
         let Some(it) = self.running() else { return };
         if it.valid() {
@@ -339,7 +391,7 @@ impl TransactionIterator {
         }
     }
 
-    /// Goes on, forward or backward, and shows each entry to `take`, as [`DbIterator::walk`] does. What it walks over was read,
+    /// Goes on, forward or backward, and shows each entry to `take`, as [`Cursor::walk`] does. What it walks over was read,
     /// whatever becomes of it. Does nothing while invalid.
     pub fn walk(&mut self, forward: bool, take: impl FnMut(&[u8], &[u8], Option<u64>) -> bool) {
         let Some(it) = self.running() else { return };
@@ -351,13 +403,13 @@ impl TransactionIterator {
 
     /// Whether it is at an entry.
     pub fn valid(&self) -> bool {
-        self.inner.as_ref().is_some_and(DbIterator::valid)
+        self.inner.as_ref().is_some_and(Cursor::valid)
     }
 
     /// The error that stopped it, if one did.
     ///
     /// # Errors
-    /// As [`DbIterator::status`]; `Finished`, `Aborted`, `Expired`.
+    /// As [`Cursor::status`]; `Finished`, `Aborted`, `Expired`.
     pub fn status(&self) -> Result<()> {
         match (&self.error, &self.inner) {
             (Some(e), _) => Err(e.duplicate()),
@@ -368,18 +420,18 @@ impl TransactionIterator {
 
     /// The key. Empty while invalid.
     pub fn key(&self) -> &[u8] {
-        self.inner.as_ref().map_or(&[], DbIterator::key)
+        self.inner.as_ref().map_or(&[], Cursor::key)
     }
 
     /// When the entry expires, in milliseconds since 1970; `None` if it does not, and while invalid.
     pub fn expires_at_ms(&self) -> Option<u64> {
-        self.inner.as_ref().and_then(DbIterator::expires_at_ms)
+        self.inner.as_ref().and_then(Cursor::expires_at_ms)
     }
 
     /// The value.
     ///
     /// # Errors
-    /// As [`DbIterator::value`]; `Finished`, `Aborted`, `Expired`.
+    /// As [`Cursor::value`]; `Finished`, `Aborted`, `Expired`.
     pub fn value(&mut self) -> Result<&[u8]> {
         self.entry().map(|(_, value)| value)
     }
@@ -387,21 +439,21 @@ impl TransactionIterator {
     /// Key and value together.
     ///
     /// # Errors
-    /// As [`TransactionIterator::value`].
+    /// As [`TransactionCursor::value`].
     pub fn entry(&mut self) -> Result<(&[u8], &[u8])> {
         let error = &self.error;
         match &mut self.inner {
             Some(it) => it.entry(),
             None => match error {
                 Some(e) => Err(e.duplicate()),
-                None => Err(Error::invalid("the iterator is at no entry")),
+                None => Err(Error::invalid("the cursor is at no entry")),
             },
         }
     }
 }
 
-impl std::fmt::Debug for TransactionIterator {
+impl std::fmt::Debug for TransactionCursor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "TransactionIterator(of {}, {:?})", self.id, self.inner)
+        write!(f, "TransactionCursor(of {}, {:?})", self.id, self.inner)
     }
 }

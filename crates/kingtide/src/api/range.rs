@@ -1,0 +1,86 @@
+//! Ranges of keys, as every verb that takes a range takes them.
+
+use std::ops::{Bound, Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
+
+/// A range of keys: what [`ColumnFamily::range`](crate::ColumnFamily::range) reads, what `delete_range` deletes, and so on.
+///
+/// All range expressions over anything that is bytes are ranges of keys, and so are pairs of bounds:
+///
+/// ```
+/// use kingtide::KeyRange;
+/// use std::ops::Bound;
+///
+/// fn takes(range: impl KeyRange) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+///     (range.lower().map(<[u8]>::to_vec), range.upper().map(<[u8]>::to_vec))
+/// }
+/// assert_eq!(takes(b"a"..b"b"), takes("a".."b"));
+/// assert_eq!(takes(vec![1, 2]..=vec![3]).1, Bound::Included(vec![3]));
+/// assert_eq!(takes("a"..).1, Bound::Unbounded);
+/// assert_eq!(takes(..), (Bound::Unbounded, Bound::Unbounded));
+/// assert_eq!(takes((Bound::Excluded("a"), Bound::Unbounded)).0, Bound::Excluded(b"a".to_vec()));
+/// ```
+///
+/// Both ends of a Rust range have one type, which the lengths of byte strings are part of: write `"a".."bc"` or
+/// `&b"a"[..]..b"bc"`. A range whose lower end sorts after its upper end holds no key.
+///
+/// Which keys lie in a range, the order of the family decides.
+pub trait KeyRange {
+    /// Where the range begins.
+    fn lower(&self) -> Bound<&[u8]>;
+
+    /// Where the range ends.
+    fn upper(&self) -> Bound<&[u8]>;
+}
+
+/// The bounds as owned keys.
+pub(crate) fn owned_bounds(range: &impl KeyRange) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+    (range.lower().map(<[u8]>::to_vec), range.upper().map(<[u8]>::to_vec))
+}
+
+macro_rules! key_range {
+    ($range:ty, |$r:ident| $lower:expr, $upper:expr) => {
+        impl<K: AsRef<[u8]>> KeyRange for $range {
+            fn lower(&self) -> Bound<&[u8]> {
+                let $r = self;
+                $lower
+            }
+
+            fn upper(&self) -> Bound<&[u8]> {
+                let $r = self;
+                $upper
+            }
+        }
+    };
+}
+
+key_range!(Range<K>, |r| Bound::Included(r.start.as_ref()), Bound::Excluded(r.end.as_ref()));
+key_range!(RangeInclusive<K>, |r| Bound::Included(r.start().as_ref()), Bound::Included(r.end().as_ref()));
+key_range!(RangeFrom<K>, |r| Bound::Included(r.start.as_ref()), unbounded(r));
+key_range!(RangeTo<K>, |r| unbounded(r), Bound::Excluded(r.end.as_ref()));
+key_range!(RangeToInclusive<K>, |r| unbounded(r), Bound::Included(r.end.as_ref()));
+key_range!((Bound<K>, Bound<K>), |r| r.0.as_ref().map(AsRef::as_ref), r.1.as_ref().map(AsRef::as_ref));
+key_range!([Bound<K>; 2], |r| r[0].as_ref().map(AsRef::as_ref), r[1].as_ref().map(AsRef::as_ref));
+
+fn unbounded<R>(_: &R) -> Bound<&[u8]> {
+    Bound::Unbounded
+}
+
+impl KeyRange for RangeFull {
+    fn lower(&self) -> Bound<&[u8]> {
+        Bound::Unbounded
+    }
+
+    fn upper(&self) -> Bound<&[u8]> {
+        Bound::Unbounded
+    }
+}
+
+impl<R: KeyRange + ?Sized> KeyRange for &R {
+    fn lower(&self) -> Bound<&[u8]> {
+        (**self).lower()
+    }
+
+    fn upper(&self) -> Bound<&[u8]> {
+        (**self).upper()
+    }
+}

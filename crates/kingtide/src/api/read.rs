@@ -1,0 +1,371 @@
+//! One way to read, whatever is read: a family as it is now, a snapshot of it, or what a transaction sees of it.
+
+use crate::api::entries::{Entries, Entry};
+use crate::api::range::KeyRange;
+use crate::api::{ColumnFamily, Db, Transaction};
+use crate::options::ReadOptions;
+use crate::read::{PinnedValue, ValueReader};
+use crate::snapshot::Snapshot;
+use kingtide_base::{Error, Result};
+use std::cell::RefCell;
+
+/// What can be read from a family: as it is now ([`ColumnFamily`]; [`Db`] for the default family), as of a snapshot
+/// ([`Snapshot::of`]), or as a transaction sees it ([`Transaction::of`]).
+///
+/// The types have these methods themselves; the trait is for code that reads from any of them.
+///
+/// ```
+/// use kingtide::{Db, Options, Read};
+/// # let dir = std::env::temp_dir().join(format!("kingtide-doc-read-{}", std::process::id()));
+/// # let _ = std::fs::remove_dir_all(&dir);
+///
+/// fn total(stock: &impl Read) -> kingtide::Result<usize> {
+///     let mut total = 0;
+///     for entry in stock.prefix("fruit/") {
+///         total += entry?.value.len();
+///     }
+///     Ok(total)
+/// }
+///
+/// let db = Db::open(&dir, Options::default())?;
+/// db.put("fruit/apple", "|||")?;
+/// let before = db.snapshot();
+/// db.put("fruit/pear", "||")?;
+/// let mut txn = db.begin(kingtide::Isolation::Snapshot)?;
+/// txn.delete(db.default_family(), b"fruit/apple")?;
+///
+/// assert_eq!(total(&db)?, 5);
+/// assert_eq!(total(&before.of(db.default_family()))?, 3);
+/// assert_eq!(total(&txn.of(db.default_family()))?, 2);
+/// # drop(txn);
+/// # db.close()?;
+/// # let _ = std::fs::remove_dir_all(&dir);
+/// # Ok::<(), kingtide::Error>(())
+/// ```
+pub trait Read {
+    /// Reads a key.
+    ///
+    /// # Errors
+    /// `Corruption` with file and offset, `Io`, `Closed`. Of a snapshot also `InvalidArgument` when it is another database's,
+    /// and `TooOld` in a database that was opened for reading only and caught up since. Of a transaction those of
+    /// [`Transaction::get`].
+    fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<PinnedValue>>;
+
+    /// Reads several keys as of one moment, sharing the work that they have in common. Results are in the order of the
+    /// keys, each with an error of its own, as from [`Read::get`].
+    fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<Option<PinnedValue>>>;
+
+    /// Iterates over a range in the order of the keys, from either end or both, as of the moment of the call. What keeps it
+    /// from beginning is its first and only item.
+    ///
+    /// # Errors
+    /// Items are errors as [`Read::get`] returns them.
+    fn range(&self, range: impl KeyRange) -> Entries;
+
+    /// Iterates over the keys that begin with `prefix`; in the case-insensitive order in any case.
+    ///
+    /// # Errors
+    /// As [`Read::range`]; `InvalidArgument` in an order in which keys of one prefix are not neighbours, unless the prefix is
+    /// empty.
+    fn prefix(&self, prefix: impl AsRef<[u8]>) -> Entries;
+
+    /// Iterates over all keys. The same as `range(..)`.
+    ///
+    /// # Errors
+    /// As [`Read::range`].
+    fn iter(&self) -> Entries {
+        self.range(..)
+    }
+
+    /// Whether a key has a value. Cheaper than [`Read::get`] where the value lies in a value log.
+    ///
+    /// # Errors
+    /// As [`Read::get`].
+    fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        Ok(self.get(key)?.is_some())
+    }
+
+    /// The entry with the first key. Passes what was deleted before it and not compacted yet.
+    ///
+    /// # Errors
+    /// As [`Read::get`].
+    fn first(&self) -> Result<Option<Entry>> {
+        self.iter().next().transpose()
+    }
+
+    /// The entry with the last key. Passes what was deleted behind it and not compacted yet.
+    ///
+    /// # Errors
+    /// As [`Read::get`].
+    fn last(&self) -> Result<Option<Entry>> {
+        self.iter().next_back().transpose()
+    }
+}
+
+/// A family as of a snapshot: [`Snapshot::of`] makes one.
+#[derive(Clone, Copy, Debug)]
+pub struct SnapshotReader<'a> {
+    snapshot: &'a Snapshot,
+    family: &'a ColumnFamily,
+}
+
+impl Snapshot {
+    /// Reads a family as of the snapshot.
+    pub fn of<'a>(&'a self, family: &'a ColumnFamily) -> SnapshotReader<'a> {
+        SnapshotReader { snapshot: self, family }
+    }
+}
+
+impl SnapshotReader<'_> {
+    /// Opens the value of a key to be read in pieces. See [`ColumnFamily::get_reader`].
+    ///
+    /// # Errors
+    /// As [`Read::get`].
+    pub fn get_reader(&self, key: impl AsRef<[u8]>) -> Result<Option<ValueReader>> {
+        self.family.reader_as_of(key.as_ref(), Some(self.snapshot))
+    }
+
+    fn entries(&self, options: ReadOptions<'_>) -> Entries {
+        let options = ReadOptions { snapshot: Some(self.snapshot), ..options };
+        Entries::of_family(self.family.order(), self.family.cursor_with(options))
+    }
+}
+
+/// A family as a transaction sees it: [`Transaction::of`] makes one.
+pub struct TransactionReader<'a> {
+    txn: RefCell<&'a mut Transaction>,
+    family: &'a ColumnFamily,
+}
+
+impl Transaction {
+    /// Reads a family as the transaction sees it, through [`Read`]. The transaction has the same verbs itself, which take the
+    /// family.
+    pub fn of<'a>(&'a mut self, family: &'a ColumnFamily) -> TransactionReader<'a> {
+        TransactionReader { txn: RefCell::new(self), family }
+    }
+
+    /// Whether a key has a value. See [`Transaction::get`].
+    ///
+    /// # Errors
+    /// As [`Transaction::get`].
+    pub fn contains_key(&mut self, family: &ColumnFamily, key: impl AsRef<[u8]>) -> Result<bool> {
+        Ok(self.get(family, key.as_ref())?.is_some())
+    }
+
+    /// Iterates over a range of a family, the transaction's own writes merged in, as of now: what it writes later does not
+    /// show. The iterator does not borrow the transaction, and fails once that is over. What keeps it from beginning is its
+    /// first item. See [`Read::range`].
+    ///
+    /// # Errors
+    /// Items are errors as [`Transaction::get`] returns them.
+    pub fn range(&mut self, family: &ColumnFamily, range: impl KeyRange) -> Entries {
+        Entries::of_transaction(family.order(), self.cursor(family, range))
+    }
+
+    /// Iterates over the keys that begin with `prefix`. See [`Transaction::range`] and [`Read::prefix`].
+    pub fn prefix(&mut self, family: &ColumnFamily, prefix: impl AsRef<[u8]>) -> Entries {
+        let options = ReadOptions { prefix: Some(prefix.as_ref().to_vec()), ..ReadOptions::default() };
+        Entries::of_transaction(family.order(), self.cursor_with(family, options))
+    }
+
+    /// Iterates over all keys of a family. See [`Transaction::range`].
+    pub fn iter(&mut self, family: &ColumnFamily) -> Entries {
+        self.range(family, ..)
+    }
+
+    /// The entry with the first key of a family.
+    ///
+    /// # Errors
+    /// As [`Transaction::get`].
+    pub fn first(&mut self, family: &ColumnFamily) -> Result<Option<Entry>> {
+        self.iter(family).next().transpose()
+    }
+
+    /// The entry with the last key of a family.
+    ///
+    /// # Errors
+    /// As [`Transaction::get`].
+    pub fn last(&mut self, family: &ColumnFamily) -> Result<Option<Entry>> {
+        self.iter(family).next_back().transpose()
+    }
+}
+
+impl std::fmt::Debug for TransactionReader<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "TransactionReader({:?})", self.family)
+    }
+}
+
+impl Read for SnapshotReader<'_> {
+    fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<PinnedValue>> {
+        self.family.get_as_of(key.as_ref(), Some(self.snapshot))
+    }
+
+    fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        self.family.contains_as_of(key.as_ref(), Some(self.snapshot))
+    }
+
+    fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<Option<PinnedValue>>> {
+        self.family.multi_get_as_of(keys, Some(self.snapshot))
+    }
+
+    fn range(&self, range: impl KeyRange) -> Entries {
+        let (lower, upper) = crate::api::range::owned_bounds(&range);
+        self.entries(ReadOptions { lower, upper, ..ReadOptions::default() })
+    }
+
+    fn prefix(&self, prefix: impl AsRef<[u8]>) -> Entries {
+        self.entries(ReadOptions { prefix: Some(prefix.as_ref().to_vec()), ..ReadOptions::default() })
+    }
+}
+
+impl Read for TransactionReader<'_> {
+    fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<PinnedValue>> {
+        self.txn.try_borrow_mut().map_err(|_| in_use())?.get(self.family, key.as_ref())
+    }
+
+    fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<Option<PinnedValue>>> {
+        match self.txn.try_borrow_mut() {
+            Ok(mut txn) => txn.multi_get(self.family, keys),
+            Err(_) => keys.iter().map(|_| Err(in_use())).collect(),
+        }
+    }
+
+    fn range(&self, range: impl KeyRange) -> Entries {
+        let cursor = self.txn.try_borrow_mut().map_err(|_| in_use());
+        Entries::of_transaction(self.family.order(), cursor.and_then(|mut txn| txn.cursor(self.family, range)))
+    }
+
+    fn prefix(&self, prefix: impl AsRef<[u8]>) -> Entries {
+        let options = ReadOptions { prefix: Some(prefix.as_ref().to_vec()), ..ReadOptions::default() };
+        let cursor = self.txn.try_borrow_mut().map_err(|_| in_use());
+        Entries::of_transaction(self.family.order(), cursor.and_then(|mut txn| txn.cursor_with(self.family, options)))
+    }
+}
+
+/// For a key whose `as_ref`, or a key order whose comparison, reads through the reader that is asking it.
+#[cold]
+fn in_use() -> Error {
+    Error::invalid("the transaction is in the midst of another read")
+}
+
+impl Read for ColumnFamily {
+    #[inline]
+    fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<PinnedValue>> {
+        ColumnFamily::get(self, key)
+    }
+
+    fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        self.contains_as_of(key.as_ref(), None)
+    }
+
+    fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<Option<PinnedValue>>> {
+        self.multi_get_as_of(keys, None)
+    }
+
+    fn range(&self, range: impl KeyRange) -> Entries {
+        Entries::of_family(self.order(), self.cursor(range))
+    }
+
+    fn prefix(&self, prefix: impl AsRef<[u8]>) -> Entries {
+        let options = ReadOptions { prefix: Some(prefix.as_ref().to_vec()), ..ReadOptions::default() };
+        Entries::of_family(self.order(), self.cursor_with(options))
+    }
+}
+
+impl Read for Db {
+    #[inline]
+    fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<PinnedValue>> {
+        self.default_family().get(key)
+    }
+
+    fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        self.default_family().contains_key(key)
+    }
+
+    fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<Option<PinnedValue>>> {
+        self.default_family().multi_get(keys)
+    }
+
+    fn range(&self, range: impl KeyRange) -> Entries {
+        self.default_family().range(range)
+    }
+
+    fn prefix(&self, prefix: impl AsRef<[u8]>) -> Entries {
+        self.default_family().prefix(prefix)
+    }
+}
+
+/// The verbs of [`Read`] as methods of the type, so that nobody has to import the trait to call them.
+macro_rules! read_verbs {
+    ($type:ty) => {
+        impl $type {
+            /// Whether a key has a value. See [`Read::contains_key`].
+            ///
+            /// # Errors
+            /// As [`Read::get`].
+            pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+                Read::contains_key(self, key)
+            }
+
+            /// Reads several keys as of one moment. See [`Read::multi_get`].
+            pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<Option<PinnedValue>>> {
+                Read::multi_get(self, keys)
+            }
+
+            /// Iterates over a range of keys, as of now, from either end. See [`Read::range`].
+            pub fn range(&self, range: impl KeyRange) -> Entries {
+                Read::range(self, range)
+            }
+
+            /// Iterates over the keys that begin with `prefix`. See [`Read::prefix`].
+            pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Entries {
+                Read::prefix(self, prefix)
+            }
+
+            /// Iterates over all keys. See [`Read::iter`].
+            pub fn iter(&self) -> Entries {
+                Read::iter(self)
+            }
+
+            /// The entry with the first key. See [`Read::first`].
+            ///
+            /// # Errors
+            /// As [`Read::get`].
+            pub fn first(&self) -> Result<Option<Entry>> {
+                Read::first(self)
+            }
+
+            /// The entry with the last key. See [`Read::last`].
+            ///
+            /// # Errors
+            /// As [`Read::get`].
+            pub fn last(&self) -> Result<Option<Entry>> {
+                Read::last(self)
+            }
+        }
+    };
+}
+
+read_verbs!(ColumnFamily);
+read_verbs!(Db);
+read_verbs!(SnapshotReader<'_>);
+read_verbs!(TransactionReader<'_>);
+
+macro_rules! read_get {
+    ($type:ty) => {
+        impl $type {
+            /// Reads a key. See [`Read::get`].
+            ///
+            /// # Errors
+            /// As [`Read::get`].
+            #[inline]
+            pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<PinnedValue>> {
+                Read::get(self, key)
+            }
+        }
+    };
+}
+
+read_get!(SnapshotReader<'_>);
+read_get!(TransactionReader<'_>);
