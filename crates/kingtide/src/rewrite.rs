@@ -37,7 +37,8 @@ impl DbInner {
             }
         }
         let mut rewrite = Rewrite::default();
-        for (id, live) in &live {
+        let moves = family.options().vlog_dead_ratio < 1.0; // or else no value is moved for those that are dead
+        for (id, live) in live.iter().filter(|_| moves) {
             let stored = stored.get(id).copied().unwrap_or(*live);
             let dead = stored.saturating_sub(*live);
             if !kept.contains(id) && dead > 0 && dead.saturating_mul(DEAD_ONE_IN) >= stored {
@@ -48,7 +49,8 @@ impl DbInner {
             // A snapshot that sees one of them would make rewriting useless.
             if slot.meta.max_seq <= oldest && slot.with(|t| Ok(t.info().older_versions > 0))? {
                 rewrite.files.insert(slot.meta.id);
-                rewrite.vlogs.extend(slot.meta.vlog_refs.iter().map(|r| r.file_id).filter(|id| !kept.contains(id)));
+                let refs = slot.meta.vlog_refs.iter().filter(|r| moves && !kept.contains(&r.file_id));
+                rewrite.vlogs.extend(refs.map(|r| r.file_id));
             }
         }
         for (_, file) in view.version.files() {

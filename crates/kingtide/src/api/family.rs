@@ -257,7 +257,7 @@ impl ColumnFamily {
 
     /// Compacts all tables that meet a range into the deepest level and waits for it: afterwards the range is one sorted run
     /// without tombstones or hidden versions that no snapshot needs, and value logs that only tables of the range refer to
-    /// have less than a twentieth of dead bytes. Memtables are flushed first. The keys at the ends belong to the range,
+    /// have less than a twentieth of dead bytes (unless the option `vlog_dead_ratio` is 1). Memtables are flushed first. The keys at the ends belong to the range,
     /// excluded or not. Costs as many writes as the range has bytes in levels above the deepest one, in tables that hold
     /// what is to go, and in value logs that are to be emptied; nothing when nothing is to be gained.
     ///
