@@ -19,4 +19,5 @@ mod reclaim;
 mod repair;
 mod small_database;
 mod stored_options;
+mod transact;
 mod verify;
