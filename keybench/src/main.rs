@@ -26,6 +26,7 @@ mod suite;
 
 use clap::{Parser, Subcommand};
 use error::{Error, Result};
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// Measures sorted key-value stores side by side, and checks what they answer.
@@ -66,11 +67,12 @@ struct EnginesArgs {
 }
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let words = with_command(std::env::args_os().collect());
+    let cli = match Cli::try_parse_from(&words) {
         Ok(cli) => cli,
         Err(e) => e.exit(),
     };
-    let done = run(cli.command);
+    let done = run(cli.command, &words);
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
@@ -80,7 +82,26 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command) -> Result<()> {
+/// The command line with `run` where it names no command, as the original keybench has none.
+fn with_command(mut words: Vec<OsString>) -> Vec<OsString> {
+    use clap::CommandFactory as _;
+    let command = Cli::command();
+    let known = |word: &str| {
+        ["help", "-h", "--help", "-V", "--version"].contains(&word) || command.find_subcommand(word).is_some()
+    };
+    // A word that resembles a command is rather a mistyped one than a workload.
+    let names: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
+    let workload =
+        |word: &str| word.starts_with('-') || lua::script::Script::find(word).is_ok() || word.ends_with(".lua");
+    let mistyped = |word: &str| !workload(word) && !kingtide_base::options::nearest(word, &names).is_empty();
+    match words.get(1).and_then(|w| w.to_str()) {
+        Some(word) if !known(word) && !mistyped(word) => words.insert(1, "run".into()),
+        _ => {}
+    }
+    words
+}
+
+fn run(command: Command, words: &[OsString]) -> Result<()> {
     if matches!(command, Command::Child { .. }) {
         interrupt::die_with_parent();
     } else {
@@ -90,8 +111,8 @@ fn run(command: Command) -> Result<()> {
         Command::Micro(args) => micro::main(&args),
         Command::Run(args) => {
             // Behind the program's and the command's names.
-            let raw: Vec<_> = std::env::args_os().skip(2).collect();
-            config::complete(*args, &raw).and_then(|args| lua::main(&args, &config::Saved::of(&args)?.to_string()))
+            config::complete(*args, words.get(2..).unwrap_or_default())
+                .and_then(|args| lua::main(&args, &config::Saved::of(&args)?.to_string()))
         }
         Command::Kill(args) => kill::main(&args),
         Command::Suite(args) => suite::main(&args),
@@ -139,4 +160,27 @@ fn try_engine(name: &str, dir: &std::path::Path) -> Result<String> {
     drop(session);
     store.close()?;
     if right { Ok(version) } else { Err(Error::failed("does not return what was put")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_line_without_a_command_is_a_run() {
+        for (line, run) in [
+            ("keybench workloads/mixed.lua --secs 1", true),
+            ("keybench mixed", true),
+            ("keybench --config x.cnf", true),
+            ("keybench run mixed", false),
+            ("keybench suite core", false),
+            ("keybench --help", false),
+            ("keybench siute core", false),
+            ("keybench", false),
+        ] {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let with = with_command(words.clone());
+            assert_eq!(with.get(1).is_some_and(|w| w == "run") && with.len() > words.len(), run, "{line}");
+        }
+    }
 }

@@ -117,8 +117,46 @@ pub fn show_ns(ns: f64) -> String {
     }
 }
 
-/// A rate for people: digits grouped by thousands.
+/// Three significant digits, in plain decimal notation: `0.300`, `2.31`, `64.0`, `512`.
+pub fn sig3(x: f64) -> String {
+    if x == 0.0 || !x.is_finite() {
+        return format!("{x:.2}");
+    }
+    let magnitude = x.abs().log10().floor() as i32;
+    format!("{x:.*}", (2 - magnitude).clamp(0, 12) as usize)
+}
+
+/// A number for a file that programs read: six significant digits at least, and one decimal at least, so that a ratio
+/// of two such numbers is the ratio of what was measured.
+pub fn exact(x: f64) -> String {
+    if x == 0.0 || !x.is_finite() {
+        return "0.0".into();
+    }
+    let magnitude = x.abs().log10().floor() as i32;
+    let text = format!("{x:.*}", (5 - magnitude).clamp(1, 15) as usize);
+    let short = text.trim_end_matches('0');
+    if short.ends_with('.') { format!("{short}0") } else { short.to_owned() }
+}
+
+/// A rate with a suffix, for narrow columns: `0.300`, `12.3k`, `1.23M`.
+pub fn show_short(n: f64) -> String {
+    match n {
+        n if n >= 1e6 => format!("{}M", sig3(n / 1e6)),
+        n if n >= 1e3 => format!("{}k", sig3(n / 1e3)),
+        n => sig3(n),
+    }
+}
+
+/// A number and its noun: `1 thread`, `4 threads`.
+pub fn plural(n: usize, noun: &str) -> String {
+    if n == 1 { format!("1 {noun}") } else { format!("{n} {noun}s") }
+}
+
+/// A count or a rate for people: digits grouped by thousands, and three significant digits where a rate is small.
 pub fn show_count(n: f64) -> String {
+    if n > 0.0 && n < 999.5 && n.fract() != 0.0 {
+        return sig3(n);
+    }
     let digits = format!("{:.0}", n.max(0.0));
     let mut out = String::new();
     for (i, c) in digits.chars().enumerate() {
@@ -168,6 +206,17 @@ mod tests {
         assert_eq!(Latencies::default().summary(), Summary::default());
     }
 
+    /// Two engines at 0.0561 and 0.0663 operations a second are 0.846 apart, not 0.6 / 0.9.
+    #[test]
+    fn numbers_in_files_are_not_rounded_away() {
+        let read = |x: f64| exact(x).parse::<f64>().unwrap();
+        for x in [0.056_123, 0.066_3, 3.0, 1e-7, 123_456.789, 8_765_432.1] {
+            assert!((read(x) / x - 1.0).abs() < 1e-5, "{x}: {}", exact(x));
+        }
+        assert!((read(0.0561) / read(0.0663) - 0.0561 / 0.0663).abs() < 1e-4);
+        assert_eq!((exact(3.0), exact(0.0), exact(0.25)), ("3.0".into(), "0.0".into(), "0.25".into()));
+    }
+
     #[test]
     fn medians() {
         assert_eq!(median([3.0, 1.0, 2.0]), 2.0);
@@ -179,6 +228,17 @@ mod tests {
     fn figures_for_people() {
         assert_eq!(show_count(1_234_567.4), "1,234,567");
         assert_eq!(show_count(999.0), "999");
+        assert_eq!(
+            ["0.300", "2.31", "64.5", "512"],
+            [0.3, 2.314, 64.52, 512.4].map(show_count).each_ref().map(String::as_str)
+        );
+        assert_eq!((show_count(0.0), show_count(7.0), show_count(999.7)), ("0".into(), "7".into(), "1,000".into()));
+        assert_eq!((sig3(0.0042), sig3(10.0), sig3(0.0)), ("0.00420".into(), "10.0".into(), "0.00".into()));
+        assert_eq!(
+            ["0.300", "12.3k", "1.23M"],
+            [0.3, 12_345.0, 1_234_567.0].map(show_short).each_ref().map(String::as_str)
+        );
+        assert_eq!((plural(1, "repeat"), plural(3, "repeat")), ("1 repeat".into(), "3 repeats".into()));
         assert_eq!(show_ns(1_234.0), "1.23 us");
         assert_eq!(show_bytes(3.0 * 1_048_576.0), "3.0 MiB");
     }

@@ -153,6 +153,8 @@ fn rocksdb(dir: &Path) -> Result<Peer, String> {
             "-Dmdep.overWriteReleases=true".to_owned(),
         ],
     );
+    // The plugin's notes, under a name that it leaves unexpanded where there is no project. They may not be there.
+    let _ = std::fs::remove_dir_all(dir.join("${project.basedir}"));
     match fetched {
         Ok(_) if dir.join(file).is_file() => Ok(Peer { version: ROCKSDB.to_owned(), file: file.to_owned() }),
         Ok(_) => Err(format!("Maven unpacked no {file}")),

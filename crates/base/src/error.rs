@@ -250,9 +250,36 @@ impl std::error::Error for Error {
     }
 }
 
+/// For code that speaks [`std::io`], such as readers of values. The error is inside: `get_ref` and a downcast bring it back.
+impl From<Error> for std::io::Error {
+    fn from(e: Error) -> std::io::Error {
+        let kind = match e.kind() {
+            ErrorKind::Io => e.io_kind().unwrap_or(std::io::ErrorKind::Other),
+            ErrorKind::NoSpace => std::io::ErrorKind::StorageFull,
+            ErrorKind::Corruption => std::io::ErrorKind::InvalidData,
+            ErrorKind::InvalidArgument => std::io::ErrorKind::InvalidInput,
+            ErrorKind::NotFound => std::io::ErrorKind::NotFound,
+            ErrorKind::Exists => std::io::ErrorKind::AlreadyExists,
+            _ => std::io::ErrorKind::Other,
+        };
+        std::io::Error::new(kind, e)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_io_error_made_of_it_keeps_kind_and_text() {
+        let made = std::io::Error::from(Error::corruption("value checksum mismatch").at_path(Path::new("7.vlog")));
+        assert_eq!(made.kind(), std::io::ErrorKind::InvalidData);
+        assert_eq!(made.to_string(), "value checksum mismatch [7.vlog]");
+        assert_eq!(
+            made.get_ref().and_then(|e| e.downcast_ref::<Error>()).map(Error::kind),
+            Some(ErrorKind::Corruption)
+        );
+    }
 
     #[test]
     fn messages_name_file_and_offset() {

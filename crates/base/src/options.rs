@@ -278,12 +278,14 @@ pub struct OptionRow {
     /// Smallest and largest value, where limits apply. A smallest value of 0 may be one that means something else than a
     /// size; the documentation says so, and the value is refused when it is neither 0 nor large enough.
     pub limits: Option<(f64, f64)>,
+    /// The allowed values as text, such as `0 or 32768 to 1099511627776`, where limits apply.
+    pub range: Option<&'static str>,
     /// Whether it can be changed while the database is open.
     pub live: bool,
 }
 
 macro_rules! option_table {
-    ($(#[$sdoc:meta])* $name:ident {
+    ($(#[$sdoc:meta])* $name:ident of $owner:literal {
         $( $(#[doc = $doc:literal])+ $field:ident: $ty:ty = $default:expr $(, in $lo:literal ..= $hi:literal $(or $special:literal)?)? $(, @$live:ident)?; )*
     }) => {
         $(#[$sdoc])*
@@ -295,6 +297,9 @@ macro_rules! option_table {
         }
 
         impl $name {
+            /// The names of all options of this table.
+            pub const NAMES: &'static [&'static str] = &[$(stringify!($field)),*];
+
             /// The table's rows.
             pub fn rows() -> Vec<OptionRow> {
                 let d = $name::default();
@@ -304,6 +309,7 @@ macro_rules! option_table {
                     form: <$ty as OptionValue>::FORM,
                     default: d.$field.show(),
                     limits: option_table!(@limits $($lo, $hi $(, $special)?)?),
+                    range: option_table!(@range $($lo, $hi $(, $special)?)?),
                     live: option_table!(@live $($live)?),
                 }, )*]
             }
@@ -318,7 +324,7 @@ macro_rules! option_table {
                         let old = std::mem::replace(&mut self.$field, v);
                         self.validate().inspect_err(|_| self.$field = old)
                     } )*
-                    _ => Err(Error::invalid(format!("unknown option '{name}'{}", nearest(name, &[$(stringify!($field)),*])))),
+                    _ => Err(not_in_table(name, $owner, Self::NAMES)),
                 }
             }
 
@@ -341,8 +347,8 @@ macro_rules! option_table {
                             && !(($lo as f64)..=($hi as f64)).contains(&v)
                             && !special.contains(&v)
                         {
-                            return Err(Error::invalid(format!("option {} = {} is out of range: {}{} to {}",
-                                stringify!($field), self.$field.show(), concat!($($special, " or ")?), $lo, $hi)));
+                            return Err(Error::invalid(format!("option {} = {} is out of range: {}",
+                                stringify!($field), self.$field.show(), concat!($($special, " or ",)? $lo, " to ", $hi))));
                         }
                     )?
                     if let Err(e) = self.$field.check() {
@@ -356,35 +362,65 @@ macro_rules! option_table {
     (@limits) => { None };
     (@limits $lo:literal, $hi:literal) => { Some(($lo as f64, $hi as f64)) };
     (@limits $lo:literal, $hi:literal, $special:literal) => { Some(($special as f64, $hi as f64)) };
+    (@range) => { None };
+    (@range $lo:literal, $hi:literal $(, $special:literal)?) => { Some(concat!($($special, " or ",)? $lo, " to ", $hi)) };
     (@live) => { false };
     (@live live) => { true };
 }
 
-/// ", did you mean 'x'?" for the closest known name, if one is close.
+/// ", did you mean 'x'?" for the closest known name, if one is close, or for the only one that contains what was written.
 pub fn nearest(name: &str, known: &[&str]) -> String {
-    let distance = |a: &str, b: &str| {
-        let b: Vec<char> = b.chars().collect();
-        let mut row: Vec<usize> = (0..=b.len()).collect();
-        for (i, ca) in a.chars().enumerate() {
-            let mut prev = row[0];
-            row[0] = i + 1;
-            for (j, cb) in b.iter().enumerate() {
-                let cost = prev + usize::from(ca != *cb);
-                prev = row[j + 1];
-                row[j + 1] = cost.min(prev + 1).min(row[j] + 1);
-            }
-        }
-        row[b.len()]
-    };
+    let suggest = |k: &str| format!(", did you mean '{k}'?");
     match known.iter().map(|k| (distance(name, k), k)).min() {
-        Some((d, k)) if d <= 3.max(name.len() / 3) => format!(", did you mean '{k}'?"),
+        Some((d, k)) if d <= 3.max(name.len() / 3) => return suggest(k),
+        _ => {}
+    }
+    let mut longer = known.iter().filter(|k| name.len() >= 3 && k.contains(name));
+    match (longer.next(), longer.next()) {
+        (Some(k), None) => suggest(k),
         _ => String::new(),
     }
 }
 
+/// Insertions, deletions and replacements of characters that make one name of the other.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, ca) in a.chars().enumerate() {
+        let mut prev = row[0];
+        row[0] = i + 1;
+        for (j, cb) in b.iter().enumerate() {
+            let cost = prev + usize::from(ca != *cb);
+            prev = row[j + 1];
+            row[j + 1] = cost.min(prev + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+/// The error for an option that neither table has, with the nearest name of both.
+pub fn unknown_option(name: &str) -> Error {
+    let known = [FamilyOptions::NAMES, DbOptions::NAMES].concat();
+    Error::invalid(format!("unknown option '{name}'{}", nearest(name, &known)))
+}
+
+/// The error for an option that is not in the table of `owner`, whose options are `known`.
+fn not_in_table(name: &str, owner: &str, known: &[&str]) -> Error {
+    if !DbOptions::NAMES.contains(&name) && !FamilyOptions::NAMES.contains(&name) {
+        let hint = nearest(name, known);
+        return if hint.is_empty() {
+            unknown_option(name)
+        } else {
+            Error::invalid(format!("unknown option '{name}'{hint}"))
+        };
+    }
+    let other = if DbOptions::NAMES.contains(&name) { "the database" } else { "a column family" };
+    Error::invalid(format!("'{name}' is an option of {other}, not of {owner}"))
+}
+
 option_table! {
     /// Options of a database.
-    DbOptions {
+    DbOptions of "the database" {
         /// Create the database when its directory has none.
         create_if_missing: bool = true;
         /// Refuse to open a database that exists.
@@ -394,7 +430,8 @@ option_table! {
         file_mode: FileMode = FileMode::OWNER;
         /// What an acknowledged commit survives, unless the commit says otherwise.
         durability: Durability = Durability::Process, @live;
-        /// Bytes of one write-ahead-log segment. Segments are preallocated and recycled.
+        /// Bytes of one write-ahead-log segment. Segments are preallocated and recycled. The first ones after an open are
+        /// smaller and grow to this, so that a small database has a small log.
         wal_segment_size: u64 = 16 << 20, in 65_536 ..= 4_294_967_295u64;
         /// Bytes of write-ahead log past which the family that pins the oldest segment is flushed.
         max_wal_size: u64 = 512 << 20, in 131_072 ..= 1_099_511_627_776u64, @live;
@@ -434,7 +471,7 @@ option_table! {
 
 option_table! {
     /// Options of a column family.
-    FamilyOptions {
+    FamilyOptions of "a column family" {
         /// Bytes of a memtable before it is frozen and flushed. One that holds more than some 3.5 GiB of values of several
         /// 100 KiB may be flushed before it is as large as this.
         memtable_size: u64 = 64 << 20, in 65_536 ..= 17_179_869_184u64, @live;
@@ -505,7 +542,13 @@ mod tests {
             family.set(name, &text).unwrap();
         }
         assert_eq!(family, FamilyOptions::default());
-        assert!(FamilyOptions::rows().iter().all(|r| !r.doc.is_empty()));
+        for row in [DbOptions::rows(), FamilyOptions::rows()].concat() {
+            assert!(row.doc.ends_with('.') && !row.form.is_empty(), "{}", row.name);
+            assert_eq!(row.range.is_some(), row.limits.is_some(), "{}", row.name);
+        }
+        let range = |name| DbOptions::rows().into_iter().find(|r| r.name == name).and_then(|r| r.range);
+        assert_eq!(range("memtable_budget"), Some("0 or 32768 to 1099511627776"));
+        assert_eq!((range("cache_shards"), range("durability")), (Some("0 to 1024"), None));
     }
 
     #[test]
@@ -518,6 +561,16 @@ mod tests {
         let e = o.set("block_size", "1").unwrap_err().to_string();
         assert!(e.contains("out of range: 512 to"), "{e}");
         assert_eq!(o, FamilyOptions::default(), "what is refused is not set");
+        let e = o.set("block_cache_size", "1M").unwrap_err().to_string();
+        assert!(e.contains("'block_cache_size' is an option of the database, not of a column family"), "{e}");
+        let e = DbOptions::default().set("ttl_ms", "1").unwrap_err().to_string();
+        assert!(e.contains("is an option of a column family, not of the database"), "{e}");
+        let e = DbOptions::default().set("cache_size", "1").unwrap_err().to_string();
+        assert!(e.contains("did you mean 'block_cache_size'"), "{e}");
+        let e = DbOptions::default().set("blok_size", "1").unwrap_err().to_string();
+        assert!(e.contains("did you mean 'block_size'"), "{e}");
+        let e = unknown_option("frobnicate").to_string();
+        assert!(e.ends_with("unknown option 'frobnicate'"), "{e}");
         let e = o.set("compression", "brotli").unwrap_err().to_string();
         assert!(e.contains("none, lz4"), "{e}");
         assert!(DbOptions::default().set("durability", "interval:0").is_err());

@@ -43,6 +43,9 @@ paths! {
     "log-record-in-own-segment": "a record that is larger than a segment got one of its own size";
     "log-spare-grown": "the spare was too small for a record and was made longer";
     "log-spare-prefilled": "the spare was filled with zeros because the log is synced often";
+    "log-segments-grown": "the next log segment was made larger than the one before";
+    "log-spare-shrunk": "a large spare was deleted from a log at rest";
+    "log-moved-to-small-segment": "the log moved to a small segment, so that the large one could go";
     "log-segment-released": "the oldest log segment was given up";
     "log-stray-released": "a segment that recovery had left out of the chain was given up";
     "log-strays-kept": "strays had to stay because no new segment was durable yet";

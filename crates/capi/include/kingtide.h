@@ -183,6 +183,10 @@ typedef struct kingtide_options kingtide_options;
 // Transactions in doubt. Does not change; any thread may read it.
 typedef struct kingtide_prepared_list kingtide_prepared_list;
 
+// A reader of one value, which may be larger than memory. It reads the value as it was when the reader was opened, whatever
+// happens to the key meanwhile, and keeps its file until it is freed. For one thread at a time.
+typedef struct kingtide_reader kingtide_reader;
+
 // A consistent view of all families at one moment. As long as it is held, what it sees is kept. Any number of threads may
 // use it at once.
 typedef struct kingtide_snapshot kingtide_snapshot;
@@ -1691,6 +1695,34 @@ kingtide_status kingtide_compare(const char *order,
                                  size_t b_len,
                                  int32_t *result,
                                  kingtide_error **err);
+
+// Opens the value of a key to be read in pieces. `snapshot` may be NULL: then it is the value of now. `reader` is set to NULL
+// when the key is absent, which is no error. Free it with `kingtide_reader_free`.
+//
+// Errors: CORRUPTION with file and offset, IO, CLOSED; INVALID_ARGUMENT (a snapshot of another database), TOO_OLD.
+kingtide_status kingtide_family_get_reader(const kingtide_family *family,
+                                           const kingtide_snapshot *snapshot,
+                                           const void *key,
+                                           size_t key_len,
+                                           kingtide_reader **reader,
+                                           kingtide_error **err);
+
+// Bytes of the value; 0 for NULL.
+uint64_t kingtide_reader_len(const kingtide_reader *reader);
+
+// Reads up to `size` bytes of the value from byte `offset` on into `buf`, and sets `read` to how many there were: fewer than
+// `size` only at the value's end, and 0 behind it. Going forward is cheap.
+//
+// Errors: CORRUPTION with file and offset (other parts of the value can still be read), IO, INVALID_ARGUMENT.
+kingtide_status kingtide_reader_read(kingtide_reader *reader,
+                                     uint64_t offset,
+                                     void *buf,
+                                     size_t size,
+                                     size_t *read,
+                                     kingtide_error **err);
+
+// Frees a reader. NULL is allowed.
+void kingtide_reader_free(kingtide_reader *reader);
 
 // A snapshot of now. Free it with `kingtide_snapshot_free`.
 //

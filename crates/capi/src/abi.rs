@@ -38,6 +38,25 @@ pub unsafe fn bytes<'a>(data: *const c_void, len: usize, name: &str) -> Result<&
     Ok(unsafe { std::slice::from_raw_parts(data.cast(), len) })
 }
 
+/// Room for bytes, which are zeros at first: C need not have written to it. NULL with a length of zero is no room.
+///
+/// # Safety
+/// `data` is NULL or points to `len` bytes that can be written, and nobody else uses them during `'a`.
+pub unsafe fn buffer<'a>(data: *mut c_void, len: usize, name: &str) -> Result<&'a mut [u8]> {
+    if len == 0 {
+        return Ok(&mut []);
+    }
+    if data.is_null() || len > isize::MAX as usize {
+        return Err(Error::invalid(format!("`{name}` has no room for {len} bytes")));
+    }
+    // SAFETY: not NULL, of a length that an object can have, the caller promised that nobody else uses it, and every byte
+    // is written before anything is read.
+    unsafe {
+        data.cast::<u8>().write_bytes(0, len);
+        Ok(std::slice::from_raw_parts_mut(data.cast(), len))
+    }
+}
+
 /// Objects that C passed one after the other. NULL with a count of zero is none.
 ///
 /// # Safety

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `abi` | where C's pointers become Rust's values |
 //! | `error` | statuses, the error object, and the gate that no panic passes |
-//! | `value` | values, texts and lists that are handed out |
+//! | `value`, `reader` | values, texts and lists that are handed out; values read in pieces |
 //! | `options`, `db`, `family`, `batch`, `snapshot`, `iter`, `txn`, `locks` | the engine, type by type |
 //! | `stats`, `changes`, `copies`, `check` | statistics and range estimates; streams and hooks; copies; verify and repair |
 //!
@@ -39,6 +39,7 @@ mod locks;
 mod options;
 #[cfg(test)]
 mod panic_tests;
+mod reader;
 mod snapshot;
 mod stats;
 mod txn;
@@ -55,6 +56,7 @@ pub use family::*;
 pub use iter::*;
 pub use locks::*;
 pub use options::*;
+pub use reader::*;
 pub use snapshot::*;
 pub use stats::*;
 pub use txn::*;

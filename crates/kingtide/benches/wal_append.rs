@@ -35,6 +35,7 @@ fn main() {
         fs: fs.clone(),
         dir: dir.clone(),
         segment_size: 32 << 20,
+        first_segment: 32 << 20,
         max_free: 4,
         prefill_piece: 256 << 10,
         next_id: Arc::new(move || ids.fetch_add(1, Ordering::Relaxed)),

@@ -188,20 +188,31 @@ impl DbInner {
         self.wait_until(|| self.read_only.is_some() || self.jobs.is_quiet() && !self.any_frozen() && !self.merge_due())
     }
 
-    /// Merges a range of a family down to the deepest level and waits for it.
+    /// Compacts a range of a family into the deepest level, gives back the space of what is dead in it, and waits for it.
     pub fn compact_range(self: &Arc<Self>, family: &Arc<Family>, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Result<()> {
         family.check_alive()?;
         self.flush_families(std::slice::from_ref(family))?;
         let range = KeyRange { lo: lo.map(Into::into), hi: hi.map(Into::into) };
-        let Some(ticket) = self.shape.lock().ask_for(family, range) else {
-            return family.check_alive(); // dropped while it was flushed
-        };
-        self.jobs.wake();
-        let waited = self.wait_until(|| !self.shape.lock().manual.iter().any(|m| m.ticket == ticket));
-        if waited.is_err() {
-            self.shape.lock().manual.retain(|m| m.ticket != ticket);
+        // What the first compaction shadows is dead only after it.
+        for round in 0..2 {
+            let rewrite = self.to_rewrite(family, &range)?;
+            if round > 0 && rewrite.files.is_empty() {
+                break;
+            }
+            let Some(ticket) = self.shape.lock().ask_for(family, range.clone(), rewrite) else {
+                return family.check_alive(); // dropped meanwhile
+            };
+            self.jobs.wake();
+            let waited = self.wait_until(|| !self.shape.lock().manual.iter().any(|m| m.ticket == ticket));
+            if waited.is_err() {
+                self.shape.lock().manual.retain(|m| m.ticket != ticket);
+            }
+            waited?;
         }
-        waited
+        if self.log_needed_by_all() > self.snapshots.visible() {
+            let _ = self.shrink_log(); // nothing is in memory only; a failure loses nothing
+        }
+        Ok(())
     }
 
     /// Waits for a state that background jobs bring about. Without threads the jobs run here. An error that keeps coming

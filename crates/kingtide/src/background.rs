@@ -107,7 +107,14 @@ impl DbInner {
         if self.flush_one()? {
             return Ok(true);
         }
-        Ok(self.tables.empty_trash() > 0 || self.keep_log_short()?)
+        if self.tables.empty_trash() > 0 || self.keep_log_short()? {
+            return Ok(true);
+        }
+        if !self.closed.load(Ordering::Acquire) && self.wal.came_to_rest() {
+            let _ = self.shrink_log(); // there is another rest after the next writes
+            return Ok(true);
+        }
+        Ok(false)
     }
 
     /// Makes a spare log segment if there is none.

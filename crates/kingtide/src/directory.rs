@@ -1,8 +1,25 @@
 //! Making a database's directory.
 
-use kingtide_base::Result;
+use kingtide_base::{Error, ErrorKind, Result};
 use kingtide_vfs::Fs;
 use std::path::Path;
+
+/// Makes the directory of a database, though none above it: a path with a typing error is to be noticed.
+pub(crate) fn make_database_dir(fs: &dyn Fs, dir: &Path) -> Result<()> {
+    let above = dir.parent().filter(|parent| !parent.as_os_str().is_empty() && parent.parent().is_some());
+    if let Some(parent) = above
+        && !fs.exists(dir)?
+        && !fs.exists(parent)?
+    {
+        let text = format!(
+            "cannot create a database in {}: the directory {} does not exist; create it first, or correct the path",
+            dir.display(),
+            parent.display()
+        );
+        return Err(Error::new(ErrorKind::NotFound, text));
+    }
+    make_dir(fs, dir)
+}
 
 /// Makes the directory and what is missing above it, and their names durable.
 pub(crate) fn make_dir(fs: &dyn Fs, dir: &Path) -> Result<()> {

@@ -9,8 +9,9 @@
 //! 3. a flush, oldest memtable of a family first;
 //! 4. deletion of files that nobody names any more, and recycling of log segments;
 //! 5. what keeps the log short although transactions are in doubt;
-//! 6. files of deleted ranges that need no merge to go;
-//! 7. a merge, as the planner says.
+//! 6. the log's space that only a writer at full speed needs, once nothing was logged for a while;
+//! 7. files of deleted ranges that need no merge to go;
+//! 8. a merge, as the planner says.
 //!
 //! The first thread never takes a merge: a flush must not wait for one.
 

@@ -43,6 +43,7 @@ pub mod repair;
 mod report;
 mod reserve;
 mod retire;
+mod rewrite;
 mod shadow;
 mod shape;
 #[cfg(all(test, shuttle))]
@@ -75,7 +76,7 @@ pub use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
 pub use kingtide_vfs as vfs;
 pub use ops::{Change, ChangeKind};
 pub use options::{Options, ReadOptions, WriteOptions};
-pub use read::{Cursor, PinnedValue};
+pub use read::{Cursor, PinnedValue, ValueReader};
 pub use repair::{FamilyRepair, KeyGap, RepairOptions, RepairReport, UnreadableFile, repair, repair_with};
 pub use report::{FamilyReport, LevelReport, StatsReport};
 pub use snapshot::Snapshot;

@@ -17,7 +17,7 @@ use crate::commit::stall::WriteController;
 use crate::commit::state::CommitState;
 use crate::compact::RateLimiter;
 use crate::copy::target::refuse_unfinished;
-use crate::directory::make_dir;
+use crate::directory::make_database_dir;
 use crate::engine::DbInner;
 use crate::family::{Family, TableCache};
 use crate::jobs::{Jobs, Work};
@@ -97,6 +97,7 @@ fn open_as(dir: &Path, options: Options, read_only: bool) -> Result<(Arc<DbInner
         fs: fs.clone(),
         dir: dir.to_owned(),
         segment_size: options.tuning.segment_size.unwrap_or(options.db.wal_segment_size),
+        first_segment: options.tuning.first_segment,
         max_free: options.tuning.free_segments,
         prefill_piece: options.tuning.prefill_piece,
         next_id: id_source(&next_file_id),
@@ -242,7 +243,7 @@ fn prepare_dir(fs: &dyn Fs, dir: &Path, options: &Options) -> Result<()> {
         return Ok(());
     }
     refuse_unfinished(fs, dir)?;
-    make_dir(fs, dir)
+    make_database_dir(fs, dir)
 }
 
 fn background_threads(options: &Options) -> usize {
@@ -325,6 +326,7 @@ pub(crate) fn close(db: &Arc<DbInner>) -> Result<()> {
 /// Ends the log with a synced marker and gives back the space that only a running database needs.
 fn end_log(db: &Arc<DbInner>) -> Result<()> {
     db.release_log()?;
+    let _ = db.shrink_log(); // what cannot be given back now is given back after the next open
     db.commit.lock().wal.close()?;
     db.wal.trim(0)
 }

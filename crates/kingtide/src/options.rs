@@ -4,7 +4,7 @@ use crate::snapshot::Snapshot;
 use crate::tuning::Tuning;
 use kingtide_base::clock::Clock;
 use kingtide_base::key::CustomOrder;
-use kingtide_base::options::{DbOptions, Durability, FamilyOptions};
+use kingtide_base::options::{DbOptions, Durability, FamilyOptions, unknown_option};
 use kingtide_base::rng::{Rng, entropy};
 use kingtide_base::{KeyOrder, Result};
 use kingtide_vfs::Fs;
@@ -50,7 +50,13 @@ impl Options {
     /// # Errors
     /// `InvalidArgument` that names the option, what was wrong, and the nearest known name.
     pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
-        if self.family.get(name).is_some() { self.family.set(name, value) } else { self.db.set(name, value) }
+        if FamilyOptions::NAMES.contains(&name) {
+            self.family.set(name, value)
+        } else if DbOptions::NAMES.contains(&name) {
+            self.db.set(name, value)
+        } else {
+            Err(unknown_option(name))
+        }
     }
 
     /// A new database's id. Different for every `salt`, which matters only where a seed is given.

@@ -10,7 +10,7 @@
 //!
 //! What was asked for is not stored: after a restart it is left to the merges.
 
-use crate::compact::KeyRange;
+use crate::compact::{KeyRange, Rewrite};
 use crate::engine::DbInner;
 use crate::estimate::range::Span;
 use crate::estimate::sources::estimate;
@@ -138,7 +138,7 @@ impl DbInner {
             return Ok(());
         }
         let range = KeyRange { lo: Some(request.lo.clone()), hi: Some(request.hi.clone()) };
-        self.shape.lock().ask_for(&request.family, range);
+        self.shape.lock().ask_for(&request.family, range, Rewrite::default());
         Ok(())
     }
 }
@@ -146,7 +146,7 @@ impl DbInner {
 /// Bytes on disk that a range takes, up to, not including, `hi`.
 fn stored_bytes(family: &Family, lo: &[u8], hi: &[u8]) -> Result<u64> {
     let range = Span { lower: Bound::Included(lo), upper: Bound::Excluded(hi) };
-    let held = estimate(&family.view.load(), range)?;
+    let held = estimate(&family.view.load(), range, 0)?; // files are counted, whether or not entries have expired
     Ok(held.disk_bytes + held.value_log_bytes)
 }
 

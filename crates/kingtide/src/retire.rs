@@ -31,6 +31,26 @@ impl DbInner {
         Ok(())
     }
 
+    /// Gives back the log's space that only a writer at full speed needs, and if all that was logged is in tables, that of the
+    /// active segment too. Segments begin small again.
+    ///
+    /// # Errors
+    /// `Io`, `NoSpace`: nothing is lost, and a later call goes on. `Poisoned` when a sync failed.
+    pub fn shrink_log(&self) -> Result<()> {
+        if self.wal.poison().is_some() {
+            return Ok(());
+        }
+        self.wal.shrink()?;
+        let needed = self.shape.lock().log_start;
+        let retention = self.options.read().change_retention;
+        if self.commit.lock().wal.shrink(needed, retention)? {
+            self.wal.sync_header()?; // of the new segment, before the old ones go
+            self.release_log()?;
+            self.wal.trim(0)?;
+        }
+        Ok(())
+    }
+
     /// Tells flow control how far level 0 lags in the worst family.
     pub fn measure_level0(&self, shape: &Shape) {
         let worst = shape

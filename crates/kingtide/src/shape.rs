@@ -4,8 +4,8 @@
 //! A change is a list of edits. It is written to the manifest first (one record, so all or nothing), and then applied to
 //! the families' views.
 
-use crate::compact::KeyRange;
 use crate::compact::job::Running;
+use crate::compact::{KeyRange, Rewrite};
 use crate::family::{Family, TableCache, View};
 use crate::layout::Layout;
 use crate::options::Options;
@@ -51,6 +51,7 @@ pub(crate) struct ManualRange {
     pub ticket: u64,
     pub family: FamilyId,
     pub range: KeyRange,
+    pub rewrite: Rewrite,
 }
 
 /// What a change left behind.
@@ -97,12 +98,12 @@ impl FileChange {
 impl Shape {
     /// Asks for a range of a family to be merged down. The ticket of the request, or `None` if the family was dropped: no
     /// merge would ever answer it.
-    pub fn ask_for(&mut self, family: &Family, range: KeyRange) -> Option<u64> {
+    pub fn ask_for(&mut self, family: &Family, range: KeyRange, rewrite: Rewrite) -> Option<u64> {
         if !self.families.contains_key(&family.id()) {
             return None;
         }
         self.next_manual += 1;
-        self.manual.push(ManualRange { ticket: self.next_manual, family: family.id(), range });
+        self.manual.push(ManualRange { ticket: self.next_manual, family: family.id(), range, rewrite });
         Some(self.next_manual)
     }
 

@@ -13,6 +13,8 @@ pub struct Tuning {
     pub snapshot_edits: usize,
     /// Bytes of a log segment, a multiple of 4 KiB; `None`: the option `wal_segment_size`.
     pub segment_size: Option<u64>,
+    /// Bytes of the first log segments after an open, if that is less: those after them grow.
+    pub first_segment: u64,
     /// Released log segments that are kept for reuse.
     pub free_segments: usize,
     /// Bytes of a spare log segment that are filled with zeros at a time.
@@ -39,6 +41,7 @@ impl Default for Tuning {
             manifest_rewrite: manifest.rewrite,
             snapshot_edits: manifest.snapshot_edits,
             segment_size: None,
+            first_segment: 64 << 10,
             free_segments: 4,
             prefill_piece: 256 << 10,
             poll_interval: 32 << 10,
@@ -71,6 +74,7 @@ impl Tuning {
             reserve_from: draw(64 << 10, 8 << 20, usual.reserve_from),
             reclaim_from: draw(1 << 10, 64 << 10, usual.reclaim_from),
             memtable_pieces: draw(64, 256, usual.memtable_pieces as u64) as usize,
+            first_segment: draw(4 << 10, 64 << 10, usual.first_segment), // last, so that seeds draw the rest as before
             thread_limit: None,
         }
     }

@@ -140,7 +140,7 @@ fn verify(path: &Path, id: Option<u64>, out: &mut Out) -> Result<()> {
         })
         .map_err(|e| e.context(format!("backup {id}")))?;
     }
-    let text = format!("{} verified, nothing is wrong", things(ids.len() as u64, "backup", "backups"));
+    let text = format!("{} verified, no problems found", things(ids.len() as u64, "backup", "backups"));
     out.answer(&json!({ "verified": ids }), text)
 }
 

@@ -1,4 +1,4 @@
-//! Nothing is destroyed without a yes: from `--yes`, or from a person at a terminal.
+//! Commands that destroy data need a confirmation: `--yes`, or an answer at a terminal.
 
 use crate::error::{Failure, Result};
 use std::io::{BufRead, IsTerminal, Write};
@@ -19,7 +19,7 @@ impl Yes {
         }
         let stdin = std::io::stdin();
         if !stdin.is_terminal() || !std::io::stderr().is_terminal() {
-            return Err(Failure::usage(format!("{question} Nobody can be asked here: give --yes to do it")));
+            return Err(Failure::usage(format!("{question} stdin is not a terminal; pass --yes to confirm")));
         }
         let mut answer = String::new();
         let mut ask = std::io::stderr();
@@ -27,7 +27,7 @@ impl Yes {
         let heard = asked.and_then(|()| stdin.lock().read_line(&mut answer));
         match heard {
             Ok(_) if matches!(answer.trim(), "y" | "Y" | "yes") => Ok(()),
-            _ => Err(Failure::usage("not confirmed, so nothing was done")),
+            _ => Err(Failure::usage("not confirmed; nothing was done")),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::confirm::Yes;
 use crate::error::{Failure, Result};
-use crate::format::{Format, Formats};
+use crate::format::Formats;
 use crate::open::{family, open, open_to_read};
 use crate::output::{Out, things};
 use crate::progress::Progress;
@@ -74,8 +74,6 @@ pub struct GetArgs {
     /// Column family; the default one otherwise
     #[arg(long)]
     family: Option<String>,
-    #[command(flatten)]
-    formats: Formats,
     /// Print the value's bytes as they are, without a line end
     #[arg(long, conflicts_with = "json")]
     raw: bool,
@@ -83,21 +81,20 @@ pub struct GetArgs {
 
 /// `kt get`.
 pub fn get(args: &GetArgs, out: &mut Out) -> Result<()> {
-    let key = args.formats.key_format.parse(&args.key, "key")?;
+    let key = out.parse_key(&args.key)?;
     let db = open_to_read(&args.path)?;
     let family = family(&db, args.family.as_deref())?;
-    let Some(value) = family.get(&key)? else {
-        return Err(Failure::not_found(format!("no key '{}' in family '{}'", args.key, family.name())));
-    };
+    let absent = || Failure::not_found(format!("no key '{}' in family '{}'", args.key, family.name()));
     if args.raw {
-        return out.raw(&value);
+        return out.copy(&mut family.get_reader(&key)?.ok_or_else(absent)?); // in pieces, however large it is
     }
+    let value = family.get(&key)?.ok_or_else(absent)?;
     if out.json {
-        let shown = args.formats.value_format.json(&value, "value")?;
-        let key = args.formats.key_format.json(&key, "key")?;
+        let shown = out.formats.value_format.json(&value, "value")?;
+        let key = out.formats.key_format.json(&key, "key")?;
         return out.object(&json!({ "family": family.name(), "key": key, "value": shown }));
     }
-    out.line(args.formats.value_format.show(&value, "value")?)
+    out.line(out.formats.value_format.show(&value, "value")?)
 }
 
 /// Set a key.
@@ -128,15 +125,13 @@ pub struct PutArgs {
     /// Create the database when there is none
     #[arg(long)]
     create: bool,
-    #[command(flatten)]
-    formats: Formats,
 }
 
 /// `kt put`.
 pub fn put(args: &PutArgs, out: &mut Out) -> Result<()> {
-    let key = args.formats.key_format.parse(&args.key, "key")?;
+    let key = out.parse_key(&args.key)?;
     let value = match &args.value {
-        Some(text) => args.formats.value_format.parse(text, "value")?,
+        Some(text) => out.formats.value_format.parse(text, "value")?,
         None => {
             let mut bytes = Vec::new();
             let read = std::io::stdin().lock().read_to_end(&mut bytes);
@@ -208,17 +203,14 @@ pub struct DeleteArgs {
     /// Column family; the default one otherwise
     #[arg(long)]
     family: Option<String>,
-    /// How keys are written
-    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
-    key_format: Format,
     #[command(flatten)]
     yes: Yes,
 }
 
 /// `kt delete`.
 pub fn delete(args: &DeleteArgs, out: &mut Out) -> Result<()> {
-    let parse = |text: &Option<String>| text.as_ref().map(|t| args.key_format.parse(t, "key")).transpose();
-    let (key, from, to, prefix) = (parse(&args.key)?, parse(&args.from)?, parse(&args.to)?, parse(&args.prefix)?);
+    let [key, from, to, prefix] = [&args.key, &args.from, &args.to, &args.prefix].map(|t| out.parse_key_if(t.as_ref()));
+    let (key, from, to, prefix) = (key?, from?, to?, prefix?);
     let db = open(&args.path)?;
     let family = family(&db, args.family.as_deref())?;
     let name = family.name();
@@ -279,14 +271,12 @@ pub struct ScanArgs {
     /// Column family; the default one otherwise
     #[arg(long)]
     family: Option<String>,
-    #[command(flatten)]
-    formats: Formats,
 }
 
 /// `kt scan`.
 pub fn scan(args: &ScanArgs, out: &mut Out) -> Result<()> {
-    let parse = |text: &Option<String>| text.as_ref().map(|t| args.formats.key_format.parse(t, "key")).transpose();
-    let (from, to, prefix) = (parse(&args.from)?, parse(&args.to)?, parse(&args.prefix)?);
+    let [from, to, prefix] = [&args.from, &args.to, &args.prefix].map(|t| out.parse_key_if(t.as_ref()));
+    let (from, to, prefix) = (from?, to?, prefix?);
     let db = open_to_read(&args.path)?;
     let family = family(&db, args.family.as_deref())?;
     let mut entries = family.cursor_with(ReadOptions {
@@ -325,7 +315,7 @@ pub fn scan(args: &ScanArgs, out: &mut Out) -> Result<()> {
 }
 
 fn print_entry(family: &ColumnFamily, entries: &mut Cursor, args: &ScanArgs, out: &mut Out) -> Result<()> {
-    let Formats { key_format, value_format } = args.formats;
+    let Formats { key_format, value_format } = out.formats;
     if !out.json {
         if args.keys_only {
             return out.line(key_format.show(entries.key(), "key")?);

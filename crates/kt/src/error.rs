@@ -9,7 +9,7 @@ pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
 /// Exit code: something failed.
 pub const FAILED: u8 = 1;
-/// Exit code: used wrongly, or refused because nobody said yes.
+/// Exit code: usage error, or `--yes` is required.
 pub const USAGE: u8 = 2;
 /// Exit code: no such database, family, key, file or transaction.
 pub const NOT_FOUND: u8 = 3;

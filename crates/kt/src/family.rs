@@ -3,7 +3,6 @@
 use crate::confirm::Yes;
 use crate::data::{name_value, order};
 use crate::error::{Failure, Result};
-use crate::format::Format;
 use crate::info::different_options;
 use crate::open::{family, open, open_to_read};
 use crate::output::{Out, things};
@@ -48,7 +47,7 @@ pub enum CfCommand {
         #[command(flatten)]
         yes: Yes,
     },
-    /// Give a family another name
+    /// Rename a family
     #[command(after_help = "Example:\n  kt cf rename my-database cache old-cache")]
     Rename {
         /// Directory of the database
@@ -81,7 +80,7 @@ Example:
         /// An empty or new directory
         into: PathBuf,
     },
-    /// Make a family of what `kt cf export` wrote
+    /// Create a family from what `kt cf export` wrote
     #[command(after_help = "Example:\n  kt cf import other-database orders orders.export")]
     Import {
         /// Directory of the database
@@ -149,7 +148,7 @@ pub fn cf(command: CfCommand, out: &mut Out) -> Result<()> {
     }
 }
 
-/// Make the contents of sorted files part of a family.
+/// Add the contents of sorted files to a family.
 #[derive(clap::Args)]
 #[command(
     after_help = "Sorted files are what programs write with SortedFileWriter and `kt cf export` writes. All of them appear at
@@ -206,8 +205,9 @@ fn list(db: &Db, out: &mut Out) -> Result<()> {
 
 /// Change an option of a column family.
 #[derive(clap::Args)]
-#[command(after_help = "The change is stored. Options of the database are not stored: programs give them at each open.
-Programs also give those of the default family at each open, and theirs win.
+#[command(after_help = "The change is stored. Options of the database are not stored: programs pass them at each open.
+A program that opens the database passes its own options for the default family; those override what you
+set here. `kt options` lists all options.
 
 Example:
   kt set-option my-database ttl_ms=60000 --family cache")]
@@ -227,7 +227,7 @@ pub fn set_option(args: &SetOptionArgs, out: &mut Out) -> Result<()> {
     let (name, value) = name_value(&args.option)?;
     if DbOptions::default().get(name).is_some() {
         let text =
-            format!("'{name}' is an option of the database, and those are not stored: programs give them to open");
+            format!("'{name}' is an option of the database; those are not stored, programs pass them at each open");
         return Err(Failure::usage(text));
     }
     let db = open(&args.path)?;
@@ -246,9 +246,9 @@ pub fn set_option(args: &SetOptionArgs, out: &mut Out) -> Result<()> {
     out.answer(&object, text)
 }
 
-/// Merge everything, or a range of keys, into the deepest level.
+/// Compact everything, or a range of keys, into the bottom level.
 #[derive(clap::Args)]
-#[command(after_help = "Afterwards the range is one sorted run without tombstones and dead versions.
+#[command(after_help = "Afterwards the range is one sorted run without tombstones and old versions.
 
 Examples:
   kt compact my-database
@@ -265,35 +265,42 @@ pub struct CompactArgs {
     /// Last key of the range
     #[arg(long, value_name = "KEY", allow_negative_numbers = true, requires = "family")]
     to: Option<String>,
-    /// How keys are written
-    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
-    key_format: Format,
 }
 
 /// `kt compact`.
 pub fn compact(args: &CompactArgs, out: &mut Out) -> Result<()> {
-    let parse = |text: &Option<String>| text.as_ref().map(|t| args.key_format.parse(t, "key")).transpose();
-    let (from, to) = (parse(&args.from)?, parse(&args.to)?);
+    let (from, to) = (out.parse_key_if(args.from.as_ref())?, out.parse_key_if(args.to.as_ref())?);
     let db = open(&args.path)?;
     let names = match &args.family {
         Some(name) => vec![db.family(name)?.name()],
         None => db.families(),
     };
+    db.flush()?; // so that the progress has a goal
     let before = stored_bytes(&db);
     let range = [from, to].map(|key| key.map_or(Bound::Unbounded, Bound::Included));
-    {
-        let progress = Progress::start("merging", "families", Some(names.len() as u64));
-        for (done, name) in names.iter().enumerate() {
-            db.family(name)?.compact_range(&range)?;
-            progress.set(done as u64 + 1);
-        }
-        db.wait_for_background()?;
-    }
+    let progress = Progress::bytes("compacting");
+    let done = |name: &str| db.stats().get(name).unwrap_or(0);
+    progress.watch(
+        || {
+            let read = done("compaction_read_bytes");
+            (read, before.max(read))
+        },
+        || -> Result<()> {
+            for name in &names {
+                db.family(name)?.compact_range(&range)?;
+            }
+            Ok(db.wait_for_background()?)
+        },
+    )?;
+    drop(progress);
     let after = stored_bytes(&db);
+    let (read, written) = (done("compaction_read_bytes"), done("compaction_write_bytes"));
     db.close()?;
-    let object = json!({ "families": names, "bytes_before": before, "bytes_after": after });
-    let shown = crate::output::bytes;
-    out.answer(&object, format!("merged; tables and value logs had {}, have {}", shown(before), shown(after)))
+    let object = json!({ "families": names, "bytes_before": before, "bytes_after": after,
+        "bytes_read": read, "bytes_written": written });
+    let [before, after, read, written] = [before, after, read, written].map(crate::output::bytes);
+    let text = format!("compacted: tables and value logs had {before}, have {after}; read {read}, wrote {written}");
+    out.answer(&object, text)
 }
 
 fn stored_bytes(db: &Db) -> u64 {
@@ -301,7 +308,7 @@ fn stored_bytes(db: &Db) -> u64 {
     families.iter().map(|f| f.vlog_bytes + f.levels.iter().map(|l| l.bytes).sum::<u64>()).sum()
 }
 
-/// Write what only the log holds into tables.
+/// Flush memtables to tables.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  kt flush my-database")]
 pub struct FlushArgs {

@@ -24,14 +24,14 @@ pub enum Format {
     U64be,
 }
 
-/// The formats of a command that reads or writes keys and values.
-#[derive(clap::Args)]
+/// The formats of keys and values, which every command takes.
+#[derive(Clone, Copy, clap::Args)]
 pub struct Formats {
-    /// How keys are written
-    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    /// Format of keys, in arguments and in output
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
     pub key_format: Format,
-    /// How values are written
-    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    /// Format of values, in arguments and in output
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
     pub value_format: Format,
 }
 
@@ -61,6 +61,11 @@ impl Format {
             Format::Base64 => base64(bytes),
             _ => self.json(bytes, what)?.to_string(),
         })
+    }
+
+    /// In this format, or in the one that every byte string has: for output that must not stop at a key of another format.
+    pub fn show_any(self, bytes: &[u8]) -> String {
+        self.show(bytes, "key").unwrap_or_else(|_| escape(bytes))
     }
 
     /// The same for JSON output: numbers and documents as such, the rest as strings.

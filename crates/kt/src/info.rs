@@ -9,7 +9,7 @@ use kingtide::{Db, FamilyOptions, FamilyReport, StatsReport};
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 
-/// Families, levels, log, sequence numbers, transactions in doubt.
+/// Show families, levels, log, sequence numbers, transactions in doubt.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   kt info my-database
@@ -69,7 +69,7 @@ fn oldest_change(path: &std::path::Path, log: &[(String, u64)]) -> Option<u64> {
     let mut start = None;
     for (name, _) in log {
         let stop = || kingtide::Error::invalid("the header was read");
-        // A segment that cannot be read is another command's business.
+        // `kt verify` reports segments that cannot be read.
         let _ = dump_segment(&*PosixFs::shared(), &path.join(name), &mut |part| {
             if let SegmentPart::Header { start: first, .. } = part {
                 start = Some(first);
@@ -159,19 +159,27 @@ fn levels(report: &FamilyReport) -> Vec<Vec<String>> {
     rows
 }
 
-/// All statistics since the database was opened.
+/// Show what is stored, as statistics.
 #[derive(clap::Args)]
-#[command(after_help = "Counters count from this open on, so most are 0; gauges, such as bytes of tables, are of now.
+#[command(
+    after_help = "Counters (gets, flushes, cache hits ...) are kept in memory by the process that has the database open and start
+at 0 with each open. kt opens the database for itself, so the table leaves them out; --all, --json and
+--prometheus include them. To see those of a running process, have it print Db::stats() or Db::prometheus()
+(in C: kingtide_db_prometheus).
 
 Examples:
   kt stats my-database
-  kt stats my-database --prometheus")]
+  kt stats my-database --prometheus"
+)]
 pub struct StatsArgs {
     /// Directory of the database
     path: PathBuf,
     /// Prometheus text
     #[arg(long, conflicts_with = "json")]
     prometheus: bool,
+    /// Include the counters of this open, most of which are 0
+    #[arg(long, conflicts_with = "prometheus")]
+    all: bool,
 }
 
 /// `kt stats`.
@@ -194,12 +202,43 @@ pub fn stats(args: &StatsArgs, out: &mut Out) -> Result<()> {
         object.insert("background_error".to_owned(), report.background_error.clone().into());
         return out.object(&Value::Object(object));
     }
+    let log = log_files(&args.path);
+    out.table("", &stored(&report))?;
+    out.line("")?;
     let mut rows = vec![vec!["statistic".to_owned(), "value".to_owned()]];
-    for (name, value) in &report.counters {
+    for (name, value) in report.counters.iter().filter(|(name, _)| args.all || is_of_files(name)) {
         let shown = if name.ends_with("bytes") { bytes(*value) } else { count(*value) };
         rows.push(vec![(*name).to_owned(), shown]);
     }
+    rows.push(vec!["log_file_bytes".to_owned(), bytes(log.iter().map(|(_, size)| size).sum())]);
     rows.extend(troubles(&report).map(|(what, why)| vec![what.to_owned(), why.to_owned()]));
-    rows.extend(amplification.iter().map(|(name, value)| vec![(*name).to_owned(), format!("{value:.2}")]));
-    out.table("", &rows)
+    let shown = if args.all { &amplification[..] } else { &amplification[..1] };
+    rows.extend(shown.iter().map(|(name, value)| vec![(*name).to_owned(), format!("{value:.2}")]));
+    out.table("", &rows)?;
+    if !args.all {
+        out.line("")?;
+        out.line(
+            "Counters such as gets and flushes start at 0 with each open and are not shown. To see those of a running",
+        )?;
+        out.line("process, have it print Db::stats() or Db::prometheus() (in C: kingtide_db_prometheus).")?;
+    }
+    Ok(())
+}
+
+/// Statistics that describe the database, and not only the process that has it open.
+fn is_of_files(name: &str) -> bool {
+    ["klog_bytes", "vlog_bytes", "vlog_dead_bytes", "transactions_prepared", "recovered_records"].contains(&name)
+}
+
+/// What each family has stored.
+fn stored(report: &StatsReport) -> Vec<Vec<String>> {
+    let head = ["family", "tables", "entries", "tombstones", "table bytes", "value logs", "dead", "memtables"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    for f in &report.families {
+        let sum = |of: fn(&kingtide::LevelReport) -> u64| f.levels.iter().map(of).sum::<u64>();
+        let numbers = [sum(|l| l.files as u64), sum(|l| l.entries), sum(|l| l.tombstones)].map(count);
+        let sizes = [sum(|l| l.bytes), f.vlog_bytes, f.vlog_dead_bytes, f.active_bytes].map(bytes);
+        rows.push([f.name.clone()].into_iter().chain(numbers).chain(sizes).collect());
+    }
+    rows
 }

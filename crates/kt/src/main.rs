@@ -1,4 +1,4 @@
-//! kt: looks into Kingtide databases, changes them, and moves data in and out.
+//! kt: inspects and changes Kingtide databases, and moves data in and out.
 #![allow(clippy::disallowed_methods)] // a tool handles files, reads the clock and sleeps; that is its work
 
 mod backup;
@@ -13,6 +13,7 @@ mod info;
 mod maintenance;
 mod memory;
 mod open;
+mod options;
 mod output;
 mod progress;
 mod size;
@@ -27,20 +28,22 @@ use std::process::ExitCode;
 #[global_allocator]
 static MEMORY: memory::OrExit = memory::OrExit;
 
-/// Looks into Kingtide databases, changes them, and moves data in and out.
+/// Inspects and changes Kingtide databases, and moves data in and out.
 #[derive(Parser)]
 #[command(name = "kt", version, after_help = EXIT_CODES, propagate_version = true)]
 struct Cli {
-    /// Machine-readable output: JSON, one object a line; errors too
+    /// Machine-readable output: one JSON object per line; errors too
     #[arg(long, global = true)]
     json: bool,
+    #[command(flatten)]
+    formats: format::Formats,
     #[command(subcommand)]
     command: Command,
 }
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 done, 1 failed, 2 used wrongly or refused for want of --yes, 3 not found, 4 damage found,
-5 the database is open elsewhere.
+Exit codes: 0 success, 1 failure, 2 usage error, or --yes is required, 3 not found, 4 damage found,
+5 another process has the database open.
 
 Examples:
   kt create my-database
@@ -52,9 +55,9 @@ Examples:
 enum Command {
     /// Create an empty database
     Create(data::CreateArgs),
-    /// Families, levels, log, sequence numbers, transactions in doubt
+    /// Show families, levels, log, sequence numbers, transactions in doubt
     Info(info::InfoArgs),
-    /// All statistics since the database was opened, as a table, JSON or Prometheus text
+    /// Show what is stored, as statistics: a table, JSON or Prometheus text
     Stats(info::StatsArgs),
     /// Print the value of a key
     Get(data::GetArgs),
@@ -69,29 +72,31 @@ enum Command {
     /// List, create, drop, rename, clone, export and import column families
     #[command(subcommand)]
     Cf(family::CfCommand),
+    /// List all options: type, default, range, and what each is for
+    Options(options::OptionsArgs),
     /// Change an option of a column family
     SetOption(family::SetOptionArgs),
-    /// Merge everything, or a range of keys, into the deepest level
+    /// Compact everything, or a range of keys, into the bottom level
     Compact(family::CompactArgs),
-    /// Write what only the log holds into tables
+    /// Flush memtables to tables
     Flush(family::FlushArgs),
     /// Write all entries to standard output as JSON lines
     Export(transfer::ExportArgs),
     /// Read entries from JSON lines
     Import(transfer::ImportArgs),
-    /// Make the contents of sorted files part of a family
+    /// Add the contents of sorted files to a family
     Ingest(family::IngestArgs),
-    /// Show single files as they are, damaged ones too
+    /// Print the contents of single files, even damaged ones
     #[command(subcommand)]
     Dump(dump::DumpCommand),
-    /// Read everything on disk and tell every contradiction
+    /// Check all files and report every inconsistency
     Verify(maintenance::VerifyArgs),
-    /// Salvage what can be read of a damaged database into a new one
+    /// Salvage the readable data of a damaged database into a new one
     Repair(maintenance::RepairArgs),
     /// Backups: create, list, verify, restore, delete
     #[command(subcommand)]
     Backup(backup::BackupCommand),
-    /// Make a copy of a database that shares its files
+    /// Make a copy of a database that shares files with it
     Checkpoint(backup::CheckpointArgs),
     /// Transactions in doubt: list, commit, roll back
     #[command(subcommand)]
@@ -105,11 +110,11 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(e) => return usage(&e),
     };
-    let mut out = Out::new(cli.json);
+    let mut out = Out::new(cli.json, cli.formats);
     match run(cli.command, &mut out).and_then(|()| out.finish()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            // What was written so far is worth having, and a closed pipe was the reader's wish.
+            // Output so far is useful. A closed pipe means that the reader has what it wanted.
             let _ = out.finish();
             e.report(cli.json);
             ExitCode::from(e.code())
@@ -117,7 +122,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Help and versions go to standard output; a mistake is told in clap's words.
+/// Prints help and versions on standard output, and a mistake in clap's words on standard error.
 fn usage(e: &clap::Error) -> ExitCode {
     let mistake = e.use_stderr();
     if mistake && std::env::args_os().any(|a| a == "--json") {
@@ -141,6 +146,7 @@ fn run(command: Command, out: &mut Out) -> Result<()> {
         Command::Scan(args) => data::scan(&args, out),
         Command::Size(args) => size::size(&args, out),
         Command::Cf(command) => family::cf(command, out),
+        Command::Options(args) => options::options(&args, out),
         Command::SetOption(args) => family::set_option(&args, out),
         Command::Compact(args) => family::compact(&args, out),
         Command::Flush(args) => family::flush(&args, out),

@@ -1,20 +1,21 @@
-//! Keeping databases safe: verification and repair.
+//! Verification and repair.
 
 use crate::confirm::Yes;
 use crate::error::{Failure, Result};
-use crate::format::escape;
+use crate::format::Format;
 use crate::open::{check_place, options_for};
 use crate::output::{Out, bytes, count, things};
 use crate::progress::Progress;
+use kingtide::wal::LogGap;
 use kingtide::{FamilyRepair, KeyGap, Options, Problem, RepairOptions, RepairReport, VerifyReport, repair_with};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
-/// Read everything on disk and tell every contradiction.
+/// Check all files and report every inconsistency.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Works on a database that does not open any more, and changes no byte. Exits with 4 when something is damaged;
-what is only untidy, such as a leftover file, is told and is no failure.
+    after_help = "Changes nothing, and works on a database that can no longer be opened. Exits with 4 if something is damaged;
+leftover files and the like are reported as warnings, which do not change the exit code.
 
 Examples:
   kt verify my-database
@@ -28,21 +29,20 @@ pub struct VerifyArgs {
 /// `kt verify`.
 pub fn verify(args: &VerifyArgs, out: &mut Out) -> Result<()> {
     check_place(&args.path)?;
-    let progress = Progress::start("verifying", "KiB", Some(0));
+    let progress = Progress::bytes("verifying");
     let report = kingtide::verify_with(&args.path, &Options::default(), &mut |p: kingtide::Progress| {
-        progress.set_of(p.bytes >> 10, p.total_bytes >> 10);
+        progress.set_of(p.bytes, p.total_bytes);
         true
     })?;
     drop(progress);
     print_report(&report, out)?;
-    let damaged = report.problems.iter().find(|p| p.severity == kingtide::Severity::Error);
-    match damaged {
-        None if report.unlisted == 0 => Ok(()),
-        first => {
-            let first = first.map(|p| format!(": {}", place(p))).unwrap_or_default();
-            Err(Failure::damaged(format!("{} is damaged{first}", args.path.display())))
-        }
+    if !report.is_damaged() {
+        return Ok(());
     }
+    // Each problem is in the output already.
+    let errors = report.problems.iter().filter(|p| p.severity == kingtide::Severity::Error);
+    let problems = things(errors.count() as u64 + report.unlisted, "problem", "problems");
+    Err(Failure::damaged(format!("{} is damaged: {problems}", args.path.display())))
 }
 
 fn print_report(report: &VerifyReport, out: &mut Out) -> Result<()> {
@@ -51,7 +51,7 @@ fn print_report(report: &VerifyReport, out: &mut Out) -> Result<()> {
         return out.object(&json!({
             "clean": report.is_clean(),
             "damaged": report.is_damaged(),
-            "problems": report.problems.iter().map(describe).collect::<Vec<_>>(),
+            "problems": report.problems.iter().map(|p| describe(p, out.formats.key_format)).collect::<Vec<_>>(),
             "unlisted": report.unlisted,
             "checked": {
                 "families": c.families, "files": c.files, "blocks": c.blocks, "entries": c.entries,
@@ -61,7 +61,7 @@ fn print_report(report: &VerifyReport, out: &mut Out) -> Result<()> {
     }
     for p in &report.problems {
         let severity = format!("{:?}", p.severity).to_lowercase();
-        out.line(format_args!("{severity:<8} {}", place(p)))?;
+        out.line(format_args!("{severity:<8} {}", place(p, out.formats.key_format)))?;
     }
     if report.unlisted > 0 {
         out.line(format_args!("and {} more", count(report.unlisted)))?;
@@ -74,16 +74,15 @@ fn print_report(report: &VerifyReport, out: &mut Out) -> Result<()> {
         things(c.values, "value", "values"),
         things(c.log_records, "log record", "log records")
     ))?;
-    let result = match (report.is_clean(), report.is_damaged()) {
-        (true, _) => "nothing is wrong",
-        (_, true) => "damage found",
-        _ => "nothing is damaged",
-    };
-    out.line(result)
+    match (report.is_clean(), report.is_damaged()) {
+        (true, _) => out.line("no problems found"),
+        (_, true) => Ok(()), // which is the error message
+        _ => out.line("no damage found"),
+    }
 }
 
 /// What is wrong, and where.
-fn place(p: &Problem) -> String {
+fn place(p: &Problem, keys: Format) -> String {
     let mut text = p.message.clone();
     if let Some(path) = &p.path {
         text.push_str(&format!(" [{}", path.display()));
@@ -96,12 +95,12 @@ fn place(p: &Problem) -> String {
         text.push_str(&format!(", family '{family}'"));
     }
     if let Some((lo, hi)) = &p.keys {
-        text.push_str(&format!(", keys '{}' to '{}'", escape(lo), escape(hi)));
+        text.push_str(&format!(", keys '{}' to '{}'", keys.show_any(lo), keys.show_any(hi)));
     }
     text
 }
 
-fn describe(p: &Problem) -> Value {
+fn describe(p: &Problem, keys: Format) -> Value {
     json!({
         "severity": format!("{:?}", p.severity).to_lowercase(),
         "kind": crate::error::snake(&format!("{:?}", p.kind)),
@@ -109,26 +108,28 @@ fn describe(p: &Problem) -> Value {
         "family": p.family,
         "path": p.path.as_ref().map(|p| p.display().to_string()),
         "offset": p.offset,
-        "min_key": p.keys.as_ref().map(|(lo, _)| escape(lo)),
-        "max_key": p.keys.as_ref().map(|(_, hi)| escape(hi)),
+        "min_key": p.keys.as_ref().map(|(lo, _)| keys.show_any(lo)),
+        "max_key": p.keys.as_ref().map(|(_, hi)| keys.show_any(hi)),
     })
 }
 
-/// Salvage what can be read of a damaged database into a new one.
+/// Salvage the readable data of a damaged database into a new one.
 #[derive(clap::Args)]
-#[command(after_help = "The damaged database is not changed. Exits with 4 when something was lost.
+#[command(
+    after_help = "The damaged database is not changed. Exits with 4 if data was lost; the output names each lost range.
 
 Example:
-  kt repair my-database my-database-repaired --yes")]
+  kt repair my-database my-database-repaired --yes"
+)]
 pub struct RepairArgs {
     /// Directory of the damaged database
     path: PathBuf,
     /// Directory of the new one; must be empty or absent
     into: PathBuf,
-    /// Let the log end at its first damaged record
+    /// Ignore the log behind its first damaged record
     #[arg(long)]
     stop_at_damage: bool,
-    /// The database never had a family but the default one: tables of unknown families are its
+    /// The database has only ever had the default family: assign it the tables of unknown families
     #[arg(long)]
     one_family: bool,
     #[command(flatten)]
@@ -139,34 +140,63 @@ pub struct RepairArgs {
 pub fn repair(args: &RepairArgs, out: &mut Out) -> Result<()> {
     check_place(&args.path)?;
     let (path, into) = (args.path.display(), args.into.display());
-    args.yes.confirm(&format!("Salvage what can be read of {path} into {into}?"))?;
+    args.yes.confirm(&format!("Salvage the readable data of {path} into {into}?"))?;
     let how = RepairOptions { salvage_past_damage: !args.stop_at_damage, one_family: args.one_family };
     // The order and options of the default family, as far as the manifest tells.
     let options = options_for(&args.path).unwrap_or_default();
-    let progress = Progress::start("repairing", "KiB", Some(0));
+    let progress = Progress::bytes("repairing");
     let report = repair_with(&args.path, &args.into, &options, how, &mut |p: kingtide::Progress| {
-        progress.set_of(p.bytes >> 10, p.total_bytes >> 10);
+        progress.set_of(p.bytes, p.total_bytes);
         true
     })?;
     drop(progress);
     print_repair(&report, out)?;
-    match report.is_complete() {
-        true => Ok(()),
-        false => Err(Failure::damaged(format!("not everything of {path} could be read; {into} has the rest"))),
+    if report.is_complete() {
+        return Ok(());
+    }
+    let lost = losses(&report, out.formats.key_format);
+    let lost = if lost.is_empty() { String::new() } else { format!("; lost: {}", lost.join(", ")) };
+    Err(Failure::damaged(format!("{path} is only partly readable; salvaged data is in {into}{lost}")))
+}
+
+/// Losses that the message names before it says how many more there are.
+const NAMED: usize = 5;
+
+/// What was lost, in short: key ranges, single keys, and parts of the log.
+fn losses(report: &RepairReport, keys: Format) -> Vec<String> {
+    let mut lost: Vec<String> = Vec::new();
+    for f in &report.families {
+        lost.extend(f.lost.iter().map(|g| format!("{} of family '{}'", keys_of(g, keys), f.name)));
+        lost.extend(f.lost_keys.iter().map(|k| format!("the value of {} of family '{}'", keys.show_any(k), f.name)));
+    }
+    lost.extend(report.log_gaps.iter().map(log_gap));
+    let more = lost.len().saturating_sub(NAMED);
+    lost.truncate(NAMED);
+    if more > 0 {
+        lost.push(format!("and {} more", count(more as u64)));
+    }
+    lost
+}
+
+fn log_gap(gap: &LogGap) -> String {
+    match gap.to {
+        Some(to) => format!("log from sequence {} to {}", gap.from, to.saturating_sub(1)),
+        None => format!("log from sequence {} on", gap.from),
     }
 }
 
 fn print_repair(report: &RepairReport, out: &mut Out) -> Result<()> {
     let gaps = report.log_gaps.iter();
+    let keys = out.formats.key_format;
     if out.json {
         let family = |f: &FamilyRepair| {
             let gap = |g: &KeyGap| {
-                json!({ "min_key": g.lo.as_deref().map(escape), "max_key": g.hi.as_deref().map(escape),
+                json!({ "min_key": g.lo.as_deref().map(|k| keys.show_any(k)), "max_key": g.hi.as_deref().map(|k| keys.show_any(k)),
                     "path": g.path.as_ref().map(|p| p.display().to_string()), "offset": g.offset })
             };
             json!({
                 "name": f.name, "named": f.named, "tables": f.tables, "kept": f.kept,
-                "lost_keys": f.lost_keys.iter().map(|k| escape(k)).collect::<Vec<_>>(),
+                "lost_keys": f.lost_keys.iter().map(|k| keys.show_any(k)).collect::<Vec<_>>(),
                 "lost": f.lost.iter().map(gap).collect::<Vec<_>>(),
                 "stale": f.stale.iter().map(gap).collect::<Vec<_>>(),
             })
@@ -180,7 +210,7 @@ fn print_repair(report: &RepairReport, out: &mut Out) -> Result<()> {
             "log_records": report.log_records,
             "log_gaps": gaps.map(|g| json!({ "path": g.path.display().to_string(), "offset": g.offset,
                 "from": g.from, "to": g.to })).collect::<Vec<_>>(),
-            "prepared": report.prepared.iter().map(|xid| escape(xid)).collect::<Vec<_>>(),
+            "prepared": report.prepared.iter().map(|xid| keys.show_any(xid)).collect::<Vec<_>>(),
             "last_sequence": report.last_sequence,
             "left_out": report.left_out,
             "leftovers": report.leftovers.iter().map(|p| p.display().to_string()).collect::<Vec<_>>(),
@@ -188,22 +218,25 @@ fn print_repair(report: &RepairReport, out: &mut Out) -> Result<()> {
         }));
     }
     for u in &report.unreadable {
-        out.line(format_args!("unreadable  {}: {}", u.path.display(), u.message))?;
+        let path = u.path.display().to_string();
+        match u.message.contains(&path) {
+            true => out.line(format_args!("unreadable  {}", u.message))?,
+            false => out.line(format_args!("unreadable  {path}: {}", u.message))?,
+        }
     }
     for g in gaps {
-        let to = g.to.map_or("the end".to_owned(), |to| to.to_string());
-        out.line(format_args!("log         lost from sequence {} to {to} [{}]", g.from, g.path.display()))?;
+        out.line(format_args!("lost        {} [{}]", log_gap(g), g.path.display()))?;
     }
     for f in &report.families {
         for key in &f.lost_keys {
-            out.line(format_args!("lost        {} of family '{}': its value", escape(key), f.name))?;
+            out.line(format_args!("lost        the value of {} of family '{}'", keys.show_any(key), f.name))?;
         }
-        f.lost.iter().try_for_each(|g| out.line(format_args!("lost        {}", range_of(f, g))))?;
+        f.lost.iter().try_for_each(|g| out.line(format_args!("lost        {}", range_of(f, g, keys))))?;
         let stale = f.stale.iter().filter(|g| !f.lost.contains(g));
-        stale.into_iter().try_for_each(|g| out.line(format_args!("stale       {}", range_of(f, g))))?;
+        stale.into_iter().try_for_each(|g| out.line(format_args!("stale       {}", range_of(f, g, keys))))?;
     }
     for path in &report.leftovers {
-        out.line(format_args!("leftover    {}: no part of the database", path.display()))?;
+        out.line(format_args!("leftover    {}: not part of the database", path.display()))?;
     }
     report.notes.iter().try_for_each(|note| out.line(format_args!("note        {note}")))?;
     let mut rows = vec![["family", "tables", "kept", "lost keys", "ranges lost"].map(str::to_owned).to_vec()];
@@ -214,15 +247,20 @@ fn print_repair(report: &RepairReport, out: &mut Out) -> Result<()> {
     out.table("", &rows)
 }
 
-/// A range of keys, and the damage that is the reason.
-fn range_of(family: &FamilyRepair, gap: &KeyGap) -> String {
-    let (first, last) = (gap.lo.as_deref().map(escape), gap.hi.as_deref().map(escape));
-    let keys = match (first, last) {
-        (None, None) => "any key".to_owned(),
+/// The keys of a gap.
+fn keys_of(gap: &KeyGap, keys: Format) -> String {
+    let (first, last) = (gap.lo.as_deref().map(|k| keys.show_any(k)), gap.hi.as_deref().map(|k| keys.show_any(k)));
+    match (first, last) {
+        (None, None) => "keys anywhere".to_owned(),
         (Some(first), None) => format!("keys from {first} on"),
         (None, Some(last)) => format!("keys up to {last}"),
         (Some(first), Some(last)) => format!("keys from {first} to {last}"),
-    };
+    }
+}
+
+/// A range of keys, and the damage that is the reason.
+fn range_of(family: &FamilyRepair, gap: &KeyGap, keys: Format) -> String {
+    let keys = keys_of(gap, keys);
     let place = match (&gap.path, gap.offset) {
         (None, _) => String::new(),
         (Some(path), None) => format!(" [{}]", path.display()),

@@ -1,6 +1,8 @@
 //! Standard output: lines, JSON, and tables with aligned columns.
 
 use crate::error::Result;
+use crate::format::Formats;
+use kingtide::ValueReader;
 use serde_json::Value;
 use std::fmt::Display;
 use std::io::{BufWriter, Stdout, Write};
@@ -10,12 +12,24 @@ pub struct Out {
     to: BufWriter<Stdout>,
     /// Whether results are JSON.
     pub json: bool,
+    /// How keys and values are written.
+    pub formats: Formats,
 }
 
 impl Out {
     /// Standard output.
-    pub fn new(json: bool) -> Out {
-        Out { to: BufWriter::with_capacity(1 << 16, std::io::stdout()), json }
+    pub fn new(json: bool, formats: Formats) -> Out {
+        Out { to: BufWriter::with_capacity(1 << 16, std::io::stdout()), json, formats }
+    }
+
+    /// The bytes of a key on the command line.
+    pub fn parse_key(&self, text: &str) -> Result<Vec<u8>> {
+        self.formats.key_format.parse(text, "key")
+    }
+
+    /// The same for a key that may be absent.
+    pub fn parse_key_if(&self, text: Option<&String>) -> Result<Option<Vec<u8>>> {
+        text.map(|t| self.parse_key(t)).transpose()
     }
 
     /// A line of text.
@@ -31,6 +45,20 @@ impl Out {
     /// Bytes as they are.
     pub fn raw(&mut self, bytes: &[u8]) -> Result<()> {
         Ok(self.to.write_all(bytes)?)
+    }
+
+    /// A value as it is, piece by piece.
+    pub fn copy(&mut self, value: &mut ValueReader) -> Result<()> {
+        let mut piece = vec![0; 256 << 10];
+        let mut at = 0;
+        loop {
+            let n = value.read_at(at, &mut piece)?;
+            if n == 0 {
+                return Ok(());
+            }
+            self.raw(&piece[..n])?;
+            at += n as u64;
+        }
     }
 
     /// The object for a program, or the line for a person.

@@ -1,10 +1,11 @@
-//! Progress of long work, on standard error when that is a terminal.
+//! Progress of long work, on standard error if that is a terminal.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// A bar with a known end or a spinner without; nothing where nobody looks.
+/// A bar with a known end, or a spinner without one. Hidden if standard error is not a terminal.
 pub struct Progress {
     bar: ProgressBar,
 }
@@ -20,10 +21,43 @@ impl Progress {
             None => format!("{{spinner}} {what} {{pos}} {unit} {{elapsed}}"),
         };
         bar.set_style(ProgressStyle::with_template(&form).unwrap_or_else(|_| ProgressStyle::default_bar()));
-        if goal.is_none() {
+        if goal.is_none() && !bar.is_hidden() {
             bar.enable_steady_tick(Duration::from_millis(200));
         }
         Progress { bar }
+    }
+
+    /// A bar of bytes, of which the goal is told later.
+    pub fn bytes(what: &str) -> Progress {
+        let progress = Progress::start(what, "bytes", Some(0));
+        let form = format!("{what} [{{bar:30}}] {{bytes}}/{{total_bytes}}, {{eta}} left");
+        progress.bar.set_style(ProgressStyle::with_template(&form).unwrap_or_else(|_| ProgressStyle::default_bar()));
+        progress
+    }
+
+    /// Does `work`, and shows what `look` tells of it meanwhile: how much is done, of how much.
+    pub fn watch<R>(&self, look: impl Fn() -> (u64, u64) + Sync, work: impl FnOnce() -> R) -> R {
+        if self.bar.is_hidden() {
+            return work();
+        }
+        let ended = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            let watch = || {
+                while !ended.load(Ordering::Acquire) {
+                    let (done, goal) = look();
+                    self.set_of(done, goal);
+                    std::thread::park_timeout(Duration::from_millis(100));
+                }
+            };
+            let watcher = std::thread::Builder::new().spawn_scoped(s, watch); // the work matters more than its progress
+            let _end = OnDrop(|| {
+                ended.store(true, Ordering::Release);
+                if let Ok(watcher) = &watcher {
+                    watcher.thread().unpark();
+                }
+            });
+            work()
+        })
     }
 
     /// So many units are done of so many.
@@ -35,6 +69,15 @@ impl Progress {
     /// So many units are done in all.
     pub fn set(&self, done: u64) {
         self.bar.set_position(done);
+    }
+}
+
+/// Runs at the end of its scope, also when a panic ends it.
+struct OnDrop<F: Fn()>(F);
+
+impl<F: Fn()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
     }
 }
 

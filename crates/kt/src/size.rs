@@ -1,7 +1,6 @@
 //! How much a range holds, without reading it: `kt size`.
 
 use crate::error::Result;
-use crate::format::Format;
 use crate::open::{family, open_to_read};
 use crate::output::{Out, bytes, count, things};
 use serde_json::json;
@@ -11,7 +10,7 @@ use std::path::PathBuf;
 /// Estimate how many keys and bytes a range holds, without reading it.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Keys that were overwritten and not merged yet may count more than once; `kt scan --count` counts exactly.
+    after_help = "Keys that were overwritten and not compacted yet may count more than once; `kt scan --count` counts exactly.
 
 Examples:
   kt size my-database
@@ -33,15 +32,12 @@ pub struct SizeArgs {
     /// Column family; the default one otherwise
     #[arg(long)]
     family: Option<String>,
-    /// How keys are written
-    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
-    key_format: Format,
 }
 
 /// `kt size`.
 pub fn size(args: &SizeArgs, out: &mut Out) -> Result<()> {
-    let parse = |text: &Option<String>| text.as_ref().map(|t| args.key_format.parse(t, "key")).transpose();
-    let (from, to, prefix) = (parse(&args.from)?, parse(&args.to)?, parse(&args.prefix)?);
+    let [from, to, prefix] = [&args.from, &args.to, &args.prefix].map(|t| out.parse_key_if(t.as_ref()));
+    let (from, to, prefix) = (from?, to?, prefix?);
     let db = open_to_read(&args.path)?;
     let family = family(&db, args.family.as_deref())?;
     let [lower, upper] = match prefix {
@@ -52,18 +48,19 @@ pub fn size(args: &SizeArgs, out: &mut Out) -> Result<()> {
     if out.json {
         return out.object(&json!({
             "family": family.name(), "rows": s.rows, "entries": s.entries, "memtable_entries": s.memtable_entries,
-            "tombstones": s.tombstones, "range_tombstones": s.range_tombstones, "raw_bytes": s.raw_bytes,
+            "tombstones": s.tombstones, "expired": s.expired, "range_tombstones": s.range_tombstones, "raw_bytes": s.raw_bytes,
             "disk_bytes": s.disk_bytes, "value_log_bytes": s.value_log_bytes, "memtable_bytes": s.memtable_bytes,
             "tables": s.tables, "runs": s.runs,
         }));
     }
     out.line(format_args!("about       {}", things(s.rows, "key", "keys")))?;
     out.line(format_args!(
-        "entries     {}, {} of them in memtables, {} tombstones, {} range tombstones",
+        "entries     {}, {} of them in memtables, {} tombstones, {} range tombstones, about {} expired",
         count(s.entries),
         count(s.memtable_entries),
         count(s.tombstones),
-        count(s.range_tombstones)
+        count(s.range_tombstones),
+        count(s.expired)
     ))?;
     let (files, runs) = (things(s.tables, "table", "tables"), things(s.runs, "run", "runs"));
     out.line(format_args!(

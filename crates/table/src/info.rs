@@ -12,6 +12,8 @@
 //! | 5 | oldest sequence, newest sequence, earliest expiry in Unix milliseconds (0 none), three varints |
 //! | 6 | value-log references: file id, values, bytes, three varints for each |
 //! | 7 | empty; there only if the table is a sorted file, whose entries have no sequence numbers of their own |
+//! | 8 | entries that expire, latest expiry in Unix milliseconds, two varints; there only if an entry expires |
+//! | 9 | older versions: entries of keys that have a newer entry in the table, a varint; there only if there are any |
 
 use kingtide_base::coding::{Reader, put_slice, put_varint};
 use kingtide_base::{Error, Result, SeqNo};
@@ -56,6 +58,8 @@ pub struct TableInfo {
     pub entries: u64,
     /// Point tombstones among them.
     pub tombstones: u64,
+    /// Entries whose key has a newer one in the same table. They are there for a snapshot, or were when it was written.
+    pub older_versions: u64,
     /// Range tombstones.
     pub range_tombstones: u64,
     /// Bytes of keys and stored values before compression.
@@ -70,11 +74,28 @@ pub struct TableInfo {
     pub max_seq: SeqNo,
     /// Earliest expiry of an entry, Unix milliseconds; 0 when none expires.
     pub min_expiry_ms: u64,
+    /// Entries that expire; 0 in tables of builds that did not count them.
+    pub expiring: u64,
+    /// Latest expiry of an entry, Unix milliseconds; 0 when none expires.
+    pub max_expiry_ms: u64,
     /// Value-log bytes referenced, by ascending file id.
     pub vlog_refs: Vec<VlogRef>,
     /// A sorted file, written outside of any database: one entry a key, all with sequence number [`UNSEQUENCED`] until the
     /// table is opened with the one that it was given.
     pub unsequenced: bool,
+}
+
+impl TableInfo {
+    /// How many entries have expired at `now_ms`. Exact before the first and after the last expiry; in between as if
+    /// expiries were spread evenly. 0 for a table that does not know.
+    pub fn expired_at(&self, now_ms: u64) -> f64 {
+        let (first, last) = (self.min_expiry_ms, self.max_expiry_ms.max(self.min_expiry_ms));
+        if self.expiring == 0 || now_ms < first {
+            return 0.0;
+        }
+        let passed = (now_ms - first) as f64 + 1.0;
+        self.expiring as f64 * (passed / ((last - first) as f64 + 1.0)).min(1.0)
+    }
 }
 
 /// The sequence number in entries of a sorted file.
@@ -111,6 +132,12 @@ impl Properties {
         if i.unsequenced {
             field(7, &[]);
         }
+        if i.expiring > 0 {
+            field(8, &varints(&[i.expiring, i.max_expiry_ms]));
+        }
+        if i.older_versions > 0 {
+            field(9, &varints(&[i.older_versions]));
+        }
         out
     }
 
@@ -141,6 +168,8 @@ impl Properties {
                     }
                 }
                 7 => i.unsequenced = true,
+                8 => (i.expiring, i.max_expiry_ms) = (size(&mut r)?, r.varint()?),
+                9 => i.older_versions = size(&mut r)?,
                 _ => {}
             }
         }
@@ -160,6 +189,7 @@ mod tests {
             info: TableInfo {
                 entries: 100,
                 tombstones: 3,
+                older_versions: 5,
                 range_tombstones: 1,
                 raw_bytes: 1 << 40,
                 min_key: b"a".to_vec(),
@@ -167,6 +197,8 @@ mod tests {
                 min_seq: 4,
                 max_seq: u64::MAX >> 8,
                 min_expiry_ms: 17,
+                expiring: 5,
+                max_expiry_ms: 1 << 50,
                 vlog_refs: vec![VlogRef { file_id: 9, values: 2, bytes: 999 }],
                 unsequenced: true,
                 ..TableInfo::default()
@@ -179,5 +211,18 @@ mod tests {
         }
         bytes.extend_from_slice(&[99, 2, 0, 0]);
         assert_eq!(Properties::decode(&bytes).unwrap(), p, "an unknown field is skipped");
+    }
+
+    #[test]
+    fn expired_entries_are_estimated_between_the_first_and_the_last_expiry() {
+        let info =
+            TableInfo { entries: 10, expiring: 8, min_expiry_ms: 1000, max_expiry_ms: 1999, ..TableInfo::default() };
+        for (now, expired) in [(0, 0.0), (999, 0.0), (1499, 4.0), (1999, 8.0), (u64::MAX, 8.0)] {
+            assert_eq!(info.expired_at(now), expired, "{now}");
+        }
+        let unknown = TableInfo { entries: 10, min_expiry_ms: 1000, ..TableInfo::default() };
+        assert_eq!(unknown.expired_at(5000), 0.0);
+        let at_once = TableInfo { max_expiry_ms: 1000, ..info };
+        assert_eq!((at_once.expired_at(999), at_once.expired_at(1000)), (0.0, 8.0));
     }
 }

@@ -141,6 +141,7 @@ impl TableWriter {
         }
         let info = &mut self.info;
         info.entries += 1;
+        info.older_versions += u64::from(!new_key);
         info.raw_bytes += (key.len() + value.len()) as u64;
         info.min_seq = info.min_seq.min(tag.seq());
         info.max_seq = info.max_seq.max(tag.seq());
@@ -182,11 +183,12 @@ impl TableWriter {
             }
             _ => return Err(Error::invalid(format!("{tag:?} is no point entry"))),
         }
-        if let Some(ms) = expiry
-            && (self.info.min_expiry_ms == 0 || ms < self.info.min_expiry_ms)
-        {
+        if let Some(ms) = expiry {
             // 0 means none; an entry that expired in 1970 counts as expiring one millisecond later.
-            self.info.min_expiry_ms = ms.max(1);
+            let (ms, first) = (ms.max(1), self.info.min_expiry_ms);
+            self.info.min_expiry_ms = if first == 0 { ms } else { first.min(ms) };
+            self.info.max_expiry_ms = self.info.max_expiry_ms.max(ms);
+            self.info.expiring += 1;
         }
         Ok(())
     }

@@ -67,11 +67,18 @@ impl Ini {
                 ini.section(&current, line);
                 continue;
             }
-            let (key, value) = content
-                .split_once('=')
-                .map(|(k, v)| (k.trim().to_owned(), v.trim().to_owned()))
-                .filter(|(k, _)| !k.is_empty())
-                .ok_or_else(|| ini.wrong(line, format!("'{content}' is neither a [section] nor key = value")))?;
+            let Some((key, value)) = content.split_once('=').map(|(k, v)| (k.trim().to_owned(), v.trim().to_owned()))
+            else {
+                // The original's replay.cnf has lines of plain text.
+                eprintln!(
+                    "warning: {}",
+                    ini.wrong(line, format!("'{content}' is not key = value; the line is ignored"))
+                );
+                continue;
+            };
+            if key.is_empty() {
+                return Err(ini.wrong(line, format!("'{content}' is neither a [section] nor key = value")));
+            }
             ini.section(&current, line).entries.push(Entry { key, value, line });
         }
         Ok(ini)
@@ -127,11 +134,17 @@ mod tests {
     }
 
     #[test]
+    fn lines_of_plain_text_are_skipped() {
+        let ini = parse("to repeat this run:\nthreads = 4\n  keybench run --config it\n").unwrap();
+        let keys: Vec<&str> = ini.sections.iter().flat_map(|s| &s.entries).map(|e| e.key.as_str()).collect();
+        assert_eq!(keys, ["threads"]);
+    }
+
+    #[test]
     fn mistakes_name_file_and_line() {
         for (text, wanted) in [
             ("\n[bench\n", "a.cnf:2: '[bench' is no [section]"),
             ("[]", "a.cnf:1: '[]' is no [section]"),
-            ("a = 1\nthreads 4\n", "a.cnf:2: 'threads 4' is neither a [section] nor key = value"),
             (" = 4", "a.cnf:1: '= 4' is neither a [section] nor key = value"),
         ] {
             assert_eq!(parse(text).unwrap_err().to_string(), wanted);

@@ -35,6 +35,8 @@ enum Form {
     Switch,
     /// Without a flag; may be repeated.
     Positional,
+    /// `--flag value`; may be repeated.
+    Repeated,
     /// A number where 0 means that the flag is not given.
     Unless0,
 }
@@ -61,6 +63,7 @@ const KEYS: &[Key] = &[
     key("value_size", Form::Value),
     key("seed", Form::Value),
     key("verify", Form::Switch),
+    key("equal", Form::Switch),
     key("ignore_free_space", Form::Switch),
     key("timeline", Form::Value),
     key("probe", Form::Value),
@@ -75,6 +78,7 @@ const KEYS: &[Key] = &[
     key("block_cache_size", Form::Value),
     key("compression", Form::Value),
     key("bloom_fp", Form::Value),
+    key("script_hash", Form::Repeated),
     Key { name: "workload", field: "workloads", form: Form::Positional },
 ];
 
@@ -151,7 +155,8 @@ fn bench_entries<'a>(ini: &Ini, section: &'a Section) -> Result<Vec<(&'static Ke
             let hint = nearest(&entry.key, &names);
             return Err(ini.wrong(entry.line, format!("[{FIRST}] has no key '{}'{hint}", entry.key)));
         };
-        let before = out.iter().find(|(k, _)| k.name == key.name && k.form != Form::Positional);
+        let before =
+            out.iter().find(|(k, _)| k.name == key.name && !matches!(k.form, Form::Positional | Form::Repeated));
         if let Some((_, first)) = before {
             let (path, line, name) = (ini.path.display(), entry.line, key.name);
             eprintln!("warning: {path}:{line}: {name} was given in line {} already, which counts", first.line);
@@ -167,7 +172,7 @@ fn flag(ini: &Ini, key: &Key, entry: &Entry) -> Result<Option<OsString>> {
     let wrong = |e: String| ini.wrong(entry.line, format!("{}: {e}", entry.key));
     let long = format!("--{}", key.name.replace('_', "-"));
     let argument = match key.form {
-        Form::Value => format!("{long}={}", entry.value),
+        Form::Value | Form::Repeated => format!("{long}={}", entry.value),
         Form::Positional => entry.value.clone(),
         Form::Unless0 if entry.value.parse() == Ok(0.0) => return Ok(None),
         Form::Unless0 => format!("{long}={}", entry.value),

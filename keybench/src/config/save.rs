@@ -2,8 +2,10 @@
 
 use crate::error::{Error, Result};
 use crate::lua;
+use crate::lua::script::Script;
 use crate::options::parse_opt;
 use std::fmt;
+use std::path::Path;
 
 /// A configuration: sections of keys and values.
 pub struct Saved(Vec<(String, Vec<(String, String)>)>);
@@ -14,7 +16,7 @@ impl Saved {
     /// # Errors
     /// A value that the format has no form for: one with a line break or what would be read as a comment.
     pub fn of(args: &lua::Args) -> Result<Saved> {
-        let mut sections = vec![(super::FIRST.to_owned(), bench(args))];
+        let mut sections = vec![(super::FIRST.to_owned(), bench(args)?)];
         for opt in &args.engine_flags.opts {
             let (engine, key, value) = parse_opt(opt)?;
             match sections.iter_mut().skip(1).find(|(name, _)| *name == engine) {
@@ -39,7 +41,12 @@ impl Saved {
     }
 }
 
-fn bench(args: &lua::Args) -> Vec<(String, String)> {
+/// A path that means the same in every directory.
+fn anywhere(path: &Path) -> String {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
+}
+
+fn bench(args: &lua::Args) -> Result<Vec<(String, String)>> {
     let list = |values: &mut dyn Iterator<Item = String>| values.collect::<Vec<_>>().join(",");
     let engine = &args.engine_flags;
     let mut keys: Vec<(&str, String)> = vec![("backend", args.backend.clone())];
@@ -70,12 +77,13 @@ fn bench(args: &lua::Args) -> Vec<(String, String)> {
         ("value_size", args.value_size.to_string()),
         ("seed", args.seed.to_string()),
         ("verify", switch(args.verify)),
+        ("equal", switch(args.equal)),
         ("ignore_free_space", switch(args.ignore_free_space)),
         ("timeline", args.timeline.to_string()),
         ("probe", args.probe.to_string()),
-        ("report_dir", args.report_dir.display().to_string()),
+        ("report_dir", anywhere(&args.report_dir)),
         ("auto_plot", switch(args.auto_plot)),
-        ("data_dir", args.data_dir.display().to_string()),
+        ("data_dir", anywhere(&args.data_dir)),
         ("sync", switch(engine.sync)),
         ("memtable_size", engine.memtable_size.to_string()),
         ("block_cache_size", engine.block_cache_size.to_string()),
@@ -83,8 +91,12 @@ fn bench(args: &lua::Args) -> Vec<(String, String)> {
         ("bloom_fp", engine.bloom_fp.to_string()),
     ]);
     let mut keys: Vec<(String, String)> = keys.into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
-    keys.extend(args.workloads.iter().map(|w| ("workload".to_owned(), w.clone())));
-    keys
+    for workload in &args.workloads {
+        let (name, hash) = (Script::name_anywhere(workload), Script::find(workload)?.hash());
+        keys.push(("workload".to_owned(), name.clone()));
+        keys.push(("script_hash".to_owned(), format!("{hash}:{name}")));
+    }
+    Ok(keys)
 }
 
 impl fmt::Display for Saved {

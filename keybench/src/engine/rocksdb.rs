@@ -243,7 +243,10 @@ pub fn open(dir: &Path, options: &EngineOptions) -> Result<Box<dyn Engine>> {
             ("write_buffer_size".to_owned(), options.memtable_size.to_string()),
             ("block_cache".to_owned(), options.block_cache_size.to_string()),
             ("compression".to_owned(), options.compression.to_string()),
-            ("bloom_bits_per_key".to_owned(), format!("{:.1}", bloom_bits(options.bloom_fp.max(1e-9)))),
+            (
+                "bloom_bits_per_key".to_owned(),
+                format!("{:.1}", if options.bloom_fp > 0.0 { bloom_bits(options.bloom_fp) } else { 0.0 }),
+            ),
             ("max_background_jobs".to_owned(), jobs.to_string()),
         ];
         shown.extend(options.transactions.into_iter().flat_map(TxnDb::shown));

@@ -87,6 +87,12 @@ pub struct Args {
     /// Take flags, workloads and engines' options from this file; flags of the command line go before it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Fail if the engines' effective settings differ: compression, cache, memtable, durability, filters, threads
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", value_parser = switch)]
+    pub equal: bool,
+    /// HASH:NAME of a workload's script, as replay.cnf has it: another text under that name is refused
+    #[arg(long, hide = true, value_name = "HASH:NAME")]
+    pub script_hash: Vec<String>,
     /// Begin even if the data set seems not to fit on the file system
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", value_parser = switch)]
     pub ignore_free_space: bool,
@@ -199,6 +205,8 @@ pub struct Plan {
     pub seed_threads: usize,
     /// Whether answers are verified.
     pub verify: bool,
+    /// Whether engines with different settings are an error.
+    pub equal: bool,
     /// Whether nobody looks if the data set fits.
     pub ignore_free_space: bool,
     /// Options of each engine.
@@ -278,6 +286,19 @@ pub fn points(script: &Script, threads: usize, batches: &[u64]) -> Result<(Strin
 }
 
 impl Args {
+    /// Refuses a script whose text is not the one that a configuration was written for.
+    fn same_script(&self, name: &str, script: &Script) -> Result<()> {
+        let noted = self.script_hash.iter().filter_map(|noted| noted.split_once(':'));
+        match noted.filter(|(_, of)| *of == name).find(|(hash, _)| *hash != script.hash()) {
+            None => Ok(()),
+            Some((hash, _)) => Err(Error::usage(format!(
+                "workload '{name}' is not the script that was run: its hash is {}, the configuration notes {hash}; restore the \
+                 script, or remove script_hash to run the one that is there",
+                script.hash()
+            ))),
+        }
+    }
+
     /// Checks everything that can be wrong before an engine is started.
     pub fn plan(&self) -> Result<Plan> {
         let engines = engine::parse_names(&self.backend)?;
@@ -289,6 +310,7 @@ impl Args {
         let (mut all, mut sweeps) = (Vec::new(), false);
         for name in &self.workloads {
             let script = Script::find(name)?;
+            self.same_script(name, &script)?;
             let about = outline(&script)?;
             sweeps |= about.sweep.is_some();
             all.extend(groups(&script, &about, &threads, (&self.batch, &self.sweep), self.seed_once));
@@ -327,6 +349,7 @@ impl Args {
             },
             seed_threads,
             verify: self.verify,
+            equal: self.equal,
             ignore_free_space: self.ignore_free_space,
             choices,
         })

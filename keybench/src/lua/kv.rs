@@ -395,6 +395,11 @@ pub fn register(lua: &Lua, shared: &Shared) -> mlua::Result<()> {
     lua.globals().set("kv", kv)
 }
 
+/// A script's limit: none, 0 and below mean all rows, as in the original.
+fn rows_at_most(limit: Option<i64>) -> usize {
+    limit.and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0).unwrap_or(usize::MAX)
+}
+
 fn single_verbs(lua: &Lua, shared: &Shared, kv: &Table) -> mlua::Result<()> {
     let s = Rc::clone(shared);
     let put = move |_: &Lua, (k, v): (LuaString, LuaString)| {
@@ -430,10 +435,10 @@ fn single_verbs(lua: &Lua, shared: &Shared, kv: &Table) -> mlua::Result<()> {
     let s = Rc::clone(shared);
     // Made once: to make both strings again for each row would cost as much as the row.
     let (key_name, value_name) = (lua.create_string("key")?, lua.create_string("val")?);
-    let range = move |lua: &Lua, (lo, hi, limit): (LuaString, Option<LuaString>, Option<usize>)| {
+    let range = move |lua: &Lua, (lo, hi, limit): (LuaString, Option<LuaString>, Option<i64>)| {
         let mut w = s.borrow_mut();
         let hi = hi.as_ref().map(|h| h.as_bytes());
-        let rows = w.range(&lo.as_bytes(), hi.as_deref(), limit.unwrap_or(usize::MAX))?;
+        let rows = w.range(&lo.as_bytes(), hi.as_deref(), rows_at_most(limit))?;
         let out = lua.create_table_with_capacity(rows.len(), 0)?;
         for (i, (key, value)) in rows.into_iter().enumerate() {
             w.figures.got_bytes += (key.len() + value.len()) as u64;
@@ -446,9 +451,9 @@ fn single_verbs(lua: &Lua, shared: &Shared, kv: &Table) -> mlua::Result<()> {
     };
     kv.set("range", lua.create_function(range)?)?;
     let s = Rc::clone(shared);
-    let stream = move |lua: &Lua, (lo, hi, each, limit): (LuaString, Option<LuaString>, Function, Option<usize>)| {
+    let stream = move |lua: &Lua, (lo, hi, each, limit): (LuaString, Option<LuaString>, Function, Option<i64>)| {
         let hi = hi.as_ref().map(|h| h.as_bytes());
-        scan(&s, lua, &lo.as_bytes(), hi.as_deref(), &each, limit.unwrap_or(usize::MAX))
+        scan(&s, lua, &lo.as_bytes(), hi.as_deref(), &each, rows_at_most(limit))
     };
     kv.set("scan", lua.create_function(stream)?)?;
     let s = Rc::clone(shared);
@@ -535,15 +540,15 @@ fn batch_verbs(lua: &Lua, shared: &Shared, kv: &Table) -> mlua::Result<()> {
         let held: Vec<_> = keys.iter().map(|k| k.as_bytes()).collect();
         let gone: Vec<&[u8]> = held.iter().map(|k| &**k).collect();
         if gone.is_empty() {
-            return Ok(());
+            return Ok(0);
         }
         let mut w = s.borrow_mut();
         w.figures.put_bytes += gone.iter().map(|k| k.len() as u64).sum::<u64>();
         if w.in_txn() {
-            return w
-                .txn_write(Kind::Mdel, gone.len() as u64, |session| one_by_one(&gone, |key| session.txn_delete(key)));
+            let delete = |session: &mut dyn Session| one_by_one(&gone, |key| session.txn_delete(key));
+            return w.txn_write(Kind::Mdel, gone.len() as u64, delete).map(|()| gone.len());
         }
-        w.write(Kind::Mdel, gone.iter().copied(), |session, _| session.delete_batch(&gone))
+        w.write(Kind::Mdel, gone.iter().copied(), |session, _| session.delete_batch(&gone)).map(|()| gone.len())
     };
     kv.set("mdel", lua.create_function(mdel)?)
 }

@@ -22,6 +22,7 @@ use crate::child;
 use crate::engine;
 use crate::error::{Error, Result};
 use crate::process;
+use crate::results::equality;
 use args::{Group, Plan};
 use point::{Message, Spec};
 use report::Report;
@@ -48,11 +49,34 @@ pub fn main(args: &Args, replay: &str) -> Result<()> {
     room(&plan)?;
     let mut report = Report::create(&plan, replay)?;
     report.set_harness(harness::costs(&plan));
-    match stores(&plan, &mut report) {
+    match alike(&plan, &mut report).and_then(|()| stores(&plan, &mut report)) {
         Err(Error::Interrupted) => report.interrupted(),
         Err(e) => report.broken_off(e),
         Ok(()) => report.finish(),
     }
+}
+
+/// `--equal`: opens every engine once without running anything, so that unequal settings are refused before the first
+/// point and not after it.
+fn alike(plan: &Plan, report: &mut Report) -> Result<()> {
+    let (true, Some(group)) = (plan.equal, plan.groups.first()) else { return Ok(()) };
+    let mut opened = Vec::new();
+    for engine in &plan.engines {
+        let dir = plan.data_dir.join(engine);
+        process::fresh_dir(&dir)?;
+        let spec = Spec { points: Vec::new(), seed_threads: 0, ..plan.spec(group, engine, &dir) };
+        let ended = child::run("run", &spec, |message| {
+            if let Message::Opened { durability, options, .. } = message {
+                opened.push((engine.clone(), options, durability));
+            }
+        });
+        ended.and(process::remove_dir(&dir))?;
+    }
+    let opened: Vec<_> = opened.iter().map(|(e, o, d)| (e.as_str(), o.as_slice(), d.as_str())).collect();
+    let differences = equality::differences(&opened);
+    let refused = equality::require(&differences);
+    report.set_differences(differences);
+    refused
 }
 
 /// Goes through the grid.

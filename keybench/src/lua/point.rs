@@ -7,7 +7,7 @@ use super::truth::{Scan, Truth};
 use crate::clock::Clock;
 use crate::engine::{self, Bounds, Engine, EngineOptions};
 use crate::error::{Error, Result};
-use crate::measure::{Latencies, Summary};
+use crate::measure::{Latencies, Summary, plural};
 use crate::process::{self, Usage};
 use crate::progress::{Goal, Progress};
 use crate::results::Closed;
@@ -371,7 +371,7 @@ impl Stage<'_> {
         let swept = point.swept.as_ref().map_or(String::new(), |(p, v)| format!(", {p} {v}"));
         let (engine, workload, threads) = (&self.spec.engine, &self.spec.workload, point.threads);
         let doing = if phase == Phase::Warmup { "warming up, " } else { "" };
-        let title = format!("{engine} {workload}: {doing}{threads} threads{swept}");
+        let title = format!("{engine} {workload}: {doing}{}{swept}", plural(threads, "thread"));
         self.threads(point, phase, Progress::start(title, "units", goal), &job, &failed)
     }
 
@@ -542,7 +542,12 @@ fn units(
     while done < quota && !over && !stop.load(Ordering::Relaxed) {
         if let Some(pace) = &turn.pace {
             let due = pace.due(thread, done);
-            if time.is_some_and(|t| due >= t) {
+            if let Some(t) = time.filter(|t| due >= *t) {
+                // The point lasts as long as it should: rates are counts over that time, however few calls there were.
+                // Relaxed: as above.
+                while elapsed() < t && !stop.load(Ordering::Relaxed) {
+                    std::thread::sleep(t.saturating_sub(elapsed()).min(Duration::from_millis(20)));
+                }
                 break;
             }
             // A call that is late begins at once, and its latency counts from when it was due.

@@ -67,6 +67,11 @@ impl std::fmt::Display for Swept {
     }
 }
 
+/// Whether a workload's name can only be that of a file.
+fn names_a_file(name: &str) -> bool {
+    name.contains(std::path::MAIN_SEPARATOR) || Path::new(name).extension().is_some_and(|e| e == "lua")
+}
+
 /// What a workload says about itself.
 #[derive(Clone, Debug)]
 pub struct Outline {
@@ -95,27 +100,44 @@ pub struct Loaded {
 }
 
 impl Script {
-    /// A file, or a bundled workload by its name.
+    /// A bundled workload by its name, or a file. A name with a directory or with `.lua` is always a file: a bundled
+    /// workload never stands in for one that is missing.
     pub fn find(name: &str) -> Result<Script> {
         let path = Path::new(name);
+        if !names_a_file(name)
+            && let Some((n, source)) = BUNDLED.iter().find(|(n, _)| *n == name)
+        {
+            return Ok(Script { origin: (*n).to_owned(), source: (*source).to_owned() });
+        }
         if path.is_file() {
             let source = std::fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
             return Ok(Script { origin: name.to_owned(), source });
         }
-        // Configurations name files of a directory that is not everywhere.
-        let bare = name.trim_end_matches(".lua").trim_start_matches("workloads/");
-        let bundled = BUNDLED.iter().find(|(n, _)| *n == bare);
-        match bundled {
-            Some((n, source)) => Ok(Script { origin: (*n).to_owned(), source: (*source).to_owned() }),
-            None => {
-                let names: Vec<&str> = BUNDLED.iter().map(|(n, _)| *n).collect();
-                Err(Error::usage(format!(
-                    "no workload '{name}'{}: it is neither a file nor one of {}",
-                    kingtide_base::options::nearest(name, &names),
-                    names.join(", ")
-                )))
-            }
+        let names: Vec<&str> = BUNDLED.iter().map(|(n, _)| *n).collect();
+        let all = names.join(", ");
+        if !names_a_file(name) {
+            let hint = kingtide_base::options::nearest(name, &names);
+            return Err(Error::usage(format!("no workload '{name}'{hint}: it is neither a file nor one of {all}")));
         }
+        let full = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        Err(Error::usage(format!(
+            "no workload '{name}': there is no file {}; a bundled workload is named without directory and .lua: {all}",
+            full.display()
+        )))
+    }
+
+    /// Tells texts of scripts apart, in configurations that repeat a run: FNV-1a of 64 bits.
+    pub fn hash(&self) -> String {
+        let step = |h: u64, b: u8| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3);
+        format!("{:016x}", self.source.bytes().fold(0xcbf2_9ce4_8422_2325, step))
+    }
+
+    /// The name under which a configuration in any directory finds the same script.
+    pub fn name_anywhere(name: &str) -> String {
+        if !names_a_file(name) && BUNDLED.iter().any(|(n, _)| *n == name) {
+            return name.to_owned();
+        }
+        std::path::absolute(name).map_or_else(|_| name.to_owned(), |p| p.display().to_string())
     }
 
     /// Runs the chunk in a new Lua state. `shared` is what its verbs act on; without one they may not be called.

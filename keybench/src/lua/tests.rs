@@ -41,11 +41,11 @@ const VERBS: &str = r#"
     local rows = kv.range("a", "d")                 -- half-open
     assert(#rows == 2 and rows[1].key == "a" and rows[1].val == "11" and rows[2].key == "c" and rows[2].val == "")
     assert(#kv.range("a", "z", 2) == 2 and #kv.range("a", nil) == 3 and #kv.range("b", "b") == 0)
-    assert(#kv.range("a", "z", 0) == 0)
+    assert(#kv.range("a", "z", 0) == 3 and #kv.range("a", "z", -1) == 3)   -- no limit
     kv.mput({ { key = "m1", val = "x" }, { key = "m2", val = "y" } })
     local got = kv.mget({ "m2", "absent", "m1" })
     assert(got[1] == "y" and got[2] == nil and got[3] == "x")
-    kv.mdel({ "m1", "absent" })
+    assert(kv.mdel({ "m1", "absent" }) == 2 and kv.mdel({}) == 0)
     assert(kv.get("m1") == nil and kv.get("m2") == "y")
     kv.mput({}); kv.mdel({}); kv.mget({})
     local seen = {}
@@ -66,7 +66,7 @@ fn verbs_do_what_scripts_rely_on() {
         let w = shared.borrow();
         let count = |name: &str| w.figures.latencies[KIND_NAMES.iter().position(|k| *k == name).unwrap()].count();
         assert_eq!((count("put"), count("del"), count("mput"), count("mget"), count("mdel")), (6, 2, 1, 2, 1));
-        assert_eq!(count("range"), 9, "a scan is a range");
+        assert_eq!(count("range"), 10, "a scan is a range");
         assert_eq!(w.figures.hits + w.figures.misses, count("get") + 3);
         assert_eq!(w.figures.answers.wrong, 0, "{:?}", w.figures.answers.examples);
         assert_eq!(w.figures.answers.verified > 0, verify);
@@ -426,9 +426,27 @@ fn bundled_workloads_end_on_the_engine_that_does_nothing() {
 }
 
 #[test]
-fn workloads_of_other_directories_are_found_by_their_names() {
-    assert_eq!(Script::find("workloads/mixed").unwrap().origin, "mixed"); // no such file
-    assert!(Script::find("workloads/mixd.lua").is_err());
+fn a_missing_file_is_an_error_and_no_bundled_workload() {
+    assert_eq!(Script::find("mixed").unwrap().origin, "mixed");
+    for name in ["workloads/mixed", "elsewhere/mixed.lua", "mixed.lua", "./mixed"] {
+        let e = Script::find(name).unwrap_err();
+        assert!(e.exit_code() == 2 && e.to_string().contains("there is no file"), "{name}: {e}");
+    }
+}
+
+#[test]
+fn a_replay_refuses_another_script() {
+    let file = std::env::temp_dir().join(format!("keybench-replayed-{}.lua", std::process::id()));
+    let write =
+        |verb: &str| std::fs::write(&file, format!("return {{ run = function() kv.{verb}('k') end }}")).unwrap();
+    write("get");
+    let name = file.display().to_string();
+    let noted = format!("--script-hash={}:{name}", Script::find(&name).unwrap().hash());
+    plan(&format!("{name} {noted}")).unwrap();
+    write("del");
+    let e = plan(&format!("{name} {noted}")).err().unwrap();
+    std::fs::remove_file(&file).unwrap();
+    assert!(e.exit_code() == 2 && e.to_string().contains("is not the script that was run"), "{e}");
 }
 
 #[test]
@@ -523,6 +541,15 @@ fn an_open_loop_shows_the_stall_that_a_closed_loop_hides() {
     assert!(closed.max >= 3e8 && open.max >= 3e8, "both have the operation that stalled");
     // 300 of 500 were due during the stall, so half of all began 50 ms late at least.
     assert!(open.p50 >= 2.5e7 && closed.p50 < open.p50, "closed {closed:?}, open {open:?}");
+}
+
+/// At 4 calls a second, half a second has 2 of them, and lasts half a second.
+#[test]
+fn an_open_loop_of_few_calls_lasts_its_time() {
+    let source = "return { run = function(ctx) kv.put('k' .. ctx.iter, 'v') end }";
+    let s = Spec { verify: false, rate: Some(4.0), limit: Limit::Seconds(0.5), ..spec(source, 1) };
+    let (_, done) = on_memory(&s).unwrap();
+    assert!(done.units == 2 && done.seconds >= 0.5, "{} units in {} s", done.units, done.seconds);
 }
 
 #[test]

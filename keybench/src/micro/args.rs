@@ -19,11 +19,11 @@ pub struct Args {
     /// Engines to run beside it, separated by commas
     #[arg(short, long, value_name = "ENGINES")]
     pub compare: Option<String>,
-    /// Entries of the data set, and operations of the measured phase
-    #[arg(short, long, default_value_t = 1_000_000)]
+    /// Entries of the data set, and operations of the measured phase (K, M and G: thousands, millions, billions)
+    #[arg(short, long, default_value = "1M", value_parser = count)]
     pub operations: u64,
     /// Operations of the measured phase, where that should differ from the data set's size
-    #[arg(long)]
+    #[arg(long, value_parser = count)]
     pub reads: Option<u64>,
     /// Bytes of a key, 8 at least
     #[arg(short, long, default_value_t = 16)]
@@ -127,6 +127,16 @@ pub struct Plan {
     pub named: bool,
     /// Options of each engine.
     pub choices: EngineChoices,
+}
+
+/// A number of operations: suffixes of counts are decimal, those of sizes binary.
+fn count(text: &str) -> std::result::Result<u64, String> {
+    let suffixes = [('K', 1_000_u64), ('M', 1_000_000), ('G', 1_000_000_000)];
+    let found = suffixes.iter().find_map(|(c, n)| text.strip_suffix([*c, c.to_ascii_lowercase()]).map(|t| (t, *n)));
+    let (digits, factor) = found.unwrap_or((text, 1));
+    let n: u64 =
+        digits.parse().map_err(|_| format!("'{text}' is not a count: use digits, and K, M or G behind them"))?;
+    n.checked_mul(factor).ok_or_else(|| format!("'{text}' is too large"))
 }
 
 impl Args {
@@ -327,6 +337,8 @@ mod tests {
             ("-c memory", |p| p.engines == ["kingtide", "memory"]),
             ("--compare kingtide,lmdb", |p| p.engines == ["kingtide", "lmdb"]),
             ("-o 77", |p| (p.base.entries, p.base.operations) == (77, 77)),
+            ("-o 10K", |p| p.base.entries == 10_000),
+            ("-o 2M --reads 3k", |p| (p.base.entries, p.base.operations) == (2_000_000, 3_000)),
             ("--reads 7", |p| (p.base.entries, p.base.operations) == (1_000_000, 7)),
             ("-k 20", |p| p.base.key_size == 20),
             ("-v 3K", |p| p.base.value_size == 3072),

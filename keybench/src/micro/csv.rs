@@ -5,7 +5,7 @@ use super::args::Plan;
 use super::txn::TxnCounts;
 use super::{Column, HarnessCost, Outcome, Phase};
 use crate::error::{Error, Result};
-use crate::measure::{Summary, median};
+use crate::measure::{Summary, exact, median};
 use crate::stats::Estimate;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -92,7 +92,7 @@ fn txn_cells(plan: &Plan, column: &Column, at: usize) -> String {
         txn.size.to_string(),
         txn.hot_keys.map_or(String::new(), |n| n.to_string()),
         format!("{:.0}", median(counts.iter().map(|t| t.commits as f64))),
-        format!("{:.1}", median(phases.iter().map(|p| p.commit_rate()))),
+        exact(median(phases.iter().map(|p| p.commit_rate()))),
         format!("{:.0}", median(counts.iter().map(|t| t.aborts as f64))),
         format!("{:.5}", median(counts.iter().map(TxnCounts::abort_rate))),
         column.outcomes.iter().map(|o| o.lost_updates).sum::<u64>().to_string(),
@@ -105,7 +105,7 @@ fn spread_cells(column: &Column, at: usize) -> String {
     let rate = |p: &Phase| if p.txn.is_some() { p.commit_rate() } else { p.rate() };
     let rates: Vec<f64> = phases.map(rate).collect();
     let e = Estimate::of(&rates);
-    format!("{},{:.1},{:.1}", rates.len(), e.low, e.high)
+    format!("{},{},{}", rates.len(), exact(e.low), exact(e.high))
 }
 
 /// Bytes that system calls read for each byte that the phase's answers hold.
@@ -139,7 +139,7 @@ fn row(plan: &Plan, column: &Column, at: usize) -> String {
         plan.base.key_size.to_string(),
         plan.base.value_size.to_string(),
         first.ops.to_string(),
-        format!("{:.1}", of(&Phase::rate)),
+        exact(of(&Phase::rate)),
         format!("{:.6}", of(&|p| p.seconds)),
         us(l.avg),
         us(l.stddev),

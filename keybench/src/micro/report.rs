@@ -4,7 +4,7 @@ use super::args::Plan;
 use super::txn::TxnCounts;
 use super::{Column, HarnessCost, Outcome, Phase};
 use crate::engine;
-use crate::measure::{Summary, median, show_bytes, show_count, show_ns};
+use crate::measure::{Summary, median, plural, show_bytes, show_count, show_ns, show_short, sig3};
 use std::fmt::Write;
 
 /// The report.
@@ -14,11 +14,11 @@ pub fn render(plan: &Plan, columns: &[Column], harness: &[HarnessCost]) -> Strin
     // Writing to a String cannot fail.
     let _ = writeln!(
         out,
-        "\n{}: {} {} entries, {} threads, batch {}, {} B keys, {} B values ({:.0} % random bytes), {}; medians of {}",
+        "\n{}: {} {} entries, {}, batch {}, {} B keys, {} B values ({:.0} % random bytes), {}; medians of {}",
         plan.test_name,
         show_count(b.entries as f64),
         b.pattern.name(),
-        b.threads,
+        plural(b.threads, "thread"),
         b.batch,
         b.key_size,
         b.value_size,
@@ -88,11 +88,11 @@ fn operation_table(out: &mut String, columns: &[&Column], at: usize) {
         let rate = median(rates.iter().copied());
         let summaries: Vec<Summary> = c.outcomes.iter().filter_map(|o| o.phases.get(at)).map(|p| p.latency).collect();
         let l = Summary::median_of(&summaries);
-        let spread = |f: fn(f64, f64) -> f64, start| rates.iter().copied().fold(start, f) / 1e3;
+        let spread = |f: fn(f64, f64) -> f64, start| show_short(rates.iter().copied().fold(start, f));
         let wrong: u64 = c.outcomes.iter().map(Outcome::wrong).sum();
         let ratio = match base {
             _ if wrong > 0 => "WRONG".into(),
-            Some(b) if b > 0.0 => format!("{:.2}x", rate / b),
+            Some(b) if b > 0.0 => format!("{}x", sig3(rate / b)),
             _ => "-".into(),
         };
         let _ = writeln!(
@@ -100,7 +100,7 @@ fn operation_table(out: &mut String, columns: &[&Column], at: usize) {
             "{:<10} {:>14} {:>15} {ratio:>7} {:>10} {:>10} {:>10} {:>10} {:>10} {:>6.0} {:>10}",
             c.engine,
             show_count(rate),
-            format!("({:.0}k-{:.0}k)", spread(f64::min, f64::MAX), spread(f64::max, 0.0)),
+            format!("({}-{})", spread(f64::min, f64::MAX), spread(f64::max, 0.0)),
             show_ns(l.avg),
             show_ns(l.p50),
             show_ns(l.p95),

@@ -38,7 +38,7 @@ pub fn section(h: &mut Html, rows: &[Row<'_>], standings: &[Standing<'_>], noun:
                 });
             });
         }
-        if compared {
+        if compared || outcomes.iter().any(|o| matches!(o, Outcome::Tail(_) | Outcome::Overloaded { .. })) {
             h.leaf("p", "method", method);
         }
     });

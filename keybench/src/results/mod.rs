@@ -12,6 +12,7 @@ use crate::stats::Estimate;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
+pub mod equality;
 #[cfg(test)]
 pub mod tests;
 pub mod verdict;
@@ -34,6 +35,9 @@ pub struct Results {
     /// What the harness adds to each workload.
     #[serde(default)]
     pub harness: Vec<HarnessCost>,
+    /// Effective settings that are not the same for all engines.
+    #[serde(default)]
+    pub differences: Vec<equality::Difference>,
     /// Readings of engine and machine, in the order of their taking. They are too many for the file: `timeline.tsv` has them.
     #[serde(skip)]
     pub timeline: Vec<Reading>,
@@ -318,6 +322,12 @@ impl PointResult {
 }
 
 impl Figures {
+    /// The highest p99 among its kinds of operation, and the highest p99.9.
+    pub fn tail(&self) -> (f64, f64) {
+        let highest = |of: fn(&Summary) -> f64| self.ops.iter().map(|o| of(&o.latency)).fold(0.0, f64::max);
+        (highest(|l| l.p99), highest(|l| l.p999))
+    }
+
     /// Of a point's repeats.
     pub fn of(repeats: &[Repeat]) -> Figures {
         let each = |f: fn(&Measured) -> f64| repeats.iter().map(|r| f(&r.measured)).collect::<Vec<f64>>();
@@ -402,6 +412,21 @@ impl EngineResult {
 }
 
 impl Results {
+    /// Compares the settings of all engines that were opened so far. Returns whether a difference is new.
+    pub fn compare_settings(&mut self) -> bool {
+        let opened = |e: &'_ EngineResult| e.took_part();
+        let engines: Vec<equality::Opened<'_>> = self
+            .engines
+            .iter()
+            .filter(|e| opened(e))
+            .map(|e| (e.name.as_str(), e.options.as_slice(), e.durability.as_str()))
+            .collect();
+        let found = equality::differences(&engines);
+        let new = found != self.differences && !found.is_empty();
+        self.differences = found;
+        new
+    }
+
     /// Engines that could be opened.
     pub fn measured_engines(&self) -> impl Iterator<Item = &EngineResult> {
         self.engines.iter().filter(|e| e.took_part())

@@ -7,7 +7,7 @@
 use super::{EngineResult, PointResult, Results};
 use crate::error::Error;
 use crate::lua::point::Point;
-use crate::measure::show_count;
+use crate::measure::{show_count, show_ns, sig3};
 use crate::stats::Estimate;
 
 /// Repeats below which no interval is worth its name.
@@ -58,6 +58,11 @@ pub enum Outcome<'a> {
     Unsure { fastest: &'a str, next: &'a str, lead: Estimate },
     /// Nobody: the fastest and those that it cannot be told apart from, with the ratio to the first of them.
     Close { fastest: &'a str, others: Vec<&'a str>, lead: Estimate },
+    /// In an open loop: no engine delivered the rate; which came nearest, and the share that it delivered.
+    Overloaded { nearest: &'a str, share: f64 },
+    /// In an open loop: engines that delivered the rate, from the lowest p99 to the highest, with p99 and p99.9 in
+    /// nanoseconds.
+    Tail(Vec<(&'a str, f64, f64)>),
     /// One is faster than all others; so much faster than the next.
     Winner { fastest: &'a str, next: &'a str, lead: Estimate },
 }
@@ -71,6 +76,8 @@ pub enum Unranked<'a> {
     Trouble(&'a Error),
     /// It did not finish one unit.
     Nothing,
+    /// In an open loop: it delivered this share of the rate.
+    Behind(f64),
 }
 
 impl std::fmt::Display for Unranked<'_> {
@@ -82,6 +89,7 @@ impl std::fmt::Display for Unranked<'_> {
             }
             Unranked::Trouble(e) => write!(f, "it failed: {e}"),
             Unranked::Nothing => f.write_str("it did not finish one unit"),
+            Unranked::Behind(share) => write!(f, "it did not keep up: it delivered {} of the rate", percent(*share)),
         }
     }
 }
@@ -117,7 +125,7 @@ impl<'a> Outcome<'a> {
     /// The ratio of the fastest to the next, where there are two.
     pub fn lead(&self) -> Option<Estimate> {
         match self {
-            Outcome::Nobody | Outcome::Alone(_) => None,
+            Outcome::Nobody | Outcome::Alone(_) | Outcome::Overloaded { .. } | Outcome::Tail(_) => None,
             Outcome::Unsure { lead, .. } | Outcome::Close { lead, .. } | Outcome::Winner { lead, .. } => Some(*lead),
         }
     }
@@ -133,9 +141,18 @@ impl std::fmt::Display for Outcome<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Outcome::Nobody => f.write_str("no engine can be ranked"),
+            Outcome::Overloaded { nearest, share } => {
+                write!(f, "overloaded: no engine kept up; {nearest} came nearest, with {} of the rate", percent(*share))
+            }
+            Outcome::Tail(ranked) => {
+                f.write_str("by p99 / p99.9 of those that kept up: ")?;
+                let one =
+                    |(engine, p99, p999): &(&str, f64, f64)| format!("{engine} {} / {}", show_ns(*p99), show_ns(*p999));
+                f.write_str(&ranked.iter().map(one).collect::<Vec<_>>().join(", "))
+            }
             Outcome::Alone(engine) => write!(f, "{engine} has nothing to be compared with"),
             Outcome::Unsure { fastest, next, lead } => {
-                write!(f, "{fastest} is ahead of {next}: {:.2}x (without an interval, so not surely)", lead.value)
+                write!(f, "{fastest} is ahead of {next}: {}x (without an interval, so not surely)", sig3(lead.value))
             }
             Outcome::Close { fastest, others, lead } => {
                 let (last, before) = others.split_last().map_or(("", &[][..]), |(last, before)| (*last, before));
@@ -151,6 +168,9 @@ impl std::fmt::Display for Outcome<'_> {
 /// names in the plural.
 pub fn lead(outcomes: &[&Outcome<'_>], noun: &str) -> String {
     let all = outcomes.len();
+    if outcomes.iter().any(|o| matches!(o, Outcome::Tail(_) | Outcome::Overloaded { .. })) {
+        return open_loop_lead(outcomes, noun);
+    }
     let alone = outcomes.iter().all(|o| matches!(o, Outcome::Alone(_)));
     let unsure = outcomes.iter().all(|o| matches!(o, Outcome::Unsure { .. }));
     let first = |o: &&Outcome<'_>| match **o {
@@ -184,9 +204,44 @@ pub fn lead(outcomes: &[&Outcome<'_>], noun: &str) -> String {
     out + "."
 }
 
+/// The same for an open loop, where engines differ in their latency and in whether they keep up.
+fn open_loop_lead(outcomes: &[&Outcome<'_>], noun: &str) -> String {
+    let all = outcomes.len();
+    let overloaded = outcomes.iter().filter(|o| matches!(o, Outcome::Overloaded { .. })).count();
+    let mut firsts: Vec<(&str, usize)> = Vec::new();
+    for outcome in outcomes {
+        if let Outcome::Tail(ranked) = outcome
+            && let [(name, ..), _, ..] = ranked.as_slice()
+        {
+            match firsts.iter_mut().find(|(known, _)| known == name) {
+                Some((_, n)) => *n += 1,
+                None => firsts.push((name, 1)),
+            }
+        }
+    }
+    let mut parts: Vec<String> =
+        firsts.iter().map(|(name, n)| format!("{name} has the lowest p99 at {n} of {all} {noun}")).collect();
+    if overloaded > 0 {
+        parts.push(format!("{overloaded} of {all} {noun} are overloaded: no engine kept up"));
+    }
+    if parts.is_empty() {
+        parts.push(format!("no two engines kept up at any of {all} {noun}"));
+    }
+    parts.join("; ") + "."
+}
+
+/// Share of an open loop's rate that counts as keeping up with it.
+pub const KEPT_UP: f64 = 0.99;
+
+/// A share in percent. One that falls short is not rounded up to the whole.
+pub fn percent(share: f64) -> String {
+    let tenths = (share * 1000.0).floor() / 10.0;
+    format!("{tenths:.1} %")
+}
+
 /// A ratio in words.
 pub fn times(e: &Estimate) -> String {
-    format!("{:.2}x (95 % interval {:.2} to {:.2})", e.value, e.low, e.high)
+    format!("{}x (95 % interval {} to {})", sig3(e.value), sig3(e.low), sig3(e.high))
 }
 
 /// How one engine did against another at all points where both are ranked.
@@ -250,10 +305,10 @@ impl<'a> Standing<'a> {
             out += &format!(", {what}{n}");
         }
         match self.places() {
-            1 => out += &format!("; {:.2}x", self.mean),
+            1 => out += &format!("; {}x", sig3(self.mean)),
             _ => {
-                out +=
-                    &format!("; {:.2}x in the geometric mean, from {:.2}x to {:.2}x", self.mean, self.least, self.most)
+                let (mean, least, most) = (sig3(self.mean), sig3(self.least), sig3(self.most));
+                out += &format!("; {mean}x in the geometric mean, from {least}x to {most}x");
             }
         }
         out
@@ -295,8 +350,43 @@ impl Results {
         self.places().into_iter().map(|all| self.verdict(&all)).collect()
     }
 
+    /// The share of an open loop's rate that an engine delivered at a point; none in a closed loop.
+    pub fn delivered(&self, p: &PointResult) -> Option<f64> {
+        self.meta.settings.rate.map(|rate| p.figures.wu_per_s.value / rate)
+    }
+
+    /// What is said of a point of an open loop: who kept up, and in which order their latencies are. All engines that keep
+    /// up have the same rate, so their rates are not compared.
+    fn open_loop_verdict<'a>(&'a self, all: &[&'a PointResult]) -> Verdict<'a> {
+        let mut unranked: Vec<(&str, Unranked<'_>)> = Vec::new();
+        let (mut ranked, mut behind) = (Vec::new(), Vec::new());
+        for p in all {
+            let share = self.delivered(p).unwrap_or_default();
+            match self.unranked(p) {
+                Some(why) => unranked.push((&p.engine, why)),
+                None if share < KEPT_UP => behind.push((p.engine.as_str(), share)),
+                None => {
+                    let (p99, p999) = p.figures.tail();
+                    ranked.push((p.engine.as_str(), p99, p999));
+                }
+            }
+        }
+        ranked.sort_by(|a, b| a.1.total_cmp(&b.1).then(a.2.total_cmp(&b.2)));
+        let nearest = behind.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1));
+        unranked.extend(behind.iter().map(|(engine, share)| (*engine, Unranked::Behind(*share))));
+        let outcome = match (ranked.is_empty(), nearest) {
+            (false, _) => Outcome::Tail(ranked),
+            (true, Some((nearest, share))) => Outcome::Overloaded { nearest, share },
+            (true, None) => Outcome::Nobody,
+        };
+        Verdict { workload: &all[0].workload, point: &all[0].point, outcome, unranked }
+    }
+
     /// What is said of one of [`Results::places`].
     pub fn verdict<'a>(&'a self, all: &[&'a PointResult]) -> Verdict<'a> {
+        if self.meta.settings.rate.is_some() {
+            return self.open_loop_verdict(all);
+        }
         let reasons = all.iter().map(|p| (p.engine.as_str(), self.unranked(p)));
         let unranked = reasons.filter_map(|(engine, why)| why.map(|w| (engine, w))).collect();
         let mut ranked: Vec<&PointResult> = all.iter().copied().filter(|p| self.unranked(p).is_none()).collect();
@@ -309,6 +399,10 @@ impl Results {
 
     /// How the first engine that is ranked anywhere did against each of the others.
     pub fn standings(&self) -> Vec<Standing<'_>> {
+        if self.meta.settings.rate.is_some() {
+            // Ratios of rates that were asked for say nothing.
+            return Vec::new();
+        }
         let places = self.places();
         let ranked = |engine: &str| self.points.iter().any(|p| p.engine == engine && self.unranked(p).is_none());
         let mut engines = self.engines.iter().map(|e| e.name.as_str()).filter(|e| ranked(e));
@@ -384,6 +478,30 @@ mod tests {
         assert_eq!(more.standings()[0].faster, 2);
         let large = run(&[("b", &[100, 100, 100]), ("a", &[125, 126, 127])]);
         assert_eq!((outcome(&large).winner(), large.standings()[0].slower), (Some("a"), 2));
+    }
+
+    /// Rates of 1,000 asked for: `slow` delivers 62 % of it, the others all of it.
+    #[test]
+    fn an_open_loop_is_judged_by_keeping_up_and_by_latency() {
+        let mut results = run(&[("a", &[1_000, 999, 1_000]), ("b", &[1_000; 3]), ("slow", &[620, 620, 620])]);
+        results.meta.settings.rate = Some(1_000.0);
+        for p in results.points.iter_mut().filter(|p| p.engine == "b") {
+            p.figures.ops.iter_mut().for_each(|o| o.latency.p99 /= 2.0);
+        }
+        let verdict = &results.verdicts()[0];
+        let Outcome::Tail(ranked) = &verdict.outcome else { panic!("{:?}", verdict.outcome) };
+        assert_eq!(ranked.iter().map(|r| r.0).collect::<Vec<_>>(), ["b", "a"]);
+        assert_eq!(verdict.unranked, [("slow", Unranked::Behind(0.62))]);
+        assert_eq!(verdict.unranked[0].1.to_string(), "it did not keep up: it delivered 62.0 % of the rate");
+        assert!(results.standings().is_empty() && verdict.outcome.lead().is_none(), "no ratios of rates");
+        let told = lead(&[&verdict.outcome], "points");
+        assert_eq!(told, "b has the lowest p99 at 1 of 1 points.");
+
+        results.meta.settings.rate = Some(100_000.0);
+        let verdict = &results.verdicts()[0];
+        assert!(matches!(verdict.outcome, Outcome::Overloaded { nearest: "a" | "b", .. }), "{:?}", verdict.outcome);
+        assert!(verdict.outcome.to_string().starts_with("overloaded: no engine kept up"));
+        assert_eq!(percent(0.9899), "98.9 %");
     }
 
     #[test]

@@ -61,7 +61,7 @@ pub struct Args {
 
 /// What a test is told, for the parser that `keybench micro` has.
 #[derive(Parser)]
-#[command(no_binary_name = true)]
+#[command(no_binary_name = true, args_override_self = true)]
 struct Line {
     #[command(flatten)]
     args: micro::Args,
@@ -354,6 +354,16 @@ mod tests {
         assert!(scaled("-o many", 1.0).is_err());
         let twice: u64 = scaled("-o TWICE", 1.0).unwrap()[1].parse().unwrap();
         assert!(twice > (1 << 30) / 116);
+    }
+
+    /// The example of the help, and a switch that the suite's own words have already.
+    #[test]
+    fn what_is_said_besides_overrides_the_row() {
+        let suite = find("core").unwrap();
+        let mut line = args("core --only put_sync_8");
+        line.also = Some("--opt kingtide.l0_trigger=8 -t 4 --sync".into());
+        let tests = tests(suite, &line).unwrap();
+        assert_eq!((tests[0].args.threads, tests[0].args.engine_flags.sync), (4, true));
     }
 
     #[test]

@@ -7,7 +7,7 @@ mod page;
 use super::brief::Rows;
 use crate::compare;
 use crate::error::{Error, Result};
-use crate::measure::show_count;
+use crate::measure::{show_count, sig3};
 use crate::results::verdict::ENOUGH;
 use crate::stats::Estimate;
 pub use page::About;
@@ -292,7 +292,8 @@ fn rate(cell: &Cell) -> String {
         c if c.rate >= 1e6 => format!("{:.2} M", c.rate / 1e6),
         c if c.rate >= 1e4 => format!("{:.0} k", c.rate / 1e3),
         c if c.rate >= 100.0 => show_count(c.rate),
-        c => format!("{:.2}", c.rate),
+        c if c.rate >= 1.0 => format!("{:.2}", c.rate),
+        c => sig3(c.rate),
     }
 }
 

@@ -5,5 +5,6 @@
 mod endings;
 mod figures;
 mod harness;
+mod honest;
 mod kill;
 mod page;

@@ -65,10 +65,11 @@ impl Drop for Handle {
 
 impl Db {
     /// Opens the database in directory `path`, creating it unless [`Options`] say otherwise. Returns when recovery is
-    /// complete.
+    /// complete. Only the last component of `path` is created; the directory above it must exist.
     ///
     /// # Errors
-    /// `Locked` when it is open elsewhere; `NotFound`, `Exists` as the options ask; `InvalidArgument` for options out of
+    /// `Locked` when it is open elsewhere; `NotFound`, `Exists` as the options ask; `NotFound` when the directory above
+    /// does not exist; `InvalidArgument` for options out of
     /// range; `Incompatible` for a key order other than the stored one; `NewerFormat`; `Corruption` with file and
     /// offset; `Io`, `NoSpace`.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Db> {

@@ -6,7 +6,7 @@ use crate::commit::hook::CommitHook;
 use crate::engine::DbInner;
 use crate::family::Family;
 use crate::options::{ReadOptions, WriteOptions};
-use crate::read::{self, Cursor, CursorConfig, PinnedValue};
+use crate::read::{self, Cursor, CursorConfig, PinnedValue, ValueReader};
 use crate::snapshot::Snapshot;
 use crate::sync::atomic::Ordering;
 use crate::version::FamilyId;
@@ -176,6 +176,36 @@ impl ColumnFamily {
         read::get_into(&view, key.as_ref(), seq, &self.inner().reads, out)
     }
 
+    /// Opens the value of a key to be read in pieces, from anywhere in it, in bounded memory: a reader holds one chunk of a
+    /// value that lies in a value log (option `value_chunk_size`), and nothing of one that lies in a memtable. `None` when
+    /// the key is absent. Costs what [`ColumnFamily::get`] costs without the reading of the value.
+    ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # use std::io::{Read, Seek, SeekFrom};
+    /// # let db = Db::open("db", Options { fs: Some(MemFs::shared()), ..Options::default() })?;
+    /// let family = db.default_family();
+    /// family.put(b"film", vec![7; 5_000_000])?;
+    /// let mut film = family.get_reader(b"film")?.expect("it was put");
+    /// film.seek(SeekFrom::End(-3))?;
+    /// let mut end = Vec::new();
+    /// film.read_to_end(&mut end)?;
+    /// assert_eq!((film.len(), end), (5_000_000, vec![7; 3]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`ColumnFamily::get`].
+    pub fn get_reader(&self, key: impl AsRef<[u8]>) -> Result<Option<ValueReader>> {
+        self.reader_as_of(key.as_ref(), None)
+    }
+
+    pub(super) fn reader_as_of(&self, key: &[u8], snapshot: Option<&Snapshot>) -> Result<Option<ValueReader>> {
+        let view = self.inner().view.load();
+        let seq = self.read_seq(snapshot)?;
+        read::open_value(&view, key, seq, &self.inner().reads)
+    }
+
     pub(super) fn multi_get_as_of<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
@@ -226,8 +256,10 @@ impl ColumnFamily {
     }
 
     /// Compacts all tables that meet a range into the deepest level and waits for it: afterwards the range is one sorted run
-    /// without tombstones or hidden versions that no snapshot needs. Memtables are flushed first. The keys at the ends belong to
-    /// the range, excluded or not.
+    /// without tombstones or hidden versions that no snapshot needs, and value logs that only tables of the range refer to
+    /// have less than a twentieth of dead bytes. Memtables are flushed first. The keys at the ends belong to the range,
+    /// excluded or not. Costs as many writes as the range has bytes in levels above the deepest one, in tables that hold
+    /// what is to go, and in value logs that are to be emptied; nothing when nothing is to be gained.
     ///
     /// # Errors
     /// What kept the compaction from succeeding.

@@ -4,7 +4,7 @@ use crate::api::entries::{Entries, Entry};
 use crate::api::range::KeyRange;
 use crate::api::{ColumnFamily, Db, Transaction};
 use crate::options::ReadOptions;
-use crate::read::PinnedValue;
+use crate::read::{PinnedValue, ValueReader};
 use crate::snapshot::Snapshot;
 use kingtide_base::{Error, Result};
 use std::cell::RefCell;
@@ -117,6 +117,14 @@ impl Snapshot {
 }
 
 impl SnapshotReader<'_> {
+    /// Opens the value of a key to be read in pieces. See [`ColumnFamily::get_reader`].
+    ///
+    /// # Errors
+    /// As [`Read::get`].
+    pub fn get_reader(&self, key: impl AsRef<[u8]>) -> Result<Option<ValueReader>> {
+        self.family.reader_as_of(key.as_ref(), Some(self.snapshot))
+    }
+
     fn entries(&self, options: ReadOptions<'_>) -> Entries {
         let options = ReadOptions { snapshot: Some(self.snapshot), ..options };
         Entries::of_family(self.family.order(), self.family.cursor_with(options))

@@ -28,7 +28,8 @@ pub use context::{FlushInput, MergeContext, MergeCounters, MergeOutput, RateLimi
 pub use job::{Footprint, Job, JobKind, KeyRange, check_job};
 pub use merge::{run_flush, run_merge};
 pub(crate) use output::{Outputs, Placement};
-pub use planner::{Plan, PlanInput, VlogState, plan};
+pub(crate) use planner::meets_range;
+pub use planner::{Manual, Plan, PlanInput, Rewrite, VlogState, plan};
 pub(crate) use surroundings::Surroundings;
 
 #[cfg(test)]

@@ -56,10 +56,30 @@ pub struct PlanInput<'a> {
     pub idle: bool,
     /// What the last plan returned in [`Plan::draining`].
     pub draining: bool,
-    /// A range that the user asked to compact; its end counts as inside.
-    pub manual: Option<&'a KeyRange>,
+    /// A compaction that the user asked for.
+    pub manual: Option<Manual<'a>>,
     /// Most jobs to return.
     pub slots: usize,
+}
+
+/// A compaction on request.
+#[derive(Clone, Copy, Debug)]
+pub struct Manual<'a> {
+    /// The keys; the end counts as inside.
+    pub range: &'a KeyRange,
+    /// What is rewritten although nothing of the range lies above it any more.
+    pub rewrite: &'a Rewrite,
+}
+
+/// What to rewrite for the space that it gives back, as things were when the compaction was asked for. Files that were
+/// compacted since are gone, and what they became is not rewritten again: so a compaction ends, whatever is written
+/// meanwhile.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rewrite {
+    /// Tables.
+    pub files: BTreeSet<u64>,
+    /// Value logs whose live values are moved to others when a table that refers to them is rewritten.
+    pub vlogs: BTreeSet<u64>,
 }
 
 /// What to do next.
@@ -196,10 +216,10 @@ impl<'a> Planner<'a> {
         if !waiting {
             self.partitions();
         }
-        if let Some(range) = self.input.manual {
+        if let Some(manual) = self.input.manual {
             // What runs, or comes first, may be all that keeps the range from being merged now.
             let alone = self.taken.is_empty();
-            self.manual(range);
+            self.manual(manual);
             self.manual_done = alone && self.jobs.is_empty();
         }
         self.single_files();
@@ -306,7 +326,9 @@ impl<'a> Planner<'a> {
             job.boundaries = self.boundaries(&job);
         }
         let references = |id: &&u64| job.inputs.iter().any(|(_, f)| f.vlog_refs.iter().any(|r| r.file_id == **id));
-        job.relocate_vlogs = self.relocate.iter().filter(references).copied().collect();
+        let asked_for = self.input.manual.map(|m| &m.rewrite.vlogs);
+        job.relocate_vlogs =
+            self.relocate.iter().chain(asked_for.into_iter().flatten()).filter(references).copied().collect();
         self.push(job);
     }
 
@@ -517,7 +539,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Brings a range down to L, a step at a time: first into X, then through X; then rewrites what L itself could drop.
-    fn manual(&mut self, range: &KeyRange) {
+    fn manual(&mut self, Manual { range, rewrite }: Manual<'_>) {
         if self.full() {
             return;
         }
@@ -534,7 +556,8 @@ impl<'a> Planner<'a> {
                 }
             }
             _ => self.rewrite(JobKind::Manual, |p, l, f| {
-                l == p.largest && meets_range(p.order, f, Some(range)) && p.droppable(f)
+                rewrite.files.contains(&f.id)
+                    || l == p.largest && meets_range(p.order, f, Some(range)) && p.droppable(f)
             }),
         }
     }
@@ -666,7 +689,7 @@ fn is_dense(file: &FileMeta, density: f64) -> bool {
     deleting > 0 && deleting as f64 >= density * (file.entries + file.range_tombstones) as f64
 }
 
-fn meets_range(order: &KeyOrder, file: &FileMeta, range: Option<&KeyRange>) -> bool {
+pub(crate) fn meets_range(order: &KeyOrder, file: &FileMeta, range: Option<&KeyRange>) -> bool {
     let Some(range) = range else { return true };
     range.lo.as_ref().is_none_or(|lo| order.compare(&file.max_key, lo).is_ge())
         && range.hi.as_ref().is_none_or(|hi| order.compare(&file.min_key, hi).is_le())

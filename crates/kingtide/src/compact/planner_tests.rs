@@ -5,11 +5,11 @@
 //! L0.12 1:a-m:50 2:n-z:50        level.run, then files as id:min-max:megabytes and attributes:
 //!                                t=tombstones/entries rt=count seq=max exp=expiry made=created v=vlog/megabytes
 //! options name=value ...         idle | hint | draining | snapshot N | now MS | slots N | manual lo hi
-//! vlog id megabytes              running top-bottom lo-hi
+//! vlog id megabytes              running top-bottom lo-hi | rewrite file ... | relocate vlog ...
 //! ```
 
 use super::job::{Footprint, Job, KeyRange, check_job};
-use super::planner::{PlanInput, VlogState, plan};
+use super::planner::{Manual, PlanInput, Rewrite, VlogState, plan};
 use crate::version::{FileMeta, Version, VlogRef};
 use kingtide_base::KeyOrder;
 use kingtide_base::options::FamilyOptions;
@@ -30,6 +30,7 @@ struct Story {
     hint: bool,
     draining: bool,
     manual: Option<KeyRange>,
+    rewrite: Rewrite,
 }
 
 fn number(text: &str) -> u64 {
@@ -89,6 +90,7 @@ fn parse_story(lines: &[&str]) -> Story {
         hint: false,
         draining: false,
         manual: None,
+        rewrite: Rewrite::default(),
     };
     for line in lines {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -104,6 +106,8 @@ fn parse_story(lines: &[&str]) -> Story {
             "now" => s.now_ms = number(words[1]),
             "slots" => s.slots = number(words[1]) as usize,
             "manual" => s.manual = Some(KeyRange { lo: Some(words[1].into()), hi: Some(words[2].into()) }),
+            "rewrite" => s.rewrite.files = words[1..].iter().map(|w| number(w)).collect(),
+            "relocate" => s.rewrite.vlogs = words[1..].iter().map(|w| number(w)).collect(),
             "vlog" => s.vlogs.push(VlogState { id: number(words[1]), stored_bytes: number(words[2]) * MB }),
             "running" => {
                 let (top, bottom) = words[1].split_once('-').unwrap();
@@ -163,7 +167,7 @@ fn tell(s: &Story) -> String {
         read_hint: s.hint,
         idle: s.idle,
         draining: s.draining,
-        manual: s.manual.as_ref(),
+        manual: s.manual.as_ref().map(|range| Manual { range, rewrite: &s.rewrite }),
         slots: s.slots,
     };
     let plan = plan(&input);

@@ -8,7 +8,7 @@
 
 use crate::compact::job::{Footprint, Job, JobKind, KeyRange, Running};
 use crate::compact::merge::run_merge;
-use crate::compact::planner::{Plan, PlanInput, VlogState, plan};
+use crate::compact::planner::{Manual, Plan, PlanInput, VlogState, plan};
 use crate::compact::{MergeContext, MergeOutput, Surroundings};
 use crate::engine::DbInner;
 use crate::family::{Family, TableHandle};
@@ -109,7 +109,8 @@ impl DbInner {
             .collect();
         let extra = family.extra_runs.fetch_add(family.reads.take_extra_runs(), Ordering::Relaxed);
         let size: u64 = view.version.files().map(|(_, f)| f.size).sum();
-        let manual = shape.manual.iter().find(|m| m.family == family.id()).map(|m| m.range.clone());
+        let manual = shape.manual.iter().find(|m| m.family == family.id());
+        let manual = manual.map(|m| Manual { range: &m.range, rewrite: &m.rewrite });
         let input = PlanInput {
             version: &view.version,
             options: &options,
@@ -121,7 +122,7 @@ impl DbInner {
             read_hint: options.read_triggered_compaction && extra * BYTES_PER_EXTRA_RUN > size,
             idle,
             draining: shape.draining.contains(&family.id()),
-            manual: manual.as_ref(),
+            manual,
             slots: 1,
         };
         let plan = plan(&input);

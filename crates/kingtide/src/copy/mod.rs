@@ -197,6 +197,7 @@ impl Moment {
             fs: fs.clone(),
             dir: dir.to_owned(),
             segment_size: (records + (SEGMENT_HEADER_LEN + RECORD_HEADER_LEN) as u64).min(MAX_SEGMENT),
+            first_segment: MAX_SEGMENT,
             max_free: 0,
             prefill_piece: db.tuning.prefill_piece,
             next_id: Arc::new(move || ids.fetch_add(1, Ordering::Relaxed)),

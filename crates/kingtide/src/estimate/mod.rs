@@ -24,12 +24,14 @@ use std::ops::Bound;
 
 impl ColumnFamily {
     /// Estimates what a range of keys holds, from metadata and resident indexes. No block is read; a table that is not open
-    /// is opened, at most two of each run. O(log entries) for each memtable and run: a few microseconds.
+    /// is opened, at most two of each run, and 64 more of those in which entries have expired. O(log entries) for each
+    /// memtable and run: a few microseconds.
     ///
     /// Tables that lie in the range as a whole count exactly. In the two of a run at the range's ends, whole blocks are
     /// counted, as if all of a table held equally many entries, and parts of a block are interpolated by the numbers that
     /// the keys are: so each run adds an error of less than the entries of two blocks where entries are alike. A memtable's
-    /// entries are counted up to several hundred, and above that off by a tenth typically. What lies behind the number of
+    /// entries are counted up to several hundred, and above that off by a tenth typically. Expired entries are known exactly
+    /// for a table in which all or none have expired; otherwise see [`RangeStats::expired`]. What lies behind the number of
     /// [`RangeStats::rows`] is said there. Commits that are being made may count or not, and a transaction's own writes do
     /// not.
     ///
@@ -38,7 +40,7 @@ impl ColumnFamily {
     pub fn range_stats(&self, range: impl KeyRange) -> Result<RangeStats> {
         let (lower, upper) = owned_bounds(&range);
         let view = self.open_view()?;
-        sources::estimate(&view, Span::of(&lower, &upper))
+        sources::estimate(&view, Span::of(&lower, &upper), self.db.clock.unix_ms())
     }
 
     /// Counts the keys of a range, as of now, if that takes no more than looking at `most` of them; estimates them otherwise.
@@ -50,7 +52,7 @@ impl ColumnFamily {
     /// As [`ColumnFamily::range_stats`], and from reading blocks.
     pub fn count_up_to(&self, range: impl KeyRange, most: u64) -> Result<RangeCount> {
         let (lower, upper) = owned_bounds(&range);
-        let estimate = sources::estimate(&*self.open_view()?, Span::of(&lower, &upper))?;
+        let estimate = sources::estimate(&*self.open_view()?, Span::of(&lower, &upper), self.db.clock.unix_ms())?;
         if estimate.entries == 0 {
             return Ok(RangeCount { rows: 0, exact: true });
         }

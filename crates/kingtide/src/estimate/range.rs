@@ -8,8 +8,13 @@ use std::ops::Bound;
 pub struct RangeStats {
     /// Keys that a read would show. Assumed is that a tombstone hides one entry of an older table or memtable, that a range
     /// tombstone hides all older ones, and that no two tables hold versions of the same key: keys that were overwritten and
-    /// not merged yet count more than once. Expired entries count. 0 only if the range holds no entry at all.
+    /// not merged yet count more than once. Expired entries are left out as far as [`RangeStats::expired`] knows
+    /// them. 0 only if the range holds no entry at all.
     pub rows: u64,
+    /// Entries that have expired and were not compacted away yet, estimated: in a table as if the expiries of its entries were
+    /// spread evenly between its first and its last, and evenly over its keys; in a memtable by a sample of 24 keys. Tables
+    /// written by earlier builds did not count them, and add nothing.
+    pub expired: u64,
     /// Point entries: tombstones and hidden versions included. 0 only if there is none.
     pub entries: u64,
     /// Those of them that are in memtables.

@@ -6,6 +6,7 @@ use crate::family::totals::Totals;
 use crate::family::view::{FileSlot, ResolvedRun};
 use crate::memtable::FamilyMemtable;
 use crate::rangedel::RangeTombstones;
+use kingtide_base::key::split_expiry;
 use kingtide_base::{KeyOrder, Result, SeqNo, Tag};
 use std::ops::{Bound, Range};
 
@@ -19,12 +20,12 @@ const SPANS: usize = 16;
 const FILES_ASKED: usize = 64;
 
 /// What all sources hold in a span.
-pub(crate) fn estimate(view: &View, span: Span<'_>) -> Result<RangeStats> {
+pub(crate) fn estimate(view: &View, span: Span<'_>, now_ms: u64) -> Result<RangeStats> {
     let mut stats = RangeStats::default();
     if span.is_empty(&view.order) {
         return Ok(stats);
     }
-    let mut rows = 0.0;
+    let (mut rows, mut expired) = (0.0, 0.0);
     for memtable in view.memtables() {
         let keys = memtable.points().count(span.lower, span.upper).keys;
         if keys > 0 {
@@ -32,7 +33,9 @@ pub(crate) fn estimate(view: &View, span: Span<'_>) -> Result<RangeStats> {
             let share = keys as f64 / all.keys().max(keys) as f64;
             stats.memtable_entries += ((share * all.len() as f64).round() as u64).max(keys);
             stats.memtable_bytes += (share * all.data_bytes() as f64) as u64;
-            rows += keys as f64 * rows_a_key(memtable, span, SeqNo::MAX);
+            let (shown, gone) = rows_a_key(memtable, span, SeqNo::MAX, now_ms);
+            rows += keys as f64 * shown;
+            expired += keys as f64 * gone;
         }
     }
     let mut sum = Totals::default();
@@ -40,6 +43,9 @@ pub(crate) fn estimate(view: &View, span: Span<'_>) -> Result<RangeStats> {
         let held = run_totals(run, &view.order, span)?;
         stats.runs += u64::from(held.files > 0);
         sum.add(&held);
+        let gone = expired_entries(run, &view.order, span, now_ms)?;
+        rows -= gone;
+        expired += gone;
     }
     rows += sum.entries as f64 - 2.0 * sum.tombstones as f64;
     // That a table which meets the span has no entry in it cannot be told without a look into a block.
@@ -51,17 +57,19 @@ pub(crate) fn estimate(view: &View, span: Span<'_>) -> Result<RangeStats> {
     stats.disk_bytes = sum.size;
     stats.tables = sum.files;
     if stats.entries > 0 && view.has_range_tombstones() {
-        rows -= hidden_rows(view, span)?;
+        rows -= hidden_rows(view, span, now_ms)?;
     }
+    stats.expired = (expired.round() as u64).min(stats.entries);
     if stats.entries > 0 {
         stats.rows = (rows.round() as u64).clamp(1, stats.entries);
     }
     Ok(stats)
 }
 
-/// About how many rows a key of a memtable stands for: less than one where keys are deleted, and less than none where what
-/// they hide is elsewhere. From the first keys of the span; those whose newest entry is not older than `below` count nothing.
-fn rows_a_key(memtable: &FamilyMemtable, span: Span<'_>, below: SeqNo) -> f64 {
+/// About how many rows a key of a memtable stands for: less than one where keys are deleted or expired, and less than none
+/// where what they hide is elsewhere. And how many of the keys have expired. From the first keys of the span; those whose
+/// newest entry is not older than `below` count nothing.
+fn rows_a_key(memtable: &FamilyMemtable, span: Span<'_>, below: SeqNo, now_ms: u64) -> (f64, f64) {
     let order = memtable.order();
     let mut cursor = memtable.points().iter();
     match span.lower {
@@ -69,7 +77,7 @@ fn rows_a_key(memtable: &FamilyMemtable, span: Span<'_>, below: SeqNo) -> f64 {
         Bound::Excluded(key) => cursor.seek(key, Tag(0)),
         Bound::Unbounded => cursor.first(),
     }
-    let (mut seen, mut rows) = (0, 0.0);
+    let (mut seen, mut rows, mut expired) = (0, 0.0, 0.0);
     while cursor.valid() && seen < SAMPLE {
         let key = cursor.key();
         let beyond = match span.upper {
@@ -82,8 +90,12 @@ fn rows_a_key(memtable: &FamilyMemtable, span: Span<'_>, below: SeqNo) -> f64 {
         }
         seen += 1;
         let newest = cursor.tag();
+        let is_expired = || matches!(split_expiry(newest, cursor.value()), Some((Some(at), _)) if at <= now_ms);
         if newest.seq() < below {
-            rows += if !newest.is_tombstone() {
+            rows += if !newest.is_tombstone() && newest.has_expiry() && is_expired() {
+                expired += 1.0;
+                0.0
+            } else if !newest.is_tombstone() {
                 1.0
             } else if cursor.older_tag().is_some_and(|t| !t.is_tombstone()) {
                 // What was put and deleted in the same memtable probably is nowhere else.
@@ -94,7 +106,8 @@ fn rows_a_key(memtable: &FamilyMemtable, span: Span<'_>, below: SeqNo) -> f64 {
         }
         cursor.next_key();
     }
-    rows / f64::max(seen as f64, 1.0)
+    let seen = f64::max(seen as f64, 1.0);
+    (rows / seen, expired / seen)
 }
 
 /// The files of a run that meet a span.
@@ -159,8 +172,27 @@ fn part_of(slot: &FileSlot, span: Span<'_>) -> Result<Totals> {
     })
 }
 
+/// About how many of a run's entries in a span have expired. A few tables of those in which any has are opened, which know
+/// how many expire, and until when.
+fn expired_entries(run: &ResolvedRun, order: &KeyOrder, span: Span<'_>, now_ms: u64) -> Result<f64> {
+    let has_expired = |f: &&FileSlot| f.meta.min_expiry_ms != 0 && f.meta.min_expiry_ms <= now_ms;
+    let files = &run.files[files_of(run, order, span)];
+    let all = files.iter().filter(has_expired).count();
+    let mut expired = 0.0;
+    for slot in files.iter().filter(has_expired).take(FILES_ASKED) {
+        let reaches_out = key_of(span.lower).is_some_and(|key| order.compare(key, &slot.meta.min_key).is_gt())
+            || key_of(span.upper).is_some_and(|key| order.compare(key, &slot.meta.max_key).is_lt());
+        let share = match reaches_out {
+            true => part_of(slot, span)?.entries as f64 / slot.meta.entries.max(1) as f64,
+            false => 1.0,
+        };
+        expired += share * slot.with(|table| Ok(table.info().expired_at(now_ms)))?;
+    }
+    Ok(expired * all as f64 / all.clamp(1, FILES_ASKED) as f64)
+}
+
 /// Rows that the estimate counted although range tombstones hide them.
-fn hidden_rows(view: &View, span: Span<'_>) -> Result<f64> {
+fn hidden_rows(view: &View, span: Span<'_>, now_ms: u64) -> Result<f64> {
     let sets = view.range_sets()?;
     let spans = sets.iter().flat_map(|set| set.spans_within(span.lower, span.upper)).take(SPANS);
     // Once more into one set, so that what several sets cover is not taken off more than once.
@@ -171,7 +203,7 @@ fn hidden_rows(view: &View, span: Span<'_>) -> Result<f64> {
         for memtable in view.memtables().filter(|m| m.first_seq() < seq) {
             let keys = memtable.points().count(part.lower, part.upper).keys;
             if keys > 0 {
-                hidden += keys as f64 * rows_a_key(memtable, part, seq);
+                hidden += keys as f64 * rows_a_key(memtable, part, seq, now_ms).0;
             }
         }
         for run in &view.runs {
@@ -183,6 +215,7 @@ fn hidden_rows(view: &View, span: Span<'_>) -> Result<f64> {
             if newest < seq {
                 let held = run_totals(run, &view.order, part)?;
                 hidden += held.entries as f64 - 2.0 * held.tombstones as f64;
+                hidden -= expired_entries(run, &view.order, part, now_ms)?;
             }
         }
     }

@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// A thread's buffers for point reads.
-struct Scratch {
+pub(super) struct Scratch {
     table: ReadScratch,
     until_sample: u32,
 }
@@ -30,7 +30,7 @@ crate::sync::thread_local! {
 
 /// Gives `f` the thread's scratch, or a new one when it is in use: a file system or clock that reads the database from
 /// inside a read.
-fn with_scratch<R>(f: impl FnOnce(&mut Scratch) -> R) -> R {
+pub(super) fn with_scratch<R>(f: impl FnOnce(&mut Scratch) -> R) -> R {
     SCRATCH.with(|s| match s.try_borrow_mut() {
         Ok(mut s) => f(&mut s),
         Err(_) => f(&mut Scratch { table: ReadScratch::default(), until_sample: SAMPLE_PERIOD }),
@@ -178,7 +178,7 @@ fn lookup<R>(
     with_scratch(|scratch| lookup_runs(view, key, (upper, covering), ctx, scratch, take))
 }
 
-fn lookup_runs<R>(
+pub(super) fn lookup_runs<R>(
     view: &View,
     key: &[u8],
     (upper, covering): (Tag, SeqNo),
@@ -258,7 +258,7 @@ fn short_expiry(tag: Tag) -> Error {
 
 /// What the value of a live entry is.
 #[inline]
-fn found<'a>(tag: Tag, value: &'a [u8], table: Option<&'a TableHandle>) -> Result<Found<'a>> {
+pub(super) fn found<'a>(tag: Tag, value: &'a [u8], table: Option<&'a TableHandle>) -> Result<Found<'a>> {
     match tag.kind() {
         Some(Kind::Put) if tag.is_packed() => Packed::parse(value).map(Found::Packed),
         Some(Kind::Put) => Ok(Found::Bytes(value)),

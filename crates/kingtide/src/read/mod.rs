@@ -7,6 +7,7 @@ mod merge;
 mod multi_get;
 pub(crate) mod newest;
 pub(crate) mod overlay;
+mod stream;
 pub mod value;
 
 pub use crate::family::ReadContext;
@@ -15,6 +16,8 @@ pub use get::{contains, get, get_into};
 pub use multi_get::multi_get;
 #[doc(hidden)]
 pub use overlay::Overlay;
+pub use stream::ValueReader;
+pub(crate) use stream::open as open_value;
 pub use value::PinnedValue;
 
 #[cfg(test)]

@@ -31,6 +31,7 @@ fn group_sync() {
         fs: Arc::new(fs.clone()),
         dir: DIR.into(),
         segment_size: 1 << 16,
+        first_segment: 1 << 16,
         max_free: 1,
         prefill_piece: 64 << 10,
         next_id: Arc::new(move || ids.fetch_add(1, Ordering::Relaxed)),

@@ -35,8 +35,11 @@ pub struct WalConfig {
     pub fs: Arc<dyn Fs>,
     /// The database's directory, which holds the segments.
     pub dir: PathBuf,
-    /// Bytes of a segment. A record that does not fit into one gets a segment of its own size.
+    /// Bytes of a segment once the log is warm. A record that does not fit into one gets a segment of its own size.
     pub segment_size: u64,
+    /// Bytes of the first segments after an open or a [`super::Wal::shrink`], if that is less. Each one made after that is
+    /// [`GROWTH`] times as large as the last one in use, up to `segment_size`: a small database has a small log.
+    pub first_segment: u64,
     /// Released segments kept for reuse.
     pub max_free: usize,
     /// Bytes of a spare segment that are filled with zeros at a time: a writer that needs the spare meanwhile waits for no
@@ -50,6 +53,28 @@ pub struct WalConfig {
     pub clock: Arc<dyn Clock>,
     /// Where the `wal_*` statistics go.
     pub stats: Arc<Stats>,
+}
+
+/// How much larger than the active segment the next one is, while segments are small.
+pub(super) const GROWTH: u64 = 4;
+
+impl WalConfig {
+    /// Bytes of the smallest segment.
+    pub(super) fn smallest(&self) -> u64 {
+        self.first_segment.min(self.segment_size)
+    }
+
+    /// Bytes of a segment for a record that needs `need` bytes, if segments have `now` bytes.
+    pub(super) fn size_for(&self, need: u64, now: u64) -> u64 {
+        if need <= now {
+            return now;
+        }
+        if need > self.segment_size {
+            return need;
+        }
+        // Room for a few of its kind, in whole pages.
+        need.saturating_mul(GROWTH).next_multiple_of(4096).min(self.segment_size)
+    }
 }
 
 impl fmt::Debug for WalConfig {

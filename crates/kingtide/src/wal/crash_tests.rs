@@ -1,6 +1,6 @@
 //! Random histories on a file system that loses power before any of its write operations, and again during recovery.
 
-use super::tests::{Record, count_of, open, replay_all};
+use super::tests::{Record, SEGMENT, count_of, open, open_with, replay_all};
 use crate::sync::Mutex;
 use kingtide_base::SeqNo;
 use kingtide_base::rng::Rng;
@@ -52,9 +52,10 @@ fn run(mem: &MemFs, model: Model, steps: u64, one_in: u64, rng: &mut Rng) -> Vec
         }
     })));
     let fs: Arc<dyn Fs> = Arc::new(mem.clone());
-    let mut log = open(&fs).unwrap();
+    let first = if rng.one_in(2) { SEGMENT / 4 } else { SEGMENT };
+    let mut log = open_with(&fs, first).unwrap();
     for _ in 0..steps {
-        match rng.below(12) {
+        match rng.below(13) {
             0 => log.wal.prepare_spare().unwrap(),
             1 => {
                 let keep = log.next_seq.saturating_sub(rng.below(60));
@@ -69,7 +70,18 @@ fn run(mem: &MemFs, model: Model, steps: u64, one_in: u64, rng: &mut Rng) -> Vec
                 log.writer.close().unwrap();
                 let n = model.lock().tried.len();
                 model.lock().synced = n;
-                log = open(&fs).unwrap();
+                log = open_with(&fs, first).unwrap();
+            }
+            12 if rng.one_in(2) => {
+                log.wal.shrink().unwrap();
+                if log.writer.shrink(log.next_seq, 0).unwrap() {
+                    log.wal.sync_header().unwrap();
+                    {
+                        let mut model = model.lock();
+                        model.released = log.next_seq.max(model.released);
+                    }
+                    log.wal.release(log.next_seq).unwrap();
+                }
             }
             _ => {
                 let size = if rng.one_in(20) { rng.below(9000) } else { rng.below(700) };

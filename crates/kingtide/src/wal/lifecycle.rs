@@ -4,7 +4,7 @@
 //! is durable before it can become active, so that no synced commit is in a file without a name. Segments are released
 //! oldest first and each release is durable before the next, so that a segment missing between others is damage.
 
-use super::config::WalConfig;
+use super::config::{GROWTH, WalConfig};
 use super::reader::ReplayEnd;
 use super::sync::GroupSync;
 use crate::names::{FileName, free_path, segment_path};
@@ -101,6 +101,8 @@ pub(super) struct Segments {
     has_spare: AtomicBool,
     /// The spare has a part that was never written.
     blank_spare: AtomicBool,
+    /// Bytes of the next segment to be made. Relaxed: segments may have any size.
+    next_size: AtomicU64,
     live: Mutex<Live>,
     /// Bytes of live segments that recovery needs. Relaxed: commits compare it with a bound, which is no sharp one.
     needed_size: AtomicU64,
@@ -115,6 +117,7 @@ impl Segments {
             spare: Mutex::new(None),
             has_spare: AtomicBool::new(false),
             blank_spare: AtomicBool::new(false),
+            next_size: AtomicU64::new(0),
             live: Mutex::default(),
             needed_size: AtomicU64::new(0),
             releasing: Mutex::new(()),
@@ -134,28 +137,11 @@ impl Segments {
                 _ => {}
             }
         }
-        let segments = Segments { live: Mutex::new(live), ..Segments::none() };
-        segments.drop_unfit_free(config)?;
+        let next_size = AtomicU64::new(config.smallest());
+        let segments = Segments { live: Mutex::new(live), next_size, ..Segments::none() };
+        segments.trim_free(config, 0)?; // what a killed process kept for its speed
         segments.publish_size(config);
         Ok(segments)
-    }
-
-    /// Deletes free files that are too many or of another size.
-    fn drop_unfit_free(&self, config: &WalConfig) -> Result<()> {
-        let mut live = self.live.lock();
-        let mut kept = Vec::new();
-        for id in std::mem::take(&mut live.free) {
-            let path = free_path(&config.dir, id);
-            let fits =
-                kept.len() < config.max_free && config.fs.open(&path, OpenMode::Read)?.len()? == config.segment_size;
-            if fits {
-                kept.push(id);
-            } else {
-                config.fs.remove(&path)?;
-            }
-        }
-        live.free = kept;
-        Ok(())
     }
 
     pub fn needs_spare(&self, sync: &GroupSync) -> bool {
@@ -166,7 +152,7 @@ impl Segments {
     pub fn prepare_spare(&self, config: &WalConfig, sync: &GroupSync) -> Result<()> {
         let mut slot = self.spare.lock();
         if slot.is_none() {
-            self.put(&mut slot, self.make(config, sync, config.segment_size)?);
+            self.put(&mut slot, self.make(config, sync, self.next_size.load(Ordering::Relaxed))?);
         }
         drop(slot);
         while sync.is_frequent() && self.fill_piece(config, sync)? {}
@@ -206,11 +192,12 @@ impl Segments {
     /// The spare, or a segment made on the spot, of at least `need` bytes.
     pub fn take_spare(&self, config: &WalConfig, sync: &GroupSync, need: u64) -> Result<Spare> {
         let mut slot = self.spare.lock();
+        let wanted = config.size_for(need, self.next_size.load(Ordering::Relaxed));
         let mut spare = match slot.take() {
             Some(spare) => spare,
             None => {
                 rare!("log-segment-made-late");
-                self.make(config, sync, need.max(config.segment_size))?
+                self.make(config, sync, wanted)?
             }
         };
         if need > config.segment_size {
@@ -218,8 +205,8 @@ impl Segments {
         }
         if spare.size < need {
             rare!("log-spare-grown");
-            match config.fs.open_log(&segment_path(&config.dir, spare.id), need) {
-                Ok(file) => (spare.file, spare.size, spare.blank_from) = (file, need, need),
+            match config.fs.open_log(&segment_path(&config.dir, spare.id), wanted) {
+                Ok(file) => (spare.file, spare.size, spare.blank_from) = (file, wanted, wanted),
                 Err(e) => {
                     self.put(&mut slot, spare);
                     return Err(e);
@@ -228,6 +215,30 @@ impl Segments {
         }
         self.has_spare.store(false, Ordering::Relaxed);
         Ok(spare)
+    }
+
+    /// A segment of `size` bytes became the active one because the one before it was full: the next will be larger.
+    pub fn grow(&self, config: &WalConfig, size: u64) {
+        let next = size.saturating_mul(GROWTH).min(config.segment_size);
+        if next > self.next_size.fetch_max(next, Ordering::Relaxed) {
+            rare!("log-segments-grown");
+        }
+    }
+
+    /// Begins with small segments again, and gives back what is ready for a writer at full speed: free segments, and a
+    /// spare that is larger. No end mark names that spare yet: it would be the active segment then.
+    pub fn shrink(&self, config: &WalConfig) -> Result<()> {
+        self.next_size.store(config.smallest(), Ordering::Relaxed);
+        self.trim_free(config, 0)?;
+        let mut slot = self.spare.lock();
+        match slot.take_if(|s| s.size > config.smallest()) {
+            Some(spare) => {
+                rare!("log-spare-shrunk");
+                self.has_spare.store(false, Ordering::Relaxed);
+                config.fs.remove(&segment_path(&config.dir, spare.id))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Gives back a spare that could not be put to use.
@@ -357,6 +368,12 @@ impl Segments {
         file.sync_data().map_err(|e| sync.poison("sync of the log failed", e.at_path(file.path())))?;
         self.live.lock().strays_stay = false;
         Ok(true)
+    }
+
+    pub fn sync_active(&self, config: &WalConfig, sync: &GroupSync) -> Result<()> {
+        let Some(active) = self.live.lock().active else { return Ok(()) };
+        let file = config.fs.open(&segment_path(&config.dir, active.id), OpenMode::Write)?;
+        file.sync_data().map_err(|e| sync.poison("sync of the log failed", e.at_path(file.path())))
     }
 
     /// Takes a segment's name away for good: it becomes a free file, or is deleted.

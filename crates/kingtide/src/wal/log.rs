@@ -3,6 +3,7 @@
 use super::config::{Lsn, WalConfig};
 use super::lifecycle::Segments;
 use super::sync::GroupSync;
+use crate::sync::Mutex;
 use kingtide_base::{Error, Result, SeqNo};
 
 /// The part of the log that threads share: syncing, and the life of segments.
@@ -11,6 +12,20 @@ pub struct Wal {
     pub(super) segments: Segments,
     pub(super) sync: GroupSync,
     pub(super) config: WalConfig,
+    pub(super) quiet: Mutex<Quiet>,
+}
+
+/// A log that did not grow for so long is at rest.
+const REST_NS: u64 = 10_000_000_000;
+
+/// Since when the log has not grown.
+#[derive(Debug, Default)]
+pub(super) struct Quiet {
+    /// Its end then; `None` before the first look.
+    end: Option<u64>,
+    since_ns: u64,
+    /// It was told of already.
+    told: bool,
 }
 
 impl Wal {
@@ -89,6 +104,36 @@ impl Wal {
     /// `Io`: nothing is lost, the next open deletes them.
     pub fn trim(&self, keep: usize) -> Result<()> {
         self.segments.trim_free(&self.config, keep)
+    }
+
+    /// Begins with small segments again and deletes the files that only a writer at full speed needs: free segments, and
+    /// a large spare.
+    ///
+    /// # Errors
+    /// `Io`: nothing is lost, the next open deletes them.
+    pub fn shrink(&self) -> Result<()> {
+        self.segments.shrink(&self.config)
+    }
+
+    /// Syncs the active segment, so that its header survives a power cut even though no record is behind it: then the
+    /// segments before it may go, and the log still knows its sequence number.
+    ///
+    /// # Errors
+    /// `Poisoned` when the sync failed; `Io`.
+    pub fn sync_header(&self) -> Result<()> {
+        self.segments.sync_active(&self.config, &self.sync)
+    }
+
+    /// True once after nothing was appended for ten seconds: time for [`Wal::shrink`]. To be asked now and then.
+    pub fn came_to_rest(&self) -> bool {
+        let (now, end) = (self.config.clock.monotonic_ns(), self.sync.appended().0);
+        let mut quiet = self.quiet.lock();
+        if quiet.end != Some(end) || now < quiet.since_ns {
+            *quiet = Quiet { end: Some(end), since_ns: now, told: false };
+        }
+        let rests = !quiet.told && now - quiet.since_ns >= REST_NS;
+        quiet.told |= rests;
+        rests
     }
 
     /// Bytes of live segments, the active one included.

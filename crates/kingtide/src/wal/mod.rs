@@ -1,14 +1,16 @@
 //! The write-ahead log, shared by all families.
 //!
-//! A record is one batch; the log does not look into it. Records lie back to back in segment files of a fixed size, which
-//! are allocated in advance and reused. Segments form a chain: the header of each names its predecessor and the place
-//! where that one's records end. `docs/format/wal.md` holds the byte tables and the rules of recovery.
+//! A record is one batch; the log does not look into it. Records lie back to back in segment files, which are allocated in
+//! advance, small at first and larger while the log is written, and reused. Segments form a chain: the header of each names
+//! its predecessor and the place where that one's records end. `docs/format/wal.md` holds the byte tables and the rules of
+//! recovery.
 //!
 //! Who calls what:
 //!
 //! | under the commit lock | [`WalWriter::append`]: two small writes, and now and then a swap to the prepared spare |
 //! | outside it, committers | [`Wal::sync_to`]: one sync for all that wait together |
 //! | background jobs | [`Wal::prepare_spare`], [`Wal::release`], [`Wal::sync_all`] |
+//! | at rest | [`Wal::shrink`], then [`WalWriter::shrink`] under the commit lock |
 //! | followers, while it is written | [`Tail`] |
 //! | opening | [`replay`], then [`Wal::open`] with what it found |
 //!

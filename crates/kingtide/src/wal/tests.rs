@@ -1,7 +1,7 @@
 //! Tests of single situations. Random histories with power cuts are in `crash_tests`.
 
 use super::*;
-use crate::names::segment_path;
+use crate::names::{free_path, segment_path};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use kingtide_base::ErrorKind;
 use kingtide_base::clock::SystemClock;
@@ -10,7 +10,7 @@ use kingtide_base::stats::Stat;
 use kingtide_base::stats::Stats;
 use kingtide_base::{Result, SeqNo};
 use kingtide_vfs::Fs;
-use kingtide_vfs::{Fault, FaultFs, MemFs, Op, Rule, Survival};
+use kingtide_vfs::{Fault, FaultFs, MemFs, Op, OpenMode, Rule, Survival};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -44,6 +44,11 @@ pub(super) fn count_of(payload: &[u8]) -> usize {
 }
 
 pub(super) fn open(fs: &Arc<dyn Fs>) -> Result<Log> {
+    open_with(fs, SEGMENT)
+}
+
+/// With segments that have `first` bytes at first.
+pub(super) fn open_with(fs: &Arc<dyn Fs>, first: u64) -> Result<Log> {
     fs.create_dir_all(Path::new("db"))?;
     fs.sync_dir(Path::new(""))?;
     let (written, end) = replay_all(&**fs)?;
@@ -56,6 +61,7 @@ pub(super) fn open(fs: &Arc<dyn Fs>) -> Result<Log> {
         fs: fs.clone(),
         dir: dir.to_owned(),
         segment_size: SEGMENT,
+        first_segment: first,
         max_free: 2,
         prefill_piece: 64 << 10,
         next_id: Arc::new(move || next.fetch_add(1, Ordering::Relaxed)),
@@ -154,6 +160,63 @@ fn released_segments_are_reused_and_their_old_bytes_never_pass() {
     assert!(log.stats.get(Stat::WalSegmentsCreated) < 6);
     assert!(log.stats.get(Stat::WalSize) <= 3 * SEGMENT);
     assert_eq!(log.stats.get(Stat::WalSize), log.wal.size());
+}
+
+/// Bytes of the directory's files.
+fn space(fs: &dyn Fs) -> u64 {
+    let len = |name: &String| fs.open(&Path::new("db").join(name), OpenMode::Read).unwrap().len().unwrap();
+    fs.list(Path::new("db")).unwrap().iter().map(len).sum()
+}
+
+/// Segments begin small, grow while the log is written, and are small again after it was shrunk. Whatever their sizes,
+/// records come back.
+#[test]
+fn segments_grow_with_the_log_and_shrink_at_rest() {
+    const FIRST: u64 = 512;
+    let fs = MemFs::shared();
+    let mut log = open_with(&fs, FIRST).unwrap();
+    log.wal.prepare_spare().unwrap();
+    log.append(b"one entry").unwrap();
+    log.wal.prepare_spare().unwrap();
+    assert_eq!(space(&*fs), 2 * FIRST);
+    let mut sizes = Vec::new();
+    for i in 0..200u64 {
+        log.append(&filled(100, i as u8)).unwrap();
+        log.wal.prepare_spare().unwrap();
+        sizes.push(log.wal.size());
+        if i % 50 == 49 {
+            log.wal.release(log.next_seq).unwrap();
+            assert!(log.written.ends_with(&replay_all(&*fs).unwrap().0));
+        }
+    }
+    assert_eq!(sizes[..12], [512, 512, 1024, 1024, 1024, 3072, 3072, 3072, 3072, 3072, 3072, 3072]);
+    assert!(space(&*fs) >= 3 * SEGMENT, "warm: an active segment, a spare, free ones");
+    // What recovery needs stays; what is only kept for speed goes.
+    let (needed, records) = (log.next_seq - 1, log.written.len());
+    log.wal.shrink().unwrap();
+    assert!(!log.writer.shrink(needed, 0).unwrap(), "the last record is needed");
+    assert_eq!(space(&*fs), log.wal.size());
+    assert!(!log.writer.shrink(log.next_seq, 1 << 20).unwrap(), "followers want it");
+    assert!(log.writer.shrink(log.next_seq, 0).unwrap());
+    assert_eq!(log.written.len(), records);
+    assert!(log.written.ends_with(&replay_all(&*fs).unwrap().0));
+    log.wal.sync_header().unwrap();
+    log.wal.release(log.next_seq).unwrap();
+    log.wal.trim(0).unwrap();
+    log.wal.prepare_spare().unwrap();
+    assert_eq!(space(&*fs), 2 * FIRST);
+    assert!(!log.writer.shrink(log.next_seq, 0).unwrap(), "it is small");
+    // A record that is larger than a small segment takes one with room for more of its kind.
+    log.append(&filled(1000, 7)).unwrap();
+    log.append(&filled(1000, 8)).unwrap();
+    assert_eq!(log.wal.live_segments().len(), 2);
+    log.writer.close().unwrap();
+    let (records, end) = replay_all(&*fs).unwrap();
+    assert!(end.closed && log.written.ends_with(&records) && records.len() == 2);
+    // Free segments that a kill left behind are not kept.
+    fs.open_log(&free_path(Path::new("db"), 900), SEGMENT).unwrap();
+    open_with(&fs, FIRST).unwrap();
+    assert!(space(&*fs) < SEGMENT);
 }
 
 /// A segment that was begun, and left without a record for a larger one, is not vouched for by records of its successor

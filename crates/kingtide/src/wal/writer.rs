@@ -9,6 +9,7 @@ use super::segment::{
 };
 use super::sync::GroupSync;
 use crate::names::segment_path;
+use crate::sync::Mutex;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, Result, SeqNo, rare};
 use kingtide_vfs::File;
@@ -63,14 +64,14 @@ impl Wal {
         }
         let segments = Segments::open(&config, end)?;
         let sync = GroupSync::new(config.clock.clone(), config.stats.clone(), config.on_rotate.clone());
-        let wal = Arc::new(Wal { segments, sync, config });
+        let wal = Arc::new(Wal { segments, sync, config, quiet: Mutex::default() });
         Ok((WalWriter::new(wal.clone(), end), wal))
     }
 
     /// A log that nothing is appended to and nothing read from: for a database opened for reading only. Touches no file.
     pub fn detached(config: WalConfig) -> (WalWriter, Arc<Wal>) {
         let sync = GroupSync::new(config.clock.clone(), config.stats.clone(), config.on_rotate.clone());
-        let wal = Arc::new(Wal { segments: Segments::none(), sync, config });
+        let wal = Arc::new(Wal { segments: Segments::none(), sync, config, quiet: Mutex::default() });
         (WalWriter::new(wal.clone(), &ReplayEnd::default()), wal)
     }
 }
@@ -172,6 +173,9 @@ impl WalWriter {
         let spare = wal.segments.take_spare(&wal.config, &wal.sync, SEGMENT_HEADER_LEN as u64 + span + END_MARK_LEN)?;
         let base = wal.sync.appended().0;
         let (prev_id, prev_end) = self.active.as_ref().map_or(self.tail, |a| (a.id, a.at as u32));
+        if self.active.is_some() && span > 0 {
+            wal.segments.grow(&wal.config, spare.size);
+        }
         // A segment without a record has nothing that a sync was asked for, so its header may not be synced although
         // all records are.
         let after_empty = self.active.as_ref().is_some_and(|a| a.base == base);
@@ -202,6 +206,23 @@ impl WalWriter {
             call();
         }
         Ok(())
+    }
+
+    /// Moves to a small segment if the active one is larger and holds nothing from `needed` on, so that it can be released;
+    /// not if that would give up no more than the last `retention` bytes of log. Returns whether it moved. To be called
+    /// after [`Wal::shrink`], and before a release.
+    ///
+    /// # Errors
+    /// As [`WalWriter::append`].
+    pub fn shrink(&mut self, needed: SeqNo, retention: u64) -> Result<bool> {
+        self.wal.sync.check()?;
+        let smallest = self.wal.config.smallest();
+        if self.next_seq > needed || self.active.as_ref().is_none_or(|a| a.size <= smallest || a.at <= retention) {
+            return Ok(false);
+        }
+        rare!("log-moved-to-small-segment");
+        self.rotate(0)?;
+        Ok(true)
     }
 
     /// Marks the end of the log and syncs it, so that the next open need not look for records behind it and damage to

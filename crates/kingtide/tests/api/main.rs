@@ -18,6 +18,8 @@ mod read_only;
 mod reclaim;
 mod repair;
 mod small_database;
+mod small_log;
 mod stored_options;
 mod transact;
+mod value_reader;
 mod verify;

@@ -305,3 +305,60 @@ fn bounds_that_files_share_hide_nothing() {
         assert!(verify("db", &options).unwrap().is_clean(), "seed {seed}");
     }
 }
+
+/// What one live value of each key takes, in tables, value logs and the blocks around them.
+fn live_bytes(db: &Db) -> u64 {
+    let entries = db.iter().map(Result::unwrap);
+    entries.map(|e| (e.key.len() + e.value.len() + 16) as u64).sum()
+}
+
+/// A compaction that somebody asks for gives back what overwritten values took, in tables and in value logs, also when it is
+/// less than what would be compacted by itself.
+#[test]
+fn a_compaction_on_request_leaves_little_but_what_is_live() {
+    for (length, share) in [(100, 4), (100, 1), (2000, 4), (2000, 8), (2000, 1)] {
+        let fs = MemFs::shared();
+        let db = Db::open("db", options(&fs)).unwrap();
+        let write = |step: usize, round: u8| {
+            for row in (0..4000u32).step_by(step) {
+                db.put(key(1, row), vec![round; length]).unwrap();
+                while db.run_one_job().unwrap() {}
+            }
+        };
+        write(1, 1);
+        write(share, 2);
+        run_jobs(&db);
+        let (before, live) = (disk(&db), live_bytes(&db));
+        db.compact().unwrap();
+        run_jobs(&db);
+        let after = disk(&db);
+        println!(
+            "values of {length} bytes, every {share}th written again: {live} live, {before} before, {after} after"
+        );
+        assert!(after * 100 <= live * 107, "{length} bytes, every {share}th: {after} bytes for {live}");
+        db.compact().unwrap();
+        assert_eq!(disk(&db), after, "there is nothing left to do");
+        assert!(db.verify().unwrap().is_clean());
+    }
+}
+
+/// Versions that a snapshot sees stay, and the compaction ends nevertheless.
+#[test]
+fn a_compaction_on_request_keeps_what_snapshots_see() {
+    let fs = MemFs::shared();
+    let db = Db::open("db", options(&fs)).unwrap();
+    fill(&db, 1, 3000);
+    let (snapshot, before) = (db.snapshot(), disk(&db));
+    for row in (0..3000).step_by(5) {
+        db.put(key(1, row), vec![9; 2000]).unwrap();
+    }
+    db.compact().unwrap();
+    run_jobs(&db);
+    assert!(disk(&db) > before);
+    assert_eq!(snapshot.of(db.default_family()).get(key(1, 0)).unwrap().unwrap().len(), 1000);
+    let held = disk(&db);
+    drop(snapshot);
+    db.compact().unwrap();
+    run_jobs(&db);
+    assert!(disk(&db) < held);
+}

@@ -6,7 +6,6 @@ mod manifest;
 mod tables;
 
 use crate::error::{DAMAGE, Failure, Result};
-use crate::format::{Format, Formats};
 use crate::output::{Out, things};
 use kingtide::vfs::{Fs, PosixFs};
 use kingtide::{Error, ErrorKind};
@@ -39,8 +38,6 @@ pub struct DumpArgs {
     /// Print no values
     #[arg(long)]
     no_values: bool,
-    #[command(flatten)]
-    formats: Formats,
 }
 
 /// `kt dump`.
@@ -81,7 +78,7 @@ fn files(path: &Path, of_kind: fn(&str) -> bool) -> Result<Vec<PathBuf>> {
         // A released segment shows what it held, when it is asked for by name.
         return match of_kind(name.strip_suffix("free").unwrap_or(&name)) {
             true => Ok(vec![path.to_owned()]),
-            false => Err(Failure::usage(format!("{} has not the name of such a file", path.display()))),
+            false => Err(Failure::usage(format!("{} does not have the name of such a file", path.display()))),
         };
     }
     let entries = std::fs::read_dir(path).map_err(|e| Failure::io("list", path.display(), &e))?;
@@ -140,18 +137,13 @@ impl Dump<'_> {
     }
 
     fn key(&self, bytes: &[u8]) -> String {
-        show(self.args.formats.key_format, bytes)
+        self.out.formats.key_format.show_any(bytes)
     }
 
     /// The value, or nothing if values are not wanted.
     fn value(&self, bytes: &[u8]) -> String {
-        if self.args.no_values { String::new() } else { show(self.args.formats.value_format, bytes) }
+        if self.args.no_values { String::new() } else { self.out.formats.value_format.show_any(bytes) }
     }
-}
-
-/// In the wanted form, or in the one that takes everything: a dump does not stop at bytes of another form.
-fn show(format: Format, bytes: &[u8]) -> String {
-    format.show(bytes, "key").unwrap_or_else(|_| crate::format::escape(bytes))
 }
 
 /// The file's number, from its name.

@@ -15,7 +15,7 @@ fn a_backup_is_made_listed_verified_restored_and_deleted() {
     let ids: Vec<String> = listed["backups"].as_array().unwrap().iter().map(|b| b["id"].to_string()).collect();
     assert_eq!((ids.len(), &listed["backups"][0]), (2, &first));
     assert!(kt(&["backup", "list", &backups]).ok().contains("sequence"));
-    assert_eq!(kt(&["backup", "verify", &backups]).ok(), "2 backups verified, nothing is wrong\n");
+    assert_eq!(kt(&["backup", "verify", &backups]).ok(), "2 backups verified, no problems found\n");
 
     kt(&["backup", "restore", &backups, &ids[0], &restored]).ok();
     assert_eq!(kt(&["get", &restored, "tide"]).ok(), "high\n");

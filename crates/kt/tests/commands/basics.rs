@@ -104,6 +104,18 @@ fn numbers_are_keys_in_their_order() {
 }
 
 #[test]
+fn formats_are_flags_of_every_command() {
+    let dir = Dir::new();
+    let db = dir.at("db");
+    kt(&["--key-format", "hex", "put", &db, "00ff", "v", "--create"]).ok();
+    assert_eq!(kt(&["scan", "--keys-only", &db, "--key-format", "hex"]).ok(), "00ff\n");
+    assert_eq!(kt(&["--key-format", "base64", "--value-format", "hex", "scan", &db]).ok(), "AP8=\t76\n");
+    kt(&["info", &db, "--key-format", "hex"]).ok();
+    kt(&["--key-format", "hex", "delete", &db, "00ff", "-y"]).ok();
+    assert_eq!(kt(&["scan", &db, "--count"]).ok(), "0 entries\n");
+}
+
+#[test]
 fn families_come_and_go() {
     let dir = Dir::new();
     let db = small(&dir);
@@ -138,6 +150,30 @@ fn families_come_and_go() {
 }
 
 #[test]
+fn options_are_listed_from_the_table() {
+    let all = kt(&["options", "--json"]).json()["options"].as_array().unwrap().clone();
+    let expected = kingtide::DbOptions::rows().len() + kingtide::FamilyOptions::rows().len();
+    assert_eq!(all.len(), expected);
+    let budget = all.iter().find(|o| o["name"] == "memtable_budget").unwrap();
+    assert_eq!(
+        (&budget["scope"], &budget["live"], &budget["default"]),
+        (&json!("database"), &json!(true), &json!("0"))
+    );
+    assert_eq!(budget["range"], "0 or 32768 to 1099511627776");
+    assert!(all.iter().all(|o| o["description"].as_str().unwrap().ends_with('.') && o["type"].is_string()), "{all:?}");
+    let text = kt(&["options", "block_size"]).ok();
+    let head = "Options of a column family (stored in the database)\n\n  block_size = 4096\n      number or size (64M), 512 to 1048576; fixed";
+    assert!(text.starts_with(head), "{text}");
+    assert!(kt(&["options"]).ok().lines().all(|l| l.len() < 140));
+    assert!(kt(&["options", "blok_size"]).fails(2).contains("did you mean 'block_size'?"));
+    let dir = Dir::new();
+    let path = dir.at("db");
+    assert!(kt(&["create", &path, "-o", "block_cache_size=1M"]).fails(2).contains("is an option of the database"));
+    assert!(kt(&["create", &path, "-o", "compresion=zstd"]).fails(2).contains("did you mean 'compression'?"));
+    assert!(!dir.path("db").exists());
+}
+
+#[test]
 fn info_and_stats_describe_the_database() {
     let dir = Dir::new();
     let db = small(&dir);
@@ -152,7 +188,16 @@ fn info_and_stats_describe_the_database() {
     assert!(text.contains("family 'default', bytewise order") && text.contains("tombstones"), "{text}");
     assert!(text.lines().all(|l| !l.ends_with(' ')), "{text}");
 
-    assert!(kt(&["stats", &db]).ok().contains("write_amplification"));
+    let text = kt(&["stats", &db]).ok();
+    assert!(text.starts_with("family   tables  entries  tombstones"), "{text}");
+    assert!(
+        text.contains("klog_bytes")
+            && text.contains("log_file_bytes")
+            && !text.contains("gets  ")
+            && text.contains("Db::prometheus()"),
+        "{text}"
+    );
+    assert!(kt(&["stats", &db, "--all"]).ok().contains("write_amplification"));
     assert!(kt(&["stats", &db, "--json"]).json()["gets"].is_u64());
     assert!(kt(&["stats", &db, "--prometheus"]).ok().contains("# TYPE kingtide_gets counter"));
 }
@@ -164,9 +209,10 @@ fn compaction_leaves_one_run() {
     kt(&["delete", &db, "apple", "-y"]).ok();
     let done = kt(&["compact", &db, "--json"]).json();
     assert_eq!(done["families"], json!(["default"]));
+    assert!(done["bytes_read"].as_u64().unwrap() > 0 && done["bytes_written"].is_u64(), "{done}");
     let levels = kt(&["info", &db, "--json"]).json()["families"][0]["levels"].clone();
     assert_eq!((&levels[0]["entries"], levels.as_array().unwrap().len()), (&json!(2), 1));
-    assert!(kt(&["compact", &db, "--family", "default", "--from", "a", "--to", "b"]).ok().starts_with("merged"));
+    assert!(kt(&["compact", &db, "--family", "default", "--from", "a", "--to", "b"]).ok().starts_with("compacted: "));
     kt(&["compact", &db, "--family", "none"]).fails(3);
 }
 
@@ -257,6 +303,10 @@ fn mistakes_are_one_line_and_make_no_database() {
     assert!(kt(&["get", &none, "abc", "--key-format", "hex"]).fails(2).contains("odd number"));
     assert!(kt(&["get", &none, "zz", "--key-format", "hex"]).fails(2).contains("not hexadecimal at digit 1"));
     assert!(kt(&["put", &none, "", "v"]).fails(2).contains("empty key"));
+    let nested = dir.at("absent/below/db");
+    assert!(kt(&["create", &nested]).fails(3).contains("absent/below does not exist"));
+    assert!(kt(&["put", &nested, "k", "v", "--create"]).fails(3).contains("correct the path"));
+    assert!(!dir.path("absent").exists());
     assert_eq!(kt(&["frobnicate"]).code, 2);
     assert_eq!(kt(&["scan", &none, "--limit", "many"]).code, 2);
     let error: Value = serde_json::from_str(&kt(&["scan", &none, "--nope", "--json"]).fails(2)).unwrap();

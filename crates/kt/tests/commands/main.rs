@@ -8,5 +8,6 @@ mod common;
 mod dump;
 #[cfg(target_os = "linux")] // elsewhere the limit of the address space is not kept
 mod memory;
+mod readme;
 mod sorted;
 mod transfer;

@@ -290,7 +290,15 @@ impl Vlog {
     /// `Corruption` when the pointer does not point into this log.
     pub fn reader(self: &Arc<Vlog>, p: ValuePointer) -> Result<ValueReader> {
         self.range(&p)?;
-        Ok(ValueReader { vlog: Arc::clone(self), pointer: p, at: p.offset, raw_at: 0, chunk: Vec::new(), chunk_at: 0 })
+        Ok(ValueReader {
+            vlog: Arc::clone(self),
+            pointer: p,
+            at: p.offset,
+            raw_at: 0,
+            chunk: Vec::new(),
+            chunk_at: 0,
+            stored_bytes_read: 0,
+        })
     }
 
     /// Asks the system to start reading a value.
@@ -342,6 +350,7 @@ pub struct ValueReader {
     /// The chunk decoded last, and its place in the value.
     chunk: Vec<u8>,
     chunk_at: u64,
+    stored_bytes_read: u64,
 }
 
 impl ValueReader {
@@ -355,6 +364,11 @@ impl ValueReader {
         self.pointer.raw_len == 0
     }
 
+    /// Bytes of the file that were read for it so far.
+    pub fn stored_bytes_read(&self) -> u64 {
+        self.stored_bytes_read
+    }
+
     /// Reads the bytes `range` of the value into `out`, whose contents are replaced; a range past the end is cut.
     ///
     /// # Errors
@@ -363,16 +377,26 @@ impl ValueReader {
         out.clear();
         let (mut from, to) = (range.start, range.end.min(self.pointer.raw_len));
         while from < to {
-            let have = self.chunk_at..self.chunk_at + self.chunk.len() as u64;
-            if !have.contains(&from) {
-                self.load_chunk_at(from)?;
-                continue;
-            }
-            let end = to.min(have.end);
-            out.extend_from_slice(&self.chunk[(from - have.start) as usize..(end - have.start) as usize]);
-            from = end;
+            let bytes = self.chunk_from(from)?;
+            let bytes = &bytes[..bytes.len().min((to - from) as usize)];
+            append(out, bytes, "a part of a value")?;
+            from += bytes.len() as u64;
         }
         Ok(())
+    }
+
+    /// The decoded bytes of a chunk from byte `from` of the value on; none at the value's end. Loads one chunk at most.
+    ///
+    /// # Errors
+    /// As [`ValueReader::read_range`].
+    pub fn chunk_from(&mut self, from: u64) -> Result<&[u8]> {
+        if from >= self.pointer.raw_len {
+            return Ok(&[]);
+        }
+        if !(self.chunk_at..self.chunk_at + self.chunk.len() as u64).contains(&from) {
+            self.load_chunk_at(from)?;
+        }
+        Ok(&self.chunk[(from - self.chunk_at) as usize..])
     }
 
     /// Decodes the chunk that holds byte `target` of the value.
@@ -417,6 +441,7 @@ impl ValueReader {
                 (self.at, self.raw_at) = (self.pointer.offset, 0);
                 return Err(e);
             }
+            self.stored_bytes_read += walk.at - at;
             self.at = walk.at;
             self.raw_at += self.chunk.len() as u64;
             Ok(())

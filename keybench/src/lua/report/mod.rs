@@ -12,7 +12,9 @@ use super::sink::{Sink, Table};
 use crate::clock::{stamp, unix_now};
 use crate::error::{Error, Result};
 use crate::figure;
+use crate::measure::exact;
 use crate::process::{self, Machine, describe_machine};
+use crate::results::equality;
 use crate::results::{
     Ending, EngineResult, FORMAT, HarnessCost, MachineProbe, Meta, Reading, Repeat, Results, Settings, Store,
 };
@@ -42,6 +44,8 @@ pub struct Report {
     results: Results,
     /// Whether figures are drawn in the end.
     auto_plot: bool,
+    /// Whether engines with different settings are an error.
+    equal: bool,
     /// Rates read since the last point was done.
     readings: Vec<f64>,
 }
@@ -126,7 +130,16 @@ impl Report {
         let engines =
             plan.engines.iter().map(|e| EngineResult { name: e.clone(), ..EngineResult::default() }).collect();
         let results = Results { format: FORMAT, meta, engines, ..Results::default() };
-        Ok(Report { points, timeline, console, results, auto_plot: plan.auto_plot, readings: Vec::new(), dir })
+        Ok(Report {
+            points,
+            timeline,
+            console,
+            results,
+            auto_plot: plan.auto_plot,
+            equal: plan.equal,
+            readings: Vec::new(),
+            dir,
+        })
     }
 
     fn engine(&mut self, name: &str) -> Result<&mut EngineResult> {
@@ -143,6 +156,11 @@ impl Report {
     /// Takes in what the harness itself costs.
     pub fn set_harness(&mut self, costs: Vec<HarnessCost>) {
         self.results.harness = costs;
+    }
+
+    /// Takes in the settings that differ between engines.
+    pub fn set_differences(&mut self, differences: Vec<equality::Difference>) {
+        self.results.differences = differences;
     }
 
     /// Why an engine takes no more part, if it does not.
@@ -169,8 +187,10 @@ impl Report {
                     ..Store::default()
                 };
                 let engine = self.engine(engine)?;
-                (engine.version, engine.durability, engine.options) = (version, durability, options);
+                (engine.version, engine.durability) = (version, durability);
+                engine.options = equality::in_force(options);
                 engine.stores.push(store);
+                self.compare_settings()?;
             }
             Message::Seeded(measured) => self.store(engine)?.seeded = Some(measured),
             Message::Checked(verdicts) => self.store(engine)?.checked = verdicts,
@@ -181,6 +201,17 @@ impl Report {
             }
             Message::Done { point, measured } => self.add_point(&group.workload, engine, repeat, point, measured)?,
             Message::Unavailable(_) | Message::Usage(_) | Message::Failed(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Warns of settings that differ between engines, or refuses them where equal ones were asked for.
+    fn compare_settings(&mut self) -> Result<()> {
+        if self.results.compare_settings() {
+            if self.equal {
+                return equality::require(&self.results.differences);
+            }
+            self.results.differences.iter().for_each(|d| eprintln!("warning: {d}"));
         }
         Ok(())
     }
@@ -207,14 +238,14 @@ impl Report {
     fn add_point(&mut self, workload: &str, engine: &str, number: usize, point: Point, m: Measured) -> Result<()> {
         let identity = identity(workload, engine, &point);
         let hit_rate = m.hit_rate().map_or("0.0".into(), |h| format!("{:.3}", h * 100.0));
-        let (wu, ops) = (m.unit_rate(), m.touch_rate());
+        let (wu, ops) = (exact(m.unit_rate()), exact(m.touch_rate()));
         let mut lines = String::new();
         for op in &m.ops {
             let l = &op.latency;
             // Writing to a String cannot fail.
             let _ = writeln!(
                 lines,
-                "{identity}\t{number}\t{}\t{}\t{:.0}\t{:.0}\t{:.0}\t{:.0}\t{hit_rate}\t{wu:.1}\t{ops:.1}\t{}\t{}",
+                "{identity}\t{number}\t{}\t{}\t{:.0}\t{:.0}\t{:.0}\t{:.0}\t{hit_rate}\t{wu}\t{ops}\t{}\t{}",
                 op.name, l.count, l.p50, l.p99, l.p999, l.max, m.verified, m.wrong
             );
         }
@@ -239,6 +270,8 @@ impl Report {
     pub fn broken_off(mut self, why: Error) -> Result<()> {
         if !self.results.points.is_empty() {
             self.write(Ending::Interrupted)?;
+        } else if !self.results.differences.is_empty() {
+            self.save()?;
         }
         Err(why)
     }

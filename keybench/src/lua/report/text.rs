@@ -2,8 +2,8 @@
 
 use crate::engine::memory_note;
 use crate::lua::point::{Limit, Measured};
-use crate::measure::{show_bytes, show_count, show_ns};
-use crate::results::verdict::{lead, ratio};
+use crate::measure::{plural, show_bytes, show_count, show_ns, sig3};
+use crate::results::verdict::{ENOUGH, KEPT_UP, Outcome, lead, percent, ratio};
 use crate::results::{Ending, Meta, PointResult, Results};
 use std::fmt::Write as _;
 
@@ -28,9 +28,10 @@ pub fn render(results: &Results) -> String {
         }
     }
     for point in &results.points {
-        render_point(&mut out, point);
+        render_point(&mut out, results, point);
     }
     render_answers(&mut out, results);
+    render_differences(&mut out, results);
     render_verdict(&mut out, results);
     render_summary(&mut out, results);
     render_resources(&mut out, results);
@@ -89,7 +90,7 @@ fn render_conditions(out: &mut String, meta: &Meta) {
 }
 
 /// The table of one point.
-fn render_point(out: &mut String, p: &PointResult) {
+fn render_point(out: &mut String, results: &Results, p: &PointResult) {
     let f = &p.figures;
     let rate = show_count(f.wu_per_s.value);
     let _ = write!(out, "\n{}, {} on {}: {rate} wu/s", p.workload, p.point.place(), p.engine);
@@ -99,8 +100,20 @@ fn render_point(out: &mut String, p: &PointResult) {
     if let Some(hits) = f.hit_rate {
         let _ = write!(out, ", {:.1} % of gets found a value", hits * 100.0);
     }
-    let (low, high) = (show_count(f.wu_per_s.low), show_count(f.wu_per_s.high));
-    let _ = writeln!(out, "  [{low} .. {high}, {} repeats]", p.repeats.len());
+    let repeats = plural(p.repeats.len(), "repeat");
+    // The verdict has no intervals of fewer repeats, so there are none here.
+    if p.repeats.len() < ENOUGH {
+        let _ = writeln!(out, "  [{repeats}]");
+    } else {
+        let (low, high) = (show_count(f.wu_per_s.low), show_count(f.wu_per_s.high));
+        let _ = writeln!(out, "  [{low} .. {high}, {repeats}]");
+    }
+    if let Some(share) = results.delivered(p) {
+        let _ = match share >= KEPT_UP {
+            true => writeln!(out, "  kept up with the rate"),
+            false => writeln!(out, "  DID NOT KEEP UP: delivered {} of the rate", percent(share)),
+        };
+    }
     if let Some(drift) = p.unsteady() {
         let _ = writeln!(
             out,
@@ -133,10 +146,22 @@ fn render_point(out: &mut String, p: &PointResult) {
     }
 }
 
+/// What makes the comparison below unequal.
+fn render_differences(out: &mut String, results: &Results) {
+    if results.differences.is_empty() {
+        return;
+    }
+    out.push_str("\nUNEQUAL SETTINGS: the engines below were not set up alike\n");
+    for d in &results.differences {
+        let _ = writeln!(out, "  {d}");
+    }
+}
+
 /// Who wins what, by how much, and how sure that is.
 fn render_verdict(out: &mut String, results: &Results) {
     let verdicts = results.verdicts();
-    if verdicts.iter().all(|v| v.outcome.lead().is_none() && v.unranked.is_empty()) {
+    let judged = |o: &Outcome<'_>| o.lead().is_some() || matches!(o, Outcome::Tail(_) | Outcome::Overloaded { .. });
+    if verdicts.iter().all(|v| !judged(&v.outcome) && v.unranked.is_empty()) {
         return;
     }
     let outcomes: Vec<_> = verdicts.iter().map(|v| &v.outcome).collect();
@@ -181,7 +206,8 @@ fn table_title(p: &PointResult) -> String {
 /// Rates of all engines side by side: for each workload and swept value a table of threads.
 fn render_summary(out: &mut String, results: &Results) {
     let engines: Vec<&str> = results.measured_engines().map(|e| e.name.as_str()).collect();
-    if engines.len() < 2 {
+    // In an open loop all that keep up have the rate that was asked for.
+    if engines.len() < 2 || results.meta.settings.rate.is_some() {
         return;
     }
     let mut titles: Vec<String> = Vec::new();
@@ -226,7 +252,10 @@ fn ratio_of(over: Option<&PointResult>, under: Option<&PointResult>) -> String {
     match (over, under) {
         (Some(a), Some(b)) if a.figures.wrong + b.figures.wrong == 0 => {
             let e = ratio(a, b);
-            format!("{:.2} [{:.2} .. {:.2}]", e.value, e.low, e.high)
+            if a.repeats.len().min(b.repeats.len()) < ENOUGH {
+                return sig3(e.value);
+            }
+            format!("{} [{} .. {}]", sig3(e.value), sig3(e.low), sig3(e.high))
         }
         _ => "-".into(),
     }

@@ -197,3 +197,58 @@ fn different_values_are_told_apart() {
         assert!(c.exact && c.distinct == [36, 720], "{c:?}");
     }
 }
+
+/// Entries that have expired are left out: exactly where all or none of a table's have, and in between by the share of time
+/// that has passed; in memtables by a sample. Whatever is estimated, what is counted is right.
+#[test]
+fn expired_entries_are_left_out() {
+    use kingtide::vfs::MemFs;
+    use kingtide::{Db, ManualClock, Options};
+    use std::time::Duration;
+
+    let clock = ManualClock::at_unix_ms(1_000_000);
+    let fs = MemFs::shared();
+    let options = Options { fs: Some(fs), clock: Some(clock.clone()), manual_jobs: true, ..Options::default() };
+    let db = Db::open("db", options).unwrap();
+    let family = db.default_family();
+    let key = |i: u32| format!("key-{i:05}").into_bytes();
+    let near = |rows: u64, exact: u64| rows.abs_diff(exact) <= 1 + exact / 8;
+    for i in 0..2000 {
+        match i % 2 {
+            0 => db.put(key(i), b"stays").unwrap(),
+            _ => db.put_ttl(key(i), b"goes", Duration::from_millis(1000 + 10 * u64::from(i))).unwrap(),
+        }
+    }
+    let first_half = || family.range_stats(&key(0)[..]..&key(1000)[..]).unwrap();
+    for flushed in [false, true] {
+        if flushed {
+            db.flush().unwrap();
+        }
+        let stats = family.range_stats(..).unwrap();
+        assert!(stats.expired == 0 && if flushed { stats.rows == 2000 } else { near(stats.rows, 2000) }, "{stats:?}");
+    }
+    clock.advance(Duration::from_millis(11_000)); // half of those that go
+    let stats = family.range_stats(..).unwrap();
+    assert!(near(stats.rows, 1500) && near(stats.expired, 500), "{stats:?}");
+    assert_eq!(family.count_up_to(.., 5000).unwrap().rows, 1500);
+    clock.advance(Duration::from_millis(11_000));
+    let stats = family.range_stats(..).unwrap();
+    assert_eq!((stats.rows, stats.expired, stats.entries), (1000, 1000, 2000), "{stats:?}");
+    assert_eq!(family.estimate_count().unwrap(), 1000);
+    assert!(near(first_half().rows, 500) && near(first_half().expired, 500), "{:?}", first_half());
+
+    // In a memtable, and under a range tombstone, which hides each of them once.
+    for i in 2000..2500 {
+        db.put_ttl(key(i), b"goes", Duration::from_millis(100)).unwrap();
+    }
+    assert!(near(family.range_stats(..).unwrap().rows, 1500));
+    clock.advance(Duration::from_millis(101));
+    let stats = family.range_stats(..).unwrap();
+    assert!(near(stats.rows, 1000) && near(stats.expired, 1500), "{stats:?}");
+    db.delete_range(key(0)..key(1000)).unwrap();
+    let stats = family.range_stats(..).unwrap();
+    assert!(near(stats.rows, 500), "{stats:?}");
+    db.compact().unwrap();
+    let stats = family.range_stats(..).unwrap();
+    assert_eq!((stats.rows, stats.expired, stats.entries), (500, 0, 500), "{stats:?}");
+}

@@ -50,11 +50,12 @@ fn umask() -> u32 {
 #[test]
 fn everything_that_is_created_has_the_mode() {
     for (mode, file, sub) in [(None, 0o600, 0o700), (Some("0640"), 0o640, 0o750)] {
-        let dir = Scratch::absent(&format!("mode-{file:o}"));
+        let dir = Scratch::new(&format!("mode-{file:o}"));
+        fs::set_permissions(&dir.0, fs::Permissions::from_mode(sub & !umask())).unwrap();
         let at = |name: &str| dir.0.join(name);
         let mut options = options();
         mode.into_iter().for_each(|m| options.set("file_mode", m).unwrap());
-        let db = Db::open(at("above/db"), options.clone()).unwrap();
+        let db = Db::open(at("db"), options.clone()).unwrap();
         fill(&db, 1);
         let mut sorted = SortedFileWriter::create(at("sorted"), db.default_family()).unwrap();
         sorted.put(b"k", b"v").unwrap();
@@ -62,12 +63,12 @@ fn everything_that_is_created_has_the_mode() {
         db.checkpoint(at("checkpoint")).unwrap();
         let backup = Backup::at(at("backup"));
         backup.create(&db, BackupOptions::default()).unwrap();
-        db.default_family().export(at("export")).unwrap();
+        db.default_family().export(at("above/export")).unwrap();
         db.put(b"more", b"rows").unwrap();
         // While it is open: its lock, its log and its reserve are there too.
         let found = walk(&dir.0);
         for name in ["LOCK", "CURRENT", "RESERVE.tmp"] {
-            assert!(found.contains(&at("above/db").join(name)), "{name} is there to look at");
+            assert!(found.contains(&at("db").join(name)), "{name} is there to look at");
         }
         for path in found {
             let meta = fs::symlink_metadata(&path).unwrap();
@@ -80,7 +81,7 @@ fn everything_that_is_created_has_the_mode() {
 
 #[test]
 fn planted_links_do_not_lead_the_database_elsewhere() {
-    let dir = Scratch::absent("planted");
+    let dir = Scratch::new("planted");
     let at = |name: &str| dir.0.join(name);
     let home = at("db");
     drop(Db::open(&home, options()).unwrap());
@@ -179,7 +180,7 @@ fn leftovers_of_a_killed_process_are_replaced_whatever_their_permissions() {
 
 #[test]
 fn copies_do_not_follow_planted_links_either() {
-    let dir = Scratch::absent("copies");
+    let dir = Scratch::new("copies");
     let at = |name: &str| dir.0.join(name);
     let db = Db::open(at("db"), options()).unwrap();
     fill(&db, 5);

@@ -155,7 +155,7 @@ fn dropping_handles_in_a_forked_child_touches_nothing_and_keeps_the_parents_lock
 
 #[test]
 fn a_forked_child_has_databases_of_its_own() {
-    let dir = Scratch::absent("own");
+    let dir = Scratch::new("own");
     let parent = Db::open(dir.0.join("parent"), options()).unwrap();
     parent.put(b"a", b"1").unwrap();
     in_child(|| {

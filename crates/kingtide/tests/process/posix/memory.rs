@@ -172,3 +172,40 @@ fn a_put_without_memory_is_an_error_and_loses_nothing() {
     assert!(db.get(put.to_be_bytes()).unwrap().is_none());
     assert_eq!(db.get(b"small").unwrap().as_deref(), Some(&b"value"[..]));
 }
+
+/// Bytes of the value that is larger than what its reader may take.
+const FILM: usize = 200 << 20;
+
+#[test]
+#[ignore = "a process of its own"]
+fn read_a_large_value_in_pieces() {
+    let Some(dir) = child::child_dir() else { return };
+    let db = Db::open_read_only(dir.join("db"), Options::default()).unwrap();
+    let family = db.default_family();
+    let mut film = family.get_reader("film").unwrap().expect("it was put");
+    let mut piece = vec![0; 1 << 20];
+    for at in (0..FILM).step_by(piece.len()) {
+        assert_eq!(film.read_at(at as u64, &mut piece).unwrap(), piece.len());
+        assert!(piece.chunks_exact(4).zip(at / 4..).all(|(bytes, n)| *bytes == word(n)), "at byte {at}");
+    }
+    assert!(family.get("film").unwrap_err().to_string().contains("cannot allocate"), "as a whole it does not fit");
+}
+
+fn word(n: usize) -> [u8; 4] {
+    (n as u32).wrapping_mul(2_654_435_761).to_le_bytes()
+}
+
+#[test]
+fn a_value_larger_than_memory_is_read_in_pieces() {
+    let dir = Scratch::new("film");
+    let film: Vec<u8> = (0..FILM / 4).flat_map(word).collect();
+    for key in ["film", "poster"] {
+        // The log of the first open goes with the second one, or else the reader would have to recover it.
+        let db = Db::open(dir.0.join("db"), Options::default()).unwrap();
+        db.put(key, &film[..if key == "film" { FILM } else { 1000 }]).unwrap();
+        db.flush().unwrap();
+        db.close().unwrap();
+    }
+    drop(film);
+    child::child(&test_name!("read_a_large_value_in_pieces"), &dir.0, "ulimit -v 150000;");
+}

@@ -132,6 +132,7 @@ fn cautions(h: &mut Html, results: &Results) {
     if meta.machine.as_ref().is_some_and(|m| m.tmpfs) {
         told.push("The stores were in memory, not on a disk: figures of disks mean nothing.".into());
     }
+    told.extend(results.differences.iter().map(|d| format!("The engines were not set up alike: {d}.")));
     for e in &results.engines {
         if let Some(trouble) = &e.trouble {
             let what = if e.took_part() { "failed" } else { "was skipped" };
@@ -167,6 +168,12 @@ fn verdict(h: &mut Html, results: &Results) {
 
 /// How to read the numbers above.
 fn method(results: &Results) -> String {
+    if results.meta.settings.rate.is_some() {
+        return "In an open loop every engine that keeps up has the rate that was asked for, so rates are not compared. An \
+                engine kept up if it delivered at least 99 % of the rate; those are ordered by their highest p99 over all \
+                kinds of operation."
+            .into();
+    }
     let repeats = results.points.iter().map(|p| p.repeats.len()).min().unwrap_or_default();
     let mut text = String::from(
         "Rates are medians of repeats, in which the engines alternate. Intervals are percentile bootstraps over pairs of \
@@ -177,10 +184,6 @@ fn method(results: &Results) -> String {
             " With {repeats} repeats an interval is only their range, and must lie above 1.1: take more, if a small \
              difference matters."
         );
-    }
-    if results.meta.settings.rate.is_some() {
-        text +=
-            " In an open loop every engine that keeps up has the same rate: what tells them apart is their latency.";
     }
     text
 }

@@ -1,7 +1,7 @@
 //! The page's numbers: rates and latencies of the engines side by side, what they cost, and every point.
 
 use crate::lua::point::Measured;
-use crate::measure::{Summary, show_bytes, show_count, show_ns};
+use crate::measure::{Summary, plural, show_bytes, show_count, show_ns, sig3};
 use crate::page::{Head, Html};
 use crate::results::verdict::ratio;
 use crate::results::{PointResult, Results};
@@ -68,7 +68,8 @@ fn rates(h: &mut Html, results: &Results, place: &Place<'_>, engines: &[&str]) {
                 }
             });
         }
-        let ranked = |engine: &str| at(place, engine).filter(|p| results.unranked(p).is_none());
+        let open = results.meta.settings.rate.is_some();
+        let ranked = |engine: &str| at(place, engine).filter(|p| !open && results.unranked(p).is_none());
         for other in engines.iter().skip(1) {
             let (Some(a), Some(b)) = (ranked(engines[0]), ranked(other)) else {
                 h.number("–");
@@ -76,8 +77,8 @@ fn rates(h: &mut Html, results: &Results, place: &Place<'_>, engines: &[&str]) {
             };
             let e = ratio(a, b);
             h.within("td", "num", |h| {
-                h.text(&format!("{:.2}x", e.value));
-                h.leaf("small", "", &format!("{:.2} – {:.2}", e.low, e.high));
+                h.text(&format!("{}x", sig3(e.value)));
+                h.leaf("small", "", &format!("{} – {}", sig3(e.low), sig3(e.high)));
             });
         }
     });
@@ -224,7 +225,7 @@ fn one_point(h: &mut Html, p: &PointResult) {
         h.tag("td", &[("class", "num"), ("rowspan", &rows)], |h| {
             h.text(&show_count(f.wu_per_s.value));
             h.leaf("small", "", &format!("{} – {}", show_count(f.wu_per_s.low), show_count(f.wu_per_s.high)));
-            h.leaf("small", "", &format!("{} repeats", p.repeats.len()));
+            h.leaf("small", "", &plural(p.repeats.len(), "repeat"));
         });
         h.tag("td", &[("class", "num"), ("rowspan", &rows)], |h| h.text(&show_count(f.ops_per_s.value)));
         let hits = f.hit_rate.map_or("–".into(), |r| format!("{:.1} %", r * 100.0));

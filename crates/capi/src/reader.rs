@@ -1,0 +1,72 @@
+//! Values read in pieces.
+
+use crate::abi::{Out, buffer, bytes, need, out_handle};
+use crate::error::{guard, kingtide_error, kingtide_status, quietly};
+use crate::family::kingtide_family;
+use crate::snapshot::kingtide_snapshot;
+use kingtide::ValueReader;
+use std::ffi::c_void;
+
+/// A reader of one value, which may be larger than memory. It reads the value as it was when the reader was opened, whatever
+/// happens to the key meanwhile, and keeps its file until it is freed. For one thread at a time.
+pub struct kingtide_reader(ValueReader);
+
+/// Opens the value of a key to be read in pieces. `snapshot` may be NULL: then it is the value of now. `reader` is set to NULL
+/// when the key is absent, which is no error. Free it with `kingtide_reader_free`.
+///
+/// Errors: CORRUPTION with file and offset, IO, CLOSED; INVALID_ARGUMENT (a snapshot of another database), TOO_OLD.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kingtide_family_get_reader(
+    family: Option<&kingtide_family>,
+    snapshot: Option<&kingtide_snapshot>,
+    key: *const c_void,
+    key_len: usize,
+    reader: *mut *mut kingtide_reader,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let out = out_handle(reader, "reader")?;
+        let (family, key) = (&need(family, "family")?.0, bytes(key, key_len, "key")?);
+        let opened = match snapshot {
+            None => family.get_reader(key)?,
+            Some(snapshot) => snapshot.0.of(family).get_reader(key)?,
+        };
+        if let Some(opened) = opened {
+            out.set(kingtide_reader(opened));
+        }
+        Ok(())
+    })
+}
+
+/// Bytes of the value; 0 for NULL.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_reader_len(reader: Option<&kingtide_reader>) -> u64 {
+    reader.map_or(0, |r| r.0.len())
+}
+
+/// Reads up to `size` bytes of the value from byte `offset` on into `buf`, and sets `read` to how many there were: fewer than
+/// `size` only at the value's end, and 0 behind it. Going forward is cheap.
+///
+/// Errors: CORRUPTION with file and offset (other parts of the value can still be read), IO, INVALID_ARGUMENT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kingtide_reader_read(
+    reader: Option<&mut kingtide_reader>,
+    offset: u64,
+    buf: *mut c_void,
+    size: usize,
+    read: *mut usize,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let out = Out::new(read, "read")?;
+        let reader = need(reader, "reader")?;
+        out.set(reader.0.read_at(offset, buffer(buf, size, "buf")?)?);
+        Ok(())
+    })
+}
+
+/// Frees a reader. NULL is allowed.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_reader_free(reader: Option<Box<kingtide_reader>>) {
+    quietly((), || drop(reader));
+}

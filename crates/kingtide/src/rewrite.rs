@@ -1,0 +1,61 @@
+//! What a compaction on request rewrites for the space that it gives back: versions that only a snapshot of the past saw,
+//! and the live values of value logs of which much is dead. Compactions of the engine's own choice wait until it is more.
+
+use crate::compact::{KeyRange, Rewrite, meets_range};
+use crate::engine::DbInner;
+use crate::family::Family;
+use crate::version::FileMeta;
+use kingtide_base::Result;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// A value log is emptied when this part of it, or more, is dead.
+const DEAD_ONE_IN: u64 = 20;
+
+impl DbInner {
+    /// Finds what to rewrite of a range of a family. Opens the tables in it that are not open.
+    ///
+    /// # Errors
+    /// Those of opening a table.
+    pub(crate) fn to_rewrite(&self, family: &Arc<Family>, range: &KeyRange) -> Result<Rewrite> {
+        let oldest = self.snapshots.oldest();
+        let (view, stored) = {
+            let shape = self.shape.lock();
+            let of_family = shape.vlogs.iter().filter(|(_, v)| v.family == family.id());
+            let stored: BTreeMap<u64, u64> = of_family.map(|(id, v)| (*id, v.stored_bytes)).collect();
+            (family.view.load_full(), stored)
+        };
+        let inside = |f: &FileMeta| meets_range(family.order(), f, Some(range));
+        let mut live: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut kept: BTreeSet<u64> = BTreeSet::new(); // a table outside of the range refers to them
+        for (_, file) in view.version.files() {
+            for r in &file.vlog_refs {
+                *live.entry(r.file_id).or_default() += r.bytes;
+                if !inside(file) {
+                    kept.insert(r.file_id);
+                }
+            }
+        }
+        let mut rewrite = Rewrite::default();
+        for (id, live) in &live {
+            let stored = stored.get(id).copied().unwrap_or(*live);
+            let dead = stored.saturating_sub(*live);
+            if !kept.contains(id) && dead > 0 && dead.saturating_mul(DEAD_ONE_IN) >= stored {
+                rewrite.vlogs.insert(*id);
+            }
+        }
+        for slot in view.runs.iter().flat_map(|r| r.files.iter()).filter(|s| inside(&s.meta)) {
+            // A snapshot that sees one of them would make rewriting useless.
+            if slot.meta.max_seq <= oldest && slot.with(|t| Ok(t.info().older_versions > 0))? {
+                rewrite.files.insert(slot.meta.id);
+                rewrite.vlogs.extend(slot.meta.vlog_refs.iter().map(|r| r.file_id).filter(|id| !kept.contains(id)));
+            }
+        }
+        for (_, file) in view.version.files() {
+            if file.vlog_refs.iter().any(|r| rewrite.vlogs.contains(&r.file_id)) {
+                rewrite.files.insert(file.id);
+            }
+        }
+        Ok(rewrite)
+    }
+}
