@@ -7,7 +7,7 @@
 
 #![allow(clippy::disallowed_methods)] // an example's threads, and the machine's directory for temporary files
 
-use kingtide::{ColumnFamily, Db, Error, Isolation, Options, Result, Transaction, TransactionOptions};
+use kingtide::{ColumnFamily, Db, Error, Isolation, Options, Result, TransactOptions, Transaction, TransactionOptions};
 
 fn balance(stored: Option<impl std::ops::Deref<Target = [u8]>>) -> i64 {
     stored.and_then(|v| v.first_chunk().copied()).map_or(0, i64::from_le_bytes)
@@ -24,18 +24,15 @@ fn transfer(txn: &mut Transaction, accounts: &ColumnFamily, from: &str, to: &str
     txn.put(accounts, to.as_bytes(), &(b + amount).to_le_bytes())
 }
 
-/// Runs a transaction until it commits: all of it again, reads included, whenever somebody else was first.
-fn run(db: &Db, options: TransactionOptions, body: impl Fn(&mut Transaction) -> Result<()>) -> Result<u32> {
-    let mut txn = db.begin_with(options)?;
-    let mut attempts = 1;
-    loop {
-        match body(&mut txn).and_then(|()| txn.commit()) {
-            Ok(_) => return Ok(attempts),
-            Err(e) if e.is_transient_conflict() => txn.reset()?,
-            Err(e) => return Err(e), // dropping the transaction rolls it back
-        }
+/// Moves money, and counts how often that was tried: `transact` runs all of it again, reads included, whenever somebody else
+/// was first.
+fn transfer_one(db: &Db, from: &str, to: &str) -> Result<u32> {
+    let mut attempts = 0;
+    db.transact(|txn| {
         attempts += 1;
-    }
+        transfer(txn, db.default_family(), from, to, 1)
+    })?;
+    Ok(attempts)
 }
 
 fn total(db: &Db) -> Result<i64> {
@@ -56,8 +53,8 @@ fn main() -> Result<()> {
     // Four threads move money around. None of it is lost or made, whoever is first.
     let attempts = std::thread::scope(|s| {
         let threads = [("anna", "bert"), ("bert", "cleo"), ("cleo", "anna"), ("anna", "cleo")].map(|(from, to)| {
-            let once = || run(&db, Isolation::Serializable.into(), |t| transfer(t, accounts, from, to, 1));
-            s.spawn(move || (0..20).map(|_| once()).sum::<Result<u32>>())
+            let db = &db;
+            s.spawn(move || (0..20).map(|_| transfer_one(db, from, to)).sum::<Result<u32>>())
         });
         let joined = threads.map(|t| t.join().unwrap_or_else(|_| Err(Error::invalid("a thread panicked"))));
         joined.into_iter().sum::<Result<u32>>()
@@ -78,7 +75,7 @@ fn main() -> Result<()> {
     // Many want the same key: waiting for a lock is cheaper than being refused in the end. Nobody else can write what was
     // read for update, on any level.
     let locking = TransactionOptions { isolation: Isolation::ReadCommitted, locking: true, ..Default::default() };
-    run(&db, locking, |txn| {
+    db.transact_with(TransactOptions { transaction: locking, ..Default::default() }, |txn| {
         let anna = balance(txn.get_for_update(accounts, b"anna")?);
         txn.put(accounts, b"anna", &(anna + 5).to_le_bytes())
     })?;

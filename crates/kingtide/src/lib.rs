@@ -59,7 +59,9 @@ pub mod verify;
 pub mod version;
 pub mod wal;
 
-pub use api::transaction::{CommitTicket, Transaction, TransactionCursor, TransactionHandle, TransactionOptions};
+pub use api::transaction::{
+    CommitTicket, TransactOptions, Transaction, TransactionCursor, TransactionHandle, TransactionOptions,
+};
 pub use api::{ColumnFamily, Db, Entries, Entry, KeyRange, Read, SnapshotReader, TransactionReader};
 pub use changes::{ChangeRecord, ChangeStream, ChangeStreamOptions};
 pub use checkpoint::CheckpointInfo;

@@ -189,6 +189,24 @@ impl Db {
         self.create_family_ordered(name, options, KeyOrder::Bytewise)
     }
 
+    /// The family of that name, which is created with bytewise order and these options if it is not there. Of one that is there
+    /// the options stay what they are.
+    ///
+    /// # Errors
+    /// As [`Db::create_family`], but for `Exists`.
+    pub fn get_or_create_family(&self, name: &str, options: FamilyOptions) -> Result<ColumnFamily> {
+        loop {
+            match self.family(name) {
+                Err(e) if e.kind() == ErrorKind::NotFound => {}
+                found => return found,
+            }
+            match self.create_family(name, options.clone()) {
+                Err(e) if e.kind() == ErrorKind::Exists => {} // by another thread, just now
+                created => return created,
+            }
+        }
+    }
+
     /// Creates a family with a key order of its own. The order's name is stored; a custom order must be handed to every
     /// later open in [`Options::custom_orders`].
     ///

@@ -20,5 +20,6 @@ mod repair;
 mod small_database;
 mod small_log;
 mod stored_options;
+mod transact;
 mod value_reader;
 mod verify;

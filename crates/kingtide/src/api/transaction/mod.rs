@@ -7,6 +7,7 @@ mod interrupt;
 mod locking;
 mod overlays;
 mod read;
+mod retry;
 mod ticket;
 mod two_phase;
 mod write;
@@ -26,6 +27,7 @@ use crate::txn::wait_hook::LockWaitHook;
 use kingtide_base::options::Durability;
 use kingtide_base::{Error, Result, SeqNo};
 use overlays::Overlays;
+pub use retry::TransactOptions;
 use std::sync::Arc;
 use std::time::Duration;
 pub use ticket::CommitTicket;
@@ -80,6 +82,7 @@ impl From<Isolation> for TransactionOptions {
 /// let db = Db::open(&dir, Options::default())?;
 /// let accounts = db.default_family();
 /// db.put(b"ann", b"100")?;
+/// // What `Db::transact` does, by hand.
 /// let mut txn = db.begin(Isolation::Serializable)?;
 /// loop {
 ///     let balance: u64 = String::from_utf8_lossy(&txn.get(accounts, b"ann")?.unwrap()).parse().unwrap();

@@ -1,0 +1,198 @@
+//! Transactions that are run again when somebody else was in their way, and updates of single keys made of them.
+
+use super::{Transaction, TransactionOptions};
+use crate::api::{ColumnFamily, Db};
+use crate::engine::DbInner;
+use crate::read::PinnedValue;
+use crate::txn::isolation::Isolation;
+use kingtide_base::Result;
+use kingtide_base::rng::Rng;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The longest wait before the second attempt; it doubles with every attempt, up to [`LONGEST_WAIT`].
+const FIRST_WAIT: Duration = Duration::from_micros(50);
+/// The longest wait before any attempt.
+const LONGEST_WAIT: Duration = Duration::from_millis(10);
+
+/// How [`Db::transact_with`] runs a transaction.
+#[derive(Clone, Debug)]
+pub struct TransactOptions {
+    /// How the transaction behaves: serializable and optimistic by default.
+    pub transaction: TransactionOptions,
+    /// How often it is run at most: 100 times by default.
+    pub attempts: NonZeroU32,
+}
+
+impl Default for TransactOptions {
+    fn default() -> Self {
+        let attempts = NonZeroU32::MIN.saturating_add(99);
+        TransactOptions { transaction: Isolation::Serializable.into(), attempts }
+    }
+}
+
+impl Db {
+    /// Runs `body` in a serializable transaction and commits it; again, from the beginning, when another transaction was in
+    /// the way, up to 100 times. Returns what `body` returned in the attempt that was committed.
+    ///
+    /// `body` may run several times, so it should change nothing but the database. An error of its own rolls the transaction
+    /// back. Before another attempt the thread waits for a random time: at most 50 microseconds, twice as long each time, and
+    /// never more than 10 milliseconds.
+    ///
+    /// ```
+    /// use kingtide::{Db, Options};
+    /// # let dir = std::env::temp_dir().join(format!("kingtide-doc-transact-{}", std::process::id()));
+    /// # let _ = std::fs::remove_dir_all(&dir);
+    /// let db = Db::open(&dir, Options::default())?;
+    /// let accounts = db.default_family();
+    /// db.put("ann", 100u64.to_le_bytes())?;
+    ///
+    /// let left = db.transact(|txn| {
+    ///     let balance = txn.get(accounts, b"ann")?.and_then(|v| v.first_chunk().copied()).map_or(0, u64::from_le_bytes);
+    ///     let left = balance.checked_sub(30).ok_or_else(|| kingtide::Error::invalid("ann has too little"))?;
+    ///     txn.put(accounts, b"ann", &left.to_le_bytes())?;
+    ///     txn.put(accounts, b"ben", &30u64.to_le_bytes())?;
+    ///     Ok(left)
+    /// })?;
+    /// assert_eq!(left, 70);
+    /// # db.close()?;
+    /// # let _ = std::fs::remove_dir_all(&dir);
+    /// # Ok::<(), kingtide::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of `body`, of [`Db::begin`] and of [`Transaction::commit`]; the last conflict when there were too many.
+    pub fn transact<T>(&self, body: impl FnMut(&mut Transaction) -> Result<T>) -> Result<T> {
+        self.transact_with(TransactOptions::default(), body)
+    }
+
+    /// As [`Db::transact`], with options.
+    ///
+    /// # Errors
+    /// As [`Db::transact`].
+    pub fn transact_with<T>(
+        &self,
+        options: TransactOptions,
+        body: impl FnMut(&mut Transaction) -> Result<T>,
+    ) -> Result<T> {
+        run(self.inner(), options, body)
+    }
+}
+
+fn run<T>(
+    db: &Arc<DbInner>,
+    options: TransactOptions,
+    mut body: impl FnMut(&mut Transaction) -> Result<T>,
+) -> Result<T> {
+    let mut txn = Transaction::begin(db.clone(), options.transaction)?;
+    // A transaction's id is its own, so two that met do not wait for equally long.
+    let mut rng = Rng::new(txn.id());
+    let mut longest = FIRST_WAIT;
+    let mut attempt = 1;
+    loop {
+        let error = match body(&mut txn).and_then(|value| txn.commit().map(|_| value)) {
+            Ok(value) => return Ok(value),
+            Err(e) => e,
+        };
+        txn.rollback()?; // before the wait: others may want its locks
+        if !error.is_transient_conflict() {
+            return Err(error);
+        }
+        if attempt == options.attempts.get() {
+            return Err(error.context(format!("given up after {attempt} attempts")));
+        }
+        attempt += 1;
+        db.clock.sleep(Duration::from_nanos(rng.below(longest.as_nanos() as u64)));
+        longest = (longest * 2).min(LONGEST_WAIT);
+        txn.reset()?;
+    }
+}
+
+/// An update of one key goes on until nobody comes in between: of those that meet, one always succeeds.
+fn until_done() -> TransactOptions {
+    TransactOptions { transaction: Isolation::Snapshot.into(), attempts: NonZeroU32::MAX }
+}
+
+impl ColumnFamily {
+    /// Puts in the place of a key's value what `update` makes of it, atomically: nobody writes the key in between. `update` is
+    /// given the value, `None` if there is none, and returns the new one, or `None` to delete the key. Returns the value that
+    /// was replaced. `update` runs again when another commit came first.
+    ///
+    /// ```
+    /// use kingtide::{Db, Options};
+    /// # let dir = std::env::temp_dir().join(format!("kingtide-doc-update-{}", std::process::id()));
+    /// # let _ = std::fs::remove_dir_all(&dir);
+    /// let db = Db::open(&dir, Options::default())?;
+    /// let visits = db.default_family();
+    /// for _ in 0..3 {
+    ///     visits.fetch_update("page", |n| {
+    ///         let n = n.and_then(|v| v.first_chunk().copied()).map_or(0, u64::from_le_bytes);
+    ///         Some((n + 1).to_le_bytes())
+    ///     })?;
+    /// }
+    /// assert_eq!(visits.get("page")?.as_deref(), Some(&3u64.to_le_bytes()[..]));
+    /// # db.close()?;
+    /// # let _ = std::fs::remove_dir_all(&dir);
+    /// # Ok::<(), kingtide::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`ColumnFamily::get`] and [`ColumnFamily::put`].
+    pub fn fetch_update<V: AsRef<[u8]>>(
+        &self,
+        key: impl AsRef<[u8]>,
+        mut update: impl FnMut(Option<&[u8]>) -> Option<V>,
+    ) -> Result<Option<PinnedValue>> {
+        let key = key.as_ref();
+        run(&self.db, until_done(), |txn| {
+            let value = txn.get(self, key)?;
+            match update(value.as_deref()) {
+                Some(new) => txn.put(self, key, new.as_ref())?,
+                None if value.is_some() => txn.delete(self, key)?,
+                None => {}
+            }
+            Ok(value)
+        })
+    }
+
+    /// Replaces a key's value if it is `expected`, atomically. `None` stands for no value, on both sides. The inner error is the
+    /// value that was there instead; nothing was written then.
+    ///
+    /// ```
+    /// use kingtide::{Db, Options};
+    /// # let dir = std::env::temp_dir().join(format!("kingtide-doc-swap-{}", std::process::id()));
+    /// # let _ = std::fs::remove_dir_all(&dir);
+    /// let db = Db::open(&dir, Options::default())?;
+    /// let jobs = db.default_family();
+    /// assert!(jobs.compare_and_swap("job", None, Some(b"taken by 1"))?.is_ok());
+    /// let other = jobs.compare_and_swap("job", None, Some(b"taken by 2"))?;
+    /// assert_eq!(other.unwrap_err().as_deref(), Some(&b"taken by 1"[..]));
+    /// # db.close()?;
+    /// # let _ = std::fs::remove_dir_all(&dir);
+    /// # Ok::<(), kingtide::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`ColumnFamily::get`] and [`ColumnFamily::put`].
+    pub fn compare_and_swap(
+        &self,
+        key: impl AsRef<[u8]>,
+        expected: Option<&[u8]>,
+        new: Option<&[u8]>,
+    ) -> Result<Result<(), Option<PinnedValue>>> {
+        let key = key.as_ref();
+        run(&self.db, until_done(), |txn| {
+            let value = txn.get(self, key)?;
+            if value.as_deref() != expected {
+                return Ok(Err(value));
+            }
+            match new {
+                Some(new) => txn.put(self, key, new)?,
+                None if value.is_some() => txn.delete(self, key)?,
+                None => {}
+            }
+            Ok(Ok(()))
+        })
+    }
+}

@@ -1,0 +1,156 @@
+//! Transactions that are run again, updates of single keys, and families that are created if they are not there.
+
+use kingtide::vfs::MemFs;
+use kingtide::{
+    Db, Durability, Error, ErrorKind, FamilyOptions, Isolation, Options, TransactOptions, TransactionOptions,
+};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+fn open() -> Db {
+    Db::open("/db", Options { fs: Some(Arc::new(MemFs::new())), ..Options::default() }).unwrap()
+}
+
+fn number(value: Option<&[u8]>) -> u64 {
+    value.and_then(|v| v.first_chunk().copied()).map_or(0, u64::from_le_bytes)
+}
+
+#[test]
+fn a_conflict_runs_it_again() {
+    let db = open();
+    let f = db.default_family();
+    let mut runs = 0;
+    let read = db.transact(|txn| {
+        runs += 1;
+        let n = number(txn.get(f, b"n")?.as_deref());
+        if runs <= 3 {
+            db.put("n", (n + 10).to_le_bytes())?; // somebody else is first
+        }
+        txn.put(f, b"n", &(n + 1).to_le_bytes())?;
+        Ok(n)
+    });
+    assert_eq!((read.unwrap(), runs, number(db.get("n").unwrap().as_deref())), (30, 4, 31));
+    assert!(db.transactions().is_empty(), "nothing is left running");
+}
+
+#[test]
+fn attempts_are_bounded_and_other_errors_end_it() {
+    let db = open();
+    let f = db.default_family();
+    for level in [Isolation::Snapshot, Isolation::Serializable] {
+        for most in [1, 3] {
+            let attempts = NonZeroU32::new(most).unwrap();
+            let mut runs = 0;
+            let result = db.transact_with(TransactOptions { transaction: level.into(), attempts }, |txn| {
+                runs += 1;
+                txn.get(f, b"k")?;
+                db.put("k", "other")?;
+                txn.put(f, b"k", b"mine")
+            });
+            let error = result.unwrap_err();
+            assert_eq!((error.kind(), runs), (ErrorKind::Conflict, most));
+            assert!(error.to_string().contains(&format!("given up after {most} attempts")), "{error}");
+        }
+    }
+    let mut runs = 0;
+    let result = db.transact(|txn| -> kingtide::Result<()> {
+        runs += 1;
+        txn.put(f, b"k", b"mine")?;
+        Err(Error::invalid("no"))
+    });
+    assert_eq!((result.unwrap_err().kind(), runs), (ErrorKind::InvalidArgument, 1));
+    assert_eq!(db.get("k").unwrap().unwrap(), b"other");
+    // One that the body itself committed can be committed no more; one that it rolled back neither.
+    let result = db.transact(|txn| txn.rollback());
+    assert_eq!(result.unwrap_err().kind(), ErrorKind::Finished);
+    assert!(db.transactions().is_empty());
+    db.close().unwrap();
+    assert_eq!(db.transact(|_| Ok(())).unwrap_err().kind(), ErrorKind::Closed);
+}
+
+#[test]
+fn threads_that_update_one_key_lose_nothing() {
+    let db = open();
+    let each = if kingtide_testkit::full() { 2_000 } else { 150 };
+    std::thread::scope(|s| {
+        for thread in 0..4u8 {
+            let db = &db;
+            s.spawn(move || {
+                let f = db.default_family();
+                let locking = TransactionOptions {
+                    locking: true,
+                    durability: Some(Durability::Process),
+                    ..Isolation::RepeatableRead.into()
+                };
+                let options = TransactOptions { transaction: locking, ..TransactOptions::default() };
+                for i in 0..each {
+                    match (thread + (i % 4) as u8) % 4 {
+                        0 => {
+                            f.fetch_update("n", |n| Some((number(n) + 1).to_le_bytes())).unwrap();
+                        }
+                        1 => loop {
+                            let now = f.get("n").unwrap();
+                            let next = (number(now.as_deref()) + 1).to_le_bytes();
+                            if f.compare_and_swap("n", now.as_deref(), Some(&next)).unwrap().is_ok() {
+                                break;
+                            }
+                        },
+                        2 => db
+                            .transact(|txn| {
+                                let n = number(txn.get(f, b"n")?.as_deref());
+                                txn.put(f, b"n", &(n + 1).to_le_bytes())
+                            })
+                            .unwrap(),
+                        _ => db
+                            .transact_with(options.clone(), |txn| {
+                                let n = number(txn.get_for_update(f, b"n")?.as_deref());
+                                txn.put(f, b"n", &(n + 1).to_le_bytes())
+                            })
+                            .unwrap(),
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(number(db.get("n").unwrap().as_deref()), 4 * each);
+}
+
+#[test]
+fn a_key_is_updated_deleted_and_swapped() {
+    let db = open();
+    let f = db.default_family();
+    assert!(f.fetch_update("k", |v| v.map(<[u8]>::to_vec)).unwrap().is_none());
+    assert!(!f.contains_key("k").unwrap(), "nothing was made of nothing");
+    assert!(f.fetch_update("k", |_| Some("1")).unwrap().is_none());
+    assert_eq!(f.fetch_update("k", |v| v.map(|v| [v, b"2"].concat())).unwrap().unwrap(), b"1");
+    assert_eq!(f.get("k").unwrap().unwrap(), b"12");
+
+    assert_eq!(f.compare_and_swap("k", None, Some(b"x")).unwrap().unwrap_err().unwrap(), b"12");
+    assert_eq!(f.compare_and_swap("k", Some(b"1"), None).unwrap().unwrap_err().unwrap(), b"12");
+    assert!(f.compare_and_swap("k", Some(b"12"), Some(b"3")).unwrap().is_ok());
+    assert!(f.compare_and_swap("k", Some(b"3"), None).unwrap().is_ok());
+    assert!(f.compare_and_swap("k", Some(b"3"), None).unwrap().unwrap_err().is_none());
+    assert!(f.compare_and_swap("k", None, None).unwrap().is_ok());
+    assert_eq!(f.fetch_update("", |_| Some("1")).unwrap_err().kind(), ErrorKind::InvalidArgument);
+
+    db.put("k", "4").unwrap();
+    assert_eq!(f.fetch_update("k", |_| None::<Vec<u8>>).unwrap().unwrap(), b"4");
+    assert!(f.get("k").unwrap().is_none());
+}
+
+#[test]
+fn a_family_is_created_once() {
+    let db = open();
+    let small = FamilyOptions { value_threshold: 100, ..FamilyOptions::default() };
+    let made = std::thread::scope(|s| {
+        let make = || db.get_or_create_family("f", small.clone()).unwrap().id();
+        let threads: Vec<_> = (0..4).map(|_| s.spawn(make)).collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect::<Vec<_>>()
+    });
+    assert!(made.iter().all(|id| *id == made[0]), "{made:?}");
+    // The options are those of a family that is new.
+    let family = db.get_or_create_family("f", FamilyOptions::default()).unwrap();
+    assert_eq!(family.options().value_threshold, 100);
+    let kind = db.get_or_create_family("", FamilyOptions::default()).map_err(|e| e.kind()).unwrap_err();
+    assert_eq!(kind, ErrorKind::InvalidArgument);
+}
