@@ -12,11 +12,10 @@ pub(crate) fn make_database_dir(fs: &dyn Fs, dir: &Path) -> Result<()> {
         && !fs.exists(parent)?
     {
         let text = format!(
-            "cannot create a database in {}: the directory {} does not exist; create it first, or correct the path",
-            dir.display(),
+            "cannot create a database: the directory {} does not exist; create it first, or correct the path",
             parent.display()
         );
-        return Err(Error::new(ErrorKind::NotFound, text));
+        return Err(Error::new(ErrorKind::NotFound, text).at_path(dir));
     }
     make_dir(fs, dir)
 }

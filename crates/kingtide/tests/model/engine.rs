@@ -160,11 +160,12 @@ impl<'a> Engine<'a> {
         let (memory, fs, dir, temp): (_, Arc<dyn Fs>, _, _) = match set.disk {
             Disk::Memory => {
                 let fs = MemFs::new();
-                (Some(fs.clone()), Arc::new(fs), PathBuf::from("/m/db"), None)
+                (Some(fs.clone()), Arc::new(fs), PathBuf::from("/db"), None)
             }
             Disk::Posix => {
                 let dir = place_for(set).join(format!("kingtide-{}-{}-{seed}", set.name, std::process::id()));
                 let _ = std::fs::remove_dir_all(&dir);
+                std::fs::create_dir_all(&dir).expect("a directory for the set");
                 (None, PosixFs::shared(), dir.join("db"), Some(TempDir(dir)))
             }
         };
