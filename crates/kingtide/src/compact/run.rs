@@ -202,11 +202,14 @@ impl DbInner {
         };
         #[allow(clippy::disallowed_methods)] // parts of this job, which end before it does
         crate::sync::scope(|scope| {
-            let others: Vec<_> = rest.iter().map(|r| (r, try_spawn(scope, || merge(r)))).collect();
+            // Where the caller runs the jobs, runs of one seed must be alike: threads would draw file ids in any order.
+            let alone = self.jobs.is_manual();
+            let spawn = |r| if alone { None } else { try_spawn(scope, move || merge(r)) };
+            let others: Vec<_> = rest.iter().map(|r| (r, spawn(r))).collect();
             results.push(merge(first));
             results.extend(others.into_iter().map(|(range, thread)| match thread {
                 Some(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-                None => merge(range), // the system has no thread to spare
+                None => merge(range), // or the system has no thread to spare
             }));
         });
         let mut all = MergeOutput::default();
