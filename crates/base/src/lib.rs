@@ -11,8 +11,8 @@
 //! | [`stats`] | the table of counters and gauges |
 //! | [`clock`], [`rng`] | injected time and randomness |
 //! | [`budget`] | exact byte accounting shared by arenas and caches |
-//! | [`planted`] | bugs planted to test the tests; absent from ordinary builds |
-//! | [`rare`] | counters of paths that most runs never take |
+//! | [`planted`](mod@planted) | bugs planted to test the tests; absent from ordinary builds |
+//! | [`rare`](mod@rare) | counters of paths that most runs never take |
 
 #![cfg_attr(test, allow(clippy::disallowed_methods))] // tests may start threads and read clocks and files
 

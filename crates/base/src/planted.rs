@@ -2,7 +2,7 @@
 //! Sayward: "Hints on Test Data Selection", Computer 1978).
 //!
 //! A test that has never failed proves little. Each row of [`BUGS`] is a mistake that a storage engine can make, and some
-//! have made; it sits in the engine at the place where the real one would, as a condition on [`planted!`](crate::planted):
+//! have made; it sits in the engine at the place where the real one would, as a condition on [`planted!`](macro@crate::planted):
 //!
 //! ```text
 //! if !planted!("log-name-not-synced") { sync_names(config, sync)?; }
@@ -19,7 +19,7 @@
 /// A mistake, and what must notice it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlantedBug {
-    /// Its name, for [`planted!`](crate::planted) and `KINGTIDE_PLANTED`.
+    /// Its name, for [`planted!`](macro@crate::planted) and `KINGTIDE_PLANTED`.
     pub name: &'static str,
     /// What the engine does wrong while it is awake.
     pub wrong: &'static str,

@@ -4,7 +4,7 @@ use crate::version::manifest::ManifestLimits;
 use kingtide_base::rng::Rng;
 
 /// Thresholds of the engine. The defaults are what every real database has. Tests draw others at random, so that paths which
-/// a normal run takes once in hours are taken all the time (see [`kingtide_base::rare`]).
+/// a normal run takes once in hours are taken all the time (see [`kingtide_base::rare`](mod@kingtide_base::rare)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tuning {
     /// Bytes of a manifest below which it is not rewritten.

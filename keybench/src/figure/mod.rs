@@ -1,7 +1,7 @@
 //! Figures, drawn by the program itself: SVG for pages, PNG for everything else.
 //!
 //! From the outside in: [`run`], [`timeline`] and [`suite`] say which figures there are and what is in them; a
-//! [`chart`] puts titles, legends and panels on paper; [`bars`] and [`lines`] fill panels along an [`axis`] in a [`unit`];
+//! [`chart`] puts titles, legends and panels on paper; [`bars`] and [`lines`] fill panels along an [`axis`] in a [`unit`](mod@unit);
 //! what they draw is a [`scene`] in the inks of a [`theme`], which becomes SVG, or PNG by [`raster`] with a [`font`] of its
 //! own.
 

@@ -80,6 +80,7 @@ pub struct Args {
     /// What to tell about the machine and the program: all, none, or a list of system and build
     #[arg(long, default_value = "all")]
     pub probe: Probes,
+    #[allow(rustdoc::broken_intra_doc_links)] // the text is that of --help
     /// Tables to write besides those in the report directory: a list of console, tsv[:FILE], timeline[:FILE]
     /// [default: console]
     #[arg(long, value_delimiter = ',')]

@@ -160,7 +160,7 @@ impl Manifest {
         Ok(Some(manifest))
     }
 
-    /// Writes it over itself: see [`write_again`].
+    /// Writes it over itself: see `write_again`.
     ///
     /// # Errors
     /// `Io`.

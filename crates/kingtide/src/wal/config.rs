@@ -38,7 +38,7 @@ pub struct WalConfig {
     /// Bytes of a segment once the log is warm. A record that does not fit into one gets a segment of its own size.
     pub segment_size: u64,
     /// Bytes of the first segments after an open or a [`super::Wal::shrink`], if that is less. Each one made after that is
-    /// [`GROWTH`] times as large as the last one in use, up to `segment_size`: a small database has a small log.
+    /// `GROWTH` times as large as the last one in use, up to `segment_size`: a small database has a small log.
     pub first_segment: u64,
     /// Released segments kept for reuse.
     pub max_free: usize,

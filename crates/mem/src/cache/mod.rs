@@ -2,10 +2,10 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`block`] | counted bytes in one allocation |
-//! | [`slot`] | a table slot through which a reader takes a reference in one atomic instruction |
-//! | [`clock`] | a partition: lock-free lookup, CLOCK eviction, exact accounting |
-//! | [`doorkeeper`] | who gets in when the cache is full |
+//! | `block` | counted bytes in one allocation |
+//! | `slot` | a table slot through which a reader takes a reference in one atomic instruction |
+//! | `clock` | a partition: lock-free lookup, CLOCK eviction, exact accounting |
+//! | `doorkeeper` | who gets in when the cache is full |
 //!
 //! A miss goes: [`BlockCache::get`] returns `None`; the reader decodes into its own scratch, or, if
 //! [`BlockCache::admit`] says so, into a fresh [`Block`] that it hands to [`BlockCache::insert`].

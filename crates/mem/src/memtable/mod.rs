@@ -5,13 +5,13 @@
 //! A leaf holds up to 64 entries as two arrays: the *heads* (8 bytes of the key after the prefix that all keys of the
 //! leaf share, as an integer) and the offsets of the entries in the arena. A search compares integers and touches an
 //! entry's own memory only where heads are equal. Inner nodes look the same, with children beside the separators.
-//! Keys are unique in the tree, which names the newest version of each; the older ones hang behind it ([`entry`]). So a
+//! Keys are unique in the tree, which names the newest version of each; the older ones hang behind it (`entry`). So a
 //! reader passes a key in one step however often it was written, and a new version takes no room in a leaf. The order of
 //! entries is key ascending, then tag descending.
 //!
 //! # Concurrency
 //!
-//! One writer; every node has a sequence lock ([`node`]). A reader descends with optimistic lock coupling (Leis et al.,
+//! One writer; every node has a sequence lock (`node`). A reader descends with optimistic lock coupling (Leis et al.,
 //! "The ART of Practical Synchronization", DaMoN 2016): it notes the child's version *before* it validates the
 //! parent's, so the child it arrives at covers the key it is looking for at the version it noted. The writer makes a
 //! split visible in parent and child together: both are odd from before the first change until after the last one.
