@@ -24,8 +24,8 @@ fn transfer(txn: &mut Transaction, accounts: &ColumnFamily, from: &str, to: &str
     txn.put(accounts, to.as_bytes(), &(b + amount).to_le_bytes())
 }
 
-/// Moves money, and counts how often that was tried: `transact` runs all of it again, reads included, whenever somebody else
-/// was first.
+/// Moves money, and counts the attempts: `transact` runs the whole closure again, reads included, whenever another
+/// transaction committed first.
 fn transfer_one(db: &Db, from: &str, to: &str) -> Result<u32> {
     let mut attempts = 0;
     db.transact(|txn| {

@@ -1,4 +1,4 @@
-//! Entries as a Rust iterator: over a cursor from the front, and another from the back once somebody asks there.
+//! Entries as a Rust iterator: a cursor from the front, and a second one from the back once the back is asked for.
 //!
 //! Both cursors show the same view of the same moment, so where they meet is a comparison of the keys that they are at.
 //! They need not meet at one key: an entry that has a time to live may be there for the one and gone for the other.

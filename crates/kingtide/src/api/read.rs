@@ -296,7 +296,7 @@ impl Read for Db {
     }
 }
 
-/// The verbs of [`Read`] as methods of the type, so that nobody has to import the trait to call them.
+/// The verbs of [`Read`] as methods of the type, so that callers need not import the trait.
 macro_rules! read_verbs {
     ($type:ty) => {
         impl $type {

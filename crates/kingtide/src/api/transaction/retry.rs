@@ -1,4 +1,4 @@
-//! Transactions that are run again when somebody else was in their way, and updates of single keys made of them.
+//! Transactions that are retried after conflicts, and atomic updates of single keys, which are built on them.
 
 use super::{Transaction, TransactionOptions};
 use crate::api::{ColumnFamily, Db};
@@ -109,13 +109,13 @@ fn run<T>(
     }
 }
 
-/// An update of one key goes on until nobody comes in between: of those that meet, one always succeeds.
+/// An update of one key is retried until it commits: of the updates that conflict, one always succeeds.
 fn until_done() -> TransactOptions {
     TransactOptions { transaction: Isolation::Snapshot.into(), attempts: NonZeroU32::MAX }
 }
 
 impl ColumnFamily {
-    /// Puts in the place of a key's value what `update` makes of it, atomically: nobody writes the key in between. `update` is
+    /// Replaces a key's value by what `update` makes of it, atomically: no other write comes in between. `update` is
     /// given the value, `None` if there is none, and returns the new one, or `None` to delete the key. Returns the value that
     /// was replaced. `update` runs again when another commit came first.
     ///
