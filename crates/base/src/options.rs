@@ -447,14 +447,14 @@ option_table! {
         /// one for each run that they read, and value logs beside them. The log, the manifest and what flushes and merges
         /// write need about ten more, and three for each background thread.
         max_open_files: u64 = 1000, in 16 ..= 1_000_000, @live;
-        /// Threads for flush and compaction; 0 means the number of cores, at least 2.
+        /// Threads for flush and compaction, at least 2; 0 means the number of cores.
         background_threads: u64 = 0, in 0 ..= 256;
         /// Key-range pieces that one compaction is split into at most, merged in parallel; 0 means the number of
         /// background threads.
         max_subcompactions: u64 = 0, in 0 ..= 64, @live;
         /// Bytes per second that flush and compaction may write; 0 means no limit.
         rate_limit: u64 = 0, in 0 ..= 1_099_511_627_776u64, @live;
-        /// Most milliseconds that `close` waits for running background jobs before it cancels them.
+        /// Most milliseconds that `close` waits for memtables to be flushed. Compactions that still run then are cancelled.
         close_timeout_ms: u64 = 5_000, in 0 ..= 3_600_000, @live;
         /// Milliseconds that a transaction may live unless it says otherwise; then it is rolled back, so that one that was
         /// forgotten holds neither locks nor old versions for ever. 0 means no limit. Prepared transactions have none.
