@@ -58,7 +58,8 @@ const ADDRESS: &[Suite] = &[
     suite("kingtide-mem", &["--lib"], &[]),
     suite("kingtide-vfs", &["--lib"], &[]),
     full("kingtide-table", &["--lib", "--tests"], &[]),
-    full("kingtide", &["--lib", "--tests"], &[]),
+    // Left out are those that limit the addresses that a process may have, or measure its memory.
+    full("kingtide", &["--lib", "--tests"], &["--skip", "posix::memory::", "--skip", "limits::memory"]),
 ];
 
 const THREAD: &[Suite] = &[
@@ -106,7 +107,7 @@ pub fn sanitize(args: &[String]) -> Result<(), String> {
             .args(["--target", &target])
             .args(["--config", "profile.dev.debug=1", "--config", "profile.dev.package.\"*\".opt-level=1"]);
         // The engine makes an error of memory that is refused, so the sanitizer's allocator must refuse it as the system's does.
-        command.env("ASAN_OPTIONS", "allocator_may_return_null=1");
+        command.env("ASAN_OPTIONS", "allocator_may_return_null=1").env("KINGTIDE_SANITIZED", kind);
         if kind == "thread" {
             // A standard library that is not instrumented hides half of what orders threads, and would be blamed for it.
             command
