@@ -466,6 +466,12 @@ option_table! {
         lock_timeout_ms: u64 = 1_000, in 0 ..= 86_400_000, @live;
         /// Bytes of write-ahead log kept beyond what recovery needs, for change streams to resume from.
         change_retention: u64 = 0, in 0 ..= 1_099_511_627_776u64, @live;
+        /// Keep histograms of how long operations take. They cost two readings of the processor's time-stamp counter and some
+        /// forty instructions an operation.
+        histograms: bool = true, @live;
+        /// Microseconds from which on an operation is recorded as slow, with what it touched and waited for; 0 means never.
+        /// While it is set, every operation counts what it touches.
+        slow_operation_threshold_us: u64 = 0, in 0 ..= 3_600_000_000u64, @live;
     }
 }
 

@@ -2,7 +2,8 @@
 //! which counts only inside of [`measured`].
 //!
 //! `cargo bench -p kingtide --bench instructions -- get` runs one by itself. There are no background threads and no entropy:
-//! the same program does the same work each time.
+//! the same program does the same work each time. With `--unobserved` behind the operation the database keeps no histograms: the
+//! difference is what they cost.
 #![allow(clippy::disallowed_methods, missing_docs)] // it works in a temporary directory of the machine
 
 use kingtide::{Db, Isolation, Options, TransactionOptions, WriteBatch, WriteOptions};
@@ -123,7 +124,8 @@ fn main() {
     let operation = std::env::args().skip(1).find(|a| !a.starts_with("--")).unwrap_or_else(|| "get".to_owned());
     let dir = std::env::temp_dir().join(format!("kingtide-instructions-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&dir);
-    let options = Options { manual_jobs: true, seed: Some(1), ..Options::default() };
+    let mut options = Options { manual_jobs: true, seed: Some(1), ..Options::default() };
+    options.db.histograms = !std::env::args().any(|a| a == "--unobserved");
     let db = Db::open(&dir, options).expect("a database");
     run(&operation, &db);
     drop(db);

@@ -68,7 +68,7 @@ fn open_as(dir: &Path, options: Options, read_only: bool) -> Result<(Arc<DbInner
     let fs = options.fs.clone().unwrap_or_else(PosixFs::shared).with_mode(options.db.file_mode);
     let lock = enter_dir(&*fs, dir, &options, read_only)?;
 
-    let stats = Arc::new(Stats::default());
+    let stats = Arc::new(Stats::new(options.clock.as_ref()));
     let memory = Budget::new(memory_limit(&options.db, &options.family));
     let arenas = ArenaPool::with_slots(memory.clone(), FREE_ARENAS, options.tuning.memtable_pieces);
     let cache = BlockCache::new(options.db.block_cache_size, options.db.cache_shards as usize, stats.clone());
@@ -200,6 +200,7 @@ fn id_source(next_file_id: &Arc<AtomicU64>) -> Arc<dyn Fn() -> u64 + Send + Sync
 fn apply_options(inner: &DbInner) {
     let options = inner.options.read();
     inner.set_durability(options.durability);
+    inner.stats.time_operations(options.histograms, options.slow_operation_threshold_us * 1000);
     inner.txns.set_timeout(options.transaction_timeout_ms);
     inner.txns.memory.set_limit(options.transaction_memory);
 }

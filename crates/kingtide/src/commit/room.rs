@@ -7,6 +7,7 @@ use crate::engine::DbInner;
 use crate::family::Family;
 use crate::memtable::no_room;
 use crate::sync::atomic::Ordering;
+use kingtide_base::perf::{self, Stage};
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, ErrorKind, Result, rare};
 use kingtide_mem::NoRoom;
@@ -30,7 +31,12 @@ impl DbInner {
         }
         match self.stall.admit(bytes) {
             stall::Verdict::Go => Ok(()),
-            stall::Verdict::MemoryFull => self.wait_for_memory(),
+            stall::Verdict::MemoryFull => {
+                let timer = perf::begin_wait();
+                let waited = self.wait_for_memory();
+                timer.end(Stage::AdmissionNs);
+                waited
+            }
         }
     }
 

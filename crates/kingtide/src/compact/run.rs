@@ -16,6 +16,7 @@ use crate::shape::Shape;
 use crate::sync::atomic::Ordering;
 use crate::sync::try_spawn;
 use crate::version::{Edit, FileMeta};
+use kingtide_base::histogram::Histogram;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Result, rare};
 use std::sync::Arc;
@@ -152,6 +153,7 @@ impl DbInner {
             self.stats.add(Stat::TrivialMoves, job.inputs.len() as u64);
             return Ok(());
         }
+        let start = self.clock.monotonic_ns();
         let output = self.merge_ranges(family, job)?;
         let edits = output.edits(family.id(), &job.inputs);
         // After a failure the record may or may not be in the manifest: the files stay until an open decides.
@@ -159,6 +161,7 @@ impl DbInner {
             output.discard(&*self.fs, &self.dir);
             return Ok(());
         }
+        self.stats.record(Histogram::Compaction, self.clock.monotonic_ns().saturating_sub(start));
         let c = output.counters;
         for (stat, n) in [
             (Stat::Compactions, 1),

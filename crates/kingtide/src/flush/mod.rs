@@ -14,6 +14,7 @@ use crate::family::Family;
 use crate::memtable::FamilyMemtable;
 use crate::sync::atomic::Ordering;
 use crate::version::Edit;
+use kingtide_base::histogram::Histogram;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Result, SeqNo, rare};
 use std::sync::Arc;
@@ -90,7 +91,9 @@ impl DbInner {
         self.delete_retired(retired);
         self.stats.add(Stat::Flushes, 1);
         self.stats.add(Stat::FlushBytes, output.counters.bytes_written);
-        self.stall.drained(memtable.memory(), self.clock.monotonic_ns().saturating_sub(start));
+        let took = self.clock.monotonic_ns().saturating_sub(start);
+        self.stats.record(Histogram::Flush, took);
+        self.stall.drained(memtable.memory(), took);
         drop(memtable);
         self.release_log()
     }
