@@ -3,13 +3,16 @@
 use crate::histogram::Histogram;
 use crate::perf::PerfContext;
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::Mutex;
+use std::time::Duration;
 
 /// Slow operations that are kept.
 pub const KEPT: usize = 128;
 
 /// What an operation was about. A key is told by its length and hash: keys are the user's data, which has no business in a log
-/// that is sent to others, and a hash is enough to see that two operations met the same key.
+/// that is sent to others, and a hash is enough to see that two operations met the same key. The hash has no secret: who can guess a key
+/// can check the guess.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Subject {
     /// The family's id; 0 is the default family's. Of a batch the first one's.
@@ -31,7 +34,7 @@ impl Subject {
 
 /// A slow operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slow {
+pub struct SlowOperation {
     /// Which one of all slow operations since the open, from 0.
     pub number: u64,
     /// What it did.
@@ -44,24 +47,41 @@ pub struct Slow {
     pub stages: PerfContext,
 }
 
+impl fmt::Display for SlowOperation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Subject { family, keys, key_len, key_hash } = self.subject;
+        let (name, took) = (self.operation.name(), Duration::from_nanos(self.ns));
+        write!(
+            f,
+            "{name} took {took:.1?} (family {family}, {keys} keys, first of {key_len} bytes, hash {key_hash:016x})"
+        )?;
+        match self.stages == PerfContext::default() {
+            true => Ok(()),
+            false => write!(f, ": {}", self.stages),
+        }
+    }
+}
+
 /// The last slow operations.
 #[derive(Default)]
-pub(crate) struct Ring(Mutex<(u64, VecDeque<Slow>)>);
+pub(crate) struct Ring(Mutex<(u64, VecDeque<SlowOperation>)>);
 
 impl Ring {
     #[cold]
-    pub(crate) fn push(&self, operation: Histogram, subject: Subject, ns: u64, stages: PerfContext) {
+    pub(crate) fn push(&self, operation: Histogram, subject: Subject, ns: u64, stages: PerfContext) -> SlowOperation {
         let mut ring = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let number = ring.0;
         ring.0 += 1;
         if ring.1.len() == KEPT {
             ring.1.pop_front();
         }
-        ring.1.push_back(Slow { number, operation, subject, ns, stages });
+        let slow = SlowOperation { number, operation, subject, ns, stages };
+        ring.1.push_back(slow);
+        slow
     }
 
     /// Those from `number` on that are still kept, oldest first.
-    pub(crate) fn since(&self, number: u64) -> Vec<Slow> {
+    pub(crate) fn since(&self, number: u64) -> Vec<SlowOperation> {
         let ring = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         ring.1.iter().filter(|s| s.number >= number).copied().collect()
     }
@@ -74,7 +94,9 @@ mod tests {
     #[test]
     fn the_last_ones_are_kept_in_order() {
         let ring = Ring::default();
-        (0..300).for_each(|ns| ring.push(Histogram::Get, Subject::key(3, b"key"), ns, PerfContext::default()));
+        (0..300).for_each(|ns| {
+            ring.push(Histogram::Get, Subject::key(3, b"key"), ns, PerfContext::default());
+        });
         let kept = ring.since(0);
         assert_eq!((kept.len(), kept[0].ns, kept[KEPT - 1].number), (KEPT, 300 - KEPT as u64, 299));
         assert_eq!(ring.since(298).len(), 2);

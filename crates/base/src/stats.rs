@@ -4,9 +4,10 @@
 //! Hot counters are sharded by thread so that two threads do not pass a cache line to and fro; a read sums the shards.
 
 use crate::clock::Clock;
+use crate::events::{Event, Events};
 use crate::histogram::{Histogram, HistogramSnapshot, Histograms};
 use crate::perf::{begin_operation, end_operation};
-use crate::slow::{Ring, Slow, Subject};
+use crate::slow::{Ring, SlowOperation, Subject};
 use crate::tick::Ticker;
 use std::cell::Cell;
 use std::fmt::Write;
@@ -214,6 +215,8 @@ pub struct Stats {
     /// Operations that take as many nanoseconds are slow.
     slow_from: AtomicU64,
     slow: Ring,
+    /// What happens, and who listens.
+    pub events: Events,
 }
 
 impl Default for Stats {
@@ -280,6 +283,7 @@ impl Stats {
             timed: AtomicU8::new(FOR_HISTOGRAMS),
             slow_from: AtomicU64::new(u64::MAX),
             slow: Ring::default(),
+            events: Events::default(),
         }
     }
 
@@ -324,7 +328,19 @@ impl Stats {
         self.record(operation, ns);
         if ns >= self.slow_from.load(Ordering::Relaxed) {
             self.add(Stat::SlowOperations, 1);
-            self.slow.push(operation, about(), ns, stages);
+            let slow = self.slow.push(operation, about(), ns, stages);
+            self.events.tell(|| Event::SlowOperation(slow));
+        }
+    }
+
+    /// Delivers events that wait. Call it with no lock held.
+    #[inline]
+    pub fn deliver_events(&self) {
+        self.events.deliver();
+        let (dropped, panics) = self.events.take_losses();
+        if dropped + panics > 0 {
+            self.add(Stat::EventsDropped, dropped);
+            self.add(Stat::ListenerPanics, panics);
         }
     }
 
@@ -355,7 +371,7 @@ impl Stats {
     }
 
     /// Slow operations from that number on, of those that are kept, oldest first.
-    pub fn slow_operations(&self, from: u64) -> Vec<Slow> {
+    pub fn slow_operations(&self, from: u64) -> Vec<SlowOperation> {
         self.slow.since(from)
     }
 

@@ -1,7 +1,10 @@
 //! What [`crate::Db::stats`] returns: every counter, the shape of every family's tree, and the figures derived from them.
 
 use crate::engine::DbInner;
+use crate::names::{STATS_FILE, STATS_TMP};
+use crate::sync::atomic::Ordering;
 use kingtide_base::stats::Stat;
+use kingtide_vfs::OpenMode;
 use std::fmt;
 
 /// The shape of one level.
@@ -90,6 +93,38 @@ impl DbInner {
         self.stats.set(Stat::TxnBytes, self.txns.memory.used());
         self.stats.set(Stat::LockBytes, self.txns.locks.memory());
         self.stats.set(Stat::WalSize, self.wal.size());
+    }
+
+    /// All statistics and histograms as Prometheus text.
+    pub fn prometheus(&self) -> String {
+        self.refresh_gauges();
+        self.stats.prometheus()
+    }
+
+    /// Writes the file `STATS`, if the option `stats_interval_ms` asks for it and it is time. What fails is tried again when
+    /// it is time again: nobody relies on it.
+    pub fn publish_stats(&self) {
+        let every = self.options.read().stats_interval_ms;
+        if every == 0 {
+            return;
+        }
+        let (now, last) = (self.clock.monotonic_ns().max(1), self.stats_published.load(Ordering::Relaxed));
+        if last > 0 && now.saturating_sub(last) < every * 1_000_000 {
+            return;
+        }
+        // One thread wins the turn.
+        if self.stats_published.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            let (from, to) = (self.dir.join(STATS_TMP), self.dir.join(STATS_FILE));
+            let written = || self.fs.open(&from, OpenMode::Overwrite)?.write_at(self.prometheus().as_bytes(), 0);
+            let _ = written().and_then(|()| self.fs.rename(&from, &to));
+        }
+    }
+
+    /// Removes that file: a closed database has no process whose statistics they would be.
+    pub fn unpublish_stats(&self) {
+        if self.stats_published.load(Ordering::Relaxed) > 0 {
+            let _ = self.fs.remove(&self.dir.join(STATS_FILE));
+        }
     }
 
     /// The report.

@@ -12,6 +12,7 @@ use crate::report::StatsReport;
 use crate::snapshot::Snapshot;
 use kingtide_base::histogram::{Histogram, HistogramSnapshot};
 use kingtide_base::options::FamilyOptions;
+use kingtide_base::slow::SlowOperation;
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
 use std::path::Path;
 use std::sync::Arc;
@@ -306,10 +307,15 @@ impl Db {
         self.inner().stats.histogram(histogram)
     }
 
+    /// Operations that took as long as the option `slow_operation_threshold_us` says, or longer: the last 128, oldest first, each
+    /// with what it touched and waited for. A key is told by its length and hash alone. Steps of cursors are not among them.
+    pub fn slow_operations(&self) -> Vec<SlowOperation> {
+        self.inner().stats.slow_operations(0)
+    }
+
     /// All statistics and histograms as Prometheus text.
     pub fn prometheus(&self) -> String {
-        self.inner().refresh_gauges();
-        self.inner().stats.prometheus()
+        self.inner().prometheus()
     }
 
     /// Runs one background job on this thread, for databases opened with [`Options::manual_jobs`]. False when there was

@@ -28,6 +28,7 @@ use crate::engine::DbInner;
 use crate::options::WriteOptions;
 use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
+use crate::trace;
 use crate::version::Edit;
 use crate::wal::{Lsn, Wal, WalRecord};
 use batch::WriteBatch;
@@ -85,6 +86,7 @@ impl DbInner {
     /// Commits a batch that is not empty, up to the point where others see it. When the caller has given up what it holds,
     /// [`DbInner::tell_hooks`] and [`DbInner::make_durable`] do the rest.
     pub(crate) fn commit(self: &Arc<Self>, batch: &mut WriteBatch, how: &Commit<'_>) -> Result<Visible> {
+        let _span = trace::commit();
         if !how.admitted {
             self.check_writable()?;
             self.admit(batch.bytes() as u64, how.options.no_wait)?;

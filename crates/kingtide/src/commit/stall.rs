@@ -14,6 +14,7 @@
 use crate::sync::atomic::{AtomicU64, Ordering};
 use kingtide_base::budget::Budget;
 use kingtide_base::clock::Clock;
+use kingtide_base::events::{Event, StallReason};
 use kingtide_base::histogram::Histogram;
 use kingtide_base::perf::{self, Stage};
 use kingtide_base::stats::{Stat, Stats};
@@ -140,6 +141,8 @@ impl WriteController {
         self.stats.add(Stat::Stalls, 1);
         self.stats.raise(Stat::StallMaxMicros, ns / 1000);
         self.stats.record(Histogram::Stall, ns);
+        let reason = if reason == Stat::StallMemoryMicros { StallReason::Memory } else { StallReason::Debt };
+        self.stats.events.tell(|| Event::StallEnded(reason, Duration::from_nanos(ns)));
     }
 }
 

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kingtide_base::clock::Clock;
+use kingtide_base::events::Event;
 use kingtide_base::histogram::Histogram;
 use kingtide_base::perf::{self, Stage};
 use kingtide_base::stats::{Stat, Stats};
@@ -226,6 +227,9 @@ impl LockManager {
         self.stats.add(Stat::LockWaitMicros, waited / 1000);
         self.stats.record(Histogram::LockWait, waited);
         perf::count(Stage::LockWaitNs, waited);
+        if result.as_ref().is_err_and(|e| e.kind() == ErrorKind::Deadlock) {
+            self.stats.events.tell(|| Event::Deadlock(txn));
+        }
         result.map(|()| if place.is_upgrade() { Taken::Raised } else { Taken::Now })
     }
 
