@@ -28,6 +28,9 @@ pub enum LogLevel {
     Debug,
 }
 
+/// Waits of a writer from this on are worth a line in the file `LOG`.
+pub const LONG_STALL: Duration = Duration::from_millis(10);
+
 /// A memtable is flushed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -174,7 +177,7 @@ impl Event {
             Event::FlushEnded(FlushInfo { error: Some(_), .. }) => LogLevel::Error,
             Event::CompactionEnded(CompactionInfo { error: Some(_), .. }) => LogLevel::Error,
             Event::StallBegun(_) | Event::SlowOperation(_) | Event::Deadlock(_) => LogLevel::Warn,
-            Event::StallEnded(_, d) if *d >= Duration::from_millis(10) => LogLevel::Warn,
+            Event::StallEnded(_, d) if *d >= LONG_STALL => LogLevel::Warn,
             Event::StallEnded(..) | Event::WriteConflict(_) => LogLevel::Debug,
             Event::FileCreated(..) | Event::FileDeleted(_) => LogLevel::Debug,
             _ => LogLevel::Info,
@@ -321,6 +324,8 @@ type Sink = Box<dyn FnMut(&Event) + Send>;
 pub struct Events {
     /// There is a sink. Relaxed: an event at the moment of the change may be missed.
     active: AtomicBool,
+    /// There is one that wants what comes often, too.
+    detailed: AtomicBool,
     queue: Mutex<VecDeque<Event>>,
     /// Locked while they are called.
     sinks: Mutex<Vec<Sink>>,
@@ -338,15 +343,19 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Events {
-    /// Adds a sink. What happened before is not told to it.
-    pub fn connect(&self, sink: Sink) {
+    /// Adds a sink that wants events up to a level. It may be called with others, but not with what happened before.
+    pub fn connect(&self, level: LogLevel, sink: Sink) {
         lock(&self.sinks).push(sink);
+        if level >= LogLevel::Debug {
+            self.detailed.store(true, Ordering::Relaxed);
+        }
         self.active.store(true, Ordering::Relaxed);
     }
 
     /// Takes all sinks away, when the database is closed: they may hold what must go.
     pub fn disconnect(&self) {
         self.active.store(false, Ordering::Relaxed);
+        self.detailed.store(false, Ordering::Relaxed);
         let former = std::mem::take(&mut *lock(&self.sinks));
         drop(former);
     }
@@ -355,6 +364,14 @@ impl Events {
     #[inline]
     pub fn tell(&self, event: impl FnOnce() -> Event) {
         if self.active.load(Ordering::Relaxed) {
+            self.push(event());
+        }
+    }
+
+    /// The same for an event of [`LogLevel::Debug`], which may come often: nothing unless somebody wants that much.
+    #[inline]
+    pub fn tell_detail(&self, event: impl FnOnce() -> Event) {
+        if self.detailed.load(Ordering::Relaxed) {
             self.push(event());
         }
     }
@@ -427,15 +444,19 @@ mod tests {
         events.tell(|| unreachable!("nobody listens"));
         let heard: Arc<Mutex<Vec<String>>> = Arc::default();
         let (to, inner) = (heard.clone(), events.clone());
-        events.connect(Box::new(move |event| {
-            lock(&to).push(event.to_string());
-            if let Event::FamilyCreated(name) = event {
-                inner.tell(|| Event::FamilyDropped(name.clone()));
-                inner.deliver(); // comes back to the delivery under way
-                assert!(Events::is_inside());
-                panic!("a listener panics");
-            }
-        }));
+        events.connect(
+            LogLevel::Info,
+            Box::new(move |event| {
+                lock(&to).push(event.to_string());
+                if let Event::FamilyCreated(name) = event {
+                    inner.tell(|| Event::FamilyDropped(name.clone()));
+                    inner.deliver(); // comes back to the delivery under way
+                    assert!(Events::is_inside());
+                    panic!("a listener panics");
+                }
+            }),
+        );
+        events.tell_detail(|| unreachable!("nobody wants so much"));
         ["a", "b"].map(|name| events.tell(|| Event::FamilyCreated(name.to_owned())));
         events.deliver();
         let heard = lock(&heard).join("; ");
@@ -448,7 +469,7 @@ mod tests {
     #[test]
     fn a_queue_that_nobody_empties_stays_short() {
         let events = Events::default();
-        events.connect(Box::new(|_| {}));
+        events.connect(LogLevel::Debug, Box::new(|_| {}));
         (0..MOST_WAITING + 7).for_each(|_| events.tell(|| Event::Closed));
         assert_eq!(events.take_losses(), (7, 0));
         events.deliver();

@@ -186,11 +186,11 @@ fn connect_listeners(
     let in_file = options.fs.is_none() || options.tuning.info_log;
     if in_file && !read_only && options.db.log_level > LogLevel::Off {
         let mut log = InfoLog::new(fs, dir.to_owned(), clock, stats, &options.db);
-        stats.events.connect(Box::new(move |event| log.write(event)));
+        stats.events.connect(options.db.log_level, Box::new(move |event| log.write(event)));
     }
     trace::connect(stats);
     if let Some(listener) = options.listener.clone() {
-        stats.events.connect(Box::new(move |event| listener.event(event)));
+        stats.events.connect(LogLevel::Debug, Box::new(move |event| listener.event(event)));
     }
 }
 

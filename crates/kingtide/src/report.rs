@@ -3,6 +3,7 @@
 use crate::engine::DbInner;
 use crate::names::{STATS_FILE, STATS_TMP};
 use crate::sync::atomic::Ordering;
+use kingtide_base::histogram::{Histogram, HistogramSnapshot};
 use kingtide_base::stats::Stat;
 use kingtide_vfs::OpenMode;
 use std::fmt;
@@ -55,6 +56,8 @@ impl FamilyReport {
 pub struct StatsReport {
     /// Every counter and gauge by name, in table order.
     pub counters: Vec<(&'static str, u64)>,
+    /// Every histogram of durations that is not empty, by name, in table order.
+    pub histograms: Vec<(&'static str, HistogramSnapshot)>,
     /// Every family, by name.
     pub families: Vec<FamilyReport>,
     /// Bytes written to log, tables and value logs per byte committed.
@@ -135,6 +138,7 @@ impl DbInner {
         let stored = s(Stat::KlogBytes) + s(Stat::VlogBytes);
         StatsReport {
             counters: self.stats.entries(),
+            histograms: self.histograms(),
             families: self.family_reports(),
             write_amplification: ratio(written, s(Stat::BytesCommitted)),
             read_amplification: ratio(s(Stat::BlocksRead) + s(Stat::VlogReads), s(Stat::Gets) + s(Stat::Seeks)),
@@ -142,6 +146,11 @@ impl DbInner {
             writes_stopped: self.poison().map(|e| e.to_string()),
             background_error: self.background_error().map(|e| e.to_string()),
         }
+    }
+
+    fn histograms(&self) -> Vec<(&'static str, HistogramSnapshot)> {
+        let all = Histogram::ALL.iter().map(|h| (h.name(), self.stats.histogram(*h)));
+        all.filter(|(_, snapshot)| snapshot.count() > 0).collect()
     }
 
     fn family_reports(&self) -> Vec<FamilyReport> {
@@ -205,6 +214,9 @@ impl fmt::Display for StatsReport {
             "amplification: write {:.2}, read {:.2}, space {:.2}",
             self.write_amplification, self.read_amplification, self.space_amplification
         )?;
+        for (name, histogram) in &self.histograms {
+            writeln!(f, "{name:<12} {histogram}")?;
+        }
         for (name, value) in &self.counters {
             writeln!(f, "{name:<32} {value}")?;
         }

@@ -45,16 +45,19 @@ pub(crate) fn commit() -> Span {
 /// Has all events of a database become events of `tracing`, in the target `kingtide`.
 pub(crate) fn connect(_stats: &Stats) {
     #[cfg(feature = "tracing")]
-    _stats.events.connect(Box::new(|event| {
-        use kingtide_base::events::LogLevel;
-        let (name, text) = (event.name(), event.to_string());
-        match event.level() {
-            LogLevel::Off | LogLevel::Error => tracing::error!(target: "kingtide", event = name, "{text}"),
-            LogLevel::Warn => tracing::warn!(target: "kingtide", event = name, "{text}"),
-            LogLevel::Info => tracing::info!(target: "kingtide", event = name, "{text}"),
-            LogLevel::Debug => tracing::debug!(target: "kingtide", event = name, "{text}"),
-        }
-    }));
+    _stats.events.connect(
+        kingtide_base::events::LogLevel::Debug,
+        Box::new(|event| {
+            use kingtide_base::events::LogLevel;
+            let (name, text) = (event.name(), event.to_string());
+            match event.level() {
+                LogLevel::Off | LogLevel::Error => tracing::error!(target: "kingtide", event = name, "{text}"),
+                LogLevel::Warn => tracing::warn!(target: "kingtide", event = name, "{text}"),
+                LogLevel::Info => tracing::info!(target: "kingtide", event = name, "{text}"),
+                LogLevel::Debug => tracing::debug!(target: "kingtide", event = name, "{text}"),
+            }
+        }),
+    );
 }
 
 #[cfg(all(test, feature = "tracing"))]

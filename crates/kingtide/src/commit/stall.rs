@@ -14,7 +14,7 @@
 use crate::sync::atomic::{AtomicU64, Ordering};
 use kingtide_base::budget::Budget;
 use kingtide_base::clock::Clock;
-use kingtide_base::events::{Event, StallReason};
+use kingtide_base::events::{Event, LONG_STALL, StallReason};
 use kingtide_base::histogram::Histogram;
 use kingtide_base::perf::{self, Stage};
 use kingtide_base::stats::{Stat, Stats};
@@ -142,7 +142,12 @@ impl WriteController {
         self.stats.raise(Stat::StallMaxMicros, ns / 1000);
         self.stats.record(Histogram::Stall, ns);
         let reason = if reason == Stat::StallMemoryMicros { StallReason::Memory } else { StallReason::Debt };
-        self.stats.events.tell(|| Event::StallEnded(reason, Duration::from_nanos(ns)));
+        let event = || Event::StallEnded(reason, Duration::from_nanos(ns));
+        // Short ones come often: each commit that is slowed a little.
+        match Duration::from_nanos(ns) >= LONG_STALL {
+            true => self.stats.events.tell(event),
+            false => self.stats.events.tell_detail(event),
+        }
     }
 }
 

@@ -111,7 +111,7 @@ impl DbInner {
     fn locked_conflict(&self, batch: &WriteBatch, op: usize, holder: TxnId) -> Error {
         self.stats.add(Stat::TxnConflicts, 1);
         let op = &batch.ops()[op];
-        self.stats.events.tell(|| Event::WriteConflict(batch.families()[op.family as usize].name()));
+        self.stats.events.tell_detail(|| Event::WriteConflict(batch.families()[op.family as usize].name()));
         Error::new(
             ErrorKind::Conflict,
             format!(

@@ -126,10 +126,10 @@ impl MergeOutput {
     /// Tells of its files, once they are the database's.
     pub(crate) fn tell(&self, events: &Events) {
         for (_, table) in &self.added {
-            events.tell(|| Event::FileCreated(format!("{:08}.klog", table.id), table.size));
+            events.tell_detail(|| Event::FileCreated(format!("{:08}.klog", table.id), table.size));
         }
         for vlog in &self.vlogs {
-            events.tell(|| Event::FileCreated(format!("{:08}.vlog", vlog.id), vlog.size));
+            events.tell_detail(|| Event::FileCreated(format!("{:08}.vlog", vlog.id), vlog.size));
         }
     }
 

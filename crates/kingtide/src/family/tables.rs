@@ -64,7 +64,7 @@ impl Shared {
     fn remove(&self, path: &Path) -> Result<()> {
         self.fs.remove(path)?;
         let name = || path.file_name().map_or(String::new(), |n| n.to_string_lossy().into_owned());
-        self.stats.events.tell(|| Event::FileDeleted(name()));
+        self.stats.events.tell_detail(|| Event::FileDeleted(name()));
         Ok(())
     }
 

@@ -187,7 +187,7 @@ impl DbInner {
         // Of a family that was dropped nothing is left that could tell. Asked after the view was loaded: it is emptied later.
         if changed_since(&view, key, since, &family.reads)? || family.is_dropped() {
             self.stats.add(Stat::TxnConflicts, 1);
-            self.stats.events.tell(|| Event::WriteConflict(family.name()));
+            self.stats.events.tell_detail(|| Event::WriteConflict(family.name()));
             return Err(Error::new(
                 ErrorKind::Conflict,
                 format!(
@@ -217,7 +217,7 @@ impl DbInner {
     #[cold]
     fn range_conflict(&self, v: &Validation<'_>, r: &ReadRange) -> Error {
         self.stats.add(Stat::TxnConflicts, 1);
-        self.stats.events.tell(|| Event::WriteConflict(r.family.name()));
+        self.stats.events.tell_detail(|| Event::WriteConflict(r.family.name()));
         let end = |b: &Bound<Vec<u8>>| match b {
             Bound::Included(k) | Bound::Excluded(k) => format!("'{}'", shown(k)),
             Bound::Unbounded => "the end".into(),

@@ -276,7 +276,7 @@ impl Segments {
         let stat = if recycled { Stat::WalSegmentsRecycled } else { Stat::WalSegmentsCreated };
         config.stats.add(stat, 1);
         let name = || path.file_name().map_or(String::new(), |n| n.to_string_lossy().into_owned());
-        config.stats.events.tell(|| Event::FileCreated(name(), size));
+        config.stats.events.tell_detail(|| Event::FileCreated(name(), size));
         if recycled {
             rare!("log-segment-recycled");
         }
@@ -386,7 +386,7 @@ impl Segments {
         let done = if keep { config.fs.rename(&path, &free_path(&config.dir, id)) } else { config.fs.remove(&path) };
         if done.is_ok() {
             let name = || path.file_name().map_or(String::new(), |n| n.to_string_lossy().into_owned());
-            config.stats.events.tell(|| Event::FileDeleted(name()));
+            config.stats.events.tell_detail(|| Event::FileDeleted(name()));
         }
         match done {
             Ok(()) if keep => self.live.lock().free.push(id),

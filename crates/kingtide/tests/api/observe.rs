@@ -72,6 +72,8 @@ fn every_kind_of_operation_is_measured() {
     assert_eq!(count(Histogram::Get), 2, "it is off");
     let text = db.prometheus();
     assert!(text.contains("kingtide_get_seconds_count 2\n"), "{text}");
+    let report = db.stats().to_string();
+    assert!(report.lines().any(|l| l.starts_with("get ") && l.contains("count 2, mean ")), "{report}");
 }
 
 /// Each sample belongs to the family of the last TYPE line, names and values have the right form, and histograms are complete.
