@@ -171,6 +171,11 @@ fn start_of(bucket: usize) -> u64 {
     }
 }
 
+/// The greatest number of nanoseconds that counts in a bucket.
+fn last_of(bucket: usize) -> u64 {
+    start_of(bucket + 1) - 1
+}
+
 /// A histogram as it was at one moment: how many durations fell into each of its buckets. The difference of two snapshots of one
 /// histogram is what was recorded between them.
 ///
@@ -254,7 +259,7 @@ impl HistogramSnapshot {
 
 /// The middle of a bucket: what is wrong by the same share for either end.
 fn middle(bucket: usize) -> u64 {
-    let (first, last) = (u128::from(start_of(bucket)), u128::from(start_of(bucket + 1) - 1));
+    let (first, last) = (u128::from(start_of(bucket)), u128::from(last_of(bucket)));
     match first + last {
         0 => 0,
         sum => (2 * first * last / sum) as u64,
@@ -272,7 +277,7 @@ impl Sub<&HistogramSnapshot> for &HistogramSnapshot {
         }
         since.sum = self.sum.wrapping_sub(earlier.sum);
         if self.max == earlier.max {
-            let end = since.buckets.iter().rposition(|n| *n > 0).map_or(0, |bucket| start_of(bucket + 1) - 1);
+            let end = since.buckets.iter().rposition(|n| *n > 0).map_or(0, last_of);
             since.max = end.min(self.max);
         }
         since

@@ -38,5 +38,5 @@ pub mod slow;
 pub mod stats;
 pub mod tick;
 
-pub use error::{Error, ErrorKind, Result};
+pub use error::{Error, ErrorGroup, ErrorKind, Result};
 pub use key::{KeyOrder, Kind, SeqNo, Tag};

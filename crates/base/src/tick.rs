@@ -38,7 +38,7 @@ impl Ticker {
     /// Now, in ticks since some fixed point.
     #[inline]
     pub fn now(&self) -> u64 {
-        if self.counter { counter() } else { self.clock.monotonic_ns() }
+        if self.counter { counter() } else { self.clock.ticks() }
     }
 
     /// Nanoseconds from one reading to a later one; 0 if the counter went back, as between processors that disagree.

@@ -78,7 +78,7 @@ pub use kingtide_base::key::CustomOrder;
 pub use kingtide_base::options::{Compression, DbOptions, Durability, FamilyOptions};
 pub use kingtide_base::perf;
 pub use kingtide_base::slow::{SlowOperation, Subject};
-pub use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
+pub use kingtide_base::{Error, ErrorGroup, ErrorKind, KeyOrder, Result, SeqNo};
 pub use kingtide_vfs as vfs;
 pub use ops::{Change, ChangeKind};
 pub use options::{Options, ReadOptions, WriteOptions};

@@ -95,23 +95,12 @@ fn open_as(dir: &Path, options: Options, read_only: bool) -> Result<(Arc<DbInner
     };
     let span = trace::recovery();
     let recovered = if read_only { recovery.read()? } else { recovery.run()? };
-    drop(span);
+    span.end();
     open_tables(&recovered.families, &tables, if options.manual_jobs { 0 } else { threads })?;
 
     let jobs = Jobs::new(options.manual_jobs);
     let next_file_id = Arc::new(AtomicU64::new(recovered.next_file_id));
-    let config = WalConfig {
-        fs: fs.clone(),
-        dir: dir.to_owned(),
-        segment_size: options.tuning.segment_size.unwrap_or(options.db.wal_segment_size),
-        first_segment: options.tuning.first_segment,
-        max_free: options.tuning.free_segments,
-        prefill_piece: options.tuning.prefill_piece,
-        next_id: id_source(&next_file_id),
-        on_rotate: Some(jobs.waker()),
-        clock: clock.clone(),
-        stats: stats.clone(),
-    };
+    let config = log_config(&fs, dir, &options, (&clock, &stats), (id_source(&next_file_id), jobs.waker()));
     let (writer, wal) = if read_only { Wal::detached(config) } else { Wal::open(config, &recovered.log_end)? };
     wal.note_needed(recovered.shape.log_start);
     let snapshots = Arc::new(Snapshots::recovered(recovered.last_seq));
@@ -165,11 +154,7 @@ fn open_as(dir: &Path, options: Options, read_only: bool) -> Result<(Arc<DbInner
         stats_published: AtomicU64::new(0),
     });
     begin(&inner, recovered.default_changed.then_some(&recovered.default), threads).inspect_err(|_| abandon(&inner))?;
-    let took = inner.clock.monotonic_ns().saturating_sub(start);
-    inner.stats.set(Stat::OpenMicros, took / 1000);
-    let changed = || changed_options(&inner.options.read(), &inner.family_defaults);
-    inner.stats.events.tell(|| Event::Opened(Duration::from_nanos(took), changed()));
-    inner.stats.deliver_events();
+    tell_opened(&inner, start);
     Ok((inner, recovered.default))
 }
 
@@ -200,6 +185,37 @@ fn changed_options(db: &DbOptions, family: &FamilyOptions) -> String {
     let of_db = db.entries().into_iter().filter(|(name, value)| db_defaults.get(name).as_ref() != Some(value));
     let of_family = family.entries().into_iter().filter(|(name, value)| defaults.get(name).as_ref() != Some(value));
     of_db.chain(of_family).map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(", ")
+}
+
+/// Takes note of how long the opening took, and tells of it.
+fn tell_opened(inner: &DbInner, start: u64) {
+    let took = inner.clock.monotonic_ns().saturating_sub(start);
+    inner.stats.set(Stat::OpenMicros, took / 1000);
+    let changed = || changed_options(&inner.options.read(), &inner.family_defaults);
+    inner.stats.events.tell(|| Event::Opened(Duration::from_nanos(took), changed()));
+    inner.stats.deliver_events();
+}
+
+/// What the log is made of. `ids` draws its ids, and `rotated` is called when it begins a segment.
+fn log_config(
+    fs: &Arc<dyn Fs>,
+    dir: &Path,
+    options: &Options,
+    (clock, stats): (&Arc<dyn Clock>, &Arc<Stats>),
+    (ids, rotated): (Arc<dyn Fn() -> u64 + Send + Sync>, Arc<dyn Fn() + Send + Sync>),
+) -> WalConfig {
+    WalConfig {
+        fs: fs.clone(),
+        dir: dir.to_owned(),
+        segment_size: options.tuning.segment_size.unwrap_or(options.db.wal_segment_size),
+        first_segment: options.tuning.first_segment,
+        max_free: options.tuning.free_segments,
+        prefill_piece: options.tuning.prefill_piece,
+        next_id: ids,
+        on_rotate: Some(rotated),
+        clock: clock.clone(),
+        stats: stats.clone(),
+    }
 }
 
 /// Brings what was put together into its first state, and starts the background threads. `changed`: the default family, if

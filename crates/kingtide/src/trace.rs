@@ -8,6 +8,12 @@ pub(crate) struct Span {
     _entered: tracing::span::EnteredSpan,
 }
 
+impl Span {
+    /// Ends it.
+    #[inline]
+    pub fn end(self) {}
+}
+
 macro_rules! span {
     ($name:literal $(, $field:ident = $value:expr)?) => {{
         #[cfg(feature = "tracing")]

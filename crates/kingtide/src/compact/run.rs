@@ -68,7 +68,7 @@ impl DbInner {
         self.stats.deliver_events();
         let span = trace::compaction(&info.family);
         let result = self.run_claim(claim);
-        drop(span);
+        span.end();
         info.duration = Duration::from_nanos(self.clock.monotonic_ns().saturating_sub(start));
         info.output_bytes = self.stats.get(Stat::CompactionWriteBytes).saturating_sub(before);
         (info.output_files, info.error) = match &result {

@@ -41,7 +41,7 @@ impl DbInner {
         self.stats.deliver_events();
         let span = trace::flush(&info.family);
         let result = self.flush_family(family);
-        drop(span);
+        span.end();
         info.duration = Duration::from_nanos(self.clock.monotonic_ns().saturating_sub(start));
         info.written_bytes = self.stats.get(Stat::FlushBytes).saturating_sub(before);
         info.error = result.as_ref().err().map(ToString::to_string);
