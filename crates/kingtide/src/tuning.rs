@@ -30,6 +30,8 @@ pub struct Tuning {
     /// Pieces of memory, of 2 MiB or a large entry each, that a memtable may take; one that has as many is sealed whatever
     /// its size.
     pub memtable_pieces: usize,
+    /// Write the file `LOG` on file systems of the caller's own too; never drawn at random.
+    pub info_log: bool,
     /// So many background threads can be started, as if the system had no more; never drawn at random.
     pub thread_limit: Option<usize>,
 }
@@ -49,6 +51,7 @@ impl Default for Tuning {
             reserve_from: 16 << 20,
             reclaim_from: 256 << 10,
             memtable_pieces: usize::MAX, // as many as there can be
+            info_log: false,
             thread_limit: None,
         }
     }
@@ -75,6 +78,7 @@ impl Tuning {
             reclaim_from: draw(1 << 10, 64 << 10, usual.reclaim_from),
             memtable_pieces: draw(64, 256, usual.memtable_pieces as u64) as usize,
             first_segment: draw(4 << 10, 64 << 10, usual.first_segment), // last, so that seeds draw the rest as before
+            info_log: false,
             thread_limit: None,
         }
     }

@@ -69,6 +69,7 @@ impl Family {
         reads: Arc<ReadContext>,
         view: View,
     ) -> Family {
+        reads.set_family(id);
         Family {
             id,
             order,
