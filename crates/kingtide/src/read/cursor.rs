@@ -146,7 +146,7 @@ impl Cursor {
     /// table unless the view has range tombstones.
     ///
     /// # Errors
-    /// `InvalidArgument` for a prefix in an order in which keys of one prefix are not neighbours; `Io` and `Corruption`
+    /// `InvalidArgument` for a prefix in an order that does not support prefix iteration; `Io` and `Corruption`
     /// from tables with range tombstones.
     pub fn new(
         view: Arc<View>,
@@ -253,7 +253,7 @@ impl Cursor {
     /// # Errors
     /// The first error that a move or [`Cursor::value`] met.
     pub fn status(&self) -> Result<()> {
-        self.error.as_ref().map_or(Ok(()), |e| Err(e.duplicate()))
+        self.error.as_ref().map_or(Ok(()), |e| Err(e.clone()))
     }
 
     /// The key. Empty while invalid.
@@ -305,7 +305,7 @@ impl Cursor {
     #[cold]
     fn no_entry(&self) -> Error {
         match &self.error {
-            Some(e) => e.duplicate(),
+            Some(e) => e.clone(),
             None => Error::invalid("the cursor is at no entry"),
         }
     }
@@ -325,7 +325,7 @@ impl Cursor {
         if !self.indirect_read
             && let Err(e) = self.read_indirect()
         {
-            self.fail(e.duplicate());
+            self.fail(e.clone());
             return Err(e);
         }
         Ok(&self.indirect)
@@ -754,7 +754,7 @@ pub(crate) fn prefix_range(order: &KeyOrder, prefix: &[u8]) -> Result<[Bound<Vec
             Ok([at(folded), past(end)])
         }
         _ if prefix.is_empty() => Ok([Bound::Unbounded, Bound::Unbounded]),
-        other => Err(Error::invalid(format!("keys of one prefix are not neighbours in the order {other:?}"))),
+        other => Err(Error::invalid(format!("key order {other:?} does not support prefix iteration"))),
     }
 }
 

@@ -275,7 +275,7 @@ impl Transaction {
             let mut add = |writes: &WriteSet| {
                 ops.extend(writes.ops_of(family, 0).map(|(kind, key, value)| (kind, key.to_vec(), value.to_vec())));
             };
-            drop(writes); // nobody holds two write sets
+            drop(writes); // no thread holds two write sets
             self.db.txns.writers(self.id).iter().for_each(|t| add(&t.writes.lock()));
             add(&self.shared.writes.lock());
             return Overlay::build(family.order(), ops.iter().map(|(kind, k, v)| (*kind, k.as_slice(), v.as_slice())));
@@ -412,7 +412,7 @@ impl TransactionCursor {
     /// As [`Cursor::status`]; `Finished`, `Aborted`, `Expired`.
     pub fn status(&self) -> Result<()> {
         match (&self.error, &self.inner) {
-            (Some(e), _) => Err(e.duplicate()),
+            (Some(e), _) => Err(e.clone()),
             (None, Some(it)) => it.status(),
             (None, None) => Ok(()),
         }
@@ -445,7 +445,7 @@ impl TransactionCursor {
         match &mut self.inner {
             Some(it) => it.entry(),
             None => match error {
-                Some(e) => Err(e.duplicate()),
+                Some(e) => Err(e.clone()),
                 None => Err(Error::invalid("the cursor is at no entry")),
             },
         }
