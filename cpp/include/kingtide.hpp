@@ -2,9 +2,9 @@
 
 /// Kingtide for C++17: owning types over the C API of `kingtide.h`.
 ///
-/// Nothing here throws unless it is asked to. A call that can fail returns a `Result`, which holds a value or an `Error`;
-/// `Result::value` throws the error as a `kingtide::Exception`, and aborts in programs that are compiled without exceptions.
-/// Keys and values go in as `std::string_view`. What comes out is pinned, not copied: see `Value`, `Iterator` and `Reader`.
+/// A call that can fail returns a `Result`, which holds a value or an `Error`. Only `Result::value` and `Range::throwing` throw, a
+/// `kingtide::Exception`; in programs compiled without exceptions they abort. Keys and values are passed as `std::string_view`.
+/// Values are pinned, not copied: see `Value`, `Iterator` and `Reader`.
 ///
 /// Every type owns one handle and frees it; all are movable, and those that the C API shares between threads may be shared here.
 /// A moved-from object may only be destroyed or assigned to. `native()` gives the C handle, for functions that have no method here.
