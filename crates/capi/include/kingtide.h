@@ -1460,6 +1460,20 @@ kingtide_status kingtide_family_delete_prefix(const kingtide_family *family,
                                               size_t prefix_len,
                                               kingtide_error **err);
 
+// Replaces a key's value if it is the expected one, atomically: no other write comes in between. An `expected` that is NULL
+// stands for an absent key, and a `desired` that is NULL deletes the key. `swapped` is set to whether it was replaced. `found`,
+// unless NULL, holds the value that was there instead when it was not, and nothing otherwise.
+//
+// Errors: as `kingtide_family_get` and `kingtide_family_put`.
+kingtide_status kingtide_family_compare_and_swap(const kingtide_family *family,
+                                                 const void *key,
+                                                 size_t key_len,
+                                                 const kingtide_slice *expected,
+                                                 const kingtide_slice *desired,
+                                                 kingtide_value *found,
+                                                 bool *swapped,
+                                                 kingtide_error **err);
+
 // Reads a key into `value`, a place made by `kingtide_value_new`. An absent key is no error: the place holds nothing then,
 // as after an error. Allocates nothing for small values, and for large ones that lie in the block cache.
 //

@@ -16,6 +16,7 @@ const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("crates/table/src/lz4.rs", "the C LZ4 functions"),
     ("crates/table/src/prefetch.rs", "the prefetch instruction"),
     ("crates/capi/src/", "the C API: pointers that C passes"),
+    ("python/src/value.rs", "Python's buffer protocol: values that Python reads without a copy"),
     ("crates/kt/src/memory.rs", "the allocator that ends the tool with an error when there is no memory"),
     ("crates/fuzz/src/capi.rs", "what the C API's callers do with its pointers"),
     ("crates/fuzz/tests/allocation.rs", "the allocator that remembers the largest request"),
