@@ -24,9 +24,9 @@ impl Work for DbInner {
         self.stats.deliver_events();
         match result {
             Ok(true) => {
-                let mut trouble = self.trouble.lock();
+                let mut background_error = self.background_error.lock();
                 if !self.halted.load(Ordering::Acquire) {
-                    *trouble = None; // another thread's panic stays
+                    *background_error = None; // another thread's panic stays
                 }
                 Outcome::Ran
             }
@@ -42,7 +42,7 @@ impl Work for DbInner {
                 if e.kind() == ErrorKind::NoSpace {
                     self.make_room();
                 }
-                *self.trouble.lock() = Some(e.clone());
+                *self.background_error.lock() = Some(e.clone());
                 Outcome::Failed(e)
             }
         }
@@ -81,9 +81,9 @@ impl DbInner {
         );
         let error = Error::new(ErrorKind::Poisoned, text);
         if !kingtide_base::planted!("panic-in-a-job-forgotten") {
-            let mut trouble = self.trouble.lock();
+            let mut background_error = self.background_error.lock();
             if !self.halted.load(Ordering::Acquire) {
-                *trouble = Some(error.clone());
+                *background_error = Some(error.clone());
                 self.halted.store(true, Ordering::Release);
             }
         }
