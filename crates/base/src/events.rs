@@ -1,7 +1,7 @@
-//! What happens inside of a database, told to whoever listens.
+//! What happens inside of a database, told to its listeners.
 //!
-//! Whoever causes an event leaves it in a queue, whatever locks it holds; [`Events::deliver`] hands the queue to the sinks where
-//! no lock is held. One thread delivers at a time, in the order of the queue. While there is no sink, an event costs one relaxed
+//! The thread that causes an event leaves it in a queue, whatever locks the thread holds; [`Events::deliver`] hands the
+//! queue to the sinks where no lock is held. One thread delivers at a time, in the order of the queue. While there is no sink, an event costs one relaxed
 //! load.
 
 use crate::slow::SlowOperation;
@@ -39,7 +39,7 @@ pub struct FlushInfo {
     pub family: String,
     /// Bytes of memory that the memtable holds.
     pub memtable_bytes: u64,
-    /// Bytes written to tables and value logs; 0 when it begins.
+    /// Bytes written to tables and value logs, those of other flushes that ended meanwhile included; 0 when it begins.
     pub written_bytes: u64,
     /// How long it took; 0 when it begins.
     pub duration: Duration,
@@ -65,7 +65,7 @@ pub struct CompactionInfo {
     pub input_bytes: u64,
     /// Tables and value logs written; 0 when it begins.
     pub output_files: usize,
-    /// Bytes written; 0 when it begins.
+    /// Bytes written, those of other compactions that ended meanwhile included; 0 when it begins.
     pub output_bytes: u64,
     /// How long it took; 0 when it begins.
     pub duration: Duration,
@@ -414,7 +414,7 @@ impl Events {
                 }
             }
             drop(sinks);
-            // Whoever came meanwhile and could not have the lock left its events to this thread.
+            // A thread that came meanwhile and could not have the lock left its events to this one.
             if lock(&self.queue).is_empty() {
                 return;
             }
@@ -457,7 +457,7 @@ mod tests {
             }),
         );
         events.tell_detail(|| unreachable!("nobody wants so much"));
-        ["a", "b"].map(|name| events.tell(|| Event::FamilyCreated(name.to_owned())));
+        ["a", "b"].into_iter().for_each(|name| events.tell(|| Event::FamilyCreated(name.to_owned())));
         events.deliver();
         let heard = lock(&heard).join("; ");
         assert_eq!(heard, "family 'a' created; family 'b' created; family 'a' dropped; family 'b' dropped");

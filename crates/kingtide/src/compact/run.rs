@@ -57,7 +57,7 @@ impl DbInner {
 
     /// Runs a claimed job and tells of it.
     fn run_and_tell(self: &Arc<Self>, claim: &Claim) -> Result<()> {
-        let (start, before) = (self.clock.monotonic_ns(), self.stats.get(Stat::CompactionWriteBytes));
+        let (start, before) = (self.clock.ticks(), self.stats.get(Stat::CompactionWriteBytes));
         let job = &claim.job;
         let mut info = CompactionInfo::default();
         (info.family, info.reason) = (claim.family.name(), format!("{:?}", job.kind));
@@ -69,7 +69,7 @@ impl DbInner {
         let span = trace::compaction(&info.family);
         let result = self.run_claim(claim);
         span.end();
-        info.duration = Duration::from_nanos(self.clock.monotonic_ns().saturating_sub(start));
+        info.duration = Duration::from_nanos(self.clock.ticks().saturating_sub(start));
         info.output_bytes = self.stats.get(Stat::CompactionWriteBytes).saturating_sub(before);
         (info.output_files, info.error) = match &result {
             Ok(files) => (*files, None),
@@ -181,7 +181,7 @@ impl DbInner {
             self.stats.add(Stat::TrivialMoves, job.inputs.len() as u64);
             return Ok(0);
         }
-        let start = self.clock.monotonic_ns();
+        let start = self.clock.ticks();
         let output = self.merge_ranges(family, job)?;
         let edits = output.edits(family.id(), &job.inputs);
         // After a failure the record may or may not be in the manifest: the files stay until an open decides.
@@ -189,7 +189,7 @@ impl DbInner {
             output.discard(&*self.fs, &self.dir);
             return Ok(0);
         }
-        self.stats.record(Histogram::Compaction, self.clock.monotonic_ns().saturating_sub(start));
+        self.stats.record(Histogram::Compaction, self.clock.ticks().saturating_sub(start));
         output.tell(&self.stats.events);
         let c = output.counters;
         for (stat, n) in [

@@ -33,7 +33,7 @@ impl DbInner {
 
     /// Flushes and tells of it.
     fn flush_and_tell(self: &Arc<Self>, family: &Arc<Family>) -> Result<()> {
-        let (start, before) = (self.clock.monotonic_ns(), self.stats.get(Stat::FlushBytes));
+        let (start, before) = (self.clock.ticks(), self.stats.get(Stat::FlushBytes));
         let memory = oldest_frozen(family).map_or(0, |(memtable, _)| memtable.memory());
         let mut info = FlushInfo::default();
         (info.family, info.memtable_bytes) = (family.name(), memory);
@@ -42,7 +42,7 @@ impl DbInner {
         let span = trace::flush(&info.family);
         let result = self.flush_family(family);
         span.end();
-        info.duration = Duration::from_nanos(self.clock.monotonic_ns().saturating_sub(start));
+        info.duration = Duration::from_nanos(self.clock.ticks().saturating_sub(start));
         info.written_bytes = self.stats.get(Stat::FlushBytes).saturating_sub(before);
         info.error = result.as_ref().err().map(ToString::to_string);
         self.stats.events.tell(|| Event::FlushEnded(info));
