@@ -8,8 +8,8 @@ use kingtide_base::coding::Reader;
 pub const SEGMENT_HEADER_LEN: usize = 64;
 /// Bytes of a record's header; the payload follows.
 pub const RECORD_HEADER_LEN: usize = 32;
-/// The format version that this build writes.
-pub const FORMAT_VERSION: u32 = 1;
+/// The format version that this build writes. 2: records may hold pointers into value logs.
+pub const FORMAT_VERSION: u32 = 2;
 /// Largest payload of one record. Offsets in a segment are 32 bits.
 pub const MAX_PAYLOAD: usize = u32::MAX as usize - 4096;
 
