@@ -289,6 +289,13 @@ impl DirectRefs {
         self.bytes.load(Ordering::Relaxed)
     }
 
+    /// Bytes of the files that it owns: those that the manifest does not name as long as it is not flushed.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        let held = self.held.lock();
+        let owned = held.iter().filter(|h| h.owned).filter_map(|h| h.log.as_ref());
+        owned.map(|log| log.written.load(Ordering::Relaxed)).sum()
+    }
+
     /// Seals the files that the memtable owns: those that its tables may refer to. The memtable is frozen, so no pointer
     /// is added. Values in its other files must move.
     pub(crate) fn seal(&self) -> Result<Vec<(Arc<DirectLog>, VlogInfo)>> {
@@ -300,5 +307,143 @@ impl DirectRefs {
             }
         }
         Ok(sealed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kingtide_base::stats::Stats;
+    use kingtide_mem::cache::BlockCache;
+    use kingtide_table::Vlog;
+    use kingtide_vfs::{Fault, FaultFs, MemFs, Op, Rule};
+    use std::path::PathBuf;
+
+    const DIR: &str = "db";
+
+    struct World {
+        fs: Arc<dyn Fs>,
+        faults: Arc<FaultFs>,
+        tables: Arc<TableCache>,
+        next: AtomicU64,
+    }
+
+    impl World {
+        fn new() -> World {
+            let faults = Arc::new(FaultFs::new(MemFs::shared(), 1));
+            let fs: Arc<dyn Fs> = faults.clone();
+            fs.create_dir_all(Path::new(DIR)).unwrap();
+            let stats = Arc::new(Stats::default());
+            let blocks = BlockCache::new(0, 1, stats.clone());
+            let tables = TableCache::new(fs.clone(), PathBuf::from(DIR), blocks, stats, 100);
+            World { fs, faults, tables, next: AtomicU64::new(1) }
+        }
+
+        fn log(&self) -> Arc<DirectLog> {
+            let id = || self.next.fetch_add(1, Ordering::Relaxed);
+            DirectLog::create(&self.fs, Path::new(DIR), &self.tables, id, &FamilyOptions::default()).unwrap()
+        }
+
+        fn exists(&self, id: u64) -> bool {
+            self.fs.exists(&vlog_path(Path::new(DIR), id)).unwrap()
+        }
+    }
+
+    fn value(i: u8) -> Vec<u8> {
+        vec![i; 3000]
+    }
+
+    #[test]
+    fn a_sealed_value_log_takes_no_more_and_is_a_value_log() {
+        let w = World::new();
+        let log = w.log();
+        let pointers: Vec<_> =
+            (0..5).map(|i| log.append(DirectValue::Plain(&value(i))).unwrap().unwrap()).collect();
+        log.flush().unwrap();
+        let mut out = Vec::new();
+        let read = |p: &ValuePointer, out: &mut Vec<u8>| w.tables.vlog(p.file_id).unwrap().read(p, out);
+        for (i, p) in pointers.iter().enumerate() {
+            read(p, &mut out).unwrap();
+            assert_eq!(out, value(i as u8), "while it is written");
+        }
+        let info = log.seal().unwrap().unwrap();
+        assert_eq!(log.append(DirectValue::Plain(b"late")).unwrap(), None);
+        assert_eq!((info.values, log.seal().unwrap()), (5, Some(info)), "sealing again changes nothing");
+        log.flush().unwrap();
+        let file = w.fs.open(&vlog_path(Path::new(DIR), log.id()), OpenMode::Read).unwrap();
+        assert_eq!(file.len().unwrap(), info.file_size);
+        let vlog = Vlog::open(file, log.id()).unwrap();
+        vlog.verify().unwrap();
+        for (i, p) in pointers.iter().enumerate() {
+            read(p, &mut out).unwrap();
+            assert_eq!(out, value(i as u8), "when it is sealed");
+        }
+    }
+
+    #[test]
+    fn a_file_goes_with_the_last_who_needs_it() {
+        let w = World::new();
+        let (pool, memtable, later) = (DirectPool::default(), DirectRefs::default(), DirectRefs::default());
+        let log = w.log();
+        let id = log.id();
+        log.append(DirectValue::Plain(b"value")).unwrap();
+        log.flush().unwrap();
+        memtable.hold(&log, 1, 5);
+        later.hold(&log, 10, 5);
+        assert_eq!((memtable.ids(), later.ids(), memtable.bytes()), (vec![id], vec![id], 5));
+        pool.put(log);
+        assert!(pool.take(10).is_none(), "it belongs to an earlier memtable");
+        assert_eq!(later.seal().unwrap().len(), 0, "its flush moves the value");
+        assert_eq!(memtable.seal().unwrap().len(), 1);
+        drop(memtable);
+        w.tables.empty_trash();
+        assert!(w.exists(id));
+        drop(later);
+        assert_eq!((w.tables.empty_trash(), w.exists(id)), (1, false));
+
+        let log = w.log();
+        let id = log.id();
+        log.keep(true); // the manifest names it
+        drop(log);
+        assert_eq!((w.tables.empty_trash(), w.exists(id)), (0, true));
+    }
+
+    #[test]
+    fn a_pool_gives_what_the_memtable_may_use() {
+        let w = World::new();
+        let pool = DirectPool::default();
+        let (fresh, used) = (w.log(), w.log());
+        used.owner.store(7, Ordering::Relaxed);
+        pool.put(used.clone());
+        assert!(Arc::ptr_eq(&pool.take(7).unwrap(), &used));
+        assert!(pool.take(7).is_none(), "nobody else has it meanwhile");
+        pool.put(fresh.clone());
+        pool.put(used);
+        assert!(Arc::ptr_eq(&pool.take(8).unwrap(), &fresh));
+        assert!(pool.take(8).is_none());
+    }
+
+    #[test]
+    fn after_a_failed_write_or_sync_a_file_is_never_sealed() {
+        for op in [Op::Write, Op::Sync] {
+            let w = World::new();
+            let log = w.log();
+            log.append(DirectValue::Plain(b"first")).unwrap();
+            log.flush().unwrap();
+            w.faults.add(Rule::new(op, Fault::Eio).nth(1));
+            match op {
+                Op::Write => {
+                    let appended = log.append(DirectValue::Plain(&value(1)));
+                    assert!(appended.is_err() || log.flush().is_err());
+                    assert!(log.append(DirectValue::Plain(b"more")).unwrap().is_none());
+                }
+                _ => {
+                    log.sync_first().unwrap_err();
+                    log.sync_first().expect_err("a sync that succeeds after one that failed means nothing");
+                    log.seal().unwrap_err();
+                }
+            }
+            assert_eq!(log.seal().unwrap(), None, "{op:?}");
+        }
     }
 }
