@@ -1,5 +1,9 @@
 //! Runs under Miri and the compiler's sanitizers, which need a nightly toolchain and a build of their own.
 //!
+//! The address and leak sanitizers need no more than that. Miri needs its component, and Miri and the thread sanitizer need the
+//! sources of the standard library. `KINGTIDE_NIGHTLY` names another rustup toolchain than `nightly`; a stable one that has
+//! those sources (a linked toolchain of a distribution, say) will do for the sanitizers.
+//!
 //! Each tool is pointed at what it can judge: Miri at the unsafe room and a whole, small database; the address and leak
 //! sanitizers at all that hands memory to C, maps files or counts references; the thread sanitizer at the threads. Without
 //! `--full` that is the unsafe room alone, which takes minutes; the rest takes the better part of an hour.
@@ -43,6 +47,9 @@ const MIRI_SEEDS: &[Suite] = &[
 /// Seeds of those.
 const SEEDS: &str = "0..64";
 
+/// Where a toolchain keeps the sources of the standard library, below its root.
+const SOURCES: &str = "lib/rustlib/src/rust/library/std";
+
 /// Permissive, because parking_lot keeps its queue of waiting threads as an integer; all else holds to strict provenance.
 /// Isolation is off for the clock.
 const MIRI_FLAGS: &str = "-Zmiri-permissive-provenance -Zmiri-tree-borrows -Zmiri-disable-isolation";
@@ -51,7 +58,8 @@ const ADDRESS: &[Suite] = &[
     suite("kingtide-mem", &["--lib"], &[]),
     suite("kingtide-vfs", &["--lib"], &[]),
     full("kingtide-table", &["--lib", "--tests"], &[]),
-    full("kingtide", &["--lib", "--tests"], &[]),
+    // Left out are those that limit the addresses that a process may have, or measure its memory.
+    full("kingtide", &["--lib", "--tests"], &["--skip", "posix::memory::", "--skip", "limits::memory"]),
 ];
 
 const THREAD: &[Suite] = &[
@@ -64,7 +72,7 @@ const THREAD: &[Suite] = &[
 /// Runs `cargo xtask miri [--full] [filter]`: undefined behaviour, by interpretation.
 pub fn miri(args: &[String]) -> Result<(), String> {
     let (all, filter) = arguments(args, "usage: cargo xtask miri [--full] [test name]")?;
-    needs("miri", "library/std")?;
+    needs("miri", true)?;
     let command = |flags: &str| {
         let mut command = nightly("miri");
         command.args(["miri", "test"]).env("MIRIFLAGS", format!("{MIRI_FLAGS} {flags}"));
@@ -87,7 +95,7 @@ pub fn sanitize(args: &[String]) -> Result<(), String> {
         _ => return Err(usage.to_owned()),
     };
     let (all, filter) = arguments(rest, usage)?;
-    needs("rustc", "library/std")?;
+    needs("rustc", kind == "thread")?;
     let target = host()?;
     let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
     run_all(suites, all, filter, || {
@@ -98,9 +106,13 @@ pub fn sanitize(args: &[String]) -> Result<(), String> {
             // Naming the target keeps build scripts and macros, which run on the compiler's side, out of it.
             .args(["--target", &target])
             .args(["--config", "profile.dev.debug=1", "--config", "profile.dev.package.\"*\".opt-level=1"]);
+        // The engine makes an error of memory that is refused, so the sanitizer's allocator must refuse it as the system's does.
+        command.env("ASAN_OPTIONS", "allocator_may_return_null=1").env("KINGTIDE_SANITIZED", kind);
         if kind == "thread" {
             // A standard library that is not instrumented hides half of what orders threads, and would be blamed for it.
-            command.arg("-Zbuild-std").env("TSAN_OPTIONS", "halt_on_error=1 second_deadlock_stack=1");
+            command
+                .arg("-Zbuild-std")
+                .env("TSAN_OPTIONS", "halt_on_error=1 second_deadlock_stack=1 allocator_may_return_null=1");
         }
         command
     })
@@ -138,11 +150,18 @@ fn run_all(suites: &[Suite], all: bool, filter: Option<&str>, command: impl Fn()
     Ok(())
 }
 
+/// The rustup toolchain to use.
+fn toolchain() -> String {
+    std::env::var("KINGTIDE_NIGHTLY").unwrap_or_else(|_| "nightly".to_owned())
+}
+
 /// Nightly's cargo, in the project's directory and with a target directory of its own below the usual one.
 fn nightly(target: &str) -> Command {
     let above = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
     let mut command = Command::new("rustup");
-    command.current_dir(root()).args(["run", "nightly", "cargo"]).env("CARGO_TARGET_DIR", above.join(target));
+    command.current_dir(root()).args(["run", &toolchain(), "cargo"]).env("CARGO_TARGET_DIR", above.join(target));
+    // Lets a stable compiler take the flags of a nightly one.
+    command.env("RUSTC_BOOTSTRAP", "1");
     // The cargo that runs this task names its own compiler to its children.
     for name in ["RUSTUP_TOOLCHAIN", "CARGO", "RUSTC"] {
         command.env_remove(name);
@@ -152,24 +171,26 @@ fn nightly(target: &str) -> Command {
 
 /// The triple of this machine.
 fn host() -> Result<String, String> {
-    let out = Command::new("rustup").args(["run", "nightly", "rustc", "-vV"]).output().map_err(|e| e.to_string())?;
+    let out = Command::new("rustup").args(["run", &toolchain(), "rustc", "-vV"]).output().map_err(|e| e.to_string())?;
     let text = String::from_utf8_lossy(&out.stdout);
     let line = text.lines().find_map(|l| l.strip_prefix("host: "));
     line.map(str::to_owned).ok_or_else(|| "nightly's rustc does not tell its host".to_owned())
 }
 
-/// Fails with what to install unless nightly has the tool and the sources of the standard library.
-fn needs(tool: &str, source: &str) -> Result<(), String> {
-    let ask = |args: &[&str]| Command::new("rustup").args(args).stderr(Stdio::null()).output().ok();
-    let has_tool = ask(&["run", "nightly", tool, "--version"]).is_some_and(|o| o.status.success());
-    let sysroot = ask(&["run", "nightly", "rustc", "--print", "sysroot"]);
-    let has_source = sysroot.is_some_and(|o| {
-        let sysroot = PathBuf::from(String::from_utf8_lossy(&o.stdout).trim());
-        o.status.success() && sysroot.join("lib/rustlib/src/rust").join(source).exists()
-    });
-    if has_tool && has_source {
+/// Fails with what to install unless the toolchain has the tool and, if they are needed, the sources of the standard library.
+fn needs(tool: &str, sources: bool) -> Result<(), String> {
+    let name = toolchain();
+    let ask = |args: &[&str]| {
+        let output = Command::new("rustup").args(["run", &name]).args(args).stderr(Stdio::null()).output().ok();
+        output.filter(|o| o.status.success()).map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned())
+    };
+    let has_sources = || ask(&["rustc", "--print", "sysroot"]).is_some_and(|s| PathBuf::from(s).join(SOURCES).is_dir());
+    if ask(&[tool, "--version"]).is_some() && (!sources || has_sources()) {
         return Ok(());
     }
-    Err("this needs a nightly toolchain: rustup toolchain install nightly --component miri --component rust-src"
-        .to_owned())
+    Err(format!(
+        "the toolchain '{name}' lacks {tool}{}: rustup toolchain install nightly --component miri --component rust-src, \
+         or name another toolchain in KINGTIDE_NIGHTLY",
+        if sources { " or the sources of the standard library" } else { "" }
+    ))
 }

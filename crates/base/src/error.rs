@@ -55,6 +55,42 @@ pub enum ErrorKind {
     ReadOnly,
 }
 
+/// What can be done about an error: each [`ErrorKind`] is in one group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorGroup {
+    /// The request cannot be carried out: change its arguments, or what is stored.
+    Request,
+    /// Another transaction or a full buffer was in the way. Nothing was written; run the transaction or the call again.
+    Contention,
+    /// The transaction, the handle or the job has ended. It accepts no more operations.
+    Ended,
+    /// The operating system refused an operation: the disk is full or fails, or the directory is locked.
+    System,
+    /// Stored bytes are damaged, or a failed sync left it unknown whether they are durable.
+    Damage,
+}
+
+impl ErrorKind {
+    /// The group that the kind is in.
+    pub fn group(self) -> ErrorGroup {
+        use ErrorKind as K;
+        match self {
+            K::InvalidArgument
+            | K::NotFound
+            | K::Exists
+            | K::NewerFormat
+            | K::Incompatible
+            | K::TooOld
+            | K::ReadOnly => ErrorGroup::Request,
+            K::Busy | K::Conflict | K::Deadlock | K::LockTimeout => ErrorGroup::Contention,
+            K::Closed | K::Cancelled | K::Expired | K::Aborted | K::Finished => ErrorGroup::Ended,
+            K::Io | K::NoSpace | K::Locked => ErrorGroup::System,
+            K::Corruption | K::Poisoned => ErrorGroup::Damage,
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Inner {
     kind: ErrorKind,
@@ -200,12 +236,25 @@ impl Error {
 
     /// Whether the transaction that met it may succeed when it is run again from its beginning.
     pub fn is_transient_conflict(&self) -> bool {
-        matches!(self.0.kind, ErrorKind::Conflict | ErrorKind::Deadlock | ErrorKind::LockTimeout | ErrorKind::Busy)
+        self.group() == ErrorGroup::Contention
     }
 
-    /// A copy, for handing one failure to several waiters. The operating system's error keeps its kind and text.
+    /// The group that the kind is in.
+    pub fn group(&self) -> ErrorGroup {
+        self.0.kind.group()
+    }
+
+    /// Whether stored bytes are damaged, so that asking again will not help. `verify` reports what is damaged, and `repair`
+    /// salvages the rest.
+    pub fn is_corruption(&self) -> bool {
+        self.0.kind == ErrorKind::Corruption
+    }
+}
+
+/// A copy for each of several waiters. The operating system's error keeps its kind and text.
+impl Clone for Error {
     #[cold]
-    pub fn duplicate(&self) -> Error {
+    fn clone(&self) -> Error {
         let io = self.0.io.as_ref().map(|e| match e.raw_os_error() {
             Some(code) => std::io::Error::from_raw_os_error(code),
             None => std::io::Error::new(e.kind(), e.to_string()),
@@ -291,10 +340,25 @@ mod tests {
     }
 
     #[test]
-    fn full_disk_is_retryable_and_duplicates_keep_the_cause() {
+    fn full_disk_is_retryable_and_clones_keep_the_cause() {
         let e = Error::io("write", Path::new("f"), std::io::Error::from(std::io::ErrorKind::StorageFull));
         assert_eq!((e.kind(), e.is_retryable()), (ErrorKind::NoSpace, true));
-        let d = e.duplicate();
+        let d = e.clone();
         assert_eq!((d.kind(), d.io_kind(), d.to_string()), (e.kind(), e.io_kind(), e.to_string()));
+    }
+
+    #[test]
+    fn groups_say_what_to_do() {
+        let of = |kind| Error::new(kind, "");
+        for kind in [ErrorKind::Conflict, ErrorKind::Deadlock, ErrorKind::LockTimeout, ErrorKind::Busy] {
+            assert!(of(kind).is_transient_conflict() && of(kind).group() == ErrorGroup::Contention);
+        }
+        for kind in [ErrorKind::Closed, ErrorKind::Finished, ErrorKind::Aborted, ErrorKind::Expired] {
+            assert!(
+                !of(kind).is_transient_conflict() && !of(kind).is_retryable() && of(kind).group() == ErrorGroup::Ended
+            );
+        }
+        assert!(of(ErrorKind::Corruption).is_corruption() && of(ErrorKind::Corruption).group() == ErrorGroup::Damage);
+        assert!(!of(ErrorKind::Poisoned).is_corruption(), "a failed sync damages nothing that can be read");
     }
 }

@@ -30,5 +30,5 @@ pub mod rare;
 pub mod rng;
 pub mod stats;
 
-pub use error::{Error, ErrorKind, Result};
+pub use error::{Error, ErrorGroup, ErrorKind, Result};
 pub use key::{KeyOrder, Kind, SeqNo, Tag};

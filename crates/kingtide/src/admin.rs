@@ -7,7 +7,7 @@ use crate::memtable::FamilyMemtable;
 use crate::options::memory_limit;
 use crate::shape::Retired;
 use crate::sync::atomic::Ordering;
-use crate::version::{DEFAULT_FAMILY, Edit, Version};
+use crate::version::{DEFAULT_FAMILY, Edit, LogBegun, Version};
 use kingtide_base::options::{DbOptions, FamilyOptions};
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, rare};
@@ -109,7 +109,7 @@ impl DbInner {
         Ok(())
     }
 
-    /// Changes a database option. Not stored: database options are given at each open.
+    /// Changes a database option. Not stored, but for `change_retention`: database options are given at each open.
     pub fn set_option(&self, name: &str, value: &str) -> Result<()> {
         self.check_open()?;
         let mut options = self.options.write();
@@ -128,7 +128,21 @@ impl DbInner {
         }
         self.memory.set_limit(memory_limit(&next, &self.family_defaults));
         self.limiter.set_rate(next.rate_limit);
+        self.store_change_retention()?;
         self.release_log() // some may be kept no more
+    }
+
+    /// Stores the option `change_retention`, which tools that open the database later keep to. Before the log was begun there
+    /// is nothing to keep, and the first commit stores it.
+    fn store_change_retention(&self) -> Result<()> {
+        let mut shape = self.shape.lock(); // before the option is read, as where the log is begun
+        let change_retention = Some(self.options.read().change_retention);
+        let stored = shape.log_begun.filter(|_| self.log_begun.load(Ordering::Acquire));
+        let Some(begun) = stored.filter(|begun| begun.change_retention != change_retention) else { return Ok(()) };
+        let begun = LogBegun { change_retention, ..begun };
+        shape.write(&[Edit::LogBegun(begun)], &self.next_file_id)?;
+        shape.log_begun = Some(begun);
+        Ok(())
     }
 
     /// Changes a family's option and stores it.

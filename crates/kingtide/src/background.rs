@@ -35,7 +35,7 @@ impl Work for DbInner {
                 if e.kind() == ErrorKind::NoSpace {
                     self.make_room();
                 }
-                *self.trouble.lock() = Some(e.duplicate());
+                *self.trouble.lock() = Some(e.clone());
                 Outcome::Failed(e)
             }
         }
@@ -76,7 +76,7 @@ impl DbInner {
         if !kingtide_base::planted!("panic-in-a-job-forgotten") {
             let mut trouble = self.trouble.lock();
             if !self.halted.load(Ordering::Acquire) {
-                *trouble = Some(error.duplicate());
+                *trouble = Some(error.clone());
                 self.halted.store(true, Ordering::Release);
             }
         }

@@ -146,7 +146,7 @@ impl DbInner {
 
     /// The last background failure, while it lasts.
     pub fn background_error(&self) -> Option<Error> {
-        self.trouble.lock().as_ref().map(Error::duplicate)
+        self.trouble.lock().clone()
     }
 
     /// Why the log or the manifest takes no writes any more, if that is so.

@@ -3,7 +3,7 @@
 use crate::options::Options;
 use crate::version::DEFAULT_FAMILY;
 use crate::version::VlogMeta;
-use crate::version::{Edit, FamilyId, Version};
+use crate::version::{Edit, FamilyId, LogBegun, Version};
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ pub(crate) struct Layout {
     pub last_seq: SeqNo,
     /// Operations below this are in tables.
     pub log_start: SeqNo,
-    pub log_begun: Option<(u64, [u8; 16])>,
+    pub log_begun: Option<LogBegun>,
 }
 
 impl Layout {
@@ -124,7 +124,7 @@ impl Layout {
             Edit::LastSeq(_) => {}
             Edit::NextFamilyId(id) => self.next_family = self.next_family.max(id),
             Edit::LogStart(seq) => self.log_start = self.log_start.max(seq),
-            Edit::LogBegun { segment, boot_id } => self.log_begun = Some((segment, boot_id)),
+            Edit::LogBegun(begun) => self.log_begun = Some(begun),
         }
         Ok(())
     }

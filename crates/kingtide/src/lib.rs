@@ -73,7 +73,7 @@ pub use ingest::{ExportInfo, IngestOptions, SortedFile, SortedFileWriter};
 pub use kingtide_base::clock::{Clock, ManualClock, SystemClock};
 pub use kingtide_base::key::CustomOrder;
 pub use kingtide_base::options::{Compression, DbOptions, Durability, FamilyOptions};
-pub use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
+pub use kingtide_base::{Error, ErrorGroup, ErrorKind, KeyOrder, Result, SeqNo};
 pub use kingtide_vfs as vfs;
 pub use ops::{Change, ChangeKind};
 pub use options::{Options, ReadOptions, WriteOptions};

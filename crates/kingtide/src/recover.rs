@@ -16,7 +16,7 @@ use crate::txn::InDoubt;
 use crate::txn::prepared::RecoveredPrepared;
 use crate::version::DEFAULT_FAMILY;
 use crate::version::manifest::{Manifest, write_again};
-use crate::version::{Edit, FamilyId, required_log_start};
+use crate::version::{Edit, FamilyId, LogBegun, required_log_start};
 use crate::wal::{self, ReplayEnd, ReplayedSegment};
 use kingtide_base::budget::Budget;
 use kingtide_base::clock::Clock;
@@ -59,10 +59,19 @@ pub(crate) struct Recovered {
     pub prepared: Vec<RecoveredPrepared>,
 }
 
-/// The default family's key order, by name, and its options as the manifest has them. `None`: there is no database. Reads
-/// the manifest and changes nothing.
-pub(crate) fn stored_default(fs: &Arc<dyn Fs>, dir: &Path) -> Result<Option<(String, FamilyOptions)>> {
-    let mut default = None;
+/// What the manifest has of an open's options.
+pub(crate) struct StoredOptions {
+    /// The default family's key order, by name.
+    pub order: String,
+    /// The default family's options.
+    pub family: FamilyOptions,
+    /// The database's `change_retention`, where a log was begun by a build that stores it.
+    pub change_retention: Option<u64>,
+}
+
+/// The options that a database has stored. `None`: there is no database. Reads the manifest and changes nothing.
+pub(crate) fn stored_options(fs: &Arc<dyn Fs>, dir: &Path) -> Result<Option<StoredOptions>> {
+    let (mut default, mut change_retention) = (None, None);
     let loaded = Manifest::load(fs, dir, false, |edits| {
         for edit in edits {
             match (edit, &mut default) {
@@ -70,6 +79,7 @@ pub(crate) fn stored_default(fs: &Arc<dyn Fs>, dir: &Path) -> Result<Option<(Str
                     default = Some((id, order, options));
                 }
                 (Edit::SetOptions { id: of, options: next }, Some((id, _, options))) if of == *id => *options = next,
+                (Edit::LogBegun(begun), _) => change_retention = begun.change_retention,
                 _ => {}
             }
         }
@@ -79,7 +89,8 @@ pub(crate) fn stored_default(fs: &Arc<dyn Fs>, dir: &Path) -> Result<Option<(Str
         return Ok(None);
     }
     let (_, order, options) = default.ok_or_else(no_default)?;
-    Ok(Some((order, read_options(DEFAULT_FAMILY, &options)?)))
+    let family = read_options(DEFAULT_FAMILY, &options)?;
+    Ok(Some(StoredOptions { order, family, change_retention }))
 }
 
 #[cold]
@@ -343,7 +354,7 @@ impl Recovery<'_> {
     /// The segment that the manifest names, or a later one, is part of the log. Or a power cut took the headers: then the
     /// files stay until another segment is there.
     fn check_log_is_there(&self, shape: &Shape, end: &mut ReplayEnd) -> Result<()> {
-        let Some((segment, boot_id)) = shape.log_begun else { return Ok(()) };
+        let Some(LogBegun { segment, boot_id, .. }) = shape.log_begun else { return Ok(()) };
         if end.lacks(segment, is_boot(boot_id, &**self.fs)) {
             return Err(Error::corruption("write-ahead log: the last segment is missing or lost its header")
                 .at_path(&segment_path(self.dir, segment))
@@ -369,8 +380,8 @@ impl Recovery<'_> {
     }
 
     /// Whether the process that had the database open last ran in the machine's present boot.
-    fn is_same_boot(&self, log_begun: Option<(u64, [u8; 16])>) -> bool {
-        log_begun.is_some_and(|(_, boot_id)| is_boot(boot_id, &**self.fs))
+    fn is_same_boot(&self, log_begun: Option<LogBegun>) -> bool {
+        log_begun.is_some_and(|begun| is_boot(begun.boot_id, &**self.fs))
     }
 
     /// Puts an empty memtable in the place of a family's, which holds all that was replayed up to `last`, and flushes that

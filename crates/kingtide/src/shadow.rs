@@ -7,7 +7,7 @@
 use crate::api::Db;
 use crate::engine::DbInner;
 use crate::options::Options;
-use crate::recover::stored_default;
+use crate::recover::stored_options;
 use crate::shape::Shape;
 use crate::sync::atomic::Ordering;
 use crate::version::FamilyId;
@@ -61,7 +61,7 @@ impl Db {
         };
         let dir = &self.inner().dir;
         let shadow = Db::open_read_only(dir, options)?;
-        let (_, stored) = stored_default(&fs, dir)?.ok_or_else(|| Error::corruption("no default family is stored"))?;
+        let stored = stored_options(&fs, dir)?.ok_or_else(|| Error::corruption("no default family is stored"))?.family;
         let mut differences = Vec::new();
         compare_inner(self.inner(), shadow.inner(), &mut differences);
         let live = self.default_family().options();

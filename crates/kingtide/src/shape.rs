@@ -12,7 +12,7 @@ use crate::options::Options;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::version::manifest::Manifest;
 use crate::version::scan::ManifestScan;
-use crate::version::{Edit, FamilyId, Version, VlogMeta};
+use crate::version::{Edit, FamilyId, LogBegun, Version, VlogMeta};
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{Error, KeyOrder, Result, SeqNo, planted, rare};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -30,7 +30,7 @@ pub(crate) struct Shape {
     /// of ingests are in none.
     pub last_seq: SeqNo,
     /// First log segment of the last open that wrote any, and its boot.
-    pub log_begun: Option<(u64, [u8; 16])>,
+    pub log_begun: Option<LogBegun>,
     /// Families with a flush running.
     pub flushing: HashSet<FamilyId>,
     /// Merges that run.
@@ -292,10 +292,10 @@ impl Shape {
             Edit::LogStart(if planted!("rewrite-forgets-the-log-start") { 0 } else { self.log_start }),
             Edit::LastSeq(if planted!("number-of-an-ingest-forgotten") { 0 } else { self.last_seq }),
         ];
-        if let Some((segment, boot_id)) = self.log_begun
+        if let Some(begun) = self.log_begun
             && !planted!("rewrite-forgets-that-the-log-began")
         {
-            edits.push(Edit::LogBegun { segment, boot_id });
+            edits.push(Edit::LogBegun(begun));
         }
         let forgotten = usize::from(planted!("rewrite-forgets-a-value-log"));
         for (id, v) in self.vlogs.iter().skip(forgotten) {

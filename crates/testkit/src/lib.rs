@@ -17,6 +17,12 @@ pub fn full() -> bool {
     std::env::var_os("KINGTIDE_FULL").is_some()
 }
 
+/// Whether a sanitizer watches (`cargo xtask sanitize` says so). It reserves terabytes of addresses and keeps freed memory for a
+/// while, so limits of addresses and measures of memory mean nothing under it.
+pub fn sanitized() -> bool {
+    std::env::var_os("KINGTIDE_SANITIZED").is_some()
+}
+
 /// The number in an environment variable; `None` if there is none.
 pub fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().and_then(|v| v.parse().ok())

@@ -213,7 +213,7 @@ impl ColumnFamily {
     ) -> Vec<Result<Option<PinnedValue>>> {
         match self.inner().look(|v| v.load(), || self.read_seq(snapshot)) {
             Ok((view, seq)) => read::multi_get(&view, keys, seq, &self.inner().reads),
-            Err(e) => keys.iter().map(|_| Err(e.duplicate())).collect(),
+            Err(e) => keys.iter().map(|_| Err(e.clone())).collect(),
         }
     }
 

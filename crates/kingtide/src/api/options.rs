@@ -1,15 +1,17 @@
 //! Options as a database has stored them.
 
 use crate::options::Options;
-use crate::recover::stored_default;
+use crate::recover::{StoredOptions, stored_options};
 use kingtide_base::{Error, ErrorKind, Result};
 use kingtide_vfs::PosixFs;
 use std::path::Path;
 
 impl Options {
     /// The same, but for the default family the options and the key order that the database in `path` has stored: those of
-    /// the last open for writing, and what was set since. A custom key order is taken from `custom_orders`. Options of the
-    /// database, in `db`, are not stored; whoever opens gives them.
+    /// the last open for writing, and what was set since. A custom key order is taken from `custom_orders`. Of the options of
+    /// the database, in `db`, only `change_retention` is stored, by the first commit of an open and by `Db::set_option`: a tool
+    /// that opens the database for a moment must not cut short a change stream that it knows nothing of. It stays as given
+    /// where the database has none stored, as those of builds before 2026-11-23.
     ///
     /// Reads the manifest and changes nothing: O(size of the manifest). Another process that has the database open may
     /// change the options afterwards.
@@ -20,7 +22,7 @@ impl Options {
     pub fn load(mut self, path: impl AsRef<Path>) -> Result<Options> {
         let path = path.as_ref();
         let fs = self.fs.clone().unwrap_or_else(PosixFs::shared);
-        let Some((order, family)) = stored_default(&fs, path)? else {
+        let Some(StoredOptions { order, family, change_retention }) = stored_options(&fs, path)? else {
             return Err(Error::new(ErrorKind::NotFound, "no database here (no CURRENT file)").at_path(path));
         };
         let Some(resolved) = self.resolve_order(&order) else {
@@ -28,6 +30,9 @@ impl Options {
             return Err(Error::new(ErrorKind::Incompatible, text).at_path(path));
         };
         (self.order, self.family) = (resolved, family);
+        if let Some(bytes) = change_retention {
+            self.db.change_retention = bytes;
+        }
         Ok(self)
     }
 }

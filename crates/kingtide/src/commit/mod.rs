@@ -30,7 +30,7 @@ use crate::engine::DbInner;
 use crate::options::WriteOptions;
 use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
-use crate::version::Edit;
+use crate::version::{Edit, LogBegun};
 use crate::wal::{Lsn, Wal, WalRecord};
 use batch::WriteBatch;
 use divert::Diverted;
@@ -215,9 +215,10 @@ impl DbInner {
         }
         self.check_open()?;
         let segment = self.commit.lock().wal.begin()?;
-        let boot_id = self.fs.boot_id();
-        shape.write(&[Edit::LogBegun { segment, boot_id }], &self.next_file_id)?;
-        shape.log_begun = Some((segment, boot_id));
+        let change_retention = Some(self.options.read().change_retention);
+        let begun = LogBegun { segment, boot_id: self.fs.boot_id(), change_retention };
+        shape.write(&[Edit::LogBegun(begun)], &self.next_file_id)?;
+        shape.log_begun = Some(begun);
         self.log_begun.store(true, Ordering::Release);
         Ok(())
     }

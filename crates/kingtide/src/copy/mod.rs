@@ -21,7 +21,7 @@ use crate::shape::Shape;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::version::VlogMeta;
 use crate::version::manifest::Manifest;
-use crate::version::{Edit, FamilyId};
+use crate::version::{Edit, FamilyId, LogBegun};
 use crate::wal::{RECORD_HEADER_LEN, ReplayEnd, SEGMENT_HEADER_LEN, Tail, TailItem, Wal, WalConfig, WalRecord};
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::stats::Stats;
@@ -148,7 +148,8 @@ impl Moment {
             None => Edit::LogStart(self.seq + 1),
         });
         if let Some(segment) = self.write_log(db, fs, dir).map_err(of_a_copy)? {
-            edits.push(Edit::LogBegun { segment, boot_id: fs.boot_id() });
+            let change_retention = Some(db.options.read().change_retention);
+            edits.push(Edit::LogBegun(LogBegun { segment, boot_id: fs.boot_id(), change_retention }));
         }
         let number = db.new_file_id();
         edits.push(Edit::NextFileId(db.new_file_id()));

@@ -253,7 +253,7 @@ impl Cursor {
     /// # Errors
     /// The first error that a move or [`Cursor::value`] met.
     pub fn status(&self) -> Result<()> {
-        self.error.as_ref().map_or(Ok(()), |e| Err(e.duplicate()))
+        self.error.as_ref().map_or(Ok(()), |e| Err(e.clone()))
     }
 
     /// The key. Empty while invalid.
@@ -305,7 +305,7 @@ impl Cursor {
     #[cold]
     fn no_entry(&self) -> Error {
         match &self.error {
-            Some(e) => e.duplicate(),
+            Some(e) => e.clone(),
             None => Error::invalid("the cursor is at no entry"),
         }
     }
@@ -325,7 +325,7 @@ impl Cursor {
         if !self.indirect_read
             && let Err(e) = self.read_indirect()
         {
-            self.fail(e.duplicate());
+            self.fail(e.clone());
             return Err(e);
         }
         Ok(&self.indirect)

@@ -12,7 +12,7 @@ use crate::ops::LoggedOp;
 use crate::ops::{LockTarget, LogOp, read_log_op};
 use crate::recover::is_boot;
 use crate::txn::LockMode;
-use crate::version::FamilyId;
+use crate::version::{FamilyId, LogBegun};
 use crate::wal::{self, LogGap, RECORD_HEADER_LEN};
 use kingtide_base::budget::Budget;
 use kingtide_base::coding::Reader;
@@ -51,7 +51,7 @@ pub(super) fn read(repair: &mut Repair<'_, '_>, plan: &mut Plan) -> Result<Salva
     let next_seq = match judged {
         Ok(_) => {
             let end = wal::replay(&*fs, dir, &segments, log_from, apply)?;
-            if let Some((segment, boot_id)) = begun
+            if let Some(LogBegun { segment, boot_id, .. }) = begun
                 && end.lacks(segment, is_boot(boot_id, &*fs))
             {
                 let path = segment_path(dir, segment);

@@ -5,7 +5,7 @@ use crate::names::CURRENT;
 use crate::names::{FileName, klog_path, parse_segment_name, parse_table_name};
 use crate::version::DEFAULT_FAMILY;
 use crate::version::scan::ManifestScan;
-use crate::version::{Edit, FamilyId, FileMeta, required_log_start};
+use crate::version::{Edit, FamilyId, FileMeta, LogBegun, required_log_start};
 use crate::wal;
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
@@ -53,7 +53,7 @@ pub(super) struct Plan {
     /// What [`required_log_start`] says.
     pub log_from: SeqNo,
     /// A segment that is in the log, it or a later one, if the machine did not restart since.
-    pub log_begun: Option<(u64, [u8; 16])>,
+    pub log_begun: Option<LogBegun>,
     /// Whether the manifest is whole, so that what it does not name is no part of the database.
     pub complete: bool,
 }
@@ -71,7 +71,7 @@ struct Known {
     next_family: FamilyId,
     last_seq: SeqNo,
     log_start: SeqNo,
-    log_begun: Option<(u64, [u8; 16])>,
+    log_begun: Option<LogBegun>,
 }
 
 impl Known {
@@ -131,7 +131,7 @@ impl Known {
             }
             Edit::LastSeq(_) => {}
             Edit::LogStart(seq) => self.log_start = self.log_start.max(*seq),
-            Edit::LogBegun { segment, boot_id } => self.log_begun = Some((*segment, *boot_id)),
+            Edit::LogBegun(begun) => self.log_begun = Some(*begun),
             Edit::NextFamilyId(id) => self.next_family = self.next_family.max(*id),
             Edit::AddVlog { id, family, .. } => {
                 self.vlog_owners.insert(*id, *family);

@@ -12,7 +12,7 @@ use crate::sync::atomic::Ordering;
 use crate::version::VlogMeta;
 use crate::version::manifest::creation_was_cut_short;
 use crate::version::scan::ManifestScan;
-use crate::version::{FamilyId, Version, required_log_start};
+use crate::version::{FamilyId, LogBegun, Version, required_log_start};
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
 use kingtide_vfs::OpenMode;
 use std::collections::{BTreeMap, HashSet};
@@ -38,7 +38,7 @@ pub(crate) struct Subject {
     pub next_family: FamilyId,
     /// What [`required_log_start`] says.
     pub log_from: SeqNo,
-    pub log_begun: Option<(u64, [u8; 16])>,
+    pub log_begun: Option<LogBegun>,
     /// Whether the whole manifest was read, so that what it does not name is not part of the database.
     pub complete: bool,
     /// The manifest's path, for orphans.

@@ -9,7 +9,7 @@ use crate::ops::{LogOp, read_log_op};
 use crate::recover::is_boot;
 use crate::sync::atomic::Ordering;
 use crate::txn::InDoubt;
-use crate::version::FamilyId;
+use crate::version::{FamilyId, LogBegun};
 use crate::wal::{self, RECORD_HEADER_LEN, Tail, TailItem};
 use kingtide_base::coding::Reader;
 use kingtide_base::{Error, ErrorKind, Result, SeqNo};
@@ -141,7 +141,7 @@ pub(super) fn check_closed(checker: &mut Checker<'_, '_>, subject: &Subject) -> 
         let text = format!("the log ends with {} bytes that a crash left unfinished", torn.bytes);
         checker.problem(Problem::new(Severity::Info, ProblemKind::TornTail, text).at(&torn.path).offset(torn.offset));
     }
-    if let Some((segment, boot_id)) = subject.log_begun
+    if let Some(LogBegun { segment, boot_id, .. }) = subject.log_begun
         && end.lacks(segment, is_boot(boot_id, &*fs))
     {
         let text = "write-ahead log: the last segment is missing or lost its header";

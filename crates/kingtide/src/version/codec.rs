@@ -7,7 +7,7 @@
 //! The fields of a body come in a fixed order. A newer minor version may append fields to a body: this one skips them. An
 //! edit with an unknown tag changes the state in a way that this build does not know, and is refused.
 
-use super::{Edit, FileMeta, VlogRef};
+use super::{Edit, FileMeta, LogBegun, VlogRef};
 use kingtide_base::coding::{Reader, put_slice, put_varint};
 use kingtide_base::{Error, ErrorKind, Result};
 use kingtide_table::info::size;
@@ -144,9 +144,12 @@ fn encode_body(edit: &Edit, out: &mut Vec<u8>) -> u64 {
             put_varint(out, *seq);
             LOG_START
         }
-        Edit::LogBegun { segment, boot_id } => {
-            put_varint(out, *segment);
-            out.extend_from_slice(boot_id);
+        Edit::LogBegun(begun) => {
+            put_varint(out, begun.segment);
+            out.extend_from_slice(&begun.boot_id);
+            if let Some(bytes) = begun.change_retention {
+                put_varint(out, bytes);
+            }
             LOG_BEGUN
         }
     }
@@ -232,7 +235,9 @@ fn add_vlog(r: &mut Reader<'_>) -> Option<Edit> {
 }
 
 fn log_begun(r: &mut Reader<'_>) -> Option<Edit> {
-    Some(Edit::LogBegun { segment: r.varint()?, boot_id: *r.bytes(16)?.first_chunk()? })
+    let (segment, boot_id) = (r.varint()?, *r.bytes(16)?.first_chunk()?);
+    let change_retention = if r.is_empty() { None } else { Some(r.varint()?) };
+    Some(Edit::LogBegun(LogBegun { segment, boot_id, change_retention }))
 }
 
 fn level(r: &mut Reader<'_>) -> Option<u8> {
@@ -316,7 +321,10 @@ pub(super) mod tests {
             9 => Edit::NextFileId(big(rng)),
             10 => Edit::NextFamilyId(family),
             11 => Edit::LogStart(big(rng)),
-            12 => Edit::LogBegun { segment: id, boot_id: [family as u8; 16] },
+            12 => {
+                let change_retention = rng.one_in(2).then(|| size(rng));
+                Edit::LogBegun(LogBegun { segment: id, boot_id: [family as u8; 16], change_retention })
+            }
             _ => Edit::LastSeq(big(rng)),
         }
     }

@@ -340,12 +340,18 @@ pub enum Edit {
     /// Operations below this sequence number are in tables, so the log need not reach back further. Never falls.
     LogStart(SeqNo),
     /// The log goes on in this segment. Until the machine restarts, it or a later one is there.
-    LogBegun {
-        /// The segment's file id.
-        segment: u64,
-        /// The machine's boot in which it was begun.
-        boot_id: [u8; 16],
-    },
+    LogBegun(LogBegun),
+}
+
+/// How an open began its part of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogBegun {
+    /// The first segment's file id.
+    pub segment: u64,
+    /// The machine's boot in which it was begun.
+    pub boot_id: [u8; 16],
+    /// The option `change_retention` of that open. Absent in databases of builds that did not store it.
+    pub change_retention: Option<u64>,
 }
 
 impl Edit {

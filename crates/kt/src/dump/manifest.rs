@@ -4,8 +4,8 @@ use super::Dump;
 use crate::error::Result;
 use crate::format::hex;
 use crate::output::{bytes, things};
-use kingtide::version::Edit;
 use kingtide::version::scan::ManifestScan;
+use kingtide::version::{Edit, LogBegun};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -104,9 +104,12 @@ fn number(edit: &Edit) -> (Value, String) {
         Edit::LastSeq(seq) => ("last_sequence", *seq, "last sequence"),
         Edit::NextFamilyId(id) => ("next_family_id", u64::from(*id), "next family number"),
         Edit::LogStart(seq) => ("log_start", *seq, "all below is in tables: sequence"),
-        Edit::LogBegun { segment, boot_id } => {
-            let object = json!({ "edit": "log_begun", "segment": segment, "boot_id": hex(boot_id) });
-            return (object, format!("the log was begun with segment {segment}"));
+        Edit::LogBegun(LogBegun { segment, boot_id, change_retention }) => {
+            let object = json!({
+                "edit": "log_begun", "segment": segment, "boot_id": hex(boot_id), "change_retention": change_retention
+            });
+            let retention = change_retention.map_or(String::new(), |bytes| format!(", change_retention {bytes}"));
+            return (object, format!("the log was begun with segment {segment}{retention}"));
         }
         other => return (json!({ "edit": "unknown" }), format!("{other:?}")),
     };

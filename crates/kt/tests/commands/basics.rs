@@ -275,6 +275,34 @@ fn changes_are_printed_in_order() {
     assert!(kt(&["changes", &path, "--since", "99"]).fails(2).contains("not committed yet"));
 }
 
+/// What the tool writes is given back from the log once it is in tables, unless the application that wrote the database asked
+/// for changes to be kept.
+#[test]
+fn the_tool_keeps_no_more_log_than_the_application_asked_for() {
+    let dir = Dir::new();
+    let wal_bytes = |path: &str| -> u64 {
+        let files = std::fs::read_dir(path).unwrap().map(Result::unwrap);
+        let segments = files.filter(|f| f.file_name().to_string_lossy().ends_with(".wal"));
+        segments.map(|f| f.metadata().unwrap().len()).sum()
+    };
+    let line = |n: u32| format!("{{\"key\":\"key{n:05}\",\"value\":\"{}\"}}\n", "v".repeat(500));
+    let (kept, not_kept) = (dir.at("kept"), dir.at("not_kept"));
+    for (path, change_retention) in [(&kept, 64 << 20), (&not_kept, 0)] {
+        let mut options = Options::default();
+        options.db.change_retention = change_retention;
+        let db = Db::open(path, options).unwrap();
+        db.put(b"first", b"1").unwrap();
+        db.close().unwrap();
+        for round in 0..3 {
+            let lines: String = (round * 2000..(round + 1) * 2000).map(line).collect();
+            kt_with(&["import", path], lines.as_bytes()).ok();
+        }
+        kt(&["put", path, "last", "1"]).ok();
+    }
+    assert!(wal_bytes(&kept) > 3 * 1_000_000, "{} bytes", wal_bytes(&kept));
+    assert!(wal_bytes(&not_kept) < 200_000, "{} bytes", wal_bytes(&not_kept));
+}
+
 #[test]
 fn mistakes_are_one_line_and_make_no_database() {
     let dir = Dir::new();

@@ -118,7 +118,8 @@ mod tests {
 
     #[test]
     fn a_wiped_page_means_another_process() {
-        let page: &'static AtomicU64 = Box::leak(Box::new(AtomicU64::new(0)));
+        static WIPED: AtomicU64 = AtomicU64::new(0);
+        let page = &WIPED;
         let parent = Origin { page: Some(page), generation: generation(page) };
         assert!(parent.is_here());
         page.store(0, Ordering::Relaxed); // what the kernel does to it in a child

@@ -412,7 +412,7 @@ impl TransactionCursor {
     /// As [`Cursor::status`]; `Finished`, `Aborted`, `Expired`.
     pub fn status(&self) -> Result<()> {
         match (&self.error, &self.inner) {
-            (Some(e), _) => Err(e.duplicate()),
+            (Some(e), _) => Err(e.clone()),
             (None, Some(it)) => it.status(),
             (None, None) => Ok(()),
         }
@@ -445,7 +445,7 @@ impl TransactionCursor {
         match &mut self.inner {
             Some(it) => it.entry(),
             None => match error {
-                Some(e) => Err(e.duplicate()),
+                Some(e) => Err(e.clone()),
                 None => Err(Error::invalid("the cursor is at no entry")),
             },
         }

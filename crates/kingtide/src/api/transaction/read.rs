@@ -191,7 +191,7 @@ impl Transaction {
             // Nothing that is locked by now changes any more: what is newest is newest for all of them.
             t.committed(family, keys, own, true)
         };
-        read(self).unwrap_or_else(|e| keys.iter().map(|_| Err(e.duplicate())).collect())
+        read(self).unwrap_or_else(|e| keys.iter().map(|_| Err(e.clone())).collect())
     }
 
     /// Reads several keys, in their order, each with an error of its own: as of one moment, except on the read-uncommitted
@@ -202,7 +202,7 @@ impl Transaction {
         }
         match self.usable(family).and_then(|()| self.multi_get_now(family, keys)) {
             Ok(values) => values,
-            Err(e) => keys.iter().map(|_| Err(e.duplicate())).collect(),
+            Err(e) => keys.iter().map(|_| Err(e.clone())).collect(),
         }
     }
 

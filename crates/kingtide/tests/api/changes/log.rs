@@ -2,7 +2,7 @@
 
 use super::{History, drain, full, open, random_batch, since, small};
 use kingtide::vfs::{MemFs, Survival};
-use kingtide::{ChangeStreamOptions, Db, Durability, ErrorKind, FamilyOptions, WriteBatch, WriteOptions};
+use kingtide::{ChangeStreamOptions, Db, Durability, ErrorKind, FamilyOptions, Options, WriteBatch, WriteOptions};
 use kingtide_base::rng::{Rng, entropy};
 use std::sync::Arc;
 use std::time::Duration;
@@ -191,6 +191,33 @@ fn retention_keeps_so_much_and_no_more() {
     let db = open(&fs, 0);
     assert_eq!(db.changes_since(1).unwrap_err().kind(), ErrorKind::TooOld);
     assert!(db.changes_since(db.latest_sequence()).unwrap().next().unwrap().is_none());
+}
+
+/// A tool that opens the database for a moment must keep to what the application asked for, so it is stored: by the first
+/// commit of an open, in each copy of the manifest, and when it changes.
+#[test]
+fn retention_is_stored() {
+    let fs = Arc::new(MemFs::new());
+    let stored = |asked: u64| {
+        let mut options = Options { fs: Some(fs.clone()), ..Options::default() };
+        options.db.change_retention = asked;
+        options.load("/db").unwrap().db.change_retention
+    };
+    let db = open(&fs, 300_000);
+    assert_eq!(stored(7), 7, "nothing was written that could be kept");
+    db.put("k", "v").unwrap();
+    assert_eq!(stored(7), 300_000);
+    db.set_option("change_retention", "200000").unwrap();
+    assert_eq!(stored(7), 200_000);
+    for n in 0..700 {
+        db.default_family().set_option("l0_trigger", if n % 2 == 0 { "6" } else { "5" }).unwrap();
+    }
+    assert_eq!(stored(7), 200_000, "in a manifest that was rewritten");
+    db.close().unwrap();
+    let db = open(&fs, 0);
+    assert_eq!(stored(7), 200_000, "an open that wrote nothing has given up nothing");
+    db.put("k", "w").unwrap();
+    assert_eq!(stored(7), 0);
 }
 
 #[test]
