@@ -94,7 +94,7 @@ bugs! {
     "direct-log-written-after-its-footer":
         "a commit goes on writing to a value log that a flush has sealed",
         breaks "a value log that tables refer to is whole",
-        caught by "-p kingtide --test crash a_sealed_value_log_takes_no_more";
+        caught by "-p kingtide --lib a_sealed_value_log_takes_no_more";
     "log-released-early":
         "log segments are given up as soon as a flush ends, whatever other families need",
         breaks "an acknowledged commit survives a kill",

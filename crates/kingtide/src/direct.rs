@@ -357,8 +357,7 @@ mod tests {
     fn a_sealed_value_log_takes_no_more_and_is_a_value_log() {
         let w = World::new();
         let log = w.log();
-        let pointers: Vec<_> =
-            (0..5).map(|i| log.append(DirectValue::Plain(&value(i))).unwrap().unwrap()).collect();
+        let pointers: Vec<_> = (0..5).map(|i| log.append(DirectValue::Plain(&value(i))).unwrap().unwrap()).collect();
         log.flush().unwrap();
         let mut out = Vec::new();
         let read = |p: &ValuePointer, out: &mut Vec<u8>| w.tables.vlog(p.file_id).unwrap().read(p, out);

@@ -482,7 +482,9 @@ impl<'a> RecoveredValues<'a> {
         if !read_only && !self.known.contains(&id) {
             let path = vlog_path(dir, id);
             let file = fs.open(&path, OpenMode::Write).map_err(|e| match e.kind() {
-                ErrorKind::NotFound => Error::corruption("a value log that the log refers to is missing").at_path(&path),
+                ErrorKind::NotFound => {
+                    Error::corruption("a value log that the log refers to is missing").at_path(&path)
+                }
                 _ => e,
             })?;
             if self.same_boot {
@@ -513,7 +515,9 @@ impl<'a> RecoveredValues<'a> {
             }
             match self.log(p.file_id).and_then(|log| log.vlog()?.check(&p)) {
                 Err(e) if e.kind() == ErrorKind::Corruption => {
-                    return Ok(Some(e.context(format!("the value that the log record with sequence {base} points to"))));
+                    return Ok(Some(
+                        e.context(format!("the value that the log record with sequence {base} points to")),
+                    ));
                 }
                 checked => checked?,
             }

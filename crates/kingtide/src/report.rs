@@ -96,7 +96,8 @@ impl DbInner {
     pub fn report(&self) -> StatsReport {
         self.refresh_gauges();
         let s = |stat| self.stats.get(stat);
-        let written = s(Stat::WalBytes) + s(Stat::FlushBytes) + s(Stat::CompactionWriteBytes) + s(Stat::DirectValueBytes);
+        let written =
+            s(Stat::WalBytes) + s(Stat::FlushBytes) + s(Stat::CompactionWriteBytes) + s(Stat::DirectValueBytes);
         let stored = s(Stat::KlogBytes) + s(Stat::VlogBytes);
         StatsReport {
             counters: self.stats.entries(),

@@ -96,7 +96,8 @@ impl DbInner {
         self.delete_retired(retired);
         self.stats.add(Stat::Flushes, 1);
         self.stats.add(Stat::FlushBytes, output.counters.bytes_written);
-        self.stall.drained(memtable.memory(), self.clock.monotonic_ns().saturating_sub(start));
+        self.stall
+            .drained(memtable.memory() + memtable.direct().bytes(), self.clock.monotonic_ns().saturating_sub(start));
         drop(memtable);
         self.release_log()
     }

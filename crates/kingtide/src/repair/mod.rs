@@ -65,7 +65,8 @@ pub fn repair_with(
     }
     let _lock = lock_existing(&*fs, dir)?;
     let report = RepairReport::default();
-    let mut repair = Repair { fs, dir, options, how, report, unfinished: HashSet::new(), progress, done: 0, told: 0, total: 0 };
+    let mut repair =
+        Repair { fs, dir, options, how, report, unfinished: HashSet::new(), progress, done: 0, told: 0, total: 0 };
     let mut plan = plan::make(&mut repair)?;
     let copy = copy::target::Target::begin(&repair.fs, into)?;
     let log = log::read(&mut repair, &mut plan)?;

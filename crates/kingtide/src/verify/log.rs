@@ -91,7 +91,9 @@ impl LoggedValues<'_> {
             }
             match self.log(p.file_id).and_then(|log| log.check(&p)) {
                 Err(e) if matches!(e.kind(), ErrorKind::Corruption | ErrorKind::NotFound) => {
-                    return Ok(Some(e.context(format!("the value that the log record with sequence {base} points to"))));
+                    return Ok(Some(
+                        e.context(format!("the value that the log record with sequence {base} points to")),
+                    ));
                 }
                 checked => checked?,
             }

@@ -259,10 +259,11 @@ mod tests {
             boot_id: [0; 16],
         };
         let mut bytes = head.encode();
-        bytes[4] = 2;
+        let newer = FORMAT_VERSION + 1;
+        bytes[4] = newer as u8;
         let crc = header_crc(&bytes, 1);
         bytes[8..12].copy_from_slice(&crc.to_le_bytes());
-        assert_eq!(SegmentHeader::decode(&bytes, 1), HeaderState::Newer(2));
+        assert_eq!(SegmentHeader::decode(&bytes, 1), HeaderState::Newer(newer));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use kingtide::backup::{Backup, BackupOptions};
 use kingtide::vfs::{Fs, MemFs};
-use kingtide::{ColumnFamily, Compression, Db, FamilyOptions, Options, Read as _};
+use kingtide::{ColumnFamily, Compression, Db, FamilyOptions, Options};
 use kingtide_base::rng::Rng;
 use std::io::Read as _;
 use std::path::Path;
@@ -104,9 +104,9 @@ fn every_verb_sees_values_that_were_written_once() {
         assert!(copies.verify().unwrap().is_clean());
         let shared: Arc<dyn Fs> = Arc::new(fs.clone());
         put_all(&family, 5);
-        let backup = Backup::on(shared, "backups");
+        let backup = Backup::on(shared.clone(), "backups");
         let id = backup.create(&db, BackupOptions::default()).unwrap().id;
-        backup.restore(id, "restored").unwrap();
+        backup.restore_to(id, &shared, "restored", BackupOptions::default()).unwrap();
         let restored = Db::open("restored", options(&fs, compression)).unwrap();
         check(restored.default_family(), 5, "a backup");
         put_all(&family, 6);
