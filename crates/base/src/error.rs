@@ -39,9 +39,9 @@ pub enum ErrorKind {
     /// Another transaction committed, or holds, something that this one's isolation level does not allow to change under
     /// it. Nothing was written: roll back and run the transaction again.
     Conflict,
-    /// This transaction was chosen to end a circle of transactions that wait for each other's locks.
+    /// This transaction was chosen as the victim of a deadlock and was rolled back.
     Deadlock,
-    /// A lock was not given up in time.
+    /// A lock was not granted within the lock timeout.
     LockTimeout,
     /// The transaction outlived its timeout and was rolled back.
     Expired,
@@ -172,14 +172,14 @@ impl Error {
         self
     }
 
-    /// Notes that nothing happened but that a lock was not to be had at once.
+    /// Marks a lock request that did not wait and was not granted.
     #[cold]
     pub fn lock_held(mut self) -> Error {
         self.0.lock_held = true;
         self
     }
 
-    /// Whether a transaction that does not wait for locks met one of somebody else's. It goes on if its owner wishes, unlike
+    /// Whether a transaction that does not wait for locks met a lock of another one. The transaction remains usable, unlike
     /// after other conflicts.
     pub fn is_lock_held(&self) -> bool {
         self.0.lock_held

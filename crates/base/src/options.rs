@@ -59,7 +59,7 @@ impl Compression {
 }
 
 /// Who may read and write the files that the engine creates, as permission bits; the process's umask takes bits away.
-/// Directories that it creates can also be entered by whoever may read.
+/// Directories that it creates can also be entered by all who may read the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileMode(u16);
 
@@ -426,7 +426,7 @@ option_table! {
         /// Refuse to open a database that exists.
         error_if_exists: bool = false;
         /// Permissions of the files that the database creates, backups and exports among them; the umask takes bits away.
-        /// Directories that it creates can also be entered by whoever may read. Files that exist keep theirs.
+        /// Directories that it creates can also be entered by all who may read the files. Files that exist keep theirs.
         file_mode: FileMode = FileMode::OWNER;
         /// What an acknowledged commit survives, unless the commit says otherwise.
         durability: Durability = Durability::Process, @live;
@@ -443,9 +443,9 @@ option_table! {
         block_cache_size: u64 = 64 << 20, in 0 ..= 1_099_511_627_776u64, @live;
         /// Partitions of the block cache; 0 means two per core.
         cache_shards: u64 = 0, in 0 ..= 1024;
-        /// Table files and value logs kept open at once. Those that are being read come on top: an iterator and a merge hold
-        /// one for each run that they read, and value logs beside them. The log, the manifest and what flushes and merges
-        /// write need about ten more, and three for each background thread.
+        /// Table files and value logs kept open at once. Files in use are not counted: an iterator and a compaction
+        /// hold one for each run that they read, and value logs beside them. The log, the manifest and what flushes and
+        /// compactions write need about ten more, and three for each background thread.
         max_open_files: u64 = 1000, in 16 ..= 1_000_000, @live;
         /// Threads for flush and compaction, at least 2; 0 means the number of cores.
         background_threads: u64 = 0, in 0 ..= 256;

@@ -117,9 +117,9 @@ stat_table! {
     VlogReads "vlog_reads" Counter;
     /// Bytes read from value logs.
     VlogReadBytes "vlog_read_bytes" Counter;
-    /// Tables that a filter spared a look.
+    /// Table lookups skipped because of the Bloom filter.
     FilterSkips "filter_skips" Counter;
-    /// Tables that a filter let through in vain.
+    /// Bloom filter false positives.
     FilterFalsePositives "filter_false_positives" Counter;
     /// Table files opened.
     TableOpens "table_opens" Counter;

@@ -45,7 +45,7 @@ typedef enum {
     // Another transaction committed, or holds, what this one's isolation level does not allow to change under it. Nothing
     // was written: reset the transaction and run it again.
     KINGTIDE_CONFLICT = 14,
-    // This transaction was chosen to end a circle of transactions that wait for each other. It was rolled back.
+    // This transaction was chosen as the victim of a deadlock, and was rolled back.
     KINGTIDE_DEADLOCK = 15,
     // A lock was not given up in time. The transaction goes on if its owner wishes.
     KINGTIDE_LOCK_TIMEOUT = 16,
@@ -59,8 +59,8 @@ typedef enum {
     KINGTIDE_FINISHED = 20,
     // The database or the transaction was opened for reading only.
     KINGTIDE_READ_ONLY = 21,
-    // A lock is held by somebody else, and the transaction does not wait (`KINGTIDE_NO_WAIT`). It goes on if its owner
-    // wishes: what a statement with NOWAIT or SKIP LOCKED asks for.
+    // Another transaction holds the lock, and this one does not wait (`KINGTIDE_NO_WAIT`). The transaction remains
+    // usable: what a statement with NOWAIT or SKIP LOCKED asks for.
     KINGTIDE_LOCK_HELD = 22,
     // A defect of the library, or a callback that failed: it panicked. What the call was about is in doubt; close the
     // database and open it again.
@@ -102,7 +102,7 @@ typedef enum {
 typedef enum {
     // Others may hold shared locks too.
     KINGTIDE_LOCK_SHARED = 1,
-    // Nobody else may hold a lock.
+    // No other transaction may hold a lock.
     KINGTIDE_LOCK_EXCLUSIVE = 2,
 } kingtide_lock_mode;
 
@@ -481,7 +481,7 @@ typedef struct {
     int32_t no_wait;
 } kingtide_write_options;
 
-// Bytes that somebody else owns.
+// Borrowed bytes.
 typedef struct {
     // The first byte; may be NULL when there is none.
     const void *data;
@@ -869,7 +869,7 @@ kingtide_status kingtide_batch_delete_range(kingtide_batch *batch,
 
 // Deletes all keys that begin with a prefix, those that the batch wrote before included.
 //
-// Errors: as `kingtide_batch_put`; INVALID_ARGUMENT for a key order in which keys of one prefix are not neighbours;
+// Errors: as `kingtide_batch_put`; INVALID_ARGUMENT for a key order that does not support prefix iteration;
 // CORRUPTION, IO.
 kingtide_status kingtide_batch_delete_prefix(kingtide_batch *batch,
                                              const kingtide_family *family,
@@ -1012,7 +1012,7 @@ kingtide_status kingtide_backup_open(const char *path, kingtide_backup **backup,
 // Backs a database up, as of one moment. Files that the directory holds already are not stored again. Commits go on.
 // `options` and `info` may be NULL.
 //
-// Errors: LOCKED (somebody else changes the directory), CANCELLED, CORRUPTION, IO, NO_SPACE, CLOSED, READ_ONLY.
+// Errors: LOCKED (another process or handle changes the directory), CANCELLED, CORRUPTION, IO, NO_SPACE, CLOSED, READ_ONLY.
 kingtide_status kingtide_backup_create(const kingtide_backup *backup,
                                        const kingtide_db *db,
                                        const kingtide_backup_options *options,

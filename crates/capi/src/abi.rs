@@ -41,7 +41,7 @@ pub unsafe fn bytes<'a>(data: *const c_void, len: usize, name: &str) -> Result<&
 /// Room for bytes, which are zeros at first: C need not have written to it. NULL with a length of zero is no room.
 ///
 /// # Safety
-/// `data` is NULL or points to `len` bytes that can be written, and nobody else uses them during `'a`.
+/// `data` is NULL or points to `len` bytes that can be written, and no other code uses them during `'a`.
 pub unsafe fn buffer<'a>(data: *mut c_void, len: usize, name: &str) -> Result<&'a mut [u8]> {
     if len == 0 {
         return Ok(&mut []);
@@ -49,7 +49,7 @@ pub unsafe fn buffer<'a>(data: *mut c_void, len: usize, name: &str) -> Result<&'
     if data.is_null() || len > isize::MAX as usize {
         return Err(Error::invalid(format!("`{name}` has no room for {len} bytes")));
     }
-    // SAFETY: not NULL, of a length that an object can have, the caller promised that nobody else uses it, and every byte
+    // SAFETY: not NULL, of a length that an object can have, the caller promised that no other code uses it, and every byte
     // is written before anything is read.
     unsafe {
         data.cast::<u8>().write_bytes(0, len);
@@ -103,9 +103,9 @@ unsafe fn c_string<'a>(string: *const c_char, name: &str) -> Result<&'a CStr> {
 /// What a raw pointer inside a struct of C's points to.
 ///
 /// # Safety
-/// `pointer` is NULL or points to a valid object, which nobody frees or changes during `'a`.
+/// `pointer` is NULL or points to a valid object, which is not freed or changed during `'a`.
 pub unsafe fn borrow<'a, T>(pointer: *const T) -> Option<&'a T> {
-    // SAFETY: NULL or, as the caller promised, a handle that nobody frees while the function runs.
+    // SAFETY: NULL or, as the caller promised, a handle that is not freed while the function runs.
     unsafe { pointer.as_ref() }
 }
 
@@ -123,7 +123,7 @@ impl<T> Out<T> {
 
     /// Fills it.
     pub fn set(self, value: T) {
-        // SAFETY: not NULL, and whoever made this promised that it can be written. What was there is not read.
+        // SAFETY: not NULL, and the constructor's caller promised that it can be written. What was there is not read.
         unsafe { self.0.as_ptr().write(value) }
     }
 }
@@ -154,9 +154,9 @@ impl<T> Out<T> {
     /// Replaces what is there, an object that C got from the library.
     ///
     /// # Safety
-    /// A valid object is there, which nobody else uses now.
+    /// A valid object is there, which no other code uses now.
     pub unsafe fn replace(self, value: T) {
-        // SAFETY: not NULL, and the caller promised that it is a handle that nobody else uses now.
+        // SAFETY: not NULL, and the caller promised that it is a handle that no other code uses now.
         unsafe { *self.0.as_ptr() = value }
     }
 }

@@ -145,7 +145,7 @@ pub unsafe extern "C" fn kingtide_batch_delete_range(
 
 /// Deletes all keys that begin with a prefix, those that the batch wrote before included.
 ///
-/// Errors: as `kingtide_batch_put`; INVALID_ARGUMENT for a key order in which keys of one prefix are not neighbours;
+/// Errors: as `kingtide_batch_put`; INVALID_ARGUMENT for a key order that does not support prefix iteration;
 /// CORRUPTION, IO.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_batch_delete_prefix(

@@ -258,7 +258,7 @@ impl CommitHook for Hook {
     fn committed(&self, commit: &CommittedWrites<'_>) {
         let mut record = kingtide_change_record { last: commit.sequence(), ..Default::default() };
         commit.operations().for_each(|op| record.push(&op));
-        // SAFETY: whoever set the hook promised that it can be called with its context, and the record is valid meanwhile.
+        // SAFETY: the caller that set the hook promised that it can be called with its context, and the record is valid meanwhile.
         unsafe { (self.committed)(self.context.pointer, &raw const record) };
     }
 }

@@ -178,7 +178,7 @@ pub unsafe extern "C" fn kingtide_backup_open(
 /// Backs a database up, as of one moment. Files that the directory holds already are not stored again. Commits go on.
 /// `options` and `info` may be NULL.
 ///
-/// Errors: LOCKED (somebody else changes the directory), CANCELLED, CORRUPTION, IO, NO_SPACE, CLOSED, READ_ONLY.
+/// Errors: LOCKED (another process or handle changes the directory), CANCELLED, CORRUPTION, IO, NO_SPACE, CLOSED, READ_ONLY.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_backup_create(
     backup: Option<&kingtide_backup>,

@@ -42,7 +42,7 @@ pub enum kingtide_status {
     /// Another transaction committed, or holds, what this one's isolation level does not allow to change under it. Nothing
     /// was written: reset the transaction and run it again.
     KINGTIDE_CONFLICT = 14,
-    /// This transaction was chosen to end a circle of transactions that wait for each other. It was rolled back.
+    /// This transaction was chosen as the victim of a deadlock, and was rolled back.
     KINGTIDE_DEADLOCK = 15,
     /// A lock was not given up in time. The transaction goes on if its owner wishes.
     KINGTIDE_LOCK_TIMEOUT = 16,
@@ -56,8 +56,8 @@ pub enum kingtide_status {
     KINGTIDE_FINISHED = 20,
     /// The database or the transaction was opened for reading only.
     KINGTIDE_READ_ONLY = 21,
-    /// A lock is held by somebody else, and the transaction does not wait (`KINGTIDE_NO_WAIT`). It goes on if its owner
-    /// wishes: what a statement with NOWAIT or SKIP LOCKED asks for.
+    /// Another transaction holds the lock, and this one does not wait (`KINGTIDE_NO_WAIT`). The transaction remains
+    /// usable: what a statement with NOWAIT or SKIP LOCKED asks for.
     KINGTIDE_LOCK_HELD = 22,
     /// A defect of the library, or a callback that failed: it panicked. What the call was about is in doubt; close the
     /// database and open it again.

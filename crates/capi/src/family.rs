@@ -13,7 +13,7 @@ use std::time::Duration;
 /// was closed or the family dropped, it answers `KINGTIDE_CLOSED`.
 pub struct kingtide_family(pub(crate) ColumnFamily);
 
-/// Bytes that somebody else owns.
+/// Borrowed bytes.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct kingtide_slice {

@@ -318,7 +318,7 @@ struct WaitHook {
 
 impl LockWaitHook for WaitHook {
     fn waits(&self, waiter: TxnId, holders: &[TxnId]) {
-        // SAFETY: whoever set the hook promised that it can be called with its context, and the ids are valid meanwhile.
+        // SAFETY: the caller that set the hook promised that it can be called with its context, and the ids are valid meanwhile.
         unsafe { (self.waits)(self.context.pointer, waiter, holders.as_ptr(), holders.len()) };
     }
 }

@@ -175,7 +175,7 @@ unsafe impl Sync for Context {}
 impl Drop for Context {
     fn drop(&mut self) {
         if let Some(destroy) = self.destroy {
-            // SAFETY: whoever passed it promised that it can be called with this pointer, once.
+            // SAFETY: the caller that passed it promised that it can be called with this pointer, once.
             unsafe { destroy(self.pointer) };
         }
     }
@@ -195,7 +195,7 @@ impl CustomOrder for Order {
     }
 
     fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
-        // SAFETY: whoever made the order promised that it can be called with its context, and the keys are valid meanwhile.
+        // SAFETY: the caller that made the order promised that it can be called with its context, and the keys are valid meanwhile.
         unsafe { (self.compare)(self.context.pointer, a.as_ptr(), a.len(), b.as_ptr(), b.len()).cmp(&0) }
     }
 

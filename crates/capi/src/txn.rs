@@ -44,7 +44,7 @@ pub fn isolation_number(level: Isolation) -> i32 {
 pub enum kingtide_lock_mode {
     /// Others may hold shared locks too.
     KINGTIDE_LOCK_SHARED = 1,
-    /// Nobody else may hold a lock.
+    /// No other transaction may hold a lock.
     KINGTIDE_LOCK_EXCLUSIVE = 2,
 }
 

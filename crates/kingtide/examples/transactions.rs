@@ -1,5 +1,5 @@
-//! Money that moves between accounts: a transaction that is run again when somebody else was first, one that takes back a
-//! part of itself, one that locks, and one that is committed in two phases.
+//! Money that moves between accounts: a transaction that is retried after a conflict, one that rolls back to a
+//! savepoint, one that takes locks, and one that is committed in two phases.
 //!
 //! ```sh
 //! cargo run --example transactions
@@ -50,7 +50,7 @@ fn main() -> Result<()> {
         db.put(name, 100i64.to_le_bytes())?;
     }
 
-    // Four threads move money around. None of it is lost or made, whoever is first.
+    // Four threads move money around. None of it is lost or created, in whatever order they commit.
     let attempts = std::thread::scope(|s| {
         let threads = [("anna", "bert"), ("bert", "cleo"), ("cleo", "anna"), ("anna", "cleo")].map(|(from, to)| {
             let db = &db;
@@ -72,7 +72,7 @@ fn main() -> Result<()> {
     }
     txn.commit()?;
 
-    // Many want the same key: waiting for a lock is cheaper than being refused in the end. Nobody else can write what was
+    // Many want the same key: waiting for a lock is cheaper than being refused in the end. No other transaction can write what was
     // read for update, on any level.
     let locking = TransactionOptions { isolation: Isolation::ReadCommitted, locking: true, ..Default::default() };
     db.transact_with(TransactOptions { transaction: locking, ..Default::default() }, |txn| {

@@ -17,9 +17,9 @@ impl Work for DbInner {
         let result = self.guarded(|| self.try_urgent(merges));
         match result {
             Ok(true) => {
-                let mut trouble = self.trouble.lock();
+                let mut background_error = self.background_error.lock();
                 if !self.halted.load(Ordering::Acquire) {
-                    *trouble = None; // another thread's panic stays
+                    *background_error = None; // another thread's panic stays
                 }
                 Outcome::Ran
             }
@@ -35,7 +35,7 @@ impl Work for DbInner {
                 if e.kind() == ErrorKind::NoSpace {
                     self.make_room();
                 }
-                *self.trouble.lock() = Some(e.clone());
+                *self.background_error.lock() = Some(e.clone());
                 Outcome::Failed(e)
             }
         }
@@ -74,9 +74,9 @@ impl DbInner {
         );
         let error = Error::new(ErrorKind::Poisoned, text);
         if !kingtide_base::planted!("panic-in-a-job-forgotten") {
-            let mut trouble = self.trouble.lock();
+            let mut background_error = self.background_error.lock();
             if !self.halted.load(Ordering::Acquire) {
-                *trouble = Some(error.clone());
+                *background_error = Some(error.clone());
                 self.halted.store(true, Ordering::Release);
             }
         }

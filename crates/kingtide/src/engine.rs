@@ -59,7 +59,7 @@ pub(crate) struct DbInner {
     pub tuning: Tuning,
     /// Background threads, and at most so many key ranges of one merge at once.
     pub threads: usize,
-    /// What ids of copies are drawn from, if not from entropy.
+    /// Seed of the ids of copies; they are random if absent.
     pub seed: Option<u64>,
     /// For families that are created without options of their own.
     pub family_defaults: FamilyOptions,
@@ -72,14 +72,14 @@ pub(crate) struct DbInner {
     pub shape: Mutex<Shape>,
     pub options: RwLock<DbOptions>,
     /// The last background error; cleared by the next successful job, unless the database is halted.
-    pub trouble: Mutex<Option<Error>>,
+    pub background_error: Mutex<Option<Error>>,
     /// Held while the database is open for writing.
     pub file_lock: Mutex<Option<Box<dyn FileLock>>>,
 
     // Atomics. Relaxed unless said otherwise: hints that order nothing.
     /// Set once by close. Release pairs with the Acquire in `check_open`.
     pub closed: AtomicBool,
-    /// Set once by a panic of a background job: `trouble` holds the error that every write gets. Release pairs with the
+    /// Set once by a panic of a background job: `background_error` holds the error that every write gets. Release pairs with the
     /// Acquire in `check_writable`.
     pub halted: AtomicBool,
     /// Snapshots below this cannot be read at: a database opened for reading only caught up past them. Release in
@@ -146,7 +146,7 @@ impl DbInner {
 
     /// The last background failure, while it lasts.
     pub fn background_error(&self) -> Option<Error> {
-        self.trouble.lock().clone()
+        self.background_error.lock().clone()
     }
 
     /// Why the log or the manifest takes no writes any more, if that is so.

@@ -7,7 +7,7 @@
 //! 1. a spare log segment, so that the next rotation under the commit lock is a swap;
 //! 2. a due log sync (`Interval` durability);
 //! 3. a flush, oldest memtable of a family first;
-//! 4. deletion of files that nobody names any more, and recycling of log segments;
+//! 4. deletion of files that nothing refers to any more, and recycling of log segments;
 //! 5. what keeps the log short although transactions are in doubt;
 //! 6. the log's space that only a writer at full speed needs, once nothing was logged for a while;
 //! 7. files of deleted ranges that need no merge to go;

@@ -50,7 +50,7 @@ fn loom_pin_beside_publish_and_list() {
     });
 }
 
-/// A number that somebody saw settled in a slot can be registered by others, however late.
+/// A number that a thread saw settled in a slot can be registered by others, however late.
 #[test]
 fn loom_settled_pins_can_be_registered() {
     explore("settled pins", || {

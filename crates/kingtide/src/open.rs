@@ -147,7 +147,7 @@ fn open_as(dir: &Path, options: Options, read_only: bool) -> Result<(Arc<DbInner
         max_wal_size: AtomicU64::new(options.db.max_wal_size),
         durability_code: AtomicU64::new(0),
         options: RwLock::new(options.db),
-        trouble: Mutex::new(None),
+        background_error: Mutex::new(None),
         halted: AtomicBool::new(false),
         file_lock: Mutex::new(lock),
         closed: AtomicBool::new(false),

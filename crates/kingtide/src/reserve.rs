@@ -3,7 +3,7 @@
 //! To free space takes space: deletes go into the log, their memtable into a table, and a merge writes its output before its
 //! inputs go. So a database that has grown keeps a file of nothing, a few percent of its size. When background work meets a
 //! full disk, the file is removed and the space is *spent*: from then on commits that add data are refused, as they were
-//! by the full disk, and those that only delete are taken, until deletes, or whoever else filled the disk, have freed so
+//! by the full disk, and those that only delete are taken, until deletes, or other users of the disk, have freed so
 //! much that the file can be made again.
 //!
 //! The file's name ends in `.tmp`: what a crash leaves of it, the next open removes.
@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// No reserve is larger.
 pub(crate) const LARGEST: u64 = 256 << 20;
 
-/// A reserve smaller than this helps nobody: who cannot have that much has a full disk.
+/// A smaller reserve is of no use: where that much cannot be had, the disk is full.
 const SMALLEST: u64 = 1 << 20;
 
 /// Rounds of background work for which no reserve is tried after a failure that was not for want of space: where files

@@ -1,4 +1,5 @@
-//! What a change of files leaves behind: files that nobody names, log that nobody needs, and what flow control goes by.
+//! What a change of files leaves behind: files that nothing refers to, log segments that are not needed, and the inputs of flow
+//! control.
 
 use crate::engine::DbInner;
 use crate::shape::{Retired, Shape};

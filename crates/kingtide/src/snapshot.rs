@@ -1,4 +1,4 @@
-//! Snapshots: sequence numbers that somebody may still read at.
+//! Snapshots: sequence numbers at which reads may still happen.
 //!
 //! A merge keeps, of every key, what is visible at the sequence numbers that [`Snapshots::list`] gives it, and every
 //! version newer than the last of them, which is the visible sequence number *now*. So a reader at `s` is safe from a
@@ -18,7 +18,7 @@ use kingtide_vfs::Origin;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
-/// Slots for transactions. Whoever finds none free takes a [`Snapshot`] instead, which exploration shall see too.
+/// Slots for transactions. One that finds none free takes a [`Snapshot`] instead, which exploration shall see too.
 const SLOTS: usize = if cfg!(any(shuttle, loom)) { 2 } else { 1024 };
 /// A slot that pins nothing.
 const UNPINNED: u64 = u64::MAX;
@@ -36,7 +36,7 @@ pub(crate) struct Snapshots {
     held: Mutex<Held>,
     /// Made when the first transaction begins.
     slots: OnceLock<Box<[Slot]>>,
-    /// Slots that nobody has claimed.
+    /// Slots that are not claimed.
     free: Mutex<Vec<u16>>,
     /// Slots from here on were never claimed.
     claimed: AtomicUsize,
@@ -169,7 +169,7 @@ impl Snapshots {
         self.held.lock().at.values().map(|n| *n as u64).sum::<u64>() + self.pinned().count() as u64
     }
 
-    /// The oldest sequence number that somebody may read at. A hint: it orders nothing.
+    /// The oldest sequence number at which a read may happen. A hint: it orders nothing.
     pub fn oldest(&self) -> SeqNo {
         let held = self.held.lock();
         let now = self.visible();

@@ -35,7 +35,7 @@ fn state_at(family: &ColumnFamily, snapshot: &Snapshot) -> State {
 }
 
 /// Every sequence number from the oldest readable one on reads exactly as it was, gets and iterators alike; below it
-/// there is `TooOld`, except where somebody holds on.
+/// there is `TooOld`, except where a snapshot holds on to it.
 #[test]
 fn every_moment_reads_as_it_was_or_is_too_old() {
     let seed = entropy();

@@ -48,7 +48,7 @@ impl DbInner {
             return Ok(());
         }
         self.jobs.wake();
-        let text = "the disk was full, and what space there is now is kept for deletes until they have freed some";
+        let text = "the disk is full: only deletes are accepted until space is freed";
         Err(Error::new(ErrorKind::NoSpace, text).at_path(&self.dir))
     }
 }

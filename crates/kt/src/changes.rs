@@ -17,7 +17,7 @@ last_sequence of the last line. How far back the log goes is the option change_r
 writes the database.
 
 With --follow it looks again and again and prints what is new, also while another process opens and closes the
-database; while that has it open, it waits.
+database; it waits while another process has the database open.
 
 Examples:
   kt changes my-database

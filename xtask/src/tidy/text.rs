@@ -5,8 +5,24 @@ use super::Report;
 /// Directories of the machine that something was written on. Spelt so that this file passes.
 const PRIVATE: &[&str] = &[concat!("/", "work"), concat!("/", "tmp/"), concat!("/", "root"), concat!("/", "home/")];
 
-/// Whitespace and paths.
+/// Words that documents and the C header do without, and what to write. Spelt so that this file passes.
+const RETIRED: &[(&str, &str)] = &[
+    (concat!("some", "body"), "name the thread, transaction, process or caller"),
+    (concat!("no", "body"), "name what does not happen, as in `no transaction waits`"),
+    (concat!("who", "ever"), "name the thread, transaction, process or caller"),
+    (concat!("every", "body"), "write `all threads`, `all writers` or the like"),
+    (concat!("in ", "vain"), "say what it did not achieve, or write `futile`"),
+];
+
+/// Whitespace, paths and, in documents for users, retired words.
 pub fn check(path: &str, text: &str, report: &mut Report) {
+    let for_users = path.ends_with(".md") || path.starts_with("crates/capi/include/");
+    for (n, line) in text.lines().enumerate().filter(|_| for_users) {
+        let line = line.to_lowercase();
+        if let Some((word, advice)) = RETIRED.iter().find(|(word, _)| line.contains(word)) {
+            report.add(path, n, &format!("`{word}` is a retired word; {advice}"));
+        }
+    }
     for (n, line) in text.lines().enumerate() {
         if line.ends_with([' ', '\t', '\r']) {
             report.add(path, n, "trailing whitespace; remove it");
@@ -69,6 +85,15 @@ mod tests {
         let mut report = Report::default();
         check(&mut report);
         report.problems
+    }
+
+    #[test]
+    fn retired_words_are_found_where_users_read() {
+        let line = concat!("It waits for no", "body.\n");
+        assert_eq!(problems(|r| check("docs/a.md", line, r)).len(), 1);
+        assert_eq!(problems(|r| check("crates/capi/include/kingtide.h", line, r)).len(), 1);
+        assert!(problems(|r| check("crates/base/src/lib.rs", line, r)).is_empty());
+        assert!(problems(|r| check("docs/a.md", "No thread waits.\n", r)).is_empty());
     }
 
     #[test]

@@ -251,7 +251,7 @@ impl Db {
         self.inner().flush_all()
     }
 
-    /// Merges everything of the default family down. See [`ColumnFamily::compact_range`].
+    /// Compacts the default family into its bottom level. See [`ColumnFamily::compact_range`].
     pub fn compact(&self) -> Result<()> {
         self.handle.default.compact_range(..)
     }

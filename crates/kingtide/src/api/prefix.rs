@@ -15,7 +15,7 @@ use std::ops::Bound;
 /// `[start, end)` that holds the keys of a prefix and no others; `None` if it has to be looked for.
 ///
 /// # Errors
-/// `InvalidArgument` for an order in which keys of one prefix are not neighbours.
+/// `InvalidArgument` for an order that does not support prefix iteration.
 pub(crate) fn range_of_prefix(order: &KeyOrder, prefix: &[u8]) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
     Ok(match prefix_range(order, prefix)? {
         [Bound::Included(start), Bound::Excluded(end)] if !start.is_empty() => Some((start, end)),
@@ -46,7 +46,7 @@ impl WriteBatch {
     /// between these is deleted: not what others insert around them before the batch is committed.
     ///
     /// # Errors
-    /// As [`WriteBatch::put`]; `InvalidArgument` for an order in which keys of one prefix are not neighbours; `Corruption`
+    /// As [`WriteBatch::put`]; `InvalidArgument` for an order that does not support prefix iteration; `Corruption`
     /// and `Io` of the seeks.
     pub fn delete_prefix(&mut self, family: &ColumnFamily, prefix: &[u8]) -> Result<()> {
         let order = family.inner().order();

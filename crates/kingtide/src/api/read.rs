@@ -65,7 +65,7 @@ pub trait Read {
     /// Iterates over the keys that begin with `prefix`; in the case-insensitive order in any case.
     ///
     /// # Errors
-    /// As [`Read::range`]; `InvalidArgument` in an order in which keys of one prefix are not neighbours, unless the prefix is
+    /// As [`Read::range`]; `InvalidArgument` in an order that does not support prefix iteration, unless the prefix is
     /// empty.
     fn prefix(&self, prefix: impl AsRef<[u8]>) -> Entries;
 

@@ -4,7 +4,7 @@
 //! backups/000007.backup     what backup 7 consists of: names, sizes, hashes
 //! pool/0123456789abcdef-4096-00000012.klog    the files, by hash, size and name; backups share those that are the same
 //! staging/                  files of a backup that is being made
-//! LOCK                      held by whoever changes the directory
+//! LOCK                      held while the directory is changed
 //! ```
 //!
 //! Tables and value logs never change, so a later backup stores only those that no earlier one has, and besides them what
@@ -110,7 +110,7 @@ impl Backup {
     /// O(bytes of the database) read, O(bytes of new files) written. Commits, flushes and merges go on meanwhile.
     ///
     /// # Errors
-    /// `Locked` when somebody else changes the directory; `Cancelled`; `Corruption` when a table has another length than
+    /// `Locked` when another process or handle changes the directory; `Cancelled`; `Corruption` when a table has another length than
     /// the database knows; `Io`, `NoSpace`, `Closed`, `ReadOnly`. No backup is made then, and earlier ones are as they were.
     pub fn create(&self, db: &Db, options: BackupOptions<'_>) -> Result<BackupInfo> {
         let db = db.inner();

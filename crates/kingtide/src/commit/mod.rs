@@ -39,7 +39,7 @@ use kingtide_base::stats::Stat;
 use kingtide_base::{Error, Kind, Result, SeqNo, Tag};
 use state::{CommitState, half_filled};
 use std::sync::Arc;
-use turn::Watch;
+use turn::ValidationScope;
 
 /// A batch that is ready to be committed.
 struct Ready<'a> {
@@ -50,7 +50,7 @@ struct Ready<'a> {
     /// It survives in no log.
     unlogged: bool,
     /// Given up last, when the commit lock is.
-    _watch: Option<Watch<'a>>,
+    _watch: Option<ValidationScope<'a>>,
 }
 
 /// A commit that has the commit lock and its sequence numbers.
@@ -125,7 +125,7 @@ impl DbInner {
             self.begin_log()?;
         }
         let watched = matches!(how.guard, Guard::Checked(v) if !v.ranges.is_empty());
-        let watch = watched.then(|| Watch::begin(self));
+        let watch = watched.then(|| ValidationScope::begin(self));
         Ok(Ready { batch, record, direct, unlogged, _watch: watch })
     }
 
@@ -162,9 +162,9 @@ impl DbInner {
     fn apply(&self, turn: &mut Turn<'_>, ready: &Ready<'_>, lsn: Option<Lsn>) {
         let batch = ready.batch;
         self.hold_files(batch, ready.direct);
-        let filling = Filling { state: &mut turn.state, wal: &self.wal };
+        let guard = CommitGuard { state: &mut turn.state, wal: &self.wal };
         fill_memtables(batch, turn.base);
-        filling.done();
+        guard.done();
         if let (Some(control), Some(lsn)) = (batch.control(), lsn) {
             self.prepared.logged(control, turn.last, lsn, self.wal.synced());
         }
@@ -261,19 +261,19 @@ impl DbInner {
 /// Stops writes if filling the memtables panics, as a family's key order may: what is in memory is a part of a batch then,
 /// which the next commit would publish and a flush would make durable. Reads never see it. The log holds all of the batch
 /// or, if it was not to be logged, nothing, so the next open puts things right.
-struct Filling<'a> {
+struct CommitGuard<'a> {
     state: &'a mut CommitState,
     wal: &'a Wal,
 }
 
-impl Filling<'_> {
+impl CommitGuard<'_> {
     #[inline]
     fn done(self) {
         std::mem::forget(self);
     }
 }
 
-impl Drop for Filling<'_> {
+impl Drop for CommitGuard<'_> {
     #[cold]
     fn drop(&mut self) {
         self.state.half_filled = true;

@@ -15,9 +15,9 @@ pub(crate) struct Commit<'a> {
 
 /// What a commit has to mind besides its batch.
 pub(crate) enum Guard<'a> {
-    /// A write outside any transaction: it waits until nobody holds a lock on what it writes.
+    /// A write outside any transaction: it waits until no transaction holds a lock on what it writes.
     Plain,
-    /// An optimistic transaction: what it relied on must be unchanged, and nobody may hold a lock on what it writes.
+    /// An optimistic transaction: what it relied on must be unchanged, and no other transaction may hold a lock on what it writes.
     Checked(&'a Validation<'a>),
     /// A transaction that holds locks on all that it relies on.
     Locked,

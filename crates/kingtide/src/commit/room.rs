@@ -65,7 +65,7 @@ impl DbInner {
             }
             let waited = self.clock.monotonic_ns().saturating_sub(start);
             if waited > MEMORY_WAIT_LIMIT.as_nanos() as u64 {
-                break Err(Error::new(ErrorKind::Busy, "no flush ended within a minute; the disk may be stuck"));
+                break Err(Error::new(ErrorKind::Busy, "no flush completed within 60 s; the disk may be stuck"));
             }
             if !self.jobs.help() {
                 self.jobs.wait_for_progress(Duration::from_millis(1));

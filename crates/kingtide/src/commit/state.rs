@@ -14,7 +14,7 @@ pub(crate) struct CommitState {
     pub last_seq: SeqNo,
     /// Families that can be written to.
     pub families: Vec<Arc<Family>>,
-    /// What was committed while somebody validates ranges.
+    /// What was committed while a transaction validates ranges.
     pub recent: RecentWrites,
     /// A panic left memtables with a part of a batch: nothing may be published or flushed any more.
     pub half_filled: bool,
@@ -30,6 +30,6 @@ impl CommitState {
 
 #[cold]
 pub(super) fn half_filled() -> Error {
-    let text = "a panic, of a key order perhaps, broke off a commit; whether it happened is open until the next open";
+    let text = "a commit was interrupted by a panic, perhaps of a custom key order; its outcome is unknown until the database is reopened";
     Error::new(ErrorKind::Poisoned, text)
 }

@@ -142,18 +142,18 @@ impl DbInner {
 }
 
 /// Has commits list what they write until it is dropped, which is in any case: a family's key order may panic.
-pub(super) struct Watch<'a>(&'a DbInner);
+pub(super) struct ValidationScope<'a>(&'a DbInner);
 
-impl<'a> Watch<'a> {
-    pub fn begin(db: &'a DbInner) -> Watch<'a> {
+impl<'a> ValidationScope<'a> {
+    pub fn begin(db: &'a DbInner) -> ValidationScope<'a> {
         let mut c = db.commit.lock();
         let last = c.last_seq;
         c.recent.watch(last);
-        Watch(db)
+        ValidationScope(db)
     }
 }
 
-impl Drop for Watch<'_> {
+impl Drop for ValidationScope<'_> {
     fn drop(&mut self) {
         self.0.commit.lock().recent.unwatch();
     }

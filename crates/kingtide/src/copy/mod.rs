@@ -181,7 +181,7 @@ impl Moment {
         }
         let never = AtomicBool::new(false);
         let around = Surroundings { fs, dir, limiter: Some(limiter), cancelled: &never, ..db.surroundings(false) };
-        // Nobody reads a copy at an earlier moment.
+        // A copy is never read at an earlier moment.
         let output = around.with_context((order, options), vec![self.seq], view.version.clone(), |context| {
             run_flush(context, FlushInput::of(&view.frozen, context.new_file_id()))
         })?;

@@ -1,7 +1,7 @@
 //! Estimates of what a range of keys holds, for planners of queries: microseconds, and mostly no block read.
 //!
 //! A family's entries are in memtables and in runs of tables. For each of them it is estimated on its own how many of its
-//! entries are in the range ([`sources`]). Which of them are newer versions of each other nobody knows without reading; see
+//! entries are in the range ([`sources`]). Which of them are newer versions of each other cannot be known without reading; see
 //! [`RangeStats::rows`] for what is assumed. [`ColumnFamily::count_up_to`] does read, and counts exactly, as long as there is
 //! little to count.
 
@@ -95,7 +95,7 @@ impl ColumnFamily {
     /// The bounds between which the keys with a prefix lie.
     ///
     /// # Errors
-    /// `InvalidArgument` in an order in which keys of one prefix are not neighbours, unless the prefix is empty.
+    /// `InvalidArgument` in an order that does not support prefix iteration, unless the prefix is empty.
     pub fn prefix_bounds(&self, prefix: &[u8]) -> Result<[Bound<Vec<u8>>; 2]> {
         prefix_range(self.order(), prefix)
     }

@@ -183,7 +183,7 @@ impl Family {
         self.view.store(Arc::new(next));
     }
 
-    /// Takes a view, and then a number to read it at, of a kind that may be newer than the view.
+    /// Acquires a view and a sequence number to read it at, such that no ingest falls between the two.
     ///
     /// A view shows every commit that is made after it was taken, because it has the memtable, or one that only moved
     /// elsewhere; but it does not show files that are ingested after it was taken. So if that happened between the two

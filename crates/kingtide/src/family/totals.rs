@@ -58,7 +58,7 @@ impl Totals {
         self.size += other.size;
     }
 
-    /// A share of them. The files and the range tombstones, of which nobody knows where they are, stay whole.
+    /// A share of them. Files and range tombstones, whose places are not known, are counted whole.
     pub fn share(&self, share: f64) -> Totals {
         let part = |n: u64| (n as f64 * share).round() as u64;
         Totals {

@@ -12,7 +12,7 @@ use kingtide_base::{KeyOrder, Result, SeqNo};
 use kingtide_table::{RangeTombstone, Table};
 use std::sync::{Arc, OnceLock};
 
-/// One file of a run, with its table once somebody opened it.
+/// One file of a run, with its table once it was opened.
 pub struct FileSlot {
     /// What the manifest knows about it.
     pub meta: Arc<FileMeta>,
@@ -72,7 +72,7 @@ pub struct ResolvedRun {
     pub files: Box<[FileSlot]>,
     /// Newest sequence number in the run.
     pub max_seq: SeqNo,
-    /// Built when somebody asks for estimates.
+    /// Built when estimates are first asked for.
     running_totals: OnceLock<Box<[Totals]>>,
 }
 

@@ -119,7 +119,7 @@ impl DbInner {
         self.log_needed_at(&self.commit.lock(), oldest)
     }
 
-    /// The same for who holds the commit lock.
+    /// The variant for callers that hold the commit lock.
     pub(crate) fn log_needed_at(&self, c: &CommitState, oldest: impl Fn(&Family) -> Option<SeqNo>) -> SeqNo {
         let in_memory = c.families.iter().filter_map(|f| oldest(f)).min();
         let in_doubt =

@@ -81,7 +81,7 @@ impl DbInner {
     ) -> Result<Copied> {
         let order = source.order();
         let options = source.options();
-        // Nobody reads the clone at an earlier moment.
+        // The clone is never read at an earlier moment.
         let (snapshots, version) = (vec![seq], view.version.clone());
         self.surroundings(true).with_context((order, &options), snapshots, version, |context| {
             let mut copied = Copied::default();

@@ -9,7 +9,7 @@
 //!    where nothing that overlaps it lies above (`place.rs`). The log is synced, one manifest record names the file, and
 //!    the view has it; then the number is published. Commits wait for that one record; reads do not.
 //!
-//! The number stands in the file's record of the manifest, not in the file, which is never changed: whoever opens the
+//! The number stands in the file's record of the manifest, not in the file, which is never changed: a program that opens the
 //! table is told it ([`kingtide_table::TableId`]).
 //!
 //! An ingest is a commit of all its keys. Snapshots taken before do not see it; a transaction that read or wrote one of
@@ -77,7 +77,7 @@ impl Brought<'_> {
         if link {
             let (id, to) = self.new_name()?;
             if self.db.fs.hard_link(from, &to).is_ok() {
-                // Whoever wrote it need not have synced it.
+                // The program that wrote it need not have synced it.
                 if !planted!("ingested-bytes-not-synced") {
                     self.db.fs.open(&to, OpenMode::Write)?.sync_all()?;
                 }

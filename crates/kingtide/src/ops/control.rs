@@ -65,7 +65,7 @@ pub(crate) struct LoggedLock<'a> {
     pub target: LockTarget<&'a [u8]>,
 }
 
-/// A prepare record's content. Whoever has one knows that all of it can be read.
+/// A prepare record's content. One that exists was read completely.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Prepared<'a> {
     /// The transaction's name, given by the coordinator.

@@ -146,7 +146,7 @@ impl Cursor {
     /// table unless the view has range tombstones.
     ///
     /// # Errors
-    /// `InvalidArgument` for a prefix in an order in which keys of one prefix are not neighbours; `Io` and `Corruption`
+    /// `InvalidArgument` for a prefix in an order that does not support prefix iteration; `Io` and `Corruption`
     /// from tables with range tombstones.
     pub fn new(
         view: Arc<View>,
@@ -754,7 +754,7 @@ pub(crate) fn prefix_range(order: &KeyOrder, prefix: &[u8]) -> Result<[Bound<Vec
             Ok([at(folded), past(end)])
         }
         _ if prefix.is_empty() => Ok([Bound::Unbounded, Bound::Unbounded]),
-        other => Err(Error::invalid(format!("keys of one prefix are not neighbours in the order {other:?}"))),
+        other => Err(Error::invalid(format!("key order {other:?} does not support prefix iteration"))),
     }
 }
 

@@ -12,7 +12,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 /// A transaction's own writes to one family as of some moment. Immutable.
-#[doc(hidden)] // an iterator takes one; nobody outside can make one
+#[doc(hidden)] // an iterator takes one; it cannot be made outside
 pub struct Overlay {
     order: KeyOrder,
     /// By ascending key.

@@ -10,7 +10,7 @@ pub(crate) use std::{thread::scope, thread_local};
 use super::locks::{MutexGuard, whatever};
 use std::time::Duration;
 
-/// Starts a thread that nobody joins.
+/// Starts a thread that is not joined.
 pub(crate) fn spawn_named(_: String, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     ::loom::thread::spawn(body);
     Ok(())

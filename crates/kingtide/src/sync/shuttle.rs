@@ -15,7 +15,7 @@ use arc_swap::RefCnt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Starts a thread that nobody joins.
+/// Starts a thread that is not joined.
 pub(crate) fn spawn_named(name: String, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     ::shuttle::thread::Builder::new().name(name).spawn(body).map(|_| ())
 }
@@ -101,7 +101,7 @@ impl Condvar {
         WaitTimeoutResult(timed_out)
     }
 
-    /// Wakes one of those that wait, whoever that is.
+    /// Wakes any one of the waiting threads.
     pub fn notify_one(&self) {
         let (timed, all) = {
             let w = self.waiting();

@@ -1,4 +1,4 @@
 //! What names a transaction.
 
-/// Names a running or prepared transaction. Never reused while the database is open; 0 is nobody.
+/// Names a running or prepared transaction. Never reused while the database is open; 0 names none.
 pub type TxnId = u64;

@@ -5,7 +5,7 @@
 //! and as a whole ([`crate::commit`]), but only
 //!
 //! * if nothing that it relied on changed since ([`validate`], with the help of [`filter`]), when it is optimistic;
-//! * if nobody else holds a lock ([`locks`]) on what it writes. A locking transaction has its own by then.
+//! * if no other transaction holds a lock ([`locks`]) on what it writes. A locking transaction has its own by then.
 //!
 //! Why that is enough for each level, and which anomalies remain, is in `docs/isolation.md`. [`state`] is what
 //! transactions know of one another: who runs, who was aborted, whose time is up.

@@ -7,7 +7,7 @@ use crate::version::FamilyId;
 use kingtide_base::{Kind, SeqNo};
 use std::ops::Bound;
 
-/// Keys that commits wrote while somebody validates ranges. Under the commit lock.
+/// Keys that commits wrote while a transaction validates ranges. Under the commit lock.
 #[derive(Debug, Default)]
 pub(crate) struct RecentWrites {
     /// Validations under way.

@@ -11,7 +11,7 @@
 //! ```
 //! A prepared transaction whose owner drops it is `InDoubt`; `Transactions::resolved` ends both.
 //!
-//! State and id share one word, so that nobody acts on the transaction that follows in the same object. Whoever moves a
+//! State and id share one word, so that no thread acts on the transaction that follows in the same object. The thread that moves a
 //! transaction out of `Active` has it for himself: a commit cannot be aborted half way, nor an expired one committed.
 //! Objects are reused, so a transaction costs no allocation, and the list of all of them never shrinks: it is as long as
 //! there were transactions at the same time.
@@ -47,7 +47,7 @@ pub(crate) enum State {
     Aborted = 6,
     /// Rolled back because its time was up.
     Expired = 7,
-    /// Prepared, and its owner has left it to whoever knows its xid.
+    /// Prepared, and left by its owner to any caller that knows its xid.
     InDoubt = 8,
 }
 
@@ -99,7 +99,7 @@ pub(crate) struct TxnShared {
     /// Keeps the versions that it reads. Without one, `pinned` does.
     slot: Option<SlotId>,
     pinned: Mutex<Option<Snapshot>>,
-    /// Held by whoever ends the transaction from outside, from before its state changes until nothing of it is touched any
+    /// Held by a thread that ends the transaction from outside, from before its state changes until nothing of it is touched any
     /// more: the object is not used again before.
     ending: Mutex<()>,
     pub writes: Mutex<WriteSet>,
@@ -149,7 +149,7 @@ impl TxnShared {
         self.word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Moves transaction `id` on from `Committing`, from where nobody else moves it, or an object that is nobody's.
+    /// Moves transaction `id` on from `Committing`, from where no other thread moves it, or an object that is not in use.
     #[inline]
     pub fn enter(&self, id: TxnId, state: State) {
         self.word.store(id << 4 | state as u64, Ordering::Release);
@@ -190,7 +190,7 @@ impl TxnShared {
     /// The sets hold only this by now.
     pub fn uncharge(&self, bytes: u64, budget: &Budget) {
         let keep = bytes.next_multiple_of(CHARGE);
-        // Whoever ends it may take the rest meanwhile.
+        // A thread that ends it may take the rest meanwhile.
         let charged = self.charged.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |c| (c > keep).then_some(keep));
         if let Ok(charged) = charged {
             budget.release(charged - keep);
@@ -203,7 +203,7 @@ impl TxnShared {
         if bytes > charged + CHARGE {
             let more = (bytes - charged).next_multiple_of(CHARGE);
             budget.charge(more);
-            self.charged.fetch_add(more, Ordering::Relaxed); // whoever ends it may have taken the rest
+            self.charged.fetch_add(more, Ordering::Relaxed); // a thread that ends it may have taken the rest
         }
     }
 }

@@ -287,7 +287,7 @@ impl Manifest {
         let synced = self.fs.sync_dir(&self.dir);
         match synced {
             // The directory could not be opened, so no sync was tried, and none failed: a later one still counts. Until
-            // then both manifests are whole, and this one ends with edits of which nobody knows whether they are made.
+            // then both manifests are whole, and this one ends with edits that may or may not have been made.
             Err(e) if e.is_out_of_descriptors() => {
                 (self.file, self.end, self.base, self.number, self.doubtful) = (file, end, end, number, true);
                 self.exact = self.vouched;

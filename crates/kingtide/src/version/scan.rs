@@ -43,7 +43,7 @@ impl ManifestScan {
     /// no byte.
     ///
     /// # Errors
-    /// Of listing the directory. What is wrong with files is in the result.
+    /// I/O errors from listing the directory. Problems of files are in the result.
     pub fn read(fs: &dyn Fs, dir: &Path) -> Result<ManifestScan> {
         let mut scan = ManifestScan::default();
         let names = fs.list(dir)?;

@@ -93,7 +93,7 @@ impl Default for ReplayEnd {
 /// Ids of the segment files in a directory, ascending.
 ///
 /// # Errors
-/// Of listing the directory.
+/// I/O errors from listing the directory.
 pub fn list_segments(fs: &dyn Fs, dir: &Path) -> Result<Vec<u64>> {
     let mut ids: Vec<u64> = fs.list(dir)?.iter().filter_map(|n| parse_segment_name(n)).collect();
     ids.sort_unstable();

@@ -21,9 +21,9 @@ const GATHER_NS: u64 = 20_000;
 /// The log is synced often when in so many groups no more than [`OFTEN_BYTES`] were appended.
 const OFTEN_GROUPS: usize = 64;
 const OFTEN_BYTES: u64 = OFTEN_GROUPS as u64 * (128 << 10);
-/// After so many waits in vain at most, one in vain makes the next leaders not wait at all, twice as many each time: in
-/// front of a binary log, say, nobody comes back before he was woken from another sync.
-const MOST_VAIN: u32 = 6;
+/// Exponential backoff: after `n` futile waits in a row the next 2^n leaders skip the wait; `n` is capped here. In front of a
+/// binary log, say, no thread comes back before it was woken from another sync.
+const MOST_FUTILE: u32 = 6;
 /// Bounds the same wait under a clock that stands still.
 const GATHER_YIELDS: usize = if cfg!(shuttle) { 2 } else { 1024 };
 
@@ -40,17 +40,18 @@ struct Group {
     /// Someone is leading.
     led: bool,
     /// Number of the last group that set off.
-    flown: usize,
+    synced_groups: usize,
     /// The position that it syncs, or synced.
     target: u64,
     /// Threads in the group before the one that forms now.
     last_size: usize,
-    /// Waits of leaders in vain since one was worth it, [`MOST_VAIN`] at most.
-    vain: u32,
-    /// So many leaders more do not wait.
-    hurried: u32,
-    /// Who flies, and who came since.
-    flying: Vec<Arc<Waiter>>,
+    /// Futile waits of leaders since the last useful one, [`MOST_FUTILE`] at most.
+    futile_waits: u32,
+    /// So many leaders more skip the wait.
+    skip_waits: u32,
+    /// Waiters in the group that is being synced.
+    in_flight: Vec<Arc<Waiter>>,
+    /// Waiters in the next group.
     forming: Vec<Arc<Waiter>>,
     /// The position that was synced when [`GroupSync::often`] was last looked at.
     counted: u64,
@@ -130,12 +131,12 @@ impl Group {
     /// Takes note of whether a leader waited, and for nothing.
     fn note_gathering(&mut self, gathered: Option<bool>) {
         match gathered {
-            Some(true) => (self.vain, self.hurried) = (0, 0),
+            Some(true) => (self.futile_waits, self.skip_waits) = (0, 0),
             Some(false) => {
-                self.vain = (self.vain + 1).min(MOST_VAIN);
-                self.hurried = (1 << self.vain) - 1;
+                self.futile_waits = (self.futile_waits + 1).min(MOST_FUTILE);
+                self.skip_waits = (1 << self.futile_waits) - 1;
             }
-            None => self.hurried = self.hurried.saturating_sub(1),
+            None => self.skip_waits = self.skip_waits.saturating_sub(1),
         }
     }
 }
@@ -278,7 +279,7 @@ impl GroupSync {
             }
             let waiter = Arc::new(Waiter::default());
             let in_flight = lsn <= group.target;
-            if in_flight { &mut group.flying } else { &mut group.forming }.push(waiter.clone());
+            if in_flight { &mut group.in_flight } else { &mut group.forming }.push(waiter.clone());
             drop(group);
             waiter.wait();
             if self.synced().0 >= lsn {
@@ -289,18 +290,18 @@ impl GroupSync {
 
     fn lead(&self, mut group: MutexGuard<'_, Group>) -> Result<()> {
         group.led = true;
-        let expected = if group.hurried > 0 { 0 } else { group.last_size };
+        let expected = if group.skip_waits > 0 { 0 } else { group.last_size };
         drop(group);
         let leading = Leading { sync: self, outcome: None };
         let gathered = self.gather(expected);
 
         let mut group = self.group.lock();
         group.note_gathering(gathered);
-        group.flying = std::mem::take(&mut group.forming);
+        group.in_flight = std::mem::take(&mut group.forming);
         group.last_size = self.joined.swap(0, Ordering::Relaxed);
-        group.flown += 1;
+        group.synced_groups += 1;
         group.target = self.appended().0;
-        let (turn, target) = (group.flown, group.target);
+        let (turn, target) = (group.synced_groups, group.target);
         let became_frequent = turn % OFTEN_GROUPS == 0 && self.count(&mut group);
         drop(group);
         if became_frequent && let Some(tell) = &self.on_often {
@@ -316,7 +317,7 @@ impl GroupSync {
     fn land(&self, synced: bool) {
         let mut group = self.group.lock();
         group.led = false;
-        let landed = std::mem::take(&mut group.flying);
+        let landed = std::mem::take(&mut group.in_flight);
         let next: Vec<_> = match synced {
             true => group.forming.pop().into_iter().collect(),
             false => std::mem::take(&mut group.forming), // they shall hear of it too
@@ -393,12 +394,12 @@ mod tests {
         let mut group = Group::default();
         let mut hurry = |gathered| {
             group.note_gathering(gathered);
-            group.hurried
+            group.skip_waits
         };
         assert_eq!(hurry(None), 0);
-        for vain in [1, 3, 7, 15, 31, 63, 63] {
-            assert_eq!(hurry(Some(false)), vain);
-            assert!((0..vain).rev().all(|left| hurry(None) == left));
+        for futile in [1, 3, 7, 15, 31, 63, 63] {
+            assert_eq!(hurry(Some(false)), futile);
+            assert!((0..futile).rev().all(|left| hurry(None) == left));
         }
         assert_eq!((hurry(Some(true)), hurry(Some(false))), (0, 1));
     }

@@ -87,8 +87,8 @@ impl WalWriter {
         &self.wal
     }
 
-    /// Begins a segment unless one is active, and returns the active one's id. Appends do that by themselves; this is for
-    /// who wants to note, before the first of them, which segment must be found again.
+    /// Begins a segment unless one is active, and returns the active one's id. Appends do that by themselves; call
+    /// this to learn the segment's id before the first append.
     ///
     /// # Errors
     /// As [`WalWriter::append`].

@@ -281,7 +281,7 @@ impl Vlog {
             }
         }
         if out.len() as u64 != p.raw_len {
-            return Err(self.error(Error::corruption("a value has not the length of its pointer"), start));
+            return Err(self.error(Error::corruption("the length of a value does not match its pointer"), start));
         }
         Ok(())
     }
@@ -461,7 +461,7 @@ impl ValueReader {
             }
             while target >= self.raw_at + head.raw_len as u64 {
                 if head.flags & FLAG_LAST != 0 || head.raw_len == 0 {
-                    return Err(walk.error("a value has not the length of its pointer"));
+                    return Err(walk.error("the length of a value does not match its pointer"));
                 }
                 walk.at += head.len();
                 self.raw_at += head.raw_len as u64;

@@ -275,7 +275,7 @@ impl Transaction {
             let mut add = |writes: &WriteSet| {
                 ops.extend(writes.ops_of(family, 0).map(|(kind, key, value)| (kind, key.to_vec(), value.to_vec())));
             };
-            drop(writes); // nobody holds two write sets
+            drop(writes); // no thread holds two write sets
             self.db.txns.writers(self.id).iter().for_each(|t| add(&t.writes.lock()));
             add(&self.shared.writes.lock());
             return Overlay::build(family.order(), ops.iter().map(|(kind, k, v)| (*kind, k.as_slice(), v.as_slice())));

@@ -91,10 +91,10 @@ impl Transaction {
         Ok(Some(visible))
     }
 
-    /// Takes everything back. Also after an error and after the end, where it does nothing.
+    /// Rolls the transaction back. Idempotent: once it has ended, this does nothing. Also allowed after an error.
     ///
     /// # Errors
-    /// Of a prepared transaction those of the log; it stays in doubt then.
+    /// For a prepared transaction errors of the log; it then remains in doubt.
     pub fn rollback(&mut self) -> Result<()> {
         self.db.check_origin()?;
         if self.xid.is_some() {

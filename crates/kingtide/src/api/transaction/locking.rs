@@ -43,7 +43,7 @@ impl Transaction {
         self.spare_lock = false;
         match taken {
             Ok(taken) => {
-                self.active()?; // somebody may have ended it, and let go of its locks, before this one was granted
+                self.active()?; // another thread may have ended it, and released its locks, before this one was granted
                 Ok(taken)
             }
             Err(e) => {

@@ -89,7 +89,7 @@ impl From<Isolation> for TransactionOptions {
 ///     txn.put(accounts, b"ann", (balance - 30).to_string().as_bytes())?;
 ///     txn.put(accounts, b"ben", b"30")?;
 ///     match txn.commit() {
-///         Err(e) if e.is_transient_conflict() => txn.reset()?, // somebody else was first
+///         Err(e) if e.is_transient_conflict() => txn.reset()?, // another transaction was first
 ///         done => break done,
 ///     }
 /// }?;
@@ -228,7 +228,7 @@ impl Transaction {
     }
 
     /// A locking transaction's snapshot is that of its first operation, which, if that takes a lock, comes after it was
-    /// granted: whoever waited for a key must see what the one that he waited for made of it, not lose to it.
+    /// granted: a transaction that waited for a key must see what the previous holder wrote to it, and not conflict with that.
     #[inline]
     pub(super) fn fix_snapshot(&mut self) {
         if !self.pinned {
@@ -314,7 +314,7 @@ impl Transaction {
 
     #[cold]
     fn gone(&self, state: State) -> Error {
-        // A lock that was granted while somebody else ended the transaction is still held.
+        // A lock that was granted while another thread ended the transaction is still held.
         if matches!(state, State::Aborted | State::Expired) {
             self.db.txns.let_go(&self.shared, self.id);
         }
@@ -336,7 +336,7 @@ impl Transaction {
     }
 
     /// Passes flow control. Without the writes' lock, which may take long, for those who read what is not committed take it.
-    /// Nobody else changes the writes while the transaction commits.
+    /// No other thread changes the writes while the transaction commits.
     pub(super) fn admit(&self) -> Result<()> {
         let bytes = match &self.shared.writes.lock().batch {
             batch if batch.is_empty() => return Ok(()),
@@ -349,7 +349,7 @@ impl Transaction {
         WriteOptions { durability: self.options.durability, no_wait: self.options.no_wait }
     }
 
-    /// Ends a transaction that nobody else can end.
+    /// Ends a transaction that no other thread can end.
     pub(super) fn finish(&mut self, how: State) {
         self.shared.enter(self.id, how);
         self.db.txns.let_go(&self.shared, self.id);

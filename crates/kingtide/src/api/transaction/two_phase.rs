@@ -81,7 +81,7 @@ impl Transaction {
                 validation.writes = Some(writes);
                 db.commit(record, &Commit { options: &options, guard: Guard::Checked(&validation), admitted: true })?
             };
-            // From here on it is prepared. Its state says so before whoever knows its name can resolve it, or its locks
+            // From here on it is prepared. Its state says so before a caller that knows its name can resolve it, or its locks
             // would stay.
             db.txns.prepared(&self.shared, self.id, xid);
             db.make_durable(visible, durability)?;

@@ -17,7 +17,7 @@ const SHOWN: usize = 32;
 pub enum LockMode {
     /// Others may hold shared locks too.
     Shared,
-    /// Nobody else may hold a lock.
+    /// No other transaction may hold a lock.
     Exclusive,
 }
 
@@ -109,8 +109,8 @@ pub struct LockWait {
 /// Whether a request waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// Not at all: a lock that somebody else holds is a [`kingtide_base::ErrorKind::Conflict`]. It does not stand in line either: a lock
-    /// that others wait for but that nobody holds is granted.
+    /// Not at all: a lock that another transaction holds is a [`kingtide_base::ErrorKind::Conflict`]. It does not queue either: a lock
+    /// that others wait for but that no transaction holds is granted.
     No,
     /// At most this long, then [`kingtide_base::ErrorKind::LockTimeout`].
     Until(Duration),

@@ -1,7 +1,7 @@
 //! What the lock manager's mutex guards: the tables of held locks, the owners, and the requests that wait.
 //!
-//! A request waits for those that hold what it asks for, and, so that nobody is overtaken for ever, for earlier requests
-//! that ask for it too. Requests are granted by whoever releases, in the order in which they came, not by waking all to
+//! A request waits for those that hold what it asks for, and, so that none is overtaken for ever, for earlier requests
+//! that ask for it too. Requests are granted by the releasing thread, in the order in which they came, not by waking all to
 //! try again. Each waiting request notes one transaction that it waits for, its witness: it is looked at again only when
 //! the witness gives up its locks or its place.
 
@@ -32,7 +32,7 @@ pub(super) struct Ticket {
 /// What is asked for.
 #[derive(Clone)]
 pub(super) struct Want {
-    /// 0: wants nothing but that nobody hold it.
+    /// 0: wants only that no transaction holds it.
     pub txn: TxnId,
     pub family: FamilyId,
     pub span: Span,
@@ -95,7 +95,7 @@ impl Family {
     /// Earlier requests that one with this ticket stands behind.
     fn ahead<'a>(&'a self, ticket: Ticket, want: &'a Want, passes: &'a [Ticket]) -> impl Iterator<Item = Blocker> + 'a {
         let ahead = self.queue.range(..ticket).filter(move |(t, Request { want: other, .. })| {
-            // Who waits only for the place to be free holds nobody up, and waits for no one but holders.
+            // A request that waits only for the place to be free holds no other up, and waits for holders alone.
             let both_lock = other.txn != 0 && want.txn != 0 && other.txn != want.txn;
             both_lock && other.mode.conflicts(want.mode) && other.span.overlaps(&want.span) && !passes.contains(t)
         });
@@ -224,7 +224,7 @@ impl State {
         Some(place)
     }
 
-    /// Enters a lock that nobody stands in the way of. Of an `upgrade` its owner knows already.
+    /// Enters a lock with which no other conflicts. An `upgrade` is known to its owner already.
     fn grant(&mut self, want: &Want, upgrade: bool) {
         if want.txn == 0 {
             return;
@@ -369,7 +369,7 @@ impl State {
         self.verdicts.remove(&place.ticket.number)
     }
 
-    /// Whether the thread should look around instead of waiting: there is a verdict, or it was woken.
+    /// Whether the thread should check its state instead of waiting: there is a verdict, or it was woken.
     pub fn roused(&mut self, place: Place) -> bool {
         self.verdicts.contains_key(&place.ticket.number)
             || self.request_mut(place).is_some_and(|request| std::mem::take(&mut request.poked))
@@ -395,7 +395,7 @@ impl State {
         found.unwrap_or_default()
     }
 
-    /// Makes a waiting transaction's thread look around.
+    /// Wakes a waiting transaction's thread to check its state.
     pub fn wake(&mut self, txn: TxnId) {
         let Some(place) = self.waiting.get(&txn).copied() else { return };
         if let Some(request) = self.request_mut(place) {
@@ -450,7 +450,7 @@ impl State {
         tables.chain(owners).chain(spare).sum()
     }
 
-    /// Panics unless tables, owners and queues agree, every waiter waits for somebody, and there is no deadlock.
+    /// Panics unless tables, owners and queues agree, every waiter waits for a holder or an earlier request, and there is no deadlock.
     #[cfg(test)]
     pub fn check(&self) {
         let holders: BTreeSet<TxnId> = self.held().map(|want| want.txn).collect();
@@ -461,7 +461,7 @@ impl State {
             room.table.check();
             for (ticket, request) in &room.queue {
                 let blockers = room.blockers(*ticket, request);
-                assert!(blockers.iter().any(|b| b.txn == request.witness), "{ticket:?} waits for nobody");
+                assert!(blockers.iter().any(|b| b.txn == request.witness), "{ticket:?} waits for no transaction");
                 waiting += usize::from(request.want.txn != 0);
             }
         }
@@ -477,7 +477,7 @@ impl State {
 }
 
 // Deadlocks. A circle can only close when a transaction begins to wait: every new edge of the graph then is at that
-// transaction, and whoever is granted a lock waits for nobody. So it is enough to look then, and only for circles
+// transaction, and one that is granted a lock no longer waits. So it is enough to look then, and only for cycles
 // through it.
 impl State {
     /// Breaks all circles through a transaction that just began to wait. Where an edge of a circle is nothing but an

@@ -50,7 +50,7 @@ impl Holders {
         self.iter().filter(move |holder| clash && *holder != txn)
     }
 
-    /// Adds an owner in whose way nobody stands.
+    /// Adds an owner with whose lock no other conflicts.
     fn add(&mut self, txn: TxnId, mode: LockMode) {
         self.exclusive |= mode == LockMode::Exclusive;
         if self.contains(txn) {
@@ -86,7 +86,7 @@ struct Segment {
 }
 
 impl Segment {
-    /// Whether it is just a key, and nobody else's.
+    /// Whether it is just a key, with no other owner.
     fn is_only(&self, txn: TxnId) -> bool {
         self.end.is_none() && self.holders.first == txn && self.holders.more.is_none()
     }
@@ -101,7 +101,7 @@ impl Segment {
 pub(super) enum Answer {
     /// The transaction holds all of it, in this mode or a stronger one.
     Covered,
-    /// Nobody else stands in the way. `upgrade`: the transaction holds all of it, in a weaker mode.
+    /// No other lock conflicts. `upgrade`: the transaction holds all of it, in a weaker mode.
     Free { upgrade: bool },
     /// This transaction, perhaps among others, holds something of it.
     Held(TxnId),
@@ -209,7 +209,7 @@ impl Table {
     /// Takes the transaction off everything that shares something with the span. Right only for one that gives all of
     /// its locks back, or a key that [`Table::is_apart`], because a segment may reach beyond the span, over locks that other requests put on.
     pub fn remove(&mut self, txn: TxnId, span: &Span) {
-        // Most locks are on a key that nobody else has anything to do with.
+        // Most locks are on a key that no other transaction uses.
         if span.hi.is_none()
             && let Entry::Occupied(entry) = self.segments.entry(span.lo.clone())
             && entry.get().is_only(txn)
