@@ -218,6 +218,11 @@ impl DirectPool {
         idle.pop()
     }
 
+    /// Forgets the files of memtables before the one that begins with `active`.
+    pub fn prune(&self, active: SeqNo) {
+        self.idle.lock().retain(|log| !log.is_stale(active));
+    }
+
     /// Puts a file back.
     pub fn put(&self, log: Arc<DirectLog>) {
         self.idle.lock().push(log);

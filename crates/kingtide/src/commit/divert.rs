@@ -66,7 +66,13 @@ impl DbInner {
         for i in in_hand.into_iter().flatten() {
             let Diverted { family, log, .. } = &written[i];
             match log.size() < self.tuning.direct_log_size {
-                true => batch.families()[*family as usize].direct.put(log.clone()),
+                true => {
+                    let family = &batch.families()[*family as usize];
+                    family.direct.put(log.clone());
+                    if family.is_dropped() {
+                        family.direct.clear(); // the drop may have done so before
+                    }
+                }
                 false => rare!("direct-log-rotated"),
             }
         }

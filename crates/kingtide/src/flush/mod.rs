@@ -93,6 +93,7 @@ impl DbInner {
             self.measure_level0(&shape);
             retired
         };
+        family.direct.prune(family.view.load().active.first_seq());
         self.delete_retired(retired);
         self.stats.add(Stat::Flushes, 1);
         self.stats.add(Stat::FlushBytes, output.counters.bytes_written);

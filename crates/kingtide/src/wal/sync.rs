@@ -358,7 +358,8 @@ impl GroupSync {
         Some(false)
     }
 
-    /// Syncs what records before `target` refer to, and then every segment that holds bytes before it, oldest first. Only the leader is here.
+    /// Syncs what records before `target` refer to, and then every segment that holds bytes before it, oldest first. Only
+    /// the leader is here.
     fn fly(&self, target: u64) -> Result<()> {
         self.check()?;
         if !kingtide_base::planted!("direct-log-not-synced-first") {
