@@ -58,7 +58,6 @@ impl World {
             target_file_size: 64 << 10,
             compression: Compression::None,
             value_threshold: if separate_values { 16 } else { 0 },
-            direct_value_threshold: 16, // which acts with value logs only
             ..FamilyOptions::default()
         };
         let db = Db::open("db", o).unwrap();
