@@ -98,6 +98,16 @@ pub fn context_switches() -> (u64, u64) {
     })
 }
 
+/// Threads of this process, beside the calling one, that run, wait for a processor, or wait for the disk.
+pub fn busy_threads() -> usize {
+    let own = std::fs::read_link("/proc/thread-self").ok().and_then(|p| p.file_name().map(ToOwned::to_owned));
+    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let others = tasks.filter(|t| Some(t.file_name()) != own);
+    let stats = others.filter_map(|t| std::fs::read_to_string(t.path().join("stat")).ok());
+    // The state follows the name, which may hold anything, in brackets.
+    stats.filter(|s| s.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['R', 'D']))).count()
+}
+
 /// The machine as a whole.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Machine {

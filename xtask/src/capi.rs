@@ -1,8 +1,8 @@
 //! Builds and installs the C API: `cargo xtask capi [--prefix DIR] [--profile NAME] [--check]`.
 //!
 //! The libraries have names of their own in Cargo's directory, because `libkingtide` is the engine's there. Installed they are
-//! `libkingtide.a` and `libkingtide.so`, with the version in the shared one's name, and a file for pkg-config that may be moved
-//! with the rest.
+//! `libkingtide.a` and `libkingtide.so`, with the version in the shared one's name, the headers for C and C++, and files for pkg-config
+//! and CMake that may be moved with the rest.
 
 use crate::tidy::root;
 use std::fs;
@@ -44,7 +44,7 @@ fn build(profile: &str) -> Result<(), String> {
 
 fn install(built: &Path, prefix: &Path) -> Result<(), String> {
     let (include, lib) = (prefix.join("include"), prefix.join("lib"));
-    for dir in [&include, &lib.join("pkgconfig")] {
+    for dir in [&include, &lib.join("pkgconfig"), &lib.join("cmake/kingtide")] {
         fs::create_dir_all(dir).map_err(|e| format!("cannot make {}: {e}", dir.display()))?;
     }
     let copy = |from: PathBuf, to: PathBuf| {
@@ -54,12 +54,19 @@ fn install(built: &Path, prefix: &Path) -> Result<(), String> {
     let version = version()?;
     let (full, short) = (format!("libkingtide.so.{version}"), format!("libkingtide.so.{ABI}"));
     copy(root().join("crates/capi/include/kingtide.h"), include.join("kingtide.h"))?;
+    copy(root().join("cpp/include/kingtide.hpp"), include.join("kingtide.hpp"))?;
     copy(built.join("libkingtide_c.a"), lib.join("libkingtide.a"))?;
     copy(built.join("libkingtide_c.so"), lib.join(&full))?;
     for (link, to) in [(short.as_str(), full.as_str()), ("libkingtide.so", short.as_str())] {
         let link = lib.join(link);
         let _ = fs::remove_file(&link); // of an earlier install
         symlink(to, &link).map_err(|e| format!("cannot link {}: {e}", link.display()))?;
+    }
+    for name in ["kingtide-config.cmake", "kingtide-config-version.cmake"] {
+        let (from, to) = (root().join("cpp/cmake").join(name), lib.join("cmake/kingtide").join(name));
+        let text = fs::read_to_string(&from).map_err(|e| format!("cannot read {}: {e}", from.display()))?;
+        let text = text.replace("@VERSION@", &version).replace("@ABI@", &ABI.to_string());
+        fs::write(&to, text).map_err(|e| format!("cannot write {}: {e}", to.display()))?;
     }
     let pc = lib.join("pkgconfig/kingtide.pc");
     fs::write(&pc, pkg_config(&version)).map_err(|e| format!("cannot write {}: {e}", pc.display()))

@@ -8,7 +8,10 @@
 //! | [`hash`] | the one 64-bit key hash used by filters and caches |
 //! | [`error`] | the one [`Error`] type with file and offset context |
 //! | [`options`] | the table of options: names, types, defaults, limits, documentation |
-//! | [`stats`] | the table of counters and gauges |
+//! | [`stats`], [`mod@histogram`] | the tables of counters, gauges and histograms |
+//! | [`perf`], [`mod@slow`] | what a thread's operations touch and wait for; those that took long |
+//! | [`events`] | what happens inside of a database, and who is told |
+//! | [`tick`] | the cheap clock of these |
 //! | [`clock`], [`rng`] | injected time and randomness |
 //! | [`budget`] | exact byte accounting shared by arenas and caches |
 //! | [`planted`](mod@planted) | bugs planted to test the tests; absent from ordinary builds |
@@ -21,14 +24,19 @@ pub mod checksum;
 pub mod clock;
 pub mod coding;
 pub mod error;
+pub mod events;
 pub mod hash;
+pub mod histogram;
 pub mod key;
 pub mod memory;
 pub mod options;
+pub mod perf;
 pub mod planted;
 pub mod rare;
 pub mod rng;
+pub mod slow;
 pub mod stats;
+pub mod tick;
 
 pub use error::{Error, ErrorGroup, ErrorKind, Result};
 pub use key::{KeyOrder, Kind, SeqNo, Tag};

@@ -2,6 +2,7 @@
 //! by name, printing, validation, persistence and the generated reference are all derived from it.
 
 use crate::error::{Error, Result};
+use crate::events::LogLevel;
 use std::fmt;
 use std::time::Duration;
 
@@ -229,6 +230,23 @@ impl OptionValue for Compression {
             Compression::Snappy => "snappy",
         }
         .into()
+    }
+}
+
+impl OptionValue for LogLevel {
+    const FORM: &'static str = "off, error, warn, info or debug";
+    fn parse_value(text: &str) -> Result<Self, String> {
+        Ok(match text.trim().to_ascii_lowercase().as_str() {
+            "off" => LogLevel::Off,
+            "error" => LogLevel::Error,
+            "warn" => LogLevel::Warn,
+            "info" => LogLevel::Info,
+            "debug" => LogLevel::Debug,
+            _ => return Err(format!("'{text}' is not a level ({})", Self::FORM)),
+        })
+    }
+    fn show(&self) -> String {
+        format!("{self:?}").to_lowercase()
     }
 }
 
@@ -466,6 +484,22 @@ option_table! {
         lock_timeout_ms: u64 = 1_000, in 0 ..= 86_400_000, @live;
         /// Bytes of write-ahead log kept beyond what recovery needs, for change streams to resume from.
         change_retention: u64 = 0, in 0 ..= 1_099_511_627_776u64, @live;
+        /// Keep histograms of how long operations take. They cost two readings of the processor's time-stamp counter and some
+        /// forty instructions an operation.
+        histograms: bool = true, @live;
+        /// Microseconds from which on an operation is recorded as slow, with what it touched and waited for; 0 means never.
+        /// While it is set, every operation counts what it touches.
+        slow_operation_threshold_us: u64 = 0, in 0 ..= 3_600_000_000u64, @live;
+        /// Milliseconds between two writings of all statistics to the file `STATS` in the database's directory, for
+        /// `kt stats --live`; 0 means never. Each is some 30 KB, not synced.
+        stats_interval_ms: u64 = 0, in 100 ..= 86_400_000u64 or 0, @live;
+        /// What is written to the file `LOG` in the database's directory. There is none where the database is opened for reading
+        /// only, nor on a file system that the caller supplies.
+        log_level: LogLevel = LogLevel::Info;
+        /// Bytes of the file `LOG` past which a new one is begun.
+        log_file_size: u64 = 16 << 20, in 4_096 ..= 4_294_967_295u64;
+        /// Files of that kind that are kept, the one that is written included: `LOG`, `LOG.1` and so on.
+        log_files: u64 = 4, in 1 ..= 100;
     }
 }
 

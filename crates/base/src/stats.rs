@@ -3,9 +3,16 @@
 //!
 //! Hot counters are sharded by thread so that two threads do not pass a cache line to and fro; a read sums the shards.
 
+use crate::clock::Clock;
+use crate::events::{Event, Events};
+use crate::histogram::{Histogram, HistogramSnapshot, Histograms};
+use crate::perf::{begin_operation, end_operation};
+use crate::slow::{Ring, SlowOperation, Subject};
+use crate::tick::Ticker;
 use std::cell::Cell;
 use std::fmt::Write;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 /// Whether a statistic only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,6 +188,14 @@ stat_table! {
     Deadlocks "deadlocks" Counter;
     /// Panics of commit hooks, which were caught.
     HookPanics "commit_hook_panics" Counter;
+    /// Panics of event listeners, which were caught.
+    ListenerPanics "listener_panics" Counter;
+    /// Events that were lost because the listener did not keep up.
+    EventsDropped "events_dropped" Counter;
+    /// Lines that could not be written to the file `LOG`.
+    LogLinesDropped "log_lines_dropped" Counter;
+    /// Operations that took as long as the option `slow_operation_threshold_us` says.
+    SlowOperations "slow_operations" Counter;
     /// Write-ahead-log records replayed by the last open.
     RecoveredRecords "recovered_records" Gauge;
     /// Microseconds that the last open took.
@@ -190,20 +205,45 @@ stat_table! {
 #[repr(align(128))]
 struct Shard([AtomicU64; COUNT]);
 
-/// The statistics of one database.
+/// Bits of [`Stats::timed`].
+const FOR_HISTOGRAMS: u8 = 1;
+const FOR_SLOW: u8 = 2;
+
+/// The statistics of one database: counters, gauges and histograms, and the operations that took long.
 pub struct Stats {
     shards: Box<[Shard; SHARDS]>,
+    histograms: Histograms,
+    ticker: Ticker,
+    /// What operations are timed for.
+    timed: AtomicU8,
+    /// Operations that take as many nanoseconds are slow.
+    slow_from: AtomicU64,
+    slow: Ring,
+    /// What happens, and who listens.
+    pub events: Events,
 }
 
 impl Default for Stats {
     fn default() -> Self {
-        Stats { shards: Box::new(std::array::from_fn(|_| Shard([const { AtomicU64::new(0) }; COUNT]))) }
+        Stats::with_ticker(Ticker::machine().clone())
     }
 }
+
+/// When an operation began, if somebody wants to know how long it takes.
+#[derive(Clone, Copy, Debug)]
+pub struct Started(u64);
+
+const NOT_TIMED: u64 = u64::MAX;
 
 static NEXT_THREAD: AtomicUsize = AtomicUsize::new(0);
 thread_local! {
     static MY_SHARD: Cell<usize> = Cell::new(NEXT_THREAD.fetch_add(1, Ordering::Relaxed) % SHARDS);
+}
+
+/// The group of threads that this thread belongs to.
+#[inline]
+fn group() -> usize {
+    MY_SHARD.try_with(Cell::get).unwrap_or(0)
 }
 
 // Every access is Relaxed: statistics order nothing.
@@ -211,8 +251,7 @@ impl Stats {
     /// Adds to a counter.
     #[inline]
     pub fn add(&self, stat: Stat, n: u64) {
-        let shard = MY_SHARD.try_with(Cell::get).unwrap_or(0);
-        self.shards[shard].0[stat as usize].fetch_add(n, Ordering::Relaxed);
+        self.shards[group()].0[stat as usize].fetch_add(n, Ordering::Relaxed);
     }
 
     /// Sets a gauge.
@@ -235,12 +274,118 @@ impl Stats {
         }
     }
 
+    /// Statistics that measure time with the machine's counter, or with a clock if there is one.
+    pub fn new(clock: Option<&Arc<dyn Clock>>) -> Stats {
+        clock.map_or_else(Stats::default, |clock| Stats::with_ticker(Ticker::of(clock.clone())))
+    }
+
+    fn with_ticker(ticker: Ticker) -> Stats {
+        Stats {
+            shards: Box::new(std::array::from_fn(|_| Shard([const { AtomicU64::new(0) }; COUNT]))),
+            histograms: Histograms::default(),
+            ticker,
+            timed: AtomicU8::new(FOR_HISTOGRAMS),
+            slow_from: AtomicU64::new(u64::MAX),
+            slow: Ring::default(),
+            events: Events::default(),
+        }
+    }
+
+    /// Says whether histograms are kept, and from how many nanoseconds on an operation is slow; 0: none is.
+    pub fn time_operations(&self, histograms: bool, slow_from_ns: u64) {
+        self.slow_from.store(if slow_from_ns == 0 { u64::MAX } else { slow_from_ns }, Ordering::Relaxed);
+        let for_histograms = if histograms { FOR_HISTOGRAMS } else { 0 };
+        let for_slow = if slow_from_ns == 0 { 0 } else { FOR_SLOW };
+        self.timed.store(for_histograms | for_slow, Ordering::Relaxed);
+    }
+
+    /// An operation begins. [`Stats::finish`] must follow, whatever becomes of it.
+    #[inline]
+    pub fn start(&self) -> Started {
+        let timed = self.timed.load(Ordering::Relaxed);
+        if timed == 0 {
+            return Started(NOT_TIMED);
+        }
+        if timed & FOR_SLOW != 0 {
+            begin_operation();
+        }
+        Started(self.ticker.now() << 1 | u64::from(timed & FOR_SLOW != 0))
+    }
+
+    /// It ended. `about` says what it was about, if it was slow.
+    #[inline]
+    pub fn finish(&self, operation: Histogram, started: Started, about: impl FnOnce() -> Subject) {
+        if started.0 == NOT_TIMED {
+            return;
+        }
+        let ns = self.ticker.ns_between(started.0 >> 1, self.ticker.now());
+        if started.0 & 1 != 0 {
+            self.finish_watched(operation, ns, about);
+        } else {
+            self.histograms.record(operation, group(), ns);
+        }
+    }
+
+    #[cold]
+    fn finish_watched(&self, operation: Histogram, ns: u64, about: impl FnOnce() -> Subject) {
+        let stages = end_operation();
+        self.record(operation, ns);
+        if ns >= self.slow_from.load(Ordering::Relaxed) {
+            self.add(Stat::SlowOperations, 1);
+            let slow = self.slow.push(operation, about(), ns, stages);
+            self.events.tell(|| Event::SlowOperation(slow));
+        }
+    }
+
+    /// Delivers events that wait. Call it with no lock held.
+    #[inline]
+    pub fn deliver_events(&self) {
+        self.events.deliver();
+        let (dropped, panics) = self.events.take_losses();
+        if dropped + panics > 0 {
+            self.add(Stat::EventsDropped, dropped);
+            self.add(Stat::ListenerPanics, panics);
+        }
+    }
+
+    /// Reads the time for [`Stats::record_since`], without looking out for slow operations.
+    #[inline]
+    pub fn ticks(&self) -> Option<u64> {
+        (self.timed.load(Ordering::Relaxed) & FOR_HISTOGRAMS != 0).then(|| self.ticker.now())
+    }
+
+    /// Adds the time since a reading to a histogram.
+    #[inline]
+    pub fn record_since(&self, histogram: Histogram, ticks: Option<u64>) {
+        if let Some(ticks) = ticks {
+            self.histograms.record(histogram, group(), self.ticker.ns_since(ticks));
+        }
+    }
+
+    /// Adds a duration to a histogram, in nanoseconds.
+    pub fn record(&self, histogram: Histogram, ns: u64) {
+        if self.timed.load(Ordering::Relaxed) & FOR_HISTOGRAMS != 0 {
+            self.histograms.record(histogram, group(), ns);
+        }
+    }
+
+    /// A histogram as it is now. Reads some 22 KB.
+    pub fn histogram(&self, histogram: Histogram) -> HistogramSnapshot {
+        self.histograms.snapshot(histogram)
+    }
+
+    /// Slow operations from that number on, of those that are kept, oldest first.
+    pub fn slow_operations(&self, from: u64) -> Vec<SlowOperation> {
+        self.slow.since(from)
+    }
+
     /// All names and values, in table order.
     pub fn entries(&self) -> Vec<(&'static str, u64)> {
         Stat::ALL.iter().map(|s| (s.name(), self.get(*s))).collect()
     }
 
-    /// The Prometheus text exposition of all statistics, each name prefixed with `kingtide_`.
+    /// The Prometheus text exposition of all statistics, each name prefixed with `kingtide_`, and of all histograms, whose
+    /// names also have the suffix `_seconds`.
     pub fn prometheus(&self) -> String {
         let mut out = String::new();
         for s in Stat::ALL {
@@ -251,6 +396,9 @@ impl Stats {
             let name = s.name();
             let _ = writeln!(out, "# HELP kingtide_{name} {}", s.help().trim());
             let _ = writeln!(out, "# TYPE kingtide_{name} {kind}\nkingtide_{name} {}", self.get(*s));
+        }
+        for h in Histogram::ALL {
+            let _ = self.histogram(*h).prometheus(*h, &mut out);
         }
         out
     }
@@ -275,5 +423,34 @@ mod tests {
         let text = s.prometheus();
         assert!(text.contains("# TYPE kingtide_gets counter\nkingtide_gets 8000\n"), "{text}");
         assert_eq!(s.entries().len(), Stat::ALL.len());
+    }
+
+    #[test]
+    fn operations_are_timed_by_the_databases_clock_and_only_if_asked_for() {
+        let clock = crate::clock::ManualClock::at_unix_ms(1);
+        let dynamic: Arc<dyn Clock> = clock.clone();
+        let stats = Stats::new(Some(&dynamic));
+        let operation = |micros: u64| {
+            let started = stats.start();
+            crate::perf::count(crate::perf::Stage::BlocksRead, micros);
+            clock.advance(std::time::Duration::from_micros(micros));
+            stats.finish(Histogram::Get, started, || Subject::key(2, b"k"));
+        };
+        let counted = || stats.histogram(Histogram::Get).count();
+        operation(100);
+        assert_eq!((counted(), stats.histogram(Histogram::Get).max()), (1, std::time::Duration::from_micros(100)));
+        stats.time_operations(false, 0);
+        operation(100);
+        assert_eq!((counted(), stats.slow_operations(0).len()), (1, 0));
+        stats.time_operations(false, 50_000);
+        operation(49);
+        operation(50);
+        stats.time_operations(true, 50_000);
+        operation(70);
+        assert_eq!(counted(), 2);
+        let slow: Vec<_> = stats.slow_operations(0).iter().map(|s| (s.ns, s.stages.blocks_read)).collect();
+        assert_eq!(slow, [(50_000, 50), (70_000, 70)]);
+        assert_eq!((stats.get(Stat::SlowOperations), stats.slow_operations(1).len()), (2, 1));
+        assert_eq!(crate::perf::take().blocks_read, 169, "what was watched for");
     }
 }

@@ -1,6 +1,7 @@
 //! Prints the pages of the book that are made from tables in the source: `kingtide-book options|statistics`.
 //! `cargo xtask reference` writes them to `docs`.
 
+use kingtide_base::histogram::{Histogram, MEMORY};
 use kingtide_base::options::{DbOptions, FamilyOptions, OptionRow};
 use kingtide_base::stats::{Stat, StatKind};
 use std::fmt::Write;
@@ -81,6 +82,12 @@ fn statistics() -> String {
         };
         let _ = writeln!(page, "| `{}` | {kind} | {} |", stat.name(), one_line(stat.help()));
     }
+    let memory = MEMORY.div_ceil(1024);
+    let _ = write!(page, "\n## Histograms\n\n{HISTOGRAMS_INTRO} They take {memory} KiB for a database.\n");
+    let _ = write!(page, "\n| name | what it measures |\n|---|---|\n");
+    for h in Histogram::ALL {
+        let _ = writeln!(page, "| `{}` | {} |", h.name(), one_line(h.help()));
+    }
     page
 }
 
@@ -89,6 +96,11 @@ const STATISTICS_INTRO: &str = "\
 C API has `kingtide_db_stats`. Counters only grow and begin at 0 with each open; gauges go up and down. [Observability](observability.md)
 says which of them to watch, and what they mean when they move.
 ";
+
+const HISTOGRAMS_INTRO: &str = "\
+`Db::histogram` returns how long operations of one kind took, `Db::prometheus` and `kt stats --prometheus` print all of them as
+`kingtide_NAME_seconds`, and the C API has `kingtide_db_histogram`. They are kept for the whole database, not for each family.
+A quantile is wrong by at most 5.9 %. The option [`histograms`](options.md#histograms) turns them off.";
 
 /// Text of a table's row: one line, with nothing that ends a cell.
 fn one_line(text: &str) -> String {

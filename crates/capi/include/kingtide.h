@@ -625,6 +625,46 @@ typedef struct {
     int32_t reserved;
 } kingtide_prepared_info;
 
+// A histogram of durations, in nanoseconds. Quantiles are wrong by at most 5.9 %. The texts are valid for ever.
+typedef struct {
+    // `sizeof(kingtide_histogram)`, set by the caller.
+    size_t size;
+    // Its name.
+    const char *name;
+    // What it measures.
+    const char *description;
+    // How many durations were recorded.
+    uint64_t count;
+    // All of them together.
+    uint64_t sum;
+    // The longest.
+    uint64_t max;
+    // Half took at most this.
+    uint64_t p50;
+    // 90 % took at most this.
+    uint64_t p90;
+    // 99 % took at most this.
+    uint64_t p99;
+    // 99.9 % took at most this.
+    uint64_t p999;
+} kingtide_histogram;
+
+// Called with the name of an event, such as "flush_ended", and with a sentence that tells what happened. Both are valid during
+// the call. May call everything but `kingtide_db_close`. Must neither unwind nor jump out.
+typedef void (*kingtide_event_fn)(void *context, const char *name, const char *text);
+
+// Who is told of what happens inside of a database.
+typedef struct {
+    // `sizeof(kingtide_listener)`, set by the caller.
+    size_t size;
+    // Handed to the functions.
+    void *context;
+    // Called for every event: one call at a time, in order, mostly on background threads.
+    kingtide_event_fn event;
+    // Called when the context is needed no more. May be NULL.
+    kingtide_destroy_fn destroy;
+} kingtide_listener;
+
 // Compares two keys: negative, zero or positive as `a` sorts before, is the same key as, or sorts behind `b`. Called from
 // many threads at once, at any time until the database is freed. Must be a total order, always the same. Must neither
 // unwind nor jump out.
@@ -1420,6 +1460,20 @@ kingtide_status kingtide_family_delete_prefix(const kingtide_family *family,
                                               size_t prefix_len,
                                               kingtide_error **err);
 
+// Replaces a key's value if it is the expected one, atomically: no other write comes in between. An `expected` that is NULL
+// stands for an absent key, and a `desired` that is NULL deletes the key. `swapped` is set to whether it was replaced. `found`,
+// unless NULL, holds the value that was there instead when it was not, and nothing otherwise.
+//
+// Errors: as `kingtide_family_get` and `kingtide_family_put`.
+kingtide_status kingtide_family_compare_and_swap(const kingtide_family *family,
+                                                 const void *key,
+                                                 size_t key_len,
+                                                 const kingtide_slice *expected,
+                                                 const kingtide_slice *desired,
+                                                 kingtide_value *found,
+                                                 bool *swapped,
+                                                 kingtide_error **err);
+
 // Reads a key into `value`, a place made by `kingtide_value_new`. An absent key is no error: the place holds nothing then,
 // as after an error. Allocates nothing for small values, and for large ones that lie in the block cache.
 //
@@ -1626,6 +1680,46 @@ bool kingtide_prepared_list_get(const kingtide_prepared_list *list, size_t index
 
 // Frees a list. NULL is allowed.
 void kingtide_prepared_list_free(kingtide_prepared_list *list);
+
+// Describes the histogram at an index from 0, as it is now. False behind the last, without a database, or when
+// `histogram->size` is not set. Reads some 22 KB.
+bool kingtide_db_histogram(const kingtide_db *db, size_t index, kingtide_histogram *histogram);
+
+// The nanoseconds that a share `quantile` (0 to 1) of the operations of a kind took at most, by the histogram's name.
+//
+// Errors: NOT_FOUND, INVALID_ARGUMENT.
+kingtide_status kingtide_db_histogram_quantile(const kingtide_db *db,
+                                               const char *name,
+                                               double quantile,
+                                               uint64_t *nanoseconds,
+                                               kingtide_error **err);
+
+// Sets who is told of what happens inside of databases that are opened with these options, in place of who was before; NULL
+// removes it.
+//
+// Errors: INVALID_ARGUMENT; `destroy` is not called then.
+kingtide_status kingtide_options_set_listener(kingtide_options *options,
+                                              const kingtide_listener *listener,
+                                              kingtide_error **err);
+
+// How much is looked at of what the operations of this thread do: 0 is nothing, 1 counts and waits, 2 the times of all stages
+// too. Begins anew from zero. False for another number.
+bool kingtide_perf_start(int32_t level);
+
+// What the operations of this thread touched, and how long their stages took, since the start or the last call of this: the
+// fields that are not 0, as `name=value` with spaces between them. Names that end in `_ns` are nanoseconds.
+//
+// Errors: INVALID_ARGUMENT.
+kingtide_status kingtide_perf_take(kingtide_text **text,
+                                   kingtide_error **err);
+
+// The last 128 operations that took as long as the option `slow_operation_threshold_us` says, or longer: a line for each,
+// oldest first, with what it touched and waited for.
+//
+// Errors: INVALID_ARGUMENT.
+kingtide_status kingtide_db_slow_operations(const kingtide_db *db,
+                                            kingtide_text **text,
+                                            kingtide_error **err);
 
 // The defaults.
 kingtide_options *kingtide_options_new(void);

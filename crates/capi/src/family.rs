@@ -196,6 +196,35 @@ pub unsafe extern "C" fn kingtide_family_delete_prefix(
     guard(err, || need(family, "family")?.0.delete_prefix(bytes(prefix, prefix_len, "prefix")?))
 }
 
+/// Replaces a key's value if it is the expected one, atomically: no other write comes in between. An `expected` that is NULL
+/// stands for an absent key, and a `desired` that is NULL deletes the key. `swapped` is set to whether it was replaced. `found`,
+/// unless NULL, holds the value that was there instead when it was not, and nothing otherwise.
+///
+/// Errors: as `kingtide_family_get` and `kingtide_family_put`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kingtide_family_compare_and_swap(
+    family: Option<&kingtide_family>,
+    key: *const c_void,
+    key_len: usize,
+    expected: Option<&kingtide_slice>,
+    desired: Option<&kingtide_slice>,
+    found: Option<&mut kingtide_value>,
+    swapped: *mut bool,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let out = Out::new(swapped, "swapped")?;
+        let part = |s: Option<&kingtide_slice>, name| s.map(|s| bytes(s.data, s.len, name)).transpose();
+        let (expected, desired) = (part(expected, "expected")?, part(desired, "desired")?);
+        let result = need(family, "family")?.0.compare_and_swap(bytes(key, key_len, "key")?, expected, desired)?;
+        out.set(result.is_ok());
+        if let Some(found) = found {
+            found.0 = result.err().flatten();
+        }
+        Ok(())
+    })
+}
+
 /// Reads a key into `value`, a place made by `kingtide_value_new`. An absent key is no error: the place holds nothing then,
 /// as after an error. Allocates nothing for small values, and for large ones that lie in the block cache.
 ///

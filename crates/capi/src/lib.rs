@@ -36,6 +36,7 @@ mod error;
 mod family;
 mod iter;
 mod locks;
+mod observe;
 mod options;
 #[cfg(test)]
 mod panic_tests;
@@ -55,6 +56,7 @@ pub use error::*;
 pub use family::*;
 pub use iter::*;
 pub use locks::*;
+pub use observe::*;
 pub use options::*;
 pub use reader::*;
 pub use snapshot::*;

@@ -2,12 +2,14 @@
 //! which counts only inside of [`measured`].
 //!
 //! `cargo bench -p kingtide --bench instructions -- get` runs one by itself. There are no background threads and no entropy:
-//! the same program does the same work each time.
+//! the same program does the same work each time. With `--unobserved` behind the operation the database keeps no histograms and
+//! tells nobody what it does: the difference is what that costs.
 #![allow(clippy::disallowed_methods, missing_docs)] // it works in a temporary directory of the machine
 
-use kingtide::{Db, Isolation, Options, TransactionOptions, WriteBatch, WriteOptions};
+use kingtide::{Db, EventListener, Isolation, LogLevel, Options, TransactionOptions, WriteBatch, WriteOptions};
 use kingtide_base::hash::mix64;
 use std::hint::black_box;
+use std::sync::Arc;
 
 /// Entries that reads find.
 const LOADED: u64 = 40_000;
@@ -15,6 +17,11 @@ const LOADED: u64 = 40_000;
 const COUNT: u64 = 10_000;
 /// Puts of a batch, and keys of a multi-get.
 const BATCH: u64 = 100;
+
+/// Hears of everything and does nothing.
+struct Idle;
+
+impl EventListener for Idle {}
 
 /// What is counted.
 #[inline(never)]
@@ -123,7 +130,11 @@ fn main() {
     let operation = std::env::args().skip(1).find(|a| !a.starts_with("--")).unwrap_or_else(|| "get".to_owned());
     let dir = std::env::temp_dir().join(format!("kingtide-instructions-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&dir);
-    let options = Options { manual_jobs: true, seed: Some(1), ..Options::default() };
+    let mut options = Options { manual_jobs: true, seed: Some(1), ..Options::default() };
+    let observed = !std::env::args().any(|a| a == "--unobserved");
+    options.db.histograms = observed;
+    options.listener = observed.then(|| Arc::new(Idle) as Arc<dyn EventListener>);
+    options.db.log_level = if observed { LogLevel::Info } else { LogLevel::Off };
     let db = Db::open(&dir, options).expect("a database");
     run(&operation, &db);
     drop(db);

@@ -8,6 +8,7 @@ use crate::options::memory_limit;
 use crate::shape::Retired;
 use crate::sync::atomic::Ordering;
 use crate::version::{DEFAULT_FAMILY, Edit, LogBegun, Version};
+use kingtide_base::events::Event;
 use kingtide_base::options::{DbOptions, FamilyOptions};
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, rare};
@@ -42,6 +43,10 @@ impl DbInner {
         family.flushed_seq.store(flushed, Ordering::Relaxed);
         shape.families.insert(id, family.clone());
         c.families.push(family.clone());
+        drop(c);
+        drop(shape);
+        self.stats.events.tell(|| Event::FamilyCreated(family.name()));
+        self.stats.deliver_events();
         Ok(family)
     }
 
@@ -89,6 +94,8 @@ impl DbInner {
         self.delete_retired(Retired { tables, vlogs });
         // The family is gone whatever becomes of its log, which the next flush gives back if this does not.
         let _ = self.release_log();
+        self.stats.events.tell(|| Event::FamilyDropped(name.to_owned()));
+        self.stats.deliver_events();
         Ok(())
     }
 
@@ -120,6 +127,7 @@ impl DbInner {
         *options = next.clone();
         drop(options);
         self.set_durability(next.durability);
+        self.stats.time_operations(next.histograms, next.slow_operation_threshold_us * 1000);
         self.txns.set_timeout(next.transaction_timeout_ms);
         self.txns.memory.set_limit(next.transaction_memory);
         self.max_wal_size.store(next.max_wal_size, Ordering::Relaxed);
@@ -130,6 +138,8 @@ impl DbInner {
         self.memory.set_limit(memory_limit(&next, &self.family_defaults));
         self.limiter.set_rate(next.rate_limit);
         self.store_change_retention()?;
+        self.stats.events.tell(|| Event::OptionChanged(name.to_owned(), value.to_owned()));
+        self.stats.deliver_events();
         self.release_log() // some may be kept no more
     }
 
@@ -237,6 +247,7 @@ impl DbInner {
         let mut failures = 0;
         loop {
             if done() {
+                self.stats.deliver_events();
                 return Ok(());
             }
             self.check_writable()?;

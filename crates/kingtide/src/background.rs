@@ -3,6 +3,7 @@
 use crate::engine::DbInner;
 use crate::jobs::{Outcome, Work};
 use crate::sync::atomic::Ordering;
+use kingtide_base::events::Event;
 use kingtide_base::options::Durability;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, ErrorKind, Result, rare};
@@ -15,6 +16,12 @@ impl Work for DbInner {
             return Outcome::Idle;
         }
         let result = self.guarded(|| self.try_urgent(merges));
+        if let Err(e) = &result
+            && e.kind() != ErrorKind::Cancelled
+        {
+            self.stats.events.tell(|| Event::BackgroundError(e.to_string()));
+        }
+        self.stats.deliver_events();
         match result {
             Ok(true) => {
                 let mut background_error = self.background_error.lock();
@@ -100,6 +107,7 @@ impl DbInner {
         self.txns.sweep();
         if !self.closed.load(Ordering::Acquire) {
             self.keep_reserve();
+            self.publish_stats();
         }
         if self.prepare_log()? || self.sync_on_interval()? {
             return Ok(true);

@@ -93,6 +93,8 @@ pub(crate) struct DbInner {
     pub log_begun: AtomicBool,
     /// Background errors of what writers wait for, unlike those of merges.
     pub writers_failures: AtomicU64,
+    /// When the file `STATS` was last written, monotonic nanoseconds; 0: never.
+    pub stats_published: AtomicU64,
     /// When the log was last synced by `Interval`, monotonic nanoseconds.
     pub last_interval_sync: AtomicU64,
 }

@@ -10,6 +10,12 @@ pub const CURRENT: &str = "CURRENT";
 pub(crate) const CURRENT_TMP: &str = "CURRENT.tmp";
 /// Name of the file that is locked while a database is open for writing.
 pub const LOCK_FILE: &str = "LOCK";
+/// Name of the file that a running database writes its statistics to, if it is asked to.
+pub const STATS_FILE: &str = "STATS";
+/// What becomes that file.
+pub(crate) const STATS_TMP: &str = "STATS.tmp";
+/// Name of the file that tells people what the database does.
+const INFO_LOG: &str = "LOG";
 /// Name of the file that holds space for a full disk.
 pub(crate) const RESERVE_FILE: &str = "RESERVE.tmp";
 /// Name of the file that marks an unfinished copy.
@@ -32,6 +38,10 @@ pub enum FileName {
     Segment(u64),
     /// A log segment that was released and waits for reuse.
     FreeSegment(u64),
+    /// A file of lines for people: `LOG`, or `LOG.n`, which is the older the greater n is.
+    InfoLog,
+    /// [`STATS_FILE`], which the next open removes if a crash left it.
+    Stats,
     /// A file that the next open removes if a crash left it.
     Temporary,
 }
@@ -45,6 +55,9 @@ impl FileName {
         match name.rsplit_once('.') {
             None if name == CURRENT => Some(FileName::Current),
             None if name == LOCK_FILE => Some(FileName::Lock),
+            None if name == STATS_FILE => Some(FileName::Stats),
+            None if name == INFO_LOG => Some(FileName::InfoLog),
+            Some((INFO_LOG, n)) => digits(n).map(|_| FileName::InfoLog),
             Some((id, "klog")) => digits(id).map(FileName::Table),
             Some((id, "vlog")) => digits(id).map(FileName::ValueLog),
             Some((id, "wal")) => padded(id).map(FileName::Segment),
@@ -62,7 +75,7 @@ impl FileName {
             | FileName::ValueLog(n)
             | FileName::Segment(n)
             | FileName::FreeSegment(n) => Some(n),
-            FileName::Current | FileName::Lock | FileName::Temporary => None,
+            FileName::Current | FileName::Lock | FileName::InfoLog | FileName::Stats | FileName::Temporary => None,
         }
     }
 }
@@ -113,6 +126,11 @@ pub(crate) fn manifest_name(number: u64) -> String {
     format!("MANIFEST-{number:06}")
 }
 
+/// Name of the file of lines for people that was begun `age` files ago.
+pub(crate) fn log_name(age: u64) -> String {
+    if age == 0 { INFO_LOG.to_owned() } else { format!("{INFO_LOG}.{age}") }
+}
+
 /// Path of manifest `number`.
 pub fn manifest_path(dir: &Path, number: u64) -> PathBuf {
     dir.join(manifest_name(number))
@@ -160,8 +178,11 @@ mod tests {
         }
         assert_eq!(segment_path(dir, 7), Path::new("d/000007.wal"));
         assert_eq!(klog_path(dir, 7), Path::new("d/00000007.klog"));
-        for name in [CURRENT_TMP, RESERVE_FILE, COPY_MARKER] {
+        for name in [CURRENT_TMP, RESERVE_FILE, COPY_MARKER, STATS_TMP] {
             assert_eq!(FileName::parse(name), Some(FileName::Temporary));
+        }
+        for age in [0, 1, 99] {
+            assert_eq!(FileName::parse(&log_name(age)), Some(FileName::InfoLog));
         }
         assert_eq!(
             (FileName::parse(CURRENT), FileName::parse(LOCK_FILE)),
@@ -178,6 +199,9 @@ mod tests {
             "+00012.wal",
             "99999999999999999999999.wal",
             "12.walfree",
+            "LOG.",
+            "LOG.x",
+            "LOGS",
             "MANIFEST-12",
             "MANIFEST-",
             "MANIFEST-0000x1",

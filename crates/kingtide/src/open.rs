@@ -20,6 +20,7 @@ use crate::copy::target::refuse_unfinished;
 use crate::directory::make_database_dir;
 use crate::engine::DbInner;
 use crate::family::{Family, TableCache};
+use crate::info_log::InfoLog;
 use crate::jobs::{Jobs, Work};
 use crate::names::{CURRENT, LOCK_FILE};
 use crate::options::Options;
@@ -31,13 +32,16 @@ use crate::reserve::Reserve;
 use crate::snapshot::Snapshots;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, RwLock, try_spawn};
+use crate::trace;
 use crate::txn::prepared::PreparedTable;
 use crate::txn::prepared::RecoveredPrepared;
 use crate::txn::recent::RecentWrites;
 use crate::txn::{Transactions, TxnId};
 use crate::wal::{Wal, WalConfig};
 use kingtide_base::budget::Budget;
-use kingtide_base::clock::SystemClock;
+use kingtide_base::clock::{Clock, SystemClock};
+use kingtide_base::events::{Event, Events, LogLevel};
+use kingtide_base::options::{DbOptions, FamilyOptions};
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{Error, ErrorKind, Result};
 use kingtide_mem::ArenaPool;
@@ -68,7 +72,8 @@ fn open_as(dir: &Path, options: Options, read_only: bool) -> Result<(Arc<DbInner
     let fs = options.fs.clone().unwrap_or_else(PosixFs::shared).with_mode(options.db.file_mode);
     let lock = enter_dir(&*fs, dir, &options, read_only)?;
 
-    let stats = Arc::new(Stats::default());
+    let stats = Arc::new(Stats::new(options.clock.as_ref()));
+    connect_listeners(&fs, dir, &clock, &stats, &options, read_only);
     let memory = Budget::new(memory_limit(&options.db, &options.family));
     let arenas = ArenaPool::with_slots(memory.clone(), FREE_ARENAS, options.tuning.memtable_pieces);
     let cache = BlockCache::new(options.db.block_cache_size, options.db.cache_shards as usize, stats.clone());
@@ -88,23 +93,14 @@ fn open_as(dir: &Path, options: Options, read_only: bool) -> Result<(Arc<DbInner
         memory: &memory,
         read_only,
     };
+    let span = trace::recovery();
     let recovered = if read_only { recovery.read()? } else { recovery.run()? };
+    span.end();
     open_tables(&recovered.families, &tables, if options.manual_jobs { 0 } else { threads })?;
 
     let jobs = Jobs::new(options.manual_jobs);
     let next_file_id = Arc::new(AtomicU64::new(recovered.next_file_id));
-    let config = WalConfig {
-        fs: fs.clone(),
-        dir: dir.to_owned(),
-        segment_size: options.tuning.segment_size.unwrap_or(options.db.wal_segment_size),
-        first_segment: options.tuning.first_segment,
-        max_free: options.tuning.free_segments,
-        prefill_piece: options.tuning.prefill_piece,
-        next_id: id_source(&next_file_id),
-        on_rotate: Some(jobs.waker()),
-        clock: clock.clone(),
-        stats: stats.clone(),
-    };
+    let config = log_config(&fs, dir, &options, (&clock, &stats), (id_source(&next_file_id), jobs.waker()));
     let (writer, wal) = if read_only { Wal::detached(config) } else { Wal::open(config, &recovered.log_end)? };
     wal.note_needed(recovered.shape.log_start);
     let snapshots = Arc::new(Snapshots::recovered(recovered.last_seq));
@@ -155,10 +151,71 @@ fn open_as(dir: &Path, options: Options, read_only: bool) -> Result<(Arc<DbInner
         log_begun: AtomicBool::new(false),
         writers_failures: AtomicU64::new(0),
         last_interval_sync: AtomicU64::new(0),
+        stats_published: AtomicU64::new(0),
     });
     begin(&inner, recovered.default_changed.then_some(&recovered.default), threads).inspect_err(|_| abandon(&inner))?;
-    inner.stats.set(Stat::OpenMicros, inner.clock.monotonic_ns().saturating_sub(start) / 1000);
+    tell_opened(&inner, start);
     Ok((inner, recovered.default))
+}
+
+/// Has events told to the caller's listener, and written to the file `LOG`.
+fn connect_listeners(
+    fs: &Arc<dyn Fs>,
+    dir: &Path,
+    clock: &Arc<dyn Clock>,
+    stats: &Arc<Stats>,
+    options: &Options,
+    read_only: bool,
+) {
+    // Tests that cut the power at every write, or count them, bring a file system of their own.
+    let in_file = options.fs.is_none() || options.tuning.info_log;
+    if in_file && !read_only && options.db.log_level > LogLevel::Off {
+        let mut log = InfoLog::new(fs, dir.to_owned(), clock, stats, &options.db);
+        stats.events.connect(options.db.log_level, Box::new(move |event| log.write(event)));
+    }
+    trace::connect(stats);
+    if let Some(listener) = options.listener.clone() {
+        stats.events.connect(LogLevel::Debug, Box::new(move |event| listener.event(event)));
+    }
+}
+
+/// The options that are not at their defaults, as text.
+fn changed_options(db: &DbOptions, family: &FamilyOptions) -> String {
+    let (db_defaults, defaults) = (DbOptions::default(), FamilyOptions::default());
+    let of_db = db.entries().into_iter().filter(|(name, value)| db_defaults.get(name).as_ref() != Some(value));
+    let of_family = family.entries().into_iter().filter(|(name, value)| defaults.get(name).as_ref() != Some(value));
+    of_db.chain(of_family).map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(", ")
+}
+
+/// Takes note of how long the opening took, and tells of it.
+fn tell_opened(inner: &DbInner, start: u64) {
+    let took = inner.clock.monotonic_ns().saturating_sub(start);
+    inner.stats.set(Stat::OpenMicros, took / 1000);
+    let changed = || changed_options(&inner.options.read(), &inner.family_defaults);
+    inner.stats.events.tell(|| Event::Opened(Duration::from_nanos(took), changed()));
+    inner.stats.deliver_events();
+}
+
+/// What the log is made of. `ids` draws its ids, and `rotated` is called when it begins a segment.
+fn log_config(
+    fs: &Arc<dyn Fs>,
+    dir: &Path,
+    options: &Options,
+    (clock, stats): (&Arc<dyn Clock>, &Arc<Stats>),
+    (ids, rotated): (Arc<dyn Fn() -> u64 + Send + Sync>, Arc<dyn Fn() + Send + Sync>),
+) -> WalConfig {
+    WalConfig {
+        fs: fs.clone(),
+        dir: dir.to_owned(),
+        segment_size: options.tuning.segment_size.unwrap_or(options.db.wal_segment_size),
+        first_segment: options.tuning.first_segment,
+        max_free: options.tuning.free_segments,
+        prefill_piece: options.tuning.prefill_piece,
+        next_id: ids,
+        on_rotate: Some(rotated),
+        clock: clock.clone(),
+        stats: stats.clone(),
+    }
 }
 
 /// Brings what was put together into its first state, and starts the background threads. `changed`: the default family, if
@@ -186,6 +243,7 @@ fn abandon(inner: &DbInner) {
     inner.jobs.cancel();
     inner.jobs.stop();
     inner.reserve.remove();
+    inner.stats.events.disconnect();
     *inner.file_lock.lock() = None;
 }
 
@@ -200,6 +258,7 @@ fn id_source(next_file_id: &Arc<AtomicU64>) -> Arc<dyn Fn() -> u64 + Send + Sync
 fn apply_options(inner: &DbInner) {
     let options = inner.options.read();
     inner.set_durability(options.durability);
+    inner.stats.time_operations(options.histograms, options.slow_operation_threshold_us * 1000);
     inner.txns.set_timeout(options.transaction_timeout_ms);
     inner.txns.memory.set_limit(options.transaction_memory);
 }
@@ -289,10 +348,16 @@ fn open_tables(families: &[Arc<Family>], tables: &Arc<TableCache>, threads: usiz
 /// Closes: no more commits; flushes what is in memtables; ends the threads, cancelling merges after the configured time.
 pub(crate) fn close(db: &Arc<DbInner>) -> Result<()> {
     db.check_origin()?;
+    if Events::is_inside() {
+        return Err(Error::invalid(
+            "an event listener cannot close a database: it is called by the threads that a close waits for",
+        ));
+    }
     if db.closed.swap(true, Ordering::AcqRel) {
         return Ok(());
     }
     if db.read_only.is_some() {
+        db.stats.events.disconnect();
         return Ok(());
     }
     let timeout = Duration::from_millis(db.options.read().close_timeout_ms);
@@ -320,6 +385,10 @@ pub(crate) fn close(db: &Arc<DbInner>) -> Result<()> {
         None => end_log(db),
         Some(_) => Ok(()), // reported to whoever met it
     };
+    db.unpublish_stats();
+    db.stats.events.tell(|| Event::Closed);
+    db.stats.deliver_events();
+    db.stats.events.disconnect();
     *db.file_lock.lock() = None;
     flushed.and(ended)
 }

@@ -3,6 +3,7 @@
 use crate::snapshot::Snapshot;
 use crate::tuning::Tuning;
 use kingtide_base::clock::Clock;
+use kingtide_base::events::EventListener;
 use kingtide_base::key::CustomOrder;
 use kingtide_base::options::{DbOptions, Durability, FamilyOptions, unknown_option};
 use kingtide_base::rng::{Rng, entropy};
@@ -34,6 +35,8 @@ pub struct Options {
     pub manual_jobs: bool,
     /// What the ids of new databases and copies are drawn from; the machine's entropy when absent. For simulation.
     pub seed: Option<u64>,
+    /// Is told of what happens inside: flushes, compactions, stalls, errors.
+    pub listener: Option<Arc<dyn EventListener>>,
     /// Thresholds that only tests change.
     #[doc(hidden)]
     pub tuning: Tuning,

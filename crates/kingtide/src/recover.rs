@@ -21,6 +21,7 @@ use crate::wal::{self, ReplayEnd, ReplayedSegment};
 use kingtide_base::budget::Budget;
 use kingtide_base::clock::Clock;
 use kingtide_base::coding::Reader;
+use kingtide_base::events::{Event, RecoveryInfo};
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo, Tag, rare};
@@ -98,6 +99,15 @@ fn no_default() -> Error {
     Error::corruption("the manifest names no default family")
 }
 
+fn recovered_event(shape: &Shape, log_end: &ReplayEnd) -> Event {
+    let mut info = RecoveryInfo::default();
+    let tables = shape.families.values().map(|f| f.view.load().version.files().count());
+    info.files = tables.sum::<usize>() + shape.vlogs.len();
+    info.families = shape.families.len();
+    (info.log_records, info.log_segments, info.closed) = (log_end.records, log_end.segments.len(), log_end.closed);
+    Event::Recovered(info)
+}
+
 /// The bytes of a segment that count: its records and the mark behind them.
 fn extent(s: &ReplayedSegment) -> (u64, u64) {
     (s.id, u64::from(s.end) + wal::END_MARK_LEN)
@@ -154,6 +164,7 @@ impl Recovery<'_> {
         }
         self.start_empty_memtables_after(&shape, last_seq);
         self.stats.set(Stat::RecoveredRecords, log_end.records);
+        self.stats.events.tell(|| recovered_event(&shape, &log_end));
 
         let all: Vec<Arc<Family>> = shape.families.values().cloned().collect();
         let default = shape.by_name(DEFAULT_FAMILY).cloned();
@@ -232,7 +243,7 @@ impl Recovery<'_> {
         let is_orphan = |name: &&String| match FileName::parse(name) {
             Some(FileName::Table(id)) => !tables.contains(&id),
             Some(FileName::ValueLog(id)) => !layout.vlogs.contains_key(&id),
-            Some(FileName::Temporary) => true,
+            Some(FileName::Stats | FileName::Temporary) => true,
             _ => false,
         };
         on_disk.iter().filter(is_orphan).collect()

@@ -1,7 +1,11 @@
 //! What [`crate::Db::stats`] returns: every counter, the shape of every family's tree, and the figures derived from them.
 
 use crate::engine::DbInner;
+use crate::names::{STATS_FILE, STATS_TMP};
+use crate::sync::atomic::Ordering;
+use kingtide_base::histogram::{Histogram, HistogramSnapshot};
 use kingtide_base::stats::Stat;
+use kingtide_vfs::OpenMode;
 use std::fmt;
 
 /// The shape of one level.
@@ -52,6 +56,8 @@ impl FamilyReport {
 pub struct StatsReport {
     /// Every counter and gauge by name, in table order.
     pub counters: Vec<(&'static str, u64)>,
+    /// Every histogram of durations that is not empty, by name, in table order.
+    pub histograms: Vec<(&'static str, HistogramSnapshot)>,
     /// Every family, by name.
     pub families: Vec<FamilyReport>,
     /// Bytes written to log, tables and value logs per byte committed.
@@ -92,6 +98,38 @@ impl DbInner {
         self.stats.set(Stat::WalSize, self.wal.size());
     }
 
+    /// All statistics and histograms as Prometheus text.
+    pub fn prometheus(&self) -> String {
+        self.refresh_gauges();
+        self.stats.prometheus()
+    }
+
+    /// Writes the file `STATS`, if the option `stats_interval_ms` asks for it and it is time. What fails is tried again when
+    /// it is time again: nobody relies on it.
+    pub fn publish_stats(&self) {
+        let every = self.options.read().stats_interval_ms;
+        if every == 0 {
+            return;
+        }
+        let (now, last) = (self.clock.monotonic_ns().max(1), self.stats_published.load(Ordering::Relaxed));
+        if last > 0 && now.saturating_sub(last) < every * 1_000_000 {
+            return;
+        }
+        // One thread wins the turn.
+        if self.stats_published.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            let (from, to) = (self.dir.join(STATS_TMP), self.dir.join(STATS_FILE));
+            let written = || self.fs.open(&from, OpenMode::Overwrite)?.write_at(self.prometheus().as_bytes(), 0);
+            let _ = written().and_then(|()| self.fs.rename(&from, &to));
+        }
+    }
+
+    /// Removes that file: a closed database has no process whose statistics they would be.
+    pub fn unpublish_stats(&self) {
+        if self.stats_published.load(Ordering::Relaxed) > 0 {
+            let _ = self.fs.remove(&self.dir.join(STATS_FILE));
+        }
+    }
+
     /// The report.
     pub fn report(&self) -> StatsReport {
         self.refresh_gauges();
@@ -101,6 +139,7 @@ impl DbInner {
         let stored = s(Stat::KlogBytes) + s(Stat::VlogBytes);
         StatsReport {
             counters: self.stats.entries(),
+            histograms: self.histograms(),
             families: self.family_reports(),
             write_amplification: ratio(written, s(Stat::BytesCommitted)),
             read_amplification: ratio(s(Stat::BlocksRead) + s(Stat::VlogReads), s(Stat::Gets) + s(Stat::Seeks)),
@@ -108,6 +147,11 @@ impl DbInner {
             writes_stopped: self.poison().map(|e| e.to_string()),
             background_error: self.background_error().map(|e| e.to_string()),
         }
+    }
+
+    fn histograms(&self) -> Vec<(&'static str, HistogramSnapshot)> {
+        let all = Histogram::ALL.iter().map(|h| (h.name(), self.stats.histogram(*h)));
+        all.filter(|(_, snapshot)| snapshot.count() > 0).collect()
     }
 
     fn family_reports(&self) -> Vec<FamilyReport> {
@@ -172,6 +216,9 @@ impl fmt::Display for StatsReport {
             "amplification: write {:.2}, read {:.2}, space {:.2}",
             self.write_amplification, self.read_amplification, self.space_amplification
         )?;
+        for (name, histogram) in &self.histograms {
+            writeln!(f, "{name:<12} {histogram}")?;
+        }
         for (name, value) in &self.counters {
             writeln!(f, "{name:<32} {value}")?;
         }

@@ -35,6 +35,8 @@ pub struct Tuning {
     /// Bytes of such values that a memtable points to before it is frozen; `None`: eight times its size, and 256 MiB at
     /// least.
     pub direct_memtable_bytes: Option<u64>,
+    /// Write the file `LOG` on file systems of the caller's own too; never drawn at random.
+    pub info_log: bool,
     /// So many background threads can be started, as if the system had no more; never drawn at random.
     pub thread_limit: Option<usize>,
 }
@@ -56,6 +58,7 @@ impl Default for Tuning {
             memtable_pieces: usize::MAX, // as many as there can be
             direct_log_size: 64 << 20,
             direct_memtable_bytes: None,
+            info_log: false,
             thread_limit: None,
         }
     }
@@ -84,6 +87,7 @@ impl Tuning {
             first_segment: draw(4 << 10, 64 << 10, usual.first_segment), // then as added, so that seeds draw the rest as before
             direct_log_size: draw(256, 64 << 10, usual.direct_log_size),
             direct_memtable_bytes: Some(draw(1 << 10, 64 << 10, 0)).filter(|bytes| *bytes > 0),
+            info_log: false,
             thread_limit: None,
         }
     }

@@ -3,11 +3,12 @@
 use crate::error::Result;
 use crate::open::{log_files, open_to_read};
 use crate::output::{Out, bytes, count, things};
-use kingtide::vfs::PosixFs;
+use kingtide::names::STATS_FILE;
+use kingtide::vfs::{OpenMode, PosixFs};
 use kingtide::wal::{SegmentPart, dump_segment};
-use kingtide::{Db, FamilyOptions, FamilyReport, StatsReport};
+use kingtide::{Db, ErrorKind, FamilyOptions, FamilyReport, StatsReport};
 use serde_json::{Map, Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Show families, levels, log, sequence numbers, transactions in doubt.
 #[derive(clap::Args)]
@@ -164,12 +165,13 @@ fn levels(report: &FamilyReport) -> Vec<Vec<String>> {
 #[command(
     after_help = "Counters (gets, flushes, cache hits ...) are kept in memory by the process that has the database open and start
 at 0 with each open. kt opens the database for itself, so the table leaves them out; --all, --json and
---prometheus include them. To see those of a running process, have it print Db::stats() or Db::prometheus()
-(in C: kingtide_db_prometheus).
+--prometheus include them. --live shows those of the process that has the database open, as Prometheus text,
+if that process set the option stats_interval_ms.
 
 Examples:
   kt stats my-database
-  kt stats my-database --prometheus"
+  kt stats my-database --prometheus
+  kt stats my-database --live | grep seconds_count"
 )]
 pub struct StatsArgs {
     /// Directory of the database
@@ -177,6 +179,9 @@ pub struct StatsArgs {
     /// Prometheus text
     #[arg(long, conflicts_with = "json")]
     prometheus: bool,
+    /// What the process that has it open last wrote: Prometheus text
+    #[arg(long, conflicts_with_all = ["json", "prometheus", "all"])]
+    live: bool,
     /// Include the counters of this open, most of which are 0
     #[arg(long, conflicts_with = "prometheus")]
     all: bool,
@@ -184,6 +189,9 @@ pub struct StatsArgs {
 
 /// `kt stats`.
 pub fn stats(args: &StatsArgs, out: &mut Out) -> Result<()> {
+    if args.live {
+        return out.raw(&published(&args.path)?);
+    }
     let db = open_to_read(&args.path)?;
     if args.prometheus {
         return out.raw(db.prometheus().as_bytes());
@@ -218,11 +226,26 @@ pub fn stats(args: &StatsArgs, out: &mut Out) -> Result<()> {
     if !args.all {
         out.line("")?;
         out.line(
-            "Counters such as gets and flushes start at 0 with each open and are not shown. To see those of a running",
+            "Counters such as gets and flushes start at 0 with each open and are not shown. For those of a running process",
         )?;
-        out.line("process, have it print Db::stats() or Db::prometheus() (in C: kingtide_db_prometheus).")?;
+        out.line("see kt stats --live.")?;
     }
     Ok(())
+}
+
+/// What the process that has the database open wrote of its statistics.
+fn published(path: &Path) -> Result<Vec<u8>> {
+    let file = match PosixFs::shared().open(&path.join(STATS_FILE), OpenMode::Read) {
+        Err(e) if e.kind() == ErrorKind::NotFound => {
+            let text = "no process publishes its statistics here: none has the database open, or its option \
+                        stats_interval_ms is 0";
+            return Err(kingtide::Error::new(ErrorKind::NotFound, text).at_path(path).into());
+        }
+        opened => opened?,
+    };
+    let mut text = vec![0; file.len()? as usize];
+    file.read_exact_at(&mut text, 0)?;
+    Ok(text)
 }
 
 /// Statistics that describe the database, and not only the process that has it open.

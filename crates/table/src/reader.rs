@@ -15,6 +15,7 @@ use crate::iter::{IterOptions, TableIter};
 use crate::tombstones;
 use kingtide_base::memory::{extend_zeroed, zeroed};
 use kingtide_base::options::Compression;
+use kingtide_base::perf::{self, Stage};
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo, Tag};
 use kingtide_mem::cache::{Block, BlockCache};
@@ -409,6 +410,7 @@ impl Table {
         match &self.filter {
             Some(f) if !f.may_contain(hash) => {
                 self.stats.add(Stat::FilterSkips, 1);
+                perf::count(Stage::FilterSkips, 1);
                 false
             }
             _ => true,
@@ -573,10 +575,11 @@ impl Table {
         scratch.holds.0 = 0;
         let handle = self.index.handle(i);
         fit(&mut scratch.stored, handle.len as usize)?;
+        let timer = perf::begin_wait();
         self.file.read_exact_at(&mut scratch.stored[..handle.len as usize], handle.offset)?;
-        self.stats.add(Stat::BlocksRead, 1);
-        self.stats.add(Stat::BlockReadBytes, handle.len as u64);
+        self.count_read(1, handle.len as u64);
         scratch.unpack_stored(self.written_as, handle).map_err(|e| self.at_block(e, i))?;
+        timer.end(Stage::BlockReadNs);
         scratch.holds = (self.instance, i);
         Ok(())
     }
@@ -586,10 +589,19 @@ impl Table {
         let (first, last) = (self.index.handle(blocks.start), self.index.handle(blocks.end - 1));
         let len = (last.offset + last.len as u64 - first.offset) as usize;
         fit(buf, len)?;
+        let timer = perf::begin_wait();
         self.file.read_exact_at(&mut buf[..len], first.offset)?;
-        self.stats.add(Stat::BlocksRead, blocks.len() as u64);
-        self.stats.add(Stat::BlockReadBytes, len as u64);
+        timer.end(Stage::BlockReadNs);
+        self.count_read(blocks.len() as u64, len as u64);
         Ok(())
+    }
+
+    #[inline]
+    fn count_read(&self, blocks: u64, bytes: u64) {
+        self.stats.add(Stat::BlocksRead, blocks);
+        self.stats.add(Stat::BlockReadBytes, bytes);
+        perf::count(Stage::BlocksRead, blocks);
+        perf::count(Stage::BlockBytes, bytes);
     }
 
     #[cold]

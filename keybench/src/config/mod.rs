@@ -57,6 +57,7 @@ const KEYS: &[Key] = &[
     key("secs", Form::Unless0),
     key("warmup", Form::Unless0),
     key("rate", Form::Unless0),
+    key("rate_sweep", Form::Switch),
     key("repeat", Form::Value),
     key("users", Form::Value),
     key("items", Form::Value),

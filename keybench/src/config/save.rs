@@ -70,6 +70,7 @@ fn bench(args: &lua::Args) -> Result<Vec<(String, String)>> {
     let switch = |on: bool| u8::from(on).to_string();
     keys.extend([
         ("seed_once", switch(args.seed_once)),
+        ("rate_sweep", switch(args.rate_sweep)),
         ("warmup", args.warmup.to_string()),
         ("repeat", args.repeat.to_string()),
         ("users", args.users.to_string()),

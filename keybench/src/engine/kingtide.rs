@@ -1,7 +1,9 @@
 //! Kingtide through its Rust API.
 
 use super::txn::{Step, Transactions, TxnMode};
-use super::{Attempt, Bounds, Checked, Compression, Cursor, Engine, EngineOptions, Session, until_ready};
+use super::{
+    Attempt, Bounds, Checked, Compression, Cursor, Engine, EngineOptions, Families, Session, family_name, until_ready,
+};
 use crate::error::{Error, Result};
 use kingtide::{
     ColumnFamily, Db, Durability, ErrorKind, Options, ReadOptions, Transaction, TransactionCursor, TransactionOptions,
@@ -13,6 +15,8 @@ use std::time::Duration;
 
 struct KingtideEngine {
     db: Db,
+    /// Of the default family, and of all that are made.
+    family: kingtide::FamilyOptions,
     shown: Vec<(String, String)>,
 }
 
@@ -70,8 +74,9 @@ pub fn open(dir: &Path, options: &EngineOptions) -> Result<Box<dyn Engine>> {
         .chain(["block_cache_size", "durability"].iter().filter_map(|n| o.db.get(n).map(|v| ((*n).to_owned(), v))))
         .chain(options.extra.iter().cloned())
         .collect();
+    let family = o.family.clone();
     let db = Db::open(dir, o).map_err(|e| failed(&e))?;
-    Ok(Box::new(KingtideEngine { db, shown }))
+    Ok(Box::new(KingtideEngine { db, family, shown }))
 }
 
 /// What acknowledged writes survive, by the value of the option `durability`.
@@ -104,6 +109,11 @@ impl Engine for KingtideEngine {
         Ok(Box::new(KingtideSession { db: self.db.clone(), family, batch: WriteBatch::new(), txn: None }))
     }
 
+    fn families(&self, count: usize) -> Result<Box<dyn Families>> {
+        let made = (0..count).map(|n| self.db.get_or_create_family(&family_name(n), self.family.clone()));
+        Ok(Box::new(KingtideFamilies(made.collect::<kingtide::Result<_>>().map_err(|e| failed(&e))?)))
+    }
+
     fn flush(&self) -> Result<()> {
         self.db.flush().map_err(|e| failed(&e))
     }
@@ -127,6 +137,22 @@ impl Engine for KingtideEngine {
 
     fn close(self: Box<Self>) -> Result<()> {
         self.db.close().map_err(|e| failed(&e))
+    }
+}
+
+struct KingtideFamilies(Vec<ColumnFamily>);
+
+impl Families for KingtideFamilies {
+    fn put(&mut self, family: usize, key: &[u8], value: &[u8]) -> Result<()> {
+        until_ready(|| attempt(self.0[family].put(key, value)))
+    }
+
+    fn get(&mut self, family: usize, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        let value = until_ready(|| attempt(self.0[family].get(key)))?;
+        if let Some(v) = &value {
+            found(v);
+        }
+        Ok(value.is_some())
     }
 }
 

@@ -45,6 +45,11 @@ pub trait Engine: Send + Sync {
     fn compact(&self) -> Result<()>;
     /// The engine's own counters and gauges.
     fn stats(&self) -> Vec<(String, f64)>;
+    /// A handle for the calling thread to column families 0 to `count`, which are made if they are not there. They have
+    /// the options of the store's own one.
+    fn families(&self, _count: usize) -> Result<Box<dyn Families>> {
+        Err(Error::Unsupported("this engine's adapter has no column families".into()))
+    }
     /// Closes the store. All sessions and cursors are gone by then.
     fn close(self: Box<Self>) -> Result<()>;
 }
@@ -116,6 +121,19 @@ pub trait Session {
     fn rollback(&mut self) -> Result<()> {
         no_transactions()
     }
+}
+
+/// One thread's handle to several column families.
+pub trait Families {
+    /// Writes one entry and acknowledges it.
+    fn put(&mut self, family: usize, key: &[u8], value: &[u8]) -> Result<()>;
+    /// Looks a key up; `found` gets its value. Returns whether there was one.
+    fn get(&mut self, family: usize, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<bool>;
+}
+
+/// The name of a family that is known by its number.
+fn family_name(number: usize) -> String {
+    format!("family{number:05}")
 }
 
 fn no_transactions<T>() -> Result<T> {

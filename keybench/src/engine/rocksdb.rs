@@ -8,13 +8,13 @@ mod txn;
 
 use super::peers::{PeerLibrary, peer_symbols};
 use super::txn::{Step, Transactions, unsupported};
-use super::{Bounds, Compression, Cursor, Engine, EngineOptions, Session};
+use super::{Bounds, Compression, Cursor, Engine, EngineOptions, Families, Session, family_name};
 use crate::error::{Error, Result};
 use std::ffi::{CStr, CString, c_char, c_double, c_int, c_uchar, c_void};
 use std::path::Path;
 use std::ptr::{null, null_mut};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use txn::{PlainWrites, Txn, TxnDb};
 
 /// Any of RocksDB's opaque types.
@@ -42,6 +42,10 @@ peer_symbols! {
         cache_destroy: fn(Handle);
         open_column_families: fn(Handle, *const c_char, c_int, *const *const c_char, *const Handle, *mut Handle, ErrorOut) -> Handle;
         column_family_handle_destroy: fn(Handle);
+        create_column_family: fn(Handle, Handle, *const c_char, ErrorOut) -> Handle;
+        put_cf: fn(Handle, Handle, Handle, *const c_char, usize, *const c_char, usize, ErrorOut);
+        get_pinned_cf: fn(Handle, Handle, Handle, *const c_char, usize, ErrorOut) -> Handle;
+        flush_cf: fn(Handle, Handle, Handle, ErrorOut);
         close: fn(Handle);
         writeoptions_create: fn() -> Handle;
         writeoptions_destroy: fn(Handle);
@@ -144,6 +148,8 @@ struct Store {
     txns: Option<TxnDb>,
     plain: PlainWrites,
     family: Handle,
+    /// Families beside it, by their numbers.
+    families: Mutex<Vec<Handle>>,
     options: Handle,
     cache: Handle,
     read_options: Handle,
@@ -163,6 +169,8 @@ impl Drop for Store {
         // SAFETY: the handles were created in `open`, are destroyed only here, and iterators hold an Arc of the store,
         // so none is left. The database goes before what it refers to.
         unsafe {
+            let families = self.families.get_mut().unwrap_or_else(PoisonError::into_inner);
+            families.drain(..).for_each(|family| (self.api.column_family_handle_destroy)(family));
             (self.api.column_family_handle_destroy)(self.family);
             match &self.txns {
                 Some(txns) => txns.close(),
@@ -254,7 +262,23 @@ pub fn open(dir: &Path, options: &EngineOptions) -> Result<Box<dyn Engine>> {
         let (sync, version) = (options.sync, library.version().to_owned());
         let unlocked = PlainWrites { db, put: api.put, delete: api.delete, write: api.write };
         let plain = txns.as_ref().and_then(TxnDb::plain_writes).unwrap_or(unlocked);
-        Store { api, version, db, txns, plain, family, options: full, cache, read_options, write_options, sync, shown }
+        let families = Mutex::default();
+        let options = full;
+        Store {
+            api,
+            version,
+            db,
+            txns,
+            plain,
+            family,
+            families,
+            options,
+            cache,
+            read_options,
+            write_options,
+            sync,
+            shown,
+        }
     };
     Ok(Box::new(RocksEngine(Arc::new(store))))
 }
@@ -291,16 +315,37 @@ impl Engine for RocksEngine {
         Ok(Box::new(RocksSession { store, batch, pointers: Vec::new(), lengths: Vec::new(), txn: None }))
     }
 
+    fn families(&self, count: usize) -> Result<Box<dyn Families>> {
+        let s = &self.0;
+        let mut families = s.families.lock().unwrap_or_else(PoisonError::into_inner);
+        while families.len() < count {
+            let name = c_string(&family_name(families.len()))?;
+            let mut error = null_mut();
+            // SAFETY: database and options are open; the name is read during the call only.
+            let made = unsafe { (s.api.create_column_family)(s.db, s.options, name.as_ptr(), &mut error) };
+            s.api.check(error)?;
+            families.push(made);
+        }
+        Ok(Box::new(RocksFamilies { store: Arc::clone(s), handles: families.clone() }))
+    }
+
     fn flush(&self) -> Result<()> {
         let s = &self.0;
-        let mut error = null_mut();
-        // SAFETY: the options live for the call.
+        let families = s.families.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the options live for the calls, and so do the families, which end with the store.
         unsafe {
             let options = (s.api.flushoptions_create)();
+            let mut error = null_mut();
             (s.api.flush)(s.db, options, &mut error);
+            let mut flushed = s.api.check(error);
+            for family in families.iter() {
+                let mut error = null_mut();
+                (s.api.flush_cf)(s.db, options, *family, &mut error);
+                flushed = flushed.and(s.api.check(error));
+            }
             (s.api.flushoptions_destroy)(options);
+            flushed
         }
-        s.api.check(error)
     }
 
     fn compact(&self) -> Result<()> {
@@ -325,6 +370,43 @@ impl Engine for RocksEngine {
     fn close(self: Box<Self>) -> Result<()> {
         // Dropping the last reference closes; RocksDB's C API reports no failure of a close.
         Ok(())
+    }
+}
+
+/// Families by their numbers; the store, which it holds, destroys them.
+struct RocksFamilies {
+    store: Arc<Store>,
+    handles: Vec<Handle>,
+}
+
+impl Families for RocksFamilies {
+    fn put(&mut self, family: usize, key: &[u8], value: &[u8]) -> Result<()> {
+        let s = &*self.store;
+        let mut error = null_mut();
+        let (k, v) = (key.as_ptr().cast(), value.as_ptr().cast());
+        // SAFETY: key and value are read during the call only; the family lives as long as the store.
+        unsafe {
+            (s.api.put_cf)(s.db, s.write_options, self.handles[family], k, key.len(), v, value.len(), &mut error);
+        }
+        s.api.check(error)
+    }
+
+    fn get(&mut self, family: usize, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        let s = &*self.store;
+        let mut error = null_mut();
+        let (handle, k) = (self.handles[family], key.as_ptr().cast());
+        // SAFETY: the key is read during the call only; the family lives as long as the store.
+        let slice = unsafe { (s.api.get_pinned_cf)(s.db, s.read_options, handle, k, key.len(), &mut error) };
+        s.api.check(error)?;
+        if slice.is_null() {
+            return Ok(false);
+        }
+        // SAFETY: a non-null slice is ours to read until we destroy it.
+        unsafe {
+            found(slice_bytes(&s.api, slice));
+            (s.api.pinnableslice_destroy)(slice);
+        }
+        Ok(true)
     }
 }
 

@@ -10,7 +10,9 @@ mod txn;
 
 use super::peers::{PeerLibrary, peer_symbols};
 use super::txn::{Step, Transactions};
-use super::{Attempt, Bounds, Checked, Compression, Cursor, Engine, EngineOptions, Session, until_ready};
+use super::{
+    Attempt, Bounds, Checked, Compression, Cursor, Engine, EngineOptions, Families, Session, family_name, until_ready,
+};
 use crate::error::{Error, Result};
 use std::ffi::{CStr, CString, c_char, c_double, c_float, c_int, c_void};
 use std::path::Path;
@@ -189,6 +191,8 @@ struct Store {
     version: String,
     db: Handle,
     family: Handle,
+    /// The family's configuration, for those that are made beside it.
+    config: FamilyConfig,
     sync: bool,
     shown: Vec<(String, String)>,
 }
@@ -349,7 +353,7 @@ pub fn open(dir: &Path, options: &EngineOptions) -> Result<Box<dyn Engine>> {
         return Err(e);
     }
     let version = library.version().to_owned();
-    Ok(Box::new(TidesEngine(Arc::new(Store { api, version, db, family: handle, sync, shown }))))
+    Ok(Box::new(TidesEngine(Arc::new(Store { api, version, db, family: handle, config: family, sync, shown }))))
 }
 
 impl Engine for TidesEngine {
@@ -373,6 +377,25 @@ impl Engine for TidesEngine {
         let reads = Txn::begin(&self.0)?;
         let writes = Txn::begin(&self.0)?;
         Ok(Box::new(TidesSession { store: Arc::clone(&self.0), reads, writes, txn: None }))
+    }
+
+    fn families(&self, count: usize) -> Result<Box<dyn Families>> {
+        let s = &self.0;
+        let mut handles = Vec::new();
+        for number in 0..count {
+            let name =
+                CString::new(family_name(number)).map_err(|_| Error::failed("a family's name holds a NUL byte"))?;
+            // SAFETY: the database is open; name and configuration are copied.
+            let (made, handle) = unsafe {
+                let made = (s.api.create_column_family)(s.db, name.as_ptr(), &s.config);
+                (made, (s.api.get_column_family)(s.db, name.as_ptr()))
+            };
+            if handle.is_null() || (made != SUCCESS && made != EXISTS) {
+                return Err(s.api.error("create column family", made));
+            }
+            handles.push(handle);
+        }
+        Ok(Box::new(TidesFamilies { handles, reads: Txn::begin(s)?, writes: Txn::begin(s)? }))
     }
 
     fn flush(&self) -> Result<()> {
@@ -435,6 +458,23 @@ impl Engine for TidesEngine {
     }
 }
 
+/// Families by their numbers, which live as long as the store that the transactions hold.
+struct TidesFamilies {
+    handles: Vec<Handle>,
+    reads: Txn,
+    writes: Txn,
+}
+
+impl Families for TidesFamilies {
+    fn put(&mut self, family: usize, key: &[u8], value: &[u8]) -> Result<()> {
+        self.writes.commit_in(self.handles[family], |api, txn, family| add_put(api, txn, family, key, value, 0))
+    }
+
+    fn get(&mut self, family: usize, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        self.reads.get_in(self.handles[family], key, found)
+    }
+}
+
 /// A transaction of its own store.
 struct Txn {
     store: Arc<Store>,
@@ -459,10 +499,37 @@ impl Txn {
         Ok(Txn { store: Arc::clone(store), handle })
     }
 
+    /// Looks a key of a family up.
+    fn get_in(&mut self, family: Handle, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        let s = &*self.store;
+        until_ready(|| {
+            let (mut value, mut len) = (null_mut(), 0);
+            // SAFETY: on success the value is an allocation of `len` bytes that is ours to free.
+            unsafe {
+                let txn = self.handle;
+                match (s.api.txn_get_notrack)(txn, family, key.as_ptr(), key.len(), &mut value, &mut len) {
+                    SUCCESS => {
+                        found(bytes(value, len));
+                        (s.api.free)(value.cast());
+                        Ok(Attempt::Done(true))
+                    }
+                    NOT_FOUND => Ok(Attempt::Done(false)),
+                    LOCKED => Ok(Attempt::Busy),
+                    code => Err(s.api.error("get", code)),
+                }
+            }
+        })
+    }
+
     /// Buffers with `add` and commits; leaves the transaction fresh either way.
     fn commit_with(&mut self, add: impl Fn(&Api, Handle, Handle) -> Result<()>) -> Result<()> {
+        self.commit_in(self.store.family, add)
+    }
+
+    /// The same in a family.
+    fn commit_in(&mut self, family: Handle, add: impl Fn(&Api, Handle, Handle) -> Result<()>) -> Result<()> {
         let s = &*self.store;
-        let outcome = add(&s.api, self.handle, s.family).and_then(|()| {
+        let outcome = add(&s.api, self.handle, family).and_then(|()| {
             // SAFETY: the transaction is live and used by this thread only.
             until_ready(|| s.api.check("commit", unsafe { (s.api.txn_commit)(self.handle) }))
         });
@@ -523,24 +590,7 @@ impl Session for TidesSession {
     }
 
     fn get(&mut self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<bool> {
-        let s = &*self.store;
-        until_ready(|| {
-            let (mut value, mut len) = (null_mut(), 0);
-            // SAFETY: on success the value is an allocation of `len` bytes that is ours to free.
-            unsafe {
-                let txn = self.reads.handle;
-                match (s.api.txn_get_notrack)(txn, s.family, key.as_ptr(), key.len(), &mut value, &mut len) {
-                    SUCCESS => {
-                        found(bytes(value, len));
-                        (s.api.free)(value.cast());
-                        Ok(Attempt::Done(true))
-                    }
-                    NOT_FOUND => Ok(Attempt::Done(false)),
-                    LOCKED => Ok(Attempt::Busy),
-                    code => Err(s.api.error("get", code)),
-                }
-            }
-        })
+        self.reads.get_in(self.store.family, key, found)
     }
 
     fn multi_get(&mut self, keys: &[&[u8]], each: &mut dyn FnMut(usize, Option<&[u8]>)) -> Result<()> {

@@ -23,6 +23,8 @@ mod theme;
 mod timeline;
 mod unit;
 
+pub use run::LOAD;
+
 use crate::error::{Error, Result};
 use crate::results::Results;
 use chart::Chart;

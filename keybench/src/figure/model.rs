@@ -84,7 +84,7 @@ fn conditions(results: &Results) -> String {
         format!("{} items", show_count(settings.items as f64)),
         if settings.sync { "every write synced" } else { "writes not synced" }.to_owned(),
     ];
-    all.extend(settings.rate.map(|rate| format!("open loop, {} wu/s due", Unit::Count.show(rate))));
+    all.extend(settings.open_loop().map(|rate| format!("open loop, {rate}")));
     all.join(", ")
 }
 

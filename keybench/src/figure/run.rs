@@ -9,6 +9,9 @@ use super::theme::{self, Ink};
 use super::unit::Unit;
 use crate::stats::Estimate;
 
+/// What is swept where points differ in the rate that was due.
+pub const LOAD: &str = "load_percent";
+
 /// What a unit of work is, for who reads a figure alone.
 const UNIT: &str = "A unit (wu) is one call of the workload's run().";
 
@@ -19,6 +22,9 @@ pub fn charts(run: &Run) -> Vec<(String, Chart)> {
     all.extend(scalability(run).map(|c| ("scalability".to_owned(), c)));
     for workload in workloads(run) {
         all.extend(sweep(run, &workload).map(|c| (format!("sweep_{workload}"), c)));
+        for (at, (name, _)) in PERCENTILES.iter().enumerate() {
+            all.extend(over_load(run, &workload, at).map(|c| (format!("latency_{name}_load_{workload}"), c)));
+        }
     }
     for workload in workloads(run) {
         for (at, (name, _)) in PERCENTILES.iter().enumerate() {
@@ -221,6 +227,10 @@ fn show_swept(param: &str, value: &str) -> String {
 fn sweep(run: &Run, workload: &str) -> Option<Chart> {
     let points: Vec<&Point> = run.points.iter().filter(|p| p.workload == workload && p.swept.is_some()).collect();
     let (param, _) = points.first()?.swept.clone()?;
+    // Rates over the rate that was asked for would say nothing.
+    if param == LOAD {
+        return None;
+    }
     let values = distinct(points.iter().filter_map(|p| p.swept.as_ref()).map(|(_, v)| v));
     if values.len() < 2 {
         return None;
@@ -265,6 +275,42 @@ fn sweep(run: &Run, workload: &str) -> Option<Chart> {
         legend: legend(run, &panels),
         panels,
         notes: notes(run, Some(UNIT)),
+        ..Chart::default()
+    })
+}
+
+/// Latency over the share of a capacity that was due: where it turns up is how much load an engine bears.
+fn over_load(run: &Run, workload: &str, percentile: usize) -> Option<Chart> {
+    let share = |p: &Point| p.swept.as_ref().filter(|(param, _)| param == LOAD).and_then(|(_, v)| number(v));
+    let points: Vec<&Point> = run.points.iter().filter(|p| p.workload == workload && share(p).is_some()).collect();
+    let mut shares: Vec<f64> = points.iter().filter_map(|p| share(p)).collect();
+    shares.sort_by(f64::total_cmp);
+    shares.dedup();
+    let ops = distinct(points.iter().flat_map(|p| &p.latencies).map(|(op, _)| op));
+    let counts = threads_of(&points);
+    let mut panels = Vec::new();
+    for threads in &counts {
+        let own: Vec<&Point> = points.iter().filter(|p| p.threads == *threads).copied().collect();
+        for op in &ops {
+            let of = |p: &Point| p.latencies.iter().find(|(name, _)| name == op).map(|(_, of)| of[percentile]);
+            let lines = Lines {
+                across: Across::Values(shares.iter().map(|s| Tick { at: *s, label: format!("{s} %") }).collect()),
+                across_name: "share of the capacity that was due".into(),
+                unit: Unit::Nanos,
+                may_be_log: true,
+                lines: lines(run, &own, Unit::Nanos, share, of),
+            };
+            let title = if counts.len() == 1 { op.clone() } else { format!("{}, {op}", count_threads(*threads)) };
+            panels.extend(lines.any().then_some(Panel { title, body: Body::Lines(lines) }));
+        }
+    }
+    let first = if counts.len() == 1 { count_threads(counts[0]) } else { String::new() };
+    (!panels.is_empty() && shares.len() > 1).then(|| Chart {
+        title: format!("{workload}: {} of latency over load", PERCENTILES[percentile].1),
+        subtitle: conditions(run, &first),
+        legend: legend(run, &panels),
+        panels,
+        notes: notes(run, None),
         ..Chart::default()
     })
 }

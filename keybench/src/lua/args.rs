@@ -8,6 +8,7 @@ use crate::clock::Clock;
 use crate::engine::{self, EngineOptions};
 use crate::error::{Error, Result};
 use crate::options::{EngineChoices, EngineFlags, TxnFlags, size, switch, within};
+use crate::results::Capacity;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -40,8 +41,8 @@ pub struct Args {
     /// Calls of the workload for each point, over all its threads
     #[arg(long, conflicts_with = "secs", value_parser = count)]
     pub ops: Option<u64>,
-    /// Seconds for each point [default: 5]
-    #[arg(long, value_parser = seconds)]
+    /// Seconds for each point; 30m and 2h are understood [default: 5]
+    #[arg(long, alias = "duration", value_parser = seconds)]
     pub secs: Option<f64>,
     /// Seconds for which each point runs before it is measured
     #[arg(long, default_value_t = 0.0, value_parser = seconds_or_none)]
@@ -50,6 +51,10 @@ pub struct Args {
     /// latencies count from the intended beginning. Without it threads go as fast as they can
     #[arg(long, value_parser = rate)]
     pub rate: Option<f64>,
+    /// Measure how fast the first engine is in a closed loop, then run every engine in open loops at 25, 50, 75 and 90 % of
+    /// that: figures of latency over load. For workloads that sweep nothing themselves
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", value_parser = switch)]
+    pub rate_sweep: bool,
     /// ctx.users
     #[arg(long, default_value_t = 20_000, value_parser = count)]
     pub users: u64,
@@ -124,8 +129,13 @@ fn value_size(text: &str) -> Result<u64, String> {
     size(text).and_then(|n| if n <= 1 << 32 { Ok(n) } else { Err("use 4G at most".into()) })
 }
 
+/// Seconds, or minutes and hours with an m or an h behind them.
 fn seconds(text: &str) -> Result<f64, String> {
-    within(text, 1e-6, 1e7)
+    let units = [('s', 1.0), ('m', 60.0), ('h', 3600.0)];
+    let found = units.iter().find_map(|(suffix, n)| text.strip_suffix(*suffix).map(|digits| (digits, *n)));
+    let (digits, factor) = found.unwrap_or((text, 1.0));
+    let n: f64 = within(digits, 1e-9, 1e7)?;
+    within(&(n * factor).to_string(), 1e-6, 1e7)
 }
 
 fn seconds_or_none(text: &str) -> Result<f64, String> {
@@ -162,6 +172,12 @@ impl Group {
         first.filter(|_| self.points.iter().all(|p| p.swept.as_ref() == first))
     }
 
+    /// The threads of its points, if all have as many.
+    pub fn threads(&self) -> Option<usize> {
+        let first = self.points.first()?.threads;
+        self.points.iter().all(|p| p.threads == first).then_some(first)
+    }
+
     /// About how many bytes of keys and values are loaded: entries of the data set, of the size that is swept where it is.
     pub fn bytes(&self, context: &Context) -> u64 {
         const KEY: u64 = 32;
@@ -196,6 +212,10 @@ pub struct Plan {
     pub warmup: f64,
     /// Calls due each second in an open loop.
     pub rate: Option<f64>,
+    /// Whether every point is to be run at shares of a capacity that is measured first.
+    pub rate_sweep: bool,
+    /// What was measured for that.
+    pub capacities: Vec<Capacity>,
     /// Seconds between readings; 0: none.
     pub timeline: f64,
     /// What is told about machine and program.
@@ -267,7 +287,7 @@ fn groups(
             Some((param, Swept::Int(b))) if param == "batch" => *b as u64,
             _ => batches.first().copied().unwrap_or(1),
         };
-        Point { threads, batch, swept: swept.clone() }
+        Point { threads, batch, swept: swept.clone(), rate: None }
     };
     let entries = about.entries;
     let group = |points| Group { workload: about.name.clone(), script: script.clone(), points, entries };
@@ -316,6 +336,13 @@ impl Args {
             sweeps |= about.sweep.is_some();
             all.extend(groups(&script, &about, &threads, (&self.batch, &self.sweep), self.seed_once));
         }
+        if self.rate_sweep && self.rate.is_some() {
+            return Err(Error::usage("--rate-sweep measures its rates; leave --rate out, or --rate-sweep"));
+        }
+        if self.rate_sweep && all.iter().any(|g: &Group| g.points.iter().any(|p| p.swept.is_some())) {
+            let why = "a workload that sweeps a parameter cannot be swept over its rate too; give one value, or another workload";
+            return Err(Error::usage(format!("--rate-sweep: {why}")));
+        }
         if !self.sweep.is_empty() && !sweeps {
             return Err(Error::usage("--sweep: none of the workloads sweeps anything"));
         }
@@ -341,6 +368,8 @@ impl Args {
             limit,
             warmup: self.warmup,
             rate: self.rate,
+            rate_sweep: self.rate_sweep,
+            capacities: Vec::new(),
             timeline: self.timeline,
             probe: self.probe,
             sinks: if self.report.is_empty() {
@@ -354,5 +383,19 @@ impl Args {
             ignore_free_space: self.ignore_free_space,
             choices,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::seconds;
+
+    #[test]
+    fn durations_take_suffixes() {
+        assert_eq!(
+            (seconds("30m"), seconds("2h"), seconds("0.5"), seconds("90s")),
+            (Ok(1800.0), Ok(7200.0), Ok(0.5), Ok(90.0))
+        );
+        assert!(seconds("0m").is_err() && seconds("3d").is_err() && seconds("m").is_err());
     }
 }

@@ -28,7 +28,7 @@ pub fn costs(plan: &Plan) -> Vec<HarnessCost> {
 }
 
 fn cost(plan: &Plan, group: &Group, point: &Point) -> Result<Option<HarnessCost>> {
-    let alone = Point { threads: 1, ..point.clone() };
+    let alone = Point { threads: 1, rate: None, ..point.clone() };
     let group = Group { points: vec![alone], ..group.clone() };
     let spec = Spec {
         seed_threads: 0,

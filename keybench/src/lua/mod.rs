@@ -1,6 +1,7 @@
 //! `keybench run`: workloads written in Lua, the same script on every engine.
 
 pub mod args;
+mod capacity;
 mod harness;
 mod kv;
 mod natives;
@@ -41,12 +42,15 @@ pub fn child_main() -> Result<()> {
 
 /// Runs `keybench run`; `replay` is the configuration that runs the same again.
 pub fn main(args: &Args, replay: &str) -> Result<()> {
-    let plan = args.plan()?;
+    let mut plan = args.plan()?;
     if let Some(path) = &args.save_config {
         std::fs::write(path, replay).map_err(|e| Error::io("write", path, e))?;
     }
     process::warn_of_tmpfs(&plan.data_dir, plan.choices.sync());
     room(&plan)?;
+    if plan.rate_sweep {
+        capacity::sweep(&mut plan)?;
+    }
     let mut report = Report::create(&plan, replay)?;
     report.set_harness(harness::costs(&plan));
     match alike(&plan, &mut report).and_then(|()| stores(&plan, &mut report)) {

@@ -7,7 +7,7 @@ use super::truth::{Scan, Truth};
 use crate::clock::Clock;
 use crate::engine::{self, Bounds, Engine, EngineOptions};
 use crate::error::{Error, Result};
-use crate::measure::{Latencies, Summary, plural};
+use crate::measure::{Latencies, Summary, plural, show_count};
 use crate::process::{self, Usage};
 use crate::progress::{Goal, Progress};
 use crate::results::Closed;
@@ -41,6 +41,9 @@ pub struct Point {
     pub batch: u64,
     /// The swept parameter and its value.
     pub swept: Option<(String, Swept)>,
+    /// Calls of `run` that are due each second, where points of one run differ in that.
+    #[serde(default)]
+    pub rate: Option<f64>,
 }
 
 impl Point {
@@ -53,7 +56,8 @@ impl Point {
     pub fn place(&self) -> String {
         let threads = if self.threads == 1 { "thread" } else { "threads" };
         let swept = self.swept.as_ref().map_or(String::new(), |(param, value)| format!(", {param} {value}"));
-        format!("{} {threads}{swept}", self.threads)
+        let rate = self.rate.map_or(String::new(), |r| format!(" ({} wu/s due)", show_count(r)));
+        format!("{} {threads}{swept}{rate}", self.threads)
     }
 }
 
@@ -217,17 +221,26 @@ pub fn run(
     })?;
     // The answers of an engine that keeps nothing cannot be right.
     let truth = (spec.verify && engine::keeps_data(&spec.engine)).then(|| Arc::new(Truth::default()));
-    let mut stage =
-        Stage { spec, store: &*store, clock, truth: truth.clone(), base_rss: before.rss, put_bytes: 0, send };
+    let mut stage = Stage {
+        spec,
+        store: &*store,
+        clock,
+        truth: truth.clone(),
+        base_rss: before.rss,
+        put_bytes: 0,
+        most_rss: 0,
+        send,
+    };
     if spec.seed_threads > 0 {
         stage.seed()?;
     }
     for point in &spec.points {
         stage.measure(point)?;
     }
-    let put_bytes = stage.put_bytes;
+    let (put_bytes, most_rss) = (stage.put_bytes, stage.most_rss);
     drop(stage);
-    let peak_rss = Usage::now().peak_rss.saturating_sub(before.rss);
+    // The kernel notes the peak only now and then; a sample may have seen more.
+    let peak_rss = Usage::now().peak_rss.saturating_sub(before.rss).max(most_rss);
     let small = engine::keeps_data(&spec.engine) && process::disk_bytes(&spec.dir) <= READ_WHOLE;
     let mut live_bytes = None;
     if truth.is_some() || small {
@@ -309,6 +322,8 @@ struct Stage<'a> {
     base_rss: u64,
     /// Bytes of keys and values that were written so far.
     put_bytes: u64,
+    /// The largest mean of resident bytes of its phases.
+    most_rss: u64,
     send: &'a mut dyn FnMut(Message) -> Result<()>,
 }
 
@@ -354,7 +369,7 @@ impl Stage<'_> {
 
     fn run_point(&mut self, point: &Point, limit: Limit, phase: Phase) -> Result<Measured> {
         let context = self.context(point);
-        let pace = self.spec.rate.map(|rate| Pace { rate, threads: point.threads });
+        let pace = point.rate.or(self.spec.rate).map(|rate| Pace { rate, threads: point.threads });
         let clock = self.clock;
         let stop = AtomicBool::new(false);
         let job = |thread: usize, loaded: &Loaded, shared: &Shared, tracker: &Tracker| {
@@ -464,6 +479,7 @@ impl Stage<'_> {
             (self.send)(sampler.take(end, counts(&trackers)))?;
         }
         measured.mean_rss = (sampler.mean_rss() - self.base_rss as f64).max(0.0);
+        self.most_rss = self.most_rss.max(measured.mean_rss.ceil() as u64);
         add_up(&mut measured, shares);
         self.put_bytes += measured.put_bytes;
         Ok(measured)

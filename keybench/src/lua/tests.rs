@@ -322,7 +322,7 @@ pub fn spec(source: &str, threads: usize) -> Spec {
         dir: PathBuf::from("no-such-directory"),
         options: EngineOptions::default(),
         seed_threads: threads,
-        points: vec![Point { threads, batch: 3, swept: Some(("depth".into(), Swept::Float(0.5))) }],
+        points: vec![Point { threads, batch: 3, swept: Some(("depth".into(), Swept::Float(0.5))), rate: None }],
         context: Context { users: 5, items: 1_000, seed: 9, value_size: 10, ..Context::default() },
         limit: Limit::Units(500),
         warmup: 0.0,
@@ -388,7 +388,8 @@ fn on_memory(spec: &Spec) -> Result<(Measured, Measured)> {
 fn bundled_workloads_run_and_verify() {
     for (name, _) in script::BUNDLED {
         let script = Script::find(name).unwrap();
-        let points = vec![Point { threads: 2, batch: 3, swept: Some(("valuebytes".into(), Swept::Int(100))) }];
+        let points =
+            vec![Point { threads: 2, batch: 3, swept: Some(("valuebytes".into(), Swept::Int(100))), rate: None }];
         let s = Spec { script, points, ..spec("", 2) };
         let (seeded, done) = on_memory(&s).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert!(seeded.touches > 0 && done.units == 500, "{name}: {done:?}");
@@ -409,7 +410,8 @@ fn bundled_workloads_run_and_verify() {
 #[test]
 fn bundled_workloads_end_on_the_engine_that_does_nothing() {
     for (name, source) in script::BUNDLED {
-        let points = vec![Point { threads: 1, batch: 3, swept: Some(("valuebytes".into(), Swept::Int(100))) }];
+        let points =
+            vec![Point { threads: 1, batch: 3, swept: Some(("valuebytes".into(), Swept::Int(100))), rate: None }];
         let s = Spec { engine: "null".into(), seed_threads: 0, points, verify: false, ..spec(source, 1) };
         let s = Spec { limit: Limit::Units(30), ..s };
         let mut done = None;

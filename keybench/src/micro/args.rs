@@ -6,7 +6,7 @@ use super::{AfterLoad, Phase, Spec, Workload};
 use crate::data::{Keys, Pattern, Values};
 use crate::engine;
 use crate::error::{Error, Result};
-use crate::options::{EngineChoices, EngineFlags, TxnFlags, size};
+use crate::options::{EngineChoices, EngineFlags, TxnFlags, size, switch};
 use std::path::PathBuf;
 
 /// Native micro-benchmarks: write, read, mixed, delete, seek, range, iterate, and transactions.
@@ -56,6 +56,9 @@ pub struct Args {
     /// Entries of a range
     #[arg(long, default_value_t = 100)]
     pub range_size: usize,
+    /// Column families of the phases fillfamilies and readfamilies
+    #[arg(long, default_value_t = 10)]
+    pub families: usize,
     #[command(flatten)]
     pub txn_flags: TxnFlags,
     /// Operations of a transaction [default: 10]
@@ -96,6 +99,13 @@ pub struct Args {
     /// Between loading and measuring
     #[arg(long, value_enum, default_value_t = AfterLoad::Nothing)]
     pub after_load: AfterLoad,
+    /// After writes, flush and wait until compaction is idle, and tell what the writes cost by then. On by default for
+    /// workloads that write; with --phases, after each phase that writes
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]
+    pub settle: Option<bool>,
+    /// Fail if the engines' effective settings differ: compression, cache, memtable, durability, filters, threads
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", value_parser = switch)]
+    pub equal: bool,
     /// Make a cursor anew for each seek and range, instead of one a thread
     #[arg(long)]
     pub fresh_iterator: bool,
@@ -121,6 +131,8 @@ pub struct Plan {
     pub keep: bool,
     /// Whether nobody looks if they fit.
     pub ignore_free_space: bool,
+    /// Whether engines with different settings are an error.
+    pub equal: bool,
     /// Name of the test.
     pub test_name: String,
     /// Whether the user gave it.
@@ -159,6 +171,7 @@ impl Args {
         range("batch-size", self.batch_size, 1 << 20)?;
         range("load-batch", self.load_batch, 1 << 20)?;
         range("range-size", self.range_size, 1 << 30)?;
+        range("families", self.families, 100_000)?;
         range("repeat", self.repeat, 1000)?;
         range("key-size", self.key_size, 60_000)?;
         if self.value_size > 1 << 32 {
@@ -173,6 +186,9 @@ impl Args {
         }
         if self.workload == Workload::Delete && operations > self.operations && self.pattern != Pattern::Zipfian {
             return Err(Error::usage("--reads: there are not that many entries to delete"));
+        }
+        if self.after_load == AfterLoad::ReopenKilled && (!self.workload.loads_first() || self.workload.writes()) {
+            return Err(Error::usage("--after-load reopen-killed is for workloads that read what was loaded"));
         }
         let value_size = self.value_size as usize;
         let txn = self.txn()?;
@@ -194,11 +210,14 @@ impl Args {
             batch: self.batch_size,
             load_batch,
             range_size: self.range_size,
+            families: self.families,
             phases: self.phases()?,
             txn,
             fresh_iterator: self.fresh_iterator,
             after_load: self.after_load,
             existing: self.existing,
+            settle: self.settle.unwrap_or(self.phases.is_none() && self.workload.writes()),
+            killed: false,
             final_check: !self.skip_final_check,
             seed: self.seed,
             options: choices.of(""),
@@ -214,6 +233,7 @@ impl Args {
             keep: self.keep,
             named: self.test_name.is_some(),
             ignore_free_space: self.ignore_free_space,
+            equal: self.equal,
             test_name: self.test_name.clone().unwrap_or_else(default_name),
             base,
             choices,
@@ -245,6 +265,7 @@ impl Args {
     fn phases(&self) -> Result<Vec<Preset>> {
         let Some(list) = &self.phases else { return Ok(Vec::new()) };
         let all = phases::parse(list)?;
+        phases::check_families(&all)?;
         let Some(first) = all.first() else { return Err(Error::usage("--phases: the list is empty")) };
         if !self.existing && !first.fills() {
             let hint = "begin with a phase that fills, or give --existing";

@@ -2,6 +2,7 @@
 //! file keeps the ones it began with.
 
 use super::args::Plan;
+use super::settle::{Cost, Costs};
 use super::txn::TxnCounts;
 use super::{Column, HarnessCost, Outcome, Phase};
 use crate::error::{Error, Result};
@@ -27,8 +28,13 @@ const SPREAD_HEADER: &str = "repeats,rate_low,rate_high";
 /// The column behind those: what the harness costs, in nanoseconds of processor time for each operation.
 const HARNESS_HEADER: &str = "harness_ns";
 
+/// The columns behind that: what writes cost when the last one was acknowledged and when compaction was idle, where that
+/// was waited for; and the seconds to open the store again, with how it had been left.
+const COST_HEADER: &str = "foreground_sec,foreground_cpu_sec,foreground_write_mb,foreground_db_size_mb,foreground_rss_mb,\
+settled_sec,settled_cpu_sec,settled_write_mb,settled_db_size_mb,settled_rss_mb,reopen_sec,reopen_of";
+
 /// All, oldest first.
-const HEADERS: [&str; 4] = [HEADER, TXN_HEADER, SPREAD_HEADER, HARNESS_HEADER];
+const HEADERS: [&str; 5] = [HEADER, TXN_HEADER, SPREAD_HEADER, HARNESS_HEADER, COST_HEADER];
 
 /// The header of files with so many of the groups of columns that came after the first.
 fn header(later: usize) -> String {
@@ -71,7 +77,8 @@ pub fn append(path: &Path, plan: &Plan, columns: &[Column], harness: &[HarnessCo
         for (at, phase) in column.outcomes[0].phases.iter().enumerate() {
             let cost = harness.iter().find(|h| h.operation == phase.title());
             let cost = cost.map_or(String::new(), |h| format!("{:.0}", h.ns));
-            let cells = [row(plan, column, at), txn_cells(plan, column, at), spread_cells(column, at), cost];
+            let costs = cost_cells(plan, column, at);
+            let cells = [row(plan, column, at), txn_cells(plan, column, at), spread_cells(column, at), cost, costs];
             text.push_str(&cells[..=later].join(","));
             text.push('\n');
         }
@@ -97,6 +104,23 @@ fn txn_cells(plan: &Plan, column: &Column, at: usize) -> String {
         format!("{:.5}", median(counts.iter().map(TxnCounts::abort_rate))),
         column.outcomes.iter().map(|o| o.lost_updates).sum::<u64>().to_string(),
     ];
+    cells.join(",")
+}
+
+fn cost_cells(plan: &Plan, column: &Column, at: usize) -> String {
+    let costs: Vec<Costs> = column.outcomes.iter().filter_map(|o| o.phases.get(at)?.costs).collect();
+    let mut cells = vec![String::new(); 10];
+    if !costs.is_empty() {
+        let figures: [fn(&Cost) -> f64; 5] =
+            [|c| c.seconds, |c| c.cpu, |c| c.written as f64 / MB, |c| c.disk_bytes as f64 / MB, |c| c.rss as f64 / MB];
+        let of = |cost: fn(&Costs) -> &Cost| figures.map(|f| exact(median(costs.iter().map(|c| f(cost(c))))));
+        cells = of(|c| &c.foreground).into_iter().chain(of(|c| &c.settled)).collect();
+    }
+    let again: Vec<f64> = column.outcomes.iter().filter_map(|o| o.reopen_seconds).collect();
+    match plan.base.after_load.reopens().filter(|_| !again.is_empty()) {
+        Some(how) => cells.extend([exact(median(again)), how.into()]),
+        None => cells.extend([String::new(), String::new()]),
+    }
     cells.join(",")
 }
 
@@ -209,10 +233,10 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].starts_with(HEADER) && lines.len() == 3);
         assert!(lines.iter().all(|l| width(l) == width(lines[0])), "{text}");
-        assert!(lines[2].ends_with(",serializable,optimistic,10,9,6,3.0,2,0.25000,4,1,3.0,3.0,42"), "{}", lines[2]);
+        assert!(lines[2].contains(",serializable,optimistic,10,9,6,3.0,2,0.25000,4,1,3.0,3.0,42,,"), "{}", lines[2]);
 
         let old = dir.join("old.csv");
-        for later in [2, 1, 0] {
+        for later in [3, 2, 1, 0] {
             std::fs::write(&old, header(later) + "\n").unwrap();
             let (plan, counts) = if later > 0 { (&txn, Some(counts)) } else { (&plain, None) };
             check(&old, plan).unwrap();

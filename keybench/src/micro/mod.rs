@@ -5,6 +5,7 @@ mod csv;
 pub mod phases;
 mod report;
 mod run;
+mod settle;
 #[cfg(test)]
 mod tests;
 mod txn;
@@ -21,7 +22,9 @@ use crate::engine::{self, EngineOptions};
 use crate::error::{Error, Result};
 use crate::measure::Summary;
 use crate::process::{self, Usage};
+use crate::results::equality;
 use serde::{Deserialize, Serialize};
+use settle::Costs;
 use std::path::{Path, PathBuf};
 use txn::{TxnCounts, TxnSpec};
 
@@ -76,6 +79,11 @@ impl Workload {
         !matches!(self, Workload::Write | Workload::Mixed | Workload::TxnWrite)
     }
 
+    /// Whether it writes, so that it leaves work behind.
+    pub fn writes(self) -> bool {
+        matches!(self, Workload::Write | Workload::Mixed | Workload::Delete) || self.is_transactional()
+    }
+
     /// Whether it is made of transactions.
     pub fn is_transactional(self) -> bool {
         matches!(self, Workload::TxnWrite | Workload::TxnRmw | Workload::TxnMixed)
@@ -92,8 +100,24 @@ pub enum AfterLoad {
     Flush,
     /// Everything is compacted.
     Compact,
-    /// The store is closed and opened again.
+    /// The store is closed as it is and opened again: an engine that does not flush when it closes replays its log.
     Reopen,
+    /// Memtables are flushed and compaction ends before the store is closed and opened again: there is no log to replay.
+    ReopenSettled,
+    /// The process is killed without closing the store, and another one opens it: every engine replays its log.
+    ReopenKilled,
+}
+
+impl AfterLoad {
+    /// What a time to reopen is of, if it reopens.
+    pub fn reopens(self) -> Option<&'static str> {
+        match self {
+            AfterLoad::Nothing | AfterLoad::Flush | AfterLoad::Compact => None,
+            AfterLoad::Reopen => Some("as it was closed"),
+            AfterLoad::ReopenSettled => Some("settled: no log to replay"),
+            AfterLoad::ReopenKilled => Some("killed: with a log to replay"),
+        }
+    }
 }
 
 /// One run of one engine, as its child process is told.
@@ -125,6 +149,8 @@ pub struct Spec {
     pub load_batch: usize,
     /// Entries of a range.
     pub range_size: usize,
+    /// Column families of the phases that use them.
+    pub families: usize,
     /// What is run instead of the workload, in order.
     pub phases: Vec<phases::Preset>,
     /// Transactions, where the workload is made of them.
@@ -135,6 +161,10 @@ pub struct Spec {
     pub after_load: AfterLoad,
     /// The store exists and holds the data set.
     pub existing: bool,
+    /// Whether the cost of writes is taken again when memtables are flushed and compaction is idle.
+    pub settle: bool,
+    /// Whether the process ends once the data set is loaded, without closing the store.
+    pub killed: bool,
     /// Whether a scan after writes and deletes checks the whole store.
     pub final_check: bool,
     /// Seed of keys, values and choices.
@@ -147,6 +177,19 @@ impl Spec {
     /// Bytes of keys and values that its data set has.
     pub fn bytes(&self) -> u64 {
         self.entries.saturating_mul((self.key_size + self.value_size) as u64)
+    }
+
+    /// Whether what is measured writes.
+    pub fn writes(&self) -> bool {
+        match self.phases[..] {
+            [] => self.workload.writes(),
+            _ => self.phases.iter().any(|p| p.writes()),
+        }
+    }
+
+    /// Whether the cost of writes is taken again when they are settled: where there are files to compact.
+    fn settles(&self) -> bool {
+        self.settle && engine::keeps_files(&self.engine)
     }
 }
 
@@ -177,6 +220,9 @@ pub struct Phase {
     pub found: Option<u64>,
     /// What became of its transactions, where it has any.
     pub txn: Option<TxnCounts>,
+    /// What its writes cost, and those of the load before it, where that was waited for.
+    #[serde(default)]
+    pub costs: Option<Costs>,
 }
 
 impl Phase {
@@ -232,7 +278,7 @@ pub struct Outcome {
     pub busy: u64,
     /// Seconds to open the empty or existing store.
     pub open_seconds: f64,
-    /// Seconds to open it after [`AfterLoad::Reopen`].
+    /// Seconds to open it again after it was loaded ([`AfterLoad::reopens`]).
     pub reopen_seconds: Option<f64>,
     /// Seconds to close it.
     pub close_seconds: f64,
@@ -297,13 +343,24 @@ pub fn child_main() -> Result<()> {
         Err(Error::Usage(m)) => Message::Usage(m),
         Err(e) => Message::Failed(e.to_string()),
     };
-    child::send(&message)
+    child::send(&message)?;
+    if spec.killed && matches!(message, Message::Done(_)) {
+        // As a crash would: nothing is flushed or closed. What was told is in the pipe.
+        let killed = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+        killed.map_err(|e| Error::failed(format!("cannot end the process without closing its store: {e}")))?;
+    }
+    Ok(())
 }
 
 /// Runs one specification in a child process.
 fn run_in_child(spec: &Spec) -> Result<Outcome> {
     let mut answer = None;
-    child::run("micro", spec, |m: Message| answer = Some(m))?;
+    let ended = child::run("micro", spec, |m: Message| answer = Some(m));
+    match answer {
+        // Its end was not a success, as it was told to be.
+        Some(Message::Done(outcome)) if spec.killed => return Ok(*outcome),
+        _ => ended?,
+    }
     match answer {
         Some(Message::Done(outcome)) => Ok(*outcome),
         Some(Message::Unavailable(m)) => Err(Error::Unavailable(m)),
@@ -336,6 +393,8 @@ pub struct Measurement {
     plan: args::Plan,
     columns: Vec<Column>,
     harness: Vec<HarnessCost>,
+    /// What a reader must know before the figures.
+    pub warnings: Vec<String>,
     /// The report.
     pub text: String,
     /// Whether every engine that is there ran to its end and answered rightly.
@@ -380,12 +439,35 @@ pub fn measure(args: &Args) -> Result<Measurement> {
     if !interrupted {
         ended?;
     }
-    let mut text = report::render(&plan, &columns, &harness);
+    let warnings = warnings(&plan, &columns);
+    if !interrupted && plan.equal {
+        equality::require(&differences(&columns))?;
+    }
+    warnings.iter().for_each(|w| eprintln!("warning: {w}"));
+    let mut text = report::render(&plan, &columns, &harness, &warnings);
     if interrupted {
         text.insert_str(0, "\nINTERRUPTED: what is here is what was finished\n");
     }
     let sound = if interrupted { Err(Error::Interrupted) } else { verdict(&columns) };
-    Ok(Measurement { plan, columns, harness, text, sound })
+    Ok(Measurement { plan, columns, harness, warnings, text, sound })
+}
+
+/// Settings that the engines do not share.
+fn differences(columns: &[Column]) -> Vec<equality::Difference> {
+    let opened = columns.iter().filter_map(|c| c.outcomes.first().map(|o| (c, o)));
+    let opened: Vec<equality::Opened<'_>> =
+        opened.map(|(c, o)| (c.engine.as_str(), o.options.as_slice(), o.durability.as_str())).collect();
+    equality::differences(&opened)
+}
+
+/// What a reader must know before the figures.
+fn warnings(plan: &args::Plan, columns: &[Column]) -> Vec<String> {
+    let mut out: Vec<String> = differences(columns).iter().map(ToString::to_string).collect();
+    let keeps_files = columns.iter().any(|c| engine::keeps_files(&c.engine));
+    if plan.base.writes() && keeps_files {
+        out.extend(settle::fits_in_memory(plan.base.bytes(), plan.base.options.memtable_size));
+    }
+    out
 }
 
 /// All runs. An engine that fails takes no more part.
@@ -434,11 +516,27 @@ fn run_once(plan: &args::Plan, engine: &str) -> Result<Outcome> {
     }
     let spec =
         Spec { engine: engine.to_owned(), dir: dir.clone(), options: plan.choices.of(engine), ..plan.base.clone() };
-    let outcome = run_in_child(&spec);
+    let outcome = if spec.after_load == AfterLoad::ReopenKilled { run_killed(&spec) } else { run_in_child(&spec) };
     if !plan.base.existing && !plan.keep {
         process::remove_dir(&dir)?;
     }
     outcome
+}
+
+/// Loads in a process that ends without closing its store, and measures in another one.
+fn run_killed(spec: &Spec) -> Result<Outcome> {
+    if !engine::keeps_files(&spec.engine) {
+        return Err(Error::Unsupported(format!("--after-load reopen-killed: engine {} has no files", spec.engine)));
+    }
+    let load = run_in_child(&Spec { killed: true, ..spec.clone() })?;
+    let mut rest = run_in_child(&Spec { existing: true, ..spec.clone() })?;
+    rest.reopen_seconds = Some(rest.open_seconds);
+    rest.open_seconds = load.open_seconds;
+    rest.phases.splice(0..0, load.phases);
+    rest.user_bytes += load.user_bytes;
+    rest.written_bytes += load.written_bytes;
+    rest.peak_rss = rest.peak_rss.max(load.peak_rss);
+    Ok(rest)
 }
 
 /// What the harness adds to each operation: a short run of the same loops on the engine that does nothing.
@@ -453,6 +551,7 @@ fn harness_cost(plan: &args::Plan) -> Vec<HarnessCost> {
         entries,
         operations,
         existing: false,
+        after_load: AfterLoad::Nothing,
         options: plan.choices.of("null"),
         txn: TxnSpec { hot_keys: plan.base.txn.hot_keys.map(|n| n.min(entries)), ..plan.base.txn },
         ..plan.base.clone()

@@ -1,6 +1,7 @@
 //! The report of `keybench micro`.
 
 use super::args::Plan;
+use super::settle::{Cost, Costs};
 use super::txn::TxnCounts;
 use super::{Column, HarnessCost, Outcome, Phase};
 use crate::engine;
@@ -8,7 +9,7 @@ use crate::measure::{Summary, median, plural, show_bytes, show_count, show_ns, s
 use std::fmt::Write;
 
 /// The report.
-pub fn render(plan: &Plan, columns: &[Column], harness: &[HarnessCost]) -> String {
+pub fn render(plan: &Plan, columns: &[Column], harness: &[HarnessCost], warnings: &[String]) -> String {
     let mut out = String::new();
     let b = &plan.base;
     // Writing to a String cannot fail.
@@ -47,13 +48,17 @@ pub fn render(plan: &Plan, columns: &[Column], harness: &[HarnessCost]) -> Strin
             let _ = writeln!(out, "  {} was skipped: {e}", c.engine);
         }
     }
+    for warning in warnings {
+        let _ = writeln!(out, "  warning: {warning}");
+    }
     let measured: Vec<&Column> = columns.iter().filter(|c| !c.outcomes.is_empty()).collect();
     let Some(first) = measured.first() else { return out };
     for at in 0..first.outcomes[0].phases.len() {
         operation_table(&mut out, &measured, at);
         txn_table(&mut out, &measured, at);
+        cost_table(&mut out, &measured, at);
     }
-    resource_table(&mut out, &measured);
+    resource_table(&mut out, &measured, plan.base.after_load.reopens());
     for note in measured.iter().filter_map(|c| engine::memory_note(&c.engine)) {
         let _ = writeln!(out, "{note}");
     }
@@ -138,7 +143,47 @@ fn txn_table(out: &mut String, columns: &[&Column], at: usize) {
     }
 }
 
-fn resource_table(out: &mut String, columns: &[&Column]) {
+/// What writes cost when the last one was acknowledged, and when compaction was idle.
+fn cost_table(out: &mut String, columns: &[&Column], at: usize) {
+    if columns.iter().all(|c| c.outcomes.iter().all(|o| o.phases.get(at).is_none_or(|p| p.costs.is_none()))) {
+        return;
+    }
+    let _ = writeln!(
+        out,
+        "\n{:<10} {:>12} {:>9} {:>10} {:>10} {:>10} | {:>9} {:>9} {:>10} {:>10} {:>10}",
+        "cost", "foreground:", "cpu", "written", "space", "RSS", "settled:", "cpu", "written", "space", "RSS"
+    );
+    for c in columns {
+        let costs: Vec<Costs> = c.outcomes.iter().filter_map(|o| o.phases.get(at)?.costs).collect();
+        if costs.is_empty() {
+            continue;
+        }
+        let of = |f: &dyn Fn(&Costs) -> Cost| -> [f64; 5] {
+            let all: Vec<Cost> = costs.iter().map(f).collect();
+            let figures: [fn(&Cost) -> f64; 5] =
+                [|c| c.seconds, |c| c.cpu, |c| c.written as f64, |c| c.disk_bytes as f64, |c| c.rss as f64];
+            figures.map(|figure| median(all.iter().map(figure)))
+        };
+        let ([s, cpu, written, disk, rss], after) = (of(&|c| c.foreground), of(&|c| c.settled));
+        let _ = writeln!(
+            out,
+            "{:<10} {:>12} {:>9} {:>10} {:>10} {:>10} | {:>9} {:>9} {:>10} {:>10} {:>10}",
+            c.engine,
+            show_ns(s * 1e9),
+            show_ns(cpu * 1e9),
+            show_bytes(written),
+            show_bytes(disk),
+            show_bytes(rss),
+            show_ns(after[0] * 1e9),
+            show_ns(after[1] * 1e9),
+            show_bytes(after[2]),
+            show_bytes(after[3]),
+            show_bytes(after[4]),
+        );
+    }
+}
+
+fn resource_table(out: &mut String, columns: &[&Column], reopened: Option<&str>) {
     let _ = writeln!(
         out,
         "\n{:<10} {:>11} {:>11} {:>10} {:>10} {:>10} {:>9} {:>9} {:>7} {:>7} {:>9} {:>9}",
@@ -146,8 +191,8 @@ fn resource_table(out: &mut String, columns: &[&Column]) {
         "peak RSS",
         "loaded RSS",
         "peak VMS",
-        "read",
-        "written",
+        "disk read",
+        "disk write",
         "cpu user",
         "cpu sys",
         "w-amp",
@@ -173,7 +218,7 @@ fn resource_table(out: &mut String, columns: &[&Column]) {
             show_bytes(of(&|o| o.loaded_rss as f64)),
             show_bytes(of(&|o| o.peak_vms as f64)),
             show_bytes(sum(&|p| p.usage.disk_read as f64)),
-            show_bytes(of(&|o| o.written_bytes as f64)),
+            show_bytes(sum(&|p| p.usage.written() as f64)),
             sum(&|p| p.usage.cpu_user),
             sum(&|p| p.usage.cpu_sys),
             of(&Outcome::write_amp),
@@ -181,8 +226,9 @@ fn resource_table(out: &mut String, columns: &[&Column]) {
             show_bytes(of(&|o| o.disk_bytes as f64)),
             of(&|o| o.close_seconds),
         );
-        if let Some(s) = c.outcomes.first().and_then(|o| o.reopen_seconds) {
-            let _ = writeln!(out, "{:<10} opened again in {}", "", show_ns(s * 1e9));
+        let again: Vec<f64> = c.outcomes.iter().filter_map(|o| o.reopen_seconds).collect();
+        if let (Some(how), false) = (reopened, again.is_empty()) {
+            let _ = writeln!(out, "{:<10} opened again in {} ({how})", "", show_ns(median(again) * 1e9));
         }
     }
 }

@@ -1,5 +1,6 @@
 //! One run of one engine: open, load, measure, check, close.
 
+use super::settle::Begun;
 use super::txn::{self, TxnCounts};
 use super::verify::{Tally, value_of, whole_store};
 use super::work::{Picker, Shared, Worker, share};
@@ -37,16 +38,32 @@ pub fn run(spec: &Spec, open: Opener<'_>) -> Result<Outcome> {
         open_seconds,
         ..Outcome::default()
     };
+    let begun = Begun::now(before.rss);
     if spec.workload.loads_first() && !spec.existing {
         let load = |w: &mut Worker<'_>| w.puts(Picker::for_load(spec, w.thread), spec.entries, spec.load_batch);
         phase(&shared, &*store, &["LOAD"], spec.load_batch, &mut outcome, load)?;
+        if spec.killed {
+            account(&shared, &mut outcome);
+            outcome.written_bytes = Usage::now().since(&before).written();
+            outcome.peak_rss = Usage::now().peak_rss.saturating_sub(before.rss);
+            // The process is about to end with its store open.
+            std::mem::forget(store);
+            return Ok(outcome);
+        }
         store = settle(spec, store, open, &mut outcome)?;
         outcome.loaded_rss = Usage::now().rss.saturating_sub(before.rss);
     }
+    let first = outcome.phases.len();
     measure(&shared, &*store, &mut outcome)?;
     let after = Usage::now();
     outcome.peak_rss = after.peak_rss.saturating_sub(before.rss);
     outcome.peak_vms = after.peak_vms;
+    if spec.settles() && spec.workload.writes() {
+        let costs = begun.settle(&*store, &spec.dir)?;
+        outcome.phases[first].costs = Some(costs);
+        let peak = Usage::now().peak_rss.saturating_sub(before.rss);
+        outcome.peak_rss = outcome.peak_rss.max(peak);
+    }
     if !spec.workload.loads_first() {
         outcome.loaded_rss = after.rss.saturating_sub(before.rss);
         store = settle(spec, store, open, &mut outcome)?;
@@ -82,7 +99,12 @@ fn settle(spec: &Spec, store: Box<dyn Engine>, open: Opener<'_>, outcome: &mut O
         AfterLoad::Nothing => {}
         AfterLoad::Flush => store.flush()?,
         AfterLoad::Compact => store.compact()?,
-        AfterLoad::Reopen => {
+        // Another process has done it.
+        AfterLoad::ReopenKilled => {}
+        AfterLoad::Reopen | AfterLoad::ReopenSettled => {
+            if spec.after_load == AfterLoad::ReopenSettled {
+                Begun::now(0).settle(&*store, &spec.dir)?;
+            }
             store.close()?;
             let (again, seconds) = timed(|| open(&spec.dir))?;
             outcome.reopen_seconds = Some(seconds);

@@ -25,6 +25,7 @@ pub fn spec(workload: Workload, pattern: Pattern) -> Spec {
         batch: 1,
         load_batch: 100,
         range_size: 20,
+        families: 3,
         phases: Vec::new(),
         txn: TxnSpec {
             how: Transactions { isolation: Isolation::Snapshot, mode: TxnMode::Optimistic },
@@ -35,6 +36,8 @@ pub fn spec(workload: Workload, pattern: Pattern) -> Spec {
         fresh_iterator: false,
         after_load: AfterLoad::Nothing,
         existing: false,
+        settle: false,
+        killed: false,
         final_check: true,
         seed: 11,
         options: EngineOptions::default(),

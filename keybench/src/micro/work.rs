@@ -361,7 +361,13 @@ impl Worker<'_> {
     }
 
     /// Checks that the cursor meets exactly `expected`; returns whether it then stands on one more entry.
-    fn follow(&mut self, cursor: &mut dyn Cursor, mut valid: bool, expected: &[u64], key: &mut [u8]) -> Result<bool> {
+    pub fn follow(
+        &mut self,
+        cursor: &mut dyn Cursor,
+        mut valid: bool,
+        expected: &[u64],
+        key: &mut [u8],
+    ) -> Result<bool> {
         let Shared { keys, values, .. } = self.shared;
         for &id in expected {
             keys.write(id, key);

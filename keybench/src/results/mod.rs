@@ -7,7 +7,7 @@
 use crate::error::{Error, Result};
 use crate::lua::point::{Answers, Limit, Measured, Op, Phase, Point};
 use crate::lua::script::Swept;
-use crate::measure::{Summary, median};
+use crate::measure::{Summary, median, plural, show_count};
 use crate::stats::Estimate;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -119,6 +119,9 @@ pub struct Settings {
     pub warmup: f64,
     /// Units that are due each second in an open loop; none in a closed one.
     pub rate: Option<f64>,
+    /// What shares of are due in the open loops of a sweep over the rate.
+    #[serde(default)]
+    pub capacities: Vec<Capacity>,
     /// Whether every write was fsynced before it was acknowledged.
     pub sync: bool,
     /// Whether answers were verified.
@@ -127,6 +130,43 @@ pub struct Settings {
     pub timeline: f64,
     /// Whether the program's build is told.
     pub show_build: bool,
+}
+
+impl Settings {
+    /// Whether calls were due at moments of their own.
+    pub fn is_open(&self) -> bool {
+        self.rate.is_some() || !self.capacities.is_empty()
+    }
+
+    /// The loop, in words; none if it was a closed one.
+    pub fn open_loop(&self) -> Option<String> {
+        if let Some(rate) = self.rate {
+            return Some(format!("{} units/s are due", show_count(rate)));
+        }
+        let told: Vec<String> = self.capacities.iter().map(ToString::to_string).collect();
+        let shares = "shares of a closed loop's rate are due (load_percent)";
+        (!told.is_empty()).then(|| format!("{shares}: {}", told.join("; ")))
+    }
+}
+
+/// How fast an engine was in a closed loop, of which the open loops of a sweep over the rate are shares.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Capacity {
+    /// The workload.
+    pub workload: String,
+    /// Its threads.
+    pub threads: usize,
+    /// The engine that was measured.
+    pub engine: String,
+    /// Calls of `run` a second.
+    pub wu_per_s: f64,
+}
+
+impl std::fmt::Display for Capacity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let threads = plural(self.threads, "thread");
+        write!(f, "{}, {threads}: {} reaches {} wu/s", self.workload, self.engine, show_count(self.wu_per_s))
+    }
 }
 
 /// The machine as it was when the run began.
@@ -171,6 +211,9 @@ pub struct Store {
     pub workload: String,
     /// The swept parameter and its value, if all its points share them.
     pub swept: Option<(String, Swept)>,
+    /// The threads of its points, if all have as many.
+    #[serde(default)]
+    pub threads: Option<usize>,
     /// Which repeat, from 0.
     pub repeat: usize,
     /// Seconds to open it.
@@ -182,6 +225,27 @@ pub struct Store {
     pub checked: Answers,
     /// What there was to tell when it was closed; none if it never came to that.
     pub closed: Option<Closed>,
+}
+
+impl Store {
+    /// Whether both are repeats of one store.
+    fn alike(&self, other: &Store) -> bool {
+        (&self.workload, &self.swept, self.threads) == (&other.workload, &other.swept, other.threads)
+    }
+
+    /// Whether a point ran against it, or against a repeat of it.
+    fn holds(&self, p: &PointResult) -> bool {
+        p.workload == self.workload
+            && self.swept.as_ref().is_none_or(|s| p.point.swept.as_ref() == Some(s))
+            && self.threads.is_none_or(|t| p.point.threads == t)
+    }
+
+    /// `mixed, 8 threads`.
+    fn title(&self) -> String {
+        let threads = self.threads.map_or(String::new(), |t| format!(", {}", plural(t, "thread")));
+        let swept = self.swept.as_ref().map_or(String::new(), |(param, value)| format!(", {param} {value}"));
+        format!("{}{threads}{swept}", self.workload)
+    }
 }
 
 /// A store's end.
@@ -462,6 +526,25 @@ impl Results {
         let sums = self.repeats_of(engine).map(|m| (m.usage.read_calls, m.got_bytes));
         let (read, got) = sums.fold((0, 0), |(a, b), (read, got)| (a + read, b + got));
         (got > 0).then(|| read as f64 / got as f64)
+    }
+
+    /// The results of each kind of store by itself, with what tells it apart: figures of one workload's stores say nothing of
+    /// another's.
+    pub fn by_store(&self) -> Vec<(String, Results)> {
+        let mut kinds: Vec<&Store> = Vec::new();
+        for store in self.engines.iter().flat_map(|e| &e.stores) {
+            if !kinds.iter().any(|k| k.alike(store)) {
+                kinds.push(store);
+            }
+        }
+        let of_kind = |kind: &Store| {
+            let stores = |e: &EngineResult| e.stores.iter().filter(|s| s.alike(kind)).cloned().collect::<Vec<_>>();
+            let engines = self.engines.iter().map(|e| EngineResult { stores: stores(e), ..e.clone() });
+            let points = self.points.iter().filter(|p| kind.holds(p)).cloned().collect();
+            let engines = engines.filter(|e| !e.stores.is_empty()).collect();
+            (kind.title(), Results { engines, points, ..Results::default() })
+        };
+        kinds.into_iter().map(of_kind).collect()
     }
 
     /// Median over an engine's points of the mean of its resident bytes.

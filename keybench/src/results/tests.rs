@@ -35,7 +35,7 @@ pub fn measured(units: u64) -> Measured {
 
 /// Where a made-up point is.
 pub fn place(threads: usize, swept: Option<(&str, i64)>) -> Point {
-    Point { threads, batch: 1, swept: swept.map(|(p, v)| (p.to_owned(), Swept::Int(v))) }
+    Point { threads, batch: 1, swept: swept.map(|(p, v)| (p.to_owned(), Swept::Int(v))), rate: None }
 }
 
 /// A made-up run of a workload `mixed`: for each engine the rates of its repeats with one thread; four threads give three
@@ -50,6 +50,7 @@ pub fn run(engines: &[(&str, &[u64])]) -> Results {
         let store = |repeat| Store {
             workload: "mixed".into(),
             swept: None,
+            threads: None,
             repeat,
             open_seconds: 0.01,
             seeded: Some(measured(50_000)),
@@ -89,7 +90,7 @@ fn what_is_saved_is_what_is_loaded() {
     results.engines[1].trouble = Some(Error::Unavailable("not on this machine: \"<>&\u{7}".into()));
     results.engines[0].stores[0].closed = None;
     for value in [Swept::Int(64), Swept::Float(2.0), Swept::Float(0.1), Swept::Text("lz4".into())] {
-        let point = Point { threads: 2, batch: 64, swept: Some(("batch".into(), value)) };
+        let point = Point { threads: 2, batch: 64, swept: Some(("batch".into(), value)), rate: None };
         results.add_point("batch", "kingtide", point, Repeat { measured: measured(7), ..Repeat::default() });
     }
     for limit in [Limit::Units(u64::MAX), Limit::Seconds(0.1), Limit::Endless] {
@@ -150,4 +151,23 @@ fn figures_follow_the_repeats() {
     assert_eq!((p.figures.verified, p.figures.wrong, p.unsteady()), (200, 8, Some(-0.9)));
     assert!(p.touches_differ() && p.examples().count() == 4);
     assert_eq!(Figures::of(&[]), Figures::default());
+}
+
+/// A store of `mixed` is not averaged with one of `cart`, nor eight threads with one.
+#[test]
+fn resources_are_told_for_each_kind_of_store() {
+    let mut results = run(&[("a", &[100, 100, 100])]);
+    let mut more = results.engines[0].stores.clone();
+    for store in &mut more {
+        (store.workload, store.threads) = ("cart".into(), Some(4));
+        store.closed.as_mut().unwrap().disk_bytes = 1_000;
+    }
+    results.engines[0].stores.extend(more);
+    let mut point = results.points[0].clone();
+    (point.workload, point.point.threads) = ("cart".into(), 4);
+    results.points.push(point);
+    let kinds = results.by_store();
+    let told: Vec<_> = kinds.iter().map(|(t, r)| (t.as_str(), r.engines[0].closing(|c| c.disk_bytes as f64))).collect();
+    assert_eq!(told, [("mixed", 9e6), ("cart, 4 threads", 1e3)]);
+    assert!(kinds[0].1.points.iter().all(|p| p.workload == "mixed") && kinds[1].1.points.len() == 1);
 }

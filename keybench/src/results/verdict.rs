@@ -352,7 +352,7 @@ impl Results {
 
     /// The share of an open loop's rate that an engine delivered at a point; none in a closed loop.
     pub fn delivered(&self, p: &PointResult) -> Option<f64> {
-        self.meta.settings.rate.map(|rate| p.figures.wu_per_s.value / rate)
+        p.point.rate.or(self.meta.settings.rate).map(|rate| p.figures.wu_per_s.value / rate)
     }
 
     /// What is said of a point of an open loop: who kept up, and in which order their latencies are. All engines that keep
@@ -384,7 +384,7 @@ impl Results {
 
     /// What is said of one of [`Results::places`].
     pub fn verdict<'a>(&'a self, all: &[&'a PointResult]) -> Verdict<'a> {
-        if self.meta.settings.rate.is_some() {
+        if self.meta.settings.is_open() {
             return self.open_loop_verdict(all);
         }
         let reasons = all.iter().map(|p| (p.engine.as_str(), self.unranked(p)));
@@ -399,7 +399,7 @@ impl Results {
 
     /// How the first engine that is ranked anywhere did against each of the others.
     pub fn standings(&self) -> Vec<Standing<'_>> {
-        if self.meta.settings.rate.is_some() {
+        if self.meta.settings.is_open() {
             // Ratios of rates that were asked for say nothing.
             return Vec::new();
         }
@@ -497,6 +497,10 @@ mod tests {
         let told = lead(&[&verdict.outcome], "points");
         assert_eq!(told, "b has the lowest p99 at 1 of 1 points.");
 
+        // A point's own rate goes before the run's.
+        results.points.iter_mut().for_each(|p| p.point.rate = Some(500.0));
+        assert!(results.verdicts()[0].unranked.is_empty(), "half of the rate is met by all");
+        results.points.iter_mut().for_each(|p| p.point.rate = None);
         results.meta.settings.rate = Some(100_000.0);
         let verdict = &results.verdicts()[0];
         assert!(matches!(verdict.outcome, Outcome::Overloaded { nearest: "a" | "b", .. }), "{:?}", verdict.outcome);

@@ -35,7 +35,20 @@ pub const SUITES: &[Suite] = &[
             get_4k           -w read -v 4096 --load-batch 100 -o 300K --reads 600K
             put_sync_2       -w write --sync -t 2 -o 50K
             put_sync_8       -w write --sync -t 8 -o 100K
-            reopen           -w read -o 2M --reads 100K --after-load reopen",
+            reopen_settled   -w read -o 2M --reads 100K --after-load reopen-settled
+            reopen_killed    -w read -o 2M --reads 100K --after-load reopen-killed",
+    },
+    Suite {
+        name: "total-cost",
+        about: "what writes cost until compaction is idle: loads, overwrites, deletes, families; then reads of what they left",
+        common: "-t 2 -o 4M --reads 10% --settle",
+        rows: "
+            load           --phases filluniquerandom,readrandom,rangerandom,readseq
+            overwrite      --phases filluniquerandom,overwrite,overwrite,overwrite,readrandom,rangerandom,readseq
+            delete_90      -b 100 --phases filluniquerandom,deletemost,readrandom,rangerandom,readseq
+            range_delete   --phases filluniquerandom,deleteranges,readcovered,readrandom,rangerandom,readseq
+            families_10    --families 10 --memtable-size 8M --phases fillfamilies,readfamilies
+            families_1000  --families 1000 --memtable-size 256K --phases fillfamilies,readfamilies",
     },
     Suite {
         name: "transactions",

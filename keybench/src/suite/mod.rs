@@ -110,7 +110,7 @@ pub fn main(args: &Args) -> Result<()> {
     }
     let facts = facts(suite, args);
     append(&text, &facts.iter().map(|(name, fact)| format!("{name}: {fact}\n")).collect::<String>())?;
-    let (failed, interrupted) = run(&tests, &csv, &text)?;
+    let Ended { failed, warnings, interrupted } = run(&tests, &csv, &text)?;
     let table = match Table::read(&csv) {
         // Perhaps before anything was measured.
         Err(_) if interrupted => return Err(Error::Interrupted),
@@ -118,7 +118,7 @@ pub fn main(args: &Args) -> Result<()> {
     };
     let page = args.out.with_extension("html");
     let title = format!("Suite {} on {}", suite.name, args.engines.replace(',', ", "));
-    write_page(&page, &table, About { title, facts, troubles: failed.clone() })?;
+    write_page(&page, &table, About { title, facts, troubles: [failed.clone(), warnings].concat() })?;
     println!("\n{table}\n{}, {} and {}", csv.display(), text.display(), page.display());
     if args.auto_plot {
         let dir = figures_beside(&csv);
@@ -132,9 +132,19 @@ pub fn main(args: &Args) -> Result<()> {
     }
 }
 
-/// Runs tests and writes down what came of each. Returns what failed, and whether someone asked for the end.
-fn run(tests: &[Test], csv: &Path, text: &Path) -> Result<(Vec<String>, bool)> {
+/// What came of a suite's tests besides their figures.
+struct Ended {
+    failed: Vec<String>,
+    /// What a reader must know before the figures, with the tests that it is about.
+    warnings: Vec<String>,
+    /// Whether someone asked for the end.
+    interrupted: bool,
+}
+
+/// Runs tests and writes down what came of each.
+fn run(tests: &[Test], csv: &Path, text: &Path) -> Result<Ended> {
     let (mut failed, mut interrupted) = (Vec::new(), false);
+    let mut warnings: Vec<(String, Vec<&str>)> = Vec::new();
     for (at, test) in tests.iter().enumerate() {
         eprintln!("== {} of {}: {}", at + 1, tests.len(), test.name);
         let measured = match micro::measure(&test.args) {
@@ -145,6 +155,12 @@ fn run(tests: &[Test], csv: &Path, text: &Path) -> Result<(Vec<String>, bool)> {
                 continue;
             }
         };
+        for warning in &measured.warnings {
+            match warnings.iter_mut().find(|(known, _)| known == warning) {
+                Some((_, of)) => of.push(&test.name),
+                None => warnings.push((warning.clone(), vec![&test.name])),
+            }
+        }
         append(text, &format!("== {}: keybench micro {}{}\n", test.name, test.words, measured.text))?;
         print!("{}", measured.text);
         micro::append_csv(csv, &measured)?;
@@ -157,7 +173,8 @@ fn run(tests: &[Test], csv: &Path, text: &Path) -> Result<(Vec<String>, bool)> {
             failed.push(format!("{}: {e}", test.name));
         }
     }
-    Ok((failed, interrupted))
+    let warnings = warnings.into_iter().map(|(warning, of)| format!("{}: {warning}", of.join(", "))).collect();
+    Ok(Ended { failed, warnings, interrupted })
 }
 
 /// What a figure that stands alone says of the suite.

@@ -37,12 +37,24 @@ struct Cell {
     space_amp: Option<f64>,
     /// Bytes read for each byte of an answer.
     read_amp: Option<f64>,
+    /// What its writes cost until compaction was idle, where that was waited for.
+    settled: Option<Settled>,
     /// What tests of a suite differ in, for figures: threads, entries of a batch, bytes of a value, operations of a
     /// transaction. 0 where a file does not tell.
     threads: f64,
     batch: f64,
     value_size: f64,
     txn_size: f64,
+}
+
+/// What writes cost until compaction was idle.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Settled {
+    seconds: f64,
+    cpu: f64,
+    written: f64,
+    disk: f64,
+    rss: f64,
 }
 
 impl Cell {
@@ -200,6 +212,16 @@ impl Table {
                 write_amp: known("write_amp")?.filter(|x| *x > 0.0),
                 space_amp: known("space_amp")?.filter(|x| *x > 0.0),
                 read_amp: known("read_amp")?.filter(|x| *x > 0.0),
+                settled: match known("settled_sec")? {
+                    None => None,
+                    Some(seconds) => Some(Settled {
+                        seconds,
+                        cpu: number("settled_cpu_sec")?,
+                        written: number("settled_write_mb")?,
+                        disk: number("settled_db_size_mb")?,
+                        rss: number("settled_rss_mb")?,
+                    }),
+                },
                 threads: known("threads")?.unwrap_or(0.0),
                 batch: known("batch_size")?.unwrap_or(0.0),
                 value_size: known("value_size")?.unwrap_or(0.0),
@@ -266,7 +288,7 @@ impl Table {
 type Figure = (&'static str, fn(&Cell) -> Option<String>);
 
 /// All there are. The table has the first of them: six, and those of transactions where there are any.
-const FIGURES: [Figure; 10] = [
+const FIGURES: [Figure; 15] = [
     ("p50 us", |c| Some(us(c.p50))),
     ("p99 us", |c| Some(us(c.p99))),
     ("p99.9 us", |c| Some(us(c.p999))),
@@ -277,6 +299,23 @@ const FIGURES: [Figure; 10] = [
     ("write amp", |c| c.write_amp.map(|x| format!("{x:.2}"))),
     ("read amp", |c| c.read_amp.map(|x| format!("{x:.2}"))),
     ("space amp", |c| c.space_amp.map(|x| format!("{x:.2}"))),
+    ("settled CPU s", |c| c.settled.map(|s| sig3(s.cpu))),
+    ("settled s", |c| c.settled.map(|s| sig3(s.seconds))),
+    ("settled written MiB", |c| c.settled.map(|s| sig3(s.written))),
+    ("settled space MiB", |c| c.settled.map(|s| sig3(s.disk))),
+    ("settled RSS MiB", |c| c.settled.map(|s| sig3(s.rss))),
+];
+
+/// A figure of [`Settled`]: less is better in each.
+type SettledFigure = (&'static str, fn(&Settled) -> f64);
+
+/// All of them, in the order of the table.
+const SETTLED: [SettledFigure; 5] = [
+    ("CPU s", |s| s.cpu),
+    ("wall s", |s| s.seconds),
+    ("written MiB", |s| s.written),
+    ("space MiB", |s| s.disk),
+    ("RSS MiB", |s| s.rss),
 ];
 
 fn us(x: f64) -> String {
@@ -319,6 +358,35 @@ impl fmt::Display for Table {
             }
             writeln!(f)?;
         }
+        self.settled(f)
+    }
+}
+
+impl Table {
+    /// The cost of writes until compaction was idle, and how many times as much the best other engine took.
+    fn settled(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cost = |test: &str, engine: &str| self.cell(test, engine).filter(|c| c.unsound().is_none())?.settled;
+        let has_any = |test: &&String| self.engines.iter().any(|e| cost(test, e).is_some());
+        let tests: Vec<&String> = self.tests.iter().filter(has_any).collect();
+        if tests.is_empty() {
+            return Ok(());
+        }
+        write!(f, "\n| settled cost: {} |", self.engines.join(" / "))?;
+        SETTLED.iter().try_for_each(|(name, _)| write!(f, " {name} | x best other |"))?;
+        writeln!(f, "\n|{}", "---|".repeat(1 + 2 * SETTLED.len()))?;
+        for test in tests {
+            write!(f, "| {test} |")?;
+            for (_, figure) in &SETTLED {
+                let shown = |engine: &String| cost(test, engine).map_or("-".into(), |c| sig3(figure(&c)));
+                let all: Vec<String> = self.engines.iter().map(shown).collect();
+                let others = self.engines[1..].iter().filter_map(|e| cost(test, e)).map(|c| figure(&c));
+                let best = others.fold(f64::INFINITY, f64::min);
+                let own = cost(test, &self.engines[0]).map(|c| figure(&c)).filter(|own| *own > 0.0 && best.is_finite());
+                let lead = own.map_or("-".into(), |own| format!("**{}**", sig3(best / own)));
+                write!(f, " {} | {lead} |", all.join(" / "))?;
+            }
+            writeln!(f)?;
+        }
         Ok(())
     }
 }
@@ -346,6 +414,24 @@ mod tests {
         assert!(shown.contains("| get | 3.00 M | 1.00 M | wrong answers | **3.00** |"), "{shown}");
         assert!(shown.contains("| rmw | 20 k | lost updates | - | - |") && shown.contains("12.5 / 0.0 / -"), "{shown}");
         assert!(shown.lines().all(|l| l.matches('|').count() == shown.lines().next().unwrap().matches('|').count()));
+    }
+
+    #[test]
+    fn settled_costs_have_a_table_where_there_are_any() {
+        let header = HEADER.trim_end().to_owned()
+            + ",settled_sec,settled_cpu_sec,settled_write_mb,settled_db_size_mb,settled_rss_mb\n";
+        let rows = "kingtide,load,PUT,10,1,1,1,1,1,1,0,,,,,,,,2,1,100,50,20\n\
+                    rocksdb,load,PUT,10,1,1,1,1,1,1,0,,,,,,,,3,4,150,40,10\n\
+                    kingtide,get,GET,10,1,1,1,1,1,1,0,,,,,,,,,,,,\n";
+        let t = Table::parse(Path::new("x.csv"), &format!("{header}{rows}")).unwrap();
+        let shown = t.to_string();
+        let line = "| load | 1.00 / 4.00 | **4.00** | 2.00 / 3.00 | **1.50** | 100 / 150 | **1.50** | 50.0 / 40.0 | \
+                    **0.800** | 20.0 / 10.0 | **0.500** |";
+        assert!(shown.contains(line), "{shown}");
+        assert!(!shown.split("settled cost").nth(1).unwrap().contains("| get |"), "{shown}");
+        let page = t.page(&About { title: "x".into(), facts: vec![], troubles: vec![] });
+        assert!(page.contains("settled CPU s"), "the page has them too");
+        assert!(!table("kingtide,get,GET,1,1,1,1,1,1,1,0,,,,\n").unwrap().to_string().contains("settled"));
     }
 
     #[test]

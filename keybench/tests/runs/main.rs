@@ -2,6 +2,7 @@
 #![cfg(unix)]
 #![allow(clippy::disallowed_methods, missing_docs)] // tests start processes and handle files
 
+mod cost;
 mod endings;
 mod figures;
 mod harness;

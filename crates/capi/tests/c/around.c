@@ -311,6 +311,59 @@ void test_stats(void) {
     kingtide_db_free(db);
 }
 
+static void count_flushes(void *context, const char *name, const char *text) {
+    if (strcmp(name, "flush_ended") == 0 && strstr(text, "'default'")) ++*(int *)context;
+}
+
+void test_observe(void) {
+    int flushes = 0, destroyed = 0;
+    kingtide_options *options = kingtide_options_new();
+    kingtide_listener listener = {.size = sizeof listener, .context = &destroyed, .event = count_flushes, .destroy = ignore};
+    OK(kingtide_options_set_listener(options, &listener, &err));
+    listener.context = &flushes;
+    listener.destroy = NULL;
+    OK(kingtide_options_set_listener(options, &listener, &err));
+    CHECK(destroyed == 1); // the first one's context
+    listener.event = NULL;
+    FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_options_set_listener(options, &listener, &err));
+    OK(kingtide_options_set(options, "slow_operation_threshold_us", "1", &err));
+    kingtide_db *db = NULL;
+    OK(kingtide_db_open(below("observe"), options, &db, &err));
+    kingtide_family *family = NULL;
+    OK(kingtide_db_default_family(db, &family, &err));
+    CHECK(kingtide_perf_start(1) && !kingtide_perf_start(9));
+    char big[2000] = {1}; // its log record takes more than a microsecond
+    for (int i = 0; i < 100; i++) OK(kingtide_family_put(family, S("key"), big, sizeof big, &err));
+    kingtide_text *text = NULL;
+    OK(kingtide_perf_take(&text, &err));
+    CHECK(strstr(kingtide_text_data(text), "log_bytes="));
+    kingtide_text_free(text);
+    CHECK(kingtide_perf_start(0));
+    OK(kingtide_db_slow_operations(db, &text, &err));
+    CHECK(strstr(kingtide_text_data(text), "write took"));
+    kingtide_text_free(text);
+    OK(kingtide_db_flush(db, &err));
+
+    size_t count = 0;
+    uint64_t writes = 0, median = 0;
+    kingtide_histogram histogram = {.size = sizeof histogram};
+    for (; kingtide_db_histogram(db, count, &histogram); count++) {
+        CHECK(strlen(histogram.name) > 0 && strlen(histogram.description) > 0);
+        CHECK(histogram.p50 <= histogram.p99 && histogram.p99 <= histogram.max);
+        if (strcmp(histogram.name, "write") == 0) writes = histogram.count, median = histogram.p50;
+    }
+    CHECK(count >= 11 && writes == 100);
+    uint64_t quantile = 0;
+    OK(kingtide_db_histogram_quantile(db, "write", 0.5, &quantile, &err));
+    CHECK(quantile == median && median > 0);
+    FAILS(KINGTIDE_NOT_FOUND, kingtide_db_histogram_quantile(db, "no such thing", 0.5, &quantile, &err));
+    kingtide_family_free(family);
+    OK(kingtide_db_close(db, &err));
+    kingtide_db_free(db);
+    CHECK(flushes == 1);
+    kingtide_options_free(options);
+}
+
 void test_errors(void) {
     kingtide_db *db = open_new("errors"), *other = NULL;
     FAILS(KINGTIDE_LOCKED, kingtide_db_open(below("errors"), NULL, &other, &err));

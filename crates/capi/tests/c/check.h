@@ -76,6 +76,7 @@ void test_changes(void);
 void test_copies(void);
 void test_verify(void);
 void test_stats(void);
+void test_observe(void);
 void test_errors(void);
 void test_null(void);
 

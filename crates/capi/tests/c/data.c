@@ -156,6 +156,20 @@ void test_data(void) {
     OK(kingtide_family_single_delete(family, S("short"), &err));
     CHECK(reads(family, "tide", NULL) && reads(family, "short", NULL));
 
+    kingtide_value *found = kingtide_value_new();
+    kingtide_slice one = {S("1")}, two = {S("2")};
+    bool swapped = false;
+    OK(kingtide_family_compare_and_swap(family, S("cas"), NULL, &one, found, &swapped, &err));
+    CHECK(swapped && !kingtide_value_is_present(found) && reads(family, "cas", "1"));
+    OK(kingtide_family_compare_and_swap(family, S("cas"), &two, &one, found, &swapped, &err));
+    CHECK(!swapped && holds(found, "1"));
+    OK(kingtide_family_compare_and_swap(family, S("cas"), &one, NULL, NULL, &swapped, &err));
+    CHECK(swapped && reads(family, "cas", NULL));
+    kingtide_slice wild = {NULL, 1};
+    FAILS(KINGTIDE_INVALID_ARGUMENT,
+          kingtide_family_compare_and_swap(family, S("cas"), &wild, NULL, NULL, &swapped, &err));
+    kingtide_value_free(found);
+
     char key[16];
     for (int i = 0; i < 5000; i++) {
         snprintf(key, sizeof key, "k%04d", i);

@@ -62,7 +62,7 @@ int main(int argc, char **argv) {
         {"two_phase", test_two_phase}, {"changes", test_changes},
         {"copies", test_copies},       {"verify", test_verify},
         {"stats", test_stats},         {"errors", test_errors},
-        {"null", test_null},
+        {"observe", test_observe},     {"null", test_null},
     };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         parts[i].run();

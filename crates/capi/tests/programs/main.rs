@@ -133,6 +133,24 @@ fn the_example_runs_with_the_shared_library() {
     assert!(text.contains("1000 moves") && text.contains("100000 in all accounts"), "{text}");
 }
 
+/// The conformance table, in memtables and in tables.
+#[test]
+fn the_conformance_table_holds_in_c() {
+    let dir = Scratch::new("conformance");
+    let program = dir.0.join("conformance");
+    let mut all: Vec<PathBuf> = ["conformance.c", "world.c"].iter().map(|f| here().join("tests/c").join(f)).collect();
+    all.push(libraries().join("libkingtide_c.a"));
+    cc(&program, &all, SANITIZERS);
+    let table = std::fs::read_dir(here().join("../../conformance")).unwrap().map(|f| f.unwrap().path());
+    let files: Vec<PathBuf> = table.filter(|f| f.extension().is_some_and(|e| e == "jsonl")).collect();
+    assert!(!files.is_empty());
+    for how in ["plain", "flushed"] {
+        let data = dir.0.join(how);
+        std::fs::create_dir(&data).unwrap();
+        println!("{how}: {}", run(Command::new(&program).arg(data).arg(how).args(&files)).trim());
+    }
+}
+
 /// What the documentation shows.
 #[test]
 fn the_first_program_of_the_documentation_runs() {

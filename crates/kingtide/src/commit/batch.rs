@@ -13,6 +13,7 @@ use kingtide_base::coding::{put_varint, varint_len};
 use kingtide_base::key::{EXPIRY_FLAG, EXPIRY_LEN, PACKED_FLAG, split_expiry};
 use kingtide_base::memory::reserve;
 use kingtide_base::options::Compression;
+use kingtide_base::slow::Subject;
 use kingtide_base::{Error, Kind, Result, SeqNo, Tag};
 use kingtide_table::{Packed, ValuePointer, packed};
 use std::sync::Arc;
@@ -107,6 +108,13 @@ impl WriteBatch {
     /// The same without compression.
     pub(crate) fn raw_bytes(&self) -> usize {
         self.rep.len() + self.saved
+    }
+
+    /// What a commit of it is about, if that was slow.
+    #[cold]
+    pub(crate) fn about(&self) -> Subject {
+        let Some(op) = self.ops.first() else { return Subject::default() };
+        Subject { keys: self.ops.len() as u64, ..Subject::key(self.families[op.family as usize].id(), self.key_of(op)) }
     }
 
     /// Forgets all operations, keeps the memory.

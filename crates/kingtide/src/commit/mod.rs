@@ -30,11 +30,14 @@ use crate::engine::DbInner;
 use crate::options::WriteOptions;
 use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
+use crate::trace;
 use crate::version::{Edit, LogBegun};
 use crate::wal::{Lsn, Wal, WalRecord};
 use batch::WriteBatch;
 use divert::Diverted;
+use kingtide_base::histogram::Histogram;
 use kingtide_base::options::Durability;
+use kingtide_base::perf::{self, Stage};
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, Kind, Result, SeqNo, Tag};
 use state::{CommitState, half_filled};
@@ -64,6 +67,13 @@ impl DbInner {
     /// Commits a batch that belongs to no transaction, as its options say. Returns the last sequence number it was given; 0 for
     /// an empty batch.
     pub(crate) fn write(self: &Arc<Self>, batch: &mut WriteBatch, options: &WriteOptions) -> Result<SeqNo> {
+        let started = self.stats.start();
+        let written = self.write_and_sync(batch, options);
+        self.stats.finish(Histogram::Write, started, || batch.about());
+        written
+    }
+
+    fn write_and_sync(self: &Arc<Self>, batch: &mut WriteBatch, options: &WriteOptions) -> Result<SeqNo> {
         let durability = options.durability.unwrap_or_else(|| self.durability());
         if batch.sequences() == 0 {
             self.check_writable()?;
@@ -81,6 +91,7 @@ impl DbInner {
     /// Commits a batch that is not empty, up to the point where others see it. When the caller has given up what it holds,
     /// [`DbInner::tell_hooks`] and [`DbInner::make_durable`] do the rest.
     pub(crate) fn commit(self: &Arc<Self>, batch: &mut WriteBatch, how: &Commit<'_>) -> Result<Visible> {
+        let _span = trace::commit();
         if !how.admitted {
             self.check_writable()?;
             self.admit(batch.bytes() as u64, how.options.no_wait)?;
@@ -133,7 +144,9 @@ impl DbInner {
     /// nothing fails but the log.
     fn sequence<'a>(&'a self, ready: &Ready<'_>, how: &Commit<'_>) -> Result<Turn<'a>> {
         let batch = ready.batch;
+        let timer = perf::begin_stage();
         let mut state = self.take_turn(batch, how)?;
+        timer.end(Stage::TurnNs);
         let (base, last) = (state.last_seq + 1, state.last_seq + batch.sequences() as u64);
         if last > kingtide_base::key::MAX_SEQ {
             return Err(Error::invalid("sequence numbers are used up"));
@@ -144,6 +157,7 @@ impl DbInner {
 
     /// Appends the record to the log, unless the batch does without. `None`: it is not in the log.
     fn log(&self, turn: &mut Turn<'_>, ready: &Ready<'_>) -> Result<Option<Lsn>> {
+        let timer = perf::begin_stage();
         let lsn = match ready.unlogged {
             true => None,
             false => {
@@ -151,6 +165,8 @@ impl DbInner {
                 Some(turn.state.wal.append(turn.base, ready.batch.sequences() as u32, ready.record)?)
             }
         };
+        timer.end(Stage::LogNs);
+        perf::count(Stage::LogBytes, if ready.unlogged { 0 } else { ready.batch.payload().len() as u64 });
         turn.state.last_seq = turn.last;
         if kingtide_base::planted!("published-early") {
             self.snapshots.publish(turn.last);
@@ -162,9 +178,11 @@ impl DbInner {
     fn apply(&self, turn: &mut Turn<'_>, ready: &Ready<'_>, lsn: Option<Lsn>) {
         let batch = ready.batch;
         self.hold_files(batch, ready.direct);
+        let timer = perf::begin_stage();
         let guard = CommitGuard { state: &mut turn.state, wal: &self.wal };
         fill_memtables(batch, turn.base);
         guard.done();
+        timer.end(Stage::MemtableInsertNs);
         if let (Some(control), Some(lsn)) = (batch.control(), lsn) {
             self.prepared.logged(control, turn.last, lsn, self.wal.synced());
         }

@@ -7,6 +7,8 @@ use crate::engine::DbInner;
 use crate::family::Family;
 use crate::memtable::no_room;
 use crate::sync::atomic::Ordering;
+use kingtide_base::events::{Event, StallReason};
+use kingtide_base::perf::{self, Stage};
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, ErrorKind, Result, rare};
 use kingtide_mem::NoRoom;
@@ -30,12 +32,18 @@ impl DbInner {
         }
         match self.stall.admit(bytes) {
             stall::Verdict::Go => Ok(()),
-            stall::Verdict::MemoryFull => self.wait_for_memory(),
+            stall::Verdict::MemoryFull => {
+                let timer = perf::begin_wait();
+                let waited = self.wait_for_memory();
+                timer.end(Stage::AdmissionNs);
+                waited
+            }
         }
     }
 
     #[cold]
     fn wait_for_memory(self: &Arc<Self>) -> Result<()> {
+        self.stats.events.tell(|| Event::StallBegun(StallReason::Memory));
         let start = self.clock.monotonic_ns();
         // A failure from before may be over: only one that happens now is the caller's. Merges may fail for their own
         // reasons, and memory is freed nevertheless.

@@ -14,6 +14,9 @@
 use crate::sync::atomic::{AtomicU64, Ordering};
 use kingtide_base::budget::Budget;
 use kingtide_base::clock::Clock;
+use kingtide_base::events::{Event, LONG_STALL, StallReason};
+use kingtide_base::histogram::Histogram;
+use kingtide_base::perf::{self, Stage};
 use kingtide_base::stats::{Stat, Stats};
 use std::sync::Arc;
 use std::time::Duration;
@@ -110,6 +113,7 @@ impl WriteController {
             return Verdict::MemoryFull;
         }
         let start = self.clock.monotonic_ns();
+        let timer = perf::begin_wait();
         let price = self.price(bytes);
         let mine = match self
             .paid_until
@@ -126,6 +130,7 @@ impl WriteController {
         }
         if now > start {
             self.record(Stat::StallDebtMicros, now - start);
+            timer.end(Stage::AdmissionNs);
         }
         Verdict::Go
     }
@@ -135,6 +140,14 @@ impl WriteController {
         self.stats.add(reason, ns / 1000);
         self.stats.add(Stat::Stalls, 1);
         self.stats.raise(Stat::StallMaxMicros, ns / 1000);
+        self.stats.record(Histogram::Stall, ns);
+        let reason = if reason == Stat::StallMemoryMicros { StallReason::Memory } else { StallReason::Debt };
+        let event = || Event::StallEnded(reason, Duration::from_nanos(ns));
+        // Short ones come often: each commit that is slowed a little.
+        match Duration::from_nanos(ns) >= LONG_STALL {
+            true => self.stats.events.tell(event),
+            false => self.stats.events.tell_detail(event),
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use crate::txn::TxnId;
 use crate::txn::bounds::shown;
 use crate::txn::locks::{LockMode, Owners, Wait};
 use crate::txn::validate::{Round, Verdict};
+use kingtide_base::events::Event;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, ErrorKind, Kind, Result};
 use std::ops::Bound;
@@ -110,6 +111,7 @@ impl DbInner {
     fn locked_conflict(&self, batch: &WriteBatch, op: usize, holder: TxnId) -> Error {
         self.stats.add(Stat::TxnConflicts, 1);
         let op = &batch.ops()[op];
+        self.stats.events.tell_detail(|| Event::WriteConflict(batch.families()[op.family as usize].name()));
         Error::new(
             ErrorKind::Conflict,
             format!(

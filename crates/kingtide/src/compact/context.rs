@@ -5,6 +5,7 @@ use crate::rangedel::Fragment;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::version::{Edit, FamilyId, FileMeta, Version};
 use kingtide_base::clock::Clock;
+use kingtide_base::events::{Event, Events};
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::{KeyOrder, Result, SeqNo};
 use kingtide_mem::MemIter;
@@ -120,6 +121,21 @@ pub struct MergeOutput {
 }
 
 impl MergeOutput {
+    /// How many files it has.
+    pub fn files(&self) -> usize {
+        self.added.len() + self.vlogs.len()
+    }
+
+    /// Tells of its files, once they are the database's.
+    pub(crate) fn tell(&self, events: &Events) {
+        for (_, table) in &self.added {
+            events.tell_detail(|| Event::FileCreated(format!("{:08}.klog", table.id), table.size));
+        }
+        for vlog in &self.vlogs {
+            events.tell_detail(|| Event::FileCreated(format!("{:08}.vlog", vlog.id), vlog.size));
+        }
+    }
+
     /// Joins the result of the next key range of the same job.
     pub fn append(&mut self, other: MergeOutput) {
         self.added.extend(other.added);

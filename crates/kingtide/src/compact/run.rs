@@ -15,10 +15,14 @@ use crate::family::{Family, TableHandle};
 use crate::shape::Shape;
 use crate::sync::atomic::Ordering;
 use crate::sync::try_spawn;
+use crate::trace;
 use crate::version::{Edit, FileMeta};
+use kingtide_base::events::{CompactionInfo, Event};
+use kingtide_base::histogram::Histogram;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Result, rare};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Writers are quiet when nothing was committed for this long.
 const QUIET_NS: u64 = 100_000_000;
@@ -41,7 +45,7 @@ impl DbInner {
             return Ok(false);
         }
         let Some(claim) = self.claim_merge() else { return Ok(false) };
-        let result = self.run_claim(&claim);
+        let result = self.run_and_tell(&claim);
         let mut shape = self.shape.lock();
         shape.running.retain(|r| r.ticket != claim.ticket);
         self.measure_level0(&shape);
@@ -49,6 +53,30 @@ impl DbInner {
         drop(claim);
         self.tables.empty_trash(); // the inputs, which the claim kept
         result.map(|()| true)
+    }
+
+    /// Runs a claimed job and tells of it.
+    fn run_and_tell(self: &Arc<Self>, claim: &Claim) -> Result<()> {
+        let (start, before) = (self.clock.monotonic_ns(), self.stats.get(Stat::CompactionWriteBytes));
+        let job = &claim.job;
+        let mut info = CompactionInfo::default();
+        (info.family, info.reason) = (claim.family.name(), format!("{:?}", job.kind));
+        info.input_level = job.inputs.iter().map(|(level, _)| *level).min().unwrap_or(0);
+        (info.output_level, info.input_files) = (job.output_level, job.inputs.len());
+        info.input_bytes = job.inputs.iter().map(|(_, file)| file.size).sum();
+        self.stats.events.tell(|| Event::CompactionBegun(info.clone()));
+        self.stats.deliver_events();
+        let span = trace::compaction(&info.family);
+        let result = self.run_claim(claim);
+        span.end();
+        info.duration = Duration::from_nanos(self.clock.monotonic_ns().saturating_sub(start));
+        info.output_bytes = self.stats.get(Stat::CompactionWriteBytes).saturating_sub(before);
+        (info.output_files, info.error) = match &result {
+            Ok(files) => (*files, None),
+            Err(e) => (0, Some(e.to_string())),
+        };
+        self.stats.events.tell(|| Event::CompactionEnded(info));
+        result.map(|_| ())
     }
 
     /// Whether a merge would be taken now, or runs.
@@ -139,7 +167,8 @@ impl DbInner {
         plan
     }
 
-    fn run_claim(self: &Arc<Self>, claim: &Claim) -> Result<()> {
+    /// Runs a claimed job; returns how many files it wrote.
+    fn run_claim(self: &Arc<Self>, claim: &Claim) -> Result<usize> {
         let Claim { family, job, .. } = claim;
         if job.kind == JobKind::TrivialMove {
             let mut edits = Vec::new();
@@ -150,15 +179,18 @@ impl DbInner {
             rare!("compaction-moved-file");
             self.install(family, edits)?;
             self.stats.add(Stat::TrivialMoves, job.inputs.len() as u64);
-            return Ok(());
+            return Ok(0);
         }
+        let start = self.clock.monotonic_ns();
         let output = self.merge_ranges(family, job)?;
         let edits = output.edits(family.id(), &job.inputs);
         // After a failure the record may or may not be in the manifest: the files stay until an open decides.
         if !self.install(family, edits)? {
             output.discard(&*self.fs, &self.dir);
-            return Ok(());
+            return Ok(0);
         }
+        self.stats.record(Histogram::Compaction, self.clock.monotonic_ns().saturating_sub(start));
+        output.tell(&self.stats.events);
         let c = output.counters;
         for (stat, n) in [
             (Stat::Compactions, 1),
@@ -169,7 +201,7 @@ impl DbInner {
         ] {
             self.stats.add(stat, n);
         }
-        Ok(())
+        Ok(output.files())
     }
 
     /// False if the family was dropped meanwhile: then nothing changed.

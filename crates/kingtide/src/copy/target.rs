@@ -85,7 +85,8 @@ impl Drop for Target {
 
 /// Whether a copy makes files of that name, the marker and the lock aside.
 fn is_ours(name: &str) -> bool {
-    let others = |of: FileName| matches!(of, FileName::Lock | FileName::Temporary);
+    let others =
+        |of: FileName| matches!(of, FileName::Lock | FileName::InfoLog | FileName::Stats | FileName::Temporary);
     name == CURRENT_TMP || FileName::parse(name).is_some_and(|of| !others(of))
 }
 

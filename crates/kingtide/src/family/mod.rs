@@ -74,6 +74,7 @@ impl Family {
         reads: Arc<ReadContext>,
         view: View,
     ) -> Family {
+        reads.set_family(id);
         Family {
             id,
             order,

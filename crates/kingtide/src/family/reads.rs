@@ -1,8 +1,9 @@
 //! What reads of a family share.
 
 use crate::family::tables::TableCache;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use kingtide_base::clock::Clock;
+use kingtide_base::slow::Subject;
 use kingtide_base::stats::Stats;
 use std::sync::Arc;
 
@@ -17,6 +18,8 @@ pub struct ReadContext {
     pub tables: Arc<TableCache>,
     /// Decides expiry.
     pub clock: Arc<dyn Clock>,
+    /// The family whose reads these are; told when an operation was slow.
+    family: AtomicU32,
     /// Runs that sampled reads looked into beyond the first, times the sampling period.
     extra_runs: AtomicU64,
 }
@@ -24,7 +27,24 @@ pub struct ReadContext {
 impl ReadContext {
     /// A context.
     pub fn new(stats: Arc<Stats>, tables: Arc<TableCache>, clock: Arc<dyn Clock>) -> ReadContext {
-        ReadContext { stats, tables, clock, extra_runs: AtomicU64::new(0) }
+        ReadContext { stats, tables, clock, family: AtomicU32::new(0), extra_runs: AtomicU64::new(0) }
+    }
+
+    /// Says which family's reads these are.
+    pub(crate) fn set_family(&self, id: u32) {
+        self.family.store(id, Ordering::Relaxed);
+    }
+
+    /// What an operation on one key is about.
+    #[cold]
+    pub(crate) fn about(&self, key: &[u8]) -> Subject {
+        Subject::key(self.family.load(Ordering::Relaxed), key)
+    }
+
+    /// What an operation on several keys, or none, is about.
+    #[cold]
+    pub(crate) fn about_keys(&self, keys: usize) -> Subject {
+        Subject { family: self.family.load(Ordering::Relaxed), keys: keys as u64, ..Subject::default() }
     }
 
     /// Takes note that one sampled read had to search `runs_touched` runs. Relaxed: a hint to the planner.

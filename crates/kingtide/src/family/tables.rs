@@ -14,6 +14,7 @@ use crate::names::{klog_path, vlog_path};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{ArcSwapOption, Mutex};
 use crate::version::FileMeta;
+use kingtide_base::events::Event;
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result};
 use kingtide_mem::cache::BlockCache;
@@ -60,6 +61,13 @@ enum Trash {
 }
 
 impl Shared {
+    fn remove(&self, path: &Path) -> Result<()> {
+        self.fs.remove(path)?;
+        let name = || path.file_name().map_or(String::new(), |n| n.to_string_lossy().into_owned());
+        self.stats.events.tell_detail(|| Event::FileDeleted(name()));
+        Ok(())
+    }
+
     fn may_pin(&self) -> bool {
         self.handles.load(Ordering::Relaxed) <= self.max_open.load(Ordering::Relaxed)
     }
@@ -243,7 +251,7 @@ impl TableCache {
             }
             None => {
                 self.shared.cache.erase_file(id);
-                self.shared.fs.remove(&klog_path(&self.shared.dir, id))
+                self.shared.remove(&klog_path(&self.shared.dir, id))
             }
         }
     }
@@ -256,7 +264,7 @@ impl TableCache {
                 h.obsolete.store(true, Ordering::Release);
                 Ok(())
             }
-            None => self.shared.fs.remove(&vlog_path(&self.shared.dir, id)),
+            None => self.shared.remove(&vlog_path(&self.shared.dir, id)),
         }
     }
 
@@ -272,7 +280,7 @@ impl TableCache {
                 }
                 Trash::Vlog(id) => vlog_path(&self.shared.dir, *id),
             };
-            let _ = self.shared.fs.remove(&path);
+            let _ = self.shared.remove(&path);
         }
         trash.len()
     }

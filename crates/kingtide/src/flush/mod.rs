@@ -14,19 +14,41 @@ use crate::engine::DbInner;
 use crate::family::Family;
 use crate::memtable::FamilyMemtable;
 use crate::sync::atomic::Ordering;
+use crate::trace;
 use crate::version::Edit;
+use kingtide_base::events::{Event, FlushInfo};
+use kingtide_base::histogram::Histogram;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Result, SeqNo, rare};
 use kingtide_table::VlogInfo;
 use std::sync::Arc;
+use std::time::Duration;
 
 impl DbInner {
     /// Flushes one memtable. False when none waits.
     pub(crate) fn flush_one(self: &Arc<Self>) -> Result<bool> {
         let Some(family) = self.claim_flush() else { return Ok(false) };
-        let result = self.flush_family(&family);
+        let result = self.flush_and_tell(&family);
         self.shape.lock().flushing.remove(&family.id());
         result.map(|()| true)
+    }
+
+    /// Flushes and tells of it.
+    fn flush_and_tell(self: &Arc<Self>, family: &Arc<Family>) -> Result<()> {
+        let (start, before) = (self.clock.monotonic_ns(), self.stats.get(Stat::FlushBytes));
+        let memory = oldest_frozen(family).map_or(0, |(memtable, _)| memtable.memory());
+        let mut info = FlushInfo::default();
+        (info.family, info.memtable_bytes) = (family.name(), memory);
+        self.stats.events.tell(|| Event::FlushBegun(info.clone()));
+        self.stats.deliver_events();
+        let span = trace::flush(&info.family);
+        let result = self.flush_family(family);
+        span.end();
+        info.duration = Duration::from_nanos(self.clock.monotonic_ns().saturating_sub(start));
+        info.written_bytes = self.stats.get(Stat::FlushBytes).saturating_sub(before);
+        info.error = result.as_ref().err().map(ToString::to_string);
+        self.stats.events.tell(|| Event::FlushEnded(info));
+        result
     }
 
     /// The family whose oldest frozen memtable is the oldest of all, so that the log is freed soonest.
@@ -95,10 +117,12 @@ impl DbInner {
         };
         family.direct.prune(family.view.load().active.first_seq());
         self.delete_retired(retired);
+        output.tell(&self.stats.events);
         self.stats.add(Stat::Flushes, 1);
         self.stats.add(Stat::FlushBytes, output.counters.bytes_written);
-        self.stall
-            .drained(memtable.memory() + memtable.direct().bytes(), self.clock.monotonic_ns().saturating_sub(start));
+        let took = self.clock.monotonic_ns().saturating_sub(start);
+        self.stats.record(Histogram::Flush, took);
+        self.stall.drained(memtable.memory() + memtable.direct().bytes(), took);
         drop(memtable);
         self.release_log()
     }

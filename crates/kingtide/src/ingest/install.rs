@@ -12,6 +12,7 @@ use crate::txn::TxnId;
 use crate::txn::bounds::shown;
 use crate::txn::locks::{LockMode, Wait};
 use crate::version::{Edit, FamilyId, FileMeta, Version};
+use kingtide_base::events::Event;
 use kingtide_base::key::MAX_SEQ;
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::stats::Stat;
@@ -378,6 +379,7 @@ impl DbInner {
     pub(crate) fn count_ingest(&self, bytes: u64) {
         self.stats.add(Stat::Ingests, 1);
         self.stats.add(Stat::IngestedBytes, bytes);
+        self.stats.events.tell(|| Event::Ingested(bytes));
     }
 }
 

@@ -12,9 +12,10 @@ use crate::read::get::{visible, vlog_of};
 use crate::read::level::RunIter;
 use crate::read::merge::{Merge, Source};
 use crate::read::overlay::{Overlay, Own, OwnIter};
+use kingtide_base::histogram::Histogram;
 use kingtide_base::key::split_expiry;
 use kingtide_base::memory::append;
-use kingtide_base::stats::Stat;
+use kingtide_base::stats::{Started, Stat};
 use kingtide_base::{Error, KeyOrder, Result, SeqNo, Tag};
 use kingtide_table::{IterOptions, Packed, ValuePointer, VlogWindow};
 use std::cmp::Ordering;
@@ -354,29 +355,25 @@ impl Cursor {
 
     /// Goes to the first key.
     pub fn seek_to_first(&mut self) {
-        if !self.begin_seek() {
-            return;
-        }
+        let Some(started) = self.begin_seek() else { return };
         let moved = match &self.lower {
             // Behind all versions of an excluded bound.
             Some(limit) if !limit.inclusive => self.merge.seek(&limit.key, Tag(0)),
             Some(limit) => self.merge.seek(&limit.key, Tag::seek(self.snapshot)),
             None => self.merge.first(),
         };
-        self.show_forward(moved);
+        self.show_forward(moved, started);
     }
 
     /// Goes to the last key.
     pub fn seek_to_last(&mut self) {
-        if !self.begin_seek() {
-            return;
-        }
+        let Some(started) = self.begin_seek() else { return };
         let moved = match &self.upper {
             Some(limit) if limit.inclusive => self.merge.seek_lt(&limit.key, Tag(0)),
             Some(limit) => self.merge.seek_lt(&limit.key, Tag(u64::MAX)),
             None => self.merge.last(),
         };
-        self.show_backward(moved);
+        self.show_backward(moved, started);
     }
 
     /// Goes to the first key that is `key` or behind it.
@@ -387,11 +384,9 @@ impl Cursor {
         {
             return self.seek_to_first();
         }
-        if !self.begin_seek() {
-            return;
-        }
+        let Some(started) = self.begin_seek() else { return };
         let moved = self.merge.seek(key, Tag::seek(self.snapshot));
-        self.show_forward(moved);
+        self.show_forward(moved, started);
     }
 
     /// Goes to the last key that is `key` or before it.
@@ -402,17 +397,20 @@ impl Cursor {
         {
             return self.seek_to_last();
         }
-        if !self.begin_seek() {
-            return;
-        }
+        let Some(started) = self.begin_seek() else { return };
         let moved = self.merge.seek_lt(key, Tag(0));
-        self.show_backward(moved);
+        self.show_backward(moved, started);
     }
 
     /// Goes to the following key. Does nothing while invalid.
     #[inline]
     #[allow(clippy::should_implement_trait)] // a cursor; `range` gives an iterator
     pub fn next(&mut self) {
+        if self.is_sampled() { self.timed(Cursor::step_forward) } else { self.step_forward() }
+    }
+
+    #[inline]
+    fn step_forward(&mut self) {
         let head = match self.shown {
             Shown::Nothing => return,
             Shown::Current => {
@@ -440,6 +438,23 @@ impl Cursor {
 
     /// Goes to the preceding key. Does nothing while invalid.
     pub fn prev(&mut self) {
+        if self.is_sampled() { self.timed(Cursor::step_backward) } else { self.step_backward() }
+    }
+
+    /// Whether the next step is measured: one in 64, because two readings of the time would be a tenth of a step.
+    #[inline]
+    fn is_sampled(&self) -> bool {
+        self.counts.steps % 64 == 63 && self.shown != Shown::Nothing
+    }
+
+    #[cold]
+    fn timed(&mut self, step: impl FnOnce(&mut Cursor)) {
+        let ticks = self.ctx.stats.ticks();
+        step(self);
+        self.ctx.stats.record_since(Histogram::Next, ticks);
+    }
+
+    fn step_backward(&mut self) {
         match self.shown {
             Shown::Nothing => return,
             Shown::Current => {
@@ -482,13 +497,15 @@ impl Cursor {
         }
     }
 
-    fn begin_seek(&mut self) -> bool {
+    /// Begins a seek, unless an earlier error forbids it.
+    fn begin_seek(&mut self) -> Option<Started> {
         self.hide();
         self.counts.seeks += 1;
         if self.counts.seeks.is_multiple_of(256) {
             self.count();
         }
-        self.error.is_none() || kingtide_base::planted!("iterator-goes-on-after-error")
+        let goes_on = self.error.is_none() || kingtide_base::planted!("iterator-goes-on-after-error");
+        goes_on.then(|| self.ctx.stats.start())
     }
 
     #[inline]
@@ -506,16 +523,18 @@ impl Cursor {
         self.error.get_or_insert(e);
     }
 
-    fn show_forward(&mut self, moved: Result<()>) {
+    fn show_forward(&mut self, moved: Result<()>, started: Started) {
         if let Err(e) = moved.and_then(|()| self.find_forward(None)) {
             self.fail(e);
         }
+        self.ctx.stats.finish(Histogram::Seek, started, || self.ctx.about_keys(0));
     }
 
-    fn show_backward(&mut self, moved: Result<()>) {
+    fn show_backward(&mut self, moved: Result<()>, started: Started) {
         if let Err(e) = moved.and_then(|()| self.find_backward()) {
             self.fail(e);
         }
+        self.ctx.stats.finish(Histogram::Seek, started, || self.ctx.about_keys(0));
     }
 
     /// Steps the merge to the first entry that is to be shown. With the head of `saved_key`, entries of that are versions of a

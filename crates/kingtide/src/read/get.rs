@@ -7,8 +7,10 @@
 use crate::family::view::FileSlot;
 use crate::family::{ReadContext, SAMPLE_PERIOD, TableHandle, View};
 use crate::read::value::PinnedValue;
+use kingtide_base::histogram::Histogram;
 use kingtide_base::key::split_expiry;
 use kingtide_base::memory::append;
+use kingtide_base::perf::{self, Stage};
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, Kind, Result, SeqNo, Tag};
 use kingtide_mem::cache::Block;
@@ -112,6 +114,8 @@ impl Found<'_> {
 pub(crate) fn vlog_of(p: &ValuePointer, table: Option<&TableHandle>, ctx: &ReadContext) -> Result<Arc<Vlog>> {
     ctx.stats.add(Stat::VlogReads, 1);
     ctx.stats.add(Stat::VlogReadBytes, p.stored_len);
+    perf::count(Stage::ValueLogReads, 1);
+    perf::count(Stage::ValueLogBytes, p.stored_len);
     match table {
         Some(t) => t.vlog(p.file_id),
         None => ctx.tables.vlog(p.file_id),
@@ -123,9 +127,13 @@ pub(crate) fn vlog_of(p: &ValuePointer, table: Option<&TableHandle>, ctx: &ReadC
 /// # Errors
 /// `Io` and `Corruption` with the file; a read that failed has answered nothing.
 pub fn get(view: &View, key: &[u8], snapshot: SeqNo, ctx: &ReadContext) -> Result<Option<PinnedValue>> {
-    let value = lookup(view, key, snapshot, ctx, |found| found.into_pinned(ctx))?;
-    count(ctx, value.as_deref().map(<[u8]>::len));
-    Ok(value)
+    let started = ctx.stats.start();
+    let value = lookup(view, key, snapshot, ctx, |found| found.into_pinned(ctx));
+    if let Ok(value) = &value {
+        count(ctx, value.as_deref().map(<[u8]>::len));
+    }
+    ctx.stats.finish(Histogram::Get, started, || ctx.about(key));
+    value
 }
 
 /// Like [`get`], but replaces the contents of `out`. Returns whether the key has a value; without one `out` is empty.
@@ -134,9 +142,13 @@ pub fn get(view: &View, key: &[u8], snapshot: SeqNo, ctx: &ReadContext) -> Resul
 /// As [`get`].
 pub fn get_into(view: &View, key: &[u8], snapshot: SeqNo, ctx: &ReadContext, out: &mut Vec<u8>) -> Result<bool> {
     out.clear();
-    let found = lookup(view, key, snapshot, ctx, |found| found.append_to(ctx, out))?.is_some();
-    count(ctx, found.then_some(out.len()));
-    Ok(found)
+    let started = ctx.stats.start();
+    let found = lookup(view, key, snapshot, ctx, |found| found.append_to(ctx, out)).map(|found| found.is_some());
+    if let Ok(found) = &found {
+        count(ctx, found.then_some(out.len()));
+    }
+    ctx.stats.finish(Histogram::Get, started, || ctx.about(key));
+    found
 }
 
 /// Whether [`get`] would find a value. Reads no value log and unpacks nothing.
@@ -144,9 +156,13 @@ pub fn get_into(view: &View, key: &[u8], snapshot: SeqNo, ctx: &ReadContext, out
 /// # Errors
 /// As [`get`].
 pub fn contains(view: &View, key: &[u8], snapshot: SeqNo, ctx: &ReadContext) -> Result<bool> {
-    let found = lookup(view, key, snapshot, ctx, |_| Ok(()))?.is_some();
-    count(ctx, found.then_some(0));
-    Ok(found)
+    let started = ctx.stats.start();
+    let found = lookup(view, key, snapshot, ctx, |_| Ok(())).map(|found| found.is_some());
+    if let Ok(found) = &found {
+        count(ctx, found.then_some(0));
+    }
+    ctx.stats.finish(Histogram::Get, started, || ctx.about(key));
+    found
 }
 
 fn count(ctx: &ReadContext, hit: Option<usize>) {
@@ -167,15 +183,23 @@ fn lookup<R>(
 ) -> Result<Option<R>> {
     let covering = view.max_covering(key, snapshot)?;
     let upper = Tag::seek(snapshot + u64::from(kingtide_base::planted!("get-sees-one-commit-too-many")));
-    for memtable in view.memtables() {
-        if let Some((tag, stored)) = memtable.points().get(key, upper) {
-            return decide(tag, stored, covering, None, ctx)?.map(take).transpose();
-        }
+    let (timer, mut searched) = (perf::begin_stage(), 0);
+    let in_memory = view.memtables().find_map(|memtable| {
+        searched += 1;
+        memtable.points().get(key, upper)
+    });
+    perf::count(Stage::MemtablesSearched, searched);
+    timer.end(Stage::MemtableSearchNs);
+    if let Some((tag, stored)) = in_memory {
+        return decide(tag, stored, covering, None, ctx)?.map(take).transpose();
     }
     if view.runs.is_empty() {
         return Ok(None);
     }
-    with_scratch(|scratch| lookup_runs(view, key, (upper, covering), ctx, scratch, take))
+    let timer = perf::begin_stage();
+    let found = with_scratch(|scratch| lookup_runs(view, key, (upper, covering), ctx, scratch, take));
+    timer.end(Stage::TableSearchNs);
+    found
 }
 
 pub(super) fn lookup_runs<R>(
@@ -208,6 +232,7 @@ pub(super) fn lookup_runs<R>(
             }
         }
     }
+    perf::count(Stage::TablesSearched, u64::from(touched));
     scratch.until_sample -= 1;
     if scratch.until_sample == 0 {
         scratch.until_sample = SAMPLE_PERIOD;

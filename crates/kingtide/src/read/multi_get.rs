@@ -9,6 +9,8 @@ use crate::family::View;
 use crate::family::view::{FileSlot, ResolvedRun};
 use crate::read::get::{Found, decide, with_table_scratch};
 use crate::read::value::PinnedValue;
+use kingtide_base::histogram::Histogram;
+use kingtide_base::perf::{self, Stage};
 use kingtide_base::stats::Stat;
 use kingtide_base::{Result, SeqNo, Tag};
 use kingtide_table::{ReadScratch, TableValue};
@@ -25,6 +27,19 @@ struct Wanted<'k> {
 
 /// Reads all of `keys` as of `snapshot`: the results stand in the order of the keys, and a failure concerns its key only.
 pub fn multi_get<K: AsRef<[u8]>>(
+    view: &View,
+    keys: &[K],
+    snapshot: SeqNo,
+    ctx: &ReadContext,
+) -> Vec<Result<Option<PinnedValue>>> {
+    let started = ctx.stats.start();
+    let results = find_all(view, keys, snapshot, ctx);
+    count(ctx, &results);
+    ctx.stats.finish(Histogram::MultiGet, started, || ctx.about_keys(keys.len()));
+    results
+}
+
+fn find_all<K: AsRef<[u8]>>(
     view: &View,
     keys: &[K],
     snapshot: SeqNo,
@@ -68,7 +83,6 @@ pub fn multi_get<K: AsRef<[u8]>>(
             });
         });
     }
-    count(ctx, &results);
     results
 }
 
@@ -95,6 +109,7 @@ fn in_memory(
         Err(e) => return Some(Err(e)),
     };
     view.memtables().find_map(|memtable| {
+        perf::count(Stage::MemtablesSearched, 1);
         let (tag, stored) = memtable.points().get(wanted.key, Tag::seek(snapshot))?;
         let value = decide(tag, stored, wanted.covering, None, ctx);
         Some(value.and_then(|v| v.map(|found| found.into_pinned(ctx)).transpose()))
@@ -111,6 +126,7 @@ fn in_run(
 ) -> Option<Result<Option<PinnedValue>>> {
     let candidates = &run.files[run.candidates(wanted.key, wanted.head)];
     for slot in candidates.iter().filter(|s| !s.is_hidden_by(wanted.covering)) {
+        perf::count(Stage::TablesSearched, 1);
         let (tag, value) = match slot.with(|t| t.get(wanted.key, wanted.hash, upper, scratch)) {
             Ok(Some(hit)) => hit,
             Ok(None) => continue,

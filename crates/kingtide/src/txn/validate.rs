@@ -15,6 +15,7 @@ use crate::commit::batch::WriteBatch;
 use crate::engine::DbInner;
 use crate::family::Family;
 use crate::read::newest::{changed_since, range_changed_since, tables_newer};
+use kingtide_base::events::Event;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo};
 use std::ops::Bound;
@@ -186,6 +187,7 @@ impl DbInner {
         // Of a family that was dropped nothing is left that could tell. Asked after the view was loaded: it is emptied later.
         if changed_since(&view, key, since, &family.reads)? || family.is_dropped() {
             self.stats.add(Stat::TxnConflicts, 1);
+            self.stats.events.tell_detail(|| Event::WriteConflict(family.name()));
             return Err(Error::new(
                 ErrorKind::Conflict,
                 format!(
@@ -215,6 +217,7 @@ impl DbInner {
     #[cold]
     fn range_conflict(&self, v: &Validation<'_>, r: &ReadRange) -> Error {
         self.stats.add(Stat::TxnConflicts, 1);
+        self.stats.events.tell_detail(|| Event::WriteConflict(r.family.name()));
         let end = |b: &Bound<Vec<u8>>| match b {
             Bound::Included(k) | Bound::Excluded(k) => format!("'{}'", shown(k)),
             Bound::Unbounded => "the end".into(),

@@ -6,7 +6,7 @@ use super::report::{Problem, ProblemKind, Severity};
 use crate::engine::DbInner;
 use crate::family::View;
 use crate::layout::Layout;
-use crate::names::{FileName, RESERVE_FILE, klog_path, parse_table_name, vlog_path};
+use crate::names::{FileName, RESERVE_FILE, STATS_TMP, klog_path, parse_table_name, vlog_path};
 use crate::options::Options;
 use crate::sync::atomic::Ordering;
 use crate::version::VlogMeta;
@@ -162,7 +162,7 @@ pub(super) fn check_directory(checker: &mut Checker<'_, '_>, subject: &Subject) 
         let orphan = match FileName::parse(name) {
             Some(FileName::Table(id)) => klog_path(checker.dir, id) != path || !tables.contains(&id),
             Some(FileName::ValueLog(id)) => vlog_path(checker.dir, id) != path || !subject.vlogs.contains_key(&id),
-            Some(FileName::Temporary) => name != RESERVE_FILE,
+            Some(FileName::Temporary) => name != RESERVE_FILE && name != STATS_TMP,
             Some(FileName::Manifest(_)) => subject.manifest.as_ref() != Some(&path),
             _ => false,
         };

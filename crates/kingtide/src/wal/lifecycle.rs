@@ -10,6 +10,7 @@ use super::sync::GroupSync;
 use crate::names::{FileName, free_path, segment_path};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use kingtide_base::events::Event;
 use kingtide_base::stats::Stat;
 use kingtide_base::{ErrorKind, Result, SeqNo, rare};
 use kingtide_vfs::{File, OpenMode};
@@ -274,6 +275,8 @@ impl Segments {
         }
         let stat = if recycled { Stat::WalSegmentsRecycled } else { Stat::WalSegmentsCreated };
         config.stats.add(stat, 1);
+        let name = || path.file_name().map_or(String::new(), |n| n.to_string_lossy().into_owned());
+        config.stats.events.tell_detail(|| Event::FileCreated(name(), size));
         if recycled {
             rare!("log-segment-recycled");
         }
@@ -381,6 +384,10 @@ impl Segments {
         let path: PathBuf = segment_path(&config.dir, id);
         let keep = size == config.segment_size && self.live.lock().free.len() < config.max_free;
         let done = if keep { config.fs.rename(&path, &free_path(&config.dir, id)) } else { config.fs.remove(&path) };
+        if done.is_ok() {
+            let name = || path.file_name().map_or(String::new(), |n| n.to_string_lossy().into_owned());
+            config.stats.events.tell_detail(|| Event::FileDeleted(name()));
+        }
         match done {
             Ok(()) if keep => self.live.lock().free.push(id),
             Err(e) if e.kind() != ErrorKind::NotFound => return Err(e), // not found: an earlier try got this far

@@ -9,6 +9,8 @@ use super::config::Lsn;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard, spin_loop, yield_now};
 use kingtide_base::clock::Clock;
+use kingtide_base::histogram::Histogram;
+use kingtide_base::perf::{self, Stage};
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{Error, ErrorKind, Result, rare};
 use kingtide_vfs::File;
@@ -250,7 +252,10 @@ impl GroupSync {
 
     pub fn sync_to(&self, lsn: Lsn) -> Result<()> {
         self.stats.add(Stat::WalSyncedCommits, 1);
-        self.wait_or_lead(lsn.0)
+        let timer = perf::begin_wait();
+        let synced = self.wait_or_lead(lsn.0);
+        timer.end(Stage::SyncNs);
+        synced
     }
 
     pub fn sync_all(&self) -> Result<()> {
@@ -368,7 +373,10 @@ impl GroupSync {
         let files: Vec<_> = self.files.lock().iter().filter(|f| f.base < target).map(|f| Arc::clone(&f.file)).collect();
         for file in files {
             self.stats.add(Stat::WalSyncs, 1);
-            if let Err(e) = file.sync_data()
+            let ticks = self.stats.ticks();
+            let synced = file.sync_data();
+            self.stats.record_since(Histogram::Fsync, ticks);
+            if let Err(e) = synced
                 && !kingtide_base::planted!("failed-sync-ignored")
             {
                 return Err(self.poison("sync of the log failed", e.at_path(file.path())));

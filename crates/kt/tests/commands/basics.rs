@@ -194,12 +194,31 @@ fn info_and_stats_describe_the_database() {
         text.contains("klog_bytes")
             && text.contains("log_file_bytes")
             && !text.contains("gets  ")
-            && text.contains("Db::prometheus()"),
+            && text.contains("kt stats --live"),
         "{text}"
     );
     assert!(kt(&["stats", &db, "--all"]).ok().contains("write_amplification"));
     assert!(kt(&["stats", &db, "--json"]).json()["gets"].is_u64());
-    assert!(kt(&["stats", &db, "--prometheus"]).ok().contains("# TYPE kingtide_gets counter"));
+    let text = kt(&["stats", &db, "--prometheus"]).ok();
+    assert!(text.contains("# TYPE kingtide_gets counter") && text.contains("kingtide_get_seconds_bucket"), "{text}");
+}
+
+#[test]
+fn stats_of_a_process_that_publishes_them_are_shown() {
+    let dir = Dir::new();
+    let db = small(&dir);
+    let message = kt(&["stats", &db, "--live"]).fails(3);
+    assert!(message.contains("stats_interval_ms") && message.contains(&db), "{message}");
+    let mut options = kingtide::Options { manual_jobs: true, ..Default::default() };
+    options.set("stats_interval_ms", "100").unwrap();
+    let open = kingtide::Db::open(&db, options).unwrap();
+    open.put(b"k", b"v").unwrap();
+    while open.run_one_job().unwrap() {}
+    let text = kt(&["stats", &db, "--live"]).ok();
+    assert!(text.contains("\nkingtide_puts 1\n") && text.contains("\nkingtide_write_seconds_count 1\n"), "{text}");
+    assert!(kt(&["info", &db]).ok().contains("family 'default'"), "the file STATS is no trouble");
+    open.close().unwrap();
+    kt(&["stats", &db, "--live"]).fails(3);
 }
 
 #[test]

@@ -20,6 +20,7 @@ mod tests;
 use std::fmt;
 use std::sync::Arc;
 
+use kingtide_base::perf::{self, Stage};
 use kingtide_base::stats::{Stat, Stats};
 
 pub use block::Block;
@@ -76,7 +77,12 @@ impl BlockCache {
     pub fn get(&self, file_id: u64, offset: u64) -> Option<Block> {
         let k = Hashed::new(file_id, offset);
         let block = self.partition(k).get(k);
-        self.stats.add(if block.is_some() { Stat::CacheHits } else { Stat::CacheMisses }, 1);
+        let (stat, stage) = match block {
+            Some(_) => (Stat::CacheHits, Stage::CacheHits),
+            None => (Stat::CacheMisses, Stage::CacheMisses),
+        };
+        self.stats.add(stat, 1);
+        perf::count(stage, 1);
         block
     }
 

@@ -5,6 +5,7 @@ use crate::compression::{Decompressor, FREE_RAW};
 use crate::reader::fit;
 use kingtide_base::memory::{append, extend_zeroed};
 use kingtide_base::options::Compression;
+use kingtide_base::perf::{self, Stage};
 use kingtide_base::{Error, ErrorKind, Result};
 use kingtide_vfs::File;
 use std::cell::RefCell;
@@ -223,10 +224,13 @@ impl Vlog {
     /// `Corruption` with file and offset, `Io`; `out` then holds nothing of use.
     pub fn read(&self, p: &ValuePointer, out: &mut Vec<u8>) -> Result<()> {
         let range = self.range(p)?;
-        SCRATCH.with_borrow_mut(|s| {
+        let timer = perf::begin_wait();
+        let read = SCRATCH.with_borrow_mut(|s| {
             let mut walk = Walk::new(self, &mut s.buf, range.start, range.end);
             self.read_walking(p, &mut walk, out, &mut s.decompressor)
-        })
+        });
+        timer.end(Stage::ValueLogNs);
+        read
     }
 
     /// The same for values that are likely to lie behind one another, such as those of a scan: one read serves many of
@@ -251,7 +255,9 @@ impl Vlog {
             let len = span.max(p.stored_len).min(self.data_end() - range.start);
             near.window = 0..0;
             fit(&mut near.buf, len as usize)?;
+            let timer = perf::begin_wait();
             self.file.read_exact_at(&mut near.buf[..len as usize], range.start)?;
+            timer.end(Stage::ValueLogNs);
             (near.file_id, near.window) = (self.file_id, range.start..range.start + len);
         }
         let mut walk = Walk::new(self, &mut near.buf, range.start, range.end);

@@ -95,6 +95,7 @@ fn meta(plan: &Plan, replay: &str) -> Meta {
             limit: Some(plan.limit),
             warmup: plan.warmup,
             rate: plan.rate,
+            capacities: plan.capacities.clone(),
             sync: plan.choices.sync(),
             verify: plan.verify,
             timeline: plan.timeline,
@@ -182,6 +183,7 @@ impl Report {
                 let store = Store {
                     workload: group.workload.clone(),
                     swept: group.swept().cloned(),
+                    threads: group.threads(),
                     repeat,
                     open_seconds: seconds,
                     ..Store::default()

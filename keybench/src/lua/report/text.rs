@@ -68,8 +68,8 @@ fn render_conditions(out: &mut String, meta: &Meta) {
     if s.warmup > 0.0 {
         let _ = writeln!(out, "  each point after {} s of warming up", s.warmup);
     }
-    if let Some(rate) = s.rate {
-        let _ = writeln!(out, "  open loop: {} units/s are due, latencies count from when they were", show_count(rate));
+    if let Some(rate) = s.open_loop() {
+        let _ = writeln!(out, "  open loop: {rate}; latencies count from when units were due");
     }
     if let Some(m) = &meta.machine {
         let _ = writeln!(
@@ -207,7 +207,7 @@ fn table_title(p: &PointResult) -> String {
 fn render_summary(out: &mut String, results: &Results) {
     let engines: Vec<&str> = results.measured_engines().map(|e| e.name.as_str()).collect();
     // In an open loop all that keep up have the rate that was asked for.
-    if engines.len() < 2 || results.meta.settings.rate.is_some() {
+    if engines.len() < 2 || results.meta.settings.is_open() {
         return;
     }
     let mut titles: Vec<String> = Vec::new();
@@ -262,7 +262,6 @@ fn ratio_of(over: Option<&PointResult>, under: Option<&PointResult>) -> String {
 }
 
 fn render_resources(out: &mut String, results: &Results) {
-    let show = |amplification: Option<f64>| amplification.map_or("-".into(), |x| format!("{x:.2}"));
     let _ = writeln!(
         out,
         "\n{:<10} {:>14} {:>9} {:>11} {:>11} {:>11} {:>10} {:>7} {:>7} {:>7} {:>9} {:>9} {:>7}",
@@ -280,6 +279,15 @@ fn render_resources(out: &mut String, results: &Results) {
         "close",
         "busy"
     );
+    for (title, results) in results.by_store() {
+        let _ = writeln!(out, "  {title}");
+        store_rows(out, &results);
+    }
+}
+
+/// The engines' rows of one kind of store.
+fn store_rows(out: &mut String, results: &Results) {
+    let show = |amplification: Option<f64>| amplification.map_or("-".into(), |x| format!("{x:.2}"));
     for e in results.measured_engines() {
         let _ = writeln!(
             out,

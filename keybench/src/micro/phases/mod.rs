@@ -42,12 +42,18 @@ pub enum Preset {
     SeekRandomWhileWriting,
     DeleteSeq,
     DeleteRandom,
+    DeleteMost,
+    DeleteRanges,
+    ReadCovered,
+    RangeRandom,
+    FillFamilies,
+    ReadFamilies,
     Compact,
     Flush,
 }
 
 /// Every phase, its name in flags, and what it does.
-pub const PRESETS: [(Preset, &str, &str); 21] = [
+pub const PRESETS: [(Preset, &str, &str); 27] = [
     (Preset::FillSeq, "fillseq", "puts N entries in key order"),
     (Preset::FillRandom, "fillrandom", "puts N times an entry drawn from N, so that many are put twice and many never"),
     (Preset::FillUniqueRandom, "filluniquerandom", "puts N entries, each once, in random order"),
@@ -67,6 +73,16 @@ pub const PRESETS: [(Preset, &str, &str); 21] = [
     (Preset::SeekRandomWhileWriting, "seekrandomwhilewriting", "the same while one more thread puts entries"),
     (Preset::DeleteSeq, "deleteseq", "deletes N entries in key order"),
     (Preset::DeleteRandom, "deleterandom", "deletes N random entries"),
+    (Preset::DeleteMost, "deletemost", "deletes nine tenths of N entries, each once, in random order"),
+    (Preset::DeleteRanges, "deleteranges", "deletes 100 ranges, half of all N entries together"),
+    (Preset::ReadCovered, "readcovered", "gets random entries among those that deleteranges deletes"),
+    (Preset::RangeRandom, "rangerandom", "makes a cursor, seeks to a random key and reads --range-size entries"),
+    (
+        Preset::FillFamilies,
+        "fillfamilies",
+        "puts N entries, each once, in random order into --families column families",
+    ),
+    (Preset::ReadFamilies, "readfamilies", "gets random entries from the column families"),
     (Preset::Compact, "compact", "compacts everything"),
     (Preset::Flush, "flush", "writes memtables out"),
 ];
@@ -86,8 +102,8 @@ impl Preset {
 
     /// Whether it begins with an empty store.
     pub fn fills(self) -> bool {
-        use Preset::{Fill100K, FillBatch, FillRandom, FillSeq, FillSync, FillUniqueRandom};
-        matches!(self, FillSeq | FillRandom | FillUniqueRandom | FillSync | FillBatch | Fill100K)
+        use Preset::{Fill100K, FillBatch, FillFamilies, FillRandom, FillSeq, FillSync, FillUniqueRandom};
+        matches!(self, FillSeq | FillRandom | FillUniqueRandom | FillSync | FillBatch | Fill100K | FillFamilies)
     }
 
     /// Whether one thread more puts entries meanwhile.
@@ -103,8 +119,14 @@ impl Preset {
     }
 
     /// Whether it writes at all, so that it matters whether writes are fsynced.
-    fn writes(self) -> bool {
-        self.creates() || matches!(self, Preset::DeleteSeq | Preset::DeleteRandom)
+    pub fn writes(self) -> bool {
+        use Preset::{DeleteMost, DeleteRandom, DeleteRanges, DeleteSeq};
+        self.creates() || matches!(self, DeleteSeq | DeleteRandom | DeleteMost | DeleteRanges)
+    }
+
+    /// Whether its entries are in column families of their own, or what it does is alike for all of them.
+    fn minds_families(self) -> bool {
+        matches!(self, Preset::FillFamilies | Preset::ReadFamilies | Preset::Compact | Preset::Flush)
     }
 }
 
@@ -123,6 +145,44 @@ pub fn parse(text: &str) -> Result<Vec<Preset>> {
         ))),
     };
     text.split(',').map(str::trim).filter(|n| !n.is_empty()).map(one).collect()
+}
+
+/// Refuses phases that would look for entries where the phase before them did not put them.
+pub fn check_families(all: &[Preset]) -> Result<()> {
+    let mut in_families = false;
+    for preset in all {
+        if preset.fills() {
+            in_families = *preset == Preset::FillFamilies;
+        }
+        if in_families && !preset.minds_families() || *preset == Preset::ReadFamilies && !in_families {
+            let only = "behind fillfamilies there may be readfamilies, and readfamilies only there";
+            return Err(Error::usage(format!("--phases {}: {only}", preset.name())));
+        }
+    }
+    Ok(())
+}
+
+/// How many ranges [`Preset::DeleteRanges`] deletes of `n` entries.
+fn ranges(n: u64) -> u64 {
+    (n / 2).clamp(1, 100)
+}
+
+/// The part of range `r` of `n` entries that [`Preset::DeleteRanges`] deletes, and where the range ends.
+fn deleted(r: u64, n: u64) -> (std::ops::Range<u64>, u64) {
+    let at = |r: u64| (u128::from(n) * u128::from(r) / u128::from(ranges(n))) as u64;
+    let (start, end) = (at(r), at(r + 1));
+    (start..start + (end - start).div_ceil(2), end)
+}
+
+/// The entry that is asked for in place of `i`: one that [`Preset::DeleteRanges`] deletes.
+fn covered(i: u64, n: u64) -> u64 {
+    let mut r = (u128::from(i) * u128::from(ranges(n)) / u128::from(n)) as u64;
+    // The division above may be one range short, as the ranges' ends are rounded down.
+    while deleted(r, n).1 <= i {
+        r += 1;
+    }
+    let (gone, _) = deleted(r, n);
+    gone.start + (i - gone.start) % (gone.end - gone.start)
 }
 
 /// The phases for people, one a line.

@@ -1,11 +1,12 @@
 //! One store through all phases of a run.
 
 use super::super::run::{phase_on, timed};
-use super::super::verify::{show, value_of, whole_store};
+use super::super::settle::Begun;
+use super::super::verify::{Tally, show, value_of, whole_store};
 use super::super::work::{Shared, Worker};
 use super::super::{Outcome, Phase, Spec};
-use super::work::{Running, id_of};
-use super::{BIG_VALUE, FILL_BATCH, Preset};
+use super::work::{Running, family_of, id_of};
+use super::{BIG_VALUE, FILL_BATCH, Preset, ranges};
 use crate::clock::Clock;
 use crate::data::{Keys, Pattern, Values};
 use crate::engine::{self, Bounds, Engine};
@@ -29,6 +30,10 @@ struct Stage<'a> {
     synced: bool,
     /// Which entries there are.
     there: Vec<bool>,
+    /// Whether the entries are in column families.
+    in_families: bool,
+    /// Resident bytes of the harness before the store was opened.
+    base_rss: u64,
     /// Bytes of a value: the last fill decides.
     value_size: usize,
     outcome: Outcome,
@@ -48,7 +53,9 @@ pub fn run(spec: &Spec, open: Opener<'_>) -> Result<Outcome> {
     };
     let there = vec![false; spec.entries as usize];
     let (clock, value_size) = (Clock::calibrated(), spec.value_size);
-    let mut stage = Stage { spec, open, clock, store, synced: spec.options.sync, there, value_size, outcome };
+    let (synced, base_rss) = (spec.options.sync, before.rss);
+    let mut stage =
+        Stage { spec, open, clock, store, synced, there, in_families: false, base_rss, value_size, outcome };
     if spec.existing {
         stage.look_around()?;
     }
@@ -99,6 +106,7 @@ impl Stage<'_> {
         if preset.fills() {
             self.value_size = if preset == Preset::Fill100K { BIG_VALUE } else { self.spec.value_size };
             self.there.fill(false);
+            self.in_families = preset == Preset::FillFamilies;
             self.store.close()?;
             process::fresh_dir(&self.spec.dir)?;
         } else if preset.writes() && self.synced != sync && engine::keeps_files(&self.spec.engine) {
@@ -112,6 +120,7 @@ impl Stage<'_> {
     fn phase(&mut self, preset: Preset, number: u64) -> Result<()> {
         let spec = self.spec;
         let first = self.outcome.phases.len();
+        let begun = Begun::now(self.base_rss);
         if matches!(preset, Preset::Compact | Preset::Flush) {
             self.whole(preset)?;
         } else {
@@ -119,7 +128,7 @@ impl Stage<'_> {
                 spec,
                 keys: self.keys()?,
                 values: self.values()?,
-                sorted: if preset == Preset::ReadSeq { self.ids() } else { Vec::new() },
+                sorted: if matches!(preset, Preset::ReadSeq | Preset::RangeRandom) { self.ids() } else { Vec::new() },
                 clock: self.clock,
                 stop: AtomicBool::new(false),
             };
@@ -132,6 +141,7 @@ impl Stage<'_> {
                 there: &self.there,
                 next: if seeks { next_there(&self.there) } else { Vec::new() },
                 readers: AtomicUsize::new(spec.threads),
+                store: &*self.store,
                 found: AtomicU64::new(0),
             };
             let threads = spec.threads + usize::from(preset.has_writer());
@@ -153,12 +163,18 @@ impl Stage<'_> {
             }
             touched.into_iter().for_each(|i| self.there[i as usize] = preset.creates());
         }
+        if spec.settles() && preset.writes() {
+            self.outcome.phases[first].costs = Some(begun.settle(&*self.store, &spec.dir)?);
+        }
+        let before = spec.phases[..number as usize].iter().filter(|p| **p == preset).count();
+        let name = if before == 0 { preset.name().to_owned() } else { format!("{}-{}", preset.name(), before + 1) };
         let entry = (spec.key_size + self.value_size) as u64;
         for phase in &mut self.outcome.phases[first..] {
-            phase.name = preset.name().into();
+            phase.name.clone_from(&name);
             self.outcome.user_bytes += match phase.operation.as_str() {
                 "PUT" | "UPDATE" => phase.ops * entry,
                 "DELETE" => phase.ops * spec.key_size as u64,
+                "RANGE_DELETE" => phase.ops * 2 * spec.key_size as u64,
                 _ => 0,
             };
         }
@@ -188,6 +204,20 @@ impl Stage<'_> {
         Ok(())
     }
 
+    /// Gets every entry from its family.
+    fn check_families(&self, keys: &Keys, values: &Values, tally: &mut Tally) -> Result<()> {
+        let mut families = self.store.families(self.spec.families)?;
+        let mut key = vec![0; keys.size()];
+        for (i, there) in (0..).zip(&self.there) {
+            keys.write(id_of(i), &mut key);
+            let mut right = false;
+            let found = families
+                .get(family_of(i, self.spec), &key, &mut |v| right = tally.value_is_right(values, id_of(i), v))?;
+            tally.judge(found == *there && (right || !found), || format!("families: key {} is not right", show(&key)));
+        }
+        Ok(())
+    }
+
     fn finish(mut self, before: &Usage) -> Result<Outcome> {
         let spec = self.spec;
         let after = Usage::now();
@@ -199,7 +229,12 @@ impl Stage<'_> {
         if spec.final_check && engine::keeps_data(&spec.engine) {
             let (keys, values) = (self.keys()?, self.values()?);
             let mut session = self.store.session()?;
-            let tally = whole_store(&mut *session, &keys, &ids, &mut value_of(&values, &ids))?;
+            // The store's own family is empty where others hold the entries.
+            let own = if self.in_families { &[][..] } else { &ids };
+            let mut tally = whole_store(&mut *session, &keys, own, &mut value_of(&values, own))?;
+            if self.in_families {
+                self.check_families(&keys, &values, &mut tally)?;
+            }
             self.outcome.final_check = (tally.verified, tally.wrong);
             self.outcome.examples.extend(tally.examples);
         }
@@ -221,6 +256,8 @@ fn total(spec: &Spec, preset: Preset) -> u64 {
     match preset {
         Preset::FillSync | Preset::Fill100K => (spec.entries / 1000).max(1),
         p if p.fills() => spec.entries,
+        Preset::DeleteMost => spec.entries * 9 / 10,
+        Preset::DeleteRanges => ranges(spec.entries),
         Preset::Overwrite | Preset::UpdateRandom | Preset::DeleteSeq | Preset::DeleteRandom => spec.entries,
         _ => spec.operations,
     }
@@ -229,6 +266,8 @@ fn total(spec: &Spec, preset: Preset) -> u64 {
 fn batch(spec: &Spec, preset: Preset) -> usize {
     match preset {
         Preset::FillBatch => FILL_BATCH,
+        Preset::FillFamilies => 1,
+        Preset::DeleteMost => spec.batch,
         Preset::MultiReadRandom | Preset::Overwrite | Preset::DeleteSeq | Preset::DeleteRandom => spec.batch,
         p if p.fills() => spec.batch,
         _ => 1,
@@ -244,7 +283,9 @@ fn operations(preset: Preset) -> &'static [&'static str] {
         Preset::ReadWhileWriting | Preset::ReadRandomWriteRandom => &["GET", "PUT"],
         Preset::SeekRandom => &["SEEK"],
         Preset::SeekRandomWhileWriting => &["SEEK", "PUT"],
-        Preset::DeleteSeq | Preset::DeleteRandom => &["DELETE"],
+        Preset::DeleteSeq | Preset::DeleteRandom | Preset::DeleteMost => &["DELETE"],
+        Preset::DeleteRanges => &["RANGE_DELETE"],
+        Preset::RangeRandom => &["RANGE"],
         p if p.creates() => &["PUT"],
         _ => &["GET"],
     }

@@ -65,7 +65,9 @@ fn right_engines_are_found_right_in_every_phase() {
             remove_dir(&s.dir).unwrap();
         }
     }
-    let missed: Vec<_> = PRESETS.iter().filter(|p| !parse(&all).unwrap().contains(&p.0)).collect();
+    let new = parse("deletemost,deleteranges,readcovered,rangerandom,fillfamilies,readfamilies").unwrap();
+    let tested = [parse(&all).unwrap(), new].concat();
+    let missed: Vec<_> = PRESETS.iter().filter(|p| !tested.contains(&p.0)).collect();
     assert!(missed.is_empty(), "{missed:?}");
 }
 
@@ -154,4 +156,52 @@ fn names_are_those_of_db_bench() {
         assert!(e.exit_code() == 2 && e.to_string().contains(wanted), "{e}");
     }
     assert!(PRESETS.iter().all(|(p, name, _)| parse(name).unwrap() == [*p]));
+}
+
+/// Phases of the suite `total-cost`: what they delete and what is left is known, and each that writes is settled.
+#[test]
+fn costs_are_taken_after_each_phase_that_writes() {
+    let list = "filluniquerandom,overwrite,overwrite,rangerandom,deleteranges,readcovered,readrandom,deletemost,rangerandom,\
+                readseq";
+    for engine in ["memory", "kingtide", "lmdb"] {
+        let s = Spec { settle: true, batch: 7, engine: engine.into(), ..phases(&format!("cost-{engine}"), list) };
+        let o = on(engine, &s).unwrap();
+        assert_eq!(o.wrong(), 0, "{engine}: {:?}", o.examples);
+        let names: Vec<&str> = o.phases.iter().map(|p| p.name.as_str()).collect();
+        assert!(names[1..3] == ["overwrite", "overwrite-2"] && names[8] == "rangerandom-2", "{names:?}");
+        assert_eq!((phase(&o, "readcovered").found, phase(&o, "deletemost").ops), (Some(0), 2_700));
+        assert!(o.live_bytes > 0 && o.live_bytes < 300 * 116, "a tenth of what the ranges left");
+        for p in &o.phases {
+            let writes = ["PUT", "DELETE", "RANGE_DELETE"].contains(&p.operation.as_str());
+            assert_eq!(p.costs.is_some(), writes && engine != "memory", "{engine}: {}", p.name);
+            if let Some(costs) = p.costs {
+                assert!(costs.settled.seconds >= costs.foreground.seconds && costs.settled.disk_bytes > 0);
+            }
+        }
+        remove_dir(&s.dir).unwrap();
+    }
+}
+
+#[test]
+fn ranges_and_what_they_cover_agree() {
+    for n in [1, 2, 3, 199, 200, 3_000, 12_345] {
+        let gone: Vec<u64> = (0..super::ranges(n)).flat_map(|r| super::deleted(r, n).0).collect();
+        assert!(gone.is_sorted() && *gone.last().unwrap() < n && gone.len() as u64 * 3 >= n, "{n}");
+        assert!((0..n).all(|i| gone.binary_search(&super::covered(i, n)).is_ok()), "{n}");
+    }
+}
+
+#[test]
+fn entries_in_families_are_found_there_alone() {
+    let s = phases("families", "fillfamilies,readfamilies,compact,readfamilies,fillseq,readseq");
+    let o = on("kingtide", &s).unwrap();
+    assert_eq!((o.wrong(), phase(&o, "readfamilies").found), (0, Some(3_000)), "{:?}", o.examples);
+    remove_dir(&s.dir).unwrap();
+    let s = phases("families", "fillfamilies,readfamilies");
+    let o = on("kingtide", &s).unwrap();
+    assert!(o.wrong() == 0 && o.final_check.0 == 3_000, "{:?}", o.examples);
+    remove_dir(&s.dir).unwrap();
+    for list in ["fillfamilies,readrandom", "fillseq,readfamilies", "fillfamilies,fillseq,readfamilies"] {
+        assert!(super::check_families(&parse(list).unwrap()).is_err(), "{list}");
+    }
 }

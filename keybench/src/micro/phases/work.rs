@@ -3,10 +3,10 @@
 use super::super::Spec;
 use super::super::verify::show;
 use super::super::work::{Batch, Picker, Shared, Worker, share};
-use super::{GETS_PERCENT, Preset};
+use super::{GETS_PERCENT, Preset, covered, deleted};
 use crate::data::Pattern;
 use crate::dist::{Permutation, Zipf};
-use crate::engine::Bounds;
+use crate::engine::{Bounds, Engine};
 use crate::error::Result;
 use kingtide_base::rng::Rng;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -14,6 +14,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 /// The id of entry `i`. Odd ids are never put: they lie between.
 pub fn id_of(i: u64) -> u64 {
     2 * i
+}
+
+/// The column family that entry `i` is in: they are written in turns.
+pub fn family_of(i: u64, spec: &Spec) -> usize {
+    (i % spec.families as u64) as usize
 }
 
 /// One phase of a run.
@@ -30,6 +35,8 @@ pub struct Running<'a> {
     pub next: Vec<u64>,
     /// Threads that read and are not done: the writer goes on for as long.
     pub readers: AtomicUsize,
+    /// The store, for phases that need more of it than a session.
+    pub store: &'a dyn Engine,
     /// Gets that found something.
     pub found: AtomicU64,
 }
@@ -45,7 +52,7 @@ impl Running<'_> {
         let rng = Rng::new(spec.seed ^ (0x70 + self.number) ^ ((thread as u64 + 1) << 32));
         match self.preset {
             Preset::FillSeq | Preset::FillBatch | Preset::DeleteSeq => in_order(),
-            Preset::FillUniqueRandom => Picker::Once {
+            Preset::FillUniqueRandom | Preset::FillFamilies | Preset::DeleteMost => Picker::Once {
                 order: Permutation::new(n, spec.seed ^ self.number),
                 next: share(self.total, thread, spec.threads).start,
             },
@@ -68,6 +75,9 @@ impl Running<'_> {
         if self.preset.has_writer() {
             let mut picker = self.picker(spec, spec.threads);
             return (0..written).for_each(|_| each(picker.next()));
+        }
+        if self.preset == Preset::DeleteRanges {
+            return (0..self.total).for_each(|r| deleted(r, spec.entries).0.for_each(&mut each));
         }
         for thread in 0..spec.threads {
             let (mut picker, mut coin) = (self.picker(spec, thread), self.coin(spec, thread));
@@ -94,14 +104,21 @@ impl Running<'_> {
 impl Worker<'_> {
     /// This thread's part of a phase.
     pub fn run(&mut self, phase: &Running<'_>) -> Result<()> {
-        use Preset::{DeleteRandom, DeleteSeq, MultiReadRandom, ReadSeq, SeekRandom, SeekRandomWhileWriting};
+        use Preset::{
+            DeleteMost, DeleteRandom, DeleteRanges, DeleteSeq, FillFamilies, MultiReadRandom, RangeRandom,
+            ReadFamilies, ReadSeq, SeekRandom, SeekRandomWhileWriting,
+        };
         if phase.preset.has_writer() && self.thread == self.shared.spec.threads {
             return self.write_meanwhile(phase);
         }
         let done = match phase.preset {
             ReadSeq => self.iterates(),
             SeekRandom | SeekRandomWhileWriting => self.phase_seeks(phase),
-            DeleteSeq | DeleteRandom => self.phase_deletes(phase),
+            DeleteSeq | DeleteRandom | DeleteMost => self.phase_deletes(phase),
+            DeleteRanges => self.phase_range_deletes(phase),
+            RangeRandom => self.phase_ranges(phase),
+            FillFamilies => self.family_puts(phase),
+            ReadFamilies => self.family_gets(phase),
             MultiReadRandom => self.phase_multi_gets(phase),
             p if p.fills() || p == Preset::Overwrite => self.phase_puts(phase),
             _ => self.phase_gets(phase),
@@ -158,7 +175,10 @@ impl Worker<'_> {
             if self.stopped() {
                 break;
             }
-            let i = picker.next();
+            let mut i = picker.next();
+            if phase.preset == Preset::ReadCovered {
+                i = covered(i, spec.entries);
+            }
             let id = id_of(i) + odd;
             keys.write(id, &mut key);
             let put = mixed && coin.below(100) >= GETS_PERCENT;
@@ -265,6 +285,97 @@ impl Worker<'_> {
                 format!("{}: sought {}, landed on {landed} before {expected}", phase.preset.name(), show(&key))
             });
         }
+        Ok(())
+    }
+
+    /// Ranges, each with a cursor of its own: the entries from a random key on.
+    fn phase_ranges(&mut self, phase: &Running<'_>) -> Result<()> {
+        let Shared { keys, clock, spec, sorted, .. } = self.shared;
+        let mut picker = phase.picker(spec, self.thread);
+        let mut key = vec![0; keys.size()];
+        for _ in 0..self.quota(phase.total) {
+            if self.stopped() {
+                break;
+            }
+            let id = id_of(picker.next());
+            keys.write(id, &mut key);
+            let at = sorted.partition_point(|there| *there < id);
+            let end = sorted.len().min(at + spec.range_size);
+            let from = clock.now();
+            let mut cursor = self.session.cursor(Bounds::default())?;
+            let valid = cursor.seek(&key)?;
+            let after = self.follow(&mut *cursor, valid, &sorted[at..end], &mut key)?;
+            self.latencies[0].record(clock.ns(from, clock.now()));
+            if end == sorted.len() {
+                self.tally.judge(!after, || "rangerandom: there is an entry after the last one".into());
+            }
+            self.ops[0] += 1;
+        }
+        Ok(())
+    }
+
+    fn phase_range_deletes(&mut self, phase: &Running<'_>) -> Result<()> {
+        let Shared { keys, clock, spec, .. } = self.shared;
+        let (mut start, mut end) = (vec![0; keys.size()], vec![0; keys.size()]);
+        for r in share(phase.total, self.thread, spec.threads) {
+            if self.stopped() {
+                break;
+            }
+            let (gone, _) = deleted(r, spec.entries);
+            keys.write(id_of(gone.start), &mut start);
+            // An odd id lies behind the last entry that goes and before the first one that stays.
+            keys.write(id_of(gone.end - 1) + 1, &mut end);
+            let from = clock.now();
+            self.session.delete_range(&start, &end)?;
+            self.latencies[0].record(clock.ns(from, clock.now()));
+            self.ops[0] += 1;
+        }
+        Ok(())
+    }
+
+    fn family_puts(&mut self, phase: &Running<'_>) -> Result<()> {
+        let Shared { keys, values, clock, spec, .. } = self.shared;
+        let mut families = phase.store.families(spec.families)?;
+        let mut picker = phase.picker(spec, self.thread);
+        let (mut key, mut value) = (vec![0; keys.size()], vec![0; values.size()]);
+        for _ in 0..self.quota(phase.total) {
+            if self.stopped() {
+                break;
+            }
+            let i = picker.next();
+            keys.write(id_of(i), &mut key);
+            values.write(id_of(i), &mut value);
+            let from = clock.now();
+            families.put(family_of(i, spec), &key, &value)?;
+            self.latencies[0].record(clock.ns(from, clock.now()));
+            self.ops[0] += 1;
+        }
+        Ok(())
+    }
+
+    fn family_gets(&mut self, phase: &Running<'_>) -> Result<()> {
+        let Shared { keys, values, clock, spec, .. } = self.shared;
+        let mut families = phase.store.families(spec.families)?;
+        let mut picker = phase.picker(spec, self.thread);
+        let mut key = vec![0; keys.size()];
+        let mut found = 0;
+        for _ in 0..self.quota(phase.total) {
+            if self.stopped() {
+                break;
+            }
+            let i = picker.next();
+            keys.write(id_of(i), &mut key);
+            let (tally, mut answer) = (&mut self.tally, None);
+            let from = clock.now();
+            families
+                .get(family_of(i, spec), &key, &mut |v| answer = Some(tally.value_is_right(values, id_of(i), v)))?;
+            self.latencies[0].record(clock.ns(from, clock.now()));
+            self.ops[0] += 1;
+            found += u64::from(answer.is_some());
+            self.judge(phase, i, answer, &key);
+        }
+        // Relaxed: read when all threads have been joined.
+        phase.found.fetch_add(found, Ordering::Relaxed);
         Ok(())
     }
 

@@ -14,9 +14,14 @@ two intervals allow, which is wider than one of pairs. Where the file has no int
 is said to win.";
 
 /// A group of columns for each engine: what it is called, and which of [`FIGURES`] it shows.
-const GROUPS: [(&str, &str, &[&str]); 3] = [
+const GROUPS: [(&str, &str, &[&str]); 4] = [
     ("latency", "Latency", &["p50 us", "p99 us", "p99.9 us", "max ms"]),
     ("cost", "Memory and disk", &["peak RSS MiB", "disk MiB", "write amp", "read amp", "space amp"]),
+    (
+        "settled",
+        "What writes cost until compaction was idle",
+        &["settled CPU s", "settled s", "settled written MiB", "settled space MiB", "settled RSS MiB"],
+    ),
     ("aborts", "Transactions that gave way, in percent", &["aborts %"]),
 ];
 

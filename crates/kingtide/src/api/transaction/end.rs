@@ -4,7 +4,9 @@ use super::{CommitTicket, KEEP, Transaction};
 use crate::commit::{Commit, Guard, Visible};
 use crate::txn::state::State;
 use crate::txn::validate::Validation;
+use kingtide_base::histogram::Histogram;
 use kingtide_base::options::Durability;
+use kingtide_base::slow::Subject;
 use kingtide_base::stats::Stat;
 use kingtide_base::{ErrorKind, Result, SeqNo};
 
@@ -17,6 +19,13 @@ impl Transaction {
     /// `Io`: nothing was written, and the commit may be tried again. `Poisoned` from the sync: visible, and of unknown
     /// durability. `Finished`, `Aborted`, `Expired`, `Closed`.
     pub fn commit(&mut self) -> Result<SeqNo> {
+        let started = self.db.stats.start();
+        let committed = self.commit_and_sync();
+        self.db.stats.finish(Histogram::Commit, started, Subject::default);
+        committed
+    }
+
+    fn commit_and_sync(&mut self) -> Result<SeqNo> {
         if self.xid.is_some() {
             return self.commit_prepared()?.wait();
         }

@@ -22,6 +22,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kingtide_base::clock::Clock;
+use kingtide_base::events::Event;
+use kingtide_base::histogram::Histogram;
+use kingtide_base::perf::{self, Stage};
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result};
 
@@ -220,7 +223,13 @@ impl LockManager {
         self.stats.add(Stat::Deadlocks, victims);
         let deadline = since.saturating_add(nanos(timeout));
         let result = self.wait(owners, &want, Waiting { place, signal: &signal, deadline }, state);
-        self.stats.add(Stat::LockWaitMicros, self.clock.monotonic_ns().saturating_sub(since) / 1000);
+        let waited = self.clock.monotonic_ns().saturating_sub(since);
+        self.stats.add(Stat::LockWaitMicros, waited / 1000);
+        self.stats.record(Histogram::LockWait, waited);
+        perf::count(Stage::LockWaitNs, waited);
+        if result.as_ref().is_err_and(|e| e.kind() == ErrorKind::Deadlock) {
+            self.stats.events.tell(|| Event::Deadlock(txn));
+        }
         result.map(|()| if place.is_upgrade() { Taken::Raised } else { Taken::Now })
     }
 

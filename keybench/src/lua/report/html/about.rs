@@ -71,10 +71,8 @@ pub fn conditions(h: &mut Html, meta: &Meta) {
         all.push(("warming up", if s.warmup > 0.0 { format!("{} s", s.warmup) } else { "none".into() }));
         all.push((
             "loop",
-            match s.rate {
-                Some(rate) => {
-                    format!("open: {} units are due each second, latencies count from then", show_count(rate))
-                }
+            match s.open_loop() {
+                Some(rate) => format!("open: {rate}; latencies count from when units were due"),
                 None => "closed: each thread begins a unit when its last one is done".into(),
             },
         ));

@@ -108,8 +108,8 @@ fn conditions(meta: &Meta) -> String {
     if s.warmup > 0.0 {
         parts.push(format!("{} s of warming up before each", s.warmup));
     }
-    parts.push(match s.rate {
-        Some(rate) => format!("open loop at {} units/s", show_count(rate)),
+    parts.push(match s.open_loop() {
+        Some(rate) => format!("open loop: {rate}"),
         None => "closed loop".into(),
     });
     parts.push(format!("medians of {}", s.repeat));
@@ -168,7 +168,7 @@ fn verdict(h: &mut Html, results: &Results) {
 
 /// How to read the numbers above.
 fn method(results: &Results) -> String {
-    if results.meta.settings.rate.is_some() {
+    if results.meta.settings.is_open() {
         return "In an open loop every engine that keeps up has the rate that was asked for, so rates are not compared. An \
                 engine kept up if it delivered at least 99 % of the rate; those are ordered by their highest p99 over all \
                 kinds of operation."

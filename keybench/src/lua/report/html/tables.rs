@@ -4,7 +4,7 @@ use crate::lua::point::Measured;
 use crate::measure::{Summary, plural, show_bytes, show_count, show_ns, sig3};
 use crate::page::{Head, Html};
 use crate::results::verdict::ratio;
-use crate::results::{PointResult, Results};
+use crate::results::{EngineResult, PointResult, Results};
 
 /// A point of the grid: what each engine did there.
 type Place<'a> = Vec<&'a PointResult>;
@@ -68,7 +68,7 @@ fn rates(h: &mut Html, results: &Results, place: &Place<'_>, engines: &[&str]) {
                 }
             });
         }
-        let open = results.meta.settings.rate.is_some();
+        let open = results.meta.settings.is_open();
         let ranked = |engine: &str| at(place, engine).filter(|p| !open && results.unranked(p).is_none());
         for other in engines.iter().skip(1) {
             let (Some(a), Some(b)) = (ranked(engines[0]), ranked(other)) else {
@@ -135,37 +135,43 @@ pub fn resources(h: &mut Html, results: &Results) {
             "close",
             "busy answers",
         ];
-        let mut head = vec![Head::Words("engine")];
+        let mut head = vec![Head::Words("store"), Head::Words("engine")];
         head.extend(numbers.iter().map(|n| Head::Numbers(n)));
         h.table("What each engine cost", &head, |h| {
             h.within("tbody", "", |h| {
-                for e in results.measured_engines() {
-                    h.row("", |h| {
-                        h.tag("th", &[("scope", "row")], |h| h.text(&e.name));
-                        h.number(&show_count(e.seeding(Measured::touch_rate)));
-                        h.number(&format!("{:.2} s", e.seeding(|m| m.seconds)));
-                        h.number(&show_bytes(e.closing(|c| c.peak_rss as f64)));
-                        h.number(&show_bytes(results.mean_rss(&e.name)));
-                        h.number(&show_bytes(e.closing(|c| c.written_bytes as f64)));
-                        h.number(&show_bytes(e.closing(|c| c.disk_bytes as f64)));
-                        for amplification in [e.write_amp(), results.read_amp(&e.name), e.space_amp()] {
-                            h.number(&amplification.map_or("–".into(), |x| format!("{x:.2}")));
-                        }
-                        h.number(&format!("{:.2}", results.cpu_per_million(&e.name)));
-                        h.number(&format!("{:.2} s", e.closing(|c| c.seconds)));
-                        h.number(&e.busy().to_string());
-                    });
+                for (title, results) in results.by_store() {
+                    results.measured_engines().for_each(|e| resources_of(h, &title, &results, e));
                 }
             });
         });
         h.leaf(
             "p",
             "method",
-            "Medians over the stores of an engine; memory is resident memory above what the harness itself held. \
+            "Medians over the repeats of a store; memory is resident memory above what the harness itself held. \
              Amplification is bytes written for each byte given, bytes read by system calls for each byte answered \
              (memory maps are not seen), and bytes on disk for each live byte.",
         );
         harness(h, results);
+    });
+}
+
+/// What an engine cost in one kind of store.
+fn resources_of(h: &mut Html, title: &str, results: &Results, e: &EngineResult) {
+    h.row("", |h| {
+        h.tag("th", &[("scope", "row")], |h| h.text(title));
+        h.leaf("td", "", &e.name);
+        h.number(&show_count(e.seeding(Measured::touch_rate)));
+        h.number(&format!("{:.2} s", e.seeding(|m| m.seconds)));
+        h.number(&show_bytes(e.closing(|c| c.peak_rss as f64)));
+        h.number(&show_bytes(results.mean_rss(&e.name)));
+        h.number(&show_bytes(e.closing(|c| c.written_bytes as f64)));
+        h.number(&show_bytes(e.closing(|c| c.disk_bytes as f64)));
+        for amplification in [e.write_amp(), results.read_amp(&e.name), e.space_amp()] {
+            h.number(&amplification.map_or("–".into(), |x| format!("{x:.2}")));
+        }
+        h.number(&format!("{:.2}", results.cpu_per_million(&e.name)));
+        h.number(&format!("{:.2} s", e.closing(|c| c.seconds)));
+        h.number(&e.busy().to_string());
     });
 }
 

@@ -1,0 +1,478 @@
+//! What happens inside of a database, told to whoever listens.
+//!
+//! Whoever causes an event leaves it in a queue, whatever locks it holds; [`Events::deliver`] hands the queue to the sinks where
+//! no lock is held. One thread delivers at a time, in the order of the queue. While there is no sink, an event costs one relaxed
+//! load.
+
+use crate::slow::SlowOperation;
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How much of what happens is written to the file `LOG`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LogLevel {
+    /// Nothing; there is no file.
+    Off,
+    /// What keeps the database from working.
+    Error,
+    /// That, and what may become a problem: stalls, slow operations, a log with a damaged end.
+    Warn,
+    /// That, and what the database does by itself: flushes, compactions, opening and closing.
+    Info,
+    /// That, and every file and conflict.
+    Debug,
+}
+
+/// Waits of a writer from this on are worth a line in the file `LOG`.
+pub const LONG_STALL: Duration = Duration::from_millis(10);
+
+/// A memtable is flushed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FlushInfo {
+    /// Name of the family.
+    pub family: String,
+    /// Bytes of memory that the memtable holds.
+    pub memtable_bytes: u64,
+    /// Bytes written to tables and value logs; 0 when it begins.
+    pub written_bytes: u64,
+    /// How long it took; 0 when it begins.
+    pub duration: Duration,
+    /// Why it failed, if it did.
+    pub error: Option<String>,
+}
+
+/// Tables are compacted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CompactionInfo {
+    /// Name of the family.
+    pub family: String,
+    /// Why: what the planner went by.
+    pub reason: String,
+    /// The least level of a table that is read.
+    pub input_level: usize,
+    /// The level that is written to.
+    pub output_level: usize,
+    /// Tables that are read.
+    pub input_files: usize,
+    /// Their bytes.
+    pub input_bytes: u64,
+    /// Tables and value logs written; 0 when it begins.
+    pub output_files: usize,
+    /// Bytes written; 0 when it begins.
+    pub output_bytes: u64,
+    /// How long it took; 0 when it begins.
+    pub duration: Duration,
+    /// Why it failed, if it did.
+    pub error: Option<String>,
+}
+
+/// Why a writer waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StallReason {
+    /// The memory for memtables is used up.
+    Memory,
+    /// Flushes or compactions lag behind, and writers are slowed in proportion.
+    Debt,
+}
+
+/// What the log held at an open.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RecoveryInfo {
+    /// Files that the manifest names: tables and value logs.
+    pub files: usize,
+    /// Column families.
+    pub families: usize,
+    /// Records of the write-ahead log that were read.
+    pub log_records: u64,
+    /// Segments of the log.
+    pub log_segments: usize,
+    /// The database was closed before: the log ends with a mark. Otherwise its process died, and what a record at the end
+    /// lacks was never acknowledged.
+    pub closed: bool,
+}
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// The database was opened; how long that took, and the options that differ from the defaults.
+    Opened(Duration, String),
+    /// Manifest and log were read.
+    Recovered(RecoveryInfo),
+    /// The database is closed.
+    Closed,
+    /// A flush begins.
+    FlushBegun(FlushInfo),
+    /// A flush ended, well or not.
+    FlushEnded(FlushInfo),
+    /// A compaction begins.
+    CompactionBegun(CompactionInfo),
+    /// A compaction ended, well or not.
+    CompactionEnded(CompactionInfo),
+    /// A writer begins to wait for memory.
+    StallBegun(StallReason),
+    /// A writer waited so long.
+    StallEnded(StallReason, Duration),
+    /// A background job failed. It is tried again, unless the text says that writes are stopped.
+    BackgroundError(String),
+    /// A file came: its name, and its bytes.
+    FileCreated(String, u64),
+    /// A file went.
+    FileDeleted(String),
+    /// Files were ingested, imported or cloned into a family: their bytes.
+    Ingested(u64),
+    /// A transaction met a conflict with another commit or lock. The family's name.
+    WriteConflict(String),
+    /// A deadlock was broken, with the transaction of that id as its victim.
+    Deadlock(u64),
+    /// A column family was created.
+    FamilyCreated(String),
+    /// A column family was dropped.
+    FamilyDropped(String),
+    /// An option of the database was changed: name and value.
+    OptionChanged(String, String),
+    /// An operation took longer than the option `slow_operation_threshold_us` says.
+    SlowOperation(SlowOperation),
+}
+
+impl Event {
+    /// Its kind, in the form of a name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Event::Opened(..) => "opened",
+            Event::Recovered(_) => "recovered",
+            Event::Closed => "closed",
+            Event::FlushBegun(_) => "flush_begun",
+            Event::FlushEnded(_) => "flush_ended",
+            Event::CompactionBegun(_) => "compaction_begun",
+            Event::CompactionEnded(_) => "compaction_ended",
+            Event::StallBegun(_) => "stall_begun",
+            Event::StallEnded(..) => "stall_ended",
+            Event::BackgroundError(_) => "background_error",
+            Event::FileCreated(..) => "file_created",
+            Event::FileDeleted(_) => "file_deleted",
+            Event::Ingested(..) => "ingested",
+            Event::WriteConflict(_) => "write_conflict",
+            Event::Deadlock(_) => "deadlock",
+            Event::FamilyCreated(_) => "family_created",
+            Event::FamilyDropped(_) => "family_dropped",
+            Event::OptionChanged(..) => "option_changed",
+            Event::SlowOperation(_) => "slow_operation",
+        }
+    }
+
+    /// From which level on the file `LOG` has it.
+    pub fn level(&self) -> LogLevel {
+        match self {
+            Event::BackgroundError(_) => LogLevel::Error,
+            Event::FlushEnded(FlushInfo { error: Some(_), .. }) => LogLevel::Error,
+            Event::CompactionEnded(CompactionInfo { error: Some(_), .. }) => LogLevel::Error,
+            Event::StallBegun(_) | Event::SlowOperation(_) | Event::Deadlock(_) => LogLevel::Warn,
+            Event::StallEnded(_, d) if *d >= LONG_STALL => LogLevel::Warn,
+            Event::StallEnded(..) | Event::WriteConflict(_) => LogLevel::Debug,
+            Event::FileCreated(..) | Event::FileDeleted(_) => LogLevel::Debug,
+            _ => LogLevel::Info,
+        }
+    }
+}
+
+impl fmt::Display for Event {
+    /// What happened: a line of the file `LOG`, without its time.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let why = |e: &Option<String>| e.as_ref().map_or(String::new(), |e| format!(", failed: {e}"));
+        match self {
+            Event::Opened(took, options) if options.is_empty() => {
+                write!(f, "the database was opened in {took:.1?}, all options at their defaults")
+            }
+            Event::Opened(took, options) => write!(f, "the database was opened in {took:.1?} with {options}"),
+            Event::Recovered(r) => {
+                let end = if r.closed { "closed" } else { "not closed" };
+                write!(
+                    f,
+                    "the manifest names {} files of {} families; the log, which was {end}, has {} segments and {} records to \
+                     replay",
+                    r.files, r.families, r.log_segments, r.log_records
+                )
+            }
+            Event::Closed => write!(f, "the database was closed"),
+            Event::FlushBegun(i) => write!(f, "flush of '{}' begins: {} bytes in memory", i.family, i.memtable_bytes),
+            Event::FlushEnded(i) => write!(
+                f,
+                "flush of '{}' ended after {:.1?}: {} bytes in memory, {} bytes written{}",
+                i.family,
+                i.duration,
+                i.memtable_bytes,
+                i.written_bytes,
+                why(&i.error)
+            ),
+            Event::CompactionBegun(i) => write!(
+                f,
+                "compaction of '{}' begins ({}): {} files with {} bytes, from level {} to {}",
+                i.family, i.reason, i.input_files, i.input_bytes, i.input_level, i.output_level
+            ),
+            Event::CompactionEnded(i) => write!(
+                f,
+                "compaction of '{}' ended after {:.1?} ({}): {} files with {} bytes became {} files with {} bytes in level {}{}",
+                i.family,
+                i.duration,
+                i.reason,
+                i.input_files,
+                i.input_bytes,
+                i.output_files,
+                i.output_bytes,
+                i.output_level,
+                why(&i.error)
+            ),
+            Event::StallBegun(StallReason::Memory) => write!(f, "a writer waits: the memory for memtables is used up"),
+            Event::StallBegun(StallReason::Debt) => write!(f, "a writer is slowed: flush or compaction lags behind"),
+            Event::StallEnded(StallReason::Memory, d) => write!(f, "a writer waited {d:.1?} for memory for memtables"),
+            Event::StallEnded(StallReason::Debt, d) => {
+                write!(f, "a writer was slowed by {d:.1?}, because flush or compaction lags behind")
+            }
+            Event::BackgroundError(e) => write!(f, "background work failed: {e}"),
+            Event::FileCreated(name, bytes) => write!(f, "file {name} created, {bytes} bytes"),
+            Event::FileDeleted(name) => write!(f, "file {name} deleted"),
+            Event::Ingested(bytes) => write!(f, "files with {bytes} bytes were ingested"),
+            Event::WriteConflict(family) => write!(f, "a transaction met a conflict in family '{family}'"),
+            Event::Deadlock(txn) => write!(f, "a deadlock was broken: transaction {txn} is its victim"),
+            Event::FamilyCreated(name) => write!(f, "family '{name}' created"),
+            Event::FamilyDropped(name) => write!(f, "family '{name}' dropped"),
+            Event::OptionChanged(name, value) => write!(f, "option {name} set to {value}"),
+            Event::SlowOperation(slow) => write!(f, "slow operation: {slow}"),
+        }
+    }
+}
+
+/// Told of what happens inside of a database. Every method does nothing unless it is written.
+///
+/// Calls come in the order of the events, one at a time, and while the engine holds no lock: on the background thread that did
+/// the work, on the thread of a call that waits for background work or changes the database as a whole, and for what
+/// happens on a thread that only reads and writes (stalls, conflicts, slow operations), on a background thread, within a quarter
+/// of a second. A listener that takes long delays background work; when more than 4096 events wait, newer ones are dropped and
+/// counted (`events_dropped`).
+///
+/// A listener may call everything of the database but its close, which is refused there. A panic is caught and counted
+/// (`listener_panics`). The listener must not own the last handle of the database.
+pub trait EventListener: Send + Sync {
+    /// Anything happened. Calls the method for it, if there is one; write this one instead to hear of everything.
+    fn event(&self, event: &Event) {
+        match event {
+            Event::FlushBegun(i) => self.flush_begun(i),
+            Event::FlushEnded(i) => self.flush_ended(i),
+            Event::CompactionBegun(i) => self.compaction_begun(i),
+            Event::CompactionEnded(i) => self.compaction_ended(i),
+            Event::StallBegun(reason) => self.stall_begun(*reason),
+            Event::StallEnded(reason, took) => self.stall_ended(*reason, *took),
+            Event::BackgroundError(e) => self.background_error(e),
+            Event::FileCreated(name, bytes) => self.file_created(name, *bytes),
+            Event::FileDeleted(name) => self.file_deleted(name),
+            Event::Ingested(bytes) => self.ingested(*bytes),
+            Event::WriteConflict(family) => self.write_conflict(family),
+            Event::Deadlock(victim) => self.deadlock(*victim),
+            Event::Recovered(i) => self.recovered(i),
+            Event::SlowOperation(slow) => self.slow_operation(slow),
+            _ => {}
+        }
+    }
+
+    /// A flush begins.
+    fn flush_begun(&self, _info: &FlushInfo) {}
+    /// A flush ended, well or not.
+    fn flush_ended(&self, _info: &FlushInfo) {}
+    /// A compaction begins.
+    fn compaction_begun(&self, _info: &CompactionInfo) {}
+    /// A compaction ended, well or not.
+    fn compaction_ended(&self, _info: &CompactionInfo) {}
+    /// A writer begins to wait for memory.
+    fn stall_begun(&self, _reason: StallReason) {}
+    /// A writer waited so long.
+    fn stall_ended(&self, _reason: StallReason, _duration: Duration) {}
+    /// A background job failed.
+    fn background_error(&self, _error: &str) {}
+    /// A table or value log came.
+    fn file_created(&self, _name: &str, _bytes: u64) {}
+    /// A table or value log went.
+    fn file_deleted(&self, _name: &str) {}
+    /// Files were ingested.
+    fn ingested(&self, _bytes: u64) {}
+    /// A transaction met a conflict.
+    fn write_conflict(&self, _family: &str) {}
+    /// A deadlock was broken.
+    fn deadlock(&self, _victim: u64) {}
+    /// Manifest and log were read at the open.
+    fn recovered(&self, _info: &RecoveryInfo) {}
+    /// An operation took long.
+    fn slow_operation(&self, _operation: &SlowOperation) {}
+}
+
+/// Events that may wait for delivery.
+const MOST_WAITING: usize = 4096;
+
+type Sink = Box<dyn FnMut(&Event) + Send>;
+
+/// The events of a database.
+#[derive(Default)]
+pub struct Events {
+    /// There is a sink. Relaxed: an event at the moment of the change may be missed.
+    active: AtomicBool,
+    /// There is one that wants what comes often, too.
+    detailed: AtomicBool,
+    queue: Mutex<VecDeque<Event>>,
+    /// Locked while they are called.
+    sinks: Mutex<Vec<Sink>>,
+    dropped: AtomicU64,
+    panics: AtomicU64,
+}
+
+thread_local! {
+    /// This thread calls a sink, of whatever database.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+impl Events {
+    /// Adds a sink that wants events up to a level. It may be called with others, but not with what happened before.
+    pub fn connect(&self, level: LogLevel, sink: Sink) {
+        lock(&self.sinks).push(sink);
+        if level >= LogLevel::Debug {
+            self.detailed.store(true, Ordering::Relaxed);
+        }
+        self.active.store(true, Ordering::Relaxed);
+    }
+
+    /// Takes all sinks away, when the database is closed: they may hold what must go.
+    pub fn disconnect(&self) {
+        self.active.store(false, Ordering::Relaxed);
+        self.detailed.store(false, Ordering::Relaxed);
+        let former = std::mem::take(&mut *lock(&self.sinks));
+        drop(former);
+    }
+
+    /// Takes note of an event, if somebody listens. May be called with any lock held.
+    #[inline]
+    pub fn tell(&self, event: impl FnOnce() -> Event) {
+        if self.active.load(Ordering::Relaxed) {
+            self.push(event());
+        }
+    }
+
+    /// The same for an event of [`LogLevel::Debug`], which may come often: nothing unless somebody wants that much.
+    #[inline]
+    pub fn tell_detail(&self, event: impl FnOnce() -> Event) {
+        if self.detailed.load(Ordering::Relaxed) {
+            self.push(event());
+        }
+    }
+
+    #[cold]
+    fn push(&self, event: Event) {
+        let mut queue = lock(&self.queue);
+        if queue.len() >= MOST_WAITING {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        } else {
+            queue.push_back(event);
+        }
+    }
+
+    /// Hands what waits to the sinks, in order. Call it with no lock held. Another thread that delivers now goes on with what
+    /// this one has.
+    #[inline]
+    pub fn deliver(&self) {
+        if self.active.load(Ordering::Relaxed) {
+            self.deliver_all();
+        }
+    }
+
+    #[cold]
+    fn deliver_all(&self) {
+        if Events::is_inside() {
+            return; // the delivery that this thread is in goes on when the sink returns
+        }
+        loop {
+            let Ok(mut sinks) = self.sinks.try_lock() else { return };
+            loop {
+                let Some(event) = lock(&self.queue).pop_front() else { break };
+                for sink in sinks.iter_mut() {
+                    INSIDE.with(|inside| inside.set(true));
+                    let called = catch_unwind(AssertUnwindSafe(|| sink(&event)));
+                    INSIDE.with(|inside| inside.set(false));
+                    if called.is_err() {
+                        self.panics.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            }
+            drop(sinks);
+            // Whoever came meanwhile and could not have the lock left its events to this thread.
+            if lock(&self.queue).is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// Whether this thread is inside of a listener, of whatever database.
+    pub fn is_inside() -> bool {
+        INSIDE.with(Cell::get)
+    }
+
+    /// Events that were dropped because too many waited, and panics of sinks, since the last call.
+    pub fn take_losses(&self) -> (u64, u64) {
+        let taken = |n: &AtomicU64| if n.load(Ordering::Relaxed) > 0 { n.swap(0, Ordering::Relaxed) } else { 0 };
+        (taken(&self.dropped), taken(&self.panics))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn events_come_in_order_and_a_panic_harms_nothing() {
+        let events = Arc::new(Events::default());
+        events.tell(|| unreachable!("nobody listens"));
+        let heard: Arc<Mutex<Vec<String>>> = Arc::default();
+        let (to, inner) = (heard.clone(), events.clone());
+        events.connect(
+            LogLevel::Info,
+            Box::new(move |event| {
+                lock(&to).push(event.to_string());
+                if let Event::FamilyCreated(name) = event {
+                    inner.tell(|| Event::FamilyDropped(name.clone()));
+                    inner.deliver(); // comes back to the delivery under way
+                    assert!(Events::is_inside());
+                    panic!("a listener panics");
+                }
+            }),
+        );
+        events.tell_detail(|| unreachable!("nobody wants so much"));
+        ["a", "b"].map(|name| events.tell(|| Event::FamilyCreated(name.to_owned())));
+        events.deliver();
+        let heard = lock(&heard).join("; ");
+        assert_eq!(heard, "family 'a' created; family 'b' created; family 'a' dropped; family 'b' dropped");
+        assert_eq!((events.take_losses(), Events::is_inside()), ((0, 2), false));
+        events.disconnect();
+        events.tell(|| unreachable!("nobody listens any more"));
+    }
+
+    #[test]
+    fn a_queue_that_nobody_empties_stays_short() {
+        let events = Events::default();
+        events.connect(LogLevel::Debug, Box::new(|_| {}));
+        (0..MOST_WAITING + 7).for_each(|_| events.tell(|| Event::Closed));
+        assert_eq!(events.take_losses(), (7, 0));
+        events.deliver();
+        assert!(lock(&events.queue).is_empty());
+    }
+}

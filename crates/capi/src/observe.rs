@@ -1,0 +1,201 @@
+//! What an engine tells of itself: histograms, events, what a thread's operations touch, slow operations.
+
+use crate::abi::{self, Sized_, fill, need, out_handle};
+use crate::db::kingtide_db;
+use crate::error::{c_text, guard, kingtide_error, kingtide_status, quietly};
+use crate::options::{Context, forever, kingtide_destroy_fn, kingtide_options};
+use crate::value::kingtide_text;
+use kingtide::perf::{self, Level};
+use kingtide::{Error, Event, EventListener, Histogram};
+use std::ffi::{CString, c_char, c_void};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// A histogram of durations, in nanoseconds. Quantiles are wrong by at most 5.9 %. The texts are valid for ever.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kingtide_histogram {
+    /// `sizeof(kingtide_histogram)`, set by the caller.
+    pub size: usize,
+    /// Its name.
+    pub name: *const c_char,
+    /// What it measures.
+    pub description: *const c_char,
+    /// How many durations were recorded.
+    pub count: u64,
+    /// All of them together.
+    pub sum: u64,
+    /// The longest.
+    pub max: u64,
+    /// Half took at most this.
+    pub p50: u64,
+    /// 90 % took at most this.
+    pub p90: u64,
+    /// 99 % took at most this.
+    pub p99: u64,
+    /// 99.9 % took at most this.
+    pub p999: u64,
+}
+// SAFETY: numbers and raw pointers only, the size first.
+unsafe impl Sized_ for kingtide_histogram {
+    const NAME: &'static str = "kingtide_histogram";
+}
+
+fn nanos(d: Duration) -> u64 {
+    u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Describes the histogram at an index from 0, as it is now. False behind the last, without a database, or when
+/// `histogram->size` is not set. Reads some 22 KB.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kingtide_db_histogram(
+    db: Option<&kingtide_db>,
+    index: usize,
+    histogram: *mut kingtide_histogram,
+) -> bool {
+    static TEXTS: OnceLock<Vec<[usize; 2]>> = OnceLock::new();
+    quietly(false, || {
+        let (Some(db), Some(which)) = (db, Histogram::ALL.get(index)) else { return false };
+        let texts = TEXTS.get_or_init(|| {
+            let text = |h: &Histogram| [h.name(), h.help().trim()].map(|t| forever(t) as usize);
+            Histogram::ALL.iter().map(text).collect()
+        });
+        let Some([name, description]) = texts.get(index).map(|t| t.map(|t| t as *const c_char)) else { return false };
+        let now = db.db.histogram(*which);
+        let [p50, p90, p99, p999] = [0.5, 0.9, 0.99, 0.999].map(|q| nanos(now.quantile(q)));
+        let (count, sum, max) = (now.count(), nanos(now.sum()), nanos(now.max()));
+        fill(histogram, kingtide_histogram { size: 0, name, description, count, sum, max, p50, p90, p99, p999 }).is_ok()
+    })
+}
+
+/// The nanoseconds that a share `quantile` (0 to 1) of the operations of a kind took at most, by the histogram's name.
+///
+/// Errors: NOT_FOUND, INVALID_ARGUMENT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kingtide_db_histogram_quantile(
+    db: Option<&kingtide_db>,
+    name: *const c_char,
+    quantile: f64,
+    nanoseconds: *mut u64,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let name = abi::text(name, "name")?;
+        let which = Histogram::by_name(name)
+            .ok_or_else(|| Error::new(kingtide::ErrorKind::NotFound, format!("no histogram '{name}'")))?;
+        let found = need(db, "db")?.db.histogram(which).quantile(quantile);
+        abi::set_if(nanoseconds, nanos(found));
+        Ok(())
+    })
+}
+
+/// Called with the name of an event, such as "flush_ended", and with a sentence that tells what happened. Both are valid during
+/// the call. May call everything but `kingtide_db_close`. Must neither unwind nor jump out.
+pub type kingtide_event_fn =
+    Option<unsafe extern "C" fn(context: *mut c_void, name: *const c_char, text: *const c_char)>;
+
+/// Who is told of what happens inside of a database.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kingtide_listener {
+    /// `sizeof(kingtide_listener)`, set by the caller.
+    pub size: usize,
+    /// Handed to the functions.
+    pub context: *mut c_void,
+    /// Called for every event: one call at a time, in order, mostly on background threads.
+    pub event: kingtide_event_fn,
+    /// Called when the context is needed no more. May be NULL.
+    pub destroy: kingtide_destroy_fn,
+}
+// SAFETY: raw pointers and functions only, the size first; all zeros is a value of it.
+unsafe impl Sized_ for kingtide_listener {
+    const NAME: &'static str = "kingtide_listener";
+}
+
+struct Listener {
+    event: unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char),
+    context: Context,
+}
+
+impl EventListener for Listener {
+    fn event(&self, event: &Event) {
+        let name = CString::new(event.name()).unwrap_or_default();
+        let text = c_text(event.to_string().as_bytes());
+        // SAFETY: whoever set the listener promised that it can be called with its context; the texts live meanwhile.
+        unsafe { (self.event)(self.context.pointer, name.as_ptr(), text.as_ptr()) };
+    }
+}
+
+/// Sets who is told of what happens inside of databases that are opened with these options, in place of who was before; NULL
+/// removes it.
+///
+/// Errors: INVALID_ARGUMENT; `destroy` is not called then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kingtide_options_set_listener(
+    options: Option<&mut kingtide_options>,
+    listener: *const kingtide_listener,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let options = need(options, "options")?;
+        if listener.is_null() {
+            options.options.listener = None;
+            return Ok(());
+        }
+        let kingtide_listener { context, event, destroy, .. } = abi::config(listener)?;
+        let event = need(event, "event")?;
+        let context = Context { pointer: context, destroy };
+        options.options.listener = Some(Arc::new(Listener { event, context }));
+        Ok(())
+    })
+}
+
+/// How much is looked at of what the operations of this thread do: 0 is nothing, 1 counts and waits, 2 the times of all stages
+/// too. Begins anew from zero. False for another number.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_perf_start(level: i32) -> bool {
+    let level = match level {
+        0 => Level::Off,
+        1 => Level::Counts,
+        2 => Level::Times,
+        _ => return false,
+    };
+    quietly(false, || {
+        perf::start(level);
+        true
+    })
+}
+
+/// What the operations of this thread touched, and how long their stages took, since the start or the last call of this: the
+/// fields that are not 0, as `name=value` with spaces between them. Names that end in `_ns` are nanoseconds.
+///
+/// Errors: INVALID_ARGUMENT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kingtide_perf_take(
+    text: *mut *mut kingtide_text,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let out = out_handle(text, "text")?;
+        out.set(perf::take().to_string().into());
+        Ok(())
+    })
+}
+
+/// The last 128 operations that took as long as the option `slow_operation_threshold_us` says, or longer: a line for each,
+/// oldest first, with what it touched and waited for.
+///
+/// Errors: INVALID_ARGUMENT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kingtide_db_slow_operations(
+    db: Option<&kingtide_db>,
+    text: *mut *mut kingtide_text,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let out = out_handle(text, "text")?;
+        let lines: String = need(db, "db")?.db.slow_operations().iter().map(|s| format!("{s}\n")).collect();
+        out.set(lines.into());
+        Ok(())
+    })
+}

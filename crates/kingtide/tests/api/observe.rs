@@ -1,0 +1,347 @@
+//! What an engine tells of itself: histograms, events, the perf context, slow operations, and the file `LOG`.
+
+use kingtide::perf::{self, Level};
+use kingtide::vfs::{Fault, FaultFs, Fs, MemFs, Op, Rule};
+use kingtide::{
+    Db, ErrorKind, Event, EventListener, Histogram, Isolation, LogLevel, Options, TransactionOptions, verify,
+};
+use kingtide_testkit::Scratch;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+fn in_memory() -> Options {
+    Options { fs: Some(MemFs::shared()), manual_jobs: true, seed: Some(1), ..Options::default() }
+}
+
+/// Remembers what it hears.
+#[derive(Default)]
+struct Heard(Mutex<Vec<Event>>);
+
+impl Heard {
+    fn names(&self) -> Vec<&'static str> {
+        self.0.lock().unwrap().iter().map(Event::name).collect()
+    }
+
+    fn count(&self, name: &str) -> usize {
+        self.names().iter().filter(|n| **n == name).count()
+    }
+}
+
+impl EventListener for Heard {
+    fn event(&self, event: &Event) {
+        self.0.lock().unwrap().push(event.clone());
+    }
+}
+
+#[test]
+fn every_kind_of_operation_is_measured() {
+    let db = Db::open("db", in_memory()).unwrap();
+    let family = db.default_family();
+    let batch_of_100 = |from: u32| (from..from + 100).for_each(|i| db.put(i.to_be_bytes(), [7; 50]).unwrap());
+    batch_of_100(0);
+    db.flush().unwrap();
+    batch_of_100(50);
+    db.flush().unwrap();
+    db.compact().unwrap();
+    db.get(1u32.to_be_bytes()).unwrap();
+    db.get(b"absent").unwrap();
+    kingtide::Read::multi_get(&db, &[[0; 4], [1; 4]]);
+    let mut cursor = family.cursor(..).unwrap();
+    cursor.seek_to_first();
+    (0..130).for_each(|_| cursor.next());
+    let mut txn = db.begin(Isolation::Snapshot).unwrap();
+    txn.put(family, b"k", b"v").unwrap();
+    txn.commit().unwrap();
+    db.sync().unwrap();
+    let count = |h| db.histogram(h).count();
+    let expected = [
+        (Histogram::Get, 2),
+        (Histogram::MultiGet, 1),
+        (Histogram::Seek, 1),
+        (Histogram::Next, 2),
+        (Histogram::Write, 200),
+        (Histogram::Commit, 1),
+        (Histogram::Flush, 2),
+    ];
+    expected.iter().for_each(|(h, n)| assert_eq!(count(*h), *n, "{h:?}"));
+    assert!(count(Histogram::Compaction) >= 1 && count(Histogram::Fsync) >= 1);
+
+    db.set_option("histograms", "false").unwrap();
+    db.get(b"k").unwrap();
+    assert_eq!(count(Histogram::Get), 2, "it is off");
+    let text = db.prometheus();
+    assert!(text.contains("kingtide_get_seconds_count 2\n"), "{text}");
+    let report = db.stats().to_string();
+    assert!(report.lines().any(|l| l.starts_with("get ") && l.contains("count 2, mean ")), "{report}");
+}
+
+/// Each sample belongs to the family of the last TYPE line, names and values have the right form, and histograms are complete.
+#[test]
+fn the_prometheus_text_has_the_right_form() {
+    let db = Db::open("db", in_memory()).unwrap();
+    db.put(b"k", b"v").unwrap();
+    let text = db.prometheus();
+    assert!(text.ends_with('\n'));
+    let (mut name, mut kind, mut last) = (String::new(), String::new(), 0);
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            name = rest.split(' ').next().unwrap().to_owned();
+            assert!(name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_'), "{line}");
+        } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (of, is) = rest.split_once(' ').unwrap();
+            assert_eq!(of, name, "TYPE follows HELP");
+            assert!(["counter", "gauge", "histogram"].contains(&is), "{line}");
+            (kind, last) = (is.to_owned(), 0);
+        } else {
+            let (sample, value) = line.rsplit_once(' ').unwrap();
+            assert!(value.parse::<f64>().is_ok_and(f64::is_finite), "{line}");
+            let rest = sample.strip_prefix(name.as_str()).unwrap_or_else(|| panic!("{line} is not of {name}"));
+            match rest {
+                "" => assert_ne!(kind, "histogram"),
+                "_sum" => assert_eq!(kind, "histogram"),
+                "_count" => assert_eq!(value.parse::<u64>().unwrap(), last, "the last bucket has all"),
+                bucket => {
+                    let bound = bucket.strip_prefix("_bucket{le=\"").and_then(|b| b.strip_suffix("\"}")).unwrap();
+                    assert!(bound == "+Inf" || bound.parse::<f64>().is_ok(), "{line}");
+                    let n: u64 = value.parse().unwrap();
+                    assert!(n >= last, "buckets are cumulative: {line}");
+                    last = n;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_listener_hears_what_happens_in_order() {
+    let heard = Arc::new(Heard::default());
+    let db = Db::open("db", Options { listener: Some(heard.clone()), ..in_memory() }).unwrap();
+    assert_eq!(heard.names(), ["recovered", "opened"]);
+    for round in 0..2 {
+        (0..100u32).for_each(|i| db.put(i.to_be_bytes(), [round; 600]).unwrap());
+        db.flush().unwrap();
+    }
+    db.compact().unwrap();
+    db.create_family("other", Default::default()).unwrap();
+    db.drop_family("other").unwrap();
+    db.set_option("lock_timeout_ms", "5").unwrap();
+    let (mut one, mut two) = (db.begin(Isolation::Snapshot).unwrap(), db.begin(Isolation::Snapshot).unwrap());
+    for txn in [&mut one, &mut two] {
+        txn.put(db.default_family(), b"k", b"v").unwrap();
+    }
+    one.commit().unwrap();
+    assert_eq!(two.commit().unwrap_err().kind(), ErrorKind::Conflict);
+    drop((one, two));
+    db.close().unwrap();
+
+    let names = heard.names();
+    let at = |name: &str| names.iter().position(|n| *n == name).unwrap_or_else(|| panic!("no {name} in {names:?}"));
+    let order =
+        ["flush_begun", "flush_ended", "compaction_begun", "compaction_ended", "family_created", "family_dropped"];
+    assert!(order.map(at).is_sorted(), "{names:?}");
+    assert_eq!((heard.count("flush_begun"), heard.count("flush_ended")), (3, 3), "the close flushes too: {names:?}");
+    assert!(at("option_changed") < at("write_conflict") && names.last() == Some(&"closed"), "{names:?}");
+    assert!(heard.count("file_created") >= 3 && heard.count("file_deleted") >= 2, "{names:?}");
+    let events = heard.0.lock().unwrap();
+    let flush = events.iter().find_map(|e| if let Event::FlushEnded(i) = e { Some(i) } else { None }).unwrap();
+    assert!(
+        flush.family == "default" && flush.memtable_bytes > 60_000 && flush.written_bytes > 0 && flush.error.is_none()
+    );
+    let mut compactions = events.iter().filter_map(|e| if let Event::CompactionEnded(i) = e { Some(i) } else { None });
+    let compacted = compactions.find(|i| i.reason != "TrivialMove").unwrap();
+    assert!(compacted.input_files == 2 && compacted.output_files >= 1 && compacted.input_bytes > 0, "{compacted:?}");
+}
+
+#[test]
+fn a_failed_flush_is_told_and_its_repetition_too() {
+    let (heard, faults) = (Arc::new(Heard::default()), Arc::new(FaultFs::new(MemFs::shared(), 1)));
+    let fs: Arc<dyn Fs> = faults.clone();
+    let db = Db::open("db", Options { fs: Some(fs), listener: Some(heard.clone()), ..in_memory() }).unwrap();
+    db.put(b"k", b"v").unwrap();
+    faults.add(Rule::new(Op::Write, Fault::Eio).path(".klog"));
+    db.flush().unwrap(); // tries again
+    let events = heard.0.lock().unwrap().clone();
+    let failed = events.iter().position(|e| matches!(e, Event::FlushEnded(i) if i.error.is_some())).unwrap();
+    assert!(matches!(&events[failed + 1], Event::BackgroundError(e) if e.contains(".klog")), "{events:?}");
+    assert!(events[failed..].iter().any(|e| matches!(e, Event::FlushEnded(i) if i.error.is_none())), "{events:?}");
+}
+
+/// A listener that uses the database that it hears of, tries to close it, and panics.
+struct Busy(OnceLock<Db>, Mutex<Option<ErrorKind>>);
+
+impl EventListener for Busy {
+    fn event(&self, event: &Event) {
+        if let (Event::FlushEnded(_), Some(db)) = (event, self.0.get()) {
+            db.put(b"from the listener", b"v").unwrap();
+            assert!(db.get(b"from the listener").unwrap().is_some());
+            *self.1.lock().unwrap() = db.close().err().map(|e| e.kind());
+            panic!("a listener panics");
+        }
+    }
+}
+
+#[test]
+fn a_listener_may_use_the_database_and_its_panic_harms_nothing() {
+    let busy = Arc::new(Busy(OnceLock::new(), Mutex::new(None)));
+    let options = Options { fs: Some(MemFs::shared()), listener: Some(busy.clone()), ..Options::default() };
+    let db = Db::open("db", options).unwrap(); // with background threads
+    assert!(busy.0.set(db.clone()).is_ok());
+    db.put(b"k", b"v").unwrap();
+    db.flush().unwrap();
+    db.wait_for_background().unwrap();
+    // Whoever delivers the event may still be in the listener when this thread is told that the flush is done.
+    while db.stats().get("listener_panics") == Some(0) {
+        std::thread::yield_now();
+    }
+    assert_eq!(*busy.1.lock().unwrap(), Some(ErrorKind::InvalidArgument), "a close is refused");
+    assert!(db.get(b"from the listener").unwrap().is_some());
+    db.close().unwrap();
+}
+
+#[test]
+fn the_perf_context_counts_what_an_operation_touches() {
+    let db = Db::open("db", in_memory()).unwrap();
+    db.put(b"small", b"v").unwrap();
+    db.put(b"large", [7; 5000]).unwrap();
+    perf::start(Level::Counts);
+    db.get(b"small").unwrap();
+    let memory = perf::take();
+    assert_eq!((memory.memtables_searched, memory.tables_searched, memory.blocks_read), (1, 0, 0), "{memory}");
+    db.put(b"other", b"v").unwrap();
+    let put = perf::take();
+    assert!(put.log_bytes > 0 && put.log_bytes < 50 && put.log_ns == 0, "{put}");
+    perf::stop();
+    db.flush().unwrap();
+
+    perf::start(Level::Times);
+    db.get(b"small").unwrap();
+    let cold = perf::take();
+    assert_eq!((cold.tables_searched, cold.cache_misses, cold.blocks_read), (1, 1, 1), "{cold}");
+    assert!(cold.block_bytes > 0 && cold.value_log_reads == 0, "{cold}");
+    assert!(cold.table_search_ns >= cold.block_read_ns, "{cold}");
+    db.get(b"large").unwrap();
+    let large = perf::take();
+    assert_eq!(large.value_log_reads, 1, "{large}");
+    (0..4).for_each(|_| _ = db.get(b"small").unwrap());
+    let warm = perf::take();
+    assert_eq!((warm.tables_searched, warm.blocks_read), (4, 0), "the thread has the block still: {warm}");
+    db.get(b"l-absent").unwrap(); // between the keys: a filter decides
+    let absent = perf::take();
+    assert_eq!((absent.filter_skips, absent.blocks_read), (1, 0), "{absent}");
+    perf::stop();
+    db.get(b"small").unwrap();
+    assert_eq!(perf::take(), Default::default(), "it is off");
+}
+
+#[test]
+fn a_slow_commit_is_recorded_with_the_stage_that_made_it_slow() {
+    const SLOW: Duration = Duration::from_millis(30);
+    let (fs, heard) = (MemFs::new(), Arc::new(Heard::default()));
+    let options = Options { fs: Some(Arc::new(fs.clone())), listener: Some(heard.clone()), ..in_memory() };
+    let db = Db::open("db", options).unwrap();
+    db.set_option("durability", "power").unwrap();
+    db.put(b"before", b"v").unwrap();
+    assert!(db.slow_operations().is_empty(), "nothing is slow unless a threshold is set");
+    db.set_option("slow_operation_threshold_us", "20000").unwrap();
+    fs.on_write(Some(Box::new(|b| {
+        if b.op == kingtide::vfs::WriteOp::Sync {
+            std::thread::sleep(SLOW);
+        }
+    })));
+    db.put(b"the key", b"v").unwrap();
+    fs.on_write(None);
+    let slow = db.slow_operations();
+    let put = slow.iter().find(|s| s.operation == Histogram::Write).expect("the put");
+    assert!(put.ns >= 20_000_000 && put.stages.sync_ns >= SLOW.as_nanos() as u64, "{put}");
+    assert_eq!((put.subject.key_len, put.subject.keys), (7, 1));
+    assert!(!put.to_string().contains("the key"), "keys are the user's");
+    db.run_one_job().unwrap();
+    assert!(heard.count("slow_operation") >= 1 && db.stats().get("slow_operations") >= Some(1));
+}
+
+#[test]
+fn a_write_that_waits_for_a_lock_says_so() {
+    let mut options = in_memory();
+    options.db.slow_operation_threshold_us = 10_000;
+    options.db.lock_timeout_ms = 20;
+    let db = Db::open("db", options).unwrap();
+    let locking = TransactionOptions { locking: true, ..Default::default() };
+    let mut txn = db.begin_with(locking).unwrap();
+    txn.put(db.default_family(), b"k", b"v").unwrap();
+    assert_eq!(db.put(b"k", b"w").unwrap_err().kind(), ErrorKind::LockTimeout);
+    let slow = db.slow_operations();
+    assert!(slow[0].stages.lock_wait_ns >= 20_000_000, "{}", slow[0]);
+    assert!(db.histogram(Histogram::LockWait).max() >= Duration::from_millis(20));
+}
+
+#[test]
+fn the_log_file_tells_the_life_of_a_database() {
+    let dir = Scratch::new("observe-log");
+    let at = |name: &str| dir.0.join("db").join(name);
+    let read = || std::fs::read_to_string(at("LOG")).unwrap_or_default();
+    let mut options = Options { manual_jobs: true, ..Options::default() };
+    options.db.lock_timeout_ms = 77;
+    let db = Db::open(at(""), options.clone()).unwrap();
+    db.put(b"secret", b"v").unwrap();
+    db.flush().unwrap();
+    assert_eq!(std::fs::metadata(at("LOG")).unwrap().permissions().mode() & 0o777, 0o600);
+    let checkpoint = dir.0.join("checkpoint");
+    db.checkpoint(&checkpoint).unwrap();
+    assert!(!checkpoint.join("LOG").exists(), "a copy has a life of its own");
+    db.close().unwrap();
+    let first = read();
+    for part in ["recovered:", "with lock_timeout_ms=77", "flush_begun", "flush_ended", "closed:"] {
+        assert!(first.contains(part), "{part} in\n{first}");
+    }
+    assert!(!first.contains("secret") && first.lines().all(|l| l.as_bytes()[4] == b'-' && l.contains("Z ")), "{first}");
+
+    let reader = Db::open_read_only(at(""), Options::default()).unwrap();
+    drop(reader);
+    assert_eq!(read(), first, "a reader writes nothing");
+    let report = verify(at(""), &Options::default()).unwrap();
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
+    options.db.log_level = LogLevel::Off;
+    Db::open(at(""), options.clone()).unwrap().close().unwrap();
+    assert_eq!(read(), first, "it is off");
+    options.db.log_level = LogLevel::Info;
+    Db::open(at(""), options).unwrap().close().unwrap();
+    assert!(read().starts_with(&first) && read().len() > first.len(), "another open appends");
+}
+
+#[test]
+fn a_full_disk_stops_the_log_file_and_nothing_else() {
+    let faults = Arc::new(FaultFs::new(MemFs::shared(), 1));
+    let fs: Arc<dyn Fs> = faults.clone();
+    let mut options = Options { fs: Some(fs), ..in_memory() };
+    options.tuning.info_log = true;
+    faults.add(Rule::new(Op::Write, Fault::Enospc).path("LOG").sticky());
+    let db = Db::open("db", options).unwrap();
+    db.put(b"k", b"v").unwrap();
+    db.flush().unwrap();
+    assert!(db.stats().get("log_lines_dropped") >= Some(3));
+    assert_eq!(db.stats().background_error, None);
+    db.close().unwrap();
+}
+
+#[test]
+fn a_running_database_publishes_its_statistics_if_it_is_asked_to() {
+    let (fs, clock) = (MemFs::shared(), kingtide::ManualClock::at_unix_ms(1));
+    let db = Db::open("db", Options { fs: Some(fs.clone()), clock: Some(clock.clone()), ..in_memory() }).unwrap();
+    let published = || fs.open("db/STATS".as_ref(), kingtide::vfs::OpenMode::Read).ok().map(|f| f.len().unwrap());
+    db.run_one_job().unwrap();
+    assert_eq!(published(), None, "not unless it is asked to");
+    db.set_option("stats_interval_ms", "1000").unwrap();
+    while db.run_one_job().unwrap() {}
+    let first = published().expect("the file");
+    assert!(first > 10_000);
+    assert!(db.verify().unwrap().problems.is_empty());
+    (0..2_000_000u32).step_by(20_000).for_each(|i| db.put(i.to_be_bytes(), b"v").unwrap());
+    while db.run_one_job().unwrap() {}
+    assert_eq!(published(), Some(first), "it is not time yet");
+    clock.advance(Duration::from_secs(2));
+    while db.run_one_job().unwrap() {}
+    assert!(published() > Some(first));
+    db.close().unwrap();
+    assert_eq!(published(), None, "a closed database has none");
+}

@@ -1,0 +1,190 @@
+"""Kingtide: an embeddable, transactional key-value storage engine.
+
+`Db` opens a database: a mapping of bytes to bytes with an order, column families, batches, snapshots and transactions.
+"""
+
+from __future__ import annotations
+
+import io
+import random
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from . import _kingtide
+from ._kingtide import Batch, Entries, Family, Reader, Snapshot, Transaction, Value, version
+from .errors import (
+    AbortedError,
+    BusyError,
+    CancelledError,
+    ClosedError,
+    ConflictError,
+    CorruptionError,
+    DeadlockError,
+    ExistsError,
+    ExpiredError,
+    FinishedError,
+    IncompatibleError,
+    InvalidArgumentError,
+    IoError,
+    KingtideError,
+    LockedError,
+    LockHeldError,
+    LockTimeoutError,
+    NewerFormatError,
+    NoSpaceError,
+    NotFoundError,
+    PoisonedError,
+    ReadOnlyError,
+    TooOldError,
+)
+
+if TYPE_CHECKING:
+    from ._kingtide import Bytes, Isolation
+
+__version__ = version()
+
+__all__ = [
+    "AbortedError",
+    "Batch",
+    "BusyError",
+    "CancelledError",
+    "ClosedError",
+    "ConflictError",
+    "CorruptionError",
+    "Db",
+    "DeadlockError",
+    "Entries",
+    "ExistsError",
+    "ExpiredError",
+    "Family",
+    "FinishedError",
+    "IncompatibleError",
+    "InvalidArgumentError",
+    "IoError",
+    "KingtideError",
+    "LockHeldError",
+    "LockTimeoutError",
+    "LockedError",
+    "NewerFormatError",
+    "NoSpaceError",
+    "NotFoundError",
+    "PoisonedError",
+    "ReadOnlyError",
+    "Reader",
+    "Snapshot",
+    "TooOldError",
+    "Transaction",
+    "Value",
+    "ValueFile",
+    "open_value",
+    "version",
+]
+
+T = TypeVar("T")
+
+
+class ValueFile(io.RawIOBase):
+    """A value as an unbuffered file that can be read and seeked. `open_value` gives a buffered one."""
+
+    def __init__(self, reader: Reader) -> None:
+        super().__init__()
+        self._reader: Reader | None = reader
+        self._position = 0
+
+    def _open(self) -> Reader:
+        if self._reader is None:
+            raise ValueError("I/O operation on closed file")
+        return self._reader
+
+    def readable(self) -> bool:
+        self._open()
+        return True
+
+    def seekable(self) -> bool:
+        self._open()
+        return True
+
+    def tell(self) -> int:
+        self._open()
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: len(self._open())}.get(whence)
+        if base is None:
+            raise ValueError(f"invalid whence ({whence})")
+        if base + offset < 0:
+            raise ValueError(f"negative seek position {base + offset}")
+        self._position = base + offset
+        return self._position
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
+        view = memoryview(buffer).cast("B")
+        piece = self._open().read_at(self._position, len(view))
+        view[: len(piece)] = piece
+        self._position += len(piece)
+        return len(piece)
+
+    def close(self) -> None:
+        self._reader = None  # gives the value's file back
+        super().close()
+
+
+def open_value(family: Family, key: Bytes, *, snapshot: Snapshot | None = None, buffer_size: int = 65536) -> io.BufferedReader:
+    """Opens a value of `family` as a binary file, for values that need not be in memory as a whole.
+
+    It reads the value as it was at the call. Raises `KeyError` when the key is absent.
+    """
+    reader = family.reader(key, snapshot=snapshot)
+    if reader is None:
+        raise KeyError(key)
+    return io.BufferedReader(ValueFile(reader), buffer_size)
+
+
+class Db(_kingtide.Db):
+    """An open database. It is a mapping of its default family, too; other families are `Family` objects.
+
+    Keyword arguments other than these are options of the database or of its default family, by the names of the option table:
+    `Db(path, create_if_missing=False, block_cache_size="256M")`.
+    """
+
+    def open(self, key: Bytes, *, snapshot: Snapshot | None = None, buffer_size: int = 65536) -> io.BufferedReader:
+        """Opens a value of the default family as a binary file: see `open_value`."""
+        return open_value(self, key, snapshot=snapshot, buffer_size=buffer_size)
+
+    def transact(
+        self,
+        body: Callable[[Transaction], T],
+        *,
+        isolation: Isolation = "serializable",
+        locking: bool = False,
+        attempts: int = 100,
+        lock_timeout: float | None = None,
+        durability: str | None = None,
+    ) -> T:
+        """Runs `body` in a transaction and commits it; again, from its beginning, when another transaction was in the way.
+
+        `body` may run several times, so it should change nothing but the database. An exception of its own rolls the transaction
+        back and is passed on. Returns what `body` returned in the attempt that was committed; after `attempts` conflicts the
+        last of them is raised.
+        """
+        if attempts < 1:
+            raise ValueError("transact needs at least one attempt")
+        txn = self.begin(isolation, locking=locking, lock_timeout=lock_timeout, durability=durability)
+        longest = 50e-6
+        for attempt in range(1, attempts + 1):
+            try:
+                result = body(txn)
+                txn.commit()
+                return result
+            except KingtideError as error:
+                txn.rollback()
+                if not error.is_transient_conflict or attempt == attempts:
+                    raise
+            except BaseException:
+                txn.rollback()
+                raise
+            time.sleep(random.uniform(0, longest))
+            longest = min(2 * longest, 0.01)
+            txn.reset()
+        raise AssertionError("unreachable")
