@@ -74,6 +74,27 @@ bugs! {
         "recovery does not sync the log that it read",
         breaks "what recovery has shown stays",
         caught by "-p kingtide --test crash the_log_is_not_truncated_on_reopen";
+    // Values that are written once.
+    "direct-log-not-synced-first":
+        "the log is synced without the value logs that its records point into",
+        breaks "a Power commit survives a power cut",
+        caught by "-p kingtide --test crash values_are_durable_before_the_log";
+    "direct-log-name-not-synced":
+        "the directory is not synced after a value log was made for commits",
+        breaks "a Power commit survives a power cut",
+        caught by "-p kingtide --test crash values_are_durable_before_the_log";
+    "direct-value-unchecked-at-recovery":
+        "recovery takes a log record although a power cut took the value that it points to",
+        breaks "recovery yields a prefix of the commits, all of it readable",
+        caught by "-p kingtide --test crash a_value_that_a_power_cut_took";
+    "direct-log-not-held":
+        "a memtable does not keep the value logs that it points into",
+        breaks "what was written can be read",
+        caught by "-p kingtide --test crash a_value_log_stays_as_long_as";
+    "direct-log-written-after-its-footer":
+        "a commit goes on writing to a value log that a flush has sealed",
+        breaks "a value log that tables refer to is whole",
+        caught by "-p kingtide --lib a_sealed_value_log_takes_no_more";
     "log-released-early":
         "log segments are given up as soon as a flush ends, whatever other families need",
         breaks "an acknowledged commit survives a kill",

@@ -54,6 +54,15 @@ paths! {
     "log-lost-header": "recovery left out a segment whose header a power cut had taken";
     "log-append-failed": "an append failed half-way, and its header was removed";
     "log-stopped": "the log was stopped for good";
+    // Values that are written once.
+    "direct-log-sealed-in-hand": "a writer found the value log that it had in hand sealed";
+    "direct-log-seal-waited": "a flush waited for a value that was being written";
+    "direct-log-broken": "a flush moved values because a write to their log had failed";
+    "direct-log-rotated": "a value log was as large as it may be, so the next value went to another";
+    "direct-value-after-rotation": "a memtable took a pointer into a value log that an earlier one owns";
+    "direct-value-torn-at-recovery": "the log ends before a record whose value a power cut took";
+    "direct-value-gone-for-stream": "a change stream came too late for a value";
+    "direct-log-orphan-removed": "recovery gave up a value log that the manifest does not name";
     // Recovery.
     "recovery-wrote-again": "recovery wrote files over themselves, because an earlier sync may have failed";
     "recovery-flushed": "recovery flushed a memtable because memory ran out";

@@ -100,6 +100,10 @@ stat_table! {
     CompactionDropped "compaction_dropped_entries" Counter;
     /// Live values moved out of value logs to be deleted, in bytes.
     VlogMovedBytes "vlog_moved_bytes" Counter;
+    /// Values that were written once, to a value log before their commit.
+    DirectValues "direct_values" Counter;
+    /// Bytes of such values, as they are stored.
+    DirectValueBytes "direct_value_bytes" Counter;
     /// Value logs deleted.
     VlogsDeleted "vlogs_deleted" Counter;
     /// Block-cache hits.

@@ -90,6 +90,7 @@ impl DbInner {
         });
         self.measure_level0(&shape);
         drop(shape);
+        family.direct.clear();
         self.delete_retired(Retired { tables, vlogs });
         // The family is gone whatever becomes of its log, which the next flush gives back if this does not.
         let _ = self.release_log();

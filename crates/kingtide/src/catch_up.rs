@@ -62,8 +62,19 @@ impl Recovery<'_> {
         loop {
             let before = Progress::now(&**self.fs, self.dir);
             let found = self.run().and_then(|recovered| open_files(&recovered.families).map(|()| recovered));
-            let Err(e) = found else { return found };
             tries += 1;
+            let e = match found {
+                // A value that is not there was in a log that the writer gave up meanwhile, or a crash took it.
+                Ok(recovered)
+                    if recovered.log_end.missing
+                        && tries < MOST_TRIES
+                        && before != Progress::now(&**self.fs, self.dir) =>
+                {
+                    continue;
+                }
+                Ok(recovered) => return Ok(recovered),
+                Err(e) => e,
+            };
             let overtaken = matches!(e.kind(), ErrorKind::Corruption | ErrorKind::NotFound)
                 && tries < MOST_TRIES
                 && (tries < LEAST_TRIES || before != Progress::now(&**self.fs, self.dir));

@@ -9,12 +9,14 @@
 use crate::api::Db;
 use crate::engine::DbInner;
 use crate::family::Family;
+use crate::names::vlog_path;
 use crate::ops::{Change, ChangedOps};
 use crate::ops::{LogOp, read_log_op};
 use crate::version::FamilyId;
 use crate::wal::{Tail, TailItem};
 use kingtide_base::coding::Reader;
-use kingtide_base::{Error, ErrorKind, Result, SeqNo};
+use kingtide_base::{Error, ErrorKind, Result, SeqNo, rare};
+use kingtide_table::ValuePointer;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -172,7 +174,7 @@ impl ChangeStream {
                 // Only the end of a prepared transaction says whether its writes came true, and repeats them then.
                 Some(LogOp::Prepare(_) | LogOp::Resolved { .. }) => {}
                 Some(LogOp::Write(op)) => {
-                    record.ops.push(&op)?;
+                    record.ops.push(&op, |p, value| self.read_value(p, value))?;
                     if !record.names.iter().any(|(id, _)| *id == op.family)
                         && let Some(name) = self.family_name(op.family)
                     {
@@ -186,6 +188,23 @@ impl ChangeStream {
             }
         }
         Ok(record)
+    }
+
+    /// A value that was written once. Its file may be gone like a log that was given up: when its commit is in a table, and
+    /// what overwrote the value is too.
+    fn read_value(&self, p: &ValuePointer, value: &mut Vec<u8>) -> Result<()> {
+        let gone = |e: Error| match e.kind() {
+            ErrorKind::Corruption if !self.db.fs.exists(&vlog_path(&self.db.dir, p.file_id)).unwrap_or(true) => {
+                rare!("direct-value-gone-for-stream");
+                Error::new(
+                    ErrorKind::TooOld,
+                    "a large value was overwritten since, and its value log was given up. Copy the data at a snapshot and \
+                     go on from its number, and set `change_retention`, with which the log itself holds large values",
+                )
+            }
+            _ => e,
+        };
+        self.db.tables.vlog(p.file_id).and_then(|vlog| vlog.read(p, value)).map_err(gone)
     }
 
     fn family_name(&mut self, id: FamilyId) -> Option<String> {

@@ -5,11 +5,13 @@ use crate::ops::{LogOp, read_log_op};
 use crate::txn::Isolation;
 use kingtide_base::coding::Reader;
 use kingtide_base::{Error, Result, SeqNo};
+use kingtide_table::ValuePointer;
 
 /// A log record's operations.
 #[derive(Clone, Debug, Default)]
 pub struct DumpedRecord {
     writes: ChangedOps,
+    pointers: Vec<(usize, ValuePointer)>,
     /// The transaction that it prepares, if it is a prepare record.
     pub prepared: Option<DumpedPrepare>,
     /// The transaction that it ends, and whether by a commit, whose writes the record then holds.
@@ -38,11 +40,16 @@ impl DumpedRecord {
         let mut r = Reader::new(payload);
         for i in 0..count {
             match read_log_op(&mut r) {
-                Some(LogOp::Write(op)) => out.writes.push(&op)?,
+                Some(LogOp::Write(op)) => {
+                    if let Some(p) = op.pointer() {
+                        out.pointers.push((out.writes.len(), p));
+                    }
+                    out.writes.push(&op, |_, _| Ok(()))?;
+                }
                 Some(LogOp::Resolved { xid, committed }) => out.resolved = Some((xid.to_vec(), committed)),
                 Some(LogOp::Prepare(p)) => {
                     let mut writes = ChangedOps::default();
-                    p.writes().try_for_each(|op| writes.push(&op))?;
+                    p.writes().try_for_each(|op| writes.push(&op, |_, _| Ok(())))?;
                     out.prepared =
                         Some(DumpedPrepare { xid: p.xid.to_vec(), first: p.first, isolation: p.isolation, writes });
                 }
@@ -53,6 +60,12 @@ impl DumpedRecord {
             true => Ok(out),
             false => Err(Error::corruption("the record has bytes behind its last operation")),
         }
+    }
+
+    /// Where the value of its write number `i` is, if that was written to a value log before the commit; the write shows an
+    /// empty value then.
+    pub fn pointer(&self, i: usize) -> Option<ValuePointer> {
+        self.pointers.iter().find(|(at, _)| *at == i).map(|(_, p)| *p)
     }
 
     /// Its writes, in order. Families are known by number only.

@@ -17,6 +17,7 @@ mod checkpoint;
 mod commit;
 pub mod compact;
 mod copy;
+mod direct;
 mod directory;
 pub mod dump;
 mod engine;

@@ -379,6 +379,7 @@ pub(crate) fn close(db: &Arc<DbInner>) -> Result<()> {
     db.jobs.cancel();
     db.jobs.stop();
     db.reserve.remove(); // a job may just have made it
+    db.forget_direct_logs(&families);
     db.tables.empty_trash();
     let ended = match db.wal.poison() {
         None => end_log(db),

@@ -1,11 +1,12 @@
 //! Recovery: what the manifest and the log say, made into families with memtables.
 
 use crate::compact::{FlushInput, RateLimiter, Surroundings, run_flush};
+use crate::family::tables::VlogHandle;
 use crate::family::{Family, ReadContext, TableCache, View};
 use crate::layout::{FamilyLayout, Layout, read_options};
 use crate::memtable::FamilyMemtable;
 use crate::memtable::no_room;
-use crate::names::{CURRENT, FileName, segment_path};
+use crate::names::{CURRENT, FileName, segment_path, vlog_path};
 use crate::ops::LoggedOp;
 use crate::ops::{LogOp, read_log_op};
 use crate::options::Options;
@@ -26,6 +27,7 @@ use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo, Tag, rare};
 use kingtide_mem::{ArenaPool, NoRoom};
 use kingtide_vfs::{Fs, OpenMode};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -139,6 +141,11 @@ impl Recovery<'_> {
             // then but what repair needs. What cannot be removed is left to the next open.
             for name in orphans {
                 rare!("recovery-removed-orphan");
+                if let Some(FileName::ValueLog(id)) = FileName::parse(name) {
+                    rare!("direct-log-orphan-removed");
+                    let _ = self.tables.delete_vlog(id); // a memtable that points into it keeps it until its flush
+                    continue;
+                }
                 let _ = self.fs.remove(&self.dir.join(name));
             }
         }
@@ -252,13 +259,13 @@ impl Recovery<'_> {
         let next_family = shape.next_family;
         let same_boot = self.is_same_boot(shape.log_begun);
         let mut in_doubt = InDoubt::default();
-        let replay = if self.read_only { wal::replay_live } else { wal::replay };
+        let values = RecoveredValues::new(self, shape.vlogs.keys().copied().collect(), same_boot);
         let sync_once = |synced: &mut bool| match std::mem::replace(synced, true) {
             // A table must not survive a power cut that older operations of other families do not.
             false => self.sync_segments(segments.iter().map(|id| (*id, u64::MAX)), same_boot),
             true => Ok(()),
         };
-        let mut apply = |base, count, payload: &[u8]| {
+        let apply = |base, count, payload: &[u8]| {
             let mut r = Reader::new(payload);
             for i in 0..count as u64 {
                 let seq = base + i;
@@ -274,14 +281,14 @@ impl Recovery<'_> {
                         return Ok(());
                     }
                     LogOp::Write(op) => {
-                        if let Some(full) = self.replay_write(&by_id, next_family, &op, seq)? {
+                        if let Some(full) = self.replay_write(&by_id, next_family, &op, seq, &values)? {
                             // A part of a batch may go into a table: replay goes on behind what was flushed of the family.
                             let can_flush = !disk_full && !self.read_only;
                             if can_flush {
                                 sync_once(&mut synced)?;
                             }
                             disk_full |= !self.empty(&full, can_flush.then_some(&mut *shape), seq - 1, next_file_id)?;
-                            self.replay_write(&by_id, next_family, &op, seq)?; // an empty one takes it, or says why not
+                            self.replay_write(&by_id, next_family, &op, seq, &values)?; // an empty one takes it, or says why not
                         }
                     }
                     LogOp::Prepare(p) => in_doubt.prepare(&p, seq, &rest[..rest.len() - r.rest().len()])?,
@@ -306,7 +313,9 @@ impl Recovery<'_> {
             }
             Ok(())
         };
-        let end = replay(&**self.fs, self.dir, &segments, log_start, &mut apply)?;
+        let missing = |base, count, payload: &[u8]| values.missing(&by_id, base, count, payload);
+        let (fs, mut records) = (&**self.fs, (missing, apply));
+        let end = wal::replay_records(fs, self.dir, &segments, log_start, self.read_only, &mut records)?;
         let in_doubt = in_doubt.finish(&by_id, next_family).map_err(|e| e.at_path(self.dir))?;
         if !in_doubt.is_empty() {
             rare!("recovery-in-doubt");
@@ -322,6 +331,7 @@ impl Recovery<'_> {
         next_family: FamilyId,
         op: &LoggedOp<'_>,
         seq: SeqNo,
+        values: &RecoveredValues<'_>,
     ) -> Result<Option<Arc<Family>>> {
         let Some(family) = by_id.get(&op.family) else {
             if op.family >= next_family {
@@ -341,6 +351,9 @@ impl Recovery<'_> {
             reserved => reserved.map_err(|e| no_room(e, op.key.len() + op.value.len(), 1))?,
         }
         view.active.note_entries_from(seq);
+        if let Some(p) = op.pointer() {
+            view.active.direct().hold_recovered(&values.log(p.file_id)?, p.stored_len);
+        }
         if Tag(op.kind as u64).kind() == Some(Kind::RangeDelete) {
             view.active.insert_range(op.key, op.value, seq);
         } else {
@@ -450,6 +463,77 @@ impl Recovery<'_> {
                 View::new(v.order.clone(), fresh, v.frozen.clone(), v.version.clone(), self.tables, Some(v))
             });
         }
+    }
+}
+
+/// The value logs that replayed records point into.
+struct RecoveredValues<'a> {
+    recovery: &'a Recovery<'a>,
+    /// Those that the manifest names.
+    known: HashSet<u64>,
+    same_boot: bool,
+    logs: RefCell<HashMap<u64, Arc<VlogHandle>>>,
+}
+
+impl<'a> RecoveredValues<'a> {
+    fn new(recovery: &'a Recovery<'a>, known: HashSet<u64>, same_boot: bool) -> Self {
+        RecoveredValues { recovery, known, same_boot, logs: RefCell::default() }
+    }
+
+    /// A log by its id. What recovery reads of it is durable from here on, as what it reads of the write-ahead log is.
+    fn log(&self, id: u64) -> Result<Arc<VlogHandle>> {
+        if let Some(known) = self.logs.borrow().get(&id) {
+            return Ok(known.clone());
+        }
+        let Recovery { fs, dir, tables, read_only, .. } = self.recovery;
+        let handle = match self.known.contains(&id) {
+            true => tables.vlog_handle(id),
+            false => tables.unfinished_vlog(id, None, true),
+        };
+        if !read_only && !self.known.contains(&id) {
+            let path = vlog_path(dir, id);
+            let file = fs.open(&path, OpenMode::Write).map_err(|e| match e.kind() {
+                ErrorKind::NotFound => {
+                    Error::corruption("a value log that the log refers to is missing").at_path(&path)
+                }
+                _ => e,
+            })?;
+            if self.same_boot {
+                write_again(&*file, file.len()?)?;
+            }
+            file.sync_data()?;
+        }
+        self.logs.borrow_mut().insert(id, handle.clone());
+        Ok(handle)
+    }
+
+    /// What is wrong with the first value of a record that cannot be read, of those that matter.
+    fn missing(
+        &self,
+        families: &HashMap<FamilyId, Arc<Family>>,
+        base: SeqNo,
+        count: u32,
+        payload: &[u8],
+    ) -> Result<Option<Error>> {
+        let mut r = Reader::new(payload);
+        for seq in base..base + u64::from(count) {
+            let Some(op) = read_log_op(&mut r) else { return Ok(None) }; // told when it is applied
+            let LogOp::Write(op) = op else { continue };
+            let Some(p) = op.pointer() else { continue };
+            let matters = families.get(&op.family).is_some_and(|f| seq > f.flushed_seq.load(Ordering::Relaxed));
+            if !matters || kingtide_base::planted!("direct-value-unchecked-at-recovery") {
+                continue;
+            }
+            match self.log(p.file_id).and_then(|log| log.vlog()?.check(&p)) {
+                Err(e) if e.kind() == ErrorKind::Corruption => {
+                    return Ok(Some(
+                        e.context(format!("the value that the log record with sequence {base} points to")),
+                    ));
+                }
+                checked => checked?,
+            }
+        }
+        Ok(None)
     }
 }
 

@@ -134,7 +134,8 @@ impl DbInner {
     pub fn report(&self) -> StatsReport {
         self.refresh_gauges();
         let s = |stat| self.stats.get(stat);
-        let written = s(Stat::WalBytes) + s(Stat::FlushBytes) + s(Stat::CompactionWriteBytes);
+        let written =
+            s(Stat::WalBytes) + s(Stat::FlushBytes) + s(Stat::CompactionWriteBytes) + s(Stat::DirectValueBytes);
         let stored = s(Stat::KlogBytes) + s(Stat::VlogBytes);
         StatsReport {
             counters: self.stats.entries(),
@@ -180,6 +181,7 @@ impl DbInner {
                 report.vlog_bytes += v.size;
                 report.vlog_dead_bytes += v.stored_bytes.saturating_sub(live.get(id).copied().unwrap_or(0));
             }
+            report.vlog_bytes += view.memtables().map(|m| m.direct().file_bytes()).sum::<u64>();
             all.push(report);
         }
         all.sort_by(|a, b| a.name.cmp(&b.name));

@@ -330,7 +330,10 @@ impl Shape {
         let live: u64 = self.vlog_live_bytes().values().sum();
         let stored: u64 = self.vlogs.values().map(|v| v.stored_bytes).sum();
         stats.set(Stat::KlogBytes, klog);
-        stats.set(Stat::VlogBytes, self.vlogs.values().map(|v| v.size).sum());
+        // Those that commits write, which no table refers to yet.
+        let direct =
+            self.families.values().map(|f| f.view.load().memtables().map(|m| m.direct().file_bytes()).sum::<u64>());
+        stats.set(Stat::VlogBytes, self.vlogs.values().map(|v| v.size).sum::<u64>() + direct.sum::<u64>());
         stats.set(Stat::VlogDeadBytes, stored.saturating_sub(live));
         let frozen: usize = self.families.values().map(|f| f.view.load().frozen.len()).sum();
         stats.set(Stat::ImmutableMemtables, frozen as u64);

@@ -30,6 +30,11 @@ pub struct Tuning {
     /// Pieces of memory, of 2 MiB or a large entry each, that a memtable may take; one that has as many is sealed whatever
     /// its size.
     pub memtable_pieces: usize,
+    /// Bytes at which a value log that commits write is followed by another.
+    pub direct_log_size: u64,
+    /// Bytes of such values that a memtable points to before it is frozen; `None`: eight times its size, and 256 MiB at
+    /// least.
+    pub direct_memtable_bytes: Option<u64>,
     /// Write the file `LOG` on file systems of the caller's own too; never drawn at random.
     pub info_log: bool,
     /// So many background threads can be started, as if the system had no more; never drawn at random.
@@ -51,6 +56,8 @@ impl Default for Tuning {
             reserve_from: 16 << 20,
             reclaim_from: 256 << 10,
             memtable_pieces: usize::MAX, // as many as there can be
+            direct_log_size: 64 << 20,
+            direct_memtable_bytes: None,
             info_log: false,
             thread_limit: None,
         }
@@ -77,7 +84,9 @@ impl Tuning {
             reserve_from: draw(64 << 10, 8 << 20, usual.reserve_from),
             reclaim_from: draw(1 << 10, 64 << 10, usual.reclaim_from),
             memtable_pieces: draw(64, 256, usual.memtable_pieces as u64) as usize,
-            first_segment: draw(4 << 10, 64 << 10, usual.first_segment), // last, so that seeds draw the rest as before
+            first_segment: draw(4 << 10, 64 << 10, usual.first_segment), // then as added, so that seeds draw the rest as before
+            direct_log_size: draw(256, 64 << 10, usual.direct_log_size),
+            direct_memtable_bytes: Some(draw(1 << 10, 64 << 10, 0)).filter(|bytes| *bytes > 0),
             info_log: false,
             thread_limit: None,
         }

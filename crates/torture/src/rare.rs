@@ -27,6 +27,9 @@ const CANNOT: &[(&str, &str)] = &[
         "ingest-flushed-memtable",
         "takes another writer between the keys of a file; lanes keep apart: --test api ingest::",
     ),
+    ("direct-log-broken", "takes a failing disk: sim"),
+    ("direct-value-torn-at-recovery", "takes a power cut: sim"),
+    ("direct-value-gone-for-stream", "streams read what is retained here"),
     ("ingest-record-failed", "takes a failing disk: sim"),
 ];
 

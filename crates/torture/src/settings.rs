@@ -49,6 +49,7 @@ pub fn family_options(rng: &mut Rng) -> FamilyOptions {
         compression: pick(rng, &COMPRESSIONS),
         compression_per_level: (0..levels).map(|_| pick(rng, &COMPRESSIONS)).collect(),
         value_threshold: pick(rng, &[0, 64, 300, 512, 4_096]),
+        direct_value_threshold: pick(rng, &[0, 8, 64, 1_000, 32 << 10]),
         value_chunk_size: pick(rng, &[4_096, 10_000, 262_144]),
         filter_fp: pick(rng, &[0.0, 0.01, 0.1]),
         index_sampling: 1 + rng.below(6),

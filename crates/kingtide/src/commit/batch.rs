@@ -4,17 +4,18 @@
 //!
 //! Operation `i` of a batch that commits at base sequence `b` has sequence number `b + i`.
 
+use crate::direct::DirectValue;
 use crate::family::Family;
 use crate::ops::{LoggedLock, LoggedOp, put_prepare, put_resolved};
 use crate::txn::Isolation;
 use crate::txn::slot_of;
 use kingtide_base::coding::{put_varint, varint_len};
-use kingtide_base::key::{EXPIRY_FLAG, EXPIRY_LEN, PACKED_FLAG};
+use kingtide_base::key::{EXPIRY_FLAG, EXPIRY_LEN, PACKED_FLAG, split_expiry};
 use kingtide_base::memory::reserve;
 use kingtide_base::options::Compression;
 use kingtide_base::slow::Subject;
 use kingtide_base::{Error, Kind, Result, SeqNo, Tag};
-use kingtide_table::packed;
+use kingtide_table::{Packed, ValuePointer, packed};
 use std::sync::Arc;
 
 /// Largest serialized batch in bytes; offsets into it are 32 bits.
@@ -67,6 +68,8 @@ pub struct WriteBatch {
     saved: usize,
     /// Number of range deletes.
     ranges: usize,
+    /// No value is longer, before it is packed. Not lowered when operations are taken back.
+    largest: u64,
     ops: Vec<Op>,
     families: Vec<Arc<Family>>,
     /// Order in which the memtables are filled: by family and head. Filled at commit; kept for reuse.
@@ -119,6 +122,7 @@ impl WriteBatch {
         self.rep.clear();
         self.saved = 0;
         self.ranges = 0;
+        self.largest = 0;
         self.ops.clear();
         self.families.clear();
         self.order.clear();
@@ -146,7 +150,8 @@ impl WriteBatch {
         if key.is_empty() {
             return Err(Error::invalid("empty key: keys have at least one byte"));
         }
-        let mut payload = value.map_or(0, <[u8]>::len) + if expiry.is_some() { EXPIRY_LEN } else { 0 };
+        let length = value.map_or(0, <[u8]>::len);
+        let mut payload = length + if expiry.is_some() { EXPIRY_LEN } else { 0 };
         let need = key.len().saturating_add(payload).saturating_add(32);
         if need > MAX_BATCH_BYTES - self.rep.len().min(MAX_BATCH_BYTES) {
             return Err(Error::invalid(format!(
@@ -185,6 +190,7 @@ impl WriteBatch {
             value_at = (self.rep.len() - payload) as u32;
         }
         let head = family.order().head(key);
+        self.largest = self.largest.max(length as u64);
         self.ranges += usize::from(kind == Kind::RangeDelete as u8);
         self.ops.push(Op {
             head,
@@ -271,6 +277,56 @@ impl WriteBatch {
             value_len: op.value.len() as u32,
         });
         Ok(())
+    }
+
+    /// Whether a value is long enough to be written once.
+    #[inline]
+    pub(crate) fn may_divert(&self) -> bool {
+        self.families.iter().any(|f| f.direct_from() <= self.largest)
+    }
+
+    /// The same operations, with pointers in the places of the values for which `write` returns one. `write` is given the
+    /// index of a put's family, its length before packing, and the value.
+    pub(crate) fn with_pointers(
+        &self,
+        mut write: impl FnMut(u16, u64, DirectValue<'_>) -> Result<Option<ValuePointer>>,
+    ) -> Result<WriteBatch> {
+        let mut out = WriteBatch { families: self.families.clone(), ranges: self.ranges, ..WriteBatch::default() };
+        reserve(&mut out.ops, self.ops.len(), "a batch")?;
+        let mut pointer = Vec::new();
+        for op in &self.ops {
+            let (key, mut value, mut kind) = (self.key_of(op), self.value_of(op), op.kind);
+            let tag = Tag(u64::from(op.kind));
+            if tag.kind() == Some(Kind::Put)
+                && let Some((_, inner)) = split_expiry(tag, value)
+            {
+                let (length, inner_value) = match tag.is_packed() {
+                    true => Packed::parse(inner).map(|p| (p.raw_len(), DirectValue::Packed(p)))?,
+                    false => (inner.len(), DirectValue::Plain(inner)),
+                };
+                if let Some(p) = write(op.family, length as u64, inner_value)? {
+                    pointer.clear();
+                    pointer.extend_from_slice(&value[..value.len() - inner.len()]);
+                    p.encode(&mut pointer);
+                    value = &pointer;
+                    kind = Kind::PutPointer as u8 | op.kind & EXPIRY_FLAG;
+                }
+            }
+            reserve(&mut out.rep, key.len() + value.len() + 32, "a batch")?;
+            out.rep.push(kind);
+            put_varint(&mut out.rep, u64::from(self.families[op.family as usize].id()));
+            put_varint(&mut out.rep, key.len() as u64);
+            let key_at = out.rep.len() as u32;
+            out.rep.extend_from_slice(key);
+            if !tag.is_tombstone() {
+                put_varint(&mut out.rep, value.len() as u64);
+            }
+            let value_at = out.rep.len() as u32;
+            out.rep.extend_from_slice(value);
+            out.ops.push(Op { kind, key_at, value_at, value_len: value.len() as u32, ..*op });
+        }
+        out.saved = self.raw_bytes().saturating_sub(out.rep.len());
+        Ok(out)
     }
 
     /// Forgets the operations on families that were dropped.

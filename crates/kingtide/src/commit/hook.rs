@@ -17,6 +17,7 @@ use crate::version::FamilyId;
 use kingtide_base::coding::Reader;
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{Error, Result, SeqNo};
+use kingtide_table::ValuePointer;
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -195,10 +196,15 @@ fn decode(payload: &[u8], family: FamilyId) -> Result<ChangedOps> {
     let mut r = Reader::new(payload);
     while !r.is_empty() {
         match read_log_op(&mut r) {
-            Some(LogOp::Write(op)) if op.family == family => ops.push(&op)?,
+            Some(LogOp::Write(op)) if op.family == family => ops.push(&op, |p, _| Err(no_pointer(p)))?,
             Some(_) => {}
             None => return Err(Error::corruption("a batch cannot be read back")),
         }
     }
     Ok(ops)
+}
+
+#[cold]
+fn no_pointer(p: &ValuePointer) -> Error {
+    Error::corruption(format!("a batch that was given to a hook points into value log {}", p.file_id))
 }

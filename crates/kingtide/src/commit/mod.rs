@@ -3,6 +3,7 @@
 //! | stage | what it does | lock |
 //! |---|---|---|
 //! | admit | flow control ([`stall`]), which may slow the writer or, on request, refuse it with `Busy` | |
+//! | divert | writes large values to value logs ([`divert`]): the batch has pointers from here on | |
 //! | prepare | checks the batch, which is serialized already; its checksum, the order to fill memtables in | |
 //! | sequence | waits for the batch's turn ([`turn`]): locks of others and, for an optimistic transaction, what was committed since ([`crate::txn`]); sequence numbers, room in memory | takes `commit` |
 //! | log | one append | `commit` |
@@ -14,6 +15,7 @@
 //! append itself, which is a copy into preallocated, mapped memory.
 
 pub mod batch;
+mod divert;
 pub(crate) mod hook;
 mod request;
 mod room;
@@ -32,6 +34,7 @@ use crate::trace;
 use crate::version::{Edit, LogBegun};
 use crate::wal::{Lsn, Wal, WalRecord};
 use batch::WriteBatch;
+use divert::Diverted;
 use kingtide_base::histogram::Histogram;
 use kingtide_base::options::Durability;
 use kingtide_base::perf::{self, Stage};
@@ -45,6 +48,8 @@ use turn::ValidationScope;
 struct Ready<'a> {
     batch: &'a WriteBatch,
     record: WalRecord<'a>,
+    /// Where values were written that the batch points to.
+    direct: &'a [Diverted],
     /// It survives in no log.
     unlogged: bool,
     /// Given up last, when the commit lock is.
@@ -91,17 +96,26 @@ impl DbInner {
             self.check_writable()?;
             self.admit(batch.bytes() as u64, how.options.no_wait)?;
         }
-        let ready = self.prepare(batch, how)?;
+        let mut diverted = self.divert(batch)?;
+        let (shown, batch, direct) = match &mut diverted {
+            Some((pointers, logs)) => (Some(&*batch), pointers, &logs[..]),
+            None => (None, batch, &[][..]),
+        };
+        let ready = self.prepare((batch, direct), how)?;
         let mut turn = self.sequence(&ready, how)?;
         let lsn = self.log(&mut turn, &ready)?;
         self.apply(&mut turn, &ready, lsn);
-        let visible = self.publish(turn, &ready, lsn);
+        let visible = self.publish(turn, &ready, shown.unwrap_or(ready.batch), lsn);
         self.count(ready.batch);
         Ok(visible)
     }
 
     /// Whatever can be done without the commit lock.
-    fn prepare<'a>(&'a self, batch: &'a mut WriteBatch, how: &Commit<'_>) -> Result<Ready<'a>> {
+    fn prepare<'a>(
+        &'a self,
+        (batch, direct): (&'a mut WriteBatch, &'a [Diverted]),
+        how: &Commit<'_>,
+    ) -> Result<Ready<'a>> {
         if !batch.families().iter().all(|f| f.belongs_to(&self.stats)) {
             return Err(Error::invalid("the batch holds operations on a column family of another database"));
         }
@@ -123,7 +137,7 @@ impl DbInner {
         }
         let watched = matches!(how.guard, Guard::Checked(v) if !v.ranges.is_empty());
         let watch = watched.then(|| ValidationScope::begin(self));
-        Ok(Ready { batch, record, unlogged, _watch: watch })
+        Ok(Ready { batch, record, direct, unlogged, _watch: watch })
     }
 
     /// Takes the commit lock when it is the batch's turn, and gives it its sequence numbers and room in memory: after this
@@ -146,7 +160,10 @@ impl DbInner {
         let timer = perf::begin_stage();
         let lsn = match ready.unlogged {
             true => None,
-            false => Some(turn.state.wal.append(turn.base, ready.batch.sequences() as u32, ready.record)?),
+            false => {
+                ready.direct.iter().for_each(|d| self.wal.needs_first(d.sync_first()));
+                Some(turn.state.wal.append(turn.base, ready.batch.sequences() as u32, ready.record)?)
+            }
         };
         timer.end(Stage::LogNs);
         perf::count(Stage::LogBytes, if ready.unlogged { 0 } else { ready.batch.payload().len() as u64 });
@@ -160,6 +177,7 @@ impl DbInner {
     /// Puts the operations into the memtables, and tells those who look out for them.
     fn apply(&self, turn: &mut Turn<'_>, ready: &Ready<'_>, lsn: Option<Lsn>) {
         let batch = ready.batch;
+        self.hold_files(batch, ready.direct);
         let timer = perf::begin_stage();
         let guard = CommitGuard { state: &mut turn.state, wal: &self.wal };
         fill_memtables(batch, turn.base);
@@ -173,9 +191,10 @@ impl DbInner {
     }
 
     /// Makes the commit visible, seals memtables that became full, and gives the commit lock back.
-    fn publish(&self, mut turn: Turn<'_>, ready: &Ready<'_>, lsn: Option<Lsn>) -> Visible {
+    /// `shown` is the batch with its values, for hooks.
+    fn publish(&self, mut turn: Turn<'_>, ready: &Ready<'_>, shown: &WriteBatch, lsn: Option<Lsn>) -> Visible {
         self.snapshots.publish(turn.last);
-        let hooked = self.hooks.enqueue(ready.batch, turn.last);
+        let hooked = self.hooks.enqueue(shown, turn.last);
         self.rotate_full(&mut turn.state, ready.batch.families());
         Visible { last: turn.last, lsn, hooked }
     }

@@ -14,7 +14,11 @@ impl DbInner {
     pub(super) fn rotate_full(&self, c: &mut CommitState, touched: &[Arc<Family>]) {
         for f in touched {
             let limit = f.options().memtable_size;
-            if f.view.load().active.memory() > limit {
+            let view = f.view.load();
+            // Recovery reads all values that a memtable points to.
+            let direct = view.active.direct().bytes();
+            let most = || self.tuning.direct_memtable_bytes.unwrap_or((8 * limit).max(256 << 20));
+            if view.active.memory() > limit || (direct > 0 && direct > most()) {
                 self.rotate(c, f);
             }
         }

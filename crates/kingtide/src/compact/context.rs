@@ -11,6 +11,7 @@ use kingtide_base::{KeyOrder, Result, SeqNo};
 use kingtide_mem::MemIter;
 use kingtide_table::{Table, Vlog};
 use kingtide_vfs::Fs;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,6 +69,8 @@ pub struct FlushInput {
     pub tombstones: Vec<Fragment>,
     /// Run id of the result: greater than every run's of level 0.
     pub run: u64,
+    /// Value logs whose values move to a new one: those that no table may refer to.
+    pub relocate: BTreeSet<u64>,
 }
 
 /// A value log written by a job.

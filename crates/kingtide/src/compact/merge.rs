@@ -9,7 +9,7 @@ use super::sources::{Merged, RunSource, Source};
 use crate::rangedel::{Fragment, RangeTombstones, SpanCursor};
 use crate::version::{FileMeta, Run};
 use kingtide_base::{KeyOrder, Result};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Merges the part of a job that lies in `range` into new files of run `job.output_run`.
@@ -75,8 +75,8 @@ pub fn run_flush(ctx: &MergeContext<'_>, input: FlushInput) -> Result<MergeOutpu
     let tables = input.memtables.iter().map(|m| m.table());
     // Memtable bytes are not compressed yet; about half of them reach the file.
     let expected = tables.fold((0, 0), |(n, bytes), t| (n + t.len(), bytes + t.data_bytes() / 2));
-    let relocate = BTreeSet::new();
-    let place = Placement { level: 0, run: input.run, boundaries: &[], relocate: &relocate, lo: None, expected };
+    let relocate = &input.relocate;
+    let place = Placement { level: 0, run: input.run, boundaries: &[], relocate, lo: None, expected };
     let sources = input.memtables.into_iter().map(Source::Mem).collect();
     merge(ctx, sources, &input.tombstones, older, place, &KeyRange::default())
 }

@@ -125,7 +125,7 @@ impl World {
         }
         drop(writer);
         let run = self.next_file.load(Ordering::SeqCst);
-        FlushInput { memtables: vec![table.iter()], tombstones, run }
+        FlushInput { memtables: vec![table.iter()], tombstones, run, relocate: BTreeSet::new() }
     }
 
     fn flush(&mut self, from: usize, to: usize, snapshots: &[SeqNo]) {

@@ -11,6 +11,7 @@ pub(crate) use reads::SAMPLE_PERIOD;
 pub use tables::{TableCache, TableHandle};
 pub use view::View;
 
+use crate::direct::DirectPool;
 use crate::memtable::FamilyMemtable;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{ArcSwap, Mutex, RwLock};
@@ -34,6 +35,8 @@ pub struct Family {
     packing: Packing,
     /// What reads of this family need besides a view.
     pub(crate) reads: Arc<ReadContext>,
+    /// Value logs that commits write.
+    pub(crate) direct: DirectPool,
 
     // Changed as a whole, read without locks.
     /// What reads go through. Replaced only under `view_lock`.
@@ -49,6 +52,8 @@ pub struct Family {
     // Atomics.
     /// Copy of the option, read on every put. Relaxed: an option change needs no order with puts.
     ttl_ms: AtomicU64,
+    /// Values of so many bytes and more are written once. From the options, and as relaxed.
+    direct_from: AtomicU64,
     /// Set under the commit lock; commits check it there.
     dropped: AtomicBool,
     /// Everything up to here is in tables. Written under the shape lock; a hint elsewhere.
@@ -76,6 +81,8 @@ impl Family {
             clock: reads.clock.clone(),
             packing: Packing::of(&options),
             reads,
+            direct: DirectPool::default(),
+            direct_from: AtomicU64::new(direct_from(&options)),
             view: ArcSwap::from_pointee(view),
             ttl_ms: AtomicU64::new(options.ttl_ms),
             options: ArcSwap::from_pointee(options),
@@ -110,7 +117,14 @@ impl Family {
 
     pub(crate) fn set_options(&self, options: FamilyOptions) {
         self.ttl_ms.store(options.ttl_ms, Ordering::Relaxed);
+        self.direct_from.store(direct_from(&options), Ordering::Relaxed);
         self.options.store(Arc::new(options));
+    }
+
+    /// Values of so many bytes and more are written once, to a value log, before their commit.
+    #[inline]
+    pub(crate) fn direct_from(&self) -> u64 {
+        self.direct_from.load(Ordering::Relaxed)
     }
 
     /// The compression to pack a value with, if that is worth a try. [`Family::note_packing`] wants to know what came of
@@ -217,6 +231,14 @@ impl Family {
 impl std::fmt::Debug for Family {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Family({} '{}')", self.id, self.name())
+    }
+}
+
+/// The length from which on values are written once; no value has it if none is.
+fn direct_from(options: &FamilyOptions) -> u64 {
+    match options.direct_value_threshold {
+        from if from > 0 && options.value_threshold > 0 => from,
+        _ => u64::MAX,
     }
 }
 

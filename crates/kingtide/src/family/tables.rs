@@ -203,10 +203,31 @@ impl TableCache {
             vlog: ArcSwapOption::empty(),
             opening: Mutex::default(),
             used: AtomicU64::new(0),
+            unfinished: AtomicBool::new(false),
             obsolete: AtomicBool::new(false),
             shared: self.shared.clone(),
         });
         vlogs.insert(id, Arc::downgrade(&handle));
+        handle
+    }
+
+    /// The handle of a value log that is being written, or was when its database crashed: the file has no footer. It goes
+    /// with the last handle unless [`VlogHandle::keep`] says otherwise; `keep`: not even then. `file` is opened when
+    /// somebody reads, if it is not given.
+    pub fn unfinished_vlog(&self, id: u64, file: Option<Arc<dyn File>>, keep: bool) -> Arc<VlogHandle> {
+        let handle = self.vlog_handle(id);
+        let mut opened = handle.opening.lock();
+        handle.unfinished.store(true, Ordering::Release);
+        handle.obsolete.store(!keep, Ordering::Release);
+        if let Some(file) = file
+            && handle.vlog.load().is_none()
+        {
+            let vlog = Vlog::unfinished(file, id);
+            *opened = Arc::downgrade(&vlog);
+            self.shared.opened();
+            handle.vlog.store(Some(vlog));
+        }
+        drop(opened);
         handle
     }
 
@@ -399,6 +420,8 @@ pub struct VlogHandle {
     /// As in [`TableHandle`].
     opening: Mutex<Weak<Vlog>>,
     used: AtomicU64,
+    /// Its footer is not there yet. Changed under `opening`.
+    unfinished: AtomicBool,
     obsolete: AtomicBool,
     shared: Arc<Shared>,
 }
@@ -407,6 +430,19 @@ impl VlogHandle {
     /// The file id.
     pub fn id(&self) -> u64 {
         self.id
+    }
+
+    /// The footer was written: whoever opens the file from now on sees it.
+    pub fn finished(&self) {
+        let mut opened = self.opening.lock();
+        self.unfinished.store(false, Ordering::Release);
+        self.close();
+        *opened = Weak::new();
+    }
+
+    /// Whether the file stays when the last handle goes: the manifest is about to name it, or does not after all.
+    pub fn keep(&self, keep: bool) {
+        self.obsolete.store(!keep, Ordering::Release); // as in `TableCache::delete_vlog`
     }
 
     /// The value log, opened if need be.
@@ -425,7 +461,10 @@ impl VlogHandle {
             Some(vlog) => vlog,
             None => {
                 let file = open_named(&*self.shared.fs, &vlog_path(&self.shared.dir, self.id), "value log")?;
-                Vlog::open(file, self.id)?
+                match self.unfinished.load(Ordering::Acquire) {
+                    true => Vlog::unfinished(file, self.id),
+                    false => Vlog::open(file, self.id)?,
+                }
             }
         };
         *opened = Arc::downgrade(&vlog);

@@ -8,7 +8,8 @@
 //! 4. log segments that held nothing else are given back.
 
 use crate::commit::state::CommitState;
-use crate::compact::{FlushInput, run_flush};
+use crate::compact::{FlushInput, MergeOutput, run_flush};
+use crate::direct::DirectLog;
 use crate::engine::DbInner;
 use crate::family::Family;
 use crate::memtable::FamilyMemtable;
@@ -19,6 +20,7 @@ use kingtide_base::events::{Event, FlushInfo};
 use kingtide_base::histogram::Histogram;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Result, SeqNo, rare};
+use kingtide_table::VlogInfo;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -72,6 +74,8 @@ impl DbInner {
         }
         let options = family.options();
         let mut input = FlushInput::of(std::slice::from_ref(&memtable), self.new_file_id());
+        let sealed = memtable.direct().seal()?;
+        input.relocate.retain(|id| !sealed.iter().any(|(log, _)| log.id() == *id));
         if kingtide_base::planted!("deleted-range-not-flushed") {
             input.tombstones.clear();
         }
@@ -83,7 +87,8 @@ impl DbInner {
             Ok(output)
         })?;
         self.log_before_flush(family, last).inspect_err(|_| output.discard(&*self.fs, &self.dir))?;
-        let mut edits = output.edits(family.id(), &[]);
+        let (referred, mut edits) = take_over(&sealed, family, &output);
+        edits.extend(output.edits(family.id(), &[]));
         let last = last + u64::from(kingtide_base::planted!("flushed-one-too-many"));
         edits.push(Edit::Flushed { family: family.id(), seq: last });
         edits.push(Edit::LastSeq(self.snapshots.visible()));
@@ -94,6 +99,7 @@ impl DbInner {
                 output.discard(&*self.fs, &self.dir);
                 return Ok(());
             }
+            referred.iter().for_each(|log| log.keep(true));
             let log_start = self.log_needed(family, Family::oldest_unflushed_but_one);
             edits.push(Edit::LogStart(log_start));
             // After a failure the record may or may not be in the manifest: the files stay until an open decides.
@@ -109,13 +115,14 @@ impl DbInner {
             self.measure_level0(&shape);
             retired
         };
+        family.direct.prune(family.view.load().active.first_seq());
         self.delete_retired(retired);
         output.tell(&self.stats.events);
         self.stats.add(Stat::Flushes, 1);
         self.stats.add(Stat::FlushBytes, output.counters.bytes_written);
         let took = self.clock.monotonic_ns().saturating_sub(start);
         self.stats.record(Histogram::Flush, took);
-        self.stall.drained(memtable.memory(), took);
+        self.stall.drained(memtable.memory() + memtable.direct().bytes(), took);
         drop(memtable);
         self.release_log()
     }
@@ -168,6 +175,22 @@ impl DbInner {
             false => e.context("the log holds older commits of other column families that cannot be synced"),
         })
     }
+}
+
+/// The edits that make value logs of the family's version of those that commits wrote and the new tables refer to, and
+/// these. One that they do not refer to goes with the memtable.
+fn take_over<'a>(
+    sealed: &'a [(Arc<DirectLog>, VlogInfo)],
+    family: &Family,
+    output: &MergeOutput,
+) -> (Vec<&'a Arc<DirectLog>>, Vec<Edit>) {
+    let refers = |id: u64| output.added.iter().any(|(_, meta)| meta.vlog_refs.iter().any(|r| r.file_id == id));
+    let add = |(log, info): &'a (Arc<DirectLog>, VlogInfo)| {
+        let (id, family) = (log.id(), family.id());
+        let VlogInfo { file_size: size, stored_bytes, values, .. } = *info;
+        (log, Edit::AddVlog { id, family, size, stored_bytes, values })
+    };
+    sealed.iter().filter(|(log, _)| refers(log.id())).map(add).unzip()
 }
 
 /// The oldest frozen memtable, and the last sequence number that can be in it: the next younger one begins after it.

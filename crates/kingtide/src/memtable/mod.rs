@@ -4,6 +4,7 @@
 //! fragmented set is rebuilt by the first reader that finds it out of date, not by each insert: a batch with a thousand
 //! range deletes costs one rebuild.
 
+use crate::direct::DirectRefs;
 use crate::rangedel::{Fragment, RangeTombstones};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{ArcSwapOption, Mutex};
@@ -34,6 +35,7 @@ pub struct FamilyMemtable {
     range_bytes: AtomicU64,
     list: Mutex<Vec<Fragment>>,
     fragmented: ArcSwapOption<Fragmented>,
+    direct: DirectRefs,
 }
 
 impl FamilyMemtable {
@@ -48,6 +50,7 @@ impl FamilyMemtable {
             range_bytes: AtomicU64::new(0),
             list: Mutex::new(Vec::new()),
             fragmented: ArcSwapOption::empty(),
+            direct: DirectRefs::default(),
         })
     }
 
@@ -55,6 +58,11 @@ impl FamilyMemtable {
     #[inline]
     pub fn points(&self) -> &Arc<Memtable> {
         &self.points
+    }
+
+    /// The value logs that commits wrote and its entries point into.
+    pub fn direct(&self) -> &DirectRefs {
+        &self.direct
     }
 
     /// The order of its keys.

@@ -4,6 +4,7 @@ use super::write::LoggedOp;
 use crate::version::FamilyId;
 use kingtide_base::key::split_expiry;
 use kingtide_base::{Error, Kind, Result, Tag};
+use kingtide_table::ValuePointer;
 use kingtide_table::packed::Packed;
 use std::ops::Range;
 
@@ -54,18 +55,22 @@ struct Changed {
 }
 
 impl ChangedOps {
-    /// Appends an operation as the log has it.
+    /// Appends an operation as the log has it. `read` reads a value that is in a value log.
     ///
     /// # Errors
-    /// `Corruption` for bytes that no writer makes.
-    pub fn push(&mut self, op: &LoggedOp<'_>) -> Result<()> {
+    /// `Corruption` for bytes that no writer makes; of `read`.
+    pub fn push(
+        &mut self,
+        op: &LoggedOp<'_>,
+        read: impl FnOnce(&ValuePointer, &mut Vec<u8>) -> Result<()>,
+    ) -> Result<()> {
         let tag = Tag(op.kind as u64);
         let kind = match tag.kind() {
-            Some(Kind::Put) => ChangeKind::Put,
+            Some(Kind::Put | Kind::PutPointer) => ChangeKind::Put,
             Some(Kind::Delete) => ChangeKind::Delete,
             Some(Kind::SingleDelete) => ChangeKind::SingleDelete,
             Some(Kind::RangeDelete) => ChangeKind::DeleteRange,
-            Some(Kind::PutPointer) | None => {
+            None => {
                 return Err(Error::corruption(format!("a log record has an operation of kind {}", op.kind)));
             }
         };
@@ -74,7 +79,11 @@ impl ChangedOps {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(op.key);
         let key = start..self.bytes.len();
-        if tag.is_packed() {
+        if let Some(p) = op.pointer() {
+            let mut value = Vec::new();
+            read(&p, &mut value)?;
+            self.bytes.extend_from_slice(&value);
+        } else if tag.is_packed() {
             Packed::parse(stored).and_then(|p| p.append_to(&mut self.bytes))?;
         } else {
             self.bytes.extend_from_slice(stored);

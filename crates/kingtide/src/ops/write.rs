@@ -10,6 +10,7 @@ use crate::version::FamilyId;
 use kingtide_base::coding::Reader;
 use kingtide_base::key::split_expiry;
 use kingtide_base::{Kind, Tag};
+use kingtide_table::ValuePointer;
 use kingtide_table::packed::Packed;
 
 /// An operation read back from the log.
@@ -32,15 +33,28 @@ pub(crate) fn read_op<'a>(r: &mut Reader<'a>) -> Option<LoggedOp<'a>> {
     let key = r.slice()?;
     let tag = Tag(kind as u64);
     let value = match tag.kind()? {
-        Kind::Put | Kind::RangeDelete => r.slice()?,
+        Kind::Put | Kind::PutPointer | Kind::RangeDelete => r.slice()?,
         Kind::Delete | Kind::SingleDelete => &[],
-        Kind::PutPointer => return None, // batches carry values, never pointers
     };
     let (_, inner) = split_expiry(tag, value)?;
-    if key.is_empty() || (tag.is_packed() && Packed::parse(inner).is_err()) {
+    if key.is_empty()
+        || (tag.is_packed() && Packed::parse(inner).is_err())
+        || (tag.kind() == Some(Kind::PutPointer) && ValuePointer::decode(inner).is_none())
+    {
         return None;
     }
     Some(LoggedOp { kind, family, key, value })
+}
+
+impl LoggedOp<'_> {
+    /// Where its value is, if that was written to a value log before the commit.
+    pub fn pointer(&self) -> Option<ValuePointer> {
+        let tag = Tag(u64::from(self.kind));
+        if tag.kind() != Some(Kind::PutPointer) {
+            return None;
+        }
+        split_expiry(tag, self.value).and_then(|(_, inner)| ValuePointer::decode(inner))
+    }
 }
 
 #[cfg(test)]
@@ -77,6 +91,12 @@ mod tests {
         }
         let mut pointer = Vec::new();
         write_op(&mut pointer, Kind::PutPointer as u8, 0, b"k", b"v");
-        assert!(read_op(&mut Reader::new(&pointer)).is_none());
+        assert!(read_op(&mut Reader::new(&pointer)).is_none(), "four varints are a pointer");
+        let p = ValuePointer { file_id: 7, offset: 24, stored_len: 300, raw_len: 286 };
+        let mut value = b"12345678".to_vec();
+        p.encode(&mut value);
+        let mut pointer = Vec::new();
+        write_op(&mut pointer, Kind::PutPointer as u8 | EXPIRY_FLAG, 0, b"k", &value);
+        assert_eq!(read_op(&mut Reader::new(&pointer)).unwrap().pointer(), Some(p));
     }
 }

@@ -121,6 +121,9 @@ impl SalvagedOperations {
         if seq <= family.flushed {
             return Ok(());
         }
+        if let Some(p) = op.pointer() {
+            repair.unfinished.insert(p.file_id);
+        }
         let memtables = self.memtables.entry(op.family).or_default();
         let bytes = op.key.len() + op.value.len();
         let memtable = match memtables.last() {

@@ -26,7 +26,7 @@ use crate::options::Options;
 use crate::verify::{ProgressFn, lock_existing, verify};
 use kingtide_base::{Error, ErrorKind, Result};
 use kingtide_vfs::{Fs, PosixFs};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -65,7 +65,8 @@ pub fn repair_with(
     }
     let _lock = lock_existing(&*fs, dir)?;
     let report = RepairReport::default();
-    let mut repair = Repair { fs, dir, options, how, report, progress, done: 0, told: 0, total: 0 };
+    let mut repair =
+        Repair { fs, dir, options, how, report, unfinished: HashSet::new(), progress, done: 0, told: 0, total: 0 };
     let mut plan = plan::make(&mut repair)?;
     let copy = copy::target::Target::begin(&repair.fs, into)?;
     let log = log::read(&mut repair, &mut plan)?;

@@ -5,6 +5,7 @@ use crate::verify::{Progress, ProgressFn, VerifyReport};
 use crate::wal::LogGap;
 use kingtide_base::{Error, ErrorKind, Result, SeqNo};
 use kingtide_vfs::Fs;
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -116,6 +117,8 @@ pub(super) struct Repair<'a, 'p> {
     pub options: &'a Options,
     pub how: RepairOptions,
     pub report: RepairReport,
+    /// Value logs that log records point into: commits may have been writing them.
+    pub unfinished: HashSet<u64>,
     pub progress: &'a mut ProgressFn<'p>,
     pub done: u64,
     pub told: u64,

@@ -221,7 +221,8 @@ impl Output<'_, '_> {
                     _ => e,
                 })?;
                 let (vlog, damage) = Vlog::open_damaged(file, p.file_id)?;
-                if let Some(e) = damage {
+                // One that commits were writing has no footer yet.
+                if let Some(e) = damage.filter(|_| !repair.unfinished.contains(&p.file_id)) {
                     repair.report.unreadable(&path, &e);
                 }
                 self.vlogs.entry(p.file_id).or_insert(vlog)

@@ -8,6 +8,7 @@ use crate::family::View;
 use crate::layout::Layout;
 use crate::names::{FileName, RESERVE_FILE, STATS_TMP, klog_path, parse_table_name, vlog_path};
 use crate::options::Options;
+use crate::sync::atomic::Ordering;
 use crate::version::VlogMeta;
 use crate::version::manifest::creation_was_cut_short;
 use crate::version::scan::ManifestScan;
@@ -24,6 +25,8 @@ pub(crate) struct FamilyFiles {
     pub name: String,
     pub order: KeyOrder,
     pub version: Arc<Version>,
+    /// Everything up to here is in tables.
+    pub flushed: SeqNo,
     /// Keeps the files from being deleted.
     _view: Option<Arc<View>>,
 }
@@ -87,7 +90,10 @@ pub(super) fn closed(checker: &mut Checker<'_, '_>, options: &Options) -> Result
     tell_manifest(checker, &scan)?;
     let (layout, complete) = put_together(checker, &scan, options);
     let families = (layout.families.into_iter())
-        .map(|(id, f)| FamilyFiles { id, name: f.name, order: f.order, version: Arc::new(f.version), _view: None })
+        .map(|(id, f)| {
+            let (version, flushed) = (Arc::new(f.version), f.flushed);
+            FamilyFiles { id, name: f.name, order: f.order, version, flushed, _view: None }
+        })
         .collect();
     Ok(Some(Subject {
         families,
@@ -109,7 +115,8 @@ pub(super) fn open(checker: &mut Checker<'_, '_>, db: &DbInner) -> Result<Subjec
             .map(|f| {
                 let view = f.view.load_full();
                 let (name, order, version) = (f.name(), f.order().clone(), view.version.clone());
-                FamilyFiles { id: f.id(), name, order, version, _view: Some(view) }
+                let flushed = f.flushed_seq.load(Ordering::Relaxed);
+                FamilyFiles { id: f.id(), name, order, version, flushed, _view: Some(view) }
             })
             .collect();
         let subject = Subject {
@@ -163,6 +170,11 @@ pub(super) fn check_directory(checker: &mut Checker<'_, '_>, subject: &Subject) 
         if orphan {
             unnamed |= matches!(FileName::parse(name), Some(FileName::Table(_)));
             let (severity, text) = match subject.complete {
+                true if matches!(FileName::parse(name), Some(FileName::ValueLog(_))) => (
+                    Severity::Warning,
+                    "the manifest does not name this value log; the next open moves what the write-ahead log needs of it, \
+                     and removes it",
+                ),
                 true => (Severity::Warning, "the manifest does not name this file; the next open removes it"),
                 false => (Severity::Info, "what is left of the manifest does not name this file"),
             };

@@ -4,15 +4,20 @@ use super::checker::Checker;
 use super::layout::Subject;
 use super::report::{Problem, ProblemKind, Severity};
 use crate::engine::DbInner;
-use crate::names::segment_path;
+use crate::names::{segment_path, vlog_path};
 use crate::ops::{LogOp, read_log_op};
 use crate::recover::is_boot;
+use crate::sync::atomic::Ordering;
 use crate::txn::InDoubt;
 use crate::version::{FamilyId, LogBegun};
 use crate::wal::{self, RECORD_HEADER_LEN, Tail, TailItem};
 use kingtide_base::coding::Reader;
-use kingtide_base::{ErrorKind, Result, SeqNo};
+use kingtide_base::{Error, ErrorKind, Result, SeqNo};
+use kingtide_table::Vlog;
+use kingtide_vfs::{Fs, OpenMode};
+use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Looks into records.
 struct Records {
@@ -65,19 +70,65 @@ impl Records {
     }
 }
 
+/// The values that records point to: those that are in no table yet.
+struct LoggedValues<'a> {
+    fs: &'a Arc<dyn Fs>,
+    dir: &'a Path,
+    flushed: HashMap<FamilyId, SeqNo>,
+    logs: HashMap<u64, Arc<Vlog>>,
+}
+
+impl LoggedValues<'_> {
+    /// What is wrong with the first value of a record that cannot be read.
+    fn missing(&mut self, base: SeqNo, count: u32, payload: &[u8]) -> Result<Option<Error>> {
+        let mut r = Reader::new(payload);
+        for seq in base..base + u64::from(count) {
+            let Some(op) = read_log_op(&mut r) else { return Ok(None) }; // told elsewhere
+            let LogOp::Write(op) = op else { continue };
+            let Some(p) = op.pointer() else { continue };
+            if self.flushed.get(&op.family).is_none_or(|flushed| seq <= *flushed) {
+                continue;
+            }
+            match self.log(p.file_id).and_then(|log| log.check(&p)) {
+                Err(e) if matches!(e.kind(), ErrorKind::Corruption | ErrorKind::NotFound) => {
+                    return Ok(Some(
+                        e.context(format!("the value that the log record with sequence {base} points to")),
+                    ));
+                }
+                checked => checked?,
+            }
+        }
+        Ok(None)
+    }
+
+    fn log(&mut self, id: u64) -> Result<Arc<Vlog>> {
+        if let Some(log) = self.logs.get(&id) {
+            return Ok(log.clone());
+        }
+        let log = Vlog::unfinished(self.fs.open(&vlog_path(self.dir, id), OpenMode::Read)?, id);
+        self.logs.insert(id, log.clone());
+        Ok(log)
+    }
+}
+
 /// The log of a database that nobody has open: replays it without keeping anything.
 pub(super) fn check_closed(checker: &mut Checker<'_, '_>, subject: &Subject) -> Result<()> {
     let segments = wal::list_segments(&**checker.fs, checker.dir)?;
     let next_family = subject.complete.then_some(subject.next_family);
     let mut records = Records { next_family, in_doubt: InDoubt::default() };
     let (fs, dir) = (checker.fs.clone(), checker.dir);
-    let replayed = wal::replay(&*fs, dir, &segments, subject.log_from, |base, count, payload| {
+    let flushed: HashMap<FamilyId, SeqNo> = subject.families.iter().map(|f| (f.id, f.flushed)).collect();
+    let mut values = LoggedValues { fs: &fs, dir, flushed, logs: HashMap::new() };
+    let missing = |base, count, payload: &[u8]| values.missing(base, count, payload);
+    let apply = |base, count, payload: &[u8]| {
         for problem in records.check(base, count, payload) {
             checker.problem(problem.at(dir));
         }
         checker.report.counts.log_records += 1;
         checker.advance((RECORD_HEADER_LEN + payload.len()) as u64)
-    });
+    };
+    let mut looks = (missing, apply);
+    let replayed = wal::replay_records(&*fs, dir, &segments, subject.log_from, false, &mut looks);
     checker.report.counts.prepared += records.in_doubt.len() as u64;
     let end = match replayed {
         Ok(end) => end,
@@ -116,6 +167,9 @@ pub(super) fn check_open(checker: &mut Checker<'_, '_>, db: &DbInner) -> Result<
                 for problem in records.check(base, count, &payload) {
                     checker.problem(problem.at(dir));
                 }
+                if let Some(e) = lost_value(db, base, count, &payload) {
+                    checker.problem(Problem::of(ProblemKind::Value, &e).at(dir));
+                }
                 checker.report.counts.log_records += 1;
                 checker.advance((RECORD_HEADER_LEN + payload.len()) as u64)?;
             }
@@ -132,4 +186,24 @@ pub(super) fn check_open(checker: &mut Checker<'_, '_>, db: &DbInner) -> Result<
             }
         }
     }
+}
+
+/// What is wrong with the first value of a record that is in a value log, and in no table yet.
+fn lost_value(db: &DbInner, base: SeqNo, count: u32, payload: &[u8]) -> Option<Error> {
+    let mut r = Reader::new(payload);
+    for seq in base..base + u64::from(count) {
+        let LogOp::Write(op) = read_log_op(&mut r)? else { continue };
+        let Some(p) = op.pointer() else { continue };
+        let in_memory = || {
+            let family = db.shape.lock().families.get(&op.family).cloned();
+            family.is_some_and(|f| seq > f.flushed_seq.load(Ordering::Relaxed))
+        };
+        if in_memory()
+            && let Err(e) = db.tables.vlog(p.file_id).and_then(|log| log.check(&p))
+            && in_memory()
+        {
+            return Some(e);
+        }
+    }
+    None
 }

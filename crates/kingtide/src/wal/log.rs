@@ -2,7 +2,7 @@
 
 use super::config::{Lsn, WalConfig};
 use super::lifecycle::Segments;
-use super::sync::GroupSync;
+use super::sync::{GroupSync, SyncFirst};
 use crate::sync::Mutex;
 use kingtide_base::{Error, Result, SeqNo};
 
@@ -45,6 +45,12 @@ impl Wal {
     /// As [`Wal::sync_to`].
     pub fn sync_all(&self) -> Result<()> {
         self.sync.sync_all()
+    }
+
+    /// The record that is about to be appended refers to `what`, which no sync of the log may leave behind. Called under
+    /// the commit lock.
+    pub(crate) fn needs_first(&self, what: std::sync::Weak<dyn SyncFirst>) {
+        self.sync.needs_first(what);
     }
 
     /// The end of the last append.

@@ -56,6 +56,8 @@ pub struct ReplayEnd {
     /// One of the files in `discarded` is the proof that no segment was lost behind the end: it must stay until another
     /// segment follows for good.
     pub keep_discarded: bool,
+    /// It ends before a record that is whole, because a value that this points to is not.
+    pub missing: bool,
 }
 
 impl ReplayEnd {
@@ -83,6 +85,7 @@ impl Default for ReplayEnd {
             torn: None,
             closed: false,
             keep_discarded: false,
+            missing: false,
         }
     }
 }
@@ -115,7 +118,7 @@ pub fn replay(
 ) -> Result<ReplayEnd> {
     let mut walk = Walk::open(fs, dir, segments)?;
     let chain = walk.find_chain(needed_from)?;
-    walk.read_chain(&chain, &mut apply)?;
+    walk.read_chain(&chain, &mut Plain(&mut apply))?;
     Ok(walk.end)
 }
 
@@ -134,12 +137,65 @@ pub fn replay_live(
     let mut walk = Walk::open(fs, dir, segments)?;
     walk.live = true;
     let chain = walk.find_chain(needed_from)?;
-    walk.read_chain(&chain, &mut apply)?;
+    walk.read_chain(&chain, &mut Plain(&mut apply))?;
     Ok(walk.end)
 }
 
-/// Takes a record's first sequence number, its number of operations, and its payload.
-type Apply<'a> = dyn FnMut(SeqNo, u32, &[u8]) -> Result<()> + 'a;
+/// As [`replay`], or as [`replay_live`] if `live`, for who looks into records: one that says of itself that a part of it is
+/// missing is judged as one whose own bytes are.
+///
+/// # Errors
+/// As [`replay`]. For a record with missing parts that no power cut can have taken, the error that `records` returned.
+pub(crate) fn replay_records(
+    fs: &dyn Fs,
+    dir: &Path,
+    segments: &[u64],
+    needed_from: SeqNo,
+    live: bool,
+    records: &mut dyn Records,
+) -> Result<ReplayEnd> {
+    let mut walk = Walk::open(fs, dir, segments)?;
+    walk.live = live;
+    let chain = walk.find_chain(needed_from)?;
+    walk.read_chain(&chain, records)?;
+    Ok(walk.end)
+}
+
+/// Takes the log's records, in order.
+pub(crate) trait Records {
+    /// What of a record is missing elsewhere: a value that it points to. Asked before [`Records::apply`].
+    fn missing(&mut self, base: SeqNo, count: u32, payload: &[u8]) -> Result<Option<Error>>;
+
+    /// Takes a record: its first sequence number, its number of operations, its payload.
+    fn apply(&mut self, base: SeqNo, count: u32, payload: &[u8]) -> Result<()>;
+}
+
+impl<M, A> Records for (M, A)
+where
+    M: FnMut(SeqNo, u32, &[u8]) -> Result<Option<Error>>,
+    A: FnMut(SeqNo, u32, &[u8]) -> Result<()>,
+{
+    fn missing(&mut self, base: SeqNo, count: u32, payload: &[u8]) -> Result<Option<Error>> {
+        (self.0)(base, count, payload)
+    }
+
+    fn apply(&mut self, base: SeqNo, count: u32, payload: &[u8]) -> Result<()> {
+        (self.1)(base, count, payload)
+    }
+}
+
+/// Records that are whole by themselves.
+struct Plain<'a>(&'a mut dyn FnMut(SeqNo, u32, &[u8]) -> Result<()>);
+
+impl Records for Plain<'_> {
+    fn missing(&mut self, _: SeqNo, _: u32, _: &[u8]) -> Result<Option<Error>> {
+        Ok(None)
+    }
+
+    fn apply(&mut self, base: SeqNo, count: u32, payload: &[u8]) -> Result<()> {
+        (self.0)(base, count, payload)
+    }
+}
 
 struct Segment {
     id: u64,
@@ -167,6 +223,8 @@ enum Stop {
     Marker(RecordHeader),
     /// At something that is no record; true if its header is whole.
     Broken(bool),
+    /// At a record that is whole, but refers to something that is not.
+    Missing(Error),
 }
 
 /// What reading a segment in order gave.
@@ -184,6 +242,8 @@ struct Break {
     header_whole: bool,
     /// The greatest synced mark before it.
     synced: u32,
+    /// The record is whole, but what it refers to is not.
+    missing: Option<Error>,
 }
 
 impl Walk<'_> {
@@ -296,7 +356,7 @@ impl Walk<'_> {
         Ok(self.all[..j].iter().rposition(|s| s.head.is_some()))
     }
 
-    fn read_chain(&mut self, chain: &[usize], apply: &mut Apply<'_>) -> Result<()> {
+    fn read_chain(&mut self, chain: &[usize], records: &mut dyn Records) -> Result<()> {
         let mut used = chain.len();
         if let Some(&first) = chain.first() {
             self.end.next_seq = self.start_seq(first);
@@ -307,7 +367,7 @@ impl Walk<'_> {
             }
             let next_head = chain.get(n + 1).and_then(|&k| self.all[k].head.as_ref());
             let next_end = next_head.map(|h| h.prev_end as u64);
-            let Read { stop, at, synced } = self.read_segment(i, next_end, apply)?;
+            let Read { stop, at, synced } = self.read_segment(i, next_end, records)?;
             let s = &self.all[i];
             let (id, size, start_seq) = (s.id, s.len, self.start_seq(i));
             self.end.segments.push(ReplayedSegment { id, size, end: at as u32, start_seq, end_seq: self.end.next_seq });
@@ -322,7 +382,15 @@ impl Walk<'_> {
                     Some(successor) => self.check_successor(i, successor)?,
                 },
                 (Stop::Broken(header_whole), _) => {
-                    self.judge(i, Break { at, header_whole, synced }, &chain[n + 1..])?;
+                    self.judge(i, Break { at, header_whole, synced, missing: None }, &chain[n + 1..])?;
+                    used = n + 1;
+                    break;
+                }
+                (Stop::Missing(what), _) => {
+                    let missing = Some(what);
+                    self.judge(i, Break { at, header_whole: true, synced, missing }, &chain[n + 1..])?;
+                    rare!("direct-value-torn-at-recovery");
+                    self.end.missing = true;
                     used = n + 1;
                     break;
                 }
@@ -334,7 +402,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn read_segment(&mut self, i: usize, next_end: Option<u64>, apply: &mut Apply<'_>) -> Result<Read> {
+    fn read_segment(&mut self, i: usize, next_end: Option<u64>, records: &mut dyn Records) -> Result<Read> {
         let mut window = self.window(i)?;
         let id = self.all[i].id;
         // Not the file's length, which damage may have cut.
@@ -366,7 +434,10 @@ impl Walk<'_> {
                 let what = format!("records are missing: sequence {base} where {expected} was expected");
                 return Err(self.corrupt(i, at, &what));
             }
-            apply(base, header.count, payload)?;
+            if let Some(what) = records.missing(base, header.count, payload)? {
+                return Ok(Read { stop: Stop::Missing(what), at, synced });
+            }
+            records.apply(base, header.count, payload)?;
             self.end.records += 1;
             self.end.next_seq = next;
             at += record_span(payload.len());
@@ -384,7 +455,7 @@ impl Walk<'_> {
     /// Otherwise the log ends here. A later segment without a header proves nothing: it may have been begun by a recovery
     /// that ended the log at this very place.
     fn judge(&mut self, i: usize, broken: Break, later: &[usize]) -> Result<()> {
-        let Break { at, header_whole, synced } = broken;
+        let Break { at, header_whole, synced, missing } = broken;
         let behind = search(&mut self.window(i)?, self.all[i].id, at + 8, self.end.next_seq)?;
         let short = self.all[i].head.as_ref().is_some_and(|h| self.all[i].len < h.size as u64);
         let has_later = behind.records > 0 || !later.is_empty();
@@ -393,8 +464,11 @@ impl Walk<'_> {
             || (short && synced as usize >= SEGMENT_HEADER_LEN)
             || self.prove_synced_before(later)?;
         let damaged = damaged && !kingtide_base::planted!("damage-taken-for-a-torn-tail");
-        if damaged && self.live && later.is_empty() && self.is_whole(i, at)? {
+        if damaged && self.live && missing.is_none() && later.is_empty() && self.is_whole(i, at)? {
             return Ok(()); // appended since, and what was found behind it too
+        }
+        if let Some(e) = missing.filter(|_| damaged) {
+            return Err(e);
         }
         if damaged {
             return Err(self.corrupt(

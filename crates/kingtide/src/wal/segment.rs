@@ -8,8 +8,8 @@ use kingtide_base::coding::Reader;
 pub const SEGMENT_HEADER_LEN: usize = 64;
 /// Bytes of a record's header; the payload follows.
 pub const RECORD_HEADER_LEN: usize = 32;
-/// The format version that this build writes.
-pub const FORMAT_VERSION: u32 = 1;
+/// The format version that this build writes. 2: records may hold pointers into value logs.
+pub const FORMAT_VERSION: u32 = 2;
 /// Largest payload of one record. Offsets in a segment are 32 bits.
 pub const MAX_PAYLOAD: usize = u32::MAX as usize - 4096;
 
@@ -259,10 +259,11 @@ mod tests {
             boot_id: [0; 16],
         };
         let mut bytes = head.encode();
-        bytes[4] = 2;
+        let newer = FORMAT_VERSION + 1;
+        bytes[4] = newer as u8;
         let crc = header_crc(&bytes, 1);
         bytes[8..12].copy_from_slice(&crc.to_le_bytes());
-        assert_eq!(SegmentHeader::decode(&bytes, 1), HeaderState::Newer(2));
+        assert_eq!(SegmentHeader::decode(&bytes, 1), HeaderState::Newer(newer));
     }
 
     #[test]

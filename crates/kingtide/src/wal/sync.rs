@@ -16,7 +16,7 @@ use kingtide_base::{Error, ErrorKind, Result, rare};
 use kingtide_vfs::File;
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// How long a leader waits for the threads of the last group to come back with their next commit.
 const GATHER_NS: u64 = 20_000;
@@ -80,6 +80,12 @@ impl Waiter {
     }
 }
 
+/// What must be durable before the log is: a record may say that it is there.
+pub(crate) trait SyncFirst: Send + Sync {
+    /// Makes durable what was written before the call. Once this failed it fails for ever.
+    fn sync_first(&self) -> Result<()>;
+}
+
 pub(super) struct GroupSync {
     appended: AtomicU64,
     synced: AtomicU64,
@@ -87,6 +93,8 @@ pub(super) struct GroupSync {
     joined: AtomicUsize,
     group: Mutex<Group>,
     files: Mutex<VecDeque<Unsynced>>,
+    /// What records refer to that may not be synced. One that is gone was synced, or is needed no more.
+    first: Mutex<Vec<Weak<dyn SyncFirst>>>,
     poisoned: AtomicBool,
     cause: OnceLock<Error>,
     /// Whether the log is synced often. Relaxed: a hint.
@@ -149,6 +157,7 @@ impl GroupSync {
             joined: AtomicUsize::new(0),
             group: Mutex::default(),
             files: Mutex::default(),
+            first: Mutex::default(),
             poisoned: AtomicBool::new(false),
             cause: OnceLock::new(),
             often: AtomicBool::new(false),
@@ -182,6 +191,27 @@ impl GroupSync {
     /// The writer moved to another segment, whose first byte is at log position `base`.
     pub fn push_segment(&self, id: u64, file: Arc<dyn File>, base: u64) {
         self.files.lock().push_back(Unsynced { id, file, base });
+    }
+
+    /// A record that is about to be appended refers to `what`. Only the holder of the commit lock calls this, before the
+    /// append: so a leader that sees the record's position finds it here.
+    pub fn needs_first(&self, what: Weak<dyn SyncFirst>) {
+        let mut first = self.first.lock();
+        if !first.iter().any(|w| w.ptr_eq(&what)) {
+            first.retain(|w| w.strong_count() > 0);
+            first.push(what);
+        }
+    }
+
+    /// Syncs what records refer to.
+    fn sync_what_comes_first(&self) -> Result<()> {
+        let first = std::mem::take(&mut *self.first.lock());
+        for what in first.iter().filter_map(Weak::upgrade) {
+            if let Err(e) = what.sync_first() {
+                return Err(self.poison("sync of a value log failed", e));
+            }
+        }
+        Ok(())
     }
 
     /// A segment was released: what it held is durable elsewhere.
@@ -333,9 +363,13 @@ impl GroupSync {
         Some(false)
     }
 
-    /// Syncs every segment that holds bytes before `target`, oldest first. Only the leader is here.
+    /// Syncs what records before `target` refer to, and then every segment that holds bytes before it, oldest first. Only
+    /// the leader is here.
     fn fly(&self, target: u64) -> Result<()> {
         self.check()?;
+        if !kingtide_base::planted!("direct-log-not-synced-first") {
+            self.sync_what_comes_first()?;
+        }
         let files: Vec<_> = self.files.lock().iter().filter(|f| f.base < target).map(|f| Arc::clone(&f.file)).collect();
         for file in files {
             self.stats.add(Stat::WalSyncs, 1);

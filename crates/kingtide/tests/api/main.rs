@@ -9,6 +9,7 @@ mod commit_hooks;
 mod contents;
 mod current_reads;
 mod delete_prefix;
+mod direct;
 mod durability;
 mod entries;
 mod estimates;

@@ -3,6 +3,7 @@
 
 mod clocks;
 mod damage;
+mod direct;
 mod golden;
 mod others_bugs;
 mod stopped;

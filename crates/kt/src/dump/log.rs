@@ -47,7 +47,16 @@ fn print(dump: &mut Dump<'_>, file: &Path, part: SegmentPart<'_>) -> Result<()> 
             };
             let fields = json!({
                 "sequence": sequence, "count": count, "bytes": payload.len(), "synced": synced, "gap": gap,
-                "operations": record.writes().map(|op| operation(dump, &op).0).collect::<Vec<_>>(),
+                "operations": record.writes().enumerate().map(|(i, op)| {
+                    let mut op = operation(dump, &op).0;
+                    if let Some(p) = record.pointer(i) {
+                        op["value"] = Value::Null;
+                        op["value_log"] = json!({
+                            "file": p.file_id, "offset": p.offset, "stored": p.stored_len, "length": p.raw_len,
+                        });
+                    }
+                    op
+                }).collect::<Vec<_>>(),
                 "prepared": record.prepared.as_ref().map(|p| json!({
                     "xid": escape(&p.xid), "first": p.first, "isolation": isolation(p.isolation),
                     "operations": p.writes().map(|op| operation(dump, &op).0).collect::<Vec<_>>(),
@@ -84,8 +93,11 @@ fn print(dump: &mut Dump<'_>, file: &Path, part: SegmentPart<'_>) -> Result<()> 
 }
 
 fn print_operations(dump: &mut Dump<'_>, record: &DumpedRecord) -> Result<()> {
-    for op in record.writes() {
-        let text = operation(dump, &op).1;
+    for (i, op) in record.writes().enumerate() {
+        let mut text = operation(dump, &op).1;
+        if let Some(p) = record.pointer(i) {
+            text += &format!("  {} bytes in value log {} at offset {}", p.raw_len, p.file_id, p.offset);
+        }
         dump.out.line(format_args!("{:14}{text}", ""))?;
     }
     if let Some(p) = &record.prepared {

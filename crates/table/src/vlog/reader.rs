@@ -32,6 +32,8 @@ pub struct Vlog {
     file: Arc<dyn File>,
     file_id: u64,
     info: VlogInfo,
+    /// Its footer is there, and nothing of the file changes any more.
+    finished: bool,
 }
 
 impl fmt::Debug for Vlog {
@@ -159,7 +161,15 @@ impl Vlog {
             decode_footer(&footer, file_id, len).map_err(|e| e.at_offset(at))
         };
         let info = open().map_err(|e| e.at_path(&path))?;
-        Ok(Arc::new(Vlog { file, file_id, info }))
+        Ok(Arc::new(Vlog { file, file_id, info, finished: true }))
+    }
+
+    /// A value log that is being written, or that a crash left without its footer. Values can be read from it by their
+    /// pointers, which name whole values that were handed to the system; it knows nothing about itself. Reads nothing.
+    pub fn unfinished(file: Arc<dyn File>, file_id: u64) -> Arc<Vlog> {
+        // Values may reach as far as they like; none reaches behind the end of what is there.
+        let info = VlogInfo { file_size: u64::MAX, ..VlogInfo::default() };
+        Arc::new(Vlog { file, file_id, info, finished: false })
     }
 
     /// As [`Vlog::open`], but goes on when header or footer are damaged, and returns what was wrong: each value has
@@ -173,7 +183,7 @@ impl Vlog {
             Err(e) if e.kind() == ErrorKind::Corruption => {
                 // Values may reach up to the end of what is there.
                 let info = VlogInfo { file_size: file.len()?.saturating_add(FOOTER as u64), ..VlogInfo::default() };
-                Ok((Arc::new(Vlog { file, file_id, info }), Some(e)))
+                Ok((Arc::new(Vlog { file, file_id, info, finished: true }), Some(e)))
             }
             Err(e) => Err(e),
         }
@@ -240,7 +250,9 @@ impl Vlog {
                 true => (near.span * 2).clamp(VlogWindow::MIN, VlogWindow::MAX),
                 false => 0,
             };
-            let len = near.span.max(p.stored_len).min(self.data_end() - range.start);
+            // What lies behind the value may just be written, if it is not the log of a table.
+            let span = if self.finished { near.span } else { 0 };
+            let len = span.max(p.stored_len).min(self.data_end() - range.start);
             near.window = 0..0;
             fit(&mut near.buf, len as usize)?;
             let timer = perf::begin_wait();
@@ -304,6 +316,32 @@ impl Vlog {
             chunk: Vec::new(),
             chunk_at: 0,
             stored_bytes_read: 0,
+        })
+    }
+
+    /// Reads a value and checks it, without keeping it.
+    ///
+    /// # Errors
+    /// `Corruption` with file and offset, `Io`; of a file that is too short too.
+    pub fn check(&self, p: &ValuePointer) -> Result<()> {
+        let range = self.range(p)?;
+        SCRATCH.with_borrow_mut(|s| {
+            let mut walk = Walk::new(self, &mut s.buf, range.start, range.end);
+            let mut raw_len = 0;
+            loop {
+                let at = walk.at;
+                let chunk = walk.next(None, &mut s.decompressor)?;
+                raw_len += u64::from(chunk.raw_len);
+                let last = walk.at == range.end;
+                check_flags(&chunk, at == range.start, last).map_err(|e| self.error(e, at))?;
+                if last {
+                    break;
+                }
+            }
+            match raw_len == p.raw_len {
+                true => Ok(()),
+                false => Err(self.error(Error::corruption("a value has not the length of its pointer"), range.start)),
+            }
         })
     }
 

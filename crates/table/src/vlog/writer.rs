@@ -10,6 +10,7 @@ use kingtide_vfs::File;
 use std::sync::Arc;
 
 const BUFFER: usize = 1 << 20;
+const SMALL_BUFFER: usize = 4 << 10;
 
 /// What a finished value log holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,6 +35,8 @@ pub struct VlogWriter {
     info: VlogInfo,
     /// Set once the header is in the buffer.
     started: bool,
+    /// Set once the footer is in the buffer, by [`VlogWriter::seal`].
+    sealed: bool,
 }
 
 impl VlogWriter {
@@ -47,7 +50,16 @@ impl VlogWriter {
             compressor: Compressor::new(compression),
             info: VlogInfo::default(),
             started: false,
+            sealed: false,
         }
+    }
+
+    /// As [`VlogWriter::new`], for a log whose values are handed to the system one by one ([`VlogWriter::flush`]): it
+    /// buffers no more than the chunk that is being written.
+    pub fn new_direct(file: Arc<dyn File>, file_id: u64, compression: Compression, chunk_size: usize) -> VlogWriter {
+        let mut writer = VlogWriter::new(file.clone(), file_id, compression, chunk_size);
+        writer.out = Output::new(file, SMALL_BUFFER);
+        writer
     }
 
     /// Appends a value.
@@ -127,6 +139,30 @@ impl VlogWriter {
     /// Bytes written, buffered ones included.
     pub fn written(&self) -> u64 {
         self.out.position()
+    }
+
+    /// Hands what is buffered to the system: what was appended so far then survives the process.
+    ///
+    /// # Errors
+    /// `Io` and `NoSpace` from the file. The log is of no further use then: its end may be torn.
+    pub fn flush(&mut self) -> Result<()> {
+        self.out.flush()
+    }
+
+    /// Writes the footer, and hands everything to the system. The caller makes it durable. Nothing can be appended any
+    /// more; a second call changes nothing.
+    ///
+    /// # Errors
+    /// As [`VlogWriter::flush`], but that a second call may succeed.
+    pub fn seal(&mut self) -> Result<VlogInfo> {
+        if !self.sealed {
+            self.start()?;
+            self.out.append(&encode_footer(&self.info, self.file_id))?;
+            self.info.file_size = self.out.position();
+            self.sealed = true;
+        }
+        self.out.flush()?;
+        Ok(self.info)
     }
 
     /// Values appended.

@@ -41,6 +41,7 @@ fn options(fs: &MemFs, durability: Durability, tuning: u64) -> Options {
         let (name, value) = text.split_once('=').expect("name=value");
         options.set(name, value).expect("option");
     }
+    options.family.direct_value_threshold = [0, 8, 64, 500][tuning as usize % 4];
     options.tuning = Tuning::random(tuning);
     options.db.durability = durability;
     options

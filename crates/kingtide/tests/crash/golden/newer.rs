@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const NEXT: u32 = 2;
+const NEXT_LOG: u32 = 3;
 
 fn file_with(fs: &MemFs, dir: &str, part: &str) -> (PathBuf, Vec<u8>) {
     let found = disk_of(fs, Path::new(dir)).into_iter().find(|(path, bytes)| {
@@ -90,7 +91,7 @@ fn an_unknown_edit_of_the_manifest_is_refused() {
 fn a_newer_log_is_refused() {
     let fs = golden("1", "killed", DIR);
     let (path, mut bytes) = file_with(&fs, DIR, ".wal");
-    set(&mut bytes, 4, NEXT);
+    set(&mut bytes, 4, NEXT_LOG);
     let seed = crc_append(number_in(&path) as u32, &0u64.to_le_bytes());
     let sum = crc_append(crc_append(seed, &bytes[..8]), &bytes[12..64]);
     set(&mut bytes, 8, sum);

@@ -58,7 +58,9 @@ fn options() -> Options {
 
 /// The same with thresholds that make rare paths common.
 fn drawn_options(draw: u64) -> Options {
-    Options { tuning: Tuning::random(draw), ..options() }
+    let mut drawn = Options { tuning: Tuning::random(draw), ..options() };
+    drawn.family.direct_value_threshold = [0, 8, 200, 1000][draw as usize % 4];
+    drawn
 }
 
 /// In a child: tells how often each rare path was taken, now and then.

@@ -1,0 +1,136 @@
+//! The stage that writes large values to value logs ([`crate::direct`]), before the commit lock is asked for. What becomes
+//! of the commit does not matter to it: values of one that fails are dead bytes in a file, or a file that nobody keeps.
+//!
+//! The order that makes it safe: the values are in the system's hands before the record that points to them is appended,
+//! and a sync of the log syncs their files first ([`crate::wal::SyncFirst`]), for whichever commit it is made.
+
+use super::batch::WriteBatch;
+use crate::direct::{DirectLog, DirectValue};
+use crate::engine::DbInner;
+use crate::family::Family;
+use crate::wal::SyncFirst;
+use kingtide_base::stats::Stat;
+use kingtide_base::{Result, rare};
+use kingtide_table::ValuePointer;
+use std::sync::{Arc, Weak};
+
+/// Values of one family in one file.
+pub(super) struct Diverted {
+    family: u16,
+    log: Arc<DirectLog>,
+    /// As they are stored.
+    bytes: u64,
+}
+
+impl Diverted {
+    /// What the log's sync must sync before.
+    pub fn sync_first(&self) -> Weak<dyn SyncFirst> {
+        let log: Arc<dyn SyncFirst> = self.log.clone();
+        Arc::downgrade(&log)
+    }
+}
+
+impl DbInner {
+    /// Writes a batch's large values, if it has any. Returns the batch that takes its place, and the files.
+    #[inline]
+    pub(super) fn divert(&self, batch: &WriteBatch) -> Result<Option<(WriteBatch, Vec<Diverted>)>> {
+        if batch.may_divert() { self.divert_values(batch) } else { Ok(None) }
+    }
+
+    #[cold]
+    fn divert_values(&self, batch: &WriteBatch) -> Result<Option<(WriteBatch, Vec<Diverted>)>> {
+        // A log that is kept for change streams must say all by itself, as must one that prepares a transaction.
+        if batch.control().is_some()
+            || self.options.read().change_retention > 0
+            || !batch.families().iter().all(|f| f.belongs_to(&self.stats))
+        {
+            return Ok(None);
+        }
+        self.check_writable()?;
+        self.check_space(batch)?;
+        let mut written = Vec::new();
+        let mut in_hand: Vec<Option<usize>> = vec![None; batch.families().len()];
+        let diverted = batch.with_pointers(|family, length, value| {
+            let of = &batch.families()[family as usize];
+            if length < of.direct_from() {
+                return Ok(None);
+            }
+            self.write_value(&mut written, &mut in_hand[family as usize], (family, of), value).map(Some)
+        })?;
+        if written.is_empty() {
+            return Ok(None); // they are in families that take larger ones only
+        }
+        for d in &written {
+            d.log.flush()?;
+        }
+        for i in in_hand.into_iter().flatten() {
+            let Diverted { family, log, .. } = &written[i];
+            match log.size() < self.tuning.direct_log_size {
+                true => {
+                    let family = &batch.families()[*family as usize];
+                    family.direct.put(log.clone());
+                    if family.is_dropped() {
+                        family.direct.clear(); // the drop may have done so before
+                    }
+                }
+                false => rare!("direct-log-rotated"),
+            }
+        }
+        Ok(Some((diverted, written)))
+    }
+
+    fn write_value(
+        &self,
+        written: &mut Vec<Diverted>,
+        in_hand: &mut Option<usize>,
+        (index, family): (u16, &Arc<Family>),
+        value: DirectValue<'_>,
+    ) -> Result<ValuePointer> {
+        loop {
+            let at = match *in_hand {
+                Some(at) if written[at].log.size() < self.tuning.direct_log_size => at,
+                Some(_) => {
+                    rare!("direct-log-rotated");
+                    *in_hand = None;
+                    continue;
+                }
+                None => {
+                    let active = family.view.load().active.first_seq();
+                    let log = match family.direct.take(active) {
+                        Some(log) => log,
+                        None => {
+                            let new_id = || self.new_file_id();
+                            DirectLog::create(&self.fs, &self.dir, &self.tables, new_id, &family.options())?
+                        }
+                    };
+                    written.push(Diverted { family: index, log, bytes: 0 });
+                    *in_hand.insert(written.len() - 1)
+                }
+            };
+            let Diverted { log, bytes, .. } = &mut written[at];
+            if let Some(p) = log.append(value)? {
+                *bytes += p.stored_len;
+                self.stats.add(Stat::DirectValues, 1);
+                self.stats.add(Stat::DirectValueBytes, p.stored_len);
+                return Ok(p);
+            }
+            if *bytes == 0 {
+                written.pop(); // it was sealed before it took anything
+            }
+            *in_hand = None;
+        }
+    }
+
+    /// Has the memtables note the files. Called under the commit lock before the pointers are inserted.
+    pub(super) fn hold_files(&self, batch: &WriteBatch, direct: &[Diverted]) {
+        for d in direct {
+            let view = batch.families()[d.family as usize].view.load();
+            view.active.direct().hold(&d.log, view.active.first_seq(), d.bytes);
+        }
+    }
+
+    /// Gives up the files that are open for values to come.
+    pub(crate) fn forget_direct_logs(&self, families: &[Arc<Family>]) {
+        families.iter().for_each(|f| f.direct.clear());
+    }
+}

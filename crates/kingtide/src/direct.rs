@@ -1,0 +1,453 @@
+//! Value logs that commits write: a large value goes into one before the commit, and the log record and the memtable hold a
+//! pointer to it. So it is written once. This room knows files, not the database.
+//!
+//! The life of such a file:
+//!
+//! 1. A committing thread takes a [`DirectLog`] out of its family's [`DirectPool`], or makes one, appends its values,
+//!    hands them to the system ([`DirectLog::flush`]), and puts it back. No lock of the database is held meanwhile, and
+//!    several threads write several files.
+//! 2. Under the commit lock the memtable that takes the pointers notes the file ([`DirectRefs::hold`]). The first memtable
+//!    that does so **owns** it. A pointer may also reach a later memtable, when another thread filled and froze the owner
+//!    meanwhile; that one only keeps the file, and its flush moves the value to a new log.
+//! 3. The flush of the owner seals the file ([`DirectLog::seal`]): footer and sync. From then on it is a value log like
+//!    any other, which the manifest names. A thread that still has it in hand finds it sealed at its next append and takes
+//!    another one; nobody waits for a commit, only for an append under way.
+//! 4. A file that no table refers to in the end goes with its last handle: that of a memtable, of a view that holds the
+//!    memtable, of the pool, or of the thread that writes.
+//!
+//! Anything that writes memtables elsewhere (recovery, copies, ingests, clones) moves the values: only the flush that
+//! seals a file may hand its pointers on. A file whose write or sync failed is never sealed; its values move too.
+
+use crate::family::tables::{TableCache, VlogHandle};
+use crate::names::vlog_path;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::wal::SyncFirst;
+use kingtide_base::options::FamilyOptions;
+use kingtide_base::{Error, ErrorKind, Result, SeqNo, planted, rare};
+use kingtide_table::{Packed, ValuePointer, VlogInfo, VlogWriter};
+use kingtide_vfs::{File, Fs, OpenMode};
+use std::path::Path;
+use std::sync::Arc;
+
+/// No memtable has pointers into the file yet.
+const FREE: u64 = u64::MAX;
+
+/// A value as a batch holds it.
+#[derive(Clone, Copy)]
+pub(crate) enum DirectValue<'a> {
+    Plain(&'a [u8]),
+    Packed(Packed<'a>),
+}
+
+struct Writing {
+    writer: VlogWriter,
+    /// Nothing is appended any more: it is being sealed.
+    closing: bool,
+    sealed: Option<VlogInfo>,
+    /// A write of a value failed, and the end of the file may be torn; or the sync did.
+    broken: bool,
+}
+
+#[derive(Default)]
+struct Synced {
+    up_to: u64,
+    failed: bool,
+}
+
+/// A value log that commits write.
+pub(crate) struct DirectLog {
+    handle: Arc<VlogHandle>,
+    file: Arc<dyn File>,
+    writing: Mutex<Writing>,
+    /// Bytes that the system has. Release and Acquire: whoever syncs as many bytes syncs them all.
+    written: AtomicU64,
+    synced: Mutex<Synced>,
+    /// The first sequence number of the memtable that owns it. Changed under the commit lock; a hint elsewhere.
+    owner: AtomicU64,
+}
+
+impl DirectLog {
+    /// Makes a file, and its name durable.
+    pub fn create(
+        fs: &Arc<dyn Fs>,
+        dir: &Path,
+        tables: &TableCache,
+        new_id: impl Fn() -> u64,
+        options: &FamilyOptions,
+    ) -> Result<Arc<DirectLog>> {
+        let (id, file) = loop {
+            let id = new_id();
+            // A leftover of a crash that has the name is passed over, never overwritten.
+            match fs.open(&vlog_path(dir, id), OpenMode::Create) {
+                Ok(file) => break (id, file),
+                Err(e) if e.kind() == ErrorKind::Exists => continue,
+                Err(e) => return Err(e),
+            }
+        };
+        if !planted!("direct-log-name-not-synced") {
+            fs.sync_dir(dir)?;
+        }
+        let (compression, chunk) = (options.compression, options.value_chunk_size as usize);
+        let writer = VlogWriter::new_direct(file.clone(), id, compression, chunk);
+        Ok(Arc::new(DirectLog {
+            handle: tables.unfinished_vlog(id, Some(file.clone()), false),
+            file,
+            writing: Mutex::new(Writing { writer, closing: false, sealed: None, broken: false }),
+            written: AtomicU64::new(0),
+            synced: Mutex::default(),
+            owner: AtomicU64::new(FREE),
+        }))
+    }
+
+    /// The file id.
+    pub fn id(&self) -> u64 {
+        self.handle.id()
+    }
+
+    /// Appends a value; `None` when the file takes no more. It is in the system's hands after [`DirectLog::flush`].
+    pub fn append(&self, value: DirectValue<'_>) -> Result<Option<ValuePointer>> {
+        let mut w = self.writing.lock();
+        if (w.closing && !planted!("direct-log-written-after-its-footer")) || w.broken {
+            rare!("direct-log-sealed-in-hand");
+            return Ok(None);
+        }
+        let appended = match value {
+            DirectValue::Plain(bytes) => w.writer.append(bytes),
+            DirectValue::Packed(packed) => w.writer.append_packed(packed),
+        };
+        w.broken = appended.is_err();
+        appended.map(Some)
+    }
+
+    /// Hands what was appended to the system.
+    pub fn flush(&self) -> Result<()> {
+        let mut w = self.writing.lock();
+        if w.broken {
+            return Err(Error::new(ErrorKind::Io, "an earlier write failed").at_path(self.file.path()));
+        }
+        if w.closing && w.sealed.is_some() && !planted!("direct-log-written-after-its-footer") {
+            return Ok(()); // sealing did it
+        }
+        let flushed = w.writer.flush();
+        w.broken = flushed.is_err();
+        self.written.store(w.writer.written(), Ordering::Release);
+        flushed
+    }
+
+    /// Bytes appended.
+    pub fn size(&self) -> u64 {
+        self.writing.lock().writer.written()
+    }
+
+    /// Writes the footer and makes the file durable; waits for an append under way. `None`: the file is broken, so its
+    /// values must move. A file that was sealed stays so.
+    pub fn seal(&self) -> Result<Option<VlogInfo>> {
+        let mut w = match self.writing.try_lock() {
+            Some(w) => w,
+            None => {
+                rare!("direct-log-seal-waited");
+                self.writing.lock()
+            }
+        };
+        if w.broken {
+            rare!("direct-log-broken");
+            return Ok(None);
+        }
+        if let Some(info) = w.sealed {
+            return Ok(Some(info));
+        }
+        w.closing = true;
+        let info = w.writer.seal()?; // once there is space, the next try goes on
+        self.written.store(info.file_size, Ordering::Release);
+        if let Err(e) = self.sync_first() {
+            w.broken = true;
+            return Err(e);
+        }
+        w.sealed = Some(info);
+        self.handle.finished();
+        Ok(Some(info))
+    }
+
+    /// Whether the file stays when nobody uses it any more, because the manifest names it.
+    pub fn keep(&self, keep: bool) {
+        self.handle.keep(keep);
+    }
+
+    fn is_stale(&self, active: SeqNo) -> bool {
+        !matches!(self.owner.load(Ordering::Relaxed), FREE) && self.owner.load(Ordering::Relaxed) != active
+    }
+}
+
+impl SyncFirst for DirectLog {
+    fn sync_first(&self) -> Result<()> {
+        let mut synced = self.synced.lock();
+        if synced.failed {
+            return Err(Error::new(ErrorKind::Io, "an earlier sync failed").at_path(self.file.path()));
+        }
+        let written = self.written.load(Ordering::Acquire);
+        if synced.up_to < written {
+            if let Err(e) = self.file.sync_data() {
+                // The system may have marked the pages clean: a later success would mean nothing.
+                synced.failed = true;
+                return Err(e.at_path(self.file.path()));
+            }
+            synced.up_to = written;
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for DirectLog {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "DirectLog({})", self.id())
+    }
+}
+
+/// The files of a family that nobody has in hand.
+#[derive(Default)]
+pub(crate) struct DirectPool {
+    idle: Mutex<Vec<Arc<DirectLog>>>,
+}
+
+impl DirectPool {
+    /// A file for the memtable that begins with sequence number `active`, if there is one.
+    pub fn take(&self, active: SeqNo) -> Option<Arc<DirectLog>> {
+        let mut idle = self.idle.lock();
+        idle.retain(|log| !log.is_stale(active));
+        idle.pop()
+    }
+
+    /// Forgets the files of memtables before the one that begins with `active`.
+    pub fn prune(&self, active: SeqNo) {
+        self.idle.lock().retain(|log| !log.is_stale(active));
+    }
+
+    /// Puts a file back.
+    pub fn put(&self, log: Arc<DirectLog>) {
+        self.idle.lock().push(log);
+    }
+
+    /// Forgets all files: whoever needs one has it.
+    pub fn clear(&self) {
+        self.idle.lock().clear();
+    }
+}
+
+/// A file that a memtable points into.
+struct Held {
+    handle: Arc<VlogHandle>,
+    /// `None` for one that recovery found.
+    log: Option<Arc<DirectLog>>,
+    owned: bool,
+}
+
+/// The value logs that a memtable points into.
+#[derive(Default)]
+pub struct DirectRefs {
+    held: Mutex<Vec<Held>>,
+    /// Bytes of the values. Relaxed: written under the commit lock, or by recovery, which is alone.
+    bytes: AtomicU64,
+}
+
+impl DirectRefs {
+    /// Notes that the memtable which begins with `memtable` gets pointers to values of `bytes` bytes together. Called under
+    /// the commit lock before they are inserted.
+    pub(crate) fn hold(&self, log: &Arc<DirectLog>, memtable: SeqNo, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let mut held = self.held.lock();
+        if held.iter().any(|h| h.handle.id() == log.id()) {
+            return;
+        }
+        let owned = match log.owner.load(Ordering::Relaxed) {
+            FREE => {
+                log.owner.store(memtable, Ordering::Relaxed);
+                true
+            }
+            _ => {
+                rare!("direct-value-after-rotation");
+                false
+            }
+        };
+        if planted!("direct-log-not-held") {
+            return;
+        }
+        held.push(Held { handle: log.handle.clone(), log: Some(log.clone()), owned });
+    }
+
+    /// The same for recovery: the file only has to stay.
+    pub(crate) fn hold_recovered(&self, handle: &Arc<VlogHandle>, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let mut held = self.held.lock();
+        if !held.iter().any(|h| Arc::ptr_eq(&h.handle, handle)) {
+            held.push(Held { handle: handle.clone(), log: None, owned: false });
+        }
+    }
+
+    /// Ids of the files.
+    pub(crate) fn ids(&self) -> Vec<u64> {
+        self.held.lock().iter().map(|h| h.handle.id()).collect()
+    }
+
+    /// Bytes of the values that it points to, as they are stored.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of the files that it owns: those that the manifest does not name as long as it is not flushed.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        let held = self.held.lock();
+        let owned = held.iter().filter(|h| h.owned).filter_map(|h| h.log.as_ref());
+        owned.map(|log| log.written.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Seals the files that the memtable owns: those that its tables may refer to. The memtable is frozen, so no pointer
+    /// is added. Values in its other files must move.
+    pub(crate) fn seal(&self) -> Result<Vec<(Arc<DirectLog>, VlogInfo)>> {
+        let owned: Vec<_> = self.held.lock().iter().filter(|h| h.owned).filter_map(|h| h.log.clone()).collect();
+        let mut sealed = Vec::with_capacity(owned.len());
+        for log in owned {
+            if let Some(info) = log.seal()? {
+                sealed.push((log, info));
+            }
+        }
+        Ok(sealed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kingtide_base::stats::Stats;
+    use kingtide_mem::cache::BlockCache;
+    use kingtide_table::Vlog;
+    use kingtide_vfs::{Fault, FaultFs, MemFs, Op, Rule};
+    use std::path::PathBuf;
+
+    const DIR: &str = "db";
+
+    struct World {
+        fs: Arc<dyn Fs>,
+        faults: Arc<FaultFs>,
+        tables: Arc<TableCache>,
+        next: AtomicU64,
+    }
+
+    impl World {
+        fn new() -> World {
+            let faults = Arc::new(FaultFs::new(MemFs::shared(), 1));
+            let fs: Arc<dyn Fs> = faults.clone();
+            fs.create_dir_all(Path::new(DIR)).unwrap();
+            let stats = Arc::new(Stats::default());
+            let blocks = BlockCache::new(0, 1, stats.clone());
+            let tables = TableCache::new(fs.clone(), PathBuf::from(DIR), blocks, stats, 100);
+            World { fs, faults, tables, next: AtomicU64::new(1) }
+        }
+
+        fn log(&self) -> Arc<DirectLog> {
+            let id = || self.next.fetch_add(1, Ordering::Relaxed);
+            DirectLog::create(&self.fs, Path::new(DIR), &self.tables, id, &FamilyOptions::default()).unwrap()
+        }
+
+        fn exists(&self, id: u64) -> bool {
+            self.fs.exists(&vlog_path(Path::new(DIR), id)).unwrap()
+        }
+    }
+
+    fn value(i: u8) -> Vec<u8> {
+        vec![i; 3000]
+    }
+
+    #[test]
+    fn a_sealed_value_log_takes_no_more_and_is_a_value_log() {
+        let w = World::new();
+        let log = w.log();
+        let pointers: Vec<_> = (0..5).map(|i| log.append(DirectValue::Plain(&value(i))).unwrap().unwrap()).collect();
+        log.flush().unwrap();
+        let mut out = Vec::new();
+        let read = |p: &ValuePointer, out: &mut Vec<u8>| w.tables.vlog(p.file_id).unwrap().read(p, out);
+        for (i, p) in pointers.iter().enumerate() {
+            read(p, &mut out).unwrap();
+            assert_eq!(out, value(i as u8), "while it is written");
+        }
+        let info = log.seal().unwrap().unwrap();
+        assert_eq!(log.append(DirectValue::Plain(b"late")).unwrap(), None);
+        assert_eq!((info.values, log.seal().unwrap()), (5, Some(info)), "sealing again changes nothing");
+        log.flush().unwrap();
+        let file = w.fs.open(&vlog_path(Path::new(DIR), log.id()), OpenMode::Read).unwrap();
+        assert_eq!(file.len().unwrap(), info.file_size);
+        let vlog = Vlog::open(file, log.id()).unwrap();
+        vlog.verify().unwrap();
+        for (i, p) in pointers.iter().enumerate() {
+            read(p, &mut out).unwrap();
+            assert_eq!(out, value(i as u8), "when it is sealed");
+        }
+    }
+
+    #[test]
+    fn a_file_goes_with_the_last_who_needs_it() {
+        let w = World::new();
+        let (pool, memtable, later) = (DirectPool::default(), DirectRefs::default(), DirectRefs::default());
+        let log = w.log();
+        let id = log.id();
+        log.append(DirectValue::Plain(b"value")).unwrap();
+        log.flush().unwrap();
+        memtable.hold(&log, 1, 5);
+        later.hold(&log, 10, 5);
+        assert_eq!((memtable.ids(), later.ids(), memtable.bytes()), (vec![id], vec![id], 5));
+        pool.put(log);
+        assert!(pool.take(10).is_none(), "it belongs to an earlier memtable");
+        assert_eq!(later.seal().unwrap().len(), 0, "its flush moves the value");
+        assert_eq!(memtable.seal().unwrap().len(), 1);
+        drop(memtable);
+        w.tables.empty_trash();
+        assert!(w.exists(id));
+        drop(later);
+        assert_eq!((w.tables.empty_trash(), w.exists(id)), (1, false));
+
+        let log = w.log();
+        let id = log.id();
+        log.keep(true); // the manifest names it
+        drop(log);
+        assert_eq!((w.tables.empty_trash(), w.exists(id)), (0, true));
+    }
+
+    #[test]
+    fn a_pool_gives_what_the_memtable_may_use() {
+        let w = World::new();
+        let pool = DirectPool::default();
+        let (fresh, used) = (w.log(), w.log());
+        used.owner.store(7, Ordering::Relaxed);
+        pool.put(used.clone());
+        assert!(Arc::ptr_eq(&pool.take(7).unwrap(), &used));
+        assert!(pool.take(7).is_none(), "nobody else has it meanwhile");
+        pool.put(fresh.clone());
+        pool.put(used);
+        assert!(Arc::ptr_eq(&pool.take(8).unwrap(), &fresh));
+        assert!(pool.take(8).is_none());
+    }
+
+    #[test]
+    fn after_a_failed_write_or_sync_a_file_is_never_sealed() {
+        for op in [Op::Write, Op::Sync] {
+            let w = World::new();
+            let log = w.log();
+            log.append(DirectValue::Plain(b"first")).unwrap();
+            log.flush().unwrap();
+            w.faults.add(Rule::new(op, Fault::Eio).nth(1));
+            match op {
+                Op::Write => {
+                    let appended = log.append(DirectValue::Plain(&value(1)));
+                    assert!(appended.is_err() || log.flush().is_err());
+                    assert!(log.append(DirectValue::Plain(b"more")).unwrap().is_none());
+                }
+                _ => {
+                    log.sync_first().unwrap_err();
+                    log.sync_first().expect_err("a sync that succeeds after one that failed means nothing");
+                    log.seal().unwrap_err();
+                }
+            }
+            assert_eq!(log.seal().unwrap(), None, "{op:?}");
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Values that are written once: every verb sees them as it sees others, from the commit on.
+
+use kingtide::backup::{Backup, BackupOptions};
+use kingtide::vfs::{Fs, MemFs};
+use kingtide::{ColumnFamily, Compression, Db, FamilyOptions, Options};
+use kingtide_base::rng::Rng;
+use std::io::Read as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Shorter than the threshold, packed, of several chunks, and such that nothing shrinks.
+const LENGTHS: [usize; 6] = [10, 63, 64, 3000, 20_000, 100_000];
+
+fn options(fs: &MemFs, compression: Compression) -> Options {
+    let mut o = Options { fs: Some(Arc::new(fs.clone())), manual_jobs: true, ..Options::default() };
+    o.family =
+        FamilyOptions { compression, value_chunk_size: 4096, direct_value_threshold: 64, ..FamilyOptions::default() };
+    o
+}
+
+/// Half of it compresses.
+fn value(len: usize, version: u64) -> Vec<u8> {
+    let mut bytes = vec![version as u8; len];
+    let mut rng = Rng::new(version);
+    for piece in bytes.chunks_mut(700).step_by(2) {
+        rng.fill(piece);
+    }
+    bytes
+}
+
+fn put_all(family: &ColumnFamily, version: u64) {
+    for len in LENGTHS {
+        family.put(format!("{len:06}"), value(len, version)).unwrap();
+    }
+}
+
+/// Reads the family in every way.
+fn check(family: &ColumnFamily, version: u64, what: &str) {
+    let keys: Vec<String> = LENGTHS.iter().map(|len| format!("{len:06}")).collect();
+    for (key, found) in keys.iter().zip(family.multi_get(&keys)) {
+        let want = value(key.parse().unwrap(), version);
+        assert!(found.unwrap().unwrap() == want, "{what}: multi_get of {key}");
+        assert!(family.get(key).unwrap().unwrap() == want, "{what}: get of {key}");
+        let mut reader = family.get_reader(key).unwrap().unwrap();
+        let mut read = Vec::new();
+        reader.read_to_end(&mut read).unwrap();
+        assert!(read == want, "{what}: a reader of {key}");
+        let mut part = vec![0; 50];
+        let n = reader.read_at(want.len() as u64 / 2, &mut part).unwrap();
+        assert!(want[want.len() / 2..].starts_with(&part[..n]), "{what}: a part of {key}");
+    }
+    let lengths = |entries: Vec<kingtide::Entry>| -> Vec<usize> {
+        entries.iter().for_each(|e| assert!(e.value[..] == value(e.value.len(), version)[..], "{what}: a scan"));
+        entries.iter().map(|e| e.value.len()).collect()
+    };
+    assert_eq!(lengths(family.iter().map(Result::unwrap).collect()), LENGTHS, "{what}: forward");
+    let mut backward = lengths(family.iter().rev().map(Result::unwrap).collect());
+    backward.reverse();
+    assert_eq!(backward, LENGTHS, "{what}: backward");
+}
+
+#[test]
+fn every_verb_sees_values_that_were_written_once() {
+    for compression in [Compression::Lz4, Compression::None, Compression::Zstd] {
+        let fs = MemFs::new();
+        let db = Db::open("db", options(&fs, compression)).unwrap();
+        let family = db.default_family().clone();
+        put_all(&family, 1);
+        check(&family, 1, "in the memtable");
+        assert_eq!(db.stats().get("direct_values"), Some(4));
+        let old = db.snapshot();
+        let mut reader = family.get_reader("100000").unwrap().unwrap();
+        put_all(&family, 2);
+        check(&family, 2, "overwritten");
+        for len in LENGTHS {
+            assert!(old.of(&family).get(format!("{len:06}")).unwrap().unwrap() == value(len, 1), "at a snapshot");
+        }
+        let mut txn = db.begin(kingtide::Isolation::Snapshot).unwrap();
+        txn.put(&family, b"020000", &value(20_000, 9)).unwrap();
+        assert!(txn.get(&family, b"020000").unwrap().unwrap() == value(20_000, 9));
+        assert!(txn.get(&family, b"100000").unwrap().unwrap() == value(100_000, 2));
+        txn.put(&family, b"020000", &value(20_000, 2)).unwrap();
+        txn.commit().unwrap();
+        check(&family, 2, "after a transaction");
+
+        db.flush().unwrap();
+        check(&family, 2, "in tables");
+        assert!(db.verify().unwrap().is_clean(), "{:?}", db.verify().unwrap());
+        put_all(&family, 3);
+        while db.run_one_job().unwrap() {}
+        check(&family, 3, "in the memtable over tables");
+        drop(old);
+        db.compact().unwrap();
+        check(&family, 3, "compacted");
+        let mut read = Vec::new();
+        reader.read_to_end(&mut read).unwrap();
+        assert!(read == value(100_000, 1), "a reader keeps its file");
+        drop(reader);
+
+        put_all(&family, 4);
+        let copies = db.checkpoint("copy").map(|_| Db::open("copy", options(&fs, compression)).unwrap()).unwrap();
+        check(copies.default_family(), 4, "a checkpoint");
+        assert!(copies.verify().unwrap().is_clean());
+        let shared: Arc<dyn Fs> = Arc::new(fs.clone());
+        put_all(&family, 5);
+        let backup = Backup::on(shared.clone(), "backups");
+        let id = backup.create(&db, BackupOptions::default()).unwrap().id;
+        backup.restore_to(id, &shared, "restored", BackupOptions::default()).unwrap();
+        let restored = Db::open("restored", options(&fs, compression)).unwrap();
+        check(restored.default_family(), 5, "a backup");
+        put_all(&family, 6);
+        let clone = db.clone_family("default", "clone").unwrap();
+        check(&clone, 6, "a clone");
+        put_all(&clone, 7);
+        check(&clone, 7, "an overwritten clone");
+        db.drop_family("clone").unwrap();
+        check(&family, 6, "beside a dropped family");
+
+        let reader = Db::open_read_only("db", options(&fs, compression)).unwrap();
+        check(reader.default_family(), 6, "a reader");
+        put_all(&family, 7);
+        db.flush().unwrap();
+        put_all(&family, 8);
+        check(reader.default_family(), 6, "a reader that did not catch up");
+        reader.try_catch_up().unwrap();
+        check(reader.default_family(), 8, "a reader that caught up");
+        assert!(db.verify().unwrap().is_clean(), "{:?}", db.verify().unwrap());
+        drop(reader);
+        let killed = fs.kill_clone();
+        let again = Db::open("db", options(&killed, compression)).unwrap();
+        check(again.default_family(), 8, "recovered");
+        put_all(again.default_family(), 9);
+        again.flush().unwrap();
+        check(again.default_family(), 9, "recovered and flushed");
+        again.close().unwrap();
+        assert!(kingtide::verify::verify("db", &options(&killed, compression)).unwrap().is_clean());
+        db.close().unwrap();
+        let report = kingtide::verify::verify("db", &options(&fs, compression)).unwrap();
+        assert!(report.is_clean(), "a close leaves no orphan: {report:?}");
+    }
+}
+
+#[test]
+fn a_time_to_live_stands_in_front_of_the_pointer() {
+    let fs = MemFs::new();
+    let db = Db::open("db", options(&fs, Compression::Lz4)).unwrap();
+    db.put_ttl("soon", value(5000, 1), Duration::from_millis(0)).unwrap();
+    db.put_ttl("late", value(5000, 2), Duration::from_secs(3600)).unwrap();
+    for round in 0..3 {
+        assert!(db.get("soon").unwrap().is_none(), "round {round}");
+        assert!(db.get("late").unwrap().unwrap() == value(5000, 2), "round {round}");
+        db.flush().unwrap();
+        if round == 1 {
+            db.compact().unwrap();
+        }
+    }
+}
+
+#[test]
+fn change_streams_and_retained_logs_have_the_values() {
+    let fs = MemFs::new();
+    let db = Db::open("db", options(&fs, Compression::Lz4)).unwrap();
+    let logs = |db: &Db| db.stats().get("direct_values").unwrap();
+    db.put("a", value(5000, 1)).unwrap();
+    let written = logs(&db);
+    assert_eq!(written, 1);
+    let seen: Vec<Vec<u8>> = {
+        let mut stream = db.changes_since(0).unwrap();
+        let mut seen = Vec::new();
+        while let Some(record) = stream.next().unwrap() {
+            seen.extend(record.operations().map(|c| c.value.to_vec()));
+        }
+        seen
+    };
+    assert_eq!(seen, [value(5000, 1)]);
+    db.set_option("change_retention", "1M").unwrap();
+    db.put("b", value(5000, 2)).unwrap();
+    assert_eq!(logs(&db), written, "the log holds it");
+    db.set_option("change_retention", "0").unwrap();
+    let mut txn = db.begin(kingtide::Isolation::Snapshot).unwrap();
+    txn.put(db.default_family(), b"c", &value(5000, 3)).unwrap();
+    txn.prepare(b"name").unwrap();
+    assert_eq!(logs(&db), written, "so it does for a transaction in doubt");
+    txn.commit().unwrap();
+    db.default_family().set_option("direct_value_threshold", "0").unwrap();
+    db.put("d", value(5000, 4)).unwrap();
+    assert_eq!(logs(&db), written);
+    for (key, version) in [("a", 1), ("b", 2), ("c", 3), ("d", 4)] {
+        assert!(db.get(key).unwrap().unwrap() == value(5000, version), "{key}");
+    }
+}
+
+#[test]
+fn repair_finds_the_values_of_commits_that_are_in_no_table() {
+    let fs = MemFs::new();
+    let db = Db::open("db", options(&fs, Compression::Lz4)).unwrap();
+    put_all(db.default_family(), 1);
+    db.flush().unwrap();
+    put_all(db.default_family(), 2);
+    let killed = fs.kill_clone();
+    let report = kingtide::repair::repair("db", "repaired", &options(&killed, Compression::Lz4)).unwrap();
+    let repaired = Db::open("repaired", options(&killed, Compression::Lz4)).unwrap();
+    check(repaired.default_family(), 2, "repaired");
+    assert!(killed.exists(Path::new("repaired")).unwrap() && report.is_complete(), "{report:?}");
+}

@@ -1,0 +1,170 @@
+//! Values that are written once: what a crash makes of the log and the value logs that it points into.
+
+use kingtide::vfs::{Fs, MemFs, OpenMode, Survival};
+use kingtide::{Db, Durability, ErrorKind, Options, Severity, WriteBatch, WriteOptions};
+use kingtide_base::rng::Rng;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+fn options(fs: &MemFs) -> Options {
+    let mut o = Options { fs: Some(Arc::new(fs.clone())), manual_jobs: true, ..Options::default() };
+    o.db.wal_segment_size = 64 << 10;
+    o.family.direct_value_threshold = 100;
+    o
+}
+
+fn open(fs: &MemFs) -> kingtide::Result<Db> {
+    Db::open("db", options(fs))
+}
+
+/// Of 1000 bytes that do not shrink.
+fn value(i: u8) -> Vec<u8> {
+    let mut bytes = vec![0; 1000];
+    Rng::new(u64::from(i)).fill(&mut bytes);
+    bytes
+}
+
+fn put(db: &Db, i: u8, durability: Durability) {
+    let mut batch = WriteBatch::new();
+    batch.put(db.default_family(), &[i], &value(i)).unwrap();
+    db.write_with(&mut batch, &WriteOptions { durability: Some(durability), no_wait: false }).unwrap();
+}
+
+fn found(db: &Db) -> Vec<u8> {
+    let there = |i: &u8| db.get([*i]).unwrap().is_some_and(|v| v == value(*i));
+    (0..20).filter(there).collect()
+}
+
+fn value_logs(fs: &MemFs) -> Vec<PathBuf> {
+    let names = fs.list(Path::new("db")).unwrap();
+    names.iter().filter(|n| n.ends_with(".vlog")).map(|n| Path::new("db").join(n)).collect()
+}
+
+/// Makes zeros of the second of the values that the one value log holds.
+fn lose_second_value(fs: &MemFs) -> PathBuf {
+    let path = value_logs(fs).remove(0);
+    let file = fs.open(&path, OpenMode::Write).unwrap();
+    file.write_at(&[0; 500], 24 + 1014 + 200).unwrap();
+    path
+}
+
+#[test]
+fn values_are_durable_before_the_log_that_points_to_them() {
+    let fs = MemFs::new();
+    let db = open(&fs).unwrap();
+    put(&db, 0, Durability::Process);
+    put(&db, 1, Durability::Power); // which covers the commit before it
+    assert_eq!(value_logs(&fs).len(), 1);
+    let cut = fs.crash_clone(Survival::AllLost, &mut Rng::new(1));
+    put(&db, 2, Durability::Process);
+    db.sync().unwrap();
+    let synced = fs.crash_clone(Survival::AllLost, &mut Rng::new(1));
+    put(&db, 3, Durability::Process);
+    let killed = fs.kill_clone();
+    assert_eq!(found(&open(&cut).unwrap()), [0, 1]);
+    assert_eq!(found(&open(&synced).unwrap()), [0, 1, 2]);
+    let again = open(&killed).unwrap();
+    assert_eq!(found(&again), [0, 1, 2, 3]);
+    db.flush().unwrap(); // and so the next value goes to a new file
+    put(&db, 5, Durability::Power);
+    assert_eq!(found(&open(&fs.crash_clone(Survival::AllLost, &mut Rng::new(1))).unwrap()), [0, 1, 2, 3, 5]);
+    // What recovery showed stays, though nobody has synced it since.
+    assert_eq!(found(&open(&killed.crash_clone(Survival::AllLost, &mut Rng::new(1))).unwrap()), [0, 1, 2, 3]);
+}
+
+#[test]
+fn a_value_that_a_power_cut_took_ends_the_log() {
+    let fs = MemFs::new();
+    let db = open(&fs).unwrap();
+    for i in 0..4 {
+        put(&db, i, Durability::Process);
+    }
+    let cut = fs.crash_clone(Survival::AllKept, &mut Rng::new(1));
+    let lost = lose_second_value(&cut);
+
+    let report = kingtide::verify::verify("db", &options(&cut)).unwrap();
+    assert!(report.problems.iter().all(|p| p.severity != Severity::Error), "{report:?}");
+    let reader = Db::open_read_only("db", options(&cut)).unwrap();
+    assert_eq!(found(&reader), [0]);
+    drop(reader);
+    let again = open(&cut).unwrap();
+    assert_eq!(found(&again), [0], "an exact prefix: nothing behind the value either");
+    put(&again, 9, Durability::Power);
+    again.flush().unwrap();
+    drop(again);
+    let again = open(&cut).unwrap();
+    assert_eq!(found(&again), [0, 9]);
+    assert!(!cut.exists(&lost).unwrap(), "what the log needed of it was moved");
+    again.close().unwrap();
+}
+
+#[test]
+fn a_damaged_value_without_a_power_cut_is_damage() {
+    let fs = MemFs::new();
+    let db = open(&fs).unwrap();
+    for i in 0..4 {
+        put(&db, i, Durability::Process);
+    }
+    let killed = fs.kill_clone();
+    let path = lose_second_value(&killed);
+    let e = open(&killed).unwrap_err();
+    assert_eq!((e.kind(), e.path()), (ErrorKind::Corruption, Some(&*path)), "{e}");
+    assert!(e.to_string().contains("the value that the log record with sequence 2 points to"), "{e}");
+    // After a sync a power cut is no excuse.
+    db.sync().unwrap();
+    put(&db, 4, Durability::Process); // its record says what was synced
+    let cut = fs.crash_clone(Survival::AllKept, &mut Rng::new(1));
+    lose_second_value(&cut);
+    assert_eq!(open(&cut).unwrap_err().kind(), ErrorKind::Corruption);
+}
+
+#[test]
+fn a_value_log_stays_as_long_as_a_memtable_needs_it() {
+    let fs = MemFs::new();
+    let db = open(&fs).unwrap();
+    for round in 0..3 {
+        for i in 0..10 {
+            put(&db, i, Durability::Process);
+        }
+        let snapshot = db.snapshot();
+        let killed = fs.kill_clone();
+        db.flush().unwrap();
+        while db.run_one_job().unwrap() {}
+        assert_eq!(found(&db).len(), 10, "round {round}");
+        let report = db.verify().unwrap();
+        assert!(report.is_clean(), "{report:?}");
+        // Recovered, and flushed after that: the values move to a log that the manifest names.
+        let again = open(&killed).unwrap();
+        assert_eq!(found(&again).len(), 10, "round {round}");
+        again.flush().unwrap();
+        while again.run_one_job().unwrap() {}
+        assert_eq!(found(&again).len(), 10, "round {round}");
+        drop(snapshot);
+    }
+    db.compact().unwrap();
+    while db.run_one_job().unwrap() {}
+    db.close().unwrap();
+    drop(db);
+    let left = value_logs(&fs).len();
+    let again = open(&fs).unwrap();
+    assert_eq!((value_logs(&fs).len(), found(&again).len()), (left, 10), "a close leaves no orphan");
+}
+
+#[test]
+fn what_a_writer_left_is_removed_by_the_next_open() {
+    let fs = MemFs::new();
+    let db = open(&fs).unwrap();
+    put(&db, 0, Durability::Power);
+    // A file whose commit never came to the log.
+    let stray = Path::new("db/00000900.vlog");
+    fs.open(stray, OpenMode::Create).unwrap().write_at(b"KTIDvlog", 0).unwrap();
+    let killed = fs.kill_clone();
+    let reader = Db::open_read_only("db", options(&killed)).unwrap();
+    assert!(killed.exists(stray).unwrap(), "a reader removes nothing");
+    drop(reader);
+    let again = open(&killed).unwrap();
+    assert!(!killed.exists(stray).unwrap());
+    put(&again, 1, Durability::Power);
+    assert!(value_logs(&killed).iter().all(|p| p == &value_logs(&killed)[0] || *p > stray.to_path_buf()), "ids go on");
+    assert_eq!(found(&again), [0, 1]);
+}
