@@ -49,7 +49,9 @@ impl Progress {
                     std::thread::park_timeout(Duration::from_millis(100));
                 }
             };
-            let watcher = std::thread::Builder::new().spawn_scoped(s, watch); // the work matters more than its progress
+            // The work matters more than its progress.
+            let spawn = |()| std::thread::Builder::new().spawn_scoped(s, watch);
+            let watcher = kingtide_base::memory::room_for_a_thread().and_then(spawn);
             let _end = OnDrop(|| {
                 ended.store(true, Ordering::Release);
                 if let Ok(watcher) = &watcher {
