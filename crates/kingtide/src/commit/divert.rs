@@ -32,13 +32,7 @@ impl Diverted {
 
 impl DbInner {
     /// Writes a batch's large values, if it has any. Returns the batch that takes its place, and the files.
-    #[inline]
     pub(super) fn divert(&self, batch: &WriteBatch) -> Result<Option<(WriteBatch, Vec<Diverted>)>> {
-        if batch.may_divert() { self.divert_values(batch) } else { Ok(None) }
-    }
-
-    #[cold]
-    fn divert_values(&self, batch: &WriteBatch) -> Result<Option<(WriteBatch, Vec<Diverted>)>> {
         // A log that is kept for change streams must say all by itself, as must one that prepares a transaction.
         if batch.control().is_some()
             || self.options.read().change_retention > 0

@@ -96,11 +96,28 @@ impl DbInner {
             self.check_writable()?;
             self.admit(batch.bytes() as u64, how.options.no_wait)?;
         }
-        let mut diverted = self.divert(batch)?;
-        let (shown, batch, direct) = match &mut diverted {
-            Some((pointers, logs)) => (Some(&*batch), pointers, &logs[..]),
-            None => (None, batch, &[][..]),
-        };
+        if batch.may_divert()
+            && let Some(visible) = self.commit_diverted(batch, how)?
+        {
+            return Ok(visible);
+        }
+        self.commit_admitted((batch, &[]), None, how)
+    }
+
+    /// Commits with large values written to value logs first. `None`: there are none that may be.
+    #[cold]
+    fn commit_diverted(self: &Arc<Self>, batch: &WriteBatch, how: &Commit<'_>) -> Result<Option<Visible>> {
+        let Some((mut pointers, logs)) = self.divert(batch)? else { return Ok(None) };
+        self.commit_admitted((&mut pointers, &logs), Some(batch), how).map(Some)
+    }
+
+    /// The stages after the admission. `shown`: what hooks see in the place of the batch.
+    fn commit_admitted(
+        self: &Arc<Self>,
+        (batch, direct): (&mut WriteBatch, &[Diverted]),
+        shown: Option<&WriteBatch>,
+        how: &Commit<'_>,
+    ) -> Result<Visible> {
         let ready = self.prepare((batch, direct), how)?;
         let mut turn = self.sequence(&ready, how)?;
         let lsn = self.log(&mut turn, &ready)?;
@@ -127,7 +144,7 @@ impl DbInner {
         let durability = how.options.durability.unwrap_or_else(|| self.durability());
         batch.prepare();
         let batch = &*batch;
-        let record = WalRecord::new(batch.payload());
+        let record = WalRecord { points: !direct.is_empty(), ..WalRecord::new(batch.payload()) };
         // What a control operation says is nowhere but in the log. Families are flushed one by one: only the log keeps a
         // batch over several of them whole.
         let alone = batch.families().len() < 2 || kingtide_base::planted!("batch-over-families-not-logged");

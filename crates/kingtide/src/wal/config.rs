@@ -18,13 +18,15 @@ pub struct WalRecord<'a> {
     pub payload: &'a [u8],
     /// crc32c of the payload.
     pub payload_crc: u32,
+    /// Whether an operation points into a value log, which builds that read format version 1 do not know.
+    pub points: bool,
 }
 
 impl<'a> WalRecord<'a> {
     /// Checksums the payload.
     #[inline]
     pub fn new(payload: &'a [u8]) -> WalRecord<'a> {
-        WalRecord { payload, payload_crc: kingtide_base::checksum::crc(payload) }
+        WalRecord { payload, payload_crc: kingtide_base::checksum::crc(payload), points: false }
     }
 }
 

@@ -8,8 +8,10 @@ use kingtide_base::coding::Reader;
 pub const SEGMENT_HEADER_LEN: usize = 64;
 /// Bytes of a record's header; the payload follows.
 pub const RECORD_HEADER_LEN: usize = 32;
-/// The format version that this build writes. 2: records may hold pointers into value logs.
+/// The newest format version. 2: records may hold pointers into value logs.
 pub const FORMAT_VERSION: u32 = 2;
+/// The version of segments without such records, which older builds read.
+const WITHOUT_POINTERS: u32 = 1;
 /// Largest payload of one record. Offsets in a segment are 32 bits.
 pub const MAX_PAYLOAD: usize = u32::MAX as usize - 4096;
 
@@ -59,8 +61,9 @@ pub(super) enum HeaderState {
 }
 
 impl SegmentHeader {
-    pub fn encode(&self) -> [u8; SEGMENT_HEADER_LEN] {
-        self.encode_version(FORMAT_VERSION)
+    /// `points`: records of the segment may hold pointers into value logs.
+    pub fn encode(&self, points: bool) -> [u8; SEGMENT_HEADER_LEN] {
+        self.encode_version(if points { FORMAT_VERSION } else { WITHOUT_POINTERS })
     }
 
     /// The same under a version of one's choice, for tests.
@@ -216,7 +219,7 @@ mod tests {
             start_seq: 77,
             boot_id: *b"0123456789abcdef",
         };
-        let bytes = head.encode();
+        let bytes = head.encode(false);
         assert_eq!(SegmentHeader::decode(&bytes, 12), HeaderState::Valid(head));
         assert_eq!(SegmentHeader::decode(&bytes, 13), HeaderState::Invalid);
         for bit in 0..bytes.len() * 8 {
@@ -258,7 +261,7 @@ mod tests {
             start_seq: 1,
             boot_id: [0; 16],
         };
-        let mut bytes = head.encode();
+        let mut bytes = head.encode(true);
         let newer = FORMAT_VERSION + 1;
         bytes[4] = newer as u8;
         let crc = header_crc(&bytes, 1);

@@ -43,6 +43,8 @@ struct Active {
     after_empty: bool,
     /// The header of a record that was refused may be there.
     doubtful: bool,
+    /// Records may point into value logs: the header has the version that says so.
+    points: bool,
 }
 
 impl Wal {
@@ -95,7 +97,7 @@ impl WalWriter {
     pub fn begin(&mut self) -> Result<u64> {
         self.wal.sync.check()?;
         if self.active.is_none() {
-            self.rotate(0)?;
+            self.rotate(0, false)?;
         }
         Ok(self.active.as_ref().map_or(0, |a| a.id))
     }
@@ -118,8 +120,9 @@ impl WalWriter {
             return Err(self.refuse(base_seq, count, record.payload.len()));
         }
         let span = record_span(record.payload.len());
-        if self.active.as_ref().is_none_or(|a| a.size - a.at < span + END_MARK_LEN) {
-            self.rotate(span)?;
+        let fits = |a: &Active| a.size - a.at >= span + END_MARK_LEN && (a.points || !record.points);
+        if !self.active.as_ref().is_some_and(fits) {
+            self.rotate(span, record.points)?;
         }
         let Some(active) = &mut self.active else {
             return Err(Error::invalid("the log has no active segment"));
@@ -166,9 +169,11 @@ impl WalWriter {
         ))
     }
 
-    /// Moves to the next segment, which has room for a record of `span` bytes. Changes nothing when it fails.
+    /// Moves to the next segment, which has room for a record of `span` bytes. Its records may point into value logs if the
+    /// first one does, or those of the segment before could. Changes nothing when it fails.
     #[cold]
-    fn rotate(&mut self, span: u64) -> Result<()> {
+    fn rotate(&mut self, span: u64, points: bool) -> Result<()> {
+        let points = points || self.active.as_ref().is_some_and(|a| a.points);
         let wal = &*self.wal;
         let spare = wal.segments.take_spare(&wal.config, &wal.sync, SEGMENT_HEADER_LEN as u64 + span + END_MARK_LEN)?;
         let base = wal.sync.appended().0;
@@ -188,7 +193,7 @@ impl WalWriter {
             start_seq: self.next_seq,
             boot_id: wal.config.fs.boot_id(),
         };
-        if let Err(e) = spare.file.write_at(&header.encode(), 0) {
+        if let Err(e) = spare.file.write_at(&header.encode(points), 0) {
             wal.segments.put_back(spare);
             return Err(e);
         }
@@ -200,8 +205,16 @@ impl WalWriter {
         wal.segments.activated(&wal.config, begun, prev_end as u64);
         wal.sync.push_segment(spare.id, spare.file.clone(), base);
         let at = SEGMENT_HEADER_LEN as u64;
-        self.active =
-            Some(Active { id: spare.id, file: spare.file, size: spare.size, base, at, after_empty, doubtful: false });
+        self.active = Some(Active {
+            id: spare.id,
+            file: spare.file,
+            size: spare.size,
+            base,
+            at,
+            after_empty,
+            doubtful: false,
+            points,
+        });
         if let Some(call) = &wal.config.on_rotate {
             call();
         }
@@ -221,7 +234,7 @@ impl WalWriter {
             return Ok(false);
         }
         rare!("log-moved-to-small-segment");
-        self.rotate(0)?;
+        self.rotate(0, false)?;
         Ok(true)
     }
 

@@ -204,3 +204,40 @@ fn repair_finds_the_values_of_commits_that_are_in_no_table() {
     check(repaired.default_family(), 2, "repaired");
     assert!(killed.exists(Path::new("repaired")).unwrap() && report.is_complete(), "{report:?}");
 }
+
+/// A log without pointers is one that older builds read: its segments say so, until the first pointer begins one that does not.
+#[test]
+fn the_log_has_the_newer_format_only_where_it_has_pointers() {
+    let fs = MemFs::new();
+    let mut options = options(&fs, Compression::None);
+    options.family.direct_value_threshold = 0;
+    options.family.value_threshold = 1000;
+    let versions = || -> Vec<u8> {
+        let dir = Path::new("db");
+        let mut names = fs.list(dir).unwrap();
+        names.retain(|name| name.ends_with(".wal"));
+        names.sort();
+        let version = |name: &String| {
+            let mut head = [0; 8];
+            fs.open(&dir.join(name), kingtide::vfs::OpenMode::Read).unwrap().read_at(&mut head, 0).unwrap();
+            (head[..4] == *b"KWAL").then_some(head[4]) // a spare segment has none
+        };
+        names.iter().filter_map(version).collect()
+    };
+    let db = Db::open("db", options.clone()).unwrap();
+    for n in 0..100u32 {
+        db.put(n.to_be_bytes(), value(3000, 1)).unwrap();
+    }
+    let before = versions();
+    assert!(before.len() > 1 && before.iter().all(|v| *v == 1), "{before:?}");
+    db.default_family().set_option("direct_value_threshold", "2000").unwrap();
+    db.put("small", "value").unwrap();
+    assert_eq!(versions(), before);
+    db.put("large", value(3000, 2)).unwrap();
+    db.put("small", "again").unwrap();
+    assert_eq!(versions(), [&before[..], &[2]].concat(), "one segment more, which small values go to as well");
+    drop(db);
+    let db = Db::open("db", options).unwrap();
+    assert!(db.get("large").unwrap().unwrap() == value(3000, 2)[..]);
+    assert_eq!(db.get("small").unwrap().as_deref(), Some(&b"again"[..]));
+}
