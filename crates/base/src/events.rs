@@ -360,7 +360,7 @@ impl Events {
         drop(former);
     }
 
-    /// Takes note of an event, if somebody listens. May be called with any lock held.
+    /// Queues an event if there is a listener. May be called with any lock held.
     #[inline]
     pub fn tell(&self, event: impl FnOnce() -> Event) {
         if self.active.load(Ordering::Relaxed) {
@@ -368,7 +368,7 @@ impl Events {
         }
     }
 
-    /// The same for an event of [`LogLevel::Debug`], which may come often: nothing unless somebody wants that much.
+    /// The same for an event of [`LogLevel::Debug`], which may come often: does nothing unless a sink asked for that level.
     #[inline]
     pub fn tell_detail(&self, event: impl FnOnce() -> Event) {
         if self.detailed.load(Ordering::Relaxed) {
@@ -441,7 +441,7 @@ mod tests {
     #[test]
     fn events_come_in_order_and_a_panic_harms_nothing() {
         let events = Arc::new(Events::default());
-        events.tell(|| unreachable!("nobody listens"));
+        events.tell(|| unreachable!("there is no listener"));
         let heard: Arc<Mutex<Vec<String>>> = Arc::default();
         let (to, inner) = (heard.clone(), events.clone());
         events.connect(
@@ -456,14 +456,14 @@ mod tests {
                 }
             }),
         );
-        events.tell_detail(|| unreachable!("nobody wants so much"));
+        events.tell_detail(|| unreachable!("no sink asked for this level"));
         ["a", "b"].into_iter().for_each(|name| events.tell(|| Event::FamilyCreated(name.to_owned())));
         events.deliver();
         let heard = lock(&heard).join("; ");
         assert_eq!(heard, "family 'a' created; family 'b' created; family 'a' dropped; family 'b' dropped");
         assert_eq!((events.take_losses(), Events::is_inside()), ((0, 2), false));
         events.disconnect();
-        events.tell(|| unreachable!("nobody listens any more"));
+        events.tell(|| unreachable!("the listener was disconnected"));
     }
 
     #[test]

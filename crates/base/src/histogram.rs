@@ -1,7 +1,7 @@
 //! Histograms of durations, and the table of those that a database keeps.
 //!
 //! A bucket covers an eighth of a power of two: between 2^k and 2^(k+1) nanoseconds there are eight, for k from 3 to 44, and
-//! below 8 ns each number has its own. A quantile is told as the middle of its bucket (the harmonic mean of its ends), which is
+//! below 8 ns each number has its own. A quantile is reported as the middle of its bucket (the harmonic mean of its ends), which is
 //! wrong by at most 1/17 of the truth: 5.9 %. The last bucket ends at 2^45 ns, which is 9.8 hours; what took longer counts
 //! there, and in sum and maximum as what it was.
 //!

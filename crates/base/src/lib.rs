@@ -10,7 +10,7 @@
 //! | [`options`] | the table of options: names, types, defaults, limits, documentation |
 //! | [`stats`], [`mod@histogram`] | the tables of counters, gauges and histograms |
 //! | [`perf`], [`mod@slow`] | what a thread's operations touch and wait for; those that took long |
-//! | [`events`] | what happens inside of a database, and who is told |
+//! | [`events`] | what happens inside of a database, and its listeners |
 //! | [`tick`] | the cheap clock of these |
 //! | [`clock`], [`rng`] | injected time and randomness |
 //! | [`budget`] | exact byte accounting shared by arenas and caches |

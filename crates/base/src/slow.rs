@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Slow operations that are kept.
 pub const KEPT: usize = 128;
 
-/// What an operation was about. A key is told by its length and hash: keys are the user's data, which has no business in a log
+/// What an operation was about. A key is recorded as its length and hash: keys are the user's data, which has no business in a log
 /// that is sent to others, and a hash is enough to see that two operations met the same key. The hash has no secret: who can guess a key
 /// can check the guess.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -229,7 +229,7 @@ impl Default for Stats {
     }
 }
 
-/// When an operation began, if somebody wants to know how long it takes.
+/// When an operation began, if it is timed.
 #[derive(Clone, Copy, Debug)]
 pub struct Started(u64);
 

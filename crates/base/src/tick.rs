@@ -1,4 +1,4 @@
-//! Time that is cheap enough to be read twice an operation, for durations that nobody decides anything by.
+//! Time that is cheap enough to be read twice an operation, for durations on which no decision depends.
 //!
 //! On x86-64 it is the processor's time-stamp counter, if the processor says that it runs at one speed in all states; the
 //! first use compares it with the operating system's clock for a fifth of a millisecond. Elsewhere, and when a database has a

@@ -11,7 +11,7 @@
 //!    meanwhile; that one only keeps the file, and its flush moves the value to a new log.
 //! 3. The flush of the owner seals the file ([`DirectLog::seal`]): footer and sync. From then on it is a value log like
 //!    any other, which the manifest names. A thread that still has it in hand finds it sealed at its next append and takes
-//!    another one; nobody waits for a commit, only for an append under way.
+//!    another one; no thread waits for a commit, only for an append under way.
 //! 4. A file that no table refers to in the end goes with its last handle: that of a memtable, of a view that holds the
 //!    memtable, of the pool, or of the thread that writes.
 //!
@@ -60,7 +60,7 @@ pub(crate) struct DirectLog {
     handle: Arc<VlogHandle>,
     file: Arc<dyn File>,
     writing: Mutex<Writing>,
-    /// Bytes that the system has. Release and Acquire: whoever syncs as many bytes syncs them all.
+    /// Bytes that the system has. Release and Acquire: a sync of as many bytes covers them all.
     written: AtomicU64,
     synced: Mutex<Synced>,
     /// The first sequence number of the memtable that owns it. Changed under the commit lock; a hint elsewhere.
@@ -169,7 +169,7 @@ impl DirectLog {
         Ok(Some(info))
     }
 
-    /// Whether the file stays when nobody uses it any more, because the manifest names it.
+    /// Whether the file stays after its last handle, because the manifest names it.
     pub fn keep(&self, keep: bool) {
         self.handle.keep(keep);
     }
@@ -204,7 +204,7 @@ impl std::fmt::Debug for DirectLog {
     }
 }
 
-/// The files of a family that nobody has in hand.
+/// The files of a family that no committing thread has checked out.
 #[derive(Default)]
 pub(crate) struct DirectPool {
     idle: Mutex<Vec<Arc<DirectLog>>>,
@@ -228,7 +228,7 @@ impl DirectPool {
         self.idle.lock().push(log);
     }
 
-    /// Forgets all files: whoever needs one has it.
+    /// Forgets all files: threads that still need one hold it.
     pub fn clear(&self) {
         self.idle.lock().clear();
     }

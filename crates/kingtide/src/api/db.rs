@@ -308,7 +308,7 @@ impl Db {
     }
 
     /// Operations that took as long as the option `slow_operation_threshold_us` says, or longer: the last 128, oldest first, each
-    /// with what it touched and waited for. A key is told by its length and hash alone. Steps of cursors are not among them.
+    /// with what it touched and waited for. A key is recorded as its length and hash alone. Steps of cursors are not among them.
     pub fn slow_operations(&self) -> Vec<SlowOperation> {
         self.inner().stats.slow_operations(0)
     }

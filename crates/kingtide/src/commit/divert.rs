@@ -1,5 +1,5 @@
 //! The stage that writes large values to value logs ([`crate::direct`]), before the commit lock is asked for. What becomes
-//! of the commit does not matter to it: values of one that fails are dead bytes in a file, or a file that nobody keeps.
+//! of the commit does not matter to it: values of one that fails are dead bytes in a file, or a file that the next open removes.
 //!
 //! The order that makes it safe: the values are in the system's hands before the record that points to them is appended,
 //! and a sync of the log syncs their files first ([`crate::wal::SyncFirst`]), for whichever commit it is made.

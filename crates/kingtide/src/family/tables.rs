@@ -432,7 +432,7 @@ impl VlogHandle {
         self.id
     }
 
-    /// The footer was written: whoever opens the file from now on sees it.
+    /// The footer was written: an open of the file sees it from now on.
     pub fn finished(&self) {
         let mut opened = self.opening.lock();
         self.unfinished.store(false, Ordering::Release);

@@ -141,8 +141,8 @@ pub fn replay_live(
     Ok(walk.end)
 }
 
-/// As [`replay`], or as [`replay_live`] if `live`, for who looks into records: one that says of itself that a part of it is
-/// missing is judged as one whose own bytes are.
+/// As [`replay`], or as [`replay_live`] if `live`, for a caller that inspects records: one that the caller finds
+/// incomplete is judged as one whose own bytes are missing.
 ///
 /// # Errors
 /// As [`replay`]. For a record with missing parts that no power cut can have taken, the error that `records` returned.
