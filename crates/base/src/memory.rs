@@ -15,21 +15,6 @@ pub fn zeroed(len: usize, what: &str) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Bytes that a new thread may need before its body runs.
-const THREAD_ROOM: usize = 64 << 10;
-
-/// Checks before a thread is started that there is memory left beside its stack. The C library ends the process if a thread
-/// that begins cannot register the destructors of its thread-local values; what is freed here is there for them.
-///
-/// # Errors
-/// `OutOfMemory`.
-pub fn room_for_a_thread() -> std::io::Result<()> {
-    let mut room = Vec::<u8>::new();
-    room.try_reserve_exact(THREAD_ROOM).map_err(|_| std::io::Error::from(std::io::ErrorKind::OutOfMemory))?;
-    std::hint::black_box(&mut room); // an allocation that is not used might be left out
-    Ok(())
-}
-
 /// A copy of bytes.
 ///
 /// # Errors

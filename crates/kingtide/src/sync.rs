@@ -33,7 +33,7 @@ pub(crate) use std::{hint::spin_loop, sync::atomic, thread::scope, thread::yield
 #[cfg(not(any(loom, shuttle)))]
 #[allow(clippy::disallowed_methods)]
 pub(crate) fn spawn_named(name: String, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    kingtide_base::memory::room_for_a_thread()?;
+    kingtide_vfs::room_for_a_thread()?;
     std::thread::Builder::new().name(name).spawn(body).map(|_| ())
 }
 
@@ -44,6 +44,6 @@ pub(crate) fn try_spawn<'scope, T: Send + 'scope>(
     scope: &'scope std::thread::Scope<'scope, '_>,
     body: impl FnOnce() -> T + Send + 'scope,
 ) -> Option<std::thread::ScopedJoinHandle<'scope, T>> {
-    kingtide_base::memory::room_for_a_thread().ok()?;
+    kingtide_vfs::room_for_a_thread().ok()?;
     std::thread::Builder::new().spawn_scoped(scope, body).ok()
 }

@@ -51,7 +51,7 @@ impl Progress {
             };
             // The work matters more than its progress.
             let spawn = |()| std::thread::Builder::new().spawn_scoped(s, watch);
-            let watcher = kingtide_base::memory::room_for_a_thread().and_then(spawn);
+            let watcher = kingtide_vfs::room_for_a_thread().and_then(spawn);
             let _end = OnDrop(|| {
                 ended.store(true, Ordering::Release);
                 if let Ok(watcher) = &watcher {

@@ -36,6 +36,7 @@ pub use fault::{Fault, FaultFs, FaultStats, Op, Rule};
 pub use mem::{Boundary, MemFs, OnWrite, Survival, WriteOp};
 pub use posix::PosixFs;
 pub use posix::fork::Origin;
+pub use posix::mapped::room_for_a_thread;
 
 /// How to open a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

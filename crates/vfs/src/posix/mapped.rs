@@ -6,7 +6,26 @@ use std::fs::File;
 use std::io;
 use std::ptr::{self, NonNull};
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+
+/// Address space that a new thread takes: the standard library's 2 MiB of stack, and what the C library maps before the
+/// thread's body runs.
+const THREAD_ROOM: usize = (2 << 20) + (512 << 10);
+
+/// Checks before a thread is started that the process may have the memory that a thread takes. The C library and the
+/// standard library end the process when a thread that has its stack cannot get the rest: the stack for signals, and the
+/// list of destructors of thread-local values, which is a page mapped for it alone where address space is limited. So
+/// free space in the heap says nothing here, and the room is mapped and given back.
+///
+/// # Errors
+/// `OutOfMemory`, or what else the system says when it refuses the mapping.
+pub fn room_for_a_thread() -> io::Result<()> {
+    // SAFETY: the system chooses the address, so no other memory is replaced.
+    let base = unsafe { mmap_anonymous(ptr::null_mut(), THREAD_ROOM, ProtFlags::empty(), MapFlags::PRIVATE) }?;
+    // SAFETY: exactly the mapping made above, which nothing else knows.
+    unsafe { munmap(base, THREAD_ROOM) }?;
+    Ok(())
+}
 
 /// The smallest alignment of offsets that `mmap` takes on every machine that Linux runs on.
 pub(super) const ALIGN: u64 = 64 << 10;

@@ -18,7 +18,7 @@ use crate::{File, FileLock, Fs, OpenMode};
 pub(crate) mod fork;
 mod lock;
 mod log;
-mod mapped;
+pub(crate) mod mapped;
 
 /// The operating system's files.
 #[derive(Clone, Copy, Debug, Default)]
