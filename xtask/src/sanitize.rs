@@ -50,7 +50,7 @@ const SEEDS: &str = "0..64";
 /// Where a toolchain keeps the sources of the standard library, below its root.
 const SOURCES: &str = "lib/rustlib/src/rust/library/std";
 
-/// Permissive, because parking_lot keeps its queue of waiting threads as an integer; all else holds to strict provenance.
+/// Permissive, because arc-swap keeps the pointers that readers hold as integers; all else holds to strict provenance.
 /// Isolation is off for the clock.
 const MIRI_FLAGS: &str = "-Zmiri-permissive-provenance -Zmiri-tree-borrows -Zmiri-disable-isolation";
 

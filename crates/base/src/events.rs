@@ -4,12 +4,12 @@
 //! queue to the sinks where no lock is held. One thread delivers at a time, in the order of the queue. While there is no sink, an event costs one relaxed
 //! load.
 
+use crate::lock::Mutex;
 use crate::slow::SlowOperation;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -338,14 +338,10 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
 impl Events {
     /// Adds a sink that wants events up to a level. It may be called with others, but not with what happened before.
     pub fn connect(&self, level: LogLevel, sink: Sink) {
-        lock(&self.sinks).push(sink);
+        self.sinks.lock().push(sink);
         if level >= LogLevel::Debug {
             self.detailed.store(true, Ordering::Relaxed);
         }
@@ -356,7 +352,7 @@ impl Events {
     pub fn disconnect(&self) {
         self.active.store(false, Ordering::Relaxed);
         self.detailed.store(false, Ordering::Relaxed);
-        let former = std::mem::take(&mut *lock(&self.sinks));
+        let former = std::mem::take(&mut *self.sinks.lock());
         drop(former);
     }
 
@@ -378,7 +374,7 @@ impl Events {
 
     #[cold]
     fn push(&self, event: Event) {
-        let mut queue = lock(&self.queue);
+        let mut queue = self.queue.lock();
         if queue.len() >= MOST_WAITING {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         } else {
@@ -401,9 +397,9 @@ impl Events {
             return; // the delivery that this thread is in goes on when the sink returns
         }
         loop {
-            let Ok(mut sinks) = self.sinks.try_lock() else { return };
+            let Some(mut sinks) = self.sinks.try_lock() else { return };
             loop {
-                let Some(event) = lock(&self.queue).pop_front() else { break };
+                let Some(event) = self.queue.lock().pop_front() else { break };
                 for sink in sinks.iter_mut() {
                     INSIDE.with(|inside| inside.set(true));
                     let called = catch_unwind(AssertUnwindSafe(|| sink(&event)));
@@ -415,7 +411,7 @@ impl Events {
             }
             drop(sinks);
             // A thread that came meanwhile and could not have the lock left its events to this one.
-            if lock(&self.queue).is_empty() {
+            if self.queue.lock().is_empty() {
                 return;
             }
         }
@@ -447,7 +443,7 @@ mod tests {
         events.connect(
             LogLevel::Info,
             Box::new(move |event| {
-                lock(&to).push(event.to_string());
+                to.lock().push(event.to_string());
                 if let Event::FamilyCreated(name) = event {
                     inner.tell(|| Event::FamilyDropped(name.clone()));
                     inner.deliver(); // comes back to the delivery under way
@@ -459,7 +455,7 @@ mod tests {
         events.tell_detail(|| unreachable!("no sink asked for this level"));
         ["a", "b"].into_iter().for_each(|name| events.tell(|| Event::FamilyCreated(name.to_owned())));
         events.deliver();
-        let heard = lock(&heard).join("; ");
+        let heard = heard.lock().join("; ");
         assert_eq!(heard, "family 'a' created; family 'b' created; family 'a' dropped; family 'b' dropped");
         assert_eq!((events.take_losses(), Events::is_inside()), ((0, 2), false));
         events.disconnect();
@@ -473,6 +469,6 @@ mod tests {
         (0..MOST_WAITING + 7).for_each(|_| events.tell(|| Event::Closed));
         assert_eq!(events.take_losses(), (7, 0));
         events.deliver();
-        assert!(lock(&events.queue).is_empty());
+        assert!(events.queue.lock().is_empty());
     }
 }

@@ -28,6 +28,7 @@ pub mod events;
 pub mod hash;
 pub mod histogram;
 pub mod key;
+pub mod lock;
 pub mod memory;
 pub mod options;
 pub mod perf;

@@ -1,10 +1,10 @@
 //! Operations that took long, the last [`KEPT`] of them.
 
 use crate::histogram::Histogram;
+use crate::lock::Mutex;
 use crate::perf::PerfContext;
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::Mutex;
 use std::time::Duration;
 
 /// Slow operations that are kept.
@@ -69,7 +69,7 @@ pub(crate) struct Ring(Mutex<(u64, VecDeque<SlowOperation>)>);
 impl Ring {
     #[cold]
     pub(crate) fn push(&self, operation: Histogram, subject: Subject, ns: u64, stages: PerfContext) -> SlowOperation {
-        let mut ring = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut ring = self.0.lock();
         let number = ring.0;
         ring.0 += 1;
         if ring.1.len() == KEPT {
@@ -82,7 +82,7 @@ impl Ring {
 
     /// Those from `number` on that are still kept, oldest first.
     pub(crate) fn since(&self, number: u64) -> Vec<SlowOperation> {
-        let ring = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let ring = self.0.lock();
         ring.1.iter().filter(|s| s.number >= number).copied().collect()
     }
 }

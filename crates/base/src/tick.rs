@@ -21,12 +21,14 @@ impl Ticker {
     /// Ticks of the machine: one for the whole process.
     pub fn machine() -> &'static Ticker {
         static MACHINE: OnceLock<Ticker> = OnceLock::new();
-        MACHINE.get_or_init(|| {
+        // Made outside of the cell: a process that is forked while the cell is being filled waits at it for ever.
+        MACHINE.get().unwrap_or_else(|| {
             let clock = SystemClock::shared();
-            match calibrate(&*clock) {
+            let made = match calibrate(&*clock) {
                 Some(scale) => Ticker { clock, counter: true, scale },
                 None => Ticker::of(clock),
-            }
+            };
+            MACHINE.get_or_init(|| made)
         })
     }
 

@@ -106,18 +106,18 @@ impl Signal {
                 Outcome::Idle => {}
                 Outcome::Failed(_) => {
                     // The state still asks for the job; a pause keeps a broken disk from spinning the processor.
-                    let mut s = self.state.lock();
+                    let s = self.state.lock();
                     if !s.stop {
-                        self.work.wait_for(&mut s, IDLE);
+                        drop(self.work.wait_for(s, IDLE));
                     }
                     continue;
                 }
             }
             // The first thread keeps the time of `Interval` durability.
             let pause = if lane == 0 { work.longest_pause().map_or(IDLE, |d| d.min(IDLE)) } else { IDLE };
-            let mut s = self.state.lock();
+            let s = self.state.lock();
             if s.generation == seen && !s.stop {
-                self.work.wait_for(&mut s, pause);
+                drop(self.work.wait_for(s, pause));
             }
         }
         self.state.lock().threads -= 1;
@@ -183,8 +183,7 @@ impl Jobs {
 
     /// Waits until a job ended, at most `d`.
     pub fn wait_for_progress(&self, d: Duration) {
-        let mut s = self.signal.state.lock();
-        self.signal.progress.wait_for(&mut s, d);
+        drop(self.signal.progress.wait_for(self.signal.state.lock(), d));
     }
 
     /// Whether no job runs now.
@@ -213,7 +212,7 @@ impl Jobs {
         s.stop = true;
         self.signal.work.notify_all();
         while s.threads > 0 {
-            self.signal.progress.wait_for(&mut s, Duration::from_millis(20));
+            s = self.signal.progress.wait_for(s, Duration::from_millis(20));
         }
     }
 }

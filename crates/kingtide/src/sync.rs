@@ -25,7 +25,7 @@ pub(crate) use self::shuttle::{
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use arc_swap::{ArcSwap, ArcSwapOption};
 #[cfg(not(any(loom, shuttle)))]
-pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
+pub(crate) use kingtide_base::lock::{Condvar, Mutex, MutexGuard, RwLock};
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use std::{hint::spin_loop, sync::atomic, thread::scope, thread::yield_now, thread_local};
 

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use kingtide_base::budget::Budget;
-use parking_lot::Mutex;
+use kingtide_base::lock::Mutex;
 
 /// Bytes of a full-sized chunk: one huge page on x86-64 and most of AArch64.
 pub const CHUNK: usize = 2 << 20;

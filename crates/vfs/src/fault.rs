@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use kingtide_base::lock::Mutex;
 use kingtide_base::options::FileMode;
 use kingtide_base::rng::Rng;
 use kingtide_base::{Error, Result};
-use parking_lot::Mutex;
 
 use crate::{File, FileLock, Fs, OpenMode};
 

@@ -137,7 +137,7 @@ fn waiting(set_under_lock: bool) {
         spawn(move || {
             let mut guard = shared.0.lock();
             while !shared.2.load(Ordering::Acquire) {
-                shared.1.wait(&mut guard);
+                guard = shared.1.wait(guard);
             }
         })
     };

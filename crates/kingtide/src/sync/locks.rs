@@ -1,7 +1,6 @@
-//! parking_lot's interface over locks in the standard library's form, which is that of [`shuttle`] and [`loom`]. They know
-//! no poisoning here: a panic ends the exploration anyway.
+//! The interface of [`kingtide_base::lock`] over the locks of [`shuttle`] and [`loom`].
 
-#![allow(dead_code)] // the interface is parking_lot's, whatever of it is used
+#![allow(dead_code)] // neither build uses all of it
 
 #[cfg(loom)]
 use ::loom::sync as sh;
@@ -15,7 +14,7 @@ pub(super) fn whatever<G>(locked: sh::LockResult<G>) -> G {
     locked.unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// As `parking_lot::Mutex`.
+/// As [`kingtide_base::lock::Mutex`].
 #[derive(Default)]
 pub(crate) struct Mutex<T>(sh::Mutex<T>);
 
@@ -31,11 +30,11 @@ impl<T> Mutex<T> {
 
 impl<T> Mutex<T> {
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        MutexGuard { guard: Some(whatever(self.0.lock())), of: &self.0 }
+        MutexGuard { guard: whatever(self.0.lock()), of: &self.0 }
     }
 
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        self.0.try_lock().ok().map(|guard| MutexGuard { guard: Some(guard), of: &self.0 })
+        self.0.try_lock().ok().map(|guard| MutexGuard { guard, of: &self.0 })
     }
 
     pub fn get_mut(&mut self) -> &mut T {
@@ -49,28 +48,26 @@ impl<T> fmt::Debug for Mutex<T> {
     }
 }
 
-/// As `parking_lot::MutexGuard`. Empty only while a condition variable has its lock.
+/// A guard that knows its lock: shuttle waits for a time by giving the lock back and taking it again.
 pub(crate) struct MutexGuard<'a, T> {
-    pub(super) guard: Option<sh::MutexGuard<'a, T>>,
+    pub(super) guard: sh::MutexGuard<'a, T>,
     pub(super) of: &'a sh::Mutex<T>,
 }
 
 impl<T> Deref for MutexGuard<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
-        let Some(guard) = &self.guard else { unreachable!("only its own wait takes the lock from a guard") };
-        guard
+        &self.guard
     }
 }
 
 impl<T> DerefMut for MutexGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        let Some(guard) = &mut self.guard else { unreachable!("only its own wait takes the lock from a guard") };
-        guard
+        &mut self.guard
     }
 }
 
-/// As `parking_lot::RwLock`.
+/// As [`kingtide_base::lock::RwLock`].
 #[derive(Default)]
 pub(crate) struct RwLock<T>(sh::RwLock<T>);
 

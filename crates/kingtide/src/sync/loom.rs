@@ -16,7 +16,7 @@ pub(crate) fn spawn_named(_: String, body: impl FnOnce() + Send + 'static) -> st
     Ok(())
 }
 
-/// As `parking_lot::Condvar`.
+/// As [`kingtide_base::lock::Condvar`].
 #[derive(Debug, Default)]
 pub(crate) struct Condvar(::loom::sync::Condvar);
 
@@ -25,13 +25,13 @@ impl Condvar {
         Condvar::default()
     }
 
-    pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
-        guard.guard = guard.guard.take().map(|held| whatever(self.0.wait(held)));
+    pub fn wait<'a, T>(&self, held: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        MutexGuard { guard: whatever(self.0.wait(held.guard)), of: held.of }
     }
 
     /// Never times out.
-    pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _: Duration) {
-        self.wait(guard);
+    pub fn wait_for<'a, T>(&self, held: MutexGuard<'a, T>, _: Duration) -> MutexGuard<'a, T> {
+        self.wait(held)
     }
 
     pub fn notify_one(&self) {

@@ -20,8 +20,8 @@ pub(crate) fn spawn_named(name: String, body: impl FnOnce() + Send + 'static) ->
     ::shuttle::thread::Builder::new().name(name).spawn(body).map(|_| ())
 }
 
-/// As `parking_lot::Condvar`. shuttle's own timed wait never times out; this one may at any moment, and to shuttle it is no
-/// blocked thread, so that a deadlock is reported only where nobody would wake by himself.
+/// As [`kingtide_base::lock::Condvar`]. shuttle's own timed wait never times out; this one may at any moment, and to shuttle it is no
+/// blocked thread, so that a deadlock is reported only where no thread would wake by itself.
 #[derive(Debug, Default)]
 pub(crate) struct Condvar {
     untimed: sh::Condvar,
@@ -48,17 +48,6 @@ pub(crate) fn never_time_out(never: bool) {
     NEVER_TIME_OUT.set(never);
 }
 
-/// As `parking_lot::WaitTimeoutResult`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct WaitTimeoutResult(bool);
-
-impl WaitTimeoutResult {
-    #[allow(dead_code)]
-    pub fn timed_out(self) -> bool {
-        self.0
-    }
-}
-
 impl Condvar {
     pub const fn new() -> Condvar {
         let waiting = std::sync::Mutex::new(Waiting { untimed: 0, timed: 0, notified: 0 });
@@ -69,36 +58,35 @@ impl Condvar {
         self.waiting.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
-        let Some(held) = guard.guard.take() else { return };
+    pub fn wait<'a, T>(&self, held: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         self.waiting().untimed += 1;
-        let held = whatever(self.untimed.wait(held));
+        let guard = whatever(self.untimed.wait(held.guard));
         self.waiting().untimed -= 1;
-        guard.guard = Some(held);
+        MutexGuard { guard, of: held.of }
     }
 
-    pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _: Duration) -> WaitTimeoutResult {
+    pub fn wait_for<'a, T>(&self, held: MutexGuard<'a, T>, _: Duration) -> MutexGuard<'a, T> {
         if NEVER_TIME_OUT.get() {
-            self.wait(guard);
-            return WaitTimeoutResult(false);
+            return self.wait(held);
         }
         self.waiting().timed += 1;
-        let timed_out = loop {
-            guard.guard = None;
+        let MutexGuard { mut guard, of } = held;
+        loop {
+            drop(guard);
             yield_now();
-            guard.guard = Some(whatever(guard.of.lock()));
+            guard = whatever(of.lock());
             let mut waiting = self.waiting();
             if waiting.notified > 0 {
                 waiting.notified -= 1;
-                break false;
+                break;
             }
             drop(waiting);
             if thread_rng().gen_range(0..4) == 0 {
-                break true;
+                break;
             }
-        };
+        }
         self.waiting().timed -= 1;
-        WaitTimeoutResult(timed_out)
+        MutexGuard { guard, of }
     }
 
     /// Wakes any one of the waiting threads.

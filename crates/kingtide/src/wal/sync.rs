@@ -70,7 +70,7 @@ impl Waiter {
     fn wait(&self) {
         let mut woken = self.woken.lock();
         while !*woken {
-            self.wake.wait(&mut woken);
+            woken = self.wake.wait(woken);
         }
     }
 

@@ -9,7 +9,7 @@
 
 use std::sync::OnceLock;
 
-use parking_lot::Mutex;
+use kingtide_base::lock::Mutex;
 
 use super::block::{self, Block, BlockKey};
 use super::doorkeeper;

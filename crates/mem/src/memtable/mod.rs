@@ -40,8 +40,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64 as Counter;
 
 use kingtide_base::key::head_be;
+use kingtide_base::lock::Mutex;
 use kingtide_base::{KeyOrder, Tag};
-use parking_lot::Mutex;
 
 use crate::arena::{ArenaPool, NoRoom, Slots};
 use crate::sync::{AtomicPtr, Observe, Ordering};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kingtide_base::Tag;
 use kingtide_base::key::head_be;
-use parking_lot::MutexGuard;
+use kingtide_base::lock::MutexGuard;
 
 use super::entry::{self, Entry, Links};
 use super::node::{NONE, Node, NodeRef};

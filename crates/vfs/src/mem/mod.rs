@@ -30,10 +30,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use kingtide_base::lock::{Mutex, RwLock, RwLockWriteGuard};
 use kingtide_base::options::FileMode;
 use kingtide_base::rng::Rng;
 use kingtide_base::{Error, Result};
-use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 use rustix::io::Errno;
 
 use crate::{File, FileLock, Fs, OpenMode, locked_here};

@@ -51,6 +51,38 @@ impl Origin {
     }
 }
 
+/// One value for the present process, made at its first use. A forked child gets one of its own: the one that it inherited
+/// may be locked by a thread that the child does not have. Values are not freed: there is one for each process of a line of
+/// descent that opens databases.
+pub(super) struct PerProcess<T>(AtomicPtr<(Origin, T)>);
+
+impl<T: Default + Send + Sync> PerProcess<T> {
+    pub(super) const fn new() -> PerProcess<T> {
+        PerProcess(AtomicPtr::new(std::ptr::null_mut()))
+    }
+
+    pub(super) fn get(&'static self) -> &'static T {
+        // Acquire, here and below: partner of the Release with which the value is published.
+        let mut current = self.0.load(Ordering::Acquire);
+        loop {
+            // SAFETY: null, or a box that was published below, which is never freed and never handed out for writing.
+            if let Some((_, value)) = unsafe { current.as_ref() }.filter(|(origin, _)| origin.is_here()) {
+                return value;
+            }
+            let made = Box::into_raw(Box::new((Origin::here(), T::default())));
+            match self.0.compare_exchange(current, made, Ordering::AcqRel, Ordering::Acquire) {
+                // SAFETY: the box made above, which from now on is never freed.
+                Ok(_) => return unsafe { &(*made).1 },
+                Err(other) => {
+                    // SAFETY: the box made above, which no other thread has seen.
+                    drop(unsafe { Box::from_raw(made) });
+                    current = other;
+                }
+            }
+        }
+    }
+}
+
 /// The generation on the page; the first caller in a process decides on it.
 fn generation(page: &AtomicU64) -> u64 {
     // Relaxed, here and below: the number stands for nothing but itself.
@@ -129,5 +161,27 @@ mod tests {
         let without = Origin { page: None, generation: u64::from(process::id()) };
         assert!(without.is_here());
         assert!(!Origin { page: None, generation: without.generation + 1 }.is_here());
+    }
+
+    #[test]
+    fn a_child_forked_while_another_thread_takes_a_lock_can_take_locks() {
+        let path = std::env::temp_dir().join(format!("kingtide-forked-lock-{}", std::process::id()));
+        let held = crate::posix::lock::HELD.get().lock();
+        // SAFETY: the child takes and gives back one lock and leaves through `_exit`; an alarm ends it if it waits for ever.
+        let status = unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                libc::alarm(20);
+                let taken = crate::posix::lock::ProcessLock::take(&path, Default::default()).map(drop);
+                libc::_exit(i32::from(taken.is_err()));
+            }
+            assert!(child > 0, "fork: {}", std::io::Error::last_os_error());
+            let mut status = 0;
+            assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+            status
+        };
+        drop(held);
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(status, 0, "the child failed, or waited for a lock of its parent");
     }
 }

@@ -1,21 +1,21 @@
 //! The lock that keeps a second opener out.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use kingtide_base::lock::Mutex;
 use kingtide_base::options::FileMode;
 use kingtide_base::{Error, Result};
-use parking_lot::Mutex;
 
-use super::fork::Origin;
+use super::fork::{Origin, PerProcess};
 use crate::{FileLock, locked, locked_here};
 
-/// (device, inode) of every lock file held by this process, and whether it is this process or one that it was forked from. The system's lock belongs to the open file description, so
+/// (device, inode) of every lock file that this process holds. The system's lock belongs to the open file description, so
 /// it alone would refuse a second open here too; the registry refuses it even where locks are emulated per process (NFS),
 /// and can say that it was this process.
-static HELD: Mutex<BTreeMap<(u64, u64), Origin>> = Mutex::new(BTreeMap::new());
+pub(super) static HELD: PerProcess<Mutex<BTreeSet<(u64, u64)>>> = PerProcess::new();
 
 /// An exclusive `flock`, and a place in the process's registry.
 #[derive(Debug)]
@@ -34,8 +34,8 @@ impl ProcessLock {
         let meta = file.metadata().map_err(failed)?;
         let id = (meta.dev(), meta.ino());
         // Held across the system's lock, so that of two threads one gets both.
-        let mut held = HELD.lock();
-        if held.get(&id).is_some_and(Origin::is_here) {
+        let mut held = HELD.get().lock();
+        if held.contains(&id) {
             return Err(locked_here(path));
         }
         match file.try_lock() {
@@ -45,9 +45,8 @@ impl ProcessLock {
             }
             Err(fs::TryLockError::Error(e)) => return Err(failed(e)),
         }
-        let origin = Origin::here();
-        held.insert(id, origin);
-        Ok(ProcessLock { id, file, origin })
+        held.insert(id);
+        Ok(ProcessLock { id, file, origin: Origin::here() })
     }
 }
 
@@ -58,7 +57,7 @@ impl Drop for ProcessLock {
         if !self.origin.is_here() {
             return; // a forked child: the system's lock is shared with the parent, whose it is
         }
-        let mut held = HELD.lock();
+        let mut held = HELD.get().lock();
         // Before the registry forgets it: a thread that finds the place free must get the system's lock too. A failure
         // leaves it to the closing of the descriptor.
         let _ = self.file.unlock();

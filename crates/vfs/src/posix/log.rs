@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use kingtide_base::Result;
-use parking_lot::Mutex;
+use kingtide_base::lock::Mutex;
 
 use super::PosixFile;
 use super::mapped::{ALIGN, Window};

@@ -181,9 +181,11 @@ impl Fs for PosixFs {
 
     fn boot_id(&self) -> [u8; 16] {
         static ID: OnceLock<[u8; 16]> = OnceLock::new();
-        *ID.get_or_init(|| {
+        // Read outside of the cell: a process that is forked while the cell is being filled waits at it for ever.
+        *ID.get().unwrap_or_else(|| {
             let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-            parse_boot_id(&text).unwrap_or([0; 16])
+            let id = parse_boot_id(&text).unwrap_or([0; 16]);
+            ID.get_or_init(|| id)
         })
     }
 }

@@ -273,7 +273,7 @@ impl LockManager {
             state = self.state.lock();
             told = None;
             if !state.roused(place) {
-                signal.wait_for(&mut state, slice);
+                state = signal.wait_for(state, slice);
             }
         }
     }

@@ -177,6 +177,31 @@ fn a_forked_child_has_databases_of_its_own() {
     assert_eq!(parent.get(b"a").unwrap().as_deref(), Some(&b"1"[..]));
 }
 
+/// The child's threads are given the stacks that the parent's threads had. Locks that keep their waiting threads in a table
+/// of the process would find overwritten stacks there.
+#[test]
+fn a_database_opened_in_a_forked_child_is_not_disturbed_by_the_threads_that_waited_in_the_parent() {
+    let dir = Scratch::new("waiting");
+    let parents: Vec<_> = (0..32).map(|n| Db::open(dir.0.join(format!("parent-{n}")), options()).unwrap()).collect();
+    for round in 0..4 {
+        in_child(|| {
+            let own: Vec<_> =
+                (0..32).map(|n| Db::open(dir.0.join(format!("child-{round}-{n}")), options()).unwrap()).collect();
+            for db in &own {
+                db.put(b"a", b"2").unwrap();
+                db.flush().unwrap();
+                db.wait_for_background().unwrap();
+            }
+            for db in own {
+                db.close().unwrap();
+            }
+        });
+    }
+    for db in parents {
+        db.close().unwrap();
+    }
+}
+
 #[test]
 fn synced_writes_of_a_forked_child_are_refused_while_the_parent_writes() {
     let dir = Scratch::absent("both");
