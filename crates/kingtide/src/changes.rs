@@ -16,7 +16,8 @@ use crate::version::FamilyId;
 use crate::wal::{Tail, TailItem};
 use kingtide_base::coding::Reader;
 use kingtide_base::{Error, ErrorKind, Result, SeqNo, rare};
-use kingtide_table::ValuePointer;
+use kingtide_table::{ValuePointer, Vlog};
+use kingtide_vfs::OpenMode;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -191,20 +192,26 @@ impl ChangeStream {
     }
 
     /// A value that was written once. Its file may be gone like a log that was given up: when its commit is in a table, and
-    /// what overwrote the value is too.
+    /// what overwrote the value is too, or the value moved after a crash.
     fn read_value(&self, p: &ValuePointer, value: &mut Vec<u8>) -> Result<()> {
-        let gone = |e: Error| match e.kind() {
-            ErrorKind::Corruption if !self.db.fs.exists(&vlog_path(&self.db.dir, p.file_id)).unwrap_or(true) => {
+        let read = self.db.tables.vlog(p.file_id).and_then(|vlog| vlog.read(p, value));
+        let Err(e) = read else { return Ok(()) };
+        if e.kind() != ErrorKind::Corruption {
+            return Err(e);
+        }
+        match self.db.fs.open(&vlog_path(&self.db.dir, p.file_id), OpenMode::Read) {
+            // A file that a crash left without its footer, whose values have moved, and which no job has removed yet.
+            Ok(file) => Vlog::unfinished(file, p.file_id).read(p, value).map_err(|_| e),
+            Err(missing) if missing.kind() == ErrorKind::NotFound => {
                 rare!("direct-value-gone-for-stream");
-                Error::new(
+                Err(Error::new(
                     ErrorKind::TooOld,
                     "a large value was overwritten since, and its value log was given up. Copy the data at a snapshot and \
                      go on from its number, and set `change_retention`, with which the log itself holds large values",
-                )
+                ))
             }
-            _ => e,
-        };
-        self.db.tables.vlog(p.file_id).and_then(|vlog| vlog.read(p, value)).map_err(gone)
+            Err(other) => Err(other),
+        }
     }
 
     fn family_name(&mut self, id: FamilyId) -> Option<String> {
