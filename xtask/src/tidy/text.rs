@@ -17,12 +17,17 @@ const RETIRED: &[(&str, &str)] = &[
 /// Rust whose comments do without them too. A directory joins the list once its comments are rewritten.
 const PLAIN: &[&str] = &[
     "crates/base/",
+    "crates/book/",
     "crates/capi/",
     "crates/fuzz/",
+    "crates/kingtide/benches/",
+    "crates/kingtide/tests/",
     "crates/kt/",
     "crates/mem/",
     "crates/table/",
+    "crates/programs/",
     "crates/testkit/",
+    "crates/torture/",
     "crates/vfs/",
     "python/",
 ];
