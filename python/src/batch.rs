@@ -34,7 +34,7 @@ impl Batch {
         work: impl FnOnce(&mut WriteBatch, &ColumnFamily) -> Result<()> + Send,
     ) -> PyResult<()> {
         let family = of(family, self.db.default_family());
-        // What is added to memory blocks nobody, so a short operation is not worth detaching.
+        // Adding to memory blocks no other thread, so a short operation is not worth detaching.
         if let (true, Ok(mut batch)) = (bytes < WORTH_DETACHING, self.batch.try_lock()) {
             return work(&mut batch, family).map_err(|e| raise(py, &e));
         }

@@ -37,7 +37,7 @@ impl Value {
         let bytes: &[u8] = &slf.get().0;
         let (data, len) = (bytes.as_ptr().cast::<c_void>().cast_mut(), bytes.len() as ffi::Py_ssize_t);
         // SAFETY: the view is not NULL. It keeps a reference to this object, which is frozen and does not move, so the bytes
-        // stay where and what they are; it is asked to be read-only, so nobody writes to them.
+        // stay where and what they are; it is asked to be read-only, so they are not written.
         let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), data, len, 1, flags) };
         if filled == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
     }

@@ -5,7 +5,7 @@
 //!
 //! * a `use` of `crate::`, `super::` or `self::`, and such a path within the code. A re-export counts for the file that
 //!   defines the item, and for the one that re-exports it, unless that lies in its own folder or in `lib.rs`;
-//! * a call of a method that stands in an `impl` block away from its type: whoever calls it uses that file, although no
+//! * a call of a method that stands in an `impl` block away from its type: the caller uses that file, although no
 //!   import says so. Where the receiver's type is not plain from the text, only methods whose name is the crate's only
 //!   one of its kind count.
 //!

@@ -11,6 +11,7 @@
 //! | dependencies go down only, external ones say why | manifests |
 //! | uses go down only, by the floors of ARCHITECTURE.md, and never in circles | crates with floors |
 //! | no tabs, trailing blanks, paths of one machine | all text |
+//! | no retired words | Markdown, the C header, comments of the crates that `tidy/text.rs` lists |
 //! | relative links lead to files and headings, the book lists every page of `docs` | Markdown |
 //! | named format documents exist, and have byte tables | Markdown |
 
@@ -169,7 +170,7 @@ fn list_files(root: &Path) -> Result<BTreeSet<String>, String> {
     Ok(names.split('\0').filter(|p| !p.is_empty()).map(str::to_owned).collect())
 }
 
-/// The text files among them with their contents. Test data, results and lock files are nobody's style.
+/// The text files among them with their contents. Test data, results and lock files follow no style.
 fn read_texts(root: &Path, files: &BTreeSet<String>) -> Vec<(String, String)> {
     let skipped = |p: &str| {
         p.ends_with(".lock")

@@ -74,7 +74,7 @@ impl<T: ?Sized> Mutex<T> {
         }
     }
 
-    /// The value, which nobody else can reach.
+    /// The value. The exclusive borrow rules out other threads, so no lock is taken.
     pub fn get_mut(&mut self) -> &mut T {
         held(self.0.get_mut())
     }

@@ -14,9 +14,9 @@
 //! # Safety
 //! A function is `unsafe` if a raw pointer or a callback reaches it. Each of them asks for the same: a pointer is NULL,
 //! where the header allows that, or it points to what its type and the header say (as many bytes or elements as the
-//! length or count beside it, a NUL-terminated string, a place that can be written), nobody else changes or frees that
-//! while the function runs, and callbacks may be called with their context for as long as the header says. The others
-//! are safe: references and boxes are what their types promise.
+//! length or count beside it, a NUL-terminated string, a place that can be written), no other thread changes or frees
+//! it while the function runs, and callbacks may be called with their context for as long as the header says. The
+//! others are safe: references and boxes are what their types promise.
 
 #![allow(non_camel_case_types)]
 // types have the names that they have in C

@@ -121,7 +121,7 @@ impl EventListener for Listener {
     fn event(&self, event: &Event) {
         let name = CString::new(event.name()).unwrap_or_default();
         let text = c_text(event.to_string().as_bytes());
-        // SAFETY: whoever set the listener promised that it can be called with its context; the texts live meanwhile.
+        // SAFETY: the caller that set the listener guaranteed this call; both texts outlive it.
         unsafe { (self.event)(self.context.pointer, name.as_ptr(), text.as_ptr()) };
     }
 }

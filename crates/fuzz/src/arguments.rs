@@ -1,4 +1,4 @@
-//! Target: calls with arguments that nobody should make, as a caller from another language might.
+//! Target: calls with invalid arguments, as a caller from another language might make.
 //!
 //! Nothing here may panic or hang. What was put before and not touched stays readable.
 

@@ -1,4 +1,4 @@
-//! Makes the checksums of an edited file right, as somebody would who forges one. Formats: `docs/format`.
+//! Corrects the checksums of an edited file, as a forger would. Formats: `docs/format`.
 
 use kingtide_base::checksum::{block_crc, crc, crc_append};
 use kingtide_base::coding::{Reader, put_slice, put_varint};

@@ -1,4 +1,4 @@
-//! Fuzz targets: what the engine does with files and arguments that somebody made up.
+//! Fuzz targets: what the engine does with forged files and invalid arguments.
 //!
 //! Each target takes bytes and must neither panic, nor hang, nor allocate much more than the input has bytes, nor give a
 //! wrong answer. Targets of files read the bytes as edits of a good file ([`edit`]), so that a fuzzer need not invent a

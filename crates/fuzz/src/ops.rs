@@ -62,7 +62,7 @@ struct Txn {
     view: Oracle,
     writes: Vec<Write>,
     savepoints: Vec<(String, Oracle, usize)>,
-    /// Somebody else wrote since it began.
+    /// Another writer committed since it began.
     disturbed: bool,
 }
 

@@ -1,5 +1,5 @@
 //! No length in a file is believed further than the file goes: every number of every format is forged, its checksums made
-//! right, and no single allocation of whoever reads it is larger than the largest file and 1 MiB.
+//! right, and no single allocation of its reader is larger than the largest file and 1 MiB.
 //!
 //! What a caller's options allocate by themselves is kept small here: `sample::options`.
 #![allow(clippy::disallowed_methods, missing_docs, unsafe_code)]

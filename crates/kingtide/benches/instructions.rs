@@ -3,7 +3,7 @@
 //!
 //! `cargo bench -p kingtide --bench instructions -- get` runs one by itself. There are no background threads and no entropy:
 //! the same program does the same work each time. With `--unobserved` behind the operation the database keeps no histograms and
-//! tells nobody what it does: the difference is what that costs.
+//! notifies no listener: the difference is what that costs.
 #![allow(clippy::disallowed_methods, missing_docs)] // it works in a temporary directory of the machine
 
 use kingtide::{Db, EventListener, Isolation, LogLevel, Options, TransactionOptions, WriteBatch, WriteOptions};

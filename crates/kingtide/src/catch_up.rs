@@ -3,7 +3,7 @@
 //! A reader takes no lock and changes no byte. It reads the manifest, then the log, then opens every file that the manifest
 //! names and keeps it open, so that files which the writer deletes later can be read on. The writer does not wait for it:
 //! what was read may have been overtaken, so that a table or a segment is gone, or a record appears behind the place
-//! where the log seemed to end. Whoever finds something missing or damaged therefore reads everything once more, as long
+//! where the log seemed to end. A reader that finds something missing or damaged reads everything once more, as long
 //! as the writer was at work meanwhile; damage stays, being overtaken does not.
 //!
 //! Catching up reads anew and exchanges all families' views. A snapshot taken before would miss what merges dropped since,

@@ -116,7 +116,7 @@ impl DbInner {
         if self.origin.is_here() { Ok(()) } else { Err(forked()) }
     }
 
-    /// An error for whoever wants to change something once the database was closed, or if it is for reading only.
+    /// The error of a write to a database that was closed or is read-only.
     #[inline]
     pub fn check_writable(&self) -> Result<()> {
         self.check_open()?;

@@ -104,8 +104,8 @@ pub(crate) fn parse_table_name(name: &str) -> Option<u64> {
     }
 }
 
-/// Whether a name ends like that of a table or a value log, whatever stands before: where such a file is, nobody begins a
-/// new database.
+/// Whether a name ends like that of a table or a value log, whatever stands before: a directory with such a
+/// file gets no new database.
 pub(crate) fn looks_like_data(name: &str) -> bool {
     name.ends_with(".klog") || name.ends_with(".vlog")
 }

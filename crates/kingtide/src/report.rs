@@ -105,7 +105,7 @@ impl DbInner {
     }
 
     /// Writes the file `STATS`, if the option `stats_interval_ms` asks for it and it is time. What fails is tried again when
-    /// it is time again: nobody relies on it.
+    /// it is time again: nothing relies on it.
     pub fn publish_stats(&self) {
         let every = self.options.read().stats_interval_ms;
         if every == 0 {

@@ -8,8 +8,8 @@
 //!   visible sequence under it: the merge sees the handle, or its *now* is not newer.
 //! * Running transactions have a slot each, so that beginning one takes no lock: see [`Snapshots::pin`] for the proof.
 //!
-//! The *horizon* is the newest *now* that any merge was given. Everything from it on can be read, whether somebody had
-//! registered it or not; what lies below it only if it was registered in time, and is still.
+//! The *horizon* is the newest *now* that any merge was given. Everything from it on can be read, whether it was
+//! registered or not; what lies below it only if it was registered in time, and is still.
 
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};

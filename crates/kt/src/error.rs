@@ -26,7 +26,7 @@ pub struct Failure {
     message: String,
     /// The engine's error, for file and offset.
     cause: Option<Error>,
-    /// Say nothing: whoever read the output has gone, or all was said already.
+    /// Print nothing: the reader of the output has gone, or the error was already reported.
     quiet: bool,
 }
 
@@ -88,7 +88,7 @@ impl Failure {
             return;
         }
         let line = if json { json!({ "error": self.object() }).to_string() } else { format!("kt: {}", self.text()) };
-        let _ = writeln!(std::io::stderr(), "{line}"); // nobody is there to be told that nobody is there
+        let _ = writeln!(std::io::stderr(), "{line}"); // a failure to report a failure cannot be reported
     }
 
     /// The message on one line, file and offset included.

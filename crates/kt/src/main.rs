@@ -130,7 +130,7 @@ fn usage(e: &clap::Error) -> ExitCode {
         let line = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
         Failure::usage(line).report(true);
     } else {
-        let _ = e.print(); // there is nobody to tell when standard error is gone
+        let _ = e.print(); // the failure cannot be reported when standard error is gone
     }
     ExitCode::from(if mistake { error::USAGE } else { 0 })
 }

@@ -43,7 +43,7 @@ fn or_exit(at: *mut u8, size: usize) -> *mut u8 {
 
 #[cold]
 fn exit(size: usize) -> ! {
-    // Standard error has no buffer, and a number is written without memory. If nobody reads it, the code says enough.
+    // Standard error has no buffer, and a number is written without memory. If it is closed, the exit code says enough.
     let _ = writeln!(std::io::stderr(), "error: not enough memory: {size} bytes cannot be allocated");
     // SAFETY: it ends the process and runs nothing of it: handlers at exit might ask for memory again.
     unsafe { libc::_exit(i32::from(crate::error::FAILED)) }

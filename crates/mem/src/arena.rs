@@ -47,7 +47,7 @@ enum Source {
     Mapped,
 }
 
-/// A piece of memory that is owned by whoever owns this value; freed by [`Region::free`], not by drop.
+/// A piece of memory that the owner of this value owns; freed by [`Region::free`], not by drop.
 struct Region {
     base: NonNull<u8>,
     len: usize,
@@ -115,7 +115,7 @@ fn map(len: usize) -> Option<NonNull<u8>> {
     let start = start.cast::<u8>();
     let before = start.align_offset(CHUNK);
     // SAFETY: `before < CHUNK`, so base..base+kept lies within the mapping; what is cut off before and after it was
-    // mapped right here and is referred to by nobody. Both cuts begin and end at multiples of the page size.
+    // mapped right here and nothing refers to it. Both cuts begin and end at multiples of the page size.
     unsafe {
         let base = start.add(before);
         if before > 0 {
@@ -154,7 +154,7 @@ unsafe fn unmap(_base: NonNull<u8>, _len: usize) {
 ///
 /// Bytes that a memtable holds are charged to the budget. Full-sized chunks that no memtable holds are kept, up to a
 /// limit and to what the budget has left, because a fresh huge page costs about 100 us to be zeroed by the kernel. They
-/// are not charged: nobody has to wait for them.
+/// are not charged: no writer has to wait for them.
 pub struct ArenaPool {
     budget: Arc<Budget>,
     free: Mutex<Vec<Region>>,

@@ -107,7 +107,7 @@ impl Decompressor {
         Ok(raw)
     }
 
-    /// The raw length, once it is certain that making room for it is not in vain: it is at most [`FREE_RAW`] more than the
+    /// The raw length, checked before memory is allocated for it: it is at most [`FREE_RAW`] more than the
     /// payload has bytes, or the payload does expand to it. A forged length so costs no memory.
     ///
     /// # Errors

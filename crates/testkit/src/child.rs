@@ -25,7 +25,7 @@ pub fn child(body: &str, dir: &Path, before: &str) -> String {
     said
 }
 
-/// In a body: the directory. None when somebody runs the ignored tests by themselves.
+/// In a body: the directory. None when the ignored tests are run on their own.
 pub fn child_dir() -> Option<PathBuf> {
     std::env::var_os(CHILD).map(PathBuf::from)
 }

@@ -46,7 +46,7 @@ pub enum OpenMode {
     /// New; an existing file is an error. Read and write.
     Create,
     /// New; a file of that name is removed first, if there is one. So nothing is written through a symbolic or hard link
-    /// that somebody put there, and whoever has the old file open keeps it. Read and write.
+    /// that was put there, and handles to the old file stay valid. Read and write.
     Overwrite,
     /// Existing, kept as it is, and no symbolic link. Read and write.
     Write,

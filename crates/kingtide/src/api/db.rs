@@ -60,7 +60,7 @@ impl Drop for Handle {
             std::mem::forget(self.inner.clone());
             return;
         }
-        // A failure here has nobody to go to; what was acknowledged is in the log. `Db::close` reports it.
+        // A failure here cannot be returned; what was acknowledged is in the log. `Db::close` reports it.
         let _ = open::close(&self.inner);
     }
 }

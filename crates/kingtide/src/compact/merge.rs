@@ -1,4 +1,4 @@
-//! The executor: inputs in one order, the versions that somebody can see, output files. A flush is the same merge with
+//! The executor: inputs in one order, the versions that a reader can see, output files. A flush is the same merge with
 //! memtables for inputs.
 
 use super::context::{FlushInput, MergeContext, MergeOutput};

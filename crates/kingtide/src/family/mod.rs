@@ -199,7 +199,7 @@ impl Family {
             // Acquire pairs with the Release of an ingest: who sees the count sees the view that has the files.
             let before = self.ingests.load(Ordering::Acquire);
             let (view, seq) = (view(&self.view), seq()?);
-            // Relaxed: whoever got a number at or behind that of ingested files acquired it after they were counted.
+            // Relaxed: a thread with a number at or behind that of ingested files acquired it after they were counted.
             if self.ingests.load(Ordering::Relaxed) == before || kingtide_base::planted!("look-without-a-second") {
                 return Ok((view, seq));
             }

@@ -6,8 +6,8 @@
 //! handle to put it into the trash, which a background thread empties: a reader never waits for a file to be removed.
 //!
 //! While there are no more handles than the budget allows, views pin the open tables and the hot path never comes here.
-//! Past it, nothing is pinned and the least recently used tables are closed. One that somebody reads at that moment keeps
-//! its descriptor until that ends; whoever asks for it meanwhile shares it. So no file is ever open twice, and what is
+//! Past it, nothing is pinned and the least recently used tables are closed. One that is being read then keeps
+//! its descriptor until that ends; other readers share it meanwhile. So no file is ever open twice, and what is
 //! open beyond the budget are the files that are being read: of an iterator or a merge one for each run.
 
 use crate::names::{klog_path, vlog_path};
@@ -24,7 +24,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
-/// Opens a file that the manifest names. That it is missing is damage, not an answer to whoever looks for a key.
+/// Opens a file that the manifest names. A missing file is damage, and must not read as a missing key.
 fn open_named(fs: &dyn Fs, path: &Path, what: &str) -> Result<Arc<dyn File>> {
     fs.open(path, OpenMode::Read).map_err(|e| match e.kind() {
         ErrorKind::NotFound => Error::corruption(format!("a {what} file is missing")).at_path(path),
@@ -212,8 +212,8 @@ impl TableCache {
     }
 
     /// The handle of a value log that is being written, or was when its database crashed: the file has no footer. It goes
-    /// with the last handle unless [`VlogHandle::keep`] says otherwise; `keep`: not even then. `file` is opened when
-    /// somebody reads, if it is not given.
+    /// with the last handle unless [`VlogHandle::keep`] says otherwise; `keep`: not even then. `file` is opened by
+    /// the first read if it is not given.
     pub fn unfinished_vlog(&self, id: u64, file: Option<Arc<dyn File>>, keep: bool) -> Arc<VlogHandle> {
         let handle = self.vlog_handle(id);
         let mut opened = handle.opening.lock();
@@ -285,7 +285,7 @@ impl TableCache {
         trash.len()
     }
 
-    /// Opens the tables that nobody has taken yet. Several threads may call this with one list and one cursor, which
+    /// Opens the tables that no thread has taken yet. Several threads may call this with one list and one cursor, which
     /// starts at zero, to open them in parallel; each returns when nothing is left to take.
     pub fn open_all(&self, handles: &[Arc<TableHandle>], cursor: &AtomicUsize) -> Result<()> {
         while let Some(handle) = handles.get(cursor.fetch_add(1, Ordering::Relaxed)) {
@@ -314,8 +314,8 @@ pub struct TableHandle {
     order: KeyOrder,
     vlogs: Box<[Arc<VlogHandle>]>,
     table: ArcSwapOption<Table>,
-    /// Held while the file is opened. What was opened last: it lives on after it was closed here for as long as somebody
-    /// reads it.
+    /// Held while the file is opened. What was opened last: it lives on after it was closed here for as long as a
+    /// reader holds it.
     opening: Mutex<Weak<Table>>,
     used: AtomicU64,
     obsolete: AtomicBool,

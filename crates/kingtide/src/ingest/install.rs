@@ -109,7 +109,7 @@ impl DbInner {
                 part.family.check_alive()?;
             }
             if let Some((part, file, _)) = self.locked_file(parts) {
-                drop((c, shape, claim)); // whoever holds the lock may need a flush before letting go of it
+                drop((c, shape, claim)); // the lock's holder may need a flush before it releases it
                 let since = *waiting_since.get_or_insert_with(|| self.clock.monotonic_ns());
                 self.wait_for_locks_on(&parts[part], file, (!no_wait).then_some(since))?;
                 continue;
@@ -127,7 +127,7 @@ impl DbInner {
         }
     }
 
-    /// A file into whose keys a lock of somebody reaches: part, file, holder.
+    /// A file whose keys overlap a lock of a transaction: part, file, holder.
     fn locked_file(&self, parts: &[Part]) -> Option<(usize, usize, TxnId)> {
         let locks = &self.txns.locks;
         if !locks.any_held() || planted!("ingest-passes-locks") {
@@ -268,7 +268,7 @@ impl DbInner {
         let input = FlushInput::of(&frozen, self.new_file_id());
         let options = family.options();
         let output = self.with_merge_context(&family, &options, false, |ctx| {
-            let ctx = &MergeContext { limiter: None, ..ctx.clone() }; // nobody shall wait for a rate under the lock
+            let ctx = &MergeContext { limiter: None, ..ctx.clone() }; // no rate limit may delay work under the lock
             let output = run_flush(ctx, input)?;
             ctx.sync_dir().inspect_err(|_| output.discard(&*self.fs, &self.dir))?;
             Ok(output)
@@ -279,7 +279,7 @@ impl DbInner {
         Ok(output)
     }
 
-    /// Creates a family that has files from its beginning. It takes one sequence number, so that whoever follows the log
+    /// Creates a family that has files from its beginning. It takes one sequence number, so that a follower of the log
     /// learns that something was not in it.
     pub(crate) fn install_family(&self, new: NewFamily) -> Result<Arc<Family>, Failed> {
         let NewFamily { name, order, options, files, vlogs } = new;

@@ -22,7 +22,7 @@ fn ingest(family: &ColumnFamily, key: &[u8]) -> SeqNo {
     family.ingest(&["file"], &IngestOptions { move_files: true, ..IngestOptions::default() }).unwrap()
 }
 
-/// Whoever took the view before an ingest and would get the ingest's number takes the view again.
+/// A reader that took the view before an ingest and would get the ingest's number takes the view again.
 #[test]
 fn a_view_is_not_older_than_its_number() {
     let db = open();

@@ -158,7 +158,7 @@ impl FamilyMemtable {
         self.list.lock().clone()
     }
 
-    /// Takes the memtable's arena off the budget: it was flushed or dropped, nobody writes to it any more, and only
+    /// Takes the memtable's arena off the budget: it was flushed or dropped, is not written any more, and only
     /// readers still hold it. Writers wait for memory that a flush can free; what an open iterator holds is not that.
     pub fn retire(&self) {
         self.points.uncharge();

@@ -23,7 +23,7 @@ use std::sync::Arc;
 /// The level of all that is written; it has one run.
 const LEVEL: usize = 1;
 
-/// Sequence numbers that are passed over when the end of the log is lost. Somebody may know of a number that was given
+/// Sequence numbers that are passed over when the end of the log is lost. A client may know of a number that was given
 /// there, and must not see it given again. More than a log can hold of operations between two flushes.
 const PASSED_OVER: SeqNo = 1 << 32;
 

@@ -1,4 +1,4 @@
-//! Waiting: for memory, for flushes, for background threads. Whoever waits is woken: shuttle reports a deadlock, and a
+//! Waiting: for memory, for flushes, for background threads. Every waiter is woken: shuttle reports a deadlock, and a
 //! schedule without an end as one of too many steps.
 
 use super::scenarios;

@@ -11,13 +11,13 @@ use std::sync::Mutex as StdMutex;
 scenarios! {
     /// Two transactions lock two keys in opposite order; both get there in the end.
     shuttle_deadlocks_are_broken => deadlocks;
-    /// Whoever waits for a lock gets it, without a timeout's help.
+    /// Every waiter for a lock gets it, without a timeout's help.
     shuttle_lock_waits_end => lock_waits;
     /// Transactions aborted by other threads, at any moment, and new ones in their place.
     shuttle_aborts_from_outside => aborts;
     /// The object of an aborted transaction serves a new one while the aborting thread is still at it.
     shuttle_objects_are_used_again => reuse;
-    /// Memory that a transaction was charged for is given back once, whoever ends it.
+    /// Memory that a transaction was charged for is given back once, no matter which thread ends it.
     shuttle_charges_are_given_back => charges;
     /// Locks of transactions whose time is up go to those who wait for them.
     shuttle_expiry => expiry;
@@ -56,7 +56,7 @@ fn lock_waits() {
     let plain = {
         let db = w.db.clone();
         shuttle::thread::spawn(move || {
-            db.put("key", value(50)).expect("put"); // waits for whoever holds a lock
+            db.put("key", value(50)).expect("put"); // waits for the holder of a lock
             db.delete_range("a".."b").expect("delete");
         })
     };

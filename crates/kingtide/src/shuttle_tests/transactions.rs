@@ -25,13 +25,13 @@ scenarios! {
     shuttle_prepared_resolved_beside_the_owner => resolved_beside_the_owner;
     /// A prepared transaction survives a kill at any moment, and so does its end.
     shuttle_prepared_survive_kills => prepared_kills;
-    /// Reads of what others have not committed show nothing that nobody wrote, and miss nothing while it is committed.
+    /// Reads of what others have not committed show only what was written, and miss nothing while it is committed.
     shuttle_uncommitted_reads => uncommitted;
     /// Commits in an order, durable later.
     shuttle_ordered_commits => ordered;
 }
 
-/// Bounds retries, so that a schedule in which nobody gets anywhere fails instead of going on.
+/// Bounds retries, so that a schedule in which no thread makes progress fails instead of going on.
 const MOST_RETRIES: usize = 200;
 
 pub(super) fn pick<T: Clone>(of: &[T]) -> T {
@@ -186,7 +186,7 @@ fn phantoms() {
     assert_eq!(contents(w.db.cursor(..).expect("iter")).len(), 1);
 }
 
-/// What a transaction read at `snapshot` and wrote with sequence number `at`: nobody else wrote it in between.
+/// What a transaction read at `snapshot` and wrote with sequence number `at`: no other transaction wrote it in between.
 fn plain_writes() {
     let w = World::new();
     let level = pick(&[Isolation::Snapshot, Isolation::Serializable]);

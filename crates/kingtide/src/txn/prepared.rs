@@ -8,8 +8,8 @@
 //! the end alone.
 //!
 //! # The log
-//! Until it is resolved, and that in turn is synced, the prepare record *pins* the log. So that one transaction that
-//! everybody forgot does not keep the log for ever, a record that has too much log behind it is written once more, at
+//! Until it is resolved, and that in turn is synced, the prepare record *pins* the log. So that a forgotten
+//! transaction does not keep the log for ever, a record that has too much log behind it is written once more, at
 //! the end, and its first copy is let go when the second is synced ([`DbInner::keep_log_short`]).
 //!
 //! # Locks

@@ -12,7 +12,7 @@
 //! A prepared transaction whose owner drops it is `InDoubt`; `Transactions::resolved` ends both.
 //!
 //! State and id share one word, so that no thread acts on the transaction that follows in the same object. The thread that moves a
-//! transaction out of `Active` has it for himself: a commit cannot be aborted half way, nor an expired one committed.
+//! transaction out of `Active` owns it exclusively: a commit cannot be aborted half way, nor an expired one committed.
 //! Objects are reused, so a transaction costs no allocation, and the list of all of them never shrinks: it is as long as
 //! there were transactions at the same time.
 
@@ -422,7 +422,7 @@ impl Transactions {
         self.locks.release_all(id);
         self.locks.wake(id);
         if let Some(mut writes) = t.writes.try_lock() {
-            writes.reset(0); // the owner is not at it; if he is, he sees the state and does it himself
+            writes.reset(0); // an owner that is using it sees the state and resets it
             self.memory.release(t.charged.swap(0, Ordering::Relaxed));
         }
         true

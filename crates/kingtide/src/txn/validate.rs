@@ -3,7 +3,7 @@
 //! The decision falls under the commit lock, where nothing changes. To keep that short, what needs a look into tables or
 //! over a range is looked at before, outside the lock, as of some sequence number `checked`; under the lock only what was
 //! committed after `checked` remains. For keys the filter and the memtables tell; for ranges, commits list their keys in
-//! [`RecentWrites`] while somebody validates ranges. When even that needs tables (a memtable was flushed in between),
+//! [`RecentWrites`] while transactions validate ranges. When even that needs tables (a memtable was flushed meanwhile),
 //! the look outside is repeated, and after a few rounds done under the lock, so that every commit ends.
 
 use super::bounds::{shown, slice};

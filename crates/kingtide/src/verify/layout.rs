@@ -76,7 +76,7 @@ fn tell_manifest(checker: &mut Checker<'_, '_>, scan: &ManifestScan) -> Result<(
     checker.advance(scan.bytes)
 }
 
-/// A database that nobody has open; `None` for one whose creation was cut short, which holds nothing yet.
+/// A database that is not open; `None` for one whose creation was cut short, which holds nothing yet.
 pub(super) fn closed(checker: &mut Checker<'_, '_>, options: &Options) -> Result<Option<Subject>> {
     if creation_was_cut_short(&**checker.fs, checker.dir)? {
         let text = "the creation of the database was cut short; the next open begins it anew";

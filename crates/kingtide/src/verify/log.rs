@@ -111,7 +111,7 @@ impl LoggedValues<'_> {
     }
 }
 
-/// The log of a database that nobody has open: replays it without keeping anything.
+/// The log of a database that is not open: replays it without keeping anything.
 pub(super) fn check_closed(checker: &mut Checker<'_, '_>, subject: &Subject) -> Result<()> {
     let segments = wal::list_segments(&**checker.fs, checker.dir)?;
     let next_family = subject.complete.then_some(subject.next_family);

@@ -57,7 +57,7 @@ pub fn verify(path: impl AsRef<Path>, options: &Options) -> Result<VerifyReport>
 /// Of the options only the file system and the key orders matter.
 ///
 /// # Errors
-/// `Locked` when the database is open (without a `LOCK` file, which no open ever leaves away, nobody is kept from opening
+/// `Locked` when the database is open (without a `LOCK` file, which every open creates, another process can open
 /// it meanwhile); `NotFound` when there is no database; `Cancelled`; `Io` when the directory cannot be listed. What is
 /// wrong with the files is no error but in the report.
 pub fn verify_with(path: impl AsRef<Path>, options: &Options, progress: &mut ProgressFn<'_>) -> Result<VerifyReport> {

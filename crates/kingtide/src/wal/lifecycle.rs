@@ -53,7 +53,7 @@ pub(super) struct Begun {
     pub base: u64,
 }
 
-/// A segment as somebody sees it who follows the log.
+/// A segment as seen by a reader that follows the log.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span {
     pub id: u64,
@@ -97,7 +97,7 @@ impl Live {
 
 #[derive(Debug)]
 pub(super) struct Segments {
-    /// Held while a spare is made: ids of segments must ascend in the order of use, so nobody may overtake.
+    /// Held while a spare is made: ids of segments must ascend in the order of use, so no thread may overtake.
     spare: Mutex<Option<Spare>>,
     has_spare: AtomicBool,
     /// The spare has a part that was never written.

@@ -209,7 +209,7 @@ struct Walk<'a> {
     fs: &'a dyn Fs,
     dir: &'a Path,
     boot_id: [u8; 16],
-    /// Somebody may append meanwhile.
+    /// A writer may append meanwhile.
     live: bool,
     all: Vec<Segment>,
     end: ReplayEnd,

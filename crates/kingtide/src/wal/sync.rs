@@ -2,8 +2,8 @@
 //!
 //! The first to come leads; the others wait, each for itself: woken together on one condition variable, they would come out
 //! of its lock one after the other, each when the one before has run. A leader syncs everything appended when it starts, so
-//! whoever appended before is done too. When it lands it wakes one of those that came meanwhile, to lead them, and then all
-//! that flew with it.
+//! earlier appends are done too. When its sync completes, it wakes one of the threads that arrived since, to lead them,
+//! and then its own group.
 
 use super::config::Lsn;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -273,7 +273,7 @@ impl GroupSync {
                 return Ok(());
             }
             if let Err(e) = self.check() {
-                // Whoever was woken to lead may be the one who finds this.
+                // The thread that was woken to lead may be the one that finds this.
                 let waiting = if group.led { Vec::new() } else { std::mem::take(&mut group.forming) };
                 drop(group);
                 waiting.iter().for_each(|w| w.wake());
@@ -345,7 +345,7 @@ impl GroupSync {
             return None;
         }
         let start = self.clock.monotonic_ns();
-        // Whoever is missing runs on another processor when there is one for each; else it needs this one. Yielding
+        // The missing thread runs on another processor when there is one for each; else it needs this one. Yielding
         // without need hands the rest of the time slice to whatever else runs on the machine: milliseconds.
         let crowded = expected > self.processors;
         for _ in 0..GATHER_YIELDS {

@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Whoever waits when a sync fails hears of it, whether for that sync or for the next one.
+/// Every thread that waits when a sync fails gets the error, whether it waits for that sync or for the next one.
 #[test]
 fn a_failed_sync_leaves_nobody_waiting() {
     const THREADS: usize = 6;

@@ -1,4 +1,4 @@
-//! Commit hooks: every commit once, in commit order, whoever commits; commits from within hooks; panics; removal.
+//! Commit hooks: every commit once, in commit order, from any thread; commits from within hooks; panics; removal.
 
 use kingtide::vfs::MemFs;
 use kingtide::{

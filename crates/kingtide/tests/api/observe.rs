@@ -190,7 +190,7 @@ fn a_listener_may_use_the_database_and_its_panic_harms_nothing() {
     db.put(b"k", b"v").unwrap();
     db.flush().unwrap();
     db.wait_for_background().unwrap();
-    // Whoever delivers the event may still be in the listener when this thread is told that the flush is done.
+    // The thread that delivers the event may still be in the listener when this thread is told that the flush is done.
     while db.stats().get("listener_panics") == Some(0) {
         std::thread::yield_now();
     }

@@ -312,7 +312,7 @@ fn live_bytes(db: &Db) -> u64 {
     entries.map(|e| (e.key.len() + e.value.len() + 16) as u64).sum()
 }
 
-/// A compaction that somebody asks for gives back what overwritten values took, in tables and in value logs, also when it is
+/// A requested compaction gives back what overwritten values took, in tables and in value logs, also when it is
 /// less than what would be compacted by itself.
 #[test]
 fn a_compaction_on_request_leaves_little_but_what_is_live() {

@@ -24,7 +24,7 @@ fn a_conflict_runs_it_again() {
         runs += 1;
         let n = number(txn.get(f, b"n")?.as_deref());
         if runs <= 3 {
-            db.put("n", (n + 10).to_le_bytes())?; // somebody else is first
+            db.put("n", (n + 10).to_le_bytes())?; // another writer is first
         }
         txn.put(f, b"n", &(n + 1).to_le_bytes())?;
         Ok(n)

@@ -1,4 +1,4 @@
-//! Families that are dropped amid a background job on them: nobody hears of it, and nothing is left behind.
+//! Families that are dropped amid a background job on them: no caller sees an error, and nothing is left behind.
 
 use kingtide::vfs::{Fs, MemFs};
 use kingtide::{Clock, ColumnFamily, Compression, Db, FamilyOptions, Options};

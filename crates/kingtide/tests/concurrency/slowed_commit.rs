@@ -1,4 +1,4 @@
-//! A commit that flow control slows keeps nobody waiting but its own thread.
+//! A commit that flow control slows delays only its own thread.
 
 use kingtide::vfs::MemFs;
 use kingtide::{Clock, Db, Isolation, Options, SystemClock};
@@ -30,7 +30,7 @@ impl Clock for Noticing {
     }
 }
 
-/// Long enough for a thread that nobody keeps waiting.
+/// Long enough for a thread that is not delayed.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn read_uncommitted(db: &Db, to: Sender<()>) {

@@ -68,7 +68,7 @@ fn values_are_durable_before_the_log_that_points_to_them() {
     db.flush().unwrap(); // and so the next value goes to a new file
     put(&db, 5, Durability::Power);
     assert_eq!(found(&open(&fs.crash_clone(Survival::AllLost, &mut Rng::new(1))).unwrap()), [0, 1, 2, 3, 5]);
-    // What recovery showed stays, though nobody has synced it since.
+    // What recovery showed stays, even without a sync since.
     assert_eq!(found(&open(&killed.crash_clone(Survival::AllLost, &mut Rng::new(1))).unwrap()), [0, 1, 2, 3]);
 }
 

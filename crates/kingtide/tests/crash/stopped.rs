@@ -291,7 +291,7 @@ impl CustomOrder for PanicsInBackground {
     }
 }
 
-/// A panic in a background thread ended the thread in silence: whoever waited for its job waited for ever, `close` too, and
+/// A panic in a background thread ended the thread in silence: its waiters waited for ever, `close` too, and
 /// no error was counted.
 #[test]
 fn a_panic_in_a_background_thread_stops_writes_and_keeps_nobody_waiting() {

@@ -270,7 +270,7 @@ impl<'a> Engine<'a> {
 
     fn verify_closed(&mut self, killed: bool) {
         let mut report = kingtide::verify(&self.dir, &self.options()).expect("verify");
-        // What somebody read, or a merge wrote, when the process was killed.
+        // What was being read, or written by a merge, when the process was killed.
         report.problems.retain(|p| !killed || p.kind != ProblemKind::Orphan);
         assert!(report.is_clean(), "verify: {:?}", report.problems);
         self.count("verified while closed");

@@ -130,7 +130,7 @@ impl Plan {
 
 type Scripts = Mutex<BTreeMap<(u64, &'static str), Arc<OnceLock<Arc<Script>>>>>;
 
-/// The script of a class and seed, drawn by whoever needs it first; those of seeds long past are forgotten.
+/// The script of a class and seed, drawn by the first thread that needs it; those of seeds long past are forgotten.
 fn script_of(scripts: &Scripts, class: &'static Class, seed: u64, length: usize) -> Arc<Script> {
     let cell = {
         let mut all = scripts.lock().unwrap();

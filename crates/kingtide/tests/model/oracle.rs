@@ -251,7 +251,7 @@ impl History {
         }
         self.versions.push(version);
         if self.versions.len() > 4 {
-            // Nobody reads before `oldest`.
+            // No read is before `oldest`.
             let needed = self.versions.partition_point(|v| v.at <= oldest).saturating_sub(1);
             self.versions.drain(..needed);
         }

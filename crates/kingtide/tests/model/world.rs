@@ -87,7 +87,7 @@ impl World {
         self.families[slot].clone().expect("a family")
     }
 
-    /// Nobody reads at an older time.
+    /// No read is at an older time.
     fn oldest(&self) -> u64 {
         let snapshots = self.snapshots.iter().flatten().copied();
         let cursors = self.cursors.iter().flatten().map(|c| c.at);

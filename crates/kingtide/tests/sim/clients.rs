@@ -162,7 +162,7 @@ impl World {
         })?;
         client.xid = Some(xid);
         if self.rng.one_in(2) {
-            self.clients[at] = client; // else it is left to whoever knows the name
+            self.clients[at] = client; // else it is left to a client that knows the name
         }
         Ok(())
     }

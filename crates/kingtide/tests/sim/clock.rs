@@ -17,7 +17,7 @@ pub const LATER: [u64; 2] = [BEGIN + 600_000, BEGIN + 100 * 86_400_000];
 /// A clock for one scenario.
 pub struct SimClock {
     ns: AtomicU64,
-    /// Runs jobs of this database whenever somebody sleeps.
+    /// Runs jobs of this database whenever a thread sleeps.
     worker: Mutex<Option<(Db, Rng)>>,
     pub naps: AtomicU64,
     /// How far the monotonic clock and the wall clock stand behind the scenario's time, in nanoseconds.
@@ -46,7 +46,7 @@ impl SimClock {
         self.ns.fetch_add(d.as_nanos() as u64, Ordering::SeqCst);
     }
 
-    /// From now on background jobs run while somebody sleeps, or no longer.
+    /// From now on background jobs run while a thread sleeps, or no longer.
     pub fn work_while_sleeping(&self, worker: Option<(Db, Rng)>) {
         *self.worker.lock().expect("worker") = worker;
     }
@@ -77,7 +77,7 @@ impl Clock for SimClock {
         if let Some((db, mut rng)) = worker {
             self.naps.fetch_add(1, Ordering::SeqCst);
             for _ in 0..rng.below(3) {
-                let _ = db.run_one_job(); // a failure is seen again by whoever asks next
+                let _ = db.run_one_job(); // the next caller sees a failure again
             }
             *self.worker.lock().expect("worker") = Some((db, rng));
         }

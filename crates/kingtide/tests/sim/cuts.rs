@@ -141,7 +141,7 @@ impl Check<'_> {
         self.fits(&found, self.at_least);
         self.counts.add(|c| &c.in_doubt, u64::from(!found.in_doubt.is_empty()));
         if rng.one_in(4) {
-            // What recovery has shown stays, even if nobody wrote since.
+            // What recovery has shown stays, even without a later write.
             let again = disk.crash_clone(Survival::AllLost, rng);
             assert!(self.open(&again).1 == found, "shown, then lost by a power cut");
         }

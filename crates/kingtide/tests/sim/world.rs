@@ -222,7 +222,7 @@ impl World {
         let sequence = match result {
             Ok(sequence) => sequence,
             Err(e) => {
-                // Refused before it became visible: it never happened. Visible but not synced: nobody knows.
+                // Refused before it became visible: it never happened. Visible but not synced: its outcome is unknown.
                 let moved = e.kind() == ErrorKind::Poisoned && self.db().latest_sequence() > before;
                 if e.is_transient_conflict() || !(moved || self.is_there(n)) {
                     let epoch = self.edit(|p| {
@@ -482,7 +482,7 @@ impl World {
     fn all_flushed(&self, begun: usize, power: usize) {
         self.edit(|p| {
             if p.changing.is_some() {
-                return; // nobody flushes a family of which it is open whether it was dropped
+                return; // a family whose drop is undecided is not flushed
             }
             p.power = p.power.max(power);
             for family in p.families.clone().into_values() {

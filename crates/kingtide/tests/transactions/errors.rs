@@ -179,7 +179,7 @@ fn a_timeout_of_its_own() {
         }
         clock.advance(Duration::from_millis(1));
         if locking {
-            // Whoever waits for its lock notices.
+            // A waiter for its lock notices.
             db.put("k", "taken over").unwrap();
         } else {
             refused(txn.get(f, b"k"), ErrorKind::Expired, "outlived its timeout");
@@ -262,7 +262,7 @@ fn conflicts_of_every_kind_say_what_about() {
     txn.delete_prefix(f, b"ke").unwrap();
     db.put("key", "2").unwrap();
     refused(txn.commit(), Conflict, "changed a key between 'ke' and 'kf'");
-    // A key that somebody else's range delete went over.
+    // A key that another transaction's range delete covers.
     let mut txn = begin(Isolation::Snapshot);
     txn.put(f, b"key", b"1").unwrap();
     db.delete_range("a".."z").unwrap();
@@ -345,7 +345,7 @@ fn two_phase_commit_misused() {
         assert_eq!(db.recover_prepared().len(), 1, "dropped, but in doubt");
         db.commit_prepared(b"xid").unwrap();
         refused(db.commit_prepared(b"xid"), NotFound, "no prepared transaction");
-        // Its own handle comes after somebody resolved it by name.
+        // Its own handle comes after it was resolved by name.
         let mut txn = begin();
         txn.put(f, b"k", b"w").unwrap();
         txn.prepare(b"xid").unwrap();
@@ -460,7 +460,7 @@ fn keys_and_ranges_that_cannot_be() {
     }
 }
 
-/// Four gigabytes that nobody touches: the size is refused before the bytes are looked at.
+/// Four gigabytes that are never touched: the size is refused before the bytes are looked at.
 #[test]
 fn a_write_set_that_is_too_large() {
     let db = open();
@@ -640,7 +640,7 @@ fn memory_is_counted_and_given_back() {
     assert_eq!(used(), before);
     drop(txn);
     assert_eq!(used(), before);
-    // Past the limit the large ones are refused, and nobody else is.
+    // Past the limit only the large ones are refused.
     db.set_option("transaction_memory", "1M").unwrap();
     let (mut large, mut small) = (db.begin(Isolation::Snapshot).unwrap(), db.begin(Isolation::Snapshot).unwrap());
     large.put(f, b"large", &noise(2_000_000, 2)).unwrap();
@@ -682,7 +682,7 @@ fn memory_is_counted_and_given_back() {
     assert_eq!(used(), before);
 }
 
-/// Somebody aborts whatever runs, while the owner begins again at once, in the same memory: what was begun after is not
+/// A thread aborts whatever runs, while the owner begins again at once, in the same memory: what was begun after is not
 /// touched by the end of what was before.
 #[test]
 fn an_abort_does_not_reach_the_next_transaction() {
@@ -721,7 +721,7 @@ fn an_abort_does_not_reach_the_next_transaction() {
     });
 }
 
-/// What was read of a family must still be so at the commit. Once the family is dropped nobody can tell any more.
+/// What was read of a family must still be so at the commit. Once the family is dropped, that cannot be checked.
 #[test]
 fn a_family_that_was_read_and_dropped_is_a_conflict() {
     for scan in [false, true] {

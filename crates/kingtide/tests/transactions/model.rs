@@ -212,7 +212,7 @@ impl Driver {
         self.changes[since..].iter().any(|c| c.meets(part))
     }
 
-    /// A write of somebody else, or background work.
+    /// A write of another client, or background work.
     fn outside(&mut self) {
         let f = self.family();
         let family = self.families[f].clone();
@@ -366,7 +366,7 @@ impl Driver {
         }
     }
 
-    /// A key that the transaction wrote itself depends on nobody.
+    /// A key that the transaction wrote itself depends on no other transaction.
     fn saw_unless_own(&mut self, f: usize, key: Key) {
         if !self.own.iter().any(|w| w.part().holds(f, &key)) {
             self.saw(Part::Key(f, key));

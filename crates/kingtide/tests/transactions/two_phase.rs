@@ -102,7 +102,7 @@ fn finish(db: &Db, xid: &[u8], commit: bool) {
     }
 }
 
-/// While a transaction is in doubt nobody may change what it wrote, nor, if it is serializable, what it read; and so it is
+/// While a transaction is in doubt, no other may change what it wrote, nor what it read if it is serializable; and so it is
 /// after the next open.
 #[test]
 fn what_is_in_doubt_stays_locked_over_a_restart() {

@@ -43,7 +43,7 @@ pub struct Block {
     header: NonNull<Header>,
 }
 
-// SAFETY: a Block is shared ownership of bytes that nobody writes after `build`; the header's fields are atomics.
+// SAFETY: a Block is shared ownership of bytes that are never written after `build`; the header's fields are atomics.
 unsafe impl Send for Block {}
 // SAFETY: as above.
 unsafe impl Sync for Block {}
@@ -173,7 +173,7 @@ impl Block {
         copy
     }
 
-    /// Adds `n` references. Relaxed: whoever adds holds a reference, so the block cannot go meanwhile.
+    /// Adds `n` references. Relaxed: the caller holds a reference, so the block cannot go meanwhile.
     #[inline]
     pub(super) fn add_refs(&self, n: usize) {
         self.header().refs.fetch_add(n, Ordering::Relaxed);
@@ -220,7 +220,7 @@ pub(super) unsafe fn key_and_charge(header: NonNull<Header>) -> (BlockKey, u64) 
 #[inline]
 pub(super) unsafe fn release(header: NonNull<Header>, n: usize) {
     // SAFETY: our references keep the header alive up to here.
-    // Release: our reads of the bytes come before the Acquire load of whoever frees them.
+    // Release: our reads of the bytes come before the Acquire load of the thread that frees them.
     if unsafe { header.as_ref() }.refs.fetch_sub(n, Ordering::Release) == n {
         // SAFETY: they were the last.
         unsafe { free(header) };
@@ -236,7 +236,7 @@ unsafe fn free(header: NonNull<Header>) {
     // sanitizer does not understand: it reads what our own subtraction wrote, the end of all of theirs.
     // SAFETY: nothing frees the block but we.
     unsafe { header.as_ref() }.refs.load(Ordering::Acquire);
-    // SAFETY: nobody else can reach the block any more, and it was allocated with this very layout.
+    // SAFETY: no other thread can reach the block any more, and it was allocated with this very layout.
     unsafe {
         let len = header.as_ref().len;
         std::ptr::drop_in_place(header.as_ptr());
@@ -281,7 +281,7 @@ impl Deref for Block {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: `len` initialised bytes follow the header; nobody writes them after `build`.
+        // SAFETY: `len` initialised bytes follow the header; they are never written after `build`.
         unsafe { std::slice::from_raw_parts(self.bytes(), self.header().len) }
     }
 }

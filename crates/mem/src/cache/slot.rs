@@ -76,8 +76,8 @@ impl Slot {
         // Acquire: pairs with the Release in `put`; the block's header and bytes are as they were when it was cached.
         // On a free slot this counts nothing: `put` overwrites it.
         let word = fetch_byte_add(&self.word, ONE, Ordering::Acquire);
-        // SAFETY: the addition found the block in the slot and counted a reference to it in the same step; whoever
-        // takes the block out of the slot honours that count.
+        // SAFETY: the addition found the block in the slot and counted a reference to it in the same step; the
+        // thread that takes the block out of the slot honours that count.
         let block = unsafe { Block::from_raw(header(word)?) };
         if count(word) >= SPILL {
             self.spill(&block);

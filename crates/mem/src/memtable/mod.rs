@@ -19,7 +19,7 @@
 //! version replaces the offset of the one before it, which needs no sequence lock: either is right for a reader.
 //!
 //! A leaf's lower bound never changes and its upper bound only falls, when the upper part of it moves to a new leaf
-//! that is linked between it and its old neighbour. Hence whoever holds a consistent copy of a leaf (entries and
+//! that is linked between it and its old neighbour. Hence a reader with a consistent copy of a leaf (entries and
 //! `next`) may go on at that `next` at any later time: it still begins exactly where the copy ends. What was inserted
 //! into the copied leaf since is newer than any sequence number that was visible when the copy was made.
 

@@ -99,7 +99,7 @@ impl<'a> NodeRef<'a> {
     /// Makes an empty node.
     ///
     /// # Safety
-    /// `at` is aligned to a cache line and valid for [`NodeRef::size`] bytes that nobody else uses, for `'a`.
+    /// `at` is aligned to a cache line and valid for [`NodeRef::size`] bytes that no other code uses, for `'a`.
     pub(super) unsafe fn init(at: NonNull<u8>, level: u8, leftmost: bool) -> NodeRef<'a> {
         let node = Node {
             version: AtomicU64::new(0),

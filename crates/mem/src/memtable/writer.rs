@@ -209,7 +209,7 @@ impl<'t> MemWriter<'t> {
         counters.room.store(self.state.bump.left() as u64, Ordering::Relaxed);
     }
 
-    /// Writes an entry into the arena, where nobody sees it yet.
+    /// Writes an entry into the arena, where no reader sees it yet.
     fn write(&mut self, entry: Entry<'_>, links: Option<Links>) -> u32 {
         let len = entry::encoded_len(entry.key, entry.value, links.is_some());
         let (offset, at) = self.state.bump.allocate(&self.table.slots, len);

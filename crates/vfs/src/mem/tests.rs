@@ -61,7 +61,7 @@ fn a_synced_file_without_a_synced_name_can_be_lost_and_the_reverse() {
     put(&fs, "name", KEPT);
     sync_root(&fs);
     assert_eq!(get(&fs.crash_clone(Survival::AllLost, &mut Rng::new(1)), "name").as_deref(), Some(&b""[..]));
-    // A directory of which nobody synced the parent takes everything in it along.
+    // A directory whose parent was not synced is lost with everything in it.
     let fs = MemFs::new();
     fs.create_dir_all(Path::new("d")).unwrap();
     put(&fs, "d/f", KEPT).sync_data().unwrap();

@@ -73,7 +73,7 @@ fn open_file(path: &Path, mode: OpenMode, permissions: FileMode) -> Result<Posix
     let file = opened.map_err(|e| open_failed(doing, path, e))?;
     if mode == OpenMode::Read {
         // Point reads dominate: without this the kernel reads ahead around each of them. Only a hint, so its failure is
-        // nobody's business.
+        // ignored.
         let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
     }
     Ok(PosixFile { path: path.to_owned(), file, origin: Origin::here() })
@@ -255,7 +255,7 @@ impl PosixFile {
     }
 
     /// Writes zeros where `fallocate` is not supported. Only past the present end: bytes before it have blocks, or are
-    /// holes that whoever made them must answer for.
+    /// holes, which are the business of the code that made them.
     fn write_zeros(&self, from: u64, to: u64) -> Result<()> {
         static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
         let mut at = from;

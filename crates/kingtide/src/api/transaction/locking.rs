@@ -57,7 +57,7 @@ impl Transaction {
         }
     }
 
-    /// Waits until whoever passed the place before the lock was there is done: see the lock's partner, the look at locks
+    /// Waits for commits that passed this point before the lock was taken: see the lock's partner, the look at locks
     /// under the commit lock. For a lock that it had already it waited then.
     fn pass_commits(&self, taken: Taken) {
         if taken != Taken::Before {

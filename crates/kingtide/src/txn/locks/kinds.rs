@@ -123,7 +123,7 @@ pub(crate) enum Taken {
     Now,
     /// A weaker one by earlier requests, all of it; this one made it stronger.
     Raised,
-    /// By earlier ones, all of it in this mode or a stronger one, so that nobody came in between.
+    /// By earlier ones, all of it in this mode or a stronger one, so that no other transaction came in between.
     Before,
 }
 
@@ -135,7 +135,7 @@ pub(crate) trait Owners: Send + Sync {
     fn check(&self, txn: TxnId) -> Result<()>;
     /// When an (unprepared) holder's timeout passes, in monotonic nanoseconds; `None`: never.
     fn deadline(&self, txn: TxnId) -> Option<u64>;
-    /// Ends a holder whose deadline passed; afterwards its locks are released through `release_all`, by whoever. Asked
+    /// Ends a holder whose deadline passed; any thread then releases its locks through `release_all`. Asked
     /// again every so often while the locks are still there.
     fn expire(&self, txn: TxnId);
     /// For messages: "transaction 7" or "prepared transaction 'xid'".

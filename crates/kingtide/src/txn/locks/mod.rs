@@ -101,7 +101,7 @@ impl LockManager {
         }
     }
 
-    /// Waits until nobody holds a lock on the key, without taking it: what a write outside of transactions does before it
+    /// Waits until the key is not locked, without taking it: what a write outside of transactions does before it
     /// looks again under the commit lock.
     pub fn wait_free(
         &self,

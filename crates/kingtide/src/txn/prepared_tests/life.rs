@@ -175,7 +175,7 @@ fn a_refused_end_leaves_the_transaction_in_doubt() {
     assert!(db.get(b"a").unwrap().is_some());
 }
 
-/// After a failed sync nobody knows: prepared in memory, maybe on disk; the log takes no more.
+/// After a failed sync the outcome is unknown: prepared in memory, maybe on disk; the log takes no more.
 #[test]
 fn a_failed_sync_leaves_it_prepared_and_the_log_stopped() {
     let fs = MemFs::new();

@@ -1,4 +1,4 @@
-//! The change stream against what was committed: exactly the same, in order, whoever writes, wherever it is resumed.
+//! The change stream against what was committed: exactly the same, in order, for any writer and any resume point.
 
 mod live;
 mod log;

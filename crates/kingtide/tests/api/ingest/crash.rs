@@ -63,7 +63,7 @@ fn ingest(db: &Db, move_files: bool) -> kingtide::Result<u64> {
     db.ingest(&parts, &IngestOptions { move_files, ..IngestOptions::default() })
 }
 
-/// Opens what is there and finds one of `states`, not older than `at_least`; and no file that nobody knows.
+/// Opens what is there and finds one of `states`, not older than `at_least`; and no unknown file.
 fn check(disk: &MemFs, states: &[State], at_least: usize, what: &str) -> usize {
     let db = Db::open("db", options_on(Arc::new(disk.clone()), true)).unwrap_or_else(|e| panic!("{what}: {e}"));
     let found = state(&db);

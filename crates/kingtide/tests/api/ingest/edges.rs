@@ -57,7 +57,7 @@ fn a_file_that_nobody_synced_is_durable_when_it_is_taken() {
     }
 }
 
-/// Whoever opens it would take it for a table of the database, whose entries have the numbers that it says.
+/// An open would take it for a table of the database, whose entries have the numbers that it says.
 #[test]
 fn entries_without_numbers_in_a_file_that_is_not_marked_are_refused() {
     let fs = MemFs::new();
@@ -178,7 +178,7 @@ fn large_keys_and_few_open_files_do_not_matter() {
     assert!(db.verify().unwrap().problems.is_empty());
 }
 
-/// The log of commits that are in no table is kept, whoever asks for it to be given up after an ingest.
+/// The log of commits that are in no table is kept, even when an ingest asks to release it.
 #[test]
 fn the_log_is_kept_over_an_ingest() {
     let fs = MemFs::new();

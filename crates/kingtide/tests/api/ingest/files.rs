@@ -127,7 +127,7 @@ fn what_is_no_sorted_file_of_the_order_is_refused_and_leaves_nothing() {
     refused("files/empty", ErrorKind::Corruption);
     let e = reverse.ingest(&["files/good"], &MOVE).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Incompatible, "{e}");
-    // A flipped bit in a block: found by those who look, or by whoever reads the block.
+    // A flipped bit in a block: found by a verification, or by the next read of the block.
     let good = fs.open(Path::new("files/good"), OpenMode::Read).unwrap();
     let mut bytes = vec![0; good.len().unwrap() as usize];
     good.read_exact_at(&mut bytes, 0).unwrap();

@@ -184,7 +184,7 @@ fn copies_verification_and_repair_know_ingested_files() {
     assert_eq!(db.get(b"after").unwrap().as_deref(), Some(&b"v"[..]));
 }
 
-/// Whoever sees the commit that follows an ingest sees the ingest, in any kind of read over several keys.
+/// A reader that sees the commit after an ingest sees the ingest too, in any kind of read over several keys.
 #[test]
 fn readers_see_ingests_and_commits_in_order() {
     let rounds = if full() { 3000 } else { 150 };

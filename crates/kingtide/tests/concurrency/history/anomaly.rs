@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 /// An anomaly. G0 to G2 and G-single are Adya's (thesis, MIT 1999), P4 is Berenson's and others' (SIGMOD 1995).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Anomaly {
-    /// A value that nobody wrote to this key.
+    /// A value that was never written to this key.
     Garbage,
     /// A committed version that is not there, or not the last, in the end.
     LostWrite,

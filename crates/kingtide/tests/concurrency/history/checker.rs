@@ -351,7 +351,7 @@ impl<'h> Checker<'h> {
         }
     }
 
-    /// Nobody wrote what it wrote since its snapshot.
+    /// No other transaction wrote its keys since its snapshot.
     fn first_committer(&mut self, reader: &Reader) {
         let (Some(snapshot), Some(commit)) = (reader.txn.snapshot, reader.commit()) else { return };
         if !reader.txn.checks_writes() {

@@ -106,7 +106,7 @@ fn run_across(setup: &Setup, restarts: usize) -> (Outcomes, Vec<Ending>) {
 }
 
 impl Run<'_> {
-    /// Workers on a database, and somebody who flushes and merges, until so many transactions were begun; `meanwhile`
+    /// Workers on a database, and a thread that flushes and merges, until so many transactions were begun; `meanwhile`
     /// may end it sooner.
     fn work(&mut self, db: &Db, families: &[ColumnFamily], until: u64, meanwhile: impl FnOnce(&World)) {
         let done = AtomicBool::new(false);

@@ -126,7 +126,7 @@ fn each_anomaly_is_found_and_named() {
 /// What a level allows is not held against it.
 #[test]
 fn each_anomaly_is_allowed_below_its_level() {
-    // Orders of versions that contradict each other are nobody's promise, and a snapshot is torn for any cycle there.
+    // Orders of versions that contradict each other are not promised, and a snapshot is torn for any cycle there.
     let below = |p: &&Plant| {
         let level = p.anomaly.forbidden_from();
         level > Isolation::ReadUncommitted && p.anomaly != Anomaly::SequenceDisagrees
@@ -244,7 +244,7 @@ fn a_changed_read_is_noticed() {
     }
 }
 
-/// A transaction of unknown outcome counts as committed once somebody saw its writes, and never has to.
+/// A transaction of unknown outcome counts as committed once a reader saw its writes, and never has to.
 #[test]
 fn unknown_outcomes() {
     let at = |text| check(&parse(text, Isolation::Serializable, Place::default()));

@@ -8,7 +8,7 @@ use super::recorded::{History, Key, Op, Outcome, OwnWrites, Txn, TxnNo, Value};
 use kingtide::Isolation;
 use std::collections::{HashMap, HashSet};
 
-/// Nobody: the writer of the versions that were there from the start.
+/// No transaction: the writer of the versions that were there from the start.
 pub const NOBODY: TxnNo = TxnNo::MAX;
 
 /// One version of a key. Of a list every element counts as one.
@@ -24,7 +24,7 @@ pub struct Version {
 /// What became of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// Nobody wrote it.
+    /// It was never written.
     Unwritten,
     Installed,
     /// Its transaction wrote the key again.
@@ -169,7 +169,7 @@ impl Versions {
         versions.push(Version { value, txn, seq });
     }
 
-    /// Enters the elements of lists: as the longest read has them, then those that nobody read in the order of commits.
+    /// Enters the elements of lists: as the longest read has them, then unread ones in the order of commits.
     fn order_lists(&mut self, history: &History, unread: &[(Key, Value)], report: &mut Report) {
         let longest = self.longest_lists(history, report);
         for (key, list) in &longest {
@@ -227,7 +227,7 @@ impl Versions {
         longest
     }
 
-    /// No list, whoever read it, holds an element twice.
+    /// No list that was read holds an element twice.
     fn check_duplicates(&self, history: &History, report: &mut Report) {
         let mut stamps = vec![0u32; self.written.len()];
         let lists = history.txns.iter().flat_map(|t| &t.ops).filter_map(|op| match op {

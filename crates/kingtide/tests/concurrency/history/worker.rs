@@ -44,7 +44,7 @@ impl World {
         self.values.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// The first list that nobody has used yet.
+    /// The first list that is still unused.
     pub fn unused(&self) -> Key {
         LISTS + (self.begun.load(Ordering::Relaxed) / TURN + IN_USE) as Key
     }

@@ -164,7 +164,7 @@ pub fn newer_versions() {
     for (kind, from_end, version_at) in [(".klog", 64, 48), (".vlog", 48, 32)] {
         let path = sample.files(kind).pop().unwrap();
         let fs = with(&path, &newer_footer(from_end, version_at));
-        // Whoever looks at the file first: the open, or a read.
+        // The first access to the file finds it: the open, or a read.
         let errors: Vec<Error> = match Db::open(DIR, sample.options(&fs)) {
             Err(e) => vec![e],
             Ok(db) => (sample.all().iter())

@@ -20,7 +20,7 @@ struct Seen {
     reopened_refused: u64,
 }
 
-/// Writes into a file that somebody has open.
+/// Writes into a file that is open.
 fn poke(fs: &MemFs, path: &Path, at: usize, byte: u8) {
     let file = fs.open(path, OpenMode::Write).unwrap();
     file.write_at(&[byte], at as u64).unwrap();

@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Bytes, but whoever compares the key `stop` while it is armed waits to be let go: a thread can be held in the very midst
+/// Bytes, but a thread that compares the key `stop` while it is armed waits to be let go: a thread can be held in the midst
 /// of inserting an entry.
 struct Holding {
     armed: AtomicBool,
@@ -126,7 +126,7 @@ fn the_log_is_not_truncated_on_reopen_after_a_kill() {
         }
         fs = fs.kill_clone();
     }
-    // What recovery has shown is durable, though nobody wrote since.
+    // What recovery has shown is durable, even without a later write.
     let db = open(&fs);
     assert_eq!(contents(db.default_family()), all);
     assert_eq!(contents(open(&cut(&fs)).default_family()), all, "shown, then lost by a power cut");
@@ -263,7 +263,7 @@ fn a_sync_that_succeeds_after_one_that_failed_acknowledges_nothing() {
     assert!(found.contains_key(&b"before"[..]) && !found.contains_key(&b"after"[..]));
 }
 
-/// The write of a table failed, nobody looked, and the sync after it succeeded: the table was installed with a hole and the
+/// The write of a table failed unnoticed, and the sync after it succeeded: the table was installed with a hole and the
 /// log given up.
 #[test]
 fn a_table_whose_write_failed_is_not_installed_because_its_sync_succeeds() {

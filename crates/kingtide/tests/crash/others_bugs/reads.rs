@@ -221,7 +221,7 @@ fn no_point_read_is_stale_while_a_compaction_installs() {
     o.order = KeyOrder::Custom(Arc::new(Looking));
     o.family = FamilyOptions { value_threshold: 0, compression: Compression::None, ..small() };
     let db = Db::open(DIR, o).unwrap();
-    // A run of several files: whoever puts a view together compares where they meet.
+    // A run of several files: building a view compares where they meet.
     for i in 1000..1300 {
         db.put(key(i), large(i)).unwrap();
     }

@@ -93,7 +93,7 @@ fn an_old_snapshot_outlives_every_ring_of_slots() {
     }
     assert_eq!(snapshot.of(db.default_family()).get(key(10_000)).unwrap().as_deref(), None);
     assert_eq!(old.commit().unwrap_err().kind(), ErrorKind::Conflict, "a change long ago was forgotten");
-    // And one whose keys nobody changed is not refused.
+    // And one whose keys did not change is not refused.
     let mut fresh = db.begin(Isolation::Snapshot).unwrap();
     fresh.put(db.default_family(), &key(7), b"mine").unwrap();
     fresh.commit().unwrap();

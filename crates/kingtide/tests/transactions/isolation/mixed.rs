@@ -52,7 +52,7 @@ fn the_first_committer_wins_against_any_level() {
     }
 }
 
-/// What a transaction on a weak level loses, it loses whoever it loses it to.
+/// What a transaction on a weak level loses, it loses to any other transaction.
 #[test]
 fn a_weak_level_is_not_made_stronger_by_its_neighbour() {
     against_all(Mode::new(Isolation::ReadCommitted, false), |w, other| {

@@ -1,5 +1,5 @@
 //! What a serializable transaction has seen, to the key: every way to read against every way to write. A write into what
-//! was seen refuses the reader's commit, and on weaker levels the anomaly is there; a write next to it disturbs nobody.
+//! was seen refuses the reader's commit, and on weaker levels the anomaly is there; a write next to it has no effect.
 //!
 //! The cycle: the reader reads in its way; the writer finds `out` absent, writes in its way, and commits; the reader puts
 //! `out`. The reader comes before the writer because it did not see its write, and after it because the writer did not see

@@ -52,7 +52,7 @@ pub fn read_skew_of_a_write_predicate(w: &World) -> Verdict {
     b.put("1", 12)?;
     b.put("2", 18)?;
     b.commit()?;
-    // Whoever sees b sees no 20, but 10 above says that b was not seen; who does not see it undoes a part of it.
+    // A reader that sees b sees no 20, but 10 above says that b was not seen; one that does not undoes part of it.
     for (key, _) in a.select(|v| v == 20)? {
         a.delete(&key)?;
     }

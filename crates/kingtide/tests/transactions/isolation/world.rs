@@ -15,7 +15,7 @@ use std::time::Duration;
 pub enum Outcome {
     /// It happened.
     Seen,
-    /// Writes were held back until their transaction committed, so nobody saw any of them before, nor some of them.
+    /// Writes were held back until their transaction committed, so no reader saw any of them before, nor only some.
     Held,
     /// All reads were of one moment.
     View,
@@ -82,7 +82,7 @@ pub struct World {
     pub other: ColumnFamily,
     pub mode: Mode,
     storage: Storage,
-    /// What refused transactions wrote, which nobody may find.
+    /// What refused transactions wrote, which no read may find.
     refused: RefCell<Vec<(String, i64)>>,
 }
 
@@ -107,7 +107,7 @@ impl World {
         self.begin_as(self.mode)
     }
 
-    /// A locking transaction begins with its first operation: here it has read something that concerns nobody.
+    /// A locking transaction begins with its first operation: here it has read an unrelated key.
     pub fn begin_as(&self, mode: Mode) -> Txn<'_> {
         let mut inner = self.db.begin_with(mode.options()).unwrap();
         if mode.locking && mode.level < Isolation::Serializable {

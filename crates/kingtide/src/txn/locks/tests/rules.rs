@@ -215,7 +215,7 @@ fn requests_are_granted_in_order() {
                 got
             })
             .collect();
-        // ...but one who does not want to wait takes what nobody holds.
+        // ...but a request that does not wait takes a key that is not locked.
         b.take(9, "k", S);
         b.release(9);
         b.clock.advance(Duration::from_secs(3));
@@ -476,7 +476,7 @@ fn a_plain_write_waits_without_locking() {
         let range = spawn(s, move || b_range_free(b));
         b.until_waiting(2);
         assert_eq!(b.locks.waits()[0].waiter, 0);
-        b.take(2, "k", S); // nobody stands behind a plain write
+        b.take(2, "k", S); // no request queues behind a plain write
         b.release(1);
         assert!(key.recv_timeout(Duration::from_millis(20)).is_err());
         b.release(2);

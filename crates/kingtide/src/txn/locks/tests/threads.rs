@@ -172,7 +172,7 @@ fn shared_lockers_do_not_starve_an_exclusive_one() {
     a.finish(20);
 }
 
-/// Transactions ended from another thread while they wait or hold: nothing is left behind and nobody hangs.
+/// Transactions ended from another thread while they wait or hold: nothing is left behind and no thread hangs.
 #[test]
 fn transactions_ended_from_outside_leave_nothing() {
     let a = Arena::new();
