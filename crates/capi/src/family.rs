@@ -286,7 +286,7 @@ pub(crate) unsafe fn places_of(values: *const *mut kingtide_value, count: usize)
 /// Puts what was found into its places, and how it went into `statuses` unless that is NULL. The first error, if there was one.
 ///
 /// # Safety
-/// Each place holds a value that no other thread uses, and `statuses` is NULL or has room for as many as there are.
+/// Each place holds a value that no other code uses, and `statuses` is NULL or has room for as many as there are.
 pub(crate) unsafe fn found(
     values: Vec<Result<Option<PinnedValue>>>,
     places: Vec<Out<kingtide_value>>,

@@ -301,7 +301,7 @@ struct Import<'a> {
     db: Db,
     families: HashMap<String, ColumnFamily>,
     batch: WriteBatch,
-    /// What the batch puts, until the conflict check has passed: line, family, key.
+    /// What the batch puts, until replacing existing keys is confirmed: line, family, key.
     keys: Vec<(u64, ColumnFamily, Vec<u8>)>,
     /// The line of the batch's first entry.
     first_line: u64,

@@ -72,7 +72,7 @@ pub(crate) fn encoded_len(key: &[u8], value: &[u8], linked: bool) -> usize {
 /// Writes an entry.
 ///
 /// # Safety
-/// `at` is aligned to 8 and valid for writes of [`encoded_len`] bytes that no other thread accesses.
+/// `at` is aligned to 8 and valid for writes of [`encoded_len`] bytes that no other code accesses.
 #[inline]
 pub(crate) unsafe fn write(at: NonNull<u8>, entry: Entry<'_>, links: Option<Links>) {
     let at = at.as_ptr();
