@@ -58,6 +58,8 @@ paths! {
     "direct-log-sealed-in-hand": "a writer found the value log that it had in hand sealed";
     "direct-log-seal-waited": "a flush waited for a value that was being written";
     "direct-log-broken": "a flush moved values because a write to their log had failed";
+    "direct-log-rewound": "a value that did not fit on the disk was taken back out of its log";
+    "direct-log-not-begun": "a large value went through the log, because too many files are open for another value log";
     "direct-log-rotated": "a value log was as large as it may be, so the next value went to another";
     "direct-value-after-rotation": "a memtable took a pointer into a value log that an earlier one owns";
     "direct-value-torn-at-recovery": "the log ends before a record whose value a power cut took";

@@ -88,7 +88,7 @@ impl DbInner {
             let active = FamilyMemtable::new(v.order.clone(), &self.arenas, v.active.first_seq());
             View::new(v.order.clone(), active, Vec::new(), Arc::new(Version::default()), &self.tables, None)
         });
-        self.measure_level0(&shape);
+        self.measure_debt(&shape);
         drop(shape);
         family.direct.clear();
         self.delete_retired(Retired { tables, vlogs });

@@ -25,7 +25,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::wal::SyncFirst;
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::{Error, ErrorKind, Result, SeqNo, planted, rare};
-use kingtide_table::{Packed, ValuePointer, VlogInfo, VlogWriter};
+use kingtide_table::{Packed, ValuePointer, VlogInfo, VlogMark, VlogWriter};
 use kingtide_vfs::{File, Fs, OpenMode};
 use std::path::Path;
 use std::sync::Arc;
@@ -45,8 +45,23 @@ struct Writing {
     /// Nothing is appended any more: it is being sealed.
     closing: bool,
     sealed: Option<VlogInfo>,
-    /// A write of a value failed, and the end of the file may be torn; or the sync did.
+    /// A write failed, and the end of the file may be torn; or the sync did.
     broken: bool,
+    /// The end of what the system has.
+    whole: VlogMark,
+}
+
+impl Writing {
+    /// After a write that failed. One that failed for want of space is undone: the values before it stay where they are, so
+    /// that a flush can free space without moving them.
+    fn failed(&mut self, e: Error) -> Error {
+        let undone = e.kind() == ErrorKind::NoSpace && self.writer.rewind(self.whole).is_ok();
+        if undone {
+            rare!("direct-log-rewound");
+        }
+        self.broken = !undone;
+        e
+    }
 }
 
 #[derive(Default)]
@@ -93,7 +108,13 @@ impl DirectLog {
         Ok(Arc::new(DirectLog {
             handle: tables.unfinished_vlog(id, Some(file.clone()), false),
             file,
-            writing: Mutex::new(Writing { writer, closing: false, sealed: None, broken: false }),
+            writing: Mutex::new(Writing {
+                writer,
+                closing: false,
+                sealed: None,
+                broken: false,
+                whole: VlogMark::default(),
+            }),
             written: AtomicU64::new(0),
             synced: Mutex::default(),
             owner: AtomicU64::new(FREE),
@@ -116,8 +137,7 @@ impl DirectLog {
             DirectValue::Plain(bytes) => w.writer.append(bytes),
             DirectValue::Packed(packed) => w.writer.append_packed(packed),
         };
-        w.broken = appended.is_err();
-        appended.map(Some)
+        appended.map(Some).map_err(|e| w.failed(e))
     }
 
     /// Hands what was appended to the system.
@@ -129,8 +149,10 @@ impl DirectLog {
         if w.closing && w.sealed.is_some() && !planted!("direct-log-written-after-its-footer") {
             return Ok(()); // sealing did it
         }
-        let flushed = w.writer.flush();
-        w.broken = flushed.is_err();
+        let flushed = w.writer.flush().map_err(|e| w.failed(e));
+        if flushed.is_ok() {
+            w.whole = w.writer.mark();
+        }
         self.written.store(w.writer.written(), Ordering::Release);
         flushed
     }
@@ -425,6 +447,42 @@ mod tests {
         pool.put(used);
         assert!(Arc::ptr_eq(&pool.take(8).unwrap(), &fresh));
         assert!(pool.take(8).is_none());
+    }
+
+    /// Values before it stay, a part of it that was written does not, and no more does what came with it in one batch.
+    #[test]
+    fn a_value_that_does_not_fit_on_the_disk_is_taken_back() {
+        for (writes, large) in [(1, true), (1, false), (3, true)] {
+            let w = World::new();
+            let log = w.log();
+            let first = log.append(DirectValue::Plain(b"first")).unwrap().unwrap();
+            log.flush().unwrap();
+            let end = log.size();
+            w.faults.add(Rule::new(Op::Write, Fault::Enospc).nth(writes));
+            let long = (0..if large { 2_000_000u32 } else { 100 })
+                .map(|i| (i.wrapping_mul(i) >> 7) as u8)
+                .collect::<Vec<u8>>();
+            log.append(DirectValue::Plain(b"with it")).unwrap();
+            let failed = log.append(DirectValue::Plain(&long)).map(|_| ()).and_then(|()| log.flush()).unwrap_err();
+            assert_eq!((failed.kind(), log.size()), (ErrorKind::NoSpace, end));
+            log.flush().unwrap();
+            let last = log.append(DirectValue::Plain(b"last")).unwrap().unwrap();
+            assert_eq!(last.offset, end);
+            // The footer does not fit either at first.
+            w.faults.add(Rule::new(Op::Write, Fault::Enospc).nth(1));
+            assert_eq!(log.seal().unwrap_err().kind(), ErrorKind::NoSpace);
+            log.flush().unwrap();
+            let info = log.seal().unwrap().expect("it is whole");
+            assert_eq!(info.values, 2);
+            let vlog = Vlog::open(w.fs.open(&vlog_path(Path::new(DIR), log.id()), OpenMode::Read).unwrap(), log.id());
+            let vlog = vlog.unwrap();
+            vlog.verify().unwrap();
+            let mut out = Vec::new();
+            for (p, value) in [(first, "first"), (last, "last")] {
+                vlog.read(&p, &mut out).unwrap();
+                assert_eq!(out, value.as_bytes());
+            }
+        }
     }
 
     #[test]

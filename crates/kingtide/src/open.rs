@@ -223,7 +223,7 @@ fn log_config(
 fn begin(inner: &Arc<DbInner>, changed: Option<&Arc<Family>>, threads: usize) -> Result<()> {
     apply_options(inner);
     inner.refresh_prepared();
-    inner.measure_level0(&inner.shape.lock());
+    inner.measure_debt(&inner.shape.lock());
     if let Some(default) = changed {
         inner.store_default_options(default)?;
     }

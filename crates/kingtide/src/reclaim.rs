@@ -117,7 +117,7 @@ impl DbInner {
         };
         let edits = covered.iter().map(remove).collect();
         let retired = shape.change_files(family, edits, 0, &self.tables, &self.next_file_id)?;
-        self.measure_level0(&shape);
+        self.measure_debt(&shape);
         drop(shape);
         self.delete_retired(retired);
         Ok(true)

@@ -2,9 +2,11 @@
 //! control.
 
 use crate::engine::DbInner;
+use crate::family::Family;
 use crate::shape::{Retired, Shape};
 use kingtide_base::Result;
 use kingtide_base::stats::Stat;
+use std::sync::Arc;
 
 impl DbInner {
     /// Deletes what a change of files left behind, now or when the last view that names it goes. A file that cannot be
@@ -52,13 +54,32 @@ impl DbInner {
         Ok(())
     }
 
-    /// Tells flow control how far level 0 lags in the worst family.
-    pub fn measure_level0(&self, shape: &Shape) {
+    /// Tells flow control how far level 0 lags in the worst family, and how far flushes lag behind values that were written
+    /// once.
+    pub fn measure_debt(&self, shape: &Shape) {
         let worst = shape
             .families
             .values()
             .map(|f| f.view.load().version.levels[0].len() as f64 / f.options().l0_trigger.max(1) as f64);
         self.stall.set_level0(worst.fold(0.0, f64::max));
+        self.measure_unflushed_values(shape.families.values());
         shape.update_gauges(&self.stats);
+    }
+
+    /// Bytes of values written once that a memtable of `memtable_size` points to before it is frozen. Recovery reads all of
+    /// them.
+    pub(crate) fn most_direct_bytes(&self, memtable_size: u64) -> u64 {
+        self.tuning.direct_memtable_bytes.unwrap_or((8 * memtable_size).max(256 << 20))
+    }
+
+    /// Tells flow control how far flushes lag behind values that were written once: at most `MEMTABLES` memtables' worth of them waits
+    /// for a flush, in all families together.
+    pub(crate) fn measure_unflushed_values<'a>(&self, families: impl Iterator<Item = &'a Arc<Family>>) {
+        const MEMTABLES: f64 = 4.0;
+        let share = |f: &Arc<Family>| match f.view.load().unflushed_value_bytes() {
+            0 => 0.0,
+            bytes => bytes as f64 / (self.most_direct_bytes(f.options().memtable_size) as f64 * MEMTABLES),
+        };
+        self.stall.set_unflushed_values(families.map(share).sum());
     }
 }

@@ -155,6 +155,17 @@ impl Output {
         Ok(())
     }
 
+    /// Gives up what was appended from `position` on, which a write that failed may have written in part.
+    ///
+    /// # Errors
+    /// `Io`: the file may hold bytes from there on.
+    pub fn rewind(&mut self, position: u64) -> Result<()> {
+        debug_assert!(position <= self.position(), "{position} is behind the end");
+        self.used = position.saturating_sub(self.flushed) as usize;
+        self.flushed = self.flushed.min(position);
+        self.file.truncate(self.flushed)
+    }
+
     /// Writes out what is buffered and makes it durable. Returns the length of the file.
     pub fn finish(mut self) -> Result<u64> {
         self.flush()?;

@@ -49,10 +49,10 @@ impl DbInner {
             if length < of.direct_from() {
                 return Ok(None);
             }
-            self.write_value(&mut written, &mut in_hand[family as usize], (family, of), value).map(Some)
+            self.write_value(&mut written, &mut in_hand[family as usize], (family, of), value)
         })?;
         if written.is_empty() {
-            return Ok(None); // they are in families that take larger ones only
+            return Ok(None); // they are in families that take larger ones only, or too many files are open
         }
         for d in &written {
             d.log.flush()?;
@@ -73,13 +73,14 @@ impl DbInner {
         Ok(Some((diverted, written)))
     }
 
+    /// `None`: too many files are open for one more.
     fn write_value(
         &self,
         written: &mut Vec<Diverted>,
         in_hand: &mut Option<usize>,
         (index, family): (u16, &Arc<Family>),
         value: DirectValue<'_>,
-    ) -> Result<ValuePointer> {
+    ) -> Result<Option<ValuePointer>> {
         loop {
             let at = match *in_hand {
                 Some(at) if written[at].log.size() < self.tuning.direct_log_size => at,
@@ -92,6 +93,10 @@ impl DbInner {
                     let active = family.view.load().active.first_seq();
                     let log = match family.direct.take(active) {
                         Some(log) => log,
+                        None if !self.tables.may_begin_value_log() => {
+                            rare!("direct-log-not-begun");
+                            return Ok(None);
+                        }
                         None => {
                             let new_id = || self.new_file_id();
                             DirectLog::create(&self.fs, &self.dir, &self.tables, new_id, &family.options())?
@@ -106,7 +111,7 @@ impl DbInner {
                 *bytes += p.stored_len;
                 self.stats.add(Stat::DirectValues, 1);
                 self.stats.add(Stat::DirectValueBytes, p.stored_len);
-                return Ok(p);
+                return Ok(Some(p));
             }
             if *bytes == 0 {
                 written.pop(); // it was sealed before it took anything

@@ -7,7 +7,7 @@ use crate::engine::DbInner;
 use crate::family::Family;
 use crate::memtable::no_room;
 use crate::sync::atomic::Ordering;
-use kingtide_base::events::{Event, StallReason};
+use kingtide_base::events::Event;
 use kingtide_base::perf::{self, Stage};
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, ErrorKind, Result, rare};
@@ -15,13 +15,13 @@ use kingtide_mem::NoRoom;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Longest wait for memory before the caller is told that flushes do not keep up.
+/// Longest wait for a flush before the caller is told that flushes do not keep up.
 const MEMORY_WAIT_LIMIT: Duration = Duration::from_secs(60);
 /// Batches up to this size need not be measured family by family.
 const SMALL_BATCH: usize = 64 << 10;
 
 impl DbInner {
-    /// Paces the writer, or holds it while memory is used up.
+    /// Paces the writer, or holds it while memory, or the room for values without a table, is used up.
     pub(crate) fn admit(self: &Arc<Self>, bytes: u64, no_wait: bool) -> Result<()> {
         if no_wait && self.stall.would_wait(bytes) {
             self.stats.add(Stat::BusyRefusals, 1);
@@ -32,9 +32,9 @@ impl DbInner {
         }
         match self.stall.admit(bytes) {
             stall::Verdict::Go => Ok(()),
-            stall::Verdict::MemoryFull => {
+            stall::Verdict::Full => {
                 let timer = perf::begin_wait();
-                let waited = self.wait_for_memory();
+                let waited = self.wait_for_flush();
                 timer.end(Stage::AdmissionNs);
                 waited
             }
@@ -42,8 +42,9 @@ impl DbInner {
     }
 
     #[cold]
-    fn wait_for_memory(self: &Arc<Self>) -> Result<()> {
-        self.stats.events.tell(|| Event::StallBegun(StallReason::Memory));
+    fn wait_for_flush(self: &Arc<Self>) -> Result<()> {
+        let Some(reason) = self.stall.full() else { return Ok(()) };
+        self.stats.events.tell(|| Event::StallBegun(stall::stall_reason(reason)));
         let start = self.clock.monotonic_ns();
         // A failure from before may be over: only one that happens now is the caller's. Merges may fail for their own
         // reasons, and memory is freed nevertheless.
@@ -51,7 +52,7 @@ impl DbInner {
         let failures_before = failures();
         let result = loop {
             self.check_writable()?;
-            if self.memory.used() < self.memory.limit() {
+            if self.stall.full().is_none() {
                 break Ok(());
             }
             if !self.any_frozen() {
@@ -79,7 +80,7 @@ impl DbInner {
                 self.jobs.wait_for_progress(Duration::from_millis(1));
             }
         };
-        self.stall.record(Stat::StallMemoryMicros, self.clock.monotonic_ns().saturating_sub(start));
+        self.stall.record(reason, self.clock.monotonic_ns().saturating_sub(start));
         result
     }
 

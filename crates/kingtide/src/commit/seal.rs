@@ -15,10 +15,8 @@ impl DbInner {
         for f in touched {
             let limit = f.options().memtable_size;
             let view = f.view.load();
-            // Recovery reads all values that a memtable points to.
             let direct = view.active.direct().bytes();
-            let most = || self.tuning.direct_memtable_bytes.unwrap_or((8 * limit).max(256 << 20));
-            if view.active.memory() > limit || (direct > 0 && direct > most()) {
+            if view.active.memory() > limit || (direct > 0 && direct > self.most_direct_bytes(limit)) {
                 self.rotate(c, f);
             }
         }
@@ -47,6 +45,9 @@ impl DbInner {
     /// frozen one holds everything of its family up to `last_seq` and nothing after it.
     pub(crate) fn rotate(&self, c: &mut CommitState, family: &Arc<Family>) {
         self.rotate_after(c.last_seq, family);
+        if family.view.load().unflushed_value_bytes() > 0 {
+            self.measure_unflushed_values(c.families.iter());
+        }
     }
 
     /// The same, if `last` is the last sequence number given out.

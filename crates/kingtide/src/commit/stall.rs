@@ -1,15 +1,16 @@
 //! Flow control: writers are slowed in proportion to debt, so that they never meet a cliff.
 //!
-//! Debt is a fraction `f` from 0 (none) to 1: the larger of how far memtable memory is past half of its budget, and how
-//! far level 0 is past twice its trigger. Writers together are held to
+//! Debt is a fraction `f` from 0 (none) to 1: the largest of how far memtable memory is past half of its budget, how far
+//! the values that immutable memtables point to are past half of theirs, and how far level 0 is past twice its trigger.
+//! Writers together are held to
 //!
 //! ```text
 //! allowed rate = drain rate * (1.1 - f) / f
 //! ```
 //! where the drain rate is what flushes were measured to take. A little debt costs nothing (f = 0.1 allows ten times the
-//! drain rate), f = 0.55 is equilibrium, and f = 1 leaves a tenth. One sleep is at most a millisecond. Only used-up memory
-//! makes a writer wait without a rate, and then it waits for a flush, which takes milliseconds, or gets the background
-//! error that keeps flushes from running.
+//! drain rate), f = 0.55 is equilibrium, and f = 1 leaves a tenth. One sleep is at most a millisecond. Only where memory, or
+//! the room for values without a table, is used up does a writer wait without a rate, and then it waits for a flush, which
+//! takes milliseconds, or gets the background error that keeps flushes from running.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 use kingtide_base::budget::Budget;
@@ -37,6 +38,8 @@ pub(crate) struct WriteController {
     memory: Arc<Budget>,
     /// Level-0 debt in thousandths.
     level0_debt: AtomicU64,
+    /// Values that immutable memtables point to, in thousandths of what they may.
+    unflushed_values: AtomicU64,
     /// Bytes of memtable that flushes take away per second.
     drain_rate: AtomicU64,
     /// Monotonic nanosecond at which everything admitted so far is paid for.
@@ -48,8 +51,8 @@ pub(crate) struct WriteController {
 pub(crate) enum Verdict {
     /// Go on.
     Go,
-    /// Memory is used up: wait for a flush.
-    MemoryFull,
+    /// Memory, or the room for values without a table, is used up: wait for a flush.
+    Full,
 }
 
 impl WriteController {
@@ -59,6 +62,7 @@ impl WriteController {
             stats,
             memory,
             level0_debt: AtomicU64::new(0),
+            unflushed_values: AtomicU64::new(0),
             drain_rate: AtomicU64::new(FIRST_DRAIN_RATE),
             paid_until: AtomicU64::new(0),
         }
@@ -68,6 +72,19 @@ impl WriteController {
     pub fn set_level0(&self, worst: f64) {
         let f = ((worst - 2.0) / 6.0).clamp(0.0, 1.0);
         self.level0_debt.store((f * 1000.0) as u64, Ordering::Relaxed);
+    }
+
+    /// Tells how many bytes of values immutable memtables point to, as a fraction of what they may.
+    pub fn set_unflushed_values(&self, f: f64) {
+        self.unflushed_values.store((f * 1000.0) as u64, Ordering::Relaxed);
+    }
+
+    /// Whether writers wait for a flush whatever their rate, and why.
+    pub fn full(&self) -> Option<Stat> {
+        if self.memory.used() >= self.memory.limit() {
+            return Some(Stat::StallMemoryMicros);
+        }
+        (self.unflushed_values.load(Ordering::Relaxed) >= 1000).then_some(Stat::StallDebtMicros)
     }
 
     /// Tells that a flush took away `bytes` of memtable in `ns`.
@@ -84,12 +101,13 @@ impl WriteController {
     pub fn debt(&self) -> u64 {
         let (used, limit) = (self.memory.used(), self.memory.limit().max(1));
         let memory = (used * 2).saturating_sub(limit) * 1000 / limit;
-        memory.min(1000).max(self.level0_debt.load(Ordering::Relaxed))
+        let values = (self.unflushed_values.load(Ordering::Relaxed) * 2).saturating_sub(1000);
+        memory.max(values).min(1000).max(self.level0_debt.load(Ordering::Relaxed))
     }
 
     /// Whether a commit of that many bytes would be slowed or held.
     pub fn would_wait(&self, bytes: u64) -> bool {
-        self.memory.used() >= self.memory.limit() || (self.debt() > 550 && self.price(bytes) > MIN_SLEEP_NS)
+        self.full().is_some() || (self.debt() > 550 && self.price(bytes) > MIN_SLEEP_NS)
     }
 
     fn price(&self, bytes: u64) -> u64 {
@@ -101,7 +119,10 @@ impl WriteController {
     /// Paces a commit of `bytes`; sleeps if the debt asks for it.
     #[inline]
     pub fn admit(&self, bytes: u64) -> Verdict {
-        if self.memory.used() * 2 < self.memory.limit() && self.level0_debt.load(Ordering::Relaxed) == 0 {
+        if self.memory.used() * 2 < self.memory.limit()
+            && self.level0_debt.load(Ordering::Relaxed) == 0
+            && self.unflushed_values.load(Ordering::Relaxed) <= 500
+        {
             return Verdict::Go;
         }
         self.admit_slow(bytes)
@@ -109,8 +130,8 @@ impl WriteController {
 
     #[cold]
     fn admit_slow(&self, bytes: u64) -> Verdict {
-        if self.memory.used() >= self.memory.limit() {
-            return Verdict::MemoryFull;
+        if self.full().is_some() {
+            return Verdict::Full;
         }
         let start = self.clock.monotonic_ns();
         let timer = perf::begin_wait();
@@ -141,14 +162,18 @@ impl WriteController {
         self.stats.add(Stat::Stalls, 1);
         self.stats.raise(Stat::StallMaxMicros, ns / 1000);
         self.stats.record(Histogram::Stall, ns);
-        let reason = if reason == Stat::StallMemoryMicros { StallReason::Memory } else { StallReason::Debt };
-        let event = || Event::StallEnded(reason, Duration::from_nanos(ns));
+        let event = || Event::StallEnded(stall_reason(reason), Duration::from_nanos(ns));
         // Short ones come often: each commit that is slowed a little.
         match Duration::from_nanos(ns) >= LONG_STALL {
             true => self.stats.events.tell(event),
             false => self.stats.events.tell_detail(event),
         }
     }
+}
+
+/// What a statistic of waiting counts.
+pub(crate) fn stall_reason(counted: Stat) -> StallReason {
+    if counted == Stat::StallMemoryMicros { StallReason::Memory } else { StallReason::Debt }
 }
 
 #[cfg(test)]
@@ -186,10 +211,20 @@ mod tests {
     }
 
     #[test]
+    fn values_without_a_table_are_debt_past_half_of_their_room() {
+        let (_, _, _, c) = controller(1000);
+        for (f, debt) in [(0.0, 0), (0.5, 0), (0.75, 500), (0.999, 998), (1.0, 1000), (3.0, 1000)] {
+            c.set_unflushed_values(f);
+            assert_eq!((c.debt(), c.full().is_some()), (debt, f >= 1.0), "{f}");
+        }
+        assert_eq!((c.admit(1), c.full()), (Verdict::Full, Some(Stat::StallDebtMicros)));
+    }
+
+    #[test]
     fn full_memory_is_a_wait_and_level_zero_counts_as_debt() {
         let (_, memory, _, c) = controller(1000);
         memory.charge(1000);
-        assert_eq!(c.admit(1), Verdict::MemoryFull);
+        assert_eq!(c.admit(1), Verdict::Full);
         assert!(c.would_wait(1));
         memory.release(1000);
         assert_eq!((c.debt(), c.would_wait(1 << 20)), (0, false));

@@ -48,7 +48,7 @@ impl DbInner {
         let result = self.run_and_tell(&claim);
         let mut shape = self.shape.lock();
         shape.running.retain(|r| r.ticket != claim.ticket);
-        self.measure_level0(&shape);
+        self.measure_debt(&shape);
         drop(shape);
         drop(claim);
         self.tables.empty_trash(); // the inputs, which the claim kept

@@ -43,6 +43,8 @@ struct Shared {
     open: AtomicU64,
     /// Table and value-log handles alive.
     handles: AtomicU64,
+    /// Value-log handles alive whose files have no footer: those stay open.
+    unfinished: AtomicU64,
     resident: AtomicU64,
     /// Moves with every access that goes through a handle: the age for closing the least recently used.
     tick: AtomicU64,
@@ -105,7 +107,7 @@ impl Shared {
         let tables: Vec<_> = self.tables.lock().values().filter_map(Weak::upgrade).collect();
         let vlogs: Vec<_> = self.vlogs.lock().values().filter_map(Weak::upgrade).collect();
         let mut ages: Vec<(u64, usize)> = (tables.iter().map(|t| (&t.used, t.table.load().is_some())))
-            .chain(vlogs.iter().map(|v| (&v.used, v.vlog.load().is_some())))
+            .chain(vlogs.iter().map(|v| (&v.used, v.vlog.load().is_some() && !v.is_unfinished())))
             .enumerate()
             .filter(|(_, (_, is_open))| *is_open)
             .map(|(i, (used, _))| (used.load(Ordering::Relaxed), i))
@@ -145,6 +147,7 @@ impl TableCache {
                 max_open: AtomicU64::new(max_open_files),
                 open: AtomicU64::new(0),
                 handles: AtomicU64::new(0),
+                unfinished: AtomicU64::new(0),
                 resident: AtomicU64::new(0),
                 tick: AtomicU64::new(1),
                 tables: Mutex::new(HashMap::new()),
@@ -217,7 +220,9 @@ impl TableCache {
     pub fn unfinished_vlog(&self, id: u64, file: Option<Arc<dyn File>>, keep: bool) -> Arc<VlogHandle> {
         let handle = self.vlog_handle(id);
         let mut opened = handle.opening.lock();
-        handle.unfinished.store(true, Ordering::Release);
+        if !handle.unfinished.swap(true, Ordering::AcqRel) {
+            self.shared.unfinished.fetch_add(1, Ordering::Relaxed);
+        }
         handle.obsolete.store(!keep, Ordering::Release);
         if let Some(file) = file
             && handle.vlog.load().is_none()
@@ -229,6 +234,12 @@ impl TableCache {
         }
         drop(opened);
         handle
+    }
+
+    /// Whether one more value log may be kept open for writing: together they take at most a quarter of the open-file
+    /// budget.
+    pub fn may_begin_value_log(&self) -> bool {
+        self.shared.unfinished.load(Ordering::Relaxed) < self.shared.max_open.load(Ordering::Relaxed) / 4
     }
 
     /// Takes a table that was just written, so that the first reader need not open it. It must not be in a view yet.
@@ -435,9 +446,15 @@ impl VlogHandle {
     /// The footer was written: an open of the file sees it from now on.
     pub fn finished(&self) {
         let mut opened = self.opening.lock();
-        self.unfinished.store(false, Ordering::Release);
+        if self.unfinished.swap(false, Ordering::AcqRel) {
+            self.shared.unfinished.fetch_sub(1, Ordering::Relaxed);
+        }
         self.close();
         *opened = Weak::new();
+    }
+
+    fn is_unfinished(&self) -> bool {
+        self.unfinished.load(Ordering::Acquire)
     }
 
     /// Whether the file stays when the last handle goes: the manifest is about to name it, or does not after all.
@@ -461,7 +478,7 @@ impl VlogHandle {
             Some(vlog) => vlog,
             None => {
                 let file = open_named(&*self.shared.fs, &vlog_path(&self.shared.dir, self.id), "value log")?;
-                match self.unfinished.load(Ordering::Acquire) {
+                match self.is_unfinished() {
                     true => Vlog::unfinished(file, self.id),
                     false => Vlog::open(file, self.id)?,
                 }
@@ -489,6 +506,7 @@ impl Drop for VlogHandle {
         }
         self.close();
         self.shared.handles.fetch_sub(1, Ordering::Relaxed);
+        self.shared.unfinished.fetch_sub(u64::from(self.is_unfinished()), Ordering::Relaxed);
         let mut vlogs = self.shared.vlogs.lock();
         if vlogs.get(&self.id).is_some_and(|w| w.strong_count() == 0) {
             vlogs.remove(&self.id);

@@ -202,6 +202,11 @@ impl View {
         View { order, active, frozen, version, runs, fixed_ranges, table_ranges, tables_have_ranges }
     }
 
+    /// Bytes of values written once that immutable memtables point to.
+    pub fn unflushed_value_bytes(&self) -> u64 {
+        self.frozen.iter().map(|m| m.direct().bytes()).sum()
+    }
+
     /// Memtables, newest first.
     pub fn memtables(&self) -> impl Iterator<Item = &Arc<FamilyMemtable>> {
         std::iter::once(&self.active).chain(&self.frozen)

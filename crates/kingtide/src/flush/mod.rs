@@ -112,7 +112,7 @@ impl DbInner {
             if shape.families.values().any(woke) {
                 rare!("first-write-to-idle-family");
             }
-            self.measure_level0(&shape);
+            self.measure_debt(&shape);
             retired
         };
         family.direct.prune(family.view.load().active.first_seq());

@@ -315,7 +315,7 @@ impl DbInner {
         self.make_visible(&mut shape, &mut c, vec![change], Vec::new(), last)?;
         shape.families.insert(id, family.clone());
         c.families.push(family.clone());
-        self.measure_level0(&shape);
+        self.measure_debt(&shape);
         drop((c, shape));
         self.jobs.wake();
         Ok(family)
@@ -363,7 +363,7 @@ impl DbInner {
         self.snapshots.publish(last);
         match written {
             Ok(retired) => {
-                self.measure_level0(shape);
+                self.measure_debt(shape);
                 Ok(retired)
             }
             Err(error) => {

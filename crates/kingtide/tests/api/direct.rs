@@ -2,7 +2,7 @@
 
 use kingtide::backup::{Backup, BackupOptions};
 use kingtide::vfs::{Fs, MemFs};
-use kingtide::{ColumnFamily, Compression, Db, FamilyOptions, Options};
+use kingtide::{ColumnFamily, Compression, Db, FamilyOptions, Options, WriteBatch, WriteOptions};
 use kingtide_base::rng::Rng;
 use std::io::Read as _;
 use std::path::Path;
@@ -211,6 +211,72 @@ fn a_stream_reads_or_gives_up_values_of_a_file_that_is_about_to_be_removed() {
     db.wait_for_background().unwrap();
     let e = db.changes_since(0).unwrap().next().unwrap_err();
     assert_eq!(e.kind(), kingtide::ErrorKind::TooOld, "{e}");
+}
+
+/// Each family has files of its own. Where a quarter of the open-file budget is used up, values go through the log.
+#[test]
+fn value_logs_that_are_written_do_not_use_up_the_open_file_budget() {
+    let fs = MemFs::new();
+    let mut options = options(&fs, Compression::None);
+    options.db.max_open_files = 16;
+    let db = Db::open("db", options.clone()).unwrap();
+    let families: Vec<_> =
+        (0..20).map(|n| db.create_family(&format!("f{n}"), options.family.clone()).unwrap()).collect();
+    let check = |when: &str| {
+        for (n, family) in (0u64..).zip(&families) {
+            assert!(family.get("k").unwrap().unwrap() == value(3000, n)[..], "{when}: family {n}");
+        }
+    };
+    for flushes in 1..=2 {
+        for (n, family) in (0u64..).zip(&families) {
+            family.put("k", value(3000, n)).unwrap();
+        }
+        assert_eq!(db.stats().get("direct_values"), Some(4 * flushes), "16 / 4 files");
+        check("in memory");
+        db.flush().unwrap(); // their files are sealed, and there is room for others
+        check("flushed");
+    }
+}
+
+/// Where flushes lag behind, writers wait before the disk holds more than a few memtables' worth of values in no table.
+#[test]
+fn writers_wait_when_flushes_lag_behind_values_that_are_written_once() {
+    let fs = MemFs::new();
+    let mut options = options(&fs, Compression::None);
+    options.tuning.direct_memtable_bytes = Some(10_000);
+    let db = Db::open("db", options.clone()).unwrap();
+    let other = db.create_family("other", options.family.clone()).unwrap();
+    let immutable = || db.stats().get("immutable_memtables").unwrap();
+    let no_wait = || {
+        let mut batch = WriteBatch::new();
+        batch.put(&other, b"k", &value(9_000, 1)).unwrap();
+        db.write_with(&mut batch, &WriteOptions { no_wait: true, ..WriteOptions::default() })
+    };
+    let mut refused = None;
+    for n in 0..20u64 {
+        let family = if n % 2 == 0 { db.default_family() } else { &other };
+        family.put(n.to_be_bytes(), value(15_000, n)).unwrap();
+        assert!(immutable() <= 3, "after put {n}: {}", immutable()); // of 15,000 bytes, where 40,000 may wait
+        if immutable() == 3 && refused.is_none() {
+            refused = Some(no_wait().unwrap_err());
+        }
+    }
+    assert_eq!(refused.expect("three waited once").kind(), kingtide::ErrorKind::Busy);
+    assert!(db.stats().get("stalls").unwrap() > 0);
+    db.flush().unwrap();
+    no_wait().unwrap();
+    // Dropping a family lets those go that waited for its flush.
+    for n in 0..3u64 {
+        other.put(n.to_be_bytes(), value(15_000, n)).unwrap();
+    }
+    assert_eq!(no_wait().unwrap_err().kind(), kingtide::ErrorKind::Busy);
+    db.drop_family("other").unwrap();
+    let mut batch = WriteBatch::new();
+    batch.put(db.default_family(), b"k", b"v").unwrap();
+    db.write_with(&mut batch, &WriteOptions { no_wait: true, ..WriteOptions::default() }).unwrap();
+    for n in (0..20u64).step_by(2) {
+        assert!(db.get(n.to_be_bytes()).unwrap().unwrap() == value(15_000, n)[..], "{n}");
+    }
 }
 
 #[test]

@@ -250,7 +250,8 @@ fn running_out_of_descriptors_is_an_error_and_passes() {
 const DISK: u64 = 64 << 20;
 const LEN: usize = 1000;
 
-fn small_disk(fs: Arc<dyn Fs>) -> Options {
+/// `direct`: values of that many bytes and more are written once.
+fn small_disk(fs: Arc<dyn Fs>, direct: u64) -> Options {
     let mut o = Options { fs: Some(fs), ..Options::default() };
     o.db.wal_segment_size = 1 << 20;
     o.db.max_wal_size = 8 << 20;
@@ -258,6 +259,7 @@ fn small_disk(fs: Arc<dyn Fs>) -> Options {
     o.db.close_timeout_ms = 0;
     o.family.memtable_size = 1 << 20;
     o.family.target_file_size = 2 << 20;
+    o.family.direct_value_threshold = direct;
     o
 }
 
@@ -305,11 +307,11 @@ fn fill(family: &ColumnFamily, from: u64) -> u64 {
 
 /// Fills the disk, in every second cycle closes and opens it so, makes room by dropping a family, deletes and merges, and
 /// goes on. Returns how many keys were acknowledged.
-fn fill_and_empty(fs: &Arc<dyn Fs>, dir: &Path, cycles: u64) -> u64 {
-    let mut db = Db::open(dir, small_disk(fs.clone())).unwrap();
+fn fill_and_empty(fs: &Arc<dyn Fs>, dir: &Path, cycles: u64, direct: u64) -> u64 {
+    let mut db = Db::open(dir, small_disk(fs.clone(), direct)).unwrap();
     let mut acknowledged = 0;
     for cycle in 0..cycles {
-        let mut bulk = db.create_family("bulk", small_disk(fs.clone()).family).unwrap();
+        let mut bulk = db.create_family("bulk", small_disk(fs.clone(), direct).family).unwrap();
         let full = fill(&bulk, 0);
         println!("cycle {cycle}: full with {full} keys, {} MiB", (full * LEN as u64) >> 20);
         assert!(full * LEN as u64 > DISK / 2);
@@ -317,7 +319,7 @@ fn fill_and_empty(fs: &Arc<dyn Fs>, dir: &Path, cycles: u64) -> u64 {
         if cycle % 2 == 1 {
             let _ = db.close(); // it need not be able to flush
             drop((db, bulk));
-            db = Db::open(dir, small_disk(fs.clone())).unwrap();
+            db = Db::open(dir, small_disk(fs.clone(), direct)).unwrap();
             bulk = db.family("bulk").unwrap();
             check_range(&bulk, 0, full);
             assert!(fill(&bulk, full) < full + 10_000, "still nearly full");
@@ -341,16 +343,16 @@ fn fill_and_empty(fs: &Arc<dyn Fs>, dir: &Path, cycles: u64) -> u64 {
         db.delete_range(range_key(0)..range_key(some)).unwrap();
     }
     db.close().unwrap();
-    assert!(kingtide::verify(dir, &small_disk(fs.clone())).unwrap().is_clean());
-    let db = Db::open(dir, small_disk(fs.clone())).unwrap();
+    assert!(kingtide::verify(dir, &small_disk(fs.clone(), direct)).unwrap().is_clean());
+    let db = Db::open(dir, small_disk(fs.clone(), direct)).unwrap();
     check_range(db.default_family(), 0, 0);
     acknowledged
 }
 
 /// Fills the disk to the last byte, in every second cycle closes and opens it so, and makes room by nothing but deletes of
 /// single keys, which need space themselves. Returns how many were acknowledged.
-fn fill_and_delete(fs: &Arc<dyn Fs>, dir: &Path, cycles: u64) -> u64 {
-    let mut db = Db::open(dir, small_disk(fs.clone())).unwrap();
+fn fill_and_delete(fs: &Arc<dyn Fs>, dir: &Path, cycles: u64, direct: u64) -> u64 {
+    let mut db = Db::open(dir, small_disk(fs.clone(), direct)).unwrap();
     let mut deleted = 0;
     for cycle in 0..cycles {
         let mut full = fill(db.default_family(), 0);
@@ -363,7 +365,7 @@ fn fill_and_delete(fs: &Arc<dyn Fs>, dir: &Path, cycles: u64) -> u64 {
         if cycle % 2 == 1 {
             let _ = db.close(); // it need not be able to flush
             drop(db);
-            db = Db::open(dir, small_disk(fs.clone())).unwrap();
+            db = Db::open(dir, small_disk(fs.clone(), direct)).unwrap();
         }
         check_range(db.default_family(), 0, full);
         let from = full - full / 4;
@@ -382,7 +384,7 @@ fn fill_and_delete(fs: &Arc<dyn Fs>, dir: &Path, cycles: u64) -> u64 {
         until_there_is_space("merging", || db.compact());
     }
     until_there_is_space("closing", || db.close());
-    assert!(kingtide::verify(dir, &small_disk(fs.clone())).unwrap().is_clean());
+    assert!(kingtide::verify(dir, &small_disk(fs.clone(), direct)).unwrap().is_clean());
     deleted
 }
 
@@ -390,29 +392,42 @@ fn cycles() -> u64 {
     if kingtide_testkit::full() { 12 } else { 2 }
 }
 
+/// Values go through the log, or are written once.
+const THRESHOLDS: [u64; 2] = [0, 20];
+
 #[test]
 fn a_small_disk_in_memory_fills_and_empties() {
-    let fs = MemFs::new();
-    fs.set_capacity(Some(DISK));
-    let keys = fill_and_empty(&(Arc::new(fs) as Arc<dyn Fs>), Path::new("db"), cycles());
-    println!("64 MiB in memory: {} cycles, {keys} keys", cycles());
+    for direct in THRESHOLDS {
+        let fs = MemFs::new();
+        fs.set_capacity(Some(DISK));
+        let keys = fill_and_empty(&(Arc::new(fs) as Arc<dyn Fs>), Path::new("db"), cycles(), direct);
+        println!("64 MiB in memory, written once from {direct}: {} cycles, {keys} keys", cycles());
+    }
 }
 
 #[test]
 fn deletes_free_a_full_disk_in_memory() {
-    let fs = MemFs::new();
-    fs.set_capacity(Some(DISK));
-    let deleted = fill_and_delete(&(Arc::new(fs) as Arc<dyn Fs>), Path::new("db"), cycles());
-    println!("64 MiB in memory: {} cycles, {deleted} keys deleted", cycles());
+    for direct in THRESHOLDS {
+        let fs = MemFs::new();
+        fs.set_capacity(Some(DISK));
+        let deleted = fill_and_delete(&(Arc::new(fs) as Arc<dyn Fs>), Path::new("db"), cycles(), direct);
+        println!("64 MiB in memory, written once from {direct}: {} cycles, {deleted} keys deleted", cycles());
+    }
 }
 
 #[test]
 #[ignore = "run by another, as a process of its own"]
 fn fill_and_empty_a_real_disk() {
     let Some(dir) = child_dir() else { return };
-    let keys = fill_and_empty(&PosixFs::shared(), &dir.join("db"), cycles());
-    let deleted = fill_and_delete(&PosixFs::shared(), &dir.join("deletes"), cycles());
-    println!("CYCLES: {} cycles, {keys} keys on a real disk of 64 MiB, {deleted} deleted when it was full", cycles());
+    let (mut keys, mut deleted) = (0, 0);
+    for direct in THRESHOLDS {
+        keys += fill_and_empty(&PosixFs::shared(), &dir.join("db"), cycles(), direct);
+        std::fs::remove_dir_all(dir.join("db")).unwrap();
+        deleted += fill_and_delete(&PosixFs::shared(), &dir.join("deletes"), cycles(), direct);
+        std::fs::remove_dir_all(dir.join("deletes")).unwrap();
+    }
+    let cycles = cycles() * THRESHOLDS.len() as u64;
+    println!("CYCLES: {cycles} cycles, {keys} keys on a real disk of 64 MiB, {deleted} deleted when it was full");
 }
 
 #[test]

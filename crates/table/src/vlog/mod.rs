@@ -28,7 +28,7 @@ mod writer;
 
 pub use pointer::ValuePointer;
 pub use reader::{ValueReader, Vlog, VlogRecords, VlogWindow};
-pub use writer::{VlogInfo, VlogWriter};
+pub use writer::{VlogInfo, VlogMark, VlogWriter};
 
 use crate::footer::check_version;
 use kingtide_base::checksum::{crc, place};

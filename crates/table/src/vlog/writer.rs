@@ -25,6 +25,13 @@ pub struct VlogInfo {
     pub raw_bytes: u64,
 }
 
+/// A place in a value log that is being written, to which [`VlogWriter::rewind`] returns.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct VlogMark {
+    position: u64,
+    info: VlogInfo,
+}
+
 /// Appends values to a value log.
 pub struct VlogWriter {
     out: Output,
@@ -136,6 +143,24 @@ impl VlogWriter {
         Ok(())
     }
 
+    /// The end of what was appended so far.
+    pub fn mark(&self) -> VlogMark {
+        VlogMark { position: self.out.position(), info: self.info }
+    }
+
+    /// Gives up what was appended since `mark` was taken, or a footer that could not be written. The writer is then as it
+    /// was, even if writing failed halfway.
+    ///
+    /// # Errors
+    /// `Io` from cutting the file. The log is of no further use then.
+    pub fn rewind(&mut self, mark: VlogMark) -> Result<()> {
+        self.out.rewind(mark.position)?;
+        self.info = mark.info;
+        self.started = mark.position > 0;
+        self.sealed = false;
+        Ok(())
+    }
+
     /// Bytes written, buffered ones included.
     pub fn written(&self) -> u64 {
         self.out.position()
@@ -144,7 +169,7 @@ impl VlogWriter {
     /// Hands what is buffered to the system: what was appended so far then survives the process.
     ///
     /// # Errors
-    /// `Io` and `NoSpace` from the file. The log is of no further use then: its end may be torn.
+    /// `Io` and `NoSpace` from the file. Its end may be torn then, which [`VlogWriter::rewind`] mends.
     pub fn flush(&mut self) -> Result<()> {
         self.out.flush()
     }

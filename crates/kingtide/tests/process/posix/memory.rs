@@ -16,6 +16,7 @@ fn options(fs: &MemFs) -> Options {
         ("max_wal_size", "1T"),
         ("wal_segment_size", "64M"),
         ("background_threads", "2"),
+        ("direct_value_threshold", "0"), // values take memory
     ] {
         options.set(name, value).unwrap();
     }
@@ -133,6 +134,7 @@ fn put_until_memory_is_used_up() {
         ("memtable_budget", "16G"),
         ("max_wal_size", "1T"),
         ("compression", "none"),
+        ("direct_value_threshold", "0"),
         ("background_threads", "2"),
     ] {
         options.set(name, value).unwrap();
