@@ -285,6 +285,16 @@ impl WriteBatch {
         self.families.iter().any(|f| f.direct_from() <= self.largest)
     }
 
+    /// Whether its large values make up for the sync of a second file: whether they have, as they are stored, at least
+    /// `times` the length from which on values are written once.
+    pub(crate) fn is_worth_a_sync(&self, times: u64) -> bool {
+        let units = |op: &Op| match (u64::from(op.value_len), self.families[op.family as usize].direct_from()) {
+            (length, from) if length >= from => length as f64 / from as f64,
+            _ => 0.0,
+        };
+        self.ops.iter().map(units).sum::<f64>() >= times as f64
+    }
+
     /// The same operations, with pointers in the places of the values for which `write` returns one. `write` is given the
     /// index of a put's family, its length before packing, and the value.
     pub(crate) fn with_pointers(

@@ -107,7 +107,8 @@ impl DbInner {
     /// Commits with large values written to value logs first. `None`: there are none that may be.
     #[cold]
     fn commit_diverted(self: &Arc<Self>, batch: &WriteBatch, how: &Commit<'_>) -> Result<Option<Visible>> {
-        let Some((mut pointers, logs)) = self.divert(batch)? else { return Ok(None) };
+        let durability = how.options.durability.unwrap_or_else(|| self.durability());
+        let Some((mut pointers, logs)) = self.divert(batch, durability)? else { return Ok(None) };
         self.commit_admitted((&mut pointers, &logs), Some(batch), how).map(Some)
     }
 

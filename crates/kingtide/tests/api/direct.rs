@@ -2,7 +2,7 @@
 
 use kingtide::backup::{Backup, BackupOptions};
 use kingtide::vfs::{Fs, MemFs};
-use kingtide::{ColumnFamily, Compression, Db, FamilyOptions, Options, WriteBatch, WriteOptions};
+use kingtide::{ColumnFamily, Compression, Db, Durability, FamilyOptions, Options, WriteBatch, WriteOptions};
 use kingtide_base::rng::Rng;
 use std::io::Read as _;
 use std::path::Path;
@@ -211,6 +211,43 @@ fn a_stream_reads_or_gives_up_values_of_a_file_that_is_about_to_be_removed() {
     db.wait_for_background().unwrap();
     let e = db.changes_since(0).unwrap().next().unwrap_err();
     assert_eq!(e.kind(), kingtide::ErrorKind::TooOld, "{e}");
+}
+
+#[test]
+fn a_durable_commit_syncs_a_second_file_only_for_enough_bytes() {
+    let fs = MemFs::new();
+    let db = Db::open("db", options(&fs, Compression::None)).unwrap();
+    let other = db.create_family(
+        "other",
+        FamilyOptions { direct_value_threshold: 640, ..options(&fs, Compression::None).family },
+    );
+    let other = other.unwrap();
+    let mut expected = 0;
+    for (durability, lengths, other_lengths, direct) in [
+        (Durability::Power, vec![64, 100], vec![], 0),
+        (Durability::Power, vec![255], vec![], 0),
+        (Durability::Power, vec![256], vec![], 1),
+        (Durability::Power, vec![10, 63, 128, 128], vec![], 2),
+        (Durability::Power, vec![64, 64], vec![639, 1000], 0),
+        (Durability::Power, vec![64, 64], vec![640, 640], 4),
+        (Durability::Process, vec![10, 64], vec![640], 2),
+    ] {
+        let what = format!("{durability:?} {lengths:?} {other_lengths:?}");
+        let mut batch = WriteBatch::new();
+        for (family, lengths) in [(db.default_family(), &lengths), (&other, &other_lengths)] {
+            for (n, length) in lengths.iter().enumerate() {
+                batch.put(family, &[n as u8], &value(*length, n as u64)).unwrap();
+            }
+        }
+        db.write_with(&mut batch, &WriteOptions { durability: Some(durability), ..WriteOptions::default() }).unwrap();
+        expected += direct;
+        assert_eq!(db.stats().get("direct_values"), Some(expected), "{what}");
+        for (family, lengths) in [(db.default_family(), &lengths), (&other, &other_lengths)] {
+            for (n, length) in lengths.iter().enumerate() {
+                assert!(family.get([n as u8]).unwrap().unwrap() == value(*length, n as u64)[..], "{what}");
+            }
+        }
+    }
 }
 
 /// Each family has files of its own. Where a quarter of the open-file budget is used up, values go through the log.
