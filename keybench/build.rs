@@ -10,7 +10,7 @@ fn git(args: &[&str]) -> Option<String> {
 }
 
 fn main() {
-    // Outside a checkout nobody knows, which is fine.
+    // Outside a checkout the commit is unknown, which is fine.
     let commit = git(&["rev-parse", "--short", "HEAD"]).unwrap_or_else(|| "unknown".into());
     println!("cargo::rustc-env=KEYBENCH_COMMIT={commit}");
     // Moves with every commit and checkout; a path that is not there would make cargo build this again each time.

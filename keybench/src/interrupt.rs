@@ -57,6 +57,6 @@ pub fn explains(status: ExitStatus) -> bool {
 
 /// For a child process: it ends when its parent does, whatever ends that.
 pub fn die_with_parent() {
-    // Where it is refused, an orphan goes on until it has something to tell to nobody.
+    // Where it is refused, an orphan goes on until it writes to a pipe that no process reads.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
 }

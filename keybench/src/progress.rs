@@ -12,9 +12,9 @@ pub enum Goal {
     Units(u64),
     /// So many seconds.
     Seconds(f64),
-    /// Nobody knows.
+    /// It is not known.
     Unknown,
-    /// Nobody looks.
+    /// Progress is not shown.
     Unseen,
 }
 

@@ -383,7 +383,7 @@ pub(crate) fn close(db: &Arc<DbInner>) -> Result<()> {
     db.tables.empty_trash();
     let ended = match db.wal.poison() {
         None => end_log(db),
-        Some(_) => Ok(()), // reported to whoever met it
+        Some(_) => Ok(()), // reported to the call that met it
     };
     db.unpublish_stats();
     db.stats.events.tell(|| Event::Closed);

@@ -12,7 +12,7 @@ pub use kingtide::Isolation;
 pub enum TxnMode {
     /// At its commit.
     Optimistic,
-    /// At each write and each read for update, which lock their key and wait for whoever holds it.
+    /// At each write and each read for update, which lock their key and wait for the transaction that holds it.
     Locking,
 }
 

@@ -52,7 +52,7 @@ impl Axis {
 
     /// Nice numbers around `low` and `high`.
     fn linear(low: f64, high: f64, unit: Unit, wanted: usize) -> Axis {
-        // What nobody can draw a range of: nothing but zeros, or numbers at the end of all numbers.
+        // What has no range that could be drawn: nothing but zeros, or numbers at the end of all numbers.
         let (low, high) = (low.clamp(-1e300, 1e300), high.clamp(-1e300, 1e300));
         let high = if high - low < 1e-300 { low + 1.0 } else { high };
         let prefix = unit.prefix(high.abs().max(low.abs()));

@@ -64,7 +64,7 @@ const KNOWN: &[(&str, usize)] = &[
     ("null", 9),
 ];
 
-/// Numbers that are left for engines nobody knows yet.
+/// Numbers that are left for engines that are not known yet.
 const OTHERS: [usize; 4] = [6, 7, 8, 9];
 
 /// The ink of each engine of a comparison, in its order. Of a name with a version behind it the name counts.

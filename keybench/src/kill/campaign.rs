@@ -62,7 +62,7 @@ impl Process {
         let (tell, messages) = channel();
         let reader = std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(std::result::Result::ok) {
-                // Nobody listens any more when the process was killed.
+                // The receiver is gone when the process was killed.
                 let _ = child::message(&line).map(|message| tell.send(message));
             }
         });

@@ -28,7 +28,7 @@ pub type Contents = BTreeMap<Vec<u8>, Print>;
 pub enum Fault {
     /// An acknowledged mutation is gone.
     Lost,
-    /// A key holds what it never held, or exists though nobody wrote it.
+    /// A key holds what it never held, or exists though it was never written.
     Wrong,
     /// A batch or transaction is there in part, or mutations took effect in an order that cannot be.
     Torn,

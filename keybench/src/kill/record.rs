@@ -23,7 +23,7 @@ struct Stamps(AtomicU64);
 
 impl Stamps {
     fn draw(&self) -> u64 {
-        // AcqRel: pairs with the same in other threads. Whoever draws a higher number sees all that came before the lower
+        // AcqRel: pairs with the same in other threads. A thread that draws a higher number sees all that came before the lower
         // one was drawn, so numbers agree with which of two calls had returned when the other began.
         self.0.fetch_add(1, Ordering::AcqRel)
     }
@@ -84,7 +84,7 @@ struct RecordedSession {
 }
 
 impl RecordedSession {
-    /// Does `ops` by `call`. When the call fails they stay in flight: nobody knows how far they came.
+    /// Does `ops` by `call`. When the call fails they stay in flight: how far they came is unknown.
     fn recorded(&mut self, ops: &[Op], call: impl FnOnce(&mut dyn Session) -> Result<Step<()>>) -> Result<Step<()>> {
         self.journal.intend(self.stamps.draw(), ops)?;
         let step = call(&mut *self.session)?;

@@ -228,7 +228,7 @@ pub struct Plan {
     pub verify: bool,
     /// Whether engines with different settings are an error.
     pub equal: bool,
-    /// Whether nobody looks if the data set fits.
+    /// Whether it is not checked that the data set fits.
     pub ignore_free_space: bool,
     /// Options of each engine.
     pub choices: EngineChoices,

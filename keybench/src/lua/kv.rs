@@ -32,7 +32,7 @@ pub enum Kind {
 /// Names of the kinds, in order.
 pub const KIND_NAMES: [&str; 8] = ["put", "get", "del", "range", "mget", "mput", "mdel", "commit"];
 
-/// How far a thread is, for whoever shows progress.
+/// How far a thread is, to show progress.
 #[derive(Default)]
 pub struct Tracker {
     /// Key touches.
@@ -133,7 +133,7 @@ impl Worker {
                 let late = std::mem::take(&mut self.late);
                 self.figures.latencies[kind as usize].record(ns.saturating_add(late));
                 self.figures.touches += touches;
-                // Relaxed: read by whoever shows progress, which needs no other memory.
+                // Relaxed: read to show progress, which needs no other memory.
                 self.tracker.touches.store(self.figures.touches, Ordering::Relaxed);
                 Ok(t)
             }

@@ -28,7 +28,7 @@ pub enum Limit {
     Units(u64),
     /// After so many seconds.
     Seconds(f64),
-    /// Never: whoever started it kills it, and nobody looks on.
+    /// Never: the process that started it kills it, and no progress is shown.
     Endless,
 }
 
@@ -262,7 +262,7 @@ pub fn run(
 /// Bytes on disk up to which a store is read at its end only to learn how many of its bytes are live.
 const READ_WHOLE: u64 = 1 << 30;
 
-/// Reads all that a store holds when nobody writes any more, and adds up the bytes of its entries. Where answers are
+/// Reads all that a store holds when no thread writes any more, and adds up the bytes of its entries. Where answers are
 /// verified, exactly what was written and not deleted may be there.
 fn whole_store(store: &dyn Engine, truth: Option<&Arc<Truth>>) -> Result<(Answers, u64)> {
     let (mut answers, mut bytes) = (Answers::default(), 0);
@@ -352,7 +352,7 @@ impl Stage<'_> {
             verdict(done, shared)
         };
         let title = format!("{} {}: seeding", self.spec.engine, self.spec.workload);
-        // Whoever waits to hear whether there are shares must hear it even if thread 0 never gets to load.
+        // The threads that wait to hear whether there are shares must hear it even if thread 0 never gets to load.
         let failed = || sharding.tell(false);
         let goal = if matches!(self.spec.limit, Limit::Endless) { Goal::Unseen } else { Goal::Unknown };
         let measured = self.threads(&point, Phase::Seed, Progress::start(title, "keys", goal), &job, &failed)?;
@@ -585,7 +585,7 @@ fn units(
         over = time.is_some_and(|t| since(now) >= t);
         drop(worker);
         done += 1;
-        // Relaxed: read by whoever shows progress, which needs no other memory.
+        // Relaxed: read to show progress, which needs no other memory.
         tracker.units.store(done, Ordering::Relaxed);
     }
     Ok(())

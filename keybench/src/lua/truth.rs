@@ -7,7 +7,7 @@
 //!
 //! A scan's keys are not known before it, so what held when it began is found out afterwards: acknowledgements are
 //! numbered in the order in which they happened, and those with a number up to the scan's happened before it. A key that
-//! was put before the scan and that nobody has begun to delete since must be among its rows ([`Scan`]).
+//! was put before the scan and that no thread has begun to delete since must be among its rows ([`Scan`]).
 
 use kingtide_base::hash::hash64;
 use serde::{Deserialize, Serialize};
@@ -32,7 +32,7 @@ pub struct Known {
     at: u64,
     /// The version acknowledged before that, and when.
     before: (u64, u64),
-    /// Since when it has existed, if nobody has begun to delete it.
+    /// Since when it has existed, if no thread has begun to delete it.
     exists_since: Option<u64>,
 }
 
@@ -112,7 +112,7 @@ pub struct Writing<'a> {
 impl Writing<'_> {
     /// The engine acknowledged the writes.
     pub fn acknowledge(self) {
-        // Release: pairs with `Truth::now`, so that whoever reads this number began after the engine had answered.
+        // Release: pairs with `Truth::now`, so that a thread that reads this number began after the engine had answered.
         let at = self.truth.acknowledgements.fetch_add(1, Ordering::AcqRel) + 1;
         for (hash, version) in &self.versions {
             self.truth.update(*hash, |k| {

@@ -129,7 +129,7 @@ pub struct Plan {
     pub root: PathBuf,
     /// Whether stores stay.
     pub keep: bool,
-    /// Whether nobody looks if they fit.
+    /// Whether it is not checked that they fit.
     pub ignore_free_space: bool,
     /// Whether engines with different settings are an error.
     pub equal: bool,
@@ -242,7 +242,7 @@ impl Args {
 }
 
 impl Plan {
-    /// What is run, for whoever waits.
+    /// What is run, as the terminal shows it.
     pub fn doing(&self) -> String {
         match &self.base.phases[..] {
             [] => self.base.workload.name().to_owned(),

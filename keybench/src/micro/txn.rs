@@ -210,7 +210,7 @@ impl Worker<'_> {
             self.session.rollback()?;
             self.txn.aborts += 1;
             if since.is_some() {
-                // Refused again: whoever is in the way may be waiting for this processor.
+                // Refused again: the thread in the way may be waiting for this processor.
                 std::thread::yield_now();
             }
             if since.get_or_insert_with(Instant::now).elapsed() > RETRY_LIMIT {

@@ -170,7 +170,7 @@ pub fn document(title: &str, style: &str, body: impl FnOnce(&mut Html)) -> Strin
     h.raw("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
     h.raw("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
     h.raw("<meta name=\"color-scheme\" content=\"light dark\">\n");
-    // Whatever gets into the page, it asks nobody for anything.
+    // Whatever gets into the page, it requests nothing from the network.
     h.raw("<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; ");
     h.raw("style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n");
     h.leaf("title", "", title);

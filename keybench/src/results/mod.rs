@@ -93,7 +93,7 @@ pub struct Meta {
     pub replay: String,
     /// What was asked for.
     pub settings: Settings,
-    /// The machine; none if nobody wanted to know.
+    /// The machine; none if it was not asked for.
     #[serde(default)]
     pub machine: Option<MachineProbe>,
 }
@@ -563,7 +563,7 @@ impl Results {
         at
     }
 
-    /// Writes it to `path`. Whoever reads that file finds the old one or the new one, and no half of either.
+    /// Writes it to `path`. A reader of that file finds the old one or the new one, and no half of either.
     pub fn save(&self, path: &Path) -> Result<()> {
         let mut text = serde_json::to_string_pretty(self)
             .map_err(|e| Error::failed(format!("cannot write {}: {e}", path.display())))?;

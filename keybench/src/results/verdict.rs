@@ -2,7 +2,7 @@
 //!
 //! Engines are ranked by the median of their rates at each point of the grid. One wins a point if the 95 % interval of the
 //! ratio to each other one ([`crate::stats`]) lies above 1, with few repeats clearly above ([`clearance`]). An engine that gave wrong answers, failed, or got nothing done
-//! is told of and not ranked: how fast it is wrong interests nobody.
+//! is told of and not ranked: how fast it is wrong does not matter.
 
 use super::{EngineResult, PointResult, Results};
 use crate::error::Error;
@@ -50,13 +50,13 @@ pub struct Verdict<'a> {
 /// Who won.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome<'a> {
-    /// Nobody: no engine is left to be ranked.
+    /// No winner: no engine is left to be ranked.
     Nobody,
-    /// Nobody: an engine without another to compare it with.
+    /// No winner: an engine without another to compare it with.
     Alone(&'a str),
-    /// Nobody yet: the fastest two, and the ratio of too few repeats.
+    /// No winner yet: the fastest two, and the ratio of too few repeats.
     Unsure { fastest: &'a str, next: &'a str, lead: Estimate },
-    /// Nobody: the fastest and those that it cannot be told apart from, with the ratio to the first of them.
+    /// No winner: the fastest and those that it cannot be told apart from, with the ratio to the first of them.
     Close { fastest: &'a str, others: Vec<&'a str>, lead: Estimate },
     /// In an open loop: no engine delivered the rate; which came nearest, and the share that it delivered.
     Overloaded { nearest: &'a str, share: f64 },

@@ -5,7 +5,7 @@ use super::Report;
 /// Directories of the machine that something was written on. Spelt so that this file passes.
 const PRIVATE: &[&str] = &[concat!("/", "work"), concat!("/", "tmp/"), concat!("/", "root"), concat!("/", "home/")];
 
-/// Words that documents and the C header do without, and what to write. Spelt so that this file passes.
+/// Words that documents, the C header and comments do without, and what to write. Spelt so that this file passes.
 const RETIRED: &[(&str, &str)] = &[
     (concat!("some", "body"), "name the thread, transaction, process or caller"),
     (concat!("no", "body"), "name what does not happen, as in `no transaction waits`"),
@@ -14,29 +14,11 @@ const RETIRED: &[(&str, &str)] = &[
     (concat!("in ", "vain"), "say what it did not achieve, or write `futile`"),
 ];
 
-/// Rust whose comments do without them too. A directory joins the list once its comments are rewritten.
-const PLAIN: &[&str] = &[
-    "crates/base/",
-    "crates/book/",
-    "crates/capi/",
-    "crates/fuzz/",
-    "crates/kingtide/benches/",
-    "crates/kingtide/tests/",
-    "crates/kt/",
-    "crates/mem/",
-    "crates/table/",
-    "crates/programs/",
-    "crates/testkit/",
-    "crates/torture/",
-    "crates/vfs/",
-    "python/",
-];
-
-/// Whitespace, paths and, in documents and the comments of [`PLAIN`], retired words.
+/// Whitespace, paths and, in documents and in the comments of Rust, retired words.
 pub fn check(path: &str, text: &str, report: &mut Report) {
     let for_users = path.ends_with(".md") || path.starts_with("crates/capi/include/");
-    let plain = path.ends_with(".rs") && PLAIN.iter().any(|dir| path.starts_with(dir));
-    for (n, line) in text.lines().enumerate().filter(|_| for_users || plain) {
+    let is_rust = path.ends_with(".rs");
+    for (n, line) in text.lines().enumerate().filter(|_| for_users || is_rust) {
         let line = if for_users { line } else { comment(line) }.to_lowercase();
         if let Some((word, advice)) = RETIRED.iter().find(|(word, _)| line.contains(word)) {
             report.add(path, n, &format!("`{word}` is a retired word; {advice}"));

@@ -2,8 +2,8 @@
 //!
 //! Hooks must be called in commit order, but not under the commit lock. So a commit to a family with a hook leaves a copy
 //! of its log payload in a queue, under the commit lock, where commits are in order; and after it gave the lock back, it
-//! delivers what is in the queue, its own or others', under the lock of delivery. Whoever comes out of that lock knows
-//! that its own commit was delivered, by itself or by another thread.
+//! delivers what is in the queue, its own or others', under the lock of delivery. A thread that has given that lock back
+//! knows that its own commit was delivered, by itself or by another thread.
 //!
 //! A hook may commit. On the thread that is inside a hook nothing waits for the lock of delivery, or it would wait for
 //! itself: its commits stay in the queue for the delivery that is under way.
@@ -155,7 +155,7 @@ impl Hooks {
                 // Of this database, or of another whose hook may wait for us in the same way.
                 true => self.delivery.try_lock(),
             };
-            // Whoever holds it looks at the queue again after giving it up, and so finds what is there now.
+            // The thread that holds it looks at the queue again after giving it up, and so finds what is there now.
             let Some(delivering) = delivering else { return };
             loop {
                 let Some(next) = self.queue.lock().pop_front() else { break };

@@ -9,7 +9,7 @@
 //! | log | one append | `commit` |
 //! | apply | into the memtables | `commit` |
 //! | publish | one release store makes it visible; a memtable that became full is sealed here, so that no entry can race a rotation | gives `commit` back |
-//! | sync | `make_durable`: outside the lock, together with whoever else waits, if `Power` was asked for | |
+//! | sync | `make_durable`: outside the lock, together with other threads that wait, if `Power` was asked for | |
 //!
 //! Lock order: shape, commit, a family's view lock. No commit waits for input or output under the commit lock but the log
 //! append itself, which is a copy into preallocated, mapped memory.
@@ -218,7 +218,7 @@ impl DbInner {
     }
 
     /// Has commit hooks called for a commit, before its call returns. A hook may read and write what it likes, so by now
-    /// the commit's thread holds nothing that somebody could wait for.
+    /// the commit's thread holds nothing that another thread could wait for.
     #[inline]
     pub(crate) fn tell_hooks(&self, commit: Visible) {
         if commit.hooked {

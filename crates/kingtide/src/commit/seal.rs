@@ -1,4 +1,4 @@
-//! Sealing memtables: a full one, one that keeps the log long, or one that somebody wants flushed.
+//! Sealing memtables: a full one, one that keeps the log long, or one that a caller wants flushed.
 
 use super::state::CommitState;
 use crate::engine::DbInner;

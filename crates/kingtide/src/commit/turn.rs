@@ -1,4 +1,4 @@
-//! Whose turn it is: a commit waits until nobody holds a lock on what it writes, and looks whether what it relied on is still so,
+//! Whose turn it is: a commit waits until no other transaction holds a lock on what it writes, and looks whether what it relied on is still so,
 //! outside the commit lock as far as that is possible.
 
 use super::batch::WriteBatch;
@@ -21,7 +21,7 @@ enum Admission {
     Go,
     /// What is to be validated needs a look into tables.
     LookOutside,
-    /// Somebody holds a lock on this operation's key or range.
+    /// Another transaction holds a lock on this operation's key or range.
     Wait(usize),
 }
 
@@ -86,7 +86,7 @@ impl DbInner {
         }
     }
 
-    /// The first operation on something that somebody else has locked, and who.
+    /// The first operation on something that another transaction has locked, and which.
     #[cold]
     fn first_locked(&self, batch: &WriteBatch, guard: &Guard<'_>) -> Option<(usize, TxnId)> {
         let own = match guard {
@@ -123,7 +123,7 @@ impl DbInner {
         )
     }
 
-    /// Waits until nobody holds a lock on what an operation writes. The timeout counts from `since`, for all operations of
+    /// Waits until no transaction holds a lock on what an operation writes. The timeout counts from `since`, for all operations of
     /// the batch together; without it, does not wait.
     #[cold]
     fn wait_for_locks(&self, batch: &WriteBatch, op: usize, since: Option<u64>) -> Result<()> {
