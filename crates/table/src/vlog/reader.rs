@@ -308,7 +308,8 @@ impl Vlog {
         if trusted > out.capacity() {
             out.clear(); // what it holds need not be carried over
         }
-        out.try_reserve_exact(trusted.saturating_sub(out.len())).map_err(|_| Error::out_of_memory("a value", trusted))?;
+        out.try_reserve_exact(trusted.saturating_sub(out.len()))
+            .map_err(|_| Error::out_of_memory("a value", trusted))?;
         let mut filling = Filling::new(out);
         loop {
             let first = walk.at == start;
