@@ -29,7 +29,7 @@ enum class Outcome : int {
   Ok = 0,
   NotFound,
   Conflict,
-  /** Somebody has a lock, and the transaction does not wait. */
+  /** Another transaction has a lock, and the transaction does not wait. */
   LockHeld,
   Deadlock,
   LockTimeout,

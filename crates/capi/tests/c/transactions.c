@@ -223,7 +223,7 @@ static void *wait_for_key(void *argument) {
     return NULL;
 }
 
-// Waits until somebody waits for a lock, and checks what is said of it.
+// Waits until a transaction waits for a lock, and checks what is said of it.
 static void see_wait(kingtide_db *db, uint64_t waiter, uint64_t holder) {
     for (;;) {
         kingtide_lock_wait_list *waits = NULL;
