@@ -30,9 +30,14 @@ pub(super) struct Diverted {
 impl Diverted {
     /// What the log's sync must sync before.
     pub fn sync_first(&self) -> Weak<dyn SyncFirst> {
-        let log: Arc<dyn SyncFirst> = self.log.clone();
-        Arc::downgrade(&log)
+        sync_first(&self.log)
     }
+}
+
+/// What a log's sync must sync before when a record points into a file.
+pub(super) fn sync_first(log: &Arc<DirectLog>) -> Weak<dyn SyncFirst> {
+    let log: Arc<dyn SyncFirst> = log.clone();
+    Arc::downgrade(&log)
 }
 
 impl DbInner {
@@ -140,6 +145,26 @@ impl DbInner {
             let view = batch.families()[d.family as usize].view.load();
             view.active.direct().hold(&d.log, view.active.first_seq(), d.bytes);
         }
+        for s in batch.staged() {
+            let view = s.family.view.load();
+            view.active.direct().hold(&s.log, view.active.first_seq(), s.pointer.stored_len);
+        }
+    }
+
+    /// Whether values of a family may be written to value logs before their commit.
+    pub(crate) fn may_stage(&self, family: &Family) -> bool {
+        family.options().value_threshold > 0 && self.options.read().change_retention == 0
+    }
+
+    /// Makes a value log for one value that comes in pieces, or `None` when too many files are open for one more.
+    pub(crate) fn begin_staged(&self, family: &Family) -> Result<Option<Arc<DirectLog>>> {
+        if !self.tables.may_begin_value_log() {
+            return Ok(None);
+        }
+        let new_id = || self.new_file_id();
+        let log = DirectLog::create(&self.fs, &self.dir, &self.tables, new_id, &family.options())?;
+        log.begin()?;
+        Ok(Some(log))
     }
 
     /// Gives up the files that are open for values to come.

@@ -24,4 +24,5 @@ mod small_log;
 mod stored_options;
 mod transact;
 mod value_reader;
+mod value_writer;
 mod verify;
