@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 /// Compares two reports, and fails if the second is slower.
 #[derive(clap::Args, Debug, Clone)]
 pub struct Args {
-    /// The report to compare with: a directory that a run left, or a points.tsv
+    /// The report to compare with: a directory that a run left, or its repeats.tsv
     pub before: PathBuf,
     /// The report to judge
     pub after: PathBuf,
@@ -58,9 +58,12 @@ impl Figures {
     }
 }
 
-/// The points of a report: of the directory that a run left, or of a `points.tsv`.
+/// The points of a report: of the directory that a run left (its `repeats.tsv`, or the `points.tsv` of a program that keeps
+/// medians only), or of one of these files.
 pub fn read(path: &Path) -> Result<BTreeMap<Point, Figures>> {
-    let path = if path.is_dir() { path.join("points.tsv") } else { path.to_owned() };
+    let within =
+        |dir: &Path| Some(dir.join("repeats.tsv")).filter(|p| p.exists()).unwrap_or_else(|| dir.join("points.tsv"));
+    let path = if path.is_dir() { within(path) } else { path.to_owned() };
     let text =
         std::fs::read_to_string(&path).map_err(|e| Error::usage(format!("cannot read {}: {e}", path.display())))?;
     parse(&text).map_err(|e| Error::usage(format!("{}:{e}", path.display())))
@@ -70,7 +73,10 @@ fn parse(text: &str) -> Result<BTreeMap<Point, Figures>, String> {
     let mut lines = text.lines().enumerate();
     let header: Vec<&str> = lines.next().map_or_else(Vec::new, |(_, l)| l.split('\t').collect());
     let column = |name: &str| {
-        header.iter().position(|h| *h == name).ok_or_else(|| format!("1: no column '{name}': this is no points.tsv"))
+        header
+            .iter()
+            .position(|h| *h == name)
+            .ok_or_else(|| format!("1: no column '{name}': this is no points.tsv or repeats.tsv"))
     };
     let [workload, engine, threads, param, value] =
         ["workload", "engine", "threads", "sweep_param", "sweep_value"].map(column);

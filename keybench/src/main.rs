@@ -17,6 +17,7 @@ mod measure;
 mod micro;
 mod options;
 mod page;
+mod pin;
 mod plot;
 mod process;
 mod progress;

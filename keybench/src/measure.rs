@@ -178,6 +178,16 @@ pub fn show_bytes(bytes: f64) -> String {
     }
 }
 
+/// A number of operations: suffixes of counts are decimal, those of sizes binary.
+pub fn parse_count(text: &str) -> std::result::Result<u64, String> {
+    let suffixes = [('K', 1_000_u64), ('M', 1_000_000), ('G', 1_000_000_000)];
+    let found = suffixes.iter().find_map(|(c, n)| text.strip_suffix([*c, c.to_ascii_lowercase()]).map(|t| (t, *n)));
+    let (digits, factor) = found.unwrap_or((text, 1));
+    let n: u64 =
+        digits.parse().map_err(|_| format!("'{text}' is not a count: use digits, and K, M or G behind them"))?;
+    n.checked_mul(factor).ok_or_else(|| format!("'{text}' is too large"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 /// directory that has a report.json, report.html and report.txt are written again too.
 #[derive(clap::Args, Debug, Clone)]
 pub struct Args {
-    /// The directory of a report (report.json or points.tsv, and timeline.tsv), or the CSV file of a suite
+    /// The directory of a report (report.json, repeats.tsv or points.tsv, and timeline.tsv), or the CSV file of a suite
     pub from: PathBuf,
     /// Where the figures go [default: figures in the directory; beside FILE.csv FILE-figures]
     #[arg(long, value_name = "DIR")]

@@ -61,6 +61,7 @@ int build_indexes(THD *thd, TABLE *altered, Altering *altering) {
   altering->catch_up.reset(new CatchUp(thd, altered, altering->change.after, altering->added, altering->log));
   CatchUp &catch_up = *altering->catch_up;
   if (const int error = server_error(thd, catch_up.begin())) return error;
+  thd_proc_info(thd, "building indexes");  // as of the snapshot: what is changed from here on is followed
   IndexBuild build(thd, altered, altering->change.after, altering->added, *altering->log);
   const Index &primary = catch_up.format().primary;
   Iter it;

@@ -77,6 +77,25 @@ impl ChangeRecord {
 ///
 /// A stream does not hold the log: one that falls behind further than `change_retention` gets `TooOld`. It is not needed
 /// to keep a stream open to go on later.
+///
+/// ```
+/// # use kingtide::{Db, Options, vfs::MemFs};
+/// # let db = Db::open("db", Options { fs: Some(MemFs::shared()), ..Options::default() })?;
+/// use kingtide::ChangeKind;
+///
+/// db.put("ebb", "low")?;
+/// let known = db.latest_sequence();
+/// db.put("flood", "rising")?;
+/// db.delete("ebb")?;
+/// let mut changes = db.changes_since(known)?;
+/// let first = changes.next()?.expect("two commits came since");
+/// let change = first.operations().next().expect("it has one operation");
+/// assert_eq!((change.kind, change.key, change.value), (ChangeKind::Put, &b"flood"[..], &b"rising"[..]));
+/// assert_eq!((first.len(), changes.next()?.map(|r| r.len())), (1, Some(1)));
+/// assert!(changes.next()?.is_none(), "that is all for now; wait_next waits for more");
+/// assert_eq!(changes.position(), db.latest_sequence(), "where a later stream goes on");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct ChangeStream {
     db: Arc<DbInner>,
     tail: Tail,

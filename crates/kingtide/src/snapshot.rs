@@ -321,6 +321,27 @@ fn no_such_name(name: &str) -> Error {
 
 /// A consistent view of the whole database at one moment, over all families. Reads through it see exactly what was
 /// committed before it was taken. Dropping it lets merges reclaim what only it could see.
+///
+/// ```
+/// # use kingtide::{Db, Options, vfs::MemFs};
+/// # let db = Db::open("db", Options { fs: Some(MemFs::shared()), ..Options::default() })?;
+/// use kingtide::Read;
+///
+/// db.put("tide", "rising")?;
+/// let before = db.snapshot();
+/// db.put("tide", "falling")?;
+/// let family = db.default_family();
+/// assert_eq!(before.of(family).get("tide")?.as_deref(), Some(&b"rising"[..]));
+/// drop(before);
+///
+/// // A name keeps one until it is dropped.
+/// db.name_snapshot("before")?;
+/// db.put("tide", "low")?;
+/// let again = db.named_snapshot("before")?;
+/// assert_eq!(again.of(family).get("tide")?.as_deref(), Some(&b"falling"[..]));
+/// db.drop_named_snapshot("before")?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Snapshot {
     seq: SeqNo,

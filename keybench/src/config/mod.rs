@@ -63,6 +63,7 @@ const KEYS: &[Key] = &[
     key("items", Form::Value),
     key("value_size", Form::Value),
     key("seed", Form::Value),
+    key("pin", Form::Value),
     key("verify", Form::Switch),
     key("equal", Form::Switch),
     key("ignore_free_space", Form::Switch),

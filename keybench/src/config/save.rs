@@ -77,6 +77,7 @@ fn bench(args: &lua::Args) -> Result<Vec<(String, String)>> {
         ("items", args.items.to_string()),
         ("value_size", args.value_size.to_string()),
         ("seed", args.seed.to_string()),
+        ("pin", args.pin.to_string()),
         ("verify", switch(args.verify)),
         ("equal", switch(args.equal)),
         ("ignore_free_space", switch(args.ignore_free_space)),

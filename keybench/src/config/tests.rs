@@ -1,4 +1,5 @@
 use super::*;
+use crate::pin::Pin;
 use clap::Parser;
 use std::path::PathBuf;
 
@@ -106,6 +107,23 @@ fn every_key_refuses_nonsense_with_its_place() {
     }
     println!("{refused} keys");
     assert_eq!(refused, KEYS.len() - free.len());
+}
+
+#[test]
+fn threads_are_pinned_and_counts_have_suffixes() {
+    for (key, flags, pin) in [
+        ("", "", Pin::No),
+        ("pin = 1\n", "", Pin::Each),
+        ("pin = 0-0\n", "", Pin::To(vec![0])),
+        ("pin = 0-0\n", "--pin=false", Pin::No),
+        ("", "--pin", Pin::Each),
+    ] {
+        let file = File::new("pin", &format!("workload = mixed\nitems = 3K\n{key}"));
+        let args = file.args(&format!("--ops 2M {flags}")).unwrap();
+        assert_eq!((args.pin, args.items, args.ops), (pin, 3_000, Some(2_000_000)), "{key:?} {flags}");
+    }
+    let e = File::new("pin", "workload = mixed\npin = 3-1\n").args("").unwrap_err().to_string();
+    assert!(e.contains(":2: pin: ") && e.contains("no list of processors"), "{e}");
 }
 
 #[test]

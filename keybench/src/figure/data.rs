@@ -122,7 +122,7 @@ struct Repeats {
     latencies: Vec<(String, [Vec<f64>; 3])>,
 }
 
-/// Reads `points.tsv`: this program's, which has a line for each repeat, or the original keybench's, which has medians.
+/// Reads `repeats.tsv`, which has a line for each repeat, or `points.tsv`, which has medians.
 ///
 /// # Errors
 /// A usage error with the line that is no line of such a file.
@@ -238,8 +238,8 @@ impl Courses {
 }
 
 impl Run {
-    /// Of a report directory: `report.json` and `timeline.tsv`; without the first `points.tsv`, which is what the original
-    /// keybench leaves. A table that is not there has nothing in it.
+    /// Of a report directory: `report.json` and `timeline.tsv`; without the first `repeats.tsv` or `points.tsv`, the latter of
+    /// which is what the original keybench leaves. A table that is not there has nothing in it.
     ///
     /// # Errors
     /// A file that cannot be read, or is none of its kind; none of them being there.
@@ -252,7 +252,11 @@ impl Run {
                 Err(e) => Err(Error::io("read", &path, e)),
             }
         };
-        let (points_tsv, timeline_tsv) = (read("points.tsv")?, read("timeline.tsv")?);
+        let points_tsv = match read("repeats.tsv")? {
+            Some(repeats) => Some(repeats),
+            None => read("points.tsv")?,
+        };
+        let timeline_tsv = read("timeline.tsv")?;
         let report = dir.join("report.json");
         if report.exists() {
             let mut run = Run::of_results(&Results::load(&report)?);

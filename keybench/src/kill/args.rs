@@ -7,6 +7,7 @@ use crate::lua::args::points;
 use crate::lua::point::{Limit, Point, Spec};
 use crate::lua::script::{Context, Script};
 use crate::options::{EngineFlags, TxnFlags, size};
+use crate::pin::Pin;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -164,6 +165,7 @@ impl Args {
             rate: None,
             timeline: 0.0,
             verify: false,
+            pin: Pin::No,
         };
         let end = match (self.cycles, self.minutes) {
             (Some(n), _) => End::Cycles(n),

@@ -8,6 +8,7 @@ use crate::clock::Clock;
 use crate::engine::{self, EngineOptions};
 use crate::error::{Error, Result};
 use crate::options::{EngineChoices, EngineFlags, TxnFlags, size, switch, within};
+use crate::pin::Pin;
 use crate::results::Capacity;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,6 +24,9 @@ pub struct Args {
     /// Worker threads, a list separated by commas; one for each core by default
     #[arg(long, value_delimiter = ',', value_parser = threads)]
     pub threads: Vec<usize>,
+    /// Pin each worker thread to a processor: to one of its own, or in turn to those of a list as 0-3,6-6
+    #[arg(long, value_name = "BOOL|LIST", num_args = 0..=1, require_equals = true, default_value_t = Pin::No, default_missing_value = "true")]
+    pub pin: Pin,
     /// Threads that load the data set; as many as there are cores by default
     #[arg(long, value_parser = threads)]
     pub seed_threads: Option<usize>,
@@ -121,8 +125,9 @@ fn repeats(text: &str) -> Result<usize, String> {
     within(text, 1, 1000)
 }
 
+/// One at least, with the suffixes of counts.
 fn count(text: &str) -> Result<u64, String> {
-    within(text, 1, u64::MAX)
+    crate::measure::parse_count(text).and_then(|n| within(&n.to_string(), 1, u64::MAX))
 }
 
 fn value_size(text: &str) -> Result<u64, String> {
@@ -224,6 +229,8 @@ pub struct Plan {
     pub sinks: Vec<Sink>,
     /// Loading threads.
     pub seed_threads: usize,
+    /// Where worker threads run.
+    pub pin: Pin,
     /// Whether answers are verified.
     pub verify: bool,
     /// Whether engines with different settings are an error.
@@ -251,6 +258,7 @@ impl Plan {
             rate: self.rate,
             timeline: self.timeline,
             verify: self.verify,
+            pin: self.pin.clone(),
         }
     }
 }
@@ -323,6 +331,7 @@ impl Args {
     /// Checks everything that can be wrong before an engine is started.
     pub fn plan(&self) -> Result<Plan> {
         let engines = engine::parse_names(&self.backend)?;
+        self.pin.check()?;
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
         let threads = if self.threads.is_empty() { vec![cores] } else { self.threads.clone() };
         let seed_threads = self.seed_threads.unwrap_or(cores);
@@ -378,6 +387,7 @@ impl Args {
                 self.report.clone()
             },
             seed_threads,
+            pin: self.pin.clone(),
             verify: self.verify,
             equal: self.equal,
             ignore_free_space: self.ignore_free_space,

@@ -8,6 +8,7 @@ use crate::clock::Clock;
 use crate::engine::{self, Bounds, Engine, EngineOptions};
 use crate::error::{Error, Result};
 use crate::measure::{Latencies, Summary, plural, show_count};
+use crate::pin::Pin;
 use crate::process::{self, Usage};
 use crate::progress::{Goal, Progress};
 use crate::results::Closed;
@@ -90,6 +91,9 @@ pub struct Spec {
     pub timeline: f64,
     /// Whether answers are verified.
     pub verify: bool,
+    /// Where worker threads run.
+    #[serde(default)]
+    pub pin: Pin,
 }
 
 /// What a store is going through.
@@ -411,6 +415,7 @@ impl Stage<'_> {
         let (spec, store, clock, truth) = (self.spec, self.store, self.clock, self.truth.clone());
         let one = |thread: usize, tracker: Arc<Tracker>| -> Result<Figures> {
             let prepare = || -> Result<(Loaded, Shared)> {
+                spec.pin.apply(thread)?;
                 let shared = Worker::new(store.session()?, clock, truth.clone(), Arc::clone(&tracker));
                 if let Some(how) = spec.options.transactions {
                     shared.borrow_mut().how = how;

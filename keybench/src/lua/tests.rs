@@ -10,6 +10,7 @@ use crate::engine::faulty::{self, Fault, Faulty};
 use crate::engine::txn::{Isolation, Transactions, TxnMode};
 use crate::engine::{self, Bounds, Engine, EngineOptions};
 use crate::error::{Error, Result};
+use crate::pin::Pin;
 use clap::Parser;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -329,6 +330,7 @@ pub fn spec(source: &str, threads: usize) -> Spec {
         rate: None,
         timeline: 1.0,
         verify: true,
+        pin: Pin::No,
     }
 }
 

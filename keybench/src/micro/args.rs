@@ -6,7 +6,9 @@ use super::{AfterLoad, Phase, Spec, Workload};
 use crate::data::{Keys, Pattern, Values};
 use crate::engine;
 use crate::error::{Error, Result};
+use crate::measure::parse_count;
 use crate::options::{EngineChoices, EngineFlags, TxnFlags, size, switch};
+use crate::pin::Pin;
 use std::path::PathBuf;
 
 /// Native micro-benchmarks: write, read, mixed, delete, seek, range, iterate, and transactions.
@@ -20,10 +22,10 @@ pub struct Args {
     #[arg(short, long, value_name = "ENGINES")]
     pub compare: Option<String>,
     /// Entries of the data set, and operations of the measured phase (K, M and G: thousands, millions, billions)
-    #[arg(short, long, default_value = "1M", value_parser = count)]
+    #[arg(short, long, default_value = "1M", value_parser = parse_count)]
     pub operations: u64,
     /// Operations of the measured phase, where that should differ from the data set's size
-    #[arg(long, value_parser = count)]
+    #[arg(long, value_parser = parse_count)]
     pub reads: Option<u64>,
     /// Bytes of a key, 8 at least
     #[arg(short, long, default_value_t = 16)]
@@ -109,6 +111,9 @@ pub struct Args {
     /// Make a cursor anew for each seek and range, instead of one a thread
     #[arg(long)]
     pub fresh_iterator: bool,
+    /// Pin each thread to a processor: to one of its own, or in turn to those of a list as 0-3,6-6
+    #[arg(long, value_name = "BOOL|LIST", num_args = 0..=1, require_equals = true, default_value_t = Pin::No, default_missing_value = "true")]
+    pub pin: Pin,
     /// Begin even if the data set seems not to fit on the file system
     #[arg(long)]
     pub ignore_free_space: bool,
@@ -139,16 +144,6 @@ pub struct Plan {
     pub named: bool,
     /// Options of each engine.
     pub choices: EngineChoices,
-}
-
-/// A number of operations: suffixes of counts are decimal, those of sizes binary.
-fn count(text: &str) -> std::result::Result<u64, String> {
-    let suffixes = [('K', 1_000_u64), ('M', 1_000_000), ('G', 1_000_000_000)];
-    let found = suffixes.iter().find_map(|(c, n)| text.strip_suffix([*c, c.to_ascii_lowercase()]).map(|t| (t, *n)));
-    let (digits, factor) = found.unwrap_or((text, 1));
-    let n: u64 =
-        digits.parse().map_err(|_| format!("'{text}' is not a count: use digits, and K, M or G behind them"))?;
-    n.checked_mul(factor).ok_or_else(|| format!("'{text}' is too large"))
 }
 
 impl Args {
@@ -190,6 +185,7 @@ impl Args {
         if self.after_load == AfterLoad::ReopenKilled && (!self.workload.loads_first() || self.workload.writes()) {
             return Err(Error::usage("--after-load reopen-killed is for workloads that read what was loaded"));
         }
+        self.pin.check()?;
         let value_size = self.value_size as usize;
         let txn = self.txn()?;
         let how = self.workload.is_transactional().then_some(txn.how);
@@ -213,6 +209,7 @@ impl Args {
             families: self.families,
             phases: self.phases()?,
             txn,
+            pin: self.pin.clone(),
             fresh_iterator: self.fresh_iterator,
             after_load: self.after_load,
             existing: self.existing,

@@ -21,6 +21,7 @@ use crate::data::Pattern;
 use crate::engine::{self, EngineOptions};
 use crate::error::{Error, Result};
 use crate::measure::Summary;
+use crate::pin::Pin;
 use crate::process::{self, Usage};
 use crate::results::equality;
 use serde::{Deserialize, Serialize};
@@ -155,6 +156,9 @@ pub struct Spec {
     pub phases: Vec<phases::Preset>,
     /// Transactions, where the workload is made of them.
     pub txn: TxnSpec,
+    /// Where threads run.
+    #[serde(default)]
+    pub pin: Pin,
     /// Whether a cursor is made anew for each seek and range.
     pub fresh_iterator: bool,
     /// What is done between loading and measuring.

@@ -174,8 +174,10 @@ pub fn phase_on(
     let one = |thread: usize| -> Result<Share> {
         // Relaxed: pairs with nothing; the others stop a little later.
         let stop = || shared.stop.store(true, Ordering::Relaxed);
+        let pinned = shared.spec.pin.apply(thread).inspect_err(|_| stop());
         let session = store.session().inspect_err(|_| stop());
         barrier.wait();
+        pinned?;
         let cpu = process::thread_cpu_ns();
         let start = Instant::now();
         let mut worker = Worker {

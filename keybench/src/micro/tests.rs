@@ -8,6 +8,7 @@ use crate::engine::faulty::{Fault, Faulty, struck};
 use crate::engine::txn::{Isolation, Transactions, TxnMode};
 use crate::engine::{self, EngineOptions};
 use crate::error::{Error, Result};
+use crate::pin::Pin;
 use std::path::PathBuf;
 
 pub fn spec(workload: Workload, pattern: Pattern) -> Spec {
@@ -33,6 +34,7 @@ pub fn spec(workload: Workload, pattern: Pattern) -> Spec {
             hot_keys: None,
             plain_reads: false,
         },
+        pin: Pin::Each,
         fresh_iterator: false,
         after_load: AfterLoad::Nothing,
         existing: false,

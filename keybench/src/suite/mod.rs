@@ -45,7 +45,7 @@ pub struct Args {
     /// Directory for the stores
     #[arg(short, long, default_value = "bench-data")]
     pub db_path: PathBuf,
-    /// Run nothing: print the table of these files: CSV of suites, points.tsv of runs
+    /// Run nothing: print the table of these files: CSV of suites, repeats.tsv or points.tsv of runs
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with = "name")]
     pub table: Vec<PathBuf>,
     /// Of --table only rates, and only the tests that this file names: on each line a test and what to call it

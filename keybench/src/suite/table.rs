@@ -82,7 +82,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Reads a CSV file of `keybench micro --csv` or of a suite, or the points of a run (its directory or its `points.tsv`),
+    /// Reads a CSV file of `keybench micro --csv` or of a suite, or the points of a run (its directory, `repeats.tsv` or `points.tsv`),
     /// whose tests are then called `mixed/8`, by workload and threads, or `batch/8/256` with the swept value. Of a test that
     /// is in a file twice the later rows count.
     pub fn read(path: &Path) -> Result<Table> {

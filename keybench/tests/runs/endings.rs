@@ -94,14 +94,18 @@ fn a_run_leaves_a_report_of_what_is_finished() {
         println!("run {name}: {status}, {took:?}");
         assert_eq!(status.code(), Some(130), "{printed}");
         let report = std::fs::read_dir(&reports).unwrap().next().unwrap().unwrap().path();
-        for file in ["report.txt", "report.json", "report.html", "points.tsv", "timeline.tsv", "replay.cnf"] {
+        for file in
+            ["report.txt", "report.json", "report.html", "points.tsv", "repeats.tsv", "timeline.tsv", "replay.cnf"]
+        {
             assert!(report.join(file).is_file(), "no {file}");
         }
         let read = |file: &str| std::fs::read_to_string(report.join(file)).unwrap();
         assert!(read("report.txt").contains("INTERRUPTED") && printed.contains("INTERRUPTED"), "{printed}");
         assert!(read("report.txt").contains("short, 2 threads on kingtide"), "{}", read("report.txt"));
         assert!(read("report.json").contains("\"ending\": \"interrupted\""));
-        assert_eq!(read("points.tsv").lines().filter(|l| l.starts_with("short\tkingtide")).count(), 1);
+        for file in ["points.tsv", "repeats.tsv"] {
+            assert_eq!(read(file).lines().filter(|l| l.starts_with("short\tkingtide")).count(), 1, "{file}");
+        }
         assert_eq!(stores(&place.0), Vec::<PathBuf>::new(), "data are cleaned up");
     }
 }
@@ -252,10 +256,11 @@ fn a_full_disk_ends_an_engine_and_not_the_report() {
     for part in ["fill in ", &dir, "put: ", "No space left"] {
         assert!(failure.contains(part), "'{part}' is not in '{failure}': {}", read("report.txt"));
     }
-    let points = |start: &str| read("points.tsv").lines().filter(|l| l.starts_with(start)).count();
-    assert_eq!(points("small\tkingtide"), 1, "what was finished before is kept");
-    assert_eq!(points("fill\tkingtide"), 0);
-    assert_eq!((points("small\tmemory"), points("fill\tmemory")), (2, 2), "the others go on");
+    let lines = |file: &str, start: &str| read(file).lines().filter(|l| l.starts_with(start)).count();
+    let both = |start: &str| (lines("points.tsv", start), lines("repeats.tsv", start));
+    assert_eq!(both("small\tkingtide"), (1, 1), "what was finished before is kept");
+    assert_eq!(both("fill\tkingtide"), (0, 0));
+    assert_eq!((both("small\tmemory"), both("fill\tmemory")), ((1, 2), (1, 2)), "the others go on");
     assert!(read("report.json").contains("No space left"));
     assert_eq!(stores(&place.0), Vec::<PathBuf>::new());
 }

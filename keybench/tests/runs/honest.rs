@@ -105,7 +105,7 @@ fn rates_below_one_keep_their_digits() {
     // Two calls in 3.4 seconds.
     assert!(out.contains(": 0.588 wu/s") || out.contains(": 0.587 wu/s"), "{out}");
     let points = dir.report("points.tsv");
-    let rates = points.lines().skip(1).map(|l| l.split('\t').nth(13).unwrap().parse::<f64>().unwrap());
+    let rates = points.lines().skip(1).map(|l| l.split('\t').nth(12).unwrap().parse::<f64>().unwrap());
     assert!(rates.clone().count() > 0 && rates.clone().all(|r| (0.5..0.6).contains(&r)), "{points}");
     assert!(out.contains("1 repeat]") && !out.contains("1 repeats"), "{out}");
 }

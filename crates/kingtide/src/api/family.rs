@@ -18,6 +18,26 @@ use std::time::Duration;
 
 /// A handle to a column family. Cheap to clone. It does not keep the database open: after the last [`crate::Db`] went, the
 /// database was closed, or the family was dropped, operations return [`ErrorKind::Closed`].
+///
+/// ```
+/// # use kingtide::{Db, Options, vfs::MemFs};
+/// # let db = Db::open("db", Options { fs: Some(MemFs::shared()), ..Options::default() })?;
+/// use kingtide::Read;
+/// use std::time::Duration;
+///
+/// let sessions = db.create_family("sessions", Default::default())?;
+/// sessions.put("ann", "1f3a")?;
+/// sessions.put_ttl("ben", "77c0", Duration::from_secs(3600))?; // gone after an hour
+/// assert!(sessions.contains_key("ben")?);
+/// assert_eq!(db.get("ann")?, None, "families are separate key spaces");
+/// let mut value = Vec::new();
+/// assert!(sessions.get_into("ann", &mut value)? && value == b"1f3a", "a read into memory of the caller's");
+/// sessions.delete("ben")?;
+/// sessions.delete_range("a".."b")?;
+/// assert!(sessions.iter().next().is_none());
+/// assert_eq!((sessions.name(), db.families().len()), ("sessions".to_string(), 2));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct ColumnFamily {
     pub(crate) db: Arc<DbInner>,

@@ -71,6 +71,24 @@ pub(crate) struct StagedFile {
 }
 
 /// Operations that commit atomically, over any number of families. Reusable after [`WriteBatch::clear`].
+///
+/// ```
+/// # use kingtide::{Db, Options, vfs::MemFs};
+/// # let db = Db::open("db", Options { fs: Some(MemFs::shared()), ..Options::default() })?;
+/// use kingtide::WriteBatch;
+///
+/// let stock = db.create_family("stock", Default::default())?;
+/// let orders = db.create_family("orders", Default::default())?;
+/// stock.put("oars", "3")?;
+/// let mut batch = WriteBatch::new();
+/// batch.put(&stock, b"oars", b"2")?;
+/// batch.put(&orders, b"17", b"one pair of oars")?;
+/// batch.delete_range(&orders, "00".."10")?;
+/// assert_eq!(batch.len(), 3);
+/// db.write(batch)?; // all of it or nothing
+/// assert_eq!(stock.get("oars")?.as_deref(), Some(&b"2"[..]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Default)]
 pub struct WriteBatch {
     rep: Vec<u8>,

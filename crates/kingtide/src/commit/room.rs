@@ -80,7 +80,7 @@ impl DbInner {
                 self.jobs.wait_for_progress(Duration::from_millis(1));
             }
         };
-        self.stall.record(reason, self.clock.monotonic_ns().saturating_sub(start));
+        self.stall.record(reason, self.clock.monotonic_ns().saturating_sub(start), true);
         result
     }
 

@@ -143,28 +143,32 @@ impl WriteController {
             Ok(before) | Err(before) => before.max(start) + price,
         };
         let due = mine.min(start + MAX_PACE_NS);
+        let long = due.saturating_sub(start) >= LONG_STALL.as_nanos() as u64;
+        if long {
+            self.stats.events.tell(|| Event::StallBegun(StallReason::Debt));
+        }
         let mut now = start;
         // A clock that goes back ends the wait: what is left of it is not known.
         while due > now + MIN_SLEEP_NS && now >= start && self.debt() > 0 {
             self.clock.sleep(Duration::from_nanos(due - now).min(MAX_SLEEP));
             now = self.clock.monotonic_ns();
         }
-        if now > start {
-            self.record(Stat::StallDebtMicros, now - start);
+        if now > start || long {
+            self.record(Stat::StallDebtMicros, now.saturating_sub(start), long);
             timer.end(Stage::AdmissionNs);
         }
         Verdict::Go
     }
 
-    /// Counts a wait.
-    pub fn record(&self, reason: Stat, ns: u64) {
+    /// Counts a wait. `begun`: its beginning was told to listeners.
+    pub fn record(&self, reason: Stat, ns: u64, begun: bool) {
         self.stats.add(reason, ns / 1000);
         self.stats.add(Stat::Stalls, 1);
         self.stats.raise(Stat::StallMaxMicros, ns / 1000);
         self.stats.record(Histogram::Stall, ns);
         let event = || Event::StallEnded(stall_reason(reason), Duration::from_nanos(ns));
         // Short ones come often: each commit that is slowed a little.
-        match Duration::from_nanos(ns) >= LONG_STALL {
+        match begun || Duration::from_nanos(ns) >= LONG_STALL {
             true => self.stats.events.tell(event),
             false => self.stats.events.tell_detail(event),
         }
@@ -180,6 +184,7 @@ pub(crate) fn stall_reason(counted: Stat) -> StallReason {
 mod tests {
     use super::*;
     use kingtide_base::clock::ManualClock;
+    use kingtide_base::events::LogLevel;
 
     fn controller(limit: u64) -> (Arc<ManualClock>, Arc<Budget>, Arc<Stats>, WriteController) {
         let clock = ManualClock::at_unix_ms(1);
@@ -208,6 +213,26 @@ mod tests {
             last = spent;
         }
         assert!(last > 100_000_000, "99 % must hurt, cost {last} ns");
+    }
+
+    /// A wait of 10 ms or more is told of when it begins and when it ends; shorter ones only as details.
+    #[test]
+    fn a_long_wait_is_told_of_when_it_begins() {
+        for (bytes, expected) in [(64 << 10, vec![]), (64 << 20, vec!["stall_begun", "stall_ended"])] {
+            let (clock, memory, stats, c) = controller(100 << 20);
+            let told = Arc::new(std::sync::Mutex::new(Vec::new()));
+            let sink = told.clone();
+            stats
+                .events
+                .connect(LogLevel::Info, Box::new(move |e| sink.lock().unwrap().push((e.name(), e.to_string()))));
+            memory.charge(90 << 20);
+            let start = clock.monotonic_ns();
+            assert_eq!(c.admit(bytes), Verdict::Go);
+            assert!(clock.monotonic_ns() > start);
+            stats.events.deliver();
+            let told = told.lock().unwrap();
+            assert_eq!(told.iter().map(|t| t.0).collect::<Vec<_>>(), expected, "{told:?}");
+        }
     }
 
     #[test]

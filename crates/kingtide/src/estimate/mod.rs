@@ -35,6 +35,23 @@ impl ColumnFamily {
     /// [`RangeStats::rows`] is said there. Commits that are being made may count or not, and a transaction's own writes do
     /// not.
     ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options { fs: Some(MemFs::shared()), ..Options::default() })?;
+    /// let family = db.default_family();
+    /// for n in 0..1000u32 {
+    ///     db.put(n.to_be_bytes(), [0; 100])?;
+    /// }
+    /// db.flush()?;
+    /// assert_eq!(family.range_stats(..)?.rows, 1000, "exact for whole tables");
+    /// let part = family.range_stats(&100u32.to_be_bytes()[..]..&300u32.to_be_bytes()[..])?;
+    /// assert!((100..=300).contains(&part.rows), "otherwise an estimate: {part:?}");
+    /// let counted = family.count_up_to(.., 10_000)?; // looks at keys, up to so many
+    /// assert!(counted.exact && counted.rows == 1000);
+    /// assert!(family.approximate_size(..)? > 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `Closed`; `Corruption` and `Io` from opening a table.
     pub fn range_stats(&self, range: impl KeyRange) -> Result<RangeStats> {

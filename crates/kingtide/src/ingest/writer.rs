@@ -45,6 +45,25 @@ pub struct SortedFile {
 /// A file of some times `target_file_size` is a good size: merges take files as a whole, and can then run in parallel.
 ///
 /// Memory: one block, the index and eight bytes a key for the filter. Dropped unfinished, it removes the file.
+///
+/// ```
+/// # use kingtide::{Db, Options, vfs::MemFs};
+/// # let db = Db::open("db", Options { fs: Some(MemFs::shared()), ..Options::default() })?;
+/// use kingtide::{IngestOptions, SortedFileWriter};
+///
+/// let family = db.default_family();
+/// db.put("tide:0500", "of yesterday")?;
+/// let mut writer = SortedFileWriter::create("tides.sorted", family)?;
+/// for hour in 0..10_000u32 {
+///     writer.put(format!("tide:{hour:04}").as_bytes(), b"measured")?; // in order
+/// }
+/// assert_eq!(writer.entries(), 10_000);
+/// let file = writer.finish()?;
+/// assert_eq!(file.entries, 10_000);
+/// family.ingest(&["tides.sorted"], &IngestOptions::default())?; // all of it or nothing
+/// assert_eq!(db.get("tide:0500")?.as_deref(), Some(&b"measured"[..]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct SortedFileWriter {
     fs: Arc<dyn Fs>,
     path: PathBuf,

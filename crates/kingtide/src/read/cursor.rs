@@ -102,6 +102,39 @@ enum Shown {
 ///
 /// It starts invalid: position it with one of the seeks. After an error it stays invalid and [`Cursor::status`] tells
 /// the error, until [`Cursor::refresh`].
+///
+/// ```
+/// # use kingtide::{Db, Options, vfs::MemFs};
+/// # let db = Db::open("db", Options { fs: Some(MemFs::shared()), ..Options::default() })?;
+/// for (key, value) in [("ebb", "low"), ("flood", "rising"), ("spring", "highest")] {
+///     db.put(key, value)?;
+/// }
+/// let mut cursor = db.cursor("e".."s")?;
+/// cursor.seek_to_first();
+/// assert_eq!(cursor.key(), b"ebb");
+/// assert_eq!(cursor.value()?, b"low");
+/// cursor.seek(b"f"); // the first key that is not before it
+/// assert_eq!(cursor.key(), b"flood");
+/// cursor.next();
+/// assert!(!cursor.valid(), "off the end of the range");
+/// cursor.status()?; // that, and no error
+///
+/// cursor.seek_for_prev(b"f"); // the last key that is not behind it
+/// assert_eq!(cursor.key(), b"ebb");
+/// cursor.prev();
+/// assert!(!cursor.valid());
+/// db.put("current", "strong")?;
+/// db.put("eddy", "round")?;
+/// db.default_family().refresh(&mut cursor)?; // it shows what was committed since
+/// cursor.seek_to_last();
+/// let mut keys = vec![cursor.key().to_vec()];
+/// cursor.walk(false, |key, _value, _expires| {
+///     keys.push(key.to_vec());
+///     true
+/// });
+/// assert_eq!(keys, [&b"flood"[..], b"eddy", b"ebb"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Cursor {
     merge: Merge,
     view: Arc<View>,

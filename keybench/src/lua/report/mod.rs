@@ -1,4 +1,5 @@
-//! What a run leaves behind: the console's tables, `report.txt`, `report.html`, `report.json`, `points.tsv` and `timeline.tsv`.
+//! What a run leaves behind: the console's tables, `report.txt`, `report.html`, `report.json`, `points.tsv`,
+//! `repeats.tsv` and `timeline.tsv`.
 
 mod again;
 mod html;
@@ -38,7 +39,7 @@ impl Outputs {
 /// A report that grows while the run goes on.
 pub struct Report {
     dir: PathBuf,
-    points: Outputs,
+    repeats: Outputs,
     timeline: Outputs,
     console: Outputs,
     results: Results,
@@ -50,7 +51,7 @@ pub struct Report {
     readings: Vec<f64>,
 }
 
-const POINTS: &str = "workload\tengine\tthreads\tsweep_param\tsweep_value\trepeat\top\tcount\tp50_ns\tp99_ns\tp999_ns\t\
+const REPEATS: &str = "workload\tengine\tthreads\tsweep_param\tsweep_value\trepeat\top\tcount\tp50_ns\tp99_ns\tp999_ns\t\
 max_ns\thit_rate\twu_per_s\tops_per_s\tverified\twrong\n";
 const TIMELINE: &str = "workload\tengine\tthreads\tsweep_param\tsweep_value\tphase\telapsed_s\tmetric\tvalue\n";
 
@@ -60,6 +61,30 @@ fn identity(workload: &str, engine: &str, point: &Point) -> String {
     let (param, value) =
         point.swept.as_ref().map_or((String::new(), "1".to_owned()), |(p, v)| (p.clone(), v.to_string()));
     format!("{workload}\t{engine}\t{}\t{param}\t{value}", point.threads)
+}
+
+fn percent(share: Option<f64>) -> String {
+    share.map_or("0.0".into(), |s| format!("{:.3}", s * 100.0))
+}
+
+/// One line for each point and kind of operation, with the medians of its repeats: what the original keybench writes, whose
+/// programs take each line for a point. Behind its columns come two for answers that were checked, of all repeats.
+fn medians(results: &Results) -> String {
+    let mut text = REPEATS.replace("repeat\t", "");
+    for p in &results.points {
+        let (identity, f) = (identity(&p.workload, &p.engine, &p.point), &p.figures);
+        let (hit_rate, wu, ops) = (percent(f.hit_rate), exact(f.wu_per_s.value), exact(f.ops_per_s.value));
+        for op in &f.ops {
+            let l = &op.latency;
+            // Writing to a String cannot fail.
+            let _ = writeln!(
+                text,
+                "{identity}\t{}\t{}\t{:.0}\t{:.0}\t{:.0}\t{:.0}\t{hit_rate}\t{wu}\t{ops}\t{}\t{}",
+                op.name, l.count, l.p50, l.p99, l.p999, l.max, f.verified, f.wrong
+            );
+        }
+    }
+    text
 }
 
 /// What is known of a run before it begins.
@@ -123,7 +148,7 @@ impl Report {
             all.write(header).map_err(|e| Error::io("write", &dir, e))?;
             Ok(all)
         };
-        let points = outputs(Some("points.tsv"), Table::Points, POINTS)?;
+        let repeats = outputs(Some("repeats.tsv"), Table::Points, REPEATS)?;
         let timeline = outputs(Some("timeline.tsv"), Table::Timeline, TIMELINE)?;
         let console = outputs(None, Table::Console, "")?;
         let path = dir.join("replay.cnf");
@@ -132,7 +157,7 @@ impl Report {
             plan.engines.iter().map(|e| EngineResult { name: e.clone(), ..EngineResult::default() }).collect();
         let results = Results { format: FORMAT, meta, engines, ..Results::default() };
         Ok(Report {
-            points,
+            repeats,
             timeline,
             console,
             results,
@@ -239,7 +264,7 @@ impl Report {
 
     fn add_point(&mut self, workload: &str, engine: &str, number: usize, point: Point, m: Measured) -> Result<()> {
         let identity = identity(workload, engine, &point);
-        let hit_rate = m.hit_rate().map_or("0.0".into(), |h| format!("{:.3}", h * 100.0));
+        let hit_rate = percent(m.hit_rate());
         let (wu, ops) = (exact(m.unit_rate()), exact(m.touch_rate()));
         let mut lines = String::new();
         for op in &m.ops {
@@ -251,7 +276,7 @@ impl Report {
                 op.name, l.count, l.p50, l.p99, l.p999, l.max, m.verified, m.wrong
             );
         }
-        let written = self.points.write(&lines).and_then(|()| self.points.flush());
+        let written = self.repeats.write(&lines).and_then(|()| self.repeats.flush());
         written.map_err(|e| self.io(e))?;
         let drift = drift(&std::mem::take(&mut self.readings));
         self.results.add_point(workload, engine, point, Repeat { number, measured: m, drift });
@@ -289,6 +314,8 @@ impl Report {
         let path = self.dir.join("report.html");
         let figures = figure::of_run(&self.results);
         std::fs::write(&path, html::render(&self.results, &figures)).map_err(|e| Error::io("write", &path, e))?;
+        let path = self.dir.join("points.tsv");
+        std::fs::write(&path, medians(&self.results)).map_err(|e| Error::io("write", &path, e))?;
         self.timeline.flush().map_err(|e| self.io(e))?;
         self.save()?;
         if self.auto_plot {

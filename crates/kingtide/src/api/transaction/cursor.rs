@@ -109,6 +109,27 @@ fn outside(order: &KeyOrder, bound: &Bound<Vec<u8>>, of: &Bound<Vec<u8>>, upper:
 ///
 /// It starts invalid: position it with one of the seeks. After an error it stays invalid, and
 /// [`TransactionCursor::status`] tells the error.
+///
+/// ```
+/// # use kingtide::{Db, Options, vfs::MemFs};
+/// # let db = Db::open("db", Options { fs: Some(MemFs::shared()), ..Options::default() })?;
+/// let tides = db.default_family();
+/// db.put("ebb", "low")?;
+/// db.put("flood", "rising")?;
+/// let mut txn = db.begin(kingtide::Isolation::Snapshot)?;
+/// txn.delete(tides, b"ebb")?;
+/// txn.put(tides, b"spring", b"highest")?;
+/// let mut cursor = txn.cursor(tides, ..)?;
+/// cursor.seek_to_first();
+/// assert_eq!(cursor.key(), b"flood");
+/// cursor.next();
+/// assert_eq!(cursor.key(), b"spring");
+/// assert_eq!(cursor.value()?, b"highest");
+/// cursor.next();
+/// assert!(!cursor.valid());
+/// cursor.status()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct TransactionCursor {
     /// Gone once the transaction was over, so that it keeps no files and memtables alive.
     inner: Option<Cursor>,

@@ -104,6 +104,23 @@ impl Transaction {
     /// on the snapshot level, where a key that was changed since the beginning is a `Conflict`. An optimistic one has the
     /// key checked at commit, whatever its level; below snapshot it reads the newest committed value.
     ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options { fs: Some(MemFs::shared()), ..Options::default() })?;
+    /// use kingtide::{Isolation, TransactionOptions};
+    ///
+    /// let accounts = db.default_family();
+    /// db.put("ann", "100")?;
+    /// let mut txn = db.begin_with(TransactionOptions { locking: true, ..Isolation::ReadCommitted.into() })?;
+    /// let balance = txn.get_for_update(accounts, b"ann")?.expect("it was put"); // no other can change it until the end
+    /// assert_eq!(db.locks().len(), 1);
+    /// assert_eq!(&balance[..], b"100");
+    /// txn.put(accounts, b"ann", b"70")?;
+    /// txn.commit()?;
+    /// assert_eq!(db.get("ann")?.as_deref(), Some(&b"70"[..]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Transaction::get`]; `Conflict`; `LockTimeout`, `Deadlock`.
     pub fn get_for_update(&mut self, family: &ColumnFamily, key: &[u8]) -> Result<Option<PinnedValue>> {

@@ -24,6 +24,21 @@ impl Transaction {
     /// in doubt until [`Transaction::commit`] or [`Transaction::rollback`], or [`Db::commit_prepared`] or
     /// [`Db::rollback_prepared`] by its name. It takes no other operation, and dropping it leaves it in doubt.
     ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options { fs: Some(MemFs::shared()), ..Options::default() })?;
+    /// let accounts = db.default_family();
+    /// let mut txn = db.begin(kingtide::Isolation::Snapshot)?;
+    /// txn.put(accounts, b"ann", b"70")?;
+    /// txn.prepare(b"transfer 17")?; // from here on it can be committed, whatever happens
+    /// assert_eq!(db.get("ann")?, None);
+    /// drop(txn); // as after a crash: it is in doubt, until its coordinator decides
+    /// assert_eq!(db.recover_prepared()[0].xid, b"transfer 17");
+    /// db.commit_prepared(b"transfer 17")?; // or rollback_prepared
+    /// assert_eq!(db.get("ann")?.as_deref(), Some(&b"70"[..]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `Conflict`: as from a commit, the transaction is rolled back. `Exists` for a name that a transaction in doubt has,
     /// `InvalidArgument` for a name that is empty or longer than 1,024 bytes and for a transaction with a staged value

@@ -189,6 +189,23 @@ impl Transaction {
     /// Marks a point to come back to with [`Transaction::rollback_to_savepoint`]. Savepoints nest; of several with one
     /// name the newest counts, as in SQL.
     ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options { fs: Some(MemFs::shared()), ..Options::default() })?;
+    /// let tides = db.default_family();
+    /// let mut txn = db.begin(kingtide::Isolation::Snapshot)?;
+    /// txn.put(tides, b"ebb", b"low")?;
+    /// txn.set_savepoint("one")?;
+    /// txn.put(tides, b"flood", b"rising")?;
+    /// txn.rollback_to_savepoint("one")?; // the savepoint stays
+    /// txn.put(tides, b"spring", b"highest")?;
+    /// txn.release_savepoint("one")?; // what was written since stays
+    /// txn.commit()?;
+    /// assert_eq!(db.get("flood")?, None);
+    /// assert!(db.get("ebb")?.is_some() && db.get("spring")?.is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `Finished`, `Aborted`, `Expired`.
     pub fn set_savepoint(&mut self, name: &str) -> Result<()> {
