@@ -80,6 +80,8 @@ pub(crate) struct DirectLog {
     writing: Mutex<Writing>,
     /// Bytes that the system has. Release and Acquire: a sync of as many bytes covers them all.
     written: AtomicU64,
+    /// Bytes of a value that comes in pieces, for accounts of space. Relaxed.
+    appended: AtomicU64,
     synced: Mutex<Synced>,
     /// The first sequence number of the memtable that owns it. Changed under the commit lock; a hint elsewhere.
     owner: AtomicU64,
@@ -119,6 +121,7 @@ impl DirectLog {
                 whole: VlogMark::default(),
             }),
             written: AtomicU64::new(0),
+            appended: AtomicU64::new(0),
             synced: Mutex::default(),
             owner: AtomicU64::new(FREE),
         }))
@@ -170,7 +173,13 @@ impl DirectLog {
         }
         let appended = append(&mut w.writer);
         w.broken = appended.is_err();
+        self.appended.store(w.writer.written(), Ordering::Relaxed);
         appended
+    }
+
+    /// Bytes of a value that comes in pieces, so far. Waits for no append, as [`DirectLog::size`] does.
+    pub fn appended(&self) -> u64 {
+        self.appended.load(Ordering::Relaxed)
     }
 
     /// Whether no memtable took a pointer into it. Certain under the commit lock, a hint elsewhere.

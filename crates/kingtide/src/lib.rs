@@ -54,6 +54,7 @@ mod snapshot;
 #[cfg(all(test, not(shuttle)))]
 mod snapshot_tests;
 mod space;
+mod staged;
 mod sync;
 mod trace;
 mod tuning;

@@ -281,6 +281,8 @@ impl ValueWriter {
         if let Some(e) = &self.failed {
             return Err(e.clone());
         }
+        self.family.db.check_writable()?;
+        self.family.inner().check_alive()?;
         let place = match std::mem::replace(&mut self.sink, Sink::Memory(Vec::new())) {
             Sink::Memory(bytes) => Place::Memory(bytes),
             Sink::Log(log) => Place::Log(finish_log(&self.family, log)?),

@@ -142,6 +142,12 @@ impl DbInner {
         if !batch.control().is_some_and(|c| c.resolves) {
             self.check_space(batch)?;
         }
+        // Streams read such a value as long as its file is there, and retention promises more.
+        if !batch.staged().is_empty() && self.options.read().change_retention > 0 {
+            let text = "the staged value was begun before `change_retention` was set: with that the log itself holds \
+                        large values, so write it again";
+            return Err(Error::invalid(text));
+        }
         let durability = how.options.durability.unwrap_or_else(|| self.durability());
         batch.prepare();
         let batch = &*batch;

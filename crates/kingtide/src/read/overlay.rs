@@ -88,11 +88,21 @@ impl Overlay {
                 Entry { head, kind, at, key_len: key.len(), value_len: value.len() }
             })
             .collect();
-        Some(Arc::new(Overlay { order: order.clone(), entries, bytes, ranges: Arc::new(ranges), deleted, files: Vec::new() }))
+        Some(Arc::new(Overlay {
+            order: order.clone(),
+            entries,
+            bytes,
+            ranges: Arc::new(ranges),
+            deleted,
+            files: Vec::new(),
+        }))
     }
 
     /// The same, with value logs that entries point into and that stay as long as it does.
-    pub(crate) fn keep(own: Option<Arc<Overlay>>, files: impl Iterator<Item = Arc<VlogHandle>>) -> Option<Arc<Overlay>> {
+    pub(crate) fn keep(
+        own: Option<Arc<Overlay>>,
+        files: impl Iterator<Item = Arc<VlogHandle>>,
+    ) -> Option<Arc<Overlay>> {
         let mut own = own?;
         if let Some(overlay) = Arc::get_mut(&mut own) {
             overlay.files.extend(files);

@@ -21,6 +21,7 @@ mod reclaim;
 mod repair;
 mod small_database;
 mod small_log;
+mod staged_values;
 mod stored_options;
 mod transact;
 mod value_reader;
