@@ -106,7 +106,7 @@ impl DirectLog {
             }
         };
         if !planted!("direct-log-name-not-synced") {
-            fs.sync_dir(dir)?;
+            fs.sync_dir(dir).inspect_err(|_| drop(fs.remove(&vlog_path(dir, id))))?;
         }
         let (compression, chunk) = (options.compression, options.value_chunk_size as usize);
         let writer = VlogWriter::new_direct(file.clone(), id, compression, chunk);

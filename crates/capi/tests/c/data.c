@@ -267,6 +267,7 @@ void test_data(void) {
     OK(kingtide_db_set_option(db, "rate_limit", "64M", &err));
     FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_db_set_option(db, "cache_shards", "4", &err));
     batches(db, family);
+    pieces(db, family);
     snapshots(db, family);
     kingtide_family_free(family);
     OK(kingtide_db_close(db, &err));

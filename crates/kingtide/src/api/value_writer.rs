@@ -9,7 +9,7 @@ use kingtide_base::key::EXPIRY_FLAG;
 use kingtide_base::memory::append;
 use kingtide_base::options::Durability;
 use kingtide_base::stats::Stat;
-use kingtide_base::{Error, ErrorKind, Kind, Result};
+use kingtide_base::{Error, ErrorKind, Kind, Result, rare};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -322,6 +322,7 @@ fn begin_log(family: &ColumnFamily) -> Result<Arc<DirectLog>> {
 
 fn finish_log(family: &ColumnFamily, log: Arc<DirectLog>) -> Result<StagedFile> {
     let pointer = log.end()?;
+    rare!("staged-value-ended");
     let db = &family.db;
     if db.durability() == Durability::Power {
         log.sync_first()?; // here nobody waits for it; in the commit, all who commit would

@@ -162,25 +162,24 @@ impl DbInner {
         if !self.tables.may_begin_value_log() {
             return Ok(None);
         }
+        let making = self.staged.begin();
+        self.check_open()?;
         let new_id = || self.new_file_id();
         let log = DirectLog::create(&self.fs, &self.dir, &self.tables, new_id, &family.options())?;
-        if !self.staged.add(family.id(), &log) {
-            self.remove_now(&log);
-            self.check_open()?;
-        }
+        self.staged.add(family.id(), &log);
+        drop(making);
         log.begin()?;
+        rare!("staged-value-begun");
         Ok(Some(log))
     }
 
-    /// At close, once no commit can take them: removes the files of values that nobody committed. Their writers may live on for long, and
-    /// the directory is another's then.
+    /// At close, once no commit can take them: removes the files of values that nobody committed. Their writers may live on
+    /// for long, and the directory is another's then.
     pub(crate) fn remove_staged(&self) {
-        self.staged.close().iter().for_each(|log| self.remove_now(log));
-    }
-
-    fn remove_now(&self, log: &DirectLog) {
-        log.keep(true); // nothing is to be removed later by this name
-        let _ = self.fs.remove(&vlog_path(&self.dir, log.id())); // the next open removes it otherwise
+        for log in self.staged.end() {
+            log.keep(true); // nothing is to be removed later by this name
+            let _ = self.fs.remove(&vlog_path(&self.dir, log.id())); // the next open removes it otherwise
+        }
     }
 
     /// Gives up the files that are open for values to come.
