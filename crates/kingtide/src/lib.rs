@@ -54,6 +54,7 @@ mod snapshot;
 #[cfg(all(test, not(shuttle)))]
 mod snapshot_tests;
 mod space;
+mod staged;
 mod sync;
 mod trace;
 mod tuning;
@@ -65,7 +66,9 @@ pub mod wal;
 pub use api::transaction::{
     CommitTicket, TransactOptions, Transaction, TransactionCursor, TransactionHandle, TransactionOptions,
 };
-pub use api::{ColumnFamily, Db, Entries, Entry, KeyRange, Read, SnapshotReader, TransactionReader};
+pub use api::{
+    ColumnFamily, Db, Entries, Entry, KeyRange, Read, SnapshotReader, StagedValue, TransactionReader, ValueWriter,
+};
 pub use changes::{ChangeRecord, ChangeStream, ChangeStreamOptions};
 pub use checkpoint::CheckpointInfo;
 pub use commit::batch::{MAX_BATCH_BYTES, WriteBatch};

@@ -35,6 +35,65 @@ fn write(values: &[Vec<u8>], method: Compression, chunk: usize) -> (Arc<dyn File
     (file, pointers)
 }
 
+/// In pieces, a value becomes the same bytes of the same file.
+#[test]
+fn values_in_pieces_are_stored_like_whole_ones() {
+    let mut rng = Rng::new(3);
+    for method in METHODS {
+        for chunk in [1, 100, 4096, 256 << 10] {
+            let values = if chunk == 1 { vec![vec![], vec![1], vec![1, 2, 3]] } else { values(&mut rng) };
+            let (file, pointers) = write(&values, method, chunk);
+            let pieces = new_file(&MemFs::new(), "v");
+            let mut w = VlogWriter::new(Arc::clone(&pieces), ID, method, chunk);
+            for (p, v) in pointers.iter().zip(&values) {
+                if rng.one_in(4) {
+                    assert_eq!(w.append(v).unwrap(), *p);
+                    continue;
+                }
+                w.begin().unwrap();
+                let mut rest = v.as_slice();
+                while !rest.is_empty() {
+                    let most = [1 + chunk / 2, chunk, 3 * chunk + 1][rng.below(3) as usize];
+                    let (piece, more) = rest.split_at(rest.len().min(rng.below(most as u64 + 1) as usize));
+                    w.extend(piece).unwrap();
+                    rest = more;
+                }
+                assert_eq!(w.end().unwrap(), *p, "{method} {chunk}");
+            }
+            w.finish().unwrap();
+            let bytes = |file: &Arc<dyn File>| {
+                let mut bytes = vec![0; file.len().unwrap() as usize];
+                file.read_exact_at(&mut bytes, 0).unwrap();
+                bytes
+            };
+            assert!(bytes(&file) == bytes(&pieces), "{method} {chunk}");
+        }
+    }
+}
+
+#[test]
+fn one_value_in_pieces_at_a_time_and_one_that_is_given_up_leaves_nothing() {
+    let file = new_file(&MemFs::new(), "v");
+    let mut w = VlogWriter::new(Arc::clone(&file), ID, Compression::None, 10);
+    let first = w.append(b"first").unwrap();
+    for outside in [w.extend(b"x").unwrap_err(), w.end().unwrap_err()] {
+        assert_eq!(outside.kind(), ErrorKind::InvalidArgument);
+    }
+    let mark = w.mark();
+    w.begin().unwrap();
+    w.extend(&[1; 35]).unwrap();
+    for inside in [w.begin().unwrap_err(), w.append(b"x").unwrap_err()] {
+        assert_eq!(inside.kind(), ErrorKind::InvalidArgument);
+    }
+    w.flush().unwrap();
+    w.rewind(mark).unwrap();
+    let last = w.append(b"last").unwrap();
+    assert_eq!(last.offset, first.offset + first.stored_len);
+    assert_eq!(w.finish().unwrap().values, 2);
+    let vlog = Vlog::open(file, ID).unwrap();
+    vlog.verify().unwrap();
+}
+
 #[test]
 fn values_ranges_and_walks() {
     let mut rng = Rng::new(2);
