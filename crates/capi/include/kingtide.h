@@ -156,6 +156,10 @@ typedef struct kingtide_change_stream kingtide_change_stream;
 // An open database. All functions on it may be called from many threads at once, except `kingtide_db_free`.
 typedef struct kingtide_db kingtide_db;
 
+// A deadlock: transactions each of which waits for the next, and the last for the first. The first is the victim, which is going to
+// be rolled back. Valid during the call that hands it out.
+typedef struct kingtide_deadlock kingtide_deadlock;
+
 // What went wrong. Belongs to the caller, who frees it. May be read from any thread.
 typedef struct kingtide_error kingtide_error;
 
@@ -614,6 +618,24 @@ typedef struct {
 // Called with the id of a transaction that is going to wait for locks, and with those of the transactions that it waits
 // for. Must neither unwind nor jump out.
 typedef void (*kingtide_lock_wait_fn)(void *context, uint64_t waiter, const uint64_t *holders, size_t holder_count);
+
+// Called with a deadlock, on the thread of its victim, before that gives its locks back: the others still wait, unless
+// something else ended their waits. Must not wait for another transaction, and must neither unwind nor jump out.
+typedef void (*kingtide_deadlock_fn)(void *context, const kingtide_deadlock *deadlock);
+
+// Who is told of waits for locks, and of deadlocks.
+typedef struct {
+    // `sizeof(kingtide_lock_hooks)`, set by the caller.
+    size_t size;
+    // Handed to the functions.
+    void *context;
+    // Told of waits, as `kingtide_db_set_lock_wait_hook` says. May be NULL.
+    kingtide_lock_wait_fn waits;
+    // Told of deadlocks. May be NULL.
+    kingtide_deadlock_fn deadlock;
+    // Called when the context is needed no more. May be NULL.
+    kingtide_destroy_fn destroy;
+} kingtide_lock_hooks;
 
 // A transaction in doubt.
 typedef struct {
@@ -1673,6 +1695,30 @@ kingtide_status kingtide_db_set_lock_wait_hook(const kingtide_db *db,
                                                void *context,
                                                kingtide_destroy_fn destroy,
                                                kingtide_error **err);
+
+// Sets who is told of transactions that wait for locks, and of deadlocks, in place of who was told before, also by
+// `kingtide_db_set_lock_wait_hook`; NULL removes it.
+//
+// Errors: INVALID_ARGUMENT; `destroy` is not called then.
+kingtide_status kingtide_db_set_lock_hooks(const kingtide_db *db,
+                                           const kingtide_lock_hooks *hooks,
+                                           kingtide_error **err);
+
+// How many transactions it has.
+size_t kingtide_deadlock_count(const kingtide_deadlock *deadlock);
+
+// Describes what the transaction at an index from 0 waits for: `txn` is that transaction. False behind the last, or when
+// `info->size` is not set. What it points to is valid as long as the deadlock.
+bool kingtide_deadlock_wanted(const kingtide_deadlock *deadlock,
+                              size_t index,
+                              kingtide_lock_info *info);
+
+// Describes the lock that the transaction at an index from 0 waits for: `txn` is the one that holds it, the next one of the cycle.
+// Of a lock on more than what is waited for, it is the first piece that stands in the way. Otherwise as
+// `kingtide_deadlock_wanted`.
+bool kingtide_deadlock_held(const kingtide_deadlock *deadlock,
+                            size_t index,
+                            kingtide_lock_info *info);
 
 // Lists the transactions in doubt, oldest first: those prepared now and, after an open, those that recovery found. They
 // hold their locks. Resolve them with `kingtide_db_commit_prepared` and `kingtide_db_rollback_prepared`.

@@ -93,6 +93,7 @@ pub use snapshot::Snapshot;
 #[doc(hidden)]
 pub use tuning::Tuning;
 pub use txn::{
-    HeldLock, Isolation, LockMode, LockTarget, LockWait, LockWaitHook, PreparedInfo, TransactionInfo, TxnId,
+    DeadlockStep, HeldLock, Isolation, LockMode, LockTarget, LockWait, LockWaitHook, PreparedInfo, TransactionInfo,
+    TxnId,
 };
 pub use verify::{Problem, ProblemKind, Progress, Severity, VerifyCounts, VerifyReport, verify, verify_with};

@@ -4,8 +4,8 @@ use super::common::{METHODS, bytes_of, file_of, new_file};
 use kingtide_base::options::Compression;
 use kingtide_base::rng::Rng;
 use kingtide_base::{Error, ErrorKind};
-use kingtide_table::{ValuePointer, Vlog, VlogWriter};
-use kingtide_vfs::{File, MemFs};
+use kingtide_table::{ReadAhead, ValuePointer, Vlog, VlogWriter};
+use kingtide_vfs::{FaultFs, File, Fs, MemFs, Op, OpenMode};
 use std::sync::Arc;
 
 const ID: u64 = 44;
@@ -224,4 +224,49 @@ fn wrong_pointers_and_files_are_refused() {
     swapped[a..a + n].copy_from_slice(&bytes[b..b + n]);
     swapped[b..b + n].copy_from_slice(&bytes[a..a + n]);
     assert!(read_all(&swapped, &p, &values));
+}
+
+/// Scans over several value logs at once, in both directions, with gaps, and at random.
+#[test]
+fn values_near_one_another_are_read_together() {
+    let fs = FaultFs::new(MemFs::shared(), 1);
+    let mut rng = Rng::new(17);
+    let logs: Vec<(Arc<Vlog>, Vec<ValuePointer>, Vec<Vec<u8>>)> = (0..20)
+        .map(|id| {
+            let file = fs.open(format!("v{id}").as_ref(), OpenMode::Create).unwrap();
+            let mut writer = VlogWriter::new(file.clone(), id, Compression::None, 4096);
+            let mut values = vec![vec![0; 3000]; 300];
+            values.iter_mut().for_each(|v| rng.fill(v));
+            let pointers = values.iter().map(|v| writer.append(v).unwrap()).collect();
+            writer.finish().unwrap();
+            (Vlog::open(file, id).unwrap(), pointers, values)
+        })
+        .collect();
+    let reads = |logs: &[(Arc<Vlog>, Vec<ValuePointer>, Vec<Vec<u8>>)],
+                 steps: &mut dyn Iterator<Item = (usize, usize)>| {
+        let (mut near, mut out, before, mut n) = (ReadAhead::default(), Vec::new(), fs.count(Op::Read), 0);
+        for (log, at) in steps {
+            let (vlog, pointers, values) = &logs[log];
+            vlog.read_near(&pointers[at], &mut near, &mut out).unwrap();
+            assert!(out == values[at], "log {log}, value {at}");
+            n += 1;
+        }
+        (n, fs.count(Op::Read) - before)
+    };
+    let one = (0..300).map(|at| (0, at)).collect::<Vec<_>>();
+    let interleaved = |logs: usize| (0..300 * logs).map(|n| (n % logs, n / logs)).collect::<Vec<_>>();
+    let every_third = (0..100).map(|at| (0, at * 3)).collect::<Vec<_>>();
+    let random = (0..1000).map(|_| (rng.below(16) as usize, rng.below(300) as usize)).collect::<Vec<_>>();
+    for (what, steps, at_most) in [
+        ("one log", one, 10),
+        ("eight logs", interleaved(8), 8 * 18),
+        ("sixteen logs", interleaved(16), 16 * 32),
+        ("every third value of one", every_third, 10),
+        ("more logs than windows", interleaved(20), 20 * 300),
+        ("at random", random, 1000),
+    ] {
+        let (n, forward) = reads(&logs, &mut steps.iter().copied());
+        let (_, backward) = reads(&logs, &mut steps.iter().rev().copied());
+        assert!(forward <= at_most && backward <= at_most, "{what}: {n} values, {forward} and {backward} reads");
+    }
 }
