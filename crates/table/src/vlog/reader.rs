@@ -578,7 +578,9 @@ impl VlogRecords {
                     break;
                 }
             }
-            filling.map(Filling::finish);
+            if let Some(filling) = filling {
+                filling.finish();
+            }
             self.at = walk.at;
             let stored_len = walk.at - offset;
             Ok(Some(ValuePointer { file_id: vlog.file_id, offset, stored_len, raw_len }))
