@@ -233,7 +233,7 @@ typedef struct kingtide_txn_list kingtide_txn_list;
 // thread at a time.
 typedef struct kingtide_value kingtide_value;
 
-// A writer of one value, which may be larger than memory. Nobody sees the value before it is finished, put under a key, and
+// A writer of one value, which may be larger than memory. No read finds the value before it is finished, put under a key, and
 // committed. For one thread at a time.
 typedef struct kingtide_value_writer kingtide_value_writer;
 

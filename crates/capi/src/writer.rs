@@ -9,7 +9,7 @@ use kingtide::{Error, ErrorKind, StagedValue, ValueWriter};
 use std::ffi::c_void;
 use std::time::Duration;
 
-/// A writer of one value, which may be larger than memory. Nobody sees the value before it is finished, put under a key, and
+/// A writer of one value, which may be larger than memory. No read finds the value before it is finished, put under a key, and
 /// committed. For one thread at a time.
 pub struct kingtide_value_writer(Option<ValueWriter>);
 

@@ -16,7 +16,7 @@
 //!    memtable, of the pool, or of the thread that writes.
 //!
 //! A value that comes in pieces ([`DirectLog::begin`]) has a file to itself, which no pool knows: its first memtable is the
-//! one that takes the pointer. If nothing takes it, the file goes with whoever wrote it.
+//! one that takes the pointer. If nothing takes it, the file goes with its writer or the staged value.
 //!
 //! Anything that writes memtables elsewhere (recovery, copies, ingests, clones) moves the values: only the flush that
 //! seals a file may hand its pointers on. A file whose write or sync failed is never sealed; its values move too.

@@ -22,7 +22,7 @@ const REST_OF_BATCH: usize = 1 << 20;
 /// Writes one value in pieces: see [`ColumnFamily::value_writer`].
 ///
 /// What is written is compressed, checksummed and appended to a file chunk by chunk (option `value_chunk_size`), so that a
-/// value of any length takes little memory. Nobody sees it before [`ValueWriter::finish`] and a commit with
+/// value of any length takes little memory. No read finds it before [`ValueWriter::finish`] and a commit with
 /// [`WriteBatch::put_staged`] or [`Transaction::put_staged`](crate::Transaction::put_staged). A writer that is dropped leaves
 /// nothing behind, and neither does a crash.
 ///
@@ -76,7 +76,7 @@ impl ColumnFamily {
     /// for piece in 0..30u8 {
     ///     writer.write_all(&[piece; 100_000])?;
     /// }
-    /// assert_eq!(db.get(b"film")?, None); // nobody sees it yet
+    /// assert_eq!(db.get(b"film")?, None); // not yet
     /// family.put_staged(b"film", &writer.finish()?)?;
     /// assert_eq!(family.get_reader(b"film")?.map(|r| r.len()), Some(3_000_000));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -325,7 +325,7 @@ fn finish_log(family: &ColumnFamily, log: Arc<DirectLog>) -> Result<StagedFile> 
     rare!("staged-value-ended");
     let db = &family.db;
     if db.durability() == Durability::Power {
-        log.sync_first()?; // here nobody waits for it; in the commit, all who commit would
+        log.sync_first()?; // here one thread waits for it; in the commit, all that commit would
     }
     db.stats.add(Stat::DirectValues, 1);
     db.stats.add(Stat::DirectValueBytes, pointer.stored_len);

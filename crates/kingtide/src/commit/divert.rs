@@ -173,7 +173,7 @@ impl DbInner {
         Ok(Some(log))
     }
 
-    /// At close, once no commit can take them: removes the files of values that nobody committed. Their writers may live on
+    /// At close, once no commit can take them: removes the files of values that were not committed. Their writers may live on
     /// for long, and the directory is another's then.
     pub(crate) fn remove_staged(&self) {
         for log in self.staged.end() {
