@@ -214,6 +214,7 @@ pub fn run(orders: Orders) -> Result<(), String> {
     }
     state.session = orders.session;
     save(&orders.dir, &state)?;
+    copies::discard_checkpoints(&orders.dir);
     let journal = Journal::create(&journal_path(&orders.dir, orders.session))?;
     journal.append(&Record::Session(orders.none))?;
     phase("saving the state");

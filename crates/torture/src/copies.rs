@@ -101,7 +101,8 @@ fn backup(world: &World, rng: &mut Rng) -> kingtide::Result<()> {
     Ok(())
 }
 
-/// Judges the copies of the last session, if it is to `look` at them, and removes them.
+/// Judges the copies of the last session, if it is to `look` at them. It leaves them where they are: a session that is killed before
+/// it has saved its state is followed by one that judges them again.
 pub fn check(
     dir: &Path,
     made: &[CopyMade],
@@ -111,12 +112,6 @@ pub fn check(
 ) -> Result<(), String> {
     for copy in made.iter().filter(|c| look && c.kind == Copy::Checkpoint) {
         check_checkpoint(&checkpoint_path(dir, copy.number), copy, options, counts)?;
-    }
-    for number in 0..2 {
-        let path = checkpoint_path(dir, number);
-        if path.join("CURRENT").exists() {
-            discard(&path);
-        }
     }
     let pool = Backup::at(backup_path(dir));
     let ids = pool.ids().map_err(|e| format!("backups: {e}"))?;
@@ -135,6 +130,13 @@ pub fn check(
         counts.add("backups verified", 1);
     }
     Ok(())
+}
+
+/// Removes the checkpoints of the last session, once nothing will ask for them again.
+pub fn discard_checkpoints(dir: &Path) {
+    for path in (0..2).map(|number| checkpoint_path(dir, number)).filter(|path| path.join("CURRENT").exists()) {
+        discard(&path);
+    }
 }
 
 fn check_checkpoint(path: &Path, copy: &CopyMade, options: &Options, counts: &child::Counts) -> Result<(), String> {
