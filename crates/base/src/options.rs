@@ -520,10 +520,10 @@ option_table! {
         /// Values of this many bytes and more go to the value log; 0 keeps all values in the key log.
         value_threshold: u64 = 512, in 0 ..= 4_294_967_295u64;
         /// Values of this many bytes and more are written once: to a value log, before their commit, and not to the
-        /// write-ahead log. 0: none is. A commit that waits for a sync does so from four times as many bytes on, all its large
+        /// write-ahead log. 0: none is. A commit that waits for a sync does so from eight times as many bytes on, all its large
         /// values together. It acts only while the family keeps values in value logs (`value_threshold`) and
         /// no log is kept for change streams (`change_retention`).
-        direct_value_threshold: u64 = 32 << 10, in 0 ..= 4_294_967_295u64, @live;
+        direct_value_threshold: u64 = 16 << 10, in 0 ..= 4_294_967_295u64, @live;
         /// Bytes of one chunk of a large value.
         value_chunk_size: u64 = 262_144, in 4_096 ..= 16_777_216;
         /// False-positive rate of the tables' filters; 0 writes no filter.

@@ -17,7 +17,7 @@ use std::sync::{Arc, Weak};
 
 /// Commits that wait for a sync write values once from so many times the threshold on: measured with files of 32 KiB to
 /// 128 KiB, where the latter broke even.
-const WORTH_A_SYNC: u64 = 4;
+const WORTH_A_SYNC: u64 = 8;
 
 /// Values of one family in one file.
 pub(super) struct Diverted {

@@ -225,11 +225,11 @@ fn a_durable_commit_syncs_a_second_file_only_for_enough_bytes() {
     let mut expected = 0;
     for (durability, lengths, other_lengths, direct) in [
         (Durability::Power, vec![64, 100], vec![], 0),
-        (Durability::Power, vec![255], vec![], 0),
-        (Durability::Power, vec![256], vec![], 1),
-        (Durability::Power, vec![10, 63, 128, 128], vec![], 2),
-        (Durability::Power, vec![64, 64], vec![639, 1000], 0),
-        (Durability::Power, vec![64, 64], vec![640, 640], 4),
+        (Durability::Power, vec![511], vec![], 0),
+        (Durability::Power, vec![512], vec![], 1),
+        (Durability::Power, vec![10, 63, 256, 256], vec![], 2),
+        (Durability::Power, vec![64; 6], vec![639, 1000], 0),
+        (Durability::Power, vec![64; 6], vec![640, 640], 8),
         (Durability::Process, vec![10, 64], vec![640], 2),
     ] {
         let what = format!("{durability:?} {lengths:?} {other_lengths:?}");

@@ -110,14 +110,14 @@ impl<'a> Walk<'a> {
     }
 
     /// Reads, checks and decodes the next chunk, appends its bytes to `out` if given, and moves on.
-    fn next(&mut self, out: Option<&mut Vec<u8>>, d: &mut Decompressor) -> Result<Chunk> {
+    fn next(&mut self, out: Option<&mut Filling<'_>>, d: &mut Decompressor) -> Result<Chunk> {
         let chunk = self.peek(WINDOW)?;
         let (vlog, at) = (self.vlog, self.at);
         let bytes = self.need(chunk.len(), WINDOW)?;
         let decode = || -> Result<()> {
             let method = chunk.check(bytes, vlog.file_id, at)?;
             let Some(out) = out else { return Ok(()) };
-            append_decoded(method, &chunk, &bytes[CHUNK..], out, d)
+            out.append_decoded(method, &chunk, &bytes[CHUNK..], d)
         };
         decode().map_err(|e| vlog.error(e, at))?;
         self.at += chunk.len();
@@ -125,20 +125,50 @@ impl<'a> Walk<'a> {
     }
 }
 
-fn append_decoded(method: Compression, c: &Chunk, body: &[u8], out: &mut Vec<u8>, d: &mut Decompressor) -> Result<()> {
-    let raw_len = c.raw_len as usize;
-    if method == Compression::None {
-        if body.len() != raw_len {
+/// Puts a value in the place of what a vector holds. Bytes that the vector has are written over, so that a scan, which
+/// uses one vector for all its values, does not zero it for each of them.
+struct Filling<'a> {
+    out: &'a mut Vec<u8>,
+    /// Bytes of the value so far; behind them are leftovers.
+    len: usize,
+}
+
+impl<'a> Filling<'a> {
+    fn new(out: &'a mut Vec<u8>) -> Filling<'a> {
+        Filling { out, len: 0 }
+    }
+
+    /// The next `n` bytes of the value, to be written.
+    fn room(&mut self, n: usize) -> Result<&mut [u8]> {
+        let end = self.len + n;
+        if end > self.out.len() {
+            extend_zeroed(self.out, end - self.out.len(), "a value")?;
+        }
+        let room = &mut self.out[self.len..end];
+        self.len = end;
+        Ok(room)
+    }
+
+    fn append_decoded(&mut self, method: Compression, c: &Chunk, body: &[u8], d: &mut Decompressor) -> Result<()> {
+        let raw_len = c.raw_len as usize;
+        let stored_as_it_is = method == Compression::None;
+        let room = if stored_as_it_is { body.len() } else { d.room(method, body)? };
+        if room != raw_len {
             return Err(Error::corruption("a value's lengths contradict each other"));
         }
-        return append(out, body, "a value");
+        if stored_as_it_is {
+            self.out.truncate(self.len);
+            append(self.out, body, "a value")?;
+            self.len += raw_len;
+            return Ok(());
+        }
+        d.decompress(method, body, self.room(raw_len)?)
     }
-    if d.room(method, body)? != raw_len {
-        return Err(Error::corruption("a value's lengths contradict each other"));
+
+    /// The value is complete.
+    fn finish(self) {
+        self.out.truncate(self.len);
     }
-    let start = out.len();
-    extend_zeroed(out, raw_len, "a value")?;
-    d.decompress(method, body, &mut out[start..])
 }
 
 impl Vlog {
@@ -273,19 +303,24 @@ impl Vlog {
         d: &mut Decompressor,
     ) -> Result<()> {
         let (start, end) = (walk.at, walk.end);
-        out.clear();
         // A pointer is not trusted much further than the stored bytes go; what expands more makes room as it comes.
         let trusted = p.raw_len.min(p.stored_len + FREE_RAW as u64) as usize;
-        out.try_reserve_exact(trusted).map_err(|_| Error::out_of_memory("a value", trusted))?;
+        if trusted > out.capacity() {
+            out.clear(); // what it holds need not be carried over
+        }
+        out.try_reserve_exact(trusted.saturating_sub(out.len()))
+            .map_err(|_| Error::out_of_memory("a value", trusted))?;
+        let mut filling = Filling::new(out);
         loop {
             let first = walk.at == start;
-            let chunk = walk.next(Some(out), d)?;
+            let chunk = walk.next(Some(&mut filling), d)?;
             let last = walk.at == end;
             check_flags(&chunk, first, last).map_err(|e| self.error(e, start))?;
             if last {
                 break;
             }
         }
+        filling.finish();
         if out.len() as u64 != p.raw_len {
             return Err(self.error(Error::corruption("the length of a value does not match its pointer"), start));
         }
@@ -476,7 +511,9 @@ impl ValueReader {
             self.chunk_at = self.raw_at;
             let at = walk.at;
             walk.end = (at + head.len()).min(end);
-            let checked = walk.next(Some(&mut self.chunk), &mut s.decompressor);
+            let mut filling = Filling::new(&mut self.chunk);
+            let checked = walk.next(Some(&mut filling), &mut s.decompressor);
+            filling.finish();
             let checked = checked.and_then(|c| {
                 check_flags(&c, at == self.pointer.offset, walk.at == end).map_err(|e| vlog.error(e, at))
             });
@@ -513,7 +550,6 @@ impl VlogRecords {
     /// # Errors
     /// As [`VlogRecords::next_pointer`].
     pub fn next_value(&mut self, out: &mut Vec<u8>) -> Result<Option<ValuePointer>> {
-        out.clear();
         self.next(Some(out))
     }
 
@@ -545,7 +581,7 @@ impl VlogRecords {
         Ok(found)
     }
 
-    fn next(&mut self, mut out: Option<&mut Vec<u8>>) -> Result<Option<ValuePointer>> {
+    fn next(&mut self, out: Option<&mut Vec<u8>>) -> Result<Option<ValuePointer>> {
         let (offset, end) = (self.at, self.vlog.data_end());
         if offset == end {
             return Ok(None);
@@ -554,9 +590,10 @@ impl VlogRecords {
         SCRATCH.with_borrow_mut(|s| {
             let mut walk = Walk::new(&vlog, &mut s.buf, offset, end);
             let mut raw_len = 0;
+            let mut filling = out.map(Filling::new);
             loop {
                 let at = walk.at;
-                let chunk = walk.next(out.as_deref_mut(), &mut s.decompressor)?;
+                let chunk = walk.next(filling.as_mut(), &mut s.decompressor)?;
                 raw_len += chunk.raw_len as u64;
                 let last = chunk.flags & FLAG_LAST != 0;
                 check_flags(&chunk, at == offset, last).map_err(|e| vlog.error(e, at))?;
@@ -564,6 +601,7 @@ impl VlogRecords {
                     break;
                 }
             }
+            filling.map(Filling::finish);
             self.at = walk.at;
             let stored_len = walk.at - offset;
             Ok(Some(ValuePointer { file_id: vlog.file_id, offset, stored_len, raw_len }))
