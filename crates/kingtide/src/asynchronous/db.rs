@@ -46,6 +46,14 @@ use std::path::Path;
 /// while let Some(entry) = entries.next().await {
 ///     assert_eq!(&*entry?.key, b"moon");
 /// }
+/// let report = db.with(|db| db.verify()).await?; // any other call
+/// assert!(report.is_clean());
+/// let last = db.range(..).backwards().next().await;
+/// assert!(last.is_some());
+///
+/// let mut txn = db.inner().begin(kingtide::Isolation::Snapshot)?;
+/// txn.put(db.default_family().inner(), b"tide", b"falling")?;
+/// db.wait(txn.commit_ordered()?).await?;
 /// db.close().await?;
 /// # kingtide::Result::Ok(())
 /// # })?;

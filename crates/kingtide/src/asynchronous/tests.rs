@@ -300,9 +300,9 @@ fn a_stalled_writer_does_not_block_the_thread() {
 
         let manual = Options { fs: Some(MemFs::shared()), manual_jobs: true, ..Options::default() };
         let db = AsyncDb::from(Db::open("db", manual).unwrap());
-        db.inner().inner().stall.set_level0(100.0); // with no job that would correct it
+        db.inner().inner().stall.set_unflushed_values(1.0); // with no job that would correct it
         let refuses = WriteOptions { no_wait: true, ..WriteOptions::default() };
-        let busy = db.write_with(batch(&db, &["c"], &[3; 100_000]), refuses).await;
+        let busy = db.write_with(batch(&db, &["c"], b"3"), refuses).await;
         assert_eq!(busy.unwrap_err().kind(), ErrorKind::Busy);
     });
 }
