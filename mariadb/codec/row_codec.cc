@@ -58,7 +58,7 @@ void set_not_null(const Column &c, uint8_t *record) {
   if (c.null_mask) record[c.null_offset] &= static_cast<uint8_t>(~c.null_mask);
 }
 
-/** Takes the bytes of a column that nobody wants. */
+/** Takes the bytes of a column that the statement does not read. */
 bool pass_over(const StoredColumn &c, Slice &row) {
   Slice data;
   if (c.sized) return take_sized(row, &data);

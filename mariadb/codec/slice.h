@@ -10,7 +10,7 @@
 
 namespace kingtide {
 
-/** Bytes that somebody else owns. */
+/** Bytes that another object owns. */
 struct Slice {
   const uint8_t *data = nullptr;
   size_t size = 0;

@@ -28,7 +28,7 @@ def say(text):
 
 
 def free_port():
-    """A TCP port of the loopback interface that nobody listens on now."""
+    """A TCP port of the loopback interface that no process listens on now."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]

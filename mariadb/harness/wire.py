@@ -25,7 +25,7 @@ class SqlError(Exception):
 
 
 class ServerGone(Exception):
-    """The connection broke: of a statement in flight, nobody knows whether it was executed."""
+    """The connection broke: of a statement in flight, it is not known whether it was executed."""
 
 
 class Connection:

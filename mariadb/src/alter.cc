@@ -8,7 +8,7 @@
 
   Indexes that are added are built before that, under numbers that no table has: index_build.h. Their number is in the dictionary
   as one that is being built until the batch takes it; those that are left when the server starts are erased. Others may change
-  rows meanwhile: catch_up.h. Nobody uses the table when it begins and when it ends.
+  rows meanwhile: catch_up.h. No other statement uses the table when it begins and when it ends.
 */
 #include "alter_plan.h"
 #include "catch_up.h"
@@ -81,7 +81,7 @@ int build_indexes(THD *thd, TABLE *altered, Altering *altering) {
   return error;
 }
 
-/** Nobody has the table any more: what others did while the indexes were built comes into them. */
+/** No other statement uses the table any more: what others did while the indexes were built comes into them. */
 int finish_indexes(THD *thd, Altering *altering) {
   if (const int error = wait_for_prepared(thd, altering->share->format().primary)) return error;
   if (altering->log->is_too_big()) return ONLINE_LOG_TOO_BIG;

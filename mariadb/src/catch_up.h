@@ -13,7 +13,7 @@ namespace kingtide {
 
 /**
   Makes indexes follow what others did while they were built: for each row that was changed, its entry goes that is in the index,
-  and the one comes that it has now. This is done in rounds, each as of a snapshot; the last one, when nobody has the table any
+  and the one comes that it has now. This is done in rounds, each as of a snapshot; the last one, when no statement uses the table any
   more, finds little to do.
 
   A row's entry in the index is the one that it had at the snapshot of the round in which it was looked at last, so the snapshots
@@ -35,7 +35,7 @@ class CatchUp {
 
   /** The indexes are built: does rounds until little is left, or it cannot keep up. Errors of the server. */
   int follow();
-  /** Nobody has the table any more, no prepared transaction either. */
+  /** No statement uses the table any more, and no prepared transaction does. */
   int finish();
 
   /** After HA_ERR_FOUND_DUPP_KEY: the key, and in the altered table's record the row. */

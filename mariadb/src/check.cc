@@ -8,7 +8,7 @@
 
   REPAIR makes the entries follow from the rows: it writes those that are missing or wrong, and drops those that lead to no row
   or do not belong to theirs. It changes no row and drops none: what is wrong with rows themselves is reported, stays, and
-  makes the repair fail. Nobody else has the table meanwhile, and all that it does is one transaction.
+  makes the repair fail. No other statement uses the table meanwhile, and all that it does is one transaction.
 
   Where rows expire, one may be gone by the time that its entry is looked up, or the other way round. So what is missing is a
   fault only if what should go with it is still there afterwards.

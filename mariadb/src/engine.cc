@@ -485,9 +485,13 @@ std::string Engine::report() {
   return report;
 }
 
-void Engine::on_lock_wait(OnLockWait callback) {
+void Engine::watch_locks(OnLockWait waits, OnDeadlock deadlock) {
+  kingtide_lock_hooks hooks = {};
+  hooks.size = sizeof hooks;
+  hooks.waits = waits;
+  hooks.deadlock = deadlock;
   Call call;
-  call.done(kingtide_db_set_lock_wait_hook(db, callback, nullptr, nullptr, &call));
+  call.done(kingtide_db_set_lock_hooks(db, &hooks, &call));
 }
 
 Outcome Engine::checkpoint(const std::string &directory) {

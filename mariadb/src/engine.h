@@ -20,6 +20,7 @@ struct kingtide_value;
 struct kingtide_ticket;
 struct kingtide_sorted_writer;
 struct kingtide_snapshot;
+struct kingtide_deadlock;
 
 /** The engine's C API, as this plugin uses it: handles that free themselves, and one kind of outcome. */
 namespace kingtide {
@@ -28,7 +29,7 @@ enum class Outcome : int {
   Ok = 0,
   NotFound,
   Conflict,
-  /** Somebody has a lock, and the transaction does not wait. */
+  /** Another transaction has a lock, and the transaction does not wait. */
   LockHeld,
   Deadlock,
   LockTimeout,
@@ -256,7 +257,9 @@ class Engine {
   static std::string report();
   /** Is called on a thread that is going to wait for a lock, and again now and then while it does. */
   using OnLockWait = void (*)(void *, uint64_t waiter, const uint64_t *holders, size_t count);
-  static void on_lock_wait(OnLockWait callback);
+  /** Is called on the thread of a deadlock's victim, before that gives its locks back. */
+  using OnDeadlock = void (*)(void *, const kingtide_deadlock *deadlock);
+  static void watch_locks(OnLockWait waits, OnDeadlock deadlock);
   static Outcome flush();
   /** Copies the database into a directory that is empty or not there. */
   static Outcome checkpoint(const std::string &directory);

@@ -22,7 +22,7 @@ kingtide_db *db;
 std::mutex finding;
 /** Tables in each slot, and those that are about to be. */
 uint32_t users[256];
-/** Of families that were dropped: somebody may be about to look into one, and finds that it is closed. */
+/** Of families that were dropped: a thread may be about to look into one, and finds that it is closed. */
 std::vector<kingtide_family *> retired;
 
 std::string slot_key(uint8_t slot) { return "f" + std::string(1, static_cast<char>(slot)); }

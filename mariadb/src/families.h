@@ -45,7 +45,7 @@ class Families {
     tables from then on: if it does not come to be, it is to be released.
   */
   static Outcome slot_of(const std::vector<Engine::Option> &options, uint8_t *slot);
-  /** There is a table in a slot, or one that nobody can tell, which may be in any. */
+  /** There is a table in a slot, or one whose slot is not known, which may be in any. */
   static void use(uint8_t slot);
   static void use_all();
   /** A table of the slot is no more. If it was the last one, the slot is free again, and its family is dropped. */

@@ -12,7 +12,7 @@ namespace kingtide {
 /** Whether the statement makes a new copy of the table, whose rows live as long as they would have. */
 bool copies_table(THD *thd);
 
-/** Waits until no transaction that is prepared has changed rows of a table of which nobody may begin to change rows. */
+/** Waits until no transaction that is prepared has changed rows of a table in which no statement may begin to change rows. */
 int wait_for_prepared(THD *thd, const Index &primary);
 
 /** What a statement does with the rows that it reads. */
@@ -190,7 +190,7 @@ class Handler : public CostingHandler {
   std::unique_ptr<uchar[]> mrr_memory_;
   HANDLER_BUFFER mrr_buffer_ = {};
 
-  /** While the server copies a table into this one, which nobody else sees: the slice that is not committed yet. */
+  /** While the server copies a table into this one, which no other statement sees: the slice that is not committed yet. */
   mutable Txn copying_;
   size_t copied_bytes_ = 0;
 

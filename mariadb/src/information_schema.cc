@@ -12,7 +12,7 @@
 #include "dictionary.h"
 #include "guard.h"
 #include "inspect.h"
-#include "key_text.h"
+#include "lock_places.h"
 #include "session.h"
 #include "table_share.h"
 
@@ -77,76 +77,19 @@ class Rows {
 
 bool may_see(THD *thd) { return !check_global_access(thd, PROCESS_ACL, true); }
 
-/** A name as the server's files have it, as users know it. Partitions are marked behind their table's name; that stays. */
-std::string shown_name(const std::string &encoded) {
-  char name[NAME_LEN + 1];
-  const size_t mark = encoded.find('#');
-  const uint n = filename_to_tablename(encoded.substr(0, mark).c_str(), name, sizeof name, true);
-  return std::string(name, n) + (mark == std::string::npos ? "" : encoded.substr(mark));
-}
-
-/** "database/table", or the path of a temporary table, which has no database to show. */
-void split_name(const std::string &name, std::string *database, std::string *table) {
-  const size_t slash = name.rfind('/');
-  const bool temporary = name[0] == '/' || slash == std::string::npos;
-  *database = temporary ? "" : shown_name(name.substr(0, slash));
-  *table = slash == std::string::npos ? name : name.substr(slash + 1);
-  if (!temporary) *table = shown_name(*table);
-}
-
-/** Which table has an index, by its number: for indexes of tables that are not open. */
-class TableNames {
- public:
-  const std::string *of(uint32_t index) {
-    if (!loaded_) load();
-    const auto found = names_.find(index);
-    return found == names_.end() ? nullptr : &found->second;
-  }
-
- private:
-  void load() {
-    loaded_ = true;
-    Dictionary::visit([this](const std::string &name, const TableRecord &record) {
-      names_[record.primary] = name;
-      for (uint32_t id : record.keys) names_[id] = name;
-    });
-  }
-
-  bool loaded_ = false;
-  std::map<uint32_t, std::string> names_;
-};
-
-const Index *index_of(const TableShare &share, uint32_t number, std::string *name) {
-  const TableFormat &format = share.format();
-  for (size_t k = 0; k < format.indexes.size(); k++) {
-    if (format.indexes[k].id != number) continue;
-    *name = share.index_names()[k];
-    return &format.indexes[k];
-  }
-  *name = "(hidden)";
-  return format.primary.id == number ? &format.primary : nullptr;
-}
-
 /** Five columns: database, table, index, mode, what is locked. */
 void store_keys(Rows *rows, TableNames *names, const LockedKeys &keys) {
-  std::string database, table, index_name, text = locked_text(nullptr, nullptr, keys);
-  const uint32_t number = keys.lower.size() >= 4 ? static_cast<uint32_t>(read_be(Slice(keys.lower).data, 4)) : 0;
-  TableShare::find(number, [&](const TableShare &share) {
-    split_name(share.name(), &database, &table);
-    const Index *index = index_of(share, number, &index_name);
-    text = locked_text(&share.format(), index, keys);
-  });
-  if (const std::string *name = table.empty() ? names->of(number) : nullptr) split_name(*name, &database, &table);
-  if (table.empty()) {
+  const LockPlace place = names->place_of(keys);
+  if (place.table.empty()) {
     rows->null().null().null();
   } else {
-    rows->text(database).text(table);
-    if (index_name.empty())
+    rows->text(place.database).text(place.table);
+    if (place.index.empty())
       rows->null();
     else
-      rows->text(index_name);
+      rows->text(place.index);
   }
-  rows->text(keys.exclusive ? "X" : "S").text(keys.range ? "RANGE" : "ROW").text(text);
+  rows->text(keys.exclusive ? "X" : "S").text(keys.range ? "RANGE" : "ROW").text(place.keys);
 }
 
 const char *isolation_name(int isolation) {

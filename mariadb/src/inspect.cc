@@ -60,7 +60,7 @@ class FamilyNames {
 
 template <typename Info>
 void describe(const Info &info, FamilyNames *names, LockedKeys *out) {
-  out->family = names->of(info.family);
+  if (names) out->family = names->of(info.family);
   out->exclusive = info.mode == KINGTIDE_LOCK_EXCLUSIVE;
   out->range = info.is_range;
   if (info.lower.kind != KINGTIDE_UNBOUNDED) out->lower.assign(static_cast<const char *>(info.lower.key), info.lower.key_len);
@@ -107,6 +107,21 @@ std::vector<LockWanted> list_lock_waits() {
          wait.microseconds = info.waited_us;
          all.push_back(wait);
        });
+  return all;
+}
+
+std::vector<DeadlockStep> steps_of(const kingtide_deadlock *deadlock) {
+  std::vector<DeadlockStep> all;
+  kingtide_lock_info wanted = {}, held = {};
+  wanted.size = held.size = sizeof wanted;
+  for (size_t i = 0; kingtide_deadlock_wanted(deadlock, i, &wanted) && kingtide_deadlock_held(deadlock, i, &held); i++) {
+    DeadlockStep step;
+    step.waiter = wanted.txn;
+    step.holder = held.txn;
+    describe(wanted, nullptr, &step.wanted);
+    describe(held, nullptr, &step.held);
+    all.push_back(step);
+  }
   return all;
 }
 

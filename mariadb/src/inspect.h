@@ -5,10 +5,12 @@
 #include <string>
 #include <vector>
 
+struct kingtide_deadlock;
+
 /** What the engine tells about itself: transactions, locks, and the shape of its trees. All of it is as of one moment. */
 namespace kingtide {
 
-/** A key or a range of keys that is locked, or that somebody wants to lock. */
+/** A key or a range of keys that is locked, or that a transaction wants to lock. */
 struct LockedKeys {
   std::string family;
   bool exclusive = false, range = false;
@@ -26,6 +28,12 @@ struct LockWanted : LockedKeys {
   uint64_t waiter = 0;
   std::vector<uint64_t> holders;
   uint64_t microseconds = 0;
+};
+
+/** A transaction of a deadlock: what it waits for, and the lock of the next one that stands in its way. */
+struct DeadlockStep {
+  uint64_t waiter = 0, holder = 0;
+  LockedKeys wanted, held;
 };
 
 struct TransactionSeen {
@@ -47,5 +55,7 @@ std::vector<TransactionSeen> list_transactions();
 std::vector<LockHeld> list_locks();
 std::vector<LockWanted> list_lock_waits();
 std::vector<FamilyShape> list_families();
+/** The steps of a deadlock, of which the first transaction is the victim. The names of the families are not looked up. */
+std::vector<DeadlockStep> steps_of(const kingtide_deadlock *deadlock);
 
 }  // namespace kingtide

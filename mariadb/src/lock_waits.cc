@@ -13,6 +13,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "deadlocks.h"
 #include "engine.h"
 #include "guard.h"
 
@@ -49,7 +50,7 @@ void report(void *, uint64_t, const uint64_t *holders, size_t count) {
 
 }  // namespace
 
-void LockWaits::begin_to_report() { Engine::on_lock_wait(&Guarded<report>::call); }
+void LockWaits::begin_to_report() { Engine::watch_locks(&Guarded<report>::call, &Guarded<note_deadlock>::call); }
 
 void LockWaits::running(uint64_t transaction, THD *thd) {
   Shard &shard = shard_of(transaction);

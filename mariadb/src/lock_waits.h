@@ -8,7 +8,7 @@ namespace kingtide {
 /** Tells the server which connection waits for the locks of which. */
 class LockWaits {
  public:
-  /** From now on the engine's waits are reported. */
+  /** From now on the engine's waits are reported, and its deadlocks noted. */
   static void begin_to_report();
   /** A connection's transaction begins to take locks, and is over. Between the two, its connection may be named to the server. */
   static void running(uint64_t transaction, THD *thd);

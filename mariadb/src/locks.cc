@@ -102,7 +102,7 @@ int Handler::external_lock(THD *thd, int type) {
 
 /**
   Waits for transactions that were prepared and have no session: they have locks of ours, and none of the server's that would
-  keep the table from being replaced. What they commit later would be lost with it. The server lets nobody begin to write when this
+  keep the table from being replaced. What they commit later would be lost with it. The server lets no statement begin to write when this
   is called; afterwards others may, while an index is built: so the lock that it waits for is given back at once.
 */
 int Handler::wait_for_prepared() { return kingtide::wait_for_prepared(ha_thd(), share_->format().primary); }

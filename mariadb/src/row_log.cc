@@ -126,7 +126,7 @@ void ChangedRows::note_in_log(uint32_t primary, Slice row_key) {
     OfTable *t = table(primary);
     if (!t) return;
     log = t->log;
-    if (log->is_too_big()) return t->keys.clear();  // nobody will ask
+    if (log->is_too_big()) return t->keys.clear();  // no build will ask
     if (t->keys.insert(row_key.str()).second) log->take_room(row_key.size);
   } catch (const std::bad_alloc &) {
     if (log || (log = RowLog::of(primary))) log->give_up();

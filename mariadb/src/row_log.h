@@ -14,9 +14,9 @@
 
 /**
   While indexes are added to a table that others write to, these do not know the indexes. They say which rows they changed, by the
-  primary keys (hidden ones included), and whoever builds the indexes looks at those again: see catch_up.h.
+  primary keys (hidden ones included), and the thread that builds the indexes looks at those again: see catch_up.h.
 
-  A transaction says it when its changes are visible and before it gives its lock on the table's definition back: so whoever has
+  A transaction says it when its changes are visible and before it gives its lock on the table's definition back: so a thread that has
   that lock alone knows all rows that were changed. Prepared transactions may have no such lock any more; their keys are kept
   by their names.
 */
@@ -54,7 +54,7 @@ class RowLog {
   void prepared(const std::string &xid, RowKeys keys);
   void ended(const std::string &xid, bool committed);
 
-  /** Keys that were committed since the last call. Their room stays taken: whoever calls keeps them. */
+  /** Keys that were committed since the last call. Their room stays taken: the caller keeps them. */
   RowKeys take();
   /** The same, with those of prepared transactions, all of which are over. */
   RowKeys take_all();

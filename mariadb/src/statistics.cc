@@ -3,6 +3,7 @@
 /* Status variables and SHOW ENGINE KINGTIDE STATUS: the engine's own tables of statistics, under the names that these have. */
 #include "statistics.h"
 
+#include "deadlocks.h"
 #include "engine.h"
 #include "guard.h"
 #include "inspect.h"
@@ -36,6 +37,7 @@ st_mysql_show_var status_variables[] = {
 bool show_status(handlerton *hton, THD *thd, stat_print_fn *print, ha_stat_type what) {
   if (what != HA_ENGINE_STATUS) return false;
   std::string text = Engine::report();
+  if (const std::string deadlock = latest_deadlock(); !deadlock.empty()) text += "\n" + deadlock;
   const std::vector<LockWanted> waits = list_lock_waits();
   text += "\nwaits for locks: " + std::to_string(waits.size()) + "\n";
   for (const LockWanted &w : waits) {

@@ -219,7 +219,7 @@ TableStatistics TableShare::statistics() const {
 void TableShare::sample_if_changed() {
   const uint64_t changes = changes_.load(std::memory_order_relaxed);
   if (changes < FEW_CHANGES || changes < rows() / 10) return;
-  if (sampling_.exchange(true)) return;  // somebody does
+  if (sampling_.exchange(true)) return;  // another thread does
   if (sample(PLACES_AT_OPEN) != Outcome::Ok) sql_print_warning("KINGTIDE: statistics of %s: %s", name_.c_str(), last_message());
   sampling_.store(false);
 }
@@ -235,7 +235,7 @@ uint64_t TableShare::bytes(bool now) {
   if (now || time >= bytes_until_.load(std::memory_order_relaxed)) {
     bytes_.store(Engine::estimate_bytes(format_->primary.prefix(), format_->primary.end()), std::memory_order_relaxed);
     bytes_until_.store(time + 1000000, std::memory_order_relaxed);
-    // Nobody counts the rows that expire: once merges have dropped them, the estimate is the better count.
+    // The rows that expire are not counted: once merges have dropped them, the estimate is the better count.
     const uint64_t left = may_expire() ? Engine::estimate_rows(format_->primary.prefix(), format_->primary.end()) : UINT64_MAX;
     if (left < rows()) set_rows(left);
   }

@@ -93,7 +93,7 @@ void note(ChangedRows *rows, uint32_t table, uint64_t key) { rows->note(table, n
 
 void logs_keep_what_was_committed() {
   ChangedRows none;
-  note(&none, 1, 1);  // nobody builds
+  note(&none, 1, 1);  // no index is built
   const auto log = RowLog::begin(1, 1 << 20);
   CHECK(RowLog::any() && RowLog::of(1) == log && !RowLog::of(2));
   ChangedRows a, b, c, d;

@@ -12,7 +12,7 @@
 //! | dependencies go down only, external ones say why | manifests |
 //! | uses go down only, by the floors of ARCHITECTURE.md, and never in circles | crates with floors |
 //! | no tabs, trailing blanks, paths of one machine | all text |
-//! | no retired words | Markdown, the C header, comments of the crates that `tidy/text.rs` lists |
+//! | no retired words | Markdown, the C header, comments of Rust, sources and tests of the MariaDB plugin |
 //! | relative links lead to files and headings, the book lists every page of `docs` | Markdown |
 //! | named format documents exist, and have byte tables | Markdown |
 

@@ -242,6 +242,18 @@ bugs! {
         "a get at a snapshot sees the commit after it",
         breaks "what a snapshot shows does not change",
         caught by "-p kingtide --test crash a_flush_does_not_ignore";
+    "staged-space-not-counted":
+        "a value that is being written in pieces takes space that no statistic shows",
+        breaks "reported sizes are those of the files",
+        caught by "-p kingtide --test api staged_values::space_of_a_value";
+    "staged-value-not-flushed":
+        "a value that was written in pieces is committed while its end is in a buffer",
+        breaks "an acknowledged commit survives a kill",
+        caught by "-p kingtide --test api value_writer::what_was_committed_survives";
+    "staged-value-taken-twice":
+        "a value that was written in pieces is committed under two keys",
+        breaks "what tables refer to is what a value log holds",
+        caught by "-p kingtide --test api value_writer::a_staged_value_is_committed_once";
     "stale-reads-while-installing":
         "a change of files takes the old ones out of the view before it puts the new ones in",
         breaks "a read returns the newest value",

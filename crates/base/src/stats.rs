@@ -156,7 +156,7 @@ stat_table! {
     Snapshots "snapshots" Gauge;
     /// Bytes of key logs in the current version.
     KlogBytes "klog_bytes" Gauge;
-    /// Bytes of value logs in the current version.
+    /// Bytes of value logs: of the current version, and of values that are being written.
     VlogBytes "vlog_bytes" Gauge;
     /// Bytes of values in value logs that nothing refers to any more.
     VlogDeadBytes "vlog_dead_bytes" Gauge;

@@ -66,7 +66,7 @@ static void *work(void *argument) {
         if (status == KINGTIDE_OK) {
             done++;
         } else if (kingtide_error_is_transient_conflict(err)) {
-            clerk->conflicts++; // somebody else was first, or we waited for one another: again
+            clerk->conflicts++; // another transaction was first, or we waited for one another: again
             kingtide_error_free(err);
             err = NULL;
         } else {

@@ -156,6 +156,10 @@ typedef struct kingtide_change_stream kingtide_change_stream;
 // An open database. All functions on it may be called from many threads at once, except `kingtide_db_free`.
 typedef struct kingtide_db kingtide_db;
 
+// A deadlock: transactions each of which waits for the next, and the last for the first. The first is the victim, which is going to
+// be rolled back. Valid during the call that hands it out.
+typedef struct kingtide_deadlock kingtide_deadlock;
+
 // What went wrong. Belongs to the caller, who frees it. May be read from any thread.
 typedef struct kingtide_error kingtide_error;
 
@@ -194,6 +198,10 @@ typedef struct kingtide_snapshot kingtide_snapshot;
 // Writes a sorted file outside of any database, from keys that come in ascending order, each once. For one thread at a time.
 typedef struct kingtide_sorted_writer kingtide_sorted_writer;
 
+// A value that was written and waits for the commit that puts it under a key. Its file is removed when this, and every batch
+// and transaction that has the value, is freed without a commit. May be used by any number of threads at once.
+typedef struct kingtide_staged_value kingtide_staged_value;
+
 // All statistics at one moment. Does not change; any thread may read it.
 typedef struct kingtide_stats kingtide_stats;
 
@@ -224,6 +232,10 @@ typedef struct kingtide_txn_list kingtide_txn_list;
 // reads: each replaces what was there. It may hold a block of the cache, so do not keep many that are not needed. For one
 // thread at a time.
 typedef struct kingtide_value kingtide_value;
+
+// A writer of one value, which may be larger than memory. No read finds the value before it is finished, put under a key, and
+// committed. For one thread at a time.
+typedef struct kingtide_value_writer kingtide_value_writer;
 
 // What verification found. Does not change; any thread may read it.
 typedef struct kingtide_verify_report kingtide_verify_report;
@@ -606,6 +618,24 @@ typedef struct {
 // Called with the id of a transaction that is going to wait for locks, and with those of the transactions that it waits
 // for. Must neither unwind nor jump out.
 typedef void (*kingtide_lock_wait_fn)(void *context, uint64_t waiter, const uint64_t *holders, size_t holder_count);
+
+// Called with a deadlock, on the thread of its victim, before that gives its locks back: the others still wait, unless
+// something else ended their waits. Must not wait for another transaction, and must neither unwind nor jump out.
+typedef void (*kingtide_deadlock_fn)(void *context, const kingtide_deadlock *deadlock);
+
+// Who is told of waits for locks, and of deadlocks.
+typedef struct {
+    // `sizeof(kingtide_lock_hooks)`, set by the caller.
+    size_t size;
+    // Handed to the functions.
+    void *context;
+    // Told of waits, as `kingtide_db_set_lock_wait_hook` says. May be NULL.
+    kingtide_lock_wait_fn waits;
+    // Told of deadlocks. May be NULL.
+    kingtide_deadlock_fn deadlock;
+    // Called when the context is needed no more. May be NULL.
+    kingtide_destroy_fn destroy;
+} kingtide_lock_hooks;
 
 // A transaction in doubt.
 typedef struct {
@@ -1666,6 +1696,30 @@ kingtide_status kingtide_db_set_lock_wait_hook(const kingtide_db *db,
                                                kingtide_destroy_fn destroy,
                                                kingtide_error **err);
 
+// Sets who is told of transactions that wait for locks, and of deadlocks, in place of who was told before, also by
+// `kingtide_db_set_lock_wait_hook`; NULL removes it.
+//
+// Errors: INVALID_ARGUMENT; `destroy` is not called then.
+kingtide_status kingtide_db_set_lock_hooks(const kingtide_db *db,
+                                           const kingtide_lock_hooks *hooks,
+                                           kingtide_error **err);
+
+// How many transactions it has.
+size_t kingtide_deadlock_count(const kingtide_deadlock *deadlock);
+
+// Describes what the transaction at an index from 0 waits for: `txn` is that transaction. False behind the last, or when
+// `info->size` is not set. What it points to is valid as long as the deadlock.
+bool kingtide_deadlock_wanted(const kingtide_deadlock *deadlock,
+                              size_t index,
+                              kingtide_lock_info *info);
+
+// Describes the lock that the transaction at an index from 0 waits for: `txn` is the one that holds it, the next one of the cycle.
+// Of a lock on more than what is waited for, it is the first piece that stands in the way. Otherwise as
+// `kingtide_deadlock_wanted`.
+bool kingtide_deadlock_held(const kingtide_deadlock *deadlock,
+                            size_t index,
+                            kingtide_lock_info *info);
+
 // Lists the transactions in doubt, oldest first: those prepared now and, after an open, those that recovery found. They
 // hold their locks. Resolve them with `kingtide_db_commit_prepared` and `kingtide_db_rollback_prepared`.
 //
@@ -2353,6 +2407,78 @@ const char *kingtide_strings_get(const kingtide_strings *strings,
 
 // Frees a list of strings. NULL is allowed.
 void kingtide_strings_free(kingtide_strings *strings);
+
+// Begins a value that is written in pieces, of any length, in bounded memory. Free it with `kingtide_value_writer_free`.
+// A value of up to 1 MiB is kept in memory, a longer one goes to a file. In a family with `value_threshold` = 0, and with
+// `change_retention`, a value of any length is kept in memory.
+//
+// Errors: CLOSED, READ_ONLY, POISONED, INVALID_ARGUMENT.
+kingtide_status kingtide_family_value_writer(const kingtide_family *family,
+                                             kingtide_value_writer **writer,
+                                             kingtide_error **err);
+
+// Appends bytes to the value. After an error the value is given up, and every further call returns the same error.
+//
+// Errors: NO_SPACE, IO, CLOSED, INVALID_ARGUMENT (a value that is kept in memory and too long for a batch); BUSY (more values
+// are being written than `max_open_files` has room for); FINISHED.
+kingtide_status kingtide_value_writer_write(kingtide_value_writer *writer,
+                                            const void *data,
+                                            size_t len,
+                                            kingtide_error **err);
+
+// Bytes written so far; 0 for NULL, and once it is finished.
+uint64_t kingtide_value_writer_len(const kingtide_value_writer *writer);
+
+// Ends the value. The writer is of no further use, but is still to be freed. Free the value with
+// `kingtide_staged_value_free`, after it was put too.
+//
+// Errors: as `kingtide_value_writer_write`; the value is given up then.
+kingtide_status kingtide_value_writer_finish(kingtide_value_writer *writer,
+                                             kingtide_staged_value **value,
+                                             kingtide_error **err);
+
+// Frees a writer. Of a value that was not finished nothing is left. NULL is allowed.
+void kingtide_value_writer_free(kingtide_value_writer *writer);
+
+// Bytes of the value; 0 for NULL.
+uint64_t kingtide_staged_value_len(const kingtide_staged_value *value);
+
+// Frees a staged value. One that was committed, or that a batch or transaction has, stays. NULL is allowed.
+void kingtide_staged_value_free(kingtide_staged_value *value);
+
+// Sets a key to a staged value of the same family, and commits that. A value is committed once.
+//
+// Errors: INVALID_ARGUMENT (an empty key, a value of another family, one that was committed); as `kingtide_db_write`.
+kingtide_status kingtide_family_put_staged(const kingtide_family *family,
+                                           const void *key,
+                                           size_t key_len,
+                                           const kingtide_staged_value *value,
+                                           kingtide_error **err);
+
+// Sets a key to a staged value of the same family, without a copy. `ttl_ms`, unless 0, is after how many milliseconds it is
+// gone. Until it is committed, the value can be put into other batches and transactions too; it is committed once, and the
+// commit of another returns INVALID_ARGUMENT.
+//
+// Errors: INVALID_ARGUMENT (an empty key, a value of another family, one that was committed, or that the batch has already).
+kingtide_status kingtide_batch_put_staged(kingtide_batch *batch,
+                                          const kingtide_family *family,
+                                          const void *key,
+                                          size_t key_len,
+                                          const kingtide_staged_value *value,
+                                          uint64_t ttl_ms,
+                                          kingtide_error **err);
+
+// The same in a transaction, which reads it as it reads its other writes. After a conflict the value can be put again. The
+// transaction cannot be prepared for a two-phase commit.
+//
+// Errors: as `kingtide_txn_put` and `kingtide_batch_put_staged`.
+kingtide_status kingtide_txn_put_staged(kingtide_txn *txn,
+                                        const kingtide_family *family,
+                                        const void *key,
+                                        size_t key_len,
+                                        const kingtide_staged_value *value,
+                                        uint64_t ttl_ms,
+                                        kingtide_error **err);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `abi` | where C's pointers become Rust's values |
 //! | `error` | statuses, the error object, and the gate that no panic passes |
-//! | `value`, `reader` | values, texts and lists that are handed out; values read in pieces |
+//! | `value`, `reader`, `writer` | values, texts and lists that are handed out; values read and written in pieces |
 //! | `options`, `db`, `family`, `batch`, `snapshot`, `iter`, `txn`, `locks` | the engine, type by type |
 //! | `stats`, `changes`, `copies`, `check` | statistics and range estimates; streams and hooks; copies; verify and repair |
 //!
@@ -45,6 +45,7 @@ mod snapshot;
 mod stats;
 mod txn;
 mod value;
+mod writer;
 
 pub use abi::{Sized_, kingtide_bound, kingtide_bound_kind};
 pub use batch::*;
@@ -63,6 +64,7 @@ pub use snapshot::*;
 pub use stats::*;
 pub use txn::*;
 pub use value::*;
+pub use writer::*;
 
 /// What threads may share, and what may move between them.
 const _: () = {

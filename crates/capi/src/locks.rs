@@ -1,11 +1,13 @@
 //! Who runs, who holds what, and who waits for whom: lists as of one moment.
 
-use crate::abi::{Sized_, fill, kingtide_bound, need, out_handle};
+use crate::abi::{self, Sized_, fill, kingtide_bound, need, out_handle};
 use crate::db::kingtide_db;
 use crate::error::{guard, kingtide_error, kingtide_status, quietly};
 use crate::options::{Context, kingtide_destroy_fn};
 use crate::txn::isolation_number;
-use kingtide::{HeldLock, LockMode, LockTarget, LockWait, LockWaitHook, PreparedInfo, Result, TransactionInfo, TxnId};
+use kingtide::{
+    DeadlockStep, HeldLock, LockMode, LockTarget, LockWait, LockWaitHook, PreparedInfo, Result, TransactionInfo, TxnId,
+};
 use std::ffi::c_void;
 use std::ops::Bound;
 use std::ptr;
@@ -152,6 +154,12 @@ fn target(target: &LockTarget) -> (bool, kingtide_bound, kingtide_bound) {
     }
 }
 
+fn lock_info(txn: TxnId, family: u32, mode: LockMode, locked: &LockTarget) -> kingtide_lock_info {
+    let (is_range, lower, upper) = target(locked);
+    let (mode, is_range) = (mode_number(mode), i32::from(is_range));
+    kingtide_lock_info { size: 0, txn, family, mode, is_range, reserved: 0, lower, upper }
+}
+
 /// Fills `info` with what `of` makes of the item at an index; false behind the last.
 ///
 /// # Safety
@@ -244,11 +252,7 @@ pub unsafe extern "C" fn kingtide_lock_list_get(
     index: usize,
     info: *mut kingtide_lock_info,
 ) -> bool {
-    item(list.map(|l| l.0.as_slice()), index, info, |l| {
-        let (is_range, lower, upper) = target(&l.target);
-        let (mode, is_range) = (mode_number(l.mode), i32::from(is_range));
-        kingtide_lock_info { size: 0, txn: l.txn, family: l.family, mode, is_range, reserved: 0, lower, upper }
-    })
+    item(list.map(|l| l.0.as_slice()), index, info, |l| lock_info(l.txn, l.family, l.mode, &l.target))
 }
 
 /// Frees a list. NULL is allowed.
@@ -343,6 +347,109 @@ pub unsafe extern "C" fn kingtide_db_set_lock_wait_hook(
         need(db, "db")?.db.set_lock_wait_hook(hook);
         Ok(())
     })
+}
+
+/// A deadlock: transactions each of which waits for the next, and the last for the first. The first is the victim, which is going to
+/// be rolled back. Valid during the call that hands it out.
+pub struct kingtide_deadlock(Vec<DeadlockStep>);
+
+/// Called with a deadlock, on the thread of its victim, before that gives its locks back: the others still wait, unless
+/// something else ended their waits. Must not wait for another transaction, and must neither unwind nor jump out.
+pub type kingtide_deadlock_fn = Option<unsafe extern "C" fn(context: *mut c_void, deadlock: *const kingtide_deadlock)>;
+
+/// Who is told of waits for locks, and of deadlocks.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kingtide_lock_hooks {
+    /// `sizeof(kingtide_lock_hooks)`, set by the caller.
+    pub size: usize,
+    /// Handed to the functions.
+    pub context: *mut c_void,
+    /// Told of waits, as `kingtide_db_set_lock_wait_hook` says. May be NULL.
+    pub waits: kingtide_lock_wait_fn,
+    /// Told of deadlocks. May be NULL.
+    pub deadlock: kingtide_deadlock_fn,
+    /// Called when the context is needed no more. May be NULL.
+    pub destroy: kingtide_destroy_fn,
+}
+// SAFETY: raw pointers and functions only, the size first; all zeros is a value of it.
+unsafe impl Sized_ for kingtide_lock_hooks {
+    const NAME: &'static str = "kingtide_lock_hooks";
+}
+
+struct LockHooks {
+    waits: kingtide_lock_wait_fn,
+    deadlock: kingtide_deadlock_fn,
+    context: Context,
+}
+
+impl LockWaitHook for LockHooks {
+    fn waits(&self, waiter: TxnId, holders: &[TxnId]) {
+        if let Some(waits) = self.waits {
+            // SAFETY: the caller that set the hooks promised that they can be called with their context; the ids are valid meanwhile.
+            unsafe { waits(self.context.pointer, waiter, holders.as_ptr(), holders.len()) };
+        }
+    }
+
+    fn deadlock(&self, cycle: &[DeadlockStep]) {
+        if let Some(deadlock) = self.deadlock {
+            let shown = kingtide_deadlock(cycle.to_vec());
+            // SAFETY: as above; the deadlock is valid meanwhile.
+            unsafe { deadlock(self.context.pointer, &raw const shown) };
+        }
+    }
+}
+
+/// Sets who is told of transactions that wait for locks, and of deadlocks, in place of who was told before, also by
+/// `kingtide_db_set_lock_wait_hook`; NULL removes it.
+///
+/// Errors: INVALID_ARGUMENT; `destroy` is not called then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kingtide_db_set_lock_hooks(
+    db: Option<&kingtide_db>,
+    hooks: *const kingtide_lock_hooks,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let db = &need(db, "db")?.db;
+        if hooks.is_null() {
+            db.set_lock_wait_hook(None);
+            return Ok(());
+        }
+        let kingtide_lock_hooks { context, waits, deadlock, destroy, .. } = abi::config(hooks)?;
+        let context = Context { pointer: context, destroy };
+        db.set_lock_wait_hook(Some(Arc::new(LockHooks { waits, deadlock, context })));
+        Ok(())
+    })
+}
+
+/// How many transactions it has.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_deadlock_count(deadlock: Option<&kingtide_deadlock>) -> usize {
+    deadlock.map_or(0, |d| d.0.len())
+}
+
+/// Describes what the transaction at an index from 0 waits for: `txn` is that transaction. False behind the last, or when
+/// `info->size` is not set. What it points to is valid as long as the deadlock.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kingtide_deadlock_wanted(
+    deadlock: Option<&kingtide_deadlock>,
+    index: usize,
+    info: *mut kingtide_lock_info,
+) -> bool {
+    item(deadlock.map(|d| d.0.as_slice()), index, info, |s| lock_info(s.waiter, s.family, s.wanted_mode, &s.wanted))
+}
+
+/// Describes the lock that the transaction at an index from 0 waits for: `txn` is the one that holds it, the next one of the cycle.
+/// Of a lock on more than what is waited for, it is the first piece that stands in the way. Otherwise as
+/// `kingtide_deadlock_wanted`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kingtide_deadlock_held(
+    deadlock: Option<&kingtide_deadlock>,
+    index: usize,
+    info: *mut kingtide_lock_info,
+) -> bool {
+    item(deadlock.map(|d| d.0.as_slice()), index, info, |s| lock_info(s.holder, s.family, s.held_mode, &s.held))
 }
 
 /// Lists the transactions in doubt, oldest first: those prepared now and, after an open, those that recovery found. They

@@ -15,6 +15,9 @@
 //! 4. A file that no table refers to in the end goes with its last handle: that of a memtable, of a view that holds the
 //!    memtable, of the pool, or of the thread that writes.
 //!
+//! A value that comes in pieces ([`DirectLog::begin`]) has a file to itself, which no pool knows: its first memtable is the
+//! one that takes the pointer. If nothing takes it, the file goes with its writer or the staged value.
+//!
 //! Anything that writes memtables elsewhere (recovery, copies, ingests, clones) moves the values: only the flush that
 //! seals a file may hand its pointers on. A file whose write or sync failed is never sealed; its values move too.
 
@@ -77,6 +80,8 @@ pub(crate) struct DirectLog {
     writing: Mutex<Writing>,
     /// Bytes that the system has. Release and Acquire: a sync of as many bytes covers them all.
     written: AtomicU64,
+    /// Bytes of a value that comes in pieces, for accounts of space. Relaxed.
+    appended: AtomicU64,
     synced: Mutex<Synced>,
     /// The first sequence number of the memtable that owns it. Changed under the commit lock; a hint elsewhere.
     owner: AtomicU64,
@@ -101,7 +106,7 @@ impl DirectLog {
             }
         };
         if !planted!("direct-log-name-not-synced") {
-            fs.sync_dir(dir)?;
+            fs.sync_dir(dir).inspect_err(|_| drop(fs.remove(&vlog_path(dir, id))))?;
         }
         let (compression, chunk) = (options.compression, options.value_chunk_size as usize);
         let writer = VlogWriter::new_direct(file.clone(), id, compression, chunk);
@@ -116,6 +121,7 @@ impl DirectLog {
                 whole: VlogMark::default(),
             }),
             written: AtomicU64::new(0),
+            appended: AtomicU64::new(0),
             synced: Mutex::default(),
             owner: AtomicU64::new(FREE),
         }))
@@ -138,6 +144,52 @@ impl DirectLog {
             DirectValue::Packed(packed) => w.writer.append_packed(packed),
         };
         appended.map(Some).map_err(|e| w.failed(e))
+    }
+
+    /// Begins a value that comes in pieces, by [`DirectLog::extend`], until [`DirectLog::end`]. The file must be this
+    /// thread's alone until then.
+    pub fn begin(&self) -> Result<()> {
+        self.piece(VlogWriter::begin)
+    }
+
+    /// Appends a piece of the value that was begun. After an error the file is of no further use.
+    pub fn extend(&self, bytes: &[u8]) -> Result<()> {
+        self.piece(|w| w.extend(bytes))
+    }
+
+    /// Ends the value that was begun, and hands it to the system.
+    pub fn end(&self) -> Result<ValuePointer> {
+        let pointer = self.piece(VlogWriter::end)?;
+        if !planted!("staged-value-not-flushed") {
+            self.flush()?;
+        }
+        Ok(pointer)
+    }
+
+    fn piece<R>(&self, append: impl FnOnce(&mut VlogWriter) -> Result<R>) -> Result<R> {
+        let mut w = self.writing.lock();
+        if w.broken {
+            return Err(Error::new(ErrorKind::Io, "an earlier write failed").at_path(self.file.path()));
+        }
+        let appended = append(&mut w.writer);
+        w.broken = appended.is_err();
+        self.appended.store(w.writer.written(), Ordering::Relaxed);
+        appended
+    }
+
+    /// Bytes of a value that comes in pieces, so far. Waits for no append, as [`DirectLog::size`] does.
+    pub fn appended(&self) -> u64 {
+        self.appended.load(Ordering::Relaxed)
+    }
+
+    /// Whether no memtable took a pointer into it. Certain under the commit lock, a hint elsewhere.
+    pub fn is_free(&self) -> bool {
+        self.owner.load(Ordering::Relaxed) == FREE
+    }
+
+    /// What keeps the file.
+    pub fn handle(&self) -> &Arc<VlogHandle> {
+        &self.handle
     }
 
     /// Hands what was appended to the system.

@@ -15,6 +15,7 @@ use crate::reclaims::Reclaims;
 use crate::reserve::Reserve;
 use crate::shape::Shape;
 use crate::snapshot::Snapshots;
+use crate::staged::StagedLogs;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, RwLock};
 use crate::tuning::Tuning;
@@ -52,6 +53,7 @@ pub(crate) struct DbInner {
     pub limiter: Arc<RateLimiter>,
     pub reserve: Reserve,
     pub reclaims: Reclaims,
+    pub staged: StagedLogs,
     pub stall: WriteController,
     pub hooks: Hooks,
     pub jobs: Jobs,

@@ -56,6 +56,7 @@ mod snapshot;
 #[cfg(all(test, not(shuttle)))]
 mod snapshot_tests;
 mod space;
+mod staged;
 mod sync;
 mod trace;
 mod tuning;
@@ -69,7 +70,9 @@ pub mod wal;
 pub use api::transaction::{
     CommitTicket, TransactOptions, Transaction, TransactionCursor, TransactionHandle, TransactionOptions,
 };
-pub use api::{ColumnFamily, Db, Entries, Entry, KeyRange, Read, SnapshotReader, TransactionReader};
+pub use api::{
+    ColumnFamily, Db, Entries, Entry, KeyRange, Read, SnapshotReader, StagedValue, TransactionReader, ValueWriter,
+};
 #[cfg(feature = "tokio")]
 pub use asynchronous::{AsyncDb, AsyncEntries, AsyncFamily};
 pub use changes::{ChangeRecord, ChangeStream, ChangeStreamOptions};
@@ -96,6 +99,7 @@ pub use snapshot::Snapshot;
 #[doc(hidden)]
 pub use tuning::Tuning;
 pub use txn::{
-    HeldLock, Isolation, LockMode, LockTarget, LockWait, LockWaitHook, PreparedInfo, TransactionInfo, TxnId,
+    DeadlockStep, HeldLock, Isolation, LockMode, LockTarget, LockWait, LockWaitHook, PreparedInfo, TransactionInfo,
+    TxnId,
 };
 pub use verify::{Problem, ProblemKind, Progress, Severity, VerifyCounts, VerifyReport, verify, verify_with};

@@ -30,6 +30,7 @@ use crate::reclaims::Reclaims;
 use crate::recover::Recovery;
 use crate::reserve::Reserve;
 use crate::snapshot::Snapshots;
+use crate::staged::StagedLogs;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, RwLock, try_spawn};
 use crate::trace;
@@ -114,6 +115,7 @@ fn open_as(dir: &Path, options: Options, read_only: bool) -> Result<(Arc<DbInner
         txns,
         reserve: Reserve::new(fs.clone(), dir),
         reclaims: Reclaims::default(),
+        staged: StagedLogs::default(),
         limiter: Arc::new(RateLimiter::new(clock.clone(), options.db.rate_limit)),
         fs,
         clock,
@@ -382,6 +384,7 @@ pub(crate) fn close(db: &Arc<DbInner>) -> Result<()> {
     db.jobs.stop();
     db.reserve.remove(); // a job may just have made it
     db.forget_direct_logs(&families);
+    db.remove_staged();
     db.tables.empty_trash();
     let ended = match db.wal.poison() {
         None => end_log(db),

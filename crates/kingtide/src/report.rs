@@ -88,7 +88,7 @@ impl DbInner {
     /// Brings gauges up to date that are computed on demand.
     pub fn refresh_gauges(&self) {
         let shape = self.shape.lock();
-        shape.update_gauges(&self.stats);
+        shape.update_gauges(self.staged.bytes(None), &self.stats);
         drop(shape);
         self.stats.set(Stat::MemtableBytes, self.memory.used());
         self.stats.set(Stat::Snapshots, self.snapshots.count());
@@ -182,6 +182,7 @@ impl DbInner {
                 report.vlog_dead_bytes += v.stored_bytes.saturating_sub(live.get(id).copied().unwrap_or(0));
             }
             report.vlog_bytes += view.memtables().map(|m| m.direct().file_bytes()).sum::<u64>();
+            report.vlog_bytes += self.staged.bytes(Some(f.id()));
             all.push(report);
         }
         all.sort_by(|a, b| a.name.cmp(&b.name));

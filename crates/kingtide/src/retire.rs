@@ -63,7 +63,7 @@ impl DbInner {
             .map(|f| f.view.load().version.levels[0].len() as f64 / f.options().l0_trigger.max(1) as f64);
         self.stall.set_level0(worst.fold(0.0, f64::max));
         self.measure_unflushed_values(shape.families.values());
-        shape.update_gauges(&self.stats);
+        shape.update_gauges(self.staged.bytes(None), &self.stats);
     }
 
     /// Bytes of values written once that a memtable of `memtable_size` points to before it is frozen. Recovery reads all of

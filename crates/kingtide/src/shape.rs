@@ -323,8 +323,8 @@ impl Shape {
         edits
     }
 
-    /// Brings the gauges that describe the shape up to date.
-    pub fn update_gauges(&self, stats: &Stats) {
+    /// Brings the gauges that describe the shape up to date. `staged`: bytes of value logs that no memtable has yet.
+    pub fn update_gauges(&self, staged: u64, stats: &Stats) {
         let klog: u64 =
             self.families.values().map(|f| f.view.load().version.files().map(|(_, f)| f.size).sum::<u64>()).sum();
         let live: u64 = self.vlog_live_bytes().values().sum();
@@ -333,7 +333,7 @@ impl Shape {
         // Those that commits write, which no table refers to yet.
         let direct =
             self.families.values().map(|f| f.view.load().memtables().map(|m| m.direct().file_bytes()).sum::<u64>());
-        stats.set(Stat::VlogBytes, self.vlogs.values().map(|v| v.size).sum::<u64>() + direct.sum::<u64>());
+        stats.set(Stat::VlogBytes, self.vlogs.values().map(|v| v.size).sum::<u64>() + direct.sum::<u64>() + staged);
         stats.set(Stat::VlogDeadBytes, stored.saturating_sub(live));
         let frozen: usize = self.families.values().map(|f| f.view.load().frozen.len()).sum();
         stats.set(Stat::ImmutableMemtables, frozen as u64);

@@ -38,6 +38,12 @@ impl DbInner {
         if self.reserve.is_spent() { self.refuse_growth(batch) } else { Ok(()) }
     }
 
+    /// The same for a value that is written before it is in a batch.
+    #[inline]
+    pub fn check_space_to_grow(&self) -> Result<()> {
+        if self.reserve.is_spent() { Err(self.full()) } else { Ok(()) }
+    }
+
     #[cold]
     fn refuse_growth(&self, batch: &WriteBatch) -> Result<()> {
         let deletes = |kind: u8| {
@@ -47,8 +53,13 @@ impl DbInner {
         if batch.ops().iter().all(|op| deletes(op.kind)) {
             return Ok(());
         }
+        Err(self.full())
+    }
+
+    #[cold]
+    fn full(&self) -> Error {
         self.jobs.wake();
         let text = "the disk is full: only deletes are accepted until space is freed";
-        Err(Error::new(ErrorKind::NoSpace, text).at_path(&self.dir))
+        Error::new(ErrorKind::NoSpace, text).at_path(&self.dir)
     }
 }

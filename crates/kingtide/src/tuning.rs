@@ -35,6 +35,8 @@ pub struct Tuning {
     /// Bytes of such values that a memtable points to before it is frozen; `None`: eight times its size, and 256 MiB at
     /// least.
     pub direct_memtable_bytes: Option<u64>,
+    /// A value that is written in pieces is kept in memory up to so many bytes, and goes to a value log beyond them.
+    pub staged_from: u64,
     /// Write the file `LOG` on file systems of the caller's own too; never drawn at random.
     pub info_log: bool,
     /// So many background threads can be started, as if the system had no more; never drawn at random.
@@ -57,6 +59,7 @@ impl Default for Tuning {
             reclaim_from: 256 << 10,
             memtable_pieces: usize::MAX, // as many as there can be
             direct_log_size: 64 << 20,
+            staged_from: 1 << 20,
             direct_memtable_bytes: None,
             info_log: false,
             thread_limit: None,
@@ -87,6 +90,7 @@ impl Tuning {
             first_segment: draw(4 << 10, 64 << 10, usual.first_segment), // then as added, so that seeds draw the rest as before
             direct_log_size: draw(256, 64 << 10, usual.direct_log_size),
             direct_memtable_bytes: Some(draw(1 << 10, 64 << 10, 0)).filter(|bytes| *bytes > 0),
+            staged_from: draw(256, 64 << 10, usual.staged_from),
             info_log: false,
             thread_limit: None,
         }

@@ -6,7 +6,7 @@ use crate::format::Formats;
 use crate::open::{family, open, open_to_read};
 use crate::output::{Out, things};
 use crate::progress::Progress;
-use kingtide::{ColumnFamily, Cursor, Db, KeyOrder, Options, ReadOptions, WriteBatch};
+use kingtide::{ColumnFamily, Cursor, Db, KeyOrder, Options, ReadOptions, StagedValue, WriteBatch};
 use serde_json::{Map, Value, json};
 use std::io::Read;
 use std::ops::Bound;
@@ -113,7 +113,7 @@ pub struct PutArgs {
     /// The value
     #[arg(allow_negative_numbers = true, required_unless_present = "stdin", conflicts_with = "stdin")]
     value: Option<String>,
-    /// Take the value's bytes as they are from standard input
+    /// Take the value's bytes as they are from standard input, in pieces: they may be more than memory holds
     #[arg(long)]
     stdin: bool,
     /// Column family; the default one otherwise
@@ -130,25 +130,39 @@ pub struct PutArgs {
 /// `kt put`.
 pub fn put(args: &PutArgs, out: &mut Out) -> Result<()> {
     let key = out.parse_key(&args.key)?;
-    let value = match &args.value {
-        Some(text) => out.formats.value_format.parse(text, "value")?,
-        None => {
-            let mut bytes = Vec::new();
-            let read = std::io::stdin().lock().read_to_end(&mut bytes);
-            read.map_err(|e| Failure::io("read", "standard input", &e))?;
-            bytes
-        }
-    };
+    let value = args.value.as_deref().map(|text| out.formats.value_format.parse(text, "value")).transpose()?;
     let ttl = args.ttl.as_deref().map(parse_time).transpose()?;
     let db = open_or_create(&args.path, args.create)?;
     let family = family(&db, args.family.as_deref())?;
-    match ttl {
-        Some(ttl) => family.put_ttl(&key, &value, ttl)?,
-        None => family.put(&key, &value)?,
+    let mut batch = WriteBatch::new();
+    match (&value, ttl) {
+        (Some(value), Some(ttl)) => batch.put_ttl(&family, &key, value, ttl)?,
+        (Some(value), None) => batch.put(&family, &key, value)?,
+        (None, ttl) => {
+            let value = from_stdin(&family)?;
+            match ttl {
+                Some(ttl) => batch.put_staged_ttl(&family, &key, &value, ttl)?,
+                None => batch.put_staged(&family, &key, &value)?,
+            }
+        }
     }
-    let sequence = db.latest_sequence();
+    let sequence = db.write(batch)?;
     db.close()?;
     if out.json { out.object(&json!({ "family": family.name(), "sequence": sequence })) } else { Ok(()) }
+}
+
+/// What standard input holds, as a value that waits to be put: in bounded memory.
+fn from_stdin(family: &ColumnFamily) -> Result<StagedValue> {
+    let mut writer = family.value_writer()?;
+    let (mut from, mut buf) = (std::io::stdin().lock(), vec![0; 256 << 10]);
+    loop {
+        match from.read(&mut buf) {
+            Ok(0) => return Ok(writer.finish()?),
+            Ok(n) => writer.append(buf.get(..n).unwrap_or_default())?,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(Failure::io("read", "standard input", &e)),
+        }
+    }
 }
 
 /// Opens a database; makes it first if that was asked for and there is none.

@@ -7,8 +7,8 @@ use crate::lane::{Writer, ops_of};
 use crate::model::{ACCOUNT, Op, Unit, Work, bounds, entry_id, key, value_into, xid};
 use crate::resolve::matches;
 use kingtide::{
-    Error, ErrorKind, IngestOptions, Isolation, SortedFileWriter, Transaction, TransactionOptions, WriteBatch,
-    WriteOptions,
+    Error, ErrorKind, IngestOptions, Isolation, SortedFileWriter, StagedValue, Transaction, TransactionOptions,
+    WriteBatch, WriteOptions,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -79,13 +79,36 @@ fn value(w: &mut Writer<'_>, unit: &Unit, i: usize, slot: u16) -> Vec<u8> {
     out
 }
 
+/// Writes a value in pieces, and sometimes a part of it before, which is given up.
+fn stage(w: &mut Writer<'_>, h: &Handle, value: &[u8]) -> Result<StagedValue, Error> {
+    let piece = 1 + value.len() / (1 + w.rng.below(5) as usize);
+    if w.rng.one_in(8) {
+        let mut given_up = h.cf.value_writer()?;
+        value.chunks(piece).take(2).try_for_each(|piece| given_up.append(piece))?;
+    }
+    let mut writer = h.cf.value_writer()?;
+    value.chunks(piece).try_for_each(|piece| writer.append(piece))?;
+    writer.finish()
+}
+
+/// Whether a value is written in pieces: of the longer ones every other.
+fn is_in_pieces(w: &mut Writer<'_>, value: &[u8]) -> bool {
+    value.len() > 250 && w.rng.one_in(2)
+}
+
 fn single(w: &mut Writer<'_>, unit: &Unit) -> Result<u64, Trouble> {
     let lane = w.number as u8;
     let Some(op) = ops_of(&unit.work).first() else { return Ok(0) };
     let h = handle(w.world, op.family())?;
     let order = h.family.order;
     match op {
-        Op::Put(_, slot, 0) => h.cf.put(key(order, lane, *slot), value(w, unit, 0, *slot))?,
+        Op::Put(_, slot, 0) => {
+            let (key, value) = (key(order, lane, *slot), value(w, unit, 0, *slot));
+            match is_in_pieces(w, &value) {
+                true => h.cf.put_staged(key, &stage(w, &h, &value)?)?,
+                false => h.cf.put(key, value)?,
+            }
+        }
         Op::Delete(_, slot) => h.cf.delete(key(order, lane, *slot))?,
         Op::SingleDelete(_, slot) => h.cf.single_delete(key(order, lane, *slot))?,
         Op::DeleteRange(_, from, to) => {
@@ -105,7 +128,13 @@ fn batch(w: &mut Writer<'_>, unit: &Unit, options: &WriteOptions) -> Result<u64,
         let h = handle(w.world, op.family())?;
         let order = h.family.order;
         match op {
-            Op::Put(_, slot, 0) => batch.put(&h.cf, &key(order, lane, *slot), &value(w, unit, i, *slot))?,
+            Op::Put(_, slot, 0) => {
+                let (key, value) = (key(order, lane, *slot), value(w, unit, i, *slot));
+                match is_in_pieces(w, &value) {
+                    true => batch.put_staged(&h.cf, &key, &stage(w, &h, &value)?)?,
+                    false => batch.put(&h.cf, &key, &value)?,
+                }
+            }
             Op::Put(_, slot, at) => batch.put_until(&h.cf, &key(order, lane, *slot), &value(w, unit, i, *slot), *at)?,
             Op::Delete(_, slot) => batch.delete(&h.cf, &key(order, lane, *slot))?,
             Op::SingleDelete(_, slot) => batch.single_delete(&h.cf, &key(order, lane, *slot))?,
@@ -126,7 +155,14 @@ fn fill(w: &mut Writer<'_>, txn: &mut Transaction, unit: &Unit, locking: bool) -
         let h = handle(w.world, op.family())?;
         let order = h.family.order;
         match op {
-            Op::Put(_, slot, 0) => txn.put(&h.cf, &key(order, lane, *slot), &value(w, unit, i, *slot))?,
+            Op::Put(_, slot, 0) => {
+                let (key, value) = (key(order, lane, *slot), value(w, unit, i, *slot));
+                // What is to be prepared has all its values in the log.
+                match !matches!(unit.work, Work::Prepare(..)) && is_in_pieces(w, &value) {
+                    true => txn.put_staged(&h.cf, &key, &stage(w, &h, &value)?)?,
+                    false => txn.put(&h.cf, &key, &value)?,
+                }
+            }
             Op::Put(_, slot, at) => txn.put_until(&h.cf, &key(order, lane, *slot), &value(w, unit, i, *slot), *at)?,
             Op::Delete(_, slot) => txn.delete(&h.cf, &key(order, lane, *slot))?,
             Op::SingleDelete(_, slot) => txn.single_delete(&h.cf, &key(order, lane, *slot))?,

@@ -14,12 +14,12 @@ const RETIRED: &[(&str, &str)] = &[
     (concat!("in ", "vain"), "say what it did not achieve, or write `futile`"),
 ];
 
-/// Whitespace, paths and, in documents and in the comments of Rust, retired words.
+/// Whitespace, paths and, in documents, in the comments of Rust and in the MariaDB plugin, retired words.
 pub fn check(path: &str, text: &str, report: &mut Report) {
-    let for_users = path.ends_with(".md") || path.starts_with("crates/capi/include/");
+    let whole = path.ends_with(".md") || path.starts_with("crates/capi/include/") || is_of_plugin(path);
     let is_rust = path.ends_with(".rs");
-    for (n, line) in text.lines().enumerate().filter(|_| for_users || is_rust) {
-        let line = if for_users { line } else { comment(line) }.to_lowercase();
+    for (n, line) in text.lines().enumerate().filter(|_| whole || is_rust) {
+        let line = if whole { line } else { comment(line) }.to_lowercase();
         if let Some((word, advice)) = RETIRED.iter().find(|(word, _)| line.contains(word)) {
             report.add(path, n, &format!("`{word}` is a retired word; {advice}"));
         }
@@ -42,6 +42,12 @@ pub fn check(path: &str, text: &str, report: &mut Report) {
     if !text.is_empty() && !text.ends_with('\n') {
         report.add(path, text.lines().count().saturating_sub(1), "no line end at the end of the file; add one");
     }
+}
+
+/// The sources and tests of the MariaDB plugin. What a test prints is recorded, so all of its lines count and not only comments.
+fn is_of_plugin(path: &str) -> bool {
+    let ends = [".cc", ".h", ".py", ".test", ".inc"];
+    path.starts_with("mariadb/") && ends.iter().any(|end| path.ends_with(end))
 }
 
 /// The comment at the end of a line of Rust. The `//` of a URL in a string counts as one, which does no harm.
@@ -101,6 +107,9 @@ mod tests {
         assert!(problems(|r| check("crates/base/src/lib.rs", line, r)).is_empty(), "not a comment");
         for comment in ["/// ", "    let a = 1; // ", "//! "] {
             assert_eq!(problems(|r| check("crates/base/src/lib.rs", &format!("{comment}{line}"), r)).len(), 1);
+        }
+        for path in ["mariadb/src/a.cc", "mariadb/src/a.h", "mariadb/mysql-test/suite/kingtide/t/a.test"] {
+            assert_eq!(problems(|r| check(path, line, r)).len(), 1);
         }
         assert!(problems(|r| check("docs/a.md", "No thread waits.\n", r)).is_empty());
     }

@@ -374,7 +374,7 @@ void test_errors(void) {
     uint64_t offset = 7;
     CHECK(!kingtide_error_offset(err, &offset) && offset == 7);
     kingtide_error_free(err);
-    // Nobody has to ask for the error object.
+    // The caller need not ask for the error object.
     CHECK(kingtide_db_open(below("errors"), NULL, &other, NULL) == KINGTIDE_LOCKED);
     FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_db_open("", NULL, &other, &err));
     kingtide_family *family = NULL;

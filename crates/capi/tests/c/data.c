@@ -76,6 +76,74 @@ static void batches(kingtide_db *db, const kingtide_family *family) {
     kingtide_batch_free(batch);
 }
 
+/* Values that are written in pieces. */
+static void pieces(kingtide_db *db, const kingtide_family *family) {
+    enum { PIECES = 40, PIECE = 50000 };
+    static char piece[PIECE];
+    kingtide_value_writer *writer = NULL;
+    kingtide_staged_value *value = NULL, *small = NULL;
+    for (size_t i = 0; i < PIECE; i++)
+        piece[i] = (char)(i % 251);
+    OK(kingtide_family_value_writer(family, &writer, &err));
+    for (int i = 0; i < PIECES; i++)
+        OK(kingtide_value_writer_write(writer, piece, PIECE, &err));
+    OK(kingtide_value_writer_write(writer, NULL, 0, &err));
+    FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_value_writer_write(writer, NULL, 1, &err));
+    FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_value_writer_write(NULL, piece, 1, &err));
+    CHECK(kingtide_value_writer_len(writer) == (uint64_t)PIECES * PIECE);
+    OK(kingtide_value_writer_finish(writer, &value, &err));
+    CHECK(kingtide_staged_value_len(value) == (uint64_t)PIECES * PIECE);
+    kingtide_staged_value *none = value;
+    FAILS(KINGTIDE_FINISHED, kingtide_value_writer_finish(writer, &none, &err));
+    CHECK(none == NULL && kingtide_value_writer_len(writer) == 0);
+    FAILS(KINGTIDE_FINISHED, kingtide_value_writer_write(writer, piece, 1, &err));
+    kingtide_value_writer_free(writer);
+
+    kingtide_batch *batch = kingtide_batch_new();
+    OK(kingtide_batch_put_staged(batch, family, S("film"), value, 0, &err));
+    FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_batch_put_staged(batch, family, S("again"), value, 0, &err));
+    FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_batch_put_staged(batch, family, S("none"), NULL, 0, &err));
+    CHECK(kingtide_batch_bytes(batch) < 100);
+    OK(kingtide_db_write(db, batch, NULL, NULL, &err));
+    FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_family_put_staged(family, S("again"), value, &err));
+    kingtide_batch_free(batch);
+    kingtide_staged_value_free(value);
+
+    OK(kingtide_family_value_writer(family, &writer, &err));
+    OK(kingtide_value_writer_write(writer, S("small"), &err));
+    OK(kingtide_value_writer_finish(writer, &small, &err));
+    kingtide_value_writer_free(writer);
+    kingtide_txn *txn = NULL;
+    OK(kingtide_txn_begin(db, NULL, &txn, &err));
+    OK(kingtide_txn_put_staged(txn, family, S("piece"), small, 0, &err));
+    OK(kingtide_txn_put_staged(txn, family, S("short"), small, 1000000, &err));
+    OK(kingtide_txn_commit(txn, NULL, &err));
+    kingtide_txn_free(txn);
+    OK(kingtide_family_put_staged(family, S("third"), small, &err));
+    kingtide_staged_value_free(small);
+    CHECK(reads(family, "piece", "small") && reads(family, "short", "small") && reads(family, "third", "small"));
+
+    OK(kingtide_family_value_writer(family, &writer, &err));
+    for (int i = 0; i < PIECES; i++)
+        OK(kingtide_value_writer_write(writer, piece, PIECE, &err));
+    kingtide_value_writer_free(writer); // nothing happened
+
+    kingtide_reader *reader = NULL;
+    char found[4];
+    size_t got = 0;
+    OK(kingtide_family_get_reader(family, NULL, S("film"), &reader, &err));
+    CHECK(kingtide_reader_len(reader) == (uint64_t)PIECES * PIECE);
+    OK(kingtide_reader_read(reader, (uint64_t)PIECES * PIECE - 3, found, 4, &got, &err));
+    CHECK(got == 3 && memcmp(found, piece + PIECE - 3, 3) == 0);
+    kingtide_reader_free(reader);
+    kingtide_value_writer_free(NULL);
+    kingtide_staged_value_free(NULL);
+    CHECK(kingtide_value_writer_len(NULL) == 0 && kingtide_staged_value_len(NULL) == 0);
+    const char *keys[] = {"film", "piece", "short", "third"};
+    for (size_t i = 0; i < 4; i++)
+        OK(kingtide_family_delete(family, keys[i], strlen(keys[i]), &err));
+}
+
 static void snapshots(kingtide_db *db, const kingtide_family *family) {
     kingtide_snapshot *before = NULL, *named = NULL, *again = NULL, *at = NULL;
     kingtide_value *value = kingtide_value_new();
@@ -199,6 +267,7 @@ void test_data(void) {
     OK(kingtide_db_set_option(db, "rate_limit", "64M", &err));
     FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_db_set_option(db, "cache_shards", "4", &err));
     batches(db, family);
+    pieces(db, family);
     snapshots(db, family);
     kingtide_family_free(family);
     OK(kingtide_db_close(db, &err));

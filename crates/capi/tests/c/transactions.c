@@ -223,7 +223,7 @@ static void *wait_for_key(void *argument) {
     return NULL;
 }
 
-// Waits until somebody waits for a lock, and checks what is said of it.
+// Waits until a transaction waits for a lock, and checks what is said of it.
 static void see_wait(kingtide_db *db, uint64_t waiter, uint64_t holder) {
     for (;;) {
         kingtide_lock_wait_list *waits = NULL;
@@ -256,6 +256,64 @@ static void hear_of_wait(void *context, uint64_t waiter, const uint64_t *holders
 }
 
 static void no_more_told(void *context) { ((struct told *)context)->destroyed++; }
+
+// A deadlock as the hook was told of it. The victim's thread writes it, which is the one that reads it.
+struct deadlock_told {
+    int times, destroyed;
+    size_t count;
+    uint64_t waiter[2], holder[2];
+    int32_t mode[2];
+    char wanted[2], held[2];
+};
+
+static void hear_of_deadlock(void *context, const kingtide_deadlock *deadlock) {
+    struct deadlock_told *told = context;
+    told->times++;
+    told->count = kingtide_deadlock_count(deadlock);
+    kingtide_lock_info info = {.size = sizeof info};
+    for (size_t i = 0; i < 2 && kingtide_deadlock_wanted(deadlock, i, &info); i++) {
+        told->waiter[i] = info.txn;
+        told->wanted[i] = *(const char *)info.lower.key;
+        if (!kingtide_deadlock_held(deadlock, i, &info)) continue;
+        told->holder[i] = info.txn;
+        told->held[i] = *(const char *)info.lower.key;
+        told->mode[i] = info.mode;
+    }
+}
+
+static void no_deadlock_told(void *context) { ((struct deadlock_told *)context)->destroyed++; }
+
+// Two transactions that wait for each other: the hook names both, the victim first.
+static void deadlock(kingtide_db *db, const kingtide_family *family) {
+    kingtide_txn *other = begin(db, KINGTIDE_REPEATABLE_READ, 1), *victim = begin(db, KINGTIDE_REPEATABLE_READ, 1);
+    struct deadlock_told told = {0};
+    kingtide_lock_hooks hooks = {0};
+    FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_db_set_lock_hooks(db, &hooks, &err));
+    hooks = (kingtide_lock_hooks){sizeof hooks, &told, NULL, hear_of_deadlock, no_deadlock_told};
+    OK(kingtide_db_set_lock_hooks(db, &hooks, &err));
+    OK(kingtide_txn_set_lock_timeout(other, 3600000, &err));
+    OK(kingtide_txn_set_lock_timeout(victim, 3600000, &err));
+    OK(kingtide_txn_put(other, family, S("x"), S("1"), &err));
+    OK(kingtide_txn_put(other, family, S("y"), S("1"), &err));
+    OK(kingtide_txn_put(victim, family, S("k"), S("2"), &err));
+    struct waiter waiter = {other, family, KINGTIDE_OK};
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, wait_for_key, &waiter) == 0);
+    see_wait(db, kingtide_txn_id(other), kingtide_txn_id(victim));
+    const uint64_t victims_id = kingtide_txn_id(victim);
+    FAILS(KINGTIDE_DEADLOCK, kingtide_txn_put(victim, family, S("x"), S("2"), &err));
+    CHECK(pthread_join(thread, NULL) == 0 && waiter.status == KINGTIDE_OK);
+    CHECK(told.times == 1 && told.count == 2);
+    CHECK(told.waiter[0] == victims_id && told.holder[0] == kingtide_txn_id(other));
+    CHECK(told.waiter[1] == kingtide_txn_id(other) && told.holder[1] == victims_id);
+    CHECK(told.wanted[0] == 'x' && told.held[0] == 'x' && told.wanted[1] == 'k' && told.held[1] == 'k');
+    CHECK(told.mode[0] == KINGTIDE_LOCK_EXCLUSIVE);
+    OK(kingtide_db_set_lock_hooks(db, NULL, &err));
+    CHECK(told.destroyed == 1);
+    OK(kingtide_txn_rollback(other, &err));
+    kingtide_txn_free(other);
+    kingtide_txn_free(victim);
+}
 
 static void waits(kingtide_db *db, const kingtide_family *family) {
     kingtide_txn *holder = begin(db, KINGTIDE_REPEATABLE_READ, 1), *txn = begin(db, KINGTIDE_REPEATABLE_READ, 1);
@@ -378,6 +436,7 @@ void test_locks(void) {
     FAILS(KINGTIDE_ABORTED, kingtide_txn_put(txn, family, S("z"), S("1"), &err));
     kingtide_txn_free(txn);
     waits(db, family);
+    deadlock(db, family);
     rows(db, family);
     kingtide_family_free(family);
     kingtide_db_free(db);

@@ -2,7 +2,7 @@
 
 #[cfg(doc)]
 use crate::MAX_BATCH_BYTES;
-use crate::api::ColumnFamily;
+use crate::api::{ColumnFamily, StagedValue};
 use crate::commit::batch::WriteBatch;
 use kingtide_base::key::EXPIRY_FLAG;
 use kingtide_base::{Error, Kind, Result};
@@ -35,6 +35,52 @@ impl WriteBatch {
     /// As [`WriteBatch::put`].
     pub fn put_until(&mut self, family: &ColumnFamily, key: &[u8], value: &[u8], expires_at_ms: u64) -> Result<()> {
         self.push(family.inner(), Kind::Put as u8 | EXPIRY_FLAG, key, Some(expires_at_ms), Some(value))
+    }
+
+    /// Sets a key to a value that a [`ValueWriter`](crate::ValueWriter) has written. A family with a `ttl_ms` gives the entry
+    /// that life. The value is not copied: the batch holds a pointer to it, and keeps its file.
+    ///
+    /// Until it is committed, a value may be put into another batch or transaction, as after a conflict. It is committed
+    /// once: a batch that is written again, or another one with the value, gets `InvalidArgument` from the commit. (A value of up to
+    /// 1 MiB is kept in memory and copied here; it has no such limit.)
+    ///
+    /// ```
+    /// # use kingtide::{Db, Options, WriteBatch, vfs::MemFs};
+    /// # use std::io::Write;
+    /// # let db = Db::open("db", Options { fs: Some(MemFs::shared()), ..Options::default() })?;
+    /// let films = db.default_family();
+    /// let mut writer = films.value_writer()?;
+    /// for _ in 0..100 {
+    ///     writer.write_all(&[7; 50_000])?;
+    /// }
+    /// let film = writer.finish()?;
+    /// let mut batch = WriteBatch::new();
+    /// batch.put_staged(films, b"film", &film)?;
+    /// batch.put(films, b"film:title", b"The General")?;
+    /// db.write(batch)?; // both or nothing
+    /// assert_eq!(db.get(b"film")?.map(|v| v.len()), Some(5_000_000));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`WriteBatch::put`]; `InvalidArgument` for a value that was written for another family, that was committed, or that
+    /// is in the batch already.
+    pub fn put_staged(&mut self, family: &ColumnFamily, key: &[u8], value: &StagedValue) -> Result<()> {
+        value.put_into(self, family, key, family.inner().default_expiry())
+    }
+
+    /// Sets a key to a staged value, to be gone after `ttl`. See [`WriteBatch::put_staged`].
+    ///
+    /// # Errors
+    /// As [`WriteBatch::put_staged`].
+    pub fn put_staged_ttl(
+        &mut self,
+        family: &ColumnFamily,
+        key: &[u8],
+        value: &StagedValue,
+        ttl: Duration,
+    ) -> Result<()> {
+        value.put_into(self, family, key, Some(family.inner().expiry_after(ttl)))
     }
 
     /// Deletes a key.

@@ -11,6 +11,7 @@ mod read;
 mod read_only;
 mod snapshots;
 pub(crate) mod transaction;
+mod value_writer;
 
 pub use db::Db;
 pub use entries::{Entries, Entry};
@@ -18,3 +19,4 @@ pub use family::ColumnFamily;
 pub use range::KeyRange;
 pub use read::{Read, SnapshotReader, TransactionReader};
 pub(crate) use transaction::Transaction;
+pub use value_writer::{StagedValue, ValueWriter};

@@ -4,7 +4,7 @@
 //!
 //! Operation `i` of a batch that commits at base sequence `b` has sequence number `b + i`.
 
-use crate::direct::DirectValue;
+use crate::direct::{DirectLog, DirectValue};
 use crate::family::Family;
 use crate::ops::{LoggedLock, LoggedOp, put_prepare, put_resolved};
 use crate::txn::Isolation;
@@ -58,6 +58,16 @@ pub(crate) struct Mark {
     /// Operations before it.
     pub ops: usize,
     families: usize,
+    staged: usize,
+}
+
+/// A value log with one value that a batch points to and no memtable has yet: see
+/// [`ColumnFamily::value_writer`](crate::ColumnFamily::value_writer).
+#[derive(Clone)]
+pub(crate) struct StagedFile {
+    pub family: Arc<Family>,
+    pub log: Arc<DirectLog>,
+    pub pointer: ValuePointer,
 }
 
 /// Operations that commit atomically, over any number of families. Reusable after [`WriteBatch::clear`].
@@ -101,6 +111,8 @@ pub struct WriteBatch {
     order: Vec<u32>,
     /// At most one, behind all writes.
     control: Option<Control>,
+    /// What operations point to already, in their order.
+    staged: Vec<StagedFile>,
 }
 
 impl WriteBatch {
@@ -152,6 +164,7 @@ impl WriteBatch {
         self.families.clear();
         self.order.clear();
         self.control = None;
+        self.staged.clear();
     }
 
     /// As [`WriteBatch::clear`], but gives memory past `keep` bytes back.
@@ -230,6 +243,39 @@ impl WriteBatch {
         Ok(())
     }
 
+    /// Adds a put of a value that is in a value log already.
+    ///
+    /// # Errors
+    /// As [`WriteBatch::push`]; `InvalidArgument` for a value that this batch holds, or that a memtable has: tables count on
+    /// one pointer to each value.
+    pub(crate) fn push_staged(&mut self, key: &[u8], expiry: Option<u64>, file: &StagedFile) -> Result<()> {
+        if self.staged.iter().any(|s| Arc::ptr_eq(&s.log, &file.log)) {
+            return Err(Error::invalid("the batch has this staged value already: write it again for another key"));
+        }
+        check_free(file)?;
+        reserve(&mut self.staged, 1, "a batch")?;
+        let mut pointer = Vec::new();
+        file.pointer.encode(&mut pointer);
+        let kind = Kind::PutPointer as u8 | if expiry.is_some() { EXPIRY_FLAG } else { 0 };
+        self.push(&file.family, kind, key, expiry, Some(&pointer))?;
+        self.saved += (file.pointer.raw_len as usize).saturating_sub(pointer.len());
+        self.staged.push(file.clone());
+        Ok(())
+    }
+
+    /// The value logs that operations point to already.
+    #[inline]
+    pub(crate) fn staged(&self) -> &[StagedFile] {
+        &self.staged
+    }
+
+    /// An error if a memtable has one of the staged values: the batch, or another with the value, was committed. Called under
+    /// the commit lock.
+    #[inline]
+    pub(crate) fn check_staged(&self) -> Result<()> {
+        self.staged.iter().try_for_each(check_free)
+    }
+
     /// Writes a value and its length packed, if that pays. Returns the length; the caller marks the operation.
     fn write_packed(&mut self, method: Compression, expiry: Option<u64>, value: &[u8]) -> Option<usize> {
         let prefix = if expiry.is_some() { EXPIRY_LEN } else { 0 };
@@ -284,7 +330,7 @@ impl WriteBatch {
         put_varint(&mut self.rep, op.key.len() as u64);
         let key_at = self.rep.len() as u32;
         self.rep.extend_from_slice(op.key);
-        if matches!(Tag(op.kind as u64).kind(), Some(Kind::Put | Kind::RangeDelete)) {
+        if !Tag(op.kind as u64).is_tombstone() {
             put_varint(&mut self.rep, op.value.len() as u64);
         }
         let value_at = self.rep.len() as u32;
@@ -326,7 +372,8 @@ impl WriteBatch {
         &self,
         mut write: impl FnMut(u16, u64, DirectValue<'_>) -> Result<Option<ValuePointer>>,
     ) -> Result<WriteBatch> {
-        let mut out = WriteBatch { families: self.families.clone(), ranges: self.ranges, ..WriteBatch::default() };
+        let (families, staged) = (self.families.clone(), self.staged.clone());
+        let mut out = WriteBatch { families, staged, ranges: self.ranges, ..WriteBatch::default() };
         reserve(&mut out.ops, self.ops.len(), "a batch")?;
         let mut pointer = Vec::new();
         for op in &self.ops {
@@ -377,6 +424,7 @@ impl WriteBatch {
                 rest.push_logged(family, &LoggedOp { kind: op.kind, family: family.id(), key, value })?;
             }
         }
+        rest.staged.extend(self.staged.drain(..).filter(|s| !s.family.is_dropped()));
         *self = rest;
         Ok(())
     }
@@ -438,6 +486,7 @@ impl WriteBatch {
             ranges: self.ranges,
             ops: self.ops.len(),
             families: self.families.len(),
+            staged: self.staged.len(),
         }
     }
 
@@ -448,6 +497,7 @@ impl WriteBatch {
         self.ranges = mark.ranges;
         self.ops.truncate(mark.ops);
         self.families.truncate(mark.families);
+        self.staged.truncate(mark.staged);
     }
 
     /// Gives memory back that is not used, up to `keep` bytes and as much again as is.
@@ -511,6 +561,13 @@ impl WriteBatch {
 impl std::fmt::Debug for WriteBatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "WriteBatch({} operations, {} bytes)", self.ops.len(), self.rep.len())
+    }
+}
+
+fn check_free(file: &StagedFile) -> Result<()> {
+    match file.log.is_free() || kingtide_base::planted!("staged-value-taken-twice") {
+        true => Ok(()),
+        false => Err(Error::invalid("the staged value was committed before: write it again to put it once more")),
     }
 }
 

@@ -8,6 +8,7 @@ use super::batch::WriteBatch;
 use crate::direct::{DirectLog, DirectValue};
 use crate::engine::DbInner;
 use crate::family::Family;
+use crate::names::vlog_path;
 use crate::wal::SyncFirst;
 use kingtide_base::options::Durability;
 use kingtide_base::stats::Stat;
@@ -30,9 +31,14 @@ pub(super) struct Diverted {
 impl Diverted {
     /// What the log's sync must sync before.
     pub fn sync_first(&self) -> Weak<dyn SyncFirst> {
-        let log: Arc<dyn SyncFirst> = self.log.clone();
-        Arc::downgrade(&log)
+        sync_first(&self.log)
     }
+}
+
+/// What a log's sync must sync before when a record points into a file.
+pub(super) fn sync_first(log: &Arc<DirectLog>) -> Weak<dyn SyncFirst> {
+    let log: Arc<dyn SyncFirst> = log.clone();
+    Arc::downgrade(&log)
 }
 
 impl DbInner {
@@ -139,6 +145,40 @@ impl DbInner {
         for d in direct {
             let view = batch.families()[d.family as usize].view.load();
             view.active.direct().hold(&d.log, view.active.first_seq(), d.bytes);
+        }
+        for s in batch.staged() {
+            let view = s.family.view.load();
+            view.active.direct().hold(&s.log, view.active.first_seq(), s.pointer.stored_len);
+        }
+    }
+
+    /// Whether values of a family may be written to value logs before their commit.
+    pub(crate) fn may_stage(&self, family: &Family) -> bool {
+        family.options().value_threshold > 0 && self.options.read().change_retention == 0
+    }
+
+    /// Makes a value log for one value that comes in pieces, or `None` when too many files are open for one more.
+    pub(crate) fn begin_staged(&self, family: &Family) -> Result<Option<Arc<DirectLog>>> {
+        if !self.tables.may_begin_value_log() {
+            return Ok(None);
+        }
+        let making = self.staged.begin();
+        self.check_open()?;
+        let new_id = || self.new_file_id();
+        let log = DirectLog::create(&self.fs, &self.dir, &self.tables, new_id, &family.options())?;
+        self.staged.add(family.id(), &log);
+        drop(making);
+        log.begin()?;
+        rare!("staged-value-begun");
+        Ok(Some(log))
+    }
+
+    /// At close, once no commit can take them: removes the files of values that were not committed. Their writers may live on
+    /// for long, and the directory is another's then.
+    pub(crate) fn remove_staged(&self) {
+        for log in self.staged.end() {
+            log.keep(true); // nothing is to be removed later by this name
+            let _ = self.fs.remove(&vlog_path(&self.dir, log.id())); // the next open removes it otherwise
         }
     }
 

@@ -8,7 +8,7 @@
 //! A hook may commit. On the thread that is inside a hook nothing waits for the lock of delivery, or it would wait for
 //! itself: its commits stay in the queue for the delivery that is under way.
 
-use super::batch::WriteBatch;
+use super::batch::{StagedFile, WriteBatch};
 use crate::family::Family;
 use crate::ops::{Change, ChangedOps, LogOp, read_log_op};
 use crate::sync::Mutex;
@@ -17,7 +17,6 @@ use crate::version::FamilyId;
 use kingtide_base::coding::Reader;
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{Error, Result, SeqNo};
-use kingtide_table::ValuePointer;
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -76,6 +75,8 @@ struct Undelivered {
     family: Arc<Family>,
     sequence: SeqNo,
     payload: Arc<[u8]>,
+    /// The files that the payload points into, which stay as long as it does.
+    _staged: Vec<StagedFile>,
 }
 
 /// The hooks of a database.
@@ -147,7 +148,8 @@ impl Hooks {
         for family in batch.families() {
             let Some(hook) = by_family.get(&family.id()).cloned() else { continue };
             let payload = payload.get_or_insert_with(|| batch.payload().into()).clone();
-            self.queue.lock().push_back(Undelivered { hook, family: family.clone(), sequence: last, payload });
+            let (family, _staged) = (family.clone(), batch.staged().to_vec());
+            self.queue.lock().push_back(Undelivered { hook, family, sequence: last, payload, _staged });
         }
         payload.is_some()
     }
@@ -175,8 +177,8 @@ impl Hooks {
     }
 
     fn call(&self, commit: Undelivered) {
-        let Ok(ops) = decode(&commit.payload, commit.family.id()) else {
-            // The payload was checked when it was made; only memory that lies leads here.
+        let Ok(ops) = decode(&commit.payload, &commit.family) else {
+            // The payload was checked when it was made: a staged value cannot be read, or memory lies.
             self.stats.add(Stat::BackgroundErrors, 1);
             return;
         };
@@ -196,21 +198,18 @@ impl Hooks {
     }
 }
 
-/// The operations of a log payload on one family.
-fn decode(payload: &[u8], family: FamilyId) -> Result<ChangedOps> {
+/// The operations of a log payload on one family, with the values that it points to.
+fn decode(payload: &[u8], family: &Family) -> Result<ChangedOps> {
     let mut ops = ChangedOps::default();
     let mut r = Reader::new(payload);
     while !r.is_empty() {
         match read_log_op(&mut r) {
-            Some(LogOp::Write(op)) if op.family == family => ops.push(&op, |p, _| Err(no_pointer(p)))?,
+            Some(LogOp::Write(op)) if op.family == family.id() => {
+                ops.push(&op, |p, out| family.reads.tables.vlog(p.file_id)?.read(p, out))?;
+            }
             Some(_) => {}
             None => return Err(Error::corruption("a batch cannot be read back")),
         }
     }
     Ok(ops)
-}
-
-#[cold]
-fn no_pointer(p: &ValuePointer) -> Error {
-    Error::corruption(format!("a batch that was given to a hook points into value log {}", p.file_id))
 }

@@ -144,10 +144,17 @@ impl DbInner {
         if !batch.control().is_some_and(|c| c.resolves) {
             self.check_space(batch)?;
         }
+        // Streams read such a value as long as its file is there, and retention promises more.
+        if !batch.staged().is_empty() && self.options.read().change_retention > 0 {
+            let text = "the staged value was begun before `change_retention` was set: with that the log itself holds \
+                        large values, so write it again";
+            return Err(Error::invalid(text));
+        }
         let durability = how.options.durability.unwrap_or_else(|| self.durability());
         batch.prepare();
         let batch = &*batch;
-        let record = WalRecord { points: !direct.is_empty(), ..WalRecord::new(batch.payload()) };
+        let points = !direct.is_empty() || !batch.staged().is_empty();
+        let record = WalRecord { points, ..WalRecord::new(batch.payload()) };
         // What a control operation says is nowhere but in the log. Families are flushed one by one: only the log keeps a
         // batch over several of them whole.
         let alone = batch.families().len() < 2 || kingtide_base::planted!("batch-over-families-not-logged");
@@ -171,6 +178,7 @@ impl DbInner {
         if last > kingtide_base::key::MAX_SEQ {
             return Err(Error::invalid("sequence numbers are used up"));
         }
+        batch.check_staged()?;
         self.reserve_memtables(&mut state, batch)?;
         Ok(Turn { state, base, last })
     }
@@ -182,6 +190,7 @@ impl DbInner {
             true => None,
             false => {
                 ready.direct.iter().for_each(|d| self.wal.needs_first(d.sync_first()));
+                ready.batch.staged().iter().for_each(|s| self.wal.needs_first(divert::sync_first(&s.log)));
                 Some(turn.state.wal.append(turn.base, ready.batch.sequences() as u32, ready.record)?)
             }
         };

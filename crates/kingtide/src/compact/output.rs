@@ -119,6 +119,14 @@ impl<'a> Outputs<'a> {
         if pointer.is_some_and(|p| !self.place.relocate.contains(&p.file_id)) {
             return self.writer()?.add(key, tag, value);
         }
+        if let Some(p) = pointer.filter(|p| p.raw_len > self.ctx.options.value_chunk_size)
+            && self.separates(usize::try_from(p.raw_len).unwrap_or(usize::MAX))
+        {
+            let moved = self.move_in_pieces(&p)?;
+            let mut stored = value[..value.len() - inner.len()].to_vec();
+            moved.encode(&mut stored);
+            return self.writer()?.add(key, tag, &stored);
+        }
         let packed = if tag.is_packed() { Some(Packed::parse(inner)?) } else { None };
         let mut moving = std::mem::take(&mut self.moving);
         let mut stored = std::mem::take(&mut self.stored);
@@ -157,6 +165,24 @@ impl<'a> Outputs<'a> {
         self.writer()?.add(key, tag, &stored)?;
         (self.moving, self.stored) = (moving, stored);
         Ok(())
+    }
+
+    /// Moves a value of several chunks to the value log that is being written, one at a time: it may be larger than memory.
+    fn move_in_pieces(&mut self, from: &ValuePointer) -> Result<ValuePointer> {
+        let mut reader = self.source(from.file_id)?.reader(*from)?;
+        self.result.counters.vlog_moved += from.stored_len;
+        let vlog = self.vlog()?;
+        vlog.begin()?;
+        let mut at = 0;
+        while at < from.raw_len {
+            let piece = reader.chunk_from(at)?;
+            if piece.is_empty() {
+                return Err(Error::corruption("value length does not match its pointer"));
+            }
+            vlog.extend(piece)?;
+            at += piece.len() as u64;
+        }
+        vlog.end()
     }
 
     fn source(&mut self, id: u64) -> Result<Arc<Vlog>> {

@@ -17,7 +17,7 @@ use kingtide_base::key::split_expiry;
 use kingtide_base::memory::append;
 use kingtide_base::stats::{Started, Stat};
 use kingtide_base::{Error, KeyOrder, Result, SeqNo, Tag};
-use kingtide_table::{IterOptions, Packed, ValuePointer, VlogWindow};
+use kingtide_table::{IterOptions, Packed, ReadAhead, ValuePointer};
 use std::cmp::Ordering;
 use std::fmt;
 use std::ops::Bound;
@@ -154,7 +154,7 @@ pub struct Cursor {
     /// A value read from a value log or decompressed, while `indirect_read`.
     indirect: Vec<u8>,
     indirect_read: bool,
-    vlog_window: VlogWindow,
+    read_ahead: ReadAhead,
     error: Option<Error>,
     counts: Counts,
     /// How many more entries that are not shown it passes before it gives up.
@@ -213,7 +213,7 @@ impl Cursor {
             saved_value: Vec::new(),
             indirect: Vec::new(),
             indirect_read: false,
-            vlog_window: VlogWindow::default(),
+            read_ahead: ReadAhead::default(),
             error: None,
             counts: Counts::default(),
             skips_left: u64::MAX,
@@ -387,7 +387,7 @@ impl Cursor {
             // Backward, the merge has left the entry's table; the view keeps the value log all the same.
             _ => None,
         };
-        vlog_of(&p, table, &self.ctx)?.read_near(&p, &mut self.vlog_window, &mut self.indirect)?;
+        vlog_of(&p, table, &self.ctx)?.read_near(&p, &mut self.read_ahead, &mut self.indirect)?;
         self.indirect_read = true;
         Ok(())
     }

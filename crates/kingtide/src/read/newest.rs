@@ -12,7 +12,7 @@ use crate::read::get::{decide, with_table_scratch};
 use crate::read::value::PinnedValue;
 use kingtide_base::key::MAX_SEQ;
 use kingtide_base::stats::Stat;
-use kingtide_base::{Error, KeyOrder, Kind, Result, SeqNo, Tag};
+use kingtide_base::{KeyOrder, Result, SeqNo, Tag};
 use kingtide_table::IterOptions;
 use std::cmp::Ordering;
 use std::ops::Bound;
@@ -109,9 +109,6 @@ pub(crate) fn tables_newer(view: &View, since: SeqNo) -> bool {
 /// `Corruption` for what no batch holds.
 pub(crate) fn own_value(kind: u8, stored: &[u8], ctx: &ReadContext) -> Result<Option<PinnedValue>> {
     let tag = Tag(kind as u64);
-    if tag.kind() == Some(Kind::PutPointer) {
-        return Err(Error::corruption("a pointer into a value log among operations that were not written yet"));
-    }
     decide(tag, stored, 0, None, ctx)?.map(|found| found.into_pinned(ctx)).transpose()
 }
 

@@ -5,6 +5,7 @@
 //! merge's sake entries carry the iterator's snapshot as theirs, the newest that it shows; a committed version may carry
 //! the same, but of equals the earlier source comes first.
 
+use crate::family::tables::VlogHandle;
 use crate::rangedel::RangeTombstones;
 use kingtide_base::{KeyOrder, Kind, SeqNo, Tag};
 use std::cmp::Ordering;
@@ -23,6 +24,8 @@ pub struct Overlay {
     ranges: Arc<RangeTombstones>,
     /// The same as they were written: start and exclusive end.
     deleted: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The value logs that entries point into.
+    files: Vec<Arc<VlogHandle>>,
 }
 
 struct Entry {
@@ -56,8 +59,10 @@ impl Overlay {
         for (age, op) in (1..).zip(ops) {
             match Tag(op.0 as u64).kind() {
                 Some(Kind::RangeDelete) => ranges.push((op.1, op.2, age)),
-                Some(Kind::Put | Kind::Delete | Kind::SingleDelete) => points.push((order.head(op.1), age, op)),
-                Some(Kind::PutPointer) | None => debug_assert!(false, "no batch holds {:#x}", op.0),
+                Some(Kind::Put | Kind::PutPointer | Kind::Delete | Kind::SingleDelete) => {
+                    points.push((order.head(op.1), age, op));
+                }
+                None => debug_assert!(false, "no batch holds {:#x}", op.0),
             }
         }
         if points.is_empty() && ranges.is_empty() {
@@ -83,7 +88,26 @@ impl Overlay {
                 Entry { head, kind, at, key_len: key.len(), value_len: value.len() }
             })
             .collect();
-        Some(Arc::new(Overlay { order: order.clone(), entries, bytes, ranges: Arc::new(ranges), deleted }))
+        Some(Arc::new(Overlay {
+            order: order.clone(),
+            entries,
+            bytes,
+            ranges: Arc::new(ranges),
+            deleted,
+            files: Vec::new(),
+        }))
+    }
+
+    /// The same, with value logs that entries point into and that stay as long as it does.
+    pub(crate) fn keep(
+        own: Option<Arc<Overlay>>,
+        files: impl Iterator<Item = Arc<VlogHandle>>,
+    ) -> Option<Arc<Overlay>> {
+        let mut own = own?;
+        if let Some(overlay) = Arc::get_mut(&mut own) {
+            overlay.files.extend(files);
+        }
+        Some(own)
     }
 
     /// Operations that amount to this overlay between two bounds, in an order in which they could have been written.

@@ -24,7 +24,6 @@ pub(crate) mod recent;
 pub(crate) mod state;
 mod two_phase;
 pub(crate) mod validate;
-pub(crate) mod wait_hook;
 pub(crate) mod write_set;
 
 #[cfg(all(test, loom))]
@@ -33,8 +32,7 @@ pub(crate) use filter::slot_of;
 pub use id::TxnId;
 pub(crate) use in_doubt::InDoubt;
 pub use isolation::Isolation;
-pub use locks::{HeldLock, LockMode, LockTarget, LockWait};
+pub use locks::{DeadlockStep, HeldLock, LockMode, LockTarget, LockWait, LockWaitHook};
 pub use prepared::PreparedInfo;
 pub use state::TransactionInfo;
 pub(crate) use state::Transactions;
-pub use wait_hook::LockWaitHook;

@@ -19,8 +19,7 @@
 use super::filter::ConflictFilter;
 use super::id::TxnId;
 use super::isolation::Isolation;
-use super::locks::{LockManager, Owners};
-use super::wait_hook::LockWaitHook;
+use super::locks::{LockManager, LockWaitHook, Owners};
 use super::write_set::WriteSet;
 use crate::snapshot::{SlotId, Snapshot, Snapshots};
 use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};

@@ -6,6 +6,7 @@
 
 use crate::commit::batch::{Mark, Op, WriteBatch};
 use crate::family::Family;
+use crate::family::tables::VlogHandle;
 use crate::txn::slot_of;
 use kingtide_base::{Error, ErrorKind, Kind, Result, Tag};
 use std::sync::Arc;
@@ -163,6 +164,11 @@ impl WriteSet {
         let index = self.batch.families().iter().position(|f| Arc::ptr_eq(f, family)).map(|i| i as u16);
         let ops = self.batch.ops().iter().skip(from).filter(move |op| Some(op.family) == index);
         ops.map(|op| (op.kind, self.batch.key_of(op), self.batch.value_of(op)))
+    }
+
+    /// The value logs that operations point into.
+    pub fn files(&self) -> impl Iterator<Item = Arc<VlogHandle>> {
+        self.batch.staged().iter().map(|s| s.log.handle().clone())
     }
 
     /// Marks a point to come back to. A name may be set again: the newest of it counts until it is gone.

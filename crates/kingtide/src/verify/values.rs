@@ -5,7 +5,7 @@ use super::layout::{Subject, open_file};
 use super::report::{Problem, ProblemKind, Severity};
 use crate::names::vlog_path;
 use kingtide_base::Result;
-use kingtide_table::{ValuePointer, Vlog, VlogWindow};
+use kingtide_table::{ReadAhead, ValuePointer, Vlog};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub(super) type LiveValues = HashMap<u64, (u64, u64)>;
 pub(super) struct ValueCheck {
     /// `None`: cannot be opened, which the walk over the value logs tells.
     open: HashMap<u64, Option<Arc<Vlog>>>,
-    window: VlogWindow,
+    read_ahead: ReadAhead,
     out: Vec<u8>,
 }
 
@@ -41,7 +41,7 @@ impl ValueCheck {
         };
         let Some(vlog) = vlog else { return Ok(()) };
         if p.stored_len <= PIECE {
-            return vlog.read_near(p, &mut self.window, &mut self.out);
+            return vlog.read_near(p, &mut self.read_ahead, &mut self.out);
         }
         let mut reader = vlog.reader(*p)?;
         let mut at = 0;

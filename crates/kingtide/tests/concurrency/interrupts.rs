@@ -1,6 +1,9 @@
 //! A wait for a lock is ended from another thread, and the transaction goes on.
 
-use kingtide::{Db, ErrorKind, Isolation, LockMode, Options, Transaction, TransactionOptions, TxnId, vfs::MemFs};
+use kingtide::{
+    Db, DeadlockStep, ErrorKind, Isolation, LockMode, LockTarget, LockWaitHook, Options, Transaction,
+    TransactionOptions, TxnId, vfs::MemFs,
+};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -138,4 +141,62 @@ fn a_held_lock_is_told_from_a_change() {
     assert_eq!((held.kind(), held.is_lock_held()), (ErrorKind::Conflict, true));
     let changed = txn.put(family, b"changed", b"3").unwrap_err();
     assert_eq!((changed.kind(), changed.is_lock_held()), (ErrorKind::Conflict, false));
+}
+
+/// Keeps what it is told of deadlocks, and who held locks then.
+struct Deadlocks(Db, Mutex<Vec<(Vec<DeadlockStep>, Vec<TxnId>)>>);
+
+impl LockWaitHook for Deadlocks {
+    fn waits(&self, _: TxnId, _: &[TxnId]) {}
+
+    fn deadlock(&self, cycle: &[DeadlockStep]) {
+        let holders = self.0.locks().iter().map(|lock| lock.txn).collect();
+        self.1.lock().unwrap().push((cycle.to_vec(), holders));
+    }
+}
+
+#[test]
+fn a_hook_is_told_of_a_deadlock_before_the_victim_gives_its_locks_back() {
+    let db = open();
+    let family = db.default_family();
+    let hook = Arc::new(Deadlocks(db.clone(), Mutex::new(Vec::new())));
+    db.set_lock_wait_hook(Some(hook.clone()));
+    let (mut one, mut two) = (begin(&db), begin(&db));
+    let (one_id, two_id) = (one.id(), two.id());
+    one.lock_range(family, (Bound::Included(&b"a"[..]), Bound::Excluded(&b"c"[..])), LockMode::Shared).unwrap();
+    one.put(family, b"z", b"").unwrap(); // so that the other one has fewer locks
+    two.put(family, b"k", b"").unwrap();
+    std::thread::scope(|s| {
+        let waiting = s.spawn(|| one.put(family, b"k", b"1"));
+        while db.lock_waits().is_empty() {
+            std::thread::yield_now();
+        }
+        assert!(hook.1.lock().unwrap().is_empty());
+        assert_eq!(two.put(family, b"b", b"2").unwrap_err().kind(), ErrorKind::Deadlock);
+        waiting.join().unwrap().unwrap();
+    });
+    let told = hook.1.lock().unwrap();
+    let [(cycle, holders)] = told.as_slice() else { panic!("{} deadlocks", told.len()) };
+    let (a, c) = (Bound::Included(b"a".to_vec()), Bound::Excluded(b"c".to_vec()));
+    let victim = DeadlockStep {
+        waiter: two_id,
+        family: family.id(),
+        wanted: LockTarget::Key(b"b".to_vec()),
+        wanted_mode: LockMode::Exclusive,
+        holder: one_id,
+        held: LockTarget::Range(a, c),
+        held_mode: LockMode::Shared,
+    };
+    let other = DeadlockStep {
+        waiter: one_id,
+        family: family.id(),
+        wanted: LockTarget::Key(b"k".to_vec()),
+        wanted_mode: LockMode::Exclusive,
+        holder: two_id,
+        held: LockTarget::Key(b"k".to_vec()),
+        held_mode: LockMode::Exclusive,
+    };
+    assert_eq!(*cycle, [victim, other]);
+    assert!(holders.contains(&one_id) && holders.contains(&two_id), "{holders:?}");
+    db.set_lock_wait_hook(None);
 }

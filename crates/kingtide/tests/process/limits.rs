@@ -7,8 +7,9 @@ use kingtide::{ColumnFamily, Db, ErrorKind, FamilyOptions, Isolation, Options};
 use kingtide_base::hash::mix64;
 use kingtide_testkit::Scratch;
 use kingtide_testkit::child::{CHILD, child, child_dir};
-use kingtide_testkit::test_name;
+use kingtide_testkit::{full, test_name};
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -522,6 +523,93 @@ fn within_the_budget() {
     let jobs = 2 * (4 << 20);
     assert!(peak <= (budget + resident) * 11 / 10 + jobs, "over budget by more than a tenth");
     assert!(peak > budget / 2, "the test does not use the budget");
+}
+
+/// Yields bytes that do not compress.
+struct Noise {
+    rng: kingtide_base::rng::Rng,
+    left: u64,
+}
+
+impl Read for Noise {
+    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+        let n = self.left.min(buf.len() as u64);
+        self.rng.fill(&mut buf[..n as usize]);
+        self.left -= n;
+        Ok(n as usize)
+    }
+}
+
+/// Writes a large value in pieces, reads it back from the memtable's and a table's side, and after a crash moves it.
+#[test]
+#[ignore = "run by another, as a process of its own"]
+fn a_large_value_in_pieces() {
+    let Some(dir) = child_dir() else { return };
+    let len: u64 = if full() { 8 << 30 } else { 256 << 20 };
+    let mut options = Options::default();
+    options.db.block_cache_size = 1 << 20;
+    let (peak, done) = (AtomicU64::new(0), AtomicBool::new(false));
+    let before = anonymous();
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                peak.fetch_max(anonymous().saturating_sub(before), Ordering::Relaxed);
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        });
+        let db = Db::open(dir.join("db"), options.clone()).unwrap();
+        let noise = |seed| Noise { rng: kingtide_base::rng::Rng::new(seed), left: len };
+        assert_eq!(db.put_reader(b"large", noise(1)).unwrap(), len);
+        let same = |db: &Db, what: &str| {
+            let mut reader = db.default_family().get_reader(b"large").unwrap().unwrap();
+            let (mut want, mut found) = (vec![0; 64 << 10], vec![0; 64 << 10]);
+            let (mut source, mut at) = (noise(1), 0);
+            while at < len {
+                let n = source.read(&mut want).unwrap();
+                reader.read_exact(&mut found[..n]).unwrap();
+                assert!(want[..n] == found[..n], "{what}: at {at}");
+                at += n as u64;
+            }
+            assert_eq!(reader.read(&mut found).unwrap(), 0);
+        };
+        same(&db, "in the memtable");
+        db.flush().unwrap();
+        same(&db, "in a table");
+        assert!(db.verify().unwrap().is_clean());
+        if !full() {
+            // A copy as a crash leaves it: its first flush moves the value.
+            db.put_reader(b"other", noise(2)).unwrap();
+            std::fs::create_dir(dir.join("crashed")).unwrap();
+            for file in std::fs::read_dir(dir.join("db")).unwrap() {
+                let file = file.unwrap();
+                let to = dir.join("crashed").join(file.file_name());
+                std::fs::copy(file.path(), &to).unwrap();
+            }
+            db.close().unwrap();
+            drop(db);
+            std::fs::remove_dir_all(dir.join("db")).unwrap();
+            let again = Db::open(dir.join("crashed"), options.clone()).unwrap();
+            again.flush().unwrap();
+            same(&again, "recovered");
+            assert_eq!(again.default_family().get_reader(b"other").unwrap().unwrap().len(), len);
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    println!("MEMORY: a value of {} MiB, peak {} KiB", len >> 20, peak.into_inner() >> 10);
+}
+
+#[test]
+fn values_in_pieces_take_little_memory() {
+    if anonymous() == 0 {
+        println!("SKIPPED: the system does not tell how much memory a process has");
+        return;
+    }
+    let dir = Scratch::new("pieces");
+    let said = child(&test_name!("a_large_value_in_pieces"), &dir.0, "");
+    let line = said.lines().find(|l| l.contains("MEMORY: ")).unwrap();
+    println!("{line}");
+    let peak: u64 = line.split("peak ").nth(1).and_then(|p| p.split(' ').next()).unwrap().parse().unwrap();
+    assert!(peak < 16 << 10, "{line}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::history::{FOREVER, FamilyNo, Op, What};
 use crate::world::World;
-use kingtide::{ColumnFamily, Durability, FamilyOptions, Result, Transaction, WriteBatch, WriteOptions};
+use kingtide::{ColumnFamily, Durability, FamilyOptions, Result, StagedValue, Transaction, WriteBatch, WriteOptions};
 use std::time::Duration;
 
 /// Lives of entries that expire, in milliseconds: within the scenario, and after it.
@@ -19,6 +19,12 @@ impl Sink<'_> {
     pub fn add(&mut self, family: &ColumnFamily, op: &Op, now: u64) -> Result<()> {
         let ttl = |expiry: u64| Duration::from_millis(expiry - now);
         match (self, op) {
+            (Sink::Batch(b), Op::Put(_, k, v, FOREVER)) if is_in_pieces(v) => {
+                b.put_staged(family, k, &stage(family, v)?)
+            }
+            (Sink::Batch(b), Op::Put(_, k, v, expiry)) if is_in_pieces(v) => {
+                b.put_staged_ttl(family, k, &stage(family, v)?, ttl(*expiry))
+            }
             (Sink::Batch(b), Op::Put(_, k, v, FOREVER)) => b.put(family, k, v),
             (Sink::Batch(b), Op::Put(_, k, v, expiry)) => b.put_ttl(family, k, v, ttl(*expiry)),
             (Sink::Batch(b), Op::Delete(_, k)) => b.delete(family, k),
@@ -33,6 +39,23 @@ impl Sink<'_> {
             (Sink::Transaction(t), Op::DeletePrefix(_, prefix, _)) => t.delete_prefix(family, prefix),
         }
     }
+}
+
+/// Whether a batch gets a value in pieces. Its bytes are random, so they say so, and no draw of another thing moves.
+fn is_in_pieces(value: &[u8]) -> bool {
+    value.len() > 100 && value[0].is_multiple_of(3)
+}
+
+/// Writes a value in pieces, and sometimes a part of it before, which is given up.
+fn stage(family: &ColumnFamily, value: &[u8]) -> Result<StagedValue> {
+    let piece = 1 + value.len() / (1 + value[1] as usize % 5);
+    if value[2].is_multiple_of(4) {
+        let mut given_up = family.value_writer()?;
+        value.chunks(piece).take(2).try_for_each(|piece| given_up.append(piece))?;
+    }
+    let mut writer = family.value_writer()?;
+    value.chunks(piece).try_for_each(|piece| writer.append(piece))?;
+    writer.finish()
 }
 
 impl World {
@@ -137,13 +160,17 @@ impl World {
     fn commit_batch(&mut self, ops: Vec<Op>, durability: Durability, no_wait: bool) -> Result<()> {
         let mut batch = WriteBatch::new();
         let now = self.clock_ms();
-        for op in &ops {
+        let worker = (self.db().clone(), kingtide_base::rng::Rng::new(self.rng.next_u64()));
+        self.clock.work_while_sleeping(Some(worker)); // writing a value in pieces may wait too
+        let filled = ops.iter().try_for_each(|op| {
             let (_, family) = self.families.values().find(|f| f.0 == op.family()).expect("family");
-            Sink::Batch(&mut batch).add(family, op, now)?;
+            Sink::Batch(&mut batch).add(family, op, now)
+        });
+        if let Err(e) = filled {
+            self.clock.work_while_sleeping(None);
+            return Err(e);
         }
         let logged = durability != Durability::None || ops.iter().any(|op| op.family() != ops[0].family());
-        let worker = (self.db().clone(), kingtide_base::rng::Rng::new(self.rng.next_u64()));
-        self.clock.work_while_sleeping(Some(worker));
         let options = WriteOptions { durability: Some(durability), no_wait };
         let power = durability == Durability::Power;
         let done = self.attempt(What::Commit { ops, logged }, power, |db| db.write_with(&mut batch, &options));

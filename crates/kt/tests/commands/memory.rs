@@ -1,7 +1,7 @@
 //! The tool in processes that may have little memory: it does its work or says that it cannot, and never dies of a signal.
 
 use super::common::Dir;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 
@@ -79,4 +79,56 @@ fn little_memory_is_an_error_and_no_signal() {
     }
     assert!(good > 20 && refused > 10, "{good} runs went well, {refused} were refused");
     assert_eq!(run(1 << 30, &["verify", &db], b""), (0, String::new()));
+}
+
+/// Yields bytes that do not compress; the same ones as long as it is read in pieces of whole words.
+struct Noise {
+    rng: kingtide_base::rng::Rng,
+    left: usize,
+}
+
+impl Read for Noise {
+    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+        let n = self.left.min(buf.len());
+        self.rng.fill(&mut buf[..n]);
+        self.left -= n;
+        Ok(n)
+    }
+}
+
+/// The tool in a process of at most so many KiB of address space, with pipes.
+fn piped(kib: u64, args: &[&str]) -> std::process::Child {
+    let mut sh = Command::new("sh");
+    sh.args(["-c", &format!("ulimit -v {kib}; exec \"$@\""), "sh", env!("CARGO_BIN_EXE_kt")]).args(args);
+    sh.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap()
+}
+
+#[test]
+fn a_value_larger_than_memory_is_put_and_got() {
+    const LEN: usize = 400 << 20;
+    let dir = Dir::new();
+    let db = dir.at("db");
+    let limit = least_to_start() + (190 << 10);
+    assert!(limit << 10 < LEN as u64, "the value must not fit: {limit} KiB");
+    let noise = |len| Noise { rng: kingtide_base::rng::Rng::new(1), left: len };
+    let mut put = piped(limit, &["put", &db, "film", "--stdin", "--create"]);
+    let mut to = put.stdin.take().unwrap();
+    assert_eq!(std::io::copy(&mut noise(LEN), &mut to).unwrap(), LEN as u64);
+    drop(to);
+    assert!(put.wait().unwrap().success());
+    let mut get = piped(limit, &["get", &db, "film", "--raw"]);
+    drop(get.stdin.take());
+    let (mut from, mut want) = (get.stdout.take().unwrap(), noise(LEN));
+    let (mut a, mut b) = (vec![0; 1 << 20], vec![0; 1 << 20]);
+    for at in (0..LEN).step_by(a.len()) {
+        from.read_exact(&mut a).unwrap();
+        want.read_exact(&mut b).unwrap();
+        assert!(a == b, "at {at}");
+    }
+    assert_eq!(from.read(&mut a).unwrap(), 0);
+    assert!(get.wait().unwrap().success());
+    let stored: u64 = std::fs::read_dir(&db).unwrap().map(|f| f.unwrap().metadata().unwrap().len()).sum();
+    assert!(stored < LEN as u64 + (16 << 20), "it is written once: {stored} bytes");
+    // Without `--raw` all of it is to be in memory: that is refused, not a crash.
+    assert_ne!(run(limit, &["get", &db, "film"], b"").0, 0);
 }

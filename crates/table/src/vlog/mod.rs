@@ -23,11 +23,13 @@
 //! read in pieces. A value that was never acknowledged, or whose table was deleted, stays in the file as dead bytes.
 
 mod pointer;
+mod read_ahead;
 mod reader;
 mod writer;
 
 pub use pointer::ValuePointer;
-pub use reader::{ValueReader, Vlog, VlogRecords, VlogWindow};
+pub use read_ahead::ReadAhead;
+pub use reader::{ValueReader, Vlog, VlogRecords};
 pub use writer::{VlogInfo, VlogMark, VlogWriter};
 
 use crate::footer::check_version;

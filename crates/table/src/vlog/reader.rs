@@ -1,5 +1,6 @@
 //! Reads a value log.
 
+use super::read_ahead::ReadAhead;
 use super::{CHUNK, Chunk, FLAG_FIRST, FLAG_LAST, FOOTER, HEADER, ValuePointer, VlogInfo, check_header, decode_footer};
 use crate::compression::{Decompressor, FREE_RAW};
 use crate::reader::fit;
@@ -40,26 +41,6 @@ impl fmt::Debug for Vlog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Vlog").field("path", &self.file.path()).field("values", &self.info.values).finish()
     }
-}
-
-/// What a scan read last of a value log: see [`Vlog::read_near`].
-#[derive(Default)]
-pub struct VlogWindow {
-    buf: Vec<u8>,
-    decompressor: Decompressor,
-    file_id: u64,
-    /// The bytes of the file that `buf` begins with.
-    window: Range<u64>,
-    /// Bytes to read ahead; 0 until values were seen to follow one another.
-    span: u64,
-}
-
-impl VlogWindow {
-    /// The shortest and the longest span read at once, in bytes.
-    const MIN: u64 = 32 << 10;
-    const MAX: u64 = 256 << 10;
-    /// Dead bytes between two values that a scan reads over rather than seeking.
-    const GAP: u64 = 16 << 10;
 }
 
 /// Walks over the chunks of a byte range of the file, reading a window at a time into a buffer.
@@ -263,36 +244,32 @@ impl Vlog {
         read
     }
 
-    /// The same for values that are likely to lie behind one another, such as those of a scan: one read serves many of
-    /// them. `near` remembers what was read; it belongs to one value log at a time.
+    /// The same for values that are likely to lie beside one another, such as those of a scan in either direction: one read
+    /// serves many of them. `near` remembers what was read, for several value logs at a time.
     ///
     /// # Errors
     /// As [`Vlog::read`].
-    pub fn read_near(&self, p: &ValuePointer, near: &mut VlogWindow, out: &mut Vec<u8>) -> Result<()> {
+    pub fn read_near(&self, p: &ValuePointer, near: &mut ReadAhead, out: &mut Vec<u8>) -> Result<()> {
         let range = self.range(p)?;
-        if p.stored_len > VlogWindow::MAX {
+        if p.stored_len > ReadAhead::LONGEST {
             return self.read(p, out);
         }
-        let same = near.file_id == self.file_id && near.window.start <= range.start;
-        if !(same && range.end <= near.window.end) {
-            // A value that begins in the window or just behind it continues a scan: read twice as far as last time.
-            near.span = match same && range.start <= near.window.end + VlogWindow::GAP {
-                true => (near.span * 2).clamp(VlogWindow::MIN, VlogWindow::MAX),
-                false => 0,
-            };
-            // What lies behind the value may just be written, if it is not the log of a table.
-            let span = if self.finished { near.span } else { 0 };
-            let len = span.max(p.stored_len).min(self.data_end() - range.start);
-            near.window = 0..0;
-            fit(&mut near.buf, len as usize)?;
+        let window = near.window_of(self.file_id);
+        if !window.has(&range) {
+            // What lies beside the value may just be written, if it is not the log of a table.
+            let within = if self.finished { HEADER as u64..self.data_end() } else { range.clone() };
+            let wanted = window.around(&range, within);
+            window.clear();
+            fit(&mut window.bytes, (wanted.end - wanted.start) as usize)?;
             let timer = perf::begin_wait();
-            self.file.read_exact_at(&mut near.buf[..len as usize], range.start)?;
+            self.file.read_exact_at(&mut window.bytes[..(wanted.end - wanted.start) as usize], wanted.start)?;
             timer.end(Stage::ValueLogNs);
-            (near.file_id, near.window) = (self.file_id, range.start..range.start + len);
+            window.range = wanted;
         }
-        let mut walk = Walk::new(self, &mut near.buf, range.start, range.end);
-        walk.window = near.window.clone();
-        self.read_walking(p, &mut walk, out, &mut near.decompressor)
+        let held = window.range.clone();
+        let mut walk = Walk::new(self, &mut window.bytes, range.start, range.end);
+        walk.window = held;
+        SCRATCH.with_borrow_mut(|s| self.read_walking(p, &mut walk, out, &mut s.decompressor))
     }
 
     fn read_walking(
@@ -601,7 +578,9 @@ impl VlogRecords {
                     break;
                 }
             }
-            filling.map(Filling::finish);
+            if let Some(filling) = filling {
+                filling.finish();
+            }
             self.at = walk.at;
             let stored_len = walk.at - offset;
             Ok(Some(ValuePointer { file_id: vlog.file_id, offset, stored_len, raw_len }))

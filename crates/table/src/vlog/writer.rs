@@ -4,8 +4,9 @@ use super::{CHUNK, Chunk, FLAG_FIRST, FLAG_LAST, ValuePointer, encode_footer, en
 use crate::compression::{Compressor, shrinks};
 use crate::frame::Output;
 use crate::packed::Packed;
-use kingtide_base::Result;
+use kingtide_base::memory::append;
 use kingtide_base::options::Compression;
+use kingtide_base::{Error, Result};
 use kingtide_vfs::File;
 use std::sync::Arc;
 
@@ -32,6 +33,16 @@ pub struct VlogMark {
     info: VlogInfo,
 }
 
+/// A value that is being appended in pieces.
+struct Partial {
+    offset: u64,
+    raw_len: u64,
+    /// What is in no chunk yet: one chunk at most. A full one waits for the next byte, since the last chunk is marked.
+    pending: Vec<u8>,
+    /// Whether a chunk of it was written.
+    begun: bool,
+}
+
 /// Appends values to a value log.
 pub struct VlogWriter {
     out: Output,
@@ -44,6 +55,8 @@ pub struct VlogWriter {
     started: bool,
     /// Set once the footer is in the buffer, by [`VlogWriter::seal`].
     sealed: bool,
+    /// Set between [`VlogWriter::begin`] and [`VlogWriter::end`].
+    partial: Option<Partial>,
 }
 
 impl VlogWriter {
@@ -58,6 +71,7 @@ impl VlogWriter {
             info: VlogInfo::default(),
             started: false,
             sealed: false,
+            partial: None,
         }
     }
 
@@ -74,6 +88,7 @@ impl VlogWriter {
     /// # Errors
     /// `Io` and `NoSpace` from the file; the value then has no place, but earlier ones keep theirs.
     pub fn append(&mut self, value: &[u8]) -> Result<ValuePointer> {
+        self.no_partial()?;
         self.start()?;
         let offset = self.out.position();
         let chunks = value.len().div_ceil(self.chunk_size).max(1);
@@ -98,6 +113,7 @@ impl VlogWriter {
     /// # Errors
     /// As [`VlogWriter::append`].
     pub fn append_packed(&mut self, value: Packed<'_>) -> Result<ValuePointer> {
+        self.no_partial()?;
         self.start()?;
         let n = value.payload.len();
         self.out.room(CHUNK + n)?;
@@ -113,6 +129,70 @@ impl VlogWriter {
         self.info.stored_bytes += stored_len;
         self.info.raw_bytes += raw_len as u64;
         Ok(ValuePointer { file_id: self.file_id, offset, stored_len, raw_len: raw_len as u64 })
+    }
+
+    /// Begins a value whose bytes come in pieces, by [`VlogWriter::extend`], until [`VlogWriter::end`]. It is stored as
+    /// [`VlogWriter::append`] would store it, and no more than one chunk of it is held in memory. No other value can be
+    /// appended meanwhile.
+    ///
+    /// # Errors
+    /// As [`VlogWriter::append`]; `InvalidArgument` while another value is being appended.
+    pub fn begin(&mut self) -> Result<()> {
+        self.no_partial()?;
+        self.start()?;
+        self.partial = Some(Partial { offset: self.out.position(), raw_len: 0, pending: Vec::new(), begun: false });
+        Ok(())
+    }
+
+    /// Appends bytes to the value that was begun.
+    ///
+    /// # Errors
+    /// As [`VlogWriter::append`], after which [`VlogWriter::rewind`] gives the value up; `InvalidArgument` when none was
+    /// begun.
+    pub fn extend(&mut self, mut bytes: &[u8]) -> Result<()> {
+        let Some(mut partial) = self.partial.take() else { return Err(none_begun()) };
+        partial.raw_len += bytes.len() as u64;
+        // All chunks but the last are full, and which one is the last shows when there are no more bytes.
+        while partial.pending.len() + bytes.len() > self.chunk_size {
+            let flags = if partial.begun { 0 } else { FLAG_FIRST };
+            if partial.pending.is_empty() {
+                let (chunk, rest) = bytes.split_at(self.chunk_size);
+                self.append_chunk(chunk, flags)?;
+                bytes = rest;
+            } else {
+                let (filling, rest) = bytes.split_at(self.chunk_size - partial.pending.len());
+                append(&mut partial.pending, filling, "a chunk of a value")?;
+                self.append_chunk(&partial.pending, flags)?;
+                partial.pending.clear();
+                bytes = rest;
+            }
+            partial.begun = true;
+        }
+        append(&mut partial.pending, bytes, "a chunk of a value")?;
+        self.partial = Some(partial);
+        Ok(())
+    }
+
+    /// Ends the value that was begun, which may be empty.
+    ///
+    /// # Errors
+    /// As [`VlogWriter::extend`].
+    pub fn end(&mut self) -> Result<ValuePointer> {
+        let Some(partial) = self.partial.take() else { return Err(none_begun()) };
+        self.append_chunk(&partial.pending, if partial.begun { FLAG_LAST } else { FLAG_FIRST | FLAG_LAST })?;
+        let Partial { offset, raw_len, .. } = partial;
+        let stored_len = self.out.position() - offset;
+        self.info.values += 1;
+        self.info.stored_bytes += stored_len;
+        self.info.raw_bytes += raw_len;
+        Ok(ValuePointer { file_id: self.file_id, offset, stored_len, raw_len })
+    }
+
+    fn no_partial(&self) -> Result<()> {
+        match self.partial {
+            None => Ok(()),
+            Some(_) => Err(Error::invalid("another value of this value log was begun and has not ended")),
+        }
     }
 
     fn start(&mut self) -> Result<()> {
@@ -158,6 +238,7 @@ impl VlogWriter {
         self.info = mark.info;
         self.started = mark.position > 0;
         self.sealed = false;
+        self.partial = None;
         Ok(())
     }
 
@@ -205,4 +286,9 @@ impl VlogWriter {
         self.info.file_size = self.out.finish()?;
         Ok(self.info)
     }
+}
+
+#[cold]
+fn none_begun() -> Error {
+    Error::invalid("no value of this value log was begun")
 }

@@ -4,8 +4,8 @@ use super::common::{METHODS, bytes_of, file_of, new_file};
 use kingtide_base::options::Compression;
 use kingtide_base::rng::Rng;
 use kingtide_base::{Error, ErrorKind};
-use kingtide_table::{ValuePointer, Vlog, VlogWriter};
-use kingtide_vfs::{File, MemFs};
+use kingtide_table::{ReadAhead, ValuePointer, Vlog, VlogWriter};
+use kingtide_vfs::{FaultFs, File, Fs, MemFs, Op, OpenMode};
 use std::sync::Arc;
 
 const ID: u64 = 44;
@@ -33,6 +33,65 @@ fn write(values: &[Vec<u8>], method: Compression, chunk: usize) -> (Arc<dyn File
     assert_eq!(info.stored_bytes, pointers.iter().map(|p| p.stored_len).sum::<u64>());
     assert!(info.file_size == file.len().unwrap() && info.file_size > written);
     (file, pointers)
+}
+
+/// In pieces, a value becomes the same bytes of the same file.
+#[test]
+fn values_in_pieces_are_stored_like_whole_ones() {
+    let mut rng = Rng::new(3);
+    for method in METHODS {
+        for chunk in [1, 100, 4096, 256 << 10] {
+            let values = if chunk == 1 { vec![vec![], vec![1], vec![1, 2, 3]] } else { values(&mut rng) };
+            let (file, pointers) = write(&values, method, chunk);
+            let pieces = new_file(&MemFs::new(), "v");
+            let mut w = VlogWriter::new(Arc::clone(&pieces), ID, method, chunk);
+            for (p, v) in pointers.iter().zip(&values) {
+                if rng.one_in(4) {
+                    assert_eq!(w.append(v).unwrap(), *p);
+                    continue;
+                }
+                w.begin().unwrap();
+                let mut rest = v.as_slice();
+                while !rest.is_empty() {
+                    let most = [1 + chunk / 2, chunk, 3 * chunk + 1][rng.below(3) as usize];
+                    let (piece, more) = rest.split_at(rest.len().min(rng.below(most as u64 + 1) as usize));
+                    w.extend(piece).unwrap();
+                    rest = more;
+                }
+                assert_eq!(w.end().unwrap(), *p, "{method} {chunk}");
+            }
+            w.finish().unwrap();
+            let bytes = |file: &Arc<dyn File>| {
+                let mut bytes = vec![0; file.len().unwrap() as usize];
+                file.read_exact_at(&mut bytes, 0).unwrap();
+                bytes
+            };
+            assert!(bytes(&file) == bytes(&pieces), "{method} {chunk}");
+        }
+    }
+}
+
+#[test]
+fn one_value_in_pieces_at_a_time_and_one_that_is_given_up_leaves_nothing() {
+    let file = new_file(&MemFs::new(), "v");
+    let mut w = VlogWriter::new(Arc::clone(&file), ID, Compression::None, 10);
+    let first = w.append(b"first").unwrap();
+    for outside in [w.extend(b"x").unwrap_err(), w.end().unwrap_err()] {
+        assert_eq!(outside.kind(), ErrorKind::InvalidArgument);
+    }
+    let mark = w.mark();
+    w.begin().unwrap();
+    w.extend(&[1; 35]).unwrap();
+    for inside in [w.begin().unwrap_err(), w.append(b"x").unwrap_err()] {
+        assert_eq!(inside.kind(), ErrorKind::InvalidArgument);
+    }
+    w.flush().unwrap();
+    w.rewind(mark).unwrap();
+    let last = w.append(b"last").unwrap();
+    assert_eq!(last.offset, first.offset + first.stored_len);
+    assert_eq!(w.finish().unwrap().values, 2);
+    let vlog = Vlog::open(file, ID).unwrap();
+    vlog.verify().unwrap();
 }
 
 #[test]
@@ -165,4 +224,49 @@ fn wrong_pointers_and_files_are_refused() {
     swapped[a..a + n].copy_from_slice(&bytes[b..b + n]);
     swapped[b..b + n].copy_from_slice(&bytes[a..a + n]);
     assert!(read_all(&swapped, &p, &values));
+}
+
+/// Scans over several value logs at once, in both directions, with gaps, and at random.
+#[test]
+fn values_near_one_another_are_read_together() {
+    let fs = FaultFs::new(MemFs::shared(), 1);
+    let mut rng = Rng::new(17);
+    let logs: Vec<(Arc<Vlog>, Vec<ValuePointer>, Vec<Vec<u8>>)> = (0..20)
+        .map(|id| {
+            let file = fs.open(format!("v{id}").as_ref(), OpenMode::Create).unwrap();
+            let mut writer = VlogWriter::new(file.clone(), id, Compression::None, 4096);
+            let mut values = vec![vec![0; 3000]; 300];
+            values.iter_mut().for_each(|v| rng.fill(v));
+            let pointers = values.iter().map(|v| writer.append(v).unwrap()).collect();
+            writer.finish().unwrap();
+            (Vlog::open(file, id).unwrap(), pointers, values)
+        })
+        .collect();
+    let reads = |logs: &[(Arc<Vlog>, Vec<ValuePointer>, Vec<Vec<u8>>)],
+                 steps: &mut dyn Iterator<Item = (usize, usize)>| {
+        let (mut near, mut out, before, mut n) = (ReadAhead::default(), Vec::new(), fs.count(Op::Read), 0);
+        for (log, at) in steps {
+            let (vlog, pointers, values) = &logs[log];
+            vlog.read_near(&pointers[at], &mut near, &mut out).unwrap();
+            assert!(out == values[at], "log {log}, value {at}");
+            n += 1;
+        }
+        (n, fs.count(Op::Read) - before)
+    };
+    let one = (0..300).map(|at| (0, at)).collect::<Vec<_>>();
+    let interleaved = |logs: usize| (0..300 * logs).map(|n| (n % logs, n / logs)).collect::<Vec<_>>();
+    let every_third = (0..100).map(|at| (0, at * 3)).collect::<Vec<_>>();
+    let random = (0..1000).map(|_| (rng.below(16) as usize, rng.below(300) as usize)).collect::<Vec<_>>();
+    for (what, steps, at_most) in [
+        ("one log", one, 10),
+        ("eight logs", interleaved(8), 8 * 18),
+        ("sixteen logs", interleaved(16), 16 * 32),
+        ("every third value of one", every_third, 10),
+        ("more logs than windows", interleaved(20), 20 * 300),
+        ("at random", random, 1000),
+    ] {
+        let (n, forward) = reads(&logs, &mut steps.iter().copied());
+        let (_, backward) = reads(&logs, &mut steps.iter().rev().copied());
+        assert!(forward <= at_most && backward <= at_most, "{what}: {n} values, {forward} and {backward} reads");
+    }
 }

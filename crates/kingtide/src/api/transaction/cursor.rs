@@ -293,13 +293,16 @@ impl Transaction {
         let writes = self.shared.writes.lock();
         if self.rules.reads == ReadRule::Uncommitted {
             let mut ops: Vec<(u8, Vec<u8>, Vec<u8>)> = Vec::new();
+            let mut files = Vec::new();
             let mut add = |writes: &WriteSet| {
+                files.extend(writes.files());
                 ops.extend(writes.ops_of(family, 0).map(|(kind, key, value)| (kind, key.to_vec(), value.to_vec())));
             };
             drop(writes); // no thread holds two write sets
             self.db.txns.writers(self.id).iter().for_each(|t| add(&t.writes.lock()));
             add(&self.shared.writes.lock());
-            return Overlay::build(family.order(), ops.iter().map(|(kind, k, v)| (*kind, k.as_slice(), v.as_slice())));
+            let ops = ops.iter().map(|(kind, k, v)| (*kind, k.as_slice(), v.as_slice()));
+            return Overlay::keep(Overlay::build(family.order(), ops), files.into_iter());
         }
         if writes.batch.is_empty() { None } else { self.overlays.within(family, &writes, lower, upper) }
     }

@@ -115,6 +115,12 @@ impl Transaction {
         if self.shared.change(self.id, State::Active, State::RolledBack) {
             self.db.stats.add(Stat::TxnRollbacks, 1);
             self.db.txns.let_go(&self.shared, self.id);
+            let mut writes = self.shared.writes.lock();
+            if !writes.batch.staged().is_empty() {
+                self.overlays.clear();
+                self.shared.forget_writes(&mut writes);
+                self.db.jobs.wake(); // to remove the files
+            }
         }
         Ok(())
     }

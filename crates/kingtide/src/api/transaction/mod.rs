@@ -20,10 +20,9 @@ use crate::engine::DbInner;
 use crate::options::WriteOptions;
 use crate::snapshot::Snapshot;
 use crate::txn::isolation::{Isolation, ReadRule, Rules};
-use crate::txn::locks::{HeldLock, LockWait};
+use crate::txn::locks::{HeldLock, LockWait, LockWaitHook};
 use crate::txn::read_set::ReadSet;
 use crate::txn::state::{State, TransactionInfo, TxnShared};
-use crate::txn::wait_hook::LockWaitHook;
 use kingtide_base::options::Durability;
 use kingtide_base::{Error, Result, SeqNo};
 use overlays::Overlays;
@@ -179,7 +178,7 @@ impl Db {
         self.inner().txns.abort(id)
     }
 
-    /// Sets the function that is told of transactions that wait for locks, in place of the one before; `None` removes it.
+    /// Sets who is told of transactions that wait for locks, and of deadlocks, in place of the one before; `None` removes it.
     pub fn set_lock_wait_hook(&self, hook: Option<Arc<dyn LockWaitHook>>) {
         self.inner().txns.set_wait_hook(hook);
     }

@@ -44,7 +44,7 @@ impl Overlays {
         let sorted = &mut self.0[at];
         // A copy of all for every half as many writes more: on the average each is sorted a few times.
         if all - sorted.ops > Self::FEW.max(sorted.ops / 2) {
-            sorted.overlay = Overlay::build(family.order(), writes.ops_of(family, 0));
+            sorted.overlay = Overlay::keep(Overlay::build(family.order(), writes.ops_of(family, 0)), writes.files());
             sorted.ops = all;
         }
         if sorted.ops == all {
@@ -55,6 +55,6 @@ impl Overlays {
         let new = writes.ops_of(family, sorted.ops).filter(|(kind, key, _)| {
             *kind == Kind::RangeDelete as u8 || !is_before(order, key, lower) && !is_behind(order, key, upper)
         });
-        Overlay::build(order, old.chain(new))
+        Overlay::keep(Overlay::build(order, old.chain(new)), writes.files())
     }
 }

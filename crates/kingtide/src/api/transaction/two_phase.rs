@@ -15,7 +15,7 @@ use crate::txn::state::State;
 use crate::txn::validate::Validation;
 use kingtide_base::options::Durability;
 use kingtide_base::stats::Stat;
-use kingtide_base::{ErrorKind, Result, SeqNo};
+use kingtide_base::{Error, ErrorKind, Result, SeqNo};
 use std::sync::Arc;
 
 impl Transaction {
@@ -41,7 +41,8 @@ impl Transaction {
     ///
     /// # Errors
     /// `Conflict`: as from a commit, the transaction is rolled back. `Exists` for a name that a transaction in doubt has,
-    /// `InvalidArgument` for a name that is empty or longer than 1,024 bytes, `NoSpace` and the like: it is as before.
+    /// `InvalidArgument` for a name that is empty or longer than 1,024 bytes and for a transaction with a staged value
+    /// ([`Transaction::put_staged`]), `NoSpace` and the like: it is as before.
     /// `Poisoned` from the sync: it is prepared, and whether it would survive a power cut is unknown.
     pub fn prepare(&mut self, xid: &[u8]) -> Result<()> {
         self.active()?;
@@ -75,6 +76,11 @@ impl Transaction {
         self.admit()?;
         let mut writes = shared.writes.lock();
         db.check_space(&writes.batch)?;
+        if !writes.batch.staged().is_empty() {
+            // The record that prepares it must say all by itself.
+            let text = "a transaction with a staged value cannot be prepared: commit it, or put the value with `put`";
+            return Err(Error::invalid(text));
+        }
         let reads = self.read_locks();
         shared.note_locks();
         if !self.takes_locks() {

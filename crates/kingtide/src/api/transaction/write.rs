@@ -1,7 +1,7 @@
 //! Writes of a transaction, and the savepoints to take them back to.
 
 use super::Transaction;
-use crate::api::ColumnFamily;
+use crate::api::{ColumnFamily, StagedValue};
 use crate::commit::batch::WriteBatch;
 use crate::txn::locks::LockMode;
 use crate::txn::read_set::ReadSet;
@@ -38,6 +38,47 @@ impl Transaction {
     /// As [`Transaction::put`].
     pub fn put_until(&mut self, family: &ColumnFamily, key: &[u8], value: &[u8], expires_at_ms: u64) -> Result<()> {
         self.write(family, key, None, |b| b.put_until(family, key, value, expires_at_ms))
+    }
+
+    /// Sets a key to a value that a [`ValueWriter`](crate::ValueWriter) has written, without a copy: see
+    /// [`WriteBatch::put_staged`]. The transaction reads it as it reads its other writes. After a conflict the same value may
+    /// be put again, so [`Db::transact`](crate::Db::transact) may take it from outside of its closure.
+    ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # use std::io::Write;
+    /// # let db = Db::open("db", Options { fs: Some(MemFs::shared()), ..Options::default() })?;
+    /// let files = db.default_family();
+    /// let mut writer = files.value_writer()?;
+    /// writer.write_all(&[7; 3_000_000])?;
+    /// let file = writer.finish()?;
+    /// db.transact(|tx| {
+    ///     assert_eq!(tx.get(files, b"name")?, None);
+    ///     tx.put_staged(files, b"name", &file)
+    /// })?;
+    /// assert!(db.get(b"name")?.is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Transaction::put`] and [`WriteBatch::put_staged`]. A transaction with such a value cannot be prepared for a two-phase
+    /// commit: [`Transaction::prepare`] refuses it with `InvalidArgument`.
+    pub fn put_staged(&mut self, family: &ColumnFamily, key: &[u8], value: &StagedValue) -> Result<()> {
+        self.write(family, key, None, |b| b.put_staged(family, key, value))
+    }
+
+    /// Sets a key to a staged value, to be gone after `ttl`. See [`Transaction::put_staged`].
+    ///
+    /// # Errors
+    /// As [`Transaction::put_staged`].
+    pub fn put_staged_ttl(
+        &mut self,
+        family: &ColumnFamily,
+        key: &[u8],
+        value: &StagedValue,
+        ttl: Duration,
+    ) -> Result<()> {
+        self.write(family, key, None, |b| b.put_staged_ttl(family, key, value, ttl))
     }
 
     /// Deletes a key.

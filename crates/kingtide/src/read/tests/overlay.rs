@@ -165,7 +165,7 @@ fn an_overlay_answers_for_single_keys() {
 }
 
 #[test]
-fn nothing_written_is_no_overlay_and_no_batch_holds_pointers() {
+fn nothing_written_is_no_overlay_and_what_no_batch_holds_is_corruption() {
     let order = KeyOrder::Bytewise;
     assert!(Overlay::build(&order, std::iter::empty()).is_none());
     let f = Fixture::build(order, super::fixture::EMPTY, Vec::new(), &mut Rng::new(1));

@@ -1,7 +1,6 @@
 //! How and on what locks are held, and what the manager asks about those who hold them.
 
 use crate::txn::id::TxnId;
-use crate::txn::wait_hook::LockWaitHook;
 use crate::version::FamilyId;
 use kingtide_base::Result;
 use std::fmt;
@@ -125,6 +124,51 @@ pub(crate) enum Taken {
     Raised,
     /// By earlier ones, all of it in this mode or a stronger one, so that no other transaction came in between.
     Before,
+}
+
+/// One transaction of a deadlock. It waits for the next one of the cycle, and the last one waits for the first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadlockStep {
+    /// The transaction that waits.
+    pub waiter: TxnId,
+    /// The family of both locks.
+    pub family: FamilyId,
+    /// What it asked for.
+    pub wanted: LockTarget,
+    /// The mode that it asked for.
+    pub wanted_mode: LockMode,
+    /// The transaction that it waits for.
+    pub holder: TxnId,
+    /// What that one has locked, as far as it is one piece: the first piece that stands in the way.
+    pub held: LockTarget,
+    /// The mode in which it is locked.
+    pub held_mode: LockMode,
+}
+
+/// Is told of waits for locks and of deadlocks; a closure is told of waits only. For callers that know of waits outside of the engine: a
+/// server that commits transactions in a given order can then end the one that would wait for itself.
+pub trait LockWaitHook: Send + Sync {
+    /// `waiter` is going to wait for locks of `holders`, or for those of them that stand before it in line. Called on the
+    /// waiting thread, again a few times a second while it waits, for those that it waits for may have changed. A
+    /// transaction named here may be over by now.
+    ///
+    /// The hook may interrupt or abort transactions, the waiting one included. It must neither panic nor wait for another
+    /// transaction.
+    fn waits(&self, waiter: TxnId, holders: &[TxnId]);
+
+    /// A deadlock was found, and the first transaction of the cycle is going to be rolled back. Called on its thread, before it
+    /// gives its locks back: so the others of the cycle still wait, unless something else ended their waits meanwhile.
+    ///
+    /// The hook must neither panic nor wait for another transaction. By default it does nothing.
+    fn deadlock(&self, cycle: &[DeadlockStep]) {
+        let _ = cycle;
+    }
+}
+
+impl<F: Fn(TxnId, &[TxnId]) + Send + Sync> LockWaitHook for F {
+    fn waits(&self, waiter: TxnId, holders: &[TxnId]) {
+        self(waiter, holders);
+    }
 }
 
 /// What the manager asks about lock owners; implemented by the registry of transactions. Called without the manager's

@@ -28,10 +28,10 @@ use kingtide_base::perf::{self, Stage};
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result};
 
-pub use self::kinds::{HeldLock, LockMode, LockTarget, LockWait};
+pub use self::kinds::{DeadlockStep, HeldLock, LockMode, LockTarget, LockWait, LockWaitHook};
 pub(crate) use self::kinds::{Owners, Taken, Wait};
 use self::span::Span;
-use self::state::{Place, State, Verdict, Want};
+use self::state::{Place, State, Step, Verdict, Want};
 use super::id::TxnId;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard};
@@ -333,14 +333,29 @@ fn conclude(owners: &dyn Owners, want: &Want, verdict: Verdict) -> Result<()> {
             Err(Error::new(ErrorKind::Aborted, message))
         }
         Verdict::Deadlock(circle) => {
-            let next = circle.iter().cycle().skip(1);
-            let steps: Vec<String> = circle.iter().zip(next).map(|(a, b)| step(owners, a, b.txn)).collect();
+            if let Some(hook) = owners.wait_hook() {
+                hook.deadlock(&circle.iter().map(shown).collect::<Vec<_>>());
+            }
+            let steps: Vec<String> = circle.iter().map(|step| described(owners, step)).collect();
             Err(Error::new(ErrorKind::Deadlock, format!("deadlock: {}", steps.join("; "))))
         }
     }
 }
 
-fn step(owners: &dyn Owners, Want { txn, family, span, mode }: &Want, next: TxnId) -> String {
-    let (who, holder) = (owners.describe(*txn), owners.describe(next));
+/// A step as callers see it.
+fn shown(Step { want, holder, held: (span, mode) }: &Step) -> DeadlockStep {
+    DeadlockStep {
+        waiter: want.txn,
+        family: want.family,
+        wanted: want.span.target(),
+        wanted_mode: want.mode,
+        holder: *holder,
+        held: span.target(),
+        held_mode: *mode,
+    }
+}
+
+fn described(owners: &dyn Owners, Step { want: Want { txn, family, span, mode }, holder, .. }: &Step) -> String {
+    let (who, holder) = (owners.describe(*txn), owners.describe(*holder));
     format!("{who} waits for {holder} to get {} of family {family} in {mode} mode", span.target())
 }

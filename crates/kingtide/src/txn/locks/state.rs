@@ -68,11 +68,18 @@ impl Place {
     }
 }
 
+/// A request of a circle, and the lock that stands in its way.
+pub(super) struct Step {
+    pub want: Want,
+    pub holder: TxnId,
+    pub held: (Span, LockMode),
+}
+
 /// How a wait ended.
 pub(super) enum Verdict {
     Granted,
     /// To break a deadlock: the circle, beginning with the victim. Each waits for the next, the last for the first.
-    Deadlock(Vec<Want>),
+    Deadlock(Vec<Step>),
     /// The transaction's locks were released while it waited.
     Cancelled,
 }
@@ -502,19 +509,25 @@ impl State {
 
     /// Ends the wait of the one that holds the fewest locks, among equals that of the largest id.
     fn sacrifice(&mut self, circle: &[(Place, Blocker)]) {
-        let mut steps: Vec<Want> = circle.iter().filter_map(|(place, _)| self.want(*place).cloned()).collect();
+        let mut steps: Vec<Step> =
+            circle.iter().filter_map(|(place, blocker)| self.step(*place, blocker.txn)).collect();
         let held = |txn: TxnId| self.owners.get(&txn).map_or(0, |owner| owner.pieces.len());
-        let cheapest = (0..steps.len()).min_by_key(|i| (held(steps[*i].txn), std::cmp::Reverse(steps[*i].txn)));
+        let cheapest =
+            (0..steps.len()).min_by_key(|i| (held(steps[*i].want.txn), std::cmp::Reverse(steps[*i].want.txn)));
         steps.rotate_left(cheapest.unwrap_or(0));
-        let Some(victim) = steps.first().map(|step| step.txn) else { return };
+        let Some(victim) = steps.first().map(|step| step.want.txn) else { return };
         if let Some(place) = self.waiting.get(&victim).copied() {
             self.end_wait(place, Verdict::Deadlock(steps));
             self.settle(victim);
         }
     }
 
-    fn want(&self, place: Place) -> Option<&Want> {
-        Some(&self.families.get(&place.family)?.1.queue.get(&place.ticket)?.want)
+    fn step(&self, place: Place, holder: TxnId) -> Option<Step> {
+        let room = &self.families.get(&place.family)?.1;
+        let want = room.queue.get(&place.ticket)?.want.clone();
+        let held = room.table.held_by(holder, &want.span).find(|(_, mode)| mode.conflicts(want.mode));
+        let held = held.unwrap_or_else(|| (want.span.clone(), LockMode::Exclusive)); // not there only if it is no holder
+        Some(Step { want, holder, held })
     }
 
     /// A circle in the graph of who waits for whom, through a transaction: its requests, each with the edge that leads to

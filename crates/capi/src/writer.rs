@@ -1,0 +1,162 @@
+//! Values written in pieces.
+
+use crate::abi::{bytes, need, out_handle};
+use crate::batch::kingtide_batch;
+use crate::error::{guard, kingtide_error, kingtide_status, quietly};
+use crate::family::kingtide_family;
+use crate::txn::kingtide_txn;
+use kingtide::{Error, ErrorKind, StagedValue, ValueWriter};
+use std::ffi::c_void;
+use std::time::Duration;
+
+/// A writer of one value, which may be larger than memory. No read finds the value before it is finished, put under a key, and
+/// committed. For one thread at a time.
+pub struct kingtide_value_writer(Option<ValueWriter>);
+
+/// A value that was written and waits for the commit that puts it under a key. Its file is removed when this, and every batch
+/// and transaction that has the value, is freed without a commit. May be used by any number of threads at once.
+pub struct kingtide_staged_value(StagedValue);
+
+/// Begins a value that is written in pieces, of any length, in bounded memory. Free it with `kingtide_value_writer_free`.
+/// A value of up to 1 MiB is kept in memory, a longer one goes to a file. In a family with `value_threshold` = 0, and with
+/// `change_retention`, a value of any length is kept in memory.
+///
+/// Errors: CLOSED, READ_ONLY, POISONED, INVALID_ARGUMENT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kingtide_family_value_writer(
+    family: Option<&kingtide_family>,
+    writer: *mut *mut kingtide_value_writer,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let out = out_handle(writer, "writer")?;
+        out.set(kingtide_value_writer(Some(need(family, "family")?.0.value_writer()?)));
+        Ok(())
+    })
+}
+
+/// Appends bytes to the value. After an error the value is given up, and every further call returns the same error.
+///
+/// Errors: NO_SPACE, IO, CLOSED, INVALID_ARGUMENT (a value that is kept in memory and too long for a batch); BUSY (more values
+/// are being written than `max_open_files` has room for); FINISHED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kingtide_value_writer_write(
+    writer: Option<&mut kingtide_value_writer>,
+    data: *const c_void,
+    len: usize,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let writer = need(writer, "writer")?.0.as_mut();
+        writer.ok_or_else(finished)?.append(bytes(data, len, "data")?)
+    })
+}
+
+/// Bytes written so far; 0 for NULL, and once it is finished.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_value_writer_len(writer: Option<&kingtide_value_writer>) -> u64 {
+    writer.and_then(|w| w.0.as_ref()).map_or(0, ValueWriter::len)
+}
+
+/// Ends the value. The writer is of no further use, but is still to be freed. Free the value with
+/// `kingtide_staged_value_free`, after it was put too.
+///
+/// Errors: as `kingtide_value_writer_write`; the value is given up then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kingtide_value_writer_finish(
+    writer: Option<&mut kingtide_value_writer>,
+    value: *mut *mut kingtide_staged_value,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let out = out_handle(value, "value")?;
+        let writer = need(writer, "writer")?.0.take().ok_or_else(finished)?;
+        out.set(kingtide_staged_value(writer.finish()?));
+        Ok(())
+    })
+}
+
+/// Frees a writer. Of a value that was not finished nothing is left. NULL is allowed.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_value_writer_free(writer: Option<Box<kingtide_value_writer>>) {
+    quietly((), || drop(writer));
+}
+
+/// Bytes of the value; 0 for NULL.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_staged_value_len(value: Option<&kingtide_staged_value>) -> u64 {
+    value.map_or(0, |v| v.0.len())
+}
+
+/// Frees a staged value. One that was committed, or that a batch or transaction has, stays. NULL is allowed.
+#[unsafe(no_mangle)]
+pub extern "C" fn kingtide_staged_value_free(value: Option<Box<kingtide_staged_value>>) {
+    quietly((), || drop(value));
+}
+
+/// Sets a key to a staged value of the same family, and commits that. A value is committed once.
+///
+/// Errors: INVALID_ARGUMENT (an empty key, a value of another family, one that was committed); as `kingtide_db_write`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kingtide_family_put_staged(
+    family: Option<&kingtide_family>,
+    key: *const c_void,
+    key_len: usize,
+    value: Option<&kingtide_staged_value>,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || need(family, "family")?.0.put_staged(bytes(key, key_len, "key")?, &need(value, "value")?.0))
+}
+
+/// Sets a key to a staged value of the same family, without a copy. `ttl_ms`, unless 0, is after how many milliseconds it is
+/// gone. Until it is committed, the value can be put into other batches and transactions too; it is committed once, and the
+/// commit of another returns INVALID_ARGUMENT.
+///
+/// Errors: INVALID_ARGUMENT (an empty key, a value of another family, one that was committed, or that the batch has already).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kingtide_batch_put_staged(
+    batch: Option<&mut kingtide_batch>,
+    family: Option<&kingtide_family>,
+    key: *const c_void,
+    key_len: usize,
+    value: Option<&kingtide_staged_value>,
+    ttl_ms: u64,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let (batch, family, value) = (need(batch, "batch")?, need(family, "family")?, need(value, "value")?);
+        let key = bytes(key, key_len, "key")?;
+        match ttl_ms {
+            0 => batch.0.put_staged(&family.0, key, &value.0),
+            ttl => batch.0.put_staged_ttl(&family.0, key, &value.0, Duration::from_millis(ttl)),
+        }
+    })
+}
+
+/// The same in a transaction, which reads it as it reads its other writes. After a conflict the value can be put again. The
+/// transaction cannot be prepared for a two-phase commit.
+///
+/// Errors: as `kingtide_txn_put` and `kingtide_batch_put_staged`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kingtide_txn_put_staged(
+    txn: Option<&mut kingtide_txn>,
+    family: Option<&kingtide_family>,
+    key: *const c_void,
+    key_len: usize,
+    value: Option<&kingtide_staged_value>,
+    ttl_ms: u64,
+    err: *mut *mut kingtide_error,
+) -> kingtide_status {
+    guard(err, || {
+        let (txn, family, value) = (need(txn, "txn")?, need(family, "family")?, need(value, "value")?);
+        let key = bytes(key, key_len, "key")?;
+        match ttl_ms {
+            0 => txn.0.put_staged(&family.0, key, &value.0),
+            ttl => txn.0.put_staged_ttl(&family.0, key, &value.0, Duration::from_millis(ttl)),
+        }
+    })
+}
+
+fn finished() -> Error {
+    Error::new(ErrorKind::Finished, "the value writer was finished: begin another for another value")
+}

@@ -1,0 +1,47 @@
+//! The value logs of values that come in pieces ([`crate::direct`]), from their creation until a memtable takes them: what
+//! they take of the disk, and their end when the database is closed before a commit.
+
+use crate::direct::DirectLog;
+use crate::sync::{Mutex, RwLock};
+use crate::version::FamilyId;
+use std::sync::{Arc, Weak};
+
+/// The files that no memtable has yet.
+#[derive(Default)]
+pub(crate) struct StagedLogs {
+    /// Read while a file is made and noted.
+    making: RwLock<()>,
+    /// Also some that are gone, or that a memtable took.
+    files: Mutex<Vec<(FamilyId, Weak<DirectLog>)>>,
+}
+
+impl StagedLogs {
+    /// To be held from a look whether the database is open until the file is noted: a close waits for that, or the file
+    /// would be made in a directory that is another's by then.
+    pub fn begin(&self) -> impl Sized + '_ {
+        self.making.read()
+    }
+
+    /// Notes a file.
+    pub fn add(&self, family: FamilyId, log: &Arc<DirectLog>) {
+        let mut files = self.files.lock();
+        files.retain(|(_, log)| log.upgrade().is_some_and(|log| log.is_free()));
+        files.push((family, Arc::downgrade(log)));
+    }
+
+    /// Bytes of the files of one family, or of all.
+    pub fn bytes(&self, family: Option<FamilyId>) -> u64 {
+        if kingtide_base::planted!("staged-space-not-counted") {
+            return 0;
+        }
+        let files = self.files.lock();
+        let wanted = files.iter().filter(|(of, _)| family.is_none_or(|family| family == *of));
+        wanted.filter_map(|(_, log)| log.upgrade()).filter(|log| log.is_free()).map(|log| log.appended()).sum()
+    }
+
+    /// The files that no memtable took, for a close that has ended commits and [`StagedLogs::begin`].
+    pub fn end(&self) -> Vec<Arc<DirectLog>> {
+        drop(self.making.write()); // those that are being made are noted now
+        self.files.lock().drain(..).filter_map(|(_, log)| log.upgrade()).filter(|log| log.is_free()).collect()
+    }
+}
