@@ -7,6 +7,7 @@
 //! | functions of at most 6 parameters, nested at most 5 deep (ratchet) | library crates |
 //! | `unsafe` only in its rooms, each with its reason | Rust |
 //! | no `.unwrap()` or `.expect(` outside tests (ratchet) | `crates/*/src` |
+//! | public methods have a tested example (ratchet) | `crates/kingtide` |
 //! | no unfinished work | Rust |
 //! | dependencies go down only, external ones say why | manifests |
 //! | uses go down only, by the floors of ARCHITECTURE.md, and never in circles | crates with floors |
@@ -15,6 +16,7 @@
 //! | relative links lead to files and headings, the book lists every page of `docs` | Markdown |
 //! | named format documents exist, and have byte tables | Markdown |
 
+mod examples;
 pub mod links;
 mod manifest;
 mod ratchet;
@@ -75,6 +77,7 @@ fn check(root: &Path) -> Result<(Report, Counts), String> {
     for source in &all {
         rust::check(source, &mut report, &mut counts);
     }
+    examples::check(&texts, &all, &mut counts);
     let find = |name: &str| texts.iter().find(|t| t.0 == name).map_or("", |t| t.1.as_str());
     manifests(&texts, find("ARCHITECTURE.md"), &mut report);
     for (path, body) in &texts {

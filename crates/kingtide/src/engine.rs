@@ -57,6 +57,9 @@ pub(crate) struct DbInner {
     pub stall: WriteController,
     pub hooks: Hooks,
     pub jobs: Jobs,
+    /// Tasks that wait for commits.
+    #[cfg(feature = "tokio")]
+    pub waiters: crate::waiters::Waiters,
     /// Thresholds that only tests change.
     pub tuning: Tuning,
     /// Background threads, and at most so many key ranges of one merge at once.

@@ -9,6 +9,8 @@
 
 mod admin;
 mod api;
+#[cfg(feature = "tokio")]
+mod asynchronous;
 mod background;
 pub mod backup;
 mod catch_up;
@@ -61,6 +63,8 @@ mod tuning;
 mod txn;
 pub mod verify;
 pub mod version;
+#[cfg(feature = "tokio")]
+mod waiters;
 pub mod wal;
 
 pub use api::transaction::{
@@ -69,6 +73,8 @@ pub use api::transaction::{
 pub use api::{
     ColumnFamily, Db, Entries, Entry, KeyRange, Read, SnapshotReader, StagedValue, TransactionReader, ValueWriter,
 };
+#[cfg(feature = "tokio")]
+pub use asynchronous::{AsyncDb, AsyncEntries, AsyncFamily};
 pub use changes::{ChangeRecord, ChangeStream, ChangeStreamOptions};
 pub use checkpoint::CheckpointInfo;
 pub use commit::batch::{MAX_BATCH_BYTES, WriteBatch};

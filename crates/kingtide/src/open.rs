@@ -128,6 +128,8 @@ fn open_as(dir: &Path, options: Options, read_only: bool) -> Result<(Arc<DbInner
         wal,
         prepared: PreparedTable::new(recovered.prepared, first_prepared),
         jobs,
+        #[cfg(feature = "tokio")]
+        waiters: crate::waiters::Waiters::default(),
         threads,
         tuning: options.tuning.clone(),
         seed: options.seed,

@@ -157,7 +157,9 @@ where
     });
 }
 
-tests_of!(with_kingtide, |dir: &std::path::Path| kingtide::Db::open(dir, kingtide::Options::default()).unwrap());
+tests_of!(with_kingtide, |dir: &std::path::Path| kingtide::AsyncDb::from(
+    kingtide::Db::open(dir, kingtide::Options::default()).unwrap()
+));
 
 #[cfg(feature = "peers")]
 tests_of!(with_fjall, |dir: &std::path::Path| {

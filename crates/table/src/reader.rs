@@ -47,6 +47,10 @@ pub struct ReadScratch {
     /// Instance of a table and number of the block; instance 0 is none.
     holds: (u64, usize),
     decompressor: Decompressor,
+    /// Blocks that are in no cache are not read.
+    memory_only: bool,
+    /// A block was wanted that would have had to be read.
+    refused: bool,
 }
 
 impl ReadScratch {
@@ -64,6 +68,23 @@ impl ReadScratch {
     /// Bytes of memory held.
     pub fn memory(&self) -> usize {
         self.stored.capacity() + self.raw.capacity()
+    }
+
+    /// From now on a point read that needs a block from a file fails without reading it, or, with `false`, reads it again.
+    /// Forgets whether that happened.
+    pub fn set_memory_only(&mut self, on: bool) {
+        (self.memory_only, self.refused) = (on, false);
+    }
+
+    /// Whether a point read failed because it needed a block from a file since [`ReadScratch::set_memory_only`].
+    pub fn refused(&self) -> bool {
+        self.refused
+    }
+
+    #[cold]
+    fn refuse(&mut self) -> Error {
+        self.refused = true;
+        Error::new(ErrorKind::Busy, "the block is not in memory")
     }
 
     #[inline]
@@ -572,6 +593,9 @@ impl Table {
     /// Reads block `i` from the file into the scratch.
     #[inline]
     pub(crate) fn load(&self, i: usize, scratch: &mut ReadScratch) -> Result<()> {
+        if scratch.memory_only {
+            return Err(scratch.refuse());
+        }
         scratch.holds.0 = 0;
         let handle = self.index.handle(i);
         fit(&mut scratch.stored, handle.len as usize)?;

@@ -44,6 +44,9 @@ impl Counts {
                 "file-lines" => format!("{size} lines, over 1000; split the file"),
                 "fn-params" => format!("{size} parameters, over 6; make a struct of those that belong together"),
                 "fn-depth" => format!("blocks nested {size} deep, over 5; move the inner ones to a function"),
+                super::examples::RULE => {
+                    format!("no doctest, page or example program calls `{place}`; write one that does")
+                }
                 "fn-lines" => format!("a function of {size} lines, over 100; split it"),
                 _ => format!(
                     "{size} `.unwrap()` or `.expect(` in engine code; return an error, or match with `let .. else`"

@@ -254,6 +254,24 @@ impl Db {
     }
 
     /// Compacts the default family into its bottom level. See [`ColumnFamily::compact_range`].
+    ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options { fs: Some(MemFs::shared()), ..Options::default() })?;
+    /// db.create_family("draft", Default::default())?.put("a", "1")?;
+    /// db.rename_family("draft", "final")?;
+    /// for n in 0..1000u32 {
+    ///     db.put(n.to_be_bytes(), [7; 100])?;
+    /// }
+    /// db.single_delete(0u32.to_be_bytes())?; // it was put once
+    /// db.compact()?;
+    /// db.family("final")?.compact_range("a".."b")?;
+    /// db.wait_for_background()?;
+    /// assert!(db.default_family().estimate_count()? <= 1000);
+    /// let report = db.verify_with(&mut |_| true)?;
+    /// assert!(report.is_clean() && !report.is_damaged());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn compact(&self) -> Result<()> {
         self.handle.default.compact_range(..)
     }

@@ -61,6 +61,15 @@ impl Entries {
         Entries::new(order, cursor.map(|c| Walker::Transaction(Box::new(c))))
     }
 
+    /// Whether the next steps read no file.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn is_in_memory(&self) -> bool {
+        [&self.fresh, &self.front, &self.back].into_iter().flatten().all(|walker| match walker {
+            Walker::Family(c) => c.is_in_memory(),
+            Walker::Transaction(_) => false,
+        })
+    }
+
     fn new(order: &KeyOrder, cursor: Result<Walker>) -> Entries {
         let (fresh, failed) = match cursor {
             Ok(walker) => (Some(walker), None),

@@ -173,6 +173,14 @@ impl ColumnFamily {
         read::get(&view, key.as_ref(), seq, &self.inner().reads)
     }
 
+    /// What [`ColumnFamily::get`] returns, if no file must be read for it; `None` otherwise.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn get_in_memory(&self, key: &[u8]) -> Result<Option<Option<PinnedValue>>> {
+        let view = self.inner().view.load();
+        let seq = self.read_seq(None)?;
+        read::get_in_memory(&view, key, seq, &self.inner().reads)
+    }
+
     pub(super) fn get_as_of(&self, key: &[u8], snapshot: Option<&Snapshot>) -> Result<Option<PinnedValue>> {
         let view = self.inner().view.load();
         let seq = self.read_seq(snapshot)?;

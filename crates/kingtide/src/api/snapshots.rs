@@ -33,6 +33,21 @@ impl Db {
     /// Takes a snapshot of now and keeps it under a name until [`Db::drop_named_snapshot`] or until the database closes:
     /// names are not stored. At most 1,024 names of at most 256 bytes.
     ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options { fs: Some(MemFs::shared()), ..Options::default() })?;
+    /// use kingtide::Read;
+    ///
+    /// db.put("tide", "low")?;
+    /// let before = db.name_snapshot("before the flood")?;
+    /// db.put("tide", "high")?;
+    /// assert_eq!(db.named_snapshots(), [("before the flood".to_string(), before.sequence())]);
+    /// let again = db.snapshot_at(before.sequence())?;
+    /// assert!(again.sequence() >= db.oldest_readable_sequence());
+    /// assert_eq!(again.of(db.default_family()).get("tide")?.as_deref(), Some(&b"low"[..]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `Exists`; `InvalidArgument` for an empty or too long name, or too many of them; `Closed`.
     pub fn name_snapshot(&self, name: &str) -> Result<Snapshot> {

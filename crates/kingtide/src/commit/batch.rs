@@ -87,6 +87,13 @@ pub(crate) struct StagedFile {
 /// assert_eq!(batch.len(), 3);
 /// db.write(batch)?; // all of it or nothing
 /// assert_eq!(stock.get("oars")?.as_deref(), Some(&b"2"[..]));
+///
+/// let mut again = WriteBatch::new();
+/// again.single_delete(&orders, b"17")?; // it was put once
+/// assert!(again.bytes() > 0);
+/// db.write_with(&mut again, &Default::default())?;
+/// again.clear(); // its memory is used again
+/// assert!(again.is_empty());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Default)]

@@ -117,6 +117,12 @@ impl Hooks {
         former
     }
 
+    /// Whether a commit may have to call one.
+    #[cfg(feature = "tokio")]
+    pub fn any(&self) -> bool {
+        self.installed.load(Ordering::Relaxed) != 0
+    }
+
     /// Removes all hooks: they may hold what must go when the database closes.
     pub fn clear(&self) {
         let former = std::mem::take(&mut *self.by_family.lock());

@@ -17,6 +17,8 @@
 pub mod batch;
 mod divert;
 pub(crate) mod hook;
+#[cfg(feature = "tokio")]
+mod in_task;
 mod request;
 mod room;
 mod seal;
@@ -82,7 +84,7 @@ impl DbInner {
             }
             return Ok(0);
         }
-        let visible = self.commit(batch, &Commit { options, guard: Guard::Plain, admitted: false })?;
+        let visible = self.commit(batch, &Commit { options, guard: Guard::Plain, admitted: false, refusal: None })?;
         self.tell_hooks(visible);
         self.make_durable(visible, durability)?;
         Ok(visible.last)

@@ -3,7 +3,8 @@
 use crate::options::WriteOptions;
 use crate::txn::validate::Validation;
 use crate::wal::Lsn;
-use kingtide_base::SeqNo;
+use kingtide_base::{Error, ErrorKind, SeqNo};
+use std::cell::Cell;
 
 /// How a batch is committed.
 pub(crate) struct Commit<'a> {
@@ -11,6 +12,17 @@ pub(crate) struct Commit<'a> {
     pub guard: Guard<'a>,
     /// Flow control let it pass already, before the caller took a lock that others must not wait for.
     pub admitted: bool,
+    /// A commit that must not wait for another thread: where it would, it sets this and fails, and nothing has happened.
+    pub refusal: Option<&'a Cell<bool>>,
+}
+
+impl Commit<'_> {
+    /// The error of a commit that must not wait and would have to; `None` if it may.
+    pub fn refuse(&self) -> Option<Error> {
+        let refusal = self.refusal?;
+        refusal.set(true);
+        Some(Error::new(ErrorKind::Busy, "the commit would have to wait"))
+    }
 }
 
 /// What a commit has to mind besides its batch.

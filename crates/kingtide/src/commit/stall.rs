@@ -128,6 +128,21 @@ impl WriteController {
         self.admit_slow(bytes)
     }
 
+    /// Paces a commit of `bytes` as [`WriteController::admit`] does, if that does not take a sleep; otherwise returns false and
+    /// counts nothing.
+    #[cfg(feature = "tokio")]
+    pub fn try_admit(&self, bytes: u64) -> bool {
+        if self.full().is_some() {
+            return false;
+        }
+        if self.debt() == 0 {
+            return true;
+        }
+        let (now, price) = (self.clock.monotonic_ns(), self.price(bytes));
+        let pay = |until: u64| Some(until.max(now) + price).filter(|due| *due <= now + MIN_SLEEP_NS);
+        self.paid_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, pay).is_ok()
+    }
+
     #[cold]
     fn admit_slow(&self, bytes: u64) -> Verdict {
         if self.full().is_some() {

@@ -5,7 +5,7 @@ use super::batch::WriteBatch;
 use super::request::{Commit, Guard};
 use super::state::CommitState;
 use crate::engine::DbInner;
-use crate::sync::MutexGuard;
+use crate::sync::{MutexGuard, spin_loop};
 use crate::txn::TxnId;
 use crate::txn::bounds::shown;
 use crate::txn::locks::{LockMode, Owners, Wait};
@@ -27,6 +27,8 @@ enum Admission {
 
 /// Rounds of validation outside the commit lock before the rest is done under it, tables and all.
 const ROUNDS_OUTSIDE: u32 = 3;
+/// Attempts of a commit that must not wait to take the commit lock.
+const TRIES: usize = 128;
 
 impl DbInner {
     /// Takes the commit lock when the batch may be committed.
@@ -41,7 +43,10 @@ impl DbInner {
             {
                 round.checked = self.validate_outside(v, batch, round.checked)?;
             }
-            let c = self.commit.lock();
+            let c = match how.refusal {
+                None => self.commit.lock(),
+                Some(_) => self.try_lock_commits(how)?,
+            };
             match self.admission(&c, batch, guard, round)? {
                 Admission::Go => return Ok(c),
                 Admission::LookOutside => {
@@ -50,10 +55,29 @@ impl DbInner {
                 }
                 Admission::Wait(op) => {
                     drop(c);
+                    if let Some(e) = how.refuse() {
+                        return Err(e);
+                    }
                     let since = *waiting_since.get_or_insert_with(|| self.clock.monotonic_ns());
                     self.wait_for_locks(batch, op, (!options.no_wait).then_some(since))?;
                 }
             }
+        }
+    }
+
+    /// The commit lock for a commit that must not wait for another thread. Most commits hold it for about a microsecond, so
+    /// that giving up at once would send every second commit of two threads elsewhere.
+    #[cold]
+    fn try_lock_commits(&self, how: &Commit<'_>) -> Result<MutexGuard<'_, CommitState>> {
+        for _ in 0..TRIES {
+            if let Some(c) = self.commit.try_lock() {
+                return Ok(c);
+            }
+            spin_loop();
+        }
+        match how.refuse() {
+            Some(e) => Err(e),
+            None => Ok(self.commit.lock()),
         }
     }
 

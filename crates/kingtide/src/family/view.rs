@@ -218,6 +218,12 @@ impl View {
         self.fixed_ranges || self.active.has_ranges()
     }
 
+    /// Whether [`View::max_covering`] reads no file.
+    #[cfg(feature = "tokio")]
+    pub fn has_ranges_in_memory(&self) -> bool {
+        !self.tables_have_ranges || self.table_ranges.get().is_some()
+    }
+
     /// The newest sequence number up to `snapshot` of a range tombstone that covers `key`; 0 when none does. An entry of
     /// the key is hidden if its sequence number is lower, wherever either of them is stored.
     #[inline]

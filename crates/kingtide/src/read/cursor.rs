@@ -220,6 +220,12 @@ impl Cursor {
         })
     }
 
+    /// Whether all that it shows is in memtables.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn is_in_memory(&self) -> bool {
+        self.view.runs.is_empty() && self.view.memtables().all(|m| m.direct().bytes() == 0)
+    }
+
     /// Another cursor over the same range of the same view, as of the same moment. It starts invalid.
     ///
     /// # Errors

@@ -173,6 +173,83 @@ fn count(ctx: &ReadContext, hit: Option<usize>) {
     }
 }
 
+/// What [`get`] returns if nothing needs to be read from a file for it: the key is decided by a memtable, by filters, or by blocks
+/// that are in the block cache. `None`: only [`get`] can tell.
+///
+/// # Errors
+/// `Corruption`.
+#[cfg(feature = "tokio")]
+pub fn get_in_memory(
+    view: &View,
+    key: &[u8],
+    snapshot: SeqNo,
+    ctx: &ReadContext,
+) -> Result<Option<Option<PinnedValue>>> {
+    if !view.has_ranges_in_memory() {
+        return Ok(None);
+    }
+    let ticks = ctx.stats.ticks();
+    // A value log is read from its file.
+    let take = |found: Found<'_>| match found {
+        Found::Pointer(..) => Ok(None),
+        found => found.into_pinned(ctx).map(Some),
+    };
+    let value = match with_scratch(|scratch| lookup_in_memory(view, key, snapshot, ctx, scratch, take))? {
+        None | Some(Some(None)) => return Ok(None),
+        Some(Some(Some(value))) => Some(value),
+        Some(None) => None,
+    };
+    count(ctx, value.as_deref().map(<[u8]>::len));
+    ctx.stats.record_since(Histogram::Get, ticks);
+    Ok(Some(value))
+}
+
+/// As [`lookup`]; `None` when a file would have to be read.
+#[cfg(feature = "tokio")]
+fn lookup_in_memory<R>(
+    view: &View,
+    key: &[u8],
+    snapshot: SeqNo,
+    ctx: &ReadContext,
+    scratch: &mut Scratch,
+    take: impl FnOnce(Found<'_>) -> Result<R>,
+) -> Result<Option<Option<R>>> {
+    let covering = view.max_covering(key, snapshot)?;
+    let upper = Tag::seek(snapshot);
+    if let Some((tag, stored)) = view.memtables().find_map(|memtable| memtable.points().get(key, upper)) {
+        return decide(tag, stored, covering, None, ctx)?.map(take).transpose().map(Some);
+    }
+    let head = view.order.head(key);
+    // Nothing may be opened below, so tables that are not open are looked for first.
+    let is_open = |slot: &FileSlot| slot.resident().is_some();
+    let candidates = || view.runs.iter().flat_map(|run| &run.files[run.candidates(key, head)]);
+    if !candidates().filter(|slot| !slot.is_hidden_by(covering)).all(is_open) {
+        return Ok(None);
+    }
+    let scratch = MemoryOnly::new(scratch);
+    let found = lookup_runs(view, key, (upper, covering), ctx, scratch.0, take);
+    if scratch.0.table.refused() { Ok(None) } else { found.map(Some) }
+}
+
+/// A thread's scratch that reads no blocks from files until this is dropped, which is in any case: a key order may panic.
+#[cfg(feature = "tokio")]
+struct MemoryOnly<'a>(&'a mut Scratch);
+
+#[cfg(feature = "tokio")]
+impl<'a> MemoryOnly<'a> {
+    fn new(scratch: &'a mut Scratch) -> MemoryOnly<'a> {
+        scratch.table.set_memory_only(true);
+        MemoryOnly(scratch)
+    }
+}
+
+#[cfg(feature = "tokio")]
+impl Drop for MemoryOnly<'_> {
+    fn drop(&mut self) {
+        self.0.table.set_memory_only(false);
+    }
+}
+
 /// Finds the key and hands its visible value to `take` while the bytes are still in place.
 fn lookup<R>(
     view: &View,

@@ -12,6 +12,8 @@ pub mod value;
 
 pub use crate::family::ReadContext;
 pub use cursor::{Cursor, CursorConfig};
+#[cfg(feature = "tokio")]
+pub use get::get_in_memory;
 pub use get::{contains, get, get_into};
 pub use multi_get::multi_get;
 #[doc(hidden)]

@@ -74,7 +74,8 @@ impl DbInner {
         let mut visible = None;
         let resolution = self.resolve_with(xid, committed, |_, record: &mut WriteBatch| {
             // It holds locks on all that it writes.
-            let done = self.commit(record, &Commit { options, guard: Guard::Locked, admitted: false })?;
+            let done =
+                self.commit(record, &Commit { options, guard: Guard::Locked, admitted: false, refusal: None })?;
             visible = Some(done);
             Ok(done.last)
         })?;

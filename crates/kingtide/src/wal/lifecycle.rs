@@ -150,6 +150,12 @@ impl Segments {
         !self.has_spare.load(Ordering::Relaxed) || (sync.is_frequent() && self.blank_spare.load(Ordering::Relaxed))
     }
 
+    /// Whether a segment is ready to follow the active one.
+    #[cfg(feature = "tokio")]
+    pub fn has_spare(&self) -> bool {
+        self.has_spare.load(Ordering::Relaxed)
+    }
+
     pub fn prepare_spare(&self, config: &WalConfig, sync: &GroupSync) -> Result<()> {
         let mut slot = self.spare.lock();
         if slot.is_none() {

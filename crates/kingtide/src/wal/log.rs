@@ -74,6 +74,12 @@ impl Wal {
         self.segments.prepare_spare(&self.config, &self.sync)
     }
 
+    /// Whether a segment is ready, so that no append makes a file. A hint.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn has_spare(&self) -> bool {
+        self.segments.has_spare()
+    }
+
     /// Whether [`Wal::prepare_spare`] has something to do.
     pub fn needs_spare(&self) -> bool {
         self.segments.needs_spare(&self.sync)

@@ -90,11 +90,14 @@ impl Transaction {
         }
         let options = self.write_options();
         let visible = if self.options.locking {
-            self.db.commit(batch, &Commit { options: &options, guard: Guard::Locked, admitted: true })?
+            self.db.commit(batch, &Commit { options: &options, guard: Guard::Locked, admitted: true, refusal: None })?
         } else {
             let since = self.rules.check_writes.then_some(self.snapshot);
             let validation = Validation::new(self.id, since, &self.reads, batch);
-            self.db.commit(batch, &Commit { options: &options, guard: Guard::Checked(&validation), admitted: true })?
+            self.db.commit(
+                batch,
+                &Commit { options: &options, guard: Guard::Checked(&validation), admitted: true, refusal: None },
+            )?
         };
         self.shared.forget_writes(&mut writes);
         Ok(Some(visible))

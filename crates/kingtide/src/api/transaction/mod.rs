@@ -7,7 +7,7 @@ mod interrupt;
 mod locking;
 mod overlays;
 mod read;
-mod retry;
+pub(crate) mod retry;
 mod ticket;
 mod two_phase;
 mod write;

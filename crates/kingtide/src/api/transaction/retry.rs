@@ -76,22 +76,24 @@ impl Db {
         options: TransactOptions,
         body: impl FnMut(&mut Transaction) -> Result<T>,
     ) -> Result<T> {
-        run(self.inner(), options, body)
+        run(self.inner(), options, body, Transaction::commit).map(|(value, _)| value)
     }
 }
 
-fn run<T>(
+/// Runs `body` until `commit` succeeds. Returns what both of them returned.
+pub(crate) fn run<T, C>(
     db: &Arc<DbInner>,
     options: TransactOptions,
     mut body: impl FnMut(&mut Transaction) -> Result<T>,
-) -> Result<T> {
+    commit: impl Fn(&mut Transaction) -> Result<C>,
+) -> Result<(T, C)> {
     let mut txn = Transaction::begin(db.clone(), options.transaction)?;
     // A transaction's id is its own, so two that met do not wait for equally long.
     let mut rng = Rng::new(txn.id());
     let mut longest = FIRST_WAIT;
     let mut attempt = 1;
     loop {
-        let error = match body(&mut txn).and_then(|value| txn.commit().map(|_| value)) {
+        let error = match body(&mut txn).and_then(|value| commit(&mut txn).map(|c| (value, c))) {
             Ok(value) => return Ok(value),
             Err(e) => e,
         };
@@ -145,7 +147,7 @@ impl ColumnFamily {
         mut update: impl FnMut(Option<&[u8]>) -> Option<V>,
     ) -> Result<Option<PinnedValue>> {
         let key = key.as_ref();
-        run(&self.db, until_done(), |txn| {
+        let update = |txn: &mut Transaction| {
             let value = txn.get(self, key)?;
             match update(value.as_deref()) {
                 Some(new) => txn.put(self, key, new.as_ref())?,
@@ -153,7 +155,8 @@ impl ColumnFamily {
                 None => {}
             }
             Ok(value)
-        })
+        };
+        run(&self.db, until_done(), update, Transaction::commit).map(|(value, _)| value)
     }
 
     /// Replaces a key's value if it is `expected`, atomically. `None` stands for no value, on both sides. The inner error is the
@@ -182,7 +185,7 @@ impl ColumnFamily {
         new: Option<&[u8]>,
     ) -> Result<Result<(), Option<PinnedValue>>> {
         let key = key.as_ref();
-        run(&self.db, until_done(), |txn| {
+        let swap = |txn: &mut Transaction| {
             let value = txn.get(self, key)?;
             if value.as_deref() != expected {
                 return Ok(Err(value));
@@ -193,6 +196,7 @@ impl ColumnFamily {
                 None => {}
             }
             Ok(Ok(()))
-        })
+        };
+        run(&self.db, until_done(), swap, Transaction::commit).map(|(swapped, _)| swapped)
     }
 }

@@ -19,6 +19,12 @@ impl CommitTicket {
         CommitTicket { db, commit, durability }
     }
 
+    /// The commit, unless it wrote nothing, and what it is to survive.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn parts(&self) -> (Option<Visible>, Durability) {
+        (self.commit, self.durability)
+    }
+
     /// The sequence number of the commit's last operation; 0 if it wrote nothing. Tickets are ordered as the commits are.
     pub fn sequence(&self) -> SeqNo {
         self.commit.map_or(0, |c| c.last)

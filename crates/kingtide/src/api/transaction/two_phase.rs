@@ -95,12 +95,15 @@ impl Transaction {
             PrepareRequest { xid, txn: self.id, isolation: self.isolation(), batch: &mut writes.batch, locks };
         let outcome = db.prepare_with(request, |record, writes| {
             let visible = if self.takes_locks() {
-                db.commit(record, &Commit { options: &options, guard: Guard::Locked, admitted: true })?
+                db.commit(record, &Commit { options: &options, guard: Guard::Locked, admitted: true, refusal: None })?
             } else {
                 let since = self.rules.check_writes.then_some(self.snapshot);
                 let mut validation = Validation::new(self.id, since, &self.reads, writes);
                 validation.writes = Some(writes);
-                db.commit(record, &Commit { options: &options, guard: Guard::Checked(&validation), admitted: true })?
+                db.commit(
+                    record,
+                    &Commit { options: &options, guard: Guard::Checked(&validation), admitted: true, refusal: None },
+                )?
             };
             // From here on it is prepared. Its state says so before a caller that knows its name can resolve it, or its locks
             // would stay.

@@ -63,7 +63,8 @@ fn prepare(db: &Db, xid: &[u8], mut batch: WriteBatch) -> u64 {
 fn try_resolve(db: &Db, xid: &[u8], committed: bool, durability: Durability) -> Result<Resolution> {
     let (db, options) = (db.inner(), durably(durability));
     let resolution = db.resolve_with(xid, committed, |_, record| {
-        let visible = db.commit(record, &Commit { options: &options, guard: Guard::Locked, admitted: false })?;
+        let visible =
+            db.commit(record, &Commit { options: &options, guard: Guard::Locked, admitted: false, refusal: None })?;
         db.make_durable(visible, durability).map(|()| visible.last)
     })?;
     db.txns.resolved(resolution.txn, committed);

@@ -1,0 +1,83 @@
+//! A column family as tasks hold it.
+
+use super::AsyncEntries;
+use super::commit::{blocking, enter, write};
+use crate::api::{ColumnFamily, KeyRange};
+use crate::commit::batch::WriteBatch;
+use crate::options::WriteOptions;
+use crate::read::PinnedValue;
+use kingtide_base::{Result, SeqNo};
+use std::time::Duration;
+
+/// A column family of an [`AsyncDb`](crate::AsyncDb). Cheap to clone. As a [`ColumnFamily`], it does not keep the database open.
+#[derive(Clone, Debug)]
+pub struct AsyncFamily {
+    family: ColumnFamily,
+}
+
+impl From<ColumnFamily> for AsyncFamily {
+    fn from(family: ColumnFamily) -> AsyncFamily {
+        AsyncFamily { family }
+    }
+}
+
+impl AsyncFamily {
+    /// The family, for batches, transactions and everything that tasks need not do. Its calls block.
+    pub fn inner(&self) -> &ColumnFamily {
+        &self.family
+    }
+
+    /// Reads a key: on the task if a memtable, a filter or the block cache has the answer; on a thread for blocking work if a
+    /// block or a value must be read from a file.
+    ///
+    /// # Errors
+    /// As [`ColumnFamily::get`].
+    pub async fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<PinnedValue>> {
+        enter().await?;
+        if let Some(answer) = self.family.get_in_memory(key.as_ref())? {
+            return Ok(answer);
+        }
+        let (family, key) = (self.family.clone(), key.as_ref().to_vec());
+        blocking(move || family.get(key)).await
+    }
+
+    /// Sets a key. Returns the sequence number of the commit.
+    ///
+    /// # Errors
+    /// As [`ColumnFamily::put`].
+    pub async fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<SeqNo> {
+        self.one(|batch| batch.put(&self.family, key.as_ref(), value.as_ref())).await
+    }
+
+    /// Sets a key that is invisible once `ttl` has passed.
+    ///
+    /// # Errors
+    /// As [`ColumnFamily::put_ttl`].
+    pub async fn put_ttl(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, ttl: Duration) -> Result<SeqNo> {
+        self.one(|batch| batch.put_ttl(&self.family, key.as_ref(), value.as_ref(), ttl)).await
+    }
+
+    /// Deletes a key. Deleting an absent key is not an error.
+    ///
+    /// # Errors
+    /// As [`ColumnFamily::delete`].
+    pub async fn delete(&self, key: impl AsRef<[u8]>) -> Result<SeqNo> {
+        self.one(|batch| batch.delete(&self.family, key.as_ref())).await
+    }
+
+    async fn one(&self, fill: impl FnOnce(&mut WriteBatch) -> Result<()>) -> Result<SeqNo> {
+        let mut batch = WriteBatch::new();
+        fill(&mut batch)?;
+        write(&self.family.db, batch, WriteOptions::default()).await
+    }
+
+    /// The entries of a range of keys, as of this call, in the order of the keys.
+    pub fn range(&self, range: impl KeyRange) -> AsyncEntries {
+        AsyncEntries::of_range(&self.family, &range)
+    }
+
+    /// The entries whose keys begin with `prefix`, as of this call, in the order of the keys.
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> AsyncEntries {
+        AsyncEntries::of_prefix(&self.family, prefix.as_ref())
+    }
+}

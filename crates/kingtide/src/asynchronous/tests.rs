@@ -1,0 +1,385 @@
+//! Tasks on both kinds of runtime; what dropped futures leave; stalls, errors and the end of a database.
+
+use super::commit::Leader;
+use crate::{AsyncDb, Db, Durability, ErrorKind, Isolation, Options, WriteBatch, WriteOptions};
+use kingtide_base::stats::Stat;
+use kingtide_vfs::{Fault, FaultFs, Fs, MemFs, Op, Rule};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use tokio::runtime::{Builder, Runtime};
+
+const POWER: WriteOptions = WriteOptions { durability: Some(Durability::Power), no_wait: false };
+
+fn runtimes() -> [Runtime; 2] {
+    let several = Builder::new_multi_thread().worker_threads(2).build().unwrap();
+    [Builder::new_current_thread().build().unwrap(), several]
+}
+
+fn open_on(fs: &Arc<dyn Fs>) -> AsyncDb {
+    let options = Options { fs: Some(fs.clone()), ..Options::default() };
+    AsyncDb::from(Db::open("db", options).unwrap())
+}
+
+/// A database in memory that has a log and a spare segment, so that commits do not leave their task.
+fn open_warm(fs: &Arc<dyn Fs>) -> AsyncDb {
+    let db = open_on(fs);
+    db.inner().put("warm", "").unwrap();
+    db.inner().inner().wal.prepare_spare().unwrap();
+    db
+}
+
+fn batch(db: &AsyncDb, keys: &[&str], value: &[u8]) -> WriteBatch {
+    let mut batch = WriteBatch::new();
+    keys.iter().for_each(|key| batch.put(db.default_family().inner(), key.as_bytes(), value).unwrap());
+    batch
+}
+
+/// Polls a future at most so many times. `None`: it was pending the last time, and is dropped.
+struct Polls<F>(F, usize);
+
+impl<F: Future + Unpin> Future for Polls<F> {
+    type Output = Option<F::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.1 == 0 {
+            return Poll::Ready(None);
+        }
+        match Pin::new(&mut self.0).poll(cx) {
+            Poll::Ready(out) => Poll::Ready(Some(out)),
+            Poll::Pending => {
+                self.1 -= 1;
+                if self.1 == 0 { Poll::Ready(None) } else { Poll::Pending }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_operation_works_on_both_runtimes() {
+    for runtime in runtimes() {
+        runtime.block_on(async {
+            let options = Options { fs: Some(MemFs::shared()), ..Options::default() };
+            let db = AsyncDb::open("db", options).await.unwrap();
+            let first = db.put("a", "1").await.unwrap();
+            assert!(db.delete("b").await.unwrap() > first);
+            assert!(db.write_with(batch(&db, &["c", "d"], b"2"), POWER).await.unwrap() > first);
+            assert_eq!(db.write_with(WriteBatch::new(), POWER).await.unwrap(), 0);
+            let family = db.get_or_create_family("other", Default::default()).await.unwrap();
+            family.put_ttl("x", "9", std::time::Duration::from_secs(3600)).await.unwrap();
+            let (default, other) = (db.default_family().inner().clone(), family.inner().clone());
+            let moved = db.transact(move |txn| {
+                let value = txn.get(&other, b"x")?.unwrap();
+                txn.put(&default, b"x", &value)?;
+                Ok(value.to_vec())
+            });
+            assert_eq!(moved.await.unwrap(), b"9");
+            for flushed in [false, true] {
+                if flushed {
+                    db.flush().await.unwrap();
+                }
+                assert_eq!(db.get("c").await.unwrap().as_deref(), Some(&b"2"[..]), "{flushed}");
+                assert_eq!(db.get("b").await.unwrap(), None);
+                let keys = async |mut entries: crate::AsyncEntries| {
+                    let mut keys = String::new();
+                    while let Some(entry) = entries.next().await {
+                        keys += &String::from_utf8_lossy(&entry.unwrap().key);
+                    }
+                    keys
+                };
+                assert_eq!(keys(db.range(..)).await, "acdx");
+                assert_eq!(keys(db.range("b".."x").backwards()).await, "dc");
+                assert_eq!(keys(db.prefix("c")).await, "c");
+                assert_eq!(keys(db.family("other").await.unwrap().range(..)).await, "x");
+            }
+            db.sync().await.unwrap();
+            let mut txn = db.inner().begin(Isolation::Serializable).unwrap();
+            txn.put(db.default_family().inner(), b"t", b"5").unwrap();
+            let ticket = txn.commit_ordered().unwrap();
+            assert_eq!(db.wait(ticket).await.unwrap(), db.inner().latest_sequence());
+            assert_eq!(db.family("none").await.unwrap_err().kind(), ErrorKind::NotFound);
+            assert_eq!(db.put("", "").await.unwrap_err().kind(), ErrorKind::InvalidArgument);
+            db.close().await.unwrap();
+            assert_eq!(db.put("a", "3").await.unwrap_err().kind(), ErrorKind::Closed);
+            assert_eq!(db.get("a").await.unwrap_err().kind(), ErrorKind::Closed);
+            assert_eq!(db.range(..).next().await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
+        });
+    }
+}
+
+#[test]
+fn a_stream_shows_the_moment_of_its_call_and_ends_after_an_error() {
+    for runtime in runtimes() {
+        runtime.block_on(async {
+            let faults = FaultFs::new(MemFs::shared(), 1);
+            let fs: Arc<dyn Fs> = Arc::new(faults.clone());
+            let db = open_on(&fs);
+            let entry = |n: u32| (n.to_be_bytes(), [n as u8; 100]);
+            for n in 0..5000 {
+                db.put(entry(n).0, entry(n).1).await.unwrap();
+            }
+            for flushed in [false, true] {
+                if flushed {
+                    db.flush().await.unwrap();
+                }
+                let mut entries = db.range(..);
+                db.put([255], "late").await.unwrap();
+                for n in 0..5000 {
+                    let found = entries.next().await.unwrap().unwrap();
+                    assert_eq!((&*found.key, &*found.value), (&entry(n).0[..], &entry(n).1[..]));
+                }
+                assert!(entries.next().await.is_none() && entries.next().await.is_none());
+                db.delete([255]).await.unwrap();
+            }
+            db.put(entry(0).0, "again").await.unwrap();
+            db.inner().compact().unwrap(); // into a table of which no block is cached
+            let mut entries = db.range(..);
+            faults.add(Rule::new(Op::Read, Fault::Eio).path(".klog"));
+            let failed = loop {
+                match entries.next().await {
+                    Some(Ok(_)) => {}
+                    end => break end.unwrap().unwrap_err(),
+                }
+            };
+            assert_eq!(failed.kind(), ErrorKind::Io);
+            assert!(entries.next().await.is_none());
+        });
+    }
+}
+
+/// A read that needs a block from a file leaves the task; one of which the block is cached does not.
+#[test]
+fn a_read_from_memory_does_not_leave_the_task() {
+    for runtime in runtimes() {
+        runtime.block_on(async {
+            let fs = MemFs::shared();
+            let db = open_on(&fs);
+            for n in 0..3000u32 {
+                db.inner().put(n.to_be_bytes(), [n as u8; 100]).unwrap();
+            }
+            let key = 77u32.to_be_bytes();
+            let family = db.default_family().inner();
+            let at_once = async || matches!(family.get_in_memory(&key), Ok(Some(Some(v))) if *v == [77; 100]);
+            assert!(at_once().await, "in the memtable");
+            db.flush().await.unwrap();
+            assert!(!at_once().await, "in a table, and not cached");
+            while !at_once().await {
+                // Blocks are cached when they are touched for the second time.
+                assert_eq!(db.get(key).await.unwrap().as_deref(), Some(&[77; 100][..]));
+            }
+            assert_eq!(family.get_in_memory(b"beyond all keys").unwrap(), Some(None), "the file's bounds tell");
+            family.delete_range(key..78u32.to_be_bytes()).unwrap();
+            assert_eq!(family.get_in_memory(&key).unwrap(), Some(None), "a range tombstone in the memtable");
+        });
+    }
+}
+
+/// While no thread syncs, any number of tasks commit and wait, on a runtime whose only thread for blocking work is occupied. One
+/// sync serves them all.
+#[test]
+fn tasks_that_wait_for_a_sync_take_no_thread() {
+    const TASKS: usize = 200;
+    let runtime = Builder::new_current_thread().max_blocking_threads(1).build().unwrap();
+    runtime.block_on(async {
+        let db = open_warm(&MemFs::shared());
+        let inner = db.inner().inner().clone();
+        let (release, occupied) = std::sync::mpsc::channel::<()>();
+        let occupant = tokio::task::spawn_blocking(move || occupied.recv());
+        assert!(inner.waiters.want(0), "this test leads, and begins when it likes");
+        let tasks: Vec<_> = (0..TASKS)
+            .map(|n| {
+                let db = db.clone();
+                tokio::spawn(async move { db.write_with(batch(&db, &[&n.to_string()], b"v"), POWER).await })
+            })
+            .collect();
+        while inner.waiters.len() < TASKS {
+            tokio::task::yield_now().await;
+        }
+        assert!(tasks.iter().all(|t| !t.is_finished()));
+        let syncs = inner.stats.get(Stat::WalSyncs);
+        drop(Leader::appointed(&inner));
+        for task in tasks {
+            task.await.unwrap().unwrap();
+        }
+        assert_eq!((inner.waiters.len(), inner.stats.get(Stat::WalSyncs)), (0, syncs + 1));
+        assert_eq!(inner.stats.get(Stat::WalSyncedCommits), TASKS as u64);
+        drop(release);
+        let _ = occupant.await;
+    });
+}
+
+/// Whenever the future of a commit is dropped, all of the commit is there afterwards or nothing, and what was sequenced is
+/// synced with no other commit's help.
+#[test]
+fn a_dropped_future_loses_no_commit_and_leaves_no_half_of_one() {
+    let large = vec![7; 300 << 10];
+    for runtime in runtimes() {
+        for (warm, value) in [(true, &b"small"[..]), (false, b"small"), (true, &large)] {
+            for transact in [false, true] {
+                let (mut polls, mut finished) = (0, false);
+                while !finished {
+                    let fs = MemFs::shared();
+                    let db = if warm { open_warm(&fs) } else { open_on(&fs) };
+                    let before = db.inner().latest_sequence();
+                    runtime.block_on(async {
+                        finished = if transact {
+                            let (family, value) = (db.default_family().inner().clone(), value.to_vec());
+                            let options = crate::TransactOptions {
+                                transaction: crate::TransactionOptions {
+                                    durability: Some(Durability::Power),
+                                    ..Isolation::Serializable.into()
+                                },
+                                ..Default::default()
+                            };
+                            let body = move |txn: &mut crate::Transaction| {
+                                txn.put(&family, b"left", &value)?;
+                                txn.put(&family, b"right", &value)
+                            };
+                            Polls(pin!(db.transact_with(options, body)), polls).await.is_some()
+                        } else {
+                            let both = batch(&db, &["left", "right"], value);
+                            Polls(pin!(db.write_with(both, POWER)), polls).await.is_some()
+                        };
+                        let inner = db.inner().inner().clone();
+                        if polls > 0 {
+                            // Begun is completed: nothing here was refused.
+                            while db.inner().latest_sequence() == before || inner.wal.synced() < inner.wal.appended() {
+                                tokio::task::yield_now().await;
+                            }
+                        }
+                        let expected = (polls > 0).then_some(value);
+                        for key in ["left", "right"] {
+                            assert_eq!(db.get(key).await.unwrap().as_deref(), expected, "{polls} polls, {transact}");
+                        }
+                    });
+                    polls += 1;
+                }
+                assert!(polls > 1, "the future was never pending");
+            }
+        }
+    }
+}
+
+/// A writer that waits for room, or for a transaction's lock, does not keep the runtime's only thread.
+#[test]
+fn a_stalled_writer_does_not_block_the_thread() {
+    let runtime = Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let db = open_warm(&MemFs::shared());
+        let inner = db.inner().inner().clone();
+        db.put("a", "1").await.unwrap();
+
+        let mut txn = db
+            .inner()
+            .begin_with(crate::TransactionOptions { locking: true, ..Isolation::Serializable.into() })
+            .unwrap();
+        txn.put(db.default_family().inner(), b"locked", b"by the transaction").unwrap();
+        let other = db.clone();
+        let waits = tokio::spawn(async move { other.put("locked", "by the task").await });
+        for _ in 0..1000 {
+            assert_eq!(db.get("a").await.unwrap().as_deref(), Some(&b"1"[..]));
+            tokio::task::yield_now().await;
+        }
+        assert!(!waits.is_finished());
+        txn.rollback().unwrap();
+        waits.await.unwrap().unwrap();
+
+        let shape = inner.shape.lock(); // no flush ends before this is given up
+        inner.stall.set_unflushed_values(1.0);
+        let other = db.clone();
+        let stalled = tokio::spawn(async move { other.put("b", "2").await });
+        for _ in 0..1000 {
+            assert_eq!(db.get("a").await.unwrap().as_deref(), Some(&b"1"[..]));
+            tokio::task::yield_now().await;
+        }
+        assert!(!stalled.is_finished());
+        drop(shape);
+        inner.stall.set_unflushed_values(0.0);
+        stalled.await.unwrap().unwrap();
+
+        let manual = Options { fs: Some(MemFs::shared()), manual_jobs: true, ..Options::default() };
+        let db = AsyncDb::from(Db::open("db", manual).unwrap());
+        db.inner().inner().stall.set_unflushed_values(1.0); // with no job that would correct it
+        let refuses = WriteOptions { no_wait: true, ..WriteOptions::default() };
+        let busy = db.write_with(batch(&db, &["c"], b"3"), refuses).await;
+        assert_eq!(busy.unwrap_err().kind(), ErrorKind::Busy);
+    });
+}
+
+/// Every task that waits for a sync that fails gets the error, and so do later ones.
+#[test]
+fn a_failed_sync_reaches_every_task() {
+    for runtime in runtimes() {
+        runtime.block_on(async {
+            let faults = FaultFs::new(MemFs::shared(), 1);
+            let fs: Arc<dyn Fs> = Arc::new(faults.clone());
+            let db = open_warm(&fs);
+            faults.add(Rule::new(Op::Sync, Fault::Eio).path(".wal"));
+            let commit = |n: usize| {
+                let db = db.clone();
+                tokio::spawn(async move { db.write_with(batch(&db, &[&n.to_string()], b"v"), POWER).await })
+            };
+            let tasks: Vec<_> = (0..50).map(commit).collect();
+            for task in tasks {
+                assert_eq!(task.await.unwrap().unwrap_err().kind(), ErrorKind::Poisoned);
+            }
+            assert_eq!(db.sync().await.unwrap_err().kind(), ErrorKind::Poisoned);
+            assert!(db.get("warm").await.unwrap().is_some(), "reads go on");
+            assert_eq!(db.inner().inner().waiters.len(), 0);
+        });
+    }
+}
+
+/// A database that is closed, or whose runtime ends, while tasks wait for a sync: commits that were sequenced are durable.
+#[test]
+fn the_end_of_a_database_or_runtime_completes_what_was_sequenced() {
+    for ends in ["database", "runtime"] {
+        let fs = MemFs::shared();
+        let db = open_warm(&fs);
+        let inner = db.inner().inner().clone();
+        let runtime = Builder::new_multi_thread().worker_threads(2).build().unwrap();
+        let acknowledged = Arc::new(AtomicUsize::new(0));
+        assert!(inner.waiters.want(0));
+        for n in 0..20 {
+            let (db, acknowledged) = (db.clone(), acknowledged.clone());
+            runtime.spawn(async move {
+                db.write_with(batch(&db, &[&n.to_string()], b"v"), POWER).await.unwrap();
+                acknowledged.fetch_add(1, Ordering::SeqCst);
+            });
+        }
+        while inner.waiters.len() < 20 {
+            std::thread::yield_now();
+        }
+        let leader = Leader::appointed(&inner);
+        if ends == "database" {
+            db.inner().close().unwrap();
+            drop(leader);
+            while acknowledged.load(Ordering::SeqCst) < 20 {
+                std::thread::yield_now();
+            }
+        } else {
+            drop(runtime);
+            drop(leader); // as a runtime drops it that has no time left for it
+            assert_eq!((inner.waiters.len(), acknowledged.load(Ordering::SeqCst)), (0, 0));
+            assert!(inner.wal.synced() >= inner.wal.appended());
+        }
+        drop((db, inner));
+        let reopened = Db::open("db", Options { fs: Some(fs), ..Options::default() }).unwrap();
+        for n in 0..20 {
+            assert!(reopened.get(n.to_string()).unwrap().is_some(), "{n}");
+        }
+    }
+}
+
+#[test]
+fn an_operation_outside_of_a_runtime_says_so() {
+    let db = open_on(&MemFs::shared());
+    let mut put = pin!(db.put("a", "1"));
+    let Poll::Ready(Err(e)) = put.as_mut().poll(&mut Context::from_waker(std::task::Waker::noop())) else {
+        panic!("it must be refused at once");
+    };
+    assert_eq!(e.kind(), ErrorKind::InvalidArgument);
+    assert!(e.message().contains("runtime"), "{e}");
+    assert_eq!(db.inner().get("a").unwrap(), None);
+}

@@ -1,0 +1,53 @@
+//! Commits of asynchronous tasks, whose threads must not wait.
+
+use super::batch::WriteBatch;
+use super::{Commit, Guard, Visible};
+use crate::engine::DbInner;
+use crate::options::WriteOptions;
+use crate::sync::atomic::Ordering;
+use kingtide_base::Result;
+use std::cell::Cell;
+use std::sync::Arc;
+
+/// A larger batch is committed where waiting is allowed: copying it takes longer than handing it over.
+const LARGE_BATCH: u64 = 256 << 10;
+
+impl DbInner {
+    /// Commits a batch that is not empty, up to the point where others see it, if the thread need not wait for that: neither
+    /// for room, a lock or a commit hook, nor for a file to be made or written. `None`: nothing has happened, and
+    /// [`DbInner::commit_waiting`] does it.
+    pub(crate) fn try_commit(
+        self: &Arc<Self>,
+        batch: &mut WriteBatch,
+        options: &WriteOptions,
+    ) -> Result<Option<Visible>> {
+        self.check_writable()?;
+        let bytes = batch.bytes() as u64;
+        // Acquire, as in `begin_log`.
+        let log_is_ready = self.log_begun.load(Ordering::Acquire) && self.wal.has_spare();
+        if bytes > LARGE_BATCH || !log_is_ready || self.hooks.any() || batch.may_divert() {
+            return Ok(None);
+        }
+        if !self.stall.try_admit(bytes) {
+            return Ok(None);
+        }
+        let refused = Cell::new(false);
+        let how = Commit { options, guard: Guard::Plain, admitted: true, refusal: Some(&refused) };
+        match self.commit(batch, &how) {
+            Err(_) if refused.get() => Ok(None),
+            Err(e) => Err(e),
+            Ok(visible) => {
+                self.tell_hooks(visible); // one that was set just now
+                Ok(Some(visible))
+            }
+        }
+    }
+
+    /// Commits a batch that is not empty, up to the point where others see it.
+    pub(crate) fn commit_waiting(self: &Arc<Self>, batch: &mut WriteBatch, options: &WriteOptions) -> Result<Visible> {
+        let how = Commit { options, guard: Guard::Plain, admitted: false, refusal: None };
+        let visible = self.commit(batch, &how)?;
+        self.tell_hooks(visible);
+        Ok(visible)
+    }
+}

@@ -1,0 +1,112 @@
+//! Asynchronous tasks that wait for commits.
+//!
+//! Any number of tasks can wait for a sync of the log without a thread each: one thread, the leader, syncs for all of them,
+//! as one member of the group commit among the threads that wait for themselves, and then wakes the tasks whose records
+//! are durable. It goes on as long as a position is wanted that is not synced. A wanted position stays wanted when the task that
+//! wanted it is dropped.
+//!
+//! No wake-up is lost: a task compares its position with what is synced under the lock under which it leaves its waker, and
+//! the leader collects wakers under the same lock after the sync.
+
+use crate::sync::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::task::Waker;
+use tokio::sync::Semaphore;
+
+/// Commits of tasks that may wait on a thread at the same time, for room or for a lock. More wait in line without a thread, so
+/// that stalled writers leave threads to readers.
+const WAITING_WRITERS: usize = 16;
+
+/// The tasks of one database.
+pub(crate) struct Waiters {
+    state: Mutex<State>,
+    /// Permits to commit where waiting is allowed.
+    pub writers: Arc<Semaphore>,
+}
+
+impl Default for Waiters {
+    fn default() -> Waiters {
+        Waiters { state: Mutex::default(), writers: Arc::new(Semaphore::new(WAITING_WRITERS)) }
+    }
+}
+
+#[derive(Default)]
+struct State {
+    /// A leader is at work, or is about to be.
+    led: bool,
+    /// The log is to be synced up to here.
+    wanted: u64,
+    /// Wakers by the number of their task's wait, with the position that it waits for.
+    waiting: BTreeMap<u64, (u64, Waker)>,
+    next: u64,
+}
+
+/// What a task that waits for a position finds.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// The position is synced.
+    Synced,
+    /// No leader is at work: the caller has become it, and must begin, unless the log is stopped.
+    Lead,
+    /// A leader is at work and will wake the task.
+    Wait,
+}
+
+impl Waiters {
+    /// Asks for a sync up to `lsn`. True if the caller must provide a leader.
+    #[must_use]
+    pub fn want(&self, lsn: u64) -> bool {
+        let mut state = self.state.lock();
+        state.wanted = state.wanted.max(lsn);
+        !std::mem::replace(&mut state.led, true)
+    }
+
+    /// Leaves the waker of wait number `id`, which is given at the first call, unless the position is synced. `synced` is asked
+    /// under the lock.
+    pub fn wait(&self, lsn: u64, synced: impl Fn() -> u64, id: &mut Option<u64>, waker: &Waker) -> Found {
+        let mut state = self.state.lock();
+        if synced() >= lsn {
+            return Found::Synced;
+        }
+        let id = *id.get_or_insert_with(|| {
+            state.next += 1;
+            state.next
+        });
+        state.waiting.insert(id, (lsn, waker.clone()));
+        state.wanted = state.wanted.max(lsn);
+        match std::mem::replace(&mut state.led, true) {
+            true => Found::Wait,
+            false => Found::Lead,
+        }
+    }
+
+    /// A task waits no more.
+    pub fn leave(&self, id: u64) {
+        self.state.lock().waiting.remove(&id);
+    }
+
+    /// The leader has synced up to `synced`, or failed to. Wakes tasks. True if nothing is wanted any more: the leader is none
+    /// from now on.
+    #[must_use]
+    pub fn landed(&self, synced: u64, failed: bool) -> bool {
+        let mut state = self.state.lock();
+        let done = failed || state.wanted <= synced;
+        state.led = !done;
+        if failed {
+            state.wanted = 0; // nothing is synced any more
+        }
+        let all = std::mem::take(&mut state.waiting);
+        let (woken, rest): (BTreeMap<_, _>, _) = all.into_iter().partition(|(_, (lsn, _))| done || *lsn <= synced);
+        state.waiting = rest;
+        drop(state);
+        woken.into_iter().for_each(|(_, (_, waker))| waker.wake());
+        done
+    }
+
+    /// Tasks that wait for a sync.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.state.lock().waiting.len()
+    }
+}
