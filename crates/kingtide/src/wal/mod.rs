@@ -38,7 +38,7 @@ mod writer;
 pub use config::{Lsn, WalConfig, WalRecord};
 pub use dump::{SegmentPart, dump_segment};
 pub use log::Wal;
-pub(crate) use reader::replay_records;
+pub(crate) use reader::{Records, replay_records};
 pub use reader::{ReplayEnd, ReplayedSegment, TornTail, list_segments, replay, replay_live};
 pub use salvage::{LogGap, SalvagedLog, salvage};
 pub use segment::{FORMAT_VERSION, MAX_PAYLOAD, RECORD_HEADER_LEN, SEGMENT_HEADER_LEN};

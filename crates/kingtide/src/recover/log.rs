@@ -1,0 +1,255 @@
+//! The second stage of recovery: the log's records, as far as no table has them, go into memtables.
+
+use super::Recovery;
+use super::install::Install;
+use crate::family::Family;
+use crate::family::tables::VlogHandle;
+use crate::memtable::no_room;
+use crate::names::{CURRENT, segment_path, vlog_path};
+use crate::ops::{LogOp, LoggedOp, read_log_op};
+use crate::sync::atomic::Ordering;
+use crate::txn::InDoubt;
+use crate::txn::prepared::RecoveredPrepared;
+use crate::version::manifest::write_again;
+use crate::version::{FamilyId, LogBegun};
+use crate::wal::{self, Records, ReplayEnd};
+use kingtide_base::coding::Reader;
+use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo, Tag, rare};
+use kingtide_mem::NoRoom;
+use kingtide_vfs::OpenMode;
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// What the log said.
+pub(super) struct Replayed {
+    pub end: ReplayEnd,
+    /// Transactions in doubt, oldest first.
+    pub prepared: Vec<RecoveredPrepared>,
+}
+
+impl Recovery<'_> {
+    /// Replays the log into the families' memtables, and collects the transactions in doubt. When memory runs out the
+    /// fullest memtables are flushed on the spot.
+    pub(super) fn replay_log(&self, install: &mut Install<'_>) -> Result<Replayed> {
+        let segments = wal::list_segments(&**self.fs, self.dir)?;
+        let (log_start, next_family) = (install.log_needed_from, install.shape.next_family);
+        let mut replay = Replay {
+            recovery: self,
+            by_id: install.shape.families.iter().map(|(id, f)| (*id, f.clone())).collect(),
+            next_family,
+            segments: &segments,
+            synced: false,
+            in_doubt: InDoubt::default(),
+            values: RecoveredValues::new(self, install.shape.vlogs.keys().copied().collect(), install.same_boot),
+            install,
+        };
+        let mut end = wal::replay_records(&**self.fs, self.dir, &segments, log_start, self.read_only, &mut replay)?;
+        let Replay { by_id, in_doubt, .. } = replay;
+        let prepared = in_doubt.finish(&by_id, next_family).map_err(|e| e.at_path(self.dir))?;
+        if !prepared.is_empty() {
+            rare!("recovery-in-doubt");
+        }
+        self.check_log_is_there(install.shape.log_begun, &mut end)?;
+        Ok(Replayed { end, prepared })
+    }
+
+    /// The segment that the manifest names, or a later one, is part of the log. Or a power cut took the headers: then the
+    /// files stay until another segment is there.
+    fn check_log_is_there(&self, begun: Option<LogBegun>, end: &mut ReplayEnd) -> Result<()> {
+        let Some(LogBegun { segment, boot_id, .. }) = begun else { return Ok(()) };
+        if end.lacks(segment, super::is_boot(boot_id, &**self.fs)) {
+            return Err(Error::corruption("write-ahead log: the last segment is missing or lost its header")
+                .at_path(&segment_path(self.dir, segment))
+                .at_offset(0));
+        }
+        end.keep_discarded |= end.segments.iter().all(|s| s.id < segment);
+        Ok(())
+    }
+}
+
+/// Takes the log's records.
+struct Replay<'a, 'i> {
+    recovery: &'a Recovery<'a>,
+    install: &'a mut Install<'i>,
+    by_id: HashMap<FamilyId, Arc<Family>>,
+    /// Operations of families from this one on are of families that the manifest lost.
+    next_family: FamilyId,
+    segments: &'a [u64],
+    /// The segments were synced for a flush.
+    synced: bool,
+    in_doubt: InDoubt,
+    values: RecoveredValues<'a>,
+}
+
+impl Records for Replay<'_, '_> {
+    fn missing(&mut self, base: SeqNo, count: u32, payload: &[u8]) -> Result<Option<Error>> {
+        self.values.missing(&self.by_id, base, count, payload)
+    }
+
+    fn apply(&mut self, base: SeqNo, count: u32, payload: &[u8]) -> Result<()> {
+        let mut r = Reader::new(payload);
+        for i in 0..count as u64 {
+            let rest = r.rest();
+            let op = read_log_op(&mut r).ok_or_else(|| {
+                Error::corruption(format!("operation {i} of the log record with sequence {base} cannot be read"))
+            })?;
+            match op {
+                LogOp::Write(op)
+                    if kingtide_base::planted!("batch-ends-at-a-dropped-family")
+                        && !self.by_id.contains_key(&op.family) =>
+                {
+                    return Ok(());
+                }
+                LogOp::Write(op) => self.write(&op, base + i)?,
+                LogOp::Prepare(p) => self.in_doubt.prepare(&p, base + i, &rest[..rest.len() - r.rest().len()])?,
+                LogOp::Resolved { committed: false, .. } if i > 0 => {
+                    let text = format!("the log record with sequence {base} rolls back a transaction and has writes");
+                    return Err(Error::corruption(text));
+                }
+                LogOp::Resolved { xid, .. } => self.in_doubt.resolved(xid),
+            }
+        }
+        if !r.is_empty() {
+            return Err(Error::corruption(format!("the log record with sequence {base} has bytes left over")));
+        }
+        self.in_doubt.count_record((wal::RECORD_HEADER_LEN + payload.len()) as u64);
+        self.make_room(base + count as u64 - 1)
+    }
+}
+
+impl Replay<'_, '_> {
+    /// Writes an operation into its family's memtable, or another one if that takes no more.
+    fn write(&mut self, op: &LoggedOp<'_>, seq: SeqNo) -> Result<()> {
+        let Some(full) = self.insert(op, seq)? else { return Ok(()) };
+        // A part of a batch may go into a table: replay goes on behind what was flushed of the family.
+        self.sync_before_flush()?;
+        self.install.empty(&full, seq - 1)?;
+        self.insert(op, seq).map(drop) // an empty one takes it, or says why not
+    }
+
+    /// An operation counts if its family exists and did not have it flushed. Returns the family if its memtable takes no
+    /// more: nothing was done then.
+    fn insert(&self, op: &LoggedOp<'_>, seq: SeqNo) -> Result<Option<Arc<Family>>> {
+        let Some(family) = self.by_id.get(&op.family) else {
+            if op.family >= self.next_family {
+                let text = format!("the log holds operations of family {}, which the manifest lost", op.family);
+                return Err(Error::corruption(text).at_path(&self.recovery.dir.join(CURRENT)).at_offset(0));
+            }
+            rare!("recovery-skipped-dropped");
+            return Ok(None);
+        };
+        if seq <= family.flushed_seq.load(Ordering::Relaxed) {
+            rare!("recovery-skipped-flushed");
+            return Ok(None);
+        }
+        let view = family.view.load();
+        match view.active.reserve(op.key.len() + op.value.len(), 1) {
+            Err(NoRoom::Full) if !view.active.is_empty() => return Ok(Some(family.clone())),
+            reserved => reserved.map_err(|e| no_room(e, op.key.len() + op.value.len(), 1))?,
+        }
+        view.active.note_entries_from(seq);
+        if let Some(p) = op.pointer() {
+            view.active.direct().hold_recovered(&self.values.log(p.file_id)?, p.stored_len);
+        }
+        if Tag(op.kind as u64).kind() == Some(Kind::RangeDelete) {
+            view.active.insert_range(op.key, op.value, seq);
+        } else {
+            view.active.writer().insert(op.key, Tag(seq << 8 | op.kind as u64), op.value);
+        }
+        Ok(None)
+    }
+
+    /// Flushes the fullest memtable when half of the memory is used. `last`: everything up to here was replayed.
+    fn make_room(&mut self, last: SeqNo) -> Result<()> {
+        let memory = self.recovery.memory;
+        if memory.used() <= memory.limit() / 2 || !self.install.can_flush() {
+            return Ok(());
+        }
+        self.sync_before_flush()?;
+        let fullest = self.by_id.values().max_by_key(|f| (f.view.load().active.memory(), f.id()));
+        match fullest.cloned() {
+            Some(family) => self.install.empty(&family, last),
+            None => Ok(()),
+        }
+    }
+
+    /// A table must not survive a power cut that older operations of other families do not.
+    fn sync_before_flush(&mut self) -> Result<()> {
+        if !self.install.can_flush() || std::mem::replace(&mut self.synced, true) {
+            return Ok(());
+        }
+        self.recovery.sync_segments(self.segments.iter().map(|id| (*id, u64::MAX)), self.install.same_boot)
+    }
+}
+
+/// The value logs that replayed records point into.
+struct RecoveredValues<'a> {
+    recovery: &'a Recovery<'a>,
+    /// Those that the manifest names.
+    known: HashSet<u64>,
+    same_boot: bool,
+    logs: RefCell<HashMap<u64, Arc<VlogHandle>>>,
+}
+
+impl<'a> RecoveredValues<'a> {
+    fn new(recovery: &'a Recovery<'a>, known: HashSet<u64>, same_boot: bool) -> Self {
+        RecoveredValues { recovery, known, same_boot, logs: RefCell::default() }
+    }
+
+    /// A log by its id. What recovery reads of it is durable from here on, as what it reads of the write-ahead log is.
+    fn log(&self, id: u64) -> Result<Arc<VlogHandle>> {
+        if let Some(known) = self.logs.borrow().get(&id) {
+            return Ok(known.clone());
+        }
+        let Recovery { fs, dir, tables, read_only, .. } = self.recovery;
+        let handle = match self.known.contains(&id) {
+            true => tables.vlog_handle(id),
+            false => tables.unfinished_vlog(id, None, true),
+        };
+        if !read_only && !self.known.contains(&id) {
+            let path = vlog_path(dir, id);
+            let file = fs.open(&path, OpenMode::Write).map_err(|e| match e.kind() {
+                ErrorKind::NotFound => {
+                    Error::corruption("a value log that the log refers to is missing").at_path(&path)
+                }
+                _ => e,
+            })?;
+            if self.same_boot {
+                write_again(&*file, file.len()?)?;
+            }
+            file.sync_data()?;
+        }
+        self.logs.borrow_mut().insert(id, handle.clone());
+        Ok(handle)
+    }
+
+    /// What is wrong with the first value of a record that cannot be read, of those that matter.
+    fn missing(
+        &self,
+        families: &HashMap<FamilyId, Arc<Family>>,
+        base: SeqNo,
+        count: u32,
+        payload: &[u8],
+    ) -> Result<Option<Error>> {
+        let mut r = Reader::new(payload);
+        for seq in base..base + u64::from(count) {
+            let Some(op) = read_log_op(&mut r) else { return Ok(None) }; // told when it is applied
+            let LogOp::Write(op) = op else { continue };
+            let Some(p) = op.pointer() else { continue };
+            let matters = families.get(&op.family).is_some_and(|f| seq > f.flushed_seq.load(Ordering::Relaxed));
+            if !matters || kingtide_base::planted!("direct-value-unchecked-at-recovery") {
+                continue;
+            }
+            match self.log(p.file_id).and_then(|log| log.vlog()?.check(&p)) {
+                Err(e) if e.kind() == ErrorKind::Corruption => {
+                    return Ok(Some(
+                        e.context(format!("the value that the log record with sequence {base} points to")),
+                    ));
+                }
+                checked => checked?,
+            }
+        }
+        Ok(None)
+    }
+}
