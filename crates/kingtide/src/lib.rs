@@ -27,7 +27,6 @@ mod flush;
 mod info_log;
 pub mod ingest;
 mod jobs;
-mod layout;
 #[cfg(all(test, loom))]
 mod loom_tests;
 pub mod memtable;
@@ -60,6 +59,7 @@ mod tuning;
 mod txn;
 pub mod verify;
 pub mod version;
+mod version_set;
 pub mod wal;
 
 pub use api::transaction::{

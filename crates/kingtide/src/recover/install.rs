@@ -6,13 +6,13 @@ use super::manifest::{Described, no_default};
 use super::{Recovered, Recovery};
 use crate::compact::{FlushInput, RateLimiter, Surroundings, run_flush};
 use crate::family::{Family, ReadContext, View};
-use crate::layout::FamilyLayout;
 use crate::memtable::FamilyMemtable;
 use crate::names::{FileName, segment_path};
 use crate::shape::Shape;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::version::manifest::write_again;
 use crate::version::{DEFAULT_FAMILY, Edit, FamilyId};
+use crate::version_set::{FamilyState, VersionSet};
 use crate::wal::{self, ReplayEnd, ReplayedSegment};
 use kingtide_base::events::{Event, RecoveryInfo};
 use kingtide_base::stats::Stat;
@@ -42,19 +42,17 @@ impl Recovery<'_> {
     /// Makes the families that the manifest describes, with empty memtables.
     pub(super) fn make_families(&self, described: Described) -> Result<Install<'_>> {
         let log_needed_from = described.log_needed_from();
-        let Described { manifest, layout, default_changed, same_boot, orphans } = described;
+        let Described { mut versions, next_file_id, default_changed, same_boot, orphans } = described;
+        versions.set_default_options(&self.options.family);
         let mut families: BTreeMap<FamilyId, Arc<Family>> = BTreeMap::new();
-        for (id, f) in layout.families {
-            families.insert(id, Arc::new(self.make_family(id, f)?));
+        for (id, f) in &versions.families {
+            families.insert(*id, Arc::new(self.make_family(*id, f)?));
         }
-        let mut shape = Shape::new(manifest, families, layout.vlogs, layout.next_family);
-        (shape.log_start, shape.log_begun) = (layout.log_start, layout.log_begun);
-        shape.last_seq = layout.last_seq;
         Ok(Install {
             recovery: self,
-            shape,
-            next_file_id: AtomicU64::new(layout.next_file_id),
-            last_seq: layout.last_seq,
+            last_seq: versions.last_seq,
+            shape: Shape::new(versions, families),
+            next_file_id: AtomicU64::new(next_file_id),
             log_needed_from,
             same_boot,
             disk_full: false,
@@ -63,15 +61,14 @@ impl Recovery<'_> {
         })
     }
 
-    fn make_family(&self, id: FamilyId, layout: FamilyLayout) -> Result<Family> {
-        layout.version.check(&layout.order).map_err(|e| Error::corruption(e).at_path(self.dir))?;
-        let options = if layout.name == DEFAULT_FAMILY { self.options.family.clone() } else { layout.options };
-        let active = FamilyMemtable::new(layout.order.clone(), self.arenas, layout.flushed + 1);
-        let version = Arc::new(layout.version);
-        let view = View::new(layout.order.clone(), active, Vec::new(), version, self.tables, None);
+    fn make_family(&self, id: FamilyId, state: &FamilyState) -> Result<Family> {
+        let FamilyState { name, order, options, version, flushed } = state.clone();
+        version.check(&order).map_err(|e| Error::corruption(e).at_path(self.dir))?;
+        let active = FamilyMemtable::new(order.clone(), self.arenas, flushed + 1);
+        let view = View::new(order.clone(), active, Vec::new(), version, self.tables, None);
         let reads = Arc::new(ReadContext::new(self.stats.clone(), self.tables.clone(), self.clock.clone()));
-        let family = Family::new(id, layout.name, layout.order, options, reads, view);
-        family.flushed_seq.store(layout.flushed, Ordering::Relaxed);
+        let family = Family::new(id, name, order, options, reads, view);
+        family.flushed_seq.store(flushed, Ordering::Relaxed);
         Ok(family)
     }
 
@@ -145,14 +142,13 @@ impl Install<'_> {
         let mut edits = output.edits(family.id(), &[]);
         edits.push(Edit::Flushed { family: family.id(), seq: last });
         self.shape.change_files(family, edits, 1, tables, &self.next_file_id)?;
-        family.flushed_seq.store(last, Ordering::Relaxed);
         Ok(())
     }
 
     /// What the open goes on with, after all of the log was replayed.
     pub fn finish(mut self, replayed: Replayed) -> Result<Recovered> {
         let Replayed { end: mut log_end, prepared } = replayed;
-        raise_log_start(&mut self.shape, &log_end);
+        raise_log_start(&mut self.shape.versions, &log_end);
         if !self.recovery.read_only {
             self.remove_orphans();
             self.sync_log(&log_end)?;
@@ -213,16 +209,16 @@ impl Install<'_> {
 
 /// After a manifest of a build that let the log's start fall: the oldest segment says where the log begins. All that was
 /// released before it had been in tables, because a segment is given up only when the manifest says so for good.
-fn raise_log_start(shape: &mut Shape, log_end: &ReplayEnd) {
-    if shape.manifest.log_start_is_exact() {
+fn raise_log_start(versions: &mut VersionSet, log_end: &ReplayEnd) {
+    if versions.manifest.log_start_is_exact() {
         return;
     }
     let begins = log_end.segments.first().map_or(0, |s| s.start_seq);
-    if begins > shape.log_start && !kingtide_base::planted!("log-start-of-an-old-build-kept") {
+    if begins > versions.log_start && !kingtide_base::planted!("log-start-of-an-old-build-kept") {
         rare!("log-start-raised-by-chain");
-        shape.log_start = begins;
+        versions.raise_log_start(begins);
     }
-    shape.manifest.vouch_for_log_start();
+    versions.manifest.vouch_for_log_start();
 }
 
 /// The bytes of a segment that count: its records and the mark behind them.
@@ -233,7 +229,7 @@ fn extent(s: &ReplayedSegment) -> (u64, u64) {
 fn recovered_event(shape: &Shape, log_end: &ReplayEnd) -> Event {
     let mut info = RecoveryInfo::default();
     let tables = shape.families.values().map(|f| f.view.load().version.files().count());
-    info.files = tables.sum::<usize>() + shape.vlogs.len();
+    info.files = tables.sum::<usize>() + shape.versions.vlogs.len();
     info.families = shape.families.len();
     (info.log_records, info.log_segments, info.closed) = (log_end.records, log_end.segments.len(), log_end.closed);
     Event::Recovered(info)

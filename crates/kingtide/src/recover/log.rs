@@ -33,7 +33,7 @@ impl Recovery<'_> {
     /// fullest memtables are flushed on the spot.
     pub(super) fn replay_log(&self, install: &mut Install<'_>) -> Result<Replayed> {
         let segments = wal::list_segments(&**self.fs, self.dir)?;
-        let (log_start, next_family) = (install.log_needed_from, install.shape.next_family);
+        let (log_start, next_family) = (install.log_needed_from, install.shape.versions.next_family);
         let mut replay = Replay {
             recovery: self,
             by_id: install.shape.families.iter().map(|(id, f)| (*id, f.clone())).collect(),
@@ -41,7 +41,11 @@ impl Recovery<'_> {
             segments: &segments,
             synced: false,
             in_doubt: InDoubt::default(),
-            values: RecoveredValues::new(self, install.shape.vlogs.keys().copied().collect(), install.same_boot),
+            values: RecoveredValues::new(
+                self,
+                install.shape.versions.vlogs.keys().copied().collect(),
+                install.same_boot,
+            ),
             install,
         };
         let mut end = wal::replay_records(&**self.fs, self.dir, &segments, log_start, self.read_only, &mut replay)?;
@@ -50,7 +54,7 @@ impl Recovery<'_> {
         if !prepared.is_empty() {
             rare!("recovery-in-doubt");
         }
-        self.check_log_is_there(install.shape.log_begun, &mut end)?;
+        self.check_log_is_there(install.shape.versions.log_begun, &mut end)?;
         Ok(Replayed { end, prepared })
     }
 
