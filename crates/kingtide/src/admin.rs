@@ -5,7 +5,6 @@ use crate::engine::DbInner;
 use crate::family::{Family, View};
 use crate::memtable::FamilyMemtable;
 use crate::options::memory_limit;
-use crate::shape::Retired;
 use crate::sync::atomic::Ordering;
 use crate::version::{DEFAULT_FAMILY, Edit, LogBegun, Version};
 use kingtide_base::events::Event;
@@ -26,15 +25,14 @@ impl DbInner {
         if shape.by_name(name).is_some() {
             return Err(Error::new(ErrorKind::Exists, format!("column family '{name}' exists already")));
         }
-        let id = shape.next_family;
+        let id = shape.versions.next_family;
         let stored = options.entries().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
         let create = Edit::CreateFamily { id, name: name.to_owned(), order: order.name().to_owned(), options: stored };
         // The log may hold operations on a dropped family whose id this one has: a manifest that was rewritten since
         // knows nothing of that family.
         let flushed = self.snapshots.visible();
         let begin = Edit::Flushed { family: id, seq: flushed };
-        shape.write(&[create, begin], &self.next_file_id)?;
-        shape.next_family += 1;
+        shape.versions.write(vec![create, begin], Some(&order), &self.next_file_id)?;
         let mut c = self.commit.lock();
         let active = FamilyMemtable::new(order.clone(), &self.arenas, c.last_seq + 1);
         let view = View::new(order.clone(), active, Vec::new(), Arc::new(Version::default()), &self.tables, None);
@@ -61,28 +59,23 @@ impl DbInner {
         let Some(family) = shape.by_name(name).cloned() else {
             return Err(Error::new(ErrorKind::NotFound, format!("no column family '{name}'")));
         };
-        let vlogs: Vec<u64> = shape.vlogs.iter().filter(|(_, v)| v.family == family.id()).map(|(id, _)| *id).collect();
-        let mut edits: Vec<Edit> = vlogs.iter().map(|id| Edit::RemoveVlog { id: *id }).collect();
-        edits.push(Edit::DropFamily { id: family.id() });
         {
             let _no_commit = self.commit.lock();
             family.mark_dropped();
         }
         let log_start = self.log_needed(&family, |_| None);
-        edits.push(Edit::LogStart(log_start));
-        if let Err(e) = shape.write(&edits, &self.next_file_id) {
+        let edits = vec![Edit::DropFamily { id: family.id() }, Edit::LogStart(log_start)];
+        let retired = shape.versions.write(edits, None, &self.next_file_id).map_err(|e| {
             // In doubt: the family stays closed for writers, and the drop may be tried again. Until then it is flushed
             // and merged like any other and keeps its part of the log, because the next open may find it undropped.
-            return Err(e.context(format!("dropping column family '{name}'")));
-        }
+            e.context(format!("dropping column family '{name}'"))
+        })?;
         shape.families.remove(&family.id());
         if family.oldest_unflushed().is_some() {
             rare!("family-dropped-with-data");
         }
         self.commit.lock().families.retain(|f| f.id() != family.id());
-        shape.vlogs.retain(|_, v| v.family != family.id());
         shape.manual.retain(|m| m.family != family.id());
-        let tables = family.view.load().version.files().map(|(_, f)| f.id).collect();
         family.update_view(|v| {
             v.memtables().for_each(|m| m.retire());
             let active = FamilyMemtable::new(v.order.clone(), &self.arenas, v.active.first_seq());
@@ -91,7 +84,7 @@ impl DbInner {
         self.measure_debt(&shape);
         drop(shape);
         family.direct.clear();
-        self.delete_retired(Retired { tables, vlogs });
+        self.delete_retired(retired);
         // The family is gone whatever becomes of its log, which the next flush gives back if this does not.
         let _ = self.release_log();
         self.stats.events.tell(|| Event::FamilyDropped(name.to_owned()));
@@ -148,12 +141,10 @@ impl DbInner {
     fn store_change_retention(&self) -> Result<()> {
         let mut shape = self.shape.lock(); // before the option is read, as where the log is begun
         let change_retention = Some(self.options.read().change_retention);
-        let stored = shape.log_begun.filter(|_| self.log_begun.load(Ordering::Acquire));
+        let stored = shape.versions.log_begun.filter(|_| self.log_begun.load(Ordering::Acquire));
         let Some(begun) = stored.filter(|begun| begun.change_retention != change_retention) else { return Ok(()) };
         let begun = LogBegun { change_retention, ..begun };
-        shape.write(&[Edit::LogBegun(begun)], &self.next_file_id)?;
-        shape.log_begun = Some(begun);
-        Ok(())
+        shape.write(&[Edit::LogBegun(begun)], &self.next_file_id)
     }
 
     /// Changes a family's option and stores it.

@@ -116,7 +116,7 @@ impl DbInner {
         };
         let recovered = recovery.read()?;
         let seq = recovered.last_seq;
-        let same = recovered.shape.manifest.db_id() == self.shape.lock().manifest.db_id();
+        let same = recovered.shape.versions.manifest.db_id() == self.shape.lock().versions.manifest.db_id();
         if !same || seq < self.snapshots.visible() {
             let text = "another database, or an earlier state of this one, is in the directory now: open it anew";
             return Err(Error::new(ErrorKind::Incompatible, text).at_path(&self.dir));

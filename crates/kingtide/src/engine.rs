@@ -161,7 +161,7 @@ impl DbInner {
         if self.halted.load(Ordering::Acquire) {
             return Some(self.halt_error());
         }
-        self.wal.poison().or_else(|| self.shape.lock().manifest.poison())
+        self.wal.poison().or_else(|| self.shape.lock().versions.manifest.poison())
     }
 
     /// Whether a memtable waits for flush.

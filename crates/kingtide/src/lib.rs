@@ -29,7 +29,6 @@ mod flush;
 mod info_log;
 pub mod ingest;
 mod jobs;
-mod layout;
 #[cfg(all(test, loom))]
 mod loom_tests;
 pub mod memtable;
@@ -63,6 +62,7 @@ mod tuning;
 mod txn;
 pub mod verify;
 pub mod version;
+mod version_set;
 #[cfg(feature = "tokio")]
 mod waiters;
 pub mod wal;

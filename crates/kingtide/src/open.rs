@@ -3,7 +3,7 @@
 //! Opening, in order:
 //!
 //! 1. lock the directory;
-//! 2. read the manifest: families, their files, what is flushed ([`crate::layout::Layout`]); or create it;
+//! 2. read the manifest: families, their files, what is flushed ([`crate::version_set::VersionState`]); or create it;
 //! 3. remove files that nothing names: leftovers of jobs that did not finish;
 //! 4. replay the log into memtables, flushing as they fill, so that memory stays bounded;
 //! 5. open the tables in parallel;
@@ -103,7 +103,7 @@ fn open_as(dir: &Path, options: Options, read_only: bool) -> Result<(Arc<DbInner
     let next_file_id = Arc::new(AtomicU64::new(recovered.next_file_id));
     let config = log_config(&fs, dir, &options, (&clock, &stats), (id_source(&next_file_id), jobs.waker()));
     let (writer, wal) = if read_only { Wal::detached(config) } else { Wal::open(config, &recovered.log_end)? };
-    wal.note_needed(recovered.shape.log_start);
+    wal.note_needed(recovered.shape.versions.log_start);
     let snapshots = Arc::new(Snapshots::recovered(recovered.last_seq));
     let txns = Transactions::new(snapshots.clone(), clock.clone(), stats.clone());
     let first_prepared = if read_only { 0 } else { enter_prepared(&txns, &recovered.prepared)? };

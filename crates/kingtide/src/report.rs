@@ -177,7 +177,7 @@ impl DbInner {
                 }
                 report.levels.push(l);
             }
-            for (id, v) in shape.vlogs.iter().filter(|(_, v)| v.family == f.id()) {
+            for (id, v) in shape.versions.vlogs.iter().filter(|(_, v)| v.family == f.id()) {
                 report.vlog_bytes += v.size;
                 report.vlog_dead_bytes += v.stored_bytes.saturating_sub(live.get(id).copied().unwrap_or(0));
             }

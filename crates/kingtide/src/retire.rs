@@ -3,7 +3,8 @@
 
 use crate::engine::DbInner;
 use crate::family::Family;
-use crate::shape::{Retired, Shape};
+use crate::shape::Shape;
+use crate::version_set::Retired;
 use kingtide_base::Result;
 use kingtide_base::stats::Stat;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ impl DbInner {
 
     /// Gives log segments back that hold nothing but what is in tables, except those that change streams may want.
     pub fn release_log(&self) -> Result<()> {
-        let mut needed = self.shape.lock().log_start; // as the manifest says
+        let mut needed = self.shape.lock().versions.log_start; // as the manifest says
         if kingtide_base::planted!("log-released-early") {
             needed = self.snapshots.visible() + 1;
         }
@@ -44,7 +45,7 @@ impl DbInner {
             return Ok(());
         }
         self.wal.shrink()?;
-        let needed = self.shape.lock().log_start;
+        let needed = self.shape.lock().versions.log_start;
         let retention = self.options.read().change_retention;
         if self.commit.lock().wal.shrink(needed, retention)? {
             self.wal.sync_header()?; // of the new segment, before the old ones go

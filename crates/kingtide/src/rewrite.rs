@@ -21,7 +21,7 @@ impl DbInner {
         let oldest = self.snapshots.oldest();
         let (view, stored) = {
             let shape = self.shape.lock();
-            let of_family = shape.vlogs.iter().filter(|(_, v)| v.family == family.id());
+            let of_family = shape.versions.vlogs.iter().filter(|(_, v)| v.family == family.id());
             let stored: BTreeMap<u64, u64> = of_family.map(|(id, v)| (*id, v.stored_bytes)).collect();
             (family.view.load_full(), stored)
         };

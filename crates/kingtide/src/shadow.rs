@@ -90,13 +90,13 @@ fn compare_inner(memory: &DbInner, disk: &DbInner, into: &mut Vec<String>) {
             compare(&format!("family {id}"), f, other, into);
         }
     }
-    compare("value logs", &m.vlogs, &d.vlogs, into);
-    compare("the next family's id", &m.next_family, &d.next_family, into);
-    compare("LogStart", &m.log_start, &d.log_start, into);
-    compare("the log's first segment", &m.log_begun, &d.log_begun, into);
-    compare("the database's id", &m.manifest.db_id(), &d.manifest.db_id(), into);
-    if d.last_seq < m.last_seq {
-        into.push(format!("LastSeq: memory has {}, a recovery finds {}", m.last_seq, d.last_seq));
+    compare("value logs", &m.versions.vlogs, &d.versions.vlogs, into);
+    compare("the next family's id", &m.versions.next_family, &d.versions.next_family, into);
+    compare("LogStart", &m.versions.log_start, &d.versions.log_start, into);
+    compare("the log's first segment", &m.versions.log_begun, &d.versions.log_begun, into);
+    compare("the database's id", &m.versions.manifest.db_id(), &d.versions.manifest.db_id(), into);
+    if d.versions.last_seq < m.versions.last_seq {
+        into.push(format!("LastSeq: memory has {}, a recovery finds {}", m.versions.last_seq, d.versions.last_seq));
     }
     let next = |db: &DbInner| db.next_file_id.load(Ordering::Relaxed);
     if next(disk) > next(memory) {

@@ -1,5 +1,5 @@
-//! The database's shape: which families exist and which files they consist of. Everything here is protected by the
-//! shape lock, which is held across manifest writes; reads never take it.
+//! The database's shape: which families exist and which files they consist of, as the manifest says, and what is being done
+//! with them. Everything here is protected by the shape lock, which is held across manifest writes; reads never take it.
 //!
 //! A change is a list of edits. It is written to the manifest first (one record, so all or nothing), and then applied to
 //! the families' views.
@@ -7,30 +7,20 @@
 use crate::compact::job::Running;
 use crate::compact::{KeyRange, Rewrite};
 use crate::family::{Family, TableCache, View};
-use crate::layout::Layout;
-use crate::options::Options;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::version::manifest::Manifest;
-use crate::version::scan::ManifestScan;
-use crate::version::{Edit, FamilyId, LogBegun, Version, VlogMeta};
+use crate::version::{Edit, FamilyId, Version};
+use crate::version_set::{Retired, VersionSet};
 use kingtide_base::stats::{Stat, Stats};
-use kingtide_base::{Error, KeyOrder, Result, SeqNo, planted, rare};
+use kingtide_base::{Result, SeqNo};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 /// What the shape lock protects.
 pub(crate) struct Shape {
-    pub manifest: Manifest,
+    /// What the manifest says.
+    pub versions: VersionSet,
+    /// What works with the families that it describes.
     pub families: BTreeMap<FamilyId, Arc<Family>>,
-    pub vlogs: BTreeMap<u64, VlogMeta>,
-    pub next_family: FamilyId,
-    /// Operations below this are in tables; the log may be released up to here.
-    pub log_start: SeqNo,
-    /// The highest sequence number that the manifest was told of. Files need not show it any more, nor need the log: those
-    /// of ingests are in none.
-    pub last_seq: SeqNo,
-    /// First log segment of the last open that wrote any, and its boot.
-    pub log_begun: Option<LogBegun>,
     /// Families with a flush running.
     pub flushing: HashSet<FamilyId>,
     /// Merges that run.
@@ -54,45 +44,12 @@ pub(crate) struct ManualRange {
     pub rewrite: Rewrite,
 }
 
-/// What a change left behind.
-#[derive(Debug, Default)]
-pub(crate) struct Retired {
-    pub tables: Vec<u64>,
-    pub vlogs: Vec<u64>,
-}
-
 /// What happens to one family in a change of files.
 pub(crate) struct FileChange {
     pub family: Arc<Family>,
     pub edits: Vec<Edit>,
     /// So many of the oldest frozen memtables leave the view.
     pub flushed: usize,
-}
-
-impl FileChange {
-    /// The family's version after it. Notes the tables that no level holds any more.
-    fn next_version(&self, retired: &mut Retired) -> Result<Version> {
-        let order = self.family.order();
-        let mut next = Version::clone(&self.family.view.load().version);
-        let mut removed = Vec::new();
-        for e in &self.edits {
-            match e {
-                Edit::AddFile { level, meta, .. } => next.add(order, *level as usize, meta.clone()),
-                Edit::RemoveFile { level, id, .. } => {
-                    if !next.remove(*level as usize, *id) {
-                        return Err(Error::corruption(format!("level {level} holds no file {id} to remove")));
-                    }
-                    removed.push(*id);
-                }
-                _ => {}
-            }
-        }
-        // A file that only moved to another level is removed and added by the same record.
-        removed.retain(|id| !next.files().any(|(_, f)| f.id == *id));
-        retired.tables.extend(removed);
-        next.check(order).map_err(Error::corruption)?;
-        Ok(next)
-    }
 }
 
 impl Shape {
@@ -107,20 +64,10 @@ impl Shape {
         Some(self.next_manual)
     }
 
-    pub fn new(
-        manifest: Manifest,
-        families: BTreeMap<FamilyId, Arc<Family>>,
-        vlogs: BTreeMap<u64, VlogMeta>,
-        next_family: FamilyId,
-    ) -> Shape {
+    pub fn new(versions: VersionSet, families: BTreeMap<FamilyId, Arc<Family>>) -> Shape {
         Shape {
-            manifest,
+            versions,
             families,
-            vlogs,
-            next_family,
-            log_start: 0,
-            last_seq: 0,
-            log_begun: None,
             flushing: HashSet::new(),
             running: Vec::new(),
             draining: HashSet::new(),
@@ -173,154 +120,36 @@ impl Shape {
         tables: &TableCache,
         next_file_id: &AtomicU64,
     ) -> Result<Retired> {
-        let mut retired = Retired::default();
-        let mut next = Vec::with_capacity(changes.len());
-        for change in &changes {
-            next.push(change.next_version(&mut retired)?);
-        }
         let mut edits: Vec<Edit> = changes.iter().flat_map(|c| &c.edits).cloned().collect();
         edits.extend(further);
-        for e in &edits {
-            if let Edit::AddVlog { id, family, size, stored_bytes, values } = e {
-                let meta = VlogMeta { family: *family, size: *size, stored_bytes: *stored_bytes, values: *values };
-                self.vlogs.insert(*id, meta);
-            }
-        }
-        for (change, version) in changes.iter().zip(&next) {
-            let newest_only = kingtide_base::planted!("live-value-log-deleted");
-            let counted = version.files().filter(|(level, _)| !newest_only || *level == 0);
-            let used: HashSet<u64> = counted.flat_map(|(_, f)| f.vlog_refs.iter().map(|r| r.file_id)).collect();
-            let unused = self.vlogs.iter().filter(|(id, v)| v.family == change.family.id() && !used.contains(id));
-            retired.vlogs.extend(unused.map(|(id, _)| *id));
-        }
-        edits.extend(retired.vlogs.iter().map(|id| Edit::RemoveVlog { id: *id }));
         edits.push(Edit::NextFileId(next_file_id.load(Ordering::Relaxed)));
-        if let Err(e) = self.write(&edits, next_file_id) {
-            // Not applied: forget the value logs that the failed change announced.
-            for e in &edits {
-                if let Edit::AddVlog { id, .. } = e {
-                    self.vlogs.remove(id);
-                }
-            }
-            return Err(e);
-        }
-        for id in &retired.vlogs {
-            rare!("value-log-retired");
-            self.vlogs.remove(id);
-        }
-        for (change, version) in changes.iter().zip(next) {
-            let version = Arc::new(version);
+        let order = changes.first().map(|c| c.family.order().clone()); // for a family that begins with files
+        let retired = self.versions.write(edits, order.as_ref(), next_file_id)?;
+        for FileChange { family, flushed, .. } in changes {
+            let Some(state) = self.versions.families.get(&family.id()) else { continue };
             if kingtide_base::planted!("stale-reads-while-installing") {
                 let none = Arc::<Version>::default();
-                change.family.update_view(|v| {
+                family.update_view(|v| {
                     View::new(v.order.clone(), v.active.clone(), v.frozen.clone(), none, tables, Some(v))
                 });
             }
-            change.family.update_view(|v| {
-                let kept = v.frozen.len() - change.flushed;
+            family.update_view(|v| {
+                let kept = v.frozen.len() - flushed;
                 v.frozen[kept..].iter().for_each(|m| m.retire());
                 let frozen = v.frozen[..kept].to_vec();
-                View::new(v.order.clone(), v.active.clone(), frozen, version.clone(), tables, Some(v))
+                View::new(v.order.clone(), v.active.clone(), frozen, state.version.clone(), tables, Some(v))
             });
+            family.flushed_seq.store(state.flushed, Ordering::Relaxed);
         }
         Ok(retired)
     }
 
-    /// Writes one record to the manifest. When the manifest grew too long, or a failed write left its end in doubt, the
-    /// record goes into a new one behind a snapshot of the shape.
+    /// Writes edits that change no family's files.
+    ///
+    /// # Errors
+    /// As [`VersionSet::write`].
     pub fn write(&mut self, edits: &[Edit], next_file_id: &AtomicU64) -> Result<()> {
-        self.last_seq = edits.iter().map(Edit::last_seq).fold(self.last_seq, SeqNo::max);
-        let log_start = edits.iter().filter_map(|e| if let Edit::LogStart(seq) = e { Some(*seq) } else { None }).max();
-        // What the log may have lost since it was last said where it begins cannot be needed again.
-        debug_assert!(
-            log_start.is_none_or(|s| s >= self.log_start) || planted!("log-start-falls"),
-            "the log start fell: {log_start:?}, {}",
-            self.log_start
-        );
-        if self.manifest.needs_rewrite() {
-            self.rewrite(edits, next_file_id)?;
-        } else {
-            self.manifest.append(edits)?;
-        }
-        // The one place that sets it, once the manifest has it: from here on segments below it are released.
-        self.log_start = match log_start {
-            Some(seq) if planted!("log-start-falls") => seq,
-            told => self.log_start.max(told.unwrap_or(0)),
-        };
-        Ok(())
-    }
-
-    /// Writes a new manifest: a snapshot of the state before these edits, and the edits.
-    fn rewrite(&mut self, edits: &[Edit], next_file_id: &AtomicU64) -> Result<()> {
-        let number = next_file_id.fetch_add(1, Ordering::Relaxed);
-        let snapshot = self.snapshot_edits(number + 1);
-        let before = cfg!(debug_assertions).then(|| self.written_layout()).flatten();
-        self.manifest.append_or_rewrite(edits, || number, || snapshot)?;
-        if let Some(before) = before
-            && let Some(after) = self.written_layout()
-        {
-            before.assert_became(&after, edits, number + 1, &self.orders());
-        }
-        Ok(())
-    }
-
-    /// What the manifest on disk adds up to, where that is certain and can be read: for assertions.
-    fn written_layout(&self) -> Option<Layout> {
-        let path = self.manifest.settled_path()?;
-        let scan = ManifestScan::read_one(&**self.manifest.fs(), &path).ok().filter(|s| s.damage.is_empty())?;
-        let orders = self.orders();
-        let mut layout = Layout::default();
-        let edits = scan.records.into_iter().flat_map(|r| r.edits);
-        edits.into_iter().try_for_each(|e| layout.apply(e, &orders)).ok()?;
-        Some(layout)
-    }
-
-    /// The custom orders of all families.
-    fn orders(&self) -> Options {
-        let custom = self.families.values().filter_map(|f| match f.order() {
-            KeyOrder::Custom(order) => Some(order.clone()),
-            _ => None,
-        });
-        Options { custom_orders: custom.collect(), ..Options::default() }
-    }
-
-    /// Edits that make this shape from nothing.
-    fn snapshot_edits(&self, next_file_id: u64) -> Vec<Edit> {
-        let mut edits = vec![
-            Edit::NextFileId(if planted!("rewrite-forgets-file-ids") { 0 } else { next_file_id }),
-            Edit::NextFamilyId(if planted!("rewrite-forgets-family-ids") { 0 } else { self.next_family }),
-            Edit::LogStart(if planted!("rewrite-forgets-the-log-start") { 0 } else { self.log_start }),
-            Edit::LastSeq(if planted!("number-of-an-ingest-forgotten") { 0 } else { self.last_seq }),
-        ];
-        if let Some(begun) = self.log_begun
-            && !planted!("rewrite-forgets-that-the-log-began")
-        {
-            edits.push(Edit::LogBegun(begun));
-        }
-        let forgotten = usize::from(planted!("rewrite-forgets-a-value-log"));
-        for (id, v) in self.vlogs.iter().skip(forgotten) {
-            edits.push(Edit::AddVlog {
-                id: *id,
-                family: v.family,
-                size: v.size,
-                stored_bytes: v.stored_bytes,
-                values: v.values,
-            });
-        }
-        for f in self.families.values() {
-            let mut options: Vec<_> = f.options().entries().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
-            if planted!("rewrite-forgets-options") {
-                options.clear();
-            }
-            edits.push(Edit::CreateFamily { id: f.id(), name: f.name(), order: f.order().name().to_owned(), options });
-            if !planted!("rewrite-forgets-what-is-flushed") {
-                edits.push(Edit::Flushed { family: f.id(), seq: f.flushed_seq.load(Ordering::Relaxed) });
-            }
-            for (level, meta) in f.view.load().version.files() {
-                edits.push(Edit::AddFile { family: f.id(), level: level as u8, meta: meta.clone() });
-            }
-        }
-        edits
+        self.versions.write(edits.to_vec(), None, next_file_id).map(drop)
     }
 
     /// Brings the gauges that describe the shape up to date. `staged`: bytes of value logs that no memtable has yet.
@@ -328,12 +157,15 @@ impl Shape {
         let klog: u64 =
             self.families.values().map(|f| f.view.load().version.files().map(|(_, f)| f.size).sum::<u64>()).sum();
         let live: u64 = self.vlog_live_bytes().values().sum();
-        let stored: u64 = self.vlogs.values().map(|v| v.stored_bytes).sum();
+        let stored: u64 = self.versions.vlogs.values().map(|v| v.stored_bytes).sum();
         stats.set(Stat::KlogBytes, klog);
         // Those that commits write, which no table refers to yet.
         let direct =
             self.families.values().map(|f| f.view.load().memtables().map(|m| m.direct().file_bytes()).sum::<u64>());
-        stats.set(Stat::VlogBytes, self.vlogs.values().map(|v| v.size).sum::<u64>() + direct.sum::<u64>() + staged);
+        stats.set(
+            Stat::VlogBytes,
+            self.versions.vlogs.values().map(|v| v.size).sum::<u64>() + direct.sum::<u64>() + staged,
+        );
         stats.set(Stat::VlogDeadBytes, stored.saturating_sub(live));
         let frozen: usize = self.families.values().map(|f| f.view.load().frozen.len()).sum();
         stats.set(Stat::ImmutableMemtables, frozen as u64);

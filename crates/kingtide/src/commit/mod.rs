@@ -265,7 +265,6 @@ impl DbInner {
         let change_retention = Some(self.options.read().change_retention);
         let begun = LogBegun { segment, boot_id: self.fs.boot_id(), change_retention };
         shape.write(&[Edit::LogBegun(begun)], &self.next_file_id)?;
-        shape.log_begun = Some(begun);
         self.log_begun.store(true, Ordering::Release);
         Ok(())
     }

@@ -130,6 +130,7 @@ impl DbInner {
         let running: Vec<Footprint> =
             shape.running.iter().filter(|r| r.family == family.id()).flat_map(|r| r.footprints.clone()).collect();
         let vlogs: Vec<VlogState> = shape
+            .versions
             .vlogs
             .iter()
             .filter(|(_, v)| v.family == family.id())

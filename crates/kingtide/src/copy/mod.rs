@@ -75,7 +75,14 @@ impl DbInner {
         // Under the shape lock the manifest's log start stays, and records from there on are not given up.
         let prepared = self.read_prepares(&pins, seq)?;
         let vlogs = used_vlogs(&shape, &families)?;
-        Ok(Moment { seq, db_id: shape.manifest.db_id(), families, vlogs, next_family: shape.next_family, prepared })
+        Ok(Moment {
+            seq,
+            db_id: shape.versions.manifest.db_id(),
+            families,
+            vlogs,
+            next_family: shape.versions.next_family,
+            prepared,
+        })
     }
 
     /// The payloads of the log records at these sequence numbers, which ascend.
@@ -99,7 +106,7 @@ fn used_vlogs(shape: &Shape, families: &[PinnedFamily]) -> Result<BTreeMap<u64, 
     let mut used = BTreeMap::new();
     for (_, file) in families.iter().flat_map(|f| f.view.version.files()) {
         for r in &file.vlog_refs {
-            let Some(meta) = shape.vlogs.get(&r.file_id) else {
+            let Some(meta) = shape.versions.vlogs.get(&r.file_id) else {
                 return Err(Error::corruption(format!(
                     "table {} refers to value log {}, which the manifest does not name",
                     file.id, r.file_id

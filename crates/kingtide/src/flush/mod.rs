@@ -13,7 +13,6 @@ use crate::direct::DirectLog;
 use crate::engine::DbInner;
 use crate::family::Family;
 use crate::memtable::FamilyMemtable;
-use crate::sync::atomic::Ordering;
 use crate::trace;
 use crate::version::Edit;
 use kingtide_base::events::{Event, FlushInfo};
@@ -104,10 +103,9 @@ impl DbInner {
             edits.push(Edit::LogStart(log_start));
             // After a failure the record may or may not be in the manifest: the files stay until an open decides.
             let retired = shape.change_files(family, edits, 1, &self.tables, &self.next_file_id)?;
-            family.flushed_seq.store(last, Ordering::Relaxed);
             let woke = |f: &Arc<Family>| {
                 let active = &f.view.load().active;
-                !active.is_empty() && active.first_seq() < shape.log_start
+                !active.is_empty() && active.first_seq() < shape.versions.log_start
             };
             if shape.families.values().any(woke) {
                 rare!("first-write-to-idle-family");

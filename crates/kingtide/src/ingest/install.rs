@@ -12,6 +12,7 @@ use crate::txn::TxnId;
 use crate::txn::bounds::shown;
 use crate::txn::locks::{LockMode, Wait};
 use crate::version::{Edit, FamilyId, FileMeta, Version};
+use crate::version_set::Retired;
 use kingtide_base::events::Event;
 use kingtide_base::key::MAX_SEQ;
 use kingtide_base::options::FamilyOptions;
@@ -179,7 +180,7 @@ impl DbInner {
         shape: &mut Shape,
         c: &mut CommitState,
         parts: &mut [Part],
-    ) -> Result<crate::shape::Retired, Failed> {
+    ) -> Result<Retired, Failed> {
         let mut outputs = Vec::new();
         let installed = self.flush_and_install(shape, c, parts, &mut outputs);
         if let (Err(Failed { in_doubt: false, .. }), false) = (&installed, planted!("files-of-a-failed-ingest-stay")) {
@@ -196,25 +197,20 @@ impl DbInner {
         c: &mut CommitState,
         parts: &mut [Part],
         outputs: &mut Vec<MergeOutput>,
-    ) -> Result<crate::shape::Retired, Failed> {
+    ) -> Result<Retired, Failed> {
         let mut last = c.last_seq;
         let mut changes: Vec<FileChange> = Vec::with_capacity(parts.len());
-        let mut flushed = Vec::new();
         for part in parts.iter_mut() {
             let mut change = FileChange { family: part.family.clone(), edits: Vec::new(), flushed: 0 };
             if part.overlaps_memtables() {
                 outputs.push(self.flush_here(c, &mut change)?);
-                flushed.push(part.family.clone());
             }
             let running = shape.running.iter().filter(|r| r.family == part.family.id());
             let running: Vec<_> = running.flat_map(|r| r.footprints.iter().cloned()).collect();
             self.place_files(part, &running, &mut change, &mut last);
             changes.push(change);
         }
-        let all = c.last_seq;
-        let retired = self.make_visible(shape, c, changes, Vec::new(), last)?;
-        flushed.iter().for_each(|f| f.flushed_seq.store(all, Ordering::Relaxed));
-        Ok(retired)
+        self.make_visible(shape, c, changes, Vec::new(), last)
     }
 
     /// Gives a part's files sequence numbers and places.
@@ -290,7 +286,7 @@ impl DbInner {
         if shape.by_name(&name).is_some() {
             return Err(exists(&name).into());
         }
-        let (id, last) = (shape.next_family, c.last_seq + 1);
+        let (id, last) = (shape.versions.next_family, c.last_seq + 1);
         let stored = options.entries().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
         let mut edits = vec![
             Edit::CreateFamily { id, name: name.clone(), order: order.name().to_owned(), options: stored },
@@ -309,8 +305,6 @@ impl DbInner {
         let active = FamilyMemtable::new(order.clone(), &self.arenas, last + 1);
         let view = View::new(order.clone(), active, Vec::new(), Arc::new(Version::default()), &self.tables, None);
         let family = Arc::new(Family::new(id, name, order, options, self.read_context(), view));
-        family.flushed_seq.store(last, Ordering::Relaxed);
-        shape.next_family += 1; // whatever comes of it: the manifest may hold it
         let change = FileChange { family: family.clone(), edits, flushed: 0 };
         self.make_visible(&mut shape, &mut c, vec![change], Vec::new(), last)?;
         shape.families.insert(id, family.clone());
@@ -332,7 +326,7 @@ impl DbInner {
         mut changes: Vec<FileChange>,
         mut further: Vec<Edit>,
         last: SeqNo,
-    ) -> Result<crate::shape::Retired, Failed> {
+    ) -> Result<Retired, Failed> {
         if last > MAX_SEQ {
             return Err(Error::invalid("sequence numbers are used up").into());
         }

@@ -1,7 +1,7 @@
 //! The second stage of recovery: the log's records, as far as no table has them, go into memtables.
 
-use super::Recovery;
-use super::install::Install;
+use super::families::Families;
+use super::recovery::Recovery;
 use crate::family::Family;
 use crate::family::tables::VlogHandle;
 use crate::memtable::no_room;
@@ -31,18 +31,22 @@ pub(super) struct Replayed {
 impl Recovery<'_> {
     /// Replays the log into the families' memtables, and collects the transactions in doubt. When memory runs out the
     /// fullest memtables are flushed on the spot.
-    pub(super) fn replay_log(&self, install: &mut Install<'_>) -> Result<Replayed> {
+    pub(super) fn replay_log(&self, families: &mut Families<'_>) -> Result<Replayed> {
         let segments = wal::list_segments(&**self.fs, self.dir)?;
-        let (log_start, next_family) = (install.log_needed_from, install.shape.next_family);
+        let (log_start, next_family) = (families.log_needed_from, families.shape.versions.next_family);
         let mut replay = Replay {
             recovery: self,
-            by_id: install.shape.families.iter().map(|(id, f)| (*id, f.clone())).collect(),
+            by_id: families.shape.families.iter().map(|(id, f)| (*id, f.clone())).collect(),
             next_family,
             segments: &segments,
             synced: false,
             in_doubt: InDoubt::default(),
-            values: RecoveredValues::new(self, install.shape.vlogs.keys().copied().collect(), install.same_boot),
-            install,
+            values: RecoveredValues::new(
+                self,
+                families.shape.versions.vlogs.keys().copied().collect(),
+                families.same_boot,
+            ),
+            families,
         };
         let mut end = wal::replay_records(&**self.fs, self.dir, &segments, log_start, self.read_only, &mut replay)?;
         let Replay { by_id, in_doubt, .. } = replay;
@@ -50,7 +54,7 @@ impl Recovery<'_> {
         if !prepared.is_empty() {
             rare!("recovery-in-doubt");
         }
-        self.check_log_is_there(install.shape.log_begun, &mut end)?;
+        self.check_log_is_there(families.shape.versions.log_begun, &mut end)?;
         Ok(Replayed { end, prepared })
     }
 
@@ -58,7 +62,7 @@ impl Recovery<'_> {
     /// files stay until another segment is there.
     fn check_log_is_there(&self, begun: Option<LogBegun>, end: &mut ReplayEnd) -> Result<()> {
         let Some(LogBegun { segment, boot_id, .. }) = begun else { return Ok(()) };
-        if end.lacks(segment, super::is_boot(boot_id, &**self.fs)) {
+        if end.lacks(segment, super::recovery::is_boot(boot_id, &**self.fs)) {
             return Err(Error::corruption("write-ahead log: the last segment is missing or lost its header")
                 .at_path(&segment_path(self.dir, segment))
                 .at_offset(0));
@@ -71,7 +75,7 @@ impl Recovery<'_> {
 /// Takes the log's records.
 struct Replay<'a, 'i> {
     recovery: &'a Recovery<'a>,
-    install: &'a mut Install<'i>,
+    families: &'a mut Families<'i>,
     by_id: HashMap<FamilyId, Arc<Family>>,
     /// Operations of families from this one on are of families that the manifest lost.
     next_family: FamilyId,
@@ -124,7 +128,7 @@ impl Replay<'_, '_> {
         let Some(full) = self.insert(op, seq)? else { return Ok(()) };
         // A part of a batch may go into a table: replay goes on behind what was flushed of the family.
         self.sync_before_flush()?;
-        self.install.empty(&full, seq - 1)?;
+        self.families.empty(&full, seq - 1)?;
         self.insert(op, seq).map(drop) // an empty one takes it, or says why not
     }
 
@@ -163,23 +167,23 @@ impl Replay<'_, '_> {
     /// Flushes the fullest memtable when half of the memory is used. `last`: everything up to here was replayed.
     fn make_room(&mut self, last: SeqNo) -> Result<()> {
         let memory = self.recovery.memory;
-        if memory.used() <= memory.limit() / 2 || !self.install.can_flush() {
+        if memory.used() <= memory.limit() / 2 || !self.families.can_flush() {
             return Ok(());
         }
         self.sync_before_flush()?;
         let fullest = self.by_id.values().max_by_key(|f| (f.view.load().active.memory(), f.id()));
         match fullest.cloned() {
-            Some(family) => self.install.empty(&family, last),
+            Some(family) => self.families.empty(&family, last),
             None => Ok(()),
         }
     }
 
     /// A table must not survive a power cut that older operations of other families do not.
     fn sync_before_flush(&mut self) -> Result<()> {
-        if !self.install.can_flush() || std::mem::replace(&mut self.synced, true) {
+        if !self.families.can_flush() || std::mem::replace(&mut self.synced, true) {
             return Ok(());
         }
-        self.recovery.sync_segments(self.segments.iter().map(|id| (*id, u64::MAX)), self.install.same_boot)
+        self.recovery.sync_segments(self.segments.iter().map(|id| (*id, u64::MAX)), self.families.same_boot)
     }
 }
 

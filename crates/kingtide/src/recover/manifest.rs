@@ -1,11 +1,11 @@
 //! The first stage of recovery: what the manifest says, and whether it is what this open can work with.
 
-use super::Recovery;
-use crate::layout::{FamilyLayout, Layout, read_options};
+use super::recovery::Recovery;
 use crate::names::FileName;
 use crate::options::Options;
 use crate::version::manifest::Manifest;
 use crate::version::{DEFAULT_FAMILY, Edit, required_log_start};
+use crate::version_set::{FamilyState, VersionSet, VersionState, read_options};
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::{Error, ErrorKind, Result, SeqNo, rare};
 use kingtide_vfs::Fs;
@@ -15,8 +15,9 @@ use std::sync::Arc;
 
 /// What the manifest describes, before the log is read.
 pub(super) struct Described {
-    pub manifest: Manifest,
-    pub layout: Layout,
+    pub versions: VersionSet,
+    /// File ids from here on are free.
+    pub next_file_id: u64,
     /// The open gives the default family other options than are stored.
     pub default_changed: bool,
     /// The process that had the database open last ran in the machine's present boot.
@@ -28,7 +29,7 @@ pub(super) struct Described {
 impl Described {
     /// From where on the log cannot be done without.
     pub fn log_needed_from(&self) -> SeqNo {
-        required_log_start(self.layout.log_start, self.manifest.log_start_is_exact())
+        required_log_start(self.versions.log_start, self.versions.manifest.log_start_is_exact())
     }
 }
 
@@ -69,38 +70,37 @@ pub(crate) fn stored_options(fs: &Arc<dyn Fs>, dir: &Path) -> Result<Option<Stor
 impl Recovery<'_> {
     /// Reads the manifest, or creates it, and checks it against the open's options.
     pub(super) fn read_manifest(&self) -> Result<Described> {
-        let (mut manifest, mut layout) = self.load_manifest()?;
+        let (mut manifest, state) = self.load_manifest()?;
         let on_disk = self.fs.list(self.dir)?;
         // File ids are never reused, not even those of files that a crash left behind.
-        layout.next_file_id =
-            layout.next_file_id.max(1 + on_disk.iter().filter_map(|n| own_number(n)).max().unwrap_or(0));
-        self.check_default(&layout)?;
+        let next_file_id = state.next_file_id.max(1 + on_disk.iter().filter_map(|n| own_number(n)).max().unwrap_or(0));
+        self.check_default(&state)?;
         manifest.set_limits(self.options.tuning.manifest_limits());
         Ok(Described {
-            default_changed: layout.families.values().any(|f| self.changes_options(f)),
-            same_boot: self.is_same_boot(layout.log_begun),
-            orphans: orphans(&layout, on_disk),
-            manifest,
-            layout,
+            default_changed: state.families.values().any(|f| self.changes_options(f)),
+            same_boot: self.is_same_boot(state.log_begun),
+            orphans: orphans(&state, on_disk),
+            versions: VersionSet::new(manifest, state),
+            next_file_id,
         })
     }
 
-    fn load_manifest(&self) -> Result<(Manifest, Layout)> {
-        let mut layout = Layout::default();
+    fn load_manifest(&self) -> Result<(Manifest, VersionState)> {
+        let mut state = VersionState::default();
         let loaded = Manifest::load(self.fs, self.dir, !self.read_only, |edits| {
-            edits.into_iter().try_for_each(|e| layout.apply(e, self.options))
+            edits.into_iter().try_for_each(|e| state.apply(e, self.options))
         })?;
         if let Some(manifest) = loaded {
-            if !self.read_only && self.is_same_boot(layout.log_begun) {
+            if !self.read_only && self.is_same_boot(state.log_begun) {
                 rare!("recovery-wrote-again");
                 manifest.write_again()?;
             }
-            return Ok((manifest, layout));
+            return Ok((manifest, state));
         }
         if self.read_only {
             return Err(Error::new(ErrorKind::NotFound, "no database here (no CURRENT file)").at_path(self.dir));
         }
-        let mut layout = Layout { next_file_id: 2, ..Layout::default() };
+        let mut state = VersionState { next_file_id: 2, ..VersionState::default() };
         let options = self.options.family.entries().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
         let edit = Edit::CreateFamily {
             id: 0,
@@ -110,13 +110,13 @@ impl Recovery<'_> {
         };
         let id = Options::draw_id(self.options.seed, 0);
         let manifest = Manifest::create(self.fs, self.dir, 1, id, std::slice::from_ref(&edit))?;
-        layout.apply(edit, self.options)?;
-        Ok((manifest, layout))
+        state.apply(edit, self.options)?;
+        Ok((manifest, state))
     }
 
     /// The default family's order is the one given to open; its live options are those given now.
-    fn check_default(&self, layout: &Layout) -> Result<()> {
-        let Some(f) = layout.families.values().find(|f| f.name == DEFAULT_FAMILY) else { return Ok(()) };
+    fn check_default(&self, state: &VersionState) -> Result<()> {
+        let Some(f) = state.families.values().find(|f| f.name == DEFAULT_FAMILY) else { return Ok(()) };
         if f.order.name() != self.options.order.name() {
             return Err(Error::new(
                 ErrorKind::Incompatible,
@@ -132,17 +132,17 @@ impl Recovery<'_> {
     }
 
     /// Whether this open gives other options to the default family than are stored, and stores them.
-    fn changes_options(&self, layout: &FamilyLayout) -> bool {
-        !self.read_only && layout.name == DEFAULT_FAMILY && layout.options != self.options.family
+    fn changes_options(&self, family: &FamilyState) -> bool {
+        !self.read_only && family.name == DEFAULT_FAMILY && family.options != self.options.family
     }
 }
 
 /// Tables and value logs that the manifest does not name, and temporary files.
-fn orphans(layout: &Layout, on_disk: Vec<String>) -> Vec<String> {
-    let tables: HashSet<u64> = layout.families.values().flat_map(|f| f.version.files().map(|(_, m)| m.id)).collect();
+fn orphans(state: &VersionState, on_disk: Vec<String>) -> Vec<String> {
+    let tables: HashSet<u64> = state.families.values().flat_map(|f| f.version.files().map(|(_, m)| m.id)).collect();
     let is_orphan = |name: &String| match FileName::parse(name) {
         Some(FileName::Table(id)) => !tables.contains(&id),
-        Some(FileName::ValueLog(id)) => !layout.vlogs.contains_key(&id),
+        Some(FileName::ValueLog(id)) => !state.vlogs.contains_key(&id),
         Some(FileName::Stats | FileName::Temporary) => true,
         _ => false,
     };

@@ -198,7 +198,7 @@ impl DbInner {
         }
         let mut shape = self.shape.lock();
         let needed = self.log_needed_by_all();
-        if needed <= shape.log_start || !self.wal.would_release(needed) {
+        if needed <= shape.versions.log_start || !self.wal.would_release(needed) {
             return Ok(false);
         }
         let edits = [Edit::LastSeq(self.snapshots.visible()), Edit::LogStart(needed)];

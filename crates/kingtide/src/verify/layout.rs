@@ -5,7 +5,6 @@ use super::checker::Checker;
 use super::report::{Problem, ProblemKind, Severity};
 use crate::engine::DbInner;
 use crate::family::View;
-use crate::layout::Layout;
 use crate::names::{FileName, RESERVE_FILE, STATS_TMP, klog_path, parse_table_name, vlog_path};
 use crate::options::Options;
 use crate::sync::atomic::Ordering;
@@ -13,6 +12,7 @@ use crate::version::VlogMeta;
 use crate::version::manifest::creation_was_cut_short;
 use crate::version::scan::ManifestScan;
 use crate::version::{FamilyId, LogBegun, Version, required_log_start};
+use crate::version_set::{FamilyState, VersionState};
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
 use kingtide_vfs::OpenMode;
 use std::collections::{BTreeMap, HashSet};
@@ -47,12 +47,12 @@ pub(crate) struct Subject {
 
 /// Puts the edits together. Errors behind a lost record, or behind another error, may be its consequences: they are not
 /// told.
-fn put_together(checker: &mut Checker<'_, '_>, scan: &ManifestScan, options: &Options) -> (Layout, bool) {
-    let mut layout = Layout::default();
+fn put_together(checker: &mut Checker<'_, '_>, scan: &ManifestScan, options: &Options) -> (VersionState, bool) {
+    let mut state = VersionState::default();
     let mut complete = scan.damage.is_empty();
     for record in &scan.records {
         for edit in &record.edits {
-            let Err(e) = layout.apply(edit.clone(), options) else { continue };
+            let Err(e) = state.apply(edit.clone(), options) else { continue };
             if complete {
                 let problem = Problem::of(ProblemKind::Manifest, &e).offset(record.offset);
                 checker.problem(problem.at(scan.path.as_deref().unwrap_or(checker.dir)));
@@ -60,7 +60,7 @@ fn put_together(checker: &mut Checker<'_, '_>, scan: &ManifestScan, options: &Op
             }
         }
     }
-    (layout, complete)
+    (state, complete)
 }
 
 fn tell_manifest(checker: &mut Checker<'_, '_>, scan: &ManifestScan) -> Result<()> {
@@ -88,19 +88,19 @@ pub(super) fn closed(checker: &mut Checker<'_, '_>, options: &Options) -> Result
         return Err(Error::new(ErrorKind::NotFound, "no database here").at_path(checker.dir));
     }
     tell_manifest(checker, &scan)?;
-    let (layout, complete) = put_together(checker, &scan, options);
-    let families = (layout.families.into_iter())
+    let (state, complete) = put_together(checker, &scan, options);
+    let families = (state.families.into_iter())
         .map(|(id, f)| {
-            let (version, flushed) = (Arc::new(f.version), f.flushed);
-            FamilyFiles { id, name: f.name, order: f.order, version, flushed, _view: None }
+            let FamilyState { name, order, version, flushed, .. } = f;
+            FamilyFiles { id, name, order, version, flushed, _view: None }
         })
         .collect();
     Ok(Some(Subject {
         families,
-        vlogs: layout.vlogs,
-        next_family: layout.next_family,
-        log_from: required_log_start(layout.log_start, scan.log_start_is_exact),
-        log_begun: layout.log_begun,
+        vlogs: state.vlogs,
+        next_family: state.next_family,
+        log_from: required_log_start(state.log_start, scan.log_start_is_exact),
+        log_begun: state.log_begun,
         complete,
         manifest: scan.path,
     }))
@@ -121,10 +121,10 @@ pub(super) fn open(checker: &mut Checker<'_, '_>, db: &DbInner) -> Result<Subjec
             .collect();
         let subject = Subject {
             families,
-            vlogs: shape.vlogs.clone(),
-            next_family: shape.next_family,
-            log_from: required_log_start(shape.log_start, true),
-            log_begun: shape.log_begun,
+            vlogs: shape.versions.vlogs.clone(),
+            next_family: shape.versions.next_family,
+            log_from: required_log_start(shape.versions.log_start, true),
+            log_begun: shape.versions.log_begun,
             complete: true,
             manifest: scan.path.clone(),
         };
@@ -136,10 +136,10 @@ pub(super) fn open(checker: &mut Checker<'_, '_>, db: &DbInner) -> Result<Subjec
         _ => None,
     });
     let options = Options { custom_orders: orders.collect(), ..Options::default() };
-    let (layout, complete) = put_together(checker, &scan, &options);
+    let (state, complete) = put_together(checker, &scan, &options);
     if complete {
         for f in &subject.families {
-            let same = (layout.families.get(&f.id)).is_some_and(|l| l.version == *f.version && l.name == f.name);
+            let same = (state.families.get(&f.id)).is_some_and(|l| l.version == f.version && l.name == f.name);
             if !same {
                 let text = "the manifest does not hold what the open database works with";
                 let problem = Problem::new(Severity::Error, ProblemKind::Manifest, text).family(&f.name);

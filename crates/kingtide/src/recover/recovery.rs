@@ -1,0 +1,56 @@
+//! What recovery is given, and what it returns.
+
+use crate::family::{Family, TableCache};
+use crate::options::Options;
+use crate::shape::Shape;
+use crate::txn::prepared::RecoveredPrepared;
+use crate::version::LogBegun;
+use crate::wal::ReplayEnd;
+use kingtide_base::budget::Budget;
+use kingtide_base::clock::Clock;
+use kingtide_base::stats::Stats;
+use kingtide_base::SeqNo;
+use kingtide_mem::ArenaPool;
+use kingtide_vfs::Fs;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What recovery works with.
+pub(crate) struct Recovery<'a> {
+    pub dir: &'a Path,
+    pub fs: &'a Arc<dyn Fs>,
+    pub options: &'a Options,
+    pub clock: &'a Arc<dyn Clock>,
+    pub stats: &'a Arc<Stats>,
+    pub tables: &'a Arc<TableCache>,
+    pub arenas: &'a Arc<ArenaPool>,
+    pub memory: &'a Arc<Budget>,
+    /// Change no byte; a writer may be at work.
+    pub read_only: bool,
+}
+
+/// What recovery found.
+pub(crate) struct Recovered {
+    pub shape: Shape,
+    pub families: Vec<Arc<Family>>,
+    pub default: Arc<Family>,
+    /// The open gave it other options than were stored.
+    pub default_changed: bool,
+    pub log_end: ReplayEnd,
+    pub last_seq: SeqNo,
+    pub next_file_id: u64,
+    /// Transactions in doubt, oldest first.
+    pub prepared: Vec<RecoveredPrepared>,
+}
+
+impl Recovery<'_> {
+    /// Whether the process that had the database open last ran in the machine's present boot.
+    pub(super) fn is_same_boot(&self, log_begun: Option<LogBegun>) -> bool {
+        log_begun.is_some_and(|begun| is_boot(begun.boot_id, &**self.fs))
+    }
+}
+
+/// Whether the machine was not restarted since; zeros mean that the system does not tell.
+pub(crate) fn is_boot(boot_id: [u8; 16], fs: &dyn Fs) -> bool {
+    boot_id != [0; 16] && boot_id == fs.boot_id()
+}

@@ -1,0 +1,409 @@
+//! The version set: what the edits of the manifest add up to, and the manifest that they are written to.
+//!
+//! The sum is computed in one place, [`VersionState::apply`], whether recovery reads the edits or a running database makes
+//! them. A running database applies them to a copy of the parts that they touch, writes them, and takes the copy over once
+//! the manifest has them: after a failure the state is what it was.
+
+use crate::options::Options;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::version::manifest::Manifest;
+use crate::version::scan::ManifestScan;
+use crate::version::{DEFAULT_FAMILY, Edit, FamilyId, LogBegun, Version, VlogMeta};
+use kingtide_base::options::FamilyOptions;
+use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo, planted, rare};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// A family as the manifest describes it.
+#[derive(Clone, Debug)]
+pub(crate) struct FamilyState {
+    pub name: String,
+    pub order: KeyOrder,
+    pub options: FamilyOptions,
+    /// Changed in place while nothing else holds it, as in recovery.
+    pub version: Arc<Version>,
+    pub flushed: SeqNo,
+}
+
+/// Everything that the manifest describes: the sum of its edits.
+#[derive(Debug, Default)]
+pub(crate) struct VersionState {
+    pub families: BTreeMap<FamilyId, FamilyState>,
+    pub vlogs: BTreeMap<u64, VlogMeta>,
+    pub next_family: FamilyId,
+    pub next_file_id: u64,
+    /// The highest sequence number that the manifest was told of. Files need not show it any more, nor need the log: those
+    /// of ingests are in none.
+    pub last_seq: SeqNo,
+    /// Operations below this are in tables; the log may be released up to here.
+    pub log_start: SeqNo,
+    /// First log segment of the last open that wrote any, and its boot.
+    pub log_begun: Option<LogBegun>,
+}
+
+impl VersionState {
+    /// Adds an edit. `options` has the key orders that are known.
+    pub fn apply(&mut self, edit: Edit, options: &Options) -> Result<()> {
+        self.last_seq = self.last_seq.max(edit.last_seq());
+        match edit {
+            Edit::CreateFamily { id, name, order, options: stored } => {
+                let Some(order) = options.resolve_order(&order) else {
+                    return Err(Error::new(
+                        ErrorKind::Incompatible,
+                        format!(
+                            "column family '{name}' is ordered by '{order}', which this open was not given: hand the \
+                                 order in `Options::custom_orders`"
+                        ),
+                    ));
+                };
+                let options = read_options(&name, &stored)?;
+                self.next_family = self.next_family.max(id + 1);
+                let family = FamilyState { name, order, options, version: Arc::default(), flushed: 0 };
+                self.families.insert(id, family);
+            }
+            Edit::DropFamily { id } => {
+                self.families.remove(&id).ok_or_else(|| unknown(id))?;
+                self.next_family = self.next_family.max(id + 1);
+            }
+            Edit::RenameFamily { id, name } => self.family(id)?.name = name,
+            Edit::SetOptions { id, options } => {
+                let f = self.family(id)?;
+                f.options = read_options(&f.name, &options)?;
+            }
+            Edit::AddFile { family, level, meta } => {
+                let f = self.family(family)?;
+                if level as usize >= f.version.levels.len() {
+                    return Err(Error::corruption(format!("the manifest puts file {} into level {level}", meta.id)));
+                }
+                Arc::make_mut(&mut f.version).add(&f.order, level as usize, meta);
+            }
+            Edit::RemoveFile { family, level, id } => {
+                let f = self.family(family)?;
+                if level as usize >= f.version.levels.len() || !Arc::make_mut(&mut f.version).remove(level as usize, id)
+                {
+                    return Err(Error::corruption(format!(
+                        "the manifest removes file {id}, which level {level} lacks"
+                    )));
+                }
+            }
+            Edit::Flushed { family, seq } => {
+                let f = self.family(family)?;
+                f.flushed = f.flushed.max(seq);
+            }
+            Edit::AddVlog { id, family, size, stored_bytes, values } => {
+                self.vlogs.insert(id, VlogMeta { family, size, stored_bytes, values });
+            }
+            Edit::RemoveVlog { id } => {
+                self.vlogs.remove(&id);
+            }
+            Edit::NextFileId(id) => self.next_file_id = self.next_file_id.max(id),
+            Edit::LastSeq(_) => {}
+            Edit::NextFamilyId(id) => self.next_family = self.next_family.max(id),
+            Edit::LogStart(seq) => self.log_start = self.log_start.max(seq),
+            Edit::LogBegun(begun) => self.log_begun = Some(begun),
+        }
+        Ok(())
+    }
+
+    fn family(&mut self, id: FamilyId) -> Result<&mut FamilyState> {
+        self.families.get_mut(&id).ok_or_else(|| unknown(id))
+    }
+
+    /// A copy of what an edit of these families and value logs can change.
+    fn part(&self, touched: &Touched) -> VersionState {
+        let family = |id: &FamilyId| Some((*id, self.families.get(id)?.clone()));
+        let vlog = |id: &u64| Some((*id, self.vlogs.get(id)?.clone()));
+        VersionState {
+            families: touched.families.iter().filter_map(family).collect(),
+            vlogs: touched.vlogs.iter().filter_map(vlog).collect(),
+            ..*self
+        }
+    }
+
+    /// Takes a changed copy over.
+    fn adopt(&mut self, part: VersionState, touched: &Touched) {
+        touched.families.iter().for_each(|id| _ = self.families.remove(id));
+        touched.vlogs.iter().for_each(|id| _ = self.vlogs.remove(id));
+        let (mut families, mut vlogs) = (part.families, part.vlogs);
+        self.families.append(&mut families);
+        self.vlogs.append(&mut vlogs);
+        let VersionState { next_family, next_file_id, last_seq, log_start, log_begun, .. } = part;
+        (self.next_family, self.next_file_id, self.last_seq) = (next_family, next_file_id, last_seq);
+        (self.log_start, self.log_begun) = (log_start, log_begun);
+    }
+
+    /// Edits that make this state from nothing.
+    fn snapshot_edits(&self, next_file_id: u64) -> Vec<Edit> {
+        let mut edits = vec![
+            Edit::NextFileId(if planted!("rewrite-forgets-file-ids") { 0 } else { next_file_id }),
+            Edit::NextFamilyId(if planted!("rewrite-forgets-family-ids") { 0 } else { self.next_family }),
+            Edit::LogStart(if planted!("rewrite-forgets-the-log-start") { 0 } else { self.log_start }),
+            Edit::LastSeq(if planted!("number-of-an-ingest-forgotten") { 0 } else { self.last_seq }),
+        ];
+        if let Some(begun) = self.log_begun
+            && !planted!("rewrite-forgets-that-the-log-began")
+        {
+            edits.push(Edit::LogBegun(begun));
+        }
+        let forgotten = usize::from(planted!("rewrite-forgets-a-value-log"));
+        for (id, v) in self.vlogs.iter().skip(forgotten) {
+            edits.push(Edit::AddVlog {
+                id: *id,
+                family: v.family,
+                size: v.size,
+                stored_bytes: v.stored_bytes,
+                values: v.values,
+            });
+        }
+        for (id, f) in &self.families {
+            let mut options: Vec<_> = f.options.entries().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
+            if planted!("rewrite-forgets-options") {
+                options.clear();
+            }
+            let (id, order) = (*id, f.order.name().to_owned());
+            edits.push(Edit::CreateFamily { id, name: f.name.clone(), order, options });
+            if !planted!("rewrite-forgets-what-is-flushed") {
+                edits.push(Edit::Flushed { family: id, seq: f.flushed });
+            }
+            for (level, meta) in f.version.files() {
+                edits.push(Edit::AddFile { family: id, level: level as u8, meta: meta.clone() });
+            }
+        }
+        edits
+    }
+
+    /// Asserts that a rewritten manifest adds up to what the one before did, and `edits`. `number` is the first file id that
+    /// the new one may name as free.
+    ///
+    /// Both sides are read from files and added up by [`VersionState::apply`]. So this finds what
+    /// [`VersionState::snapshot_edits`] leaves out and what is written or read wrongly, but not what `apply` itself gets
+    /// wrong: recovery and the running database would agree on that.
+    fn assert_became(mut self, after: &VersionState, edits: &[Edit], number: u64, orders: &Options) {
+        for e in edits {
+            if let Err(e) = self.apply(e.clone(), orders) {
+                panic!("an edit does not fit what the manifest held: {e}");
+            }
+        }
+        // One by one, so that a message names what differs and not all that there is.
+        let ids = |s: &VersionState| s.families.keys().copied().collect::<Vec<_>>();
+        assert_eq!(ids(&self), ids(after), "a rewritten manifest has other families");
+        for (id, f) in &self.families {
+            let other = &after.families[id];
+            let told = |f: &FamilyState| (f.name.clone(), f.order.name().to_owned(), f.flushed);
+            assert_eq!(told(f), told(other), "a rewritten manifest says something else of family {id}");
+            // Those of the default family are given by each open, which stores them last: a manifest that is rewritten before
+            // that has them already.
+            let same = f.name == DEFAULT_FAMILY || f.options == other.options;
+            assert!(same, "a rewritten manifest has other options of family {id}");
+        }
+        assert!(self.vlogs == after.vlogs, "a rewritten manifest has other value logs");
+        assert_eq!(self.log_begun, after.log_begun, "a rewritten manifest names another first segment of the log");
+        for (id, f) in &self.families {
+            assert_eq!(f.version, after.families[id].version, "a rewritten manifest has other files of family {id}");
+        }
+        assert!(after.next_file_id >= self.next_file_id.max(number), "the next file id fell");
+        assert!(after.next_family >= self.next_family, "the next family's id fell");
+        assert!(after.last_seq >= self.last_seq, "the last sequence number fell");
+        assert!(after.log_start >= self.log_start, "the log start fell");
+    }
+}
+
+#[cold]
+fn unknown(id: FamilyId) -> Error {
+    Error::corruption(format!("the manifest changes family {id}, which does not exist"))
+}
+
+pub(crate) fn read_options(family: &str, stored: &[(String, String)]) -> Result<FamilyOptions> {
+    let mut options = FamilyOptions::default();
+    for (name, value) in stored {
+        options.set(name, value).map_err(|e| {
+            Error::new(ErrorKind::NewerFormat, format!("stored option of column family '{family}': {}", e.message()))
+        })?;
+    }
+    Ok(options)
+}
+
+/// What edits name.
+#[derive(Default)]
+struct Touched {
+    families: BTreeSet<FamilyId>,
+    /// Families whose files may change.
+    files_of: BTreeSet<FamilyId>,
+    vlogs: BTreeSet<u64>,
+}
+
+impl Touched {
+    fn by(edits: &[Edit]) -> Touched {
+        let mut touched = Touched::default();
+        for e in edits {
+            match e {
+                Edit::CreateFamily { id, .. } | Edit::RenameFamily { id, .. } | Edit::SetOptions { id, .. } => {
+                    touched.families.insert(*id);
+                }
+                Edit::DropFamily { id }
+                | Edit::AddFile { family: id, .. }
+                | Edit::RemoveFile { family: id, .. }
+                | Edit::Flushed { family: id, .. } => {
+                    touched.families.insert(*id);
+                    touched.files_of.insert(*id);
+                }
+                Edit::AddVlog { id, family, .. } => {
+                    touched.files_of.insert(*family);
+                    touched.vlogs.insert(*id);
+                }
+                Edit::RemoveVlog { id } => _ = touched.vlogs.insert(*id),
+                Edit::NextFileId(_) | Edit::LastSeq(_) | Edit::NextFamilyId(_) => {}
+                Edit::LogStart(_) | Edit::LogBegun(_) => {}
+            }
+        }
+        touched
+    }
+}
+
+/// Files that a change left behind.
+#[derive(Debug, Default)]
+pub(crate) struct Retired {
+    pub tables: Vec<u64>,
+    pub vlogs: Vec<u64>,
+}
+
+/// The state, and the manifest that it is written to. Read through [`Deref`]; changed by [`VersionSet::write`].
+pub(crate) struct VersionSet {
+    pub manifest: Manifest,
+    state: VersionState,
+}
+
+impl Deref for VersionSet {
+    type Target = VersionState;
+
+    fn deref(&self) -> &VersionState {
+        &self.state
+    }
+}
+
+impl VersionSet {
+    /// A manifest with what its edits add up to.
+    pub fn new(manifest: Manifest, state: VersionState) -> VersionSet {
+        VersionSet { manifest, state }
+    }
+
+    /// The log begins later than the manifest says, which a build wrote that let the number fall.
+    pub fn raise_log_start(&mut self, begins: SeqNo) {
+        debug_assert!(begins >= self.state.log_start, "the log start fell");
+        self.state.log_start = begins;
+    }
+
+    /// Gives the default family the options of this open, which are to be stored.
+    pub fn set_default_options(&mut self, options: &FamilyOptions) {
+        for f in self.state.families.values_mut().filter(|f| f.name == DEFAULT_FAMILY) {
+            f.options = options.clone();
+        }
+    }
+
+    /// Writes edits as one record, together with the removal of the value logs that no table needs after them, and applies
+    /// them. Returns the files that are not needed any more. `new_order` is the key order of a family that the edits create.
+    ///
+    /// When the manifest grew too long, or a failed write left its end in doubt, the record goes into a new one behind a
+    /// snapshot of the state.
+    ///
+    /// # Errors
+    /// Those of [`Manifest::append`] and [`Manifest::rewrite`]; `Corruption` for edits that do not fit the state. Nothing was
+    /// applied, but sequence numbers and family ids that the edits name are taken: the manifest may have them.
+    pub fn write(
+        &mut self,
+        mut edits: Vec<Edit>,
+        new_order: Option<&KeyOrder>,
+        next_file_id: &AtomicU64,
+    ) -> Result<Retired> {
+        let orders = self.orders(new_order);
+        let mut touched = Touched::by(&edits);
+        let mut next = self.state.part(&touched);
+        edits.iter().try_for_each(|e| next.apply(e.clone(), &orders))?;
+        let retired = self.retired(&next, &touched, &edits)?;
+        for id in &retired.vlogs {
+            rare!("value-log-retired");
+            edits.push(Edit::RemoveVlog { id: *id });
+            next.vlogs.remove(id);
+            touched.vlogs.insert(*id);
+        }
+        let log_start = edits.iter().filter_map(|e| if let Edit::LogStart(seq) = e { Some(*seq) } else { None }).max();
+        // What the log may have lost since it was last said where it begins cannot be needed again.
+        debug_assert!(
+            log_start.is_none_or(|s| s >= self.log_start) || planted!("log-start-falls"),
+            "the log start fell: {log_start:?}, {}",
+            self.log_start
+        );
+        (self.state.last_seq, self.state.next_family) = (next.last_seq, next.next_family);
+        if self.manifest.needs_rewrite() {
+            self.rewrite(&edits, &orders, next_file_id)?;
+        } else {
+            self.manifest.append(&edits)?;
+        }
+        // Only once the manifest has it: from here on segments below the log start are released.
+        self.state.adopt(next, &touched);
+        if let Some(seq) = log_start.filter(|_| planted!("log-start-falls")) {
+            self.state.log_start = seq;
+        }
+        Ok(retired)
+    }
+
+    /// The tables that no level of `next` holds any more, and the value logs that no table of its families refers to.
+    fn retired(&self, next: &VersionState, touched: &Touched, edits: &[Edit]) -> Result<Retired> {
+        let mut retired = Retired::default();
+        for id in &touched.files_of {
+            let version = match next.families.get(id) {
+                Some(f) => {
+                    f.version.check(&f.order).map_err(Error::corruption)?;
+                    f.version.clone()
+                }
+                None => Arc::default(), // dropped
+            };
+            let held: HashSet<u64> = version.files().map(|(_, f)| f.id).collect();
+            let before = self.families.get(id).into_iter().flat_map(|f| f.version.files());
+            // A file that only moved to another level is removed and added by the same record.
+            retired.tables.extend(before.map(|(_, f)| f.id).filter(|id| !held.contains(id)));
+            let newest_only = planted!("live-value-log-deleted");
+            let counted = version.files().filter(|(level, _)| !newest_only || *level == 0);
+            let used: HashSet<u64> = counted.flat_map(|(_, f)| f.vlog_refs.iter().map(|r| r.file_id)).collect();
+            let known = self.vlogs.iter().chain(next.vlogs.iter().filter(|(v, _)| !self.vlogs.contains_key(v)));
+            let removed = |v: u64| edits.iter().any(|e| matches!(e, Edit::RemoveVlog { id } if *id == v));
+            let unused = known.filter(|(v, meta)| meta.family == *id && !used.contains(v) && !removed(**v));
+            retired.vlogs.extend(unused.map(|(v, _)| *v));
+        }
+        Ok(retired)
+    }
+
+    /// Writes a new manifest: a snapshot of the state before these edits, and the edits.
+    fn rewrite(&mut self, edits: &[Edit], orders: &Options, next_file_id: &AtomicU64) -> Result<()> {
+        let number = next_file_id.fetch_add(1, Ordering::Relaxed);
+        let snapshot = self.snapshot_edits(number + 1);
+        let before = cfg!(debug_assertions).then(|| self.written_state(orders)).flatten();
+        self.manifest.append_or_rewrite(edits, || number, || snapshot)?;
+        if let Some(before) = before
+            && let Some(after) = self.written_state(orders)
+        {
+            before.assert_became(&after, edits, number + 1, orders);
+        }
+        Ok(())
+    }
+
+    /// What the manifest on disk adds up to, where that is certain and can be read: for assertions.
+    fn written_state(&self, orders: &Options) -> Option<VersionState> {
+        let path = self.manifest.settled_path()?;
+        let scan = ManifestScan::read_one(&**self.manifest.fs(), &path).ok().filter(|s| s.damage.is_empty())?;
+        let mut state = VersionState::default();
+        let edits = scan.records.into_iter().flat_map(|r| r.edits);
+        edits.into_iter().try_for_each(|e| state.apply(e, orders)).ok()?;
+        Some(state)
+    }
+
+    /// The custom orders of all families, and one more.
+    fn orders(&self, new: Option<&KeyOrder>) -> Options {
+        let custom = self.families.values().map(|f| &f.order).chain(new).filter_map(|order| match order {
+            KeyOrder::Custom(order) => Some(order.clone()),
+            _ => None,
+        });
+        Options { custom_orders: custom.collect(), ..Options::default() }
+    }
+}
