@@ -54,6 +54,8 @@ paths! {
     "log-lost-header": "recovery left out a segment whose header a power cut had taken";
     "log-append-failed": "an append failed half-way, and its header was removed";
     "log-stopped": "the log was stopped for good";
+    // Files.
+    "descriptors-ran-out": "cached tables were closed, because the process had no file descriptor left for another";
     // Values that are written once.
     "direct-log-sealed-in-hand": "a writer found the value log that it had in hand sealed";
     "direct-log-seal-waited": "a flush waited for a value that was being written";

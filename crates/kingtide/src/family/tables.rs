@@ -16,21 +16,13 @@ use crate::sync::{ArcSwapOption, Mutex};
 use crate::version::FileMeta;
 use kingtide_base::events::Event;
 use kingtide_base::stats::{Stat, Stats};
-use kingtide_base::{Error, ErrorKind, KeyOrder, Result};
+use kingtide_base::{Error, ErrorKind, KeyOrder, Result, rare};
 use kingtide_mem::cache::BlockCache;
 use kingtide_table::{Table, TableId, Vlog};
 use kingtide_vfs::{File, Fs, OpenMode, Origin};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
-
-/// Opens a file that the manifest names. A missing file is damage, and must not read as a missing key.
-fn open_named(fs: &dyn Fs, path: &Path, what: &str) -> Result<Arc<dyn File>> {
-    fs.open(path, OpenMode::Read).map_err(|e| match e.kind() {
-        ErrorKind::NotFound => Error::corruption(format!("a {what} file is missing")).at_path(path),
-        _ => e,
-    })
-}
 
 /// What all handles of a database share. Atomics here are Relaxed: they are counters and hints, the slots themselves
 /// are published by `ArcSwapOption`.
@@ -70,6 +62,24 @@ impl Shared {
         Ok(())
     }
 
+    /// Opens a file that the manifest names. A missing file is damage, and must not read as a missing key.
+    fn open_named(&self, path: &Path, what: &str) -> Result<Arc<dyn File>> {
+        let open = || self.fs.open(path, OpenMode::Read);
+        let opened = open().or_else(|e| {
+            if !e.is_out_of_descriptors() {
+                return Err(e);
+            }
+            // Merges open a file of every run that they read, beyond the budget: what nobody reads right now makes room.
+            rare!("descriptors-ran-out");
+            self.close_all_but(0, u64::MAX);
+            open()
+        });
+        opened.map_err(|e| match e.kind() {
+            ErrorKind::NotFound => Error::corruption(format!("a {what} file is missing")).at_path(path),
+            _ => e,
+        })
+    }
+
     fn may_pin(&self) -> bool {
         self.handles.load(Ordering::Relaxed) <= self.max_open.load(Ordering::Relaxed)
     }
@@ -101,9 +111,13 @@ impl Shared {
     /// Closes the least recently used files until a sixteenth of the budget is free, so that the scan is rare.
     fn trim(&self, keep: u64) {
         let max = self.max_open.load(Ordering::Relaxed);
-        if self.open.load(Ordering::Relaxed) <= max {
-            return;
+        if self.open.load(Ordering::Relaxed) > max {
+            self.close_all_but((max - max / 16) as usize, keep);
         }
+    }
+
+    /// Closes files until `most` are open, the least recently used first; `keep` is a table that stays open.
+    fn close_all_but(&self, most: usize, keep: u64) {
         let tables: Vec<_> = self.tables.lock().values().filter_map(Weak::upgrade).collect();
         let vlogs: Vec<_> = self.vlogs.lock().values().filter_map(Weak::upgrade).collect();
         let mut ages: Vec<(u64, usize)> = (tables.iter().map(|t| (&t.used, t.table.load().is_some())))
@@ -112,7 +126,7 @@ impl Shared {
             .filter(|(_, (_, is_open))| *is_open)
             .map(|(i, (used, _))| (used.load(Ordering::Relaxed), i))
             .collect();
-        let excess = ages.len().saturating_sub((max - max / 16) as usize);
+        let excess = ages.len().saturating_sub(most);
         ages.sort_unstable();
         for (_, i) in ages.into_iter().take(excess) {
             match tables.get(i) {
@@ -369,7 +383,7 @@ impl TableHandle {
         let table = match opened.upgrade() {
             Some(table) => table,
             None => {
-                let file = open_named(&*s.fs, &klog_path(&s.dir, self.id()), "table")?;
+                let file = s.open_named(&klog_path(&s.dir, self.id()), "table")?;
                 Table::open(file, self.id, self.order.clone(), s.cache.clone(), s.stats.clone())?
             }
         };
@@ -477,7 +491,7 @@ impl VlogHandle {
         let vlog = match opened.upgrade() {
             Some(vlog) => vlog,
             None => {
-                let file = open_named(&*self.shared.fs, &vlog_path(&self.shared.dir, self.id), "value log")?;
+                let file = self.shared.open_named(&vlog_path(&self.shared.dir, self.id), "value log")?;
                 match self.is_unfinished() {
                     true => Vlog::unfinished(file, self.id),
                     false => Vlog::open(file, self.id)?,
@@ -528,7 +542,7 @@ mod tests {
     use kingtide_base::{Kind, Tag};
     use kingtide_mem::ArenaPool;
     use kingtide_table::{ReadScratch, TableOptions, TableWriter};
-    use kingtide_vfs::MemFs;
+    use kingtide_vfs::{Fault, FaultFs, MemFs, Op, Rule};
 
     const DIR: &str = "db";
 
@@ -607,6 +621,30 @@ mod tests {
         let again = view_of(&metas, &tables, Some(&large));
         read_all(&again);
         assert_eq!(tables.open_files(), 30);
+    }
+
+    /// Merges read beyond the budget: where they have used up the process's descriptors, a read makes room for itself.
+    #[test]
+    fn without_a_descriptor_left_cached_tables_make_room() {
+        let inner = MemFs::shared();
+        let fault = Arc::new(FaultFs::new(inner, 1));
+        let fs: Arc<dyn Fs> = fault.clone();
+        fs.create_dir_all(Path::new(DIR)).unwrap();
+        let stats = Arc::new(Stats::default());
+        let tables =
+            TableCache::new(fs.clone(), PathBuf::from(DIR), BlockCache::new(0, 1, stats.clone()), stats.clone(), 20);
+        let metas: Vec<_> = (1..=10).map(|id| write(&fs, id)).collect();
+        let most = view_of(&metas[..9], &tables, None);
+        read_all(&most);
+        let all = view_of(&metas, &tables, Some(&most));
+        fault.add(Rule::new(Op::Open, Fault::Emfile).path("00000010"));
+        read_all(&all);
+        assert_eq!(fault.stats().injected(), 1);
+        fault.add(Rule::new(Op::Open, Fault::Emfile).sticky());
+        tables.set_max_open_files(1);
+        let other = write(fault.inner(), 11);
+        let refused = tables.handle(&other, &KeyOrder::Bytewise).table().unwrap_err();
+        assert!(refused.is_out_of_descriptors(), "{refused}");
     }
 
     #[test]
