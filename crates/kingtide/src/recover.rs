@@ -274,12 +274,6 @@ impl Recovery<'_> {
                     Error::corruption(format!("operation {i} of the log record with sequence {base} cannot be read"))
                 })?;
                 match op {
-                    LogOp::Write(op)
-                        if kingtide_base::planted!("batch-ends-at-a-dropped-family")
-                            && !by_id.contains_key(&op.family) =>
-                    {
-                        return Ok(());
-                    }
                     LogOp::Write(op) => {
                         if let Some(full) = self.replay_write(&by_id, next_family, &op, seq, &values)? {
                             // A part of a batch may go into a table: replay goes on behind what was flushed of the family.
@@ -377,9 +371,6 @@ impl Recovery<'_> {
 
     /// Makes durable what recovery reads of the log: of each segment its id, and the bytes that count.
     fn sync_segments(&self, segments: impl Iterator<Item = (u64, u64)>, same_boot: bool) -> Result<()> {
-        if kingtide_base::planted!("recovered-log-not-synced") {
-            return Ok(());
-        }
         for (id, bytes) in segments {
             let file = self.fs.open(&segment_path(self.dir, id), OpenMode::Write)?;
             if same_boot {
@@ -521,7 +512,7 @@ impl<'a> RecoveredValues<'a> {
             let LogOp::Write(op) = op else { continue };
             let Some(p) = op.pointer() else { continue };
             let matters = families.get(&op.family).is_some_and(|f| seq > f.flushed_seq.load(Ordering::Relaxed));
-            if !matters || kingtide_base::planted!("direct-value-unchecked-at-recovery") {
+            if !matters {
                 continue;
             }
             match self.log(p.file_id).and_then(|log| log.vlog()?.check(&p)) {
@@ -544,7 +535,7 @@ fn raise_log_start(shape: &mut Shape, log_end: &ReplayEnd) {
         return;
     }
     let begins = log_end.segments.first().map_or(0, |s| s.start_seq);
-    if begins > shape.log_start && !kingtide_base::planted!("log-start-of-an-old-build-kept") {
+    if begins > shape.log_start {
         rare!("log-start-raised-by-chain");
         shape.log_start = begins;
     }

@@ -14,7 +14,7 @@ use crate::version::manifest::Manifest;
 use crate::version::scan::ManifestScan;
 use crate::version::{Edit, FamilyId, LogBegun, Version, VlogMeta};
 use kingtide_base::stats::{Stat, Stats};
-use kingtide_base::{Error, KeyOrder, Result, SeqNo, planted, rare};
+use kingtide_base::{Error, KeyOrder, Result, SeqNo, rare};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -141,8 +141,7 @@ impl Shape {
         for f in self.families.values() {
             for (_, file) in f.view.load().version.files() {
                 for r in &file.vlog_refs {
-                    let framing = if kingtide_base::planted!("value-log-miscounted") { r.values } else { 0 };
-                    *live.entry(r.file_id).or_insert(0) += r.bytes + framing;
+                    *live.entry(r.file_id).or_insert(0) += r.bytes;
                 }
             }
         }
@@ -187,9 +186,7 @@ impl Shape {
             }
         }
         for (change, version) in changes.iter().zip(&next) {
-            let newest_only = kingtide_base::planted!("live-value-log-deleted");
-            let counted = version.files().filter(|(level, _)| !newest_only || *level == 0);
-            let used: HashSet<u64> = counted.flat_map(|(_, f)| f.vlog_refs.iter().map(|r| r.file_id)).collect();
+            let used: HashSet<u64> = version.files().flat_map(|(_, f)| f.vlog_refs.iter().map(|r| r.file_id)).collect();
             let unused = self.vlogs.iter().filter(|(id, v)| v.family == change.family.id() && !used.contains(id));
             retired.vlogs.extend(unused.map(|(id, _)| *id));
         }
@@ -210,12 +207,6 @@ impl Shape {
         }
         for (change, version) in changes.iter().zip(next) {
             let version = Arc::new(version);
-            if kingtide_base::planted!("stale-reads-while-installing") {
-                let none = Arc::<Version>::default();
-                change.family.update_view(|v| {
-                    View::new(v.order.clone(), v.active.clone(), v.frozen.clone(), none, tables, Some(v))
-                });
-            }
             change.family.update_view(|v| {
                 let kept = v.frozen.len() - change.flushed;
                 v.frozen[kept..].iter().for_each(|m| m.retire());
@@ -233,7 +224,7 @@ impl Shape {
         let log_start = edits.iter().filter_map(|e| if let Edit::LogStart(seq) = e { Some(*seq) } else { None }).max();
         // What the log may have lost since it was last said where it begins cannot be needed again.
         debug_assert!(
-            log_start.is_none_or(|s| s >= self.log_start) || planted!("log-start-falls"),
+            log_start.is_none_or(|s| s >= self.log_start),
             "the log start fell: {log_start:?}, {}",
             self.log_start
         );
@@ -243,10 +234,7 @@ impl Shape {
             self.manifest.append(edits)?;
         }
         // The one place that sets it, once the manifest has it: from here on segments below it are released.
-        self.log_start = match log_start {
-            Some(seq) if planted!("log-start-falls") => seq,
-            told => self.log_start.max(told.unwrap_or(0)),
-        };
+        self.log_start = self.log_start.max(log_start.unwrap_or(0));
         Ok(())
     }
 
@@ -287,18 +275,15 @@ impl Shape {
     /// Edits that make this shape from nothing.
     fn snapshot_edits(&self, next_file_id: u64) -> Vec<Edit> {
         let mut edits = vec![
-            Edit::NextFileId(if planted!("rewrite-forgets-file-ids") { 0 } else { next_file_id }),
-            Edit::NextFamilyId(if planted!("rewrite-forgets-family-ids") { 0 } else { self.next_family }),
-            Edit::LogStart(if planted!("rewrite-forgets-the-log-start") { 0 } else { self.log_start }),
-            Edit::LastSeq(if planted!("number-of-an-ingest-forgotten") { 0 } else { self.last_seq }),
+            Edit::NextFileId(next_file_id),
+            Edit::NextFamilyId(self.next_family),
+            Edit::LogStart(self.log_start),
+            Edit::LastSeq(self.last_seq),
         ];
-        if let Some(begun) = self.log_begun
-            && !planted!("rewrite-forgets-that-the-log-began")
-        {
+        if let Some(begun) = self.log_begun {
             edits.push(Edit::LogBegun(begun));
         }
-        let forgotten = usize::from(planted!("rewrite-forgets-a-value-log"));
-        for (id, v) in self.vlogs.iter().skip(forgotten) {
+        for (id, v) in &self.vlogs {
             edits.push(Edit::AddVlog {
                 id: *id,
                 family: v.family,
@@ -308,14 +293,9 @@ impl Shape {
             });
         }
         for f in self.families.values() {
-            let mut options: Vec<_> = f.options().entries().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
-            if planted!("rewrite-forgets-options") {
-                options.clear();
-            }
+            let options = f.options().entries().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
             edits.push(Edit::CreateFamily { id: f.id(), name: f.name(), order: f.order().name().to_owned(), options });
-            if !planted!("rewrite-forgets-what-is-flushed") {
-                edits.push(Edit::Flushed { family: f.id(), seq: f.flushed_seq.load(Ordering::Relaxed) });
-            }
+            edits.push(Edit::Flushed { family: f.id(), seq: f.flushed_seq.load(Ordering::Relaxed) });
             for (level, meta) in f.view.load().version.files() {
                 edits.push(Edit::AddFile { family: f.id(), level: level as u8, meta: meta.clone() });
             }
