@@ -15,6 +15,7 @@
 //! | no retired words | Markdown, the C header, comments of Rust, sources and tests of the MariaDB plugin |
 //! | relative links lead to files and headings, the book lists every page of `docs` | Markdown |
 //! | named format documents exist, and have byte tables | Markdown |
+//! | planted bugs fit the source that they change, and their tests exist | `planted` |
 
 mod examples;
 pub mod links;
@@ -30,6 +31,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::graph::{self, Floors, Graph};
+use crate::planted;
 pub use ratchet::Counts;
 pub use source::Source;
 
@@ -89,6 +91,7 @@ fn check(root: &Path) -> Result<(Report, Counts), String> {
     links::check(&texts, &files, &mut report);
     text::formats(&texts.iter().filter(|t| !t.0.starts_with("xtask/")).cloned().collect::<Vec<_>>(), &mut report);
     floors(&all, find("ARCHITECTURE.md"), &mut report);
+    planted::check(&texts, &mut report);
     counts.check(find(ratchet::PATH), &mut report);
     report.problems.sort();
     Ok((report, counts))
@@ -107,9 +110,14 @@ fn manifests(texts: &[(String, String)], architecture: &str, report: &mut Report
 
 /// All Rust files and ARCHITECTURE.md.
 pub fn tree(root: &Path) -> Result<(Vec<Source>, String), String> {
-    let texts = read_texts(root, &list_files(root)?);
+    let texts = texts(root)?;
     let architecture = texts.iter().find(|t| t.0 == "ARCHITECTURE.md").map_or(String::new(), |t| t.1.clone());
     Ok((sources(&texts), architecture))
+}
+
+/// The text files with their contents.
+pub fn texts(root: &Path) -> Result<Vec<(String, String)>, String> {
+    Ok(read_texts(root, &list_files(root)?))
 }
 
 /// Holds the floors that ARCHITECTURE.md declares of crates.
@@ -160,7 +168,7 @@ fn sources(texts: &[(String, String)]) -> Vec<Source> {
 }
 
 /// The files that git tracks or would.
-fn list_files(root: &Path) -> Result<BTreeSet<String>, String> {
+pub fn list_files(root: &Path) -> Result<BTreeSet<String>, String> {
     let listed = Command::new("git")
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
         .current_dir(root)

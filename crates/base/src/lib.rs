@@ -14,7 +14,6 @@
 //! | [`tick`] | the cheap clock of these |
 //! | [`clock`], [`rng`] | injected time and randomness |
 //! | [`budget`] | exact byte accounting shared by arenas and caches |
-//! | [`planted`](mod@planted) | bugs planted to test the tests; absent from ordinary builds |
 //! | [`rare`](mod@rare) | counters of paths that most runs never take |
 
 #![cfg_attr(test, allow(clippy::disallowed_methods))] // tests may start threads and read clocks and files
@@ -32,7 +31,6 @@ pub mod lock;
 pub mod memory;
 pub mod options;
 pub mod perf;
-pub mod planted;
 pub mod rare;
 pub mod rng;
 pub mod slow;

@@ -129,12 +129,26 @@ macro_rules! rare {
 pub const fn index_of(name: &str) -> usize {
     let mut i = 0;
     while i < PATHS.len() {
-        if crate::planted::is_same(PATHS[i].name.as_bytes(), name.as_bytes()) {
+        if is_same(PATHS[i].name.as_bytes(), name.as_bytes()) {
             return i;
         }
         i += 1;
     }
     panic!("no rare path of that name: add it to the table in kingtide_base::rare");
+}
+
+const fn is_same(a: &[u8], b: &[u8]) -> bool {
+    if a.len() != b.len() {
+        return false;
+    }
+    let mut i = 0;
+    while i < a.len() {
+        if a[i] != b[i] {
+            return false;
+        }
+        i += 1;
+    }
+    true
 }
 
 /// Counts the path in row `index` and calls the hooks.

@@ -184,16 +184,13 @@ impl DbInner {
     /// Freezes the families' memtables and waits until they are tables.
     pub fn flush_families(self: &Arc<Self>, families: &[Arc<Family>]) -> Result<()> {
         self.check_writable()?;
-        if kingtide_base::planted!("rotated-beside-an-insertion") {
-            families.iter().for_each(|f| self.rotate_after(self.snapshots.visible(), f));
-        } else {
-            let mut c = self.commit.lock();
-            for f in families {
-                if !f.is_dropped() {
-                    self.rotate(&mut c, f);
-                }
+        let mut c = self.commit.lock();
+        for f in families {
+            if !f.is_dropped() {
+                self.rotate(&mut c, f);
             }
         }
+        drop(c);
         self.jobs.wake();
         self.wait_until(|| families.iter().all(|f| f.is_dropped() || f.view.load().frozen.is_empty()))
     }

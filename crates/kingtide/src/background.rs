@@ -80,13 +80,12 @@ impl DbInner {
              was committed is in its log"
         );
         let error = Error::new(ErrorKind::Poisoned, text);
-        if !kingtide_base::planted!("panic-in-a-job-forgotten") {
-            let mut background_error = self.background_error.lock();
-            if !self.halted.load(Ordering::Acquire) {
-                *background_error = Some(error.clone());
-                self.halted.store(true, Ordering::Release);
-            }
+        let mut background_error = self.background_error.lock();
+        if !self.halted.load(Ordering::Acquire) {
+            *background_error = Some(error.clone());
+            self.halted.store(true, Ordering::Release);
         }
+        drop(background_error);
         self.stats.add(Stat::BackgroundErrors, 1);
         // Nothing syncs it from now on, and `Interval` promises that it is synced soon.
         let _ = self.wal.sync_all();

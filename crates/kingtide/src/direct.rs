@@ -27,7 +27,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::wal::SyncFirst;
 use kingtide_base::options::FamilyOptions;
-use kingtide_base::{Error, ErrorKind, Result, SeqNo, planted, rare};
+use kingtide_base::{Error, ErrorKind, Result, SeqNo, rare};
 use kingtide_table::{Packed, ValuePointer, VlogInfo, VlogMark, VlogWriter};
 use kingtide_vfs::{File, Fs, OpenMode};
 use std::path::Path;
@@ -105,9 +105,7 @@ impl DirectLog {
                 Err(e) => return Err(e),
             }
         };
-        if !planted!("direct-log-name-not-synced") {
-            fs.sync_dir(dir).inspect_err(|_| drop(fs.remove(&vlog_path(dir, id))))?;
-        }
+        fs.sync_dir(dir).inspect_err(|_| drop(fs.remove(&vlog_path(dir, id))))?;
         let (compression, chunk) = (options.compression, options.value_chunk_size as usize);
         let writer = VlogWriter::new_direct(file.clone(), id, compression, chunk);
         Ok(Arc::new(DirectLog {
@@ -135,7 +133,7 @@ impl DirectLog {
     /// Appends a value; `None` when the file takes no more. It is in the system's hands after [`DirectLog::flush`].
     pub fn append(&self, value: DirectValue<'_>) -> Result<Option<ValuePointer>> {
         let mut w = self.writing.lock();
-        if (w.closing && !planted!("direct-log-written-after-its-footer")) || w.broken {
+        if w.closing || w.broken {
             rare!("direct-log-sealed-in-hand");
             return Ok(None);
         }
@@ -160,9 +158,7 @@ impl DirectLog {
     /// Ends the value that was begun, and hands it to the system.
     pub fn end(&self) -> Result<ValuePointer> {
         let pointer = self.piece(VlogWriter::end)?;
-        if !planted!("staged-value-not-flushed") {
-            self.flush()?;
-        }
+        self.flush()?;
         Ok(pointer)
     }
 
@@ -198,7 +194,7 @@ impl DirectLog {
         if w.broken {
             return Err(Error::new(ErrorKind::Io, "an earlier write failed").at_path(self.file.path()));
         }
-        if w.closing && w.sealed.is_some() && !planted!("direct-log-written-after-its-footer") {
+        if w.closing && w.sealed.is_some() {
             return Ok(()); // sealing did it
         }
         let flushed = w.writer.flush().map_err(|e| w.failed(e));
@@ -343,9 +339,6 @@ impl DirectRefs {
                 false
             }
         };
-        if planted!("direct-log-not-held") {
-            return;
-        }
         held.push(Held { handle: log.handle.clone(), log: Some(log.clone()), owned });
     }
 

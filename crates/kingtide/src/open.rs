@@ -240,9 +240,6 @@ fn begin(inner: &Arc<DbInner>, changed: Option<&Arc<Family>>, threads: usize) ->
 
 /// Gives up a database whose opening failed when it was all but done, so that the next open finds it as this one did.
 fn abandon(inner: &DbInner) {
-    if kingtide_base::planted!("failed-open-keeps-the-lock") {
-        return;
-    }
     inner.closed.store(true, Ordering::Release);
     inner.jobs.cancel();
     inner.jobs.stop();
@@ -285,7 +282,7 @@ fn enter_prepared(txns: &Transactions, recovered: &[RecoveredPrepared]) -> Resul
     for p in recovered {
         let id = txns.recovered(&p.xid, p.isolation)?;
         first = if first == 0 { id } else { first };
-        for lock in p.locks_of().into_iter().filter(|_| !kingtide_base::planted!("prepared-locks-forgotten")) {
+        for lock in p.locks_of() {
             txns.lock_for_prepared(id, &lock)?;
         }
     }

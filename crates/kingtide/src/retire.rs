@@ -13,7 +13,7 @@ impl DbInner {
     /// Deletes what a change of files left behind, now or when the last view that names it goes. A file that cannot be
     /// removed is an orphan that the next open removes.
     pub fn delete_retired(&self, retired: Retired) {
-        for id in retired.tables.into_iter().filter(|_| !kingtide_base::planted!("merged-tables-not-deleted")) {
+        for id in retired.tables {
             let _ = self.tables.delete_table(id);
         }
         for id in retired.vlogs {
@@ -24,10 +24,7 @@ impl DbInner {
 
     /// Gives log segments back that hold nothing but what is in tables, except those that change streams may want.
     pub fn release_log(&self) -> Result<()> {
-        let mut needed = self.shape.lock().versions.log_start; // as the manifest says
-        if kingtide_base::planted!("log-released-early") {
-            needed = self.snapshots.visible() + 1;
-        }
+        let needed = self.shape.lock().versions.log_start; // as the manifest says
         if self.wal.poison().is_none() {
             let retention = self.options.read().change_retention;
             self.wal.release_beyond(needed, retention)?;

@@ -8,7 +8,7 @@ use crate::compact::job::Running;
 use crate::compact::{KeyRange, Rewrite};
 use crate::family::{Family, TableCache, View};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::version::{Edit, FamilyId, Version};
+use crate::version::{Edit, FamilyId};
 use crate::version_set::{Retired, VersionSet};
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{Result, SeqNo};
@@ -88,8 +88,7 @@ impl Shape {
         for f in self.families.values() {
             for (_, file) in f.view.load().version.files() {
                 for r in &file.vlog_refs {
-                    let framing = if kingtide_base::planted!("value-log-miscounted") { r.values } else { 0 };
-                    *live.entry(r.file_id).or_insert(0) += r.bytes + framing;
+                    *live.entry(r.file_id).or_insert(0) += r.bytes;
                 }
             }
         }
@@ -127,12 +126,6 @@ impl Shape {
         let retired = self.versions.write(edits, order.as_ref(), next_file_id)?;
         for FileChange { family, flushed, .. } in changes {
             let Some(state) = self.versions.families.get(&family.id()) else { continue };
-            if kingtide_base::planted!("stale-reads-while-installing") {
-                let none = Arc::<Version>::default();
-                family.update_view(|v| {
-                    View::new(v.order.clone(), v.active.clone(), v.frozen.clone(), none, tables, Some(v))
-                });
-            }
             family.update_view(|v| {
                 let kept = v.frozen.len() - flushed;
                 v.frozen[kept..].iter().for_each(|m| m.retire());

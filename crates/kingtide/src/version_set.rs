@@ -10,7 +10,7 @@ use crate::version::manifest::Manifest;
 use crate::version::scan::ManifestScan;
 use crate::version::{DEFAULT_FAMILY, Edit, FamilyId, LogBegun, Version, VlogMeta};
 use kingtide_base::options::FamilyOptions;
-use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo, planted, rare};
+use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo, rare};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -136,18 +136,15 @@ impl VersionState {
     /// Edits that make this state from nothing.
     fn snapshot_edits(&self, next_file_id: u64) -> Vec<Edit> {
         let mut edits = vec![
-            Edit::NextFileId(if planted!("rewrite-forgets-file-ids") { 0 } else { next_file_id }),
-            Edit::NextFamilyId(if planted!("rewrite-forgets-family-ids") { 0 } else { self.next_family }),
-            Edit::LogStart(if planted!("rewrite-forgets-the-log-start") { 0 } else { self.log_start }),
-            Edit::LastSeq(if planted!("number-of-an-ingest-forgotten") { 0 } else { self.last_seq }),
+            Edit::NextFileId(next_file_id),
+            Edit::NextFamilyId(self.next_family),
+            Edit::LogStart(self.log_start),
+            Edit::LastSeq(self.last_seq),
         ];
-        if let Some(begun) = self.log_begun
-            && !planted!("rewrite-forgets-that-the-log-began")
-        {
+        if let Some(begun) = self.log_begun {
             edits.push(Edit::LogBegun(begun));
         }
-        let forgotten = usize::from(planted!("rewrite-forgets-a-value-log"));
-        for (id, v) in self.vlogs.iter().skip(forgotten) {
+        for (id, v) in &self.vlogs {
             edits.push(Edit::AddVlog {
                 id: *id,
                 family: v.family,
@@ -157,15 +154,10 @@ impl VersionState {
             });
         }
         for (id, f) in &self.families {
-            let mut options: Vec<_> = f.options.entries().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
-            if planted!("rewrite-forgets-options") {
-                options.clear();
-            }
+            let options = f.options.entries().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
             let (id, order) = (*id, f.order.name().to_owned());
             edits.push(Edit::CreateFamily { id, name: f.name.clone(), order, options });
-            if !planted!("rewrite-forgets-what-is-flushed") {
-                edits.push(Edit::Flushed { family: id, seq: f.flushed });
-            }
+            edits.push(Edit::Flushed { family: id, seq: f.flushed });
             for (level, meta) in f.version.files() {
                 edits.push(Edit::AddFile { family: id, level: level as u8, meta: meta.clone() });
             }
@@ -330,7 +322,7 @@ impl VersionSet {
         let log_start = edits.iter().filter_map(|e| if let Edit::LogStart(seq) = e { Some(*seq) } else { None }).max();
         // What the log may have lost since it was last said where it begins cannot be needed again.
         debug_assert!(
-            log_start.is_none_or(|s| s >= self.log_start) || planted!("log-start-falls"),
+            log_start.is_none_or(|s| s >= self.log_start),
             "the log start fell: {log_start:?}, {}",
             self.log_start
         );
@@ -342,9 +334,6 @@ impl VersionSet {
         }
         // Only once the manifest has it: from here on segments below the log start are released.
         self.state.adopt(next, &touched);
-        if let Some(seq) = log_start.filter(|_| planted!("log-start-falls")) {
-            self.state.log_start = seq;
-        }
         Ok(retired)
     }
 
@@ -363,9 +352,7 @@ impl VersionSet {
             let before = self.families.get(id).into_iter().flat_map(|f| f.version.files());
             // A file that only moved to another level is removed and added by the same record.
             retired.tables.extend(before.map(|(_, f)| f.id).filter(|id| !held.contains(id)));
-            let newest_only = planted!("live-value-log-deleted");
-            let counted = version.files().filter(|(level, _)| !newest_only || *level == 0);
-            let used: HashSet<u64> = counted.flat_map(|(_, f)| f.vlog_refs.iter().map(|r| r.file_id)).collect();
+            let used: HashSet<u64> = version.files().flat_map(|(_, f)| f.vlog_refs.iter().map(|r| r.file_id)).collect();
             let known = self.vlogs.iter().chain(next.vlogs.iter().filter(|(v, _)| !self.vlogs.contains_key(v)));
             let removed = |v: u64| edits.iter().any(|e| matches!(e, Edit::RemoveVlog { id } if *id == v));
             let unused = known.filter(|(v, meta)| meta.family == *id && !used.contains(v) && !removed(**v));

@@ -338,9 +338,6 @@ impl BlockBuilder {
             flags |= FLAG_HEADS;
             let (first, last) = (&self.raw[self.first_key.clone()], &self.raw[self.last_key.clone()]);
             prefix_len = common_prefix(first, last).min(u16::MAX as usize);
-            if kingtide_base::planted!("block-prefix-too-long") {
-                prefix_len = (prefix_len + 1).min(first.len());
-            }
             for &at in &self.offsets {
                 let head = self.head_of(at as usize, prefix_len);
                 self.raw.extend_from_slice(&head.to_le_bytes());

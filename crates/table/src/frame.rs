@@ -169,9 +169,7 @@ impl Output {
     /// Writes out what is buffered and makes it durable. Returns the length of the file.
     pub fn finish(mut self) -> Result<u64> {
         self.flush()?;
-        if !kingtide_base::planted!("table-not-synced") {
-            self.file.sync_data()?;
-        }
+        self.file.sync_data()?;
         Ok(self.flushed)
     }
 }

@@ -313,7 +313,7 @@ impl TableIter {
         } else {
             let first = self.layout.entry(raw, 0)?;
             let starts_after = order.compare(first.key(raw), key).then(tag.cmp(&first.tag)) == Ordering::Greater;
-            if starts_after && self.block != 0 && !kingtide_base::planted!("seek-answered-from-the-loaded-block") {
+            if starts_after && self.block != 0 {
                 return Ok(None);
             }
             if !self.valid && before(&self.layout.entry(raw, count - 1)?) {

@@ -157,7 +157,7 @@ impl DbInner {
         let record = WalRecord { points, ..WalRecord::new(batch.payload()) };
         // What a control operation says is nowhere but in the log. Families are flushed one by one: only the log keeps a
         // batch over several of them whole.
-        let alone = batch.families().len() < 2 || kingtide_base::planted!("batch-over-families-not-logged");
+        let alone = batch.families().len() < 2;
         let unlogged = durability == Durability::None && batch.control().is_none() && alone;
         if !unlogged {
             self.begin_log()?;
@@ -197,9 +197,6 @@ impl DbInner {
         timer.end(Stage::LogNs);
         perf::count(Stage::LogBytes, if ready.unlogged { 0 } else { ready.batch.payload().len() as u64 });
         turn.state.last_seq = turn.last;
-        if kingtide_base::planted!("published-early") {
-            self.snapshots.publish(turn.last);
-        }
         Ok(lsn)
     }
 
@@ -240,9 +237,7 @@ impl DbInner {
     /// Waits until a commit survives what its durability says.
     pub(crate) fn make_durable(&self, commit: Visible, durability: Durability) -> Result<()> {
         match (durability, commit.lsn) {
-            (Durability::Power, Some(lsn)) if !kingtide_base::planted!("power-commit-not-synced") => {
-                self.wal.sync_to(lsn) // which counts it
-            }
+            (Durability::Power, Some(lsn)) => self.wal.sync_to(lsn), // which counts it
             _ => Ok(()),
         }
     }

@@ -57,10 +57,7 @@ impl DbInner {
         }
         let fresh = FamilyMemtable::new(family.order().clone(), &self.arenas, last + 1);
         family.update_view(|v| {
-            let mut frozen: Vec<_> = std::iter::once(&v.active).chain(&v.frozen).cloned().collect();
-            if kingtide_base::planted!("rotated-out-of-order") {
-                frozen.reverse();
-            }
+            let frozen = std::iter::once(&v.active).chain(&v.frozen).cloned().collect();
             View::new(v.order.clone(), fresh, frozen, v.version.clone(), &self.tables, Some(v))
         });
         self.stats.add(Stat::Rotations, 1);

@@ -93,7 +93,6 @@ impl DbInner {
             return Ok(Admission::Go);
         }
         if self.txns.locks.any_held()
-            && !kingtide_base::planted!("locks-not-asked")
             && let Some((op, holder)) = self.first_locked(batch, guard)
         {
             return match guard {

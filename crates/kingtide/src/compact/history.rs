@@ -159,8 +159,7 @@ impl<'a> History<'a> {
             return Ok(Fate::Withhold);
         }
         let above = std::mem::replace(&mut self.above, Above { stripe, bare_put: false });
-        let now_ms = self.now_ms + u64::from(kingtide_base::planted!("merge-expires-early"));
-        let expired = put && expiry.is_some_and(|ms| ms <= now_ms);
+        let expired = put && expiry.is_some_and(|ms| ms <= self.now_ms);
         if expired {
             counters.expired += 1;
         }

@@ -99,8 +99,7 @@ fn merge(
     // that some snapshot does not see is also the trace of a change.
     let oldest = ctx.snapshots.first().copied().unwrap_or(0);
     let written = kept.len();
-    let dropped_early = kingtide_base::planted!("deleted-range-dropped-early");
-    kept.retain(|f| f.seq > oldest || (older.may_meet(&f.start, &f.end) && !dropped_early));
+    kept.retain(|f| f.seq > oldest || older.may_meet(&f.start, &f.end));
     let dropped_ranges = written - kept.len();
 
     let mut out = Outputs::new(ctx, place, kept);
@@ -167,8 +166,7 @@ fn finish_key(
     if history.pending().is_empty() {
         return Ok(());
     }
-    let needed = older.may_hold(key) && !kingtide_base::planted!("tombstone-dropped-early");
-    let kept = if needed { history.pending() } else { history.traces() };
+    let kept = if older.may_hold(key) { history.pending() } else { history.traces() };
     for t in kept {
         out.add(key, *t, &[], std::mem::take(&mut untouched))?;
     }

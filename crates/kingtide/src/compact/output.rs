@@ -284,9 +284,7 @@ impl<'a> Outputs<'a> {
                 self.writer()?.add_range_tombstone(start, stop, t.seq)?;
             }
         }
-        if let Some(end) = end
-            && !kingtide_base::planted!("deleted-range-lost-at-a-cut")
-        {
+        if let Some(end) = end {
             self.tombstones = tombstones;
             self.tombstones.retain(|t| order.compare(&t.end, end).is_gt());
         }

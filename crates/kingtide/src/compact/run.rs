@@ -295,10 +295,7 @@ impl DbInner {
         may_cancel: bool,
         f: impl FnOnce(&MergeContext<'_>) -> R,
     ) -> R {
-        let snapshots = match kingtide_base::planted!("merge-ignores-snapshots") {
-            true => vec![self.snapshots.visible()],
-            false => self.snapshots.list(),
-        };
+        let snapshots = self.snapshots.list();
         let version = family.view.load().version.clone();
         self.surroundings(may_cancel).with_context((family.order(), options), snapshots, version, f)
     }

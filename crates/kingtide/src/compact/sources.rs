@@ -48,12 +48,9 @@ impl<'a> RunSource<'a> {
                 return Ok(());
             };
             let mut iter = (self.open)(&file)?.iter(IterOptions { fill_cache: false, readahead: true });
-            let moved = match lo {
-                Some(lo) => iter.seek(lo, Tag(u64::MAX)),
-                None => iter.first(),
-            };
-            if !kingtide_base::planted!("merge-input-error-swallowed") {
-                moved?;
+            match lo {
+                Some(lo) => iter.seek(lo, Tag(u64::MAX))?,
+                None => iter.first()?,
             }
             self.iter = Some(iter);
         }

@@ -135,8 +135,8 @@ impl Moment {
     pub fn files(&self, dir: &Path) -> Vec<(PathBuf, u64)> {
         let tables = self.families.iter().flat_map(|f| f.view.version.files());
         let tables = tables.map(|(_, meta)| (klog_path(dir, meta.id), meta.size));
-        let vlogs = self.vlogs.iter().filter(|_| !kingtide_base::planted!("copy-misses-value-logs"));
-        tables.chain(vlogs.map(|(id, v)| (vlog_path(dir, *id), v.size))).collect()
+        let vlogs = self.vlogs.iter().map(|(id, v)| (vlog_path(dir, *id), v.size));
+        tables.chain(vlogs).collect()
     }
 
     /// Writes what no immutable file holds into `dir`: memtables, transactions in doubt, and the manifest. `CURRENT` comes

@@ -200,7 +200,7 @@ impl Family {
             let before = self.ingests.load(Ordering::Acquire);
             let (view, seq) = (view(&self.view), seq()?);
             // Relaxed: a thread with a number at or behind that of ingested files acquired it after they were counted.
-            if self.ingests.load(Ordering::Relaxed) == before || kingtide_base::planted!("look-without-a-second") {
+            if self.ingests.load(Ordering::Relaxed) == before {
                 return Ok((view, seq));
             }
         }
@@ -306,7 +306,7 @@ pub const MAX_NAME: usize = 255;
 
 /// Checks a family name.
 pub(crate) fn check_name(name: &str) -> Result<()> {
-    if name.is_empty() && !kingtide_base::planted!("empty-family-name") {
+    if name.is_empty() {
         return Err(Error::invalid("column family name is empty"));
     }
     if name.len() > MAX_NAME {

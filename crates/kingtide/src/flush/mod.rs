@@ -75,20 +75,14 @@ impl DbInner {
         let mut input = FlushInput::of(std::slice::from_ref(&memtable), self.new_file_id());
         let sealed = memtable.direct().seal()?;
         input.relocate.retain(|id| !sealed.iter().any(|(log, _)| log.id() == *id));
-        if kingtide_base::planted!("deleted-range-not-flushed") {
-            input.tombstones.clear();
-        }
         let output = self.with_merge_context(family, &options, false, |ctx| {
             let output = run_flush(ctx, input)?;
-            if !kingtide_base::planted!("table-name-not-synced") {
-                ctx.sync_dir().inspect_err(|_| output.discard(&*self.fs, &self.dir))?;
-            }
+            ctx.sync_dir().inspect_err(|_| output.discard(&*self.fs, &self.dir))?;
             Ok(output)
         })?;
         self.log_before_flush(family, last).inspect_err(|_| output.discard(&*self.fs, &self.dir))?;
         let (referred, mut edits) = take_over(&sealed, family, &output);
         edits.extend(output.edits(family.id(), &[]));
-        let last = last + u64::from(kingtide_base::planted!("flushed-one-too-many"));
         edits.push(Edit::Flushed { family: family.id(), seq: last });
         edits.push(Edit::LastSeq(self.snapshots.visible()));
         let retired = {
@@ -145,8 +139,7 @@ impl DbInner {
     /// The variant for callers that hold the commit lock.
     pub(crate) fn log_needed_at(&self, c: &CommitState, oldest: impl Fn(&Family) -> Option<SeqNo>) -> SeqNo {
         let in_memory = c.families.iter().filter_map(|f| oldest(f)).min();
-        let in_doubt =
-            self.prepared.needed(self.wal.synced()).filter(|_| !kingtide_base::planted!("log-of-prepared-released"));
+        let in_doubt = self.prepared.needed(self.wal.synced());
         in_memory.into_iter().chain(in_doubt).min().unwrap_or(c.last_seq + 1)
     }
 
@@ -164,7 +157,7 @@ impl DbInner {
             let others = c.families.iter().any(|f| f.id() != family.id() && older(f));
             (others, self.prepared.is_unsynced(self.wal.synced()))
         };
-        if (!others && !control) || kingtide_base::planted!("log-of-others-not-synced") {
+        if !others && !control {
             return Ok(());
         }
         rare!("flush-synced-log-first");

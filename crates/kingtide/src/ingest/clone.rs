@@ -14,7 +14,7 @@ use crate::engine::DbInner;
 use crate::family::{Family, View, check_name};
 use crate::names::{klog_path, vlog_path};
 use crate::version::FileMeta;
-use kingtide_base::{Error, ErrorKind, Result, SeqNo, planted};
+use kingtide_base::{Error, ErrorKind, Result, SeqNo};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -89,9 +89,7 @@ impl DbInner {
                 self.check_open()?;
                 if meta.vlog_refs.is_empty() {
                     let (id, _) = brought.bring(&klog_path(&self.dir, meta.id), true)?;
-                    let id = if planted!("clone-shares-a-file") { meta.id } else { id };
-                    let written_as = if planted!("clone-renames-a-file") { id } else { meta.written_as };
-                    copied.files.push((level, FileMeta { id, written_as, ..FileMeta::clone(meta) }));
+                    copied.files.push((level, FileMeta { id, ..FileMeta::clone(meta) }));
                 } else {
                     let job = rewriting(level, meta);
                     copied.take(run_merge(context, &job, &KeyRange::default())?, brought);

@@ -17,7 +17,7 @@ use kingtide_base::events::Event;
 use kingtide_base::key::MAX_SEQ;
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::stats::Stat;
-use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo, Tag, planted, rare};
+use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo, Tag, rare};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,10 +36,7 @@ impl Part {
     /// The family's memtables that hold keys, or deleted ranges, between a file's smallest and largest key.
     fn overlaps_memtables(&self) -> bool {
         let view = self.family.view.load();
-        !planted!("ingest-under-older-memtables")
-            && view
-                .memtables()
-                .any(|m| self.files.iter().any(|f| holds_any(m, self.family.order(), &f.min_key, &f.max_key)))
+        view.memtables().any(|m| self.files.iter().any(|f| holds_any(m, self.family.order(), &f.min_key, &f.max_key)))
     }
 }
 
@@ -99,9 +96,7 @@ impl DbInner {
             for part in parts.iter().filter(|p| p.overlaps_memtables()) {
                 self.flush_families(std::slice::from_ref(&part.family))?;
             }
-            if !planted!("log-not-synced-before-an-ingest") {
-                self.wal.sync_all()?; // most of what would have to be synced under the locks
-            }
+            self.wal.sync_all()?; // most of what would have to be synced under the locks
             let claim = if rounds < ROUNDS { None } else { Some(self.claim_flushes(parts)?) };
             let mut shape = self.shape.lock();
             let mut c = self.commit.lock();
@@ -131,7 +126,7 @@ impl DbInner {
     /// A file whose keys overlap a lock of a transaction: part, file, holder.
     fn locked_file(&self, parts: &[Part]) -> Option<(usize, usize, TxnId)> {
         let locks = &self.txns.locks;
-        if !locks.any_held() || planted!("ingest-passes-locks") {
+        if !locks.any_held() {
             return None;
         }
         parts.iter().enumerate().find_map(|(p, part)| {
@@ -183,7 +178,7 @@ impl DbInner {
     ) -> Result<Retired, Failed> {
         let mut outputs = Vec::new();
         let installed = self.flush_and_install(shape, c, parts, &mut outputs);
-        if let (Err(Failed { in_doubt: false, .. }), false) = (&installed, planted!("files-of-a-failed-ingest-stay")) {
+        if let Err(Failed { in_doubt: false, .. }) = &installed {
             // The memtables are still there, and will be written again.
             outputs.iter().for_each(|o| o.discard(&*self.fs, &self.dir));
         }
@@ -231,8 +226,7 @@ impl DbInner {
         let mut newest_run = None;
         for file in &mut part.files {
             *last += 1;
-            let seq = *last - u64::from(planted!("ingest-seen-by-older-snapshots"));
-            (file.sequence, file.min_seq, file.max_seq) = (seq, seq, seq);
+            (file.sequence, file.min_seq, file.max_seq) = (*last, *last, *last);
             let level = match place(&version, order, &options, running, file) {
                 Place::Run { level, run } => {
                     if level > 0 {
@@ -323,37 +317,27 @@ impl DbInner {
         &self,
         shape: &mut Shape,
         c: &mut CommitState,
-        mut changes: Vec<FileChange>,
+        changes: Vec<FileChange>,
         mut further: Vec<Edit>,
         last: SeqNo,
     ) -> Result<Retired, Failed> {
         if last > MAX_SEQ {
             return Err(Error::invalid("sequence numbers are used up").into());
         }
-        if !planted!("log-not-synced-before-an-ingest") {
-            self.wal.sync_all()?;
-        }
+        self.wal.sync_all()?;
         let families: Vec<Arc<Family>> = changes.iter().map(|c| c.family.clone()).collect();
         let emptied: Vec<FamilyId> = changes.iter().filter(|c| c.flushed > 0).map(|c| c.family.id()).collect();
         // From here on the numbers are taken: after a failure the record may be in the manifest.
         c.last_seq = last;
         let log_start = self.log_needed_at(c, |f| if emptied.contains(&f.id()) { None } else { f.oldest_unflushed() });
-        let log_start = if planted!("ingest-releases-the-log") { last + 1 } else { log_start };
-        while planted!("ingest-in-several-records") && changes.len() > 1 {
-            shape.change_families(vec![changes.remove(0)], Vec::new(), &self.tables, &self.next_file_id)?;
-        }
         further.extend([Edit::LastSeq(last), Edit::LogStart(log_start)]);
         let written = shape.change_families(changes, further, &self.tables, &self.next_file_id);
         if written.is_ok() {
             // Release pairs with the Acquire in `Family::look`.
             families.iter().for_each(|f| _ = f.ingests.fetch_add(1, Ordering::Release));
         }
-        if !planted!("ingest-not-in-the-conflict-filter") {
-            self.conflicts().note_range(last); // any key, as far as the filter can tell
-        }
-        if !planted!("ingest-not-among-recent-writes") {
-            c.recent.pass(last);
-        }
+        self.conflicts().note_range(last); // any key, as far as the filter can tell
+        c.recent.pass(last);
         self.snapshots.publish(last);
         match written {
             Ok(retired) => {

@@ -36,7 +36,7 @@ use crate::family::Family;
 use crate::names::klog_path;
 use crate::version::{FileMeta, SORTED_FILE};
 use kingtide_base::stats::Stats;
-use kingtide_base::{Error, KeyOrder, Result, SeqNo, planted};
+use kingtide_base::{Error, KeyOrder, Result, SeqNo};
 use kingtide_mem::cache::BlockCache;
 use kingtide_table::salvage::read_written_as;
 use kingtide_table::{Table, TableId, TableInfo};
@@ -78,9 +78,7 @@ impl Brought<'_> {
             let (id, to) = self.new_name()?;
             if self.db.fs.hard_link(from, &to).is_ok() {
                 // The program that wrote it need not have synced it.
-                if !planted!("ingested-bytes-not-synced") {
-                    self.db.fs.open(&to, OpenMode::Write)?.sync_all()?;
-                }
+                self.db.fs.open(&to, OpenMode::Write)?.sync_all()?;
                 return Ok((id, self.db.fs.open(&to, OpenMode::Read)?));
             }
         }
@@ -182,9 +180,7 @@ impl DbInner {
         if parts.is_empty() {
             return Ok(self.snapshots.visible());
         }
-        if !planted!("ingested-name-not-synced") {
-            self.fs.sync_dir(&self.dir)?;
-        }
+        self.fs.sync_dir(&self.dir)?;
         let installed = self.install_parts(&mut parts, options.no_wait);
         let seq = brought.settle(installed)?;
         self.count_ingest(parts.iter().flat_map(|p| &p.files).map(|f| f.size).sum());

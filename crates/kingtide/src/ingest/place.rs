@@ -5,7 +5,6 @@ use crate::compact::planner::levels_of_rest;
 use crate::version::{FileMeta, Version};
 use kingtide_base::KeyOrder;
 use kingtide_base::options::FamilyOptions;
-use kingtide_base::planted;
 
 /// The place of a file: a level, and the run of it that the file joins; level 0 gets a run of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,14 +28,10 @@ pub(crate) fn place(
     let (dividing, largest) = levels_of_rest(version, options);
     let (lo, hi) = (file.min_key.as_slice(), file.max_key.as_slice());
     let meets = |l: &usize| version.levels[*l].iter().any(|r| r.overlapping(order, lo, hi).next().is_some());
-    let free = match planted!("ingest-placed-too-deep") {
-        true => (0..=largest).rfind(|l| !meets(l)),
-        false => (0..=largest).take_while(|l| !meets(l)).last(),
-    };
-    let free = free.unwrap_or(0);
+    let free = (0..=largest).take_while(|l| !meets(l)).last().unwrap_or(0);
     let in_the_way = |level: usize| {
         let own = Footprint { top: level, bottom: level, lo: lo.to_vec(), hi: hi.to_vec(), hi_open: false };
-        running.iter().any(|r| r.conflicts(order, &own)) && !planted!("ingest-in-the-way-of-a-merge")
+        running.iter().any(|r| r.conflicts(order, &own))
     };
     let rests = |level: &usize| *level == largest || *level <= dividing;
     match (1..=free).rev().filter(rests).find(|level| !in_the_way(*level)) {

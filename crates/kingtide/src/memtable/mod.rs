@@ -8,7 +8,7 @@ use crate::direct::DirectRefs;
 use crate::rangedel::{Fragment, RangeTombstones};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{ArcSwapOption, Mutex};
-use kingtide_base::{Error, KeyOrder, SeqNo, planted};
+use kingtide_base::{Error, KeyOrder, SeqNo};
 use kingtide_mem::{ArenaPool, MemWriter, Memtable, NoRoom};
 use std::sync::Arc;
 
@@ -99,7 +99,6 @@ impl FamilyMemtable {
         }
         match self.first_entry.load(Ordering::Relaxed) {
             NO_ENTRY => Some(self.first_seq), // inserted without a commit, by a test
-            _ if planted!("log-start-falls") => Some(self.first_seq),
             seq => Some(seq),
         }
     }

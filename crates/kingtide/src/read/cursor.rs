@@ -468,8 +468,7 @@ impl Cursor {
         self.counts.steps += 1;
         let turned = self.shown == Shown::Saved;
         self.hide();
-        let moved =
-            if turned && !kingtide_base::planted!("turned-iterator-skips") { Ok(()) } else { self.merge.next_key() };
+        let moved = if turned { Ok(()) } else { self.merge.next_key() };
         if let Err(e) = moved.and_then(|()| self.find_forward(Some(head))) {
             self.fail(e);
         }
@@ -543,8 +542,7 @@ impl Cursor {
         if self.counts.seeks.is_multiple_of(256) {
             self.count();
         }
-        let goes_on = self.error.is_none() || kingtide_base::planted!("iterator-goes-on-after-error");
-        goes_on.then(|| self.ctx.stats.start())
+        self.error.is_none().then(|| self.ctx.stats.start())
     }
 
     #[inline]
@@ -556,9 +554,6 @@ impl Cursor {
     #[cold]
     fn fail(&mut self, e: Error) {
         self.hide();
-        if kingtide_base::planted!("iterator-error-swallowed") {
-            return;
-        }
         self.error.get_or_insert(e);
     }
 

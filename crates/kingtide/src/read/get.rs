@@ -259,7 +259,7 @@ fn lookup<R>(
     take: impl FnOnce(Found<'_>) -> Result<R>,
 ) -> Result<Option<R>> {
     let covering = view.max_covering(key, snapshot)?;
-    let upper = Tag::seek(snapshot + u64::from(kingtide_base::planted!("get-sees-one-commit-too-many")));
+    let upper = Tag::seek(snapshot);
     let (timer, mut searched) = (perf::begin_stage(), 0);
     let in_memory = view.memtables().find_map(|memtable| {
         searched += 1;

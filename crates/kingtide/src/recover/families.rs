@@ -69,9 +69,6 @@ impl Recovery<'_> {
 
     /// Makes durable what recovery reads of the log: of each segment its id, and the bytes that count.
     pub(super) fn sync_segments(&self, segments: impl Iterator<Item = (u64, u64)>, same_boot: bool) -> Result<()> {
-        if kingtide_base::planted!("recovered-log-not-synced") {
-            return Ok(());
-        }
         for (id, bytes) in segments {
             let file = self.fs.open(&segment_path(self.dir, id), OpenMode::Write)?;
             if same_boot {

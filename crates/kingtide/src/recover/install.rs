@@ -85,7 +85,7 @@ fn raise_log_start(versions: &mut VersionSet, log_end: &ReplayEnd) {
         return;
     }
     let begins = log_end.segments.first().map_or(0, |s| s.start_seq);
-    if begins > versions.log_start && !kingtide_base::planted!("log-start-of-an-old-build-kept") {
+    if begins > versions.log_start {
         rare!("log-start-raised-by-chain");
         versions.raise_log_start(begins);
     }

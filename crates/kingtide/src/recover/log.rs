@@ -99,12 +99,6 @@ impl Records for Replay<'_, '_> {
                 Error::corruption(format!("operation {i} of the log record with sequence {base} cannot be read"))
             })?;
             match op {
-                LogOp::Write(op)
-                    if kingtide_base::planted!("batch-ends-at-a-dropped-family")
-                        && !self.by_id.contains_key(&op.family) =>
-                {
-                    return Ok(());
-                }
                 LogOp::Write(op) => self.write(&op, base + i)?,
                 LogOp::Prepare(p) => self.in_doubt.prepare(&p, base + i, &rest[..rest.len() - r.rest().len()])?,
                 LogOp::Resolved { committed: false, .. } if i > 0 => {
@@ -242,7 +236,7 @@ impl<'a> RecoveredValues<'a> {
             let LogOp::Write(op) = op else { continue };
             let Some(p) = op.pointer() else { continue };
             let matters = families.get(&op.family).is_some_and(|f| seq > f.flushed_seq.load(Ordering::Relaxed));
-            if !matters || kingtide_base::planted!("direct-value-unchecked-at-recovery") {
+            if !matters {
                 continue;
             }
             match self.log(p.file_id).and_then(|log| log.vlog()?.check(&p)) {

@@ -51,7 +51,6 @@ impl ConflictFilter {
     /// Whether a key of this slot may have been committed after `since`.
     #[inline]
     pub fn may_have_changed(&self, slot: u16, since: SeqNo) -> bool {
-        let since = since + u64::from(kingtide_base::planted!("first-committer-off-by-one"));
         self.slots[slot as usize % SLOTS].load(Ordering::Relaxed) > since || self.ranges.load(Ordering::Relaxed) > since
     }
 }

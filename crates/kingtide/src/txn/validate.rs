@@ -57,8 +57,7 @@ impl<'a> Validation<'a> {
     /// For a batch whose writes must not have been committed by another since `writes_since`.
     #[inline]
     pub fn new(txn: TxnId, writes_since: Option<SeqNo>, reads: &'a ReadSet, batch: &WriteBatch) -> Validation<'a> {
-        let read_ranges = reads.has_ranges() && !kingtide_base::planted!("ranges-not-validated");
-        let mut ranges = if read_ranges { reads.ranges() } else { Vec::new() };
+        let mut ranges = if reads.has_ranges() { reads.ranges() } else { Vec::new() };
         if let Some(seq) = writes_since
             && batch.has_ranges()
         {
@@ -136,7 +135,7 @@ impl DbInner {
     }
 
     fn validate_keys(&self, v: &Validation<'_>, batch: &WriteBatch, round: Round) -> Result<Verdict> {
-        for key in v.reads.keys().iter().filter(|_| !kingtide_base::planted!("reads-not-validated")) {
+        for key in v.reads.keys() {
             let family = v.reads.family_of(key);
             if let Verdict::LookOutside = self.check_key(v, family, key.slot, v.reads.key_of(key), key.seq, round)? {
                 return Ok(Verdict::LookOutside);

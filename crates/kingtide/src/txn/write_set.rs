@@ -196,9 +196,7 @@ impl WriteSet {
             }
         }
         self.ranges.retain(|r| (*r as usize) < mark.ops);
-        if !kingtide_base::planted!("savepoint-leaves-writes") {
-            self.batch.truncate(mark);
-        }
+        self.batch.truncate(mark);
         Ok(())
     }
 

@@ -272,8 +272,7 @@ impl Segments {
                 return Err(e);
             }
         };
-        let skipped = kingtide_base::planted!("log-name-not-synced");
-        if let Err(e) = if skipped { Ok(()) } else { sync_names(config, sync) } {
+        if let Err(e) = sync_names(config, sync) {
             if e.is_out_of_descriptors() {
                 let _ = config.fs.remove(&path); // one that stays is a stray, which the next open removes
             }

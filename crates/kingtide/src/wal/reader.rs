@@ -463,7 +463,6 @@ impl Walk<'_> {
             || behind.synced as u64 > at
             || (short && synced as usize >= SEGMENT_HEADER_LEN)
             || self.prove_synced_before(later)?;
-        let damaged = damaged && !kingtide_base::planted!("damage-taken-for-a-torn-tail");
         if damaged && self.live && missing.is_none() && later.is_empty() && self.is_whole(i, at)? {
             return Ok(()); // appended since, and what was found behind it too
         }

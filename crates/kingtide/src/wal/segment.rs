@@ -116,7 +116,6 @@ fn header_crc(bytes: &[u8; SEGMENT_HEADER_LEN], id: u64) -> u32 {
 /// start value: bytes that were a record of another segment can never pass for one of this segment.
 #[inline]
 fn seed(id: u64, offset: u64) -> u32 {
-    let id = if kingtide_base::planted!("log-checksum-without-segment") { 0 } else { id };
     crc_append(id as u32, &offset.to_le_bytes())
 }
 

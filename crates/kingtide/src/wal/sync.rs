@@ -246,7 +246,7 @@ impl GroupSync {
     pub fn poison(&self, doing: &str, cause: Error) -> Error {
         rare!("log-stopped");
         let _ = self.cause.set(cause.context(doing));
-        self.poisoned.store(!kingtide_base::planted!("failed-sync-forgotten"), Ordering::Release);
+        self.poisoned.store(true, Ordering::Release);
         self.poison_error()
     }
 
@@ -367,18 +367,14 @@ impl GroupSync {
     /// the leader is here.
     fn fly(&self, target: u64) -> Result<()> {
         self.check()?;
-        if !kingtide_base::planted!("direct-log-not-synced-first") {
-            self.sync_what_comes_first()?;
-        }
+        self.sync_what_comes_first()?;
         let files: Vec<_> = self.files.lock().iter().filter(|f| f.base < target).map(|f| Arc::clone(&f.file)).collect();
         for file in files {
             self.stats.add(Stat::WalSyncs, 1);
             let ticks = self.stats.ticks();
             let synced = file.sync_data();
             self.stats.record_since(Histogram::Fsync, ticks);
-            if let Err(e) = synced
-                && !kingtide_base::planted!("failed-sync-ignored")
-            {
+            if let Err(e) = synced {
                 return Err(self.poison("sync of the log failed", e.at_path(file.path())));
             }
         }

@@ -59,9 +59,6 @@ impl Wal {
     /// `Io` from syncing or listing.
     pub fn open(config: WalConfig, end: &ReplayEnd) -> Result<(WalWriter, Arc<Wal>)> {
         for s in &end.segments {
-            if kingtide_base::planted!("recovered-log-not-synced") {
-                continue;
-            }
             config.fs.open(&segment_path(&config.dir, s.id), OpenMode::Write)?.sync_data()?;
         }
         let segments = Segments::open(&config, end)?;
@@ -139,12 +136,7 @@ impl WalWriter {
             active.blot_out()?;
         }
         // The header last: until it is there the payload is bytes that mean nothing.
-        if let Err(e) = active.file.write_at(record.payload, active.at + RECORD_HEADER_LEN as u64) {
-            if kingtide_base::planted!("failed-append-leaves-a-hole") {
-                active.at += span;
-            }
-            return Err(e);
-        }
+        active.file.write_at(record.payload, active.at + RECORD_HEADER_LEN as u64)?;
         if let Err(e) = active.file.write_at(&header.encode(active.id, active.at), active.at) {
             rare!("log-append-failed");
             // If not even this works now, it comes before the next record.

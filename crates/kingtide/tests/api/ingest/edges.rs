@@ -39,7 +39,7 @@ fn the_number_of_an_ingest_is_not_given_again() {
 }
 
 #[test]
-fn a_file_that_nobody_synced_is_durable_when_it_is_taken() {
+fn a_file_that_was_never_synced_is_durable_when_it_is_taken() {
     let fs = MemFs::new();
     let db = open(&fs);
     sorted_file(db.default_family(), "files/a", 0..300, b"v");

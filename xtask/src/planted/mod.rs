@@ -1,17 +1,43 @@
-//! `cargo xtask planted`: shows that the tests find bugs that were planted on purpose. The table of them, and how it works,
-//! is in `crates/base/src/planted.rs`.
+//! `cargo xtask planted`: shows that the tests find bugs that were planted on purpose. `planted/README.md` tells how it works
+//! and how to describe one.
 
-use crate::tidy::root;
+mod bugs;
+mod copy;
+mod plant;
+
+use crate::tidy::{Report, root};
+use bugs::Bug;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use table::{BUGS, PlantedBug};
 
-/// The library's own file: a task depends on none of the crates that it works on.
-#[allow(dead_code)]
-#[path = "../../crates/base/src/planted.rs"]
-mod table;
+/// Reports descriptions that are wrong, those that do not fit the source, those whose tests are gone, and bugs that are in
+/// the source itself.
+pub fn check(texts: &[(String, String)], report: &mut Report) {
+    let bugs = bugs::read(texts, report);
+    let texts = copy::map(texts);
+    plant::plant(&bugs, &texts, report);
+    for bug in &bugs {
+        for filter in Suite::of(bug, false).filters {
+            let test = format!("fn {}", filter.rsplit("::").next().unwrap_or(filter));
+            if !texts.iter().any(|(path, text)| path.ends_with(".rs") && text.contains(&test)) {
+                let text = format!("planted bug {}: there is no test {filter}; name the one that fails", bug.name);
+                report.add(&bug.at.0, bug.at.1, &text);
+            }
+        }
+    }
+    let is_source = |p: &str| p.starts_with("crates/") && p.contains("/src/") && p.ends_with(".rs");
+    for (path, text) in texts.iter().filter(|(p, _)| is_source(p)) {
+        for (n, _) in text.lines().enumerate().filter(|(_, line)| line.contains("planted!")) {
+            report.add(
+                path,
+                n,
+                "a planted bug in the source itself; describe it in planted/*.md, as its README.md says",
+            );
+        }
+    }
+}
 
 /// A bug counts as caught only if the tests say so within this time: a test that hangs must notice by itself.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -28,22 +54,27 @@ pub fn run(args: &[String]) -> Result<(), String> {
             _ => return Err("usage: cargo xtask planted [--full] [name]".to_owned()),
         }
     }
-    let bugs: Vec<&PlantedBug> = BUGS.iter().filter(|b| b.name.contains(filter)).collect();
+    let all = copy::all_bugs()?;
+    let bugs: Vec<&Bug> = all.iter().filter(|b| b.name.contains(filter)).collect();
     if bugs.is_empty() {
         return Err(format!("no planted bug has '{filter}' in its name"));
     }
-    let programs = build(&bugs)?;
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    let target = std::path::absolute(target.join("planted")).map_err(|e| format!("the target directory: {e}"))?;
+    let source = target.join("src");
+    copy::make(&all, &source)?;
+    let programs = build(&bugs, &source, &target)?;
     let mut healthy: BTreeMap<&str, Verdict> = BTreeMap::new();
     for bug in &bugs {
-        if !healthy.contains_key(bug.caught_by) {
-            let verdict = Suite::of(bug, full).run(&programs, None)?;
+        if !healthy.contains_key(bug.caught_by.as_str()) {
+            let verdict = Suite::of(bug, full).run(&programs, &source, None)?;
             if !matches!(verdict.end, End::Passed(tests) if tests > 0) {
                 return Err(format!(
                     "without a bug, cargo test {}: {}\n{}",
                     bug.caught_by, verdict.end, verdict.output
                 ));
             }
-            healthy.insert(bug.caught_by, verdict);
+            healthy.insert(&bug.caught_by, verdict);
         }
     }
     println!("{} sets of tests pass without a bug\n", healthy.len());
@@ -51,7 +82,7 @@ pub fn run(args: &[String]) -> Result<(), String> {
     println!("{:width$}  seconds  verdict   by", "bug");
     let mut survivors = Vec::new();
     for bug in &bugs {
-        let verdict = Suite::of(bug, full).run(&programs, Some(bug))?;
+        let verdict = Suite::of(bug, full).run(&programs, &source, Some(bug))?;
         let caught = matches!(verdict.end, End::Failed(_));
         let word = if caught { "caught" } else { "SURVIVED" };
         let many = if full { format!(" ({})", verdict.end) } else { String::new() };
@@ -111,7 +142,7 @@ struct Suite<'a> {
 }
 
 impl<'a> Suite<'a> {
-    fn of(bug: &PlantedBug, full: bool) -> Suite<'_> {
+    fn of(bug: &Bug, full: bool) -> Suite<'_> {
         let mut program = Vec::new();
         let mut filters = Vec::new();
         let mut words = bug.caught_by.split_whitespace();
@@ -128,7 +159,7 @@ impl<'a> Suite<'a> {
         Suite { program: program.join(" "), filters }
     }
 
-    fn run(&self, programs: &BTreeMap<String, PathBuf>, bug: Option<&PlantedBug>) -> Result<Verdict, String> {
+    fn run(&self, programs: &BTreeMap<String, PathBuf>, source: &Path, bug: Option<&Bug>) -> Result<Verdict, String> {
         let path =
             programs.get(&self.program).ok_or_else(|| format!("cargo test {} built no program", self.program))?;
         let log = path.with_extension("planted.log");
@@ -137,8 +168,8 @@ impl<'a> Suite<'a> {
         let start = Instant::now();
         let mut child = Command::new(path)
             .args(&self.filters)
-            .current_dir(root())
-            .env("KINGTIDE_PLANTED", bug.map_or("", |b| b.name))
+            .current_dir(source)
+            .env("KINGTIDE_PLANTED", bug.map_or("", |b| &b.name))
             .stdin(Stdio::null())
             .stdout(out)
             .stderr(err)
@@ -179,10 +210,8 @@ fn count(output: &str, what: &str) -> usize {
     before.rsplit(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
-/// Builds the test programs with the bugs in them, in a target directory of their own, which leaves the ordinary one alone.
-fn build(bugs: &[&PlantedBug]) -> Result<BTreeMap<String, PathBuf>, String> {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-    let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
+/// Builds the test programs of the copy, in a target directory of its own, which leaves the ordinary one alone.
+fn build(bugs: &[&Bug], source: &Path, target: &Path) -> Result<BTreeMap<String, PathBuf>, String> {
     let mut programs = BTreeMap::new();
     for bug in bugs {
         let program = Suite::of(bug, true).program;
@@ -190,9 +219,8 @@ fn build(bugs: &[&PlantedBug]) -> Result<BTreeMap<String, PathBuf>, String> {
             continue;
         }
         let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-            .current_dir(root())
-            .env("RUSTFLAGS", format!("{flags} --cfg planted").trim())
-            .env("CARGO_TARGET_DIR", target.join("planted"))
+            .current_dir(source)
+            .env("CARGO_TARGET_DIR", target)
             .args(["test", "--no-run", "--message-format=json-render-diagnostics"])
             .args(program.split(' '))
             .args(["--config", "profile.dev.debug=0"])
