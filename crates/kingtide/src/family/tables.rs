@@ -69,7 +69,7 @@ impl Shared {
             if !e.is_out_of_descriptors() {
                 return Err(e);
             }
-            // Merges open a file of every run that they read, beyond the budget: what nobody reads right now makes room.
+            // Merges open a file of every run that they read, beyond the budget: files that are not being read now make room.
             rare!("descriptors-ran-out");
             self.close_all_but(0, u64::MAX);
             open()
