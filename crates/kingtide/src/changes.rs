@@ -225,7 +225,7 @@ impl ChangeStream {
                 rare!("direct-value-gone-for-stream");
                 Err(Error::new(
                     ErrorKind::TooOld,
-                    "a large value was overwritten since, and its value log was given up. Copy the data at a snapshot and \
+                    "a large value was overwritten or moved since, and its value log was given up. Copy the data at a snapshot and \
                      go on from its number, and set `change_retention`, with which the log itself holds large values",
                 ))
             }

@@ -106,7 +106,10 @@ fn hooks() {
 }
 
 fn stream() {
-    let w = World::with(|o| o.db.max_wal_size = 1 << 17);
+    let w = World::with(|o| {
+        o.db.max_wal_size = 1 << 17;
+        o.family.direct_value_threshold = 0; // or a value that a flush moved could not be shown
+    });
     let big = vec![b'7'; 30 << 10]; // two or three a segment
     let writers: Vec<_> = (0..2)
         .map(|t| {
