@@ -121,7 +121,7 @@ pub enum Event {
     /// A writer begins to wait for a flush, or to be slowed by 10 ms or more.
     StallBegun(StallReason),
     /// A writer waited so long. A wait that was expected to take less than 10 ms has no [`Event::StallBegun`], and if it took
-    /// less it is told of at level `Debug` only.
+    /// less it is reported at level `Debug` only.
     StallEnded(StallReason, Duration),
     /// A background job failed. It is tried again, unless the text says that writes are stopped.
     BackgroundError(String),

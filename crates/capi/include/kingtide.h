@@ -623,15 +623,15 @@ typedef void (*kingtide_lock_wait_fn)(void *context, uint64_t waiter, const uint
 // something else ended their waits. Must not wait for another transaction, and must neither unwind nor jump out.
 typedef void (*kingtide_deadlock_fn)(void *context, const kingtide_deadlock *deadlock);
 
-// Who is told of waits for locks, and of deadlocks.
+// The functions that are called for waits for locks, and for deadlocks.
 typedef struct {
     // `sizeof(kingtide_lock_hooks)`, set by the caller.
     size_t size;
     // Handed to the functions.
     void *context;
-    // Told of waits, as `kingtide_db_set_lock_wait_hook` says. May be NULL.
+    // Called for waits, as `kingtide_db_set_lock_wait_hook` says. May be NULL.
     kingtide_lock_wait_fn waits;
-    // Told of deadlocks. May be NULL.
+    // Called for deadlocks. May be NULL.
     kingtide_deadlock_fn deadlock;
     // Called when the context is needed no more. May be NULL.
     kingtide_destroy_fn destroy;
@@ -1696,8 +1696,8 @@ kingtide_status kingtide_db_set_lock_wait_hook(const kingtide_db *db,
                                                kingtide_destroy_fn destroy,
                                                kingtide_error **err);
 
-// Sets who is told of transactions that wait for locks, and of deadlocks, in place of who was told before, also by
-// `kingtide_db_set_lock_wait_hook`; NULL removes it.
+// Sets the functions that are called for transactions that wait for locks, and for deadlocks, in place of those that were set
+// before, also by `kingtide_db_set_lock_wait_hook`; NULL removes them.
 //
 // Errors: INVALID_ARGUMENT; `destroy` is not called then.
 kingtide_status kingtide_db_set_lock_hooks(const kingtide_db *db,

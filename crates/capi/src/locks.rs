@@ -357,7 +357,7 @@ pub struct kingtide_deadlock(Vec<DeadlockStep>);
 /// something else ended their waits. Must not wait for another transaction, and must neither unwind nor jump out.
 pub type kingtide_deadlock_fn = Option<unsafe extern "C" fn(context: *mut c_void, deadlock: *const kingtide_deadlock)>;
 
-/// Who is told of waits for locks, and of deadlocks.
+/// The functions that are called for waits for locks, and for deadlocks.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct kingtide_lock_hooks {
@@ -365,9 +365,9 @@ pub struct kingtide_lock_hooks {
     pub size: usize,
     /// Handed to the functions.
     pub context: *mut c_void,
-    /// Told of waits, as `kingtide_db_set_lock_wait_hook` says. May be NULL.
+    /// Called for waits, as `kingtide_db_set_lock_wait_hook` says. May be NULL.
     pub waits: kingtide_lock_wait_fn,
-    /// Told of deadlocks. May be NULL.
+    /// Called for deadlocks. May be NULL.
     pub deadlock: kingtide_deadlock_fn,
     /// Called when the context is needed no more. May be NULL.
     pub destroy: kingtide_destroy_fn,
@@ -400,8 +400,8 @@ impl LockWaitHook for LockHooks {
     }
 }
 
-/// Sets who is told of transactions that wait for locks, and of deadlocks, in place of who was told before, also by
-/// `kingtide_db_set_lock_wait_hook`; NULL removes it.
+/// Sets the functions that are called for transactions that wait for locks, and for deadlocks, in place of those that were set
+/// before, also by `kingtide_db_set_lock_wait_hook`; NULL removes them.
 ///
 /// Errors: INVALID_ARGUMENT; `destroy` is not called then.
 #[unsafe(no_mangle)]

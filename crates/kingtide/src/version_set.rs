@@ -33,7 +33,7 @@ pub(crate) struct VersionState {
     pub vlogs: BTreeMap<u64, VlogMeta>,
     pub next_family: FamilyId,
     pub next_file_id: u64,
-    /// The highest sequence number that the manifest was told of. Files need not show it any more, nor need the log: those
+    /// The highest sequence number that the manifest was given. Files need not show it any more, nor need the log: those
     /// of ingests are in none.
     pub last_seq: SeqNo,
     /// Operations below this are in tables; the log may be released up to here.

@@ -230,7 +230,7 @@ mod tests {
         assert!(last > 100_000_000, "99 % must hurt, cost {last} ns");
     }
 
-    /// A wait of 10 ms or more is told of when it begins and when it ends; shorter ones only as details.
+    /// A wait of 10 ms or more is reported when it begins and when it ends; shorter ones only as details.
     #[test]
     fn a_long_wait_is_told_of_when_it_begins() {
         for (bytes, expected) in [(64 << 10, vec![]), (64 << 20, vec!["stall_begun", "stall_ended"])] {

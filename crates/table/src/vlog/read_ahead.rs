@@ -6,7 +6,9 @@ use std::ops::Range;
 ///
 /// The values of one table lie in the order of their keys, in a value log for each flush or merge that wrote them. A scan
 /// over tables that were merged therefore walks through several value logs at once, forward in each. A window learns that from
-/// two values beside one another, and then reads ever further ahead. Together the windows hold 512 KiB at most.
+/// two values beside one another, and then reads ever further ahead: at most 256 KiB while there are two windows, and 32 KiB
+/// once there are sixteen. A window keeps its buffer, and may hold one value of up to 256 KiB: 4 MiB is the most that all of
+/// them can come to.
 #[derive(Default)]
 pub struct ReadAhead {
     windows: Vec<Window>,
@@ -35,7 +37,7 @@ impl ReadAhead {
     const SHORTEST: u64 = 32 << 10;
     /// Windows at a time: a scan over more value logs reads the values of some one by one.
     const WINDOWS: usize = 16;
-    /// What all windows may read ahead together.
+    /// What all windows may read ahead together, once each has read with its present span.
     const TOTAL: u64 = 512 << 10;
     /// Dead bytes between two values that a scan reads over rather than seeking.
     const GAP: u64 = 16 << 10;

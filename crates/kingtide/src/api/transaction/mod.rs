@@ -178,7 +178,8 @@ impl Db {
         self.inner().txns.abort(id)
     }
 
-    /// Sets who is told of transactions that wait for locks, and of deadlocks, in place of the one before; `None` removes it.
+    /// Sets the hook that is called for transactions that wait for locks, and for deadlocks, in place of the one before; `None`
+    /// removes it.
     pub fn set_lock_wait_hook(&self, hook: Option<Arc<dyn LockWaitHook>>) {
         self.inner().txns.set_wait_hook(hook);
     }

@@ -145,7 +145,7 @@ pub struct DeadlockStep {
     pub held_mode: LockMode,
 }
 
-/// Is told of waits for locks and of deadlocks; a closure is told of waits only. For callers that know of waits outside of the engine: a
+/// A hook that is called for waits for locks and for deadlocks; a closure is called for waits only. For callers that know of waits outside of the engine: a
 /// server that commits transactions in a given order can then end the one that would wait for itself.
 pub trait LockWaitHook: Send + Sync {
     /// `waiter` is going to wait for locks of `holders`, or for those of them that stand before it in line. Called on the
