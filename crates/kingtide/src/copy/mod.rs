@@ -22,7 +22,7 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::version::VlogMeta;
 use crate::version::manifest::Manifest;
 use crate::version::{Edit, FamilyId, LogBegun};
-use crate::wal::{RECORD_HEADER_LEN, ReplayEnd, SEGMENT_HEADER_LEN, Tail, TailItem, Wal, WalConfig, WalRecord};
+use crate::wal::{RECORD_HEADER_LEN, RecoveredLog, SEGMENT_HEADER_LEN, Tail, TailItem, Wal, WalConfig, WalRecord};
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::stats::Stats;
 use kingtide_base::{Error, ErrorKind, Result, SeqNo};
@@ -213,7 +213,7 @@ impl Moment {
             clock: db.clock.clone(),
             stats: Arc::new(Stats::default()),
         };
-        let (mut writer, _) = Wal::open(config, &ReplayEnd { next_seq: *first, ..ReplayEnd::default() })?;
+        let (mut writer, _) = Wal::open(config, RecoveredLog::none(*first))?;
         let segment = writer.begin()?;
         for (seq, payload) in &self.prepared {
             writer.append(*seq, 1, WalRecord::new(payload))?;
