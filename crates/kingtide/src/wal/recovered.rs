@@ -1,7 +1,7 @@
 //! The log that earlier opens left: from the moment its segments are found until the writer goes on behind it.
 
 use super::reader::{ReplayEnd, list_segments};
-use super::writer::END_MARK_LEN;
+use super::segment::END_MARK_LEN;
 use crate::names::segment_path;
 use crate::version::manifest::write_again;
 use kingtide_base::{Result, SeqNo};

@@ -6,7 +6,8 @@ use super::log::Wal;
 use super::reader::ReplayEnd;
 use super::recovered::RecoveredLog;
 use super::segment::{
-    FLAG_GAP, MAX_PAYLOAD, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN, SegmentHeader, record_span,
+    END_MARK_LEN, FLAG_GAP, MAX_PAYLOAD, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN, SegmentHeader,
+    record_span,
 };
 use super::sync::GroupSync;
 use crate::sync::Mutex;
@@ -14,9 +15,6 @@ use kingtide_base::stats::Stat;
 use kingtide_base::{Error, Result, SeqNo, rare};
 use kingtide_vfs::File;
 use std::sync::Arc;
-
-/// What every segment has left behind its last record.
-pub(super) const END_MARK_LEN: u64 = RECORD_HEADER_LEN as u64;
 
 /// The one appender of the log; it lives under the commit lock.
 #[derive(Debug)]

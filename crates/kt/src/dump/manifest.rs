@@ -1,6 +1,6 @@
 //! The manifest.
 
-use super::Dump;
+use super::under_way::Dump;
 use crate::error::Result;
 use crate::format::hex;
 use crate::output::{bytes, things};
