@@ -125,7 +125,8 @@ impl Shape {
                 let frozen = v.frozen[..kept].to_vec();
                 View::new(v.order.clone(), v.active.clone(), frozen, state.version.clone(), tables, Some(v))
             });
-            family.flushed_seq.store(state.flushed, Ordering::Relaxed);
+            let before = family.flushed_seq.swap(state.flushed, Ordering::Relaxed);
+            debug_assert!(before <= state.flushed, "what is flushed of a family fell");
         }
         Ok(retired)
     }

@@ -199,6 +199,16 @@ impl VersionState {
     }
 }
 
+/// Whether all new files have ids that the one counter of all files gave out.
+fn names_drawn_ids(edits: &[Edit], next_file_id: &AtomicU64) -> bool {
+    let next = next_file_id.load(Ordering::Relaxed);
+    edits.iter().all(|e| match e {
+        Edit::AddFile { meta, .. } => meta.id < next,
+        Edit::AddVlog { meta, .. } => meta.id < next,
+        _ => true,
+    })
+}
+
 #[cold]
 fn unknown(id: FamilyId) -> Error {
     Error::corruption(format!("the manifest changes family {id}, which does not exist"))
@@ -306,6 +316,7 @@ impl VersionSet {
         new_order: Option<&KeyOrder>,
         next_file_id: &AtomicU64,
     ) -> Result<Retired> {
+        debug_assert!(names_drawn_ids(&edits, next_file_id), "a file id that was never drawn: {edits:?}");
         let orders = self.orders(new_order);
         let mut touched = Touched::by(&edits);
         let mut next = self.state.part(&touched);

@@ -62,6 +62,8 @@ impl<'a> Outputs<'a> {
     /// Nothing is created before the first entry. `tombstones` are the range tombstones to write.
     pub fn new(ctx: &'a MergeContext<'a>, place: Placement<'a>, mut tombstones: Vec<Fragment>) -> Outputs<'a> {
         tombstones.sort_by(|a, b| ctx.order.compare(&a.start, &b.start));
+        debug_assert!(ctx.snapshots.is_sorted(), "snapshots ascend");
+        debug_assert!(place.boundaries.is_sorted_by(|a, b| ctx.order.compare(a, b).is_le()), "boundaries ascend");
         Outputs {
             ctx,
             passed: 0,

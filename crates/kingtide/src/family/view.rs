@@ -182,6 +182,9 @@ impl View {
         tables: &TableCache,
         previous: Option<&View>,
     ) -> View {
+        debug_assert_eq!(version.check(&order), Ok(()));
+        let memtables = || std::iter::once(&active).chain(&frozen).map(|m| m.first_seq());
+        debug_assert!(memtables().is_sorted_by(|a, b| a >= b), "the memtables of a view are the newest first");
         // Past the open-file budget a run taken over would keep its tables pinned, so it is resolved anew.
         let known = previous.filter(|_| tables.may_pin()).map_or(&[][..], |p| &p.runs);
         let runs = (version.runs())

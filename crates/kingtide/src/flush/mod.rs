@@ -80,6 +80,8 @@ impl DbInner {
             ctx.sync_dir().inspect_err(|_| output.discard(&*self.fs, &self.dir))?;
             Ok(output)
         })?;
+        let complete = output.added.iter().all(|(_, table)| table.max_seq <= last);
+        debug_assert!(complete, "a flush up to {last} holds newer operations: recovery would replay them again");
         self.log_before_flush(family, last).inspect_err(|_| output.discard(&*self.fs, &self.dir))?;
         let (referred, mut edits) = take_over(&sealed, family, &output);
         edits.extend(output.edits(family.id(), &[]));

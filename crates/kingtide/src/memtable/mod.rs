@@ -85,6 +85,7 @@ impl FamilyMemtable {
     /// by recovery; commits come in ascending order.
     #[inline]
     pub fn note_entries_from(&self, seq: SeqNo) {
+        debug_assert!(seq >= self.first_seq, "a commit at {seq} into a memtable from {} on", self.first_seq);
         // Not only the first time: a range delete that covers nothing leaves the memtable empty.
         if self.is_empty() {
             self.first_entry.store(seq, Ordering::Relaxed); // the lock orders it

@@ -79,6 +79,8 @@ impl Families<'_> {
         if full.is_empty() {
             return Ok(());
         }
+        // Or else what the memtable holds would be replayed again, or never.
+        debug_assert!(last >= full.first_seq() && last >= family.flushed_seq.load(Ordering::Relaxed));
         let Recovery { arenas, tables, .. } = *self.recovery;
         let fresh = FamilyMemtable::new(family.order().clone(), arenas, last + 1);
         family.update_view(|v| {
@@ -97,6 +99,7 @@ impl Families<'_> {
 
     fn flush(&mut self, family: &Arc<Family>, full: &Arc<FamilyMemtable>, last: SeqNo) -> Result<()> {
         rare!("recovery-flushed");
+        debug_assert!(!self.recovery.read_only, "a reader changes no byte");
         let Recovery { fs, dir, clock, tables, .. } = *self.recovery;
         let options = family.options();
         let limiter = RateLimiter::new(clock.clone(), 0);

@@ -138,6 +138,7 @@ impl Segments {
                 _ => {}
             }
         }
+        debug_assert!(live.sealed.iter().is_sorted_by_key(|s| s.id), "the chain is in the order of ids");
         let next_size = AtomicU64::new(config.smallest());
         let segments = Segments { live: Mutex::new(live), next_size, ..Segments::none() };
         segments.trim_free(config, 0)?; // what a killed process kept for its speed
@@ -293,6 +294,7 @@ impl Segments {
         let end_seq = begun.start_seq;
         let mut live = self.live.lock();
         if let Some(Begun { id, size, start_seq, base }) = live.active.replace(begun) {
+            debug_assert!(id < begun.id && start_seq <= end_seq, "segment {} begins before {id}", begun.id);
             live.sealed.push_back(Sealed { id, size, start_seq, end_seq, end, base: Some(base) });
         }
         drop(live);
@@ -324,7 +326,8 @@ impl Segments {
             rare!("log-segment-released");
             self.give_up(config, sync, id, size)?;
             sync.forget(id);
-            self.live.lock().sealed.pop_front();
+            let gone = self.live.lock().sealed.pop_front();
+            debug_assert!(gone.is_some_and(|s| s.id == id), "segments are released oldest first, by one thread");
             released += 1;
         }
         self.publish_size(config);

@@ -69,6 +69,7 @@ impl RecoveredLog {
         if self.synced {
             return Ok(());
         }
+        debug_assert!(self.end.segments.iter().all(|s| self.files.contains(&s.id)), "a segment that was not found");
         for (i, s) in self.end.segments.iter().enumerate() {
             // The mark of a closed log was written when all before its segment was synced, but its own sync may have
             // failed, and with it that of the segment's header.

@@ -378,6 +378,7 @@ impl GroupSync {
                 return Err(self.poison("sync of the log failed", e.at_path(file.path())));
             }
         }
+        debug_assert!(self.synced().0 <= target && target <= self.appended().0, "synced, but not appended");
         // Release, with the Acquire in `synced`.
         self.synced.store(target, Ordering::Release);
         let mut files = self.files.lock();

@@ -118,6 +118,7 @@ impl WalWriter {
         let Some(active) = &mut self.active else {
             return Err(Error::invalid("the log has no active segment"));
         };
+        debug_assert!(active.size - active.at >= span + END_MARK_LEN, "a segment has room for its end mark");
         let header = RecordHeader {
             payload_crc: record.payload_crc,
             payload_len: record.payload.len() as u32,
@@ -164,6 +165,8 @@ impl WalWriter {
         let spare = wal.segments.take_spare(&wal.config, &wal.sync, SEGMENT_HEADER_LEN as u64 + span + END_MARK_LEN)?;
         let base = wal.sync.appended().0;
         let (prev_id, prev_end) = self.active.as_ref().map_or(self.tail, |a| (a.id, a.at as u32));
+        debug_assert!(spare.id > prev_id, "segment {} is used after {prev_id}: ids ascend", spare.id);
+        debug_assert!(spare.size >= SEGMENT_HEADER_LEN as u64 + span + END_MARK_LEN, "the record has no room");
         if self.active.is_some() && span > 0 {
             wal.segments.grow(&wal.config, spare.size);
         }
