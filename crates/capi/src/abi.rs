@@ -317,6 +317,17 @@ pub unsafe fn bound<'a>(at: *const kingtide_bound, name: &str) -> Result<Bound<&
     borrow(at).map_or(Ok(Bound::Unbounded), |b| b.get(name))
 }
 
+/// A range as bytes, for functions on ranges.
+///
+/// # Safety
+/// As [`bound`].
+pub unsafe fn range_of<'a>(
+    lower: *const kingtide_bound,
+    upper: *const kingtide_bound,
+) -> Result<(Bound<&'a [u8]>, Bound<&'a [u8]>)> {
+    Ok((bound(lower, "lower")?, bound(upper, "upper")?))
+}
+
 /// A flag in a struct.
 pub fn flag(value: i32) -> bool {
     value != 0

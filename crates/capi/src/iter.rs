@@ -383,14 +383,3 @@ pub unsafe extern "C" fn kingtide_iter_refresh(
 pub extern "C" fn kingtide_iter_free(iter: Option<Box<kingtide_iter>>) {
     quietly((), || drop(iter));
 }
-
-/// A range as bytes, for functions on ranges.
-///
-/// # Safety
-/// As [`abi::bound`].
-pub(crate) unsafe fn range_of<'a>(
-    lower: *const kingtide_bound,
-    upper: *const kingtide_bound,
-) -> Result<(Bound<&'a [u8]>, Bound<&'a [u8]>)> {
-    Ok((abi::bound(lower, "lower")?, abi::bound(upper, "upper")?))
-}

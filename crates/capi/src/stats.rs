@@ -1,10 +1,9 @@
 //! Statistics, the shape of the families' trees, and what a range of keys holds.
 
-use crate::abi::{self, Out, Sized_, fill, kingtide_bound, need, out_handle, set_if};
+use crate::abi::{self, Out, Sized_, fill, kingtide_bound, need, out_handle, range_of, set_if};
 use crate::db::kingtide_db;
 use crate::error::{c_text, guard, kingtide_error, kingtide_status, quietly};
 use crate::family::kingtide_family;
-use crate::iter::range_of;
 use crate::options::forever;
 use crate::value::kingtide_text;
 use kingtide::{Error, FamilyReport, LevelReport, RangeStats, StatsReport};

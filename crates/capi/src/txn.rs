@@ -1,10 +1,9 @@
 //! Transactions.
 
-use crate::abi::{self, Sized_, borrow, bytes, config, flag, kingtide_bound, need, out_handle, set_if};
+use crate::abi::{self, Sized_, borrow, bytes, config, flag, kingtide_bound, need, out_handle, range_of, set_if};
 use crate::db::kingtide_db;
 use crate::error::{guard, kingtide_error, kingtide_status, quietly};
 use crate::family::{found, keys_of, kingtide_family, kingtide_slice, places_of};
-use crate::iter::range_of;
 use crate::options::durability;
 use crate::snapshot::kingtide_snapshot;
 use crate::value::kingtide_value;
