@@ -6,7 +6,7 @@
 
 #![allow(clippy::disallowed_methods)] // it measures time
 
-use kingtide::wal::{ReplayEnd, Wal, WalConfig, WalRecord, list_segments, replay};
+use kingtide::wal::{RecoveredLog, Wal, WalConfig, WalRecord, list_segments, replay};
 use kingtide_base::clock::SystemClock;
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_vfs::PosixFs;
@@ -43,7 +43,7 @@ fn main() {
         clock: SystemClock::shared(),
         stats: stats.clone(),
     };
-    let (mut writer, wal) = Wal::open(config, &ReplayEnd::default()).unwrap();
+    let (mut writer, wal) = Wal::open(config, RecoveredLog::none(1)).unwrap();
     let payload = [7u8; 130];
     let mut seq = 1;
     for round in 0..5 {

@@ -66,7 +66,7 @@ impl Recovery<'_> {
             let e = match found {
                 // A value that is not there was in a log that the writer gave up meanwhile, or a crash took it.
                 Ok(recovered)
-                    if recovered.log_end.missing
+                    if recovered.log.end.missing
                         && tries < MOST_TRIES
                         && before != Progress::now(&**self.fs, self.dir) =>
                 {

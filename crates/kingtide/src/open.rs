@@ -102,7 +102,7 @@ fn open_as(dir: &Path, options: Options, read_only: bool) -> Result<(Arc<DbInner
     let jobs = Jobs::new(options.manual_jobs);
     let next_file_id = Arc::new(AtomicU64::new(recovered.next_file_id));
     let config = log_config(&fs, dir, &options, (&clock, &stats), (id_source(&next_file_id), jobs.waker()));
-    let (writer, wal) = if read_only { Wal::detached(config) } else { Wal::open(config, &recovered.log_end)? };
+    let (writer, wal) = if read_only { Wal::detached(config) } else { Wal::open(config, recovered.log)? };
     wal.note_needed(recovered.shape.versions.log_start);
     let snapshots = Arc::new(Snapshots::recovered(recovered.last_seq));
     let txns = Transactions::new(snapshots.clone(), clock.clone(), stats.clone());

@@ -156,7 +156,6 @@ impl DbInner {
 
     fn family_reports(&self) -> Vec<FamilyReport> {
         let shape = self.shape.lock();
-        let live = shape.vlog_live_bytes();
         let mut all: Vec<FamilyReport> = Vec::new();
         for f in shape.families.values() {
             let view = f.view.load();
@@ -177,10 +176,8 @@ impl DbInner {
                 }
                 report.levels.push(l);
             }
-            for (id, v) in shape.versions.vlogs.iter().filter(|(_, v)| v.family == f.id()) {
-                report.vlog_bytes += v.size;
-                report.vlog_dead_bytes += v.stored_bytes.saturating_sub(live.get(id).copied().unwrap_or(0));
-            }
+            report.vlog_bytes = shape.versions.vlogs_of(f.id()).map(|log| log.size).sum();
+            report.vlog_dead_bytes = shape.dead_vlog_bytes(f.id(), &view.version);
             report.vlog_bytes += view.memtables().map(|m| m.direct().file_bytes()).sum::<u64>();
             report.vlog_bytes += self.staged.bytes(Some(f.id()));
             all.push(report);

@@ -4,7 +4,7 @@
 use crate::compact::{KeyRange, Rewrite, meets_range};
 use crate::engine::DbInner;
 use crate::family::Family;
-use crate::version::FileMeta;
+use crate::version::{FileMeta, LiveValues, VlogRef};
 use kingtide_base::Result;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,24 +21,18 @@ impl DbInner {
         let oldest = self.snapshots.oldest();
         let (view, stored) = {
             let shape = self.shape.lock();
-            let of_family = shape.versions.vlogs.iter().filter(|(_, v)| v.family == family.id());
-            let stored: BTreeMap<u64, u64> = of_family.map(|(id, v)| (*id, v.stored_bytes)).collect();
+            let stored: BTreeMap<u64, u64> =
+                shape.versions.vlogs_of(family.id()).map(|log| (log.id, log.stored_bytes)).collect();
             (family.view.load_full(), stored)
         };
         let inside = |f: &FileMeta| meets_range(family.order(), f, Some(range));
-        let mut live: BTreeMap<u64, u64> = BTreeMap::new();
-        let mut kept: BTreeSet<u64> = BTreeSet::new(); // a table outside of the range refers to them
-        for (_, file) in view.version.files() {
-            for r in &file.vlog_refs {
-                *live.entry(r.file_id).or_default() += r.bytes;
-                if !inside(file) {
-                    kept.insert(r.file_id);
-                }
-            }
-        }
+        let live = LiveValues::of(view.version.files().map(|(_, f)| &**f));
+        // A table outside of the range refers to them.
+        let outside = view.version.files().filter(|(_, f)| !inside(f));
+        let kept: BTreeSet<u64> = outside.flat_map(|(_, f)| f.vlog_refs.iter().map(|r| r.file_id)).collect();
         let mut rewrite = Rewrite::default();
         let moves = family.options().vlog_dead_ratio < 1.0; // or else no value is moved for those that are dead
-        for (id, live) in live.iter().filter(|_| moves) {
+        for VlogRef { file_id: id, bytes: live, .. } in live.iter().filter(|_| moves) {
             let stored = stored.get(id).copied().unwrap_or(*live);
             let dead = stored.saturating_sub(*live);
             if !kept.contains(id) && dead > 0 && dead.saturating_mul(DEAD_ONE_IN) >= stored {

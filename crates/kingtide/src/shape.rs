@@ -8,11 +8,11 @@ use crate::compact::job::Running;
 use crate::compact::{KeyRange, Rewrite};
 use crate::family::{Family, TableCache, View};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::version::{Edit, FamilyId};
+use crate::version::{Edit, FamilyId, LiveValues, Version};
 use crate::version_set::{Retired, VersionSet};
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{Result, SeqNo};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 /// What the shape lock protects.
@@ -82,17 +82,10 @@ impl Shape {
         self.families.values().find(|f| f.name() == name)
     }
 
-    /// Live bytes of each value log: exact, from the tables that refer to it.
-    pub fn vlog_live_bytes(&self) -> HashMap<u64, u64> {
-        let mut live = HashMap::new();
-        for f in self.families.values() {
-            for (_, file) in f.view.load().version.files() {
-                for r in &file.vlog_refs {
-                    *live.entry(r.file_id).or_insert(0) += r.bytes;
-                }
-            }
-        }
-        live
+    /// Dead bytes of all value logs of a family, of which `version` is the version.
+    pub fn dead_vlog_bytes(&self, family: FamilyId, version: &Version) -> u64 {
+        let live = LiveValues::of(version.files().map(|(_, f)| &**f));
+        self.versions.vlogs_of(family).map(|log| live.dead_bytes(log)).sum()
     }
 
     /// Writes edits that change one family's files to the manifest and installs the new version in its view.
@@ -149,17 +142,16 @@ impl Shape {
     pub fn update_gauges(&self, staged: u64, stats: &Stats) {
         let klog: u64 =
             self.families.values().map(|f| f.view.load().version.files().map(|(_, f)| f.size).sum::<u64>()).sum();
-        let live: u64 = self.vlog_live_bytes().values().sum();
-        let stored: u64 = self.versions.vlogs.values().map(|v| v.stored_bytes).sum();
+        let dead = self.families.values().map(|f| self.dead_vlog_bytes(f.id(), &f.view.load().version));
         stats.set(Stat::KlogBytes, klog);
         // Those that commits write, which no table refers to yet.
         let direct =
             self.families.values().map(|f| f.view.load().memtables().map(|m| m.direct().file_bytes()).sum::<u64>());
         stats.set(
             Stat::VlogBytes,
-            self.versions.vlogs.values().map(|v| v.size).sum::<u64>() + direct.sum::<u64>() + staged,
+            self.versions.vlogs.values().map(|v| v.meta.size).sum::<u64>() + direct.sum::<u64>() + staged,
         );
-        stats.set(Stat::VlogDeadBytes, stored.saturating_sub(live));
+        stats.set(Stat::VlogDeadBytes, dead.sum());
         let frozen: usize = self.families.values().map(|f| f.view.load().frozen.len()).sum();
         stats.set(Stat::ImmutableMemtables, frozen as u64);
     }

@@ -8,7 +8,7 @@ use crate::options::Options;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::version::manifest::Manifest;
 use crate::version::scan::ManifestScan;
-use crate::version::{DEFAULT_FAMILY, Edit, FamilyId, LogBegun, Version, VlogMeta};
+use crate::version::{DEFAULT_FAMILY, Edit, FamilyId, LogBegun, OwnedVlog, Version, VlogMeta};
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo, rare};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -30,7 +30,7 @@ pub(crate) struct FamilyState {
 #[derive(Debug, Default)]
 pub(crate) struct VersionState {
     pub families: BTreeMap<FamilyId, FamilyState>,
-    pub vlogs: BTreeMap<u64, VlogMeta>,
+    pub vlogs: BTreeMap<u64, OwnedVlog>,
     pub next_family: FamilyId,
     pub next_file_id: u64,
     /// The highest sequence number that the manifest was given. Files need not show it any more, nor need the log: those
@@ -91,8 +91,8 @@ impl VersionState {
                 let f = self.family(family)?;
                 f.flushed = f.flushed.max(seq);
             }
-            Edit::AddVlog { id, family, size, stored_bytes, values } => {
-                self.vlogs.insert(id, VlogMeta { family, size, stored_bytes, values });
+            Edit::AddVlog { family, meta } => {
+                self.vlogs.insert(meta.id, OwnedVlog { family, meta });
             }
             Edit::RemoveVlog { id } => {
                 self.vlogs.remove(&id);
@@ -104,6 +104,11 @@ impl VersionState {
             Edit::LogBegun(begun) => self.log_begun = Some(begun),
         }
         Ok(())
+    }
+
+    /// The value logs of a family.
+    pub fn vlogs_of(&self, family: FamilyId) -> impl Iterator<Item = &VlogMeta> {
+        self.vlogs.values().filter(move |v| v.family == family).map(|v| &v.meta)
     }
 
     fn family(&mut self, id: FamilyId) -> Result<&mut FamilyState> {
@@ -144,15 +149,8 @@ impl VersionState {
         if let Some(begun) = self.log_begun {
             edits.push(Edit::LogBegun(begun));
         }
-        for (id, v) in &self.vlogs {
-            edits.push(Edit::AddVlog {
-                id: *id,
-                family: v.family,
-                size: v.size,
-                stored_bytes: v.stored_bytes,
-                values: v.values,
-            });
-        }
+        let vlogs = self.vlogs.values().cloned();
+        edits.extend(vlogs.map(|OwnedVlog { family, meta }| Edit::AddVlog { family, meta }));
         for (id, f) in &self.families {
             let options = f.options.entries().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
             let (id, order) = (*id, f.order.name().to_owned());
@@ -240,9 +238,9 @@ impl Touched {
                     touched.families.insert(*id);
                     touched.files_of.insert(*id);
                 }
-                Edit::AddVlog { id, family, .. } => {
+                Edit::AddVlog { family, meta } => {
                     touched.files_of.insert(*family);
-                    touched.vlogs.insert(*id);
+                    touched.vlogs.insert(meta.id);
                 }
                 Edit::RemoveVlog { id } => _ = touched.vlogs.insert(*id),
                 Edit::NextFileId(_) | Edit::LastSeq(_) | Edit::NextFamilyId(_) => {}
@@ -355,7 +353,7 @@ impl VersionSet {
             let used: HashSet<u64> = version.files().flat_map(|(_, f)| f.vlog_refs.iter().map(|r| r.file_id)).collect();
             let known = self.vlogs.iter().chain(next.vlogs.iter().filter(|(v, _)| !self.vlogs.contains_key(v)));
             let removed = |v: u64| edits.iter().any(|e| matches!(e, Edit::RemoveVlog { id } if *id == v));
-            let unused = known.filter(|(v, meta)| meta.family == *id && !used.contains(v) && !removed(**v));
+            let unused = known.filter(|(v, log)| log.family == *id && !used.contains(v) && !removed(**v));
             retired.vlogs.extend(unused.map(|(v, _)| *v));
         }
         Ok(retired)

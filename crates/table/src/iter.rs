@@ -58,8 +58,15 @@ pub struct TableIter {
     streak: u32,
 }
 
+impl Table {
+    /// A cursor, not yet positioned.
+    pub fn iter(self: &Arc<Table>, opts: IterOptions) -> TableIter {
+        TableIter::new(Arc::clone(self), opts)
+    }
+}
+
 impl TableIter {
-    pub(crate) fn new(table: Arc<Table>, opts: IterOptions) -> TableIter {
+    fn new(table: Arc<Table>, opts: IterOptions) -> TableIter {
         TableIter {
             stamp: table.stamp(),
             table,

@@ -34,6 +34,7 @@ mod prefetch;
 pub mod reader;
 pub mod salvage;
 pub mod tombstones;
+mod verify;
 pub mod vlog;
 pub mod writer;
 

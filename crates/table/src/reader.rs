@@ -11,7 +11,6 @@ use crate::footer::{FOOTER, Footer};
 use crate::frame::{self, Handle};
 use crate::index::Index;
 use crate::info::{Properties, RangeTombstone, TableInfo, UNSEQUENCED};
-use crate::iter::{IterOptions, TableIter};
 use crate::tombstones;
 use kingtide_base::memory::{extend_zeroed, zeroed};
 use kingtide_base::options::Compression;
@@ -226,18 +225,18 @@ impl Stamp {
 
 /// An open table: immutable, shared by threads.
 pub struct Table {
-    file: Arc<dyn File>,
+    pub(crate) file: Arc<dyn File>,
     file_id: u64,
     written_as: u64,
     stamp: Stamp,
     instance: u64,
-    order: KeyOrder,
+    pub(crate) order: KeyOrder,
     cache: Arc<BlockCache>,
     stats: Arc<Stats>,
-    index: Index,
-    filter: Option<Filter>,
+    pub(crate) index: Index,
+    pub(crate) filter: Option<Filter>,
     tombstones: Vec<RangeTombstone>,
-    info: TableInfo,
+    pub(crate) info: TableInfo,
 }
 
 impl fmt::Debug for Table {
@@ -633,11 +632,6 @@ impl Table {
         e.at_path(self.file.path()).at_offset(self.index.handle(i).offset)
     }
 
-    /// A cursor, not yet positioned.
-    pub fn iter(self: &Arc<Table>, opts: IterOptions) -> TableIter {
-        TableIter::new(Arc::clone(self), opts)
-    }
-
     /// Without reading: a key that no entry at or after `key` is below; `None` when there is none at or after it. A merge
     /// need not load the table's block before its other sources have passed that key.
     pub fn lower_bound_hint<'a>(&'a self, key: &'a [u8]) -> Option<&'a [u8]> {
@@ -651,58 +645,6 @@ impl Table {
     pub fn approximate_offset(&self, key: &[u8]) -> u64 {
         let i = self.index.locate(key).start;
         if i < self.index.blocks() { self.index.handle(i).offset } else { self.info.file_size }
-    }
-
-    /// Reads everything: checksums, order, counts, key range, and that index and filter find every key.
-    ///
-    /// # Errors
-    /// `Corruption` with file and offset of the first contradiction, `Io`.
-    pub fn verify(self: &Arc<Table>) -> Result<()> {
-        let mut it = self.iter(IterOptions { fill_cache: false, readahead: true });
-        let mut last: Option<(Vec<u8>, Tag)> = None;
-        let (mut entries, mut raw_bytes) = (0, 0);
-        it.first()?;
-        while it.valid() {
-            let (key, tag) = (it.key(), it.tag());
-            let wrong = |what: &str| Err(self.at_block(Error::corruption(what), it.block_number()));
-            if tag.kind().is_none() || tag.is_packed() {
-                return wrong("an entry of unknown kind");
-            }
-            if self.info.unsequenced && last.as_ref().is_some_and(|(k, _)| self.order.compare(k, key).is_eq()) {
-                return wrong("a sorted file holds a key twice");
-            }
-            match &last {
-                Some((k, t)) if self.order.compare(k, key).then(tag.cmp(t)).is_ge() => {
-                    return wrong("entries out of order");
-                }
-                None if self.order.compare(key, &self.info.min_key).is_lt() => {
-                    return wrong("a key below the smallest");
-                }
-                _ => {}
-            }
-            if self.index.locate(key).start > it.block_number() {
-                return wrong("the index does not find a key");
-            }
-            if let (Some(f), Some(hash)) = (&self.filter, self.order.hash(key))
-                && !f.may_contain(hash)
-            {
-                return wrong("the filter denies a key");
-            }
-            entries += 1;
-            raw_bytes += (key.len() + it.value().len()) as u64;
-            let (k, t) = last.get_or_insert_with(|| (Vec::new(), tag));
-            k.clear();
-            k.extend_from_slice(key);
-            *t = tag;
-            it.next()?;
-        }
-        let above = last.is_some_and(|(k, _)| self.order.compare(&k, &self.info.max_key).is_gt());
-        if entries != self.info.entries || raw_bytes != self.info.raw_bytes || above {
-            return Err(Error::corruption("the properties contradict the entries")
-                .at_path(self.file.path())
-                .at_offset(0));
-        }
-        Ok(())
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::names::{klog_path, vlog_path};
 use crate::rangedel::Fragment;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::version::{Edit, FamilyId, FileMeta, Version};
+use crate::version::{Edit, FamilyId, FileMeta, Version, VlogMeta};
 use kingtide_base::clock::Clock;
 use kingtide_base::events::{Event, Events};
 use kingtide_base::options::FamilyOptions;
@@ -71,19 +71,6 @@ pub struct FlushInput {
     pub run: u64,
     /// Value logs whose values move to a new one: those that no table may refer to.
     pub relocate: BTreeSet<u64>,
-}
-
-/// A value log written by a job.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VlogMeta {
-    /// File id.
-    pub id: u64,
-    /// Bytes of the file.
-    pub size: u64,
-    /// Stored bytes of its values.
-    pub stored_bytes: u64,
-    /// Number of its values.
-    pub values: u64,
 }
 
 /// What a job counted.
@@ -154,13 +141,7 @@ impl MergeOutput {
 
     /// The edits that install the result in place of `inputs`.
     pub fn edits(&self, family: FamilyId, inputs: &[(usize, Arc<FileMeta>)]) -> Vec<Edit> {
-        let vlogs = self.vlogs.iter().map(|v| Edit::AddVlog {
-            id: v.id,
-            family,
-            size: v.size,
-            stored_bytes: v.stored_bytes,
-            values: v.values,
-        });
+        let vlogs = self.vlogs.iter().map(|meta| Edit::AddVlog { family, meta: meta.clone() });
         let removed = inputs.iter().map(|(level, f)| Edit::RemoveFile { family, level: *level as u8, id: f.id });
         let added = self.added.iter().map(|(level, meta)| Edit::AddFile {
             family,

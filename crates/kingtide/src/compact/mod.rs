@@ -24,12 +24,12 @@ pub(crate) mod run;
 mod sources;
 mod surroundings;
 
-pub use context::{FlushInput, MergeContext, MergeCounters, MergeOutput, RateLimiter, VlogMeta};
+pub use context::{FlushInput, MergeContext, MergeCounters, MergeOutput, RateLimiter};
 pub use job::{Footprint, Job, JobKind, KeyRange, check_job};
 pub use merge::{run_flush, run_merge};
 pub(crate) use output::{Outputs, Placement};
 pub(crate) use planner::meets_range;
-pub use planner::{Manual, Plan, PlanInput, Rewrite, VlogState, plan};
+pub use planner::{Manual, Plan, PlanInput, Rewrite, plan};
 pub(crate) use surroundings::Surroundings;
 
 #[cfg(test)]

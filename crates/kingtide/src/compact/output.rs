@@ -1,11 +1,11 @@
 //! The files that a merge writes: cut by size and at boundaries, with range tombstones truncated at the cuts and values
 //! separated into value logs.
 
-use super::context::{MergeContext, MergeOutput, VlogMeta};
+use super::context::{MergeContext, MergeOutput};
 use crate::names::{klog_path, vlog_path};
 use crate::rangedel::Fragment;
 use crate::sync::atomic::Ordering;
-use crate::version::{FileMeta, VlogRef};
+use crate::version::{FileMeta, VlogMeta, VlogRef};
 use kingtide_base::key::{EXPIRY_FLAG, split_expiry};
 use kingtide_base::{Error, ErrorKind, Kind, Result, Tag};
 use kingtide_table::{Packed, TableInfo, TableOptions, TableWriter, ValuePointer, Vlog, VlogWriter};

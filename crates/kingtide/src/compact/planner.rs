@@ -17,21 +17,12 @@
 //! so a sequential load is never rewritten, and regions of keys that do not meet do not wait for each other.
 
 use super::job::{Footprint, Job, JobKind, KeyRange, check_job, ends_before, runs_below};
-use crate::version::{FileMeta, LEVELS, Run, Version};
+use crate::version::{FileMeta, LEVELS, LiveValues, Run, Version, VlogMeta};
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::{KeyOrder, SeqNo};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-
-/// A value log, as the version knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VlogState {
-    /// File id.
-    pub id: u64,
-    /// Stored bytes of all its values, dead ones included.
-    pub stored_bytes: u64,
-}
 
 /// What the planner looks at.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +40,7 @@ pub struct PlanInput<'a> {
     /// Unix time in milliseconds.
     pub now_ms: u64,
     /// The family's value logs.
-    pub vlogs: &'a [VlogState],
+    pub vlogs: &'a [VlogMeta],
     /// Reads had to look into many runs.
     pub read_hint: bool,
     /// Nothing else to do: no flush is waiting, writers are quiet.
@@ -698,16 +689,10 @@ pub(crate) fn meets_range(order: &KeyOrder, file: &FileMeta, range: Option<&KeyR
 /// Value logs to be emptied, when dead bytes exceed the allowed fraction of all: the worst first, until the rest is
 /// within it.
 fn worst_vlogs(input: &PlanInput<'_>) -> BTreeSet<u64> {
-    let mut live: BTreeMap<u64, u64> = BTreeMap::new();
-    for r in input.version.files().flat_map(|(_, f)| &f.vlog_refs) {
-        *live.entry(r.file_id).or_default() += r.bytes;
-    }
+    let live = LiveValues::of(input.version.files().map(|(_, f)| &**f));
     // A value log without live bytes is the engine's to delete.
-    let mut logs: Vec<(u64, u64, u64)> = input
-        .vlogs
-        .iter()
-        .filter_map(|v| live.get(&v.id).map(|l| (v.id, v.stored_bytes, v.stored_bytes.saturating_sub(*l))))
-        .collect();
+    let used = input.vlogs.iter().filter(|v| live.get(v.id).is_some());
+    let mut logs: Vec<(u64, u64, u64)> = used.map(|v| (v.id, v.stored_bytes, live.dead_bytes(v))).collect();
     let mut stored: u64 = logs.iter().map(|l| l.1).sum();
     let mut dead: u64 = logs.iter().map(|l| l.2).sum();
     logs.sort_by(|a, b| {

@@ -9,8 +9,8 @@
 //! ```
 
 use super::job::{Footprint, Job, KeyRange, check_job};
-use super::planner::{Manual, PlanInput, Rewrite, VlogState, plan};
-use crate::version::{FileMeta, Version, VlogRef};
+use super::planner::{Manual, PlanInput, Rewrite, plan};
+use crate::version::{FileMeta, Version, VlogMeta, VlogRef};
 use kingtide_base::KeyOrder;
 use kingtide_base::options::FamilyOptions;
 use std::fmt::Write;
@@ -22,7 +22,7 @@ struct Story {
     version: Version,
     options: FamilyOptions,
     running: Vec<Footprint>,
-    vlogs: Vec<VlogState>,
+    vlogs: Vec<VlogMeta>,
     snapshot: u64,
     now_ms: u64,
     slots: usize,
@@ -108,7 +108,10 @@ fn parse_story(lines: &[&str]) -> Story {
             "manual" => s.manual = Some(KeyRange { lo: Some(words[1].into()), hi: Some(words[2].into()) }),
             "rewrite" => s.rewrite.files = words[1..].iter().map(|w| number(w)).collect(),
             "relocate" => s.rewrite.vlogs = words[1..].iter().map(|w| number(w)).collect(),
-            "vlog" => s.vlogs.push(VlogState { id: number(words[1]), stored_bytes: number(words[2]) * MB }),
+            "vlog" => {
+                let (id, stored_bytes) = (number(words[1]), number(words[2]) * MB);
+                s.vlogs.push(VlogMeta { id, size: stored_bytes, stored_bytes, values: 1 });
+            }
             "running" => {
                 let (top, bottom) = words[1].split_once('-').unwrap();
                 let (lo, hi) = words[2].split_once('-').unwrap();

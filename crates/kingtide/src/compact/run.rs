@@ -8,7 +8,7 @@
 
 use crate::compact::job::{Footprint, Job, JobKind, KeyRange, Running};
 use crate::compact::merge::run_merge;
-use crate::compact::planner::{Manual, Plan, PlanInput, VlogState, plan};
+use crate::compact::planner::{Manual, Plan, PlanInput, plan};
 use crate::compact::{MergeContext, MergeOutput, Surroundings};
 use crate::engine::DbInner;
 use crate::family::{Family, TableHandle};
@@ -16,7 +16,7 @@ use crate::shape::Shape;
 use crate::sync::atomic::Ordering;
 use crate::sync::try_spawn;
 use crate::trace;
-use crate::version::{Edit, FileMeta};
+use crate::version::{Edit, FileMeta, VlogMeta};
 use kingtide_base::events::{CompactionInfo, Event};
 use kingtide_base::histogram::Histogram;
 use kingtide_base::stats::Stat;
@@ -129,13 +129,7 @@ impl DbInner {
         let view = family.view.load();
         let running: Vec<Footprint> =
             shape.running.iter().filter(|r| r.family == family.id()).flat_map(|r| r.footprints.clone()).collect();
-        let vlogs: Vec<VlogState> = shape
-            .versions
-            .vlogs
-            .iter()
-            .filter(|(_, v)| v.family == family.id())
-            .map(|(id, v)| VlogState { id: *id, stored_bytes: v.stored_bytes })
-            .collect();
+        let vlogs: Vec<VlogMeta> = shape.versions.vlogs_of(family.id()).cloned().collect();
         let extra = family.extra_runs.fetch_add(family.reads.take_extra_runs(), Ordering::Relaxed);
         let size: u64 = view.version.files().map(|(_, f)| f.size).sum();
         let manual = shape.manual.iter().find(|m| m.family == family.id());

@@ -19,10 +19,9 @@ use crate::names::{klog_path, segment_path, vlog_path};
 use crate::options::Options;
 use crate::shape::Shape;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::version::VlogMeta;
 use crate::version::manifest::Manifest;
-use crate::version::{Edit, FamilyId, LogBegun};
-use crate::wal::{RECORD_HEADER_LEN, ReplayEnd, SEGMENT_HEADER_LEN, Tail, TailItem, Wal, WalConfig, WalRecord};
+use crate::version::{Edit, FamilyId, LogBegun, OwnedVlog};
+use crate::wal::{RECORD_HEADER_LEN, RecoveredLog, SEGMENT_HEADER_LEN, Tail, TailItem, Wal, WalConfig, WalRecord};
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::stats::Stats;
 use kingtide_base::{Error, ErrorKind, Result, SeqNo};
@@ -41,7 +40,7 @@ pub(crate) struct Moment {
     /// Id of the database that it is a moment of.
     pub db_id: [u8; 16],
     families: Vec<PinnedFamily>,
-    vlogs: BTreeMap<u64, VlogMeta>,
+    vlogs: BTreeMap<u64, OwnedVlog>,
     next_family: FamilyId,
     /// Prepare records of the transactions in doubt, by ascending sequence number.
     prepared: Vec<(SeqNo, Vec<u8>)>,
@@ -102,7 +101,7 @@ impl DbInner {
 }
 
 /// The value logs that the families' tables refer to.
-fn used_vlogs(shape: &Shape, families: &[PinnedFamily]) -> Result<BTreeMap<u64, VlogMeta>> {
+fn used_vlogs(shape: &Shape, families: &[PinnedFamily]) -> Result<BTreeMap<u64, OwnedVlog>> {
     let mut used = BTreeMap::new();
     for (_, file) in families.iter().flat_map(|f| f.view.version.files()) {
         for r in &file.vlog_refs {
@@ -135,7 +134,7 @@ impl Moment {
     pub fn files(&self, dir: &Path) -> Vec<(PathBuf, u64)> {
         let tables = self.families.iter().flat_map(|f| f.view.version.files());
         let tables = tables.map(|(_, meta)| (klog_path(dir, meta.id), meta.size));
-        let vlogs = self.vlogs.iter().map(|(id, v)| (vlog_path(dir, *id), v.size));
+        let vlogs = self.vlogs.iter().map(|(id, v)| (vlog_path(dir, *id), v.meta.size));
         tables.chain(vlogs).collect()
     }
 
@@ -143,10 +142,8 @@ impl Moment {
     /// last, when all else in the directory is durable, if the files in it were synced before.
     pub fn write_rest(&self, db: &Arc<DbInner>, fs: &Arc<dyn Fs>, dir: &Path, limiter: &RateLimiter) -> Result<()> {
         let mut edits = vec![Edit::NextFamilyId(self.next_family), Edit::LastSeq(self.seq)];
-        for (id, v) in &self.vlogs {
-            let VlogMeta { family, size, stored_bytes, values } = *v;
-            edits.push(Edit::AddVlog { id: *id, family, size, stored_bytes, values });
-        }
+        let vlogs = self.vlogs.values().cloned();
+        edits.extend(vlogs.map(|OwnedVlog { family, meta }| Edit::AddVlog { family, meta }));
         for pinned in &self.families {
             self.write_family(db, fs, dir, pinned, limiter, &mut edits)?;
         }
@@ -213,7 +210,7 @@ impl Moment {
             clock: db.clock.clone(),
             stats: Arc::new(Stats::default()),
         };
-        let (mut writer, _) = Wal::open(config, &ReplayEnd { next_seq: *first, ..ReplayEnd::default() })?;
+        let (mut writer, _) = Wal::open(config, RecoveredLog::none(*first))?;
         let segment = writer.begin()?;
         for (seq, payload) in &self.prepared {
             writer.append(*seq, 1, WalRecord::new(payload))?;

@@ -14,7 +14,7 @@ use crate::engine::DbInner;
 use crate::family::Family;
 use crate::memtable::FamilyMemtable;
 use crate::trace;
-use crate::version::Edit;
+use crate::version::{Edit, VlogMeta};
 use kingtide_base::events::{Event, FlushInfo};
 use kingtide_base::histogram::Histogram;
 use kingtide_base::stats::Stat;
@@ -177,9 +177,9 @@ fn take_over<'a>(
 ) -> (Vec<&'a Arc<DirectLog>>, Vec<Edit>) {
     let refers = |id: u64| output.added.iter().any(|(_, meta)| meta.vlog_refs.iter().any(|r| r.file_id == id));
     let add = |(log, info): &'a (Arc<DirectLog>, VlogInfo)| {
-        let (id, family) = (log.id(), family.id());
         let VlogInfo { file_size: size, stored_bytes, values, .. } = *info;
-        (log, Edit::AddVlog { id, family, size, stored_bytes, values })
+        let meta = VlogMeta { id: log.id(), size, stored_bytes, values };
+        (log, Edit::AddVlog { family: family.id(), meta })
     };
     sealed.iter().filter(|(log, _)| refers(log.id())).map(add).unzip()
 }

@@ -2,7 +2,7 @@
 
 use super::place::{Place, place};
 use crate::commit::state::CommitState;
-use crate::compact::{FlushInput, MergeContext, MergeOutput, VlogMeta, run_flush};
+use crate::compact::{FlushInput, MergeContext, MergeOutput, run_flush};
 use crate::engine::DbInner;
 use crate::family::{Family, View};
 use crate::memtable::FamilyMemtable;
@@ -11,7 +11,7 @@ use crate::sync::atomic::Ordering;
 use crate::txn::TxnId;
 use crate::txn::bounds::shown;
 use crate::txn::locks::{LockMode, Wait};
-use crate::version::{Edit, FamilyId, FileMeta, Version};
+use crate::version::{Edit, FamilyId, FileMeta, Version, VlogMeta};
 use crate::version_set::Retired;
 use kingtide_base::events::Event;
 use kingtide_base::key::MAX_SEQ;
@@ -286,10 +286,7 @@ impl DbInner {
             Edit::CreateFamily { id, name: name.clone(), order: order.name().to_owned(), options: stored },
             Edit::Flushed { family: id, seq: last },
         ];
-        edits.extend(vlogs.into_iter().map(|v| {
-            let VlogMeta { id: vlog, size, stored_bytes, values } = v;
-            Edit::AddVlog { id: vlog, family: id, size, stored_bytes, values }
-        }));
+        edits.extend(vlogs.into_iter().map(|meta| Edit::AddVlog { family: id, meta }));
         for (level, mut meta) in files {
             if meta.is_unsequenced() {
                 (meta.sequence, meta.min_seq, meta.max_seq) = (last, last, last);

@@ -5,14 +5,11 @@ use super::recovery::Recovery;
 use crate::compact::{FlushInput, RateLimiter, Surroundings, run_flush};
 use crate::family::{Family, ReadContext, View};
 use crate::memtable::FamilyMemtable;
-use crate::names::segment_path;
 use crate::shape::Shape;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::version::manifest::write_again;
 use crate::version::{Edit, FamilyId};
 use crate::version_set::FamilyState;
 use kingtide_base::{Error, ErrorKind, Result, SeqNo, rare};
-use kingtide_vfs::OpenMode;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -65,18 +62,6 @@ impl Recovery<'_> {
         let family = Family::new(id, name, order, options, reads, view);
         family.flushed_seq.store(flushed, Ordering::Relaxed);
         Ok(family)
-    }
-
-    /// Makes durable what recovery reads of the log: of each segment its id, and the bytes that count.
-    pub(super) fn sync_segments(&self, segments: impl Iterator<Item = (u64, u64)>, same_boot: bool) -> Result<()> {
-        for (id, bytes) in segments {
-            let file = self.fs.open(&segment_path(self.dir, id), OpenMode::Write)?;
-            if same_boot {
-                write_again(&*file, bytes)?;
-            }
-            file.sync_data()?;
-        }
-        Ok(())
     }
 }
 

@@ -10,7 +10,7 @@ use crate::names::FileName;
 use crate::shape::Shape;
 use crate::version::DEFAULT_FAMILY;
 use crate::version_set::VersionSet;
-use crate::wal::{self, ReplayEnd, ReplayedSegment};
+use crate::wal::ReplayEnd;
 use kingtide_base::events::{Event, RecoveryInfo};
 use kingtide_base::stats::Stat;
 use kingtide_base::{Result, SeqNo, rare};
@@ -18,26 +18,25 @@ use kingtide_base::{Result, SeqNo, rare};
 impl Families<'_> {
     /// What the open goes on with, after all of the log was replayed.
     pub fn install(mut self, replayed: Replayed) -> Result<Recovered> {
-        let Replayed { end: mut log_end, prepared } = replayed;
-        raise_log_start(&mut self.shape.versions, &log_end);
+        let Replayed { mut log, prepared } = replayed;
+        raise_log_start(&mut self.shape.versions, &log.end);
         if !self.recovery.read_only {
             self.remove_orphans();
-            self.sync_log(&log_end)?;
         }
-        let last_seq = self.last_seq.max(log_end.next_seq.saturating_sub(1));
-        if log_end.segments.is_empty() {
-            log_end.next_seq = last_seq + 1; // a copy without a log: the one that begins now holds nothing older
+        let last_seq = self.last_seq.max(log.end.next_seq.saturating_sub(1));
+        if log.end.segments.is_empty() {
+            log.end.next_seq = last_seq + 1; // a copy without a log: the one that begins now holds nothing older
         }
         self.start_empty_memtables_after(last_seq);
         let stats = self.recovery.stats;
-        stats.set(Stat::RecoveredRecords, log_end.records);
-        stats.events.tell(|| recovered_event(&self.shape, &log_end));
+        stats.set(Stat::RecoveredRecords, log.end.records);
+        stats.events.tell(|| recovered_event(&self.shape, &log.end));
 
         let Families { shape, next_file_id, default_changed, .. } = self;
         let families = shape.families.values().cloned().collect();
         let default = shape.by_name(DEFAULT_FAMILY).cloned().ok_or_else(no_default)?;
         let next_file_id = next_file_id.into_inner();
-        Ok(Recovered { shape, families, default, default_changed, log_end, last_seq, next_file_id, prepared })
+        Ok(Recovered { shape, families, default, default_changed, log, last_seq, next_file_id, prepared })
     }
 
     /// Removes what nothing names. Only after the log was read: a manifest that lost its end is found out by the log, and
@@ -51,20 +50,6 @@ impl Families<'_> {
                 continue;
             }
             let _ = self.recovery.fs.remove(&self.recovery.dir.join(name));
-        }
-    }
-
-    /// Makes durable what was read of the log.
-    fn sync_log(&self, end: &ReplayEnd) -> Result<()> {
-        if !end.closed {
-            // Those too that are only kept for change streams: the log is read from its beginning.
-            self.recovery.sync_segments(end.segments.iter().map(extent), self.same_boot)
-        } else if self.same_boot {
-            // The mark of a closed log was written when all before its segment was synced, but its own sync may have
-            // failed, and with it that of the segment's header.
-            self.recovery.sync_segments(end.segments.last().map(extent).into_iter(), self.same_boot)
-        } else {
-            Ok(())
         }
     }
 
@@ -90,11 +75,6 @@ fn raise_log_start(versions: &mut VersionSet, log_end: &ReplayEnd) {
         versions.raise_log_start(begins);
     }
     versions.manifest.vouch_for_log_start();
-}
-
-/// The bytes of a segment that count: its records and the mark behind them.
-fn extent(s: &ReplayedSegment) -> (u64, u64) {
-    (s.id, u64::from(s.end) + wal::END_MARK_LEN)
 }
 
 fn recovered_event(shape: &Shape, log_end: &ReplayEnd) -> Event {

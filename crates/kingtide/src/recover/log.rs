@@ -12,7 +12,7 @@ use crate::txn::InDoubt;
 use crate::txn::prepared::RecoveredPrepared;
 use crate::version::manifest::write_again;
 use crate::version::{FamilyId, LogBegun};
-use crate::wal::{self, Records, ReplayEnd};
+use crate::wal::{self, Records, RecoveredLog, ReplayEnd};
 use kingtide_base::coding::Reader;
 use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo, Tag, rare};
 use kingtide_mem::NoRoom;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 /// What the log said.
 pub(super) struct Replayed {
-    pub end: ReplayEnd,
+    pub log: RecoveredLog,
     /// Transactions in doubt, oldest first.
     pub prepared: Vec<RecoveredPrepared>,
 }
@@ -32,14 +32,12 @@ impl Recovery<'_> {
     /// Replays the log into the families' memtables, and collects the transactions in doubt. When memory runs out the
     /// fullest memtables are flushed on the spot.
     pub(super) fn replay_log(&self, families: &mut Families<'_>) -> Result<Replayed> {
-        let segments = wal::list_segments(&**self.fs, self.dir)?;
         let (log_start, next_family) = (families.log_needed_from, families.shape.versions.next_family);
         let mut replay = Replay {
             recovery: self,
             by_id: families.shape.families.iter().map(|(id, f)| (*id, f.clone())).collect(),
             next_family,
-            segments: &segments,
-            synced: false,
+            log: RecoveredLog::find(&**self.fs, self.dir, families.same_boot)?,
             in_doubt: InDoubt::default(),
             values: RecoveredValues::new(
                 self,
@@ -48,14 +46,16 @@ impl Recovery<'_> {
             ),
             families,
         };
-        let mut end = wal::replay_records(&**self.fs, self.dir, &segments, log_start, self.read_only, &mut replay)?;
-        let Replay { by_id, in_doubt, .. } = replay;
+        let files = replay.log.files().to_vec();
+        let end = wal::replay_records(&**self.fs, self.dir, &files, log_start, self.read_only, &mut replay)?;
+        let Replay { by_id, in_doubt, mut log, .. } = replay;
+        log.end = end;
         let prepared = in_doubt.finish(&by_id, next_family).map_err(|e| e.at_path(self.dir))?;
         if !prepared.is_empty() {
             rare!("recovery-in-doubt");
         }
-        self.check_log_is_there(families.shape.versions.log_begun, &mut end)?;
-        Ok(Replayed { end, prepared })
+        self.check_log_is_there(families.shape.versions.log_begun, &mut log.end)?;
+        Ok(Replayed { log, prepared })
     }
 
     /// The segment that the manifest names, or a later one, is part of the log. Or a power cut took the headers: then the
@@ -79,9 +79,7 @@ struct Replay<'a, 'i> {
     by_id: HashMap<FamilyId, Arc<Family>>,
     /// Operations of families from this one on are of families that the manifest lost.
     next_family: FamilyId,
-    segments: &'a [u64],
-    /// The segments were synced for a flush.
-    synced: bool,
+    log: RecoveredLog,
     in_doubt: InDoubt,
     values: RecoveredValues<'a>,
 }
@@ -174,10 +172,10 @@ impl Replay<'_, '_> {
 
     /// A table must not survive a power cut that older operations of other families do not.
     fn sync_before_flush(&mut self) -> Result<()> {
-        if !self.families.can_flush() || std::mem::replace(&mut self.synced, true) {
-            return Ok(());
+        match self.families.can_flush() {
+            true => self.log.sync_files(&**self.recovery.fs, self.recovery.dir),
+            false => Ok(()),
         }
-        self.recovery.sync_segments(self.segments.iter().map(|id| (*id, u64::MAX)), self.families.same_boot)
     }
 }
 

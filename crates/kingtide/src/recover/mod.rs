@@ -5,7 +5,7 @@
 //! | [`manifest`] | adds up the edits, and compares the sum with what the open asks for |
 //! | [`families`] | makes the families, with empty memtables; flushes what does not fit into memory |
 //! | [`log`] | replays records into memtables, and collects the transactions in doubt |
-//! | [`install`] | removes orphans, syncs what was read, and hands over what the open goes on with |
+//! | [`install`] | removes orphans, and hands over what the open goes on with |
 
 mod families;
 mod install;

@@ -5,7 +5,7 @@ use crate::options::Options;
 use crate::shape::Shape;
 use crate::txn::prepared::RecoveredPrepared;
 use crate::version::LogBegun;
-use crate::wal::ReplayEnd;
+use crate::wal::RecoveredLog;
 use kingtide_base::SeqNo;
 use kingtide_base::budget::Budget;
 use kingtide_base::clock::Clock;
@@ -36,7 +36,8 @@ pub(crate) struct Recovered {
     pub default: Arc<Family>,
     /// The open gave it other options than were stored.
     pub default_changed: bool,
-    pub log_end: ReplayEnd,
+    /// [`crate::wal::Wal::open`] makes it durable.
+    pub log: RecoveredLog,
     pub last_seq: SeqNo,
     pub next_file_id: u64,
     /// Transactions in doubt, oldest first.

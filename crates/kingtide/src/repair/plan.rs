@@ -133,8 +133,8 @@ impl Known {
             Edit::LogStart(seq) => self.log_start = self.log_start.max(*seq),
             Edit::LogBegun(begun) => self.log_begun = Some(*begun),
             Edit::NextFamilyId(id) => self.next_family = self.next_family.max(*id),
-            Edit::AddVlog { id, family, .. } => {
-                self.vlog_owners.insert(*id, *family);
+            Edit::AddVlog { family, meta } => {
+                self.vlog_owners.insert(meta.id, *family);
             }
             _ => {}
         }

@@ -3,7 +3,7 @@
 use super::scenarios;
 use super::world::*;
 use crate::Db;
-use crate::wal::ReplayEnd;
+use crate::wal::RecoveredLog;
 use crate::wal::{Wal, WalConfig, WalRecord};
 use kingtide_base::clock::ManualClock;
 use kingtide_base::rng::Rng;
@@ -39,7 +39,7 @@ fn group_sync() {
         clock: ManualClock::at_unix_ms(1),
         stats: Arc::default(),
     };
-    let (writer, wal) = Wal::open(config, &ReplayEnd::default()).expect("open");
+    let (writer, wal) = Wal::open(config, RecoveredLog::none(1)).expect("open");
     let writer = Arc::new(crate::sync::Mutex::new((writer, 1)));
     let threads: Vec<_> = (0..3)
         .map(|t| {

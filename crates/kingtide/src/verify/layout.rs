@@ -8,7 +8,7 @@ use crate::family::View;
 use crate::names::{FileName, RESERVE_FILE, STATS_TMP, klog_path, parse_table_name, vlog_path};
 use crate::options::Options;
 use crate::sync::atomic::Ordering;
-use crate::version::VlogMeta;
+use crate::version::OwnedVlog;
 use crate::version::manifest::creation_was_cut_short;
 use crate::version::scan::ManifestScan;
 use crate::version::{FamilyId, LogBegun, Version, required_log_start};
@@ -34,7 +34,7 @@ pub(crate) struct FamilyFiles {
 /// What is verified.
 pub(crate) struct Subject {
     pub families: Vec<FamilyFiles>,
-    pub vlogs: BTreeMap<u64, VlogMeta>,
+    pub vlogs: BTreeMap<u64, OwnedVlog>,
     pub next_family: FamilyId,
     /// What [`required_log_start`] says.
     pub log_from: SeqNo,

@@ -22,6 +22,7 @@ pub use report::{MAX_PROBLEMS, Problem, ProblemKind, Progress, ProgressFn, Sever
 use crate::api::Db;
 use crate::names::LOCK_FILE;
 use crate::options::Options;
+use crate::version::LiveValues;
 use kingtide_base::Result;
 use kingtide_vfs::{FileLock, Fs, PosixFs};
 use std::path::Path;
@@ -34,9 +35,9 @@ fn check_files(checker: &mut Checker<'_, '_>, subject: &Subject) -> Result<()> {
             checker.expect_bytes(file.size + file.vlog_bytes());
         }
     }
-    checker.expect_bytes(subject.vlogs.values().map(|v| v.size).sum());
+    checker.expect_bytes(subject.vlogs.values().map(|v| v.meta.size).sum());
     checker.tell()?;
-    let mut live = values::LiveValues::default();
+    let mut live = LiveValues::default();
     for family in &subject.families {
         tables::check_family(checker, family, subject, &mut live)?;
     }

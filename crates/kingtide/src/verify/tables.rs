@@ -6,13 +6,12 @@
 use super::checker::Checker;
 use super::layout::{FamilyFiles, Subject, open_file};
 use super::report::{Problem, ProblemKind, Severity};
-use super::values::{LiveValues, ValueCheck};
+use super::values::ValueCheck;
 use crate::names::klog_path;
-use crate::version::{FileMeta, Run, VlogRef};
+use crate::version::{FileMeta, LiveValues, Run, VlogRef};
 use kingtide_base::key::split_expiry;
 use kingtide_base::{KeyOrder, Kind, Result, SeqNo, Tag};
 use kingtide_table::{ReadScratch, Table, ValuePointer};
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -124,7 +123,7 @@ struct Tally {
     min_key: Option<Vec<u8>>,
     seqs: Option<(SeqNo, SeqNo)>,
     min_expiry_ms: u64,
-    refs: BTreeMap<u64, (u64, u64)>,
+    refs: LiveValues,
 }
 
 /// A table that is being read.
@@ -303,10 +302,9 @@ impl OpenFile {
         key: &[u8],
         p: &ValuePointer,
     ) -> Result<()> {
-        for refs in [self.tally.refs.entry(p.file_id).or_default(), shared.live.entry(p.file_id).or_default()] {
-            refs.0 += 1;
-            refs.1 = refs.1.saturating_add(p.stored_len);
-        }
+        let one = VlogRef { file_id: p.file_id, values: 1, bytes: p.stored_len };
+        self.tally.refs.add(&one);
+        shared.live.add(&one);
         if shared.subject.vlogs.get(&p.file_id).is_some_and(|v| v.family != shared.family.id) {
             let text = "an entry points into a value log of another family";
             self.tell(checker, &shared.family.name, ProblemKind::Accounting, key, text);
@@ -335,8 +333,6 @@ impl OpenFile {
             highest = Some(highest.filter(|k| order.compare(k, &r.end).is_ge()).unwrap_or(&r.end));
             seqs = Some(seqs.map_or((r.seq, r.seq), |(lo, hi)| (lo.min(r.seq), hi.max(r.seq))));
         }
-        let refs: Vec<VlogRef> =
-            t.refs.iter().map(|(&file_id, &(values, bytes))| VlogRef { file_id, values, bytes }).collect();
         let same_key = |a: Option<&[u8]>, b: &[u8]| a.map_or(b.is_empty(), |a| order.compare(a, b).is_eq());
         let (min_seq, max_seq) = seqs.unwrap_or_default();
         let stated = info.vlog_refs.iter().map(|r| VlogRef { file_id: r.file_id, values: r.values, bytes: r.bytes });
@@ -349,7 +345,7 @@ impl OpenFile {
             ("largest key", same_key(highest, &info.max_key)),
             ("sequence numbers", seqs.is_none() || (min_seq, max_seq) == (info.min_seq, info.max_seq)),
             ("earliest expiry", t.min_expiry_ms == info.min_expiry_ms),
-            ("value-log references", stated.eq(refs.iter().cloned())),
+            ("value-log references", stated.eq(t.refs.iter().cloned())),
         ];
         let mut meta_refs = meta.vlog_refs.clone();
         meta_refs.sort_unstable_by_key(|r| r.file_id);
@@ -362,7 +358,7 @@ impl OpenFile {
             ("largest key", meta.max_key == info.max_key),
             ("sequence numbers", (meta.min_seq, meta.max_seq) == (info.min_seq, info.max_seq)),
             ("earliest expiry", meta.min_expiry_ms == info.min_expiry_ms),
-            ("value-log references", meta_refs == refs),
+            ("value-log references", meta_refs.iter().eq(t.refs.iter())),
         ];
         let mut tell = |who: &str, (what, same): (&str, bool)| {
             if !same {

@@ -4,6 +4,7 @@ use super::checker::Checker;
 use super::layout::{Subject, open_file};
 use super::report::{Problem, ProblemKind, Severity};
 use crate::names::vlog_path;
+use crate::version::{LiveValues, OwnedVlog};
 use kingtide_base::Result;
 use kingtide_table::{ReadAhead, ValuePointer, Vlog};
 use std::collections::HashMap;
@@ -11,9 +12,6 @@ use std::sync::Arc;
 
 /// Longer values are read in pieces of this many bytes.
 const PIECE: u64 = 1 << 20;
-
-/// What tables refer to, by value log: values, and stored bytes.
-pub(super) type LiveValues = HashMap<u64, (u64, u64)>;
 
 /// Reads values of one family.
 #[derive(Default)]
@@ -55,16 +53,16 @@ impl ValueCheck {
 
 /// Walks over all value logs, and compares what is stated of them with what tables refer to.
 pub(super) fn check_vlogs(checker: &mut Checker<'_, '_>, subject: &Subject, live: &LiveValues) -> Result<()> {
-    for (&id, meta) in &subject.vlogs {
+    for (&id, OwnedVlog { family, meta }) in &subject.vlogs {
         let path = vlog_path(checker.dir, id);
-        let owner = subject.families.iter().find(|f| f.id == meta.family);
+        let owner = subject.families.iter().find(|f| f.id == *family);
         let name = owner.map(|f| f.name.as_str());
         let tell = |checker: &mut Checker<'_, '_>, problem: Problem| {
             let problem = problem.at(&path);
             checker.problem(if let Some(name) = name { problem.family(name) } else { problem });
         };
         let accounting = |severity, text: String| Problem::new(severity, ProblemKind::Accounting, text);
-        let (values, bytes) = live.get(&id).copied().unwrap_or_default();
+        let (values, bytes) = live.get(id).map_or((0, 0), |r| (r.values, r.bytes));
         if bytes > meta.stored_bytes || values > meta.values {
             let text = format!(
                 "tables refer to {values} values in {bytes} bytes; the manifest states that there are {} in {}",
@@ -76,7 +74,7 @@ pub(super) fn check_vlogs(checker: &mut Checker<'_, '_>, subject: &Subject, live
             tell(checker, accounting(Severity::Warning, "no table refers to this value log".to_owned()));
         }
         if owner.is_none() && subject.complete {
-            let text = format!("the value log belongs to family {}, which does not exist", meta.family);
+            let text = format!("the value log belongs to family {family}, which does not exist");
             tell(checker, accounting(Severity::Warning, text));
         }
         let Some(file) = open_file(checker, &path, meta.size, name) else { continue };
@@ -99,7 +97,7 @@ pub(super) fn check_vlogs(checker: &mut Checker<'_, '_>, subject: &Subject, live
             tell(checker, Problem::of(ProblemKind::Value, &e));
         }
     }
-    for id in live.keys().filter(|id| !subject.vlogs.contains_key(id)) {
+    for id in live.iter().map(|r| &r.file_id).filter(|id| !subject.vlogs.contains_key(id)) {
         let text = "tables refer to this value log, which the manifest does not know";
         checker.problem(Problem::new(Severity::Error, ProblemKind::Accounting, text).at(&vlog_path(checker.dir, *id)));
     }

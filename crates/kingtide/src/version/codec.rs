@@ -7,7 +7,7 @@
 //! The fields of a body come in a fixed order. A newer minor version may append fields to a body: this one skips them. An
 //! edit with an unknown tag changes the state in a way that this build does not know, and is refused.
 
-use super::{Edit, FileMeta, LogBegun, VlogRef};
+use super::{Edit, FileMeta, LogBegun, VlogMeta, VlogRef};
 use kingtide_base::coding::{Reader, put_slice, put_varint};
 use kingtide_base::{Error, ErrorKind, Result};
 use kingtide_table::info::size;
@@ -118,7 +118,7 @@ fn encode_body(edit: &Edit, out: &mut Vec<u8>) -> u64 {
             put_varint(out, *seq);
             FLUSHED
         }
-        Edit::AddVlog { id, family, size, stored_bytes, values } => {
+        Edit::AddVlog { family, meta: VlogMeta { id, size, stored_bytes, values } } => {
             put_varint(out, *id);
             put_varint(out, *family as u64);
             [*size, *stored_bytes, *values].into_iter().for_each(|v| put_varint(out, v));
@@ -231,7 +231,8 @@ fn remove_file(r: &mut Reader<'_>) -> Option<Edit> {
 
 fn add_vlog(r: &mut Reader<'_>) -> Option<Edit> {
     let (id, family) = (r.varint()?, id32(r)?);
-    Some(Edit::AddVlog { id, family, size: size(r)?, stored_bytes: size(r)?, values: size(r)? })
+    let meta = VlogMeta { id, size: size(r)?, stored_bytes: size(r)?, values: size(r)? };
+    Some(Edit::AddVlog { family, meta })
 }
 
 fn log_begun(r: &mut Reader<'_>) -> Option<Edit> {
@@ -316,7 +317,10 @@ pub(super) mod tests {
             }
             5 => Edit::RemoveFile { family, level: rng.below(8) as u8, id },
             6 => Edit::Flushed { family, seq: big(rng) },
-            7 => Edit::AddVlog { id, family, size: size(rng), stored_bytes: size(rng), values: size(rng) },
+            7 => {
+                let meta = VlogMeta { id, size: size(rng), stored_bytes: size(rng), values: size(rng) };
+                Edit::AddVlog { family, meta }
+            }
             8 => Edit::RemoveVlog { id },
             9 => Edit::NextFileId(big(rng)),
             10 => Edit::NextFamilyId(family),

@@ -10,6 +10,9 @@ pub mod manifest;
 #[cfg(test)]
 mod manifest_tests;
 pub mod scan;
+mod vlogs;
+
+pub use vlogs::{LiveValues, OwnedVlog, VlogMeta};
 
 use kingtide_base::{KeyOrder, SeqNo};
 use kingtide_table::{TableId, UNSEQUENCED};
@@ -28,19 +31,6 @@ pub(crate) const DEFAULT_FAMILY: &str = "default";
 
 /// Ids of sorted files have this bit, which no database's own file ids have.
 pub const SORTED_FILE: u64 = 1 << 63;
-
-/// A value log in use.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VlogMeta {
-    /// The family it belongs to.
-    pub family: FamilyId,
-    /// Bytes of the file.
-    pub size: u64,
-    /// Stored bytes of all its values, dead ones included.
-    pub stored_bytes: u64,
-    /// Number of its values, dead ones included.
-    pub values: u64,
-}
 
 /// Bytes that a table references in one value log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -315,16 +305,10 @@ pub enum Edit {
     },
     /// A value log exists.
     AddVlog {
-        /// Its file id.
-        id: u64,
         /// The family it belongs to.
         family: FamilyId,
-        /// Bytes of the file.
-        size: u64,
-        /// Stored bytes of all its values.
-        stored_bytes: u64,
-        /// Number of its values.
-        values: u64,
+        /// The value log.
+        meta: VlogMeta,
     },
     /// A value log is gone.
     RemoveVlog {

@@ -12,7 +12,7 @@
 //! | background jobs | [`Wal::prepare_spare`], [`Wal::release`], [`Wal::sync_all`] |
 //! | at rest | [`Wal::shrink`], then [`WalWriter::shrink`] under the commit lock |
 //! | followers, while it is written | [`Tail`] |
-//! | opening | [`replay`], then [`Wal::open`] with what it found |
+//! | opening | [`RecoveredLog::find`] and [`replay`], then [`Wal::open`] with what they found |
 //!
 //! Promises: what `sync_to` acknowledged survives a power cut; what `append` acknowledged survives the process; replay
 //! yields an exact prefix of what was appended, or says with file and offset that the middle is damaged.
@@ -24,6 +24,7 @@ mod dump;
 mod lifecycle;
 mod log;
 mod reader;
+mod recovered;
 mod salvage;
 mod scan;
 mod segment;
@@ -40,9 +41,9 @@ pub use dump::{SegmentPart, dump_segment};
 pub use log::Wal;
 pub(crate) use reader::{Records, replay_records};
 pub use reader::{ReplayEnd, ReplayedSegment, TornTail, list_segments, replay, replay_live};
+pub use recovered::RecoveredLog;
 pub use salvage::{LogGap, SalvagedLog, salvage};
 pub use segment::{FORMAT_VERSION, MAX_PAYLOAD, RECORD_HEADER_LEN, SEGMENT_HEADER_LEN};
 pub(crate) use sync::SyncFirst;
 pub use tail::{Tail, TailItem};
-pub(crate) use writer::END_MARK_LEN;
 pub use writer::WalWriter;

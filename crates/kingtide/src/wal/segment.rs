@@ -8,6 +8,8 @@ use kingtide_base::coding::Reader;
 pub const SEGMENT_HEADER_LEN: usize = 64;
 /// Bytes of a record's header; the payload follows.
 pub const RECORD_HEADER_LEN: usize = 32;
+/// What every segment has left behind its last record.
+pub(super) const END_MARK_LEN: u64 = RECORD_HEADER_LEN as u64;
 /// The newest format version. 2: records may hold pointers into value logs.
 pub const FORMAT_VERSION: u32 = 2;
 /// The version of segments without such records, which older builds read.

@@ -69,8 +69,9 @@ pub(super) fn open_with(fs: &Arc<dyn Fs>, first: u64) -> Result<Log> {
         clock: SystemClock::shared(),
         stats: stats.clone(),
     };
-    let (writer, wal) = Wal::open(config, &end)?;
-    Ok(Log { writer, wal, stats, next_seq: end.next_seq, written })
+    let next_seq = end.next_seq;
+    let (writer, wal) = Wal::open(config, RecoveredLog::ended(end))?;
+    Ok(Log { writer, wal, stats, next_seq, written })
 }
 
 impl Log {

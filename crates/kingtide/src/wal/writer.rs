@@ -4,20 +4,17 @@ use super::config::{Lsn, WalConfig, WalRecord};
 use super::lifecycle::{Begun, Segments};
 use super::log::Wal;
 use super::reader::ReplayEnd;
+use super::recovered::RecoveredLog;
 use super::segment::{
-    FLAG_GAP, MAX_PAYLOAD, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN, SegmentHeader, record_span,
+    END_MARK_LEN, FLAG_GAP, MAX_PAYLOAD, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN, SegmentHeader,
+    record_span,
 };
 use super::sync::GroupSync;
-use crate::names::segment_path;
 use crate::sync::Mutex;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, Result, SeqNo, rare};
 use kingtide_vfs::File;
-use kingtide_vfs::OpenMode;
 use std::sync::Arc;
-
-/// What every segment has left behind its last record.
-pub(crate) const END_MARK_LEN: u64 = RECORD_HEADER_LEN as u64;
 
 /// The one appender of the log; it lives under the commit lock.
 #[derive(Debug)]
@@ -48,23 +45,20 @@ struct Active {
 }
 
 impl Wal {
-    /// Opens the log for appending after `end`, what [`super::replay`] found (`ReplayEnd::default()` in a new database).
+    /// Opens the log for appending behind what earlier opens left, [`RecoveredLog::none`] in a new database.
     ///
-    /// Syncs the replayed segments, so that what was read from the page cache cannot vanish under commits that build on
-    /// it. Never appends to an old segment: what lies behind a discarded tail stays behind it. Writes nothing before the
+    /// Syncs what recovery read of the log, unless it had to do so itself. Never appends to an old segment: what lies behind a discarded tail stays behind it. Writes nothing before the
     /// first append, so that a database opens on a full disk; call [`Wal::prepare_spare`] soon to keep the first append
     /// fast.
     ///
     /// # Errors
     /// `Io` from syncing or listing.
-    pub fn open(config: WalConfig, end: &ReplayEnd) -> Result<(WalWriter, Arc<Wal>)> {
-        for s in &end.segments {
-            config.fs.open(&segment_path(&config.dir, s.id), OpenMode::Write)?.sync_data()?;
-        }
-        let segments = Segments::open(&config, end)?;
+    pub fn open(config: WalConfig, mut recovered: RecoveredLog) -> Result<(WalWriter, Arc<Wal>)> {
+        recovered.sync_chain(&*config.fs, &config.dir)?;
+        let segments = Segments::open(&config, &recovered.end)?;
         let sync = GroupSync::new(config.clock.clone(), config.stats.clone(), config.on_rotate.clone());
         let wal = Arc::new(Wal { segments, sync, config, quiet: Mutex::default() });
-        Ok((WalWriter::new(wal.clone(), end), wal))
+        Ok((WalWriter::new(wal.clone(), &recovered.end), wal))
     }
 
     /// A log that nothing is appended to and nothing read from: for a database opened for reading only. Touches no file.

@@ -6,4 +6,5 @@ mod damage;
 mod direct;
 mod golden;
 mod others_bugs;
+mod recovered_log;
 mod stopped;

@@ -1,6 +1,6 @@
 //! Segments of the write-ahead log.
 
-use super::Dump;
+use super::under_way::Dump;
 use crate::error::Result;
 use crate::format::escape;
 use crate::output::things;

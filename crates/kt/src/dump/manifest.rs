@@ -1,11 +1,11 @@
 //! The manifest.
 
-use super::Dump;
+use super::under_way::Dump;
 use crate::error::Result;
 use crate::format::hex;
 use crate::output::{bytes, things};
 use kingtide::version::scan::ManifestScan;
-use kingtide::version::{Edit, LogBegun};
+use kingtide::version::{Edit, LogBegun, VlogMeta};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -86,7 +86,7 @@ fn describe(dump: &Dump<'_>, edit: &Edit) -> (Value, String) {
             let object = json!({ "edit": "flushed", "family_id": family, "sequence": seq });
             (object, format!("family {family} is in tables up to sequence {seq}"))
         }
-        Edit::AddVlog { id, family, size, stored_bytes, values } => {
+        Edit::AddVlog { family, meta: VlogMeta { id, size, stored_bytes, values } } => {
             let object = json!({ "edit": "add_vlog", "id": id, "family_id": family, "bytes": size,
                 "stored_bytes": stored_bytes, "values": values });
             let (size, values) = (bytes(*size), things(*values, "value", "values"));

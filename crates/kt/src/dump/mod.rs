@@ -4,14 +4,13 @@
 mod log;
 mod manifest;
 mod tables;
+mod under_way;
 
+use self::under_way::{Dump, DumpArgs};
 use crate::error::{DAMAGE, Failure, Result};
 use crate::output::{Out, things};
-use kingtide::vfs::{Fs, PosixFs};
-use kingtide::{Error, ErrorKind};
-use serde_json::{Map, Value, json};
+use kingtide::vfs::PosixFs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// Single files of a database.
 #[derive(clap::Subcommand)]
@@ -28,16 +27,6 @@ pub enum DumpCommand {
     /// Value logs: their values
     #[command(after_help = "Example:\n  kt dump vlog my-database --no-values")]
     Vlog(DumpArgs),
-}
-
-/// What a dump takes.
-#[derive(clap::Args)]
-pub struct DumpArgs {
-    /// A file, or the directory of a database for all its files of that kind
-    path: PathBuf,
-    /// Print no values
-    #[arg(long)]
-    no_values: bool,
 }
 
 /// `kt dump`.
@@ -91,63 +80,4 @@ fn files(path: &Path, of_kind: fn(&str) -> bool) -> Result<Vec<PathBuf>> {
         true => Err(Failure::not_found(format!("no such files in {}", path.display()))),
         false => Ok(files),
     }
-}
-
-/// A dump under way.
-struct Dump<'a> {
-    fs: Arc<dyn Fs>,
-    args: &'a DumpArgs,
-    out: &'a mut Out,
-    damage: Vec<Failure>,
-}
-
-impl Dump<'_> {
-    fn begin(&mut self, file: &Path) -> Result<()> {
-        if self.out.json { Ok(()) } else { self.out.line(format_args!("file {}", file.display())) }
-    }
-
-    /// One part of a file: an object whose first fields are these, or a line of place, kind and text.
-    fn part(&mut self, file: &Path, offset: u64, kind: &str, fields: Value, text: &str) -> Result<()> {
-        if !self.out.json {
-            return self.out.line(format!("{offset:>12}  {kind:<14}  {text}").trim_end());
-        }
-        let mut object = Map::new();
-        object.insert("file".into(), file.display().to_string().into());
-        object.insert("offset".into(), offset.into());
-        object.insert("kind".into(), kind.into());
-        if let Value::Object(fields) = fields {
-            object.extend(fields);
-        }
-        self.out.object(&Value::Object(object))
-    }
-
-    /// Something broken, and where reading goes on.
-    fn broken(&mut self, file: &Path, e: Error, resumes: Option<u64>) -> Result<()> {
-        if e.kind() != ErrorKind::Corruption {
-            return Err(e.into());
-        }
-        let offset = e.offset().unwrap_or(0);
-        let text = match resumes {
-            Some(next) => format!("{}; goes on at {next}", e.message()),
-            None => e.message().to_owned(),
-        };
-        self.part(file, offset, "damaged", json!({ "message": e.message(), "resumes": resumes }), &text)?;
-        self.damage.push(e.at_path(file).at_offset(offset).into());
-        Ok(())
-    }
-
-    fn key(&self, bytes: &[u8]) -> String {
-        self.out.formats.key_format.show_any(bytes)
-    }
-
-    /// The value, or nothing if values are not wanted.
-    fn value(&self, bytes: &[u8]) -> String {
-        if self.args.no_values { String::new() } else { self.out.formats.value_format.show_any(bytes) }
-    }
-}
-
-/// The file's number, from its name.
-fn file_id(path: &Path) -> Result<u64> {
-    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-    stem.parse().map_err(|_| Failure::usage(format!("{} has no file number in its name", path.display())))
 }

@@ -1,6 +1,6 @@
 //! Tables and value logs.
 
-use super::{Dump, file_id};
+use super::under_way::{Dump, file_id};
 use crate::error::Result;
 use crate::output::{bytes, things};
 use kingtide::vfs::OpenMode;

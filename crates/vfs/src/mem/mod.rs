@@ -45,36 +45,11 @@ mod journal;
 #[cfg(test)]
 mod tests;
 
+pub use crash::Survival;
 use disk::Disk;
 
 /// Writes to a log segment below this size are stores into its mapped window, as those of the POSIX file system may be.
 const STORED: usize = 1 << 10;
-
-/// What a power cut leaves of everything that was not synced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Survival {
-    /// Nothing unsynced.
-    AllLost,
-    /// Everything.
-    AllKept,
-    /// Each 512-byte block holds what some prefix of the unsynced writes to it left; the length of a file is one that it
-    /// had, whatever its blocks; each file keeps a prefix of the changes of its names.
-    RandomBlocks,
-    /// The unsynced changes up to some moment, the write of that moment cut at a 512-byte boundary. Half of the time one
-    /// moment for the whole file system, otherwise one for each file and one for the names.
-    Torn,
-    /// As the page cache writes pages back: each page of 4 KiB was last written at some moment of its own, and of its blocks
-    /// some may be those of an earlier write-back. A small write to a log segment is a store into a mapped page, which may
-    /// be written back in the midst of it: any aligned words of it may be missing then. Lengths and names as
-    /// [`Survival::RandomBlocks`].
-    Pages,
-}
-
-impl Survival {
-    /// Every model.
-    pub const ALL: [Survival; 5] =
-        [Survival::AllLost, Survival::AllKept, Survival::RandomBlocks, Survival::Torn, Survival::Pages];
-}
 
 /// An operation that changes what a crash would leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -9,6 +9,7 @@ use kingtide_base::lock::Mutex;
 use kingtide_base::options::FileMode;
 use kingtide_base::{Error, Result};
 
+use super::file::{open_failed, options_to_write, retry};
 use super::fork::{Origin, PerProcess};
 use crate::{FileLock, locked, locked_here};
 
@@ -28,9 +29,9 @@ pub(super) struct ProcessLock {
 impl ProcessLock {
     pub(super) fn take(path: &Path, mode: FileMode) -> Result<ProcessLock> {
         let failed = |e| Error::io("lock", path, e);
-        let mut options = super::options_to_write(mode);
+        let mut options = options_to_write(mode);
         options.create(true).truncate(false);
-        let file = super::retry(|| options.open(path)).map_err(|e| super::open_failed("lock", path, e))?;
+        let file = retry(|| options.open(path)).map_err(|e| open_failed("lock", path, e))?;
         let meta = file.metadata().map_err(failed)?;
         let id = (meta.dev(), meta.ino());
         // Held across the system's lock, so that of two threads one gets both.

@@ -7,7 +7,7 @@ use std::path::Path;
 use kingtide_base::Result;
 use kingtide_base::lock::Mutex;
 
-use super::PosixFile;
+use super::file::PosixFile;
 use super::mapped::{ALIGN, Window};
 use crate::File;
 
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn the_window_slides_and_is_dropped() {
         let path = std::env::temp_dir().join(format!("kingtide-vfs-window-{}", std::process::id()));
-        let file = super::super::open_file(&path, OpenMode::Overwrite, Default::default()).unwrap();
+        let file = super::super::file::open_file(&path, OpenMode::Overwrite, Default::default()).unwrap();
         let size = 4 * WINDOW;
         file.allocate(0, size).unwrap();
         if !overwrites_in_place(&file) {

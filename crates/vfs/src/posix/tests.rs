@@ -1,5 +1,7 @@
+use super::file::{read_fully, write_fully};
 use super::*;
 use std::cell::Cell;
+use std::path::PathBuf;
 
 /// A directory of its own, removed at the end.
 struct Scratch(PathBuf);

@@ -1,0 +1,82 @@
+//! Value logs: what the manifest knows about each, and what of them is live.
+
+use super::{FamilyId, FileMeta, VlogRef};
+use std::collections::BTreeMap;
+
+/// What the manifest knows about a value log. It never changes: which values are dead is told by [`LiveValues`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VlogMeta {
+    /// File id; names the file.
+    pub id: u64,
+    /// Bytes of the file.
+    pub size: u64,
+    /// Stored bytes of all its values, dead ones included.
+    pub stored_bytes: u64,
+    /// Number of its values, dead ones included.
+    pub values: u64,
+}
+
+/// A value log in use, and the family that it belongs to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnedVlog {
+    /// The family.
+    pub family: FamilyId,
+    /// The value log.
+    pub meta: VlogMeta,
+}
+
+/// The values that tables refer to, by value log: exact, because each table states how much of which log it refers to.
+/// The one place where they are added up.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LiveValues {
+    by_log: BTreeMap<u64, VlogRef>,
+}
+
+impl LiveValues {
+    /// What these tables refer to. O(references).
+    pub fn of<'a>(tables: impl IntoIterator<Item = &'a FileMeta>) -> LiveValues {
+        let mut live = LiveValues::default();
+        tables.into_iter().flat_map(|t| &t.vlog_refs).for_each(|r| live.add(r));
+        live
+    }
+
+    /// Adds what a table refers to in one value log. Sums of damaged numbers saturate.
+    pub fn add(&mut self, r: &VlogRef) {
+        let sum = self.by_log.entry(r.file_id).or_insert(VlogRef { file_id: r.file_id, values: 0, bytes: 0 });
+        sum.values = sum.values.saturating_add(r.values);
+        sum.bytes = sum.bytes.saturating_add(r.bytes);
+    }
+
+    /// What is live of each value log of which anything is, by ascending file id.
+    pub fn iter(&self) -> impl Iterator<Item = &VlogRef> {
+        self.by_log.values()
+    }
+
+    /// What is live of a value log; `None` if no table refers to it.
+    pub fn get(&self, id: u64) -> Option<&VlogRef> {
+        self.by_log.get(&id)
+    }
+
+    /// Stored bytes of the values of a log that no table refers to.
+    pub fn dead_bytes(&self, log: &VlogMeta) -> u64 {
+        log.stored_bytes.saturating_sub(self.get(log.id).map_or(0, |r| r.bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn live_values_are_the_sum_of_all_references() {
+        let mut live = LiveValues::default();
+        for (file_id, values, bytes) in [(7, 1, 100), (3, 2, 50), (7, 4, 1000), (9, u64::MAX, u64::MAX), (9, 1, 1)] {
+            live.add(&VlogRef { file_id, values, bytes });
+        }
+        let sums: Vec<_> = live.iter().map(|r| (r.file_id, r.values, r.bytes)).collect();
+        assert_eq!(sums, [(3, 2, 50), (7, 5, 1100), (9, u64::MAX, u64::MAX)]);
+        let log = |id| VlogMeta { id, size: 5000, stored_bytes: 4000, values: 9 };
+        assert_eq!([3, 7, 8, 9].map(|id| live.dead_bytes(&log(id))), [3950, 2900, 4000, 0]);
+        assert!(live.get(8).is_none());
+    }
+}
