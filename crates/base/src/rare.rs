@@ -67,6 +67,7 @@ paths! {
     "direct-value-after-rotation": "a memtable took a pointer into a value log that an earlier one owns";
     "direct-value-torn-at-recovery": "the log ends before a record whose value a power cut took";
     "direct-value-gone-for-stream": "a change stream came too late for a value";
+    "direct-value-moved-before-stream": "a change stream found a value where it had been moved to";
     "staged-value-begun": "a value that is written in pieces outgrew memory and got a file";
     "staged-value-ended": "a value in pieces is in its file as a whole, and nothing refers to it yet";
     "direct-log-orphan-removed": "recovery gave up a value log that the manifest does not name";

@@ -30,6 +30,7 @@ const CANNOT: &[(&str, &str)] = &[
     ("direct-log-broken", "takes a failing disk: sim"),
     ("direct-value-torn-at-recovery", "takes a power cut: sim"),
     ("direct-value-gone-for-stream", "streams read what is retained here"),
+    ("direct-value-moved-before-stream", "the same"),
     ("ingest-record-failed", "takes a failing disk: sim"),
 ];
 
