@@ -83,6 +83,7 @@ paths! {
     // Families and memtables.
     "first-write-to-idle-family": "the first entry of a memtable came after the log had been released past its creation";
     "memtable-sealed-for-log": "a memtable was sealed because it pinned too long a log";
+    "writer-held-for-dead-space": "a writer was held until a compaction gave dead space of value logs back";
     "memtable-sealed-for-memory": "a memtable was sealed because writers waited for memory";
     "family-dropped-with-data": "a family was dropped whose memtables held entries";
     // Flush and compaction.

@@ -206,7 +206,8 @@ impl ChangeStream {
                     }
                 }
                 None => {
-                    let text = format!("operation {} of the log record with sequence {base} cannot be read", seq - base);
+                    let text =
+                        format!("operation {} of the log record with sequence {base} cannot be read", seq - base);
                     return Err(Error::corruption(text));
                 }
             }

@@ -31,6 +31,7 @@ const CANNOT: &[(&str, &str)] = &[
     ("direct-value-torn-at-recovery", "takes a power cut: sim"),
     ("direct-value-gone-for-stream", "streams read what is retained here"),
     ("direct-value-moved-before-stream", "the same"),
+    ("writer-held-for-dead-space", "takes compactions that fall far behind: --test concurrency dead_space::"),
     ("ingest-record-failed", "takes a failing disk: sim"),
 ];
 
