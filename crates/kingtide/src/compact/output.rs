@@ -8,7 +8,7 @@ use crate::sync::atomic::Ordering;
 use crate::version::{FileMeta, VlogRef};
 use kingtide_base::key::{EXPIRY_FLAG, split_expiry};
 use kingtide_base::options::FamilyOptions;
-use kingtide_base::{Error, ErrorKind, Kind, Result, Tag};
+use kingtide_base::{Error, ErrorKind, Kind, Result, Tag, rare};
 use kingtide_table::{Packed, TableInfo, TableOptions, TableWriter, ValuePointer, Vlog, VlogWriter};
 use kingtide_vfs::{File, OpenMode};
 use std::collections::{BTreeSet, HashMap};
@@ -157,6 +157,9 @@ impl<'a> Outputs<'a> {
                 };
                 if self.separates(raw.len()) {
                     self.vlog()?.append(raw)?.encode(&mut stored);
+                    if pointer.is_some() {
+                        rare!("value-moved");
+                    }
                     Kind::PutPointer
                 } else {
                     stored.extend_from_slice(raw);
@@ -185,6 +188,7 @@ impl<'a> Outputs<'a> {
             vlog.extend(piece)?;
             at += piece.len() as u64;
         }
+        rare!("value-moved");
         vlog.end()
     }
 
