@@ -15,7 +15,7 @@
 //!
 //! - Where more of the value logs is dead than `vlog_dead_ratio` allows, live values are moved out of the worst of them before
 //!   anything but what level 0 waits for: a value log's worth at a time, so that space comes back in steps. Values that
-//!   level 0 hides are dead too, though nobody has counted them yet: where they seem to exceed the cap, going by what the last
+//!   level 0 hides are dead too, though not counted so before its merge: where they seem to exceed the cap, going by what the last
 //!   merge found, level 0 is merged whatever it holds, as long as that rewrites little.
 //!
 //! Every merge of whole levels is planned by connected components of overlapping files. A component of one file is moved;

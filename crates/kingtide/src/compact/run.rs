@@ -42,10 +42,10 @@ struct Claim {
 /// Takes note of how many bytes of values the entries of level 0 hid that a job merged.
 fn note_hidden(family: &Family, job: &Job, output: &MergeOutput) {
     let entries: u64 = job.inputs.iter().filter(|(level, _)| *level == 0).map(|(_, f)| f.entries).sum();
-    if entries > 0 {
-        let before: u64 = job.inputs.iter().map(|(_, f)| f.vlog_bytes()).sum();
-        let after: u64 = output.added.iter().map(|(_, f)| f.vlog_bytes()).sum();
-        family.hidden_per_entry.store(before.saturating_sub(after) / entries, Ordering::Relaxed);
+    let before: u64 = job.inputs.iter().map(|(_, f)| f.vlog_bytes()).sum();
+    let after: u64 = output.added.iter().map(|(_, f)| f.vlog_bytes()).sum();
+    if let Some(hidden) = before.saturating_sub(after).checked_div(entries) {
+        family.hidden_per_entry.store(hidden, Ordering::Relaxed);
     }
 }
 

@@ -159,7 +159,7 @@ fn values_of_transactions_batches_and_pieces_are_found_by_their_own_numbers() {
     txn.put(&family, b"small", b"value").unwrap();
     txn.put(&family, b"last", &value(LEN, 2)).unwrap();
     txn.commit().unwrap(); // 2 to 4
-    // One batch that puts one key twice, once in pieces: its first value is nobody's to see from the start.
+    // One batch that puts one key twice, once in pieces: no reader ever sees its first value.
     let staged = {
         let mut writer = family.value_writer().unwrap();
         writer.append(&value(60_000, 3)).unwrap();
