@@ -542,8 +542,10 @@ option_table! {
         dividing_offset: u64 = 1, in 1 ..= 8, @live;
         /// Fraction of tombstones in a table past which it is compacted; 1 turns the trigger off.
         tombstone_density: f64 = 0.5, in 0.01 ..= 1.0, @live;
-        /// Fraction of dead bytes in a value log past which its live values are moved and it is deleted.
-        vlog_dead_ratio: f64 = 0.3, in 0.01 ..= 1.0, @live;
+        /// The cap on dead space: the fraction of dead bytes in all the family's value logs past which live values are moved out of
+        /// those that have most of them, before other compactions of the family. Writers are slowed, and then held for up to
+        /// a second a commit, when that falls behind by what one memtable points to and a value log. 1: no value is moved.
+        vlog_dead_ratio: f64 = 0.25, in 0.01 ..= 1.0, @live;
         /// Milliseconds that an entry without an expiry of its own lives; 0 means forever.
         ttl_ms: u64 = 0, in 0 ..= 3_155_760_000_000u64, @live;
         /// Whether reads that must look into several tables trigger a merge of them.

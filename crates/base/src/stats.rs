@@ -160,6 +160,8 @@ stat_table! {
     VlogBytes "vlog_bytes" Gauge;
     /// Bytes of values in value logs that nothing refers to any more.
     VlogDeadBytes "vlog_dead_bytes" Gauge;
+    /// Bytes of value logs that the current version has given up and that cursors, readers and running jobs keep until they end.
+    VlogPinnedBytes "vlog_pinned_bytes" Gauge;
     /// Background jobs that failed and will be tried again.
     BackgroundErrors "background_errors" Counter;
     /// Transactions committed, those without writes included.

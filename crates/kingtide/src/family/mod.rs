@@ -63,6 +63,8 @@ pub struct Family {
     pub(crate) ingests: AtomicU64,
     /// Needless looks into runs by reads since the last merge that was planned for it. A statistic.
     pub(crate) extra_runs: AtomicU64,
+    /// Bytes of values that an entry of level 0 hid, on average, when level 0 was last merged. A statistic.
+    pub(crate) hidden_per_entry: AtomicU64,
 }
 
 impl Family {
@@ -91,6 +93,7 @@ impl Family {
             dropped: AtomicBool::new(false),
             flushed_seq: AtomicU64::new(0),
             extra_runs: AtomicU64::new(0),
+            hidden_per_entry: AtomicU64::new(0),
             ingests: AtomicU64::new(0),
         }
     }
