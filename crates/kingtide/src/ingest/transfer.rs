@@ -221,7 +221,7 @@ impl ColumnFamily {
         let sequence = snapshot.sequence();
         let mut description = Description { name: self.name(), order, sequence, options: stored, files: Vec::new() };
         // An entry that does not expire shall not begin to.
-        let lasting = FamilyOptions { ttl_ms: 0, ..options };
+        let lasting = FamilyOptions { ttl: None, ..options };
         let mut export = Export::begin(&db.fs, dir)?;
         let read =
             ReadOptions { snapshot: Some(&snapshot), fill_cache: false, readahead: true, ..ReadOptions::default() };

@@ -116,7 +116,7 @@ impl SortedFileWriter {
         };
         // At random, so that a file that takes another one's place is found out.
         let writer = TableWriter::new_unsequenced(file, entropy() | SORTED_FILE, table);
-        let (ttl_ms, value) = (options.ttl_ms, Vec::new());
+        let (ttl_ms, value) = (options.ttl.map_or(0, |ttl| ttl.as_millis() as u64), Vec::new());
         let (writer, origin) = (Some(writer), Origin::here());
         Ok(SortedFileWriter { fs, path, clock, order, ttl_ms, writer, value, range_deletes: 0, origin })
     }

@@ -34,7 +34,7 @@ impl Transaction {
         match self.options.lock_timeout {
             Some(Duration::ZERO) => Wait::No,
             Some(t) => Wait::Until(t),
-            None => Wait::Until(Duration::from_millis(self.db.options.read().lock_timeout_ms)),
+            None => Wait::Until(self.db.options.read().lock_timeout),
         }
     }
 
