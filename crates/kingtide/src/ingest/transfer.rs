@@ -325,6 +325,16 @@ impl Db {
     ///
     /// Snapshots taken before see nothing in it. Change streams report one sequence number as missing.
     ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// db.put("ebb", "low")?;
+    /// assert_eq!(db.default_family().export("exported")?.entries, 1);
+    /// let here = db.import_family("here", "exported")?; // in this database or another
+    /// assert_eq!(here.get("ebb")?.as_deref(), Some(&b"low"[..]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Nothing is left behind then. `NotFound` when there is no complete export; `Exists`, `InvalidArgument` (the name);
     /// `Incompatible` for a custom key order that no family of this database has; `Corruption`, `NewerFormat`, `Io`,

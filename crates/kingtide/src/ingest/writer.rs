@@ -93,6 +93,21 @@ impl SortedFileWriter {
     /// Begins a file for a family that need not exist yet, in any process: it can be ingested by families in the same key
     /// order. Of the options those count that concern the format of tables, and `ttl_ms`.
     ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// use kingtide::{FamilyOptions, IngestOptions, KeyOrder, SortedFileWriter, SystemClock};
+    ///
+    /// let fs = MemFs::shared();
+    /// let options = FamilyOptions::default();
+    /// let mut writer = SortedFileWriter::create_on(fs.clone(), "tides.sorted", KeyOrder::Bytewise, &options, SystemClock::shared())?;
+    /// writer.put(b"ebb", b"low")?;
+    /// writer.finish()?;
+    /// let db = Db::open("db", Options::new().fs(fs))?; // perhaps on another day
+    /// db.default_family().ingest(&["tides.sorted"], &IngestOptions::default())?;
+    /// assert!(db.get("ebb")?.is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`SortedFileWriter::create`]; `InvalidArgument` for options out of range.
     pub fn create_on(

@@ -137,6 +137,20 @@ impl Transaction {
 
     /// Locks a range of keys, those that do not exist included. Only for locking transactions.
     ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// use kingtide::{Isolation, LockMode, TransactionOptions};
+    ///
+    /// let tides = db.default_family();
+    /// let mut txn = db.begin_with(TransactionOptions { locking: true, ..Isolation::ReadCommitted.into() })?;
+    /// txn.lock(tides, b"ebb", LockMode::Exclusive)?; // it need not exist
+    /// assert!(txn.unlock_last()?);
+    /// txn.lock_range(tides, "a".."c", LockMode::Shared)?; // no other writes a key there until the end
+    /// assert_eq!(db.locks().len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `InvalidArgument` on an optimistic transaction; `Conflict`, `LockTimeout`, `Deadlock`; `Finished` and the like.
     pub fn lock_range(&mut self, family: &ColumnFamily, range: impl KeyRange, mode: LockMode) -> Result<()> {
