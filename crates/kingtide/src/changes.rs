@@ -298,6 +298,20 @@ impl Db {
 
     /// As [`Db::changes_since`], with options.
     ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// use kingtide::ChangeStreamOptions;
+    /// use std::time::Duration;
+    ///
+    /// let mut stream = db.changes_with(db.oldest_change_sequence(), ChangeStreamOptions { show_unlogged: true, ..Default::default() })?;
+    /// db.put("ebb", "low")?;
+    /// let record = stream.wait_next(Duration::from_secs(60))?.expect("a commit");
+    /// assert!(!record.is_unlogged() && record.operations().any(|op| op.key == b"ebb"));
+    /// assert!(stream.wait_next(Duration::ZERO)?.is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Db::changes_since`].
     pub fn changes_with(&self, seq: SeqNo, options: ChangeStreamOptions) -> Result<ChangeStream> {

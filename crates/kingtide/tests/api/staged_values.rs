@@ -176,7 +176,7 @@ fn staged_values_expire() {
     let clock = ManualClock::at_unix_ms(1_000_000);
     let mut options = Options { clock: Some(clock.clone()), ..options(&fs) };
     let db = Db::open("db", options.clone()).unwrap();
-    options.family.ttl_ms = 10_000;
+    options.family.ttl = Some(Duration::from_secs(10));
     let short = db.create_family("short", options.family.clone()).unwrap();
     let mut rng = Rng::new(5);
     let mut batch = WriteBatch::new();
