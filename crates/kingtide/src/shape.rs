@@ -112,12 +112,15 @@ impl Shape {
 
     /// What the value logs of each family that has any hold.
     pub fn vlog_space(&self) -> BTreeMap<FamilyId, VlogSpace> {
-        let live = self.vlog_live_bytes();
         let mut all: BTreeMap<FamilyId, VlogSpace> = BTreeMap::new();
-        for (id, vlog) in &self.versions.vlogs {
-            let space = all.entry(vlog.family).or_default();
-            space.stored += vlog.stored_bytes;
-            space.live += live.get(id).copied().unwrap_or(0);
+        for family in self.families.values() {
+            let view = family.view.load();
+            let live = LiveValues::of(view.version.files().map(|(_, f)| &**f));
+            for log in self.versions.vlogs_of(family.id()) {
+                let space = all.entry(family.id()).or_default();
+                space.stored += log.stored_bytes;
+                space.live += log.stored_bytes - live.dead_bytes(log);
+            }
         }
         all
     }
