@@ -231,7 +231,7 @@ impl Db {
     /// second.set_lock_timeout(Some(Duration::from_millis(1)));
     /// assert!(second.get_for_update(db.default_family(), b"ebb").is_err());
     /// assert_eq!(waits.0.lock().unwrap()[0], (second.id(), vec![first.id()]));
-    /// assert!(db.lock_waits().is_empty(), "nobody waits now");
+    /// assert!(db.lock_waits().is_empty(), "no transaction waits now");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn set_lock_wait_hook(&self, hook: Option<Arc<dyn LockWaitHook>>) {

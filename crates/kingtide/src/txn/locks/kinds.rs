@@ -159,7 +159,7 @@ pub trait LockWaitHook: Send + Sync {
     /// # use kingtide::{Db};
     /// use kingtide::{LockWaitHook, TxnId};
     ///
-    /// // Whoever waits for transaction 7 is told so; as a closure.
+    /// // Reports who waits for transaction 7; as a closure.
     /// let hook = |waiter: TxnId, holders: &[TxnId]| eprintln!("{waiter} waits for {holders:?}");
     /// hook.waits(3, &[7]);
     /// hook.deadlock(&[]); // a closure is not called for deadlocks
