@@ -102,10 +102,7 @@ fn a_value_begun_before_retention_is_not_committed_under_it() {
     txn.put_staged(&family, b"k", &staged).unwrap();
     db.set_option("change_retention", "1M").unwrap();
     let refused = db.write_with(&mut batch, &WriteOptions::default()).unwrap_err();
-    assert!(
-        refused.kind() == ErrorKind::Conflict && refused.to_string().contains("change_retention"),
-        "{refused}"
-    );
+    assert!(refused.kind() == ErrorKind::Conflict && refused.to_string().contains("change_retention"), "{refused}");
     assert_eq!(txn.commit().unwrap_err().kind(), ErrorKind::Conflict);
     drop(txn);
     assert_eq!(db.get(b"k").unwrap(), None);
