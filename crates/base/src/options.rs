@@ -265,6 +265,70 @@ impl OptionValue for FileMode {
     }
 }
 
+macro_rules! time_in_text {
+    ($name:ident, $form:literal, $per_unit_ns:literal) => {
+        /// A time as text: a whole number of the unit, in which 0 stands for none where the option may be absent.
+        #[derive(Clone, Debug)]
+        struct $name(Duration);
+
+        impl $name {
+            fn units(&self) -> u128 {
+                self.0.as_nanos() / $per_unit_ns
+            }
+        }
+
+        impl From<Duration> for $name {
+            fn from(time: Duration) -> $name {
+                $name(time)
+            }
+        }
+
+        impl From<Option<Duration>> for $name {
+            fn from(time: Option<Duration>) -> $name {
+                $name(time.unwrap_or_default())
+            }
+        }
+
+        impl From<$name> for Duration {
+            fn from(time: $name) -> Duration {
+                time.0
+            }
+        }
+
+        impl From<$name> for Option<Duration> {
+            fn from(time: $name) -> Option<Duration> {
+                Some(time.0).filter(|t| !t.is_zero())
+            }
+        }
+
+        impl OptionValue for $name {
+            const FORM: &'static str = $form;
+            fn parse_value(text: &str) -> Result<Self, String> {
+                let units = u64::parse_value(text)?;
+                let nanos = u128::from(units) * $per_unit_ns;
+                let second = 1_000_000_000;
+                // A u64 of milliseconds or microseconds is fewer than 2^64 seconds.
+                Ok($name(Duration::new((nanos / second) as u64, (nanos % second) as u32)))
+            }
+            fn show(&self) -> String {
+                self.units().to_string()
+            }
+            fn check(&self) -> Result<(), String> {
+                match self.0.as_nanos() % $per_unit_ns {
+                    0 => Ok(()),
+                    _ => Err(format!("{:?} is not a whole number of {}", self.0, $form)),
+                }
+            }
+            fn as_f64(&self) -> Option<f64> {
+                Some(self.units() as f64)
+            }
+        }
+    };
+}
+
+time_in_text!(Millis, "milliseconds", 1_000_000);
+time_in_text!(Micros, "microseconds", 1_000);
+
 /// Compression by level, from level 0 down; levels past the end use the family's `compression`.
 impl OptionValue for Vec<Compression> {
     const FORM: &'static str = "compressions separated by ':', from level 0 down; empty for the same everywhere";
@@ -303,8 +367,8 @@ pub struct OptionRow {
 }
 
 macro_rules! option_table {
-    ($(#[$sdoc:meta])* $name:ident of $owner:literal {
-        $( $(#[doc = $doc:literal])+ $field:ident: $ty:ty = $default:expr $(, in $lo:literal ..= $hi:literal $(or $special:literal)?)? $(, @$live:ident)?; )*
+    ($d:tt $each:ident; $(#[$sdoc:meta])* $name:ident of $owner:literal {
+        $( $(#[doc = $doc:literal])+ $field:ident $([$text:literal as $form:ty])?: $ty:ty = $default:expr $(, in $lo:literal ..= $hi:literal $(or $special:literal)?)? $(, @$live:ident)?; )*
     }) => {
         $(#[$sdoc])*
         #[derive(Clone, Debug, PartialEq)]
@@ -314,18 +378,36 @@ macro_rules! option_table {
             fn default() -> Self { $name { $( $field: $default, )* } }
         }
 
+        /// Calls a macro with the fields and their types: for `kingtide::Options`, which has their builder methods too.
+        #[doc(hidden)]
+        #[macro_export]
+        macro_rules! $each {
+            ($d callback:ident) => { $d callback! { $($field: $ty,)* } };
+        }
+
+        impl $name {
+            $(
+                #[doc = concat!("With another `", stringify!($field), "`: see the field. Limits are checked where the options are used.")]
+                #[must_use]
+                pub fn $field(mut self, $field: $ty) -> Self {
+                    self.$field = $field;
+                    self
+                }
+            )*
+        }
+
         impl $name {
             /// The names of all options of this table.
-            pub const NAMES: &'static [&'static str] = &[$(stringify!($field)),*];
+            pub const NAMES: &'static [&'static str] = &[$(option_table!(@name $field $($text)?)),*];
 
             /// The table's rows.
             pub fn rows() -> Vec<OptionRow> {
                 let d = $name::default();
                 vec![$( OptionRow {
-                    name: stringify!($field),
+                    name: option_table!(@name $field $($text)?),
                     doc: concat!($($doc, "\n"),+).trim(),
-                    form: <$ty as OptionValue>::FORM,
-                    default: d.$field.show(),
+                    form: <option_table!(@form $ty $(, $form)?) as OptionValue>::FORM,
+                    default: <option_table!(@form $ty $(, $form)?)>::from(Clone::clone(&d.$field)).show(),
                     limits: option_table!(@limits $($lo, $hi $(, $special)?)?),
                     range: option_table!(@range $($lo, $hi $(, $special)?)?),
                     live: option_table!(@live $($live)?),
@@ -336,10 +418,10 @@ macro_rules! option_table {
             /// that say what would be right, and change nothing.
             pub fn set(&mut self, name: &str, text: &str) -> Result<()> {
                 match name {
-                    $( stringify!($field) => {
-                        let v = <$ty as OptionValue>::parse_value(text)
+                    $( option_table!(@name $field $($text)?) => {
+                        let v = <option_table!(@form $ty $(, $form)?) as OptionValue>::parse_value(text)
                             .map_err(|e| Error::invalid(format!("option {name}: {e}")))?;
-                        let old = std::mem::replace(&mut self.$field, v);
+                        let old = std::mem::replace(&mut self.$field, v.into());
                         self.validate().inspect_err(|_| self.$field = old)
                     } )*
                     _ => Err(not_in_table(name, $owner, Self::NAMES)),
@@ -348,35 +430,44 @@ macro_rules! option_table {
 
             /// An option's value as text; `None` for an unknown name.
             pub fn get(&self, name: &str) -> Option<String> {
-                match name { $( stringify!($field) => Some(self.$field.show()), )* _ => None }
+                match name {
+                    $( option_table!(@name $field $($text)?) => Some(<option_table!(@form $ty $(, $form)?)>::from(Clone::clone(&self.$field)).show()), )*
+                    _ => None,
+                }
             }
 
             /// All names and values as text, in table order.
             pub fn entries(&self) -> Vec<(&'static str, String)> {
-                vec![$( (stringify!($field), self.$field.show()), )*]
+                vec![$( (option_table!(@name $field $($text)?), <option_table!(@form $ty $(, $form)?)>::from(Clone::clone(&self.$field)).show()), )*]
             }
 
             /// Checks every limit.
             pub fn validate(&self) -> Result<()> {
                 $(
+                    let name = option_table!(@name $field $($text)?);
+                    let value = <option_table!(@form $ty $(, $form)?)>::from(Clone::clone(&self.$field));
                     $(
                         let special: &[f64] = &[$($special as f64)?];
-                        if let Some(v) = self.$field.as_f64()
+                        if let Some(v) = value.as_f64()
                             && !(($lo as f64)..=($hi as f64)).contains(&v)
                             && !special.contains(&v)
                         {
-                            return Err(Error::invalid(format!("option {} = {} is out of range: {}",
-                                stringify!($field), self.$field.show(), concat!($($special, " or ",)? $lo, " to ", $hi))));
+                            return Err(Error::invalid(format!("option {name} = {} is out of range: {}",
+                                value.show(), concat!($($special, " or ",)? $lo, " to ", $hi))));
                         }
                     )?
-                    if let Err(e) = self.$field.check() {
-                        return Err(Error::invalid(format!("option {}: {e}", stringify!($field))));
+                    if let Err(e) = value.check() {
+                        return Err(Error::invalid(format!("option {name}: {e}")));
                     }
                 )*
                 Ok(())
             }
         }
     };
+    (@name $field:ident) => { stringify!($field) };
+    (@name $field:ident $text:literal) => { $text };
+    (@form $ty:ty) => { $ty };
+    (@form $ty:ty, $form:ty) => { $form };
     (@limits) => { None };
     (@limits $lo:literal, $hi:literal) => { Some(($lo as f64, $hi as f64)) };
     (@limits $lo:literal, $hi:literal, $special:literal) => { Some(($special as f64, $hi as f64)) };
@@ -437,7 +528,8 @@ fn not_in_table(name: &str, owner: &str, known: &[&str]) -> Error {
 }
 
 option_table! {
-    /// Options of a database.
+    $ each_db_option;
+    /// Options of a database. Of a time, the field is a [`Duration`] without the unit that the option's name as text ends in.
     DbOptions of "the database" {
         /// Create the database when its directory has none.
         create_if_missing: bool = true;
@@ -472,27 +564,27 @@ option_table! {
         max_subcompactions: u64 = 0, in 0 ..= 64, @live;
         /// Bytes per second that flush and compaction may write; 0 means no limit.
         rate_limit: u64 = 0, in 0 ..= 1_099_511_627_776u64, @live;
-        /// Most milliseconds that `close` waits for memtables to be flushed. Compactions that still run then are cancelled.
-        close_timeout_ms: u64 = 5_000, in 0 ..= 3_600_000, @live;
-        /// Milliseconds that a transaction may live unless it says otherwise; then it is rolled back, so that one that was
-        /// forgotten holds neither locks nor old versions for ever. 0 means no limit. Prepared transactions have none.
-        transaction_timeout_ms: u64 = 3_600_000, in 0 ..= 31_557_600_000u64, @live;
+        /// How long `close` waits at most for memtables to be flushed. Compactions that still run then are cancelled.
+        close_timeout ["close_timeout_ms" as Millis]: Duration = Duration::from_secs(5), in 0 ..= 3_600_000, @live;
+        /// How long a transaction may live unless it says otherwise; then it is rolled back, so that one that was
+        /// forgotten holds neither locks nor old versions for ever. 0, or `None`, means no limit. Prepared transactions have none.
+        transaction_timeout ["transaction_timeout_ms" as Millis]: Option<Duration> = Some(Duration::from_secs(3600)), in 0 ..= 31_557_600_000u64, @live;
         /// Bytes that the read and write sets of all transactions together may hold before writes of those that hold much
         /// are refused with `Busy`. Apart from `memtable_budget`.
         transaction_memory: u64 = 1 << 30, in 1_048_576 ..= 1_099_511_627_776u64, @live;
-        /// Milliseconds that a transaction waits for a lock unless it says otherwise.
-        lock_timeout_ms: u64 = 1_000, in 0 ..= 86_400_000, @live;
+        /// How long a transaction waits for a lock unless it says otherwise.
+        lock_timeout ["lock_timeout_ms" as Millis]: Duration = Duration::from_secs(1), in 0 ..= 86_400_000, @live;
         /// Bytes of write-ahead log kept beyond what recovery needs, for change streams to resume from.
         change_retention: u64 = 0, in 0 ..= 1_099_511_627_776u64, @live;
         /// Keep histograms of how long operations take. They cost two readings of the processor's time-stamp counter and some
         /// forty instructions an operation.
         histograms: bool = true, @live;
-        /// Microseconds from which on an operation is recorded as slow, with what it touched and waited for; 0 means never.
-        /// While it is set, every operation counts what it touches.
-        slow_operation_threshold_us: u64 = 0, in 0 ..= 3_600_000_000u64, @live;
-        /// Milliseconds between two writings of all statistics to the file `STATS` in the database's directory, for
-        /// `kt stats --live`; 0 means never. Each is some 30 KB, not synced.
-        stats_interval_ms: u64 = 0, in 100 ..= 86_400_000u64 or 0, @live;
+        /// How long an operation takes that is recorded as slow, with what it touched and waited for; 0, or `None`, means that
+        /// none is. While it is set, every operation counts what it touches.
+        slow_operation_threshold ["slow_operation_threshold_us" as Micros]: Option<Duration> = None, in 0 ..= 3_600_000_000u64, @live;
+        /// Time between two writings of all statistics to the file `STATS` in the database's directory, for
+        /// `kt stats --live`; 0, or `None`, means never. Each is some 30 KB, not synced.
+        stats_interval ["stats_interval_ms" as Millis]: Option<Duration> = None, in 100 ..= 86_400_000u64 or 0, @live;
         /// What is written to the file `LOG` in the database's directory. There is none where the database is opened for reading
         /// only, nor on a file system that the caller supplies.
         log_level: LogLevel = LogLevel::Info;
@@ -504,7 +596,8 @@ option_table! {
 }
 
 option_table! {
-    /// Options of a column family.
+    $ each_family_option;
+    /// Options of a column family. Of a time, the field is a [`Duration`] without the unit that the option's name as text ends in.
     FamilyOptions of "a column family" {
         /// Bytes of a memtable before it is frozen and flushed. One that holds more than some 3.5 GiB of values of several
         /// 100 KiB may be flushed before it is as large as this.
@@ -542,10 +635,12 @@ option_table! {
         dividing_offset: u64 = 1, in 1 ..= 8, @live;
         /// Fraction of tombstones in a table past which it is compacted; 1 turns the trigger off.
         tombstone_density: f64 = 0.5, in 0.01 ..= 1.0, @live;
-        /// Fraction of dead bytes in a value log past which its live values are moved and it is deleted.
-        vlog_dead_ratio: f64 = 0.3, in 0.01 ..= 1.0, @live;
-        /// Milliseconds that an entry without an expiry of its own lives; 0 means forever.
-        ttl_ms: u64 = 0, in 0 ..= 3_155_760_000_000u64, @live;
+        /// The cap on dead space: the fraction of dead bytes in all the family's value logs past which live values are moved out of
+        /// those that have most of them, before other compactions of the family. Writers are slowed, and then held for up to
+        /// a second a commit, when that falls behind by what one memtable points to and a value log. 1: no value is moved.
+        vlog_dead_ratio: f64 = 0.25, in 0.01 ..= 1.0, @live;
+        /// How long an entry without an expiry of its own lives; 0, or `None`, means forever.
+        ttl ["ttl_ms" as Millis]: Option<Duration> = None, in 0 ..= 3_155_760_000_000u64, @live;
         /// Whether reads that must look into several tables trigger a merge of them.
         read_triggered_compaction: bool = true, @live;
     }
@@ -664,6 +759,28 @@ mod tests {
         }
         let e = FamilyOptions::default().set("compression_per_level", &"lz4:".repeat(65)).unwrap_err().to_string();
         assert!(e.contains("65 levels"), "{e}");
+    }
+
+    #[test]
+    fn times_are_durations_whose_names_as_text_say_the_unit() {
+        let mut o = DbOptions::default().close_timeout(Duration::from_millis(70)).transaction_timeout(None);
+        assert_eq!((o.get("close_timeout_ms"), o.get("transaction_timeout_ms")), (Some("70".into()), Some("0".into())));
+        assert_eq!(o.get("close_timeout"), None, "as text it has its unit");
+        o.set("slow_operation_threshold_us", "1500").unwrap();
+        assert_eq!(o.slow_operation_threshold, Some(Duration::from_micros(1500)));
+        o.set("slow_operation_threshold_us", "0").unwrap();
+        assert_eq!(o.slow_operation_threshold, None);
+        o.validate().unwrap();
+        for (wrong, says) in [
+            (o.clone().close_timeout(Duration::from_micros(1500)), "close_timeout_ms: 1.5ms is not a whole number of"),
+            (o.clone().lock_timeout(Duration::MAX), "option lock_timeout_ms = "),
+            (o.stats_interval(Some(Duration::from_millis(99))), "stats_interval_ms = 99 is out of range: 0 or 100 to"),
+        ] {
+            let e = wrong.validate().unwrap_err().to_string();
+            assert!(e.contains(says), "{e}");
+        }
+        let family = FamilyOptions::default().ttl(Some(Duration::from_secs(60)));
+        assert!(family.entries().contains(&("ttl_ms", "60000".into())));
     }
 
     #[test]

@@ -67,7 +67,10 @@ paths! {
     "direct-value-after-rotation": "a memtable took a pointer into a value log that an earlier one owns";
     "direct-value-torn-at-recovery": "the log ends before a record whose value a power cut took";
     "direct-value-gone-for-stream": "a change stream came too late for a value";
+    "direct-value-moved-before-stream": "a change stream found a value where it had been moved to";
     "staged-value-begun": "a value that is written in pieces outgrew memory and got a file";
+    "staged-value-growing": "a piece of a value went to its file, and more are to come";
+    "staged-value-given-up": "a value in pieces was given up, with its writer, batch or transaction, and its file is to go";
     "staged-value-ended": "a value in pieces is in its file as a whole, and nothing refers to it yet";
     "direct-log-orphan-removed": "recovery gave up a value log that the manifest does not name";
     // Recovery.
@@ -82,6 +85,7 @@ paths! {
     // Families and memtables.
     "first-write-to-idle-family": "the first entry of a memtable came after the log had been released past its creation";
     "memtable-sealed-for-log": "a memtable was sealed because it pinned too long a log";
+    "writer-held-for-dead-space": "a writer was held until a compaction gave dead space of value logs back";
     "memtable-sealed-for-memory": "a memtable was sealed because writers waited for memory";
     "family-dropped-with-data": "a family was dropped whose memtables held entries";
     // Flush and compaction.
@@ -91,6 +95,7 @@ paths! {
     "compaction-moved-file": "a compaction moved a file without reading it";
     "compaction-split": "a compaction ran as several key ranges at once";
     "compaction-cancelled": "a compaction was cancelled";
+    "value-moved": "a job moved a value to another value log, which nothing names yet";
     "value-log-retired": "a value log went because nothing referred to it any more";
     "background-job-failed": "a background job failed and was tried again";
     "background-job-panicked": "a background job panicked, and writes were stopped";

@@ -13,6 +13,7 @@ use std::cell::Cell;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 /// Whether a statistic only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,6 +161,8 @@ stat_table! {
     VlogBytes "vlog_bytes" Gauge;
     /// Bytes of values in value logs that nothing refers to any more.
     VlogDeadBytes "vlog_dead_bytes" Gauge;
+    /// Bytes of value logs that the current version has given up and that cursors, readers and running jobs keep until they end.
+    VlogPinnedBytes "vlog_pinned_bytes" Gauge;
     /// Background jobs that failed and will be tried again.
     BackgroundErrors "background_errors" Counter;
     /// Transactions committed, those without writes included.
@@ -292,7 +295,8 @@ impl Stats {
     }
 
     /// Says whether histograms are kept, and from how many nanoseconds on an operation is slow; 0: none is.
-    pub fn time_operations(&self, histograms: bool, slow_from_ns: u64) {
+    pub fn time_operations(&self, histograms: bool, slow_from: Option<Duration>) {
+        let slow_from_ns = slow_from.map_or(0, |t| t.as_nanos() as u64);
         self.slow_from.store(if slow_from_ns == 0 { u64::MAX } else { slow_from_ns }, Ordering::Relaxed);
         let for_histograms = if histograms { FOR_HISTOGRAMS } else { 0 };
         let for_slow = if slow_from_ns == 0 { 0 } else { FOR_SLOW };
@@ -439,13 +443,13 @@ mod tests {
         let counted = || stats.histogram(Histogram::Get).count();
         operation(100);
         assert_eq!((counted(), stats.histogram(Histogram::Get).max()), (1, std::time::Duration::from_micros(100)));
-        stats.time_operations(false, 0);
+        stats.time_operations(false, None);
         operation(100);
         assert_eq!((counted(), stats.slow_operations(0).len()), (1, 0));
-        stats.time_operations(false, 50_000);
+        stats.time_operations(false, Some(Duration::from_micros(50)));
         operation(49);
         operation(50);
-        stats.time_operations(true, 50_000);
+        stats.time_operations(true, Some(Duration::from_micros(50)));
         operation(70);
         assert_eq!(counted(), 2);
         let slow: Vec<_> = stats.slow_operations(0).iter().map(|s| (s.ns, s.stages.blocks_read)).collect();

@@ -17,7 +17,7 @@ const MOST: usize = 100;
 pub fn arguments(data: &[u8]) {
     let fs = MemFs::new();
     let mut o = sample::options(&fs);
-    o.db.lock_timeout_ms = 0;
+    o.db.lock_timeout = std::time::Duration::ZERO;
     let db = must(Db::open("db", o.clone()), "open");
     let safe = must(db.create_family("safe", o.family.clone()), "create");
     must(safe.put(b"key", b"value"), "put");

@@ -56,7 +56,7 @@ pub fn capi(data: &[u8]) {
 /// That of the C API, which is kept here.
 unsafe fn program(data: &[u8]) {
     let mut options = sample::options(&MemFs::new());
-    options.db.lock_timeout_ms = 0; // one thread: no other would ever release a lock
+    options.db.lock_timeout = std::time::Duration::ZERO; // one thread: no other would ever release a lock
     let mut w = World {
         options: Box::new(options.into()),
         dbs: Default::default(),

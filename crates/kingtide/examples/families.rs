@@ -27,7 +27,7 @@ fn main() -> Result<()> {
     images.put(b"harbour.png", vec![0x89; 100_000])?;
 
     // What is put here is gone after a minute, unless an entry brings a life of its own.
-    let sessions = FamilyOptions { ttl_ms: 60_000, ..FamilyOptions::default() };
+    let sessions = FamilyOptions { ttl: Some(Duration::from_secs(60)), ..FamilyOptions::default() };
     let sessions = family(&db, "sessions", sessions, KeyOrder::Bytewise)?;
     sessions.put(b"alice", b"token-1")?;
     sessions.put_ttl(b"bob", b"token-2", Duration::from_secs(5))?;

@@ -120,8 +120,8 @@ impl DbInner {
         *options = next.clone();
         drop(options);
         self.set_durability(next.durability);
-        self.stats.time_operations(next.histograms, next.slow_operation_threshold_us * 1000);
-        self.txns.set_timeout(next.transaction_timeout_ms);
+        self.stats.time_operations(next.histograms, next.slow_operation_threshold);
+        self.txns.set_timeout(next.transaction_timeout);
         self.txns.memory.set_limit(next.transaction_memory);
         self.max_wal_size.store(next.max_wal_size, Ordering::Relaxed);
         self.cache.set_capacity(next.block_cache_size);

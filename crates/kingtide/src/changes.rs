@@ -11,7 +11,8 @@ use crate::engine::DbInner;
 use crate::family::Family;
 use crate::names::vlog_path;
 use crate::ops::{Change, ChangedOps};
-use crate::ops::{LogOp, read_log_op};
+use crate::ops::{LogOp, LoggedOp, read_log_op};
+use crate::read::exact;
 use crate::version::FamilyId;
 use crate::wal::{Tail, TailItem};
 use kingtide_base::coding::Reader;
@@ -113,6 +114,9 @@ impl ChangeStream {
     /// # Errors
     /// * `TooOld`, naming the oldest sequence number to go on from: the log was given up past this place. Read the data
     ///   at a snapshot, and go on from the snapshot's number.
+    /// * `TooOld`, for a value that was written once, in a value log alone (`direct_value_threshold`), and of which nothing is
+    ///   left: it was overwritten or deleted, or has expired, or its family was dropped, and compactions let it go. A value
+    ///   that was only moved is found, at the cost of a point read. The same helps.
     /// * `TooOld`, naming the missing numbers: commits that were not logged, see [`ChangeRecord::is_unlogged`]. The same
     ///   helps; or show them.
     /// * `Corruption` with file and offset, `Io`, `Closed`.
@@ -189,12 +193,12 @@ impl ChangeStream {
             names: Vec::new(),
         };
         let mut r = Reader::new(payload);
-        for i in 0..count {
+        for seq in base..=record.last_sequence {
             match read_log_op(&mut r) {
                 // Only the end of a prepared transaction says whether its writes came true, and repeats them then.
                 Some(LogOp::Prepare(_) | LogOp::Resolved { .. }) => {}
                 Some(LogOp::Write(op)) => {
-                    record.ops.push(&op, |p, value| self.read_value(p, value))?;
+                    record.ops.push(&op, |p, value| self.read_value(&op, seq, p, value))?;
                     if !record.names.iter().any(|(id, _)| *id == op.family)
                         && let Some(name) = self.family_name(op.family)
                     {
@@ -202,7 +206,8 @@ impl ChangeStream {
                     }
                 }
                 None => {
-                    let text = format!("operation {i} of the log record with sequence {base} cannot be read");
+                    let text =
+                        format!("operation {} of the log record with sequence {base} cannot be read", seq - base);
                     return Err(Error::corruption(text));
                 }
             }
@@ -210,13 +215,24 @@ impl ChangeStream {
         Ok(record)
     }
 
-    /// A value that was written once. Its file may be gone like a log that was given up: when its commit is in a table, and
-    /// what overwrote the value is too, or the value moved after a crash.
-    fn read_value(&self, p: &ValuePointer, value: &mut Vec<u8>) -> Result<()> {
+    /// A value that was written once. Its file may be gone, because what it held was overwritten or moved: by the first flush
+    /// after a crash, by a flush that could not hand the pointer on, or when much of the file was dead. What was moved is
+    /// where its key is, under the sequence number of its commit.
+    fn read_value(&mut self, op: &LoggedOp<'_>, seq: SeqNo, p: &ValuePointer, value: &mut Vec<u8>) -> Result<()> {
         let read = self.db.tables.vlog(p.file_id).and_then(|vlog| vlog.read(p, value));
         let Err(e) = read else { return Ok(()) };
         if e.kind() != ErrorKind::Corruption {
             return Err(e);
+        }
+        // The view is taken after the file was missed: a value's new place is in the view before its old file goes.
+        let moved = match self.family(op.family) {
+            Some(family) => exact::version(&family.view.load(), op.key, seq, &family.reads)?,
+            None => None,
+        };
+        if let Some(moved) = moved {
+            rare!("direct-value-moved-before-stream");
+            *value = moved.into_vec();
+            return Ok(());
         }
         match self.db.fs.open(&vlog_path(&self.db.dir, p.file_id), OpenMode::Read) {
             // A file that a crash left without its footer, whose values have moved, and which no job has removed yet.
@@ -225,25 +241,28 @@ impl ChangeStream {
                 rare!("direct-value-gone-for-stream");
                 Err(Error::new(
                     ErrorKind::TooOld,
-                    "a large value was overwritten or moved since, and its value log was given up. Copy the data at a snapshot and \
-                     go on from its number, and set `change_retention`, with which the log itself holds large values",
+                    "a large value was overwritten or deleted since, or has expired, or its family was dropped, and its space was \
+                     given up. Copy the data at a snapshot and go on from its number, and set `change_retention`, with \
+                     which the log itself holds large values",
                 ))
             }
             Err(other) => Err(other),
         }
     }
 
-    fn family_name(&mut self, id: FamilyId) -> Option<String> {
+    /// A family that is not dropped.
+    fn family(&mut self, id: FamilyId) -> Option<Arc<Family>> {
         let db = &self.db;
         let known = self
             .families
             .entry(id)
             .or_insert_with(|| db.shape.lock().families.get(&id).map(Arc::downgrade))
             .as_ref()?;
-        match known.upgrade() {
-            Some(family) if !family.is_dropped() => Some(family.name()),
-            _ => None,
-        }
+        known.upgrade().filter(|family| !family.is_dropped())
+    }
+
+    fn family_name(&mut self, id: FamilyId) -> Option<String> {
+        self.family(id).map(|family| family.name())
     }
 }
 
@@ -278,6 +297,20 @@ impl Db {
     }
 
     /// As [`Db::changes_since`], with options.
+    ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// use kingtide::ChangeStreamOptions;
+    /// use std::time::Duration;
+    ///
+    /// let mut stream = db.changes_with(db.oldest_change_sequence(), ChangeStreamOptions { show_unlogged: true, ..Default::default() })?;
+    /// db.put("ebb", "low")?;
+    /// let record = stream.wait_next(Duration::from_secs(60))?.expect("a commit");
+    /// assert!(!record.is_unlogged() && record.operations().any(|op| op.key == b"ebb"));
+    /// assert!(stream.wait_next(Duration::ZERO)?.is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Db::changes_since`].

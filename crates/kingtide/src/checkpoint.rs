@@ -34,6 +34,18 @@ impl Db {
     /// is removed again. If the process or the machine dies meanwhile, the database is unharmed and the directory holds
     /// an unfinished copy, which [`Db::open`] refuses; another checkpoint to the same directory removes that first.
     ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// let fs = MemFs::shared();
+    /// let db = Db::open("db", Options::new().fs(fs.clone()))?;
+    /// db.put("ebb", "low")?;
+    /// db.checkpoint("copy")?;
+    /// db.put("ebb", "lower")?;
+    /// let copy = Db::open("copy", Options::new().fs(fs))?;
+    /// assert_eq!(copy.get("ebb")?.as_deref(), Some(&b"low"[..]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `Exists` when the directory holds anything; `Locked` when another copy is being made there; `Io`, `NoSpace`,
     /// `Corruption` (a prepared transaction's log record cannot be read); `Closed`,

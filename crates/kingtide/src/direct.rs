@@ -249,6 +249,14 @@ impl DirectLog {
     }
 }
 
+impl Drop for DirectLog {
+    fn drop(&mut self) {
+        if self.appended() > 0 && self.is_free() {
+            rare!("staged-value-given-up"); // its file goes with the handle
+        }
+    }
+}
+
 impl SyncFirst for DirectLog {
     fn sync_first(&self) -> Result<()> {
         let mut synced = self.synced.lock();

@@ -71,7 +71,8 @@ pub use api::transaction::{
     CommitTicket, TransactOptions, Transaction, TransactionCursor, TransactionHandle, TransactionOptions,
 };
 pub use api::{
-    ColumnFamily, Db, Entries, Entry, KeyRange, Read, SnapshotReader, StagedValue, TransactionReader, ValueWriter,
+    ColumnFamily, Db, Decode, Encode, Entries, Entry, KeyRange, Read, SnapshotReader, StagedValue, TransactionReader,
+    TypedEntries, TypedFamily, ValueWriter, key_bytes,
 };
 #[cfg(feature = "tokio")]
 pub use asynchronous::{AsyncDb, AsyncEntries, AsyncFamily};

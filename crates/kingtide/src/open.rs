@@ -259,8 +259,8 @@ fn id_source(next_file_id: &Arc<AtomicU64>) -> Arc<dyn Fn() -> u64 + Send + Sync
 fn apply_options(inner: &DbInner) {
     let options = inner.options.read();
     inner.set_durability(options.durability);
-    inner.stats.time_operations(options.histograms, options.slow_operation_threshold_us * 1000);
-    inner.txns.set_timeout(options.transaction_timeout_ms);
+    inner.stats.time_operations(options.histograms, options.slow_operation_threshold);
+    inner.txns.set_timeout(options.transaction_timeout);
     inner.txns.memory.set_limit(options.transaction_memory);
 }
 
@@ -361,7 +361,7 @@ pub(crate) fn close(db: &Arc<DbInner>) -> Result<()> {
         db.stats.events.disconnect();
         return Ok(());
     }
-    let timeout = Duration::from_millis(db.options.read().close_timeout_ms);
+    let timeout = db.options.read().close_timeout;
     // A commit that holds the lock now finishes; later ones see `closed` under the lock.
     let families: Vec<Arc<Family>> = {
         let mut c = db.commit.lock();

@@ -4,16 +4,52 @@ use crate::snapshot::Snapshot;
 use crate::tuning::Tuning;
 use kingtide_base::clock::Clock;
 use kingtide_base::events::EventListener;
+use kingtide_base::events::LogLevel;
 use kingtide_base::key::CustomOrder;
-use kingtide_base::options::{DbOptions, Durability, FamilyOptions, unknown_option};
+use kingtide_base::options::{Compression, DbOptions, Durability, FamilyOptions, FileMode, unknown_option};
 use kingtide_base::rng::{Rng, entropy};
 use kingtide_base::{KeyOrder, Result};
 use kingtide_vfs::Fs;
 use std::fmt;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::time::Duration;
 
-/// How to open a database. [`DbOptions`] and [`FamilyOptions`] are the option tables; the rest is what cannot be text.
+/// How to open a database. [`DbOptions`] and [`FamilyOptions`] are the option tables; the rest is what cannot be text. All
+/// options of both tables have a builder method of their name.
+///
+/// ```
+/// use kingtide::{Compression, Db, DbOptions, Event, EventListener, FamilyOptions, KeyOrder, ManualClock, Options, vfs::MemFs};
+/// use std::sync::Arc;
+/// use std::time::Duration;
+///
+/// let mut options = Options::new()
+///     .block_cache_size(8 << 20)
+///     .close_timeout(Duration::from_secs(1))
+///     .compression(Compression::Zstd)
+///     .order(KeyOrder::Bytewise)
+///     .fs(MemFs::shared());
+/// options.set("lock_timeout_ms", "20")?; // as text, times have their unit in the name
+/// assert_eq!(options.db.lock_timeout, Duration::from_millis(20));
+/// let db = Db::open("db", options)?;
+/// db.put("neap", "small")?;
+/// # db.close()?;
+///
+/// // Whole tables, and what tests and simulations need: a clock of their own, ids that are the same each time.
+/// let test = Options::new().db(DbOptions::default().max_open_files(16)).family(FamilyOptions::default().value_threshold(0));
+/// let test = test.fs(MemFs::shared()).clock(ManualClock::at_unix_ms(1_000_000)).seed(17).manual_jobs(true);
+/// struct Print;
+/// impl EventListener for Print {
+///     fn event(&self, event: &Event) {
+///         println!("{event:?}");
+///     }
+/// }
+/// let test = test.listener(Arc::new(Print));
+/// let db = Db::open("db", test)?;
+/// db.default_family().put("spring", "large")?;
+/// while db.run_one_job()? {}
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Default)]
 pub struct Options {
     /// Options of the database.
@@ -48,6 +84,62 @@ impl Options {
         Options::default()
     }
 
+    /// With these options of the database.
+    #[must_use]
+    pub fn db(mut self, options: DbOptions) -> Options {
+        self.db = options;
+        self
+    }
+
+    /// With these options of the default family.
+    #[must_use]
+    pub fn family(mut self, options: FamilyOptions) -> Options {
+        self.family = options;
+        self
+    }
+
+    /// With this key order of the default family.
+    #[must_use]
+    pub fn order(mut self, order: KeyOrder) -> Options {
+        self.order = order;
+        self
+    }
+
+    /// On this file system instead of the machine's.
+    #[must_use]
+    pub fn fs(mut self, fs: Arc<dyn Fs>) -> Options {
+        self.fs = Some(fs);
+        self
+    }
+
+    /// By this clock instead of the machine's.
+    #[must_use]
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Options {
+        self.clock = Some(clock);
+        self
+    }
+
+    /// With or without background threads: see [`Options::manual_jobs`](#structfield.manual_jobs).
+    #[must_use]
+    pub fn manual_jobs(mut self, manual: bool) -> Options {
+        self.manual_jobs = manual;
+        self
+    }
+
+    /// With ids of new databases drawn from this instead of the machine's entropy.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Options {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// Telling this listener of what happens inside.
+    #[must_use]
+    pub fn listener(mut self, listener: Arc<dyn EventListener>) -> Options {
+        self.listener = Some(listener);
+        self
+    }
+
     /// Sets an option by name; the name decides whether it is the database's or the default family's.
     ///
     /// # Errors
@@ -80,6 +172,33 @@ impl Options {
             .or_else(|| (self.order.name() == name).then(|| self.order.clone()))
     }
 }
+
+/// Builder methods for the options of a table, which lie in the field `$table`.
+macro_rules! forward {
+    ($table:ident { $($field:ident: $ty:ty,)* }) => {
+        impl Options {
+            $(
+                #[doc = concat!("With another `", stringify!($field), "`: see the field of `", stringify!($table), "`.")]
+                #[must_use]
+                pub fn $field(mut self, $field: $ty) -> Options {
+                    self.$table.$field = $field;
+                    self
+                }
+            )*
+        }
+    };
+}
+
+macro_rules! forward_db {
+    ($($fields:tt)*) => { forward! { db { $($fields)* } } };
+}
+
+macro_rules! forward_family {
+    ($($fields:tt)*) => { forward! { family { $($fields)* } } };
+}
+
+kingtide_base::each_db_option!(forward_db);
+kingtide_base::each_family_option!(forward_family);
 
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -107,12 +107,9 @@ impl DbInner {
     /// Writes the file `STATS`, if the option `stats_interval_ms` asks for it and it is time. What fails is tried again when
     /// it is time again: nothing relies on it.
     pub fn publish_stats(&self) {
-        let every = self.options.read().stats_interval_ms;
-        if every == 0 {
-            return;
-        }
+        let Some(every) = self.options.read().stats_interval.filter(|every| !every.is_zero()) else { return };
         let (now, last) = (self.clock.monotonic_ns().max(1), self.stats_published.load(Ordering::Relaxed));
-        if last > 0 && now.saturating_sub(last) < every * 1_000_000 {
+        if last > 0 && u128::from(now.saturating_sub(last)) < every.as_nanos() {
             return;
         }
         // One thread wins the turn.

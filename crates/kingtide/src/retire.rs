@@ -1,9 +1,11 @@
 //! What a change of files leaves behind: files that nothing refers to, log segments that are not needed, and the inputs of flow
 //! control.
 
+use crate::compact::{hidden_bytes, vlog_size};
 use crate::engine::DbInner;
 use crate::family::Family;
-use crate::shape::Shape;
+use crate::shape::{Shape, VlogSpace};
+use crate::sync::atomic::Ordering;
 use crate::version_set::Retired;
 use kingtide_base::Result;
 use kingtide_base::stats::Stat;
@@ -16,9 +18,9 @@ impl DbInner {
         for id in retired.tables {
             let _ = self.tables.delete_table(id);
         }
-        for id in retired.vlogs {
+        for (id, size) in retired.vlogs {
             self.stats.add(Stat::VlogsDeleted, 1);
-            let _ = self.tables.delete_vlog(id);
+            let _ = self.tables.delete_vlog(id, size);
         }
     }
 
@@ -52,8 +54,8 @@ impl DbInner {
         Ok(())
     }
 
-    /// Tells flow control how far level 0 lags in the worst family, and how far flushes lag behind values that were written
-    /// once.
+    /// Tells flow control how far level 0 lags in the worst family, how far flushes lag behind values that were written
+    /// once, and how far dead space of value logs is past its cap in the worst family.
     pub fn measure_debt(&self, shape: &Shape) {
         let worst = shape
             .families
@@ -61,7 +63,26 @@ impl DbInner {
             .map(|f| f.view.load().version.levels[0].len() as f64 / f.options().l0_trigger.max(1) as f64);
         self.stall.set_level0(worst.fold(0.0, f64::max));
         self.measure_unflushed_values(shape.families.values());
+        let space = shape.vlog_space();
+        let worst = shape.families.values().filter_map(|f| Some(self.dead_space_debt(f, space.get(&f.id())?)));
+        self.stall.set_dead_space(worst.fold(0.0, f64::max));
         shape.update_gauges(self.staged.bytes(None), &self.stats);
+    }
+
+    /// How far dead bytes, with those that level 0 and frozen memtables seem to hide, are past the cap, as a fraction of how far
+    /// they may be: by what a memtable that overwrote itself brings when it is flushed, and by what lies dead while a value
+    /// log's worth of values is being moved.
+    fn dead_space_debt(&self, family: &Family, space: &VlogSpace) -> f64 {
+        let (options, view) = (family.options(), family.view.load());
+        let memtable = match options.direct_value_threshold {
+            0 => options.memtable_size,
+            _ => self.most_direct_bytes(options.memtable_size),
+        };
+        let per_entry = family.hidden_per_entry.load(Ordering::Relaxed);
+        let frozen: u64 = view.frozen.iter().map(|m| m.points().len()).sum();
+        let hidden = hidden_bytes(&view.version, &options, per_entry)
+            + frozen.saturating_mul(per_entry).min(view.unflushed_value_bytes());
+        space.excess(&options, hidden) as f64 / (memtable + vlog_size(&options)) as f64
     }
 
     /// Bytes of values written once that a memtable of `memtable_size` points to before it is frozen. Recovery reads all of

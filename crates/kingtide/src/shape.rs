@@ -10,6 +10,7 @@ use crate::family::{Family, TableCache, View};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::version::{Edit, FamilyId, LiveValues, Version};
 use crate::version_set::{Retired, VersionSet};
+use kingtide_base::options::FamilyOptions;
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{Result, SeqNo};
 use std::collections::{BTreeMap, HashSet};
@@ -52,6 +53,27 @@ pub(crate) struct FileChange {
     pub flushed: usize,
 }
 
+/// What a family's value logs hold, those that commits write not included.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct VlogSpace {
+    /// Stored bytes of all values.
+    pub stored: u64,
+    /// Of those that a table refers to.
+    pub live: u64,
+}
+
+impl VlogSpace {
+    /// Dead bytes beyond those that `vlog_dead_ratio` allows, `hidden` ones included.
+    pub fn excess(&self, options: &FamilyOptions, hidden: u64) -> u64 {
+        let cap = options.vlog_dead_ratio;
+        if cap >= 1.0 {
+            return 0; // no value is moved, so nothing could be waited for
+        }
+        let dead = self.stored.saturating_sub(self.live) + hidden;
+        dead.saturating_sub((cap * self.stored as f64) as u64)
+    }
+}
+
 impl Shape {
     /// Asks for a range of a family to be merged down. The ticket of the request, or `None` if the family was dropped: no
     /// merge would ever answer it.
@@ -86,6 +108,21 @@ impl Shape {
     pub fn dead_vlog_bytes(&self, family: FamilyId, version: &Version) -> u64 {
         let live = LiveValues::of(version.files().map(|(_, f)| &**f));
         self.versions.vlogs_of(family).map(|log| live.dead_bytes(log)).sum()
+    }
+
+    /// What the value logs of each family that has any hold.
+    pub fn vlog_space(&self) -> BTreeMap<FamilyId, VlogSpace> {
+        let mut all: BTreeMap<FamilyId, VlogSpace> = BTreeMap::new();
+        for family in self.families.values() {
+            let view = family.view.load();
+            let live = LiveValues::of(view.version.files().map(|(_, f)| &**f));
+            for log in self.versions.vlogs_of(family.id()) {
+                let space = all.entry(family.id()).or_default();
+                space.stored += log.stored_bytes;
+                space.live += log.stored_bytes - live.dead_bytes(log);
+            }
+        }
+        all
     }
 
     /// Writes edits that change one family's files to the manifest and installs the new version in its view.

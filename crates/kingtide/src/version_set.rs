@@ -265,7 +265,8 @@ impl Touched {
 #[derive(Debug, Default)]
 pub(crate) struct Retired {
     pub tables: Vec<u64>,
-    pub vlogs: Vec<u64>,
+    /// With the bytes of the file.
+    pub vlogs: Vec<(u64, u64)>,
 }
 
 /// The state, and the manifest that it is written to. Read through [`Deref`]; changed by [`VersionSet::write`].
@@ -322,7 +323,7 @@ impl VersionSet {
         let mut next = self.state.part(&touched);
         edits.iter().try_for_each(|e| next.apply(e.clone(), &orders))?;
         let retired = self.retired(&next, &touched, &edits)?;
-        for id in &retired.vlogs {
+        for (id, _) in &retired.vlogs {
             rare!("value-log-retired");
             edits.push(Edit::RemoveVlog { id: *id });
             next.vlogs.remove(id);
@@ -365,7 +366,7 @@ impl VersionSet {
             let known = self.vlogs.iter().chain(next.vlogs.iter().filter(|(v, _)| !self.vlogs.contains_key(v)));
             let removed = |v: u64| edits.iter().any(|e| matches!(e, Edit::RemoveVlog { id } if *id == v));
             let unused = known.filter(|(v, log)| log.family == *id && !used.contains(v) && !removed(**v));
-            retired.vlogs.extend(unused.map(|(v, _)| *v));
+            retired.vlogs.extend(unused.map(|(v, log)| (*v, log.meta.size)));
         }
         Ok(retired)
     }

@@ -1,7 +1,7 @@
 //! The driver: starts children, kills them, and adds up what they say.
 
 use crate::child::{Orders, database, locked};
-use crate::plan::{Kill, Plan};
+use crate::plan::{Kill, MOMENTS, Plan};
 use kingtide_base::rng::Rng;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -244,7 +244,9 @@ impl<'a> Worker<'a> {
                 use std::os::unix::process::ExitStatusExt;
                 match (status.signal(), &plan.kill) {
                     (Some(9), Kill::Rare(name, _)) => {
-                        *totals.kills.entry(format!("at the rare path {name}")).or_default() += 1;
+                        let moment = MOMENTS.iter().find(|(path, _)| path == name);
+                        let at = moment.map_or(format!("at the rare path {name}"), |(_, amid)| (*amid).to_owned());
+                        *totals.kills.entry(at).or_default() += 1;
                         *totals.rare.entry(name.clone()).or_default() += 1;
                         End::Killed
                     }

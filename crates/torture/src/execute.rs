@@ -216,6 +216,11 @@ fn transaction(w: &mut Writer<'_>, unit: &Unit, options: TransactionOptions, det
         let h = w.pick();
         let done = (|| {
             txn.put(&h.cf, &key(h.family.order, w.number as u8, 5), b"never")?;
+            if w.rng.one_in(2) {
+                let long = vec![b'n'; 1 << (8 + w.rng.below(11))]; // up to 256 KiB
+                let staged = stage(w, &h, &long)?;
+                txn.put_staged(&h.cf, &key(h.family.order, w.number as u8, 7), &staged)?;
+            }
             txn.delete(&h.cf, &key(h.family.order, w.number as u8, 6))
         })();
         match done {

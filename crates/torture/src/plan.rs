@@ -17,6 +17,16 @@ pub enum Kill {
     Verify,
 }
 
+/// Rare paths that kills are aimed at because what stands half-done there is large: what a kill there is amid, for counting.
+pub const MOMENTS: [(&str, &str); 6] = [
+    ("staged-value-growing", "amid a streamed value"),
+    ("staged-value-ended", "between a streamed value and its commit"),
+    ("staged-value-given-up", "amid a transaction or value that was given up"),
+    ("value-moved", "amid a value-log rewrite"),
+    ("value-log-retired", "between a value-log rewrite and the end of the old file"),
+    ("direct-log-rotated", "amid a commit whose values are written once"),
+];
+
 /// What a round does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
@@ -34,7 +44,12 @@ impl Plan {
                 let most = [8, 25, 60, 150][rng.below(4) as usize];
                 Kill::After("open", 1, rng.below(most))
             }
-            18..50 => {
+            18..26 => {
+                let (name, _) = MOMENTS[rng.below(MOMENTS.len() as u64) as usize];
+                let most = 1 << rng.below(4);
+                Kill::Rare(name.to_owned(), 1 + rng.below(most))
+            }
+            26..50 => {
                 let most = [100, 300, 300, 800, 800, 3_000][rng.below(6) as usize];
                 Kill::After("verified", 1, 50 + rng.below(most))
             }

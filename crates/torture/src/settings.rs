@@ -32,8 +32,8 @@ pub fn db_options(rng: &mut Rng, durability: Durability) -> DbOptions {
         background_threads: 1 + rng.below(3),
         max_subcompactions: rng.below(4),
         rate_limit: pick(rng, &[0, 0, 0, 32 << 20]),
-        close_timeout_ms: pick(rng, &[0, 10, 5_000]),
-        lock_timeout_ms: pick(rng, &[20, 200, 1_000]),
+        close_timeout: Duration::from_millis(pick(rng, &[0, 10, 5_000])),
+        lock_timeout: Duration::from_millis(pick(rng, &[20, 200, 1_000])),
         transaction_memory: pick(rng, &[1 << 20, 1 << 30]),
         change_retention: pick(rng, &[0, 0, 200 << 10, 2 << 20]),
         ..DbOptions::default()
@@ -61,7 +61,7 @@ pub fn family_options(rng: &mut Rng) -> FamilyOptions {
         tombstone_density: pick(rng, &[0.05, 0.5, 1.0]),
         vlog_dead_ratio: pick(rng, &[0.05, 0.3, 1.0]),
         // So long that nothing expires, but entries have the flag.
-        ttl_ms: pick(rng, &[0, 0, 0, 864_000_000]),
+        ttl: pick(rng, &[None, None, None, Some(Duration::from_secs(864_000))]),
         read_triggered_compaction: rng.one_in(2),
     }
 }

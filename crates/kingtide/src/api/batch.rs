@@ -71,6 +71,28 @@ impl WriteBatch {
 
     /// Sets a key to a staged value, to be gone after `ttl`. See [`WriteBatch::put_staged`].
     ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// use kingtide::WriteBatch;
+    /// use std::io::Write;
+    /// use std::time::Duration;
+    ///
+    /// let files = db.default_family();
+    /// let staged = || -> Result<_, Box<dyn std::error::Error>> {
+    ///     let mut writer = files.value_writer()?;
+    ///     writer.write_all(&[7; 100_000])?;
+    ///     Ok(writer.finish()?)
+    /// };
+    /// let mut batch = WriteBatch::new();
+    /// batch.put_staged_ttl(files, b"for a minute", &staged()?, Duration::from_secs(60))?;
+    /// db.write(batch)?;
+    /// let (value, hour) = (staged()?, Duration::from_secs(3600));
+    /// db.transact(|txn| txn.put_staged_ttl(files, b"for an hour", &value, hour))?;
+    /// assert_eq!(files.iter().count(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`WriteBatch::put_staged`].
     pub fn put_staged_ttl(

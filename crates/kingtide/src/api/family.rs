@@ -65,6 +65,13 @@ impl ColumnFamily {
     }
 
     /// The order of its keys.
+    ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// assert_eq!(db.default_family().order().name(), "bytewise");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn order(&self) -> &KeyOrder {
         self.family.order()
     }
@@ -247,6 +254,26 @@ impl ColumnFamily {
 
     /// A cursor as the options say. See [`ColumnFamily::cursor`].
     ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// use kingtide::ReadOptions;
+    ///
+    /// let before = db.snapshot();
+    /// db.put("ebb", "low")?;
+    /// db.default_family().put_ttl("eddy", "short", std::time::Duration::from_secs(60))?;
+    /// let mut cursor = db.default_family().cursor_with(ReadOptions { prefix: Some(b"e".to_vec()), ..ReadOptions::default() })?;
+    /// cursor.seek_to_first();
+    /// assert_eq!(cursor.entry()?, (&b"ebb"[..], &b"low"[..]));
+    /// assert_eq!(cursor.expires_at_ms(), None);
+    /// cursor.next();
+    /// assert!(cursor.expires_at_ms().is_some());
+    /// let mut then = db.default_family().cursor_with(ReadOptions { snapshot: Some(&before), ..ReadOptions::default() })?;
+    /// then.seek_to_first();
+    /// assert!(!then.valid());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`ColumnFamily::cursor`]; `InvalidArgument` for a snapshot of another database.
     pub fn cursor_with(&self, options: ReadOptions<'_>) -> Result<Cursor> {
@@ -332,6 +359,28 @@ impl ColumnFamily {
     ///
     /// While no family has a hook, a commit pays one relaxed load. A commit to a family with a hook pays a copy of its
     /// batch under the commit lock.
+    ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// use kingtide::{CommitHook, CommittedWrites};
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicUsize, Ordering};
+    ///
+    /// #[derive(Default)]
+    /// struct Counter(AtomicUsize);
+    /// impl CommitHook for Counter {
+    ///     fn committed(&self, commit: &CommittedWrites<'_>) {
+    ///         self.0.fetch_add(commit.len(), Ordering::Relaxed);
+    ///     }
+    /// }
+    /// let counter = Arc::new(Counter::default());
+    /// db.default_family().set_commit_hook(Some(counter.clone()));
+    /// db.put("ebb", "low")?;
+    /// assert_eq!(counter.0.load(Ordering::Relaxed), 1);
+    /// db.default_family().set_commit_hook(None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_commit_hook(&self, hook: Option<Arc<dyn CommitHook>>) {
         let former = {
             let _order = self.db.commit.lock(); // so that it is clear which commits come before
@@ -349,6 +398,16 @@ impl ColumnFamily {
 
     /// Has the space given back soon, in the background, of what was deleted in a range `start..end` with [`ColumnFamily::delete_range`] or the like. It waits for nothing but an estimate of how much that is. Snapshots
     /// see what they saw: the space is given back when they are gone. After a restart it is left to merges.
+    ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// db.put("log/1", "old")?;
+    /// db.default_family().delete_range("log/".."log0")?;
+    /// db.default_family().reclaim_range("log/".."log0")?; // the space comes back soon, in the background
+    /// assert!(db.default_family().reclaim_range("log/"..).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// `InvalidArgument` for a range of another form; `Closed`, `ReadOnly`; `Corruption` and `Io` from opening a table.

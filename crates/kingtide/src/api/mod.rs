@@ -11,6 +11,7 @@ mod read;
 mod read_only;
 mod snapshots;
 pub(crate) mod transaction;
+mod typed;
 mod value_writer;
 
 pub use db::Db;
@@ -19,4 +20,5 @@ pub use family::ColumnFamily;
 pub use range::KeyRange;
 pub use read::{Read, SnapshotReader, TransactionReader};
 pub(crate) use transaction::Transaction;
+pub use typed::{Decode, Encode, TypedEntries, TypedFamily, key_bytes};
 pub use value_writer::{StagedValue, ValueWriter};

@@ -16,6 +16,16 @@ impl Options {
     /// Reads the manifest and changes nothing: O(size of the manifest). Another process that has the database open may
     /// change the options afterwards.
     ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// let fs = MemFs::shared();
+    /// let small = Options::new().fs(fs.clone()).memtable_size(1 << 20);
+    /// Db::open("db", small)?.close()?;
+    /// let stored = Options::new().fs(fs).load("db")?;
+    /// assert_eq!(stored.family.memtable_size, 1 << 20);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `NotFound` when no database is there, `Incompatible` when the key order is not among those given, `Corruption`,
     /// `NewerFormat`, `Io`.

@@ -53,6 +53,16 @@ pub trait Read {
 
     /// Reads several keys as of one moment, sharing the work that they have in common. Results are in the order of the
     /// keys, each with an error of its own, as from [`Read::get`].
+    ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// db.put("ebb", "low")?;
+    /// let found = db.multi_get(&["ebb", "flood"]);
+    /// assert_eq!(found[0].as_ref().unwrap().as_deref(), Some(&b"low"[..]));
+    /// assert!(matches!(found[1], Ok(None)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<Option<PinnedValue>>>;
 
     /// Iterates over a range in the order of the keys, from either end or both, as of the moment of the call. What keeps it

@@ -20,6 +20,20 @@ impl Db {
     /// Everything that would write, transactions and checkpoints included, fails with [`ErrorKind::ReadOnly`]. Options
     /// that only matter to writers are ignored, `create_if_missing` and `error_if_exists` too.
     ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// let fs = MemFs::shared();
+    /// let db = Db::open("db", Options::new().fs(fs.clone()))?;
+    /// db.put("ebb", "low")?;
+    /// let reader = Db::open_read_only("db", Options::new().fs(fs))?;
+    /// assert!(reader.is_read_only() && !db.is_read_only());
+    /// db.put("flood", "rising")?;
+    /// assert_eq!(reader.get("flood")?, None);
+    /// reader.try_catch_up()?;
+    /// assert!(reader.get("flood")?.is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `NotFound` when no database is there; `Corruption`, also for an unfinished checkpoint or restore; `Incompatible`,
     /// `NewerFormat`, `InvalidArgument` as [`Db::open`]; `Io`, such as too many open files.

@@ -266,10 +266,11 @@ impl ValueWriter {
             log.extend(&held)?;
             self.sink = Sink::Log(log);
         }
-        match &self.sink {
-            Sink::Log(log) => log.extend(bytes),
-            Sink::Memory(_) => Ok(()),
+        if let Sink::Log(log) = &self.sink {
+            log.extend(bytes)?;
+            rare!("staged-value-growing");
         }
+        Ok(())
     }
 
     /// Ends the value. It is in the system's hands then and, where the database's durability asks for it, on the disk: the

@@ -26,6 +26,23 @@ use std::sync::Arc;
 pub trait CommitHook: Send + Sync {
     /// A commit that touches the family became visible. Called on a committing thread, for one commit at a time over the
     /// whole database.
+    ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// use kingtide::{CommitHook, CommittedWrites};
+    /// use std::sync::{Arc, Mutex};
+    ///
+    /// // A closure is a hook; this one wraps it to show when it is called.
+    /// let seen = Arc::new(Mutex::new(Vec::new()));
+    /// let log = seen.clone();
+    /// let hook = move |commit: &CommittedWrites<'_>| log.lock().unwrap().push(commit.family().to_owned());
+    /// let hook = move |commit: &CommittedWrites<'_>| CommitHook::committed(&hook, commit);
+    /// db.default_family().set_commit_hook(Some(Arc::new(hook)));
+    /// db.put("ebb", "low")?;
+    /// assert_eq!(*seen.lock().unwrap(), ["default"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     fn committed(&self, commit: &CommittedWrites<'_>);
 }
 

@@ -41,7 +41,7 @@ use kingtide_base::histogram::Histogram;
 use kingtide_base::options::Durability;
 use kingtide_base::perf::{self, Stage};
 use kingtide_base::stats::Stat;
-use kingtide_base::{Error, Kind, Result, SeqNo, Tag};
+use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo, Tag};
 use state::{CommitState, half_filled};
 use std::sync::Arc;
 use turn::ValidationScope;
@@ -144,11 +144,12 @@ impl DbInner {
         if !batch.control().is_some_and(|c| c.resolves) {
             self.check_space(batch)?;
         }
-        // Streams read such a value as long as its file is there, and retention promises more.
+        // Streams read such a value as long as its file is there, and retention promises more. A conflict, because another
+        // thread's change of the option got in between, and doing the same again succeeds.
         if !batch.staged().is_empty() && self.options.read().change_retention > 0 {
             let text = "the staged value was begun before `change_retention` was set: with that the log itself holds \
                         large values, so write it again";
-            return Err(Error::invalid(text));
+            return Err(Error::new(ErrorKind::Conflict, text));
         }
         let durability = how.options.durability.unwrap_or_else(|| self.durability());
         batch.prepare();

@@ -17,6 +17,8 @@ use std::time::Duration;
 
 /// Longest wait for a flush before the caller is told that flushes do not keep up.
 const MEMORY_WAIT_LIMIT: Duration = Duration::from_secs(60);
+/// Longest wait for a compaction that gives dead space of value logs back.
+const DEAD_SPACE_WAIT_LIMIT: Duration = Duration::from_secs(1);
 /// Batches up to this size need not be measured family by family.
 const SMALL_BATCH: usize = 64 << 10;
 
@@ -31,6 +33,10 @@ impl DbInner {
             ));
         }
         match self.stall.admit(bytes) {
+            stall::Verdict::Go if self.stall.dead_space_full() => {
+                self.wait_for_space();
+                Ok(())
+            }
             stall::Verdict::Go => Ok(()),
             stall::Verdict::Full => {
                 let timer = perf::begin_wait();
@@ -39,6 +45,31 @@ impl DbInner {
                 waited
             }
         }
+    }
+
+    /// Holds the writer while dead space of value logs is past its cap by all that it may be. Where compactions cannot help,
+    /// because they fail or there is none to run, the writer goes on: the cap is not worth a write.
+    #[cold]
+    fn wait_for_space(self: &Arc<Self>) {
+        rare!("writer-held-for-dead-space");
+        let (start, timer) = (self.clock.monotonic_ns(), perf::begin_wait());
+        self.stats.events.tell(|| Event::StallBegun(stall::stall_reason(Stat::StallDebtMicros)));
+        let waited = || self.clock.monotonic_ns().saturating_sub(start);
+        while self.stall.dead_space_full()
+            && waited() < DEAD_SPACE_WAIT_LIMIT.as_nanos() as u64
+            && !self.closed.load(Ordering::Acquire)
+            && self.background_error().is_none()
+        {
+            if self.jobs.is_manual() {
+                if !self.jobs.help() {
+                    break;
+                }
+            } else {
+                self.jobs.wait_for_progress(Duration::from_millis(1));
+            }
+        }
+        self.stall.record(Stat::StallDebtMicros, waited(), true);
+        timer.end(Stage::AdmissionNs);
     }
 
     #[cold]

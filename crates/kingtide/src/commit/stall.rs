@@ -1,7 +1,8 @@
 //! Flow control: writers are slowed in proportion to debt, so that they never meet a cliff.
 //!
 //! Debt is a fraction `f` from 0 (none) to 1: the largest of how far memtable memory is past half of its budget, how far
-//! the values that immutable memtables point to are past half of theirs, and how far level 0 is past twice its trigger.
+//! the values that immutable memtables point to are past half of theirs, how far level 0 is past twice its trigger, and how
+//! far dead space of value logs is past its cap.
 //! Writers together are held to
 //!
 //! ```text
@@ -10,7 +11,8 @@
 //! where the drain rate is what flushes were measured to take. A little debt costs nothing (f = 0.1 allows ten times the
 //! drain rate), f = 0.55 is equilibrium, and f = 1 leaves a tenth. One sleep is at most a millisecond. Only where memory, or
 //! the room for values without a table, is used up does a writer wait without a rate, and then it waits for a flush, which
-//! takes milliseconds, or gets the background error that keeps flushes from running.
+//! takes milliseconds, or gets the background error that keeps flushes from running. Where dead space is past its cap by all
+//! that it may be, a writer waits until a compaction gave some back, for a second at most.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 use kingtide_base::budget::Budget;
@@ -40,6 +42,8 @@ pub(crate) struct WriteController {
     level0_debt: AtomicU64,
     /// Values that immutable memtables point to, in thousandths of what they may.
     unflushed_values: AtomicU64,
+    /// Dead bytes of value logs past their cap, in thousandths of what they may be.
+    dead_space: AtomicU64,
     /// Bytes of memtable that flushes take away per second.
     drain_rate: AtomicU64,
     /// Monotonic nanosecond at which everything admitted so far is paid for.
@@ -63,6 +67,7 @@ impl WriteController {
             memory,
             level0_debt: AtomicU64::new(0),
             unflushed_values: AtomicU64::new(0),
+            dead_space: AtomicU64::new(0),
             drain_rate: AtomicU64::new(FIRST_DRAIN_RATE),
             paid_until: AtomicU64::new(0),
         }
@@ -77,6 +82,21 @@ impl WriteController {
     /// Tells how many bytes of values immutable memtables point to, as a fraction of what they may.
     pub fn set_unflushed_values(&self, f: f64) {
         self.unflushed_values.store((f * 1000.0) as u64, Ordering::Relaxed);
+    }
+
+    /// Tells how far dead bytes of value logs are past the cap of the worst family, as a fraction of how far they may be.
+    pub fn set_dead_space(&self, f: f64) {
+        self.dead_space.store((f.min(1.0) * 1000.0) as u64, Ordering::Relaxed);
+    }
+
+    /// What the last [`WriteController::set_dead_space`] told, in thousandths.
+    pub fn dead_space_debt(&self) -> u64 {
+        self.dead_space.load(Ordering::Relaxed)
+    }
+
+    /// Whether writers wait until dead space is given back.
+    pub fn dead_space_full(&self) -> bool {
+        self.dead_space_debt() >= 1000
     }
 
     /// Whether writers wait for a flush whatever their rate, and why.
@@ -102,12 +122,13 @@ impl WriteController {
         let (used, limit) = (self.memory.used(), self.memory.limit().max(1));
         let memory = (used * 2).saturating_sub(limit) * 1000 / limit;
         let values = (self.unflushed_values.load(Ordering::Relaxed) * 2).saturating_sub(1000);
-        memory.max(values).min(1000).max(self.level0_debt.load(Ordering::Relaxed))
+        let rest = self.level0_debt.load(Ordering::Relaxed).max(self.dead_space.load(Ordering::Relaxed));
+        memory.max(values).min(1000).max(rest)
     }
 
     /// Whether a commit of that many bytes would be slowed or held.
     pub fn would_wait(&self, bytes: u64) -> bool {
-        self.full().is_some() || (self.debt() > 550 && self.price(bytes) > MIN_SLEEP_NS)
+        self.full().is_some() || self.dead_space_full() || (self.debt() > 550 && self.price(bytes) > MIN_SLEEP_NS)
     }
 
     fn price(&self, bytes: u64) -> u64 {
@@ -122,6 +143,7 @@ impl WriteController {
         if self.memory.used() * 2 < self.memory.limit()
             && self.level0_debt.load(Ordering::Relaxed) == 0
             && self.unflushed_values.load(Ordering::Relaxed) <= 500
+            && self.dead_space.load(Ordering::Relaxed) == 0
         {
             return Verdict::Go;
         }
@@ -132,7 +154,7 @@ impl WriteController {
     /// counts nothing.
     #[cfg(feature = "tokio")]
     pub fn try_admit(&self, bytes: u64) -> bool {
-        if self.full().is_some() {
+        if self.full().is_some() || self.dead_space_full() {
             return false;
         }
         if self.debt() == 0 {
@@ -258,6 +280,16 @@ mod tests {
             assert_eq!((c.debt(), c.full().is_some()), (debt, f >= 1.0), "{f}");
         }
         assert_eq!((c.admit(1), c.full()), (Verdict::Full, Some(Stat::StallDebtMicros)));
+    }
+
+    #[test]
+    fn dead_space_past_its_cap_is_debt_and_then_a_wait() {
+        let (_, _, _, c) = controller(1000);
+        for (f, debt) in [(0.0, 0), (0.25, 250), (0.999, 999), (1.0, 1000), (7.0, 1000)] {
+            c.set_dead_space(f);
+            assert_eq!((c.debt(), c.dead_space_full(), c.full()), (debt, f >= 1.0, None), "{f}");
+        }
+        assert!(c.would_wait(1), "it would be held");
     }
 
     #[test]

@@ -153,7 +153,7 @@ impl DbInner {
         let op = &batch.ops()[op];
         let family = &batch.families()[op.family as usize];
         let (id, order, key) = (family.id(), family.order(), batch.key_of(op));
-        let timeout = Duration::from_millis(self.options.read().lock_timeout_ms);
+        let timeout = self.options.read().lock_timeout;
         let waited = |since| Duration::from_nanos(self.clock.monotonic_ns().saturating_sub(since));
         let wait = since.map_or(Wait::No, |since| Wait::Until(timeout.saturating_sub(waited(since))));
         let locks = &self.txns.locks;

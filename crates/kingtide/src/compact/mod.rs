@@ -27,9 +27,9 @@ mod surroundings;
 pub use context::{FlushInput, MergeContext, MergeCounters, MergeOutput, RateLimiter};
 pub use job::{Footprint, Job, JobKind, KeyRange, check_job};
 pub use merge::{run_flush, run_merge};
-pub(crate) use output::{Outputs, Placement};
-pub(crate) use planner::meets_range;
+pub(crate) use output::{Outputs, Placement, vlog_size};
 pub use planner::{Manual, Plan, PlanInput, Rewrite, plan};
+pub(crate) use planner::{hidden_bytes, meets_range};
 pub(crate) use surroundings::Surroundings;
 
 #[cfg(test)]

@@ -7,15 +7,18 @@ use crate::rangedel::Fragment;
 use crate::sync::atomic::Ordering;
 use crate::version::{FileMeta, VlogMeta, VlogRef};
 use kingtide_base::key::{EXPIRY_FLAG, split_expiry};
-use kingtide_base::{Error, ErrorKind, Kind, Result, Tag};
+use kingtide_base::options::FamilyOptions;
+use kingtide_base::{Error, ErrorKind, Kind, Result, Tag, rare};
 use kingtide_table::{Packed, TableInfo, TableOptions, TableWriter, ValuePointer, Vlog, VlogWriter};
 use kingtide_vfs::{File, OpenMode};
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A value log ends at this many target file sizes: large enough to have few, small enough to empty one at a time.
-const VLOG_FILES: u64 = 8;
+/// Bytes at which a value log that a job writes ends: large enough to have few, small enough to empty one at a time.
+pub(crate) fn vlog_size(options: &FamilyOptions) -> u64 {
+    8 * options.target_file_size
+}
 
 /// Where a merge writes.
 pub struct Placement<'a> {
@@ -156,6 +159,9 @@ impl<'a> Outputs<'a> {
                 };
                 if self.separates(raw.len()) {
                     self.vlog()?.append(raw)?.encode(&mut stored);
+                    if pointer.is_some() {
+                        rare!("value-moved");
+                    }
                     Kind::PutPointer
                 } else {
                     stored.extend_from_slice(raw);
@@ -184,6 +190,7 @@ impl<'a> Outputs<'a> {
             vlog.extend(piece)?;
             at += piece.len() as u64;
         }
+        rare!("value-moved");
         vlog.end()
     }
 
@@ -204,7 +211,7 @@ impl<'a> Outputs<'a> {
 
     /// The value log that the next value goes to.
     fn vlog(&mut self) -> Result<&mut VlogWriter> {
-        if self.vlog.as_ref().is_some_and(|(_, w)| w.written() >= VLOG_FILES * self.ctx.options.target_file_size) {
+        if self.vlog.as_ref().is_some_and(|(_, w)| w.written() >= vlog_size(self.ctx.options)) {
             self.finish_vlog()?;
         }
         if self.vlog.is_none() {

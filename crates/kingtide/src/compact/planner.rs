@@ -13,10 +13,16 @@
 //! - When N outgrows 2 T^L memtables, the files of L move to L + 1, without being read. A small tree has L = 1 and X = L:
 //!   level 0 is merged with everything.
 //!
+//! - Where more of the value logs is dead than `vlog_dead_ratio` allows, live values are moved out of the worst of them before
+//!   anything but what level 0 waits for: a value log's worth at a time, so that space comes back in steps. Values that
+//!   level 0 hides are dead too, though not counted so before its merge: where they seem to exceed the cap, going by what the last
+//!   merge found, level 0 is merged whatever it holds, as long as that rewrites little.
+//!
 //! Every merge of whole levels is planned by connected components of overlapping files. A component of one file is moved;
 //! so a sequential load is never rewritten, and regions of keys that do not meet do not wait for each other.
 
 use super::job::{Footprint, Job, JobKind, KeyRange, check_job, ends_before, runs_below};
+use super::output::vlog_size;
 use crate::version::{FileMeta, LEVELS, LiveValues, Run, Version, VlogMeta};
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::{KeyOrder, SeqNo};
@@ -41,6 +47,8 @@ pub struct PlanInput<'a> {
     pub now_ms: u64,
     /// The family's value logs.
     pub vlogs: &'a [VlogMeta],
+    /// Bytes of values that an entry of level 0 hid, on average, when it was last merged.
+    pub hidden_per_entry: u64,
     /// Reads had to look into many runs.
     pub read_hint: bool,
     /// Nothing else to do: no flush is waiting, writers are quiet.
@@ -101,6 +109,16 @@ pub fn level0_pressure(version: &Version, options: &FamilyOptions) -> f64 {
     version.levels[0].len() as f64 / (options.l0_trigger * URGENT) as f64
 }
 
+/// Bytes of values that level 0 hides and that are counted as live until it is merged, going by what an entry of it hid when it
+/// was merged last. 0 where that is little for what the merge would rewrite.
+pub(crate) fn hidden_bytes(version: &Version, options: &FamilyOptions, per_entry: u64) -> u64 {
+    let entries: u64 = version.levels[0].iter().flat_map(|r| &r.files).map(|f| f.entries).sum();
+    let live: u64 = version.files().map(|(_, f)| f.vlog_bytes()).sum();
+    let hidden = entries.saturating_mul(per_entry).min(live);
+    let rewritten: u64 = (0..=levels_of_rest(version, options).0).map(|l| version.level_size(l)).sum();
+    if rewritten.saturating_mul(HIDDEN_COST) <= hidden { hidden } else { 0 }
+}
+
 /// The dividing level X and the largest level L: below level 0, files rest in levels up to X, and in L.
 pub(crate) fn levels_of_rest(version: &Version, options: &FamilyOptions) -> (usize, usize) {
     let largest = version.deepest().max(1);
@@ -113,6 +131,8 @@ pub(crate) fn levels_of_rest(version: &Version, options: &FamilyOptions) -> (usi
 const URGENT: u64 = 3;
 /// Below that, a merge of level 0 may rewrite at most this many times what it brings down.
 const LEVEL0_COST: u64 = 4;
+/// Level 0 is merged for the dead values that it hides only if these have at least as many bytes for each that is rewritten.
+const HIDDEN_COST: u64 = 4;
 /// While idle, a tree of at most this many memtables may be rewritten for much less than a T-th of its size.
 const SMALL_TREE: u64 = 4;
 const SMALL_TREE_COST: u64 = 64;
@@ -205,6 +225,7 @@ impl<'a> Planner<'a> {
         self.trivial_moves();
         let waiting = self.level0();
         if !waiting {
+            self.collect();
             self.partitions();
         }
         if let Some(manual) = self.input.manual {
@@ -398,14 +419,18 @@ impl<'a> Planner<'a> {
         let trigger = self.input.options.l0_trigger;
         let density = self.input.options.tombstone_density;
         let dense = self.version.levels[0].iter().flat_map(|r| &r.files).any(|f| is_dense(f, density));
-        if runs == 0 || (runs < trigger && !dense) {
+        if runs == 0 {
             return false;
         }
         let target = self.target_of_level0();
+        let hides = self.hides_much();
+        if runs < trigger && !dense && !hides {
+            return false;
+        }
         let brought: u64 = self.sizes[..target].iter().sum();
         let overfull = target < self.largest && self.draining && self.sizes[target] > self.capacity(target);
         let urgent = runs >= trigger * URGENT;
-        if !urgent && (overfull || self.sizes[target] > brought.saturating_mul(LEVEL0_COST)) {
+        if !urgent && !hides && (overfull || self.sizes[target] > brought.saturating_mul(LEVEL0_COST)) {
             return false;
         }
         let kind =
@@ -587,7 +612,24 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Jobs that one file is the reason for: dense in tombstones, expired, referring to a value log to be emptied.
+    /// Moves live values out of the value logs that are to be emptied. Every other merge of a table that refers to one does so
+    /// on its way.
+    fn collect(&mut self) {
+        if !self.relocate.is_empty() {
+            self.rewrite(JobKind::VlogGc, |p, _, f| f.vlog_refs.iter().any(|r| p.relocate.contains(&r.file_id)));
+        }
+    }
+
+    /// Whether dead bytes, with those that level 0 seems to hide, exceed the cap.
+    fn hides_much(&self) -> bool {
+        let (input, cap) = (self.input, self.input.options.vlog_dead_ratio);
+        let hidden = hidden_bytes(self.version, input.options, input.hidden_per_entry);
+        let stored: u64 = input.vlogs.iter().map(|v| v.stored_bytes).sum();
+        let live: u64 = self.version.files().map(|(_, f)| f.vlog_bytes()).sum();
+        hidden > 0 && cap < 1.0 && (stored.saturating_sub(live) + hidden) as f64 > cap * stored as f64
+    }
+
+    /// Jobs that one file is the reason for: dense in tombstones, or expired.
     fn single_files(&mut self) {
         let options = self.input.options;
         if options.tombstone_density < 1.0 {
@@ -601,9 +643,6 @@ impl<'a> Planner<'a> {
             let lifetime = f.min_expiry_ms.saturating_sub(f.created_ms);
             f.min_expiry_ms != 0 && f.min_expiry_ms.saturating_add(lifetime / TTL_GRACE_DIVISOR) <= now
         });
-        if !self.relocate.is_empty() {
-            self.rewrite(JobKind::VlogGc, |p, _, f| f.vlog_refs.iter().any(|r| p.relocate.contains(&r.file_id)));
-        }
     }
 
     /// A file dense in tombstones, below level 0, is merged with the next files it overlaps, to hide them for good.
@@ -687,7 +726,7 @@ pub(crate) fn meets_range(order: &KeyOrder, file: &FileMeta, range: Option<&KeyR
 }
 
 /// Value logs to be emptied, when dead bytes exceed the allowed fraction of all: the worst first, until the rest is
-/// within it.
+/// within it, or their live bytes fill a value log. One that a job has moved part of goes on being among the worst.
 fn worst_vlogs(input: &PlanInput<'_>) -> BTreeSet<u64> {
     let live = LiveValues::of(input.version.files().map(|(_, f)| &**f));
     // A value log without live bytes is the engine's to delete.
@@ -698,12 +737,16 @@ fn worst_vlogs(input: &PlanInput<'_>) -> BTreeSet<u64> {
     logs.sort_by(|a, b| {
         (b.2 as u128 * a.1.max(1) as u128).cmp(&(a.2 as u128 * b.1.max(1) as u128)).then(a.0.cmp(&b.0))
     });
-    let mut out = BTreeSet::new();
+    let (mut out, mut moved) = (BTreeSet::new(), 0);
     for (id, total, gone) in logs {
-        if gone == 0 || dead as f64 <= input.options.vlog_dead_ratio * stored as f64 {
+        if gone == 0
+            || moved >= vlog_size(input.options)
+            || dead as f64 <= input.options.vlog_dead_ratio * stored as f64
+        {
             break;
         }
         out.insert(id);
+        moved += total.saturating_sub(gone);
         dead -= gone;
         stored -= total.min(gone);
     }

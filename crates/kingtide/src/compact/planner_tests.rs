@@ -5,7 +5,7 @@
 //! L0.12 1:a-m:50 2:n-z:50        level.run, then files as id:min-max:megabytes and attributes:
 //!                                t=tombstones/entries rt=count seq=max exp=expiry made=created v=vlog/megabytes
 //! options name=value ...         idle | hint | draining | snapshot N | now MS | slots N | manual lo hi
-//! vlog id megabytes              running top-bottom lo-hi | rewrite file ... | relocate vlog ...
+//! vlog id megabytes              hides megabytes (an entry of level 0) | running top-bottom lo-hi | rewrite file ... | relocate vlog ...
 //! ```
 
 use super::job::{Footprint, Job, KeyRange, check_job};
@@ -23,6 +23,7 @@ struct Story {
     options: FamilyOptions,
     running: Vec<Footprint>,
     vlogs: Vec<VlogMeta>,
+    hidden: u64,
     snapshot: u64,
     now_ms: u64,
     slots: usize,
@@ -83,6 +84,7 @@ fn parse_story(lines: &[&str]) -> Story {
         options: FamilyOptions::default(),
         running: Vec::new(),
         vlogs: Vec::new(),
+        hidden: 0,
         snapshot: u64::MAX,
         now_ms: 0,
         slots: 4,
@@ -102,6 +104,7 @@ fn parse_story(lines: &[&str]) -> Story {
             "idle" => s.idle = true,
             "hint" => s.hint = true,
             "draining" => s.draining = true,
+            "hides" => s.hidden = number(words[1]) * MB,
             "snapshot" => s.snapshot = number(words[1]),
             "now" => s.now_ms = number(words[1]),
             "slots" => s.slots = number(words[1]) as usize,
@@ -167,6 +170,7 @@ fn tell(s: &Story) -> String {
         oldest_snapshot: s.snapshot,
         now_ms: s.now_ms,
         vlogs: &s.vlogs,
+        hidden_per_entry: s.hidden,
         read_hint: s.hint,
         idle: s.idle,
         draining: s.draining,

@@ -21,6 +21,7 @@ use kingtide_base::events::{CompactionInfo, Event};
 use kingtide_base::histogram::Histogram;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Result, rare};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,6 +37,16 @@ struct Claim {
     job: Job,
     /// Keep the input files while the job runs: the family may be dropped meanwhile, and its views with it.
     _inputs: Vec<Arc<TableHandle>>,
+}
+
+/// Takes note of how many bytes of values the entries of level 0 hid that a job merged.
+fn note_hidden(family: &Family, job: &Job, output: &MergeOutput) {
+    let entries: u64 = job.inputs.iter().filter(|(level, _)| *level == 0).map(|(_, f)| f.entries).sum();
+    let before: u64 = job.inputs.iter().map(|(_, f)| f.vlog_bytes()).sum();
+    let after: u64 = output.added.iter().map(|(_, f)| f.vlog_bytes()).sum();
+    if let Some(hidden) = before.saturating_sub(after).checked_div(entries) {
+        family.hidden_per_entry.store(hidden, Ordering::Relaxed);
+    }
 }
 
 impl DbInner {
@@ -106,8 +117,10 @@ impl DbInner {
             self.wal.trim(1).unwrap_or(()); // tried again when idle next; the next open deletes what is left
         }
         let mut families: Vec<Arc<Family>> = shape.families.values().cloned().collect();
-        // The family whose level 0 lags most first.
-        families.sort_by_key(|f| std::cmp::Reverse(f.view.load().version.levels[0].len()));
+        // One whose dead space is past its cap first; then the family whose level 0 lags most.
+        let space = if self.stall.dead_space_debt() > 0 { shape.vlog_space() } else { BTreeMap::new() };
+        let excess = |f: &Arc<Family>| space.get(&f.id()).is_some_and(|s| s.excess(&f.options(), 0) > 0);
+        families.sort_by_cached_key(|f| std::cmp::Reverse((excess(f), f.view.load().version.levels[0].len())));
         for family in families {
             let Some(job) = self.plan_for(&mut shape, &family, idle).jobs.into_iter().next() else { continue };
             if job.kind == JobKind::Reads {
@@ -142,6 +155,7 @@ impl DbInner {
             oldest_snapshot: self.snapshots.oldest(),
             now_ms: self.clock.unix_ms(),
             vlogs: &vlogs,
+            hidden_per_entry: family.hidden_per_entry.load(Ordering::Relaxed),
             read_hint: options.read_triggered_compaction && extra * BYTES_PER_EXTRA_RUN > size,
             idle,
             draining: shape.draining.contains(&family.id()),
@@ -178,6 +192,7 @@ impl DbInner {
         }
         let start = self.clock.ticks();
         let output = self.merge_ranges(family, job)?;
+        note_hidden(family, job, &output);
         let edits = output.edits(family.id(), &job.inputs);
         // After a failure the record may or may not be in the manifest: the files stay until an open decides.
         if !self.install(family, edits)? {

@@ -132,6 +132,7 @@ impl Simulation {
             oldest_snapshot: self.seq,
             now_ms: 0,
             vlogs: &[],
+            hidden_per_entry: 0,
             read_hint: false,
             idle,
             draining: self.draining,

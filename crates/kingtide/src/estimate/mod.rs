@@ -111,6 +111,16 @@ impl ColumnFamily {
 
     /// The bounds between which the keys with a prefix lie.
     ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// use std::ops::Bound;
+    ///
+    /// let [lower, upper] = db.default_family().prefix_bounds(b"tide/")?;
+    /// assert_eq!((lower, upper), (Bound::Included(b"tide/".to_vec()), Bound::Excluded(b"tide0".to_vec())));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `InvalidArgument` in an order that does not support prefix iteration, unless the prefix is empty.
     pub fn prefix_bounds(&self, prefix: &[u8]) -> Result<[Bound<Vec<u8>>; 2]> {

@@ -60,6 +60,22 @@ impl ColumnFamily {
     /// their number; that at least as many are different as are seen to differ from place to place, settles it for values
     /// that repeat too often to change among neighbours. Reads about as many blocks of each run as there are places.
     ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// let places = db.default_family();
+    /// for n in 0..100u8 {
+    ///     places.put([n / 10, n], [])?; // ten countries of ten towns each
+    /// }
+    /// let first_difference = |a: &[u8], b: &[u8]| if a[0] != b[0] { 0 } else { 1 };
+    /// let found = places.cardinality(.., 2, 64, first_difference)?;
+    /// assert_eq!((found.rows, &found.distinct[..], found.exact), (100, &[10, 100][..], true));
+    ///
+    /// // Where several threads would begin to scan: at most so many parts, and fewer where there is little.
+    /// assert!(places.split_points(.., 4)?.len() < 4);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`ColumnFamily::cursor`].
     pub fn cardinality(

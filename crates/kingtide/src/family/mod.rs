@@ -63,6 +63,13 @@ pub struct Family {
     pub(crate) ingests: AtomicU64,
     /// Needless looks into runs by reads since the last merge that was planned for it. A statistic.
     pub(crate) extra_runs: AtomicU64,
+    /// Bytes of values that an entry of level 0 hid, on average, when level 0 was last merged. A statistic.
+    pub(crate) hidden_per_entry: AtomicU64,
+}
+
+/// The life of an entry without one of its own, 0 for ever: a number that an atomic holds.
+fn ttl_ms(options: &FamilyOptions) -> u64 {
+    options.ttl.map_or(0, |ttl| ttl.as_millis() as u64)
 }
 
 impl Family {
@@ -84,13 +91,14 @@ impl Family {
             direct: DirectPool::default(),
             direct_from: AtomicU64::new(direct_from(&options)),
             view: ArcSwap::from_pointee(view),
-            ttl_ms: AtomicU64::new(options.ttl_ms),
+            ttl_ms: AtomicU64::new(ttl_ms(&options)),
             options: ArcSwap::from_pointee(options),
             name: RwLock::new(name),
             view_lock: Mutex::new(()),
             dropped: AtomicBool::new(false),
             flushed_seq: AtomicU64::new(0),
             extra_runs: AtomicU64::new(0),
+            hidden_per_entry: AtomicU64::new(0),
             ingests: AtomicU64::new(0),
         }
     }
@@ -116,7 +124,7 @@ impl Family {
     }
 
     pub(crate) fn set_options(&self, options: FamilyOptions) {
-        self.ttl_ms.store(options.ttl_ms, Ordering::Relaxed);
+        self.ttl_ms.store(ttl_ms(&options), Ordering::Relaxed);
         self.direct_from.store(direct_from(&options), Ordering::Relaxed);
         self.options.store(Arc::new(options));
     }

@@ -37,6 +37,8 @@ struct Shared {
     handles: AtomicU64,
     /// Value-log handles alive whose files have no footer: those stay open.
     unfinished: AtomicU64,
+    /// Bytes of obsolete value logs that have handles.
+    pinned: AtomicU64,
     resident: AtomicU64,
     /// Moves with every access that goes through a handle: the age for closing the least recently used.
     tick: AtomicU64,
@@ -96,6 +98,18 @@ impl Shared {
     fn closed(&self) {
         let open = self.open.fetch_sub(1, Ordering::Relaxed) - 1;
         self.stats.set(Stat::OpenTables, open);
+    }
+
+    fn pin(&self, bytes: u64) {
+        let now = self.pinned.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.stats.set(Stat::VlogPinnedBytes, now);
+    }
+
+    fn unpin(&self, bytes: u64) {
+        if bytes > 0 {
+            let now = self.pinned.fetch_sub(bytes, Ordering::Relaxed) - bytes;
+            self.stats.set(Stat::VlogPinnedBytes, now);
+        }
     }
 
     fn add_resident(&self, bytes: u64) {
@@ -162,6 +176,7 @@ impl TableCache {
                 open: AtomicU64::new(0),
                 handles: AtomicU64::new(0),
                 unfinished: AtomicU64::new(0),
+                pinned: AtomicU64::new(0),
                 resident: AtomicU64::new(0),
                 tick: AtomicU64::new(1),
                 tables: Mutex::new(HashMap::new()),
@@ -222,6 +237,7 @@ impl TableCache {
             used: AtomicU64::new(0),
             unfinished: AtomicBool::new(false),
             obsolete: AtomicBool::new(false),
+            pinned: AtomicU64::new(0),
             shared: self.shared.clone(),
         });
         vlogs.insert(id, Arc::downgrade(&handle));
@@ -281,11 +297,13 @@ impl TableCache {
         }
     }
 
-    /// Removes the value log `id` once no view refers to it: now, or when the last one goes.
-    pub fn delete_vlog(&self, id: u64) -> Result<()> {
+    /// Removes the value log `id`, of `size` bytes, once no view refers to it: now, or when the last one goes. Until then its bytes
+    /// are counted as pinned.
+    pub fn delete_vlog(&self, id: u64, size: u64) -> Result<()> {
         let handle = self.shared.vlogs.lock().get(&id).and_then(Weak::upgrade);
         match handle {
             Some(h) => {
+                self.shared.pin(size.saturating_sub(h.pinned.swap(size, Ordering::Relaxed)));
                 h.obsolete.store(true, Ordering::Release);
                 Ok(())
             }
@@ -448,6 +466,8 @@ pub struct VlogHandle {
     /// Its footer is not there yet. Changed under `opening`.
     unfinished: AtomicBool,
     obsolete: AtomicBool,
+    /// Its bytes once only readers keep it. A statistic.
+    pinned: AtomicU64,
     shared: Arc<Shared>,
 }
 
@@ -521,6 +541,7 @@ impl Drop for VlogHandle {
         self.close();
         self.shared.handles.fetch_sub(1, Ordering::Relaxed);
         self.shared.unfinished.fetch_sub(u64::from(self.is_unfinished()), Ordering::Relaxed);
+        self.shared.unpin(self.pinned.load(Ordering::Relaxed));
         let mut vlogs = self.shared.vlogs.lock();
         if vlogs.get(&self.id).is_some_and(|w| w.strong_count() == 0) {
             vlogs.remove(&self.id);

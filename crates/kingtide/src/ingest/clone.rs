@@ -148,6 +148,16 @@ impl Db {
     /// Transactions in doubt are not cloned. What the clone shows at snapshots that were taken before it is not promised.
     /// Change streams report one sequence number as missing.
     ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// db.put("ebb", "low")?;
+    /// let copy = db.clone_family("default", "copy")?;
+    /// copy.put("ebb", "lower")?;
+    /// assert_eq!(db.get("ebb")?.as_deref(), Some(&b"low"[..]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Nothing is left behind then. `NotFound` for `from`; `Exists`, `InvalidArgument` for `to`; `Corruption`, `Io`,
     /// `NoSpace`, `Poisoned`, `Cancelled` (the database closes), `Closed`, `ReadOnly`. Only when writing the manifest

@@ -138,7 +138,7 @@ impl DbInner {
     }
 
     fn wait_for_locks_on(&self, part: &Part, file: usize, since: Option<u64>) -> Result<()> {
-        let timeout = Duration::from_millis(self.options.read().lock_timeout_ms);
+        let timeout = self.options.read().lock_timeout;
         let waited = |since| Duration::from_nanos(self.clock.monotonic_ns().saturating_sub(since));
         let wait = since.map_or(Wait::No, |since| Wait::Until(timeout.saturating_sub(waited(since))));
         let (file, family) = (&part.files[file], &part.family);

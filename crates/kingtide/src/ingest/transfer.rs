@@ -221,7 +221,7 @@ impl ColumnFamily {
         let sequence = snapshot.sequence();
         let mut description = Description { name: self.name(), order, sequence, options: stored, files: Vec::new() };
         // An entry that does not expire shall not begin to.
-        let lasting = FamilyOptions { ttl_ms: 0, ..options };
+        let lasting = FamilyOptions { ttl: None, ..options };
         let mut export = Export::begin(&db.fs, dir)?;
         let read =
             ReadOptions { snapshot: Some(&snapshot), fill_cache: false, readahead: true, ..ReadOptions::default() };
@@ -324,6 +324,16 @@ impl Db {
     /// of the manifest.
     ///
     /// Snapshots taken before see nothing in it. Change streams report one sequence number as missing.
+    ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// db.put("ebb", "low")?;
+    /// assert_eq!(db.default_family().export("exported")?.entries, 1);
+    /// let here = db.import_family("here", "exported")?; // in this database or another
+    /// assert_eq!(here.get("ebb")?.as_deref(), Some(&b"low"[..]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Nothing is left behind then. `NotFound` when there is no complete export; `Exists`, `InvalidArgument` (the name);

@@ -93,6 +93,21 @@ impl SortedFileWriter {
     /// Begins a file for a family that need not exist yet, in any process: it can be ingested by families in the same key
     /// order. Of the options those count that concern the format of tables, and `ttl_ms`.
     ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// use kingtide::{FamilyOptions, IngestOptions, KeyOrder, SortedFileWriter, SystemClock};
+    ///
+    /// let fs = MemFs::shared();
+    /// let options = FamilyOptions::default();
+    /// let mut writer = SortedFileWriter::create_on(fs.clone(), "tides.sorted", KeyOrder::Bytewise, &options, SystemClock::shared())?;
+    /// writer.put(b"ebb", b"low")?;
+    /// writer.finish()?;
+    /// let db = Db::open("db", Options::new().fs(fs))?; // perhaps on another day
+    /// db.default_family().ingest(&["tides.sorted"], &IngestOptions::default())?;
+    /// assert!(db.get("ebb")?.is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`SortedFileWriter::create`]; `InvalidArgument` for options out of range.
     pub fn create_on(
@@ -116,7 +131,7 @@ impl SortedFileWriter {
         };
         // At random, so that a file that takes another one's place is found out.
         let writer = TableWriter::new_unsequenced(file, entropy() | SORTED_FILE, table);
-        let (ttl_ms, value) = (options.ttl_ms, Vec::new());
+        let (ttl_ms, value) = (options.ttl.map_or(0, |ttl| ttl.as_millis() as u64), Vec::new());
         let (writer, origin) = (Some(writer), Origin::here());
         Ok(SortedFileWriter { fs, path, clock, order, ttl_ms, writer, value, range_deletes: 0, origin })
     }

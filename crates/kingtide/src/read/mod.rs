@@ -1,6 +1,7 @@
 //! Reading: point reads, batches of them, and iterators over a family's [`View`](crate::family::View).
 
 pub mod cursor;
+pub(crate) mod exact;
 pub mod get;
 mod level;
 mod merge;

@@ -32,6 +32,7 @@ impl PinnedValue {
 
     /// A part of a cached block: kept alive by sharing it, unless a copy is cheaper. The range must lie in the block.
     #[inline]
+    #[doc(hidden)] // a `Block` is not the API's
     pub fn cached(block: Block, range: Range<usize>) -> PinnedValue {
         if range.len() <= INLINE_LEN || range.end > u32::MAX as usize {
             return PinnedValue::copy(&block[range]);
@@ -40,6 +41,13 @@ impl PinnedValue {
     }
 
     /// The bytes as an owned vector; moves it where there is one.
+    ///
+    /// ```
+    /// # use kingtide::{PinnedValue};
+    /// let value = PinnedValue::copy(b"low");
+    /// assert_eq!(value.into_vec(), b"low");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn into_vec(self) -> Vec<u8> {
         match self.0 {
             Repr::Heap(v) => v,

@@ -46,7 +46,7 @@ impl Families<'_> {
             rare!("recovery-removed-orphan");
             if let Some(FileName::ValueLog(id)) = FileName::parse(name) {
                 rare!("direct-log-orphan-removed");
-                let _ = self.recovery.tables.delete_vlog(id); // a memtable that points into it keeps it until its flush
+                let _ = self.recovery.tables.delete_vlog(id, 0); // a memtable that points into it keeps it until its flush
                 continue;
             }
             let _ = self.recovery.fs.remove(&self.recovery.dir.join(name));

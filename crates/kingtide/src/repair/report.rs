@@ -96,6 +96,15 @@ pub struct RepairReport {
 
 impl RepairReport {
     /// Whether everything was salvaged.
+    ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// let fs = MemFs::shared();
+    /// Db::open("db", Options::new().fs(fs.clone()))?.put("ebb", "low")?;
+    /// let report = kingtide::repair("db", "repaired", &Options::new().fs(fs))?;
+    /// assert!(report.is_complete());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn is_complete(&self) -> bool {
         self.log_gaps.is_empty()
             && self.left_out.is_empty()

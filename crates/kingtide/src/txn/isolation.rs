@@ -84,6 +84,13 @@ impl Isolation {
     }
 
     /// The level of a name, in any case and with `-`, `_` or a space between words.
+    ///
+    /// ```
+    /// # use kingtide::{Isolation};
+    /// assert_eq!(Isolation::from_name("Repeatable Read"), Some(Isolation::RepeatableRead));
+    /// assert_eq!(Isolation::from_name("chaos"), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn from_name(name: &str) -> Option<Isolation> {
         let wanted = name.trim().to_ascii_lowercase().replace(['_', ' '], "-");
         Isolation::ALL.into_iter().find(|l| l.name() == wanted)

@@ -255,7 +255,8 @@ impl Transactions {
         }
     }
 
-    pub fn set_timeout(&self, ms: u64) {
+    pub fn set_timeout(&self, timeout: Option<Duration>) {
+        let ms = timeout.map_or(0, |t| t.as_millis() as u64);
         self.timeout_ms.store(ms, Ordering::Relaxed);
     }
 

@@ -121,7 +121,7 @@ fn a_commit_over_two_families_begins_the_log() {
 fn closing_without_patience_flushes_what_was_not_logged() {
     let fs = MemFs::new();
     let mut o = options(&fs);
-    o.db.close_timeout_ms = 0;
+    o.db.close_timeout = Duration::ZERO;
     let db = Db::open("db", o).unwrap();
     for name in ["second", "third"] {
         let family = db.create_family(name, kingtide::FamilyOptions::default()).unwrap();

@@ -24,6 +24,7 @@ mod small_log;
 mod staged_values;
 mod stored_options;
 mod transact;
+mod typed;
 mod value_reader;
 mod value_writer;
 mod verify;

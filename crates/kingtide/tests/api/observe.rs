@@ -263,8 +263,8 @@ fn a_slow_commit_is_recorded_with_the_stage_that_made_it_slow() {
 #[test]
 fn a_write_that_waits_for_a_lock_says_so() {
     let mut options = in_memory();
-    options.db.slow_operation_threshold_us = 10_000;
-    options.db.lock_timeout_ms = 20;
+    options.db.slow_operation_threshold = Some(Duration::from_millis(10));
+    options.db.lock_timeout = Duration::from_millis(20);
     let db = Db::open("db", options).unwrap();
     let locking = TransactionOptions { locking: true, ..Default::default() };
     let mut txn = db.begin_with(locking).unwrap();
@@ -281,7 +281,7 @@ fn the_log_file_tells_the_life_of_a_database() {
     let at = |name: &str| dir.0.join("db").join(name);
     let read = || std::fs::read_to_string(at("LOG")).unwrap_or_default();
     let mut options = Options { manual_jobs: true, ..Options::default() };
-    options.db.lock_timeout_ms = 77;
+    options.db.lock_timeout = Duration::from_millis(77);
     let db = Db::open(at(""), options.clone()).unwrap();
     db.put(b"secret", b"v").unwrap();
     db.flush().unwrap();

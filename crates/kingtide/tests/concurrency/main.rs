@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods, missing_docs)] // tests start threads
 
 mod contended;
+mod dead_space;
 mod dropped_amid;
 mod history;
 mod interrupts;

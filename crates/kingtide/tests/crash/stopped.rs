@@ -11,6 +11,7 @@ use std::cmp::Ordering as Cmp;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 fn options(fs: Arc<dyn Fs>) -> Options {
     let mut o = Options { fs: Some(fs), manual_jobs: true, ..Options::default() };
@@ -344,7 +345,7 @@ fn a_panic_in_a_job_that_the_caller_runs_is_its_error() {
         let fs = MemFs::new();
         let mut o = options(Arc::new(fs.clone()));
         o.tuning.manifest_rewrite = 256;
-        o.db.close_timeout_ms = 1; // where the panic is forgotten, close waits for a flush that never ends
+        o.db.close_timeout = Duration::from_millis(1); // where the panic is forgotten, close waits for a flush that never ends
         o.family.memtable_size = 64 << 10;
         o.family.value_threshold = 64;
         let db = Db::open("db", o.clone()).unwrap();

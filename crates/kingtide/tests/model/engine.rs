@@ -578,7 +578,7 @@ impl<'a> Engine<'a> {
         match op {
             Op::CreateFamily(slot, name, order, ttl_ms) => {
                 let mut options = self.set.open_options(self.rng.below(2)).family;
-                options.ttl_ms = *ttl_ms;
+                options.set("ttl_ms", &ttl_ms.to_string()).unwrap();
                 options.value_threshold = [options.value_threshold, 0, 40, 512][self.rng.below(4) as usize];
                 let order = self.set.class.orders[*order].order();
                 let made = self.db().create_family_ordered(name, options, order);

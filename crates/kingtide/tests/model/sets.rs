@@ -200,7 +200,7 @@ impl Set {
         for (name, value) in texts(SMALL).iter().chain(&self.options[n as usize % 2]) {
             options.set(name, value).unwrap_or_else(|e| panic!("set {}: {e}", self.name));
         }
-        options.family.ttl_ms = self.class.ttl_ms;
+        options.family.set("ttl_ms", &self.class.ttl_ms.to_string()).unwrap();
         // Thresholds that make rare paths common, another draw for each set and each open.
         options.tuning = Tuning::random(hash64(self.name.as_bytes()) ^ n);
         options

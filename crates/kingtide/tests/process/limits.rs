@@ -50,7 +50,7 @@ fn few_files() -> Options {
     o.db.background_threads = 2;
     o.db.max_subcompactions = 1;
     o.db.wal_segment_size = 256 << 10;
-    o.db.close_timeout_ms = 60_000;
+    o.db.close_timeout = Duration::from_secs(60);
     o.family.memtable_size = 64 << 10;
     o.family.target_file_size = 64 << 10;
     o.family.value_threshold = 300;
@@ -257,7 +257,7 @@ fn small_disk(fs: Arc<dyn Fs>, direct: u64) -> Options {
     o.db.wal_segment_size = 1 << 20;
     o.db.max_wal_size = 8 << 20;
     o.db.background_threads = 2;
-    o.db.close_timeout_ms = 0;
+    o.db.close_timeout = Duration::ZERO;
     o.family.memtable_size = 1 << 20;
     o.family.target_file_size = 2 << 20;
     o.family.direct_value_threshold = direct;

@@ -38,12 +38,13 @@ fn troubled(plan: &Plan) -> Arc<Plan> {
 }
 
 /// Rare paths that no life takes, and why.
-const OUT_OF_REACH: [(&str, &str); 12] = [
+const OUT_OF_REACH: [(&str, &str); 13] = [
     (
         "direct-log-sealed-in-hand",
         "needs a flush amid a commit; one thread does one after the other here. `direct.rs` has tests of it",
     ),
     ("direct-log-seal-waited", "the same"),
+    ("writer-held-for-dead-space", "needs compactions that fall far behind, as in `tests/concurrency/dead_space`"),
     ("manifest-of-old-build", "needs a directory of an older build; `tests/crash/golden` has one"),
     ("log-start-raised-by-chain", "the same"),
     (

@@ -15,7 +15,7 @@ impl Series {
     /// Opens the series in a directory. A reading is kept for at least the time given.
     pub fn open(path: &Path, keep: Duration) -> Result<Series> {
         let mut options = Options::default();
-        options.family.ttl_ms = keep.as_millis() as u64;
+        options.family.ttl = Some(keep);
         Ok(Series(Db::open(path, options)?))
     }
 

@@ -164,6 +164,25 @@ impl Transaction {
     /// [`Transaction::get_for_update`] is to [`Transaction::get`], without the locks. Behind [`Transaction::lock_range`], or with a
     /// [`Transaction::get_for_update`] of each key, it shows what is to be changed as it is now.
     ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// use kingtide::{Isolation, ReadOptions};
+    ///
+    /// let tides = db.default_family();
+    /// let mut txn = db.begin(Isolation::RepeatableRead)?;
+    /// txn.put_ttl(tides, b"eddy", b"short", std::time::Duration::from_secs(60))?;
+    /// db.put("ebb", "low")?; // after the beginning
+    /// let mut seen = txn.cursor_with(tides, ReadOptions { readahead: true, ..ReadOptions::default() })?;
+    /// seen.seek_to_first();
+    /// assert_eq!(seen.entry()?, (&b"eddy"[..], &b"short"[..]));
+    /// assert!(seen.expires_at_ms().is_some());
+    /// let mut newest = txn.cursor_newest(tides, ReadOptions::default())?;
+    /// newest.seek_to_first();
+    /// assert_eq!(newest.entry()?, (&b"ebb"[..], &b"low"[..]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Transaction::cursor_with`]; `InvalidArgument` on levels that check writes, which may not act on what is newer than
     /// their snapshot.

@@ -105,6 +105,16 @@ impl Transaction {
 
     /// Rolls the transaction back. Idempotent: once it has ended, this does nothing. Also allowed after an error.
     ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// let mut txn = db.begin(kingtide::Isolation::Snapshot)?;
+    /// txn.put(db.default_family(), b"ebb", b"low")?;
+    /// txn.rollback()?;
+    /// assert_eq!(db.get("ebb")?, None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// For a prepared transaction errors of the log; it then remains in doubt.
     pub fn rollback(&mut self) -> Result<()> {

@@ -14,6 +14,24 @@ impl TransactionHandle {
     /// Ends a wait of the transaction for a lock: the call of its owner that waits, or else the next that would have to,
     /// returns `Cancelled`, and the transaction goes on. See [`Transaction::clear_interrupt`].
     ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// use kingtide::{ErrorKind, Isolation, TransactionOptions};
+    ///
+    /// let locking = || db.begin_with(TransactionOptions { locking: true, ..Isolation::ReadCommitted.into() });
+    /// let (mut first, mut second) = (locking()?, locking()?);
+    /// first.get_for_update(db.default_family(), b"ebb")?;
+    /// second.handle().interrupt()?; // any thread may; here, before the wait
+    /// let e = second.get_for_update(db.default_family(), b"ebb").unwrap_err();
+    /// assert_eq!(e.kind(), ErrorKind::Cancelled);
+    /// second.put(db.default_family(), b"flood", b"rising")?; // it goes on
+    /// second.handle().interrupt()?;
+    /// second.clear_interrupt(); // the statement is over; the next one may wait
+    /// second.commit()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `NotFound` when it is not running.
     pub fn interrupt(&self) -> Result<()> {

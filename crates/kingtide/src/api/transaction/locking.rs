@@ -34,7 +34,7 @@ impl Transaction {
         match self.options.lock_timeout {
             Some(Duration::ZERO) => Wait::No,
             Some(t) => Wait::Until(t),
-            None => Wait::Until(Duration::from_millis(self.db.options.read().lock_timeout_ms)),
+            None => Wait::Until(self.db.options.read().lock_timeout),
         }
     }
 
@@ -136,6 +136,20 @@ impl Transaction {
     }
 
     /// Locks a range of keys, those that do not exist included. Only for locking transactions.
+    ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// use kingtide::{Isolation, LockMode, TransactionOptions};
+    ///
+    /// let tides = db.default_family();
+    /// let mut txn = db.begin_with(TransactionOptions { locking: true, ..Isolation::ReadCommitted.into() })?;
+    /// txn.lock(tides, b"ebb", LockMode::Exclusive)?; // it need not exist
+    /// assert!(txn.unlock_last()?);
+    /// txn.lock_range(tides, "a".."c", LockMode::Shared)?; // no other writes a key there until the end
+    /// assert_eq!(db.locks().len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// `InvalidArgument` on an optimistic transaction; `Conflict`, `LockTimeout`, `Deadlock`; `Finished` and the like.

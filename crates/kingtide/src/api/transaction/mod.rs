@@ -131,6 +131,18 @@ impl TransactionHandle {
 
     /// Rolls the transaction back. A call of its owner that waits for a lock returns `Aborted`, as does the next call.
     ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// let mut txn = db.begin(kingtide::Isolation::Snapshot)?;
+    /// let handle = txn.handle(); // for any thread
+    /// txn.put(db.default_family(), b"ebb", b"low")?;
+    /// handle.abort()?;
+    /// assert_eq!(txn.commit().unwrap_err().kind(), kingtide::ErrorKind::Aborted);
+    /// assert!(handle.abort().is_err(), "it is over");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `NotFound` when it is not running: committed, rolled back, or prepared.
     pub fn abort(&self) -> Result<()> {
@@ -156,6 +168,18 @@ impl Db {
     }
 
     /// Running and prepared transactions.
+    ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// let mut txn = db.begin(kingtide::Isolation::Snapshot)?;
+    /// txn.put(db.default_family(), b"ebb", b"low")?;
+    /// let running = db.transactions();
+    /// assert_eq!((running.len(), running[0].id, running[0].writes), (1, txn.id(), 1));
+    /// db.abort_transaction(txn.id())?;
+    /// assert!(db.transactions().is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn transactions(&self) -> Vec<TransactionInfo> {
         self.inner().txns.list()
     }
@@ -180,6 +204,36 @@ impl Db {
 
     /// Sets the hook that is called for transactions that wait for locks, and for deadlocks, in place of the one before; `None`
     /// removes it.
+    ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// use kingtide::{DeadlockStep, Isolation, LockWaitHook, TransactionOptions, TxnId};
+    /// use std::sync::{Arc, Mutex};
+    /// use std::time::Duration;
+    ///
+    /// #[derive(Default)]
+    /// struct Waits(Mutex<Vec<(TxnId, Vec<TxnId>)>>);
+    /// impl LockWaitHook for Waits {
+    ///     fn waits(&self, waiter: TxnId, holders: &[TxnId]) {
+    ///         self.0.lock().unwrap().push((waiter, holders.to_vec()));
+    ///     }
+    ///     fn deadlock(&self, cycle: &[DeadlockStep]) {
+    ///         eprintln!("deadlock of {} transactions", cycle.len());
+    ///     }
+    /// }
+    /// let waits = Arc::new(Waits::default());
+    /// db.set_lock_wait_hook(Some(waits.clone()));
+    ///
+    /// let locking = || db.begin_with(TransactionOptions { locking: true, ..Isolation::ReadCommitted.into() });
+    /// let (mut first, mut second) = (locking()?, locking()?);
+    /// first.get_for_update(db.default_family(), b"ebb")?;
+    /// second.set_lock_timeout(Some(Duration::from_millis(1)));
+    /// assert!(second.get_for_update(db.default_family(), b"ebb").is_err());
+    /// assert_eq!(waits.0.lock().unwrap()[0], (second.id(), vec![first.id()]));
+    /// assert!(db.lock_waits().is_empty(), "no transaction waits now");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_lock_wait_hook(&self, hook: Option<Arc<dyn LockWaitHook>>) {
         self.inner().txns.set_wait_hook(hook);
     }
@@ -240,6 +294,25 @@ impl Transaction {
     /// Reads as of now from here on, on the repeatable-read level: what is written and locked stays. For callers whose unit
     /// of consistent reading is less than a transaction, such as a statement of SQL at READ COMMITTED. A locking transaction
     /// that has not read yet takes its snapshot now, not at its first operation.
+    ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// use kingtide::{Durability, Isolation};
+    ///
+    /// let tides = db.default_family();
+    /// let mut txn = db.begin(Isolation::RepeatableRead)?;
+    /// let begun = txn.snapshot_sequence();
+    /// db.put("ebb", "low")?;
+    /// assert_eq!(txn.get(tides, b"ebb")?, None);
+    /// txn.refresh_snapshot()?; // as between two statements of SQL
+    /// assert!(txn.get(tides, b"ebb")?.is_some() && txn.snapshot_sequence() > begun);
+    /// assert_eq!(txn.isolation(), Isolation::RepeatableRead);
+    /// txn.put(tides, b"flood", b"rising")?;
+    /// txn.set_durability(Some(Durability::Power));
+    /// txn.commit()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// `InvalidArgument` on other levels, whose promises it would break or which have no use for it, and for an optimistic

@@ -172,6 +172,23 @@ impl Transaction {
     /// Reads several keys as [`Transaction::get_for_update`] does, in their order, each with an error of its own: of a key
     /// whose lock was not to be had, the others are read nevertheless. A locking transaction locks them in the order of the
     /// family, and reads them as of one moment after that.
+    ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// use kingtide::Isolation;
+    ///
+    /// let tides = db.default_family();
+    /// db.put("ebb", "low")?;
+    /// let mut txn = db.begin(Isolation::Snapshot)?;
+    /// assert!(matches!(txn.multi_get(tides, &["ebb", "flood"])[..], [Ok(Some(_)), Ok(None)]));
+    /// assert!(txn.multi_get_for_update(tides, &["ebb", "flood"]).iter().all(Result::is_ok)); // unchanged until the commit
+    /// assert!(txn.multi_get_for_share(tides, &["neap"]).iter().all(Result::is_ok));
+    /// assert!(txn.get_for_share(tides, b"spring")?.is_none());
+    /// txn.put(tides, b"flood", b"rising")?;
+    /// txn.commit()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn multi_get_for_update<K: AsRef<[u8]>>(
         &mut self,
         family: &ColumnFamily,

@@ -171,6 +171,17 @@ impl Db {
 
     /// Rolls a prepared transaction back by its name.
     ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// let mut txn = db.begin(kingtide::Isolation::Snapshot)?;
+    /// txn.put(db.default_family(), b"ann", b"70")?;
+    /// txn.prepare(b"transfer 17")?;
+    /// db.rollback_prepared(b"transfer 17")?;
+    /// assert_eq!(db.get("ann")?, None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Db::commit_prepared`].
     pub fn rollback_prepared(&self, xid: &[u8]) -> Result<()> {

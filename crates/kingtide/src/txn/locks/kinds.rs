@@ -154,6 +154,17 @@ pub trait LockWaitHook: Send + Sync {
     ///
     /// The hook may interrupt or abort transactions, the waiting one included. It must neither panic nor wait for another
     /// transaction.
+    ///
+    /// ```
+    /// # use kingtide::{Db};
+    /// use kingtide::{LockWaitHook, TxnId};
+    ///
+    /// // Reports who waits for transaction 7; as a closure.
+    /// let hook = |waiter: TxnId, holders: &[TxnId]| eprintln!("{waiter} waits for {holders:?}");
+    /// hook.waits(3, &[7]);
+    /// hook.deadlock(&[]); // a closure is not called for deadlocks
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     fn waits(&self, waiter: TxnId, holders: &[TxnId]);
 
     /// A deadlock was found, and the first transaction of the cycle is going to be rolled back. Called on its thread, before it

@@ -2,6 +2,7 @@
 
 mod live;
 mod log;
+mod moved;
 
 use kingtide::vfs::{Fs, MemFs};
 use kingtide::{ChangeKind, ChangeRecord, ChangeStream, ColumnFamily, Db, Options, WriteBatch};

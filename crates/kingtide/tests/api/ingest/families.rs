@@ -89,7 +89,11 @@ fn a_clone_has_the_same_contents_and_goes_its_own_way() {
 fn an_export_becomes_the_same_family_in_another_database() {
     let fs = MemFs::new();
     let db = open(&fs);
-    let small = FamilyOptions { target_file_size: 65536, ttl_ms: 1 << 40, ..db.default_family().options() };
+    let small = FamilyOptions {
+        target_file_size: 65536,
+        ttl: Some(Duration::from_millis(1 << 40)),
+        ..db.default_family().options()
+    };
     let source = db.create_family("source", small).unwrap();
     fill(&db, &source, &mut Rng::new(4));
     source.put_ttl(b"soon", b"gone", Duration::from_secs(5)).unwrap();

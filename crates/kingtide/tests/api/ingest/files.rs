@@ -175,7 +175,7 @@ fn entries_expire_in_sorted_files_too() {
     options.clock = Some(clock.clone());
     fs.create_dir_all(Path::new("files")).unwrap();
     let db = Db::open("db", options).unwrap();
-    let ttl = FamilyOptions { ttl_ms: 5000, ..FamilyOptions::default() };
+    let ttl = FamilyOptions { ttl: Some(Duration::from_secs(5)), ..FamilyOptions::default() };
     let family = db.create_family("short", ttl).unwrap();
     let mut w = SortedFileWriter::create("files/a", &family).unwrap();
     w.put(b"default", b"5 s").unwrap();

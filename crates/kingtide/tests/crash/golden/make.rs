@@ -255,7 +255,7 @@ fn range_tombstones() -> Made {
 fn expiry() -> Made {
     let disk = MemFs::new();
     let db = create(&disk);
-    let aging = db.create_family("aging", family(|o| o.ttl_ms = 60_000)).unwrap();
+    let aging = db.create_family("aging", family(|o| o.ttl = Some(Duration::from_secs(60)))).unwrap();
     for i in 0..60u64 {
         let ttl = Duration::from_secs(if i % 3 == 0 { 60 } else { 3_155_760_000 });
         db.put_ttl(key(i), value(i, if i % 10 == 0 { 400 } else { 20 }), ttl).unwrap();

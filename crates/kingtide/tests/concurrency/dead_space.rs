@@ -1,0 +1,263 @@
+//! The cap on dead space of value logs, under everything that makes values dead: it holds at every moment, up to the slack that
+//! `docs/large-values.md` states.
+
+use kingtide::vfs::MemFs;
+use kingtide::{Compression, Db, FamilyOptions, ManualClock, Options};
+use kingtide_base::rng::Rng;
+use kingtide_testkit::full;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const KEYS: u64 = 1000;
+/// Bytes of values that a memtable points to.
+const MEMTABLE: u64 = 64 << 10;
+const TABLE: u64 = 64 << 10;
+/// The memtable that is filled, four that may wait, and as many as level 0 may hold before writers are slowed for its sake: they
+/// count when a load has only begun to overwrite, and no compaction has met an overwritten value yet.
+const MEMTABLES: u64 = 5 + 8;
+
+fn options(cap: f64, direct: u64) -> Options {
+    let mut o = Options { fs: Some(MemFs::shared()), ..Options::default() };
+    o.db.block_cache_size = 0;
+    o.family = FamilyOptions {
+        compression: Compression::None,
+        memtable_size: MEMTABLE,
+        target_file_size: TABLE,
+        direct_value_threshold: direct,
+        value_chunk_size: 4096,
+        vlog_dead_ratio: cap,
+        ..FamilyOptions::default()
+    };
+    o.tuning.direct_memtable_bytes = Some(MEMTABLE);
+    o
+}
+
+/// The caller runs the jobs, and waits take no time.
+fn manual(cap: f64, direct: u64) -> (Db, Arc<ManualClock>) {
+    let clock = ManualClock::at_unix_ms(1_800_000_000_000);
+    let options = Options { manual_jobs: true, clock: Some(clock.clone()), ..options(cap, direct) };
+    (Db::open("db", options).unwrap(), clock)
+}
+
+/// Bytes of the default family's value logs, and of those that are dead.
+fn space(db: &Db) -> (u64, u64) {
+    let stats = db.stats();
+    let family = stats.families.iter().find(|f| f.name == "default").expect("it has one");
+    (family.vlog_bytes, family.vlog_dead_bytes)
+}
+
+/// The most that may be dead: the cap, what memtables point to, and a value log's worth under way.
+fn most_dead(cap: f64, stored: u64) -> u64 {
+    (cap * stored as f64) as u64 + MEMTABLES * MEMTABLE + 8 * TABLE
+}
+
+#[track_caller]
+fn check(db: &Db, cap: f64, worst: &mut f64, what: &str) {
+    let (stored, dead) = space(db);
+    assert!(dead <= most_dead(cap, stored), "{what}: {dead} of {stored} are dead, {:?}", db.stats());
+    if stored > 4 << 20 {
+        *worst = worst.max(dead as f64 / stored as f64);
+    }
+}
+
+/// Half of the draws are a few keys.
+fn skewed(rng: &mut Rng) -> u64 {
+    let bits = rng.below(11);
+    rng.below(KEYS) >> bits.min(9)
+}
+
+/// What the values of a family are, and how much they take.
+struct World {
+    db: Db,
+    clock: Arc<ManualClock>,
+    rng: Rng,
+    lengths: BTreeMap<u64, usize>,
+    cap: f64,
+    worst: f64,
+}
+
+impl World {
+    /// Overwrites `count` values, each with a key that `draw` draws. The largest share of the space that is not live, hidden
+    /// values included.
+    fn overwrite(&mut self, count: u64, mut draw: impl FnMut(&mut Rng) -> u64) -> f64 {
+        let mut wasted: f64 = 0.0;
+        for n in 0..count {
+            let key = draw(&mut self.rng);
+            self.put(key, None);
+            if n % 32 == 0 {
+                // Of which two or three are flushes.
+                for _ in 0..4 {
+                    self.db.run_one_job().unwrap();
+                    check(&self.db, self.cap, &mut self.worst, "a job");
+                }
+            }
+            let stored = space(&self.db).0;
+            wasted = wasted.max(1.0 - self.live() as f64 / stored as f64);
+        }
+        wasted
+    }
+
+    fn put(&mut self, key: u64, ttl: Option<Duration>) {
+        let len = 2000 + self.rng.below(6000) as usize;
+        let mut value = vec![key as u8; len];
+        self.rng.fill(&mut value[..16]);
+        match ttl {
+            None => self.db.put(key.to_be_bytes(), &value).unwrap(),
+            Some(ttl) => self.db.put_ttl(key.to_be_bytes(), &value, ttl).unwrap(),
+        }
+        if ttl.is_none() {
+            self.lengths.insert(key, len);
+        }
+        check(&self.db, self.cap, &mut self.worst, "a put");
+    }
+
+    fn delete(&mut self, key: u64) {
+        self.db.delete(key.to_be_bytes()).unwrap();
+        self.lengths.remove(&key);
+        check(&self.db, self.cap, &mut self.worst, "a delete");
+    }
+
+    fn live(&self) -> u64 {
+        self.lengths.values().map(|len| *len as u64).sum()
+    }
+
+    fn all_there(&self) {
+        for key in 0..KEYS {
+            let found = self.db.get(key.to_be_bytes()).unwrap().map(|v| v.len());
+            assert_eq!(found, self.lengths.get(&key).copied(), "{key}");
+        }
+    }
+
+    fn settle(&mut self, what: &str) {
+        self.db.flush().unwrap();
+        while self.db.run_one_job().unwrap() {
+            check(&self.db, self.cap, &mut self.worst, what);
+        }
+        let (stored, dead) = space(&self.db);
+        assert!(dead as f64 <= self.cap * stored as f64, "{what}, at rest: {dead} of {stored}");
+    }
+}
+
+/// Jobs run too seldom to keep up, but for those that a writer runs who waits: so flow control must keep the cap.
+#[test]
+fn the_cap_holds_although_compactions_fall_behind() {
+    for (cap, direct) in [(0.25, 1000), (0.1, 1000), (0.6, 1000), (0.25, 0)] {
+        let (db, clock) = manual(cap, direct);
+        let rng = Rng::new(17);
+        let mut w = World { db, clock, rng, lengths: BTreeMap::new(), cap, worst: 0.0 };
+        (0..KEYS).for_each(|key| w.put(key, None));
+        w.settle("the load");
+        let rounds = if full() { 20_000 } else { 3000 };
+        let uniform = (w.overwrite(rounds, |rng| rng.below(KEYS)), std::mem::take(&mut w.worst));
+        let zipf = (w.overwrite(rounds, skewed), w.worst);
+        w.all_there();
+        let written = w.db.stats().get("vlog_moved_bytes").unwrap();
+        let held = w.db.stats().get("stalls").unwrap();
+        println!(
+            "cap {cap}, direct {direct}: wasted and dead {uniform:.3?}, skewed {zipf:.3?}, moved {written}, stalls {held}"
+        );
+    }
+}
+
+/// Deletes, ranges, expiry and snapshots, with the jobs that there are run now and then.
+#[test]
+fn the_cap_holds_under_deletes_ranges_expiry_and_snapshots() {
+    let cap = 0.25;
+    let (db, clock) = manual(cap, 1000);
+    let mut w = World { db, clock, rng: Rng::new(5), lengths: BTreeMap::new(), cap, worst: 0.0 };
+    (0..KEYS).for_each(|key| w.put(key, None));
+    w.settle("the load");
+    for round in 0..6 {
+        for key in 0..KEYS / 2 {
+            if w.rng.one_in(2) {
+                w.delete(key);
+            }
+            if key % 16 == 0 {
+                w.db.run_one_job().unwrap();
+                check(&w.db, cap, &mut w.worst, "a job amid deletes");
+            }
+        }
+        w.settle("deletes");
+        let from = w.rng.below(KEYS / 2);
+        w.db.delete_range(from.to_be_bytes()..(from + KEYS / 4).to_be_bytes()).unwrap();
+        w.lengths.retain(|key, _| !(from..from + KEYS / 4).contains(key));
+        w.settle("a range");
+        for key in KEYS..KEYS + 500 {
+            w.put(key, Some(Duration::from_secs(10)));
+        }
+        w.settle("values that expire");
+        w.clock.advance(Duration::from_secs(60));
+        w.settle("expiry");
+        // What a snapshot sees is not dead. Once it is gone it becomes so, as compactions find it.
+        let snapshot = w.db.snapshot();
+        let before = w.live();
+        (0..KEYS).for_each(|key| w.put(key, None));
+        w.settle("overwritten under a snapshot");
+        let (stored, dead) = space(&w.db);
+        assert!(stored - dead >= before + w.live(), "the snapshot's values are live");
+        drop(snapshot);
+        // What a cursor reads is given up by the version, and is counted apart until the cursor goes.
+        let pinned = |w: &World| w.db.stats().get("vlog_pinned_bytes").unwrap();
+        assert_eq!(pinned(&w), 0);
+        let cursor = w.db.cursor(..).unwrap();
+        (0..KEYS).for_each(|key| w.put(key, None));
+        w.settle("without it");
+        assert!(pinned(&w) >= before, "{} of {before}", pinned(&w));
+        drop(cursor);
+        assert_eq!(pinned(&w), 0);
+        while w.db.run_one_job().unwrap() {}
+        w.all_there();
+        println!("round {round}: worst {:.3}, at rest {:?} for {} live", w.worst, space(&w.db), w.live());
+    }
+}
+
+/// Several writers, threads that do the jobs, and one that looks all the time.
+#[test]
+fn the_cap_holds_under_threads() {
+    for (seed, cap) in [(1, 0.25), (2, 0.1)] {
+        let db = Db::open("db", options(cap, 1000)).unwrap();
+        let done = AtomicBool::new(false);
+        let (rounds, looks) = (if full() { 30_000 } else { 2000 }, &AtomicBool::new(false));
+        let worst = std::thread::scope(|s| {
+            let watcher = s.spawn(|| {
+                let (mut worst, mut count) = (0.0, 0);
+                while !done.load(Ordering::Relaxed) {
+                    check(&db, cap, &mut worst, "a look");
+                    count += 1;
+                    looks.store(true, Ordering::Relaxed);
+                    std::thread::yield_now();
+                }
+                (worst, count)
+            });
+            let writers: Vec<_> = (0..3u64)
+                .map(|t| {
+                    let db = db.clone();
+                    s.spawn(move || {
+                        let mut rng = Rng::new(seed * 10 + t);
+                        for n in 0..rounds {
+                            let key = if t == 0 { rng.below(KEYS) } else { skewed(&mut rng) };
+                            let value = vec![n as u8; 2000 + rng.below(6000) as usize];
+                            match n % 50 {
+                                0 => db.delete(key.to_be_bytes()).unwrap(),
+                                _ => db.put(key.to_be_bytes(), value).unwrap(),
+                            };
+                        }
+                    })
+                })
+                .collect();
+            writers.into_iter().for_each(|t| t.join().unwrap());
+            done.store(true, Ordering::Relaxed);
+            watcher.join().unwrap()
+        });
+        assert!(looks.load(Ordering::Relaxed));
+        db.flush().unwrap();
+        db.wait_for_background().unwrap();
+        let (stored, dead) = space(&db);
+        assert!(dead as f64 <= cap * stored as f64, "at rest: {dead} of {stored}");
+        assert!(db.verify().unwrap().is_clean());
+        println!("seed {seed}, cap {cap}: worst share and looks {worst:?}, at rest {dead} of {stored}");
+        db.close().unwrap();
+    }
+}
