@@ -1,6 +1,6 @@
 //! Iterators, over a family or over what a transaction sees of it.
 
-use crate::abi::{self, Out, Sized_, borrow, bytes, config, flag, kingtide_bound, need, out_handle, set_if};
+use crate::abi::{Out, Sized_, borrow, bytes, config, flag, kingtide_bound, need, out_handle, set_if};
 use crate::error::{guard, kingtide_error, kingtide_status, panic_text, quietly};
 use crate::family::kingtide_family;
 use crate::snapshot::kingtide_snapshot;
