@@ -545,9 +545,9 @@ option_table! {
         wal_segment_size: u64 = 16 << 20, in 65_536 ..= 4_294_967_295u64;
         /// Bytes of write-ahead log past which the family that pins the oldest segment is flushed.
         max_wal_size: u64 = 512 << 20, in 131_072 ..= 1_099_511_627_776u64, @live;
-        /// Bytes of memory for all memtables of the database together, active and waiting for flush; 0 means
-        /// `memtable_size` times (1 + `max_immutable_memtables`) of the default family, and 32,768 is the least otherwise.
-        /// Writers wait for it.
+        /// Bytes of memory for all memtables of the database together, active and waiting for flush; 32,768 is the least. 0
+        /// means `memtable_size` times (families + `max_immutable_memtables`), both of the default family, but with more than one
+        /// family no more than 192 MiB, or what one would have. Each family may have 16 KiB, whatever this says. Writers wait for it.
         memtable_budget: u64 = 0, in 32_768 ..= 1_099_511_627_776u64 or 0, @live;
         /// Bytes of the block cache.
         block_cache_size: u64 = 64 << 20, in 0 ..= 1_099_511_627_776u64, @live;

@@ -5,6 +5,7 @@ use crate::engine::DbInner;
 use crate::family::{Family, View};
 use crate::memtable::FamilyMemtable;
 use crate::options::memory_limit;
+use crate::shape::Shape;
 use crate::sync::atomic::Ordering;
 use crate::version::{DEFAULT_FAMILY, Edit, LogBegun, Version};
 use kingtide_base::events::Event;
@@ -42,6 +43,7 @@ impl DbInner {
         shape.families.insert(id, family.clone());
         c.families.push(family.clone());
         drop(c);
+        self.fit_memory_limit(&shape);
         drop(shape);
         self.stats.events.tell(|| Event::FamilyCreated(family.name()));
         self.stats.deliver_events();
@@ -81,6 +83,7 @@ impl DbInner {
             let active = FamilyMemtable::new(v.order.clone(), &self.arenas, v.active.first_seq());
             View::new(v.order.clone(), active, Vec::new(), Arc::new(Version::default()), &self.tables, None)
         });
+        self.fit_memory_limit(&shape);
         self.measure_debt(&shape);
         drop(shape);
         family.direct.clear();
@@ -128,12 +131,17 @@ impl DbInner {
         if self.read_only.is_none() {
             self.tables.set_max_open_files(next.max_open_files); // a reader holds all files open
         }
-        self.memory.set_limit(memory_limit(&next, &self.family_defaults));
+        self.fit_memory_limit(&self.shape.lock());
         self.limiter.set_rate(next.rate_limit);
         self.store_change_retention()?;
         self.stats.events.tell(|| Event::OptionChanged(name.to_owned(), value.to_owned()));
         self.stats.deliver_events();
         self.release_log() // some may be kept no more
+    }
+
+    /// Sets how much memory memtables may hold, which depends on options and on how many families there are.
+    pub(crate) fn fit_memory_limit(&self, shape: &Shape) {
+        self.memory.set_limit(memory_limit(&self.options.read(), &self.family_defaults, shape.families.len()));
     }
 
     /// Stores the option `change_retention`, which tools that open the database later keep to. Before the log was begun there

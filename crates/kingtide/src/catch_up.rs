@@ -148,7 +148,7 @@ impl DbInner {
         commit.families = next.families.values().cloned().collect();
         self.prepared.replace(PreparedTable::new(recovered.prepared, 0));
         *shape = next;
-        shape.update_gauges(self.staged.bytes(None), &self.stats);
+        shape.update_gauges(&shape.vlog_space(), self.staged.bytes(None), &self.stats);
     }
 }
 

@@ -75,7 +75,7 @@ fn open_as(dir: &Path, options: Options, read_only: bool) -> Result<(Arc<DbInner
 
     let stats = Arc::new(Stats::new(options.clock.as_ref()));
     connect_listeners(&fs, dir, &clock, &stats, &options, read_only);
-    let memory = Budget::new(memory_limit(&options.db, &options.family));
+    let memory = Budget::new(memory_limit(&options.db, &options.family, 1));
     let arenas = ArenaPool::with_slots(memory.clone(), FREE_ARENAS, options.tuning.memtable_pieces);
     let cache = BlockCache::new(options.db.block_cache_size, options.db.cache_shards as usize, stats.clone());
     // A reader holds all files open, because a writer may delete them.
@@ -227,6 +227,7 @@ fn log_config(
 fn begin(inner: &Arc<DbInner>, changed: Option<&Arc<Family>>, threads: usize) -> Result<()> {
     apply_options(inner);
     inner.refresh_prepared();
+    inner.fit_memory_limit(&inner.shape.lock());
     inner.measure_debt(&inner.shape.lock());
     if let Some(default) = changed {
         inner.store_default_options(default)?;

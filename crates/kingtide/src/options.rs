@@ -207,12 +207,20 @@ impl fmt::Debug for Options {
     }
 }
 
-/// Bytes that all memtables together may hold.
-pub(crate) fn memory_limit(db: &DbOptions, family: &FamilyOptions) -> u64 {
-    match db.memtable_budget {
-        0 => family.memtable_size.saturating_mul(1 + family.max_immutable_memtables),
+/// Memtable memory that each family may have at least. A memtable that holds anything has a first chunk of 4 KiB, and writers
+/// are slowed from half of the limit on: with less, each write would wait until a table of a few rows was written.
+const LEAST_FOR_A_FAMILY: u64 = 16 << 10;
+
+/// Bytes that the memtables of so many families together may hold.
+pub(crate) fn memory_limit(db: &DbOptions, family: &FamilyOptions, families: usize) -> u64 {
+    let families = families.max(1) as u64;
+    let full = |family: &FamilyOptions, n: u64| family.memtable_size.saturating_mul(n + family.max_immutable_memtables);
+    let limit = match db.memtable_budget {
+        // What small memtables of many families hold when they are full, but no more than one family has by default.
+        0 => full(family, families).min(full(&FamilyOptions::default(), 1)).max(full(family, 1)),
         n => n,
-    }
+    };
+    limit.max(families.saturating_mul(LEAST_FOR_A_FAMILY))
 }
 
 /// How one commit is done.

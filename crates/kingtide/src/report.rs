@@ -88,7 +88,7 @@ impl DbInner {
     /// Brings gauges up to date that are computed on demand.
     pub fn refresh_gauges(&self) {
         let shape = self.shape.lock();
-        shape.update_gauges(self.staged.bytes(None), &self.stats);
+        shape.update_gauges(&shape.vlog_space(), self.staged.bytes(None), &self.stats);
         drop(shape);
         self.stats.set(Stat::MemtableBytes, self.memory.used());
         self.stats.set(Stat::Snapshots, self.snapshots.count());
@@ -173,8 +173,9 @@ impl DbInner {
                 }
                 report.levels.push(l);
             }
-            report.vlog_bytes = shape.versions.vlogs_of(f.id()).map(|log| log.size).sum();
-            report.vlog_dead_bytes = shape.dead_vlog_bytes(f.id(), &view.version);
+            report.vlog_bytes = shape.versions.vlogs.of(f.id()).map(|log| log.size).sum();
+            report.vlog_dead_bytes =
+                shape.versions.vlogs.of(f.id()).map(|log| view.live_values().dead_bytes(log)).sum();
             report.vlog_bytes += view.memtables().map(|m| m.direct().file_bytes()).sum::<u64>();
             report.vlog_bytes += self.staged.bytes(Some(f.id()));
             all.push(report);

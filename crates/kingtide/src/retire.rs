@@ -57,16 +57,17 @@ impl DbInner {
     /// Tells flow control how far level 0 lags in the worst family, how far flushes lag behind values that were written
     /// once, and how far dead space of value logs is past its cap in the worst family.
     pub fn measure_debt(&self, shape: &Shape) {
-        let worst = shape
-            .families
-            .values()
-            .map(|f| f.view.load().version.levels[0].len() as f64 / f.options().l0_trigger.max(1) as f64);
+        let runs = |f: &Family| f.view.load().version.levels[0].len();
+        let worst = (shape.families.values())
+            .filter(|f| runs(f) > 0)
+            .map(|f| runs(f) as f64 / f.options().l0_trigger.max(1) as f64);
         self.stall.set_level0(worst.fold(0.0, f64::max));
         self.measure_unflushed_values(shape.families.values());
         let space = shape.vlog_space();
-        let worst = shape.families.values().filter_map(|f| Some(self.dead_space_debt(f, space.get(&f.id())?)));
+        let debt = |(id, space)| Some(self.dead_space_debt(shape.families.get(id)?, space));
+        let worst = space.iter().filter_map(debt);
         self.stall.set_dead_space(worst.fold(0.0, f64::max));
-        shape.update_gauges(self.staged.bytes(None), &self.stats);
+        shape.update_gauges(&space, self.staged.bytes(None), &self.stats);
     }
 
     /// How far dead bytes, with those that level 0 and frozen memtables seem to hide, are past the cap, as a fraction of how far

@@ -4,7 +4,7 @@
 use crate::compact::{KeyRange, Rewrite, meets_range};
 use crate::engine::DbInner;
 use crate::family::Family;
-use crate::version::{FileMeta, LiveValues, VlogRef};
+use crate::version::{FileMeta, VlogRef};
 use kingtide_base::Result;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,11 +22,11 @@ impl DbInner {
         let (view, stored) = {
             let shape = self.shape.lock();
             let stored: BTreeMap<u64, u64> =
-                shape.versions.vlogs_of(family.id()).map(|log| (log.id, log.stored_bytes)).collect();
+                shape.versions.vlogs.of(family.id()).map(|log| (log.id, log.stored_bytes)).collect();
             (family.view.load_full(), stored)
         };
         let inside = |f: &FileMeta| meets_range(family.order(), f, Some(range));
-        let live = LiveValues::of(view.version.files().map(|(_, f)| &**f));
+        let live = view.live_values();
         // A table outside of the range refers to them.
         let outside = view.version.files().filter(|(_, f)| !inside(f));
         let kept: BTreeSet<u64> = outside.flat_map(|(_, f)| f.vlog_refs.iter().map(|r| r.file_id)).collect();

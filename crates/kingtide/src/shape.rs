@@ -8,7 +8,7 @@ use crate::compact::job::Running;
 use crate::compact::{KeyRange, Rewrite};
 use crate::family::{Family, TableCache, View};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::version::{Edit, FamilyId, LiveValues, Version};
+use crate::version::{Edit, FamilyId};
 use crate::version_set::{Retired, VersionSet};
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::stats::{Stat, Stats};
@@ -104,23 +104,14 @@ impl Shape {
         self.families.values().find(|f| f.name() == name)
     }
 
-    /// Dead bytes of all value logs of a family, of which `version` is the version.
-    pub fn dead_vlog_bytes(&self, family: FamilyId, version: &Version) -> u64 {
-        let live = LiveValues::of(version.files().map(|(_, f)| &**f));
-        self.versions.vlogs_of(family).map(|log| live.dead_bytes(log)).sum()
-    }
-
-    /// What the value logs of each family that has any hold.
+    /// What the value logs of each family that has any hold. O(value logs).
     pub fn vlog_space(&self) -> BTreeMap<FamilyId, VlogSpace> {
         let mut all: BTreeMap<FamilyId, VlogSpace> = BTreeMap::new();
-        for family in self.families.values() {
-            let view = family.view.load();
-            let live = LiveValues::of(view.version.files().map(|(_, f)| &**f));
-            for log in self.versions.vlogs_of(family.id()) {
-                let space = all.entry(family.id()).or_default();
-                space.stored += log.stored_bytes;
-                space.live += log.stored_bytes - live.dead_bytes(log);
-            }
+        for log in self.versions.vlogs.iter() {
+            let Some(family) = self.families.get(&log.family) else { continue };
+            let space = all.entry(log.family).or_default();
+            space.stored += log.meta.stored_bytes;
+            space.live += log.meta.stored_bytes - family.view.load().live_values().dead_bytes(&log.meta);
         }
         all
     }
@@ -176,21 +167,22 @@ impl Shape {
         self.versions.write(edits.to_vec(), None, next_file_id).map(drop)
     }
 
-    /// Brings the gauges that describe the shape up to date. `staged`: bytes of value logs that no memtable has yet.
-    pub fn update_gauges(&self, staged: u64, stats: &Stats) {
-        let klog: u64 =
-            self.families.values().map(|f| f.view.load().version.files().map(|(_, f)| f.size).sum::<u64>()).sum();
-        let dead = self.families.values().map(|f| self.dead_vlog_bytes(f.id(), &f.view.load().version));
+    /// Brings the gauges that describe the shape up to date. `space`: what [`Shape::vlog_space`] tells. `staged`: bytes of value
+    /// logs that no memtable has yet. O(families + value logs).
+    pub fn update_gauges(&self, space: &BTreeMap<FamilyId, VlogSpace>, staged: u64, stats: &Stats) {
+        // `direct`: those that commits write, which no table refers to yet.
+        let (mut klog, mut direct, mut frozen) = (0, 0, 0);
+        for family in self.families.values() {
+            let view = family.view.load();
+            klog += view.klog_bytes();
+            direct += view.memtables().map(|m| m.direct().file_bytes()).sum::<u64>();
+            frozen += view.frozen.len() as u64;
+        }
+        let vlog: u64 = self.versions.vlogs.iter().map(|log| log.meta.size).sum();
+        let dead: u64 = space.values().map(|space| space.stored - space.live).sum();
         stats.set(Stat::KlogBytes, klog);
-        // Those that commits write, which no table refers to yet.
-        let direct =
-            self.families.values().map(|f| f.view.load().memtables().map(|m| m.direct().file_bytes()).sum::<u64>());
-        stats.set(
-            Stat::VlogBytes,
-            self.versions.vlogs.values().map(|v| v.meta.size).sum::<u64>() + direct.sum::<u64>() + staged,
-        );
-        stats.set(Stat::VlogDeadBytes, dead.sum());
-        let frozen: usize = self.families.values().map(|f| f.view.load().frozen.len()).sum();
-        stats.set(Stat::ImmutableMemtables, frozen as u64);
+        stats.set(Stat::VlogBytes, vlog + direct + staged);
+        stats.set(Stat::VlogDeadBytes, dead);
+        stats.set(Stat::ImmutableMemtables, frozen);
     }
 }

@@ -8,7 +8,7 @@ use crate::options::Options;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::version::manifest::Manifest;
 use crate::version::scan::ManifestScan;
-use crate::version::{DEFAULT_FAMILY, Edit, FamilyId, LogBegun, OwnedVlog, Version, VlogMeta};
+use crate::version::{DEFAULT_FAMILY, Edit, FamilyId, LogBegun, OwnedVlog, Version, VlogSet};
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo, rare};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -30,7 +30,7 @@ pub(crate) struct FamilyState {
 #[derive(Debug, Default)]
 pub(crate) struct VersionState {
     pub families: BTreeMap<FamilyId, FamilyState>,
-    pub vlogs: BTreeMap<u64, OwnedVlog>,
+    pub vlogs: VlogSet,
     pub next_family: FamilyId,
     pub next_file_id: u64,
     /// The highest sequence number that the manifest was given. Files need not show it any more, nor need the log: those
@@ -92,10 +92,10 @@ impl VersionState {
                 f.flushed = f.flushed.max(seq);
             }
             Edit::AddVlog { family, meta } => {
-                self.vlogs.insert(meta.id, OwnedVlog { family, meta });
+                self.vlogs.insert(OwnedVlog { family, meta });
             }
             Edit::RemoveVlog { id } => {
-                self.vlogs.remove(&id);
+                self.vlogs.remove(id);
             }
             Edit::NextFileId(id) => self.next_file_id = self.next_file_id.max(id),
             Edit::LastSeq(_) => {}
@@ -106,11 +106,6 @@ impl VersionState {
         Ok(())
     }
 
-    /// The value logs of a family.
-    pub fn vlogs_of(&self, family: FamilyId) -> impl Iterator<Item = &VlogMeta> {
-        self.vlogs.values().filter(move |v| v.family == family).map(|v| &v.meta)
-    }
-
     fn family(&mut self, id: FamilyId) -> Result<&mut FamilyState> {
         self.families.get_mut(&id).ok_or_else(|| unknown(id))
     }
@@ -118,21 +113,18 @@ impl VersionState {
     /// A copy of what an edit of these families and value logs can change.
     fn part(&self, touched: &Touched) -> VersionState {
         let family = |id: &FamilyId| Some((*id, self.families.get(id)?.clone()));
-        let vlog = |id: &u64| Some((*id, self.vlogs.get(id)?.clone()));
-        VersionState {
-            families: touched.families.iter().filter_map(family).collect(),
-            vlogs: touched.vlogs.iter().filter_map(vlog).collect(),
-            ..*self
-        }
+        let mut vlogs = VlogSet::default();
+        touched.vlogs.iter().filter_map(|id| self.vlogs.get(*id)).for_each(|log| vlogs.insert(log.clone()));
+        VersionState { families: touched.families.iter().filter_map(family).collect(), vlogs, ..*self }
     }
 
     /// Takes a changed copy over.
     fn adopt(&mut self, part: VersionState, touched: &Touched) {
         touched.families.iter().for_each(|id| _ = self.families.remove(id));
-        touched.vlogs.iter().for_each(|id| _ = self.vlogs.remove(id));
-        let (mut families, mut vlogs) = (part.families, part.vlogs);
+        touched.vlogs.iter().for_each(|id| _ = self.vlogs.remove(*id));
+        let mut families = part.families;
         self.families.append(&mut families);
-        self.vlogs.append(&mut vlogs);
+        part.vlogs.iter().for_each(|log| self.vlogs.insert(log.clone()));
         let VersionState { next_family, next_file_id, last_seq, log_start, log_begun, .. } = part;
         (self.next_family, self.next_file_id, self.last_seq) = (next_family, next_file_id, last_seq);
         (self.log_start, self.log_begun) = (log_start, log_begun);
@@ -149,7 +141,7 @@ impl VersionState {
         if let Some(begun) = self.log_begun {
             edits.push(Edit::LogBegun(begun));
         }
-        let vlogs = self.vlogs.values().cloned();
+        let vlogs = self.vlogs.iter().cloned();
         edits.extend(vlogs.map(|OwnedVlog { family, meta }| Edit::AddVlog { family, meta }));
         for (id, f) in &self.families {
             let options = f.options.entries().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
@@ -326,7 +318,7 @@ impl VersionSet {
         for (id, _) in &retired.vlogs {
             rare!("value-log-retired");
             edits.push(Edit::RemoveVlog { id: *id });
-            next.vlogs.remove(id);
+            next.vlogs.remove(*id);
             touched.vlogs.insert(*id);
         }
         let log_start = edits.iter().filter_map(|e| if let Edit::LogStart(seq) = e { Some(*seq) } else { None }).max();
@@ -363,10 +355,10 @@ impl VersionSet {
             // A file that only moved to another level is removed and added by the same record.
             retired.tables.extend(before.map(|(_, f)| f.id).filter(|id| !held.contains(id)));
             let used: HashSet<u64> = version.files().flat_map(|(_, f)| f.vlog_refs.iter().map(|r| r.file_id)).collect();
-            let known = self.vlogs.iter().chain(next.vlogs.iter().filter(|(v, _)| !self.vlogs.contains_key(v)));
+            let known = self.vlogs.of(*id).chain(next.vlogs.of(*id).filter(|log| self.vlogs.get(log.id).is_none()));
             let removed = |v: u64| edits.iter().any(|e| matches!(e, Edit::RemoveVlog { id } if *id == v));
-            let unused = known.filter(|(v, log)| log.family == *id && !used.contains(v) && !removed(**v));
-            retired.vlogs.extend(unused.map(|(v, log)| (*v, log.meta.size)));
+            let unused = known.filter(|log| !used.contains(&log.id) && !removed(log.id));
+            retired.vlogs.extend(unused.map(|log| (log.id, log.size)));
         }
         Ok(retired)
     }

@@ -5,8 +5,8 @@
 //! smaller than that leaves the rest of its slot unused, an allocation larger than that takes several slots in a row.
 //! Slot 0 is never used, which leaves offset 0 to mean "none".
 //!
-//! The first chunk of a memtable is 16 KiB and the following ones are up to a quarter of what it holds, at most 2 MiB. So
-//! hundreds of small families stay small, what a memtable is charged is close to what is in it at any size, and a large
+//! The first chunk of a memtable is 4 KiB and the following ones are up to a quarter of what it holds, at most 2 MiB. So
+//! thousands of small families stay small, what a memtable is charged is close to what is in it at any size, and a large
 //! memtable lives on huge pages (10 % of an insert: fewer TLB misses).
 
 use std::alloc::Layout;
@@ -22,7 +22,7 @@ use kingtide_base::lock::Mutex;
 pub const CHUNK: usize = 2 << 20;
 
 /// Bytes of a memtable's first chunk.
-const FIRST_CHUNK: usize = 16 << 10;
+const FIRST_CHUNK: usize = 4 << 10;
 
 /// An allocation beyond this gets a mapping of its own, so that at most this much of a chunk's end is ever wasted.
 const LARGE: usize = 256 << 10;

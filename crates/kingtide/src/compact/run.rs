@@ -142,9 +142,8 @@ impl DbInner {
         let view = family.view.load();
         let running: Vec<Footprint> =
             shape.running.iter().filter(|r| r.family == family.id()).flat_map(|r| r.footprints.clone()).collect();
-        let vlogs: Vec<VlogMeta> = shape.versions.vlogs_of(family.id()).cloned().collect();
+        let vlogs: Vec<VlogMeta> = shape.versions.vlogs.of(family.id()).cloned().collect();
         let extra = family.extra_runs.fetch_add(family.reads.take_extra_runs(), Ordering::Relaxed);
-        let size: u64 = view.version.files().map(|(_, f)| f.size).sum();
         let manual = shape.manual.iter().find(|m| m.family == family.id());
         let manual = manual.map(|m| Manual { range: &m.range, rewrite: &m.rewrite });
         let input = PlanInput {
@@ -156,7 +155,7 @@ impl DbInner {
             now_ms: self.clock.unix_ms(),
             vlogs: &vlogs,
             hidden_per_entry: family.hidden_per_entry.load(Ordering::Relaxed),
-            read_hint: options.read_triggered_compaction && extra * BYTES_PER_EXTRA_RUN > size,
+            read_hint: options.read_triggered_compaction && extra * BYTES_PER_EXTRA_RUN > view.klog_bytes(),
             idle,
             draining: shape.draining.contains(&family.id()),
             manual,

@@ -105,7 +105,7 @@ fn used_vlogs(shape: &Shape, families: &[PinnedFamily]) -> Result<BTreeMap<u64, 
     let mut used = BTreeMap::new();
     for (_, file) in families.iter().flat_map(|f| f.view.version.files()) {
         for r in &file.vlog_refs {
-            let Some(meta) = shape.versions.vlogs.get(&r.file_id) else {
+            let Some(meta) = shape.versions.vlogs.get(r.file_id) else {
                 return Err(Error::corruption(format!(
                     "table {} refers to value log {}, which the manifest does not name",
                     file.id, r.file_id

@@ -7,7 +7,7 @@ use crate::family::tables::{TableCache, TableHandle};
 use crate::family::totals::Totals;
 use crate::memtable::FamilyMemtable;
 use crate::rangedel::RangeTombstones;
-use crate::version::{FileMeta, Run, Version};
+use crate::version::{FileMeta, LiveValues, Run, Version};
 use kingtide_base::{KeyOrder, Result, SeqNo};
 use kingtide_table::{RangeTombstone, Table};
 use std::sync::{Arc, OnceLock};
@@ -170,6 +170,9 @@ pub struct View {
     fixed_ranges: bool,
     table_ranges: OnceLock<Arc<RangeTombstones>>,
     tables_have_ranges: bool,
+    /// Of the version, which a view of the same one takes over.
+    klog_bytes: u64,
+    live_values: OnceLock<Arc<LiveValues>>,
 }
 
 impl View {
@@ -195,14 +198,32 @@ impl View {
             .collect();
         let tables_have_ranges = version.files().any(|(_, f)| f.range_tombstones > 0);
         let fixed_ranges = tables_have_ranges || frozen.iter().any(|m| m.has_ranges());
-        let table_ranges = OnceLock::new();
-        if let Some(p) = previous
-            && Arc::ptr_eq(&p.version, &version)
-            && let Some(set) = p.table_ranges.get()
-        {
-            let _ = table_ranges.set(set.clone());
+        let same = previous.filter(|p| Arc::ptr_eq(&p.version, &version));
+        let table_ranges = same.map_or_else(OnceLock::new, |p| p.table_ranges.clone());
+        let live_values = same.map_or_else(OnceLock::new, |p| p.live_values.clone());
+        let klog_bytes = same.map_or_else(|| version.files().map(|(_, f)| f.size).sum(), |p| p.klog_bytes);
+        View {
+            order,
+            active,
+            frozen,
+            version,
+            runs,
+            fixed_ranges,
+            table_ranges,
+            tables_have_ranges,
+            klog_bytes,
+            live_values,
         }
-        View { order, active, frozen, version, runs, fixed_ranges, table_ranges, tables_have_ranges }
+    }
+
+    /// Bytes of all tables, without value logs. O(1).
+    pub fn klog_bytes(&self) -> u64 {
+        self.klog_bytes
+    }
+
+    /// What the tables refer to in value logs. O(references) once for each version, then O(1).
+    pub fn live_values(&self) -> &LiveValues {
+        self.live_values.get_or_init(|| Arc::new(LiveValues::of(self.version.files().map(|(_, f)| &**f))))
     }
 
     /// Bytes of values written once that immutable memtables point to.

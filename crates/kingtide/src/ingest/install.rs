@@ -300,6 +300,7 @@ impl DbInner {
         self.make_visible(&mut shape, &mut c, vec![change], Vec::new(), last)?;
         shape.families.insert(id, family.clone());
         c.families.push(family.clone());
+        self.fit_memory_limit(&shape);
         self.measure_debt(&shape);
         drop((c, shape));
         self.jobs.wake();

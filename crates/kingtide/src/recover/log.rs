@@ -41,7 +41,7 @@ impl Recovery<'_> {
             in_doubt: InDoubt::default(),
             values: RecoveredValues::new(
                 self,
-                families.shape.versions.vlogs.keys().copied().collect(),
+                families.shape.versions.vlogs.iter().map(|log| log.meta.id).collect(),
                 families.same_boot,
             ),
             families,

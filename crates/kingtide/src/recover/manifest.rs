@@ -142,7 +142,7 @@ fn orphans(state: &VersionState, on_disk: Vec<String>) -> Vec<String> {
     let tables: HashSet<u64> = state.families.values().flat_map(|f| f.version.files().map(|(_, m)| m.id)).collect();
     let is_orphan = |name: &String| match FileName::parse(name) {
         Some(FileName::Table(id)) => !tables.contains(&id),
-        Some(FileName::ValueLog(id)) => !state.vlogs.contains_key(&id),
+        Some(FileName::ValueLog(id)) => state.vlogs.get(id).is_none(),
         Some(FileName::Stats | FileName::Temporary) => true,
         _ => false,
     };

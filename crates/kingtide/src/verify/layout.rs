@@ -8,14 +8,13 @@ use crate::family::View;
 use crate::names::{FileName, RESERVE_FILE, STATS_TMP, klog_path, parse_table_name, vlog_path};
 use crate::options::Options;
 use crate::sync::atomic::Ordering;
-use crate::version::OwnedVlog;
 use crate::version::manifest::creation_was_cut_short;
 use crate::version::scan::ManifestScan;
-use crate::version::{FamilyId, LogBegun, Version, required_log_start};
+use crate::version::{FamilyId, LogBegun, Version, VlogSet, required_log_start};
 use crate::version_set::{FamilyState, VersionState};
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
 use kingtide_vfs::OpenMode;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -34,7 +33,7 @@ pub(crate) struct FamilyFiles {
 /// What is verified.
 pub(crate) struct Subject {
     pub families: Vec<FamilyFiles>,
-    pub vlogs: BTreeMap<u64, OwnedVlog>,
+    pub vlogs: VlogSet,
     pub next_family: FamilyId,
     /// What [`required_log_start`] says.
     pub log_from: SeqNo,
@@ -161,7 +160,7 @@ pub(super) fn check_directory(checker: &mut Checker<'_, '_>, subject: &Subject) 
         let path = checker.dir.join(name);
         let orphan = match FileName::parse(name) {
             Some(FileName::Table(id)) => klog_path(checker.dir, id) != path || !tables.contains(&id),
-            Some(FileName::ValueLog(id)) => vlog_path(checker.dir, id) != path || !subject.vlogs.contains_key(&id),
+            Some(FileName::ValueLog(id)) => vlog_path(checker.dir, id) != path || subject.vlogs.get(id).is_none(),
             Some(FileName::Temporary) => name != RESERVE_FILE && name != STATS_TMP,
             Some(FileName::Manifest(_)) => subject.manifest.as_ref() != Some(&path),
             _ => false,

@@ -35,7 +35,7 @@ fn check_files(checker: &mut Checker<'_, '_>, subject: &Subject) -> Result<()> {
             checker.expect_bytes(file.size + file.vlog_bytes());
         }
     }
-    checker.expect_bytes(subject.vlogs.values().map(|v| v.meta.size).sum());
+    checker.expect_bytes(subject.vlogs.iter().map(|v| v.meta.size).sum());
     checker.tell()?;
     let mut live = LiveValues::default();
     for family in &subject.families {

@@ -305,7 +305,7 @@ impl OpenFile {
         let one = VlogRef { file_id: p.file_id, values: 1, bytes: p.stored_len };
         self.tally.refs.add(&one);
         shared.live.add(&one);
-        if shared.subject.vlogs.get(&p.file_id).is_some_and(|v| v.family != shared.family.id) {
+        if shared.subject.vlogs.get(p.file_id).is_some_and(|v| v.family != shared.family.id) {
             let text = "an entry points into a value log of another family";
             self.tell(checker, &shared.family.name, ProblemKind::Accounting, key, text);
         }

@@ -53,7 +53,8 @@ impl ValueCheck {
 
 /// Walks over all value logs, and compares what is stated of them with what tables refer to.
 pub(super) fn check_vlogs(checker: &mut Checker<'_, '_>, subject: &Subject, live: &LiveValues) -> Result<()> {
-    for (&id, OwnedVlog { family, meta }) in &subject.vlogs {
+    for OwnedVlog { family, meta } in subject.vlogs.iter() {
+        let id = meta.id;
         let path = vlog_path(checker.dir, id);
         let owner = subject.families.iter().find(|f| f.id == *family);
         let name = owner.map(|f| f.name.as_str());
@@ -97,7 +98,7 @@ pub(super) fn check_vlogs(checker: &mut Checker<'_, '_>, subject: &Subject, live
             tell(checker, Problem::of(ProblemKind::Value, &e));
         }
     }
-    for id in live.iter().map(|r| &r.file_id).filter(|id| !subject.vlogs.contains_key(id)) {
+    for id in live.iter().map(|r| &r.file_id).filter(|id| subject.vlogs.get(**id).is_none()) {
         let text = "tables refer to this value log, which the manifest does not know";
         checker.problem(Problem::new(Severity::Error, ProblemKind::Accounting, text).at(&vlog_path(checker.dir, *id)));
     }

@@ -12,7 +12,7 @@ mod manifest_tests;
 pub mod scan;
 mod vlogs;
 
-pub use vlogs::{LiveValues, OwnedVlog, VlogMeta};
+pub use vlogs::{LiveValues, OwnedVlog, VlogMeta, VlogSet};
 
 use kingtide_base::{KeyOrder, SeqNo};
 use kingtide_table::{TableId, UNSEQUENCED};

@@ -1,7 +1,7 @@
 //! Value logs: what the manifest knows about each, and what of them is live.
 
 use super::{FamilyId, FileMeta, VlogRef};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What the manifest knows about a value log. It never changes: which values are dead is told by [`LiveValues`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +23,50 @@ pub struct OwnedVlog {
     pub family: FamilyId,
     /// The value log.
     pub meta: VlogMeta,
+}
+
+/// The value logs in use, by file id, and by the family that they belong to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VlogSet {
+    by_id: BTreeMap<u64, OwnedVlog>,
+    by_family: BTreeSet<(FamilyId, u64)>,
+}
+
+impl VlogSet {
+    /// Adds a value log, or replaces the one with its id.
+    pub fn insert(&mut self, log: OwnedVlog) {
+        self.remove(log.meta.id);
+        self.by_family.insert((log.family, log.meta.id));
+        self.by_id.insert(log.meta.id, log);
+    }
+
+    /// Takes a value log out, if it is there.
+    pub fn remove(&mut self, id: u64) -> Option<OwnedVlog> {
+        let log = self.by_id.remove(&id)?;
+        self.by_family.remove(&(log.family, id));
+        Some(log)
+    }
+
+    /// The value log of that id.
+    pub fn get(&self, id: u64) -> Option<&OwnedVlog> {
+        self.by_id.get(&id)
+    }
+
+    /// All, by ascending id.
+    pub fn iter(&self) -> impl Iterator<Item = &OwnedVlog> {
+        self.by_id.values()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// Those of a family, by ascending id. O(log n) for each, however many others have.
+    pub fn of(&self, family: FamilyId) -> impl Iterator<Item = &VlogMeta> {
+        let ids = self.by_family.range((family, 0)..=(family, u64::MAX));
+        ids.filter_map(|(_, id)| Some(&self.by_id.get(id)?.meta))
+    }
 }
 
 /// The values that tables refer to, by value log: exact, because each table states how much of which log it refers to.
@@ -66,6 +110,21 @@ impl LiveValues {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn value_logs_are_found_by_id_and_by_family() {
+        let log = |family, id, size| OwnedVlog { family, meta: VlogMeta { id, size, stored_bytes: size, values: 1 } };
+        let mut logs = VlogSet::default();
+        for (family, id) in [(2, 9), (1, 7), (2, 3), (0, 5), (3, 1)] {
+            logs.insert(log(family, id, 10));
+        }
+        logs.insert(log(1, 5, 20)); // an id has one owner, the last that was named
+        let of = |logs: &VlogSet, family| logs.of(family).map(|m| m.id).collect::<Vec<_>>();
+        assert_eq!([0, 1, 2, 3, 4].map(|f| of(&logs, f)), [vec![], vec![5, 7], vec![3, 9], vec![1], vec![]]);
+        assert_eq!(logs.iter().map(|l| l.meta.id).collect::<Vec<_>>(), [1, 3, 5, 7, 9]);
+        assert_eq!((logs.remove(3), logs.remove(3), logs.len()), (Some(log(2, 3, 10)), None, 4));
+        assert_eq!((of(&logs, 2), logs.get(3), logs.get(9)), (vec![9], None, Some(&log(2, 9, 10))));
+    }
 
     #[test]
     fn live_values_are_the_sum_of_all_references() {

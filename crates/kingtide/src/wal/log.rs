@@ -16,7 +16,7 @@ pub struct Wal {
 }
 
 /// A log that did not grow for so long is at rest.
-const REST_NS: u64 = 10_000_000_000;
+const REST_NS: u64 = 1_000_000_000;
 
 /// Since when the log has not grown.
 #[derive(Debug, Default)]
@@ -136,7 +136,7 @@ impl Wal {
         self.segments.sync_active(&self.config, &self.sync)
     }
 
-    /// True once after nothing was appended for ten seconds: time for [`Wal::shrink`]. To be asked now and then.
+    /// True once after nothing was appended for a second: time for [`Wal::shrink`]. To be asked now and then.
     pub fn came_to_rest(&self) -> bool {
         let (now, end) = (self.config.clock.monotonic_ns(), self.sync.appended().0);
         let mut quiet = self.quiet.lock();

@@ -14,6 +14,7 @@ mod durability;
 mod entries;
 mod estimates;
 mod ingest;
+mod many_families;
 mod observe;
 mod packed;
 mod read_only;

@@ -222,7 +222,7 @@ impl Memtable {
         if need as u64 <= self.counters.room.load(Ordering::Relaxed) { Ok(()) } else { self.writer().reserve(need) }
     }
 
-    /// Bytes of arena held. Grows in chunks of 16 KiB at first and 2 MiB later.
+    /// Bytes of arena held. Grows in chunks of 4 KiB at first and 2 MiB later.
     pub fn memory(&self) -> u64 {
         self.slots.memory()
     }
