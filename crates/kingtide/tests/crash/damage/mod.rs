@@ -4,7 +4,7 @@
 //! repair saves the rest and tells what is lost.
 //!
 //! The bodies run in processes of their own under `ulimit -v`, so that a length field that was believed ends them.
-//! `KINGTIDE_FULL=1` flips 200,000 bits (or `KINGTIDE_FLIPS`) and cuts files at every length (or at the first
+//! `KINGTIDE_FULL=1` flips 200,000 bits (or `KINGTIDE_FLIPS`) and cuts every file at every length (or at the first
 //! `KINGTIDE_CUTS`). The seed is that of the day, or `KINGTIDE_SEED`.
 
 mod anatomy;
@@ -69,17 +69,21 @@ fn damage_kind(sample: &Sample, all: &[Victim], kind: &'static str, rng: &mut Rn
             }
         }
     }
-    // Every length of one file.
-    let Some(victim) = of_kind.iter().min_by_key(|v| v.used()) else { return };
-    let lengths = (victim.used() + 64).min(victim.bytes.len());
     if kind == "MANIFEST" {
         // Between two records it seems to be whole.
         let repair = Extra { verify: true, repair: true, ..Extra::default() };
-        victim.parts.iter().for_each(|p| sample.examine(victim, &victim.cut(p.place.start), repair, tally));
+        let manifest = of_kind[0];
+        manifest.parts.iter().for_each(|p| sample.examine(manifest, &manifest.cut(p.place.start), repair, tally));
     }
-    for i in 0..cuts.min(lengths as u64) {
-        let len = if full() { i } else { rng.below(lengths as u64) };
-        sample.examine(victim, &victim.cut(len as usize), extra(rng, 10), tally);
+    // Every length of every file, or some of one.
+    let shortest = of_kind.iter().min_by_key(|v| v.used()).copied();
+    let to_cut = if full() { of_kind } else { shortest.into_iter().collect() };
+    for victim in to_cut {
+        let lengths = (victim.used() + 64).min(victim.bytes.len());
+        for i in 0..cuts.min(lengths as u64) {
+            let len = if full() { i } else { rng.below(lengths as u64) };
+            sample.examine(victim, &victim.cut(len as usize), extra(rng, 10), tally);
+        }
     }
 }
 

@@ -63,6 +63,7 @@ fn dead_bytes_of_a_value_log_are_exact() {
     let mut o = options(&fs);
     o.family.vlog_dead_ratio = 1.0;
     o.family.compression = kingtide::Compression::None;
+    o.family.memtable_size = 1 << 20; // all go to one value log
     let db = Db::open(super::DIR, o).unwrap();
     let same = |i: u64| vec![i as u8; 1000];
     for i in 0..40 {
