@@ -1,6 +1,6 @@
 //! Operations on the database as a whole: families, options, waiting for background work.
 
-use crate::compact::KeyRange;
+use crate::compact::CompactionRange;
 use crate::engine::DbInner;
 use crate::family::{Family, View};
 use crate::memtable::FamilyMemtable;
@@ -205,7 +205,7 @@ impl DbInner {
     pub fn compact_range(self: &Arc<Self>, family: &Arc<Family>, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Result<()> {
         family.check_alive()?;
         self.flush_families(std::slice::from_ref(family))?;
-        let range = KeyRange { lo: lo.map(Into::into), hi: hi.map(Into::into) };
+        let range = CompactionRange { lo: lo.map(Into::into), hi: hi.map(Into::into) };
         // What the first compaction shadows is dead only after it.
         for round in 0..2 {
             let rewrite = self.to_rewrite(family, &range)?;
