@@ -576,8 +576,8 @@ option_table! {
         lock_timeout ["lock_timeout_ms" as Millis]: Duration = Duration::from_secs(1), in 0 ..= 86_400_000, @live;
         /// Bytes of write-ahead log kept beyond what recovery needs, for change streams to resume from.
         change_retention: u64 = 0, in 0 ..= 1_099_511_627_776u64, @live;
-        /// Keep histograms of how long operations take. They cost two readings of the processor's time-stamp counter and some
-        /// forty instructions an operation.
+        /// Keep histograms of how long operations take. They cost less than 2 % of an operation's instructions: two readings of the
+        /// processor's time-stamp counter and some sixty instructions for each that is timed, and of gets and seeks one in 32 is.
         histograms: bool = true, @live;
         /// How long an operation takes that is recorded as slow, with what it touched and waited for; 0, or `None`, means that
         /// none is. While it is set, every operation counts what it touches.

@@ -59,12 +59,13 @@ fn every_kind_of_operation_is_measured() {
         (Histogram::Get, 2),
         (Histogram::MultiGet, 1),
         (Histogram::Seek, 1),
-        (Histogram::Next, 2),
         (Histogram::Write, 200),
         (Histogram::Commit, 1),
         (Histogram::Flush, 2),
     ];
     expected.iter().for_each(|(h, n)| assert_eq!(count(*h), *n, "{h:?}"));
+    // Of 130 steps two or three are timed, each of which stands for 64; seven more cannot be none.
+    assert!(matches!(count(Histogram::Next), 64 | 128 | 192), "{}", count(Histogram::Next));
     assert!(count(Histogram::Compaction) >= 1 && count(Histogram::Fsync) >= 1);
 
     db.set_option("histograms", "false").unwrap();
