@@ -587,7 +587,7 @@ option_table! {
         stats_interval ["stats_interval_ms" as Millis]: Option<Duration> = None, in 100 ..= 86_400_000u64 or 0, @live;
         /// What is written to the file `LOG` in the database's directory. There is none where the database is opened for reading
         /// only, nor on a file system that the caller supplies.
-        log_level: LogLevel = LogLevel::Info;
+        log_level: LogLevel = LogLevel::Info, @live;
         /// Bytes of the file `LOG` past which a new one is begun.
         log_file_size: u64 = 16 << 20, in 4_096 ..= 4_294_967_295u64;
         /// Files of that kind that are kept, the one that is written included: `LOG`, `LOG.1` and so on.

@@ -121,6 +121,7 @@ impl DbInner {
         drop(options);
         self.set_durability(next.durability);
         self.stats.time_operations(next.histograms, next.slow_operation_threshold);
+        self.stats.events.set_level(next.log_level);
         self.txns.set_timeout(next.transaction_timeout);
         self.txns.memory.set_limit(next.transaction_memory);
         self.max_wal_size.store(next.max_wal_size, Ordering::Relaxed);
