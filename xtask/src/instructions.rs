@@ -31,19 +31,25 @@ const COUNT: u64 = 10_000;
 /// What a change may cost before the check fails, in percent.
 const LIMIT: f64 = 5.0;
 
-const USAGE: &str = "usage: cargo xtask instructions [--record | OPERATION]";
+/// What histograms, a listener and the file `LOG` may cost, in percent of the operation without them.
+const OBSERVER_LIMIT: f64 = 2.0;
 
-/// Runs `cargo xtask instructions [--record | OPERATION]`: compares with the record, or writes it anew.
+const USAGE: &str = "usage: cargo xtask instructions [--record | --observers | OPERATION]";
+
+/// Runs `cargo xtask instructions [--record | --observers | OPERATION]`: compares with the record, writes it anew, or compares with
+/// a database that is not observed.
 pub fn run(args: &[String]) -> Result<(), String> {
+    if args == ["--observers"] {
+        check_valgrind()?;
+        return observers(&build()?);
+    }
     let (record, only) = match args {
         [] => (false, None),
         [arg] if arg == "--record" => (true, None),
         [arg] if OPERATIONS.contains(&arg.as_str()) => (false, Some(arg.as_str())),
         _ => return Err(format!("{USAGE}\noperations: {}", OPERATIONS.join(", "))),
     };
-    if Command::new("valgrind").arg("--version").output().is_err() {
-        return Err("valgrind is not installed; it counts the instructions".to_owned());
-    }
+    check_valgrind()?;
     let path = root().join(RECORD);
     let before = if record { BTreeMap::new() } else { read(&path)? };
     let program = build()?;
@@ -51,7 +57,7 @@ pub fn run(args: &[String]) -> Result<(), String> {
     let mut slower = Vec::new();
     println!("{:20} {:>10} {:>10} {:>8}", "operation", "recorded", "now", "change");
     for operation in OPERATIONS.into_iter().filter(|o| only.is_none_or(|only| only == *o)) {
-        let now = count(&program, operation)? / COUNT;
+        let now = count(&program, &[operation])? / COUNT;
         let was = before.get(operation).copied();
         let change = was.map(|was| (now as f64 / was as f64 - 1.0) * 100.0);
         let was = was.map_or("-".to_owned(), |n| n.to_string());
@@ -71,6 +77,32 @@ pub fn run(args: &[String]) -> Result<(), String> {
              --record",
             some.join(", ")
         )),
+    }
+}
+
+fn check_valgrind() -> Result<(), String> {
+    match Command::new("valgrind").arg("--version").output() {
+        Ok(_) => Ok(()),
+        Err(_) => Err("valgrind is not installed; it counts the instructions".to_owned()),
+    }
+}
+
+/// Counts each operation with and without histograms, listener and `LOG`, and fails if these cost more than the limit.
+fn observers(program: &Path) -> Result<(), String> {
+    let mut dear = Vec::new();
+    println!("{:20} {:>10} {:>10} {:>8}", "operation", "without", "with", "cost");
+    for operation in OPERATIONS {
+        let without = count(program, &[operation, "--unobserved"])?;
+        let with = count(program, &[operation])?;
+        let cost = (with as f64 / without as f64 - 1.0) * 100.0;
+        println!("{operation:20} {:>10} {:>10} {:>8}", without / COUNT, with / COUNT, format!("{cost:+.1} %"));
+        if cost > OBSERVER_LIMIT {
+            dear.push(operation);
+        }
+    }
+    match dear.as_slice() {
+        [] => Ok(()),
+        some => Err(format!("observing costs more than {OBSERVER_LIMIT} % of: {}", some.join(", "))),
     }
 }
 
@@ -105,17 +137,17 @@ fn build() -> Result<PathBuf, String> {
 }
 
 /// Instructions that the program takes for all of its operations.
-fn count(program: &Path, operation: &str) -> Result<u64, String> {
+fn count(program: &Path, args: &[&str]) -> Result<u64, String> {
     let out = Command::new("valgrind")
         .args(["--tool=callgrind", "--toggle-collect=*measured*", "--callgrind-out-file=/dev/null"])
         .arg(program)
-        .arg(operation)
+        .args(args)
         .output()
         .map_err(|e| format!("valgrind could not be started: {e}"))?;
     let said = String::from_utf8_lossy(&out.stderr);
     let collected = said.lines().find_map(|l| l.split_once("Collected :")?.1.trim().parse::<u64>().ok());
     match collected {
         Some(n) if out.status.success() && n > COUNT => Ok(n),
-        _ => Err(format!("{operation}: {}, nothing was counted\n{said}", out.status)),
+        _ => Err(format!("{}: {}, nothing was counted\n{said}", args.join(" "), out.status)),
     }
 }

@@ -10,7 +10,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How much of what happens is written to the file `LOG`.
@@ -95,6 +95,11 @@ pub struct RecoveryInfo {
     pub log_records: u64,
     /// Segments of the log.
     pub log_segments: usize,
+    /// Bytes of the write-ahead log that were read.
+    pub log_bytes: u64,
+    /// Bytes behind the end of the log that were left out, because a power cut or a kill left an incomplete record there; `None`: the
+    /// log ended with a whole record.
+    pub torn_bytes: Option<u64>,
     /// The database was closed before: the log ends with a mark. Otherwise its process died, and what a record at the end
     /// lacks was never acknowledged.
     pub closed: bool,
@@ -106,6 +111,8 @@ pub struct RecoveryInfo {
 pub enum Event {
     /// The database was opened; how long that took, and the options that differ from the defaults.
     Opened(Duration, String),
+    /// The open failed, and why. Not if the directory could not be locked.
+    OpenFailed(String),
     /// Manifest and log were read.
     Recovered(RecoveryInfo),
     /// The database is closed.
@@ -150,6 +157,7 @@ impl Event {
     pub fn name(&self) -> &'static str {
         match self {
             Event::Opened(..) => "opened",
+            Event::OpenFailed(_) => "open_failed",
             Event::Recovered(_) => "recovered",
             Event::Closed => "closed",
             Event::FlushBegun(_) => "flush_begun",
@@ -174,7 +182,8 @@ impl Event {
     /// From which level on the file `LOG` has it.
     pub fn level(&self) -> LogLevel {
         match self {
-            Event::BackgroundError(_) => LogLevel::Error,
+            Event::BackgroundError(_) | Event::OpenFailed(_) => LogLevel::Error,
+            Event::Recovered(RecoveryInfo { torn_bytes: Some(_), .. }) => LogLevel::Warn,
             Event::FlushEnded(FlushInfo { error: Some(_), .. }) => LogLevel::Error,
             Event::CompactionEnded(CompactionInfo { error: Some(_), .. }) => LogLevel::Error,
             Event::StallBegun(_) | Event::SlowOperation(_) | Event::Deadlock(_) => LogLevel::Warn,
@@ -200,10 +209,15 @@ impl fmt::Display for Event {
                 write!(
                     f,
                     "the manifest names {} files of {} families; the log, which was {end}, has {} segments and {} records to \
-                     replay",
-                    r.files, r.families, r.log_segments, r.log_records
-                )
+                     replay, {} bytes",
+                    r.files, r.families, r.log_segments, r.log_records, r.log_bytes
+                )?;
+                match r.torn_bytes {
+                    Some(bytes) => write!(f, "; {bytes} bytes of incomplete records at its end were discarded"),
+                    None => Ok(()),
+                }
             }
+            Event::OpenFailed(e) => write!(f, "the database could not be opened: {e}"),
             Event::Closed => write!(f, "the database was closed"),
             Event::FlushBegun(i) => write!(f, "flush of '{}' begins: {} bytes in memory", i.family, i.memtable_bytes),
             Event::FlushEnded(i) => write!(
@@ -280,6 +294,7 @@ pub trait EventListener: Send + Sync {
             Event::WriteConflict(family) => self.write_conflict(family),
             Event::Deadlock(victim) => self.deadlock(*victim),
             Event::Recovered(i) => self.recovered(i),
+            Event::OpenFailed(e) => self.open_failed(e),
             Event::SlowOperation(slow) => self.slow_operation(slow),
             _ => {}
         }
@@ -311,6 +326,8 @@ pub trait EventListener: Send + Sync {
     fn deadlock(&self, _victim: u64) {}
     /// Manifest and log were read at the open.
     fn recovered(&self, _info: &RecoveryInfo) {}
+    /// The open failed.
+    fn open_failed(&self, _error: &str) {}
     /// An operation took long.
     fn slow_operation(&self, _operation: &SlowOperation) {}
 }
@@ -318,7 +335,13 @@ pub trait EventListener: Send + Sync {
 /// Events that may wait for delivery.
 const MOST_WAITING: usize = 4096;
 
-type Sink = Box<dyn FnMut(&Event) + Send>;
+type Call = Box<dyn FnMut(&Event) + Send>;
+
+struct Sink {
+    /// Called only up to the level that can be changed.
+    adjustable: bool,
+    call: Call,
+}
 
 /// The events of a database.
 #[derive(Default)]
@@ -327,6 +350,11 @@ pub struct Events {
     active: AtomicBool,
     /// There is one that wants what comes often, too.
     detailed: AtomicBool,
+    /// The highest level that a sink of a fixed level wants.
+    fixed_level: AtomicU8,
+    /// What the sink wants whose level can be changed; `Off` while there is none.
+    level: AtomicU8,
+    has_adjustable: AtomicBool,
     queue: Mutex<VecDeque<Event>>,
     /// Locked while they are called.
     sinks: Mutex<Vec<Sink>>,
@@ -341,18 +369,39 @@ thread_local! {
 
 impl Events {
     /// Adds a sink that wants events up to a level. It may be called with others, but not with what happened before.
-    pub fn connect(&self, level: LogLevel, sink: Sink) {
-        self.sinks.lock().push(sink);
-        if level >= LogLevel::Debug {
-            self.detailed.store(true, Ordering::Relaxed);
+    pub fn connect(&self, level: LogLevel, call: Call) {
+        self.sinks.lock().push(Sink { adjustable: false, call });
+        self.fixed_level.fetch_max(level as u8, Ordering::Relaxed);
+        self.activate();
+    }
+
+    /// Adds the sink whose level [`Events::set_level`] changes.
+    pub fn connect_adjustable(&self, level: LogLevel, call: Call) {
+        self.sinks.lock().push(Sink { adjustable: true, call });
+        self.has_adjustable.store(true, Ordering::Relaxed);
+        self.set_level(level);
+    }
+
+    /// Changes the level of the sink that was added with [`Events::connect_adjustable`]; does nothing without one. May be called
+    /// from inside of a sink.
+    pub fn set_level(&self, level: LogLevel) {
+        if self.has_adjustable.load(Ordering::Relaxed) {
+            self.level.store(level as u8, Ordering::Relaxed);
+            self.activate();
         }
-        self.active.store(true, Ordering::Relaxed);
+    }
+
+    fn activate(&self) {
+        let most = self.fixed_level.load(Ordering::Relaxed).max(self.level.load(Ordering::Relaxed));
+        self.detailed.store(most >= LogLevel::Debug as u8, Ordering::Relaxed);
+        self.active.store(most > LogLevel::Off as u8, Ordering::Relaxed);
     }
 
     /// Takes all sinks away, when the database is closed: they may hold what must go.
     pub fn disconnect(&self) {
         self.active.store(false, Ordering::Relaxed);
         self.detailed.store(false, Ordering::Relaxed);
+        self.has_adjustable.store(false, Ordering::Relaxed);
         let former = std::mem::take(&mut *self.sinks.lock());
         drop(former);
     }
@@ -401,9 +450,10 @@ impl Events {
             let Some(mut sinks) = self.sinks.try_lock() else { return };
             loop {
                 let Some(event) = self.queue.lock().pop_front() else { break };
-                for sink in sinks.iter_mut() {
+                let level = self.level.load(Ordering::Relaxed);
+                for sink in sinks.iter_mut().filter(|s| !s.adjustable || event.level() as u8 <= level) {
                     INSIDE.with(|inside| inside.set(true));
-                    let called = catch_unwind(AssertUnwindSafe(|| sink(&event)));
+                    let called = catch_unwind(AssertUnwindSafe(|| (sink.call)(&event)));
                     INSIDE.with(|inside| inside.set(false));
                     if called.is_err() {
                         self.panics.fetch_add(1, Ordering::Relaxed);
@@ -461,6 +511,31 @@ mod tests {
         assert_eq!((events.take_losses(), Events::is_inside()), ((0, 2), false));
         events.disconnect();
         events.tell(|| unreachable!("the listener was disconnected"));
+    }
+
+    #[test]
+    fn the_level_of_the_log_can_be_changed_and_the_listener_hears_all_the_same() {
+        let events = Events::default();
+        events.set_level(LogLevel::Debug);
+        events.tell(|| unreachable!("there is no log whose level could be set"));
+        let (log, listener): (Arc<Mutex<Vec<&str>>>, Arc<Mutex<Vec<&str>>>) = Default::default();
+        let (to_log, to_listener) = (log.clone(), listener.clone());
+        events.connect_adjustable(LogLevel::Off, Box::new(move |e| to_log.lock().push(e.name())));
+        events.tell(|| unreachable!("the log is off"));
+        for level in [LogLevel::Error, LogLevel::Debug, LogLevel::Info] {
+            events.set_level(level);
+            events.tell_detail(|| Event::FileDeleted("f".to_owned()));
+            events.tell(|| Event::Closed);
+            events.tell(|| Event::OpenFailed("e".to_owned()));
+            events.deliver();
+        }
+        let expected = ["open_failed", "file_deleted", "closed", "open_failed", "closed", "open_failed"];
+        assert_eq!(*log.lock(), expected);
+        events.connect(LogLevel::Debug, Box::new(move |e| to_listener.lock().push(e.name())));
+        events.set_level(LogLevel::Off);
+        events.tell_detail(|| Event::FileDeleted("f".to_owned()));
+        events.deliver();
+        assert_eq!((log.lock().len(), listener.lock().len()), (expected.len(), 1));
     }
 
     #[test]

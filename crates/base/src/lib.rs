@@ -33,6 +33,7 @@ pub mod options;
 pub mod perf;
 pub mod rare;
 pub mod rng;
+pub mod sample;
 pub mod slow;
 pub mod stats;
 pub mod tick;

@@ -102,6 +102,8 @@ perf_table! {
     MemtableSearchNs memtable_search_ns;
     /// Nanoseconds in which reads searched tables, waits for blocks and value logs included. Only with `Level::Times`.
     TableSearchNs table_search_ns;
+    /// Nanoseconds of decompression, of blocks and of values. Only with `Level::Times`.
+    DecompressNs decompress_ns;
 }
 
 impl fmt::Display for PerfContext {

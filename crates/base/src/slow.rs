@@ -34,6 +34,7 @@ impl Subject {
 
 /// A slow operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SlowOperation {
     /// Which one of all slow operations since the open, from 0.
     pub number: u64,

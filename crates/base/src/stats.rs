@@ -7,6 +7,7 @@ use crate::clock::Clock;
 use crate::events::{Event, Events};
 use crate::histogram::{Histogram, HistogramSnapshot, Histograms};
 use crate::perf::{begin_operation, end_operation};
+use crate::sample::{Sampled, is_chosen};
 use crate::slow::{Ring, SlowOperation, Subject};
 use crate::tick::Ticker;
 use std::cell::Cell;
@@ -211,6 +212,12 @@ struct Shard([AtomicU64; COUNT]);
 /// Bits of [`Stats::timed`].
 const FOR_HISTOGRAMS: u8 = 1;
 const FOR_SLOW: u8 = 2;
+/// Every get is timed, every seek: a database that does little of either, and a test, has exact histograms.
+const EVERY_GET: u8 = 4;
+const EVERY_SEEK: u8 = 8;
+
+/// Gets, and seeks, of a new database that are all timed.
+const FIRST: u64 = 256;
 
 /// The statistics of one database: counters, gauges and histograms, and the operations that took long.
 pub struct Stats {
@@ -219,6 +226,8 @@ pub struct Stats {
     ticker: Ticker,
     /// What operations are timed for.
     timed: AtomicU8,
+    /// How many gets, and seeks, were timed because they were among the first.
+    first: [AtomicU64; 2],
     /// Operations that take as many nanoseconds are slow.
     slow_from: AtomicU64,
     slow: Ring,
@@ -237,6 +246,10 @@ impl Default for Stats {
 pub struct Started(u64);
 
 const NOT_TIMED: u64 = u64::MAX;
+/// Bits of [`Started`] below the ticks: whether slow operations are looked out for, and what kind was sampled, from 1.
+const KINDS: u32 = 3;
+/// For how many operations one stands, by those bits.
+const WEIGHTS: [u64; 4] = [1, Sampled::Get.weight(), Sampled::Seek.weight(), Sampled::Next.weight()];
 
 static NEXT_THREAD: AtomicUsize = AtomicUsize::new(0);
 thread_local! {
@@ -287,7 +300,8 @@ impl Stats {
             shards: Box::new(std::array::from_fn(|_| Shard([const { AtomicU64::new(0) }; COUNT]))),
             histograms: Histograms::default(),
             ticker,
-            timed: AtomicU8::new(FOR_HISTOGRAMS),
+            timed: AtomicU8::new(FOR_HISTOGRAMS | EVERY_GET | EVERY_SEEK),
+            first: Default::default(),
             slow_from: AtomicU64::new(u64::MAX),
             slow: Ring::default(),
             events: Events::default(),
@@ -300,20 +314,69 @@ impl Stats {
         self.slow_from.store(if slow_from_ns == 0 { u64::MAX } else { slow_from_ns }, Ordering::Relaxed);
         let for_histograms = if histograms { FOR_HISTOGRAMS } else { 0 };
         let for_slow = if slow_from_ns == 0 { 0 } else { FOR_SLOW };
-        self.timed.store(for_histograms | for_slow, Ordering::Relaxed);
+        let (former, new) = (FOR_HISTOGRAMS | FOR_SLOW, for_histograms | for_slow);
+        let _ = self.timed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |timed| Some(timed & !former | new));
     }
 
     /// An operation begins. [`Stats::finish`] must follow, whatever becomes of it.
     #[inline]
     pub fn start(&self) -> Started {
         let timed = self.timed.load(Ordering::Relaxed);
-        if timed == 0 {
+        if timed & (FOR_HISTOGRAMS | FOR_SLOW) == 0 {
             return Started(NOT_TIMED);
         }
         if timed & FOR_SLOW != 0 {
             begin_operation();
         }
-        Started(self.ticker.now() << 1 | u64::from(timed & FOR_SLOW != 0))
+        Started(self.ticker.now() << KINDS | u64::from(timed & FOR_SLOW != 0))
+    }
+
+    /// The same for an operation so cheap that only some are timed, unless slow ones are looked out for.
+    #[inline]
+    pub fn start_sampled(&self, kind: Sampled) -> Started {
+        let timed = self.timed.load(Ordering::Relaxed);
+        if timed & FOR_SLOW != 0 { self.start() } else { self.start_some(kind, timed) }
+    }
+
+    /// As [`Stats::start_sampled`], without looking out for slow operations: [`Stats::finish`] need not follow.
+    #[inline]
+    pub fn start_unwatched(&self, kind: Sampled) -> Started {
+        self.start_some(kind, self.timed.load(Ordering::Relaxed))
+    }
+
+    /// Begins an operation that [`is_chosen`] chose. [`Stats::finish`] need not follow.
+    pub fn start_chosen(&self, kind: Sampled) -> Started {
+        match self.timed.load(Ordering::Relaxed) & FOR_HISTOGRAMS {
+            0 => Started(NOT_TIMED),
+            _ => self.started(Some(kind)),
+        }
+    }
+
+    #[inline]
+    fn start_some(&self, kind: Sampled, timed: u8) -> Started {
+        let every = if kind == Sampled::Get { EVERY_GET } else { EVERY_SEEK };
+        if timed & FOR_HISTOGRAMS == 0 {
+            Started(NOT_TIMED)
+        } else if timed & every != 0 {
+            self.start_first(every)
+        } else if is_chosen(kind) {
+            self.started(Some(kind))
+        } else {
+            Started(NOT_TIMED)
+        }
+    }
+
+    #[cold]
+    fn started(&self, sampled: Option<Sampled>) -> Started {
+        Started(self.ticker.now() << KINDS | sampled.map_or(0, |kind| (kind as u64 + 1) << 1))
+    }
+
+    #[cold]
+    fn start_first(&self, every: u8) -> Started {
+        if self.first[usize::from(every == EVERY_SEEK)].fetch_add(1, Ordering::Relaxed) + 1 >= FIRST {
+            self.timed.fetch_and(!every, Ordering::Relaxed);
+        }
+        self.started(None)
     }
 
     /// It ended. `about` says what it was about, if it was slow.
@@ -322,11 +385,11 @@ impl Stats {
         if started.0 == NOT_TIMED {
             return;
         }
-        let ns = self.ticker.ns_between(started.0 >> 1, self.ticker.now());
+        let ns = self.ticker.ns_between(started.0 >> KINDS, self.ticker.now());
         if started.0 & 1 != 0 {
             self.finish_watched(operation, ns, about);
         } else {
-            self.histograms.record(operation, group(), ns);
+            self.histograms.record(operation, group(), ns, WEIGHTS[(started.0 >> 1 & 3) as usize]);
         }
     }
 
@@ -362,14 +425,14 @@ impl Stats {
     #[inline]
     pub fn record_since(&self, histogram: Histogram, ticks: Option<u64>) {
         if let Some(ticks) = ticks {
-            self.histograms.record(histogram, group(), self.ticker.ns_since(ticks));
+            self.histograms.record(histogram, group(), self.ticker.ns_since(ticks), 1);
         }
     }
 
     /// Adds a duration to a histogram, in nanoseconds.
     pub fn record(&self, histogram: Histogram, ns: u64) {
         if self.timed.load(Ordering::Relaxed) & FOR_HISTOGRAMS != 0 {
-            self.histograms.record(histogram, group(), ns);
+            self.histograms.record(histogram, group(), ns, 1);
         }
     }
 
@@ -456,5 +519,48 @@ mod tests {
         assert_eq!(slow, [(50_000, 50), (70_000, 70)]);
         assert_eq!((stats.get(Stat::SlowOperations), stats.slow_operations(1).len()), (2, 1));
         assert_eq!(crate::perf::take().blocks_read, 169, "what was watched for");
+    }
+
+    /// Every fourth operation takes long, and so does one in 16, at the same place of each 16.
+    #[test]
+    fn sampled_operations_have_the_counts_and_quantiles_of_all() {
+        let clock = crate::clock::ManualClock::at_unix_ms(1);
+        let dynamic: Arc<dyn Clock> = clock.clone();
+        for (kind, histogram) in [(Sampled::Get, Histogram::Get), (Sampled::Seek, Histogram::Seek)] {
+            let stats = Stats::new(Some(&dynamic));
+            let operation = |i: u64| {
+                let started = stats.start_sampled(kind);
+                clock.advance(Duration::from_nanos(if i % 16 == 5 { 10_000 } else { 100 + i % 4 * 100 }));
+                stats.finish(histogram, started, Subject::default);
+            };
+            (0..FIRST).for_each(operation);
+            let first = stats.histogram(histogram);
+            assert_eq!((first.count(), first.sum()), (256, Duration::from_nanos(16 * 10_000 + 240 * 250 + 16 * 50)));
+            (0..1_600_000).for_each(operation);
+            let later = &stats.histogram(histogram) - &first;
+            assert!(later.count().abs_diff(1_600_000) <= 32, "{later}");
+            let ns = |d: Duration| d.as_nanos() as f64;
+            assert!((ns(later.mean()) / 862.5 - 1.0).abs() < 0.1, "{later}");
+            assert!((ns(later.quantile(0.3)) / 200.0 - 1.0).abs() < 0.06, "{later}");
+            assert!((ns(later.quantile(0.97)) / 10_000.0 - 1.0).abs() < 0.06, "{later}");
+        }
+    }
+
+    #[test]
+    fn no_slow_operation_goes_unseen_between_samples() {
+        let clock = crate::clock::ManualClock::at_unix_ms(1);
+        let dynamic: Arc<dyn Clock> = clock.clone();
+        let stats = Stats::new(Some(&dynamic));
+        let get = |micros: u64| {
+            let started = stats.start_sampled(Sampled::Get);
+            clock.advance(Duration::from_micros(micros));
+            stats.finish(Histogram::Get, started, Subject::default);
+        };
+        (0..1000).for_each(|_| get(1));
+        stats.time_operations(true, Some(Duration::from_micros(50)));
+        let before = stats.histogram(Histogram::Get);
+        (0..1000).for_each(|i| get(if i % 10 == 0 { 50 } else { 1 }));
+        assert_eq!(stats.get(Stat::SlowOperations), 100);
+        assert_eq!((&stats.histogram(Histogram::Get) - &before).count(), 1000, "each counts once");
     }
 }

@@ -663,7 +663,7 @@ typedef struct {
     const char *name;
     // What it measures.
     const char *description;
-    // How many durations were recorded.
+    // How many operations there were: of gets, seeks and steps about as many, because a sample of them is timed.
     uint64_t count;
     // All of them together.
     uint64_t sum;

@@ -181,7 +181,7 @@ pub unsafe extern "C" fn kingtide_verify_report_counts(
     report: Option<&kingtide_verify_report>,
     counts: *mut kingtide_verify_counts,
 ) -> bool {
-    let Some(VerifyCounts { families, files, blocks, entries, values, log_records, prepared, bytes }) =
+    let Some(VerifyCounts { families, files, blocks, entries, values, log_records, prepared, bytes, .. }) =
         report.map(|r| r.counts)
     else {
         return false;

@@ -71,7 +71,7 @@ pub unsafe extern "C" fn kingtide_db_checkpoint(
     guard(err, || {
         check_size(info)?;
         let made = need(db, "db")?.db.checkpoint(abi::path(path, "path")?)?;
-        let CheckpointInfo { sequence, linked_files, linked_bytes, copied_files, copied_bytes } = made;
+        let CheckpointInfo { sequence, linked_files, linked_bytes, copied_files, copied_bytes, .. } = made;
         let shown =
             kingtide_checkpoint_info { size: 0, sequence, linked_files, linked_bytes, copied_files, copied_bytes };
         fill_if(info, shown)
@@ -106,7 +106,7 @@ unsafe impl Sized_ for kingtide_backup_info {
 
 impl From<BackupInfo> for kingtide_backup_info {
     fn from(b: BackupInfo) -> kingtide_backup_info {
-        let BackupInfo { id, created_ms, sequence, files, bytes, new_files, new_bytes } = b;
+        let BackupInfo { id, created_ms, sequence, files, bytes, new_files, new_bytes, .. } = b;
         kingtide_backup_info { size: 0, id, created_ms, sequence, files, bytes, new_files, new_bytes }
     }
 }
@@ -375,7 +375,7 @@ pub unsafe extern "C" fn kingtide_family_export(
 ) -> kingtide_status {
     guard(err, || {
         check_size(info)?;
-        let ExportInfo { sequence, entries, files, bytes } =
+        let ExportInfo { sequence, entries, files, bytes, .. } =
             need(family, "family")?.0.export(abi::path(path, "path")?)?;
         fill_if(info, kingtide_export_info { size: 0, sequence, entries, files, bytes })
     })

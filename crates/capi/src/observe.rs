@@ -21,7 +21,7 @@ pub struct kingtide_histogram {
     pub name: *const c_char,
     /// What it measures.
     pub description: *const c_char,
-    /// How many durations were recorded.
+    /// How many operations there were: of gets, seeks and steps about as many, because a sample of them is timed.
     pub count: u64,
     /// All of them together.
     pub sum: u64,

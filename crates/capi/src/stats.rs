@@ -314,7 +314,7 @@ fn json_of(r: &StatsReport) -> String {
 
 fn family_json(f: &FamilyReport) -> String {
     let level = |l: &LevelReport| {
-        let LevelReport { level, runs, files, bytes, entries, tombstones } = l;
+        let LevelReport { level, runs, files, bytes, entries, tombstones, .. } = l;
         format!(
             "{{\"level\":{level},\"runs\":{runs},\"files\":{files},\"bytes\":{bytes},\"entries\":{entries},\
              \"tombstones\":{tombstones}}}"

@@ -4,7 +4,7 @@
 
 #![allow(clippy::disallowed_methods)] // a benchmark reads its own processor time
 
-use kingtide::compact::{FlushInput, Job, JobKind, KeyRange, MergeContext, MergeOutput, run_flush, run_merge};
+use kingtide::compact::{CompactionRange, FlushInput, Job, JobKind, MergeContext, MergeOutput, run_flush, run_merge};
 use kingtide::names::klog_path;
 use kingtide::version::{FileMeta, Version};
 use kingtide_base::budget::Budget;
@@ -111,7 +111,7 @@ fn measure(fs: &Arc<dyn Fs>, dir: &Path, n: usize, name: &str, sequential: bool,
         open_ends: BTreeSet::new(),
     };
     let started = cpu_ns();
-    let out = run_merge(&ctx, &job, &KeyRange::default())?;
+    let out = run_merge(&ctx, &job, &CompactionRange::default())?;
     report(&format!("{name} {method:?} merge of {} runs", version.levels[0].len()), cpu_ns() - started, n);
     assert_eq!(out.added.iter().map(|(_, f)| f.entries).sum::<u64>(), n as u64);
     Ok(())

@@ -1,6 +1,6 @@
 //! Operations on the database as a whole: families, options, waiting for background work.
 
-use crate::compact::KeyRange;
+use crate::compact::CompactionRange;
 use crate::engine::DbInner;
 use crate::family::{Family, View};
 use crate::memtable::FamilyMemtable;
@@ -124,6 +124,7 @@ impl DbInner {
         drop(options);
         self.set_durability(next.durability);
         self.stats.time_operations(next.histograms, next.slow_operation_threshold);
+        self.stats.events.set_level(next.log_level);
         self.txns.set_timeout(next.transaction_timeout);
         self.txns.memory.set_limit(next.transaction_memory);
         self.max_wal_size.store(next.max_wal_size, Ordering::Relaxed);
@@ -213,7 +214,7 @@ impl DbInner {
     pub fn compact_range(self: &Arc<Self>, family: &Arc<Family>, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Result<()> {
         family.check_alive()?;
         self.flush_families(std::slice::from_ref(family))?;
-        let range = KeyRange { lo: lo.map(Into::into), hi: hi.map(Into::into) };
+        let range = CompactionRange { lo: lo.map(Into::into), hi: hi.map(Into::into) };
         // What the first compaction shadows is dead only after it.
         for round in 0..2 {
             let rewrite = self.to_rewrite(family, &range)?;

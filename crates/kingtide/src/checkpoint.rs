@@ -7,6 +7,7 @@ use std::path::Path;
 
 /// What a checkpoint holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CheckpointInfo {
     /// It holds every commit up to this sequence number and none after it.
     pub sequence: SeqNo,

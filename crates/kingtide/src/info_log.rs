@@ -6,7 +6,7 @@
 
 use crate::names::log_name;
 use kingtide_base::clock::Clock;
-use kingtide_base::events::{Event, LogLevel};
+use kingtide_base::events::Event;
 use kingtide_base::options::DbOptions;
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{ErrorKind, Result};
@@ -20,7 +20,6 @@ pub(crate) struct InfoLog {
     dir: PathBuf,
     clock: Arc<dyn Clock>,
     stats: Weak<Stats>,
-    level: LogLevel,
     most_bytes: u64,
     /// Older files that are kept.
     kept: u64,
@@ -42,18 +41,14 @@ impl InfoLog {
             dir,
             clock: clock.clone(),
             stats: Arc::downgrade(stats), // which owns this
-            level: options.log_level,
             most_bytes: options.log_file_size,
             kept: options.log_files - 1,
             file: None,
         }
     }
 
-    /// Writes an event, if the level asks for it.
+    /// Writes an event. That the level asks for it is its caller's business.
     pub fn write(&mut self, event: &Event) {
-        if event.level() > self.level {
-            return;
-        }
         let level = format!("{:?}", event.level()).to_lowercase();
         let text = event.to_string().replace(['\n', '\r'], " ");
         let line = format!("{} {level} {}: {text}\n", utc(self.clock.unix_ms()), event.name());
@@ -149,7 +144,6 @@ mod tests {
         let options = DbOptions { log_file_size: 4096, log_files: 3, ..DbOptions::default() };
         let (mut one, _) = log(&fs, &options);
         one.write(&Event::FamilyCreated("a\nb".to_owned()));
-        one.write(&Event::FileDeleted("no line at this level".to_owned()));
         assert_eq!(text(&*fs, 0), "2000-02-29T00:00:00.007Z info family_created: family 'a b' created\n");
         drop(one);
         let (mut again, stats) = log(&fs, &options);

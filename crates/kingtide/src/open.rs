@@ -71,10 +71,26 @@ fn open_as(dir: &Path, options: Options, read_only: bool) -> Result<(Arc<DbInner
     let clock = options.clock.clone().unwrap_or_else(SystemClock::shared);
     let start = clock.monotonic_ns();
     let fs = options.fs.clone().unwrap_or_else(PosixFs::shared).with_mode(options.db.file_mode);
-    let lock = enter_dir(&*fs, dir, &options, read_only)?;
+    let mut lock = enter_dir(&*fs, dir, &options, read_only)?;
 
     let stats = Arc::new(Stats::new(options.clock.as_ref()));
     connect_listeners(&fs, dir, &clock, &stats, &options, read_only);
+    let opened = open_locked(dir, options, (fs, clock, stats.clone()), &mut lock, read_only);
+    match &opened {
+        Ok((inner, _)) => tell_opened(inner, start),
+        Err(e) => tell_failed(&stats, e), // while the lock is held: `LOG` is another's without it
+    }
+    opened
+}
+
+/// Opens the database in a directory that is checked and, to write, locked. It keeps `lock` unless it fails early.
+fn open_locked(
+    dir: &Path,
+    options: Options,
+    (fs, clock, stats): (Arc<dyn Fs>, Arc<dyn Clock>, Arc<Stats>),
+    lock: &mut Option<Box<dyn FileLock>>,
+    read_only: bool,
+) -> Result<(Arc<DbInner>, Arc<Family>)> {
     let memory = Budget::new(memory_limit(&options.db, &options.family, 1));
     let arenas = ArenaPool::with_slots(memory.clone(), FREE_ARENAS, options.tuning.memtable_pieces);
     let cache = BlockCache::new(options.db.block_cache_size, options.db.cache_shards as usize, stats.clone());
@@ -149,7 +165,7 @@ fn open_as(dir: &Path, options: Options, read_only: bool) -> Result<(Arc<DbInner
         options: RwLock::new(options.db),
         background_error: Mutex::new(None),
         halted: AtomicBool::new(false),
-        file_lock: Mutex::new(lock),
+        file_lock: Mutex::new(lock.take()),
         closed: AtomicBool::new(false),
         next_file_id,
         log_begun: AtomicBool::new(false),
@@ -157,8 +173,8 @@ fn open_as(dir: &Path, options: Options, read_only: bool) -> Result<(Arc<DbInner
         last_interval_sync: AtomicU64::new(0),
         stats_published: AtomicU64::new(0),
     });
-    begin(&inner, recovered.default_changed.then_some(&recovered.default), threads).inspect_err(|_| abandon(&inner))?;
-    tell_opened(&inner, start);
+    begin(&inner, recovered.default_changed.then_some(&recovered.default), threads)
+        .inspect_err(|e| abandon(&inner, e))?;
     Ok((inner, recovered.default))
 }
 
@@ -173,9 +189,9 @@ fn connect_listeners(
 ) {
     // Tests that cut the power at every write, or count them, bring a file system of their own.
     let in_file = options.fs.is_none() || options.tuning.info_log;
-    if in_file && !read_only && options.db.log_level > LogLevel::Off {
+    if in_file && !read_only {
         let mut log = InfoLog::new(fs, dir.to_owned(), clock, stats, &options.db);
-        stats.events.connect(options.db.log_level, Box::new(move |event| log.write(event)));
+        stats.events.connect_adjustable(options.db.log_level, Box::new(move |event| log.write(event)));
     }
     trace::connect(stats);
     if let Some(listener) = options.listener.clone() {
@@ -198,6 +214,13 @@ fn tell_opened(inner: &DbInner, start: u64) {
     let changed = || changed_options(&inner.options.read(), &inner.family_defaults);
     inner.stats.events.tell(|| Event::Opened(Duration::from_nanos(took), changed()));
     inner.stats.deliver_events();
+}
+
+/// Tells that the open failed, and nothing more.
+fn tell_failed(stats: &Stats, e: &Error) {
+    stats.events.tell(|| Event::OpenFailed(e.to_string()));
+    stats.deliver_events();
+    stats.events.disconnect();
 }
 
 /// What the log is made of. `ids` draws its ids, and `rotated` is called when it begins a segment.
@@ -240,12 +263,12 @@ fn begin(inner: &Arc<DbInner>, changed: Option<&Arc<Family>>, threads: usize) ->
 }
 
 /// Gives up a database whose opening failed when it was all but done, so that the next open finds it as this one did.
-fn abandon(inner: &DbInner) {
+fn abandon(inner: &DbInner, why: &Error) {
     inner.closed.store(true, Ordering::Release);
     inner.jobs.cancel();
     inner.jobs.stop();
     inner.reserve.remove();
-    inner.stats.events.disconnect();
+    tell_failed(&inner.stats, why);
     *inner.file_lock.lock() = None;
 }
 

@@ -10,7 +10,7 @@
 //!
 //! What was asked for is not stored: after a restart it is left to the merges.
 
-use crate::compact::{KeyRange, Rewrite};
+use crate::compact::{CompactionRange, Rewrite};
 use crate::engine::DbInner;
 use crate::estimate::range::Span;
 use crate::estimate::sources::estimate;
@@ -137,7 +137,7 @@ impl DbInner {
         if rest < self.tuning.reclaim_from || rewritten / COST > rest {
             return Ok(());
         }
-        let range = KeyRange { lo: Some(request.lo.clone()), hi: Some(request.hi.clone()) };
+        let range = CompactionRange { lo: Some(request.lo.clone()), hi: Some(request.hi.clone()) };
         self.shape.lock().ask_for(&request.family, range, Rewrite::default());
         Ok(())
     }

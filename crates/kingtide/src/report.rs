@@ -10,6 +10,7 @@ use std::fmt;
 
 /// The shape of one level.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LevelReport {
     /// The level.
     pub level: usize,
@@ -27,6 +28,7 @@ pub struct LevelReport {
 
 /// One family.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FamilyReport {
     /// Its name.
     pub name: String,
@@ -53,6 +55,7 @@ impl FamilyReport {
 
 /// All statistics at one moment.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct StatsReport {
     /// Every counter and gauge by name, in table order.
     pub counters: Vec<(&'static str, u64)>,

@@ -1,7 +1,7 @@
 //! What a compaction on request rewrites for the space that it gives back: versions that only a snapshot of the past saw,
 //! and the live values of value logs of which much is dead. Compactions of the engine's own choice wait until it is more.
 
-use crate::compact::{KeyRange, Rewrite, meets_range};
+use crate::compact::{CompactionRange, Rewrite, meets_range};
 use crate::engine::DbInner;
 use crate::family::Family;
 use crate::version::{FileMeta, VlogRef};
@@ -17,7 +17,7 @@ impl DbInner {
     ///
     /// # Errors
     /// Those of opening a table.
-    pub(crate) fn to_rewrite(&self, family: &Arc<Family>, range: &KeyRange) -> Result<Rewrite> {
+    pub(crate) fn to_rewrite(&self, family: &Arc<Family>, range: &CompactionRange) -> Result<Rewrite> {
         let oldest = self.snapshots.oldest();
         let (view, stored) = {
             let shape = self.shape.lock();

@@ -5,7 +5,7 @@
 //! the families' views.
 
 use crate::compact::job::Running;
-use crate::compact::{KeyRange, Rewrite};
+use crate::compact::{CompactionRange, Rewrite};
 use crate::family::{Family, TableCache, View};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::version::{Edit, FamilyId};
@@ -41,7 +41,7 @@ pub(crate) struct Shape {
 pub(crate) struct ManualRange {
     pub ticket: u64,
     pub family: FamilyId,
-    pub range: KeyRange,
+    pub range: CompactionRange,
     pub rewrite: Rewrite,
 }
 
@@ -77,7 +77,7 @@ impl VlogSpace {
 impl Shape {
     /// Asks for a range of a family to be merged down. The ticket of the request, or `None` if the family was dropped: no
     /// merge would ever answer it.
-    pub fn ask_for(&mut self, family: &Family, range: KeyRange, rewrite: Rewrite) -> Option<u64> {
+    pub fn ask_for(&mut self, family: &Family, range: CompactionRange, rewrite: Rewrite) -> Option<u64> {
         if !self.families.contains_key(&family.id()) {
             return None;
         }

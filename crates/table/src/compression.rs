@@ -9,6 +9,7 @@
 
 use crate::{expansion, lz4};
 use kingtide_base::options::Compression;
+use kingtide_base::perf::{self, Stage};
 use kingtide_base::{Error, Result};
 
 /// Bytes of the raw length in front of compressed data.
@@ -152,6 +153,7 @@ impl Decompressor {
     #[inline]
     pub fn decompress(&mut self, method: Compression, payload: &[u8], out: &mut [u8]) -> Result<()> {
         let body = payload.get(RAW_LEN..).unwrap_or_default();
+        let timer = perf::begin_stage();
         let n = match method {
             Compression::None => None,
             Compression::Lz4 | Compression::Lz4Fast => lz4::decompress(body, out),
@@ -161,6 +163,7 @@ impl Decompressor {
                 _ => None,
             },
         };
+        timer.end(Stage::DecompressNs);
         if n == Some(out.len()) { Ok(()) } else { Err(Error::corruption(format!("{method} data does not decode"))) }
     }
 }

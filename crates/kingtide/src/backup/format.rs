@@ -14,6 +14,7 @@ const FRAME: usize = 8 + 4 + 4;
 
 /// What a backup is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BackupInfo {
     /// Its number, ascending with time. The number of a deleted backup that was the newest is given again.
     pub id: u64,

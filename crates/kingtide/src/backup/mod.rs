@@ -34,6 +34,7 @@ use std::sync::Arc;
 
 /// How far a long operation got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BackupProgress {
     /// Bytes read so far.
     pub done_bytes: u64,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// Keys from `lo`, inclusive, up to `hi`, exclusive; `None` does not bound.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct KeyRange {
+pub struct CompactionRange {
     /// First key.
     pub lo: Option<Vec<u8>>,
     /// First key beyond.
@@ -147,7 +147,7 @@ impl Job {
 
     /// Splits the job's keys into at most `n` ranges of about the same number of input bytes, for merges in parallel.
     /// The cuts are smallest keys of input files: no index is read.
-    pub fn split(&self, order: &KeyOrder, n: usize) -> Vec<KeyRange> {
+    pub fn split(&self, order: &KeyOrder, n: usize) -> Vec<CompactionRange> {
         let mut starts: Vec<&[u8]> = self.inputs.iter().map(|(_, f)| f.min_key.as_slice()).collect();
         starts.sort_by(|a, b| order.compare(a, b));
         starts.dedup_by(|a, b| order.compare(a, b).is_eq());
@@ -169,11 +169,11 @@ impl Job {
                 })
                 .sum();
             if below as u128 * n as u128 >= total as u128 * (ranges.len() as u128 + 1) {
-                ranges.push(KeyRange { lo: from.take(), hi: Some(key.to_vec()) });
+                ranges.push(CompactionRange { lo: from.take(), hi: Some(key.to_vec()) });
                 from = Some(key.to_vec());
             }
         }
-        ranges.push(KeyRange { lo: from, hi: None });
+        ranges.push(CompactionRange { lo: from, hi: None });
         ranges
     }
 }

@@ -3,7 +3,7 @@
 
 use super::context::{FlushInput, MergeContext, MergeOutput};
 use super::history::{Fate, History};
-use super::job::{Job, KeyRange, runs_below};
+use super::job::{CompactionRange, Job, runs_below};
 use super::output::{Outputs, Placement};
 use super::sources::{Merged, RunSource, Source};
 use crate::rangedel::{Fragment, RangeTombstones, SpanCursor};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 ///
 /// # Errors
 /// Those of the file system, `Corruption` of inputs, `Cancelled`. Every file it created is deleted again.
-pub fn run_merge(ctx: &MergeContext<'_>, job: &Job, range: &KeyRange) -> Result<MergeOutput> {
+pub fn run_merge(ctx: &MergeContext<'_>, job: &Job, range: &CompactionRange) -> Result<MergeOutput> {
     let order = &ctx.order;
     let (lo, hi) = (range.lo.as_deref(), range.hi.as_deref());
     let within = |f: &FileMeta| {
@@ -78,7 +78,7 @@ pub fn run_flush(ctx: &MergeContext<'_>, input: FlushInput) -> Result<MergeOutpu
     let relocate = &input.relocate;
     let place = Placement { level: 0, run: input.run, boundaries: &[], relocate, lo: None, expected };
     let sources = input.memtables.into_iter().map(Source::Mem).collect();
-    merge(ctx, sources, &input.tombstones, older, place, &KeyRange::default())
+    merge(ctx, sources, &input.tombstones, older, place, &CompactionRange::default())
 }
 
 /// Merges sources, newest first, within a key range.
@@ -88,7 +88,7 @@ fn merge(
     fragments: &[Fragment],
     mut older: OlderData<'_>,
     place: Placement<'_>,
-    range: &KeyRange,
+    range: &CompactionRange,
 ) -> Result<MergeOutput> {
     let order = &ctx.order;
     let (lo, hi) = (range.lo.as_deref(), range.hi.as_deref());

@@ -1,7 +1,7 @@
 //! Random histories, flushed, merged to levels and split, against a model: what every snapshot sees must stay the same.
 
 use super::context::{FlushInput, MergeContext, MergeOutput};
-use super::job::{Job, JobKind, KeyRange, check_job};
+use super::job::{CompactionRange, Job, JobKind, check_job};
 use super::merge::{run_flush, run_merge};
 use crate::family::View;
 use crate::family::tables::TableCache;
@@ -175,9 +175,9 @@ impl World {
         let mut ranges = Vec::new();
         let mut lo = None;
         for cut in cuts {
-            ranges.push(KeyRange { lo: lo.replace(cut.clone()), hi: Some(cut.clone()) });
+            ranges.push(CompactionRange { lo: lo.replace(cut.clone()), hi: Some(cut.clone()) });
         }
-        ranges.push(KeyRange { lo, hi: None });
+        ranges.push(CompactionRange { lo, hi: None });
         let mut out = MergeOutput::default();
         for range in ranges {
             out.append(self.with_context(snapshots, |ctx| run_merge(ctx, job, &range)).unwrap());
@@ -455,7 +455,7 @@ fn failures_leave_no_files() {
         faults.add(
             Rule::new(op, [Fault::Eio, Fault::ShortWrite, Fault::Enospc][nth as usize % 3]).nth(nth / 4 + 1).sticky(),
         );
-        let result = world.with_context(&[200], |ctx| run_merge(ctx, &job, &KeyRange::default()));
+        let result = world.with_context(&[200], |ctx| run_merge(ctx, &job, &CompactionRange::default()));
         faults.clear();
         if result.is_err() {
             let mut after = world.fs.list(Path::new(DIR)).unwrap();
@@ -466,7 +466,7 @@ fn failures_leave_no_files() {
         }
         world.check([200], "after a failure");
         world.cancelled.store(true, Ordering::SeqCst);
-        let e = world.with_context(&[200], |ctx| run_merge(ctx, &job, &KeyRange::default())).unwrap_err();
+        let e = world.with_context(&[200], |ctx| run_merge(ctx, &job, &CompactionRange::default())).unwrap_err();
         assert_eq!(e.kind(), ErrorKind::Cancelled);
     }
 }

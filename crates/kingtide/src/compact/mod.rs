@@ -25,7 +25,7 @@ mod sources;
 mod surroundings;
 
 pub use context::{FlushInput, MergeContext, MergeCounters, MergeOutput, RateLimiter};
-pub use job::{Footprint, Job, JobKind, KeyRange, check_job};
+pub use job::{CompactionRange, Footprint, Job, JobKind, check_job};
 pub use merge::{run_flush, run_merge};
 pub(crate) use output::{Outputs, Placement, vlog_size};
 pub use planner::{Manual, Plan, PlanInput, Rewrite, plan};

@@ -21,7 +21,7 @@
 //! Every merge of whole levels is planned by connected components of overlapping files. A component of one file is moved;
 //! so a sequential load is never rewritten, and regions of keys that do not meet do not wait for each other.
 
-use super::job::{Footprint, Job, JobKind, KeyRange, check_job, ends_before, runs_below};
+use super::job::{CompactionRange, Footprint, Job, JobKind, check_job, ends_before, runs_below};
 use super::output::vlog_size;
 use crate::version::{FileMeta, LEVELS, LiveValues, Run, Version, VlogMeta};
 use kingtide_base::options::FamilyOptions;
@@ -65,7 +65,7 @@ pub struct PlanInput<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Manual<'a> {
     /// The keys; the end counts as inside.
-    pub range: &'a KeyRange,
+    pub range: &'a CompactionRange,
     /// What is rewritten although nothing of the range lies above it any more.
     pub rewrite: &'a Rewrite,
 }
@@ -440,7 +440,7 @@ impl<'a> Planner<'a> {
 
     /// Merges levels `top..=bottom` into `bottom`, by components, of those that meet `range`. True when running jobs
     /// were in the way of one.
-    fn merge_down(&mut self, kind: JobKind, top: usize, bottom: usize, range: Option<&KeyRange>) -> bool {
+    fn merge_down(&mut self, kind: JobKind, top: usize, bottom: usize, range: Option<&CompactionRange>) -> bool {
         let mut moves = Vec::new();
         let mut waiting = false;
         for component in self.components(top, bottom) {
@@ -496,7 +496,7 @@ impl<'a> Planner<'a> {
 
     /// Plans the cheapest group of files of X that meets `range` and costs at most `limit` bytes of L for each of its
     /// own. False when there is none. O(files of X).
-    fn partition(&mut self, kind: JobKind, range: Option<&KeyRange>, limit: u64) -> bool {
+    fn partition(&mut self, kind: JobKind, range: Option<&CompactionRange>, limit: u64) -> bool {
         let (upper, lower) = (self.dividing, self.largest);
         let ([upper_run], [lower_run]) = (&self.version.levels[upper][..], &self.version.levels[lower][..]) else {
             return false;
@@ -579,7 +579,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Empties the levels between X and L, where only a change of `dividing_offset` leaves data. False if they are empty.
-    fn between(&mut self, kind: JobKind, range: Option<&KeyRange>) -> bool {
+    fn between(&mut self, kind: JobKind, range: Option<&CompactionRange>) -> bool {
         let above = self.dividing + 1;
         if self.sizes[above..self.largest].iter().all(|s| *s == 0) {
             return false;
@@ -719,7 +719,7 @@ fn is_dense(file: &FileMeta, density: f64) -> bool {
     deleting > 0 && deleting as f64 >= density * (file.entries + file.range_tombstones) as f64
 }
 
-pub(crate) fn meets_range(order: &KeyOrder, file: &FileMeta, range: Option<&KeyRange>) -> bool {
+pub(crate) fn meets_range(order: &KeyOrder, file: &FileMeta, range: Option<&CompactionRange>) -> bool {
     let Some(range) = range else { return true };
     range.lo.as_ref().is_none_or(|lo| order.compare(&file.max_key, lo).is_ge())
         && range.hi.as_ref().is_none_or(|hi| order.compare(&file.min_key, hi).is_le())

@@ -8,7 +8,7 @@
 //! vlog id megabytes              hides megabytes (an entry of level 0) | running top-bottom lo-hi | rewrite file ... | relocate vlog ...
 //! ```
 
-use super::job::{Footprint, Job, KeyRange, check_job};
+use super::job::{CompactionRange, Footprint, Job, check_job};
 use super::planner::{Manual, PlanInput, Rewrite, plan};
 use crate::version::{FileMeta, Version, VlogMeta, VlogRef};
 use kingtide_base::KeyOrder;
@@ -30,7 +30,7 @@ struct Story {
     idle: bool,
     hint: bool,
     draining: bool,
-    manual: Option<KeyRange>,
+    manual: Option<CompactionRange>,
     rewrite: Rewrite,
 }
 
@@ -108,7 +108,7 @@ fn parse_story(lines: &[&str]) -> Story {
             "snapshot" => s.snapshot = number(words[1]),
             "now" => s.now_ms = number(words[1]),
             "slots" => s.slots = number(words[1]) as usize,
-            "manual" => s.manual = Some(KeyRange { lo: Some(words[1].into()), hi: Some(words[2].into()) }),
+            "manual" => s.manual = Some(CompactionRange { lo: Some(words[1].into()), hi: Some(words[2].into()) }),
             "rewrite" => s.rewrite.files = words[1..].iter().map(|w| number(w)).collect(),
             "relocate" => s.rewrite.vlogs = words[1..].iter().map(|w| number(w)).collect(),
             "vlog" => {

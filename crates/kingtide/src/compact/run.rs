@@ -6,7 +6,7 @@
 //! 3. under the shape lock one manifest record swaps inputs for outputs, and the view follows;
 //! 4. inputs are deleted when the last view that names them goes.
 
-use crate::compact::job::{Footprint, Job, JobKind, KeyRange, Running};
+use crate::compact::job::{CompactionRange, Footprint, Job, JobKind, Running};
 use crate::compact::merge::run_merge;
 use crate::compact::planner::{Manual, Plan, PlanInput, plan};
 use crate::compact::{MergeContext, MergeOutput, Surroundings};
@@ -232,7 +232,7 @@ impl DbInner {
         let ranges = job.split(family.order(), parts);
         let options = family.options();
         let merge =
-            |range: &KeyRange| self.with_merge_context(family, &options, true, |ctx| run_merge(ctx, job, range));
+            |range: &CompactionRange| self.with_merge_context(family, &options, true, |ctx| run_merge(ctx, job, range));
         if ranges.len() > 1 {
             rare!("compaction-split");
         }

@@ -5,6 +5,7 @@ use std::ops::Bound;
 
 /// What a range of a family holds, as [`crate::ColumnFamily::range_stats`] estimates it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RangeStats {
     /// Keys that a read would show. Assumed is that a tombstone hides one entry of an older table or memtable, that a range
     /// tombstone hides all older ones, and that no two tables hold versions of the same key: keys that were overwritten and
@@ -39,6 +40,7 @@ pub struct RangeStats {
 
 /// How many keys a range holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RangeCount {
     /// Keys.
     pub rows: u64,

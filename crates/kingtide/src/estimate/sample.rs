@@ -21,6 +21,7 @@ const OFFSETS: usize = 128;
 
 /// How many different values the parts of keys have, as [`ColumnFamily::cardinality`] estimates it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Cardinality {
     /// Keys.
     pub rows: u64,

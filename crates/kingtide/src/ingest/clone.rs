@@ -9,7 +9,7 @@ use super::Brought;
 use super::install::{Failed, NewFamily, exists};
 use crate::api::ColumnFamily;
 use crate::api::Db;
-use crate::compact::{FlushInput, Job, JobKind, KeyRange, MergeOutput, run_flush, run_merge};
+use crate::compact::{CompactionRange, FlushInput, Job, JobKind, MergeOutput, run_flush, run_merge};
 use crate::engine::DbInner;
 use crate::family::{Family, View, check_name};
 use crate::names::{klog_path, vlog_path};
@@ -92,7 +92,7 @@ impl DbInner {
                     copied.files.push((level, FileMeta { id, ..FileMeta::clone(meta) }));
                 } else {
                     let job = rewriting(level, meta);
-                    copied.take(run_merge(context, &job, &KeyRange::default())?, brought);
+                    copied.take(run_merge(context, &job, &CompactionRange::default())?, brought);
                 }
             }
             if !view.frozen.is_empty() {

@@ -36,6 +36,7 @@ const MOST_OPTIONS: usize = 1024;
 
 /// What an export holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ExportInfo {
     /// It holds every commit up to this sequence number and none after it.
     pub sequence: SeqNo,

@@ -15,6 +15,7 @@ use crate::read::overlay::{Overlay, Own, OwnIter};
 use kingtide_base::histogram::Histogram;
 use kingtide_base::key::split_expiry;
 use kingtide_base::memory::append;
+use kingtide_base::sample::{Sampled, is_chosen};
 use kingtide_base::stats::{Started, Stat};
 use kingtide_base::{Error, KeyOrder, Result, SeqNo, Tag};
 use kingtide_table::{IterOptions, Packed, ReadAhead, ValuePointer};
@@ -445,7 +446,7 @@ impl Cursor {
     #[inline]
     #[allow(clippy::should_implement_trait)] // a cursor; `range` gives an iterator
     pub fn next(&mut self) {
-        if self.is_sampled() { self.timed(Cursor::step_forward) } else { self.step_forward() }
+        if is_chosen(Sampled::Next) { self.timed(Cursor::step_forward) } else { self.step_forward() }
     }
 
     #[inline]
@@ -476,20 +477,16 @@ impl Cursor {
 
     /// Goes to the preceding key. Does nothing while invalid.
     pub fn prev(&mut self) {
-        if self.is_sampled() { self.timed(Cursor::step_backward) } else { self.step_backward() }
-    }
-
-    /// Whether the next step is measured: one in 64, because two readings of the time would be a tenth of a step.
-    #[inline]
-    fn is_sampled(&self) -> bool {
-        self.counts.steps % 64 == 63 && self.shown != Shown::Nothing
+        if is_chosen(Sampled::Next) { self.timed(Cursor::step_backward) } else { self.step_backward() }
     }
 
     #[cold]
     fn timed(&mut self, step: impl FnOnce(&mut Cursor)) {
-        let ticks = self.ctx.stats.ticks();
-        step(self);
-        self.ctx.stats.record_since(Histogram::Next, ticks);
+        if self.valid() {
+            let started = self.ctx.stats.start_chosen(Sampled::Next);
+            step(self);
+            self.ctx.stats.finish(Histogram::Next, started, || self.ctx.about_keys(0));
+        }
     }
 
     fn step_backward(&mut self) {
@@ -542,7 +539,7 @@ impl Cursor {
         if self.counts.seeks.is_multiple_of(256) {
             self.count();
         }
-        self.error.is_none().then(|| self.ctx.stats.start())
+        self.error.is_none().then(|| self.ctx.stats.start_sampled(Sampled::Seek))
     }
 
     #[inline]

@@ -11,6 +11,7 @@ use kingtide_base::histogram::Histogram;
 use kingtide_base::key::split_expiry;
 use kingtide_base::memory::append;
 use kingtide_base::perf::{self, Stage};
+use kingtide_base::sample::Sampled;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, Kind, Result, SeqNo, Tag};
 use kingtide_mem::cache::Block;
@@ -127,7 +128,7 @@ pub(crate) fn vlog_of(p: &ValuePointer, table: Option<&TableHandle>, ctx: &ReadC
 /// # Errors
 /// `Io` and `Corruption` with the file; a read that failed has answered nothing.
 pub fn get(view: &View, key: &[u8], snapshot: SeqNo, ctx: &ReadContext) -> Result<Option<PinnedValue>> {
-    let started = ctx.stats.start();
+    let started = ctx.stats.start_sampled(Sampled::Get);
     let value = lookup(view, key, snapshot, ctx, |found| found.into_pinned(ctx));
     if let Ok(value) = &value {
         count(ctx, value.as_deref().map(<[u8]>::len));
@@ -142,7 +143,7 @@ pub fn get(view: &View, key: &[u8], snapshot: SeqNo, ctx: &ReadContext) -> Resul
 /// As [`get`].
 pub fn get_into(view: &View, key: &[u8], snapshot: SeqNo, ctx: &ReadContext, out: &mut Vec<u8>) -> Result<bool> {
     out.clear();
-    let started = ctx.stats.start();
+    let started = ctx.stats.start_sampled(Sampled::Get);
     let found = lookup(view, key, snapshot, ctx, |found| found.append_to(ctx, out)).map(|found| found.is_some());
     if let Ok(found) = &found {
         count(ctx, found.then_some(out.len()));
@@ -156,7 +157,7 @@ pub fn get_into(view: &View, key: &[u8], snapshot: SeqNo, ctx: &ReadContext, out
 /// # Errors
 /// As [`get`].
 pub fn contains(view: &View, key: &[u8], snapshot: SeqNo, ctx: &ReadContext) -> Result<bool> {
-    let started = ctx.stats.start();
+    let started = ctx.stats.start_sampled(Sampled::Get);
     let found = lookup(view, key, snapshot, ctx, |_| Ok(())).map(|found| found.is_some());
     if let Ok(found) = &found {
         count(ctx, found.then_some(0));
@@ -188,7 +189,7 @@ pub fn get_in_memory(
     if !view.has_ranges_in_memory() {
         return Ok(None);
     }
-    let ticks = ctx.stats.ticks();
+    let started = ctx.stats.start_unwatched(Sampled::Get);
     // A value log is read from its file.
     let take = |found: Found<'_>| match found {
         Found::Pointer(..) => Ok(None),
@@ -200,7 +201,7 @@ pub fn get_in_memory(
         Some(None) => None,
     };
     count(ctx, value.as_deref().map(<[u8]>::len));
-    ctx.stats.record_since(Histogram::Get, ticks);
+    ctx.stats.finish(Histogram::Get, started, || ctx.about(key));
     Ok(Some(value))
 }
 

@@ -83,5 +83,7 @@ fn recovered_event(shape: &Shape, log_end: &ReplayEnd) -> Event {
     info.files = tables.sum::<usize>() + shape.versions.vlogs.len();
     info.families = shape.families.len();
     (info.log_records, info.log_segments, info.closed) = (log_end.records, log_end.segments.len(), log_end.closed);
+    info.log_bytes = log_end.segments.iter().map(|s| u64::from(s.end)).sum();
+    info.torn_bytes = log_end.torn.as_ref().map(|torn| torn.bytes);
     Event::Recovered(info)
 }

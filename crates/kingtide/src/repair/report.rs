@@ -27,6 +27,7 @@ impl Default for RepairOptions {
 
 /// A range of keys, both ends inclusive. `None` does not bound.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct KeyGap {
     /// The first key.
     pub lo: Option<Vec<u8>>,
@@ -40,6 +41,7 @@ pub struct KeyGap {
 
 /// What became of one family.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FamilyRepair {
     /// Its name in the new database.
     pub name: String,
@@ -60,6 +62,7 @@ pub struct FamilyRepair {
 
 /// A file of which something could not be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct UnreadableFile {
     /// The file.
     pub path: PathBuf,
@@ -69,6 +72,7 @@ pub struct UnreadableFile {
 
 /// What repair did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RepairReport {
     /// The families of the new database.
     pub families: Vec<FamilyRepair>,

@@ -30,6 +30,7 @@ use std::sync::Arc;
 
 /// A transaction in doubt, for the coordinator to decide on.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PreparedInfo {
     /// The name that the coordinator gave it.
     pub xid: Vec<u8>,

@@ -19,20 +19,20 @@ pub(crate) struct ReadKey {
 }
 
 /// Bounds of a range that was read.
-pub(crate) type KeyRange = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+pub(crate) type KeyBounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
 /// The ranges that one iterator has passed over so far. Shared between the iterator, which extends it, and its
 /// transaction, which checks it.
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
-    pub ranges: Vec<KeyRange>,
+    pub ranges: Vec<KeyBounds>,
     scanned: Arc<AtomicU64>,
 }
 
 impl Scan {
     /// Adds a range.
     pub fn push(&mut self, lower: Bound<Vec<u8>>, upper: Bound<Vec<u8>>) {
-        let bytes = bound_len(&lower) + bound_len(&upper) + size_of::<KeyRange>();
+        let bytes = bound_len(&lower) + bound_len(&upper) + size_of::<KeyBounds>();
         self.scanned.fetch_add(bytes as u64, Ordering::Relaxed);
         self.ranges.push((lower, upper));
     }

@@ -209,6 +209,7 @@ impl TxnShared {
 
 /// What is known of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TransactionInfo {
     /// Its id.
     pub id: TxnId,

@@ -58,6 +58,7 @@ pub enum ProblemKind {
 
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Problem {
     /// How bad it is.
     pub severity: Severity,
@@ -135,6 +136,7 @@ impl fmt::Display for Problem {
 
 /// How much was checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct VerifyCounts {
     /// Column families.
     pub families: u64,
@@ -156,6 +158,7 @@ pub struct VerifyCounts {
 
 /// What verification found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct VerifyReport {
     /// What is wrong, in the order in which it was found.
     pub problems: Vec<Problem>,
@@ -179,6 +182,7 @@ impl VerifyReport {
 
 /// How far a verification or repair has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Progress {
     /// From 0 to 1.
     pub fraction: f64,

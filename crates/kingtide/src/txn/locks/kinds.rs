@@ -77,6 +77,7 @@ impl fmt::Display for Shown<'_> {
 
 /// A lock that a transaction holds. What one transaction locked piece by piece in one mode, without a gap, is one lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct HeldLock {
     /// The owner.
     pub txn: TxnId,
@@ -90,6 +91,7 @@ pub struct HeldLock {
 
 /// A request that waits for a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LockWait {
     /// The transaction that waits; 0 for a write outside of transactions.
     pub waiter: TxnId,

@@ -175,10 +175,8 @@ fn different_values_are_told_apart() {
     let world = World::new(Shape::Rows, "", 1, 10);
     let index = world.db.create_family("index", kingtide::FamilyOptions::default()).unwrap();
     let parts = |x: &[u8], y: &[u8]| [4, 8, 16].iter().position(|n| x[..*n] != y[..*n]).unwrap_or(3);
-    assert_eq!(
-        index.cardinality(.., 3, 100, parts).unwrap(),
-        kingtide::Cardinality { rows: 0, distinct: vec![0; 3], exact: true }
-    );
+    let none = index.cardinality(.., 3, 100, parts).unwrap();
+    assert_eq!((none.rows, none.distinct, none.exact), (0, vec![0; 3], true));
     let n = 40_000u64;
     for i in 0..n {
         let row = kingtide_base::hash::mix64(i);
