@@ -22,6 +22,7 @@ mod plot;
 mod process;
 mod progress;
 mod results;
+mod settle;
 mod stats;
 mod suite;
 

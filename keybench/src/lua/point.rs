@@ -12,6 +12,7 @@ use crate::pin::Pin;
 use crate::process::{self, Usage};
 use crate::progress::{Goal, Progress};
 use crate::results::Closed;
+use crate::settle::{Begun, Costs};
 use mlua::{Lua, Table};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -91,9 +92,21 @@ pub struct Spec {
     pub timeline: f64,
     /// Whether answers are verified.
     pub verify: bool,
+    /// Whether what writes cost is taken again when they are settled; none: where points write.
+    #[serde(default)]
+    pub settle: Option<bool>,
     /// Where worker threads run.
     #[serde(default)]
     pub pin: Pin,
+}
+
+impl Spec {
+    /// Whether the cost of writes is taken again when they are settled, of a store that was given so many bytes by its loader
+    /// and by the end of its points.
+    fn settles(&self, seeded: u64, given: u64) -> bool {
+        let wanted = self.settle.unwrap_or(given > seeded);
+        wanted && given > 0 && engine::keeps_files(&self.engine)
+    }
 }
 
 /// What a store is going through.
@@ -194,6 +207,8 @@ pub enum Message {
     Done { point: Point, measured: Measured },
     /// A reading of the timeline.
     Sample { phase: Phase, point: Point, elapsed: f64, metrics: Vec<(String, f64)> },
+    /// What its writes cost, before and after they were settled.
+    Settled(Costs),
     /// All that the store holds was read and compared with what was written.
     Checked(Answers),
     /// The store is closed.
@@ -235,11 +250,18 @@ pub fn run(
         most_rss: 0,
         send,
     };
+    let begun = Begun::now(before.rss);
     if spec.seed_threads > 0 {
         stage.seed()?;
     }
+    let seeded = stage.put_bytes;
     for point in &spec.points {
         stage.measure(point)?;
+    }
+    if spec.settles(seeded, stage.put_bytes) {
+        eprintln!("{} {}: flushing, and waiting until compaction is idle", spec.engine, spec.workload);
+        let costs = begun.settle(&*store, &spec.dir)?;
+        (stage.send)(Message::Settled(costs))?;
     }
     let (put_bytes, most_rss) = (stage.put_bytes, stage.most_rss);
     drop(stage);

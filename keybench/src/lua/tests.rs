@@ -330,6 +330,7 @@ pub fn spec(source: &str, threads: usize) -> Spec {
         rate: None,
         timeline: 1.0,
         verify: true,
+        settle: None,
         pin: Pin::No,
     }
 }

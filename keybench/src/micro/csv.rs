@@ -2,11 +2,11 @@
 //! file keeps the ones it began with.
 
 use super::args::Plan;
-use super::settle::{Cost, Costs};
 use super::txn::TxnCounts;
 use super::{Column, HarnessCost, Outcome, Phase};
 use crate::error::{Error, Result};
 use crate::measure::{Summary, exact, median};
+use crate::settle::{Cost, Costs};
 use crate::stats::Estimate;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;

@@ -5,7 +5,6 @@ mod csv;
 pub mod phases;
 mod report;
 mod run;
-mod settle;
 #[cfg(test)]
 mod tests;
 mod txn;
@@ -24,8 +23,8 @@ use crate::measure::Summary;
 use crate::pin::Pin;
 use crate::process::{self, Usage};
 use crate::results::equality;
+use crate::settle::{self, Costs};
 use serde::{Deserialize, Serialize};
-use settle::Costs;
 use std::path::{Path, PathBuf};
 use txn::{TxnCounts, TxnSpec};
 

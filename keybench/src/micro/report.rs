@@ -1,11 +1,11 @@
 //! The report of `keybench micro`.
 
 use super::args::Plan;
-use super::settle::{Cost, Costs};
 use super::txn::TxnCounts;
 use super::{Column, HarnessCost, Outcome, Phase};
 use crate::engine;
 use crate::measure::{Summary, median, plural, show_bytes, show_count, show_ns, show_short, sig3};
+use crate::settle::{self, Costs};
 use std::fmt::Write;
 
 /// The report.
@@ -148,39 +148,10 @@ fn cost_table(out: &mut String, columns: &[&Column], at: usize) {
     if columns.iter().all(|c| c.outcomes.iter().all(|o| o.phases.get(at).is_none_or(|p| p.costs.is_none()))) {
         return;
     }
-    let _ = writeln!(
-        out,
-        "\n{:<10} {:>12} {:>9} {:>10} {:>10} {:>10} | {:>9} {:>9} {:>10} {:>10} {:>10}",
-        "cost", "foreground:", "cpu", "written", "space", "RSS", "settled:", "cpu", "written", "space", "RSS"
-    );
-    for c in columns {
-        let costs: Vec<Costs> = c.outcomes.iter().filter_map(|o| o.phases.get(at)?.costs).collect();
-        if costs.is_empty() {
-            continue;
-        }
-        let of = |f: &dyn Fn(&Costs) -> Cost| -> [f64; 5] {
-            let all: Vec<Cost> = costs.iter().map(f).collect();
-            let figures: [fn(&Cost) -> f64; 5] =
-                [|c| c.seconds, |c| c.cpu, |c| c.written as f64, |c| c.disk_bytes as f64, |c| c.rss as f64];
-            figures.map(|figure| median(all.iter().map(figure)))
-        };
-        let ([s, cpu, written, disk, rss], after) = (of(&|c| c.foreground), of(&|c| c.settled));
-        let _ = writeln!(
-            out,
-            "{:<10} {:>12} {:>9} {:>10} {:>10} {:>10} | {:>9} {:>9} {:>10} {:>10} {:>10}",
-            c.engine,
-            show_ns(s * 1e9),
-            show_ns(cpu * 1e9),
-            show_bytes(written),
-            show_bytes(disk),
-            show_bytes(rss),
-            show_ns(after[0] * 1e9),
-            show_ns(after[1] * 1e9),
-            show_bytes(after[2]),
-            show_bytes(after[3]),
-            show_bytes(after[4]),
-        );
-    }
+    let costs = |c: &&Column| c.outcomes.iter().filter_map(|o| o.phases.get(at)?.costs).collect();
+    let rows: Vec<(&str, Vec<Costs>)> = columns.iter().map(|c| (c.engine.as_str(), costs(c))).collect();
+    out.push('\n');
+    settle::cost_table(out, &rows);
 }
 
 fn resource_table(out: &mut String, columns: &[&Column], reopened: Option<&str>) {

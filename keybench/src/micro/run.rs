@@ -1,6 +1,5 @@
 //! One run of one engine: open, load, measure, check, close.
 
-use super::settle::Begun;
 use super::txn::{self, TxnCounts};
 use super::verify::{Tally, value_of, whole_store};
 use super::work::{Picker, Shared, Worker, share};
@@ -11,6 +10,7 @@ use crate::engine::{self, Engine};
 use crate::error::{Error, Result};
 use crate::measure::Latencies;
 use crate::process::{self, Usage};
+use crate::settle::Begun;
 use std::path::Path;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -4,10 +4,12 @@
 //! it, and none of them measures or keeps anything of its own. `report.json` is this form as it is, so that a reader of the
 //! file knows what a reader of the page knows.
 
+use crate::engine;
 use crate::error::{Error, Result};
 use crate::lua::point::{Answers, Limit, Measured, Op, Phase, Point};
 use crate::lua::script::Swept;
 use crate::measure::{Summary, median, plural, show_count};
+use crate::settle::{self, Costs};
 use crate::stats::Estimate;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -124,6 +126,9 @@ pub struct Settings {
     pub capacities: Vec<Capacity>,
     /// Whether every write was fsynced before it was acknowledged.
     pub sync: bool,
+    /// Bytes of a memtable that engines were asked for; 0: not known.
+    #[serde(default)]
+    pub memtable_size: u64,
     /// Whether answers were verified.
     pub verify: bool,
     /// Seconds between readings; 0: none.
@@ -223,6 +228,9 @@ pub struct Store {
     /// The scan of all that it held, with which verification ends.
     #[serde(default)]
     pub checked: Answers,
+    /// What its writes cost, load and points together, where that was settled.
+    #[serde(default)]
+    pub costs: Option<Costs>,
     /// What there was to tell when it was closed; none if it never came to that.
     pub closed: Option<Closed>,
 }
@@ -469,6 +477,11 @@ impl EngineResult {
         (!all.is_empty()).then(|| median(all))
     }
 
+    /// What the writes to its stores cost, for each that was settled.
+    pub fn costs(&self) -> Vec<Costs> {
+        self.stores.iter().filter_map(|s| s.costs).collect()
+    }
+
     /// How often it said that it was busy.
     pub fn busy(&self) -> u64 {
         self.stores.iter().filter_map(|s| s.closed.as_ref()).map(|c| c.busy).sum()
@@ -545,6 +558,17 @@ impl Results {
             (kind.title(), Results { engines, points, ..Results::default() })
         };
         kinds.into_iter().map(of_kind).collect()
+    }
+
+    /// Why foreground figures of writes say little, for each kind of store where they do: what it was given fits in memtables.
+    pub fn small_stores(&self) -> Vec<String> {
+        let small = |(title, results): (String, Results)| {
+            let files = results.measured_engines().filter(|e| engine::keeps_files(&e.name));
+            let given = files.map(|e| e.closing(|c| c.put_bytes as f64) as u64).filter(|n| *n > 0).max()?;
+            let why = settle::fits_in_memory(given, self.meta.settings.memtable_size)?;
+            Some(format!("{title}: {why}"))
+        };
+        self.by_store().into_iter().filter_map(small).collect()
     }
 
     /// Median over an engine's points of the mean of its resident bytes.

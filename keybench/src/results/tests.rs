@@ -55,6 +55,7 @@ pub fn run(engines: &[(&str, &[u64])]) -> Results {
             open_seconds: 0.01,
             seeded: Some(measured(50_000)),
             checked: Answers::default(),
+            costs: None,
             closed: Some(Closed {
                 seconds: 0.02,
                 disk_bytes: 9e6 as u64,

@@ -5,6 +5,7 @@ use crate::lua::point::{Limit, Measured};
 use crate::measure::{plural, show_bytes, show_count, show_ns, sig3};
 use crate::results::verdict::{ENOUGH, KEPT_UP, Outcome, lead, percent, ratio};
 use crate::results::{Ending, Meta, PointResult, Results};
+use crate::settle::cost_table;
 use std::fmt::Write as _;
 
 /// The whole of it.
@@ -32,9 +33,13 @@ pub fn render(results: &Results) -> String {
     }
     render_answers(&mut out, results);
     render_differences(&mut out, results);
+    for why in results.small_stores() {
+        let _ = writeln!(out, "\nSMALL DATA SET: {why}");
+    }
     render_verdict(&mut out, results);
     render_summary(&mut out, results);
     render_resources(&mut out, results);
+    render_costs(&mut out, results);
     for note in results.engines.iter().filter(|e| e.took_part()).filter_map(|e| memory_note(&e.name)) {
         let _ = writeln!(out, "{note}");
     }
@@ -282,6 +287,17 @@ fn render_resources(out: &mut String, results: &Results) {
     for (title, results) in results.by_store() {
         let _ = writeln!(out, "  {title}");
         store_rows(out, &results);
+    }
+}
+
+/// What the writes of each kind of store cost when the last one was acknowledged, and when they were settled.
+fn render_costs(out: &mut String, results: &Results) {
+    for (title, results) in results.by_store() {
+        let costs: Vec<_> = results.measured_engines().map(|e| (e.name.as_str(), e.costs())).collect();
+        if costs.iter().any(|(_, costs)| !costs.is_empty()) {
+            let _ = writeln!(out, "\nwrites of {title}, load and points, until compaction was idle");
+            cost_table(out, &costs);
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use crate::measure::{Summary, plural, show_bytes, show_count, show_ns, sig3};
 use crate::page::{Head, Html};
 use crate::results::verdict::ratio;
 use crate::results::{EngineResult, PointResult, Results};
+use crate::settle::{Cost, Costs};
 
 /// A point of the grid: what each engine did there.
 type Place<'a> = Vec<&'a PointResult>;
@@ -152,6 +153,45 @@ pub fn resources(h: &mut Html, results: &Results) {
              (memory maps are not seen), and bytes on disk for each live byte.",
         );
         harness(h, results);
+    });
+    settled(h, results);
+}
+
+/// What writes cost when the last one was acknowledged, and when they were settled.
+fn settled(h: &mut Html, results: &Results) {
+    if results.engines.iter().all(|e| e.costs().is_empty()) {
+        return;
+    }
+    h.section("settled", "What writes cost until compaction was idle", |h| {
+        let mut head = vec![Head::Words("store"), Head::Words("engine"), Head::Words("when")];
+        head.extend(["time", "processor time", "written", "on disk", "memory"].map(Head::Numbers));
+        h.table("What writes cost until compaction was idle", &head, |h| {
+            h.within("tbody", "", |h| {
+                for (title, results) in results.by_store() {
+                    for e in results.measured_engines().filter(|e| !e.costs().is_empty()) {
+                        let Costs { foreground, settled } = Costs::median_of(&e.costs());
+                        costs_of(h, (&title, &e.name, "last write acknowledged"), &foreground);
+                        costs_of(h, (&title, &e.name, "settled"), &settled);
+                    }
+                }
+            });
+        });
+        let what =
+            "Since the first write, load and points together. Settled: memtables are flushed and compaction is idle.";
+        h.leaf("p", "method", what);
+    });
+}
+
+fn costs_of(h: &mut Html, (store, engine, when): (&str, &str, &str), cost: &Cost) {
+    h.row("", |h| {
+        h.tag("th", &[("scope", "row")], |h| h.text(store));
+        h.leaf("td", "", engine);
+        h.leaf("td", "", when);
+        h.number(&show_ns(cost.seconds * 1e9).replace(" us", " µs"));
+        h.number(&show_ns(cost.cpu * 1e9).replace(" us", " µs"));
+        for bytes in [cost.written, cost.disk_bytes, cost.rss] {
+            h.number(&show_bytes(bytes as f64));
+        }
     });
 }
 
