@@ -16,7 +16,6 @@ use crate::settle::{Begun, Costs};
 use mlua::{Lua, Table};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Barrier, Condvar, Mutex, PoisonError};
@@ -138,6 +137,9 @@ pub struct Op {
     pub name: String,
     /// Latencies.
     pub latency: Summary,
+    /// Calls that the engine failed and the script went on after: in none of the latencies.
+    #[serde(default)]
+    pub failed: u64,
 }
 
 /// Figures of a phase: of seeding or of a point.
@@ -153,6 +155,9 @@ pub struct Measured {
     pub hits: u64,
     /// Gets that found nothing.
     pub misses: u64,
+    /// What the engine said when it first failed a call that the script went on after.
+    #[serde(default)]
+    pub first_failure: Option<String>,
     /// Transactions that had to give way.
     pub aborts: u64,
     /// Bytes of keys and values that were written, and of keys that were deleted.
@@ -601,9 +606,8 @@ fn units(
         loaded.run.call::<()>(&ctx)?;
         let mut worker = shared.borrow_mut();
         worker.no_txn_left()?;
-        if worker.failure.is_some() {
-            break;
-        }
+        // The script has caught it: it is counted as failed, and the script goes on.
+        worker.failure = None;
         // The last operation has read the clock already, unless there was none.
         let now = match std::mem::take(&mut worker.now) {
             0 => turn.clock.now(),
@@ -618,18 +622,19 @@ fn units(
     Ok(())
 }
 
-/// The engine's own error where there was one, whether or not the script caught it; the script's otherwise.
+/// The engine's own error if the script did not catch it; otherwise the script's, if there was one.
 fn verdict(done: mlua::Result<()>, shared: &Shared) -> Result<()> {
-    if let Some(e) = Rc::clone(shared).borrow_mut().failure.take() {
-        return Err(e);
-    }
-    done.map_err(|e| Error::usage(format!("the script failed: {e}")))
+    let failure = shared.borrow_mut().failure.take();
+    done.map_err(|e| failure.unwrap_or_else(|| Error::usage(format!("the script failed: {e}"))))
 }
 
 fn add_up(measured: &mut Measured, shares: Vec<Figures>) {
     let mut total: [Latencies; KIND_NAMES.len()] = Default::default();
+    let mut failed = [0; KIND_NAMES.len()];
     let mut answers = Answers::default();
     for share in shares {
+        failed.iter_mut().zip(&share.failed).for_each(|(all, own)| *all += own);
+        measured.first_failure = measured.first_failure.take().or(share.first_failure);
         for (all, own) in total.iter_mut().zip(&share.latencies) {
             all.merge(own);
         }
@@ -644,8 +649,10 @@ fn add_up(measured: &mut Measured, shares: Vec<Figures>) {
     }
     let Answers { verified, wrong, examples } = answers;
     (measured.verified, measured.wrong, measured.examples) = (verified, wrong, examples);
-    let used = KIND_NAMES.iter().zip(&total).filter(|(_, l)| l.count() > 0);
-    measured.ops = used.map(|(name, l)| Op { name: (*name).to_owned(), latency: l.summary() }).collect();
+    let used = KIND_NAMES.iter().zip(&total).zip(failed).filter(|((_, l), failed)| l.count() + failed > 0);
+    let op =
+        |((name, l), failed): ((&&str, &Latencies), u64)| Op { name: name.to_string(), latency: l.summary(), failed };
+    measured.ops = used.map(op).collect();
 }
 
 /// How far all threads are.

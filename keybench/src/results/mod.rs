@@ -322,7 +322,7 @@ pub struct Figures {
     pub verified: u64,
     /// Wrong ones, over all repeats.
     pub wrong: u64,
-    /// For each kind of operation the median of each figure.
+    /// For each kind of operation the median of each figure, and the failed calls of all repeats.
     pub ops: Vec<Op>,
 }
 
@@ -371,6 +371,14 @@ impl PointResult {
         self.repeats.iter().flat_map(|r| &r.measured.examples).map(String::as_str)
     }
 
+    /// What the engine failed and the script went on after, over all repeats, if there was any.
+    pub fn failures(&self) -> Option<String> {
+        let failed = self.figures.ops.iter().filter(|o| o.failed > 0);
+        let each: Vec<String> = failed.map(|o| format!("{} {}", show_count(o.failed as f64), o.name)).collect();
+        let first = self.repeats.iter().find_map(|r| r.measured.first_failure.as_deref()).unwrap_or_default();
+        (!each.is_empty()).then(|| format!("{} failed, and the script went on; the first: {first}", each.join(", ")))
+    }
+
     /// The figures of one kind of operation.
     pub fn op(&self, name: &str) -> Option<&Summary> {
         self.figures.ops.iter().find(|o| o.name == name).map(|o| &o.latency)
@@ -411,9 +419,9 @@ impl Figures {
             }
         }
         let op = |name: &str| {
-            let all = repeats.iter().flat_map(|r| r.measured.ops.iter().filter(|o| o.name == name));
-            let latency = Summary::median_of(&all.map(|o| o.latency).collect::<Vec<_>>());
-            Op { name: name.to_owned(), latency }
+            let all: Vec<&Op> = repeats.iter().flat_map(|r| r.measured.ops.iter().filter(|o| o.name == name)).collect();
+            let latency = Summary::median_of(&all.iter().map(|o| o.latency).collect::<Vec<_>>());
+            Op { name: name.to_owned(), latency, failed: all.iter().map(|o| o.failed).sum() }
         };
         Figures {
             wu_per_s: Estimate::of(&each(Measured::unit_rate)),

@@ -52,7 +52,7 @@ pub struct Report {
 }
 
 const REPEATS: &str = "workload\tengine\tthreads\tsweep_param\tsweep_value\trepeat\top\tcount\tp50_ns\tp99_ns\tp999_ns\t\
-max_ns\thit_rate\twu_per_s\tops_per_s\tverified\twrong\n";
+max_ns\thit_rate\twu_per_s\tops_per_s\tverified\twrong\tfailed\n";
 const TIMELINE: &str = "workload\tengine\tthreads\tsweep_param\tsweep_value\tphase\telapsed_s\tmetric\tvalue\n";
 
 /// The first five columns of both tables.
@@ -68,7 +68,8 @@ fn percent(share: Option<f64>) -> String {
 }
 
 /// One line for each point and kind of operation, with the medians of its repeats: what the original keybench writes, whose
-/// programs take each line for a point. Behind its columns come two for answers that were checked, of all repeats.
+/// programs take each line for a point. Behind its columns come those of answers that were checked and of calls that
+/// failed, of all repeats.
 fn medians(results: &Results) -> String {
     let mut text = REPEATS.replace("repeat\t", "");
     for p in &results.points {
@@ -79,8 +80,8 @@ fn medians(results: &Results) -> String {
             // Writing to a String cannot fail.
             let _ = writeln!(
                 text,
-                "{identity}\t{}\t{}\t{:.0}\t{:.0}\t{:.0}\t{:.0}\t{hit_rate}\t{wu}\t{ops}\t{}\t{}",
-                op.name, l.count, l.p50, l.p99, l.p999, l.max, f.verified, f.wrong
+                "{identity}\t{}\t{}\t{:.0}\t{:.0}\t{:.0}\t{:.0}\t{hit_rate}\t{wu}\t{ops}\t{}\t{}\t{}",
+                op.name, l.count, l.p50, l.p99, l.p999, l.max, f.verified, f.wrong, op.failed
             );
         }
     }
@@ -274,8 +275,8 @@ impl Report {
             // Writing to a String cannot fail.
             let _ = writeln!(
                 lines,
-                "{identity}\t{number}\t{}\t{}\t{:.0}\t{:.0}\t{:.0}\t{:.0}\t{hit_rate}\t{wu}\t{ops}\t{}\t{}",
-                op.name, l.count, l.p50, l.p99, l.p999, l.max, m.verified, m.wrong
+                "{identity}\t{number}\t{}\t{}\t{:.0}\t{:.0}\t{:.0}\t{:.0}\t{hit_rate}\t{wu}\t{ops}\t{}\t{}\t{}",
+                op.name, l.count, l.p50, l.p99, l.p999, l.max, m.verified, m.wrong, op.failed
             );
         }
         let written = self.repeats.write(&lines).and_then(|()| self.repeats.flush());

@@ -140,6 +140,9 @@ fn render_point(out: &mut String, results: &Results, p: &PointResult) {
             show_ns(l.max)
         );
     }
+    if let Some(failures) = p.failures() {
+        let _ = writeln!(out, "  FAILED: {failures}");
+    }
     if f.aborts > 0.0 {
         let _ = writeln!(out, "  {} transactions gave way to another", show_count(f.aborts));
     }

@@ -310,6 +310,7 @@ fn remarks(p: &PointResult) -> Vec<(&'static str, String)> {
             format!("Not steady: the rate moved by {:+.0} % from the first third of a run to the last.", drift * 100.0),
         ));
     }
+    out.extend(p.failures().map(|failures| ("alarm", format!("{failures}."))));
     if f.aborts > 0.0 {
         out.push(("note", format!("{} transactions gave way to another.", show_count(f.aborts))));
     }
