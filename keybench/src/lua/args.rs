@@ -131,7 +131,7 @@ fn repeats(text: &str) -> Result<usize, String> {
 
 /// One at least, with the suffixes of counts.
 fn count(text: &str) -> Result<u64, String> {
-    crate::measure::parse_count(text).and_then(|n| within(&n.to_string(), 1, u64::MAX))
+    crate::measure::parse_count(text.trim()).and_then(|n| within(&n.to_string(), 1, u64::MAX))
 }
 
 fn value_size(text: &str) -> Result<u64, String> {
