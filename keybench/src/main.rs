@@ -13,6 +13,7 @@ mod figure;
 mod interrupt;
 mod kill;
 mod lua;
+mod machine;
 mod measure;
 mod micro;
 mod options;

@@ -187,6 +187,9 @@ pub struct MachineProbe {
     pub data_dir: String,
     /// Whether that is memory, so that disk figures mean nothing.
     pub tmpfs: bool,
+    /// What else figures depend on, by name: disk, file system, processors, compiler, allocator, memory against data.
+    #[serde(default)]
+    pub facts: Vec<(String, String)>,
 }
 
 /// One engine.

@@ -236,11 +236,7 @@ fn open_loop_lead(outcomes: &[&Outcome<'_>], noun: &str) -> String {
 /// Share of an open loop's rate that counts as keeping up with it.
 pub const KEPT_UP: f64 = 0.99;
 
-/// A share in percent. One that falls short is not rounded up to the whole.
-pub fn percent(share: f64) -> String {
-    let tenths = (share * 1000.0).floor() / 10.0;
-    format!("{tenths:.1} %")
-}
+pub use crate::measure::show_percent as percent;
 
 /// A ratio in words.
 pub fn times(e: &Estimate) -> String {

@@ -135,6 +135,21 @@ fn a_sweep_over_the_rate_has_latency_over_load() {
     }
 }
 
+#[test]
+fn reads_meet_the_disk_where_the_page_cache_is_dropped() {
+    let dir = Dir::new("drop");
+    let flags = "-e kingtide,lmdb -o 3000 -t 1 --repeat 1 --drop-cache";
+    let told = keybench(&dir.0, &format!("micro -w read {flags} --after-load reopen-settled"));
+    assert!(
+        told.contains("taken from the page cache") && told.contains("kingtide: 3,000 answers checked, 0 wrong"),
+        "{told}"
+    );
+    for wrong in ["-w write", "--phases fillseq,readseq"] {
+        let (done, told) = run(&dir.0, &format!("micro {wrong} {flags}"));
+        assert!(done.status.code() == Some(2) && told.contains("--drop-cache is for workloads"), "{told}");
+    }
+}
+
 /// What the one report under `dir` says: its text, its page, and its stores' costs by engine.
 fn report(dir: &Path) -> (String, String, Vec<(String, serde_json::Value)>) {
     let report = std::fs::read_dir(dir).unwrap().next().unwrap().unwrap().path();

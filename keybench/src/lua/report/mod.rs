@@ -13,6 +13,7 @@ use super::sink::{Sink, Table};
 use crate::clock::{stamp, unix_now};
 use crate::error::{Error, Result};
 use crate::figure;
+use crate::machine;
 use crate::measure::exact;
 use crate::process::{self, Machine, describe_machine};
 use crate::results::equality;
@@ -93,7 +94,12 @@ fn meta(plan: &Plan, replay: &str) -> Meta {
     let started = unix_now();
     let machine = plan.probe.system.then(|| {
         let now = Machine::now();
+        let facts = machine::facts(&plan.data_dir).into_iter().map(|(name, fact)| (name.to_owned(), fact));
+        let mut facts: Vec<(String, String)> = facts.collect();
+        let largest = plan.groups.iter().map(|g| g.bytes(&plan.context)).max().unwrap_or(0);
+        facts.extend(machine::against_memory(largest).map(|told| ("data set".to_owned(), told)));
         MachineProbe {
+            facts,
             description: describe_machine(),
             available: now.available,
             load: now.load,
