@@ -168,12 +168,42 @@ fn phase(
 fn progress(spec: &Spec, operations: &[&str]) -> Progress {
     let total = if operations == ["LOAD"] || spec.workload == Workload::Write { spec.entries } else { spec.operations };
     let goal = match engine::keeps_data(&spec.engine) {
-        // The harness measures itself: that is over in an instant, and nobody's business.
+        // The harness measures itself: that is over in an instant, and no figure of an engine.
         false => Goal::Unseen,
         true if spec.phases.is_empty() && !spec.workload.is_transactional() => Goal::Units(total),
         true => Goal::Unknown,
     };
     Progress::start(format!("{} {}", spec.engine, operations.join(" and ")), "operations", goal)
+}
+
+/// Runs `one` on as many threads as there are counts, and shows what those are meanwhile.
+fn on_threads(
+    one: &(dyn Fn(usize) -> Result<Share> + Sync),
+    done: &[Done],
+    mut progress: Progress,
+) -> Vec<Result<Share>> {
+    let (end, ended) = channel::<()>();
+    let shares = std::thread::scope(|scope| {
+        let start = |thread| {
+            let end = end.clone();
+            scope.spawn(move || {
+                // Dropped when this thread is done.
+                let _end = end;
+                one(thread)
+            })
+        };
+        let handles: Vec<_> = (0..done.len()).map(start).collect();
+        drop(end);
+        while ended.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
+            progress.update(done.iter().map(Done::get).sum());
+        }
+        let join = |h: std::thread::ScopedJoinHandle<'_, Result<Share>>| {
+            h.join().unwrap_or_else(|_| Err(Error::failed("a thread of the harness panicked")))
+        };
+        handles.into_iter().map(join).collect()
+    });
+    progress.finish();
+    shares
 }
 
 /// The same on another number of threads.
@@ -188,7 +218,6 @@ pub fn phase_on(
 ) -> Result<()> {
     let barrier = Barrier::new(threads);
     let done: Vec<Done> = (0..threads).map(|_| Done::default()).collect();
-    let mut progress = progress(shared.spec, operations);
     let before = Usage::now();
     let one = |thread: usize| -> Result<Share> {
         // Relaxed: pairs with nothing; the others stop a little later.
@@ -223,28 +252,7 @@ pub fn phase_on(
             end,
         })
     };
-    let (end, ended) = channel::<()>();
-    let shares: Vec<Result<Share>> = std::thread::scope(|scope| {
-        let handles: Vec<_> = (0..threads)
-            .map(|t| {
-                let (one, end) = (&one, end.clone());
-                scope.spawn(move || {
-                    // Dropped when this thread is done.
-                    let _end = end;
-                    one(t)
-                })
-            })
-            .collect();
-        drop(end);
-        while ended.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
-            progress.update(done.iter().map(Done::get).sum());
-        }
-        let join = |h: std::thread::ScopedJoinHandle<'_, Result<Share>>| {
-            h.join().unwrap_or_else(|_| Err(Error::failed("a thread of the harness panicked")))
-        };
-        handles.into_iter().map(join).collect()
-    });
-    progress.finish();
+    let shares = on_threads(&one, &done, progress(shared.spec, operations));
     let usage = Usage::now().since(&before);
     let mut latencies: [Latencies; 2] = Default::default();
     let (mut ops, mut tally, mut callers_cpu_ns) = ([0u64; 2], Tally::default(), 0);
