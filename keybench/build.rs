@@ -13,6 +13,9 @@ fn main() {
     // Outside a checkout the commit is unknown, which is fine.
     let commit = git(&["rev-parse", "--short", "HEAD"]).unwrap_or_else(|| "unknown".into());
     println!("cargo::rustc-env=KEYBENCH_COMMIT={commit}");
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let version = Command::new(rustc).arg("--version").output().ok().and_then(|o| String::from_utf8(o.stdout).ok());
+    println!("cargo::rustc-env=KEYBENCH_RUSTC={}", version.as_deref().map_or("unknown", str::trim));
     // Moves with every commit and checkout; a path that is not there would make cargo build this again each time.
     let moves = git(&["rev-parse", "--git-path", "logs/HEAD"]).filter(|p| std::path::Path::new(p).exists());
     println!("cargo::rerun-if-changed={}", moves.as_deref().unwrap_or("build.rs"));

@@ -5,7 +5,7 @@
 //! repeat fails no build. Repeats of two runs are not pairs: what disturbed one did not disturb the other.
 
 use crate::error::{Error, Result};
-use crate::measure::{median, show_count};
+use crate::measure::{median, show_count, sig3};
 use crate::results::verdict::ENOUGH;
 use crate::results::{EngineResult, Results};
 use crate::stats::Estimate;
@@ -221,7 +221,7 @@ fn compare(
                 Verdict::Worse => " WORSE",
             };
             let (before, after) = (show_count(median(b.iter().copied())), show_count(median(a.iter().copied())));
-            let shown = format!("{:.2} [{:.2} .. {:.2}]", r.value, r.low, r.high);
+            let shown = format!("{} [{} .. {}]", sig3(r.value), sig3(r.low), sig3(r.high));
             let _ = writeln!(out, "{what:<44} {before:>14} {after:>14} {shown:>24}{mark}");
         };
         let rates = |f: &Figures| f.rates.values().copied().collect::<Vec<_>>();

@@ -13,6 +13,7 @@ mod figure;
 mod interrupt;
 mod kill;
 mod lua;
+mod machine;
 mod measure;
 mod micro;
 mod options;
@@ -22,6 +23,7 @@ mod plot;
 mod process;
 mod progress;
 mod results;
+mod settle;
 mod stats;
 mod suite;
 

@@ -110,7 +110,7 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
 /// Nanoseconds for people: three or four digits and a unit.
 pub fn show_ns(ns: f64) -> String {
     match ns {
-        n if n < 1_000.0 => format!("{n:.0} ns"),
+        n if n < 999.5 => format!("{} ns", show_count(n)),
         n if n < 1_000_000.0 => format!("{:.2} us", n / 1e3),
         n if n < 1_000_000_000.0 => format!("{:.2} ms", n / 1e6),
         n => format!("{:.2} s", n / 1e9),
@@ -168,13 +168,25 @@ pub fn show_count(n: f64) -> String {
     out
 }
 
+/// A share in percent. One that falls short is not rounded up to the whole.
+pub fn show_percent(share: f64) -> String {
+    let percent = share * 100.0;
+    if percent >= 100.0 || percent <= 0.0 {
+        return format!("{percent:.0} %");
+    }
+    let digits = (2 - percent.log10().floor() as i32).clamp(0, 12);
+    // What the multiplication loses is not a digit that was there.
+    let cut = (percent * 10_f64.powi(digits) + 1e-6).floor() / 10_f64.powi(digits);
+    format!("{cut:.*} %", digits as usize)
+}
+
 /// Bytes for people.
 pub fn show_bytes(bytes: f64) -> String {
     match bytes {
         b if b < 1024.0 => format!("{b:.0} B"),
-        b if b < 1_048_576.0 => format!("{:.1} KiB", b / 1024.0),
-        b if b < 1_073_741_824.0 => format!("{:.1} MiB", b / 1_048_576.0),
-        b => format!("{:.2} GiB", b / 1_073_741_824.0),
+        b if b < 1_048_576.0 => format!("{} KiB", sig3(b / 1024.0)),
+        b if b < 1_073_741_824.0 => format!("{} MiB", sig3(b / 1_048_576.0)),
+        b => format!("{} GiB", sig3(b / 1_073_741_824.0)),
     }
 }
 
@@ -250,6 +262,14 @@ mod tests {
         );
         assert_eq!((plural(1, "repeat"), plural(3, "repeat")), ("1 repeat".into(), "3 repeats".into()));
         assert_eq!(show_ns(1_234.0), "1.23 us");
-        assert_eq!(show_bytes(3.0 * 1_048_576.0), "3.0 MiB");
+        assert_eq!(
+            (show_ns(12.345), show_ns(12.0), show_ns(0.5)),
+            ("12.3 ns".into(), "12 ns".into(), "0.500 ns".into())
+        );
+        assert_eq!((show_bytes(3.0 * 1_048_576.0), show_bytes(7.0)), ("3.00 MiB".into(), "7 B".into()));
+        assert_eq!(
+            (show_percent(0.0123), show_percent(0.9996), show_percent(1.0)),
+            ("1.23 %".into(), "99.9 %".into(), "100 %".into())
+        );
     }
 }

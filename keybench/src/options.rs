@@ -96,6 +96,11 @@ impl EngineChoices {
         self
     }
 
+    /// Bytes of a memtable that all share.
+    pub fn memtable_size(&self) -> u64 {
+        self.shared.memtable_size
+    }
+
     /// Whether writes are fsynced.
     pub fn sync(&self) -> bool {
         self.shared.sync

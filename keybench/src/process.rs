@@ -193,11 +193,38 @@ pub fn disk_bytes(dir: &Path) -> u64 {
     total
 }
 
+/// Writes the files under `dir` out and takes their pages from the kernel's page cache. Pages that a process has mapped and
+/// touched stay, and so does what a file system keeps in a cache of its own. Costs the writing of what is dirty.
+///
+/// # Errors
+/// A file that cannot be opened, synced or advised about; one that vanishes meanwhile is none.
+pub fn drop_cache(dir: &Path) -> Result<()> {
+    let entries = std::fs::read_dir(dir).map_err(|e| Error::io("list", dir, e))?;
+    for entry in entries.flatten() {
+        let path = entry.path();
+        let file = match std::fs::File::open(&path) {
+            Ok(file) => file,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(e) => return Err(Error::io("open", &path, e)),
+        };
+        let kind = file.metadata().map_err(|e| Error::io("look at", &path, e))?.file_type();
+        if kind.is_dir() {
+            drop_cache(&path)?;
+        } else if kind.is_file() {
+            // Only pages that are not dirty are dropped.
+            file.sync_all().map_err(|e| Error::io("sync", &path, e))?;
+            let advised = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
+            advised.map_err(|e| Error::io("drop the cached pages of", &path, e.into()))?;
+        }
+    }
+    Ok(())
+}
+
 /// A store's files at their largest against its keys and values: what was merged is there until its merger is complete.
 pub const ROOM_FACTOR: u64 = 2;
 
 /// The directory in which `dir` will be made, or itself if it is there.
-fn existing(dir: &Path) -> Option<PathBuf> {
+pub fn existing(dir: &Path) -> Option<PathBuf> {
     let dir = std::path::absolute(dir).ok()?;
     dir.ancestors().find(|d| d.exists()).map(Path::to_owned)
 }
@@ -306,6 +333,30 @@ mod tests {
         for part in ["keybench-no-such-directory", "GiB", "--ignore-free-space", "are free"] {
             assert!(e.to_string().contains(part), "{e}");
         }
+    }
+
+    #[test]
+    fn a_dropped_cache_is_read_from_the_disk_again() {
+        use rustix::io::{ReadWriteFlags, preadv2};
+        let dir = std::env::temp_dir().join(format!("keybench-drop-{}", std::process::id()));
+        fresh_dir(&dir).unwrap();
+        std::fs::create_dir(dir.join("below")).unwrap();
+        let path = dir.join("below/x");
+        std::fs::write(&path, vec![7; 1 << 20]).unwrap();
+        // Reads what is in the page cache, and nothing else.
+        let cached = || {
+            let (file, mut page) = (std::fs::File::open(&path).unwrap(), [0; 4096]);
+            preadv2(&file, &mut [std::io::IoSliceMut::new(&mut page)], 512 << 10, ReadWriteFlags::NOWAIT).is_ok()
+        };
+        let before = cached();
+        drop_cache(&dir).unwrap();
+        let disk = ["ext4 ", "xfs "].iter().any(|kind| {
+            crate::machine::facts(&dir).iter().any(|(name, fact)| *name == "file system" && fact.starts_with(kind))
+        });
+        assert!(!disk || (before && !cached()), "its pages are gone");
+        assert_eq!(std::fs::read(&path).unwrap(), vec![7; 1 << 20]);
+        remove_dir(&dir).unwrap();
+        assert!(drop_cache(&dir).unwrap_err().to_string().contains("list"));
     }
 
     #[test]

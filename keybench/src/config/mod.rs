@@ -65,6 +65,7 @@ const KEYS: &[Key] = &[
     key("seed", Form::Value),
     key("pin", Form::Value),
     key("verify", Form::Switch),
+    key("settle", Form::Switch),
     key("equal", Form::Switch),
     key("ignore_free_space", Form::Switch),
     key("timeline", Form::Value),

@@ -62,6 +62,7 @@ fn bench(args: &lua::Args) -> Result<Vec<(String, String)>> {
         ("ops", args.ops.map(|n| n.to_string())),
         ("secs", args.secs.map(|s| s.to_string())),
         ("rate", args.rate.map(|r| r.to_string())),
+        ("settle", args.settle.map(|on| u8::from(on).to_string())),
         ("isolation", args.txn_flags.isolation.map(|i| i.name().to_owned())),
         ("txn_mode", args.txn_flags.txn_mode.map(|m| m.name().to_owned())),
         ("report", (!args.report.is_empty()).then(|| list(&mut args.report.iter().map(ToString::to_string)))),

@@ -165,6 +165,7 @@ impl Args {
             rate: None,
             timeline: 0.0,
             verify: false,
+            settle: Some(false),
             pin: Pin::No,
         };
         let end = match (self.cycles, self.minutes) {

@@ -83,6 +83,10 @@ pub struct Args {
     /// Put key and version into every value and check every read
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", value_parser = switch)]
     pub verify: bool,
+    /// When a store's points are done, flush and wait until compaction is idle, and tell what its writes cost by then. On by
+    /// default where a point writes; true also where only loading does
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]
+    pub settle: Option<bool>,
     /// Seconds between readings of machine and engine while a point runs; 0: none
     #[arg(long, default_value_t = 1.0, value_parser = interval)]
     pub timeline: f64,
@@ -127,7 +131,7 @@ fn repeats(text: &str) -> Result<usize, String> {
 
 /// One at least, with the suffixes of counts.
 fn count(text: &str) -> Result<u64, String> {
-    crate::measure::parse_count(text).and_then(|n| within(&n.to_string(), 1, u64::MAX))
+    crate::measure::parse_count(text.trim()).and_then(|n| within(&n.to_string(), 1, u64::MAX))
 }
 
 fn value_size(text: &str) -> Result<u64, String> {
@@ -233,6 +237,8 @@ pub struct Plan {
     pub pin: Pin,
     /// Whether answers are verified.
     pub verify: bool,
+    /// Whether what writes cost is taken again when they are settled; none: where points write.
+    pub settle: Option<bool>,
     /// Whether engines with different settings are an error.
     pub equal: bool,
     /// Whether it is not checked that the data set fits.
@@ -258,6 +264,7 @@ impl Plan {
             rate: self.rate,
             timeline: self.timeline,
             verify: self.verify,
+            settle: self.settle,
             pin: self.pin.clone(),
         }
     }
@@ -389,6 +396,7 @@ impl Args {
             seed_threads,
             pin: self.pin.clone(),
             verify: self.verify,
+            settle: self.settle,
             equal: self.equal,
             ignore_free_space: self.ignore_free_space,
             choices,

@@ -36,6 +36,7 @@ fn cost(plan: &Plan, group: &Group, point: &Point) -> Result<Option<HarnessCost>
         warmup: 0.0,
         rate: None,
         timeline: 0.0,
+        settle: Some(false),
         // What it answers was never put.
         verify: false,
         ..plan.spec(&group, "null", &plan.data_dir.join("null"))

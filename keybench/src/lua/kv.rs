@@ -48,6 +48,10 @@ pub struct Figures {
     pub touches: u64,
     pub hits: u64,
     pub misses: u64,
+    /// Calls that the engine failed, for each kind.
+    pub failed: [u64; KIND_NAMES.len()],
+    /// What the first of them said.
+    pub first_failure: Option<String>,
     /// Nanoseconds of processor time of the thread.
     pub cpu_ns: u64,
     /// Transactions that had to give way.
@@ -67,7 +71,7 @@ pub struct Worker {
     tracker: Arc<Tracker>,
     /// What was measured so far.
     pub figures: Figures,
-    /// The engine's first error: it ends the run even if the script catches it.
+    /// The engine's first error within this call of the script: it ends the run unless the script catches it.
     pub failure: Option<Error>,
     /// How late the present call of `run` began, in nanoseconds, until its first operation has taken it on.
     late: u64,
@@ -137,12 +141,15 @@ impl Worker {
                 self.tracker.touches.store(self.figures.touches, Ordering::Relaxed);
                 Ok(t)
             }
-            Err(e) => Err(self.fail(e.context(KIND_NAMES[kind as usize]))),
+            Err(e) => Err(self.fail(kind, e.context(KIND_NAMES[kind as usize]))),
         }
     }
 
-    pub(super) fn fail(&mut self, e: Error) -> mlua::Error {
+    /// Notes that the engine failed a call, which is neither counted as done nor as a miss, and makes it the script's error.
+    pub(super) fn fail(&mut self, kind: Kind, e: Error) -> mlua::Error {
         let text = e.to_string();
+        self.figures.failed[kind as usize] += 1;
+        self.figures.first_failure.get_or_insert_with(|| text.clone());
         self.failure.get_or_insert(e);
         mlua::Error::runtime(text)
     }
@@ -250,13 +257,14 @@ impl Worker {
                 buffer.len() - v.len()..buffer.len()
             });
         });
-        for (i, answer) in answers.iter_mut().enumerate() {
+        // Where the engine failed there are no answers: keys that it did not get to are no misses.
+        for (i, answer) in answers.iter_mut().enumerate().filter(|_| done.is_ok()) {
             if answer.is_some() {
                 self.figures.hits += 1
             } else {
                 self.figures.misses += 1
             }
-            if let (Some(truth), Ok(())) = (&truth, &done) {
+            if let Some(truth) = &truth {
                 if times[i] != 1 {
                     let complaint = format!("it was answered {} times", times[i]);
                     self.figures.answers.judge("mget", keys[i], Err(complaint));
@@ -325,7 +333,7 @@ fn scan(shared: &Shared, lua: &Lua, lo: &[u8], hi: Option<&[u8]>, each: &Functio
     let from = clock.now();
     let open = |w: &mut Worker| txn::cursor(&mut *w.session, &mut w.txn, Bounds { lower: Some(lo), upper: hi });
     let opened = open(&mut shared.borrow_mut());
-    let mut cursor = opened.map_err(|e| shared.borrow_mut().fail(e))?;
+    let mut cursor = opened.map_err(|e| shared.borrow_mut().fail(Kind::Range, e.context("scan")))?;
     shared.borrow_mut().scanning += 1;
     let walked = walk(shared, lua, &mut *cursor, (lo, hi, limit), each, &mut check);
     let mut worker = shared.borrow_mut();
@@ -343,7 +351,7 @@ fn walk(
     each: &Function,
     check: &mut Option<Scan>,
 ) -> mlua::Result<u64> {
-    let fail = |e: Error| shared.borrow_mut().fail(e.context("scan"));
+    let fail = |e: Error| shared.borrow_mut().fail(Kind::Range, e.context("scan"));
     let mut rows = 0;
     let mut valid = limit > 0 && cursor.seek(lo).map_err(fail)?;
     while valid {

@@ -12,10 +12,10 @@ use crate::pin::Pin;
 use crate::process::{self, Usage};
 use crate::progress::{Goal, Progress};
 use crate::results::Closed;
+use crate::settle::{Begun, Costs};
 use mlua::{Lua, Table};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Barrier, Condvar, Mutex, PoisonError};
@@ -91,9 +91,21 @@ pub struct Spec {
     pub timeline: f64,
     /// Whether answers are verified.
     pub verify: bool,
+    /// Whether what writes cost is taken again when they are settled; none: where points write.
+    #[serde(default)]
+    pub settle: Option<bool>,
     /// Where worker threads run.
     #[serde(default)]
     pub pin: Pin,
+}
+
+impl Spec {
+    /// Whether the cost of writes is taken again when they are settled, of a store that was given so many bytes by its loader
+    /// and by the end of its points.
+    fn settles(&self, seeded: u64, given: u64) -> bool {
+        let wanted = self.settle.unwrap_or(given > seeded);
+        wanted && given > 0 && engine::keeps_files(&self.engine)
+    }
 }
 
 /// What a store is going through.
@@ -125,6 +137,9 @@ pub struct Op {
     pub name: String,
     /// Latencies.
     pub latency: Summary,
+    /// Calls that the engine failed and the script went on after: in none of the latencies.
+    #[serde(default)]
+    pub failed: u64,
 }
 
 /// Figures of a phase: of seeding or of a point.
@@ -140,6 +155,9 @@ pub struct Measured {
     pub hits: u64,
     /// Gets that found nothing.
     pub misses: u64,
+    /// What the engine said when it first failed a call that the script went on after.
+    #[serde(default)]
+    pub first_failure: Option<String>,
     /// Transactions that had to give way.
     pub aborts: u64,
     /// Bytes of keys and values that were written, and of keys that were deleted.
@@ -194,6 +212,8 @@ pub enum Message {
     Done { point: Point, measured: Measured },
     /// A reading of the timeline.
     Sample { phase: Phase, point: Point, elapsed: f64, metrics: Vec<(String, f64)> },
+    /// What its writes cost, before and after they were settled.
+    Settled(Costs),
     /// All that the store holds was read and compared with what was written.
     Checked(Answers),
     /// The store is closed.
@@ -235,11 +255,18 @@ pub fn run(
         most_rss: 0,
         send,
     };
+    let begun = Begun::now(before.rss);
     if spec.seed_threads > 0 {
         stage.seed()?;
     }
+    let seeded = stage.put_bytes;
     for point in &spec.points {
         stage.measure(point)?;
+    }
+    if spec.settles(seeded, stage.put_bytes) {
+        eprintln!("{} {}: flushing, and waiting until compaction is idle", spec.engine, spec.workload);
+        let costs = begun.settle(&*store, &spec.dir)?;
+        (stage.send)(Message::Settled(costs))?;
     }
     let (put_bytes, most_rss) = (stage.put_bytes, stage.most_rss);
     drop(stage);
@@ -579,9 +606,8 @@ fn units(
         loaded.run.call::<()>(&ctx)?;
         let mut worker = shared.borrow_mut();
         worker.no_txn_left()?;
-        if worker.failure.is_some() {
-            break;
-        }
+        // The script has caught it: it is counted as failed, and the script goes on.
+        worker.failure = None;
         // The last operation has read the clock already, unless there was none.
         let now = match std::mem::take(&mut worker.now) {
             0 => turn.clock.now(),
@@ -596,18 +622,19 @@ fn units(
     Ok(())
 }
 
-/// The engine's own error where there was one, whether or not the script caught it; the script's otherwise.
+/// The engine's own error if the script did not catch it; otherwise the script's, if there was one.
 fn verdict(done: mlua::Result<()>, shared: &Shared) -> Result<()> {
-    if let Some(e) = Rc::clone(shared).borrow_mut().failure.take() {
-        return Err(e);
-    }
-    done.map_err(|e| Error::usage(format!("the script failed: {e}")))
+    let failure = shared.borrow_mut().failure.take();
+    done.map_err(|e| failure.unwrap_or_else(|| Error::usage(format!("the script failed: {e}"))))
 }
 
 fn add_up(measured: &mut Measured, shares: Vec<Figures>) {
     let mut total: [Latencies; KIND_NAMES.len()] = Default::default();
+    let mut failed = [0; KIND_NAMES.len()];
     let mut answers = Answers::default();
     for share in shares {
+        failed.iter_mut().zip(&share.failed).for_each(|(all, own)| *all += own);
+        measured.first_failure = measured.first_failure.take().or(share.first_failure);
         for (all, own) in total.iter_mut().zip(&share.latencies) {
             all.merge(own);
         }
@@ -622,8 +649,10 @@ fn add_up(measured: &mut Measured, shares: Vec<Figures>) {
     }
     let Answers { verified, wrong, examples } = answers;
     (measured.verified, measured.wrong, measured.examples) = (verified, wrong, examples);
-    let used = KIND_NAMES.iter().zip(&total).filter(|(_, l)| l.count() > 0);
-    measured.ops = used.map(|(name, l)| Op { name: (*name).to_owned(), latency: l.summary() }).collect();
+    let used = KIND_NAMES.iter().zip(&total).zip(failed).filter(|((_, l), failed)| l.count() + failed > 0);
+    let op =
+        |((name, l), failed): ((&&str, &Latencies), u64)| Op { name: name.to_string(), latency: l.summary(), failed };
+    measured.ops = used.map(op).collect();
 }
 
 /// How far all threads are.

@@ -330,6 +330,7 @@ pub fn spec(source: &str, threads: usize) -> Spec {
         rate: None,
         timeline: 1.0,
         verify: true,
+        settle: None,
         pin: Pin::No,
     }
 }
@@ -564,14 +565,17 @@ fn units_before_the_measured_ones_are_not_counted() {
 }
 
 #[test]
-fn a_failed_write_ends_the_run_even_if_the_script_catches_it() {
+fn a_failed_write_ends_the_run_unless_the_script_catches_it_and_counts_in_no_case() {
     let honest = "return { run = function(ctx) kv.put('k' .. ctx.iter, 'v') end }";
     assert_eq!(broken(&spec(honest, 2), Fault::FailsWritesAfter(100)).unwrap_err(), Error::failed("put: disk on fire"));
-    let catches = "return { run = function(ctx) pcall(kv.put, 'k' .. ctx.iter, 'v') end }";
-    assert_eq!(
-        broken(&spec(catches, 2), Fault::FailsWritesAfter(100)).unwrap_err(),
-        Error::failed("put: disk on fire")
-    );
+    let again = "return { run = function(ctx) pcall(kv.put, 'k', 'v'); kv.put('k', 'v') end }";
+    assert_eq!(broken(&spec(again, 2), Fault::FailsWritesAfter(100)).unwrap_err(), Error::failed("put: disk on fire"));
+    let catches = "return { run = function(ctx) pcall(kv.put, 'k' .. ctx.iter, 'v'); kv.get('never') end }";
+    let (_, done) = broken(&Spec { verify: false, ..spec(catches, 2) }, Fault::FailsWritesAfter(100)).unwrap();
+    let counts: Vec<_> = done.ops.iter().map(|o| (o.name.as_str(), o.latency.count, o.failed)).collect();
+    assert_eq!(counts, [("put", 100, 400), ("get", 500, 0)]);
+    assert_eq!((done.units, done.touches, done.hits, done.misses), (500, 600, 0, 500), "a failed put is no miss");
+    assert_eq!(done.first_failure.as_deref(), Some("put: disk on fire"));
     let in_load =
         "return { load = function(ctx) for i = 1, 200 do kv.put('k' .. i, 'v') end end, run = function() end }";
     assert_eq!(

@@ -39,7 +39,9 @@ impl Worker {
             Some(name) => isolation(name).map_err(|e| mlua::Error::runtime(format!("begin: {e}")))?,
             None => self.how.isolation,
         };
-        self.session.begin(Transactions { isolation, ..self.how }).map_err(|e| self.fail(e))?;
+        self.session
+            .begin(Transactions { isolation, ..self.how })
+            .map_err(|e| self.fail(Kind::Commit, e.context("begin")))?;
         (self.txn, self.touches_before) = (State::Running, self.figures.touches);
         Ok(())
     }
@@ -72,7 +74,7 @@ impl Worker {
     fn end(&mut self) -> mlua::Result<()> {
         self.txn = State::Outside;
         self.figures.touches = self.touches_before;
-        self.session.rollback().map_err(|e| self.fail(e))
+        self.session.rollback().map_err(|e| self.fail(Kind::Commit, e.context("rollback")))
     }
 
     /// Called when the script returns: a transaction left open is its mistake.

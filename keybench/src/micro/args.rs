@@ -101,6 +101,10 @@ pub struct Args {
     /// Between loading and measuring
     #[arg(long, value_enum, default_value_t = AfterLoad::Nothing)]
     pub after_load: AfterLoad,
+    /// Before what is measured, write a store's files out and take them from the page cache (no root needed): reads meet the
+    /// disk. The engine's own cache stays; with --after-load reopen-settled it is empty too
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", value_parser = switch)]
+    pub drop_cache: bool,
     /// After writes, flush and wait until compaction is idle, and tell what the writes cost by then. On by default for
     /// workloads that write; with --phases, after each phase that writes
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]
@@ -185,6 +189,11 @@ impl Args {
         if self.after_load == AfterLoad::ReopenKilled && (!self.workload.loads_first() || self.workload.writes()) {
             return Err(Error::usage("--after-load reopen-killed is for workloads that read what was loaded"));
         }
+        if self.drop_cache && !self.existing && (!self.workload.loads_first() || self.phases.is_some()) {
+            return Err(Error::usage(
+                "--drop-cache is for workloads that meet what was loaded before: read, seek, range ...",
+            ));
+        }
         self.pin.check()?;
         let value_size = self.value_size as usize;
         let txn = self.txn()?;
@@ -212,6 +221,7 @@ impl Args {
             pin: self.pin.clone(),
             fresh_iterator: self.fresh_iterator,
             after_load: self.after_load,
+            drop_cache: self.drop_cache,
             existing: self.existing,
             settle: self.settle.unwrap_or(self.phases.is_none() && self.workload.writes()),
             killed: false,

@@ -2,11 +2,11 @@
 //! file keeps the ones it began with.
 
 use super::args::Plan;
-use super::settle::{Cost, Costs};
 use super::txn::TxnCounts;
 use super::{Column, HarnessCost, Outcome, Phase};
 use crate::error::{Error, Result};
 use crate::measure::{Summary, exact, median};
+use crate::settle::{Cost, Costs};
 use crate::stats::Estimate;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -76,7 +76,7 @@ pub fn append(path: &Path, plan: &Plan, columns: &[Column], harness: &[HarnessCo
     for column in columns.iter().filter(|c| !c.outcomes.is_empty()) {
         for (at, phase) in column.outcomes[0].phases.iter().enumerate() {
             let cost = harness.iter().find(|h| h.operation == phase.title());
-            let cost = cost.map_or(String::new(), |h| format!("{:.0}", h.ns));
+            let cost = cost.map_or(String::new(), |h| exact(h.ns));
             let costs = cost_cells(plan, column, at);
             let cells = [row(plan, column, at), txn_cells(plan, column, at), spread_cells(column, at), cost, costs];
             text.push_str(&cells[..=later].join(","));
@@ -151,7 +151,7 @@ fn row(plan: &Plan, column: &Column, at: usize) -> String {
     let first = phases[0];
     let l = Summary::median_of(&phases.iter().map(|p| p.latency).collect::<Vec<_>>());
     let cv = if l.avg > 0.0 { 100.0 * l.stddev / l.avg } else { 0.0 };
-    let us = |ns: f64| format!("{:.3}", ns / 1e3);
+    let us = |ns: f64| exact(ns / 1e3);
     let cells = [
         column.engine.clone(),
         outcomes[0].version.clone(),
@@ -164,25 +164,25 @@ fn row(plan: &Plan, column: &Column, at: usize) -> String {
         plan.base.value_size.to_string(),
         first.ops.to_string(),
         exact(of(&Phase::rate)),
-        format!("{:.6}", of(&|p| p.seconds)),
+        exact(of(&|p| p.seconds)),
         us(l.avg),
         us(l.stddev),
-        format!("{cv:.1}"),
+        exact(cv),
         us(l.p50),
         us(l.p95),
         us(l.p99),
         us(l.p999),
         us(l.min),
         us(l.max),
-        format!("{:.1}", all(&|o| o.peak_rss as f64) / MB),
-        format!("{:.1}", of(&|p| p.usage.disk_read as f64) / MB),
-        format!("{:.1}", of(&|p| p.usage.written() as f64) / MB),
-        format!("{:.2}", of(&|p| p.usage.cpu_user)),
-        format!("{:.2}", of(&|p| p.usage.cpu_sys)),
-        format!("{:.1}", all(&|o| o.disk_bytes as f64) / MB),
-        format!("{:.3}", all(&Outcome::write_amp)),
-        format!("{:.3}", of(&|p| read_amp(plan, p))),
-        format!("{:.3}", all(&Outcome::space_amp)),
+        exact(all(&|o| o.peak_rss as f64) / MB),
+        exact(of(&|p| p.usage.disk_read as f64) / MB),
+        exact(of(&|p| p.usage.written() as f64) / MB),
+        exact(of(&|p| p.usage.cpu_user)),
+        exact(of(&|p| p.usage.cpu_sys)),
+        exact(all(&|o| o.disk_bytes as f64) / MB),
+        exact(all(&Outcome::write_amp)),
+        exact(of(&|p| read_amp(plan, p))),
+        exact(all(&Outcome::space_amp)),
         u8::from(plan.base.options.sync).to_string(),
         outcomes.iter().map(Outcome::verified).sum::<u64>().to_string(),
         outcomes.iter().map(Outcome::wrong).sum::<u64>().to_string(),
@@ -233,7 +233,7 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].starts_with(HEADER) && lines.len() == 3);
         assert!(lines.iter().all(|l| width(l) == width(lines[0])), "{text}");
-        assert!(lines[2].contains(",serializable,optimistic,10,9,6,3.0,2,0.25000,4,1,3.0,3.0,42,,"), "{}", lines[2]);
+        assert!(lines[2].contains(",serializable,optimistic,10,9,6,3.0,2,0.25000,4,1,3.0,3.0,41.6,,"), "{}", lines[2]);
 
         let old = dir.join("old.csv");
         for later in [3, 2, 1, 0] {

@@ -5,7 +5,6 @@ mod csv;
 pub mod phases;
 mod report;
 mod run;
-mod settle;
 #[cfg(test)]
 mod tests;
 mod txn;
@@ -24,8 +23,8 @@ use crate::measure::Summary;
 use crate::pin::Pin;
 use crate::process::{self, Usage};
 use crate::results::equality;
+use crate::settle::{self, Costs};
 use serde::{Deserialize, Serialize};
-use settle::Costs;
 use std::path::{Path, PathBuf};
 use txn::{TxnCounts, TxnSpec};
 
@@ -163,6 +162,9 @@ pub struct Spec {
     pub fresh_iterator: bool,
     /// What is done between loading and measuring.
     pub after_load: AfterLoad,
+    /// Whether its files are taken from the page cache before what is measured.
+    #[serde(default)]
+    pub drop_cache: bool,
     /// The store exists and holds the data set.
     pub existing: bool,
     /// Whether the cost of writes is taken again when memtables are flushed and compaction is idle.
@@ -556,6 +558,7 @@ fn harness_cost(plan: &args::Plan) -> Vec<HarnessCost> {
         operations,
         existing: false,
         after_load: AfterLoad::Nothing,
+        drop_cache: false,
         options: plan.choices.of("null"),
         txn: TxnSpec { hot_keys: plan.base.txn.hot_keys.map(|n| n.min(entries)), ..plan.base.txn },
         ..plan.base.clone()

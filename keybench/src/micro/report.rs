@@ -1,11 +1,11 @@
 //! The report of `keybench micro`.
 
 use super::args::Plan;
-use super::settle::{Cost, Costs};
 use super::txn::TxnCounts;
 use super::{Column, HarnessCost, Outcome, Phase};
 use crate::engine;
-use crate::measure::{Summary, median, plural, show_bytes, show_count, show_ns, show_short, sig3};
+use crate::measure::{Summary, median, plural, show_bytes, show_count, show_ns, show_percent, show_short, sig3};
+use crate::settle::{self, Costs};
 use std::fmt::Write;
 
 /// The report.
@@ -27,6 +27,9 @@ pub fn render(plan: &Plan, columns: &[Column], harness: &[HarnessCost], warnings
         if b.options.sync { "synced" } else { "not synced" },
         plan.repeat,
     );
+    if b.drop_cache {
+        out.push_str("  files were taken from the page cache before what was measured\n");
+    }
     if b.workload.is_transactional() {
         let _ = writeln!(
             out,
@@ -65,8 +68,10 @@ pub fn render(plan: &Plan, columns: &[Column], harness: &[HarnessCost], warnings
     for HarnessCost { operation, ns, latency_ns } in harness {
         let _ = writeln!(
             out,
-            "harness: {ns:.0} ns for each {operation} are its own, {latency_ns:.0} ns of a call's latency (processor time \
-             on the null engine); subtract them"
+            "harness: {} ns for each {operation} are its own, {} ns of a call's latency (processor time \
+             on the null engine); subtract them",
+            sig3(*ns),
+            sig3(*latency_ns)
         );
     }
     verdicts(&mut out, plan, &measured);
@@ -77,7 +82,7 @@ fn operation_table(out: &mut String, columns: &[&Column], at: usize) {
     let Phase { name, operation, ops, found, .. } = &columns[0].outcomes[0].phases[at];
     if !name.is_empty() {
         let found =
-            found.map_or(String::new(), |n| format!(", {:.1} % found", 100.0 * n as f64 / (*ops).max(1) as f64));
+            found.map_or(String::new(), |n| format!(", {} found", show_percent(n as f64 / (*ops).max(1) as f64)));
         let _ = write!(out, "\n{name}: {} operations{found}", show_count(*ops as f64));
     }
     let _ = writeln!(
@@ -102,7 +107,7 @@ fn operation_table(out: &mut String, columns: &[&Column], at: usize) {
         };
         let _ = writeln!(
             out,
-            "{:<10} {:>14} {:>15} {ratio:>7} {:>10} {:>10} {:>10} {:>10} {:>10} {:>6.0} {:>10}",
+            "{:<10} {:>14} {:>15} {ratio:>7} {:>10} {:>10} {:>10} {:>10} {:>10} {:>6} {:>10}",
             c.engine,
             show_count(rate),
             format!("({}-{})", spread(f64::min, f64::MAX), spread(f64::max, 0.0)),
@@ -111,7 +116,7 @@ fn operation_table(out: &mut String, columns: &[&Column], at: usize) {
             show_ns(l.p95),
             show_ns(l.p99),
             show_ns(l.p999),
-            if l.avg > 0.0 { 100.0 * l.stddev / l.avg } else { 0.0 },
+            sig3(if l.avg > 0.0 { 100.0 * l.stddev / l.avg } else { 0.0 }),
             show_ns(l.max),
         );
     }
@@ -148,39 +153,10 @@ fn cost_table(out: &mut String, columns: &[&Column], at: usize) {
     if columns.iter().all(|c| c.outcomes.iter().all(|o| o.phases.get(at).is_none_or(|p| p.costs.is_none()))) {
         return;
     }
-    let _ = writeln!(
-        out,
-        "\n{:<10} {:>12} {:>9} {:>10} {:>10} {:>10} | {:>9} {:>9} {:>10} {:>10} {:>10}",
-        "cost", "foreground:", "cpu", "written", "space", "RSS", "settled:", "cpu", "written", "space", "RSS"
-    );
-    for c in columns {
-        let costs: Vec<Costs> = c.outcomes.iter().filter_map(|o| o.phases.get(at)?.costs).collect();
-        if costs.is_empty() {
-            continue;
-        }
-        let of = |f: &dyn Fn(&Costs) -> Cost| -> [f64; 5] {
-            let all: Vec<Cost> = costs.iter().map(f).collect();
-            let figures: [fn(&Cost) -> f64; 5] =
-                [|c| c.seconds, |c| c.cpu, |c| c.written as f64, |c| c.disk_bytes as f64, |c| c.rss as f64];
-            figures.map(|figure| median(all.iter().map(figure)))
-        };
-        let ([s, cpu, written, disk, rss], after) = (of(&|c| c.foreground), of(&|c| c.settled));
-        let _ = writeln!(
-            out,
-            "{:<10} {:>12} {:>9} {:>10} {:>10} {:>10} | {:>9} {:>9} {:>10} {:>10} {:>10}",
-            c.engine,
-            show_ns(s * 1e9),
-            show_ns(cpu * 1e9),
-            show_bytes(written),
-            show_bytes(disk),
-            show_bytes(rss),
-            show_ns(after[0] * 1e9),
-            show_ns(after[1] * 1e9),
-            show_bytes(after[2]),
-            show_bytes(after[3]),
-            show_bytes(after[4]),
-        );
-    }
+    let costs = |c: &&Column| c.outcomes.iter().filter_map(|o| o.phases.get(at)?.costs).collect();
+    let rows: Vec<(&str, Vec<Costs>)> = columns.iter().map(|c| (c.engine.as_str(), costs(c))).collect();
+    out.push('\n');
+    settle::cost_table(out, &rows);
 }
 
 fn resource_table(out: &mut String, columns: &[&Column], reopened: Option<&str>) {
@@ -212,19 +188,19 @@ fn resource_table(out: &mut String, columns: &[&Column], reopened: Option<&str>)
         };
         let _ = writeln!(
             out,
-            "{:<10} {:>11} {:>11} {:>10} {:>10} {:>10} {:>8.2}s {:>8.2}s {:>7.2} {:>7.2} {:>9} {:>8.2}s",
+            "{:<10} {:>11} {:>11} {:>10} {:>10} {:>10} {:>9} {:>9} {:>7} {:>7} {:>9} {:>9}",
             c.engine,
             show_bytes(of(&|o| o.peak_rss as f64)),
             show_bytes(of(&|o| o.loaded_rss as f64)),
             show_bytes(of(&|o| o.peak_vms as f64)),
             show_bytes(sum(&|p| p.usage.disk_read as f64)),
             show_bytes(sum(&|p| p.usage.written() as f64)),
-            sum(&|p| p.usage.cpu_user),
-            sum(&|p| p.usage.cpu_sys),
-            of(&Outcome::write_amp),
-            of(&Outcome::space_amp),
+            show_ns(sum(&|p| p.usage.cpu_user * 1e9)),
+            show_ns(sum(&|p| p.usage.cpu_sys * 1e9)),
+            sig3(of(&Outcome::write_amp)),
+            sig3(of(&Outcome::space_amp)),
             show_bytes(of(&|o| o.disk_bytes as f64)),
-            of(&|o| o.close_seconds),
+            show_ns(of(&|o| o.close_seconds * 1e9)),
         );
         let again: Vec<f64> = c.outcomes.iter().filter_map(|o| o.reopen_seconds).collect();
         if let (Some(how), false) = (reopened, again.is_empty()) {

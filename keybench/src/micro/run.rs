@@ -1,9 +1,8 @@
 //! One run of one engine: open, load, measure, check, close.
 
-use super::settle::Begun;
 use super::txn::{self, TxnCounts};
 use super::verify::{Tally, value_of, whole_store};
-use super::work::{Picker, Shared, Worker, share};
+use super::work::{Done, Picker, Shared, Worker, share};
 use super::{AfterLoad, Outcome, Phase, Spec, Workload};
 use crate::clock::Clock;
 use crate::data::{Keys, Values};
@@ -11,10 +10,13 @@ use crate::engine::{self, Engine};
 use crate::error::{Error, Result};
 use crate::measure::Latencies;
 use crate::process::{self, Usage};
+use crate::progress::{Goal, Progress};
+use crate::settle::Begun;
 use std::path::Path;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 
 /// Opens an engine in a directory.
 pub type Opener<'a> = &'a dyn Fn(&Path) -> Result<Box<dyn Engine>>;
@@ -52,6 +54,9 @@ pub fn run(spec: &Spec, open: Opener<'_>) -> Result<Outcome> {
         }
         store = settle(spec, store, open, &mut outcome)?;
         outcome.loaded_rss = Usage::now().rss.saturating_sub(before.rss);
+    }
+    if spec.drop_cache && engine::keeps_files(&spec.engine) {
+        process::drop_cache(&spec.dir)?;
     }
     let first = outcome.phases.len();
     measure(&shared, &*store, &mut outcome)?;
@@ -159,6 +164,48 @@ fn phase(
     phase_on(shared.spec.threads, shared, store, operations, batch, outcome, work)
 }
 
+/// What a person sees of a phase. How many operations it has in all is known of workloads, not of presets.
+fn progress(spec: &Spec, operations: &[&str]) -> Progress {
+    let total = if operations == ["LOAD"] || spec.workload == Workload::Write { spec.entries } else { spec.operations };
+    let goal = match engine::keeps_data(&spec.engine) {
+        // The harness measures itself: that is over in an instant, and no figure of an engine.
+        false => Goal::Unseen,
+        true if spec.phases.is_empty() && !spec.workload.is_transactional() => Goal::Units(total),
+        true => Goal::Unknown,
+    };
+    Progress::start(format!("{} {}", spec.engine, operations.join(" and ")), "operations", goal)
+}
+
+/// Runs `one` on as many threads as there are counts, and shows what those are meanwhile.
+fn on_threads(
+    one: &(dyn Fn(usize) -> Result<Share> + Sync),
+    done: &[Done],
+    mut progress: Progress,
+) -> Vec<Result<Share>> {
+    let (end, ended) = channel::<()>();
+    let shares = std::thread::scope(|scope| {
+        let start = |thread| {
+            let end = end.clone();
+            scope.spawn(move || {
+                // Dropped when this thread is done.
+                let _end = end;
+                one(thread)
+            })
+        };
+        let handles: Vec<_> = (0..done.len()).map(start).collect();
+        drop(end);
+        while ended.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
+            progress.update(done.iter().map(Done::get).sum());
+        }
+        let join = |h: std::thread::ScopedJoinHandle<'_, Result<Share>>| {
+            h.join().unwrap_or_else(|_| Err(Error::failed("a thread of the harness panicked")))
+        };
+        handles.into_iter().map(join).collect()
+    });
+    progress.finish();
+    shares
+}
+
 /// The same on another number of threads.
 pub fn phase_on(
     threads: usize,
@@ -170,6 +217,7 @@ pub fn phase_on(
     work: impl Fn(&mut Worker<'_>) -> Result<()> + Sync,
 ) -> Result<()> {
     let barrier = Barrier::new(threads);
+    let done: Vec<Done> = (0..threads).map(|_| Done::default()).collect();
     let before = Usage::now();
     let one = |thread: usize| -> Result<Share> {
         // Relaxed: pairs with nothing; the others stop a little later.
@@ -183,6 +231,7 @@ pub fn phase_on(
         let mut worker = Worker {
             shared,
             thread,
+            done: &done[thread],
             session: session?,
             latencies: Default::default(),
             ops: [0; 2],
@@ -203,20 +252,7 @@ pub fn phase_on(
             end,
         })
     };
-    let shares: Vec<Result<Share>> = std::thread::scope(|scope| {
-        let handles: Vec<_> = (0..threads)
-            .map(|t| {
-                scope.spawn({
-                    let one = &one;
-                    move || one(t)
-                })
-            })
-            .collect();
-        let join = |h: std::thread::ScopedJoinHandle<'_, Result<Share>>| {
-            h.join().unwrap_or_else(|_| Err(Error::failed("a thread of the harness panicked")))
-        };
-        handles.into_iter().map(join).collect()
-    });
+    let shares = on_threads(&one, &done, progress(shared.spec, operations));
     let usage = Usage::now().since(&before);
     let mut latencies: [Latencies; 2] = Default::default();
     let (mut ops, mut tally, mut callers_cpu_ns) = ([0u64; 2], Tally::default(), 0);

@@ -37,6 +37,7 @@ pub fn spec(workload: Workload, pattern: Pattern) -> Spec {
         pin: Pin::Each,
         fresh_iterator: false,
         after_load: AfterLoad::Nothing,
+        drop_cache: false,
         existing: false,
         settle: false,
         killed: false,
@@ -193,4 +194,31 @@ fn the_null_engine_is_not_judged() {
         assert_eq!((o.verified(), o.wrong()), (0, 0), "{workload:?}");
         assert_eq!(o.phases.last().unwrap().ops, 3_000);
     }
+}
+
+#[test]
+fn threads_let_their_progress_be_seen() {
+    use super::run::phase_on;
+    use super::work::{Picker, Shared};
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    let spec = spec(Workload::Write, Pattern::Seq);
+    let shared = Shared {
+        spec: &spec,
+        keys: crate::data::Keys::new(spec.pattern, spec.entries, spec.key_size, spec.seed).unwrap(),
+        values: crate::data::Values::new(spec.value_size, spec.value_entropy, spec.seed).unwrap(),
+        sorted: Vec::new(),
+        clock: crate::clock::Clock::calibrated(),
+        stop: AtomicBool::new(false),
+    };
+    let store = crate::engine::open("memory", std::path::Path::new(""), &spec.options).unwrap();
+    let seen = AtomicU64::new(0);
+    phase_on(spec.threads, &shared, &*store, &["PUT"], 1, &mut Outcome::default(), |w| {
+        w.puts(Picker::for_load(&spec, w.thread), spec.entries, 1)?;
+        // What it showed when it last asked whether to stop: all of its share.
+        seen.fetch_add(w.done.get(), Ordering::Relaxed);
+        Ok(())
+    })
+    .unwrap();
+    let shown = seen.into_inner();
+    assert!((spec.entries - spec.threads as u64..=spec.entries).contains(&shown), "{shown} of {}", spec.entries);
 }

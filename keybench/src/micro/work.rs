@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::measure::Latencies;
 use kingtide_base::rng::Rng;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What all threads of a run share.
 pub struct Shared<'a> {
@@ -109,10 +109,24 @@ impl Picker {
     }
 }
 
+/// How many operations a thread has done, for who shows progress. On a cache line of its own: no thread waits for another's.
+#[derive(Default)]
+#[repr(align(128))]
+pub struct Done(AtomicU64);
+
+impl Done {
+    /// The number.
+    pub fn get(&self) -> u64 {
+        // Relaxed: a figure to show, which needs no other memory.
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// One thread's state.
 pub struct Worker<'a> {
     pub shared: &'a Shared<'a>,
     pub thread: usize,
+    pub done: &'a Done,
     pub session: Box<dyn Session>,
     /// Latencies and operations of up to two kinds: `mixed` has puts and gets.
     pub latencies: [Latencies; 2],
@@ -138,8 +152,11 @@ impl Batch {
 }
 
 impl Worker<'_> {
-    /// Whether another thread has failed.
+    /// Whether another thread has failed. Every loop asks once a turn, and this is where it lets its progress be seen.
+    #[inline]
     pub fn stopped(&self) -> bool {
+        // Relaxed: a figure to show, which needs no other memory.
+        self.done.0.store(self.ops[0] + self.ops[1], Ordering::Relaxed);
         // Relaxed: a hint to give up soon; nothing else is read because of it.
         self.shared.stop.load(Ordering::Relaxed)
     }

@@ -1,6 +1,7 @@
 //! A page's first part: who wins what, by how much and how surely.
 
 use super::{Head, Html};
+use crate::measure::sig3;
 use crate::results::verdict::{Outcome, Standing, lead};
 use crate::stats::Estimate;
 
@@ -82,7 +83,7 @@ impl Scale {
     fn of(outcomes: &[&Outcome<'_>]) -> Scale {
         let ends = outcomes.iter().filter_map(|o| o.lead()).flat_map(|e| [e.high, 1.0 / e.low.max(1e-3)]);
         let most = ends.filter(|x| x.is_finite()).fold(1.25, f64::max).min(1e3);
-        Scale { most, label: format!("Times as fast, from 1x to {most:.1}x") }
+        Scale { most, label: format!("Times as fast, from 1x to {}x", sig3(most)) }
     }
 
     /// From the inverse of the greatest ratio to it, in logarithms.

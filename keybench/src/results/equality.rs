@@ -172,7 +172,7 @@ mod tests {
             told,
             [
                 "compression differs: kingtide lz4, rocksdb none",
-                "block cache differs: kingtide 64.0 MiB, rocksdb 8.0 MiB",
+                "block cache differs: kingtide 64.0 MiB, rocksdb 8.00 MiB",
                 "memtable differs: kingtide 64.0 MiB, rocksdb 32.0 MiB",
                 "filter differs: kingtide 10 bits a key, rocksdb none",
                 "durability differs: kingtide end of the process, rocksdb power cut",

@@ -4,10 +4,12 @@
 //! it, and none of them measures or keeps anything of its own. `report.json` is this form as it is, so that a reader of the
 //! file knows what a reader of the page knows.
 
+use crate::engine;
 use crate::error::{Error, Result};
 use crate::lua::point::{Answers, Limit, Measured, Op, Phase, Point};
 use crate::lua::script::Swept;
 use crate::measure::{Summary, median, plural, show_count};
+use crate::settle::{self, Costs};
 use crate::stats::Estimate;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -124,6 +126,9 @@ pub struct Settings {
     pub capacities: Vec<Capacity>,
     /// Whether every write was fsynced before it was acknowledged.
     pub sync: bool,
+    /// Bytes of a memtable that engines were asked for; 0: not known.
+    #[serde(default)]
+    pub memtable_size: u64,
     /// Whether answers were verified.
     pub verify: bool,
     /// Seconds between readings; 0: none.
@@ -182,6 +187,9 @@ pub struct MachineProbe {
     pub data_dir: String,
     /// Whether that is memory, so that disk figures mean nothing.
     pub tmpfs: bool,
+    /// What else figures depend on, by name: disk, file system, processors, compiler, allocator, memory against data.
+    #[serde(default)]
+    pub facts: Vec<(String, String)>,
 }
 
 /// One engine.
@@ -223,6 +231,9 @@ pub struct Store {
     /// The scan of all that it held, with which verification ends.
     #[serde(default)]
     pub checked: Answers,
+    /// What its writes cost, load and points together, where that was settled.
+    #[serde(default)]
+    pub costs: Option<Costs>,
     /// What there was to tell when it was closed; none if it never came to that.
     pub closed: Option<Closed>,
 }
@@ -314,7 +325,7 @@ pub struct Figures {
     pub verified: u64,
     /// Wrong ones, over all repeats.
     pub wrong: u64,
-    /// For each kind of operation the median of each figure.
+    /// For each kind of operation the median of each figure, and the failed calls of all repeats.
     pub ops: Vec<Op>,
 }
 
@@ -363,6 +374,14 @@ impl PointResult {
         self.repeats.iter().flat_map(|r| &r.measured.examples).map(String::as_str)
     }
 
+    /// What the engine failed and the script went on after, over all repeats, if there was any.
+    pub fn failures(&self) -> Option<String> {
+        let failed = self.figures.ops.iter().filter(|o| o.failed > 0);
+        let each: Vec<String> = failed.map(|o| format!("{} {}", show_count(o.failed as f64), o.name)).collect();
+        let first = self.repeats.iter().find_map(|r| r.measured.first_failure.as_deref()).unwrap_or_default();
+        (!each.is_empty()).then(|| format!("{} failed, and the script went on; the first: {first}", each.join(", ")))
+    }
+
     /// The figures of one kind of operation.
     pub fn op(&self, name: &str) -> Option<&Summary> {
         self.figures.ops.iter().find(|o| o.name == name).map(|o| &o.latency)
@@ -403,9 +422,9 @@ impl Figures {
             }
         }
         let op = |name: &str| {
-            let all = repeats.iter().flat_map(|r| r.measured.ops.iter().filter(|o| o.name == name));
-            let latency = Summary::median_of(&all.map(|o| o.latency).collect::<Vec<_>>());
-            Op { name: name.to_owned(), latency }
+            let all: Vec<&Op> = repeats.iter().flat_map(|r| r.measured.ops.iter().filter(|o| o.name == name)).collect();
+            let latency = Summary::median_of(&all.iter().map(|o| o.latency).collect::<Vec<_>>());
+            Op { name: name.to_owned(), latency, failed: all.iter().map(|o| o.failed).sum() }
         };
         Figures {
             wu_per_s: Estimate::of(&each(Measured::unit_rate)),
@@ -467,6 +486,11 @@ impl EngineResult {
         let all = self.stores.iter().filter_map(|s| s.closed.as_ref()).map(of);
         let all: Vec<f64> = all.filter(|(a, b)| *a > 0 && *b > 0).map(|(a, b)| a as f64 / b as f64).collect();
         (!all.is_empty()).then(|| median(all))
+    }
+
+    /// What the writes to its stores cost, for each that was settled.
+    pub fn costs(&self) -> Vec<Costs> {
+        self.stores.iter().filter_map(|s| s.costs).collect()
     }
 
     /// How often it said that it was busy.
@@ -545,6 +569,17 @@ impl Results {
             (kind.title(), Results { engines, points, ..Results::default() })
         };
         kinds.into_iter().map(of_kind).collect()
+    }
+
+    /// Why foreground figures of writes say little, for each kind of store where they do: what it was given fits in memtables.
+    pub fn small_stores(&self) -> Vec<String> {
+        let small = |(title, results): (String, Results)| {
+            let files = results.measured_engines().filter(|e| engine::keeps_files(&e.name));
+            let given = files.map(|e| e.closing(|c| c.put_bytes as f64) as u64).filter(|n| *n > 0).max()?;
+            let why = settle::fits_in_memory(given, self.meta.settings.memtable_size)?;
+            Some(format!("{title}: {why}"))
+        };
+        self.by_store().into_iter().filter_map(small).collect()
     }
 
     /// Median over an engine's points of the mean of its resident bytes.

@@ -17,7 +17,7 @@ pub fn measured(units: u64) -> Measured {
         min: us(p50 / 4.0),
         max: us(p50 * 400.0),
     };
-    let op = |name: &str, p50: f64| Op { name: name.into(), latency: latency(p50) };
+    let op = |name: &str, p50: f64| Op { name: name.into(), latency: latency(p50), failed: 0 };
     Measured {
         seconds: 1.0,
         units,
@@ -55,6 +55,7 @@ pub fn run(engines: &[(&str, &[u64])]) -> Results {
             open_seconds: 0.01,
             seeded: Some(measured(50_000)),
             checked: Answers::default(),
+            costs: None,
             closed: Some(Closed {
                 seconds: 0.02,
                 disk_bytes: 9e6 as u64,

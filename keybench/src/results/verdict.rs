@@ -74,6 +74,8 @@ pub enum Unranked<'a> {
     Wrong { wrong: u64, verified: u64 },
     /// It failed in this workload, here or later.
     Trouble(&'a Error),
+    /// It failed calls that the script went on after.
+    Failures(String),
     /// It did not finish one unit.
     Nothing,
     /// In an open loop: it delivered this share of the rate.
@@ -88,6 +90,7 @@ impl std::fmt::Display for Unranked<'_> {
                 write!(f, "{wrong} of {verified} answers that were checked were wrong")
             }
             Unranked::Trouble(e) => write!(f, "it failed: {e}"),
+            Unranked::Failures(what) => f.write_str(what),
             Unranked::Nothing => f.write_str("it did not finish one unit"),
             Unranked::Behind(share) => write!(f, "it did not keep up: it delivered {} of the rate", percent(*share)),
         }
@@ -233,11 +236,7 @@ fn open_loop_lead(outcomes: &[&Outcome<'_>], noun: &str) -> String {
 /// Share of an open loop's rate that counts as keeping up with it.
 pub const KEPT_UP: f64 = 0.99;
 
-/// A share in percent. One that falls short is not rounded up to the whole.
-pub fn percent(share: f64) -> String {
-    let tenths = (share * 1000.0).floor() / 10.0;
-    format!("{tenths:.1} %")
-}
+pub use crate::measure::show_percent as percent;
 
 /// A ratio in words.
 pub fn times(e: &Estimate) -> String {
@@ -325,6 +324,7 @@ impl Results {
             _ if p.figures.wrong > 0 => Some(Unranked::Wrong { wrong: p.figures.wrong, verified: p.figures.verified }),
             _ if outside.wrong > 0 => Some(Unranked::Wrong { wrong: outside.wrong, verified: outside.verified }),
             Some(e) if engine.is_some_and(|e| e.failed_at(&p.workload)) => Some(Unranked::Trouble(e)),
+            _ if p.failures().is_some() => p.failures().map(Unranked::Failures),
             _ if p.figures.wu_per_s.value <= 0.0 => Some(Unranked::Nothing),
             _ => None,
         }
@@ -516,6 +516,19 @@ mod tests {
         assert_eq!(outcome(&results).winner(), Some("b"));
         results.engines[1].trouble_in = Some("mixed".into());
         assert_eq!(outcome(&results), Outcome::Alone("a"));
+    }
+
+    #[test]
+    fn an_engine_whose_calls_failed_is_not_ranked() {
+        let mut results = run(&[("a", &[10, 10, 10]), ("b", &[50, 50, 50])]);
+        for p in results.points.iter_mut().filter(|p| p.engine == "b") {
+            p.figures.ops[0].failed = 7;
+            p.repeats[1].measured.first_failure = Some("put: disk on fire".into());
+        }
+        let verdict = &results.verdicts()[0];
+        assert_eq!(verdict.outcome, Outcome::Alone("a"));
+        let told = "7 put failed, and the script went on; the first: put: disk on fire";
+        assert_eq!(verdict.unranked[0].1.to_string(), told);
     }
 
     #[test]

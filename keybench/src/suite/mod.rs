@@ -36,6 +36,9 @@ pub struct Args {
     /// What every test is told besides, as in --also "--opt kingtide.l0_trigger=8 -t 4"
     #[arg(long, value_name = "FLAGS", allow_hyphen_values = true)]
     pub also: Option<String>,
+    /// Before what is measured, take a store's files from the page cache, in tests that load first: see keybench micro
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", value_parser = switch)]
+    pub drop_cache: bool,
     /// Writes PREFIX.csv, PREFIX.txt, PREFIX.html and PREFIX-figures; rows are added to a CSV file and a text that are there
     #[arg(long, default_value = "bench-data/suite", value_name = "PREFIX")]
     pub out: PathBuf,
@@ -238,6 +241,7 @@ fn tests(suite: &Suite, args: &Args) -> Result<Vec<Test>> {
         parsed.test_name = Some(name.to_owned());
         parsed.db_path.clone_from(&args.db_path);
         parsed.hot_keys = parsed.hot_keys.map(|n| n.min(parsed.operations));
+        parsed.drop_cache |= args.drop_cache && parsed.workload.loads_first() && parsed.phases.is_none();
         parsed.plan().map_err(|e| e.context(name))?;
         tests.push(Test { name: name.to_owned(), args: parsed, words: format!("{} {also}", words.join(" ")) });
     }
@@ -308,14 +312,17 @@ fn memory() -> u64 {
 
 /// What a reader must know of the run, in front of its tests.
 fn facts(suite: &Suite, args: &Args) -> Vec<(&'static str, String)> {
-    vec![
+    let mut facts = vec![
         ("suite", format!("{}: {}", suite.name, suite.about)),
         ("command", format!("keybench {}", std::env::args().skip(1).collect::<Vec<_>>().join(" "))),
         ("scale", args.scale.to_string()),
         ("commit", env!("KEYBENCH_COMMIT").to_owned()),
         ("machine", process::describe_machine()),
+        ("page cache", if args.drop_cache { "dropped before reads" } else { "as loading left it" }.to_owned()),
         ("date", crate::clock::today()),
-    ]
+    ];
+    facts.extend(crate::machine::facts(&args.db_path));
+    facts
 }
 
 fn write_page(path: &Path, table: &Table, mut about: About<'_>) -> Result<()> {

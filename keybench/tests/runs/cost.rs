@@ -134,3 +134,66 @@ fn a_sweep_over_the_rate_has_latency_over_load() {
         assert!(done.status.code() == Some(2) && told.contains(wanted), "{told}");
     }
 }
+
+#[test]
+fn reads_meet_the_disk_where_the_page_cache_is_dropped() {
+    let dir = Dir::new("drop");
+    let flags = "-e kingtide,lmdb -o 3000 -t 1 --repeat 1 --drop-cache";
+    let told = keybench(&dir.0, &format!("micro -w read {flags} --after-load reopen-settled"));
+    assert!(
+        told.contains("taken from the page cache") && told.contains("kingtide: 3,000 answers checked, 0 wrong"),
+        "{told}"
+    );
+    for wrong in ["-w write", "--phases fillseq,readseq"] {
+        let (done, told) = run(&dir.0, &format!("micro {wrong} {flags}"));
+        assert!(done.status.code() == Some(2) && told.contains("--drop-cache is for workloads"), "{told}");
+    }
+}
+
+/// What the one report under `dir` says: its text, its page, and its stores' costs by engine.
+fn report(dir: &Path) -> (String, String, Vec<(String, serde_json::Value)>) {
+    let report = std::fs::read_dir(dir).unwrap().next().unwrap().unwrap().path();
+    let read = |name: &str| std::fs::read_to_string(report.join(name)).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&read("report.json")).unwrap();
+    let name = |e: &serde_json::Value| e["name"].as_str().unwrap().to_owned();
+    let engines = json["engines"].as_array().unwrap().iter();
+    (read("report.txt"), read("report.html"), engines.map(|e| (name(e), e["stores"][0]["costs"].clone())).collect())
+}
+
+#[test]
+fn a_run_that_writes_tells_its_settled_cost_and_a_small_data_set() {
+    let dir = Dir::new("settled");
+    std::fs::write(
+        dir.0.join("reads.lua"),
+        "return { load = function(ctx) kv.fill(ctx, 500, function(i) return gen.key('k%08d', i) end, function() return gen.value(99, 0) end) end, \
+         run = function() kv.get('k00000001') end }",
+    )
+    .unwrap();
+    let flags = "--threads 1 --ops 3000 --repeat 1 --items 2000 --value-size 400 --timeline 0 --auto-plot=false";
+    let run = |words: &str, reports: &str| {
+        let told = keybench(&dir.0, &format!("run {words} {flags} --report-dir {reports}"));
+        (told, report(&dir.0.join(reports)))
+    };
+    let (told, (text, page, costs)) = run("mixed --backend kingtide,lmdb,memory", "a");
+    let small = "is under four times the memtable of 64.0 MiB";
+    for place in [&told, &text, &page] {
+        assert!(place.contains(small) && place.contains("until compaction was idle"), "{place}");
+    }
+    assert!(told.contains("warning: mixed, 1 thread: the data set") && text.contains("settled:"), "{told}");
+    for (engine, costs) in costs {
+        let figure = |when: &str, what: &str| costs[when][what].as_f64();
+        if engine == "memory" {
+            assert!(costs.is_null(), "it has nothing to settle: {costs}");
+            continue;
+        }
+        for what in ["seconds", "cpu", "written"] {
+            assert!(figure("settled", what) >= figure("foreground", what), "{engine}: {costs}");
+        }
+        assert!(figure("settled", "disk_bytes") > Some(0.0), "{engine}: {costs}");
+    }
+    let (told, (text, page, costs)) = run("mixed --settle=false --memtable-size 64K", "b");
+    assert!(!told.contains("four times the memtable") && !text.contains("settled:"), "{told}");
+    assert!(!page.contains("until compaction was idle") && costs[0].1.is_null());
+    assert!(run("reads.lua", "c").1.2[0].1.is_null(), "points that only read have no cost of writes");
+    assert!(run("reads.lua --settle", "d").1.2[0].1.is_object(), "unless that of the load is asked for");
+}

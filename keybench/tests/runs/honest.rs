@@ -49,6 +49,10 @@ fn unequal_settings_are_told_everywhere_or_refused() {
     assert!(options.matches(" compression=").count() == 1 && options.contains(" compression=none"), "{options}");
     assert!(out.contains(" wu/s") && !out.contains(" .. "), "one repeat has no interval: {out}");
     assert!(dir.report("report.html").contains(told));
+    for fact in ["file system: ", "device: ", "compiler: rustc ", "allocator: ", "pages: ", "data set: about "] {
+        assert!(out.contains(fact), "{fact}: {out}");
+    }
+    assert!(dir.report("report.html").contains("file system"));
     assert!(dir.report("report.json").contains("\"setting\": \"compression\""));
 
     let dir = Dir::new("equal");

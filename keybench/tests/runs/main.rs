@@ -8,4 +8,5 @@ mod figures;
 mod harness;
 mod honest;
 mod kill;
+mod original;
 mod page;

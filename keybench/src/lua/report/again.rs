@@ -42,6 +42,18 @@ mod tests {
         assert!(page.contains("did not come to its end") && page.contains("kingtide is the fastest at all 2 points"));
         let text = std::fs::read_to_string(dir.join("report.txt")).unwrap();
         assert!(text.contains("mixed at 4 threads: kingtide is faster than rocksdb"), "{text}");
+        let mut failed = run(&[("kingtide", &[30, 31, 32])]);
+        failed.points[0].figures.ops[0].failed = 7;
+        failed.points[0].repeats[1].measured.first_failure = Some("put: disk on fire".into());
+        failed.save(&dir.join("report.json")).unwrap();
+        again(&dir, &[]).unwrap();
+        for name in ["report.html", "report.txt"] {
+            let told = std::fs::read_to_string(dir.join(name)).unwrap();
+            assert!(
+                told.contains("7 put failed, and the script went on; the first: put: disk on fire"),
+                "{name}: {told}"
+            );
+        }
         std::fs::write(dir.join("report.json"), "{\"format\":99}").unwrap();
         assert!(again(&dir, &[]).unwrap_err().to_string().contains("its format is 99"));
         crate::process::remove_dir(&dir).unwrap();

@@ -13,6 +13,7 @@ use super::sink::{Sink, Table};
 use crate::clock::{stamp, unix_now};
 use crate::error::{Error, Result};
 use crate::figure;
+use crate::machine;
 use crate::measure::exact;
 use crate::process::{self, Machine, describe_machine};
 use crate::results::equality;
@@ -52,7 +53,7 @@ pub struct Report {
 }
 
 const REPEATS: &str = "workload\tengine\tthreads\tsweep_param\tsweep_value\trepeat\top\tcount\tp50_ns\tp99_ns\tp999_ns\t\
-max_ns\thit_rate\twu_per_s\tops_per_s\tverified\twrong\n";
+max_ns\thit_rate\twu_per_s\tops_per_s\tverified\twrong\tfailed\n";
 const TIMELINE: &str = "workload\tengine\tthreads\tsweep_param\tsweep_value\tphase\telapsed_s\tmetric\tvalue\n";
 
 /// The first five columns of both tables.
@@ -68,7 +69,8 @@ fn percent(share: Option<f64>) -> String {
 }
 
 /// One line for each point and kind of operation, with the medians of its repeats: what the original keybench writes, whose
-/// programs take each line for a point. Behind its columns come two for answers that were checked, of all repeats.
+/// programs take each line for a point. Behind its columns come those of answers that were checked and of calls that
+/// failed, of all repeats.
 fn medians(results: &Results) -> String {
     let mut text = REPEATS.replace("repeat\t", "");
     for p in &results.points {
@@ -79,8 +81,8 @@ fn medians(results: &Results) -> String {
             // Writing to a String cannot fail.
             let _ = writeln!(
                 text,
-                "{identity}\t{}\t{}\t{:.0}\t{:.0}\t{:.0}\t{:.0}\t{hit_rate}\t{wu}\t{ops}\t{}\t{}",
-                op.name, l.count, l.p50, l.p99, l.p999, l.max, f.verified, f.wrong
+                "{identity}\t{}\t{}\t{:.0}\t{:.0}\t{:.0}\t{:.0}\t{hit_rate}\t{wu}\t{ops}\t{}\t{}\t{}",
+                op.name, l.count, l.p50, l.p99, l.p999, l.max, f.verified, f.wrong, op.failed
             );
         }
     }
@@ -92,7 +94,12 @@ fn meta(plan: &Plan, replay: &str) -> Meta {
     let started = unix_now();
     let machine = plan.probe.system.then(|| {
         let now = Machine::now();
+        let facts = machine::facts(&plan.data_dir).into_iter().map(|(name, fact)| (name.to_owned(), fact));
+        let mut facts: Vec<(String, String)> = facts.collect();
+        let largest = plan.groups.iter().map(|g| g.bytes(&plan.context)).max().unwrap_or(0);
+        facts.extend(machine::against_memory(largest).map(|told| ("data set".to_owned(), told)));
         MachineProbe {
+            facts,
             description: describe_machine(),
             available: now.available,
             load: now.load,
@@ -122,6 +129,7 @@ fn meta(plan: &Plan, replay: &str) -> Meta {
             rate: plan.rate,
             capacities: plan.capacities.clone(),
             sync: plan.choices.sync(),
+            memtable_size: plan.choices.memtable_size(),
             verify: plan.verify,
             timeline: plan.timeline,
             show_build: plan.probe.build,
@@ -220,6 +228,7 @@ impl Report {
                 self.compare_settings()?;
             }
             Message::Seeded(measured) => self.store(engine)?.seeded = Some(measured),
+            Message::Settled(costs) => self.store(engine)?.costs = Some(costs),
             Message::Checked(verdicts) => self.store(engine)?.checked = verdicts,
             Message::Closed(closed) => self.store(engine)?.closed = Some(closed),
             Message::Sample { phase, point, elapsed, metrics } => {
@@ -272,8 +281,8 @@ impl Report {
             // Writing to a String cannot fail.
             let _ = writeln!(
                 lines,
-                "{identity}\t{number}\t{}\t{}\t{:.0}\t{:.0}\t{:.0}\t{:.0}\t{hit_rate}\t{wu}\t{ops}\t{}\t{}",
-                op.name, l.count, l.p50, l.p99, l.p999, l.max, m.verified, m.wrong
+                "{identity}\t{number}\t{}\t{}\t{:.0}\t{:.0}\t{:.0}\t{:.0}\t{hit_rate}\t{wu}\t{ops}\t{}\t{}\t{}",
+                op.name, l.count, l.p50, l.p99, l.p999, l.max, m.verified, m.wrong, op.failed
             );
         }
         let written = self.repeats.write(&lines).and_then(|()| self.repeats.flush());
@@ -306,6 +315,7 @@ impl Report {
     /// Prints the report and writes it down.
     fn write(&mut self, ending: Ending) -> Result<()> {
         self.results.meta.ending = ending;
+        self.results.small_stores().iter().for_each(|why| eprintln!("warning: {why}"));
         let text = text::render(&self.results);
         let shown = self.console.write(&format!("{text}\nreport: {}\n", self.dir.display()));
         shown.and_then(|()| self.console.flush()).map_err(|e| self.io(e))?;

@@ -2,9 +2,10 @@
 
 use crate::engine::memory_note;
 use crate::lua::point::{Limit, Measured};
-use crate::measure::{plural, show_bytes, show_count, show_ns, sig3};
+use crate::measure::{plural, show_bytes, show_count, show_ns, show_percent, sig3};
 use crate::results::verdict::{ENOUGH, KEPT_UP, Outcome, lead, percent, ratio};
 use crate::results::{Ending, Meta, PointResult, Results};
+use crate::settle::cost_table;
 use std::fmt::Write as _;
 
 /// The whole of it.
@@ -32,17 +33,21 @@ pub fn render(results: &Results) -> String {
     }
     render_answers(&mut out, results);
     render_differences(&mut out, results);
+    for why in results.small_stores() {
+        let _ = writeln!(out, "\nSMALL DATA SET: {why}");
+    }
     render_verdict(&mut out, results);
     render_summary(&mut out, results);
     render_resources(&mut out, results);
+    render_costs(&mut out, results);
     for note in results.engines.iter().filter(|e| e.took_part()).filter_map(|e| memory_note(&e.name)) {
         let _ = writeln!(out, "{note}");
     }
     for cost in &results.harness {
         let swept = cost.swept.as_ref().map_or(String::new(), |(p, v)| format!(", {p} {v}"));
-        let _ = write!(out, "harness: {:.0} ns for each op of {}{swept}", cost.ns_per_op, cost.workload);
+        let _ = write!(out, "harness: {} ns for each op of {}{swept}", sig3(cost.ns_per_op), cost.workload);
         if (cost.ns_per_wu - cost.ns_per_op).abs() > cost.ns_per_op * 0.01 {
-            let _ = write!(out, " ({:.0} ns a wu)", cost.ns_per_wu);
+            let _ = write!(out, " ({} ns a wu)", sig3(cost.ns_per_wu));
         }
         let _ = writeln!(out, " are its own and the script's (processor time on the null engine); subtract them");
     }
@@ -81,6 +86,9 @@ fn render_conditions(out: &mut String, meta: &Meta) {
             m.data_dir,
             if m.tmpfs { ", which is memory" } else { "" }
         );
+        for (name, fact) in &m.facts {
+            let _ = writeln!(out, "  {name}: {fact}");
+        }
     }
     if s.show_build {
         let build =
@@ -98,7 +106,7 @@ fn render_point(out: &mut String, results: &Results, p: &PointResult) {
         let _ = write!(out, ", {} ops/s", show_count(f.ops_per_s.value));
     }
     if let Some(hits) = f.hit_rate {
-        let _ = write!(out, ", {:.1} % of gets found a value", hits * 100.0);
+        let _ = write!(out, ", {} of gets found a value", show_percent(hits));
     }
     let repeats = plural(p.repeats.len(), "repeat");
     // The verdict has no intervals of fewer repeats, so there are none here.
@@ -117,7 +125,7 @@ fn render_point(out: &mut String, results: &Results, p: &PointResult) {
     if let Some(drift) = p.unsteady() {
         let _ = writeln!(
             out,
-            "  not steady: the rate moved by {:+.0} % from the first third of a run to the last",
+            "  not steady: the rate moved by {:+.1} % from the first third of a run to the last",
             drift * 100.0
         );
     }
@@ -134,6 +142,9 @@ fn render_point(out: &mut String, results: &Results, p: &PointResult) {
             show_ns(l.p999),
             show_ns(l.max)
         );
+    }
+    if let Some(failures) = p.failures() {
+        let _ = writeln!(out, "  FAILED: {failures}");
     }
     if f.aborts > 0.0 {
         let _ = writeln!(out, "  {} transactions gave way to another", show_count(f.aborts));
@@ -285,16 +296,27 @@ fn render_resources(out: &mut String, results: &Results) {
     }
 }
 
+/// What the writes of each kind of store cost when the last one was acknowledged, and when they were settled.
+fn render_costs(out: &mut String, results: &Results) {
+    for (title, results) in results.by_store() {
+        let costs: Vec<_> = results.measured_engines().map(|e| (e.name.as_str(), e.costs())).collect();
+        if costs.iter().any(|(_, costs)| !costs.is_empty()) {
+            let _ = writeln!(out, "\nwrites of {title}, load and points, until compaction was idle");
+            cost_table(out, &costs);
+        }
+    }
+}
+
 /// The engines' rows of one kind of store.
 fn store_rows(out: &mut String, results: &Results) {
-    let show = |amplification: Option<f64>| amplification.map_or("-".into(), |x| format!("{x:.2}"));
+    let show = |amplification: Option<f64>| amplification.map_or("-".into(), sig3);
     for e in results.measured_engines() {
         let _ = writeln!(
             out,
-            "{:<10} {:>14} {:>8.2}s {:>11} {:>11} {:>11} {:>10} {:>7} {:>7} {:>7} {:>8.2}s {:>8.2}s {:>7}",
+            "{:<10} {:>14} {:>9} {:>11} {:>11} {:>11} {:>10} {:>7} {:>7} {:>7} {:>9} {:>9} {:>7}",
             e.name,
             show_count(e.seeding(Measured::touch_rate)),
-            e.seeding(|m| m.seconds),
+            show_ns(e.seeding(|m| m.seconds * 1e9)),
             show_bytes(e.closing(|c| c.peak_rss as f64)),
             show_bytes(results.mean_rss(&e.name)),
             show_bytes(e.closing(|c| c.written_bytes as f64)),
@@ -302,8 +324,8 @@ fn store_rows(out: &mut String, results: &Results) {
             show(e.write_amp()),
             show(results.read_amp(&e.name)),
             show(e.space_amp()),
-            results.cpu_per_million(&e.name),
-            e.closing(|c| c.seconds),
+            show_ns(results.cpu_per_million(&e.name) * 1e9),
+            show_ns(e.closing(|c| c.seconds * 1e9)),
             e.busy(),
         );
     }

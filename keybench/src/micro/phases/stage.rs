@@ -1,7 +1,6 @@
 //! One store through all phases of a run.
 
 use super::super::run::{phase_on, timed};
-use super::super::settle::Begun;
 use super::super::verify::{Tally, show, value_of, whole_store};
 use super::super::work::{Shared, Worker};
 use super::super::{Outcome, Phase, Spec};
@@ -13,6 +12,7 @@ use crate::engine::{self, Bounds, Engine};
 use crate::error::{Error, Result};
 use crate::measure::Latencies;
 use crate::process::{self, Usage};
+use crate::settle::Begun;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;

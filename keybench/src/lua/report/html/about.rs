@@ -61,6 +61,7 @@ pub fn conditions(h: &mut Html, meta: &Meta) {
             all.push(("machine", m.description.clone()));
             all.push(("its state", format!("{} of memory available, load {:.2}", show_bytes(m.available), m.load)));
             all.push(("stores in", format!("{}{}", m.data_dir, if m.tmpfs { " (memory, not a disk)" } else { "" })));
+            all.extend(m.facts.iter().map(|(name, fact)| (name.as_str(), fact.clone())));
         }
         let build = if meta.optimised { "release build" } else { "built without optimisation" };
         all.push(("keybench", format!("{}, commit {}, {build}, {}", meta.version, meta.commit, meta.target)));

@@ -133,6 +133,7 @@ fn cautions(h: &mut Html, results: &Results) {
         told.push("The stores were in memory, not on a disk: figures of disks mean nothing.".into());
     }
     told.extend(results.differences.iter().map(|d| format!("The engines were not set up alike: {d}.")));
+    told.extend(results.small_stores().into_iter().map(|why| format!("{why}.")));
     for e in &results.engines {
         if let Some(trouble) = &e.trouble {
             let what = if e.took_part() { "failed" } else { "was skipped" };

@@ -1,10 +1,11 @@
 //! The page's numbers: rates and latencies of the engines side by side, what they cost, and every point.
 
 use crate::lua::point::Measured;
-use crate::measure::{Summary, plural, show_bytes, show_count, show_ns, sig3};
+use crate::measure::{Summary, plural, show_bytes, show_count, show_ns, show_percent, sig3};
 use crate::page::{Head, Html};
 use crate::results::verdict::ratio;
 use crate::results::{EngineResult, PointResult, Results};
+use crate::settle::{Cost, Costs};
 
 /// A point of the grid: what each engine did there.
 type Place<'a> = Vec<&'a PointResult>;
@@ -109,10 +110,13 @@ fn latencies(h: &mut Html, place: &Place<'_>, engines: &[&str]) {
 /// Nanoseconds as microseconds with three digits that count.
 fn microseconds(ns: f64) -> String {
     match ns / 1e3 {
-        us if us < 10.0 => format!("{us:.2}"),
-        us if us < 100.0 => format!("{us:.1}"),
+        us if us < 1000.0 => sig3(us),
         us => show_count(us),
     }
+}
+
+fn seconds(seconds: f64) -> String {
+    show_ns(seconds * 1e9).replace(" us", " µs")
 }
 
 /// What each engine cost.
@@ -153,6 +157,45 @@ pub fn resources(h: &mut Html, results: &Results) {
         );
         harness(h, results);
     });
+    settled(h, results);
+}
+
+/// What writes cost when the last one was acknowledged, and when they were settled.
+fn settled(h: &mut Html, results: &Results) {
+    if results.engines.iter().all(|e| e.costs().is_empty()) {
+        return;
+    }
+    h.section("settled", "What writes cost until compaction was idle", |h| {
+        let mut head = vec![Head::Words("store"), Head::Words("engine"), Head::Words("when")];
+        head.extend(["time", "processor time", "written", "on disk", "memory"].map(Head::Numbers));
+        h.table("What writes cost until compaction was idle", &head, |h| {
+            h.within("tbody", "", |h| {
+                for (title, results) in results.by_store() {
+                    for e in results.measured_engines().filter(|e| !e.costs().is_empty()) {
+                        let Costs { foreground, settled } = Costs::median_of(&e.costs());
+                        costs_of(h, (&title, &e.name, "last write acknowledged"), &foreground);
+                        costs_of(h, (&title, &e.name, "settled"), &settled);
+                    }
+                }
+            });
+        });
+        let what =
+            "Since the first write, load and points together. Settled: memtables are flushed and compaction is idle.";
+        h.leaf("p", "method", what);
+    });
+}
+
+fn costs_of(h: &mut Html, (store, engine, when): (&str, &str, &str), cost: &Cost) {
+    h.row("", |h| {
+        h.tag("th", &[("scope", "row")], |h| h.text(store));
+        h.leaf("td", "", engine);
+        h.leaf("td", "", when);
+        h.number(&seconds(cost.seconds));
+        h.number(&seconds(cost.cpu));
+        for bytes in [cost.written, cost.disk_bytes, cost.rss] {
+            h.number(&show_bytes(bytes as f64));
+        }
+    });
 }
 
 /// What an engine cost in one kind of store.
@@ -161,16 +204,16 @@ fn resources_of(h: &mut Html, title: &str, results: &Results, e: &EngineResult) 
         h.tag("th", &[("scope", "row")], |h| h.text(title));
         h.leaf("td", "", &e.name);
         h.number(&show_count(e.seeding(Measured::touch_rate)));
-        h.number(&format!("{:.2} s", e.seeding(|m| m.seconds)));
+        h.number(&seconds(e.seeding(|m| m.seconds)));
         h.number(&show_bytes(e.closing(|c| c.peak_rss as f64)));
         h.number(&show_bytes(results.mean_rss(&e.name)));
         h.number(&show_bytes(e.closing(|c| c.written_bytes as f64)));
         h.number(&show_bytes(e.closing(|c| c.disk_bytes as f64)));
         for amplification in [e.write_amp(), results.read_amp(&e.name), e.space_amp()] {
-            h.number(&amplification.map_or("–".into(), |x| format!("{x:.2}")));
+            h.number(&amplification.map_or("–".into(), sig3));
         }
-        h.number(&format!("{:.2}", results.cpu_per_million(&e.name)));
-        h.number(&format!("{:.2} s", e.closing(|c| c.seconds)));
+        h.number(&sig3(results.cpu_per_million(&e.name)));
+        h.number(&seconds(e.closing(|c| c.seconds)));
         h.number(&e.busy().to_string());
     });
 }
@@ -184,9 +227,11 @@ fn harness(h: &mut Html, results: &Results) {
             "p",
             "method",
             &format!(
-                "Of each operation of {}{swept}, {op:.0} ns of processor time are the harness's own and the script's \
-                 ({unit:.0} ns of each unit of work).",
-                cost.workload
+                "Of each operation of {}{swept}, {} ns of processor time are the harness's own and the script's \
+                 ({} ns of each unit of work).",
+                cost.workload,
+                sig3(op),
+                sig3(unit)
             ),
         );
     }
@@ -234,7 +279,7 @@ fn one_point(h: &mut Html, p: &PointResult) {
             h.leaf("small", "", &plural(p.repeats.len(), "repeat"));
         });
         h.tag("td", &[("class", "num"), ("rowspan", &rows)], |h| h.text(&show_count(f.ops_per_s.value)));
-        let hits = f.hit_rate.map_or("–".into(), |r| format!("{:.1} %", r * 100.0));
+        let hits = f.hit_rate.map_or("–".into(), show_percent);
         h.tag("td", &[("class", "num"), ("rowspan", &rows)], |h| h.text(&hits));
     };
     let none = Summary::default();
@@ -267,9 +312,10 @@ fn remarks(p: &PointResult) -> Vec<(&'static str, String)> {
     if let Some(drift) = p.unsteady() {
         out.push((
             "note",
-            format!("Not steady: the rate moved by {:+.0} % from the first third of a run to the last.", drift * 100.0),
+            format!("Not steady: the rate moved by {:+.1} % from the first third of a run to the last.", drift * 100.0),
         ));
     }
+    out.extend(p.failures().map(|failures| ("alarm", format!("{failures}."))));
     if f.aborts > 0.0 {
         out.push(("note", format!("{} transactions gave way to another.", show_count(f.aborts))));
     }

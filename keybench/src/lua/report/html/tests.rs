@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::page::check;
 use crate::results::Repeat;
 use crate::results::tests::{measured, place, run};
+use crate::settle::{Cost, Costs};
 
 fn drawn_page(results: &Results) -> String {
     render(results, &figure::of_run(results))
@@ -114,4 +115,59 @@ fn a_page_of_anything_is_a_page() {
     results.points[0].repeats.iter_mut().for_each(|r| r.measured.ops.clear());
     results.points[0].figures.ops.clear();
     check::page(&drawn_page(&results));
+}
+
+/// Numbers with a point that have fewer than three digits that count. Versions and percentiles are no figures.
+fn rounded_away(text: &str) -> Vec<&str> {
+    let words = text.split(|c: char| !(c.is_ascii_digit() || c == '.' || c.is_alphabetic()));
+    let figure = |word: &&str| {
+        let number = word.trim_end_matches(|c: char| c.is_alphabetic() || c == '.');
+        number.starts_with(|c: char| c.is_ascii_digit()) && number.matches('.').count() == 1
+    };
+    let digits = |word: &str| word.chars().filter(char::is_ascii_digit).skip_while(|c| *c == '0').count();
+    words.filter(figure).filter(|w| digits(w) < 3 && w.chars().any(|c| ('1'..='9').contains(&c))).collect()
+}
+
+#[test]
+fn a_narrow_page_shows_whole_figures() {
+    let page = drawn_page(&run(&[("kingtide", &[3, 3, 4])]));
+    let narrow = page.split("@media (max-width: 640px)").nth(1).unwrap();
+    let (rules, _) = narrow.split_once("@media").unwrap();
+    assert!(rules.contains("figure svg { min-width: 0; }"), "bars that are cut at the edge look alike: {rules}");
+}
+
+#[test]
+fn every_figure_has_three_digits_that_count() {
+    assert_eq!(rounded_away("0.05 1.2.3 p99.9 0.0500 1.0x 12 k 7.25 0.00"), ["0.05", "1.0x"]);
+    let mut results = run(&[("kingtide", &[3, 3, 4]), ("rocksdb", &[2, 3, 3])]);
+    results.meta.settings.rate = Some(0.123_456);
+    for p in &mut results.points {
+        p.figures.hit_rate = Some(0.012_345);
+        p.figures.drift = Some(-0.123_456);
+        for op in &mut p.figures.ops {
+            op.latency.p50 = 1.234_567;
+            op.latency.p99 = 12_345.678;
+            op.latency.max = 5e9;
+        }
+    }
+    for e in &mut results.engines {
+        for s in &mut e.stores {
+            let closed = s.closed.as_mut().unwrap();
+            (closed.seconds, closed.disk_bytes, closed.written_bytes) = (0.004_567, 5_300, 18_100_000);
+            closed.peak_rss = 7 << 20;
+            s.seeded.as_mut().unwrap().seconds = 0.023_4;
+            let cost = Cost { seconds: 0.012_3, cpu: 0.07, written: 5 << 20, disk_bytes: 9_000, rss: 3 << 30 };
+            s.costs = Some(Costs { foreground: cost, settled: cost });
+        }
+    }
+    for open in [true, false] {
+        if !open {
+            results.meta.settings.rate = None;
+        }
+        let text = super::super::text::render(&results);
+        assert_eq!(rounded_away(&text), Vec::<&str>::new(), "{text}");
+        // A bound that the method names is no figure.
+        let page = words(&render(&results, &[])).replace("above 1.1", "");
+        assert_eq!(rounded_away(&page), Vec::<&str>::new(), "{page}");
+    }
 }

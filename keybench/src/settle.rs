@@ -3,8 +3,10 @@
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::measure::{median, show_bytes, show_ns};
 use crate::process::{self, Usage};
 use serde::{Deserialize, Serialize};
+use std::fmt::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -30,6 +32,45 @@ pub struct Costs {
     pub foreground: Cost,
     /// When memtables were flushed and compaction was idle.
     pub settled: Cost,
+}
+
+impl Costs {
+    /// The median of each figure over repeats.
+    pub fn median_of(all: &[Costs]) -> Costs {
+        let of = |cost: fn(&Costs) -> &Cost| {
+            let figure = |f: fn(&Cost) -> f64| median(all.iter().map(|c| f(cost(c))));
+            Cost {
+                seconds: figure(|c| c.seconds),
+                cpu: figure(|c| c.cpu),
+                written: figure(|c| c.written as f64) as u64,
+                disk_bytes: figure(|c| c.disk_bytes as f64) as u64,
+                rss: figure(|c| c.rss as f64) as u64,
+            }
+        };
+        Costs { foreground: of(|c| &c.foreground), settled: of(|c| &c.settled) }
+    }
+}
+
+/// For people: a line for each engine that has costs, of medians over its repeats.
+pub fn cost_table(out: &mut String, engines: &[(&str, Vec<Costs>)]) {
+    // Writing to a String cannot fail, here and below.
+    let _ = writeln!(
+        out,
+        "{:<10} {:>12} {:>9} {:>10} {:>10} {:>10} | {:>9} {:>9} {:>10} {:>10} {:>10}",
+        "cost", "foreground:", "cpu", "written", "space", "RSS", "settled:", "cpu", "written", "space", "RSS"
+    );
+    for (engine, costs) in engines.iter().filter(|(_, costs)| !costs.is_empty()) {
+        let Costs { foreground, settled } = Costs::median_of(costs);
+        let [a, b] = [foreground, settled].map(|c| {
+            let bytes = [c.written, c.disk_bytes, c.rss].map(|n| show_bytes(n as f64));
+            (show_ns(c.seconds * 1e9), show_ns(c.cpu * 1e9), bytes)
+        });
+        let _ = writeln!(
+            out,
+            "{engine:<10} {:>12} {:>9} {:>10} {:>10} {:>10} | {:>9} {:>9} {:>10} {:>10} {:>10}",
+            a.0, a.1, a.2[0], a.2[1], a.2[2], b.0, b.1, b.2[0], b.2[1], b.2[2],
+        );
+    }
 }
 
 /// The moment before the first write.
