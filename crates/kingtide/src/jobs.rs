@@ -92,7 +92,7 @@ impl Signal {
     }
 
     /// What a thread does until it is told to stop. `lane` 0 does everything but merges.
-    fn run_lane(&self, work: &Arc<dyn Work>, lane: usize) {
+    fn run_lane(&self, work: Arc<dyn Work>, lane: usize) {
         loop {
             let seen = {
                 let s = self.state.lock();
@@ -101,7 +101,7 @@ impl Signal {
                 }
                 s.generation
             };
-            match self.run(work, lane > 0) {
+            match self.run(&work, lane > 0) {
                 Outcome::Ran => continue,
                 Outcome::Idle => {}
                 Outcome::Failed(_) => {
@@ -120,6 +120,9 @@ impl Signal {
                 drop(self.work.wait_for(s, pause));
             }
         }
+        // Before whoever waits for the threads goes on: nothing of the database is to be freed by a thread that nobody waits for,
+        // and perhaps never, if the process ends.
+        drop(work);
         self.state.lock().threads -= 1;
         self.progress.notify_all();
     }
@@ -142,7 +145,7 @@ impl Jobs {
             self.signal.state.lock().threads += 1;
             let spawned = match limit {
                 Some(limit) if lane >= limit => Err(std::io::ErrorKind::WouldBlock.into()),
-                _ => spawn_named(format!("kingtide-{lane}"), move || signal.run_lane(&work, lane)),
+                _ => spawn_named(format!("kingtide-{lane}"), move || signal.run_lane(work, lane)),
             };
             if let Err(e) = spawned {
                 self.signal.state.lock().threads -= 1;

@@ -145,3 +145,15 @@ fn threads_beside_each_other() {
     let last = batches.to_le_bytes().to_vec();
     assert!(content(db.default_family()).values().eq([&last; 4]));
 }
+
+/// A thread that ends is one more that may hold the database last: what it frees then, nobody waits for.
+#[test]
+fn nothing_of_a_dropped_database_is_left_to_its_threads() {
+    for round in 0..if cfg!(miri) { 2 } else { 300 } {
+        let fs = MemFs::shared();
+        let db = Db::open("db", options(&fs, false)).unwrap();
+        db.put(key(round), value(round, 0)).unwrap();
+        drop(db);
+        assert_eq!(Arc::strong_count(&fs), 1, "after {round} rounds");
+    }
+}
