@@ -80,7 +80,7 @@ fn raise_log_start(versions: &mut VersionSet, log_end: &ReplayEnd) {
 fn recovered_event(shape: &Shape, log_end: &ReplayEnd) -> Event {
     let mut info = RecoveryInfo::default();
     let tables = shape.families.values().map(|f| f.view.load().version.files().count());
-    info.files = tables.sum::<usize>() + shape.versions.vlogs.len();
+    info.files = tables.sum::<usize>() + shape.versions.vlogs.count();
     info.families = shape.families.len();
     (info.log_records, info.log_segments, info.closed) = (log_end.records, log_end.segments.len(), log_end.closed);
     info.log_bytes = log_end.segments.iter().map(|s| u64::from(s.end)).sum();

@@ -58,7 +58,7 @@ impl VlogSet {
     }
 
     /// How many there are.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.by_id.len()
     }
 
@@ -122,7 +122,7 @@ mod tests {
         let of = |logs: &VlogSet, family| logs.of(family).map(|m| m.id).collect::<Vec<_>>();
         assert_eq!([0, 1, 2, 3, 4].map(|f| of(&logs, f)), [vec![], vec![5, 7], vec![3, 9], vec![1], vec![]]);
         assert_eq!(logs.iter().map(|l| l.meta.id).collect::<Vec<_>>(), [1, 3, 5, 7, 9]);
-        assert_eq!((logs.remove(3), logs.remove(3), logs.len()), (Some(log(2, 3, 10)), None, 4));
+        assert_eq!((logs.remove(3), logs.remove(3), logs.count()), (Some(log(2, 3, 10)), None, 4));
         assert_eq!((of(&logs, 2), logs.get(3), logs.get(9)), (vec![9], None, Some(&log(2, 9, 10))));
     }
 

@@ -55,6 +55,8 @@ fn few_files() -> Options {
     o.family.target_file_size = 64 << 10;
     o.family.value_threshold = 300;
     o.family.l0_trigger = 2;
+    // Little, so that writers wait for flushes and do not run ahead of merges: what cursors hold open is all of level 0.
+    o.db.memtable_budget = 192 << 10;
     o
 }
 
@@ -94,6 +96,16 @@ fn check(families: &[ColumnFamily], round: u64) {
     assert_eq!(families.iter().map(count).sum::<u64>(), KEYS);
 }
 
+/// Ends the thread that counts descriptors, also when an assertion fails: the scope would wait for it for ever.
+struct EndsTheWatch<'a>(&'a AtomicBool, std::thread::Thread);
+
+impl Drop for EndsTheWatch<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+        self.1.unpark();
+    }
+}
+
 /// Everything that opens files, at the same time as iterators over all families are open.
 #[test]
 #[ignore = "run by another, as a process of its own"]
@@ -104,12 +116,13 @@ fn everything_with_few_descriptors() {
     let (most, done) = (AtomicU64::new(0), AtomicBool::new(false));
     let mut held = Vec::new();
     std::thread::scope(|s| {
-        s.spawn(|| {
+        let watched = s.spawn(|| {
             while !done.load(Ordering::Relaxed) {
                 most.fetch_max(descriptors(), Ordering::Relaxed);
-                std::thread::sleep(Duration::from_millis(1));
+                std::thread::park_timeout(Duration::from_millis(1));
             }
         });
+        let _ends = EndsTheWatch(&done, watched.thread().clone());
         for round in 0..4 {
             load(&db, &all, round);
             // Two iterators a family, in the middle of their tables; each sees its moment to the end.
@@ -117,7 +130,7 @@ fn everything_with_few_descriptors() {
                 for _ in 0..2 {
                     let mut it = family.cursor(..).unwrap();
                     it.seek_to_first();
-                    assert!(it.valid());
+                    assert!(it.valid(), "{:?}", it.status());
                     held.push((it, 1u64));
                 }
             }
@@ -145,7 +158,6 @@ fn everything_with_few_descriptors() {
         Backup::at(dir.join("backups")).create(&db, BackupOptions::default()).unwrap();
         db.compact().unwrap();
         check(&all, 3);
-        done.store(true, Ordering::Relaxed);
     });
     drop(held);
     db.close().unwrap();
