@@ -120,8 +120,8 @@ impl Signal {
                 drop(self.work.wait_for(s, pause));
             }
         }
-        // Before whoever waits for the threads goes on: nothing of the database is to be freed by a thread that nobody waits for,
-        // and perhaps never, if the process ends.
+        // Before the thread that waits for this one goes on: whatever of the database is freed here would otherwise be freed by a
+        // thread that no other thread joins, and never at all if the process ends first.
         drop(work);
         self.state.lock().threads -= 1;
         self.progress.notify_all();

@@ -146,7 +146,7 @@ fn threads_beside_each_other() {
     assert!(content(db.default_family()).values().eq([&last; 4]));
 }
 
-/// A thread that ends is one more that may hold the database last: what it frees then, nobody waits for.
+/// A background thread that ends may hold the last reference to the database; no other thread waits for what it frees then.
 #[test]
 fn nothing_of_a_dropped_database_is_left_to_its_threads() {
     for round in 0..if cfg!(miri) { 2 } else { 300 } {
