@@ -242,7 +242,7 @@ impl Manifest {
     /// of `snapshot()` (the state before these edits) and the edits. `new_number` draws a file number.
     ///
     /// # Errors
-    /// As [`Manifest::append`] and the rewrite; never `Busy`.
+    /// As [`Manifest::append`]; never `Busy`.
     pub fn append_or_rewrite(
         &mut self,
         edits: &[Edit],
