@@ -12,7 +12,7 @@ use crate::sync::atomic::Ordering;
 use crate::version::FamilyId;
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -245,6 +245,26 @@ impl ColumnFamily {
     /// As [`ColumnFamily::get`].
     pub fn get_reader(&self, key: impl AsRef<[u8]>) -> Result<Option<ValueReader>> {
         self.reader_as_of(key.as_ref(), None)
+    }
+
+    /// Reads a range of the bytes of a key's value: those of it that there are; `None` when the key is absent. Of a value in a value log
+    /// only the chunks with these bytes are read, so memory is bounded by the range and one chunk.
+    ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// let films = db.default_family();
+    /// films.put("film", vec![7; 5_000_000])?;
+    /// assert_eq!(films.get_range("film", 1_000_000..1_000_004)?, Some(vec![7; 4]));
+    /// assert_eq!(films.get_range("film", 4_999_999..9_000_000)?, Some(vec![7]));
+    /// assert_eq!(films.get_range("absent", 0..1)?, None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`ColumnFamily::get`].
+    pub fn get_range(&self, key: impl AsRef<[u8]>, range: Range<u64>) -> Result<Option<Vec<u8>>> {
+        self.get_reader(key)?.map(|mut reader| reader.read_range(range)).transpose()
     }
 
     pub(super) fn reader_as_of(&self, key: &[u8], snapshot: Option<&Snapshot>) -> Result<Option<ValueReader>> {
