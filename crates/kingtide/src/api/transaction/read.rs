@@ -90,7 +90,7 @@ impl Transaction {
         if self.rules.check_reads {
             self.remember(family, key, seq);
         }
-        self.active()?; // or what it read may have been merged away meanwhile
+        self.active()?; // or what it read may have been dropped by a compaction meanwhile
         Ok(reader)
     }
 
