@@ -1093,7 +1093,7 @@ public:
             [&](auto **snapshot, kingtide_error **error) { return kingtide_db_snapshot(native(), snapshot, error); });
     }
     /// Takes a snapshot and keeps it under a name until it is dropped or the database closes.
-    Result<Snapshot> name_snapshot(const std::string &name) {
+    Result<Snapshot> create_named_snapshot(const std::string &name) {
         return detail::make<Snapshot, kingtide_snapshot>([&](auto **snapshot, kingtide_error **error) {
             return kingtide_db_name_snapshot(native(), name.c_str(), snapshot, error);
         });

@@ -197,7 +197,7 @@ private:
         if (verb == "snapshot") {
             answer = bind(snapshots_, a[1], db_->snapshot());
         } else if (verb == "name_snapshot") {
-            answer = bind(snapshots_, a[1], db_->name_snapshot(a[2]));
+            answer = bind(snapshots_, a[1], db_->create_named_snapshot(a[2]));
         } else if (verb == "named_snapshot") {
             answer = bind(snapshots_, a[1], db_->named_snapshot(a[2]));
         } else if (verb == "drop_named_snapshot") {

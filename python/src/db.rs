@@ -117,8 +117,8 @@ impl Db {
         Snapshot::new(py.detach(|| self.0.snapshot()))
     }
 
-    fn name_snapshot(&self, py: Python<'_>, name: &str) -> PyResult<Snapshot> {
-        blocking(py, || self.0.name_snapshot(name)).map(Snapshot::new)
+    fn create_named_snapshot(&self, py: Python<'_>, name: &str) -> PyResult<Snapshot> {
+        blocking(py, || self.0.create_named_snapshot(name)).map(Snapshot::new)
     }
 
     fn named_snapshot(&self, py: Python<'_>, name: &str) -> PyResult<Snapshot> {

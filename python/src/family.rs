@@ -113,7 +113,7 @@ impl Family {
             return blocking(py, || self.0.delete_range(range));
         }
         let key: Bytes = key.extract()?;
-        blocking(py, || self.0.delete(&key))
+        blocking(py, || self.0.delete(&key).map(drop))
     }
 
     fn __contains__(&self, py: Python<'_>, key: Bytes) -> PyResult<bool> {
@@ -133,25 +133,25 @@ impl Family {
     fn put(&self, py: Python<'_>, key: Bytes, value: Bytes, ttl: Option<f64>) -> PyResult<()> {
         let ttl = ttl.map(seconds).transpose()?;
         blocking(py, || match ttl {
-            Some(ttl) => self.0.put_ttl(&key, &value, ttl),
-            None => self.0.put(&key, &value),
+            Some(ttl) => self.0.put_ttl(&key, &value, ttl).map(drop),
+            None => self.0.put(&key, &value).map(drop),
         })
     }
 
     fn delete(&self, py: Python<'_>, key: Bytes) -> PyResult<()> {
-        blocking(py, || self.0.delete(&key))
+        blocking(py, || self.0.delete(&key).map(drop))
     }
 
     fn single_delete(&self, py: Python<'_>, key: Bytes) -> PyResult<()> {
-        blocking(py, || self.0.single_delete(&key))
+        blocking(py, || self.0.single_delete(&key).map(drop))
     }
 
     fn delete_range(&self, py: Python<'_>, start: Bytes, stop: Bytes) -> PyResult<()> {
-        blocking(py, || self.0.delete_range(&*start..&*stop))
+        blocking(py, || self.0.delete_range(&*start..&*stop).map(drop))
     }
 
     fn delete_prefix(&self, py: Python<'_>, prefix: Bytes) -> PyResult<()> {
-        blocking(py, || self.0.delete_prefix(&prefix))
+        blocking(py, || self.0.delete_prefix(&prefix).map(drop))
     }
 
     #[pyo3(signature = (keys, *, snapshot=None))]
@@ -264,7 +264,7 @@ impl Family {
     }
 
     fn compact(&self, py: Python<'_>) -> PyResult<()> {
-        blocking(py, || self.0.compact_range(..))
+        blocking(py, || self.0.compact())
     }
 
     fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {

@@ -230,7 +230,7 @@ class World:
         self.snapshots[name.decode()] = self.db.snapshot()
 
     def do_name_snapshot(self, handle: bytes, name: bytes) -> None:
-        self.snapshots[handle.decode()] = self.db.name_snapshot(name.decode())
+        self.snapshots[handle.decode()] = self.db.create_named_snapshot(name.decode())
 
     def do_named_snapshot(self, handle: bytes, name: bytes) -> None:
         self.snapshots[handle.decode()] = self.db.named_snapshot(name.decode())

@@ -118,7 +118,9 @@ pub unsafe extern "C" fn kingtide_family_put(
     value_len: usize,
     err: *mut *mut kingtide_error,
 ) -> kingtide_status {
-    guard(err, || need(family, "family")?.0.put(bytes(key, key_len, "key")?, bytes(value, value_len, "value")?))
+    guard(err, || {
+        need(family, "family")?.0.put(bytes(key, key_len, "key")?, bytes(value, value_len, "value")?).map(drop)
+    })
 }
 
 /// Sets a key that is gone after `ttl_ms` milliseconds.
@@ -136,7 +138,7 @@ pub unsafe extern "C" fn kingtide_family_put_ttl(
 ) -> kingtide_status {
     guard(err, || {
         let (key, value) = (bytes(key, key_len, "key")?, bytes(value, value_len, "value")?);
-        need(family, "family")?.0.put_ttl(key, value, Duration::from_millis(ttl_ms))
+        need(family, "family")?.0.put_ttl(key, value, Duration::from_millis(ttl_ms)).map(drop)
     })
 }
 
@@ -150,7 +152,7 @@ pub unsafe extern "C" fn kingtide_family_delete(
     key_len: usize,
     err: *mut *mut kingtide_error,
 ) -> kingtide_status {
-    guard(err, || need(family, "family")?.0.delete(bytes(key, key_len, "key")?))
+    guard(err, || need(family, "family")?.0.delete(bytes(key, key_len, "key")?).map(drop))
 }
 
 /// Deletes a key that was put exactly once since its last delete. See `kingtide_batch_single_delete`.
@@ -163,7 +165,7 @@ pub unsafe extern "C" fn kingtide_family_single_delete(
     key_len: usize,
     err: *mut *mut kingtide_error,
 ) -> kingtide_status {
-    guard(err, || need(family, "family")?.0.single_delete(bytes(key, key_len, "key")?))
+    guard(err, || need(family, "family")?.0.single_delete(bytes(key, key_len, "key")?).map(drop))
 }
 
 /// Deletes all keys from `start` up to, and without, `end`.
@@ -179,7 +181,7 @@ pub unsafe extern "C" fn kingtide_family_delete_range(
     err: *mut *mut kingtide_error,
 ) -> kingtide_status {
     guard(err, || {
-        need(family, "family")?.0.delete_range(bytes(start, start_len, "start")?..bytes(end, end_len, "end")?)
+        need(family, "family")?.0.delete_range(bytes(start, start_len, "start")?..bytes(end, end_len, "end")?).map(drop)
     })
 }
 
@@ -193,7 +195,7 @@ pub unsafe extern "C" fn kingtide_family_delete_prefix(
     prefix_len: usize,
     err: *mut *mut kingtide_error,
 ) -> kingtide_status {
-    guard(err, || need(family, "family")?.0.delete_prefix(bytes(prefix, prefix_len, "prefix")?))
+    guard(err, || need(family, "family")?.0.delete_prefix(bytes(prefix, prefix_len, "prefix")?).map(drop))
 }
 
 /// Replaces a key's value if it is the expected one, atomically: no other write comes in between. An `expected` that is NULL

@@ -63,7 +63,7 @@ pub unsafe extern "C" fn kingtide_db_name_snapshot(
 ) -> kingtide_status {
     guard(err, || {
         let out = out_handle(snapshot, "snapshot")?;
-        out.set(kingtide_snapshot(need(db, "db")?.db.name_snapshot(abi::text(name, "name")?)?));
+        out.set(kingtide_snapshot(need(db, "db")?.db.create_named_snapshot(abi::text(name, "name")?)?));
         Ok(())
     })
 }

@@ -105,7 +105,7 @@ pub unsafe extern "C" fn kingtide_family_put_staged(
     value: Option<&kingtide_staged_value>,
     err: *mut *mut kingtide_error,
 ) -> kingtide_status {
-    guard(err, || need(family, "family")?.0.put_staged(bytes(key, key_len, "key")?, &need(value, "value")?.0))
+    guard(err, || need(family, "family")?.0.put_staged(bytes(key, key_len, "key")?, &need(value, "value")?.0).map(drop))
 }
 
 /// Sets a key to a staged value of the same family, without a copy. `ttl_ms`, unless 0, is after how many milliseconds it is

@@ -80,7 +80,7 @@ fn call(db: &Db, r: &mut Reader<'_>) -> Option<()> {
         10 => {
             let n = name(r)?;
             match r.u8()? % 3 {
-                0 => drop(db.name_snapshot(&n)),
+                0 => drop(db.create_named_snapshot(&n)),
                 1 => drop(db.named_snapshot(&n)),
                 _ => drop(db.drop_named_snapshot(&n)),
             }

@@ -3,10 +3,8 @@
 use crate::edit::Trust;
 use crate::must;
 use crate::sample::{DIR, Data, IN_DOUBT, Sample, options};
-use kingtide::dump::DumpedRecord;
-use kingtide::version::scan::ManifestScan;
+use kingtide::internal::{DumpedRecord, ManifestScan, SegmentPart, dump_segment};
 use kingtide::vfs::{Fs, MemFs, OpenMode};
-use kingtide::wal::{SegmentPart, dump_segment};
 use kingtide::{ChangeStreamOptions, ColumnFamily, Db, Error, ErrorKind, KeyOrder};
 use kingtide_base::stats::Stats;
 use kingtide_mem::cache::BlockCache;

@@ -4,9 +4,10 @@
 
 #![allow(clippy::disallowed_methods)] // a benchmark reads its own processor time
 
-use kingtide::compact::{CompactionRange, FlushInput, Job, JobKind, MergeContext, MergeOutput, run_flush, run_merge};
-use kingtide::names::klog_path;
-use kingtide::version::{FileMeta, Version};
+use kingtide::internal::{
+    CompactionRange, FileMeta, FlushInput, Job, JobKind, MergeContext, MergeOutput, Version, klog_path, run_flush,
+    run_merge,
+};
 use kingtide_base::budget::Budget;
 use kingtide_base::options::{Compression, FamilyOptions};
 use kingtide_base::rng::Rng;

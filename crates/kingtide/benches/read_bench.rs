@@ -7,12 +7,9 @@
 
 #![allow(clippy::disallowed_methods)] // a benchmark reads the clock
 
-use kingtide::family::tables::TableCache;
-use kingtide::family::view::View;
-use kingtide::memtable::FamilyMemtable;
-use kingtide::names::klog_path;
-use kingtide::read::{Cursor, CursorConfig, ReadContext, get, multi_get};
-use kingtide::version::{FileMeta, Version};
+use kingtide::internal::{
+    CursorConfig, FamilyMemtable, FileMeta, ReadContext, TableCache, Version, View, cursor, get, klog_path, multi_get,
+};
 use kingtide_base::budget::Budget;
 use kingtide_base::clock::SystemClock;
 use kingtide_base::rng::Rng;
@@ -170,7 +167,7 @@ impl Bench {
         }
         report("multi_get of 100, a key", n, started);
 
-        let mut iter = Cursor::new(self.view.clone(), self.ctx.clone(), CursorConfig::at(self.snapshot), None)?;
+        let mut iter = cursor(self.view.clone(), self.ctx.clone(), CursorConfig::at(self.snapshot))?;
         let started = Watch::start();
         for _ in 0..n {
             iter.seek(&pick());

@@ -6,7 +6,7 @@
 
 #![allow(clippy::disallowed_methods)] // it measures time
 
-use kingtide::wal::{RecoveredLog, Wal, WalConfig, WalRecord, list_segments, replay};
+use kingtide::internal::{RecoveredLog, Wal, WalConfig, WalRecord, list_segments, replay};
 use kingtide_base::clock::SystemClock;
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_vfs::PosixFs;

@@ -17,32 +17,34 @@ mod catch_up;
 mod changes;
 mod checkpoint;
 mod commit;
-pub mod compact;
+mod compact;
 mod copy;
 mod direct;
 mod directory;
-pub mod dump;
+mod dump;
 mod engine;
 mod estimate;
-pub mod family;
+mod family;
 mod flush;
 mod info_log;
-pub mod ingest;
+mod ingest;
+#[doc(hidden)]
+pub mod internal;
 mod jobs;
 #[cfg(all(test, loom))]
 mod loom_tests;
-pub mod memtable;
-pub mod names;
+mod memtable;
+mod names;
 mod open;
 mod ops;
 mod options;
-pub mod rangedel;
-pub mod read;
+mod rangedel;
+mod read;
 mod read_only;
 mod reclaim;
 mod reclaims;
 mod recover;
-pub mod repair;
+mod repair;
 mod report;
 mod reserve;
 mod retire;
@@ -60,12 +62,12 @@ mod sync;
 mod trace;
 mod tuning;
 mod txn;
-pub mod verify;
-pub mod version;
+mod verify;
+mod version;
 mod version_set;
 #[cfg(feature = "tokio")]
 mod waiters;
-pub mod wal;
+mod wal;
 
 pub use api::transaction::{
     CommitTicket, TransactOptions, Transaction, TransactionCursor, TransactionHandle, TransactionOptions,
@@ -94,7 +96,7 @@ pub use kingtide_vfs as vfs;
 pub use ops::{Change, ChangeKind};
 pub use options::{Options, ReadOptions, WriteOptions};
 pub use read::{Cursor, PinnedValue, ValueReader};
-pub use repair::{FamilyRepair, KeyGap, RepairOptions, RepairReport, UnreadableFile, repair, repair_with};
+pub use repair::{FamilyRepair, KeyGap, LogGap, RepairOptions, RepairReport, UnreadableFile, repair, repair_with};
 pub use report::{FamilyReport, LevelReport, StatsReport};
 pub use snapshot::Snapshot;
 #[doc(hidden)]
@@ -103,4 +105,6 @@ pub use txn::{
     DeadlockStep, HeldLock, Isolation, LockMode, LockTarget, LockWait, LockWaitHook, PreparedInfo, TransactionInfo,
     TxnId,
 };
-pub use verify::{Problem, ProblemKind, Progress, Severity, VerifyCounts, VerifyReport, verify, verify_with};
+pub use verify::{
+    MAX_PROBLEMS, Problem, ProblemKind, Progress, ProgressFn, Severity, VerifyCounts, VerifyReport, verify, verify_with,
+};

@@ -232,6 +232,38 @@ pub struct WriteOptions {
     pub no_wait: bool,
 }
 
+impl WriteOptions {
+    /// The defaults.
+    ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// use kingtide::{Durability, WriteBatch, WriteOptions};
+    ///
+    /// let mut batch = WriteBatch::new();
+    /// batch.put(db.default_family(), b"ebb", b"low")?;
+    /// db.write_with(batch, &WriteOptions::new().durability(Durability::Power).no_wait(true))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn new() -> WriteOptions {
+        WriteOptions::default()
+    }
+
+    /// With this durability instead of the database's.
+    #[must_use]
+    pub fn durability(mut self, durability: Durability) -> WriteOptions {
+        self.durability = Some(durability);
+        self
+    }
+
+    /// Returning `Busy`, or not, instead of waiting when writers are being slowed.
+    #[must_use]
+    pub fn no_wait(mut self, no_wait: bool) -> WriteOptions {
+        self.no_wait = no_wait;
+        self
+    }
+}
+
 /// What a read or an iterator sees.
 #[derive(Clone, Debug)]
 pub struct ReadOptions<'a> {
@@ -247,6 +279,56 @@ pub struct ReadOptions<'a> {
     pub fill_cache: bool,
     /// Whether an iterator reads ahead from the start, for long scans; it begins by itself after a few blocks.
     pub readahead: bool,
+}
+
+impl<'a> ReadOptions<'a> {
+    /// The defaults.
+    ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// use kingtide::ReadOptions;
+    ///
+    /// db.put("ebb", "low")?;
+    /// let before = db.snapshot();
+    /// db.put("eddy", "short")?;
+    /// let options = ReadOptions::new().snapshot(&before).prefix("e").fill_cache(false).readahead(true);
+    /// let mut cursor = db.default_family().cursor_with(options)?;
+    /// cursor.seek_to_last();
+    /// assert_eq!(cursor.key(), b"ebb");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn new() -> ReadOptions<'a> {
+        ReadOptions::default()
+    }
+
+    /// As of this snapshot instead of now.
+    #[must_use]
+    pub fn snapshot(mut self, snapshot: &'a Snapshot) -> ReadOptions<'a> {
+        self.snapshot = Some(snapshot);
+        self
+    }
+
+    /// Only keys with this prefix.
+    #[must_use]
+    pub fn prefix(mut self, prefix: impl Into<Vec<u8>>) -> ReadOptions<'a> {
+        self.prefix = Some(prefix.into());
+        self
+    }
+
+    /// Whether blocks that an iterator reads may enter the block cache.
+    #[must_use]
+    pub fn fill_cache(mut self, fill_cache: bool) -> ReadOptions<'a> {
+        self.fill_cache = fill_cache;
+        self
+    }
+
+    /// Whether an iterator reads ahead from the start.
+    #[must_use]
+    pub fn readahead(mut self, readahead: bool) -> ReadOptions<'a> {
+        self.readahead = readahead;
+        self
+    }
 }
 
 impl Default for ReadOptions<'_> {

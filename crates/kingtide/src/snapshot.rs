@@ -334,7 +334,7 @@ fn no_such_name(name: &str) -> Error {
 /// drop(before);
 ///
 /// // A name keeps one until it is dropped.
-/// db.name_snapshot("before")?;
+/// db.create_named_snapshot("before")?;
 /// db.put("tide", "low")?;
 /// let again = db.named_snapshot("before")?;
 /// assert_eq!(again.of(family).get("tide")?.as_deref(), Some(&b"falling"[..]));

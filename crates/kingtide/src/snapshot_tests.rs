@@ -58,7 +58,7 @@ fn every_moment_reads_as_it_was_or_is_too_old() {
                 11 => held.push(db.snapshot_at(db.oldest_readable_sequence()).unwrap()),
                 12 => {
                     named += 1;
-                    db.name_snapshot(&format!("number {named}")).unwrap();
+                    db.create_named_snapshot(&format!("number {named}")).unwrap();
                 }
                 13..16 if !held.is_empty() => drop(held.swap_remove(rng.below(held.len() as u64) as usize)),
                 16 => {

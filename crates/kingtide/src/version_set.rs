@@ -301,7 +301,7 @@ impl VersionSet {
     /// snapshot of the state.
     ///
     /// # Errors
-    /// Those of [`Manifest::append`] and [`Manifest::rewrite`]; `Corruption` for edits that do not fit the state. Nothing was
+    /// Those of [`Manifest::append`], also when the manifest is rewritten; `Corruption` for edits that do not fit the state. Nothing was
     /// applied, but sequence numbers and family ids that the edits name are taken: the manifest may have them.
     pub fn write(
         &mut self,

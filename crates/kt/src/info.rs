@@ -3,9 +3,8 @@
 use crate::error::Result;
 use crate::open::{log_files, open_to_read};
 use crate::output::{Out, bytes, count, things};
-use kingtide::names::STATS_FILE;
+use kingtide::internal::{STATS_FILE, SegmentPart, dump_segment};
 use kingtide::vfs::{OpenMode, PosixFs};
-use kingtide::wal::{SegmentPart, dump_segment};
 use kingtide::{Db, ErrorKind, FamilyOptions, FamilyReport, StatsReport};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};

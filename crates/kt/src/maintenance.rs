@@ -6,8 +6,9 @@ use crate::format::Format;
 use crate::open::{check_place, options_for};
 use crate::output::{Out, bytes, count, things};
 use crate::progress::Progress;
-use kingtide::wal::LogGap;
-use kingtide::{FamilyRepair, KeyGap, Options, Problem, RepairOptions, RepairReport, VerifyReport, repair_with};
+use kingtide::{
+    FamilyRepair, KeyGap, LogGap, Options, Problem, RepairOptions, RepairReport, VerifyReport, repair_with,
+};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 

@@ -69,7 +69,7 @@ pub fn log_files(path: &Path) -> Vec<(String, u64)> {
         .filter_map(|e| {
             let entry = e.ok()?;
             let name = entry.file_name().to_string_lossy().into_owned();
-            kingtide::names::parse_segment_name(&name)?;
+            kingtide::internal::parse_segment_name(&name)?;
             Some((name, entry.metadata().ok()?.len()))
         })
         .collect();

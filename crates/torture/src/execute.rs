@@ -105,17 +105,17 @@ fn single(w: &mut Writer<'_>, unit: &Unit) -> Result<u64, Trouble> {
         Op::Put(_, slot, 0) => {
             let (key, value) = (key(order, lane, *slot), value(w, unit, 0, *slot));
             match is_in_pieces(w, &value) {
-                true => h.cf.put_staged(key, &stage(w, &h, &value)?)?,
-                false => h.cf.put(key, value)?,
+                true => h.cf.put_staged(key, &stage(w, &h, &value)?).map(drop)?,
+                false => h.cf.put(key, value).map(drop)?,
             }
         }
-        Op::Delete(_, slot) => h.cf.delete(key(order, lane, *slot))?,
-        Op::SingleDelete(_, slot) => h.cf.single_delete(key(order, lane, *slot))?,
+        Op::Delete(_, slot) => h.cf.delete(key(order, lane, *slot)).map(drop)?,
+        Op::SingleDelete(_, slot) => h.cf.single_delete(key(order, lane, *slot)).map(drop)?,
         Op::DeleteRange(_, from, to) => {
             let (start, end) = bounds(order, lane, *from, *to);
             h.cf.delete_range(start..end)?;
         }
-        Op::DeletePrefix(_, hi) => h.cf.delete_prefix([lane, *hi])?,
+        Op::DeletePrefix(_, hi) => h.cf.delete_prefix([lane, *hi]).map(drop)?,
         Op::Put(..) | Op::Add(..) => return batch(w, unit, &WriteOptions::default()),
     }
     Ok(0)

@@ -144,7 +144,7 @@ struct KingtideFamilies(Vec<ColumnFamily>);
 
 impl Families for KingtideFamilies {
     fn put(&mut self, family: usize, key: &[u8], value: &[u8]) -> Result<()> {
-        until_ready(|| attempt(self.0[family].put(key, value)))
+        until_ready(|| attempt(self.0[family].put(key, value).map(drop)))
     }
 
     fn get(&mut self, family: usize, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<bool> {
@@ -194,11 +194,11 @@ impl KingtideSession {
 
 impl Session for KingtideSession {
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        until_ready(|| attempt(self.family.put(key, value)))
+        until_ready(|| attempt(self.family.put(key, value).map(drop)))
     }
 
     fn put_ttl(&mut self, key: &[u8], value: &[u8], ttl: Duration) -> Result<()> {
-        until_ready(|| attempt(self.family.put_ttl(key, value, ttl)))
+        until_ready(|| attempt(self.family.put_ttl(key, value, ttl).map(drop)))
     }
 
     fn put_batch(&mut self, entries: &[(&[u8], &[u8])]) -> Result<()> {
@@ -222,7 +222,7 @@ impl Session for KingtideSession {
     }
 
     fn delete(&mut self, key: &[u8]) -> Result<()> {
-        until_ready(|| attempt(self.family.delete(key)))
+        until_ready(|| attempt(self.family.delete(key).map(drop)))
     }
 
     fn delete_batch(&mut self, keys: &[&[u8]]) -> Result<()> {
@@ -230,7 +230,7 @@ impl Session for KingtideSession {
     }
 
     fn delete_range(&mut self, start: &[u8], end: &[u8]) -> Result<()> {
-        until_ready(|| attempt(self.family.delete_range(start..end)))
+        until_ready(|| attempt(self.family.delete_range(start..end).map(drop)))
     }
 
     fn cursor(&mut self, bounds: Bounds<'_>) -> Result<Box<dyn Cursor>> {

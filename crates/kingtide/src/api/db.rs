@@ -14,6 +14,7 @@ use kingtide_base::histogram::{Histogram, HistogramSnapshot};
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::slow::SlowOperation;
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
+use std::borrow::BorrowMut;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -106,12 +107,12 @@ impl Db {
     }
 
     /// Sets a key. See [`ColumnFamily::put`].
-    pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+    pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<SeqNo> {
         self.handle.default.put(key, value)
     }
 
     /// Sets a key for a time. See [`ColumnFamily::put_ttl`].
-    pub fn put_ttl(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, ttl: Duration) -> Result<()> {
+    pub fn put_ttl(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, ttl: Duration) -> Result<SeqNo> {
         self.handle.default.put_ttl(key, value, ttl)
     }
 
@@ -122,17 +123,17 @@ impl Db {
     }
 
     /// Deletes a key. See [`ColumnFamily::delete`].
-    pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
+    pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<SeqNo> {
         self.handle.default.delete(key)
     }
 
     /// Deletes a key that was put once. See [`ColumnFamily::single_delete`].
-    pub fn single_delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
+    pub fn single_delete(&self, key: impl AsRef<[u8]>) -> Result<SeqNo> {
         self.handle.default.single_delete(key)
     }
 
     /// Deletes all keys in a range. See [`ColumnFamily::delete_range`].
-    pub fn delete_range(&self, range: impl KeyRange) -> Result<()> {
+    pub fn delete_range(&self, range: impl KeyRange) -> Result<SeqNo> {
         self.handle.default.delete_range(range)
     }
 
@@ -141,23 +142,43 @@ impl Db {
         self.handle.default.cursor(range)
     }
 
-    /// Commits a batch: all of it or nothing. Returns the sequence number of its last operation.
+    /// Commits a batch: all of it or nothing. Returns the sequence number of its last operation; 0 for an empty batch.
+    ///
+    /// Takes the batch, or a `&mut` to it: what is lent comes back with its operations, and [`WriteBatch::clear`] makes it ready
+    /// to be filled again in the memory that it has.
+    ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// use kingtide::WriteBatch;
+    ///
+    /// let mut batch = WriteBatch::new();
+    /// for day in 1..=3u8 {
+    ///     batch.put(db.default_family(), &[day], b"low")?;
+    ///     db.write(&mut batch)?;
+    ///     batch.clear(); // keeps its memory
+    /// }
+    /// batch.delete(db.default_family(), &[1])?;
+    /// let last = db.write(batch)?;
+    /// assert_eq!(last, db.latest_sequence());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// `Closed`, `ReadOnly`, `NoSpace`, `Poisoned`, `Busy` as described in [`ErrorKind`]; after any error nothing of the batch is
     /// visible or will be recovered, except that a failed *sync* leaves it visible and of unknown durability.
     /// Once the disk was full, batches that add data get `NoSpace` until there is some space again, and those that only
     /// delete are taken: a few percent of a database's size are kept for them.
-    pub fn write(&self, mut batch: WriteBatch) -> Result<SeqNo> {
-        self.write_with(&mut batch, &WriteOptions::default())
+    pub fn write(&self, mut batch: impl BorrowMut<WriteBatch>) -> Result<SeqNo> {
+        self.inner().write(batch.borrow_mut(), &WriteOptions::default())
     }
 
-    /// Commits a batch with options. The batch is unchanged: clear it to use it again.
+    /// Commits a batch with options. Takes the batch or a `&mut` to it, as [`Db::write`] does.
     ///
     /// # Errors
     /// As [`Db::write`].
-    pub fn write_with(&self, batch: &mut WriteBatch, options: &WriteOptions) -> Result<SeqNo> {
-        self.inner().write(batch, options)
+    pub fn write_with(&self, mut batch: impl BorrowMut<WriteBatch>, options: &WriteOptions) -> Result<SeqNo> {
+        self.inner().write(batch.borrow_mut(), options)
     }
 
     /// A consistent view of all families as of now.
@@ -253,7 +274,8 @@ impl Db {
         self.inner().flush_all()
     }
 
-    /// Compacts the default family into its bottom level. See [`ColumnFamily::compact_range`].
+    /// Compacts all families into their bottom levels, one after the other, as [`Db::flush`] flushes all of them. A family that is
+    /// dropped meanwhile is passed over. See [`ColumnFamily::compact_range`]; [`ColumnFamily::compact`] compacts one family.
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
@@ -264,16 +286,24 @@ impl Db {
     ///     db.put(n.to_be_bytes(), [7; 100])?;
     /// }
     /// db.single_delete(0u32.to_be_bytes())?; // it was put once
-    /// db.compact()?;
     /// db.family("final")?.compact_range("a".."b")?;
+    /// db.compact()?;
     /// db.wait_for_background()?;
+    /// assert!(db.stats().families.iter().all(|f| f.levels.iter().map(|l| l.runs).sum::<usize>() <= 1));
     /// assert!(db.default_family().estimate_count()? <= 1000);
     /// let report = db.verify_with(&mut |_| true)?;
     /// assert!(report.is_clean() && !report.is_damaged());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn compact(&self) -> Result<()> {
-        self.handle.default.compact_range(..)
+        let families: Vec<_> = self.inner().shape.lock().families.values().cloned().collect();
+        for family in families {
+            match self.inner().compact_range(&family, None, None) {
+                Err(_) if family.is_dropped() => {}
+                compacted => compacted?,
+            }
+        }
+        Ok(())
     }
 
     /// Waits until no flush and no compaction is due or running. Some compactions start only once writers have been quiet for a

@@ -12,7 +12,7 @@ use crate::sync::atomic::Ordering;
 use crate::version::FamilyId;
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -94,7 +94,7 @@ crate::sync::thread_local! {
 }
 
 impl ColumnFamily {
-    fn one(&self, fill: impl FnOnce(&mut WriteBatch) -> Result<()>) -> Result<()> {
+    fn one(&self, fill: impl FnOnce(&mut WriteBatch) -> Result<()>) -> Result<SeqNo> {
         ONE.with(|batch| match batch.try_borrow_mut() {
             Ok(mut batch) => {
                 let result = self.commit_one(&mut batch, fill);
@@ -106,15 +106,26 @@ impl ColumnFamily {
         })
     }
 
-    fn commit_one(&self, batch: &mut WriteBatch, fill: impl FnOnce(&mut WriteBatch) -> Result<()>) -> Result<()> {
-        fill(batch).and_then(|()| self.db.write(batch, &WriteOptions::default()).map(|_| ()))
+    fn commit_one(&self, batch: &mut WriteBatch, fill: impl FnOnce(&mut WriteBatch) -> Result<()>) -> Result<SeqNo> {
+        fill(batch).and_then(|()| self.db.write(batch, &WriteOptions::default()))
     }
 
-    /// Sets a key.
+    /// Sets a key. Returns the sequence number of the write, as [`crate::Db::write`] does: [`crate::Db::snapshot_at`] reads as of it.
+    ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// let low = db.put("tide", "low")?;
+    /// let high = db.put("tide", "high")?;
+    /// assert!(high > low && high == db.latest_sequence());
+    /// let then = db.snapshot_at(low)?;
+    /// assert_eq!(then.of(db.default_family()).get("tide")?.as_deref(), Some(&b"low"[..]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// `InvalidArgument` for an empty key, otherwise as [`crate::Db::write`].
-    pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+    pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<SeqNo> {
         self.one(|b| b.put(self, key.as_ref(), value.as_ref()))
     }
 
@@ -122,7 +133,7 @@ impl ColumnFamily {
     ///
     /// # Errors
     /// As [`ColumnFamily::put`].
-    pub fn put_ttl(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, ttl: Duration) -> Result<()> {
+    pub fn put_ttl(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, ttl: Duration) -> Result<SeqNo> {
         self.one(|b| b.put_ttl(self, key.as_ref(), value.as_ref(), ttl))
     }
 
@@ -130,7 +141,7 @@ impl ColumnFamily {
     ///
     /// # Errors
     /// As [`ColumnFamily::put`].
-    pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
+    pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<SeqNo> {
         self.one(|b| b.delete(self, key.as_ref()))
     }
 
@@ -139,15 +150,16 @@ impl ColumnFamily {
     ///
     /// # Errors
     /// As [`ColumnFamily::put`].
-    pub fn single_delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
+    pub fn single_delete(&self, key: impl AsRef<[u8]>) -> Result<SeqNo> {
         self.one(|b| b.single_delete(self, key.as_ref()))
     }
 
-    /// Deletes all keys in a range of the family's order. See [`WriteBatch::delete_range`].
+    /// Deletes all keys in a range of the family's order. See [`WriteBatch::delete_range`]. Returns the write's sequence number; 0 for
+    /// an empty range, for which nothing is written.
     ///
     /// # Errors
     /// As [`WriteBatch::delete_range`] and [`ColumnFamily::put`].
-    pub fn delete_range(&self, range: impl KeyRange) -> Result<()> {
+    pub fn delete_range(&self, range: impl KeyRange) -> Result<SeqNo> {
         self.one(|b| b.delete_range(self, range))
     }
 
@@ -235,6 +247,26 @@ impl ColumnFamily {
         self.reader_as_of(key.as_ref(), None)
     }
 
+    /// Reads a range of the bytes of a key's value: those of it that there are; `None` when the key is absent. Of a value in a value log
+    /// only the chunks with these bytes are read, so memory is bounded by the range and one chunk.
+    ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// let films = db.default_family();
+    /// films.put("film", vec![7; 5_000_000])?;
+    /// assert_eq!(films.get_range("film", 1_000_000..1_000_004)?, Some(vec![7; 4]));
+    /// assert_eq!(films.get_range("film", 4_999_999..9_000_000)?, Some(vec![7]));
+    /// assert_eq!(films.get_range("absent", 0..1)?, None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`ColumnFamily::get`].
+    pub fn get_range(&self, key: impl AsRef<[u8]>, range: Range<u64>) -> Result<Option<Vec<u8>>> {
+        self.get_reader(key)?.map(|mut reader| reader.read_range(range)).transpose()
+    }
+
     pub(super) fn reader_as_of(&self, key: &[u8], snapshot: Option<&Snapshot>) -> Result<Option<ValueReader>> {
         let view = self.inner().view.load();
         let seq = self.read_seq(snapshot)?;
@@ -308,6 +340,24 @@ impl ColumnFamily {
     /// What kept the flush from succeeding.
     pub fn flush(&self) -> Result<()> {
         self.db.flush_families(&[self.inner().clone()])
+    }
+
+    /// Compacts all of the family into its bottom level. See [`ColumnFamily::compact_range`]; [`crate::Db::compact`] compacts all
+    /// families.
+    ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// db.default_family().put("ebb", "low")?;
+    /// db.default_family().compact()?;
+    /// assert_eq!(db.stats().families[0].levels.iter().map(|l| l.runs).sum::<usize>(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`ColumnFamily::compact_range`].
+    pub fn compact(&self) -> Result<()> {
+        self.compact_range(..)
     }
 
     /// Compacts all tables that meet a range into the deepest level and waits for it: afterwards the range is one sorted run

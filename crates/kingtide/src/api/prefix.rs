@@ -9,7 +9,7 @@ use crate::commit::batch::WriteBatch;
 use crate::options::WriteOptions;
 use crate::read::cursor::prefix_range;
 use crate::txn::bounds::{is_before, is_behind, slice};
-use kingtide_base::{KeyOrder, Kind, Result};
+use kingtide_base::{KeyOrder, Kind, Result, SeqNo};
 use std::ops::Bound;
 
 /// `[start, end)` that holds the keys of a prefix and no others; `None` if it has to be looked for.
@@ -106,10 +106,10 @@ impl ColumnFamily {
     ///
     /// # Errors
     /// As [`WriteBatch::delete_prefix`] and [`ColumnFamily::put`].
-    pub fn delete_prefix(&self, prefix: impl AsRef<[u8]>) -> Result<()> {
+    pub fn delete_prefix(&self, prefix: impl AsRef<[u8]>) -> Result<SeqNo> {
         let mut batch = WriteBatch::new();
         batch.delete_prefix(self, prefix.as_ref())?;
-        self.db.write(&mut batch, &WriteOptions::default()).map(|_| ())
+        self.db.write(&mut batch, &WriteOptions::default())
     }
 }
 
@@ -118,7 +118,7 @@ impl Db {
     ///
     /// # Errors
     /// As [`ColumnFamily::delete_prefix`].
-    pub fn delete_prefix(&self, prefix: impl AsRef<[u8]>) -> Result<()> {
+    pub fn delete_prefix(&self, prefix: impl AsRef<[u8]>) -> Result<SeqNo> {
         self.default_family().delete_prefix(prefix)
     }
 }

@@ -200,6 +200,16 @@ impl Transaction {
     }
 }
 
+impl TransactionReader<'_> {
+    /// Opens the value of a key to be read in pieces. See [`Transaction::get_reader`].
+    ///
+    /// # Errors
+    /// As [`Transaction::get`].
+    pub fn get_reader(&self, key: impl AsRef<[u8]>) -> Result<Option<ValueReader>> {
+        self.txn.try_borrow_mut().map_err(|_| in_use())?.get_reader(self.family, key.as_ref())
+    }
+}
+
 impl std::fmt::Debug for TransactionReader<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "TransactionReader({:?})", self.family)

@@ -11,7 +11,7 @@ impl Db {
     ///
     /// History is kept back to [`Db::oldest_readable_sequence`], which moves on with flushes and merges, and at every
     /// sequence number that a snapshot or a running transaction holds. To keep a moment readable, hold a snapshot of it
-    /// ([`Db::snapshot`], [`Db::name_snapshot`]): moments between two held snapshots are not kept by them.
+    /// ([`Db::snapshot`], [`Db::create_named_snapshot`]): moments between two held snapshots are not kept by them.
     ///
     /// # Errors
     /// `TooOld`, naming the oldest readable number; `InvalidArgument` for a number not committed yet; `Closed`.
@@ -39,7 +39,7 @@ impl Db {
     /// use kingtide::Read;
     ///
     /// db.put("tide", "low")?;
-    /// let before = db.name_snapshot("before the flood")?;
+    /// let before = db.create_named_snapshot("before the flood")?;
     /// db.put("tide", "high")?;
     /// assert_eq!(db.named_snapshots(), [("before the flood".to_string(), before.sequence())]);
     /// let again = db.snapshot_at(before.sequence())?;
@@ -50,7 +50,7 @@ impl Db {
     ///
     /// # Errors
     /// `Exists`; `InvalidArgument` for an empty or too long name, or too many of them; `Closed`.
-    pub fn name_snapshot(&self, name: &str) -> Result<Snapshot> {
+    pub fn create_named_snapshot(&self, name: &str) -> Result<Snapshot> {
         self.inner().check_open()?;
         self.inner().snapshots.name(name)
     }

@@ -2,7 +2,7 @@
 
 use crate::api::entries::{Entries, Entry};
 use crate::api::{ColumnFamily, Transaction};
-use kingtide_base::{Error, ErrorKind, KeyOrder, Result};
+use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
 use std::any::type_name;
 use std::borrow::Borrow;
 use std::marker::PhantomData;
@@ -353,7 +353,7 @@ impl<K: Decode, V: Decode> TypedFamily<K, V> {
     ///
     /// # Errors
     /// As [`ColumnFamily::put`].
-    pub fn put<Q: Encode + ?Sized, W: Encode + ?Sized>(&self, key: &Q, value: &W) -> Result<()>
+    pub fn put<Q: Encode + ?Sized, W: Encode + ?Sized>(&self, key: &Q, value: &W) -> Result<SeqNo>
     where
         K: Borrow<Q>,
         V: Borrow<W>,
@@ -382,7 +382,7 @@ impl<K: Decode, V: Decode> TypedFamily<K, V> {
     ///
     /// # Errors
     /// As [`ColumnFamily::delete`].
-    pub fn delete<Q: Encode + ?Sized>(&self, key: &Q) -> Result<()>
+    pub fn delete<Q: Encode + ?Sized>(&self, key: &Q) -> Result<SeqNo>
     where
         K: Borrow<Q>,
     {
@@ -404,7 +404,7 @@ impl<K: Decode, V: Decode> TypedFamily<K, V> {
     ///
     /// # Errors
     /// As [`ColumnFamily::delete_range`].
-    pub fn delete_range(&self, range: impl RangeBounds<K>) -> Result<()> {
+    pub fn delete_range(&self, range: impl RangeBounds<K>) -> Result<SeqNo> {
         self.family.delete_range(bytes_of(&range))
     }
 

@@ -9,7 +9,7 @@ use kingtide_base::key::EXPIRY_FLAG;
 use kingtide_base::memory::append;
 use kingtide_base::options::Durability;
 use kingtide_base::stats::Stat;
-use kingtide_base::{Error, ErrorKind, Kind, Result, rare};
+use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo, rare};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -116,10 +116,10 @@ impl ColumnFamily {
     ///
     /// # Errors
     /// As [`WriteBatch::put_staged`] and [`Db::write`].
-    pub fn put_staged(&self, key: impl AsRef<[u8]>, value: &StagedValue) -> Result<()> {
+    pub fn put_staged(&self, key: impl AsRef<[u8]>, value: &StagedValue) -> Result<SeqNo> {
         let mut batch = WriteBatch::new();
         batch.put_staged(self, key.as_ref(), value)?;
-        self.db.write(&mut batch, &WriteOptions::default()).map(|_| ())
+        self.db.write(&mut batch, &WriteOptions::default())
     }
 
     /// Sets a key to all that `value` yields, in bounded memory. Returns how many bytes there were. Nothing is put when reading

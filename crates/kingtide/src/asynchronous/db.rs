@@ -3,7 +3,7 @@
 use super::commit::{ask_for_sync, blocking, durable, enter, sync_all, write};
 use super::{AsyncEntries, AsyncFamily};
 use crate::api::transaction::{CommitTicket, TransactOptions, Transaction, retry};
-use crate::api::{Db, KeyRange};
+use crate::api::{Db, Entry, KeyRange};
 use crate::commit::batch::WriteBatch;
 use crate::options::{Options, WriteOptions};
 use crate::read::PinnedValue;
@@ -130,7 +130,39 @@ impl AsyncDb {
         self.default.get(key).await
     }
 
-    /// Sets a key.
+    /// Whether a key has a value. See [`AsyncFamily::contains_key`].
+    ///
+    /// # Errors
+    /// As [`crate::ColumnFamily::contains_key`].
+    pub async fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        self.default.contains_key(key).await
+    }
+
+    /// Reads several keys as of one moment. See [`AsyncFamily::multi_get`].
+    ///
+    /// # Errors
+    /// As [`AsyncFamily::multi_get`].
+    pub async fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Result<Option<PinnedValue>>>> {
+        self.default.multi_get(keys).await
+    }
+
+    /// The entry with the first key. See [`AsyncFamily::first`].
+    ///
+    /// # Errors
+    /// As [`crate::ColumnFamily::first`].
+    pub async fn first(&self) -> Result<Option<Entry>> {
+        self.default.first().await
+    }
+
+    /// The entry with the last key. See [`AsyncFamily::first`].
+    ///
+    /// # Errors
+    /// As [`crate::ColumnFamily::last`].
+    pub async fn last(&self) -> Result<Option<Entry>> {
+        self.default.last().await
+    }
+
+    /// Sets a key. Returns the sequence number of the commit.
     ///
     /// # Errors
     /// As [`crate::ColumnFamily::put`].

@@ -2,7 +2,7 @@
 
 use super::AsyncEntries;
 use super::commit::{blocking, enter, write};
-use crate::api::{ColumnFamily, KeyRange};
+use crate::api::{ColumnFamily, Entry, KeyRange};
 use crate::commit::batch::WriteBatch;
 use crate::options::WriteOptions;
 use crate::read::PinnedValue;
@@ -39,6 +39,61 @@ impl AsyncFamily {
         }
         let (family, key) = (self.family.clone(), key.as_ref().to_vec());
         blocking(move || family.get(key)).await
+    }
+
+    /// Whether a key has a value. Answered where [`AsyncFamily::get`] answers; no value is read from a value log.
+    ///
+    /// # Errors
+    /// As [`ColumnFamily::contains_key`].
+    pub async fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        enter().await?;
+        if let Some(answer) = self.family.get_in_memory(key.as_ref())? {
+            return Ok(answer.is_some());
+        }
+        let (family, key) = (self.family.clone(), key.as_ref().to_vec());
+        blocking(move || family.contains_key(key)).await
+    }
+
+    /// Reads several keys as of one moment, on a thread for blocking work. See [`Read::multi_get`](crate::Read::multi_get).
+    ///
+    /// # Errors
+    /// `Cancelled` when the runtime shut down before it began. Each key has a result of its own.
+    pub async fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Result<Option<PinnedValue>>>> {
+        enter().await?;
+        let (family, keys) = (self.family.clone(), keys.iter().map(|k| k.as_ref().to_vec()).collect::<Vec<_>>());
+        blocking(move || Ok(family.multi_get(&keys))).await
+    }
+
+    /// The entry with the first key. See [`Read::first`](crate::Read::first); it runs where [`AsyncFamily::range`] does.
+    ///
+    /// ```
+    /// use kingtide::{AsyncDb, Options, vfs::MemFs};
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// let db = AsyncDb::open("db", Options::new().fs(MemFs::shared())).await?;
+    /// db.put("ebb", "low").await?;
+    /// db.put("flood", "rising").await?;
+    /// assert!(db.contains_key("ebb").await?);
+    /// let found = db.multi_get(&["ebb", "neap"]).await?;
+    /// assert!(matches!(&found[..], [Ok(Some(_)), Ok(None)]));
+    /// assert_eq!(db.first().await?.map(|e| e.key.into_vec()), Some(b"ebb".to_vec()));
+    /// assert_eq!(db.last().await?.map(|e| e.key.into_vec()), Some(b"flood".to_vec()));
+    /// db.close().await
+    /// # })?;
+    /// # Ok::<(), kingtide::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`ColumnFamily::first`].
+    pub async fn first(&self) -> Result<Option<Entry>> {
+        self.range(..).next().await.transpose()
+    }
+
+    /// The entry with the last key. See [`AsyncFamily::first`].
+    ///
+    /// # Errors
+    /// As [`ColumnFamily::last`].
+    pub async fn last(&self) -> Result<Option<Entry>> {
+        self.range(..).backwards().next().await.transpose()
     }
 
     /// Sets a key. Returns the sequence number of the commit.

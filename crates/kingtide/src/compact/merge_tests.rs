@@ -3,12 +3,12 @@
 use super::context::{FlushInput, MergeContext, MergeOutput};
 use super::job::{CompactionRange, Job, JobKind, check_job};
 use super::merge::{run_flush, run_merge};
+use crate::family::ReadContext;
 use crate::family::View;
 use crate::family::tables::TableCache;
 use crate::memtable::FamilyMemtable;
 use crate::names::{klog_path, vlog_path};
 use crate::rangedel::Fragment;
-use crate::read::ReadContext;
 use crate::read::newest::{changed_since, range_changed_since};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::version::{FileMeta, Version};

@@ -25,10 +25,10 @@ mod sources;
 mod surroundings;
 
 pub use context::{FlushInput, MergeContext, MergeCounters, MergeOutput, RateLimiter};
-pub use job::{CompactionRange, Footprint, Job, JobKind, check_job};
+pub use job::{CompactionRange, Footprint, Job, JobKind};
 pub use merge::{run_flush, run_merge};
 pub(crate) use output::{Outputs, Placement, vlog_size};
-pub use planner::{Manual, Plan, PlanInput, Rewrite, plan};
+pub use planner::Rewrite;
 pub(crate) use planner::{hidden_bytes, meets_range};
 pub(crate) use surroundings::Surroundings;
 

@@ -105,6 +105,7 @@ pub fn plan(input: &PlanInput<'_>) -> Plan {
 }
 
 /// How far level 0 is behind: runs as a multiple of those that make a merge urgent. Writers should be slowed from 1 on.
+#[cfg(test)]
 pub fn level0_pressure(version: &Version, options: &FamilyOptions) -> f64 {
     version.levels[0].len() as f64 / (options.l0_trigger * URGENT) as f64
 }

@@ -183,7 +183,7 @@ impl Cursor {
     /// # Errors
     /// `InvalidArgument` for a prefix in an order that does not support prefix iteration; `Io` and `Corruption`
     /// from tables with range tombstones.
-    pub fn new(
+    pub(crate) fn new(
         view: Arc<View>,
         ctx: Arc<ReadContext>,
         config: CursorConfig,
@@ -252,7 +252,7 @@ impl Cursor {
     ///
     /// # Errors
     /// As [`Cursor::new`].
-    pub fn refresh(&mut self, view: Arc<View>, snapshot: SeqNo, overlay: Option<Arc<Overlay>>) -> Result<()> {
+    pub(crate) fn refresh(&mut self, view: Arc<View>, snapshot: SeqNo, overlay: Option<Arc<Overlay>>) -> Result<()> {
         self.hide();
         self.ranges = ranges(&view, overlay.as_ref())?;
         self.merge = sources(&view, overlay.as_ref(), snapshot, self.options);

@@ -11,14 +11,11 @@ pub(crate) mod overlay;
 mod stream;
 pub mod value;
 
-pub use crate::family::ReadContext;
 pub use cursor::{Cursor, CursorConfig};
 #[cfg(feature = "tokio")]
 pub use get::get_in_memory;
 pub use get::{contains, get, get_into};
 pub use multi_get::multi_get;
-#[doc(hidden)]
-pub use overlay::Overlay;
 pub use stream::ValueReader;
 pub(crate) use stream::open as open_value;
 pub use value::PinnedValue;

@@ -4,6 +4,7 @@ use crate::family::tables::VlogHandle;
 use crate::family::{ReadContext, View};
 use crate::read::get::{Found, found, lookup_runs, visible, with_scratch};
 use crate::read::value::PinnedValue;
+use kingtide_base::memory::reserve;
 use kingtide_base::stats::{Stat, Stats};
 use kingtide_base::{Error, Kind, Result, SeqNo, Tag};
 use kingtide_mem::Memtable;
@@ -84,6 +85,36 @@ fn take(found: Found<'_>, ctx: &ReadContext) -> Result<Source> {
 }
 
 impl ValueReader {
+    /// A reader of a value that is here as a whole.
+    pub(crate) fn of(value: PinnedValue, stats: &Arc<Stats>) -> ValueReader {
+        let len = value.len() as u64;
+        ValueReader { source: Source::Owned(value), len, position: 0, stats: stats.clone() }
+    }
+
+    /// Reads a range of the value's bytes, without moving the position: those that there are.
+    ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// db.put("film", [7; 100])?;
+    /// let mut film = db.default_family().get_reader("film")?.expect("it was put");
+    /// assert_eq!(film.read_range(90..95)?, [7; 5]);
+    /// assert_eq!(film.read_range(95..200)?.len(), 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`ValueReader::read_at`].
+    pub fn read_range(&mut self, range: Range<u64>) -> Result<Vec<u8>> {
+        let len = range.end.min(self.len).saturating_sub(range.start);
+        let mut bytes = Vec::new();
+        reserve(&mut bytes, usize::try_from(len).unwrap_or(usize::MAX), "a part of a value")?;
+        bytes.resize(len as usize, 0);
+        let read = self.read_at(range.start, &mut bytes)?;
+        bytes.truncate(read);
+        Ok(bytes)
+    }
+
     /// Returns the bytes of the value.
     pub fn len(&self) -> u64 {
         self.len

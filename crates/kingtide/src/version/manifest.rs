@@ -180,11 +180,13 @@ impl Manifest {
     }
 
     /// The current file's number.
+    #[cfg(test)]
     pub fn number(&self) -> u64 {
         self.number
     }
 
     /// Bytes of the current file.
+    #[cfg(test)]
     pub fn size(&self) -> u64 {
         self.end
     }
@@ -210,7 +212,7 @@ impl Manifest {
         (!self.doubtful).then(|| manifest_path(&self.dir, self.number))
     }
 
-    /// Whether a [`Manifest::rewrite`] pays, or is needed before the next append.
+    /// Whether a rewrite pays, or is needed before the next append.
     pub fn needs_rewrite(&self) -> bool {
         self.doubtful || self.vouched != self.exact || self.end > self.limits.rewrite.max(self.base.saturating_mul(4))
     }
@@ -218,7 +220,7 @@ impl Manifest {
     /// Appends one record, on stable storage when this returns. A crash before that leaves all of the edits or none.
     ///
     /// # Errors
-    /// `NoSpace`, `Io`: whether the edits are in the manifest is open until the next [`Manifest::rewrite`], which has to
+    /// `NoSpace`, `Io`: whether the edits are in the manifest is open until the next rewrite, which has to
     /// come before another append; keep the files that they name. `Busy` when that rewrite has not happened.
     /// `Poisoned`.
     pub fn append(&mut self, edits: &[Edit]) -> Result<()> {
@@ -240,7 +242,7 @@ impl Manifest {
     /// of `snapshot()` (the state before these edits) and the edits. `new_number` draws a file number.
     ///
     /// # Errors
-    /// As [`Manifest::append`] and [`Manifest::rewrite`]; never `Busy`.
+    /// As [`Manifest::append`]; never `Busy`.
     pub fn append_or_rewrite(
         &mut self,
         edits: &[Edit],
@@ -257,6 +259,7 @@ impl Manifest {
     /// `NoSpace`, `Io`: the old manifest is still the current one, except after the want of a descriptor for the directory's
     /// sync: then it is open which of the two a power cut leaves, until the next rewrite, which has to come before an
     /// append. `Poisoned`: the directory's sync failed, so that is not known; nothing is appended any more.
+    #[cfg(test)]
     pub fn rewrite(&mut self, snapshot: &[Edit], new_number: u64) -> Result<()> {
         self.switch(&[snapshot], new_number)
     }

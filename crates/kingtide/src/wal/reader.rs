@@ -122,26 +122,8 @@ pub fn replay(
     Ok(walk.end)
 }
 
-/// As [`replay`], while a writer may append: a record that is whole when it is looked at again was appended meanwhile. It
-/// and what follows it are left out.
-///
-/// # Errors
-/// As [`replay`]; what looks like damage may also come from segments that the writer made, or gave up, meanwhile.
-pub fn replay_live(
-    fs: &dyn Fs,
-    dir: &Path,
-    segments: &[u64],
-    needed_from: SeqNo,
-    mut apply: impl FnMut(SeqNo, u32, &[u8]) -> Result<()>,
-) -> Result<ReplayEnd> {
-    let mut walk = Walk::open(fs, dir, segments)?;
-    walk.live = true;
-    let chain = walk.find_chain(needed_from)?;
-    walk.read_chain(&chain, &mut Plain(&mut apply))?;
-    Ok(walk.end)
-}
-
-/// As [`replay`], or as [`replay_live`] if `live`, for a caller that inspects records: one that the caller finds
+/// As [`replay`] for a caller that inspects records, if `live` while a writer may append (a record that is whole when it is
+/// looked at again was appended meanwhile; it and what follows it are left out): one that the caller finds
 /// incomplete is judged as one whose own bytes are missing.
 ///
 /// # Errors

@@ -34,9 +34,9 @@ fn whoever_deletes_it() {
         let family = db.create_family_ordered(&format!("f{i}"), FamilyOptions::default(), order.clone()).unwrap();
         for prefix in [&b""[..], b"a", b"ab", b"AB", b"z", b"\xff", b"\xff\xff", b"nothing"] {
             for who in 0..3 {
-                KEYS.iter().for_each(|k| family.put(k, b"v").unwrap());
+                KEYS.iter().for_each(|k| family.put(k, b"v").map(drop).unwrap());
                 match who {
-                    0 => family.delete_prefix(prefix).unwrap(),
+                    0 => family.delete_prefix(prefix).map(drop).unwrap(),
                     1 => {
                         // All of them are written by the batch; only some are there before.
                         family

@@ -134,9 +134,9 @@ fn every_verb_sees_values_that_were_written_once() {
         again.flush().unwrap();
         check(again.default_family(), 9, "recovered and flushed");
         again.close().unwrap();
-        assert!(kingtide::verify::verify("db", &options(&killed, compression)).unwrap().is_clean());
+        assert!(kingtide::verify("db", &options(&killed, compression)).unwrap().is_clean());
         db.close().unwrap();
-        let report = kingtide::verify::verify("db", &options(&fs, compression)).unwrap();
+        let report = kingtide::verify("db", &options(&fs, compression)).unwrap();
         assert!(report.is_clean(), "a close leaves no orphan: {report:?}");
     }
 }

@@ -91,7 +91,7 @@ fn write(model: &mut Model, txn: Option<&mut Transaction>, f: &ColumnFamily, now
         0..=6 => {
             match txn {
                 Some(txn) => txn.put(f, &key, &value),
-                None => f.put(&key, &value),
+                None => f.put(&key, &value).map(drop),
             }
             .unwrap();
             model.insert(key, (value, None));
@@ -100,7 +100,7 @@ fn write(model: &mut Model, txn: Option<&mut Transaction>, f: &ColumnFamily, now
             let ttl = Duration::from_millis(1 + rng.below(40));
             match txn {
                 Some(txn) => txn.put_ttl(f, &key, &value, ttl),
-                None => f.put_ttl(&key, &value, ttl),
+                None => f.put_ttl(&key, &value, ttl).map(drop),
             }
             .unwrap();
             model.insert(key, (value, Some(now_ms + ttl.as_millis() as u64)));
@@ -108,7 +108,7 @@ fn write(model: &mut Model, txn: Option<&mut Transaction>, f: &ColumnFamily, now
         8..=10 => {
             match txn {
                 Some(txn) => txn.delete(f, &key),
-                None => f.delete(&key),
+                None => f.delete(&key).map(drop),
             }
             .unwrap();
             model.remove(&key);
@@ -117,7 +117,7 @@ fn write(model: &mut Model, txn: Option<&mut Transaction>, f: &ColumnFamily, now
             let bounds = random_bounds(rng);
             let result = match txn {
                 Some(txn) => txn.delete_range(f, &bounds),
-                None => f.delete_range(&bounds),
+                None => f.delete_range(&bounds).map(drop),
             };
             // A range that ends before it begins is refused where one operation would have to hold it.
             match result {

@@ -29,3 +29,4 @@ mod typed;
 mod value_reader;
 mod value_writer;
 mod verify;
+mod written;

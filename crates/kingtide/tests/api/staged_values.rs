@@ -162,7 +162,7 @@ fn copies_have_what_is_committed_and_nothing_else() {
         let copied = Db::open(copy, options(&fs)).unwrap();
         late(&copied, false, copy);
         copied.close().unwrap();
-        let report = kingtide::verify::verify(copy, &options(&fs)).unwrap();
+        let report = kingtide::verify(copy, &options(&fs)).unwrap();
         assert!(report.is_clean(), "{copy}: {report:?}");
     }
 }
@@ -312,6 +312,6 @@ fn writers_live_through_flushes_and_merges() {
         check(&db);
         assert_eq!(vlog_bytes(&db), bytes_of_value_logs(&fs), "seed {seed}: nothing on the disk that is not counted");
         db.close().unwrap();
-        assert!(kingtide::verify::verify("db", &options(&fs)).unwrap().is_clean(), "seed {seed}");
+        assert!(kingtide::verify("db", &options(&fs)).unwrap().is_clean(), "seed {seed}");
     }
 }

@@ -1,7 +1,7 @@
 //! Values read in pieces: the same bytes as a read of the whole, from wherever the value lies, whatever happens meanwhile.
 
 use kingtide::vfs::{Fs, MemFs, OpenMode};
-use kingtide::{ColumnFamily, Compression, Db, ErrorKind, FamilyOptions, Options, ValueReader};
+use kingtide::{ColumnFamily, Compression, Db, ErrorKind, FamilyOptions, Isolation, Options, Transaction, ValueReader};
 use kingtide_base::rng::Rng;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
@@ -188,4 +188,55 @@ fn hidden_values_have_no_reader() {
         db.delete_range("a".."l").unwrap();
         assert!(family.get_reader("k").unwrap().is_none());
     }
+}
+
+#[test]
+fn a_range_of_a_value_is_that_part_of_the_whole() {
+    let fs = MemFs::new();
+    let db = open(&fs, Compression::Lz4, 4096);
+    let family = db.default_family();
+    let whole = value(300_001, 7);
+    family.put("v", &whole).unwrap();
+    for flushed in [false, true] {
+        if flushed {
+            db.flush().unwrap();
+        }
+        for range in [0..0, 0..1, 4095..4097, 299_990..300_001, 0..300_001] {
+            let want = &whole[range.start as usize..range.end as usize];
+            assert!(family.get_range("v", range.clone()).unwrap().unwrap() == want, "{range:?} {flushed}");
+        }
+        assert_eq!(family.get_range("v", 300_000..u64::MAX).unwrap().unwrap(), &whole[300_000..]);
+        assert!(family.get_range("v", 400_000..500_000).unwrap().unwrap().is_empty());
+        assert!(family.get_range("v", std::ops::Range { start: 9, end: 3 }).unwrap().unwrap().is_empty());
+    }
+    assert_eq!(family.get_range("absent", 0..9).unwrap(), None);
+}
+
+#[test]
+fn a_transaction_reads_pieces_of_what_it_sees_and_is_checked_for_it() {
+    let fs = MemFs::new();
+    let db = open(&fs, Compression::None, 4096);
+    let family = db.default_family();
+    let [old, new] = [value(200_000, 1), value(150_000, 2)];
+    family.put("v", &old).unwrap();
+    db.flush().unwrap();
+    let read = |txn: &mut Transaction, key: &str| {
+        let reader = txn.of(family).get_reader(key).unwrap();
+        reader.map(|mut r| r.read_range(0..u64::MAX).unwrap())
+    };
+    for level in [Isolation::ReadUncommitted, Isolation::ReadCommitted, Isolation::Snapshot, Isolation::Serializable] {
+        let mut txn = db.begin(level).unwrap();
+        assert!(read(&mut txn, "v").unwrap() == old, "{level}");
+        txn.put(family, b"v", &new).unwrap();
+        assert!(read(&mut txn, "v").unwrap() == new, "{level}: its own write");
+        txn.delete(family, b"v").unwrap();
+        assert!(read(&mut txn, "v").is_none() && read(&mut txn, "w").is_none(), "{level}");
+        txn.rollback().unwrap();
+    }
+    // What was read in pieces is checked at commit as what was read as a whole.
+    let mut txn = db.begin(Isolation::Serializable).unwrap();
+    assert!(read(&mut txn, "v").is_some());
+    family.put("v", "changed").unwrap();
+    txn.put(family, b"other", b"depends on it").unwrap();
+    assert_eq!(txn.commit().unwrap_err().kind(), ErrorKind::Conflict);
 }

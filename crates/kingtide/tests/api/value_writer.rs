@@ -120,7 +120,7 @@ fn pieces_make_the_same_value_as_a_slice() {
         drop(reader);
         db.close().unwrap();
         drop(db);
-        let report = kingtide::verify::verify("db", &options).unwrap();
+        let report = kingtide::verify("db", &options).unwrap();
         assert!(report.is_clean(), "{what}, a close leaves no orphan: {report:?}");
         check(open(&fs).default_family(), 4, &format!("{what}, opened again"));
         // After a kill the first flush moves the values, in pieces too.
@@ -418,7 +418,7 @@ fn what_was_committed_survives_what_its_durability_says() {
             run_jobs(&db);
             check(&db);
             db.close().unwrap();
-            assert!(kingtide::verify::verify("db", &options(&cut)).unwrap().is_clean(), "{what}");
+            assert!(kingtide::verify("db", &options(&cut)).unwrap().is_clean(), "{what}");
         }
     }
 }
@@ -526,6 +526,6 @@ fn several_threads_write_values_to_a_real_directory() {
     check(&db);
     db.close().unwrap();
     drop(db);
-    assert!(kingtide::verify::verify(dir.0.join("db"), &options).unwrap().is_clean());
+    assert!(kingtide::verify(dir.0.join("db"), &options).unwrap().is_clean());
     check(&Db::open(dir.0.join("db"), options).unwrap());
 }

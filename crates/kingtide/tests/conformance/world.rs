@@ -351,7 +351,7 @@ impl World {
         let name = |n: usize| word(&args[n]);
         let snapshot = match verb {
             "snapshot" => self.db().snapshot(),
-            "name_snapshot" => self.db().name_snapshot(name(1))?,
+            "name_snapshot" => self.db().create_named_snapshot(name(1))?,
             "named_snapshot" => self.db().named_snapshot(name(1))?,
             "snapshot_names" => {
                 let names = self.db().named_snapshots().into_iter().map(|(name, _)| name);

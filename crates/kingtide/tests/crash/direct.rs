@@ -82,7 +82,7 @@ fn a_value_that_a_power_cut_took_ends_the_log() {
     let cut = fs.crash_clone(Survival::AllKept, &mut Rng::new(1));
     let lost = lose_second_value(&cut);
 
-    let report = kingtide::verify::verify("db", &options(&cut)).unwrap();
+    let report = kingtide::verify("db", &options(&cut)).unwrap();
     assert!(report.problems.iter().all(|p| p.severity != Severity::Error), "{report:?}");
     let reader = Db::open_read_only("db", options(&cut)).unwrap();
     assert_eq!(found(&reader), [0]);

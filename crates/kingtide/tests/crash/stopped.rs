@@ -315,7 +315,9 @@ fn a_panic_in_a_background_thread_stops_writes_and_keeps_nobody_waiting() {
         let waited = db.compact().unwrap_err();
         assert_eq!(waited.kind(), ErrorKind::Poisoned, "{waited}");
         assert!(waited.to_string().contains("told to") && waited.to_string().contains("opened again"), "{waited}");
-        for refused in [db.put(b"x", b"y"), db.flush(), db.create_family("f", FamilyOptions::default()).map(|_| ())] {
+        for refused in
+            [db.put(b"x", b"y").map(drop), db.flush(), db.create_family("f", FamilyOptions::default()).map(|_| ())]
+        {
             assert_eq!(refused.unwrap_err().kind(), ErrorKind::Poisoned);
         }
         assert!(

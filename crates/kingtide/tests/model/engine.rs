@@ -118,8 +118,8 @@ fn moves(it: &mut impl Walk, moves: &[Move], answer: &mut Answer) {
     }
 }
 
-fn kind(done: kingtide::Result<()>) -> Result<(), ErrorKind> {
-    done.map_err(|e| e.kind())
+fn kind<T>(done: kingtide::Result<T>) -> Result<(), ErrorKind> {
+    done.map(drop).map_err(|e| e.kind())
 }
 
 fn read_options<'s>(range: &Range, snapshot: Option<&'s Snapshot>, rng: &mut Rng) -> ReadOptions<'s> {

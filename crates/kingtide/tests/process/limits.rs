@@ -234,7 +234,7 @@ fn no_descriptors_left() {
         db.flush().err().into_iter().for_each(&mut note);
         drop(hogs);
         let start = Instant::now();
-        while let Err(e) = db.put(b"after", round.to_le_bytes()).and_then(|()| db.flush()) {
+        while let Err(e) = db.put(b"after", round.to_le_bytes()).and_then(|_| db.flush()) {
             assert!(start.elapsed() < Duration::from_secs(20), "writes do not resume: {e:?}");
             std::thread::sleep(Duration::from_millis(20));
         }

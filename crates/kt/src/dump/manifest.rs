@@ -4,8 +4,7 @@ use super::under_way::Dump;
 use crate::error::Result;
 use crate::format::hex;
 use crate::output::{bytes, things};
-use kingtide::version::scan::ManifestScan;
-use kingtide::version::{Edit, LogBegun, VlogMeta};
+use kingtide::internal::{Edit, LogBegun, ManifestScan, VlogMeta};
 use serde_json::{Value, json};
 use std::path::Path;
 

@@ -14,7 +14,7 @@ impl Blobs {
 
     /// Stores a blob in the place of what had its name.
     pub fn put(&self, name: &str, blob: &[u8]) -> Result<()> {
-        self.0.put(name, blob)
+        self.0.put(name, blob).map(drop)
     }
 
     /// Reads from an offset on into a buffer; the number of bytes, less than the buffer's only at the end.

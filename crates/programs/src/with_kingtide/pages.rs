@@ -14,7 +14,7 @@ impl Messages {
 
     /// Stores a message.
     pub fn post(&self, time: u64, text: &str) -> Result<()> {
-        self.0.put(time.to_be_bytes(), text)
+        self.0.put(time.to_be_bytes(), text).map(drop)
     }
 
     /// The newest messages, or the newest before the last one of another page.

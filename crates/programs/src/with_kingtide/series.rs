@@ -21,7 +21,7 @@ impl Series {
 
     /// Records a reading.
     pub fn record(&self, sensor: u32, time: u64, reading: f64) -> Result<()> {
-        self.0.put(key(sensor, time), reading.to_be_bytes())
+        self.0.put(key(sensor, time), reading.to_be_bytes()).map(drop)
     }
 
     /// The readings of a sensor from one time up to another, which is not included.

@@ -58,6 +58,79 @@ pub struct TransactionOptions {
     pub snapshot: Option<Snapshot>,
 }
 
+impl TransactionOptions {
+    /// The defaults, at this level.
+    ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// use kingtide::{Durability, Isolation, TransactionOptions};
+    /// use std::time::Duration;
+    ///
+    /// let options = TransactionOptions::new(Isolation::RepeatableRead).locking(true).durability(Durability::Power);
+    /// let options = options.timeout(Duration::from_secs(60)).lock_timeout(Duration::from_millis(20)).no_wait(true);
+    /// let mut txn = db.begin_with(options)?;
+    /// txn.put(db.default_family(), b"ebb", b"low")?;
+    /// txn.commit()?;
+    /// let now = db.snapshot();
+    /// let mut reader = db.begin_with(TransactionOptions::new(Isolation::Snapshot).read_only(true).snapshot(now))?;
+    /// assert!(reader.get(db.default_family(), b"ebb")?.is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn new(isolation: Isolation) -> TransactionOptions {
+        isolation.into()
+    }
+
+    /// Taking locks, or checking at commit.
+    #[must_use]
+    pub fn locking(mut self, locking: bool) -> TransactionOptions {
+        self.locking = locking;
+        self
+    }
+
+    /// Refusing writes, or not.
+    #[must_use]
+    pub fn read_only(mut self, read_only: bool) -> TransactionOptions {
+        self.read_only = read_only;
+        self
+    }
+
+    /// With this life at most instead of the database's `transaction_timeout_ms`.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> TransactionOptions {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// With this wait for a lock at most instead of the database's `lock_timeout_ms`.
+    #[must_use]
+    pub fn lock_timeout(mut self, timeout: Duration) -> TransactionOptions {
+        self.lock_timeout = Some(timeout);
+        self
+    }
+
+    /// With this durability instead of the database's.
+    #[must_use]
+    pub fn durability(mut self, durability: Durability) -> TransactionOptions {
+        self.durability = Some(durability);
+        self
+    }
+
+    /// Returning `Busy`, or not, from commit instead of waiting when writers are being slowed.
+    #[must_use]
+    pub fn no_wait(mut self, no_wait: bool) -> TransactionOptions {
+        self.no_wait = no_wait;
+        self
+    }
+
+    /// As of this snapshot instead of now.
+    #[must_use]
+    pub fn snapshot(mut self, snapshot: Snapshot) -> TransactionOptions {
+        self.snapshot = Some(snapshot);
+        self
+    }
+}
+
 impl From<Isolation> for TransactionOptions {
     fn from(isolation: Isolation) -> Self {
         TransactionOptions { isolation, ..TransactionOptions::default() }

@@ -4,7 +4,7 @@ use super::Transaction;
 use super::locking::empty_key;
 use crate::api::ColumnFamily;
 use crate::read::newest::own_value;
-use crate::read::{self, PinnedValue};
+use crate::read::{self, PinnedValue, ValueReader};
 use crate::txn::isolation::ReadRule;
 use crate::txn::locks::LockMode;
 use crate::txn::slot_of;
@@ -53,6 +53,45 @@ impl Transaction {
         }
         self.active()?; // or a compaction may have dropped what it read meanwhile
         Ok(value)
+    }
+
+    /// Opens the value of a key to be read in pieces, as [`ColumnFamily::get_reader`] does: the transaction's own write, or what its
+    /// level lets it see. On levels that lock what they read or see uncommitted writes, and for the transaction's own write, the
+    /// value is in memory as a whole. The reader outlives the transaction.
+    ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// let films = db.default_family();
+    /// db.put("film", vec![7; 5_000_000])?;
+    /// let mut txn = db.begin(kingtide::Isolation::Snapshot)?;
+    /// let mut film = txn.get_reader(films, b"film")?.expect("it was put");
+    /// assert_eq!(film.read_range(4_000_000..4_000_003)?, [7; 3]);
+    /// txn.put(films, b"film", b"short")?;
+    /// let mut own = txn.of(films).get_reader("film")?.expect("it was put");
+    /// assert_eq!(own.read_range(0..100)?, b"short");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Transaction::get`].
+    pub fn get_reader(&mut self, family: &ColumnFamily, key: &[u8]) -> Result<Option<ValueReader>> {
+        let whole = |value: Option<PinnedValue>| value.map(|v| ValueReader::of(v, &family.inner().reads.stats));
+        if self.rules.lock_reads || self.rules.reads == ReadRule::Uncommitted {
+            return self.get(family, key).map(whole);
+        }
+        self.usable(family)?;
+        self.fix_snapshot();
+        if let Some(own) = self.own(family, key)? {
+            return Ok(whole(own));
+        }
+        let (view, seq) = family.inner().look(|v| v.load(), || Ok(self.read_seq()))?;
+        let reader = read::open_value(&view, key, seq, &family.inner().reads)?;
+        if self.rules.check_reads {
+            self.remember(family, key, seq);
+        }
+        self.active()?; // or what it read may have been dropped by a compaction meanwhile
+        Ok(reader)
     }
 
     /// Reads what is committed, and tells up to which sequence number that holds.

@@ -1,10 +1,10 @@
 //! Random histories, laid out over memtables and tables as the engine would, and the answers that they must give.
 
+use crate::family::ReadContext;
 use crate::family::tables::TableCache;
 use crate::family::view::View;
 use crate::memtable::FamilyMemtable;
 use crate::names::{klog_path, vlog_path};
-use crate::read::ReadContext;
 use crate::version::{FileMeta, Version, VlogRef};
 use kingtide_base::budget::Budget;
 use kingtide_base::clock::ManualClock;

@@ -1,0 +1,27 @@
+//! What the tools, benchmarks and fuzz targets of this repository use of the engine's internals. No part of the API: it
+//! changes without notice and without a line in the changelog.
+
+pub use crate::compact::{
+    CompactionRange, FlushInput, Job, JobKind, MergeContext, MergeCounters, MergeOutput, RateLimiter, run_flush,
+    run_merge,
+};
+pub use crate::dump::{DumpedPrepare, DumpedRecord};
+pub use crate::family::{ReadContext, TableCache, View};
+pub use crate::memtable::FamilyMemtable;
+pub use crate::names::{STATS_FILE, klog_path, parse_manifest_name, parse_segment_name};
+pub use crate::read::{CursorConfig, get, multi_get};
+pub use crate::version::scan::ManifestScan;
+pub use crate::version::{Edit, FileMeta, LogBegun, Version, VlogMeta};
+pub use crate::wal::{RecoveredLog, SegmentPart, Wal, WalConfig, WalRecord, dump_segment, list_segments, replay};
+
+use crate::Cursor;
+use kingtide_base::Result;
+use std::sync::Arc;
+
+/// A cursor over a view without a database around it.
+///
+/// # Errors
+/// `InvalidArgument` for a prefix in an order that does not support prefix iteration; `Io` and `Corruption`.
+pub fn cursor(view: Arc<View>, reads: Arc<ReadContext>, config: CursorConfig) -> Result<Cursor> {
+    Cursor::new(view, reads, config, None)
+}
