@@ -10,5 +10,6 @@ mod dump;
 #[cfg(target_os = "linux")] // elsewhere the limit of the address space is not kept
 mod memory;
 mod readme;
+mod serve;
 mod sorted;
 mod transfer;
