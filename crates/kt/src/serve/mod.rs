@@ -11,7 +11,7 @@ use crate::open::open_to_read;
 use crate::output::Out;
 use http::{Answer, Request};
 use kingtide::Db;
-use kingtide::vfs::{Fs, OpenMode, PosixFs};
+use kingtide::vfs::{OpenMode, PosixFs};
 use serde_json::{Map, Value, json};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
