@@ -29,8 +29,7 @@ const LOG_TAIL: u64 = 8 << 10;
 #[command(
     after_help = "The page shows rates, latencies, levels, stalls and what the file LOG says. Rates are those of the process that has the
 database open, if that process set the option stats_interval_ms; otherwise only what follows from the files is shown.
-Nothing is asked of whoever connects, so listen on other addresses than the loopback interface's only in a network
-that you trust.
+It asks for no password, so listen on other addresses than the loopback interface's only in a network that you trust.
 
 Examples:
   kt serve my-database
