@@ -526,6 +526,54 @@ private:
     detail::Owned<kingtide_reader, kingtide_reader_free> handle_;
 };
 
+/// A value that was written in pieces, and waits for the commit that puts it under a key. It is committed once. Its file is removed
+/// when this, and every batch and transaction that has it, is destroyed without a commit. Any number of threads may use it at once.
+class StagedValue {
+public:
+    explicit StagedValue(kingtide_staged_value *handle) : handle_(handle) {}
+    uint64_t size() const { return kingtide_staged_value_len(native()); }
+    const kingtide_staged_value *native() const { return handle_.get(); }
+
+private:
+    detail::Owned<kingtide_staged_value, kingtide_staged_value_free> handle_;
+};
+
+/// Writes one value in pieces, of any length, in bounded memory. No read finds it before it is finished, put under a key, and
+/// committed. One that is destroyed before leaves nothing behind. For one thread at a time.
+class ValueWriter {
+public:
+    explicit ValueWriter(kingtide_value_writer *handle) : handle_(handle) {}
+    /// Appends bytes. After an error the value is given up, and every further call returns the same error.
+    Result<void> write(std::string_view bytes) {
+        return detail::run([&](kingtide_error **error) {
+            return kingtide_value_writer_write(native(), bytes.data(), bytes.size(), error);
+        });
+    }
+    /// Appends all that a stream yields; returns how many bytes there were. An error of the stream itself is left in its state.
+    Result<uint64_t> write_from(std::istream &in) {
+        std::vector<char> piece(64 * 1024);
+        uint64_t done = 0;
+        while (in.read(piece.data(), static_cast<std::streamsize>(piece.size())), in.gcount() > 0) {
+            auto len = static_cast<size_t>(in.gcount());
+            if (auto written = write({piece.data(), len}); !written) return std::move(written).error();
+            done += len;
+        }
+        return done;
+    }
+    /// Bytes written so far; 0 once it is finished.
+    uint64_t size() const { return kingtide_value_writer_len(handle_.get()); }
+    /// Ends the value. The writer is of no further use.
+    Result<StagedValue> finish() {
+        return detail::make<StagedValue, kingtide_staged_value>([&](auto **value, kingtide_error **error) {
+            return kingtide_value_writer_finish(native(), value, error);
+        });
+    }
+    kingtide_value_writer *native() const { return handle_.get(); }
+
+private:
+    detail::Owned<kingtide_value_writer, kingtide_value_writer_free> handle_;
+};
+
 /// A value as a `std::istream` that can seek. An error of the engine sets `badbit`; `error` tells which it was.
 class ValueStream : public std::istream {
 public:
@@ -781,6 +829,17 @@ public:
         if (!opened) return std::move(opened).error();
         return reader ? std::optional(Reader(reader)) : std::nullopt;
     }
+    /// Begins a value that is written in pieces.
+    Result<ValueWriter> value_writer() const {
+        return detail::make<ValueWriter, kingtide_value_writer>(
+            [&](auto **writer, kingtide_error **error) { return kingtide_family_value_writer(native(), writer, error); });
+    }
+    /// Sets a key to a staged value of this family.
+    Result<void> put_staged(std::string_view key, const StagedValue &value) const {
+        return run([&](auto **error) {
+            return kingtide_family_put_staged(native(), key.data(), key.size(), value.native(), error);
+        });
+    }
     Result<std::string> name() const {
         return detail::text([&](auto **text, kingtide_error **error) { return kingtide_family_name(native(), text, error); });
     }
@@ -837,6 +896,14 @@ public:
         return detail::run([&](kingtide_error **error) {
             return kingtide_batch_put_until(native(), family.native(), key.data(), key.size(), value.data(), value.size(),
                                             expires_at_ms, error);
+        });
+    }
+    /// Sets a key to a staged value of the same family, without a copy. With a `ttl` above zero it is gone once that has passed.
+    Result<void> put_staged(const Family &family, std::string_view key, const StagedValue &value,
+                            std::chrono::milliseconds ttl = std::chrono::milliseconds(0)) {
+        auto ms = static_cast<uint64_t>(std::max<int64_t>(ttl.count(), 0));
+        return detail::run([&](kingtide_error **error) {
+            return kingtide_batch_put_staged(native(), family.native(), key.data(), key.size(), value.native(), ms, error);
         });
     }
     Result<void> remove(const Family &family, std::string_view key) {
@@ -908,6 +975,15 @@ public:
         return run([&](auto **error) {
             return kingtide_txn_put_until(native(), family.native(), key.data(), key.size(), value.data(), value.size(),
                                           expires_at_ms, error);
+        });
+    }
+    /// Sets a key to a staged value of the same family, which can be put again after a conflict. Such a transaction cannot be
+    /// prepared.
+    Result<void> put_staged(const Family &family, std::string_view key, const StagedValue &value,
+                            std::chrono::milliseconds ttl = std::chrono::milliseconds(0)) {
+        auto ms = static_cast<uint64_t>(std::max<int64_t>(ttl.count(), 0));
+        return run([&](auto **error) {
+            return kingtide_txn_put_staged(native(), family.native(), key.data(), key.size(), value.native(), ms, error);
         });
     }
     Result<void> remove(const Family &family, std::string_view key) {

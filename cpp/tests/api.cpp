@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <iostream>
+#include <sstream>
 #include <thread>
 
 #define CHECK(condition)                                                                     \
@@ -144,6 +145,53 @@ void streams() {
     CHECK(in.rdbuf()->pubseekoff(1, std::ios::end) == std::streampos(std::streamoff(-1)));
 }
 
+void written_in_pieces() {
+    Db db = open_new("pieces");
+    Family family = db.default_family().value();
+    ValueWriter writer = family.value_writer().value();
+    string piece(300'000, 'p');
+    for (int i = 0; i < 9; i++) writer.write(piece).value();
+    std::istringstream tail("the tail");
+    CHECK(writer.write_from(tail).value() == 8 && writer.size() == 2'700'008);
+    CHECK(!family.get("film").value());
+    StagedValue film = writer.finish().value();
+    CHECK(film.size() == 2'700'008 && writer.size() == 0);
+    CHECK(writer.write("more").status() == Status::finished && writer.finish().status() == Status::finished);
+
+    // In a transaction that is rolled back, then in one that commits: a value is committed once.
+    {
+        Transaction txn = db.begin().value();
+        txn.put_staged(family, "film", film).value();
+        CHECK(txn.get(family, "film").value()->size() == film.size());
+    }
+    CHECK(!family.get("film").value());
+    db.transact([&](Transaction &txn) -> Result<void> { return txn.put_staged(family, "film", film); }).value();
+    CHECK(family.get("film").value()->string() == [&] {
+        string whole;
+        for (int i = 0; i < 9; i++) whole += piece;
+        return whole + "the tail";
+    }());
+    CHECK(family.put_staged("again", film).status() == Status::invalid_argument);
+
+    ValueWriter shorter = family.value_writer().value();
+    shorter.write("short").value();
+    StagedValue staged = shorter.finish().value();
+    Batch batch;
+    batch.put_staged(family, "short", staged, std::chrono::hours(1)).value();
+    batch.put(family, "beside", "1").value();
+    db.write(batch).value();
+    CHECK(*family.get("short").value() == "short" && *family.get("beside").value() == "1");
+
+    ValueWriter dropped = family.value_writer().value();
+    dropped.write(piece).value();
+    Family other = db.create_family("other").value();
+    ValueWriter elsewhere = other.value_writer().value();
+    StagedValue foreign = elsewhere.finish().value();
+    CHECK(family.put_staged("key", foreign).status() == Status::invalid_argument);
+    other.put_staged("key", foreign).value();
+    CHECK(other.get("key").value()->size() == 0);
+}
+
 void retries() {
     Db db = open_new("retries");
     Family family = db.default_family().value();
@@ -265,6 +313,7 @@ int main(int argc, char **argv) {
     values();
     loops();
     streams();
+    written_in_pieces();
     retries();
     orders();
     the_rest();

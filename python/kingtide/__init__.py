@@ -9,10 +9,11 @@ import io
 import random
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Self, TypeVar
 
 from . import _kingtide
-from ._kingtide import Batch, Entries, Family, Reader, Snapshot, Transaction, Value, version
+from ._kingtide import Batch, Entries, Family, Reader, Snapshot, StagedValue, Transaction, Value, Writer, version
 from .errors import (
     AbortedError,
     BusyError,
@@ -73,11 +74,16 @@ __all__ = [
     "ReadOnlyError",
     "Reader",
     "Snapshot",
+    "StagedValue",
     "TooOldError",
     "Transaction",
     "Value",
     "ValueFile",
+    "ValueWriter",
+    "Writer",
     "open_value",
+    "put_reader",
+    "value_writer",
     "version",
 ]
 
@@ -141,6 +147,76 @@ def open_value(family: Family, key: Bytes, *, snapshot: Snapshot | None = None, 
     return io.BufferedReader(ValueFile(reader), buffer_size)
 
 
+class ValueWriter(io.RawIOBase):
+    """A value that is written as an unbuffered file, of any length, in bounded memory: see `value_writer`."""
+
+    def __init__(self, family: Family, key: Bytes | None = None) -> None:
+        super().__init__()
+        self._writer: Writer | None = family.writer()
+        self._family = family
+        self._key = key
+
+    def _open(self) -> Writer:
+        if self._writer is None:
+            raise ValueError("I/O operation on closed file")
+        return self._writer
+
+    def writable(self) -> bool:
+        self._open()
+        return True
+
+    def tell(self) -> int:
+        return len(self._open())
+
+    def write(self, data: Bytes) -> int:  # type: ignore[override]
+        self._open().append(data)
+        return memoryview(data).nbytes
+
+    def finish(self) -> StagedValue:
+        """Ends the value and closes the file; the value can be put into a batch, a transaction, or a family."""
+        value = self._open().finish()
+        self.close()
+        return value
+
+    def close(self) -> None:
+        """Gives the value up, unless it was finished."""
+        if self._writer is not None:
+            self._writer.discard()
+            self._writer = None
+        super().close()
+
+    def __enter__(self) -> Self:
+        self._open()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> None:
+        if exc_type is None and self._key is not None and self._writer is not None:
+            self._family.put_staged(self._key, self.finish())
+        self.close()
+
+
+def value_writer(family: Family, key: Bytes | None = None) -> ValueWriter:
+    """Begins a value of `family` as a binary file to write to, for values that need not be in memory as a whole.
+
+    In a `with` block, the value is put under `key` and committed at the end, unless an exception ends the block. Without a key,
+    `finish` returns a `StagedValue` for `put_staged` of a batch, a transaction or the family. No read finds the value before.
+    """
+    return ValueWriter(family, key)
+
+
+def put_reader(family: Family, key: Bytes, source: IO[bytes], *, size: int = 1 << 20) -> int:
+    """Sets a key of `family` to all that a binary file yields, `size` bytes at a time. Returns how many bytes there were."""
+    with value_writer(family, key) as file:
+        while piece := source.read(size):
+            file.write(piece)
+        return file.tell()
+
+
 class Db(_kingtide.Db):
     """An open database. It is a mapping of its default family, too; other families are `Family` objects.
 
@@ -151,6 +227,14 @@ class Db(_kingtide.Db):
     def open(self, key: Bytes, *, snapshot: Snapshot | None = None, buffer_size: int = 65536) -> io.BufferedReader:
         """Opens a value of the default family as a binary file: see `open_value`."""
         return open_value(self, key, snapshot=snapshot, buffer_size=buffer_size)
+
+    def value_writer(self, key: Bytes | None = None) -> ValueWriter:
+        """Begins a value of the default family as a binary file to write to: see the function `value_writer`."""
+        return value_writer(self, key)
+
+    def put_reader(self, key: Bytes, source: IO[bytes], *, size: int = 1 << 20) -> int:
+        """Sets a key of the default family to all that a binary file yields. Returns how many bytes there were."""
+        return put_reader(self, key, source, size=size)
 
     def transact(
         self,

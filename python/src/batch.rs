@@ -3,6 +3,7 @@
 use crate::convert::{Bytes, durability, seconds};
 use crate::error::{blocking, raise};
 use crate::family::{Family, failed, of};
+use crate::writer::StagedValueObject;
 use kingtide::{ColumnFamily, Db, Result, WriteBatch, WriteOptions};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -62,6 +63,22 @@ impl Batch {
             (Some(ttl), _) => batch.put_ttl(family, &key, &value, ttl),
             (_, Some(at)) => batch.put_until(family, &key, &value, at),
             _ => batch.put(family, &key, &value),
+        })
+    }
+
+    #[pyo3(signature = (key, value, *, family=None, ttl=None))]
+    fn put_staged(
+        &self,
+        py: Python<'_>,
+        key: Bytes,
+        value: &StagedValueObject,
+        family: Option<&Family>,
+        ttl: Option<f64>,
+    ) -> PyResult<()> {
+        let ttl = ttl.map(seconds).transpose()?;
+        self.add(py, family, value.0.len().try_into().unwrap_or(usize::MAX), |batch, family| match ttl {
+            Some(ttl) => batch.put_staged_ttl(family, &key, &value.0, ttl),
+            None => batch.put_staged(family, &key, &value.0),
         })
     }
 

@@ -6,6 +6,7 @@ use crate::iter::{Entries, Shows, Source};
 use crate::reader::Reader;
 use crate::snapshot::Snapshot;
 use crate::value::Value;
+use crate::writer::{StagedValueObject, Writer};
 use kingtide::{ColumnFamily, Error, ErrorKind, PinnedValue, ReadOptions};
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyKeyError;
@@ -232,6 +233,14 @@ impl Family {
         snapshot: Option<&Snapshot>,
     ) -> PyResult<Entries> {
         self.scan(py, Scan::new(start, stop, prefix, reverse), snapshot, Shows::Values)
+    }
+
+    fn writer(&self, py: Python<'_>) -> PyResult<Writer> {
+        blocking(py, || self.0.value_writer()).map(Writer::new)
+    }
+
+    fn put_staged(&self, py: Python<'_>, key: Bytes, value: &StagedValueObject) -> PyResult<()> {
+        blocking(py, || self.0.put_staged(&key, &value.0))
     }
 
     #[pyo3(signature = (key, *, snapshot=None))]

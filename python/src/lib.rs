@@ -15,6 +15,7 @@ mod reader;
 mod snapshot;
 mod transaction;
 mod value;
+mod writer;
 
 #[pyo3::pymodule]
 mod _kingtide {
@@ -34,4 +35,6 @@ mod _kingtide {
     use crate::transaction::Transaction;
     #[pymodule_export]
     use crate::value::Value;
+    #[pymodule_export]
+    use crate::writer::{StagedValueObject, Writer};
 }

@@ -4,6 +4,7 @@ use crate::convert::{Bytes, seconds};
 use crate::error::{blocking, gone};
 use crate::family::{Family, Scan, copied, failed, of};
 use crate::iter::{Entries, Shows, Source};
+use crate::writer::StagedValueObject;
 use kingtide::{ColumnFamily, Db, LockMode, PinnedValue, Result, TransactionOptions};
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::{PyKeyError, PyValueError};
@@ -136,6 +137,22 @@ impl Transaction {
             (Some(ttl), _) => txn.put_ttl(family, &key, &value, ttl),
             (_, Some(at)) => txn.put_until(family, &key, &value, at),
             _ => txn.put(family, &key, &value),
+        })
+    }
+
+    #[pyo3(signature = (key, value, *, family=None, ttl=None))]
+    fn put_staged(
+        &self,
+        py: Python<'_>,
+        key: Bytes,
+        value: &StagedValueObject,
+        family: Option<&Family>,
+        ttl: Option<f64>,
+    ) -> PyResult<()> {
+        let ttl = ttl.map(seconds).transpose()?;
+        self.on(py, family, |txn, family| match ttl {
+            Some(ttl) => txn.put_staged_ttl(family, &key, &value.0, ttl),
+            None => txn.put_staged(family, &key, &value.0),
         })
     }
 

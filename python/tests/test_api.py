@@ -221,6 +221,72 @@ def test_files(db: kingtide.Db) -> None:
         assert io.TextIOWrapper(file).read() == "gone"
 
 
+def test_writing_files(db: kingtide.Db, tmp_path: Path) -> None:
+    piece = bytes(range(256)) * 1024
+    with db.value_writer(b"film") as file:
+        assert file.writable() and not file.readable() and not file.seekable()
+        for _ in range(12):
+            assert file.write(memoryview(piece)) == len(piece)
+        assert file.tell() == 12 * len(piece) and b"film" not in db
+    assert db[b"film"] == piece * 12
+    with pytest.raises(ValueError, match="closed"):
+        file.write(b"x")
+
+    # An exception gives the value up, and so does a close, or forgetting the file.
+    with pytest.raises(ZeroDivisionError), db.value_writer(b"lost") as file:
+        file.write(piece)
+        raise ZeroDivisionError
+    db.value_writer(b"lost").close()
+    forgotten = db.value_writer(b"lost")
+    forgotten.write(b"forgotten")
+    del forgotten
+    gc.collect()
+    assert b"lost" not in db
+
+    # Anything that writes to files.
+    with db.value_writer(b"text") as file:
+        text = io.TextIOWrapper(io.BufferedWriter(file), encoding="utf-8")
+        text.write("Ebbe und Flut: ≈")
+        assert db.get(b"text") is None
+        text.detach().detach()
+    assert db[b"text"].decode() == "Ebbe und Flut: ≈"
+
+    (tmp_path / "source").write_bytes(piece * 9)
+    with open(tmp_path / "source", "rb") as source:
+        assert db.put_reader(b"copied", source, size=100_000) == len(piece) * 9
+    assert kingtide.open_value(db, b"copied").read() == piece * 9
+    assert db.put_reader(b"empty", io.BytesIO()) == 0 and db[b"empty"] == b""
+
+
+def test_staged_values(db: kingtide.Db) -> None:
+    other = db.create_family("other")
+    writer = kingtide.value_writer(other)
+    writer.write(b"in " * 500_000)
+    writer.write(b"pieces")
+    value = writer.finish()
+    assert writer.closed and len(value) == 1_500_006 and value
+    with pytest.raises(kingtide.InvalidArgumentError, match="other"):
+        db.put_staged(b"key", value)  # of another family
+    with db.begin() as txn:
+        txn.put_staged(b"key", value, family=other)
+        assert txn.get(b"key", family=other) == b"in " * 500_000 + b"pieces"
+        assert b"key" not in other
+    assert len(other[b"key"]) == 1_500_006
+    with pytest.raises(kingtide.InvalidArgumentError):
+        other.put_staged(b"again", value)  # a value is committed once
+
+    short = db.value_writer()
+    short.write(b"short")
+    with db.batch() as batch:
+        batch.put_staged(b"short", short.finish(), ttl=3600)
+        batch[b"beside"] = b"1"
+    assert (db[b"short"], db[b"beside"]) == (b"short", b"1")
+    unfinished = other.writer()
+    unfinished.finish()
+    with pytest.raises(kingtide.FinishedError):
+        unfinished.append(b"more")
+
+
 def test_snapshots(db: kingtide.Db) -> None:
     db[b"a"] = b"1"
     with db.snapshot() as snapshot:

@@ -25,6 +25,11 @@ def check(db: kingtide.Db, family: kingtide.Family) -> None:
     assert_type(db.transact(lambda txn: txn.get(b"a")), bytes | None)
     with db.open(b"a") as file:
         assert_type(file.read(), bytes)
+    with db.value_writer(b"a") as writer:
+        assert_type(writer.write(b"1"), int)
+        assert_type(db.put_reader(b"b", db.open(b"a")), int)
+    staged = kingtide.value_writer(family).finish()
+    family.put_staged(b"a", staged)
     view = db.get_view(b"a")
     if view is not None:
         memoryview(view)

@@ -10,6 +10,7 @@
 //! | public methods have a tested example (ratchet) | `crates/kingtide` |
 //! | no unfinished work | Rust |
 //! | dependencies go down only, external ones say why | manifests |
+//! | a crate has what publishing it takes, or `publish = false` | manifests |
 //! | no files that use each other in circles (ratchet) | every crate |
 //! | uses go down only, by the floors of ARCHITECTURE.md | crates with floors |
 //! | no tabs, trailing blanks, paths of one machine | all text |
@@ -110,6 +111,10 @@ fn manifests(texts: &[(String, String)], architecture: &str, report: &mut Report
     let ours: Vec<String> = all.iter().filter_map(|t| manifest::package_name(&t.1)).collect();
     for (path, body) in all {
         manifest::check(path, body, &layers, &ours, report);
+        manifest::publishable(path, body, report);
+    }
+    if let Some((path, body)) = texts.iter().find(|t| t.0 == "Cargo.toml") {
+        manifest::versions(path, body, report);
     }
 }
 

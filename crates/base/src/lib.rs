@@ -18,6 +18,12 @@
 
 #![cfg_attr(test, allow(clippy::disallowed_methods))] // tests may start threads and read clocks and files
 
+// Before anything else can fail to compile with a message that says less.
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!(
+    "Kingtide runs on 64-bit machines only: sequence numbers, file offsets and pointers with counts in them need 64 bits"
+);
+
 pub mod budget;
 pub mod checksum;
 pub mod clock;

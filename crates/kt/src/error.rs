@@ -92,7 +92,7 @@ impl Failure {
     }
 
     /// The message on one line, file and offset included.
-    fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let mut text = self.message.clone();
         if let Some(e) = &self.cause {
             let (whole, own) = (e.to_string(), e.message());

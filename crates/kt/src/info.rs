@@ -233,7 +233,7 @@ pub fn stats(args: &StatsArgs, out: &mut Out) -> Result<()> {
 }
 
 /// What the process that has the database open wrote of its statistics.
-fn published(path: &Path) -> Result<Vec<u8>> {
+pub fn published(path: &Path) -> Result<Vec<u8>> {
     let file = match PosixFs::shared().open(&path.join(STATS_FILE), OpenMode::Read) {
         Err(e) if e.kind() == ErrorKind::NotFound => {
             let text = "no process publishes its statistics here: none has the database open, or its option \

@@ -16,6 +16,7 @@ mod open;
 mod options;
 mod output;
 mod progress;
+mod serve;
 mod size;
 mod transfer;
 mod txn;
@@ -59,6 +60,8 @@ enum Command {
     Info(info::InfoArgs),
     /// Show what is stored, as statistics: a table, JSON or Prometheus text
     Stats(info::StatsArgs),
+    /// Serve a page about a database on this machine, and /metrics for Prometheus
+    Serve(serve::ServeArgs),
     /// Print the value of a key
     Get(data::GetArgs),
     /// Set a key
@@ -140,6 +143,7 @@ fn run(command: Command, out: &mut Out) -> Result<()> {
         Command::Create(args) => data::create(&args, out),
         Command::Info(args) => info::info(&args, out),
         Command::Stats(args) => info::stats(&args, out),
+        Command::Serve(args) => serve::serve(&args, out),
         Command::Get(args) => data::get(&args, out),
         Command::Put(args) => data::put(&args, out),
         Command::Delete(args) => data::delete(&args, out),

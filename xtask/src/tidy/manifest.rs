@@ -1,4 +1,5 @@
-//! Rules for Cargo manifests: dependencies go down only, and each says why it is there.
+//! Rules for Cargo manifests: dependencies go down only, and each says why it is there; a crate is ready to be published, or says
+//! that it is not to be.
 
 use super::Report;
 
@@ -55,6 +56,30 @@ pub fn check(path: &str, text: &str, layers: &Layers, ours: &[String], report: &
     }
 }
 
+/// What the manifest of a published crate has beside what Cargo itself insists on.
+const PUBLISHED: [&str; 5] = ["keywords = ", "categories = ", "readme = ", "include = ", "[package.metadata.docs.rs]"];
+
+/// Checks that a crate can be published, or must not be.
+pub fn publishable(path: &str, text: &str, report: &mut Report) {
+    if text.lines().any(|l| l == "publish = false") || !text.contains("[package]") {
+        return;
+    }
+    for field in PUBLISHED.iter().filter(|f| !text.lines().any(|l| l.starts_with(*f))) {
+        let field = field.trim_end_matches(" = ");
+        report.add(path, 0, &format!("a crate to be published lacks `{field}`; add it, or `publish = false`"));
+    }
+}
+
+/// Checks the workspace's manifest: what published crates depend on has the workspace's version.
+pub fn versions(path: &str, text: &str, report: &mut Report) {
+    let version = text.lines().find_map(|l| l.strip_prefix("version = ")).unwrap_or_default();
+    for (n, line) in text.lines().enumerate().filter(|(_, l)| l.starts_with("kingtide") && l.contains("path = ")) {
+        if !line.contains(&format!("version = {version}")) && !line.starts_with("kingtide-testkit") {
+            report.add(path, n, &format!("needs `version = {version}`, or what depends on it cannot be published"));
+        }
+    }
+}
+
 /// The package's name.
 pub fn package_name(text: &str) -> Option<String> {
     let line = text.lines().find(|l| l.starts_with("name = "))?;
@@ -92,5 +117,28 @@ mod tests {
         assert!(problems("[package]\nname = \"new\"\n")[0].contains("has no layer"));
         let task = "[package]\nname = \"xtask\"\n[dependencies]\nkingtide.workspace = true\n";
         assert_eq!(problems(task).len(), 1);
+    }
+
+    #[test]
+    fn crates_are_ready_to_be_published_or_say_that_they_are_not() {
+        let problems = |text: &str| {
+            let mut report = Report::default();
+            publishable("Cargo.toml", text, &mut report);
+            report.problems
+        };
+        let start = "[package]\nname = \"kingtide-new\"\n";
+        assert_eq!(problems(start).len(), PUBLISHED.len());
+        assert!(problems(&format!("{start}publish = false\n")).is_empty());
+        assert!(problems("[workspace]\n").is_empty());
+        let whole = PUBLISHED.map(|f| f.replace(" = ", " = []")).join("\n");
+        assert!(problems(&format!("{start}{whole}\n")).is_empty());
+
+        let mut report = Report::default();
+        let ours = "version = \"0.2.0\"\nkingtide = { path = \"a\", version = \"0.2.0\" }\nkingtide-testkit = { path = \"b\" }\n";
+        versions("Cargo.toml", ours, &mut report);
+        assert!(report.problems.is_empty());
+        versions("Cargo.toml", &ours.replace("path = \"a\", version = \"0.2.0\"", "path = \"a\""), &mut report);
+        versions("Cargo.toml", &ours.replace("version = \"0.2.0\" }", "version = \"0.1.0\" }"), &mut report);
+        assert_eq!(report.problems.len(), 2);
     }
 }

@@ -5,9 +5,11 @@ mod backup;
 mod basics;
 mod book;
 mod common;
+mod dashboards;
 mod dump;
 #[cfg(target_os = "linux")] // elsewhere the limit of the address space is not kept
 mod memory;
 mod readme;
+mod serve;
 mod sorted;
 mod transfer;

@@ -3,15 +3,13 @@
 //! The upper 16 bits of the pointer word count the references that readers took here; adding one to them yields pointer
 //! and reference at once, so that a block cannot go between the look and the count ("split reference counts":
 //! Williams, C++ Concurrency in Action, 7.2.4). When the pointer leaves the slot, the count taken here moves into the
-//! block's own, which meanwhile held [`CACHED`] extra so as not to reach zero.
+//! block's own, which meanwhile held [`CACHED`] extra so as not to reach zero. That needs pointers of 64 bits, of which addresses
+//! take 48; `kingtide-base` refuses to compile for other machines.
 
 use std::ptr::NonNull;
 
 use super::block::{self, Block, BlockKey, CACHED, Header};
 use crate::sync::{AtomicPtr, AtomicU8, AtomicU16, AtomicU32, Ordering, fetch_byte_add};
-
-#[cfg(not(target_pointer_width = "64"))]
-compile_error!("the block cache counts references in the upper 16 bits of a 64-bit pointer");
 
 const COUNT_SHIFT: u32 = 48;
 const ONE: usize = 1 << COUNT_SHIFT;

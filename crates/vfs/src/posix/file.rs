@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 
 use kingtide_base::options::FileMode;
 use kingtide_base::{Error, ErrorKind, Result};
-use rustix::fs::{Advice, FallocateFlags, OFlags};
+use rustix::fs::OFlags;
 
 use super::fork::Origin;
+use super::hints::{self, Access};
 use crate::{File, OpenMode};
 
 /// For a file that is written to: a symbolic link in its place is not followed, for it may lead anywhere.
@@ -43,7 +44,7 @@ pub(super) fn open_file(path: &Path, mode: OpenMode, permissions: FileMode) -> R
     if mode == OpenMode::Read {
         // Point reads dominate: without this the kernel reads ahead around each of them. Only a hint, so its failure is
         // ignored.
-        let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
+        hints::advise(&file, 0, 0, Access::Random);
     }
     Ok(PosixFile { path: path.to_owned(), file, origin: Origin::here() })
 }
@@ -172,7 +173,7 @@ impl File for PosixFile {
             return Ok(());
         }
         self.check_origin()?;
-        match retry(|| Ok(rustix::fs::fallocate(&self.file, FallocateFlags::empty(), offset, len)?)) {
+        match retry(|| hints::allocate(&self.file, offset, len)) {
             Ok(()) => Ok(()),
             Err(e) if e.kind() == io::ErrorKind::Unsupported => self.write_zeros(self.len()?, offset + len),
             Err(e) => Err(self.failed("allocate", e).at_offset(offset)),
@@ -180,12 +181,12 @@ impl File for PosixFile {
     }
 
     fn advise_sequential(&self) {
-        let _ = rustix::fs::fadvise(&self.file, 0, None, Advice::Sequential);
+        hints::advise(&self.file, 0, 0, Access::Sequential);
     }
 
     fn prefetch(&self, offset: u64, len: u64) {
-        if let Some(len) = std::num::NonZeroU64::new(len) {
-            let _ = rustix::fs::fadvise(&self.file, offset, Some(len), Advice::WillNeed);
+        if len > 0 {
+            hints::advise(&self.file, offset, len, Access::Soon);
         }
     }
 }

@@ -8,6 +8,7 @@ use kingtide_base::Result;
 use kingtide_base::lock::Mutex;
 
 use super::file::PosixFile;
+use super::hints::writes_in_place;
 use super::mapped::{ALIGN, Window};
 use crate::File;
 
@@ -46,7 +47,7 @@ struct Tail {
 impl PosixLog {
     /// A log over a file of exactly `size` allocated bytes.
     pub(super) fn new(file: PosixFile, size: u64, recycled: bool) -> PosixLog {
-        let mappable = overwrites_in_place(&file);
+        let mappable = writes_in_place(&file.file);
         let tail = Tail { window: None, allocated: size, mappable, small_since_sync: 0 };
         PosixLog { file, recycled, tail: Mutex::new(tail) }
     }
@@ -170,19 +171,6 @@ impl File for PosixLog {
     }
 }
 
-/// Whether the file system writes an allocated block where it is. One that writes elsewhere (btrfs, ZFS, F2FS) can run out
-/// of space at a store, which kills the process instead of returning an error; there all writes are `pwrite`.
-///
-/// What remains is what no user-space code can exclude: an XFS file whose blocks someone shared by a reflink copy while the
-/// disk is full, another program that cuts the file, a disk that cannot read back a page it was given.
-fn overwrites_in_place(file: &PosixFile) -> bool {
-    const EXT: i64 = 0xef53;
-    const XFS: i64 = 0x5846_5342;
-    const TMPFS: i64 = 0x0102_1994;
-    #[allow(clippy::unnecessary_cast)] // the field's type differs between machines
-    rustix::fs::fstatfs(&file.file).is_ok_and(|s| [EXT, XFS, TMPFS].contains(&(s.f_type as i64)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -196,7 +184,7 @@ mod tests {
         let file = super::super::file::open_file(&path, OpenMode::Overwrite, Default::default()).unwrap();
         let size = 4 * WINDOW;
         file.allocate(0, size).unwrap();
-        if !overwrites_in_place(&file) {
+        if !writes_in_place(&file.file) {
             return; // nothing to see on this file system
         }
         let log = PosixLog::new(file, size, false);

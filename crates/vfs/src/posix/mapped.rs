@@ -30,6 +30,13 @@ pub fn room_for_a_thread() -> io::Result<()> {
 /// The smallest alignment of offsets that `mmap` takes on every machine that Linux runs on.
 pub(super) const ALIGN: u64 = 64 << 10;
 
+/// What makes the pages of a new mapping ready for stores. Only Linux can touch them for writing at once, and only there a log is
+/// mapped at all (`hints::writes_in_place`).
+#[cfg(target_os = "linux")]
+const TOUCH: [Advice; 2] = [Advice::Random, Advice::LinuxPopulateWrite];
+#[cfg(not(target_os = "linux"))]
+const TOUCH: [Advice; 1] = [Advice::Random];
+
 /// A mapped part of a file: written through, never read, and no reference into it is ever made, so that what other
 /// threads and processes do to the file meanwhile cannot break a promise to the compiler.
 #[derive(Debug)]
@@ -56,8 +63,8 @@ impl Window {
         let window = Window { base, offset, len };
         // Not read around: that would fill the cache with large folios, and ext4 walks the whole folio at the first store
         // to each of its pages (10 us a page in a 2 MiB folio against 0.8 us in a small one; Linux 6.18).
-        for advice in [Advice::Random, Advice::LinuxPopulateWrite] {
-            // SAFETY: exactly the mapping made above. Neither advice changes a byte of it.
+        for advice in TOUCH {
+            // SAFETY: exactly the mapping made above. No advice here changes a byte of it.
             unsafe { madvise(base.as_ptr().cast::<c_void>(), len, advice) }?;
         }
         Ok(window)

@@ -16,6 +16,7 @@ use crate::{File, FileLock, Fs, OpenMode};
 
 mod file;
 pub(crate) mod fork;
+mod hints;
 mod lock;
 mod log;
 pub(crate) mod mapped;

@@ -1,0 +1,129 @@
+//! `kt serve`, asked as a browser and as Prometheus ask it.
+
+use super::common::{Dir, kt};
+use kingtide::{Db, Options};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+
+/// A server that ends with the test.
+struct Server {
+    process: Child,
+    address: String,
+}
+
+impl Server {
+    fn of(db: &str) -> Server {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_kt"))
+            .args(["serve", db, "--listen", "127.0.0.1:0"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("http://127.0.0.1:").and_then(|l| l.strip_suffix('/'));
+        let address = format!("127.0.0.1:{}", address.unwrap_or_else(|| panic!("{line}")));
+        Server { process, address }
+    }
+
+    /// Head and body of the answer to what is sent.
+    fn send(&self, request: &str) -> (String, String) {
+        let mut connection = TcpStream::connect(&self.address).unwrap();
+        connection.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{answer}"));
+        assert!(head.to_lowercase().contains(&format!("content-length: {}", body.len())), "{head}");
+        (head.to_owned(), body.to_owned())
+    }
+
+    fn get(&self, path: &str) -> (String, String) {
+        self.send(&format!("GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", self.address))
+    }
+
+    fn status(&self) -> Value {
+        serde_json::from_str(&self.get("/status.json").1).unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn a_closed_database_is_shown_as_its_files_are() {
+    let dir = Dir::new();
+    let path = dir.at("db");
+    kt(&["create", &path]).ok();
+    kt(&["put", &path, "tide", "high"]).ok();
+    kt(&["flush", &path]).ok();
+    let server = Server::of(&path);
+    let (head, page) = server.get("/");
+    assert!(
+        head.starts_with("HTTP/1.1 200 OK") && head.contains("text/html") && page.contains("<h1>Kingtide"),
+        "{head}"
+    );
+    assert!(head.contains("default-src 'none'"), "{head}");
+    let status = server.status();
+    assert_eq!(status["live"], false);
+    assert_eq!(status["families"][0]["name"], "default");
+    assert_eq!(status["families"][0]["levels"][0]["entries"], 1, "{status}");
+    assert!(status["counters"]["klog_bytes"].as_u64().unwrap() > 0);
+    assert!(status["log"].as_array().unwrap().iter().any(|l| l.as_str().unwrap().contains("flush")), "{status}");
+    let (head, text) = server.get("/metrics?from=prometheus");
+    assert!(head.contains("text/plain; version=0.0.4") && text.contains("\nkingtide_klog_bytes "), "{head}");
+    // It is neither locked nor changed, and later commits show.
+    kt(&["put", &path, "moon", "full"]).ok();
+    kt(&["flush", &path]).ok();
+    assert_eq!(server.status()["counters"]["commits"], 0, "nothing was committed by the server");
+    kt(&["verify", &path]).ok();
+}
+
+#[test]
+fn what_a_running_process_publishes_is_shown() {
+    let dir = Dir::new();
+    let path = dir.at("db");
+    let mut options = Options { manual_jobs: true, ..Options::default() };
+    options.set("stats_interval_ms", "100").unwrap();
+    let db = Db::open(&path, options).unwrap();
+    for i in 0..100u32 {
+        db.put(i.to_be_bytes(), b"value").unwrap();
+    }
+    while db.run_one_job().unwrap() {} // the first of them publishes
+    let server = Server::of(&path);
+    let status = server.status();
+    assert_eq!((&status["live"], &status["counters"]["puts"]), (&Value::Bool(true), &100.into()), "{status}");
+    let writes = status["histograms"]["write"].as_array().unwrap();
+    assert_eq!(writes.last().unwrap(), &serde_json::json!([null, 100]));
+    assert!(server.get("/metrics").1.contains("\nkingtide_puts 100\n"));
+    db.close().unwrap();
+    assert_eq!(server.status()["live"], false);
+}
+
+#[test]
+fn requests_that_are_not_for_it_are_refused() {
+    let dir = Dir::new();
+    let path = dir.at("db");
+    kt(&["create", &path]).ok();
+    let server = Server::of(&path);
+    let first = |request: &str| server.send(request).0.lines().next().unwrap().to_owned();
+    assert_eq!(first("GET / HTTP/1.1\r\nHost: example.org\r\n\r\n"), "HTTP/1.1 403 Forbidden");
+    assert_eq!(first("GET / HTTP/1.1\r\n\r\n"), "HTTP/1.1 403 Forbidden");
+    assert_eq!(first("POST / HTTP/1.1\r\nHost: localhost\r\n\r\n"), "HTTP/1.1 405 Method Not Allowed");
+    assert_eq!(first("GET /../LOG HTTP/1.1\r\nHost: localhost\r\n\r\n"), "HTTP/1.1 404 Not Found");
+    // No request, or one without an end: the connection is closed, and the server goes on.
+    for nonsense in ["\r\n\r\n".to_owned(), "x".repeat(40_000)] {
+        let mut connection = TcpStream::connect(&server.address).unwrap();
+        let _ = connection.write_all(nonsense.as_bytes());
+        let _ = connection.shutdown(std::net::Shutdown::Write);
+        let mut answer = Vec::new();
+        let _ = connection.read_to_end(&mut answer);
+        assert!(answer.is_empty());
+    }
+    assert_eq!(first("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"), "HTTP/1.1 200 OK");
+    kt(&["serve", &dir.at("nowhere")]).fails(3);
+}

@@ -1,0 +1,32 @@
+# MariaDB of Debian 12 with ENGINE=KINGTIDE. From the root of the repository:
+#
+#   docker build -f docker/mariadb.Dockerfile -t kingtide-mariadb .
+#   docker run -d --name tides -v tides:/var/lib/mysql -e MARIADB_USER=ann -e MARIADB_PASSWORD=secret -e MARIADB_DATABASE=harbour kingtide-mariadb
+#   docker exec -it tides mariadb
+#
+# The plugin is experimental. This file has not been built: there was no container engine where it was written. The commands of its stages
+# are those that `packaging/test` runs in a fresh Debian.
+
+FROM debian:12 AS build
+RUN apt-get update -qq \
+    && apt-get install -y -qq --no-install-recommends binutils build-essential ca-certificates curl git \
+    && rm -rf /var/lib/apt/lists/*
+WORKDIR /kingtide
+COPY . .
+# The server is installed here for its version and headers; the plugin loads only into that version.
+RUN . .ci/setup && mariadb/setup && packaging/deb/build plugin && packaging/deb/build tools \
+    && dpkg-query -W -f '${Version}' mariadb-server >target/packages/server-version
+
+FROM debian:12
+COPY --from=build /kingtide/target/packages/*.deb /kingtide/target/packages/server-version /packages/
+RUN apt-get update -qq \
+    && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+        "mariadb-server=$(cat /packages/server-version)" mariadb-client /packages/*.deb \
+    && rm -rf /var/lib/apt/lists/* /packages /var/lib/mysql/* \
+    && install -d -o mysql -g mysql /run/mysqld
+COPY docker/mariadb-start /usr/local/bin/
+VOLUME /var/lib/mysql
+EXPOSE 3306
+USER mysql
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s CMD mariadb-admin ping || exit 1
+ENTRYPOINT ["/usr/local/bin/mariadb-start"]
