@@ -1,6 +1,11 @@
 """What a process used, from /proc: CPU, bytes to and from storage, memory."""
 
 import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +47,42 @@ def peak_memory(pid):
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
     return 0
+
+
+SYNCS = "fsync,fdatasync,msync,sync_file_range"
+TRACE_SECONDS = 10
+
+
+def syncs(pid, work):
+    """How often the process syncs files while `work()` runs. None if that cannot be counted here: without strace, or where a
+    process may not be traced."""
+    if not shutil.which("strace"):
+        return None
+    with tempfile.NamedTemporaryFile("r") as found:
+        command = ["strace", "-f", "-q", "-e", f"trace={SYNCS}", "-e", "signal=none", "-o", found.name, "-p", str(pid)]
+        tracer = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + TRACE_SECONDS
+        while not _all_traced(pid, tracer.pid):
+            if tracer.poll() is not None or time.monotonic() > deadline:
+                tracer.kill()
+                tracer.wait()
+                return None
+            time.sleep(0.02)
+        work()
+        tracer.send_signal(signal.SIGINT)
+        tracer.wait()
+        return len(re.findall(r"\b(?:fsync|fdatasync|msync|sync_file_range)\(", found.read()))
+
+
+def _all_traced(pid, tracer):
+    """Whether each thread is traced by this one: those that begin later are from their beginning."""
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            if f"TracerPid:\t{tracer}\n" not in (task / "status").read_text():
+                return False
+        except FileNotFoundError:
+            pass  # it ended
+    return True
 
 
 def await_quiet(pid, limit):

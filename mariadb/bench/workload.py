@@ -69,6 +69,19 @@ def read_all(server):
         c.query(f"SELECT SUM(k) FROM {TABLE} FORCE INDEX (k_1)")
 
 
+def commit(server, times):
+    """So many transactions of one row each, one after the other, in a table of their own."""
+    with server.connect(DATABASE) as c:
+        for n in range(times):
+            c.query(f"INSERT INTO commits VALUES ({n})")
+
+
+def prepare_commits(server):
+    """The table for them."""
+    with server.connect(DATABASE) as c:
+        c.query("CREATE OR REPLACE TABLE commits (id INT PRIMARY KEY)")
+
+
 # sysbench's rows are random, whatever its seed. These statements do the like in a table that must come out the same.
 ALIKE = (
     "CREATE TABLE alike (id INT AUTO_INCREMENT PRIMARY KEY, k INT NOT NULL, c CHAR(120) NOT NULL, "

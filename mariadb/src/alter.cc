@@ -56,13 +56,26 @@ const char *const ROWS_EXPIRE = "rows may expire";
 /** Bytes of rows and entries that a slice of a copy has; less if transactions may hold little. */
 constexpr size_t SLICE = 16 << 20;
 
+/** What SHOW PROCESSLIST shows of the work. Of a partitioned table, of one partition after the other. */
+class Progress {
+ public:
+  explicit Progress(THD *thd) : thd_(thd) { thd_progress_init(thd_, IndexBuild::STAGES); }
+  ~Progress() { thd_progress_end(thd_); }
+  Progress(const Progress &) = delete;
+  Progress &operator=(const Progress &) = delete;
+
+ private:
+  THD *const thd_;
+};
+
 /** Builds the indexes that are added, as of now. */
 int build_indexes(THD *thd, TABLE *altered, Altering *altering) {
   altering->catch_up.reset(new CatchUp(thd, altered, altering->change.after, altering->added, altering->log));
   CatchUp &catch_up = *altering->catch_up;
   if (const int error = server_error(thd, catch_up.begin())) return error;
   thd_proc_info(thd, "building indexes");  // as of the snapshot: what is changed from here on is followed
-  IndexBuild build(thd, altered, altering->change.after, altering->added, *altering->log);
+  const uint64_t rows = altering->share->rows();
+  IndexBuild build(thd, altered, altering->change.after, altering->added, *altering->log, rows);
   const Index &primary = catch_up.format().primary;
   Iter it;
   int error = server_error(thd, catch_up.base().iterate(primary.prefix(), primary.end(), &it));
@@ -185,6 +198,7 @@ void Handler::print_build_error(int error, TABLE *altered, inplace_alter_handler
 bool Handler::inplace_alter_table(TABLE *altered, Alter_inplace_info *info) {
   auto *altering = static_cast<Altering *>(info->handler_ctx);
   if (altering->added.empty()) return false;
+  const Progress progress(ha_thd());
   int error = guarded([&] { return build_indexes(ha_thd(), altered, altering); });
   if (error) {
     print_build_error(error, altered, altering);

@@ -1,14 +1,44 @@
 /* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
 
 /*
-  SET GLOBAL kingtide_backup = 'directory'. The work is done where the variable is checked and not where it is set, because only
-  a check can fail.
+  Copies of the database by SET GLOBAL kingtide_backup = 'directory', and the refusal of mariadb-backup. A copy is made where the
+  variable is checked and not where it is set, because only a check can fail.
 */
 #include "backup.h"
 
+#include <atomic>
+
+#include "dictionary.h"
 #include "engine.h"
+#include "variables.h"
 
 namespace kingtide {
+namespace {
+
+/** Whether a session is between BACKUP STAGE START and END; there is one at most. */
+std::atomic<bool> in_backup_stages{false};
+
+}  // namespace
+
+void begin_backup_stages() { in_backup_stages = true; }
+void end_backup_stages() { in_backup_stages = false; }
+
+bool refuse_mariadb_backup(THD *thd) {
+  // Not FLUSH LOGS, of which the engines' logs are a part.
+  if (!thd || !in_backup_stages || thd_sql_command(thd) != SQLCOM_FLUSH || !(thd->lex->type & REFRESH_ENGINE_LOG)) return false;
+  size_t tables = 0;
+  Dictionary::visit([&](const std::string &name, const TableRecord &) { tables += name[0] != '/'; });  // no temporary ones
+  if (tables == 0) return false;
+  if (allow_mariadb_backup()) {
+    sql_print_warning("KINGTIDE: mariadb-backup does not copy the engine's rows (tables: %zu); SET GLOBAL kingtide_backup does", tables);
+    return false;
+  }
+  my_printf_error(ER_NOT_SUPPORTED_YET,
+                  "KINGTIDE: mariadb-backup does not copy the engine's rows (tables: %zu). Copy them with SET GLOBAL kingtide_backup, or "
+                  "dump them; kingtide_allow_mariadb_backup=ON lets mariadb-backup copy the rest",
+                  MYF(0), tables);
+  return true;
+}
 
 int make_backup(MYSQL_THD thd, st_mysql_sys_var *, void *save, st_mysql_value *value) {
   char buffer[FN_REFLEN];

@@ -3,6 +3,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "errors.h"
 #include "variables.h"
 
@@ -32,16 +34,18 @@ int file_error() {
 }  // namespace
 
 IndexBuild::IndexBuild(THD *thd, TABLE *altered, const TableRecord &record, const std::vector<uint> &keys,
-                       const RowLog &log)
+                       const RowLog &log, uint64_t rows)
     : thd_(thd),
       altered_(altered),
       format_(altered, record),
       keys_(keys),
       log_(log),
-      sort_(sort_memory(), nameless_file) {}
+      sort_(sort_memory(), nameless_file),
+      expected_(rows) {}
 
 int IndexBuild::look_up() {
-  if (++seen_ % LOOK_UP != 0) return 0;
+  if (++done_ % LOOK_UP != 0) return 0;
+  thd_progress_report(thd_, done_, std::max(done_, expected_));
   if (log_.is_too_big()) return ONLINE_LOG_TOO_BIG;
   return thd_kill_level(thd_) != THD_IS_NOT_KILLED ? HA_ERR_ABORTED_BY_USER : 0;
 }
@@ -61,12 +65,16 @@ int IndexBuild::add(Slice row_key, Slice row) {
     bool checked;
     format_.entry(format_.indexes[k], altered_, altered_->record[0], row_key, &key_, &value_, &checked);
     if (!sort_.add(key_, value_)) return file_error();
+    entries_++;
   }
   return 0;
 }
 
 int IndexBuild::finish() {
   if (!sort_.finish()) return file_error();
+  done_ = 0;
+  expected_ = entries_;
+  thd_progress_next_stage(thd_);
   // All indexes are in one file: each is behind its number.
   SortedFile file(std::string(mysql_tmpdir) + "/kingtide-index-" + std::to_string(getpid()) + "-" +
                   std::to_string(format_.indexes[keys_[0]].id));

@@ -13,8 +13,12 @@ namespace kingtide {
 */
 class IndexBuild {
  public:
-  /** Makes entries as `altered` has them, of rows of any layout that `record` knows. */
-  IndexBuild(THD *thd, TABLE *altered, const TableRecord &record, const std::vector<uint> &keys, const RowLog &log);
+  /** The statement's progress has so many stages: rows are read, then sorted entries are written. */
+  static constexpr uint STAGES = 2;
+
+  /** Makes entries as `altered` has them, of rows of any layout that `record` knows; of about so many, for the progress. */
+  IndexBuild(THD *thd, TABLE *altered, const TableRecord &record, const std::vector<uint> &keys, const RowLog &log,
+             uint64_t rows);
 
   /** These return errors of the server. */
   int add(Slice row_key, Slice row);
@@ -26,7 +30,7 @@ class IndexBuild {
  private:
   /** Puts a row into the altered table's record. */
   bool show(Slice row);
-  /** Whether to go on. */
+  /** One more of the stage is done. Now and then reports progress, and says whether to go on. */
   int look_up();
 
   THD *thd_;
@@ -37,7 +41,9 @@ class IndexBuild {
   const RowLog &log_;
   EntrySort sort_;
   std::string key_, value_;
-  uint64_t seen_ = 0;
+  /** What of the present stage is done, and what there is to do, at least. */
+  uint64_t done_ = 0, expected_;
+  uint64_t entries_ = 0;
   uint duplicate_key_ = 0;
   std::string duplicate_row_;
 };

@@ -1,6 +1,7 @@
 /* Part of the MariaDB storage engine for Kingtide. GPL-2.0: see mariadb/COPYING. */
 
 /* The handlerton: what the server calls for connections and transactions. */
+#include "backup.h"
 #include "families.h"
 #include "guarded_handler.h"
 #include "information_schema.h"
@@ -93,7 +94,7 @@ int check_version(handlerton *, const char *path, const LEX_CUSTRING *definition
   return o == Outcome::Ok && altered ? 0 : 1;
 }
 
-bool flush_logs(handlerton *) { return Engine::sync() != Outcome::Ok; }
+bool flush_logs(handlerton *) { return refuse_mariadb_backup(current_thd) || Engine::sync() != Outcome::Ok; }
 
 /** After a clean stop the server does not look into its log for what was to be committed. */
 void pre_shutdown() { Session::commit_left_in_doubt(); }
@@ -138,6 +139,8 @@ int set_up(void *p) {
   hton->savepoint_rollback_can_release_mdl = Callback<savepoint_keeps_locks>();
   hton->start_consistent_snapshot = guarded_callback<start_consistent_snapshot>;
   hton->flush_logs = guarded_call<flush_logs>;
+  hton->prepare_for_backup = begin_backup_stages;
+  hton->end_backup = end_backup_stages;
   hton->table_options = table_options();
   hton->show_status = guarded_call<show_status>;
   hton->panic = panic;

@@ -57,6 +57,11 @@ MYSQL_SYSVAR_BOOL(ignore_foreign_keys, ignore_foreign_keys_value, PLUGIN_VAR_OPC
                   "Ignore FOREIGN KEY clauses instead of refusing them", nullptr,
                   nullptr, FALSE);
 
+my_bool allow_mariadb_backup_value;
+MYSQL_SYSVAR_BOOL(allow_mariadb_backup, allow_mariadb_backup_value, PLUGIN_VAR_OPCMDARG,
+                  "Let mariadb-backup copy a server that has tables of this engine, without their rows, instead of refusing it",
+                  nullptr, nullptr, FALSE);
+
 const char *compressions[] = {"default", "none", "lz4", "lz4-fast", "zstd", "snappy", nullptr};
 TYPELIB compression_names = [] {  // newer servers have more members
   TYPELIB names{};
@@ -103,6 +108,7 @@ st_mysql_sys_var *system_variables[] = {MYSQL_SYSVAR(lock_wait_timeout),
                                         MYSQL_SYSVAR(sort_memory),
                                         MYSQL_SYSVAR(online_alter_log_max_size),
                                         MYSQL_SYSVAR(ignore_foreign_keys),
+                                        MYSQL_SYSVAR(allow_mariadb_backup),
                                         MYSQL_SYSVAR(default_compression),
                                         MYSQL_SYSVAR(ttl),
                                         MYSQL_SYSVAR(options),
@@ -127,6 +133,8 @@ uint64_t session_ttl(THD *thd) { return THDVAR(thd, ttl); }
 st_mysql_sys_var *default_compression() { return MYSQL_SYSVAR(default_compression); }
 
 bool ignore_foreign_keys() { return ignore_foreign_keys_value; }
+
+bool allow_mariadb_backup() { return allow_mariadb_backup_value; }
 
 bool rollback_on_timeout() { return rollback_on_timeout_value; }
 

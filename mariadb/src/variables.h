@@ -17,6 +17,7 @@ extern st_mysql_sys_var *system_variables[];
 int64_t lock_wait_timeout_ms(THD *thd);
 bool rollback_on_timeout();
 bool ignore_foreign_keys();
+bool allow_mariadb_backup();
 uint64_t transaction_memory();
 size_t sort_memory();
 uint64_t online_alter_log_max_size();
