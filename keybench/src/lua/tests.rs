@@ -441,6 +441,14 @@ fn a_missing_file_is_an_error_and_no_bundled_workload() {
 }
 
 #[test]
+fn seconds_go_before_a_number_of_calls() {
+    let limit = |words: &str| plan(&format!("mixed {words}")).unwrap().limit;
+    assert!(matches!(limit("--ops 7"), Limit::Units(7)));
+    assert!(matches!(limit("--ops 7 --secs 2"), Limit::Seconds(s) if s == 2.0));
+    assert!(matches!(limit(""), Limit::Seconds(s) if s == 5.0));
+}
+
+#[test]
 fn a_replay_refuses_another_script() {
     let file = std::env::temp_dir().join(format!("keybench-replayed-{}.lua", std::process::id()));
     let write =

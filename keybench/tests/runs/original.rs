@@ -136,7 +136,7 @@ fn a_configuration_of_the_original_runs_as_it_is_and_plots_get_medians() {
 }
 
 /// Notes what a workload asks of `kv`, one line an operation and one before each call of `run`.
-const SPY: &str = r#"
+const SPY: &str = r##"
 local real, trace = {}, nil
 for name, verb in pairs(kv) do real[name] = verb end
 local function note(...)
@@ -190,7 +190,7 @@ workload.run = function(ctx)
   if trace and ctx.iter == ctx.ops then trace:close() trace = nil end
 end
 return workload
-"#;
+"##;
 
 const CALLS: u64 = 6000;
 const USERS: u64 = 400;
@@ -258,13 +258,19 @@ fn calls(workload: &str, ops: &[Op]) -> &'static str {
         // A checkout: the cart, and then each of its lines. One of an empty cart cannot be told from a view.
         ("cart", "range") => {
             let user = words[1].strip_suffix(":c:").unwrap_or_else(|| panic!("{words:?}"));
-            assert!(number(user, "u:", 10) < USERS && words[2] == format!("{user}:c;") && words[3] == "nil", "{words:?}");
+            assert!(
+                number(user, "u:", 10) < USERS && words[2] == format!("{user}:c;") && words[3] == "nil",
+                "{words:?}"
+            );
             ops[0].keys.iter().for_each(|key| assert_eq!(key[..12], *user, "{:?}", line(key)));
             if alone {
                 return "view";
             }
             let deleted: Vec<&String> = ops[1..].iter().map(|op| &op.words[1]).collect();
-            assert!(verbs[1..].iter().all(|v| *v == "del") && deleted == ops[0].keys.iter().collect::<Vec<_>>(), "{ops:?}");
+            assert!(
+                verbs[1..].iter().all(|v| *v == "del") && deleted == ops[0].keys.iter().collect::<Vec<_>>(),
+                "{ops:?}"
+            );
             "checkout"
         }
         _ => panic!("{workload} does not do this: {ops:?}"),
@@ -360,9 +366,11 @@ fn bundled_workloads_of_the_originals_names_make_the_originals_calls() {
 #[test]
 fn what_a_script_prints_on_the_engine_that_does_nothing_is_not_shown() {
     let dir = Dir::new("prints");
-    std::fs::write(dir.0.join("loud.lua"), "return { run = function() kv.put('a', 'b') print('PRINTED') end }").unwrap();
+    std::fs::write(dir.0.join("loud.lua"), "return { run = function() kv.put('a', 'b') print('PRINTED') end }")
+        .unwrap();
     let words = "loud.lua --backend memory --threads 1 --repeat 1 --ops 7 --auto-plot=false --settle=false";
-    let done = Command::new(env!("CARGO_BIN_EXE_keybench")).current_dir(&dir.0).args(words.split(' ')).output().unwrap();
+    let done =
+        Command::new(env!("CARGO_BIN_EXE_keybench")).current_dir(&dir.0).args(words.split(' ')).output().unwrap();
     let told = format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
     assert!(done.status.success() && told.contains("harness: "), "{told}");
     assert_eq!(told.matches("PRINTED").count(), 7, "{told}");
