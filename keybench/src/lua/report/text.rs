@@ -4,7 +4,7 @@ use crate::engine::memory_note;
 use crate::lua::point::{Limit, Measured};
 use crate::measure::{plural, show_bytes, show_count, show_ns, show_percent, sig3};
 use crate::results::verdict::{ENOUGH, KEPT_UP, Outcome, lead, percent, ratio};
-use crate::results::{Ending, Meta, PointResult, Results};
+use crate::results::{Ending, PointResult, Results};
 use crate::settle::cost_table;
 use std::fmt::Write as _;
 

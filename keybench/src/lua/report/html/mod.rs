@@ -12,7 +12,7 @@ use crate::measure::show_count;
 use crate::page::verdicts::{self, Row};
 use crate::page::{self, Html};
 use crate::results::verdict::ENOUGH;
-use crate::results::{Ending, Meta, Results};
+use crate::results::{Ending, Results};
 
 /// The whole page.
 pub fn render(results: &Results, figures: &[Figure]) -> String {
