@@ -17,8 +17,14 @@ const MARK: &str = "keybench> ";
 
 /// Starts `keybench child KIND` and gives it `spec`. Its standard input stays open, for more to be told with [`tell`].
 pub fn start(kind: &str, spec: &impl Serialize) -> Result<(Child, ChildStdin)> {
+    start_with(kind, spec, Stdio::inherit())
+}
+
+fn start_with(kind: &str, spec: &impl Serialize, stderr: Stdio) -> Result<(Child, ChildStdin)> {
     let exe = std::env::current_exe().map_err(|e| Error::failed(format!("cannot find this program: {e}")))?;
-    let started = Command::new(exe).args(["child", kind]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let mut command = Command::new(exe);
+    command.args(["child", kind]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(stderr);
+    let started = command.spawn();
     let mut child = started.map_err(|e| Error::failed(format!("cannot start a child process: {e}")))?;
     let Some(mut stdin) = child.stdin.take() else { return Err(Error::failed("a child process has no input")) };
     tell(&mut stdin, spec)?;
@@ -35,12 +41,16 @@ pub fn tell(stdin: &mut ChildStdin, what: &impl Serialize) -> Result<()> {
 
 /// A message in a line of a child's output; lines of a peer's own go to standard error.
 pub fn message<M: DeserializeOwned>(line: &str) -> Option<Result<M>> {
-    let Some(json) = line.strip_prefix(MARK) else {
-        if !line.is_empty() {
-            eprintln!("{line}");
-        }
-        return None;
-    };
+    let message = parsed(line);
+    if message.is_none() && !line.is_empty() {
+        eprintln!("{line}");
+    }
+    message
+}
+
+/// The message in a line of a child's output, if it is one.
+fn parsed<M: DeserializeOwned>(line: &str) -> Option<Result<M>> {
+    let json = line.strip_prefix(MARK)?;
     let garbled = |e| Error::failed(format!("a child process answered in a way not understood: {e}"));
     Some(serde_json::from_str(json).map_err(garbled))
 }
@@ -60,12 +70,27 @@ fn kill_on_request(child: &mut Child, ended: &Receiver<()>) {
 ///
 /// # Errors
 /// [`Error::Interrupted`] if it was killed because someone asked for the end.
-pub fn run<M: DeserializeOwned>(kind: &str, spec: &impl Serialize, mut each: impl FnMut(M)) -> Result<()> {
+pub fn run<M: DeserializeOwned>(kind: &str, spec: &impl Serialize, each: impl FnMut(M)) -> Result<()> {
     if interrupt::requested() {
         return Err(Error::Interrupted);
     }
-    let (mut child, stdin) = start(kind, spec)?;
+    let (child, stdin) = start(kind, spec)?;
     drop(stdin);
+    listen(child, message, each)
+}
+
+/// The same, but what the child prints beside its messages is not shown.
+pub fn run_quietly<M: DeserializeOwned>(kind: &str, spec: &impl Serialize, each: impl FnMut(M)) -> Result<()> {
+    if interrupt::requested() {
+        return Err(Error::Interrupted);
+    }
+    let (child, stdin) = start_with(kind, spec, Stdio::null())?;
+    drop(stdin);
+    listen(child, parsed, each)
+}
+
+/// Calls `each` for every message that a child sends until it ends.
+fn listen<M>(mut child: Child, message: impl Fn(&str) -> Option<Result<M>>, mut each: impl FnMut(M)) -> Result<()> {
     let mut garbled = None;
     let stdout = child.stdout.take();
     let (end, ended) = channel();

@@ -12,16 +12,16 @@ pub struct EngineFlags {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", value_parser = switch)]
     pub sync: bool,
     /// Bytes of a memtable
-    #[arg(long, default_value = "64M", value_parser = size)]
+    #[arg(short = 'M', long, default_value = "64M", value_parser = size)]
     pub memtable_size: u64,
     /// Bytes of the block cache
-    #[arg(long, default_value = "64M", value_parser = size)]
+    #[arg(short = 'C', long, default_value = "64M", value_parser = size)]
     pub block_cache_size: u64,
     /// Compression of blocks
     #[arg(long, value_enum, default_value_t = Compression::Lz4)]
     pub compression: Compression,
     /// False-positive rate of the filters; 0 for none
-    #[arg(long, default_value_t = 0.01, value_parser = bloom_fp)]
+    #[arg(long, alias = "bloom-fpr", default_value_t = 0.01, value_parser = bloom_fp)]
     pub bloom_fp: f64,
     /// An engine's own option, as engine.name=value; may be repeated
     #[arg(long = "opt", value_name = "ENGINE.NAME=VALUE")]

@@ -1,6 +1,6 @@
 -- The amortisation curve: 60 % multi-get, 40 % multi-put of ctx.batch keys a call.
 
-local function key(i) return gen.key("key%012d", i) end
+local function key(i) return gen.key("k:%012d", i) end
 
 return {
   name = "batch",

@@ -1,7 +1,10 @@
 -- The plain baseline: a uniform random mix over the whole key space.
--- 50 % get, 30 % put, 10 % delete, 10 % range of 100. The deletes steadily build tombstones.
+-- 50 % get, 30 % put, 10 % delete, 10 % range. A range covers 100 key numbers, whether or not their keys are still there:
+-- the deletes build tombstones and shorten it.
 
-local function key(i) return gen.key("key%012d", i) end
+local SPAN = 100
+
+local function key(i) return gen.key("k:%012d", i) end
 
 return {
   name = "mixed",
@@ -20,7 +23,7 @@ return {
     elseif p < 90 then
       kv.del(key(i))
     else
-      kv.range(key(i), nil, 100)
+      kv.range(key(i), key(i + SPAN), SPAN)
     end
   end,
 }

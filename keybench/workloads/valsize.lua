@@ -1,7 +1,9 @@
 -- The mix of `mixed` over a sweep of value sizes: where an engine's way with large values begins to matter.
 -- The largest size times --items is the data set: keep --items modest.
 
-local function key(i) return gen.key("key%012d", i) end
+local SPAN = 100
+
+local function key(i) return gen.key("k:%012d", i) end
 
 return {
   name = "valsize",
@@ -30,7 +32,7 @@ return {
     elseif p < 90 then
       kv.del(key(i))
     else
-      kv.range(key(i), nil, 100)
+      kv.range(key(i), key(i + SPAN), SPAN)
     end
   end,
 }

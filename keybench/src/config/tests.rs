@@ -82,7 +82,6 @@ fn mistakes_name_file_line_and_key() {
         ("workload = mixed\nthreads = 1,0\n", ":2: threads: "),
         ("workload = mixed\n\nitems = 0\n", ":3: items: "),
         ("threads = 1\n", "workload = in [bench]"),
-        ("ops = 1\nsecs = 2\nworkload = mixed\n", "--secs"),
     ] {
         let file = File::new("mistakes", text);
         let e = file.args("").unwrap_err();

@@ -52,8 +52,8 @@ pub fn check_option(key: &str, value: &str) -> Result<Checked> {
     Ok(Checked::Known)
 }
 
-/// Opens or creates a database in `dir`.
-pub fn open(dir: &Path, options: &EngineOptions) -> Result<Box<dyn Engine>> {
+/// The engine's options for those of a comparison.
+fn configured(options: &EngineOptions) -> Result<Options> {
     let mut o = Options::new();
     o.db.block_cache_size = options.block_cache_size;
     o.db.durability = if options.sync { Durability::Power } else { Durability::Process };
@@ -68,12 +68,41 @@ pub fn open(dir: &Path, options: &EngineOptions) -> Result<Box<dyn Engine>> {
     for (name, value) in &options.extra {
         o.set(name, value).map_err(|e| Error::usage(e.to_string()))?;
     }
-    let shown = ["memtable_size", "filter_fp", "compression", "value_threshold"]
-        .iter()
-        .filter_map(|n| o.family.get(n).map(|v| ((*n).to_owned(), v)))
-        .chain(["block_cache_size", "durability"].iter().filter_map(|n| o.db.get(n).map(|v| ((*n).to_owned(), v))))
-        .chain(options.extra.iter().cloned())
-        .collect();
+    Ok(o)
+}
+
+/// What a reader of a report must know, as it is in force whether or not it was asked for.
+const SHOWN: [&str; 8] = [
+    "memtable_size",
+    "filter_fp",
+    "compression",
+    "value_threshold",
+    "direct_value_threshold",
+    "vlog_dead_ratio",
+    "block_cache_size",
+    "durability",
+];
+
+/// The options that the engine is opened with.
+pub fn effective(options: &EngineOptions) -> Result<Vec<(String, String)>> {
+    let o = configured(options)?;
+    let named = SHOWN.iter().filter_map(|n| o.family.get(n).or_else(|| o.db.get(n)).map(|v| ((*n).to_owned(), v)));
+    let mut shown: Vec<(String, String)> = named.collect();
+    // 0 stands for as many as the others are given.
+    let threads = match o.db.background_threads {
+        0 => EngineOptions::background_threads().to_string(),
+        n => n.to_string(),
+    };
+    shown.push(("background_threads".into(), threads));
+    let others = options.extra.iter().filter(|(name, _)| !shown.iter().any(|(known, _)| known == name));
+    let others: Vec<_> = others.cloned().collect();
+    shown.extend(others);
+    Ok(shown)
+}
+
+/// Opens or creates a database in `dir`.
+pub fn open(dir: &Path, options: &EngineOptions) -> Result<Box<dyn Engine>> {
+    let (o, shown) = (configured(options)?, effective(options)?);
     let family = o.family.clone();
     let db = Db::open(dir, o).map_err(|e| failed(&e))?;
     Ok(Box::new(KingtideEngine { db, family, shown }))
@@ -344,3 +373,26 @@ macro_rules! cursor {
 
 cursor!(KingtideCursor, kingtide::Cursor);
 cursor!(KingtideTxnCursor, TransactionCursor);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_force_is_shown_whether_or_not_it_was_asked_for() {
+        let get = |options: &EngineOptions, name: &str| {
+            let all: Vec<_> = effective(options).unwrap().into_iter().filter(|(n, _)| n == name).collect();
+            assert_eq!(all.len(), 1, "{name}: {all:?}");
+            all[0].1.clone()
+        };
+        let plain = EngineOptions::default();
+        assert_eq!(get(&plain, "background_threads"), EngineOptions::background_threads().to_string());
+        get(&plain, "vlog_dead_ratio");
+        get(&plain, "direct_value_threshold");
+        let extra = [("background_threads", "3"), ("compression", "none"), ("vlog_dead_ratio", "0.5")];
+        let extra = extra.map(|(n, v)| (n.to_owned(), v.to_owned())).to_vec();
+        let set = EngineOptions { extra, ..plain };
+        assert_eq!((get(&set, "background_threads"), get(&set, "compression")), ("3".into(), "none".into()));
+        assert_eq!(get(&set, "vlog_dead_ratio"), "0.5");
+    }
+}

@@ -112,10 +112,11 @@ pub fn open(dir: &Path, options: &EngineOptions) -> Result<Box<dyn Engine>> {
         ("block_cache_size", options.block_cache_size.to_string()),
         ("durability", durability.to_owned()),
     ];
-    let shown: Vec<(String, String)> =
+    let given: Vec<(String, String)> =
         shared.into_iter().map(|(k, v)| (k.to_owned(), v)).chain(options.extra.iter().cloned()).collect();
+    let shown = super::kingtide::effective(options)?;
     let mut own_options = ffi::kingtide_options_new();
-    for (name, value) in &shown {
+    for (name, value) in &given {
         let (n, v) = (c_string(name)?, c_string(value)?);
         // SAFETY: the handles are live, and the pointers have the lengths that are passed with them.
         call(|err| unsafe { ffi::kingtide_options_set(Some(&mut own_options), n.as_ptr(), v.as_ptr(), err) })

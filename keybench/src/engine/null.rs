@@ -82,6 +82,7 @@ impl Session for NullSession {
 
     fn cursor(&mut self, bounds: Bounds<'_>) -> Result<Box<dyn Cursor>> {
         let entries = match bounds {
+            Bounds { lower: Some(lower), upper: Some(upper) } => rows_between(lower, upper),
             Bounds { upper: Some(_), .. } => 10,
             Bounds { lower: Some(_), .. } => 1_000,
             _ => u64::MAX,
@@ -126,6 +127,16 @@ impl Session for NullSession {
     }
 }
 
+/// Rows of a range: as many as there are numbers between those that its bounds end in, and 10 where bounds end in none.
+fn rows_between(lower: &[u8], upper: &[u8]) -> u64 {
+    let digits = |key: &[u8]| key.iter().rev().take_while(|b| b.is_ascii_digit()).count();
+    let number = |key: &[u8], len: usize| str::from_utf8(&key[key.len() - len..]).ok()?.parse::<u64>().ok();
+    let len = digits(lower);
+    let alike = len == digits(upper) && lower[..lower.len() - len] == upper[..upper.len() - len];
+    let numbers = (number(lower, len).filter(|_| alike)).zip(number(upper, len));
+    numbers.map_or(10, |(from, to)| to.saturating_sub(from).clamp(1, 100_000))
+}
+
 /// Stands on the key it was last sent to.
 struct NullCursor {
     key: Vec<u8>,
@@ -159,5 +170,17 @@ impl Cursor for NullCursor {
 
     fn entry(&mut self) -> Result<(&[u8], &[u8])> {
         Ok((&self.key, &self.value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rows_between;
+
+    #[test]
+    fn a_range_has_the_rows_that_its_bounds_leave_room_for() {
+        assert_eq!(rows_between(b"k:000000000950", b"k:000000001050"), 100);
+        assert_eq!(rows_between(b"u:0000000001:c:", b"u:0000000001:c;"), 10);
+        assert_eq!((rows_between(b"a1", b"b2"), rows_between(b"", b""), rows_between(b"9", b"3")), (10, 10, 1));
     }
 }

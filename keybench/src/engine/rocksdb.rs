@@ -79,6 +79,7 @@ peer_symbols! {
         flushoptions_destroy: fn(Handle);
         flush: fn(Handle, Handle, ErrorOut);
         compact_range: fn(Handle, *const c_char, usize, *const c_char, usize);
+        property_value: fn(Handle, *const c_char) -> *mut c_char;
         property_int: fn(Handle, *const c_char, *mut u64) -> c_int;
         set_perf_level: fn(c_int);
         free: fn(*mut c_void);
@@ -99,6 +100,19 @@ impl Api {
         }
     }
 
+    /// A property that is a number: RocksDB tells some as integers and the rest, such as files of a level, as text.
+    fn property(&self, db: Handle, name: &str) -> Option<f64> {
+        let full = c_string(&format!("rocksdb.{name}")).ok()?;
+        let mut value = 0u64;
+        // SAFETY: the database is open, the name is NUL-terminated and `value` outlives the call.
+        if unsafe { (self.property_int)(db, full.as_ptr(), &mut value) } == 0 {
+            return Some(value as f64);
+        }
+        // SAFETY: as above; the text is ours to free, as messages are.
+        let text = unsafe { (self.property_value)(db, full.as_ptr()) };
+        self.message(text)?.trim().parse().ok()
+    }
+
     /// Turns a call's error message into an error.
     fn check(&self, message: *mut c_char) -> Result<()> {
         match self.message(message) {
@@ -108,20 +122,59 @@ impl Api {
     }
 }
 
-/// The integer properties that go into timelines.
+/// The properties that are numbers and go into timelines. An engine that lacks one leaves it out.
 const PROPERTIES: &[&str] = &[
     "num-files-at-level0",
+    "num-files-at-level1",
+    "num-files-at-level2",
+    "num-files-at-level3",
+    "num-files-at-level4",
+    "num-files-at-level5",
+    "num-files-at-level6",
     "num-immutable-mem-table",
-    "cur-size-all-mem-tables",
-    "estimate-table-readers-mem",
-    "block-cache-usage",
-    "estimate-pending-compaction-bytes",
-    "num-running-compactions",
+    "num-immutable-mem-table-flushed",
+    "mem-table-flush-pending",
     "num-running-flushes",
-    "actual-delayed-write-rate",
-    "is-write-stopped",
+    "compaction-pending",
+    "num-running-compactions",
+    "num-running-compaction-sorted-runs",
+    "background-errors",
+    "cur-size-active-mem-table",
+    "cur-size-all-mem-tables",
+    "size-all-mem-tables",
+    "num-entries-active-mem-table",
+    "num-entries-imm-mem-tables",
+    "num-deletes-active-mem-table",
+    "num-deletes-imm-mem-tables",
+    "estimate-num-keys",
+    "estimate-table-readers-mem",
+    "is-file-deletions-enabled",
+    "num-snapshots",
+    "oldest-snapshot-time",
+    "oldest-snapshot-sequence",
+    "num-live-versions",
+    "current-super-version-number",
+    "estimate-live-data-size",
+    "min-log-number-to-keep",
+    "min-obsolete-sst-number-to-keep",
     "total-sst-files-size",
     "live-sst-files-size",
+    "obsolete-sst-files-size",
+    "base-level",
+    "estimate-pending-compaction-bytes",
+    "actual-delayed-write-rate",
+    "is-write-stopped",
+    "estimate-oldest-key-time",
+    "block-cache-capacity",
+    "block-cache-usage",
+    "block-cache-pinned-usage",
+    "num-blob-files",
+    "total-blob-file-size",
+    "live-blob-file-size",
+    "live-blob-file-garbage-size",
+    "blob-cache-capacity",
+    "blob-cache-usage",
+    "blob-cache-pinned-usage",
 ];
 
 /// RocksDB's numbers for compressions, from `rocksdb/c.h`.
@@ -186,6 +239,57 @@ impl Drop for Store {
 
 struct RocksEngine(Arc<Store>);
 
+/// The names of RocksDB's numbers for compressions.
+fn compression_name(number: c_int) -> String {
+    let names = ["none", "snappy", "zlib", "bzip2", "lz4", "lz4hc", "xpress", "zstd"];
+    usize::try_from(number).ok().and_then(|n| names.get(n)).map_or_else(|| number.to_string(), |n| (*n).to_owned())
+}
+
+/// What RocksDB itself says of its settings. Where a library has no function to ask by, it is what was asked for.
+///
+/// # Safety
+/// `options` and `db` must be live.
+unsafe fn asked(
+    library: &PeerLibrary,
+    api: &Api,
+    options: Handle,
+    db: Handle,
+    given: &EngineOptions,
+) -> Vec<(String, String)> {
+    type Size = unsafe extern "C" fn(Handle) -> usize;
+    type Int = unsafe extern "C" fn(Handle) -> c_int;
+    // SAFETY: the types are those of `rocksdb/c.h`, and the caller vouches for the handle.
+    let (memtable, jobs, compression) = unsafe {
+        let memtable = library.symbol::<Size>("rocksdb_options_get_write_buffer_size").map(|get| get(options));
+        let jobs = library.symbol::<Int>("rocksdb_options_get_max_background_jobs").map(|get| get(options));
+        let compression = library.symbol::<Int>("rocksdb_options_get_compression").map(|get| get(options));
+        (memtable, jobs, compression)
+    };
+    // Without a block cache there is no such property.
+    let cache = api.property(db, "block-cache-capacity").unwrap_or(0.0);
+    let told = |name: &str| given.extra.iter().rfind(|(n, _)| n == name).map(|(_, v)| v.clone());
+    let or = |name: &str, value: Option<String>, base: String| {
+        (name.to_owned(), value.or_else(|| told(name)).unwrap_or(base))
+    };
+    vec![
+        or("write_buffer_size", memtable.ok().map(|n| n.to_string()), given.memtable_size.to_string()),
+        or("max_background_jobs", jobs.ok().map(|n| n.to_string()), EngineOptions::background_threads().to_string()),
+        or("compression", compression.ok().map(compression_name), given.compression.to_string()),
+        ("block_cache".to_owned(), cache.to_string()),
+    ]
+}
+
+/// Options as reports show them: what RocksDB said of itself comes last, after what was asked for.
+fn effective(options: &EngineOptions, asked: Vec<(String, String)>) -> Vec<(String, String)> {
+    let bits = if options.bloom_fp > 0.0 { bloom_bits(options.bloom_fp) } else { 0.0 };
+    let mut shown = vec![("bloom_bits_per_key".to_owned(), format!("{bits:.1}"))];
+    shown.extend(options.transactions.into_iter().flat_map(TxnDb::shown));
+    let own = options.extra.iter().filter(|(name, _)| !asked.iter().any(|(told, _)| told == name));
+    shown.extend(own.cloned());
+    shown.extend(asked);
+    shown
+}
+
 /// Opens or creates a database in `dir`.
 pub fn open(dir: &Path, options: &EngineOptions) -> Result<Box<dyn Engine>> {
     let library = PeerLibrary::load("rocksdb")?;
@@ -247,18 +351,8 @@ pub fn open(dir: &Path, options: &EngineOptions) -> Result<Box<dyn Engine>> {
             (api.cache_destroy)(cache);
             return Err(e);
         }
-        let mut shown = vec![
-            ("write_buffer_size".to_owned(), options.memtable_size.to_string()),
-            ("block_cache".to_owned(), options.block_cache_size.to_string()),
-            ("compression".to_owned(), options.compression.to_string()),
-            (
-                "bloom_bits_per_key".to_owned(),
-                format!("{:.1}", if options.bloom_fp > 0.0 { bloom_bits(options.bloom_fp) } else { 0.0 }),
-            ),
-            ("max_background_jobs".to_owned(), jobs.to_string()),
-        ];
-        shown.extend(options.transactions.into_iter().flat_map(TxnDb::shown));
-        shown.extend(options.extra.iter().cloned());
+        let asked = asked(&library, &api, full, db, options);
+        let shown = effective(options, asked);
         let (sync, version) = (options.sync, library.version().to_owned());
         let unlocked = PlainWrites { db, put: api.put, delete: api.delete, write: api.write };
         let plain = txns.as_ref().and_then(TxnDb::plain_writes).unwrap_or(unlocked);
@@ -355,16 +449,8 @@ impl Engine for RocksEngine {
     }
 
     fn stats(&self) -> Vec<(String, f64)> {
-        let mut out = Vec::new();
-        for name in PROPERTIES {
-            let Ok(full) = c_string(&format!("rocksdb.{name}")) else { continue };
-            let mut value = 0u64;
-            // SAFETY: the name is NUL-terminated and `value` outlives the call.
-            if unsafe { (self.0.api.property_int)(self.0.db, full.as_ptr(), &mut value) } == 0 {
-                out.push(((*name).to_owned(), value as f64));
-            }
-        }
-        out
+        let number = |name: &&str| self.0.api.property(self.0.db, name).map(|value| ((*name).to_owned(), value));
+        PROPERTIES.iter().filter_map(number).collect()
     }
 
     fn close(self: Box<Self>) -> Result<()> {
@@ -680,5 +766,51 @@ impl Cursor for RocksCursor {
             let value = (self.store.api.iter_value)(self.iter, &mut v);
             (bytes(key, k), bytes(value, v))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::equality;
+
+    #[test]
+    fn what_rocksdb_says_of_itself_goes_before_what_was_asked_for() {
+        let pairs =
+            |all: &[(&str, &str)]| all.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect::<Vec<_>>();
+        let nested = "{block_cache=64M;no_block_cache=true;filter_policy=bloomfilter:8:false}";
+        let extra = pairs(&[("write_buffer_size", "1M"), ("block_based_table_factory", nested)]);
+        let options = EngineOptions { extra, ..EngineOptions::default() };
+        let asked = pairs(&[("write_buffer_size", "67108864"), ("compression", "none"), ("block_cache", "0")]);
+        let shown = equality::in_force(effective(&options, asked));
+        let peer = pairs(&[
+            ("memtable_size", "64M"),
+            ("filter_fp", "0.01"),
+            ("compression", "lz4"),
+            ("block_cache_size", "64M"),
+        ]);
+        let all = equality::differences(&[("kingtide", &peer, ""), ("rocksdb", &shown, "")]);
+        let told: Vec<String> = all.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            told,
+            [
+                "compression differs: kingtide lz4, rocksdb none",
+                "block cache differs: kingtide 64.0 MiB, rocksdb none",
+                "filter differs: kingtide 10 bits a key, rocksdb 8 bits a key",
+            ]
+        );
+        assert_eq!(
+            (compression_name(4), compression_name(7), compression_name(99)),
+            ("lz4".into(), "zstd".into(), "99".into())
+        );
+    }
+
+    #[test]
+    fn properties_are_named_once_and_none_of_the_usual_is_missing() {
+        let mut names = PROPERTIES.to_vec();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), PROPERTIES.len());
+        assert!(names.len() >= 45 && names.contains(&"num-files-at-level6"), "{}", names.len());
     }
 }

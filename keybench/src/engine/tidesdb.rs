@@ -294,6 +294,30 @@ fn set_compression(family: &mut FamilyConfig, id: u8) {
     family.encoding_count = u8::from(id != 0);
 }
 
+/// What a reader of a report must know of a configuration, and the rest of what was asked for.
+fn effective(config: &Config, family: &FamilyConfig, extra: &[(String, String)]) -> Vec<(String, String)> {
+    let compression = match (family.encoding_count, family.encoding_pipeline[0]) {
+        (0, _) => "none",
+        (_, 1) => "snappy",
+        (_, 2) => "lz4",
+        _ => "zstd",
+    };
+    let filters = if family.enable_bloom_filter == 0 { 0.0 } else { family.bloom_fpr };
+    let sync = ["none", "full", "interval"].get(config.memtable_sync_mode as usize).copied();
+    let all = [
+        ("memtable_write_buffer_size", config.memtable_write_buffer_size.to_string()),
+        ("block_cache_size", config.block_cache_size.to_string()),
+        ("encoding_pipeline", compression.to_owned()),
+        ("bloom_fpr", filters.to_string()),
+        ("memtable_sync_mode", sync.unwrap_or("unknown").to_owned()),
+        ("num_compaction_threads", config.num_compaction_threads.to_string()),
+    ];
+    let told = ["write_buffer_size", "compression", "sync_mode"];
+    let known = |name: &str| told.contains(&name) || all.iter().any(|(n, _)| *n == name);
+    let others: Vec<(String, String)> = extra.iter().filter(|(name, _)| !known(name)).cloned().collect();
+    all.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(others).collect()
+}
+
 /// Opens or creates a database in `dir`.
 pub fn open(dir: &Path, options: &EngineOptions) -> Result<Box<dyn Engine>> {
     let library = PeerLibrary::load("tidesdb")?;
@@ -326,15 +350,7 @@ pub fn open(dir: &Path, options: &EngineOptions) -> Result<Box<dyn Engine>> {
     }
     // Whichever way it was asked for.
     let sync = config.memtable_sync_mode == SYNC_FULL;
-    let mut shown = vec![
-        ("memtable_write_buffer_size".to_owned(), options.memtable_size.to_string()),
-        ("block_cache_size".to_owned(), options.block_cache_size.to_string()),
-        ("encoding_pipeline".to_owned(), options.compression.to_string()),
-        ("bloom_fpr".to_owned(), options.bloom_fp.to_string()),
-        ("memtable_sync_mode".to_owned(), if sync { "full" } else { "none" }.to_owned()),
-        ("num_compaction_threads".to_owned(), config.num_compaction_threads.to_string()),
-    ];
-    shown.extend(options.extra.iter().cloned());
+    let shown = effective(&config, &family, &options.extra);
     let mut db = null_mut();
     // SAFETY: the configuration and the path it points to live for the call; `db` is written on success.
     let code = unsafe { (api.open)(&config, &mut db) };
@@ -772,5 +788,31 @@ mod tests {
         let e = set_option(&mut c, &mut f, "min_levels", "many").unwrap_err().to_string();
         assert!(e.contains("min_levels") && e.contains("'many'"), "{e}");
         assert!(set_option(&mut c, &mut f, "no_such", "1").is_err());
+    }
+
+    #[test]
+    fn what_is_shown_is_what_the_engine_is_opened_with() {
+        // SAFETY: all bits zero is a valid value of both structs.
+        let (mut c, mut f) = unsafe { (std::mem::zeroed::<Config>(), std::mem::zeroed::<FamilyConfig>()) };
+        (f.enable_bloom_filter, f.bloom_fpr) = (1, 0.01);
+        let extra = [
+            ("enable_bloom_filter", "0"),
+            ("write_buffer_size", "32M"),
+            ("compression", "zstd"),
+            ("sync_mode", "full"),
+            ("min_levels", "3"),
+        ];
+        let extra = extra.map(|(n, v)| (n.to_owned(), v.to_owned()));
+        for (name, value) in &extra {
+            set_option(&mut c, &mut f, name, value).unwrap();
+        }
+        let shown = effective(&c, &f, &extra);
+        let get = |name: &str| shown.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str());
+        assert_eq!((get("bloom_fpr"), get("memtable_write_buffer_size")), (Some("0"), Some("33554432")));
+        assert_eq!((get("encoding_pipeline"), get("memtable_sync_mode")), (Some("zstd"), Some("full")));
+        assert_eq!((get("min_levels"), get("compression")), (Some("3"), None));
+        let peer = [("bloom_fpr".to_owned(), "0.01".to_owned())];
+        let differences = crate::results::equality::differences(&[("tidesdb", &shown, ""), ("tidesdb", &peer, "")]);
+        assert!(differences.iter().any(|d| d.to_string() == "filter differs: tidesdb none, tidesdb 10 bits a key"));
     }
 }

@@ -42,8 +42,8 @@ pub struct Args {
     /// Runs of each point; figures are medians
     #[arg(long, default_value_t = 3, value_parser = repeats)]
     pub repeat: usize,
-    /// Calls of the workload for each point, over all its threads
-    #[arg(long, conflicts_with = "secs", value_parser = count)]
+    /// Calls of the workload for each point, over all its threads; --secs goes before it
+    #[arg(long, value_parser = count)]
     pub ops: Option<u64>,
     /// Seconds for each point; 30m and 2h are understood [default: 5]
     #[arg(long, alias = "duration", value_parser = seconds)]
@@ -362,9 +362,9 @@ impl Args {
         if !self.sweep.is_empty() && !sweeps {
             return Err(Error::usage("--sweep: none of the workloads sweeps anything"));
         }
-        let limit = match self.ops {
-            Some(n) => Limit::Units(n),
-            None => Limit::Seconds(self.secs.unwrap_or(5.0)),
+        let limit = match (self.ops, self.secs) {
+            (Some(n), None) => Limit::Units(n),
+            (_, seconds) => Limit::Seconds(seconds.unwrap_or(5.0)),
         };
         let context = Context {
             users: self.users,

@@ -3,14 +3,17 @@
 use super::args::{Group, Plan};
 use super::point::{Limit, Message, Point, Spec};
 use crate::child;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::results::HarnessCost;
 
 /// Seconds for which a workload is tried.
 const SECONDS: f64 = 0.15;
 
 /// The cost of every workload and swept value of a plan. One that cannot run on the engine that does nothing has none.
-pub fn costs(plan: &Plan) -> Vec<HarnessCost> {
+///
+/// # Errors
+/// [`Error::Interrupted`] if the end was asked for meanwhile.
+pub fn costs(plan: &Plan) -> Result<Vec<HarnessCost>> {
     let mut costs: Vec<HarnessCost> = Vec::new();
     for group in &plan.groups {
         for point in &group.points {
@@ -20,11 +23,12 @@ pub fn costs(plan: &Plan) -> Vec<HarnessCost> {
             }
             match cost(plan, group, point) {
                 Ok(cost) => costs.extend(cost),
+                Err(Error::Interrupted) => return Err(Error::Interrupted),
                 Err(e) => eprintln!("{}: the harness's own cost is not known: {e}", group.workload),
             }
         }
     }
-    costs
+    Ok(costs)
 }
 
 fn cost(plan: &Plan, group: &Group, point: &Point) -> Result<Option<HarnessCost>> {
@@ -42,7 +46,7 @@ fn cost(plan: &Plan, group: &Group, point: &Point) -> Result<Option<HarnessCost>
         ..plan.spec(&group, "null", &plan.data_dir.join("null"))
     };
     let mut cost = None;
-    child::run("run", &spec, |message| {
+    child::run_quietly("run", &spec, |message| {
         if let Message::Done { point, measured } = message {
             // Processor time, not wall-clock time: the latter would count whatever else this machine does.
             let per = |n: u64| measured.callers_cpu_ns as f64 / n as f64;

@@ -52,8 +52,9 @@ pub fn main(args: &Args, replay: &str) -> Result<()> {
         capacity::sweep(&mut plan)?;
     }
     let mut report = Report::create(&plan, replay)?;
-    report.set_harness(harness::costs(&plan));
-    match alike(&plan, &mut report).and_then(|()| stores(&plan, &mut report)) {
+    // Scripts may leave traces, in files of their own or in the kernel: what they cost is measured when engines are done.
+    let measured = alike(&plan, &mut report).and_then(|()| stores(&plan, &mut report));
+    match measured.and_then(|()| Ok(report.set_harness(harness::costs(&plan)?))) {
         Err(Error::Interrupted) => report.interrupted(),
         Err(e) => report.broken_off(e),
         Ok(()) => report.finish(),

@@ -18,8 +18,8 @@ pub struct Args {
     /// Engine, or several separated by commas: kingtide, kingtide-c (its C API), rocksdb, tidesdb, lmdb, memory, null
     #[arg(short, long, default_value = "kingtide")]
     pub engine: String,
-    /// Engines to run beside it, separated by commas
-    #[arg(short, long, value_name = "ENGINES")]
+    /// Engines to run beside it, separated by commas; rocksdb if none is named
+    #[arg(short, long, value_name = "ENGINES", num_args = 0..=1, default_missing_value = "rocksdb")]
     pub compare: Option<String>,
     /// Entries of the data set, and operations of the measured phase (K, M and G: thousands, millions, billions)
     #[arg(short, long, default_value = "1M", value_parser = parse_count)]
@@ -28,7 +28,7 @@ pub struct Args {
     #[arg(long, value_parser = parse_count)]
     pub reads: Option<u64>,
     /// Bytes of a key, 8 at least
-    #[arg(short, long, default_value_t = 16)]
+    #[arg(short, long, default_value = "16", value_parser = small_size)]
     pub key_size: usize,
     /// Bytes of a value (K and M are understood)
     #[arg(short, long, default_value = "100", value_parser = size)]
@@ -37,10 +37,10 @@ pub struct Args {
     #[arg(short, long, default_value_t = 2)]
     pub threads: usize,
     /// Entries of a batch; 1 calls the single operation
-    #[arg(short, long, default_value_t = 1)]
+    #[arg(short, long, default_value = "1", value_parser = small_count)]
     pub batch_size: usize,
     /// Entries of a batch while the data set is loaded
-    #[arg(long, default_value_t = 1000)]
+    #[arg(long, default_value = "1000", value_parser = small_count)]
     pub load_batch: usize,
     /// Directory for the stores; each engine has its own inside
     #[arg(short, long, default_value = "bench-data")]
@@ -48,6 +48,12 @@ pub struct Args {
     /// Order of keys
     #[arg(short, long, value_enum, default_value_t = Pattern::Random)]
     pub pattern: Pattern,
+    /// The same as --pattern seq
+    #[arg(short, long, conflicts_with = "pattern")]
+    pub sequential: bool,
+    /// The same as --bloom-fp 0
+    #[arg(long, conflicts_with = "bloom_fp")]
+    pub no_bloom_filters: bool,
     /// What is measured
     #[arg(short, long, value_enum, default_value_t = Workload::Write)]
     pub workload: Workload,
@@ -56,18 +62,18 @@ pub struct Args {
     #[arg(long, value_name = "LIST", conflicts_with = "workload")]
     pub phases: Option<String>,
     /// Entries of a range
-    #[arg(long, default_value_t = 100)]
+    #[arg(short = 'R', long, default_value = "100", value_parser = small_count)]
     pub range_size: usize,
     /// Column families of the phases fillfamilies and readfamilies
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value = "10", value_parser = small_count)]
     pub families: usize,
     #[command(flatten)]
     pub txn_flags: TxnFlags,
     /// Operations of a transaction [default: 10]
-    #[arg(long)]
+    #[arg(long, value_parser = small_count)]
     pub txn_size: Option<usize>,
     /// Transactions draw from this many entries, uniformly: the fewer, the more conflicts. From all without it
-    #[arg(long)]
+    #[arg(long, value_parser = parse_count)]
     pub hot_keys: Option<u64>,
     /// Read-modify-writes use a plain get even where only a read for update keeps their updates
     #[arg(long)]
@@ -78,7 +84,7 @@ pub struct Args {
     #[arg(long)]
     pub csv: Option<PathBuf>,
     /// Write the report to this file too
-    #[arg(long)]
+    #[arg(short, long)]
     pub report: Option<PathBuf>,
     /// Name of the test in the CSV file
     #[arg(long)]
@@ -126,6 +132,16 @@ pub struct Args {
     pub skip_final_check: bool,
 }
 
+/// A count that fits the machine's words.
+fn small_count(text: &str) -> std::result::Result<usize, String> {
+    parse_count(text).and_then(|n| usize::try_from(n).map_err(|e| e.to_string()))
+}
+
+/// A size that does.
+fn small_size(text: &str) -> std::result::Result<usize, String> {
+    size(text).and_then(|n| usize::try_from(n).map_err(|e| e.to_string()))
+}
+
 /// A checked command line.
 pub struct Plan {
     /// Engines in the order of the report.
@@ -153,6 +169,17 @@ pub struct Plan {
 impl Args {
     /// Checks everything that can be wrong before an engine is started.
     pub fn plan(&self) -> Result<Plan> {
+        let mut plain = self.clone();
+        if self.sequential {
+            plain.pattern = Pattern::Seq;
+        }
+        if self.no_bloom_filters {
+            plain.engine_flags.bloom_fp = 0.0;
+        }
+        plain.checked()
+    }
+
+    fn checked(&self) -> Result<Plan> {
         let mut engines = engine::parse_names(&self.engine)?;
         if let Some(list) = &self.compare {
             for name in engine::parse_names(list)? {
@@ -405,6 +432,22 @@ mod tests {
         for name in ["write", "read", "mixed", "delete", "seek", "range", "iterate", "mget", "txn-write", "txn-rmw"] {
             assert_eq!(plan(&format!("-w {name}")).unwrap().base.workload.name(), name);
         }
+    }
+
+    #[test]
+    fn command_lines_of_benchtool_are_understood() {
+        let p = plan("-e tidesdb -c -w read -s -R 1K -M 32M -C 16M -k 16 -b 1K --no-bloom-filters").unwrap();
+        assert_eq!(
+            (p.engines.join(","), p.base.workload, p.base.pattern),
+            ("tidesdb,rocksdb".into(), Workload::Read, Pattern::Seq)
+        );
+        assert_eq!((p.base.range_size, p.base.batch), (1000, 1000));
+        let options = p.choices.of("rocksdb");
+        assert_eq!((options.memtable_size, options.block_cache_size, options.bloom_fp), (32 << 20, 16 << 20, 0.0));
+        assert_eq!(plan("-c lmdb,memory").unwrap().engines, ["kingtide", "lmdb", "memory"]);
+        assert_eq!(plan("--bloom-fpr 0.02").unwrap().choices.of("kingtide").bloom_fp, 0.02);
+        let parsed = Cli::try_parse_from("micro -r b.txt --test-name x".split(' ')).unwrap().args;
+        assert_eq!(parsed.report, Some("b.txt".into()));
     }
 
     #[test]

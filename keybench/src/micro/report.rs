@@ -43,7 +43,8 @@ pub fn render(plan: &Plan, columns: &[Column], harness: &[HarnessCost], warnings
     }
     for c in columns {
         if let Some(o) = c.outcomes.first() {
-            let options: Vec<String> = o.options.iter().map(|(k, v)| format!("{k}={v}")).collect();
+            let options = crate::results::equality::in_force(o.options.clone());
+            let options: Vec<String> = options.iter().map(|(k, v)| format!("{k}={v}")).collect();
             let _ = writeln!(out, "  {} {}: {}", c.engine, o.version, options.join(" "));
             let _ = writeln!(out, "    durability: {}", o.durability);
         }

@@ -29,7 +29,7 @@ type Setting = (&'static str, &'static [&'static str], fn(&str, &str) -> String)
 
 const SETTINGS: [Setting; 5] = [
     ("compression", &["compression", "compression_type", "encoding_pipeline", "compression_algo"], compression),
-    ("block cache", &["block_cache_size", "block_cache"], size),
+    ("block cache", &["block_cache_size", "block_cache", "no_block_cache"], cache),
     ("memtable", &["memtable_size", "write_buffer_size", "memtable_write_buffer_size"], size),
     ("filter", &["filter_fp", "bloom_fpr", "bloom_bits_per_key", "filter_policy"], filter),
     ("background threads", &["background_threads", "max_background_jobs", "num_compaction_threads"], |_, v| {
@@ -50,6 +50,12 @@ fn compression(_: &str, value: &str) -> String {
 
 fn size(_: &str, value: &str) -> String {
     parse_size(value).map_or_else(|_| value.to_owned(), |n| crate::measure::show_bytes(n as f64))
+}
+
+/// A block cache by its size; none where it is of no bytes, or switched off.
+fn cache(name: &str, value: &str) -> String {
+    let off = name == "no_block_cache" || parse_size(value) == Ok(0);
+    if off { "none".into() } else { size(name, value) }
 }
 
 /// Filters in bits a key: a false-positive rate of 0.01 takes ten.
@@ -74,7 +80,13 @@ fn flat(options: &[(String, String)]) -> Vec<(&str, &str)> {
             None => out.push((name.as_str(), value.as_str())),
         }
     }
-    out.into_iter().map(|(name, value)| (name.trim(), value.trim())).collect()
+    let trimmed = out.into_iter().map(|(name, value)| (name.trim(), value.trim()));
+    // A switch that is off says nothing.
+    let says = |(name, value): &(&str, &str)| *name != "no_block_cache" || matches!(*value, "true" | "1");
+    let mut out: Vec<(&str, &str)> = trimmed.filter(says).collect();
+    // And one that is on goes before the size of a cache that there would be.
+    out.sort_by_key(|(name, _)| *name == "no_block_cache");
+    out
 }
 
 /// Options with one value each: where an option was given again, the later value is the one in force.

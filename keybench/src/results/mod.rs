@@ -500,6 +500,21 @@ impl EngineResult {
 }
 
 impl Results {
+    /// Bytes of a value: those of the settings, or of what points sweep where that is their size.
+    pub fn value_sizes(&self) -> String {
+        let size = |p: &PointResult| match &p.point.swept {
+            Some((param, Swept::Int(n))) if param.ends_with("bytes") || param.ends_with("size") => *n as u64,
+            _ => self.meta.settings.value_size,
+        };
+        let sizes: Vec<u64> = self.points.iter().map(size).collect();
+        let show = |n: u64| crate::measure::show_bytes(n as f64);
+        match (sizes.iter().min(), sizes.iter().max()) {
+            (Some(least), Some(most)) if least != most => format!("{} to {}", show(*least), show(*most)),
+            (Some(one), _) => show(*one),
+            _ => show(self.meta.settings.value_size),
+        }
+    }
+
     /// Compares the settings of all engines that were opened so far. Returns whether a difference is new.
     pub fn compare_settings(&mut self) -> bool {
         let opened = |e: &'_ EngineResult| e.took_part();

@@ -172,3 +172,18 @@ fn resources_are_told_for_each_kind_of_store() {
     assert_eq!(told, [("mixed", 9e6), ("cart, 4 threads", 1e3)]);
     assert!(kinds[0].1.points.iter().all(|p| p.workload == "mixed") && kinds[1].1.points.len() == 1);
 }
+
+#[test]
+fn the_size_of_values_is_that_of_what_was_swept() {
+    let mut results = run(&[("a", &[100, 100, 100])]);
+    results.meta.settings.value_size = 4096;
+    assert_eq!(results.value_sizes(), "4.00 KiB");
+    results.points.truncate(1);
+    let swept = |n: i64| Some(("valuebytes".to_owned(), Swept::Int(n)));
+    results.points[0].point.swept = swept(1 << 30);
+    assert_eq!(results.value_sizes(), "1.00 GiB");
+    let mut small = results.points[0].clone();
+    small.point.swept = swept(256);
+    results.points.push(small);
+    assert_eq!(results.value_sizes(), "256 B to 1.00 GiB");
+}

@@ -4,7 +4,7 @@ use crate::engine::memory_note;
 use crate::lua::point::{Limit, Measured};
 use crate::measure::{plural, show_bytes, show_count, show_ns, show_percent, sig3};
 use crate::results::verdict::{ENOUGH, KEPT_UP, Outcome, lead, percent, ratio};
-use crate::results::{Ending, Meta, PointResult, Results};
+use crate::results::{Ending, PointResult, Results};
 use crate::settle::cost_table;
 use std::fmt::Write as _;
 
@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 pub fn render(results: &Results) -> String {
     // Writing to a String cannot fail, here and below.
     let mut out = String::new();
-    render_conditions(&mut out, &results.meta);
+    render_conditions(&mut out, results);
     match results.meta.ending {
         Ending::Complete => {}
         Ending::Interrupted => out.push_str("  INTERRUPTED: what is here is what was finished\n"),
@@ -54,7 +54,8 @@ pub fn render(results: &Results) -> String {
     out
 }
 
-fn render_conditions(out: &mut String, meta: &Meta) {
+fn render_conditions(out: &mut String, results: &Results) {
+    let meta = &results.meta;
     let s = &meta.settings;
     let until = match s.limit {
         Some(Limit::Units(n)) => format!("{} units a point", show_count(n as f64)),
@@ -63,10 +64,10 @@ fn render_conditions(out: &mut String, meta: &Meta) {
     };
     let _ = writeln!(
         out,
-        "\n{} items, {} users, values of {} B, {until}, {}, medians of {}",
+        "\n{} items, {} users, values of {}, {until}, {}, medians of {}",
         show_count(s.items as f64),
         show_count(s.users as f64),
-        s.value_size,
+        results.value_sizes(),
         if s.sync { "synced" } else { "not synced" },
         s.repeat,
     );

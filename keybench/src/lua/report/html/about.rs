@@ -53,7 +53,8 @@ fn facts<'a>(h: &mut Html, all: impl IntoIterator<Item = (&'a str, String)>) {
 }
 
 /// The machine, the program, and what was asked for.
-pub fn conditions(h: &mut Html, meta: &Meta) {
+pub fn conditions(h: &mut Html, results: &Results) {
+    let meta = &results.meta;
     h.section("conditions", "Conditions", |h| {
         let s = &meta.settings;
         let mut all: Vec<(&str, String)> = Vec::new();
@@ -67,7 +68,7 @@ pub fn conditions(h: &mut Html, meta: &Meta) {
         all.push(("keybench", format!("{}, commit {}, {build}, {}", meta.version, meta.commit, meta.target)));
         all.push(("began", super::date(&meta.stamp)));
         all.push(("data set", format!("{} items, {} users", show_count(s.items as f64), show_count(s.users as f64))));
-        all.push(("values", show_bytes(s.value_size as f64)));
+        all.push(("values", results.value_sizes()));
         all.push(("duration", super::limit(s.limit)));
         all.push(("warming up", if s.warmup > 0.0 { format!("{} s", s.warmup) } else { "none".into() }));
         all.push((

@@ -8,11 +8,11 @@ mod tests;
 
 use crate::figure::{self, Figure};
 use crate::lua::point::Limit;
-use crate::measure::{show_bytes, show_count};
+use crate::measure::show_count;
 use crate::page::verdicts::{self, Row};
 use crate::page::{self, Html};
 use crate::results::verdict::ENOUGH;
-use crate::results::{Ending, Meta, Results};
+use crate::results::{Ending, Results};
 
 /// The whole page.
 pub fn render(results: &Results, figures: &[Figure]) -> String {
@@ -20,16 +20,16 @@ pub fn render(results: &Results, figures: &[Figure]) -> String {
     page::document(&title, &figure::style(), |h| {
         h.within("header", "", |h| {
             h.leaf("h1", "", &title);
-            h.leaf("p", "conditions", &conditions(&results.meta));
+            h.leaf("p", "conditions", &conditions(results));
             cautions(h, results);
         });
         verdict(h, results);
+        drawn(h, figures);
         tables::summary(h, results);
         tables::resources(h, results);
-        drawn(h, figures);
         tables::every_point(h, results);
         about::engines(h, results);
-        about::conditions(h, &results.meta);
+        about::conditions(h, results);
         about::replay(h, &results.meta);
     })
 }
@@ -95,13 +95,14 @@ fn limit(limit: Option<Limit>) -> String {
 }
 
 /// What a reader must know before any number, in a line.
-fn conditions(meta: &Meta) -> String {
+fn conditions(results: &Results) -> String {
+    let meta = &results.meta;
     let s = &meta.settings;
     let mut parts = vec![
         date(&meta.stamp),
         format!("{} items", show_count(s.items as f64)),
         format!("{} users", show_count(s.users as f64)),
-        format!("values of {}", show_bytes(s.value_size as f64)),
+        format!("values of {}", results.value_sizes()),
         if s.sync { "every write synced" } else { "not synced" }.to_owned(),
         limit(s.limit),
     ];
