@@ -258,6 +258,7 @@ impl DbInner {
         }
         self.check_open()?;
         let segment = self.commit.lock().wal.begin()?;
+        self.wal.sync_names()?; // the record below says that it is there
         let change_retention = Some(self.options.read().change_retention);
         let begun = LogBegun { segment, boot_id: self.fs.boot_id(), change_retention };
         shape.write(&[Edit::LogBegun(begun)], &self.next_file_id)?;
