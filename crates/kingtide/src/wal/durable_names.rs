@@ -17,10 +17,10 @@
 //! Names are counted: each file made or renamed takes the next number, and a sync of the directory makes durable every
 //! number taken before it began.
 
+use super::segment::RECORD_HEADER_LEN;
 use crate::directory::sync_dir_patiently;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use super::segment::RECORD_HEADER_LEN;
 use kingtide_base::{Result, rare};
 use kingtide_vfs::{File, Fs};
 use std::path::PathBuf;

@@ -13,6 +13,7 @@ use super::segment::{
 use super::spares::Spare;
 use super::sync::GroupSync;
 use crate::sync::Mutex;
+use kingtide_base::perf::{self, Stage};
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, Result, SeqNo, rare};
 use kingtide_vfs::File;
@@ -164,9 +165,17 @@ impl WalWriter {
     /// first one does, or those of the segment before could. Changes nothing when it fails.
     #[cold]
     fn rotate(&mut self, span: u64, points: bool) -> Result<()> {
+        let timer = perf::begin_wait();
+        let moved = self.move_on(span, points);
+        timer.end(Stage::LogSwitchNs);
+        moved
+    }
+
+    fn move_on(&mut self, span: u64, points: bool) -> Result<()> {
         let points = points || self.active.as_ref().is_some_and(|a| a.points);
         let wal = &*self.wal;
-        let spare = wal.segments.take_spare(&wal.config, &wal.sync.names, SEGMENT_HEADER_LEN as u64 + span + END_MARK_LEN)?;
+        let spare =
+            wal.segments.take_spare(&wal.config, &wal.sync.names, SEGMENT_HEADER_LEN as u64 + span + END_MARK_LEN)?;
         let base = wal.sync.appended().0;
         let (prev_id, prev_end) = self.active.as_ref().map_or(self.tail, |a| (a.id, a.at as u32));
         debug_assert!(spare.id > prev_id, "segment {} is used after {prev_id}: ids ascend", spare.id);
