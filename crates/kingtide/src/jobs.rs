@@ -238,3 +238,69 @@ impl Jobs {
         }
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    /// Work of which each lane but the log's takes until `released`.
+    #[derive(Default)]
+    struct Long {
+        state: Mutex<LongState>,
+        changed: Condvar,
+    }
+
+    #[derive(Default)]
+    struct LongState {
+        at_work: usize,
+        looks_of_log: usize,
+        released: bool,
+    }
+
+    impl Long {
+        fn wait_until(&self, holds: impl Fn(&LongState) -> bool) {
+            let mut state = self.state.lock();
+            while !holds(&state) {
+                state = self.changed.wait(state);
+            }
+        }
+    }
+
+    impl Work for Long {
+        fn run_most_urgent(self: Arc<Self>, lane: Lane) -> Outcome {
+            assert_ne!(lane, Lane::All);
+            let mut state = self.state.lock();
+            if lane == Lane::Log {
+                state.looks_of_log += 1;
+                self.changed.notify_all();
+                return Outcome::Idle;
+            }
+            state.at_work += 1;
+            self.changed.notify_all();
+            while !state.released {
+                state = self.changed.wait(state);
+            }
+            Outcome::Idle
+        }
+
+        fn longest_pause(&self) -> Option<Duration> {
+            None
+        }
+    }
+
+    #[test]
+    fn the_thread_of_the_log_waits_for_no_flush_or_compaction() {
+        let (jobs, long) = (Jobs::new(false), Arc::new(Long::default()));
+        let work: Arc<dyn Work> = long.clone();
+        jobs.start(&work, 2, None).unwrap();
+        long.wait_until(|s| s.at_work == 2);
+        for _ in 0..3 {
+            let looks = long.state.lock().looks_of_log;
+            jobs.wake();
+            long.wait_until(|s| s.looks_of_log > looks);
+        }
+        long.state.lock().released = true;
+        long.changed.notify_all();
+        jobs.stop();
+    }
+}

@@ -58,7 +58,8 @@ fn run(mem: &MemFs, model: Model, steps: u64, one_in: u64, rng: &mut Rng) -> Vec
     })));
     let fs: Arc<dyn Fs> = Arc::new(mem.clone());
     let first = if rng.one_in(2) { SEGMENT / 4 } else { SEGMENT };
-    let mut log = open_from(&fs, first, model.lock().needed()).unwrap();
+    let needed = model.lock().needed();
+    let mut log = open_from(&fs, first, needed).unwrap();
     for _ in 0..steps {
         match rng.below(13) {
             0 => log.wal.prepare_spare().unwrap(),

@@ -188,3 +188,21 @@ fn a_burst_after_a_rest_syncs_no_directory_while_segments_grow() {
     }
     assert_eq!(replay_all(&*fs).unwrap().0, log.written);
 }
+
+/// A commit that waits for the disk cannot be taken back when there is no descriptor to sync the directory with: it waits.
+#[test]
+fn a_group_of_commits_waits_for_a_descriptor() {
+    let (mem, faults, mut log) = world();
+    let lsn = log.append(b"first").unwrap();
+    faults.add(Rule::new(Op::SyncDir, Fault::Emfile));
+    log.wal.sync_to(lsn).unwrap();
+    let left = mem.crash_clone(Survival::AllLost, &mut Rng::new(1));
+    assert!(replay_all(&left).unwrap().0 == log.written);
+    // Of two threads that need a name, one syncs the directory.
+    let (names, syncs) = (&log.wal.sync.names, faults.count(Op::SyncDir));
+    let name = names.changed();
+    std::thread::scope(|s| {
+        (0..2).for_each(|_| drop(s.spawn(|| names.sync(name, false).unwrap())));
+    });
+    assert_eq!(faults.count(Op::SyncDir), syncs + 1);
+}
