@@ -97,7 +97,7 @@ perf_table! {
     TurnNs turn_ns;
     /// Nanoseconds in which commits were appended to the write-ahead log.
     LogNs log_ns;
-    /// Of `log_ns`: nanoseconds in which commits moved to another log segment.
+    /// Nanoseconds in which commits moved to another log segment: a part of `log_ns`, except in the first commit after an open.
     LogSwitchNs log_switch_ns;
     /// Of `log_ns`: nanoseconds in which commits mapped the next part of a log segment.
     LogWindowNs log_window_ns;

@@ -77,7 +77,7 @@ impl SegmentHeader {
         out[0..4].copy_from_slice(&MAGIC);
         out[4..8].copy_from_slice(&version.to_le_bytes());
         // 8..12: crc
-        let flags = self.prev_synced as u32 * PREV_SYNCED | self.prev_unnamed as u32 * PREV_UNNAMED;
+        let flags = (self.prev_synced as u32 * PREV_SYNCED) | (self.prev_unnamed as u32 * PREV_UNNAMED);
         out[12..16].copy_from_slice(&flags.to_le_bytes());
         out[16..24].copy_from_slice(&self.id.to_le_bytes());
         out[24..32].copy_from_slice(&self.prev_id.to_le_bytes());

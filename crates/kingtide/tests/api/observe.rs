@@ -212,7 +212,7 @@ fn the_perf_context_counts_what_an_operation_touches() {
     assert_eq!((memory.memtables_searched, memory.tables_searched, memory.blocks_read), (1, 0, 0), "{memory}");
     db.put(b"other", b"v").unwrap();
     let put = perf::take();
-    assert!(put.log_bytes > 0 && put.log_bytes < 50 && put.log_ns == 0, "{put}");
+    assert!(put.log_bytes > 0 && put.log_bytes < 50 && put.log_ns > 0, "{put}");
     perf::stop();
     db.flush().unwrap();
 
@@ -277,7 +277,7 @@ fn a_slow_commit_says_how_long_each_of_its_stages_took() {
         let Some(put) = slow.last() else { continue };
         let s = &put.stages;
         assert!(s.turn_ns + s.log_ns + s.memtable_insert_ns + s.seal_ns <= put.ns + 1000, "{put}");
-        assert!(s.log_switch_ns <= s.log_ns, "{put}");
+        assert!(i == 0 || s.log_switch_ns <= s.log_ns, "{put}"); // the first commit begins the log before its turn
         switched += u32::from(s.log_switch_ns > 0);
         sealed += u32::from(s.seal_ns > 0);
         while db.run_one_job().unwrap() {}
