@@ -106,7 +106,7 @@ impl Signal {
         outcome
     }
 
-    /// What a thread does until it is told to stop.
+    /// What a thread does until it is asked to stop.
     fn run_lane(&self, work: Arc<dyn Work>, lane: Lane) {
         loop {
             let seen = {
