@@ -557,7 +557,7 @@ option_table! {
         /// hold one for each run that they read, and value logs beside them. The log, the manifest and what flushes and
         /// compactions write need about ten more, and three for each background thread.
         max_open_files: u64 = 1000, in 16 ..= 1_000_000, @live;
-        /// Threads for flush and compaction, at least 2; 0 means the number of cores.
+        /// Threads for flush and compaction, at least 2; 0 means the number of cores. One more prepares log segments.
         background_threads: u64 = 0, in 0 ..= 256;
         /// Key-range pieces that one compaction is split into at most, merged in parallel; 0 means the number of
         /// background threads.

@@ -23,7 +23,8 @@ pub enum Level {
     /// Nothing.
     #[default]
     Off,
-    /// What operations touch, and how long they wait for the disk, for locks and for room: a few additions an operation.
+    /// What operations touch, how long they wait for the disk, for locks and for room, and how long the stages of a commit
+    /// take: a few additions an operation.
     Counts,
     /// That, and how long each of their other stages takes: two readings of the processor's time-stamp counter for each stage.
     Times,
@@ -92,12 +93,18 @@ perf_table! {
     BlockReadNs block_read_ns;
     /// Nanoseconds that reads waited for values from value logs, decompression and checks included.
     ValueLogNs value_log_ns;
-    /// Nanoseconds in which commits waited for their turn and were checked for conflicts. Only with `Level::Times`.
+    /// Nanoseconds in which commits waited for their turn and were checked for conflicts.
     TurnNs turn_ns;
-    /// Nanoseconds in which commits were appended to the write-ahead log. Only with `Level::Times`.
+    /// Nanoseconds in which commits were appended to the write-ahead log.
     LogNs log_ns;
-    /// Nanoseconds in which commits were inserted into memtables. Only with `Level::Times`.
+    /// Nanoseconds in which commits moved to another log segment: a part of `log_ns`, except in the first commit after an open.
+    LogSwitchNs log_switch_ns;
+    /// Of `log_ns`: nanoseconds in which commits mapped the next part of a log segment.
+    LogWindowNs log_window_ns;
+    /// Nanoseconds in which commits were inserted into memtables.
     MemtableInsertNs memtable_insert_ns;
+    /// Nanoseconds in which commits sealed memtables that had become full.
+    SealNs seal_ns;
     /// Nanoseconds in which reads searched memtables. Only with `Level::Times`.
     MemtableSearchNs memtable_search_ns;
     /// Nanoseconds in which reads searched tables, waits for blocks and value logs included. Only with `Level::Times`.

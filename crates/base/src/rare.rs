@@ -40,6 +40,11 @@ paths! {
     // The log.
     "log-segment-recycled": "a released log segment became the spare";
     "log-segment-made-late": "a commit had to make its log segment, because there was no spare";
+    "log-segment-without-durable-name": "a segment became the active one before its name was durable";
+    "log-name-synced-by-leader": "a group commit had to make a segment's name durable";
+    "log-names-synced-together": "a segment's name was made durable by another thread's sync of the directory";
+    "log-spare-overtaken": "a spare was made while a commit made and used a later segment, so it is never used";
+    "log-lost-name": "recovery left out a segment whose name a power cut had taken";
     "log-record-in-own-segment": "a record that is larger than a segment got one of its own size";
     "log-spare-grown": "the spare was too small for a record and was made longer";
     "log-spare-prefilled": "the spare was filled with zeros because the log is synced often";
@@ -55,6 +60,7 @@ paths! {
     "log-append-failed": "an append failed half-way, and its header was removed";
     "log-stopped": "the log was stopped for good";
     // Files.
+    "directory-sync-waited-for-descriptor": "no descriptor was left to sync a directory that a commit waited for";
     "descriptors-ran-out": "cached tables were closed, because the process had no file descriptor left for another";
     // Values that are written once.
     "direct-log-sealed-in-hand": "a writer found the value log that it had in hand sealed";

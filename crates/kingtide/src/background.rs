@@ -1,7 +1,7 @@
 //! Background work: what there is to do, most urgent first. The pool of threads ([`crate::jobs`]) asks here.
 
 use crate::engine::DbInner;
-use crate::jobs::{Outcome, Work};
+use crate::jobs::{Lane, Outcome, Work};
 use crate::sync::atomic::Ordering;
 use kingtide_base::events::Event;
 use kingtide_base::options::Durability;
@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Work for DbInner {
-    fn run_most_urgent(self: Arc<Self>, merges: bool) -> Outcome {
+    fn run_most_urgent(self: Arc<Self>, lane: Lane) -> Outcome {
         if self.read_only.is_some() || self.halted.load(Ordering::Acquire) {
             return Outcome::Idle;
         }
-        let result = self.guarded(|| self.try_urgent(merges));
+        let result = self.guarded(|| self.try_urgent(lane));
         if let Err(e) = &result
             && e.kind() != ErrorKind::Cancelled
         {
@@ -92,23 +92,27 @@ impl DbInner {
         error
     }
 
-    fn try_urgent(self: &Arc<Self>, merges: bool) -> Result<bool> {
-        if self.serve_writers().inspect_err(|_| {
+    fn try_urgent(self: &Arc<Self>, lane: Lane) -> Result<bool> {
+        if self.serve_writers(lane).inspect_err(|_| {
             self.writers_failures.fetch_add(1, Ordering::Relaxed);
         })? {
             return Ok(true);
         }
+        let merges = matches!(lane, Lane::Merges | Lane::All);
         Ok(merges && (self.reclaim_some()? || self.merge_one()?))
     }
 
     /// What writers wait for: room in the log and in memory.
-    fn serve_writers(self: &Arc<Self>) -> Result<bool> {
+    fn serve_writers(self: &Arc<Self>, lane: Lane) -> Result<bool> {
+        if lane == Lane::Log {
+            return Ok(self.prepare_log()? || self.sync_on_interval()?);
+        }
         self.txns.sweep();
         if !self.closed.load(Ordering::Acquire) {
             self.keep_reserve();
             self.publish_stats();
         }
-        if self.prepare_log()? || self.sync_on_interval()? {
+        if lane == Lane::All && (self.prepare_log()? || self.sync_on_interval()?) {
             return Ok(true);
         }
         if self.flush_one()? {
@@ -124,7 +128,7 @@ impl DbInner {
         Ok(false)
     }
 
-    /// Makes a spare log segment if there is none.
+    /// Makes spare log segments if there are too few, and the names of all durable.
     fn prepare_log(&self) -> Result<bool> {
         if self.closed.load(Ordering::Acquire) {
             return Ok(false);

@@ -9,7 +9,7 @@
 //! 2. Under the commit lock the memtable that takes the pointers notes the file ([`DirectRefs::hold`]). The first memtable
 //!    that does so **owns** it. A pointer may also reach a later memtable, when another thread filled and froze the owner
 //!    meanwhile; that one only keeps the file, and its flush moves the value to a new log.
-//! 3. The flush of the owner seals the file ([`DirectLog::seal`]): footer and sync. From then on it is a value log like
+//! 3. The flush of the owner seals the file ([`DirectLog::seal`]): footer and sync, of the file's name too. From then on it is a value log like
 //!    any other, which the manifest names. A thread that still has it in hand finds it sealed at its next append and takes
 //!    another one; no thread waits for a commit, only for an append under way.
 //! 4. A file that no table refers to in the end goes with its last handle: that of a memtable, of a view that holds the
@@ -21,6 +21,7 @@
 //! Anything that writes memtables elsewhere (recovery, copies, ingests, clones) moves the values: only the flush that
 //! seals a file may hand its pointers on. A file whose write or sync failed is never sealed; its values move too.
 
+use crate::directory::sync_dir_patiently;
 use crate::family::tables::{TableCache, VlogHandle};
 use crate::names::vlog_path;
 use crate::sync::Mutex;
@@ -30,7 +31,7 @@ use kingtide_base::options::FamilyOptions;
 use kingtide_base::{Error, ErrorKind, Result, SeqNo, rare};
 use kingtide_table::{Packed, ValuePointer, VlogInfo, VlogMark, VlogWriter};
 use kingtide_vfs::{File, Fs, OpenMode};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// No memtable has pointers into the file yet.
@@ -71,11 +72,15 @@ impl Writing {
 struct Synced {
     up_to: u64,
     failed: bool,
+    /// The file's name is durable.
+    named: bool,
 }
 
 /// A value log that commits write.
 pub(crate) struct DirectLog {
     handle: Arc<VlogHandle>,
+    fs: Arc<dyn Fs>,
+    dir: PathBuf,
     file: Arc<dyn File>,
     writing: Mutex<Writing>,
     /// Bytes that the system has. Release and Acquire: a sync of as many bytes covers them all.
@@ -88,7 +93,8 @@ pub(crate) struct DirectLog {
 }
 
 impl DirectLog {
-    /// Makes a file, and its name durable.
+    /// Makes a file. Its name is not durable: that is left to the first sync of the file, so that no commit waits for it that
+    /// does not wait for a sync.
     pub fn create(
         fs: &Arc<dyn Fs>,
         dir: &Path,
@@ -105,11 +111,12 @@ impl DirectLog {
                 Err(e) => return Err(e),
             }
         };
-        fs.sync_dir(dir).inspect_err(|_| drop(fs.remove(&vlog_path(dir, id))))?;
         let (compression, chunk) = (options.compression, options.value_chunk_size as usize);
         let writer = VlogWriter::new_direct(file.clone(), id, compression, chunk);
         Ok(Arc::new(DirectLog {
             handle: tables.unfinished_vlog(id, Some(file.clone()), false),
+            fs: fs.clone(),
+            dir: dir.to_owned(),
             file,
             writing: Mutex::new(Writing {
                 writer,
@@ -262,6 +269,10 @@ impl SyncFirst for DirectLog {
         let mut synced = self.synced.lock();
         if synced.failed {
             return Err(Error::new(ErrorKind::Io, "an earlier sync failed").at_path(self.file.path()));
+        }
+        if !synced.named {
+            sync_dir_patiently(&*self.fs, &self.dir).inspect_err(|_| synced.failed = true)?;
+            synced.named = true;
         }
         let written = self.written.load(Ordering::Acquire);
         if synced.up_to < written {

@@ -1,8 +1,10 @@
 //! Making a database's directory.
 
-use kingtide_base::{Error, ErrorKind, Result};
+use crate::sync::{Condvar, Mutex};
+use kingtide_base::{Error, ErrorKind, Result, rare};
 use kingtide_vfs::Fs;
 use std::path::Path;
+use std::time::Duration;
 
 /// Makes the directory of a database, though none above it: a path with a typing error is to be noticed.
 pub(crate) fn make_database_dir(fs: &dyn Fs, dir: &Path) -> Result<()> {
@@ -18,6 +20,22 @@ pub(crate) fn make_database_dir(fs: &dyn Fs, dir: &Path) -> Result<()> {
         return Err(Error::new(ErrorKind::NotFound, text).at_path(dir));
     }
     make_dir(fs, dir)
+}
+
+/// Makes the names in a directory durable. Without a file descriptor for it, waits for one, for a second: to be used where a
+/// failure would mean that what is there already cannot be acknowledged.
+pub(crate) fn sync_dir_patiently(fs: &dyn Fs, dir: &Path) -> Result<()> {
+    let (pause, never) = (Mutex::new(()), Condvar::default());
+    for _ in 0..100 {
+        match fs.sync_dir(dir) {
+            Err(e) if e.is_out_of_descriptors() => {
+                rare!("directory-sync-waited-for-descriptor");
+                drop(never.wait_for(pause.lock(), Duration::from_millis(10)));
+            }
+            done => return done,
+        }
+    }
+    fs.sync_dir(dir)
 }
 
 /// Makes the directory and what is missing above it, and their names durable.

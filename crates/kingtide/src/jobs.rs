@@ -4,7 +4,7 @@
 //! What there is to do is read from the database's state each time a thread is free, most urgent first, so no queue can
 //! disagree with the state:
 //!
-//! 1. a spare log segment, so that the next rotation under the commit lock is a swap;
+//! 1. spare log segments, so that the next one is begun under the commit lock by a swap, and their names;
 //! 2. a due log sync (`Interval` durability);
 //! 3. a flush, oldest memtable of a family first;
 //! 4. deletion of files that nothing refers to any more, and recycling of log segments;
@@ -13,7 +13,9 @@
 //! 7. files of deleted ranges that need no merge to go;
 //! 8. a merge, as the planner says.
 //!
-//! The first thread never takes a merge: a flush must not wait for one.
+//! One thread does nothing but the first two, which wait for no flush or merge that way: a flush of 64 MiB takes as long as a
+//! fast writer needs for several segments. The next one never takes a merge, because a flush must not wait for one. The
+//! others take what comes, from the third on.
 
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Condvar, Mutex, spawn_named};
@@ -69,10 +71,23 @@ pub(crate) enum Outcome {
     Failed(Error),
 }
 
+/// Which jobs a thread takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// What writers and time ask of the log.
+    Log,
+    /// All others but merges.
+    Flushes,
+    /// All but those of [`Lane::Log`].
+    Merges,
+    /// Everything: the caller is the only one.
+    All,
+}
+
 /// What the pool's threads run. The pool knows nothing else of the database.
 pub(crate) trait Work: Send + Sync {
-    /// Runs the most urgent job. `merges`: whether a merge may be taken.
-    fn run_most_urgent(self: Arc<Self>, merges: bool) -> Outcome;
+    /// Runs the most urgent job of those that the lane takes.
+    fn run_most_urgent(self: Arc<Self>, lane: Lane) -> Outcome;
 
     /// How long at most an idle thread that keeps the time may sleep.
     fn longest_pause(&self) -> Option<Duration>;
@@ -80,9 +95,9 @@ pub(crate) trait Work: Send + Sync {
 
 impl Signal {
     /// Runs the most urgent job, if there is one.
-    fn run(&self, work: &Arc<dyn Work>, merges: bool) -> Outcome {
+    fn run(&self, work: &Arc<dyn Work>, lane: Lane) -> Outcome {
         self.state.lock().running += 1;
-        let outcome = work.clone().run_most_urgent(merges);
+        let outcome = work.clone().run_most_urgent(lane);
         self.state.lock().running -= 1;
         if !matches!(outcome, Outcome::Idle) {
             self.wake();
@@ -91,8 +106,8 @@ impl Signal {
         outcome
     }
 
-    /// What a thread does until it is asked to stop. `lane` 0 does everything but merges.
-    fn run_lane(&self, work: Arc<dyn Work>, lane: usize) {
+    /// What a thread does until it is asked to stop.
+    fn run_lane(&self, work: Arc<dyn Work>, lane: Lane) {
         loop {
             let seen = {
                 let s = self.state.lock();
@@ -101,7 +116,7 @@ impl Signal {
                 }
                 s.generation
             };
-            match self.run(&work, lane > 0) {
+            match self.run(&work, lane) {
                 Outcome::Ran => continue,
                 Outcome::Idle => {}
                 Outcome::Failed(_) => {
@@ -113,8 +128,8 @@ impl Signal {
                     continue;
                 }
             }
-            // The first thread keeps the time of `Interval` durability.
-            let pause = if lane == 0 { work.longest_pause().map_or(IDLE, |d| d.min(IDLE)) } else { IDLE };
+            // This thread keeps the time of `Interval` durability.
+            let pause = if lane == Lane::Log { work.longest_pause().map_or(IDLE, |d| d.min(IDLE)) } else { IDLE };
             let s = self.state.lock();
             if s.generation == seen && !s.stop {
                 drop(self.work.wait_for(s, pause));
@@ -133,26 +148,30 @@ impl Jobs {
         Jobs { signal: Arc::default(), manual, work: OnceLock::new(), cancel: AtomicBool::new(false) }
     }
 
-    /// Takes the work, once, and starts the threads; a pool always has a second one. `limit`: so many can be started, in tests.
+    /// Takes the work, once, and starts the threads: the log's, and `threads` others, two at least. `limit`: so many can be
+    /// started, in tests.
     pub fn start(&self, work: &Arc<dyn Work>, threads: usize, limit: Option<usize>) -> Result<(), Error> {
         let first = self.work.set(Arc::downgrade(work)).is_ok();
         debug_assert!(first, "the pool was started before");
         if self.manual {
             return Ok(());
         }
-        for lane in 0..threads.max(2) {
+        let (log, others) = (("log".to_owned(), Lane::Log), threads.max(2));
+        let numbered = (0..others).map(|n| (n.to_string(), if n == 0 { Lane::Flushes } else { Lane::Merges }));
+        for (started, (name, lane)) in std::iter::once(log).chain(numbered).enumerate() {
             let (signal, work) = (self.signal.clone(), work.clone());
             self.signal.state.lock().threads += 1;
             let spawned = match limit {
-                Some(limit) if lane >= limit => Err(std::io::ErrorKind::WouldBlock.into()),
-                _ => spawn_named(format!("kingtide-{lane}"), move || signal.run_lane(work, lane)),
+                Some(limit) if started >= limit => Err(std::io::ErrorKind::WouldBlock.into()),
+                _ => spawn_named(format!("kingtide-{name}"), move || signal.run_lane(work, lane)),
             };
             if let Err(e) = spawned {
                 self.signal.state.lock().threads -= 1;
                 let text = format!(
-                    "cannot start background thread {} of {threads} ({e}): raise the limit on threads, or set \
+                    "cannot start background thread {} of {} ({e}): raise the limit on threads, or set \
                      `background_threads` lower",
-                    lane + 1
+                    started + 1,
+                    others + 1
                 );
                 return Err(Error::new(kingtide_base::ErrorKind::Io, text));
             }
@@ -163,7 +182,7 @@ impl Jobs {
     /// Runs the most urgent job on the caller's thread, if there is one.
     pub fn run_one(&self) -> Outcome {
         match self.work.get().and_then(Weak::upgrade) {
-            Some(work) => self.signal.run(&work, true),
+            Some(work) => self.signal.run(&work, Lane::All),
             None => Outcome::Idle,
         }
     }
@@ -217,5 +236,71 @@ impl Jobs {
         while s.threads > 0 {
             s = self.signal.progress.wait_for(s, Duration::from_millis(20));
         }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    /// Work of which each lane but the log's takes until `released`.
+    #[derive(Default)]
+    struct Long {
+        state: Mutex<LongState>,
+        changed: Condvar,
+    }
+
+    #[derive(Default)]
+    struct LongState {
+        at_work: usize,
+        looks_of_log: usize,
+        released: bool,
+    }
+
+    impl Long {
+        fn wait_until(&self, holds: impl Fn(&LongState) -> bool) {
+            let mut state = self.state.lock();
+            while !holds(&state) {
+                state = self.changed.wait(state);
+            }
+        }
+    }
+
+    impl Work for Long {
+        fn run_most_urgent(self: Arc<Self>, lane: Lane) -> Outcome {
+            assert_ne!(lane, Lane::All);
+            let mut state = self.state.lock();
+            if lane == Lane::Log {
+                state.looks_of_log += 1;
+                self.changed.notify_all();
+                return Outcome::Idle;
+            }
+            state.at_work += 1;
+            self.changed.notify_all();
+            while !state.released {
+                state = self.changed.wait(state);
+            }
+            Outcome::Idle
+        }
+
+        fn longest_pause(&self) -> Option<Duration> {
+            None
+        }
+    }
+
+    #[test]
+    fn the_thread_of_the_log_waits_for_no_flush_or_compaction() {
+        let (jobs, long) = (Jobs::new(false), Arc::new(Long::default()));
+        let work: Arc<dyn Work> = long.clone();
+        jobs.start(&work, 2, None).unwrap();
+        long.wait_until(|s| s.at_work == 2);
+        for _ in 0..3 {
+            let looks = long.state.lock().looks_of_log;
+            jobs.wake();
+            long.wait_until(|s| s.looks_of_log > looks);
+        }
+        long.state.lock().released = true;
+        long.changed.notify_all();
+        jobs.stop();
     }
 }

@@ -18,6 +18,8 @@ const CANNOT: &[(&str, &str)] = &[
     ("log-start-raised-by-chain", "takes a log start that an old build let fall: --test crash golden::"),
     ("log-torn-tail", "not seen in 7,200 kills: a kill hardly ever cuts a copy into the mapped log: sim"),
     ("log-lost-header", "takes a power cut: sim"),
+    ("log-lost-name", "takes a power cut: sim"),
+    ("directory-sync-waited-for-descriptor", "takes a process without descriptors: --lib wal::"),
     ("log-append-failed", "takes a failing disk: sim"),
     ("log-stopped", "takes a failing disk: sim"),
     ("background-job-failed", "takes a failing disk: sim"),

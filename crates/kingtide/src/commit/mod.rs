@@ -11,8 +11,10 @@
 //! | publish | one release store makes it visible; a memtable that became full is sealed here, so that no entry can race a rotation | gives `commit` back |
 //! | sync | `make_durable`: outside the lock, together with other threads that wait, if `Power` was asked for | |
 //!
-//! Lock order: shape, commit, a family's view lock. No commit waits for input or output under the commit lock but the log
-//! append itself, which is a copy into preallocated, mapped memory.
+//! Lock order: shape, commit, a family's view lock. What a commit does to files under the commit lock: the log append, which
+//! is a copy into mapped memory or a write into the page cache; every megabyte of log it maps the next one, and once a
+//! segment it takes a spare, or makes a file if there is none. It never syncs anything there. Other holders of the lock do: an
+//! ingest flushes what came in between and syncs the log under it, and a close ends the log.
 
 pub mod batch;
 mod divert;
@@ -172,7 +174,7 @@ impl DbInner {
     /// nothing fails but the log.
     fn sequence<'a>(&'a self, ready: &Ready<'_>, how: &Commit<'_>) -> Result<Turn<'a>> {
         let batch = ready.batch;
-        let timer = perf::begin_stage();
+        let timer = perf::begin_wait();
         let mut state = self.take_turn(batch, how)?;
         timer.end(Stage::TurnNs);
         let (base, last) = (state.last_seq + 1, state.last_seq + batch.sequences() as u64);
@@ -186,7 +188,7 @@ impl DbInner {
 
     /// Appends the record to the log, unless the batch does without. `None`: it is not in the log.
     fn log(&self, turn: &mut Turn<'_>, ready: &Ready<'_>) -> Result<Option<Lsn>> {
-        let timer = perf::begin_stage();
+        let timer = perf::begin_wait();
         let lsn = match ready.unlogged {
             true => None,
             false => {
@@ -205,7 +207,7 @@ impl DbInner {
     fn apply(&self, turn: &mut Turn<'_>, ready: &Ready<'_>, lsn: Option<Lsn>) {
         let batch = ready.batch;
         self.hold_files(batch, ready.direct);
-        let timer = perf::begin_stage();
+        let timer = perf::begin_wait();
         let guard = CommitGuard { state: &mut turn.state, wal: &self.wal };
         fill_memtables(batch, turn.base);
         guard.done();
@@ -258,6 +260,7 @@ impl DbInner {
         }
         self.check_open()?;
         let segment = self.commit.lock().wal.begin()?;
+        self.wal.sync_names()?; // the record below says that it is there
         let change_retention = Some(self.options.read().change_retention);
         let begun = LogBegun { segment, boot_id: self.fs.boot_id(), change_retention };
         shape.write(&[Edit::LogBegun(begun)], &self.next_file_id)?;

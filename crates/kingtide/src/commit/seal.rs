@@ -5,6 +5,7 @@ use crate::engine::DbInner;
 use crate::family::{Family, View};
 use crate::memtable::FamilyMemtable;
 use crate::sync::atomic::Ordering;
+use kingtide_base::perf::{self, Stage};
 use kingtide_base::stats::Stat;
 use kingtide_base::{SeqNo, rare};
 use std::sync::Arc;
@@ -55,11 +56,13 @@ impl DbInner {
         if family.view.load().active.is_empty() {
             return;
         }
+        let timer = perf::begin_wait();
         let fresh = FamilyMemtable::new(family.order().clone(), &self.arenas, last + 1);
         family.update_view(|v| {
             let frozen = std::iter::once(&v.active).chain(&v.frozen).cloned().collect();
             View::new(v.order.clone(), fresh, frozen, v.version.clone(), &self.tables, Some(v))
         });
+        timer.end(Stage::SealNs);
         self.stats.add(Stat::Rotations, 1);
         self.jobs.wake();
     }

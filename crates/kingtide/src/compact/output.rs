@@ -337,7 +337,7 @@ impl<'a> Outputs<'a> {
         Ok(())
     }
 
-    /// Between blocks: stops a cancelled job, gives way to more urgent ones, pays for what was written.
+    /// Between blocks: stops a cancelled job, and pays for what was written.
     pub fn breathe(&mut self) -> Result<()> {
         if self.ctx.may_cancel && self.ctx.cancelled.load(Ordering::Relaxed) {
             return Err(Error::new(ErrorKind::Cancelled, "background job cancelled"));

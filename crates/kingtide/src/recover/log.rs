@@ -238,7 +238,8 @@ impl<'a> RecoveredValues<'a> {
                 continue;
             }
             match self.log(p.file_id).and_then(|log| log.vlog()?.check(&p)) {
-                Err(e) if e.kind() == ErrorKind::Corruption => {
+                // When only reading, the file is not opened before. A power cut may have taken its name.
+                Err(e) if matches!(e.kind(), ErrorKind::Corruption | ErrorKind::NotFound) => {
                     return Ok(Some(
                         e.context(format!("the value that the log record with sequence {base} points to")),
                     ));

@@ -1,6 +1,6 @@
 //! Random histories on a file system that loses power before any of its write operations, and again during recovery.
 
-use super::tests::{Record, SEGMENT, count_of, open, open_with, replay_all};
+use super::tests::{Record, SEGMENT, count_of, open, open_from, replay_from};
 use crate::sync::Mutex;
 use kingtide_base::SeqNo;
 use kingtide_base::rng::Rng;
@@ -22,6 +22,11 @@ struct Model {
 }
 
 impl Model {
+    /// What a manifest would say.
+    fn needed(&self) -> SeqNo {
+        self.released.max(1)
+    }
+
     /// Checks what recovery found, and makes it the history.
     fn accept(mut self, found: Vec<Record>, at_least: usize, what: &str) -> Model {
         let kept = |r: &Record| r.0 + count_of(&r.1) as u64 > self.released;
@@ -53,7 +58,8 @@ fn run(mem: &MemFs, model: Model, steps: u64, one_in: u64, rng: &mut Rng) -> Vec
     })));
     let fs: Arc<dyn Fs> = Arc::new(mem.clone());
     let first = if rng.one_in(2) { SEGMENT / 4 } else { SEGMENT };
-    let mut log = open_with(&fs, first).unwrap();
+    let needed = model.lock().needed();
+    let mut log = open_from(&fs, first, needed).unwrap();
     for _ in 0..steps {
         match rng.below(13) {
             0 => log.wal.prepare_spare().unwrap(),
@@ -70,7 +76,8 @@ fn run(mem: &MemFs, model: Model, steps: u64, one_in: u64, rng: &mut Rng) -> Vec
                 log.writer.close().unwrap();
                 let n = model.lock().tried.len();
                 model.lock().synced = n;
-                log = open_with(&fs, first).unwrap();
+                let needed = model.lock().needed();
+                log = open_from(&fs, first, needed).unwrap();
             }
             12 if rng.one_in(2) => {
                 log.wal.shrink().unwrap();
@@ -113,8 +120,8 @@ fn check(disk: &MemFs, model: &Model, rng: &mut Rng, what: &str, depth: u32, cut
             Some(survival) => (disk.crash_clone(survival, rng), model.synced),
         };
         *cuts += 1;
-        let (found, end) = replay_all(&fs).unwrap_or_else(|e| panic!("{what}: {e}"));
-        let again = replay_all(&fs).unwrap_or_else(|e| panic!("{what} again: {e}"));
+        let (found, end) = replay_from(&fs, model.needed()).unwrap_or_else(|e| panic!("{what}: {e}"));
+        let again = replay_from(&fs, model.needed()).unwrap_or_else(|e| panic!("{what} again: {e}"));
         assert!(again == (found.clone(), end), "{what}: replay is not repeatable");
         let next = model.clone().accept(found, at_least, &what);
         if depth > 0 {

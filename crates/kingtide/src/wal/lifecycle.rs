@@ -1,32 +1,24 @@
 //! The life of segment files: spare, active, sealed, released, free, spare again.
 //!
-//! Files `NNNNNN.wal` are the spare, the active and the sealed segments; `NNNNNN.walfree` wait for reuse. A spare's name
-//! is durable before it can become active, so that no synced commit is in a file without a name. Segments are released
-//! oldest first and each release is durable before the next, so that a segment missing between others is damage.
+//! Files `NNNNNN.wal` are the spares, the active and the sealed segments; `NNNNNN.walfree` wait for reuse. What must come
+//! after a segment's name is durable is listed in [`super::durable_names`]. Segments are released oldest first and each
+//! release is durable before the next, so that a segment missing between others is damage. A released segment is reused
+//! once its release is durable: else its old name could come back with new contents.
 
 use super::config::{GROWTH, WalConfig};
+use super::durable_names::DurableNames;
 use super::reader::ReplayEnd;
+use super::spares::{Spare, Spares};
 use super::sync::GroupSync;
 use crate::names::{FileName, free_path, segment_path};
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering};
 use kingtide_base::events::Event;
 use kingtide_base::stats::Stat;
 use kingtide_base::{ErrorKind, Result, SeqNo, rare};
-use kingtide_vfs::{File, OpenMode};
+use kingtide_vfs::OpenMode;
 use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::sync::Arc;
-
-/// A segment that is ready to become active.
-#[derive(Debug)]
-pub(super) struct Spare {
-    pub id: u64,
-    pub file: Arc<dyn File>,
-    pub size: u64,
-    /// From here to its end nothing was ever written.
-    blank_from: u64,
-}
 
 #[derive(Debug)]
 struct Sealed {
@@ -82,11 +74,26 @@ struct Live {
     strays_stay: bool,
     /// Ids of `.walfree` files of the standard size.
     free: Vec<u64>,
+    /// Those whose release may not be durable, each with the number of its change of names.
+    parting: Vec<(u64, u64)>,
 }
 
 impl Live {
     fn size(&self) -> u64 {
         self.sealed.iter().map(|s| s.size).sum::<u64>() + self.active.map_or(0, |a| a.size)
+    }
+
+    /// A free segment whose release is durable.
+    fn take_free(&mut self, names: &DurableNames) -> Option<u64> {
+        let free = &mut self.free;
+        self.parting.retain(|(id, name)| {
+            let durable = names.is_durable(*name);
+            if durable {
+                free.push(*id);
+            }
+            !durable
+        });
+        free.pop()
     }
 
     /// Bytes of sealed segments that hold nothing from `seq` on.
@@ -97,11 +104,9 @@ impl Live {
 
 #[derive(Debug)]
 pub(super) struct Segments {
-    /// Held while a spare is made: ids of segments must ascend in the order of use, so no thread may overtake.
-    spare: Mutex<Option<Spare>>,
-    has_spare: AtomicBool,
-    /// The spare has a part that was never written.
-    blank_spare: AtomicBool,
+    spares: Spares,
+    /// Held by the thread that makes spares.
+    making: Mutex<()>,
     /// Bytes of the next segment to be made. Relaxed: segments may have any size.
     next_size: AtomicU64,
     live: Mutex<Live>,
@@ -115,9 +120,8 @@ impl Segments {
     /// No segments at all.
     pub fn none() -> Segments {
         Segments {
-            spare: Mutex::new(None),
-            has_spare: AtomicBool::new(false),
-            blank_spare: AtomicBool::new(false),
+            spares: Spares::default(),
+            making: Mutex::new(()),
             next_size: AtomicU64::new(0),
             live: Mutex::default(),
             needed_size: AtomicU64::new(0),
@@ -148,64 +152,82 @@ impl Segments {
 
     pub fn needs_spare(&self, sync: &GroupSync) -> bool {
         // Hints; the lock decides.
-        !self.has_spare.load(Ordering::Relaxed) || (sync.is_frequent() && self.blank_spare.load(Ordering::Relaxed))
+        self.spares.needs_some() || self.needs_filling(sync) || !sync.names.is_durable(sync.names.newest())
+    }
+
+    /// As long as the result lives, the thread that makes spares seems to be at work.
+    #[cfg(test)]
+    pub fn while_spares_are_made(&self) -> crate::sync::MutexGuard<'_, ()> {
+        self.making.lock()
+    }
+
+    /// How many spares are ready.
+    #[cfg(test)]
+    pub fn spares(&self) -> usize {
+        self.spares.ids().len()
+    }
+
+    fn needs_filling(&self, sync: &GroupSync) -> bool {
+        sync.is_frequent() && (self.spares.has_blank_behind() || self.spares.count() < 2)
     }
 
     /// Whether a segment is ready to follow the active one.
     #[cfg(feature = "tokio")]
     pub fn has_spare(&self) -> bool {
-        self.has_spare.load(Ordering::Relaxed)
+        self.spares.count() > 0
     }
 
+    /// Makes as many spares as a writer at its present speed needs, and all names durable.
     pub fn prepare_spare(&self, config: &WalConfig, sync: &GroupSync) -> Result<()> {
-        let mut slot = self.spare.lock();
-        if slot.is_none() {
-            self.put(&mut slot, self.make(config, sync, self.next_size.load(Ordering::Relaxed))?);
+        let _one = self.making.lock();
+        for spare in self.spares.take_overtaken() {
+            self.discard(config, sync, spare)?;
         }
-        drop(slot);
-        while sync.is_frequent() && self.fill_piece(config, sync)? {}
+        let next_size = self.next_size.load(Ordering::Relaxed);
+        // A log at full speed has one while the next is being made.
+        let warm = next_size >= config.segment_size && next_size > config.smallest();
+        for _ in 0..self.spares.missing(1 + usize::from(warm || sync.is_frequent())) {
+            let spare = self.make(config, &sync.names, self.next_size.load(Ordering::Relaxed))?;
+            self.spares.add(spare);
+        }
+        sync.sync_names()?;
+        while sync.is_frequent()
+            && let Some(mut spare) = self.spares.take_blank()
+        {
+            let filled = self.fill(config, sync, &mut spare);
+            self.spares.add(spare);
+            filled?;
+        }
         Ok(())
     }
 
-    fn put(&self, slot: &mut Option<Spare>, spare: Spare) {
-        self.has_spare.store(true, Ordering::Relaxed);
-        self.blank_spare.store(spare.blank_from < spare.size, Ordering::Relaxed);
-        *slot = Some(spare);
-    }
-
-    /// Writes zeros into the next piece of the spare: the first write to a block makes the file system note that the block
-    /// has been written, and the sync behind it writes that too. False when nothing is left to do.
-    fn fill_piece(&self, config: &WalConfig, sync: &GroupSync) -> Result<bool> {
-        let mut slot = self.spare.lock();
-        let Some(spare) = slot.as_mut().filter(|s| s.blank_from < s.size) else {
-            self.blank_spare.store(false, Ordering::Relaxed);
-            return Ok(false);
-        };
-        let piece = config.prefill_piece.min(spare.size - spare.blank_from);
-        // If it fails, the segment is as good as before.
-        if !matches!(spare.file.prefill(spare.blank_from, piece), Ok(true)) {
-            spare.blank_from = spare.size;
-            self.blank_spare.store(false, Ordering::Relaxed);
-            return Ok(false);
+    /// Writes zeros into a spare: the first write to a block makes the file system note that the block has been written, and
+    /// the sync behind it writes that too.
+    fn fill(&self, config: &WalConfig, sync: &GroupSync, spare: &mut Spare) -> Result<()> {
+        while spare.is_blank() {
+            let piece = config.prefill_piece.min(spare.size - spare.blank_from);
+            // If it fails, the segment is as good as before.
+            if !matches!(spare.file.prefill(spare.blank_from, piece), Ok(true)) {
+                spare.blank_from = spare.size;
+                break;
+            }
+            rare!("log-spare-prefilled");
+            spare.blank_from += piece;
+            // A page that this sync loses is zero when it is read again, or not: a later sync must not vouch for it.
+            (spare.file.sync_data())
+                .map_err(|e| sync.poison("sync of a new log segment failed", e.at_path(spare.file.path())))?;
         }
-        rare!("log-spare-prefilled");
-        spare.blank_from += piece;
-        let file = spare.file.clone();
-        drop(slot);
-        // It may be the active segment by now: the kernel reports a failed write to one sync only, and this may be the one.
-        file.sync_data().map_err(|e| sync.poison("sync of a new log segment failed", e.at_path(file.path())))?;
-        Ok(true)
+        Ok(())
     }
 
-    /// The spare, or a segment made on the spot, of at least `need` bytes.
-    pub fn take_spare(&self, config: &WalConfig, sync: &GroupSync, need: u64) -> Result<Spare> {
-        let mut slot = self.spare.lock();
+    /// The oldest spare, or a segment made on the spot, of at least `need` bytes. Its name need not be durable.
+    pub fn take_spare(&self, config: &WalConfig, names: &DurableNames, need: u64) -> Result<Spare> {
         let wanted = config.size_for(need, self.next_size.load(Ordering::Relaxed));
-        let mut spare = match slot.take() {
+        let mut spare = match self.spares.take() {
             Some(spare) => spare,
             None => {
                 rare!("log-segment-made-late");
-                self.make(config, sync, wanted)?
+                self.make(config, names, wanted)?
             }
         };
         if need > config.segment_size {
@@ -216,12 +238,11 @@ impl Segments {
             match config.fs.open_log(&segment_path(&config.dir, spare.id), wanted) {
                 Ok(file) => (spare.file, spare.size, spare.blank_from) = (file, wanted, wanted),
                 Err(e) => {
-                    self.put(&mut slot, spare);
+                    self.spares.put_back(spare);
                     return Err(e);
                 }
             }
         }
-        self.has_spare.store(false, Ordering::Relaxed);
         Ok(spare)
     }
 
@@ -233,34 +254,31 @@ impl Segments {
         }
     }
 
-    /// Begins with small segments again, and gives back what is ready for a writer at full speed: free segments, and a
-    /// spare that is larger. No end mark names that spare yet: it would be the active segment then.
+    /// Begins with small segments again, and gives back what is ready for a writer at full speed: free segments, and
+    /// spares that are larger. No end mark names those yet: they would be the active segment then.
     pub fn shrink(&self, config: &WalConfig) -> Result<()> {
         self.next_size.store(config.smallest(), Ordering::Relaxed);
         self.trim_free(config, 0)?;
-        let mut slot = self.spare.lock();
-        match slot.take_if(|s| s.size > config.smallest()) {
-            Some(spare) => {
-                rare!("log-spare-shrunk");
-                self.has_spare.store(false, Ordering::Relaxed);
-                config.fs.remove(&segment_path(&config.dir, spare.id))
-            }
-            None => Ok(()),
+        let _one = self.making.lock();
+        for spare in self.spares.take_larger(config.smallest()) {
+            rare!("log-spare-shrunk");
+            config.fs.remove(&segment_path(&config.dir, spare.id))?;
         }
+        Ok(())
     }
 
     /// Gives back a spare that could not be put to use.
     pub fn put_back(&self, spare: Spare) {
-        self.put(&mut self.spare.lock(), spare);
+        self.spares.put_back(spare);
     }
 
-    /// Creates or recycles a file and makes its name durable.
-    fn make(&self, config: &WalConfig, sync: &GroupSync, size: u64) -> Result<Spare> {
+    /// Creates or recycles a file. Its name is not durable.
+    fn make(&self, config: &WalConfig, names: &DurableNames, size: u64) -> Result<Spare> {
         let id = (config.next_id)();
         let path = segment_path(&config.dir, id);
         let mut recycled = false;
         if size == config.segment_size {
-            let free = self.live.lock().free.pop();
+            let free = self.live.lock().take_free(names);
             if let Some(free) = free {
                 // One that cannot be renamed is left to the next open, and a new one is created.
                 recycled = config.fs.rename(&free_path(&config.dir, free), &path).is_ok();
@@ -273,20 +291,20 @@ impl Segments {
                 return Err(e);
             }
         };
-        if let Err(e) = sync_names(config, sync) {
-            if e.is_out_of_descriptors() {
-                let _ = config.fs.remove(&path); // one that stays is a stray, which the next open removes
-            }
-            return Err(e);
-        }
+        let name = names.changed();
         let stat = if recycled { Stat::WalSegmentsRecycled } else { Stat::WalSegmentsCreated };
         config.stats.add(stat, 1);
-        let name = || path.file_name().map_or(String::new(), |n| n.to_string_lossy().into_owned());
-        config.stats.events.tell_detail(|| Event::FileCreated(name(), size));
+        let file_name = || path.file_name().map_or(String::new(), |n| n.to_string_lossy().into_owned());
+        config.stats.events.tell_detail(|| Event::FileCreated(file_name(), size));
         if recycled {
             rare!("log-segment-recycled");
         }
-        Ok(Spare { id, file, size, blank_from: if recycled { size } else { 0 } })
+        Ok(Spare { id, file, size, blank_from: if recycled { size } else { 0 }, name })
+    }
+
+    /// Gives up a spare that no segment can be any more: it was never part of the log.
+    fn discard(&self, config: &WalConfig, sync: &GroupSync, spare: Spare) -> Result<()> {
+        self.give_up(config, sync, spare.id, spare.size)
     }
 
     /// A spare became the active segment; the former active one is sealed, and its records end at `end`.
@@ -298,6 +316,7 @@ impl Segments {
             live.sealed.push_back(Sealed { id, size, start_seq, end_seq, end, base: Some(base) });
         }
         drop(live);
+        self.spares.used(begun.id);
         self.publish_size(config);
     }
 
@@ -323,8 +342,12 @@ impl Segments {
                 live.gone_before = id + 1; // before it can be overwritten, so that followers notice
                 (id, size)
             };
+            if released == 0 {
+                sync.sync_names()?; // of what stays: a log without segments is one that was lost
+            }
             rare!("log-segment-released");
             self.give_up(config, sync, id, size)?;
+            sync.sync_names()?;
             sync.forget(id);
             let gone = self.live.lock().sealed.pop_front();
             debug_assert!(gone.is_some_and(|s| s.id == id), "segments are released oldest first, by one thread");
@@ -354,7 +377,9 @@ impl Segments {
                 Err(e) => return Err(e),
             };
             rare!("log-stray-released");
+            sync.sync_names()?;
             self.give_up(config, sync, id, size)?;
+            sync.sync_names()?;
             self.live.lock().strays.retain(|s| *s != id);
         }
         Ok(true)
@@ -376,6 +401,7 @@ impl Segments {
             return Ok(false);
         };
         let file = config.fs.open(&segment_path(&config.dir, first), OpenMode::Write)?;
+        sync.sync_names()?;
         file.sync_data().map_err(|e| sync.poison("sync of the log failed", e.at_path(file.path())))?;
         self.live.lock().strays_stay = false;
         Ok(true)
@@ -384,24 +410,27 @@ impl Segments {
     pub fn sync_active(&self, config: &WalConfig, sync: &GroupSync) -> Result<()> {
         let Some(active) = self.live.lock().active else { return Ok(()) };
         let file = config.fs.open(&segment_path(&config.dir, active.id), OpenMode::Write)?;
+        sync.sync_names()?;
         file.sync_data().map_err(|e| sync.poison("sync of the log failed", e.at_path(file.path())))
     }
 
-    /// Takes a segment's name away for good: it becomes a free file, or is deleted.
+    /// Takes a segment's name away for good: it becomes a free file, or is deleted. That is not durable yet.
     fn give_up(&self, config: &WalConfig, sync: &GroupSync, id: u64, size: u64) -> Result<()> {
         let path: PathBuf = segment_path(&config.dir, id);
-        let keep = size == config.segment_size && self.live.lock().free.len() < config.max_free;
+        let kept = |live: &Live| live.free.len() + live.parting.len();
+        let keep = size == config.segment_size && kept(&self.live.lock()) < config.max_free;
         let done = if keep { config.fs.rename(&path, &free_path(&config.dir, id)) } else { config.fs.remove(&path) };
         if done.is_ok() {
             let name = || path.file_name().map_or(String::new(), |n| n.to_string_lossy().into_owned());
             config.stats.events.tell_detail(|| Event::FileDeleted(name()));
         }
+        let name = sync.names.changed();
         match done {
-            Ok(()) if keep => self.live.lock().free.push(id),
+            Ok(()) if keep => self.live.lock().parting.push((id, name)),
             Err(e) if e.kind() != ErrorKind::NotFound => return Err(e), // not found: an earlier try got this far
             _ => {}
         }
-        sync_names(config, sync)
+        Ok(())
     }
 
     /// Deletes free segments beyond `keep`. They are no part of the chain, so nothing need be durable.
@@ -409,8 +438,8 @@ impl Segments {
         loop {
             let id = {
                 let mut live = self.live.lock();
-                match live.free.len() > keep {
-                    true => live.free.pop(),
+                match live.free.len() + live.parting.len() > keep {
+                    true => live.free.pop().or_else(|| live.parting.pop().map(|(id, _)| id)),
                     false => None,
                 }
             };
@@ -422,14 +451,14 @@ impl Segments {
         }
     }
 
-    /// Deletes the spare. Only behind an end marker of a closed log: a sealed segment's successor must not go missing.
-    pub fn drop_spare(&self, config: &WalConfig) -> Result<()> {
-        let mut slot = self.spare.lock();
-        self.has_spare.store(false, Ordering::Relaxed);
-        match slot.take() {
-            Some(spare) => config.fs.remove(&segment_path(&config.dir, spare.id)),
-            None => Ok(()),
+    /// Deletes all spares. Only behind an end marker of a closed log: a sealed segment's successor must not go missing.
+    pub fn drop_spares(&self, config: &WalConfig) -> Result<()> {
+        let _one = self.making.lock();
+        let overtaken = self.spares.take_overtaken();
+        for spare in self.spares.take_larger(0).into_iter().chain(overtaken) {
+            config.fs.remove(&segment_path(&config.dir, spare.id))?;
         }
+        Ok(())
     }
 
     pub fn size(&self) -> u64 {
@@ -502,15 +531,8 @@ impl Segments {
     }
 
     pub fn live_ids(&self) -> Vec<u64> {
-        let spare = self.spare.lock().as_ref().map(|s| s.id);
+        let spares = self.spares.ids();
         let live = self.live.lock();
-        live.sealed.iter().map(|s| s.id).chain(live.active.map(|a| a.id)).chain(spare).collect()
+        live.sealed.iter().map(|s| s.id).chain(live.active.map(|a| a.id)).chain(spares).collect()
     }
-}
-
-fn sync_names(config: &WalConfig, sync: &GroupSync) -> Result<()> {
-    config.fs.sync_dir(&config.dir).map_err(|e| match e.is_out_of_descriptors() {
-        true => e, // the directory could not be opened, so nothing was lost: it may be tried again
-        false => sync.poison("sync of the log's directory failed", e),
-    })
 }

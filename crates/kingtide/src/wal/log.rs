@@ -63,8 +63,8 @@ impl Wal {
         self.sync.synced()
     }
 
-    /// Makes the next segment ready, if it is not: creates or recycles the file and makes its name durable. While the log
-    /// is synced often, a new file is also filled with zeros, which makes those syncs cheaper.
+    /// Makes the next segments ready, as many as were used since the last call: creates or recycles files and makes their
+    /// names durable. While the log is synced often, new files are also filled with zeros, which makes those syncs cheaper.
     ///
     /// # Errors
     /// `NoSpace` and other errors of creating a file: nothing is lost, an append that needs the segment tries again.
@@ -119,12 +119,20 @@ impl Wal {
     }
 
     /// Begins with small segments again and deletes the files that only a writer at full speed needs: free segments, and
-    /// a large spare.
+    /// large spares.
     ///
     /// # Errors
     /// `Io`: nothing is lost, the next open deletes them.
     pub fn shrink(&self) -> Result<()> {
         self.segments.shrink(&self.config)
+    }
+
+    /// Makes the names of all segments durable: before something names one that must be found again.
+    ///
+    /// # Errors
+    /// `Poisoned` when the directory's sync failed; `Io` when it could not be tried.
+    pub fn sync_names(&self) -> Result<()> {
+        self.sync.sync_names()
     }
 
     /// Syncs the active segment, so that its header survives a power cut even though no record is behind it: then the
@@ -168,7 +176,7 @@ impl Wal {
         self.segments.oldest(&self.sync).map(|s| s.start_seq)
     }
 
-    /// Ids of the segments that recovery would read, oldest first, and of the spare.
+    /// Ids of the segments that recovery would read, oldest first, and of the spares.
     pub fn live_segments(&self) -> Vec<u64> {
         self.segments.live_ids()
     }

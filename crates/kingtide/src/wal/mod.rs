@@ -7,9 +7,10 @@
 //!
 //! Who calls what:
 //!
-//! | under the commit lock | [`WalWriter::append`]: two small writes, and now and then a swap to the prepared spare |
+//! | under the commit lock | [`WalWriter::append`]: two small writes, and now and then a swap to a prepared spare |
 //! | outside it, committers | [`Wal::sync_to`]: one sync for all that wait together |
-//! | background jobs | [`Wal::prepare_spare`], [`Wal::release`], [`Wal::sync_all`] |
+//! | the log's background lane | [`Wal::prepare_spare`] |
+//! | background jobs | [`Wal::release`], [`Wal::sync_all`] |
 //! | at rest | [`Wal::shrink`], then [`WalWriter::shrink`] under the commit lock |
 //! | followers, while it is written | [`Tail`] |
 //! | opening | [`RecoveredLog::find`] and [`replay`], then [`Wal::open`] with what they found |
@@ -21,6 +22,7 @@ mod config;
 #[cfg(test)]
 mod crash_tests;
 mod dump;
+mod durable_names;
 mod lifecycle;
 mod log;
 mod reader;
@@ -28,6 +30,9 @@ mod recovered;
 mod salvage;
 mod scan;
 mod segment;
+#[cfg(test)]
+mod spare_tests;
+mod spares;
 mod sync;
 #[cfg(test)]
 mod sync_tests;

@@ -307,18 +307,40 @@ impl Walk<'_> {
                     }
                 }
                 Ok(_) => return Err(self.corrupt(i, 0, "a segment names itself or a later one as its predecessor")),
-                Err(_) => {
-                    let hole = self.all[..i].iter().any(|s| s.head.is_some());
-                    if hole || (needed_from != 0 && head.start_seq > needed_from) {
-                        let path = segment_path(self.dir, head.prev_id);
-                        return Err(Error::corruption("write-ahead log: a segment is missing").at_path(&path));
-                    }
-                    break;
-                }
+                Err(_) => match self.lost_file(i, &head, &mut chain, needed_from)? {
+                    Some(earlier) => i = earlier,
+                    None => break,
+                },
             }
         }
         chain.reverse();
         Ok(chain)
+    }
+
+    /// The file of segment `i`'s predecessor is not there. `None`: the chain begins with segment `i`, because what came before
+    /// was given up. Damage, unless a power cut can have taken the file: then the log ends before it, and the chain is
+    /// empty, or is sought again from the segment returned.
+    fn lost_file(
+        &mut self,
+        i: usize,
+        head: &SegmentHeader,
+        chain: &mut Vec<usize>,
+        needed_from: SeqNo,
+    ) -> Result<Option<usize>> {
+        let needed = needed_from != 0 && head.start_seq > needed_from;
+        let earlier = self.all[..i].iter().rposition(|s| s.head.is_some());
+        if earlier.is_none() && !needed {
+            return Ok(None);
+        }
+        let after: Vec<usize> = chain.drain(..).rev().collect();
+        let path = segment_path(self.dir, head.prev_id);
+        if !head.prev_unnamed || self.is_same_boot(after[0]) || self.prove_synced_before(&after)? {
+            return Err(Error::corruption("write-ahead log: a segment is missing").at_path(&path));
+        }
+        let bytes = after.iter().map(|&i| self.all[i].len).sum::<u64>();
+        rare!("log-lost-name");
+        self.end.torn.get_or_insert(TornTail { path, offset: 0, bytes });
+        Ok(earlier)
     }
 
     /// Segment `j` has successors but no header. Damage, unless a power cut can have taken it: then the log ends before

@@ -57,6 +57,7 @@ impl RecoveredLog {
     /// `Io`.
     pub fn sync_files(&mut self, fs: &dyn Fs, dir: &Path) -> Result<()> {
         if !self.synced {
+            sync_names(fs, dir, self.files.is_empty())?;
             self.files.iter().try_for_each(|id| sync(fs, dir, *id, self.same_boot.then_some(u64::MAX)))?;
             self.synced = true;
         }
@@ -70,6 +71,7 @@ impl RecoveredLog {
             return Ok(());
         }
         debug_assert!(self.end.segments.iter().all(|s| self.files.contains(&s.id)), "a segment that was not found");
+        sync_names(fs, dir, self.end.closed || self.end.segments.is_empty())?;
         for (i, s) in self.end.segments.iter().enumerate() {
             // The mark of a closed log was written when all before its segment was synced, but its own sync may have
             // failed, and with it that of the segment's header.
@@ -80,6 +82,12 @@ impl RecoveredLog {
         self.synced = true;
         Ok(())
     }
+}
+
+/// Makes the names of segments durable, and of value logs that their records point into, unless they are known to be: a process
+/// that was killed may have left them in memory only.
+fn sync_names(fs: &dyn Fs, dir: &Path, known: bool) -> Result<()> {
+    if known { Ok(()) } else { fs.sync_dir(dir) }
 }
 
 /// Makes a segment durable, and before that, if asked for, writes so many bytes of it over themselves.

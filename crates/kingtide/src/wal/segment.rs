@@ -19,6 +19,7 @@ pub const MAX_PAYLOAD: usize = u32::MAX as usize - 4096;
 
 const MAGIC: [u8; 4] = *b"KWAL";
 const PREV_SYNCED: u32 = 1;
+const PREV_UNNAMED: u32 = 2;
 
 /// Sequence numbers between the previous record and this one were not logged.
 pub(super) const FLAG_GAP: u32 = 1;
@@ -44,6 +45,8 @@ pub(super) struct SegmentHeader {
     pub prev_end: u32,
     /// Whether everything before this segment was known synced when the header was written.
     pub prev_synced: bool,
+    /// Whether the previous segment's name was not known durable then, so that a power cut may have taken the file.
+    pub prev_unnamed: bool,
     /// Bytes of the file.
     pub size: u32,
     /// The sequence number that follows the previous segment's last.
@@ -74,7 +77,8 @@ impl SegmentHeader {
         out[0..4].copy_from_slice(&MAGIC);
         out[4..8].copy_from_slice(&version.to_le_bytes());
         // 8..12: crc
-        out[12..16].copy_from_slice(&(self.prev_synced as u32 * PREV_SYNCED).to_le_bytes());
+        let flags = (self.prev_synced as u32 * PREV_SYNCED) | (self.prev_unnamed as u32 * PREV_UNNAMED);
+        out[12..16].copy_from_slice(&flags.to_le_bytes());
         out[16..24].copy_from_slice(&self.id.to_le_bytes());
         out[24..32].copy_from_slice(&self.prev_id.to_le_bytes());
         out[32..36].copy_from_slice(&self.prev_end.to_le_bytes());
@@ -105,8 +109,16 @@ impl SegmentHeader {
         }
         let (prev_id, prev_end, size, start_seq) = (r.u64()?, r.u32()?, r.u32()?, r.u64()?);
         let boot_id = *r.bytes(16)?.first_chunk()?;
-        let prev_synced = flags & PREV_SYNCED != 0;
-        Some(HeaderState::Valid(SegmentHeader { id, prev_id, prev_end, prev_synced, size, start_seq, boot_id }))
+        Some(HeaderState::Valid(SegmentHeader {
+            id,
+            prev_id,
+            prev_end,
+            prev_synced: flags & PREV_SYNCED != 0,
+            prev_unnamed: flags & PREV_UNNAMED != 0,
+            size,
+            start_seq,
+            boot_id,
+        }))
     }
 }
 
@@ -216,6 +228,7 @@ mod tests {
             prev_id: 9,
             prev_end: 4096,
             prev_synced: true,
+            prev_unnamed: true,
             size: 65_536,
             start_seq: 77,
             boot_id: *b"0123456789abcdef",
@@ -258,6 +271,7 @@ mod tests {
             prev_id: 0,
             prev_end: 0,
             prev_synced: true,
+            prev_unnamed: false,
             size: 64,
             start_seq: 1,
             boot_id: [0; 16],

@@ -5,7 +5,8 @@
 //! earlier appends are done too. When its sync completes, it wakes one of the threads that arrived since, to lead them,
 //! and then its own group.
 
-use super::config::Lsn;
+use super::config::{Lsn, WalConfig};
+use super::durable_names::DurableNames;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard, spin_loop, yield_now};
 use kingtide_base::clock::Clock;
@@ -35,6 +36,8 @@ struct Unsynced {
     file: Arc<dyn File>,
     /// Log position of the segment's first byte, which is the end of its predecessor.
     base: u64,
+    /// The number of its name among [`DurableNames`].
+    name: u64,
 }
 
 #[derive(Default)]
@@ -93,6 +96,8 @@ pub(super) struct GroupSync {
     joined: AtomicUsize,
     group: Mutex<Group>,
     files: Mutex<VecDeque<Unsynced>>,
+    /// Which segments' names are durable.
+    pub names: DurableNames,
     /// What records refer to that may not be synced. One that is gone was synced, or is needed no more.
     first: Mutex<Vec<Weak<dyn SyncFirst>>>,
     poisoned: AtomicBool,
@@ -150,21 +155,22 @@ impl fmt::Debug for GroupSync {
 }
 
 impl GroupSync {
-    pub fn new(clock: Arc<dyn Clock>, stats: Arc<Stats>, on_often: Option<Arc<dyn Fn() + Send + Sync>>) -> GroupSync {
+    pub fn new(config: &WalConfig) -> GroupSync {
         GroupSync {
             appended: AtomicU64::new(0),
             synced: AtomicU64::new(0),
             joined: AtomicUsize::new(0),
             group: Mutex::default(),
             files: Mutex::default(),
+            names: DurableNames::new(config.fs.clone(), config.dir.clone()),
             first: Mutex::default(),
             poisoned: AtomicBool::new(false),
             cause: OnceLock::new(),
             often: AtomicBool::new(false),
-            on_often,
+            on_often: config.on_rotate.clone(),
             processors: std::thread::available_parallelism().map_or(1, usize::from),
-            clock,
-            stats,
+            clock: config.clock.clone(),
+            stats: config.stats.clone(),
         }
     }
 
@@ -188,9 +194,30 @@ impl GroupSync {
         self.appended.store(lsn, Ordering::Release);
     }
 
-    /// The writer moved to another segment, whose first byte is at log position `base`.
-    pub fn push_segment(&self, id: u64, file: Arc<dyn File>, base: u64) {
-        self.files.lock().push_back(Unsynced { id, file, base });
+    /// The writer moved to another segment, whose first byte is at log position `base`, and whose name has the number `name`.
+    pub fn push_segment(&self, id: u64, file: Arc<dyn File>, base: u64, name: u64) {
+        self.files.lock().push_back(Unsynced { id, file, base, name });
+    }
+
+    /// Makes all names durable that were made so far.
+    ///
+    /// # Errors
+    /// When no descriptor was left for the directory, nothing is lost, and it may be tried again. Any other failure stops the
+    /// log.
+    pub fn sync_names(&self) -> Result<()> {
+        self.names.sync(self.names.newest(), false).map_err(|e| match e.is_out_of_descriptors() {
+            true => e,
+            false => self.poison("sync of the log's directory failed", e),
+        })
+    }
+
+    /// The same for names up to `name`, whose records wait for it.
+    fn sync_names_of(&self, name: u64) -> Result<()> {
+        if self.names.is_durable(name) {
+            return Ok(());
+        }
+        rare!("log-name-synced-by-leader");
+        self.names.sync(name, true).map_err(|e| self.poison("sync of the log's directory failed", e))
     }
 
     /// A record that is about to be appended refers to `what`. Only the holder of the commit lock calls this, before the
@@ -363,12 +390,17 @@ impl GroupSync {
         Some(false)
     }
 
-    /// Syncs what records before `target` refer to, and then every segment that holds bytes before it, oldest first. Only
-    /// the leader is here.
+    /// Syncs what records before `target` refer to, the names of the segments that hold bytes before it, and then these
+    /// segments, oldest first. Only the leader is here.
     fn fly(&self, target: u64) -> Result<()> {
         self.check()?;
         self.sync_what_comes_first()?;
-        let files: Vec<_> = self.files.lock().iter().filter(|f| f.base < target).map(|f| Arc::clone(&f.file)).collect();
+        let (mut files, mut name) = (Vec::new(), 0);
+        for f in self.files.lock().iter().filter(|f| f.base < target) {
+            files.push(f.file.clone());
+            name = f.name.max(name);
+        }
+        self.sync_names_of(name)?;
         for file in files {
             self.stats.add(Stat::WalSyncs, 1);
             let ticks = self.stats.ticks();

@@ -1,13 +1,12 @@
 //! Tests of what syncs of the log do: for those who wait for one together, and ahead of them.
 
 use super::sync::GroupSync;
-use super::tests::{Log, filled, open, replay_all};
+use super::tests::{Log, SEGMENT, config, filled, open, replay_all};
 use super::*;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use kingtide_base::ErrorKind;
 use kingtide_base::Result;
-use kingtide_base::clock::SystemClock;
 use kingtide_base::stats::Stat;
 use kingtide_base::stats::Stats;
 use kingtide_vfs::Fs;
@@ -164,8 +163,9 @@ fn committers_that_wait_together_share_a_sync() {
     let appended = Arc::new(AtomicU64::new(0));
     let file = Arc::new(SlowFile { appended: appended.clone(), synced: AtomicU64::new(0), syncs: AtomicU64::new(0) });
     let stats = Arc::new(Stats::default());
-    let sync = GroupSync::new(SystemClock::shared(), stats.clone(), None);
-    sync.push_segment(1, file.clone(), 0);
+    let config = WalConfig { stats: stats.clone(), ..config(&MemFs::shared(), SEGMENT, 1) };
+    let sync = GroupSync::new(&config);
+    sync.push_segment(1, file.clone(), 0, 0);
     let commit_lock = Mutex::new(());
     std::thread::scope(|s| {
         for _ in 0..THREADS {

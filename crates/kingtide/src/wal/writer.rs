@@ -1,6 +1,7 @@
 //! Appending, under the commit lock.
 
 use super::config::{Lsn, WalConfig, WalRecord};
+use super::durable_names::EndMark;
 use super::lifecycle::{Begun, Segments};
 use super::log::Wal;
 use super::reader::ReplayEnd;
@@ -9,8 +10,10 @@ use super::segment::{
     END_MARK_LEN, FLAG_GAP, MAX_PAYLOAD, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN, SegmentHeader,
     record_span,
 };
+use super::spares::Spare;
 use super::sync::GroupSync;
 use crate::sync::Mutex;
+use kingtide_base::perf::{self, Stage};
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, Result, SeqNo, rare};
 use kingtide_vfs::File;
@@ -42,6 +45,8 @@ struct Active {
     doubtful: bool,
     /// Records may point into value logs: the header has the version that says so.
     points: bool,
+    /// The number of the file's name, see [`super::durable_names`].
+    name: u64,
 }
 
 impl Wal {
@@ -56,14 +61,14 @@ impl Wal {
     pub fn open(config: WalConfig, mut recovered: RecoveredLog) -> Result<(WalWriter, Arc<Wal>)> {
         recovered.sync_chain(&*config.fs, &config.dir)?;
         let segments = Segments::open(&config, &recovered.end)?;
-        let sync = GroupSync::new(config.clock.clone(), config.stats.clone(), config.on_rotate.clone());
+        let sync = GroupSync::new(&config);
         let wal = Arc::new(Wal { segments, sync, config, quiet: Mutex::default() });
         Ok((WalWriter::new(wal.clone(), &recovered.end), wal))
     }
 
     /// A log that nothing is appended to and nothing read from: for a database opened for reading only. Touches no file.
     pub fn detached(config: WalConfig) -> (WalWriter, Arc<Wal>) {
-        let sync = GroupSync::new(config.clock.clone(), config.stats.clone(), config.on_rotate.clone());
+        let sync = GroupSync::new(&config);
         let wal = Arc::new(Wal { segments: Segments::none(), sync, config, quiet: Mutex::default() });
         (WalWriter::new(wal.clone(), &ReplayEnd::default()), wal)
     }
@@ -97,8 +102,8 @@ impl WalWriter {
     /// since the last record are remembered as a gap on purpose. When this returns, the record survives the process;
     /// give the position to [`Wal::sync_to`] to make it survive the machine.
     ///
-    /// Costs two writes to a mapped file; now and then a swap to the prepared spare segment, or its creation if no one
-    /// prepared it.
+    /// Costs two writes to a mapped file; now and then a swap to a prepared spare segment, or its creation if none is
+    /// ready. It never waits for a sync.
     ///
     /// # Errors
     /// `NoSpace`, `Io`: nothing was appended, and a later append works as if this one had not been tried.
@@ -160,9 +165,17 @@ impl WalWriter {
     /// first one does, or those of the segment before could. Changes nothing when it fails.
     #[cold]
     fn rotate(&mut self, span: u64, points: bool) -> Result<()> {
+        let timer = perf::begin_wait();
+        let moved = self.move_on(span, points);
+        timer.end(Stage::LogSwitchNs);
+        moved
+    }
+
+    fn move_on(&mut self, span: u64, points: bool) -> Result<()> {
         let points = points || self.active.as_ref().is_some_and(|a| a.points);
         let wal = &*self.wal;
-        let spare = wal.segments.take_spare(&wal.config, &wal.sync, SEGMENT_HEADER_LEN as u64 + span + END_MARK_LEN)?;
+        let spare =
+            wal.segments.take_spare(&wal.config, &wal.sync.names, SEGMENT_HEADER_LEN as u64 + span + END_MARK_LEN)?;
         let base = wal.sync.appended().0;
         let (prev_id, prev_end) = self.active.as_ref().map_or(self.tail, |a| (a.id, a.at as u32));
         debug_assert!(spare.id > prev_id, "segment {} is used after {prev_id}: ids ascend", spare.id);
@@ -178,6 +191,7 @@ impl WalWriter {
             prev_id,
             prev_end,
             prev_synced: wal.sync.synced().0 >= base && !after_empty,
+            prev_unnamed: self.active.as_ref().is_some_and(|a| !wal.sync.names.is_durable(a.name)),
             size: spare.size as u32,
             start_seq: self.next_seq,
             boot_id: wal.config.fs.boot_id(),
@@ -186,13 +200,15 @@ impl WalWriter {
             wal.segments.put_back(spare);
             return Err(e);
         }
+        if !wal.sync.names.is_durable(spare.name) {
+            rare!("log-segment-without-durable-name");
+        }
         if let Some(old) = self.active.take() {
-            // Recovery finds the end in the next header too. This tells it that there must be a next segment.
-            let _ = old.write_end(spare.id, self.next_seq, wal.sync.synced());
+            wal.sync.names.mark_when_durable(old.end_mark(&spare, self.next_seq, wal.sync.synced()));
         }
         let begun = Begun { id: spare.id, size: spare.size, start_seq: self.next_seq, base };
         wal.segments.activated(&wal.config, begun, prev_end as u64);
-        wal.sync.push_segment(spare.id, spare.file.clone(), base);
+        wal.sync.push_segment(spare.id, spare.file.clone(), base, spare.name);
         let at = SEGMENT_HEADER_LEN as u64;
         self.active = Some(Active {
             id: spare.id,
@@ -203,6 +219,7 @@ impl WalWriter {
             after_empty,
             doubtful: false,
             points,
+            name: spare.name,
         });
         if let Some(call) = &wal.config.on_rotate {
             call();
@@ -238,12 +255,13 @@ impl WalWriter {
         self.wal.sync_all()?; // so that the marker can say that everything before it is synced
         let Some(active) = self.active.take() else { return Ok(()) };
         self.tail = (active.id, active.at as u32);
-        active.write_end(0, self.next_seq, self.wal.synced())?;
+        let mark = RecordHeader::end_mark(0, self.next_seq, active.synced_mark(self.wal.synced()));
+        active.file.write_at(&mark.encode(active.id, active.at), active.at)?;
         self.wal.sync.set_appended(active.base + active.at + END_MARK_LEN);
         self.wal.sync_all()?;
         // A closed database keeps no space that it does not use.
         active.file.truncate(active.at + END_MARK_LEN)?;
-        self.wal.segments.drop_spare(&self.wal.config)
+        self.wal.segments.drop_spares(&self.wal.config)
     }
 }
 
@@ -267,9 +285,9 @@ impl Active {
         }
     }
 
-    /// Writes the end mark, for which appends leave room: see [`RecordHeader::end_mark`].
-    fn write_end(&self, successor: u64, next_seq: SeqNo, synced: Lsn) -> Result<()> {
-        let mark = RecordHeader::end_mark(successor, next_seq, self.synced_mark(synced));
-        self.file.write_at(&mark.encode(self.id, self.at), self.at)
+    /// The end mark that names `successor`, for which appends leave room: see [`RecordHeader::end_mark`].
+    fn end_mark(self, successor: &Spare, next_seq: SeqNo, synced: Lsn) -> EndMark {
+        let mark = RecordHeader::end_mark(successor.id, next_seq, self.synced_mark(synced));
+        EndMark { bytes: mark.encode(self.id, self.at), at: self.at, file: self.file, name: successor.name }
     }
 }

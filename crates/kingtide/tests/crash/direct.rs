@@ -1,10 +1,11 @@
 //! Values that are written once: what a crash makes of the log and the value logs that it points into.
 
-use kingtide::vfs::{Fs, MemFs, OpenMode, Survival};
+use kingtide::vfs::{Fs, MemFs, OpenMode, Survival, WriteOp};
 use kingtide::{Db, Durability, ErrorKind, Options, Severity, WriteBatch, WriteOptions};
 use kingtide_base::rng::Rng;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn options(fs: &MemFs) -> Options {
     let mut o = Options { fs: Some(Arc::new(fs.clone())), manual_jobs: true, ..Options::default() };
@@ -70,6 +71,36 @@ fn values_are_durable_before_the_log_that_points_to_them() {
     assert_eq!(found(&open(&fs.crash_clone(Survival::AllLost, &mut Rng::new(1))).unwrap()), [0, 1, 2, 3, 5]);
     // What recovery showed stays, even without a sync since.
     assert_eq!(found(&open(&killed.crash_clone(Survival::AllLost, &mut Rng::new(1))).unwrap()), [0, 1, 2, 3]);
+}
+
+/// A commit that waits for no sync waits for none of the directory either, when it begins a value log. A power cut takes the
+/// file then, and the log ends before it.
+#[test]
+fn a_value_log_gets_a_durable_name_from_the_first_that_needs_it() {
+    let fs = MemFs::new();
+    let db = open(&fs).unwrap();
+    put(&db, 0, Durability::Power);
+    db.flush().unwrap(); // and so the next value goes to a new file
+    let syncs = Arc::new(AtomicUsize::new(0));
+    let counted = syncs.clone();
+    fs.on_write(Some(Box::new(move |b| {
+        counted.fetch_add(usize::from(b.op == WriteOp::SyncDir), Ordering::Relaxed);
+    })));
+    put(&db, 1, Durability::Process);
+    assert_eq!((value_logs(&fs).len(), syncs.load(Ordering::Relaxed)), (2, 0));
+    let cut = fs.crash_clone(Survival::AllLost, &mut Rng::new(1));
+    let half = fs.crash_clone(Survival::AllKept, &mut Rng::new(1));
+    half.remove(&value_logs(&fs)[1]).unwrap(); // its name was lost, and the record was not
+    for left in [&cut, &half] {
+        let report = kingtide::verify::verify("db", &options(left)).unwrap();
+        assert!(report.problems.iter().all(|p| p.severity != Severity::Error), "{report:?}");
+        assert_eq!(found(&Db::open_read_only("db", options(left)).unwrap()), [0]);
+        assert_eq!(found(&open(left).unwrap()), [0]);
+    }
+    put(&db, 2, Durability::Power);
+    assert!(syncs.load(Ordering::Relaxed) > 0);
+    fs.on_write(None);
+    assert_eq!(found(&open(&fs.crash_clone(Survival::AllLost, &mut Rng::new(1))).unwrap()), [0, 1, 2]);
 }
 
 #[test]

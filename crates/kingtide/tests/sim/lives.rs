@@ -38,7 +38,7 @@ fn troubled(plan: &Plan) -> Arc<Plan> {
 }
 
 /// Rare paths that no life takes, and why.
-const OUT_OF_REACH: [(&str, &str); 13] = [
+const OUT_OF_REACH: [(&str, &str); 16] = [
     (
         "direct-log-sealed-in-hand",
         "needs a flush amid a commit; one thread does one after the other here. `direct.rs` has tests of it",
@@ -60,6 +60,9 @@ const OUT_OF_REACH: [(&str, &str); 13] = [
     ("ingest-flushed-memtable", "no scenario ingests; `tests/ingest` and its crash test do"),
     ("ingest-below-level-0", "the same"),
     ("ingest-record-failed", "the same"),
+    ("log-names-synced-together", "needs two threads that sync the directory; `wal/spare_tests.rs` has them"),
+    ("log-spare-overtaken", "needs a commit amid the making of a spare; `wal/spares.rs` has a test of it"),
+    ("directory-sync-waited-for-descriptor", "needs a process without descriptors; `wal/spare_tests.rs` has one"),
     ("read-only-overtaken", "needs a writer at work while a reader opens; `tests/read_only` has both"),
 ];
 

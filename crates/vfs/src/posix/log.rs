@@ -6,6 +6,7 @@ use std::path::Path;
 
 use kingtide_base::Result;
 use kingtide_base::lock::Mutex;
+use kingtide_base::perf::{self, Stage};
 
 use super::file::PosixFile;
 use super::hints::writes_in_place;
@@ -83,7 +84,10 @@ impl PosixLog {
             // Bytes that left the cache come back in large reads, those of the next window meanwhile.
             self.file.prefetch(start, 2 * WINDOW);
         }
-        match Window::map(&self.file.file, start, len as usize) {
+        let timer = perf::begin_wait();
+        let mapped = Window::map(&self.file.file, start, len as usize);
+        timer.end(Stage::LogWindowNs);
+        match mapped {
             Ok(w) => tail.window.insert(w).put(data, offset),
             // No memory for page tables, an old kernel, a disk error while reading a recycled page: `pwrite` will either
             // work or say what is wrong.

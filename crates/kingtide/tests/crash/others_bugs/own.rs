@@ -321,13 +321,13 @@ fn an_open_that_fails_at_any_step_can_be_tried_again() {
 #[test]
 fn an_open_that_cannot_start_a_thread_can_be_tried_again() {
     let disk = all_kinds();
-    for threads in 0..4 {
+    for threads in 0..5 {
         let mut o = changed(&disk);
         o.db.background_threads = 4;
         o.tuning.thread_limit = Some(threads);
         let refused = Db::open(DIR, o).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Io);
-        assert!(refused.to_string().contains(&format!("background thread {} of 4", threads + 1)), "{refused}");
+        assert!(refused.to_string().contains(&format!("background thread {} of 5", threads + 1)), "{refused}");
     }
-    is_complete(&disk, "after four opens without threads");
+    is_complete(&disk, "after five opens without threads");
 }
