@@ -188,6 +188,10 @@ impl File for PosixFile {
             let _ = rustix::fs::fadvise(&self.file, offset, Some(len), Advice::WillNeed);
         }
     }
+
+    fn allows_helpers(&self) -> bool {
+        true
+    }
 }
 
 #[cold]
