@@ -160,7 +160,9 @@ pub fn put(args: &PutArgs, out: &mut Out) -> Result<()> {
 }
 
 fn no_value() -> Failure {
-    Failure::usage("no value: give it behind the key, or as a file or pipe on standard input (an empty one with --stdin)")
+    Failure::usage(
+        "no value: give it behind the key, or as a file or pipe on standard input (an empty one with --stdin)",
+    )
 }
 
 /// What standard input holds, as a value that waits to be put: in bounded memory.
