@@ -70,6 +70,7 @@ paths! {
     "direct-value-not-worth-a-sync": "a durable commit had large values, but too few to sync a second file for";
     "direct-log-not-begun": "a large value went through the log, because too many files are open for another value log";
     "direct-log-rotated": "a value log was as large as it may be, so the next value went to another";
+    "direct-value-uncopied": "a large value was put by itself, without a copy in a batch";
     "direct-value-after-rotation": "a memtable took a pointer into a value log that an earlier one owns";
     "direct-value-torn-at-recovery": "the log ends before a record whose value a power cut took";
     "direct-value-gone-for-stream": "a change stream came too late for a value";

@@ -37,6 +37,8 @@ pub struct Tuning {
     pub direct_memtable_bytes: Option<u64>,
     /// A value that is written in pieces is kept in memory up to so many bytes, and goes to a value log beyond them.
     pub staged_from: u64,
+    /// A value of so many bytes that is put by itself is written from where the caller has it, without a copy.
+    pub uncopied_from: u64,
     /// Write the file `LOG` on file systems of the caller's own too; never drawn at random.
     pub info_log: bool,
     /// So many background threads can be started, as if the system had no more; never drawn at random.
@@ -60,6 +62,7 @@ impl Default for Tuning {
             memtable_pieces: usize::MAX, // as many as there can be
             direct_log_size: 64 << 20,
             staged_from: 1 << 20,
+            uncopied_from: 256 << 10,
             direct_memtable_bytes: None,
             info_log: false,
             thread_limit: None,
@@ -91,6 +94,7 @@ impl Tuning {
             direct_log_size: draw(256, 64 << 10, usual.direct_log_size),
             direct_memtable_bytes: Some(draw(1 << 10, 64 << 10, 0)).filter(|bytes| *bytes > 0),
             staged_from: draw(256, 64 << 10, usual.staged_from),
+            uncopied_from: draw(256, 64 << 10, usual.uncopied_from),
             info_log: false,
             thread_limit: None,
         }

@@ -8,7 +8,7 @@ use crate::output::{Out, things};
 use crate::progress::Progress;
 use kingtide::{ColumnFamily, Cursor, Db, KeyOrder, Options, ReadOptions, StagedValue, WriteBatch};
 use serde_json::{Map, Value, json};
-use std::io::Read;
+use std::io::{IsTerminal, Read};
 use std::ops::Bound;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -102,7 +102,7 @@ pub fn get(args: &GetArgs, out: &mut Out) -> Result<()> {
 #[command(after_help = "Examples:
   kt put my-database tide high
   kt put my-database session abc --ttl 30m
-  kt put my-database photo --stdin < photo.jpg
+  kt put my-database photo < photo.jpg
   kt put numbers 42 forty-two --key-format u64 --create")]
 pub struct PutArgs {
     /// Directory of the database
@@ -110,10 +110,11 @@ pub struct PutArgs {
     /// The key
     #[arg(allow_negative_numbers = true)]
     key: String,
-    /// The value
-    #[arg(allow_negative_numbers = true, required_unless_present = "stdin", conflicts_with = "stdin")]
+    /// The value; without it, the bytes of standard input as they are, if that is a file or a pipe with some
+    #[arg(allow_negative_numbers = true, conflicts_with = "stdin")]
     value: Option<String>,
-    /// Take the value's bytes as they are from standard input, in pieces: they may be more than memory holds
+    /// Take the value's bytes as they are from standard input, also from a terminal, and also if there are none. They are
+    /// written in pieces, and may be more than memory holds
     #[arg(long)]
     stdin: bool,
     /// Column family; the default one otherwise
@@ -132,6 +133,10 @@ pub fn put(args: &PutArgs, out: &mut Out) -> Result<()> {
     let key = out.parse_key(&args.key)?;
     let value = args.value.as_deref().map(|text| out.formats.value_format.parse(text, "value")).transpose()?;
     let ttl = args.ttl.as_deref().map(parse_time).transpose()?;
+    let is_implied = value.is_none() && !args.stdin;
+    if is_implied && std::io::stdin().is_terminal() {
+        return Err(no_value());
+    }
     let db = open_or_create(&args.path, args.create)?;
     let family = family(&db, args.family.as_deref())?;
     let mut batch = WriteBatch::new();
@@ -140,6 +145,9 @@ pub fn put(args: &PutArgs, out: &mut Out) -> Result<()> {
         (Some(value), None) => batch.put(&family, &key, value)?,
         (None, ttl) => {
             let value = from_stdin(&family)?;
+            if is_implied && value.is_empty() {
+                return Err(no_value()); // standard input may be nothing at all, as in a job of cron's
+            }
             match ttl {
                 Some(ttl) => batch.put_staged_ttl(&family, &key, &value, ttl)?,
                 None => batch.put_staged(&family, &key, &value)?,
@@ -149,6 +157,12 @@ pub fn put(args: &PutArgs, out: &mut Out) -> Result<()> {
     let sequence = db.write(batch)?;
     db.close()?;
     if out.json { out.object(&json!({ "family": family.name(), "sequence": sequence })) } else { Ok(()) }
+}
+
+fn no_value() -> Failure {
+    Failure::usage(
+        "no value: give it behind the key, or as a file or pipe on standard input (an empty one with --stdin)",
+    )
 }
 
 /// What standard input holds, as a value that waits to be put: in bounded memory.

@@ -155,6 +155,12 @@ impl Output {
         Ok(())
     }
 
+    /// Counts `n` bytes that the caller wrote to the file behind what it has. Nothing may be buffered.
+    pub fn skip(&mut self, n: u64) {
+        debug_assert!(self.used == 0, "bytes are buffered");
+        self.flushed += n;
+    }
+
     /// Gives up what was appended from `position` on, which a write that failed may have written in part.
     ///
     /// # Errors

@@ -37,6 +37,7 @@ pub mod tombstones;
 mod verify;
 pub mod vlog;
 pub mod writer;
+mod zeroed;
 
 pub use info::{RangeTombstone, TableInfo, UNSEQUENCED, VlogRef};
 pub use iter::{IterOptions, TableIter};

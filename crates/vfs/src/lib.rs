@@ -231,6 +231,12 @@ pub trait File: Send + Sync + Debug {
     fn prefetch(&self, offset: u64, len: u64) {
         let _ = (offset, len);
     }
+
+    /// Whether threads that help the caller may read and write the file beside it. False where the order of operations must
+    /// be the same in each run: in file systems that fail at a chosen one, or that are simulated.
+    fn allows_helpers(&self) -> bool {
+        false
+    }
 }
 
 #[cold]

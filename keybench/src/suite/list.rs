@@ -141,12 +141,14 @@ pub const SUITES: &[Suite] = &[
     },
     Suite {
         name: "one-gig",
-        about: "values of 1 GiB: needs about 10 GiB of memory and 30 GiB of disk",
+        about: "values of 1 GiB, half compressible, then not at all: needs about 10 GiB of memory and 30 GiB of disk",
         common: "-t 1 -v 1G -b 1 --load-batch 1 -o 10",
         rows: "
             put_1g    -w write
             get_1g    -w read
-            range_1g  -w range --range-size 5 --reads 4",
+            range_1g  -w range --range-size 5 --reads 4
+            put_1g_noise  -w write --value-entropy 1
+            get_1g_noise  -w read --value-entropy 1",
     },
     Suite {
         name: "batch-scaling",
@@ -167,7 +169,7 @@ pub const SUITES: &[Suite] = &[
     },
     Suite {
         name: "value-sizes",
-        about: "puts and gets of values of 64 B to 64 KiB, 256 MiB each",
+        about: "puts and gets of values of 64 B to 1 MiB, 256 MiB each",
         common: "-t 4 -b 100",
         rows: "
             put_64    -w write -v 64 -o 4M
@@ -181,7 +183,11 @@ pub const SUITES: &[Suite] = &[
             put_16k   -w write -v 16K -o 16K
             get_16k   -w read -v 16K -o 16K
             put_64k   -w write -v 64K -o 4K
-            get_64k   -w read -v 64K -o 4K",
+            get_64k   -w read -v 64K -o 4K
+            put_256k  -w write -v 256K -o 1K -b 10
+            get_256k  -w read -v 256K -o 1K --load-batch 10
+            put_1m    -w write -v 1M -o 256 -b 1
+            get_1m    -w read -v 1M -o 256 --load-batch 1",
     },
     Suite {
         name: "deletes",

@@ -126,7 +126,19 @@ impl ColumnFamily {
     /// # Errors
     /// `InvalidArgument` for an empty key, otherwise as [`crate::Db::write`].
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<SeqNo> {
-        self.one(|b| b.put(self, key.as_ref(), value.as_ref()))
+        let (key, value) = (key.as_ref(), value.as_ref());
+        if value.len() as u64 >= self.inner().direct_from()
+            && let Some(seq) = self.put_large(key, self.inner().default_expiry(), value)?
+        {
+            return Ok(seq);
+        }
+        self.one(|b| b.put(self, key, value))
+    }
+
+    /// `None`: the value is to be put as all values are.
+    #[cold]
+    fn put_large(&self, key: &[u8], expiry: Option<u64>, value: &[u8]) -> Result<Option<SeqNo>> {
+        self.db.put_uncopied(self.inner(), (key, expiry), value)
     }
 
     /// Sets a key that is invisible once `ttl` has passed.
@@ -134,7 +146,12 @@ impl ColumnFamily {
     /// # Errors
     /// As [`ColumnFamily::put`].
     pub fn put_ttl(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, ttl: Duration) -> Result<SeqNo> {
-        self.one(|b| b.put_ttl(self, key.as_ref(), value.as_ref(), ttl))
+        let (key, value) = (key.as_ref(), value.as_ref());
+        let large = value.len() as u64 >= self.inner().direct_from();
+        if large && let Some(seq) = self.put_large(key, Some(self.inner().expiry_after(ttl)), value)? {
+            return Ok(seq);
+        }
+        self.one(|b| b.put_ttl(self, key, value, ttl))
     }
 
     /// Deletes a key. Deleting an absent key is not an error.

@@ -59,8 +59,8 @@ enum Place {
 }
 
 impl ColumnFamily {
-    /// Begins a value that is written in pieces, of any length, in bounded memory: about 1 MiB, and one chunk (option
-    /// `value_chunk_size`). [`ColumnFamily::put_reader`] is the short form.
+    /// Begins a value that is written in pieces, of any length, in bounded memory: about 3 MiB, and a chunk (option
+    /// `value_chunk_size`) for each thread that helps to compress it. [`ColumnFamily::put_reader`] is the short form.
     ///
     /// A value of up to 1 MiB, or below the family's `value_threshold`, is kept in memory, and put like any other. A longer one goes to
     /// a value log of its own, whatever `direct_value_threshold` says. Where no value may be in a value log alone, it is kept

@@ -185,9 +185,7 @@ impl WriteBatch {
         expiry: Option<u64>,
         value: Option<&[u8]>,
     ) -> Result<()> {
-        if key.is_empty() {
-            return Err(Error::invalid("empty key: keys have at least one byte"));
-        }
+        check_key(key)?;
         let length = value.map_or(0, <[u8]>::len);
         let mut payload = length + if expiry.is_some() { EXPIRY_LEN } else { 0 };
         let need = key.len().saturating_add(payload).saturating_add(32);
@@ -254,12 +252,27 @@ impl WriteBatch {
         }
         check_free(file)?;
         reserve(&mut self.staged, 1, "a batch")?;
-        let mut pointer = Vec::new();
-        file.pointer.encode(&mut pointer);
-        let kind = Kind::PutPointer as u8 | if expiry.is_some() { EXPIRY_FLAG } else { 0 };
-        self.push(&file.family, kind, key, expiry, Some(&pointer))?;
-        self.saved += (file.pointer.raw_len as usize).saturating_sub(pointer.len());
+        self.push_pointer(&file.family, key, expiry, &file.pointer)?;
         self.staged.push(file.clone());
+        Ok(())
+    }
+
+    /// Adds a put of a value that is in a value log which the caller sees to.
+    ///
+    /// # Errors
+    /// As [`WriteBatch::push`].
+    pub(crate) fn push_pointer(
+        &mut self,
+        family: &Arc<Family>,
+        key: &[u8],
+        expiry: Option<u64>,
+        to: &ValuePointer,
+    ) -> Result<()> {
+        let mut pointer = Vec::new();
+        to.encode(&mut pointer);
+        let kind = Kind::PutPointer as u8 | if expiry.is_some() { EXPIRY_FLAG } else { 0 };
+        self.push(family, kind, key, expiry, Some(&pointer))?;
+        self.saved += (to.raw_len as usize).saturating_sub(pointer.len());
         Ok(())
     }
 
@@ -561,6 +574,15 @@ impl WriteBatch {
 impl std::fmt::Debug for WriteBatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "WriteBatch({} operations, {} bytes)", self.ops.len(), self.rep.len())
+    }
+}
+
+/// Refuses the empty key.
+#[inline]
+pub(crate) fn check_key(key: &[u8]) -> Result<()> {
+    match key.is_empty() {
+        true => Err(Error::invalid("empty key: keys have at least one byte")),
+        false => Ok(()),
     }
 }
 

@@ -74,14 +74,46 @@ impl DbInner {
         if written.is_empty() {
             return Ok(None); // they are in families that take larger ones only, or too many files are open
         }
-        for d in &written {
+        self.hand_over(batch.families(), &written, &in_hand)?;
+        Ok(Some((diverted, written)))
+    }
+
+    /// Whether a value that is put by itself goes to a value log from where the caller has it.
+    pub(super) fn may_divert_one(&self, family: &Family, length: u64) -> bool {
+        let from = family.direct_from();
+        let worth_a_sync = || self.durability() != Durability::Power || length / WORTH_A_SYNC >= from;
+        // Hooks are given the value itself.
+        length >= from.max(self.tuning.uncopied_from)
+            && worth_a_sync()
+            && !self.hooks.any()
+            && self.options.read().change_retention == 0
+    }
+
+    /// Writes a value of which no batch has a copy. `None`: too many files are open for one more.
+    pub(super) fn divert_one(
+        &self,
+        family: &Arc<Family>,
+        value: &[u8],
+    ) -> Result<Option<(ValuePointer, Vec<Diverted>)>> {
+        self.check_space_to_grow()?;
+        let (mut written, mut in_hand) = (Vec::new(), None);
+        let pointer = self.write_value(&mut written, &mut in_hand, (0, family), DirectValue::Plain(value))?;
+        let Some(pointer) = pointer else { return Ok(None) };
+        self.hand_over(std::slice::from_ref(family), &written, &[in_hand])?;
+        rare!("direct-value-uncopied");
+        Ok(Some((pointer, written)))
+    }
+
+    /// Hands values to the system, and puts the files that take more back.
+    fn hand_over(&self, families: &[Arc<Family>], written: &[Diverted], in_hand: &[Option<usize>]) -> Result<()> {
+        for d in written {
             d.log.flush()?;
         }
-        for i in in_hand.into_iter().flatten() {
-            let Diverted { family, log, .. } = &written[i];
+        for i in in_hand.iter().flatten() {
+            let Diverted { family, log, .. } = &written[*i];
             match log.size() < self.tuning.direct_log_size {
                 true => {
-                    let family = &batch.families()[*family as usize];
+                    let family = &families[*family as usize];
                     family.direct.put(log.clone());
                     if family.is_dropped() {
                         family.direct.clear(); // the drop may have done so before
@@ -90,7 +122,7 @@ impl DbInner {
                 false => rare!("direct-log-rotated"),
             }
         }
-        Ok(Some((diverted, written)))
+        Ok(())
     }
 
     /// `None`: too many files are open for one more.

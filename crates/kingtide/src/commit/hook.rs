@@ -135,7 +135,6 @@ impl Hooks {
     }
 
     /// Whether a commit may have to call one.
-    #[cfg(feature = "tokio")]
     pub fn any(&self) -> bool {
         self.installed.load(Ordering::Relaxed) != 0
     }

@@ -31,6 +31,7 @@ mod turn;
 pub(crate) use request::{Commit, Guard, Visible};
 
 use crate::engine::DbInner;
+use crate::family::Family;
 use crate::options::WriteOptions;
 use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
@@ -40,8 +41,10 @@ use crate::wal::{Lsn, Wal, WalRecord};
 use batch::WriteBatch;
 use divert::Diverted;
 use kingtide_base::histogram::Histogram;
+use kingtide_base::key::EXPIRY_FLAG;
 use kingtide_base::options::Durability;
 use kingtide_base::perf::{self, Stage};
+use kingtide_base::slow::Subject;
 use kingtide_base::stats::Stat;
 use kingtide_base::{Error, ErrorKind, Kind, Result, SeqNo, Tag};
 use state::{CommitState, half_filled};
@@ -89,6 +92,52 @@ impl DbInner {
         let visible = self.commit(batch, &Commit { options, guard: Guard::Plain, admitted: false, refusal: None })?;
         self.tell_hooks(visible);
         self.make_durable(visible, durability)?;
+        Ok(visible.last)
+    }
+
+    /// Puts a large value, which is written to its value log from where it is: no batch holds a copy. Returns the
+    /// sequence number, or `None`, and then nothing was done: it goes the way of all values.
+    pub(crate) fn put_uncopied(
+        self: &Arc<Self>,
+        family: &Arc<Family>,
+        (key, expiry): (&[u8], Option<u64>),
+        value: &[u8],
+    ) -> Result<Option<SeqNo>> {
+        if !self.may_divert_one(family, value.len() as u64) {
+            return Ok(None);
+        }
+        let started = self.stats.start();
+        let put = self.put_and_sync(family, (key, expiry), value);
+        self.stats.finish(Histogram::Write, started, || Subject::key(family.id(), key));
+        put.map(Some)
+    }
+
+    fn put_and_sync(
+        self: &Arc<Self>,
+        family: &Arc<Family>,
+        (key, expiry): (&[u8], Option<u64>),
+        value: &[u8],
+    ) -> Result<SeqNo> {
+        batch::check_key(key)?;
+        self.check_writable()?;
+        family.check_alive()?;
+        self.admit(value.len() as u64, false)?;
+        let options = WriteOptions::default();
+        let how = Commit { options: &options, guard: Guard::Plain, admitted: true, refusal: None };
+        let mut batch = WriteBatch::new();
+        let visible = match self.divert_one(family, value)? {
+            Some((pointer, logs)) => {
+                batch.push_pointer(family, key, expiry, &pointer)?;
+                self.commit_admitted((&mut batch, &logs), None, &how)?
+            }
+            None => {
+                let kind = Kind::Put as u8 | if expiry.is_some() { EXPIRY_FLAG } else { 0 };
+                batch.push(family, kind, key, expiry, Some(value))?;
+                self.commit(&mut batch, &how)?
+            }
+        };
+        self.tell_hooks(visible);
+        self.make_durable(visible, self.durability())?;
         Ok(visible.last)
     }
 

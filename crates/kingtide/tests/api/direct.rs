@@ -367,3 +367,48 @@ fn the_log_has_the_newer_format_only_where_it_has_pointers() {
     assert!(db.get("large").unwrap().unwrap() == value(3000, 2)[..]);
     assert_eq!(db.get("small").unwrap().as_deref(), Some(&b"again"[..]));
 }
+
+/// A large value that is put by itself: from where the caller has it, where that is allowed, and the same to all who read.
+#[test]
+fn a_value_that_is_put_by_itself_is_not_copied() {
+    let fs = MemFs::new();
+    let db = Db::open("db", options(&fs, Compression::Lz4)).unwrap();
+    let (family, large) = (db.default_family().clone(), 300_000);
+    let taken = || {
+        let counts = kingtide_base::rare::counts();
+        counts.iter().find(|(name, _)| *name == "direct-value-uncopied").map_or(0, |(_, n)| *n)
+    };
+    let before = taken();
+    db.put("a", value(large, 1)).unwrap();
+    db.put_ttl("b", value(large, 2), Duration::from_secs(1000)).unwrap();
+    assert!(taken() >= before + 2, "both were written from where they were");
+    assert_eq!(db.stats().get("direct_values"), Some(2));
+    assert_eq!(family.put("", value(large, 3)).unwrap_err().kind(), kingtide::ErrorKind::InvalidArgument);
+    assert_eq!(db.stats().get("direct_values"), Some(2), "a refused one was not written");
+    assert!(db.stats().get("bytes_committed").unwrap() >= 2 * large as u64);
+    let mut txn = db.begin_with(kingtide::TransactionOptions { locking: true, ..Default::default() }).unwrap();
+    txn.put(&family, b"c", b"locked").unwrap();
+    let late = std::thread::spawn({
+        let family = family.clone();
+        move || family.put("c", value(300_000, 4))
+    });
+    txn.commit().unwrap();
+    late.join().unwrap().unwrap();
+    for (key, version) in [("a", 1), ("b", 2), ("c", 4)] {
+        assert!(db.get(key).unwrap().unwrap() == value(large, version), "{key}");
+    }
+    db.flush().unwrap();
+    db.compact().unwrap();
+    assert!(db.get("a").unwrap().unwrap() == value(large, 1));
+    assert!(db.verify().unwrap().is_clean());
+    let dropped = db.create_family("dropped", family.options()).unwrap();
+    db.drop_family("dropped").unwrap();
+    assert!(dropped.put("a", value(large, 5)).is_err());
+    db.close().unwrap();
+    let again = Db::open("db", options(&fs, Compression::Lz4)).unwrap();
+    assert!(again.get("c").unwrap().unwrap() == value(large, 4));
+    again.set_option("change_retention", "1M").unwrap();
+    again.put("d", value(large, 6)).unwrap();
+    assert_eq!(again.stats().get("direct_values"), Some(0), "the log that is kept has the value");
+    assert!(again.get("d").unwrap().unwrap() == value(large, 6));
+}

@@ -36,6 +36,12 @@ fn a_key_is_put_read_and_deleted() {
 
     assert_eq!(kt_with(&["put", &db, "bin", "--stdin"], b"\x00\xff\n").ok(), "");
     assert_eq!(kt(&["get", &db, "bin"]).ok(), "\\x00\\xff\\n\n");
+    assert_eq!(kt_with(&["put", &db, "bare"], b"from a pipe").ok(), "");
+    assert_eq!(kt(&["get", &db, "bare", "--raw"]).ok(), "from a pipe");
+    assert!(kt(&["put", &db, "bare"]).fails(2).contains("no value"), "standard input may be nothing at all");
+    assert_eq!(kt(&["get", &db, "bare", "--raw"]).ok(), "from a pipe");
+    assert_eq!(kt(&["put", &db, "bare", "--stdin"]).ok(), "");
+    assert_eq!(kt(&["get", &db, "bare", "--raw"]).ok(), "");
     assert_eq!(kt(&["get", &db, "bin", "--value-format", "base64"]).ok(), "AP8K\n");
     kt(&["put", &db, "doc", "{\"a\": [1]}", "--value-format", "json"]).ok();
     let doc = kt(&["get", &db, "doc", "--value-format", "json", "--json"]).json();

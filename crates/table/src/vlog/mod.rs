@@ -25,6 +25,8 @@
 mod pointer;
 mod read_ahead;
 mod reader;
+mod scratch;
+mod wide;
 mod writer;
 
 pub use pointer::ValuePointer;
@@ -33,7 +35,7 @@ pub use reader::{ValueReader, Vlog, VlogRecords};
 pub use writer::{VlogInfo, VlogMark, VlogWriter};
 
 use crate::footer::check_version;
-use kingtide_base::checksum::{crc, place};
+use kingtide_base::checksum::{crc, crc_append, place};
 use kingtide_base::coding::Reader;
 use kingtide_base::options::Compression;
 use kingtide_base::{Error, Result};
@@ -119,12 +121,25 @@ impl Chunk {
 
     /// Fills in the header of a chunk whose bytes are in place already.
     fn seal(&mut self, chunk: &mut [u8], file_id: u64, offset: u64) {
-        chunk[4] = self.method;
-        chunk[5] = self.flags;
-        chunk[6..10].copy_from_slice(&self.raw_len.to_le_bytes());
-        chunk[10..14].copy_from_slice(&self.stored_len.to_le_bytes());
+        chunk[..CHUNK].copy_from_slice(&self.encode());
         self.crc = crc(&chunk[4..]) ^ place(file_id, offset);
         chunk[..4].copy_from_slice(&self.crc.to_le_bytes());
+    }
+
+    /// The header, with the checksum as it is now.
+    fn encode(&self) -> [u8; CHUNK] {
+        let mut out = [0; CHUNK];
+        out[..4].copy_from_slice(&self.crc.to_le_bytes());
+        out[4] = self.method;
+        out[5] = self.flags;
+        out[6..10].copy_from_slice(&self.raw_len.to_le_bytes());
+        out[10..14].copy_from_slice(&self.stored_len.to_le_bytes());
+        out
+    }
+
+    /// The checksum of a chunk whose bytes lie elsewhere than its header, not bound to a place yet.
+    fn sum(&self, body: &[u8]) -> u32 {
+        crc_append(crc(&self.encode()[4..]), body)
     }
 
     /// Bytes in the file.
@@ -132,10 +147,23 @@ impl Chunk {
         CHUNK as u64 + self.stored_len as u64
     }
 
+    /// Whether it says of itself what it is of its value: the first chunk, the last.
+    fn check_flags(&self, first: bool, last: bool) -> Result<()> {
+        let want = if first { FLAG_FIRST } else { 0 } | if last { FLAG_LAST } else { 0 };
+        if self.flags != want {
+            return Err(Error::corruption("a value's chunks do not begin and end with it"));
+        }
+        Ok(())
+    }
+
     /// Checks a whole chunk's checksum; returns its compression.
     fn check(&self, chunk: &[u8], file_id: u64, offset: u64) -> Result<Compression> {
-        let covered = chunk.get(4..).unwrap_or_default();
-        if crc(covered) ^ place(file_id, offset) != self.crc {
+        self.check_sum(crc(chunk.get(4..).unwrap_or_default()), file_id, offset)
+    }
+
+    /// The same with the checksum of its bytes from 4 on.
+    fn check_sum(&self, sum: u32, file_id: u64, offset: u64) -> Result<Compression> {
+        if sum ^ place(file_id, offset) != self.crc {
             return Err(Error::corruption("value checksum mismatch"));
         }
         Compression::from_u8(self.method)

@@ -1,6 +1,8 @@
 //! Reads a value log.
 
 use super::read_ahead::ReadAhead;
+use super::scratch::with_scratch;
+use super::wide::Source;
 use super::{CHUNK, Chunk, FLAG_FIRST, FLAG_LAST, FOOTER, HEADER, ValuePointer, VlogInfo, check_header, decode_footer};
 use crate::compression::{Decompressor, FREE_RAW};
 use crate::reader::fit;
@@ -9,24 +11,12 @@ use kingtide_base::options::Compression;
 use kingtide_base::perf::{self, Stage};
 use kingtide_base::{Error, ErrorKind, Result};
 use kingtide_vfs::File;
-use std::cell::RefCell;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Values of more stored bytes are read in pieces of about this size.
 const WINDOW: u64 = 1 << 20;
-
-thread_local! {
-    /// Buffers of the reads of this thread.
-    static SCRATCH: RefCell<Scratch> = RefCell::default();
-}
-
-#[derive(Default)]
-struct Scratch {
-    buf: Vec<u8>,
-    decompressor: Decompressor,
-}
 
 /// An open value log: shared by threads.
 pub struct Vlog {
@@ -229,16 +219,21 @@ impl Vlog {
         }
     }
 
-    /// Reads a value into `out`, whose contents are replaced. One read for a value of up to 1 MiB.
+    /// Reads a value into `out`, whose contents are replaced. One read for a value of up to 1 MiB; a longer one is read
+    /// and decoded chunk by chunk, by several threads where there are processors for them.
     ///
     /// # Errors
     /// `Corruption` with file and offset, `Io`; `out` then holds nothing of use.
     pub fn read(&self, p: &ValuePointer, out: &mut Vec<u8>) -> Result<()> {
         let range = self.range(p)?;
         let timer = perf::begin_wait();
-        let read = SCRATCH.with_borrow_mut(|s| {
-            let mut walk = Walk::new(self, &mut s.buf, range.start, range.end);
-            self.read_walking(p, &mut walk, out, &mut s.decompressor)
+        let source = Source { file: &*self.file, file_id: self.file_id };
+        let read = source.read(p, out).and_then(|done| match done {
+            true => Ok(()),
+            false => with_scratch(|s| {
+                let mut walk = Walk::new(self, &mut s.buf, range.start, range.end);
+                self.read_walking(p, &mut walk, out, &mut s.decompressor)
+            }),
         });
         timer.end(Stage::ValueLogNs);
         read
@@ -269,7 +264,7 @@ impl Vlog {
         let held = window.range.clone();
         let mut walk = Walk::new(self, &mut window.bytes, range.start, range.end);
         walk.window = held;
-        SCRATCH.with_borrow_mut(|s| self.read_walking(p, &mut walk, out, &mut s.decompressor))
+        with_scratch(|s| self.read_walking(p, &mut walk, out, &mut s.decompressor))
     }
 
     fn read_walking(
@@ -292,7 +287,7 @@ impl Vlog {
             let first = walk.at == start;
             let chunk = walk.next(Some(&mut filling), d)?;
             let last = walk.at == end;
-            check_flags(&chunk, first, last).map_err(|e| self.error(e, start))?;
+            chunk.check_flags(first, last).map_err(|e| self.error(e, start))?;
             if last {
                 break;
             }
@@ -328,6 +323,7 @@ impl Vlog {
             chunk: Vec::new(),
             chunk_at: 0,
             stored_bytes_read: 0,
+            known: Known::new(),
         })
     }
 
@@ -337,7 +333,7 @@ impl Vlog {
     /// `Corruption` with file and offset, `Io`; of a file that is too short too.
     pub fn check(&self, p: &ValuePointer) -> Result<()> {
         let range = self.range(p)?;
-        SCRATCH.with_borrow_mut(|s| {
+        with_scratch(|s| {
             let mut walk = Walk::new(self, &mut s.buf, range.start, range.end);
             let mut raw_len = 0;
             loop {
@@ -345,7 +341,7 @@ impl Vlog {
                 let chunk = walk.next(None, &mut s.decompressor)?;
                 raw_len += u64::from(chunk.raw_len);
                 let last = walk.at == range.end;
-                check_flags(&chunk, at == range.start, last).map_err(|e| self.error(e, at))?;
+                chunk.check_flags(at == range.start, last).map_err(|e| self.error(e, at))?;
                 if last {
                     break;
                 }
@@ -388,14 +384,6 @@ impl Vlog {
     }
 }
 
-fn check_flags(chunk: &Chunk, first: bool, last: bool) -> Result<()> {
-    let want = if first { FLAG_FIRST } else { 0 } | if last { FLAG_LAST } else { 0 };
-    if chunk.flags != want {
-        return Err(Error::corruption("a value's chunks do not begin and end with it"));
-    }
-    Ok(())
-}
-
 /// Reads one value in pieces, in any order; forward is cheap.
 pub struct ValueReader {
     vlog: Arc<Vlog>,
@@ -407,6 +395,54 @@ pub struct ValueReader {
     chunk: Vec<u8>,
     chunk_at: u64,
     stored_bytes_read: u64,
+    known: Known,
+}
+
+/// Where some chunks of a value begin, in the value and in the file: so a step back does not begin at the value's start. At
+/// most [`Known::MOST`], evenly spread over what was walked.
+struct Known {
+    places: Vec<(u64, u64)>,
+    /// Every so many chunks are noted.
+    every: usize,
+    /// Chunks behind the last one that was noted.
+    behind: usize,
+    /// The first chunk that was not seen yet, as its place in the value.
+    seen: u64,
+}
+
+impl Known {
+    /// 64 KiB of places: those of all chunks of a value of 1 GiB with the default `value_chunk_size`.
+    const MOST: usize = 4096;
+
+    fn new() -> Known {
+        Known { places: Vec::new(), every: 1, behind: 0, seen: 0 }
+    }
+
+    /// A chunk that begins at `raw_at`, and at `at` in the file. Only the first after those that are known counts.
+    fn note(&mut self, raw_at: u64, at: u64, raw_len: u64) {
+        if raw_at != self.seen {
+            return;
+        }
+        self.seen += raw_len;
+        if self.behind == 0 {
+            if self.places.len() == Known::MOST {
+                let mut i = 0;
+                self.places.retain(|_| {
+                    i += 1;
+                    i % 2 == 1
+                });
+                self.every *= 2;
+            }
+            self.places.push((raw_at, at));
+        }
+        self.behind = (self.behind + 1) % self.every;
+    }
+
+    /// The last known chunk that does not begin behind byte `target`.
+    fn before(&self, target: u64) -> Option<(u64, u64)> {
+        let i = self.places.partition_point(|(raw_at, _)| *raw_at <= target);
+        i.checked_sub(1).map(|i| self.places[i])
+    }
 }
 
 impl ValueReader {
@@ -458,12 +494,14 @@ impl ValueReader {
     /// Decodes the chunk that holds byte `target` of the value.
     fn load_chunk_at(&mut self, target: u64) -> Result<()> {
         let end = self.pointer.offset + self.pointer.stored_len;
-        if target < self.raw_at {
-            (self.at, self.raw_at) = (self.pointer.offset, 0);
+        let start = (0, self.pointer.offset);
+        let known = self.known.before(target).unwrap_or(start);
+        if target < self.raw_at || known.0 > self.raw_at {
+            (self.raw_at, self.at) = known;
         }
         self.chunk.clear();
         let vlog = Arc::clone(&self.vlog);
-        SCRATCH.with_borrow_mut(|s| {
+        with_scratch(|s| {
             let mut walk = Walk::new(&vlog, &mut s.buf, self.at, end);
             let mut head = walk.peek(CHUNK as u64)?;
             if self.raw_at == 0 && target >= head.raw_len as u64 {
@@ -481,21 +519,23 @@ impl ValueReader {
                 if head.flags & FLAG_LAST != 0 || head.raw_len == 0 {
                     return Err(walk.error("the length of a value does not match its pointer"));
                 }
+                self.known.note(self.raw_at, walk.at, head.raw_len as u64);
                 walk.at += head.len();
                 self.raw_at += head.raw_len as u64;
                 head = walk.peek(CHUNK as u64)?;
             }
+            self.known.note(self.raw_at, walk.at, head.raw_len as u64);
             self.chunk_at = self.raw_at;
             let at = walk.at;
             walk.end = (at + head.len()).min(end);
             let mut filling = Filling::new(&mut self.chunk);
             let checked = walk.next(Some(&mut filling), &mut s.decompressor);
             filling.finish();
-            let checked = checked.and_then(|c| {
-                check_flags(&c, at == self.pointer.offset, walk.at == end).map_err(|e| vlog.error(e, at))
-            });
+            let checked = checked
+                .and_then(|c| c.check_flags(at == self.pointer.offset, walk.at == end).map_err(|e| vlog.error(e, at)));
             if let Err(e) = checked {
                 self.chunk.clear();
+                self.known = Known::new(); // headers that were walked over may be wrong
                 (self.at, self.raw_at) = (self.pointer.offset, 0);
                 return Err(e);
             }
@@ -538,7 +578,7 @@ impl VlogRecords {
     pub fn skip_damage(&mut self) -> Result<Option<u64>> {
         let vlog = Arc::clone(&self.vlog);
         let end = vlog.data_end().min(vlog.file.len()?);
-        let found = SCRATCH.with_borrow_mut(|s| {
+        let found = with_scratch(|s| {
             let mut walk = Walk::new(&vlog, &mut s.buf, self.at + 1, end);
             while walk.at + CHUNK as u64 <= end {
                 let chunk = walk.peek(WINDOW)?;
@@ -564,7 +604,7 @@ impl VlogRecords {
             return Ok(None);
         }
         let vlog = Arc::clone(&self.vlog);
-        SCRATCH.with_borrow_mut(|s| {
+        with_scratch(|s| {
             let mut walk = Walk::new(&vlog, &mut s.buf, offset, end);
             let mut raw_len = 0;
             let mut filling = out.map(Filling::new);
@@ -573,7 +613,7 @@ impl VlogRecords {
                 let chunk = walk.next(filling.as_mut(), &mut s.decompressor)?;
                 raw_len += chunk.raw_len as u64;
                 let last = chunk.flags & FLAG_LAST != 0;
-                check_flags(&chunk, at == offset, last).map_err(|e| vlog.error(e, at))?;
+                chunk.check_flags(at == offset, last).map_err(|e| vlog.error(e, at))?;
                 if last {
                     break;
                 }

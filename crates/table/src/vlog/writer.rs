@@ -1,5 +1,6 @@
 //! Writes a value log.
 
+use super::wide::{Chunks, Helpers, Spare, pays};
 use super::{CHUNK, Chunk, FLAG_FIRST, FLAG_LAST, ValuePointer, encode_footer, encode_header};
 use crate::compression::{Compressor, shrinks};
 use crate::frame::Output;
@@ -12,6 +13,8 @@ use std::sync::Arc;
 
 const BUFFER: usize = 1 << 20;
 const SMALL_BUFFER: usize = 4 << 10;
+/// A value that comes in pieces is compressed by several threads in portions of so many bytes.
+const PORTION: usize = 2 << 20;
 
 /// What a finished value log holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,7 +40,8 @@ pub struct VlogMark {
 struct Partial {
     offset: u64,
     raw_len: u64,
-    /// What is in no chunk yet: one chunk at most. A full one waits for the next byte, since the last chunk is marked.
+    /// What is in no chunk yet: [`VlogWriter::portion`] bytes at most. So many wait for the next byte, since the last chunk is
+    /// marked.
     pending: Vec<u8>,
     /// Whether a chunk of it was written.
     begun: bool,
@@ -57,16 +61,26 @@ pub struct VlogWriter {
     sealed: bool,
     /// Set between [`VlogWriter::begin`] and [`VlogWriter::end`].
     partial: Option<Partial>,
+    /// Bytes of a value in pieces that are written at once: whole chunks.
+    portion: usize,
+    /// What threads that compress need.
+    spares: Vec<Spare>,
 }
 
 impl VlogWriter {
     /// Writes to an empty file, in chunks of `chunk_size` raw bytes (at least 1).
     pub fn new(file: Arc<dyn File>, file_id: u64, compression: Compression, chunk_size: usize) -> VlogWriter {
+        let chunk_size = chunk_size.clamp(1, 1 << 30);
+        let whole = PORTION / chunk_size * chunk_size;
+        let portion =
+            if compression != Compression::None && pays(&*file, whole, chunk_size) { whole } else { chunk_size };
         VlogWriter {
             out: Output::new(file, BUFFER),
             file_id,
             method: compression,
-            chunk_size: chunk_size.clamp(1, 1 << 30),
+            chunk_size,
+            portion,
+            spares: Vec::new(),
             compressor: Compressor::new(compression),
             info: VlogInfo::default(),
             started: false,
@@ -83,7 +97,8 @@ impl VlogWriter {
         writer
     }
 
-    /// Appends a value.
+    /// Appends a value. One of many chunks is not buffered, and compressed by several threads where there are processors for
+    /// them.
     ///
     /// # Errors
     /// `Io` and `NoSpace` from the file; the value then has no place, but earlier ones keep theirs.
@@ -91,16 +106,7 @@ impl VlogWriter {
         self.no_partial()?;
         self.start()?;
         let offset = self.out.position();
-        let chunks = value.len().div_ceil(self.chunk_size).max(1);
-        for i in 0..chunks {
-            let from = i * self.chunk_size;
-            let chunk = &value[from..value.len().min(from + self.chunk_size)];
-            let mut flags = if i == 0 { FLAG_FIRST } else { 0 };
-            if i + 1 == chunks {
-                flags |= FLAG_LAST;
-            }
-            self.append_chunk(chunk, flags)?;
-        }
+        self.append_chunks(value, true, true)?;
         let stored_len = self.out.position() - offset;
         self.info.values += 1;
         self.info.stored_bytes += stored_len;
@@ -132,8 +138,8 @@ impl VlogWriter {
     }
 
     /// Begins a value whose bytes come in pieces, by [`VlogWriter::extend`], until [`VlogWriter::end`]. It is stored as
-    /// [`VlogWriter::append`] would store it, and no more than one chunk of it is held in memory. No other value can be
-    /// appended meanwhile.
+    /// [`VlogWriter::append`] would store it, and no more than 2 MiB or one chunk of it are held in memory. No other value can
+    /// be appended meanwhile.
     ///
     /// # Errors
     /// As [`VlogWriter::append`]; `InvalidArgument` while another value is being appended.
@@ -153,16 +159,15 @@ impl VlogWriter {
         let Some(mut partial) = self.partial.take() else { return Err(none_begun()) };
         partial.raw_len += bytes.len() as u64;
         // All chunks but the last are full, and which one is the last shows when there are no more bytes.
-        while partial.pending.len() + bytes.len() > self.chunk_size {
-            let flags = if partial.begun { 0 } else { FLAG_FIRST };
+        while partial.pending.len() + bytes.len() > self.portion {
             if partial.pending.is_empty() {
-                let (chunk, rest) = bytes.split_at(self.chunk_size);
-                self.append_chunk(chunk, flags)?;
+                let (portion, rest) = bytes.split_at(self.portion);
+                self.append_chunks(portion, !partial.begun, false)?;
                 bytes = rest;
             } else {
-                let (filling, rest) = bytes.split_at(self.chunk_size - partial.pending.len());
+                let (filling, rest) = bytes.split_at(self.portion - partial.pending.len());
                 append(&mut partial.pending, filling, "a chunk of a value")?;
-                self.append_chunk(&partial.pending, flags)?;
+                self.append_chunks(&partial.pending, !partial.begun, false)?;
                 partial.pending.clear();
                 bytes = rest;
             }
@@ -179,7 +184,7 @@ impl VlogWriter {
     /// As [`VlogWriter::extend`].
     pub fn end(&mut self) -> Result<ValuePointer> {
         let Some(partial) = self.partial.take() else { return Err(none_begun()) };
-        self.append_chunk(&partial.pending, if partial.begun { FLAG_LAST } else { FLAG_FIRST | FLAG_LAST })?;
+        self.append_chunks(&partial.pending, !partial.begun, true)?;
         let Partial { offset, raw_len, .. } = partial;
         let stored_len = self.out.position() - offset;
         self.info.values += 1;
@@ -200,6 +205,36 @@ impl VlogWriter {
             self.out.append(&encode_header(self.file_id))?;
             self.started = true;
         }
+        Ok(())
+    }
+
+    /// Appends `raw` in chunks, all of them full but the last. They are the `first` and `last` of their value.
+    fn append_chunks(&mut self, raw: &[u8], first: bool, last: bool) -> Result<()> {
+        if pays(&**self.out.file(), raw.len(), self.chunk_size) {
+            let helpers = Helpers::take(if self.method == Compression::None { 0 } else { raw.len() });
+            return self.append_wide(raw, (first, last), helpers);
+        }
+        let chunks = raw.len().div_ceil(self.chunk_size).max(1);
+        for i in 0..chunks {
+            let from = i * self.chunk_size;
+            let chunk = &raw[from..raw.len().min(from + self.chunk_size)];
+            let mut flags = if first && i == 0 { FLAG_FIRST } else { 0 };
+            if last && i + 1 == chunks {
+                flags |= FLAG_LAST;
+            }
+            self.append_chunk(chunk, flags)?;
+        }
+        Ok(())
+    }
+
+    fn append_wide(&mut self, raw: &[u8], (first, last): (bool, bool), helpers: Helpers) -> Result<()> {
+        self.out.flush()?;
+        let at = self.out.position();
+        let file = self.out.file().clone();
+        let (file_id, method, chunk_size) = (self.file_id, self.method, self.chunk_size);
+        let chunks = Chunks { file: &*file, file_id, method, chunk_size, first, last, at };
+        let end = chunks.write(raw, &mut self.spares, helpers)?;
+        self.out.skip(end - at);
         Ok(())
     }
 

@@ -226,6 +226,37 @@ fn wrong_pointers_and_files_are_refused() {
     assert!(read_all(&swapped, &p, &values));
 }
 
+/// A step back reads the chunk that it wants, and not the headers of all before it.
+#[test]
+fn a_reader_remembers_where_chunks_begin() {
+    let fs = FaultFs::new(MemFs::shared(), 1);
+    let value = b"ebb and flow ".repeat(50_000);
+    for chunk in [10_000, 100] {
+        let file = fs.open(format!("v{chunk}").as_ref(), OpenMode::Create).unwrap();
+        let mut writer = VlogWriter::new(file.clone(), ID, Compression::Lz4, chunk);
+        let p = writer.append(&value).unwrap();
+        writer.finish().unwrap();
+        let mut reader = Vlog::open(file, ID).unwrap().reader(p).unwrap();
+        let mut out = Vec::new();
+        reader.read_range(value.len() as u64 - 5..u64::MAX, &mut out).unwrap(); // walks over all of them
+        let before = fs.count(Op::Read);
+        let steps = value.len() as u64 / chunk as u64;
+        for step in (0..steps).rev() {
+            let from = step * chunk as u64 + 1;
+            reader.read_range(from..from + 9, &mut out).unwrap();
+            assert!(out == value[from as usize..from as usize + 9]);
+        }
+        let reads = fs.count(Op::Read) - before;
+        assert!(reads <= 4 * steps, "{steps} steps back took {reads} reads");
+        let mut rng = kingtide_base::rng::Rng::new(8);
+        for _ in 0..500 {
+            let from = rng.below(value.len() as u64);
+            reader.read_range(from..from + 300, &mut out).unwrap();
+            assert!(out == value[from as usize..value.len().min(from as usize + 300)]);
+        }
+    }
+}
+
 /// Scans over several value logs at once, in both directions, with gaps, and at random.
 #[test]
 fn values_near_one_another_are_read_together() {

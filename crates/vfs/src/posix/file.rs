@@ -189,6 +189,10 @@ impl File for PosixFile {
             hints::advise(&self.file, offset, len, Access::Soon);
         }
     }
+
+    fn allows_helpers(&self) -> bool {
+        true
+    }
 }
 
 #[cold]

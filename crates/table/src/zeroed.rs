@@ -1,0 +1,39 @@
+//! Zero bytes that are not written: a leaf of `unsafe` because the allocator is called. Pages of a large allocation come from
+//! the system, as zeros, when they are touched, so that threads which fill parts of it share that work.
+
+#![allow(unsafe_code)]
+
+use kingtide_base::{Error, Result};
+use std::alloc::{Layout, alloc_zeroed};
+
+/// `len` zero bytes; `what` they are for is named in the error.
+///
+/// # Errors
+/// See [`Error::out_of_memory`].
+pub fn zeroed(len: usize, what: &str) -> Result<Vec<u8>> {
+    let layout = Layout::array::<u8>(len).map_err(|_| Error::out_of_memory(what, len))?;
+    if len == 0 {
+        return Ok(Vec::new());
+    }
+    // SAFETY: the layout has bytes.
+    let at = unsafe { alloc_zeroed(layout) };
+    if at.is_null() {
+        return Err(Error::out_of_memory(what, len));
+    }
+    // SAFETY: the global allocator, which vectors use, made `len` bytes there for an array of bytes; all are initialised.
+    Ok(unsafe { Vec::from_raw_parts(at, len, len) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::zeroed;
+
+    #[test]
+    fn all_bytes_are_zero_and_a_want_of_memory_is_an_error() {
+        for len in [0, 1, 5_000_000] {
+            let bytes = zeroed(len, "a test").unwrap();
+            assert!(bytes.len() == len && bytes.iter().all(|b| *b == 0));
+        }
+        assert!(zeroed(isize::MAX as usize, "a test").is_err() && zeroed(usize::MAX, "a test").is_err());
+    }
+}
