@@ -49,6 +49,16 @@ impl Signal {
     }
 }
 
+/// Counts a job or a thread out, also when it panics: `close` waits for both.
+struct CountOut<'a>(&'a Signal, fn(&mut State) -> &mut usize);
+
+impl Drop for CountOut<'_> {
+    fn drop(&mut self) {
+        *(self.1)(&mut self.0.state.lock()) -= 1;
+        self.0.progress.notify_all();
+    }
+}
+
 /// The pool.
 pub(crate) struct Jobs {
     signal: Arc<Signal>,
@@ -82,8 +92,9 @@ impl Signal {
     /// Runs the most urgent job, if there is one.
     fn run(&self, work: &Arc<dyn Work>, merges: bool) -> Outcome {
         self.state.lock().running += 1;
+        let counted = CountOut(self, |s| &mut s.running);
         let outcome = work.clone().run_most_urgent(merges);
-        self.state.lock().running -= 1;
+        drop(counted);
         if !matches!(outcome, Outcome::Idle) {
             self.wake();
         }
@@ -93,6 +104,8 @@ impl Signal {
 
     /// What a thread does until it is told to stop. `lane` 0 does everything but merges.
     fn run_lane(&self, work: Arc<dyn Work>, lane: usize) {
+        let _counted = CountOut(self, |s| &mut s.threads); // dropped last
+        let work = work; // dropped before it
         loop {
             let seen = {
                 let s = self.state.lock();
@@ -123,8 +136,6 @@ impl Signal {
         // Before the thread that waits for this one goes on: whatever of the database is freed here would otherwise be freed by a
         // thread that no other thread joins, and never at all if the process ends first.
         drop(work);
-        self.state.lock().threads -= 1;
-        self.progress.notify_all();
     }
 }
 
@@ -217,5 +228,36 @@ impl Jobs {
         while s.threads > 0 {
             s = self.signal.progress.wait_for(s, Duration::from_millis(20));
         }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    /// A job that panics past every guard of its own.
+    struct Panics;
+
+    impl Work for Panics {
+        fn run_most_urgent(self: Arc<Self>, _: bool) -> Outcome {
+            std::panic::resume_unwind(Box::new("injected"))
+        }
+
+        fn longest_pause(&self) -> Option<Duration> {
+            None
+        }
+    }
+
+    #[test]
+    fn a_thread_that_panics_is_counted_out_and_stop_returns() {
+        let work: Arc<dyn Work> = Arc::new(Panics);
+        let jobs = Jobs::new(false);
+        jobs.start(&work, 3, None).unwrap();
+        while jobs.signal.state.lock().threads > 0 {
+            jobs.wait_for_progress(IDLE);
+        }
+        assert!(jobs.is_quiet(), "no job is running");
+        jobs.stop();
+        assert_eq!(Arc::strong_count(&work), 1, "the threads gave it up");
     }
 }
