@@ -2,12 +2,15 @@
 //!
 //! A count of kills or cuts says little while the code that a bug sits in runs once in a thousand of them. Each row of
 //! [`PATHS`] is such a place. The engine counts it with [`rare!`](crate::rare!); tests draw thresholds at random that make
-//! these paths common, print the counts at their end, and the full runs fail when a path was never taken.
+//! these paths common, print the counts at their end, and the full runs fail when a path was never taken that has no excuse in
+//! [`excuses`].
 //!
 //! The counters belong to the process, not to a database. Counting costs one relaxed addition on a path that is rare, and
 //! nothing elsewhere.
 //!
 //! To add one: a row here, and `rare!("name")` in the engine (a name that is not in the table does not compile).
+
+pub mod excuses;
 
 use std::cell::RefCell;
 use std::fmt::Write;
@@ -94,6 +97,8 @@ paths! {
     "memtable-sealed-for-log": "a memtable was sealed because it pinned too long a log";
     "writer-held-for-dead-space": "a writer was held until a compaction gave dead space of value logs back";
     "memtable-sealed-for-memory": "a memtable was sealed because writers waited for memory";
+    "memtable-sealed-for-pieces": "a memtable was sealed because it can name no more pieces of memory";
+    "cache-partition-filled": "a partition of the block cache became full for the first time";
     "family-dropped-with-data": "a family was dropped whose memtables held entries";
     // Flush and compaction.
     "flush-synced-log-first": "a flush had to sync the log for older commits of other families";

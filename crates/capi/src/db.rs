@@ -174,7 +174,7 @@ pub extern "C" fn kingtide_db_latest_sequence(db: Option<&kingtide_db>) -> u64 {
 
 /// Names of all families, sorted.
 ///
-/// Errors: INVALID_ARGUMENT.
+/// Errors: INVALID_ARGUMENT, CLOSED (in a forked child).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_db_families(
     db: Option<&kingtide_db>,
@@ -183,7 +183,9 @@ pub unsafe extern "C" fn kingtide_db_families(
 ) -> kingtide_status {
     guard(err, || {
         let out = out_handle(names, "names")?;
-        out.set(need(db, "db")?.db.families().into_iter().collect());
+        let db = need(db, "db")?;
+        db.db.check_process()?;
+        out.set(db.db.families().into_iter().collect());
         Ok(())
     })
 }

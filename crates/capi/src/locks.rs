@@ -180,14 +180,16 @@ unsafe fn list<T>(
 ) -> kingtide_status {
     guard(err, || {
         let out = out_handle(out, "list")?;
-        out.set(make(need(db, "db")?)?);
+        let db = need(db, "db")?;
+        db.db.check_process()?;
+        out.set(make(db)?);
         Ok(())
     })
 }
 
 /// Lists running and prepared transactions.
 ///
-/// Errors: INVALID_ARGUMENT.
+/// Errors: INVALID_ARGUMENT, CLOSED (in a forked child).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_db_transactions(
     db: Option<&kingtide_db>,
@@ -229,7 +231,7 @@ pub extern "C" fn kingtide_txn_list_free(list: Option<Box<kingtide_txn_list>>) {
 
 /// Lists all locks that transactions hold.
 ///
-/// Errors: INVALID_ARGUMENT.
+/// Errors: INVALID_ARGUMENT, CLOSED (in a forked child).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_db_locks(
     db: Option<&kingtide_db>,
@@ -263,7 +265,7 @@ pub extern "C" fn kingtide_lock_list_free(list: Option<Box<kingtide_lock_list>>)
 
 /// Lists who waits for whose locks.
 ///
-/// Errors: INVALID_ARGUMENT.
+/// Errors: INVALID_ARGUMENT, CLOSED (in a forked child).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_db_lock_waits(
     db: Option<&kingtide_db>,
@@ -455,7 +457,7 @@ pub unsafe extern "C" fn kingtide_deadlock_held(
 /// Lists the transactions in doubt, oldest first: those prepared now and, after an open, those that recovery found. They
 /// hold their locks. Resolve them with `kingtide_db_commit_prepared` and `kingtide_db_rollback_prepared`.
 ///
-/// Errors: INVALID_ARGUMENT.
+/// Errors: INVALID_ARGUMENT, CLOSED (in a forked child).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_db_prepared(
     db: Option<&kingtide_db>,

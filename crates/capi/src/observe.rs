@@ -185,7 +185,7 @@ pub unsafe extern "C" fn kingtide_perf_take(
 /// The last 128 operations that took as long as the option `slow_operation_threshold_us` says, or longer: a line for each,
 /// oldest first, with what it touched and waited for.
 ///
-/// Errors: INVALID_ARGUMENT.
+/// Errors: INVALID_ARGUMENT, CLOSED (in a forked child).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_db_slow_operations(
     db: Option<&kingtide_db>,
@@ -194,7 +194,9 @@ pub unsafe extern "C" fn kingtide_db_slow_operations(
 ) -> kingtide_status {
     guard(err, || {
         let out = out_handle(text, "text")?;
-        let lines: String = need(db, "db")?.db.slow_operations().iter().map(|s| format!("{s}\n")).collect();
+        let db = need(db, "db")?;
+        db.db.check_process()?;
+        let lines: String = db.db.slow_operations().iter().map(|s| format!("{s}\n")).collect();
         out.set(lines.into());
         Ok(())
     })

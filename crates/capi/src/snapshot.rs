@@ -87,7 +87,7 @@ pub unsafe extern "C" fn kingtide_db_named_snapshot(
 
 /// The names of named snapshots, sorted.
 ///
-/// Errors: INVALID_ARGUMENT.
+/// Errors: INVALID_ARGUMENT, CLOSED (in a forked child).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_db_snapshot_names(
     db: Option<&kingtide_db>,
@@ -96,7 +96,9 @@ pub unsafe extern "C" fn kingtide_db_snapshot_names(
 ) -> kingtide_status {
     guard(err, || {
         let out = out_handle(names, "names")?;
-        out.set(need(db, "db")?.db.named_snapshots().into_iter().map(|(name, _)| name).collect());
+        let db = need(db, "db")?;
+        db.db.check_process()?;
+        out.set(db.db.named_snapshots().into_iter().map(|(name, _)| name).collect());
         Ok(())
     })
 }

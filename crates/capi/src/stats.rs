@@ -113,7 +113,7 @@ pub struct kingtide_stats {
 
 /// Takes all statistics. Free them with `kingtide_stats_free`.
 ///
-/// Errors: INVALID_ARGUMENT.
+/// Errors: INVALID_ARGUMENT, CLOSED (in a forked child).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_db_stats(
     db: Option<&kingtide_db>,
@@ -122,7 +122,9 @@ pub unsafe extern "C" fn kingtide_db_stats(
 ) -> kingtide_status {
     guard(err, || {
         let out = out_handle(stats, "stats")?;
-        let report = need(db, "db")?.db.stats();
+        let db = need(db, "db")?;
+        db.db.check_process()?;
+        let report = db.db.stats();
         let c = |text: &Option<String>| text.as_ref().map(|t| c_text(t.as_bytes()));
         out.set(kingtide_stats {
             families: report.families.iter().map(|f| c_text(f.name.as_bytes())).collect(),
@@ -282,7 +284,7 @@ pub extern "C" fn kingtide_stats_free(stats: Option<Box<kingtide_stats>>) {
 
 /// All statistics in the text format of Prometheus.
 ///
-/// Errors: INVALID_ARGUMENT.
+/// Errors: INVALID_ARGUMENT, CLOSED (in a forked child).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_db_prometheus(
     db: Option<&kingtide_db>,
@@ -291,7 +293,9 @@ pub unsafe extern "C" fn kingtide_db_prometheus(
 ) -> kingtide_status {
     guard(err, || {
         let out = out_handle(text, "text")?;
-        out.set(need(db, "db")?.db.prometheus().into());
+        let db = need(db, "db")?;
+        db.db.check_process()?;
+        out.set(db.db.prometheus().into());
         Ok(())
     })
 }

@@ -12,6 +12,22 @@ use std::time::Duration;
 
 impl Work for DbInner {
     fn run_most_urgent(self: Arc<Self>, lane: Lane) -> Outcome {
+        // What follows a job runs the caller's code too, a file system or a listener, which must not end this thread.
+        self.guarded(|| Ok(self.run_and_record(lane))).unwrap_or_else(Outcome::Failed)
+    }
+
+    /// How often the log is synced in the background.
+    fn longest_pause(&self) -> Option<Duration> {
+        match self.durability() {
+            Durability::Interval(every) => Some(every),
+            _ => None,
+        }
+    }
+}
+
+impl DbInner {
+    /// Runs the most urgent job and records how it ended.
+    fn run_and_record(self: &Arc<Self>, lane: Lane) -> Outcome {
         if self.read_only.is_some() || self.halted.load(Ordering::Acquire) {
             return Outcome::Idle;
         }
@@ -48,16 +64,6 @@ impl Work for DbInner {
         }
     }
 
-    /// How often the log is synced in the background.
-    fn longest_pause(&self) -> Option<Duration> {
-        match self.durability() {
-            Durability::Interval(every) => Some(every),
-            _ => None,
-        }
-    }
-}
-
-impl DbInner {
     /// Runs background work. A panic in it, of a key order or from a bug, ends neither the thread nor the program: it halts
     /// the database.
     ///
@@ -88,7 +94,7 @@ impl DbInner {
         drop(background_error);
         self.stats.add(Stat::BackgroundErrors, 1);
         // Nothing syncs it from now on, and `Interval` promises that it is synced soon.
-        let _ = self.wal.sync_all();
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.wal.sync_all()));
         error
     }
 

@@ -51,6 +51,16 @@ impl Signal {
     }
 }
 
+/// Counts a job or a thread out, also when it panics: `close` waits for both.
+struct CountOut<'a>(&'a Signal, fn(&mut State) -> &mut usize);
+
+impl Drop for CountOut<'_> {
+    fn drop(&mut self) {
+        *(self.1)(&mut self.0.state.lock()) -= 1;
+        self.0.progress.notify_all();
+    }
+}
+
 /// The pool.
 pub(crate) struct Jobs {
     signal: Arc<Signal>,
@@ -97,8 +107,9 @@ impl Signal {
     /// Runs the most urgent job, if there is one.
     fn run(&self, work: &Arc<dyn Work>, lane: Lane) -> Outcome {
         self.state.lock().running += 1;
+        let counted = CountOut(self, |s| &mut s.running);
         let outcome = work.clone().run_most_urgent(lane);
-        self.state.lock().running -= 1;
+        drop(counted);
         if !matches!(outcome, Outcome::Idle) {
             self.wake();
         }
@@ -108,6 +119,8 @@ impl Signal {
 
     /// What a thread does until it is asked to stop.
     fn run_lane(&self, work: Arc<dyn Work>, lane: Lane) {
+        let _counted = CountOut(self, |s| &mut s.threads); // dropped last
+        let work = work; // dropped before it
         loop {
             let seen = {
                 let s = self.state.lock();
@@ -138,8 +151,6 @@ impl Signal {
         // Before the thread that waits for this one goes on: whatever of the database is freed here would otherwise be freed by a
         // thread that no other thread joins, and never at all if the process ends first.
         drop(work);
-        self.state.lock().threads -= 1;
-        self.progress.notify_all();
     }
 }
 
@@ -288,6 +299,19 @@ mod tests {
         }
     }
 
+    /// A job that panics past every guard of its own.
+    struct Panics;
+
+    impl Work for Panics {
+        fn run_most_urgent(self: Arc<Self>, _: Lane) -> Outcome {
+            std::panic::resume_unwind(Box::new("injected"))
+        }
+
+        fn longest_pause(&self) -> Option<Duration> {
+            None
+        }
+    }
+
     #[test]
     fn the_thread_of_the_log_waits_for_no_flush_or_compaction() {
         let (jobs, long) = (Jobs::new(false), Arc::new(Long::default()));
@@ -302,5 +326,18 @@ mod tests {
         long.state.lock().released = true;
         long.changed.notify_all();
         jobs.stop();
+    }
+
+    #[test]
+    fn a_thread_that_panics_is_counted_out_and_stop_returns() {
+        let work: Arc<dyn Work> = Arc::new(Panics);
+        let jobs = Jobs::new(false);
+        jobs.start(&work, 3, None).unwrap();
+        while jobs.signal.state.lock().threads > 0 {
+            jobs.wait_for_progress(IDLE);
+        }
+        assert!(jobs.is_quiet(), "no job is running");
+        jobs.stop();
+        assert_eq!(Arc::strong_count(&work), 1, "the threads gave it up");
     }
 }

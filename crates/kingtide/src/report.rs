@@ -54,7 +54,7 @@ impl FamilyReport {
 }
 
 /// All statistics at one moment.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct StatsReport {
     /// Every counter and gauge by name, in table order.
@@ -103,6 +103,9 @@ impl DbInner {
 
     /// All statistics and histograms as Prometheus text.
     pub fn prometheus(&self) -> String {
+        if self.check_origin().is_err() {
+            return String::new();
+        }
         self.refresh_gauges();
         self.stats.prometheus()
     }
@@ -132,6 +135,9 @@ impl DbInner {
 
     /// The report.
     pub fn report(&self) -> StatsReport {
+        if let Err(e) = self.check_origin() {
+            return StatsReport { writes_stopped: Some(e.to_string()), ..StatsReport::default() };
+        }
         self.refresh_gauges();
         let s = |stat| self.stats.get(stat);
         let written =

@@ -155,6 +155,18 @@ impl VersionState {
         edits
     }
 
+    /// The numbers that never fall: of the last commit, of the next file and family, and where the log begins.
+    fn numbers(&self) -> [u64; 4] {
+        [self.last_seq, self.next_file_id, self.next_family.into(), self.log_start]
+    }
+
+    /// Whether no number falls from this state to `next`, nor in what the edits themselves say: a rewritten manifest begins with
+    /// such edits.
+    fn is_followed_by(&self, next: &VersionState, edits: &[Edit]) -> bool {
+        self.numbers().iter().zip(next.numbers()).all(|(now, then)| *now <= then)
+            && edits.iter().all(|e| !matches!(e, Edit::NextFileId(id) if *id < self.next_file_id))
+    }
+
     /// Asserts that a rewritten manifest adds up to what the one before did, and `edits`. `number` is the first file id that
     /// the new one may name as free.
     ///
@@ -328,6 +340,7 @@ impl VersionSet {
             "the log start fell: {log_start:?}, {}",
             self.log_start
         );
+        debug_assert!(self.state.is_followed_by(&next, &edits), "a number fell: {:?}, {edits:?}", self.state.numbers());
         (self.state.last_seq, self.state.next_family) = (next.last_seq, next.next_family);
         if self.manifest.needs_rewrite() {
             self.rewrite(&edits, &orders, next_file_id)?;

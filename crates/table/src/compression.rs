@@ -8,6 +8,7 @@
 //! | rest | the codec's block format (LZ4 block, Zstandard frame, raw Snappy) |
 
 use crate::{expansion, lz4};
+use kingtide_base::memory::zeroed;
 use kingtide_base::options::Compression;
 use kingtide_base::perf::{self, Stage};
 use kingtide_base::{Error, Result};
@@ -32,6 +33,12 @@ const ZSTD_LEVEL: i32 = 1;
 /// What Zstandard calls running out of room.
 const ZSTD_NO_ROOM: &str = "Destination buffer is too small";
 
+/// What Zstandard calls want of memory.
+const ZSTD_NO_MEMORY: &str = "Allocation error : not enough memory";
+
+/// About what a context of Zstandard takes, for messages.
+const ZSTD_CONTEXT: usize = 160 << 10;
+
 /// LZ4's acceleration for `Lz4Fast`.
 const FAST_ACCELERATION: i32 = 8;
 
@@ -46,20 +53,18 @@ pub struct Compressor {
     method: Compression,
     zstd: Option<zstd_safe::CCtx<'static>>,
     snappy: snap::raw::Encoder,
+    /// Snappy's worst case of the largest block so far.
+    snappy_room: Vec<u8>,
 }
 
 impl Compressor {
     /// A compressor of that method.
     pub fn new(method: Compression) -> Compressor {
-        Compressor {
-            method,
-            zstd: (method == Compression::Zstd).then(zstd_safe::CCtx::create),
-            snappy: snap::raw::Encoder::new(),
-        }
+        Compressor { method, zstd: None, snappy: snap::raw::Encoder::new(), snappy_room: Vec::new() }
     }
 
     /// Compresses `raw` with its length in front into `out`. Returns the bytes used, or `None` when that would save
-    /// less than an eighth: the caller then stores `raw` as it is. `out` need not be larger than `raw`.
+    /// less than an eighth, or without memory to compress in: the caller then stores `raw` as it is. `out` need not be larger than `raw`.
     pub fn compress(&mut self, raw: &[u8], out: &mut [u8]) -> Option<usize> {
         let most = raw.len() - raw.len() / 8;
         if self.method == Compression::None || most <= RAW_LEN || out.len() < most {
@@ -71,17 +76,60 @@ impl Compressor {
             Compression::None => None,
             Compression::Lz4 => lz4::compress(raw, body, 1),
             Compression::Lz4Fast => lz4::compress(raw, body, FAST_ACCELERATION),
-            Compression::Zstd => self.zstd.as_mut().and_then(|z| z.compress(body, raw, ZSTD_LEVEL).ok()),
+            Compression::Zstd => self.zstd(raw, body),
             Compression::Snappy => self.snappy(raw, body),
         }?;
         (n > 0 && raw.len() <= MAX_FREE_RAW.max((n + RAW_LEN) * MAX_RATIO)).then_some(RAW_LEN + n)
     }
 
+    fn zstd(&mut self, raw: &[u8], out: &mut [u8]) -> Option<usize> {
+        if self.zstd.is_none() {
+            self.zstd = compression_context();
+        }
+        self.zstd.as_mut()?.compress(out, raw, ZSTD_LEVEL).ok()
+    }
+
     /// Snappy demands room for its worst case, so it goes through a buffer of its own.
     fn snappy(&mut self, raw: &[u8], out: &mut [u8]) -> Option<usize> {
-        let bytes = self.snappy.compress_vec(raw).ok()?;
-        out.get_mut(..bytes.len())?.copy_from_slice(&bytes);
-        Some(bytes.len())
+        let most = snap::raw::max_compress_len(raw.len());
+        if self.snappy_room.len() < most {
+            self.snappy_room.try_reserve_exact(most - self.snappy_room.len()).ok()?;
+            self.snappy_room.resize(most, 0);
+        }
+        let n = self.snappy.compress(raw, &mut self.snappy_room).ok()?;
+        out.get_mut(..n)?.copy_from_slice(&self.snappy_room[..n]);
+        Some(n)
+    }
+}
+
+fn compression_context() -> Option<zstd_safe::CCtx<'static>> {
+    #[cfg(test)]
+    if tests::NO_CONTEXTS.get() {
+        return None;
+    }
+    zstd_safe::CCtx::try_create()
+}
+
+fn decompression_context() -> Option<zstd_safe::DCtx<'static>> {
+    #[cfg(test)]
+    if tests::NO_CONTEXTS.get() {
+        return None;
+    }
+    zstd_safe::DCtx::try_create()
+}
+
+/// Want of memory is no damage of the data.
+#[cold]
+fn no_memory() -> Error {
+    Error::out_of_memory("a Zstandard context", ZSTD_CONTEXT)
+}
+
+/// What a failure of Zstandard says about the data: nothing if memory ran out, else that it does not decode.
+fn decoded(result: std::result::Result<usize, usize>) -> Result<Option<usize>> {
+    match result {
+        Ok(n) => Ok(Some(n)),
+        Err(code) if zstd_safe::get_error_name(code) == ZSTD_NO_MEMORY => Err(no_memory()),
+        Err(_) => Ok(None),
     }
 }
 
@@ -112,36 +160,43 @@ impl Decompressor {
     /// payload has bytes, or the payload does expand to it. A forged length so costs no memory.
     ///
     /// # Errors
-    /// As [`Decompressor::raw_len`], and `Corruption` when the payload expands to another length.
+    /// As [`Decompressor::raw_len`], and `Corruption` when the payload expands to another length; `OutOfMemory` as the cause of an
+    /// `Io` error.
     #[inline]
     pub fn room(&mut self, method: Compression, payload: &[u8]) -> Result<usize> {
         let raw = Self::raw_len(payload)?;
-        if raw > payload.len() + FREE_RAW && !self.expands(method, &payload[RAW_LEN..], raw) {
+        if raw > payload.len() + FREE_RAW && !self.expands(method, &payload[RAW_LEN..], raw)? {
             return Err(Error::corruption(format!("a block of {} bytes claims to hold {raw}", payload.len())));
         }
         Ok(raw)
     }
 
     #[cold]
-    fn expands(&mut self, method: Compression, body: &[u8], raw: usize) -> bool {
-        match method {
+    fn expands(&mut self, method: Compression, body: &[u8], raw: usize) -> Result<bool> {
+        Ok(match method {
             Compression::None => false,
             Compression::Lz4 | Compression::Lz4Fast => expansion::of_lz4(body) == Some(raw),
             Compression::Snappy => expansion::of_snappy(body) == Some(raw),
-            Compression::Zstd => self.zstd_expands(body, raw),
+            Compression::Zstd => self.zstd_expands(body, raw)?,
+        })
+    }
+
+    fn zstd(&mut self) -> Result<&mut zstd_safe::DCtx<'static>> {
+        if self.zstd.is_none() {
+            self.zstd = decompression_context();
         }
+        self.zstd.as_mut().ok_or_else(no_memory)
     }
 
     /// Decompresses into more and more room, never more than twice what came out before.
-    fn zstd_expands(&mut self, body: &[u8], raw: usize) -> bool {
-        let zstd = self.zstd.get_or_insert_with(zstd_safe::DCtx::create);
+    fn zstd_expands(&mut self, body: &[u8], raw: usize) -> Result<bool> {
+        let zstd = self.zstd()?;
         let mut room = body.len() + FREE_RAW;
         loop {
-            let mut out = vec![0; room.min(raw)];
+            let mut out = zeroed(room.min(raw), "a block")?;
             match zstd.decompress(&mut out[..], body) {
-                Ok(n) => return n == raw,
                 Err(code) if out.len() < raw && zstd_safe::get_error_name(code) == ZSTD_NO_ROOM => room *= 2,
-                Err(_) => return false,
+                result => return Ok(decoded(result)? == Some(raw)),
             }
         }
     }
@@ -149,7 +204,7 @@ impl Decompressor {
     /// Decompresses `payload` into `out`, whose length is what [`Decompressor::room`] said.
     ///
     /// # Errors
-    /// `Corruption` when the payload does not decode to exactly that many bytes.
+    /// `Corruption` when the payload does not decode to exactly that many bytes; `OutOfMemory` as the cause of an `Io` error.
     #[inline]
     pub fn decompress(&mut self, method: Compression, payload: &[u8], out: &mut [u8]) -> Result<()> {
         let body = payload.get(RAW_LEN..).unwrap_or_default();
@@ -157,7 +212,7 @@ impl Decompressor {
         let n = match method {
             Compression::None => None,
             Compression::Lz4 | Compression::Lz4Fast => lz4::decompress(body, out),
-            Compression::Zstd => self.zstd.get_or_insert_with(zstd_safe::DCtx::create).decompress(out, body).ok(),
+            Compression::Zstd => decoded(self.zstd()?.decompress(out, body))?,
             Compression::Snappy => match snap::raw::decompress_len(body) {
                 Ok(n) if n == out.len() => snap::raw::Decoder::new().decompress(body, out).ok(),
                 _ => None,
@@ -186,6 +241,38 @@ pub fn shrinks(raw: &[u8]) -> bool {
 mod tests {
     use super::*;
     use kingtide_base::rng::Rng;
+
+    thread_local! {
+        /// Whether contexts are refused, as if there were no memory.
+        pub static NO_CONTEXTS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    }
+
+    /// Without memory for a context a block is stored as it is, and reading one is an error that is not about the block.
+    #[test]
+    fn want_of_memory_is_not_corruption() {
+        let raw = vec![7; 3 * FREE_RAW];
+        let mut out = vec![0; raw.len()];
+        let mut c = Compressor::new(Compression::Zstd);
+        NO_CONTEXTS.set(true);
+        assert_eq!(c.compress(&raw, &mut out), None);
+        NO_CONTEXTS.set(false);
+        let n = c.compress(&raw, &mut out).expect("there is memory again");
+        let (payload, mut back) = (&out[..n], vec![0; raw.len()]);
+        let mut d = Decompressor::default();
+        NO_CONTEXTS.set(true);
+        for e in [
+            d.room(Compression::Zstd, payload).expect_err("no context"),
+            d.decompress(Compression::Zstd, payload, &mut back).expect_err("no context"),
+            decoded(Err(0_usize.wrapping_sub(64))).expect_err("Zstandard's own error of that meaning"),
+        ] {
+            assert_eq!(e.io_kind(), Some(std::io::ErrorKind::OutOfMemory), "{e}");
+        }
+        NO_CONTEXTS.set(false);
+        assert_eq!(d.room(Compression::Zstd, payload).unwrap(), raw.len());
+        d.decompress(Compression::Zstd, payload, &mut back).unwrap();
+        assert_eq!(back, raw);
+        assert_eq!(decoded(Err(0_usize.wrapping_sub(20))).unwrap(), None, "damage");
+    }
 
     const METHODS: [Compression; 4] = [Compression::Lz4, Compression::Lz4Fast, Compression::Zstd, Compression::Snappy];
 

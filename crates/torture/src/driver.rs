@@ -133,8 +133,7 @@ impl Totals {
         self.kills.iter().for_each(|(name, n)| println!("{n:>10}  {name}"));
         println!("\ncounts");
         self.counts.iter().for_each(|(name, n)| println!("{n:>10}  {name}"));
-        println!("\nrare paths");
-        crate::rare::table(&self.rare).iter().for_each(|line| println!("{line}"));
+        println!("\n{}", crate::rare::table(&self.rare));
         let wrong = |text: &str| self.failures.iter().filter(|f| f.contains(text)).count();
         println!("\n{} refused opens, {} lost, {} wrong", wrong("REFUSED"), wrong("LOST"), wrong("WRONG"));
     }

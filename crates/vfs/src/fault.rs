@@ -69,6 +69,8 @@ pub enum Fault {
     ShortRead,
     /// A `write_at` stores half of its bytes, then fails with EIO. Any other operation is left alone.
     ShortWrite,
+    /// Panics, having done nothing, as a file system of the caller's own may.
+    Panic,
 }
 
 impl Fault {
@@ -79,6 +81,7 @@ impl Fault {
             Fault::Edquot => rustix::io::Errno::DQUOT,
             Fault::Emfile => rustix::io::Errno::MFILE,
             Fault::Eintr => rustix::io::Errno::INTR,
+            Fault::Panic => std::panic::resume_unwind(Box::new("injected")), // without a message, which takes long
         };
         Error::io(op.verb(), path, e.into()).context("injected")
     }

@@ -22,9 +22,10 @@ use std::time::Duration;
 /// An open database. Clones share it; it closes when the last one is dropped, or on [`Db::close`].
 ///
 /// Only the process that opened it can use it. A child that inherited it through `fork()` gets `Closed` from every call
-/// that can fail, [`Db::close`] too; dropping it there does nothing, and does not touch the parent's lock. Iterators,
-/// snapshots and transactions that were inherited may be dropped, and are of no other use. A child that needs the database
-/// opens it once the parent has closed it, or with [`Db::open_read_only`] beside it.
+/// that can fail, [`Db::close`] too, and nothing from those that only tell what there is, such as [`Db::families`]; dropping it
+/// there does nothing, and does not touch the parent's lock. Iterators, snapshots and transactions that were inherited may be
+/// dropped, and are of no other use. A child that needs the database opens it once the parent has closed it, or with
+/// [`Db::open_read_only`] beside it.
 ///
 /// ```
 /// use kingtide::{Db, Options};
@@ -259,8 +260,11 @@ impl Db {
         self.inner().rename_family(old, new)
     }
 
-    /// Names of all families, sorted.
+    /// Names of all families, sorted. None in a forked child.
     pub fn families(&self) -> Vec<String> {
+        if self.check_process().is_err() {
+            return Vec::new();
+        }
         let mut names: Vec<String> = self.inner().shape.lock().families.values().map(|f| f.name()).collect();
         names.sort();
         names
@@ -333,7 +337,7 @@ impl Db {
         self.inner().set_option(name, value)
     }
 
-    /// All statistics.
+    /// All statistics. In a forked child [`StatsReport::writes_stopped`] says so, and there is nothing else in them.
     pub fn stats(&self) -> StatsReport {
         self.inner().report()
     }
@@ -357,13 +361,32 @@ impl Db {
 
     /// Operations that took as long as the option `slow_operation_threshold_us` says, or longer: the last 128, oldest first, each
     /// with what it touched and waited for. A key is recorded as its length and hash alone. Steps of cursors are not among them.
+    /// None in a forked child.
     pub fn slow_operations(&self) -> Vec<SlowOperation> {
+        if self.check_process().is_err() {
+            return Vec::new();
+        }
         self.inner().stats.slow_operations(0)
     }
 
-    /// All statistics and histograms as Prometheus text.
+    /// All statistics and histograms as Prometheus text. Empty in a forked child.
     pub fn prometheus(&self) -> String {
         self.inner().prometheus()
+    }
+
+    /// An error in a forked child of the process that opened the database, where calls that cannot fail find nothing.
+    ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// db.check_process()?; // this process opened it
+    /// # Ok::<(), kingtide::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `Closed`.
+    pub fn check_process(&self) -> Result<()> {
+        self.inner().check_origin()
     }
 
     /// Runs one background job on this thread, for databases opened with [`Options::manual_jobs`]. False when there was

@@ -27,6 +27,9 @@ impl Db {
     /// Every sequence number from this one up to [`Db::latest_sequence`] can be read at, with [`Db::snapshot_at`].
     /// After an open it is the newest; a flush or merge moves it to what was the newest when that began.
     pub fn oldest_readable_sequence(&self) -> SeqNo {
+        if self.check_process().is_err() {
+            return self.latest_sequence(); // without a lock; no read is let through there
+        }
         self.inner().snapshots.oldest_readable()
     }
 
@@ -64,8 +67,11 @@ impl Db {
         self.inner().snapshots.named(name)
     }
 
-    /// The named snapshots with their sequence numbers, by name.
+    /// The named snapshots with their sequence numbers, by name. None in a forked child.
     pub fn named_snapshots(&self) -> Vec<(String, SeqNo)> {
+        if self.check_process().is_err() {
+            return Vec::new();
+        }
         self.inner().snapshots.names()
     }
 

@@ -135,6 +135,7 @@ impl DbInner {
             }
             let mut reserved = family.view.load().active.reserve(bytes, ops);
             if reserved == Err(NoRoom::Full) {
+                rare!("memtable-sealed-for-pieces");
                 self.rotate(c, family);
                 reserved = family.view.load().active.reserve(bytes, ops);
             }

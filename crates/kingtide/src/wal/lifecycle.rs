@@ -350,7 +350,14 @@ impl Segments {
             sync.sync_names()?;
             sync.forget(id);
             let gone = self.live.lock().sealed.pop_front();
-            debug_assert!(gone.is_some_and(|s| s.id == id), "segments are released oldest first, by one thread");
+            debug_assert!(
+                gone.as_ref().is_some_and(|s| s.id == id),
+                "segments are released oldest first, by one thread"
+            );
+            debug_assert!(
+                gone.is_none_or(|s| s.end_seq <= needed),
+                "segment {id} reaches above the log start {needed}"
+            );
             released += 1;
         }
         self.publish_size(config);

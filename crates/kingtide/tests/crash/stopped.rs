@@ -403,3 +403,28 @@ fn writers_that_wait_for_memory_do_not_hear_of_merges_that_fail() {
     assert!(db.verify().unwrap().is_clean());
     db.close().unwrap();
 }
+
+/// A full disk makes the engine delete what it can spare. A file system of the caller's that panics at that ends no thread of the
+/// engine's, and the database can be closed.
+#[test]
+fn a_panic_while_space_is_given_back_stops_writes_and_lets_close_return() {
+    let fs = Arc::new(FaultFs::new(MemFs::shared(), 1));
+    let db = Db::open("db", options(fs.clone())).unwrap();
+    for n in 0..400u32 {
+        db.put(n.to_be_bytes(), [7; 2000]).unwrap(); // several segments
+    }
+    db.flush().unwrap(); // they are free now
+    db.put(b"more", b"1").unwrap();
+    fs.add(Rule::new(Op::Write, Fault::Enospc).path("klog").sticky());
+    fs.add(Rule::new(Op::Remove, Fault::Panic).sticky());
+    let e = db.flush().expect_err("no space, and then a panic");
+    assert!(e.kind() == ErrorKind::Poisoned && e.message().contains("panicked"), "{e}");
+    fs.clear();
+    assert_eq!(db.put(b"more", b"2").unwrap_err().kind(), ErrorKind::Poisoned);
+    assert_eq!(db.get(b"more").unwrap().as_deref(), Some(&b"1"[..]));
+    assert_eq!(db.close().unwrap_err().kind(), ErrorKind::Poisoned);
+    drop(db);
+    let db = Db::open("db", options(fs)).unwrap();
+    assert_eq!(db.get(b"more").unwrap().as_deref(), Some(&b"1"[..]));
+    assert_eq!(db.range(..).count(), 401);
+}

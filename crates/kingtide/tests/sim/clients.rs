@@ -2,8 +2,9 @@
 
 use crate::history::{FamilyNo, Op, What, Xid};
 use crate::world::World;
-use crate::writes::Sink;
+use crate::writes::{Sink, is_in_pieces};
 use kingtide::{Durability, Error, ErrorKind, Isolation, Result, Transaction, TransactionOptions};
+use kingtide_base::rng::Rng;
 use std::time::Duration;
 
 /// Transactions in doubt at once.
@@ -20,6 +21,8 @@ pub struct Client {
     began: usize,
     locking: bool,
     durability: Option<Durability>,
+    /// Whether it has a value that was written in pieces, with which it cannot be prepared.
+    staged: bool,
     /// Its name, once prepared.
     xid: Option<Xid>,
 }
@@ -75,7 +78,17 @@ impl World {
         let (no, family) = self.any_family();
         let op = self.random_op(no);
         let now = self.clock_ms();
-        Sink::Transaction(client.txn.as_mut().expect("begun")).add(&family, &op, now)?;
+        let staged = matches!(&op, Op::Put(_, _, value, _) if is_in_pieces(value));
+        if staged {
+            client.staged = true;
+            let worker = (self.db().clone(), Rng::new(self.rng.next_u64()));
+            self.clock.work_while_sleeping(Some(worker)); // writing a value in pieces may wait
+        }
+        let added = Sink::Transaction(client.txn.as_mut().expect("begun")).add(&family, &op, now);
+        if staged {
+            self.clock.work_while_sleeping(None);
+        }
+        added?;
         client.ops.push(op);
         Ok(())
     }
@@ -148,7 +161,7 @@ impl World {
     /// A client that wrote something prepares.
     pub fn prepare(&mut self) -> Result<()> {
         let in_doubt = self.history.in_doubt(self.begun(), self.epoch());
-        let ready = |c: &Client| c.txn.is_some() && c.xid.is_none() && !c.ops.is_empty();
+        let ready = |c: &Client| c.txn.is_some() && c.xid.is_none() && !c.ops.is_empty() && !c.staged;
         let Some(at) = self.clients.iter().position(ready).filter(|_| in_doubt.len() < IN_DOUBT) else {
             return self.client_step();
         };

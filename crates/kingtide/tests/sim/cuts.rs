@@ -9,10 +9,11 @@ use crate::history::{Found, History, Op, Progress, Tables};
 use crate::plan::Plan;
 use crate::watchdog::watch;
 use crate::world::{DIR, World, families_found, read};
-use crate::{cases, env, full};
+use crate::{cases, env, full, is_whole};
 use kingtide::vfs::{MemFs, Survival};
 use kingtide::{Db, Durability, ManualClock, WriteBatch, WriteOptions};
 use kingtide_base::rare;
+use kingtide_base::rare::excuses::CUTS;
 use kingtide_base::rng::Rng;
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -363,6 +364,9 @@ fn every_power_cut_leaves_a_prefix_with_all_that_was_acknowledged() {
         failures
     });
     counts.print();
-    println!("{}", rare::report(&rare::counts()));
+    println!("{}", CUTS.report(&rare::counts()));
     assert!(failures.is_empty(), "{failures:#?}");
+    if is_whole() {
+        CUTS.check(&rare::counts()).unwrap_or_else(|never| panic!("{never}"));
+    }
 }

@@ -10,7 +10,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 /// Values of options that an open may have. Those that the scenario sets itself stay as they are.
-const VALUES: [(&str, &str); 20] = [
+const VALUES: [(&str, &str); 22] = [
     ("memtable_size", "65536 131072"),
     ("max_immutable_memtables", "1 2 64"),
     ("max_wal_size", "131072 400000 1M"),
@@ -31,6 +31,8 @@ const VALUES: [(&str, &str); 20] = [
     ("max_open_files", "16 100"),
     ("max_subcompactions", "1 4"),
     ("direct_value_threshold", "0 1 8 40 300"),
+    ("block_cache_size", "0 65536 1M"),
+    ("cache_shards", "0 1 2 16"),
 ];
 
 /// The scenario's options for a database on that file system, and what `draw` makes of them; with 0 nothing.

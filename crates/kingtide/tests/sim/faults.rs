@@ -8,10 +8,11 @@ use crate::history::{FOREVER, Op, Progress};
 use crate::plan::{Part, Plan};
 use crate::watchdog::watch;
 use crate::world::{DIR, World, families_found, read};
-use crate::{cases, env, full};
+use crate::{cases, env, full, is_whole};
 use kingtide::vfs::{Fault, MemFs, Op as FsOp, Rule, Survival};
 use kingtide::{Db, Durability, ErrorKind, ManualClock};
 use kingtide_base::rare;
+use kingtide_base::rare::excuses::FAULTS;
 use kingtide_base::rng::Rng;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -199,8 +200,11 @@ fn a_failing_disk_loses_nothing_acknowledged() {
     });
     let [cases_run, refused, injected] = [cases_run, refused, injected].map(AtomicU64::into_inner);
     println!("{cases_run} troubles, {injected} operations made to fail, {refused} calls refused");
-    println!("{}", rare::report(&rare::counts()));
+    println!("{}", FAULTS.report(&rare::counts()));
     assert!(failures.is_empty(), "{failures:#?}");
+    if is_whole() {
+        FAULTS.check(&rare::counts()).unwrap_or_else(|never| panic!("{never}"));
+    }
 }
 
 fn plain() -> Arc<Plan> {

@@ -38,6 +38,12 @@ pub fn env(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|v| v.parse().ok())
 }
 
+/// Whether this is a full run of all scenarios, which must take every rare path, and no part of one.
+pub fn is_whole() -> bool {
+    let part = ["KINGTIDE_SCENARIO", "KINGTIDE_SEED", "KINGTIDE_FAULT", "KINGTIDE_CUT", "KINGTIDE_LIVES"];
+    full() && part.iter().all(|name| std::env::var_os(name).is_none())
+}
+
 /// The scenarios to run, and of each the seeds.
 pub fn cases(seeds: u64) -> Vec<(Arc<Plan>, u64)> {
     draws::quiet_panics();

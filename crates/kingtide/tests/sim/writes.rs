@@ -31,6 +31,12 @@ impl Sink<'_> {
             (Sink::Batch(b), Op::SingleDelete(_, k)) => b.single_delete(family, k),
             (Sink::Batch(b), Op::DeleteRange(_, from, to)) => b.delete_range(family, from..to),
             (Sink::Batch(b), Op::DeletePrefix(_, prefix, _)) => b.delete_prefix(family, prefix),
+            (Sink::Transaction(t), Op::Put(_, k, v, FOREVER)) if is_in_pieces(v) => {
+                t.put_staged(family, k, &stage(family, v)?)
+            }
+            (Sink::Transaction(t), Op::Put(_, k, v, expiry)) if is_in_pieces(v) => {
+                t.put_staged_ttl(family, k, &stage(family, v)?, ttl(*expiry))
+            }
             (Sink::Transaction(t), Op::Put(_, k, v, FOREVER)) => t.put(family, k, v),
             (Sink::Transaction(t), Op::Put(_, k, v, expiry)) => t.put_ttl(family, k, v, ttl(*expiry)),
             (Sink::Transaction(t), Op::Delete(_, k)) => t.delete(family, k),
@@ -41,8 +47,8 @@ impl Sink<'_> {
     }
 }
 
-/// Whether a batch gets a value in pieces. Its bytes are random, so they say so, and no draw of another thing moves.
-fn is_in_pieces(value: &[u8]) -> bool {
+/// Whether a batch or a transaction gets a value in pieces. Its bytes are random, so they say so, and no draw of another thing moves.
+pub fn is_in_pieces(value: &[u8]) -> bool {
     value.len() > 100 && value[0].is_multiple_of(3)
 }
 

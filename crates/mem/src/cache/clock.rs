@@ -10,6 +10,7 @@
 use std::sync::OnceLock;
 
 use kingtide_base::lock::Mutex;
+use kingtide_base::rare;
 
 use super::block::{self, Block, BlockKey};
 use super::doorkeeper;
@@ -86,6 +87,8 @@ struct Inner {
     blocks: usize,
     used: u64,
     capacity: u64,
+    /// Whether it ever was full.
+    was_full: bool,
 }
 
 /// How a miss is received; see [`Partition::admit`].
@@ -194,6 +197,10 @@ impl Partition {
             return change;
         }
         let Some(word) = Word::new(block) else { return change };
+        if !inner.was_full && inner.used > inner.capacity - charge {
+            inner.was_full = true;
+            rare!("cache-partition-filled");
+        }
         self.evict_to(inner, inner.capacity - charge, &mut change);
         self.make_slot(inner, &mut change);
         self.put(k.tag(), word, FRESH);

@@ -240,7 +240,7 @@ impl Db {
         Transaction::begin(self.inner().clone(), options)
     }
 
-    /// Running and prepared transactions.
+    /// Running and prepared transactions. None in a forked child.
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
@@ -254,16 +254,25 @@ impl Db {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn transactions(&self) -> Vec<TransactionInfo> {
+        if self.check_process().is_err() {
+            return Vec::new();
+        }
         self.inner().txns.list()
     }
 
-    /// All locks that transactions hold.
+    /// All locks that transactions hold. None in a forked child.
     pub fn locks(&self) -> Vec<HeldLock> {
+        if self.check_process().is_err() {
+            return Vec::new();
+        }
         self.inner().txns.locks.held()
     }
 
-    /// Returns who waits for whose locks.
+    /// Returns which transactions wait for whose locks. None in a forked child.
     pub fn lock_waits(&self) -> Vec<LockWait> {
+        if self.check_process().is_err() {
+            return Vec::new();
+        }
         self.inner().txns.locks.waits()
     }
 

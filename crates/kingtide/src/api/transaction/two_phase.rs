@@ -156,8 +156,11 @@ fn resolve(db: &Arc<DbInner>, xid: &[u8], committed: bool, options: &WriteOption
 
 impl Db {
     /// The transactions in doubt, oldest first: those prepared now and, after an open, those that recovery found. They hold
-    /// their locks.
+    /// their locks. None in a forked child.
     pub fn recover_prepared(&self) -> Vec<PreparedInfo> {
+        if self.check_process().is_err() {
+            return Vec::new();
+        }
         self.inner().prepared.list()
     }
 

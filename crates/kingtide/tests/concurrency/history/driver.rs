@@ -8,6 +8,7 @@ use super::worker::{FAMILIES, LISTS, Recorded, Worker, World, list_in, locate, r
 use kingtide::vfs::{MemFs, Survival};
 use kingtide::{ColumnFamily, Db, Durability, Isolation, Options, Tuning};
 use kingtide_base::rare;
+use kingtide_base::rare::excuses::HISTORIES;
 use kingtide_base::rng::Rng;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -304,5 +305,8 @@ fn histories_across_restarts_show_only_what_the_levels_allow() {
         }
     }
     println!("{total} transactions, {committed} committed, across {kinds:?}: nothing found that their levels exclude");
-    println!("{}", rare::report(&rare::counts()));
+    println!("{}", HISTORIES.report(&rare::counts()));
+    if super::full() {
+        HISTORIES.check(&rare::counts()).unwrap_or_else(|never| panic!("{never}"));
+    }
 }

@@ -15,6 +15,7 @@ mod power_cut;
 use kingtide::{ColumnFamily, Db, Options, Tuning, WriteBatch};
 use kingtide_base::hash::{hash64, mix64};
 use kingtide_base::rare;
+use kingtide_base::rare::excuses::KILL_NINE;
 use kingtide_base::rng::{Rng, entropy};
 use kingtide_testkit::Scratch;
 use kingtide_testkit::full;
@@ -320,11 +321,9 @@ impl Run {
         self.rare.iter_mut().zip(of_child).for_each(|(all, n)| *all += n);
     }
 
-    /// Prints how often this process and the children took each rare path.
-    fn print_rare_paths(&self) {
-        let counts: Vec<_> =
-            rare::counts().into_iter().zip(&self.rare).map(|((name, n), more)| (name, n + more)).collect();
-        println!("{}", rare::report(&counts));
+    /// How often this process and the children took each rare path.
+    fn rare_paths(&self) -> Vec<(&'static str, u64)> {
+        rare::counts().into_iter().zip(&self.rare).map(|((name, n), more)| (name, n + more)).collect()
     }
 
     fn check(&mut self, round: u64, db: &Db) {
@@ -438,7 +437,10 @@ fn acknowledged_commits_survive_kill_nine() {
     }
     let commits: u64 = run.acknowledged.iter().sum();
     println!("{rounds} kills, {checks} checks, {commits} commits acknowledged, {} keys compared", run.checked_keys);
-    run.print_rare_paths();
+    println!("{}", KILL_NINE.report(&run.rare_paths()));
+    if full() {
+        KILL_NINE.check(&run.rare_paths()).unwrap_or_else(|never| panic!("{never}"));
+    }
     assert!(commits > 0 && run.checked_keys > 0);
 }
 

@@ -266,5 +266,5 @@ fn acknowledged_commits_survive_power_cuts_of_a_real_file_system() {
         all.checked_keys,
         start.elapsed()
     );
-    all.print_rare_paths();
+    println!("{}", kingtide_base::rare::report(&all.rare_paths()));
 }

@@ -62,6 +62,44 @@ fn refused<T: std::fmt::Debug>(what: &str, result: kingtide::Result<T>) {
     assert!(e.message().contains("fork"), "{what}: {e}");
 }
 
+/// Calls that cannot fail say nothing, and wait for no lock.
+fn finds_nothing(db: &Db) {
+    let stats = db.stats();
+    assert!(stats.writes_stopped.is_some_and(|why| why.contains("fork")) && stats.families.is_empty());
+    assert_eq!(db.families(), Vec::<String>::new());
+    assert_eq!(db.prometheus(), "");
+    assert!(db.transactions().is_empty() && db.locks().is_empty() && db.lock_waits().is_empty());
+    assert!(db.recover_prepared().is_empty() && db.named_snapshots().is_empty() && db.slow_operations().is_empty());
+    assert!(db.oldest_readable_sequence() <= db.latest_sequence());
+}
+
+/// A thread of the parent holds locks of the database at the very moment of many a fork; a child that waited for one of them
+/// would wait for ever.
+#[test]
+fn a_forked_child_waits_for_no_lock_that_a_thread_of_its_parent_held() {
+    let dir = Scratch::absent("held");
+    let db = Db::open(&dir.0, options()).unwrap();
+    db.put(b"a", b"1").unwrap();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|s| {
+        for n in 0..2 {
+            let (db, stop) = (&db, &stop);
+            s.spawn(move || {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    let mut txn = db.begin(Isolation::Snapshot).unwrap();
+                    txn.put(db.default_family(), &[n], b"1").unwrap();
+                    drop((db.stats(), db.families(), db.locks(), db.transactions(), db.recover_prepared()));
+                }
+            });
+        }
+        for _ in 0..60 {
+            in_child(|| finds_nothing(&db));
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    db.close().unwrap();
+}
+
 #[test]
 fn a_forked_child_is_refused_everything_and_its_close_returns() {
     let dir = Scratch::absent("refused");
@@ -90,6 +128,8 @@ fn a_forked_child_is_refused_everything_and_its_close_returns() {
         refused("checkpoint", db.checkpoint(dir.0.join("copy")));
         refused("family", db.family("other").map(drop));
         refused("run_one_job", db.run_one_job());
+        refused("check_process", db.check_process());
+        finds_nothing(&db);
         refused("close", db.close());
         refused("close again", db.close());
     });

@@ -4,4 +4,5 @@
 mod files;
 #[cfg(target_os = "linux")]
 mod fork;
+mod limits_of_options;
 mod memory;
