@@ -63,7 +63,9 @@ fn run(operation: &str, db: &Db) {
         load(db);
     }
     match operation {
-        "put" => measured(&mut |i| db.put(key(i), value(i)).expect("a put")),
+        "put" => measured(&mut |i| {
+            db.put(key(i), value(i)).expect("a put");
+        }),
         "put-batch" => {
             let mut batch = WriteBatch::new();
             measured(&mut |i| {
@@ -77,7 +79,9 @@ fn run(operation: &str, db: &Db) {
         "get" => measured(&mut |i| assert!(db.get(key(i * 3 % LOADED)).expect("a get").is_some())),
         "get-missing" => measured(&mut |i| assert!(db.get(key(LOADED + i)).expect("a get").is_none())),
         "get-recent" => {
-            (0..LOADED).for_each(|i| db.put(key(i), value(i)).expect("a put"));
+            (0..LOADED).for_each(|i| {
+                db.put(key(i), value(i)).expect("a put");
+            });
             measured(&mut |i| assert!(db.get(key(i * 3 % LOADED)).expect("a get").is_some()));
         }
         "multi-get" => {

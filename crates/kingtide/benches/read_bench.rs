@@ -7,6 +7,7 @@
 
 #![allow(clippy::disallowed_methods)] // a benchmark reads the clock
 
+use kingtide::Cursor;
 use kingtide::internal::{
     CursorConfig, FamilyMemtable, FileMeta, ReadContext, TableCache, Version, View, cursor, get, klog_path, multi_get,
 };

@@ -148,7 +148,7 @@ mod tests {
         db.inner().reserve.spent.store(true, Ordering::Relaxed);
 
         let refused = |done: Result<()>| assert_eq!(done.unwrap_err().kind(), ErrorKind::NoSpace);
-        refused(db.put(b"new", b"value"));
+        refused(db.put(b"new", b"value").map(drop));
         refused(late.prepare(b"late"));
         db.delete(b"old").unwrap();
         doubts.remove(0).commit().unwrap();

@@ -32,7 +32,7 @@ fn write(db: &Db, rng: &mut Rng, n: usize) {
             0 => db.delete(key).unwrap(),
             1 => other.put(key, value).unwrap(),
             _ => db.put(key, value).unwrap(),
-        }
+        };
     }
 }
 

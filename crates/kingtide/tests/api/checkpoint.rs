@@ -35,9 +35,15 @@ fn fill(db: &Db, rng: &mut Rng, rounds: usize) {
         for _ in 0..100 {
             let key = rng.below(500).to_be_bytes();
             match rng.below(10) {
-                0 => db.delete(key).unwrap(),
-                1 => other.delete(key).unwrap(),
-                2 => other.put(key, value(rng)).unwrap(),
+                0 => {
+                    db.delete(key).unwrap();
+                }
+                1 => {
+                    other.delete(key).unwrap();
+                }
+                2 => {
+                    other.put(key, value(rng)).unwrap();
+                }
                 3 => {
                     let mut b = WriteBatch::new();
                     b.put(db.default_family(), &key, &value(rng)).unwrap();
@@ -48,7 +54,9 @@ fn fill(db: &Db, rng: &mut Rng, rounds: usize) {
                     let from = rng.below(490);
                     db.delete_range(from.to_be_bytes()..(from + 10).to_be_bytes()).unwrap();
                 }
-                _ => db.put(key, value(rng)).unwrap(),
+                _ => {
+                    db.put(key, value(rng)).unwrap();
+                }
             }
         }
         match round % 4 {
@@ -133,7 +141,9 @@ fn transactions_in_doubt_are_in_doubt_in_the_copy() {
 }
 
 fn fill_plain(db: &Db, rng: &mut Rng) {
-    (0..200u64).for_each(|i| db.put((1000 + i).to_be_bytes(), value(rng)).unwrap());
+    (0..200u64).for_each(|i| {
+        db.put((1000 + i).to_be_bytes(), value(rng)).unwrap();
+    });
 }
 
 /// Four threads write batches over two families; a batch's sequence number says which commits a checkpoint must hold.

@@ -146,7 +146,11 @@ fn hooks_may_commit_and_their_commits_are_told_of_in_order() {
     std::thread::scope(|s| {
         for t in 0..4 {
             let db = db.clone();
-            s.spawn(move || (0..250).for_each(|i| db.put(format!("{t}:{i}"), "v").unwrap()));
+            s.spawn(move || {
+                (0..250).for_each(|i| {
+                    db.put(format!("{t}:{i}"), "v").unwrap();
+                })
+            });
         }
     });
     let seen = record.0.lock().unwrap();
@@ -173,7 +177,11 @@ fn hooks_of_two_databases_that_commit_to_each_other_do_not_wait_in_a_circle() {
     }
     std::thread::scope(|s| {
         for db in &dbs {
-            s.spawn(|| (0..500).for_each(|i| db.put(format!("{i}"), "first").unwrap()));
+            s.spawn(|| {
+                (0..500).for_each(|i| {
+                    db.put(format!("{i}"), "first").unwrap();
+                })
+            });
         }
     });
     for (db, told) in dbs.iter().zip(told.iter()) {

@@ -85,7 +85,9 @@ fn a_get_of_a_deleted_range_reads_no_block_of_older_files() {
     options.db.block_cache_size = 0;
     let db = Db::open("/db", options).unwrap();
     let key = |i: u32| format!("key{i:05}");
-    (0..5000).for_each(|i| db.put(key(i), "old").unwrap());
+    (0..5000).for_each(|i| {
+        db.put(key(i), "old").unwrap();
+    });
     db.flush().unwrap();
     db.delete_range(key(1000)..key(4000)).unwrap();
     for flushed in [false, true] {

@@ -325,7 +325,7 @@ fn repair_finds_the_values_of_commits_that_are_in_no_table() {
     db.flush().unwrap();
     put_all(db.default_family(), 2);
     let killed = fs.kill_clone();
-    let report = kingtide::repair::repair("db", "repaired", &options(&killed, Compression::Lz4)).unwrap();
+    let report = kingtide::repair("db", "repaired", &options(&killed, Compression::Lz4)).unwrap();
     let repaired = Db::open("repaired", options(&killed, Compression::Lz4)).unwrap();
     check(repaired.default_family(), 2, "repaired");
     assert!(killed.exists(Path::new("repaired")).unwrap() && report.is_complete(), "{report:?}");

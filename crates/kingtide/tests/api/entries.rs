@@ -190,7 +190,7 @@ fn entries_that_expire_between_the_ends() {
         match i % 3 {
             0 => db.put_ttl([i], [i], Duration::from_millis(1 + u64::from(i) * 7 % 50)).unwrap(),
             _ => db.put([i], [i]).unwrap(),
-        }
+        };
     }
     for seed in 0..20 {
         let mut rng = Rng::new(seed);
@@ -235,25 +235,33 @@ fn every_form_of_a_range() {
 fn every_form_of_a_range_is_deleted() {
     type Form = (&'static str, fn(&Db, &ColumnFamily) -> Result<()>, &'static [&'static str]);
     const FORMS: [Form; 8] = [
-        ("a..c", |_, f| f.delete_range("a".."c"), &["c", "d"]),
-        ("a..=c", |_, f| f.delete_range("a"..="c"), &["d"]),
-        ("b..", |_, f| f.delete_range("b"..), &["a"]),
-        ("..c", |_, f| f.delete_range(.."c"), &["c", "d"]),
-        ("..=c", |_, f| f.delete_range(..="c"), &["d"]),
-        ("all", |_, f| f.delete_range(..), &[]),
-        ("excluded", |_, f| f.delete_range((Bound::Excluded("a"), Bound::Excluded("d"))), &["a", "d"]),
-        ("none", |_, f| f.delete_range((Bound::Excluded("d"), Bound::<&str>::Unbounded)), &["a", "b", "c", "d"]),
+        ("a..c", |_, f| f.delete_range("a".."c").map(drop), &["c", "d"]),
+        ("a..=c", |_, f| f.delete_range("a"..="c").map(drop), &["d"]),
+        ("b..", |_, f| f.delete_range("b"..).map(drop), &["a"]),
+        ("..c", |_, f| f.delete_range(.."c").map(drop), &["c", "d"]),
+        ("..=c", |_, f| f.delete_range(..="c").map(drop), &["d"]),
+        ("all", |_, f| f.delete_range(..).map(drop), &[]),
+        ("excluded", |_, f| f.delete_range((Bound::Excluded("a"), Bound::Excluded("d"))).map(drop), &["a", "d"]),
+        (
+            "none",
+            |_, f| f.delete_range((Bound::Excluded("d"), Bound::<&str>::Unbounded)).map(drop),
+            &["a", "b", "c", "d"],
+        ),
     ];
     let db = open(None);
     for (name, delete, left) in FORMS {
         let family = db.create_family(name, FamilyOptions::default()).unwrap();
-        ["a", "b", "c", "d"].iter().for_each(|k| family.put(k, k).unwrap());
+        ["a", "b", "c", "d"].iter().for_each(|k| {
+            family.put(k, k).unwrap();
+        });
         delete(&db, &family).unwrap();
         assert_eq!(keys(family.iter()), left, "{name}");
     }
     // Descending, a range begins at its greater end; and what is deleted includes what the transaction wrote itself.
     let family = db.create_family_ordered("down", FamilyOptions::default(), KeyOrder::Reverse).unwrap();
-    ["a", "b", "c"].iter().for_each(|k| family.put(k, k).unwrap());
+    ["a", "b", "c"].iter().for_each(|k| {
+        family.put(k, k).unwrap();
+    });
     let mut txn = db.begin(Isolation::Serializable).unwrap();
     txn.put(&family, b"d", b"d").unwrap();
     txn.delete_range(&family, "c"..="b").unwrap();
@@ -308,7 +316,9 @@ fn what_both_ends_passed_is_checked() {
     for (insert, refused) in [("k15", true), ("k85", true), ("k50", false), ("k20", true), ("k80", true), ("j", true)] {
         let db = open(None);
         let f = db.default_family();
-        (1..10).for_each(|i| db.put(format!("k{i}0"), "v").unwrap());
+        (1..10).for_each(|i| {
+            db.put(format!("k{i}0"), "v").unwrap();
+        });
         let mut txn = db.begin(Isolation::Serializable).unwrap();
         let mut entries = txn.iter(f);
         for key in ["k10", "k90", "k20", "k80"] {
@@ -327,7 +337,9 @@ fn what_both_ends_passed_is_checked() {
 #[test]
 fn an_iterator_outlives_what_made_it() {
     let db = open(None);
-    (0..50u8).for_each(|i| db.put([i], [i]).unwrap());
+    (0..50u8).for_each(|i| {
+        db.put([i], [i]).unwrap();
+    });
     let snapshot = db.snapshot();
     let [mut now, mut then] = [db.range([10]..), snapshot.of(db.default_family()).range(..[40])];
     drop(snapshot);

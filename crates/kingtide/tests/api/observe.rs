@@ -39,7 +39,11 @@ impl EventListener for Heard {
 fn every_kind_of_operation_is_measured() {
     let db = Db::open("db", in_memory()).unwrap();
     let family = db.default_family();
-    let batch_of_100 = |from: u32| (from..from + 100).for_each(|i| db.put(i.to_be_bytes(), [7; 50]).unwrap());
+    let batch_of_100 = |from: u32| {
+        (from..from + 100).for_each(|i| {
+            db.put(i.to_be_bytes(), [7; 50]).unwrap();
+        })
+    };
     batch_of_100(0);
     db.flush().unwrap();
     batch_of_100(50);
@@ -121,7 +125,9 @@ fn a_listener_hears_what_happens_in_order() {
     let db = Db::open("db", Options { listener: Some(heard.clone()), ..in_memory() }).unwrap();
     assert_eq!(heard.names(), ["recovered", "opened"]);
     for round in 0..2 {
-        (0..100u32).for_each(|i| db.put(i.to_be_bytes(), [round; 600]).unwrap());
+        (0..100u32).for_each(|i| {
+            db.put(i.to_be_bytes(), [round; 600]).unwrap();
+        });
         db.flush().unwrap();
     }
     db.compact().unwrap();
@@ -396,7 +402,9 @@ fn recovery_tells_how_much_it_read_and_whether_the_log_was_torn() {
     };
     let fs = MemFs::new();
     let db = Db::open("db", Options { fs: Some(Arc::new(fs.clone())), ..in_memory() }).unwrap();
-    (0..10u32).for_each(|i| db.put(i.to_be_bytes(), [7; 1000]).unwrap());
+    (0..10u32).for_each(|i| {
+        db.put(i.to_be_bytes(), [7; 1000]).unwrap();
+    });
     let killed = fs.kill_clone();
     let (info, text, level) = recovery(&killed);
     assert_eq!((info.log_records, info.torn_bytes, info.closed, level), (10, None, false, LogLevel::Info), "{text}");
@@ -439,7 +447,9 @@ fn a_running_database_publishes_its_statistics_if_it_is_asked_to() {
     let first = published().expect("the file");
     assert!(first > 10_000);
     assert!(db.verify().unwrap().problems.is_empty());
-    (0..2_000_000u32).step_by(20_000).for_each(|i| db.put(i.to_be_bytes(), b"v").unwrap());
+    (0..2_000_000u32).step_by(20_000).for_each(|i| {
+        db.put(i.to_be_bytes(), b"v").unwrap();
+    });
     while db.run_one_job().unwrap() {}
     assert_eq!(published(), Some(first), "it is not time yet");
     clock.advance(Duration::from_secs(2));

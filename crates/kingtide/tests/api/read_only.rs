@@ -51,7 +51,7 @@ fn write(db: &Db, rng: &mut Rng, n: usize) {
             0 => db.delete(key).unwrap(),
             1 => db.delete_range(key..(rng.below(5) + u64::from_be_bytes(key)).to_be_bytes()).unwrap(),
             _ => db.put(key, value).unwrap(),
-        }
+        };
     }
 }
 

@@ -198,7 +198,11 @@ fn small_files(fs: &Arc<dyn Fs>) -> Options {
 fn files_may_end_where_a_deleted_range_was_cut_and_others_begin() {
     let fs = MemFs::shared();
     let db = Db::open("db", small_files(&fs)).unwrap();
-    let fill = |value: u8| (0..1000).for_each(|row| db.put(key(1, row), vec![value; 400]).unwrap());
+    let fill = |value: u8| {
+        (0..1000).for_each(|row| {
+            db.put(key(1, row), vec![value; 400]).unwrap();
+        })
+    };
     fill(1);
     db.flush().unwrap();
     run_jobs(&db);

@@ -564,7 +564,11 @@ fn leftovers_of_jobs_are_neither_lost_nor_kept() {
 fn a_manifest_that_lost_records_is_found_out() {
     let fs = MemFs::new();
     let db = Db::open(DIR, options(&fs)).unwrap();
-    let fill = |from: u64| (from..from + 200).for_each(|i| db.put(format!("key-{i:05}"), value(i)).unwrap());
+    let fill = |from: u64| {
+        (from..from + 200).for_each(|i| {
+            db.put(format!("key-{i:05}"), value(i)).unwrap();
+        })
+    };
     fill(0);
     db.flush().unwrap();
     let manifest = files(&fs, "MANIFEST")[0].clone();

@@ -143,7 +143,9 @@ fn copies_have_what_is_committed_and_nothing_else() {
     let writer = writer.finish().unwrap();
     let (mut with_more, wanted) = (value(BIG, 4), [("late", &writer), ("later", &staged)]);
     with_more.extend_from_slice(b"and more");
-    wanted.iter().for_each(|(key, value)| db.default_family().put_staged(key, value).unwrap());
+    wanted.iter().for_each(|(key, value)| {
+        db.default_family().put_staged(key, value).unwrap();
+    });
     let late = |db: &Db, there: bool, what: &str| {
         assert_eq!(db.get(b"late").unwrap().is_some_and(|v| v == with_more), there, "{what}");
         assert_eq!(db.get(b"later").unwrap().is_some_and(|v| v == value(BIG, 5)), there, "{what}");

@@ -75,13 +75,17 @@ fn pieces_are_those_of_the_whole_wherever_the_value_lies() {
         let what = format!("{compression:?}, chunks of {chunk}");
         let fs = MemFs::new();
         let db = open(&fs, compression, chunk);
-        LENGTHS.iter().for_each(|len| db.put(key(*len), value(*len, 1)).unwrap());
+        LENGTHS.iter().for_each(|len| {
+            db.put(key(*len), value(*len, 1)).unwrap();
+        });
         let family = db.default_family();
         check_all(family, 1, &format!("{what}, in a memtable"));
         db.flush().unwrap();
         check_all(family, 1, &format!("{what}, flushed"));
         let before = db.snapshot();
-        LENGTHS.iter().for_each(|len| db.put(key(*len), value(*len, 2)).unwrap());
+        LENGTHS.iter().for_each(|len| {
+            db.put(key(*len), value(*len, 2)).unwrap();
+        });
         db.flush().unwrap();
         db.compact().unwrap();
         check_all(family, 2, &format!("{what}, compacted"));

@@ -506,7 +506,9 @@ fn several_threads_write_values_to_a_real_directory() {
                 for n in keys(t) {
                     let staged = stage(db.default_family(), &value(1_200_000 + n as usize, n), &mut rng);
                     match n % 2 {
-                        0 => db.default_family().put_staged(n.to_be_bytes(), &staged).unwrap(),
+                        0 => {
+                            db.default_family().put_staged(n.to_be_bytes(), &staged).unwrap();
+                        }
                         _ => db.transact(|tx| tx.put_staged(db.default_family(), &n.to_be_bytes(), &staged)).unwrap(),
                     }
                     if n % 3 == 0 {

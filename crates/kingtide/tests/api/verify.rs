@@ -69,10 +69,14 @@ fn random_work(db: &Db, families: &[ColumnFamily], rng: &mut Rng, steps: u64) {
             0 => db.flush().unwrap(),
             1 => {
                 let (a, b) = (key(rng), key(rng));
-                family.delete_range(a.clone().min(b.clone())..a.max(b)).unwrap()
+                family.delete_range(a.clone().min(b.clone())..a.max(b)).unwrap();
             }
-            2 => family.put_ttl(key(rng), value(rng.below(1000)), Duration::from_secs(100_000)).unwrap(),
-            3..6 => family.delete(key(rng)).unwrap(),
+            2 => {
+                family.put_ttl(key(rng), value(rng.below(1000)), Duration::from_secs(100_000)).unwrap();
+            }
+            3..6 => {
+                family.delete(key(rng)).unwrap();
+            }
             6 if rng.below(20) == 0 => db.compact().unwrap(),
             7..10 => {
                 for _ in 0..rng.below(8) {
@@ -87,7 +91,9 @@ fn random_work(db: &Db, families: &[ColumnFamily], rng: &mut Rng, steps: u64) {
                 }
                 db.write(batch).unwrap();
             }
-            _ => family.put(key(rng), value(rng.below(1000))).unwrap(),
+            _ => {
+                family.put(key(rng), value(rng.below(1000))).unwrap();
+            }
         }
     }
 }

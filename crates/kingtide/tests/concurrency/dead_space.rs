@@ -106,7 +106,7 @@ impl World {
         match ttl {
             None => self.db.put(key.to_be_bytes(), &value).unwrap(),
             Some(ttl) => self.db.put_ttl(key.to_be_bytes(), &value, ttl).unwrap(),
-        }
+        };
         if ttl.is_none() {
             self.lengths.insert(key, len);
         }

@@ -306,7 +306,9 @@ fn a_panic_in_a_background_thread_stops_writes_and_keeps_nobody_waiting() {
         o.order = KeyOrder::Custom(order.clone());
         let db = Db::open("db", o.clone()).unwrap();
         for round in 0..3u64 {
-            (0..200u64).for_each(|i| db.put((i * 7 % 200 + round).to_be_bytes(), [round as u8; 50]).unwrap());
+            (0..200u64).for_each(|i| {
+                db.put((i * 7 % 200 + round).to_be_bytes(), [round as u8; 50]).unwrap();
+            });
             db.flush().unwrap();
         }
         order.0.store(true, Ordering::SeqCst);

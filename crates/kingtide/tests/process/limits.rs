@@ -213,7 +213,7 @@ fn no_descriptors_left() {
             // No more than memory takes: writers would wait for flushes that cannot be.
             if i < 300 {
                 let new = of_key(i, round + 1);
-                match family.put(key(i), &new) {
+                match family.put(key(i), &new).map(drop) {
                     Ok(()) => drop(last.insert(i, new)),
                     Err(e) => note(e),
                 }
@@ -340,9 +340,9 @@ fn fill_and_empty(fs: &Arc<dyn Fs>, dir: &Path, cycles: u64, direct: u64) -> u64
         until_there_is_space("dropping a family", || db.drop_family("bulk"));
         drop(bulk);
         // Writes go on without a reopen, and what they delete gives its space back.
-        until_there_is_space("writing", || db.put(range_key(0), value(0, LEN)));
+        until_there_is_space("writing", || db.put(range_key(0), value(0, LEN)).map(drop));
         let (some, left) = (20_000, 2_000);
-        (1..some).for_each(|i| until_there_is_space("writing", || db.put(range_key(i), value(i, LEN))));
+        (1..some).for_each(|i| until_there_is_space("writing", || db.put(range_key(i), value(i, LEN)).map(drop)));
         check_range(db.default_family(), 0, some);
         db.delete_range(range_key(0)..range_key(some - left)).unwrap();
         db.compact().unwrap();
@@ -383,13 +383,13 @@ fn fill_and_delete(fs: &Arc<dyn Fs>, dir: &Path, cycles: u64, direct: u64) -> u6
         check_range(db.default_family(), 0, full);
         let from = full - full / 4;
         for i in 0..from {
-            until_there_is_space("deleting", || db.delete(range_key(i)));
+            until_there_is_space("deleting", || db.delete(range_key(i)).map(drop));
         }
         until_there_is_space("merging", || db.compact());
         check_range(db.default_family(), from, full);
         let bytes = stored(fs, dir);
         assert!(bytes < 2 * (full - from) * LEN as u64, "{bytes} bytes for {} keys", full - from);
-        until_there_is_space("writing", || db.put(range_key(0), value(0, LEN)));
+        until_there_is_space("writing", || db.put(range_key(0), value(0, LEN)).map(drop));
         let again = fill(db.default_family(), 1).min(from);
         assert!(again > from / 4, "space for {again} keys where {from} were deleted");
         deleted += from;

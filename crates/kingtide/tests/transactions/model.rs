@@ -237,7 +237,7 @@ impl Driver {
                 let (lo, hi) = self.range(f);
                 let result = family.delete_range(&lo..&hi);
                 if lo == hi {
-                    return result.unwrap();
+                    return result.map(drop).unwrap();
                 }
                 (Write::Delete(Part::Range(f, lo, hi)), result)
             }
@@ -245,13 +245,13 @@ impl Driver {
                 // Where the prefix has no end, the keys found are deleted and nothing around them changes.
                 let prefix = if f == 0 { vec![LETTERS[self.rng.below(2) as usize]] } else { vec![0xff] };
                 if f == 1 && !self.committed.keys().any(|(g, k)| *g == 1 && k.starts_with(&prefix)) {
-                    return family.delete_prefix(&prefix).unwrap();
+                    return family.delete_prefix(&prefix).map(drop).unwrap();
                 }
                 let part = if f == 0 { Part::Prefix(f, prefix.clone()) } else { self.span_of(&prefix) };
                 (Write::Delete(part), family.delete_prefix(&prefix))
             }
         };
-        match result {
+        match result.map(drop) {
             Ok(()) => {
                 write.apply(&mut self.committed);
                 self.changes.push(write.part());

@@ -111,7 +111,9 @@ fn several_keys_are_read_for_update() {
 fn keys_locked_together_make_no_deadlock() {
     let db = open();
     let accounts: Vec<String> = (0..6).map(|i| format!("account{i}")).collect();
-    accounts.iter().for_each(|a| db.put(a, "100").unwrap());
+    accounts.iter().for_each(|a| {
+        db.put(a, "100").unwrap();
+    });
     let (rounds, done) = (300, AtomicU64::new(0));
     std::thread::scope(|scope| {
         for thread in 0..4u64 {

@@ -12,7 +12,9 @@ fn families_are_cloned_exported_imported_and_ingested() {
     let dir = Dir::new();
     let (path, other, export) = (dir.at("db"), dir.at("other"), dir.at("export"));
     let db = Db::open(&path, Options::default()).unwrap();
-    (0..500u32).for_each(|i| db.put(i.to_be_bytes(), [7; 100]).unwrap());
+    (0..500u32).for_each(|i| {
+        db.put(i.to_be_bytes(), [7; 100]).unwrap();
+    });
     db.close().unwrap();
     assert_eq!(kt(&["cf", "clone", &path, "default", "twin", "--json"]).json()["to"], "twin");
     assert_eq!(entries(&path, "twin"), 500);

@@ -261,7 +261,9 @@ fn damage_is_reported_with_its_place_and_nothing_is_skipped() {
     use kingtide::vfs::{Fs, OpenMode};
     let fs = Arc::new(MemFs::new());
     let db = open(&fs, 1 << 40);
-    (0..10).for_each(|i| db.put(format!("key {i}"), "value").unwrap());
+    (0..10).for_each(|i| {
+        db.put(format!("key {i}"), "value").unwrap();
+    });
     let name = fs.list("/db".as_ref()).unwrap().into_iter().find(|n| n.ends_with(".wal")).unwrap();
     let path = std::path::Path::new("/db").join(name);
     let file = fs.open(&path, OpenMode::Write).unwrap();

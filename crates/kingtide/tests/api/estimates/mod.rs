@@ -215,7 +215,7 @@ fn expired_entries_are_left_out() {
         match i % 2 {
             0 => db.put(key(i), b"stays").unwrap(),
             _ => db.put_ttl(key(i), b"goes", Duration::from_millis(1000 + 10 * u64::from(i))).unwrap(),
-        }
+        };
     }
     let first_half = || family.range_stats(&key(0)[..]..&key(1000)[..]).unwrap();
     for flushed in [false, true] {

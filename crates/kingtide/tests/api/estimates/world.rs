@@ -168,7 +168,9 @@ impl World {
                 self.keys.drain(gone);
                 let n = std::cell::Cell::new(0u64);
                 let deleted = self.keys.extract_if(.., |_| n.replace(n.get() + 1).is_multiple_of(10));
-                deleted.for_each(|k| self.family.delete(k).unwrap());
+                deleted.for_each(|k| {
+                    self.family.delete(k).unwrap();
+                });
             }
             State::Updated => {
                 let again: Vec<Vec<u8>> = self.keys.iter().filter(|_| rng.one_in(5)).cloned().collect();

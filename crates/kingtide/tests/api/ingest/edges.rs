@@ -183,7 +183,9 @@ fn large_keys_and_few_open_files_do_not_matter() {
 fn the_log_is_kept_over_an_ingest() {
     let fs = MemFs::new();
     let db = open(&fs);
-    (0..400).for_each(|i| db.put(key(i), [7; 500]).unwrap());
+    (0..400).for_each(|i| {
+        db.put(key(i), [7; 500]).unwrap();
+    });
     let expected = contents(db.default_family(), None).len() + 10;
     sorted_file(db.default_family(), "files/a", 900..910, b"v");
     db.default_family().ingest(&["files/a"], &MOVE).unwrap();

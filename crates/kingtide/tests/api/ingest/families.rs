@@ -24,7 +24,7 @@ fn fill(db: &Db, family: &ColumnFamily, rng: &mut Rng) {
             match rng.below(8) {
                 0 => family.delete(k).unwrap(),
                 _ => family.put(k, value(rng)).unwrap(),
-            }
+            };
         }
         let from = rng.below(380);
         family.delete_range(key(from)..key(from + 15)).unwrap();
@@ -97,7 +97,9 @@ fn an_export_becomes_the_same_family_in_another_database() {
     let source = db.create_family("source", small).unwrap();
     fill(&db, &source, &mut Rng::new(4));
     source.put_ttl(b"soon", b"gone", Duration::from_secs(5)).unwrap();
-    (0..3000).for_each(|i| source.put(key(1000 + i), [i as u8; 100]).unwrap());
+    (0..3000).for_each(|i| {
+        source.put(key(1000 + i), [i as u8; 100]).unwrap();
+    });
     let expected = contents(&source, None);
     let info = source.export("export").unwrap();
     assert_eq!((info.sequence, info.entries), (db.latest_sequence(), expected.len() as u64));

@@ -137,7 +137,9 @@ fn killed() -> Made {
     let disk = MemFs::new();
     let db = create(&disk);
     let other = db.create_family("other", family(|_| {})).unwrap();
-    (0..50).for_each(|i| db.put(key(i), value(i, 40)).unwrap());
+    (0..50).for_each(|i| {
+        db.put(key(i), value(i, 40)).unwrap();
+    });
     db.flush().unwrap();
     for i in 0..24 {
         let mut batch = WriteBatch::new();
@@ -167,12 +169,16 @@ fn compressions() -> Made {
         let options = family(|o| o.set("compression", name).unwrap());
         let f = db.create_family(name, options).unwrap();
         // In blocks, and in value logs.
-        (0..30).for_each(|i| f.put(key(i), value(i, if i % 10 == 0 { 1300 } else { 60 })).unwrap());
+        (0..30).for_each(|i| {
+            f.put(key(i), value(i, if i % 10 == 0 { 1300 } else { 60 })).unwrap();
+        });
     }
     let levels = vec![Compression::None, Compression::Snappy, Compression::Zstd];
     let leveled = db.create_family("leveled", family(|o| o.compression_per_level = levels.clone())).unwrap();
     for round in 0..3 {
-        (0..60).for_each(|i| leveled.put(key(i * 2 + round), value(i, 30)).unwrap());
+        (0..60).for_each(|i| {
+            leveled.put(key(i * 2 + round), value(i, 30)).unwrap();
+        });
         leveled.flush().unwrap();
         if round < 2 {
             leveled.compact_range(..).unwrap();
@@ -187,7 +193,9 @@ fn value_logs() -> Made {
     let db = create(&disk);
     let chunked = db.create_family("chunked", family(|o| o.value_chunk_size = 4096)).unwrap();
     for round in 0..2 {
-        (0..12).for_each(|i| db.put(key(i * (1 + round)), value(i + round, 200 + i as usize * 40)).unwrap());
+        (0..12).for_each(|i| {
+            db.put(key(i * (1 + round)), value(i + round, 200 + i as usize * 40)).unwrap();
+        });
         chunked.put(b"large", value(round, 14_000)).unwrap();
         chunked.put(b"one chunk", value(round, 4096)).unwrap();
         db.flush().unwrap();
@@ -208,11 +216,13 @@ fn orders() -> Made {
             match name {
                 "u64" | "i64" => f.put((mix64(i) >> (i % 60)).to_le_bytes(), value(i, 8)).unwrap(),
                 _ => f.put([b'a' + (i % 7) as u8, b'A' + (i % 11) as u8], value(i, 8)).unwrap(),
-            }
+            };
         }
     }
     let f = db.create_family_ordered("custom", family(|_| {}), KeyOrder::Custom(Arc::new(Backwards))).unwrap();
-    (0..60).for_each(|i| f.put(key(i), value(i, 8)).unwrap());
+    (0..60).for_each(|i| {
+        f.put(key(i), value(i, 8)).unwrap();
+    });
     db.flush().unwrap();
     f.delete_range(key(20)..key(10)).unwrap();
     as_closed(disk, db)
@@ -223,7 +233,9 @@ fn in_doubt() -> Made {
     let disk = MemFs::new();
     let db = create(&disk);
     let other = db.create_family("other", family(|_| {})).unwrap();
-    (0..20).for_each(|i| db.put(key(i), value(i, 20)).unwrap());
+    (0..20).for_each(|i| {
+        db.put(key(i), value(i, 20)).unwrap();
+    });
     for (n, level) in Isolation::ALL.into_iter().enumerate() {
         let how = TransactionOptions { isolation: level, locking: n % 2 == 1, ..TransactionOptions::default() };
         let mut t = db.begin_with(how).unwrap();
@@ -249,7 +261,9 @@ fn range_tombstones() -> Made {
     let disk = MemFs::new();
     let db = create(&disk);
     for round in 0..3u64 {
-        (0..150).for_each(|i| db.put(key(i), value(i + round, 20)).unwrap());
+        (0..150).for_each(|i| {
+            db.put(key(i), value(i + round, 20)).unwrap();
+        });
         db.delete_range(key(round * 20 + 10)..key(round * 20 + 35)).unwrap();
         db.put(key(round * 20 + 15), b"newer than the tombstone").unwrap();
         db.delete_range(key(140 - round)..key(145)).unwrap();
@@ -347,7 +361,9 @@ fn backups() -> Made {
     let backup = Backup::on(Arc::new(vault.clone()) as Arc<dyn Fs>, "backups");
     let mut listings = Vec::new();
     for round in 0..2u64 {
-        (round * 30..round * 30 + 60).for_each(|i| db.put(key(i), value(i + round, 50 + i as usize * 5)).unwrap());
+        (round * 30..round * 30 + 60).for_each(|i| {
+            db.put(key(i), value(i + round, 50 + i as usize * 5)).unwrap();
+        });
         backup.create(&db, BackupOptions::default()).unwrap();
         listings.push(list(&db));
     }

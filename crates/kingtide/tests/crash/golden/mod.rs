@@ -164,7 +164,9 @@ fn use_database(fs: &MemFs, expected: &str, what: &str) {
     }
     let expected: Vec<&str> = expected.lines().filter(|l| !l.starts_with("in doubt")).collect();
     let extra = db.create_family("written by a later build", options(fs).family).unwrap();
-    (0..300u64).for_each(|i| extra.put(i.to_be_bytes(), [i as u8; 250]).unwrap());
+    (0..300u64).for_each(|i| {
+        extra.put(i.to_be_bytes(), [i as u8; 250]).unwrap();
+    });
     let same = |db: &Db, when: &str| {
         let now = list(db);
         let old: Vec<&str> = now.lines().collect();

@@ -195,7 +195,7 @@ fn a_short_write_does_not_hide_later_acknowledged_records() {
             fs.add(Rule::new(Op::Write, fault).path(".wal").nth(nth));
             let mut failed = 0;
             for i in 1..20 {
-                match db.put(key(i), value(i)) {
+                match db.put(key(i), value(i)).map(drop) {
                     Ok(()) => drop(stored.insert(key(i), value(i))),
                     Err(_) => failed += 1,
                 }

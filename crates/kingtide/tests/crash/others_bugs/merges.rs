@@ -17,7 +17,7 @@ fn history(db: &Db, between: impl Fn(&Db)) -> Vec<(Snapshot, Contents)> {
                 1 => db.delete_range(key(i)..key(i + 2)).unwrap(),
                 2 => db.put(key(i), large(i * 10 + step)).unwrap(),
                 _ => db.put(key(i), value(i * 10 + step)).unwrap(),
-            }
+            };
         }
         snapshots.push((db.snapshot(), contents(db.default_family())));
         between(db);
@@ -86,10 +86,18 @@ fn deleted_keys_are_not_resurrected() {
             db.put(key(199), value(0)).unwrap();
             db.flush().unwrap();
             match way {
-                0 => (50..150).for_each(|i| db.delete(key(i)).unwrap()),
-                1 => (50..150).for_each(|i| db.single_delete(key(i)).unwrap()),
-                2 => db.delete_range(key(50)..key(150)).unwrap(),
-                _ => (50..150).step_by(10).for_each(|i| db.delete_range(key(i)..key(i + 10)).unwrap()),
+                0 => (50..150).for_each(|i| {
+                    db.delete(key(i)).unwrap();
+                }),
+                1 => (50..150).for_each(|i| {
+                    db.single_delete(key(i)).unwrap();
+                }),
+                2 => {
+                    db.delete_range(key(50)..key(150)).unwrap();
+                }
+                _ => (50..150).step_by(10).for_each(|i| {
+                    db.delete_range(key(i)..key(i + 10)).unwrap();
+                }),
             }
             db.put(key(300), value(1)).unwrap();
             db.flush().unwrap();

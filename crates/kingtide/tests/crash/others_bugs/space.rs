@@ -43,7 +43,9 @@ fn reported_sizes_are_what_lies_on_the_disk() {
     // What is dead is what was overwritten: the values' stored bytes, no more and no less.
     let dead_before = check(&db, "compacted").0;
     let live = db.stats().get("vlog_bytes").unwrap() - dead_before;
-    (0..200).step_by(2).for_each(|i| db.delete(key(i)).unwrap());
+    (0..200).step_by(2).for_each(|i| {
+        db.delete(key(i)).unwrap();
+    });
     db.default_family().set_option("vlog_dead_ratio", "1").unwrap();
     db.compact().unwrap();
     let (dead, entries) = check(&db, "deleted");
@@ -72,14 +74,20 @@ fn dead_bytes_of_a_value_log_are_exact() {
     db.compact().unwrap();
     let whole = db.stats();
     assert_eq!(whole.get("vlog_dead_bytes"), Some(0));
-    (0..10).for_each(|i| db.delete(key(i)).unwrap());
+    (0..10).for_each(|i| {
+        db.delete(key(i)).unwrap();
+    });
     db.compact().unwrap();
     let dead = db.stats().get("vlog_dead_bytes").unwrap();
-    (10..30).for_each(|i| db.delete(key(i)).unwrap());
+    (10..30).for_each(|i| {
+        db.delete(key(i)).unwrap();
+    });
     db.compact().unwrap();
     assert_eq!(db.stats().get("vlog_dead_bytes"), Some(3 * dead), "values of one size");
     assert!((10_000..11_000).contains(&dead), "{dead} bytes of ten values of 1000");
-    (30..40).for_each(|i| db.delete(key(i)).unwrap());
+    (30..40).for_each(|i| {
+        db.delete(key(i)).unwrap();
+    });
     db.compact().unwrap();
     while db.run_one_job().unwrap() {}
     assert_eq!((db.stats().get("vlog_bytes"), on_disk(&fs, ".vlog")), (Some(0), 0), "nothing refers to it any more");

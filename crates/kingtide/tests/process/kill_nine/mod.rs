@@ -201,7 +201,9 @@ fn write_for_ever(db: &Db, seed: u64, writers: u64, also: &(dyn Fn() + Sync), ou
 fn commit(db: &Db, families: &[ColumnFamily], seed: u64, w: u64, n: u64) {
     let ops = commit_ops(seed, w, n);
     if let [Op::Put(f, slot)] = ops[..] {
-        return families[f].put(key(w, slot), value(w, slot, n)).unwrap();
+        return {
+            families[f].put(key(w, slot), value(w, slot, n)).unwrap();
+        };
     }
     let mut batch = WriteBatch::new();
     for op in ops {

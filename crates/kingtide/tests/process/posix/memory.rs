@@ -94,7 +94,9 @@ fn a_log_larger_than_a_memtable_is_recovered_read_and_repaired() {
     let mut batch = WriteBatch::new();
     for n in 0..KEYS {
         match n {
-            0..100 => db.put(n.to_be_bytes(), value(n)).unwrap(),
+            0..100 => {
+                db.put(n.to_be_bytes(), value(n)).unwrap();
+            }
             _ => batch.put(db.default_family(), &n.to_be_bytes(), &value(n)).unwrap(), // one record
         }
     }
@@ -143,7 +145,7 @@ fn put_until_memory_is_used_up() {
     let large = vec![7; 10 << 20];
     let mut put = 0u64;
     let e = loop {
-        match db.put(put.to_be_bytes(), &large) {
+        match db.put(put.to_be_bytes(), &large).map(drop) {
             Ok(()) => put += 1,
             Err(e) => break e,
         }

@@ -373,7 +373,9 @@ fn cycle(w: &World, reader: &Reader, writer: &Writer) -> Verdict {
 fn reset(w: &World) {
     w.db.delete_range("a"..END).unwrap();
     w.other.delete_range("a"..END).unwrap();
-    KEYS.into_iter().for_each(|k| w.db.put(k, "1").unwrap());
+    KEYS.into_iter().for_each(|k| {
+        w.db.put(k, "1").unwrap();
+    });
 }
 
 /// All readers against all writers in one mode and over one kind of storage. Returns the number of refusals.
