@@ -66,7 +66,7 @@ fn the_verdict_is_first_and_all_else_is_there() {
     assert!(!page.contains("class=\"caution\""));
     let at = |id: &str| page.find(&format!("id=\"{id}\"")).unwrap_or_else(|| panic!("no {id}"));
     let order =
-        ["verdict", "summary-0", "summary-1", "resources", "figures", "points", "engines", "conditions", "repeat"];
+        ["verdict", "figures", "summary-0", "summary-1", "resources", "points", "engines", "conditions", "repeat"];
     assert!(order.map(at).is_sorted());
 }
 
