@@ -276,9 +276,10 @@ fn a_slow_commit_says_how_long_each_of_its_stages_took() {
     options.db.wal_segment_size = 1 << 20;
     options.family.memtable_size = 1 << 20;
     let db = Db::open("db", options).unwrap();
-    let (mut switched, mut sealed) = (0, 0);
+    let (mut switched, mut sealed, mut rng, mut value) = (0, 0, Rng::new(1), vec![0; 10_000]);
     for i in 0..300u32 {
-        db.put(i.to_be_bytes(), vec![i as u8; 10_000]).unwrap();
+        rng.fill(&mut value);
+        db.put(i.to_be_bytes(), &value).unwrap();
         let slow = db.slow_operations();
         let Some(put) = slow.last() else { continue };
         let s = &put.stages;
