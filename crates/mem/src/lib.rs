@@ -5,6 +5,7 @@
 //! | [`arena`] | chunks of memory for memtables, recycled and charged to a budget |
 //! | [`memtable`] | the ordered in-memory index: a B+tree over key heads |
 //! | [`cache`] | the block cache and the counted blocks that it hands out |
+//! | [`zeroed`](mod@zeroed) | zero bytes that the system makes |
 //! | `sync` | atomics, which loom replaces in its tests |
 
 #![cfg_attr(test, allow(clippy::disallowed_methods))] // tests may start threads and read clocks and files
@@ -13,6 +14,7 @@ pub mod arena;
 pub mod cache;
 pub mod memtable;
 mod sync;
+pub mod zeroed;
 
 pub use arena::{ArenaPool, NoRoom};
 pub use cache::{Block, BlockCache};

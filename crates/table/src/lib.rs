@@ -37,7 +37,6 @@ pub mod tombstones;
 mod verify;
 pub mod vlog;
 pub mod writer;
-mod zeroed;
 
 pub use info::{RangeTombstone, TableInfo, UNSEQUENCED, VlogRef};
 pub use iter::{IterOptions, TableIter};

@@ -1,7 +1,5 @@
-//! Zero bytes that are not written: a leaf of `unsafe` because the allocator is called. Pages of a large allocation come from
-//! the system, as zeros, when they are touched, so that threads which fill parts of it share that work.
-
-#![allow(unsafe_code)]
+//! Zero bytes that are not written. Pages of a large allocation come from the system, as zeros, when they are touched, so that
+//! threads which fill parts of it share that work.
 
 use kingtide_base::{Error, Result};
 use std::alloc::{Layout, alloc_zeroed};
