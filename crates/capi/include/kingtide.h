@@ -1332,7 +1332,7 @@ uint64_t kingtide_db_latest_sequence(const kingtide_db *db);
 
 // Names of all families, sorted.
 //
-// Errors: INVALID_ARGUMENT.
+// Errors: INVALID_ARGUMENT, CLOSED (in a forked child).
 kingtide_status kingtide_db_families(const kingtide_db *db, kingtide_strings **names, kingtide_error **err);
 
 // A handle of the default family, named "default". Free it with `kingtide_family_free`.
@@ -1644,7 +1644,7 @@ void kingtide_iter_free(kingtide_iter *iter);
 
 // Lists running and prepared transactions.
 //
-// Errors: INVALID_ARGUMENT.
+// Errors: INVALID_ARGUMENT, CLOSED (in a forked child).
 kingtide_status kingtide_db_transactions(const kingtide_db *db, kingtide_txn_list **transactions, kingtide_error **err);
 
 // Returns how many there are.
@@ -1658,7 +1658,7 @@ void kingtide_txn_list_free(kingtide_txn_list *list);
 
 // Lists all locks that transactions hold.
 //
-// Errors: INVALID_ARGUMENT.
+// Errors: INVALID_ARGUMENT, CLOSED (in a forked child).
 kingtide_status kingtide_db_locks(const kingtide_db *db, kingtide_lock_list **locks, kingtide_error **err);
 
 // Returns how many there are.
@@ -1672,7 +1672,7 @@ void kingtide_lock_list_free(kingtide_lock_list *list);
 
 // Lists who waits for whose locks.
 //
-// Errors: INVALID_ARGUMENT.
+// Errors: INVALID_ARGUMENT, CLOSED (in a forked child).
 kingtide_status kingtide_db_lock_waits(const kingtide_db *db, kingtide_lock_wait_list **waits, kingtide_error **err);
 
 // Returns how many there are.
@@ -1723,7 +1723,7 @@ bool kingtide_deadlock_held(const kingtide_deadlock *deadlock,
 // Lists the transactions in doubt, oldest first: those prepared now and, after an open, those that recovery found. They
 // hold their locks. Resolve them with `kingtide_db_commit_prepared` and `kingtide_db_rollback_prepared`.
 //
-// Errors: INVALID_ARGUMENT.
+// Errors: INVALID_ARGUMENT, CLOSED (in a forked child).
 kingtide_status kingtide_db_prepared(const kingtide_db *db, kingtide_prepared_list **prepared, kingtide_error **err);
 
 // Returns how many there are.
@@ -1770,7 +1770,7 @@ kingtide_status kingtide_perf_take(kingtide_text **text,
 // The last 128 operations that took as long as the option `slow_operation_threshold_us` says, or longer: a line for each,
 // oldest first, with what it touched and waited for.
 //
-// Errors: INVALID_ARGUMENT.
+// Errors: INVALID_ARGUMENT, CLOSED (in a forked child).
 kingtide_status kingtide_db_slow_operations(const kingtide_db *db,
                                             kingtide_text **text,
                                             kingtide_error **err);
@@ -1907,7 +1907,7 @@ kingtide_status kingtide_db_named_snapshot(const kingtide_db *db,
 
 // The names of named snapshots, sorted.
 //
-// Errors: INVALID_ARGUMENT.
+// Errors: INVALID_ARGUMENT, CLOSED (in a forked child).
 kingtide_status kingtide_db_snapshot_names(const kingtide_db *db, kingtide_strings **names, kingtide_error **err);
 
 // Forgets a named snapshot. Handles of it stay valid.
@@ -1923,7 +1923,7 @@ void kingtide_snapshot_free(kingtide_snapshot *snapshot);
 
 // Takes all statistics. Free them with `kingtide_stats_free`.
 //
-// Errors: INVALID_ARGUMENT.
+// Errors: INVALID_ARGUMENT, CLOSED (in a forked child).
 kingtide_status kingtide_db_stats(const kingtide_db *db, kingtide_stats **stats, kingtide_error **err);
 
 // Describes the statistic at an index from 0. False behind the last, or when `stat->size` is not set.
@@ -1971,7 +1971,7 @@ void kingtide_stats_free(kingtide_stats *stats);
 
 // All statistics in the text format of Prometheus.
 //
-// Errors: INVALID_ARGUMENT.
+// Errors: INVALID_ARGUMENT, CLOSED (in a forked child).
 kingtide_status kingtide_db_prometheus(const kingtide_db *db, kingtide_text **text, kingtide_error **err);
 
 // Estimates what a range of keys holds, from metadata and resident indexes, in a few microseconds: no block is read. NULL is

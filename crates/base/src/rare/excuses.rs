@@ -214,6 +214,7 @@ pub const MODEL: Run = Run {
         &READER,
         &CHANCE,
         &NO_STREAM_LATE,
+        &NO_STAGED,
         &REPEATED,
         &AFTER_ROTATION,
     ],

@@ -8,8 +8,8 @@ use kingtide::backup::{Backup, BackupOptions};
 use kingtide::vfs::{Fs, MemFs, PosixFs};
 use kingtide::{
     Clock, ColumnFamily, Cursor, Db, DbOptions, Durability, Error, ErrorKind, ManualClock, Options, ProblemKind,
-    ReadOptions, SeqNo, Snapshot, StagedValue, SystemClock, Transaction, TransactionCursor, TransactionOptions,
-    WriteBatch, WriteOptions,
+    ReadOptions, SeqNo, Snapshot, SystemClock, Transaction, TransactionCursor, TransactionOptions, WriteBatch,
+    WriteOptions,
 };
 use kingtide_base::rng::Rng;
 use std::collections::{BTreeMap, VecDeque};
@@ -350,34 +350,10 @@ impl<'a> Engine<'a> {
 
     // Writes.
 
-    /// Writes a value in pieces, if its first byte says so: no draw of another thing moves.
-    fn staged(family: &ColumnFamily, value: &[u8]) -> kingtide::Result<Option<StagedValue>> {
-        if value.len() < 200 || !value[0].is_multiple_of(3) {
-            return Ok(None);
-        }
-        let mut writer = family.value_writer()?;
-        value.chunks(1 + value.len() / 3).try_for_each(|piece| writer.append(piece))?;
-        writer.finish().map(Some)
-    }
-
-    fn put(family: &ColumnFamily, key: &[u8], value: &[u8]) -> kingtide::Result<()> {
-        match Self::staged(family, value)? {
-            Some(staged) => family.put_staged(key, &staged),
-            None => family.put(key, value),
-        }
-    }
-
-    fn put_in_batch(batch: &mut WriteBatch, family: &ColumnFamily, key: &[u8], value: &[u8]) -> kingtide::Result<()> {
-        match Self::staged(family, value)? {
-            Some(staged) => batch.put_staged(family, key, &staged),
-            None => batch.put(family, key, value),
-        }
-    }
-
     fn write(&self, write: &Write) -> Result<(), ErrorKind> {
         let family = self.family(write.family);
         kind(match &write.change {
-            Change::Put(key, value, None) => Self::put(family, key, value),
+            Change::Put(key, value, None) => family.put(key, &**value),
             Change::Put(key, value, Some(ms)) => family.put_ttl(key, &**value, Duration::from_millis(*ms)),
             Change::Delete(key) => family.delete(key),
             Change::SingleDelete(key) => family.single_delete(key),
@@ -392,7 +368,7 @@ impl<'a> Engine<'a> {
         for write in writes {
             let family = self.family(write.family);
             answer.outcome(kind(match &write.change {
-                Change::Put(key, value, None) => Self::put_in_batch(&mut batch, family, key, value),
+                Change::Put(key, value, None) => batch.put(family, key, value),
                 Change::Put(key, value, Some(ms)) => batch.put_ttl(family, key, value, Duration::from_millis(*ms)),
                 Change::Delete(key) => batch.delete(family, key),
                 Change::SingleDelete(key) => batch.single_delete(family, key),
