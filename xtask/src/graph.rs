@@ -1,4 +1,4 @@
-//! `cargo xtask graph [crate] [--arrows]`: which file of a crate uses which other, the circles among them, and the arrows that go up
+//! `cargo xtask graph [--tree DIR] [--arrows] [crate]`: which file of a crate uses which other, the circles among them, and the arrows that go up
 //! against the floors that ARCHITECTURE.md declares.
 //!
 //! What counts as an arrow from one file to another:
@@ -9,9 +9,9 @@
 //!   import says so. Where the receiver's type is not plain from the text, only methods whose name is the crate's only
 //!   one of its kind count.
 //!
-//! Tests do not count.
+//! Tests do not count. `--tree DIR` reads another work tree, such as one of an earlier commit that `git worktree add` made.
 
-mod parse;
+pub mod parse;
 
 use crate::tidy::Source;
 use parse::{File, parse};
@@ -38,10 +38,19 @@ pub struct Graph {
 
 /// Prints the graph of the crates that `args` name, or of all.
 pub fn run(args: &[String]) -> Result<(), String> {
-    let root = crate::tidy::root();
-    let (sources, architecture) = crate::tidy::tree(&root)?;
+    let (mut tree, mut arrows, mut wanted) = (crate::tidy::root(), false, Vec::new());
+    let mut rest = args.iter();
+    while let Some(arg) = rest.next() {
+        match arg.as_str() {
+            "--tree" => tree = rest.next().ok_or("--tree needs a directory")?.into(),
+            "--arrows" => arrows = true,
+            name if !name.starts_with('-') => wanted.push(name),
+            _ => return Err("usage: cargo xtask graph [--tree DIR] [--arrows] [crate]...".to_owned()),
+        }
+    }
+    let (sources, architecture) = crate::tidy::tree(&tree)?;
     for name in crate_names(&sources) {
-        if args.iter().any(|a| !a.starts_with("--")) && !args.contains(&name) {
+        if !wanted.is_empty() && !wanted.contains(&name.as_str()) {
             continue;
         }
         let root = source_root(&name);
@@ -53,7 +62,7 @@ pub fn run(args: &[String]) -> Result<(), String> {
             let names: Vec<&str> = c.iter().map(|f| graph.names[*f].as_str()).collect();
             println!("    {} files: {}", c.len(), names.join(" "));
         }
-        if args.iter().any(|a| a == "--arrows") {
+        if arrows {
             for ((from, to), cause) in &graph.arrows {
                 println!("    {} -> {} {} {}", graph.names[*from], graph.names[*to], cause.line + 1, cause.what);
             }
@@ -132,7 +141,7 @@ impl Graph {
 }
 
 /// What names mean, over all files of a crate.
-struct Links<'f> {
+pub struct Links<'f> {
     files: &'f [File],
     modules: BTreeMap<&'f [String], usize>,
     /// Methods that stand away from their type: by the type's file and name and the method's name.
@@ -142,14 +151,14 @@ struct Links<'f> {
 }
 
 /// Methods of the standard library's types: a call of one says nothing about the crate, even if that has one of the name.
-const OF_STD: [&str; 12] =
+pub const OF_STD: [&str; 12] =
     ["clear", "count", "extend", "get", "insert", "is_empty", "iter", "len", "next", "push", "read", "write"];
 
 /// A file, and the item of it that a path names, if it names one.
-type Target = (usize, Option<String>);
+pub type Target = (usize, Option<String>);
 
 impl<'f> Links<'f> {
-    fn new(files: &'f [File]) -> Links<'f> {
+    pub fn new(files: &'f [File]) -> Links<'f> {
         let modules = files.iter().enumerate().map(|(i, f)| (f.module.as_slice(), i)).collect();
         let mut links = Links { files, modules, away: BTreeMap::new(), unique: BTreeMap::new() };
         let mut homes: BTreeMap<&str, BTreeSet<Option<usize>>> = BTreeMap::new();
@@ -174,7 +183,7 @@ impl<'f> Links<'f> {
     }
 
     /// What a path means in a file. None for what is not of this crate.
-    fn resolve(&self, file: usize, path: &[String]) -> Option<Target> {
+    pub fn resolve(&self, file: usize, path: &[String]) -> Option<Target> {
         self.resolve_within(file, path, 0)
     }
 
