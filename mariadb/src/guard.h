@@ -8,7 +8,7 @@
 /** The border to the server, which no exception may pass: it has none of its own and would be ended by one. */
 namespace kingtide {
 
-/** What the server's log is told of an exception. Each side of the border has its own. */
+/** What the server's log says about an exception. Each side of the border has its own. */
 void report_exception(const char *what);
 
 /** What `call` gives back; `no_memory` if there was not enough, and `failed` after any other exception. */

@@ -3,7 +3,7 @@
 /*
   Who waits for whom, for the server. It commits what a replica applies in parallel in the order of the primary: a transaction
   that has locks and waits for its turn must not keep an earlier one waiting for those. The engine does not know of that order.
-  So the server is told of each wait; it kills the later one, which interrupts it here, and applies it again.
+  So each wait is reported to the server; it kills the later one, which interrupts it here, and applies it again.
 
   The server looks into the connection that holds a lock. It must not begin with another transaction meanwhile, much less
   end: so it is named under a mutex that the end of its transaction takes.

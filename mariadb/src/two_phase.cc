@@ -61,7 +61,7 @@ bool unpack_xid(const std::string &name, XID *xid) {
 }
 
 /**
- * The server asks again until it gets fewer than it has room for. Between two questions it ends those that it was told of, so
+ * The server asks again until it gets fewer than it has room for. Between two questions it ends those that it has, so
  * the list is taken at the first.
  */
 int recover_prepared(XID *list, uint size) {

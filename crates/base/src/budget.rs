@@ -16,7 +16,7 @@ impl Budget {
         Arc::new(Budget { used: AtomicU64::new(0), limit: AtomicU64::new(limit) })
     }
 
-    /// Bytes held now. A statistic: Relaxed, it orders nothing.
+    /// Returns the bytes held now. A statistic: Relaxed, it orders nothing.
     pub fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }

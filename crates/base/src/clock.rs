@@ -10,7 +10,7 @@ pub trait Clock: Send + Sync {
     fn monotonic_ns(&self) -> u64;
     /// Unix time in milliseconds; may jump. Decides expiry only.
     fn unix_ms(&self) -> u64;
-    /// The same as [`Clock::monotonic_ns`], for durations that are only shown, in histograms. A clock for tests whose readings
+    /// Does the same as [`Clock::monotonic_ns`], for durations that are only shown, in histograms. A clock for tests whose readings
     /// have effects can spare these.
     fn ticks(&self) -> u64 {
         self.monotonic_ns()

@@ -13,12 +13,12 @@ impl<'a> Reader<'a> {
         Reader { rest: bytes }
     }
 
-    /// What has not been read.
+    /// Returns what has not been read.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
-    /// Whether all was read.
+    /// Returns whether all was read.
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
@@ -109,7 +109,7 @@ pub fn put_slice(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// Bytes that [`put_varint`] appends.
+/// Returns the bytes that [`put_varint`] appends.
 #[inline]
 pub const fn varint_len(v: u64) -> usize {
     let bits = 64 - (v | 1).leading_zeros() as usize;

@@ -47,7 +47,7 @@ pub enum ErrorKind {
     Expired,
     /// The transaction was rolled back at the request of another thread.
     Aborted,
-    /// What was asked for is no longer kept: versions that were merged away, or log that was recycled.
+    /// What was asked for is no longer kept: a compaction dropped the versions, or the log was recycled.
     TooOld,
     /// The transaction was committed, rolled back or prepared before, so it takes no more operations.
     Finished,
@@ -179,7 +179,7 @@ impl Error {
         self
     }
 
-    /// Whether a transaction that does not wait for locks met a lock of another one. The transaction remains usable, unlike
+    /// Returns whether a transaction that does not wait for locks met a lock of another one. The transaction remains usable, unlike
     /// after other conflicts.
     pub fn is_lock_held(&self) -> bool {
         self.0.lock_held
@@ -210,13 +210,13 @@ impl Error {
         self.0.io.as_ref().map(std::io::Error::kind)
     }
 
-    /// Whether the system or the process had no file descriptor left. The call did nothing, and may succeed later.
+    /// Returns whether the system or the process had no file descriptor left. The call did nothing, and may succeed later.
     pub fn is_out_of_descriptors(&self) -> bool {
         // EMFILE and ENFILE, on every Unix; the standard library has no kind for them.
         self.0.io.as_ref().and_then(std::io::Error::raw_os_error).is_some_and(|code| code == 24 || code == 23)
     }
 
-    /// Whether the same call may succeed later without anyone changing its arguments.
+    /// Returns whether the same call may succeed later without anyone changing its arguments.
     pub fn is_retryable(&self) -> bool {
         match self.0.kind {
             ErrorKind::Busy | ErrorKind::NoSpace | ErrorKind::Locked => true,
@@ -234,7 +234,7 @@ impl Error {
         }
     }
 
-    /// Whether the transaction that met it may succeed when it is run again from its beginning.
+    /// Returns whether the transaction that met it may succeed when it is run again from its beginning.
     pub fn is_transient_conflict(&self) -> bool {
         self.group() == ErrorGroup::Contention
     }
@@ -244,7 +244,7 @@ impl Error {
         self.0.kind.group()
     }
 
-    /// Whether stored bytes are damaged, so that asking again will not help. `verify` reports what is damaged, and `repair`
+    /// Returns whether stored bytes are damaged, so that asking again will not help. `verify` reports what is damaged, and `repair`
     /// salvages the rest.
     pub fn is_corruption(&self) -> bool {
         self.0.kind == ErrorKind::Corruption

@@ -13,18 +13,18 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How much of what happens is written to the file `LOG`.
+/// The level of events that are written to the file `LOG`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogLevel {
     /// Nothing; there is no file.
     Off,
-    /// What keeps the database from working.
+    /// Errors that keep the database from working.
     Error,
-    /// That, and what may become a problem: stalls, slow operations, a log with a damaged end.
+    /// Also what may become a problem: stalls, slow operations, a log with a damaged end.
     Warn,
-    /// That, and what the database does by itself: flushes, compactions, opening and closing.
+    /// Also what the database does by itself: flushes, compactions, opening and closing.
     Info,
-    /// That, and every file and conflict.
+    /// Also every file and every conflict.
     Debug,
 }
 
@@ -127,7 +127,7 @@ pub enum Event {
     CompactionEnded(CompactionInfo),
     /// A writer begins to wait for a flush, or to be slowed by 10 ms or more.
     StallBegun(StallReason),
-    /// A writer waited so long. A wait that was expected to take less than 10 ms has no [`Event::StallBegun`], and if it took
+    /// A writer was slowed or held for this long. A wait that was expected to take less than 10 ms has no [`Event::StallBegun`], and if it took
     /// less it is reported at level `Debug` only.
     StallEnded(StallReason, Duration),
     /// A background job failed. It is tried again, unless the text says that writes are stopped.
@@ -179,7 +179,7 @@ impl Event {
         }
     }
 
-    /// From which level on the file `LOG` has it.
+    /// Returns the lowest level of the file `LOG` that includes it.
     pub fn level(&self) -> LogLevel {
         match self {
             Event::BackgroundError(_) | Event::OpenFailed(_) => LogLevel::Error,
@@ -196,7 +196,7 @@ impl Event {
 }
 
 impl fmt::Display for Event {
-    /// What happened: a line of the file `LOG`, without its time.
+    /// Returns what happened: a line of the file `LOG`, without its time.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let why = |e: &Option<String>| e.as_ref().map_or(String::new(), |e| format!(", failed: {e}"));
         match self {
@@ -267,7 +267,7 @@ impl fmt::Display for Event {
     }
 }
 
-/// Told of what happens inside of a database. Every method does nothing unless it is written.
+/// A listener for what happens inside of a database. Every method does nothing unless it is written.
 ///
 /// Calls come in the order of the events, one at a time, and while the engine holds no lock: on the background thread that did
 /// the work, on the thread of a call that waits for background work or changes the database as a whole, and for what
@@ -308,15 +308,15 @@ pub trait EventListener: Send + Sync {
     fn compaction_begun(&self, _info: &CompactionInfo) {}
     /// A compaction ended, well or not.
     fn compaction_ended(&self, _info: &CompactionInfo) {}
-    /// A writer begins to wait for memory.
+    /// A writer begins to be slowed or held; the reason says by what.
     fn stall_begun(&self, _reason: StallReason) {}
-    /// A writer waited so long.
+    /// A writer was slowed or held for this long.
     fn stall_ended(&self, _reason: StallReason, _duration: Duration) {}
     /// A background job failed.
     fn background_error(&self, _error: &str) {}
-    /// A table or value log came.
+    /// A table or value log was created.
     fn file_created(&self, _name: &str, _bytes: u64) {}
-    /// A table or value log went.
+    /// A table or value log was deleted.
     fn file_deleted(&self, _name: &str) {}
     /// Files were ingested.
     fn ingested(&self, _bytes: u64) {}
@@ -414,7 +414,7 @@ impl Events {
         }
     }
 
-    /// The same for an event of [`LogLevel::Debug`], which may come often: does nothing unless a sink asked for that level.
+    /// Does the same for an event of [`LogLevel::Debug`], which may come often: does nothing unless a sink asked for that level.
     #[inline]
     pub fn tell_detail(&self, event: impl FnOnce() -> Event) {
         if self.detailed.load(Ordering::Relaxed) {
@@ -468,7 +468,7 @@ impl Events {
         }
     }
 
-    /// Whether this thread is inside of a listener, of whatever database.
+    /// Returns whether this thread is inside of a listener, of whatever database.
     pub fn is_inside() -> bool {
         INSIDE.with(Cell::get)
     }

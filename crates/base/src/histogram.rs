@@ -37,7 +37,7 @@ macro_rules! histogram_table {
             pub const ALL: &'static [Histogram] = &[$(Histogram::$name,)* $(Histogram::$rname),*];
             /// Name in reports.
             pub fn name(self) -> &'static str { match self { $(Histogram::$name => $text,)* $(Histogram::$rname => $rtext,)* } }
-            /// What it measures.
+            /// Returns what it measures.
             pub fn help(self) -> &'static str {
                 match self { $(Histogram::$name => concat!($($doc),+),)* $(Histogram::$rname => concat!($($rdoc),+),)* }
             }
@@ -194,7 +194,8 @@ impl Default for HistogramSnapshot {
 }
 
 impl HistogramSnapshot {
-    /// How many operations there were. Of gets, seeks and steps it is wrong by at most a few dozen for each thread, because one that was
+    /// Returns how many operations there were. Of gets, seeks and steps it is wrong by at most a few dozen for each thread, because one
+    /// that was
     /// timed stands for 32 or 64; the statistics `gets`, `seeks` and `iterator_steps` are exact.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
@@ -237,7 +238,7 @@ impl HistogramSnapshot {
         filled.map(|(bucket, n)| (start_of(bucket)..start_of(bucket + 1), *n))
     }
 
-    /// How many durations were below `ns`, which must be a power of two and no more than 2^45.
+    /// Returns how many durations were below `ns`, which must be a power of two and no more than 2^45.
     fn below(&self, ns: u64) -> u64 {
         self.buckets[..bucket_of(ns - 1) + 1].iter().sum()
     }
@@ -271,7 +272,7 @@ fn middle(bucket: usize) -> u64 {
 impl Sub<&HistogramSnapshot> for &HistogramSnapshot {
     type Output = HistogramSnapshot;
 
-    /// What was recorded since `earlier`, which must be an older snapshot of the same histogram.
+    /// Returns what was recorded since `earlier`, which must be an older snapshot of the same histogram.
     fn sub(self, earlier: &HistogramSnapshot) -> HistogramSnapshot {
         let mut since = self.clone();
         for (n, before) in since.buckets.iter_mut().zip(earlier.buckets.iter()) {

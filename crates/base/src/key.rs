@@ -53,7 +53,7 @@ impl Tag {
         Tag(seq << 8 | kind as u64)
     }
 
-    /// The same, for an entry whose value begins with an expiry.
+    /// Does the same, for an entry whose value begins with an expiry.
     #[inline]
     pub const fn with_expiry(seq: SeqNo, kind: Kind) -> Tag {
         Tag(seq << 8 | EXPIRY_FLAG as u64 | kind as u64)
@@ -84,31 +84,31 @@ impl Tag {
         }
     }
 
-    /// Whether the value begins with an expiry.
+    /// Returns whether the value begins with an expiry.
     #[inline]
     pub const fn has_expiry(self) -> bool {
         self.0 as u8 & EXPIRY_FLAG != 0
     }
 
-    /// Whether the value is compressed: see [`PACKED_FLAG`].
+    /// Returns whether the value is compressed: see [`PACKED_FLAG`].
     #[inline]
     pub const fn is_packed(self) -> bool {
         self.0 as u8 & !EXPIRY_FLAG == PACKED_PUT
     }
 
-    /// Whether what is stored behind the expiry stands for the value rather than being it: a pointer, or packed.
+    /// Returns whether what is stored behind the expiry stands for the value rather than being it: a pointer, or packed.
     #[inline]
     pub const fn is_indirect(self) -> bool {
         matches!(self.0 as u8 & !EXPIRY_FLAG, PACKED_PUT | 3)
     }
 
-    /// Whether the entry is a `Delete` or `SingleDelete`.
+    /// Returns whether the entry is a `Delete` or `SingleDelete`.
     #[inline]
     pub const fn is_tombstone(self) -> bool {
         (self.0 as u8 & !EXPIRY_FLAG) < Kind::Put as u8
     }
 
-    /// The same entry under another sequence number.
+    /// Returns the same entry under another sequence number.
     #[inline]
     pub const fn with_seq(self, seq: SeqNo) -> Tag {
         Tag(seq << 8 | (self.0 & 0xff))
@@ -182,7 +182,7 @@ pub fn head_be(key: &[u8]) -> u64 {
 }
 
 impl KeyOrder {
-    /// Whether the fast bytewise paths apply.
+    /// Returns whether the fast bytewise paths apply.
     #[inline]
     pub fn is_bytewise(&self) -> bool {
         matches!(self, KeyOrder::Bytewise)
@@ -238,7 +238,7 @@ impl KeyOrder {
         }
     }
 
-    /// Whether two keys that compare equal are always the same bytes. Where they need not be, a filter must hash a
+    /// Returns whether two keys that compare equal are always the same bytes. Where they need not be, a filter must hash a
     /// canonical form: see [`KeyOrder::hash`].
     #[inline]
     pub fn equal_means_identical(&self) -> bool {

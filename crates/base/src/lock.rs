@@ -13,7 +13,7 @@ use std::time::Duration;
 
 pub use std::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 
-/// What a lock holds, whether or not a thread panicked while it held it.
+/// Returns what a lock holds, whether or not a thread panicked while it held it.
 #[inline]
 fn held<G>(locked: LockResult<G>) -> G {
     locked.unwrap_or_else(PoisonError::into_inner)
@@ -29,12 +29,12 @@ const SHORT_PAUSES: u32 = 3;
 pub struct Mutex<T: ?Sized>(sync::Mutex<T>);
 
 impl<T> Mutex<T> {
-    /// As [`std::sync::Mutex::new`].
+    /// Does what [`std::sync::Mutex::new`] does.
     pub const fn new(value: T) -> Mutex<T> {
         Mutex(sync::Mutex::new(value))
     }
 
-    /// As [`std::sync::Mutex::into_inner`].
+    /// Does what [`std::sync::Mutex::into_inner`] does.
     pub fn into_inner(self) -> T {
         held(self.0.into_inner())
     }
@@ -91,7 +91,7 @@ impl<T: ?Sized + fmt::Debug> fmt::Debug for Mutex<T> {
 pub struct RwLock<T: ?Sized>(sync::RwLock<T>);
 
 impl<T> RwLock<T> {
-    /// As [`std::sync::RwLock::new`].
+    /// Does what [`std::sync::RwLock::new`] does.
     pub const fn new(value: T) -> RwLock<T> {
         RwLock(sync::RwLock::new(value))
     }
@@ -122,7 +122,7 @@ impl<T: ?Sized + fmt::Debug> fmt::Debug for RwLock<T> {
 pub struct Condvar(sync::Condvar);
 
 impl Condvar {
-    /// As [`std::sync::Condvar::new`].
+    /// Does what [`std::sync::Condvar::new`] does.
     pub const fn new() -> Condvar {
         Condvar(sync::Condvar::new())
     }
@@ -132,7 +132,7 @@ impl Condvar {
         held(self.0.wait(guard))
     }
 
-    /// The same, but at most for `limit`.
+    /// Does the same, but at most for `limit`.
     pub fn wait_for<'a, T>(&self, guard: MutexGuard<'a, T>, limit: Duration) -> MutexGuard<'a, T> {
         held(self.0.wait_timeout(guard, limit)).0
     }

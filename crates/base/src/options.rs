@@ -111,7 +111,7 @@ pub trait OptionValue: Sized + Clone {
     fn parse_value(text: &str) -> Result<Self, String>;
     /// Writes it so that [`OptionValue::parse_value`] reads it back.
     fn show(&self) -> String;
-    /// What is wrong with a value that was not parsed, if anything is; limits aside.
+    /// Returns what is wrong with a value that was not parsed, if anything is; limits aside.
     fn check(&self) -> Result<(), String> {
         Ok(())
     }
@@ -599,10 +599,10 @@ option_table! {
     $ each_family_option;
     /// Options of a column family. Of a time, the field is a [`Duration`] without the unit that the option's name as text ends in.
     FamilyOptions of "a column family" {
-        /// Bytes of a memtable before it is frozen and flushed. One that holds more than some 3.5 GiB of values of several
+        /// Bytes of a memtable before it is sealed and flushed. One that holds more than some 3.5 GiB of values of several
         /// 100 KiB may be flushed before it is as large as this.
         memtable_size: u64 = 64 << 20, in 65_536 ..= 17_179_869_184u64, @live;
-        /// Frozen memtables that may wait for flush before writers wait.
+        /// Immutable memtables that may wait for a flush before writers wait.
         max_immutable_memtables: u64 = 2, in 1 ..= 64, @live;
         /// Bytes of a key-log block before compression.
         block_size: u64 = 4_096, in 512 ..= 1_048_576;
@@ -629,7 +629,7 @@ option_table! {
         target_file_size: u64 = 16 << 20, in 65_536 ..= 4_294_967_295u64, @live;
         /// Size ratio T between a level and the next.
         level_ratio: u64 = 10, in 2 ..= 100, @live;
-        /// Flushed tables in level 0 that trigger a merge.
+        /// Flushed tables in level 0 that trigger a compaction.
         l0_trigger: u64 = 4, in 1 ..= 64, @live;
         /// The dividing level is this many levels above the largest.
         dividing_offset: u64 = 1, in 1 ..= 8, @live;
@@ -641,7 +641,7 @@ option_table! {
         vlog_dead_ratio: f64 = 0.25, in 0.01 ..= 1.0, @live;
         /// How long an entry without an expiry of its own lives; 0, or `None`, means forever.
         ttl ["ttl_ms" as Millis]: Option<Duration> = None, in 0 ..= 3_155_760_000_000u64, @live;
-        /// Whether reads that must look into several tables trigger a merge of them.
+        /// Whether reads that must look into several tables trigger a compaction of them.
         read_triggered_compaction: bool = true, @live;
     }
 }

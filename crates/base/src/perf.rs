@@ -159,7 +159,7 @@ pub fn stop() {
     });
 }
 
-/// What was found since [`start`] or the last call of this; begins anew from zero, at the same level.
+/// Returns what was found since [`start`] or the last call of this; begins anew from zero, at the same level.
 pub fn take() -> PerfContext {
     let found = PerfContext::of(values());
     LOCAL.with(|l| l.values.iter().for_each(|v| v.set(0)));

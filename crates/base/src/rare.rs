@@ -184,7 +184,7 @@ pub fn on_any_thread(hook: impl Fn(&'static str) + Send + Sync + 'static) {
     _ = PROCESS_HOOK.set(Box::new(hook));
 }
 
-/// How often this process took each path, in the order of [`PATHS`].
+/// Returns how often this process took each path, in the order of [`PATHS`].
 pub fn counts() -> Vec<(&'static str, u64)> {
     PATHS.iter().zip(&COUNTS).map(|(path, count)| (path.name, count.load(Ordering::Relaxed))).collect()
 }

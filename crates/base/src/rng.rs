@@ -7,7 +7,7 @@ pub struct Rng {
 }
 
 impl Rng {
-    /// The same seed gives the same stream.
+    /// Makes a generator; the same seed gives the same stream.
     pub fn new(seed: u64) -> Rng {
         Rng { state: seed }
     }

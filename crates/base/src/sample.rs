@@ -25,7 +25,7 @@ pub enum Sampled {
 const BLOCKS: [u32; 3] = [32, 32, 64];
 
 impl Sampled {
-    /// How many operations one that is timed stands for.
+    /// Returns how many operations one that is timed stands for.
     pub const fn weight(self) -> u64 {
         BLOCKS[self as usize] as u64
     }
@@ -46,7 +46,7 @@ thread_local! {
     static RANDOM: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Whether the operation that begins is timed.
+/// Returns whether the operation that begins is timed.
 #[inline]
 pub fn is_chosen(kind: Sampled) -> bool {
     PLACES.with(|places| {

@@ -39,9 +39,9 @@ macro_rules! stat_table {
             pub const ALL: &'static [Stat] = &[$(Stat::$name),*];
             /// Name in reports.
             pub fn name(self) -> &'static str { match self { $(Stat::$name => $text,)* } }
-            /// What it counts, with its unit.
+            /// Returns what it counts, with its unit.
             pub fn help(self) -> &'static str { match self { $(Stat::$name => concat!($($doc),+),)* } }
-            /// Whether it only grows.
+            /// Returns whether it only grows.
             pub fn kind(self) -> StatKind { match self { $(Stat::$name => StatKind::$kind,)* } }
         }
 
@@ -84,21 +84,21 @@ stat_table! {
     WalSegmentsRecycled "wal_segments_recycled" Counter;
     /// Bytes of live log segments.
     WalSize "wal_size_bytes" Gauge;
-    /// Memtables frozen.
+    /// Memtables sealed: made immutable, to be flushed.
     Rotations "memtable_rotations" Counter;
     /// Memtables flushed.
     Flushes "flushes" Counter;
     /// Bytes written by flushes: key logs and value logs.
     FlushBytes "flush_bytes" Counter;
-    /// Merges run, trivial moves not counted.
+    /// Compactions that merged tables; trivial moves are not counted.
     Compactions "compactions" Counter;
-    /// Files moved to a deeper level without a merge.
+    /// Files moved to a deeper level without being rewritten.
     TrivialMoves "trivial_moves" Counter;
-    /// Key-log bytes read by merges.
+    /// Key-log bytes read by compactions.
     CompactionReadBytes "compaction_read_bytes" Counter;
-    /// Key-log and value-log bytes written by merges.
+    /// Key-log and value-log bytes written by compactions.
     CompactionWriteBytes "compaction_write_bytes" Counter;
-    /// Entries dropped by merges: shadowed, deleted, expired.
+    /// Entries dropped by compactions: shadowed, deleted, expired.
     CompactionDropped "compaction_dropped_entries" Counter;
     /// Live values moved out of value logs to be deleted, in bytes.
     VlogMovedBytes "vlog_moved_bytes" Counter;
@@ -148,9 +148,9 @@ stat_table! {
     Ingests "ingests" Counter;
     /// Bytes of key logs and value logs that these brought in.
     IngestedBytes "ingested_bytes" Counter;
-    /// Bytes held by memtables, active and frozen.
+    /// Bytes held by memtables, active and immutable.
     MemtableBytes "memtable_bytes" Gauge;
-    /// Frozen memtables waiting for flush.
+    /// Immutable memtables that wait for a flush.
     ImmutableMemtables "immutable_memtables" Gauge;
     /// Bytes of table indexes and filters held in memory.
     ResidentTableBytes "resident_table_bytes" Gauge;
@@ -331,14 +331,14 @@ impl Stats {
         Started(self.ticker.now() << KINDS | u64::from(timed & FOR_SLOW != 0))
     }
 
-    /// The same for an operation so cheap that only some are timed, unless slow ones are looked out for.
+    /// Does the same for an operation so cheap that only some are timed, unless slow ones are looked out for.
     #[inline]
     pub fn start_sampled(&self, kind: Sampled) -> Started {
         let timed = self.timed.load(Ordering::Relaxed);
         if timed & FOR_SLOW != 0 { self.start() } else { self.start_some(kind, timed) }
     }
 
-    /// As [`Stats::start_sampled`], without looking out for slow operations: [`Stats::finish`] need not follow.
+    /// Does what [`Stats::start_sampled`] does, without looking out for slow operations: [`Stats::finish`] need not follow.
     #[inline]
     pub fn start_unwatched(&self, kind: Sampled) -> Started {
         self.start_some(kind, self.timed.load(Ordering::Relaxed))

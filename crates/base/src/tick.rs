@@ -95,7 +95,7 @@ fn counter() -> u64 {
     0
 }
 
-/// Whether the counter runs at one speed in all states of the processor: what CPUID calls an invariant counter.
+/// Returns whether the counter runs at one speed in all states of the processor: what CPUID calls an invariant counter.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[allow(unused_unsafe)] // CPUID is a safe function in newer compilers
 fn counter_is_constant() -> bool {

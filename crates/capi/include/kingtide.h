@@ -47,13 +47,13 @@ typedef enum {
     KINGTIDE_CONFLICT = 14,
     // This transaction was chosen as the victim of a deadlock, and was rolled back.
     KINGTIDE_DEADLOCK = 15,
-    // A lock was not given up in time. The transaction goes on if its owner wishes.
+    // Another transaction did not release a lock in time. The transaction remains usable.
     KINGTIDE_LOCK_TIMEOUT = 16,
     // The transaction outlived its timeout and was rolled back.
     KINGTIDE_EXPIRED = 17,
     // The transaction was rolled back at the request of another thread.
     KINGTIDE_ABORTED = 18,
-    // What was asked for is no longer kept: versions that were merged away, or log that was recycled.
+    // What was asked for is no longer kept: a compaction dropped the versions, or the log was recycled.
     KINGTIDE_TOO_OLD = 19,
     // The transaction was committed, rolled back or prepared before.
     KINGTIDE_FINISHED = 20,
@@ -214,11 +214,11 @@ typedef struct kingtide_text kingtide_text;
 // A commit that is visible to all and may not be durable yet. For one thread at a time.
 typedef struct kingtide_ticket kingtide_ticket;
 
-// Operations that take effect together, or not at all. Used by one thread at a time, it may move between threads; only
-// through a `kingtide_txn_handle` may others reach it meanwhile.
+// A transaction: operations that take effect together or not at all. One thread at a time may use it, and it may move between
+// threads; other threads may reach it only through a `kingtide_txn_handle`.
 //
-// After CONFLICT, DEADLOCK or LOCK_TIMEOUT nothing was written: reset it and do it all again. A deadlock's victim, and one
-// whose commit or prepare met a conflict, were rolled back by then; after other errors it goes on if its owner wishes.
+// After CONFLICT, DEADLOCK or LOCK_TIMEOUT nothing was written: reset the transaction and run it again. A deadlock victim, and a
+// transaction whose commit or prepare met a conflict, is already rolled back; after other errors the transaction remains usable.
 typedef struct kingtide_txn kingtide_txn;
 
 // Refers to a running transaction from any thread, any number at once. It may outlive the transaction, and refers to
@@ -401,7 +401,7 @@ typedef struct {
     int32_t trust_names;
     // Bytes read a second at most; 0 for no limit.
     uint64_t rate_limit;
-    // Told of the progress; may be NULL.
+    // Called with the progress; may be NULL.
     kingtide_progress_fn progress;
     // What it is called with.
     void *progress_context;
@@ -683,7 +683,7 @@ typedef struct {
 // the call. May call everything but `kingtide_db_close`. Must neither unwind nor jump out.
 typedef void (*kingtide_event_fn)(void *context, const char *name, const char *text);
 
-// Who is told of what happens inside of a database.
+// A listener: it is called for events inside of a database.
 typedef struct {
     // `sizeof(kingtide_listener)`, set by the caller.
     size_t size;
@@ -765,7 +765,7 @@ typedef struct {
     const char *name;
     // Bytes in its active memtable.
     uint64_t active_bytes;
-    // Frozen memtables.
+    // Immutable memtables, which wait for a flush.
     uint64_t frozen;
     // Entries and range tombstones in all memtables, hidden versions included.
     uint64_t memtable_entries;
@@ -869,7 +869,7 @@ void kingtide_batch_clear(kingtide_batch *batch);
 // Number of operations.
 size_t kingtide_batch_count(const kingtide_batch *batch);
 
-// Bytes of the operations as the log will have them.
+// Returns the bytes of the operations as the log will have them.
 size_t kingtide_batch_bytes(const kingtide_batch *batch);
 
 // Sets a key. Key and value are copied.
@@ -956,10 +956,10 @@ uint64_t kingtide_change_record_sequence(const kingtide_change_record *record);
 // The sequence number of its first operation, over all families.
 uint64_t kingtide_change_record_first_sequence(const kingtide_change_record *record);
 
-// Whether it stands for commits that are not in the log, and so has no operations.
+// Returns whether it stands for commits that are not in the log, and so has no operations.
 bool kingtide_change_record_is_unlogged(const kingtide_change_record *record);
 
-// How many operations it has.
+// Returns how many operations it has.
 size_t kingtide_change_record_count(const kingtide_change_record *record);
 
 // Describes the operation at an index from 0. False behind the last, or when `change->size` is not set.
@@ -997,9 +997,9 @@ uint64_t kingtide_change_stream_position(const kingtide_change_stream *stream);
 // Frees a stream. NULL is allowed.
 void kingtide_change_stream_free(kingtide_change_stream *stream);
 
-// Sets the function that is told of every commit to the family, in place of the one before; NULL removes it. It is called in
+// Sets the function that is called after every commit to the family, in place of the one before; NULL removes it. It is called in
 // commit order, one call at a time over the whole database, on the thread that commits, after the commit is visible and
-// before the committing call returns. Durability may come later. What commits inside it is told of afterwards. It must not
+// before the committing call returns. Durability may come later. Commits made inside of it are reported afterwards. It must not
 // wait for a commit of another thread. `destroy`, which may be NULL, is called when the context is needed no more, also if
 // this fails.
 //
@@ -1030,16 +1030,16 @@ kingtide_status kingtide_verify(const char *path,
                                 kingtide_verify_report **report,
                                 kingtide_error **err);
 
-// Whether nothing is wrong: no problem worse than `KINGTIDE_SEVERITY_INFO`.
+// Returns whether nothing is wrong: no problem worse than `KINGTIDE_SEVERITY_INFO`.
 bool kingtide_verify_report_is_clean(const kingtide_verify_report *report);
 
-// Whether something is damaged.
+// Returns whether something is damaged.
 bool kingtide_verify_report_is_damaged(const kingtide_verify_report *report);
 
-// What was checked. False when `counts->size` is not set.
+// Returns what was checked. False when `counts->size` is not set.
 bool kingtide_verify_report_counts(const kingtide_verify_report *report, kingtide_verify_counts *counts);
 
-// How many problems are listed.
+// Returns how many problems are listed.
 size_t kingtide_verify_report_count(const kingtide_verify_report *report);
 
 // Describes the problem at an index from 0. False behind the last, or when `problem->size` is not set.
@@ -1104,7 +1104,7 @@ kingtide_status kingtide_backup_list_all(const kingtide_backup *backup,
                                          kingtide_backup_list **list,
                                          kingtide_error **err);
 
-// How many there are.
+// Returns how many there are.
 size_t kingtide_backup_list_count(const kingtide_backup_list *list);
 
 // The number at an index from 0; `UINT64_MAX` behind the last.
@@ -1270,7 +1270,7 @@ kingtide_status kingtide_db_open_read_only(const char *path,
                                            kingtide_db **db,
                                            kingtide_error **err);
 
-// Whether it was opened for reading only.
+// Returns whether it was opened for reading only.
 bool kingtide_db_is_read_only(const kingtide_db *db);
 
 // Moves a database that was opened for reading only to what is committed now. `sequence`, unless NULL, is set to the newest
@@ -1313,7 +1313,7 @@ kingtide_status kingtide_db_sync(const kingtide_db *db, kingtide_error **err);
 // Errors: what kept a flush from succeeding.
 kingtide_status kingtide_db_flush(const kingtide_db *db, kingtide_error **err);
 
-// Waits until no flush and no merge is due or running.
+// Waits until no flush and no compaction is due or running.
 //
 // Errors: the background error that keeps them from ending.
 kingtide_status kingtide_db_wait_for_background(const kingtide_db *db, kingtide_error **err);
@@ -1377,7 +1377,7 @@ kingtide_status kingtide_db_rename_family(const kingtide_db *db,
 // The status that the failed call returned, too. `KINGTIDE_OK` for NULL.
 kingtide_status kingtide_error_status(const kingtide_error *error);
 
-// What went wrong, in English, with file and offset where they are known. Valid as long as the error. Empty for NULL.
+// Returns what went wrong, in English, with file and offset where they are known. Valid as long as the error. Empty for NULL.
 const char *kingtide_error_message(const kingtide_error *error);
 
 // The file that the error is about; NULL when it is about none. Valid as long as the error.
@@ -1386,10 +1386,10 @@ const char *kingtide_error_path(const kingtide_error *error);
 // The byte offset in that file. False when it is not known; `offset` is not written then.
 bool kingtide_error_offset(const kingtide_error *error, uint64_t *offset);
 
-// Whether the same call may succeed later without anyone changing its arguments.
+// Returns whether the same call may succeed later without anyone changing its arguments.
 bool kingtide_error_is_retryable(const kingtide_error *error);
 
-// Whether the transaction that met it may succeed when it is run again from its beginning.
+// Returns whether the transaction that met it may succeed when it is run again from its beginning.
 bool kingtide_error_is_transient_conflict(const kingtide_error *error);
 
 // Frees an error. NULL is allowed.
@@ -1541,10 +1541,10 @@ kingtide_status kingtide_family_multi_get(const kingtide_family *family,
 // Errors: what kept the flush from succeeding.
 kingtide_status kingtide_family_flush(const kingtide_family *family, kingtide_error **err);
 
-// Merges all tables that meet the range into the deepest level and waits for it. Memtables are flushed first. NULL is an
+// Compacts all tables that overlap the range into the deepest level and waits for it. Memtables are flushed first. NULL is an
 // open end; both ends belong to the range, whatever kind they have.
 //
-// Errors: what kept the merge from succeeding.
+// Errors: the reason why the compaction failed.
 kingtide_status kingtide_family_compact_range(const kingtide_family *family,
                                               const kingtide_bound *lower,
                                               const kingtide_bound *upper,
@@ -1552,7 +1552,7 @@ kingtide_status kingtide_family_compact_range(const kingtide_family *family,
 
 // Has the space given back soon, in the background, of what was deleted in the range from `lower` up to, not including,
 // `upper`, with a range delete. Snapshots see what they saw: the space is given back when they are gone. After a restart it is
-// left to merges.
+// left to compactions.
 //
 // Errors: CLOSED, READ_ONLY; CORRUPTION and IO from opening a table.
 kingtide_status kingtide_family_reclaim_range(const kingtide_family *family,
@@ -1614,7 +1614,7 @@ size_t kingtide_iter_walk(kingtide_iter *iter,
                           size_t count,
                           size_t most_bytes);
 
-// Whether it is at an entry.
+// Returns whether it is at an entry.
 bool kingtide_iter_valid(const kingtide_iter *iter);
 
 // The error that stopped it, if one did. A loop that ends because the iterator is invalid must ask.
@@ -1630,7 +1630,7 @@ const uint8_t *kingtide_iter_key(const kingtide_iter *iter, size_t *len);
 // Errors: INVALID_ARGUMENT (at no entry), CORRUPTION, IO; of a transaction's, FINISHED, ABORTED, EXPIRED.
 kingtide_status kingtide_iter_value(kingtide_iter *iter, const uint8_t **value, size_t *len, kingtide_error **err);
 
-// When the entry expires, in milliseconds since 1970; 0 if it does not, and while invalid.
+// Returns when the entry expires, in milliseconds since 1970; 0 if it does not, and while invalid.
 uint64_t kingtide_iter_expires_at_ms(const kingtide_iter *iter);
 
 // Moves an iterator of a family to what is visible now, keeping its bounds. It is invalid afterwards, and an error is
@@ -1647,7 +1647,7 @@ void kingtide_iter_free(kingtide_iter *iter);
 // Errors: INVALID_ARGUMENT.
 kingtide_status kingtide_db_transactions(const kingtide_db *db, kingtide_txn_list **transactions, kingtide_error **err);
 
-// How many there are.
+// Returns how many there are.
 size_t kingtide_txn_list_count(const kingtide_txn_list *list);
 
 // Describes the one at an index from 0. False behind the last, or when `info->size` is not set.
@@ -1661,7 +1661,7 @@ void kingtide_txn_list_free(kingtide_txn_list *list);
 // Errors: INVALID_ARGUMENT.
 kingtide_status kingtide_db_locks(const kingtide_db *db, kingtide_lock_list **locks, kingtide_error **err);
 
-// How many there are.
+// Returns how many there are.
 size_t kingtide_lock_list_count(const kingtide_lock_list *list);
 
 // Describes the one at an index from 0. False behind the last, or when `info->size` is not set.
@@ -1675,7 +1675,7 @@ void kingtide_lock_list_free(kingtide_lock_list *list);
 // Errors: INVALID_ARGUMENT.
 kingtide_status kingtide_db_lock_waits(const kingtide_db *db, kingtide_lock_wait_list **waits, kingtide_error **err);
 
-// How many there are.
+// Returns how many there are.
 size_t kingtide_lock_wait_list_count(const kingtide_lock_wait_list *list);
 
 // Describes the one at an index from 0. False behind the last, or when `info->size` is not set.
@@ -1684,7 +1684,7 @@ bool kingtide_lock_wait_list_get(const kingtide_lock_wait_list *list, size_t ind
 // Frees a list. NULL is allowed.
 void kingtide_lock_wait_list_free(kingtide_lock_wait_list *list);
 
-// Sets the function that is told of transactions that wait for locks, in place of the one before; NULL removes it. It is
+// Sets the function that is called for transactions that wait for locks, in place of the one before; NULL removes it. It is
 // called on the thread that waits, when it begins to and then a few times a second, for those that it waits for may have
 // changed; they may be over by now. It may interrupt or abort transactions, the waiting one included, and must not wait for
 // another. `destroy`, which may be NULL, is called when the context is needed no more, also if this fails.
@@ -1704,7 +1704,7 @@ kingtide_status kingtide_db_set_lock_hooks(const kingtide_db *db,
                                            const kingtide_lock_hooks *hooks,
                                            kingtide_error **err);
 
-// How many transactions it has.
+// Returns how many transactions it has.
 size_t kingtide_deadlock_count(const kingtide_deadlock *deadlock);
 
 // Describes what the transaction at an index from 0 waits for: `txn` is that transaction. False behind the last, or when
@@ -1726,7 +1726,7 @@ bool kingtide_deadlock_held(const kingtide_deadlock *deadlock,
 // Errors: INVALID_ARGUMENT.
 kingtide_status kingtide_db_prepared(const kingtide_db *db, kingtide_prepared_list **prepared, kingtide_error **err);
 
-// How many there are.
+// Returns how many there are.
 size_t kingtide_prepared_list_count(const kingtide_prepared_list *list);
 
 // Describes the one at an index from 0. False behind the last, or when `info->size` is not set.
@@ -1748,7 +1748,7 @@ kingtide_status kingtide_db_histogram_quantile(const kingtide_db *db,
                                                uint64_t *nanoseconds,
                                                kingtide_error **err);
 
-// Sets who is told of what happens inside of databases that are opened with these options, in place of who was before; NULL
+// Sets the listener of databases that are opened with these options, in place of the one before; NULL
 // removes it.
 //
 // Errors: INVALID_ARGUMENT; `destroy` is not called then.
@@ -1756,11 +1756,11 @@ kingtide_status kingtide_options_set_listener(kingtide_options *options,
                                               const kingtide_listener *listener,
                                               kingtide_error **err);
 
-// How much is looked at of what the operations of this thread do: 0 is nothing, 1 counts and waits, 2 the times of all stages
+// Returns how much is looked at of what the operations of this thread do: 0 is nothing, 1 counts and waits, 2 the times of all stages
 // too. Begins anew from zero. False for another number.
 bool kingtide_perf_start(int32_t level);
 
-// What the operations of this thread touched, and how long their stages took, since the start or the last call of this: the
+// Returns what the operations of this thread touched, and how long their stages took, since the start or the last call of this: the
 // fields that are not 0, as `name=value` with spaces between them. Names that end in `_ns` are nanoseconds.
 //
 // Errors: INVALID_ARGUMENT.
@@ -1855,7 +1855,7 @@ kingtide_status kingtide_family_get_reader(const kingtide_family *family,
                                            kingtide_reader **reader,
                                            kingtide_error **err);
 
-// Bytes of the value; 0 for NULL.
+// Returns the bytes of the value; 0 for NULL.
 uint64_t kingtide_reader_len(const kingtide_reader *reader);
 
 // Reads up to `size` bytes of the value from byte `offset` on into `buf`, and sets `read` to how many there were: fewer than
@@ -1939,7 +1939,7 @@ bool kingtide_stats_amplification(const kingtide_stats *stats, kingtide_amplific
 // the statistics.
 const char *kingtide_stats_writes_stopped(const kingtide_stats *stats);
 
-// What the last background job failed with, as long as none succeeded since; NULL if it did not. Valid as long as the
+// Returns what the last background job failed with, as long as none succeeded since; NULL if it did not. Valid as long as the
 // statistics.
 const char *kingtide_stats_background_error(const kingtide_stats *stats);
 
@@ -2008,7 +2008,7 @@ kingtide_status kingtide_family_split_points(const kingtide_family *family,
                                              kingtide_keys **keys,
                                              kingtide_error **err);
 
-// How many there are.
+// Returns how many there are.
 size_t kingtide_keys_count(const kingtide_keys *keys);
 
 // The key at an index from 0; NULL behind the last. `len`, unless NULL, is set to its length. Valid until the list is freed.
@@ -2310,9 +2310,9 @@ kingtide_status kingtide_txn_prepare(kingtide_txn *txn,
                                      size_t xid_len,
                                      kingtide_error **err);
 
-// Takes everything back and gives locks up. Also after an error and after the end, where it does nothing.
+// Rolls back and releases all locks. It may be called after an error, and is a no-op once the transaction has ended.
 //
-// Errors: of a prepared transaction those of the log; it stays in doubt then.
+// Errors: for a prepared transaction, those of the log; the transaction then remains in doubt.
 kingtide_status kingtide_txn_rollback(kingtide_txn *txn, kingtide_error **err);
 
 // Rolls back if it still runs, and begins anew with the same options, keeping its memory. One that was prepared stays in
@@ -2375,13 +2375,13 @@ kingtide_status kingtide_db_rollback_prepared(const kingtide_db *db,
 // A new place, which holds nothing.
 kingtide_value *kingtide_value_new(void);
 
-// Whether the last read found the key.
+// Returns whether the last read found the key.
 bool kingtide_value_is_present(const kingtide_value *value);
 
 // The bytes; NULL when the key was absent. Valid until the place is used for another read or freed.
 const uint8_t *kingtide_value_data(const kingtide_value *value);
 
-// How many bytes there are; 0 when the key was absent.
+// Returns how many bytes there are; 0 when the key was absent.
 size_t kingtide_value_len(const kingtide_value *value);
 
 // Frees a value. NULL is allowed.
@@ -2396,7 +2396,7 @@ size_t kingtide_text_len(const kingtide_text *text);
 // Frees a text. NULL is allowed.
 void kingtide_text_free(kingtide_text *text);
 
-// How many there are.
+// Returns how many there are.
 size_t kingtide_strings_count(const kingtide_strings *strings);
 
 // The string at an index from 0; NULL behind the last. `len`, unless NULL, is set to its bytes without the NUL. Valid until
@@ -2426,7 +2426,7 @@ kingtide_status kingtide_value_writer_write(kingtide_value_writer *writer,
                                             size_t len,
                                             kingtide_error **err);
 
-// Bytes written so far; 0 for NULL, and once it is finished.
+// Returns the bytes written so far; 0 for NULL, and once it is finished.
 uint64_t kingtide_value_writer_len(const kingtide_value_writer *writer);
 
 // Ends the value. The writer is of no further use, but is still to be freed. Free the value with
@@ -2440,7 +2440,7 @@ kingtide_status kingtide_value_writer_finish(kingtide_value_writer *writer,
 // Frees a writer. Of a value that was not finished nothing is left. NULL is allowed.
 void kingtide_value_writer_free(kingtide_value_writer *writer);
 
-// Bytes of the value; 0 for NULL.
+// Returns the bytes of the value; 0 for NULL.
 uint64_t kingtide_staged_value_len(const kingtide_staged_value *value);
 
 // Frees a staged value. One that was committed, or that a batch or transaction has, stays. NULL is allowed.

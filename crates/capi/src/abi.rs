@@ -20,7 +20,7 @@ pub fn need<T>(handle: Option<T>, name: &str) -> Result<T> {
     handle.ok_or_else(|| Error::invalid(format!("`{name}` is NULL")))
 }
 
-/// Bytes that C passed. NULL with a length of zero is no bytes.
+/// Returns the bytes that C passed. NULL with a length of zero is no bytes.
 ///
 /// # Safety
 /// `data` is NULL or points to `len` bytes, which do not change during `'a`.
@@ -101,7 +101,7 @@ unsafe fn c_string<'a>(string: *const c_char, name: &str) -> Result<&'a CStr> {
     Ok(unsafe { CStr::from_ptr(string) })
 }
 
-/// What a raw pointer inside a struct of C's points to.
+/// Returns what a raw pointer inside a struct of C's points to.
 ///
 /// # Safety
 /// `pointer` is NULL or points to a valid object, which is not freed or changed during `'a`.

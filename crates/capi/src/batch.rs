@@ -29,7 +29,7 @@ pub extern "C" fn kingtide_batch_count(batch: Option<&kingtide_batch>) -> usize 
     batch.map_or(0, |b| b.0.len())
 }
 
-/// Bytes of the operations as the log will have them.
+/// Returns the bytes of the operations as the log will have them.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_batch_bytes(batch: Option<&kingtide_batch>) -> usize {
     batch.map_or(0, |b| b.0.bytes())

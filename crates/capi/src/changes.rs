@@ -1,4 +1,4 @@
-//! Following commits: streams of what was committed, and hooks that are told of it.
+//! Following commits: streams of what was committed, and hooks that are called for it.
 
 use crate::abi::{Sized_, config, fill, flag, need, out_handle};
 use crate::db::kingtide_db;
@@ -145,13 +145,13 @@ pub extern "C" fn kingtide_change_record_first_sequence(record: Option<&kingtide
     record.map_or(0, |r| r.first)
 }
 
-/// Whether it stands for commits that are not in the log, and so has no operations.
+/// Returns whether it stands for commits that are not in the log, and so has no operations.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_change_record_is_unlogged(record: Option<&kingtide_change_record>) -> bool {
     record.is_some_and(|r| r.unlogged)
 }
 
-/// How many operations it has.
+/// Returns how many operations it has.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_change_record_count(record: Option<&kingtide_change_record>) -> usize {
     record.map_or(0, |r| r.ops.len())
@@ -263,9 +263,9 @@ impl CommitHook for Hook {
     }
 }
 
-/// Sets the function that is told of every commit to the family, in place of the one before; NULL removes it. It is called in
+/// Sets the function that is called after every commit to the family, in place of the one before; NULL removes it. It is called in
 /// commit order, one call at a time over the whole database, on the thread that commits, after the commit is visible and
-/// before the committing call returns. Durability may come later. What commits inside it is told of afterwards. It must not
+/// before the committing call returns. Durability may come later. Commits made inside of it are reported afterwards. It must not
 /// wait for a commit of another thread. `destroy`, which may be NULL, is called when the context is needed no more, also if
 /// this fails.
 ///

@@ -163,19 +163,19 @@ pub unsafe extern "C" fn kingtide_verify(
     })
 }
 
-/// Whether nothing is wrong: no problem worse than `KINGTIDE_SEVERITY_INFO`.
+/// Returns whether nothing is wrong: no problem worse than `KINGTIDE_SEVERITY_INFO`.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_verify_report_is_clean(report: Option<&kingtide_verify_report>) -> bool {
     report.is_some_and(|r| r.clean)
 }
 
-/// Whether something is damaged.
+/// Returns whether something is damaged.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_verify_report_is_damaged(report: Option<&kingtide_verify_report>) -> bool {
     report.is_some_and(|r| r.damaged)
 }
 
-/// What was checked. False when `counts->size` is not set.
+/// Returns what was checked. False when `counts->size` is not set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_verify_report_counts(
     report: Option<&kingtide_verify_report>,
@@ -191,7 +191,7 @@ pub unsafe extern "C" fn kingtide_verify_report_counts(
     fill(counts, shown).is_ok()
 }
 
-/// How many problems are listed.
+/// Returns how many problems are listed.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_verify_report_count(report: Option<&kingtide_verify_report>) -> usize {
     report.map_or(0, |r| r.problems.len())

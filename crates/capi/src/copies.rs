@@ -124,7 +124,7 @@ pub struct kingtide_backup_options {
     pub trust_names: i32,
     /// Bytes read a second at most; 0 for no limit.
     pub rate_limit: u64,
-    /// Told of the progress; may be NULL.
+    /// Called with the progress; may be NULL.
     pub progress: kingtide_progress_fn,
     /// What it is called with.
     pub progress_context: *mut c_void,
@@ -226,7 +226,7 @@ pub unsafe extern "C" fn kingtide_backup_list_all(
     })
 }
 
-/// How many there are.
+/// Returns how many there are.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_backup_list_count(list: Option<&kingtide_backup_list>) -> usize {
     list.map_or(0, |l| l.0.len())

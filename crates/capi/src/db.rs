@@ -23,7 +23,7 @@ impl kingtide_db {
     }
 }
 
-/// What options say; NULL says the defaults.
+/// Returns what options say; NULL says the defaults.
 pub fn options_of(options: Option<&kingtide_options>) -> Options {
     options.map(|o| o.options.clone()).unwrap_or_default()
 }
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn kingtide_db_open_read_only(
     })
 }
 
-/// Whether it was opened for reading only.
+/// Returns whether it was opened for reading only.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_db_is_read_only(db: Option<&kingtide_db>) -> bool {
     quietly(false, || db.is_some_and(|d| d.db.is_read_only()))
@@ -141,7 +141,7 @@ pub unsafe extern "C" fn kingtide_db_flush(db: Option<&kingtide_db>, err: *mut *
     guard(err, || need(db, "db")?.db.flush())
 }
 
-/// Waits until no flush and no merge is due or running.
+/// Waits until no flush and no compaction is due or running.
 ///
 /// Errors: the background error that keeps them from ending.
 #[unsafe(no_mangle)]

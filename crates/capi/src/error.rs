@@ -44,13 +44,13 @@ pub enum kingtide_status {
     KINGTIDE_CONFLICT = 14,
     /// This transaction was chosen as the victim of a deadlock, and was rolled back.
     KINGTIDE_DEADLOCK = 15,
-    /// A lock was not given up in time. The transaction goes on if its owner wishes.
+    /// Another transaction did not release a lock in time. The transaction remains usable.
     KINGTIDE_LOCK_TIMEOUT = 16,
     /// The transaction outlived its timeout and was rolled back.
     KINGTIDE_EXPIRED = 17,
     /// The transaction was rolled back at the request of another thread.
     KINGTIDE_ABORTED = 18,
-    /// What was asked for is no longer kept: versions that were merged away, or log that was recycled.
+    /// What was asked for is no longer kept: a compaction dropped the versions, or the log was recycled.
     KINGTIDE_TOO_OLD = 19,
     /// The transaction was committed, rolled back or prepared before.
     KINGTIDE_FINISHED = 20,
@@ -138,7 +138,7 @@ pub struct kingtide_error {
 }
 
 impl kingtide_error {
-    /// What went wrong.
+    /// Returns what went wrong.
     #[cfg(test)]
     pub fn message_text(&self) -> String {
         self.message.to_string_lossy().into_owned()
@@ -171,7 +171,7 @@ pub(crate) fn c_text(bytes: &[u8]) -> CString {
 /// `err` is NULL or can be written.
 #[inline]
 pub(crate) unsafe fn guard(err: *mut *mut kingtide_error, work: impl FnOnce() -> Result<()>) -> kingtide_status {
-    // What a panic leaves half done is told by the status; the engine itself survives panics of key orders and hooks.
+    // The status says what a panic left half done; the engine itself survives panics of key orders and hooks.
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => KINGTIDE_OK,
         Ok(Err(e)) => report(err, e),
@@ -179,7 +179,7 @@ pub(crate) unsafe fn guard(err: *mut *mut kingtide_error, work: impl FnOnce() ->
     }
 }
 
-/// As [`guard`], for functions that have no way to fail: a panic gives `otherwise`.
+/// Does what [`guard`] does, for functions that have no way to fail: a panic gives `otherwise`.
 #[inline]
 pub(crate) fn quietly<T>(otherwise: T, work: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
@@ -219,7 +219,7 @@ unsafe fn report_panic(err: *mut *mut kingtide_error, panic: Box<dyn Any + Send>
     KINGTIDE_PANIC
 }
 
-/// What a panic says.
+/// Returns what a panic says.
 pub(crate) fn panic_text(panic: Box<dyn Any + Send>) -> String {
     let text = match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
         (Some(text), _) => (*text).to_owned(),
@@ -236,7 +236,7 @@ pub extern "C" fn kingtide_error_status(error: Option<&kingtide_error>) -> kingt
     error.map_or(KINGTIDE_OK, |e| e.status)
 }
 
-/// What went wrong, in English, with file and offset where they are known. Valid as long as the error. Empty for NULL.
+/// Returns what went wrong, in English, with file and offset where they are known. Valid as long as the error. Empty for NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_error_message(error: Option<&kingtide_error>) -> *const c_char {
     error.map_or(c"".as_ptr(), |e| e.message.as_ptr())
@@ -258,13 +258,13 @@ pub unsafe extern "C" fn kingtide_error_offset(error: Option<&kingtide_error>, o
     found.is_some()
 }
 
-/// Whether the same call may succeed later without anyone changing its arguments.
+/// Returns whether the same call may succeed later without anyone changing its arguments.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_error_is_retryable(error: Option<&kingtide_error>) -> bool {
     error.is_some_and(|e| e.retryable)
 }
 
-/// Whether the transaction that met it may succeed when it is run again from its beginning.
+/// Returns whether the transaction that met it may succeed when it is run again from its beginning.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_error_is_transient_conflict(error: Option<&kingtide_error>) -> bool {
     error.is_some_and(|e| e.transient)
@@ -312,7 +312,7 @@ mod tests {
             assert_eq!(outcome(|| panic!("at {}", 7)), (KINGTIDE_PANIC, "panic in the library: at 7".to_owned()));
             assert_eq!(outcome(|| std::panic::panic_any(Bomb)).0, KINGTIDE_PANIC);
             assert_eq!(quietly(5, || panic!("x")), 5);
-            assert_eq!(guard(std::ptr::null_mut(), || panic!("nobody asked")), KINGTIDE_PANIC);
+            assert_eq!(guard(std::ptr::null_mut(), || panic!("no reason")), KINGTIDE_PANIC);
         }
     }
 

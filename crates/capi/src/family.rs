@@ -341,10 +341,10 @@ pub unsafe extern "C" fn kingtide_family_flush(
     guard(err, || need(family, "family")?.0.flush())
 }
 
-/// Merges all tables that meet the range into the deepest level and waits for it. Memtables are flushed first. NULL is an
+/// Compacts all tables that overlap the range into the deepest level and waits for it. Memtables are flushed first. NULL is an
 /// open end; both ends belong to the range, whatever kind they have.
 ///
-/// Errors: what kept the merge from succeeding.
+/// Errors: the reason why the compaction failed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_family_compact_range(
     family: Option<&kingtide_family>,
@@ -357,7 +357,7 @@ pub unsafe extern "C" fn kingtide_family_compact_range(
 
 /// Has the space given back soon, in the background, of what was deleted in the range from `lower` up to, not including,
 /// `upper`, with a range delete. Snapshots see what they saw: the space is given back when they are gone. After a restart it is
-/// left to merges.
+/// left to compactions.
 ///
 /// Errors: CLOSED, READ_ONLY; CORRUPTION and IO from opening a table.
 #[unsafe(no_mangle)]

@@ -287,7 +287,7 @@ pub unsafe extern "C" fn kingtide_iter_walk(
     given
 }
 
-/// Whether it is at an entry.
+/// Returns whether it is at an entry.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_iter_valid(iter: Option<&kingtide_iter>) -> bool {
     quietly(false, || iter.is_some_and(kingtide_iter::valid))
@@ -348,7 +348,7 @@ pub unsafe extern "C" fn kingtide_iter_value(
     })
 }
 
-/// When the entry expires, in milliseconds since 1970; 0 if it does not, and while invalid.
+/// Returns when the entry expires, in milliseconds since 1970; 0 if it does not, and while invalid.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_iter_expires_at_ms(iter: Option<&kingtide_iter>) -> u64 {
     quietly(0, || match iter.map(|i| &i.cursor) {

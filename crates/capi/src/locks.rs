@@ -197,7 +197,7 @@ pub unsafe extern "C" fn kingtide_db_transactions(
     list(db, transactions, err, |db| Ok(kingtide_txn_list(db.db.transactions())))
 }
 
-/// How many there are.
+/// Returns how many there are.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_txn_list_count(list: Option<&kingtide_txn_list>) -> usize {
     list.map_or(0, |l| l.0.len())
@@ -239,7 +239,7 @@ pub unsafe extern "C" fn kingtide_db_locks(
     list(db, locks, err, |db| Ok(kingtide_lock_list(db.db.locks())))
 }
 
-/// How many there are.
+/// Returns how many there are.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_lock_list_count(list: Option<&kingtide_lock_list>) -> usize {
     list.map_or(0, |l| l.0.len())
@@ -273,7 +273,7 @@ pub unsafe extern "C" fn kingtide_db_lock_waits(
     list(db, waits, err, |db| Ok(kingtide_lock_wait_list(db.db.lock_waits())))
 }
 
-/// How many there are.
+/// Returns how many there are.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_lock_wait_list_count(list: Option<&kingtide_lock_wait_list>) -> usize {
     list.map_or(0, |l| l.0.len())
@@ -327,7 +327,7 @@ impl LockWaitHook for WaitHook {
     }
 }
 
-/// Sets the function that is told of transactions that wait for locks, in place of the one before; NULL removes it. It is
+/// Sets the function that is called for transactions that wait for locks, in place of the one before; NULL removes it. It is
 /// called on the thread that waits, when it begins to and then a few times a second, for those that it waits for may have
 /// changed; they may be over by now. It may interrupt or abort transactions, the waiting one included, and must not wait for
 /// another. `destroy`, which may be NULL, is called when the context is needed no more, also if this fails.
@@ -423,7 +423,7 @@ pub unsafe extern "C" fn kingtide_db_set_lock_hooks(
     })
 }
 
-/// How many transactions it has.
+/// Returns how many transactions it has.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_deadlock_count(deadlock: Option<&kingtide_deadlock>) -> usize {
     deadlock.map_or(0, |d| d.0.len())
@@ -465,7 +465,7 @@ pub unsafe extern "C" fn kingtide_db_prepared(
     list(db, prepared, err, |db| Ok(kingtide_prepared_list(db.db.recover_prepared())))
 }
 
-/// How many there are.
+/// Returns how many there are.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_prepared_list_count(list: Option<&kingtide_prepared_list>) -> usize {
     list.map_or(0, |l| l.0.len())

@@ -94,7 +94,7 @@ pub unsafe extern "C" fn kingtide_db_histogram_quantile(
 pub type kingtide_event_fn =
     Option<unsafe extern "C" fn(context: *mut c_void, name: *const c_char, text: *const c_char)>;
 
-/// Who is told of what happens inside of a database.
+/// A listener: it is called for events inside of a database.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct kingtide_listener {
@@ -126,7 +126,7 @@ impl EventListener for Listener {
     }
 }
 
-/// Sets who is told of what happens inside of databases that are opened with these options, in place of who was before; NULL
+/// Sets the listener of databases that are opened with these options, in place of the one before; NULL
 /// removes it.
 ///
 /// Errors: INVALID_ARGUMENT; `destroy` is not called then.
@@ -150,7 +150,7 @@ pub unsafe extern "C" fn kingtide_options_set_listener(
     })
 }
 
-/// How much is looked at of what the operations of this thread do: 0 is nothing, 1 counts and waits, 2 the times of all stages
+/// Returns how much is looked at of what the operations of this thread do: 0 is nothing, 1 counts and waits, 2 the times of all stages
 /// too. Begins anew from zero. False for another number.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_perf_start(level: i32) -> bool {
@@ -166,7 +166,7 @@ pub extern "C" fn kingtide_perf_start(level: i32) -> bool {
     })
 }
 
-/// What the operations of this thread touched, and how long their stages took, since the start or the last call of this: the
+/// Returns what the operations of this thread touched, and how long their stages took, since the start or the last call of this: the
 /// fields that are not 0, as `name=value` with spaces between them. Names that end in `_ns` are nanoseconds.
 ///
 /// Errors: INVALID_ARGUMENT.

@@ -45,7 +45,7 @@ pub struct kingtide_family_stats {
     pub name: *const c_char,
     /// Bytes in its active memtable.
     pub active_bytes: u64,
-    /// Frozen memtables.
+    /// Immutable memtables, which wait for a flush.
     pub frozen: u64,
     /// Entries and range tombstones in all memtables, hidden versions included.
     pub memtable_entries: u64,
@@ -189,7 +189,7 @@ pub extern "C" fn kingtide_stats_writes_stopped(stats: Option<&kingtide_stats>) 
     stats.and_then(|s| s.stopped.as_ref()).map_or(ptr::null(), |t| t.as_ptr())
 }
 
-/// What the last background job failed with, as long as none succeeded since; NULL if it did not. Valid as long as the
+/// Returns what the last background job failed with, as long as none succeeded since; NULL if it did not. Valid as long as the
 /// statistics.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_stats_background_error(stats: Option<&kingtide_stats>) -> *const c_char {
@@ -472,7 +472,7 @@ pub unsafe extern "C" fn kingtide_family_split_points(
     })
 }
 
-/// How many there are.
+/// Returns how many there are.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_keys_count(keys: Option<&kingtide_keys>) -> usize {
     keys.map_or(0, |k| k.0.len())

@@ -123,11 +123,11 @@ impl kingtide_txn_options {
     }
 }
 
-/// Operations that take effect together, or not at all. Used by one thread at a time, it may move between threads; only
-/// through a `kingtide_txn_handle` may others reach it meanwhile.
+/// A transaction: operations that take effect together or not at all. One thread at a time may use it, and it may move between
+/// threads; other threads may reach it only through a `kingtide_txn_handle`.
 ///
-/// After CONFLICT, DEADLOCK or LOCK_TIMEOUT nothing was written: reset it and do it all again. A deadlock's victim, and one
-/// whose commit or prepare met a conflict, were rolled back by then; after other errors it goes on if its owner wishes.
+/// After CONFLICT, DEADLOCK or LOCK_TIMEOUT nothing was written: reset the transaction and run it again. A deadlock victim, and a
+/// transaction whose commit or prepare met a conflict, is already rolled back; after other errors the transaction remains usable.
 pub struct kingtide_txn(pub(crate) Transaction);
 
 /// Begins a transaction. `options` may be NULL. Free it with `kingtide_txn_free`.
@@ -647,9 +647,9 @@ pub unsafe extern "C" fn kingtide_txn_prepare(
     guard(err, || need(txn, "txn")?.0.prepare(bytes(xid, xid_len, "xid")?))
 }
 
-/// Takes everything back and gives locks up. Also after an error and after the end, where it does nothing.
+/// Rolls back and releases all locks. It may be called after an error, and is a no-op once the transaction has ended.
 ///
-/// Errors: of a prepared transaction those of the log; it stays in doubt then.
+/// Errors: for a prepared transaction, those of the log; the transaction then remains in doubt.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_txn_rollback(
     txn: Option<&mut kingtide_txn>,

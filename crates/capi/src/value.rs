@@ -18,7 +18,7 @@ pub extern "C" fn kingtide_value_new() -> Box<kingtide_value> {
     Box::default()
 }
 
-/// Whether the last read found the key.
+/// Returns whether the last read found the key.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_value_is_present(value: Option<&kingtide_value>) -> bool {
     value.is_some_and(|v| v.0.is_some())
@@ -30,7 +30,7 @@ pub extern "C" fn kingtide_value_data(value: Option<&kingtide_value>) -> *const 
     value.and_then(|v| v.0.as_ref()).map_or(ptr::null(), |v| v.as_ptr())
 }
 
-/// How many bytes there are; 0 when the key was absent.
+/// Returns how many bytes there are; 0 when the key was absent.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_value_len(value: Option<&kingtide_value>) -> usize {
     value.and_then(|v| v.0.as_ref()).map_or(0, |v| v.len())
@@ -78,7 +78,7 @@ impl FromIterator<String> for kingtide_strings {
     }
 }
 
-/// How many there are.
+/// Returns how many there are.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_strings_count(strings: Option<&kingtide_strings>) -> usize {
     strings.map_or(0, |s| s.0.len())

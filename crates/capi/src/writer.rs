@@ -52,7 +52,7 @@ pub unsafe extern "C" fn kingtide_value_writer_write(
     })
 }
 
-/// Bytes written so far; 0 for NULL, and once it is finished.
+/// Returns the bytes written so far; 0 for NULL, and once it is finished.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_value_writer_len(writer: Option<&kingtide_value_writer>) -> u64 {
     writer.and_then(|w| w.0.as_ref()).map_or(0, ValueWriter::len)
@@ -82,7 +82,7 @@ pub extern "C" fn kingtide_value_writer_free(writer: Option<Box<kingtide_value_w
     quietly((), || drop(writer));
 }
 
-/// Bytes of the value; 0 for NULL.
+/// Returns the bytes of the value; 0 for NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_staged_value_len(value: Option<&kingtide_staged_value>) -> u64 {
     value.map_or(0, |v| v.0.len())

@@ -15,7 +15,7 @@ use kingtide_base::{Error, ErrorKind, KeyOrder, Result, rare};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Background errors in a row after which a waiting caller is told, although the job will be tried again.
+/// Background errors in a row after which a waiting caller gets the error, although the job will be tried again.
 const PATIENCE: u32 = 3;
 
 impl DbInner {

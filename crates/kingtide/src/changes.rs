@@ -61,7 +61,7 @@ impl ChangeRecord {
         self.ops.len()
     }
 
-    /// Whether there is none, which is so only when [`ChangeRecord::is_unlogged`].
+    /// Returns whether there is none, which is so only when [`ChangeRecord::is_unlogged`].
     pub fn is_empty(&self) -> bool {
         self.ops.is_empty()
     }
@@ -160,7 +160,7 @@ impl ChangeStream {
         }
     }
 
-    /// As [`ChangeStream::next`], but waits for a commit for at most `timeout`. Looks for one every millisecond.
+    /// Does what [`ChangeStream::next`] does, but waits for a commit for at most `timeout`. Looks for one every millisecond.
     ///
     /// # Errors
     /// As [`ChangeStream::next`].
@@ -296,7 +296,7 @@ impl Db {
         self.changes_with(seq, ChangeStreamOptions::default())
     }
 
-    /// As [`Db::changes_since`], with options.
+    /// Does what [`Db::changes_since`] does, with options.
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};

@@ -495,7 +495,7 @@ mod tests {
         used.owner.store(7, Ordering::Relaxed);
         pool.put(used.clone());
         assert!(Arc::ptr_eq(&pool.take(7).unwrap(), &used));
-        assert!(pool.take(7).is_none(), "nobody else has it meanwhile");
+        assert!(pool.take(7).is_none(), "no other taker has it meanwhile");
         pool.put(fresh.clone());
         pool.put(used);
         assert!(Arc::ptr_eq(&pool.take(8).unwrap(), &fresh));

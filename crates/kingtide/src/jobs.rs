@@ -91,7 +91,7 @@ impl Signal {
         outcome
     }
 
-    /// What a thread does until it is told to stop. `lane` 0 does everything but merges.
+    /// What a thread does until it is asked to stop. `lane` 0 does everything but merges.
     fn run_lane(&self, work: Arc<dyn Work>, lane: usize) {
         loop {
             let seen = {

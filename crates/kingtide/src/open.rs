@@ -427,7 +427,7 @@ fn end_log(db: &Arc<DbInner>) -> Result<()> {
     db.wal.trim(0)
 }
 
-/// Flushes all frozen memtables. On failure what was logged is in the log, and the error says why it is not in tables.
+/// Flushes all immutable memtables. On failure what was logged is in the log, and the error says why it is not in tables.
 fn flush_for_close(db: &Arc<DbInner>, families: &[Arc<Family>], timeout: Duration) -> Result<()> {
     let start = db.clock.monotonic_ns();
     loop {

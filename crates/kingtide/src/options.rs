@@ -71,7 +71,7 @@ pub struct Options {
     pub manual_jobs: bool,
     /// What the ids of new databases and copies are drawn from; the machine's entropy when absent. For simulation.
     pub seed: Option<u64>,
-    /// Is told of what happens inside: flushes, compactions, stalls, errors.
+    /// A listener that is called for events inside: flushes, compactions, stalls, errors.
     pub listener: Option<Arc<dyn EventListener>>,
     /// Thresholds that only tests change.
     #[doc(hidden)]
@@ -84,21 +84,21 @@ impl Options {
         Options::default()
     }
 
-    /// With these options of the database.
+    /// Sets the options of the database.
     #[must_use]
     pub fn db(mut self, options: DbOptions) -> Options {
         self.db = options;
         self
     }
 
-    /// With these options of the default family.
+    /// Sets the options of the default family.
     #[must_use]
     pub fn family(mut self, options: FamilyOptions) -> Options {
         self.family = options;
         self
     }
 
-    /// With this key order of the default family.
+    /// Sets the key order of the default family.
     #[must_use]
     pub fn order(mut self, order: KeyOrder) -> Options {
         self.order = order;
@@ -112,21 +112,21 @@ impl Options {
         self
     }
 
-    /// By this clock instead of the machine's.
+    /// Sets the clock to use instead of the machine's.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Options {
         self.clock = Some(clock);
         self
     }
 
-    /// With or without background threads: see [`Options::manual_jobs`](#structfield.manual_jobs).
+    /// Opens with or without background threads: see [`Options::manual_jobs`](#structfield.manual_jobs).
     #[must_use]
     pub fn manual_jobs(mut self, manual: bool) -> Options {
         self.manual_jobs = manual;
         self
     }
 
-    /// With ids of new databases drawn from this instead of the machine's entropy.
+    /// Draws the ids of new databases from this seed instead of the machine's entropy.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Options {
         self.seed = Some(seed);
@@ -211,7 +211,7 @@ impl fmt::Debug for Options {
 /// are slowed from half of the limit on: with less, each write would wait until a table of a few rows was written.
 const LEAST_FOR_A_FAMILY: u64 = 16 << 10;
 
-/// Bytes that the memtables of so many families together may hold.
+/// Returns the bytes that the memtables of so many families together may hold.
 pub(crate) fn memory_limit(db: &DbOptions, family: &FamilyOptions, families: usize) -> u64 {
     let families = families.max(1) as u64;
     let full = |family: &FamilyOptions, n: u64| family.memtable_size.saturating_mul(n + family.max_immutable_memtables);

@@ -71,7 +71,7 @@ impl DbInner {
         done
     }
 
-    /// Freezes the memtable if it may hold something up to `last`. False if that waits for its flush already.
+    /// Seals the memtable if it may hold something up to `last`. False if that waits for its flush already.
     fn freeze_up_to(&self, last: SeqNo, family: &Arc<Family>) -> bool {
         let mut c = self.commit.lock();
         let view = family.view.load();

@@ -34,7 +34,7 @@ pub struct FamilyReport {
     pub name: String,
     /// Bytes in its active memtable.
     pub active_bytes: u64,
-    /// Frozen memtables.
+    /// Immutable memtables.
     pub frozen: usize,
     /// Entries and range tombstones in all memtables, hidden versions included.
     pub memtable_entries: u64,

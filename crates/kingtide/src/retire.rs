@@ -70,7 +70,7 @@ impl DbInner {
         shape.update_gauges(&space, self.staged.bytes(None), &self.stats);
     }
 
-    /// How far dead bytes, with those that level 0 and frozen memtables seem to hide, are past the cap, as a fraction of how far
+    /// How far dead bytes, with those that level 0 and immutable memtables seem to hide, are past the cap, as a fraction of how far
     /// they may be: by what a memtable that overwrote itself brings when it is flushed, and by what lies dead while a value
     /// log's worth of values is being moved.
     fn dead_space_debt(&self, family: &Family, space: &VlogSpace) -> f64 {

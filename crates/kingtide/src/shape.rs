@@ -49,7 +49,7 @@ pub(crate) struct ManualRange {
 pub(crate) struct FileChange {
     pub family: Arc<Family>,
     pub edits: Vec<Edit>,
-    /// So many of the oldest frozen memtables leave the view.
+    /// So many of the oldest immutable memtables leave the view.
     pub flushed: usize,
 }
 
@@ -117,7 +117,7 @@ impl Shape {
     }
 
     /// Writes edits that change one family's files to the manifest and installs the new version in its view.
-    /// `flushed` oldest frozen memtables leave the view with it.
+    /// `flushed` oldest immutable memtables leave the view with it.
     ///
     /// Value logs that the new version refers to no more are removed by the same record.
     pub fn change_files(

@@ -258,12 +258,12 @@ impl Snapshots {
         slots[..claimed].iter().map(|s| s.0.load(Ordering::Acquire)).filter(|v| *v != UNPINNED)
     }
 
-    /// What the slots pin, or are about to pin.
+    /// Returns what the slots pin, or are about to pin.
     fn pinned(&self) -> impl Iterator<Item = SeqNo> + '_ {
         self.slot_values().map(|v| v >> 1)
     }
 
-    /// Whether a slot is known to keep `seq`. A number that is not settled may be one that a merge has passed over.
+    /// Returns whether a slot is known to keep `seq`. A number that is not settled may be one that a merge has passed over.
     fn is_settled(&self, seq: SeqNo) -> bool {
         self.slot_values().any(|v| v == seq << 1 | SETTLED)
     }

@@ -27,7 +27,7 @@ impl Progress {
         Progress { bar }
     }
 
-    /// A bar of bytes, of which the goal is told later.
+    /// A bar of bytes, whose goal is set later.
     pub fn bytes(what: &str) -> Progress {
         let progress = Progress::start(what, "bytes", Some(0));
         let form = format!("{what} [{{bar:30}}] {{bytes}}/{{total_bytes}}, {{eta}} left");

@@ -383,7 +383,7 @@ fn recycled_logs(fs: &dyn Fs, dir: &Path) {
     // Removed under a live handle.
     let log = fs.open_log(&p, 1 << 20).unwrap();
     fs.remove(&p).unwrap();
-    log.write_at(b"to nobody", 0).unwrap();
+    log.write_at(b"unread", 0).unwrap();
     log.sync_data().unwrap();
     // Sizes that are no multiple of anything.
     for size in [0, 1, 4095, 4097] {

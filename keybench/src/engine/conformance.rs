@@ -234,7 +234,7 @@ fn sessions_of_many_threads_share_a_store() {
 fn done<T>(step: Result<Step<T>>) -> T {
     match step.unwrap() {
         Step::Done(t) => t,
-        Step::Conflict => panic!("nobody else writes"),
+        Step::Conflict => panic!("no other session writes"),
     }
 }
 

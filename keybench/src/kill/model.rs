@@ -83,12 +83,12 @@ pub fn check(before: &Contents, mutations: &[Mutation], found: &Contents) -> Ver
     for (key, print) in before.iter().filter(|(key, _)| !writes.contains_key(&key[..])) {
         match found.get(key) {
             Some(p) if p == print => {}
-            Some(p) => verdict.add(Fault::Wrong, key, &format!("holds {}, and nobody has written it", show(Some(p)))),
-            None => verdict.add(Fault::Lost, key, "is gone, and nobody has deleted it"),
+            Some(p) => verdict.add(Fault::Wrong, key, &format!("holds {}, which was never written", show(Some(p)))),
+            None => verdict.add(Fault::Lost, key, "is gone, though it was never deleted"),
         }
     }
     for (key, print) in found.iter().filter(|(k, _)| !writes.contains_key(&k[..]) && !before.contains_key(*k)) {
-        verdict.add(Fault::Wrong, key, &format!("holds {}, and nobody has ever written it", show(Some(print))));
+        verdict.add(Fault::Wrong, key, &format!("holds {}, which was never written", show(Some(print))));
     }
     let order = Order { mutations, writes: &writes, last: &last };
     verdict.shown = order.shown().filter(|m| !mutations[*m].acknowledged).count() as u64;
@@ -166,13 +166,15 @@ fn explain(all: &[Mutation], before: Option<&Print>, writers: &[Write], found: O
                 return Explained::NotAtAll(Fault::Lost, what);
             }
             if found.is_none() {
-                let what = format!("is gone, though {expected} was acknowledged and nobody has deleted it");
+                let what = format!("is gone, though {expected} was acknowledged and it was never deleted");
                 return Explained::NotAtAll(Fault::Lost, what);
             }
-            Explained::NotAtAll(Fault::Wrong, format!("holds {}, which nobody has written", show(found)))
+            Explained::NotAtAll(Fault::Wrong, format!("holds {}, which was never written", show(found)))
         }
-        ([], None) if found.is_none() => Explained::NotAtAll(Fault::Lost, "is gone, and nobody has deleted it".into()),
-        ([], None) => Explained::NotAtAll(Fault::Wrong, format!("holds {}, which nobody has written", show(found))),
+        ([], None) if found.is_none() => {
+            Explained::NotAtAll(Fault::Lost, "is gone, though it was never deleted".into())
+        }
+        ([], None) => Explained::NotAtAll(Fault::Wrong, format!("holds {}, which was never written", show(found))),
         _ => Explained::InSeveralWays,
     }
 }

@@ -1,4 +1,4 @@
-//! What is told of the cycles, one by one and in the end.
+//! What is printed about the cycles, one by one and in the end.
 
 use super::model::Verdict;
 use crate::error::{Error, Result};
@@ -6,7 +6,7 @@ use crate::measure::{median, show_count};
 use serde::Serialize;
 use std::time::Duration;
 
-/// Findings that are told; more are only counted.
+/// Findings that are printed; more are only counted.
 const TOLD: usize = 20;
 
 /// What a process was doing when it was killed.

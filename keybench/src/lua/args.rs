@@ -51,8 +51,8 @@ pub struct Args {
     /// Seconds for which each point runs before it is measured
     #[arg(long, default_value_t = 0.0, value_parser = seconds_or_none)]
     pub warmup: f64,
-    /// Calls of the workload a second over all threads, each begun on its turn whether or not the one before is done:
-    /// latencies count from the intended beginning. Without it threads go as fast as they can
+    /// Open loop: start this many calls per second in total, on schedule, even if earlier ones have not finished. Latency
+    /// counts from the scheduled start. Without it, threads go as fast as they can
     #[arg(long, value_parser = rate)]
     pub rate: Option<f64>,
     /// Measure how fast the first engine is in a closed loop, then run every engine in open loops at 25, 50, 75 and 90 % of

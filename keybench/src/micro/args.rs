@@ -86,7 +86,7 @@ pub struct Args {
     /// Fraction of a value's bytes that is random: 1 does not compress, 0 compresses to nothing
     #[arg(long, default_value_t = 0.5)]
     pub value_entropy: f64,
-    /// The store in the directory holds the data set already; it is not loaded and not removed
+    /// Use the store that is already in the directory; do not load or remove it
     #[arg(long)]
     pub existing: bool,
     /// Leave the stores in place afterwards

@@ -2,7 +2,7 @@
 //!
 //! Engines are ranked by the median of their rates at each point of the grid. One wins a point if the 95 % interval of the
 //! ratio to each other one ([`crate::stats`]) lies above 1, with few repeats clearly above ([`clearance`]). An engine that gave wrong answers, failed, or got nothing done
-//! is told of and not ranked: how fast it is wrong does not matter.
+//! is reported and not ranked: how fast it is wrong does not matter.
 
 use super::{EngineResult, PointResult, Results};
 use crate::error::Error;
@@ -155,7 +155,11 @@ impl std::fmt::Display for Outcome<'_> {
             }
             Outcome::Alone(engine) => write!(f, "{engine} has nothing to be compared with"),
             Outcome::Unsure { fastest, next, lead } => {
-                write!(f, "{fastest} is ahead of {next}: {}x (without an interval, so not surely)", sig3(lead.value))
+                write!(
+                    f,
+                    "{fastest} is ahead of {next}: {}x (too few repeats for a confidence interval)",
+                    sig3(lead.value)
+                )
             }
             Outcome::Close { fastest, others, lead } => {
                 let (last, before) = others.split_last().map_or(("", &[][..]), |(last, before)| (*last, before));

@@ -5,21 +5,34 @@ use super::Report;
 /// Directories of the machine that something was written on. Spelt so that this file passes.
 const PRIVATE: &[&str] = &[concat!("/", "work"), concat!("/", "tmp/"), concat!("/", "root"), concat!("/", "home/")];
 
-/// Words that documents, the C header and comments do without, and what to write. Spelt so that this file passes.
+/// Words that documents, the C header, comments and messages do without, and what to write. Spelt so that this file passes.
 const RETIRED: &[(&str, &str)] = &[
     (concat!("some", "body"), "name the thread, transaction, process or caller"),
     (concat!("no", "body"), "name what does not happen, as in `no transaction waits`"),
     (concat!("who", "ever"), "name the thread, transaction, process or caller"),
     (concat!("every", "body"), "write `all threads`, `all writers` or the like"),
     (concat!("in ", "vain"), "say what it did not achieve, or write `futile`"),
+    (concat!("told", " of"), "write `called for`, `reported` or `recorded`"),
+    (concat!("is yours", " to choose"), "write `you choose`"),
+    (concat!("its owner", " wishes"), "write `remains usable`"),
+    (concat!("to be had", " at once"), "write `could not be granted at once`"),
+    (concat!("frozen", " memtable"), "write `immutable memtable`"),
+    (concat!("freezes", " the memtable"), "write `seals the memtable`"),
+    (concat!("merged", " away"), "write `dropped by a compaction`"),
 ];
 
-/// Whitespace, paths and, in documents, in the comments of Rust and in the MariaDB plugin, retired words.
+/// Whitespace, paths and, in documents, in the comments and strings of Rust and in the MariaDB plugin, retired words.
 pub fn check(path: &str, text: &str, report: &mut Report) {
     let whole = path.ends_with(".md") || path.starts_with("crates/capi/include/") || is_of_plugin(path);
     let is_rust = path.ends_with(".rs");
+    // What tests write and say is read by developers only.
+    let is_test = path.contains("/tests/") || path.ends_with("tests.rs");
     for (n, line) in text.lines().enumerate().filter(|_| whole || is_rust) {
-        let line = if whole { line } else { comment(line) }.to_lowercase();
+        let line = match whole {
+            true => line.to_lowercase(),
+            false if is_test => comment(line).to_lowercase(),
+            false => prose(line).to_lowercase(),
+        };
         if let Some((word, advice)) = RETIRED.iter().find(|(word, _)| line.contains(word)) {
             report.add(path, n, &format!("`{word}` is a retired word; {advice}"));
         }
@@ -53,6 +66,14 @@ fn is_of_plugin(path: &str) -> bool {
 /// The comment at the end of a line of Rust. The `//` of a URL in a string counts as one, which does no harm.
 fn comment(line: &str) -> &str {
     line.find("//").map_or("", |at| &line[at..])
+}
+
+/// What a line of Rust says to people: its comment and the strings that begin in it. A line inside of a longer string is not seen.
+fn prose(line: &str) -> String {
+    let comment = comment(line);
+    let code = &line[..line.len() - comment.len()];
+    let strings: Vec<&str> = code.split('"').skip(1).step_by(2).collect();
+    format!("{} {comment}", strings.join(" "))
 }
 
 fn names_directory(line: &str, dir: &str) -> bool {
@@ -104,7 +125,9 @@ mod tests {
         let line = concat!("It waits for no", "body.\n");
         assert_eq!(problems(|r| check("docs/a.md", line, r)).len(), 1);
         assert_eq!(problems(|r| check("crates/capi/include/kingtide.h", line, r)).len(), 1);
-        assert!(problems(|r| check("crates/base/src/lib.rs", line, r)).is_empty(), "not a comment");
+        assert!(problems(|r| check("crates/base/src/lib.rs", line, r)).is_empty(), "neither a comment nor a string");
+        let message = format!("    panic!(\"{}\");\n", line.trim_end());
+        assert_eq!(problems(|r| check("crates/base/src/lib.rs", &message, r)).len(), 1, "a message");
         for comment in ["/// ", "    let a = 1; // ", "//! "] {
             assert_eq!(problems(|r| check("crates/base/src/lib.rs", &format!("{comment}{line}"), r)).len(), 1);
         }

@@ -276,7 +276,7 @@ impl Db {
         self.handle.default.compact_range(..)
     }
 
-    /// Waits until no flush and no merge is due or running. Some merges start only once writers have been quiet for a
+    /// Waits until no flush and no compaction is due or running. Some compactions start only once writers have been quiet for a
     /// moment on the database's clock, so with background threads that clock must move: a
     /// [`ManualClock`](crate::ManualClock) that stands still keeps this waiting.
     ///
@@ -308,7 +308,7 @@ impl Db {
         self.inner().report()
     }
 
-    /// How long operations of one kind took since the open, all families together. The difference of two snapshots is what
+    /// Returns how long operations of one kind took since the open, all families together. The difference of two snapshots is what
     /// came between. Reads some 22 KB. Empty with the option `histograms` off.
     ///
     /// ```

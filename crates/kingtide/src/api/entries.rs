@@ -61,7 +61,7 @@ impl Entries {
         Entries::new(order, cursor.map(|c| Walker::Transaction(Box::new(c))))
     }
 
-    /// Whether the next steps read no file.
+    /// Returns whether the next steps read no file.
     #[cfg(feature = "tokio")]
     pub(crate) fn is_in_memory(&self) -> bool {
         [&self.fresh, &self.front, &self.back].into_iter().flatten().all(|walker| match walker {

@@ -180,7 +180,7 @@ impl ColumnFamily {
         read::get(&view, key.as_ref(), seq, &self.inner().reads)
     }
 
-    /// What [`ColumnFamily::get`] returns, if no file must be read for it; `None` otherwise.
+    /// Returns what [`ColumnFamily::get`] returns, if no file must be read for it; `None` otherwise.
     #[cfg(feature = "tokio")]
     pub(crate) fn get_in_memory(&self, key: &[u8]) -> Result<Option<Option<PinnedValue>>> {
         let view = self.inner().view.load();
@@ -341,14 +341,14 @@ impl ColumnFamily {
         self.cursor_with(ReadOptions { lower, upper, ..ReadOptions::default() })
     }
 
-    /// Sets the callback that is told of every commit to this family, or removes it. It holds from the next commit on,
+    /// Sets the callback that is called after every commit to this family, or removes it. It holds from the next commit on,
     /// until it is replaced, the family is dropped, or the database closes.
     ///
     /// The hook is called once for each commit that touches the family: in commit order, over all threads; after the
     /// commit is visible and, if it was a transaction's, over, its locks given up; and before the commit call
     /// returns to its caller. Durability may come later: the commit call waits for the hook first, and then for the disk
-    /// if it was asked to. So a hook may be told of a commit that a power cut undoes. Commits found in the log at an open
-    /// are not told of again; [`crate::Db::changes_since`] reads those.
+    /// if it was asked to. So a hook may be called for a commit that a power cut undoes. Commits found in the log at an open
+    /// are not reported again; [`crate::Db::changes_since`] reads those.
     ///
     /// One hook runs at a time. A commit made inside a hook returns before the hooks for it run: they run after this one,
     /// in their turn. A hook that waits for another thread's commit to a family with a hook waits for ever. A hook that
@@ -397,7 +397,7 @@ impl ColumnFamily {
     }
 
     /// Has the space given back soon, in the background, of what was deleted in a range `start..end` with [`ColumnFamily::delete_range`] or the like. It waits for nothing but an estimate of how much that is. Snapshots
-    /// see what they saw: the space is given back when they are gone. After a restart it is left to merges.
+    /// see what they saw: the space is given back when they are gone. After a restart compactions give it back.
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};

@@ -7,7 +7,7 @@ use kingtide_vfs::PosixFs;
 use std::path::Path;
 
 impl Options {
-    /// The same, but for the default family the options and the key order that the database in `path` has stored: those of
+    /// Returns the same options, but for the default family the options and the key order that the database in `path` has stored: those of
     /// the last open for writing, and what was set since. A custom key order is taken from `custom_orders`. Of the options of
     /// the database, in `db`, only `change_retention` is stored, by the first commit of an open and by `Db::set_option`: a tool
     /// that opens the database for a moment must not cut short a change stream that it knows nothing of. It stays as given

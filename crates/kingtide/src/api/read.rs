@@ -87,7 +87,7 @@ pub trait Read {
         self.range(..)
     }
 
-    /// Whether a key has a value. Cheaper than [`Read::get`] where the value lies in a value log.
+    /// Returns whether a key has a value. Cheaper than [`Read::get`] where the value lies in a value log.
     ///
     /// # Errors
     /// As [`Read::get`].
@@ -154,7 +154,7 @@ impl Transaction {
         TransactionReader { txn: RefCell::new(self), family }
     }
 
-    /// Whether a key has a value. See [`Transaction::get`].
+    /// Returns whether a key has a value. See [`Transaction::get`].
     ///
     /// # Errors
     /// As [`Transaction::get`].
@@ -310,7 +310,7 @@ impl Read for Db {
 macro_rules! read_verbs {
     ($type:ty) => {
         impl $type {
-            /// Whether a key has a value. See [`Read::contains_key`].
+            /// Returns whether a key has a value. See [`Read::contains_key`].
             ///
             /// # Errors
             /// As [`Read::get`].

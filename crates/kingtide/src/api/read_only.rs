@@ -42,7 +42,7 @@ impl Db {
         Ok(Db::new(inner, default))
     }
 
-    /// Whether it was opened with [`Db::open_read_only`].
+    /// Returns whether it was opened with [`Db::open_read_only`].
     pub fn is_read_only(&self) -> bool {
         self.inner().read_only.is_some()
     }

@@ -185,12 +185,12 @@ impl Db {
 }
 
 impl ValueWriter {
-    /// Bytes written so far.
+    /// Returns the bytes written so far.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether nothing was written yet.
+    /// Returns whether nothing was written yet.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -361,12 +361,12 @@ impl Drop for ValueWriter {
 }
 
 impl StagedValue {
-    /// Bytes of the value.
+    /// Returns the bytes of the value.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether the value has no bytes.
+    /// Returns whether the value has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

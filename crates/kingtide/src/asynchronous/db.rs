@@ -13,8 +13,9 @@ use std::path::Path;
 
 /// A database whose operations are futures, for tasks of tokio. Clones share it. Needs the feature `tokio`.
 ///
-/// No operation blocks the thread that polls it. A read that is answered by a memtable or the block cache, and a commit that need
-/// not wait, are done at once, on the task; the rest is handed to the runtime's threads for blocking work. Waiting for the disk
+/// No operation blocks the thread that polls it. A get that is answered by a memtable or the block cache, a range whose entries
+/// are all in memtables, and a commit that need not wait, are done at once, on the task; the rest is handed to the runtime's threads for
+/// blocking work. Waiting for the disk
 /// takes no thread: however many tasks commit with [`Durability::Power`](crate::Durability::Power), one thread syncs the log for
 /// all of them.
 ///
@@ -184,7 +185,7 @@ impl AsyncDb {
         self.transact_with(TransactOptions::default(), body).await
     }
 
-    /// As [`AsyncDb::transact`], with options.
+    /// Does what [`AsyncDb::transact`] does, with options.
     ///
     /// # Errors
     /// As [`AsyncDb::transact`].

@@ -95,7 +95,7 @@ impl AsyncEntries {
         }
     }
 
-    /// The same entries from the last to the first. To be called before the first entry is asked for.
+    /// Returns the same entries from the last to the first. Call it before the first entry is asked for.
     pub fn backwards(mut self) -> AsyncEntries {
         self.backwards = true;
         self

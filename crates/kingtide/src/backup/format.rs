@@ -130,7 +130,7 @@ impl BackupManifest {
     }
 }
 
-/// Whether it is the name of a file that a database has, and leads to no other place.
+/// Returns whether it is the name of a file that a database has, and leads to no other place.
 fn is_plain(name: &str) -> bool {
     !name.is_empty() && !name.starts_with('.') && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-.".contains(&b))
 }

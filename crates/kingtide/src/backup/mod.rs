@@ -100,7 +100,7 @@ impl Backup {
         Backup::on(PosixFs::shared(), dir)
     }
 
-    /// The same on another file system.
+    /// Names a directory of backups on another file system.
     pub fn on(fs: Arc<dyn Fs>, dir: impl AsRef<Path>) -> Backup {
         Backup { fs, dir: dir.as_ref().to_owned() }
     }
@@ -167,7 +167,7 @@ impl Backup {
         Ok(ids)
     }
 
-    /// What a backup is.
+    /// Describes a backup.
     ///
     /// # Errors
     /// `NotFound`; `Corruption` when its manifest is damaged; `NewerFormat`, `Io`.

@@ -1,4 +1,4 @@
-//! Commit hooks: callbacks that are told of every commit to a family.
+//! Commit hooks: callbacks that are called after every commit to a family.
 //!
 //! Hooks must be called in commit order, but not under the commit lock. So a commit to a family with a hook leaves a copy
 //! of its log payload in a queue, under the commit lock, where commits are in order; and after it gave the lock back, it
@@ -22,7 +22,7 @@ use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Told of the commits to a column family. See [`crate::ColumnFamily::set_commit_hook`].
+/// Called for the commits to a column family. See [`crate::ColumnFamily::set_commit_hook`].
 pub trait CommitHook: Send + Sync {
     /// A commit that touches the family became visible. Called on a committing thread, for one commit at a time over the
     /// whole database.

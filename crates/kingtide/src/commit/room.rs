@@ -15,7 +15,7 @@ use kingtide_mem::NoRoom;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Longest wait for a flush before the caller is told that flushes do not keep up.
+/// Longest wait for a flush before the caller gets an error that says that flushes do not keep up.
 const MEMORY_WAIT_LIMIT: Duration = Duration::from_secs(60);
 /// Longest wait for a compaction that gives dead space of value logs back.
 const DEAD_SPACE_WAIT_LIMIT: Duration = Duration::from_secs(1);

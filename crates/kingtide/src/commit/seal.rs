@@ -10,7 +10,7 @@ use kingtide_base::{SeqNo, rare};
 use std::sync::Arc;
 
 impl DbInner {
-    /// Freezes the memtables that are full. Called under the commit lock.
+    /// Seals the memtables that are full. Called under the commit lock.
     pub(super) fn rotate_full(&self, c: &mut CommitState, touched: &[Arc<Family>]) {
         for f in touched {
             let limit = f.options().memtable_size;

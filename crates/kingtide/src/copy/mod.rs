@@ -1,11 +1,11 @@
 //! The database as of one moment, for copies of it: checkpoints and backups.
 //!
 //! A moment is a commit boundary over all families. Under the shape lock and the commit lock every memtable is frozen and
-//! every family's view is taken: a view keeps its files from being deleted and its frozen memtables, which hold nothing
+//! every family's view is taken: a view keeps its files from being deleted and its immutable memtables, which hold nothing
 //! newer than the moment, alive. After that nothing is locked any more. A copy consists of
 //!
 //! 1. the tables and value logs of the views, which are immutable: linked or copied;
-//! 2. the frozen memtables, written by the flush's code into tables of the copy's own. The database flushes them too, on
+//! 2. the immutable memtables, written by the flush's code into tables of the copy's own. The database flushes them too, on
 //!    its own time: so the copy waits for no job, and holds what was committed without a log;
 //! 3. a log that holds the prepare records of transactions in doubt, under their sequence numbers, if there are any;
 //! 4. a manifest that names all of it.

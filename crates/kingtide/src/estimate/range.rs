@@ -67,7 +67,7 @@ impl<'k> Span<'k> {
         Span { lower: lower.as_ref().map(Vec::as_slice), upper: upper.as_ref().map(Vec::as_slice) }
     }
 
-    /// Whether no key can be in it.
+    /// Returns whether no key can be in it.
     pub fn is_empty(&self, order: &KeyOrder) -> bool {
         let (Some(from), Some(to)) = (key_of(self.lower), key_of(self.upper)) else { return false };
         match order.compare(from, to) {

@@ -221,7 +221,7 @@ fn cut(order: &KeyOrder, span: Span<'_>, parts: usize, mut all: Vec<Candidate>) 
     points
 }
 
-/// Whether a key is in the span and not its end.
+/// Returns whether a key is in the span and not its end.
 fn inside(order: &KeyOrder, span: Span<'_>, key: &[u8]) -> bool {
     let behind = key_of(span.lower).is_none_or(|lower| order.compare(key, lower).is_gt());
     behind && before_end(order, span, key) && !key.is_empty()

@@ -19,7 +19,7 @@ const SPANS: usize = 16;
 /// Files that are asked how new they are, to know whether a range tombstone hides them; past it the run as a whole is.
 const FILES_ASKED: usize = 64;
 
-/// What all sources hold in a span.
+/// Returns what all sources hold in a span.
 pub(crate) fn estimate(view: &View, span: Span<'_>, now_ms: u64) -> Result<RangeStats> {
     let mut stats = RangeStats::default();
     if span.is_empty(&view.order) {
@@ -129,7 +129,7 @@ pub(super) fn files_of(run: &ResolvedRun, order: &KeyOrder, span: Span<'_>) -> R
     first..end.max(first)
 }
 
-/// What a run holds in a span: whole files as their metadata says, and a share of those at its ends.
+/// Returns what a run holds in a span: whole files as their metadata says, and a share of those at its ends.
 fn run_totals(run: &ResolvedRun, order: &KeyOrder, span: Span<'_>) -> Result<Totals> {
     let files = files_of(run, order, span);
     if files.is_empty() {
@@ -154,7 +154,7 @@ fn run_totals(run: &ResolvedRun, order: &KeyOrder, span: Span<'_>) -> Result<Tot
     Ok(sum)
 }
 
-/// What a table holds in a span that it reaches out of.
+/// Returns what a table holds in a span that it reaches out of.
 fn part_of(slot: &FileSlot, span: Span<'_>) -> Result<Totals> {
     let whole = Totals::of(&slot.meta);
     slot.with(|table| {

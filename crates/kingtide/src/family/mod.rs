@@ -225,7 +225,7 @@ impl Family {
         self.view.load().frozen.last()?.needs_log_from()
     }
 
-    /// The same as if the oldest frozen memtable were in tables.
+    /// The same as if the oldest immutable memtable were in tables.
     pub(crate) fn oldest_unflushed_but_one(&self) -> Option<SeqNo> {
         self.oldest_of(|frozen| frozen.iter().rev().nth(1))
     }

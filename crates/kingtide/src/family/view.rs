@@ -166,7 +166,7 @@ pub struct View {
     pub version: Arc<Version>,
     /// The version's runs, newest first.
     pub runs: Vec<Arc<ResolvedRun>>,
-    /// Whether a table or a frozen memtable holds range tombstones: fixed for the life of a view.
+    /// Whether a table or an immutable memtable holds range tombstones: fixed for the life of a view.
     fixed_ranges: bool,
     table_ranges: OnceLock<Arc<RangeTombstones>>,
     tables_have_ranges: bool,

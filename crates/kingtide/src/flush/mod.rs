@@ -1,6 +1,6 @@
-//! Flush: the oldest frozen memtable of a family becomes a run of tables in level 0.
+//! Flush: the oldest immutable memtable of a family becomes a run of tables in level 0.
 //!
-//! 1. `flush_one` takes a family with a frozen memtable and no flush running (one at a time a family, so that runs enter
+//! 1. `flush_one` takes a family with an immutable memtable and no flush running (one at a time a family, so that runs enter
 //!    level 0 in the order of their sequence numbers);
 //! 2. the memtable is streamed through the merge core into tables and a value log, which are synced;
 //! 3. under the shape lock one manifest record adds the files and the family's flushed sequence, and the view drops the
@@ -50,7 +50,7 @@ impl DbInner {
         result
     }
 
-    /// The family whose oldest frozen memtable is the oldest of all, so that the log is freed soonest.
+    /// The family whose oldest immutable memtable is the oldest of all, so that the log is freed soonest.
     fn claim_flush(&self) -> Option<Arc<Family>> {
         let mut shape = self.shape.lock();
         let oldest = shape
@@ -64,7 +64,7 @@ impl DbInner {
         Some(oldest)
     }
 
-    /// Flushes the oldest frozen memtable of a family that the caller has claimed.
+    /// Flushes the oldest immutable memtable of a family that the caller has claimed.
     pub(crate) fn flush_family(self: &Arc<Self>, family: &Arc<Family>) -> Result<()> {
         let start = self.clock.monotonic_ns();
         let Some((memtable, last)) = oldest_frozen(family) else { return Ok(()) };
@@ -186,7 +186,7 @@ fn take_over<'a>(
     sealed.iter().filter(|(log, _)| refers(log.id())).map(add).unzip()
 }
 
-/// The oldest frozen memtable, and the last sequence number that can be in it: the next younger one begins after it.
+/// The oldest immutable memtable, and the last sequence number that can be in it: the next younger one begins after it.
 fn oldest_frozen(family: &Family) -> Option<(Arc<FamilyMemtable>, SeqNo)> {
     let view = family.view.load();
     let memtable = view.frozen.last()?.clone();

@@ -185,7 +185,7 @@ impl DbInner {
         installed
     }
 
-    /// The same; what it wrote is in `outputs`, also when it fails.
+    /// Does the same; what it wrote is in `outputs`, also when it fails.
     fn flush_and_install(
         self: &Arc<Self>,
         shape: &mut Shape,

@@ -12,7 +12,7 @@
 //!    Reads do not wait.
 //!
 //! The number stands in the file's record of the manifest, not in the file, which is never changed: a program that opens the
-//! table is told it ([`kingtide_table::TableId`]).
+//! table receives it ([`kingtide_table::TableId`]).
 //!
 //! An ingest is a commit of all its keys. Snapshots taken before do not see it; a transaction that read or wrote one of
 //! them fails validation; locks in its range of keys make it wait. It is not in the log: a change stream reports

@@ -128,7 +128,7 @@ impl Description {
     }
 }
 
-/// Whether a file of that name is part of exports: it leads to no other place.
+/// Returns whether a file of that name is part of exports: it leads to no other place.
 fn is_exported(name: &str) -> bool {
     name.strip_suffix(SUFFIX).is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
 }

@@ -75,7 +75,7 @@ impl Limit {
         Some(Limit { head: order.head(&key), key, inclusive })
     }
 
-    /// How `key` lies to the limit, except that the limit itself counts as `Equal` only when it is inclusive; otherwise
+    /// Returns how `key` lies to the limit, except that the limit itself counts as `Equal` only when it is inclusive; otherwise
     /// it counts as `outside`.
     #[inline]
     fn compare(&self, order: &KeyOrder, key: &[u8], head: u64, outside: Ordering) -> Ordering {
@@ -221,7 +221,7 @@ impl Cursor {
         })
     }
 
-    /// Whether all that it shows is in memtables.
+    /// Returns whether all that it shows is in memtables.
     #[cfg(feature = "tokio")]
     pub(crate) fn is_in_memory(&self) -> bool {
         self.view.runs.is_empty() && self.view.memtables().all(|m| m.direct().bytes() == 0)
@@ -268,12 +268,12 @@ impl Cursor {
         self.skips_left = most;
     }
 
-    /// Whether it stopped for that.
+    /// Returns whether it stopped for that.
     pub(crate) fn gave_up(&self) -> bool {
         self.skips_left == 0
     }
 
-    /// Whether it was made with this context: by the same family.
+    /// Returns whether it was made with this context: by the same family.
     pub(crate) fn is_of(&self, ctx: &Arc<ReadContext>) -> bool {
         Arc::ptr_eq(&self.ctx, ctx)
     }
@@ -283,7 +283,7 @@ impl Cursor {
         self.snapshot
     }
 
-    /// Whether it is at an entry.
+    /// Returns whether it is at an entry.
     #[inline]
     pub fn valid(&self) -> bool {
         self.shown != Shown::Nothing
@@ -333,7 +333,7 @@ impl Cursor {
         Ok((self.key(), value))
     }
 
-    /// When the entry expires, in milliseconds since 1970; `None` if it does not, and while invalid.
+    /// Returns when the entry expires, in milliseconds since 1970; `None` if it does not, and while invalid.
     pub fn expires_at_ms(&self) -> Option<u64> {
         let stored = match self.shown {
             Shown::Current => self.merge.top().value(),
@@ -661,7 +661,7 @@ impl Cursor {
         Ok(())
     }
 
-    /// Whether the newest version of `saved_key` is the transaction's own, which no range delete hides.
+    /// Returns whether the newest version of `saved_key` is the transaction's own, which no range delete hides.
     fn wrote_saved_key(&self) -> bool {
         self.overlay.as_ref().is_some_and(|o| matches!(o.get(&self.saved_key), Some(Own::Written(..))))
     }

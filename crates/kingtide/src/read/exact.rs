@@ -47,7 +47,7 @@ pub(crate) fn version(view: &View, key: &[u8], seq: SeqNo, ctx: &ReadContext) ->
     })
 }
 
-/// What a put holds behind its expiry, expired or not; `None` for a tombstone, which an expired put becomes in a merge.
+/// Returns what a put holds behind its expiry, expired or not; `None` for a tombstone, which an expired put becomes in a merge.
 fn put_value(tag: Tag, stored: &[u8]) -> Result<Option<&[u8]>> {
     if tag.is_tombstone() {
         return Ok(None);

@@ -40,7 +40,7 @@ pub(super) fn with_scratch<R>(f: impl FnOnce(&mut Scratch) -> R) -> R {
     })
 }
 
-/// The same for the tables' scratch alone.
+/// Does the same for the tables' scratch alone.
 pub(crate) fn with_table_scratch<R>(f: impl FnOnce(&mut ReadScratch) -> R) -> R {
     with_scratch(|s| f(&mut s.table))
 }
@@ -152,7 +152,7 @@ pub fn get_into(view: &View, key: &[u8], snapshot: SeqNo, ctx: &ReadContext, out
     found
 }
 
-/// Whether [`get`] would find a value. Reads no value log and unpacks nothing.
+/// Returns whether [`get`] would find a value. Reads no value log and unpacks nothing.
 ///
 /// # Errors
 /// As [`get`].
@@ -174,7 +174,7 @@ fn count(ctx: &ReadContext, hit: Option<usize>) {
     }
 }
 
-/// What [`get`] returns if nothing needs to be read from a file for it: the key is decided by a memtable, by filters, or by blocks
+/// Returns what [`get`] returns if nothing needs to be read from a file for it: the key is decided by a memtable, by filters, or by blocks
 /// that are in the block cache. `None`: only [`get`] can tell.
 ///
 /// # Errors
@@ -205,7 +205,7 @@ pub fn get_in_memory(
     Ok(Some(value))
 }
 
-/// As [`lookup`]; `None` when a file would have to be read.
+/// Does what [`lookup`] does; `None` when a file would have to be read.
 #[cfg(feature = "tokio")]
 fn lookup_in_memory<R>(
     view: &View,
@@ -359,7 +359,7 @@ fn short_expiry(tag: Tag) -> Error {
     Error::corruption(format!("entry {tag:?} is too short for its expiry"))
 }
 
-/// What the value of a live entry is.
+/// Returns what the value of a live entry is.
 #[inline]
 pub(super) fn found<'a>(tag: Tag, value: &'a [u8], table: Option<&'a TableHandle>) -> Result<Found<'a>> {
     match tag.kind() {

@@ -136,7 +136,7 @@ impl RunIter {
         }
     }
 
-    /// Whether the run may hold `key`: asks the filter of a table that is open.
+    /// Returns whether the run may hold `key`: asks the filter of a table that is open.
     pub(crate) fn may_contain(&self, key: &[u8], head: u64, hash: u64) -> bool {
         match self.run.files.get(self.run.find(key, head)) {
             Some(slot) if slot.shares_bound => true,

@@ -179,7 +179,7 @@ impl Source {
         }
     }
 
-    /// The same backward.
+    /// Does the same backward.
     #[inline]
     fn prev_key(&mut self) -> Result<()> {
         match self {
@@ -394,7 +394,7 @@ impl Merge {
         self.settle(top.source)
     }
 
-    /// The same backward: to the last entry before `(key, tag)`.
+    /// Does the same backward: to the last entry before `(key, tag)`.
     pub(crate) fn skip_before(&mut self, key: &[u8], tag: Tag) -> Result<()> {
         debug_assert!(!self.forward);
         let Some(top) = self.queue.first().copied() else { return Ok(()) };
@@ -402,7 +402,7 @@ impl Merge {
         self.settle(top.source)
     }
 
-    /// Whether the source's entry is before `(key, tag)`.
+    /// Returns whether the source's entry is before `(key, tag)`.
     fn before(&self, source: &Source, key: &[u8], head: u64, tag: Tag) -> bool {
         match source.head().cmp(&head).then_with(|| self.order.compare(source.key(), key)) {
             Ordering::Less => true,
@@ -411,7 +411,7 @@ impl Merge {
         }
     }
 
-    /// Whether the source's entry is at or before `(key, tag)`.
+    /// Returns whether the source's entry is at or before `(key, tag)`.
     fn at_or_before(&self, source: &Source, key: &[u8], head: u64, tag: Tag) -> bool {
         match source.head().cmp(&head).then_with(|| self.order.compare(source.key(), key)) {
             Ordering::Less => true,
@@ -513,7 +513,7 @@ impl Merge {
         from + self.queue[from..].partition_point(|p| self.goes_first(*p, place))
     }
 
-    /// Whether `a` comes before `b` in the direction of the merge.
+    /// Returns whether `a` comes before `b` in the direction of the merge.
     #[inline]
     fn goes_first(&self, a: Place, b: Place) -> bool {
         let ascending = a.head.cmp(&b.head).then_with(|| {

@@ -18,7 +18,7 @@ use std::cmp::Ordering;
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// Whether a version of `key` with a sequence number greater than `since` exists: put, tombstone, or a range tombstone
+/// Returns whether a version of `key` with a sequence number greater than `since` exists: put, tombstone, or a range tombstone
 /// over it. Exact as long as a snapshot at or before `since` is registered.
 ///
 /// # Errors
@@ -58,7 +58,7 @@ fn changed_in_tables(view: &View, key: &[u8], since: SeqNo, ctx: &ReadContext) -
     })
 }
 
-/// Whether anything between the bounds changed after `since`: an entry, or a range tombstone that overlaps them. Looks
+/// Returns whether anything between the bounds changed after `since`: an entry, or a range tombstone that overlaps them. Looks
 /// at every entry there of the sources that hold anything newer: O(entries in the range).
 ///
 /// # Errors
@@ -97,7 +97,7 @@ pub(crate) fn range_changed_since(
     Ok(false)
 }
 
-/// Whether a look at tables would be needed: some run holds sequence numbers above `since`.
+/// Returns whether a look at tables would be needed: some run holds sequence numbers above `since`.
 pub(crate) fn tables_newer(view: &View, since: SeqNo) -> bool {
     newer_runs(view, since).next().is_some()
 }
@@ -166,7 +166,7 @@ fn changed_in_table(
     Ok(false)
 }
 
-/// Whether the file holds a range tombstone newer than `since` that overlaps the bounds.
+/// Returns whether the file holds a range tombstone newer than `since` that overlaps the bounds.
 fn range_in_table(order: &KeyOrder, slot: &FileSlot, lo: Bound<&[u8]>, hi: Bound<&[u8]>, since: SeqNo) -> Result<bool> {
     if slot.meta.range_tombstones == 0 {
         return Ok(false);
@@ -192,7 +192,7 @@ fn start(lo: Bound<&[u8]>) -> Option<(&[u8], Tag)> {
     }
 }
 
-/// Whether `key` lies behind the upper bound.
+/// Returns whether `key` lies behind the upper bound.
 fn behind(order: &KeyOrder, key: &[u8], hi: Bound<&[u8]>) -> bool {
     match hi {
         Bound::Included(hi) => order.compare(key, hi).is_gt(),

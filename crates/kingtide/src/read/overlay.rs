@@ -98,7 +98,7 @@ impl Overlay {
         }))
     }
 
-    /// The same, with value logs that entries point into and that stay as long as it does.
+    /// Does the same, with value logs that entries point into and that stay as long as it does.
     pub(crate) fn keep(
         own: Option<Arc<Overlay>>,
         files: impl Iterator<Item = Arc<VlogHandle>>,
@@ -131,7 +131,7 @@ impl Overlay {
         ranges.chain(points.iter().map(|e| (e.kind, self.key(e), self.value(e))))
     }
 
-    /// What it says of a key; `None` if nothing. O(log n).
+    /// Returns what it says of a key; `None` if nothing. O(log n).
     pub(crate) fn get(&self, key: &[u8]) -> Option<Own<'_>> {
         let head = self.order.head(key);
         let at = self.entries.partition_point(|e| self.compare(e, key, head).is_lt());
@@ -155,7 +155,7 @@ impl Overlay {
         &self.bytes[e.at + e.key_len..][..e.value_len]
     }
 
-    /// How the entry lies to a key.
+    /// Returns how the entry lies to a key.
     fn compare(&self, e: &Entry, key: &[u8], head: u64) -> Ordering {
         e.head.cmp(&head).then_with(|| self.order.compare(self.key(e), key))
     }

@@ -84,12 +84,12 @@ fn take(found: Found<'_>, ctx: &ReadContext) -> Result<Source> {
 }
 
 impl ValueReader {
-    /// Bytes of the value.
+    /// Returns the bytes of the value.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether the value has no bytes.
+    /// Returns whether the value has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -92,7 +92,7 @@ fn hooks() {
             shuttle::thread::spawn(move || {
                 for n in 0..2 {
                     let seq = db.write(batch(&[(db.default_family(), &format!("{t}-{n}"), n)])).expect("write");
-                    assert!(seen.lock().expect("lock").contains(&seq), "told of before the call returns");
+                    assert!(seen.lock().expect("lock").contains(&seq), "the hook runs before the call returns");
                 }
             })
         })

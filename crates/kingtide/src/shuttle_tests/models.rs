@@ -119,7 +119,7 @@ fn reading(view_first: bool) {
             (*oldest_kept.load_full(), visible)
         }
     };
-    assert!(seen.0 <= seen.1, "version {} was merged away", seen.1);
+    assert!(seen.0 <= seen.1, "a compaction dropped version {}", seen.1);
     writer.join().expect("thread");
 }
 

@@ -115,7 +115,7 @@ pub(super) fn batch(sets: &[(&ColumnFamily, &str, u32)]) -> WriteBatch {
     batch
 }
 
-/// Freezes the memtables of all families, as a writer does that fills them.
+/// Seals the memtables of all families, as a writer does that fills them.
 pub(super) fn rotate(db: &Db) {
     let inner = db.inner();
     let mut c = inner.commit.lock();

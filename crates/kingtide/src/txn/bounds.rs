@@ -17,7 +17,7 @@ pub(crate) fn slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
     bound.as_ref().map(Vec::as_slice)
 }
 
-/// Whether a key lies before a lower bound.
+/// Returns whether a key lies before a lower bound.
 pub(crate) fn is_before(order: &KeyOrder, key: &[u8], lower: Bound<&[u8]>) -> bool {
     match lower {
         Bound::Unbounded => false,
@@ -26,7 +26,7 @@ pub(crate) fn is_before(order: &KeyOrder, key: &[u8], lower: Bound<&[u8]>) -> bo
     }
 }
 
-/// Whether a key lies behind an upper bound.
+/// Returns whether a key lies behind an upper bound.
 pub(crate) fn is_behind(order: &KeyOrder, key: &[u8], upper: Bound<&[u8]>) -> bool {
     match upper {
         Bound::Unbounded => false,

@@ -48,7 +48,7 @@ impl ConflictFilter {
         self.ranges.store(seq, Ordering::Relaxed);
     }
 
-    /// Whether a key of this slot may have been committed after `since`.
+    /// Returns whether a key of this slot may have been committed after `since`.
     #[inline]
     pub fn may_have_changed(&self, slot: u16, since: SeqNo) -> bool {
         self.slots[slot as usize % SLOTS].load(Ordering::Relaxed) > since || self.ranges.load(Ordering::Relaxed) > since

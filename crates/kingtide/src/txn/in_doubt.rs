@@ -60,7 +60,7 @@ impl InDoubt {
         }
     }
 
-    /// How many transactions are in doubt.
+    /// Returns how many transactions are in doubt.
     pub fn len(&self) -> usize {
         self.by_xid.len()
     }

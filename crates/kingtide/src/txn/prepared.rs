@@ -285,12 +285,12 @@ impl PreparedTable {
         fading.chain(inner.pins.keys().next().copied()).min()
     }
 
-    /// Whether the log holds a control operation that is not known to be synced.
+    /// Returns whether the log holds a control operation that is not known to be synced.
     pub fn is_unsynced(&self, synced: Lsn) -> bool {
         self.inner.lock().last_control > synced
     }
 
-    /// Whether a record keeps too much log, which has `appended` bytes and may have `max`.
+    /// Returns whether a record keeps too much log, which has `appended` bytes and may have `max`.
     pub fn is_overdue(&self, appended: Lsn, max: u64) -> bool {
         self.inner.lock().is_overdue(appended, max)
     }

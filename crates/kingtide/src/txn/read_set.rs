@@ -73,7 +73,7 @@ impl ReadSet {
         self.keys.shrink_to(keep / size_of::<ReadKey>());
     }
 
-    /// Whether nothing was read.
+    /// Returns whether nothing was read.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty() && self.scans.is_empty()
     }
@@ -83,7 +83,7 @@ impl ReadSet {
         self.keys.len()
     }
 
-    /// Bytes of memory held.
+    /// Returns the bytes of memory held.
     pub fn memory(&self) -> u64 {
         let keys = self.bytes.capacity() + self.keys.capacity() * size_of::<ReadKey>();
         keys as u64 + self.scanned.load(Ordering::Relaxed) // a statistic
@@ -130,7 +130,7 @@ impl ReadSet {
         &self.families[key.family as usize]
     }
 
-    /// Whether an iterator was made.
+    /// Returns whether an iterator was made.
     #[inline]
     pub fn has_ranges(&self) -> bool {
         !self.scans.is_empty()

@@ -63,7 +63,7 @@ impl RecentWrites {
         }
     }
 
-    /// Whether all commits after `seq` are listed.
+    /// Returns whether all commits after `seq` are listed.
     pub fn knows_since(&self, seq: SeqNo) -> bool {
         self.watchers > 0 && self.since <= seq
     }
@@ -97,7 +97,7 @@ impl RecentWrites {
         }
     }
 
-    /// Whether a listed commit after `checked` wrote into the range.
+    /// Returns whether a listed commit after `checked` wrote into the range.
     pub fn touch(&self, range: &ReadRange, checked: SeqNo) -> bool {
         let since = checked.max(range.seq);
         let order = range.family.order();

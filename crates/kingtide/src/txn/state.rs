@@ -51,7 +51,7 @@ pub(crate) enum State {
 }
 
 impl State {
-    /// Whether a transaction in this state is its owner's to take apart.
+    /// Returns whether a transaction in this state is its owner's to take apart.
     pub fn is_over(self) -> bool {
         matches!(self, State::Committed | State::RolledBack | State::Aborted | State::Expired)
     }
@@ -170,7 +170,7 @@ impl TxnShared {
         writes.reset(KEEP);
     }
 
-    /// Whether transaction `id` was interrupted since it was last asked.
+    /// Returns whether transaction `id` was interrupted since it was last asked.
     pub fn take_interrupt(&self, id: TxnId) -> bool {
         self.interrupted.load(Ordering::Relaxed) == id
             && self.interrupted.compare_exchange(id, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
@@ -533,7 +533,7 @@ impl Transactions {
         Error::new(kind, format!("transaction {id} {text}"))
     }
 
-    /// Whether the deadline of a transaction that has one of its own has passed; ends it then.
+    /// Returns whether the deadline of a transaction that has one of its own has passed; ends it then.
     pub fn check_deadline(&self, shared: &TxnShared, id: TxnId) -> Result<()> {
         let deadline = shared.deadline.load(Ordering::Relaxed);
         if deadline < UNSET && self.clock.monotonic_ns() >= deadline && self.end(shared, id, State::Expired) {

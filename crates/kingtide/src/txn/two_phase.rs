@@ -41,7 +41,7 @@ impl Transactions {
 }
 
 impl DbInner {
-    /// What a locking transaction has locked besides the keys that it writes, whatever its level: what it read for update or
+    /// Returns what a locking transaction has locked besides the keys that it writes, whatever its level: what it read for update or
     /// for share, and what it was told to lock.
     pub(crate) fn other_locks_of(&self, id: TxnId, batch: &WriteBatch) -> Vec<PreparedLock> {
         let families = self.commit.lock().families.clone();

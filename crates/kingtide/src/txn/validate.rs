@@ -73,7 +73,7 @@ impl<'a> Validation<'a> {
         Validation { txn, writes_since, writes: None, reads, ranges }
     }
 
-    /// Whether it is worth to look outside the commit lock first.
+    /// Returns whether it is worth to look outside the commit lock first.
     pub fn is_long(&self, batch: &WriteBatch) -> bool {
         let writes = if self.writes_since.is_some() { self.writes.unwrap_or(batch).len() } else { 0 };
         !self.ranges.is_empty() || self.reads.key_count() + writes > MANY_KEYS
@@ -81,7 +81,7 @@ impl<'a> Validation<'a> {
 }
 
 impl DbInner {
-    /// Whether the filter does not rule a conflict out: then it is worth to look outside the commit lock first. Otherwise
+    /// Returns whether the filter does not rule a conflict out: then it is worth to look outside the commit lock first. Otherwise
     /// this has loaded the slots that the look under the lock needs, which the last committer's core may have had.
     #[inline]
     pub(crate) fn may_conflict(&self, v: &Validation<'_>, batch: &WriteBatch) -> bool {

@@ -71,7 +71,7 @@ impl WriteSet {
         self.older.shrink_to((keep / size_of::<u32>()).max(2 * self.older.len()));
     }
 
-    /// Bytes of memory held.
+    /// Returns the bytes of memory held.
     pub fn memory(&self) -> u64 {
         let words = self.newest.capacity() + self.older.capacity() + self.ranges.capacity();
         self.batch.memory() + (words * size_of::<u32>()) as u64
@@ -86,7 +86,7 @@ impl WriteSet {
         }
     }
 
-    /// What the transaction itself last wrote to `key`.
+    /// Returns what the transaction itself last wrote to `key`.
     pub fn get(&mut self, family: &Family, key: &[u8]) -> OwnWrite<'_> {
         if self.batch.is_empty() {
             return OwnWrite::None;

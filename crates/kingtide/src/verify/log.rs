@@ -31,7 +31,7 @@ impl Records {
         self.next_family.is_some_and(|next| family >= next)
     }
 
-    /// What is wrong with a record.
+    /// Returns what is wrong with a record.
     fn check(&mut self, base: SeqNo, count: u32, payload: &[u8]) -> Vec<Problem> {
         let mut problems = Vec::new();
         let mut wrong = |kind, text: String| problems.push(Problem::new(Severity::Error, kind, text));
@@ -79,7 +79,7 @@ struct LoggedValues<'a> {
 }
 
 impl LoggedValues<'_> {
-    /// What is wrong with the first value of a record that cannot be read.
+    /// Returns what is wrong with the first value of a record that cannot be read.
     fn missing(&mut self, base: SeqNo, count: u32, payload: &[u8]) -> Result<Option<Error>> {
         let mut r = Reader::new(payload);
         for seq in base..base + u64::from(count) {
@@ -188,7 +188,7 @@ pub(super) fn check_open(checker: &mut Checker<'_, '_>, db: &DbInner) -> Result<
     }
 }
 
-/// What is wrong with the first value of a record that is in a value log, and in no table yet.
+/// Returns what is wrong with the first value of a record that is in a value log, and in no table yet.
 fn lost_value(db: &DbInner, base: SeqNo, count: u32, payload: &[u8]) -> Option<Error> {
     let mut r = Reader::new(payload);
     for seq in base..base + u64::from(count) {

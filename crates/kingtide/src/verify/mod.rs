@@ -53,7 +53,7 @@ pub fn verify(path: impl AsRef<Path>, options: &Options) -> Result<VerifyReport>
     verify_with(path, options, &mut |_| true)
 }
 
-/// As [`verify`], with a function that is told the progress and can cancel. O(bytes on disk).
+/// Does what [`verify`] does, with a function that is called with the progress and can cancel. O(bytes on disk).
 ///
 /// Of the options only the file system and the key orders matter.
 ///
@@ -90,7 +90,7 @@ impl Db {
         self.verify_with(&mut |_| true)
     }
 
-    /// As [`Db::verify`], with a function that is told the progress and can cancel. The files that were there at the
+    /// Does what [`Db::verify`] does, with a function that is called with the progress and can cancel. The files that were there at the
     /// beginning take space until the end.
     ///
     /// # Errors

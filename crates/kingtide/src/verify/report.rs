@@ -81,7 +81,7 @@ impl Problem {
         Problem { severity, kind, family: None, path: None, offset: None, keys: None, message: message.into() }
     }
 
-    /// What an error says.
+    /// Returns what an error says.
     pub(crate) fn of(kind: ProblemKind, e: &Error) -> Problem {
         let kind = match e.kind() {
             ErrorKind::NewerFormat => ProblemKind::NewerFormat,
@@ -169,12 +169,12 @@ pub struct VerifyReport {
 }
 
 impl VerifyReport {
-    /// Whether nothing is wrong: no problem worse than [`Severity::Info`].
+    /// Returns whether nothing is wrong: no problem worse than [`Severity::Info`].
     pub fn is_clean(&self) -> bool {
         self.unlisted == 0 && self.problems.iter().all(|p| p.severity == Severity::Info)
     }
 
-    /// Whether something is damaged.
+    /// Returns whether something is damaged.
     pub fn is_damaged(&self) -> bool {
         self.unlisted > 0 || self.problems.iter().any(|p| p.severity == Severity::Error)
     }

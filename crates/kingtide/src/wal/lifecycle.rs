@@ -192,7 +192,7 @@ impl Segments {
         spare.blank_from += piece;
         let file = spare.file.clone();
         drop(slot);
-        // It may be the active segment by now: a failure that this sync is told of no other may be told of.
+        // It may be the active segment by now: the kernel reports a failed write to one sync only, and this may be the one.
         file.sync_data().map_err(|e| sync.poison("sync of a new log segment failed", e.at_path(file.path())))?;
         Ok(true)
     }

@@ -24,7 +24,7 @@ pub(super) struct Quiet {
     /// Its end then; `None` before the first look.
     end: Option<u64>,
     since_ns: u64,
-    /// It was told of already.
+    /// The failure was reported already.
     told: bool,
 }
 

@@ -241,7 +241,7 @@ impl GroupSync {
         }
     }
 
-    /// Stops the log for good. The first cause is the one that is told.
+    /// Stops the log for good. Callers get the first cause.
     #[cold]
     pub fn poison(&self, doing: &str, cause: Error) -> Error {
         rare!("log-stopped");

@@ -16,7 +16,7 @@ fn open(fs: &Arc<MemFs>) -> Db {
 
 type Op = (ChangeKind, Vec<u8>, Vec<u8>, bool);
 
-/// Writes down what it is told.
+/// Writes down what it is called with.
 #[derive(Default)]
 struct Record(Mutex<Vec<(u64, Vec<Op>)>>);
 
@@ -130,7 +130,7 @@ impl CommitHook for Counter {
     fn committed(&self, commit: &CommittedWrites<'_>) {
         let n = self.seen.fetch_add(1, Ordering::Relaxed) + 1;
         self.counts.put(b"count", n.to_le_bytes()).unwrap();
-        // What a hook was told of is visible to it.
+        // A hook can read the commit that it is called for.
         assert!(self.counts.get(b"count").unwrap().is_some());
         assert!(commit.sequence() > 0);
     }
@@ -215,7 +215,7 @@ fn recovery_does_not_tell_again() {
     assert_eq!(db.get("a").unwrap().as_deref(), Some(&b"1"[..]));
 }
 
-/// When a hook runs, the transaction whose commit it is told of is over: its locks are free, and others may look at the
+/// When a hook runs, the transaction whose commit it is called for is over: its locks are free, and others may look at the
 /// transactions that are running.
 #[test]
 fn hooks_of_transactions_may_do_what_everybody_may() {

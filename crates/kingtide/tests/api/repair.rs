@@ -235,7 +235,7 @@ fn a_healthy_database_is_copied() {
     drop(db);
     let how = RepairOptions::default();
     let e = kingtide::repair_with("open", INTO, &options(&fs), how, &mut |_| false);
-    assert!(e.is_ok(), "too little to be told of: {e:?}");
+    assert!(e.is_ok(), "too little to be reported: {e:?}");
 }
 
 #[test]

@@ -143,7 +143,7 @@ fn a_held_lock_is_told_from_a_change() {
     assert_eq!((changed.kind(), changed.is_lock_held()), (ErrorKind::Conflict, false));
 }
 
-/// Keeps what it is told of deadlocks, and who held locks then.
+/// Records the deadlocks that are reported to it, and which transactions held locks then.
 struct Deadlocks(Db, Mutex<Vec<(Vec<DeadlockStep>, Vec<TxnId>)>>);
 
 impl LockWaitHook for Deadlocks {

@@ -399,7 +399,7 @@ impl Generator {
         self.emit(op);
     }
 
-    /// `checked`: all that is read must be unchanged at the commit, which is told of keys here and not of ranges.
+    /// `checked`: all that is read must be unchanged at the commit, which is given keys here and not ranges.
     fn txn_op(&mut self, checked: bool) -> TxnOp {
         let f = self.family();
         match self.rng.below(20) {

@@ -327,7 +327,10 @@ impl Run {
         let mut expected = [BALANCE; ACCOUNTS as usize];
         for worker in 0..WORKERS {
             let (there, acknowledged) = (count(&families[0], worker), self.committed[worker as usize]);
-            assert!(there >= acknowledged, "{place}: worker {worker} was told of {acknowledged}, {there} is there");
+            assert!(
+                there >= acknowledged,
+                "{place}: worker {worker} had {acknowledged} acknowledged, {there} is there"
+            );
             for n in 1..=there {
                 let Transfer { from, to, amount } = transfer(self.seed, worker, n);
                 expected[from as usize] -= amount;

@@ -1,5 +1,5 @@
 //! Single files of a database, as they are: `kt dump`. The database is not opened, and no byte is changed. What is broken
-//! is told with its place, and passed over where the format allows.
+//! is reported with its place, and passed over where the format allows.
 
 mod log;
 mod manifest;

@@ -169,7 +169,7 @@ impl Block {
         }
         let copy = Block::from(&*self);
         let bound = copy.bind(key);
-        debug_assert!(bound, "nobody else has the copy yet");
+        debug_assert!(bound, "no other reference to the copy exists yet");
         copy
     }
 

@@ -352,7 +352,7 @@ impl Vlog {
             }
             match raw_len == p.raw_len {
                 true => Ok(()),
-                false => Err(self.error(Error::corruption("a value has not the length of its pointer"), range.start)),
+                false => Err(self.error(Error::corruption("value length does not match its pointer"), range.start)),
             }
         })
     }

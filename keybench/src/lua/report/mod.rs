@@ -184,7 +184,7 @@ impl Report {
     /// The store that an engine has now.
     fn store(&mut self, engine: &str) -> Result<&mut Store> {
         let store = self.engine(engine)?.stores.last_mut();
-        store.ok_or_else(|| Error::failed(format!("engine {engine} told of a store before it opened one")))
+        store.ok_or_else(|| Error::failed(format!("engine {engine} reported a store before it opened one")))
     }
 
     /// Takes in what the harness itself costs.

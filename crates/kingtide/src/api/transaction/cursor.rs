@@ -91,7 +91,7 @@ impl Tracker {
     }
 }
 
-/// Whether a bound lets through what `of` does not; both upper bounds, or both lower ones.
+/// Returns whether a bound lets through what `of` does not; both upper bounds, or both lower ones.
 fn outside(order: &KeyOrder, bound: &Bound<Vec<u8>>, of: &Bound<Vec<u8>>, upper: bool) -> bool {
     match (bound, of) {
         (_, Bound::Unbounded) => false,
@@ -151,7 +151,7 @@ impl Transaction {
         self.cursor_with(family, ReadOptions { lower, upper, ..Default::default() })
     }
 
-    /// As [`Transaction::cursor`], with options. The transaction's level decides what it sees, so a snapshot among the
+    /// Does what [`Transaction::cursor`] does, with options. The transaction's level decides what it sees, so a snapshot among the
     /// options is an error.
     ///
     /// # Errors
@@ -160,7 +160,7 @@ impl Transaction {
         self.iter_as_of(family, options, false)
     }
 
-    /// As [`Transaction::cursor_with`], but over the newest committed values, whatever the level's snapshot: what
+    /// Does what [`Transaction::cursor_with`] does, but over the newest committed values, whatever the level's snapshot: what
     /// [`Transaction::get_for_update`] is to [`Transaction::get`], without the locks. Behind [`Transaction::lock_range`], or with a
     /// [`Transaction::get_for_update`] of each key, it shows what is to be changed as it is now.
     ///
@@ -444,7 +444,7 @@ impl TransactionCursor {
         }
     }
 
-    /// Whether it is at an entry.
+    /// Returns whether it is at an entry.
     pub fn valid(&self) -> bool {
         self.inner.as_ref().is_some_and(Cursor::valid)
     }
@@ -466,7 +466,7 @@ impl TransactionCursor {
         self.inner.as_ref().map_or(&[], Cursor::key)
     }
 
-    /// When the entry expires, in milliseconds since 1970; `None` if it does not, and while invalid.
+    /// Returns when the entry expires, in milliseconds since 1970; `None` if it does not, and while invalid.
     pub fn expires_at_ms(&self) -> Option<u64> {
         self.inner.as_ref().and_then(Cursor::expires_at_ms)
     }

@@ -71,8 +71,8 @@ impl From<Isolation> for TransactionOptions {
 /// [`Transaction::handle`] to abort it from another.
 ///
 /// After any [`kingtide_base::ErrorKind::Conflict`], [`kingtide_base::ErrorKind::Deadlock`] or [`kingtide_base::ErrorKind::LockTimeout`] nothing was written: call
-/// [`Transaction::reset`] and do it all again ([`Error::is_transient_conflict`] tells). A deadlock's victim and one whose
-/// commit or prepare met a conflict were rolled back by then; after other errors it goes on if its owner wishes.
+/// [`Transaction::reset`] and run it again ([`Error::is_transient_conflict`] is true for these). A deadlock victim, and a transaction
+/// whose commit or prepare met a conflict, is already rolled back; after other errors the transaction remains usable.
 ///
 /// ```
 /// use kingtide::{Db, Isolation, Options};
@@ -189,7 +189,7 @@ impl Db {
         self.inner().txns.locks.held()
     }
 
-    /// Who waits for whose locks.
+    /// Returns who waits for whose locks.
     pub fn lock_waits(&self) -> Vec<LockWait> {
         self.inner().txns.locks.waits()
     }
@@ -370,7 +370,7 @@ impl Transaction {
         self.shared.writes.lock().batch.len()
     }
 
-    /// Whether nothing was written.
+    /// Returns whether nothing was written.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -51,7 +51,7 @@ impl Transaction {
         if self.rules.check_reads {
             self.remember(family, key, seq);
         }
-        self.active()?; // or what it read may have been merged away meanwhile
+        self.active()?; // or a compaction may have dropped what it read meanwhile
         Ok(value)
     }
 
@@ -80,7 +80,7 @@ impl Transaction {
         }
     }
 
-    /// What some other running transaction wrote to a key. Which one's, when there are several, is not promised.
+    /// Returns what some other running transaction wrote to a key. Which one's, when there are several, is not promised.
     fn uncommitted(&self, family: &ColumnFamily, key: &[u8]) -> Result<Option<Option<PinnedValue>>> {
         for other in self.db.txns.writers(self.id) {
             match other.writes.lock().get(family.inner(), key) {
@@ -169,8 +169,8 @@ impl Transaction {
         Ok(value)
     }
 
-    /// Reads several keys as [`Transaction::get_for_update`] does, in their order, each with an error of its own: of a key
-    /// whose lock was not to be had, the others are read nevertheless. A locking transaction locks them in the order of the
+    /// Reads several keys as [`Transaction::get_for_update`] does, in their order, each with an error of its own: when the lock of one
+    /// key cannot be had, the others are read nevertheless. A locking transaction locks them in the order of the
     /// family, and reads them as of one moment after that.
     ///
     /// ```
@@ -197,7 +197,7 @@ impl Transaction {
         self.multi_get_for(family, keys, Purpose::Update)
     }
 
-    /// The same with shared locks. See [`Transaction::get_for_share`].
+    /// Does the same with shared locks. See [`Transaction::get_for_share`].
     pub fn multi_get_for_share<K: AsRef<[u8]>>(
         &mut self,
         family: &ColumnFamily,

@@ -67,7 +67,7 @@ impl Db {
         self.transact_with(TransactOptions::default(), body)
     }
 
-    /// As [`Db::transact`], with options.
+    /// Does what [`Db::transact`] does, with options.
     ///
     /// # Errors
     /// As [`Db::transact`].

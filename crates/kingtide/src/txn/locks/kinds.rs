@@ -190,13 +190,13 @@ pub(crate) trait Owners: Send + Sync {
     /// `Ok` while the transaction may go on; `Aborted` or `Expired` otherwise. Asked by a waiter for itself each time it
     /// wakes.
     fn check(&self, txn: TxnId) -> Result<()>;
-    /// When an (unprepared) holder's timeout passes, in monotonic nanoseconds; `None`: never.
+    /// Returns when an (unprepared) holder's timeout passes, in monotonic nanoseconds; `None`: never.
     fn deadline(&self, txn: TxnId) -> Option<u64>;
     /// Ends a holder whose deadline passed; any thread then releases its locks through `release_all`. Asked
     /// again every so often while the locks are still there.
     fn expire(&self, txn: TxnId);
     /// For messages: "transaction 7" or "prepared transaction 'xid'".
     fn describe(&self, txn: TxnId) -> String;
-    /// Who is to be told of waits.
+    /// Returns the hook that is called for waits.
     fn wait_hook(&self) -> Option<Arc<dyn LockWaitHook>>;
 }

@@ -59,7 +59,7 @@ impl LockManager {
         LockManager { clock, stats, state: Mutex::new(State::new(any.clone())), any }
     }
 
-    /// Whether anybody holds a lock: true from before a lock is entered until after it is gone.
+    /// Returns whether any transaction holds a lock: true from before a lock is entered until after it is gone.
     #[inline]
     pub fn any_held(&self) -> bool {
         // Pairs with the stores in `State::grant` and `State::release_all`.
@@ -115,7 +115,7 @@ impl LockManager {
         self.request(owners, Want { txn: 0, family, span, mode: LockMode::Exclusive }, order, wait).map(drop)
     }
 
-    /// As [`LockManager::wait_free`], for all keys between two bounds.
+    /// Does what [`LockManager::wait_free`] does, for all keys between two bounds.
     pub fn wait_range_free(
         &self,
         owners: &dyn Owners,
@@ -128,14 +128,14 @@ impl LockManager {
         self.request(owners, Want { txn: 0, family, span, mode: LockMode::Exclusive }, order, wait).map(drop)
     }
 
-    /// Who, other than `txn`, holds a lock that such a request would have to wait for. Never waits: for commits, which hold
+    /// Returns who, other than `txn`, holds a lock that such a request would have to wait for. Never waits: for commits, which hold
     /// the commit lock.
     pub fn holder(&self, txn: TxnId, family: FamilyId, order: &KeyOrder, key: &[u8], mode: LockMode) -> Option<TxnId> {
         let span = Span::key(order, key);
         self.state.lock().holder(&Want { txn, family, span, mode })
     }
 
-    /// As [`LockManager::holder`], for all keys between two bounds.
+    /// Does what [`LockManager::holder`] does, for all keys between two bounds.
     pub fn range_holder(
         &self,
         txn: TxnId,

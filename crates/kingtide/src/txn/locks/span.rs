@@ -40,7 +40,7 @@ impl KeyBytes {
         }
     }
 
-    /// Bytes on the heap.
+    /// Returns the bytes on the heap.
     pub fn heap(&self) -> u64 {
         match self {
             KeyBytes::Inline { .. } => 0,
@@ -185,7 +185,7 @@ impl Span {
         Span { lo: Cut::new(order, key, Side::Before), hi: None }
     }
 
-    /// As [`Span::key`], from bytes that it gave out.
+    /// Does what [`Span::key`] does, from bytes that it gave out.
     pub fn of_key(order: &KeyOrder, key: KeyBytes) -> Span {
         let head = order.head(key.as_slice());
         Span { lo: Cut { head, key, order: order.clone(), side: Side::Before }, hi: None }

@@ -62,7 +62,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Whether the request makes a lock stronger that its transaction has.
+    /// Returns whether the request makes a lock stronger that its transaction has.
     pub fn is_upgrade(self) -> bool {
         !self.ticket.behind_upgrades
     }
@@ -130,7 +130,7 @@ impl Family {
         out
     }
 
-    /// Whether the transaction holds all of it in shared mode, so that this is an upgrade.
+    /// Returns whether the transaction holds all of it in shared mode, so that this is an upgrade.
     fn is_upgrade(&self, want: &Want) -> bool {
         self.table.ask(want.txn, &want.span, LockMode::Shared) == Answer::Covered
     }
@@ -251,7 +251,7 @@ impl State {
         }
     }
 
-    /// Who holds what a request asks for.
+    /// Returns who holds what a request asks for.
     pub fn holder(&self, want: &Want) -> Option<TxnId> {
         match self.families.get(&want.family)?.1.table.ask(want.txn, &want.span, want.mode) {
             Answer::Held(holder) => Some(holder),
@@ -371,12 +371,12 @@ impl State {
         }
     }
 
-    /// How the wait ended, if it did.
+    /// Returns how the wait ended, if it did.
     pub fn verdict(&mut self, place: Place) -> Option<Verdict> {
         self.verdicts.remove(&place.ticket.number)
     }
 
-    /// Whether the thread should check its state instead of waiting: there is a verdict, or it was woken.
+    /// Returns whether the thread should check its state instead of waiting: there is a verdict, or it was woken.
     pub fn roused(&mut self, place: Place) -> bool {
         self.verdicts.contains_key(&place.ticket.number)
             || self.request_mut(place).is_some_and(|request| std::mem::take(&mut request.poked))

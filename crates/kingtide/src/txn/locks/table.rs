@@ -64,7 +64,7 @@ impl Holders {
         }
     }
 
-    /// Whether anyone is left.
+    /// Returns whether anyone is left.
     fn remove(&mut self, txn: TxnId) -> bool {
         let Some(more) = &mut self.more else { return self.first != txn };
         if self.first == txn {
@@ -86,7 +86,7 @@ struct Segment {
 }
 
 impl Segment {
-    /// Whether it is just a key, with no other owner.
+    /// Returns whether it is just a key, with no other owner.
     fn is_only(&self, txn: TxnId) -> bool {
         self.end.is_none() && self.holders.first == txn && self.holders.more.is_none()
     }
@@ -125,7 +125,7 @@ impl Table {
         first.into_iter().chain(rest.into_iter().flatten().take_while(move |(start, _)| start.as_ref() < end))
     }
 
-    /// What a request meets.
+    /// Returns what a request meets.
     pub fn ask(&self, txn: TxnId, span: &Span, mode: LockMode) -> Answer {
         // Up to `reach` the transaction holds all of the span, as long as `held` and `covered` say so.
         let (mut held, mut covered, mut reach) = (true, true, span.lo.as_ref());
@@ -201,7 +201,7 @@ impl Table {
         }
     }
 
-    /// Whether the key that the span is is a segment of its own.
+    /// Returns whether the key that the span is is a segment of its own.
     pub fn is_apart(&self, span: &Span) -> bool {
         span.hi.is_none() && self.segments.get(&span.lo).is_some_and(|segment| segment.end.is_none())
     }

@@ -1,4 +1,4 @@
-//! What change streams and commit hooks are told of prepared transactions: that they committed.
+//! What change streams and commit hooks see of prepared transactions: that they committed.
 
 use super::*;
 use crate::{ChangeRecord, CommittedWrites};

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 const MOVE: IngestOptions = IngestOptions { move_files: true, verify: false, no_wait: false };
 
-/// Nothing of the ingest is left in any file, and a new manifest took the place of the one that told of it.
+/// Nothing of the ingest is left in any file, and a new manifest took the place of the one that named it.
 #[test]
 fn the_number_of_an_ingest_is_not_given_again() {
     let fs = MemFs::new();

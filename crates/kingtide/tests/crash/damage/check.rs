@@ -22,7 +22,7 @@ pub struct Found {
     pub without_last: u64,
     pub verified: u64,
     pub repaired: u64,
-    /// Keys that repair could not save, and that it told of.
+    /// Keys that repair could not save, and that it reported.
     pub lost_by_repair: u64,
 }
 
@@ -160,7 +160,7 @@ impl Sample {
         Some((self.states.len() - 1).saturating_sub(lost))
     }
 
-    /// Repairs into a new directory. Every key that is missing or out of date there was told of, nothing is made up, and
+    /// Repairs into a new directory. Every key that is missing or out of date there was reported, nothing is made up, and
     /// the damaged database stays as it is. Returns how many keys those are.
     fn repair(&self, fs: &MemFs, what: &str, may_end_at: Option<usize>) -> u64 {
         let before = directory(fs);

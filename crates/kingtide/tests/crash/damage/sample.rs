@@ -155,7 +155,7 @@ impl Sample {
         db.create_family_ordered(FAMILIES[3], kind.family(&fs), (kind.order)()).unwrap();
         let mut m = Maker { fs, db, state: State::new(), ever: HashSet::new(), round: 0 };
         let mut earlier = Vec::new();
-        // Enough to recycle segments of the log; then it is merged away.
+        // Enough to recycle segments of the log; then a compaction drops it.
         for round in 0..6 {
             m.round = round;
             m.put("default", 1000..1040);

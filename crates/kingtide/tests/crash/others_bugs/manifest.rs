@@ -56,7 +56,7 @@ fn a_full_disk_does_not_corrupt_the_manifest() {
             for round in 0..6 {
                 for i in 0..5 {
                     let i = round * 5 + i;
-                    // The first commit begins the log, which the manifest is told of.
+                    // The first commit begins the log, which the manifest records.
                     if db.put(key(i), large(i)).is_ok() {
                         stored.insert(key(i), large(i));
                     }
