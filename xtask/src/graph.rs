@@ -11,7 +11,7 @@
 //!
 //! Tests do not count. `--tree DIR` reads another work tree, such as one of an earlier commit that `git worktree add` made.
 
-pub mod parse;
+mod parse;
 
 use crate::tidy::Source;
 use parse::{File, parse};
@@ -141,7 +141,7 @@ impl Graph {
 }
 
 /// What names mean, over all files of a crate.
-pub struct Links<'f> {
+struct Links<'f> {
     files: &'f [File],
     modules: BTreeMap<&'f [String], usize>,
     /// Methods that stand away from their type: by the type's file and name and the method's name.
@@ -151,14 +151,14 @@ pub struct Links<'f> {
 }
 
 /// Methods of the standard library's types: a call of one says nothing about the crate, even if that has one of the name.
-pub const OF_STD: [&str; 12] =
+const OF_STD: [&str; 12] =
     ["clear", "count", "extend", "get", "insert", "is_empty", "iter", "len", "next", "push", "read", "write"];
 
 /// A file, and the item of it that a path names, if it names one.
-pub type Target = (usize, Option<String>);
+type Target = (usize, Option<String>);
 
 impl<'f> Links<'f> {
-    pub fn new(files: &'f [File]) -> Links<'f> {
+    fn new(files: &'f [File]) -> Links<'f> {
         let modules = files.iter().enumerate().map(|(i, f)| (f.module.as_slice(), i)).collect();
         let mut links = Links { files, modules, away: BTreeMap::new(), unique: BTreeMap::new() };
         let mut homes: BTreeMap<&str, BTreeSet<Option<usize>>> = BTreeMap::new();
@@ -183,7 +183,7 @@ impl<'f> Links<'f> {
     }
 
     /// What a path means in a file. None for what is not of this crate.
-    pub fn resolve(&self, file: usize, path: &[String]) -> Option<Target> {
+    fn resolve(&self, file: usize, path: &[String]) -> Option<Target> {
         self.resolve_within(file, path, 0)
     }
 

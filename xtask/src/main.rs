@@ -4,7 +4,6 @@
 //! |---|---|
 //! | `tidy` | checks the style rules that no compiler knows |
 //! | `graph` | shows which files use which, the circles among them, and arrows that go up against the floors |
-//! | `touched` | counts the files that each operation of the engine runs through |
 //! | `shuttle` | explores schedules of the engine's threads |
 //! | `loom` | tries every interleaving of the lock-free structures |
 //! | `fuzz` | runs the fuzz targets under libFuzzer |
@@ -38,7 +37,6 @@ mod results;
 mod sanitize;
 mod tidy;
 mod torture;
-mod touched;
 
 use std::process::ExitCode;
 
@@ -47,7 +45,6 @@ fn main() -> ExitCode {
     let result = match args.first().map(String::as_str) {
         Some("tidy") => tidy::run(&args[1..]),
         Some("graph") => graph::run(&args[1..]),
-        Some("touched") => touched::run(&args[1..]),
         Some("shuttle") => explore::shuttle(&args[1..]),
         Some("loom") => explore::loom(&args[1..]),
         Some("fuzz") => fuzz::run(&args[1..]),
@@ -64,7 +61,7 @@ fn main() -> ExitCode {
         Some("capi") => capi::run(&args[1..]),
         Some("peers") => peers::run(&args[1..]),
         _ => {
-            Err("usage: cargo xtask <tidy|graph|touched|shuttle|loom|fuzz|miri|sanitize|planted|torture|powercut|full|instructions|results|book|reference|capi|peers> [arguments]"
+            Err("usage: cargo xtask <tidy|graph|shuttle|loom|fuzz|miri|sanitize|planted|torture|powercut|full|instructions|results|book|reference|capi|peers> [arguments]"
                 .to_owned())
         }
     };

@@ -48,16 +48,6 @@ pub struct Call {
     pub line: usize,
 }
 
-/// A function with a body.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Function {
-    pub name: String,
-    /// The type whose `impl` block it stands in.
-    pub of: Option<Vec<String>>,
-    /// First and last line, counted from 0.
-    pub lines: (usize, usize),
-}
-
 /// An `impl` block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Impl {
@@ -80,9 +70,6 @@ pub struct File {
     pub paths: Vec<Path>,
     pub impls: Vec<Impl>,
     pub calls: Vec<Call>,
-    pub functions: Vec<Function>,
-    /// Calls by a name alone: the name and the line.
-    pub plain_calls: Vec<(String, usize)>,
     /// Methods that traits of this file declare.
     pub trait_methods: Vec<String>,
 }
@@ -98,7 +85,7 @@ pub fn parse(root: &str, source: &Source) -> Option<File> {
         module.pop();
     }
     let tokens = tokens(source);
-    let mut scan = Scan { tokens, at: 0, blocks: Vec::new(), begun: None, file: File::default() };
+    let mut scan = Scan { tokens, at: 0, blocks: Vec::new(), file: File::default() };
     scan.file.path = source.path.clone();
     scan.file.module = module;
     while scan.at < scan.tokens.len() {
@@ -139,8 +126,6 @@ struct Scan {
     at: usize,
     /// Open braces: for that of an `impl` block its place in the file's list, for that of a trait `None` and true.
     blocks: Vec<Block>,
-    /// A function whose body has not begun yet.
-    begun: Option<Function>,
     file: File,
 }
 
@@ -148,8 +133,6 @@ struct Scan {
 enum Block {
     Impl(usize),
     Trait,
-    /// The body of a function, by its place in the file's list.
-    Function(usize),
     Other,
 }
 
@@ -173,16 +156,8 @@ impl Scan {
         let at = self.at;
         self.at += 1;
         match self.text(at) {
-            "{" => {
-                let block = self.body();
-                self.blocks.push(block);
-            }
-            "}" => {
-                self.begun = None; // a trait's function without a body
-                if let Some(Block::Function(i)) = self.blocks.pop() {
-                    self.file.functions[i].lines.1 = self.tokens[at].line;
-                }
-            }
+            "{" => self.blocks.push(Block::Other),
+            "}" => _ = self.blocks.pop(),
             "use" if self.text(at + 1) != "<" => self.use_tree(at),
             "impl" if self.blocks.is_empty() => self.impl_block(at),
             "trait" if self.blocks.is_empty() => {
@@ -210,18 +185,8 @@ impl Scan {
                 self.at = at + 2;
             }
             _ if self.is_word(at) && self.text(at + 1) == "::" => self.path(at),
-            _ if self.is_word(at) && self.text(at + 1) == "(" => {
-                self.file.plain_calls.push((self.text(at).to_owned(), self.tokens[at].line));
-            }
             _ => {}
         }
-    }
-
-    /// What a brace begins: the body of the function that was begun, or something else.
-    fn body(&mut self) -> Block {
-        let Some(function) = self.begun.take() else { return Block::Other };
-        self.file.functions.push(function);
-        Block::Function(self.file.functions.len() - 1)
     }
 
     fn function(&mut self, at: usize) {
@@ -229,14 +194,11 @@ impl Scan {
             return;
         }
         let name = self.text(at + 1).to_owned();
-        let lines = (self.tokens[at].line, self.tokens[at].line);
-        self.begun = Some(Function { name: name.clone(), of: self.within(), lines });
-        self.at = at + 2;
         match self.blocks.last() {
             None => _ = self.file.items.insert(name),
             Some(Block::Impl(i)) => self.file.impls[*i].methods.push(name),
             Some(Block::Trait) => self.file.trait_methods.push(name),
-            Some(Block::Function(_) | Block::Other) => {}
+            Some(Block::Other) => {}
         }
     }
 
@@ -288,14 +250,9 @@ impl Scan {
         while i < self.tokens.len() && self.text(i) != "{" {
             i += 1;
         }
-        self.at = i + 1;
-        if self.begun.is_some() {
-            let block = self.body(); // `impl` was the type of a parameter or of the result
-            self.blocks.push(block);
-            return;
-        }
         self.file.impls.push(Impl { of, is_trait, methods: Vec::new() });
         self.blocks.push(Block::Impl(self.file.impls.len() - 1));
+        self.at = i + 1;
     }
 
     fn use_tree(&mut self, at: usize) {
@@ -373,8 +330,6 @@ mod tests {
         let calls: Vec<_> = f.calls.iter().map(|c| (c.name.as_str(), c.on.is_some())).collect();
         assert_eq!(calls, [("run", true), ("stop", false)]);
         assert!(f.paths.iter().any(|p| p.path == ["crate", "g", "h"]));
-        let functions: Vec<_> = f.functions.iter().map(|f| (f.name.as_str(), f.of.is_some(), f.lines)).collect();
-        assert_eq!(functions, [("go", true, (3, 3)), ("top", false, (6, 6))]);
         assert!(f.items.contains("top") && f.items.contains("L") && f.trait_methods == ["l"]);
     }
 }
