@@ -1,4 +1,4 @@
-//! `cargo xtask graph [crate] [--arrows]`: which file of a crate uses which other, the circles among them, and the arrows that go up
+//! `cargo xtask graph [--tree DIR] [--arrows] [crate]`: which file of a crate uses which other, the circles among them, and the arrows that go up
 //! against the floors that ARCHITECTURE.md declares.
 //!
 //! What counts as an arrow from one file to another:
@@ -9,7 +9,7 @@
 //!   import says so. Where the receiver's type is not plain from the text, only methods whose name is the crate's only
 //!   one of its kind count.
 //!
-//! Tests do not count.
+//! Tests do not count. `--tree DIR` reads another work tree, such as one of an earlier commit that `git worktree add` made.
 
 mod parse;
 
@@ -38,10 +38,19 @@ pub struct Graph {
 
 /// Prints the graph of the crates that `args` name, or of all.
 pub fn run(args: &[String]) -> Result<(), String> {
-    let root = crate::tidy::root();
-    let (sources, architecture) = crate::tidy::tree(&root)?;
+    let (mut tree, mut arrows, mut wanted) = (crate::tidy::root(), false, Vec::new());
+    let mut rest = args.iter();
+    while let Some(arg) = rest.next() {
+        match arg.as_str() {
+            "--tree" => tree = rest.next().ok_or("--tree needs a directory")?.into(),
+            "--arrows" => arrows = true,
+            name if !name.starts_with('-') => wanted.push(name),
+            _ => return Err("usage: cargo xtask graph [--tree DIR] [--arrows] [crate]...".to_owned()),
+        }
+    }
+    let (sources, architecture) = crate::tidy::tree(&tree)?;
     for name in crate_names(&sources) {
-        if args.iter().any(|a| !a.starts_with("--")) && !args.contains(&name) {
+        if !wanted.is_empty() && !wanted.contains(&name.as_str()) {
             continue;
         }
         let root = source_root(&name);
@@ -53,7 +62,7 @@ pub fn run(args: &[String]) -> Result<(), String> {
             let names: Vec<&str> = c.iter().map(|f| graph.names[*f].as_str()).collect();
             println!("    {} files: {}", c.len(), names.join(" "));
         }
-        if args.iter().any(|a| a == "--arrows") {
+        if arrows {
             for ((from, to), cause) in &graph.arrows {
                 println!("    {} -> {} {} {}", graph.names[*from], graph.names[*to], cause.line + 1, cause.what);
             }

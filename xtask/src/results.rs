@@ -8,10 +8,11 @@
 //! <!-- end -->
 //! ```
 //!
-//! With `--check` nothing is written, and a page that its files do not make is an error.
+//! With `--check` nothing is written, and a page that its files do not make is an error. `--keybench PATH` names a keybench that
+//! is built already.
 
 use crate::tidy::root;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The pages that show results.
@@ -20,19 +21,24 @@ const PAGES: &[&str] = &["README.md", "results/README.md", "docs/benchmarking.md
 const BEGIN: &str = "<!-- keybench ";
 const END: &str = "<!-- end -->";
 
-/// Runs `cargo xtask results [--check]`.
+/// Runs `cargo xtask results [--check] [--keybench PATH]`.
 pub fn run(args: &[String]) -> Result<(), String> {
-    let check = match args {
-        [] => false,
-        [flag] if flag == "--check" => true,
-        _ => return Err("usage: cargo xtask results [--check]".to_owned()),
-    };
+    let (mut check, mut built) = (false, None);
+    let mut rest = args.iter();
+    while let Some(arg) = rest.next() {
+        match arg.as_str() {
+            "--check" => check = true,
+            "--keybench" => built = Some(PathBuf::from(rest.next().ok_or("--keybench needs a path")?)),
+            _ => return Err("usage: cargo xtask results [--check] [--keybench PATH]".to_owned()),
+        }
+    }
+    let built = built.map(std::path::absolute).transpose().map_err(|e| format!("--keybench: {e}"))?;
     let root = root();
     let mut stale = Vec::new();
     for page in PAGES.iter().filter(|p| root.join(p).exists()) {
         let path = root.join(page);
         let old = std::fs::read_to_string(&path).map_err(|e| format!("cannot read {page}: {e}"))?;
-        let new = rewritten(page, &old, &|arguments| keybench(&root, arguments))?;
+        let new = rewritten(page, &old, &|arguments| keybench(&root, built.as_deref(), arguments))?;
         match (new == old, check) {
             (true, _) => {}
             (false, true) => stale.push(*page),
@@ -49,10 +55,17 @@ pub fn run(args: &[String]) -> Result<(), String> {
 }
 
 /// What keybench prints.
-fn keybench(root: &Path, arguments: &str) -> Result<String, String> {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(["run", "-q", "-p", "keybench", "--"]).args(arguments.split_whitespace()).current_dir(root);
-    let done = command.output().map_err(|e| format!("cannot run cargo: {e}"))?;
+fn keybench(root: &Path, built: Option<&Path>, arguments: &str) -> Result<String, String> {
+    let mut command = match built {
+        Some(program) => Command::new(program),
+        None => {
+            let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+            cargo.args(["run", "-q", "-p", "keybench", "--"]);
+            cargo
+        }
+    };
+    command.args(arguments.split_whitespace()).current_dir(root);
+    let done = command.output().map_err(|e| format!("cannot run keybench: {e}"))?;
     if !done.status.success() {
         return Err(format!("keybench {arguments}: {}", String::from_utf8_lossy(&done.stderr).trim()));
     }

@@ -89,6 +89,7 @@ pub unsafe fn path<'a>(string: *const c_char, name: &str) -> Result<&'a Path> {
     if path.is_empty() { Err(Error::invalid(format!("`{name}` is empty"))) } else { Ok(Path::new(path)) }
 }
 
+/// A string that C passed and that must not be NULL, without its final NUL.
 ///
 /// # Safety
 /// As [`text`].

@@ -1,6 +1,6 @@
 //! All targets on the stable toolchain: the committed inputs, and mutations of them.
 //!
-//! `KINGTIDE_FULL=1` runs a hundred times as many, `KINGTIDE_SEED=n` others. An input that fails is written to
+//! `KINGTIDE_FULL=1` runs two hundred times as many, `KINGTIDE_SEED=n` others. An input that fails is written to
 //! `target/fuzz`, and the message says how to run it again.
 #![allow(clippy::disallowed_methods, missing_docs)]
 
@@ -58,7 +58,7 @@ fn run_all(name: &str, target: Target, n: u64, seed: u64, about: &SyncSender<Vec
 
 fn fuzz(name: &'static str, n: u64) {
     let target = TARGETS.iter().find(|t| t.0 == name).unwrap().1;
-    let n = if std::env::var_os("KINGTIDE_FULL").is_some() { n * 100 } else { n };
+    let n = if std::env::var_os("KINGTIDE_FULL").is_some() { n * 200 } else { n };
     let seed = number("KINGTIDE_SEED").unwrap_or(1);
     let (about, running) = sync_channel(0);
     let worker = std::thread::spawn(move || run_all(name, target, n, seed, &about));
@@ -77,52 +77,52 @@ fn fuzz(name: &'static str, n: u64) {
 
 #[test]
 fn wal() {
-    fuzz("wal", 1500);
+    fuzz("wal", 750);
 }
 
 #[test]
 fn klog() {
-    fuzz("klog", 1000);
+    fuzz("klog", 500);
 }
 
 #[test]
 fn vlog() {
-    fuzz("vlog", 1500);
+    fuzz("vlog", 750);
 }
 
 #[test]
 fn manifest() {
-    fuzz("manifest", 1500);
+    fuzz("manifest", 750);
 }
 
 #[test]
 fn options() {
-    fuzz("options", 4000);
+    fuzz("options", 2000);
 }
 
 #[test]
 fn arguments() {
-    fuzz("arguments", 3000);
+    fuzz("arguments", 1500);
 }
 
 #[test]
 fn ops() {
-    fuzz("ops", 1000);
+    fuzz("ops", 500);
 }
 
 #[test]
 fn backup() {
-    fuzz("backup", 600);
+    fuzz("backup", 300);
 }
 
 #[test]
 fn capi() {
-    fuzz("capi", 6000);
+    fuzz("capi", 3000);
 }
 
 #[test]
 fn ingest() {
-    fuzz("ingest", 800);
+    fuzz("ingest", 400);
 }
 
 /// The input in file `KINGTIDE_FUZZ_INPUT`, as hexadecimal digits or, without the ending `.hex`, as it is. Its target is

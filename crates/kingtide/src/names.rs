@@ -136,14 +136,24 @@ pub fn manifest_path(dir: &Path, number: u64) -> PathBuf {
     dir.join(manifest_name(number))
 }
 
+/// Name of the key log of table `id`.
+pub(crate) fn klog_name(id: u64) -> String {
+    format!("{id:08}.klog")
+}
+
+/// Name of value log `id`.
+pub(crate) fn vlog_name(id: u64) -> String {
+    format!("{id:08}.vlog")
+}
+
 /// Path of the key log of table `id`.
 pub fn klog_path(dir: &Path, id: u64) -> PathBuf {
-    dir.join(format!("{id:08}.klog"))
+    dir.join(klog_name(id))
 }
 
 /// Path of value log `id`.
 pub fn vlog_path(dir: &Path, id: u64) -> PathBuf {
-    dir.join(format!("{id:08}.vlog"))
+    dir.join(vlog_name(id))
 }
 
 /// Path of log segment `id`.

@@ -11,16 +11,7 @@ use kingtide_base::{KeyOrder, SeqNo};
 use std::cmp::Ordering;
 use std::ops::Bound;
 
-/// A tombstone over the keys from `start` up to, not including, `end`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fragment {
-    /// First key deleted.
-    pub start: Vec<u8>,
-    /// First key beyond.
-    pub end: Vec<u8>,
-    /// Entries older than this are deleted.
-    pub seq: SeqNo,
-}
+pub use kingtide_table::RangeTombstone;
 
 /// Place of an iterator in a [`RangeTombstones`]: makes queries with nearby keys, in either direction, cheap.
 #[derive(Clone, Copy, Debug, Default)]
@@ -252,17 +243,17 @@ impl RangeTombstones {
 
     /// The tombstones that some snapshot can tell from the others, as disjoint fragments for each stripe: what a merge
     /// has to keep. `snapshots` is ascending; a tombstone newer than all of them is kept for itself.
-    pub fn visible_fragments(&self, snapshots: &[SeqNo]) -> Vec<Fragment> {
+    pub fn visible_fragments(&self, snapshots: &[SeqNo]) -> Vec<RangeTombstone> {
         let mut limits: Vec<SeqNo> = self
             .seqs
             .iter()
             .map(|seq| snapshots.get(snapshots.partition_point(|s| s < seq)).copied().unwrap_or(*seq))
             .collect();
         limits.dedup();
-        let mut out: Vec<Fragment> = Vec::new();
+        let mut out: Vec<RangeTombstone> = Vec::new();
         let mut below = 0;
         for limit in limits {
-            let mut open: Option<Fragment> = None;
+            let mut open: Option<RangeTombstone> = None;
             for span in 0..self.bounds.len() {
                 let seq = self.span_newest(span + 1, limit);
                 if open.as_ref().is_some_and(|f| f.seq != seq) {
@@ -273,7 +264,7 @@ impl RangeTombstones {
                     let end = self.bounds[span + 1].clone();
                     match &mut open {
                         Some(f) => f.end = end,
-                        None => open = Some(Fragment { start: self.bounds[span].clone(), end, seq }),
+                        None => open = Some(RangeTombstone { start: self.bounds[span].clone(), end, seq }),
                     }
                 }
             }

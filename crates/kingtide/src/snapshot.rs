@@ -98,6 +98,7 @@ impl Snapshots {
     /// Makes everything up to `seq` visible. Called in commit order, under the commit lock.
     #[inline]
     pub fn publish(&self, seq: SeqNo) {
+        debug_assert!(self.visible() <= seq, "{seq} is published after {}", self.visible());
         self.visible.store(seq, Ordering::Release);
     }
 

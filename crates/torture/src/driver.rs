@@ -1,6 +1,7 @@
 //! The driver: starts children, kills them, and adds up what they say.
 
 use crate::child::{Orders, database, locked};
+use crate::other::Turn;
 use crate::plan::{Kill, MOMENTS, Plan};
 use kingtide_base::rng::Rng;
 use std::collections::BTreeMap;
@@ -45,7 +46,7 @@ pub struct Worker<'a> {
     pub stop: &'a AtomicBool,
     round: u64,
     families: u64,
-    pub foreign: BTreeMap<u16, String>,
+    foreign: BTreeMap<u16, String>,
 }
 
 /// How a child ended.
@@ -140,6 +141,15 @@ impl Totals {
 }
 
 impl<'a> Worker<'a> {
+    /// One turn of the other build, if there is one.
+    fn other_turn(&mut self) -> Result<(), String> {
+        let Some(program) = &self.job.other else { return Ok(()) };
+        let (seed, totals) = (self.seed, self.totals);
+        let count = |what: &str| locked(totals).add(what, 1);
+        let (rng, foreign) = (&mut self.rng, &mut self.foreign);
+        crate::other::turn(Turn { program, dir: &self.dir, seed, rng, foreign, count: &count })
+    }
+
     fn new(job: &'a Job, number: u64, totals: &'a Mutex<Totals>, stop: &'a AtomicBool) -> Result<Worker<'a>, String> {
         let dir = job.dir.join(format!("worker-{number}"));
         let io = |e: std::io::Error| format!("cannot prepare {}: {e}", dir.display());
@@ -166,7 +176,7 @@ impl<'a> Worker<'a> {
             }
             if self.job.other.is_some()
                 && self.rng.one_in(12)
-                && let Err(what) = crate::other::turn(self)
+                && let Err(what) = self.other_turn()
             {
                 return Err(self.preserve(&plan, &what));
             }

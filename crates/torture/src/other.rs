@@ -1,8 +1,10 @@
 //! Turns of another build: its `kt` recovers, verifies, writes and merges a database that was killed or closed.
 
-use crate::child::{database, locked};
-use crate::driver::Worker;
+use crate::child::database;
 use crate::model::{DEFAULT, FOREIGN, key};
+use kingtide_base::rng::Rng;
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::Command;
 
 /// What a build before its fix says of a log whose recorded start went back.
@@ -19,11 +21,24 @@ fn excuse(said: &str) -> Option<&'static str> {
     said.contains(UNKNOWN_OPTION).then_some("refused by the other build for an option that it has not got")
 }
 
+/// What a turn works with.
+pub struct Turn<'a> {
+    /// The other build's `kt`.
+    pub program: &'a Path,
+    /// The worker's directory.
+    pub dir: &'a Path,
+    pub seed: u64,
+    pub rng: &'a mut Rng,
+    /// What other builds have put, by slot.
+    pub foreign: &'a mut BTreeMap<u16, String>,
+    /// Adds one to a total.
+    pub count: &'a dyn Fn(&str),
+}
+
 /// One turn. An error is a failure.
-pub fn turn(w: &mut Worker<'_>) -> Result<(), String> {
-    let Some(program) = w.job.other.clone() else { return Ok(()) };
-    let db = database(&w.dir);
-    if !db.join("CURRENT").exists() {
+pub fn turn(w: Turn<'_>) -> Result<(), String> {
+    let db = database(w.dir);
+    if !db.join(kingtide::internal::names::CURRENT).exists() {
         return Ok(());
     }
     let path = db.to_string_lossy().into_owned();
@@ -42,16 +57,17 @@ pub fn turn(w: &mut Worker<'_>) -> Result<(), String> {
         steps.push(vec!["compact", &path]);
     }
     for step in steps {
-        let output = Command::new(&program).args(&step).output().map_err(|e| format!("{}: {e}", program.display()))?;
+        let output =
+            Command::new(w.program).args(&step).output().map_err(|e| format!("{}: {e}", w.program.display()))?;
         let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         if !output.status.success() {
             if let Some(why) = excuse(&text) {
-                locked(w.totals).add(why, 1);
+                (w.count)(why);
                 return Ok(());
             }
             return Err(format!("REFUSED: the other build's kt {}: {}: {text}", step.join(" "), output.status));
         }
-        locked(w.totals).add(&format!("turns of the other build: {}", step[0]), 1);
+        (w.count)(&format!("turns of the other build: {}", step[0]));
         if step[0] == "put" {
             w.foreign.insert(slot, value.clone());
             let lines: Vec<String> = w.foreign.iter().map(|(slot, value)| format!("{slot} {value}\n")).collect();

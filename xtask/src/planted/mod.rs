@@ -7,7 +7,7 @@ mod plant;
 
 use crate::tidy::{Report, root};
 use bugs::Bug;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -60,8 +60,8 @@ pub fn run(args: &[String]) -> Result<(), String> {
         return Err(format!("no planted bug has '{filter}' in its name"));
     }
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-    let target = std::path::absolute(target.join("planted")).map_err(|e| format!("the target directory: {e}"))?;
-    let source = target.join("src");
+    let target = std::path::absolute(target).map_err(|e| format!("the target directory: {e}"))?;
+    let source = target.join("planted/src");
     copy::make(&all, &source)?;
     let programs = build(&bugs, &source, &target)?;
     let mut healthy: BTreeMap<&str, Verdict> = BTreeMap::new();
@@ -210,35 +210,79 @@ fn count(output: &str, what: &str) -> usize {
     before.rsplit(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
-/// Builds the test programs of the copy, in a target directory of its own, which leaves the ordinary one alone.
+/// Builds the test programs of the copy, all at once, in the usual target directory: what the copy's packages depend on is
+/// there already, and they themselves have paths of their own, so both builds stay.
 fn build(bugs: &[&Bug], source: &Path, target: &Path) -> Result<BTreeMap<String, PathBuf>, String> {
-    let mut programs = BTreeMap::new();
-    for bug in bugs {
-        let program = Suite::of(bug, true).program;
-        if programs.contains_key(&program) {
-            continue;
-        }
-        let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-            .current_dir(source)
-            .env("CARGO_TARGET_DIR", target)
-            .args(["test", "--no-run", "--message-format=json-render-diagnostics"])
-            .args(program.split(' '))
-            .args(["--config", "profile.dev.debug=0"])
-            .stderr(Stdio::inherit())
-            .output()
-            .map_err(|e| format!("cargo could not be started: {e}"))?;
-        let messages = String::from_utf8_lossy(&output.stdout);
-        let path = messages.lines().filter(|l| l.contains("\"test\":true")).filter_map(executable).next_back();
-        match path.filter(|_| output.status.success()) {
-            Some(path) => programs.insert(program, path),
-            None => return Err(format!("cargo test --no-run {program}: {}", output.status)),
-        };
+    let wanted: BTreeSet<String> = bugs.iter().map(|bug| Suite::of(bug, true).program).collect();
+    let words: BTreeSet<Vec<&str>> = wanted.iter().flat_map(|p| selectors(p)).collect();
+    let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .current_dir(source)
+        .env("CARGO_TARGET_DIR", target)
+        .args(["test", "--no-run", "--message-format=json-render-diagnostics"])
+        .args(words.iter().flatten())
+        .args(["--config", "profile.dev.debug=0"])
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|e| format!("cargo could not be started: {e}"))?;
+    if !output.status.success() {
+        return Err(format!("cargo test --no-run: {}", output.status));
     }
-    Ok(programs)
+    let messages = String::from_utf8_lossy(&output.stdout);
+    let programs: BTreeMap<String, PathBuf> = messages.lines().filter_map(executable).collect();
+    match wanted.iter().find(|p| !programs.contains_key(*p)) {
+        Some(missing) => Err(format!("cargo test {missing} built no program")),
+        None => Ok(programs),
+    }
 }
 
-/// The path of the program that one of cargo's messages tells of.
-fn executable(message: &str) -> Option<PathBuf> {
-    let rest = message.split("\"executable\":\"").nth(1)?;
-    Some(PathBuf::from(rest.split('"').next()?))
+/// The options of a program's name, each with its value.
+fn selectors(program: &str) -> Vec<Vec<&str>> {
+    let mut all: Vec<Vec<&str>> = Vec::new();
+    for word in program.split(' ') {
+        match all.last_mut() {
+            Some(last) if !word.starts_with('-') => last.push(word),
+            _ => all.push(vec![word]),
+        }
+    }
+    all
+}
+
+/// The test program that one of cargo's messages tells of: its name, as in `cargo test -p kingtide --test api`, and its path.
+fn executable(message: &str) -> Option<(String, PathBuf)> {
+    let text = |name: &str| {
+        let rest = message.split(&format!("\"{name}\":\"")).nth(1)?;
+        rest.split('"').next()
+    };
+    let path = text("executable").filter(|_| message.contains("\"test\":true"))?;
+    // `path+file:///kingtide/crates/table#kingtide-table@0.1.0`, without the name if the directory has it.
+    let (place, version) = text("package_id")?.rsplit_once('#')?;
+    let package = version.split_once('@').map_or_else(|| place.rsplit('/').next(), |(name, _)| Some(name))?;
+    let program = match message.contains("\"kind\":[\"test\"]") {
+        true => format!("-p {package} --test {}", text("name")?),
+        false => format!("-p {package} --lib"),
+    };
+    Some((program, PathBuf::from(path)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_found_by_their_names() {
+        let message = |package: &str, kind: &str, name: &str| {
+            format!(
+                "{{\"reason\":\"compiler-artifact\",\"package_id\":\"path+file:///x/crates/{package}\",\"target\":\
+                 {{\"kind\":[\"{kind}\"],\"name\":\"{name}\"}},\"profile\":{{\"test\":true}},\"executable\":\"/t/{name}\"}}"
+            )
+        };
+        let found = |m: &str| executable(m).map(|(program, path)| format!("{program} {}", path.display()));
+        let test = message("kingtide#0.1.0", "test", "crash");
+        assert_eq!(found(&test).as_deref(), Some("-p kingtide --test crash /t/crash"));
+        let lib = message("table#kingtide-table@0.1.0", "lib", "kingtide_table");
+        assert_eq!(found(&lib).as_deref(), Some("-p kingtide-table --lib /t/kingtide_table"));
+        assert_eq!(found(&lib.replace("\"test\":true", "\"test\":false")), None);
+        let words = [vec!["-p", "kingtide"], vec!["--test", "crash"]];
+        assert_eq!(selectors("-p kingtide --test crash"), words);
+    }
 }

@@ -246,6 +246,7 @@ impl DbInner {
                 Some(turn.state.wal.append(turn.base, ready.batch.sequences() as u32, ready.record)?)
             }
         };
+        debug_assert_eq!(turn.state.last_seq + 1, turn.base, "another commit took numbers during this one's turn");
         timer.end(Stage::LogNs);
         perf::count(Stage::LogBytes, if ready.unlogged { 0 } else { ready.batch.payload().len() as u64 });
         turn.state.last_seq = turn.last;

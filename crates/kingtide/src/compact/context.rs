@@ -1,7 +1,7 @@
 //! What a merge or flush needs from the engine, and what it gives back.
 
-use crate::names::{klog_path, vlog_path};
-use crate::rangedel::Fragment;
+use crate::names::{klog_name, klog_path, vlog_name, vlog_path};
+use crate::rangedel::RangeTombstone;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::version::{Edit, FamilyId, FileMeta, Version, VlogMeta};
 use kingtide_base::clock::Clock;
@@ -66,7 +66,7 @@ pub struct FlushInput {
     /// Cursors over the memtables, newest first.
     pub memtables: Vec<MemIter>,
     /// Their range tombstones, in any order.
-    pub tombstones: Vec<Fragment>,
+    pub tombstones: Vec<RangeTombstone>,
     /// Run id of the result: greater than every run's of level 0.
     pub run: u64,
     /// Value logs whose values move to a new one: those that no table may refer to.
@@ -116,10 +116,10 @@ impl MergeOutput {
     /// Tells of its files, once they are the database's.
     pub(crate) fn tell(&self, events: &Events) {
         for (_, table) in &self.added {
-            events.tell_detail(|| Event::FileCreated(format!("{:08}.klog", table.id), table.size));
+            events.tell_detail(|| Event::FileCreated(klog_name(table.id), table.size));
         }
         for vlog in &self.vlogs {
-            events.tell_detail(|| Event::FileCreated(format!("{:08}.vlog", vlog.id), vlog.size));
+            events.tell_detail(|| Event::FileCreated(vlog_name(vlog.id), vlog.size));
         }
     }
 

@@ -6,7 +6,7 @@ use super::history::{Fate, History};
 use super::job::{CompactionRange, Job, runs_below};
 use super::output::{Outputs, Placement};
 use super::sources::{Merged, RunSource, Source};
-use crate::rangedel::{Fragment, RangeTombstones, SpanCursor};
+use crate::rangedel::{RangeTombstone, RangeTombstones, SpanCursor};
 use crate::version::{FileMeta, Run};
 use kingtide_base::{KeyOrder, Result};
 use std::collections::BTreeMap;
@@ -24,19 +24,14 @@ pub fn run_merge(ctx: &MergeContext<'_>, job: &Job, range: &CompactionRange) -> 
             && hi.is_none_or(|hi| order.compare(&f.min_key, hi).is_lt())
     };
     let mut runs: BTreeMap<(usize, std::cmp::Reverse<u64>), Vec<Arc<FileMeta>>> = BTreeMap::new();
-    let mut fragments: Vec<Fragment> = Vec::new();
+    let mut fragments: Vec<RangeTombstone> = Vec::new();
     let mut bytes_read = 0;
     for (level, file) in job.inputs.iter().filter(|(_, f)| within(f)) {
         runs.entry((*level, std::cmp::Reverse(file.run))).or_default().push(file.clone());
         bytes_read += file.size;
         if file.range_tombstones > 0 {
             let table = (ctx.open_table)(file)?;
-            let convert = |t: &kingtide_table::RangeTombstone| Fragment {
-                start: t.start.clone(),
-                end: t.end.clone(),
-                seq: t.seq,
-            };
-            fragments.extend(table.range_tombstones().iter().map(convert));
+            fragments.extend_from_slice(table.range_tombstones());
         }
     }
     let mut expected = (0, 0);
@@ -85,7 +80,7 @@ pub fn run_flush(ctx: &MergeContext<'_>, input: FlushInput) -> Result<MergeOutpu
 fn merge(
     ctx: &MergeContext<'_>,
     sources: Vec<Source<'_>>,
-    fragments: &[Fragment],
+    fragments: &[RangeTombstone],
     mut older: OlderData<'_>,
     place: Placement<'_>,
     range: &CompactionRange,

@@ -8,7 +8,7 @@ use crate::family::View;
 use crate::family::tables::TableCache;
 use crate::memtable::FamilyMemtable;
 use crate::names::{klog_path, vlog_path};
-use crate::rangedel::Fragment;
+use crate::rangedel::RangeTombstone;
 use crate::read::newest::{changed_since, range_changed_since};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::version::{FileMeta, Version};
@@ -120,7 +120,7 @@ impl World {
                 }
                 Op::Delete(k) => writer.insert(k, Tag::new(seq, Kind::Delete), b""),
                 Op::SingleDelete(k) => writer.insert(k, Tag::new(seq, Kind::SingleDelete), b""),
-                Op::DeleteRange(a, b) => tombstones.push(Fragment { start: a.clone(), end: b.clone(), seq }),
+                Op::DeleteRange(a, b) => tombstones.push(RangeTombstone { start: a.clone(), end: b.clone(), seq }),
             }
         }
         drop(writer);
@@ -217,7 +217,7 @@ impl World {
 
     /// Everything in the files, newest run first: entries with their values, and range tombstones.
     #[allow(clippy::type_complexity)]
-    fn dump(&self) -> (Vec<(Vec<u8>, Tag, Vec<u8>)>, Vec<Fragment>) {
+    fn dump(&self) -> (Vec<(Vec<u8>, Tag, Vec<u8>)>, Vec<RangeTombstone>) {
         let (mut entries, mut ranges) = (Vec::new(), Vec::new());
         for (_, f) in self.version.files() {
             let table = self.open_table(f).unwrap();
@@ -237,7 +237,7 @@ impl World {
                 entries.push((key.to_vec(), tag, value));
                 iter.next().unwrap();
             }
-            ranges.extend(table.range_tombstones().iter().map(|t| Fragment {
+            ranges.extend(table.range_tombstones().iter().map(|t| RangeTombstone {
                 start: t.start.clone(),
                 end: t.end.clone(),
                 seq: t.seq,
@@ -304,7 +304,7 @@ impl World {
                     continue;
                 }
                 last = Some(key);
-                let covers = |f: &Fragment| {
+                let covers = |f: &RangeTombstone| {
                     f.seq > tag.seq()
                         && f.seq <= snapshot
                         && self.order.compare(&f.start, key).is_le()

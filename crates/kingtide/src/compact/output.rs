@@ -3,9 +3,9 @@
 
 use super::context::{MergeContext, MergeOutput};
 use crate::names::{klog_path, vlog_path};
-use crate::rangedel::Fragment;
+use crate::rangedel::RangeTombstone;
 use crate::sync::atomic::Ordering;
-use crate::version::{FileMeta, VlogMeta, VlogRef};
+use crate::version::{FileMeta, VlogMeta};
 use kingtide_base::key::{EXPIRY_FLAG, split_expiry};
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::{Error, ErrorKind, Kind, Result, Tag, rare};
@@ -45,7 +45,7 @@ pub struct Outputs<'a> {
     /// A boundary was passed since the current file began.
     crossed: bool,
     /// Range tombstones that reach beyond the last cut, by start.
-    tombstones: Vec<Fragment>,
+    tombstones: Vec<RangeTombstone>,
     /// Where the current file's keys begin.
     file_lo: Option<Vec<u8>>,
     current: Option<(u64, TableWriter)>,
@@ -63,7 +63,7 @@ pub struct Outputs<'a> {
 
 impl<'a> Outputs<'a> {
     /// Nothing is created before the first entry. `tombstones` are the range tombstones to write.
-    pub fn new(ctx: &'a MergeContext<'a>, place: Placement<'a>, mut tombstones: Vec<Fragment>) -> Outputs<'a> {
+    pub fn new(ctx: &'a MergeContext<'a>, place: Placement<'a>, mut tombstones: Vec<RangeTombstone>) -> Outputs<'a> {
         tombstones.sort_by(|a, b| ctx.order.compare(&a.start, &b.start));
         debug_assert!(ctx.snapshots.is_sorted(), "snapshots ascend");
         debug_assert!(place.boundaries.is_sorted_by(|a, b| ctx.order.compare(a, b).is_le()), "boundaries ascend");
@@ -306,7 +306,6 @@ impl<'a> Outputs<'a> {
     }
 
     fn meta(&self, id: u64, info: TableInfo) -> FileMeta {
-        let convert = |r: kingtide_table::VlogRef| VlogRef { file_id: r.file_id, values: r.values, bytes: r.bytes };
         FileMeta {
             id,
             run: self.place.run,
@@ -321,7 +320,7 @@ impl<'a> Outputs<'a> {
             max_seq: info.max_seq,
             min_expiry_ms: info.min_expiry_ms,
             created_ms: self.ctx.now_ms,
-            vlog_refs: info.vlog_refs.into_iter().map(convert).collect(),
+            vlog_refs: info.vlog_refs,
             written_as: id,
             sequence: 0,
         }

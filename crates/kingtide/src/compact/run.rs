@@ -284,7 +284,7 @@ impl DbInner {
         Surroundings {
             fs: &self.fs,
             dir: &self.dir,
-            tables: &self.tables,
+            tables: Some(&self.tables),
             next_file: &self.next_file_id,
             now_ms: self.clock.unix_ms(),
             limiter: Some(&self.limiter),

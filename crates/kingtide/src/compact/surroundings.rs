@@ -6,7 +6,7 @@ use crate::memtable::FamilyMemtable;
 use crate::sync::atomic::{AtomicBool, AtomicU64};
 use crate::version::{FileMeta, Version};
 use kingtide_base::options::FamilyOptions;
-use kingtide_base::{KeyOrder, SeqNo};
+use kingtide_base::{Error, KeyOrder, SeqNo};
 use kingtide_vfs::Fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use std::sync::Arc;
 pub(crate) struct Surroundings<'a> {
     pub fs: &'a Arc<dyn Fs>,
     pub dir: &'a Path,
-    /// Opens what the job reads.
-    pub tables: &'a Arc<TableCache>,
+    /// Opens what the job reads. `None`: it reads no table and no value log of the database.
+    pub tables: Option<&'a Arc<TableCache>>,
     pub next_file: &'a AtomicU64,
     pub now_ms: u64,
     pub limiter: Option<&'a RateLimiter>,
@@ -36,8 +36,9 @@ impl Surroundings<'_> {
         version: Arc<Version>,
         job: impl FnOnce(&MergeContext<'_>) -> R,
     ) -> R {
-        let open_table = |meta: &FileMeta| self.tables.handle(&Arc::new(meta.clone()), order).table();
-        let open_vlog = |id: u64| self.tables.vlog(id);
+        let tables = || self.tables.ok_or_else(|| Error::invalid("this job reads none of the database's files"));
+        let open_table = |meta: &FileMeta| tables()?.handle(&Arc::new(meta.clone()), order).table();
+        let open_vlog = |id: u64| tables()?.vlog(id);
         job(&MergeContext {
             fs: self.fs.clone(),
             dir: self.dir,

@@ -325,6 +325,7 @@ impl DbInner {
         self.wal.sync_all()?;
         let families: Vec<Arc<Family>> = changes.iter().map(|c| c.family.clone()).collect();
         let emptied: Vec<FamilyId> = changes.iter().filter(|c| c.flushed > 0).map(|c| c.family.id()).collect();
+        debug_assert!(last > c.last_seq, "an ingest takes the numbers behind {}, not {last}", c.last_seq);
         // From here on the numbers are taken: after a failure the record may be in the manifest.
         c.last_seq = last;
         let log_start = self.log_needed_at(c, |f| if emptied.contains(&f.id()) { None } else { f.oldest_unflushed() });

@@ -5,7 +5,7 @@
 //! range deletes costs one rebuild.
 
 use crate::direct::DirectRefs;
-use crate::rangedel::{Fragment, RangeTombstones};
+use crate::rangedel::{RangeTombstone, RangeTombstones};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{ArcSwapOption, Mutex};
 use kingtide_base::{Error, KeyOrder, SeqNo};
@@ -33,7 +33,7 @@ pub struct FamilyMemtable {
     /// reader that sees a count sees a list of at least that length.
     range_count: AtomicUsize,
     range_bytes: AtomicU64,
-    list: Mutex<Vec<Fragment>>,
+    list: Mutex<Vec<RangeTombstone>>,
     fragmented: ArcSwapOption<Fragmented>,
     direct: DirectRefs,
 }
@@ -116,8 +116,8 @@ impl FamilyMemtable {
             return;
         }
         let mut list = self.list.lock();
-        list.push(Fragment { start: start.to_vec(), end: end.to_vec(), seq });
-        let bytes = start.len() + end.len() + size_of::<Fragment>();
+        list.push(RangeTombstone { start: start.to_vec(), end: end.to_vec(), seq });
+        let bytes = start.len() + end.len() + size_of::<RangeTombstone>();
         self.range_bytes.fetch_add(bytes as u64, Ordering::Relaxed); // a statistic
         self.range_count.store(list.len(), Ordering::Release);
     }
@@ -154,7 +154,7 @@ impl FamilyMemtable {
     }
 
     /// The range tombstones as they were inserted, for a flush.
-    pub fn range_list(&self) -> Vec<Fragment> {
+    pub fn range_list(&self) -> Vec<RangeTombstone> {
         self.list.lock().clone()
     }
 

@@ -106,7 +106,7 @@ impl Families<'_> {
         let around = Surroundings {
             fs,
             dir,
-            tables,
+            tables: Some(tables),
             next_file: &self.next_file_id,
             now_ms: clock.unix_ms(),
             limiter: Some(&limiter),

@@ -3,18 +3,17 @@
 
 use super::plan::{FamilyPlan, Plan};
 use super::report::Repair;
-use crate::compact::{MergeContext, Outputs, Placement};
+use crate::compact::{Outputs, Placement, Surroundings};
 use crate::options::Options;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::tuning::Tuning;
 use crate::version::DEFAULT_FAMILY;
 use crate::version::manifest::Manifest;
-use crate::version::{Edit, FamilyId, FileMeta, Version};
+use crate::version::{Edit, FamilyId};
 use kingtide_base::clock::{Clock, SystemClock};
 use kingtide_base::key::MAX_SEQ;
 use kingtide_base::options::FamilyOptions;
-use kingtide_base::{Error, KeyOrder, Result, SeqNo};
-use kingtide_table::{Table, Vlog};
+use kingtide_base::{KeyOrder, Result, SeqNo};
 use kingtide_vfs::Fs;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -77,20 +76,13 @@ impl<'a> NewDatabase<'a> {
         }
         let metas = || family.tables.iter().filter_map(|t| t.meta.as_ref());
         let expected = (metas().map(|m| m.entries).sum(), metas().map(|m| m.size).sum());
-        let none_to_read = || Error::invalid("repair reads its input by itself");
-        let open_table = |_: &FileMeta| -> Result<Arc<Table>> { Err(none_to_read()) };
-        let open_vlog = |_: u64| -> Result<Arc<Vlog>> { Err(none_to_read()) };
-        let context = MergeContext {
-            fs: self.fs.clone(),
+        // Repair reads its input by itself.
+        let surroundings = Surroundings {
+            fs: &self.fs,
             dir: self.dir,
-            order: family.order.clone(),
-            options: &options,
+            tables: None,
             next_file: &self.next_file,
-            snapshots: Vec::new(),
             now_ms: self.clock.unix_ms(),
-            version: Arc::new(Version::default()),
-            open_table: &open_table,
-            open_vlog: &open_vlog,
             limiter: None,
             cancelled: &AtomicBool::new(false),
             may_cancel: false,
@@ -99,9 +91,12 @@ impl<'a> NewDatabase<'a> {
         let relocate = BTreeSet::new();
         let place =
             Placement { level: LEVEL, run: LEVEL as u64, boundaries: &[], relocate: &relocate, lo: None, expected };
-        let mut out = Outputs::new(&context, place, Vec::new());
-        write(&mut out)?;
-        let written = out.finish()?;
+        let kind = (&family.order, &options);
+        let written = surroundings.with_context(kind, Vec::new(), Arc::default(), |context| {
+            let mut out = Outputs::new(context, place, Vec::new());
+            write(&mut out)?;
+            out.finish()
+        })?;
         self.last_seq = written.added.iter().map(|(_, meta)| meta.max_seq).fold(self.last_seq, SeqNo::max);
         self.edits.extend(written.edits(id, &[]));
         Ok(())

@@ -335,7 +335,7 @@ impl OpenFile {
         }
         let same_key = |a: Option<&[u8]>, b: &[u8]| a.map_or(b.is_empty(), |a| order.compare(a, b).is_eq());
         let (min_seq, max_seq) = seqs.unwrap_or_default();
-        let stated = info.vlog_refs.iter().map(|r| VlogRef { file_id: r.file_id, values: r.values, bytes: r.bytes });
+        let stated = &info.vlog_refs;
         let by_table = [
             ("number of entries", t.entries == info.entries),
             ("number of tombstones", t.tombstones == info.tombstones),
@@ -345,7 +345,7 @@ impl OpenFile {
             ("largest key", same_key(highest, &info.max_key)),
             ("sequence numbers", seqs.is_none() || (min_seq, max_seq) == (info.min_seq, info.max_seq)),
             ("earliest expiry", t.min_expiry_ms == info.min_expiry_ms),
-            ("value-log references", stated.eq(t.refs.iter().cloned())),
+            ("value-log references", stated.iter().eq(t.refs.iter())),
         ];
         let mut meta_refs = meta.vlog_refs.clone();
         meta_refs.sort_unstable_by_key(|r| r.file_id);

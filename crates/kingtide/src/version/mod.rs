@@ -15,6 +15,7 @@ mod vlogs;
 pub use vlogs::{LiveValues, OwnedVlog, VlogMeta, VlogSet};
 
 use kingtide_base::{KeyOrder, SeqNo};
+pub use kingtide_table::VlogRef;
 use kingtide_table::{TableId, UNSEQUENCED};
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -31,17 +32,6 @@ pub(crate) const DEFAULT_FAMILY: &str = "default";
 
 /// Ids of sorted files have this bit, which no database's own file ids have.
 pub const SORTED_FILE: u64 = 1 << 63;
-
-/// Bytes that a table references in one value log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VlogRef {
-    /// The value log's file id.
-    pub file_id: u64,
-    /// Number of values.
-    pub values: u64,
-    /// Stored bytes of those values, their headers included.
-    pub bytes: u64,
-}
 
 /// What the manifest knows about a table.
 #[derive(Clone, Debug, PartialEq, Eq)]

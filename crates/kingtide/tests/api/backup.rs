@@ -1,6 +1,6 @@
 //! Backups: incremental, checked, restorable, and safe from being cut short.
 
-use super::contents::content;
+use super::whole_contents::content;
 use kingtide::backup::{Backup, BackupOptions, BackupProgress};
 use kingtide::vfs::{Boundary, Fs, MemFs, OpenMode, Survival, WriteOp};
 use kingtide::{Db, ErrorKind, FamilyOptions, Isolation, Options};

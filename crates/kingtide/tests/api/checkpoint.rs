@@ -1,6 +1,6 @@
 //! Checkpoints: the copy is the database as of one moment, whatever goes on meanwhile and whenever it is cut short.
 
-use super::contents::content;
+use super::whole_contents::content;
 use kingtide::vfs::{Boundary, Fault, FaultFs, Fs, MemFs, Op, Rule, Survival, WriteOp};
 use kingtide::{Db, Durability, ErrorKind, FamilyOptions, Isolation, Options, WriteBatch, WriteOptions};
 use kingtide_base::rng::Rng;

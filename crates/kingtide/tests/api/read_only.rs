@@ -1,6 +1,6 @@
 //! Opening for reading only: no byte changes, whatever a writer does meanwhile is no error, and catching up sees it.
 
-use super::contents::{Content, content};
+use super::whole_contents::{Content, content};
 use kingtide::vfs::{Fs, MemFs, OpenMode, Survival};
 use kingtide::{Db, ErrorKind, FamilyOptions, Isolation, Options, WriteBatch};
 use kingtide_base::rare;

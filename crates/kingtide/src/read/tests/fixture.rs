@@ -5,7 +5,7 @@ use crate::family::tables::TableCache;
 use crate::family::view::View;
 use crate::memtable::FamilyMemtable;
 use crate::names::{klog_path, vlog_path};
-use crate::version::{FileMeta, Version, VlogRef};
+use crate::version::{FileMeta, Version};
 use kingtide_base::budget::Budget;
 use kingtide_base::clock::ManualClock;
 use kingtide_base::key::CustomOrder;
@@ -251,9 +251,7 @@ impl Builder<'_> {
             max_seq: info.max_seq,
             min_expiry_ms: info.min_expiry_ms,
             created_ms: START_MS,
-            vlog_refs: (info.vlog_refs.iter())
-                .map(|r| VlogRef { file_id: r.file_id, values: r.values, bytes: r.bytes })
-                .collect(),
+            vlog_refs: info.vlog_refs.clone(),
             written_as: id,
             sequence: 0,
         }))

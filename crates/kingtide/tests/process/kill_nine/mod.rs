@@ -484,7 +484,7 @@ fn load(db: &Db, writers: u64, keys: u64, out: &Mutex<std::io::Stdout>) {
 }
 
 fn load_and_kill(writers: u64) {
-    let keys = if full() { 2_000_000 } else { 400_000 };
+    let keys = if full() { 2_000_000 } else { 150_000 };
     let dir = Scratch::new(&format!("load-{writers}"));
     let mut child = spawn(&child_name(), &dir.0, 0, &format!("{writers},{keys},0"));
     let mut out = child.stdout.take().unwrap();
