@@ -125,7 +125,8 @@ impl Batch {
     /// Commits; returns the sequence number of the last operation. The batch is unchanged.
     fn write(&self, py: Python<'_>) -> PyResult<u64> {
         blocking(py, || {
-            self.db.write_with(&mut self.batch.lock().unwrap_or_else(PoisonError::into_inner), &self.options)
+            let mut batch = self.batch.lock().unwrap_or_else(PoisonError::into_inner);
+            self.db.write_with(&mut *batch, &self.options)
         })
     }
 

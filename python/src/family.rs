@@ -105,13 +105,13 @@ impl Family {
     }
 
     fn __setitem__(&self, py: Python<'_>, key: Bytes, value: Bytes) -> PyResult<()> {
-        blocking(py, || self.0.put(&key, &value))
+        blocking(py, || self.0.put(&key, &value).map(drop))
     }
 
     fn __delitem__(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<()> {
         if let Ok(asked) = key.cast::<PySlice>() {
             let (range, _) = slice(asked)?;
-            return blocking(py, || self.0.delete_range(range));
+            return blocking(py, || self.0.delete_range(range).map(drop));
         }
         let key: Bytes = key.extract()?;
         blocking(py, || self.0.delete(&key).map(drop))
@@ -240,7 +240,7 @@ impl Family {
     }
 
     fn put_staged(&self, py: Python<'_>, key: Bytes, value: &StagedValueObject) -> PyResult<()> {
-        blocking(py, || self.0.put_staged(&key, &value.0))
+        blocking(py, || self.0.put_staged(&key, &value.0).map(drop))
     }
 
     #[pyo3(signature = (key, *, snapshot=None))]

@@ -181,7 +181,7 @@ fn from_stdin(family: &ColumnFamily) -> Result<StagedValue> {
 
 /// Opens a database; makes it first if that was asked for and there is none.
 pub fn open_or_create(path: &std::path::Path, create: bool) -> Result<Db> {
-    if create && !path.join(kingtide::internal::names::CURRENT).exists() {
+    if create && !path.join(kingtide::internal::CURRENT).exists() {
         return Ok(Db::open(path, Options::default())?);
     }
     open(path)

@@ -53,7 +53,7 @@ pub fn options_for(path: &Path) -> Result<Options> {
 /// The permissions of the database's files: what the tool creates has the same.
 fn mode_of(path: &Path) -> FileMode {
     use std::os::unix::fs::PermissionsExt;
-    let bits = std::fs::metadata(path.join(kingtide::internal::names::CURRENT)).map_or(0, |m| m.permissions().mode());
+    let bits = std::fs::metadata(path.join(kingtide::internal::CURRENT)).map_or(0, |m| m.permissions().mode());
     FileMode::new(bits & 0o666 | 0o600).unwrap_or_default()
 }
 

@@ -92,7 +92,7 @@ fn a_value_log_gets_a_durable_name_from_the_first_that_needs_it() {
     let half = fs.crash_clone(Survival::AllKept, &mut Rng::new(1));
     half.remove(&value_logs(&fs)[1]).unwrap(); // its name was lost, and the record was not
     for left in [&cut, &half] {
-        let report = kingtide::verify::verify("db", &options(left)).unwrap();
+        let report = kingtide::verify("db", &options(left)).unwrap();
         assert!(report.problems.iter().all(|p| p.severity != Severity::Error), "{report:?}");
         assert_eq!(found(&Db::open_read_only("db", options(left)).unwrap()), [0]);
         assert_eq!(found(&open(left).unwrap()), [0]);
