@@ -107,6 +107,9 @@ mod tests {
     #[test]
     fn spans_and_events_are_seen_by_a_subscriber() {
         let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+        // While a process has a single subscriber, a span that another thread's test meets first is judged by that thread's
+        // subscriber, which it has not got, and stays off everywhere. A second subscriber makes all of them be asked.
+        let _second = tracing::Dispatch::new(Seen::default());
         tracing::subscriber::with_default(Seen(seen.clone()), || {
             let options = Options { fs: Some(MemFs::shared()), manual_jobs: true, ..Options::default() };
             let db = Db::open("db", options).unwrap();
