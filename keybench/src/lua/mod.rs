@@ -54,7 +54,7 @@ pub fn main(args: &Args, replay: &str) -> Result<()> {
     let mut report = Report::create(&plan, replay)?;
     // Scripts may leave traces, in files of their own or in the kernel: what they cost is measured when engines are done.
     let measured = alike(&plan, &mut report).and_then(|()| stores(&plan, &mut report));
-    match measured.and_then(|()| Ok(report.set_harness(harness::costs(&plan)?))) {
+    match measured.and_then(|()| harness::costs(&plan)).map(|costs| report.set_harness(costs)) {
         Err(Error::Interrupted) => report.interrupted(),
         Err(e) => report.broken_off(e),
         Ok(()) => report.finish(),
