@@ -543,7 +543,7 @@ mod tests {
             "{:?}",
             outcome(&results)
         );
-        assert!(results.verdicts()[0].outcome.to_string().contains("without an interval"));
+        assert!(results.verdicts()[0].outcome.to_string().contains("too few repeats"));
         assert_eq!((results.standings()[0].faster, results.standings()[0].undecided), (0, 2));
     }
 

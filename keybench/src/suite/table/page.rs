@@ -242,7 +242,7 @@ mod tests {
             "kingtide against rocksdb: faster at 1 of 3 tests, undecided at 2; 1.50x",
             "kingtide is faster than rocksdb: 1.50x</span><small> (95 % interval 1.38 to 1.63)",
             "no clear winner between kingtide and rocksdb: 1.50x",
-            "without an interval",
+            "too few repeats for a confidence interval",
             "rocksdb is not ranked: 7 committed updates were lost",
             "lost updates",
             "290 – 310",

@@ -49,7 +49,7 @@ fn the_verdict_is_first_and_all_else_is_there() {
         "2026-01-02 03:04 UTC",
         "kingtide is the fastest at 2 of 4 points; at 2 there is no clear winner.",
         "kingtide is faster than rocksdb: 2.31x   (95 % interval 2.30 to 2.35)",
-        "rocksdb is ahead of kingtide: 1.00x   (without an interval, so not surely)",
+        "rocksdb is ahead of kingtide: 1.00x   (too few repeats for a confidence interval)",
         "2 threads, batch 64",
         "231,000",
         "230,000 – 235,000",
