@@ -255,7 +255,7 @@ fn close() {
             let thread = shuttle::thread::spawn(move || {
                 for n in 1..=3 {
                     match db.put(format!("key-{t}"), value(n)) {
-                        Ok(()) => last.store(n, Ordering::SeqCst),
+                        Ok(_) => last.store(n, Ordering::SeqCst),
                         Err(e) => assert!(is_closed(&e), "{e}"),
                     }
                 }

@@ -110,7 +110,7 @@ fn power_cut() {
             let other = db.family("other").expect("family");
             for n in 1..=3 {
                 match n {
-                    2 => other.put("two", value(n)).expect("put"),
+                    2 => drop(other.put("two", value(n)).expect("put")),
                     _ => drop(db.write(batch(&[(db.default_family(), "a", n), (&other, "b", n)])).expect("write")),
                 }
             }

@@ -21,7 +21,7 @@ fn pins() {
     let w = World::new();
     let writer = {
         let db = w.db.clone();
-        shuttle::thread::spawn(move || (1..=4).for_each(|n| db.put("key", value(n)).expect("put")))
+        shuttle::thread::spawn(move || (1..=4).for_each(|n| drop(db.put("key", value(n)).expect("put"))))
     };
     let reader = {
         let db = w.db.clone();
@@ -47,7 +47,7 @@ fn moments() {
     let w = World::new();
     let writer = {
         let db = w.db.clone();
-        shuttle::thread::spawn(move || (1..=4).for_each(|n| db.put("key", value(n)).expect("put")))
+        shuttle::thread::spawn(move || (1..=4).for_each(|n| drop(db.put("key", value(n)).expect("put"))))
     };
     let reader = {
         let db = w.db.clone();
@@ -116,7 +116,10 @@ fn stream() {
         .map(|t| {
             let (db, values) = (w.db.clone(), values.clone());
             shuttle::thread::spawn(move || {
-                values.iter().enumerate().for_each(|(n, value)| db.put(format!("key-{t}-{n}"), value).expect("put"));
+                values
+                    .iter()
+                    .enumerate()
+                    .for_each(|(n, value)| drop(db.put(format!("key-{t}-{n}"), value).expect("put")));
             })
         })
         .collect();
