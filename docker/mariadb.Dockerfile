@@ -4,7 +4,7 @@
 #   docker run -d --name tides -v tides:/var/lib/mysql -e MARIADB_USER=ann -e MARIADB_PASSWORD=secret -e MARIADB_DATABASE=harbour kingtide-mariadb
 #   docker exec -it tides mariadb
 #
-# The plugin is experimental. This file has not been built: there was no container engine where it was written. The commands of its stages
+# The plugin is experimental. This file has not been built yet. The commands of its stages
 # are those that `packaging/test` runs in a fresh Debian.
 
 FROM debian:12 AS build

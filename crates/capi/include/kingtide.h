@@ -869,7 +869,7 @@ void kingtide_batch_clear(kingtide_batch *batch);
 // Number of operations.
 size_t kingtide_batch_count(const kingtide_batch *batch);
 
-// Returns the bytes of the operations as the log will have them.
+// Returns the size of the operations in the log, in bytes.
 size_t kingtide_batch_bytes(const kingtide_batch *batch);
 
 // Sets a key. Key and value are copied.
@@ -1756,8 +1756,8 @@ kingtide_status kingtide_options_set_listener(kingtide_options *options,
                                               const kingtide_listener *listener,
                                               kingtide_error **err);
 
-// Returns how much is looked at of what the operations of this thread do: 0 is nothing, 1 counts and waits, 2 the times of all stages
-// too. Begins anew from zero. False for another number.
+// Sets how much is recorded of what the operations of this thread do: 0 nothing, 1 counts and waits, 2 the times of all stages
+// too. Counting begins anew from zero. Returns false for any other level.
 bool kingtide_perf_start(int32_t level);
 
 // Returns what the operations of this thread touched, and how long their stages took, since the start or the last call of this: the
@@ -1855,7 +1855,7 @@ kingtide_status kingtide_family_get_reader(const kingtide_family *family,
                                            kingtide_reader **reader,
                                            kingtide_error **err);
 
-// Returns the bytes of the value; 0 for NULL.
+// Returns the length of the value in bytes; 0 for NULL.
 uint64_t kingtide_reader_len(const kingtide_reader *reader);
 
 // Reads up to `size` bytes of the value from byte `offset` on into `buf`, and sets `read` to how many there were: fewer than
@@ -1939,7 +1939,7 @@ bool kingtide_stats_amplification(const kingtide_stats *stats, kingtide_amplific
 // the statistics.
 const char *kingtide_stats_writes_stopped(const kingtide_stats *stats);
 
-// Returns what the last background job failed with, as long as none succeeded since; NULL if it did not. Valid as long as the
+// Returns the last background error, which the next successful job clears; NULL if there is none. Valid as long as the
 // statistics.
 const char *kingtide_stats_background_error(const kingtide_stats *stats);
 
@@ -2440,7 +2440,7 @@ kingtide_status kingtide_value_writer_finish(kingtide_value_writer *writer,
 // Frees a writer. Of a value that was not finished nothing is left. NULL is allowed.
 void kingtide_value_writer_free(kingtide_value_writer *writer);
 
-// Returns the bytes of the value; 0 for NULL.
+// Returns the length of the value in bytes; 0 for NULL.
 uint64_t kingtide_staged_value_len(const kingtide_staged_value *value);
 
 // Frees a staged value. One that was committed, or that a batch or transaction has, stays. NULL is allowed.

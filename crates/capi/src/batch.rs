@@ -29,7 +29,7 @@ pub extern "C" fn kingtide_batch_count(batch: Option<&kingtide_batch>) -> usize 
     batch.map_or(0, |b| b.0.len())
 }
 
-/// Returns the bytes of the operations as the log will have them.
+/// Returns the size of the operations in the log, in bytes.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_batch_bytes(batch: Option<&kingtide_batch>) -> usize {
     batch.map_or(0, |b| b.0.bytes())

@@ -150,8 +150,8 @@ pub unsafe extern "C" fn kingtide_options_set_listener(
     })
 }
 
-/// Returns how much is looked at of what the operations of this thread do: 0 is nothing, 1 counts and waits, 2 the times of all stages
-/// too. Begins anew from zero. False for another number.
+/// Sets how much is recorded of what the operations of this thread do: 0 nothing, 1 counts and waits, 2 the times of all stages
+/// too. Counting begins anew from zero. Returns false for any other level.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_perf_start(level: i32) -> bool {
     let level = match level {

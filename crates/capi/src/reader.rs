@@ -38,7 +38,7 @@ pub unsafe extern "C" fn kingtide_family_get_reader(
     })
 }
 
-/// Returns the bytes of the value; 0 for NULL.
+/// Returns the length of the value in bytes; 0 for NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_reader_len(reader: Option<&kingtide_reader>) -> u64 {
     reader.map_or(0, |r| r.0.len())

@@ -191,7 +191,7 @@ pub extern "C" fn kingtide_stats_writes_stopped(stats: Option<&kingtide_stats>) 
     stats.and_then(|s| s.stopped.as_ref()).map_or(ptr::null(), |t| t.as_ptr())
 }
 
-/// Returns what the last background job failed with, as long as none succeeded since; NULL if it did not. Valid as long as the
+/// Returns the last background error, which the next successful job clears; NULL if there is none. Valid as long as the
 /// statistics.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_stats_background_error(stats: Option<&kingtide_stats>) -> *const c_char {

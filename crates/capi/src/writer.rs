@@ -82,7 +82,7 @@ pub extern "C" fn kingtide_value_writer_free(writer: Option<Box<kingtide_value_w
     quietly((), || drop(writer));
 }
 
-/// Returns the bytes of the value; 0 for NULL.
+/// Returns the length of the value in bytes; 0 for NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_staged_value_len(value: Option<&kingtide_staged_value>) -> u64 {
     value.map_or(0, |v| v.0.len())

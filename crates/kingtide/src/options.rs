@@ -249,14 +249,14 @@ impl WriteOptions {
         WriteOptions::default()
     }
 
-    /// With this durability instead of the database's.
+    /// Sets the durability, instead of the database's.
     #[must_use]
     pub fn durability(mut self, durability: Durability) -> WriteOptions {
         self.durability = Some(durability);
         self
     }
 
-    /// Returning `Busy`, or not, instead of waiting when writers are being slowed.
+    /// Sets whether a commit returns `Busy` instead of waiting while writers are slowed.
     #[must_use]
     pub fn no_wait(mut self, no_wait: bool) -> WriteOptions {
         self.no_wait = no_wait;
@@ -302,7 +302,7 @@ impl<'a> ReadOptions<'a> {
         ReadOptions::default()
     }
 
-    /// As of this snapshot instead of now.
+    /// Reads as of this snapshot instead of now.
     #[must_use]
     pub fn snapshot(mut self, snapshot: &'a Snapshot) -> ReadOptions<'a> {
         self.snapshot = Some(snapshot);

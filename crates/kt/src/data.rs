@@ -161,7 +161,7 @@ pub fn put(args: &PutArgs, out: &mut Out) -> Result<()> {
 
 fn no_value() -> Failure {
     Failure::usage(
-        "no value: give it behind the key, or as a file or pipe on standard input (an empty one with --stdin)",
+        "no value: give it after the key, or as a file or pipe on standard input (an empty one with --stdin)",
     )
 }
 

@@ -42,7 +42,7 @@ pub struct Args {
     /// Runs of each point; figures are medians
     #[arg(long, default_value_t = 3, value_parser = repeats)]
     pub repeat: usize,
-    /// Calls of the workload for each point, over all its threads; --secs goes before it
+    /// Calls of the workload for each point, over all its threads; --secs takes precedence
     #[arg(long, value_parser = count)]
     pub ops: Option<u64>,
     /// Seconds for each point; 30m and 2h are understood [default: 5]

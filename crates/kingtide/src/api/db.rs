@@ -22,7 +22,7 @@ use std::time::Duration;
 /// An open database. Clones share it; it closes when the last one is dropped, or on [`Db::close`].
 ///
 /// Only the process that opened it can use it. A child that inherited it through `fork()` gets `Closed` from every call
-/// that can fail, [`Db::close`] too, and nothing from those that only tell what there is, such as [`Db::families`]; dropping it
+/// that can fail, [`Db::close`] too, and empty results from those that cannot fail, such as [`Db::families`]; dropping it
 /// there does nothing, and does not touch the parent's lock. Iterators, snapshots and transactions that were inherited may be
 /// dropped, and are of no other use. A child that needs the database opens it once the parent has closed it, or with
 /// [`Db::open_read_only`] beside it.
@@ -374,7 +374,7 @@ impl Db {
         self.inner().prometheus()
     }
 
-    /// An error in a forked child of the process that opened the database, where calls that cannot fail find nothing.
+    /// Fails in a forked child of the process that opened the database. Calls that cannot fail return empty results there.
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};

@@ -81,21 +81,21 @@ impl TransactionOptions {
         isolation.into()
     }
 
-    /// Taking locks, or checking at commit.
+    /// Chooses between locks (true) and checks at commit (false).
     #[must_use]
     pub fn locking(mut self, locking: bool) -> TransactionOptions {
         self.locking = locking;
         self
     }
 
-    /// Refusing writes, or not.
+    /// Sets whether writes are refused.
     #[must_use]
     pub fn read_only(mut self, read_only: bool) -> TransactionOptions {
         self.read_only = read_only;
         self
     }
 
-    /// With this life at most instead of the database's `transaction_timeout_ms`.
+    /// Limits the transaction's lifetime, instead of the database's `transaction_timeout_ms`.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> TransactionOptions {
         self.timeout = Some(timeout);
