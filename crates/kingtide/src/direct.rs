@@ -144,10 +144,12 @@ impl DirectLog {
             rare!("direct-log-sealed-in-hand");
             return Ok(None);
         }
+        w.broken = true; // should the append panic, bytes lie behind the last whole value
         let appended = match value {
             DirectValue::Plain(bytes) => w.writer.append(bytes),
             DirectValue::Packed(packed) => w.writer.append_packed(packed),
         };
+        w.broken = false;
         appended.map(Some).map_err(|e| w.failed(e))
     }
 

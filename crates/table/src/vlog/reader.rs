@@ -324,6 +324,7 @@ impl Vlog {
             chunk_at: 0,
             stored_bytes_read: 0,
             known: Known::new(),
+            chunk_size: 0,
         })
     }
 
@@ -396,6 +397,8 @@ pub struct ValueReader {
     chunk_at: u64,
     stored_bytes_read: u64,
     known: Known,
+    /// Bytes of every chunk but the last, as the first one's header has them.
+    chunk_size: u32,
 }
 
 /// Where some chunks of a value begin, in the value and in the file: so a step back does not begin at the value's start. At
@@ -500,10 +503,26 @@ impl ValueReader {
             (self.raw_at, self.at) = known;
         }
         self.chunk.clear();
+        let loaded = self.walk_to(target, end);
+        if loaded.is_err() {
+            // Where the walk stopped is not known, and headers that it passed over may be wrong.
+            self.chunk.clear();
+            self.known = Known::new();
+            (self.raw_at, self.at) = start;
+        }
+        loaded
+    }
+
+    /// Walks over headers of chunks up to the one that holds byte `target`, and decodes that one. Headers that are passed over are
+    /// not checked by their checksum: all chunks of a value but the last have one length, which is checked instead.
+    fn walk_to(&mut self, target: u64, end: u64) -> Result<()> {
         let vlog = Arc::clone(&self.vlog);
         with_scratch(|s| {
             let mut walk = Walk::new(&vlog, &mut s.buf, self.at, end);
             let mut head = walk.peek(CHUNK as u64)?;
+            if self.raw_at == 0 {
+                self.chunk_size = head.raw_len;
+            }
             if self.raw_at == 0 && target >= head.raw_len as u64 {
                 // Uncompressed values have chunks of one size: compute instead of walking.
                 let size = (head.raw_len as u64).max(1);
@@ -516,7 +535,7 @@ impl ValueReader {
                 }
             }
             while target >= self.raw_at + head.raw_len as u64 {
-                if head.flags & FLAG_LAST != 0 || head.raw_len == 0 {
+                if head.flags & FLAG_LAST != 0 || head.raw_len == 0 || head.raw_len != self.chunk_size {
                     return Err(walk.error("the length of a value does not match its pointer"));
                 }
                 self.known.note(self.raw_at, walk.at, head.raw_len as u64);
@@ -531,13 +550,15 @@ impl ValueReader {
             let mut filling = Filling::new(&mut self.chunk);
             let checked = walk.next(Some(&mut filling), &mut s.decompressor);
             filling.finish();
-            let checked = checked
-                .and_then(|c| c.check_flags(at == self.pointer.offset, walk.at == end).map_err(|e| vlog.error(e, at)));
-            if let Err(e) = checked {
-                self.chunk.clear();
-                self.known = Known::new(); // headers that were walked over may be wrong
-                (self.at, self.raw_at) = (self.pointer.offset, 0);
-                return Err(e);
+            let chunk = checked?;
+            chunk.check_flags(at == self.pointer.offset, walk.at == end).map_err(|e| vlog.error(e, at))?;
+            let fits = match walk.at == end {
+                true => self.raw_at + self.chunk.len() as u64 == self.pointer.raw_len,
+                false => self.chunk.len() as u64 == u64::from(self.chunk_size),
+            };
+            if !fits {
+                let text = "the lengths of a value's chunks contradict each other";
+                return Err(vlog.error(Error::corruption(text), at));
             }
             self.stored_bytes_read += walk.at - at;
             self.at = walk.at;

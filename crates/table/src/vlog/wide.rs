@@ -22,8 +22,17 @@ use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Values of fewer chunks are not worth a second thread.
 const FROM_CHUNKS: usize = 4;
-/// Bytes that a helper should have to do at least.
-const FOR_A_HELPER: usize = 512 << 10;
+/// Chunks of fewer bytes are not worth a system call each.
+const LEAST_CHUNK: usize = 64 << 10;
+/// Values of fewer bytes are read and written by one thread, through its buffer.
+const LEAST_VALUE: usize = 512 << 10;
+/// Bytes that a helper that compresses should have to do at least: starting and joining it costs some 50 us, and compressing a
+/// mebibyte two milliseconds.
+const TO_WRITE: usize = 1 << 20;
+/// Bytes that a helper that decompresses should have to do at least.
+const TO_READ: usize = 2 << 20;
+/// Helpers of one value at most: one thread gives chunks their places, and more would wait for it.
+const MOST_FOR_A_VALUE: usize = 7;
 /// So much of the file is asked for in advance.
 const AHEAD: u64 = 8 << 20;
 /// A value that is larger than so many times its stored bytes is read with less trust in its pointer.
@@ -31,7 +40,8 @@ const TRUSTED_RATIO: u64 = 16;
 
 /// Whether a value is worth it, and may be read or written so.
 pub(super) fn pays(file: &dyn File, len: usize, chunk_size: usize) -> bool {
-    len.div_ceil(chunk_size.max(1)) >= FROM_CHUNKS && file.allows_helpers()
+    let (large, chunks) = (len >= LEAST_VALUE && chunk_size >= LEAST_CHUNK, len.div_ceil(chunk_size.max(1)));
+    large && chunks >= FROM_CHUNKS && file.allows_helpers()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -45,11 +55,26 @@ pub(super) struct Helpers(usize);
 static AT_WORK: AtomicUsize = AtomicUsize::new(0);
 
 impl Helpers {
-    /// As many as there are to be had for a value of `len` bytes.
-    pub fn take(len: usize) -> Helpers {
+    /// None.
+    pub fn none() -> Helpers {
+        Helpers(0)
+    }
+
+    /// As many as there are to be had to write a value of `len` bytes in chunks.
+    pub fn to_write(len: usize, chunk_size: usize) -> Helpers {
+        Helpers::take(len / TO_WRITE, len.div_ceil(chunk_size))
+    }
+
+    /// As many as there are to be had to read one.
+    fn to_read(len: usize, chunk_size: usize) -> Helpers {
+        Helpers::take(len / TO_READ, len.div_ceil(chunk_size))
+    }
+
+    /// One thread for each of `shares`, the caller's among them, and no more than there are chunks.
+    fn take(shares: usize, chunks: usize) -> Helpers {
         static MOST: OnceLock<usize> = OnceLock::new();
         let most = *MOST.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from) - 1);
-        let wanted = (len / FOR_A_HELPER).saturating_sub(1);
+        let wanted = shares.min(chunks).saturating_sub(1).min(MOST_FOR_A_VALUE);
         let mut got = 0;
         let _ = AT_WORK.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |at_work| {
             got = wanted.min(most.saturating_sub(at_work));
@@ -80,7 +105,7 @@ fn run_with(helpers: usize, work: impl Fn() + Sync) {
     std::thread::scope(|scope| {
         for _ in 0..helpers {
             let thread = std::thread::Builder::new().name("kingtide-value".into());
-            if thread.spawn_scoped(scope, &work).is_err() {
+            if kingtide_vfs::room_for_a_thread().is_err() || thread.spawn_scoped(scope, &work).is_err() {
                 break; // the system has no more: the others do it all
             }
         }
@@ -280,7 +305,7 @@ impl Source<'_> {
 
     /// Reads a value of many chunks, whose pointer was checked. False: it is to be read in the other way.
     pub fn read(&self, p: &ValuePointer, out: &mut Vec<u8>) -> Result<bool> {
-        if p.raw_len < FOR_A_HELPER as u64
+        if p.raw_len < LEAST_VALUE as u64
             || p.raw_len > p.stored_len.saturating_mul(TRUSTED_RATIO)
             || !self.file.allows_helpers()
         {
@@ -292,7 +317,7 @@ impl Source<'_> {
         if size == 0 || !pays(self.file, len, size) {
             return Ok(false);
         }
-        self.read_chunks(p, size, out, Helpers::take(len))?;
+        self.read_chunks(p, size, out, Helpers::to_read(len, size))?;
         Ok(true)
     }
 
@@ -549,8 +574,9 @@ mod tests {
 
     #[test]
     fn helpers_are_shared_out() {
-        assert_eq!(Helpers::take(FOR_A_HELPER).0, 0, "there is nothing to help with");
-        let all: Vec<Helpers> = (0..100).map(|_| Helpers::take(64 << 20)).collect();
+        assert_eq!(Helpers::to_write(TO_WRITE, LEAST_CHUNK).0, 0, "there is nothing to help with");
+        assert_eq!(Helpers::to_write(64 << 20, 64 << 20).0, 0, "one chunk is one thread's");
+        let all: Vec<Helpers> = (0..100).map(|_| Helpers::to_write(64 << 20, LEAST_CHUNK)).collect();
         let most = std::thread::available_parallelism().map_or(1, usize::from) - 1;
         assert!(all.iter().map(|h| h.0).sum::<usize>() <= most);
     }

@@ -13,6 +13,8 @@ use std::sync::Arc;
 
 const BUFFER: usize = 1 << 20;
 const SMALL_BUFFER: usize = 4 << 10;
+/// Values of as many bytes are compressed by several threads even if their first chunk does not look as if it shrank.
+const WORTH_TRYING: usize = 16 << 20;
 /// A value that comes in pieces is compressed by several threads in portions of so many bytes.
 const PORTION: usize = 2 << 20;
 
@@ -211,7 +213,12 @@ impl VlogWriter {
     /// Appends `raw` in chunks, all of them full but the last. They are the `first` and `last` of their value.
     fn append_chunks(&mut self, raw: &[u8], first: bool, last: bool) -> Result<()> {
         if pays(&**self.out.file(), raw.len(), self.chunk_size) {
-            let helpers = Helpers::take(if self.method == Compression::None { 0 } else { raw.len() });
+            let compresses = self.method != Compression::None
+                && (raw.len() >= WORTH_TRYING || shrinks(&raw[..self.chunk_size.min(raw.len())]));
+            let helpers = match compresses {
+                true => Helpers::to_write(raw.len(), self.chunk_size),
+                false => Helpers::none(), // writes to one file are done one by one
+            };
             return self.append_wide(raw, (first, last), helpers);
         }
         let chunks = raw.len().div_ceil(self.chunk_size).max(1);
@@ -234,6 +241,7 @@ impl VlogWriter {
         let (file_id, method, chunk_size) = (self.file_id, self.method, self.chunk_size);
         let chunks = Chunks { file: &*file, file_id, method, chunk_size, first, last, at };
         let end = chunks.write(raw, &mut self.spares, helpers)?;
+        self.spares.truncate(1); // what other threads used is not kept: there may be hundreds of logs
         self.out.skip(end - at);
         Ok(())
     }
@@ -301,6 +309,7 @@ impl VlogWriter {
             self.out.append(&encode_footer(&self.info, self.file_id))?;
             self.info.file_size = self.out.position();
             self.sealed = true;
+            self.spares = Vec::new();
         }
         self.out.flush()?;
         Ok(self.info)

@@ -5,10 +5,13 @@ use kingtide_base::options::Compression;
 use kingtide_base::rng::Rng;
 use kingtide_base::{Error, ErrorKind};
 use kingtide_table::{ReadAhead, ValuePointer, Vlog, VlogWriter};
-use kingtide_vfs::{FaultFs, File, Fs, MemFs, Op, OpenMode};
+use kingtide_vfs::{Fault, FaultFs, File, Fs, MemFs, Op, OpenMode, Rule};
 use std::sync::Arc;
 
 const ID: u64 = 44;
+/// Bytes of a chunk's header, and where the stored length is in it.
+const CHUNK_HEADER: usize = 14;
+const STORED_LEN_AT: usize = 10;
 
 fn values(rng: &mut Rng) -> Vec<Vec<u8>> {
     [0, 1, 100, 512, 1000, 3000, 4096, 4097, 20_000, 300_000]
@@ -254,6 +257,66 @@ fn a_reader_remembers_where_chunks_begin() {
             reader.read_range(from..from + 300, &mut out).unwrap();
             assert!(out == value[from as usize..value.len().min(from as usize + 300)]);
         }
+    }
+}
+
+/// A walk over chunks that breaks off does not leave the reader at a place that it takes for another.
+#[test]
+fn a_reader_answers_right_after_any_read_that_failed() {
+    let fs = FaultFs::new(MemFs::shared(), 1);
+    let mut value = vec![0; 300_000];
+    Rng::new(5).fill(&mut value[..150_000]);
+    for (n, method) in [Compression::Lz4, Compression::None].into_iter().enumerate() {
+        let file = fs.open(format!("v{n}").as_ref(), OpenMode::Create).unwrap();
+        let mut writer = VlogWriter::new(file.clone(), ID, method, 10_000);
+        let p = writer.append(&value).unwrap();
+        writer.finish().unwrap();
+        let vlog = Vlog::open(file, ID).unwrap();
+        let mut failed = 0;
+        for nth in 1..40 {
+            let mut reader = vlog.reader(p).unwrap();
+            let mut out = Vec::new();
+            fs.add(Rule::new(Op::Read, Fault::Eio).nth(nth));
+            failed += u32::from(reader.read_range(205_000..205_100, &mut out).is_err());
+            fs.clear();
+            for chunk in [4, 0, 20, 7, 29, 1, 12].into_iter().chain(0..30) {
+                let from = chunk * 10_000 + 17;
+                reader.read_range(from as u64..from as u64 + 60, &mut out).unwrap();
+                assert!(out == value[from..from + 60], "{method}: byte {from} after read {nth} failed");
+            }
+        }
+        assert!(failed > 1, "{method}: {failed} reads failed");
+    }
+}
+
+/// Headers that are passed over are not read with their chunks, so a wrong length in one must show in another way.
+#[test]
+fn a_wrong_length_in_the_header_of_a_chunk_shifts_no_byte() {
+    let value: Vec<u8> = (0..30_000u32).flat_map(|i| (i / 7).to_le_bytes()).collect();
+    for method in [Compression::Lz4, Compression::None] {
+        let (file, pointers) = write(std::slice::from_ref(&value), method, 10_000);
+        let p = pointers[0];
+        let whole = bytes_of(&*file);
+        let (mut at, mut wrong) = (p.offset as usize, 0);
+        while at < (p.offset + p.stored_len) as usize {
+            let number = |i: usize| u32::from_le_bytes(whole[at + i..at + i + 4].try_into().unwrap());
+            for i in (0..CHUNK_HEADER * 8).step_by(3) {
+                let mut damaged = whole.clone();
+                damaged[at + i / 8] ^= 1 << (i % 8);
+                let vlog = Vlog::open(file_of(&damaged), ID).unwrap();
+                for from in [0, 9_999, 55_000, 119_000] {
+                    let mut out = Vec::new();
+                    let read = vlog.reader(p).unwrap().read_range(from..from + 500, &mut out);
+                    wrong += u32::from(read.is_err());
+                    assert!(
+                        read.is_err() || out == value[from as usize..from as usize + 500],
+                        "{method}: bit {i} of {at}"
+                    );
+                }
+            }
+            at += CHUNK_HEADER + number(STORED_LEN_AT) as usize;
+        }
+        assert!(wrong > 100, "{method}: {wrong} reads were refused");
     }
 }
 
