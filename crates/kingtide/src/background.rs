@@ -111,14 +111,14 @@ impl DbInner {
     /// What writers wait for: room in the log and in memory.
     fn serve_writers(self: &Arc<Self>, lane: Lane) -> Result<bool> {
         if lane == Lane::Log {
-            return Ok(self.prepare_log()? || self.sync_on_interval()?);
+            return self.serve_log();
         }
         self.txns.sweep();
         if !self.closed.load(Ordering::Acquire) {
             self.keep_reserve();
             self.publish_stats();
         }
-        if lane == Lane::All && (self.prepare_log()? || self.sync_on_interval()?) {
+        if lane == Lane::All && self.serve_log()? {
             return Ok(true);
         }
         if self.flush_one()? {
@@ -132,6 +132,12 @@ impl DbInner {
             return Ok(true);
         }
         Ok(false)
+    }
+
+    /// The sync comes first: a writer may use spares as fast as they are made, and making one may fail for want of space.
+    fn serve_log(&self) -> Result<bool> {
+        let synced = self.sync_on_interval()?;
+        Ok(self.prepare_log()? || synced)
     }
 
     /// Makes spare log segments if there are too few, and the names of all durable.

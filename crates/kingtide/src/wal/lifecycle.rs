@@ -191,7 +191,8 @@ impl Segments {
             self.spares.add(spare);
         }
         sync.sync_names()?;
-        while sync.is_frequent()
+        // One at a time: a sync of `Interval` that is due waits for no second one.
+        if sync.is_frequent()
             && let Some(mut spare) = self.spares.take_blank()
         {
             let filled = self.fill(config, sync, &mut spare);
@@ -342,9 +343,7 @@ impl Segments {
                 live.gone_before = id + 1; // before it can be overwritten, so that followers notice
                 (id, size)
             };
-            if released == 0 {
-                sync.sync_names()?; // of what stays: a log without segments is one that was lost
-            }
+            sync.sync_names()?; // of what stays, which another thread may have begun: a log without segments is one that was lost
             rare!("log-segment-released");
             self.give_up(config, sync, id, size)?;
             sync.sync_names()?;

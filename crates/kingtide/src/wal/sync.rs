@@ -410,6 +410,7 @@ impl GroupSync {
                 return Err(self.poison("sync of the log failed", e.at_path(file.path())));
             }
         }
+        self.check()?; // a sync of the directory by another thread may have failed meanwhile
         debug_assert!(self.synced().0 <= target && target <= self.appended().0, "synced, but not appended");
         // Release, with the Acquire in `synced`.
         self.synced.store(target, Ordering::Release);

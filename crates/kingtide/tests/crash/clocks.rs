@@ -1,7 +1,7 @@
 //! Clocks that go back: the monotonic one must not, but a virtual machine that is moved, or a clock of the caller's own, may
 //! do so all the same, and nothing may panic, hang, or be promised and not kept.
 
-use kingtide::vfs::{MemFs, Survival};
+use kingtide::vfs::{Fault, FaultFs, MemFs, Op, Rule, Survival};
 use kingtide::{Clock, Db, Durability, Options};
 use kingtide_base::rng::Rng;
 use std::sync::Arc;
@@ -61,6 +61,24 @@ fn an_interval_sync_does_not_wait_for_a_clock_that_went_back() {
     while db.run_one_job().unwrap() {}
     let cut = open(&fs.crash_clone(Survival::AllLost, &mut Rng::new(1)), &clock);
     assert!(cut.get(b"second").unwrap().is_some(), "not synced for want of an hour that is over already");
+}
+
+/// The log is synced when it is due, even if no segment can be made for the writes to come.
+#[test]
+fn an_interval_sync_does_not_wait_for_a_segment_that_cannot_be_made() {
+    let (mem, clock) = (MemFs::new(), SetClock::new());
+    let faulty = Arc::new(FaultFs::new(Arc::new(mem.clone()), 1));
+    let mut options =
+        Options { fs: Some(faulty.clone()), clock: Some(clock.clone()), manual_jobs: true, ..Options::default() };
+    options.db.durability = Durability::Interval(Duration::from_secs(1));
+    let db = Db::open("db", options).unwrap();
+    faulty.add(Rule::new(Op::Open, Fault::Enospc).path(".wal").nth(2).sticky());
+    db.put(b"key", b"value").unwrap();
+    clock.monotonic_ns.fetch_add(2 * SECOND, Ordering::SeqCst);
+    let failed = (0..10).filter(|_| db.run_one_job().is_err()).count();
+    assert!(failed > 0, "a segment was made");
+    let cut = open(&mem.crash_clone(Survival::AllLost, &mut Rng::new(1)), &clock);
+    assert!(cut.get(b"key").unwrap().is_some(), "not synced for want of a segment");
 }
 
 #[test]
