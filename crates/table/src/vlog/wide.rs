@@ -547,7 +547,7 @@ mod tests {
         vlog.verify().unwrap();
     }
 
-    /// Every flipped byte is found, wherever it lies, and its place is told.
+    /// A flipped byte in any chunk is found, and the error names its place.
     #[test]
     fn damage_is_found_by_all_threads() {
         let bytes = value(6 * SIZE + 9);
