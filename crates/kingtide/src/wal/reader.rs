@@ -518,8 +518,8 @@ impl Walk<'_> {
     /// header is lost.
     fn look_behind(&mut self, chain: &[usize]) -> Result<()> {
         let last = chain.last().copied();
-        if self.end.closed {
-            return Ok(());
+        if self.end.closed && self.live {
+            return Ok(()); // a writer may begin a segment there at this moment
         }
         let from = last.map_or(0, |i| i + 1);
         for k in from..self.all.len() {

@@ -180,6 +180,27 @@ fn damage_in_the_middle_of_a_log_is_not_taken_for_a_torn_tail() {
     }
 }
 
+/// A log that was closed whole, and a segment begun after it whose header is damaged: the open took the log for complete.
+#[test]
+fn a_damaged_header_behind_a_closed_log_is_not_taken_for_a_spare() {
+    for power_cut in [false, true] {
+        let fs = MemFs::new();
+        let db = open(&fs);
+        db.put(key(100), value(100)).unwrap();
+        db.close().unwrap();
+        let before = files(&fs, ".wal");
+        let db = open(&fs);
+        for i in 0..10 {
+            put_durably(db.default_family(), &db, &key(i), &value(i)).unwrap();
+        }
+        let disk = if power_cut { cut(&fs) } else { fs.kill_clone() };
+        assert_eq!(contents(open(&disk.kill_clone()).default_family()).len(), 11);
+        let begun = files(&disk, ".wal").into_iter().find(|f| !before.contains(f)).expect("a segment was begun");
+        patch(&disk, &begun, 0, &[0xff; 8]);
+        must_be_refused(&disk, &format!("a damaged header behind a closed log, power cut: {power_cut}"));
+    }
+}
+
 /// A write that stored half of its bytes left a hole, and what was appended behind it was lost at the next open. Here the
 /// next record takes the place of the one that failed.
 #[test]
