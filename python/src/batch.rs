@@ -9,6 +9,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, UNIX_EPOCH};
 
 /// Values of this many bytes are compressed and copied detached from the interpreter.
 const WORTH_DETACHING: usize = 4096;
@@ -23,7 +24,7 @@ pub struct Batch {
 
 impl Batch {
     pub fn new(db: Db, durability_name: Option<&str>, no_wait: bool) -> PyResult<Batch> {
-        let options = WriteOptions { durability: durability(durability_name)?, no_wait };
+        let options = WriteOptions::new().durability(durability(durability_name)?).no_wait(no_wait);
         Ok(Batch { db, batch: Mutex::new(WriteBatch::new()), options })
     }
 
@@ -61,7 +62,7 @@ impl Batch {
         }
         self.add(py, family, value.len(), |batch, family| match (ttl, expires_at_ms) {
             (Some(ttl), _) => batch.put_ttl(family, &key, &value, ttl),
-            (_, Some(at)) => batch.put_until(family, &key, &value, at),
+            (_, Some(at)) => batch.put_until(family, &key, &value, UNIX_EPOCH + Duration::from_millis(at)),
             _ => batch.put(family, &key, &value),
         })
     }

@@ -32,7 +32,7 @@ impl Db {
         order: Option<&str>,
         options_given: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyClassInitializer<Db>> {
-        let mut how = Options { order: self::order(order).map_err(|e| raise(py, &e))?, ..Options::default() };
+        let mut how = Options::new().order(self::order(order).map_err(|e| raise(py, &e))?);
         options(options_given, &mut |name, value| how.set(name, value))?;
         let db = blocking(py, || {
             if read_only { kingtide::Db::open_read_only(&path, how) } else { kingtide::Db::open(&path, how) }
@@ -146,15 +146,13 @@ impl Db {
         durability: Option<&str>,
         snapshot: Option<&Snapshot>,
     ) -> PyResult<Transaction> {
-        let options = TransactionOptions {
-            locking,
-            read_only,
-            timeout: timeout.map(seconds).transpose()?,
-            lock_timeout: lock_timeout.map(seconds).transpose()?,
-            durability: self::durability(durability)?,
-            snapshot: snapshot.map(Snapshot::get).transpose()?,
-            ..self::isolation(isolation)?.into()
-        };
+        let options = TransactionOptions::new(self::isolation(isolation)?)
+            .locking(locking)
+            .read_only(read_only)
+            .timeout(timeout.map(seconds).transpose()?)
+            .lock_timeout(lock_timeout.map(seconds).transpose()?)
+            .durability(self::durability(durability)?)
+            .snapshot(snapshot.map(Snapshot::get).transpose()?);
         Transaction::begin(py, &self.0, options)
     }
 

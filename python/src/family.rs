@@ -35,7 +35,9 @@ impl Scan {
 
     pub fn options(self, snapshot: Option<&kingtide::Snapshot>) -> ReadOptions<'_> {
         let (lower, upper) = self.range.unwrap_or((End::Unbounded, End::Unbounded));
-        ReadOptions { snapshot, lower, upper, prefix: self.prefix, ..ReadOptions::default() }
+        let mut options = ReadOptions::new().snapshot(snapshot);
+        (options.lower, options.upper, options.prefix) = (lower, upper, self.prefix);
+        options
     }
 }
 

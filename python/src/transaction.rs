@@ -11,6 +11,7 @@ use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, UNIX_EPOCH};
 
 type Found<'py> = PyResult<Option<Bound<'py, PyBytes>>>;
 
@@ -135,7 +136,7 @@ impl Transaction {
         }
         self.on(py, family, |txn, family| match (ttl, expires_at_ms) {
             (Some(ttl), _) => txn.put_ttl(family, &key, &value, ttl),
-            (_, Some(at)) => txn.put_until(family, &key, &value, at),
+            (_, Some(at)) => txn.put_until(family, &key, &value, UNIX_EPOCH + Duration::from_millis(at)),
             _ => txn.put(family, &key, &value),
         })
     }

@@ -2,7 +2,18 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Returns the moment that is so many milliseconds after the beginning of 1970.
+pub fn time_of_unix_ms(unix_ms: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_millis(unix_ms)
+}
+
+/// Returns a moment in milliseconds since the beginning of 1970, rounded up. It is 0 for all moments before 1970.
+pub fn unix_ms_of_time(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
 
 /// A source of time.
 pub trait Clock: Send + Sync {
@@ -84,6 +95,16 @@ impl Clock for ManualClock {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn moments_are_rounded_up_to_milliseconds() {
+        for ms in [0, 1, 999, 1_000, 1_750_000_000_123, u64::MAX] {
+            assert_eq!(unix_ms_of_time(time_of_unix_ms(ms)), ms);
+        }
+        assert_eq!(unix_ms_of_time(time_of_unix_ms(5) + Duration::from_nanos(1)), 6);
+        assert_eq!(unix_ms_of_time(UNIX_EPOCH - Duration::from_secs(1)), 0);
+        assert_eq!(unix_ms_of_time(time_of_unix_ms(u64::MAX) + Duration::from_secs(1)), u64::MAX);
+    }
 
     #[test]
     fn manual_clock_moves_only_when_told() {

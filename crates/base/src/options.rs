@@ -372,6 +372,7 @@ macro_rules! option_table {
     }) => {
         $(#[$sdoc])*
         #[derive(Clone, Debug, PartialEq)]
+        #[non_exhaustive]
         pub struct $name { $( $(#[doc = $doc])+ pub $field: $ty, )* }
 
         impl Default for $name {
@@ -386,6 +387,11 @@ macro_rules! option_table {
         }
 
         impl $name {
+            /// The defaults.
+            pub fn new() -> Self {
+                Self::default()
+            }
+
             $(
                 #[doc = concat!("With another `", stringify!($field), "`: see the field. Limits are checked where the options are used.")]
                 #[must_use]

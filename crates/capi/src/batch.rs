@@ -4,6 +4,7 @@ use crate::abi::{bytes, need};
 use crate::error::{guard, kingtide_error, kingtide_status, quietly};
 use crate::family::kingtide_family;
 use kingtide::WriteBatch;
+use kingtide_base::clock::time_of_unix_ms;
 use std::ffi::c_void;
 use std::time::Duration;
 
@@ -91,7 +92,12 @@ pub unsafe extern "C" fn kingtide_batch_put_until(
 ) -> kingtide_status {
     guard(err, || {
         let (batch, family) = (need(batch, "batch")?, need(family, "family")?);
-        batch.0.put_until(&family.0, bytes(key, key_len, "key")?, bytes(value, value_len, "value")?, expires_at_ms)
+        batch.0.put_until(
+            &family.0,
+            bytes(key, key_len, "key")?,
+            bytes(value, value_len, "value")?,
+            time_of_unix_ms(expires_at_ms),
+        )
     })
 }
 

@@ -6,6 +6,7 @@ use crate::error::{c_text, guard, kingtide_error, kingtide_status, quietly};
 use crate::family::kingtide_family;
 use crate::options::{Context, kingtide_destroy_fn};
 use kingtide::{Change, ChangeKind, ChangeStream, ChangeStreamOptions, CommitHook, CommittedWrites};
+use kingtide_base::clock::unix_ms_of_time;
 use std::ffi::{CString, c_char, c_void};
 use std::ops::Range;
 use std::ptr;
@@ -112,7 +113,7 @@ impl kingtide_change_record {
             ChangeKind::SingleDelete => 3,
             ChangeKind::DeleteRange => 4,
         };
-        let expires_at_ms = change.expires_at_ms.unwrap_or(0);
+        let expires_at_ms = change.expires_at.map_or(0, unix_ms_of_time);
         self.ops.push(Op { kind, family: change.family, name, key, value, expires_at_ms });
     }
 
@@ -192,10 +193,9 @@ pub unsafe extern "C" fn kingtide_db_changes(
 ) -> kingtide_status {
     guard(err, || {
         let (out, options) = (out_handle(stream, "stream")?, config(options)?);
-        let options = ChangeStreamOptions {
-            durable_only: flag(options.durable_only),
-            show_unlogged: flag(options.show_unlogged),
-        };
+        let options = ChangeStreamOptions::new()
+            .durable_only(flag(options.durable_only))
+            .show_unlogged(flag(options.show_unlogged));
         out.set(kingtide_change_stream(need(db, "db")?.db.changes_with(since, options)?));
         Ok(())
     })

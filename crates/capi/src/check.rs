@@ -309,7 +309,7 @@ pub unsafe extern "C" fn kingtide_repair(
         abi::set_if(text, ptr::null_mut());
         config(result.cast_const())?;
         let how = config(how)?;
-        let how = RepairOptions { salvage_past_damage: !flag(how.stop_at_damage), one_family: flag(how.one_family) };
+        let how = RepairOptions::new().salvage_past_damage(!flag(how.stop_at_damage)).one_family(flag(how.one_family));
         let (path, into) = (abi::path(path, "path")?, abi::path(into, "into")?);
         let report = kingtide::repair_with(path, into, &options_of(options), how, &mut watch(progress, context))?;
         if !text.is_null() {

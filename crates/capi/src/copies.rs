@@ -8,6 +8,7 @@ use kingtide::backup::{Backup, BackupInfo, BackupOptions, BackupProgress};
 use kingtide::{
     CheckpointInfo, ColumnFamily, Error, ErrorKind, ExportInfo, IngestOptions, Result, SortedFile, SortedFileWriter,
 };
+use kingtide_base::clock::unix_ms_of_time;
 use std::ffi::{c_char, c_void};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -106,7 +107,8 @@ unsafe impl Sized_ for kingtide_backup_info {
 
 impl From<BackupInfo> for kingtide_backup_info {
     fn from(b: BackupInfo) -> kingtide_backup_info {
-        let BackupInfo { id, created_ms, sequence, files, bytes, new_files, new_bytes, .. } = b;
+        let BackupInfo { id, created, sequence, files, bytes, new_files, new_bytes, .. } = b;
+        let created_ms = unix_ms_of_time(created);
         kingtide_backup_info { size: 0, id, created_ms, sequence, files, bytes, new_files, new_bytes }
     }
 }
@@ -147,12 +149,8 @@ unsafe fn with_options<T>(
         Some(f) if f(given.progress_context, p.done_bytes, p.total_bytes) != 0 => ControlFlow::Break(()),
         _ => ControlFlow::Continue(()),
     };
-    work(BackupOptions {
-        flush: !flag(given.no_flush),
-        trust_names: flag(given.trust_names),
-        rate_limit: given.rate_limit,
-        progress: Some(&mut told),
-    })
+    let options = BackupOptions::new().flush(!flag(given.no_flush)).trust_names(flag(given.trust_names));
+    work(options.rate_limit(given.rate_limit).progress(&mut told))
 }
 
 /// A directory of backups, of any databases. Any number of threads may use it at once.
@@ -622,11 +620,10 @@ pub unsafe extern "C" fn kingtide_db_ingest(
             }
         }
         let given = config(options)?;
-        let options = IngestOptions {
-            move_files: flag(given.move_files),
-            verify: flag(given.verify),
-            no_wait: flag(given.no_wait),
-        };
+        let options = IngestOptions::new()
+            .move_files(flag(given.move_files))
+            .verify(flag(given.verify))
+            .no_wait(flag(given.no_wait));
         let parts: Vec<(&ColumnFamily, &[PathBuf])> = parts.iter().map(|(f, p)| (*f, p.as_slice())).collect();
         set_if(sequence, need(db, "db")?.db.ingest(&parts, &options)?);
         Ok(())

@@ -263,7 +263,7 @@ pub unsafe extern "C" fn kingtide_family_get_at(
         let value = need(value, "value")?;
         value.0 = None;
         let snapshot = need(snapshot, "snapshot")?;
-        value.0 = snapshot.0.of(&need(family, "family")?.0).get(bytes(key, key_len, "key")?)?;
+        value.0 = snapshot.0.get(&need(family, "family")?.0, bytes(key, key_len, "key")?)?;
         Ok(())
     })
 }

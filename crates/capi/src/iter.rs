@@ -6,10 +6,12 @@ use crate::family::kingtide_family;
 use crate::snapshot::kingtide_snapshot;
 use crate::txn::kingtide_txn;
 use kingtide::{Cursor, Error, ReadOptions, Result, TransactionCursor};
+use kingtide_base::clock::unix_ms_of_time;
 use std::ffi::c_void;
 use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
+use std::time::SystemTime;
 
 /// What an iterator shows. All zero but `size`: everything, as of now.
 #[repr(C)]
@@ -50,14 +52,14 @@ impl kingtide_read_options {
     unsafe fn get<'a>(&self) -> Result<ReadOptions<'a>> {
         let own = |b: Bound<&[u8]>| b.map(<[u8]>::to_vec);
         let prefix = bytes(self.prefix, self.prefix_len, "prefix")?;
-        Ok(ReadOptions {
-            snapshot: borrow(self.snapshot).map(|s| &s.0),
-            lower: own(self.lower.get("lower")?),
-            upper: own(self.upper.get("upper")?),
-            prefix: (!self.prefix.is_null()).then(|| prefix.to_vec()),
-            fill_cache: !flag(self.no_fill_cache),
-            readahead: flag(self.readahead),
-        })
+        let mut options = ReadOptions::new()
+            .snapshot(borrow(self.snapshot).map(|s| &s.0))
+            .fill_cache(!flag(self.no_fill_cache))
+            .readahead(flag(self.readahead));
+        options.lower = own(self.lower.get("lower")?);
+        options.upper = own(self.upper.get("upper")?);
+        options.prefix = (!self.prefix.is_null()).then(|| prefix.to_vec());
+        Ok(options)
     }
 }
 
@@ -266,10 +268,10 @@ pub unsafe extern "C" fn kingtide_iter_walk(
     walked.bytes.clear();
     walked.lengths.clear();
     go(Some(iter), |iter| {
-        let take = |key: &[u8], value: &[u8], expires: Option<u64>| {
+        let take = |key: &[u8], value: &[u8], expires: Option<SystemTime>| {
             walked.bytes.extend_from_slice(key);
             walked.bytes.extend_from_slice(value);
-            walked.lengths.push((key.len(), value.len(), expires.unwrap_or(0)));
+            walked.lengths.push((key.len(), value.len(), expires.map_or(0, unix_ms_of_time)));
             walked.lengths.len() < count && walked.bytes.len() < most_bytes && expires.is_none()
         };
         on!(iter, it => it.walk(forward, take));
@@ -352,8 +354,8 @@ pub unsafe extern "C" fn kingtide_iter_value(
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_iter_expires_at_ms(iter: Option<&kingtide_iter>) -> u64 {
     quietly(0, || match iter.map(|i| &i.cursor) {
-        Some(Source::Family(it)) => it.expires_at_ms().unwrap_or(0),
-        Some(Source::Transaction(it)) => it.expires_at_ms().unwrap_or(0),
+        Some(Source::Family(it)) => it.expires_at().map_or(0, unix_ms_of_time),
+        Some(Source::Transaction(it)) => it.expires_at().map_or(0, unix_ms_of_time),
         None => 0,
     })
 }

@@ -56,7 +56,7 @@ unsafe impl Sized_ for kingtide_write_options {
 impl kingtide_write_options {
     /// As the engine has it.
     pub fn get(&self) -> Result<WriteOptions> {
-        Ok(WriteOptions { durability: durability(self.durability)?, no_wait: flag(self.no_wait) })
+        Ok(WriteOptions::new().durability(durability(self.durability)?).no_wait(flag(self.no_wait)))
     }
 }
 

@@ -10,6 +10,7 @@ use crate::value::kingtide_value;
 use kingtide::{
     CommitTicket, Error, ErrorKind, Isolation, LockMode, Result, Transaction, TransactionHandle, TransactionOptions,
 };
+use kingtide_base::clock::time_of_unix_ms;
 use std::ffi::{c_char, c_void};
 use std::time::Duration;
 
@@ -110,16 +111,14 @@ impl kingtide_txn_options {
                 .and_then(|n| Isolation::ALL.get(n).copied())
                 .ok_or_else(|| Error::invalid(format!("{n} is no kingtide_isolation")))?,
         };
-        Ok(TransactionOptions {
-            isolation,
-            locking: flag(self.locking),
-            read_only: flag(self.read_only),
-            timeout: (self.timeout_ms > 0).then(|| Duration::from_millis(self.timeout_ms)),
-            lock_timeout: lock_timeout(self.lock_timeout_ms)?,
-            durability: durability(self.durability)?,
-            no_wait: flag(self.no_wait),
-            snapshot: borrow(self.snapshot).map(|s| s.0.clone()),
-        })
+        Ok(TransactionOptions::new(isolation)
+            .locking(flag(self.locking))
+            .read_only(flag(self.read_only))
+            .timeout((self.timeout_ms > 0).then(|| Duration::from_millis(self.timeout_ms)))
+            .lock_timeout(lock_timeout(self.lock_timeout_ms)?)
+            .durability(durability(self.durability)?)
+            .no_wait(flag(self.no_wait))
+            .snapshot(borrow(self.snapshot).map(|s| s.0.clone())))
     }
 }
 
@@ -223,7 +222,7 @@ pub unsafe extern "C" fn kingtide_txn_put_until(
     guard(err, || {
         let (txn, family) = (need(txn, "txn")?, need(family, "family")?);
         let (key, value) = (bytes(key, key_len, "key")?, bytes(value, value_len, "value")?);
-        txn.0.put_until(&family.0, key, value, expires_at_ms)
+        txn.0.put_until(&family.0, key, value, time_of_unix_ms(expires_at_ms))
     })
 }
 

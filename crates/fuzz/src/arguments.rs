@@ -6,6 +6,7 @@ use crate::must;
 use crate::sample;
 use kingtide::vfs::MemFs;
 use kingtide::{ChangeStreamOptions, Db, Isolation, KeyOrder, ReadOptions, TransactionOptions, WriteBatch};
+use kingtide_base::clock::time_of_unix_ms;
 use kingtide_base::coding::Reader;
 use std::ops::Bound;
 use std::time::Duration;
@@ -102,7 +103,7 @@ fn call(db: &Db, r: &mut Reader<'_>) -> Option<()> {
         }
         18 => {
             let mut batch = WriteBatch::new();
-            let _ = batch.put_until(family, bytes(r)?, bytes(r)?, r.u64()?);
+            let _ = batch.put_until(family, bytes(r)?, bytes(r)?, time_of_unix_ms(r.u64()?));
             let _ = batch.single_delete(family, bytes(r)?);
             let _ = batch.delete_prefix(family, bytes(r)?);
             let _ = db.write(batch);
@@ -139,7 +140,8 @@ fn iterate(db: &Db, r: &mut Reader<'_>) -> Option<()> {
     let (lower, upper) = (bound(r)?, bound(r)?);
     let prefix = if r.u8()? & 1 == 1 { Some(bytes(r)?.to_vec()) } else { None };
     let readahead = r.u8()? & 1 == 1;
-    let options = ReadOptions { lower, upper, prefix, readahead, ..ReadOptions::default() };
+    let mut options = ReadOptions::new().range((lower, upper)).readahead(readahead);
+    options.prefix = prefix;
     let Ok(mut it) = db.default_family().cursor_with(options) else { return Some(()) };
     for _ in 0..r.u8()? % 16 {
         match r.u8()? % 6 {
@@ -151,7 +153,7 @@ fn iterate(db: &Db, r: &mut Reader<'_>) -> Option<()> {
             _ => it.prev(),
         }
         if it.valid() {
-            let _ = (it.key().len(), it.value().map(<[u8]>::len), it.expires_at_ms());
+            let _ = (it.key().len(), it.value().map(<[u8]>::len), it.expires_at());
         }
         must(it.status(), "an iterator over whole files");
     }
@@ -162,7 +164,7 @@ fn iterate(db: &Db, r: &mut Reader<'_>) -> Option<()> {
 fn changes(db: &Db, r: &mut Reader<'_>) -> Option<()> {
     let (from, how) = (r.u64()?, r.u8()?);
     let from = if how & 4 == 0 { from % (db.latest_sequence() + 2) } else { from };
-    let options = ChangeStreamOptions { durable_only: how & 1 == 1, show_unlogged: how & 2 == 2 };
+    let options = ChangeStreamOptions::new().durable_only(how & 1 == 1).show_unlogged(how & 2 == 2);
     if let Ok(mut stream) = db.changes_with(from, options) {
         let mut last = from;
         while let Ok(Some(record)) = stream.next() {
@@ -177,14 +179,11 @@ fn transact(db: &Db, r: &mut Reader<'_>) -> Option<()> {
     let how = r.u8()?;
     let level = ["read-uncommitted", "read-committed", "repeatable-read", "snapshot", "serializable"];
     let isolation = Isolation::from_name(level[how as usize % 5]).unwrap_or_default();
-    let options = TransactionOptions {
-        isolation,
-        locking: how & 64 != 0,
-        read_only: how & 32 != 0 && how & 16 != 0,
-        lock_timeout: Some(Duration::ZERO),
-        no_wait: true,
-        ..TransactionOptions::default()
-    };
+    let options = TransactionOptions::new(isolation)
+        .locking(how & 64 != 0)
+        .read_only(how & 32 != 0 && how & 16 != 0)
+        .lock_timeout(Duration::ZERO)
+        .no_wait(true);
     let (family, xid) = (db.default_family(), bytes(r)?);
     let Ok(mut txn) = db.begin_with(options) else { return Some(()) };
     for _ in 0..r.u8()? % 8 {

@@ -91,7 +91,7 @@ impl Examination<'_> {
             Err(e) => return self.located(&e),
         };
         self.read(&db);
-        if let Ok(mut stream) = db.changes_with(0, ChangeStreamOptions { show_unlogged: true, ..Default::default() }) {
+        if let Ok(mut stream) = db.changes_with(0, ChangeStreamOptions::new().show_unlogged(true)) {
             let mut steps = Steps(0);
             while let Ok(Some(record)) = stream.next() {
                 steps.step("a change stream");

@@ -88,7 +88,7 @@ impl<'a> Case<'a> {
         let which = self.input.file % FAMILIES.len();
         let db = must(Db::open(DIR, sample::options(&self.fs)), "the sample");
         let family = must(db.family(FAMILIES[which]), "a family");
-        let options = IngestOptions { verify: self.input.has(VERIFY), ..IngestOptions::default() };
+        let options = IngestOptions::new().verify(self.input.has(VERIFY));
         let ingested = family.ingest(&[Path::new(&self.path)], &options);
         let sample = if ingested.is_ok() { &good().1[which] } else { sample::get(false) };
         let trust = if ingested.is_ok() { self.trust } else { Trust::Damaged };

@@ -31,7 +31,7 @@ pub struct Sample {
 
 /// Options under which what a database allocates by itself is small.
 pub fn options(fs: &MemFs) -> Options {
-    let mut o = Options { fs: Some(Arc::new(fs.clone())), manual_jobs: true, ..Options::default() };
+    let mut o = Options::new().fs(Arc::new(fs.clone())).manual_jobs(true);
     o.db.wal_segment_size = 64 << 10;
     o.db.max_wal_size = 1 << 20;
     o.db.block_cache_size = 64 << 10;
@@ -43,15 +43,13 @@ pub fn options(fs: &MemFs) -> Options {
 }
 
 fn family_options(compression: Compression) -> FamilyOptions {
-    FamilyOptions {
-        memtable_size: 64 << 10,
-        block_size: 512,
-        target_file_size: 64 << 10,
-        value_threshold: 150,
-        value_chunk_size: 4096,
-        compression,
-        ..FamilyOptions::default()
-    }
+    FamilyOptions::new()
+        .memtable_size(64 << 10)
+        .block_size(512)
+        .target_file_size(64 << 10)
+        .value_threshold(150)
+        .value_chunk_size(4096)
+        .compression(compression)
 }
 
 fn value(i: u64) -> Vec<u8> {
@@ -117,7 +115,7 @@ impl Sample {
         let db = must(Db::open(DIR, options(&fs)), "the sample");
         let all = [Compression::None, Compression::Lz4, Compression::Zstd, Compression::Snappy];
         let families = all.map(|c| {
-            let o = FamilyOptions { memtable_size: 4 << 20, target_file_size: 4 << 20, ..family_options(c) };
+            let o = family_options(c).memtable_size(4 << 20).target_file_size(4 << 20);
             must(db.create_family(&format!("{c:?}"), o), "a family")
         });
         let fill = |family: &ColumnFamily, keys: std::ops::Range<u64>| {

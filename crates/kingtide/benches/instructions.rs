@@ -118,8 +118,7 @@ fn run(operation: &str, db: &Db) {
             txn.commit().expect("a commit");
         }),
         "transaction-locking" => measured(&mut |i| {
-            let options =
-                TransactionOptions { isolation: Isolation::RepeatableRead, locking: true, ..Default::default() };
+            let options = TransactionOptions::new(Isolation::RepeatableRead).locking(true);
             let mut txn = db.begin_with(options).expect("a transaction");
             black_box(txn.get_for_update(family, &key(i)).expect("a get"));
             txn.put(family, &key(i), &value(i + 1)).expect("a put");
@@ -134,7 +133,7 @@ fn main() {
     let operation = std::env::args().skip(1).find(|a| !a.starts_with("--")).unwrap_or_else(|| "get".to_owned());
     let dir = std::env::temp_dir().join(format!("kingtide-instructions-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&dir);
-    let mut options = Options { manual_jobs: true, seed: Some(1), ..Options::default() };
+    let mut options = Options::new().manual_jobs(true).seed(1);
     let observed = !std::env::args().any(|a| a == "--unobserved");
     options.db.histograms = observed;
     options.listener = observed.then(|| Arc::new(Idle) as Arc<dyn EventListener>);

@@ -48,7 +48,7 @@ fn main() -> Result<()> {
 }
 
 fn measure(fs: &Arc<dyn Fs>, dir: &Path, n: usize, name: &str, sequential: bool, method: Compression) -> Result<()> {
-    let options = FamilyOptions { compression: method, ..FamilyOptions::default() };
+    let options = FamilyOptions::new().compression(method);
     let stats = Arc::new(Stats::default());
     let cache = BlockCache::new(64 << 20, 2, stats.clone());
     let pool = ArenaPool::new(Budget::new(1 << 40));

@@ -9,7 +9,7 @@
 use kingtide::{ColumnFamily, Db, Durability, Options, Result, Snapshot, WriteBatch, WriteOptions};
 
 fn balance(accounts: &ColumnFamily, name: &str, at: &Snapshot) -> Result<i64> {
-    let stored = at.of(accounts).get(name)?;
+    let stored = at.get(accounts, name)?;
     Ok(stored.and_then(|v| v.first_chunk().copied()).map_or(0, i64::from_le_bytes))
 }
 
@@ -31,7 +31,7 @@ fn main() -> Result<()> {
     let mut transfer = WriteBatch::new();
     transfer.put(accounts, b"anna", &70i64.to_le_bytes())?;
     transfer.put(accounts, b"bert", &30i64.to_le_bytes())?;
-    let durable = WriteOptions { durability: Some(Durability::Power), ..WriteOptions::default() };
+    let durable = WriteOptions::new().durability(Durability::Power);
     db.write_with(&mut transfer, &durable)?;
 
     let after = db.snapshot();
@@ -41,7 +41,7 @@ fn main() -> Result<()> {
 
     // A snapshot reads whatever a family reads.
     let mut total = 0;
-    for entry in before.of(accounts).iter() {
+    for entry in before.iter(accounts) {
         total += entry?.value.first_chunk().copied().map_or(0, i64::from_le_bytes);
     }
     assert_eq!(total, 100);

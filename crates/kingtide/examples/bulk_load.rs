@@ -63,7 +63,7 @@ fn ingest(db: &Db, dir: &Path, mut data: Vec<([u8; 16], Vec<u8>)>) -> Result<(Du
         paths.push(path);
     }
     // All of them become visible together, and are durable then.
-    family.ingest(&paths, &IngestOptions { move_files: true, ..IngestOptions::default() })?;
+    family.ingest(&paths, &IngestOptions::new().move_files(true))?;
     Ok((start.elapsed(), sorted))
 }
 

@@ -22,12 +22,12 @@ fn main() -> Result<()> {
     let db = Db::open(&dir, Options::default())?;
 
     // Large values go to a value log, so that merges of keys need not copy them.
-    let images = FamilyOptions { value_threshold: 4096, ..FamilyOptions::default() };
+    let images = FamilyOptions::new().value_threshold(4096);
     let images = family(&db, "images", images, KeyOrder::Bytewise)?;
     images.put(b"harbour.png", vec![0x89; 100_000])?;
 
     // What is put here is gone after a minute, unless an entry brings a life of its own.
-    let sessions = FamilyOptions { ttl: Some(Duration::from_secs(60)), ..FamilyOptions::default() };
+    let sessions = FamilyOptions::new().ttl(Some(Duration::from_secs(60)));
     let sessions = family(&db, "sessions", sessions, KeyOrder::Bytewise)?;
     sessions.put(b"alice", b"token-1")?;
     sessions.put_ttl(b"bob", b"token-2", Duration::from_secs(5))?;

@@ -74,8 +74,8 @@ fn main() -> Result<()> {
 
     // Many want the same key: waiting for a lock is cheaper than being refused in the end. No other transaction can write what was
     // read for update, on any level.
-    let locking = TransactionOptions { isolation: Isolation::ReadCommitted, locking: true, ..Default::default() };
-    db.transact_with(TransactOptions { transaction: locking, ..Default::default() }, |txn| {
+    let locking = TransactionOptions::new(Isolation::ReadCommitted).locking(true);
+    db.transact_with(TransactOptions::new().transaction(locking), |txn| {
         let anna = balance(txn.get_for_update(accounts, b"anna")?);
         txn.put(accounts, b"anna", &(anna + 5).to_le_bytes())
     })?;

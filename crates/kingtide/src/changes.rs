@@ -27,7 +27,21 @@ use std::time::Duration;
 const POLL: Duration = Duration::from_millis(1);
 
 /// What a change stream shows.
+///
+/// ```
+/// # use kingtide::{Db, Options, vfs::MemFs};
+/// # let db = Db::open("db", Options::new().fs(MemFs::shared()).change_retention(1 << 20))?;
+/// use kingtide::ChangeStreamOptions;
+///
+/// let options = ChangeStreamOptions::new().durable_only(true).show_unlogged(true);
+/// let mut stream = db.changes_with(db.latest_sequence(), options)?;
+/// db.put("ebb", "low")?;
+/// db.sync()?;
+/// assert_eq!(stream.next()?.map(|record| record.len()), Some(1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ChangeStreamOptions {
     /// Only commits that survive a power cut. Without it a stream may show a commit that a power cut then undoes, and
     /// other commits get its sequence numbers. Commits that ask for no sync of their own show when a later sync covers
@@ -36,6 +50,27 @@ pub struct ChangeStreamOptions {
     /// Show commits that are not in the log as records without operations ([`ChangeRecord::is_unlogged`]), instead of
     /// ending in an error there.
     pub show_unlogged: bool,
+}
+
+impl ChangeStreamOptions {
+    /// The defaults.
+    pub const fn new() -> ChangeStreamOptions {
+        ChangeStreamOptions { durable_only: false, show_unlogged: false }
+    }
+
+    /// Sets whether only commits that survive a power cut are shown.
+    #[must_use]
+    pub const fn durable_only(mut self, durable_only: bool) -> ChangeStreamOptions {
+        self.durable_only = durable_only;
+        self
+    }
+
+    /// Sets whether commits that are not in the log are shown, as records without operations.
+    #[must_use]
+    pub const fn show_unlogged(mut self, show_unlogged: bool) -> ChangeStreamOptions {
+        self.show_unlogged = show_unlogged;
+        self
+    }
 }
 
 /// One commit.
@@ -81,7 +116,7 @@ impl ChangeRecord {
 ///
 /// ```
 /// # use kingtide::{Db, Options, vfs::MemFs};
-/// # let db = Db::open("db", Options { fs: Some(MemFs::shared()), ..Options::default() })?;
+/// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
 /// use kingtide::ChangeKind;
 ///
 /// db.put("ebb", "low")?;
@@ -304,7 +339,7 @@ impl Db {
     /// use kingtide::ChangeStreamOptions;
     /// use std::time::Duration;
     ///
-    /// let mut stream = db.changes_with(db.oldest_change_sequence(), ChangeStreamOptions { show_unlogged: true, ..Default::default() })?;
+    /// let mut stream = db.changes_with(db.oldest_change_sequence(), ChangeStreamOptions::new().show_unlogged(true))?;
     /// db.put("ebb", "low")?;
     /// let record = stream.wait_next(Duration::from_secs(60))?.expect("a commit");
     /// assert!(!record.is_unlogged() && record.operations().any(|op| op.key == b"ebb"));

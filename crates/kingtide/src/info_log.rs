@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn lines_have_time_and_level_and_files_are_rotated() {
         let fs: Arc<dyn Fs> = MemFs::shared();
-        let options = DbOptions { log_file_size: 4096, log_files: 3, ..DbOptions::default() };
+        let options = DbOptions::new().log_file_size(4096).log_files(3);
         let (mut one, _) = log(&fs, &options);
         one.write(&Event::FamilyCreated("a\nb".to_owned()));
         assert_eq!(text(&*fs, 0), "2000-02-29T00:00:00.007Z info family_created: family 'a b' created\n");

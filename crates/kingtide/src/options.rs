@@ -16,7 +16,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// How to open a database. [`DbOptions`] and [`FamilyOptions`] are the option tables; the rest is what cannot be text. All
-/// options of both tables have a builder method of their name.
+/// options of both tables have a builder method of their name. Fields can be read and assigned; the builder methods make
+/// options, because a later version may add fields (`#[non_exhaustive]`).
 ///
 /// ```
 /// use kingtide::{Compression, Db, DbOptions, Event, EventListener, FamilyOptions, KeyOrder, ManualClock, Options, vfs::MemFs};
@@ -36,7 +37,7 @@ use std::time::Duration;
 /// # db.close()?;
 ///
 /// // Whole tables, and what tests and simulations need: a clock of their own, ids that are the same each time.
-/// let test = Options::new().db(DbOptions::default().max_open_files(16)).family(FamilyOptions::default().value_threshold(0));
+/// let test = Options::new().db(DbOptions::new().max_open_files(16)).family(FamilyOptions::new().value_threshold(0));
 /// let test = test.fs(MemFs::shared()).clock(ManualClock::at_unix_ms(1_000_000)).seed(17).manual_jobs(true);
 /// struct Print;
 /// impl EventListener for Print {
@@ -51,6 +52,7 @@ use std::time::Duration;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Default)]
+#[non_exhaustive]
 pub struct Options {
     /// Options of the database.
     pub db: DbOptions,
@@ -105,7 +107,36 @@ impl Options {
         self
     }
 
-    /// On this file system instead of the machine's.
+    /// Adds a key order supplied by the user, found by name when families that use it are opened.
+    ///
+    /// ```
+    /// use kingtide::{CustomOrder, Db, KeyOrder, Options, vfs::MemFs};
+    /// use std::{cmp::Ordering, sync::Arc};
+    ///
+    /// struct ByLength;
+    /// impl CustomOrder for ByLength {
+    ///     fn name(&self) -> &str {
+    ///         "by-length"
+    ///     }
+    ///     fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
+    ///         (a.len(), a).cmp(&(b.len(), b))
+    ///     }
+    /// }
+    /// let order = Arc::new(ByLength);
+    /// let db = Db::open("db", Options::new().fs(MemFs::shared()).custom_order(order.clone()))?;
+    /// let family = db.create_family_ordered("words", kingtide::FamilyOptions::new(), KeyOrder::Custom(order))?;
+    /// family.put("flood", "")?;
+    /// family.put("ebb", "")?;
+    /// assert_eq!(family.first()?.unwrap().key, b"ebb");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn custom_order(mut self, order: Arc<dyn CustomOrder>) -> Options {
+        self.custom_orders.push(order);
+        self
+    }
+
+    /// Sets the file system to use instead of the machine's.
     #[must_use]
     pub fn fs(mut self, fs: Arc<dyn Fs>) -> Options {
         self.fs = Some(fs);
@@ -133,10 +164,18 @@ impl Options {
         self
     }
 
-    /// Telling this listener of what happens inside.
+    /// Sets a listener that is called for events inside: flushes, compactions, stalls, errors.
     #[must_use]
     pub fn listener(mut self, listener: Arc<dyn EventListener>) -> Options {
         self.listener = Some(listener);
+        self
+    }
+
+    /// Sets thresholds that only tests change.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn tuning(mut self, tuning: Tuning) -> Options {
+        self.tuning = tuning;
         self
     }
 
@@ -225,6 +264,7 @@ pub(crate) fn memory_limit(db: &DbOptions, family: &FamilyOptions, families: usi
 
 /// How one commit is done.
 #[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
 pub struct WriteOptions {
     /// What the commit survives; the database's durability when absent.
     pub durability: Option<Durability>,
@@ -249,10 +289,10 @@ impl WriteOptions {
         WriteOptions::default()
     }
 
-    /// Sets the durability, instead of the database's.
+    /// Sets the durability, instead of the database's, which `None` stands for.
     #[must_use]
-    pub fn durability(mut self, durability: Durability) -> WriteOptions {
-        self.durability = Some(durability);
+    pub fn durability(mut self, durability: impl Into<Option<Durability>>) -> WriteOptions {
+        self.durability = durability.into();
         self
     }
 
@@ -266,6 +306,7 @@ impl WriteOptions {
 
 /// What a read or an iterator sees.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ReadOptions<'a> {
     /// The snapshot to read at; now when absent.
     pub snapshot: Option<&'a Snapshot>,
@@ -302,28 +343,28 @@ impl<'a> ReadOptions<'a> {
         ReadOptions::default()
     }
 
-    /// Reads as of this snapshot instead of now.
+    /// Reads as of this snapshot instead of now, which `None` stands for.
     #[must_use]
-    pub fn snapshot(mut self, snapshot: &'a Snapshot) -> ReadOptions<'a> {
-        self.snapshot = Some(snapshot);
+    pub fn snapshot(mut self, snapshot: impl Into<Option<&'a Snapshot>>) -> ReadOptions<'a> {
+        self.snapshot = snapshot.into();
         self
     }
 
-    /// Only keys with this prefix.
+    /// Shows only keys with this prefix.
     #[must_use]
     pub fn prefix(mut self, prefix: impl Into<Vec<u8>>) -> ReadOptions<'a> {
         self.prefix = Some(prefix.into());
         self
     }
 
-    /// Whether blocks that an iterator reads may enter the block cache.
+    /// Sets whether blocks that an iterator reads may enter the block cache.
     #[must_use]
     pub fn fill_cache(mut self, fill_cache: bool) -> ReadOptions<'a> {
         self.fill_cache = fill_cache;
         self
     }
 
-    /// Whether an iterator reads ahead from the start.
+    /// Sets whether an iterator reads ahead from the start.
     #[must_use]
     pub fn readahead(mut self, readahead: bool) -> ReadOptions<'a> {
         self.readahead = readahead;

@@ -324,21 +324,19 @@ fn no_such_name(name: &str) -> Error {
 ///
 /// ```
 /// # use kingtide::{Db, Options, vfs::MemFs};
-/// # let db = Db::open("db", Options { fs: Some(MemFs::shared()), ..Options::default() })?;
-/// use kingtide::Read;
-///
+/// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
 /// db.put("tide", "rising")?;
 /// let before = db.snapshot();
 /// db.put("tide", "falling")?;
 /// let family = db.default_family();
-/// assert_eq!(before.of(family).get("tide")?.as_deref(), Some(&b"rising"[..]));
+/// assert_eq!(before.get(family, "tide")?.as_deref(), Some(&b"rising"[..]));
 /// drop(before);
 ///
 /// // A name keeps one until it is dropped.
 /// db.create_named_snapshot("before")?;
 /// db.put("tide", "low")?;
 /// let again = db.named_snapshot("before")?;
-/// assert_eq!(again.of(family).get("tide")?.as_deref(), Some(&b"falling"[..]));
+/// assert_eq!(again.get(family, "tide")?.as_deref(), Some(&b"falling"[..]));
 /// db.drop_named_snapshot("before")?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -6,6 +6,7 @@ use crate::open::open;
 use crate::output::{Out, bytes, count, things};
 use crate::progress::Progress;
 use kingtide::backup::{Backup, BackupInfo, BackupOptions, BackupProgress};
+use kingtide_base::clock::unix_ms_of_time;
 use serde_json::{Value, json};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -67,7 +68,7 @@ pub fn main(command: BackupCommand, out: &mut Out) -> Result<()> {
             let rate_limit = kingtide_base::options::parse_size(&rate_limit).map_err(Failure::usage)?;
             let db = open(&path)?;
             let info = with_progress("backing up", |told| {
-                let options = BackupOptions { rate_limit, progress: Some(told), ..BackupOptions::default() };
+                let options = BackupOptions::new().rate_limit(rate_limit).progress(told);
                 Backup::at(&backups).create(&db, options)
             })?;
             db.close()?;
@@ -79,7 +80,7 @@ pub fn main(command: BackupCommand, out: &mut Out) -> Result<()> {
         BackupCommand::Restore { backups, id, into } => {
             let from = existing(&backups)?;
             with_progress("restoring", |told| {
-                let options = BackupOptions { progress: Some(told), ..BackupOptions::default() };
+                let options = BackupOptions::new().progress(told);
                 from.restore_to(id, &kingtide::vfs::PosixFs::shared(), &into, options)
             })?;
             let into = into.display().to_string();
@@ -125,7 +126,7 @@ fn list(path: &Path, out: &mut Out) -> Result<()> {
     }
     let mut rows = vec![["id", "created", "sequence", "files", "bytes", "new"].map(str::to_owned).to_vec()];
     for b in &backups {
-        let (id, created) = (b.id.to_string(), utc(b.created_ms));
+        let (id, created) = (b.id.to_string(), utc(unix_ms_of_time(b.created)));
         rows.push(vec![id, created, count(b.sequence), count(b.files), bytes(b.bytes), bytes(b.new_bytes)]);
     }
     out.table("", &rows)
@@ -136,7 +137,7 @@ fn verify(path: &Path, id: Option<u64>, out: &mut Out) -> Result<()> {
     let ids = id.map_or_else(|| backups.ids(), |id| Ok(vec![id]))?;
     for id in &ids {
         with_progress(&format!("verifying backup {id}"), |told| {
-            backups.verify(*id, BackupOptions { progress: Some(told), ..BackupOptions::default() })
+            backups.verify(*id, BackupOptions::new().progress(told))
         })
         .map_err(|e| e.context(format!("backup {id}")))?;
     }
@@ -146,7 +147,7 @@ fn verify(path: &Path, id: Option<u64>, out: &mut Out) -> Result<()> {
 
 fn describe(b: &BackupInfo) -> Value {
     json!({
-        "id": b.id, "created": b.created_ms, "sequence": b.sequence, "files": b.files, "bytes": b.bytes,
+        "id": b.id, "created": unix_ms_of_time(b.created), "sequence": b.sequence, "files": b.files, "bytes": b.bytes,
         "new_files": b.new_files, "new_bytes": b.new_bytes,
     })
 }

@@ -5,6 +5,7 @@ use crate::open::{open, options_for};
 use crate::output::Out;
 use crate::transfer::insert_bytes;
 use kingtide::{Change, ChangeKind, ChangeRecord, ChangeStreamOptions};
+use kingtide_base::clock::unix_ms_of_time;
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -58,7 +59,7 @@ pub fn main(args: &ChangesArgs, out: &mut Out) -> Result<()> {
 fn print_new(args: &ChangesArgs, position: &mut Option<u64>, out: &mut Out) -> Result<()> {
     let db = open(&args.path)?; // what is opened for reading only has no stream
     let since = position.unwrap_or_else(|| db.oldest_change_sequence());
-    let options = ChangeStreamOptions { show_unlogged: true, ..ChangeStreamOptions::default() };
+    let options = ChangeStreamOptions::new().show_unlogged(true);
     let mut stream = db.changes_with(since, options)?;
     while let Some(record) = stream.next()? {
         out.object(&describe(&record))?;
@@ -90,7 +91,7 @@ fn describe_change(op: &Change<'_>) -> Value {
     object.insert("family_id".into(), op.family.into());
     let second = second.map(|name| (name, op.value));
     insert_bytes(&mut object, op.key, second);
-    if let Some(at) = op.expires_at_ms {
+    if let Some(at) = op.expires_at.map(unix_ms_of_time) {
         object.insert("expires_at".into(), at.into());
     }
     Value::Object(object)

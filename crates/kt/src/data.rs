@@ -7,6 +7,7 @@ use crate::open::{family, open, open_to_read};
 use crate::output::{Out, things};
 use crate::progress::Progress;
 use kingtide::{ColumnFamily, Cursor, Db, KeyOrder, Options, ReadOptions, StagedValue, WriteBatch};
+use kingtide_base::clock::unix_ms_of_time;
 use serde_json::{Map, Value, json};
 use std::io::{IsTerminal, Read};
 use std::ops::Bound;
@@ -31,7 +32,7 @@ pub struct CreateArgs {
 
 /// `kt create`.
 pub fn create(args: &CreateArgs, out: &mut Out) -> Result<()> {
-    let mut options = Options { order: order(&args.order)?, ..Options::default() };
+    let mut options = Options::new().order(order(&args.order)?);
     options.db.error_if_exists = true;
     for option in &args.options {
         let (name, value) = name_value(option)?;
@@ -307,12 +308,11 @@ pub fn scan(args: &ScanArgs, out: &mut Out) -> Result<()> {
     let (from, to, prefix) = (from?, to?, prefix?);
     let db = open_to_read(&args.path)?;
     let family = family(&db, args.family.as_deref())?;
-    let mut entries = family.cursor_with(ReadOptions {
-        lower: from.map_or(Bound::Unbounded, Bound::Included),
-        upper: to.map_or(Bound::Unbounded, Bound::Excluded),
-        prefix,
-        ..ReadOptions::default()
-    })?;
+    let mut options = ReadOptions::new();
+    options.lower = from.map_or(Bound::Unbounded, Bound::Included);
+    options.upper = to.map_or(Bound::Unbounded, Bound::Excluded);
+    options.prefix = prefix;
+    let mut entries = family.cursor_with(options)?;
     if args.reverse {
         entries.seek_to_last();
     } else {
@@ -357,7 +357,7 @@ fn print_entry(family: &ColumnFamily, entries: &mut Cursor, args: &ScanArgs, out
     if !args.keys_only {
         object.insert("value".into(), value_format.json(entries.value()?, "value")?);
     }
-    if let Some(at) = entries.expires_at_ms() {
+    if let Some(at) = entries.expires_at().map(unix_ms_of_time) {
         object.insert("expires_at".into(), at.into());
     }
     out.object(&Value::Object(object))

@@ -181,7 +181,7 @@ pub fn ingest(args: &IngestArgs, out: &mut Out) -> Result<()> {
     let family = family(&db, args.family.as_deref())?;
     let files = things(args.files.len() as u64, "file", "files");
     args.yes.confirm(&format!("Ingest {files} into family '{}', replacing keys that exist?", family.name()))?;
-    let options = IngestOptions { move_files: args.take, verify: true, no_wait: false };
+    let options = IngestOptions::new().move_files(args.take).verify(true);
     let sequence = family.ingest(&args.files, &options)?;
     db.close()?;
     let object = json!({ "family": family.name(), "files": args.files.len(), "sequence": sequence });

@@ -142,7 +142,7 @@ pub fn repair(args: &RepairArgs, out: &mut Out) -> Result<()> {
     check_place(&args.path)?;
     let (path, into) = (args.path.display(), args.into.display());
     args.yes.confirm(&format!("Salvage the readable data of {path} into {into}?"))?;
-    let how = RepairOptions { salvage_past_damage: !args.stop_at_damage, one_family: args.one_family };
+    let how = RepairOptions::new().salvage_past_damage(!args.stop_at_damage).one_family(args.one_family);
     // The order and options of the default family, as far as the manifest tells.
     let options = options_for(&args.path).unwrap_or_default();
     let progress = Progress::bytes("repairing");

@@ -12,6 +12,7 @@ use crate::open::{DEFAULT_FAMILY, open_to_read};
 use crate::output::{Out, count, things};
 use crate::progress::Progress;
 use kingtide::{ColumnFamily, Db, FamilyOptions, KeyOrder, Options, ReadOptions, WriteBatch};
+use kingtide_base::clock::{time_of_unix_ms, unix_ms_of_time};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read};
@@ -52,12 +53,11 @@ pub fn export(args: &ExportArgs, out: &mut Out) -> Result<()> {
     let progress = Progress::start("exporting", "entries", None);
     let mut done = 0;
     for (name, family) in names.iter().zip(&families) {
-        let options =
-            ReadOptions { snapshot: Some(&snapshot), fill_cache: false, readahead: true, ..Default::default() };
+        let options = ReadOptions::new().snapshot(&snapshot).fill_cache(false).readahead(true);
         let mut entries = family.cursor_with(options)?;
         entries.seek_to_first();
         while entries.valid() {
-            let expires_at = entries.expires_at_ms();
+            let expires_at = entries.expires_at().map(unix_ms_of_time);
             let (key, value) = entries.entry()?;
             let mut object = Map::new();
             object.insert("family".into(), name.as_str().into());
@@ -173,7 +173,7 @@ fn open_for(args: &ImportArgs, head: &[(u64, FamilyLine)]) -> Result<Db> {
     let default = head.iter().map(|(_, f)| f).find(|f| f.name == DEFAULT_FAMILY);
     match default {
         Some(f) if args.create && !args.path.join(kingtide::internal::CURRENT).exists() => {
-            let options = Options { family: f.options.clone(), order: f.order.clone(), ..Options::default() };
+            let options = Options::new().family(f.options.clone()).order(f.order.clone());
             Ok(Db::open(&args.path, options)?)
         }
         _ => open_or_create(&args.path, args.create),
@@ -358,7 +358,7 @@ impl Import<'_> {
             self.first_line = line;
         }
         match expires_at {
-            Some(at) => self.batch.put_until(family, &key, &value, at)?,
+            Some(at) => self.batch.put_until(family, &key, &value, time_of_unix_ms(at))?,
             None => self.batch.put(family, &key, &value)?,
         }
         if !self.replace {

@@ -89,7 +89,7 @@ fn backup(world: &World, rng: &mut Rng) -> kingtide::Result<()> {
     let id = 1 + pool.ids()?.last().copied().unwrap_or(0);
     say("E copy");
     world.write(&Record::Copy(Copy::Backup, id));
-    let options = BackupOptions { flush: rng.one_in(2), trust_names: rng.one_in(2), ..BackupOptions::default() };
+    let options = BackupOptions::new().flush(rng.one_in(2)).trust_names(rng.one_in(2));
     let info = pool.create(&world.db, options)?;
     if info.id != id {
         fail(&format!("backup {} instead of {id}", info.id));

@@ -10,6 +10,7 @@ use kingtide::{
     Error, ErrorKind, IngestOptions, Isolation, SortedFileWriter, StagedValue, Transaction, TransactionOptions,
     WriteBatch, WriteOptions,
 };
+use kingtide_base::clock::time_of_unix_ms;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -41,21 +42,16 @@ pub fn execute(w: &mut Writer<'_>, unit: &Unit, how: &How) -> Outcome {
     let result = match how {
         How::Single => single(w, unit),
         How::Batch(durability) => {
-            let options = WriteOptions { durability: *durability, no_wait: w.rng.one_in(20) };
+            let options = WriteOptions::new().durability(*durability).no_wait(w.rng.one_in(20));
             batch(w, unit, &options)
         }
         How::Transaction { isolation, locking, durability, detour } => {
-            let options = TransactionOptions {
-                isolation: *isolation,
-                locking: *locking,
-                durability: *durability,
-                ..TransactionOptions::default()
-            };
+            let options = TransactionOptions::new(*isolation).locking(*locking).durability(*durability);
             transaction(w, unit, options, *detour)
         }
         How::Ingest { move_files, verify } => {
             let no_wait = w.rng.one_in(4);
-            ingest(w, unit, &IngestOptions { move_files: *move_files, verify: *verify, no_wait })
+            ingest(w, unit, &IngestOptions::new().move_files(*move_files).verify(*verify).no_wait(no_wait))
         }
         How::Prepare { locking, durability } => prepare(w, unit, *locking, *durability),
         How::Decide => decide(w, unit),
@@ -135,7 +131,9 @@ fn batch(w: &mut Writer<'_>, unit: &Unit, options: &WriteOptions) -> Result<u64,
                     false => batch.put(&h.cf, &key, &value)?,
                 }
             }
-            Op::Put(_, slot, at) => batch.put_until(&h.cf, &key(order, lane, *slot), &value(w, unit, i, *slot), *at)?,
+            Op::Put(_, slot, at) => {
+                batch.put_until(&h.cf, &key(order, lane, *slot), &value(w, unit, i, *slot), time_of_unix_ms(*at))?
+            }
             Op::Delete(_, slot) => batch.delete(&h.cf, &key(order, lane, *slot))?,
             Op::SingleDelete(_, slot) => batch.single_delete(&h.cf, &key(order, lane, *slot))?,
             Op::DeleteRange(_, from, to) => {
@@ -163,7 +161,9 @@ fn fill(w: &mut Writer<'_>, txn: &mut Transaction, unit: &Unit, locking: bool) -
                     false => txn.put(&h.cf, &key, &value)?,
                 }
             }
-            Op::Put(_, slot, at) => txn.put_until(&h.cf, &key(order, lane, *slot), &value(w, unit, i, *slot), *at)?,
+            Op::Put(_, slot, at) => {
+                txn.put_until(&h.cf, &key(order, lane, *slot), &value(w, unit, i, *slot), time_of_unix_ms(*at))?
+            }
             Op::Delete(_, slot) => txn.delete(&h.cf, &key(order, lane, *slot))?,
             Op::SingleDelete(_, slot) => txn.single_delete(&h.cf, &key(order, lane, *slot))?,
             Op::DeleteRange(_, from, to) => {
@@ -246,7 +246,7 @@ fn prepare(
 ) -> Result<u64, Trouble> {
     let Work::Prepare(number, _) = &unit.work else { return Ok(0) };
     let isolation = if locking { Isolation::ReadCommitted } else { Isolation::Snapshot };
-    let options = TransactionOptions { isolation, locking, durability, ..TransactionOptions::default() };
+    let options = TransactionOptions::new(isolation).locking(locking).durability(durability);
     let mut txn = w.world.db.begin_with(options)?;
     fill(w, &mut txn, unit, locking)?;
     txn.prepare(&xid(w.number, *number, unit.n))?;
@@ -279,7 +279,9 @@ fn ingest(w: &mut Writer<'_>, unit: &Unit, options: &IngestOptions) -> Result<u6
         for (i, op) in ops.iter().enumerate().filter(|(_, op)| op.family() == uid) {
             match op {
                 Op::Put(_, slot, 0) => file.put(&key(order, lane, *slot), &value(w, unit, i, *slot))?,
-                Op::Put(_, slot, at) => file.put_until(&key(order, lane, *slot), &value(w, unit, i, *slot), *at)?,
+                Op::Put(_, slot, at) => {
+                    file.put_until(&key(order, lane, *slot), &value(w, unit, i, *slot), time_of_unix_ms(*at))?
+                }
                 Op::Delete(_, slot) => file.delete(&key(order, lane, *slot))?,
                 Op::DeleteRange(_, from, to) => {
                     let (start, end) = bounds(order, lane, *from, *to);

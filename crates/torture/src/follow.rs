@@ -13,7 +13,7 @@ const FOLLOWER: usize = LANES + 2;
 /// Follows until the database closes.
 pub fn run(world: &World) {
     let mut rng = Rng::new(world.orders.seed ^ world.orders.session ^ 0xf0);
-    let options = ChangeStreamOptions { durable_only: rng.one_in(3), show_unlogged: true };
+    let options = ChangeStreamOptions::new().durable_only(rng.one_in(3)).show_unlogged(true);
     let mut from = if rng.one_in(2) { world.db.latest_sequence() } else { world.db.oldest_change_sequence() };
     let mut last = [0; LANES];
     'stream: while !world.is_closing() {

@@ -12,7 +12,6 @@ use crate::resolve::matches;
 use kingtide::{ReadOptions, Snapshot};
 use kingtide_base::rng::Rng;
 use std::collections::BTreeMap;
-use std::ops::Bound;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -157,14 +156,11 @@ impl<'w> Writer<'w> {
     fn scan(&mut self, handle: &Arc<Handle>, expected: &BTreeMap<u16, Entry>, snapshot: Option<&Snapshot>) {
         let (uid, order) = (handle.uid, handle.family.order);
         let (lower, upper) = bounds(order, self.number as u8, 1, u16::MAX);
-        let options = ReadOptions {
-            snapshot,
-            lower: Bound::Included(lower),
-            upper: Bound::Excluded(upper),
-            fill_cache: self.rng.one_in(2),
-            readahead: self.rng.one_in(4),
-            ..ReadOptions::default()
-        };
+        let options = ReadOptions::new()
+            .snapshot(snapshot)
+            .range(lower..upper)
+            .fill_cache(self.rng.one_in(2))
+            .readahead(self.rng.one_in(4));
         let begin = now_ms();
         let Some(mut it) = self.excuse("iterator", uid, handle.cf.cursor_with(options)) else { return };
         let forward = self.rng.one_in(2);

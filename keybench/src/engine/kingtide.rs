@@ -194,11 +194,9 @@ struct KingtideSession {
 
 /// The bounds of a cursor as options of an iterator.
 fn read_options(bounds: Bounds<'_>) -> ReadOptions<'static> {
-    ReadOptions {
-        lower: bounds.lower.map_or(Bound::Unbounded, |k| Bound::Included(k.to_vec())),
-        upper: bounds.upper.map_or(Bound::Unbounded, |k| Bound::Excluded(k.to_vec())),
-        ..ReadOptions::default()
-    }
+    let lower = bounds.lower.map_or(Bound::Unbounded, Bound::Included);
+    let upper = bounds.upper.map_or(Bound::Unbounded, Bound::Excluded);
+    ReadOptions::new().range((lower, upper))
 }
 
 impl KingtideSession {
@@ -273,7 +271,7 @@ impl Session for KingtideSession {
             return until_ready(|| attempt(txn.reset()));
         }
         let locking = how.mode == TxnMode::Locking;
-        let options = TransactionOptions { isolation: how.isolation, locking, ..TransactionOptions::default() };
+        let options = TransactionOptions::new(how.isolation).locking(locking);
         let txn = until_ready(|| attempt(self.db.begin_with(options.clone())))?;
         self.txn = Some((how, txn));
         Ok(())

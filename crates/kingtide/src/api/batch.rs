@@ -4,9 +4,10 @@
 use crate::MAX_BATCH_BYTES;
 use crate::api::{ColumnFamily, StagedValue};
 use crate::commit::batch::WriteBatch;
+use kingtide_base::clock::unix_ms_of_time;
 use kingtide_base::key::EXPIRY_FLAG;
 use kingtide_base::{Error, Kind, Result};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 impl WriteBatch {
     /// Sets a key. A family with a `ttl_ms` gives the entry that life.
@@ -29,12 +30,35 @@ impl WriteBatch {
         self.push(family.inner(), Kind::Put as u8 | EXPIRY_FLAG, key, Some(at), Some(value))
     }
 
-    /// Sets a key that is gone at a moment, in milliseconds since 1970: copies an entry with the life that it has left.
+    /// Sets a key that expires at a moment, which is rounded up to a whole millisecond. Keys that are to expire together
+    /// need the same moment, and a copy of an entry needs that of the original. A moment in the past is no error: the key has
+    /// expired already.
+    ///
+    /// ```
+    /// use kingtide::{Db, ManualClock, Options, WriteBatch, vfs::MemFs};
+    /// use std::time::{Duration, UNIX_EPOCH};
+    ///
+    /// let clock = ManualClock::at_unix_ms(1_000);
+    /// let db = Db::open("db", Options::new().fs(MemFs::shared()).clock(clock.clone()))?;
+    /// let offers = db.default_family();
+    /// let midnight = UNIX_EPOCH + Duration::from_secs(2);
+    /// let mut batch = WriteBatch::new();
+    /// batch.put_until(offers, b"apples", b"-20 %", midnight)?;
+    /// batch.put_until(offers, b"pears", b"-10 %", midnight)?;
+    /// db.write(batch)?;
+    /// let mut cursor = offers.cursor(..)?;
+    /// cursor.seek_to_first();
+    /// assert_eq!(cursor.expires_at(), Some(midnight));
+    /// clock.advance(Duration::from_secs(1));
+    /// assert_eq!(offers.first()?, None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// As [`WriteBatch::put`].
-    pub fn put_until(&mut self, family: &ColumnFamily, key: &[u8], value: &[u8], expires_at_ms: u64) -> Result<()> {
-        self.push(family.inner(), Kind::Put as u8 | EXPIRY_FLAG, key, Some(expires_at_ms), Some(value))
+    pub fn put_until(&mut self, family: &ColumnFamily, key: &[u8], value: &[u8], expires_at: SystemTime) -> Result<()> {
+        let at = unix_ms_of_time(expires_at);
+        self.push(family.inner(), Kind::Put as u8 | EXPIRY_FLAG, key, Some(at), Some(value))
     }
 
     /// Sets a key to a value that a [`ValueWriter`](crate::ValueWriter) has written. A family with a `ttl_ms` gives the entry
@@ -47,7 +71,7 @@ impl WriteBatch {
     /// ```
     /// # use kingtide::{Db, Options, WriteBatch, vfs::MemFs};
     /// # use std::io::Write;
-    /// # let db = Db::open("db", Options { fs: Some(MemFs::shared()), ..Options::default() })?;
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
     /// let films = db.default_family();
     /// let mut writer = films.value_writer()?;
     /// for _ in 0..100 {

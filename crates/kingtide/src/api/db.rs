@@ -283,7 +283,7 @@ impl Db {
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
-    /// # let db = Db::open("db", Options { fs: Some(MemFs::shared()), ..Options::default() })?;
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
     /// db.create_family("draft", Default::default())?.put("a", "1")?;
     /// db.rename_family("draft", "final")?;
     /// for n in 0..1000u32 {
@@ -347,7 +347,7 @@ impl Db {
     ///
     /// ```
     /// # use kingtide::{Db, Histogram, Options, vfs::MemFs};
-    /// # let db = Db::open("db", Options { fs: Some(MemFs::shared()), ..Options::default() })?;
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
     /// let before = db.histogram(Histogram::Get);
     /// db.get(b"tide")?;
     /// let since = &db.histogram(Histogram::Get) - &before;

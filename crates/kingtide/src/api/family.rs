@@ -21,7 +21,7 @@ use std::time::Duration;
 ///
 /// ```
 /// # use kingtide::{Db, Options, vfs::MemFs};
-/// # let db = Db::open("db", Options { fs: Some(MemFs::shared()), ..Options::default() })?;
+/// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
 /// use kingtide::Read;
 /// use std::time::Duration;
 ///
@@ -247,7 +247,7 @@ impl ColumnFamily {
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
     /// # use std::io::{Read, Seek, SeekFrom};
-    /// # let db = Db::open("db", Options { fs: Some(MemFs::shared()), ..Options::default() })?;
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
     /// let family = db.default_family();
     /// family.put(b"film", vec![7; 5_000_000])?;
     /// let mut film = family.get_reader(b"film")?.expect("it was put");
@@ -311,13 +311,13 @@ impl ColumnFamily {
     /// let before = db.snapshot();
     /// db.put("ebb", "low")?;
     /// db.default_family().put_ttl("eddy", "short", std::time::Duration::from_secs(60))?;
-    /// let mut cursor = db.default_family().cursor_with(ReadOptions { prefix: Some(b"e".to_vec()), ..ReadOptions::default() })?;
+    /// let mut cursor = db.default_family().cursor_with(ReadOptions::new().prefix(b"e".to_vec()))?;
     /// cursor.seek_to_first();
     /// assert_eq!(cursor.entry()?, (&b"ebb"[..], &b"low"[..]));
-    /// assert_eq!(cursor.expires_at_ms(), None);
+    /// assert_eq!(cursor.expires_at(), None);
     /// cursor.next();
-    /// assert!(cursor.expires_at_ms().is_some());
-    /// let mut then = db.default_family().cursor_with(ReadOptions { snapshot: Some(&before), ..ReadOptions::default() })?;
+    /// assert!(cursor.expires_at().is_some());
+    /// let mut then = db.default_family().cursor_with(ReadOptions::new().snapshot(&before))?;
     /// then.seek_to_first();
     /// assert!(!then.valid());
     /// # Ok::<(), Box<dyn std::error::Error>>(())

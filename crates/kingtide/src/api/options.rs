@@ -1,6 +1,7 @@
-//! Options as a database has stored them.
+//! Options as a database has stored them, and ranges of reads.
 
-use crate::options::Options;
+use crate::api::range::{KeyRange, owned_bounds};
+use crate::options::{Options, ReadOptions};
 use crate::recover::{StoredOptions, stored_options};
 use kingtide_base::{Error, ErrorKind, Result};
 use kingtide_vfs::PosixFs;
@@ -44,5 +45,27 @@ impl Options {
             self.db.change_retention = bytes;
         }
         Ok(self)
+    }
+}
+
+impl ReadOptions<'_> {
+    /// Shows only keys of this range. Copies its bounds.
+    ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// use kingtide::ReadOptions;
+    ///
+    /// db.put("ebb", "low")?;
+    /// db.put("flood", "high")?;
+    /// let mut cursor = db.default_family().cursor_with(ReadOptions::new().range("f"..).readahead(true))?;
+    /// cursor.seek_to_first();
+    /// assert_eq!(cursor.key(), b"flood");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn range(mut self, range: impl KeyRange) -> Self {
+        (self.lower, self.upper) = owned_bounds(&range);
+        self
     }
 }

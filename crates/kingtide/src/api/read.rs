@@ -120,9 +120,84 @@ pub struct SnapshotReader<'a> {
 }
 
 impl Snapshot {
-    /// Reads a family as of the snapshot.
+    /// Reads a family as of the snapshot, through [`Read`]. The snapshot has the same verbs itself, which take the family.
     pub fn of<'a>(&'a self, family: &'a ColumnFamily) -> SnapshotReader<'a> {
         SnapshotReader { snapshot: self, family }
+    }
+
+    /// Reads a key of a family as of the snapshot. See [`Read::get`].
+    ///
+    /// ```
+    /// use kingtide::{Db, Options, vfs::MemFs};
+    ///
+    /// let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// let tides = db.default_family();
+    /// db.put("ebb", "low")?;
+    /// db.put("flood", "high")?;
+    /// let before = db.snapshot();
+    /// db.put("ebb", "lower")?;
+    /// db.delete("flood")?;
+    ///
+    /// assert_eq!(before.get(tides, "ebb")?.as_deref(), Some(&b"low"[..]));
+    /// assert!(before.contains_key(tides, "flood")?);
+    /// assert!(before.multi_get(tides, &["ebb", "flood"]).into_iter().all(|value| value.unwrap().is_some()));
+    /// assert_eq!(before.range(tides, "f"..).count(), 1);
+    /// assert_eq!(before.prefix(tides, "e").count(), 1);
+    /// assert_eq!(before.iter(tides).count(), 2);
+    /// assert_eq!(before.first(tides)?.unwrap().value, b"low");
+    /// assert_eq!(before.last(tides)?.unwrap().key, b"flood");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Read::get`].
+    pub fn get(&self, family: &ColumnFamily, key: impl AsRef<[u8]>) -> Result<Option<PinnedValue>> {
+        Read::get(&self.of(family), key)
+    }
+
+    /// Returns whether a key of a family had a value at the snapshot. See [`Read::contains_key`].
+    ///
+    /// # Errors
+    /// As [`Read::get`].
+    pub fn contains_key(&self, family: &ColumnFamily, key: impl AsRef<[u8]>) -> Result<bool> {
+        Read::contains_key(&self.of(family), key)
+    }
+
+    /// Reads several keys of a family as of the snapshot. See [`Read::multi_get`].
+    pub fn multi_get<K: AsRef<[u8]>>(&self, family: &ColumnFamily, keys: &[K]) -> Vec<Result<Option<PinnedValue>>> {
+        Read::multi_get(&self.of(family), keys)
+    }
+
+    /// Iterates over a range of a family as of the snapshot, from either end. The iterator does not borrow the snapshot and
+    /// may outlive it. See [`Read::range`].
+    pub fn range(&self, family: &ColumnFamily, range: impl KeyRange) -> Entries {
+        Read::range(&self.of(family), range)
+    }
+
+    /// Iterates over the keys of a family that begin with `prefix`, as of the snapshot. See [`Read::prefix`].
+    pub fn prefix(&self, family: &ColumnFamily, prefix: impl AsRef<[u8]>) -> Entries {
+        Read::prefix(&self.of(family), prefix)
+    }
+
+    /// Iterates over all keys of a family as of the snapshot. See [`Read::iter`].
+    pub fn iter(&self, family: &ColumnFamily) -> Entries {
+        Read::iter(&self.of(family))
+    }
+
+    /// The entry with the first key of a family at the snapshot. See [`Read::first`].
+    ///
+    /// # Errors
+    /// As [`Read::get`].
+    pub fn first(&self, family: &ColumnFamily) -> Result<Option<Entry>> {
+        Read::first(&self.of(family))
+    }
+
+    /// The entry with the last key of a family at the snapshot. See [`Read::last`].
+    ///
+    /// # Errors
+    /// As [`Read::get`].
+    pub fn last(&self, family: &ColumnFamily) -> Result<Option<Entry>> {
+        Read::last(&self.of(family))
     }
 }
 

@@ -38,16 +38,14 @@ impl Db {
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
-    /// # let db = Db::open("db", Options { fs: Some(MemFs::shared()), ..Options::default() })?;
-    /// use kingtide::Read;
-    ///
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
     /// db.put("tide", "low")?;
     /// let before = db.create_named_snapshot("before the flood")?;
     /// db.put("tide", "high")?;
     /// assert_eq!(db.named_snapshots(), [("before the flood".to_string(), before.sequence())]);
     /// let again = db.snapshot_at(before.sequence())?;
     /// assert!(again.sequence() >= db.oldest_readable_sequence());
-    /// assert_eq!(again.of(db.default_family()).get("tide")?.as_deref(), Some(&b"low"[..]));
+    /// assert_eq!(again.get(db.default_family(), "tide")?.as_deref(), Some(&b"low"[..]));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///

@@ -70,7 +70,7 @@ impl ColumnFamily {
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
     /// # use std::io::Write;
-    /// # let db = Db::open("db", Options { fs: Some(MemFs::shared()), ..Options::default() })?;
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
     /// let family = db.default_family();
     /// let mut writer = family.value_writer()?;
     /// for piece in 0..30u8 {
@@ -105,7 +105,7 @@ impl ColumnFamily {
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
     /// # use std::io::Write;
-    /// # let db = Db::open("db", Options { fs: Some(MemFs::shared()), ..Options::default() })?;
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
     /// let mut writer = db.default_family().value_writer()?;
     /// writer.write_all(b"in ")?;
     /// writer.write_all(b"pieces")?;
@@ -128,7 +128,7 @@ impl ColumnFamily {
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
     /// # use std::io::Read;
-    /// # let db = Db::open("db", Options { fs: Some(MemFs::shared()), ..Options::default() })?;
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
     /// let source = std::io::repeat(7).take(5_000_000); // a file, for example
     /// assert_eq!(db.default_family().put_reader(b"film", source)?, 5_000_000);
     /// assert_eq!(db.get(b"film")?.map(|v| v.len()), Some(5_000_000));
@@ -155,7 +155,7 @@ impl Db {
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
     /// # use std::io::Write;
-    /// # let db = Db::open("db", Options { fs: Some(MemFs::shared()), ..Options::default() })?;
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
     /// let mut writer = db.value_writer()?;
     /// writer.write_all(b"value")?;
     /// drop(writer); // nothing happened
@@ -172,7 +172,7 @@ impl Db {
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
-    /// # let db = Db::open("db", Options { fs: Some(MemFs::shared()), ..Options::default() })?;
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
     /// assert_eq!(db.put_reader(b"key", &b"value"[..])?, 5);
     /// # Ok::<(), kingtide::Error>(())
     /// ```
@@ -199,7 +199,7 @@ impl ValueWriter {
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
-    /// # let db = Db::open("db", Options { fs: Some(MemFs::shared()), ..Options::default() })?;
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
     /// let mut writer = db.value_writer()?;
     /// writer.read_from(&b"two "[..])?;
     /// assert_eq!(writer.read_from(&b"parts"[..])?, 5);

@@ -40,7 +40,7 @@ use std::path::Path;
 /// let mut batch = WriteBatch::new();
 /// batch.put(db.default_family().inner(), b"moon", b"full")?;
 /// batch.delete(db.default_family().inner(), b"tide")?;
-/// let power = WriteOptions { durability: Some(Durability::Power), ..WriteOptions::default() };
+/// let power = WriteOptions::new().durability(Durability::Power);
 /// db.write_with(batch, power).await?; // ready when it survives a power cut
 ///
 /// let mut entries = db.range("a"..);

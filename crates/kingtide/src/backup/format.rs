@@ -2,9 +2,11 @@
 //! table.
 
 use kingtide_base::checksum::crc;
+use kingtide_base::clock::time_of_unix_ms;
 use kingtide_base::coding::{Reader, put_slice, put_varint};
 use kingtide_base::{Error, ErrorKind, Result, SeqNo};
 use kingtide_table::info::size;
+use std::time::SystemTime;
 
 /// The format version that this build writes.
 pub(super) const VERSION: u32 = 1;
@@ -18,8 +20,8 @@ const FRAME: usize = 8 + 4 + 4;
 pub struct BackupInfo {
     /// Its number, ascending with time. The number of a deleted backup that was the newest is given again.
     pub id: u64,
-    /// When it was made, Unix milliseconds.
-    pub created_ms: u64,
+    /// When it was made, to the millisecond.
+    pub created: SystemTime,
     /// It holds every commit up to this sequence number and none after it.
     pub sequence: SeqNo,
     /// Its files.
@@ -66,7 +68,7 @@ impl BackupManifest {
         let of_new = || self.files.iter().filter(|f| f.new);
         BackupInfo {
             id: self.id,
-            created_ms: self.created_ms,
+            created: time_of_unix_ms(self.created_ms),
             sequence: self.sequence,
             files: self.files.len() as u64,
             bytes: self.files.iter().map(|f| f.size).sum(),

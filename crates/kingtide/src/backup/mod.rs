@@ -43,6 +43,29 @@ pub struct BackupProgress {
 }
 
 /// How to make, verify or restore a backup.
+///
+/// ```
+/// use kingtide::backup::{Backup, BackupOptions};
+/// use std::ops::ControlFlow;
+/// # use kingtide::{Db, Options};
+/// # let dir = std::env::temp_dir().join(format!("kingtide-doc-backup-options-{}", std::process::id()));
+/// # let _ = std::fs::remove_dir_all(&dir);
+/// # let db = Db::open(dir.join("db"), Options::new())?;
+///
+/// let mut read = 0;
+/// let mut progress = |p: kingtide::backup::BackupProgress| {
+///     read = p.done_bytes;
+///     ControlFlow::Continue(())
+/// };
+/// let options = BackupOptions::new().flush(false).trust_names(true).rate_limit(64 << 20).progress(&mut progress);
+/// db.put("ebb", "low")?;
+/// Backup::at(dir.join("backups")).create(&db, options)?;
+/// assert!(read > 0);
+/// # db.close()?;
+/// # let _ = std::fs::remove_dir_all(&dir);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[non_exhaustive]
 pub struct BackupOptions<'a> {
     /// Flush memtables before making one, so that later ones share the tables instead of storing what was in memory
     /// again. On by default.
@@ -61,6 +84,42 @@ pub struct BackupOptions<'a> {
 impl Default for BackupOptions<'_> {
     fn default() -> Self {
         BackupOptions { flush: true, trust_names: false, rate_limit: 0, progress: None }
+    }
+}
+
+impl<'a> BackupOptions<'a> {
+    /// The defaults.
+    pub fn new() -> BackupOptions<'a> {
+        BackupOptions::default()
+    }
+
+    /// Sets whether memtables are flushed before a backup is made.
+    #[must_use]
+    pub fn flush(mut self, flush: bool) -> BackupOptions<'a> {
+        self.flush = flush;
+        self
+    }
+
+    /// Sets whether files that an earlier backup took under the same name and size are not read again: see
+    /// [`BackupOptions::trust_names`](#structfield.trust_names) for when that is sound.
+    #[must_use]
+    pub fn trust_names(mut self, trust_names: bool) -> BackupOptions<'a> {
+        self.trust_names = trust_names;
+        self
+    }
+
+    /// Limits the bytes that are read a second; 0 for no limit.
+    #[must_use]
+    pub fn rate_limit(mut self, bytes_per_second: u64) -> BackupOptions<'a> {
+        self.rate_limit = bytes_per_second;
+        self
+    }
+
+    /// Calls this function for every MiB or less. It may end the operation, which then fails with `Cancelled`.
+    #[must_use]
+    pub fn progress(mut self, progress: &'a mut dyn FnMut(BackupProgress) -> ControlFlow<()>) -> BackupOptions<'a> {
+        self.progress = Some(progress);
+        self
     }
 }
 

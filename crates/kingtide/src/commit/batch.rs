@@ -74,7 +74,7 @@ pub(crate) struct StagedFile {
 ///
 /// ```
 /// # use kingtide::{Db, Options, vfs::MemFs};
-/// # let db = Db::open("db", Options { fs: Some(MemFs::shared()), ..Options::default() })?;
+/// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
 /// use kingtide::WriteBatch;
 ///
 /// let stock = db.create_family("stock", Default::default())?;

@@ -59,12 +59,7 @@ impl World {
         World {
             fs,
             order,
-            options: FamilyOptions {
-                value_threshold: 24,
-                target_file_size: 700,
-                block_size: 512,
-                ..FamilyOptions::default()
-            },
+            options: FamilyOptions::new().value_threshold(24).target_file_size(700).block_size(512),
             next_file: AtomicU64::new(100),
             version: Version::default(),
             cache: BlockCache::new(1 << 20, 1, stats.clone()),

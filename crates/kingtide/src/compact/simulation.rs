@@ -56,12 +56,7 @@ impl Simulation {
     }
 
     fn small_options() -> FamilyOptions {
-        FamilyOptions {
-            memtable_size: 64 * ENTRY,
-            target_file_size: 16 * ENTRY,
-            level_ratio: 4,
-            ..FamilyOptions::default()
-        }
+        FamilyOptions::new().memtable_size(64 * ENTRY).target_file_size(16 * ENTRY).level_ratio(4)
     }
 
     fn add_file(&mut self, level: usize, run: u64, entries: Entries) {
@@ -293,7 +288,7 @@ fn overwrites_keep_space_bounded() {
 /// The benchmark's load: 2 M entries of 116 B through 64 MB memtables, that is 4 full flushes, then quiet.
 #[test]
 fn small_load_is_merged_once() {
-    let mut s = Simulation::new(3, FamilyOptions { memtable_size: 64 * ENTRY, ..Simulation::small_options() });
+    let mut s = Simulation::new(3, Simulation::small_options().memtable_size(64 * ENTRY));
     s.options.target_file_size = 16 * ENTRY;
     s.load(5, |rng, _| (0..64).map(|_| rng.next_u64() as u32).collect());
     s.report("small load");
@@ -307,12 +302,10 @@ fn small_load_is_merged_once() {
 fn mixtures_keep_the_invariants() {
     for seed in 100..112 {
         let mut rng = Rng::new(seed);
-        let options = FamilyOptions {
-            level_ratio: 2 + rng.below(6),
-            l0_trigger: 1 + rng.below(5),
-            dividing_offset: 1 + rng.below(2),
-            ..Simulation::small_options()
-        };
+        let options = Simulation::small_options()
+            .level_ratio(2 + rng.below(6))
+            .l0_trigger(1 + rng.below(5))
+            .dividing_offset(1 + rng.below(2));
         let mut s = Simulation::new(seed, options);
         let mut at = 0u32;
         s.load(120, move |rng, _| {

@@ -37,7 +37,7 @@ impl ColumnFamily {
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
-    /// # let db = Db::open("db", Options { fs: Some(MemFs::shared()), ..Options::default() })?;
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
     /// let family = db.default_family();
     /// for n in 0..1000u32 {
     ///     db.put(n.to_be_bytes(), [0; 100])?;

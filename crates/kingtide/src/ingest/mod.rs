@@ -47,7 +47,26 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// How sorted files are ingested.
+///
+/// ```
+/// # use kingtide::{Db, Options, SortedFileWriter};
+/// # let dir = std::env::temp_dir().join(format!("kingtide-doc-ingest-options-{}", std::process::id()));
+/// # let _ = std::fs::remove_dir_all(&dir);
+/// use kingtide::IngestOptions;
+///
+/// let db = Db::open(&dir, Options::new())?;
+/// let file = dir.join("tides.sorted");
+/// let mut writer = SortedFileWriter::create(&file, db.default_family())?;
+/// writer.put(b"ebb", b"low")?;
+/// writer.finish()?;
+/// db.default_family().ingest(&[&file], &IngestOptions::new().move_files(true).verify(true).no_wait(true))?;
+/// assert_eq!(db.get("ebb")?.as_deref(), Some(&b"low"[..]));
+/// # db.close()?;
+/// # let _ = std::fs::remove_dir_all(&dir);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct IngestOptions {
     /// Take the files instead of copying them: they are gone from where they were when the ingest has succeeded, and still
     /// there when it failed. Costs no copying on one file system; between two it is a copy.
@@ -57,6 +76,34 @@ pub struct IngestOptions {
     pub verify: bool,
     /// Fail with `Conflict` instead of waiting when a transaction holds a lock between a file's smallest and largest key.
     pub no_wait: bool,
+}
+
+impl IngestOptions {
+    /// The defaults.
+    pub const fn new() -> IngestOptions {
+        IngestOptions { move_files: false, verify: false, no_wait: false }
+    }
+
+    /// Sets whether the files are taken instead of copied.
+    #[must_use]
+    pub const fn move_files(mut self, move_files: bool) -> IngestOptions {
+        self.move_files = move_files;
+        self
+    }
+
+    /// Sets whether all of each file is read and checked first.
+    #[must_use]
+    pub const fn verify(mut self, verify: bool) -> IngestOptions {
+        self.verify = verify;
+        self
+    }
+
+    /// Sets whether an ingest fails with `Conflict` instead of waiting for locks.
+    #[must_use]
+    pub const fn no_wait(mut self, no_wait: bool) -> IngestOptions {
+        self.no_wait = no_wait;
+        self
+    }
 }
 
 /// Files that were brought into the database's directory, to be removed again unless they are installed.

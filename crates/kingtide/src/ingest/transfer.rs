@@ -222,7 +222,7 @@ impl ColumnFamily {
         let sequence = snapshot.sequence();
         let mut description = Description { name: self.name(), order, sequence, options: stored, files: Vec::new() };
         // An entry that does not expire shall not begin to.
-        let lasting = FamilyOptions { ttl: None, ..options };
+        let lasting = options.ttl(None);
         let mut export = Export::begin(&db.fs, dir)?;
         let read =
             ReadOptions { snapshot: Some(&snapshot), fill_cache: false, readahead: true, ..ReadOptions::default() };
@@ -237,7 +237,7 @@ impl ColumnFamily {
             if writer.is_none() {
                 writer = Some(export.next_file(self, &lasting)?);
             }
-            let expires_at = it.expires_at_ms();
+            let expires_at = it.expires_at();
             let (key, value) = it.entry()?;
             match (&mut writer, expires_at) {
                 (Some(w), Some(at)) => w.put_until(key, value, at)?,

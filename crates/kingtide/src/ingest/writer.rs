@@ -3,7 +3,7 @@
 use crate::api::{ColumnFamily, KeyRange};
 use crate::txn::bounds::shown;
 use crate::version::{LEVELS, SORTED_FILE};
-use kingtide_base::clock::Clock;
+use kingtide_base::clock::{Clock, unix_ms_of_time};
 use kingtide_base::key::EXPIRY_FLAG;
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::rng::entropy;
@@ -13,7 +13,7 @@ use kingtide_vfs::{Fs, OpenMode, Origin};
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// What a finished sorted file holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub struct SortedFile {
 ///
 /// ```
 /// # use kingtide::{Db, Options, vfs::MemFs};
-/// # let db = Db::open("db", Options { fs: Some(MemFs::shared()), ..Options::default() })?;
+/// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
 /// use kingtide::{IngestOptions, SortedFileWriter};
 ///
 /// let family = db.default_family();
@@ -144,7 +144,7 @@ impl SortedFileWriter {
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         match self.ttl_ms {
             0 => self.add(key, Kind::Put as u8, value),
-            ttl => self.put_until(key, value, self.clock.unix_ms().saturating_add(ttl)),
+            ttl => self.put_expiring(key, value, self.clock.unix_ms().saturating_add(ttl)),
         }
     }
 
@@ -154,14 +154,18 @@ impl SortedFileWriter {
     /// As [`SortedFileWriter::put`].
     pub fn put_ttl(&mut self, key: &[u8], value: &[u8], ttl: Duration) -> Result<()> {
         let life = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
-        self.put_until(key, value, self.clock.unix_ms().saturating_add(life))
+        self.put_expiring(key, value, self.clock.unix_ms().saturating_add(life))
     }
 
-    /// Sets a key that is gone at a moment, in milliseconds since 1970.
+    /// Sets a key that expires at a moment, which is rounded up to a whole millisecond.
     ///
     /// # Errors
     /// As [`SortedFileWriter::put`].
-    pub fn put_until(&mut self, key: &[u8], value: &[u8], expires_at_ms: u64) -> Result<()> {
+    pub fn put_until(&mut self, key: &[u8], value: &[u8], expires_at: SystemTime) -> Result<()> {
+        self.put_expiring(key, value, unix_ms_of_time(expires_at))
+    }
+
+    fn put_expiring(&mut self, key: &[u8], value: &[u8], expires_at_ms: u64) -> Result<()> {
         let mut stored = std::mem::take(&mut self.value);
         stored.clear();
         stored.extend_from_slice(&expires_at_ms.to_le_bytes());

@@ -2,11 +2,13 @@
 
 use super::write::LoggedOp;
 use crate::version::FamilyId;
+use kingtide_base::clock::time_of_unix_ms;
 use kingtide_base::key::split_expiry;
 use kingtide_base::{Error, Kind, Result, Tag};
 use kingtide_table::ValuePointer;
 use kingtide_table::packed::Packed;
 use std::ops::Range;
+use std::time::SystemTime;
 
 /// What an operation does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,8 +36,8 @@ pub struct Change<'a> {
     pub key: &'a [u8],
     /// The value; for a range, its end; empty for deletes.
     pub value: &'a [u8],
-    /// When the entry expires, in milliseconds since 1970.
-    pub expires_at_ms: Option<u64>,
+    /// When the entry expires; `None` if it does not.
+    pub expires_at: Option<SystemTime>,
 }
 
 /// Owned operations, in order.
@@ -109,7 +111,7 @@ impl ChangedOps {
             kind: op.kind,
             key: &self.bytes[op.key.clone()],
             value: &self.bytes[op.value.clone()],
-            expires_at_ms: op.expires_at_ms,
+            expires_at: op.expires_at_ms.map(time_of_unix_ms),
         })
     }
 }

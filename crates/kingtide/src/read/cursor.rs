@@ -12,6 +12,7 @@ use crate::read::get::{visible, vlog_of};
 use crate::read::level::RunIter;
 use crate::read::merge::{Merge, Source};
 use crate::read::overlay::{Overlay, Own, OwnIter};
+use kingtide_base::clock::time_of_unix_ms;
 use kingtide_base::histogram::Histogram;
 use kingtide_base::key::split_expiry;
 use kingtide_base::memory::append;
@@ -23,6 +24,7 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 /// Versions of one key that are stepped over one by one; past it the merge seeks to the end of them.
 const STEPS_BEFORE_SEEK: u32 = 16;
@@ -106,7 +108,7 @@ enum Shown {
 ///
 /// ```
 /// # use kingtide::{Db, Options, vfs::MemFs};
-/// # let db = Db::open("db", Options { fs: Some(MemFs::shared()), ..Options::default() })?;
+/// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
 /// for (key, value) in [("ebb", "low"), ("flood", "rising"), ("spring", "highest")] {
 ///     db.put(key, value)?;
 /// }
@@ -333,14 +335,14 @@ impl Cursor {
         Ok((self.key(), value))
     }
 
-    /// Returns when the entry expires, in milliseconds since 1970; `None` if it does not, and while invalid.
-    pub fn expires_at_ms(&self) -> Option<u64> {
+    /// Returns when the entry expires; `None` if it does not, and while invalid.
+    pub fn expires_at(&self) -> Option<SystemTime> {
         let stored = match self.shown {
             Shown::Current => self.merge.top().value(),
             Shown::Saved => &self.saved_value,
             Shown::Nothing => return None,
         };
-        split_expiry(self.shown_tag, stored)?.0
+        split_expiry(self.shown_tag, stored)?.0.map(time_of_unix_ms)
     }
 
     #[cold]
@@ -509,8 +511,8 @@ impl Cursor {
     }
 
     /// Goes on, as [`Cursor::next`] or [`Cursor::prev`] do, and shows each entry to `take`: its key, its value, and when
-    /// it expires, as [`Cursor::expires_at_ms`] says. It stops at the one for which `take` is false, or off the end.
-    pub fn walk(&mut self, forward: bool, mut take: impl FnMut(&[u8], &[u8], Option<u64>) -> bool) {
+    /// it expires, as [`Cursor::expires_at`] says. It stops at the one for which `take` is false, or off the end.
+    pub fn walk(&mut self, forward: bool, mut take: impl FnMut(&[u8], &[u8], Option<SystemTime>) -> bool) {
         loop {
             if forward {
                 self.next();
@@ -520,7 +522,7 @@ impl Cursor {
             if !self.valid() {
                 return;
             }
-            let expires = if self.shown_tag.has_expiry() { self.expires_at_ms() } else { None };
+            let expires = if self.shown_tag.has_expiry() { self.expires_at() } else { None };
             let goes_on = match self.shown_tag.is_indirect() {
                 false => take(self.key(), self.stored(), expires),
                 // An error makes it invalid, and `status` tells it.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 /// How to repair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RepairOptions {
     /// Whether whole log records behind a damaged one are salvaged too. Without them the log ends at the damage.
     pub salvage_past_damage: bool,
@@ -21,7 +22,40 @@ pub struct RepairOptions {
 
 impl Default for RepairOptions {
     fn default() -> Self {
+        RepairOptions::new()
+    }
+}
+
+impl RepairOptions {
+    /// The defaults: salvage past damage, and keep tables of unknown families apart.
+    ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let fs = MemFs::shared();
+    /// # Db::open("db", Options::new().fs(fs.clone()))?.close()?;
+    /// use kingtide::{RepairOptions, repair_with};
+    ///
+    /// let how = RepairOptions::new().salvage_past_damage(false).one_family(true);
+    /// let report = repair_with("db", "repaired", &Options::new().fs(fs), how, &mut |_| true)?;
+    /// assert!(report.families.iter().all(|family| family.lost.is_empty()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub const fn new() -> RepairOptions {
         RepairOptions { salvage_past_damage: true, one_family: false }
+    }
+
+    /// Sets whether whole log records behind a damaged one are salvaged.
+    #[must_use]
+    pub const fn salvage_past_damage(mut self, salvage: bool) -> RepairOptions {
+        self.salvage_past_damage = salvage;
+        self
+    }
+
+    /// Sets whether tables whose family is not known belong to the default family.
+    #[must_use]
+    pub const fn one_family(mut self, one_family: bool) -> RepairOptions {
+        self.one_family = one_family;
+        self
     }
 }
 

@@ -32,13 +32,7 @@ fn options(fs: &MemFs) -> Options {
 }
 
 pub(super) fn family_options() -> FamilyOptions {
-    FamilyOptions {
-        memtable_size: 1 << 16,
-        compression: Compression::None,
-        value_threshold: 8,
-        l0_trigger: 2,
-        ..FamilyOptions::default()
-    }
+    FamilyOptions::new().memtable_size(1 << 16).compression(Compression::None).value_threshold(8).l0_trigger(2)
 }
 
 impl World {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 fn open_on(fs: &MemFs, dir: &str) -> kingtide::Result<Db> {
     let fs: Arc<dyn Fs> = Arc::new(fs.clone());
-    let mut options = Options { fs: Some(fs), manual_jobs: true, ..Options::default() };
+    let mut options = Options::new().fs(fs).manual_jobs(true);
     for (name, value) in [("wal_segment_size", "65536"), ("memtable_size", "65536"), ("value_threshold", "512")] {
         options.set(name, value).unwrap();
     }
@@ -73,7 +73,7 @@ fn later_backups_store_little_and_every_one_can_be_restored() {
             read = p.done_bytes;
             ControlFlow::Continue(())
         };
-        let options = BackupOptions { trust_names, flush, progress: Some(&mut told), ..BackupOptions::default() };
+        let options = BackupOptions::new().trust_names(trust_names).flush(flush).progress(&mut told);
         let info = backup.create(&db, options).unwrap();
         assert_eq!((info.id, info.sequence), (round + 1, db.latest_sequence()));
         assert_eq!(pool_bytes(&vault) - before, info.new_bytes);
@@ -127,7 +127,7 @@ fn a_restored_database_is_backed_up_to_the_same_place_and_nothing_is_mixed_up() 
     for _ in 0..3 {
         for db in [&db, &twin] {
             write(db, &mut rng, 300);
-            let options = BackupOptions { trust_names: true, ..BackupOptions::default() };
+            let options = BackupOptions::new().trust_names(true);
             backup.create(db, options).unwrap();
             expected.push(content(db));
         }
@@ -238,13 +238,13 @@ fn it_can_be_cancelled_and_one_at_a_time_changes_the_directory() {
             }
             if steps > stop_after { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        let options = BackupOptions { progress: Some(&mut told), ..BackupOptions::default() };
+        let options = BackupOptions::new().progress(&mut told);
         assert_eq!(backup.create(&db, options).unwrap_err().kind(), ErrorKind::Cancelled);
         assert!(backup.ids().unwrap().is_empty());
     }
     backup.create(&db, BackupOptions::default()).unwrap();
     let mut stop = |_: BackupProgress| ControlFlow::Break(());
-    let options = BackupOptions { progress: Some(&mut stop), ..BackupOptions::default() };
+    let options = BackupOptions::new().progress(&mut stop);
     let e = backup.restore_to(1, &shared, "restored", options).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Cancelled);
     backup.restore_to(1, &shared, "restored", BackupOptions::default()).unwrap();

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 fn on(fs: &MemFs) -> Options {
-    Options { fs: Some(Arc::new(fs.clone())), ..Options::default() }
+    Options::new().fs(Arc::new(fs.clone()))
 }
 
 fn memory_db() -> (MemFs, Db) {
@@ -54,7 +54,7 @@ fn options_that_cannot_be_right() {
     refused(db.set_option("max_open_files", "3"), Invalid, "out of range");
     refused(db.default_family().set_option("block_size", "8K"), Invalid, "cannot be changed");
     refused(db.default_family().set_option("l0_trigger", "0"), Invalid, "out of range");
-    let bad = FamilyOptions { filter_fp: 2.0, ..FamilyOptions::default() };
+    let bad = FamilyOptions::new().filter_fp(2.0);
     refused(db.create_family("f", bad), Invalid, "filter_fp");
     assert_eq!(db.families(), ["default"]);
 }
@@ -168,7 +168,7 @@ fn things_of_another_database_are_refused() {
     assert_eq!(b.get(b"k").unwrap().as_deref(), None);
     let snapshot = b.snapshot();
     refused(snapshot.of(a.default_family()).get(b"k"), Invalid, "another database");
-    let read = ReadOptions { snapshot: Some(&snapshot), ..ReadOptions::default() };
+    let read = ReadOptions::new().snapshot(&snapshot);
     refused(a.default_family().cursor_with(read), Invalid, "another database");
     let other = a.create_family("other", FamilyOptions::default()).unwrap();
     let mut it = other.cursor(..).unwrap();
@@ -247,7 +247,7 @@ fn directories_that_cannot_be_opened() {
     assert!(said.contains("LOCKED: ") && said.contains("another process"), "{said}");
     db.close().unwrap();
     refused(with(true, true), Exists, "error_if_exists");
-    let other = Options { order: KeyOrder::U64, ..Options::default() };
+    let other = Options::new().order(KeyOrder::U64);
     refused(Db::open(&path, other), Incompatible, "u64");
     assert_eq!(Db::open(&path, Options::default()).unwrap().get(b"k").unwrap().as_deref(), Some(&b"v"[..]));
 }
@@ -282,7 +282,7 @@ fn a_key_order_must_be_given_again() {
         }
     }
     refused(Db::open("db", on(&fs)), ErrorKind::Incompatible, "'test.backwards'");
-    let db = Db::open("db", Options { custom_orders: vec![Arc::new(Backwards)], ..on(&fs) }).unwrap();
+    let db = Db::open("db", on(&fs).custom_order(Arc::new(Backwards))).unwrap();
     let mut it = db.family("f").unwrap().cursor(..).unwrap();
     it.seek_to_first();
     assert_eq!(it.key(), [50]);

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 fn options_on(fs: Arc<dyn Fs>, manual: bool) -> Options {
-    let mut options = Options { fs: Some(fs), manual_jobs: manual, ..Options::default() };
+    let mut options = Options::new().fs(fs).manual_jobs(manual);
     for (name, value) in [("wal_segment_size", "65536"), ("memtable_size", "65536"), ("value_threshold", "512")] {
         options.set(name, value).unwrap();
     }
@@ -47,7 +47,7 @@ fn fill(db: &Db, rng: &mut Rng, rounds: usize) {
                 3 => {
                     let mut b = WriteBatch::new();
                     b.put(db.default_family(), &key, &value(rng)).unwrap();
-                    let unlogged = WriteOptions { durability: Some(Durability::None), no_wait: false };
+                    let unlogged = WriteOptions::new().durability(Durability::None);
                     db.write_with(&mut b, &unlogged).unwrap();
                 }
                 4 if rng.one_in(10) => {
@@ -168,7 +168,7 @@ fn under_four_writers_it_is_the_commits_up_to_its_number() {
                     b.put(db.default_family(), &key, &v).unwrap();
                     b.put(other, &key, &v).unwrap();
                     let durability = [Durability::Process, Durability::None][rng.below(2) as usize];
-                    let how = WriteOptions { durability: Some(durability), no_wait: false };
+                    let how = WriteOptions::new().durability(durability);
                     let seq = db.write_with(&mut b, &how).unwrap();
                     log.lock().unwrap().push((seq, key, v));
                 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 fn open(fs: &Arc<MemFs>) -> Db {
-    Db::open("/db", Options { fs: Some(fs.clone()), ..Options::default() }).unwrap()
+    Db::open("/db", Options::new().fs(fs.clone())).unwrap()
 }
 
 type Op = (ChangeKind, Vec<u8>, Vec<u8>, bool);
@@ -28,10 +28,8 @@ impl Record {
 
 impl CommitHook for Record {
     fn committed(&self, commit: &CommittedWrites<'_>) {
-        let ops: Vec<Op> = commit
-            .operations()
-            .map(|c| (c.kind, c.key.to_vec(), c.value.to_vec(), c.expires_at_ms.is_some()))
-            .collect();
+        let ops: Vec<Op> =
+            commit.operations().map(|c| (c.kind, c.key.to_vec(), c.value.to_vec(), c.expires_at.is_some())).collect();
         assert_eq!((ops.len(), commit.is_empty()), (commit.len(), false));
         self.0.lock().unwrap().push((commit.sequence(), ops));
     }
@@ -248,7 +246,7 @@ fn hooks_of_transactions_may_do_what_everybody_may() {
                 let db = db.clone();
                 s.spawn(move || {
                     for i in 0..100 {
-                        let options = TransactionOptions { locking, ..TransactionOptions::default() };
+                        let options = TransactionOptions::default().locking(locking);
                         let mut txn = db.begin_with(options).unwrap();
                         txn.put(db.default_family(), format!("{t}:{i}").as_bytes(), b"first").unwrap();
                         if i % 4 == 0 {

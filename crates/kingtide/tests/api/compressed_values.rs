@@ -22,13 +22,7 @@ impl Store {
     fn open(fs: MemFs, family: &FamilyOptions) -> Store {
         let clock = ManualClock::at_unix_ms(1_000_000);
         let shared: Arc<dyn Fs> = Arc::new(fs.clone());
-        let options = Options {
-            family: family.clone(),
-            fs: Some(shared),
-            clock: Some(clock.clone()),
-            manual_jobs: true,
-            ..Options::default()
-        };
+        let options = Options::new().family(family.clone()).fs(shared).clock(clock.clone()).manual_jobs(true);
         Store { fs, clock, db: Db::open("/db", options).unwrap() }
     }
 
@@ -65,7 +59,7 @@ impl Store {
 }
 
 fn options(compression: Compression) -> FamilyOptions {
-    FamilyOptions { compression, value_chunk_size: 8192, ..FamilyOptions::default() }
+    FamilyOptions::new().compression(compression).value_chunk_size(8192)
 }
 
 fn half_random(len: usize, rng: &mut Rng) -> Vec<u8> {
@@ -141,7 +135,7 @@ fn only_values_that_pay_are_packed() {
         size < raw
     };
     let lz4 = options(Compression::Lz4);
-    let threshold = |value_threshold| FamilyOptions { value_threshold, ..lz4.clone() };
+    let threshold = |value_threshold| lz4.clone().value_threshold(value_threshold);
     let mut noise = vec![0; 4096];
     Rng::new(1).fill(&mut noise);
     assert!(!packs(&lz4, &[0; 1023]) && packs(&lz4, &[0; 1024]), "a kilobyte at least");
@@ -191,10 +185,10 @@ fn expiry_and_deletes_work_on_packed_values() {
 fn values_packed_under_other_options_are_flushed_under_the_new_ones() {
     let lz4 = options(Compression::Lz4);
     let others = [
-        FamilyOptions { value_threshold: 0, ..lz4.clone() },
-        FamilyOptions { value_threshold: 5000, ..lz4.clone() },
-        FamilyOptions { compression: Compression::None, value_chunk_size: 4096, ..lz4.clone() },
-        FamilyOptions { compression: Compression::Zstd, ..lz4.clone() },
+        lz4.clone().value_threshold(0),
+        lz4.clone().value_threshold(5000),
+        lz4.clone().compression(Compression::None).value_chunk_size(4096),
+        lz4.clone().compression(Compression::Zstd),
     ];
     for other in others {
         let s = Store::open(MemFs::new(), &lz4);

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 fn open() -> Db {
-    let options = Options { fs: Some(Arc::new(MemFs::new())), ..Options::default() };
+    let options = Options::new().fs(Arc::new(MemFs::new()));
     Db::open("/db", options).unwrap()
 }
 
 fn begin(db: &Db, isolation: Isolation, locking: bool) -> Transaction {
-    db.begin_with(TransactionOptions { isolation, locking, ..Default::default() }).unwrap()
+    db.begin_with(TransactionOptions::new(isolation).locking(locking)).unwrap()
 }
 
 fn get(txn: &mut Transaction, db: &Db, key: &str) -> Option<String> {
@@ -22,7 +22,7 @@ fn get(txn: &mut Transaction, db: &Db, key: &str) -> Option<String> {
 
 /// Keys and values from `lower` on, at the snapshot or newest.
 fn scan(txn: &mut Transaction, db: &Db, newest: bool) -> String {
-    let options = ReadOptions { lower: Bound::Included(b"a".to_vec()), ..ReadOptions::default() };
+    let options = ReadOptions::new().range((Bound::Included(b"a".to_vec()), Bound::Unbounded));
     let family = db.default_family();
     let mut it = if newest { txn.cursor_newest(family, options) } else { txn.cursor_with(family, options) }.unwrap();
     let mut seen = Vec::new();

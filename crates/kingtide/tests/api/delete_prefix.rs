@@ -8,7 +8,7 @@ use std::sync::Arc;
 const KEYS: [&[u8]; 10] = [b"a", b"aB", b"ab", b"abc", b"b", b"Zz", b"\xff", b"\xffa", b"\xff\xff", b"\xff\xffb"];
 
 fn open() -> Db {
-    Db::open("/db", Options { fs: Some(Arc::new(MemFs::new())), manual_jobs: true, ..Options::default() }).unwrap()
+    Db::open("/db", Options::new().fs(Arc::new(MemFs::new())).manual_jobs(true)).unwrap()
 }
 
 fn keys(family: &ColumnFamily) -> Vec<Vec<u8>> {
@@ -81,7 +81,7 @@ fn orders_without_prefixes_refuse_it() {
 /// Nothing in a file that is older than a range delete can be seen through it, so reads of its keys leave the file alone.
 #[test]
 fn a_get_of_a_deleted_range_reads_no_block_of_older_files() {
-    let mut options = Options { fs: Some(Arc::new(MemFs::new())), manual_jobs: true, ..Options::default() };
+    let mut options = Options::new().fs(Arc::new(MemFs::new())).manual_jobs(true);
     options.db.block_cache_size = 0;
     let db = Db::open("/db", options).unwrap();
     let key = |i: u32| format!("key{i:05}");

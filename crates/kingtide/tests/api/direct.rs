@@ -13,9 +13,8 @@ use std::time::Duration;
 const LENGTHS: [usize; 6] = [10, 63, 64, 3000, 20_000, 100_000];
 
 fn options(fs: &MemFs, compression: Compression) -> Options {
-    let mut o = Options { fs: Some(Arc::new(fs.clone())), manual_jobs: true, ..Options::default() };
-    o.family =
-        FamilyOptions { compression, value_chunk_size: 4096, direct_value_threshold: 64, ..FamilyOptions::default() };
+    let mut o = Options::new().fs(Arc::new(fs.clone())).manual_jobs(true);
+    o.family = FamilyOptions::new().compression(compression).value_chunk_size(4096).direct_value_threshold(64);
     o
 }
 
@@ -218,10 +217,7 @@ fn a_stream_reads_values_of_a_file_that_is_about_to_be_removed() {
 fn a_durable_commit_syncs_a_second_file_only_for_enough_bytes() {
     let fs = MemFs::new();
     let db = Db::open("db", options(&fs, Compression::None)).unwrap();
-    let other = db.create_family(
-        "other",
-        FamilyOptions { direct_value_threshold: 640, ..options(&fs, Compression::None).family },
-    );
+    let other = db.create_family("other", options(&fs, Compression::None).family.direct_value_threshold(640));
     let other = other.unwrap();
     let mut expected = 0;
     for (durability, lengths, other_lengths, direct) in [
@@ -240,7 +236,7 @@ fn a_durable_commit_syncs_a_second_file_only_for_enough_bytes() {
                 batch.put(family, &[n as u8], &value(*length, n as u64)).unwrap();
             }
         }
-        db.write_with(&mut batch, &WriteOptions { durability: Some(durability), ..WriteOptions::default() }).unwrap();
+        db.write_with(&mut batch, &WriteOptions::new().durability(durability)).unwrap();
         expected += direct;
         assert_eq!(db.stats().get("direct_values"), Some(expected), "{what}");
         for (family, lengths) in [(db.default_family(), &lengths), (&other, &other_lengths)] {
@@ -288,7 +284,7 @@ fn writers_wait_when_flushes_lag_behind_values_that_are_written_once() {
     let no_wait = || {
         let mut batch = WriteBatch::new();
         batch.put(&other, b"k", &value(9_000, 1)).unwrap();
-        db.write_with(&mut batch, &WriteOptions { no_wait: true, ..WriteOptions::default() })
+        db.write_with(&mut batch, &WriteOptions::new().no_wait(true))
     };
     let mut refused = None;
     for n in 0..20u64 {
@@ -311,7 +307,7 @@ fn writers_wait_when_flushes_lag_behind_values_that_are_written_once() {
     db.drop_family("other").unwrap();
     let mut batch = WriteBatch::new();
     batch.put(db.default_family(), b"k", b"v").unwrap();
-    db.write_with(&mut batch, &WriteOptions { no_wait: true, ..WriteOptions::default() }).unwrap();
+    db.write_with(&mut batch, &WriteOptions::new().no_wait(true)).unwrap();
     for n in (0..20u64).step_by(2) {
         assert!(db.get(n.to_be_bytes()).unwrap().unwrap() == value(15_000, n)[..], "{n}");
     }
@@ -386,7 +382,7 @@ fn a_value_that_is_put_by_itself_is_not_copied() {
     assert_eq!(family.put("", value(large, 3)).unwrap_err().kind(), kingtide::ErrorKind::InvalidArgument);
     assert_eq!(db.stats().get("direct_values"), Some(2), "a refused one was not written");
     assert!(db.stats().get("bytes_committed").unwrap() >= 2 * large as u64);
-    let mut txn = db.begin_with(kingtide::TransactionOptions { locking: true, ..Default::default() }).unwrap();
+    let mut txn = db.begin_with(kingtide::TransactionOptions::default().locking(true)).unwrap();
     txn.put(&family, b"c", b"locked").unwrap();
     let late = std::thread::spawn({
         let family = family.clone();

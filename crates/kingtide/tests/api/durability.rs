@@ -8,13 +8,13 @@ use std::time::Duration;
 
 fn options(fs: &MemFs) -> Options {
     let fs: Arc<dyn Fs> = Arc::new(fs.clone());
-    Options { fs: Some(fs), manual_jobs: true, ..Options::default() }
+    Options::new().fs(fs).manual_jobs(true)
 }
 
 fn put(db: &Db, key: &[u8], durability: Durability) {
     let mut b = WriteBatch::new();
     b.put(db.default_family(), key, b"value").unwrap();
-    db.write_with(&mut b, &WriteOptions { durability: Some(durability), no_wait: false }).unwrap();
+    db.write_with(&mut b, &WriteOptions::new().durability(durability)).unwrap();
 }
 
 /// Keys that are there after the machine lost everything that was not synced.
@@ -54,8 +54,7 @@ fn sync_and_an_empty_power_commit_make_earlier_commits_durable() {
     let db = Db::open("db", options(&fs)).unwrap();
     put(&db, b"a", Durability::Process);
     assert_eq!(after_power_cut(&fs, &[b"a"]), [false]);
-    db.write_with(&mut WriteBatch::new(), &WriteOptions { durability: Some(Durability::Power), no_wait: false })
-        .unwrap();
+    db.write_with(&mut WriteBatch::new(), &WriteOptions::new().durability(Durability::Power)).unwrap();
     assert_eq!(after_power_cut(&fs, &[b"a"]), [true]);
     put(&db, b"b", Durability::Process);
     db.sync().unwrap();
@@ -106,7 +105,7 @@ fn a_commit_over_two_families_begins_the_log() {
     let mut b = WriteBatch::new();
     b.put(db.default_family(), b"key", b"value").unwrap();
     b.put(&other, b"key", b"value").unwrap();
-    db.write_with(&mut b, &WriteOptions { durability: Some(Durability::None), no_wait: false }).unwrap();
+    db.write_with(&mut b, &WriteOptions::new().durability(Durability::None)).unwrap();
     assert_eq!(after_kill(&fs, &[b"key"]), [true]);
     let killed = fs.kill_clone();
     for name in killed.list("db".as_ref()).unwrap().iter().filter(|name| name.ends_with(".wal")) {
@@ -127,7 +126,7 @@ fn closing_without_patience_flushes_what_was_not_logged() {
         let family = db.create_family(name, kingtide::FamilyOptions::default()).unwrap();
         let mut b = WriteBatch::new();
         (0..500).for_each(|i| b.put(&family, format!("key {i}").as_bytes(), &[7; 100]).unwrap());
-        db.write_with(&mut b, &WriteOptions { durability: Some(Durability::None), no_wait: false }).unwrap();
+        db.write_with(&mut b, &WriteOptions::new().durability(Durability::None)).unwrap();
     }
     put(&db, b"none", Durability::None);
     db.close().unwrap();

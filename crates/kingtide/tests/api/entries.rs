@@ -18,8 +18,8 @@ type Model = BTreeMap<Vec<u8>, (Vec<u8>, Option<u64>)>;
 type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
 fn open(clock: Option<Arc<ManualClock>>) -> Db {
-    let clock = clock.map(|c| c as Arc<dyn kingtide::Clock>);
-    let options = Options { fs: Some(Arc::new(MemFs::new())), manual_jobs: true, clock, ..Options::default() };
+    let mut options = Options::new().fs(MemFs::shared()).manual_jobs(true);
+    options.clock = clock.map(|c| c as Arc<dyn kingtide::Clock>);
     Db::open("/db", options).unwrap()
 }
 
@@ -27,7 +27,7 @@ fn pair(entry: Result<Entry>) -> Pair {
     entry.unwrap().into()
 }
 
-fn keys(entries: Entries) -> Vec<String> {
+fn keys(entries: impl Iterator<Item = Result<Entry>>) -> Vec<String> {
     entries.map(|e| String::from_utf8(e.unwrap().key.to_vec()).unwrap()).collect()
 }
 
@@ -308,6 +308,43 @@ fn one_trait_reads_families_snapshots_and_transactions() {
     let mut entries = reader.iter();
     assert_eq!(entries.next_back().unwrap().unwrap_err().kind(), ErrorKind::InvalidArgument);
     assert!(entries.next().is_none(), "an iterator ends after its error");
+}
+
+/// A snapshot has the verbs of the trait itself, which take the family.
+#[test]
+fn a_snapshot_reads_by_itself() {
+    let db = open(None);
+    let (f, other) = (db.default_family(), db.create_family("other", FamilyOptions::new()).unwrap());
+    db.put("a", "1").unwrap();
+    db.put("b", vec![7; 10_000]).unwrap();
+    other.put("x", "9").unwrap();
+    let before = db.snapshot();
+    db.put("a", "2").unwrap();
+    db.delete("b").unwrap();
+    db.put("c", "3").unwrap();
+    other.delete("x").unwrap();
+    for flush in [false, true] {
+        if flush {
+            db.flush().unwrap();
+        }
+        assert_eq!(before.get(f, "a").unwrap().unwrap(), b"1");
+        assert_eq!(before.get(&other, "x").unwrap().unwrap(), b"9");
+        assert_eq!(["b", "c"].map(|k| before.contains_key(f, k).unwrap()), [true, false]);
+        let many = before.multi_get(f, &["c", "b", "a"]).into_iter().map(|v| v.unwrap().map(|v| v.len()));
+        assert_eq!(many.collect::<Vec<_>>(), [None, Some(10_000), Some(1)]);
+        assert_eq!(keys(before.iter(f)), ["a", "b"]);
+        assert_eq!(keys(before.range(f, "b"..)), ["b"]);
+        assert_eq!(keys(before.range(f, ..="b").rev()), ["b", "a"]);
+        assert_eq!(keys(before.prefix(&other, "x")), ["x"]);
+        assert_eq!(before.first(f).unwrap().unwrap().value, b"1");
+        assert_eq!(before.last(f).unwrap().unwrap().key, b"b");
+    }
+    let stranger = open(None);
+    let refused = before.get(stranger.default_family(), "a").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+    let entries = before.range(f, ..);
+    drop(before);
+    assert_eq!(keys(entries), ["a", "b"], "an iterator outlives its snapshot");
 }
 
 /// A serializable transaction that read from both ends is refused for what was inserted where it read, and for nothing else.

@@ -4,7 +4,7 @@ use kingtide::vfs::MemFs;
 use kingtide::{ColumnFamily, Db, FamilyReport, Options};
 
 fn options(memtable_size: u64) -> Options {
-    let mut options = Options { fs: Some(MemFs::shared()), manual_jobs: true, ..Options::default() };
+    let mut options = Options::new().fs(MemFs::shared()).manual_jobs(true);
     options.family.memtable_size = memtable_size;
     options
 }

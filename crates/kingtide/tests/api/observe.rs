@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 fn in_memory() -> Options {
-    Options { fs: Some(MemFs::shared()), manual_jobs: true, seed: Some(1), ..Options::default() }
+    Options::new().fs(MemFs::shared()).manual_jobs(true).seed(1)
 }
 
 /// Remembers what it hears.
@@ -122,7 +122,7 @@ fn the_prometheus_text_has_the_right_form() {
 #[test]
 fn a_listener_hears_what_happens_in_order() {
     let heard = Arc::new(Heard::default());
-    let db = Db::open("db", Options { listener: Some(heard.clone()), ..in_memory() }).unwrap();
+    let db = Db::open("db", in_memory().listener(heard.clone())).unwrap();
     assert_eq!(heard.names(), ["recovered", "opened"]);
     for round in 0..2 {
         (0..100u32).for_each(|i| {
@@ -165,7 +165,7 @@ fn a_listener_hears_what_happens_in_order() {
 fn a_failed_flush_is_told_and_its_repetition_too() {
     let (heard, faults) = (Arc::new(Heard::default()), Arc::new(FaultFs::new(MemFs::shared(), 1)));
     let fs: Arc<dyn Fs> = faults.clone();
-    let db = Db::open("db", Options { fs: Some(fs), listener: Some(heard.clone()), ..in_memory() }).unwrap();
+    let db = Db::open("db", in_memory().fs(fs).listener(heard.clone())).unwrap();
     db.put(b"k", b"v").unwrap();
     faults.add(Rule::new(Op::Write, Fault::Eio).path(".klog"));
     db.flush().unwrap(); // tries again
@@ -192,7 +192,7 @@ impl EventListener for Busy {
 #[test]
 fn a_listener_may_use_the_database_and_its_panic_harms_nothing() {
     let busy = Arc::new(Busy(OnceLock::new(), Mutex::new(None)));
-    let options = Options { fs: Some(MemFs::shared()), listener: Some(busy.clone()), ..Options::default() };
+    let options = Options::new().fs(MemFs::shared()).listener(busy.clone());
     let db = Db::open("db", options).unwrap(); // with background threads
     assert!(busy.0.set(db.clone()).is_ok());
     db.put(b"k", b"v").unwrap();
@@ -247,7 +247,7 @@ fn the_perf_context_counts_what_an_operation_touches() {
 fn a_slow_commit_is_recorded_with_the_stage_that_made_it_slow() {
     const SLOW: Duration = Duration::from_millis(30);
     let (fs, heard) = (MemFs::new(), Arc::new(Heard::default()));
-    let options = Options { fs: Some(Arc::new(fs.clone())), listener: Some(heard.clone()), ..in_memory() };
+    let options = in_memory().fs(Arc::new(fs.clone())).listener(heard.clone());
     let db = Db::open("db", options).unwrap();
     db.set_option("durability", "power").unwrap();
     db.put(b"before", b"v").unwrap();
@@ -298,7 +298,7 @@ fn a_write_that_waits_for_a_lock_says_so() {
     options.db.slow_operation_threshold = Some(Duration::from_millis(10));
     options.db.lock_timeout = Duration::from_millis(20);
     let db = Db::open("db", options).unwrap();
-    let locking = TransactionOptions { locking: true, ..Default::default() };
+    let locking = TransactionOptions::default().locking(true);
     let mut txn = db.begin_with(locking).unwrap();
     txn.put(db.default_family(), b"k", b"v").unwrap();
     assert_eq!(db.put(b"k", b"w").unwrap_err().kind(), ErrorKind::LockTimeout);
@@ -312,7 +312,7 @@ fn the_log_file_tells_the_life_of_a_database() {
     let dir = Scratch::new("observe-log");
     let at = |name: &str| dir.0.join("db").join(name);
     let read = || std::fs::read_to_string(at("LOG")).unwrap_or_default();
-    let mut options = Options { manual_jobs: true, ..Options::default() };
+    let mut options = Options::new().manual_jobs(true);
     options.db.lock_timeout = Duration::from_millis(77);
     let db = Db::open(at(""), options.clone()).unwrap();
     db.put(b"secret", b"v").unwrap();
@@ -346,7 +346,7 @@ fn the_level_of_the_log_file_changes_while_the_database_runs() {
     let dir = Scratch::new("observe-level");
     let at = |name: &str| dir.0.join("db").join(name);
     let read = || std::fs::read_to_string(at("LOG")).unwrap_or_default();
-    let mut options = Options { manual_jobs: true, ..Options::default() };
+    let mut options = Options::new().manual_jobs(true);
     options.db.log_level = LogLevel::Off;
     let db = Db::open(at(""), options).unwrap();
     let flush = || {
@@ -371,7 +371,7 @@ fn the_level_of_the_log_file_changes_while_the_database_runs() {
 fn an_open_that_fails_says_why_in_the_log_file() {
     let dir = Scratch::new("observe-failed-open");
     let heard = Arc::new(Heard::default());
-    let options = Options { manual_jobs: true, listener: Some(heard.clone()), ..Options::default() };
+    let options = Options::new().manual_jobs(true).listener(heard.clone());
     let at = |name: &str| dir.0.join("db").join(name);
     let read = || std::fs::read_to_string(at("LOG")).unwrap_or_default();
     let db = Db::open(at(""), options.clone()).unwrap();
@@ -395,14 +395,14 @@ fn an_open_that_fails_says_why_in_the_log_file() {
 fn recovery_tells_how_much_it_read_and_whether_the_log_was_torn() {
     let recovery = |disk: &MemFs| {
         let heard = Arc::new(Heard::default());
-        let options = Options { fs: Some(Arc::new(disk.clone())), listener: Some(heard.clone()), ..in_memory() };
+        let options = in_memory().fs(Arc::new(disk.clone())).listener(heard.clone());
         drop(Db::open("db", options).unwrap());
         let events = heard.0.lock().unwrap();
         let info = events.iter().find_map(|e| if let Event::Recovered(i) = e { Some(i.clone()) } else { None });
         (info.unwrap(), events[0].to_string(), events[0].level())
     };
     let fs = MemFs::new();
-    let db = Db::open("db", Options { fs: Some(Arc::new(fs.clone())), ..in_memory() }).unwrap();
+    let db = Db::open("db", in_memory().fs(Arc::new(fs.clone()))).unwrap();
     (0..10u32).for_each(|i| {
         db.put(i.to_be_bytes(), [7; 1000]).unwrap();
     });
@@ -425,7 +425,7 @@ fn recovery_tells_how_much_it_read_and_whether_the_log_was_torn() {
 fn a_full_disk_stops_the_log_file_and_nothing_else() {
     let faults = Arc::new(FaultFs::new(MemFs::shared(), 1));
     let fs: Arc<dyn Fs> = faults.clone();
-    let mut options = Options { fs: Some(fs), ..in_memory() };
+    let mut options = in_memory().fs(fs);
     options.tuning.info_log = true;
     faults.add(Rule::new(Op::Write, Fault::Enospc).path("LOG").sticky());
     let db = Db::open("db", options).unwrap();
@@ -439,7 +439,7 @@ fn a_full_disk_stops_the_log_file_and_nothing_else() {
 #[test]
 fn a_running_database_publishes_its_statistics_if_it_is_asked_to() {
     let (fs, clock) = (MemFs::shared(), kingtide::ManualClock::at_unix_ms(1));
-    let db = Db::open("db", Options { fs: Some(fs.clone()), clock: Some(clock.clone()), ..in_memory() }).unwrap();
+    let db = Db::open("db", in_memory().fs(fs.clone()).clock(clock.clone())).unwrap();
     let published = || fs.open("db/STATS".as_ref(), kingtide::vfs::OpenMode::Read).ok().map(|f| f.len().unwrap());
     db.run_one_job().unwrap();
     assert_eq!(published(), None, "not unless it is asked to");

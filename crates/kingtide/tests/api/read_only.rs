@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 
 fn options_on(fs: &MemFs, manual: bool) -> Options {
     let fs: Arc<dyn Fs> = Arc::new(fs.clone());
-    small(Options { fs: Some(fs), manual_jobs: manual, ..Options::default() })
+    small(Options::new().fs(fs).manual_jobs(manual))
 }
 
 /// Segments, memtables and files so small that all of them come and go.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 fn options(fs: &Arc<dyn Fs>) -> Options {
-    let mut options = Options { fs: Some(fs.clone()), manual_jobs: true, ..Options::default() };
+    let mut options = Options::new().fs(fs.clone()).manual_jobs(true);
     options.db.wal_segment_size = 256 << 10;
     options.family.memtable_size = 256 << 10;
     options.family.target_file_size = 256 << 10;
@@ -46,12 +46,7 @@ fn disk(db: &Db) -> u64 {
 }
 
 fn rows(db: &Db, table: u8, at: Option<&Snapshot>) -> usize {
-    let range = kingtide::ReadOptions {
-        lower: std::ops::Bound::Included(vec![table]),
-        upper: std::ops::Bound::Excluded(vec![table + 1]),
-        snapshot: at,
-        ..Default::default()
-    };
+    let range = kingtide::ReadOptions::new().range([table]..[table + 1]).snapshot(at);
     let mut it = db.default_family().cursor_with(range).unwrap();
     it.seek_to_first();
     let mut n = 0;
@@ -168,7 +163,7 @@ fn reads_stay_as_they_were() {
         }
         run_jobs(&db);
         for (snapshot, model) in snapshots.iter().map(|(s, m)| (Some(s), m)).chain([(None, &model)]) {
-            let range = kingtide::ReadOptions { snapshot, ..Default::default() };
+            let range = kingtide::ReadOptions::new().snapshot(snapshot);
             let mut it = db.default_family().cursor_with(range).unwrap();
             it.seek_to_first();
             let mut found = BTreeMap::new();
@@ -274,7 +269,7 @@ fn bounds_that_files_share_hide_nothing() {
                         }
                     }
                     file.finish().unwrap();
-                    family.ingest(&[path], &IngestOptions { move_files: true, ..Default::default() }).unwrap();
+                    family.ingest(&[path], &IngestOptions::new().move_files(true)).unwrap();
                 }
                 26..=28 => db.flush().unwrap(),
                 29 => db.default_family().compact_range(&lo..=&hi).unwrap(),
@@ -294,7 +289,7 @@ fn bounds_that_files_share_hide_nothing() {
         }
         run_jobs(&db);
         for (snapshot, model) in snapshots.iter().map(|(s, m)| (Some(s), m)).chain([(None, &model)]) {
-            let range = kingtide::ReadOptions { snapshot, ..Default::default() };
+            let range = kingtide::ReadOptions::new().snapshot(snapshot);
             let mut it = db.default_family().cursor_with(range).unwrap();
             it.seek_to_last();
             let mut found = BTreeMap::new();

@@ -31,7 +31,7 @@ fn seed(test: &str) -> u64 {
 }
 
 fn options(fs: &MemFs) -> Options {
-    let mut o = Options { fs: Some(Arc::new(fs.clone())), manual_jobs: true, ..Options::default() };
+    let mut o = Options::new().fs(Arc::new(fs.clone())).manual_jobs(true);
     o.db.wal_segment_size = 64 << 10;
     o.db.block_cache_size = 1 << 20;
     o.family.block_size = 512;
@@ -93,7 +93,7 @@ impl Sample {
                 file.delete_range(&key..&behind).unwrap();
                 file.put(&key, &value).unwrap();
                 file.finish().unwrap();
-                family.ingest(&[path], &IngestOptions { move_files: true, ..Default::default() }).unwrap();
+                family.ingest(&[path], &IngestOptions::new().move_files(true)).unwrap();
                 self.ever.insert((name.clone(), key.clone(), value.clone()));
                 data.insert(key, value);
             }
@@ -337,7 +337,7 @@ fn without_a_manifest_tables_are_kept_apart_unless_they_are_of_one_family() {
     for path in [files(&fs, "MANIFEST"), files(&fs, "CURRENT")].concat() {
         fs.remove(&path).unwrap();
     }
-    let how = RepairOptions { one_family: true, ..RepairOptions::default() };
+    let how = RepairOptions::new().one_family(true);
     let report = kingtide::repair_with(DIR, INTO, &options(&fs), how, &mut |_| true).unwrap();
     let kept: Vec<_> = report.families.iter().map(|f| (f.name.as_str(), f.kept)).collect();
     assert_eq!(kept, [("default", 100)]);
@@ -383,7 +383,7 @@ fn records_behind_a_damaged_one_are_salvaged_if_asked_for() {
     let report = repaired(&fs);
     let [gap] = &report.log_gaps[..] else { panic!("{report:?}") };
     assert_eq!((gap.to, report.families[0].kept), (Some(gap.from + 1), 49));
-    let how = RepairOptions { salvage_past_damage: false, ..RepairOptions::default() };
+    let how = RepairOptions::new().salvage_past_damage(false);
     let report = kingtide::repair_with(DIR, "prefix", &options(&fs), how, &mut |_| true).unwrap();
     assert_eq!((report.log_gaps.len(), report.families[0].kept), (1, gap.from - 1));
     assert_eq!(report.log_gaps[0].to, None);
@@ -395,9 +395,7 @@ fn a_prepared_transaction_keeps_all_its_locks() {
     let fs = MemFs::new();
     let db = Db::open(DIR, options(&fs)).unwrap();
     let family = db.default_family();
-    let mut txn = db
-        .begin_with(TransactionOptions { isolation: Isolation::ReadCommitted, locking: true, ..Default::default() })
-        .unwrap();
+    let mut txn = db.begin_with(TransactionOptions::new(Isolation::ReadCommitted).locking(true)).unwrap();
     txn.lock_range(family, b"b"..b"d", LockMode::Shared).unwrap();
     txn.get_for_update(family, b"read").unwrap();
     txn.put(family, b"written", b"value").unwrap();
@@ -411,7 +409,7 @@ fn a_prepared_transaction_keeps_all_its_locks() {
     let locked = |key: &[u8]| {
         let mut batch = WriteBatch::new();
         batch.put(db.default_family(), key, b"").unwrap();
-        let outcome = db.write_with(&mut batch, &WriteOptions { durability: None, no_wait: true });
+        let outcome = db.write_with(&mut batch, &WriteOptions::new().durability(None).no_wait(true));
         outcome.is_err_and(|e| e.kind() == ErrorKind::Conflict)
     };
     for (key, expected) in [(&b"a"[..], false), (b"b", true), (b"c", true), (b"d", false), (b"read", true)] {
@@ -497,7 +495,7 @@ fn numbers_that_may_have_been_given_are_not_given_again() {
     let mut bytes = bytes_of(&fs, &path);
     bytes[3000] ^= 1;
     replace(&fs, &path, &bytes);
-    let how = RepairOptions { salvage_past_damage: false, ..RepairOptions::default() };
+    let how = RepairOptions::new().salvage_past_damage(false);
     let report = kingtide::repair_with(DIR, INTO, &options(&fs), how, &mut |_| true).unwrap();
     let [gap] = &report.log_gaps[..] else { panic!("{report:?}") };
     assert!(gap.from < last && report.families[0].kept == gap.from - 1, "{report:?}");
@@ -580,7 +578,7 @@ fn a_manifest_that_lost_records_is_found_out() {
     db.close().unwrap();
     let cut = fs.kill_clone();
     replace(&cut, &manifest, &early);
-    let how = RepairOptions { one_family: true, ..RepairOptions::default() };
+    let how = RepairOptions::new().one_family(true);
     let report = kingtide::repair_with(DIR, INTO, &options(&cut), how, &mut |_| true).unwrap();
     assert!(!report.is_complete() && report.leftovers.is_empty() && !report.notes.is_empty(), "{report:?}");
     assert_eq!(report.families[0].kept, 300, "{report:?}");
@@ -607,7 +605,7 @@ fn a_log_whose_beginning_is_not_known_is_read_from_where_it_begins() {
     assert!(!report.notes.is_empty(), "the manifest is damaged: {report:?}");
     let [gap] = &report.log_gaps[..] else { panic!("{report:?}") };
     assert_eq!((gap.to, report.families[0].kept), (Some(gap.from + 1), 49));
-    let how = RepairOptions { salvage_past_damage: false, ..RepairOptions::default() };
+    let how = RepairOptions::new().salvage_past_damage(false);
     let report = kingtide::repair_with(DIR, "prefix", &options(&fs), how, &mut |_| true).unwrap();
     assert_eq!((report.log_gaps.len(), report.families[0].kept), (1, gap.from - 1));
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// No compression: Miri runs no C. Two threads, so that flush and merge meet.
 fn options(fs: &Arc<dyn Fs>, manual: bool) -> Options {
-    let mut options = Options { fs: Some(fs.clone()), manual_jobs: manual, ..Options::default() };
+    let mut options = Options::new().fs(fs.clone()).manual_jobs(manual);
     options.db.wal_segment_size = 64 << 10;
     options.db.background_threads = 2;
     options.db.cache_shards = 1;

@@ -11,8 +11,7 @@ const KEYS: u32 = 6 << 10;
 
 /// With the production sizes of log segments.
 fn options(fs: &Arc<dyn Fs>, clock: &Arc<ManualClock>) -> Options {
-    let mut options =
-        Options { fs: Some(fs.clone()), clock: Some(clock.clone()), manual_jobs: true, ..Options::default() };
+    let mut options = Options::new().fs(fs.clone()).clock(clock.clone()).manual_jobs(true);
     options.family.compression = Compression::None;
     options
 }

@@ -3,7 +3,7 @@
 use super::value_writer::{open, options, run_jobs, stage, value, value_logs};
 use kingtide::backup::{Backup, BackupOptions};
 use kingtide::vfs::{Fault, FaultFs, Fs, MemFs, Op, Rule};
-use kingtide::{Db, Durability, ErrorKind, Isolation, ManualClock, Options, WriteBatch, WriteOptions};
+use kingtide::{Db, Durability, ErrorKind, Isolation, ManualClock, WriteBatch, WriteOptions};
 use kingtide_base::rng::Rng;
 use std::io::{Read, Write};
 use std::path::Path;
@@ -173,7 +173,7 @@ fn copies_have_what_is_committed_and_nothing_else() {
 fn staged_values_expire() {
     let fs = MemFs::new();
     let clock = ManualClock::at_unix_ms(1_000_000);
-    let mut options = Options { clock: Some(clock.clone()), ..options(&fs) };
+    let mut options = options(&fs).clock(clock.clone());
     let db = Db::open("db", options.clone()).unwrap();
     options.family.ttl = Some(Duration::from_secs(10));
     let short = db.create_family("short", options.family.clone()).unwrap();
@@ -215,7 +215,7 @@ fn a_commit_that_fails_leaves_its_staged_value_usable() {
     let fs = MemFs::new();
     let faults = Arc::new(FaultFs::new(Arc::new(fs.clone()), 1));
     let shared: Arc<dyn Fs> = faults.clone();
-    let db = Db::open("db", Options { fs: Some(shared), ..options(&fs) }).unwrap();
+    let db = Db::open("db", options(&fs).fs(shared)).unwrap();
     let family = db.default_family();
     db.put(b"first", b"begins the log").unwrap();
     let staged = stage(family, &value(BIG, 1), &mut Rng::new(6));
@@ -245,12 +245,12 @@ fn a_value_that_cannot_be_synced_is_not_acknowledged() {
     let fs = MemFs::new();
     let faults = Arc::new(FaultFs::new(Arc::new(fs.clone()), 1));
     let shared: Arc<dyn Fs> = faults.clone();
-    let db = Db::open("db", Options { fs: Some(shared), ..options(&fs) }).unwrap();
+    let db = Db::open("db", options(&fs).fs(shared)).unwrap();
     db.put(b"first", b"value").unwrap();
     let mut batch = WriteBatch::new();
     batch.put_staged(db.default_family(), b"k", &stage(db.default_family(), &value(BIG, 1), &mut Rng::new(7))).unwrap();
     faults.add(Rule::new(Op::Sync, Fault::Eio).path(".vlog"));
-    let power = WriteOptions { durability: Some(Durability::Power), ..WriteOptions::default() };
+    let power = WriteOptions::new().durability(Durability::Power);
     assert_eq!(db.write_with(&mut batch, &power).unwrap_err().kind(), ErrorKind::Poisoned);
     faults.clear();
     assert_eq!(db.put_reader(b"l", &value(BIG, 2)[..]).unwrap_err().kind(), ErrorKind::Poisoned);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 fn options(fs: &MemFs) -> Options {
     let fs: Arc<dyn Fs> = Arc::new(fs.clone());
-    Options { fs: Some(fs), manual_jobs: true, ..Options::default() }
+    Options::new().fs(fs).manual_jobs(true)
 }
 
 fn with_block_size(fs: &MemFs, bytes: u64) -> Options {

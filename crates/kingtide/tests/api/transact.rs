@@ -2,13 +2,14 @@
 
 use kingtide::vfs::MemFs;
 use kingtide::{
-    Db, Durability, Error, ErrorKind, FamilyOptions, Isolation, Options, TransactOptions, TransactionOptions,
+    Clock, Db, Durability, Error, ErrorKind, FamilyOptions, Isolation, ManualClock, Options, TransactOptions,
+    TransactionOptions,
 };
-use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::Duration;
 
 fn open() -> Db {
-    Db::open("/db", Options { fs: Some(Arc::new(MemFs::new())), ..Options::default() }).unwrap()
+    Db::open("/db", Options::new().fs(Arc::new(MemFs::new()))).unwrap()
 }
 
 fn number(value: Option<&[u8]>) -> u64 {
@@ -39,9 +40,8 @@ fn attempts_are_bounded_and_other_errors_end_it() {
     let f = db.default_family();
     for level in [Isolation::Snapshot, Isolation::Serializable] {
         for most in [1, 3] {
-            let attempts = NonZeroU32::new(most).unwrap();
             let mut runs = 0;
-            let result = db.transact_with(TransactOptions { transaction: level.into(), attempts }, |txn| {
+            let result = db.transact_with(TransactOptions::new().transaction(level).attempts(most), |txn| {
                 runs += 1;
                 txn.get(f, b"k")?;
                 db.put("k", "other")?;
@@ -69,6 +69,35 @@ fn attempts_are_bounded_and_other_errors_end_it() {
 }
 
 #[test]
+fn retries_are_bounded_in_time() {
+    let clock = ManualClock::at_unix_ms(1_000_000);
+    let db = Db::open("/db", Options::new().fs(MemFs::shared()).clock(clock.clone())).unwrap();
+    let run = |options: TransactOptions, takes: Duration| {
+        let (mut runs, began) = (0, clock.monotonic_ns());
+        let result = db.transact_with(options, |txn| {
+            runs += 1;
+            clock.advance(takes);
+            txn.get(db.default_family(), b"k")?;
+            db.put("k", "other")?;
+            txn.put(db.default_family(), b"k", b"mine")
+        });
+        let error = result.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Conflict);
+        assert!(error.to_string().contains(&format!("given up after {runs} attempts")), "{error}");
+        (runs, Duration::from_nanos(clock.monotonic_ns() - began))
+    };
+    let takes = Duration::from_millis(40);
+    let limited = TransactOptions::new().time_limit(Duration::from_millis(100));
+    assert_eq!(run(limited.clone(), takes).0, 3, "a fourth one would begin behind the limit");
+    assert_eq!(run(limited.clone().time_limit(Duration::ZERO), takes).0, 1);
+    assert_eq!(run(limited.time_limit(None).attempts(0), takes).0, 1, "no attempts are one");
+    let (runs, waited) = run(TransactOptions::new().max_wait(Duration::ZERO), Duration::ZERO);
+    assert_eq!((runs, waited), (100, Duration::ZERO));
+    let (runs, waited) = run(TransactOptions::new().attempts(24).max_wait(Duration::MAX), Duration::ZERO);
+    assert!(runs == 24 && waited > Duration::from_secs(1), "each wait may be twice as long: {waited:?}");
+}
+
+#[test]
 fn threads_that_update_one_key_lose_nothing() {
     let db = open();
     let each = if kingtide_testkit::full() { 2_000 } else { 150 };
@@ -77,12 +106,9 @@ fn threads_that_update_one_key_lose_nothing() {
             let db = &db;
             s.spawn(move || {
                 let f = db.default_family();
-                let locking = TransactionOptions {
-                    locking: true,
-                    durability: Some(Durability::Process),
-                    ..Isolation::RepeatableRead.into()
-                };
-                let options = TransactOptions { transaction: locking, ..TransactOptions::default() };
+                let locking =
+                    TransactionOptions::new(Isolation::RepeatableRead).locking(true).durability(Durability::Process);
+                let options = TransactOptions::new().transaction(locking);
                 for i in 0..each {
                     match (thread + (i % 4) as u8) % 4 {
                         0 => {
@@ -141,7 +167,7 @@ fn a_key_is_updated_deleted_and_swapped() {
 #[test]
 fn a_family_is_created_once() {
     let db = open();
-    let small = FamilyOptions { value_threshold: 100, ..FamilyOptions::default() };
+    let small = FamilyOptions::new().value_threshold(100);
     let made = std::thread::scope(|s| {
         let make = || db.get_or_create_family("f", small.clone()).unwrap().id();
         let threads: Vec<_> = (0..4).map(|_| s.spawn(make)).collect();

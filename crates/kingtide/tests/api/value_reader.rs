@@ -24,8 +24,8 @@ fn key(len: usize) -> String {
 }
 
 fn open(fs: &MemFs, compression: Compression, chunk: u64) -> Db {
-    let family = FamilyOptions { compression, value_chunk_size: chunk, ..FamilyOptions::default() };
-    let options = Options { fs: Some(Arc::new(fs.clone())), manual_jobs: true, family, ..Options::default() };
+    let family = FamilyOptions::new().compression(compression).value_chunk_size(chunk);
+    let options = Options::new().fs(Arc::new(fs.clone())).manual_jobs(true).family(family);
     Db::open("db", options).unwrap()
 }
 

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 const LENGTHS: [usize; 9] = [0, 1, 511, 3000, 3001, 4096, 8193, 60_000, 700_001];
 
 pub fn options(fs: &MemFs) -> Options {
-    let mut o = Options { fs: Some(Arc::new(fs.clone())), manual_jobs: true, ..Options::default() };
+    let mut o = Options::new().fs(Arc::new(fs.clone())).manual_jobs(true);
     o.family.value_chunk_size = 4096;
     o.family.compression = Compression::Lz4;
     o.tuning.staged_from = 3000;
@@ -293,7 +293,7 @@ fn batches_and_transactions_commit_staged_values_with_others() {
         assert_eq!(ttl.get(b"c").unwrap().unwrap(), b"small");
     };
     whole(&db);
-    whole(&Db::open("db", Options { fs: Some(Arc::new(fs.kill_clone())), ..options.clone() }).unwrap());
+    whole(&Db::open("db", options.clone().fs(Arc::new(fs.kill_clone()))).unwrap());
 
     for isolation in [Isolation::ReadUncommitted, Isolation::Snapshot, Isolation::Serializable] {
         let mut txn = db.begin(isolation).unwrap();
@@ -365,7 +365,7 @@ fn hooks_and_change_streams_have_the_values() {
     assert!(db.get(b"l").unwrap().unwrap() == big);
     db.set_option("change_retention", "0").unwrap();
     // As does a family without value logs.
-    let family = kingtide::FamilyOptions { value_threshold: 0, ..options(&fs).family };
+    let family = options(&fs).family.value_threshold(0);
     let tables = db.create_family("tables", family).unwrap();
     tables.put_reader(b"m", &big[..]).unwrap();
     assert_eq!(db.stats().get("direct_values"), staged);
@@ -390,7 +390,7 @@ fn what_was_committed_survives_what_its_durability_says() {
             cuts.push((in_between, durable, n - 1));
             batch.put_staged(family, &n.to_be_bytes(), &staged).unwrap();
             batch.put(family, b"n", &n.to_be_bytes()).unwrap();
-            db.write_with(&mut batch, &WriteOptions { durability: Some(durability), ..Default::default() }).unwrap();
+            db.write_with(&mut batch, &WriteOptions::new().durability(durability)).unwrap();
             drop((staged, batch));
             durable = if durability == Durability::Power { n } else { durable };
             if rng.one_in(5) {
@@ -428,7 +428,7 @@ fn a_full_disk_is_told_and_loses_nothing() {
     let fs = MemFs::new();
     let faults = Arc::new(FaultFs::new(Arc::new(fs.clone()), 1));
     let shared: Arc<dyn Fs> = faults.clone();
-    let db = Db::open("db", Options { fs: Some(shared), ..options(&fs) }).unwrap();
+    let db = Db::open("db", options(&fs).fs(shared)).unwrap();
     db.put_reader(b"old", &value(60_000, 1)[..]).unwrap();
     db.flush().unwrap();
     let before = value_logs(&fs);
@@ -494,7 +494,7 @@ fn many_writers_use_up_files_and_are_told_so() {
 #[test]
 fn several_threads_write_values_to_a_real_directory() {
     let dir = Scratch::new("value-writers");
-    let mut options = Options { fs: Some(PosixFs::shared()), ..Options::default() };
+    let mut options = Options::new().fs(PosixFs::shared());
     options.family.memtable_size = 256 << 10;
     let db = Db::open(dir.0.join("db"), options.clone()).unwrap();
     let keys = |t: u64| (0..6u64).map(move |n| t * 100 + n);

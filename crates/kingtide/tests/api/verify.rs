@@ -27,7 +27,7 @@ fn seed(test: &str) -> u64 {
 }
 
 fn options(fs: &MemFs) -> Options {
-    let mut o = Options { fs: Some(Arc::new(fs.clone())), manual_jobs: true, ..Options::default() };
+    let mut o = Options::new().fs(Arc::new(fs.clone())).manual_jobs(true);
     o.db.wal_segment_size = 64 << 10;
     o.db.block_cache_size = 1 << 20;
     o.family.block_size = 1024;

@@ -17,7 +17,7 @@ fn increments() -> u64 {
 }
 
 fn open() -> Db {
-    let mut options = Options { fs: Some(MemFs::shared()), ..Options::default() };
+    let mut options = Options::new().fs(MemFs::shared());
     options.family.memtable_size = 64 << 10;
     options.family.l0_trigger = 2;
     options.db.wal_segment_size = 64 << 10;
@@ -87,7 +87,7 @@ fn count(options: &TransactionOptions, read: Read) -> u64 {
 }
 
 fn options(isolation: Isolation, locking: bool) -> TransactionOptions {
-    TransactionOptions { isolation, locking, lock_timeout: Some(Duration::from_secs(60)), ..Default::default() }
+    TransactionOptions::new(isolation).locking(locking).lock_timeout(Duration::from_secs(60))
 }
 
 #[test]

@@ -19,17 +19,15 @@ const TABLE: u64 = 64 << 10;
 const MEMTABLES: u64 = 5 + 8;
 
 fn options(cap: f64, direct: u64) -> Options {
-    let mut o = Options { fs: Some(MemFs::shared()), ..Options::default() };
+    let mut o = Options::new().fs(MemFs::shared());
     o.db.block_cache_size = 0;
-    o.family = FamilyOptions {
-        compression: Compression::None,
-        memtable_size: MEMTABLE,
-        target_file_size: TABLE,
-        direct_value_threshold: direct,
-        value_chunk_size: 4096,
-        vlog_dead_ratio: cap,
-        ..FamilyOptions::default()
-    };
+    o.family = FamilyOptions::new()
+        .compression(Compression::None)
+        .memtable_size(MEMTABLE)
+        .target_file_size(TABLE)
+        .direct_value_threshold(direct)
+        .value_chunk_size(4096)
+        .vlog_dead_ratio(cap);
     o.tuning.direct_memtable_bytes = Some(MEMTABLE);
     o
 }
@@ -37,7 +35,7 @@ fn options(cap: f64, direct: u64) -> Options {
 /// The caller runs the jobs, and waits take no time.
 fn manual(cap: f64, direct: u64) -> (Db, Arc<ManualClock>) {
     let clock = ManualClock::at_unix_ms(1_800_000_000_000);
-    let options = Options { manual_jobs: true, clock: Some(clock.clone()), ..options(cap, direct) };
+    let options = options(cap, direct).manual_jobs(true).clock(clock.clone());
     (Db::open("db", options).unwrap(), clock)
 }
 

@@ -47,19 +47,12 @@ impl World {
     /// A database with a family of a run of several tables, and a table that overlaps them all.
     fn new(separate_values: bool) -> World {
         let (fs, clock) = (MemFs::new(), Arc::new(Interrupting::default()));
-        let mut o = Options {
-            fs: Some(Arc::new(fs.clone())),
-            clock: Some(clock.clone()),
-            manual_jobs: true,
-            ..Options::default()
-        };
+        let mut o = Options::new().fs(Arc::new(fs.clone())).clock(clock.clone()).manual_jobs(true);
         o.db.rate_limit = 1;
-        let of_family = FamilyOptions {
-            target_file_size: 64 << 10,
-            compression: Compression::None,
-            value_threshold: if separate_values { 16 } else { 0 },
-            ..FamilyOptions::default()
-        };
+        let of_family = FamilyOptions::new()
+            .target_file_size(64 << 10)
+            .compression(Compression::None)
+            .value_threshold(if separate_values { 16 } else { 0 });
         let db = Db::open("db", o).unwrap();
         let family = db.create_family("short-lived", of_family).unwrap();
         let w = World { fs, clock, db, family };

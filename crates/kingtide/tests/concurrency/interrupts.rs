@@ -9,13 +9,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 fn open() -> Db {
-    let options = Options { fs: Some(Arc::new(MemFs::new())), ..Options::default() };
+    let options = Options::new().fs(Arc::new(MemFs::new()));
     Db::open("/db", options).unwrap()
 }
 
 fn begin(db: &Db) -> Transaction {
     let (isolation, lock_timeout) = (Isolation::RepeatableRead, Some(Duration::from_secs(3600)));
-    db.begin_with(TransactionOptions { isolation, locking: true, lock_timeout, ..Default::default() }).unwrap()
+    db.begin_with(TransactionOptions::new(isolation).locking(true).lock_timeout(lock_timeout)).unwrap()
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn a_held_lock_is_told_from_a_change() {
     db.put(b"changed", b"1").unwrap();
     let mut holder = begin(&db);
     holder.put(family, b"k", b"1").unwrap();
-    let mut txn = db.begin_with(TransactionOptions { locking: true, ..Default::default() }).unwrap();
+    let mut txn = db.begin_with(TransactionOptions::default().locking(true)).unwrap();
     txn.get(family, b"changed").unwrap();
     db.put(b"changed", b"2").unwrap();
     txn.set_lock_timeout(Some(Duration::ZERO));

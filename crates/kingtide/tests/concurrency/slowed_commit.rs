@@ -46,8 +46,7 @@ fn read_uncommitted(db: &Db, to: Sender<()>) {
 fn who_reads_what_is_not_committed_does_not_wait_with_it() {
     for prepare in [false, true] {
         let clock = Arc::new(Noticing { clock: SystemClock::shared(), on_sleep: Mutex::default() });
-        let fs = Some(Arc::new(MemFs::new()) as _);
-        let mut o = Options { fs, clock: Some(clock.clone()), manual_jobs: true, ..Options::default() };
+        let mut o = Options::new().fs(MemFs::shared()).clock(clock.clone()).manual_jobs(true);
         o.set("l0_trigger", "1").unwrap();
         let db = Db::open("db", o).unwrap();
         for i in 0..10u8 {

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::str::from_utf8;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 type Answer = Vec<Text>;
 type Bounds = (Bound<Text>, Bound<Text>);
@@ -223,7 +223,7 @@ impl World {
             }
             place => match snapshot {
                 None if view != "db" => place!(self.transaction(view).cursor(&family, ..), place, key),
-                snapshot => place!(family.cursor_with(ReadOptions { snapshot, ..all }), place, key),
+                snapshot => place!(family.cursor_with(all.snapshot(snapshot)), place, key),
             },
         })
     }
@@ -254,9 +254,10 @@ impl World {
                 }
                 "put_until" => {
                     let (target, family, ms) = (word(&args[0]), self.family(&args[1]), number(&args[4]));
+                    let at = UNIX_EPOCH + Duration::from_millis(ms);
                     match self.batches.get_mut(target) {
-                        Some(batch) => batch.put_until(&family, &args[2], &args[3], ms)?,
-                        None => self.transaction(target).put_until(&family, &args[2], &args[3], ms)?,
+                        Some(batch) => batch.put_until(&family, &args[2], &args[3], at)?,
+                        None => self.transaction(target).put_until(&family, &args[2], &args[3], at)?,
                     }
                 }
                 "delete" => write!(self, args, delete(&args[2])),
@@ -391,12 +392,10 @@ impl World {
     fn begin(&mut self, args: &[Text]) -> Result<()> {
         let level = Isolation::from_name(word(&args[1])).expect("a level");
         let has = |flag: &str| args[2..].iter().any(|a| a == flag.as_bytes());
-        let options = TransactionOptions {
-            locking: has("locking"),
-            read_only: has("read_only"),
-            lock_timeout: has("no_wait").then_some(Duration::ZERO),
-            ..level.into()
-        };
+        let options = TransactionOptions::new(level)
+            .locking(has("locking"))
+            .read_only(has("read_only"))
+            .lock_timeout(has("no_wait").then_some(Duration::ZERO));
         let txn = self.db().begin_with(options)?;
         self.transactions.insert(word(&args[0]).to_owned(), txn);
         Ok(())

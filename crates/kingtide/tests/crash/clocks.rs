@@ -40,8 +40,7 @@ impl Clock for SetClock {
 }
 
 fn open(fs: &MemFs, clock: &Arc<SetClock>) -> Db {
-    let mut options =
-        Options { fs: Some(Arc::new(fs.clone())), clock: Some(clock.clone()), manual_jobs: true, ..Options::default() };
+    let mut options = Options::new().fs(Arc::new(fs.clone())).clock(clock.clone()).manual_jobs(true);
     options.db.durability = Durability::Interval(Duration::from_secs(1));
     options.family.memtable_size = 64 << 10;
     options.family.l0_trigger = 1;
@@ -68,8 +67,7 @@ fn an_interval_sync_does_not_wait_for_a_clock_that_went_back() {
 fn an_interval_sync_does_not_wait_for_a_segment_that_cannot_be_made() {
     let (mem, clock) = (MemFs::new(), SetClock::new());
     let faulty = Arc::new(FaultFs::new(Arc::new(mem.clone()), 1));
-    let mut options =
-        Options { fs: Some(faulty.clone()), clock: Some(clock.clone()), manual_jobs: true, ..Options::default() };
+    let mut options = Options::new().fs(faulty.clone()).clock(clock.clone()).manual_jobs(true);
     options.db.durability = Durability::Interval(Duration::from_secs(1));
     let db = Db::open("db", options).unwrap();
     faulty.add(Rule::new(Op::Open, Fault::Enospc).path(".wal").nth(2).sticky());

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn options(fs: &MemFs) -> Options {
-    let mut o = Options { fs: Some(Arc::new(fs.clone())), manual_jobs: true, ..Options::default() };
+    let mut o = Options::new().fs(Arc::new(fs.clone())).manual_jobs(true);
     o.db.wal_segment_size = 64 << 10;
     o.family.direct_value_threshold = 100;
     o
@@ -28,7 +28,7 @@ fn value(i: u8) -> Vec<u8> {
 fn put(db: &Db, i: u8, durability: Durability) {
     let mut batch = WriteBatch::new();
     batch.put(db.default_family(), &[i], &value(i)).unwrap();
-    db.write_with(&mut batch, &WriteOptions { durability: Some(durability), no_wait: false }).unwrap();
+    db.write_with(&mut batch, &WriteOptions::new().durability(durability)).unwrap();
 }
 
 fn found(db: &Db) -> Vec<u8> {

@@ -13,7 +13,7 @@ const COMMITS: u32 = 1500;
 const DURABLE: u32 = 700;
 
 fn options(fs: &MemFs, memory: u64) -> Options {
-    let mut o = Options { fs: Some(Arc::new(fs.clone())), manual_jobs: true, ..Options::default() };
+    let mut o = Options::new().fs(Arc::new(fs.clone())).manual_jobs(true);
     o.db.wal_segment_size = 64 << 10;
     o.db.block_cache_size = 1 << 20;
     o.db.memtable_budget = memory;
@@ -34,7 +34,7 @@ fn written() -> (MemFs, Db) {
         let mut batch = WriteBatch::new();
         batch.put(&families[i as usize % 2], &i.to_be_bytes(), &[7; 150]).unwrap();
         let durability = if i == DURABLE { Durability::Power } else { Durability::Process };
-        db.write_with(&mut batch, &WriteOptions { durability: Some(durability), no_wait: false }).unwrap();
+        db.write_with(&mut batch, &WriteOptions::new().durability(durability)).unwrap();
     }
     (fs, db)
 }

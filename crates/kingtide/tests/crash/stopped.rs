@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 fn options(fs: Arc<dyn Fs>) -> Options {
-    let mut o = Options { fs: Some(fs), manual_jobs: true, ..Options::default() };
+    let mut o = Options::new().fs(fs).manual_jobs(true);
     o.db.wal_segment_size = 64 << 10;
     o.db.block_cache_size = 1 << 20;
     o
@@ -22,7 +22,7 @@ fn options(fs: Arc<dyn Fs>) -> Options {
 
 fn write(db: &Db, batch: WriteBatch, durability: Durability) -> kingtide::Result<()> {
     let mut batch = batch;
-    db.write_with(&mut batch, &WriteOptions { durability: Some(durability), no_wait: false }).map(|_| ())
+    db.write_with(&mut batch, &WriteOptions::new().durability(durability)).map(|_| ())
 }
 
 /// An order whose comparisons panic after so many; never, if negative.

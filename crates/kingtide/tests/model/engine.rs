@@ -123,20 +123,17 @@ fn kind<T>(done: kingtide::Result<T>) -> Result<(), ErrorKind> {
 }
 
 fn read_options<'s>(range: &Range, snapshot: Option<&'s Snapshot>, rng: &mut Rng) -> ReadOptions<'s> {
-    ReadOptions {
-        snapshot,
-        lower: range.lower.clone().map(|k| k.0),
-        upper: range.upper.clone().map(|k| k.0),
-        prefix: range.prefix.clone().map(|p| p.0),
-        fill_cache: rng.one_in(2),
-        readahead: rng.one_in(3),
-    }
+    let mut options = ReadOptions::new().snapshot(snapshot).fill_cache(rng.one_in(2)).readahead(rng.one_in(3));
+    options.lower = range.lower.clone().map(|k| k.0);
+    options.upper = range.upper.clone().map(|k| k.0);
+    options.prefix = range.prefix.clone().map(|p| p.0);
+    options
 }
 
 /// All entries of a family, forward, after seeing that they are the same backward.
 fn scan_family(family: &ColumnFamily, snapshot: Option<&Snapshot>, answer: &mut Answer) {
     answer.name(family.name().as_bytes());
-    let mut it = family.cursor_with(ReadOptions { snapshot, ..ReadOptions::default() }).expect("iterator");
+    let mut it = family.cursor_with(ReadOptions::new().snapshot(snapshot)).expect("iterator");
     let mut forward = Vec::new();
     it.seek_to_first();
     while let Some((key, value)) = it.shown().expect("forward") {
@@ -386,7 +383,7 @@ impl<'a> Engine<'a> {
             }
             _ => None,
         };
-        self.db().write_with(&mut batch, &WriteOptions { durability, no_wait: false }).expect("write");
+        self.db().write_with(&mut batch, &WriteOptions::new().durability(durability)).expect("write");
         self.batch = batch;
         self.committed();
     }
@@ -416,7 +413,7 @@ impl<'a> Engine<'a> {
         }
         let levels = [kingtide::Isolation::ReadCommitted, kingtide::Isolation::Snapshot];
         let isolation = levels[self.rng.below(2) as usize];
-        let mut txn = self.db().begin_with(TransactionOptions { isolation, ..Default::default() }).expect("begin");
+        let mut txn = self.db().begin_with(TransactionOptions::new(isolation)).expect("begin");
         assert_eq!(txn.get(&family, key).expect("get").as_deref(), expected, "in a transaction");
     }
 
@@ -465,7 +462,7 @@ impl<'a> Engine<'a> {
     fn transact(&mut self, op: &Op, answer: &mut Answer) {
         match op {
             Op::Begin(slot, isolation, locking) => {
-                let options = TransactionOptions { isolation: *isolation, locking: *locking, ..Default::default() };
+                let options = TransactionOptions::new(*isolation).locking(*locking);
                 self.txns[*slot] = Some(self.db().begin_with(options).expect("begin"));
             }
             Op::InTxn(slot, op) => {

@@ -195,7 +195,7 @@ impl Set {
     /// The options of the `n`th open, without file system and clock.
     pub fn open_options(&self, n: u64) -> Options {
         let order = self.class.orders[0].order();
-        let mut options = Options { order, manual_jobs: self.manual, ..Options::default() };
+        let mut options = Options::new().order(order).manual_jobs(self.manual);
         options.custom_orders = vec![Arc::new(ShortLex), Arc::new(Headless)];
         for (name, value) in texts(SMALL).iter().chain(&self.options[n as usize % 2]) {
             options.set(name, value).unwrap_or_else(|e| panic!("set {}: {e}", self.name));

@@ -144,13 +144,10 @@ impl Teller<'_> {
     /// Tries until it is done.
     fn transfer(&mut self, n: u64) {
         let level = Isolation::ALL[self.rng.below(5) as usize];
-        let options = TransactionOptions {
-            isolation: level,
-            locking: self.rng.one_in(2),
-            lock_timeout: Some(Duration::from_millis(self.rng.below(40))),
-            durability: if self.rng.one_in(20) { Some(Durability::Power) } else { Some(Durability::Process) },
-            ..TransactionOptions::default()
-        };
+        let options = TransactionOptions::new(level)
+            .locking(self.rng.one_in(2))
+            .lock_timeout(Duration::from_millis(self.rng.below(40)))
+            .durability(if self.rng.one_in(20) { Some(Durability::Power) } else { Some(Durability::Process) });
         let protect = level < Isolation::Snapshot || self.rng.one_in(3);
         loop {
             let mut t = self.db.begin_with(options.clone()).unwrap();
@@ -213,7 +210,7 @@ fn audit(db: &Db, families: &[ColumnFamily], seed: u64) {
     loop {
         let level = Isolation::ALL[2 + rng.below(3) as usize];
         let locking = level == Isolation::Serializable && rng.one_in(4);
-        let options = TransactionOptions { isolation: level, locking, ..TransactionOptions::default() };
+        let options = TransactionOptions::new(level).locking(locking);
         let mut t = db.begin_with(options).unwrap();
         match sum(&mut t, families, rng.one_in(2)).and_then(|sum| t.commit().map(|_| sum)) {
             Ok(sum) => assert_eq!(sum, ACCOUNTS as i64 * BALANCE, "{level} locking {locking}"),

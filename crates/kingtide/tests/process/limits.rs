@@ -265,7 +265,7 @@ const LEN: usize = 1000;
 
 /// `direct`: values of that many bytes and more are written once.
 fn small_disk(fs: Arc<dyn Fs>, direct: u64) -> Options {
-    let mut o = Options { fs: Some(fs), ..Options::default() };
+    let mut o = Options::new().fs(fs);
     o.db.wal_segment_size = 1 << 20;
     o.db.max_wal_size = 8 << 20;
     o.db.background_threads = 2;

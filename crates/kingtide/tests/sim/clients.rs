@@ -32,13 +32,10 @@ impl World {
         let locking = self.plan.mix.locking;
         let locking = self.percent(locking);
         let durability = (!self.rng.one_in(3)).then(|| self.durability());
-        let options = TransactionOptions {
-            isolation: Isolation::ALL[self.rng.below(5) as usize],
-            locking,
-            durability,
-            lock_timeout: Some(Duration::ZERO),
-            ..TransactionOptions::default()
-        };
+        let options = TransactionOptions::new(Isolation::ALL[self.rng.below(5) as usize])
+            .locking(locking)
+            .durability(durability)
+            .lock_timeout(Duration::ZERO);
         let txn = self.db().begin_with(options)?;
         Ok(Client { txn: Some(txn), began: self.begun(), locking, durability, ..Client::default() })
     }

@@ -50,7 +50,7 @@ impl World {
         self.copy(true, |world, _| {
             let flush = world.rng.one_in(2);
             let backups = Backup::on(Arc::new(world.faults.clone()), BACKUPS);
-            let made = backups.create(world.db(), BackupOptions { flush, ..BackupOptions::default() })?;
+            let made = backups.create(world.db(), BackupOptions::new().flush(flush))?;
             Ok(made.id)
         })
     }

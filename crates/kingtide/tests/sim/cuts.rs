@@ -216,7 +216,7 @@ impl Check<'_> {
                 let contents = expected.contents.get_mut(&no).expect("family");
                 contents.insert(b"after".to_vec(), value);
             }
-            let durable = WriteOptions { durability: Some(Durability::Power), no_wait: false };
+            let durable = WriteOptions::new().durability(Durability::Power);
             db.write_with(&mut batch, &durable).expect("write");
         }
         expected

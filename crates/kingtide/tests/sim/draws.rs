@@ -37,7 +37,7 @@ const VALUES: [(&str, &str); 22] = [
 
 /// The scenario's options for a database on that file system, and what `draw` makes of them; with 0 nothing.
 pub fn options(plan: &Plan, fs: Arc<dyn Fs>, clock: Arc<dyn Clock>, draw: u64) -> Options {
-    let mut options = Options { fs: Some(fs), clock: Some(clock), ..plan.options() };
+    let mut options = plan.options().fs(fs).clock(clock);
     if plan.mix.fragile > 0 {
         let order: Arc<dyn CustomOrder> = Arc::new(Fragile);
         (options.order, options.custom_orders) = (KeyOrder::Custom(order.clone()), vec![order]);

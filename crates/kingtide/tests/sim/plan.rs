@@ -233,7 +233,7 @@ impl Plan {
 
     /// The options to open with, without file system and clock.
     pub fn options(&self) -> Options {
-        let mut options = Options { manual_jobs: true, seed: Some(1), ..Options::default() };
+        let mut options = Options::new().manual_jobs(true).seed(1);
         let small = SMALL.split_whitespace().map(|text| text.split_once('=').expect("name=value"));
         for (name, value) in small.chain(self.options.iter().map(|(n, v)| (n.as_str(), v.as_str()))) {
             options.set(name, value).unwrap_or_else(|e| panic!("{}: {e}", self.name));

@@ -4,6 +4,7 @@ use crate::history::{Contents, FOREVER, Op, What};
 use crate::world::World;
 use kingtide::{ChangeKind, ChangeRecord, ChangeStream, ChangeStreamOptions, Cursor, ErrorKind};
 use kingtide::{ReadOptions, Result, Snapshot};
+use kingtide_base::clock::unix_ms_of_time;
 
 /// Snapshots and iterators open at once.
 const OPEN: usize = 4;
@@ -69,7 +70,7 @@ impl World {
             return Ok(Reader::Snapshot { snapshot: self.db().snapshot(), began: self.begun() });
         }
         let (no, family) = self.any_family();
-        let mut it = family.cursor_with(ReadOptions { readahead: self.rng.one_in(2), ..ReadOptions::default() })?;
+        let mut it = family.cursor_with(ReadOptions::new().readahead(self.rng.one_in(2)))?;
         let backward = self.rng.one_in(3);
         if backward {
             it.seek_to_last()
@@ -84,7 +85,7 @@ impl World {
     fn check_snapshot(&mut self, snapshot: &Snapshot, began: usize) -> Result<()> {
         let ((no, family), now) = (self.any_family(), self.clock_ms());
         let expected = self.history.state(no, began, began, self.epoch(), 0).visible(now);
-        let mut it = family.cursor_with(ReadOptions { snapshot: Some(snapshot), ..ReadOptions::default() })?;
+        let mut it = family.cursor_with(ReadOptions::new().snapshot(snapshot))?;
         let mut found = Contents::new();
         it.seek_to_first();
         while it.valid() {
@@ -133,7 +134,7 @@ impl World {
     /// Reads on in a change stream and compares it with the history.
     pub fn stream_step(&mut self) -> Result<()> {
         let Some(mut stream) = self.readers.stream.take() else {
-            let options = ChangeStreamOptions { durable_only: self.rng.one_in(2), show_unlogged: true };
+            let options = ChangeStreamOptions::new().durable_only(self.rng.one_in(2)).show_unlogged(true);
             let stream = self.db().changes_with(self.db().latest_sequence(), options)?;
             let at = self.begun();
             self.readers.stream = Some(Stream { stream, durable_only: options.durable_only, at });
@@ -198,7 +199,7 @@ impl World {
                     (ChangeKind::DeleteRange, from, to.as_slice(), FOREVER)
                 }
             };
-            let expires = change.expires_at_ms.unwrap_or(FOREVER);
+            let expires = change.expires_at.map_or(FOREVER, unix_ms_of_time);
             (kind, key.as_slice(), value, expiry) == (change.kind, change.key, change.value, expires)
         };
         let (ops, whole) = match &event.what {

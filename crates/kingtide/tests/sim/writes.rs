@@ -2,7 +2,7 @@
 
 use crate::history::{FOREVER, FamilyNo, Op, What};
 use crate::world::World;
-use kingtide::{ColumnFamily, Durability, FamilyOptions, Result, StagedValue, Transaction, WriteBatch, WriteOptions};
+use kingtide::{ColumnFamily, Durability, Result, StagedValue, Transaction, WriteBatch, WriteOptions};
 use std::time::Duration;
 
 /// Lives of entries that expire, in milliseconds: within the scenario, and after it.
@@ -177,7 +177,7 @@ impl World {
             return Err(e);
         }
         let logged = durability != Durability::None || ops.iter().any(|op| op.family() != ops[0].family());
-        let options = WriteOptions { durability: Some(durability), no_wait };
+        let options = WriteOptions::new().durability(durability).no_wait(no_wait);
         let power = durability == Durability::Power;
         let done = self.attempt(What::Commit { ops, logged }, power, |db| db.write_with(&mut batch, &options));
         self.clock.work_while_sleeping(None);
@@ -204,7 +204,7 @@ impl World {
         let mut next = self.edit(|p| p.families.clone());
         next.insert(name.clone(), no);
         self.edit(|p| p.changing = Some(next.clone()));
-        let options = FamilyOptions { value_threshold: 100, ..self.plan.options().family };
+        let options = self.plan.options().family.value_threshold(100);
         let handle = self.db().create_family(&name, options)?;
         self.now.insert(no, crate::history::State::at(0));
         self.families.insert(name, (no, handle));

@@ -4,9 +4,10 @@ use kingtide::{
     ColumnFamily, Db, ErrorKind, Isolation, LockMode, Options, Transaction, TransactionOptions, vfs::MemFs,
 };
 use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
 
 fn open() -> Db {
-    let options = Options { fs: Some(Arc::new(MemFs::new())), ..Options::default() };
+    let options = Options::new().fs(Arc::new(MemFs::new()));
     Db::open("/db", options).unwrap()
 }
 
@@ -27,8 +28,7 @@ fn writes_are_the_transactions_own_until_it_commits() {
         for locking in [false, true] {
             db.put("a", "old").unwrap();
             db.put("gone", "x").unwrap();
-            let mut txn =
-                db.begin_with(TransactionOptions { isolation: level, locking, ..Default::default() }).unwrap();
+            let mut txn = db.begin_with(TransactionOptions::new(level).locking(locking)).unwrap();
             txn.put(cf, b"a", b"new").unwrap();
             txn.delete(cf, b"gone").unwrap();
             assert_eq!(get(&mut txn, cf, "a").as_deref(), Some("new"), "{level}");
@@ -124,12 +124,8 @@ fn a_serializable_reader_of_a_range_sees_no_phantom() {
 fn locks_keep_others_away() {
     let db = open();
     let cf = db.default_family();
-    let options = TransactionOptions {
-        isolation: Isolation::ReadCommitted,
-        locking: true,
-        lock_timeout: Some(std::time::Duration::ZERO),
-        ..Default::default()
-    };
+    let options =
+        TransactionOptions::new(Isolation::ReadCommitted).locking(true).lock_timeout(std::time::Duration::ZERO);
     let mut a = db.begin_with(options.clone()).unwrap();
     let mut b = db.begin_with(options).unwrap();
     assert_eq!(a.get_for_update(cf, b"x").unwrap().as_deref(), None);
@@ -164,12 +160,12 @@ fn another_thread_can_abort_it() {
 #[test]
 fn a_prepared_transaction_keeps_its_locks_through_a_reopen() {
     let fs = Arc::new(MemFs::new());
-    let options = || Options { fs: Some(fs.clone()), ..Options::default() };
+    let options = || Options::new().fs(fs.clone());
     let db = Db::open("/db", options()).unwrap();
     let cf = db.default_family().clone();
     db.put("read", "1").unwrap();
     for locking in [false, true] {
-        let begin = TransactionOptions { isolation: Isolation::Serializable, locking, ..Default::default() };
+        let begin = TransactionOptions::new(Isolation::Serializable).locking(locking);
         let mut txn = db.begin_with(begin).unwrap();
         let suffix = if locking { "l" } else { "o" };
         txn.get(&cf, b"read").unwrap();
@@ -229,8 +225,7 @@ fn multi_get_mixes_own_and_committed_values() {
     }
     for level in Isolation::ALL {
         for locking in [false, true] {
-            let mut txn =
-                db.begin_with(TransactionOptions { isolation: level, locking, ..Default::default() }).unwrap();
+            let mut txn = db.begin_with(TransactionOptions::new(level).locking(locking)).unwrap();
             let keys = ["d", "c", "b", "a", "e"];
             let read = |txn: &mut Transaction| -> Vec<Option<String>> {
                 let values = txn.multi_get(cf, &keys);
@@ -252,7 +247,8 @@ fn the_victim_of_a_deadlock_is_rolled_back_at_once() {
     let cf = db.default_family().clone();
     let begin = |db: &Db| {
         let lock_timeout = Some(std::time::Duration::from_secs(60));
-        db.begin_with(TransactionOptions { locking: true, lock_timeout, ..Isolation::ReadCommitted.into() }).unwrap()
+        db.begin_with(TransactionOptions::new(Isolation::ReadCommitted).locking(true).lock_timeout(lock_timeout))
+            .unwrap()
     };
     let mut a = begin(&db);
     a.put(&cf, b"x", b"a").unwrap();
@@ -377,8 +373,8 @@ fn reads_for_update_are_checked_without_writes() {
 fn keys_expire_together() {
     let db = open();
     let cf = db.default_family();
-    let mut txn = db.begin_with(TransactionOptions { locking: true, ..Default::default() }).unwrap();
-    let (past, far) = (1_000, 4_102_444_800_000);
+    let mut txn = db.begin_with(TransactionOptions::default().locking(true)).unwrap();
+    let [past, far] = [1, 4_102_444_800].map(|s| UNIX_EPOCH + Duration::from_secs(s));
     txn.put_until(cf, b"a", b"1", far).unwrap();
     txn.put_until(cf, b"b", b"2", past).unwrap();
     txn.put_until(cf, b"c", b"3", past).unwrap();
@@ -388,11 +384,11 @@ fn keys_expire_together() {
         let mut it = txn.cursor(cf, ..).unwrap();
         it.seek_to_first();
         while it.valid() {
-            let at = it.expires_at_ms();
+            let at = it.expires_at();
             seen.push((String::from_utf8(it.key().to_vec()).unwrap(), at));
             it.next();
         }
-        assert_eq!(it.expires_at_ms(), None);
+        assert_eq!(it.expires_at(), None);
         seen
     };
     let want = [("a".to_owned(), Some(far)), ("c".to_owned(), None)];

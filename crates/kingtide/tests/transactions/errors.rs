@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 fn options() -> Options {
-    Options { fs: Some(Arc::new(MemFs::new())), manual_jobs: true, ..Options::default() }
+    Options::new().fs(Arc::new(MemFs::new())).manual_jobs(true)
 }
 
 fn open() -> Db {
@@ -23,22 +23,17 @@ fn open() -> Db {
 /// A database whose time stands still.
 fn open_timeless() -> (Arc<ManualClock>, Db) {
     let clock = ManualClock::at_unix_ms(1_000_000);
-    (clock.clone(), Db::open("/db", Options { clock: Some(clock), ..options() }).unwrap())
+    (clock.clone(), Db::open("/db", options().clock(clock)).unwrap())
 }
 
 fn modes() -> impl Iterator<Item = TransactionOptions> {
     Isolation::ALL.into_iter().flat_map(|isolation| {
-        [false, true].map(|locking| TransactionOptions {
-            isolation,
-            locking,
-            lock_timeout: Some(Duration::ZERO),
-            ..Default::default()
-        })
+        [false, true].map(|locking| TransactionOptions::new(isolation).locking(locking).lock_timeout(Duration::ZERO))
     })
 }
 
 fn locking(isolation: Isolation) -> TransactionOptions {
-    TransactionOptions { isolation, locking: true, lock_timeout: Some(Duration::ZERO), ..Default::default() }
+    TransactionOptions::new(isolation).locking(true).lock_timeout(Duration::ZERO)
 }
 
 #[track_caller]
@@ -162,7 +157,7 @@ fn a_timeout_of_its_own() {
     let (clock, db) = open_timeless();
     let f = db.default_family();
     for options in modes() {
-        let options = TransactionOptions { timeout: Some(Duration::from_secs(5)), ..options };
+        let options = options.timeout(Duration::from_secs(5));
         let (level, locking) = (options.isolation, options.locking);
         assert_eq!(entries_after_merge(&db), 10);
         let mut txn = db.begin_with(options).unwrap();
@@ -313,7 +308,7 @@ fn conflicts_of_every_kind_say_what_about() {
     db.set_option("lock_timeout_ms", "0").unwrap();
     refused(db.put("key", "7"), ErrorKind::LockTimeout, &format!("transaction {}", holder.id()));
     let patience = Some(Duration::from_millis(2));
-    let mut txn = db.begin_with(TransactionOptions { lock_timeout: patience, ..locking(Isolation::Snapshot) }).unwrap();
+    let mut txn = db.begin_with(locking(Isolation::Snapshot).lock_timeout(patience)).unwrap();
     refused(txn.get_for_share(f, b"key"), ErrorKind::LockTimeout, "\"key\"");
     holder.commit().unwrap();
 }
@@ -364,7 +359,7 @@ fn a_read_only_transaction_refuses_writes() {
     let db = open();
     let f = db.default_family();
     for options in modes() {
-        let mut txn = db.begin_with(TransactionOptions { read_only: true, ..options }).unwrap();
+        let mut txn = db.begin_with(options.read_only(true)).unwrap();
         for (name, does, verb) in VERBS {
             match does {
                 Does::Write => refused(verb(&mut txn, f), ErrorKind::ReadOnly, "read-only"),
@@ -389,7 +384,7 @@ fn families_and_snapshots_of_others() {
         }
         txn.put(f, b"k", b"v").unwrap();
         txn.commit().unwrap();
-        let at = |snapshot| TransactionOptions { snapshot: Some(snapshot), ..options.clone() };
+        let at = |snapshot| options.clone().snapshot(snapshot);
         refused(db.begin_with(at(other.snapshot())), ErrorKind::InvalidArgument, "another database");
         let reads_at_one = db.begin_with(at(db.snapshot())).is_ok();
         let locks_reads = options.isolation == Isolation::Serializable && options.locking;
@@ -400,7 +395,7 @@ fn families_and_snapshots_of_others() {
     }
     let snapshot = db.snapshot();
     let mut txn = db.begin(Isolation::Snapshot).unwrap();
-    let at_one = ReadOptions { snapshot: Some(&snapshot), ..Default::default() };
+    let at_one = ReadOptions::new().snapshot(&snapshot);
     refused(txn.cursor_with(f, at_one), ErrorKind::InvalidArgument, "snapshot");
 }
 
@@ -513,7 +508,7 @@ fn a_moment_that_is_gone() {
     db.put("k", "3").unwrap();
     db.compact().unwrap();
     let snapshot = Some(db.snapshot_at(held.sequence()).unwrap());
-    let mut txn = db.begin_with(TransactionOptions { snapshot, ..Isolation::Snapshot.into() }).unwrap();
+    let mut txn = db.begin_with(TransactionOptions::new(Isolation::Snapshot).snapshot(snapshot)).unwrap();
     assert_eq!(txn.get(db.default_family(), b"k").unwrap().as_deref(), Some(&b"2"[..]));
 }
 
@@ -569,7 +564,7 @@ fn noise(bytes: usize, seed: u64) -> Vec<u8> {
 fn a_full_disk_ends_no_transaction() {
     for options in modes() {
         let fs = MemFs::new();
-        let mut open = Options { fs: Some(Arc::new(fs.clone())), manual_jobs: true, ..Options::default() };
+        let mut open = Options::new().fs(Arc::new(fs.clone())).manual_jobs(true);
         open.set("wal_segment_size", "1M").unwrap();
         let db = Db::open("/db", open).unwrap();
         let f = db.default_family();

@@ -123,13 +123,13 @@ struct Driver {
 
 impl Driver {
     fn new(level: Isolation, locking: bool, seed: u64) -> Driver {
-        let mut open = Options { fs: Some(Arc::new(MemFs::new())), manual_jobs: true, ..Options::default() };
+        let mut open = Options::new().fs(Arc::new(MemFs::new())).manual_jobs(true);
         open.set("memtable_size", "64K").unwrap();
         open.set("lock_timeout_ms", "0").unwrap();
         let db = Db::open("/db", open).unwrap();
         let reverse = db.create_family_ordered("reverse", FamilyOptions::default(), KeyOrder::Reverse).unwrap();
         let lock_timeout = Some(Duration::ZERO);
-        let options = TransactionOptions { isolation: level, locking, lock_timeout, ..Default::default() };
+        let options = TransactionOptions::new(level).locking(locking).lock_timeout(lock_timeout);
         Driver {
             families: [db.default_family().clone(), reverse],
             rng: Rng::new(seed),
@@ -401,12 +401,12 @@ impl Driver {
         let (part, options) = match self.rng.below(3) {
             0 => {
                 let prefix = vec![LETTERS[self.rng.below(3) as usize]];
-                let options = ReadOptions { prefix: Some(prefix.clone()), ..Default::default() };
+                let options = ReadOptions::new().prefix(prefix.clone());
                 (Part::Prefix(f, prefix), options)
             }
             _ => {
                 let (lower, upper) = (Bound::Included(lo.clone()), Bound::Excluded(hi.clone()));
-                (Part::Range(f, lo, hi), ReadOptions { lower, upper, ..Default::default() })
+                (Part::Range(f, lo, hi), ReadOptions::new().range((lower, upper)))
             }
         };
         let mut shown: Vec<(Key, Vec<u8>)> = self

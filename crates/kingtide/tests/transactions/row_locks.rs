@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 fn open() -> Db {
-    let options = Options { fs: Some(Arc::new(MemFs::new())), ..Options::default() };
+    let options = Options::new().fs(Arc::new(MemFs::new()));
     Db::open("/db", options).unwrap()
 }
 
 fn begin(db: &Db, isolation: Isolation, wait: bool) -> Transaction {
     let lock_timeout = Some(if wait { Duration::from_secs(600) } else { Duration::ZERO });
-    db.begin_with(TransactionOptions { isolation, locking: true, lock_timeout, ..Default::default() }).unwrap()
+    db.begin_with(TransactionOptions::new(isolation).locking(true).lock_timeout(lock_timeout)).unwrap()
 }
 
 fn text(value: &Result<Option<PinnedValue>>) -> String {

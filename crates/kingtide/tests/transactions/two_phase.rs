@@ -9,7 +9,7 @@ use std::time::Duration;
 
 fn options(fs: &MemFs) -> Options {
     let fs: Arc<dyn Fs> = Arc::new(fs.clone());
-    let mut options = Options { fs: Some(fs), manual_jobs: true, ..Options::default() };
+    let mut options = Options::new().fs(fs).manual_jobs(true);
     options.set("wal_segment_size", "65536").unwrap();
     options
 }
@@ -120,8 +120,7 @@ fn what_is_in_doubt_stays_locked_over_a_restart() {
             let mut other = db.begin(Isolation::ReadCommitted).unwrap();
             other.put(db.default_family(), key, b"2").unwrap();
             assert_eq!(other.commit().unwrap_err().kind(), ErrorKind::Conflict);
-            let options =
-                TransactionOptions { locking: true, lock_timeout: Some(Duration::ZERO), ..Default::default() };
+            let options = TransactionOptions::default().locking(true).lock_timeout(Duration::ZERO);
             let mut locking = db.begin_with(options).unwrap();
             let refused = locking.put(db.default_family(), key, b"2").unwrap_err();
             assert!(matches!(refused.kind(), ErrorKind::LockTimeout | ErrorKind::Conflict));
@@ -177,7 +176,7 @@ fn what_a_locking_transaction_locked_stays_locked_over_a_restart() {
         let fs = MemFs::new();
         let db = open(&fs);
         let family = db.default_family();
-        let mut txn = db.begin_with(TransactionOptions { isolation, locking: true, ..Default::default() }).unwrap();
+        let mut txn = db.begin_with(TransactionOptions::new(isolation).locking(true)).unwrap();
         txn.get_for_share(family, b"shared").unwrap();
         txn.get_for_update(family, b"update").unwrap();
         let (lower, upper) = (Bound::Included(&b"x"[..]), Bound::Excluded(&b"y"[..]));

@@ -7,6 +7,7 @@ use crate::output::things;
 use crate::txn::isolation;
 use kingtide::internal::{DumpedRecord, SegmentPart, dump_segment};
 use kingtide::{Change, ChangeKind, Error};
+use kingtide_base::clock::unix_ms_of_time;
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -121,10 +122,11 @@ fn operation(dump: &Dump<'_>, op: &Change<'_>) -> (Value, String) {
         ChangeKind::DeleteRange => Some(dump.key(op.value)),
         _ => None,
     };
-    let expires = op.expires_at_ms.map_or(String::new(), |at| format!("  expires at {at}"));
+    let expires_at = op.expires_at.map(unix_ms_of_time);
+    let expires = expires_at.map_or(String::new(), |at| format!("  expires at {at}"));
     let text = format!("family {}  {kind}  {key}  {}{expires}", op.family, value.as_deref().unwrap_or_default());
     let object = json!({
-        "op": kind, "family_id": op.family, "key": key, "value": value, "expires_at": op.expires_at_ms,
+        "op": kind, "family_id": op.family, "key": key, "value": value, "expires_at": expires_at,
     });
     (object, text.trim_end().to_owned())
 }

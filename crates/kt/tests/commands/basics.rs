@@ -215,7 +215,7 @@ fn stats_of_a_process_that_publishes_them_are_shown() {
     let db = small(&dir);
     let message = kt(&["stats", &db, "--live"]).fails(3);
     assert!(message.contains("stats_interval_ms") && message.contains(&db), "{message}");
-    let mut options = kingtide::Options { manual_jobs: true, ..Default::default() };
+    let mut options = kingtide::Options::new().manual_jobs(true);
     options.set("stats_interval_ms", "100").unwrap();
     let open = kingtide::Db::open(&db, options).unwrap();
     open.put(b"k", b"v").unwrap();

@@ -8,7 +8,7 @@ use std::path::Path;
 /// A database with tables, value logs, range tombstones and a log that was not flushed, as if its process were killed.
 fn database(dir: &Dir) -> String {
     let (path, copy) = (dir.at("db"), dir.path("copy"));
-    let mut options = Options { manual_jobs: true, ..Options::default() };
+    let mut options = Options::new().manual_jobs(true);
     options.db.change_retention = 64 << 20;
     options.family.compression = kingtide::Compression::None;
     let db = Db::open(&path, options).unwrap();

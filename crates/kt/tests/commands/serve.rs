@@ -87,7 +87,7 @@ fn a_closed_database_is_shown_as_its_files_are() {
 fn what_a_running_process_publishes_is_shown() {
     let dir = Dir::new();
     let path = dir.at("db");
-    let mut options = Options { manual_jobs: true, ..Options::default() };
+    let mut options = Options::new().manual_jobs(true);
     options.set("stats_interval_ms", "100").unwrap();
     let db = Db::open(&path, options).unwrap();
     for i in 0..100u32 {

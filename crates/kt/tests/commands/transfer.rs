@@ -20,12 +20,8 @@ fn arbitrary_bytes_come_back_exactly() {
     let mut rng = Rng::new(seed);
     let dir = Dir::new();
     let (from, to) = (dir.at("from"), dir.at("to"));
-    let db = Db::open(&from, Options { order: KeyOrder::Reverse, ..Options::default() }).unwrap();
-    let options = FamilyOptions {
-        ttl: Some(std::time::Duration::from_secs(100_000)),
-        block_size: 1024,
-        ..FamilyOptions::default()
-    };
+    let db = Db::open(&from, Options::new().order(KeyOrder::Reverse)).unwrap();
+    let options = FamilyOptions::new().ttl(Some(std::time::Duration::from_secs(100_000))).block_size(1024);
     db.create_family_ordered("zahl", FamilyOptions::default(), KeyOrder::I64).unwrap();
     db.create_family("a \"b\"\n\u{1f30a}", options).unwrap();
     for _ in 0..3_000 {

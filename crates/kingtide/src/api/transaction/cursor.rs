@@ -25,6 +25,7 @@ use crate::txn::write_set::WriteSet;
 use kingtide_base::{Error, KeyOrder, Result};
 use std::ops::Bound;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 /// Remembers what an iterator passed over.
 struct Tracker {
@@ -112,7 +113,7 @@ fn outside(order: &KeyOrder, bound: &Bound<Vec<u8>>, of: &Bound<Vec<u8>>, upper:
 ///
 /// ```
 /// # use kingtide::{Db, Options, vfs::MemFs};
-/// # let db = Db::open("db", Options { fs: Some(MemFs::shared()), ..Options::default() })?;
+/// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
 /// let tides = db.default_family();
 /// db.put("ebb", "low")?;
 /// db.put("flood", "rising")?;
@@ -173,10 +174,10 @@ impl Transaction {
     /// let mut txn = db.begin(Isolation::RepeatableRead)?;
     /// txn.put_ttl(tides, b"eddy", b"short", std::time::Duration::from_secs(60))?;
     /// db.put("ebb", "low")?; // after the beginning
-    /// let mut seen = txn.cursor_with(tides, ReadOptions { readahead: true, ..ReadOptions::default() })?;
+    /// let mut seen = txn.cursor_with(tides, ReadOptions::new().readahead(true))?;
     /// seen.seek_to_first();
     /// assert_eq!(seen.entry()?, (&b"eddy"[..], &b"short"[..]));
-    /// assert!(seen.expires_at_ms().is_some());
+    /// assert!(seen.expires_at().is_some());
     /// let mut newest = txn.cursor_newest(tides, ReadOptions::default())?;
     /// newest.seek_to_first();
     /// assert_eq!(newest.entry()?, (&b"ebb"[..], &b"low"[..]));
@@ -436,7 +437,7 @@ impl TransactionCursor {
 
     /// Goes on, forward or backward, and shows each entry to `take`, as [`Cursor::walk`] does. What it walks over was read,
     /// whatever becomes of it. Does nothing while invalid.
-    pub fn walk(&mut self, forward: bool, take: impl FnMut(&[u8], &[u8], Option<u64>) -> bool) {
+    pub fn walk(&mut self, forward: bool, take: impl FnMut(&[u8], &[u8], Option<SystemTime>) -> bool) {
         let Some(it) = self.running() else { return };
         if it.valid() {
             it.walk(forward, take);
@@ -466,9 +467,9 @@ impl TransactionCursor {
         self.inner.as_ref().map_or(&[], Cursor::key)
     }
 
-    /// Returns when the entry expires, in milliseconds since 1970; `None` if it does not, and while invalid.
-    pub fn expires_at_ms(&self) -> Option<u64> {
-        self.inner.as_ref().and_then(Cursor::expires_at_ms)
+    /// Returns when the entry expires; `None` if it does not, and while invalid.
+    pub fn expires_at(&self) -> Option<SystemTime> {
+        self.inner.as_ref().and_then(Cursor::expires_at)
     }
 
     /// The value.

@@ -19,7 +19,7 @@ impl TransactionHandle {
     /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
     /// use kingtide::{ErrorKind, Isolation, TransactionOptions};
     ///
-    /// let locking = || db.begin_with(TransactionOptions { locking: true, ..Isolation::ReadCommitted.into() });
+    /// let locking = || db.begin_with(TransactionOptions::new(Isolation::ReadCommitted).locking(true));
     /// let (mut first, mut second) = (locking()?, locking()?);
     /// first.get_for_update(db.default_family(), b"ebb")?;
     /// second.handle().interrupt()?; // any thread may; here, before the wait

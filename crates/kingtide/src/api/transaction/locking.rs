@@ -143,7 +143,7 @@ impl Transaction {
     /// use kingtide::{Isolation, LockMode, TransactionOptions};
     ///
     /// let tides = db.default_family();
-    /// let mut txn = db.begin_with(TransactionOptions { locking: true, ..Isolation::ReadCommitted.into() })?;
+    /// let mut txn = db.begin_with(TransactionOptions::new(Isolation::ReadCommitted).locking(true))?;
     /// txn.lock(tides, b"ebb", LockMode::Exclusive)?; // it need not exist
     /// assert!(txn.unlock_last()?);
     /// txn.lock_range(tides, "a".."c", LockMode::Shared)?; // no other writes a key there until the end

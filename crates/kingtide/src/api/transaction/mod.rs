@@ -36,6 +36,7 @@ const KEEP: usize = 64 << 10;
 
 /// How a transaction behaves.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct TransactionOptions {
     /// How much of other transactions it may notice.
     pub isolation: Isolation,
@@ -73,12 +74,20 @@ impl TransactionOptions {
     /// txn.put(db.default_family(), b"ebb", b"low")?;
     /// txn.commit()?;
     /// let now = db.snapshot();
-    /// let mut reader = db.begin_with(TransactionOptions::new(Isolation::Snapshot).read_only(true).snapshot(now))?;
+    /// let reading = TransactionOptions::default().isolation(Isolation::Snapshot).read_only(true).snapshot(now);
+    /// let mut reader = db.begin_with(reading)?;
     /// assert!(reader.get(db.default_family(), b"ebb")?.is_some());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn new(isolation: Isolation) -> TransactionOptions {
         isolation.into()
+    }
+
+    /// Sets the isolation level.
+    #[must_use]
+    pub fn isolation(mut self, isolation: Isolation) -> TransactionOptions {
+        self.isolation = isolation;
+        self
     }
 
     /// Chooses between locks (true) and checks at commit (false).
@@ -95,38 +104,38 @@ impl TransactionOptions {
         self
     }
 
-    /// Limits the transaction's lifetime, instead of the database's `transaction_timeout_ms`.
+    /// Limits the transaction's lifetime, instead of the database's `transaction_timeout_ms`, which `None` stands for.
     #[must_use]
-    pub fn timeout(mut self, timeout: Duration) -> TransactionOptions {
-        self.timeout = Some(timeout);
+    pub fn timeout(mut self, timeout: impl Into<Option<Duration>>) -> TransactionOptions {
+        self.timeout = timeout.into();
         self
     }
 
-    /// With this wait for a lock at most instead of the database's `lock_timeout_ms`.
+    /// Limits each wait for a lock, instead of the database's `lock_timeout_ms`, which `None` stands for.
     #[must_use]
-    pub fn lock_timeout(mut self, timeout: Duration) -> TransactionOptions {
-        self.lock_timeout = Some(timeout);
+    pub fn lock_timeout(mut self, timeout: impl Into<Option<Duration>>) -> TransactionOptions {
+        self.lock_timeout = timeout.into();
         self
     }
 
-    /// With this durability instead of the database's.
+    /// Sets the commit's durability, instead of the database's, which `None` stands for.
     #[must_use]
-    pub fn durability(mut self, durability: Durability) -> TransactionOptions {
-        self.durability = Some(durability);
+    pub fn durability(mut self, durability: impl Into<Option<Durability>>) -> TransactionOptions {
+        self.durability = durability.into();
         self
     }
 
-    /// Returning `Busy`, or not, from commit instead of waiting when writers are being slowed.
+    /// Sets whether a commit returns `Busy` instead of waiting while writers are slowed.
     #[must_use]
     pub fn no_wait(mut self, no_wait: bool) -> TransactionOptions {
         self.no_wait = no_wait;
         self
     }
 
-    /// As of this snapshot instead of now.
+    /// Reads as of this snapshot instead of now, which `None` stands for.
     #[must_use]
-    pub fn snapshot(mut self, snapshot: Snapshot) -> TransactionOptions {
-        self.snapshot = Some(snapshot);
+    pub fn snapshot(mut self, snapshot: impl Into<Option<Snapshot>>) -> TransactionOptions {
+        self.snapshot = snapshot.into();
         self
     }
 }
@@ -307,7 +316,7 @@ impl Db {
     /// let waits = Arc::new(Waits::default());
     /// db.set_lock_wait_hook(Some(waits.clone()));
     ///
-    /// let locking = || db.begin_with(TransactionOptions { locking: true, ..Isolation::ReadCommitted.into() });
+    /// let locking = || db.begin_with(TransactionOptions::new(Isolation::ReadCommitted).locking(true));
     /// let (mut first, mut second) = (locking()?, locking()?);
     /// first.get_for_update(db.default_family(), b"ebb")?;
     /// second.set_lock_timeout(Some(Duration::from_millis(1)));

@@ -145,12 +145,12 @@ impl Transaction {
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
-    /// # let db = Db::open("db", Options { fs: Some(MemFs::shared()), ..Options::default() })?;
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
     /// use kingtide::{Isolation, TransactionOptions};
     ///
     /// let accounts = db.default_family();
     /// db.put("ann", "100")?;
-    /// let mut txn = db.begin_with(TransactionOptions { locking: true, ..Isolation::ReadCommitted.into() })?;
+    /// let mut txn = db.begin_with(TransactionOptions::new(Isolation::ReadCommitted).locking(true))?;
     /// let balance = txn.get_for_update(accounts, b"ann")?.expect("it was put"); // no other can change it until the end
     /// assert_eq!(db.locks().len(), 1);
     /// assert_eq!(&balance[..], b"100");

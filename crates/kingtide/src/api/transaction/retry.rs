@@ -11,24 +11,80 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The longest wait before the second attempt; it doubles with every attempt, up to [`LONGEST_WAIT`].
+/// The longest wait before the second attempt; it doubles with every attempt, up to [`TransactOptions::max_wait`].
 const FIRST_WAIT: Duration = Duration::from_micros(50);
-/// The longest wait before any attempt.
-const LONGEST_WAIT: Duration = Duration::from_millis(10);
 
-/// How [`Db::transact_with`] runs a transaction.
+/// How [`Db::transact_with`] runs a transaction, and when it gives up.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct TransactOptions {
     /// How the transaction behaves: serializable and optimistic by default.
     pub transaction: TransactionOptions,
     /// How often it is run at most: 100 times by default.
     pub attempts: NonZeroU32,
+    /// The longest wait before an attempt: 10 milliseconds by default. Waits are random, at most 50 microseconds before the
+    /// second attempt, and at most twice as long before each further one, up to this.
+    pub max_wait: Duration,
+    /// No attempt begins when so much time has passed since the first one began; no limit by default. An attempt that has
+    /// begun is not cut short: [`TransactionOptions::timeout`] does that.
+    pub time_limit: Option<Duration>,
 }
 
 impl Default for TransactOptions {
     fn default() -> Self {
-        let attempts = NonZeroU32::MIN.saturating_add(99);
-        TransactOptions { transaction: Isolation::Serializable.into(), attempts }
+        TransactOptions {
+            transaction: Isolation::Serializable.into(),
+            attempts: NonZeroU32::MIN.saturating_add(99),
+            max_wait: Duration::from_millis(10),
+            time_limit: None,
+        }
+    }
+}
+
+impl TransactOptions {
+    /// The defaults.
+    ///
+    /// ```
+    /// # use kingtide::{Db, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// use kingtide::{Isolation, TransactOptions};
+    /// use std::time::Duration;
+    ///
+    /// let patience = TransactOptions::new().attempts(5).max_wait(Duration::from_millis(1));
+    /// let options = patience.transaction(Isolation::Snapshot).time_limit(Duration::from_secs(1));
+    /// db.transact_with(options, |txn| txn.put(db.default_family(), b"ebb", b"low"))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn new() -> TransactOptions {
+        TransactOptions::default()
+    }
+
+    /// Sets how the transaction behaves: [`TransactionOptions`], or an isolation level.
+    #[must_use]
+    pub fn transaction(mut self, options: impl Into<TransactionOptions>) -> TransactOptions {
+        self.transaction = options.into();
+        self
+    }
+
+    /// Limits how often the transaction is run. 0 counts as 1: it is run once.
+    #[must_use]
+    pub fn attempts(mut self, attempts: u32) -> TransactOptions {
+        self.attempts = NonZeroU32::new(attempts).unwrap_or(NonZeroU32::MIN);
+        self
+    }
+
+    /// Limits each wait before an attempt.
+    #[must_use]
+    pub fn max_wait(mut self, wait: Duration) -> TransactOptions {
+        self.max_wait = wait;
+        self
+    }
+
+    /// Limits the time after which no attempt begins. `None` sets no limit.
+    #[must_use]
+    pub fn time_limit(mut self, limit: impl Into<Option<Duration>>) -> TransactOptions {
+        self.time_limit = limit.into();
+        self
     }
 }
 
@@ -38,7 +94,7 @@ impl Db {
     ///
     /// `body` may run several times, so it should change nothing but the database. An error of its own rolls the transaction
     /// back. Before another attempt the thread waits for a random time: at most 50 microseconds, twice as long each time, and
-    /// never more than 10 milliseconds.
+    /// never more than 10 milliseconds. [`Db::transact_with`] takes other limits.
     ///
     /// ```
     /// use kingtide::{Db, Options};
@@ -67,7 +123,8 @@ impl Db {
         self.transact_with(TransactOptions::default(), body)
     }
 
-    /// Does what [`Db::transact`] does, with options.
+    /// Does what [`Db::transact`] does, with options for the transaction and limits of the retries. Its example stands at
+    /// [`TransactOptions::new`].
     ///
     /// # Errors
     /// As [`Db::transact`].
@@ -90,7 +147,9 @@ pub(crate) fn run<T, C>(
     let mut txn = Transaction::begin(db.clone(), options.transaction)?;
     // A transaction's id is its own, so two that met do not wait for equally long.
     let mut rng = Rng::new(txn.id());
-    let mut longest = FIRST_WAIT;
+    let mut longest = FIRST_WAIT.min(options.max_wait);
+    let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    let deadline = options.time_limit.map(|limit| db.clock.monotonic_ns().saturating_add(nanos(limit)));
     let mut attempt = 1;
     loop {
         let error = match body(&mut txn).and_then(|value| commit(&mut txn).map(|c| (value, c))) {
@@ -101,19 +160,21 @@ pub(crate) fn run<T, C>(
         if !error.is_transient_conflict() {
             return Err(error);
         }
-        if attempt == options.attempts.get() {
+        let wait = rng.below(nanos(longest).max(1));
+        let out_of_time = deadline.is_some_and(|at| db.clock.monotonic_ns().saturating_add(wait) >= at);
+        if out_of_time || attempt == options.attempts.get() {
             return Err(error.context(format!("given up after {attempt} attempts")));
         }
         attempt += 1;
-        db.clock.sleep(Duration::from_nanos(rng.below(longest.as_nanos() as u64)));
-        longest = (longest * 2).min(LONGEST_WAIT);
+        db.clock.sleep(Duration::from_nanos(wait));
+        longest = longest.saturating_mul(2).min(options.max_wait);
         txn.reset()?;
     }
 }
 
 /// An update of one key is retried until it commits: of the updates that conflict, one always succeeds.
 fn until_done() -> TransactOptions {
-    TransactOptions { transaction: Isolation::Snapshot.into(), attempts: NonZeroU32::MAX }
+    TransactOptions::new().transaction(Isolation::Snapshot).attempts(u32::MAX)
 }
 
 impl ColumnFamily {

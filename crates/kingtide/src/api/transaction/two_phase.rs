@@ -26,7 +26,7 @@ impl Transaction {
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
-    /// # let db = Db::open("db", Options { fs: Some(MemFs::shared()), ..Options::default() })?;
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
     /// let accounts = db.default_family();
     /// let mut txn = db.begin(kingtide::Isolation::Snapshot)?;
     /// txn.put(accounts, b"ann", b"70")?;

@@ -8,7 +8,7 @@ use crate::txn::read_set::ReadSet;
 use crate::txn::validate::Validation;
 use kingtide_base::{Error, ErrorKind, Result};
 use std::ops::Bound;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// Bytes of writes below which nothing is charged to the budget.
 const SMALL: u64 = 32 << 10;
@@ -32,12 +32,12 @@ impl Transaction {
         self.write(family, key, None, |b| b.put_ttl(family, key, value, ttl))
     }
 
-    /// Sets a key that is gone at a moment, in milliseconds since 1970: several keys that are to go at once need the same.
+    /// Sets a key that expires at a moment, which is rounded up to a whole millisecond: see [`WriteBatch::put_until`].
     ///
     /// # Errors
     /// As [`Transaction::put`].
-    pub fn put_until(&mut self, family: &ColumnFamily, key: &[u8], value: &[u8], expires_at_ms: u64) -> Result<()> {
-        self.write(family, key, None, |b| b.put_until(family, key, value, expires_at_ms))
+    pub fn put_until(&mut self, family: &ColumnFamily, key: &[u8], value: &[u8], expires_at: SystemTime) -> Result<()> {
+        self.write(family, key, None, |b| b.put_until(family, key, value, expires_at))
     }
 
     /// Sets a key to a value that a [`ValueWriter`](crate::ValueWriter) has written, without a copy: see
@@ -47,7 +47,7 @@ impl Transaction {
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
     /// # use std::io::Write;
-    /// # let db = Db::open("db", Options { fs: Some(MemFs::shared()), ..Options::default() })?;
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
     /// let files = db.default_family();
     /// let mut writer = files.value_writer()?;
     /// writer.write_all(&[7; 3_000_000])?;
@@ -191,7 +191,7 @@ impl Transaction {
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
-    /// # let db = Db::open("db", Options { fs: Some(MemFs::shared()), ..Options::default() })?;
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
     /// let tides = db.default_family();
     /// let mut txn = db.begin(kingtide::Isolation::Snapshot)?;
     /// txn.put(tides, b"ebb", b"low")?;

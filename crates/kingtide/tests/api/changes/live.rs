@@ -21,7 +21,7 @@ fn write_from_threads(db: &Db, seed: u64, threads: u64, each: u64) -> History {
                     for _ in 0..each {
                         let ops = random_batch(&mut rng, &mut batch, [db.default_family(), &other], 6);
                         let durability = rng.one_in(10).then_some(kingtide::Durability::Power);
-                        let options = WriteOptions { durability, ..WriteOptions::default() };
+                        let options = WriteOptions::new().durability(durability);
                         mine.insert(db.write_with(&mut batch, &options).unwrap(), ops);
                         if rng.one_in(200) {
                             db.default_family().flush().unwrap();
@@ -51,7 +51,7 @@ fn readers_that_follow_see_every_commit_once_and_in_order() {
             .map(|r| {
                 s.spawn(move || {
                     let mut rng = Rng::new(seed + r);
-                    let options = ChangeStreamOptions { durable_only: r == 2, ..ChangeStreamOptions::default() };
+                    let options = ChangeStreamOptions::new().durable_only(r == 2);
                     let mut stream = db.changes_with(0, options).unwrap();
                     let mut seen = History::new();
                     loop {

@@ -7,9 +7,8 @@ use kingtide_base::rng::{Rng, entropy};
 use std::sync::Arc;
 use std::time::Duration;
 
-const UNLOGGED: WriteOptions = WriteOptions { durability: Some(Durability::None), no_wait: false };
-const SHOW_ALL: ChangeStreamOptions = ChangeStreamOptions { durable_only: false, show_unlogged: true };
-const DURABLE: ChangeStreamOptions = ChangeStreamOptions { durable_only: true, show_unlogged: false };
+const SHOW_ALL: ChangeStreamOptions = ChangeStreamOptions::new().show_unlogged(true);
+const DURABLE: ChangeStreamOptions = ChangeStreamOptions::new().durable_only(true);
 
 fn write_some(db: &Db, rng: &mut Rng, n: u64, history: &mut History) {
     let other = db.family("other").unwrap();
@@ -110,9 +109,9 @@ fn commits_that_were_not_logged_are_an_error_or_shown_as_such() {
         keys.iter().for_each(|k| batch.put(db.default_family(), k.as_bytes(), b"v").unwrap());
         db.write_with(&mut batch, options).unwrap()
     };
-    let logged = WriteOptions::default();
+    let (logged, unlogged) = (WriteOptions::new(), WriteOptions::new().durability(Durability::None));
     assert_eq!(put(&["a"], &logged), 1);
-    assert_eq!(put(&["b", "c"], &UNLOGGED), 3);
+    assert_eq!(put(&["b", "c"], &unlogged), 3);
     let mut stream = db.changes_since(0).unwrap();
     assert_eq!(stream.next().unwrap().unwrap().last_sequence, 1);
     for _ in 0..2 {
@@ -120,7 +119,7 @@ fn commits_that_were_not_logged_are_an_error_or_shown_as_such() {
         assert_eq!(e.kind(), ErrorKind::TooOld);
         assert!(e.to_string().contains("2 to 3"), "{e}");
     }
-    assert_eq!(put(&["d"], &UNLOGGED), 4);
+    assert_eq!(put(&["d"], &unlogged), 4);
     assert_eq!(put(&["e"], &logged), 5);
     assert!(stream.next().unwrap_err().to_string().contains("2 to 4"));
     let mut all = db.changes_with(0, SHOW_ALL).unwrap();
@@ -129,7 +128,7 @@ fn commits_that_were_not_logged_are_an_error_or_shown_as_such() {
     // A commit's own number is a place to go on from, whether that commit was logged or not.
     assert_eq!(since(&db, 4).into_keys().collect::<Vec<_>>(), [5]);
     assert_eq!(next(), None);
-    assert_eq!(put(&["f"], &UNLOGGED), 6);
+    assert_eq!(put(&["f"], &unlogged), 6);
     assert_eq!([next(), next()], [Some((6, 6, true, 0)), None]);
     assert_eq!(db.changes_with(0, DURABLE).unwrap().next().unwrap().map(|r| r.last_sequence), None);
     db.sync().unwrap();
@@ -199,7 +198,7 @@ fn retention_keeps_so_much_and_no_more() {
 fn retention_is_stored() {
     let fs = Arc::new(MemFs::new());
     let stored = |asked: u64| {
-        let mut options = Options { fs: Some(fs.clone()), ..Options::default() };
+        let mut options = Options::new().fs(fs.clone());
         options.db.change_retention = asked;
         options.load("/db").unwrap().db.change_retention
     };

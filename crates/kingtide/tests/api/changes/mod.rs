@@ -19,7 +19,7 @@ type History = BTreeMap<u64, Vec<Op>>;
 
 /// A database with segments and memtables as small as they get, so that both turn over all the time.
 fn small(fs: &Arc<MemFs>, retention: u64) -> Options {
-    let mut options = Options { fs: Some(fs.clone() as Arc<dyn Fs>), ..Options::default() };
+    let mut options = Options::new().fs(fs.clone() as Arc<dyn Fs>);
     options.db.wal_segment_size = 65_536;
     options.db.max_wal_size = 131_072;
     options.db.change_retention = retention;
@@ -32,10 +32,7 @@ fn open(fs: &Arc<MemFs>, retention: u64) -> Db {
 }
 
 fn ops_of(record: &ChangeRecord) -> Vec<Op> {
-    record
-        .operations()
-        .map(|c| (c.family, c.kind, c.key.to_vec(), c.value.to_vec(), c.expires_at_ms.is_some()))
-        .collect()
+    record.operations().map(|c| (c.family, c.kind, c.key.to_vec(), c.value.to_vec(), c.expires_at.is_some())).collect()
 }
 
 /// Everything that the stream shows now.

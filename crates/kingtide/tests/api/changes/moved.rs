@@ -13,15 +13,13 @@ use std::time::Duration;
 const LEN: usize = 3000;
 
 fn options(fs: &MemFs) -> Options {
-    let mut o = Options { fs: Some(Arc::new(fs.clone())), manual_jobs: true, ..Options::default() };
+    let mut o = Options::new().fs(Arc::new(fs.clone())).manual_jobs(true);
     o.clock = Some(ManualClock::at_unix_ms(1_800_000_000_000));
-    o.family = FamilyOptions {
-        compression: Compression::Lz4,
-        direct_value_threshold: 1000,
-        value_chunk_size: 4096,
-        vlog_dead_ratio: 0.05,
-        ..FamilyOptions::default()
-    };
+    o.family = FamilyOptions::new()
+        .compression(Compression::Lz4)
+        .direct_value_threshold(1000)
+        .value_chunk_size(4096)
+        .vlog_dead_ratio(0.05);
     o.tuning.staged_from = 2000;
     o
 }
@@ -197,7 +195,7 @@ fn values_of_transactions_batches_and_pieces_are_found_by_their_own_numbers() {
 fn deleted_ranges_expired_values_and_dropped_families_are_gone_once_compacted() {
     let fs = MemFs::new();
     let clock = ManualClock::at_unix_ms(1_800_000_000_000);
-    let db = Db::open("db", Options { clock: Some(clock.clone()), ..options(&fs) }).unwrap();
+    let db = Db::open("db", options(&fs).clock(clock.clone())).unwrap();
     let keeper = db.create_family("keeper", options(&fs).family).unwrap();
     keeper.put("k", "the log is needed from here on").unwrap();
     let family = db.default_family().clone();
@@ -221,7 +219,7 @@ fn deleted_ranges_expired_values_and_dropped_families_are_gone_once_compacted() 
     assert_eq!(stream.next().unwrap().unwrap().operations().next().unwrap().kind, ChangeKind::DeleteRange);
     let record = stream.next().unwrap().unwrap();
     let change = record.operations().next().unwrap();
-    assert!(change.value == value(LEN, 5) && change.expires_at_ms.is_some(), "it kept its expiry");
+    assert!(change.value == value(LEN, 5) && change.expires_at.is_some(), "it kept its expiry");
 
     let other = db.create_family("other", options(&fs).family).unwrap();
     let seq = db.latest_sequence();

@@ -206,7 +206,7 @@ fn expired_entries_are_left_out() {
 
     let clock = ManualClock::at_unix_ms(1_000_000);
     let fs = MemFs::shared();
-    let options = Options { fs: Some(fs), clock: Some(clock.clone()), manual_jobs: true, ..Options::default() };
+    let options = Options::new().fs(fs).clock(clock.clone()).manual_jobs(true);
     let db = Db::open("db", options).unwrap();
     let family = db.default_family();
     let key = |i: u32| format!("key-{i:05}").into_bytes();

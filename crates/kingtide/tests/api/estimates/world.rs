@@ -94,9 +94,8 @@ const VALUE: usize = 40;
 
 impl World {
     pub fn new(shape: Shape, options: &'static str, seed: u64, size: u64) -> World {
-        let mut open =
-            Options { fs: Some(Arc::new(MemFs::new())), manual_jobs: true, seed: Some(seed), ..Options::default() };
-        let mut family = FamilyOptions { block_size: 1024, ..FamilyOptions::default() };
+        let mut open = Options::new().fs(Arc::new(MemFs::new())).manual_jobs(true).seed(seed);
+        let mut family = FamilyOptions::new().block_size(1024);
         for (name, value) in options.split_whitespace().filter_map(|o| o.split_once('=')) {
             family.set(name, value).unwrap();
         }

@@ -21,7 +21,7 @@ fn state(db: &Db) -> State {
 /// Some tables, a value log, memtables that the files overlap or not, commits that are in no synced log. Returns the states
 /// that a cut may show, oldest first.
 fn prepare(db: &Db, rng: &mut Rng, overlapped: bool) -> Vec<State> {
-    let small = FamilyOptions { value_threshold: 0, ..db.default_family().options() };
+    let small = db.default_family().options().value_threshold(0);
     let other = db.create_family("other", small).unwrap();
     for i in 0..300 {
         db.put(key(i), value(rng)).unwrap();
@@ -60,7 +60,7 @@ fn write_files(db: &Db, (mut a, mut b): State) -> State {
 fn ingest(db: &Db, move_files: bool) -> kingtide::Result<u64> {
     let other = db.family("other").unwrap();
     let parts: [(_, &[&str]); 2] = [(db.default_family(), &["files/1", "files/2"]), (&other, &["files/3"])];
-    db.ingest(&parts, &IngestOptions { move_files, ..IngestOptions::default() })
+    db.ingest(&parts, &IngestOptions::new().move_files(move_files))
 }
 
 /// Opens what is there and finds one of `states`, not older than `at_least`; and no unknown file.
@@ -230,7 +230,7 @@ pub fn run_child() {
                 w.finish().unwrap();
             }
             let parts = [(families[0], &paths[..1]), (families[1], &paths[1..])];
-            db.ingest(&parts, &IngestOptions { move_files: n.is_multiple_of(2), ..IngestOptions::default() }).unwrap();
+            db.ingest(&parts, &IngestOptions::new().move_files(n.is_multiple_of(2))).unwrap();
             acknowledge(&out, 0, n);
         }
     });

@@ -10,7 +10,7 @@ use kingtide_testkit::Scratch;
 use std::path::Path;
 use std::sync::Arc;
 
-const MOVE: IngestOptions = IngestOptions { move_files: true, verify: false, no_wait: false };
+const MOVE: IngestOptions = IngestOptions::new().move_files(true);
 
 /// Nothing of the ingest is left in any file, and a new manifest took the place of the one that named it.
 #[test]
@@ -48,7 +48,7 @@ fn a_file_that_was_never_synced_is_durable_when_it_is_taken() {
         let mut bytes = vec![0; synced.len().unwrap() as usize];
         synced.read_exact_at(&mut bytes, 0).unwrap();
         fs.open(Path::new("files/b"), OpenMode::Overwrite).unwrap().write_at(&bytes, 0).unwrap();
-        db.default_family().ingest(&["files/b"], &IngestOptions { move_files, ..MOVE }).unwrap();
+        db.default_family().ingest(&["files/b"], &MOVE.move_files(move_files)).unwrap();
         for model in Survival::ALL {
             let again = open(&fs.crash_clone(model, &mut Rng::new(1)));
             assert_eq!(contents(again.default_family(), None).len(), 300, "{model:?}");

@@ -35,7 +35,7 @@ fn fill(db: &Db, family: &ColumnFamily, rng: &mut Rng) {
             while db.run_one_job().unwrap() {}
             let path = format!("files/{}", family.name());
             sorted_file(family, &path, 100..180, b"ingested");
-            family.ingest(&[path], &kingtide::IngestOptions { move_files: true, ..Default::default() }).unwrap();
+            family.ingest(&[path], &kingtide::IngestOptions::new().move_files(true)).unwrap();
         }
     }
 }
@@ -50,7 +50,7 @@ fn a_clone_has_the_same_contents_and_goes_its_own_way() {
     for threshold in [0, 200] {
         let fs = MemFs::new();
         let db = open(&fs);
-        let options = FamilyOptions { value_threshold: threshold, ..db.default_family().options() };
+        let options = db.default_family().options().value_threshold(threshold);
         let source = db.create_family_ordered("source", options, KeyOrder::CaseInsensitive).unwrap();
         let mut rng = Rng::new(threshold);
         fill(&db, &source, &mut rng);
@@ -89,11 +89,7 @@ fn a_clone_has_the_same_contents_and_goes_its_own_way() {
 fn an_export_becomes_the_same_family_in_another_database() {
     let fs = MemFs::new();
     let db = open(&fs);
-    let small = FamilyOptions {
-        target_file_size: 65536,
-        ttl: Some(Duration::from_millis(1 << 40)),
-        ..db.default_family().options()
-    };
+    let small = db.default_family().options().target_file_size(65536).ttl(Some(Duration::from_millis(1 << 40)));
     let source = db.create_family("source", small).unwrap();
     fill(&db, &source, &mut Rng::new(4));
     source.put_ttl(b"soon", b"gone", Duration::from_secs(5)).unwrap();

@@ -5,9 +5,9 @@ use kingtide::vfs::{Fs, MemFs, OpenMode};
 use kingtide::{Db, ErrorKind, FamilyOptions, IngestOptions, KeyOrder, SortedFileWriter};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
-const MOVE: IngestOptions = IngestOptions { move_files: true, verify: true, no_wait: false };
+const MOVE: IngestOptions = IngestOptions::new().move_files(true).verify(true);
 
 #[test]
 fn a_file_says_what_it_holds_and_becomes_part_of_the_family() {
@@ -133,7 +133,7 @@ fn what_is_no_sorted_file_of_the_order_is_refused_and_leaves_nothing() {
     good.read_exact_at(&mut bytes, 0).unwrap();
     bytes[100] ^= 1;
     fs.open(Path::new("files/bad"), OpenMode::Create).unwrap().write_at(&bytes, 0).unwrap();
-    let verify = IngestOptions { verify: true, ..IngestOptions::default() };
+    let verify = IngestOptions::new().verify(true);
     assert_eq!(family.ingest(&["files/bad"], &verify).unwrap_err().kind(), ErrorKind::Corruption);
     family.ingest(&["files/bad"], &IngestOptions::default()).unwrap();
     assert_eq!(family.get(key(0)).unwrap_err().kind(), ErrorKind::Corruption);
@@ -175,12 +175,12 @@ fn entries_expire_in_sorted_files_too() {
     options.clock = Some(clock.clone());
     fs.create_dir_all(Path::new("files")).unwrap();
     let db = Db::open("db", options).unwrap();
-    let ttl = FamilyOptions { ttl: Some(Duration::from_secs(5)), ..FamilyOptions::default() };
+    let ttl = FamilyOptions::new().ttl(Some(Duration::from_secs(5)));
     let family = db.create_family("short", ttl).unwrap();
     let mut w = SortedFileWriter::create("files/a", &family).unwrap();
     w.put(b"default", b"5 s").unwrap();
     w.put_ttl(b"long", &[1; 3000], Duration::from_secs(60)).unwrap();
-    w.put_until(b"past", b"gone", 1).unwrap();
+    w.put_until(b"past", b"gone", UNIX_EPOCH).unwrap();
     w.finish().unwrap();
     family.ingest(&["files/a"], &MOVE).unwrap();
     let keys = || contents(&family, None).into_keys().map(|k| String::from_utf8(k).unwrap()).collect::<Vec<_>>();

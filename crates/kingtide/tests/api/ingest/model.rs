@@ -2,7 +2,7 @@
 
 use super::world::*;
 use kingtide::vfs::MemFs;
-use kingtide::{ColumnFamily, Db, FamilyOptions, IngestOptions, Snapshot, SortedFileWriter, WriteBatch};
+use kingtide::{ColumnFamily, Db, IngestOptions, Snapshot, SortedFileWriter, WriteBatch};
 use kingtide_base::rng::Rng;
 
 const KEYS: u64 = 400;
@@ -30,7 +30,7 @@ impl Model {
     fn new(seed: u64) -> Model {
         let fs = MemFs::new();
         let db = open(&fs);
-        let other = db.create_family("other", FamilyOptions { value_threshold: 0, ..db.default_family().options() });
+        let other = db.create_family("other", db.default_family().options().value_threshold(0));
         let families = vec![db.default_family().clone(), other.unwrap()];
         let expected = vec![Contents::new(), Contents::new()];
         let (snapshots, rng, counts) = (Vec::new(), Rng::new(seed), Counts::default());
@@ -116,7 +116,7 @@ impl Model {
             paths[f].push(path);
             self.counts.files += 1;
         }
-        let options = IngestOptions { move_files: self.rng.one_in(2), verify: self.rng.one_in(4), no_wait: false };
+        let options = IngestOptions::new().move_files(self.rng.one_in(2)).verify(self.rng.one_in(4));
         let parts: Vec<(&ColumnFamily, &[String])> =
             self.families.iter().zip(&paths).map(|(f, paths)| (f, paths.as_slice())).collect();
         let seq = self.db.ingest(&parts, &options).unwrap();

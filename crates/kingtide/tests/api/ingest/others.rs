@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// Ingests the even keys of 100..200.
 fn ingest(db: &Db, value: &[u8]) -> u64 {
     sorted_file(db.default_family(), "files/even", (100..200).step_by(2), value);
-    let options = IngestOptions { move_files: true, ..IngestOptions::default() };
+    let options = IngestOptions::new().move_files(true);
     db.default_family().ingest(&["files/even"], &options).unwrap()
 }
 
@@ -74,10 +74,10 @@ fn locks_are_respected() {
     let db = Db::open("db", options).unwrap();
     let family = db.default_family();
     sorted_file(family, "files/a", 100..200, b"v");
-    let locking = TransactionOptions { locking: true, ..TransactionOptions::default() };
+    let locking = TransactionOptions::default().locking(true);
     let mut txn = db.begin_with(locking.clone()).unwrap();
     txn.put(family, &key(150), b"locked").unwrap();
-    let no_wait = IngestOptions { no_wait: true, ..IngestOptions::default() };
+    let no_wait = IngestOptions::new().no_wait(true);
     assert_eq!(family.ingest(&["files/a"], &no_wait).unwrap_err().kind(), ErrorKind::Conflict);
     let e = family.ingest(&["files/a"], &IngestOptions::default()).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::LockTimeout, "{e}");
@@ -109,7 +109,7 @@ fn a_change_stream_says_that_something_is_missing() {
     assert_eq!(stream.next().unwrap().unwrap().last_sequence, 1);
     let e = stream.next().unwrap_err();
     assert_eq!(e.kind(), ErrorKind::TooOld, "{e}");
-    let all = ChangeStreamOptions { show_unlogged: true, ..ChangeStreamOptions::default() };
+    let all = ChangeStreamOptions::new().show_unlogged(true);
     let mut stream = db.changes_with(1, all).unwrap();
     let record = stream.next().unwrap().unwrap();
     assert!(record.is_unlogged() && (record.first_sequence, record.last_sequence) == (seq, seq));
@@ -223,7 +223,7 @@ fn readers_see_ingests_and_commits_in_order() {
         }
         for n in 1..=rounds {
             sorted_file(family, "files/a", [1, 3], n.to_string().as_bytes());
-            family.ingest(&["files/a"], &IngestOptions { move_files: true, ..IngestOptions::default() }).unwrap();
+            family.ingest(&["files/a"], &IngestOptions::new().move_files(true)).unwrap();
             let mut batch = WriteBatch::new();
             batch.put(family, &key(2), n.to_string().as_bytes()).unwrap();
             db.write(batch).unwrap();

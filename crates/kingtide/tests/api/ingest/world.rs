@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub type Contents = BTreeMap<Vec<u8>, Vec<u8>>;
 
 pub fn options_on(fs: Arc<dyn Fs>, manual: bool) -> Options {
-    let mut options = Options { fs: Some(fs), manual_jobs: manual, ..Options::default() };
+    let mut options = Options::new().fs(fs).manual_jobs(manual);
     if manual {
         options.clock = Some(ManualClock::at_unix_ms(1_800_000_000_000));
     }
@@ -30,7 +30,7 @@ pub fn open(fs: &MemFs) -> Db {
 }
 
 pub fn contents(family: &ColumnFamily, snapshot: Option<&Snapshot>) -> Contents {
-    let mut it = family.cursor_with(ReadOptions { snapshot, ..ReadOptions::default() }).unwrap();
+    let mut it = family.cursor_with(ReadOptions::new().snapshot(snapshot)).unwrap();
     let mut all = Contents::new();
     it.seek_to_first();
     while it.valid() {

@@ -34,7 +34,7 @@ enum Ending {
 }
 
 fn options(fs: &MemFs, durability: Durability, tuning: u64) -> Options {
-    let mut options = Options { fs: Some(Arc::new(fs.clone())), ..Options::default() };
+    let mut options = Options::new().fs(Arc::new(fs.clone()));
     let small = "wal_segment_size=65536 max_wal_size=400000 memtable_size=65536 memtable_budget=2M target_file_size=65536 \
                  value_threshold=200 l0_trigger=2 level_ratio=3 block_size=1024 block_cache_size=100000 \
                  background_threads=2 lock_timeout_ms=20";

@@ -124,7 +124,7 @@ impl Worker<'_> {
     fn options(&mut self) -> TransactionOptions {
         let (isolation, locking) = self.kinds[self.rng.below(self.kinds.len() as u64) as usize];
         let wait = self.rng.below(30);
-        TransactionOptions { isolation, locking, lock_timeout: Some(Duration::from_millis(wait)), ..Default::default() }
+        TransactionOptions::new(isolation).locking(locking).lock_timeout(Duration::from_millis(wait))
     }
 
     fn transaction(&mut self) {

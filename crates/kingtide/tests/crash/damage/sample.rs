@@ -65,7 +65,7 @@ pub const KINDS: [Kind; 4] = [
 
 impl Kind {
     pub fn options(&self, fs: &MemFs) -> Options {
-        let mut o = Options { fs: Some(Arc::new(fs.clone())), manual_jobs: true, ..Options::default() };
+        let mut o = Options::new().fs(Arc::new(fs.clone())).manual_jobs(true);
         o.db.wal_segment_size = 64 << 10;
         o.db.max_wal_size = 256 << 10;
         o.db.block_cache_size = 1 << 20;

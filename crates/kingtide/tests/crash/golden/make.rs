@@ -8,7 +8,7 @@ use super::{Backwards, DIR, Disk, NOW, list, options};
 use kingtide::backup::{Backup, BackupOptions};
 use kingtide::vfs::{Fs, MemFs};
 use kingtide::{
-    ColumnFamily, Compression, Db, Durability, FamilyOptions, Isolation, KeyOrder, ManualClock, Options, StagedValue,
+    ColumnFamily, Compression, Db, Durability, FamilyOptions, Isolation, KeyOrder, ManualClock, StagedValue,
     TransactionOptions, WriteBatch, WriteOptions,
 };
 use kingtide_base::hash::mix64;
@@ -50,7 +50,7 @@ pub fn is_in(version: &str, name: &str) -> bool {
 fn create(disk: &MemFs) -> Db {
     // An hour before anyone looks: what lives for a minute is gone by then.
     let clock = ManualClock::at_unix_ms(NOW - 3_600_000);
-    Db::open(DIR, Options { clock: Some(clock), ..options(disk) }).unwrap()
+    Db::open(DIR, options(disk).clock(clock)).unwrap()
 }
 
 /// The database as it is when its process is killed now.
@@ -148,7 +148,7 @@ fn killed() -> Made {
         batch.delete(db.default_family(), &key(i * 3 + 1)).unwrap();
         db.write(batch).unwrap();
     }
-    let unlogged = WriteOptions { durability: Some(Durability::None), ..WriteOptions::default() };
+    let unlogged = WriteOptions::new().durability(Durability::None);
     let mut batch = WriteBatch::new();
     batch.put(&other, b"not logged", b"but flushed").unwrap();
     db.write_with(&mut batch, &unlogged).unwrap();
@@ -237,7 +237,7 @@ fn in_doubt() -> Made {
         db.put(key(i), value(i, 20)).unwrap();
     });
     for (n, level) in Isolation::ALL.into_iter().enumerate() {
-        let how = TransactionOptions { isolation: level, locking: n % 2 == 1, ..TransactionOptions::default() };
+        let how = TransactionOptions::new(level).locking(n % 2 == 1);
         let mut t = db.begin_with(how).unwrap();
         t.get_for_update(db.default_family(), &key(n as u64)).unwrap();
         t.put(db.default_family(), &key(100 + n as u64), &value(n as u64, 30)).unwrap();
@@ -312,7 +312,7 @@ fn written_once() -> Made {
     const CENTURY: Duration = Duration::from_secs(3_155_760_000);
     let disk = MemFs::new();
     let clock = ManualClock::at_unix_ms(NOW - 3_600_000);
-    let db = Db::open(DIR, Options { clock: Some(clock.clone()), ..options(&disk) }).unwrap();
+    let db = Db::open(DIR, options(&disk).clock(clock.clone())).unwrap();
     let first = db.default_family();
     let chunked = db
         .create_family(

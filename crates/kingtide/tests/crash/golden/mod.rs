@@ -43,7 +43,7 @@ impl CustomOrder for Backwards {
 }
 
 pub fn options(fs: &MemFs) -> Options {
-    let mut o = Options { fs: Some(Arc::new(fs.clone())), manual_jobs: true, ..Options::default() };
+    let mut o = Options::new().fs(Arc::new(fs.clone())).manual_jobs(true);
     o.clock = Some(ManualClock::at_unix_ms(NOW));
     o.custom_orders.push(Arc::new(Backwards));
     o.db.wal_segment_size = 64 << 10;

@@ -134,7 +134,7 @@ fn deleted_keys_are_not_resurrected() {
 fn a_deleted_range_is_whole_across_the_files_of_a_merge() {
     let fs = MemFs::new();
     let mut o = options(&fs);
-    o.family = kingtide::FamilyOptions { value_threshold: 0, compression: kingtide::Compression::None, ..small() };
+    o.family = small().value_threshold(0).compression(kingtide::Compression::None);
     let db = Db::open(super::DIR, o).unwrap();
     for i in 0..400 {
         db.put(key(i), large(i)).unwrap();

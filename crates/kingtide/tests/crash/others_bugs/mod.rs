@@ -27,7 +27,7 @@ type Contents = BTreeMap<Vec<u8>, Vec<u8>>;
 /// Everything small, and background jobs only when asked for.
 fn options(fs: &(impl Fs + Clone + 'static)) -> Options {
     let fs: Arc<dyn Fs> = Arc::new(fs.clone());
-    let mut o = Options { fs: Some(fs), manual_jobs: true, ..Options::default() };
+    let mut o = Options::new().fs(fs).manual_jobs(true);
     o.db.wal_segment_size = 64 << 10;
     o.db.block_cache_size = 1 << 20;
     o.family = small();
@@ -35,13 +35,7 @@ fn options(fs: &(impl Fs + Clone + 'static)) -> Options {
 }
 
 fn small() -> FamilyOptions {
-    FamilyOptions {
-        memtable_size: 64 << 10,
-        target_file_size: 64 << 10,
-        block_size: 512,
-        value_threshold: 256,
-        ..FamilyOptions::default()
-    }
+    FamilyOptions::new().memtable_size(64 << 10).target_file_size(64 << 10).block_size(512).value_threshold(256)
 }
 
 fn open(fs: &(impl Fs + Clone + 'static)) -> Db {
@@ -64,7 +58,7 @@ fn large(i: u64) -> Vec<u8> {
 }
 
 fn power() -> WriteOptions {
-    WriteOptions { durability: Some(Durability::Power), no_wait: false }
+    WriteOptions::new().durability(Durability::Power)
 }
 
 /// Puts so that it survives a power cut.

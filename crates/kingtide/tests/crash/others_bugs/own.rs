@@ -158,7 +158,7 @@ fn a_rewritten_manifest_says_all_that_the_one_before_said() {
     let (sequence, manifests) = (newest(&db), files(&fs, "MANIFEST-"));
     let fs = fs.kill_clone();
     drop((db, kept));
-    let db = Db::open(DIR, Options { fs: Some(Arc::new(fs.clone())), ..o }).unwrap();
+    let db = Db::open(DIR, o.fs(Arc::new(fs.clone()))).unwrap();
     let kept = db.family("kept").unwrap();
     assert!(manifests[0].to_str().unwrap() > "db/MANIFEST-000020", "hardly ever rewritten: {manifests:?}");
     assert_eq!((contents(db.default_family()), contents(&kept)), expected);

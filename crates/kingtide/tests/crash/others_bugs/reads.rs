@@ -2,7 +2,7 @@
 
 use super::{Contents, DIR, contents, key, large, open, options, small, value};
 use kingtide::vfs::{Fault, FaultFs, MemFs, Op, Rule};
-use kingtide::{ColumnFamily, Compression, Cursor, CustomOrder, Db, FamilyOptions, KeyOrder};
+use kingtide::{ColumnFamily, Compression, Cursor, CustomOrder, Db, KeyOrder};
 use std::cell::{Cell, RefCell};
 use std::cmp::Ordering;
 use std::ops::Bound;
@@ -219,7 +219,7 @@ fn no_point_read_is_stale_while_a_compaction_installs() {
     let fs = MemFs::new();
     let mut o = options(&fs);
     o.order = KeyOrder::Custom(Arc::new(Looking));
-    o.family = FamilyOptions { value_threshold: 0, compression: Compression::None, ..small() };
+    o.family = small().value_threshold(0).compression(Compression::None);
     let db = Db::open(DIR, o).unwrap();
     // A run of several files: building a view compares where they meet.
     for i in 1000..1300 {

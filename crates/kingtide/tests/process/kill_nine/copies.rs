@@ -59,7 +59,7 @@ pub fn copy_for_ever(db: &Db, dir: &Path, seed: u64, mut next: Next, out: &Mutex
         }
         let id = 1 + backup.ids().unwrap().last().copied().unwrap_or(0);
         acknowledge(out, BACKUP, id);
-        let how = BackupOptions { flush: rng.one_in(2), trust_names: rng.one_in(2), ..BackupOptions::default() };
+        let how = BackupOptions::new().flush(rng.one_in(2)).trust_names(rng.one_in(2));
         assert_eq!(backup.create(db, how).unwrap().id, id);
         acknowledge(out, BACKUP + 1, id);
         if rng.one_in(2) {

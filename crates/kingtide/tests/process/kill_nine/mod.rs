@@ -59,7 +59,7 @@ fn options() -> Options {
 
 /// The same with thresholds that make rare paths common.
 fn drawn_options(draw: u64) -> Options {
-    let mut drawn = Options { tuning: Tuning::random(draw), ..options() };
+    let mut drawn = options().tuning(Tuning::random(draw));
     drawn.family.direct_value_threshold = [0, 8, 200, 1000][draw as usize % 4];
     drawn
 }

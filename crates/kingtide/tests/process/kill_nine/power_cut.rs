@@ -127,7 +127,7 @@ pub fn write_for_ever(db: &Db, seed: u64, writers: u64, every: u64, out: &Mutex<
                     if power {
                         acknowledge(out, w + BEGINS, n);
                     }
-                    let options = WriteOptions { durability: Some(durability), no_wait: false };
+                    let options = WriteOptions::new().durability(durability);
                     if db.write_with(&mut batch, &options).is_err() {
                         // The disk is gone. Nothing more is said: the test harness would.
                         loop {

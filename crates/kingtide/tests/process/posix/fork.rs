@@ -147,7 +147,7 @@ fn a_forked_child_is_refused_everything_and_its_close_returns() {
 fn dropping_handles_in_a_forked_child_touches_nothing_and_keeps_the_parents_lock() {
     for manual in [false, true] {
         let dir = Scratch::absent(&format!("dropped-{manual}"));
-        let db = Db::open(&dir.0, Options { manual_jobs: manual, ..options() }).unwrap();
+        let db = Db::open(&dir.0, options().manual_jobs(manual)).unwrap();
         // A table that an iterator keeps from being deleted: dropping the iterator deletes it.
         db.put(b"a", b"1").unwrap();
         db.flush().unwrap();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// A memtable of 64 pieces of memory: a large value takes one.
 fn options(fs: &MemFs) -> Options {
-    let mut options = Options { fs: Some(Arc::new(fs.clone())), ..Options::default() };
+    let mut options = Options::new().fs(Arc::new(fs.clone()));
     options.tuning.memtable_pieces = 64;
     for (name, value) in [
         ("memtable_size", "16G"),

@@ -227,8 +227,7 @@ fn a_transaction_at_an_earlier_snapshot() {
     world.db.put("1", "11").unwrap();
     world.between();
     for level in [Isolation::RepeatableRead, Isolation::Snapshot, Isolation::Serializable] {
-        let options =
-            || TransactionOptions { isolation: level, snapshot: Some(snapshot.clone()), ..Default::default() };
+        let options = || TransactionOptions::new(level).snapshot(snapshot.clone());
         let family = world.db.default_family();
         let mut txn = world.db.begin_with(options()).unwrap();
         assert_eq!(txn.snapshot_sequence(), snapshot.sequence());

@@ -252,7 +252,7 @@ static READERS: &[Reader] = &[
     Reader {
         name: "a prefix",
         read: |t, f| {
-            let mut it = t.cursor_with(f, ReadOptions { prefix: Some(b"d".to_vec()), ..Default::default() })?;
+            let mut it = t.cursor_with(f, ReadOptions::new().prefix(b"d".to_vec()))?;
             it.seek_to_first();
             forward(&mut it)
         },

@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Locking, with patience.
 fn patient(db: &Db, isolation: Isolation) -> Transaction {
     let lock_timeout = Some(Duration::from_secs(60));
-    db.begin_with(TransactionOptions { isolation, locking: true, lock_timeout, ..Default::default() }).unwrap()
+    db.begin_with(TransactionOptions::new(isolation).locking(true).lock_timeout(lock_timeout)).unwrap()
 }
 
 fn number(txn: &mut Transaction, family: &ColumnFamily, key: &str) -> Result<i64> {
@@ -167,7 +167,7 @@ fn counters_come_out_right() {
 
 fn count_up(db: &Db, mode: Mode, for_update: bool) {
     let family = db.default_family();
-    let mut txn = db.begin_with(TransactionOptions { lock_timeout: None, ..mode.options() }).unwrap();
+    let mut txn = db.begin_with(mode.options().lock_timeout(None)).unwrap();
     let once = |txn: &mut Transaction| {
         let key = b"counter";
         let value = if for_update { txn.get_for_update(family, key)? } else { txn.get(family, key)? };

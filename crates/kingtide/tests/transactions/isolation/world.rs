@@ -7,7 +7,6 @@ use kingtide::{
 use kingtide_base::hash::mix64;
 use std::cell::RefCell;
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// What became of an anomaly.
@@ -47,7 +46,7 @@ impl Mode {
 
     pub fn options(self) -> TransactionOptions {
         let lock_timeout = Some(Duration::ZERO);
-        TransactionOptions { isolation: self.level, locking: self.locking, lock_timeout, ..Default::default() }
+        TransactionOptions::new(self.level).locking(self.locking).lock_timeout(lock_timeout)
     }
 }
 
@@ -87,8 +86,7 @@ pub struct World {
 }
 
 pub fn open() -> Db {
-    let fs = Some(Arc::new(MemFs::new()) as _);
-    let mut options = Options { fs, manual_jobs: true, ..Options::default() };
+    let mut options = Options::new().fs(MemFs::shared()).manual_jobs(true);
     options.set("memtable_size", "64K").unwrap();
     Db::open("/db", options).unwrap()
 }
