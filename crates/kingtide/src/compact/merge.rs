@@ -139,13 +139,13 @@ fn merge(
         merged.advance()?;
         if since_breath >= ctx.poll_interval {
             since_breath = 0;
-            out.breathe()?;
+            out.poll_cancel_and_throttle()?;
         }
     }
     if let Some((_, last)) = &key {
         finish_key(&mut history, &mut older, &mut out, last, untouched)?;
     }
-    out.breathe()?;
+    out.poll_cancel_and_throttle()?;
     out.finish()
 }
 

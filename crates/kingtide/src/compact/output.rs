@@ -337,7 +337,7 @@ impl<'a> Outputs<'a> {
     }
 
     /// Between blocks: stops a cancelled job, and pays for what was written.
-    pub fn breathe(&mut self) -> Result<()> {
+    pub fn poll_cancel_and_throttle(&mut self) -> Result<()> {
         if self.ctx.may_cancel && self.ctx.cancelled.load(Ordering::Relaxed) {
             return Err(Error::new(ErrorKind::Cancelled, "background job cancelled"));
         }
