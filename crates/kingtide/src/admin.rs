@@ -196,7 +196,7 @@ impl DbInner {
         let mut c = self.commit.lock();
         for f in families {
             if !f.is_dropped() {
-                self.rotate(&mut c, f);
+                self.seal_memtable(&mut c, f);
             }
         }
         drop(c);

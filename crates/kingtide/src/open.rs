@@ -391,7 +391,7 @@ pub(crate) fn close(db: &Arc<DbInner>) -> Result<()> {
         let mut c = db.commit.lock();
         let families = c.families.clone();
         for f in &families {
-            db.rotate(&mut c, f);
+            db.seal_memtable(&mut c, f);
         }
         families
     };

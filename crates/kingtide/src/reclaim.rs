@@ -79,7 +79,7 @@ impl DbInner {
             return false;
         }
         drop(view);
-        self.rotate(&mut c, family);
+        self.seal_memtable(&mut c, family);
         true
     }
 

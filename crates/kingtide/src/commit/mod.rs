@@ -274,7 +274,7 @@ impl DbInner {
     fn publish(&self, mut turn: Turn<'_>, ready: &Ready<'_>, shown: &WriteBatch, lsn: Option<Lsn>) -> Visible {
         self.snapshots.publish(turn.last);
         let hooked = self.hooks.enqueue(shown, turn.last);
-        self.rotate_full(&mut turn.state, ready.batch.families());
+        self.seal_full_memtables(&mut turn.state, ready.batch.families());
         Visible { last: turn.last, lsn, hooked }
     }
 

@@ -93,7 +93,7 @@ impl DbInner {
                 match largest.filter(|f| !f.view.load().active.is_empty()) {
                     Some(f) => {
                         rare!("memtable-sealed-for-memory");
-                        self.rotate(&mut c, &f);
+                        self.seal_memtable(&mut c, &f);
                     }
                     None => break Ok(()), // nothing to flush: what is held belongs to readers
                 }
@@ -136,7 +136,7 @@ impl DbInner {
             let mut reserved = family.view.load().active.reserve(bytes, ops);
             if reserved == Err(NoRoom::Full) {
                 rare!("memtable-sealed-for-pieces");
-                self.rotate(c, family);
+                self.seal_memtable(c, family);
                 reserved = family.view.load().active.reserve(bytes, ops);
             }
             reserved.map_err(|e| no_room(e, bytes, ops))?;

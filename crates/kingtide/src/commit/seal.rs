@@ -12,13 +12,13 @@ use std::sync::Arc;
 
 impl DbInner {
     /// Seals the memtables that are full. Called under the commit lock.
-    pub(super) fn rotate_full(&self, c: &mut CommitState, touched: &[Arc<Family>]) {
+    pub(super) fn seal_full_memtables(&self, c: &mut CommitState, touched: &[Arc<Family>]) {
         for f in touched {
             let limit = f.options().memtable_size;
             let view = f.view.load();
             let direct = view.active.direct().bytes();
             if view.active.memory() > limit || (direct > 0 && direct > self.most_direct_bytes(limit)) {
-                self.rotate(c, f);
+                self.seal_memtable(c, f);
             }
         }
         let max = self.max_wal_size.load(Ordering::Relaxed);
@@ -33,7 +33,7 @@ impl DbInner {
                 match self.prepared.oldest().filter(|prepared| *prepared < seq) {
                     None => {
                         rare!("memtable-sealed-for-log");
-                        self.rotate(c, &f);
+                        self.seal_memtable(c, &f);
                     }
                     Some(_) if self.prepared.is_overdue(self.wal.appended(), max) => self.jobs.wake(),
                     Some(_) => {}
@@ -44,15 +44,15 @@ impl DbInner {
 
     /// Freezes a family's active memtable and puts an empty one in its place. Called under the commit lock, so the
     /// frozen one holds everything of its family up to `last_seq` and nothing after it.
-    pub(crate) fn rotate(&self, c: &mut CommitState, family: &Arc<Family>) {
-        self.rotate_after(c.last_seq, family);
+    pub(crate) fn seal_memtable(&self, c: &mut CommitState, family: &Arc<Family>) {
+        self.seal_memtable_after(c.last_seq, family);
         if family.view.load().unflushed_value_bytes() > 0 {
             self.measure_unflushed_values(c.families.iter());
         }
     }
 
     /// The same, if `last` is the last sequence number given out.
-    pub(crate) fn rotate_after(&self, last: SeqNo, family: &Arc<Family>) {
+    pub(crate) fn seal_memtable_after(&self, last: SeqNo, family: &Arc<Family>) {
         if family.view.load().active.is_empty() {
             return;
         }

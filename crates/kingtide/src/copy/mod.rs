@@ -64,7 +64,7 @@ impl DbInner {
             c.check_whole()?;
             let alive = shape.families.values().filter(|f| !f.is_dropped());
             let pinned = alive.map(|family| {
-                self.rotate(&mut c, family);
+                self.seal_memtable(&mut c, family);
                 let view = family.view.load_full();
                 PinnedFamily { family: family.clone(), name: family.name(), options: family.options(), view }
             });

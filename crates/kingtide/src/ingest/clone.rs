@@ -55,7 +55,7 @@ impl DbInner {
         let (view, seq) = {
             let mut c = self.commit.lock();
             source.check_alive()?;
-            self.rotate(&mut c, &source);
+            self.seal_memtable(&mut c, &source);
             (source.view.load_full(), c.last_seq)
         };
         let (order, options) = (source.order().clone(), (*source.options()).clone());

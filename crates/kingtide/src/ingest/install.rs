@@ -253,7 +253,7 @@ impl DbInner {
     fn flush_here(self: &Arc<Self>, c: &mut CommitState, change: &mut FileChange) -> Result<MergeOutput> {
         rare!("ingest-flushed-memtable");
         let family = change.family.clone();
-        self.rotate(c, &family);
+        self.seal_memtable(c, &family);
         let frozen = family.view.load().frozen.clone();
         let input = FlushInput::of(&frozen, self.new_file_id());
         let options = family.options();

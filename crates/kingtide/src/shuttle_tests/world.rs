@@ -114,7 +114,7 @@ pub(super) fn rotate(db: &Db) {
     let inner = db.inner();
     let mut c = inner.commit.lock();
     let families = c.families.clone();
-    families.iter().for_each(|f| inner.rotate(&mut c, f));
+    families.iter().for_each(|f| inner.seal_memtable(&mut c, f));
 }
 
 /// Runs background jobs, at most so many.
