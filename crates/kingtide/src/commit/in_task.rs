@@ -37,7 +37,7 @@ impl DbInner {
             Err(_) if refused.get() => Ok(None),
             Err(e) => Err(e),
             Ok(visible) => {
-                self.tell_hooks(visible); // one that was set just now
+                self.notify_hooks(visible); // one that was set just now
                 Ok(Some(visible))
             }
         }
@@ -47,7 +47,7 @@ impl DbInner {
     pub(crate) fn commit_waiting(self: &Arc<Self>, batch: &mut WriteBatch, options: &WriteOptions) -> Result<Visible> {
         let how = Commit { options, guard: Guard::Plain, admitted: false, refusal: None };
         let visible = self.commit(batch, &how)?;
-        self.tell_hooks(visible);
+        self.notify_hooks(visible);
         Ok(visible)
     }
 }

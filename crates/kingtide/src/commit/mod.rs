@@ -90,7 +90,7 @@ impl DbInner {
             return Ok(0);
         }
         let visible = self.commit(batch, &Commit { options, guard: Guard::Plain, admitted: false, refusal: None })?;
-        self.tell_hooks(visible);
+        self.notify_hooks(visible);
         self.make_durable(visible, durability)?;
         Ok(visible.last)
     }
@@ -136,13 +136,13 @@ impl DbInner {
                 self.commit(&mut batch, &how)?
             }
         };
-        self.tell_hooks(visible);
+        self.notify_hooks(visible);
         self.make_durable(visible, self.durability())?;
         Ok(visible.last)
     }
 
     /// Commits a batch that is not empty, up to the point where others see it. When the caller has given up what it holds,
-    /// [`DbInner::tell_hooks`] and [`DbInner::make_durable`] do the rest.
+    /// [`DbInner::notify_hooks`] and [`DbInner::make_durable`] do the rest.
     pub(crate) fn commit(self: &Arc<Self>, batch: &mut WriteBatch, how: &Commit<'_>) -> Result<Visible> {
         let _span = trace::commit();
         if !how.admitted {
@@ -281,7 +281,7 @@ impl DbInner {
     /// Has commit hooks called for a commit, before its call returns. A hook may read and write what it likes, so by now
     /// the commit's thread holds nothing that another thread could wait for.
     #[inline]
-    pub(crate) fn tell_hooks(&self, commit: Visible) {
+    pub(crate) fn notify_hooks(&self, commit: Visible) {
         if commit.hooked {
             self.hooks.deliver();
         }

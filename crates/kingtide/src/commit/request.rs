@@ -42,6 +42,6 @@ pub(crate) struct Visible {
     pub last: SeqNo,
     /// Where its log record ends; `None` if it was not logged.
     pub lsn: Option<Lsn>,
-    /// A commit hook is to be called: see [`DbInner::tell_hooks`].
+    /// A commit hook is to be called: see [`DbInner::notify_hooks`].
     pub hooked: bool,
 }

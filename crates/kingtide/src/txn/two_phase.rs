@@ -81,7 +81,7 @@ impl DbInner {
         })?;
         self.txns.resolved(resolution.txn, committed);
         self.refresh_prepared();
-        visible.into_iter().for_each(|c| self.tell_hooks(c));
+        visible.into_iter().for_each(|c| self.notify_hooks(c));
         resolution.durable?;
         let durability = options.durability.unwrap_or_else(|| self.durability());
         Ok((visible, durability))

@@ -59,7 +59,7 @@ impl Transaction {
         match self.write_out() {
             Ok(visible) => {
                 self.finish(State::Committed);
-                visible.into_iter().for_each(|v| self.db.tell_hooks(v));
+                visible.into_iter().for_each(|v| self.db.notify_hooks(v));
                 self.db.stats.add(Stat::TxnCommits, 1);
                 Ok((visible, durability))
             }
