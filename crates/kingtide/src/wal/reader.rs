@@ -210,7 +210,7 @@ enum Stop {
 }
 
 /// What reading a segment in order gave.
-struct Read {
+struct SegmentRead {
     stop: Stop,
     /// Where it stopped.
     at: u64,
@@ -371,7 +371,7 @@ impl Walk<'_> {
             }
             let next_head = chain.get(n + 1).and_then(|&k| self.all[k].head.as_ref());
             let next_end = next_head.map(|h| h.prev_end as u64);
-            let Read { stop, at, synced } = self.read_segment(i, next_end, records)?;
+            let SegmentRead { stop, at, synced } = self.read_segment(i, next_end, records)?;
             let s = &self.all[i];
             let (id, size, start_seq) = (s.id, s.len, self.start_seq(i));
             self.end.segments.push(ReplayedSegment { id, size, end: at as u32, start_seq, end_seq: self.end.next_seq });
@@ -406,7 +406,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn read_segment(&mut self, i: usize, next_end: Option<u64>, records: &mut dyn Records) -> Result<Read> {
+    fn read_segment(&mut self, i: usize, next_end: Option<u64>, records: &mut dyn Records) -> Result<SegmentRead> {
         let mut window = self.window(i)?;
         let id = self.all[i].id;
         // Not the file's length, which damage may have cut.
@@ -416,9 +416,9 @@ impl Walk<'_> {
         let mut synced = 0;
         loop {
             if at == limit || (next_end.is_none() && limit.saturating_sub(at) < RECORD_HEADER_LEN as u64) {
-                return Ok(Read { stop: Stop::Full, at, synced });
+                return Ok(SegmentRead { stop: Stop::Full, at, synced });
             }
-            let stop = |stop| Ok(Read { stop, at, synced });
+            let stop = |stop| Ok(SegmentRead { stop, at, synced });
             let (header, payload) = match record_at(&mut window, id, at, limit)? {
                 Found::Record(header, payload) => (header, payload),
                 Found::End(header) => return stop(Stop::Marker(header)),
@@ -439,7 +439,7 @@ impl Walk<'_> {
                 return Err(self.corrupt(i, at, &what));
             }
             if let Some(what) = records.missing(base, header.count, payload)? {
-                return Ok(Read { stop: Stop::Missing(what), at, synced });
+                return Ok(SegmentRead { stop: Stop::Missing(what), at, synced });
             }
             records.apply(base, header.count, payload)?;
             self.end.records += 1;

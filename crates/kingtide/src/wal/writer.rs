@@ -133,7 +133,7 @@ impl WalWriter {
             flags: if base_seq > self.next_seq { FLAG_GAP } else { 0 },
         };
         if active.doubtful {
-            active.blot_out()?;
+            active.zero_header()?;
         }
         // The header last: until it is there the payload is bytes that mean nothing.
         active.file.write_at(record.payload, active.at + RECORD_HEADER_LEN as u64)?;
@@ -141,7 +141,7 @@ impl WalWriter {
             rare!("log-append-failed");
             // If not even this works now, it comes before the next record.
             active.doubtful = true;
-            let _ = active.blot_out();
+            let _ = active.zero_header();
             return Err(e);
         }
         active.at += span;
@@ -269,7 +269,7 @@ impl Active {
     /// A header that failed to be written may be there all the same, or half of it. Removes it, so that the batch that was
     /// reported as failed does not come back.
     #[cold]
-    fn blot_out(&mut self) -> Result<()> {
+    fn zero_header(&mut self) -> Result<()> {
         self.file.write_at(&[0; RECORD_HEADER_LEN], self.at)?;
         self.doubtful = false;
         Ok(())
