@@ -290,7 +290,7 @@ impl Transactions {
     /// Begins another transaction of the same kind in the object of one that is over.
     pub fn renew(&self, shared: &TxnShared, id: TxnId, timeout: Option<Duration>) -> TxnId {
         if matches!(shared.state_of(id), State::Aborted | State::Expired) {
-            self.let_go(shared, id); // for what it was granted while it was ended
+            self.release_locks_and_snapshot(shared, id); // for what it was granted while it was ended
         }
         self.clear(shared);
         self.start(shared, timeout)
@@ -338,7 +338,7 @@ impl Transactions {
     }
 
     /// Gives up what a transaction holds that others wait for: locks and old versions. It may be called again.
-    pub fn let_go(&self, shared: &TxnShared, id: TxnId) {
+    pub fn release_locks_and_snapshot(&self, shared: &TxnShared, id: TxnId) {
         self.unpin(shared);
         if shared.has_locks.load(Ordering::Relaxed) {
             self.locks.release_all(id);
@@ -347,7 +347,7 @@ impl Transactions {
 
     /// Makes the object of a transaction that is over ready for reuse. The caller does not use it any more.
     pub fn release(&self, shared: Arc<TxnShared>, id: TxnId) {
-        self.let_go(&shared, id);
+        self.release_locks_and_snapshot(&shared, id);
         self.clear(&shared);
         shared.enter(id, State::Idle);
         self.free.lock().push(shared);

@@ -124,7 +124,7 @@ impl Transaction {
         }
         if self.shared.change(self.id, State::Active, State::RolledBack) {
             self.db.stats.add(Stat::TxnRollbacks, 1);
-            self.db.txns.let_go(&self.shared, self.id);
+            self.db.txns.release_locks_and_snapshot(&self.shared, self.id);
             let mut writes = self.shared.writes.lock();
             if !writes.batch.staged().is_empty() {
                 self.overlays.clear();
@@ -169,7 +169,7 @@ impl Transaction {
             && self.shared.change(self.id, State::Active, State::RolledBack)
         {
             self.db.stats.add(Stat::TxnRollbacks, 1);
-            self.db.txns.let_go(&self.shared, self.id);
+            self.db.txns.release_locks_and_snapshot(&self.shared, self.id);
         }
     }
 }

@@ -50,7 +50,7 @@ impl Transaction {
                 if e.kind() == ErrorKind::Deadlock && self.shared.change(self.id, State::Active, State::RolledBack) {
                     // The others of the circle wait for what it holds, not for its owner to make up his mind.
                     self.db.stats.add(Stat::TxnRollbacks, 1);
-                    self.db.txns.let_go(&self.shared, self.id);
+                    self.db.txns.release_locks_and_snapshot(&self.shared, self.id);
                 }
                 Err(if wait == Wait::No && e.kind() == ErrorKind::Conflict { e.lock_held() } else { e })
             }

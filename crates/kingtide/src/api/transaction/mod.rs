@@ -480,7 +480,7 @@ impl Transaction {
     fn gone(&self, state: State) -> Error {
         // A lock that was granted while another thread ended the transaction is still held.
         if matches!(state, State::Aborted | State::Expired) {
-            self.db.txns.let_go(&self.shared, self.id);
+            self.db.txns.release_locks_and_snapshot(&self.shared, self.id);
         }
         self.db.txns.why_not(self.id, state)
     }
@@ -516,7 +516,7 @@ impl Transaction {
     /// Ends a transaction that no other thread can end.
     pub(super) fn finish(&mut self, how: State) {
         self.shared.enter(self.id, how);
-        self.db.txns.let_go(&self.shared, self.id);
+        self.db.txns.release_locks_and_snapshot(&self.shared, self.id);
         self.reads.reset(KEEP);
         self.written = 0;
         self.db.txns.uncharge(&self.shared);
