@@ -55,7 +55,7 @@ impl Db {
         let (db, dir) = (self.inner(), path.as_ref());
         db.check_writable()?;
         let target = Target::begin(&db.fs, dir)?;
-        let moment = db.pin_moment()?;
+        let moment = db.pin_state()?;
         let mut info = CheckpointInfo { sequence: moment.seq, ..CheckpointInfo::default() };
         for (from, size) in moment.files(&db.dir) {
             let Some(name) = from.file_name() else { return Err(Error::invalid("a file without a name")) };

@@ -188,7 +188,7 @@ impl Backup {
         if options.flush {
             db.flush_all()?;
         }
-        let moment = db.pin_moment()?;
+        let moment = db.pin_state()?;
         let id = 1 + self.ids()?.last().copied().unwrap_or(0);
         let immutable = moment.files(&db.dir);
         let mut making = Making {

@@ -34,7 +34,7 @@ use std::sync::Arc;
 const MAX_SEGMENT: u64 = 1 << 30;
 
 /// The database as of one commit. Keeps all that it names from being deleted.
-pub(crate) struct Moment {
+pub(crate) struct PinnedState {
     /// Everything up to here, and nothing after it.
     pub seq: SeqNo,
     /// Id of the database that it is a moment of.
@@ -56,7 +56,7 @@ struct PinnedFamily {
 impl DbInner {
     /// Pins the database as it is now. Holds up commits for as long as a rotation of all memtables takes, and flushes, if
     /// transactions are in doubt, while their records are read from the log.
-    pub(crate) fn pin_moment(&self) -> Result<Moment> {
+    pub(crate) fn pin_state(&self) -> Result<PinnedState> {
         let shape = self.shape.lock();
         let (seq, families, pins) = {
             let mut c = self.commit.lock();
@@ -74,7 +74,7 @@ impl DbInner {
         // Under the shape lock the manifest's log start stays, and records from there on are not given up.
         let prepared = self.read_prepares(&pins, seq)?;
         let vlogs = used_vlogs(&shape, &families)?;
-        Ok(Moment {
+        Ok(PinnedState {
             seq,
             db_id: shape.versions.manifest.db_id(),
             families,
@@ -129,7 +129,7 @@ fn of_a_copy(e: Error) -> Error {
     }
 }
 
-impl Moment {
+impl PinnedState {
     /// The immutable files of the database in `dir` that belong to it, with their sizes.
     pub fn files(&self, dir: &Path) -> Vec<(PathBuf, u64)> {
         let tables = self.families.iter().flat_map(|f| f.view.version.files());
