@@ -51,7 +51,7 @@ pub(crate) struct Control {
 
 /// A point in a batch to come back to.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Mark {
+pub(crate) struct SavepointPos {
     rep: usize,
     saved: usize,
     ranges: usize,
@@ -492,8 +492,8 @@ impl WriteBatch {
     }
 
     /// The present end, for [`WriteBatch::truncate`].
-    pub(crate) fn mark(&self) -> Mark {
-        Mark {
+    pub(crate) fn mark(&self) -> SavepointPos {
+        SavepointPos {
             rep: self.rep.len(),
             saved: self.saved,
             ranges: self.ranges,
@@ -504,7 +504,7 @@ impl WriteBatch {
     }
 
     /// Forgets what was added since the mark was made.
-    pub(crate) fn truncate(&mut self, mark: Mark) {
+    pub(crate) fn truncate(&mut self, mark: SavepointPos) {
         self.rep.truncate(mark.rep);
         self.saved = mark.saved;
         self.ranges = mark.ranges;

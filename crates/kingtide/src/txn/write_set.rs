@@ -4,7 +4,7 @@
 //! the operations of one slot (of the conflict filter's hash), newest first, through `older`; cutting the batch back to a
 //! savepoint unlinks what was added since.
 
-use crate::commit::batch::{Mark, Op, WriteBatch};
+use crate::commit::batch::{SavepointPos, Op, WriteBatch};
 use crate::family::Family;
 use crate::family::tables::VlogHandle;
 use crate::txn::slot_of;
@@ -29,7 +29,7 @@ pub(crate) enum OwnWrite<'a> {
 
 struct Savepoint {
     name: String,
-    mark: Mark,
+    mark: SavepointPos,
 }
 
 /// The writes of a transaction.
