@@ -12,7 +12,7 @@ use crate::family::{ReadContext, TableCache};
 use crate::jobs::Jobs;
 use crate::read_only::ReadOnly;
 use crate::reclaims::Reclaims;
-use crate::reserve::Reserve;
+use crate::reserve::DiskBallast;
 use crate::shape::Shape;
 use crate::snapshot::Snapshots;
 use crate::staged::StagedLogs;
@@ -51,7 +51,7 @@ pub(crate) struct DbInner {
     pub wal: Arc<Wal>,
     pub prepared: PreparedTable,
     pub limiter: Arc<RateLimiter>,
-    pub reserve: Reserve,
+    pub reserve: DiskBallast,
     pub reclaims: Reclaims,
     pub staged: StagedLogs,
     pub stall: WriteController,

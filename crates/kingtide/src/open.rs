@@ -28,7 +28,7 @@ use crate::options::memory_limit;
 use crate::read_only::ReadOnly;
 use crate::reclaims::Reclaims;
 use crate::recover::Recovery;
-use crate::reserve::Reserve;
+use crate::reserve::DiskBallast;
 use crate::snapshot::Snapshots;
 use crate::staged::StagedLogs;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -129,7 +129,7 @@ fn open_locked(
         stall: WriteController::new(clock.clone(), stats.clone(), memory.clone()),
         hooks: Hooks::new(stats.clone()),
         txns,
-        reserve: Reserve::new(fs.clone(), dir),
+        reserve: DiskBallast::new(fs.clone(), dir),
         reclaims: Reclaims::default(),
         staged: StagedLogs::default(),
         limiter: Arc::new(RateLimiter::new(clock.clone(), options.db.rate_limit)),

@@ -27,7 +27,7 @@ const SMALLEST: u64 = 1 << 20;
 const PAUSE: u64 = 10_000;
 
 /// The reserve of a database.
-pub(crate) struct Reserve {
+pub(crate) struct DiskBallast {
     fs: Arc<dyn Fs>,
     dir: PathBuf,
     path: PathBuf,
@@ -40,11 +40,11 @@ pub(crate) struct Reserve {
     one: Mutex<()>,
 }
 
-impl Reserve {
-    pub fn new(fs: Arc<dyn Fs>, dir: &std::path::Path) -> Reserve {
+impl DiskBallast {
+    pub fn new(fs: Arc<dyn Fs>, dir: &std::path::Path) -> DiskBallast {
         let (dir, path) = (dir.to_owned(), dir.join(RESERVE_FILE));
         let (held, spent, pause) = (AtomicU64::new(0), AtomicBool::new(false), AtomicU64::new(0));
-        Reserve { fs, dir, path, held, spent, pause, one: Mutex::new(()) }
+        DiskBallast { fs, dir, path, held, spent, pause, one: Mutex::new(()) }
     }
 
     /// Whether the disk was full and has not been emptied since.
@@ -164,7 +164,7 @@ mod tests {
     fn a_disk_with_little_space_has_a_small_reserve_and_refuses_nothing() {
         let fs = MemFs::new();
         fs.set_capacity(Some(24 << 20));
-        let reserve = Reserve::new(Arc::new(fs.clone()), std::path::Path::new("d"));
+        let reserve = DiskBallast::new(Arc::new(fs.clone()), std::path::Path::new("d"));
         fs.create_dir_all(std::path::Path::new("d")).unwrap();
         reserve.keep(64 << 20, 0);
         assert_eq!((reserve.held.load(Ordering::Relaxed), reserve.is_spent()), (16 << 20, false));
@@ -177,7 +177,7 @@ mod tests {
 
         fs.create_dir_all(std::path::Path::new("e")).unwrap();
         fs.set_capacity(Some(0));
-        let full = Reserve::new(Arc::new(fs), std::path::Path::new("e"));
+        let full = DiskBallast::new(Arc::new(fs), std::path::Path::new("e"));
         full.keep(64 << 20, 0);
         assert!(full.is_spent(), "a disk without a megabyte is full");
     }
