@@ -295,7 +295,7 @@ impl ColumnFamily {
         keys: &[K],
         snapshot: Option<&Snapshot>,
     ) -> Vec<Result<Option<PinnedValue>>> {
-        match self.inner().look(|v| v.load(), || self.read_seq(snapshot)) {
+        match self.inner().acquire_view(|v| v.load(), || self.read_seq(snapshot)) {
             Ok((view, seq)) => read::multi_get(&view, keys, seq, &self.inner().reads),
             Err(e) => keys.iter().map(|_| Err(e.clone())).collect(),
         }
@@ -326,7 +326,7 @@ impl ColumnFamily {
     /// # Errors
     /// As [`ColumnFamily::cursor`]; `InvalidArgument` for a snapshot of another database.
     pub fn cursor_with(&self, options: ReadOptions<'_>) -> Result<Cursor> {
-        let (view, snapshot) = self.inner().look(|v| v.load_full(), || self.read_seq(options.snapshot))?;
+        let (view, snapshot) = self.inner().acquire_view(|v| v.load_full(), || self.read_seq(options.snapshot))?;
         let config = CursorConfig {
             snapshot,
             lower: options.lower,
@@ -347,7 +347,7 @@ impl ColumnFamily {
         if !cursor.is_of(&self.inner().reads) {
             return Err(Error::invalid("the cursor belongs to another column family"));
         }
-        let (view, seq) = self.inner().look(|v| v.load_full(), || self.read_seq(None))?;
+        let (view, seq) = self.inner().acquire_view(|v| v.load_full(), || self.read_seq(None))?;
         cursor.refresh(view, seq, None)
     }
 

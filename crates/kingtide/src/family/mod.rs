@@ -198,7 +198,7 @@ impl Family {
     /// elsewhere; but it does not show files that are ingested after it was taken. So if that happened between the two
     /// steps, they are repeated: or a read would see a commit that came after the ingested files, and not them.
     #[inline]
-    pub(crate) fn look<V>(
+    pub(crate) fn acquire_view<V>(
         &self,
         view: impl Fn(&ArcSwap<View>) -> V,
         seq: impl Fn() -> Result<SeqNo>,

@@ -34,7 +34,7 @@ fn a_view_is_not_older_than_its_number() {
         }
         Ok(db.latest_sequence())
     };
-    let (view, seq) = family.inner().look(|v| v.load_full(), number).unwrap();
+    let (view, seq) = family.inner().acquire_view(|v| v.load_full(), number).unwrap();
     assert_eq!((view.version.files().count() as u64, seq), (1, 1));
 }
 

@@ -218,7 +218,7 @@ impl Transaction {
         self.fix_snapshot();
         let overlay = self.overlay(family.inner(), slice(&lower), slice(&upper));
         let seq = || if newest { self.db.snapshots.visible() } else { self.read_seq() };
-        let (view, snapshot) = family.inner().look(|v| v.load_full(), || Ok(seq()))?;
+        let (view, snapshot) = family.inner().acquire_view(|v| v.load_full(), || Ok(seq()))?;
         let config = CursorConfig {
             snapshot,
             lower: options.lower,

@@ -85,7 +85,7 @@ impl Transaction {
         if let Some(own) = self.own(family, key)? {
             return Ok(whole(own));
         }
-        let (view, seq) = family.inner().look(|v| v.load(), || Ok(self.read_seq()))?;
+        let (view, seq) = family.inner().acquire_view(|v| v.load(), || Ok(self.read_seq()))?;
         let reader = read::open_value(&view, key, seq, &family.inner().reads)?;
         if self.rules.check_reads {
             self.remember(family, key, seq);
@@ -96,7 +96,7 @@ impl Transaction {
 
     /// Reads what is committed, and tells up to which sequence number that holds.
     fn read(&self, family: &ColumnFamily, key: &[u8]) -> Result<(Option<PinnedValue>, SeqNo)> {
-        let (view, seq) = family.inner().look(|v| v.load(), || Ok(self.read_seq()))?;
+        let (view, seq) = family.inner().acquire_view(|v| v.load(), || Ok(self.read_seq()))?;
         Ok((read::get(&view, key, seq, &family.inner().reads)?, seq))
     }
 
@@ -304,7 +304,7 @@ impl Transaction {
         let asked: Vec<&[u8]> =
             keys.iter().zip(&own).filter(|(_, own)| matches!(own, Ok(None))).map(|(k, _)| k.as_ref()).collect();
         let seq = || Ok(if newest { self.db.snapshots.visible() } else { self.read_seq() });
-        let (view, seq) = family.inner().look(|v| v.load(), seq)?;
+        let (view, seq) = family.inner().acquire_view(|v| v.load(), seq)?;
         let mut found = read::multi_get(&view, &asked, seq, &family.inner().reads).into_iter();
         if self.rules.check_reads {
             asked.iter().for_each(|k| self.remember(family, k, seq));
