@@ -124,16 +124,16 @@ impl<'a> BackupOptions<'a> {
 }
 
 /// Follows an operation: progress, rate, cancelling.
-struct Watch<'a, 'b> {
+struct ProgressTracker<'a, 'b> {
     options: &'a mut BackupOptions<'b>,
     limiter: RateLimiter,
     progress: BackupProgress,
 }
 
-impl Watch<'_, '_> {
-    fn new<'a, 'b>(options: &'a mut BackupOptions<'b>, clock: &Arc<dyn Clock>, total_bytes: u64) -> Watch<'a, 'b> {
+impl ProgressTracker<'_, '_> {
+    fn new<'a, 'b>(options: &'a mut BackupOptions<'b>, clock: &Arc<dyn Clock>, total_bytes: u64) -> ProgressTracker<'a, 'b> {
         let limiter = RateLimiter::new(clock.clone(), options.rate_limit);
-        Watch { options, limiter, progress: BackupProgress { done_bytes: 0, total_bytes } }
+        ProgressTracker { options, limiter, progress: BackupProgress { done_bytes: 0, total_bytes } }
     }
 
     fn step(&mut self, bytes: u64) -> Result<()> {
@@ -195,13 +195,13 @@ impl Backup {
             backup: self,
             stored: self.fs.list(&self.pool())?.into_iter().collect(),
             trusted: if options.trust_names { self.known_of(&moment.db_id)? } else { HashMap::new() },
-            watch: Watch::new(&mut options, &db.clock, immutable.iter().map(|(_, size)| size).sum()),
+            tracker: ProgressTracker::new(&mut options, &db.clock, immutable.iter().map(|(_, size)| size).sum()),
             files: Vec::new(),
         };
         for (path, size) in immutable {
             making.add_immutable(db, &path, size)?;
         }
-        moment.write_rest(db, &self.fs, &self.staging(), &making.watch.limiter)?;
+        moment.write_rest(db, &self.fs, &self.staging(), &making.tracker.limiter)?;
         making.add_staged()?;
         let files = making.files;
         self.fs.sync_dir(&self.pool())?;
@@ -248,10 +248,10 @@ impl Backup {
     /// `Corruption`, naming the first file that is damaged or missing; `NotFound` (no such backup), `Cancelled`, `Io`.
     pub fn verify(&self, id: u64, mut options: BackupOptions<'_>) -> Result<()> {
         let manifest = self.read(id)?;
-        let mut watch = Watch::new(&mut options, &SystemClock::shared(), manifest.info().bytes);
+        let mut tracker = ProgressTracker::new(&mut options, &SystemClock::shared(), manifest.info().bytes);
         for file in &manifest.files {
             let path = self.pool().join(file.pool_name());
-            let found = read_file(&*self.fs, &path, &mut |bytes, _| watch.step(bytes.len() as u64));
+            let found = read_file(&*self.fs, &path, &mut |bytes, _| tracker.step(bytes.len() as u64));
             check(file, &path, found)?;
         }
         Ok(())
@@ -280,11 +280,11 @@ impl Backup {
         mut options: BackupOptions<'_>,
     ) -> Result<()> {
         let (dir, manifest) = (target.as_ref(), self.read(id)?);
-        let mut watch = Watch::new(&mut options, &SystemClock::shared(), manifest.info().bytes);
+        let mut tracker = ProgressTracker::new(&mut options, &SystemClock::shared(), manifest.info().bytes);
         let target = Target::begin(fs, dir)?;
         let mut copy = |file: &BackupFile, to: &Path| {
             let from = self.pool().join(file.pool_name());
-            let copied = copy_file((&*self.fs, &from), (&**fs, to), &mut |bytes| watch.step(bytes));
+            let copied = copy_file((&*self.fs, &from), (&**fs, to), &mut |bytes| tracker.step(bytes));
             check(file, &from, copied)
         };
         for file in manifest.files.iter().filter(|f| f.name != CURRENT) {
@@ -421,7 +421,7 @@ struct Making<'m, 'a, 'b> {
     stored: HashSet<String>,
     /// Checksums of files that need not be read again.
     trusted: HashMap<(String, u64), u64>,
-    watch: Watch<'a, 'b>,
+    tracker: ProgressTracker<'a, 'b>,
     files: Vec<BackupFile>,
 }
 
@@ -443,8 +443,8 @@ impl Making<'_, '_, '_> {
         let (fs, pool) = (&*self.backup.fs, self.backup.pool());
         let same_name = format!("-{size}-{}", file.name);
         if self.stored.iter().any(|s| s.ends_with(&same_name)) {
-            let watch = &mut self.watch;
-            let (found, hash) = read_file(&*db.fs, path, &mut |bytes, _| watch.step(bytes.len() as u64))?;
+            let tracker = &mut self.tracker;
+            let (found, hash) = read_file(&*db.fs, path, &mut |bytes, _| tracker.step(bytes.len() as u64))?;
             file.hash = hash;
             if found != size {
                 return Err(wrong_size(found));
@@ -453,11 +453,11 @@ impl Making<'_, '_, '_> {
                 self.files.push(file);
                 return Ok(());
             }
-            self.watch.progress.total_bytes += size; // another file of that name and size: it is read again
+            self.tracker.progress.total_bytes += size; // another file of that name and size: it is read again
         }
         let tmp = pool.join(format!("{}.tmp", file.name));
-        let watch = &mut self.watch;
-        let (found, hash) = copy_file((&*db.fs, path), (fs, &tmp), &mut |bytes| watch.step(bytes))?;
+        let tracker = &mut self.tracker;
+        let (found, hash) = copy_file((&*db.fs, path), (fs, &tmp), &mut |bytes| tracker.step(bytes))?;
         if found != size {
             return Err(wrong_size(found));
         }
@@ -474,10 +474,10 @@ impl Making<'_, '_, '_> {
         let (fs, pool, staging) = (&*self.backup.fs, self.backup.pool(), self.backup.staging());
         for name in fs.list(&staging)? {
             let from = staging.join(&name);
-            let watch = &mut self.watch;
+            let tracker = &mut self.tracker;
             let (size, hash) = read_file(fs, &from, &mut |bytes, _| {
-                watch.progress.total_bytes += bytes.len() as u64;
-                watch.step(bytes.len() as u64)
+                tracker.progress.total_bytes += bytes.len() as u64;
+                tracker.step(bytes.len() as u64)
             })?;
             let file = BackupFile { name, size, hash, new: true };
             fs.rename(&from, &pool.join(file.pool_name()))?;

@@ -39,7 +39,7 @@ enum Source {
     /// In a memtable: `bytes` of what is stored under that key and tag.
     Memory { memtable: Arc<Memtable>, key: Box<[u8]>, tag: Tag, bytes: Range<usize> },
     /// In a value log, whose handle keeps the file.
-    Log { value: Box<kingtide_table::ValueReader>, _file: Arc<VlogHandle> },
+    Log { value: Box<kingtide_table::VlogValueReader>, _file: Arc<VlogHandle> },
 }
 
 /// Opens the value that `key` has at `snapshot`, or `None` when it has none.

@@ -81,7 +81,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Reads, checks and decodes the next chunk, appends its bytes to `out` if given, and moves on.
-    fn next(&mut self, out: Option<&mut Filling<'_>>, d: &mut Decompressor) -> Result<Chunk> {
+    fn next(&mut self, out: Option<&mut ChunkOutput<'_>>, d: &mut Decompressor) -> Result<Chunk> {
         let chunk = self.peek(WINDOW)?;
         let (vlog, at) = (self.vlog, self.at);
         let bytes = self.need(chunk.len(), WINDOW)?;
@@ -98,15 +98,15 @@ impl<'a> Walk<'a> {
 
 /// Puts a value in the place of what a vector holds. Bytes that the vector has are written over, so that a scan, which
 /// uses one vector for all its values, does not zero it for each of them.
-struct Filling<'a> {
+struct ChunkOutput<'a> {
     out: &'a mut Vec<u8>,
     /// Bytes of the value so far; behind them are leftovers.
     len: usize,
 }
 
-impl<'a> Filling<'a> {
-    fn new(out: &'a mut Vec<u8>) -> Filling<'a> {
-        Filling { out, len: 0 }
+impl<'a> ChunkOutput<'a> {
+    fn new(out: &'a mut Vec<u8>) -> ChunkOutput<'a> {
+        ChunkOutput { out, len: 0 }
     }
 
     /// The next `n` bytes of the value, to be written.
@@ -282,17 +282,17 @@ impl Vlog {
         }
         out.try_reserve_exact(trusted.saturating_sub(out.len()))
             .map_err(|_| Error::out_of_memory("a value", trusted))?;
-        let mut filling = Filling::new(out);
+        let mut output = ChunkOutput::new(out);
         loop {
             let first = walk.at == start;
-            let chunk = walk.next(Some(&mut filling), d)?;
+            let chunk = walk.next(Some(&mut output), d)?;
             let last = walk.at == end;
             chunk.check_flags(first, last).map_err(|e| self.error(e, start))?;
             if last {
                 break;
             }
         }
-        filling.finish();
+        output.finish();
         if out.len() as u64 != p.raw_len {
             return Err(self.error(Error::corruption("the length of a value does not match its pointer"), start));
         }
@@ -313,9 +313,9 @@ impl Vlog {
     ///
     /// # Errors
     /// `Corruption` when the pointer does not point into this log.
-    pub fn reader(self: &Arc<Vlog>, p: ValuePointer) -> Result<ValueReader> {
+    pub fn reader(self: &Arc<Vlog>, p: ValuePointer) -> Result<VlogValueReader> {
         self.range(&p)?;
-        Ok(ValueReader {
+        Ok(VlogValueReader {
             vlog: Arc::clone(self),
             pointer: p,
             at: p.offset,
@@ -386,7 +386,7 @@ impl Vlog {
 }
 
 /// Reads one value in pieces, in any order; forward is cheap.
-pub struct ValueReader {
+pub struct VlogValueReader {
     vlog: Arc<Vlog>,
     pointer: ValuePointer,
     /// The chunk after the decoded one: its place in the file and in the value.
@@ -448,7 +448,7 @@ impl Known {
     }
 }
 
-impl ValueReader {
+impl VlogValueReader {
     /// Bytes of the value.
     pub fn len(&self) -> u64 {
         self.pointer.raw_len
@@ -483,7 +483,7 @@ impl ValueReader {
     /// The decoded bytes of a chunk from byte `from` of the value on; none at the value's end. Loads one chunk at most.
     ///
     /// # Errors
-    /// As [`ValueReader::read_range`].
+    /// As [`VlogValueReader::read_range`].
     pub fn chunk_from(&mut self, from: u64) -> Result<&[u8]> {
         if from >= self.pointer.raw_len {
             return Ok(&[]);
@@ -547,9 +547,9 @@ impl ValueReader {
             self.chunk_at = self.raw_at;
             let at = walk.at;
             walk.end = (at + head.len()).min(end);
-            let mut filling = Filling::new(&mut self.chunk);
-            let checked = walk.next(Some(&mut filling), &mut s.decompressor);
-            filling.finish();
+            let mut output = ChunkOutput::new(&mut self.chunk);
+            let checked = walk.next(Some(&mut output), &mut s.decompressor);
+            output.finish();
             let chunk = checked?;
             chunk.check_flags(at == self.pointer.offset, walk.at == end).map_err(|e| vlog.error(e, at))?;
             let fits = match walk.at == end {
@@ -628,10 +628,10 @@ impl VlogRecords {
         with_scratch(|s| {
             let mut walk = Walk::new(&vlog, &mut s.buf, offset, end);
             let mut raw_len = 0;
-            let mut filling = out.map(Filling::new);
+            let mut output = out.map(ChunkOutput::new);
             loop {
                 let at = walk.at;
-                let chunk = walk.next(filling.as_mut(), &mut s.decompressor)?;
+                let chunk = walk.next(output.as_mut(), &mut s.decompressor)?;
                 raw_len += chunk.raw_len as u64;
                 let last = chunk.flags & FLAG_LAST != 0;
                 chunk.check_flags(at == offset, last).map_err(|e| vlog.error(e, at))?;
@@ -639,8 +639,8 @@ impl VlogRecords {
                     break;
                 }
             }
-            if let Some(filling) = filling {
-                filling.finish();
+            if let Some(output) = output {
+                output.finish();
             }
             self.at = walk.at;
             let stored_len = walk.at - offset;
