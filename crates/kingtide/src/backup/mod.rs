@@ -131,7 +131,11 @@ struct ProgressTracker<'a, 'b> {
 }
 
 impl ProgressTracker<'_, '_> {
-    fn new<'a, 'b>(options: &'a mut BackupOptions<'b>, clock: &Arc<dyn Clock>, total_bytes: u64) -> ProgressTracker<'a, 'b> {
+    fn new<'a, 'b>(
+        options: &'a mut BackupOptions<'b>,
+        clock: &Arc<dyn Clock>,
+        total_bytes: u64,
+    ) -> ProgressTracker<'a, 'b> {
         let limiter = RateLimiter::new(clock.clone(), options.rate_limit);
         ProgressTracker { options, limiter, progress: BackupProgress { done_bytes: 0, total_bytes } }
     }

@@ -4,7 +4,7 @@
 //! the operations of one slot (of the conflict filter's hash), newest first, through `older`; cutting the batch back to a
 //! savepoint unlinks what was added since.
 
-use crate::commit::batch::{SavepointPos, Op, WriteBatch};
+use crate::commit::batch::{Op, SavepointPos, WriteBatch};
 use crate::family::Family;
 use crate::family::tables::VlogHandle;
 use crate::txn::slot_of;

@@ -31,7 +31,7 @@ mod writer;
 
 pub use pointer::ValuePointer;
 pub use read_ahead::ReadAhead;
-pub use reader::{VlogValueReader, Vlog, VlogRecords};
+pub use reader::{Vlog, VlogRecords, VlogValueReader};
 pub use writer::{VlogInfo, VlogMark, VlogWriter};
 
 use crate::footer::check_version;
