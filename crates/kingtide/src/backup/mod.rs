@@ -50,6 +50,7 @@ pub struct BackupProgress {
 /// # use kingtide::{Db, Options};
 /// # let dir = std::env::temp_dir().join(format!("kingtide-doc-backup-options-{}", std::process::id()));
 /// # let _ = std::fs::remove_dir_all(&dir);
+/// # std::fs::create_dir_all(&dir)?;
 /// # let db = Db::open(dir.join("db"), Options::new())?;
 ///
 /// let mut read = 0;

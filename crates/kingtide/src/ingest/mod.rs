@@ -54,7 +54,8 @@ use std::sync::Arc;
 /// # let _ = std::fs::remove_dir_all(&dir);
 /// use kingtide::IngestOptions;
 ///
-/// let db = Db::open(&dir, Options::new())?;
+/// # std::fs::create_dir_all(&dir)?;
+/// let db = Db::open(dir.join("db"), Options::new())?;
 /// let file = dir.join("tides.sorted");
 /// let mut writer = SortedFileWriter::create(&file, db.default_family())?;
 /// writer.put(b"ebb", b"low")?;
