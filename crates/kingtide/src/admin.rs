@@ -183,11 +183,21 @@ impl DbInner {
         }
     }
 
-    /// Flushes every family.
+    /// Flushes every family. If nothing was written meanwhile, the log gives back its space.
     pub fn flush_all(self: &Arc<Self>) -> Result<()> {
         self.check_writable()?;
         let families: Vec<Arc<Family>> = self.shape.lock().families.values().cloned().collect();
-        self.flush_families(&families)
+        self.flush_families(&families)?;
+        self.shrink_unneeded_log();
+        Ok(())
+    }
+
+    /// Gives back the log's space if everything that was logged is in tables. A failure loses nothing: the log shrinks after the
+    /// next second without writes, or at the next open.
+    fn shrink_unneeded_log(&self) {
+        if self.log_needed_by_all() > self.snapshots.visible() {
+            let _ = self.shrink_log();
+        }
     }
 
     /// Freezes the families' memtables and waits until they are tables.
@@ -231,9 +241,7 @@ impl DbInner {
             }
             waited?;
         }
-        if self.log_needed_by_all() > self.snapshots.visible() {
-            let _ = self.shrink_log(); // nothing is in memory only; a failure loses nothing
-        }
+        self.shrink_unneeded_log();
         Ok(())
     }
 
