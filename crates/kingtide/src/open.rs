@@ -184,7 +184,7 @@ fn open_locked(
     Ok((inner, recovered.default))
 }
 
-/// Stops the log once a sync of the directory failed, whoever asked for it: none of the names that were made so far can be
+/// Stops the log once a sync of the directory failed, for whichever job it was made: none of the names that were made so far can be
 /// relied on any more.
 fn stop_on_failed_sync(fs: &DatabaseFs, wal: &Arc<Wal>) {
     let wal = Arc::downgrade(wal); // which has the file system
