@@ -116,12 +116,7 @@ impl DbInner {
     /// Changes a database option. Not stored, but for `change_retention`: database options are given at each open.
     pub fn set_option(&self, name: &str, value: &str) -> Result<()> {
         self.check_open()?;
-        let mut options = self.options.write();
-        let mut next = options.clone();
-        next.set(name, value)?;
-        require_live(name, &DbOptions::rows())?;
-        *options = next.clone();
-        drop(options);
+        let next = self.change_options(name, value)?;
         self.set_durability(next.durability);
         self.stats.time_operations(next.histograms, next.slow_operation_threshold);
         self.stats.events.set_level(next.log_level);
@@ -138,6 +133,18 @@ impl DbInner {
         self.stats.events.tell(|| Event::OptionChanged(name.to_owned(), value.to_owned()));
         self.stats.deliver_events();
         self.release_log() // some may be kept no more
+    }
+
+    /// Changes the option where all read it. Returns the options of now.
+    fn change_options(&self, name: &str, value: &str) -> Result<DbOptions> {
+        let mut c = self.commit.lock();
+        let mut options = self.options.write();
+        let mut next = options.clone();
+        next.set(name, value)?;
+        require_live(name, &DbOptions::rows())?;
+        *options = next.clone();
+        c.holds_values = next.change_retention > 0;
+        Ok(next)
     }
 
     /// Sets how much memory memtables may hold, which depends on options and on how many families there are.

@@ -38,6 +38,8 @@ pub(crate) struct VersionState {
     pub last_seq: SeqNo,
     /// Operations below this are in tables; the log may be released up to here.
     pub log_start: SeqNo,
+    /// Log segments with smaller ids were given up, though a power cut may have brought some back; 0: none that could come back.
+    pub first_segment: u64,
     /// First log segment of the last open that wrote any, and its boot.
     pub log_begun: Option<LogBegun>,
 }
@@ -101,6 +103,10 @@ impl VersionState {
             Edit::LastSeq(_) => {}
             Edit::NextFamilyId(id) => self.next_family = self.next_family.max(id),
             Edit::LogStart(seq) => self.log_start = self.log_start.max(seq),
+            Edit::LogStartIn { seq, segment } => {
+                self.log_start = self.log_start.max(seq);
+                self.first_segment = self.first_segment.max(segment);
+            }
             Edit::LogBegun(begun) => self.log_begun = Some(begun),
         }
         Ok(())
@@ -125,9 +131,9 @@ impl VersionState {
         let mut families = part.families;
         self.families.append(&mut families);
         part.vlogs.iter().for_each(|log| self.vlogs.insert(log.clone()));
-        let VersionState { next_family, next_file_id, last_seq, log_start, log_begun, .. } = part;
+        let VersionState { next_family, next_file_id, last_seq, log_start, first_segment, log_begun, .. } = part;
         (self.next_family, self.next_file_id, self.last_seq) = (next_family, next_file_id, last_seq);
-        (self.log_start, self.log_begun) = (log_start, log_begun);
+        (self.log_start, self.first_segment, self.log_begun) = (log_start, first_segment, log_begun);
     }
 
     /// Edits that make this state from nothing.
@@ -135,7 +141,10 @@ impl VersionState {
         let mut edits = vec![
             Edit::NextFileId(next_file_id),
             Edit::NextFamilyId(self.next_family),
-            Edit::LogStart(self.log_start),
+            match self.first_segment {
+                0 => Edit::LogStart(self.log_start),
+                segment => Edit::LogStartIn { seq: self.log_start, segment },
+            },
             Edit::LastSeq(self.last_seq),
         ];
         if let Some(begun) = self.log_begun {
@@ -156,8 +165,8 @@ impl VersionState {
     }
 
     /// The numbers that never fall: of the last commit, of the next file and family, and where the log begins.
-    fn numbers(&self) -> [u64; 4] {
-        [self.last_seq, self.next_file_id, self.next_family.into(), self.log_start]
+    fn numbers(&self) -> [u64; 5] {
+        [self.last_seq, self.next_file_id, self.next_family.into(), self.log_start, self.first_segment]
     }
 
     /// Whether no number falls from this state to `next`, nor in what the edits themselves say: a rewritten manifest begins with
@@ -200,6 +209,7 @@ impl VersionState {
         assert!(after.next_family >= self.next_family, "the next family's id fell");
         assert!(after.last_seq >= self.last_seq, "the last sequence number fell");
         assert!(after.log_start >= self.log_start, "the log start fell");
+        assert!(after.first_segment >= self.first_segment, "the log's first segment fell");
     }
 }
 
@@ -258,7 +268,7 @@ impl Touched {
                 }
                 Edit::RemoveVlog { id } => _ = touched.vlogs.insert(*id),
                 Edit::NextFileId(_) | Edit::LastSeq(_) | Edit::NextFamilyId(_) => {}
-                Edit::LogStart(_) | Edit::LogBegun(_) => {}
+                Edit::LogStart(_) | Edit::LogStartIn { .. } | Edit::LogBegun(_) => {}
             }
         }
         touched
@@ -333,7 +343,7 @@ impl VersionSet {
             next.vlogs.remove(*id);
             touched.vlogs.insert(*id);
         }
-        let log_start = edits.iter().filter_map(|e| if let Edit::LogStart(seq) = e { Some(*seq) } else { None }).max();
+        let log_start = edits.iter().filter_map(Edit::log_start).max();
         // What the log may have lost since it was last said where it begins cannot be needed again.
         debug_assert!(
             log_start.is_none_or(|s| s >= self.log_start),

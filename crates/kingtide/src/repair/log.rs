@@ -35,11 +35,12 @@ pub(super) struct SalvagedOperations {
 /// Reads the log: all of it if it is whole; otherwise up to the damage, and past it if that is asked for.
 pub(super) fn read(repair: &mut Repair<'_, '_>, plan: &mut Plan) -> Result<SalvagedOperations> {
     let (fs, dir) = (repair.fs.clone(), repair.dir);
-    let segments = wal::list_segments(&*fs, dir)?;
+    let mut segments = wal::list_segments(&*fs, dir)?;
     let pool = ArenaPool::new(Budget::new(u64::MAX));
     let mut out = SalvagedOperations { memtables: HashMap::new(), prepared: BTreeMap::new() };
     // What a manifest names as the log's beginning is not the last one if the manifest is not whole.
     let log_from = if plan.complete { plan.log_from } else { 0 };
+    segments.retain(|id| !plan.complete || *id >= plan.first_segment); // others may be back after a power cut
     let begun = plan.log_begun;
     let judged = wal::replay(&*fs, dir, &segments, log_from, |_, _, _| Ok(()));
     let past_damage = repair.how.salvage_past_damage;

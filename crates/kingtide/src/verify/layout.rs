@@ -37,6 +37,8 @@ pub(crate) struct Subject {
     pub next_family: FamilyId,
     /// What [`required_log_start`] says.
     pub log_from: SeqNo,
+    /// The log begins with this segment, or a later one.
+    pub first_segment: u64,
     pub log_begun: Option<LogBegun>,
     /// Whether the whole manifest was read, so that what it does not name is not part of the database.
     pub complete: bool,
@@ -99,6 +101,7 @@ pub(super) fn closed(checker: &mut Checker<'_, '_>, options: &Options) -> Result
         vlogs: state.vlogs,
         next_family: state.next_family,
         log_from: required_log_start(state.log_start, scan.log_start_is_exact),
+        first_segment: state.first_segment,
         log_begun: state.log_begun,
         complete,
         manifest: scan.path,
@@ -123,6 +126,7 @@ pub(super) fn open(checker: &mut Checker<'_, '_>, db: &DbInner) -> Result<Subjec
             vlogs: shape.versions.vlogs.clone(),
             next_family: shape.versions.next_family,
             log_from: required_log_start(shape.versions.log_start, true),
+            first_segment: shape.versions.first_segment,
             log_begun: shape.versions.log_begun,
             complete: true,
             manifest: scan.path.clone(),
