@@ -9,6 +9,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::version::manifest::Manifest;
 use crate::version::scan::ManifestScan;
 use crate::version::{DEFAULT_FAMILY, Edit, FamilyId, LogBegun, OwnedVlog, Version, VlogSet};
+use kingtide_base::key::CustomOrder;
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo, rare};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -20,10 +21,41 @@ use std::sync::Arc;
 pub(crate) struct FamilyState {
     pub name: String,
     pub order: KeyOrder,
+    /// Whether the order was given. What the edits say of a family that was dropped since does not need it.
+    pub order_is_known: bool,
     pub options: FamilyOptions,
     /// Changed in place while nothing else holds it, as in recovery.
     pub version: Arc<Version>,
     pub flushed: SeqNo,
+}
+
+impl FamilyState {
+    /// The error for a family whose order was not given.
+    #[cold]
+    pub fn lacks_order(&self) -> Error {
+        let (name, order) = (&self.name, self.order.name());
+        Error::new(
+            ErrorKind::Incompatible,
+            format!(
+                "column family '{name}' is ordered by '{order}', which this open was not given: hand the order in \
+                 `Options::custom_orders`"
+            ),
+        )
+    }
+}
+
+/// Stands for an order that was not given, while edits are added up. No key of the family is looked at meanwhile but those
+/// that the edits name, and where these go does not matter: the family is dropped by a later edit, or refused.
+struct UnknownOrder(String);
+
+impl CustomOrder for UnknownOrder {
+    fn name(&self) -> &str {
+        &self.0
+    }
+
+    fn compare(&self, a: &[u8], b: &[u8]) -> std::cmp::Ordering {
+        a.cmp(b)
+    }
 }
 
 /// Everything that the manifest describes: the sum of its edits.
@@ -50,18 +82,13 @@ impl VersionState {
         self.last_seq = self.last_seq.max(edit.last_seq());
         match edit {
             Edit::CreateFamily { id, name, order, options: stored } => {
-                let Some(order) = options.resolve_order(&order) else {
-                    return Err(Error::new(
-                        ErrorKind::Incompatible,
-                        format!(
-                            "column family '{name}' is ordered by '{order}', which this open was not given: hand the \
-                                 order in `Options::custom_orders`"
-                        ),
-                    ));
-                };
+                let known = options.resolve_order(&order);
+                let order_is_known = known.is_some();
+                let order = known.unwrap_or_else(|| KeyOrder::Custom(Arc::new(UnknownOrder(order))));
                 let options = read_options(&name, &stored)?;
                 self.next_family = self.next_family.max(id + 1);
-                let family = FamilyState { name, order, options, version: Arc::default(), flushed: 0 };
+                let version = Arc::default();
+                let family = FamilyState { name, order, order_is_known, options, version, flushed: 0 };
                 self.families.insert(id, family);
             }
             Edit::DropFamily { id } => {
@@ -110,6 +137,15 @@ impl VersionState {
             Edit::LogBegun(begun) => self.log_begun = Some(begun),
         }
         Ok(())
+    }
+
+    /// To be asked when all edits were added: they may have dropped a family whose order is not known any more.
+    ///
+    /// # Errors
+    /// `Incompatible` for a family whose order was not given.
+    pub fn check_orders(&self) -> Result<()> {
+        let unknown = self.families.values().find(|f| !f.order_is_known);
+        unknown.map_or(Ok(()), |f| Err(f.lacks_order()))
     }
 
     fn family(&mut self, id: FamilyId) -> Result<&mut FamilyState> {
@@ -336,6 +372,7 @@ impl VersionSet {
         let mut touched = Touched::by(&edits);
         let mut next = self.state.part(&touched);
         edits.iter().try_for_each(|e| next.apply(e.clone(), &orders))?;
+        next.check_orders()?;
         let retired = self.retired(&next, &touched, &edits)?;
         for (id, _) in &retired.vlogs {
             rare!("value-log-retired");

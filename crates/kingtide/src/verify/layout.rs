@@ -10,7 +10,7 @@ use crate::options::Options;
 use crate::sync::atomic::Ordering;
 use crate::version::manifest::creation_was_cut_short;
 use crate::version::scan::ManifestScan;
-use crate::version::{FamilyId, LogBegun, Version, VlogSet, required_log_start};
+use crate::version::{Edit, FamilyId, LogBegun, Version, VlogSet, required_log_start};
 use crate::version_set::{FamilyState, VersionState};
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
 use kingtide_vfs::OpenMode;
@@ -59,6 +59,19 @@ fn put_together(checker: &mut Checker<'_, '_>, scan: &ManifestScan, options: &Op
                 checker.problem(problem.at(scan.path.as_deref().unwrap_or(checker.dir)));
                 complete = false;
             }
+        }
+    }
+    // A family whose order was not given cannot be checked.
+    let unknown: Vec<(FamilyId, Error)> =
+        state.families.iter().filter(|(_, f)| !f.order_is_known).map(|(id, f)| (*id, f.lacks_order())).collect();
+    for (id, e) in unknown {
+        state.families.remove(&id);
+        if complete {
+            let creates = |e: &Edit| matches!(e, Edit::CreateFamily { id: created, .. } if *created == id);
+            let record = scan.records.iter().find(|r| r.edits.iter().any(creates));
+            let problem = Problem::of(ProblemKind::Manifest, &e).offset(record.map_or(0, |r| r.offset));
+            checker.problem(problem.at(scan.path.as_deref().unwrap_or(checker.dir)));
+            complete = false;
         }
     }
     (state, complete)
