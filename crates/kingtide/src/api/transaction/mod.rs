@@ -490,6 +490,15 @@ impl Transaction {
         Ok(())
     }
 
+    /// An error unless what was just read of a family holds: when another thread ended the transaction meanwhile, a compaction may
+    /// have dropped what it read, and of a family that was dropped meanwhile the read may have seen nothing at all.
+    #[inline]
+    pub(super) fn read_holds(&self, family: &ColumnFamily) -> Result<()> {
+        self.active()?;
+        // The view is emptied after the family is marked, so who read an empty one sees the mark.
+        if family.inner().is_dropped() { family.inner().check_alive() } else { Ok(()) }
+    }
+
     /// Passes flow control. Without the writes' lock, which may take long, for those who read what is not committed take it.
     /// No other thread changes the writes while the transaction commits.
     pub(super) fn admit(&self) -> Result<()> {

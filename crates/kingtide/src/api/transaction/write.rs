@@ -102,6 +102,18 @@ impl Transaction {
         self.write(family, start, Some(end), |b| b.delete_span(family, start, end))
     }
 
+    /// Deletes `[first, last]`: all of it or, after an error, nothing.
+    pub(super) fn delete_through(&mut self, family: &ColumnFamily, first: &[u8], last: &[u8]) -> Result<()> {
+        let mark = self.shared.writes.lock().batch.mark();
+        self.delete_span(family, first, last)?;
+        let deleted = self.delete(family, last);
+        if deleted.is_err() {
+            self.overlays.clear();
+            self.shared.writes.lock().take_back(mark);
+        }
+        deleted
+    }
+
     pub(super) fn writable(&self, family: &ColumnFamily) -> Result<()> {
         self.usable(family)?;
         if self.options.read_only {
