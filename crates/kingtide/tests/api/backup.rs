@@ -164,11 +164,13 @@ fn databases_that_are_restored_from_one_backup_are_told_apart() {
     write(&db, &mut Rng::new(6), 500);
     backup.create(&db, BackupOptions::default()).unwrap();
     let (mut expected, mut files) = (Vec::new(), Vec::new());
-    for (dir, byte) in [("one", 1), ("other", 2)] {
+    for (dir, seed) in [("one", 1), ("other", 2)] {
         backup.restore_to(1, &shared, dir, BackupOptions::default()).unwrap();
-        let twin = open(&fs, dir);
+        let (twin, mut rng) = (open(&fs, dir), Rng::new(seed));
         for i in 0..100u32 {
-            twin.put(i.to_be_bytes(), [byte; 30]).unwrap();
+            let mut value = [0; 30];
+            rng.fill(&mut value);
+            twin.put(i.to_be_bytes(), value).unwrap();
         }
         twin.flush().unwrap();
         create_trusting(&backup, &twin, true);
