@@ -1878,7 +1878,7 @@ void kingtide_reader_free(kingtide_reader *reader);
 
 // A snapshot of now. Free it with `kingtide_snapshot_free`.
 //
-// Errors: INVALID_ARGUMENT.
+// Errors: INVALID_ARGUMENT, CLOSED (in a forked child).
 kingtide_status kingtide_db_snapshot(const kingtide_db *db, kingtide_snapshot **snapshot, kingtide_error **err);
 
 // A snapshot of the moment at which `sequence` was the newest sequence number.

@@ -219,6 +219,7 @@ impl TransactionHandle {
     /// # Errors
     /// `NotFound` when it is not running: committed, rolled back, or prepared.
     pub fn abort(&self) -> Result<()> {
+        self.db.check_origin()?;
         self.db.txns.abort(self.id)
     }
 }
@@ -281,6 +282,7 @@ impl Db {
     /// # Errors
     /// `NotFound` when it is not running.
     pub fn abort_transaction(&self, id: TxnId) -> Result<()> {
+        self.check_process()?;
         self.inner().txns.abort(id)
     }
 
@@ -317,7 +319,9 @@ impl Db {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn set_lock_wait_hook(&self, hook: Option<Arc<dyn LockWaitHook>>) {
-        self.inner().txns.set_wait_hook(hook);
+        if self.check_process().is_ok() {
+            self.inner().txns.set_wait_hook(hook);
+        }
     }
 }
 
@@ -400,6 +404,7 @@ impl Transaction {
     /// `InvalidArgument` on other levels, whose promises it would break or which have no use for it, and for an optimistic
     /// transaction that has read for update; `Finished`, `Aborted`, `Expired`.
     pub fn refresh_snapshot(&mut self) -> Result<()> {
+        self.db.check_origin()?;
         self.active()?;
         if self.rules.reads != ReadRule::Begin || self.rules.check_writes {
             let level = self.options.isolation;

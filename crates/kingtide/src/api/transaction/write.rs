@@ -221,6 +221,7 @@ impl Transaction {
     /// # Errors
     /// `Finished`, `Aborted`, `Expired`.
     pub fn set_savepoint(&mut self, name: &str) -> Result<()> {
+        self.db.check_origin()?;
         self.active()?;
         self.shared.note_writes();
         self.shared.writes.lock().set_savepoint(name);
@@ -233,6 +234,7 @@ impl Transaction {
     /// # Errors
     /// `NotFound` for a name that is not set, and nothing changes; `Finished`, `Aborted`, `Expired`.
     pub fn rollback_to_savepoint(&mut self, name: &str) -> Result<()> {
+        self.db.check_origin()?;
         self.active()?;
         self.overlays.clear();
         let mut writes = self.shared.writes.lock();
@@ -250,6 +252,7 @@ impl Transaction {
     /// # Errors
     /// As [`Transaction::rollback_to_savepoint`].
     pub fn release_savepoint(&mut self, name: &str) -> Result<()> {
+        self.db.check_origin()?;
         self.active()?;
         self.shared.writes.lock().release_savepoint(name)
     }
