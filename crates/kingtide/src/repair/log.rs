@@ -22,7 +22,6 @@ use kingtide_mem::{ArenaPool, NoRoom};
 use kingtide_table::Packed;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// What the log holds that is in no table.
 pub(super) struct SalvagedOperations {
@@ -163,7 +162,6 @@ pub(super) fn prepare(
             LockTarget::Range(lo, hi) => txn.lock_range(family, (lo, hi), mode)?,
         }
     }
-    let now = db.inner().clock.unix_ms();
     for op in p.writes() {
         let Some(family) = families.get(&op.family) else { continue };
         let tag = Tag(op.kind as u64);
@@ -178,9 +176,7 @@ pub(super) fn prepare(
         };
         match (tag.kind(), expiry) {
             (Some(Kind::Put), None) => txn.put(family, op.key, value)?,
-            (Some(Kind::Put), Some(at)) => {
-                txn.put_ttl(family, op.key, value, Duration::from_millis(at.saturating_sub(now)))?
-            }
+            (Some(Kind::Put), Some(at)) => txn.put_until(family, op.key, value, at)?,
             (Some(Kind::Delete), _) => txn.delete(family, op.key)?,
             (Some(Kind::SingleDelete), _) => txn.single_delete(family, op.key)?,
             (Some(Kind::RangeDelete), _) => txn.delete_range(family, op.key..op.value)?,
