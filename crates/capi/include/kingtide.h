@@ -1492,7 +1492,7 @@ kingtide_status kingtide_family_delete_prefix(const kingtide_family *family,
 
 // Replaces a key's value if it is the expected one, atomically: no other write comes in between. An `expected` that is NULL
 // stands for an absent key, and a `desired` that is NULL deletes the key. `swapped` is set to whether it was replaced. `found`,
-// unless NULL, holds the value that was there instead when it was not, and nothing otherwise.
+// unless NULL, holds the value that was there instead when it was not, and nothing otherwise, as after an error.
 //
 // Errors: as `kingtide_family_get` and `kingtide_family_put`.
 kingtide_status kingtide_family_compare_and_swap(const kingtide_family *family,
@@ -1591,8 +1591,11 @@ bool kingtide_iter_seek_to_first(kingtide_iter *iter);
 // Goes to the last key.
 bool kingtide_iter_seek_to_last(kingtide_iter *iter);
 
-// Goes to the first key that is `key` or behind it.
-bool kingtide_iter_seek(kingtide_iter *iter, const void *key, size_t key_len);
+// Goes to the first key that is `key` or behind it. A key that is NULL and has a length leaves the iterator invalid, and its
+// status is INVALID_ARGUMENT until the next seek.
+bool kingtide_iter_seek(kingtide_iter *iter,
+                        const void *key,
+                        size_t key_len);
 
 // Goes to the last key that is `key` or before it.
 bool kingtide_iter_seek_for_prev(kingtide_iter *iter, const void *key, size_t key_len);
@@ -1619,8 +1622,9 @@ bool kingtide_iter_valid(const kingtide_iter *iter);
 
 // The error that stopped it, if one did. A loop that ends because the iterator is invalid must ask.
 //
-// Errors: CORRUPTION, IO; of a transaction's, FINISHED, ABORTED, EXPIRED.
-kingtide_status kingtide_iter_status(const kingtide_iter *iter, kingtide_error **err);
+// Errors: CORRUPTION, IO; INVALID_ARGUMENT (a seek with a key that is NULL); of a transaction's, FINISHED, ABORTED, EXPIRED.
+kingtide_status kingtide_iter_status(const kingtide_iter *iter,
+                                     kingtide_error **err);
 
 // The key; NULL while invalid. `len`, unless NULL, is set to its length. Valid until the iterator moves.
 const uint8_t *kingtide_iter_key(const kingtide_iter *iter, size_t *len);
@@ -1874,7 +1878,7 @@ void kingtide_reader_free(kingtide_reader *reader);
 
 // A snapshot of now. Free it with `kingtide_snapshot_free`.
 //
-// Errors: INVALID_ARGUMENT.
+// Errors: INVALID_ARGUMENT, CLOSED (in a forked child).
 kingtide_status kingtide_db_snapshot(const kingtide_db *db, kingtide_snapshot **snapshot, kingtide_error **err);
 
 // A snapshot of the moment at which `sequence` was the newest sequence number.

@@ -72,6 +72,8 @@ pub struct kingtide_iter {
     walked: Walked,
     /// What a move panicked with. It stays invalid from then on.
     panic: Option<String>,
+    /// Why the last seek was refused. It is invalid until the next one.
+    refused: Option<Error>,
 }
 
 #[allow(clippy::large_enum_variant)] // boxed as a whole
@@ -92,22 +94,24 @@ macro_rules! on {
 
 impl kingtide_iter {
     fn new(cursor: Source) -> kingtide_iter {
-        kingtide_iter { cursor, walked: Walked::default(), panic: None }
+        kingtide_iter { cursor, walked: Walked::default(), panic: None, refused: None }
     }
 
     fn valid(&self) -> bool {
         self.panic.is_none()
+            && self.refused.is_none()
             && match &self.cursor {
                 Source::Family(it) => it.valid(),
                 Source::Transaction(it) => it.valid(),
             }
     }
 
-    /// An error while a panic made it useless.
+    /// An error while a panic made it useless, or the last seek was refused.
     fn sound(&self) -> Result<()> {
-        match &self.panic {
-            None => Ok(()),
-            Some(text) => Err(Error::invalid(format!("an earlier call on the iterator panicked: {text}"))),
+        match (&self.panic, &self.refused) {
+            (None, None) => Ok(()),
+            (None, Some(e)) => Err(e.clone()),
+            (Some(text), _) => Err(Error::invalid(format!("an earlier call on the iterator panicked: {text}"))),
         }
     }
 }
@@ -115,7 +119,7 @@ impl kingtide_iter {
 /// Moves, and tells whether it is at an entry.
 #[inline]
 fn go(iter: Option<&mut kingtide_iter>, step: impl FnOnce(&mut kingtide_iter)) -> bool {
-    let Some(iter) = iter.filter(|i| i.panic.is_none()) else { return false };
+    let Some(iter) = iter.filter(|i| i.panic.is_none() && i.refused.is_none()) else { return false };
     match catch_unwind(AssertUnwindSafe(|| {
         step(iter);
         iter.valid()
@@ -123,6 +127,21 @@ fn go(iter: Option<&mut kingtide_iter>, step: impl FnOnce(&mut kingtide_iter)) -
         Ok(valid) => valid,
         Err(panic) => {
             iter.panic = Some(panic_text(panic));
+            false
+        }
+    }
+}
+
+/// Goes to where a key says, or becomes invalid when it says nothing.
+fn seek_to(iter: Option<&mut kingtide_iter>, key: Result<&[u8]>, step: impl FnOnce(&mut kingtide_iter, &[u8])) -> bool {
+    let Some(iter) = iter else { return false };
+    match key {
+        Ok(key) => {
+            iter.refused = None;
+            go(Some(iter), |iter| step(iter, key))
+        }
+        Err(e) => {
+            iter.refused = Some(e);
             false
         }
     }
@@ -181,24 +200,24 @@ pub unsafe extern "C" fn kingtide_txn_iter(
 /// Goes to the first key. True if it is at an entry; as for all moves, if not, ask `kingtide_iter_status` why.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_iter_seek_to_first(iter: Option<&mut kingtide_iter>) -> bool {
-    go(iter, |iter| on!(iter, it => it.seek_to_first()))
+    seek_to(iter, Ok(&[]), |iter, _| on!(iter, it => it.seek_to_first()))
 }
 
 /// Goes to the last key.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_iter_seek_to_last(iter: Option<&mut kingtide_iter>) -> bool {
-    go(iter, |iter| on!(iter, it => it.seek_to_last()))
+    seek_to(iter, Ok(&[]), |iter, _| on!(iter, it => it.seek_to_last()))
 }
 
-/// Goes to the first key that is `key` or behind it.
+/// Goes to the first key that is `key` or behind it. A key that is NULL and has a length leaves the iterator invalid, and its
+/// status is INVALID_ARGUMENT until the next seek.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_iter_seek(
     iter: Option<&mut kingtide_iter>,
     key: *const c_void,
     key_len: usize,
 ) -> bool {
-    let Ok(key) = bytes(key, key_len, "key") else { return false };
-    go(iter, |iter| on!(iter, it => it.seek(key)))
+    seek_to(iter, bytes(key, key_len, "key"), |iter, key| on!(iter, it => it.seek(key)))
 }
 
 /// Goes to the last key that is `key` or before it.
@@ -208,8 +227,7 @@ pub unsafe extern "C" fn kingtide_iter_seek_for_prev(
     key: *const c_void,
     key_len: usize,
 ) -> bool {
-    let Ok(key) = bytes(key, key_len, "key") else { return false };
-    go(iter, |iter| on!(iter, it => it.seek_for_prev(key)))
+    seek_to(iter, bytes(key, key_len, "key"), |iter, key| on!(iter, it => it.seek_for_prev(key)))
 }
 
 /// Goes to the following key. Allocates nothing. Does nothing while invalid.
@@ -297,7 +315,7 @@ pub extern "C" fn kingtide_iter_valid(iter: Option<&kingtide_iter>) -> bool {
 
 /// The error that stopped it, if one did. A loop that ends because the iterator is invalid must ask.
 ///
-/// Errors: CORRUPTION, IO; of a transaction's, FINISHED, ABORTED, EXPIRED.
+/// Errors: CORRUPTION, IO; INVALID_ARGUMENT (a seek with a key that is NULL); of a transaction's, FINISHED, ABORTED, EXPIRED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_iter_status(
     iter: Option<&kingtide_iter>,
@@ -309,6 +327,7 @@ pub unsafe extern "C" fn kingtide_iter_status(
             // Caught a level up, where it becomes the status that the move could not return.
             std::panic::resume_unwind(Box::new(text.clone()));
         }
+        iter.sound()?;
         match &iter.cursor {
             Source::Family(it) => it.status(),
             Source::Transaction(it) => it.status(),
@@ -353,7 +372,7 @@ pub unsafe extern "C" fn kingtide_iter_value(
 /// Returns when the entry expires, in milliseconds since 1970; 0 if it does not, and while invalid.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_iter_expires_at_ms(iter: Option<&kingtide_iter>) -> u64 {
-    quietly(0, || match iter.map(|i| &i.cursor) {
+    quietly(0, || match iter.filter(|i| i.valid()).map(|i| &i.cursor) {
         Some(Source::Family(it)) => it.expires_at().map_or(0, unix_ms_of_time),
         Some(Source::Transaction(it)) => it.expires_at().map_or(0, unix_ms_of_time),
         None => 0,
@@ -372,6 +391,7 @@ pub unsafe extern "C" fn kingtide_iter_refresh(
 ) -> kingtide_status {
     guard(err, || {
         let iter = need(iter, "iter")?;
+        iter.refused = None;
         iter.sound()?;
         match &mut iter.cursor {
             Source::Family(it) => need(family, "family")?.0.refresh(it),

@@ -25,7 +25,8 @@ impl Db {
     }
 
     /// Every sequence number from this one up to [`Db::latest_sequence`] can be read at, with [`Db::snapshot_at`].
-    /// After an open it is the newest; a flush or merge moves it to what was the newest when that began.
+    /// After an open it is the newest; a flush or merge moves it to what was the newest when that began, and so does the
+    /// removal of tables that [`crate::ColumnFamily::reclaim_range`] asked for.
     pub fn oldest_readable_sequence(&self) -> SeqNo {
         if self.check_process().is_err() {
             return self.latest_sequence(); // without a lock; no read is let through there
