@@ -3,7 +3,7 @@
 use super::{FamilyId, FileMeta, VlogRef};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the manifest knows about a value log. It never changes: [`LiveValues`] knows which values are dead.
+/// What the manifest knows about a value log. It never changes: `LiveValues` knows which values are dead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VlogMeta {
     /// File id; names the file.

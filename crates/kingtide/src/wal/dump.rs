@@ -38,7 +38,7 @@ pub enum SegmentPart<'a> {
         synced: u32,
         /// Whether commits that were not logged may have come before it.
         gap: bool,
-        /// The operations' bytes: see [`crate::dump`].
+        /// The operations' bytes: see `crate::dump`.
         payload: &'a [u8],
     },
     /// A mark behind the last record.
