@@ -18,31 +18,31 @@ pub struct Args {
     /// Engine, or several separated by commas: kingtide, kingtide-c (its C API), rocksdb, tidesdb, lmdb, memory, null
     #[arg(short, long, default_value = "kingtide")]
     pub engine: String,
-    /// Engines to run beside it, separated by commas; rocksdb if none is named
+    /// Engines to compare with, separated by commas [default: rocksdb]
     #[arg(short, long, value_name = "ENGINES", num_args = 0..=1, default_missing_value = "rocksdb")]
     pub compare: Option<String>,
     /// Entries of the data set, and operations of the measured phase (K, M and G: thousands, millions, billions)
     #[arg(short, long, default_value = "1M", value_parser = parse_count)]
     pub operations: u64,
-    /// Operations of the measured phase, where that should differ from the data set's size
+    /// Operations of the measured phase, if different from the size of the data set
     #[arg(long, value_parser = parse_count)]
     pub reads: Option<u64>,
-    /// Bytes of a key, 8 at least
+    /// Size of a key in bytes, at least 8
     #[arg(short, long, default_value = "16", value_parser = small_size)]
     pub key_size: usize,
-    /// Bytes of a value (K and M are understood)
+    /// Size of a value in bytes, with an optional suffix K or M
     #[arg(short, long, default_value = "100", value_parser = size)]
     pub value_size: u64,
     /// Threads
     #[arg(short, long, default_value_t = 2)]
     pub threads: usize,
-    /// Entries of a batch; 1 calls the single operation
+    /// Entries per batch; 1 calls the single operation
     #[arg(short, long, default_value = "1", value_parser = small_count)]
     pub batch_size: usize,
-    /// Entries of a batch while the data set is loaded
+    /// Entries per batch while the data set is loaded
     #[arg(long, default_value = "1000", value_parser = small_count)]
     pub load_batch: usize,
-    /// Directory for the stores; each engine has its own inside
+    /// Directory of the stores; each engine gets a directory in it
     #[arg(short, long, default_value = "bench-data")]
     pub db_path: PathBuf,
     /// Order of keys
@@ -54,14 +54,14 @@ pub struct Args {
     /// The same as --bloom-fp 0
     #[arg(long, conflicts_with = "bloom_fp")]
     pub no_bloom_filters: bool,
-    /// What is measured
+    /// Operation to measure
     #[arg(short, long, value_enum, default_value_t = Workload::Write)]
     pub workload: Workload,
     /// Phases in the names of RocksDB's db_bench, separated by commas, one after another on one store, instead of a
-    /// workload: fill* begins with an empty store, the others work on what is there. --help lists them
+    /// workload: fill* begins with an empty store, the others use the existing one. --help lists them
     #[arg(long, value_name = "LIST", conflicts_with = "workload")]
     pub phases: Option<String>,
-    /// Entries of a range
+    /// Entries per range
     #[arg(short = 'R', long, default_value = "100", value_parser = small_count)]
     pub range_size: usize,
     /// Column families of the phases fillfamilies and readfamilies
@@ -69,13 +69,13 @@ pub struct Args {
     pub families: usize,
     #[command(flatten)]
     pub txn_flags: TxnFlags,
-    /// Operations of a transaction [default: 10]
+    /// Operations per transaction [default: 10]
     #[arg(long, value_parser = small_count)]
     pub txn_size: Option<usize>,
-    /// Transactions draw from this many entries, uniformly: the fewer, the more conflicts. From all without it
+    /// Transactions draw keys uniformly from this many entries: the fewer, the more conflicts [default: all]
     #[arg(long, value_parser = parse_count)]
     pub hot_keys: Option<u64>,
-    /// Read-modify-writes use a plain get even where only a read for update keeps their updates
+    /// Use a plain get in read-modify-writes, even where only a read for update prevents lost updates
     #[arg(long)]
     pub plain_reads: bool,
     #[command(flatten)]
@@ -83,51 +83,51 @@ pub struct Args {
     /// Append results to this CSV file
     #[arg(long)]
     pub csv: Option<PathBuf>,
-    /// Write the report to this file too
+    /// Also write the report to this file
     #[arg(short, long)]
     pub report: Option<PathBuf>,
     /// Name of the test in the CSV file
     #[arg(long)]
     pub test_name: Option<String>,
-    /// Fraction of a value's bytes that is random: 1 does not compress, 0 compresses to nothing
+    /// Fraction of random bytes in a value: 1 is incompressible, 0 compresses to almost nothing
     #[arg(long, default_value_t = 0.5)]
     pub value_entropy: f64,
     /// Use the store that is already in the directory; do not load or remove it
     #[arg(long)]
     pub existing: bool,
-    /// Leave the stores in place afterwards
+    /// Keep the stores afterwards
     #[arg(long)]
     pub keep: bool,
-    /// Runs of each engine; figures are medians
+    /// Number of runs of each engine; figures are medians
     #[arg(long, default_value_t = 3)]
     pub repeat: usize,
     /// Seed of keys, values and choices
     #[arg(long, default_value_t = 42)]
     pub seed: u64,
-    /// Between loading and measuring
+    /// Step between loading and measuring
     #[arg(long, value_enum, default_value_t = AfterLoad::Nothing)]
     pub after_load: AfterLoad,
-    /// Before what is measured, write a store's files out and take them from the page cache (no root needed): reads meet the
+    /// Before measuring, write the store's files out and evict them from the page cache (needs no root), so that reads go to the
     /// disk. The engine's own cache stays; with --after-load reopen-settled it is empty too
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", value_parser = switch)]
     pub drop_cache: bool,
-    /// After writes, flush and wait until compaction is idle, and tell what the writes cost by then. On by default for
+    /// After writes, flush, wait until compaction is idle, and report the total cost of the writes. On by default for
     /// workloads that write; with --phases, after each phase that writes
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]
     pub settle: Option<bool>,
     /// Fail if the engines' effective settings differ: compression, cache, memtable, durability, filters, threads
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", value_parser = switch)]
     pub equal: bool,
-    /// Make a cursor anew for each seek and range, instead of one a thread
+    /// Create a new cursor for each seek and range, instead of one per thread
     #[arg(long)]
     pub fresh_iterator: bool,
-    /// Pin each thread to a processor: to one of its own, or in turn to those of a list as 0-3,6-6
+    /// Pin each thread to a processor of its own, or in turn to the processors of a list such as 0-3,6-6
     #[arg(long, value_name = "BOOL|LIST", num_args = 0..=1, require_equals = true, default_value_t = Pin::No, default_missing_value = "true")]
     pub pin: Pin,
-    /// Begin even if the data set seems not to fit on the file system
+    /// Run even if there seems to be too little free space for the data set
     #[arg(long)]
     pub ignore_free_space: bool,
-    /// Do not scan the whole store after writes and deletes
+    /// Do not scan the entire store after writes and deletes
     #[arg(long)]
     pub skip_final_check: bool,
 }
