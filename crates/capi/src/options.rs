@@ -33,7 +33,7 @@ pub fn durability(number: i32) -> Result<Option<Durability>> {
         1 => Ok(Some(Durability::Process)),
         2 => Ok(Some(Durability::Power)),
         3 => Ok(Some(Durability::None)),
-        other => Err(Error::invalid(format!("{other} is no kingtide_durability"))),
+        other => Err(Error::invalid(format!("{other} is not a kingtide_durability"))),
     }
 }
 
@@ -85,7 +85,7 @@ pub fn find_order(name: &str, custom: &[Arc<dyn CustomOrder>]) -> Result<KeyOrde
     let own = || custom.iter().find(|o| o.name() == name).map(|o| KeyOrder::Custom(o.clone()));
     KeyOrder::builtin(name)
         .or_else(own)
-        .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("no key order '{name}': neither built in nor added")))
+        .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("no key order '{name}': it is neither built in nor registered")))
 }
 
 /// The defaults.
@@ -228,7 +228,7 @@ pub unsafe extern "C" fn kingtide_options_add_order(
             return Err(Error::invalid("the name of a key order is empty"));
         }
         if options.order(&name).is_ok() {
-            return Err(Error::new(ErrorKind::Exists, format!("there is a key order '{name}'")));
+            return Err(Error::new(ErrorKind::Exists, format!("key order '{name}' already exists")));
         }
         let compare = need(compare, "compare")?;
         options.options.custom_orders.push(Arc::new(Order { name, compare, head, context }));

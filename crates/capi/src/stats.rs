@@ -522,7 +522,7 @@ pub unsafe extern "C" fn kingtide_family_cardinality(
 ) -> kingtide_status {
     guard(err, || {
         if parts == 0 || parts > MOST_PARTS {
-            return Err(Error::invalid(format!("keys of {parts} parts; from 1 to {MOST_PARTS} are allowed")));
+            return Err(Error::invalid(format!("keys of {parts} parts; 1 to {MOST_PARTS} are allowed")));
         }
         let (differ, first) = (need(first_difference, "first_difference")?, Out::new(distinct, "distinct")?);
         let range = range_of(lower, upper)?;

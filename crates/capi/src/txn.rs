@@ -51,7 +51,7 @@ fn lock_mode(number: i32) -> Result<LockMode> {
     match number {
         1 => Ok(LockMode::Shared),
         2 => Ok(LockMode::Exclusive),
-        other => Err(Error::invalid(format!("{other} is no kingtide_lock_mode"))),
+        other => Err(Error::invalid(format!("{other} is not a kingtide_lock_mode"))),
     }
 }
 
@@ -108,7 +108,7 @@ impl kingtide_txn_options {
             n => usize::try_from(n - 1)
                 .ok()
                 .and_then(|n| Isolation::ALL.get(n).copied())
-                .ok_or_else(|| Error::invalid(format!("{n} is no kingtide_isolation")))?,
+                .ok_or_else(|| Error::invalid(format!("{n} is not a kingtide_isolation")))?,
         };
         Ok(TransactionOptions {
             isolation,
@@ -620,7 +620,7 @@ pub unsafe extern "C" fn kingtide_ticket_wait(
 ) -> kingtide_status {
     guard(err, || match need(ticket, "ticket")?.ticket.take() {
         Some(ticket) => ticket.wait().map(|_| ()),
-        None => Err(Error::new(ErrorKind::Finished, "the ticket was waited for before")),
+        None => Err(Error::new(ErrorKind::Finished, "the ticket was already waited for")),
     })
 }
 

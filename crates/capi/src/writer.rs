@@ -158,5 +158,5 @@ pub unsafe extern "C" fn kingtide_txn_put_staged(
 }
 
 fn finished() -> Error {
-    Error::new(ErrorKind::Finished, "the value writer was finished: begin another for another value")
+    Error::new(ErrorKind::Finished, "the value writer is finished; create another for another value")
 }

@@ -480,7 +480,7 @@ impl ColumnFamily {
     /// `InvalidArgument` for a range of another form; `Closed`, `ReadOnly`; `Corruption` and `Io` from opening a table.
     pub fn reclaim_range(&self, range: impl KeyRange) -> Result<()> {
         let (Bound::Included(lo), Bound::Excluded(hi)) = (range.lower(), range.upper()) else {
-            return Err(Error::invalid("reclaim_range: only a range with a start and an excluded end, `start..end`"));
+            return Err(Error::invalid("reclaim_range: the range must have a start and an excluded end, `start..end`"));
         };
         self.db.check_writable()?;
         self.inner().check_alive()?;

@@ -266,7 +266,7 @@ impl Read for TransactionReader<'_> {
 /// For a key whose `as_ref`, or a key order whose comparison, reads through the reader that is asking it.
 #[cold]
 fn in_use() -> Error {
-    Error::invalid("the transaction is in the midst of another read")
+    Error::invalid("another read of the transaction is in progress")
 }
 
 impl Read for ColumnFamily {

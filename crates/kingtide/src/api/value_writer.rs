@@ -337,7 +337,7 @@ fn finish_log(family: &ColumnFamily, log: Arc<DirectLog>) -> Result<StagedFile> 
 fn source_error(e: &io::Error) -> Error {
     match e.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
         Some(ours) => ours.clone(),
-        None => Error::new(ErrorKind::Io, format!("the value could not be read from its source: {e}")),
+        None => Error::new(ErrorKind::Io, format!("reading the value from its source failed: {e}")),
     }
 }
 

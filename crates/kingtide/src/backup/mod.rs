@@ -233,7 +233,7 @@ impl Backup {
         }
         fs.sync_dir(dir)?;
         let Some(current) = manifest.files.iter().find(|f| f.name == CURRENT) else {
-            return Err(Error::corruption("the backup names no CURRENT").at_path(&self.manifest_path(id)));
+            return Err(Error::corruption("the backup does not include CURRENT").at_path(&self.manifest_path(id)));
         };
         let tmp = dir.join(CURRENT_TMP);
         copy(current, &tmp)?;

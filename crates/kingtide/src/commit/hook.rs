@@ -224,7 +224,7 @@ fn decode(payload: &[u8], family: &Family) -> Result<ChangedOps> {
                 ops.push(&op, |p, out| family.reads.tables.vlog(p.file_id)?.read(p, out))?;
             }
             Some(_) => {}
-            None => return Err(Error::corruption("a batch cannot be read back")),
+            None => return Err(Error::corruption("a batch cannot be decoded")),
         }
     }
     Ok(ops)

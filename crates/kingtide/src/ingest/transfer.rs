@@ -276,7 +276,7 @@ impl DbInner {
         });
         read.map_err(|e| match e.kind() {
             ErrorKind::NotFound => {
-                Error::new(ErrorKind::NotFound, "no exported family, or an unfinished one").at_path(dir)
+                Error::new(ErrorKind::NotFound, "no exported family here, or an unfinished one").at_path(dir)
             }
             _ => e,
         })?;
@@ -295,7 +295,7 @@ impl DbInner {
             let from = dir.join(&file.name);
             let (id, copy, sum) = brought.copy(&from)?;
             if sum != (file.bytes, file.sum) {
-                return Err(Error::corruption("an exported file is not as its description says").at_path(&from));
+                return Err(Error::corruption("an exported file does not match its description").at_path(&from));
             }
             let meta = self.inspect(id, copy, &order, false)?;
             // One run: that the files do not overlap is checked where they are installed.

@@ -248,7 +248,7 @@ impl SortedFileWriter {
     /// `InvalidArgument` for a file with nothing in it; `Io`, `NoSpace`. The file is gone then.
     pub fn finish(mut self) -> Result<SortedFile> {
         if self.entries() == 0 && self.range_deletes == 0 {
-            return Err(Error::invalid("nothing was put into the sorted file").at_path(&self.path));
+            return Err(Error::invalid("the sorted file is empty").at_path(&self.path));
         }
         let info = match self.writer.take() {
             Some(writer) => writer.finish(),

@@ -151,7 +151,7 @@ fn orphans(state: &VersionState, on_disk: Vec<String>) -> Vec<String> {
 
 #[cold]
 pub(super) fn no_default() -> Error {
-    Error::corruption("the manifest names no default family")
+    Error::corruption("the manifest has no default family")
 }
 
 /// The number of a file that is the database's own. No file gets numbers as large as the last ones, which a stranger's

@@ -146,7 +146,7 @@ pub(super) fn make(repair: &mut Repair<'_, '_>) -> Result<Plan> {
     let scan = ManifestScan::read(&*repair.fs, repair.dir)?;
     let names = repair.fs.list(repair.dir)?;
     if !scan.found && !names.iter().any(|n| parse_segment_name(n).is_some()) {
-        return Err(Error::new(ErrorKind::NotFound, "nothing of a database is here").at_path(repair.dir));
+        return Err(Error::new(ErrorKind::NotFound, "no files of a database here").at_path(repair.dir));
     }
     for e in &scan.damage {
         repair.report.unreadable(repair.dir, e);
@@ -307,7 +307,7 @@ impl Plan {
         match family.and_then(|id| self.family(repair, id, order)) {
             Some(f) => f.tables.push(table),
             None => {
-                let e = Error::corruption("its family is gone, or its key order is not known").at_path(&path);
+                let e = Error::corruption("its family does not exist, or its key order is unknown").at_path(&path);
                 repair.report.unreadable(&path, &e);
             }
         }

@@ -351,7 +351,7 @@ fn encode_record(number: u64, offset: u64, edits: &[Edit]) -> Result<Vec<u8>> {
     encode_edits(edits, &mut out);
     out.push(TRAILER);
     let len = u32::try_from(out.len() - RECORD_HEADER_LEN)
-        .map_err(|_| Error::invalid(format!("{} edits are too many for one manifest record", edits.len())))?;
+        .map_err(|_| Error::invalid(format!("{} edits exceed the limit of one manifest record", edits.len())))?;
     let crc = record_crc(number, offset, len, &out[RECORD_HEADER_LEN..]);
     out[0] = MARKER;
     out[1..5].copy_from_slice(&len.to_le_bytes());

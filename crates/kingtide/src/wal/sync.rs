@@ -258,13 +258,13 @@ impl GroupSync {
         match self.cause.get() {
             Some(cause) => {
                 let e =
-                    Error::new(ErrorKind::Poisoned, format!("the log is stopped since an earlier failure: {cause}"));
+                    Error::new(ErrorKind::Poisoned, format!("the log has been stopped since an earlier failure: {cause}"));
                 match cause.path() {
                     Some(p) => e.at_path(p),
                     None => e,
                 }
             }
-            None => Error::new(ErrorKind::Poisoned, "the log is stopped since an earlier failure"),
+            None => Error::new(ErrorKind::Poisoned, "the log has been stopped since an earlier failure"),
         }
     }
 

@@ -189,7 +189,7 @@ impl Transaction {
     pub fn cursor_newest(&mut self, family: &ColumnFamily, options: ReadOptions<'_>) -> Result<TransactionCursor> {
         if self.rules.check_writes {
             let level = self.isolation();
-            return Err(Error::invalid(format!("cursor_newest: not at level {level}, which checks writes")));
+            return Err(Error::invalid(format!("cursor_newest: not allowed at level {level}, which checks writes")));
         }
         self.iter_as_of(family, options, true)
     }
@@ -202,7 +202,7 @@ impl Transaction {
     ) -> Result<TransactionCursor> {
         self.usable(family)?;
         if options.snapshot.is_some() {
-            return Err(Error::invalid("a transaction reads as its level says, not at a snapshot among read options"));
+            return Err(Error::invalid("a transaction reads as its isolation level requires, not at a snapshot from the read options"));
         }
         let order = family.inner().order();
         let (mut lower, mut upper) = (options.lower.clone(), options.upper.clone());
