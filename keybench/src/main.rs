@@ -126,7 +126,7 @@ fn run(command: Command, words: &[OsString]) -> Result<()> {
             "micro" => micro::child_main(),
             "run" => lua::child_main(),
             "kill" => kill::child_main(),
-            other => Err(Error::usage(format!("no such child: {other}"))),
+            other => Err(Error::usage(format!("unknown child process: {other}"))),
         },
     }
 }

@@ -125,7 +125,7 @@ impl Args {
     pub fn plan(&self) -> Result<Plan> {
         let engine = engine::canonical_name(&self.engine)?.to_owned();
         if ["memory", "null"].contains(&&*engine) {
-            return Err(Error::usage(format!("--engine {engine}: keeps nothing on disk")));
+            return Err(Error::usage(format!("--engine {engine}: stores nothing on disk")));
         }
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
         let threads = self.threads.unwrap_or(cores);

@@ -135,7 +135,7 @@ fn count(text: &str) -> Result<u64, String> {
 }
 
 fn value_size(text: &str) -> Result<u64, String> {
-    size(text).and_then(|n| if n <= 1 << 32 { Ok(n) } else { Err("use 4G at most".into()) })
+    size(text).and_then(|n| if n <= 1 << 32 { Ok(n) } else { Err("use at most 4G".into()) })
 }
 
 /// Seconds, or minutes and hours with an m or an h behind them.
@@ -158,7 +158,7 @@ fn rate(text: &str) -> Result<f64, String> {
 /// Seconds between readings; 0: none.
 fn interval(text: &str) -> Result<f64, String> {
     within(text, 0.0, 1e7)
-        .and_then(|s| if s == 0.0 || s >= 0.01 { Ok(s) } else { Err("use 0, or 0.01 at least".into()) })
+        .and_then(|s| if s == 0.0 || s >= 0.01 { Ok(s) } else { Err("use 0, or at least 0.01".into()) })
 }
 
 /// Points that share one store.
@@ -353,7 +353,7 @@ impl Args {
             all.extend(groups(&script, &about, &threads, (&self.batch, &self.sweep), self.seed_once));
         }
         if self.rate_sweep && self.rate.is_some() {
-            return Err(Error::usage("--rate-sweep measures its rates; leave --rate out, or --rate-sweep"));
+            return Err(Error::usage("--rate-sweep measures its own rates; omit --rate or --rate-sweep"));
         }
         if self.rate_sweep && all.iter().any(|g: &Group| g.points.iter().any(|p| p.swept.is_some())) {
             let why = "a workload that sweeps a parameter cannot be swept over its rate too; give one value, or another workload";

@@ -40,7 +40,7 @@ impl FromStr for Sink {
             format!("no report '{name}'{} (known: {})", kingtide_base::options::nearest(name, &names), names.join(", "))
         })?;
         match path {
-            Some("") => Err(format!("'{text}' names no file behind the colon")),
+            Some("") => Err(format!("'{text}' has no file name after the colon")),
             Some("-") | None => Ok(Sink { table: *table, path: None }),
             Some(path) => Ok(Sink { table: *table, path: Some(path.into()) }),
         }

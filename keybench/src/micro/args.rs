@@ -189,8 +189,8 @@ impl Args {
             }
         }
         let range = |name: &str, value: usize, most: usize| match value {
-            0 => Err(Error::usage(format!("--{name} 0: use 1 at least"))),
-            v if v > most => Err(Error::usage(format!("--{name} {v}: use {most} at most"))),
+            0 => Err(Error::usage(format!("--{name} 0: use at least 1"))),
+            v if v > most => Err(Error::usage(format!("--{name} {v}: use at most {most}"))),
             _ => Ok(()),
         };
         range("threads", self.threads, 1024)?;
@@ -201,20 +201,20 @@ impl Args {
         range("repeat", self.repeat, 1000)?;
         range("key-size", self.key_size, 60_000)?;
         if self.value_size > 1 << 32 {
-            return Err(Error::usage(format!("--value-size {}: use 4G at most", self.value_size)));
+            return Err(Error::usage(format!("--value-size {}: use at most 4G", self.value_size)));
         }
         // Made only to be checked here rather than in a child process.
         Keys::new(self.pattern, self.operations, self.key_size, self.seed)?;
         Values::new(0, self.value_entropy, 0)?;
         let operations = self.reads.unwrap_or(self.operations);
         if operations == 0 {
-            return Err(Error::usage("--reads 0: use 1 at least"));
+            return Err(Error::usage("--reads 0: use at least 1"));
         }
         if self.workload == Workload::Delete && operations > self.operations && self.pattern != Pattern::Zipfian {
             return Err(Error::usage("--reads: there are not that many entries to delete"));
         }
         if self.after_load == AfterLoad::ReopenKilled && (!self.workload.loads_first() || self.workload.writes()) {
-            return Err(Error::usage("--after-load reopen-killed is for workloads that read what was loaded"));
+            return Err(Error::usage("--after-load reopen-killed is only for workloads that read the loaded data"));
         }
         if self.drop_cache && !self.existing && (!self.workload.loads_first() || self.phases.is_some()) {
             return Err(Error::usage(
@@ -309,7 +309,7 @@ impl Args {
             return Err(Error::usage("--existing: a phase that fills would remove the store"));
         }
         if !matches!(self.pattern, Pattern::Random | Pattern::Uniform | Pattern::Zipfian) {
-            return Err(Error::usage("--phases: the phases say in which order; --pattern may be random or zipfian"));
+            return Err(Error::usage("--phases: the phases set the order; --pattern may be random or zipfian"));
         }
         if self.after_load != AfterLoad::Nothing || self.fresh_iterator {
             return Err(Error::usage(
@@ -331,17 +331,17 @@ impl Args {
             return Err(Error::usage(format!("--txn-size {size}: use 1 to {}", 1 << 20)));
         }
         if let Some(n) = self.hot_keys.filter(|n| !(1..=self.operations).contains(n)) {
-            return Err(Error::usage(format!("--hot-keys {n}: use 1 to the {} entries there are", self.operations)));
+            return Err(Error::usage(format!("--hot-keys {n}: use 1 to the {} existing entries", self.operations)));
         }
         let numbered = matches!(self.workload, Workload::TxnRmw | Workload::TxnMixed);
         if numbered && self.value_size < 8 {
-            return Err(Error::usage(format!("--value-size {}: values that hold a number need 8", self.value_size)));
+            return Err(Error::usage(format!("--value-size {}: values that hold a number need at least 8", self.value_size)));
         }
         if self.workload == Workload::TxnRmw && self.existing {
-            return Err(Error::usage("--existing: txn-rmw counts in a store that it loaded itself"));
+            return Err(Error::usage("--existing: txn-rmw needs a store that it loaded itself"));
         }
         if self.plain_reads && self.workload != Workload::TxnRmw {
-            return Err(Error::usage("--plain-reads is for txn-rmw: the others read so already"));
+            return Err(Error::usage("--plain-reads is for txn-rmw; the other workloads already use plain reads"));
         }
         let how = self.txn_flags.transactions();
         Ok(TxnSpec { how, size, hot_keys: self.hot_keys, plain_reads: self.plain_reads })
@@ -496,7 +496,7 @@ mod tests {
             ("-w txn-rmw --txn-mode pessimistic", "possible values: optimistic, locking"),
             ("-w txn-rmw --txn-size 0", "--txn-size 0"),
             ("-w txn-rmw --hot-keys 0", "--hot-keys 0"),
-            ("-w txn-rmw --hot-keys 11 -o 10", "the 10 entries there are"),
+            ("-w txn-rmw --hot-keys 11 -o 10", "the 10 existing entries"),
             ("-w txn-rmw -v 7", "need 8"),
             ("-w txn-rmw --existing", "--existing"),
             ("-w txn-mixed --plain-reads", "--plain-reads"),
