@@ -277,17 +277,17 @@ pub unsafe fn fill<T: Sized_>(place: *mut T, value: T) -> Result<()> {
 pub struct kingtide_bound {
     /// One of `kingtide_bound_kind`.
     pub kind: i32,
-    /// The key; not looked at for `KINGTIDE_UNBOUNDED`.
+    /// The key; ignored for `KINGTIDE_UNBOUNDED`.
     pub key: *const c_void,
     /// Its length.
     pub key_len: usize,
 }
 
-/// What `kingtide_bound.kind` says.
+/// Values of `kingtide_bound.kind`.
 #[allow(non_camel_case_types, clippy::enum_variant_names)]
 #[repr(C)]
 pub enum kingtide_bound_kind {
-    /// No end: all keys.
+    /// No bound.
     KINGTIDE_UNBOUNDED = 0,
     /// The key belongs to the range.
     KINGTIDE_INCLUDED = 1,
