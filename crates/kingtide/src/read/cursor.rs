@@ -289,7 +289,7 @@ impl Cursor {
         self.shown != Shown::Nothing
     }
 
-    /// The error that stopped it, if one did. A caller whose loop ends because [`Cursor::valid`] is false must ask.
+    /// The error that stopped it, if any. A caller whose loop ends because [`Cursor::valid`] is false must ask.
     ///
     /// # Errors
     /// The first error that a move or [`Cursor::value`] met.
@@ -393,7 +393,7 @@ impl Cursor {
         Ok(())
     }
 
-    /// Goes to the first key.
+    /// Moves to the first key.
     pub fn seek_to_first(&mut self) {
         let Some(started) = self.begin_seek() else { return };
         let moved = match &self.lower {
@@ -405,7 +405,7 @@ impl Cursor {
         self.show_forward(moved, started);
     }
 
-    /// Goes to the last key.
+    /// Moves to the last key.
     pub fn seek_to_last(&mut self) {
         let Some(started) = self.begin_seek() else { return };
         let moved = match &self.upper {
@@ -416,7 +416,7 @@ impl Cursor {
         self.show_backward(moved, started);
     }
 
-    /// Goes to the first key that is `key` or behind it.
+    /// Moves to the first key at or after `key`.
     pub fn seek(&mut self, key: &[u8]) {
         let order = &self.view.order;
         if let Some(limit) = &self.lower
@@ -429,7 +429,7 @@ impl Cursor {
         self.show_forward(moved, started);
     }
 
-    /// Goes to the last key that is `key` or before it.
+    /// Moves to the last key at or before `key`.
     pub fn seek_for_prev(&mut self, key: &[u8]) {
         let order = &self.view.order;
         if let Some(limit) = &self.upper
@@ -442,7 +442,7 @@ impl Cursor {
         self.show_backward(moved, started);
     }
 
-    /// Goes to the following key. Does nothing while invalid.
+    /// Moves to the next key. Does nothing while invalid.
     #[inline]
     #[allow(clippy::should_implement_trait)] // a cursor; `range` gives an iterator
     pub fn next(&mut self) {
@@ -475,7 +475,7 @@ impl Cursor {
         }
     }
 
-    /// Goes to the preceding key. Does nothing while invalid.
+    /// Moves to the previous key. Does nothing while invalid.
     pub fn prev(&mut self) {
         if is_chosen(Sampled::Next) { self.timed(Cursor::step_backward) } else { self.step_backward() }
     }
