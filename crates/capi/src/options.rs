@@ -83,9 +83,9 @@ impl kingtide_options {
 /// The order of a name: built in, or among those given.
 pub fn find_order(name: &str, custom: &[Arc<dyn CustomOrder>]) -> Result<KeyOrder> {
     let own = || custom.iter().find(|o| o.name() == name).map(|o| KeyOrder::Custom(o.clone()));
-    KeyOrder::builtin(name)
-        .or_else(own)
-        .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("no key order '{name}': it is neither built in nor registered")))
+    KeyOrder::builtin(name).or_else(own).ok_or_else(|| {
+        Error::new(ErrorKind::NotFound, format!("no key order '{name}': it is neither built in nor registered"))
+    })
 }
 
 /// The defaults.

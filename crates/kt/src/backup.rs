@@ -167,12 +167,10 @@ fn utc(ms: u64) -> String {
 
 /// Make a copy of a database that shares its files.
 #[derive(clap::Args)]
-#[command(
-    after_help = "Tables and value logs are hard-linked where possible, so this takes little time and space.
+#[command(after_help = "Tables and value logs are hard-linked where possible, so this takes little time and space.
 
 Example:
-  kt checkpoint my-database my-copy"
-)]
+  kt checkpoint my-database my-copy")]
 pub struct CheckpointArgs {
     /// Directory of the database
     path: PathBuf,

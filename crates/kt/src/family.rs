@@ -226,8 +226,9 @@ pub struct SetOptionArgs {
 pub fn set_option(args: &SetOptionArgs, out: &mut Out) -> Result<()> {
     let (name, value) = name_value(&args.option)?;
     if DbOptions::default().get(name).is_some() {
-        let text =
-            format!("'{name}' is an option of the database; these are not stored, so programs must pass them at each open");
+        let text = format!(
+            "'{name}' is an option of the database; these are not stored, so programs must pass them at each open"
+        );
         return Err(Failure::usage(text));
     }
     let db = open(&args.path)?;

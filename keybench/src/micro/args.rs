@@ -335,7 +335,10 @@ impl Args {
         }
         let numbered = matches!(self.workload, Workload::TxnRmw | Workload::TxnMixed);
         if numbered && self.value_size < 8 {
-            return Err(Error::usage(format!("--value-size {}: values that hold a number need at least 8", self.value_size)));
+            return Err(Error::usage(format!(
+                "--value-size {}: values that hold a number need at least 8",
+                self.value_size
+            )));
         }
         if self.workload == Workload::TxnRmw && self.existing {
             return Err(Error::usage("--existing: txn-rmw needs a store that it loaded itself"));

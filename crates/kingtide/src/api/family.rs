@@ -379,9 +379,9 @@ impl ColumnFamily {
 
     /// Compacts all tables that overlap a range into the deepest level and waits for it: afterwards the range is one sorted run
     /// without tombstones or hidden versions that no snapshot needs, and value logs that only tables of the range refer to
-    /// have less than a twentieth of dead bytes (unless the option `vlog_dead_ratio` is 1). Memtables are flushed first. The keys at the ends belong to the range,
-    /// excluded or not. Costs as many writes as the range has bytes in levels above the deepest one, in tables that hold
-    /// what is to go, and in value logs that are to be emptied; nothing when nothing is to be gained.
+    /// have less than a twentieth of dead bytes (unless the option `vlog_dead_ratio` is 1). Memtables are flushed first. The keys at
+    /// the ends belong to the range, even if excluded. Writes as many bytes as the range has in levels above the deepest one, in
+    /// tables with entries to be dropped, and in value logs to be emptied; nothing if there is nothing to gain.
     ///
     /// # Errors
     /// The reason why the compaction failed.
@@ -463,8 +463,9 @@ impl ColumnFamily {
         Error::new(ErrorKind::TooOld, text)
     }
 
-    /// Has the space given back soon, in the background, of what was deleted in a range `start..end` with [`ColumnFamily::delete_range`] or the like. It waits for nothing but an estimate of how much that is. Snapshots
-    /// see what they saw: the space is given back when they are gone. After a restart compactions give it back.
+    /// Reclaims, soon and in the background, the space of the entries that [`ColumnFamily::delete_range`] or a similar call deleted in a
+    /// range `start..end`. The call itself waits only for an estimate of their size. Snapshots still see these entries, and their space
+    /// is reclaimed when the snapshots are dropped. After a restart, compactions reclaim it.
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};

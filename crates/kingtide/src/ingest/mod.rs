@@ -150,7 +150,8 @@ impl DbInner {
             _ => false,
         };
         if path.parent() == Some(self.dir.as_path()) || named_alike {
-            return Err(Error::invalid("the file is in the database's directory, or has the name of a database file").at_path(path));
+            return Err(Error::invalid("the file is in the database's directory, or has the name of a database file")
+                .at_path(path));
         }
         Ok(())
     }

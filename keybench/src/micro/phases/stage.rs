@@ -92,7 +92,9 @@ impl Stage<'_> {
                 Some(there) if value.len() == self.value_size => *there = true,
                 _ => {
                     let what = format!("key {} with a value of {} bytes", show(key), value.len());
-                    return Err(Error::usage(format!("--existing: the store holds {what}, which none of the phases writes")));
+                    return Err(Error::usage(format!(
+                        "--existing: the store holds {what}, which none of the phases writes"
+                    )));
                 }
             }
             valid = cursor.next()?;

@@ -202,7 +202,9 @@ impl Transaction {
     ) -> Result<TransactionCursor> {
         self.usable(family)?;
         if options.snapshot.is_some() {
-            return Err(Error::invalid("a transaction reads as its isolation level requires, not at a snapshot from the read options"));
+            return Err(Error::invalid(
+                "a transaction reads as its isolation level requires, not at a snapshot from the read options",
+            ));
         }
         let order = family.inner().order();
         let (mut lower, mut upper) = (options.lower.clone(), options.upper.clone());

@@ -403,7 +403,9 @@ impl Transaction {
         self.active()?;
         if self.rules.reads != ReadRule::Begin || self.rules.check_writes {
             let level = self.options.isolation;
-            return Err(Error::invalid(format!("refresh_snapshot: allowed only at level repeatable-read, not at {level}")));
+            return Err(Error::invalid(format!(
+                "refresh_snapshot: allowed only at level repeatable-read, not at {level}"
+            )));
         }
         if !self.reads.is_empty() {
             // Merges would no longer keep the trace of what changed between that read and now.

@@ -123,7 +123,9 @@ fn cautions(h: &mut Html, results: &Results) {
     let meta = &results.meta;
     let mut told: Vec<String> = Vec::new();
     if !meta.optimised {
-        told.push("keybench was built without optimisation: these figures are meaningless. Use a release build.".into());
+        told.push(
+            "keybench was built without optimisation: these figures are meaningless. Use a release build.".into(),
+        );
     }
     match meta.ending {
         Ending::Complete => {}
