@@ -52,7 +52,7 @@ impl<F: Fn(&CommittedWrites<'_>) + Send + Sync> CommitHook for F {
     }
 }
 
-/// What a commit wrote to one family.
+/// The operations of a commit on one family.
 pub struct CommittedWrites<'a> {
     sequence: SeqNo,
     family: &'a str,

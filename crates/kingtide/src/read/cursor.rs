@@ -34,7 +34,7 @@ pub struct CursorConfig {
     pub snapshot: SeqNo,
     /// Keys before this are not shown.
     pub lower: Bound<Vec<u8>>,
-    /// Keys behind this are not shown.
+    /// Keys after this bound are not shown.
     pub upper: Bound<Vec<u8>>,
     /// Only keys with this prefix are shown, if there is one.
     pub prefix: Option<Vec<u8>>,
@@ -98,10 +98,10 @@ enum Shown {
 }
 
 /// Walks over the keys of a family in their order, both ways, and seeks. It lends key and value without a copy;
-/// [`ColumnFamily::range`](crate::ColumnFamily::range) is an iterator instead. It owns what it reads, so it may outlive the handle that made it; it keeps
+/// [`ColumnFamily::range`](crate::ColumnFamily::range) is an iterator instead. It owns the data that it reads, so it may outlive the handle that created it; it keeps
 /// memtables and tables alive until it is dropped or refreshed.
 ///
-/// It starts invalid: position it with one of the seeks. After an error it stays invalid and [`Cursor::status`] tells
+/// It starts invalid: position it with one of the seeks. After an error it stays invalid and [`Cursor::status`] returns
 /// the error, until [`Cursor::refresh`].
 ///
 /// ```
@@ -120,7 +120,7 @@ enum Shown {
 /// assert!(!cursor.valid(), "off the end of the range");
 /// cursor.status()?; // that, and no error
 ///
-/// cursor.seek_for_prev(b"f"); // the last key that is not behind it
+/// cursor.seek_for_prev(b"f"); // the last key at or before it
 /// assert_eq!(cursor.key(), b"ebb");
 /// cursor.prev();
 /// assert!(!cursor.valid());
