@@ -121,7 +121,7 @@ impl Recovery<'_> {
             return Err(Error::new(
                 ErrorKind::Incompatible,
                 format!(
-                    "the default family is ordered by '{}', but '{}' was asked for",
+                    "the default family has key order '{}', but '{}' was requested",
                     f.order.name(),
                     self.options.order.name()
                 ),

@@ -226,7 +226,7 @@ impl Manifest {
     pub fn append(&mut self, edits: &[Edit]) -> Result<()> {
         self.check()?;
         if self.doubtful {
-            let text = "the manifest ends with a doubtful record: rewrite it before appending";
+            let text = "the manifest ends with an uncertain record: rewrite it before appending";
             return Err(Error::new(ErrorKind::Busy, text).at_path(self.file.path()).at_offset(self.end));
         }
         let record = encode_record(self.number, self.end, edits)?;
@@ -311,7 +311,7 @@ impl Manifest {
         match &self.poisoned {
             None => Ok(()),
             Some(e) => {
-                let text = format!("the manifest is stopped since an earlier failure: {e}");
+                let text = format!("the manifest has been stopped since an earlier failure: {e}");
                 Err(Error::new(ErrorKind::Poisoned, text).at_path(self.file.path()))
             }
         }
