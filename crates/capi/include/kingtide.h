@@ -1364,7 +1364,9 @@ kingtide_status kingtide_db_create_family(const kingtide_db *db,
 // open iterators can finish.
 //
 // Errors: NOT_FOUND, INVALID_ARGUMENT (the default family), IO, NO_SPACE, CLOSED, READ_ONLY.
-kingtide_status kingtide_db_drop_family(const kingtide_db *db, const char *name, kingtide_error **err);
+kingtide_status kingtide_db_drop_family(const kingtide_db *db,
+                                        const char *name,
+                                        kingtide_error **err);
 
 // Renames a family.
 //
@@ -1964,7 +1966,9 @@ kingtide_status kingtide_stats_text(const kingtide_stats *stats, kingtide_text *
 // "background_error", which may be null.
 //
 // Errors: INVALID_ARGUMENT.
-kingtide_status kingtide_stats_json(const kingtide_stats *stats, kingtide_text **json, kingtide_error **err);
+kingtide_status kingtide_stats_json(const kingtide_stats *stats,
+                                    kingtide_text **json,
+                                    kingtide_error **err);
 
 // Frees statistics. NULL is allowed.
 void kingtide_stats_free(kingtide_stats *stats);
@@ -2240,9 +2244,7 @@ kingtide_status kingtide_txn_set_lock_timeout(kingtide_txn *txn, int64_t timeout
 // Changes the durability of its prepare and commit, one of `kingtide_durability`, if it is not known at the beginning.
 //
 // Errors: INVALID_ARGUMENT.
-kingtide_status kingtide_txn_set_durability(kingtide_txn *txn,
-                                            int32_t durability,
-                                            kingtide_error **err);
+kingtide_status kingtide_txn_set_durability(kingtide_txn *txn, int32_t durability, kingtide_error **err);
 
 // Makes further reads see the current state, at `KINGTIDE_REPEATABLE_READ`; writes and locks stay. For a statement's own view
 // (SQL's READ COMMITTED is that level with this at the beginning of each statement), and for a locking transaction's snapshot
