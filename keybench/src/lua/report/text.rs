@@ -49,7 +49,7 @@ pub fn render(results: &Results) -> String {
         if (cost.ns_per_wu - cost.ns_per_op).abs() > cost.ns_per_op * 0.01 {
             let _ = write!(out, " ({} ns a wu)", sig3(cost.ns_per_wu));
         }
-        let _ = writeln!(out, ", script included (processor time on the null engine); subtract it");
+        let _ = writeln!(out, " (script included, processor time on the null engine); subtract it");
     }
     out
 }
