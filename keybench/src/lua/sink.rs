@@ -113,7 +113,7 @@ mod tests {
         }
         assert_eq!("tsv:-".parse::<Sink>().unwrap(), Sink { table: Table::Points, path: None });
         assert!("tvs".parse::<Sink>().unwrap_err().contains("did you mean 'tsv'"));
-        assert!("tsv:".parse::<Sink>().unwrap_err().contains("names no file"));
+        assert!("tsv:".parse::<Sink>().unwrap_err().contains("has no file name"));
         assert!(Sink { table: Table::Points, path: Some("/no/such/dir/x".into()) }.open().is_err());
     }
 

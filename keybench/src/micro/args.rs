@@ -500,7 +500,7 @@ mod tests {
             ("-w txn-rmw --txn-size 0", "--txn-size 0"),
             ("-w txn-rmw --hot-keys 0", "--hot-keys 0"),
             ("-w txn-rmw --hot-keys 11 -o 10", "the 10 existing entries"),
-            ("-w txn-rmw -v 7", "need 8"),
+            ("-w txn-rmw -v 7", "need at least 8"),
             ("-w txn-rmw --existing", "--existing"),
             ("-w txn-mixed --plain-reads", "--plain-reads"),
             ("--phases fillseq,readsec", "did you mean 'readseq'"),
