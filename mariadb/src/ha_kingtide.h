@@ -40,6 +40,7 @@ class Handler : public CostingHandler {
   // Opening and statistics.
   int open(const char *name, int mode, uint test_if_locked) override;
   int close() override;
+  handler *clone(const char *name, MEM_ROOT *root) override;
   int info(uint what) override;
   int extra(ha_extra_function operation) override;
   int reset() override;
@@ -121,7 +122,7 @@ class Handler : public CostingHandler {
   bool locking() const { return access_ != Access::Consistent; }
   LockMode lock_mode() const { return access_ == Access::Update ? LockMode::Exclusive : LockMode::Shared; }
   /** Whether what a locking statement did not find must stay absent. */
-  bool locks_gaps() const { return locking() && !skip_locked_ && !session()->reads_committed(); }
+  bool locks_gaps() const { return locking() && !skip_locked_ && (checks_unique_ || !session()->reads_committed()); }
 
   bool can_see(THD *thd) const;
   int refuse_outdated(THD *thd) const;
@@ -182,6 +183,8 @@ class Handler : public CostingHandler {
   TableShare *share_ = nullptr;
   Access access_ = Access::Consistent;
   bool skip_locked_ = false;
+  /** The walks are in an index by which the server checks that a value is unique, or a period overlaps no other one. */
+  bool checks_unique_ = false;
   bool key_read_ = false;
   /** Of the statistics that the server knows. */
   uint64_t statistics_version_ = 0;

@@ -53,6 +53,15 @@ int Handler::close() {
   return 0;
 }
 
+/** The server reads with another handler for the same statement, and asks it for no lock: it takes those that this one takes. */
+handler *Handler::clone(const char *name, MEM_ROOT *root) {
+  auto *other = static_cast<Handler *>(handler::clone(name, root));
+  if (!other) return nullptr;
+  other->access_ = access_;
+  other->skip_locked_ = skip_locked_;
+  return other;
+}
+
 int Handler::info(uint what) {
   if (what & HA_STATUS_VARIABLE) {
     stats.records = share_->rows();

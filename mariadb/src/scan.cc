@@ -32,6 +32,7 @@ int Handler::index_init(uint index, bool) {
   active_index = index;
   for_copy_ = false;
   index_ = &format().indexes[index];
+  checks_unique_ = access_ == Access::Update && is_checked_by_server(table->key_info[index]);
   iter_.close();
   return 0;
 }
@@ -441,6 +442,7 @@ int Handler::decode_row(Slice row, uchar *record) {
 
 int Handler::rnd_init(bool) {
   for_copy_ = copies_table(ha_thd());
+  checks_unique_ = false;
   active_index = MAX_KEY;
   index_ = &format().primary;
   iter_.close();

@@ -58,6 +58,9 @@ inline bool is_foreign_kind(const KEY &key) {
 #endif
 }
 
+/** Whether the server checks itself that entries of an index are unique: by a hash of long values, or by their periods. */
+inline bool is_checked_by_server(const KEY &key) { return key.algorithm == HA_KEY_ALG_LONG_HASH || key.without_overlaps; }
+
 /* How the server announces a copy by ALTER TABLE. Later minor versions of a series have other names, and announce more copies. */
 
 template <typename E, typename = void>

@@ -105,7 +105,7 @@ int Session::begin(THD *thd) {
   started_.store(my_time(0), std::memory_order_relaxed);
   rows_changed_.store(0, std::memory_order_relaxed);
   shown_transaction_.store(txn_.id(), std::memory_order_release);
-  savepoints_ = 0;
+  savepoints_ = newest_savepoint_ = 0;
   prepared_ = ordered_ = statement_savepoint_ = false;
   return 0;
 }
@@ -327,7 +327,7 @@ void Session::commit_ordered() {
 
 int Session::set_savepoint(THD *thd, uint64_t *place) {
   char name[24];
-  *place = ++savepoints_;
+  *place = newest_savepoint_ = ++savepoints_;
   name_of(*place, name, sizeof name);
   return running_ ? server_error(thd, txn_.set_savepoint(name)) : 0;
 }
@@ -335,12 +335,15 @@ int Session::set_savepoint(THD *thd, uint64_t *place) {
 int Session::rollback_to(THD *thd, uint64_t place) {
   char name[24];
   name_of(place, name, sizeof name);
+  newest_savepoint_ = place;
   // The statement's own savepoint stays: if one is set, a trigger or function asks for this, and its savepoint is a later one.
   return running_ ? server_error(thd, txn_.rollback_to_savepoint(name)) : 0;
 }
 
 int Session::release(THD *thd, uint64_t place) {
   char name[24];
+  // SAVEPOINT with a name that there is moves it, and those that were set since stay. The engine would forget them with it.
+  if (thd_sql_command(thd) == SQLCOM_SAVEPOINT && place != newest_savepoint_) return 0;
   name_of(place, name, sizeof name);
   return running_ ? server_error(thd, txn_.release_savepoint(name)) : 0;
 }

@@ -125,6 +125,8 @@ class Session {
   Durability durability_ = Durability::Process;
   bool wrote_ = false;
   uint64_t savepoints_ = 0;
+  /** None was set after it. 0: not known. */
+  uint64_t newest_savepoint_ = 0;
   /** The transaction that others may wait for, if it is not 0. */
   uint64_t reported_ = 0;
   bool copies_rows_ = false;

@@ -55,6 +55,7 @@ paths! {
     "log-spare-shrunk": "a large spare was deleted from a log at rest";
     "log-moved-to-small-segment": "the log moved to a small segment, so that the large one could go";
     "log-segment-released": "the oldest log segment was given up";
+    "log-release-half-undone": "recovery passed over segments that a power cut brought back amid their release";
     "log-stray-released": "a segment that recovery had left out of the chain was given up";
     "log-strays-kept": "strays had to stay because no new segment was durable yet";
     "log-kept-for-followers": "a segment stayed although recovery did not need it";

@@ -1493,8 +1493,8 @@ kingtide_status kingtide_family_delete_prefix(const kingtide_family *family,
                                               kingtide_error **err);
 
 // Replaces a key's value if it is the expected one, atomically: no other write comes in between. An `expected` that is NULL
-// stands for an absent key, and a `desired` that is NULL deletes the key. `swapped` is set to whether the value was replaced. `found`,
-// unless NULL, holds the actual value if it was not replaced, and nothing otherwise.
+// stands for an absent key, and a `desired` that is NULL deletes the key. `swapped` is set to whether it was replaced. `found`,
+// unless NULL, holds the value that was there instead when it was not, and nothing otherwise, as after an error.
 //
 // Errors: as `kingtide_family_get` and `kingtide_family_put`.
 kingtide_status kingtide_family_compare_and_swap(const kingtide_family *family,
@@ -1593,8 +1593,11 @@ bool kingtide_iter_seek_to_first(kingtide_iter *iter);
 // Moves to the last key.
 bool kingtide_iter_seek_to_last(kingtide_iter *iter);
 
-// Moves to the first key at or after `key`.
-bool kingtide_iter_seek(kingtide_iter *iter, const void *key, size_t key_len);
+// Goes to the first key that is `key` or behind it. A key that is NULL and has a length leaves the iterator invalid, and its
+// status is INVALID_ARGUMENT until the next seek.
+bool kingtide_iter_seek(kingtide_iter *iter,
+                        const void *key,
+                        size_t key_len);
 
 // Moves to the last key at or before `key`.
 bool kingtide_iter_seek_for_prev(kingtide_iter *iter, const void *key, size_t key_len);
@@ -1621,8 +1624,9 @@ bool kingtide_iter_valid(const kingtide_iter *iter);
 
 // Returns the error that stopped it, if any. A loop that ends because the iterator is invalid must check this.
 //
-// Errors: CORRUPTION, IO; of a transaction's, FINISHED, ABORTED, EXPIRED.
-kingtide_status kingtide_iter_status(const kingtide_iter *iter, kingtide_error **err);
+// Errors: CORRUPTION, IO; INVALID_ARGUMENT (a seek with a key that is NULL); of a transaction's, FINISHED, ABORTED, EXPIRED.
+kingtide_status kingtide_iter_status(const kingtide_iter *iter,
+                                     kingtide_error **err);
 
 // The key; NULL while invalid. `len`, unless NULL, is set to its length. Valid until the iterator moves.
 const uint8_t *kingtide_iter_key(const kingtide_iter *iter, size_t *len);
@@ -1876,7 +1880,7 @@ void kingtide_reader_free(kingtide_reader *reader);
 
 // Takes a snapshot of the current state. Free it with `kingtide_snapshot_free`.
 //
-// Errors: INVALID_ARGUMENT.
+// Errors: INVALID_ARGUMENT, CLOSED (in a forked child).
 kingtide_status kingtide_db_snapshot(const kingtide_db *db, kingtide_snapshot **snapshot, kingtide_error **err);
 
 // Takes a snapshot of the moment at which `sequence` was the newest sequence number.

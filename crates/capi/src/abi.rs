@@ -251,6 +251,18 @@ pub unsafe fn config<T: Sized_>(given: *const T) -> Result<T> {
     Ok(known)
 }
 
+/// Refuses a struct that is to be filled when its size is not set, before the work is done; NULL is none. Its other members are
+/// there to be written, and are not read: a newer caller need not have set those that we do not know.
+///
+/// # Errors
+/// `InvalidArgument`.
+///
+/// # Safety
+/// As [`fill`].
+pub unsafe fn check_size<T: Sized_>(place: *const T) -> Result<()> {
+    if place.is_null() { Ok(()) } else { claimed_size(place).map(drop) }
+}
+
 /// Writes as much of a struct as its user knows. Its size stays.
 ///
 /// # Errors
@@ -381,6 +393,11 @@ mod tests {
     fn results_are_written_as_far_as_their_user_knows() {
         // SAFETY: the pointers are NULL, to what is here, or refused before they are followed.
         unsafe {
+            let newer = Grown { size: size_of::<Grown>(), a: 1, b: 1 };
+            assert!(check_size((&raw const newer).cast::<Old>()).is_ok(), "what is not known is not there to be read");
+            assert!(check_size(std::ptr::null::<Old>()).is_ok());
+            let unset = Old { size: 0, a: 0 };
+            assert!(check_size(&raw const unset).is_err());
             let mut pair = [Old { size: size_of::<Old>(), a: 1 }, Old { size: 99, a: 1 }];
             fill((&raw mut pair).cast::<Grown>(), Grown { size: 0, a: 5, b: 6 }).unwrap();
             assert_eq!((pair[0].size, pair[0].a, pair[1].size), (size_of::<Old>(), 5, 99));

@@ -1,6 +1,6 @@
 //! Verification and repair.
 
-use crate::abi::{self, Sized_, config, fill, flag, need, out_handle};
+use crate::abi::{self, Sized_, check_size, config, fill, flag, need, out_handle};
 use crate::copies::kingtide_progress_fn;
 use crate::db::{kingtide_db, options_of};
 use crate::error::{c_text, guard, kingtide_error, kingtide_status};
@@ -307,7 +307,7 @@ pub unsafe extern "C" fn kingtide_repair(
 ) -> kingtide_status {
     guard(err, || {
         abi::set_if(text, ptr::null_mut());
-        config(result.cast_const())?;
+        check_size(result.cast_const())?;
         let how = config(how)?;
         let how = RepairOptions { salvage_past_damage: !flag(how.stop_at_damage), one_family: flag(how.one_family) };
         let (path, into) = (abi::path(path, "path")?, abi::path(into, "into")?);

@@ -1,6 +1,6 @@
 //! Copies: checkpoints, backups, clones, exports, and files made outside of a database.
 
-use crate::abi::{self, Sized_, array, borrow, bytes, config, fill, flag, need, out_handle, set_if};
+use crate::abi::{self, Sized_, array, borrow, bytes, check_size, config, fill, flag, need, out_handle, set_if};
 use crate::db::kingtide_db;
 use crate::error::{guard, kingtide_error, kingtide_status, quietly};
 use crate::family::kingtide_family;
@@ -49,16 +49,8 @@ unsafe fn fill_if<T: Sized_>(place: *mut T, value: T) -> Result<()> {
     if place.is_null() { Ok(()) } else { fill(place, value) }
 }
 
-/// Refuses a struct whose size is not set before the work is done, not after.
-///
-/// # Safety
-/// As [`config`].
-unsafe fn check_size<T: Sized_>(place: *const T) -> Result<()> {
-    config(place).map(drop)
-}
-
-/// Creates a copy of the database in a directory that is empty or absent, as of one moment, including transactions in doubt. It
-/// shares immutable files by hard links where possible. Commits continue. `info` may be NULL.
+/// Makes a copy of the database in a directory that is empty or absent, as of one moment, transactions in doubt included. It
+/// shares the immutable files by hard links where that is possible. Commits go on. `info` may be NULL.
 ///
 /// Errors: EXISTS (the directory holds anything), LOCKED (another copy is being made there), IO, NO_SPACE, CLOSED, READ_ONLY.
 #[unsafe(no_mangle)]

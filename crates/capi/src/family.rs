@@ -199,8 +199,8 @@ pub unsafe extern "C" fn kingtide_family_delete_prefix(
 }
 
 /// Replaces a key's value if it is the expected one, atomically: no other write comes in between. An `expected` that is NULL
-/// stands for an absent key, and a `desired` that is NULL deletes the key. `swapped` is set to whether the value was replaced. `found`,
-/// unless NULL, holds the actual value if it was not replaced, and nothing otherwise.
+/// stands for an absent key, and a `desired` that is NULL deletes the key. `swapped` is set to whether it was replaced. `found`,
+/// unless NULL, holds the value that was there instead when it was not, and nothing otherwise, as after an error.
 ///
 /// Errors: as `kingtide_family_get` and `kingtide_family_put`.
 #[unsafe(no_mangle)]
@@ -215,6 +215,10 @@ pub unsafe extern "C" fn kingtide_family_compare_and_swap(
     err: *mut *mut kingtide_error,
 ) -> kingtide_status {
     guard(err, || {
+        let mut found = found;
+        if let Some(found) = &mut found {
+            found.0 = None;
+        }
         let out = Out::new(swapped, "swapped")?;
         let part = |s: Option<&kingtide_slice>, name| s.map(|s| bytes(s.data, s.len, name)).transpose();
         let (expected, desired) = (part(expected, "expected")?, part(desired, "desired")?);

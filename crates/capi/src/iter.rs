@@ -70,6 +70,8 @@ pub struct kingtide_iter {
     walked: Walked,
     /// What a move panicked with. It stays invalid from then on.
     panic: Option<String>,
+    /// Why the last seek was refused. It is invalid until the next one.
+    refused: Option<Error>,
 }
 
 #[allow(clippy::large_enum_variant)] // boxed as a whole
@@ -90,22 +92,24 @@ macro_rules! on {
 
 impl kingtide_iter {
     fn new(cursor: Source) -> kingtide_iter {
-        kingtide_iter { cursor, walked: Walked::default(), panic: None }
+        kingtide_iter { cursor, walked: Walked::default(), panic: None, refused: None }
     }
 
     fn valid(&self) -> bool {
         self.panic.is_none()
+            && self.refused.is_none()
             && match &self.cursor {
                 Source::Family(it) => it.valid(),
                 Source::Transaction(it) => it.valid(),
             }
     }
 
-    /// An error while a panic made it useless.
+    /// An error while a panic made it useless, or the last seek was refused.
     fn sound(&self) -> Result<()> {
-        match &self.panic {
-            None => Ok(()),
-            Some(text) => Err(Error::invalid(format!("an earlier call on the iterator panicked: {text}"))),
+        match (&self.panic, &self.refused) {
+            (None, None) => Ok(()),
+            (None, Some(e)) => Err(e.clone()),
+            (Some(text), _) => Err(Error::invalid(format!("an earlier call on the iterator panicked: {text}"))),
         }
     }
 }
@@ -113,7 +117,7 @@ impl kingtide_iter {
 /// Moves, and tells whether it is at an entry.
 #[inline]
 fn go(iter: Option<&mut kingtide_iter>, step: impl FnOnce(&mut kingtide_iter)) -> bool {
-    let Some(iter) = iter.filter(|i| i.panic.is_none()) else { return false };
+    let Some(iter) = iter.filter(|i| i.panic.is_none() && i.refused.is_none()) else { return false };
     match catch_unwind(AssertUnwindSafe(|| {
         step(iter);
         iter.valid()
@@ -121,6 +125,21 @@ fn go(iter: Option<&mut kingtide_iter>, step: impl FnOnce(&mut kingtide_iter)) -
         Ok(valid) => valid,
         Err(panic) => {
             iter.panic = Some(panic_text(panic));
+            false
+        }
+    }
+}
+
+/// Goes to where a key says, or becomes invalid when it says nothing.
+fn seek_to(iter: Option<&mut kingtide_iter>, key: Result<&[u8]>, step: impl FnOnce(&mut kingtide_iter, &[u8])) -> bool {
+    let Some(iter) = iter else { return false };
+    match key {
+        Ok(key) => {
+            iter.refused = None;
+            go(Some(iter), |iter| step(iter, key))
+        }
+        Err(e) => {
+            iter.refused = Some(e);
             false
         }
     }
@@ -179,24 +198,24 @@ pub unsafe extern "C" fn kingtide_txn_iter(
 /// Moves to the first key. Returns true if it is at an entry; otherwise, as for all moves, `kingtide_iter_status` says why.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_iter_seek_to_first(iter: Option<&mut kingtide_iter>) -> bool {
-    go(iter, |iter| on!(iter, it => it.seek_to_first()))
+    seek_to(iter, Ok(&[]), |iter, _| on!(iter, it => it.seek_to_first()))
 }
 
 /// Moves to the last key.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_iter_seek_to_last(iter: Option<&mut kingtide_iter>) -> bool {
-    go(iter, |iter| on!(iter, it => it.seek_to_last()))
+    seek_to(iter, Ok(&[]), |iter, _| on!(iter, it => it.seek_to_last()))
 }
 
-/// Moves to the first key at or after `key`.
+/// Goes to the first key that is `key` or behind it. A key that is NULL and has a length leaves the iterator invalid, and its
+/// status is INVALID_ARGUMENT until the next seek.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_iter_seek(
     iter: Option<&mut kingtide_iter>,
     key: *const c_void,
     key_len: usize,
 ) -> bool {
-    let Ok(key) = bytes(key, key_len, "key") else { return false };
-    go(iter, |iter| on!(iter, it => it.seek(key)))
+    seek_to(iter, bytes(key, key_len, "key"), |iter, key| on!(iter, it => it.seek(key)))
 }
 
 /// Moves to the last key at or before `key`.
@@ -206,8 +225,7 @@ pub unsafe extern "C" fn kingtide_iter_seek_for_prev(
     key: *const c_void,
     key_len: usize,
 ) -> bool {
-    let Ok(key) = bytes(key, key_len, "key") else { return false };
-    go(iter, |iter| on!(iter, it => it.seek_for_prev(key)))
+    seek_to(iter, bytes(key, key_len, "key"), |iter, key| on!(iter, it => it.seek_for_prev(key)))
 }
 
 /// Moves to the next key. Allocates nothing. Does nothing while invalid.
@@ -295,7 +313,7 @@ pub extern "C" fn kingtide_iter_valid(iter: Option<&kingtide_iter>) -> bool {
 
 /// Returns the error that stopped it, if any. A loop that ends because the iterator is invalid must check this.
 ///
-/// Errors: CORRUPTION, IO; of a transaction's, FINISHED, ABORTED, EXPIRED.
+/// Errors: CORRUPTION, IO; INVALID_ARGUMENT (a seek with a key that is NULL); of a transaction's, FINISHED, ABORTED, EXPIRED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_iter_status(
     iter: Option<&kingtide_iter>,
@@ -307,6 +325,7 @@ pub unsafe extern "C" fn kingtide_iter_status(
             // Caught a level up, where it becomes the status that the move could not return.
             std::panic::resume_unwind(Box::new(text.clone()));
         }
+        iter.sound()?;
         match &iter.cursor {
             Source::Family(it) => it.status(),
             Source::Transaction(it) => it.status(),
@@ -351,7 +370,7 @@ pub unsafe extern "C" fn kingtide_iter_value(
 /// Returns when the entry expires, in milliseconds since 1970; 0 if it does not, and while invalid.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_iter_expires_at_ms(iter: Option<&kingtide_iter>) -> u64 {
-    quietly(0, || match iter.map(|i| &i.cursor) {
+    quietly(0, || match iter.filter(|i| i.valid()).map(|i| &i.cursor) {
         Some(Source::Family(it)) => it.expires_at_ms().unwrap_or(0),
         Some(Source::Transaction(it)) => it.expires_at_ms().unwrap_or(0),
         None => 0,
@@ -370,6 +389,7 @@ pub unsafe extern "C" fn kingtide_iter_refresh(
 ) -> kingtide_status {
     guard(err, || {
         let iter = need(iter, "iter")?;
+        iter.refused = None;
         iter.sound()?;
         match &mut iter.cursor {
             Source::Family(it) => need(family, "family")?.0.refresh(it),

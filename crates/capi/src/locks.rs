@@ -346,7 +346,9 @@ pub unsafe extern "C" fn kingtide_db_set_lock_wait_hook(
     let context = Context { pointer: context, destroy };
     guard(err, || {
         let hook = waits.map(|waits| Arc::new(WaitHook { waits, context }) as Arc<dyn LockWaitHook>);
-        need(db, "db")?.db.set_lock_wait_hook(hook);
+        let db = need(db, "db")?;
+        db.db.check_process()?;
+        db.db.set_lock_wait_hook(hook);
         Ok(())
     })
 }

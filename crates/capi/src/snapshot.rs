@@ -13,7 +13,7 @@ pub struct kingtide_snapshot(pub(crate) Snapshot);
 
 /// Takes a snapshot of the current state. Free it with `kingtide_snapshot_free`.
 ///
-/// Errors: INVALID_ARGUMENT.
+/// Errors: INVALID_ARGUMENT, CLOSED (in a forked child).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_db_snapshot(
     db: Option<&kingtide_db>,
@@ -22,7 +22,9 @@ pub unsafe extern "C" fn kingtide_db_snapshot(
 ) -> kingtide_status {
     guard(err, || {
         let out = out_handle(snapshot, "snapshot")?;
-        out.set(kingtide_snapshot(need(db, "db")?.db.snapshot()));
+        let db = need(db, "db")?;
+        db.db.check_process()?;
+        out.set(kingtide_snapshot(db.db.snapshot()));
         Ok(())
     })
 }

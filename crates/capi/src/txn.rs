@@ -105,10 +105,10 @@ impl kingtide_txn_options {
     unsafe fn get(&self) -> Result<TransactionOptions> {
         let isolation = match self.isolation {
             0 => Isolation::default(),
-            n => usize::try_from(n - 1)
+            n => usize::try_from(n)
                 .ok()
-                .and_then(|n| Isolation::ALL.get(n).copied())
-                .ok_or_else(|| Error::invalid(format!("{n} is not a kingtide_isolation")))?,
+                .and_then(|n| Isolation::ALL.get(n - 1).copied())
+                .ok_or_else(|| Error::invalid(format!("{n} is no kingtide_isolation")))?,
         };
         Ok(TransactionOptions {
             isolation,

@@ -116,12 +116,7 @@ impl DbInner {
     /// Changes a database option. Not stored, but for `change_retention`: database options are given at each open.
     pub fn set_option(&self, name: &str, value: &str) -> Result<()> {
         self.check_open()?;
-        let mut options = self.options.write();
-        let mut next = options.clone();
-        next.set(name, value)?;
-        require_live(name, &DbOptions::rows())?;
-        *options = next.clone();
-        drop(options);
+        let next = self.change_options(name, value)?;
         self.set_durability(next.durability);
         self.stats.time_operations(next.histograms, next.slow_operation_threshold);
         self.stats.events.set_level(next.log_level);
@@ -138,6 +133,18 @@ impl DbInner {
         self.stats.events.tell(|| Event::OptionChanged(name.to_owned(), value.to_owned()));
         self.stats.deliver_events();
         self.release_log() // some may be kept no more
+    }
+
+    /// Changes the option where all read it. Returns the options of now.
+    fn change_options(&self, name: &str, value: &str) -> Result<DbOptions> {
+        let mut c = self.commit.lock();
+        let mut options = self.options.write();
+        let mut next = options.clone();
+        next.set(name, value)?;
+        require_live(name, &DbOptions::rows())?;
+        *options = next.clone();
+        c.holds_values = next.change_retention > 0;
+        Ok(next)
     }
 
     /// Sets how much memory memtables may hold, which depends on options and on how many families there are.
@@ -183,11 +190,21 @@ impl DbInner {
         }
     }
 
-    /// Flushes every family.
+    /// Flushes every family. If nothing was written meanwhile, the log gives back its space.
     pub fn flush_all(self: &Arc<Self>) -> Result<()> {
         self.check_writable()?;
         let families: Vec<Arc<Family>> = self.shape.lock().families.values().cloned().collect();
-        self.flush_families(&families)
+        self.flush_families(&families)?;
+        self.shrink_unneeded_log();
+        Ok(())
+    }
+
+    /// Gives back the log's space if everything that was logged is in tables. A failure loses nothing: the log shrinks after the
+    /// next second without writes, or at the next open.
+    fn shrink_unneeded_log(&self) {
+        if self.log_needed_by_all() > self.snapshots.visible() {
+            let _ = self.shrink_log();
+        }
     }
 
     /// Freezes the families' memtables and waits until they are tables.
@@ -231,9 +248,7 @@ impl DbInner {
             }
             waited?;
         }
-        if self.log_needed_by_all() > self.snapshots.visible() {
-            let _ = self.shrink_log(); // nothing is in memory only; a failure loses nothing
-        }
+        self.shrink_unneeded_log();
         Ok(())
     }
 

@@ -273,8 +273,8 @@ impl SyncFirst for DirectLog {
             return Err(Error::new(ErrorKind::Io, "an earlier sync failed").at_path(self.file.path()));
         }
         if !synced.named {
-            // Without a descriptor nothing was tried, and nothing was lost.
-            sync_dir_patiently(&*self.fs, &self.dir).inspect_err(|e| synced.failed = !e.is_out_of_descriptors())?;
+            // Which fails for ever once it failed.
+            sync_dir_patiently(&*self.fs, &self.dir)?;
             synced.named = true;
         }
         let written = self.written.load(Ordering::Acquire);

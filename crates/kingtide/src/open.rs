@@ -17,7 +17,7 @@ use crate::commit::stall::WriteController;
 use crate::commit::state::CommitState;
 use crate::compact::RateLimiter;
 use crate::copy::target::refuse_unfinished;
-use crate::directory::make_database_dir;
+use crate::directory::{DatabaseFs, make_database_dir};
 use crate::engine::DbInner;
 use crate::family::{Family, TableCache};
 use crate::info_log::InfoLog;
@@ -70,12 +70,17 @@ fn open_as(dir: &Path, options: Options, read_only: bool) -> Result<(Arc<DbInner
     options.family.validate()?;
     let clock = options.clock.clone().unwrap_or_else(SystemClock::shared);
     let start = clock.monotonic_ns();
-    let fs = options.fs.clone().unwrap_or_else(PosixFs::shared).with_mode(options.db.file_mode);
+    let system = options.fs.clone().unwrap_or_else(PosixFs::shared).with_mode(options.db.file_mode);
+    let own = DatabaseFs::new(system, dir);
+    let fs: Arc<dyn Fs> = own.clone();
     let mut lock = enter_dir(&*fs, dir, &options, read_only)?;
 
     let stats = Arc::new(Stats::new(options.clock.as_ref()));
     connect_listeners(&fs, dir, &clock, &stats, &options, read_only);
     let opened = open_locked(dir, options, (fs, clock, stats.clone()), &mut lock, read_only);
+    if let Ok((inner, _)) = &opened {
+        stop_on_failed_sync(&own, &inner.wal);
+    }
     match &opened {
         Ok((inner, _)) => tell_opened(inner, start),
         Err(e) => tell_failed(&stats, e), // while the lock is held: `LOG` is another's without it
@@ -157,6 +162,7 @@ fn open_locked(
             last_seq: recovered.last_seq,
             families: recovered.families,
             recent: RecentWrites::default(),
+            holds_values: options.db.change_retention > 0,
             half_filled: false,
         }),
         shape: Mutex::new(recovered.shape),
@@ -176,6 +182,17 @@ fn open_locked(
     begin(&inner, recovered.default_changed.then_some(&recovered.default), threads)
         .inspect_err(|e| abandon(&inner, e))?;
     Ok((inner, recovered.default))
+}
+
+/// Stops the log once a sync of the directory failed, for whichever job it was made: none of the names that were made so far can be
+/// relied on any more.
+fn stop_on_failed_sync(fs: &DatabaseFs, wal: &Arc<Wal>) {
+    let wal = Arc::downgrade(wal); // which has the file system
+    fs.on_failed_sync(move |e| {
+        if let Some(wal) = wal.upgrade() {
+            wal.stop(e);
+        }
+    });
 }
 
 /// Has events told to the caller's listener, and written to the file `LOG`.

@@ -60,7 +60,7 @@ impl DbInner {
             Err(e) => Err(e),
         };
         if let Ok(false) = done {
-            return Ok(false); // a merge has them, or was faster: when it is over
+            return Ok(false); // a merge has them, or was faster, or a snapshot needs them: when it is over
         }
         for request in &due {
             self.reclaims.done(request);
@@ -83,7 +83,8 @@ impl DbInner {
         true
     }
 
-    /// Removes the files that tombstones cover as a whole. False if the tree changed meanwhile or a merge has one of them.
+    /// Removes the files that tombstones cover as a whole. False if the tree changed meanwhile, a merge has one of them, or a
+    /// snapshot needs them after all.
     fn remove_covered(
         &self,
         family: &Arc<Family>,
@@ -109,6 +110,10 @@ impl DbInner {
         };
         if covered.iter().any(|(level, f)| taken(*level, f)) {
             return Ok(false);
+        }
+        // As for a merge: an earlier moment is in the list by now, or cannot be read any more.
+        if self.snapshots.list().first().is_some_and(|first| *first < oldest) {
+            return Ok(false); // a snapshot of one was taken meanwhile
         }
         let remove = |(level, f): &(usize, &Arc<FileMeta>)| Edit::RemoveFile {
             family: family.id(),

@@ -6,9 +6,10 @@ use crate::engine::DbInner;
 use crate::family::Family;
 use crate::shape::{Shape, VlogSpace};
 use crate::sync::atomic::Ordering;
+use crate::version::Edit;
 use crate::version_set::Retired;
-use kingtide_base::Result;
 use kingtide_base::stats::Stat;
+use kingtide_base::{Result, SeqNo};
 use std::sync::Arc;
 
 impl DbInner {
@@ -26,12 +27,25 @@ impl DbInner {
 
     /// Gives log segments back that hold nothing but what is in tables, except those that change streams may want.
     pub fn release_log(&self) -> Result<()> {
-        let needed = self.shape.lock().versions.log_start; // as the manifest says
+        // As the manifest says.
+        let (needed, first) = {
+            let shape = self.shape.lock();
+            (shape.versions.log_start, shape.versions.first_segment)
+        };
         if self.wal.poison().is_none() {
             let retention = self.options.read().change_retention;
-            self.wal.release_beyond(needed, retention)?;
+            self.wal.release_beyond((needed, first), retention)?;
         }
         Ok(())
+    }
+
+    /// The edit that moves the log's start, and with it the segments that go in one release.
+    pub(crate) fn log_starts(&self, seq: SeqNo) -> Edit {
+        let retention = self.options.read().change_retention;
+        match self.wal.first_kept(seq, retention) {
+            Some(segment) => Edit::LogStartIn { seq, segment },
+            None => Edit::LogStart(seq),
+        }
     }
 
     /// Gives back the log's space that only a writer at full speed needs, and if all that was logged is in tables, that of the
@@ -47,7 +61,7 @@ impl DbInner {
         let needed = self.shape.lock().versions.log_start;
         let retention = self.options.read().change_retention;
         if self.commit.lock().wal.shrink(needed, retention)? {
-            self.wal.sync_header()?; // of the new segment, before the old ones go
+            self.wal.sync_header(needed)?; // of the new segment, before the old ones go
             self.release_log()?;
             self.wal.trim(0)?;
         }

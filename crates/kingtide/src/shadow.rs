@@ -93,7 +93,8 @@ fn compare_inner(memory: &DbInner, disk: &DbInner, into: &mut Vec<String>) {
     compare("value logs", &m.versions.vlogs, &d.versions.vlogs, into);
     compare("the next family's id", &m.versions.next_family, &d.versions.next_family, into);
     compare("LogStart", &m.versions.log_start, &d.versions.log_start, into);
-    compare("the log's first segment", &m.versions.log_begun, &d.versions.log_begun, into);
+    compare("the log's first segment that counts", &m.versions.first_segment, &d.versions.first_segment, into);
+    compare("the open's first segment", &m.versions.log_begun, &d.versions.log_begun, into);
     compare("the database's id", &m.versions.manifest.db_id(), &d.versions.manifest.db_id(), into);
     if d.versions.last_seq < m.versions.last_seq {
         into.push(format!("LastSeq: memory has {}, a recovery finds {}", m.versions.last_seq, d.versions.last_seq));

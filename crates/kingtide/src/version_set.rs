@@ -9,6 +9,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::version::manifest::Manifest;
 use crate::version::scan::ManifestScan;
 use crate::version::{DEFAULT_FAMILY, Edit, FamilyId, LogBegun, OwnedVlog, Version, VlogSet};
+use kingtide_base::key::CustomOrder;
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo, rare};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -20,10 +21,41 @@ use std::sync::Arc;
 pub(crate) struct FamilyState {
     pub name: String,
     pub order: KeyOrder,
+    /// Whether the order was given. What the edits say of a family that was dropped since does not need it.
+    pub order_is_known: bool,
     pub options: FamilyOptions,
     /// Changed in place while nothing else holds it, as in recovery.
     pub version: Arc<Version>,
     pub flushed: SeqNo,
+}
+
+impl FamilyState {
+    /// The error for a family whose order was not given.
+    #[cold]
+    pub fn lacks_order(&self) -> Error {
+        let (name, order) = (&self.name, self.order.name());
+        Error::new(
+            ErrorKind::Incompatible,
+            format!(
+                "column family '{name}' is ordered by '{order}', which this open was not given: hand the order in \
+                 `Options::custom_orders`"
+            ),
+        )
+    }
+}
+
+/// Stands for an order that was not given, while edits are added up. No key of the family is looked at meanwhile but those
+/// that the edits name, and where these go does not matter: the family is dropped by a later edit, or refused.
+struct UnknownOrder(String);
+
+impl CustomOrder for UnknownOrder {
+    fn name(&self) -> &str {
+        &self.0
+    }
+
+    fn compare(&self, a: &[u8], b: &[u8]) -> std::cmp::Ordering {
+        a.cmp(b)
+    }
 }
 
 /// Everything that the manifest describes: the sum of its edits.
@@ -38,6 +70,8 @@ pub(crate) struct VersionState {
     pub last_seq: SeqNo,
     /// Operations below this are in tables; the log may be released up to here.
     pub log_start: SeqNo,
+    /// Log segments with smaller ids were given up, though a power cut may have brought some back; 0: none that could come back.
+    pub first_segment: u64,
     /// First log segment of the last open that wrote any, and its boot.
     pub log_begun: Option<LogBegun>,
 }
@@ -48,18 +82,13 @@ impl VersionState {
         self.last_seq = self.last_seq.max(edit.last_seq());
         match edit {
             Edit::CreateFamily { id, name, order, options: stored } => {
-                let Some(order) = options.resolve_order(&order) else {
-                    return Err(Error::new(
-                        ErrorKind::Incompatible,
-                        format!(
-                            "column family '{name}' is ordered by '{order}', which this open was not given: hand the \
-                                 order in `Options::custom_orders`"
-                        ),
-                    ));
-                };
+                let known = options.resolve_order(&order);
+                let order_is_known = known.is_some();
+                let order = known.unwrap_or_else(|| KeyOrder::Custom(Arc::new(UnknownOrder(order))));
                 let options = read_options(&name, &stored)?;
                 self.next_family = self.next_family.max(id + 1);
-                let family = FamilyState { name, order, options, version: Arc::default(), flushed: 0 };
+                let version = Arc::default();
+                let family = FamilyState { name, order, order_is_known, options, version, flushed: 0 };
                 self.families.insert(id, family);
             }
             Edit::DropFamily { id } => {
@@ -101,9 +130,22 @@ impl VersionState {
             Edit::LastSeq(_) => {}
             Edit::NextFamilyId(id) => self.next_family = self.next_family.max(id),
             Edit::LogStart(seq) => self.log_start = self.log_start.max(seq),
+            Edit::LogStartIn { seq, segment } => {
+                self.log_start = self.log_start.max(seq);
+                self.first_segment = self.first_segment.max(segment);
+            }
             Edit::LogBegun(begun) => self.log_begun = Some(begun),
         }
         Ok(())
+    }
+
+    /// To be asked when all edits were added: they may have dropped a family whose order is not known any more.
+    ///
+    /// # Errors
+    /// `Incompatible` for a family whose order was not given.
+    pub fn check_orders(&self) -> Result<()> {
+        let unknown = self.families.values().find(|f| !f.order_is_known);
+        unknown.map_or(Ok(()), |f| Err(f.lacks_order()))
     }
 
     fn family(&mut self, id: FamilyId) -> Result<&mut FamilyState> {
@@ -125,9 +167,9 @@ impl VersionState {
         let mut families = part.families;
         self.families.append(&mut families);
         part.vlogs.iter().for_each(|log| self.vlogs.insert(log.clone()));
-        let VersionState { next_family, next_file_id, last_seq, log_start, log_begun, .. } = part;
+        let VersionState { next_family, next_file_id, last_seq, log_start, first_segment, log_begun, .. } = part;
         (self.next_family, self.next_file_id, self.last_seq) = (next_family, next_file_id, last_seq);
-        (self.log_start, self.log_begun) = (log_start, log_begun);
+        (self.log_start, self.first_segment, self.log_begun) = (log_start, first_segment, log_begun);
     }
 
     /// Edits that make this state from nothing.
@@ -135,7 +177,10 @@ impl VersionState {
         let mut edits = vec![
             Edit::NextFileId(next_file_id),
             Edit::NextFamilyId(self.next_family),
-            Edit::LogStart(self.log_start),
+            match self.first_segment {
+                0 => Edit::LogStart(self.log_start),
+                segment => Edit::LogStartIn { seq: self.log_start, segment },
+            },
             Edit::LastSeq(self.last_seq),
         ];
         if let Some(begun) = self.log_begun {
@@ -156,8 +201,8 @@ impl VersionState {
     }
 
     /// The numbers that never fall: of the last commit, of the next file and family, and where the log begins.
-    fn numbers(&self) -> [u64; 4] {
-        [self.last_seq, self.next_file_id, self.next_family.into(), self.log_start]
+    fn numbers(&self) -> [u64; 5] {
+        [self.last_seq, self.next_file_id, self.next_family.into(), self.log_start, self.first_segment]
     }
 
     /// Whether no number falls from this state to `next`, nor in what the edits themselves say: a rewritten manifest begins with
@@ -200,6 +245,7 @@ impl VersionState {
         assert!(after.next_family >= self.next_family, "the next family's id fell");
         assert!(after.last_seq >= self.last_seq, "the last sequence number fell");
         assert!(after.log_start >= self.log_start, "the log start fell");
+        assert!(after.first_segment >= self.first_segment, "the log's first segment fell");
     }
 }
 
@@ -258,7 +304,7 @@ impl Touched {
                 }
                 Edit::RemoveVlog { id } => _ = touched.vlogs.insert(*id),
                 Edit::NextFileId(_) | Edit::LastSeq(_) | Edit::NextFamilyId(_) => {}
-                Edit::LogStart(_) | Edit::LogBegun(_) => {}
+                Edit::LogStart(_) | Edit::LogStartIn { .. } | Edit::LogBegun(_) => {}
             }
         }
         touched
@@ -326,6 +372,7 @@ impl VersionSet {
         let mut touched = Touched::by(&edits);
         let mut next = self.state.part(&touched);
         edits.iter().try_for_each(|e| next.apply(e.clone(), &orders))?;
+        next.check_orders()?;
         let retired = self.retired(&next, &touched, &edits)?;
         for (id, _) in &retired.vlogs {
             rare!("value-log-retired");
@@ -333,7 +380,7 @@ impl VersionSet {
             next.vlogs.remove(*id);
             touched.vlogs.insert(*id);
         }
-        let log_start = edits.iter().filter_map(|e| if let Edit::LogStart(seq) = e { Some(*seq) } else { None }).max();
+        let log_start = edits.iter().filter_map(Edit::log_start).max();
         // What the log may have lost since it was last said where it begins cannot be needed again.
         debug_assert!(
             log_start.is_none_or(|s| s >= self.log_start),

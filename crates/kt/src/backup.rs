@@ -134,6 +134,9 @@ fn list(path: &Path, out: &mut Out) -> Result<()> {
 fn verify(path: &Path, id: Option<u64>, out: &mut Out) -> Result<()> {
     let backups = existing(path)?;
     let ids = id.map_or_else(|| backups.ids(), |id| Ok(vec![id]))?;
+    if ids.is_empty() {
+        return Err(Failure::not_found(format!("no backups in {}", path.display())));
+    }
     for id in &ids {
         with_progress(&format!("verifying backup {id}"), |told| {
             backups.verify(*id, BackupOptions { progress: Some(told), ..BackupOptions::default() })

@@ -65,7 +65,13 @@ const FULL_DISK: Excuse = Excuse {
 };
 const POWER_CUT: Excuse = Excuse {
     why: "takes a power cut: --test sim",
-    paths: &["log-lost-header", "log-lost-name", "log-strays-kept", "direct-value-torn-at-recovery"],
+    paths: &[
+        "log-lost-header",
+        "log-lost-name",
+        "log-strays-kept",
+        "log-release-half-undone",
+        "direct-value-torn-at-recovery",
+    ],
 };
 const TORN: Excuse = Excuse {
     why: "takes a write that is cut in its midst, which a kill hardly ever does: --test sim",

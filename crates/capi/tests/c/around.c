@@ -143,6 +143,17 @@ void test_copies(void) {
     OK(kingtide_db_checkpoint(db, below("checkpoint"), &info, &err));
     CHECK(info.sequence == kingtide_db_latest_sequence(db));
     FAILS(KINGTIDE_EXISTS, kingtide_db_checkpoint(db, below("checkpoint"), NULL, &err));
+    // Of a program that is newer than the library: what the library does not know is left alone, whatever is in it.
+    struct {
+        kingtide_checkpoint_info info;
+        uint64_t later[2];
+    } newer;
+    memset(&newer, 0xa5, sizeof newer);
+    newer.info.size = sizeof newer;
+    OK(kingtide_db_checkpoint(db, below("newer"), &newer.info, &err));
+    CHECK(newer.info.sequence == info.sequence && newer.later[0] == 0xa5a5a5a5a5a5a5a5 && newer.later[1] == newer.later[0]);
+    newer.info.size = 0;
+    FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_db_checkpoint(db, below("sizeless"), &newer.info, &err));
     backups(db);
 
     OK(kingtide_db_clone_family(db, "default", "clone", &copy, &err));

@@ -234,8 +234,10 @@ void test_data(void) {
     OK(kingtide_family_compare_and_swap(family, S("cas"), &one, NULL, NULL, &swapped, &err));
     CHECK(swapped && reads(family, "cas", NULL));
     kingtide_slice wild = {NULL, 1};
+    CHECK(kingtide_value_is_present(found));
     FAILS(KINGTIDE_INVALID_ARGUMENT,
-          kingtide_family_compare_and_swap(family, S("cas"), &wild, NULL, NULL, &swapped, &err));
+          kingtide_family_compare_and_swap(family, S("cas"), &wild, NULL, found, &swapped, &err));
+    CHECK(!kingtide_value_is_present(found));
     kingtide_value_free(found);
 
     char key[16];
@@ -331,7 +333,20 @@ void test_iterators(void) {
     CHECK(kingtide_iter_seek_for_prev(iter, S("bz")) && is_at(iter, "b3", "b3"));
     CHECK(kingtide_iter_expires_at_ms(iter) == 0);
     CHECK(kingtide_iter_seek_to_last(iter) && is_at(iter, "d", "d") && kingtide_iter_expires_at_ms(iter) > 0);
-    CHECK(!kingtide_iter_seek(iter, S("zz")) && !kingtide_iter_seek(iter, NULL, 3));
+    CHECK(!kingtide_iter_seek(iter, S("zz")));
+    // A key that is none is not passed over: the iterator is nowhere, and says why, until it is put somewhere again.
+    bool (*const seeks[])(kingtide_iter *, const void *, size_t) = {kingtide_iter_seek, kingtide_iter_seek_for_prev};
+    for (int i = 0; i < 2; i++) {
+        kingtide_entry entry;
+        CHECK(kingtide_iter_seek_to_first(iter) && !seeks[i](iter, NULL, 3) && !kingtide_iter_valid(iter));
+        FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_iter_status(iter, &err));
+        FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_iter_value(iter, NULL, NULL, &err));
+        CHECK(kingtide_iter_key(iter, NULL) == NULL && kingtide_iter_expires_at_ms(iter) == 0);
+        CHECK(!kingtide_iter_next(iter) && !kingtide_iter_prev(iter));
+        CHECK(kingtide_iter_walk(iter, true, &entry, 1, 100) == 0);
+        CHECK(kingtide_iter_seek_to_last(iter));
+        OK(kingtide_iter_status(iter, &err));
+    }
     OK(kingtide_family_put(family, S("e"), S("e"), &err));
     CHECK(count_keys(iter) == 6);
     OK(kingtide_iter_refresh(iter, family, &err));

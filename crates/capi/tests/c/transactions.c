@@ -123,8 +123,11 @@ static void levels(kingtide_db *db, const kingtide_family *family) {
     CHECK(holds(value, "new"));
     FAILS(KINGTIDE_READ_ONLY, kingtide_txn_put(past, family, S("a"), S("b"), &err));
     kingtide_txn_free(past);
-    options = (kingtide_txn_options){.size = sizeof options, .isolation = 17};
-    FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_txn_begin(db, &options, &past, &err));
+    const int32_t no_levels[] = {17, 6, -1, INT32_MIN, INT32_MAX};
+    for (int i = 0; i < 5; i++) {
+        options = (kingtide_txn_options){.size = sizeof options, .isolation = no_levels[i]};
+        FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_txn_begin(db, &options, &past, &err));
+    }
     options = (kingtide_txn_options){.size = sizeof options, .lock_timeout_ms = -2};
     FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_txn_begin(db, &options, &past, &err));
     kingtide_value_free(value);

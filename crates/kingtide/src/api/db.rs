@@ -270,7 +270,8 @@ impl Db {
         names
     }
 
-    /// Flushes all memtables of all families to tables and waits for it.
+    /// Flushes all memtables of all families to tables and waits for it. If no write came meanwhile, the write-ahead log gives
+    /// back its space, as it does after a second without writes.
     ///
     /// # Errors
     /// The reason why a flush failed.

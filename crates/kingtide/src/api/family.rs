@@ -449,6 +449,9 @@ impl ColumnFamily {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn set_commit_hook(&self, hook: Option<Arc<dyn CommitHook>>) {
+        if self.db.check_origin().is_err() {
+            return; // in a forked child, before anything waits for a lock
+        }
         let former = {
             let _order = self.db.commit.lock(); // so that it is clear which commits come before
             if self.db.check_open().is_err() { hook } else { self.db.hooks.set(self.inner().id(), hook) }

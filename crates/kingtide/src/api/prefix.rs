@@ -94,10 +94,11 @@ impl WriteBatch {
         }
     }
 
-    /// Deletes `[first, last]`.
+    /// Deletes `[first, last]`: all of it or, after an error, nothing.
     pub(super) fn delete_through(&mut self, family: &ColumnFamily, first: &[u8], last: &[u8]) -> Result<()> {
+        let mark = self.mark();
         self.delete_span(family, first, last)?;
-        self.delete(family, last)
+        self.delete(family, last).inspect_err(|_| self.truncate(mark))
     }
 }
 

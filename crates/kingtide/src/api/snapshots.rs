@@ -24,8 +24,9 @@ impl Db {
         self.inner().snapshots.acquire_at(seq)
     }
 
-    /// [`Db::snapshot_at`] can read at every sequence number from this one up to [`Db::latest_sequence`].
-    /// After an open it is the newest; a flush or compaction moves it to the number that was the newest when the job began.
+    /// Every sequence number from this one up to [`Db::latest_sequence`] can be read at, with [`Db::snapshot_at`].
+    /// After an open it is the newest; a flush or merge moves it to what was the newest when that began, and so does the
+    /// removal of tables that [`crate::ColumnFamily::reclaim_range`] asked for.
     pub fn oldest_readable_sequence(&self) -> SeqNo {
         if self.check_process().is_err() {
             return self.latest_sequence(); // without a lock; no read is let through there

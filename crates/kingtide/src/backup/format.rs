@@ -42,7 +42,13 @@ pub(super) struct BackupFile {
     pub hash: u64,
     /// No earlier backup held it.
     pub new: bool,
+    /// It was written for the backup, under a name that the database may give to another file.
+    pub made: bool,
 }
+
+/// Bits of the byte that says where a file comes from.
+const NEW: u8 = 1;
+const MADE: u8 = 2;
 
 impl BackupFile {
     /// Its name in the pool, which tells files of one name apart.
@@ -87,7 +93,7 @@ impl BackupManifest {
             put_slice(&mut out, f.name.as_bytes());
             put_varint(&mut out, f.size);
             out.extend_from_slice(&f.hash.to_le_bytes());
-            out.push(f.new as u8);
+            out.push(if f.new { NEW } else { 0 } | if f.made { MADE } else { 0 });
         }
         let sum = crc(&out);
         out.extend_from_slice(&sum.to_le_bytes());
@@ -120,11 +126,11 @@ impl BackupManifest {
         let mut files = Vec::new(); // grows as there are bytes, whatever the count says
         for _ in 0..count {
             let name = std::str::from_utf8(r.slice()?).ok()?.to_owned();
-            let (size, hash, new) = (size(r)?, r.u64()?, r.u8()? != 0);
+            let (size, hash, origin) = (size(r)?, r.u64()?, r.u8()?);
             if !is_plain(&name) {
                 return None;
             }
-            files.push(BackupFile { name, size, hash, new });
+            files.push(BackupFile { name, size, hash, new: origin & NEW != 0, made: origin & MADE != 0 });
         }
         Some(BackupManifest { id, created_ms, sequence, db_id, files })
     }
@@ -140,9 +146,10 @@ mod tests {
     use super::*;
 
     fn manifest() -> BackupManifest {
-        let file =
-            |name: &str, new| BackupFile { name: name.to_owned(), size: 70_000, hash: 0x0102_0304_0506_0708, new };
-        let files = vec![file("00000012.klog", true), file("CURRENT", false)];
+        let hash = 0x0102_0304_0506_0708;
+        let file = |name: &str, new, made| BackupFile { name: name.to_owned(), size: 70_000, hash, new, made };
+        let files =
+            vec![file("00000012.klog", true, false), file("00000013.klog", false, false), file("CURRENT", true, true)];
         BackupManifest { id: 3, created_ms: 1_700_000_000_000, sequence: 99, db_id: [7; 16], files }
     }
 

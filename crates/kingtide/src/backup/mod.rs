@@ -20,8 +20,10 @@ use crate::compact::RateLimiter;
 use crate::copy::target::{Target, copy_file, read_file};
 use crate::directory::make_dir;
 use crate::engine::DbInner;
-use crate::names::{CURRENT, CURRENT_TMP, LOCK_FILE};
+use crate::names::{CURRENT, CURRENT_TMP, LOCK_FILE, parse_manifest_name};
+use crate::options::Options;
 use crate::sync::atomic::AtomicBool;
+use crate::version::manifest::replace_id;
 pub use format::BackupInfo;
 use format::{BackupFile, BackupManifest};
 use kingtide_base::clock::{Clock, SystemClock};
@@ -48,9 +50,9 @@ pub struct BackupOptions<'a> {
     /// again. On by default.
     pub flush: bool,
     /// Do not read a file again that an earlier backup took from this database (by the database's id) under the same name
-    /// and with the same size. Saves reading the entire database for each backup. Not safe if the database's directory
-    /// was copied by other means than checkpoints and backups, and both copies are backed up to the same place. Off by
-    /// default.
+    /// and with the same size. Saves reading the whole database for each backup. Not sound if the database's directory
+    /// was copied by other means than checkpoints and backups, or restored by a build that left the database's id as it was,
+    /// and both copies are backed up to the same place. Off by default.
     pub trust_names: bool,
     /// Bytes read a second at most; 0 for no limit.
     pub rate_limit: u64,
@@ -130,7 +132,8 @@ impl Backup {
             db.flush_all()?;
         }
         let moment = db.pin_moment()?;
-        let id = 1 + self.ids()?.last().copied().unwrap_or(0);
+        let id = self.ids()?.last().map_or(Some(1), |last| last.checked_add(1));
+        let id = id.ok_or_else(|| Error::invalid("the numbers of backups are used up").at_path(&self.manifests()))?;
         let immutable = moment.files(&db.dir);
         let mut making = Making {
             backup: self,
@@ -162,7 +165,9 @@ impl Backup {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
             Err(e) => return Err(e),
         };
-        let mut ids: Vec<u64> = names.iter().filter_map(|n| n.strip_suffix(".backup")?.parse().ok()).collect();
+        let number =
+            |name: &String| name.strip_suffix(".backup")?.parse::<u64>().ok().filter(|id| *name == manifest_name(*id));
+        let mut ids: Vec<u64> = names.iter().filter_map(number).collect();
         ids.sort_unstable();
         Ok(ids)
     }
@@ -229,7 +234,12 @@ impl Backup {
             check(file, &from, copied)
         };
         for file in manifest.files.iter().filter(|f| f.name != CURRENT) {
-            copy(file, &dir.join(&file.name))?;
+            let to = dir.join(&file.name);
+            copy(file, &to)?;
+            if let Some(number) = parse_manifest_name(&file.name) {
+                // What is restored again is another database, which gives the same numbers to other files.
+                replace_id(&**fs, &to, number, Options::draw_id(None, number))?;
+            }
         }
         fs.sync_dir(dir)?;
         let Some(current) = manifest.files.iter().find(|f| f.name == CURRENT) else {
@@ -285,7 +295,7 @@ impl Backup {
     }
 
     fn manifest_path(&self, id: u64) -> PathBuf {
-        self.manifests().join(format!("{id:06}.backup"))
+        self.manifests().join(manifest_name(id))
     }
 
     fn lock(&self) -> Result<Box<dyn FileLock>> {
@@ -315,10 +325,12 @@ impl Backup {
         self.fs.sync_dir(&self.manifests())
     }
 
-    /// Files, by name and size, that readable backups of that database hold, with their checksums.
+    /// Files, by name and size, that readable backups took from that database, with their checksums. Not those that were
+    /// written for a backup: the database's manifest may not know of their numbers, and after a crash they are given again.
     fn known_of(&self, db_id: &[u8; 16]) -> Result<HashMap<(String, u64), u64>> {
         let manifests = self.ids()?.into_iter().filter_map(|id| self.read(id).ok()).filter(|m| m.db_id == *db_id);
-        Ok(manifests.flat_map(|m| m.files).map(|f| ((f.name, f.size), f.hash)).collect())
+        let taken = manifests.flat_map(|m| m.files).filter(|f| !f.made);
+        Ok(taken.map(|f| ((f.name, f.size), f.hash)).collect())
     }
 
     /// Removes what an operation that was cut short left half done.
@@ -370,7 +382,7 @@ impl Making<'_, '_, '_> {
     /// Adds a table or value log of the database.
     fn add_immutable(&mut self, db: &DbInner, path: &Path, size: u64) -> Result<()> {
         let name = file_name(path)?;
-        let mut file = BackupFile { name, size, hash: 0, new: false };
+        let mut file = BackupFile { name, size, hash: 0, new: false, made: false };
         if let Some(hash) = self.trusted.get(&(file.name.clone(), size)) {
             file.hash = *hash;
             if self.stored.contains(&file.pool_name()) {
@@ -420,12 +432,17 @@ impl Making<'_, '_, '_> {
                 watch.progress.total_bytes += bytes.len() as u64;
                 watch.step(bytes.len() as u64)
             })?;
-            let file = BackupFile { name, size, hash, new: true };
+            let file = BackupFile { name, size, hash, new: true, made: true };
             fs.rename(&from, &pool.join(file.pool_name()))?;
             self.files.push(file);
         }
         fs.sync_dir(&staging)
     }
+}
+
+/// The name of a backup's manifest. A file of another name is none, whatever number it has.
+fn manifest_name(id: u64) -> String {
+    format!("{id:06}.backup")
 }
 
 fn file_name(path: &Path) -> Result<String> {

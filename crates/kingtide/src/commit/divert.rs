@@ -29,6 +29,11 @@ pub(super) struct Diverted {
 }
 
 impl Diverted {
+    /// The file.
+    pub fn file(&self) -> &Arc<DirectLog> {
+        &self.log
+    }
+
     /// What the log's sync must sync before.
     pub fn sync_first(&self) -> Weak<dyn SyncFirst> {
         sync_first(&self.log)
@@ -78,11 +83,12 @@ impl DbInner {
         Ok(Some((diverted, written)))
     }
 
-    /// Whether a value that is put by itself goes to a value log from where the caller has it.
+    /// Whether a value that is put by itself goes to a value log from where the caller has it. Hooks and `change_retention` may
+    /// be set before its commit: see `commit_admitted` and [`super::hook::Hooks::enqueue`].
     pub(super) fn may_divert_one(&self, family: &Family, length: u64) -> bool {
         let from = family.direct_from();
         let worth_a_sync = || self.durability() != Durability::Power || length / WORTH_A_SYNC >= from;
-        // Hooks are given the value itself.
+        // Hooks are given the value itself, which would have to be read back.
         length >= from.max(self.tuning.uncopied_from)
             && worth_a_sync()
             && !self.hooks.any()

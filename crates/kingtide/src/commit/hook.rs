@@ -8,7 +8,8 @@
 //! A hook may commit. On the thread that is inside a hook nothing waits for the lock of delivery, or it would wait for
 //! itself: its commits stay in the queue for the delivery that is under way.
 
-use super::batch::{StagedFile, WriteBatch};
+use super::batch::WriteBatch;
+use crate::direct::DirectLog;
 use crate::family::Family;
 use crate::ops::{Change, ChangedOps, LogOp, read_log_op};
 use crate::sync::Mutex;
@@ -93,7 +94,7 @@ struct Undelivered {
     sequence: SeqNo,
     payload: Arc<[u8]>,
     /// The files that the payload points into, which stay as long as it does.
-    _staged: Vec<StagedFile>,
+    _files: Vec<Arc<DirectLog>>,
 }
 
 /// The hooks of a database.
@@ -146,16 +147,18 @@ impl Hooks {
         drop(former); // what a hook holds may do anything when it goes, so not under the lock
     }
 
-    /// Takes note of a commit whose last operation has number `last`. Called under the commit lock. If true, the caller
+    /// Takes note of a commit whose last operation has number `last`. Called under the commit lock, as [`Hooks::set`] is: so a
+    /// hook is called for the commits whose sequence numbers come after its registration, however long they took
+    /// before. `files` are those that the batch may point into besides its staged ones. If true, the caller
     /// calls [`Hooks::deliver`] when it has given up that lock and whatever else a hook may want.
     #[inline]
     #[must_use]
-    pub fn enqueue(&self, batch: &WriteBatch, last: SeqNo) -> bool {
-        self.installed.load(Ordering::Relaxed) != 0 && self.enqueue_for(batch, last)
+    pub fn enqueue(&self, batch: &WriteBatch, files: impl Fn() -> Vec<Arc<DirectLog>>, last: SeqNo) -> bool {
+        self.installed.load(Ordering::Relaxed) != 0 && self.enqueue_for(batch, &files, last)
     }
 
     #[cold]
-    fn enqueue_for(&self, batch: &WriteBatch, last: SeqNo) -> bool {
+    fn enqueue_for(&self, batch: &WriteBatch, files: &dyn Fn() -> Vec<Arc<DirectLog>>, last: SeqNo) -> bool {
         if batch.ops().is_empty() {
             return false; // a transaction is prepared, or rolled back
         }
@@ -164,8 +167,10 @@ impl Hooks {
         for family in batch.families() {
             let Some(hook) = by_family.get(&family.id()).cloned() else { continue };
             let payload = payload.get_or_insert_with(|| batch.payload().into()).clone();
-            let (family, _staged) = (family.clone(), batch.staged().to_vec());
-            self.queue.lock().push_back(Undelivered { hook, family, sequence: last, payload, _staged });
+            let mut files = files();
+            files.extend(batch.staged().iter().map(|s| s.log.clone()));
+            let commit = Undelivered { hook, family: family.clone(), sequence: last, payload, _files: files };
+            self.queue.lock().push_back(commit);
         }
         payload.is_some()
     }

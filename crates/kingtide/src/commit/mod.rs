@@ -125,12 +125,17 @@ impl DbInner {
         let options = WriteOptions::default();
         let how = Commit { options: &options, guard: Guard::Plain, admitted: true, refusal: None };
         let mut batch = WriteBatch::new();
-        let visible = match self.divert_one(family, value)? {
+        let uncopied = match self.divert_one(family, value)? {
             Some((pointer, logs)) => {
                 batch.push_pointer(family, key, expiry, &pointer)?;
                 self.commit_admitted((&mut batch, &logs), None, &how)?
             }
+            None => None,
+        };
+        let visible = match uncopied {
+            Some(visible) => visible,
             None => {
+                batch.clear();
                 let kind = Kind::Put as u8 | if expiry.is_some() { EXPIRY_FLAG } else { 0 };
                 batch.push(family, kind, key, expiry, Some(value))?;
                 self.commit(&mut batch, &how)?
@@ -154,31 +159,32 @@ impl DbInner {
         {
             return Ok(visible);
         }
-        self.commit_admitted((batch, &[]), None, how)
+        self.commit_admitted((batch, &[]), None, how)?.ok_or_else(staged_too_early)
     }
 
-    /// Commits with large values written to value logs first. `None`: there are none that may be.
+    /// Commits with large values written to value logs first. `None`: there are none that may be, and nothing was committed.
     #[cold]
     fn commit_diverted(self: &Arc<Self>, batch: &WriteBatch, how: &Commit<'_>) -> Result<Option<Visible>> {
         let durability = how.options.durability.unwrap_or_else(|| self.durability());
         let Some((mut pointers, logs)) = self.divert(batch, durability)? else { return Ok(None) };
-        self.commit_admitted((&mut pointers, &logs), Some(batch), how).map(Some)
+        self.commit_admitted((&mut pointers, &logs), Some(batch), how)
     }
 
-    /// The stages after the admission. `shown`: what hooks see in the place of the batch.
+    /// The stages after the admission. `shown`: what hooks see in the place of the batch. `None`: nothing was committed, because
+    /// the batch points to values that the log itself must hold by now.
     fn commit_admitted(
         self: &Arc<Self>,
         (batch, direct): (&mut WriteBatch, &[Diverted]),
         shown: Option<&WriteBatch>,
         how: &Commit<'_>,
-    ) -> Result<Visible> {
+    ) -> Result<Option<Visible>> {
         let ready = self.prepare((batch, direct), how)?;
-        let mut turn = self.sequence(&ready, how)?;
+        let Some(mut turn) = self.sequence(&ready, how)? else { return Ok(None) };
         let lsn = self.log(&mut turn, &ready)?;
         self.apply(&mut turn, &ready, lsn);
         let visible = self.publish(turn, &ready, shown.unwrap_or(ready.batch), lsn);
         self.count(ready.batch);
-        Ok(visible)
+        Ok(Some(visible))
     }
 
     /// Whatever can be done without the commit lock.
@@ -194,13 +200,6 @@ impl DbInner {
         // What was prepared was taken then, and must be committed whatever happens.
         if !batch.control().is_some_and(|c| c.resolves) {
             self.check_space(batch)?;
-        }
-        // Streams read such a value as long as its file is there, and retention promises more. A conflict, because another
-        // thread's change of the option got in between, and doing the same again succeeds.
-        if !batch.staged().is_empty() && self.options.read().change_retention > 0 {
-            let text = "the staged value was begun before `change_retention` was set: with that the log itself holds \
-                        large values, so write it again";
-            return Err(Error::new(ErrorKind::Conflict, text));
         }
         let durability = how.options.durability.unwrap_or_else(|| self.durability());
         batch.prepare();
@@ -220,19 +219,23 @@ impl DbInner {
     }
 
     /// Takes the commit lock when it is the batch's turn, and gives it its sequence numbers and room in memory: after this
-    /// nothing fails but the log.
-    fn sequence<'a>(&'a self, ready: &Ready<'_>, how: &Commit<'_>) -> Result<Turn<'a>> {
+    /// nothing fails but the log. `None`: the batch points to values that the log itself must hold. Streams read such a
+    /// value as long as its file is there, and `change_retention` promises more of all commits after it was set.
+    fn sequence<'a>(&'a self, ready: &Ready<'_>, how: &Commit<'_>) -> Result<Option<Turn<'a>>> {
         let batch = ready.batch;
         let timer = perf::begin_wait();
         let mut state = self.take_turn(batch, how)?;
         timer.end(Stage::TurnNs);
+        if state.holds_values && ready.record.points {
+            return Ok(None);
+        }
         let (base, last) = (state.last_seq + 1, state.last_seq + batch.sequences() as u64);
         if last > kingtide_base::key::MAX_SEQ {
             return Err(Error::invalid("sequence numbers are used up"));
         }
         batch.check_staged()?;
         self.reserve_memtables(&mut state, batch)?;
-        Ok(Turn { state, base, last })
+        Ok(Some(Turn { state, base, last }))
     }
 
     /// Appends the record to the log, unless the batch does without. `None`: it is not in the log.
@@ -273,7 +276,7 @@ impl DbInner {
     /// `shown` is the batch with its values, for hooks.
     fn publish(&self, mut turn: Turn<'_>, ready: &Ready<'_>, shown: &WriteBatch, lsn: Option<Lsn>) -> Visible {
         self.snapshots.publish(turn.last);
-        let hooked = self.hooks.enqueue(shown, turn.last);
+        let hooked = self.hooks.enqueue(shown, || ready.direct.iter().map(|d| d.file().clone()).collect(), turn.last);
         self.rotate_full(&mut turn.state, ready.batch.families());
         Visible { last: turn.last, lsn, hooked }
     }
@@ -351,6 +354,14 @@ impl DbInner {
             }
         }
     }
+}
+
+/// A conflict, because another thread's change of the option got in between, and doing the same again succeeds.
+#[cold]
+fn staged_too_early() -> Error {
+    let text = "the staged value was begun before `change_retention` was set: with that the log itself holds large \
+                values, so write it again";
+    Error::new(ErrorKind::Conflict, text)
 }
 
 /// Stops writes if filling the memtables panics, as a family's key order may: what is in memory is a part of a batch then,

@@ -16,6 +16,9 @@ pub(crate) struct CommitState {
     pub families: Vec<Arc<Family>>,
     /// What was committed while a transaction validates ranges.
     pub recent: RecentWrites,
+    /// The log itself must hold all values, because `change_retention` keeps it. Changed with the option, under the commit
+    /// lock, so that it is clear which commits come before.
+    pub holds_values: bool,
     /// A panic left memtables with a part of a batch: nothing may be published or flushed any more.
     pub half_filled: bool,
 }

@@ -228,6 +228,9 @@ impl DbInner {
 
     /// Merges a job's key ranges, one a thread, and joins the results in key order.
     fn merge_ranges(self: &Arc<Self>, family: &Arc<Family>, job: &Job) -> Result<MergeOutput> {
+        if self.wal.poison().is_some() {
+            self.fs.sync_dir(&self.dir)?; // rather than after the work
+        }
         let parts = if job.input_bytes() < self.tuning.split_from { 1 } else { self.subcompactions() };
         let ranges = job.split(family.order(), parts);
         let options = family.options();

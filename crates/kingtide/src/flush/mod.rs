@@ -69,7 +69,9 @@ impl DbInner {
         let start = self.clock.monotonic_ns();
         let Some((memtable, last)) = oldest_frozen(family) else { return Ok(()) };
         if self.wal.poison().is_some() {
-            self.log_before_flush(family, last)?; // rather than after the work
+            // Rather than after the work.
+            self.log_before_flush(family, last)?;
+            self.fs.sync_dir(&self.dir)?;
         }
         let options = family.options();
         let mut input = FlushInput::of(std::slice::from_ref(&memtable), self.new_file_id());
@@ -96,7 +98,7 @@ impl DbInner {
             }
             referred.iter().for_each(|log| log.keep(true));
             let log_start = self.log_needed(family, Family::oldest_unflushed_but_one);
-            edits.push(Edit::LogStart(log_start));
+            edits.push(self.log_starts(log_start));
             // After a failure the record may or may not be in the manifest: the files stay until an open decides.
             let retired = shape.change_files(family, edits, 1, &self.tables, &self.next_file_id)?;
             let woke = |f: &Arc<Family>| {

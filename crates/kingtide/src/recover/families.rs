@@ -54,7 +54,7 @@ impl Recovery<'_> {
     }
 
     fn make_family(&self, id: FamilyId, state: &FamilyState) -> Result<Family> {
-        let FamilyState { name, order, options, version, flushed } = state.clone();
+        let FamilyState { name, order, options, version, flushed, .. } = state.clone();
         version.check(&order).map_err(|e| Error::corruption(e).at_path(self.dir))?;
         let active = FamilyMemtable::new(order.clone(), self.arenas, flushed + 1);
         let view = View::new(order.clone(), active, Vec::new(), version, self.tables, None);

@@ -37,7 +37,7 @@ impl Recovery<'_> {
             recovery: self,
             by_id: families.shape.families.iter().map(|(id, f)| (*id, f.clone())).collect(),
             next_family,
-            log: RecoveredLog::find(&**self.fs, self.dir, families.same_boot)?,
+            log: RecoveredLog::find(&**self.fs, self.dir, families.shape.versions.first_segment, families.same_boot)?,
             in_doubt: InDoubt::default(),
             values: RecoveredValues::new(
                 self,

@@ -91,6 +91,7 @@ impl Recovery<'_> {
             edits.into_iter().try_for_each(|e| state.apply(e, self.options))
         })?;
         if let Some(manifest) = loaded {
+            state.check_orders()?;
             if !self.read_only && self.is_same_boot(state.log_begun) {
                 rare!("recovery-wrote-again");
                 manifest.write_again()?;

@@ -22,7 +22,6 @@ use kingtide_mem::{ArenaPool, NoRoom};
 use kingtide_table::Packed;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// What the log holds that is in no table.
 pub(super) struct SalvagedOperations {
@@ -35,11 +34,12 @@ pub(super) struct SalvagedOperations {
 /// Reads the log: all of it if it is whole; otherwise up to the damage, and past it if that is asked for.
 pub(super) fn read(repair: &mut Repair<'_, '_>, plan: &mut Plan) -> Result<SalvagedOperations> {
     let (fs, dir) = (repair.fs.clone(), repair.dir);
-    let segments = wal::list_segments(&*fs, dir)?;
+    let mut segments = wal::list_segments(&*fs, dir)?;
     let pool = ArenaPool::new(Budget::new(u64::MAX));
     let mut out = SalvagedOperations { memtables: HashMap::new(), prepared: BTreeMap::new() };
     // What a manifest names as the log's beginning is not the last one if the manifest is not whole.
     let log_from = if plan.complete { plan.log_from } else { 0 };
+    segments.retain(|id| !plan.complete || *id >= plan.first_segment); // others may be back after a power cut
     let begun = plan.log_begun;
     let judged = wal::replay(&*fs, dir, &segments, log_from, |_, _, _| Ok(()));
     let past_damage = repair.how.salvage_past_damage;
@@ -162,7 +162,6 @@ pub(super) fn prepare(
             LockTarget::Range(lo, hi) => txn.lock_range(family, (lo, hi), mode)?,
         }
     }
-    let now = db.inner().clock.unix_ms();
     for op in p.writes() {
         let Some(family) = families.get(&op.family) else { continue };
         let tag = Tag(op.kind as u64);
@@ -177,9 +176,7 @@ pub(super) fn prepare(
         };
         match (tag.kind(), expiry) {
             (Some(Kind::Put), None) => txn.put(family, op.key, value)?,
-            (Some(Kind::Put), Some(at)) => {
-                txn.put_ttl(family, op.key, value, Duration::from_millis(at.saturating_sub(now)))?
-            }
+            (Some(Kind::Put), Some(at)) => txn.put_until(family, op.key, value, at)?,
             (Some(Kind::Delete), _) => txn.delete(family, op.key)?,
             (Some(Kind::SingleDelete), _) => txn.single_delete(family, op.key)?,
             (Some(Kind::RangeDelete), _) => txn.delete_range(family, op.key..op.value)?,

@@ -52,6 +52,8 @@ pub(super) struct Plan {
     pub last_seq: SeqNo,
     /// What [`required_log_start`] says.
     pub log_from: SeqNo,
+    /// Log segments with smaller ids are given up, though a power cut may have brought some back.
+    pub first_segment: u64,
     /// A segment that is in the log, it or a later one, if the machine did not restart since.
     pub log_begun: Option<LogBegun>,
     /// Whether the manifest is whole, so that what it does not name is no part of the database.
@@ -71,6 +73,8 @@ struct Known {
     next_family: FamilyId,
     last_seq: SeqNo,
     log_start: SeqNo,
+    /// Log segments with smaller ids were given up.
+    first_segment: u64,
     log_begun: Option<LogBegun>,
 }
 
@@ -131,6 +135,10 @@ impl Known {
             }
             Edit::LastSeq(_) => {}
             Edit::LogStart(seq) => self.log_start = self.log_start.max(*seq),
+            Edit::LogStartIn { seq, segment } => {
+                self.log_start = self.log_start.max(*seq);
+                self.first_segment = self.first_segment.max(*segment);
+            }
             Edit::LogBegun(begun) => self.log_begun = Some(*begun),
             Edit::NextFamilyId(id) => self.next_family = self.next_family.max(*id),
             Edit::AddVlog { family, meta } => {
@@ -160,10 +168,20 @@ pub(super) fn make(repair: &mut Repair<'_, '_>) -> Result<Plan> {
     let complete = is_complete(repair, &scan, &known, &on_disk, &unnamed)?;
     let (dropped, next_family, last_seq) = (known.dropped.clone(), known.next_family, known.last_seq);
     let log_from = required_log_start(known.log_start, scan.log_start_is_exact);
-    let log_begun = known.log_begun;
+    let (log_begun, first_segment) = (known.log_begun, known.first_segment);
     let (families, live) = (known.families.clone(), known.live.clone());
-    let mut plan =
-        Plan { families: Vec::new(), known, unnamed, dropped, next_family, last_seq, log_from, log_begun, complete };
+    let mut plan = Plan {
+        families: Vec::new(),
+        known,
+        unnamed,
+        dropped,
+        next_family,
+        last_seq,
+        log_from,
+        first_segment,
+        log_begun,
+        complete,
+    };
     for (id, (name, order, options)) in families {
         let Some(order) = repair.options.resolve_order(&order) else {
             let text = format!("column family '{name}' was left out: pass its key order '{order}' in the options");
@@ -218,7 +236,8 @@ fn is_complete(
     if by_name && unnamed.is_empty() {
         return Ok(true);
     }
-    let segments = wal::list_segments(&*repair.fs, repair.dir)?;
+    let mut segments = wal::list_segments(&*repair.fs, repair.dir)?;
+    segments.retain(|id| *id >= known.first_segment);
     let (mut passed_over, mut next) = (0, SeqNo::MAX);
     let log = wal::replay(
         &*repair.fs,

@@ -187,7 +187,15 @@ impl WriteSet {
     pub fn rollback_to_savepoint(&mut self, name: &str) -> Result<()> {
         let at = self.find_savepoint(name)?;
         self.savepoints.truncate(at + 1);
-        let mark = self.savepoints[at].mark;
+        self.take_back(self.savepoints[at].mark);
+        Ok(())
+    }
+
+    /// Takes back what was written since the batch's mark was made. Savepoints must not have been set since.
+    pub fn take_back(&mut self, mark: Mark) {
+        if self.batch.len() < mark.ops {
+            return; // another thread ended the transaction, and nothing is left
+        }
         let mask = self.newest.len().wrapping_sub(1);
         while self.older.len() > mark.ops {
             // The newest first, so each is the head of its chain when its turn comes.
@@ -197,7 +205,6 @@ impl WriteSet {
         }
         self.ranges.retain(|r| (*r as usize) < mark.ops);
         self.batch.truncate(mark);
-        Ok(())
     }
 
     /// Forgets a savepoint and those set after it; what was written since stays.

@@ -10,7 +10,7 @@ use crate::options::Options;
 use crate::sync::atomic::Ordering;
 use crate::version::manifest::creation_was_cut_short;
 use crate::version::scan::ManifestScan;
-use crate::version::{FamilyId, LogBegun, Version, VlogSet, required_log_start};
+use crate::version::{Edit, FamilyId, LogBegun, Version, VlogSet, required_log_start};
 use crate::version_set::{FamilyState, VersionState};
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
 use kingtide_vfs::OpenMode;
@@ -37,6 +37,8 @@ pub(crate) struct Subject {
     pub next_family: FamilyId,
     /// What [`required_log_start`] says.
     pub log_from: SeqNo,
+    /// The log begins with this segment, or a later one.
+    pub first_segment: u64,
     pub log_begun: Option<LogBegun>,
     /// Whether the whole manifest was read, so that what it does not name is not part of the database.
     pub complete: bool,
@@ -57,6 +59,19 @@ fn put_together(checker: &mut Checker<'_, '_>, scan: &ManifestScan, options: &Op
                 checker.problem(problem.at(scan.path.as_deref().unwrap_or(checker.dir)));
                 complete = false;
             }
+        }
+    }
+    // A family whose order was not given cannot be checked.
+    let unknown: Vec<(FamilyId, Error)> =
+        state.families.iter().filter(|(_, f)| !f.order_is_known).map(|(id, f)| (*id, f.lacks_order())).collect();
+    for (id, e) in unknown {
+        state.families.remove(&id);
+        if complete {
+            let creates = |e: &Edit| matches!(e, Edit::CreateFamily { id: created, .. } if *created == id);
+            let record = scan.records.iter().find(|r| r.edits.iter().any(creates));
+            let problem = Problem::of(ProblemKind::Manifest, &e).offset(record.map_or(0, |r| r.offset));
+            checker.problem(problem.at(scan.path.as_deref().unwrap_or(checker.dir)));
+            complete = false;
         }
     }
     (state, complete)
@@ -99,6 +114,7 @@ pub(super) fn closed(checker: &mut Checker<'_, '_>, options: &Options) -> Result
         vlogs: state.vlogs,
         next_family: state.next_family,
         log_from: required_log_start(state.log_start, scan.log_start_is_exact),
+        first_segment: state.first_segment,
         log_begun: state.log_begun,
         complete,
         manifest: scan.path,
@@ -123,6 +139,7 @@ pub(super) fn open(checker: &mut Checker<'_, '_>, db: &DbInner) -> Result<Subjec
             vlogs: shape.versions.vlogs.clone(),
             next_family: shape.versions.next_family,
             log_from: required_log_start(shape.versions.log_start, true),
+            first_segment: shape.versions.first_segment,
             log_begun: shape.versions.log_begun,
             complete: true,
             manifest: scan.path.clone(),

@@ -113,7 +113,8 @@ impl LoggedValues<'_> {
 
 /// The log of a database that is not open: replays it without keeping anything.
 pub(super) fn check_closed(checker: &mut Checker<'_, '_>, subject: &Subject) -> Result<()> {
-    let segments = wal::list_segments(&**checker.fs, checker.dir)?;
+    let mut segments = wal::list_segments(&**checker.fs, checker.dir)?;
+    segments.retain(|id| *id >= subject.first_segment); // others may be back after a power cut
     let next_family = subject.complete.then_some(subject.next_family);
     let mut records = Records { next_family, in_doubt: InDoubt::default() };
     let (fs, dir) = (checker.fs.clone(), checker.dir);

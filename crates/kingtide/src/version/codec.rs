@@ -144,6 +144,11 @@ fn encode_body(edit: &Edit, out: &mut Vec<u8>) -> u64 {
             put_varint(out, *seq);
             LOG_START
         }
+        Edit::LogStartIn { seq, segment } => {
+            put_varint(out, *seq);
+            put_varint(out, *segment);
+            LOG_START
+        }
         Edit::LogBegun(begun) => {
             put_varint(out, begun.segment);
             out.extend_from_slice(&begun.boot_id);
@@ -194,7 +199,7 @@ fn decode_body(tag: u64, body: &[u8]) -> Result<Edit> {
         NEXT_FILE_ID => r.varint().map(Edit::NextFileId),
         LAST_SEQ => r.varint().map(Edit::LastSeq),
         NEXT_FAMILY_ID => id32(&mut r).map(Edit::NextFamilyId),
-        LOG_START => r.varint().map(Edit::LogStart),
+        LOG_START => log_start(&mut r),
         LOG_BEGUN => log_begun(&mut r),
         _ => {
             let text = format!("manifest edit of kind {tag}, which is newer than this build");
@@ -233,6 +238,11 @@ fn add_vlog(r: &mut Reader<'_>) -> Option<Edit> {
     let (id, family) = (r.varint()?, id32(r)?);
     let meta = VlogMeta { id, size: size(r)?, stored_bytes: size(r)?, values: size(r)? };
     Some(Edit::AddVlog { family, meta })
+}
+
+fn log_start(r: &mut Reader<'_>) -> Option<Edit> {
+    let seq = r.varint()?;
+    Some(if r.is_empty() { Edit::LogStart(seq) } else { Edit::LogStartIn { seq, segment: r.varint()? } })
 }
 
 fn log_begun(r: &mut Reader<'_>) -> Option<Edit> {
@@ -324,6 +334,7 @@ pub(super) mod tests {
             8 => Edit::RemoveVlog { id },
             9 => Edit::NextFileId(big(rng)),
             10 => Edit::NextFamilyId(family),
+            11 if rng.one_in(2) => Edit::LogStartIn { seq: big(rng), segment: big(rng) },
             11 => Edit::LogStart(big(rng)),
             12 => {
                 let change_retention = rng.one_in(2).then(|| size(rng));

@@ -23,6 +23,8 @@ pub const MANIFEST_VERSION: u32 = 1;
 
 const MAGIC: [u8; 8] = *b"KTIDEMAN";
 pub(super) const HEADER_LEN: usize = 52;
+/// Where the header has the database's id.
+const ID_AT: usize = 20;
 pub(super) const RECORD_HEADER_LEN: usize = 9;
 /// First byte of every record.
 const MARKER: u8 = 0x5a;
@@ -396,6 +398,22 @@ fn write_file(
             Err(e)
         }
     }
+}
+
+/// Gives the database of a manifest another id, in a copy that is not a database yet. All else in the file stays as it is.
+///
+/// # Errors
+/// `Corruption`, `NewerFormat`, `Io`.
+pub(crate) fn replace_id(fs: &dyn Fs, path: &Path, number: u64, db_id: [u8; 16]) -> Result<()> {
+    let file = fs.open(path, OpenMode::Write)?;
+    let mut header = [0u8; HEADER_LEN];
+    file.read_exact_at(&mut header, 0)?;
+    Header::read(&header, number).map_err(|e| e.at_path(path).at_offset(0))?;
+    header[ID_AT..ID_AT + 16].copy_from_slice(&db_id);
+    let (covered, sum) = header.split_at_mut(HEADER_LEN - 4);
+    sum.copy_from_slice(&crc_append(seed(number, 0), covered).to_le_bytes());
+    file.write_at(&header, 0)?;
+    file.sync_data()
 }
 
 /// Makes `CURRENT` name manifest `number`; the caller syncs the directory.

@@ -313,6 +313,14 @@ pub enum Edit {
     NextFamilyId(FamilyId),
     /// Operations below this sequence number are in tables, so the log need not reach back further. Never falls.
     LogStart(SeqNo),
+    /// The same, and the log begins with a segment: those with smaller ids are given up together, so a power cut may bring any of
+    /// them back. Never falls.
+    LogStartIn {
+        /// The sequence number.
+        seq: SeqNo,
+        /// The id of the first segment, whose name is durable.
+        segment: u64,
+    },
     /// The log goes on in this segment. Until the machine restarts, it or a later one is there.
     LogBegun(LogBegun),
 }
@@ -329,6 +337,14 @@ pub struct LogBegun {
 }
 
 impl Edit {
+    /// The log start that this edit sets.
+    pub(crate) fn log_start(&self) -> Option<SeqNo> {
+        match self {
+            Edit::LogStart(seq) | Edit::LogStartIn { seq, .. } => Some(*seq),
+            _ => None,
+        }
+    }
+
     /// The highest sequence number that this edit shows to have been given out; 0 if it shows none.
     ///
     /// A table's or a family's number counts even after the table or the family has gone, so it is part of the sum of the
@@ -339,7 +355,7 @@ impl Edit {
             Edit::Flushed { seq, .. } | Edit::LastSeq(seq) => *seq,
             // The numbers below it were given out, even if a power cut took the log records that had the last of them.
             // Without this they would be given out again, and the log that holds them could be released at once.
-            Edit::LogStart(seq) => seq.saturating_sub(1),
+            Edit::LogStart(seq) | Edit::LogStartIn { seq, .. } => seq.saturating_sub(1),
             _ => 0,
         }
     }

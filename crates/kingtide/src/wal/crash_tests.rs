@@ -82,7 +82,7 @@ fn run(mem: &MemFs, model: Model, steps: u64, one_in: u64, rng: &mut Rng) -> Vec
             12 if rng.one_in(2) => {
                 log.wal.shrink().unwrap();
                 if log.writer.shrink(log.next_seq, 0).unwrap() {
-                    log.wal.sync_header().unwrap();
+                    log.wal.sync_header(log.next_seq).unwrap();
                     {
                         let mut model = model.lock();
                         model.released = log.next_seq.max(model.released);

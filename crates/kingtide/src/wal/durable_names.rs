@@ -21,7 +21,7 @@ use super::segment::RECORD_HEADER_LEN;
 use crate::directory::sync_dir_patiently;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use kingtide_base::{Error, Result, rare};
+use kingtide_base::{Result, rare};
 use kingtide_vfs::{File, Fs};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -51,9 +51,9 @@ pub(super) struct DurableNames {
     made: AtomicU64,
     /// So many of them are durable.
     synced: AtomicU64,
-    /// One sync at a time: the next thread may find that its name is durable. A failure stays: the system reports it once, and a
-    /// later sync that succeeds says nothing about the names before it.
-    syncing: Mutex<Option<Error>>,
+    /// One sync at a time: the next thread may find that its name is durable. A failure stays, as
+    /// [`crate::directory::DatabaseFs`] sees to for all syncs of the directory.
+    syncing: Mutex<()>,
     /// Marks that name a segment whose name is not durable. `synced` grows under this lock, so that no mark stays behind, to be
     /// written into a segment that was given up.
     marks: Mutex<Vec<EndMark>>,
@@ -94,50 +94,20 @@ impl DurableNames {
         if self.is_durable(name) {
             return Ok(());
         }
-        let mut failed = self.syncing.lock();
+        let _one = self.syncing.lock();
         if self.is_durable(name) {
             rare!("log-names-synced-together");
             return Ok(());
-        }
-        if let Some(e) = &*failed {
-            return Err(e.clone());
         }
         let made = self.newest();
         let synced = match patient {
             true => sync_dir_patiently(&*self.fs, &self.dir),
             false => self.fs.sync_dir(&self.dir),
         };
-        synced.inspect_err(|e| {
-            // Without a descriptor nothing was tried.
-            if !e.is_out_of_descriptors() {
-                *failed = Some(e.clone());
-            }
-        })?;
+        synced?;
         let mut marks = self.marks.lock();
         marks.extract_if(.., |mark| mark.name <= made).for_each(|mark| mark.write());
         self.synced.store(made, Ordering::Release); // with the Acquire in `is_durable`
         Ok(())
-    }
-}
-
-#[cfg(all(test, not(shuttle), not(loom)))]
-mod tests {
-    use super::*;
-    use kingtide_vfs::{Fault, FaultFs, MemFs, Op, Rule};
-
-    #[test]
-    fn a_sync_that_failed_is_not_believed_when_it_is_tried_again() {
-        let fs = Arc::new(FaultFs::new(MemFs::shared(), 1));
-        fs.create_dir_all("db".as_ref()).unwrap();
-        let names = DurableNames::new(fs.clone(), "db".into());
-        names.changed();
-        fs.add(Rule::new(Op::SyncDir, Fault::Emfile));
-        assert!(names.sync(1, false).unwrap_err().is_out_of_descriptors());
-        names.sync(1, false).unwrap(); // nothing was tried before
-        names.changed();
-        fs.add(Rule::new(Op::SyncDir, Fault::Eio));
-        names.sync(2, false).unwrap_err();
-        assert!(names.sync(2, true).is_err() && !names.is_durable(2), "the system reports a failure once");
-        names.sync(1, false).unwrap();
     }
 }

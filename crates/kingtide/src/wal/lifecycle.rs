@@ -1,8 +1,9 @@
 //! The life of segment files: spare, active, sealed, released, free, spare again.
 //!
 //! Files `NNNNNN.wal` are the spares, the active and the sealed segments; `NNNNNN.walfree` wait for reuse. What must come
-//! after a segment's name is durable is listed in [`super::durable_names`]. Segments are released oldest first and each
-//! release is durable before the next, so that a segment missing between others is damage. A released segment is reused
+//! after a segment's name is durable is listed in [`super::durable_names`]. Segments are released oldest first. Those that the
+//! manifest says are given up go together, and a power cut may bring any of them back, which recovery knows; of others each release
+//! is durable before the next, so that a segment missing between others is damage. A released segment is reused
 //! once its release is durable: else its old name could come back with new contents.
 
 use super::config::{GROWTH, WalConfig};
@@ -94,6 +95,44 @@ impl Live {
             !durable
         });
         free.pop()
+    }
+
+    /// How many sealed segments may be given up: those that hold nothing from `needed` on, without the newest of them,
+    /// `retention` bytes at most.
+    fn releasable(&self, needed: SeqNo, retention: u64) -> usize {
+        let (mut left, mut count) = (self.unneeded(needed), 0);
+        for s in &self.sealed {
+            // The last one stays until there is another: a log without segments is one that was lost.
+            if left <= retention || (self.active.is_none() && count + 1 == self.sealed.len()) {
+                break;
+            }
+            left -= s.size;
+            count += 1;
+        }
+        if left > 0 && left <= retention {
+            rare!("log-kept-for-followers");
+        }
+        count
+    }
+
+    /// The segments to be given up next, oldest first, with their sizes: those with ids below `first` together, others one by one.
+    fn begin_release(&mut self, needed: SeqNo, retention: u64, first: u64) -> Vec<(u64, u64)> {
+        self.retained = self.unneeded(needed);
+        let count = self.releasable(needed, retention);
+        let together = self.sealed.iter().take(count).take_while(|s| s.id < first).count();
+        let going: Vec<_> = self.sealed.iter().take(together.max(count.min(1))).map(|s| (s.id, s.size)).collect();
+        if let Some((newest, _)) = going.last() {
+            self.gone_before = newest + 1; // before they can be overwritten, so that followers notice
+        }
+        going
+    }
+
+    /// Takes the `released` oldest segments out of the chain: they are gone for good.
+    fn end_release(&mut self, released: usize, needed: SeqNo) {
+        for s in self.sealed.drain(..released) {
+            debug_assert!(s.end_seq <= needed, "segment {} reaches above the log start {needed}", s.id);
+        }
+        self.retained = self.unneeded(needed);
     }
 
     /// Bytes of sealed segments that hold nothing from `seq` on.
@@ -321,7 +360,21 @@ impl Segments {
         self.publish_size(config);
     }
 
-    pub fn release(&self, config: &WalConfig, sync: &GroupSync, needed: SeqNo, retention: u64) -> Result<usize> {
+    /// The oldest segment that stays when the log is released.
+    pub fn first_kept(&self, needed: SeqNo, retention: u64) -> Option<u64> {
+        let live = self.live.lock();
+        let sealed = live.sealed.get(live.releasable(needed, retention)).map(|s| s.id);
+        sealed.or(live.active.map(|a| a.id))
+    }
+
+    /// Releases what is not needed. The manifest says that segments below `first` are given up.
+    pub fn release(
+        &self,
+        config: &WalConfig,
+        sync: &GroupSync,
+        (needed, first): (SeqNo, u64),
+        retention: u64,
+    ) -> Result<usize> {
         let _one = self.releasing.lock();
         sync.check()?;
         if !self.release_strays(config, sync)? {
@@ -329,35 +382,19 @@ impl Segments {
         }
         let mut released = 0;
         loop {
-            let (id, size) = {
-                let mut live = self.live.lock();
-                live.retained = live.unneeded(needed);
-                // The last one stays until there is another: a log without segments is one that was lost.
-                if live.retained > 0 && live.retained <= retention {
-                    rare!("log-kept-for-followers");
-                }
-                if live.retained <= retention || (live.active.is_none() && live.sealed.len() == 1) {
-                    break;
-                }
-                let Some((id, size)) = live.sealed.front().map(|s| (s.id, s.size)) else { break };
-                live.gone_before = id + 1; // before it can be overwritten, so that followers notice
-                (id, size)
-            };
+            let going = self.live.lock().begin_release(needed, retention, first);
+            if going.is_empty() {
+                break;
+            }
             sync.sync_names()?; // of what stays, which another thread may have begun: a log without segments is one that was lost
-            rare!("log-segment-released");
-            self.give_up(config, sync, id, size)?;
+            for (id, size) in &going {
+                rare!("log-segment-released");
+                self.give_up(config, sync, *id, *size)?;
+            }
             sync.sync_names()?;
-            sync.forget(id);
-            let gone = self.live.lock().sealed.pop_front();
-            debug_assert!(
-                gone.as_ref().is_some_and(|s| s.id == id),
-                "segments are released oldest first, by one thread"
-            );
-            debug_assert!(
-                gone.is_none_or(|s| s.end_seq <= needed),
-                "segment {id} reaches above the log start {needed}"
-            );
-            released += 1;
+            going.iter().for_each(|(id, _)| sync.forget(*id));
+            self.live.lock().end_release(going.len(), needed);
+            released += going.len();
         }
         self.publish_size(config);
         Ok(released)
@@ -413,9 +450,15 @@ impl Segments {
         Ok(true)
     }
 
-    pub fn sync_active(&self, config: &WalConfig, sync: &GroupSync) -> Result<()> {
-        let Some(active) = self.live.lock().active else { return Ok(()) };
-        let file = config.fs.open(&segment_path(&config.dir, active.id), OpenMode::Write)?;
+    /// Syncs the oldest segment that stays when those are given up that hold nothing from `needed` on.
+    pub fn sync_oldest_kept(&self, config: &WalConfig, sync: &GroupSync, needed: SeqNo) -> Result<()> {
+        let oldest = {
+            let live = self.live.lock();
+            let sealed = live.sealed.iter().find(|s| s.end_seq > needed).map(|s| s.id);
+            sealed.or(live.active.map(|a| a.id))
+        };
+        let Some(oldest) = oldest else { return Ok(()) };
+        let file = config.fs.open(&segment_path(&config.dir, oldest), OpenMode::Write)?;
         sync.sync_names()?;
         file.sync_data().map_err(|e| sync.poison("sync of the log failed", e.at_path(file.path())))
     }

@@ -93,16 +93,24 @@ impl Wal {
     /// # Errors
     /// `Io`: try again later. `Poisoned` when the directory's sync failed.
     pub fn release(&self, min_needed_seq: SeqNo) -> Result<usize> {
-        self.release_beyond(min_needed_seq, 0)
+        self.release_beyond((min_needed_seq, 0), 0)
     }
 
     /// As [`Wal::release`], but of what could be given up keeps the newest segments, `retention` bytes of them at most,
-    /// for [`super::Tail`]s to read.
+    /// for [`super::Tail`]s to read. Segments with ids below `first` are given up together, with one sync of the directory: a
+    /// power cut amid the call may bring any of them back. So the manifest must have said before that the log begins with `first`.
     ///
     /// # Errors
     /// As [`Wal::release`].
-    pub fn release_beyond(&self, min_needed_seq: SeqNo, retention: u64) -> Result<usize> {
-        self.segments.release(&self.config, &self.sync, min_needed_seq, retention)
+    pub fn release_beyond(&self, (min_needed_seq, first): (SeqNo, u64), retention: u64) -> Result<usize> {
+        self.segments.release(&self.config, &self.sync, (min_needed_seq, first), retention)
+    }
+
+    /// The segment that the log begins with after a release, for the manifest to say so: its name is durable. `None` if that cannot
+    /// be had now; segments are given up one by one then.
+    pub fn first_kept(&self, min_needed_seq: SeqNo, retention: u64) -> Option<u64> {
+        let first = self.segments.first_kept(min_needed_seq, retention)?;
+        self.sync.sync_names().ok().map(|()| first)
     }
 
     /// Whether [`Wal::release`] would find a segment, not found before, that is not needed.
@@ -135,13 +143,14 @@ impl Wal {
         self.sync.sync_names()
     }
 
-    /// Syncs the active segment, so that its header survives a power cut even though no record is behind it: then the
-    /// segments before it may go, and the log still knows its sequence number.
+    /// Syncs the oldest segment that stays when those are released that hold nothing from `needed` on, so that its header
+    /// survives a power cut even though no record is behind it: then the segments before it may go, and the log still knows
+    /// its sequence number. That need not be the active one: others may have appended since [`super::WalWriter::shrink`].
     ///
     /// # Errors
     /// `Poisoned` when the sync failed; `Io`.
-    pub fn sync_header(&self) -> Result<()> {
-        self.segments.sync_active(&self.config, &self.sync)
+    pub fn sync_header(&self, needed: SeqNo) -> Result<()> {
+        self.segments.sync_oldest_kept(&self.config, &self.sync, needed)
     }
 
     /// True once after nothing was appended for a second: time for [`Wal::shrink`]. To be asked now and then.

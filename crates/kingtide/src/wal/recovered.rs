@@ -4,7 +4,7 @@ use super::reader::{ReplayEnd, list_segments};
 use super::segment::END_MARK_LEN;
 use crate::names::segment_path;
 use crate::version::manifest::write_again;
-use kingtide_base::{Result, SeqNo};
+use kingtide_base::{Result, SeqNo, rare};
 use kingtide_vfs::{Fs, OpenMode};
 use std::path::Path;
 
@@ -26,13 +26,19 @@ pub struct RecoveredLog {
 }
 
 impl RecoveredLog {
-    /// The segment files in `dir`, nothing of them read yet. `same_boot`: the machine was not restarted since they were
+    /// The segment files in `dir` from id `first` on, nothing of them read yet: a power cut amid a release may have brought earlier
+    /// ones back. `same_boot`: the machine was not restarted since they were
     /// written, so that a sync that failed before may have left pages which only a second write stores.
     ///
     /// # Errors
     /// I/O errors from listing the directory.
-    pub fn find(fs: &dyn Fs, dir: &Path, same_boot: bool) -> Result<RecoveredLog> {
-        Ok(RecoveredLog { files: list_segments(fs, dir)?, same_boot, synced: false, end: ReplayEnd::default() })
+    pub fn find(fs: &dyn Fs, dir: &Path, first: u64, same_boot: bool) -> Result<RecoveredLog> {
+        let mut files = list_segments(fs, dir)?;
+        if files.first().is_some_and(|id| *id < first) {
+            rare!("log-release-half-undone");
+            files.retain(|id| *id >= first);
+        }
+        Ok(RecoveredLog { files, same_boot, synced: false, end: ReplayEnd::default() })
     }
 
     /// No log: the one that is opened behind it begins with the operation `next_seq`, 1 in a new database.

@@ -1,6 +1,6 @@
 //! Tests of what the log's writer waits for, and of what a power cut may take because it does not wait.
 
-use super::tests::{Log, filled, open, open_with, replay_all};
+use super::tests::{Log, filled, open, open_with, replay_all, replay_from};
 use super::*;
 use kingtide_base::rng::Rng;
 use kingtide_base::stats::Stat;
@@ -205,4 +205,99 @@ fn a_group_of_commits_waits_for_a_descriptor() {
         (0..2).for_each(|_| drop(s.spawn(|| names.sync(name, false).unwrap())));
     });
     assert_eq!(faults.count(Op::SyncDir), syncs + 1);
+}
+
+/// What the manifest says is given up goes together; the rest one by one, so that no power cut leaves a hole.
+#[test]
+fn a_release_of_what_the_manifest_gave_up_syncs_the_directory_once() {
+    let (_, faults, mut log) = world();
+    for i in 0..40 {
+        log.append(&filled(1000, i)).unwrap();
+    }
+    let needed = log.written[20].0;
+    let first = log.wal.first_kept(needed, 0).unwrap(); // makes the names durable
+    let syncs = faults.count(Op::SyncDir);
+    let released = log.wal.release_beyond((needed, first), 0).unwrap();
+    assert!(released > 4 && log.wal.live_segments()[0] == first, "{released}");
+    assert_eq!(faults.count(Op::SyncDir), syncs + 1);
+    let released = log.wal.release_beyond((log.next_seq, first), 0).unwrap() as u64;
+    assert!(released > 4 && log.wal.live_segments().len() == 1, "{released}");
+    assert_eq!(faults.count(Op::SyncDir), syncs + 1 + released);
+}
+
+/// A power cut amid a release brings any of its segments back, and may take what was not synced of those that stay.
+#[test]
+fn a_release_that_a_power_cut_ends_is_no_damage() {
+    let back = |fs: &MemFs, first| list_segments(fs, Path::new("db")).unwrap()[0] < first;
+    let mut undone = 0;
+    for synced in [true, false] {
+        let (mem, _, mut log) = world();
+        for i in 0..21 {
+            log.append(&filled(1000, i)).unwrap();
+        }
+        if synced {
+            log.wal.sync_all().unwrap();
+        }
+        let needed = log.written[17].0;
+        let first = log.wal.first_kept(needed, 0).unwrap();
+        let replay = |fs: &MemFs, what: &str| {
+            let mut records = Vec::new();
+            let recovered = RecoveredLog::find(fs, Path::new("db"), first, false).unwrap();
+            let end = replay(fs, Path::new("db"), recovered.files(), needed, |seq, _, payload| {
+                records.push((seq, payload.to_vec()));
+                Ok(())
+            });
+            (records, end.unwrap_or_else(|e| panic!("{what}: {e}")))
+        };
+        let cut = Arc::new(crate::sync::Mutex::new(None));
+        let keep = cut.clone();
+        mem.on_write(Some(Box::new(move |at| {
+            if at.path == Path::new("db") {
+                *keep.lock() = Some(at.kill_clone());
+            }
+        })));
+        assert!(log.wal.release_beyond((needed, first), 0).unwrap() > 4);
+        mem.on_write(None);
+        let cut = cut.lock().take().unwrap();
+        for seed in 0..200 {
+            for survival in Survival::ALL {
+                let left = cut.crash_clone(survival, &mut Rng::new(seed));
+                undone += u64::from(back(&left, first));
+                let what = format!("synced {synced}, seed {seed} {survival:?}");
+                let mut found = replay(&left, &what).0;
+                found.retain(|r| r.0 >= needed);
+                assert!(log.written[17..].starts_with(&found), "{what}");
+                assert!(found.len() == 4 || !synced, "{what}: {} records", found.len());
+            }
+        }
+    }
+    assert!(undone > 100, "{undone}");
+}
+
+/// Between the move to a small segment and the sync of its header others may append, and fill it.
+#[test]
+fn a_log_at_rest_keeps_its_sequence_number_while_others_append() {
+    for appended in [0, 1, 10, 40] {
+        let mem = MemFs::new();
+        let fs: Arc<dyn Fs> = Arc::new(mem.clone());
+        let mut log = open_with(&fs, 256).unwrap();
+        for i in 0..60 {
+            log.append(&filled(200, i)).unwrap();
+        }
+        log.wal.sync_all().unwrap();
+        log.wal.shrink().unwrap();
+        let needed = log.next_seq;
+        assert!(log.writer.shrink(needed, 0).unwrap());
+        for i in 0..appended {
+            log.append(&filled(200, i)).unwrap();
+        }
+        log.wal.sync_header(needed).unwrap();
+        assert!(log.wal.release(needed).unwrap() > 0);
+        for survival in Survival::ALL {
+            let left = mem.crash_clone(survival, &mut Rng::new(1));
+            let (found, end) = replay_from(&left, needed).unwrap_or_else(|e| panic!("{appended} {survival:?}: {e}"));
+            assert!(end.next_seq >= needed, "{appended} {survival:?}: the log forgot its number");
+            assert!(log.written[60..].starts_with(&found), "{appended} {survival:?}");
+        }
+    }
 }

@@ -216,7 +216,7 @@ fn segments_grow_with_the_log_and_shrink_at_rest() {
     assert!(log.writer.shrink(log.next_seq, 0).unwrap());
     assert_eq!(log.written.len(), records);
     assert!(log.written.ends_with(&replay_all(&*fs).unwrap().0));
-    log.wal.sync_header().unwrap();
+    log.wal.sync_header(log.next_seq).unwrap();
     log.wal.release(log.next_seq).unwrap();
     log.wal.trim(0).unwrap();
     log.wal.prepare_spare().unwrap();

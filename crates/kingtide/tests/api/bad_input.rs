@@ -288,6 +288,29 @@ fn a_key_order_must_be_given_again() {
     assert_eq!(it.key(), [50]);
 }
 
+#[test]
+fn the_order_of_a_family_that_was_dropped_need_not_be_known() {
+    let fs = MemFs::new();
+    let db = Db::open("db", on(&fs)).unwrap();
+    let order = KeyOrder::Custom(Arc::new(Backwards));
+    let f = db.create_family_ordered("f", FamilyOptions::default(), order).unwrap();
+    for i in 0..50u8 {
+        f.put([i + 1], [i]).unwrap();
+        if i % 20 == 0 {
+            f.flush().unwrap();
+        }
+    }
+    db.put("k", "v").unwrap();
+    db.drop_family("f").unwrap();
+    let problems = db.verify().unwrap().problems;
+    assert!(problems.is_empty(), "{problems:?}");
+    db.close().unwrap();
+    let problems = kingtide::verify("db", &on(&fs)).unwrap().problems;
+    assert!(problems.is_empty(), "{problems:?}");
+    let db = Db::open("db", on(&fs)).unwrap();
+    assert_eq!((db.families().len(), db.get("k").unwrap().as_deref()), (1, Some(&b"v"[..])));
+}
+
 // Full disks.
 
 fn value(i: u64) -> Vec<u8> {

@@ -1,6 +1,6 @@
 //! Commit hooks: every commit once, in commit order, from any thread; commits from within hooks; panics; removal.
 
-use kingtide::vfs::MemFs;
+use kingtide::vfs::{Fs, MemFs};
 use kingtide::{
     ChangeKind, ColumnFamily, CommitHook, CommittedWrites, Db, FamilyOptions, Isolation, Options, TransactionOptions,
     WriteBatch, WriteOptions,
@@ -262,4 +262,77 @@ fn hooks_of_transactions_may_do_what_everybody_may() {
         assert_eq!(told.load(Ordering::Relaxed), 800);
         db.close().unwrap();
     }
+}
+
+/// Has `work` called once, when this thread next writes a large value without a copy, before that is committed.
+fn amid_a_large_put(work: impl FnOnce() + 'static) {
+    let mut work = Some(work);
+    kingtide_base::rare::on_this_thread(Some(Box::new(move |taken| {
+        if taken == "direct-value-uncopied" {
+            work.take().into_iter().for_each(|work| work());
+        }
+    })));
+}
+
+/// Of bytes that do not shrink.
+fn large() -> Vec<u8> {
+    let mut value = vec![0; 300_000];
+    kingtide_base::rng::Rng::new(1).fill(&mut value);
+    value
+}
+
+/// A large put looks for hooks before it writes its value. One that is set until its commit sees it all the same, one that is
+/// taken away does not.
+#[test]
+fn a_hook_that_is_set_amid_a_large_put_sees_it() {
+    let db = open(&Arc::new(MemFs::new()));
+    let (record, value) = (Arc::new(Record::default()), large());
+    let (family, hook) = (db.default_family().clone(), record.clone());
+    amid_a_large_put(move || family.set_commit_hook(Some(hook)));
+    let seq = db.put("large", &value).unwrap();
+    let op = (ChangeKind::Put, b"large".to_vec(), value.clone(), false);
+    assert_eq!(*record.0.lock().unwrap(), [(seq, vec![op])]);
+    db.default_family().set_commit_hook(None);
+    let (family, hook) = (db.default_family().clone(), record.clone());
+    amid_a_large_put(move || {
+        family.set_commit_hook(Some(hook));
+        family.set_commit_hook(None);
+    });
+    db.put("large", &value).unwrap();
+    kingtide_base::rare::on_this_thread(None);
+    assert_eq!(record.sequences(), [seq]);
+}
+
+/// Hooks are called one after the other, so much can happen between a commit and its hook. The value of a large put that no
+/// batch held was read back by then, and the hook was not called if that was overwritten and its file gone.
+#[test]
+fn a_hook_sees_a_large_value_whose_file_would_be_gone_by_then() {
+    let fs = Arc::new(MemFs::new());
+    let options = Options { fs: Some(fs.clone()), manual_jobs: true, ..Options::default() };
+    let db = Db::open("/db", options).unwrap();
+    let value_logs = {
+        let fs = fs.clone();
+        move || fs.list("/db".as_ref()).unwrap().iter().filter(|n| n.ends_with(".vlog")).count()
+    };
+    let (record, value) = (Arc::new(Record::default()), large());
+    let (inner, hook, put) = (db.clone(), record.clone(), value.clone());
+    db.default_family().set_commit_hook(Some(Arc::new(move |_: &CommittedWrites<'_>| {
+        let family = inner.default_family();
+        family.set_commit_hook(None); // a put with hooks would be copied
+        let (setting, hook) = (family.clone(), hook.clone());
+        amid_a_large_put(move || setting.set_commit_hook(Some(hook)));
+        family.put("large", &put).unwrap(); // whose hook has to wait for this one
+        kingtide_base::rare::on_this_thread(None);
+        family.set_commit_hook(None);
+        family.put("large", "small").unwrap();
+        inner.flush().unwrap();
+        while inner.run_one_job().unwrap() {}
+    })));
+    db.put("first", "1").unwrap();
+    let told = record.0.lock().unwrap();
+    assert_eq!(told.len(), 1, "the hook missed it");
+    assert_eq!(told[0].1, [(ChangeKind::Put, b"large".to_vec(), value, false)]);
+    while db.run_one_job().unwrap() {}
+    assert_eq!(value_logs(), 0, "nothing keeps the file any more");
+    assert_eq!(db.get("large").unwrap().as_deref(), Some(&b"small"[..]));
 }

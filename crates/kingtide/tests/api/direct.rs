@@ -412,3 +412,40 @@ fn a_value_that_is_put_by_itself_is_not_copied() {
     assert_eq!(again.stats().get("direct_values"), Some(0), "the log that is kept has the value");
     assert!(again.get("d").unwrap().unwrap() == value(large, 6));
 }
+
+/// The option says of all commits after it that the log itself holds them. A commit that wrote its values to a value log before it
+/// was set, and gets its turn after that, is written again.
+#[test]
+fn values_whose_commit_comes_after_change_retention_are_in_the_log() {
+    for (batched, at) in [(false, "direct-value-uncopied"), (true, "direct-log-rotated")] {
+        let fs = MemFs::new();
+        let mut o = options(&fs, Compression::None);
+        (o.tuning.uncopied_from, o.tuning.direct_log_size) = (1 << 10, 1);
+        let db = Db::open("db", o).unwrap();
+        let before = db.put("a", "1").unwrap();
+        let mut setting = Some(db.clone());
+        kingtide_base::rare::on_this_thread(Some(Box::new(move |taken| {
+            if taken == at {
+                setting.take().into_iter().for_each(|db| db.set_option("change_retention", "1G").unwrap());
+            }
+        })));
+        match batched {
+            true => {
+                let mut batch = WriteBatch::new();
+                batch.put(db.default_family(), b"large", &value(50_000, 1)).unwrap();
+                batch.put(db.default_family(), b"small", b"1").unwrap();
+                db.write(batch).unwrap();
+            }
+            false => _ = db.put("large", value(50_000, 1)).unwrap(),
+        }
+        kingtide_base::rare::on_this_thread(None);
+        assert_eq!(db.get("large").unwrap().as_deref(), Some(&value(50_000, 1)[..]));
+        db.put("large", "overwritten").unwrap();
+        db.flush().unwrap();
+        db.compact().unwrap();
+        let mut stream = db.changes_since(before).unwrap();
+        let record = stream.next().unwrap_or_else(|e| panic!("batched {batched}: {e}")).unwrap();
+        assert_eq!(record.operations().next().unwrap().value, value(50_000, 1), "batched {batched}");
+        assert_eq!(record.len(), 1 + usize::from(batched));
+    }
+}

@@ -1,7 +1,7 @@
 //! The space of deleted ranges comes back without further writes, and nothing else goes with it.
 
 use kingtide::vfs::{Fs, MemFs};
-use kingtide::{Compression, Db, IngestOptions, Options, Snapshot, SortedFileWriter, verify};
+use kingtide::{Compression, Db, ErrorKind, IngestOptions, Options, Snapshot, SortedFileWriter, verify};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -43,6 +43,10 @@ fn run_jobs(db: &Db) {
 fn disk(db: &Db) -> u64 {
     let stats = db.stats();
     stats.get("klog_bytes").unwrap() + stats.get("vlog_bytes").unwrap()
+}
+
+fn tables(db: &Db) -> usize {
+    db.stats().families.iter().flat_map(|f| &f.levels).map(|l| l.files).sum()
 }
 
 fn rows(db: &Db, table: u8, at: Option<&Snapshot>) -> usize {
@@ -121,6 +125,40 @@ fn a_snapshot_keeps_what_it_sees() {
     run_jobs(&db);
     assert!(disk(&db) < before / 3, "{} of {before}", disk(&db));
     assert_eq!((rows(&db, 1, None), rows(&db, 2, None)), (100, 2_000));
+}
+
+/// An ingested range delete is in a table at once, without a flush. What it covers leaves the tree without a merge, and no moment
+/// before it may be read any more then, unless it was held in time.
+#[test]
+fn moments_before_a_reclaimed_range_are_read_as_they_were_or_refused() {
+    for held in [false, true] {
+        let fs = MemFs::shared();
+        let db = Db::open("db", options(&fs)).unwrap();
+        let family = db.default_family();
+        fill(&db, 1, 100);
+        db.flush().unwrap();
+        run_jobs(&db);
+        let before = db.latest_sequence();
+        let mut file = SortedFileWriter::create("sorted", family).unwrap();
+        file.delete_range([1]..[2]).unwrap();
+        file.finish().unwrap();
+        family.ingest(&["sorted"], &IngestOptions::default()).unwrap();
+        family.reclaim_range([1]..[2]).unwrap();
+        let then = db.snapshot_at(before).unwrap();
+        assert_eq!((rows(&db, 1, Some(&then)), rows(&db, 1, None)), (100, 0));
+        let then = held.then_some(then);
+        let before_the_job = tables(&db);
+        while tables(&db) == before_the_job && db.run_one_job().unwrap() {}
+        match &then {
+            None => {
+                assert!(tables(&db) < before_the_job, "the table with the rows is there still");
+                assert_eq!(db.snapshot_at(before).unwrap_err().kind(), ErrorKind::TooOld);
+                assert!(db.oldest_readable_sequence() > before);
+            }
+            Some(then) => assert_eq!(rows(&db, 1, Some(then)), 100),
+        }
+        assert_eq!(rows(&db, 1, None), 0);
+    }
 }
 
 /// Random writes, range deletes and snapshots, each range to be cleared at once: reads answer as a map does.

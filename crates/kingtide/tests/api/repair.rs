@@ -3,8 +3,8 @@
 
 use kingtide::vfs::{Fs, MemFs, OpenMode};
 use kingtide::{
-    ColumnFamily, Db, ErrorKind, IngestOptions, Isolation, KeyGap, LockMode, Options, RepairOptions, RepairReport,
-    SortedFileWriter, TransactionOptions, WriteBatch, WriteOptions,
+    Clock, ColumnFamily, Db, ErrorKind, IngestOptions, Isolation, KeyGap, LockMode, Options, RepairOptions,
+    RepairReport, SortedFileWriter, TransactionOptions, WriteBatch, WriteOptions,
 };
 use kingtide_base::KeyOrder;
 use kingtide_base::hash::mix64;
@@ -16,6 +16,7 @@ use kingtide_testkit::full;
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 const DIR: &str = "db";
@@ -423,6 +424,42 @@ fn a_prepared_transaction_keeps_all_its_locks() {
     assert!(locked(b"written"));
     db.rollback_prepared(b"in doubt").unwrap();
     assert!(!locked(b"b") && !locked(b"read") && !locked(b"written"));
+}
+
+/// Time goes on with every look at it.
+#[derive(Default)]
+struct Ticking(AtomicU64);
+
+impl Clock for Ticking {
+    fn monotonic_ns(&self) -> u64 {
+        0
+    }
+
+    fn unix_ms(&self) -> u64 {
+        1_000_000 + self.0.fetch_add(1000, Ordering::Relaxed)
+    }
+
+    fn sleep(&self, _d: Duration) {}
+}
+
+/// What a prepared transaction puts for a time is gone when it was to be gone, however long the repair takes.
+#[test]
+fn a_prepared_put_expires_when_it_was_to_expire() {
+    let fs = MemFs::new();
+    let clock = Arc::new(Ticking::default());
+    let timed = |fs: &MemFs| Options { clock: Some(clock.clone()), ..options(fs) };
+    let db = Db::open(DIR, timed(&fs)).unwrap();
+    let mut txn = db.begin(Isolation::Snapshot).unwrap();
+    txn.put_until(db.default_family(), b"key", b"value", 4_000_000_000_000).unwrap();
+    txn.prepare(b"in doubt").unwrap();
+    let disk = fs.kill_clone();
+    drop((txn, db));
+    kingtide::repair(DIR, INTO, &timed(&disk)).unwrap();
+    let db = Db::open(INTO, timed(&disk)).unwrap();
+    db.commit_prepared(b"in doubt").unwrap();
+    let mut cursor = db.default_family().cursor(..).unwrap();
+    cursor.seek_to_first();
+    assert_eq!((cursor.key(), cursor.expires_at_ms()), (&b"key"[..], Some(4_000_000_000_000)));
 }
 
 /// The number of each entry in the tables of a database.

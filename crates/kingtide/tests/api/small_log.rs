@@ -79,6 +79,19 @@ fn the_log_of_a_loaded_database_shrinks_at_a_compaction_and_at_the_close() {
 }
 
 #[test]
+fn a_flush_of_all_families_shrinks_the_log() {
+    let (fs, clock) = (MemFs::shared(), ManualClock::at_unix_ms(1));
+    let db = Db::open("db", options(&fs, &clock)).unwrap();
+    load(&db);
+    assert!(space(&fs, ".wal") >= 32 << 20);
+    db.flush().unwrap();
+    assert!(space(&fs, ".wal") <= 128 << 10, "{}", space(&fs, ".wal"));
+    let before = db.latest_sequence();
+    let killed = Db::open_read_only("db", options(&fs, &clock)).unwrap();
+    assert!(holds_all(&killed) && killed.latest_sequence() == before);
+}
+
+#[test]
 fn the_log_of_an_idle_database_shrinks_but_keeps_what_recovery_and_followers_need() {
     let (fs, clock) = (MemFs::shared(), ManualClock::at_unix_ms(1));
     let db = Db::open("db", options(&fs, &clock)).unwrap();
@@ -88,7 +101,7 @@ fn the_log_of_an_idle_database_shrinks_but_keeps_what_recovery_and_followers_nee
         run_jobs(&db);
     };
     load(&db);
-    db.flush().unwrap();
+    db.default_family().flush().unwrap();
     let warm = space(&fs, ".wal");
     run_jobs(&db);
     clock.advance(Duration::from_millis(900));

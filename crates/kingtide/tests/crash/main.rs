@@ -5,6 +5,7 @@ mod clocks;
 mod damage;
 mod direct;
 mod golden;
+mod names;
 mod others_bugs;
 mod recovered_log;
 mod stopped;

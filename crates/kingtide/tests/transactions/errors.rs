@@ -128,6 +128,33 @@ fn after_the_end_every_verb_is_refused() {
     refused(db.abort_transaction(12345), ErrorKind::NotFound, "12345");
 }
 
+/// A range with its end is two writes, and the second may fail.
+#[test]
+fn a_range_delete_that_is_refused_deletes_nothing() {
+    let db = open();
+    let f = db.default_family();
+    for isolation in Isolation::ALL {
+        for written in [1, 20] {
+            db.put("b", "stays").unwrap();
+            let mut other = db.begin_with(locking(isolation)).unwrap();
+            other.put(f, b"z", b"locked").unwrap();
+            let mut txn = db.begin_with(locking(isolation)).unwrap();
+            (0..written).for_each(|i: u8| txn.put(f, &[b'o', i], b"own").unwrap()); // few, or so many that they are indexed
+            assert_eq!(txn.get(f, b"o\0").unwrap().as_deref(), Some(&b"own"[..]));
+            refused(txn.delete_range(f, "a"..="z"), ErrorKind::Conflict, "locked by");
+            assert_eq!(txn.len(), usize::from(written), "{isolation}");
+            assert_eq!(txn.get(f, b"b").unwrap().as_deref(), Some(&b"stays"[..]), "{isolation}");
+            assert_eq!(txn.get(f, b"o\0").unwrap().as_deref(), Some(&b"own"[..]), "{isolation}");
+            txn.put(f, b"o\0", b"again").unwrap();
+            txn.commit().unwrap();
+            other.rollback().unwrap();
+            assert_eq!(db.get("b").unwrap().as_deref(), Some(&b"stays"[..]), "{isolation}");
+            assert_eq!(db.get(b"o\0").unwrap().as_deref(), Some(&b"again"[..]), "{isolation}");
+            db.delete_prefix("o").unwrap();
+        }
+    }
+}
+
 #[test]
 fn savepoints_that_are_not_there() {
     let db = open();

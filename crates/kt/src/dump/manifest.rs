@@ -102,6 +102,13 @@ fn number(edit: &Edit) -> (Value, String) {
         Edit::NextFileId(id) => ("next_file_id", *id, "next file number"),
         Edit::LastSeq(seq) => ("last_sequence", *seq, "last sequence"),
         Edit::NextFamilyId(id) => ("next_family_id", u64::from(*id), "next family number"),
+        Edit::LogStartIn { seq, segment } => {
+            let object = json!({ "edit": "log_start", "value": seq, "segment": segment });
+            return (
+                object,
+                format!("all below is in tables: sequence {seq}, and log segments below {segment} are given up"),
+            );
+        }
         Edit::LogStart(seq) => ("log_start", *seq, "all below is in tables: sequence"),
         Edit::LogBegun(LogBegun { segment, boot_id, change_retention }) => {
             let object = json!({

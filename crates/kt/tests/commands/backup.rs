@@ -36,6 +36,8 @@ fn a_backup_is_made_listed_verified_restored_and_deleted() {
     }
     assert!(kt(&["backup", "verify", &backups]).fails(4).contains(&format!("backup {}", ids[1])));
     kt(&["backup", "list", &dir.at("none")]).fails(3);
+    // A directory of something else, which is not what was meant, is not verified.
+    assert!(kt(&["backup", "verify", &db]).fails(3).contains("no backups"));
     kt(&["backup", "create", &dir.at("none"), &backups]).fails(3);
 }
 

@@ -281,6 +281,14 @@ impl Disk {
         Ok(())
     }
 
+    /// A failed sync of a directory: the changes of its names are forgotten, later syncs succeed without them.
+    pub(super) fn lose_names(&mut self, path: &Path) -> io::Result<()> {
+        let id = self.find(path)?;
+        self.dir(id)?;
+        self.names.retain(|c| !c.touches(id));
+        Ok(())
+    }
+
     /// Applies one change of names to the durable tree.
     pub(super) fn make_durable(&mut self, change: &NameChange) {
         if let Some(e) = &change.removed

@@ -112,6 +112,8 @@ struct State {
     trapped: Vec<(u64, MemFs)>,
     locks: BTreeSet<u64>,
     syncs_to_fail: u64,
+    /// So many syncs of directories succeed, and the next one fails.
+    dir_sync_to_fail: Option<u64>,
 }
 
 impl State {
@@ -168,6 +170,7 @@ impl MemFs {
             trapped: Vec::new(),
             locks: BTreeSet::new(),
             syncs_to_fail: 0,
+            dir_sync_to_fail: None,
         };
         MemFs { state: Arc::new(RwLock::new(state)) }
     }
@@ -218,6 +221,12 @@ impl MemFs {
     /// succeeds without making them durable, though they can be read until the power goes.
     pub fn fail_syncs(&self, n: u64) {
         self.state.write().syncs_to_fail = n;
+    }
+
+    /// The `nth` sync of a directory from now, counting from 1, fails with EIO and forgets all changes of its names: a later
+    /// sync succeeds without making them durable, though the names are there until the power goes. 0: none fails.
+    pub fn fail_dir_sync(&self, nth: u64) {
+        self.state.write().dir_sync_to_fail = nth.checked_sub(1);
     }
 
     fn before(&self, op: WriteOp, path: &Path) -> RwLockWriteGuard<'_, State> {
@@ -327,7 +336,14 @@ impl Fs for MemFs {
     }
 
     fn sync_dir(&self, path: &Path) -> Result<()> {
-        self.before(WriteOp::SyncDir, path).disk.sync_dir(path).map_err(|e| Error::io("sync directory", path, e))
+        let mut state = self.before(WriteOp::SyncDir, path);
+        let fails = state.dir_sync_to_fail == Some(0);
+        state.dir_sync_to_fail = state.dir_sync_to_fail.and_then(|left| left.checked_sub(1));
+        let synced = match fails {
+            true => state.disk.lose_names(path).and(Err(Errno::IO.into())),
+            false => state.disk.sync_dir(path),
+        };
+        synced.map_err(|e| Error::io("sync directory", path, e))
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {

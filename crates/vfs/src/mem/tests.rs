@@ -264,6 +264,27 @@ fn a_failed_sync_loses_what_it_should_have_kept() {
 }
 
 #[test]
+fn a_failed_sync_of_a_directory_loses_the_names_that_it_should_have_kept() {
+    let fs = MemFs::new();
+    put(&fs, "old", b"1").sync_data().unwrap();
+    sync_root(&fs);
+    put(&fs, "lost", b"2").sync_data().unwrap();
+    fs.remove(Path::new("old")).unwrap();
+    fs.fail_dir_sync(2);
+    fs.create_dir_all(Path::new("other")).unwrap();
+    fs.sync_dir(Path::new("other")).unwrap();
+    let e = fs.sync_dir(Path::new("")).unwrap_err();
+    assert_eq!((e.kind(), e.path()), (ErrorKind::Io, Some(Path::new(""))));
+    assert!(get(&fs, "lost").is_some() && get(&fs, "old").is_none(), "as the process sees it");
+    put(&fs, "new", b"3").sync_data().unwrap();
+    sync_root(&fs);
+    for (model, seed, found) in crashes(&fs, 5) {
+        let there = ["old", "lost", "new"].map(|name| get(&found, name).is_some());
+        assert_eq!(there, [true, false, true], "{model:?} seed {seed}");
+    }
+}
+
+#[test]
 fn a_full_disk_refuses_and_recovers() {
     let fs = MemFs::new();
     fs.set_capacity(Some(10_000));

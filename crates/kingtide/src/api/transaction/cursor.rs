@@ -238,7 +238,7 @@ impl Transaction {
             at: None,
         });
         self.charge();
-        self.active()?;
+        self.read_holds(family)?;
         Ok(TransactionCursor {
             inner: Some(inner),
             db: self.db.clone(),
@@ -258,10 +258,7 @@ impl Transaction {
     pub fn delete_range(&mut self, family: &ColumnFamily, range: impl KeyRange) -> Result<()> {
         match (range.lower(), range.upper()) {
             (Bound::Included(start), Bound::Excluded(end)) => self.delete_span(family, start, end),
-            (Bound::Included(first), Bound::Included(last)) => {
-                self.delete_span(family, first, last)?;
-                self.delete(family, last)
-            }
+            (Bound::Included(first), Bound::Included(last)) => self.delete_through(family, first, last),
             (lower, upper) => self.delete_found(family, lower, upper),
         }
     }
@@ -304,8 +301,7 @@ impl Transaction {
         if last.is_empty() {
             return Ok(()); // there is none: no key is empty
         }
-        self.delete_span(family, &first, &last)?;
-        self.delete(family, &last)
+        self.delete_through(family, &first, &last)
     }
 
     /// The uncommitted writes between two bounds that an iterator over the family shows: its own, and on the weakest level

@@ -35,6 +35,7 @@ impl TransactionHandle {
     /// # Errors
     /// `NotFound` when it is not running.
     pub fn interrupt(&self) -> Result<()> {
+        self.db.check_origin()?;
         self.db.txns.interrupt(self.id)
     }
 }

@@ -130,6 +130,7 @@ impl Transaction {
     /// # Errors
     /// `Finished`, `Aborted`, `Expired`.
     pub fn unlock_last(&mut self) -> Result<bool> {
+        self.db.check_origin()?;
         self.active()?;
         let spare = std::mem::take(&mut self.spare_lock) && self.options.isolation != Isolation::Serializable;
         Ok(spare && self.db.txns.locks.release_newest(self.id))

@@ -219,6 +219,7 @@ impl TransactionHandle {
     /// # Errors
     /// `NotFound` when it is not running: committed, rolled back, or prepared.
     pub fn abort(&self) -> Result<()> {
+        self.db.check_origin()?;
         self.db.txns.abort(self.id)
     }
 }
@@ -281,6 +282,7 @@ impl Db {
     /// # Errors
     /// `NotFound` when it is not running.
     pub fn abort_transaction(&self, id: TxnId) -> Result<()> {
+        self.check_process()?;
         self.inner().txns.abort(id)
     }
 
@@ -317,7 +319,9 @@ impl Db {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn set_lock_wait_hook(&self, hook: Option<Arc<dyn LockWaitHook>>) {
-        self.inner().txns.set_wait_hook(hook);
+        if self.check_process().is_ok() {
+            self.inner().txns.set_wait_hook(hook);
+        }
     }
 }
 
@@ -400,6 +404,7 @@ impl Transaction {
     /// `InvalidArgument` on other levels, whose promises it would break or which have no use for it, and for an optimistic
     /// transaction that has read for update; `Finished`, `Aborted`, `Expired`.
     pub fn refresh_snapshot(&mut self) -> Result<()> {
+        self.db.check_origin()?;
         self.active()?;
         if self.rules.reads != ReadRule::Begin || self.rules.check_writes {
             let level = self.options.isolation;
@@ -490,6 +495,15 @@ impl Transaction {
             family.inner().check_alive()?;
         }
         Ok(())
+    }
+
+    /// An error unless what was just read of a family holds: when another thread ended the transaction meanwhile, a compaction may
+    /// have dropped what it read, and of a family that was dropped meanwhile the read may have seen nothing at all.
+    #[inline]
+    pub(super) fn read_holds(&self, family: &ColumnFamily) -> Result<()> {
+        self.active()?;
+        // The view is emptied after the family is marked, so who read an empty one sees the mark.
+        if family.inner().is_dropped() { family.inner().check_alive() } else { Ok(()) }
     }
 
     /// Passes flow control. Without the writes' lock, which may take long, for those who read what is not committed take it.

@@ -51,7 +51,7 @@ impl Transaction {
         if self.rules.check_reads {
             self.remember(family, key, seq);
         }
-        self.active()?; // or a compaction may have dropped what it read meanwhile
+        self.read_holds(family)?;
         Ok(value)
     }
 
@@ -90,7 +90,7 @@ impl Transaction {
         if self.rules.check_reads {
             self.remember(family, key, seq);
         }
-        self.active()?; // or what it read may have been dropped by a compaction meanwhile
+        self.read_holds(family)?;
         Ok(reader)
     }
 
@@ -204,7 +204,7 @@ impl Transaction {
         if !self.options.locking {
             self.remember(family, key, seen);
         }
-        self.active()?;
+        self.read_holds(family)?;
         Ok(value)
     }
 
@@ -309,7 +309,7 @@ impl Transaction {
         if self.rules.check_reads {
             asked.iter().for_each(|k| self.remember(family, k, seq));
         }
-        self.active()?;
+        self.read_holds(family)?;
         let values = own.into_iter().map(|own| match own {
             Ok(Some(value)) => Ok(value),
             Ok(None) => found.next().unwrap_or(Ok(None)),

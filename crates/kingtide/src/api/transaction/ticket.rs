@@ -36,6 +36,7 @@ impl CommitTicket {
     /// # Errors
     /// `Poisoned`, `Io`: the commit is visible, and it is unknown whether it survives a power cut.
     pub fn wait(self) -> Result<SeqNo> {
+        self.db.check_origin()?;
         if let Some(commit) = self.commit {
             self.db.make_durable(commit, self.durability)?;
         }

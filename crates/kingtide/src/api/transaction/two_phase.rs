@@ -45,6 +45,7 @@ impl Transaction {
     /// ([`Transaction::put_staged`]), `NoSpace` and the like: it is as before.
     /// `Poisoned` from the sync: it is prepared, and whether it would survive a power cut is unknown.
     pub fn prepare(&mut self, xid: &[u8]) -> Result<()> {
+        self.db.check_origin()?;
         self.active()?;
         if !self.shared.change(self.id, State::Active, State::Committing) {
             return self.active();

@@ -102,6 +102,18 @@ impl Transaction {
         self.write(family, start, Some(end), |b| b.delete_span(family, start, end))
     }
 
+    /// Deletes `[first, last]`: all of it or, after an error, nothing.
+    pub(super) fn delete_through(&mut self, family: &ColumnFamily, first: &[u8], last: &[u8]) -> Result<()> {
+        let mark = self.shared.writes.lock().batch.mark();
+        self.delete_span(family, first, last)?;
+        let deleted = self.delete(family, last);
+        if deleted.is_err() {
+            self.overlays.clear();
+            self.shared.writes.lock().take_back(mark);
+        }
+        deleted
+    }
+
     pub(super) fn writable(&self, family: &ColumnFamily) -> Result<()> {
         self.usable(family)?;
         if self.options.read_only {
@@ -209,6 +221,7 @@ impl Transaction {
     /// # Errors
     /// `Finished`, `Aborted`, `Expired`.
     pub fn set_savepoint(&mut self, name: &str) -> Result<()> {
+        self.db.check_origin()?;
         self.active()?;
         self.shared.note_writes();
         self.shared.writes.lock().set_savepoint(name);
@@ -221,6 +234,7 @@ impl Transaction {
     /// # Errors
     /// `NotFound` for a name that is not set, and nothing changes; `Finished`, `Aborted`, `Expired`.
     pub fn rollback_to_savepoint(&mut self, name: &str) -> Result<()> {
+        self.db.check_origin()?;
         self.active()?;
         self.overlays.clear();
         let mut writes = self.shared.writes.lock();
@@ -238,6 +252,7 @@ impl Transaction {
     /// # Errors
     /// As [`Transaction::rollback_to_savepoint`].
     pub fn release_savepoint(&mut self, name: &str) -> Result<()> {
+        self.db.check_origin()?;
         self.active()?;
         self.shared.writes.lock().release_savepoint(name)
     }

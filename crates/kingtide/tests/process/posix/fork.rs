@@ -1,7 +1,7 @@
 //! A forked child has its parent's handles but none of its threads: every use of such a handle is refused, dropping it
 //! changes nothing, and the parent's database and its file lock are as they were.
 
-use kingtide::{Db, Durability, ErrorKind, Isolation, Options, WriteBatch};
+use kingtide::{Db, Durability, ErrorKind, Isolation, Options, TransactionOptions, WriteBatch};
 use kingtide_testkit::Scratch;
 
 /// Seconds after which a child that hangs is killed by its own alarm, which fails the test.
@@ -141,6 +141,47 @@ fn a_forked_child_is_refused_everything_and_its_close_returns() {
     assert_eq!(db.get(b"a").unwrap().as_deref(), Some(&b"1"[..]));
     assert_eq!(db.get(b"b").unwrap().as_deref(), None);
     assert_eq!(db.get(b"d").unwrap().as_deref(), Some(&b"parent"[..]));
+}
+
+#[test]
+fn a_forked_child_is_refused_the_transactions_that_it_inherited() {
+    let dir = Scratch::absent("inherited");
+    let db = Db::open(&dir.0, options()).unwrap();
+    let family = db.default_family();
+    let locking = TransactionOptions::new(Isolation::RepeatableRead).locking(true);
+    let mut txn = db.begin_with(locking).unwrap();
+    txn.put(family, b"t", b"1").unwrap();
+    txn.set_savepoint("s").unwrap();
+    let (id, handle) = (txn.id(), txn.handle());
+    let mut ordered = db.begin(Isolation::Snapshot).unwrap();
+    ordered.put(family, b"o", b"1").unwrap();
+    let mut ticket = Some(ordered.commit_ordered().unwrap());
+    in_child(|| {
+        refused("get", txn.get(family, b"t"));
+        refused("put", txn.put(family, b"t", b"child"));
+        refused("set_savepoint", txn.set_savepoint("child"));
+        refused("rollback_to_savepoint", txn.rollback_to_savepoint("s"));
+        refused("release_savepoint", txn.release_savepoint("s"));
+        refused("unlock_last", txn.unlock_last());
+        refused("refresh_snapshot", txn.refresh_snapshot());
+        refused("prepare", txn.prepare(b"child"));
+        refused("commit", txn.commit());
+        refused("rollback", txn.rollback());
+        refused("reset", txn.reset());
+        refused("abort", handle.abort());
+        refused("interrupt", handle.interrupt());
+        refused("abort_transaction", db.abort_transaction(id));
+        refused("commit_prepared", db.commit_prepared(b"x"));
+        refused("wait", ticket.take().unwrap().wait());
+        db.set_lock_wait_hook(None); // waits for no lock
+        family.set_commit_hook(None);
+    });
+    txn.rollback_to_savepoint("s").unwrap();
+    txn.commit().unwrap();
+    ticket.take().unwrap().wait().unwrap();
+    assert!(db.get("t").unwrap().is_some() && db.get("o").unwrap().is_some());
+    drop((txn, ordered));
+    db.close().unwrap();
 }
 
 #[test]
