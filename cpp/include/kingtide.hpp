@@ -2,12 +2,12 @@
 
 /// Kingtide for C++17: owning types over the C API of `kingtide.h`.
 ///
-/// A call that can fail returns a `Result`, which holds a value or an `Error`. Only `Result::value` and `Range::throwing` throw, a
+/// A call that can fail returns a `Result`, which holds a value or an `Error`. Only `Result::value` and `Range::throwing` throw a
 /// `kingtide::Exception`; in programs compiled without exceptions they abort. Keys and values are passed as `std::string_view`.
 /// Values are pinned, not copied: see `Value`, `Iterator` and `Reader`.
 ///
 /// Every type owns one handle and frees it; all are movable, and those that the C API shares between threads may be shared here.
-/// A moved-from object may only be destroyed or assigned to. `native()` gives the C handle, for functions that have no method here.
+/// A moved-from object may only be destroyed or assigned to. `native()` returns the C handle, for functions without a method here.
 
 #ifndef KINGTIDE_HPP
 #define KINGTIDE_HPP
@@ -44,7 +44,7 @@
 
 namespace kingtide {
 
-/// What kind of error it is. The numbers are those of `kingtide_status`.
+/// The kind of an error. The numbers are those of `kingtide_status`.
 enum class Status : int32_t {
     ok = KINGTIDE_OK,
     io = KINGTIDE_IO,
@@ -73,7 +73,7 @@ enum class Status : int32_t {
     other = KINGTIDE_OTHER,
 };
 
-/// The name of a status, as "lock-timeout".
+/// The name of a status, such as "lock-timeout".
 inline std::string_view name(Status status) { return kingtide_status_name(static_cast<int32_t>(status)); }
 
 /// The library's version.
@@ -101,22 +101,22 @@ inline std::string_view view(const void *data, size_t len) {
 
 }  // namespace detail
 
-/// What went wrong: the kind, for the program to decide by, and the message, for people.
+/// An error: the kind, on which the program can decide, and the message for people.
 class Error {
 public:
-    /// An error of the library's; takes the handle over.
+    /// An error of the library; takes ownership of the handle.
     Error(kingtide_status status, kingtide_error *handle)
         : status_(static_cast<Status>(status)), handle_(handle, kingtide_error_free) {}
-    /// An error of the program's own, as for a transaction that shall be rolled back.
+    /// An error of the program itself, for example to roll back a transaction.
     explicit Error(std::string message, Status status = Status::other) : status_(status), message_(std::move(message)) {}
 
     Status status() const { return status_; }
-    /// What went wrong, in English, with file and offset where they are known.
+    /// The message, in English, with file and offset where they are known.
     std::string message() const {
         if (!handle_) return message_.empty() ? std::string(name(status_)) : message_;
         return kingtide_error_message(handle_.get());
     }
-    /// The file that it is about; empty when it is about none.
+    /// The file that it is about; empty if there is none.
     std::string path() const {
         const char *path = handle_ ? kingtide_error_path(handle_.get()) : nullptr;
         return path ? path : "";
@@ -126,9 +126,9 @@ public:
         uint64_t offset = 0;
         return handle_ && kingtide_error_offset(handle_.get(), &offset) ? std::optional(offset) : std::nullopt;
     }
-    /// Whether the same call may succeed later without any change.
+    /// Whether the same call may succeed later with the same arguments.
     bool is_retryable() const { return handle_ && kingtide_error_is_retryable(handle_.get()); }
-    /// Whether the transaction that met it may succeed when it is run again from its beginning.
+    /// Whether the transaction that failed with it may succeed if it is run again from its beginning.
     bool is_transient_conflict() const { return handle_ && kingtide_error_is_transient_conflict(handle_.get()); }
 
 private:
@@ -142,7 +142,7 @@ inline std::ostream &operator<<(std::ostream &out, const Error &error) {
 }
 
 #if KINGTIDE_EXCEPTIONS
-/// What `Result::value` throws.
+/// The exception that `Result::value` throws.
 class Exception : public std::runtime_error {
 public:
     explicit Exception(Error error) : std::runtime_error(error.message()), error_(std::move(error)) {}
@@ -156,7 +156,7 @@ private:
 
 namespace detail {
 
-/// Throws the error, or ends a program that has no exceptions.
+/// Throws the error, or aborts a program without exceptions.
 [[noreturn]] inline void fail(const Error &error) {
 #if KINGTIDE_EXCEPTIONS
     throw Exception(error);
@@ -170,7 +170,7 @@ struct Nothing {};
 
 }  // namespace detail
 
-/// A value, or what kept it from being there.
+/// A value or an error.
 template <class T>
 class [[nodiscard]] Result {
 public:
@@ -227,7 +227,7 @@ private:
 
 namespace detail {
 
-/// Makes a call whose last argument is the place for an error.
+/// Makes a call whose last argument receives an error.
 template <class Call>
 Result<void> run(Call &&call) {
     kingtide_error *error = nullptr;
@@ -272,14 +272,14 @@ Result<std::vector<std::string>> strings(Call &&call) {
 
 /// What a commit survives.
 enum class Durability : int32_t {
-    /// What the database's option `durability` says.
+    /// As the database's option `durability` says.
     standard = KINGTIDE_DURABILITY_DEFAULT,
     process = KINGTIDE_DURABILITY_PROCESS,
     power = KINGTIDE_DURABILITY_POWER,
     none = KINGTIDE_DURABILITY_NONE,
 };
 
-/// How much of other transactions a transaction may notice.
+/// Which effects of other transactions a transaction may see.
 enum class Isolation : int32_t {
     read_uncommitted = KINGTIDE_READ_UNCOMMITTED,
     read_committed = KINGTIDE_READ_COMMITTED,
@@ -288,11 +288,11 @@ enum class Isolation : int32_t {
     serializable = KINGTIDE_SERIALIZABLE,
 };
 
-/// How a lock is shared.
+/// The mode of a lock.
 enum class LockMode : int32_t { shared = KINGTIDE_LOCK_SHARED, exclusive = KINGTIDE_LOCK_EXCLUSIVE };
 
-/// The bytes of a value, without a copy: they lie in the block cache, or belong to this object. They stay as they are whatever
-/// is written meanwhile. A value may hold a block of the cache, so do not keep many that are not needed.
+/// The bytes of a value, without a copy: they are in the block cache, or belong to this object. They do not change, regardless of later
+/// writes. A value may keep a block of the cache in memory, so do not keep many without need.
 class Value {
 public:
     Value() : handle_(kingtide_value_new()) {}
@@ -338,7 +338,7 @@ private:
     std::string_view key_;
 };
 
-/// What an iterator shows: everything, unless it says otherwise. Refers to the bytes of its keys only during the call.
+/// Options of an iterator; by default it shows all entries. The bytes of the keys are used only during the call.
 struct ReadOptions {
     Bound lower = Bound::none();
     Bound upper = Bound::none();
@@ -350,7 +350,7 @@ struct ReadOptions {
     bool fill_cache = true;
     /// Whether it reads ahead from the start.
     bool readahead = false;
-    /// Of a transaction: the newest committed values.
+    /// For a transaction: show the newest committed values.
     bool newest = false;
 
     kingtide_read_options native() const {
@@ -370,18 +370,18 @@ struct ReadOptions {
     }
 };
 
-/// A cursor over the keys of a family, both ways. It begins nowhere: position it with a seek. It owns what it reads, and
-/// outlives family and database handles; one over a transaction ends with that. For one thread at a time.
+/// A cursor over the keys of a family, in both directions. It is invalid until a seek positions it. It owns the data that it reads, and
+/// may outlive family and database handles; a cursor of a transaction ends with the transaction. For one thread at a time.
 class Iterator {
 public:
     explicit Iterator(kingtide_iter *handle) : handle_(handle) {}
 
-    /// Moves. True if it is at an entry; if not, `status` tells whether it came to the end or met an error.
+    /// Moves. Returns true if it is at an entry; otherwise `status` says whether it reached the end or met an error.
     bool seek_to_first() { return kingtide_iter_seek_to_first(native()); }
     bool seek_to_last() { return kingtide_iter_seek_to_last(native()); }
-    /// To the first key that is `key` or behind it.
+    /// To the first key at or after `key`.
     bool seek(std::string_view key) { return kingtide_iter_seek(native(), detail::data(key), key.size()); }
-    /// To the last key that is `key` or before it.
+    /// To the last key at or before `key`.
     bool seek_for_prev(std::string_view key) { return kingtide_iter_seek_for_prev(native(), detail::data(key), key.size()); }
     bool next() { return kingtide_iter_next(native()); }
     bool prev() { return kingtide_iter_prev(native()); }
@@ -395,7 +395,7 @@ public:
         const uint8_t *data = kingtide_iter_key(native(), &len);
         return detail::view(data, len);
     }
-    /// The value, read when it is first asked for; valid until the iterator moves.
+    /// The value, read on the first call; valid until the iterator moves.
     Result<std::string_view> value() {
         const uint8_t *data = nullptr;
         size_t len = 0;
@@ -411,7 +411,7 @@ private:
     detail::Owned<kingtide_iter, kingtide_iter_free> handle_;
 };
 
-/// A key and its value, lent by a loop until its next turn.
+/// A key and its value, lent by a loop until its next iteration.
 struct Entry {
     std::string_view key;
     std::string_view value;
@@ -419,7 +419,7 @@ struct Entry {
 
 namespace detail {
 
-/// Where a loop over a range is. It stays in place while its `Range` moves.
+/// The position of a loop over a range. It stays in place while its `Range` moves.
 struct Walk {
     Iterator iterator;
     bool forward;
@@ -449,23 +449,23 @@ struct Walk {
 
 }  // namespace detail
 
-/// The entries of a range, for a range-based `for`. It can be gone through once. An error ends the loop: ask `status` behind it, or
+/// The entries of a range, for a range-based `for`. It can be iterated once. An error ends the loop: check `status` after it, or
 /// let `throwing` throw it.
 class Range {
 public:
     Range(Iterator iterator, bool forward) : walk_(new detail::Walk{std::move(iterator), forward}) {}
 
-    /// Errors are thrown from the loop as an `Exception` from here on.
+    /// Makes the loop throw errors as an `Exception`.
     Range throwing() && {
         walk_->throws = true;
         return std::move(*this);
     }
-    /// Values are not read: those of the entries are empty.
+    /// Skips reading values: the values of the entries are empty.
     Range keys_only() && {
         walk_->keys_only = true;
         return std::move(*this);
     }
-    /// The error that ended the loop, if one did.
+    /// The error that ended the loop, if any.
     Result<void> status() const {
         if (walk_->error) return *walk_->error;
         return {};
@@ -506,13 +506,13 @@ private:
     std::unique_ptr<detail::Walk> walk_;
 };
 
-/// Reads one value in pieces, from anywhere in it; it may be larger than memory. It shows the value of the moment at which it was
+/// Reads one value in pieces, from any position; it may be larger than memory. It shows the value as of the moment when it was
 /// opened. For one thread at a time.
 class Reader {
 public:
     explicit Reader(kingtide_reader *handle) : handle_(handle) {}
     uint64_t size() const { return kingtide_reader_len(native()); }
-    /// Reads up to `size` bytes from `offset` on; returns how many there were: fewer only at the value's end.
+    /// Reads up to `size` bytes from `offset` on; returns their number, which is smaller only at the value's end.
     Result<size_t> read(uint64_t offset, void *buffer, size_t size) {
         size_t read = 0;
         auto done = detail::run(
@@ -526,7 +526,7 @@ private:
     detail::Owned<kingtide_reader, kingtide_reader_free> handle_;
 };
 
-/// A value that was written in pieces, and waits for the commit that puts it under a key. It is committed once. Its file is removed
+/// A finished value that waits for the commit that puts it under a key. It can be committed only once. Its file is removed
 /// when this, and every batch and transaction that has it, is destroyed without a commit. Any number of threads may use it at once.
 class StagedValue {
 public:
@@ -538,18 +538,18 @@ private:
     detail::Owned<kingtide_staged_value, kingtide_staged_value_free> handle_;
 };
 
-/// Writes one value in pieces, of any length, in bounded memory. No read finds it before it is finished, put under a key, and
-/// committed. One that is destroyed before leaves nothing behind. For one thread at a time.
+/// Writes one value of any length in pieces, in bounded memory. No read finds it before it is finished, put under a key, and
+/// committed. A writer that is destroyed earlier leaves nothing behind. For one thread at a time.
 class ValueWriter {
 public:
     explicit ValueWriter(kingtide_value_writer *handle) : handle_(handle) {}
-    /// Appends bytes. After an error the value is given up, and every further call returns the same error.
+    /// Appends bytes. After an error the value is discarded, and every further call returns the same error.
     Result<void> write(std::string_view bytes) {
         return detail::run([&](kingtide_error **error) {
             return kingtide_value_writer_write(native(), bytes.data(), bytes.size(), error);
         });
     }
-    /// Appends all that a stream yields; returns how many bytes there were. An error of the stream itself is left in its state.
+    /// Appends the entire contents of a stream; returns the number of bytes. An error of the stream itself stays in its state.
     Result<uint64_t> write_from(std::istream &in) {
         std::vector<char> piece(64 * 1024);
         uint64_t done = 0;
@@ -562,7 +562,7 @@ public:
     }
     /// Bytes written so far; 0 once it is finished.
     uint64_t size() const { return kingtide_value_writer_len(handle_.get()); }
-    /// Ends the value. The writer is of no further use.
+    /// Finishes the value. The writer cannot be used any further.
     Result<StagedValue> finish() {
         return detail::make<StagedValue, kingtide_staged_value>([&](auto **value, kingtide_error **error) {
             return kingtide_value_writer_finish(native(), value, error);
@@ -574,7 +574,7 @@ private:
     detail::Owned<kingtide_value_writer, kingtide_value_writer_free> handle_;
 };
 
-/// A value as a `std::istream` that can seek. An error of the engine sets `badbit`; `error` tells which it was.
+/// A value as a seekable `std::istream`. An error of the engine sets `badbit`; `error` returns it.
 class ValueStream : public std::istream {
 public:
     explicit ValueStream(Reader reader, size_t buffer = 64 * 1024) : std::istream(nullptr), source_(std::move(reader), buffer) {
@@ -623,10 +623,10 @@ private:
     Source source_;
 };
 
-/// What `compare_and_swap` came to.
+/// The result of `compare_and_swap`.
 struct Swap {
     bool swapped;
-    /// The value that was there instead; nothing when it was swapped, or when there was none.
+    /// The actual value; empty if the value was swapped or the key absent.
     std::optional<Value> found;
 };
 
@@ -649,7 +649,7 @@ Result<std::vector<std::optional<Value>>> multi_get(const std::vector<std::strin
     return found;
 }
 
-/// Reads a key into a new place.
+/// Reads a key into a new value.
 template <class Call>
 Result<std::optional<Value>> get(Call &&call) {
     Value value;
@@ -665,8 +665,8 @@ inline Result<Range> range(Result<Iterator> iterator, bool forward) {
 
 }  // namespace detail
 
-/// How to open a database or create a family. Options are set by name, from text: sizes as "64M". The first one that is refused is
-/// remembered, and returned by the call that the options are given to.
+/// Options for opening a database or creating a family. They are set by name, from text: sizes as "64M". The first error is
+/// remembered, and returned by the call to which the options are passed.
 class Options {
 public:
     Options() : handle_(kingtide_options_new()) {}
@@ -681,7 +681,7 @@ public:
         return note(detail::run(
             [&](kingtide_error **error) { return kingtide_options_set_order(native(), name.c_str(), error); }));
     }
-    /// Adds a key order of the program's own: negative, zero or positive as the first key sorts before, is, or sorts behind the
+    /// Adds a custom key order: negative, zero or positive if the first key sorts before, equals, or sorts after the
     /// second. It is called from many threads at once and must not throw.
     Options &add_order(const std::string &name, std::function<int(std::string_view, std::string_view)> compare) {
         using Compare = decltype(compare);
@@ -695,7 +695,7 @@ public:
             return kingtide_options_add_order(native(), name.c_str(), call, nullptr, context.release(), destroy, error);
         }));
     }
-    /// Takes over what the database in `path` has stored for its default family.
+    /// Loads the stored options of the default family of the database in `path`.
     Options &load(const std::string &path) {
         return note(
             detail::run([&](kingtide_error **error) { return kingtide_options_load(native(), path.c_str(), error); }));
@@ -721,7 +721,7 @@ private:
     std::optional<Error> error_;
 };
 
-/// A column family: an ordered map of its own. Cheap to keep; any number of threads may use it at once. It does not keep the
+/// A column family: one of the ordered maps of a database. Cheap to copy; any number of threads may use it at once. It does not keep the
 /// database open.
 class Family {
 public:
@@ -732,7 +732,7 @@ public:
             return kingtide_family_put(native(), key.data(), key.size(), value.data(), value.size(), error);
         });
     }
-    /// Sets a key that is gone once `ttl` has passed.
+    /// Sets a key that expires after `ttl`.
     Result<void> put(std::string_view key, std::string_view value, std::chrono::milliseconds ttl) const {
         auto ms = static_cast<uint64_t>(std::max<int64_t>(ttl.count(), 0));
         return run([&](auto **error) {
@@ -756,7 +756,7 @@ public:
     Result<void> remove_prefix(std::string_view prefix) const {
         return run([&](auto **error) { return kingtide_family_delete_prefix(native(), prefix.data(), prefix.size(), error); });
     }
-    /// Reads a key. An absent key is no error.
+    /// Reads a key. An absent key is not an error.
     Result<std::optional<Value>> get(std::string_view key) const {
         return detail::get([&](kingtide_value *value, kingtide_error **error) {
             return kingtide_family_get(native(), key.data(), key.size(), value, error);
@@ -768,7 +768,7 @@ public:
             return kingtide_family_get_at(native(), snapshot.native(), key.data(), key.size(), value, error);
         });
     }
-    /// Reads a key into a place that is used for many reads; false when the key is absent.
+    /// Reads a key into a value that can be reused for many reads; returns false if the key is absent.
     Result<bool> get_into(std::string_view key, Value &value) const {
         auto read = run(
             [&](auto **error) { return kingtide_family_get(native(), key.data(), key.size(), value.native(), error); });
@@ -803,7 +803,7 @@ public:
             return kingtide_family_iter(native(), &native_options, iter, error);
         });
     }
-    /// The entries that the options say, in the family's order or backwards.
+    /// The entries selected by the options, in the family's order or backwards.
     Result<Range> scan(const ReadOptions &options = {}, bool forward = true) const {
         return detail::range(iterator(options), forward);
     }
@@ -819,7 +819,7 @@ public:
         options.prefix = prefix;
         return scan(options, forward);
     }
-    /// Opens a value to be read in pieces; nothing when the key is absent.
+    /// Opens a value for reading in pieces; empty if the key is absent.
     Result<std::optional<Reader>> reader(std::string_view key, const Snapshot *snapshot = nullptr) const {
         kingtide_reader *reader = nullptr;
         auto opened = run([&](auto **error) {
@@ -873,7 +873,7 @@ private:
     detail::Owned<kingtide_family, kingtide_family_free> handle_;
 };
 
-/// Operations over any families, committed at once with `Db::write`. A refused operation leaves it as it was. For one thread at
+/// Operations on any families, committed atomically with `Db::write`. A refused operation does not change the batch. For one thread at
 /// a time.
 class Batch {
 public:
@@ -891,14 +891,14 @@ public:
                                           error);
         });
     }
-    /// Sets a key that is gone at a moment, in milliseconds since 1970.
+    /// Sets a key that expires at a moment given in milliseconds since 1970.
     Result<void> put_until(const Family &family, std::string_view key, std::string_view value, uint64_t expires_at_ms) {
         return detail::run([&](kingtide_error **error) {
             return kingtide_batch_put_until(native(), family.native(), key.data(), key.size(), value.data(), value.size(),
                                             expires_at_ms, error);
         });
     }
-    /// Sets a key to a staged value of the same family, without a copy. With a `ttl` above zero it is gone once that has passed.
+    /// Sets a key to a staged value of the same family, without a copy. With a `ttl` above zero it expires after that time.
     Result<void> put_staged(const Family &family, std::string_view key, const StagedValue &value,
                             std::chrono::milliseconds ttl = std::chrono::milliseconds(0)) {
         auto ms = static_cast<uint64_t>(std::max<int64_t>(ttl.count(), 0));
@@ -927,9 +927,9 @@ public:
             return kingtide_batch_delete_prefix(native(), family.native(), prefix.data(), prefix.size(), error);
         });
     }
-    /// Takes all operations out, keeping the memory.
+    /// Removes all operations, but keeps the memory.
     void clear() { kingtide_batch_clear(native()); }
-    /// How many operations there are.
+    /// The number of operations.
     size_t size() const { return kingtide_batch_count(native()); }
     bool empty() const { return size() == 0; }
     kingtide_batch *native() const { return handle_.get(); }
@@ -938,16 +938,16 @@ private:
     detail::Owned<kingtide_batch, kingtide_batch_free> handle_;
 };
 
-/// How a transaction behaves. With nothing set: snapshot isolation, optimistic.
+/// Options of a transaction. By default: snapshot isolation, optimistic.
 struct TransactionOptions {
     Isolation isolation = Isolation::snapshot;
     /// Take locks when keys are written, and read for update, instead of checking at commit.
     bool locking = false;
     bool read_only = false;
     Durability durability = Durability::standard;
-    /// How long it may live; zero for the database's option.
+    /// Its timeout; zero for the database's option.
     std::chrono::milliseconds timeout{0};
-    /// How long to wait for a lock; zero not to wait at all, nothing for the database's option.
+    /// Its lock timeout; zero not to wait at all, `nullopt` for the database's option.
     std::optional<std::chrono::milliseconds> lock_timeout = std::nullopt;
     /// Read as of this snapshot instead of now.
     const Snapshot *snapshot = nullptr;
@@ -1010,7 +1010,7 @@ public:
     Result<std::optional<Value>> get(const Family &family, std::string_view key) {
         return get_by(kingtide_txn_get, family, key);
     }
-    /// Reads a key that it is going to write: it will be unchanged until the commit.
+    /// Reads a key that it is going to write; no other transaction can change it before the commit.
     Result<std::optional<Value>> get_for_update(const Family &family, std::string_view key) {
         return get_by(kingtide_txn_get_for_update, family, key);
     }
@@ -1023,7 +1023,7 @@ public:
             return kingtide_txn_multi_get(native(), family.native(), slices, n, places, nullptr, error);
         });
     }
-    /// An iterator over what it sees; what it writes later does not show.
+    /// An iterator over the entries that it sees; its later writes do not show.
     Result<Iterator> iterator(const Family &family, const ReadOptions &options = {}) {
         auto native_options = options.native();
         return detail::make<Iterator, kingtide_iter>([&](auto **iter, kingtide_error **error) {
@@ -1048,14 +1048,14 @@ public:
     Result<void> set_savepoint(const std::string &name) {
         return run([&](auto **error) { return kingtide_txn_set_savepoint(native(), name.c_str(), error); });
     }
-    /// Takes back what was written since a savepoint, which stays.
+    /// Rolls back the writes since a savepoint, which stays.
     Result<void> rollback_to_savepoint(const std::string &name) {
         return run([&](auto **error) { return kingtide_txn_rollback_to_savepoint(native(), name.c_str(), error); });
     }
     Result<void> release_savepoint(const std::string &name) {
         return run([&](auto **error) { return kingtide_txn_release_savepoint(native(), name.c_str(), error); });
     }
-    /// Reads as of now from here on, on the repeatable-read level.
+    /// Makes further reads see the current state, at the repeatable-read level.
     Result<void> refresh_snapshot() {
         return run([&](auto **error) { return kingtide_txn_refresh_snapshot(native(), error); });
     }
@@ -1066,19 +1066,19 @@ public:
         if (!done) return std::move(done).error();
         return sequence;
     }
-    /// Logs it under a name: from then on it can be committed whatever happens. It stays in doubt until it is committed or rolled back.
+    /// Logs it under a name; from then on its commit cannot fail with a conflict. It stays in doubt until it is committed or rolled back.
     Result<void> prepare(std::string_view xid) {
         return run([&](auto **error) { return kingtide_txn_prepare(native(), xid.data(), xid.size(), error); });
     }
     Result<void> rollback() {
         return run([&](auto **error) { return kingtide_txn_rollback(native(), error); });
     }
-    /// Begins anew with the same options.
+    /// Restarts with the same options.
     Result<void> reset() {
         return run([&](auto **error) { return kingtide_txn_reset(native(), error); });
     }
     uint64_t id() const { return kingtide_txn_id(native()); }
-    /// How many operations it has written.
+    /// The number of operations that it has written.
     size_t size() const { return kingtide_txn_count(native()); }
     kingtide_txn *native() const { return handle_.get(); }
 
@@ -1096,21 +1096,21 @@ private:
     detail::Owned<kingtide_txn, kingtide_txn_free> handle_;
 };
 
-/// How one commit is done.
+/// Options of one commit.
 struct WriteOptions {
     Durability durability = Durability::standard;
     /// Return `Status::busy` instead of waiting when writers are being slowed.
     bool no_wait = false;
 };
 
-/// An open database. Any number of threads may use it at once. It is closed when it is destroyed; `close` does so earlier and tells of errors.
+/// An open database. Any number of threads may use it at once. It is closed when it is destroyed; `close` closes it earlier and reports errors.
 class Db {
 public:
     explicit Db(kingtide_db *handle) : handle_(handle) {}
 
     /// Opens the database in directory `path`, creating it unless the options say otherwise.
     static Result<Db> open(const std::string &path, const Options &options = {}) { return open_by(kingtide_db_open, path, options); }
-    /// Opens it for reading only, also while another process writes it.
+    /// Opens it read-only, even while another process writes to it.
     static Result<Db> open_read_only(const std::string &path, const Options &options = {}) {
         return open_by(kingtide_db_open_read_only, path, options);
     }
@@ -1153,7 +1153,7 @@ public:
         return detail::strings([&](auto **names, kingtide_error **error) { return kingtide_db_families(native(), names, error); });
     }
 
-    /// Commits a batch: all of it or nothing. Returns the sequence number of the last operation. The batch is unchanged.
+    /// Commits a batch atomically. Returns the sequence number of the last operation. The batch is unchanged.
     Result<uint64_t> write(Batch &batch, const WriteOptions &how = {}) {
         kingtide_write_options options = {};
         options.size = sizeof options;
@@ -1200,7 +1200,7 @@ public:
         return detail::make<Transaction, kingtide_txn>(
             [&](auto **txn, kingtide_error **error) { return kingtide_txn_begin(native(), &options, txn, error); });
     }
-    /// Runs `body` in a transaction and commits it; again, from the beginning, when another transaction was in the way, up to
+    /// Runs `body` in a transaction and commits it. After a conflict it runs `body` again from the beginning, up to
     /// `attempts` times, with random waits in between. `body` takes a `Transaction &` and returns a `Result`; it may run several
     /// times, so it should change nothing but the database. An error of its own rolls the transaction back, and so does an
     /// exception, which is passed on. Returns what `body` returned in the attempt that was committed.
@@ -1262,7 +1262,7 @@ public:
     Result<void> wait_for_background() {
         return run([&](auto **error) { return kingtide_db_wait_for_background(native(), error); });
     }
-    /// Makes a copy as of now in a directory that is empty or absent, by hard links where that is possible.
+    /// Creates a copy as of now in a directory that is empty or absent, by hard links where possible.
     Result<void> checkpoint(const std::string &path) const {
         return run([&](auto **error) { return kingtide_db_checkpoint(native(), path.c_str(), nullptr, error); });
     }
@@ -1273,7 +1273,7 @@ public:
     uint64_t latest_sequence() const { return kingtide_db_latest_sequence(native()); }
     kingtide_db *native() const { return handle_.get(); }
 
-    /// What `transact` uses: serializable, optimistic.
+    /// The default options of `transact`: serializable, optimistic.
     static TransactionOptions serializable() {
         TransactionOptions how;
         how.isolation = Isolation::serializable;

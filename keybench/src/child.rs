@@ -51,7 +51,7 @@ pub fn message<M: DeserializeOwned>(line: &str) -> Option<Result<M>> {
 /// The message in a line of a child's output, if it is one.
 fn parsed<M: DeserializeOwned>(line: &str) -> Option<Result<M>> {
     let json = line.strip_prefix(MARK)?;
-    let garbled = |e| Error::failed(format!("a child process answered in a way not understood: {e}"));
+    let garbled = |e| Error::failed(format!("a child process sent an invalid answer: {e}"));
     Some(serde_json::from_str(json).map_err(garbled))
 }
 

@@ -33,7 +33,7 @@ fn share(text: &str) -> Result<f64, String> {
     let (number, scale) = text.trim().strip_suffix('%').map_or((text.trim(), 1.0), |n| (n.trim(), 100.0));
     match number.parse::<f64>() {
         Ok(x) if (0.0..1.0).contains(&(x / scale)) => Ok(x / scale),
-        _ => Err(format!("'{text}' is no part of a whole: use 0.05 or 5%")),
+        _ => Err(format!("'{text}' is not a fraction: use 0.05 or 5%")),
     }
 }
 
@@ -141,13 +141,13 @@ pub fn main(args: &Args) -> Result<()> {
         println!("{liar}");
     }
     if compared.wrong > 0 || !liars.is_empty() {
-        return Err(Error::failed("answers were wrong: rates of engines that answer wrongly are not compared"));
+        return Err(Error::failed("answers were wrong: engines with wrong answers are not compared"));
     }
     match compared.worse {
         0 => Ok(()),
         n => {
             let share = args.threshold * 100.0;
-            Err(Error::failed(format!("{n} figures are missing, or worse by more than {share:.1} %")))
+            Err(Error::failed(format!("{n} figures are missing or worse by more than {share:.1} %")))
         }
     }
 }

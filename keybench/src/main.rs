@@ -32,7 +32,7 @@ use error::{Error, Result};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Measures sorted key-value stores side by side, and checks what they answer.
+/// Measures sorted key-value stores side by side, and checks their answers.
 #[derive(Parser)]
 #[command(name = "keybench", version)]
 struct Cli {
@@ -42,21 +42,21 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Native loops: write, read, mixed, delete, seek, range, iterate, transactions
+    /// Run native loops: write, read, mixed, delete, seek, range, iterate, transactions
     Micro(Box<micro::Args>),
-    /// Workloads written in Lua: a file, or the name of a bundled one
+    /// Run workloads written in Lua: a file, or the name of a bundled one
     Run(Box<lua::Args>),
-    /// Workloads in Lua, killed with SIGKILL again and again: nothing that was acknowledged may be lost
+    /// Kill a Lua workload repeatedly with SIGKILL, and check that no acknowledged write is lost
     Kill(Box<kill::Args>),
-    /// A named list of native tests and its table
+    /// Run a named list of native tests, and print its table
     Suite(suite::Args),
-    /// Two reports side by side; fails if the second is slower
+    /// Compare two reports; fails if the second is slower
     Compare(compare::Args),
-    /// The figures of a report directory, drawn again
+    /// Draw the figures of a report directory again
     Plot(plot::Args),
-    /// Which engines this machine has; writes to and reads from each
+    /// List the engines on this machine, and test writing to and reading from each
     Engines(EnginesArgs),
-    /// One engine's part of a run; keybench starts this itself
+    /// Run one engine's part of a run; keybench starts this itself
     #[command(hide = true)]
     Child { kind: String },
 }
@@ -64,7 +64,7 @@ enum Command {
 /// Checks that engines load, write and read back.
 #[derive(clap::Args)]
 struct EnginesArgs {
-    /// Fail unless all of these are there, separated by commas
+    /// Fail unless all of these engines, separated by commas, are present
     #[arg(long)]
     require: Option<String>,
 }
@@ -126,7 +126,7 @@ fn run(command: Command, words: &[OsString]) -> Result<()> {
             "micro" => micro::child_main(),
             "run" => lua::child_main(),
             "kill" => kill::child_main(),
-            other => Err(Error::usage(format!("no such child: {other}"))),
+            other => Err(Error::usage(format!("unknown child process: {other}"))),
         },
     }
 }

@@ -11,10 +11,10 @@ pub struct EngineFlags {
     /// Fsync every write before it is acknowledged
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", value_parser = switch)]
     pub sync: bool,
-    /// Bytes of a memtable
+    /// Size of a memtable in bytes
     #[arg(short = 'M', long, default_value = "64M", value_parser = size)]
     pub memtable_size: u64,
-    /// Bytes of the block cache
+    /// Size of the block cache in bytes
     #[arg(short = 'C', long, default_value = "64M", value_parser = size)]
     pub block_cache_size: u64,
     /// Compression of blocks
@@ -23,19 +23,19 @@ pub struct EngineFlags {
     /// False-positive rate of the filters; 0 for none
     #[arg(long, alias = "bloom-fpr", default_value_t = 0.01, value_parser = bloom_fp)]
     pub bloom_fp: f64,
-    /// An engine's own option, as engine.name=value; may be repeated
+    /// Option of one engine, as engine.name=value; may be repeated
     #[arg(long = "opt", value_name = "ENGINE.NAME=VALUE")]
     pub opts: Vec<String>,
 }
 
-/// How transactions are begun, where a workload makes any.
+/// Kind of the transactions that a workload makes, if any.
 #[derive(clap::Args, Debug, Clone, Copy)]
 pub struct TxnFlags {
-    /// Level of transactions: read-uncommitted, read-committed, repeatable-read, snapshot or serializable
+    /// Isolation level of transactions: read-uncommitted, read-committed, repeatable-read, snapshot or serializable
     /// [default: snapshot]
     #[arg(long, value_name = "LEVEL", value_parser = isolation)]
     pub isolation: Option<Isolation>,
-    /// Whether transactions meet conflicts at their commit or lock what they touch [default: optimistic]
+    /// Whether transactions detect conflicts at their commit, or lock the keys that they use [default: optimistic]
     #[arg(long, value_enum)]
     pub txn_mode: Option<TxnMode>,
 }
@@ -96,7 +96,7 @@ impl EngineChoices {
         self
     }
 
-    /// Bytes of a memtable that all share.
+    /// Size of the memtable, in bytes, that all share.
     pub fn memtable_size(&self) -> u64 {
         self.shared.memtable_size
     }

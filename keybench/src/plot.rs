@@ -29,7 +29,7 @@ pub fn main(args: &Args) -> Result<()> {
         suite::plot(&args.from, args.out.as_deref())?
     };
     if count == 0 {
-        return Err(Error::usage(format!("{} holds nothing to draw", args.from.display())));
+        return Err(Error::usage(format!("{} has nothing to draw", args.from.display())));
     }
     println!("{count} figures in {}", out.display());
     Ok(())

@@ -269,7 +269,7 @@ pub fn is_tmpfs(dir: &Path) -> bool {
 pub fn warn_of_tmpfs(dir: &Path, sync: bool) {
     if is_tmpfs(dir) {
         let synced = if sync { ", and a synced write is as lost as any other when the machine stops" } else { "" };
-        eprintln!("warning: {} is memory, not a disk: disk figures mean nothing{synced}", dir.display());
+        eprintln!("warning: {} is memory, not a disk: disk figures are meaningless{synced}", dir.display());
     }
 }
 

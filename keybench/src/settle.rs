@@ -139,7 +139,7 @@ fn until_idle(calm: u32, limit: Duration, look: &mut dyn FnMut() -> Activity) ->
     let (mut last, mut idle_since, mut quiet) = (look(), start, 0);
     while quiet < calm {
         if start.elapsed() >= limit {
-            return Err(Error::failed(format!("background work did not end within {} s", limit.as_secs())));
+            return Err(Error::failed(format!("background work did not finish within {} s", limit.as_secs())));
         }
         std::thread::sleep(LOOK);
         let now = look();
@@ -160,8 +160,8 @@ pub fn fits_in_memory(bytes: u64, memtable_size: u64) -> Option<String> {
     let show = |n: u64| crate::measure::show_bytes(n as f64);
     (bytes < memtable_size.saturating_mul(4)).then(|| {
         format!(
-            "the data set of {} is under four times the memtable of {}: foreground figures are of memtables mostly; judge by \
-             the settled cost, or take a larger data set",
+            "the data set of {} is under four times the memtable of {}: foreground figures mostly measure memtables; judge by \
+             the settled cost, or use a larger data set",
             show(bytes),
             show(memtable_size)
         )
@@ -191,7 +191,7 @@ mod tests {
             Activity { busy_threads: 1, cpu: 0.0, written: work }
         };
         let e = until_idle(3, LOOK * 2, &mut never).unwrap_err();
-        assert!(e.to_string().contains("did not end"), "{e}");
+        assert!(e.to_string().contains("did not finish"), "{e}");
     }
 
     #[test]

@@ -91,7 +91,7 @@ T = TypeVar("T")
 
 
 class ValueFile(io.RawIOBase):
-    """A value as an unbuffered file that can be read and seeked. `open_value` gives a buffered one."""
+    """A value as an unbuffered, seekable file for reading. `open_value` returns a buffered one."""
 
     def __init__(self, reader: Reader) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class ValueFile(io.RawIOBase):
 
 
 def open_value(family: Family, key: Bytes, *, snapshot: Snapshot | None = None, buffer_size: int = 65536) -> io.BufferedReader:
-    """Opens a value of `family` as a binary file, for values that need not be in memory as a whole.
+    """Opens a value of `family` as a binary file, for values that need not be entirely in memory.
 
     It reads the value as it was at the call. Raises `KeyError` when the key is absent.
     """
@@ -148,7 +148,7 @@ def open_value(family: Family, key: Bytes, *, snapshot: Snapshot | None = None, 
 
 
 class ValueWriter(io.RawIOBase):
-    """A value that is written as an unbuffered file, of any length, in bounded memory: see `value_writer`."""
+    """An unbuffered file for writing a value of any length, in bounded memory: see `value_writer`."""
 
     def __init__(self, family: Family, key: Bytes | None = None) -> None:
         super().__init__()
@@ -173,13 +173,13 @@ class ValueWriter(io.RawIOBase):
         return memoryview(data).nbytes
 
     def finish(self) -> StagedValue:
-        """Ends the value and closes the file; the value can be put into a batch, a transaction, or a family."""
+        """Finishes the value and closes the file; the value can be put into a batch, a transaction, or a family."""
         value = self._open().finish()
         self.close()
         return value
 
     def close(self) -> None:
-        """Gives the value up, unless it was finished."""
+        """Discards the value, unless it was finished."""
         if self._writer is not None:
             self._writer.discard()
             self._writer = None
@@ -201,7 +201,7 @@ class ValueWriter(io.RawIOBase):
 
 
 def value_writer(family: Family, key: Bytes | None = None) -> ValueWriter:
-    """Begins a value of `family` as a binary file to write to, for values that need not be in memory as a whole.
+    """Begins a value of `family` as a binary file for writing, for values that need not be entirely in memory.
 
     In a `with` block, the value is put under `key` and committed at the end, unless an exception ends the block. Without a key,
     `finish` returns a `StagedValue` for `put_staged` of a batch, a transaction or the family. No read finds the value before.
@@ -210,7 +210,7 @@ def value_writer(family: Family, key: Bytes | None = None) -> ValueWriter:
 
 
 def put_reader(family: Family, key: Bytes, source: IO[bytes], *, size: int = 1 << 20) -> int:
-    """Sets a key of `family` to all that a binary file yields, `size` bytes at a time. Returns how many bytes there were."""
+    """Sets a key of `family` to the contents of a binary file, read `size` bytes at a time. Returns the number of bytes."""
     with value_writer(family, key) as file:
         while piece := source.read(size):
             file.write(piece)
@@ -218,7 +218,7 @@ def put_reader(family: Family, key: Bytes, source: IO[bytes], *, size: int = 1 <
 
 
 class Db(_kingtide.Db):
-    """An open database. It is a mapping of its default family, too; other families are `Family` objects.
+    """An open database. It also acts as its default family; other families are `Family` objects.
 
     Keyword arguments other than these are options of the database or of its default family, by the names of the option table:
     `Db(path, create_if_missing=False, block_cache_size="256M")`.
@@ -229,11 +229,11 @@ class Db(_kingtide.Db):
         return open_value(self, key, snapshot=snapshot, buffer_size=buffer_size)
 
     def value_writer(self, key: Bytes | None = None) -> ValueWriter:
-        """Begins a value of the default family as a binary file to write to: see the function `value_writer`."""
+        """Begins a value of the default family as a binary file for writing: see the function `value_writer`."""
         return value_writer(self, key)
 
     def put_reader(self, key: Bytes, source: IO[bytes], *, size: int = 1 << 20) -> int:
-        """Sets a key of the default family to all that a binary file yields. Returns how many bytes there were."""
+        """Sets a key of the default family to the contents of a binary file. Returns the number of bytes."""
         return put_reader(self, key, source, size=size)
 
     def transact(
@@ -246,7 +246,7 @@ class Db(_kingtide.Db):
         lock_timeout: float | None = None,
         durability: str | None = None,
     ) -> T:
-        """Runs `body` in a transaction and commits it; again, from its beginning, when another transaction was in the way.
+        """Runs `body` in a transaction and commits it, and again from its beginning after a conflict.
 
         `body` may run several times, so it should change nothing but the database. An exception of its own rolls the transaction
         back and is passed on. Returns what `body` returned in the attempt that was committed; after `attempts` conflicts the

@@ -11,14 +11,14 @@ _D = TypeVar("_D")
 def version() -> str: ...
 @final
 class Value:
-    """The bytes of a value where they lie, without a copy: `memoryview(value)` reads them, `bytes(value)` copies them."""
+    """The bytes of a value in place, without a copy: `memoryview(value)` reads them, `bytes(value)` copies them."""
 
     def __len__(self) -> int: ...
     def __bytes__(self) -> bytes: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 @final
 class Snapshot:
-    """A consistent view of all families at one moment, given to reads as `snapshot=`. Releasing it lets old versions go."""
+    """A consistent view of all families at one moment, passed to reads as `snapshot=`. Releasing it lets old versions be dropped."""
 
     @property
     def sequence(self) -> int: ...
@@ -29,13 +29,13 @@ class Snapshot:
     ) -> None: ...
 @final
 class Reader:
-    """Reads one value from anywhere in it, as it was when the reader was made."""
+    """Reads one value from any position, as of the moment when the reader was created."""
 
     def __len__(self) -> int: ...
     def read_at(self, offset: int, size: int) -> bytes: ...
 @final
 class Writer:
-    """Writes one value in pieces, of any length, in bounded memory."""
+    """Writes one value of any length in pieces, in bounded memory."""
 
     def __len__(self) -> int: ...
     def append(self, data: Bytes) -> None: ...
@@ -43,19 +43,19 @@ class Writer:
     def discard(self) -> None: ...
 @final
 class StagedValue:
-    """A value that was written in pieces and waits for the commit that puts it under a key."""
+    """A finished value that waits for the commit that puts it under a key."""
 
     def __len__(self) -> int: ...
     def __bool__(self) -> bool: ...
 @final
 class Entries(Iterator[Any]):
-    """An iterator over what a range held when it was made."""
+    """An iterator over the contents of a range as of its creation."""
 
     def __iter__(self) -> Entries: ...
     def __next__(self) -> Any: ...
 
 class Family:
-    """A column family: an ordered mapping of its own. It has no `len`, which would have to read everything: see `estimated_len`."""
+    """A column family: one of a database's ordered mappings. It has no `len`, which would read everything: see `estimated_len`."""
 
     @property
     def name(self) -> str: ...
@@ -121,7 +121,7 @@ class Family:
 
 @final
 class Batch:
-    """Operations that are committed at once: when its `with` block ends without an exception, or by `write`."""
+    """Operations that are committed atomically, when the `with` block ends without an exception, or by `write`."""
 
     def put(
         self,
@@ -149,7 +149,7 @@ class Batch:
     def __exit__(self, *exception: object) -> None: ...
 @final
 class Transaction:
-    """Operations that take effect together: committed when its `with` block ends, rolled back when that raises."""
+    """Operations that take effect together: committed when the `with` block ends, rolled back if it raises."""
 
     @property
     def id(self) -> int: ...

@@ -1,4 +1,4 @@
-"""Kingtide for asyncio: every call runs on a thread, so that the event loop goes on.
+"""Kingtide for asyncio: every call runs on a thread, so that the event loop is not blocked.
 
 A plain `get` of a value in memory takes about a microsecond, and the way to a thread and back some tens. Where single calls are short
 and the data fits memory, call `Db` itself; use this where calls wait for the disk or for locks.
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class AsyncDb:
-    """A database whose verbs are coroutines. `db` is the `Db` below it, and may be used beside it."""
+    """A database whose methods are coroutines. `db` is the underlying `Db`, and may be used as well."""
 
     def __init__(self, db: Db, *, executor: Executor | None = None) -> None:
         self.db = db
@@ -83,7 +83,7 @@ class AsyncDb:
         family: Family | None = None,
         snapshot: Snapshot | None = None,
     ) -> AsyncIterator[tuple[bytes, bytes]]:
-        """Iterates over entries, as of the first step. They are read on a thread, some hundred at a time."""
+        """Iterates over entries, as of the first step. They are read on a thread, a few hundred at a time."""
         scan = functools.partial((family or self.db).items, prefix=prefix, reverse=reverse, snapshot=snapshot)
         entries = await self.run(scan, start, stop)
         while run := await self.run(lambda: list(islice(entries, 256))):

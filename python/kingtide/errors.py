@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class KingtideError(Exception):
-    """Something that the engine refused or could not do.
+    """The base class of all errors of the engine.
 
     `kind` is the kind's name, as "lock-timeout"; `path` and `offset` are the file and the place in it, where they are known.
     `is_retryable` says that the same call may succeed later, `is_transient_conflict` that the transaction may succeed when
@@ -37,7 +37,7 @@ class CorruptionError(KingtideError):
 
 
 class InvalidArgumentError(KingtideError, ValueError):
-    """The caller passed something that cannot be right."""
+    """The caller passed an invalid argument."""
 
     kind = "invalid-argument"
 
@@ -49,13 +49,13 @@ class NotFoundError(KingtideError, LookupError):
 
 
 class ExistsError(KingtideError):
-    """Something of that name exists already."""
+    """An object of that name already exists."""
 
     kind = "exists"
 
 
 class BusyError(KingtideError):
-    """Writers are slowed and the write did not want to wait, or transactions hold too much memory."""
+    """Writers are slowed and the write asked not to wait, or transactions hold too much memory."""
 
     kind = "busy"
 
@@ -67,7 +67,7 @@ class LockedError(KingtideError):
 
 
 class NewerFormatError(KingtideError):
-    """A file was written by a newer version."""
+    """A file was written in a newer format version."""
 
     kind = "newer-format"
 
@@ -91,31 +91,31 @@ class CancelledError(KingtideError):
 
 
 class IncompatibleError(KingtideError):
-    """What is stored and what was given contradict each other, as two key orders do."""
+    """Stored and given options contradict each other, such as two key orders."""
 
     kind = "incompatible"
 
 
 class ConflictError(KingtideError):
-    """Another transaction changed, or holds, what this one relies on: run all of it again."""
+    """Another transaction changed, or has locked, data that this one relies on: run the entire transaction again."""
 
     kind = "conflict"
 
 
 class LockHeldError(ConflictError):
-    """A lock is held by another transaction, and this one does not wait. It still runs."""
+    """A lock is held by another transaction, and this one does not wait. It is still running."""
 
     kind = "lock-held"
 
 
 class DeadlockError(KingtideError):
-    """The transaction was rolled back to end a deadlock: run all of it again."""
+    """The transaction was rolled back to resolve a deadlock: run the entire transaction again."""
 
     kind = "deadlock"
 
 
 class LockTimeoutError(KingtideError, TimeoutError):
-    """A lock was not released in time. The transaction still runs."""
+    """A lock was not released in time. The transaction is still running."""
 
     kind = "lock-timeout"
 
@@ -133,19 +133,19 @@ class AbortedError(KingtideError):
 
 
 class TooOldError(KingtideError):
-    """What was asked for is no longer kept."""
+    """The requested state is no longer kept."""
 
     kind = "too-old"
 
 
 class FinishedError(KingtideError):
-    """The transaction was committed, rolled back or prepared before."""
+    """The transaction was already committed, rolled back or prepared."""
 
     kind = "finished"
 
 
 class ReadOnlyError(KingtideError):
-    """The database or the transaction was opened for reading only."""
+    """The database or the transaction was opened read-only."""
 
     kind = "read-only"
 

@@ -89,7 +89,7 @@ pub fn text(value: &Bound<'_, PyAny>) -> PyResult<String> {
 /// A key order by its name.
 pub fn order(name: Option<&str>) -> Result<KeyOrder> {
     let name = name.unwrap_or("bytewise");
-    KeyOrder::builtin(name).ok_or_else(|| Error::new(ErrorKind::NotFound, format!("no key order '{name}'")))
+    KeyOrder::builtin(name).ok_or_else(|| Error::new(ErrorKind::NotFound, format!("unknown key order '{name}'")))
 }
 
 /// A level by its name.

@@ -17,7 +17,7 @@ impl Writer {
 }
 
 fn finished() -> Error {
-    Error::new(ErrorKind::Finished, "the value writer was finished: begin another for another value")
+    Error::new(ErrorKind::Finished, "the value writer is finished; create another for another value")
 }
 
 #[pymethods]

@@ -24,7 +24,7 @@ const fn run_of(name: &'static str, shows: &'static str, line: &'static str) -> 
 const RUNS: &[Run] = &[
     run_of("planted", "planted bugs are caught", "cargo xtask planted --full"),
     run_of("loom", "lock-free structures", "cargo xtask loom"),
-    run_of("miri", "the unsafe room", "cargo xtask miri --full"),
+    run_of("miri", "the unsafe code", "cargo xtask miri --full"),
     run_of("address", "memory errors and leaks", "cargo xtask sanitize address --full"),
     run_of("thread", "data races", "cargo xtask sanitize thread --full"),
     run_of("capi", "the C API under valgrind", "cargo test -p kingtide-capi -- --nocapture"),

@@ -1,4 +1,4 @@
-//! `cargo xtask graph [--tree DIR] [--arrows] [crate]`: which file of a crate uses which other, the circles among them, and the arrows that go up
+//! `cargo xtask graph [--tree DIR] [--arrows] [crate]`: which file of a crate uses which other, the cycles among them, and uses that go up
 //! against the floors that ARCHITECTURE.md declares.
 //!
 //! What counts as an arrow from one file to another:

@@ -3,22 +3,22 @@
 //! | task | what it does |
 //! |---|---|
 //! | `tidy` | checks the style rules that no compiler knows |
-//! | `graph` | shows which files use which, the circles among them, and arrows that go up against the floors |
+//! | `graph` | shows which files use which, the cycles among them, and uses that violate the floors |
 //! | `shuttle` | explores schedules of the engine's threads |
 //! | `loom` | tries every interleaving of the lock-free structures |
 //! | `fuzz` | runs the fuzz targets under libFuzzer |
-//! | `miri` | looks for undefined behaviour in the unsafe room and below a small database |
+//! | `miri` | looks for undefined behaviour in the unsafe code and under a small database |
 //! | `sanitize` | runs tests with the address, leak or thread sanitizer |
-//! | `planted` | shows that the tests find bugs planted on purpose |
-//! | `torture` | kills processes that use a database, and compares what is left |
+//! | `planted` | shows that the tests find planted bugs |
+//! | `torture` | kills processes that use a database, and checks the remaining data |
 //! | `powercut` | cuts the power of real file systems under a database |
 //! | `full` | runs every test at its full count |
-//! | `instructions` | counts the instructions of single operations, and compares them with what is recorded |
-//! | `results` | makes the tables of results in the pages anew from the result files |
+//! | `instructions` | counts the instructions of single operations, and compares them with recorded counts |
+//! | `results` | regenerates the tables of results in the pages from the result files |
 //! | `book` | builds the book in `docs` with mdBook, and checks its links |
-//! | `reference` | makes the pages of options and statistics anew from the tables in the source |
+//! | `reference` | regenerates the pages of options and statistics from the tables in the source |
 //! | `capi` | builds and installs the C API: header, static and shared library, pkg-config file |
-//! | `peers` | fetches and builds the engines that keybench compares with |
+//! | `peers` | fetches and builds the engines with which keybench compares |
 
 #![allow(clippy::disallowed_methods)] // it works on the source tree, not on databases
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// Kingtide's result.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong, for code to decide on.
+/// The kind of an error, on which code can decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -16,19 +16,19 @@ pub enum ErrorKind {
     NoSpace,
     /// Stored bytes fail their checksum or contradict each other.
     Corruption,
-    /// The caller passed something that cannot be right: an empty key, an option out of range.
+    /// The caller passed an invalid argument, such as an empty key or an option out of range.
     InvalidArgument,
     /// No such database, family or file.
     NotFound,
-    /// Something of that name exists already.
+    /// An object of that name already exists.
     Exists,
     /// The engine asks the caller to wait: back-pressure with `Busy` requested.
     Busy,
     /// Another process or handle has the database open.
     Locked,
-    /// Written by a newer version of the format than this build reads.
+    /// The file was written in a newer format version than this build can read.
     NewerFormat,
-    /// An earlier failed write or sync stopped all writes; reads go on. The message names the first cause.
+    /// An earlier failed write or sync stopped all writes; reads continue to work. The message names the first cause.
     Poisoned,
     /// The database or family handle was closed or dropped.
     Closed,
@@ -36,10 +36,10 @@ pub enum ErrorKind {
     Cancelled,
     /// Stored and given options contradict each other, such as two key orders.
     Incompatible,
-    /// Another transaction committed, or holds, something that this one's isolation level does not allow to change under
-    /// it. Nothing was written: roll back and run the transaction again.
+    /// Another transaction committed, or has locked, data that the isolation level of this one does not allow to change.
+    /// Nothing was written: roll back and run the transaction again.
     Conflict,
-    /// This transaction was chosen as the victim of a deadlock and was rolled back.
+    /// This transaction was chosen as the deadlock victim and was rolled back.
     Deadlock,
     /// A lock was not granted within the lock timeout.
     LockTimeout,
@@ -47,11 +47,11 @@ pub enum ErrorKind {
     Expired,
     /// The transaction was rolled back at the request of another thread.
     Aborted,
-    /// What was asked for is no longer kept: a compaction dropped the versions, or the log was recycled.
+    /// The requested state is no longer kept: a compaction dropped the versions, or the log was recycled.
     TooOld,
-    /// The transaction was committed, rolled back or prepared before, so it takes no more operations.
+    /// The transaction was already committed, rolled back or prepared, so it accepts no more operations.
     Finished,
-    /// The handle was opened for reading only.
+    /// The database or transaction was opened read-only.
     ReadOnly,
 }
 
@@ -59,7 +59,7 @@ pub enum ErrorKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorGroup {
-    /// The request cannot be carried out: change its arguments, or what is stored.
+    /// The request cannot be carried out: change its arguments or the stored data.
     Request,
     /// Another transaction or a full buffer was in the way. Nothing was written; run the transaction or the call again.
     Contention,
@@ -101,7 +101,7 @@ struct Inner {
     lock_held: bool,
 }
 
-/// The one error type of the engine.
+/// The engine's only error type.
 pub struct Error(Box<Inner>);
 
 impl Error {
@@ -117,13 +117,13 @@ impl Error {
         Error::new(ErrorKind::Corruption, message)
     }
 
-    /// The caller's mistake.
+    /// An error made by the caller.
     #[cold]
     pub fn invalid(message: impl Into<String>) -> Error {
         Error::new(ErrorKind::InvalidArgument, message)
     }
 
-    /// A failed operating-system call: `doing` says what was tried ("write", "create").
+    /// A failed operating-system call: `doing` names the operation ("write", "create").
     #[cold]
     pub fn io(doing: &str, path: &Path, e: std::io::Error) -> Error {
         use std::io::ErrorKind as K;
@@ -143,7 +143,7 @@ impl Error {
         }))
     }
 
-    /// There is no memory for `bytes` bytes, wanted for `what`. Nothing happened, and the call may succeed later.
+    /// Memory for `bytes` bytes of `what` could not be allocated. Nothing happened, and the call may succeed later.
     #[cold]
     pub fn out_of_memory(what: impl fmt::Display, bytes: usize) -> Error {
         let mut e = Error::new(ErrorKind::Io, format!("cannot allocate {bytes} bytes of memory for {what}"));
@@ -151,14 +151,14 @@ impl Error {
         e
     }
 
-    /// Adds the file, unless one is named already.
+    /// Adds the file, unless the error already names one.
     #[cold]
     pub fn at_path(mut self, path: &Path) -> Error {
         self.0.path.get_or_insert_with(|| path.to_owned());
         self
     }
 
-    /// Adds the byte offset, unless one is named already.
+    /// Adds the byte offset, unless the error already has one.
     #[cold]
     pub fn at_offset(mut self, offset: u64) -> Error {
         self.0.offset.get_or_insert(offset);
@@ -179,8 +179,8 @@ impl Error {
         self
     }
 
-    /// Returns whether a transaction that does not wait for locks met a lock of another one. The transaction remains usable, unlike
-    /// after other conflicts.
+    /// Returns whether a lock was held by another transaction and the call did not wait for it. The transaction remains usable,
+    /// unlike after other conflicts.
     pub fn is_lock_held(&self) -> bool {
         self.0.lock_held
     }
@@ -205,7 +205,7 @@ impl Error {
         self.0.offset
     }
 
-    /// The operating system's error, if it was one.
+    /// The kind of the operating system's error, if there was one.
     pub fn io_kind(&self) -> Option<std::io::ErrorKind> {
         self.0.io.as_ref().map(std::io::Error::kind)
     }
@@ -216,7 +216,7 @@ impl Error {
         self.0.io.as_ref().and_then(std::io::Error::raw_os_error).is_some_and(|code| code == 24 || code == 23)
     }
 
-    /// Returns whether the same call may succeed later without anyone changing its arguments.
+    /// Returns whether the same call may succeed later with the same arguments.
     pub fn is_retryable(&self) -> bool {
         match self.0.kind {
             ErrorKind::Busy | ErrorKind::NoSpace | ErrorKind::Locked => true,
@@ -234,7 +234,7 @@ impl Error {
         }
     }
 
-    /// Returns whether the transaction that met it may succeed when it is run again from its beginning.
+    /// Returns whether the transaction that failed with it may succeed if it is run again from its beginning.
     pub fn is_transient_conflict(&self) -> bool {
         self.group() == ErrorGroup::Contention
     }
@@ -299,7 +299,7 @@ impl std::error::Error for Error {
     }
 }
 
-/// For code that speaks [`std::io`], such as readers of values. The error is inside: `get_ref` and a downcast bring it back.
+/// For code that uses [`std::io`], such as readers of values. The error is inside; use `get_ref` and a downcast to get it back.
 impl From<Error> for std::io::Error {
     fn from(e: Error) -> std::io::Error {
         let kind = match e.kind() {

@@ -37,7 +37,7 @@ macro_rules! histogram_table {
             pub const ALL: &'static [Histogram] = &[$(Histogram::$name,)* $(Histogram::$rname),*];
             /// Name in reports.
             pub fn name(self) -> &'static str { match self { $(Histogram::$name => $text,)* $(Histogram::$rname => $rtext,)* } }
-            /// Returns what it measures.
+            /// Returns a description of the measured operation.
             pub fn help(self) -> &'static str {
                 match self { $(Histogram::$name => concat!($($doc),+),)* $(Histogram::$rname => concat!($($rdoc),+),)* }
             }
@@ -56,26 +56,26 @@ histogram_table! {
     many:
     /// Point reads, whether or not they found a value; one in 32 is timed and counts 32 times.
     Get "get";
-    /// Calls that read several keys at once, each as a whole.
+    /// Calls that read several keys at once; each call counts once.
     MultiGet "multi_get";
     /// Seeks of cursors and iterators; one in 32 is timed and counts 32 times.
     Seek "seek";
     /// Steps of cursors and iterators in either direction; one step in 64 is timed and counts 64 times.
     Next "next";
-    /// Commits of puts, deletes and batches, with the wait for durability.
+    /// Commits of puts, deletes and batches, including the wait for durability.
     Write "write";
-    /// Commits of transactions, with the wait for durability.
+    /// Commits of transactions, including the wait for durability.
     Commit "commit";
     few:
-    /// Syncs of write-ahead-log files.
+    /// Syncs of write-ahead log files.
     Fsync "fsync";
     /// Flushes of memtables.
     Flush "flush";
-    /// Compactions, trivial moves not counted.
+    /// Compactions, without trivial moves.
     Compaction "compaction";
     /// Waits of writers for flow control.
     Stall "stall";
-    /// Waits for locks of transactions.
+    /// Waits of transactions for locks.
     LockWait "lock_wait";
 }
 
@@ -116,7 +116,7 @@ impl Cells {
 #[repr(align(128))]
 struct Stripe([Cells; MANY]);
 
-/// Bytes that the histograms of a database take.
+/// Bytes of memory that the histograms of a database take.
 pub const MEMORY: usize = STRIPES * size_of::<Stripe>() + FEW * size_of::<Cells>();
 
 /// The histograms of a database.
@@ -194,19 +194,18 @@ impl Default for HistogramSnapshot {
 }
 
 impl HistogramSnapshot {
-    /// Returns how many operations there were. Of gets, seeks and steps it is wrong by at most a few dozen for each thread, because one
-    /// that was
-    /// timed stands for 32 or 64; the statistics `gets`, `seeks` and `iterator_steps` are exact.
+    /// Returns the number of operations. For gets, seeks and steps it is off by at most a few dozen for each thread, because one timed
+    /// operation stands for 32 or 64; the statistics `gets`, `seeks` and `iterator_steps` are exact.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
-    /// All durations together.
+    /// The sum of all durations.
     pub fn sum(&self) -> Duration {
         Duration::from_nanos(self.sum)
     }
 
-    /// The longest duration that was measured; of gets, seeks and steps not all are. Of a difference of two snapshots it is
+    /// The longest measured duration; not all gets, seeks and steps are measured. For a difference of two snapshots it is
     /// known only up to the width of a bucket.
     pub fn max(&self) -> Duration {
         Duration::from_nanos(self.max)
@@ -217,8 +216,8 @@ impl HistogramSnapshot {
         Duration::from_nanos(self.sum.checked_div(self.count()).unwrap_or(0))
     }
 
-    /// The duration that a share `q` of all durations did not exceed: 0.5 asks for the median, 0.99 for what one in a hundred
-    /// exceeded. It is wrong by at most 5.9 %; 0 if none was recorded. A `q` below 0 means 0 and one above 1 means 1.
+    /// The duration that a share `q` of all durations did not exceed: 0.5 is the median, 0.99 is the duration that one in a hundred
+    /// exceeded. It is off by at most 5.9 %; 0 if none was recorded. A `q` below 0 means 0, and one above 1 means 1.
     pub fn quantile(&self, q: f64) -> Duration {
         let count = self.count();
         let rank = ((q.clamp(0.0, 1.0) * count as f64).ceil() as u64).clamp(1, count.max(1));
@@ -232,7 +231,7 @@ impl HistogramSnapshot {
         Duration::ZERO
     }
 
-    /// The buckets that are not empty, in ascending order: the range of durations, in nanoseconds, and how many fell into it.
+    /// The non-empty buckets in ascending order: the range of durations, in nanoseconds, and the number of durations in it.
     pub fn buckets(&self) -> impl Iterator<Item = (std::ops::Range<u64>, u64)> + '_ {
         let filled = self.buckets.iter().enumerate().filter(|(_, n)| **n > 0);
         filled.map(|(bucket, n)| (start_of(bucket)..start_of(bucket + 1), *n))
@@ -272,7 +271,7 @@ fn middle(bucket: usize) -> u64 {
 impl Sub<&HistogramSnapshot> for &HistogramSnapshot {
     type Output = HistogramSnapshot;
 
-    /// Returns what was recorded since `earlier`, which must be an older snapshot of the same histogram.
+    /// Returns the durations recorded since `earlier`, which must be an older snapshot of the same histogram.
     fn sub(self, earlier: &HistogramSnapshot) -> HistogramSnapshot {
         let mut since = self.clone();
         for (n, before) in since.buckets.iter_mut().zip(earlier.buckets.iter()) {

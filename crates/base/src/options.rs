@@ -537,66 +537,67 @@ option_table! {
     $ each_db_option;
     /// Options of a database. Of a time, the field is a [`Duration`] without the unit that the option's name as text ends in.
     DbOptions of "the database" {
-        /// Create the database when its directory has none.
+        /// Create the database if it does not exist.
         create_if_missing: bool = true;
         /// Refuse to open a database that exists.
         error_if_exists: bool = false;
-        /// Permissions of the files that the database creates, backups and exports among them; the umask takes bits away.
-        /// Directories that it creates can also be entered by all who may read the files. Files that exist keep theirs.
+        /// Permissions of the files that the database creates, including backups and exports; the umask removes bits.
+        /// New directories can be entered by every user who may read the files. Existing files keep their permissions.
         file_mode: FileMode = FileMode::OWNER;
         /// What an acknowledged commit survives, unless the commit says otherwise.
         durability: Durability = Durability::Process, @live;
-        /// Bytes of one write-ahead-log segment. Segments are preallocated and recycled. The first ones after an open are
-        /// smaller and grow to this, so that a small database has a small log.
+        /// Size of a write-ahead log segment, in bytes. Segments are preallocated and recycled. The first segments after an open
+        /// are smaller and grow to this size, so that a small database has a small log.
         wal_segment_size: u64 = 16 << 20, in 65_536 ..= 4_294_967_295u64;
-        /// Bytes of write-ahead log past which the family that pins the oldest segment is flushed.
+        /// Size of the write-ahead log, in bytes, above which the family that pins the oldest segment is flushed.
         max_wal_size: u64 = 512 << 20, in 131_072 ..= 1_099_511_627_776u64, @live;
-        /// Bytes of memory for all memtables of the database together, active and waiting for flush; 32,768 is the least. 0
-        /// means `memtable_size` times (families + `max_immutable_memtables`), both of the default family, but with more than one
-        /// family no more than 192 MiB, or what one would have. Each family may have 16 KiB, whatever this says. Writers wait for it.
+        /// Memory for all memtables of the database together, active and immutable, in bytes; at least 32,768. 0 means
+        /// `memtable_size` times (families + `max_immutable_memtables`), both of the default family, but with more than one
+        /// family at most 192 MiB, or the value for one family if that is more. Each family may always use 16 KiB. Writers
+        /// wait while the memory is used up.
         memtable_budget: u64 = 0, in 32_768 ..= 1_099_511_627_776u64 or 0, @live;
-        /// Bytes of the block cache.
+        /// Size of the block cache, in bytes.
         block_cache_size: u64 = 64 << 20, in 0 ..= 1_099_511_627_776u64, @live;
         /// Partitions of the block cache; 0 means two per core.
         cache_shards: u64 = 0, in 0 ..= 1024;
-        /// Table files and value logs kept open at once. Files in use are not counted: an iterator and a compaction
-        /// hold one for each run that they read, and value logs beside them. The log, the manifest and what flushes and
-        /// compactions write need about ten more, and three for each background thread.
+        /// Number of tables and value logs kept open at once. Files in use are not counted: an iterator or a compaction
+        /// holds one for each run that it reads, and value logs in addition. The log, the manifest and the outputs of flushes
+        /// and compactions need about ten more, and three for each background thread.
         max_open_files: u64 = 1000, in 16 ..= 1_000_000, @live;
-        /// Threads for flush and compaction, at least 2; 0 means the number of cores. One more prepares log segments.
+        /// Threads for flush and compaction, at least 2; 0 means the number of cores. One more thread prepares log segments.
         background_threads: u64 = 0, in 0 ..= 256;
-        /// Key-range pieces that one compaction is split into at most, merged in parallel; 0 means the number of
-        /// background threads.
+        /// Maximum number of key ranges into which one compaction is split, which are merged in parallel; 0 means the number
+        /// of background threads.
         max_subcompactions: u64 = 0, in 0 ..= 64, @live;
-        /// Bytes per second that flush and compaction may write; 0 means no limit.
+        /// Bytes per second that flushes and compactions may write; 0 means no limit.
         rate_limit: u64 = 0, in 0 ..= 1_099_511_627_776u64, @live;
-        /// How long `close` waits at most for memtables to be flushed. Compactions that still run then are cancelled.
+        /// Maximum time for which `close` waits for memtables to be flushed. Compactions that are still running are then cancelled.
         close_timeout ["close_timeout_ms" as Millis]: Duration = Duration::from_secs(5), in 0 ..= 3_600_000, @live;
-        /// How long a transaction may live unless it says otherwise; then it is rolled back, so that one that was
-        /// forgotten holds neither locks nor old versions for ever. 0, or `None`, means no limit. Prepared transactions have none.
+        /// Default timeout of transactions. A transaction that exceeds it is rolled back, so that a forgotten transaction does not
+        /// hold locks and old versions for ever. 0, or `None`, means no timeout. Prepared transactions have none.
         transaction_timeout ["transaction_timeout_ms" as Millis]: Option<Duration> = Some(Duration::from_secs(3600)), in 0 ..= 31_557_600_000u64, @live;
-        /// Bytes that the read and write sets of all transactions together may hold before writes of those that hold much
-        /// are refused with `Busy`. Apart from `memtable_budget`.
+        /// Bytes that the read and write sets of all transactions together may hold before writes of the transactions that hold
+        /// a large share are refused with `Busy`. Independent of `memtable_budget`.
         transaction_memory: u64 = 1 << 30, in 1_048_576 ..= 1_099_511_627_776u64, @live;
-        /// How long a transaction waits for a lock unless it says otherwise.
+        /// Default timeout for waits of transactions for locks.
         lock_timeout ["lock_timeout_ms" as Millis]: Duration = Duration::from_secs(1), in 0 ..= 86_400_000, @live;
         /// Bytes of write-ahead log kept beyond what recovery needs, for change streams to resume from.
         change_retention: u64 = 0, in 0 ..= 1_099_511_627_776u64, @live;
-        /// Keep histograms of how long operations take. They cost less than 2 % of an operation's instructions: two readings of the
-        /// processor's time-stamp counter and some sixty instructions for each that is timed, and of gets and seeks one in 32 is.
+        /// Keep histograms of operation latencies. They cost less than 2 % of an operation's instructions: two readings of the
+        /// processor's time-stamp counter and about sixty instructions for each timed operation. One in 32 gets and seeks is timed.
         histograms: bool = true, @live;
-        /// How long an operation takes that is recorded as slow, with what it touched and waited for; 0, or `None`, means that
-        /// none is. While it is set, every operation counts what it touches.
+        /// An operation that takes at least this long is recorded as slow, with what it touched and waited for; 0, or `None`,
+        /// means that none is. While a threshold is set, every operation counts what it touches.
         slow_operation_threshold ["slow_operation_threshold_us" as Micros]: Option<Duration> = None, in 0 ..= 3_600_000_000u64, @live;
-        /// Time between two writings of all statistics to the file `STATS` in the database's directory, for
-        /// `kt stats --live`; 0, or `None`, means never. Each is some 30 KB, not synced.
+        /// Interval at which all statistics are written to the file `STATS` in the database's directory, for
+        /// `kt stats --live`; 0, or `None`, means never. The file has about 30 KB and is not synced.
         stats_interval ["stats_interval_ms" as Millis]: Option<Duration> = None, in 100 ..= 86_400_000u64 or 0, @live;
-        /// What is written to the file `LOG` in the database's directory. There is none where the database is opened for reading
-        /// only, nor on a file system that the caller supplies.
+        /// Level of the messages that are written to the file `LOG` in the database's directory. There is no `LOG` if the database
+        /// is opened read-only, or on a file system that the caller supplies.
         log_level: LogLevel = LogLevel::Info, @live;
-        /// Bytes of the file `LOG` past which a new one is begun.
+        /// Size of the file `LOG`, in bytes, above which a new file is started.
         log_file_size: u64 = 16 << 20, in 4_096 ..= 4_294_967_295u64;
-        /// Files of that kind that are kept, the one that is written included: `LOG`, `LOG.1` and so on.
+        /// Number of `LOG` files that are kept, including the current one: `LOG`, `LOG.1` and so on.
         log_files: u64 = 4, in 1 ..= 100;
     }
 }
@@ -605,12 +606,12 @@ option_table! {
     $ each_family_option;
     /// Options of a column family. Of a time, the field is a [`Duration`] without the unit that the option's name as text ends in.
     FamilyOptions of "a column family" {
-        /// Bytes of a memtable before it is sealed and flushed. One that holds more than some 3.5 GiB of values of several
-        /// 100 KiB may be flushed before it is as large as this.
+        /// Size at which a memtable is sealed and flushed, in bytes. A memtable that holds more than about 3.5 GiB of values of
+        /// several 100 KiB each may be flushed earlier.
         memtable_size: u64 = 64 << 20, in 65_536 ..= 17_179_869_184u64, @live;
-        /// Immutable memtables that may wait for a flush before writers wait.
+        /// Number of immutable memtables that may wait for a flush before writers wait.
         max_immutable_memtables: u64 = 2, in 1 ..= 64, @live;
-        /// Bytes of a key-log block before compression.
+        /// Size of a key-log block before compression, in bytes.
         block_size: u64 = 4_096, in 512 ..= 1_048_576;
         /// Compression of blocks and values.
         compression: Compression = Compression::Lz4;
@@ -619,33 +620,34 @@ option_table! {
         /// Values of this many bytes and more go to the value log; 0 keeps all values in the key log.
         value_threshold: u64 = 512, in 0 ..= 4_294_967_295u64;
         /// Values of this many bytes and more are written once: to a value log, before their commit, and not to the
-        /// write-ahead log. 0: none is. A commit that waits for a sync does so from eight times as many bytes on, all its large
-        /// values together. It acts only while the family keeps values in value logs (`value_threshold`) and
+        /// write-ahead log; 0 turns this off. For a commit that waits for a sync, its large values together must reach eight
+        /// times this size. The option has an effect only while the family keeps values in value logs (`value_threshold`) and
         /// no log is kept for change streams (`change_retention`).
         direct_value_threshold: u64 = 16 << 10, in 0 ..= 4_294_967_295u64, @live;
-        /// Bytes of one chunk of a large value.
+        /// Size of a chunk of a large value, in bytes.
         value_chunk_size: u64 = 262_144, in 4_096 ..= 16_777_216;
         /// False-positive rate of the tables' filters; 0 writes no filter.
         filter_fp: f64 = 0.01, in 0 ..= 0.5;
-        /// Blocks that share one entry of the resident index: 1 is the fastest, more saves memory.
+        /// Number of blocks that share one entry of the resident index: 1 is the fastest, more save memory.
         index_sampling: u64 = 1, in 1 ..= 64;
-        /// Bytes of a separator key kept in the resident index; 0 keeps as many as needed to tell blocks apart.
+        /// Bytes of a separator key kept in the resident index; 0 keeps as many as are needed to distinguish blocks.
         index_prefix_len: u64 = 0, in 0 ..= 1024;
-        /// Bytes of a table file that compaction aims at.
+        /// Target size of the tables that compactions write, in bytes.
         target_file_size: u64 = 16 << 20, in 65_536 ..= 4_294_967_295u64, @live;
-        /// Size ratio T between a level and the next.
+        /// Size ratio T between a level and the next deeper one.
         level_ratio: u64 = 10, in 2 ..= 100, @live;
         /// Flushed tables in level 0 that trigger a compaction.
         l0_trigger: u64 = 4, in 1 ..= 64, @live;
         /// The dividing level is this many levels above the largest.
         dividing_offset: u64 = 1, in 1 ..= 8, @live;
-        /// Fraction of tombstones in a table past which it is compacted; 1 turns the trigger off.
+        /// Fraction of tombstones in a table above which it is compacted; 1 turns the trigger off.
         tombstone_density: f64 = 0.5, in 0.01 ..= 1.0, @live;
-        /// The cap on dead space: the fraction of dead bytes in all the family's value logs past which live values are moved out of
-        /// those that have most of them, before other compactions of the family. Writers are slowed, and then held for up to
-        /// a second a commit, when that falls behind by what one memtable points to and a value log. 1: no value is moved.
+        /// Cap on dead space: the fraction of dead bytes in all value logs of the family above which live values are moved out of
+        /// the value logs with the most dead bytes, before other compactions of the family. If this falls behind by the values
+        /// that one memtable points to and one value log, writers are slowed, and then held for up to a second per commit.
+        /// With 1, no value is moved.
         vlog_dead_ratio: f64 = 0.25, in 0.01 ..= 1.0, @live;
-        /// How long an entry without an expiry of its own lives; 0, or `None`, means forever.
+        /// Time to live of entries without an expiry of their own; 0, or `None`, means forever.
         ttl ["ttl_ms" as Millis]: Option<Duration> = None, in 0 ..= 3_155_760_000_000u64, @live;
         /// Whether reads that must look into several tables trigger a compaction of them.
         read_triggered_compaction: bool = true, @live;

@@ -100,11 +100,11 @@ stat_table! {
     CompactionWriteBytes "compaction_write_bytes" Counter;
     /// Entries dropped by compactions: shadowed, deleted, expired.
     CompactionDropped "compaction_dropped_entries" Counter;
-    /// Live values moved out of value logs to be deleted, in bytes.
+    /// Bytes of live values moved out of value logs that are to be deleted.
     VlogMovedBytes "vlog_moved_bytes" Counter;
-    /// Values that were written once, to a value log before their commit.
+    /// Values written once, to a value log before their commit.
     DirectValues "direct_values" Counter;
-    /// Bytes of such values, as they are stored.
+    /// Stored bytes of values written once.
     DirectValueBytes "direct_value_bytes" Counter;
     /// Value logs deleted.
     VlogsDeleted "vlogs_deleted" Counter;
@@ -136,7 +136,7 @@ stat_table! {
     OpenTables "open_tables" Gauge;
     /// Microseconds that writers waited because memory for memtables was used up.
     StallMemoryMicros "stall_memory_micros" Counter;
-    /// Microseconds that writers were slowed because flush or level 0 lagged behind.
+    /// Microseconds by which writers were slowed because flushes or level 0 lagged behind.
     StallDebtMicros "stall_debt_micros" Counter;
     /// Writers slowed or made to wait, for any reason.
     Stalls "stalls" Counter;
@@ -146,7 +146,7 @@ stat_table! {
     BusyRefusals "busy_refusals" Counter;
     /// Ingests, imports and clones of families.
     Ingests "ingests" Counter;
-    /// Bytes of key logs and value logs that these brought in.
+    /// Bytes of key logs and value logs added by ingests, imports and clones.
     IngestedBytes "ingested_bytes" Counter;
     /// Bytes held by memtables, active and immutable.
     MemtableBytes "memtable_bytes" Gauge;
@@ -158,25 +158,25 @@ stat_table! {
     Snapshots "snapshots" Gauge;
     /// Bytes of key logs in the current version.
     KlogBytes "klog_bytes" Gauge;
-    /// Bytes of value logs: of the current version, and of values that are being written.
+    /// Bytes of value logs in the current version, and of values that are being written.
     VlogBytes "vlog_bytes" Gauge;
-    /// Bytes of values in value logs that nothing refers to any more.
+    /// Bytes of values in value logs to which nothing refers any more.
     VlogDeadBytes "vlog_dead_bytes" Gauge;
-    /// Bytes of value logs that the current version has given up and that cursors, readers and running jobs keep until they end.
+    /// Bytes of value logs that are no longer in the current version, but are kept by cursors, readers and running jobs.
     VlogPinnedBytes "vlog_pinned_bytes" Gauge;
-    /// Background jobs that failed and will be tried again.
+    /// Background jobs that failed and will be retried.
     BackgroundErrors "background_errors" Counter;
     /// Transactions committed, those without writes included.
     TxnCommits "transactions_committed" Counter;
-    /// Transactions rolled back, for whatever reason.
+    /// Transactions rolled back, for any reason.
     TxnRollbacks "transactions_rolled_back" Counter;
     /// Commits and locking reads refused because of a conflict.
     TxnConflicts "transaction_conflicts" Counter;
-    /// Keys and ranges whose newest version had to be looked up to rule a conflict out.
+    /// Keys and ranges whose newest version had to be looked up to rule out a conflict.
     TxnExactChecks "transaction_exact_checks" Counter;
     /// Transactions rolled back because their timeout passed.
     TxnExpired "transactions_expired" Counter;
-    /// Bytes held by the read and write sets of transactions, in steps of 64 KiB for each.
+    /// Bytes held by the read and write sets of transactions, in steps of 64 KiB for each transaction.
     TxnBytes "transaction_bytes" Gauge;
     /// Transactions in doubt: prepared, neither committed nor rolled back.
     TxnPrepared "transactions_prepared" Gauge;
@@ -184,21 +184,21 @@ stat_table! {
     LockWaits "lock_waits" Counter;
     /// Microseconds that lock requests waited.
     LockWaitMicros "lock_wait_micros" Counter;
-    /// Lock requests that gave up at their timeout.
+    /// Lock requests that timed out.
     LockTimeouts "lock_timeouts" Counter;
-    /// Approximate bytes held by the table of locks.
+    /// Approximate bytes held by the lock table.
     LockBytes "lock_bytes" Gauge;
-    /// Deadlocks broken by rolling a transaction back.
+    /// Deadlocks resolved by rolling back a transaction.
     Deadlocks "deadlocks" Counter;
-    /// Panics of commit hooks, which were caught.
+    /// Panics of commit hooks that were caught.
     HookPanics "commit_hook_panics" Counter;
-    /// Panics of event listeners, which were caught.
+    /// Panics of event listeners that were caught.
     ListenerPanics "listener_panics" Counter;
-    /// Events that were lost because the listener did not keep up.
+    /// Events dropped because the listener did not keep up.
     EventsDropped "events_dropped" Counter;
     /// Lines that could not be written to the file `LOG`.
     LogLinesDropped "log_lines_dropped" Counter;
-    /// Operations that took as long as the option `slow_operation_threshold_us` says.
+    /// Operations that took at least as long as the option `slow_operation_threshold_us` says.
     SlowOperations "slow_operations" Counter;
     /// Write-ahead-log records replayed by the last open.
     RecoveredRecords "recovered_records" Gauge;

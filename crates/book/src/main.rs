@@ -54,27 +54,27 @@ fn options() -> String {
 }
 
 const OPTIONS_INTRO: &str = "\
-Every option has a name, a default and, where one applies, a range. A value outside of its range is refused by name, with what
-would be right. [Tuning](tuning.md) says which of them are worth changing, and when.
+Every option has a name, a default and, where one applies, a range. A value outside its range is refused with an error that names the
+option and the range. [Tuning](tuning.md) says which options are worth changing, and when.
 
-| where | how to set one |
+| where | how to set an option |
 |---|---|
-| Rust, at an open | the fields of `DbOptions` and `FamilyOptions` in `Options`, or `Options::set(name, text)` |
+| Rust, when opening | the fields of `DbOptions` and `FamilyOptions` in `Options`, or `Options::set(name, text)` |
 | Rust, while open | `Db::set_option` and `ColumnFamily::set_option`, for options marked *live* |
-| C | `kingtide_options_set`; `kingtide_option_get_info` lists them all |
-| `kt` | options of a family: `-o name=value` of `create` and `cf create`; `kt set-option` for live ones |
+| C | `kingtide_options_set`; `kingtide_option_get_info` lists all options |
+| `kt` | for options of a family: `-o name=value` with `create` and `cf create`; `kt set-option` for live ones |
 
 **Sizes** are bytes, with an optional suffix K, M, G or T for powers of 1024 (`64M`, `64MiB`). Names that end in `_ms` are
 milliseconds.
 
-**What is stored.** A family's options are stored in the manifest. Options of the database are not: each open gives them. An open
-for writing gives the *default* family the options in `Options::family`, in place of the stored ones; `Options::load` takes the
-stored ones instead. Other families keep the options that they were created with and what was set since.
+**Stored options.** A family's options are stored in the manifest. Options of the database are not stored; they are passed at each open. An
+open for writing replaces the stored options of the *default* family with those in `Options::family`; use `Options::load` to keep
+the stored ones. Other families keep the options that they were created with, and later changes.
 ";
 
 /// The page of all statistics.
 fn statistics() -> String {
-    let mut page = format!("{MADE}# Statistics\n\n{STATISTICS_INTRO}\n| name | kind | what it says |\n|---|---|---|\n");
+    let mut page = format!("{MADE}# Statistics\n\n{STATISTICS_INTRO}\n| name | kind | meaning |\n|---|---|---|\n");
     for stat in Stat::ALL {
         let kind = match stat.kind() {
             StatKind::Counter => "counter",
@@ -94,13 +94,13 @@ fn statistics() -> String {
 const STATISTICS_INTRO: &str = "\
 `Db::stats` returns all of these by name, `Db::prometheus` and `kt stats --prometheus` print them with the prefix `kingtide_`, and the
 C API has `kingtide_db_stats`. Counters only grow and begin at 0 with each open; gauges go up and down. [Observability](observability.md)
-says which of them to watch, and what they mean when they move.
+says which of them to watch, and what changes in them mean.
 ";
 
 const HISTOGRAMS_INTRO: &str = "\
 `Db::histogram` returns how long operations of one kind took, `Db::prometheus` and `kt stats --prometheus` print all of them as
-`kingtide_NAME_seconds`, and the C API has `kingtide_db_histogram`. They are kept for the whole database, not for each family.
-A quantile is wrong by at most 5.9 %. The option [`histograms`](options.md#histograms) turns them off.";
+`kingtide_NAME_seconds`, and the C API has `kingtide_db_histogram`. They cover the entire database, not each family.
+A quantile is off by at most 5.9 %. The option [`histograms`](options.md#histograms) turns them off.";
 
 /// Text of a table's row: one line, with nothing that ends a cell.
 fn one_line(text: &str) -> String {

@@ -12,9 +12,9 @@
 // A lock timeout: do not wait at all, but return `KINGTIDE_LOCK_HELD`.
 #define KINGTIDE_NO_WAIT -1
 
-// How a call ended. The numbers never change; a later version may add some.
+// The outcome of a call. The numbers never change; later versions may add some.
 typedef enum {
-    // It did what it says.
+    // The call succeeded.
     KINGTIDE_OK = 0,
     // The operating system refused an operation.
     KINGTIDE_IO = 1,
@@ -22,19 +22,19 @@ typedef enum {
     KINGTIDE_NO_SPACE = 2,
     // Stored bytes fail their checksum or contradict each other.
     KINGTIDE_CORRUPTION = 3,
-    // The caller passed something that cannot be right: NULL, an empty key, an option out of range.
+    // The caller passed an invalid argument: NULL, an empty key, an option out of range.
     KINGTIDE_INVALID_ARGUMENT = 4,
-    // No such database, family, file, snapshot, savepoint or transaction. A key that is absent is no error.
+    // No such database, family, file, snapshot, savepoint or transaction. An absent key is not an error.
     KINGTIDE_NOT_FOUND = 5,
-    // Something of that name exists already.
+    // An object of that name already exists.
     KINGTIDE_EXISTS = 6,
-    // Back-pressure, and the caller did not want to wait; or transactions hold too much memory.
+    // Back-pressure, and the caller asked not to wait; or transactions hold too much memory.
     KINGTIDE_BUSY = 7,
     // Another process or handle has the database open.
     KINGTIDE_LOCKED = 8,
-    // Written by a newer version of the format than this library reads.
+    // The file was written in a newer format version than this library can read.
     KINGTIDE_NEWER_FORMAT = 9,
-    // An earlier failed write or sync stopped all writes; reads go on. The message names the first cause.
+    // An earlier failed write or sync stopped all writes; reads continue to work. The message names the first cause.
     KINGTIDE_POISONED = 10,
     // The database was closed or the family dropped.
     KINGTIDE_CLOSED = 11,
@@ -42,10 +42,10 @@ typedef enum {
     KINGTIDE_CANCELLED = 12,
     // Stored and given options contradict each other, such as two key orders.
     KINGTIDE_INCOMPATIBLE = 13,
-    // Another transaction committed, or holds, what this one's isolation level does not allow to change under it. Nothing
+    // Another transaction committed, or has locked, data that this one's isolation level does not allow to change. Nothing
     // was written: reset the transaction and run it again.
     KINGTIDE_CONFLICT = 14,
-    // This transaction was chosen as the victim of a deadlock, and was rolled back.
+    // This transaction was chosen as the deadlock victim, and was rolled back.
     KINGTIDE_DEADLOCK = 15,
     // Another transaction did not release a lock in time. The transaction remains usable.
     KINGTIDE_LOCK_TIMEOUT = 16,
@@ -53,31 +53,31 @@ typedef enum {
     KINGTIDE_EXPIRED = 17,
     // The transaction was rolled back at the request of another thread.
     KINGTIDE_ABORTED = 18,
-    // What was asked for is no longer kept: a compaction dropped the versions, or the log was recycled.
+    // The requested state is no longer kept: a compaction dropped the versions, or the log was recycled.
     KINGTIDE_TOO_OLD = 19,
-    // The transaction was committed, rolled back or prepared before.
+    // The transaction was already committed, rolled back or prepared.
     KINGTIDE_FINISHED = 20,
-    // The database or the transaction was opened for reading only.
+    // The database or the transaction was opened read-only.
     KINGTIDE_READ_ONLY = 21,
     // Another transaction holds the lock, and this one does not wait (`KINGTIDE_NO_WAIT`). The transaction remains
-    // usable: what a statement with NOWAIT or SKIP LOCKED asks for.
+    // usable, as a statement with NOWAIT or SKIP LOCKED needs.
     KINGTIDE_LOCK_HELD = 22,
-    // A defect of the library, or a callback that failed: it panicked. What the call was about is in doubt; close the
+    // A defect of the library, or of a callback: it panicked. The outcome of the call is unknown; close the
     // database and open it again.
     KINGTIDE_PANIC = 23,
-    // A kind of error that this list has no number for. The message tells.
+    // A kind of error that has no number in this list. The message describes it.
     KINGTIDE_OTHER = 24,
 } kingtide_status;
 
-// How much of other transactions a transaction may notice.
+// Which effects of other transactions a transaction may see.
 typedef enum {
     // The default: `KINGTIDE_SNAPSHOT`.
     KINGTIDE_ISOLATION_DEFAULT = 0,
-    // Reads see the newest writes of anyone, even those of transactions that may yet roll back.
+    // Reads see the newest writes of all transactions, even of those that may still roll back.
     KINGTIDE_READ_UNCOMMITTED = 1,
-    // Each read sees what was committed when it began.
+    // Each read sees the data that was committed when the read began.
     KINGTIDE_READ_COMMITTED = 2,
-    // All reads see what was committed when the transaction began. Writes are not checked, unless the key was read for
+    // All reads see the data that was committed when the transaction began. Writes are not checked, unless the key was read for
     // update.
     KINGTIDE_REPEATABLE_READ = 3,
     // As repeatable read, and of two concurrent transactions that write the same key only the first can commit.
@@ -88,9 +88,9 @@ typedef enum {
 
 // What a commit survives.
 typedef enum {
-    // What the database's option `durability` says.
+    // As the database's option `durability` says.
     KINGTIDE_DURABILITY_DEFAULT = 0,
-    // The death of the process: in the operating system's hands before the commit returns. No fsync.
+    // The death of the process: the commit is handed to the operating system before it returns. No fsync.
     KINGTIDE_DURABILITY_PROCESS = 1,
     // A power cut: fsynced before the commit returns, one fsync for all commits that wait together.
     KINGTIDE_DURABILITY_POWER = 2,
@@ -98,17 +98,17 @@ typedef enum {
     KINGTIDE_DURABILITY_NONE = 3,
 } kingtide_durability;
 
-// How a lock is shared.
+// The mode of a lock.
 typedef enum {
-    // Others may hold shared locks too.
+    // Other transactions may also hold shared locks.
     KINGTIDE_LOCK_SHARED = 1,
     // No other transaction may hold a lock.
     KINGTIDE_LOCK_EXCLUSIVE = 2,
 } kingtide_lock_mode;
 
-// What `kingtide_bound.kind` says.
+// Values of `kingtide_bound.kind`.
 typedef enum {
-    // No end: all keys.
+    // No bound.
     KINGTIDE_UNBOUNDED = 0,
     // The key belongs to the range.
     KINGTIDE_INCLUDED = 1,
@@ -116,7 +116,7 @@ typedef enum {
     KINGTIDE_EXCLUDED = 2,
 } kingtide_bound_kind;
 
-// What an operation does.
+// The kind of an operation.
 typedef enum {
     // Sets a key.
     KINGTIDE_CHANGE_PUT = 1,
@@ -128,13 +128,13 @@ typedef enum {
     KINGTIDE_CHANGE_DELETE_RANGE = 4,
 } kingtide_change_kind;
 
-// How bad a problem is.
+// The severity of a problem.
 typedef enum {
-    // Worth knowing, and as it should be after a crash.
+    // Information: a normal state after a crash.
     KINGTIDE_SEVERITY_INFO = 0,
-    // Nothing is lost, but something is not as the engine leaves it.
+    // Nothing is lost, but the state is not one that the engine leaves behind.
     KINGTIDE_SEVERITY_WARNING = 1,
-    // Damage: something cannot be read, or would be read wrongly.
+    // Damage: data cannot be read, or would be read incorrectly.
     KINGTIDE_SEVERITY_ERROR = 2,
 } kingtide_severity;
 
@@ -150,55 +150,55 @@ typedef struct kingtide_batch kingtide_batch;
 // A commit: its operations, in the order in which they were made. Does not change; any thread may read it.
 typedef struct kingtide_change_record kingtide_change_record;
 
-// What is committed, commit by commit, read from the log. For one thread at a time.
+// The commits of a database in order, read from the log. For one thread at a time.
 typedef struct kingtide_change_stream kingtide_change_stream;
 
 // An open database. All functions on it may be called from many threads at once, except `kingtide_db_free`.
 typedef struct kingtide_db kingtide_db;
 
 // A deadlock: transactions each of which waits for the next, and the last for the first. The first is the victim, which is going to
-// be rolled back. Valid during the call that hands it out.
+// be rolled back. Valid during the call that receives it.
 typedef struct kingtide_deadlock kingtide_deadlock;
 
-// What went wrong. Belongs to the caller, who frees it. May be read from any thread.
+// The error of a failed call. It belongs to the caller, who frees it. May be read from any thread.
 typedef struct kingtide_error kingtide_error;
 
 // A handle of a column family. Any number of threads may use it at once. It does not keep the database open: after that
-// was closed or the family dropped, it answers `KINGTIDE_CLOSED`.
+// was closed or the family dropped, calls return `KINGTIDE_CLOSED`.
 typedef struct kingtide_family kingtide_family;
 
-// A cursor over the keys of a family, in their order, both ways. It begins invalid: position it with a seek. It owns what
-// it reads: flushes, merges and drops do not disturb it. One over a transaction shows what that wrote before, too, and ends
+// A cursor over the keys of a family, in order, in both directions. It is invalid until a seek positions it. It owns the data that
+// it reads, so flushes, compactions and drops do not affect it. A transaction's cursor also shows its earlier writes, and ends
 // with it. For one thread at a time.
 typedef struct kingtide_iter kingtide_iter;
 
 // A list of keys. Does not change; any thread may read it.
 typedef struct kingtide_keys kingtide_keys;
 
-// Locks that are held. Does not change; any thread may read it.
+// A list of held locks. Does not change; any thread may read it.
 typedef struct kingtide_lock_list kingtide_lock_list;
 
-// Requests that wait. Does not change; any thread may read it.
+// A list of waiting requests. Does not change; any thread may read it.
 typedef struct kingtide_lock_wait_list kingtide_lock_wait_list;
 
-// How to open a database or create a family. For one thread at a time. May be freed as soon as it was used.
+// Options for opening a database or creating a family. For one thread at a time. May be freed after the call that uses it.
 typedef struct kingtide_options kingtide_options;
 
-// Transactions in doubt. Does not change; any thread may read it.
+// A list of transactions in doubt. Does not change; any thread may read it.
 typedef struct kingtide_prepared_list kingtide_prepared_list;
 
-// A reader of one value, which may be larger than memory. It reads the value as it was when the reader was opened, whatever
-// happens to the key meanwhile, and keeps its file until it is freed. For one thread at a time.
+// A reader of one value, which may be larger than memory. It reads the value as of the moment when it was opened, regardless
+// of later changes of the key, and keeps its file until it is freed. For one thread at a time.
 typedef struct kingtide_reader kingtide_reader;
 
-// A consistent view of all families at one moment. As long as it is held, what it sees is kept. Any number of threads may
+// A consistent view of all families as of one moment. The versions that it sees are kept until it is freed. Any number of threads may
 // use it at once.
 typedef struct kingtide_snapshot kingtide_snapshot;
 
-// Writes a sorted file outside of any database, from keys that come in ascending order, each once. For one thread at a time.
+// A writer of a sorted file outside of any database. Keys must be added in ascending order, each once. For one thread at a time.
 typedef struct kingtide_sorted_writer kingtide_sorted_writer;
 
-// A value that was written and waits for the commit that puts it under a key. Its file is removed when this, and every batch
+// A finished value that waits for the commit that puts it under a key. Its file is removed when this, and every batch
 // and transaction that has the value, is freed without a commit. May be used by any number of threads at once.
 typedef struct kingtide_staged_value kingtide_staged_value;
 
@@ -211,14 +211,14 @@ typedef struct kingtide_strings kingtide_strings;
 // Text made by the library. Does not change; any thread may read it.
 typedef struct kingtide_text kingtide_text;
 
-// A commit that is visible to all and may not be durable yet. For one thread at a time.
+// A commit that is visible to all but may not be durable yet. For one thread at a time.
 typedef struct kingtide_ticket kingtide_ticket;
 
 // A transaction: operations that take effect together or not at all. One thread at a time may use it, and it may move between
 // threads; other threads may reach it only through a `kingtide_txn_handle`.
 //
 // After CONFLICT, DEADLOCK or LOCK_TIMEOUT nothing was written: reset the transaction and run it again. A deadlock victim, and a
-// transaction whose commit or prepare met a conflict, is already rolled back; after other errors the transaction remains usable.
+// transaction whose commit or prepare failed with a conflict, is already rolled back; after other errors the transaction remains usable.
 typedef struct kingtide_txn kingtide_txn;
 
 // Refers to a running transaction from any thread, any number at once. It may outlive the transaction, and refers to
@@ -228,8 +228,8 @@ typedef struct kingtide_txn_handle kingtide_txn_handle;
 // Running and prepared transactions. Does not change; any thread may read it.
 typedef struct kingtide_txn_list kingtide_txn_list;
 
-// A place for what a read found: a value, or that there is none. Make one with `kingtide_value_new` and use it for many
-// reads: each replaces what was there. It may hold a block of the cache, so do not keep many that are not needed. For one
+// The result of a read: a value, or the fact that there is none. Create one with `kingtide_value_new` and use it for many
+// reads; each replaces the previous result. It may keep a block of the cache in memory, so do not keep many without need. For one
 // thread at a time.
 typedef struct kingtide_value kingtide_value;
 
@@ -237,7 +237,7 @@ typedef struct kingtide_value kingtide_value;
 // committed. For one thread at a time.
 typedef struct kingtide_value_writer kingtide_value_writer;
 
-// What verification found. Does not change; any thread may read it.
+// The result of a verification. Does not change; any thread may read it.
 typedef struct kingtide_verify_report kingtide_verify_report;
 
 // One operation of a commit. Its pointers are valid as long as the record.
@@ -248,7 +248,7 @@ typedef struct {
     int32_t kind;
     // The family's number: see `kingtide_family_id`.
     uint32_t family;
-    // The family's present name; NULL when it was dropped since.
+    // The family's current name; NULL if it was dropped since.
     const char *family_name;
     // The key; for a range, its start.
     const void *key;
@@ -262,11 +262,11 @@ typedef struct {
     uint64_t expires_at_ms;
 } kingtide_change;
 
-// What a stream shows. All zero but `size`: everything that was logged, as soon as it is committed.
+// The commits that a stream shows. If all members except `size` are zero: every logged commit, as soon as it is committed.
 typedef struct {
     // `sizeof(kingtide_change_options)`.
     size_t size;
-    // Not 0: only what survives a power cut.
+    // Not 0: show only commits that survive a power cut.
     int32_t durable_only;
     // Not 0: commits that are not in the log (made without durability, or ingested) are shown as records without
     // operations, instead of ending the stream with TOO_OLD.
@@ -277,14 +277,14 @@ typedef struct {
 // neither unwind nor jump out.
 typedef void (*kingtide_commit_fn)(void *context, const kingtide_change_record *record);
 
-// Called once with a context that the library needs no more.
+// Called once, with a context that the library no longer needs.
 typedef void (*kingtide_destroy_fn)(void *context);
 
-// Told every now and then how far a long operation is. Not 0 ends it: it fails with CANCELLED. Must neither unwind nor jump
+// Called from time to time with the progress of a long operation. Not 0 cancels it with CANCELLED. Must neither unwind nor jump
 // out.
 typedef int32_t (*kingtide_progress_fn)(void *context, uint64_t done_bytes, uint64_t total_bytes);
 
-// How much was checked.
+// The amounts that were checked.
 typedef struct {
     // `sizeof(kingtide_verify_counts)`, set by the caller.
     size_t size;
@@ -306,7 +306,7 @@ typedef struct {
     uint64_t bytes;
 } kingtide_verify_counts;
 
-// One thing that is wrong. Its pointers are valid as long as the report.
+// One problem. Its pointers are valid as long as the report.
 typedef struct {
     // `sizeof(kingtide_problem)`, set by the caller.
     size_t size;
@@ -314,37 +314,37 @@ typedef struct {
     int32_t severity;
     // Not 0: `offset` is known.
     int32_t has_offset;
-    // What is wrong, with all that follows.
+    // A description of the problem and its consequences.
     const char *message;
-    // What kind of problem it is, as "Block" or "MissingFile".
+    // The kind of the problem, such as "Block" or "MissingFile".
     const char *kind;
-    // The family that it concerns; NULL if it concerns none.
+    // The family that is affected; NULL if none is.
     const char *family;
-    // The file; NULL if it is about none.
+    // The file; NULL if the problem is in none.
     const char *path;
-    // The place in the file, in bytes.
+    // The offset in the file, in bytes.
     uint64_t offset;
-    // The smallest key that may be concerned; NULL if that is not known.
+    // The smallest key that may be affected; NULL if unknown.
     const void *lowest_key;
     // Its length.
     size_t lowest_key_len;
-    // The largest key that may be concerned; NULL if that is not known.
+    // The largest key that may be affected; NULL if unknown.
     const void *highest_key;
     // Its length.
     size_t highest_key_len;
 } kingtide_problem;
 
-// How to repair.
+// Options of a repair.
 typedef struct {
     // `sizeof(kingtide_repair_options)`.
     size_t size;
-    // Not 0: the log ends at its first damage; otherwise whole records behind it are salvaged, too.
+    // Not 0: the log ends at its first damage; otherwise complete records after it are salvaged, too.
     int32_t stop_at_damage;
-    // Not 0: tables whose family is not known all belong to the default family. Only for databases that never had another.
+    // Not 0: assign all tables of unknown families to the default family. Only for databases that never had another.
     int32_t one_family;
 } kingtide_repair_options;
 
-// What a repair did, in numbers.
+// The result of a repair.
 typedef struct {
     // `sizeof(kingtide_repair_result)`, set by the caller.
     size_t size;
@@ -354,7 +354,7 @@ typedef struct {
     int32_t is_damaged;
     // Families of the new database.
     uint64_t families;
-    // Tables that were read, in whole or in part.
+    // Tables that were read, completely or in part.
     uint64_t tables;
     // Keys in the new database.
     uint64_t kept_keys;
@@ -364,17 +364,17 @@ typedef struct {
     uint64_t lost_ranges;
     // Ranges in which keys may be out of date; includes those lost.
     uint64_t stale_ranges;
-    // Files of which something could not be read.
+    // Files that could not be read completely.
     uint64_t unreadable_files;
     // Records of the log that were read.
     uint64_t log_records;
-    // Holes in the log.
+    // Gaps in the log.
     uint64_t log_gaps;
     // Transactions that are in doubt in the new database, too.
     uint64_t prepared;
 } kingtide_repair_result;
 
-// What a checkpoint holds.
+// Information about a checkpoint.
 typedef struct {
     // `sizeof(kingtide_checkpoint_info)`, set by the caller.
     size_t size;
@@ -382,32 +382,32 @@ typedef struct {
     uint64_t sequence;
     // Tables and value logs that it shares with the database by hard links.
     uint64_t linked_files;
-    // Bytes of those.
+    // Bytes of these.
     uint64_t linked_bytes;
     // Tables and value logs that could not be linked, and were copied.
     uint64_t copied_files;
-    // Bytes of those.
+    // Bytes of these.
     uint64_t copied_bytes;
 } kingtide_checkpoint_info;
 
-// How a backup is made, verified or restored.
+// Options for making, verifying or restoring a backup.
 typedef struct {
     // `sizeof(kingtide_backup_options)`.
     size_t size;
-    // Not 0: do not flush memtables before making one.
+    // Not 0: do not flush memtables before making the backup.
     int32_t no_flush;
     // Not 0: do not read a file again that an earlier backup took from this database under the same name and with the same
-    // size. Not sound if the directory was copied by other means than checkpoints and backups.
+    // size. Not safe if the directory was copied by other means than checkpoints and backups.
     int32_t trust_names;
-    // Bytes read a second at most; 0 for no limit.
+    // The maximum number of bytes to read per second; 0 for no limit.
     uint64_t rate_limit;
     // Called with the progress; may be NULL.
     kingtide_progress_fn progress;
-    // What it is called with.
+    // The context passed to it.
     void *progress_context;
 } kingtide_backup_options;
 
-// What a backup is.
+// Information about a backup.
 typedef struct {
     // `sizeof(kingtide_backup_info)`, set by the caller.
     size_t size;
@@ -417,17 +417,17 @@ typedef struct {
     uint64_t created_ms;
     // It holds every commit up to this sequence number and none after it.
     uint64_t sequence;
-    // Its files.
+    // The number of its files.
     uint64_t files;
     // Bytes of its files.
     uint64_t bytes;
     // Files that no backup held before it was made.
     uint64_t new_files;
-    // Bytes of those.
+    // Bytes of these.
     uint64_t new_bytes;
 } kingtide_backup_info;
 
-// What an export holds.
+// Information about an export.
 typedef struct {
     // `sizeof(kingtide_export_info)`, set by the caller.
     size_t size;
@@ -441,7 +441,7 @@ typedef struct {
     uint64_t bytes;
 } kingtide_export_info;
 
-// What a finished sorted file holds. Its pointers are valid as long as its writer.
+// Information about a finished sorted file. Its pointers are valid as long as its writer.
 typedef struct {
     // `sizeof(kingtide_sorted_file_info)`, set by the caller.
     size_t size;
@@ -461,7 +461,7 @@ typedef struct {
     size_t largest_len;
 } kingtide_sorted_file_info;
 
-// A sorted file, and the family that it goes to.
+// A sorted file, and the family to ingest it into.
 typedef struct {
     // The family.
     const kingtide_family *family;
@@ -469,13 +469,13 @@ typedef struct {
     const char *path;
 } kingtide_ingest_file;
 
-// How sorted files are ingested.
+// Options of an ingest.
 typedef struct {
     // `sizeof(kingtide_ingest_options)`.
     size_t size;
-    // Not 0: take the files instead of copying them.
+    // Not 0: move the files instead of copying them.
     int32_t move_files;
-    // Not 0: read all of each file first and check it.
+    // Not 0: first read and check each file completely.
     int32_t verify;
     // Not 0: fail with CONFLICT instead of waiting when a transaction holds a lock in a file's range.
     int32_t no_wait;
@@ -483,7 +483,7 @@ typedef struct {
     int32_t reserved;
 } kingtide_ingest_options;
 
-// How one commit is done.
+// Options of one commit.
 typedef struct {
     // `sizeof(kingtide_write_options)`.
     size_t size;
@@ -497,7 +497,7 @@ typedef struct {
 typedef struct {
     // The first byte; may be NULL when there is none.
     const void *data;
-    // How many there are.
+    // The number of elements.
     size_t len;
 } kingtide_slice;
 
@@ -505,39 +505,39 @@ typedef struct {
 typedef struct {
     // One of `kingtide_bound_kind`.
     int32_t kind;
-    // The key; not looked at for `KINGTIDE_UNBOUNDED`.
+    // The key; ignored for `KINGTIDE_UNBOUNDED`.
     const void *key;
     // Its length.
     size_t key_len;
 } kingtide_bound;
 
-// What an iterator shows. All zero but `size`: everything, as of now.
+// Options of an iterator. If all members except `size` are zero: all entries, as of now.
 typedef struct {
     // `sizeof(kingtide_read_options)`.
     size_t size;
-    // Where the keys begin.
+    // The lower bound.
     kingtide_bound lower;
-    // Where they end.
+    // The upper bound.
     kingtide_bound upper;
     // Only keys that begin with this are shown; NULL for all.
     const void *prefix;
     // Its length.
     size_t prefix_len;
-    // The snapshot to read at; NULL for now. Not for transactions, whose level decides. Needed only during the call.
+    // The snapshot to read at; NULL for now. Not for transactions, where the level decides. Needed only during the call.
     const kingtide_snapshot *snapshot;
     // Not 0: blocks that it reads do not enter the block cache.
     int32_t no_fill_cache;
-    // Not 0: read ahead from the start, for long scans; otherwise that begins by itself after a few blocks.
+    // Not 0: read ahead from the start, for long scans; otherwise read-ahead begins by itself after a few blocks.
     int32_t readahead;
-    // Not 0, for transactions only: show the newest committed values whatever the level's snapshot, as
-    // `kingtide_txn_get_for_update` does, without its locks. Behind `kingtide_txn_lock_range`, or with a get for update of each
-    // key, it shows what is to be changed as it is now. Not on levels that check writes.
+    // Not 0, for transactions only: show the newest committed values regardless of the level's snapshot, as
+    // `kingtide_txn_get_for_update` does, but without its locks. After `kingtide_txn_lock_range`, or with a get for update of each
+    // key, it shows the current state of the entries to be changed. Not at levels that check writes.
     int32_t newest;
     // Zero.
     int32_t reserved;
 } kingtide_read_options;
 
-// An entry that a walk came to.
+// An entry that a walk returned.
 typedef struct {
     // The key.
     const uint8_t *key;
@@ -561,7 +561,7 @@ typedef struct {
     int32_t isolation;
     // Not 0: it locks what it reads and writes.
     int32_t locking;
-    // Operations that it wrote so far.
+    // The number of operations that it has written so far.
     uint64_t writes;
     // The name under which it was prepared; NULL if it was not. Valid as long as the list.
     const void *xid;
@@ -573,7 +573,7 @@ typedef struct {
 typedef struct {
     // `sizeof(kingtide_lock_info)`, set by the caller.
     size_t size;
-    // Who holds it.
+    // The id of the transaction that holds it.
     uint64_t txn;
     // The family's number: see `kingtide_family_id`.
     uint32_t family;
@@ -583,9 +583,9 @@ typedef struct {
     int32_t is_range;
     // Zero.
     int32_t reserved;
-    // Where what is locked begins. Valid as long as the list.
+    // The lower bound of the locked range. Valid as long as the list.
     kingtide_bound lower;
-    // Where it ends.
+    // The upper bound.
     kingtide_bound upper;
 } kingtide_lock_info;
 
@@ -603,37 +603,37 @@ typedef struct {
     int32_t is_range;
     // Zero.
     int32_t reserved;
-    // Where what it wants begins. Valid as long as the list.
+    // The lower bound of the requested range. Valid as long as the list.
     kingtide_bound lower;
-    // Where it ends.
+    // The upper bound.
     kingtide_bound upper;
-    // For how long it has waited.
+    // The time for which it has waited.
     uint64_t waited_us;
-    // Those that it waits for. Valid as long as the list.
+    // The transactions that it waits for. Valid as long as the list.
     const uint64_t *holders;
-    // How many there are.
+    // The number of elements.
     size_t holder_count;
 } kingtide_lock_wait_info;
 
-// Called with the id of a transaction that is going to wait for locks, and with those of the transactions that it waits
+// Called with the id of a transaction that is about to wait for locks, and with the ids of the transactions that it waits
 // for. Must neither unwind nor jump out.
 typedef void (*kingtide_lock_wait_fn)(void *context, uint64_t waiter, const uint64_t *holders, size_t holder_count);
 
-// Called with a deadlock, on the thread of its victim, before that gives its locks back: the others still wait, unless
+// Called with a deadlock, on the thread of its victim, before the victim releases its locks: the others still wait, unless
 // something else ended their waits. Must not wait for another transaction, and must neither unwind nor jump out.
 typedef void (*kingtide_deadlock_fn)(void *context, const kingtide_deadlock *deadlock);
 
-// The functions that are called for waits for locks, and for deadlocks.
+// The functions that are called for lock waits and for deadlocks.
 typedef struct {
     // `sizeof(kingtide_lock_hooks)`, set by the caller.
     size_t size;
-    // Handed to the functions.
+    // The context passed to the functions.
     void *context;
     // Called for waits, as `kingtide_db_set_lock_wait_hook` says. May be NULL.
     kingtide_lock_wait_fn waits;
     // Called for deadlocks. May be NULL.
     kingtide_deadlock_fn deadlock;
-    // Called when the context is needed no more. May be NULL.
+    // Called when the context is no longer needed. May be NULL.
     kingtide_destroy_fn destroy;
 } kingtide_lock_hooks;
 
@@ -655,7 +655,7 @@ typedef struct {
     int32_t reserved;
 } kingtide_prepared_info;
 
-// A histogram of durations, in nanoseconds. Quantiles are wrong by at most 5.9 %. The texts are valid for ever.
+// A histogram of durations, in nanoseconds. Quantiles are off by at most 5.9 %. The texts are valid for ever.
 typedef struct {
     // `sizeof(kingtide_histogram)`, set by the caller.
     size_t size;
@@ -663,23 +663,23 @@ typedef struct {
     const char *name;
     // What it measures.
     const char *description;
-    // How many operations there were: of gets, seeks and steps about as many, because a sample of them is timed.
+    // The number of operations; approximate for gets, seeks and steps, because only a sample of them is timed.
     uint64_t count;
-    // All of them together.
+    // The sum of all durations.
     uint64_t sum;
-    // The longest.
+    // The longest duration.
     uint64_t max;
-    // Half took at most this.
+    // The median.
     uint64_t p50;
-    // 90 % took at most this.
+    // The 90th percentile.
     uint64_t p90;
-    // 99 % took at most this.
+    // The 99th percentile.
     uint64_t p99;
-    // 99.9 % took at most this.
+    // The 99.9th percentile.
     uint64_t p999;
 } kingtide_histogram;
 
-// Called with the name of an event, such as "flush_ended", and with a sentence that tells what happened. Both are valid during
+// Called with the name of an event, such as "flush_ended", and with a sentence that describes it. Both are valid during
 // the call. May call everything but `kingtide_db_close`. Must neither unwind nor jump out.
 typedef void (*kingtide_event_fn)(void *context, const char *name, const char *text);
 
@@ -687,23 +687,23 @@ typedef void (*kingtide_event_fn)(void *context, const char *name, const char *t
 typedef struct {
     // `sizeof(kingtide_listener)`, set by the caller.
     size_t size;
-    // Handed to the functions.
+    // The context passed to the functions.
     void *context;
     // Called for every event: one call at a time, in order, mostly on background threads.
     kingtide_event_fn event;
-    // Called when the context is needed no more. May be NULL.
+    // Called when the context is no longer needed. May be NULL.
     kingtide_destroy_fn destroy;
 } kingtide_listener;
 
-// Compares two keys: negative, zero or positive as `a` sorts before, is the same key as, or sorts behind `b`. Called from
-// many threads at once, at any time until the database is freed. Must be a total order, always the same. Must neither
+// Compares two keys: negative, zero or positive if `a` sorts before, is the same key as, or sorts after `b`. Called from
+// many threads at once, at any time until the database is freed. Must always be the same total order. Must neither
 // unwind nor jump out.
 typedef int32_t (*kingtide_compare_fn)(void *context, const uint8_t *a, size_t a_len, const uint8_t *b, size_t b_len);
 
 // A monotone 64-bit image of a key: if `a` sorts before `b`, its image is not greater. Makes searches faster.
 typedef uint64_t (*kingtide_head_fn)(void *context, const uint8_t *key, size_t key_len);
 
-// What an option is. All text is valid for ever.
+// The description of an option. All texts are valid for ever.
 typedef struct {
     // `sizeof(kingtide_option_info)`, set by the caller.
     size_t size;
@@ -711,7 +711,7 @@ typedef struct {
     const char *name;
     // What it does, with its unit.
     const char *description;
-    // What may be written: "true or false", "number or size (64M)".
+    // The form of a value: "true or false", "number or size (64M)".
     const char *form;
     // The default.
     const char *default_value;
@@ -745,7 +745,7 @@ typedef struct {
     int32_t reserved;
 } kingtide_stat;
 
-// Figures that are derived from the counters.
+// Figures derived from the counters.
 typedef struct {
     // `sizeof(kingtide_amplification)`, set by the caller.
     size_t size;
@@ -765,15 +765,15 @@ typedef struct {
     const char *name;
     // Bytes in its active memtable.
     uint64_t active_bytes;
-    // Immutable memtables, which wait for a flush.
+    // Immutable memtables that wait for a flush.
     uint64_t frozen;
     // Entries and range tombstones in all memtables, hidden versions included.
     uint64_t memtable_entries;
     // Bytes of its value logs.
     uint64_t vlog_bytes;
-    // Stored bytes in them that nothing refers to.
+    // Stored bytes in them to which nothing refers.
     uint64_t vlog_dead_bytes;
-    // How many levels hold anything: see `kingtide_stats_level`.
+    // The number of non-empty levels: see `kingtide_stats_level`.
     uint64_t levels;
 } kingtide_family_stats;
 
@@ -795,7 +795,7 @@ typedef struct {
     uint64_t tombstones;
 } kingtide_level_stats;
 
-// About what a range of keys holds.
+// An estimate of the contents of a range of keys.
 typedef struct {
     // `sizeof(kingtide_range_stats)`, set by the caller.
     size_t size;
@@ -807,7 +807,7 @@ typedef struct {
     uint64_t memtable_entries;
     // Point tombstones in tables.
     uint64_t tombstones;
-    // Range tombstones in the tables that meet the range.
+    // Range tombstones in the tables that overlap the range.
     uint64_t range_tombstones;
     // Bytes of keys and inline values in tables, before compression.
     uint64_t raw_bytes;
@@ -817,21 +817,21 @@ typedef struct {
     uint64_t value_log_bytes;
     // Bytes of keys and values in memtables.
     uint64_t memtable_bytes;
-    // Tables that meet the range.
+    // Tables that overlap the range.
     uint64_t tables;
-    // Runs that meet the range: what a scan has to merge, memtables aside.
+    // Runs that overlap the range, which a scan has to merge, without memtables.
     uint64_t runs;
 } kingtide_range_stats;
 
-// Given two neighbouring keys, tells the first of their parts, from 0 on, in which they differ; the number of parts or more
-// where none does. Must neither unwind nor jump out.
+// Given two neighbouring keys, returns the index of the first part in which they differ; the number of parts or more
+// if none does. Must neither unwind nor jump out.
 typedef size_t (*kingtide_first_difference_fn)(void *context,
                                                const uint8_t *a,
                                                size_t a_len,
                                                const uint8_t *b,
                                                size_t b_len);
 
-// How a transaction behaves. All zero but `size`: snapshot isolation, optimistic.
+// Options of a transaction. If all members except `size` are zero: snapshot isolation, optimistic.
 typedef struct {
     // `sizeof(kingtide_txn_options)`.
     size_t size;
@@ -847,11 +847,11 @@ typedef struct {
     int32_t no_wait;
     // Zero.
     int32_t reserved;
-    // How long it may live, in milliseconds; 0 for the database's option `transaction_timeout_ms`.
+    // Its timeout, in milliseconds; 0 for the database's option `transaction_timeout_ms`.
     uint64_t timeout_ms;
-    // How long to wait for a lock, in milliseconds; 0 for the database's option `lock_timeout_ms`; `KINGTIDE_NO_WAIT`.
+    // Its lock timeout, in milliseconds; 0 for the database's option `lock_timeout_ms`; `KINGTIDE_NO_WAIT` not to wait.
     int64_t lock_timeout_ms;
-    // Read as of this snapshot instead of now, on the levels that read as of the beginning; NULL for now. Needed only
+    // Read as of this snapshot instead of now, at levels that read as of the beginning; NULL for now. Needed only
     // during the call.
     const kingtide_snapshot *snapshot;
 } kingtide_txn_options;
@@ -863,7 +863,7 @@ extern "C" {
 // An empty batch.
 kingtide_batch *kingtide_batch_new(void);
 
-// Takes all operations out, keeping the memory.
+// Removes all operations, but keeps the memory.
 void kingtide_batch_clear(kingtide_batch *batch);
 
 // Number of operations.
@@ -883,7 +883,7 @@ kingtide_status kingtide_batch_put(kingtide_batch *batch,
                                    size_t value_len,
                                    kingtide_error **err);
 
-// Sets a key that is gone `ttl_ms` milliseconds after now.
+// Sets a key that expires `ttl_ms` milliseconds from now.
 //
 // Errors: as `kingtide_batch_put`.
 kingtide_status kingtide_batch_put_ttl(kingtide_batch *batch,
@@ -895,7 +895,7 @@ kingtide_status kingtide_batch_put_ttl(kingtide_batch *batch,
                                        uint64_t ttl_ms,
                                        kingtide_error **err);
 
-// Sets a key that is gone at a moment, in milliseconds since 1970.
+// Sets a key that expires at a moment given in milliseconds since 1970.
 //
 // Errors: as `kingtide_batch_put`.
 kingtide_status kingtide_batch_put_until(kingtide_batch *batch,
@@ -916,8 +916,8 @@ kingtide_status kingtide_batch_delete(kingtide_batch *batch,
                                       size_t key_len,
                                       kingtide_error **err);
 
-// Deletes a key that was put exactly once since its last delete; cheaper to reclaim. On a key that was put more often an
-// older value may come back.
+// Deletes a key that was put exactly once since its last delete; cheaper to reclaim. If the key was put more often, an
+// older value may reappear.
 //
 // Errors: as `kingtide_batch_put`.
 kingtide_status kingtide_batch_single_delete(kingtide_batch *batch,
@@ -928,7 +928,7 @@ kingtide_status kingtide_batch_single_delete(kingtide_batch *batch,
 
 // Deletes all keys from `start` up to, and without, `end`.
 //
-// Errors: as `kingtide_batch_put`; INVALID_ARGUMENT when `start` sorts behind `end`.
+// Errors: as `kingtide_batch_put`; INVALID_ARGUMENT if `start` sorts after `end`.
 kingtide_status kingtide_batch_delete_range(kingtide_batch *batch,
                                             const kingtide_family *family,
                                             const void *start,
@@ -937,7 +937,7 @@ kingtide_status kingtide_batch_delete_range(kingtide_batch *batch,
                                             size_t end_len,
                                             kingtide_error **err);
 
-// Deletes all keys that begin with a prefix, those that the batch wrote before included.
+// Deletes all keys that begin with a prefix, including those that the batch wrote before.
 //
 // Errors: as `kingtide_batch_put`; INVALID_ARGUMENT for a key order that does not support prefix iteration;
 // CORRUPTION, IO.
@@ -956,21 +956,21 @@ uint64_t kingtide_change_record_sequence(const kingtide_change_record *record);
 // The sequence number of its first operation, over all families.
 uint64_t kingtide_change_record_first_sequence(const kingtide_change_record *record);
 
-// Returns whether it stands for commits that are not in the log, and so has no operations.
+// Returns whether it represents commits that are not in the log, and so has no operations.
 bool kingtide_change_record_is_unlogged(const kingtide_change_record *record);
 
-// Returns how many operations it has.
+// Returns the number of its operations.
 size_t kingtide_change_record_count(const kingtide_change_record *record);
 
-// Describes the operation at an index from 0. False behind the last, or when `change->size` is not set.
+// Describes the operation at an index from 0. False after the last, or if `change->size` is not set.
 bool kingtide_change_record_get(const kingtide_change_record *record, size_t index, kingtide_change *change);
 
-// Frees a record that a stream gave. NULL is allowed.
+// Frees a record returned by a stream. NULL is allowed.
 void kingtide_change_record_free(kingtide_change_record *record);
 
-// A stream of everything that was committed after sequence number `since`: what `kingtide_change_stream_position` told a
-// stream before, or 0 for all that there is. `options` may be NULL. How much log is kept for that says the option
-// `change_retention`. Free it with `kingtide_change_stream_free`.
+// Opens a stream of all commits after sequence number `since`: the result of `kingtide_change_stream_position` for an
+// earlier stream, or 0 for all available commits. `options` may be NULL. The option `change_retention` says how much log is
+// kept for this. Free it with `kingtide_change_stream_free`.
 //
 // Errors: TOO_OLD (the log is gone), INVALID_ARGUMENT (not committed yet), READ_ONLY, CLOSED.
 kingtide_status kingtide_db_changes(const kingtide_db *db,
@@ -979,28 +979,28 @@ kingtide_status kingtide_db_changes(const kingtide_db *db,
                                     kingtide_change_stream **stream,
                                     kingtide_error **err);
 
-// The oldest sequence number that a stream can begin after.
+// Returns the oldest sequence number after which a stream can begin.
 uint64_t kingtide_db_oldest_change_sequence(const kingtide_db *db);
 
-// The next commit; `record` is set to NULL when there is none within `timeout_ms` milliseconds, 0 for not waiting. Free it with
+// Returns the next commit; `record` is set to NULL if there is none within `timeout_ms` milliseconds, or at once for 0. Free it with
 // `kingtide_change_record_free`.
 //
-// Errors: TOO_OLD (commits that are not in the log, or not any more), CORRUPTION, IO, CLOSED.
+// Errors: TOO_OLD (commits that are not, or no longer, in the log), CORRUPTION, IO, CLOSED.
 kingtide_status kingtide_change_stream_next(kingtide_change_stream *stream,
                                             uint64_t timeout_ms,
                                             kingtide_change_record **record,
                                             kingtide_error **err);
 
-// The sequence number after which a later stream goes on where this one is.
+// Returns the sequence number with which a later stream continues from this position.
 uint64_t kingtide_change_stream_position(const kingtide_change_stream *stream);
 
 // Frees a stream. NULL is allowed.
 void kingtide_change_stream_free(kingtide_change_stream *stream);
 
-// Sets the function that is called after every commit to the family, in place of the one before; NULL removes it. It is called in
+// Sets the function that is called after every commit to the family, replacing the previous one; NULL removes it. It is called in
 // commit order, one call at a time over the whole database, on the thread that commits, after the commit is visible and
-// before the committing call returns. Durability may come later. Commits made inside of it are reported afterwards. It must not
-// wait for a commit of another thread. `destroy`, which may be NULL, is called when the context is needed no more, also if
+// before the committing call returns. The commit may become durable later. Commits made inside it are reported afterwards. It must not
+// wait for a commit of another thread. `destroy`, which may be NULL, is called when the context is no longer needed, also if
 // this fails.
 //
 // Errors: INVALID_ARGUMENT.
@@ -1010,8 +1010,8 @@ kingtide_status kingtide_family_set_commit_hook(const kingtide_family *family,
                                                 kingtide_destroy_fn destroy,
                                                 kingtide_error **err);
 
-// Verifies an open database: its manifest, all tables and value logs as of now, and the log. Commits go on. `progress` may be
-// NULL. What is wrong is no error but in the report.
+// Verifies an open database: its manifest, all tables and value logs as of now, and the log. Commits continue. `progress` may be
+// NULL. Problems are in the report and are not errors.
 //
 // Errors: CLOSED, CANCELLED, IO.
 kingtide_status kingtide_db_verify(const kingtide_db *db,
@@ -1030,25 +1030,25 @@ kingtide_status kingtide_verify(const char *path,
                                 kingtide_verify_report **report,
                                 kingtide_error **err);
 
-// Returns whether nothing is wrong: no problem worse than `KINGTIDE_SEVERITY_INFO`.
+// Returns whether there is no problem worse than `KINGTIDE_SEVERITY_INFO`.
 bool kingtide_verify_report_is_clean(const kingtide_verify_report *report);
 
-// Returns whether something is damaged.
+// Returns whether there is damage.
 bool kingtide_verify_report_is_damaged(const kingtide_verify_report *report);
 
-// Returns what was checked. False when `counts->size` is not set.
+// Returns what was checked. False if `counts->size` is not set.
 bool kingtide_verify_report_counts(const kingtide_verify_report *report, kingtide_verify_counts *counts);
 
-// Returns how many problems are listed.
+// Returns the number of problems.
 size_t kingtide_verify_report_count(const kingtide_verify_report *report);
 
-// Describes the problem at an index from 0. False behind the last, or when `problem->size` is not set.
+// Describes the problem at an index from 0. False after the last, or if `problem->size` is not set.
 bool kingtide_verify_report_get(const kingtide_verify_report *report, size_t index, kingtide_problem *problem);
 
 // Frees a report. NULL is allowed.
 void kingtide_verify_report_free(kingtide_verify_report *report);
 
-// Salvages everything that can be read of the database in `path`, which is not changed, into a new database in `into`. Key
+// Salvages all readable data of the database in `path`, which is not changed, into a new database in `into`. Key
 // orders that it uses must be among the options, which may be NULL, as may `how`, `progress`, and `text`, which is set to a
 // description for people.
 //
@@ -1064,8 +1064,8 @@ kingtide_status kingtide_repair(const char *path,
                                 kingtide_text **text,
                                 kingtide_error **err);
 
-// Makes a copy of the database in a directory that is empty or absent, as of one moment, transactions in doubt included. It
-// shares the immutable files by hard links where that is possible. Commits go on. `info` may be NULL.
+// Creates a copy of the database in a directory that is empty or absent, as of one moment, including transactions in doubt. It
+// shares immutable files by hard links where possible. Commits continue. `info` may be NULL.
 //
 // Errors: EXISTS (the directory holds anything), LOCKED (another copy is being made there), IO, NO_SPACE, CLOSED, READ_ONLY.
 kingtide_status kingtide_db_checkpoint(const kingtide_db *db,
@@ -1073,13 +1073,13 @@ kingtide_status kingtide_db_checkpoint(const kingtide_db *db,
                                        kingtide_checkpoint_info *info,
                                        kingtide_error **err);
 
-// Refers to the directory of backups at `path`. Touches nothing: the first backup makes it. Free it with
+// Refers to the directory of backups at `path`. Changes nothing: the first backup creates the directory. Free it with
 // `kingtide_backup_free`.
 //
 // Errors: INVALID_ARGUMENT.
 kingtide_status kingtide_backup_open(const char *path, kingtide_backup **backup, kingtide_error **err);
 
-// Backs a database up, as of one moment. Files that the directory holds already are not stored again. Commits go on.
+// Backs up a database, as of one moment. Files that the directory already holds are not stored again. Commits continue.
 // `options` and `info` may be NULL.
 //
 // Errors: LOCKED (another process or handle changes the directory), CANCELLED, CORRUPTION, IO, NO_SPACE, CLOSED, READ_ONLY.
@@ -1097,17 +1097,17 @@ kingtide_status kingtide_backup_get_info(const kingtide_backup *backup,
                                          kingtide_backup_info *info,
                                          kingtide_error **err);
 
-// Lists all backups, readable or not: ask `kingtide_backup_get_info` of each.
+// Lists all backups, readable or not; call `kingtide_backup_get_info` for each.
 //
 // Errors: IO.
 kingtide_status kingtide_backup_list_all(const kingtide_backup *backup,
                                          kingtide_backup_list **list,
                                          kingtide_error **err);
 
-// Returns how many there are.
+// Returns the number of elements.
 size_t kingtide_backup_list_count(const kingtide_backup_list *list);
 
-// The number at an index from 0; `UINT64_MAX` behind the last.
+// Returns the number at an index from 0; `UINT64_MAX` after the last.
 uint64_t kingtide_backup_list_get(const kingtide_backup_list *list, size_t index);
 
 // Frees a list. NULL is allowed.
@@ -1121,22 +1121,22 @@ kingtide_status kingtide_backup_verify(const kingtide_backup *backup,
                                        const kingtide_backup_options *options,
                                        kingtide_error **err);
 
-// Copies a backup to a directory that is empty or absent, where it is a database. Every checksum is compared. `options` may be
+// Restores a backup as a database in a directory that is empty or absent. Every checksum is checked. `options` may be
 // NULL.
 //
-// Errors: CORRUPTION, NOT_FOUND, EXISTS, CANCELLED, LOCKED, IO, NO_SPACE. What was copied is removed then.
+// Errors: CORRUPTION, NOT_FOUND, EXISTS, CANCELLED, LOCKED, IO, NO_SPACE. The copied files are then removed.
 kingtide_status kingtide_backup_restore(const kingtide_backup *backup,
                                         uint64_t id,
                                         const char *target,
                                         const kingtide_backup_options *options,
                                         kingtide_error **err);
 
-// Deletes a backup, and the files that no other needs.
+// Deletes a backup, and the files that no other backup needs.
 //
 // Errors: NOT_FOUND, LOCKED, CORRUPTION (another backup is damaged: this one is deleted, its files are not), IO.
 kingtide_status kingtide_backup_delete(const kingtide_backup *backup, uint64_t id, kingtide_error **err);
 
-// Deletes all backups but the newest `keep`. `deleted`, unless NULL, is set to how many it deleted.
+// Deletes all backups except the newest `keep`. `deleted`, unless NULL, is set to the number of deleted backups.
 //
 // Errors: as `kingtide_backup_delete`.
 kingtide_status kingtide_backup_purge(const kingtide_backup *backup,
@@ -1147,7 +1147,7 @@ kingtide_status kingtide_backup_purge(const kingtide_backup *backup,
 // Frees the reference; the backups stay. NULL is allowed.
 void kingtide_backup_free(kingtide_backup *backup);
 
-// Makes a family that holds what another one shows now. Tables are shared by hard links where that is possible. `family`,
+// Creates a family with the current contents of another. Tables are shared by hard links where possible. `family`,
 // unless NULL, is set to a handle.
 //
 // Errors: NOT_FOUND (`from`); EXISTS, INVALID_ARGUMENT (`to`); CORRUPTION, IO, NO_SPACE, POISONED, CLOSED, READ_ONLY.
@@ -1157,7 +1157,7 @@ kingtide_status kingtide_db_clone_family(const kingtide_db *db,
                                          kingtide_family **family,
                                          kingtide_error **err);
 
-// Writes what the family shows now into a directory that is empty or absent, for `kingtide_db_import_family`. `info` may be
+// Writes the current contents of the family into a directory that is empty or absent, for `kingtide_db_import_family`. `info` may be
 // NULL.
 //
 // Errors: EXISTS, CORRUPTION, IO, NO_SPACE, CLOSED.
@@ -1166,7 +1166,7 @@ kingtide_status kingtide_family_export(const kingtide_family *family,
                                        kingtide_export_info *info,
                                        kingtide_error **err);
 
-// Creates a family from what `kingtide_family_export` wrote, in any database. `family`, unless NULL, is set to a handle.
+// Creates a family from an export of `kingtide_family_export` in any database. `family`, unless NULL, is set to a handle.
 //
 // Errors: NOT_FOUND (no complete export), EXISTS or INVALID_ARGUMENT (the name), INCOMPATIBLE (a key order that this database
 // does not know), CORRUPTION, NEWER_FORMAT, IO, NO_SPACE, POISONED, CLOSED, READ_ONLY.
@@ -1185,7 +1185,7 @@ kingtide_status kingtide_sorted_writer_create(const char *path,
                                               kingtide_sorted_writer **writer,
                                               kingtide_error **err);
 
-// Adds a key behind all that came before.
+// Adds a key after all previous ones.
 //
 // Errors: INVALID_ARGUMENT (not in order), FINISHED, IO, NO_SPACE.
 kingtide_status kingtide_sorted_writer_put(kingtide_sorted_writer *writer,
@@ -1195,7 +1195,7 @@ kingtide_status kingtide_sorted_writer_put(kingtide_sorted_writer *writer,
                                            size_t value_len,
                                            kingtide_error **err);
 
-// Adds a key that is gone `ttl_ms` milliseconds after now.
+// Adds a key that expires `ttl_ms` milliseconds from now.
 //
 // Errors: as `kingtide_sorted_writer_put`.
 kingtide_status kingtide_sorted_writer_put_ttl(kingtide_sorted_writer *writer,
@@ -1206,7 +1206,7 @@ kingtide_status kingtide_sorted_writer_put_ttl(kingtide_sorted_writer *writer,
                                                uint64_t ttl_ms,
                                                kingtide_error **err);
 
-// Adds the deletion of a key of the family, behind all that came before.
+// Adds a deletion of a key of the family, after all previous keys.
 //
 // Errors: as `kingtide_sorted_writer_put`.
 kingtide_status kingtide_sorted_writer_delete(kingtide_sorted_writer *writer,
@@ -1214,8 +1214,8 @@ kingtide_status kingtide_sorted_writer_delete(kingtide_sorted_writer *writer,
                                               size_t key_len,
                                               kingtide_error **err);
 
-// Deletes what the family held from `start` up to, and without, `end` before the ingest. What the file itself puts there
-// stays. In any order, at any time.
+// Deletes the keys that the family held from `start` up to, and without, `end` before the ingest. The file's own entries
+// stay. Ranges may be deleted in any order, at any time.
 //
 // Errors: as `kingtide_sorted_writer_put`.
 kingtide_status kingtide_sorted_writer_delete_range(kingtide_sorted_writer *writer,
@@ -1225,12 +1225,12 @@ kingtide_status kingtide_sorted_writer_delete_range(kingtide_sorted_writer *writ
                                                     size_t end_len,
                                                     kingtide_error **err);
 
-// About how many bytes the file will have; 0 once it is finished.
+// Returns the approximate size of the file in bytes; 0 once it is finished.
 uint64_t kingtide_sorted_writer_estimated_bytes(const kingtide_sorted_writer *writer);
 
 // Finishes the file. `info` may be NULL.
 //
-// Errors: INVALID_ARGUMENT (nothing was added), FINISHED, IO, NO_SPACE. The file is removed then.
+// Errors: INVALID_ARGUMENT (nothing was added), FINISHED, IO, NO_SPACE. The file is then removed.
 kingtide_status kingtide_sorted_writer_finish(kingtide_sorted_writer *writer,
                                               kingtide_sorted_file_info *info,
                                               kingtide_error **err);
@@ -1238,12 +1238,12 @@ kingtide_status kingtide_sorted_writer_finish(kingtide_sorted_writer *writer,
 // Frees a writer, and removes its file unless it is finished. NULL is allowed.
 void kingtide_sorted_writer_free(kingtide_sorted_writer *writer);
 
-// Makes the contents of sorted files part of families, all at one moment, and over a crash all or nothing: as if all were one
+// Makes the contents of sorted files part of families, all at one moment and, in case of a crash, all or nothing, as if all were one
 // batch, file by file. When it returns, they survive a power cut. `options` may be NULL. `sequence`, unless NULL, is set to
 // that of the commit.
 //
 // Errors: INVALID_ARGUMENT (no sorted file, a family of another database), INCOMPATIBLE (another key order), CORRUPTION,
-// NEWER_FORMAT, NOT_FOUND, LOCK_TIMEOUT, CONFLICT, POISONED, IO, NO_SPACE, CLOSED, READ_ONLY. Nothing is ingested then.
+// NEWER_FORMAT, NOT_FOUND, LOCK_TIMEOUT, CONFLICT, POISONED, IO, NO_SPACE, CLOSED, READ_ONLY. Nothing is then ingested.
 kingtide_status kingtide_db_ingest(const kingtide_db *db,
                                    const kingtide_ingest_file *files,
                                    size_t count,
@@ -1261,8 +1261,8 @@ kingtide_status kingtide_db_open(const char *path,
                                  kingtide_db **db,
                                  kingtide_error **err);
 
-// Opens a database for reading only, without a lock and without changing anything, also while another process writes it.
-// It shows what was committed when it was opened, until `kingtide_db_catch_up`.
+// Opens a database read-only, without a lock and without changing anything, even while another process writes to it.
+// Until `kingtide_db_catch_up`, it shows the data that was committed when it was opened.
 //
 // Errors: as `kingtide_db_open`, but never LOCKED.
 kingtide_status kingtide_db_open_read_only(const char *path,
@@ -1270,10 +1270,10 @@ kingtide_status kingtide_db_open_read_only(const char *path,
                                            kingtide_db **db,
                                            kingtide_error **err);
 
-// Returns whether it was opened for reading only.
+// Returns whether it was opened read-only.
 bool kingtide_db_is_read_only(const kingtide_db *db);
 
-// Moves a database that was opened for reading only to what is committed now. `sequence`, unless NULL, is set to the newest
+// Moves a database that was opened read-only to the current committed state. `sequence`, unless NULL, is set to the newest
 // visible sequence number.
 //
 // Errors: INVALID_ARGUMENT (opened for writing), CORRUPTION, IO, CLOSED.
@@ -1281,19 +1281,19 @@ kingtide_status kingtide_db_catch_up(const kingtide_db *db,
                                      uint64_t *sequence,
                                      kingtide_error **err);
 
-// Closes the database: waits for running jobs, flushes memtables, gives the directory's lock back. Everything that was
-// made from it may still be used and freed, and answers `KINGTIDE_CLOSED`. Closing again does nothing. The handle is still
-// to be freed.
+// Closes the database: waits for running jobs, flushes memtables, and releases the directory's lock. Objects that were
+// created from it may still be used and freed, and return `KINGTIDE_CLOSED`. Closing again does nothing. The handle must still
+// be freed.
 //
-// Errors: what kept memtables from being flushed. What was committed is safe in the log nevertheless.
+// Errors: the reason why memtables could not be flushed. Committed data is nevertheless safe in the log.
 kingtide_status kingtide_db_close(const kingtide_db *db,
                                   kingtide_error **err);
 
-// Frees the handle, and closes the database if it was not closed. Families, transactions, iterators and the like may be
+// Frees the handle, and closes the database if it was not closed. Families, transactions, iterators and other objects may be
 // freed before or after. NULL is allowed.
 void kingtide_db_free(kingtide_db *db);
 
-// Commits a batch: all of it or nothing. `options` may be NULL. `sequence`, unless NULL, is set to the sequence number of
+// Commits a batch atomically. `options` may be NULL. `sequence`, unless NULL, is set to the sequence number of
 // the last operation. The batch is unchanged: clear it to use it again.
 //
 // Errors: CLOSED, READ_ONLY, NO_SPACE, POISONED, BUSY; LOCK_TIMEOUT (a transaction holds a lock on a key).
@@ -1310,12 +1310,12 @@ kingtide_status kingtide_db_sync(const kingtide_db *db, kingtide_error **err);
 
 // Flushes all memtables of all families to tables and waits for it.
 //
-// Errors: what kept a flush from succeeding.
+// Errors: the reason why a flush failed.
 kingtide_status kingtide_db_flush(const kingtide_db *db, kingtide_error **err);
 
 // Waits until no flush and no compaction is due or running.
 //
-// Errors: the background error that keeps them from ending.
+// Errors: the background error that prevents them from finishing.
 kingtide_status kingtide_db_wait_for_background(const kingtide_db *db, kingtide_error **err);
 
 // Changes an option of the database while it is open, by name; only those that `kingtide_option_get_info` calls live. Not
@@ -1360,13 +1360,15 @@ kingtide_status kingtide_db_create_family(const kingtide_db *db,
                                           kingtide_family **family,
                                           kingtide_error **err);
 
-// Drops a family and everything in it. Its handles answer `KINGTIDE_CLOSED` from then on, and are still to be freed;
-// iterators that are open finish.
+// Drops a family and everything in it. Calls on its handles then return `KINGTIDE_CLOSED`, and the handles must still be freed;
+// open iterators can finish.
 //
 // Errors: NOT_FOUND, INVALID_ARGUMENT (the default family), IO, NO_SPACE, CLOSED, READ_ONLY.
-kingtide_status kingtide_db_drop_family(const kingtide_db *db, const char *name, kingtide_error **err);
+kingtide_status kingtide_db_drop_family(const kingtide_db *db,
+                                        const char *name,
+                                        kingtide_error **err);
 
-// Gives a family another name.
+// Renames a family.
 //
 // Errors: NOT_FOUND, EXISTS, INVALID_ARGUMENT (the default family, a bad name), IO, NO_SPACE, CLOSED, READ_ONLY.
 kingtide_status kingtide_db_rename_family(const kingtide_db *db,
@@ -1374,36 +1376,36 @@ kingtide_status kingtide_db_rename_family(const kingtide_db *db,
                                           const char *new_name,
                                           kingtide_error **err);
 
-// The status that the failed call returned, too. `KINGTIDE_OK` for NULL.
+// Returns the status that the failed call also returned. `KINGTIDE_OK` for NULL.
 kingtide_status kingtide_error_status(const kingtide_error *error);
 
-// Returns what went wrong, in English, with file and offset where they are known. Valid as long as the error. Empty for NULL.
+// Returns the message, in English, with file and offset where they are known. Valid as long as the error. Empty for NULL.
 const char *kingtide_error_message(const kingtide_error *error);
 
-// The file that the error is about; NULL when it is about none. Valid as long as the error.
+// Returns the file that the error is about; NULL if there is none. Valid as long as the error.
 const char *kingtide_error_path(const kingtide_error *error);
 
-// The byte offset in that file. False when it is not known; `offset` is not written then.
+// Gets the byte offset in that file. Returns false, and does not write `offset`, if it is unknown.
 bool kingtide_error_offset(const kingtide_error *error, uint64_t *offset);
 
-// Returns whether the same call may succeed later without anyone changing its arguments.
+// Returns whether the same call may succeed later with the same arguments.
 bool kingtide_error_is_retryable(const kingtide_error *error);
 
-// Returns whether the transaction that met it may succeed when it is run again from its beginning.
+// Returns whether the transaction that failed with it may succeed if it is run again from its beginning.
 bool kingtide_error_is_transient_conflict(const kingtide_error *error);
 
 // Frees an error. NULL is allowed.
 void kingtide_error_free(kingtide_error *error);
 
-// The name of a status, as "lock-timeout"; "other" for a number that is none. Valid for ever.
+// Returns the name of a status, such as "lock-timeout"; "other" for an unknown number. Valid for ever.
 const char *kingtide_status_name(int32_t status);
 
-// Its name now.
+// Returns its current name.
 //
 // Errors: INVALID_ARGUMENT.
 kingtide_status kingtide_family_name(const kingtide_family *family, kingtide_text **name, kingtide_error **err);
 
-// Its number, by which reports of locks and changes name it; never used for another family. `UINT32_MAX` for NULL.
+// Returns its number, which identifies it in reports of locks and changes and is never reused. `UINT32_MAX` for NULL.
 uint32_t kingtide_family_id(const kingtide_family *family);
 
 // The name of its key order.
@@ -1418,7 +1420,7 @@ int32_t kingtide_family_compare(const kingtide_family *family,
                                 const void *b,
                                 size_t b_len);
 
-// The present value of one of its options, as text.
+// Returns the current value of one of its options, as text.
 //
 // Errors: NOT_FOUND.
 kingtide_status kingtide_family_get_option(const kingtide_family *family,
@@ -1445,7 +1447,7 @@ kingtide_status kingtide_family_put(const kingtide_family *family,
                                     size_t value_len,
                                     kingtide_error **err);
 
-// Sets a key that is gone after `ttl_ms` milliseconds.
+// Sets a key that expires after `ttl_ms` milliseconds.
 //
 // Errors: as `kingtide_family_put`.
 kingtide_status kingtide_family_put_ttl(const kingtide_family *family,
@@ -1474,7 +1476,7 @@ kingtide_status kingtide_family_single_delete(const kingtide_family *family,
 
 // Deletes all keys from `start` up to, and without, `end`.
 //
-// Errors: as `kingtide_family_put`; INVALID_ARGUMENT when `start` sorts behind `end`.
+// Errors: as `kingtide_family_put`; INVALID_ARGUMENT if `start` sorts after `end`.
 kingtide_status kingtide_family_delete_range(const kingtide_family *family,
                                              const void *start,
                                              size_t start_len,
@@ -1504,8 +1506,8 @@ kingtide_status kingtide_family_compare_and_swap(const kingtide_family *family,
                                                  bool *swapped,
                                                  kingtide_error **err);
 
-// Reads a key into `value`, a place made by `kingtide_value_new`. An absent key is no error: the place holds nothing then,
-// as after an error. Allocates nothing for small values, and for large ones that lie in the block cache.
+// Reads a key into `value`, created by `kingtide_value_new`. An absent key is not an error: `value` then holds nothing,
+// as after an error. Allocates nothing for small values, or for large ones in the block cache.
 //
 // Errors: CORRUPTION with file and offset, IO, CLOSED.
 kingtide_status kingtide_family_get(const kingtide_family *family,
@@ -1524,9 +1526,9 @@ kingtide_status kingtide_family_get_at(const kingtide_family *family,
                                        kingtide_value *value,
                                        kingtide_error **err);
 
-// Reads `count` keys as of one moment into as many places, sharing the work that they have in common. All places must be
-// different ones. When some keys cannot be read, the others are, and the first error is returned; `statuses`, unless NULL, has
-// room for `count` statuses, one a key. They are not written when nothing was read at all, as for an argument that is NULL.
+// Reads `count` keys as of one moment into as many values, sharing common work. All values must be
+// different objects. If some keys cannot be read, the others are, and the first error is returned; `statuses`, unless NULL, has
+// room for `count` statuses, one per key. They are not written if nothing was read at all, for example because an argument is NULL.
 //
 // Errors: as `kingtide_family_get`.
 kingtide_status kingtide_family_multi_get(const kingtide_family *family,
@@ -1538,11 +1540,11 @@ kingtide_status kingtide_family_multi_get(const kingtide_family *family,
 
 // Flushes the family's memtables to tables and waits for it.
 //
-// Errors: what kept the flush from succeeding.
+// Errors: the reason why the flush failed.
 kingtide_status kingtide_family_flush(const kingtide_family *family, kingtide_error **err);
 
-// Compacts all tables that overlap the range into the deepest level and waits for it. Memtables are flushed first. NULL is an
-// open end; both ends belong to the range, whatever kind they have.
+// Flushes memtables, compacts all tables that overlap the range into the deepest level, and waits for it. NULL is an
+// open end; both ends belong to the range, regardless of their kind.
 //
 // Errors: the reason why the compaction failed.
 kingtide_status kingtide_family_compact_range(const kingtide_family *family,
@@ -1550,8 +1552,8 @@ kingtide_status kingtide_family_compact_range(const kingtide_family *family,
                                               const kingtide_bound *upper,
                                               kingtide_error **err);
 
-// Has the space given back soon, in the background, of what was deleted in the range from `lower` up to, not including,
-// `upper`, with a range delete. Snapshots see what they saw: the space is given back when they are gone. After a restart it is
+// Reclaims, soon and in the background, the space of entries that a range delete deleted from `lower` up to, not including,
+// `upper`. Snapshots still see these entries, and their space is reclaimed when the snapshots are freed. After a restart it is
 // left to compactions.
 //
 // Errors: CLOSED, READ_ONLY; CORRUPTION and IO from opening a table.
@@ -1567,16 +1569,16 @@ void kingtide_family_free(kingtide_family *family);
 
 // An iterator over a family. `options` may be NULL. Free it with `kingtide_iter_free`.
 //
-// Errors: CLOSED, INVALID_ARGUMENT (a snapshot of another database, a prefix in an order in which keys of one prefix are
-// not neighbours), TOO_OLD, CORRUPTION, IO.
+// Errors: CLOSED, INVALID_ARGUMENT (a snapshot of another database, a prefix in a key order that does not support
+// prefix iteration), TOO_OLD, CORRUPTION, IO.
 kingtide_status kingtide_family_iter(const kingtide_family *family,
                                      const kingtide_read_options *options,
                                      kingtide_iter **iter,
                                      kingtide_error **err);
 
-// An iterator over a family as a transaction sees it: what it wrote before this call is merged in, what it writes later does
-// not show. On levels whose reads take locks, the range between the bounds is locked now. It answers as the transaction
-// does once that is over. Free it with `kingtide_iter_free`, before or after the transaction.
+// Creates an iterator over a family as a transaction sees it: its writes before this call are included, its later writes are
+// not. At levels whose reads take locks, the range between the bounds is locked now. After the transaction ended, the iterator returns
+// the same errors as the transaction. Free it with `kingtide_iter_free`, before or after the transaction.
 //
 // Errors: as `kingtide_family_iter` and `kingtide_txn_get`; INVALID_ARGUMENT for a snapshot.
 kingtide_status kingtide_txn_iter(kingtide_txn *txn,
@@ -1585,10 +1587,10 @@ kingtide_status kingtide_txn_iter(kingtide_txn *txn,
                                   kingtide_iter **iter,
                                   kingtide_error **err);
 
-// Goes to the first key. True if it is at an entry; as for all moves, if not, ask `kingtide_iter_status` why.
+// Moves to the first key. Returns true if it is at an entry; otherwise, as for all moves, `kingtide_iter_status` says why.
 bool kingtide_iter_seek_to_first(kingtide_iter *iter);
 
-// Goes to the last key.
+// Moves to the last key.
 bool kingtide_iter_seek_to_last(kingtide_iter *iter);
 
 // Goes to the first key that is `key` or behind it. A key that is NULL and has a length leaves the iterator invalid, and its
@@ -1597,20 +1599,20 @@ bool kingtide_iter_seek(kingtide_iter *iter,
                         const void *key,
                         size_t key_len);
 
-// Goes to the last key that is `key` or before it.
+// Moves to the last key at or before `key`.
 bool kingtide_iter_seek_for_prev(kingtide_iter *iter, const void *key, size_t key_len);
 
-// Goes to the following key. Allocates nothing. Does nothing while invalid.
+// Moves to the next key. Allocates nothing. Does nothing while invalid.
 bool kingtide_iter_next(kingtide_iter *iter);
 
-// Goes to the preceding key. Does nothing while invalid.
+// Moves to the previous key. Does nothing while invalid.
 bool kingtide_iter_prev(kingtide_iter *iter);
 
-// Goes on by up to `count` keys, forward or else backward, and fills `entries`, which has room for so many, with those that
-// it comes to: one call instead of three for each. Returns how many there are. It stops early behind `most_bytes` of keys and
-// values, behind an entry that expires, and at the end: then it is invalid, and, as after an error, what it came to before is
-// given all the same. Otherwise it is at the last one given. While invalid it does nothing: begin with a seek, whose entry
-// is not given. What the entries point to is valid until the next walk, whatever other moves do, or until the iterator is freed.
+// Moves by up to `count` keys, forward or backward, and fills `entries`, which has room for `count`, with the entries that
+// it passes: one call instead of three per entry. Returns their number. It stops early after `most_bytes` of keys and
+// values, after an entry that expires, and at the end. At the end it is invalid, and, as after an error, the earlier entries are
+// still returned. Otherwise it is at the last returned entry. While invalid it does nothing: begin with a seek, whose entry
+// is not returned. The entries' pointers are valid until the next walk, regardless of other moves, or until the iterator is freed.
 size_t kingtide_iter_walk(kingtide_iter *iter,
                           bool forward,
                           kingtide_entry *entries,
@@ -1620,7 +1622,7 @@ size_t kingtide_iter_walk(kingtide_iter *iter,
 // Returns whether it is at an entry.
 bool kingtide_iter_valid(const kingtide_iter *iter);
 
-// The error that stopped it, if one did. A loop that ends because the iterator is invalid must ask.
+// Returns the error that stopped it, if any. A loop that ends because the iterator is invalid must check this.
 //
 // Errors: CORRUPTION, IO; INVALID_ARGUMENT (a seek with a key that is NULL); of a transaction's, FINISHED, ABORTED, EXPIRED.
 kingtide_status kingtide_iter_status(const kingtide_iter *iter,
@@ -1637,7 +1639,7 @@ kingtide_status kingtide_iter_value(kingtide_iter *iter, const uint8_t **value, 
 // Returns when the entry expires, in milliseconds since 1970; 0 if it does not, and while invalid.
 uint64_t kingtide_iter_expires_at_ms(const kingtide_iter *iter);
 
-// Moves an iterator of a family to what is visible now, keeping its bounds. It is invalid afterwards, and an error is
+// Moves an iterator of a family to the current state, keeping its bounds. It is invalid afterwards, and an error is
 // cleared. Cheaper than a new one.
 //
 // Errors: as `kingtide_family_iter`; INVALID_ARGUMENT for an iterator of another family or of a transaction.
@@ -1651,10 +1653,10 @@ void kingtide_iter_free(kingtide_iter *iter);
 // Errors: INVALID_ARGUMENT, CLOSED (in a forked child).
 kingtide_status kingtide_db_transactions(const kingtide_db *db, kingtide_txn_list **transactions, kingtide_error **err);
 
-// Returns how many there are.
+// Returns the number of elements.
 size_t kingtide_txn_list_count(const kingtide_txn_list *list);
 
-// Describes the one at an index from 0. False behind the last, or when `info->size` is not set.
+// Describes the one at an index from 0. False after the last, or if `info->size` is not set.
 bool kingtide_txn_list_get(const kingtide_txn_list *list, size_t index, kingtide_txn_info *info);
 
 // Frees a list. NULL is allowed.
@@ -1665,33 +1667,33 @@ void kingtide_txn_list_free(kingtide_txn_list *list);
 // Errors: INVALID_ARGUMENT, CLOSED (in a forked child).
 kingtide_status kingtide_db_locks(const kingtide_db *db, kingtide_lock_list **locks, kingtide_error **err);
 
-// Returns how many there are.
+// Returns the number of elements.
 size_t kingtide_lock_list_count(const kingtide_lock_list *list);
 
-// Describes the one at an index from 0. False behind the last, or when `info->size` is not set.
+// Describes the one at an index from 0. False after the last, or if `info->size` is not set.
 bool kingtide_lock_list_get(const kingtide_lock_list *list, size_t index, kingtide_lock_info *info);
 
 // Frees a list. NULL is allowed.
 void kingtide_lock_list_free(kingtide_lock_list *list);
 
-// Lists who waits for whose locks.
+// Lists which transaction waits for the locks of which others.
 //
 // Errors: INVALID_ARGUMENT, CLOSED (in a forked child).
 kingtide_status kingtide_db_lock_waits(const kingtide_db *db, kingtide_lock_wait_list **waits, kingtide_error **err);
 
-// Returns how many there are.
+// Returns the number of elements.
 size_t kingtide_lock_wait_list_count(const kingtide_lock_wait_list *list);
 
-// Describes the one at an index from 0. False behind the last, or when `info->size` is not set.
+// Describes the one at an index from 0. False after the last, or if `info->size` is not set.
 bool kingtide_lock_wait_list_get(const kingtide_lock_wait_list *list, size_t index, kingtide_lock_wait_info *info);
 
 // Frees a list. NULL is allowed.
 void kingtide_lock_wait_list_free(kingtide_lock_wait_list *list);
 
-// Sets the function that is called for transactions that wait for locks, in place of the one before; NULL removes it. It is
-// called on the thread that waits, when it begins to and then a few times a second, for those that it waits for may have
-// changed; they may be over by now. It may interrupt or abort transactions, the waiting one included, and must not wait for
-// another. `destroy`, which may be NULL, is called when the context is needed no more, also if this fails.
+// Sets the function that is called for transactions that wait for locks, replacing the previous one; NULL removes it. It is
+// called on the waiting thread, when the wait begins and then a few times a second, because the transactions that it waits for may have
+// changed; they may already have ended. It may interrupt or abort transactions, including the waiting one, and must not wait for
+// another. `destroy`, which may be NULL, is called when the context is no longer needed, also if this fails.
 //
 // Errors: INVALID_ARGUMENT.
 kingtide_status kingtide_db_set_lock_wait_hook(const kingtide_db *db,
@@ -1700,25 +1702,25 @@ kingtide_status kingtide_db_set_lock_wait_hook(const kingtide_db *db,
                                                kingtide_destroy_fn destroy,
                                                kingtide_error **err);
 
-// Sets the functions that are called for transactions that wait for locks, and for deadlocks, in place of those that were set
+// Sets the functions that are called for transactions that wait for locks, and for deadlocks, replacing those that were set
 // before, also by `kingtide_db_set_lock_wait_hook`; NULL removes them.
 //
-// Errors: INVALID_ARGUMENT; `destroy` is not called then.
+// Errors: INVALID_ARGUMENT; In this case `destroy` is not called.
 kingtide_status kingtide_db_set_lock_hooks(const kingtide_db *db,
                                            const kingtide_lock_hooks *hooks,
                                            kingtide_error **err);
 
-// Returns how many transactions it has.
+// Returns the number of its transactions.
 size_t kingtide_deadlock_count(const kingtide_deadlock *deadlock);
 
-// Describes what the transaction at an index from 0 waits for: `txn` is that transaction. False behind the last, or when
-// `info->size` is not set. What it points to is valid as long as the deadlock.
+// Describes the lock request of the transaction at an index from 0: `txn` is that transaction. False after the last, or if
+// `info->size` is not set. Its pointers are valid as long as the deadlock.
 bool kingtide_deadlock_wanted(const kingtide_deadlock *deadlock,
                               size_t index,
                               kingtide_lock_info *info);
 
 // Describes the lock that the transaction at an index from 0 waits for: `txn` is the one that holds it, the next one of the cycle.
-// Of a lock on more than what is waited for, it is the first piece that stands in the way. Otherwise as
+// If the lock covers more than the request, it is the first conflicting part. Otherwise as
 // `kingtide_deadlock_wanted`.
 bool kingtide_deadlock_held(const kingtide_deadlock *deadlock,
                             size_t index,
@@ -1730,20 +1732,20 @@ bool kingtide_deadlock_held(const kingtide_deadlock *deadlock,
 // Errors: INVALID_ARGUMENT, CLOSED (in a forked child).
 kingtide_status kingtide_db_prepared(const kingtide_db *db, kingtide_prepared_list **prepared, kingtide_error **err);
 
-// Returns how many there are.
+// Returns the number of elements.
 size_t kingtide_prepared_list_count(const kingtide_prepared_list *list);
 
-// Describes the one at an index from 0. False behind the last, or when `info->size` is not set.
+// Describes the one at an index from 0. False after the last, or if `info->size` is not set.
 bool kingtide_prepared_list_get(const kingtide_prepared_list *list, size_t index, kingtide_prepared_info *info);
 
 // Frees a list. NULL is allowed.
 void kingtide_prepared_list_free(kingtide_prepared_list *list);
 
 // Describes the histogram at an index from 0, as it is now. False behind the last, without a database, or when
-// `histogram->size` is not set. Reads some 22 KB.
+// `histogram->size` is not set. Reads about 22 KB.
 bool kingtide_db_histogram(const kingtide_db *db, size_t index, kingtide_histogram *histogram);
 
-// The nanoseconds that a share `quantile` (0 to 1) of the operations of a kind took at most, by the histogram's name.
+// Gets the nanoseconds that a share `quantile` (0 to 1) of the operations did not exceed, by the histogram's name.
 //
 // Errors: NOT_FOUND, INVALID_ARGUMENT.
 kingtide_status kingtide_db_histogram_quantile(const kingtide_db *db,
@@ -1752,26 +1754,26 @@ kingtide_status kingtide_db_histogram_quantile(const kingtide_db *db,
                                                uint64_t *nanoseconds,
                                                kingtide_error **err);
 
-// Sets the listener of databases that are opened with these options, in place of the one before; NULL
+// Sets the listener of databases that are opened with these options, replacing the previous one; NULL
 // removes it.
 //
-// Errors: INVALID_ARGUMENT; `destroy` is not called then.
+// Errors: INVALID_ARGUMENT; In this case `destroy` is not called.
 kingtide_status kingtide_options_set_listener(kingtide_options *options,
                                               const kingtide_listener *listener,
                                               kingtide_error **err);
 
-// Sets how much is recorded of what the operations of this thread do: 0 nothing, 1 counts and waits, 2 the times of all stages
-// too. Counting begins anew from zero. Returns false for any other level.
+// Sets what is recorded about the operations of this thread: 0 nothing, 1 counts and waits, 2 also the times of all stages.
+// Counting restarts from zero. Returns false for any other level.
 bool kingtide_perf_start(int32_t level);
 
-// Returns what the operations of this thread touched, and how long their stages took, since the start or the last call of this: the
+// Returns what the operations of this thread touched, and how long their stages took, since the start or the last such call: the
 // fields that are not 0, as `name=value` with spaces between them. Names that end in `_ns` are nanoseconds.
 //
 // Errors: INVALID_ARGUMENT.
 kingtide_status kingtide_perf_take(kingtide_text **text,
                                    kingtide_error **err);
 
-// The last 128 operations that took as long as the option `slow_operation_threshold_us` says, or longer: a line for each,
+// Returns the last 128 operations that took at least as long as the option `slow_operation_threshold_us` says: a line for each,
 // oldest first, with what it touched and waited for.
 //
 // Errors: INVALID_ARGUMENT, CLOSED (in a forked child).
@@ -1783,9 +1785,9 @@ kingtide_status kingtide_db_slow_operations(const kingtide_db *db,
 kingtide_options *kingtide_options_new(void);
 
 // Sets an option by name, from text: sizes as "64M", durations in the unit that the name ends with, "true" and "false".
-// The name decides whether it is the database's or its families'. `kingtide_option_get_info` lists all.
+// The name determines whether it is an option of the database or of families. `kingtide_option_get_info` lists all.
 //
-// Errors: INVALID_ARGUMENT, with the nearest name that there is.
+// Errors: INVALID_ARGUMENT, with the most similar name.
 kingtide_status kingtide_options_set(kingtide_options *options,
                                      const char *name,
                                      const char *value,
@@ -1799,7 +1801,7 @@ kingtide_status kingtide_options_get(const kingtide_options *options,
                                      kingtide_text **value,
                                      kingtide_error **err);
 
-// Sets the key order of the default family: "bytewise" (the default), "reverse", "u64", "i64", "case-insensitive", or one
+// Sets the key order of the default family: "bytewise" (the default), "reverse", "u64", "i64", "case-insensitive", or an order
 // that was added.
 //
 // Errors: NOT_FOUND.
@@ -1807,9 +1809,9 @@ kingtide_status kingtide_options_set_order(kingtide_options *options,
                                            const char *name,
                                            kingtide_error **err);
 
-// Adds a key order of the caller's own. Its name is stored with the families that use it, and it must be added to the
+// Adds a custom key order. Its name is stored with the families that use it, and it must be added to the
 // options of every later open. `head` and `destroy` may be NULL. `destroy` is called when neither options nor a database
-// need the context any more, or at once if this fails.
+// need the context any longer, or at once if this fails.
 //
 // Errors: EXISTS (the name), INVALID_ARGUMENT.
 kingtide_status kingtide_options_add_order(kingtide_options *options,
@@ -1820,8 +1822,8 @@ kingtide_status kingtide_options_add_order(kingtide_options *options,
                                            kingtide_destroy_fn destroy,
                                            kingtide_error **err);
 
-// Takes over, for the default family, the options and key order that the database in `path` has stored; without this an
-// open stores those given.
+// Loads the stored options and key order of the default family of the database in `path`; without this call, an
+// open replaces the stored ones.
 //
 // Errors: NOT_FOUND (no database), INCOMPATIBLE (a key order that was not added), CORRUPTION, NEWER_FORMAT, IO.
 kingtide_status kingtide_options_load(kingtide_options *options, const char *path, kingtide_error **err);
@@ -1833,7 +1835,7 @@ void kingtide_options_free(kingtide_options *options);
 // when `info->size` is not set.
 bool kingtide_option_get_info(size_t index, kingtide_option_info *info);
 
-// The library's version, as "0.1.0". Valid for ever.
+// Returns the library's version, such as "0.1.0". Valid for ever.
 const char *kingtide_version(void);
 
 // Compares two keys as a built-in order does, by its name; for callers that merge or check. `order` may be NULL for
@@ -1848,8 +1850,8 @@ kingtide_status kingtide_compare(const char *order,
                                  int32_t *result,
                                  kingtide_error **err);
 
-// Opens the value of a key to be read in pieces. `snapshot` may be NULL: then it is the value of now. `reader` is set to NULL
-// when the key is absent, which is no error. Free it with `kingtide_reader_free`.
+// Opens the value of a key for reading in pieces. `snapshot` may be NULL to read the current value. `reader` is set to NULL
+// if the key is absent, which is not an error. Free it with `kingtide_reader_free`.
 //
 // Errors: CORRUPTION with file and offset, IO, CLOSED; INVALID_ARGUMENT (a snapshot of another database), TOO_OLD.
 kingtide_status kingtide_family_get_reader(const kingtide_family *family,
@@ -1862,8 +1864,8 @@ kingtide_status kingtide_family_get_reader(const kingtide_family *family,
 // Returns the length of the value in bytes; 0 for NULL.
 uint64_t kingtide_reader_len(const kingtide_reader *reader);
 
-// Reads up to `size` bytes of the value from byte `offset` on into `buf`, and sets `read` to how many there were: fewer than
-// `size` only at the value's end, and 0 behind it. Going forward is cheap.
+// Reads up to `size` bytes of the value from byte `offset` on into `buf`, and sets `read` to their number: fewer than
+// `size` only at the value's end, and 0 beyond it. Reading forwards is cheap.
 //
 // Errors: CORRUPTION with file and offset (other parts of the value can still be read), IO, INVALID_ARGUMENT.
 kingtide_status kingtide_reader_read(kingtide_reader *reader,
@@ -1876,12 +1878,12 @@ kingtide_status kingtide_reader_read(kingtide_reader *reader,
 // Frees a reader. NULL is allowed.
 void kingtide_reader_free(kingtide_reader *reader);
 
-// A snapshot of now. Free it with `kingtide_snapshot_free`.
+// Takes a snapshot of the current state. Free it with `kingtide_snapshot_free`.
 //
 // Errors: INVALID_ARGUMENT, CLOSED (in a forked child).
 kingtide_status kingtide_db_snapshot(const kingtide_db *db, kingtide_snapshot **snapshot, kingtide_error **err);
 
-// A snapshot of the moment at which `sequence` was the newest sequence number.
+// Takes a snapshot of the moment at which `sequence` was the newest sequence number.
 //
 // Errors: TOO_OLD, INVALID_ARGUMENT (not committed yet), CLOSED.
 kingtide_status kingtide_db_snapshot_at(const kingtide_db *db,
@@ -1889,10 +1891,10 @@ kingtide_status kingtide_db_snapshot_at(const kingtide_db *db,
                                         kingtide_snapshot **snapshot,
                                         kingtide_error **err);
 
-// Every sequence number from this one on can be read at with `kingtide_db_snapshot_at`.
+// Returns the oldest sequence number at which `kingtide_db_snapshot_at` can read.
 uint64_t kingtide_db_oldest_readable_sequence(const kingtide_db *db);
 
-// Takes a snapshot of now and keeps it under a name until it is dropped or the database closes. `snapshot` is set to a
+// Takes a snapshot of the current state and keeps it under a name until it is dropped or the database closes. `snapshot` is set to a
 // handle of it.
 //
 // Errors: EXISTS, INVALID_ARGUMENT (an empty or too long name, too many of them), CLOSED.
@@ -1914,7 +1916,7 @@ kingtide_status kingtide_db_named_snapshot(const kingtide_db *db,
 // Errors: INVALID_ARGUMENT, CLOSED (in a forked child).
 kingtide_status kingtide_db_snapshot_names(const kingtide_db *db, kingtide_strings **names, kingtide_error **err);
 
-// Forgets a named snapshot. Handles of it stay valid.
+// Drops a named snapshot. Its handles stay valid.
 //
 // Errors: NOT_FOUND, CLOSED.
 kingtide_status kingtide_db_drop_named_snapshot(const kingtide_db *db, const char *name, kingtide_error **err);
@@ -1922,7 +1924,7 @@ kingtide_status kingtide_db_drop_named_snapshot(const kingtide_db *db, const cha
 // The newest sequence number that it sees; 0 for NULL.
 uint64_t kingtide_snapshot_sequence(const kingtide_snapshot *snapshot);
 
-// Gives a snapshot back. What was made from it may be used further. NULL is allowed.
+// Frees a snapshot. Objects that were created from it may still be used. NULL is allowed.
 void kingtide_snapshot_free(kingtide_snapshot *snapshot);
 
 // Takes all statistics. Free them with `kingtide_stats_free`.
@@ -1930,16 +1932,16 @@ void kingtide_snapshot_free(kingtide_snapshot *snapshot);
 // Errors: INVALID_ARGUMENT, CLOSED (in a forked child).
 kingtide_status kingtide_db_stats(const kingtide_db *db, kingtide_stats **stats, kingtide_error **err);
 
-// Describes the statistic at an index from 0. False behind the last, or when `stat->size` is not set.
+// Describes the statistic at an index from 0. False after the last, or if `stat->size` is not set.
 bool kingtide_stats_get(const kingtide_stats *stats, size_t index, kingtide_stat *stat);
 
-// The value of the statistic of that name. False when there is none; `value` is not written then.
+// Gets the value of the statistic of that name. Returns false, and does not write `value`, if there is none.
 bool kingtide_stats_value(const kingtide_stats *stats, const char *name, uint64_t *value);
 
-// Figures that are derived from the counters. False when `amplification->size` is not set.
+// Figures derived from the counters. False when `amplification->size` is not set.
 bool kingtide_stats_amplification(const kingtide_stats *stats, kingtide_amplification *amplification);
 
-// Why no write is taken any more; NULL if writes are taken. Reads go on; the database must be opened again. Valid as long as
+// Returns why writes are no longer accepted; NULL if they are. Reads continue to work; the database must be reopened. Valid as long as
 // the statistics.
 const char *kingtide_stats_writes_stopped(const kingtide_stats *stats);
 
@@ -1952,23 +1954,25 @@ bool kingtide_stats_family(const kingtide_stats *stats,
                            size_t index,
                            kingtide_family_stats *family);
 
-// Describes a level of the family at an index: `level_index` counts the levels that hold anything, from 0. False behind the
-// last, or when `level->size` is not set.
+// Describes a level of the family at an index: `level_index` counts the non-empty levels, from 0. False after the
+// last, or if `level->size` is not set.
 bool kingtide_stats_level(const kingtide_stats *stats,
                           size_t family_index,
                           size_t level_index,
                           kingtide_level_stats *level);
 
-// All of it as text, for people.
+// Returns all statistics as text for people.
 //
 // Errors: INVALID_ARGUMENT.
 kingtide_status kingtide_stats_text(const kingtide_stats *stats, kingtide_text **text, kingtide_error **err);
 
-// All of it as a JSON object: "counters", "amplification", "families" with their "levels", and "writes_stopped" and
+// Returns all statistics as a JSON object: "counters", "amplification", "families" with their "levels", and "writes_stopped" and
 // "background_error", which may be null.
 //
 // Errors: INVALID_ARGUMENT.
-kingtide_status kingtide_stats_json(const kingtide_stats *stats, kingtide_text **json, kingtide_error **err);
+kingtide_status kingtide_stats_json(const kingtide_stats *stats,
+                                    kingtide_text **json,
+                                    kingtide_error **err);
 
 // Frees statistics. NULL is allowed.
 void kingtide_stats_free(kingtide_stats *stats);
@@ -1978,8 +1982,8 @@ void kingtide_stats_free(kingtide_stats *stats);
 // Errors: INVALID_ARGUMENT, CLOSED (in a forked child).
 kingtide_status kingtide_db_prometheus(const kingtide_db *db, kingtide_text **text, kingtide_error **err);
 
-// Estimates what a range of keys holds, from metadata and resident indexes, in a few microseconds: no block is read. NULL is
-// an open end. For planners of queries. A transaction's own writes do not count.
+// Estimates the contents of a range of keys from metadata and resident indexes, in a few microseconds: no block is read. NULL is
+// an open end. For query planners. A transaction's own writes do not count.
 //
 // Errors: CLOSED; CORRUPTION, IO (opening a table); INVALID_ARGUMENT.
 kingtide_status kingtide_family_range_stats(const kingtide_family *family,
@@ -1988,7 +1992,7 @@ kingtide_status kingtide_family_range_stats(const kingtide_family *family,
                                             kingtide_range_stats *stats,
                                             kingtide_error **err);
 
-// Counts the keys of a range if that takes no more than looking at `most` of them, and estimates them otherwise. `exact`,
+// Counts the keys of a range if there are at most `most`, and estimates their number otherwise. `exact`,
 // unless NULL, is set to whether they were counted.
 //
 // Errors: as `kingtide_family_range_stats`.
@@ -2000,7 +2004,7 @@ kingtide_status kingtide_family_count_up_to(const kingtide_family *family,
                                             bool *exact,
                                             kingtide_error **err);
 
-// Keys that cut a range into at most `parts` parts which hold about equally many entries, ascending: for parallel scans. They
+// Returns keys, in ascending order, that split a range into at most `parts` parts of about equal size, for parallel scans. They
 // need not exist; a part goes from one, included, to the next, excluded. NULL is an open end. No block is read. Free the list
 // with `kingtide_keys_free`.
 //
@@ -2012,10 +2016,10 @@ kingtide_status kingtide_family_split_points(const kingtide_family *family,
                                              kingtide_keys **keys,
                                              kingtide_error **err);
 
-// Returns how many there are.
+// Returns the number of elements.
 size_t kingtide_keys_count(const kingtide_keys *keys);
 
-// The key at an index from 0; NULL behind the last. `len`, unless NULL, is set to its length. Valid until the list is freed.
+// Returns the key at an index from 0; NULL after the last. `len`, unless NULL, is set to its length. Valid until the list is freed.
 const uint8_t *kingtide_keys_get(const kingtide_keys *keys,
                                  size_t index,
                                  size_t *len);
@@ -2023,9 +2027,9 @@ const uint8_t *kingtide_keys_get(const kingtide_keys *keys,
 // Frees a list. NULL is allowed.
 void kingtide_keys_free(kingtide_keys *keys);
 
-// Estimates, for each number of leading parts of a range's keys from 1 to `parts`, how many different combinations there are:
-// what planners of queries know of an index. `distinct` has room for `parts` numbers. Looks at about 16 keys at each of `places`
-// places, and at all keys if there are no more. `rows` and `exact` may be NULL. `parts` is 64 at most.
+// Estimates, for each number of leading parts of a range's keys from 1 to `parts`, the number of distinct combinations,
+// as query planners need for an index. `distinct` has room for `parts` numbers. Reads about 16 keys at each of `places`
+// places, or all keys if there are no more. `rows` and `exact` may be NULL. `parts` is at most 64.
 //
 // Errors: as `kingtide_family_range_stats`, and of reading.
 kingtide_status kingtide_family_cardinality(const kingtide_family *family,
@@ -2051,10 +2055,10 @@ kingtide_status kingtide_txn_begin(const kingtide_db *db,
 // Its id, unique while the database is open; 0 for NULL.
 uint64_t kingtide_txn_id(const kingtide_txn *txn);
 
-// The sequence number as of which it reads, on levels that read as of the beginning.
+// Returns the sequence number as of which it reads, at levels that read as of the beginning.
 uint64_t kingtide_txn_snapshot_sequence(const kingtide_txn *txn);
 
-// Operations written and not committed.
+// Returns the number of operations written and not committed.
 size_t kingtide_txn_count(const kingtide_txn *txn);
 
 // Sets a key.
@@ -2069,7 +2073,7 @@ kingtide_status kingtide_txn_put(kingtide_txn *txn,
                                  size_t value_len,
                                  kingtide_error **err);
 
-// Sets a key that is gone after `ttl_ms` milliseconds.
+// Sets a key that expires after `ttl_ms` milliseconds.
 //
 // Errors: as `kingtide_txn_put`.
 kingtide_status kingtide_txn_put_ttl(kingtide_txn *txn,
@@ -2081,7 +2085,7 @@ kingtide_status kingtide_txn_put_ttl(kingtide_txn *txn,
                                      uint64_t ttl_ms,
                                      kingtide_error **err);
 
-// Sets a key that is gone at a moment, in milliseconds since 1970: several keys that are to go at once need the same.
+// Sets a key that expires at a moment given in milliseconds since 1970. Keys that must expire together need the same moment.
 //
 // Errors: as `kingtide_txn_put`.
 kingtide_status kingtide_txn_put_until(kingtide_txn *txn,
@@ -2113,7 +2117,7 @@ kingtide_status kingtide_txn_single_delete(kingtide_txn *txn,
 
 // Deletes all keys from `start` up to, and without, `end`. A locking transaction locks the range.
 //
-// Errors: as `kingtide_txn_put`; INVALID_ARGUMENT when `start` sorts behind `end`.
+// Errors: as `kingtide_txn_put`; INVALID_ARGUMENT if `start` sorts after `end`.
 kingtide_status kingtide_txn_delete_range(kingtide_txn *txn,
                                           const kingtide_family *family,
                                           const void *start,
@@ -2122,7 +2126,7 @@ kingtide_status kingtide_txn_delete_range(kingtide_txn *txn,
                                           size_t end_len,
                                           kingtide_error **err);
 
-// Deletes all keys that begin with a prefix, the transaction's own included.
+// Deletes all keys that begin with a prefix, including the transaction's own.
 //
 // Errors: as `kingtide_txn_delete_range` and `kingtide_txn_iter`.
 kingtide_status kingtide_txn_delete_prefix(kingtide_txn *txn,
@@ -2131,8 +2135,8 @@ kingtide_status kingtide_txn_delete_prefix(kingtide_txn *txn,
                                            size_t prefix_len,
                                            kingtide_error **err);
 
-// Reads a key into `value`, a place made by `kingtide_value_new`: the transaction's own write, or what its level lets it
-// see. An absent key is no error: the place holds nothing then, as after an error.
+// Reads a key into `value`, created by `kingtide_value_new`: the transaction's own write, or the value that its level lets it
+// see. An absent key is not an error: `value` then holds nothing, as after an error.
 //
 // Errors: CORRUPTION with file and offset, IO, CLOSED, FINISHED, ABORTED, EXPIRED; when the level takes locks on reads, also
 // those of `kingtide_txn_get_for_share`.
@@ -2143,9 +2147,9 @@ kingtide_status kingtide_txn_get(kingtide_txn *txn,
                                  kingtide_value *value,
                                  kingtide_error **err);
 
-// Reads a key that the transaction is going to write: it will be unchanged until the commit. A locking transaction takes an
-// exclusive lock; the key need not exist. It reads the newest committed value, except on the snapshot level, where a key
-// that was changed since the beginning is a CONFLICT. An optimistic one has the key checked at commit.
+// Reads a key that the transaction is going to write; no other can change it before the commit. A locking transaction takes an
+// exclusive lock; the key need not exist. It reads the newest committed value, except at the snapshot level, where a key
+// that was changed since the beginning is a CONFLICT. For an optimistic transaction, the key is checked at the commit.
 //
 // Errors: as `kingtide_txn_get`; CONFLICT, LOCK_HELD, LOCK_TIMEOUT, DEADLOCK, CANCELLED.
 kingtide_status kingtide_txn_get_for_update(kingtide_txn *txn,
@@ -2166,8 +2170,8 @@ kingtide_status kingtide_txn_get_for_share(kingtide_txn *txn,
                                            kingtide_value *value,
                                            kingtide_error **err);
 
-// Reads `count` keys into as many places, all different ones: as of one moment, except where reads take locks and on the
-// read-uncommitted level, which is key by key. When some cannot be read, the others are, and the first error is returned;
+// Reads `count` keys into as many different values, as of one moment, except where reads take locks and at the
+// read-uncommitted level, which read key by key. If some cannot be read, the others are, and the first error is returned;
 // `statuses`, unless NULL, has room for `count` statuses, as for `kingtide_family_multi_get`.
 //
 // Errors: as `kingtide_txn_get`.
@@ -2179,9 +2183,9 @@ kingtide_status kingtide_txn_multi_get(kingtide_txn *txn,
                                        int32_t *statuses,
                                        kingtide_error **err);
 
-// Reads several keys as `kingtide_txn_get_for_update` does. A locking transaction locks them in the family's order, so that two
-// that do it cannot wait for each other both ways round, and reads them as of one moment after that. Of a key whose lock was
-// not to be had `statuses` tells (LOCK_HELD with `KINGTIDE_NO_WAIT`: what SKIP LOCKED passes over); the others are read.
+// Reads several keys as `kingtide_txn_get_for_update` does. A locking transaction locks them in key order, so that two
+// that do so cannot deadlock, and then reads them as of one moment. If the lock of a key could not
+// be granted, its status says so (LOCK_HELD with `KINGTIDE_NO_WAIT`, for rows that SKIP LOCKED skips); the others are read.
 //
 // Errors: as `kingtide_txn_get_for_update`.
 kingtide_status kingtide_txn_multi_get_for_update(kingtide_txn *txn,
@@ -2213,9 +2217,9 @@ kingtide_status kingtide_txn_lock(kingtide_txn *txn,
                                   int32_t mode,
                                   kingtide_error **err);
 
-// Gives back the lock that the call before took on a key, a get for update, a get for share or `kingtide_txn_lock`, when the row
-// turned out not to be wanted, as SQL servers do at READ COMMITTED. `released`, unless NULL, is set to whether it did: not if
-// the transaction had a lock on the key before, if the lock has become a part of that on a range, or on the serializable
+// Releases the lock that the previous call (a get for update, a get for share or `kingtide_txn_lock`) took on a key, if the row
+// is not needed after all, as SQL servers do at READ COMMITTED. `released`, unless NULL, is set to whether the lock was released: not if
+// the transaction already had a lock on the key, if the lock has become part of a range lock, or at the serializable
 // level.
 //
 // Errors: FINISHED, ABORTED, EXPIRED.
@@ -2223,7 +2227,7 @@ kingtide_status kingtide_txn_unlock_last(kingtide_txn *txn,
                                          bool *released,
                                          kingtide_error **err);
 
-// Locks a range of keys, those that do not exist included. NULL is an open end. `mode` is one of `kingtide_lock_mode`. Only
+// Locks a range of keys, including absent ones. NULL is an open end. `mode` is one of `kingtide_lock_mode`. Only
 // for locking transactions.
 //
 // Errors: INVALID_ARGUMENT (an optimistic transaction); LOCK_HELD, LOCK_TIMEOUT, DEADLOCK, CANCELLED; FINISHED, ABORTED,
@@ -2235,44 +2239,42 @@ kingtide_status kingtide_txn_lock_range(kingtide_txn *txn,
                                         int32_t mode,
                                         kingtide_error **err);
 
-// Sets how long it waits for a lock from now on, in milliseconds: 0 for the database's option `lock_timeout_ms`,
+// Sets its lock timeout from now on, in milliseconds: 0 for the database's option `lock_timeout_ms`,
 // `KINGTIDE_NO_WAIT` not to wait.
 //
 // Errors: INVALID_ARGUMENT.
 kingtide_status kingtide_txn_set_lock_timeout(kingtide_txn *txn, int64_t timeout_ms, kingtide_error **err);
 
-// Changes what its prepare and commit survive, one of `kingtide_durability`: for one that is not known at the beginning.
+// Changes the durability of its prepare and commit, one of `kingtide_durability`, if it is not known at the beginning.
 //
 // Errors: INVALID_ARGUMENT.
-kingtide_status kingtide_txn_set_durability(kingtide_txn *txn,
-                                            int32_t durability,
-                                            kingtide_error **err);
+kingtide_status kingtide_txn_set_durability(kingtide_txn *txn, int32_t durability, kingtide_error **err);
 
-// Reads as of now from here on, on `KINGTIDE_REPEATABLE_READ`; what is written and locked stays. For a statement's own view
+// Makes further reads see the current state, at `KINGTIDE_REPEATABLE_READ`; writes and locks stay. For a statement's own view
 // (SQL's READ COMMITTED is that level with this at the beginning of each statement), and for a locking transaction's snapshot
-// that is taken at once and not with the first operation (START TRANSACTION WITH CONSISTENT SNAPSHOT). Iterators that are open
-// stay where they are.
+// that is taken at once and not with the first operation (START TRANSACTION WITH CONSISTENT SNAPSHOT). Open iterators
+// are not affected.
 //
-// Errors: INVALID_ARGUMENT on other levels, or when an optimistic transaction has read for update; FINISHED, ABORTED, EXPIRED.
+// Errors: INVALID_ARGUMENT at other levels, or if an optimistic transaction has read for update; FINISHED, ABORTED, EXPIRED.
 kingtide_status kingtide_txn_refresh_snapshot(kingtide_txn *txn,
                                               kingtide_error **err);
 
-// Marks a point to come back to. Savepoints nest; of several with one name the newest counts, as in SQL.
+// Sets a savepoint. Savepoints nest; if several have the same name, the newest counts, as in SQL.
 //
 // Errors: FINISHED, ABORTED, EXPIRED.
 kingtide_status kingtide_txn_set_savepoint(kingtide_txn *txn, const char *name, kingtide_error **err);
 
-// Takes back what was written since a savepoint. The savepoint stays, those set after it go. Locks are kept.
+// Rolls back the writes since a savepoint. The savepoint stays; later savepoints are removed. Locks are kept.
 //
 // Errors: NOT_FOUND (nothing changes), FINISHED, ABORTED, EXPIRED.
 kingtide_status kingtide_txn_rollback_to_savepoint(kingtide_txn *txn, const char *name, kingtide_error **err);
 
-// Forgets a savepoint and those set after it; what was written since stays.
+// Removes a savepoint and all later ones; the writes since then stay.
 //
 // Errors: as `kingtide_txn_rollback_to_savepoint`.
 kingtide_status kingtide_txn_release_savepoint(kingtide_txn *txn, const char *name, kingtide_error **err);
 
-// Commits, and waits until the commit survives what its durability names. Also a prepared transaction. `sequence`, unless
+// Commits, also a prepared transaction, and waits until the commit has its durability. `sequence`, unless
 // NULL, is set to the sequence number of the last operation, 0 if there was none.
 //
 // Errors: CONFLICT (it is rolled back); BUSY, NO_SPACE, IO (nothing was written; commit may be tried again); POISONED from
@@ -2281,11 +2283,11 @@ kingtide_status kingtide_txn_commit(kingtide_txn *txn,
                                     uint64_t *sequence,
                                     kingtide_error **err);
 
-// Commits up to the point where the writes are visible: calls that are made one after the other take effect in that order,
+// Commits up to the point where the writes are visible: consecutive calls take effect in their order,
 // without waiting for the disk. For coordinators that fix the order of commits, such as a binary log;
-// `kingtide_ticket_wait` does the rest. Also a prepared transaction. `ticket`, unless NULL, is set to a ticket to be freed.
+// `kingtide_ticket_wait` does the rest. Also for a prepared transaction. `ticket`, unless NULL, is set to a ticket that must be freed.
 //
-// Errors: as `kingtide_txn_commit`, but for those of the sync.
+// Errors: as `kingtide_txn_commit`, except those of the sync.
 kingtide_status kingtide_txn_commit_ordered(kingtide_txn *txn,
                                             kingtide_ticket **ticket,
                                             kingtide_error **err);
@@ -2293,7 +2295,7 @@ kingtide_status kingtide_txn_commit_ordered(kingtide_txn *txn,
 // The sequence number of the commit's last operation; 0 if it wrote nothing. Tickets are ordered as the commits are.
 uint64_t kingtide_ticket_sequence(const kingtide_ticket *ticket);
 
-// Waits until the commit survives what its durability names. Threads that wait share one sync. Once.
+// Waits until the commit has its durability. Waiting threads share one sync. Can be called once.
 //
 // Errors: POISONED, IO: the commit is visible, and it is unknown whether it survives a power cut. FINISHED the second time.
 kingtide_status kingtide_ticket_wait(kingtide_ticket *ticket,
@@ -2303,8 +2305,8 @@ kingtide_status kingtide_ticket_wait(kingtide_ticket *ticket,
 void kingtide_ticket_free(kingtide_ticket *ticket);
 
 // Prepares: checks everything that a commit would check, and logs the transaction under a name of at most 1,024 bytes,
-// durably unless it was begun with a durability of its own. From then on it can be committed whatever happens, after a
-// crash too, and is in doubt until it is committed or rolled back, by this handle or by its name. Freeing it leaves it
+// durably unless it was begun with a durability of its own. From then on its commit cannot fail with a conflict, even after a
+// crash, and it is in doubt until it is committed or rolled back, by this handle or by its name. Freeing it leaves it
 // in doubt.
 //
 // Errors: CONFLICT (it is rolled back), EXISTS or INVALID_ARGUMENT (the name), NO_SPACE (it is as before), POISONED from the
@@ -2319,17 +2321,17 @@ kingtide_status kingtide_txn_prepare(kingtide_txn *txn,
 // Errors: for a prepared transaction, those of the log; the transaction then remains in doubt.
 kingtide_status kingtide_txn_rollback(kingtide_txn *txn, kingtide_error **err);
 
-// Rolls back if it still runs, and begins anew with the same options, keeping its memory. One that was prepared stays in
+// Rolls back if it is still running, and restarts with the same options, keeping its memory. A prepared transaction stays in
 // doubt.
 //
 // Errors: as `kingtide_txn_begin`.
 kingtide_status kingtide_txn_reset(kingtide_txn *txn,
                                    kingtide_error **err);
 
-// Rolls back if it still runs, and frees it. One that is prepared stays in doubt. NULL is allowed.
+// Rolls back if it is still running, and frees it. A prepared transaction stays in doubt. NULL is allowed.
 void kingtide_txn_free(kingtide_txn *txn);
 
-// A handle by which any thread can abort or interrupt it. Free it with `kingtide_txn_handle_free`.
+// Returns a handle with which any thread can abort or interrupt it. Free it with `kingtide_txn_handle_free`.
 //
 // Errors: INVALID_ARGUMENT.
 kingtide_status kingtide_txn_get_handle(const kingtide_txn *txn, kingtide_txn_handle **handle, kingtide_error **err);
@@ -2339,29 +2341,29 @@ uint64_t kingtide_txn_handle_id(const kingtide_txn_handle *handle);
 
 // Rolls the transaction back. A call of its owner that waits for a lock returns ABORTED, as does the next call.
 //
-// Errors: NOT_FOUND when it does not run: committed, rolled back, or prepared.
+// Errors: NOT_FOUND if it is not running: committed, rolled back, or prepared.
 kingtide_status kingtide_txn_handle_abort(const kingtide_txn_handle *handle, kingtide_error **err);
 
-// Ends a wait of the transaction for a lock: the call that waits, or else the next that would have to wait, returns
-// CANCELLED. The transaction goes on. For KILL QUERY.
+// Ends a wait of the transaction for a lock: the waiting call, or else the next one that would have to wait, returns
+// CANCELLED. The transaction keeps running. For KILL QUERY.
 //
-// Errors: NOT_FOUND when it does not run.
+// Errors: NOT_FOUND if it is not running.
 kingtide_status kingtide_txn_handle_interrupt(const kingtide_txn_handle *handle, kingtide_error **err);
 
-// Forgets an interrupt that met no wait, as at the beginning of the next statement.
+// Clears an interrupt that ended no wait, for example at the beginning of the next statement.
 void kingtide_txn_clear_interrupt(kingtide_txn *txn);
 
-// Frees a handle; the transaction goes on. NULL is allowed.
+// Frees a handle; the transaction keeps running. NULL is allowed.
 void kingtide_txn_handle_free(kingtide_txn_handle *handle);
 
 // Rolls a running transaction back by its id, from any thread.
 //
-// Errors: NOT_FOUND when it does not run.
+// Errors: NOT_FOUND if it is not running.
 kingtide_status kingtide_db_abort_transaction(const kingtide_db *db, uint64_t id, kingtide_error **err);
 
 // Commits a prepared transaction by its name. `sequence`, unless NULL, is set to that of the commit.
 //
-// Errors: NOT_FOUND when none of that name is in doubt; those of a commit, after which it is still in doubt.
+// Errors: NOT_FOUND if no transaction of that name is in doubt; those of a commit, after which it is still in doubt.
 kingtide_status kingtide_db_commit_prepared(const kingtide_db *db,
                                             const void *xid,
                                             size_t xid_len,
@@ -2376,16 +2378,16 @@ kingtide_status kingtide_db_rollback_prepared(const kingtide_db *db,
                                               size_t xid_len,
                                               kingtide_error **err);
 
-// A new place, which holds nothing.
+// Creates an empty value.
 kingtide_value *kingtide_value_new(void);
 
 // Returns whether the last read found the key.
 bool kingtide_value_is_present(const kingtide_value *value);
 
-// The bytes; NULL when the key was absent. Valid until the place is used for another read or freed.
+// Returns the bytes; NULL if the key was absent. Valid until the value is used for another read or freed.
 const uint8_t *kingtide_value_data(const kingtide_value *value);
 
-// Returns how many bytes there are; 0 when the key was absent.
+// Returns the number of bytes; 0 if the key was absent.
 size_t kingtide_value_len(const kingtide_value *value);
 
 // Frees a value. NULL is allowed.
@@ -2400,10 +2402,10 @@ size_t kingtide_text_len(const kingtide_text *text);
 // Frees a text. NULL is allowed.
 void kingtide_text_free(kingtide_text *text);
 
-// Returns how many there are.
+// Returns the number of elements.
 size_t kingtide_strings_count(const kingtide_strings *strings);
 
-// The string at an index from 0; NULL behind the last. `len`, unless NULL, is set to its bytes without the NUL. Valid until
+// Returns the string at an index from 0; NULL after the last. `len`, unless NULL, is set to its length without the NUL. Valid until
 // the list is freed.
 const char *kingtide_strings_get(const kingtide_strings *strings,
                                  size_t index,
@@ -2412,7 +2414,7 @@ const char *kingtide_strings_get(const kingtide_strings *strings,
 // Frees a list of strings. NULL is allowed.
 void kingtide_strings_free(kingtide_strings *strings);
 
-// Begins a value that is written in pieces, of any length, in bounded memory. Free it with `kingtide_value_writer_free`.
+// Begins a value of any length that is written in pieces, in bounded memory. Free the writer with `kingtide_value_writer_free`.
 // A value of up to 1 MiB is kept in memory, a longer one goes to a file. In a family with `value_threshold` = 0, and with
 // `change_retention`, a value of any length is kept in memory.
 //
@@ -2421,7 +2423,7 @@ kingtide_status kingtide_family_value_writer(const kingtide_family *family,
                                              kingtide_value_writer **writer,
                                              kingtide_error **err);
 
-// Appends bytes to the value. After an error the value is given up, and every further call returns the same error.
+// Appends bytes to the value. After an error the value is discarded, and every further call returns the same error.
 //
 // Errors: NO_SPACE, IO, CLOSED, INVALID_ARGUMENT (a value that is kept in memory and too long for a batch); BUSY (more values
 // are being written than `max_open_files` has room for); FINISHED.
@@ -2433,24 +2435,24 @@ kingtide_status kingtide_value_writer_write(kingtide_value_writer *writer,
 // Returns the bytes written so far; 0 for NULL, and once it is finished.
 uint64_t kingtide_value_writer_len(const kingtide_value_writer *writer);
 
-// Ends the value. The writer is of no further use, but is still to be freed. Free the value with
-// `kingtide_staged_value_free`, after it was put too.
+// Finishes the value. The writer cannot be used any further, but must still be freed. Free the value with
+// `kingtide_staged_value_free`, even after it was put.
 //
-// Errors: as `kingtide_value_writer_write`; the value is given up then.
+// Errors: as `kingtide_value_writer_write`; the value is then discarded.
 kingtide_status kingtide_value_writer_finish(kingtide_value_writer *writer,
                                              kingtide_staged_value **value,
                                              kingtide_error **err);
 
-// Frees a writer. Of a value that was not finished nothing is left. NULL is allowed.
+// Frees a writer. An unfinished value is discarded. NULL is allowed.
 void kingtide_value_writer_free(kingtide_value_writer *writer);
 
 // Returns the length of the value in bytes; 0 for NULL.
 uint64_t kingtide_staged_value_len(const kingtide_staged_value *value);
 
-// Frees a staged value. One that was committed, or that a batch or transaction has, stays. NULL is allowed.
+// Frees a staged value. A value that was committed, or that a batch or transaction has, stays. NULL is allowed.
 void kingtide_staged_value_free(kingtide_staged_value *value);
 
-// Sets a key to a staged value of the same family, and commits that. A value is committed once.
+// Sets a key to a staged value of the same family, and commits that. A value can be committed only once.
 //
 // Errors: INVALID_ARGUMENT (an empty key, a value of another family, one that was committed); as `kingtide_db_write`.
 kingtide_status kingtide_family_put_staged(const kingtide_family *family,
@@ -2459,8 +2461,8 @@ kingtide_status kingtide_family_put_staged(const kingtide_family *family,
                                            const kingtide_staged_value *value,
                                            kingtide_error **err);
 
-// Sets a key to a staged value of the same family, without a copy. `ttl_ms`, unless 0, is after how many milliseconds it is
-// gone. Until it is committed, the value can be put into other batches and transactions too; it is committed once, and the
+// Sets a key to a staged value of the same family, without a copy. It expires after `ttl_ms` milliseconds, unless that is
+// 0. Until it is committed, the value can be put into other batches and transactions too; it can be committed only once, and the
 // commit of another returns INVALID_ARGUMENT.
 //
 // Errors: INVALID_ARGUMENT (an empty key, a value of another family, one that was committed, or that the batch has already).
@@ -2472,7 +2474,7 @@ kingtide_status kingtide_batch_put_staged(kingtide_batch *batch,
                                           uint64_t ttl_ms,
                                           kingtide_error **err);
 
-// The same in a transaction, which reads it as it reads its other writes. After a conflict the value can be put again. The
+// Does the same in a transaction, which reads the value like its other writes. After a conflict the value can be put again. The
 // transaction cannot be prepared for a two-phase commit.
 //
 // Errors: as `kingtide_txn_put` and `kingtide_batch_put_staged`.

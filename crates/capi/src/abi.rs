@@ -32,7 +32,7 @@ pub unsafe fn bytes<'a>(data: *const c_void, len: usize, name: &str) -> Result<&
         return Err(Error::invalid(format!("`{name}` is NULL and has a length of {len}")));
     }
     if len > isize::MAX as usize {
-        return Err(Error::invalid(format!("`{name}` has a length of {len}, which no object has")));
+        return Err(Error::invalid(format!("`{name}` has a length of {len}, which exceeds the size of any object")));
     }
     // SAFETY: not NULL, of a length that an object can have, and the caller promised that `len` bytes are there.
     Ok(unsafe { std::slice::from_raw_parts(data.cast(), len) })
@@ -66,7 +66,7 @@ pub unsafe fn array<'a, T>(data: *const T, count: usize, name: &str) -> Result<&
         return Ok(&[]);
     }
     if data.is_null() || !data.is_aligned() || count > isize::MAX as usize / size_of::<T>().max(1) {
-        return Err(Error::invalid(format!("`{name}` is no array of {count} elements")));
+        return Err(Error::invalid(format!("`{name}` is not an array of {count} elements")));
     }
     // SAFETY: neither NULL nor misaligned nor larger than memory, and the caller promised `count` elements.
     Ok(unsafe { std::slice::from_raw_parts(data, count) })
@@ -289,17 +289,17 @@ pub unsafe fn fill<T: Sized_>(place: *mut T, value: T) -> Result<()> {
 pub struct kingtide_bound {
     /// One of `kingtide_bound_kind`.
     pub kind: i32,
-    /// The key; not looked at for `KINGTIDE_UNBOUNDED`.
+    /// The key; ignored for `KINGTIDE_UNBOUNDED`.
     pub key: *const c_void,
     /// Its length.
     pub key_len: usize,
 }
 
-/// What `kingtide_bound.kind` says.
+/// Values of `kingtide_bound.kind`.
 #[allow(non_camel_case_types, clippy::enum_variant_names)]
 #[repr(C)]
 pub enum kingtide_bound_kind {
-    /// No end: all keys.
+    /// No bound.
     KINGTIDE_UNBOUNDED = 0,
     /// The key belongs to the range.
     KINGTIDE_INCLUDED = 1,
@@ -317,7 +317,7 @@ impl kingtide_bound {
             0 => Ok(Bound::Unbounded),
             1 => bytes(self.key, self.key_len, name).map(Bound::Included),
             2 => bytes(self.key, self.key_len, name).map(Bound::Excluded),
-            other => Err(Error::invalid(format!("`{name}` has kind {other}, which is no kingtide_bound_kind"))),
+            other => Err(Error::invalid(format!("`{name}` has kind {other}, which is not a kingtide_bound_kind"))),
         }
     }
 }

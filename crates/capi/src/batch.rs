@@ -18,7 +18,7 @@ pub extern "C" fn kingtide_batch_new() -> Box<kingtide_batch> {
     Box::default()
 }
 
-/// Takes all operations out, keeping the memory.
+/// Removes all operations, but keeps the memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_batch_clear(batch: Option<&mut kingtide_batch>) {
     quietly((), || batch.map_or((), |b| b.0.clear()));
@@ -55,7 +55,7 @@ pub unsafe extern "C" fn kingtide_batch_put(
     })
 }
 
-/// Sets a key that is gone `ttl_ms` milliseconds after now.
+/// Sets a key that expires `ttl_ms` milliseconds from now.
 ///
 /// Errors: as `kingtide_batch_put`.
 #[unsafe(no_mangle)]
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn kingtide_batch_put_ttl(
     })
 }
 
-/// Sets a key that is gone at a moment, in milliseconds since 1970.
+/// Sets a key that expires at a moment given in milliseconds since 1970.
 ///
 /// Errors: as `kingtide_batch_put`.
 #[unsafe(no_mangle)]
@@ -115,8 +115,8 @@ pub unsafe extern "C" fn kingtide_batch_delete(
     guard(err, || need(batch, "batch")?.0.delete(&need(family, "family")?.0, bytes(key, key_len, "key")?))
 }
 
-/// Deletes a key that was put exactly once since its last delete; cheaper to reclaim. On a key that was put more often an
-/// older value may come back.
+/// Deletes a key that was put exactly once since its last delete; cheaper to reclaim. If the key was put more often, an
+/// older value may reappear.
 ///
 /// Errors: as `kingtide_batch_put`.
 #[unsafe(no_mangle)]
@@ -132,7 +132,7 @@ pub unsafe extern "C" fn kingtide_batch_single_delete(
 
 /// Deletes all keys from `start` up to, and without, `end`.
 ///
-/// Errors: as `kingtide_batch_put`; INVALID_ARGUMENT when `start` sorts behind `end`.
+/// Errors: as `kingtide_batch_put`; INVALID_ARGUMENT if `start` sorts after `end`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_batch_delete_range(
     batch: Option<&mut kingtide_batch>,
@@ -149,7 +149,7 @@ pub unsafe extern "C" fn kingtide_batch_delete_range(
     })
 }
 
-/// Deletes all keys that begin with a prefix, those that the batch wrote before included.
+/// Deletes all keys that begin with a prefix, including those that the batch wrote before.
 ///
 /// Errors: as `kingtide_batch_put`; INVALID_ARGUMENT for a key order that does not support prefix iteration;
 /// CORRUPTION, IO.

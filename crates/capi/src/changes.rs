@@ -13,7 +13,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What an operation does.
+/// The kind of an operation.
 #[allow(clippy::enum_variant_names)]
 #[repr(C)]
 pub enum kingtide_change_kind {
@@ -37,7 +37,7 @@ pub struct kingtide_change {
     pub kind: i32,
     /// The family's number: see `kingtide_family_id`.
     pub family: u32,
-    /// The family's present name; NULL when it was dropped since.
+    /// The family's current name; NULL if it was dropped since.
     pub family_name: *const c_char,
     /// The key; for a range, its start.
     pub key: *const c_void,
@@ -55,13 +55,13 @@ unsafe impl Sized_ for kingtide_change {
     const NAME: &'static str = "kingtide_change";
 }
 
-/// What a stream shows. All zero but `size`: everything that was logged, as soon as it is committed.
+/// The commits that a stream shows. If all members except `size` are zero: every logged commit, as soon as it is committed.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct kingtide_change_options {
     /// `sizeof(kingtide_change_options)`.
     pub size: usize,
-    /// Not 0: only what survives a power cut.
+    /// Not 0: show only commits that survive a power cut.
     pub durable_only: i32,
     /// Not 0: commits that are not in the log (made without durability, or ingested) are shown as records without
     /// operations, instead of ending the stream with TOO_OLD.
@@ -146,19 +146,19 @@ pub extern "C" fn kingtide_change_record_first_sequence(record: Option<&kingtide
     record.map_or(0, |r| r.first)
 }
 
-/// Returns whether it stands for commits that are not in the log, and so has no operations.
+/// Returns whether it represents commits that are not in the log, and so has no operations.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_change_record_is_unlogged(record: Option<&kingtide_change_record>) -> bool {
     record.is_some_and(|r| r.unlogged)
 }
 
-/// Returns how many operations it has.
+/// Returns the number of its operations.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_change_record_count(record: Option<&kingtide_change_record>) -> usize {
     record.map_or(0, |r| r.ops.len())
 }
 
-/// Describes the operation at an index from 0. False behind the last, or when `change->size` is not set.
+/// Describes the operation at an index from 0. False after the last, or if `change->size` is not set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_change_record_get(
     record: Option<&kingtide_change_record>,
@@ -169,18 +169,18 @@ pub unsafe extern "C" fn kingtide_change_record_get(
     found.is_some_and(|found| fill(change, found).is_ok())
 }
 
-/// Frees a record that a stream gave. NULL is allowed.
+/// Frees a record returned by a stream. NULL is allowed.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_change_record_free(record: Option<Box<kingtide_change_record>>) {
     drop(record);
 }
 
-/// What is committed, commit by commit, read from the log. For one thread at a time.
+/// The commits of a database in order, read from the log. For one thread at a time.
 pub struct kingtide_change_stream(ChangeStream);
 
-/// A stream of everything that was committed after sequence number `since`: what `kingtide_change_stream_position` told a
-/// stream before, or 0 for all that there is. `options` may be NULL. How much log is kept for that says the option
-/// `change_retention`. Free it with `kingtide_change_stream_free`.
+/// Opens a stream of all commits after sequence number `since`: the result of `kingtide_change_stream_position` for an
+/// earlier stream, or 0 for all available commits. `options` may be NULL. The option `change_retention` says how much log is
+/// kept for this. Free it with `kingtide_change_stream_free`.
 ///
 /// Errors: TOO_OLD (the log is gone), INVALID_ARGUMENT (not committed yet), READ_ONLY, CLOSED.
 #[unsafe(no_mangle)]
@@ -201,16 +201,16 @@ pub unsafe extern "C" fn kingtide_db_changes(
     })
 }
 
-/// The oldest sequence number that a stream can begin after.
+/// Returns the oldest sequence number after which a stream can begin.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_db_oldest_change_sequence(db: Option<&kingtide_db>) -> u64 {
     quietly(0, || db.map_or(0, |d| d.db.oldest_change_sequence()))
 }
 
-/// The next commit; `record` is set to NULL when there is none within `timeout_ms` milliseconds, 0 for not waiting. Free it with
+/// Returns the next commit; `record` is set to NULL if there is none within `timeout_ms` milliseconds, or at once for 0. Free it with
 /// `kingtide_change_record_free`.
 ///
-/// Errors: TOO_OLD (commits that are not in the log, or not any more), CORRUPTION, IO, CLOSED.
+/// Errors: TOO_OLD (commits that are not, or no longer, in the log), CORRUPTION, IO, CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_change_stream_next(
     stream: Option<&mut kingtide_change_stream>,
@@ -233,7 +233,7 @@ pub unsafe extern "C" fn kingtide_change_stream_next(
     })
 }
 
-/// The sequence number after which a later stream goes on where this one is.
+/// Returns the sequence number with which a later stream continues from this position.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_change_stream_position(stream: Option<&kingtide_change_stream>) -> u64 {
     stream.map_or(0, |s| s.0.position())
@@ -263,10 +263,10 @@ impl CommitHook for Hook {
     }
 }
 
-/// Sets the function that is called after every commit to the family, in place of the one before; NULL removes it. It is called in
+/// Sets the function that is called after every commit to the family, replacing the previous one; NULL removes it. It is called in
 /// commit order, one call at a time over the whole database, on the thread that commits, after the commit is visible and
-/// before the committing call returns. Durability may come later. Commits made inside of it are reported afterwards. It must not
-/// wait for a commit of another thread. `destroy`, which may be NULL, is called when the context is needed no more, also if
+/// before the committing call returns. The commit may become durable later. Commits made inside it are reported afterwards. It must not
+/// wait for a commit of another thread. `destroy`, which may be NULL, is called when the context is no longer needed, also if
 /// this fails.
 ///
 /// Errors: INVALID_ARGUMENT.

@@ -12,19 +12,19 @@ use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::ptr;
 
-/// How bad a problem is.
+/// The severity of a problem.
 #[allow(clippy::enum_variant_names)]
 #[repr(C)]
 pub enum kingtide_severity {
-    /// Worth knowing, and as it should be after a crash.
+    /// Information: a normal state after a crash.
     KINGTIDE_SEVERITY_INFO = 0,
-    /// Nothing is lost, but something is not as the engine leaves it.
+    /// Nothing is lost, but the state is not one that the engine leaves behind.
     KINGTIDE_SEVERITY_WARNING = 1,
-    /// Damage: something cannot be read, or would be read wrongly.
+    /// Damage: data cannot be read, or would be read incorrectly.
     KINGTIDE_SEVERITY_ERROR = 2,
 }
 
-/// One thing that is wrong. Its pointers are valid as long as the report.
+/// One problem. Its pointers are valid as long as the report.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct kingtide_problem {
@@ -34,21 +34,21 @@ pub struct kingtide_problem {
     pub severity: i32,
     /// Not 0: `offset` is known.
     pub has_offset: i32,
-    /// What is wrong, with all that follows.
+    /// A description of the problem and its consequences.
     pub message: *const c_char,
-    /// What kind of problem it is, as "Block" or "MissingFile".
+    /// The kind of the problem, such as "Block" or "MissingFile".
     pub kind: *const c_char,
-    /// The family that it concerns; NULL if it concerns none.
+    /// The family that is affected; NULL if none is.
     pub family: *const c_char,
-    /// The file; NULL if it is about none.
+    /// The file; NULL if the problem is in none.
     pub path: *const c_char,
-    /// The place in the file, in bytes.
+    /// The offset in the file, in bytes.
     pub offset: u64,
-    /// The smallest key that may be concerned; NULL if that is not known.
+    /// The smallest key that may be affected; NULL if unknown.
     pub lowest_key: *const c_void,
     /// Its length.
     pub lowest_key_len: usize,
-    /// The largest key that may be concerned; NULL if that is not known.
+    /// The largest key that may be affected; NULL if unknown.
     pub highest_key: *const c_void,
     /// Its length.
     pub highest_key_len: usize,
@@ -58,7 +58,7 @@ unsafe impl Sized_ for kingtide_problem {
     const NAME: &'static str = "kingtide_problem";
 }
 
-/// How much was checked.
+/// The amounts that were checked.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct kingtide_verify_counts {
@@ -95,7 +95,7 @@ struct Shown {
     path: Option<CString>,
 }
 
-/// What verification found. Does not change; any thread may read it.
+/// The result of a verification. Does not change; any thread may read it.
 pub struct kingtide_verify_report {
     counts: VerifyCounts,
     clean: bool,
@@ -125,8 +125,8 @@ unsafe fn watch(progress: kingtide_progress_fn, context: *mut c_void) -> impl Fn
     move |p| progress.is_none_or(|told| told(context, p.bytes, p.total_bytes) == 0)
 }
 
-/// Verifies an open database: its manifest, all tables and value logs as of now, and the log. Commits go on. `progress` may be
-/// NULL. What is wrong is no error but in the report.
+/// Verifies an open database: its manifest, all tables and value logs as of now, and the log. Commits continue. `progress` may be
+/// NULL. Problems are in the report and are not errors.
 ///
 /// Errors: CLOSED, CANCELLED, IO.
 #[unsafe(no_mangle)]
@@ -163,19 +163,19 @@ pub unsafe extern "C" fn kingtide_verify(
     })
 }
 
-/// Returns whether nothing is wrong: no problem worse than `KINGTIDE_SEVERITY_INFO`.
+/// Returns whether there is no problem worse than `KINGTIDE_SEVERITY_INFO`.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_verify_report_is_clean(report: Option<&kingtide_verify_report>) -> bool {
     report.is_some_and(|r| r.clean)
 }
 
-/// Returns whether something is damaged.
+/// Returns whether there is damage.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_verify_report_is_damaged(report: Option<&kingtide_verify_report>) -> bool {
     report.is_some_and(|r| r.damaged)
 }
 
-/// Returns what was checked. False when `counts->size` is not set.
+/// Returns what was checked. False if `counts->size` is not set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_verify_report_counts(
     report: Option<&kingtide_verify_report>,
@@ -191,13 +191,13 @@ pub unsafe extern "C" fn kingtide_verify_report_counts(
     fill(counts, shown).is_ok()
 }
 
-/// Returns how many problems are listed.
+/// Returns the number of problems.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_verify_report_count(report: Option<&kingtide_verify_report>) -> usize {
     report.map_or(0, |r| r.problems.len())
 }
 
-/// Describes the problem at an index from 0. False behind the last, or when `problem->size` is not set.
+/// Describes the problem at an index from 0. False after the last, or if `problem->size` is not set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_verify_report_get(
     report: Option<&kingtide_verify_report>,
@@ -235,15 +235,15 @@ pub extern "C" fn kingtide_verify_report_free(report: Option<Box<kingtide_verify
     drop(report);
 }
 
-/// How to repair.
+/// Options of a repair.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct kingtide_repair_options {
     /// `sizeof(kingtide_repair_options)`.
     pub size: usize,
-    /// Not 0: the log ends at its first damage; otherwise whole records behind it are salvaged, too.
+    /// Not 0: the log ends at its first damage; otherwise complete records after it are salvaged, too.
     pub stop_at_damage: i32,
-    /// Not 0: tables whose family is not known all belong to the default family. Only for databases that never had another.
+    /// Not 0: assign all tables of unknown families to the default family. Only for databases that never had another.
     pub one_family: i32,
 }
 // SAFETY: numbers only, the size first.
@@ -251,7 +251,7 @@ unsafe impl Sized_ for kingtide_repair_options {
     const NAME: &'static str = "kingtide_repair_options";
 }
 
-/// What a repair did, in numbers.
+/// The result of a repair.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct kingtide_repair_result {
@@ -263,7 +263,7 @@ pub struct kingtide_repair_result {
     pub is_damaged: i32,
     /// Families of the new database.
     pub families: u64,
-    /// Tables that were read, in whole or in part.
+    /// Tables that were read, completely or in part.
     pub tables: u64,
     /// Keys in the new database.
     pub kept_keys: u64,
@@ -273,11 +273,11 @@ pub struct kingtide_repair_result {
     pub lost_ranges: u64,
     /// Ranges in which keys may be out of date; includes those lost.
     pub stale_ranges: u64,
-    /// Files of which something could not be read.
+    /// Files that could not be read completely.
     pub unreadable_files: u64,
     /// Records of the log that were read.
     pub log_records: u64,
-    /// Holes in the log.
+    /// Gaps in the log.
     pub log_gaps: u64,
     /// Transactions that are in doubt in the new database, too.
     pub prepared: u64,
@@ -287,7 +287,7 @@ unsafe impl Sized_ for kingtide_repair_result {
     const NAME: &'static str = "kingtide_repair_result";
 }
 
-/// Salvages everything that can be read of the database in `path`, which is not changed, into a new database in `into`. Key
+/// Salvages all readable data of the database in `path`, which is not changed, into a new database in `into`. Key
 /// orders that it uses must be among the options, which may be NULL, as may `how`, `progress`, and `text`, which is set to a
 /// description for people.
 ///

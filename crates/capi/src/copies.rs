@@ -15,12 +15,12 @@ use std::path::PathBuf;
 use std::ptr;
 use std::time::Duration;
 
-/// Told every now and then how far a long operation is. Not 0 ends it: it fails with CANCELLED. Must neither unwind nor jump
+/// Called from time to time with the progress of a long operation. Not 0 cancels it with CANCELLED. Must neither unwind nor jump
 /// out.
 pub type kingtide_progress_fn =
     Option<unsafe extern "C" fn(context: *mut c_void, done_bytes: u64, total_bytes: u64) -> i32>;
 
-/// What a checkpoint holds.
+/// Information about a checkpoint.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct kingtide_checkpoint_info {
@@ -30,11 +30,11 @@ pub struct kingtide_checkpoint_info {
     pub sequence: u64,
     /// Tables and value logs that it shares with the database by hard links.
     pub linked_files: u64,
-    /// Bytes of those.
+    /// Bytes of these.
     pub linked_bytes: u64,
     /// Tables and value logs that could not be linked, and were copied.
     pub copied_files: u64,
-    /// Bytes of those.
+    /// Bytes of these.
     pub copied_bytes: u64,
 }
 // SAFETY: numbers only, the size first.
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn kingtide_db_checkpoint(
     })
 }
 
-/// What a backup is.
+/// Information about a backup.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct kingtide_backup_info {
@@ -83,13 +83,13 @@ pub struct kingtide_backup_info {
     pub created_ms: u64,
     /// It holds every commit up to this sequence number and none after it.
     pub sequence: u64,
-    /// Its files.
+    /// The number of its files.
     pub files: u64,
     /// Bytes of its files.
     pub bytes: u64,
     /// Files that no backup held before it was made.
     pub new_files: u64,
-    /// Bytes of those.
+    /// Bytes of these.
     pub new_bytes: u64,
 }
 // SAFETY: numbers only, the size first.
@@ -105,22 +105,22 @@ impl From<BackupInfo> for kingtide_backup_info {
     }
 }
 
-/// How a backup is made, verified or restored.
+/// Options for making, verifying or restoring a backup.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct kingtide_backup_options {
     /// `sizeof(kingtide_backup_options)`.
     pub size: usize,
-    /// Not 0: do not flush memtables before making one.
+    /// Not 0: do not flush memtables before making the backup.
     pub no_flush: i32,
     /// Not 0: do not read a file again that an earlier backup took from this database under the same name and with the same
-    /// size. Not sound if the directory was copied by other means than checkpoints and backups.
+    /// size. Not safe if the directory was copied by other means than checkpoints and backups.
     pub trust_names: i32,
-    /// Bytes read a second at most; 0 for no limit.
+    /// The maximum number of bytes to read per second; 0 for no limit.
     pub rate_limit: u64,
     /// Called with the progress; may be NULL.
     pub progress: kingtide_progress_fn,
-    /// What it is called with.
+    /// The context passed to it.
     pub progress_context: *mut c_void,
 }
 // SAFETY: numbers, raw pointers and a function pointer that may be NULL, the size first.
@@ -148,7 +148,7 @@ unsafe fn with_options<T>(
 /// A directory of backups, of any databases. Any number of threads may use it at once.
 pub struct kingtide_backup(Backup);
 
-/// Refers to the directory of backups at `path`. Touches nothing: the first backup makes it. Free it with
+/// Refers to the directory of backups at `path`. Changes nothing: the first backup creates the directory. Free it with
 /// `kingtide_backup_free`.
 ///
 /// Errors: INVALID_ARGUMENT.
@@ -165,7 +165,7 @@ pub unsafe extern "C" fn kingtide_backup_open(
     })
 }
 
-/// Backs a database up, as of one moment. Files that the directory holds already are not stored again. Commits go on.
+/// Backs up a database, as of one moment. Files that the directory already holds are not stored again. Commits continue.
 /// `options` and `info` may be NULL.
 ///
 /// Errors: LOCKED (another process or handle changes the directory), CANCELLED, CORRUPTION, IO, NO_SPACE, CLOSED, READ_ONLY.
@@ -200,7 +200,7 @@ pub unsafe extern "C" fn kingtide_backup_get_info(
 /// The numbers of backups, ascending. Does not change; any thread may read it.
 pub struct kingtide_backup_list(Vec<u64>);
 
-/// Lists all backups, readable or not: ask `kingtide_backup_get_info` of each.
+/// Lists all backups, readable or not; call `kingtide_backup_get_info` for each.
 ///
 /// Errors: IO.
 #[unsafe(no_mangle)]
@@ -216,13 +216,13 @@ pub unsafe extern "C" fn kingtide_backup_list_all(
     })
 }
 
-/// Returns how many there are.
+/// Returns the number of elements.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_backup_list_count(list: Option<&kingtide_backup_list>) -> usize {
     list.map_or(0, |l| l.0.len())
 }
 
-/// The number at an index from 0; `UINT64_MAX` behind the last.
+/// Returns the number at an index from 0; `UINT64_MAX` after the last.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_backup_list_get(list: Option<&kingtide_backup_list>, index: usize) -> u64 {
     list.and_then(|l| l.0.get(index)).copied().unwrap_or(u64::MAX)
@@ -250,10 +250,10 @@ pub unsafe extern "C" fn kingtide_backup_verify(
     })
 }
 
-/// Copies a backup to a directory that is empty or absent, where it is a database. Every checksum is compared. `options` may be
+/// Restores a backup as a database in a directory that is empty or absent. Every checksum is checked. `options` may be
 /// NULL.
 ///
-/// Errors: CORRUPTION, NOT_FOUND, EXISTS, CANCELLED, LOCKED, IO, NO_SPACE. What was copied is removed then.
+/// Errors: CORRUPTION, NOT_FOUND, EXISTS, CANCELLED, LOCKED, IO, NO_SPACE. The copied files are then removed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_backup_restore(
     backup: Option<&kingtide_backup>,
@@ -268,7 +268,7 @@ pub unsafe extern "C" fn kingtide_backup_restore(
     })
 }
 
-/// Deletes a backup, and the files that no other needs.
+/// Deletes a backup, and the files that no other backup needs.
 ///
 /// Errors: NOT_FOUND, LOCKED, CORRUPTION (another backup is damaged: this one is deleted, its files are not), IO.
 #[unsafe(no_mangle)]
@@ -280,7 +280,7 @@ pub unsafe extern "C" fn kingtide_backup_delete(
     guard(err, || need(backup, "backup")?.0.delete(id))
 }
 
-/// Deletes all backups but the newest `keep`. `deleted`, unless NULL, is set to how many it deleted.
+/// Deletes all backups except the newest `keep`. `deleted`, unless NULL, is set to the number of deleted backups.
 ///
 /// Errors: as `kingtide_backup_delete`.
 #[unsafe(no_mangle)]
@@ -314,7 +314,7 @@ unsafe fn give(family: *mut *mut kingtide_family, made: ColumnFamily) -> Result<
     Ok(())
 }
 
-/// Makes a family that holds what another one shows now. Tables are shared by hard links where that is possible. `family`,
+/// Creates a family with the current contents of another. Tables are shared by hard links where possible. `family`,
 /// unless NULL, is set to a handle.
 ///
 /// Errors: NOT_FOUND (`from`); EXISTS, INVALID_ARGUMENT (`to`); CORRUPTION, IO, NO_SPACE, POISONED, CLOSED, READ_ONLY.
@@ -332,7 +332,7 @@ pub unsafe extern "C" fn kingtide_db_clone_family(
     })
 }
 
-/// What an export holds.
+/// Information about an export.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct kingtide_export_info {
@@ -352,7 +352,7 @@ unsafe impl Sized_ for kingtide_export_info {
     const NAME: &'static str = "kingtide_export_info";
 }
 
-/// Writes what the family shows now into a directory that is empty or absent, for `kingtide_db_import_family`. `info` may be
+/// Writes the current contents of the family into a directory that is empty or absent, for `kingtide_db_import_family`. `info` may be
 /// NULL.
 ///
 /// Errors: EXISTS, CORRUPTION, IO, NO_SPACE, CLOSED.
@@ -371,7 +371,7 @@ pub unsafe extern "C" fn kingtide_family_export(
     })
 }
 
-/// Creates a family from what `kingtide_family_export` wrote, in any database. `family`, unless NULL, is set to a handle.
+/// Creates a family from an export of `kingtide_family_export` in any database. `family`, unless NULL, is set to a handle.
 ///
 /// Errors: NOT_FOUND (no complete export), EXISTS or INVALID_ARGUMENT (the name), INCOMPATIBLE (a key order that this database
 /// does not know), CORRUPTION, NEWER_FORMAT, IO, NO_SPACE, POISONED, CLOSED, READ_ONLY.
@@ -389,7 +389,7 @@ pub unsafe extern "C" fn kingtide_db_import_family(
     })
 }
 
-/// Writes a sorted file outside of any database, from keys that come in ascending order, each once. For one thread at a time.
+/// A writer of a sorted file outside of any database. Keys must be added in ascending order, each once. For one thread at a time.
 pub struct kingtide_sorted_writer {
     writer: Option<SortedFileWriter>,
     finished: Option<SortedFile>,
@@ -401,7 +401,7 @@ impl kingtide_sorted_writer {
     }
 }
 
-/// What a finished sorted file holds. Its pointers are valid as long as its writer.
+/// Information about a finished sorted file. Its pointers are valid as long as its writer.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct kingtide_sorted_file_info {
@@ -446,7 +446,7 @@ pub unsafe extern "C" fn kingtide_sorted_writer_create(
     })
 }
 
-/// Adds a key behind all that came before.
+/// Adds a key after all previous ones.
 ///
 /// Errors: INVALID_ARGUMENT (not in order), FINISHED, IO, NO_SPACE.
 #[unsafe(no_mangle)]
@@ -464,7 +464,7 @@ pub unsafe extern "C" fn kingtide_sorted_writer_put(
     })
 }
 
-/// Adds a key that is gone `ttl_ms` milliseconds after now.
+/// Adds a key that expires `ttl_ms` milliseconds from now.
 ///
 /// Errors: as `kingtide_sorted_writer_put`.
 #[unsafe(no_mangle)]
@@ -483,7 +483,7 @@ pub unsafe extern "C" fn kingtide_sorted_writer_put_ttl(
     })
 }
 
-/// Adds the deletion of a key of the family, behind all that came before.
+/// Adds a deletion of a key of the family, after all previous keys.
 ///
 /// Errors: as `kingtide_sorted_writer_put`.
 #[unsafe(no_mangle)]
@@ -496,8 +496,8 @@ pub unsafe extern "C" fn kingtide_sorted_writer_delete(
     guard(err, || need(writer, "writer")?.open()?.delete(bytes(key, key_len, "key")?))
 }
 
-/// Deletes what the family held from `start` up to, and without, `end` before the ingest. What the file itself puts there
-/// stays. In any order, at any time.
+/// Deletes the keys that the family held from `start` up to, and without, `end` before the ingest. The file's own entries
+/// stay. Ranges may be deleted in any order, at any time.
 ///
 /// Errors: as `kingtide_sorted_writer_put`.
 #[unsafe(no_mangle)]
@@ -515,7 +515,7 @@ pub unsafe extern "C" fn kingtide_sorted_writer_delete_range(
     })
 }
 
-/// About how many bytes the file will have; 0 once it is finished.
+/// Returns the approximate size of the file in bytes; 0 once it is finished.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_sorted_writer_estimated_bytes(writer: Option<&kingtide_sorted_writer>) -> u64 {
     quietly(0, || writer.and_then(|w| w.writer.as_ref()).map_or(0, SortedFileWriter::estimated_bytes))
@@ -523,7 +523,7 @@ pub extern "C" fn kingtide_sorted_writer_estimated_bytes(writer: Option<&kingtid
 
 /// Finishes the file. `info` may be NULL.
 ///
-/// Errors: INVALID_ARGUMENT (nothing was added), FINISHED, IO, NO_SPACE. The file is removed then.
+/// Errors: INVALID_ARGUMENT (nothing was added), FINISHED, IO, NO_SPACE. The file is then removed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_sorted_writer_finish(
     writer: Option<&mut kingtide_sorted_writer>,
@@ -556,15 +556,15 @@ pub extern "C" fn kingtide_sorted_writer_free(writer: Option<Box<kingtide_sorted
     quietly((), || drop(writer));
 }
 
-/// How sorted files are ingested.
+/// Options of an ingest.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct kingtide_ingest_options {
     /// `sizeof(kingtide_ingest_options)`.
     pub size: usize,
-    /// Not 0: take the files instead of copying them.
+    /// Not 0: move the files instead of copying them.
     pub move_files: i32,
-    /// Not 0: read all of each file first and check it.
+    /// Not 0: first read and check each file completely.
     pub verify: i32,
     /// Not 0: fail with CONFLICT instead of waiting when a transaction holds a lock in a file's range.
     pub no_wait: i32,
@@ -576,7 +576,7 @@ unsafe impl Sized_ for kingtide_ingest_options {
     const NAME: &'static str = "kingtide_ingest_options";
 }
 
-/// A sorted file, and the family that it goes to.
+/// A sorted file, and the family to ingest it into.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct kingtide_ingest_file {
@@ -586,12 +586,12 @@ pub struct kingtide_ingest_file {
     pub path: *const c_char,
 }
 
-/// Makes the contents of sorted files part of families, all at one moment, and over a crash all or nothing: as if all were one
+/// Makes the contents of sorted files part of families, all at one moment and, in case of a crash, all or nothing, as if all were one
 /// batch, file by file. When it returns, they survive a power cut. `options` may be NULL. `sequence`, unless NULL, is set to
 /// that of the commit.
 ///
 /// Errors: INVALID_ARGUMENT (no sorted file, a family of another database), INCOMPATIBLE (another key order), CORRUPTION,
-/// NEWER_FORMAT, NOT_FOUND, LOCK_TIMEOUT, CONFLICT, POISONED, IO, NO_SPACE, CLOSED, READ_ONLY. Nothing is ingested then.
+/// NEWER_FORMAT, NOT_FOUND, LOCK_TIMEOUT, CONFLICT, POISONED, IO, NO_SPACE, CLOSED, READ_ONLY. Nothing is then ingested.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_db_ingest(
     db: Option<&kingtide_db>,

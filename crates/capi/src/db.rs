@@ -48,8 +48,8 @@ pub unsafe extern "C" fn kingtide_db_open(
     })
 }
 
-/// Opens a database for reading only, without a lock and without changing anything, also while another process writes it.
-/// It shows what was committed when it was opened, until `kingtide_db_catch_up`.
+/// Opens a database read-only, without a lock and without changing anything, even while another process writes to it.
+/// Until `kingtide_db_catch_up`, it shows the data that was committed when it was opened.
 ///
 /// Errors: as `kingtide_db_open`, but never LOCKED.
 #[unsafe(no_mangle)]
@@ -67,13 +67,13 @@ pub unsafe extern "C" fn kingtide_db_open_read_only(
     })
 }
 
-/// Returns whether it was opened for reading only.
+/// Returns whether it was opened read-only.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_db_is_read_only(db: Option<&kingtide_db>) -> bool {
     quietly(false, || db.is_some_and(|d| d.db.is_read_only()))
 }
 
-/// Moves a database that was opened for reading only to what is committed now. `sequence`, unless NULL, is set to the newest
+/// Moves a database that was opened read-only to the current committed state. `sequence`, unless NULL, is set to the newest
 /// visible sequence number.
 ///
 /// Errors: INVALID_ARGUMENT (opened for writing), CORRUPTION, IO, CLOSED.
@@ -89,24 +89,24 @@ pub unsafe extern "C" fn kingtide_db_catch_up(
     })
 }
 
-/// Closes the database: waits for running jobs, flushes memtables, gives the directory's lock back. Everything that was
-/// made from it may still be used and freed, and answers `KINGTIDE_CLOSED`. Closing again does nothing. The handle is still
-/// to be freed.
+/// Closes the database: waits for running jobs, flushes memtables, and releases the directory's lock. Objects that were
+/// created from it may still be used and freed, and return `KINGTIDE_CLOSED`. Closing again does nothing. The handle must still
+/// be freed.
 ///
-/// Errors: what kept memtables from being flushed. What was committed is safe in the log nevertheless.
+/// Errors: the reason why memtables could not be flushed. Committed data is nevertheless safe in the log.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_db_close(db: Option<&kingtide_db>, err: *mut *mut kingtide_error) -> kingtide_status {
     guard(err, || need(db, "db")?.db.close())
 }
 
-/// Frees the handle, and closes the database if it was not closed. Families, transactions, iterators and the like may be
+/// Frees the handle, and closes the database if it was not closed. Families, transactions, iterators and other objects may be
 /// freed before or after. NULL is allowed.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_db_free(db: Option<Box<kingtide_db>>) {
     quietly((), || drop(db));
 }
 
-/// Commits a batch: all of it or nothing. `options` may be NULL. `sequence`, unless NULL, is set to the sequence number of
+/// Commits a batch atomically. `options` may be NULL. `sequence`, unless NULL, is set to the sequence number of
 /// the last operation. The batch is unchanged: clear it to use it again.
 ///
 /// Errors: CLOSED, READ_ONLY, NO_SPACE, POISONED, BUSY; LOCK_TIMEOUT (a transaction holds a lock on a key).
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn kingtide_db_sync(db: Option<&kingtide_db>, err: *mut *m
 
 /// Flushes all memtables of all families to tables and waits for it.
 ///
-/// Errors: what kept a flush from succeeding.
+/// Errors: the reason why a flush failed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_db_flush(db: Option<&kingtide_db>, err: *mut *mut kingtide_error) -> kingtide_status {
     guard(err, || need(db, "db")?.db.flush())
@@ -143,7 +143,7 @@ pub unsafe extern "C" fn kingtide_db_flush(db: Option<&kingtide_db>, err: *mut *
 
 /// Waits until no flush and no compaction is due or running.
 ///
-/// Errors: the background error that keeps them from ending.
+/// Errors: the background error that prevents them from finishing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_db_wait_for_background(
     db: Option<&kingtide_db>,
@@ -251,8 +251,8 @@ pub unsafe extern "C" fn kingtide_db_create_family(
     })
 }
 
-/// Drops a family and everything in it. Its handles answer `KINGTIDE_CLOSED` from then on, and are still to be freed;
-/// iterators that are open finish.
+/// Drops a family and everything in it. Calls on its handles then return `KINGTIDE_CLOSED`, and the handles must still be freed;
+/// open iterators can finish.
 ///
 /// Errors: NOT_FOUND, INVALID_ARGUMENT (the default family), IO, NO_SPACE, CLOSED, READ_ONLY.
 #[unsafe(no_mangle)]
@@ -264,7 +264,7 @@ pub unsafe extern "C" fn kingtide_db_drop_family(
     guard(err, || need(db, "db")?.db.drop_family(abi::text(name, "name")?))
 }
 
-/// Gives a family another name.
+/// Renames a family.
 ///
 /// Errors: NOT_FOUND, EXISTS, INVALID_ARGUMENT (the default family, a bad name), IO, NO_SPACE, CLOSED, READ_ONLY.
 #[unsafe(no_mangle)]

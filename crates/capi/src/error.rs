@@ -7,11 +7,11 @@ use std::ffi::{CStr, CString, c_char};
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// How a call ended. The numbers never change; a later version may add some.
+/// The outcome of a call. The numbers never change; later versions may add some.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum kingtide_status {
-    /// It did what it says.
+    /// The call succeeded.
     KINGTIDE_OK = 0,
     /// The operating system refused an operation.
     KINGTIDE_IO = 1,
@@ -19,19 +19,19 @@ pub enum kingtide_status {
     KINGTIDE_NO_SPACE = 2,
     /// Stored bytes fail their checksum or contradict each other.
     KINGTIDE_CORRUPTION = 3,
-    /// The caller passed something that cannot be right: NULL, an empty key, an option out of range.
+    /// The caller passed an invalid argument: NULL, an empty key, an option out of range.
     KINGTIDE_INVALID_ARGUMENT = 4,
-    /// No such database, family, file, snapshot, savepoint or transaction. A key that is absent is no error.
+    /// No such database, family, file, snapshot, savepoint or transaction. An absent key is not an error.
     KINGTIDE_NOT_FOUND = 5,
-    /// Something of that name exists already.
+    /// An object of that name already exists.
     KINGTIDE_EXISTS = 6,
-    /// Back-pressure, and the caller did not want to wait; or transactions hold too much memory.
+    /// Back-pressure, and the caller asked not to wait; or transactions hold too much memory.
     KINGTIDE_BUSY = 7,
     /// Another process or handle has the database open.
     KINGTIDE_LOCKED = 8,
-    /// Written by a newer version of the format than this library reads.
+    /// The file was written in a newer format version than this library can read.
     KINGTIDE_NEWER_FORMAT = 9,
-    /// An earlier failed write or sync stopped all writes; reads go on. The message names the first cause.
+    /// An earlier failed write or sync stopped all writes; reads continue to work. The message names the first cause.
     KINGTIDE_POISONED = 10,
     /// The database was closed or the family dropped.
     KINGTIDE_CLOSED = 11,
@@ -39,10 +39,10 @@ pub enum kingtide_status {
     KINGTIDE_CANCELLED = 12,
     /// Stored and given options contradict each other, such as two key orders.
     KINGTIDE_INCOMPATIBLE = 13,
-    /// Another transaction committed, or holds, what this one's isolation level does not allow to change under it. Nothing
+    /// Another transaction committed, or has locked, data that this one's isolation level does not allow to change. Nothing
     /// was written: reset the transaction and run it again.
     KINGTIDE_CONFLICT = 14,
-    /// This transaction was chosen as the victim of a deadlock, and was rolled back.
+    /// This transaction was chosen as the deadlock victim, and was rolled back.
     KINGTIDE_DEADLOCK = 15,
     /// Another transaction did not release a lock in time. The transaction remains usable.
     KINGTIDE_LOCK_TIMEOUT = 16,
@@ -50,19 +50,19 @@ pub enum kingtide_status {
     KINGTIDE_EXPIRED = 17,
     /// The transaction was rolled back at the request of another thread.
     KINGTIDE_ABORTED = 18,
-    /// What was asked for is no longer kept: a compaction dropped the versions, or the log was recycled.
+    /// The requested state is no longer kept: a compaction dropped the versions, or the log was recycled.
     KINGTIDE_TOO_OLD = 19,
-    /// The transaction was committed, rolled back or prepared before.
+    /// The transaction was already committed, rolled back or prepared.
     KINGTIDE_FINISHED = 20,
-    /// The database or the transaction was opened for reading only.
+    /// The database or the transaction was opened read-only.
     KINGTIDE_READ_ONLY = 21,
     /// Another transaction holds the lock, and this one does not wait (`KINGTIDE_NO_WAIT`). The transaction remains
-    /// usable: what a statement with NOWAIT or SKIP LOCKED asks for.
+    /// usable, as a statement with NOWAIT or SKIP LOCKED needs.
     KINGTIDE_LOCK_HELD = 22,
-    /// A defect of the library, or a callback that failed: it panicked. What the call was about is in doubt; close the
+    /// A defect of the library, or of a callback: it panicked. The outcome of the call is unknown; close the
     /// database and open it again.
     KINGTIDE_PANIC = 23,
-    /// A kind of error that this list has no number for. The message tells.
+    /// A kind of error that has no number in this list. The message describes it.
     KINGTIDE_OTHER = 24,
 }
 use kingtide_status::*;
@@ -127,7 +127,7 @@ impl kingtide_status {
     }
 }
 
-/// What went wrong. Belongs to the caller, who frees it. May be read from any thread.
+/// The error of a failed call. It belongs to the caller, who frees it. May be read from any thread.
 pub struct kingtide_error {
     status: kingtide_status,
     message: CString,
@@ -230,25 +230,25 @@ pub(crate) fn panic_text(panic: Box<dyn Any + Send>) -> String {
     text
 }
 
-/// The status that the failed call returned, too. `KINGTIDE_OK` for NULL.
+/// Returns the status that the failed call also returned. `KINGTIDE_OK` for NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_error_status(error: Option<&kingtide_error>) -> kingtide_status {
     error.map_or(KINGTIDE_OK, |e| e.status)
 }
 
-/// Returns what went wrong, in English, with file and offset where they are known. Valid as long as the error. Empty for NULL.
+/// Returns the message, in English, with file and offset where they are known. Valid as long as the error. Empty for NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_error_message(error: Option<&kingtide_error>) -> *const c_char {
     error.map_or(c"".as_ptr(), |e| e.message.as_ptr())
 }
 
-/// The file that the error is about; NULL when it is about none. Valid as long as the error.
+/// Returns the file that the error is about; NULL if there is none. Valid as long as the error.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_error_path(error: Option<&kingtide_error>) -> *const c_char {
     error.and_then(|e| e.path.as_ref()).map_or(std::ptr::null(), |p| p.as_ptr())
 }
 
-/// The byte offset in that file. False when it is not known; `offset` is not written then.
+/// Gets the byte offset in that file. Returns false, and does not write `offset`, if it is unknown.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_error_offset(error: Option<&kingtide_error>, offset: *mut u64) -> bool {
     let found = error.and_then(|e| e.offset);
@@ -258,13 +258,13 @@ pub unsafe extern "C" fn kingtide_error_offset(error: Option<&kingtide_error>, o
     found.is_some()
 }
 
-/// Returns whether the same call may succeed later without anyone changing its arguments.
+/// Returns whether the same call may succeed later with the same arguments.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_error_is_retryable(error: Option<&kingtide_error>) -> bool {
     error.is_some_and(|e| e.retryable)
 }
 
-/// Returns whether the transaction that met it may succeed when it is run again from its beginning.
+/// Returns whether the transaction that failed with it may succeed if it is run again from its beginning.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_error_is_transient_conflict(error: Option<&kingtide_error>) -> bool {
     error.is_some_and(|e| e.transient)
@@ -276,7 +276,7 @@ pub extern "C" fn kingtide_error_free(error: Option<Box<kingtide_error>>) {
     drop(error);
 }
 
-/// The name of a status, as "lock-timeout"; "other" for a number that is none. Valid for ever.
+/// Returns the name of a status, such as "lock-timeout"; "other" for an unknown number. Valid for ever.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_status_name(status: i32) -> *const c_char {
     usize::try_from(status).ok().and_then(|s| NAMES.get(s)).unwrap_or(&c"other").as_ptr()

@@ -10,7 +10,7 @@ use std::ffi::{c_char, c_void};
 use std::time::Duration;
 
 /// A handle of a column family. Any number of threads may use it at once. It does not keep the database open: after that
-/// was closed or the family dropped, it answers `KINGTIDE_CLOSED`.
+/// was closed or the family dropped, calls return `KINGTIDE_CLOSED`.
 pub struct kingtide_family(pub(crate) ColumnFamily);
 
 /// Borrowed bytes.
@@ -19,11 +19,11 @@ pub struct kingtide_family(pub(crate) ColumnFamily);
 pub struct kingtide_slice {
     /// The first byte; may be NULL when there is none.
     pub data: *const c_void,
-    /// How many there are.
+    /// The number of elements.
     pub len: usize,
 }
 
-/// Its name now.
+/// Returns its current name.
 ///
 /// Errors: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
@@ -39,7 +39,7 @@ pub unsafe extern "C" fn kingtide_family_name(
     })
 }
 
-/// Its number, by which reports of locks and changes name it; never used for another family. `UINT32_MAX` for NULL.
+/// Returns its number, which identifies it in reports of locks and changes and is never reused. `UINT32_MAX` for NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_family_id(family: Option<&kingtide_family>) -> u32 {
     quietly(u32::MAX, || family.map_or(u32::MAX, |f| f.0.id()))
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn kingtide_family_compare(
     })
 }
 
-/// The present value of one of its options, as text.
+/// Returns the current value of one of its options, as text.
 ///
 /// Errors: NOT_FOUND.
 #[unsafe(no_mangle)]
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn kingtide_family_put(
     })
 }
 
-/// Sets a key that is gone after `ttl_ms` milliseconds.
+/// Sets a key that expires after `ttl_ms` milliseconds.
 ///
 /// Errors: as `kingtide_family_put`.
 #[unsafe(no_mangle)]
@@ -170,7 +170,7 @@ pub unsafe extern "C" fn kingtide_family_single_delete(
 
 /// Deletes all keys from `start` up to, and without, `end`.
 ///
-/// Errors: as `kingtide_family_put`; INVALID_ARGUMENT when `start` sorts behind `end`.
+/// Errors: as `kingtide_family_put`; INVALID_ARGUMENT if `start` sorts after `end`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_family_delete_range(
     family: Option<&kingtide_family>,
@@ -231,8 +231,8 @@ pub unsafe extern "C" fn kingtide_family_compare_and_swap(
     })
 }
 
-/// Reads a key into `value`, a place made by `kingtide_value_new`. An absent key is no error: the place holds nothing then,
-/// as after an error. Allocates nothing for small values, and for large ones that lie in the block cache.
+/// Reads a key into `value`, created by `kingtide_value_new`. An absent key is not an error: `value` then holds nothing,
+/// as after an error. Allocates nothing for small values, or for large ones in the block cache.
 ///
 /// Errors: CORRUPTION with file and offset, IO, CLOSED.
 #[unsafe(no_mangle)]
@@ -316,9 +316,9 @@ pub(crate) unsafe fn found(
     first
 }
 
-/// Reads `count` keys as of one moment into as many places, sharing the work that they have in common. All places must be
-/// different ones. When some keys cannot be read, the others are, and the first error is returned; `statuses`, unless NULL, has
-/// room for `count` statuses, one a key. They are not written when nothing was read at all, as for an argument that is NULL.
+/// Reads `count` keys as of one moment into as many values, sharing common work. All values must be
+/// different objects. If some keys cannot be read, the others are, and the first error is returned; `statuses`, unless NULL, has
+/// room for `count` statuses, one per key. They are not written if nothing was read at all, for example because an argument is NULL.
 ///
 /// Errors: as `kingtide_family_get`.
 #[unsafe(no_mangle)]
@@ -338,7 +338,7 @@ pub unsafe extern "C" fn kingtide_family_multi_get(
 
 /// Flushes the family's memtables to tables and waits for it.
 ///
-/// Errors: what kept the flush from succeeding.
+/// Errors: the reason why the flush failed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_family_flush(
     family: Option<&kingtide_family>,
@@ -347,8 +347,8 @@ pub unsafe extern "C" fn kingtide_family_flush(
     guard(err, || need(family, "family")?.0.flush())
 }
 
-/// Compacts all tables that overlap the range into the deepest level and waits for it. Memtables are flushed first. NULL is an
-/// open end; both ends belong to the range, whatever kind they have.
+/// Flushes memtables, compacts all tables that overlap the range into the deepest level, and waits for it. NULL is an
+/// open end; both ends belong to the range, regardless of their kind.
 ///
 /// Errors: the reason why the compaction failed.
 #[unsafe(no_mangle)]
@@ -361,8 +361,8 @@ pub unsafe extern "C" fn kingtide_family_compact_range(
     guard(err, || need(family, "family")?.0.compact_range((bound(lower, "lower")?, bound(upper, "upper")?)))
 }
 
-/// Has the space given back soon, in the background, of what was deleted in the range from `lower` up to, not including,
-/// `upper`, with a range delete. Snapshots see what they saw: the space is given back when they are gone. After a restart it is
+/// Reclaims, soon and in the background, the space of entries that a range delete deleted from `lower` up to, not including,
+/// `upper`. Snapshots still see these entries, and their space is reclaimed when the snapshots are freed. After a restart it is
 /// left to compactions.
 ///
 /// Errors: CLOSED, READ_ONLY; CORRUPTION and IO from opening a table.

@@ -13,29 +13,29 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::time::SystemTime;
 
-/// What an iterator shows. All zero but `size`: everything, as of now.
+/// Options of an iterator. If all members except `size` are zero: all entries, as of now.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct kingtide_read_options {
     /// `sizeof(kingtide_read_options)`.
     pub size: usize,
-    /// Where the keys begin.
+    /// The lower bound.
     pub lower: kingtide_bound,
-    /// Where they end.
+    /// The upper bound.
     pub upper: kingtide_bound,
     /// Only keys that begin with this are shown; NULL for all.
     pub prefix: *const c_void,
     /// Its length.
     pub prefix_len: usize,
-    /// The snapshot to read at; NULL for now. Not for transactions, whose level decides. Needed only during the call.
+    /// The snapshot to read at; NULL for now. Not for transactions, where the level decides. Needed only during the call.
     pub snapshot: *const kingtide_snapshot,
     /// Not 0: blocks that it reads do not enter the block cache.
     pub no_fill_cache: i32,
-    /// Not 0: read ahead from the start, for long scans; otherwise that begins by itself after a few blocks.
+    /// Not 0: read ahead from the start, for long scans; otherwise read-ahead begins by itself after a few blocks.
     pub readahead: i32,
-    /// Not 0, for transactions only: show the newest committed values whatever the level's snapshot, as
-    /// `kingtide_txn_get_for_update` does, without its locks. Behind `kingtide_txn_lock_range`, or with a get for update of each
-    /// key, it shows what is to be changed as it is now. Not on levels that check writes.
+    /// Not 0, for transactions only: show the newest committed values regardless of the level's snapshot, as
+    /// `kingtide_txn_get_for_update` does, but without its locks. After `kingtide_txn_lock_range`, or with a get for update of each
+    /// key, it shows the current state of the entries to be changed. Not at levels that check writes.
     pub newest: i32,
     /// Zero.
     pub reserved: i32,
@@ -63,8 +63,8 @@ impl kingtide_read_options {
     }
 }
 
-/// A cursor over the keys of a family, in their order, both ways. It begins invalid: position it with a seek. It owns what
-/// it reads: flushes, merges and drops do not disturb it. One over a transaction shows what that wrote before, too, and ends
+/// A cursor over the keys of a family, in order, in both directions. It is invalid until a seek positions it. It owns the data that
+/// it reads, so flushes, compactions and drops do not affect it. A transaction's cursor also shows its earlier writes, and ends
 /// with it. For one thread at a time.
 pub struct kingtide_iter {
     cursor: Source,
@@ -149,8 +149,8 @@ fn seek_to(iter: Option<&mut kingtide_iter>, key: Result<&[u8]>, step: impl FnOn
 
 /// An iterator over a family. `options` may be NULL. Free it with `kingtide_iter_free`.
 ///
-/// Errors: CLOSED, INVALID_ARGUMENT (a snapshot of another database, a prefix in an order in which keys of one prefix are
-/// not neighbours), TOO_OLD, CORRUPTION, IO.
+/// Errors: CLOSED, INVALID_ARGUMENT (a snapshot of another database, a prefix in a key order that does not support
+/// prefix iteration), TOO_OLD, CORRUPTION, IO.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_family_iter(
     family: Option<&kingtide_family>,
@@ -170,9 +170,9 @@ pub unsafe extern "C" fn kingtide_family_iter(
     })
 }
 
-/// An iterator over a family as a transaction sees it: what it wrote before this call is merged in, what it writes later does
-/// not show. On levels whose reads take locks, the range between the bounds is locked now. It answers as the transaction
-/// does once that is over. Free it with `kingtide_iter_free`, before or after the transaction.
+/// Creates an iterator over a family as a transaction sees it: its writes before this call are included, its later writes are
+/// not. At levels whose reads take locks, the range between the bounds is locked now. After the transaction ended, the iterator returns
+/// the same errors as the transaction. Free it with `kingtide_iter_free`, before or after the transaction.
 ///
 /// Errors: as `kingtide_family_iter` and `kingtide_txn_get`; INVALID_ARGUMENT for a snapshot.
 #[unsafe(no_mangle)]
@@ -197,13 +197,13 @@ pub unsafe extern "C" fn kingtide_txn_iter(
     })
 }
 
-/// Goes to the first key. True if it is at an entry; as for all moves, if not, ask `kingtide_iter_status` why.
+/// Moves to the first key. Returns true if it is at an entry; otherwise, as for all moves, `kingtide_iter_status` says why.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_iter_seek_to_first(iter: Option<&mut kingtide_iter>) -> bool {
     seek_to(iter, Ok(&[]), |iter, _| on!(iter, it => it.seek_to_first()))
 }
 
-/// Goes to the last key.
+/// Moves to the last key.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_iter_seek_to_last(iter: Option<&mut kingtide_iter>) -> bool {
     seek_to(iter, Ok(&[]), |iter, _| on!(iter, it => it.seek_to_last()))
@@ -220,7 +220,7 @@ pub unsafe extern "C" fn kingtide_iter_seek(
     seek_to(iter, bytes(key, key_len, "key"), |iter, key| on!(iter, it => it.seek(key)))
 }
 
-/// Goes to the last key that is `key` or before it.
+/// Moves to the last key at or before `key`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_iter_seek_for_prev(
     iter: Option<&mut kingtide_iter>,
@@ -230,13 +230,13 @@ pub unsafe extern "C" fn kingtide_iter_seek_for_prev(
     seek_to(iter, bytes(key, key_len, "key"), |iter, key| on!(iter, it => it.seek_for_prev(key)))
 }
 
-/// Goes to the following key. Allocates nothing. Does nothing while invalid.
+/// Moves to the next key. Allocates nothing. Does nothing while invalid.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_iter_next(iter: Option<&mut kingtide_iter>) -> bool {
     go(iter, |iter| on!(iter, it => it.next()))
 }
 
-/// Goes to the preceding key. Does nothing while invalid.
+/// Moves to the previous key. Does nothing while invalid.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_iter_prev(iter: Option<&mut kingtide_iter>) -> bool {
     go(iter, |iter| on!(iter, it => it.prev()))
@@ -251,7 +251,7 @@ struct Walked {
     lengths: Vec<(usize, usize, u64)>,
 }
 
-/// An entry that a walk came to.
+/// An entry that a walk returned.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct kingtide_entry {
@@ -267,11 +267,11 @@ pub struct kingtide_entry {
     pub expires_at_ms: u64,
 }
 
-/// Goes on by up to `count` keys, forward or else backward, and fills `entries`, which has room for so many, with those that
-/// it comes to: one call instead of three for each. Returns how many there are. It stops early behind `most_bytes` of keys and
-/// values, behind an entry that expires, and at the end: then it is invalid, and, as after an error, what it came to before is
-/// given all the same. Otherwise it is at the last one given. While invalid it does nothing: begin with a seek, whose entry
-/// is not given. What the entries point to is valid until the next walk, whatever other moves do, or until the iterator is freed.
+/// Moves by up to `count` keys, forward or backward, and fills `entries`, which has room for `count`, with the entries that
+/// it passes: one call instead of three per entry. Returns their number. It stops early after `most_bytes` of keys and
+/// values, after an entry that expires, and at the end. At the end it is invalid, and, as after an error, the earlier entries are
+/// still returned. Otherwise it is at the last returned entry. While invalid it does nothing: begin with a seek, whose entry
+/// is not returned. The entries' pointers are valid until the next walk, regardless of other moves, or until the iterator is freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_iter_walk(
     iter: Option<&mut kingtide_iter>,
@@ -313,7 +313,7 @@ pub extern "C" fn kingtide_iter_valid(iter: Option<&kingtide_iter>) -> bool {
     quietly(false, || iter.is_some_and(kingtide_iter::valid))
 }
 
-/// The error that stopped it, if one did. A loop that ends because the iterator is invalid must ask.
+/// Returns the error that stopped it, if any. A loop that ends because the iterator is invalid must check this.
 ///
 /// Errors: CORRUPTION, IO; INVALID_ARGUMENT (a seek with a key that is NULL); of a transaction's, FINISHED, ABORTED, EXPIRED.
 #[unsafe(no_mangle)]
@@ -379,7 +379,7 @@ pub extern "C" fn kingtide_iter_expires_at_ms(iter: Option<&kingtide_iter>) -> u
     })
 }
 
-/// Moves an iterator of a family to what is visible now, keeping its bounds. It is invalid afterwards, and an error is
+/// Moves an iterator of a family to the current state, keeping its bounds. It is invalid afterwards, and an error is
 /// cleared. Cheaper than a new one.
 ///
 /// Errors: as `kingtide_family_iter`; INVALID_ARGUMENT for an iterator of another family or of a transaction.

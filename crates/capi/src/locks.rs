@@ -25,7 +25,7 @@ pub struct kingtide_txn_info {
     pub isolation: i32,
     /// Not 0: it locks what it reads and writes.
     pub locking: i32,
-    /// Operations that it wrote so far.
+    /// The number of operations that it has written so far.
     pub writes: u64,
     /// The name under which it was prepared; NULL if it was not. Valid as long as the list.
     pub xid: *const c_void,
@@ -43,7 +43,7 @@ unsafe impl Sized_ for kingtide_txn_info {
 pub struct kingtide_lock_info {
     /// `sizeof(kingtide_lock_info)`, set by the caller.
     pub size: usize,
-    /// Who holds it.
+    /// The id of the transaction that holds it.
     pub txn: u64,
     /// The family's number: see `kingtide_family_id`.
     pub family: u32,
@@ -53,9 +53,9 @@ pub struct kingtide_lock_info {
     pub is_range: i32,
     /// Zero.
     pub reserved: i32,
-    /// Where what is locked begins. Valid as long as the list.
+    /// The lower bound of the locked range. Valid as long as the list.
     pub lower: kingtide_bound,
-    /// Where it ends.
+    /// The upper bound.
     pub upper: kingtide_bound,
 }
 // SAFETY: numbers and raw pointers only, the size first.
@@ -79,15 +79,15 @@ pub struct kingtide_lock_wait_info {
     pub is_range: i32,
     /// Zero.
     pub reserved: i32,
-    /// Where what it wants begins. Valid as long as the list.
+    /// The lower bound of the requested range. Valid as long as the list.
     pub lower: kingtide_bound,
-    /// Where it ends.
+    /// The upper bound.
     pub upper: kingtide_bound,
-    /// For how long it has waited.
+    /// The time for which it has waited.
     pub waited_us: u64,
-    /// Those that it waits for. Valid as long as the list.
+    /// The transactions that it waits for. Valid as long as the list.
     pub holders: *const u64,
-    /// How many there are.
+    /// The number of elements.
     pub holder_count: usize,
 }
 // SAFETY: numbers and raw pointers only, the size first.
@@ -121,11 +121,11 @@ unsafe impl Sized_ for kingtide_prepared_info {
 
 /// Running and prepared transactions. Does not change; any thread may read it.
 pub struct kingtide_txn_list(Vec<TransactionInfo>);
-/// Locks that are held. Does not change; any thread may read it.
+/// A list of held locks. Does not change; any thread may read it.
 pub struct kingtide_lock_list(Vec<HeldLock>);
-/// Requests that wait. Does not change; any thread may read it.
+/// A list of waiting requests. Does not change; any thread may read it.
 pub struct kingtide_lock_wait_list(Vec<LockWait>);
-/// Transactions in doubt. Does not change; any thread may read it.
+/// A list of transactions in doubt. Does not change; any thread may read it.
 pub struct kingtide_prepared_list(Vec<PreparedInfo>);
 
 fn mode_number(mode: LockMode) -> i32 {
@@ -199,13 +199,13 @@ pub unsafe extern "C" fn kingtide_db_transactions(
     list(db, transactions, err, |db| Ok(kingtide_txn_list(db.db.transactions())))
 }
 
-/// Returns how many there are.
+/// Returns the number of elements.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_txn_list_count(list: Option<&kingtide_txn_list>) -> usize {
     list.map_or(0, |l| l.0.len())
 }
 
-/// Describes the one at an index from 0. False behind the last, or when `info->size` is not set.
+/// Describes the one at an index from 0. False after the last, or if `info->size` is not set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_txn_list_get(
     list: Option<&kingtide_txn_list>,
@@ -241,13 +241,13 @@ pub unsafe extern "C" fn kingtide_db_locks(
     list(db, locks, err, |db| Ok(kingtide_lock_list(db.db.locks())))
 }
 
-/// Returns how many there are.
+/// Returns the number of elements.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_lock_list_count(list: Option<&kingtide_lock_list>) -> usize {
     list.map_or(0, |l| l.0.len())
 }
 
-/// Describes the one at an index from 0. False behind the last, or when `info->size` is not set.
+/// Describes the one at an index from 0. False after the last, or if `info->size` is not set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_lock_list_get(
     list: Option<&kingtide_lock_list>,
@@ -263,7 +263,7 @@ pub extern "C" fn kingtide_lock_list_free(list: Option<Box<kingtide_lock_list>>)
     drop(list);
 }
 
-/// Lists who waits for whose locks.
+/// Lists which transaction waits for the locks of which others.
 ///
 /// Errors: INVALID_ARGUMENT, CLOSED (in a forked child).
 #[unsafe(no_mangle)]
@@ -275,13 +275,13 @@ pub unsafe extern "C" fn kingtide_db_lock_waits(
     list(db, waits, err, |db| Ok(kingtide_lock_wait_list(db.db.lock_waits())))
 }
 
-/// Returns how many there are.
+/// Returns the number of elements.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_lock_wait_list_count(list: Option<&kingtide_lock_wait_list>) -> usize {
     list.map_or(0, |l| l.0.len())
 }
 
-/// Describes the one at an index from 0. False behind the last, or when `info->size` is not set.
+/// Describes the one at an index from 0. False after the last, or if `info->size` is not set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_lock_wait_list_get(
     list: Option<&kingtide_lock_wait_list>,
@@ -312,7 +312,7 @@ pub extern "C" fn kingtide_lock_wait_list_free(list: Option<Box<kingtide_lock_wa
     drop(list);
 }
 
-/// Called with the id of a transaction that is going to wait for locks, and with those of the transactions that it waits
+/// Called with the id of a transaction that is about to wait for locks, and with the ids of the transactions that it waits
 /// for. Must neither unwind nor jump out.
 pub type kingtide_lock_wait_fn =
     Option<unsafe extern "C" fn(context: *mut c_void, waiter: u64, holders: *const u64, holder_count: usize)>;
@@ -329,10 +329,10 @@ impl LockWaitHook for WaitHook {
     }
 }
 
-/// Sets the function that is called for transactions that wait for locks, in place of the one before; NULL removes it. It is
-/// called on the thread that waits, when it begins to and then a few times a second, for those that it waits for may have
-/// changed; they may be over by now. It may interrupt or abort transactions, the waiting one included, and must not wait for
-/// another. `destroy`, which may be NULL, is called when the context is needed no more, also if this fails.
+/// Sets the function that is called for transactions that wait for locks, replacing the previous one; NULL removes it. It is
+/// called on the waiting thread, when the wait begins and then a few times a second, because the transactions that it waits for may have
+/// changed; they may already have ended. It may interrupt or abort transactions, including the waiting one, and must not wait for
+/// another. `destroy`, which may be NULL, is called when the context is no longer needed, also if this fails.
 ///
 /// Errors: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
@@ -354,26 +354,26 @@ pub unsafe extern "C" fn kingtide_db_set_lock_wait_hook(
 }
 
 /// A deadlock: transactions each of which waits for the next, and the last for the first. The first is the victim, which is going to
-/// be rolled back. Valid during the call that hands it out.
+/// be rolled back. Valid during the call that receives it.
 pub struct kingtide_deadlock(Vec<DeadlockStep>);
 
-/// Called with a deadlock, on the thread of its victim, before that gives its locks back: the others still wait, unless
+/// Called with a deadlock, on the thread of its victim, before the victim releases its locks: the others still wait, unless
 /// something else ended their waits. Must not wait for another transaction, and must neither unwind nor jump out.
 pub type kingtide_deadlock_fn = Option<unsafe extern "C" fn(context: *mut c_void, deadlock: *const kingtide_deadlock)>;
 
-/// The functions that are called for waits for locks, and for deadlocks.
+/// The functions that are called for lock waits and for deadlocks.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct kingtide_lock_hooks {
     /// `sizeof(kingtide_lock_hooks)`, set by the caller.
     pub size: usize,
-    /// Handed to the functions.
+    /// The context passed to the functions.
     pub context: *mut c_void,
     /// Called for waits, as `kingtide_db_set_lock_wait_hook` says. May be NULL.
     pub waits: kingtide_lock_wait_fn,
     /// Called for deadlocks. May be NULL.
     pub deadlock: kingtide_deadlock_fn,
-    /// Called when the context is needed no more. May be NULL.
+    /// Called when the context is no longer needed. May be NULL.
     pub destroy: kingtide_destroy_fn,
 }
 // SAFETY: raw pointers and functions only, the size first; all zeros is a value of it.
@@ -404,10 +404,10 @@ impl LockWaitHook for LockHooks {
     }
 }
 
-/// Sets the functions that are called for transactions that wait for locks, and for deadlocks, in place of those that were set
+/// Sets the functions that are called for transactions that wait for locks, and for deadlocks, replacing those that were set
 /// before, also by `kingtide_db_set_lock_wait_hook`; NULL removes them.
 ///
-/// Errors: INVALID_ARGUMENT; `destroy` is not called then.
+/// Errors: INVALID_ARGUMENT; In this case `destroy` is not called.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_db_set_lock_hooks(
     db: Option<&kingtide_db>,
@@ -427,14 +427,14 @@ pub unsafe extern "C" fn kingtide_db_set_lock_hooks(
     })
 }
 
-/// Returns how many transactions it has.
+/// Returns the number of its transactions.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_deadlock_count(deadlock: Option<&kingtide_deadlock>) -> usize {
     deadlock.map_or(0, |d| d.0.len())
 }
 
-/// Describes what the transaction at an index from 0 waits for: `txn` is that transaction. False behind the last, or when
-/// `info->size` is not set. What it points to is valid as long as the deadlock.
+/// Describes the lock request of the transaction at an index from 0: `txn` is that transaction. False after the last, or if
+/// `info->size` is not set. Its pointers are valid as long as the deadlock.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_deadlock_wanted(
     deadlock: Option<&kingtide_deadlock>,
@@ -445,7 +445,7 @@ pub unsafe extern "C" fn kingtide_deadlock_wanted(
 }
 
 /// Describes the lock that the transaction at an index from 0 waits for: `txn` is the one that holds it, the next one of the cycle.
-/// Of a lock on more than what is waited for, it is the first piece that stands in the way. Otherwise as
+/// If the lock covers more than the request, it is the first conflicting part. Otherwise as
 /// `kingtide_deadlock_wanted`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_deadlock_held(
@@ -469,13 +469,13 @@ pub unsafe extern "C" fn kingtide_db_prepared(
     list(db, prepared, err, |db| Ok(kingtide_prepared_list(db.db.recover_prepared())))
 }
 
-/// Returns how many there are.
+/// Returns the number of elements.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_prepared_list_count(list: Option<&kingtide_prepared_list>) -> usize {
     list.map_or(0, |l| l.0.len())
 }
 
-/// Describes the one at an index from 0. False behind the last, or when `info->size` is not set.
+/// Describes the one at an index from 0. False after the last, or if `info->size` is not set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_prepared_list_get(
     list: Option<&kingtide_prepared_list>,

@@ -11,7 +11,7 @@ use std::ffi::{CString, c_char, c_void};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// A histogram of durations, in nanoseconds. Quantiles are wrong by at most 5.9 %. The texts are valid for ever.
+/// A histogram of durations, in nanoseconds. Quantiles are off by at most 5.9 %. The texts are valid for ever.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct kingtide_histogram {
@@ -21,19 +21,19 @@ pub struct kingtide_histogram {
     pub name: *const c_char,
     /// What it measures.
     pub description: *const c_char,
-    /// How many operations there were: of gets, seeks and steps about as many, because a sample of them is timed.
+    /// The number of operations; approximate for gets, seeks and steps, because only a sample of them is timed.
     pub count: u64,
-    /// All of them together.
+    /// The sum of all durations.
     pub sum: u64,
-    /// The longest.
+    /// The longest duration.
     pub max: u64,
-    /// Half took at most this.
+    /// The median.
     pub p50: u64,
-    /// 90 % took at most this.
+    /// The 90th percentile.
     pub p90: u64,
-    /// 99 % took at most this.
+    /// The 99th percentile.
     pub p99: u64,
-    /// 99.9 % took at most this.
+    /// The 99.9th percentile.
     pub p999: u64,
 }
 // SAFETY: numbers and raw pointers only, the size first.
@@ -46,7 +46,7 @@ fn nanos(d: Duration) -> u64 {
 }
 
 /// Describes the histogram at an index from 0, as it is now. False behind the last, without a database, or when
-/// `histogram->size` is not set. Reads some 22 KB.
+/// `histogram->size` is not set. Reads about 22 KB.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_db_histogram(
     db: Option<&kingtide_db>,
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn kingtide_db_histogram(
     })
 }
 
-/// The nanoseconds that a share `quantile` (0 to 1) of the operations of a kind took at most, by the histogram's name.
+/// Gets the nanoseconds that a share `quantile` (0 to 1) of the operations did not exceed, by the histogram's name.
 ///
 /// Errors: NOT_FOUND, INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn kingtide_db_histogram_quantile(
     })
 }
 
-/// Called with the name of an event, such as "flush_ended", and with a sentence that tells what happened. Both are valid during
+/// Called with the name of an event, such as "flush_ended", and with a sentence that describes it. Both are valid during
 /// the call. May call everything but `kingtide_db_close`. Must neither unwind nor jump out.
 pub type kingtide_event_fn =
     Option<unsafe extern "C" fn(context: *mut c_void, name: *const c_char, text: *const c_char)>;
@@ -100,11 +100,11 @@ pub type kingtide_event_fn =
 pub struct kingtide_listener {
     /// `sizeof(kingtide_listener)`, set by the caller.
     pub size: usize,
-    /// Handed to the functions.
+    /// The context passed to the functions.
     pub context: *mut c_void,
     /// Called for every event: one call at a time, in order, mostly on background threads.
     pub event: kingtide_event_fn,
-    /// Called when the context is needed no more. May be NULL.
+    /// Called when the context is no longer needed. May be NULL.
     pub destroy: kingtide_destroy_fn,
 }
 // SAFETY: raw pointers and functions only, the size first; all zeros is a value of it.
@@ -126,10 +126,10 @@ impl EventListener for Listener {
     }
 }
 
-/// Sets the listener of databases that are opened with these options, in place of the one before; NULL
+/// Sets the listener of databases that are opened with these options, replacing the previous one; NULL
 /// removes it.
 ///
-/// Errors: INVALID_ARGUMENT; `destroy` is not called then.
+/// Errors: INVALID_ARGUMENT; In this case `destroy` is not called.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_options_set_listener(
     options: Option<&mut kingtide_options>,
@@ -150,8 +150,8 @@ pub unsafe extern "C" fn kingtide_options_set_listener(
     })
 }
 
-/// Sets how much is recorded of what the operations of this thread do: 0 nothing, 1 counts and waits, 2 the times of all stages
-/// too. Counting begins anew from zero. Returns false for any other level.
+/// Sets what is recorded about the operations of this thread: 0 nothing, 1 counts and waits, 2 also the times of all stages.
+/// Counting restarts from zero. Returns false for any other level.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_perf_start(level: i32) -> bool {
     let level = match level {
@@ -166,7 +166,7 @@ pub extern "C" fn kingtide_perf_start(level: i32) -> bool {
     })
 }
 
-/// Returns what the operations of this thread touched, and how long their stages took, since the start or the last call of this: the
+/// Returns what the operations of this thread touched, and how long their stages took, since the start or the last such call: the
 /// fields that are not 0, as `name=value` with spaces between them. Names that end in `_ns` are nanoseconds.
 ///
 /// Errors: INVALID_ARGUMENT.
@@ -182,7 +182,7 @@ pub unsafe extern "C" fn kingtide_perf_take(
     })
 }
 
-/// The last 128 operations that took as long as the option `slow_operation_threshold_us` says, or longer: a line for each,
+/// Returns the last 128 operations that took at least as long as the option `slow_operation_threshold_us` says: a line for each,
 /// oldest first, with what it touched and waited for.
 ///
 /// Errors: INVALID_ARGUMENT, CLOSED (in a forked child).

@@ -16,9 +16,9 @@ use std::sync::{Arc, OnceLock};
 #[allow(clippy::enum_variant_names)]
 #[repr(C)]
 pub enum kingtide_durability {
-    /// What the database's option `durability` says.
+    /// As the database's option `durability` says.
     KINGTIDE_DURABILITY_DEFAULT = 0,
-    /// The death of the process: in the operating system's hands before the commit returns. No fsync.
+    /// The death of the process: the commit is handed to the operating system before it returns. No fsync.
     KINGTIDE_DURABILITY_PROCESS = 1,
     /// A power cut: fsynced before the commit returns, one fsync for all commits that wait together.
     KINGTIDE_DURABILITY_POWER = 2,
@@ -33,11 +33,11 @@ pub fn durability(number: i32) -> Result<Option<Durability>> {
         1 => Ok(Some(Durability::Process)),
         2 => Ok(Some(Durability::Power)),
         3 => Ok(Some(Durability::None)),
-        other => Err(Error::invalid(format!("{other} is no kingtide_durability"))),
+        other => Err(Error::invalid(format!("{other} is not a kingtide_durability"))),
     }
 }
 
-/// How one commit is done.
+/// Options of one commit.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct kingtide_write_options {
@@ -60,7 +60,7 @@ impl kingtide_write_options {
     }
 }
 
-/// How to open a database or create a family. For one thread at a time. May be freed as soon as it was used.
+/// Options for opening a database or creating a family. For one thread at a time. May be freed after the call that uses it.
 #[derive(Default)]
 pub struct kingtide_options {
     pub(crate) options: Options,
@@ -83,9 +83,9 @@ impl kingtide_options {
 /// The order of a name: built in, or among those given.
 pub fn find_order(name: &str, custom: &[Arc<dyn CustomOrder>]) -> Result<KeyOrder> {
     let own = || custom.iter().find(|o| o.name() == name).map(|o| KeyOrder::Custom(o.clone()));
-    KeyOrder::builtin(name)
-        .or_else(own)
-        .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("no key order '{name}': neither built in nor added")))
+    KeyOrder::builtin(name).or_else(own).ok_or_else(|| {
+        Error::new(ErrorKind::NotFound, format!("no key order '{name}': it is neither built in nor registered"))
+    })
 }
 
 /// The defaults.
@@ -95,9 +95,9 @@ pub extern "C" fn kingtide_options_new() -> Box<kingtide_options> {
 }
 
 /// Sets an option by name, from text: sizes as "64M", durations in the unit that the name ends with, "true" and "false".
-/// The name decides whether it is the database's or its families'. `kingtide_option_get_info` lists all.
+/// The name determines whether it is an option of the database or of families. `kingtide_option_get_info` lists all.
 ///
-/// Errors: INVALID_ARGUMENT, with the nearest name that there is.
+/// Errors: INVALID_ARGUMENT, with the most similar name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_options_set(
     options: Option<&mut kingtide_options>,
@@ -132,7 +132,7 @@ pub(crate) fn give_option(out: OutHandle<kingtide_text>, name: &str, value: Opti
     Ok(())
 }
 
-/// Sets the key order of the default family: "bytewise" (the default), "reverse", "u64", "i64", "case-insensitive", or one
+/// Sets the key order of the default family: "bytewise" (the default), "reverse", "u64", "i64", "case-insensitive", or an order
 /// that was added.
 ///
 /// Errors: NOT_FOUND.
@@ -149,8 +149,8 @@ pub unsafe extern "C" fn kingtide_options_set_order(
     })
 }
 
-/// Compares two keys: negative, zero or positive as `a` sorts before, is the same key as, or sorts behind `b`. Called from
-/// many threads at once, at any time until the database is freed. Must be a total order, always the same. Must neither
+/// Compares two keys: negative, zero or positive if `a` sorts before, is the same key as, or sorts after `b`. Called from
+/// many threads at once, at any time until the database is freed. Must always be the same total order. Must neither
 /// unwind nor jump out.
 pub type kingtide_compare_fn =
     Option<unsafe extern "C" fn(context: *mut c_void, a: *const u8, a_len: usize, b: *const u8, b_len: usize) -> i32>;
@@ -158,7 +158,7 @@ pub type kingtide_compare_fn =
 /// A monotone 64-bit image of a key: if `a` sorts before `b`, its image is not greater. Makes searches faster.
 pub type kingtide_head_fn = Option<unsafe extern "C" fn(context: *mut c_void, key: *const u8, key_len: usize) -> u64>;
 
-/// Called once with a context that the library needs no more.
+/// Called once, with a context that the library no longer needs.
 pub type kingtide_destroy_fn = Option<unsafe extern "C" fn(context: *mut c_void)>;
 
 /// What C's callbacks are called with. Destroyed with the last that holds it.
@@ -205,9 +205,9 @@ impl CustomOrder for Order {
     }
 }
 
-/// Adds a key order of the caller's own. Its name is stored with the families that use it, and it must be added to the
+/// Adds a custom key order. Its name is stored with the families that use it, and it must be added to the
 /// options of every later open. `head` and `destroy` may be NULL. `destroy` is called when neither options nor a database
-/// need the context any more, or at once if this fails.
+/// need the context any longer, or at once if this fails.
 ///
 /// Errors: EXISTS (the name), INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
@@ -228,7 +228,7 @@ pub unsafe extern "C" fn kingtide_options_add_order(
             return Err(Error::invalid("the name of a key order is empty"));
         }
         if options.order(&name).is_ok() {
-            return Err(Error::new(ErrorKind::Exists, format!("there is a key order '{name}'")));
+            return Err(Error::new(ErrorKind::Exists, format!("key order '{name}' already exists")));
         }
         let compare = need(compare, "compare")?;
         options.options.custom_orders.push(Arc::new(Order { name, compare, head, context }));
@@ -236,8 +236,8 @@ pub unsafe extern "C" fn kingtide_options_add_order(
     })
 }
 
-/// Takes over, for the default family, the options and key order that the database in `path` has stored; without this an
-/// open stores those given.
+/// Loads the stored options and key order of the default family of the database in `path`; without this call, an
+/// open replaces the stored ones.
 ///
 /// Errors: NOT_FOUND (no database), INCOMPATIBLE (a key order that was not added), CORRUPTION, NEWER_FORMAT, IO.
 #[unsafe(no_mangle)]
@@ -259,7 +259,7 @@ pub extern "C" fn kingtide_options_free(options: Option<Box<kingtide_options>>) 
     quietly((), || drop(options));
 }
 
-/// What an option is. All text is valid for ever.
+/// The description of an option. All texts are valid for ever.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct kingtide_option_info {
@@ -269,7 +269,7 @@ pub struct kingtide_option_info {
     pub name: *const c_char,
     /// What it does, with its unit.
     pub description: *const c_char,
-    /// What may be written: "true or false", "number or size (64M)".
+    /// The form of a value: "true or false", "number or size (64M)".
     pub form: *const c_char,
     /// The default.
     pub default_value: *const c_char,
@@ -336,7 +336,7 @@ pub unsafe extern "C" fn kingtide_option_get_info(index: usize, info: *mut kingt
     })
 }
 
-/// The library's version, as "0.1.0". Valid for ever.
+/// Returns the library's version, such as "0.1.0". Valid for ever.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_version() -> *const c_char {
     const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");

@@ -7,12 +7,12 @@ use crate::snapshot::kingtide_snapshot;
 use kingtide::ValueReader;
 use std::ffi::c_void;
 
-/// A reader of one value, which may be larger than memory. It reads the value as it was when the reader was opened, whatever
-/// happens to the key meanwhile, and keeps its file until it is freed. For one thread at a time.
+/// A reader of one value, which may be larger than memory. It reads the value as of the moment when it was opened, regardless
+/// of later changes of the key, and keeps its file until it is freed. For one thread at a time.
 pub struct kingtide_reader(ValueReader);
 
-/// Opens the value of a key to be read in pieces. `snapshot` may be NULL: then it is the value of now. `reader` is set to NULL
-/// when the key is absent, which is no error. Free it with `kingtide_reader_free`.
+/// Opens the value of a key for reading in pieces. `snapshot` may be NULL to read the current value. `reader` is set to NULL
+/// if the key is absent, which is not an error. Free it with `kingtide_reader_free`.
 ///
 /// Errors: CORRUPTION with file and offset, IO, CLOSED; INVALID_ARGUMENT (a snapshot of another database), TOO_OLD.
 #[unsafe(no_mangle)]
@@ -44,8 +44,8 @@ pub extern "C" fn kingtide_reader_len(reader: Option<&kingtide_reader>) -> u64 {
     reader.map_or(0, |r| r.0.len())
 }
 
-/// Reads up to `size` bytes of the value from byte `offset` on into `buf`, and sets `read` to how many there were: fewer than
-/// `size` only at the value's end, and 0 behind it. Going forward is cheap.
+/// Reads up to `size` bytes of the value from byte `offset` on into `buf`, and sets `read` to their number: fewer than
+/// `size` only at the value's end, and 0 beyond it. Reading forwards is cheap.
 ///
 /// Errors: CORRUPTION with file and offset (other parts of the value can still be read), IO, INVALID_ARGUMENT.
 #[unsafe(no_mangle)]

@@ -7,11 +7,11 @@ use crate::value::kingtide_strings;
 use kingtide::Snapshot;
 use std::ffi::c_char;
 
-/// A consistent view of all families at one moment. As long as it is held, what it sees is kept. Any number of threads may
+/// A consistent view of all families as of one moment. The versions that it sees are kept until it is freed. Any number of threads may
 /// use it at once.
 pub struct kingtide_snapshot(pub(crate) Snapshot);
 
-/// A snapshot of now. Free it with `kingtide_snapshot_free`.
+/// Takes a snapshot of the current state. Free it with `kingtide_snapshot_free`.
 ///
 /// Errors: INVALID_ARGUMENT, CLOSED (in a forked child).
 #[unsafe(no_mangle)]
@@ -29,7 +29,7 @@ pub unsafe extern "C" fn kingtide_db_snapshot(
     })
 }
 
-/// A snapshot of the moment at which `sequence` was the newest sequence number.
+/// Takes a snapshot of the moment at which `sequence` was the newest sequence number.
 ///
 /// Errors: TOO_OLD, INVALID_ARGUMENT (not committed yet), CLOSED.
 #[unsafe(no_mangle)]
@@ -46,13 +46,13 @@ pub unsafe extern "C" fn kingtide_db_snapshot_at(
     })
 }
 
-/// Every sequence number from this one on can be read at with `kingtide_db_snapshot_at`.
+/// Returns the oldest sequence number at which `kingtide_db_snapshot_at` can read.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_db_oldest_readable_sequence(db: Option<&kingtide_db>) -> u64 {
     quietly(0, || db.map_or(0, |d| d.db.oldest_readable_sequence()))
 }
 
-/// Takes a snapshot of now and keeps it under a name until it is dropped or the database closes. `snapshot` is set to a
+/// Takes a snapshot of the current state and keeps it under a name until it is dropped or the database closes. `snapshot` is set to a
 /// handle of it.
 ///
 /// Errors: EXISTS, INVALID_ARGUMENT (an empty or too long name, too many of them), CLOSED.
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn kingtide_db_snapshot_names(
     })
 }
 
-/// Forgets a named snapshot. Handles of it stay valid.
+/// Drops a named snapshot. Its handles stay valid.
 ///
 /// Errors: NOT_FOUND, CLOSED.
 #[unsafe(no_mangle)]
@@ -123,7 +123,7 @@ pub extern "C" fn kingtide_snapshot_sequence(snapshot: Option<&kingtide_snapshot
     snapshot.map_or(0, |s| s.0.sequence())
 }
 
-/// Gives a snapshot back. What was made from it may be used further. NULL is allowed.
+/// Frees a snapshot. Objects that were created from it may still be used. NULL is allowed.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_snapshot_free(snapshot: Option<Box<kingtide_snapshot>>) {
     quietly((), || drop(snapshot));

@@ -45,15 +45,15 @@ pub struct kingtide_family_stats {
     pub name: *const c_char,
     /// Bytes in its active memtable.
     pub active_bytes: u64,
-    /// Immutable memtables, which wait for a flush.
+    /// Immutable memtables that wait for a flush.
     pub frozen: u64,
     /// Entries and range tombstones in all memtables, hidden versions included.
     pub memtable_entries: u64,
     /// Bytes of its value logs.
     pub vlog_bytes: u64,
-    /// Stored bytes in them that nothing refers to.
+    /// Stored bytes in them to which nothing refers.
     pub vlog_dead_bytes: u64,
-    /// How many levels hold anything: see `kingtide_stats_level`.
+    /// The number of non-empty levels: see `kingtide_stats_level`.
     pub levels: u64,
 }
 // SAFETY: numbers and raw pointers only, the size first.
@@ -85,7 +85,7 @@ unsafe impl Sized_ for kingtide_level_stats {
     const NAME: &'static str = "kingtide_level_stats";
 }
 
-/// Figures that are derived from the counters.
+/// Figures derived from the counters.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct kingtide_amplification {
@@ -136,7 +136,7 @@ pub unsafe extern "C" fn kingtide_db_stats(
     })
 }
 
-/// Describes the statistic at an index from 0. False behind the last, or when `stat->size` is not set.
+/// Describes the statistic at an index from 0. False after the last, or if `stat->size` is not set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_stats_get(
     stats: Option<&kingtide_stats>,
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn kingtide_stats_get(
     })
 }
 
-/// The value of the statistic of that name. False when there is none; `value` is not written then.
+/// Gets the value of the statistic of that name. Returns false, and does not write `value`, if there is none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_stats_value(
     stats: Option<&kingtide_stats>,
@@ -173,7 +173,7 @@ pub unsafe extern "C" fn kingtide_stats_value(
     })
 }
 
-/// Figures that are derived from the counters. False when `amplification->size` is not set.
+/// Figures derived from the counters. False when `amplification->size` is not set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_stats_amplification(
     stats: Option<&kingtide_stats>,
@@ -184,7 +184,7 @@ pub unsafe extern "C" fn kingtide_stats_amplification(
     fill(amplification, kingtide_amplification { size: 0, write, read, space: report.space_amplification }).is_ok()
 }
 
-/// Why no write is taken any more; NULL if writes are taken. Reads go on; the database must be opened again. Valid as long as
+/// Returns why writes are no longer accepted; NULL if they are. Reads continue to work; the database must be reopened. Valid as long as
 /// the statistics.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_stats_writes_stopped(stats: Option<&kingtide_stats>) -> *const c_char {
@@ -220,8 +220,8 @@ pub unsafe extern "C" fn kingtide_stats_family(
     fill(family, stats).is_ok()
 }
 
-/// Describes a level of the family at an index: `level_index` counts the levels that hold anything, from 0. False behind the
-/// last, or when `level->size` is not set.
+/// Describes a level of the family at an index: `level_index` counts the non-empty levels, from 0. False after the
+/// last, or if `level->size` is not set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_stats_level(
     stats: Option<&kingtide_stats>,
@@ -243,7 +243,7 @@ pub unsafe extern "C" fn kingtide_stats_level(
     fill(level, stats).is_ok()
 }
 
-/// All of it as text, for people.
+/// Returns all statistics as text for people.
 ///
 /// Errors: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
@@ -259,7 +259,7 @@ pub unsafe extern "C" fn kingtide_stats_text(
     })
 }
 
-/// All of it as a JSON object: "counters", "amplification", "families" with their "levels", and "writes_stopped" and
+/// Returns all statistics as a JSON object: "counters", "amplification", "families" with their "levels", and "writes_stopped" and
 /// "background_error", which may be null.
 ///
 /// Errors: INVALID_ARGUMENT.
@@ -359,7 +359,7 @@ fn quoted(text: &str) -> String {
     out
 }
 
-/// About what a range of keys holds.
+/// An estimate of the contents of a range of keys.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct kingtide_range_stats {
@@ -373,7 +373,7 @@ pub struct kingtide_range_stats {
     pub memtable_entries: u64,
     /// Point tombstones in tables.
     pub tombstones: u64,
-    /// Range tombstones in the tables that meet the range.
+    /// Range tombstones in the tables that overlap the range.
     pub range_tombstones: u64,
     /// Bytes of keys and inline values in tables, before compression.
     pub raw_bytes: u64,
@@ -383,9 +383,9 @@ pub struct kingtide_range_stats {
     pub value_log_bytes: u64,
     /// Bytes of keys and values in memtables.
     pub memtable_bytes: u64,
-    /// Tables that meet the range.
+    /// Tables that overlap the range.
     pub tables: u64,
-    /// Runs that meet the range: what a scan has to merge, memtables aside.
+    /// Runs that overlap the range, which a scan has to merge, without memtables.
     pub runs: u64,
 }
 // SAFETY: numbers only, the size first.
@@ -412,8 +412,8 @@ impl From<RangeStats> for kingtide_range_stats {
     }
 }
 
-/// Estimates what a range of keys holds, from metadata and resident indexes, in a few microseconds: no block is read. NULL is
-/// an open end. For planners of queries. A transaction's own writes do not count.
+/// Estimates the contents of a range of keys from metadata and resident indexes, in a few microseconds: no block is read. NULL is
+/// an open end. For query planners. A transaction's own writes do not count.
 ///
 /// Errors: CLOSED; CORRUPTION, IO (opening a table); INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
@@ -427,7 +427,7 @@ pub unsafe extern "C" fn kingtide_family_range_stats(
     guard(err, || fill(stats, need(family, "family")?.0.range_stats(range_of(lower, upper)?)?.into()))
 }
 
-/// Counts the keys of a range if that takes no more than looking at `most` of them, and estimates them otherwise. `exact`,
+/// Counts the keys of a range if there are at most `most`, and estimates their number otherwise. `exact`,
 /// unless NULL, is set to whether they were counted.
 ///
 /// Errors: as `kingtide_family_range_stats`.
@@ -453,7 +453,7 @@ pub unsafe extern "C" fn kingtide_family_count_up_to(
 /// A list of keys. Does not change; any thread may read it.
 pub struct kingtide_keys(Vec<Vec<u8>>);
 
-/// Keys that cut a range into at most `parts` parts which hold about equally many entries, ascending: for parallel scans. They
+/// Returns keys, in ascending order, that split a range into at most `parts` parts of about equal size, for parallel scans. They
 /// need not exist; a part goes from one, included, to the next, excluded. NULL is an open end. No block is read. Free the list
 /// with `kingtide_keys_free`.
 ///
@@ -476,13 +476,13 @@ pub unsafe extern "C" fn kingtide_family_split_points(
     })
 }
 
-/// Returns how many there are.
+/// Returns the number of elements.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_keys_count(keys: Option<&kingtide_keys>) -> usize {
     keys.map_or(0, |k| k.0.len())
 }
 
-/// The key at an index from 0; NULL behind the last. `len`, unless NULL, is set to its length. Valid until the list is freed.
+/// Returns the key at an index from 0; NULL after the last. `len`, unless NULL, is set to its length. Valid until the list is freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_keys_get(keys: Option<&kingtide_keys>, index: usize, len: *mut usize) -> *const u8 {
     let found = keys.and_then(|k| k.0.get(index));
@@ -496,14 +496,14 @@ pub extern "C" fn kingtide_keys_free(keys: Option<Box<kingtide_keys>>) {
     drop(keys);
 }
 
-/// Given two neighbouring keys, tells the first of their parts, from 0 on, in which they differ; the number of parts or more
-/// where none does. Must neither unwind nor jump out.
+/// Given two neighbouring keys, returns the index of the first part in which they differ; the number of parts or more
+/// if none does. Must neither unwind nor jump out.
 pub type kingtide_first_difference_fn =
     Option<unsafe extern "C" fn(context: *mut c_void, a: *const u8, a_len: usize, b: *const u8, b_len: usize) -> usize>;
 
-/// Estimates, for each number of leading parts of a range's keys from 1 to `parts`, how many different combinations there are:
-/// what planners of queries know of an index. `distinct` has room for `parts` numbers. Looks at about 16 keys at each of `places`
-/// places, and at all keys if there are no more. `rows` and `exact` may be NULL. `parts` is 64 at most.
+/// Estimates, for each number of leading parts of a range's keys from 1 to `parts`, the number of distinct combinations,
+/// as query planners need for an index. `distinct` has room for `parts` numbers. Reads about 16 keys at each of `places`
+/// places, or all keys if there are no more. `rows` and `exact` may be NULL. `parts` is at most 64.
 ///
 /// Errors: as `kingtide_family_range_stats`, and of reading.
 #[unsafe(no_mangle)]
@@ -522,7 +522,7 @@ pub unsafe extern "C" fn kingtide_family_cardinality(
 ) -> kingtide_status {
     guard(err, || {
         if parts == 0 || parts > MOST_PARTS {
-            return Err(Error::invalid(format!("keys of {parts} parts; from 1 to {MOST_PARTS} are allowed")));
+            return Err(Error::invalid(format!("keys of {parts} parts; 1 to {MOST_PARTS} are allowed")));
         }
         let (differ, first) = (need(first_difference, "first_difference")?, Out::new(distinct, "distinct")?);
         let range = range_of(lower, upper)?;

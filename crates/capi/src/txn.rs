@@ -14,17 +14,17 @@ use kingtide_base::clock::time_of_unix_ms;
 use std::ffi::{c_char, c_void};
 use std::time::Duration;
 
-/// How much of other transactions a transaction may notice.
+/// Which effects of other transactions a transaction may see.
 #[allow(clippy::enum_variant_names)]
 #[repr(C)]
 pub enum kingtide_isolation {
     /// The default: `KINGTIDE_SNAPSHOT`.
     KINGTIDE_ISOLATION_DEFAULT = 0,
-    /// Reads see the newest writes of anyone, even those of transactions that may yet roll back.
+    /// Reads see the newest writes of all transactions, even of those that may still roll back.
     KINGTIDE_READ_UNCOMMITTED = 1,
-    /// Each read sees what was committed when it began.
+    /// Each read sees the data that was committed when the read began.
     KINGTIDE_READ_COMMITTED = 2,
-    /// All reads see what was committed when the transaction began. Writes are not checked, unless the key was read for
+    /// All reads see the data that was committed when the transaction began. Writes are not checked, unless the key was read for
     /// update.
     KINGTIDE_REPEATABLE_READ = 3,
     /// As repeatable read, and of two concurrent transactions that write the same key only the first can commit.
@@ -38,11 +38,11 @@ pub fn isolation_number(level: Isolation) -> i32 {
     level as i32 + 1
 }
 
-/// How a lock is shared.
+/// The mode of a lock.
 #[allow(clippy::enum_variant_names)]
 #[repr(C)]
 pub enum kingtide_lock_mode {
-    /// Others may hold shared locks too.
+    /// Other transactions may also hold shared locks.
     KINGTIDE_LOCK_SHARED = 1,
     /// No other transaction may hold a lock.
     KINGTIDE_LOCK_EXCLUSIVE = 2,
@@ -52,7 +52,7 @@ fn lock_mode(number: i32) -> Result<LockMode> {
     match number {
         1 => Ok(LockMode::Shared),
         2 => Ok(LockMode::Exclusive),
-        other => Err(Error::invalid(format!("{other} is no kingtide_lock_mode"))),
+        other => Err(Error::invalid(format!("{other} is not a kingtide_lock_mode"))),
     }
 }
 
@@ -69,7 +69,7 @@ fn lock_timeout(ms: i64) -> Result<Option<Duration>> {
     }
 }
 
-/// How a transaction behaves. All zero but `size`: snapshot isolation, optimistic.
+/// Options of a transaction. If all members except `size` are zero: snapshot isolation, optimistic.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct kingtide_txn_options {
@@ -87,11 +87,11 @@ pub struct kingtide_txn_options {
     pub no_wait: i32,
     /// Zero.
     pub reserved: i32,
-    /// How long it may live, in milliseconds; 0 for the database's option `transaction_timeout_ms`.
+    /// Its timeout, in milliseconds; 0 for the database's option `transaction_timeout_ms`.
     pub timeout_ms: u64,
-    /// How long to wait for a lock, in milliseconds; 0 for the database's option `lock_timeout_ms`; `KINGTIDE_NO_WAIT`.
+    /// Its lock timeout, in milliseconds; 0 for the database's option `lock_timeout_ms`; `KINGTIDE_NO_WAIT` not to wait.
     pub lock_timeout_ms: i64,
-    /// Read as of this snapshot instead of now, on the levels that read as of the beginning; NULL for now. Needed only
+    /// Read as of this snapshot instead of now, at levels that read as of the beginning; NULL for now. Needed only
     /// during the call.
     pub snapshot: *const kingtide_snapshot,
 }
@@ -126,7 +126,7 @@ impl kingtide_txn_options {
 /// threads; other threads may reach it only through a `kingtide_txn_handle`.
 ///
 /// After CONFLICT, DEADLOCK or LOCK_TIMEOUT nothing was written: reset the transaction and run it again. A deadlock victim, and a
-/// transaction whose commit or prepare met a conflict, is already rolled back; after other errors the transaction remains usable.
+/// transaction whose commit or prepare failed with a conflict, is already rolled back; after other errors the transaction remains usable.
 pub struct kingtide_txn(pub(crate) Transaction);
 
 /// Begins a transaction. `options` may be NULL. Free it with `kingtide_txn_free`.
@@ -152,13 +152,13 @@ pub extern "C" fn kingtide_txn_id(txn: Option<&kingtide_txn>) -> u64 {
     txn.map_or(0, |t| t.0.id())
 }
 
-/// The sequence number as of which it reads, on levels that read as of the beginning.
+/// Returns the sequence number as of which it reads, at levels that read as of the beginning.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_txn_snapshot_sequence(txn: Option<&kingtide_txn>) -> u64 {
     txn.map_or(0, |t| t.0.snapshot_sequence())
 }
 
-/// Operations written and not committed.
+/// Returns the number of operations written and not committed.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_txn_count(txn: Option<&kingtide_txn>) -> usize {
     quietly(0, || txn.map_or(0, |t| t.0.len()))
@@ -184,7 +184,7 @@ pub unsafe extern "C" fn kingtide_txn_put(
     })
 }
 
-/// Sets a key that is gone after `ttl_ms` milliseconds.
+/// Sets a key that expires after `ttl_ms` milliseconds.
 ///
 /// Errors: as `kingtide_txn_put`.
 #[unsafe(no_mangle)]
@@ -205,7 +205,7 @@ pub unsafe extern "C" fn kingtide_txn_put_ttl(
     })
 }
 
-/// Sets a key that is gone at a moment, in milliseconds since 1970: several keys that are to go at once need the same.
+/// Sets a key that expires at a moment given in milliseconds since 1970. Keys that must expire together need the same moment.
 ///
 /// Errors: as `kingtide_txn_put`.
 #[unsafe(no_mangle)]
@@ -256,7 +256,7 @@ pub unsafe extern "C" fn kingtide_txn_single_delete(
 
 /// Deletes all keys from `start` up to, and without, `end`. A locking transaction locks the range.
 ///
-/// Errors: as `kingtide_txn_put`; INVALID_ARGUMENT when `start` sorts behind `end`.
+/// Errors: as `kingtide_txn_put`; INVALID_ARGUMENT if `start` sorts after `end`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_txn_delete_range(
     txn: Option<&mut kingtide_txn>,
@@ -273,7 +273,7 @@ pub unsafe extern "C" fn kingtide_txn_delete_range(
     })
 }
 
-/// Deletes all keys that begin with a prefix, the transaction's own included.
+/// Deletes all keys that begin with a prefix, including the transaction's own.
 ///
 /// Errors: as `kingtide_txn_delete_range` and `kingtide_txn_iter`.
 #[unsafe(no_mangle)]
@@ -290,8 +290,8 @@ pub unsafe extern "C" fn kingtide_txn_delete_prefix(
     })
 }
 
-/// Reads a key into `value`, a place made by `kingtide_value_new`: the transaction's own write, or what its level lets it
-/// see. An absent key is no error: the place holds nothing then, as after an error.
+/// Reads a key into `value`, created by `kingtide_value_new`: the transaction's own write, or the value that its level lets it
+/// see. An absent key is not an error: `value` then holds nothing, as after an error.
 ///
 /// Errors: CORRUPTION with file and offset, IO, CLOSED, FINISHED, ABORTED, EXPIRED; when the level takes locks on reads, also
 /// those of `kingtide_txn_get_for_share`.
@@ -312,9 +312,9 @@ pub unsafe extern "C" fn kingtide_txn_get(
     })
 }
 
-/// Reads a key that the transaction is going to write: it will be unchanged until the commit. A locking transaction takes an
-/// exclusive lock; the key need not exist. It reads the newest committed value, except on the snapshot level, where a key
-/// that was changed since the beginning is a CONFLICT. An optimistic one has the key checked at commit.
+/// Reads a key that the transaction is going to write; no other can change it before the commit. A locking transaction takes an
+/// exclusive lock; the key need not exist. It reads the newest committed value, except at the snapshot level, where a key
+/// that was changed since the beginning is a CONFLICT. For an optimistic transaction, the key is checked at the commit.
 ///
 /// Errors: as `kingtide_txn_get`; CONFLICT, LOCK_HELD, LOCK_TIMEOUT, DEADLOCK, CANCELLED.
 #[unsafe(no_mangle)]
@@ -355,8 +355,8 @@ pub unsafe extern "C" fn kingtide_txn_get_for_share(
     })
 }
 
-/// Reads `count` keys into as many places, all different ones: as of one moment, except where reads take locks and on the
-/// read-uncommitted level, which is key by key. When some cannot be read, the others are, and the first error is returned;
+/// Reads `count` keys into as many different values, as of one moment, except where reads take locks and at the
+/// read-uncommitted level, which read key by key. If some cannot be read, the others are, and the first error is returned;
 /// `statuses`, unless NULL, has room for `count` statuses, as for `kingtide_family_multi_get`.
 ///
 /// Errors: as `kingtide_txn_get`.
@@ -377,9 +377,9 @@ pub unsafe extern "C" fn kingtide_txn_multi_get(
     })
 }
 
-/// Reads several keys as `kingtide_txn_get_for_update` does. A locking transaction locks them in the family's order, so that two
-/// that do it cannot wait for each other both ways round, and reads them as of one moment after that. Of a key whose lock was
-/// not to be had `statuses` tells (LOCK_HELD with `KINGTIDE_NO_WAIT`: what SKIP LOCKED passes over); the others are read.
+/// Reads several keys as `kingtide_txn_get_for_update` does. A locking transaction locks them in key order, so that two
+/// that do so cannot deadlock, and then reads them as of one moment. If the lock of a key could not
+/// be granted, its status says so (LOCK_HELD with `KINGTIDE_NO_WAIT`, for rows that SKIP LOCKED skips); the others are read.
 ///
 /// Errors: as `kingtide_txn_get_for_update`.
 #[unsafe(no_mangle)]
@@ -437,9 +437,9 @@ pub unsafe extern "C" fn kingtide_txn_lock(
     })
 }
 
-/// Gives back the lock that the call before took on a key, a get for update, a get for share or `kingtide_txn_lock`, when the row
-/// turned out not to be wanted, as SQL servers do at READ COMMITTED. `released`, unless NULL, is set to whether it did: not if
-/// the transaction had a lock on the key before, if the lock has become a part of that on a range, or on the serializable
+/// Releases the lock that the previous call (a get for update, a get for share or `kingtide_txn_lock`) took on a key, if the row
+/// is not needed after all, as SQL servers do at READ COMMITTED. `released`, unless NULL, is set to whether the lock was released: not if
+/// the transaction already had a lock on the key, if the lock has become part of a range lock, or at the serializable
 /// level.
 ///
 /// Errors: FINISHED, ABORTED, EXPIRED.
@@ -455,7 +455,7 @@ pub unsafe extern "C" fn kingtide_txn_unlock_last(
     })
 }
 
-/// Locks a range of keys, those that do not exist included. NULL is an open end. `mode` is one of `kingtide_lock_mode`. Only
+/// Locks a range of keys, including absent ones. NULL is an open end. `mode` is one of `kingtide_lock_mode`. Only
 /// for locking transactions.
 ///
 /// Errors: INVALID_ARGUMENT (an optimistic transaction); LOCK_HELD, LOCK_TIMEOUT, DEADLOCK, CANCELLED; FINISHED, ABORTED,
@@ -475,7 +475,7 @@ pub unsafe extern "C" fn kingtide_txn_lock_range(
     })
 }
 
-/// Sets how long it waits for a lock from now on, in milliseconds: 0 for the database's option `lock_timeout_ms`,
+/// Sets its lock timeout from now on, in milliseconds: 0 for the database's option `lock_timeout_ms`,
 /// `KINGTIDE_NO_WAIT` not to wait.
 ///
 /// Errors: INVALID_ARGUMENT.
@@ -492,7 +492,7 @@ pub unsafe extern "C" fn kingtide_txn_set_lock_timeout(
     })
 }
 
-/// Changes what its prepare and commit survive, one of `kingtide_durability`: for one that is not known at the beginning.
+/// Changes the durability of its prepare and commit, one of `kingtide_durability`, if it is not known at the beginning.
 ///
 /// Errors: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
@@ -508,12 +508,12 @@ pub unsafe extern "C" fn kingtide_txn_set_durability(
     })
 }
 
-/// Reads as of now from here on, on `KINGTIDE_REPEATABLE_READ`; what is written and locked stays. For a statement's own view
+/// Makes further reads see the current state, at `KINGTIDE_REPEATABLE_READ`; writes and locks stay. For a statement's own view
 /// (SQL's READ COMMITTED is that level with this at the beginning of each statement), and for a locking transaction's snapshot
-/// that is taken at once and not with the first operation (START TRANSACTION WITH CONSISTENT SNAPSHOT). Iterators that are open
-/// stay where they are.
+/// that is taken at once and not with the first operation (START TRANSACTION WITH CONSISTENT SNAPSHOT). Open iterators
+/// are not affected.
 ///
-/// Errors: INVALID_ARGUMENT on other levels, or when an optimistic transaction has read for update; FINISHED, ABORTED, EXPIRED.
+/// Errors: INVALID_ARGUMENT at other levels, or if an optimistic transaction has read for update; FINISHED, ABORTED, EXPIRED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_txn_refresh_snapshot(
     txn: Option<&mut kingtide_txn>,
@@ -522,7 +522,7 @@ pub unsafe extern "C" fn kingtide_txn_refresh_snapshot(
     guard(err, || need(txn, "txn")?.0.refresh_snapshot())
 }
 
-/// Marks a point to come back to. Savepoints nest; of several with one name the newest counts, as in SQL.
+/// Sets a savepoint. Savepoints nest; if several have the same name, the newest counts, as in SQL.
 ///
 /// Errors: FINISHED, ABORTED, EXPIRED.
 #[unsafe(no_mangle)]
@@ -534,7 +534,7 @@ pub unsafe extern "C" fn kingtide_txn_set_savepoint(
     guard(err, || need(txn, "txn")?.0.set_savepoint(abi::text(name, "name")?))
 }
 
-/// Takes back what was written since a savepoint. The savepoint stays, those set after it go. Locks are kept.
+/// Rolls back the writes since a savepoint. The savepoint stays; later savepoints are removed. Locks are kept.
 ///
 /// Errors: NOT_FOUND (nothing changes), FINISHED, ABORTED, EXPIRED.
 #[unsafe(no_mangle)]
@@ -546,7 +546,7 @@ pub unsafe extern "C" fn kingtide_txn_rollback_to_savepoint(
     guard(err, || need(txn, "txn")?.0.rollback_to_savepoint(abi::text(name, "name")?))
 }
 
-/// Forgets a savepoint and those set after it; what was written since stays.
+/// Removes a savepoint and all later ones; the writes since then stay.
 ///
 /// Errors: as `kingtide_txn_rollback_to_savepoint`.
 #[unsafe(no_mangle)]
@@ -558,7 +558,7 @@ pub unsafe extern "C" fn kingtide_txn_release_savepoint(
     guard(err, || need(txn, "txn")?.0.release_savepoint(abi::text(name, "name")?))
 }
 
-/// Commits, and waits until the commit survives what its durability names. Also a prepared transaction. `sequence`, unless
+/// Commits, also a prepared transaction, and waits until the commit has its durability. `sequence`, unless
 /// NULL, is set to the sequence number of the last operation, 0 if there was none.
 ///
 /// Errors: CONFLICT (it is rolled back); BUSY, NO_SPACE, IO (nothing was written; commit may be tried again); POISONED from
@@ -575,17 +575,17 @@ pub unsafe extern "C" fn kingtide_txn_commit(
     })
 }
 
-/// A commit that is visible to all and may not be durable yet. For one thread at a time.
+/// A commit that is visible to all but may not be durable yet. For one thread at a time.
 pub struct kingtide_ticket {
     ticket: Option<CommitTicket>,
     sequence: u64,
 }
 
-/// Commits up to the point where the writes are visible: calls that are made one after the other take effect in that order,
+/// Commits up to the point where the writes are visible: consecutive calls take effect in their order,
 /// without waiting for the disk. For coordinators that fix the order of commits, such as a binary log;
-/// `kingtide_ticket_wait` does the rest. Also a prepared transaction. `ticket`, unless NULL, is set to a ticket to be freed.
+/// `kingtide_ticket_wait` does the rest. Also for a prepared transaction. `ticket`, unless NULL, is set to a ticket that must be freed.
 ///
-/// Errors: as `kingtide_txn_commit`, but for those of the sync.
+/// Errors: as `kingtide_txn_commit`, except those of the sync.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_txn_commit_ordered(
     txn: Option<&mut kingtide_txn>,
@@ -609,7 +609,7 @@ pub extern "C" fn kingtide_ticket_sequence(ticket: Option<&kingtide_ticket>) -> 
     ticket.map_or(0, |t| t.sequence)
 }
 
-/// Waits until the commit survives what its durability names. Threads that wait share one sync. Once.
+/// Waits until the commit has its durability. Waiting threads share one sync. Can be called once.
 ///
 /// Errors: POISONED, IO: the commit is visible, and it is unknown whether it survives a power cut. FINISHED the second time.
 #[unsafe(no_mangle)]
@@ -619,7 +619,7 @@ pub unsafe extern "C" fn kingtide_ticket_wait(
 ) -> kingtide_status {
     guard(err, || match need(ticket, "ticket")?.ticket.take() {
         Some(ticket) => ticket.wait().map(|_| ()),
-        None => Err(Error::new(ErrorKind::Finished, "the ticket was waited for before")),
+        None => Err(Error::new(ErrorKind::Finished, "the ticket was already waited for")),
     })
 }
 
@@ -630,8 +630,8 @@ pub extern "C" fn kingtide_ticket_free(ticket: Option<Box<kingtide_ticket>>) {
 }
 
 /// Prepares: checks everything that a commit would check, and logs the transaction under a name of at most 1,024 bytes,
-/// durably unless it was begun with a durability of its own. From then on it can be committed whatever happens, after a
-/// crash too, and is in doubt until it is committed or rolled back, by this handle or by its name. Freeing it leaves it
+/// durably unless it was begun with a durability of its own. From then on its commit cannot fail with a conflict, even after a
+/// crash, and it is in doubt until it is committed or rolled back, by this handle or by its name. Freeing it leaves it
 /// in doubt.
 ///
 /// Errors: CONFLICT (it is rolled back), EXISTS or INVALID_ARGUMENT (the name), NO_SPACE (it is as before), POISONED from the
@@ -657,7 +657,7 @@ pub unsafe extern "C" fn kingtide_txn_rollback(
     guard(err, || need(txn, "txn")?.0.rollback())
 }
 
-/// Rolls back if it still runs, and begins anew with the same options, keeping its memory. One that was prepared stays in
+/// Rolls back if it is still running, and restarts with the same options, keeping its memory. A prepared transaction stays in
 /// doubt.
 ///
 /// Errors: as `kingtide_txn_begin`.
@@ -669,7 +669,7 @@ pub unsafe extern "C" fn kingtide_txn_reset(
     guard(err, || need(txn, "txn")?.0.reset())
 }
 
-/// Rolls back if it still runs, and frees it. One that is prepared stays in doubt. NULL is allowed.
+/// Rolls back if it is still running, and frees it. A prepared transaction stays in doubt. NULL is allowed.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_txn_free(txn: Option<Box<kingtide_txn>>) {
     quietly((), || drop(txn));
@@ -679,7 +679,7 @@ pub extern "C" fn kingtide_txn_free(txn: Option<Box<kingtide_txn>>) {
 /// nothing once that ended or was reset.
 pub struct kingtide_txn_handle(TransactionHandle);
 
-/// A handle by which any thread can abort or interrupt it. Free it with `kingtide_txn_handle_free`.
+/// Returns a handle with which any thread can abort or interrupt it. Free it with `kingtide_txn_handle_free`.
 ///
 /// Errors: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
@@ -703,7 +703,7 @@ pub extern "C" fn kingtide_txn_handle_id(handle: Option<&kingtide_txn_handle>) -
 
 /// Rolls the transaction back. A call of its owner that waits for a lock returns ABORTED, as does the next call.
 ///
-/// Errors: NOT_FOUND when it does not run: committed, rolled back, or prepared.
+/// Errors: NOT_FOUND if it is not running: committed, rolled back, or prepared.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_txn_handle_abort(
     handle: Option<&kingtide_txn_handle>,
@@ -712,10 +712,10 @@ pub unsafe extern "C" fn kingtide_txn_handle_abort(
     guard(err, || need(handle, "handle")?.0.abort())
 }
 
-/// Ends a wait of the transaction for a lock: the call that waits, or else the next that would have to wait, returns
-/// CANCELLED. The transaction goes on. For KILL QUERY.
+/// Ends a wait of the transaction for a lock: the waiting call, or else the next one that would have to wait, returns
+/// CANCELLED. The transaction keeps running. For KILL QUERY.
 ///
-/// Errors: NOT_FOUND when it does not run.
+/// Errors: NOT_FOUND if it is not running.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_txn_handle_interrupt(
     handle: Option<&kingtide_txn_handle>,
@@ -724,13 +724,13 @@ pub unsafe extern "C" fn kingtide_txn_handle_interrupt(
     guard(err, || need(handle, "handle")?.0.interrupt())
 }
 
-/// Forgets an interrupt that met no wait, as at the beginning of the next statement.
+/// Clears an interrupt that ended no wait, for example at the beginning of the next statement.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_txn_clear_interrupt(txn: Option<&mut kingtide_txn>) {
     quietly((), || txn.map_or((), |t| t.0.clear_interrupt()));
 }
 
-/// Frees a handle; the transaction goes on. NULL is allowed.
+/// Frees a handle; the transaction keeps running. NULL is allowed.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_txn_handle_free(handle: Option<Box<kingtide_txn_handle>>) {
     quietly((), || drop(handle));
@@ -738,7 +738,7 @@ pub extern "C" fn kingtide_txn_handle_free(handle: Option<Box<kingtide_txn_handl
 
 /// Rolls a running transaction back by its id, from any thread.
 ///
-/// Errors: NOT_FOUND when it does not run.
+/// Errors: NOT_FOUND if it is not running.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_db_abort_transaction(
     db: Option<&kingtide_db>,
@@ -750,7 +750,7 @@ pub unsafe extern "C" fn kingtide_db_abort_transaction(
 
 /// Commits a prepared transaction by its name. `sequence`, unless NULL, is set to that of the commit.
 ///
-/// Errors: NOT_FOUND when none of that name is in doubt; those of a commit, after which it is still in doubt.
+/// Errors: NOT_FOUND if no transaction of that name is in doubt; those of a commit, after which it is still in doubt.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_db_commit_prepared(
     db: Option<&kingtide_db>,

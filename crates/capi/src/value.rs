@@ -6,13 +6,13 @@ use kingtide::PinnedValue;
 use std::ffi::{CString, c_char};
 use std::ptr;
 
-/// A place for what a read found: a value, or that there is none. Make one with `kingtide_value_new` and use it for many
-/// reads: each replaces what was there. It may hold a block of the cache, so do not keep many that are not needed. For one
+/// The result of a read: a value, or the fact that there is none. Create one with `kingtide_value_new` and use it for many
+/// reads; each replaces the previous result. It may keep a block of the cache in memory, so do not keep many without need. For one
 /// thread at a time.
 #[derive(Default)]
 pub struct kingtide_value(pub(crate) Option<PinnedValue>);
 
-/// A new place, which holds nothing.
+/// Creates an empty value.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_value_new() -> Box<kingtide_value> {
     Box::default()
@@ -24,13 +24,13 @@ pub extern "C" fn kingtide_value_is_present(value: Option<&kingtide_value>) -> b
     value.is_some_and(|v| v.0.is_some())
 }
 
-/// The bytes; NULL when the key was absent. Valid until the place is used for another read or freed.
+/// Returns the bytes; NULL if the key was absent. Valid until the value is used for another read or freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_value_data(value: Option<&kingtide_value>) -> *const u8 {
     value.and_then(|v| v.0.as_ref()).map_or(ptr::null(), |v| v.as_ptr())
 }
 
-/// Returns how many bytes there are; 0 when the key was absent.
+/// Returns the number of bytes; 0 if the key was absent.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_value_len(value: Option<&kingtide_value>) -> usize {
     value.and_then(|v| v.0.as_ref()).map_or(0, |v| v.len())
@@ -78,13 +78,13 @@ impl FromIterator<String> for kingtide_strings {
     }
 }
 
-/// Returns how many there are.
+/// Returns the number of elements.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_strings_count(strings: Option<&kingtide_strings>) -> usize {
     strings.map_or(0, |s| s.0.len())
 }
 
-/// The string at an index from 0; NULL behind the last. `len`, unless NULL, is set to its bytes without the NUL. Valid until
+/// Returns the string at an index from 0; NULL after the last. `len`, unless NULL, is set to its length without the NUL. Valid until
 /// the list is freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_strings_get(

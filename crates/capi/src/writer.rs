@@ -13,11 +13,11 @@ use std::time::Duration;
 /// committed. For one thread at a time.
 pub struct kingtide_value_writer(Option<ValueWriter>);
 
-/// A value that was written and waits for the commit that puts it under a key. Its file is removed when this, and every batch
+/// A finished value that waits for the commit that puts it under a key. Its file is removed when this, and every batch
 /// and transaction that has the value, is freed without a commit. May be used by any number of threads at once.
 pub struct kingtide_staged_value(StagedValue);
 
-/// Begins a value that is written in pieces, of any length, in bounded memory. Free it with `kingtide_value_writer_free`.
+/// Begins a value of any length that is written in pieces, in bounded memory. Free the writer with `kingtide_value_writer_free`.
 /// A value of up to 1 MiB is kept in memory, a longer one goes to a file. In a family with `value_threshold` = 0, and with
 /// `change_retention`, a value of any length is kept in memory.
 ///
@@ -35,7 +35,7 @@ pub unsafe extern "C" fn kingtide_family_value_writer(
     })
 }
 
-/// Appends bytes to the value. After an error the value is given up, and every further call returns the same error.
+/// Appends bytes to the value. After an error the value is discarded, and every further call returns the same error.
 ///
 /// Errors: NO_SPACE, IO, CLOSED, INVALID_ARGUMENT (a value that is kept in memory and too long for a batch); BUSY (more values
 /// are being written than `max_open_files` has room for); FINISHED.
@@ -58,10 +58,10 @@ pub extern "C" fn kingtide_value_writer_len(writer: Option<&kingtide_value_write
     writer.and_then(|w| w.0.as_ref()).map_or(0, ValueWriter::len)
 }
 
-/// Ends the value. The writer is of no further use, but is still to be freed. Free the value with
-/// `kingtide_staged_value_free`, after it was put too.
+/// Finishes the value. The writer cannot be used any further, but must still be freed. Free the value with
+/// `kingtide_staged_value_free`, even after it was put.
 ///
-/// Errors: as `kingtide_value_writer_write`; the value is given up then.
+/// Errors: as `kingtide_value_writer_write`; the value is then discarded.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_value_writer_finish(
     writer: Option<&mut kingtide_value_writer>,
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn kingtide_value_writer_finish(
     })
 }
 
-/// Frees a writer. Of a value that was not finished nothing is left. NULL is allowed.
+/// Frees a writer. An unfinished value is discarded. NULL is allowed.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_value_writer_free(writer: Option<Box<kingtide_value_writer>>) {
     quietly((), || drop(writer));
@@ -88,13 +88,13 @@ pub extern "C" fn kingtide_staged_value_len(value: Option<&kingtide_staged_value
     value.map_or(0, |v| v.0.len())
 }
 
-/// Frees a staged value. One that was committed, or that a batch or transaction has, stays. NULL is allowed.
+/// Frees a staged value. A value that was committed, or that a batch or transaction has, stays. NULL is allowed.
 #[unsafe(no_mangle)]
 pub extern "C" fn kingtide_staged_value_free(value: Option<Box<kingtide_staged_value>>) {
     quietly((), || drop(value));
 }
 
-/// Sets a key to a staged value of the same family, and commits that. A value is committed once.
+/// Sets a key to a staged value of the same family, and commits that. A value can be committed only once.
 ///
 /// Errors: INVALID_ARGUMENT (an empty key, a value of another family, one that was committed); as `kingtide_db_write`.
 #[unsafe(no_mangle)]
@@ -108,8 +108,8 @@ pub unsafe extern "C" fn kingtide_family_put_staged(
     guard(err, || need(family, "family")?.0.put_staged(bytes(key, key_len, "key")?, &need(value, "value")?.0).map(drop))
 }
 
-/// Sets a key to a staged value of the same family, without a copy. `ttl_ms`, unless 0, is after how many milliseconds it is
-/// gone. Until it is committed, the value can be put into other batches and transactions too; it is committed once, and the
+/// Sets a key to a staged value of the same family, without a copy. It expires after `ttl_ms` milliseconds, unless that is
+/// 0. Until it is committed, the value can be put into other batches and transactions too; it can be committed only once, and the
 /// commit of another returns INVALID_ARGUMENT.
 ///
 /// Errors: INVALID_ARGUMENT (an empty key, a value of another family, one that was committed, or that the batch has already).
@@ -133,7 +133,7 @@ pub unsafe extern "C" fn kingtide_batch_put_staged(
     })
 }
 
-/// The same in a transaction, which reads it as it reads its other writes. After a conflict the value can be put again. The
+/// Does the same in a transaction, which reads the value like its other writes. After a conflict the value can be put again. The
 /// transaction cannot be prepared for a two-phase commit.
 ///
 /// Errors: as `kingtide_txn_put` and `kingtide_batch_put_staged`.
@@ -158,5 +158,5 @@ pub unsafe extern "C" fn kingtide_txn_put_staged(
 }
 
 fn finished() -> Error {
-    Error::new(ErrorKind::Finished, "the value writer was finished: begin another for another value")
+    Error::new(ErrorKind::Finished, "the value writer is finished; create another for another value")
 }

@@ -99,7 +99,7 @@ impl DbInner {
     /// See [`crate::Db::try_catch_up`].
     pub(crate) fn catch_up(&self) -> Result<SeqNo> {
         let Some(read_only) = &self.read_only else {
-            return Err(Error::invalid("only a database that was opened for reading only can catch up"));
+            return Err(Error::invalid("only a database that was opened read-only can catch up"));
         };
         let _one_at_a_time = read_only.catching_up.lock();
         self.check_open()?;

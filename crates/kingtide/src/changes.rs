@@ -26,7 +26,7 @@ use std::time::Duration;
 /// Longest pause between two looks for a new record.
 const POLL: Duration = Duration::from_millis(1);
 
-/// What a change stream shows.
+/// Options of a change stream.
 ///
 /// ```
 /// # use kingtide::{Db, Options, vfs::MemFs};
@@ -78,7 +78,7 @@ impl ChangeStreamOptions {
 pub struct ChangeRecord {
     /// The sequence number of its first operation.
     pub first_sequence: SeqNo,
-    /// The sequence number of its last operation, which the commit call returned. Go on from here.
+    /// The sequence number of its last operation, which the commit call returned. A later stream continues from here.
     pub last_sequence: SeqNo,
     unlogged: bool,
     ops: ChangedOps,
@@ -96,12 +96,12 @@ impl ChangeRecord {
         self.ops.len()
     }
 
-    /// Returns whether there is none, which is so only when [`ChangeRecord::is_unlogged`].
+    /// Returns whether it has no operations, which happens only if [`ChangeRecord::is_unlogged`].
     pub fn is_empty(&self) -> bool {
         self.ops.is_empty()
     }
 
-    /// Not one commit but all that had the sequence numbers from `first_sequence` to `last_sequence`, none of which is in
+    /// Represents all commits with the sequence numbers from `first_sequence` to `last_sequence`, none of which is in
     /// the log: they were committed with `Durability::None`, or a power cut took the log while tables kept what was in
     /// it. Shown only if [`ChangeStreamOptions::show_unlogged`] asks for it.
     pub fn is_unlogged(&self) -> bool {
@@ -109,10 +109,10 @@ impl ChangeRecord {
     }
 }
 
-/// Reads commits in commit order, each whole and exactly once. Made by [`Db::changes_since`].
+/// Reads commits in commit order, each completely and exactly once. Created by [`Db::changes_since`].
 ///
-/// A stream does not hold the log: one that falls behind further than `change_retention` gets `TooOld`. It is not needed
-/// to keep a stream open to go on later.
+/// A stream does not retain the log: one that falls behind further than `change_retention` gets `TooOld`. It is not necessary
+/// to keep a stream open in order to continue later.
 ///
 /// ```
 /// # use kingtide::{Db, Options, vfs::MemFs};
@@ -129,7 +129,7 @@ impl ChangeRecord {
 /// assert_eq!((change.kind, change.key, change.value), (ChangeKind::Put, &b"flood"[..], &b"rising"[..]));
 /// assert_eq!((first.len(), changes.next()?.map(|r| r.len())), (1, Some(1)));
 /// assert!(changes.next()?.is_none(), "that is all for now; wait_next waits for more");
-/// assert_eq!(changes.position(), db.latest_sequence(), "where a later stream goes on");
+/// assert_eq!(changes.position(), db.latest_sequence(), "where a later stream continues");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct ChangeStream {
@@ -147,8 +147,8 @@ impl ChangeStream {
     /// and otherwise time and memory in the size of the commit.
     ///
     /// # Errors
-    /// * `TooOld`, naming the oldest sequence number to go on from: the log was given up past this place. Read the data
-    ///   at a snapshot, and go on from the snapshot's number.
+    /// * `TooOld`, naming the oldest sequence number to continue from: the log was released beyond this place. Read the data
+    ///   at a snapshot, and continue from the snapshot's number.
     /// * `TooOld`, for a value that was written once, in a value log alone (`direct_value_threshold`), and of which nothing is
     ///   left: it was overwritten or deleted, or has expired, or its family was dropped, and compactions let it go. A value
     ///   that was only moved is found, at the cost of a point read. The same helps.
@@ -320,12 +320,12 @@ fn unlogged(first: SeqNo, last: SeqNo) -> Error {
 
 /// Change streams.
 impl Db {
-    /// The commits after sequence number `seq`, as they were and as they come. `seq` is 0, or what a record's
-    /// `last_sequence`, a commit, or [`crate::Snapshot::sequence`] told; a commit that holds it in its midst is shown
-    /// whole.
+    /// Opens a stream of the commits after sequence number `seq`, past and future ones. `seq` is 0, a record's
+    /// `last_sequence`, or the result of a commit or of [`crate::Snapshot::sequence`]; a commit that contains it is shown
+    /// completely.
     ///
     /// # Errors
-    /// `TooOld` when the log was given up past `seq`, naming [`Db::oldest_change_sequence`]; `InvalidArgument` for a
+    /// `TooOld` if the log was released beyond `seq`, naming [`Db::oldest_change_sequence`]; `InvalidArgument` for a
     /// number that was not committed yet (or that a power cut undid); `Closed`; `ReadOnly`.
     pub fn changes_since(&self, seq: SeqNo) -> Result<ChangeStream> {
         self.changes_with(seq, ChangeStreamOptions::default())
@@ -364,7 +364,7 @@ impl Db {
         Ok(ChangeStream { db: db.clone(), tail, options, families: HashMap::new() })
     }
 
-    /// The smallest number that [`Db::changes_since`] takes now. It grows as log is given up, which
+    /// The smallest number that [`Db::changes_since`] accepts now. It grows as log is released, which
     /// `change_retention` delays.
     pub fn oldest_change_sequence(&self) -> SeqNo {
         let db = self.inner();

@@ -5,7 +5,7 @@ use crate::copy::target::{Target, copy_file};
 use kingtide_base::{Error, Result, SeqNo};
 use std::path::Path;
 
-/// What a checkpoint holds.
+/// Information about a checkpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CheckpointInfo {
@@ -27,11 +27,11 @@ impl Db {
     /// doubt included. It is a database of its own, with an id of its own: open it like any other.
     ///
     /// Tables and value logs are immutable and shared by hard links, or copied where that is not possible (another
-    /// device). What is in memtables is written to tables of the copy. So it costs a link a file and one write of the
-    /// memtables; commits are held up for microseconds, flushes and merges go on. Files that merges retire meanwhile are
-    /// kept until it is done. Afterwards the space of a shared file comes back when neither database needs it.
+    /// device). The contents of memtables are written to tables of the copy. So it costs a link per file and one write of the
+    /// memtables; commits are delayed by microseconds, flushes and compactions continue. Files that compactions retire meanwhile are
+    /// kept until it is done. Afterwards the space of a shared file is freed when neither database needs it.
     ///
-    /// The directory must be empty or absent. When this returns, the copy is on stable storage. If it fails, what it made
+    /// The directory must be empty or absent. When this returns, the copy is on stable storage. If it fails, the files that it created
     /// is removed again. If the process or the machine dies meanwhile, the database is unharmed and the directory holds
     /// an unfinished copy, which [`Db::open`] refuses; another checkpoint to the same directory removes that first.
     ///

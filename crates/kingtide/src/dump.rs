@@ -58,7 +58,7 @@ impl DumpedRecord {
         }
         match r.is_empty() {
             true => Ok(out),
-            false => Err(Error::corruption("the record has bytes behind its last operation")),
+            false => Err(Error::corruption("the record has bytes after its last operation")),
         }
     }
 

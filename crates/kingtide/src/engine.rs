@@ -208,5 +208,5 @@ fn decode_durability(code: u64) -> Durability {
 
 #[cold]
 fn refused() -> Error {
-    Error::new(ErrorKind::ReadOnly, "the database was opened for reading only")
+    Error::new(ErrorKind::ReadOnly, "the database was opened read-only")
 }

@@ -71,7 +71,7 @@ pub struct Options {
     pub clock: Option<Arc<dyn Clock>>,
     /// No background threads: the caller runs jobs with [`crate::Db::run_one_job`]. For simulation.
     pub manual_jobs: bool,
-    /// What the ids of new databases and copies are drawn from; the machine's entropy when absent. For simulation.
+    /// Seed for the ids of new databases and copies; the machine's entropy if absent. For simulation.
     pub seed: Option<u64>,
     /// A listener that is called for events inside: flushes, compactions, stalls, errors.
     pub listener: Option<Arc<dyn EventListener>>,
@@ -182,7 +182,7 @@ impl Options {
     /// Sets an option by name; the name decides whether it is the database's or the default family's.
     ///
     /// # Errors
-    /// `InvalidArgument` that names the option, what was wrong, and the nearest known name.
+    /// `InvalidArgument` that names the option, the problem, and the most similar known name.
     pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
         if FamilyOptions::NAMES.contains(&name) {
             self.family.set(name, value)
@@ -266,7 +266,7 @@ pub(crate) fn memory_limit(db: &DbOptions, family: &FamilyOptions, families: usi
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct WriteOptions {
-    /// What the commit survives; the database's durability when absent.
+    /// The durability of the commit; the database's durability if absent.
     pub durability: Option<Durability>,
     /// Return `Busy` instead of waiting when writers are being slowed.
     pub no_wait: bool,
@@ -304,7 +304,7 @@ impl WriteOptions {
     }
 }
 
-/// What a read or an iterator sees.
+/// Options of a read or an iterator.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ReadOptions<'a> {
@@ -312,7 +312,7 @@ pub struct ReadOptions<'a> {
     pub snapshot: Option<&'a Snapshot>,
     /// Keys before this are not shown.
     pub lower: Bound<Vec<u8>>,
-    /// Keys behind this are not shown.
+    /// Keys after this bound are not shown.
     pub upper: Bound<Vec<u8>>,
     /// Only keys with this prefix are shown. For bytewise order.
     pub prefix: Option<Vec<u8>>,

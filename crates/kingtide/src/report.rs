@@ -69,10 +69,10 @@ pub struct StatsReport {
     pub read_amplification: f64,
     /// Bytes of tables and value logs per byte of them that is not known to be dead.
     pub space_amplification: f64,
-    /// Why no write is taken any more, if that is so: a sync failed, so what the disk holds is not known. Reads go on; the
+    /// The reason why writes are no longer accepted, if so: a sync failed, so the state of the disk is unknown. Reads continue to work; the
     /// database must be opened again.
     pub writes_stopped: Option<String>,
-    /// What the last background job failed with, as long as none succeeded since. It is tried again.
+    /// The error of the last background job, as long as none has succeeded since. The job is retried.
     pub background_error: Option<String>,
 }
 

@@ -319,7 +319,7 @@ fn no_such_name(name: &str) -> Error {
     Error::new(ErrorKind::NotFound, format!("there is no snapshot named '{name}'"))
 }
 
-/// A consistent view of the whole database at one moment, over all families. Reads through it see exactly what was
+/// A consistent view of the entire database at one moment, over all families. Reads through it see exactly the data that was
 /// committed before it was taken. Dropping it lets merges reclaim what only it could see.
 ///
 /// ```

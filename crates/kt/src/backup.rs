@@ -14,14 +14,14 @@ use std::path::{Path, PathBuf};
 /// Backups.
 #[derive(clap::Subcommand)]
 pub enum BackupCommand {
-    /// Back a database up; only what no earlier backup has is stored
+    /// Back up a database; stores only files that no earlier backup has
     #[command(after_help = "Example:\n  kt backup create my-database backups")]
     Create {
         /// Directory of the database
         path: PathBuf,
-        /// Directory of backups; made when missing
+        /// Directory of backups; created if it does not exist
         backups: PathBuf,
-        /// Bytes read a second at most, such as 50M; 0 for no limit
+        /// Maximum number of bytes to read per second, such as 50M; 0 for no limit
         #[arg(long, default_value = "0", value_name = "BYTES")]
         rate_limit: String,
     },
@@ -36,10 +36,10 @@ pub enum BackupCommand {
     Verify {
         /// Directory of backups
         backups: PathBuf,
-        /// Number of the backup; all of them otherwise
+        /// Number of the backup [default: all backups]
         id: Option<u64>,
     },
-    /// Copy a backup to a directory, where it is a database
+    /// Restore a backup as a database in a directory
     #[command(after_help = "Example:\n  kt backup restore backups 3 restored-database")]
     Restore {
         /// Directory of backups
@@ -49,7 +49,7 @@ pub enum BackupCommand {
         /// Directory of the new database; must be empty or absent
         into: PathBuf,
     },
-    /// Delete a backup and the files that no other needs; asks first
+    /// Delete a backup and the files that no other backup needs; asks first
     #[command(after_help = "Example:\n  kt backup delete backups 3 --yes")]
     Delete {
         /// Directory of backups
@@ -171,12 +171,10 @@ fn utc(ms: u64) -> String {
 
 /// Make a copy of a database that shares its files.
 #[derive(clap::Args)]
-#[command(
-    after_help = "Tables and value logs are hard links where that is possible, so it takes little time and space.
+#[command(after_help = "Tables and value logs are hard-linked where possible, so this takes little time and space.
 
 Example:
-  kt checkpoint my-database my-copy"
-)]
+  kt checkpoint my-database my-copy")]
 pub struct CheckpointArgs {
     /// Directory of the database
     path: PathBuf,

@@ -13,11 +13,11 @@ use std::time::Duration;
 /// Print commits in order as JSON lines.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Without --since it begins with the oldest commit that the log still has. To go on later, give the
-last_sequence of the last line. How far back the log goes is the option change_retention of the program that
-writes the database.
+    after_help = "Without --since it begins with the oldest commit that the log still has. To continue later, pass the
+last_sequence of the last line. The option change_retention of the program that writes the database determines how
+far back the log goes.
 
-With --follow it looks again and again and prints what is new, also while another process opens and closes the
+With --follow it checks repeatedly and prints new commits, even while another process opens and closes the
 database; it waits while another process has the database open.
 
 Examples:
@@ -30,10 +30,10 @@ pub struct ChangesArgs {
     /// Only commits after this sequence number
     #[arg(long, value_name = "SEQ")]
     since: Option<u64>,
-    /// Go on until stopped
+    /// Continue until stopped
     #[arg(long)]
     follow: bool,
-    /// Milliseconds between two looks
+    /// Milliseconds between checks for new commits
     #[arg(long, value_name = "MS", default_value_t = 1_000, requires = "follow")]
     interval: u64,
 }

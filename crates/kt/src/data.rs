@@ -20,12 +20,12 @@ use std::time::Duration;
   kt create my-database
   kt create numbers --order u64 -o value_threshold=4K -o compression=zstd")]
 pub struct CreateArgs {
-    /// Directory of the database; made when missing
+    /// Directory of the database; created if it does not exist
     path: PathBuf,
     /// Key order of the default family
     #[arg(long, default_value = "bytewise", value_name = "ORDER")]
     order: String,
-    /// An option of the default family, as name=value
+    /// Option of the default family, as name=value
     #[arg(short = 'o', long = "option", value_name = "NAME=VALUE")]
     options: Vec<String>,
 }
@@ -46,7 +46,7 @@ pub fn create(args: &CreateArgs, out: &mut Out) -> Result<()> {
 /// The built-in key order of that name.
 pub fn order(name: &str) -> Result<KeyOrder> {
     KeyOrder::builtin(name).ok_or_else(|| {
-        Failure::usage(format!("no key order '{name}'; there are bytewise, reverse, u64, i64 and case-insensitive"))
+        Failure::usage(format!("unknown key order '{name}'; use bytewise, reverse, u64, i64 or case-insensitive"))
     })
 }
 
@@ -60,7 +60,7 @@ pub fn name_value(text: &str) -> Result<(&str, &str)> {
 
 /// Print the value of a key.
 #[derive(clap::Args)]
-#[command(after_help = "Exits with 3 when there is no such key.
+#[command(after_help = "Exits with 3 if there is no such key.
 
 Examples:
   kt get my-database tide
@@ -72,10 +72,10 @@ pub struct GetArgs {
     /// The key
     #[arg(allow_negative_numbers = true)]
     key: String,
-    /// Column family; the default one otherwise
+    /// Column family [default: default]
     #[arg(long)]
     family: Option<String>,
-    /// Print the value's bytes as they are, without a line end
+    /// Print the raw bytes of the value, without a line end
     #[arg(long, conflicts_with = "json")]
     raw: bool,
 }
@@ -111,20 +111,20 @@ pub struct PutArgs {
     /// The key
     #[arg(allow_negative_numbers = true)]
     key: String,
-    /// The value; without it, the bytes of standard input as they are, if that is a file or a pipe with some
+    /// The value; without it, the raw bytes of standard input, which must be a non-empty file or pipe
     #[arg(allow_negative_numbers = true, conflicts_with = "stdin")]
     value: Option<String>,
-    /// Take the value's bytes as they are from standard input, also from a terminal, and also if there are none. They are
-    /// written in pieces, and may be more than memory holds
+    /// Read the raw bytes of the value from standard input, even if it is a terminal or empty. The value is
+    /// written in pieces, and may be larger than memory
     #[arg(long)]
     stdin: bool,
-    /// Column family; the default one otherwise
+    /// Column family [default: default]
     #[arg(long)]
     family: Option<String>,
-    /// How long the entry lives, such as 500ms, 90s, 30m, 12h, 7d
+    /// Time to live of the entry, such as 500ms, 90s, 30m, 12h, 7d
     #[arg(long, value_name = "TIME")]
     ttl: Option<String>,
-    /// Create the database when there is none
+    /// Create the database if it does not exist
     #[arg(long)]
     create: bool,
 }
@@ -207,7 +207,7 @@ fn parse_time(text: &str) -> Result<Duration> {
 
 /// Delete a key, a range or all keys of a prefix.
 #[derive(clap::Args)]
-#[command(after_help = "Asks before it deletes; --yes answers. Deleting a key that is not there is no error.
+#[command(after_help = "Asks before it deletes; --yes confirms. Deleting an absent key is not an error.
 
 Examples:
   kt delete my-database tide --yes
@@ -229,7 +229,7 @@ pub struct DeleteArgs {
     /// Delete all keys with this prefix
     #[arg(long, value_name = "KEY")]
     prefix: Option<String>,
-    /// Column family; the default one otherwise
+    /// Column family [default: default]
     #[arg(long)]
     family: Option<String>,
     #[command(flatten)]
@@ -265,7 +265,7 @@ pub fn delete(args: &DeleteArgs, out: &mut Out) -> Result<()> {
 /// Print entries in key order.
 #[derive(clap::Args)]
 #[command(
-    after_help = "A line is key, tab, value. In the utf8 form a tab in either is written \\t, so the first tab divides.
+    after_help = "A line is key, tab, value. In the utf8 format, a tab inside either is written \\t, so the first tab separates them.
 
 Examples:
   kt scan my-database --limit 10
@@ -279,25 +279,25 @@ pub struct ScanArgs {
     /// Only keys with this prefix
     #[arg(long, value_name = "KEY")]
     prefix: Option<String>,
-    /// Only this key and those after it
+    /// Start at this key
     #[arg(long, value_name = "KEY", allow_negative_numbers = true)]
     from: Option<String>,
-    /// Only keys before this one
+    /// Stop before this key
     #[arg(long, value_name = "KEY", allow_negative_numbers = true)]
     to: Option<String>,
-    /// Stop after so many entries
+    /// Stop after this many entries
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
-    /// From the last key to the first
+    /// Print from the last key to the first
     #[arg(long)]
     reverse: bool,
     /// Print no values
     #[arg(long)]
     keys_only: bool,
-    /// Print only how many entries there are
+    /// Print only the number of entries
     #[arg(long)]
     count: bool,
-    /// Column family; the default one otherwise
+    /// Column family [default: default]
     #[arg(long)]
     family: Option<String>,
 }

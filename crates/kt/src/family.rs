@@ -15,7 +15,7 @@ use std::path::PathBuf;
 /// Column families.
 #[derive(clap::Subcommand)]
 pub enum CfCommand {
-    /// List families with key order and options that are not the default
+    /// List families with their key order and options that differ from the defaults
     #[command(after_help = "Example:\n  kt cf list my-database --json")]
     List {
         /// Directory of the database
@@ -28,12 +28,12 @@ pub enum CfCommand {
     Create {
         /// Directory of the database
         path: PathBuf,
-        /// Its name
+        /// Name of the family
         name: String,
         /// Key order: bytewise, reverse, u64, i64, case-insensitive
         #[arg(long, default_value = "bytewise", value_name = "ORDER")]
         order: String,
-        /// An option, as name=value
+        /// Option, as name=value
         #[arg(short = 'o', long = "option", value_name = "NAME=VALUE")]
         options: Vec<String>,
     },
@@ -42,7 +42,7 @@ pub enum CfCommand {
     Drop {
         /// Directory of the database
         path: PathBuf,
-        /// Its name
+        /// Name of the family
         name: String,
         #[command(flatten)]
         yes: Yes,
@@ -52,12 +52,12 @@ pub enum CfCommand {
     Rename {
         /// Directory of the database
         path: PathBuf,
-        /// Its present name
+        /// Current name
         name: String,
-        /// Its new name
+        /// New name
         new_name: String,
     },
-    /// Make a family with the options and contents of another, as of one moment
+    /// Create a family with the options and contents of another, as of one moment
     #[command(after_help = "Tables are shared until one of the two changes them, so it takes little space at first.
 
 Example:
@@ -67,7 +67,7 @@ Example:
         path: PathBuf,
         /// The family to clone
         from: String,
-        /// Name of the new one
+        /// Name of the new family
         to: String,
     },
     /// Write a family to a directory of sorted files, for `kt cf import` and `kt ingest`
@@ -80,7 +80,7 @@ Example:
         /// An empty or new directory
         into: PathBuf,
     },
-    /// Create a family from what `kt cf export` wrote
+    /// Create a family from an export of `kt cf export`
     #[command(after_help = "Example:\n  kt cf import other-database orders orders.export")]
     Import {
         /// Directory of the database
@@ -151,9 +151,9 @@ pub fn cf(command: CfCommand, out: &mut Out) -> Result<()> {
 /// Add the contents of sorted files to a family.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Sorted files are what programs write with SortedFileWriter and `kt cf export` writes. All of them appear at
-once, or none. They replace what the family has of the same keys, so it asks first; of a key in several files the
-last one counts.
+    after_help = "Programs write sorted files with SortedFileWriter, and `kt cf export` writes them too. All files are added at
+once, or none. They replace existing entries with the same keys, so it asks first; if a key is in several files,
+the last file counts.
 
 Examples:
   kt ingest my-database orders.export/*.sorted --family orders --yes
@@ -165,10 +165,10 @@ pub struct IngestArgs {
     /// Sorted files, in the family's key order
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    /// Column family; the default one otherwise
+    /// Column family [default: default]
     #[arg(long)]
     family: Option<String>,
-    /// Take the files instead of copying them
+    /// Move the files instead of copying them
     #[arg(long = "move")]
     take: bool,
     #[command(flatten)]
@@ -217,7 +217,7 @@ pub struct SetOptionArgs {
     /// The option and its value, as name=value
     #[arg(value_name = "NAME=VALUE")]
     option: String,
-    /// Column family; the default one otherwise
+    /// Column family [default: default]
     #[arg(long)]
     family: Option<String>,
 }
@@ -226,8 +226,9 @@ pub struct SetOptionArgs {
 pub fn set_option(args: &SetOptionArgs, out: &mut Out) -> Result<()> {
     let (name, value) = name_value(&args.option)?;
     if DbOptions::default().get(name).is_some() {
-        let text =
-            format!("'{name}' is an option of the database; those are not stored, programs pass them at each open");
+        let text = format!(
+            "'{name}' is an option of the database; these are not stored, so programs must pass them at each open"
+        );
         return Err(Failure::usage(text));
     }
     let db = open(&args.path)?;
@@ -256,7 +257,7 @@ Examples:
 pub struct CompactArgs {
     /// Directory of the database
     path: PathBuf,
-    /// Column family; all of them otherwise
+    /// Column family [default: all]
     #[arg(long)]
     family: Option<String>,
     /// First key of the range

@@ -7,10 +7,10 @@ use serde_json::Value;
 /// A form of keys and values on the command line and in output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// Text; other bytes as \xHH, the backslash as \\
+    /// Text; other bytes as \xHH, a backslash as \\
     #[default]
     Utf8,
-    /// Two hexadecimal digits a byte
+    /// Two hexadecimal digits per byte
     Hex,
     /// A JSON document, stored as it is written
     Json,

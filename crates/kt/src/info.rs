@@ -178,10 +178,10 @@ pub struct StatsArgs {
     /// Prometheus text
     #[arg(long, conflicts_with = "json")]
     prometheus: bool,
-    /// What the process that has it open last wrote: Prometheus text
+    /// Show the statistics last published by the process that has the database open, as Prometheus text
     #[arg(long, conflicts_with_all = ["json", "prometheus", "all"])]
     live: bool,
-    /// Include the counters of this open, most of which are 0
+    /// Include the counters of kt itself, most of which are 0
     #[arg(long, conflicts_with = "prometheus")]
     all: bool,
 }

@@ -29,11 +29,11 @@ use std::process::ExitCode;
 #[global_allocator]
 static MEMORY: memory::OrExit = memory::OrExit;
 
-/// Inspects and changes Kingtide databases, and moves data in and out.
+/// Inspects and modifies Kingtide databases, and moves data in and out.
 #[derive(Parser)]
 #[command(name = "kt", version, after_help = EXIT_CODES, propagate_version = true)]
 struct Cli {
-    /// Machine-readable output: one JSON object per line; errors too
+    /// Write JSON, one object per line; errors too
     #[arg(long, global = true)]
     json: bool,
     #[command(flatten)]
@@ -58,7 +58,7 @@ enum Command {
     Create(data::CreateArgs),
     /// Show families, levels, log, sequence numbers, transactions in doubt
     Info(info::InfoArgs),
-    /// Show what is stored, as statistics: a table, JSON or Prometheus text
+    /// Show statistics of the stored data as a table, JSON or Prometheus text
     Stats(info::StatsArgs),
     /// Serve a page about a database on this machine, and /metrics for Prometheus
     Serve(serve::ServeArgs),
@@ -75,7 +75,7 @@ enum Command {
     /// List, create, drop, rename, clone, export and import column families
     #[command(subcommand)]
     Cf(family::CfCommand),
-    /// List all options: type, default, range, and what each is for
+    /// List all options with type, default, range and purpose
     Options(options::OptionsArgs),
     /// Change an option of a column family
     SetOption(family::SetOptionArgs),
@@ -96,12 +96,12 @@ enum Command {
     Verify(maintenance::VerifyArgs),
     /// Salvage the readable data of a damaged database into a new one
     Repair(maintenance::RepairArgs),
-    /// Backups: create, list, verify, restore, delete
+    /// Create, list, verify, restore and delete backups
     #[command(subcommand)]
     Backup(backup::BackupCommand),
-    /// Make a copy of a database that shares files with it
+    /// Create a copy of a database that shares files with it
     Checkpoint(backup::CheckpointArgs),
-    /// Transactions in doubt: list, commit, roll back
+    /// List, commit and roll back transactions in doubt
     #[command(subcommand)]
     Txn(txn::TxnCommand),
     /// Print commits in order, as far back as the log is kept, as JSON lines

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 #[derive(clap::Args)]
 #[command(
     after_help = "Changes nothing, and works on a database that can no longer be opened. Exits with 4 if something is damaged;
-leftover files and the like are reported as warnings, which do not change the exit code.
+leftover files and similar findings are warnings, which do not change the exit code.
 
 Examples:
   kt verify my-database
@@ -125,9 +125,9 @@ Example:
 pub struct RepairArgs {
     /// Directory of the damaged database
     path: PathBuf,
-    /// Directory of the new one; must be empty or absent
+    /// Directory of the new database; must be empty or absent
     into: PathBuf,
-    /// Ignore the log behind its first damaged record
+    /// Ignore the log after its first damaged record
     #[arg(long)]
     stop_at_damage: bool,
     /// The database has only ever had the default family: assign it the tables of unknown families

@@ -6,7 +6,7 @@ use kingtide::{DbOptions, FamilyOptions};
 use kingtide_base::options::{OptionRow, unknown_option};
 use serde_json::{Value, json};
 
-/// List all options: type, default, range, and what each is for.
+/// List all options with type, default, range and purpose.
 #[derive(clap::Args)]
 #[command(
     after_help = "Options of a column family are stored in the database: `kt create -o`, `kt cf create -o` and `kt set-option`

@@ -23,13 +23,13 @@ pub struct SizeArgs {
     /// Only keys with this prefix
     #[arg(long, value_name = "KEY", conflicts_with_all = ["from", "to"])]
     prefix: Option<String>,
-    /// Only this key and those after it
+    /// Start at this key
     #[arg(long, value_name = "KEY", allow_negative_numbers = true)]
     from: Option<String>,
-    /// Only keys before this one
+    /// Stop before this key
     #[arg(long, value_name = "KEY", allow_negative_numbers = true)]
     to: Option<String>,
-    /// Column family; the default one otherwise
+    /// Column family [default: default]
     #[arg(long)]
     family: Option<String>,
 }

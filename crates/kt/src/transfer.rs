@@ -29,7 +29,7 @@ pub struct ExportArgs {
     /// Only this family
     #[arg(long)]
     family: Option<String>,
-    /// No lines that describe families
+    /// Omit the lines that describe families
     #[arg(long)]
     entries_only: bool,
 }
@@ -95,11 +95,11 @@ pub fn insert_bytes(object: &mut Map<String, Value>, key: &[u8], second: Option<
 #[derive(clap::Args)]
 #[command(
     after_help = "A line is {\"family\":..., \"key\":..., \"value\":..., \"encoding\":..., \"expires_at\":...}. The family is the
-default one when absent, the encoding (utf8, base64, hex) utf8; expires_at is in milliseconds since 1970. Lines
-as export begins with create families that are not there.
+default family if absent, and the encoding (utf8, base64, hex) is utf8; expires_at is in milliseconds since 1970. The
+lines at the beginning of an export create missing families.
 
 It asks before it replaces the value of a key that exists. After an error, all lines before the one that it names
-are imported: correct the line and go on with --from-line.
+are imported: correct the line and continue with --from-line.
 
 Examples:
   kt import copy my-database.jsonl --create
@@ -109,12 +109,12 @@ Examples:
 pub struct ImportArgs {
     /// Directory of the database
     path: PathBuf,
-    /// The file; standard input if it is - or absent
+    /// The file; standard input if - or absent
     file: Option<PathBuf>,
-    /// Create the database when there is none
+    /// Create the database if it does not exist
     #[arg(long)]
     create: bool,
-    /// Pass over entries before this line
+    /// Skip entries before this line
     #[arg(long, value_name = "N", default_value_t = 1)]
     from_line: u64,
     /// Entries committed together
@@ -280,7 +280,7 @@ fn entry(object: &Map<String, Value>) -> Result<Entry> {
             "utf8" => Ok(text.as_bytes().to_vec()),
             "base64" => parse_base64(text).map_err(wrong),
             "hex" => parse_hex(text).map_err(wrong),
-            other => Err(Failure::usage(format!("no encoding '{other}'; there are utf8, base64 and hex"))),
+            other => Err(Failure::usage(format!("unknown encoding '{other}'; use utf8, base64 or hex"))),
         }
     };
     let expires_at = match object.get("expires_at") {
@@ -373,7 +373,7 @@ impl Import<'_> {
             return Ok(());
         }
         self.commit_batch().map_err(|e| {
-            let text = format!("lines before {} are imported; go on with --from-line {0}", self.first_line);
+            let text = format!("lines before {} are imported; continue with --from-line {0}", self.first_line);
             e.context(text)
         })
     }

@@ -12,16 +12,16 @@ use std::path::PathBuf;
 /// Transactions in doubt.
 #[derive(clap::Subcommand)]
 pub enum TxnCommand {
-    /// List them, oldest first
+    /// List transactions in doubt, oldest first
     #[command(after_help = "Example:\n  kt txn list my-database --json")]
     List {
         /// Directory of the database
         path: PathBuf,
     },
-    /// Commit one; asks first
+    /// Commit a transaction; asks first
     #[command(after_help = "Example:\n  kt txn commit my-database order-17 --yes")]
     Commit(Decision),
-    /// Roll one back; asks first
+    /// Roll back a transaction; asks first
     #[command(after_help = "Example:\n  kt txn rollback my-database 00a1ff --xid-format hex --yes")]
     Rollback(Decision),
 }
@@ -31,9 +31,9 @@ pub enum TxnCommand {
 pub struct Decision {
     /// Directory of the database
     path: PathBuf,
-    /// The transaction's name, as list prints it
+    /// Name of the transaction, as `kt txn list` prints it
     xid: String,
-    /// How the name is written
+    /// Format of the name
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     xid_format: Format,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! Kingtide's unsafe room: memory that is shared without locks.
+//! The unsafe code of Kingtide: memory that is shared without locks.
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -219,7 +219,11 @@ impl Decompressor {
             },
         };
         timer.end(Stage::DecompressNs);
-        if n == Some(out.len()) { Ok(()) } else { Err(Error::corruption(format!("{method} data does not decode"))) }
+        if n == Some(out.len()) {
+            Ok(())
+        } else {
+            Err(Error::corruption(format!("{method} data cannot be decompressed")))
+        }
     }
 }
 

@@ -81,7 +81,7 @@ impl Footer {
         };
         if footer.file_id != file_id {
             let found = footer.file_id;
-            return Err(Error::corruption(format!("this is file {found}, wanted was file {file_id}")));
+            return Err(Error::corruption(format!("this is file {found}, expected file {file_id}")));
         }
         let sections = [footer.data_end, footer.filter, footer.index, footer.tombstones, footer.properties];
         let total = sections.iter().try_fold(FOOTER as u64, |sum, n| sum.checked_add(*n));

@@ -124,7 +124,7 @@ impl Output {
         file_id: u64,
     ) -> Result<Handle> {
         if raw.len() > u32::MAX as usize - TRAILER {
-            return Err(Error::invalid("an entry does not fit into a block of 4 GiB"));
+            return Err(Error::invalid("an entry does not fit in a block of 4 GiB"));
         }
         let offset = {
             self.room(raw.len() + TRAILER)?;

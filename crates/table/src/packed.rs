@@ -59,7 +59,7 @@ impl<'a> Packed<'a> {
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Packed<'a>> {
         let Some((method, payload)) = bytes.split_first() else {
-            return Err(Error::corruption("an entry lacks the packed value that its tag announces"));
+            return Err(Error::corruption("an entry lacks the packed value that its tag requires"));
         };
         let raw_len = Decompressor::raw_len(payload)?;
         match Compression::from_u8(*method) {

@@ -122,7 +122,7 @@ impl TableWriter {
             self.note_special(tag, value)?;
         }
         if key.len() + value.len() > u32::MAX as usize - (1 << 20) {
-            return Err(Error::invalid("an entry of 4 GiB does not fit into a table"));
+            return Err(Error::invalid("an entry of 4 GiB does not fit in a table"));
         }
         if !self.block.is_empty() && self.block.size_with(key.len(), value.len()) >= self.opts.block_size {
             self.finish_block()?;
@@ -168,20 +168,20 @@ impl TableWriter {
     /// Counts what is not a plain put: tombstones, expiries, pointers.
     fn note_special(&mut self, tag: Tag, value: &[u8]) -> Result<()> {
         let Some((expiry, rest)) = split_expiry(tag, value) else {
-            return Err(Error::invalid("an entry's value lacks the expiry that its tag announces"));
+            return Err(Error::invalid("an entry's value lacks the expiry that its tag requires"));
         };
         match tag.kind() {
             Some(Kind::Delete | Kind::SingleDelete) => self.info.tombstones += 1,
             Some(Kind::Put) if !tag.is_packed() => {}
             Some(Kind::PutPointer) => {
                 let Some(p) = ValuePointer::decode(rest) else {
-                    return Err(Error::invalid("an entry's value is not the pointer that its tag announces"));
+                    return Err(Error::invalid("an entry's value is not the pointer that its tag requires"));
                 };
                 let r = self.vlog_refs.entry(p.file_id).or_insert(VlogRef { file_id: p.file_id, ..VlogRef::default() });
                 r.values += 1;
                 r.bytes += p.stored_len;
             }
-            _ => return Err(Error::invalid(format!("{tag:?} is no point entry"))),
+            _ => return Err(Error::invalid(format!("{tag:?} is not a point entry"))),
         }
         if let Some(ms) = expiry {
             // 0 means none; an entry that expired in 1970 counts as expiring one millisecond later.

@@ -311,7 +311,7 @@ fn a_transaction_of_lmdb_excludes_what_would_wait_for_it() {
     let mut cursor = done(session.txn_cursor(Bounds::default()));
     done(session.txn_put(b"k", b"v"));
     assert!(cursor.seek(b"").unwrap() && cursor.key().unwrap() == b"k");
-    assert!(session.commit().unwrap_err().to_string().contains("while a cursor walks it"));
+    assert!(session.commit().unwrap_err().to_string().contains("while a cursor uses it"));
     drop(cursor);
     // One that is forgotten is rolled back by the next.
     session.begin(how).unwrap();

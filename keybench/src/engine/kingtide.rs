@@ -307,7 +307,7 @@ impl Session for KingtideSession {
     fn rollback(&mut self) -> Result<()> {
         match self.step(|txn, _| txn.rollback())? {
             Step::Done(()) => Ok(()),
-            Step::Conflict => Err(Error::failed("kingtide: a rollback met a conflict")),
+            Step::Conflict => Err(Error::failed("kingtide: a rollback failed with a conflict")),
         }
     }
 }

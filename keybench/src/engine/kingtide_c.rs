@@ -94,7 +94,7 @@ fn wait(function: impl FnMut(ErrorOut) -> kingtide_status) -> Result<()> {
 }
 
 fn c_string(text: &str) -> Result<CString> {
-    CString::new(text).map_err(|_| Error::usage(format!("'{text}' holds a NUL byte")))
+    CString::new(text).map_err(|_| Error::usage(format!("'{text}' contains a NUL byte")))
 }
 
 struct KingtideEngine {

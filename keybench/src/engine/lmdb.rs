@@ -213,7 +213,7 @@ pub fn open(dir: &Path, options: &EngineOptions) -> Result<Box<dyn Engine>> {
         settings.set(key, value)?;
     }
     let path = CString::new(dir.to_string_lossy().as_bytes())
-        .map_err(|_| Error::usage(format!("{} holds a NUL byte", dir.display())))?;
+        .map_err(|_| Error::usage(format!("{} contains a NUL byte", dir.display())))?;
     let mut env = null_mut();
     // SAFETY: `env` is written on success.
     check("create", unsafe { ffi::mdb_env_create(&mut env) })?;
@@ -483,7 +483,7 @@ impl LmdbSession {
         let txn = self.txn.take().ok_or_else(|| Error::failed("lmdb: no transaction was begun"))?;
         Rc::try_unwrap(txn).map_err(|txn| {
             self.txn = Some(txn);
-            Error::failed("lmdb: a transaction cannot end while a cursor walks it")
+            Error::failed("lmdb: a transaction cannot end while a cursor uses it")
         })
     }
 }

@@ -277,7 +277,7 @@ pub fn check_option(engine: &str, key: &str, value: &str) -> Result<Checked> {
         "tidesdb" => tidesdb::check_option(key, value),
         "lmdb" => lmdb::check_option(key, value),
         "rocksdb" => Ok(Checked::Known),
-        other => Err(Error::usage(format!("engine {other} has no options, so none named '{key}'"))),
+        other => Err(Error::usage(format!("engine {other} has no options, so '{key}' is unknown"))),
     }
 }
 
@@ -313,7 +313,7 @@ pub fn memory_note(name: &str) -> Option<&'static str> {
 /// Refuses options for an engine that has none.
 fn no_extra_options(name: &str, options: &EngineOptions) -> Result<()> {
     match options.extra.first() {
-        Some((key, _)) => Err(Error::usage(format!("engine {name} has no options, so none named '{key}'"))),
+        Some((key, _)) => Err(Error::usage(format!("engine {name} has no options, so '{key}' is unknown"))),
         None => Ok(()),
     }
 }

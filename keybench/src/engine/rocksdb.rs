@@ -378,7 +378,7 @@ pub fn open(dir: &Path, options: &EngineOptions) -> Result<Box<dyn Engine>> {
 }
 
 fn c_string(text: &str) -> Result<CString> {
-    CString::new(text).map_err(|_| Error::usage(format!("'{text}' holds a NUL byte")))
+    CString::new(text).map_err(|_| Error::usage(format!("'{text}' contains a NUL byte")))
 }
 
 impl Engine for RocksEngine {

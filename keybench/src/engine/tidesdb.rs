@@ -323,7 +323,7 @@ pub fn open(dir: &Path, options: &EngineOptions) -> Result<Box<dyn Engine>> {
     let library = PeerLibrary::load("tidesdb")?;
     let api = Api::load(&library)?;
     let path = CString::new(dir.to_string_lossy().as_bytes())
-        .map_err(|_| Error::usage(format!("{} holds a NUL byte", dir.display())))?;
+        .map_err(|_| Error::usage(format!("{} contains a NUL byte", dir.display())))?;
     // SAFETY: both only fill a struct whose layout is checked above.
     let (mut config, mut family) = unsafe { ((api.default_config)(), (api.default_column_family_config)()) };
     config.db_path = path.as_ptr().cast_mut();
@@ -400,7 +400,7 @@ impl Engine for TidesEngine {
         let mut handles = Vec::new();
         for number in 0..count {
             let name =
-                CString::new(family_name(number)).map_err(|_| Error::failed("a family's name holds a NUL byte"))?;
+                CString::new(family_name(number)).map_err(|_| Error::failed("a family's name contains a NUL byte"))?;
             // SAFETY: the database is open; name and configuration are copied.
             let (made, handle) = unsafe {
                 let made = (s.api.create_column_family)(s.db, name.as_ptr(), &s.config);

@@ -105,10 +105,10 @@ fn notes(results: &Results) -> Vec<String> {
     origin.push(format!("keybench {}, run {}", meta.version, meta.stamp));
     let mut all = vec![format!("{}.", origin.join("; "))];
     if !meta.optimised {
-        all.push("The program was built without optimisation: these figures mean nothing.".to_owned());
+        all.push("The program was built without optimisation: these figures are meaningless.".to_owned());
     }
     if meta.ending != Ending::Complete {
-        all.push("The run did not come to its end.".to_owned());
+        all.push("The run is incomplete.".to_owned());
     }
     all
 }

@@ -11,8 +11,8 @@ use crate::pin::Pin;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Runs a workload in a process that is killed with SIGKILL at random moments, and checks after each kill that nothing is
-/// lost.
+/// Runs a workload in a process that is killed with SIGKILL at random moments, and checks after each kill that no
+/// acknowledged write is lost.
 #[derive(clap::Args, Debug, Clone)]
 #[command(
     after_help = "The store is kept from kill to kill. After each one its directory is verified as `kt verify` does (Kingtide only), the
@@ -30,49 +30,49 @@ Examples:
 pub struct Args {
     /// A Lua file, or the name of a bundled workload: mixed, cart, scan, batch
     pub workload: String,
-    /// Goes on for so many minutes [default: 1]
+    /// Stop after this many minutes [default: 1]
     #[arg(long, conflicts_with = "cycles")]
     pub minutes: Option<f64>,
-    /// Goes on for so many kills
+    /// Stop after this many kills
     #[arg(long)]
     pub cycles: Option<u64>,
-    /// Seconds between a start and its kill, drawn between the two
+    /// Range of seconds from a start to its kill, drawn at random
     #[arg(long, default_value = "0.5..4", value_parser = span)]
     pub every: Span,
     /// The engine
     #[arg(long, default_value = "kingtide")]
     pub engine: String,
-    /// Threads of the workload; one for each core by default
+    /// Threads of the workload [default: one for each core]
     #[arg(long)]
     pub threads: Option<usize>,
-    /// Directory that is made for the store; removed at the end unless something is found
+    /// Directory to create for the store; removed at the end unless there is a finding
     #[arg(long, default_value = "bench-data/kill")]
     pub dir: PathBuf,
-    /// Seed of the workload and of the moments; a new one by default
+    /// Seed of the workload and of the kill times [default: random]
     #[arg(long)]
     pub seed: Option<u64>,
-    /// Prints the summary as JSON, and progress to standard error
+    /// Print the summary as JSON, and progress to standard error
     #[arg(long)]
     pub json: bool,
-    /// ctx.users
+    /// Value of ctx.users
     #[arg(long, default_value_t = 2_000)]
     pub users: u64,
-    /// ctx.items: entries of the data set
+    /// Value of ctx.items: entries of the data set
     #[arg(long, default_value_t = 20_000)]
     pub items: u64,
-    /// Bytes of a value (K and M are understood)
+    /// Size of a value in bytes, with an optional suffix K or M
     #[arg(long, default_value = "4K", value_parser = size)]
     pub value_size: u64,
-    /// Values of ctx.batch for workloads that work on batches, taken in turn
+    /// Values of ctx.batch for batch workloads, used in turn
     #[arg(long, value_delimiter = ',')]
     pub batch: Vec<u64>,
-    /// Plants a fault, to see that it is found
+    /// Inject a fault, to see that it is found
     #[arg(long, value_enum)]
     pub plant: Option<Plant>,
-    /// How kv.begin begins; an engine whose store must be opened for transactions needs one of them
+    /// Transactions of kv.begin; required for engines whose store must be opened for transactions
     #[command(flatten)]
     pub txn_flags: TxnFlags,
-    /// What the engine is given
+    /// Options of the engine
     #[command(flatten)]
     pub engine_flags: EngineFlags,
 }
@@ -125,7 +125,7 @@ impl Args {
     pub fn plan(&self) -> Result<Plan> {
         let engine = engine::canonical_name(&self.engine)?.to_owned();
         if ["memory", "null"].contains(&&*engine) {
-            return Err(Error::usage(format!("--engine {engine}: keeps nothing on disk")));
+            return Err(Error::usage(format!("--engine {engine}: stores nothing on disk")));
         }
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
         let threads = self.threads.unwrap_or(cores);

@@ -34,7 +34,10 @@ use campaign::Campaign;
 pub fn main(args: &Args) -> Result<()> {
     let plan = args.plan()?;
     if plan.dir.exists() {
-        return Err(Error::usage(format!("--dir {}: is there already; name one that is not", plan.dir.display())));
+        return Err(Error::usage(format!(
+            "--dir {}: already exists; name a directory that does not",
+            plan.dir.display()
+        )));
     }
     for dir in ["store", "journals"] {
         process::fresh_dir(&plan.dir.join(dir))?;

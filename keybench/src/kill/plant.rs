@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Plant {
-    /// A put or batch in a hundred is acknowledged and forgotten
+    /// One put or batch in a hundred is acknowledged and dropped
     Loss,
-    /// A put in a hundred, or the first of a batch, has a byte changed
+    /// A byte is changed in one put in a hundred, or in the first put of a batch
     Wrong,
-    /// The tenth batch of each thread stops half-way, and so does its thread
+    /// The tenth batch of each thread, and the thread itself, stop half-way
     Half,
 }
 

@@ -87,7 +87,7 @@ fn work(order: &Order) -> Result<()> {
     };
     let recorded: Box<dyn Engine> = Box::new(Recorder::new(faulty, order.journals.clone(), order.run));
     let recorded = Cell::new(Some(recorded));
-    let take = |_: &std::path::Path| recorded.take().ok_or_else(|| Error::failed("a store is opened once"));
+    let take = |_: &std::path::Path| recorded.take().ok_or_else(|| Error::failed("a store can be opened only once"));
     point::run(spec, &take, &mut |message| match message {
         point::Message::Seeded(_) => child::send(&Message::Loaded),
         _ => Ok(()),

@@ -21,60 +21,60 @@ pub struct Args {
     /// Engines, separated by commas: kingtide, kingtide-c (its C API), rocksdb, tidesdb, lmdb, memory
     #[arg(long, default_value = "kingtide")]
     pub backend: String,
-    /// Worker threads, a list separated by commas; one for each core by default
+    /// Numbers of worker threads, separated by commas [default: one for each core]
     #[arg(long, value_delimiter = ',', value_parser = threads)]
     pub threads: Vec<usize>,
-    /// Pin each worker thread to a processor: to one of its own, or in turn to those of a list as 0-3,6-6
+    /// Pin each worker thread to a processor of its own, or in turn to the processors of a list such as 0-3,6-6
     #[arg(long, value_name = "BOOL|LIST", num_args = 0..=1, require_equals = true, default_value_t = Pin::No, default_missing_value = "true")]
     pub pin: Pin,
-    /// Threads that load the data set; as many as there are cores by default
+    /// Threads that load the data set [default: one for each core]
     #[arg(long, value_parser = threads)]
     pub seed_threads: Option<usize>,
     /// Load one store for each engine and swept value, and run all its points against it
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", value_parser = switch)]
     pub seed_once: bool,
-    /// Values of ctx.batch for workloads that work on batches, separated by commas
+    /// Values of ctx.batch for batch workloads, separated by commas
     #[arg(long, value_delimiter = ',', value_parser = count)]
     pub batch: Vec<u64>,
-    /// Values to sweep in place of a workload's own, separated by commas (K, M, G and T are understood)
+    /// Values to sweep instead of the workload's own, separated by commas, with optional suffixes K, M, G and T
     #[arg(long, value_delimiter = ',', value_parser = Swept::parse)]
     pub sweep: Vec<Swept>,
-    /// Runs of each point; figures are medians
+    /// Number of runs of each point; figures are medians
     #[arg(long, default_value_t = 3, value_parser = repeats)]
     pub repeat: usize,
-    /// Calls of the workload for each point, over all its threads; --secs takes precedence
+    /// Calls of the workload per point, over all its threads; --secs takes precedence
     #[arg(long, value_parser = count)]
     pub ops: Option<u64>,
-    /// Seconds for each point; 30m and 2h are understood [default: 5]
+    /// Duration of each point in seconds, or as 30m or 2h [default: 5]
     #[arg(long, alias = "duration", value_parser = seconds)]
     pub secs: Option<f64>,
-    /// Seconds for which each point runs before it is measured
+    /// Warm-up time of each point in seconds
     #[arg(long, default_value_t = 0.0, value_parser = seconds_or_none)]
     pub warmup: f64,
     /// Open loop: start this many calls per second in total, on schedule, even if earlier ones have not finished. Latency
     /// counts from the scheduled start. Without it, threads go as fast as they can
     #[arg(long, value_parser = rate)]
     pub rate: Option<f64>,
-    /// Measure how fast the first engine is in a closed loop, then run every engine in open loops at 25, 50, 75 and 90 % of
-    /// that: figures of latency over load. For workloads that sweep nothing themselves
+    /// Measure the first engine's rate in a closed loop, then run every engine in open loops at 25, 50, 75 and 90 % of
+    /// that rate, and draw latency over load. Only for workloads without a sweep of their own
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", value_parser = switch)]
     pub rate_sweep: bool,
-    /// ctx.users
+    /// Value of ctx.users
     #[arg(long, default_value_t = 20_000, value_parser = count)]
     pub users: u64,
-    /// ctx.items: entries of the data set
+    /// Value of ctx.items: entries of the data set
     #[arg(long, default_value_t = 100_000, value_parser = count)]
     pub items: u64,
-    /// Bytes of a value (K and M are understood)
+    /// Size of a value in bytes, with an optional suffix K or M
     #[arg(long, default_value = "4K", value_parser = value_size)]
     pub value_size: u64,
     /// Seed of all choices
     #[arg(long, default_value_t = 42)]
     pub seed: u64,
-    /// Directory under which each run's report gets a directory of its own
+    /// Directory in which each run creates a report directory
     #[arg(long, default_value = "bench-data/reports")]
     pub report_dir: PathBuf,
-    /// Draw figures into the report directory when the run is done
+    /// Draw figures into the report directory at the end of the run
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true", value_parser = switch)]
     pub auto_plot: bool,
     /// Directory for the stores
@@ -83,40 +83,40 @@ pub struct Args {
     /// Put key and version into every value and check every read
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", value_parser = switch)]
     pub verify: bool,
-    /// When a store's points are done, flush and wait until compaction is idle, and tell what its writes cost by then. On by
-    /// default where a point writes; true also where only loading does
+    /// When a store's points are done, flush, wait until compaction is idle, and report the total cost of its writes. On by
+    /// default where a point writes; with true, also where only loading does
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]
     pub settle: Option<bool>,
-    /// Seconds between readings of machine and engine while a point runs; 0: none
+    /// Seconds between samples of machine and engine statistics while a point runs; 0 for none
     #[arg(long, default_value_t = 1.0, value_parser = interval)]
     pub timeline: f64,
-    /// What to tell about the machine and the program: all, none, or a list of system and build
+    /// Information to include about the machine and the program: all, none, or a list of system and build
     #[arg(long, default_value = "all")]
     pub probe: Probes,
     #[allow(rustdoc::broken_intra_doc_links)] // the text is that of --help
-    /// Tables to write besides those in the report directory: a list of console, tsv[:FILE], timeline[:FILE]
+    /// Tables to write in addition to those in the report directory: a list of console, tsv[:FILE], timeline[:FILE]
     /// [default: console]
     #[arg(long, value_delimiter = ',')]
     pub report: Vec<Sink>,
-    /// Take flags, workloads and engines' options from this file; flags of the command line go before it
+    /// Read flags, workloads and engine options from this file; flags on the command line take precedence
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Fail if the engines' effective settings differ: compression, cache, memtable, durability, filters, threads
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", value_parser = switch)]
     pub equal: bool,
-    /// HASH:NAME of a workload's script, as replay.cnf has it: another text under that name is refused
+    /// HASH:NAME of a workload's script, as in replay.cnf: a different script under that name is refused
     #[arg(long, hide = true, value_name = "HASH:NAME")]
     pub script_hash: Vec<String>,
-    /// Begin even if the data set seems not to fit on the file system
+    /// Run even if there seems to be too little free space for the data set
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", value_parser = switch)]
     pub ignore_free_space: bool,
-    /// Write what this command line comes to into this file, for --config
+    /// Write the settings of this command line to this file, for --config
     #[arg(long, value_name = "FILE")]
     pub save_config: Option<PathBuf>,
-    /// How kv.begin begins; an engine whose store must be opened for transactions needs one of them
+    /// Transactions of kv.begin; required for engines whose store must be opened for transactions
     #[command(flatten)]
     pub txn_flags: TxnFlags,
-    /// What every engine is given, and what one engine is given on top
+    /// Options for all engines, and for single engines
     #[command(flatten)]
     pub engine_flags: EngineFlags,
 }
@@ -135,7 +135,7 @@ fn count(text: &str) -> Result<u64, String> {
 }
 
 fn value_size(text: &str) -> Result<u64, String> {
-    size(text).and_then(|n| if n <= 1 << 32 { Ok(n) } else { Err("use 4G at most".into()) })
+    size(text).and_then(|n| if n <= 1 << 32 { Ok(n) } else { Err("use at most 4G".into()) })
 }
 
 /// Seconds, or minutes and hours with an m or an h behind them.
@@ -158,7 +158,7 @@ fn rate(text: &str) -> Result<f64, String> {
 /// Seconds between readings; 0: none.
 fn interval(text: &str) -> Result<f64, String> {
     within(text, 0.0, 1e7)
-        .and_then(|s| if s == 0.0 || s >= 0.01 { Ok(s) } else { Err("use 0, or 0.01 at least".into()) })
+        .and_then(|s| if s == 0.0 || s >= 0.01 { Ok(s) } else { Err("use 0, or at least 0.01".into()) })
 }
 
 /// Points that share one store.
@@ -353,7 +353,7 @@ impl Args {
             all.extend(groups(&script, &about, &threads, (&self.batch, &self.sweep), self.seed_once));
         }
         if self.rate_sweep && self.rate.is_some() {
-            return Err(Error::usage("--rate-sweep measures its rates; leave --rate out, or --rate-sweep"));
+            return Err(Error::usage("--rate-sweep measures its own rates; omit --rate or --rate-sweep"));
         }
         if self.rate_sweep && all.iter().any(|g: &Group| g.points.iter().any(|p| p.swept.is_some())) {
             let why = "a workload that sweeps a parameter cannot be swept over its rate too; give one value, or another workload";

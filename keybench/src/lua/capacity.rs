@@ -65,5 +65,5 @@ fn measure(plan: &Plan, group: &Group, point: &Point, name: &str) -> Result<f64>
         process::remove_dir(&dir)?;
     }
     trouble.and(ended).map_err(|e| e.context(format!("--rate-sweep: the capacity of {name}")))?;
-    rate.filter(|r| *r > 0.0).ok_or_else(|| Error::failed(format!("--rate-sweep: {name} got nothing done")))
+    rate.filter(|r| *r > 0.0).ok_or_else(|| Error::failed(format!("--rate-sweep: {name} completed no operation")))
 }

@@ -155,7 +155,7 @@ impl Worker {
     }
 
     pub(super) fn may_write(&self) -> mlua::Result<()> {
-        if self.scanning > 0 { Err(mlua::Error::runtime("nothing may be written inside a scan")) } else { Ok(()) }
+        if self.scanning > 0 { Err(mlua::Error::runtime("writes are not allowed inside a scan")) } else { Ok(()) }
     }
 
     pub(super) fn unverifiable(&self, verb: &str) -> mlua::Result<()> {

@@ -66,7 +66,7 @@ fn scatter(i: u64) -> u64 {
 }
 
 fn at_least_one(n: u64) -> mlua::Result<u64> {
-    if n == 0 { Err(mlua::Error::runtime("n must be 1 at least")) } else { Ok(n) }
+    if n == 0 { Err(mlua::Error::runtime("n must be at least 1")) } else { Ok(n) }
 }
 
 /// Puts `gen` into a state.

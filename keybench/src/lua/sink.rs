@@ -40,7 +40,7 @@ impl FromStr for Sink {
             format!("no report '{name}'{} (known: {})", kingtide_base::options::nearest(name, &names), names.join(", "))
         })?;
         match path {
-            Some("") => Err(format!("'{text}' names no file behind the colon")),
+            Some("") => Err(format!("'{text}' has no file name after the colon")),
             Some("-") | None => Ok(Sink { table: *table, path: None }),
             Some(path) => Ok(Sink { table: *table, path: Some(path.into()) }),
         }
@@ -113,7 +113,7 @@ mod tests {
         }
         assert_eq!("tsv:-".parse::<Sink>().unwrap(), Sink { table: Table::Points, path: None });
         assert!("tvs".parse::<Sink>().unwrap_err().contains("did you mean 'tsv'"));
-        assert!("tsv:".parse::<Sink>().unwrap_err().contains("names no file"));
+        assert!("tsv:".parse::<Sink>().unwrap_err().contains("has no file name"));
         assert!(Sink { table: Table::Points, path: Some("/no/such/dir/x".into()) }.open().is_err());
     }
 

@@ -290,10 +290,10 @@ impl Scan {
             return Err(format!("it is row {} of {} at most", self.rows, self.limit));
         }
         if key < &*self.lo {
-            return Err(format!("it lies before the beginning, {}", show(&self.lo)));
+            return Err(format!("it is before the start, {}", show(&self.lo)));
         }
         if let Some(hi) = self.hi.as_ref().filter(|hi| key >= &***hi) {
-            return Err(format!("it does not lie before the end, {}", show(hi)));
+            return Err(format!("it is not before the end, {}", show(hi)));
         }
         match &self.last {
             Some(last) if **last == *key => Err("it is there twice".into()),
@@ -447,8 +447,8 @@ mod tests {
                 &[("a", 1), ("d", 2), ("b", 1), ("e", 1)],
                 &["b: it is missing", "b: it is out of order, after d"],
             ),
-            (("b", None), 9, &all, &["a: it lies before the beginning, b"]),
-            (("a", Some("d")), 9, &all[..3], &["d: it does not lie before the end, d"]),
+            (("b", None), 9, &all, &["a: it is before the start, b"]),
+            (("a", Some("d")), 9, &all[..3], &["d: it is not before the end, d"]),
             (("a", None), 3, &all, &["e: it is row 4 of 3 at most"]),
         ] {
             let complaints = scanned(&truth, bounds, limit, rows);

@@ -33,7 +33,7 @@ impl Worker {
         self.may_write()?;
         self.unverifiable("begin")?;
         if self.in_txn() {
-            return Err(mlua::Error::runtime("begin: a transaction runs already"));
+            return Err(mlua::Error::runtime("begin: a transaction is already running"));
         }
         let isolation = match level {
             Some(name) => isolation(name).map_err(|e| mlua::Error::runtime(format!("begin: {e}")))?,
@@ -67,7 +67,7 @@ impl Worker {
     }
 
     fn inside_only(&self, verb: &str) -> mlua::Result<()> {
-        if self.in_txn() { Ok(()) } else { Err(mlua::Error::runtime(format!("{verb}: no transaction runs"))) }
+        if self.in_txn() { Ok(()) } else { Err(mlua::Error::runtime(format!("{verb}: no transaction is running"))) }
     }
 
     /// Rolls back. What the transaction did is not counted as done.
@@ -83,7 +83,7 @@ impl Worker {
             return Ok(());
         }
         self.end()?;
-        Err(mlua::Error::runtime("returned inside a transaction: it ends by kv.commit or kv.rollback"))
+        Err(mlua::Error::runtime("returned inside a transaction: end it with kv.commit or kv.rollback"))
     }
 
     /// Writes inside the transaction.

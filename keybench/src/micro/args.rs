@@ -18,31 +18,31 @@ pub struct Args {
     /// Engine, or several separated by commas: kingtide, kingtide-c (its C API), rocksdb, tidesdb, lmdb, memory, null
     #[arg(short, long, default_value = "kingtide")]
     pub engine: String,
-    /// Engines to run beside it, separated by commas; rocksdb if none is named
+    /// Engines to compare with, separated by commas [default: rocksdb]
     #[arg(short, long, value_name = "ENGINES", num_args = 0..=1, default_missing_value = "rocksdb")]
     pub compare: Option<String>,
     /// Entries of the data set, and operations of the measured phase (K, M and G: thousands, millions, billions)
     #[arg(short, long, default_value = "1M", value_parser = parse_count)]
     pub operations: u64,
-    /// Operations of the measured phase, where that should differ from the data set's size
+    /// Operations of the measured phase, if different from the size of the data set
     #[arg(long, value_parser = parse_count)]
     pub reads: Option<u64>,
-    /// Bytes of a key, 8 at least
+    /// Size of a key in bytes, at least 8
     #[arg(short, long, default_value = "16", value_parser = small_size)]
     pub key_size: usize,
-    /// Bytes of a value (K and M are understood)
+    /// Size of a value in bytes, with an optional suffix K or M
     #[arg(short, long, default_value = "100", value_parser = size)]
     pub value_size: u64,
     /// Threads
     #[arg(short, long, default_value_t = 2)]
     pub threads: usize,
-    /// Entries of a batch; 1 calls the single operation
+    /// Entries per batch; 1 calls the single operation
     #[arg(short, long, default_value = "1", value_parser = small_count)]
     pub batch_size: usize,
-    /// Entries of a batch while the data set is loaded
+    /// Entries per batch while the data set is loaded
     #[arg(long, default_value = "1000", value_parser = small_count)]
     pub load_batch: usize,
-    /// Directory for the stores; each engine has its own inside
+    /// Directory of the stores; each engine gets a directory in it
     #[arg(short, long, default_value = "bench-data")]
     pub db_path: PathBuf,
     /// Order of keys
@@ -54,14 +54,14 @@ pub struct Args {
     /// The same as --bloom-fp 0
     #[arg(long, conflicts_with = "bloom_fp")]
     pub no_bloom_filters: bool,
-    /// What is measured
+    /// Operation to measure
     #[arg(short, long, value_enum, default_value_t = Workload::Write)]
     pub workload: Workload,
     /// Phases in the names of RocksDB's db_bench, separated by commas, one after another on one store, instead of a
-    /// workload: fill* begins with an empty store, the others work on what is there. --help lists them
+    /// workload: fill* begins with an empty store, the others use the existing one. --help lists them
     #[arg(long, value_name = "LIST", conflicts_with = "workload")]
     pub phases: Option<String>,
-    /// Entries of a range
+    /// Entries per range
     #[arg(short = 'R', long, default_value = "100", value_parser = small_count)]
     pub range_size: usize,
     /// Column families of the phases fillfamilies and readfamilies
@@ -69,13 +69,13 @@ pub struct Args {
     pub families: usize,
     #[command(flatten)]
     pub txn_flags: TxnFlags,
-    /// Operations of a transaction [default: 10]
+    /// Operations per transaction [default: 10]
     #[arg(long, value_parser = small_count)]
     pub txn_size: Option<usize>,
-    /// Transactions draw from this many entries, uniformly: the fewer, the more conflicts. From all without it
+    /// Transactions draw keys uniformly from this many entries: the fewer, the more conflicts [default: all]
     #[arg(long, value_parser = parse_count)]
     pub hot_keys: Option<u64>,
-    /// Read-modify-writes use a plain get even where only a read for update keeps their updates
+    /// Use a plain get in read-modify-writes, even where only a read for update prevents lost updates
     #[arg(long)]
     pub plain_reads: bool,
     #[command(flatten)]
@@ -83,51 +83,51 @@ pub struct Args {
     /// Append results to this CSV file
     #[arg(long)]
     pub csv: Option<PathBuf>,
-    /// Write the report to this file too
+    /// Also write the report to this file
     #[arg(short, long)]
     pub report: Option<PathBuf>,
     /// Name of the test in the CSV file
     #[arg(long)]
     pub test_name: Option<String>,
-    /// Fraction of a value's bytes that is random: 1 does not compress, 0 compresses to nothing
+    /// Fraction of random bytes in a value: 1 is incompressible, 0 compresses to almost nothing
     #[arg(long, default_value_t = 0.5)]
     pub value_entropy: f64,
     /// Use the store that is already in the directory; do not load or remove it
     #[arg(long)]
     pub existing: bool,
-    /// Leave the stores in place afterwards
+    /// Keep the stores afterwards
     #[arg(long)]
     pub keep: bool,
-    /// Runs of each engine; figures are medians
+    /// Number of runs of each engine; figures are medians
     #[arg(long, default_value_t = 3)]
     pub repeat: usize,
     /// Seed of keys, values and choices
     #[arg(long, default_value_t = 42)]
     pub seed: u64,
-    /// Between loading and measuring
+    /// Step between loading and measuring
     #[arg(long, value_enum, default_value_t = AfterLoad::Nothing)]
     pub after_load: AfterLoad,
-    /// Before what is measured, write a store's files out and take them from the page cache (no root needed): reads meet the
+    /// Before measuring, write the store's files out and evict them from the page cache (needs no root), so that reads go to the
     /// disk. The engine's own cache stays; with --after-load reopen-settled it is empty too
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", value_parser = switch)]
     pub drop_cache: bool,
-    /// After writes, flush and wait until compaction is idle, and tell what the writes cost by then. On by default for
+    /// After writes, flush, wait until compaction is idle, and report the total cost of the writes. On by default for
     /// workloads that write; with --phases, after each phase that writes
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch)]
     pub settle: Option<bool>,
     /// Fail if the engines' effective settings differ: compression, cache, memtable, durability, filters, threads
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", value_parser = switch)]
     pub equal: bool,
-    /// Make a cursor anew for each seek and range, instead of one a thread
+    /// Create a new cursor for each seek and range, instead of one per thread
     #[arg(long)]
     pub fresh_iterator: bool,
-    /// Pin each thread to a processor: to one of its own, or in turn to those of a list as 0-3,6-6
+    /// Pin each thread to a processor of its own, or in turn to the processors of a list such as 0-3,6-6
     #[arg(long, value_name = "BOOL|LIST", num_args = 0..=1, require_equals = true, default_value_t = Pin::No, default_missing_value = "true")]
     pub pin: Pin,
-    /// Begin even if the data set seems not to fit on the file system
+    /// Run even if there seems to be too little free space for the data set
     #[arg(long)]
     pub ignore_free_space: bool,
-    /// Do not scan the whole store after writes and deletes
+    /// Do not scan the entire store after writes and deletes
     #[arg(long)]
     pub skip_final_check: bool,
 }
@@ -189,8 +189,8 @@ impl Args {
             }
         }
         let range = |name: &str, value: usize, most: usize| match value {
-            0 => Err(Error::usage(format!("--{name} 0: use 1 at least"))),
-            v if v > most => Err(Error::usage(format!("--{name} {v}: use {most} at most"))),
+            0 => Err(Error::usage(format!("--{name} 0: use at least 1"))),
+            v if v > most => Err(Error::usage(format!("--{name} {v}: use at most {most}"))),
             _ => Ok(()),
         };
         range("threads", self.threads, 1024)?;
@@ -201,20 +201,20 @@ impl Args {
         range("repeat", self.repeat, 1000)?;
         range("key-size", self.key_size, 60_000)?;
         if self.value_size > 1 << 32 {
-            return Err(Error::usage(format!("--value-size {}: use 4G at most", self.value_size)));
+            return Err(Error::usage(format!("--value-size {}: use at most 4G", self.value_size)));
         }
         // Made only to be checked here rather than in a child process.
         Keys::new(self.pattern, self.operations, self.key_size, self.seed)?;
         Values::new(0, self.value_entropy, 0)?;
         let operations = self.reads.unwrap_or(self.operations);
         if operations == 0 {
-            return Err(Error::usage("--reads 0: use 1 at least"));
+            return Err(Error::usage("--reads 0: use at least 1"));
         }
         if self.workload == Workload::Delete && operations > self.operations && self.pattern != Pattern::Zipfian {
             return Err(Error::usage("--reads: there are not that many entries to delete"));
         }
         if self.after_load == AfterLoad::ReopenKilled && (!self.workload.loads_first() || self.workload.writes()) {
-            return Err(Error::usage("--after-load reopen-killed is for workloads that read what was loaded"));
+            return Err(Error::usage("--after-load reopen-killed is only for workloads that read the loaded data"));
         }
         if self.drop_cache && !self.existing && (!self.workload.loads_first() || self.phases.is_some()) {
             return Err(Error::usage(
@@ -309,7 +309,7 @@ impl Args {
             return Err(Error::usage("--existing: a phase that fills would remove the store"));
         }
         if !matches!(self.pattern, Pattern::Random | Pattern::Uniform | Pattern::Zipfian) {
-            return Err(Error::usage("--phases: the phases say in which order; --pattern may be random or zipfian"));
+            return Err(Error::usage("--phases: the phases set the order; --pattern may be random or zipfian"));
         }
         if self.after_load != AfterLoad::Nothing || self.fresh_iterator {
             return Err(Error::usage(
@@ -331,17 +331,20 @@ impl Args {
             return Err(Error::usage(format!("--txn-size {size}: use 1 to {}", 1 << 20)));
         }
         if let Some(n) = self.hot_keys.filter(|n| !(1..=self.operations).contains(n)) {
-            return Err(Error::usage(format!("--hot-keys {n}: use 1 to the {} entries there are", self.operations)));
+            return Err(Error::usage(format!("--hot-keys {n}: use 1 to the {} existing entries", self.operations)));
         }
         let numbered = matches!(self.workload, Workload::TxnRmw | Workload::TxnMixed);
         if numbered && self.value_size < 8 {
-            return Err(Error::usage(format!("--value-size {}: values that hold a number need 8", self.value_size)));
+            return Err(Error::usage(format!(
+                "--value-size {}: values that hold a number need at least 8",
+                self.value_size
+            )));
         }
         if self.workload == Workload::TxnRmw && self.existing {
-            return Err(Error::usage("--existing: txn-rmw counts in a store that it loaded itself"));
+            return Err(Error::usage("--existing: txn-rmw needs a store that it loaded itself"));
         }
         if self.plain_reads && self.workload != Workload::TxnRmw {
-            return Err(Error::usage("--plain-reads is for txn-rmw: the others read so already"));
+            return Err(Error::usage("--plain-reads is for txn-rmw; the other workloads already use plain reads"));
         }
         let how = self.txn_flags.transactions();
         Ok(TxnSpec { how, size, hot_keys: self.hot_keys, plain_reads: self.plain_reads })
@@ -496,8 +499,8 @@ mod tests {
             ("-w txn-rmw --txn-mode pessimistic", "possible values: optimistic, locking"),
             ("-w txn-rmw --txn-size 0", "--txn-size 0"),
             ("-w txn-rmw --hot-keys 0", "--hot-keys 0"),
-            ("-w txn-rmw --hot-keys 11 -o 10", "the 10 entries there are"),
-            ("-w txn-rmw -v 7", "need 8"),
+            ("-w txn-rmw --hot-keys 11 -o 10", "the 10 existing entries"),
+            ("-w txn-rmw -v 7", "need at least 8"),
             ("-w txn-rmw --existing", "--existing"),
             ("-w txn-mixed --plain-reads", "--plain-reads"),
             ("--phases fillseq,readsec", "did you mean 'readseq'"),

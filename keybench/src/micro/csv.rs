@@ -49,7 +49,8 @@ fn later_columns(path: &Path) -> Result<usize> {
         Err(e) => return Err(Error::io("read", path, e)),
     };
     let Some(line) = first else { return Ok(HEADERS.len() - 1) };
-    let wrong = || Error::usage(format!("--csv {}: its columns are not those of this program", path.display()));
+    let wrong =
+        || Error::usage(format!("--csv {}: its columns are not the ones that this program writes", path.display()));
     (0..HEADERS.len()).find(|n| header(*n) == line).ok_or_else(wrong)
 }
 

@@ -452,7 +452,7 @@ pub fn measure(args: &Args) -> Result<Measurement> {
     warnings.iter().for_each(|w| eprintln!("warning: {w}"));
     let mut text = report::render(&plan, &columns, &harness, &warnings);
     if interrupted {
-        text.insert_str(0, "\nINTERRUPTED: what is here is what was finished\n");
+        text.insert_str(0, "\nINTERRUPTED: this report has the finished part\n");
     }
     let sound = if interrupted { Err(Error::Interrupted) } else { verdict(&columns) };
     Ok(Measurement { plan, columns, harness, warnings, text, sound })

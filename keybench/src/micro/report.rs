@@ -28,7 +28,7 @@ pub fn render(plan: &Plan, columns: &[Column], harness: &[HarnessCost], warnings
         plan.repeat,
     );
     if b.drop_cache {
-        out.push_str("  files were taken from the page cache before what was measured\n");
+        out.push_str("  files were evicted from the page cache before measuring\n");
     }
     if b.workload.is_transactional() {
         let _ = writeln!(
@@ -69,8 +69,8 @@ pub fn render(plan: &Plan, columns: &[Column], harness: &[HarnessCost], warnings
     for HarnessCost { operation, ns, latency_ns } in harness {
         let _ = writeln!(
             out,
-            "harness: {} ns for each {operation} are its own, {} ns of a call's latency (processor time \
-             on the null engine); subtract them",
+            "harness: {} ns of overhead for each {operation}, {} ns of a call's latency (processor time \
+             on the null engine); subtract it",
             sig3(*ns),
             sig3(*latency_ns)
         );

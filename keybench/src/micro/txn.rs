@@ -214,7 +214,7 @@ impl Worker<'_> {
                 std::thread::yield_now();
             }
             if since.get_or_insert_with(Instant::now).elapsed() > RETRY_LIMIT {
-                return Err(Error::failed(format!("a transaction was refused for {RETRY_LIMIT:?}")));
+                return Err(Error::failed(format!("a transaction failed with conflicts for {RETRY_LIMIT:?}")));
             }
             if self.stopped() {
                 return Ok(());

@@ -137,7 +137,7 @@ pub fn require(differences: &[Difference]) -> Result<()> {
         return Ok(());
     }
     let all: Vec<String> = differences.iter().map(ToString::to_string).collect();
-    Err(Error::usage(format!("--equal: {}; set them alike, or leave --equal out", all.join("; "))))
+    Err(Error::usage(format!("--equal: {}; make them equal, or omit --equal", all.join("; "))))
 }
 
 #[cfg(test)]

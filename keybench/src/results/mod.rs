@@ -185,7 +185,7 @@ pub struct MachineProbe {
     pub load: f64,
     /// Where the stores were.
     pub data_dir: String,
-    /// Whether that is memory, so that disk figures mean nothing.
+    /// Whether that is memory, so that disk figures are meaningless.
     pub tmpfs: bool,
     /// What else figures depend on, by name: disk, file system, processors, compiler, allocator, memory against data.
     #[serde(default)]

@@ -1,7 +1,7 @@
 //! Who wins what, by how much, and how sure that is.
 //!
 //! Engines are ranked by the median of their rates at each point of the grid. One wins a point if the 95 % interval of the
-//! ratio to each other one ([`crate::stats`]) lies above 1, with few repeats clearly above ([`clearance`]). An engine that gave wrong answers, failed, or got nothing done
+//! ratio to each other one ([`crate::stats`]) lies above 1, with few repeats clearly above ([`clearance`]). An engine that gave wrong answers, failed, or completed no operation
 //! is reported and not ranked: how fast it is wrong does not matter.
 
 use super::{EngineResult, PointResult, Results};
@@ -204,7 +204,7 @@ pub fn lead(outcomes: &[&Outcome<'_>], noun: &str) -> String {
         out += &format!(", {name} at {n}");
     }
     match rest {
-        0 if unsure => out += "; there are no intervals to say how surely",
+        0 if unsure => out += "; there are no confidence intervals",
         0 => {}
         n => out += &format!("; at {n} there is no clear winner"),
     }
@@ -621,6 +621,6 @@ mod tests {
         }
         assert_eq!(lead_of(&split), "a is the fastest at 1 of 2 points, b at 1.");
         let unsure = run(&[("a", &[20, 20]), ("b", &[10, 10])]);
-        assert_eq!(lead_of(&unsure), "a is ahead at all 2 points; there are no intervals to say how surely.");
+        assert_eq!(lead_of(&unsure), "a is ahead at all 2 points; there are no confidence intervals.");
     }
 }

@@ -227,7 +227,7 @@ fn rows(suite: &Suite) -> impl Iterator<Item = (&'static str, &'static str)> {
 /// The tests that `args` asks for, all checked before the first is run.
 fn tests(suite: &Suite, args: &Args) -> Result<Vec<Test>> {
     if !(args.scale > 0.0 && args.scale <= 1000.0) {
-        return Err(Error::usage(format!("--scale {}: use more than 0 and 1000 at most", args.scale)));
+        return Err(Error::usage(format!("--scale {}: use more than 0 and at most 1000", args.scale)));
     }
     let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|o| name.starts_with(o.as_str()));
     let mut tests = Vec::new();
@@ -278,7 +278,7 @@ fn scaled(row: &str, scale: f64) -> Result<Vec<String>> {
             ("-o", Some(v)) => Some(count(&v)?.to_string()),
             ("--reads", Some(v)) => Some(match v.strip_suffix('%') {
                 Some(share) => {
-                    let share: f64 = share.parse().map_err(|_| Error::usage(format!("'{v}' is no share")))?;
+                    let share: f64 = share.parse().map_err(|_| Error::usage(format!("'{v}' is not a share")))?;
                     ((operations.unwrap_or(0) as f64 * share / 100.0) as u64).max(1).to_string()
                 }
                 None => count(&v)?.to_string(),
@@ -302,7 +302,7 @@ fn count(text: &str, entry: u64) -> Result<u64> {
         Some(b'M') => (&text[..text.len() - 1], 1_000_000),
         _ => (text, 1),
     };
-    digits.parse::<u64>().map(|n| n * factor).map_err(|_| Error::usage(format!("'{text}' is no count")))
+    digits.parse::<u64>().map(|n| n * factor).map_err(|_| Error::usage(format!("'{text}' is not a count")))
 }
 
 /// This machine's, in bytes.
@@ -327,7 +327,7 @@ fn facts(suite: &Suite, args: &Args) -> Vec<(&'static str, String)> {
 
 fn write_page(path: &Path, table: &Table, mut about: About<'_>) -> Result<()> {
     if cfg!(debug_assertions) {
-        about.troubles.insert(0, "keybench was built without optimisation: these figures mean nothing.".into());
+        about.troubles.insert(0, "keybench was built without optimisation: these figures are meaningless.".into());
     }
     std::fs::write(path, table.page(&about)).map_err(|e| Error::io("write", path, e))
 }

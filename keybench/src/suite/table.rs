@@ -126,7 +126,7 @@ impl Table {
             table.insert(format!("{workload}/{threads}{swept}"), engine, cell);
         }
         if table.tests.is_empty() {
-            return Err(Error::usage(format!("{} holds no result", path.display())));
+            return Err(Error::usage(format!("{} has no results", path.display())));
         }
         Ok(table)
     }
@@ -234,7 +234,7 @@ impl Table {
             }
             table.insert(text("test_name")?.to_owned(), engine.to_owned(), cell);
         }
-        if table.tests.is_empty() { Err(wrong(1, "holds no result".into())) } else { Ok(table) }
+        if table.tests.is_empty() { Err(wrong(1, "has no results".into())) } else { Ok(table) }
     }
 
     fn cell(&self, test: &str, engine: &str) -> Option<&Cell> {
@@ -445,7 +445,7 @@ mod tests {
 
     #[test]
     fn a_file_that_is_none_is_refused_with_its_line() {
-        assert!(table("").unwrap_err().to_string().contains("x.csv:1: holds no result"));
+        assert!(table("").unwrap_err().to_string().contains("x.csv:1: has no results"));
         let e = table("kingtide,get,GET,fast,1,2,3,4,5,6,0,,,,\n").unwrap_err().to_string();
         assert!(e.contains("x.csv:2: ops_per_sec: 'fast' is not a number"), "{e}");
         assert!(Table::parse(Path::new("x"), "a,b\n1,2\n").unwrap_err().to_string().contains("no column 'operation'"));

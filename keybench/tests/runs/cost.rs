@@ -141,7 +141,7 @@ fn reads_meet_the_disk_where_the_page_cache_is_dropped() {
     let flags = "-e kingtide,lmdb -o 3000 -t 1 --repeat 1 --drop-cache";
     let told = keybench(&dir.0, &format!("micro -w read {flags} --after-load reopen-settled"));
     assert!(
-        told.contains("taken from the page cache") && told.contains("kingtide: 3,000 answers checked, 0 wrong"),
+        told.contains("evicted from the page cache") && told.contains("kingtide: 3,000 answers checked, 0 wrong"),
         "{told}"
     );
     for wrong in ["-w write", "--phases fillseq,readseq"] {

@@ -79,5 +79,5 @@ fn a_directory_that_is_there_is_refused() {
         Command::new(env!("CARGO_BIN_EXE_keybench")).args(["kill", "mixed", "--dir"]).arg(Path::new(".")).output();
     let out = out.unwrap();
     assert_eq!(out.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&out.stderr).contains("is there already"));
+    assert!(String::from_utf8_lossy(&out.stderr).contains("already exists"));
 }

@@ -10,10 +10,10 @@ use kingtide_base::{Error, Kind, Result};
 use std::time::{Duration, SystemTime};
 
 impl WriteBatch {
-    /// Sets a key. A family with a `ttl_ms` gives the entry that life.
+    /// Sets a key. In a family with a `ttl_ms`, the entry expires after that time.
     ///
     /// # Errors
-    /// `InvalidArgument` for an empty key or a batch that would pass [`MAX_BATCH_BYTES`].
+    /// `InvalidArgument` for an empty key or a batch that would exceed [`MAX_BATCH_BYTES`].
     pub fn put(&mut self, family: &ColumnFamily, key: &[u8], value: &[u8]) -> Result<()> {
         match family.inner().default_expiry() {
             None => self.push(family.inner(), Kind::Put as u8, key, None, Some(value)),
@@ -21,7 +21,7 @@ impl WriteBatch {
         }
     }
 
-    /// Sets a key that is gone after `ttl`, at millisecond resolution.
+    /// Sets a key that expires after `ttl`, with millisecond resolution.
     ///
     /// # Errors
     /// As [`WriteBatch::put`].
@@ -61,11 +61,11 @@ impl WriteBatch {
         self.push(family.inner(), Kind::Put as u8 | EXPIRY_FLAG, key, Some(at), Some(value))
     }
 
-    /// Sets a key to a value that a [`ValueWriter`](crate::ValueWriter) has written. A family with a `ttl_ms` gives the entry
-    /// that life. The value is not copied: the batch holds a pointer to it, and keeps its file.
+    /// Sets a key to a value that a [`ValueWriter`](crate::ValueWriter) has written. In a family with a `ttl_ms`, the entry
+    /// expires after that time. The value is not copied: the batch holds a pointer to it, and keeps its file.
     ///
-    /// Until it is committed, a value may be put into another batch or transaction, as after a conflict. It is committed
-    /// once: a batch that is written again, or another one with the value, gets `InvalidArgument` from the commit. (A value of up to
+    /// Until it is committed, a value may be put into another batch or transaction, for example after a conflict. It can be committed
+    /// only once: the commit of a batch that is written again, or of another one with the value, returns `InvalidArgument`. (A value of up to
     /// 1 MiB is kept in memory and copied here; it has no such limit.)
     ///
     /// ```
@@ -88,12 +88,12 @@ impl WriteBatch {
     ///
     /// # Errors
     /// As [`WriteBatch::put`]; `InvalidArgument` for a value that was written for another family, that was committed, or that
-    /// is in the batch already.
+    /// is already in the batch.
     pub fn put_staged(&mut self, family: &ColumnFamily, key: &[u8], value: &StagedValue) -> Result<()> {
         value.put_into(self, family, key, family.inner().default_expiry())
     }
 
-    /// Sets a key to a staged value, to be gone after `ttl`. See [`WriteBatch::put_staged`].
+    /// Sets a key to a staged value that expires after `ttl`. See [`WriteBatch::put_staged`].
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
@@ -138,7 +138,7 @@ impl WriteBatch {
     }
 
     /// Deletes a key that was put exactly once since it was last deleted. Cheaper to reclaim than [`WriteBatch::delete`];
-    /// using it on a key put more than once may bring an older value back.
+    /// if the key was put more than once, an older value may reappear.
     ///
     /// # Errors
     /// As [`WriteBatch::put`].

@@ -22,10 +22,10 @@ use std::time::Duration;
 /// An open database. Clones share it; it closes when the last one is dropped, or on [`Db::close`].
 ///
 /// Only the process that opened it can use it. A child that inherited it through `fork()` gets `Closed` from every call
-/// that can fail, [`Db::close`] too, and empty results from those that cannot fail, such as [`Db::families`]; dropping it
+/// that can fail, including [`Db::close`], and empty results from those that cannot fail, such as [`Db::families`]; dropping it
 /// there does nothing, and does not touch the parent's lock. Iterators, snapshots and transactions that were inherited may be
-/// dropped, and are of no other use. A child that needs the database opens it once the parent has closed it, or with
-/// [`Db::open_read_only`] beside it.
+/// dropped, but cannot be used. A child that needs the database opens it once the parent has closed it, or uses
+/// [`Db::open_read_only`] while the parent has it open.
 ///
 /// ```
 /// use kingtide::{Db, Options};
@@ -72,7 +72,7 @@ impl Db {
     /// complete. Only the last component of `path` is created; the directory above it must exist.
     ///
     /// # Errors
-    /// `Locked` when it is open elsewhere; `NotFound`, `Exists` as the options ask; `NotFound` when the directory above
+    /// `Locked` if it is open elsewhere; `NotFound`, `Exists` depending on the options; `NotFound` if the directory above
     /// does not exist; `InvalidArgument` for options out of
     /// range; `Incompatible` for a key order other than the stored one; `NewerFormat`; `Corruption` with file and
     /// offset; `Io`, `NoSpace`.
@@ -91,17 +91,17 @@ impl Db {
         &self.handle.inner
     }
 
-    /// Closes the database: waits for running jobs (bounded by `close_timeout_ms`, then merges are cancelled), flushes
-    /// memtables, gives the directory's lock back. Other handles of it return `Closed` from then on.
+    /// Closes the database: waits for running jobs (up to `close_timeout_ms`, then compactions are cancelled), flushes
+    /// memtables, and releases the directory's lock. Calls on its other handles then return `Closed`.
     ///
     /// # Errors
-    /// What kept the memtables from being flushed. Acknowledged commits are safe in the log nevertheless, within their
+    /// The reason why memtables could not be flushed. Acknowledged commits are nevertheless safe in the log, within their
     /// durability.
     pub fn close(&self) -> Result<()> {
         open::close(self.inner())
     }
 
-    /// The default family, named `default`. Verbs on [`Db`] itself mean this family.
+    /// The default family, named `default`. Methods of [`Db`] itself use this family.
     #[inline]
     pub fn default_family(&self) -> &ColumnFamily {
         &self.handle.default
@@ -143,10 +143,10 @@ impl Db {
         self.handle.default.cursor(range)
     }
 
-    /// Commits a batch: all of it or nothing. Returns the sequence number of its last operation; 0 for an empty batch.
+    /// Commits a batch atomically. Returns the sequence number of its last operation; 0 for an empty batch.
     ///
-    /// Takes the batch, or a `&mut` to it: what is lent comes back with its operations, and [`WriteBatch::clear`] makes it ready
-    /// to be filled again in the memory that it has.
+    /// Takes the batch, or a `&mut` to it. A borrowed batch keeps its operations; [`WriteBatch::clear`] empties it
+    /// for reuse and keeps its memory.
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
@@ -166,10 +166,10 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// `Closed`, `ReadOnly`, `NoSpace`, `Poisoned`, `Busy` as described in [`ErrorKind`]; after any error nothing of the batch is
+    /// `Closed`, `ReadOnly`, `NoSpace`, `Poisoned`, `Busy` as described in [`ErrorKind`]; after any error no part of the batch is
     /// visible or will be recovered, except that a failed *sync* leaves it visible and of unknown durability.
-    /// Once the disk was full, batches that add data get `NoSpace` until there is some space again, and those that only
-    /// delete are taken: a few percent of a database's size are kept for them.
+    /// After the disk was full, batches that add data get `NoSpace` until there is space again, and those that only
+    /// delete are accepted: a few percent of a database's size are reserved for them.
     pub fn write(&self, mut batch: impl BorrowMut<WriteBatch>) -> Result<SeqNo> {
         self.inner().write(batch.borrow_mut(), &WriteOptions::default())
     }
@@ -213,11 +213,11 @@ impl Db {
         self.create_family_ordered(name, options, KeyOrder::Bytewise)
     }
 
-    /// The family of that name, which is created with bytewise order and these options if it is not there. Of one that is there
-    /// the options stay what they are.
+    /// The family of that name, which is created with bytewise order and these options if it does not exist. The options of an
+    /// existing family do not change.
     ///
     /// # Errors
-    /// As [`Db::create_family`], but for `Exists`.
+    /// As [`Db::create_family`], except `Exists`.
     pub fn get_or_create_family(&self, name: &str, options: FamilyOptions) -> Result<ColumnFamily> {
         loop {
             match self.family(name) {
@@ -243,7 +243,7 @@ impl Db {
         Ok(ColumnFamily::new(self.inner().clone(), family))
     }
 
-    /// Drops a family and everything in it. Its handles return `Closed` from then on; iterators that are open finish.
+    /// Drops a family and everything in it. Calls on its handles then return `Closed`; open iterators can finish.
     ///
     /// # Errors
     /// `NotFound`; `InvalidArgument` for the default family; `Io`, `NoSpace`, `Closed`.
@@ -251,7 +251,7 @@ impl Db {
         self.inner().drop_family(name)
     }
 
-    /// Gives a family another name.
+    /// Renames a family.
     ///
     /// # Errors
     /// `NotFound`, `Exists`, `InvalidArgument` (the default family, a bad name), `Io`, `NoSpace`, `Closed`.
@@ -274,13 +274,13 @@ impl Db {
     /// back its space, as it does after a second without writes.
     ///
     /// # Errors
-    /// What kept a flush from succeeding.
+    /// The reason why a flush failed.
     pub fn flush(&self) -> Result<()> {
         self.inner().flush_all()
     }
 
     /// Compacts all families into their bottom levels, one after the other, as [`Db::flush`] flushes all of them. A family that is
-    /// dropped meanwhile is passed over. See [`ColumnFamily::compact_range`]; [`ColumnFamily::compact`] compacts one family.
+    /// dropped meanwhile is skipped. See [`ColumnFamily::compact_range`]; [`ColumnFamily::compact`] compacts one family.
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
@@ -316,7 +316,7 @@ impl Db {
     /// [`ManualClock`](crate::ManualClock) that stands still keeps this waiting.
     ///
     /// # Errors
-    /// The background error that keeps them from ending.
+    /// The background error that prevents them from finishing.
     pub fn wait_for_background(&self) -> Result<()> {
         self.inner().wait_until_quiet()
     }
@@ -338,13 +338,13 @@ impl Db {
         self.inner().set_option(name, value)
     }
 
-    /// All statistics. In a forked child [`StatsReport::writes_stopped`] says so, and there is nothing else in them.
+    /// All statistics. In a forked child they are empty, except that [`StatsReport::writes_stopped`] gives the reason.
     pub fn stats(&self) -> StatsReport {
         self.inner().report()
     }
 
-    /// Returns how long operations of one kind took since the open, all families together. The difference of two snapshots is what
-    /// came between. Reads some 22 KB. Empty with the option `histograms` off.
+    /// Returns how long operations of one kind took since the open, for all families together. The difference of two snapshots covers the
+    /// time between them. Reads about 22 KB. Empty if the option `histograms` is off.
     ///
     /// ```
     /// # use kingtide::{Db, Histogram, Options, vfs::MemFs};
@@ -360,8 +360,8 @@ impl Db {
         self.inner().stats.histogram(histogram)
     }
 
-    /// Operations that took as long as the option `slow_operation_threshold_us` says, or longer: the last 128, oldest first, each
-    /// with what it touched and waited for. A key is recorded as its length and hash alone. Steps of cursors are not among them.
+    /// Operations that took at least as long as the option `slow_operation_threshold_us` says: the last 128, oldest first, each
+    /// with what it touched and waited for. Only the length and the hash of a key are recorded. Steps of cursors are not included.
     /// None in a forked child.
     pub fn slow_operations(&self) -> Vec<SlowOperation> {
         if self.check_process().is_err() {
@@ -390,11 +390,11 @@ impl Db {
         self.inner().check_origin()
     }
 
-    /// Runs one background job on this thread, for databases opened with [`Options::manual_jobs`]. False when there was
+    /// Runs one background job on this thread, for databases opened with [`Options::manual_jobs`]. Returns false if there was
     /// nothing to do.
     ///
     /// # Errors
-    /// The job's.
+    /// The error of the job.
     pub fn run_one_job(&self) -> Result<bool> {
         self.inner().check_origin()?;
         match self.inner().jobs.run_one() {

@@ -31,11 +31,11 @@ impl From<Entry> for (Vec<u8>, Vec<u8>) {
 
 /// An iterator over entries in the order of their keys, from both ends. See [`Read::range`](crate::Read::range).
 ///
-/// It owns what it reads and shows one moment: it outlives the handle that made it, and no write, flush or compaction
-/// disturbs it. It ends after its first error, and once it returned `None` it goes on doing so.
+/// It owns the data that it reads and shows one moment: it may outlive the handle that created it, and no write, flush or compaction
+/// affects it. It ends after its first error, and once it returned `None` it continues to do so.
 ///
 /// Each entry is copied: two allocations if key and value are longer than about a hundred bytes, none if they are shorter.
-/// [`Cursor`] lends entries without a copy, and seeks. Asking both ends costs a second cursor.
+/// [`Cursor`] lends entries without a copy, and can seek. Reading from both ends costs a second cursor.
 pub struct Entries {
     order: KeyOrder,
     /// A cursor that is nowhere yet, for the end that is asked first.

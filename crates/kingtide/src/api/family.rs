@@ -16,7 +16,7 @@ use std::ops::{Bound, Range};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A handle to a column family. Cheap to clone. It does not keep the database open: after the last [`crate::Db`] went, the
+/// A handle to a column family. Cheap to clone. It does not keep the database open: after the last [`crate::Db`] was dropped, the
 /// database was closed, or the family was dropped, operations return [`ErrorKind::Closed`].
 ///
 /// ```
@@ -54,17 +54,17 @@ impl ColumnFamily {
         &self.family
     }
 
-    /// The family's name now.
+    /// The family's current name.
     pub fn name(&self) -> String {
         self.family.name()
     }
 
-    /// Its number, by which locks and changes name it. Never used for another family.
+    /// Its number, which identifies it in lists of locks and changes. Never reused for another family.
     pub fn id(&self) -> FamilyId {
         self.family.id()
     }
 
-    /// The order of its keys.
+    /// Its key order.
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
@@ -76,7 +76,7 @@ impl ColumnFamily {
         self.family.order()
     }
 
-    /// Its options now.
+    /// Its current options.
     pub fn options(&self) -> FamilyOptions {
         (*self.family.options()).clone()
     }
@@ -110,7 +110,7 @@ impl ColumnFamily {
         fill(batch).and_then(|()| self.db.write(batch, &WriteOptions::default()))
     }
 
-    /// Sets a key. Returns the sequence number of the write, as [`crate::Db::write`] does: [`crate::Db::snapshot_at`] reads as of it.
+    /// Sets a key. Returns the sequence number of the write, as [`crate::Db::write`] does; [`crate::Db::snapshot_at`] reads as of it.
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
@@ -141,7 +141,7 @@ impl ColumnFamily {
         self.db.put_uncopied(self.inner(), (key, expiry), value)
     }
 
-    /// Sets a key that is invisible once `ttl` has passed.
+    /// Sets a key that expires after `ttl`.
     ///
     /// # Errors
     /// As [`ColumnFamily::put`].
@@ -162,8 +162,8 @@ impl ColumnFamily {
         self.one(|b| b.delete(self, key.as_ref()))
     }
 
-    /// Deletes a key that was put exactly once since its last delete; cheaper to reclaim. On a key put more than once an
-    /// older value may come back.
+    /// Deletes a key that was put exactly once since its last delete; cheaper to reclaim. If the key was put more than once, an
+    /// older value may reappear.
     ///
     /// # Errors
     /// As [`ColumnFamily::put`].
@@ -172,7 +172,7 @@ impl ColumnFamily {
     }
 
     /// Deletes all keys in a range of the family's order. See [`WriteBatch::delete_range`]. Returns the write's sequence number; 0 for
-    /// an empty range, for which nothing is written.
+    /// an empty range, in which case nothing is written.
     ///
     /// # Errors
     /// As [`WriteBatch::delete_range`] and [`ColumnFamily::put`].
@@ -198,7 +198,7 @@ impl ColumnFamily {
         }
     }
 
-    /// Reads a key. The value is handed out without a copy where it lies in the block cache.
+    /// Reads a key. A value in the block cache is returned without a copy.
     ///
     /// # Errors
     /// `Corruption` with file and offset, `Io`, `Closed`.
@@ -209,7 +209,7 @@ impl ColumnFamily {
         read::get(&view, key.as_ref(), seq, &self.inner().reads)
     }
 
-    /// Returns what [`ColumnFamily::get`] returns, if no file must be read for it; `None` otherwise.
+    /// Returns the result of [`ColumnFamily::get`] if no file must be read for it; `None` otherwise.
     #[cfg(feature = "tokio")]
     pub(crate) fn get_in_memory(&self, key: &[u8]) -> Result<Option<Option<PinnedValue>>> {
         let view = self.inner().view.load();
@@ -229,7 +229,7 @@ impl ColumnFamily {
         read::contains(&view, key, seq, &self.inner().reads)
     }
 
-    /// Reads a key into a buffer that is reused; false when the key is absent (the buffer is then empty).
+    /// Reads a key into a reusable buffer. Returns false if the key is absent (the buffer is then empty).
     ///
     /// # Errors
     /// As [`ColumnFamily::get`].
@@ -240,9 +240,9 @@ impl ColumnFamily {
         read::get_into(&view, key.as_ref(), seq, &self.inner().reads, out)
     }
 
-    /// Opens the value of a key to be read in pieces, from anywhere in it, in bounded memory: a reader holds one chunk of a
-    /// value that lies in a value log (option `value_chunk_size`), and nothing of one that lies in a memtable. `None` when
-    /// the key is absent. Costs what [`ColumnFamily::get`] costs without the reading of the value.
+    /// Opens the value of a key for reading in pieces, from any position, in bounded memory: a reader holds one chunk of a
+    /// value in a value log (option `value_chunk_size`), and nothing of a value in a memtable. `None` if
+    /// the key is absent. Costs as much as [`ColumnFamily::get`] without reading the value.
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
@@ -264,7 +264,7 @@ impl ColumnFamily {
         self.reader_as_of(key.as_ref(), None)
     }
 
-    /// Reads a range of the bytes of a key's value: those of it that there are; `None` when the key is absent. Of a value in a value log
+    /// Reads a range of the bytes of a key's value, as far as they exist; `None` if the key is absent. For a value in a value log,
     /// only the chunks with these bytes are read, so memory is bounded by the range and one chunk.
     ///
     /// ```
@@ -301,7 +301,7 @@ impl ColumnFamily {
         }
     }
 
-    /// A cursor as the options say. See [`ColumnFamily::cursor`].
+    /// A cursor with options. See [`ColumnFamily::cursor`].
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
@@ -338,8 +338,8 @@ impl ColumnFamily {
         Cursor::new(view, self.inner().reads.clone(), config, None)
     }
 
-    /// Moves an open cursor to what is visible now, keeping its bounds; it must be positioned anew. Cheaper than a new
-    /// one when nothing was flushed or merged in between.
+    /// Moves an open cursor to the current state, keeping its bounds; it must be positioned again. Cheaper than a new
+    /// one if nothing was flushed or compacted in between.
     ///
     /// # Errors
     /// As [`ColumnFamily::cursor`]; `InvalidArgument` for a cursor of another family.
@@ -354,12 +354,12 @@ impl ColumnFamily {
     /// Flushes the family's memtables to tables and waits for it.
     ///
     /// # Errors
-    /// What kept the flush from succeeding.
+    /// The reason why the flush failed.
     pub fn flush(&self) -> Result<()> {
         self.db.flush_families(&[self.inner().clone()])
     }
 
-    /// Compacts all of the family into its bottom level. See [`ColumnFamily::compact_range`]; [`crate::Db::compact`] compacts all
+    /// Compacts the entire family into its bottom level. See [`ColumnFamily::compact_range`]; [`crate::Db::compact`] compacts all
     /// families.
     ///
     /// ```
@@ -377,14 +377,14 @@ impl ColumnFamily {
         self.compact_range(..)
     }
 
-    /// Compacts all tables that meet a range into the deepest level and waits for it: afterwards the range is one sorted run
+    /// Compacts all tables that overlap a range into the deepest level and waits for it: afterwards the range is one sorted run
     /// without tombstones or hidden versions that no snapshot needs, and value logs that only tables of the range refer to
-    /// have less than a twentieth of dead bytes (unless the option `vlog_dead_ratio` is 1). Memtables are flushed first. The keys at the ends belong to the range,
-    /// excluded or not. Costs as many writes as the range has bytes in levels above the deepest one, in tables that hold
-    /// what is to go, and in value logs that are to be emptied; nothing when nothing is to be gained.
+    /// have less than a twentieth of dead bytes (unless the option `vlog_dead_ratio` is 1). Memtables are flushed first. The keys at
+    /// the ends belong to the range, even if excluded. Writes as many bytes as the range has in levels above the deepest one, in
+    /// tables with entries to be dropped, and in value logs to be emptied; nothing if there is nothing to gain.
     ///
     /// # Errors
-    /// What kept the compaction from succeeding.
+    /// The reason why the compaction failed.
     pub fn compact_range(&self, range: impl KeyRange) -> Result<()> {
         self.db.compact_range(self.inner(), key_of(range.lower()), key_of(range.upper()))
     }
@@ -398,33 +398,33 @@ impl ColumnFamily {
         self.db.set_family_option(self.inner(), name, value)
     }
 
-    /// A cursor over a range of keys as of now. It owns what it reads: it outlives this handle, and flushes and compactions
-    /// do not disturb it. [`ColumnFamily::range`] gives a Rust iterator, which copies what it returns.
+    /// A cursor over a range of keys as of now. It owns the data that it reads: it may outlive this handle, and flushes and compactions
+    /// do not affect it. [`ColumnFamily::range`] returns a Rust iterator, which copies entries.
     ///
     /// # Errors
-    /// `Closed`, or what kept a table from being opened.
+    /// `Closed`, or the reason why a table could not be opened.
     pub fn cursor(&self, range: impl KeyRange) -> Result<Cursor> {
         let (lower, upper) = owned_bounds(&range);
         self.cursor_with(ReadOptions { lower, upper, ..ReadOptions::default() })
     }
 
-    /// Sets the callback that is called after every commit to this family, or removes it. It holds from the next commit on,
-    /// until it is replaced, the family is dropped, or the database closes.
+    /// Sets or removes the callback that is called after every commit to this family. It takes effect with the next commit,
+    /// and until it is replaced, the family is dropped, or the database closes.
     ///
     /// The hook is called once for each commit that touches the family: in commit order, over all threads; after the
-    /// commit is visible and, if it was a transaction's, over, its locks given up; and before the commit call
-    /// returns to its caller. Durability may come later: the commit call waits for the hook first, and then for the disk
-    /// if it was asked to. So a hook may be called for a commit that a power cut undoes. Commits found in the log at an open
+    /// commit is visible and, for a transaction, ended and its locks released; and before the commit call
+    /// returns to its caller. The commit may become durable later: the commit call first waits for the hook, and then for the disk
+    /// if required. So a hook may be called for a commit that a power cut undoes. Commits found in the log at an open
     /// are not reported again; [`crate::Db::changes_since`] reads those.
     ///
     /// One hook runs at a time. A commit made inside a hook returns before the hooks for it run: they run after this one,
-    /// in their turn. A hook that waits for another thread's commit to a family with a hook waits for ever. A hook that
+    /// in order. A hook that waits for another thread's commit to a family with a hook waits for ever. A hook that
     /// owns a `Db` keeps the database from closing by itself: remove the hook or call [`crate::Db::close`].
     ///
-    /// A hook that panics harms nothing: the panic is caught, counted in the statistic `commit_hook_panics`, and the hook
+    /// A panic of a hook is harmless: it is caught and counted in the statistic `commit_hook_panics`, and the hook
     /// stays set.
     ///
-    /// While no family has a hook, a commit pays one relaxed load. A commit to a family with a hook pays a copy of its
+    /// While no family has a hook, a commit costs one relaxed load more. A commit to a family with a hook costs a copy of its
     /// batch under the commit lock.
     ///
     /// ```
@@ -466,8 +466,9 @@ impl ColumnFamily {
         Error::new(ErrorKind::TooOld, text)
     }
 
-    /// Has the space given back soon, in the background, of what was deleted in a range `start..end` with [`ColumnFamily::delete_range`] or the like. It waits for nothing but an estimate of how much that is. Snapshots
-    /// see what they saw: the space is given back when they are gone. After a restart compactions give it back.
+    /// Reclaims, soon and in the background, the space of the entries that [`ColumnFamily::delete_range`] or a similar call deleted in a
+    /// range `start..end`. The call itself waits only for an estimate of their size. Snapshots still see these entries, and their space
+    /// is reclaimed when the snapshots are dropped. After a restart, compactions reclaim it.
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
@@ -483,7 +484,7 @@ impl ColumnFamily {
     /// `InvalidArgument` for a range of another form; `Closed`, `ReadOnly`; `Corruption` and `Io` from opening a table.
     pub fn reclaim_range(&self, range: impl KeyRange) -> Result<()> {
         let (Bound::Included(lo), Bound::Excluded(hi)) = (range.lower(), range.upper()) else {
-            return Err(Error::invalid("reclaim_range: only a range with a start and an excluded end, `start..end`"));
+            return Err(Error::invalid("reclaim_range: the range must have a start and an excluded end, `start..end`"));
         };
         self.db.check_writable()?;
         self.inner().check_alive()?;

@@ -8,11 +8,11 @@ use kingtide_vfs::PosixFs;
 use std::path::Path;
 
 impl Options {
-    /// Returns the same options, but for the default family the options and the key order that the database in `path` has stored: those of
-    /// the last open for writing, and what was set since. A custom key order is taken from `custom_orders`. Of the options of
+    /// Returns the same options, but with the stored options and key order of the default family of the database in `path`: those of
+    /// the last open for writing, and later changes. A custom key order is taken from `custom_orders`. Of the options of
     /// the database, in `db`, only `change_retention` is stored, by the first commit of an open and by `Db::set_option`: a tool
-    /// that opens the database for a moment must not cut short a change stream that it knows nothing of. It stays as given
-    /// where the database has none stored, as those of builds before 2026-11-23.
+    /// that opens the database for a moment must not shorten a change stream that it does not know of. It stays as given
+    /// if the database has none stored, as with builds before 2026-11-23.
     ///
     /// Reads the manifest and changes nothing: O(size of the manifest). Another process that has the database open may
     /// change the options afterwards.
@@ -28,7 +28,7 @@ impl Options {
     /// ```
     ///
     /// # Errors
-    /// `NotFound` when no database is there, `Incompatible` when the key order is not among those given, `Corruption`,
+    /// `NotFound` if there is no database, `Incompatible` if the key order is not among those given, `Corruption`,
     /// `NewerFormat`, `Io`.
     pub fn load(mut self, path: impl AsRef<Path>) -> Result<Options> {
         let path = path.as_ref();

@@ -24,9 +24,9 @@ pub(crate) fn range_of_prefix(order: &KeyOrder, prefix: &[u8]) -> Result<Option<
 }
 
 impl WriteBatch {
-    /// Deletes all keys in a range, those that the batch itself wrote before included. One operation for `start..end`, two for
-    /// `start..=last`, whatever the number of keys. In a range with an open end or an excluded start, two seeks look for the
-    /// first and the last key, and only what lies between these is deleted: not what others insert around them before the
+    /// Deletes all keys in a range, including those that the batch itself wrote before. One operation for `start..end`, two for
+    /// `start..=last`, regardless of the number of keys. For a range with an open end or an excluded start, two seeks find the
+    /// first and the last key, and only keys between these are deleted, not keys that others insert outside of them before the
     /// batch is committed.
     ///
     /// # Errors
@@ -40,10 +40,10 @@ impl WriteBatch {
         }
     }
 
-    /// Deletes all keys that begin with `prefix`, those that the batch itself wrote before included; in the
-    /// case-insensitive order in any case. One range delete, whatever the number of keys; but when the prefix is empty or all
-    /// 0xff, or the order is [`KeyOrder::Reverse`], two seeks look for the first and last key, and only what lies
-    /// between these is deleted: not what others insert around them before the batch is committed.
+    /// Deletes all keys that begin with `prefix`, including those that the batch itself wrote before, and ignoring case in the
+    /// case-insensitive order. One range delete, regardless of the number of keys; but if the prefix is empty or all
+    /// 0xff, or the order is [`KeyOrder::Reverse`], two seeks find the first and last key, and only keys
+    /// between these are deleted, not keys that others insert outside of them before the batch is committed.
     ///
     /// # Errors
     /// As [`WriteBatch::put`]; `InvalidArgument` for an order that does not support prefix iteration; `Corruption`

@@ -2,9 +2,9 @@
 
 use std::ops::{Bound, Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
-/// A range of keys: what [`ColumnFamily::range`](crate::ColumnFamily::range) reads, what `delete_range` deletes, and so on.
+/// A range of keys, as taken by [`ColumnFamily::range`](crate::ColumnFamily::range), `delete_range` and other methods.
 ///
-/// All range expressions over anything that is bytes are ranges of keys, and so are pairs of bounds:
+/// All range expressions over byte strings are key ranges, and so are pairs of bounds:
 ///
 /// ```
 /// use kingtide::KeyRange;
@@ -20,15 +20,15 @@ use std::ops::{Bound, Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, Rang
 /// assert_eq!(takes((Bound::Excluded("a"), Bound::Unbounded)).0, Bound::Excluded(b"a".to_vec()));
 /// ```
 ///
-/// Both ends of a Rust range have one type, which the lengths of byte strings are part of: write `"a".."bc"` or
+/// Both ends of a Rust range have the same type, and the length of a byte string literal is part of its type: write `"a".."bc"` or
 /// `&b"a"[..]..b"bc"`. A range whose lower end sorts after its upper end holds no key.
 ///
-/// Which keys lie in a range, the order of the family decides.
+/// The key order of the family determines which keys are in a range.
 pub trait KeyRange {
-    /// Where the range begins.
+    /// The lower bound.
     fn lower(&self) -> Bound<&[u8]>;
 
-    /// Where the range ends.
+    /// The upper bound.
     fn upper(&self) -> Bound<&[u8]>;
 }
 

@@ -9,10 +9,10 @@ use crate::snapshot::Snapshot;
 use kingtide_base::{Error, Result};
 use std::cell::RefCell;
 
-/// What can be read from a family: as it is now ([`ColumnFamily`]; [`Db`] for the default family), as of a snapshot
+/// Reads from a family: in its current state ([`ColumnFamily`]; [`Db`] for the default family), as of a snapshot
 /// ([`Snapshot::of`]), or as a transaction sees it ([`Transaction::of`]).
 ///
-/// The types have these methods themselves; the trait is for code that reads from any of them.
+/// The types also have these methods themselves; the trait is for code that reads from any of them.
 ///
 /// ```
 /// use kingtide::{Db, Options, Read};
@@ -46,13 +46,13 @@ pub trait Read {
     /// Reads a key.
     ///
     /// # Errors
-    /// `Corruption` with file and offset, `Io`, `Closed`. Of a snapshot also `InvalidArgument` when it is another database's,
-    /// and `TooOld` in a database that was opened for reading only and caught up since. Of a transaction those of
+    /// `Corruption` with file and offset, `Io`, `Closed`. For a snapshot also `InvalidArgument` if it belongs to another database,
+    /// and `TooOld` in a database that was opened read-only and has since caught up. For a transaction, the errors of
     /// [`Transaction::get`].
     fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<PinnedValue>>;
 
-    /// Reads several keys as of one moment, sharing the work that they have in common. Results are in the order of the
-    /// keys, each with an error of its own, as from [`Read::get`].
+    /// Reads several keys as of one moment, sharing common work. Results are in the order of the
+    /// keys, each with its own error, as from [`Read::get`].
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
@@ -65,14 +65,14 @@ pub trait Read {
     /// ```
     fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<Option<PinnedValue>>>;
 
-    /// Iterates over a range in the order of the keys, from either end or both, as of the moment of the call. What keeps it
-    /// from beginning is its first and only item.
+    /// Iterates over a range in key order, from either end or both, as of the moment of the call. If it cannot begin,
+    /// its first and only item is the error.
     ///
     /// # Errors
     /// Items are errors as [`Read::get`] returns them.
     fn range(&self, range: impl KeyRange) -> Entries;
 
-    /// Iterates over the keys that begin with `prefix`; in the case-insensitive order in any case.
+    /// Iterates over the keys that begin with `prefix`, ignoring case in the case-insensitive order.
     ///
     /// # Errors
     /// As [`Read::range`]; `InvalidArgument` in an order that does not support prefix iteration, unless the prefix is
@@ -87,7 +87,7 @@ pub trait Read {
         self.range(..)
     }
 
-    /// Returns whether a key has a value. Cheaper than [`Read::get`] where the value lies in a value log.
+    /// Returns whether a key has a value. Cheaper than [`Read::get`] if the value is in a value log.
     ///
     /// # Errors
     /// As [`Read::get`].
@@ -95,7 +95,7 @@ pub trait Read {
         Ok(self.get(key)?.is_some())
     }
 
-    /// The entry with the first key. Passes what was deleted before it and not compacted yet.
+    /// The entry with the first key. Steps over deleted entries before it that were not compacted yet.
     ///
     /// # Errors
     /// As [`Read::get`].
@@ -103,7 +103,7 @@ pub trait Read {
         self.iter().next().transpose()
     }
 
-    /// The entry with the last key. Passes what was deleted behind it and not compacted yet.
+    /// The entry with the last key. Steps over deleted entries after it that were not compacted yet.
     ///
     /// # Errors
     /// As [`Read::get`].
@@ -112,7 +112,7 @@ pub trait Read {
     }
 }
 
-/// A family as of a snapshot: [`Snapshot::of`] makes one.
+/// A family as of a snapshot; created by [`Snapshot::of`].
 #[derive(Clone, Copy, Debug)]
 pub struct SnapshotReader<'a> {
     snapshot: &'a Snapshot,
@@ -202,7 +202,7 @@ impl Snapshot {
 }
 
 impl SnapshotReader<'_> {
-    /// Opens the value of a key to be read in pieces. See [`ColumnFamily::get_reader`].
+    /// Opens the value of a key for reading in pieces. See [`ColumnFamily::get_reader`].
     ///
     /// # Errors
     /// As [`Read::get`].
@@ -216,14 +216,14 @@ impl SnapshotReader<'_> {
     }
 }
 
-/// A family as a transaction sees it: [`Transaction::of`] makes one.
+/// A family as a transaction sees it; created by [`Transaction::of`].
 pub struct TransactionReader<'a> {
     txn: RefCell<&'a mut Transaction>,
     family: &'a ColumnFamily,
 }
 
 impl Transaction {
-    /// Reads a family as the transaction sees it, through [`Read`]. The transaction has the same verbs itself, which take the
+    /// Reads a family as the transaction sees it, through [`Read`]. The transaction itself has the same methods, which take the
     /// family.
     pub fn of<'a>(&'a mut self, family: &'a ColumnFamily) -> TransactionReader<'a> {
         TransactionReader { txn: RefCell::new(self), family }
@@ -237,8 +237,8 @@ impl Transaction {
         Ok(self.get(family, key.as_ref())?.is_some())
     }
 
-    /// Iterates over a range of a family, the transaction's own writes merged in, as of now: what it writes later does not
-    /// show. The iterator does not borrow the transaction, and fails once that is over. What keeps it from beginning is its
+    /// Iterates over a range of a family, including the transaction's own writes so far; its later writes do not
+    /// show. The iterator does not borrow the transaction, and fails once it has ended. If it cannot begin, the error is its
     /// first item. See [`Read::range`].
     ///
     /// # Errors
@@ -276,7 +276,7 @@ impl Transaction {
 }
 
 impl TransactionReader<'_> {
-    /// Opens the value of a key to be read in pieces. See [`Transaction::get_reader`].
+    /// Opens the value of a key for reading in pieces. See [`Transaction::get_reader`].
     ///
     /// # Errors
     /// As [`Transaction::get`].
@@ -341,7 +341,7 @@ impl Read for TransactionReader<'_> {
 /// For a key whose `as_ref`, or a key order whose comparison, reads through the reader that is asking it.
 #[cold]
 fn in_use() -> Error {
-    Error::invalid("the transaction is in the midst of another read")
+    Error::invalid("another read of the transaction is in progress")
 }
 
 impl Read for ColumnFamily {

@@ -9,10 +9,10 @@ use kingtide_base::{Result, SeqNo};
 use std::path::Path;
 
 impl Db {
-    /// Opens the database in directory `path` for reading only. Changes no byte of the directory and takes no lock, so the
+    /// Opens the database in directory `path` read-only. Changes no byte of the directory and takes no lock, so the
     /// database may be open for writing elsewhere, in this process or another, and any number of times like this.
     ///
-    /// It shows what was committed when it was opened: tables, and what the log holds, so every commit that was
+    /// It shows the data that was committed when it was opened, in tables and in the log, so every commit that was
     /// acknowledged with `Durability::Process` or more. The state stays, whatever a writer does, until
     /// [`Db::try_catch_up`]: all files are held open, so `max_open_files` does not apply. What the log holds is kept in
     /// memory, whatever `memtable_budget` says. There are no background threads.
@@ -47,7 +47,7 @@ impl Db {
         self.inner().read_only.is_some()
     }
 
-    /// Moves a database that was opened for reading only to what is committed now. Returns the newest visible sequence
+    /// Moves a database that was opened read-only to the current committed state. Returns the newest visible sequence
     /// number. Families that were created or renamed since are there then; handles of those that were dropped return
     /// `Closed`. Open iterators go on as they were; reads at snapshots that were taken before fail with `TooOld` if
     /// anything was committed since.

@@ -6,10 +6,10 @@ use crate::sync::atomic::Ordering;
 use kingtide_base::{Result, SeqNo};
 
 impl Db {
-    /// A snapshot of the moment at which `seq` was the newest sequence number: what a commit returned, or what
-    /// [`Snapshot::sequence`] told. Takes a short lock.
+    /// A snapshot of the moment at which `seq` was the newest sequence number, for example the result of a commit or of
+    /// [`Snapshot::sequence`]. Takes a lock briefly.
     ///
-    /// History is kept back to [`Db::oldest_readable_sequence`], which moves on with flushes and merges, and at every
+    /// History is kept back to [`Db::oldest_readable_sequence`], which advances with flushes and compactions, and at every
     /// sequence number that a snapshot or a running transaction holds. To keep a moment readable, hold a snapshot of it
     /// ([`Db::snapshot`], [`Db::create_named_snapshot`]): moments between two held snapshots are not kept by them.
     ///
@@ -34,7 +34,7 @@ impl Db {
         self.inner().snapshots.oldest_readable()
     }
 
-    /// Takes a snapshot of now and keeps it under a name until [`Db::drop_named_snapshot`] or until the database closes:
+    /// Takes a snapshot of the current state and keeps it under a name until [`Db::drop_named_snapshot`] or until the database closes:
     /// names are not stored. At most 1,024 names of at most 256 bytes.
     ///
     /// ```
@@ -74,7 +74,7 @@ impl Db {
         self.inner().snapshots.names()
     }
 
-    /// Forgets a named snapshot. Handles of it stay valid.
+    /// Drops a named snapshot. Its handles stay valid.
     ///
     /// # Errors
     /// `NotFound`, `Closed`.

@@ -8,7 +8,7 @@ use std::borrow::Borrow;
 use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
 
-/// What can be written to a [`TypedFamily`]: as a key, encoded such that the bytes sort as the values do, or as a value.
+/// A type that can be written to a [`TypedFamily`]: as a key, encoded so that the bytes sort as the values do, or as a value.
 ///
 /// | type | as a key |
 /// |---|---|
@@ -20,8 +20,8 @@ use std::ops::{Bound, RangeBounds};
 /// | tuples of two to four of these | one after the other |
 ///
 /// Implement it, and [`Decode`], for a type of your own, most simply by way of a tuple. As a key, no value's encoding may be
-/// the beginning of another's, and none may be empty; what is only ever a value may be encoded in any way. A type and what
-/// it borrows as, such as `String` and `str`, must have one encoding.
+/// the beginning of another's, and none may be empty; a type that is used only for values may be encoded in any way. A type and the type
+/// that it borrows as, such as `String` and `str`, must have the same encoding.
 ///
 /// ```
 /// use kingtide::{Encode, key_bytes};
@@ -33,16 +33,16 @@ use std::ops::{Bound, RangeBounds};
 /// assert_eq!(value, b"a\0");
 /// ```
 pub trait Encode {
-    /// Appends the encoding that sorts.
+    /// Appends the encoding as a key, which sorts.
     fn encode(&self, out: &mut Vec<u8>);
 
-    /// Appends the encoding of a value, which is all that its bytes hold and need not sort.
+    /// Appends the encoding as a value, which makes up all of the stored bytes and need not sort.
     fn encode_value(&self, out: &mut Vec<u8>) {
         self.encode(out);
     }
 }
 
-/// What can be read from a [`TypedFamily`].
+/// A type that can be read from a [`TypedFamily`].
 ///
 /// ```
 /// use kingtide::{Decode, Encode};
@@ -68,10 +68,10 @@ pub trait Encode {
 /// assert_eq!(Reading::decode_value(&bytes[1..]), None);
 /// ```
 pub trait Decode: Encode + Sized {
-    /// Takes an encoding off the front of `input`; `None` if none is there.
+    /// Removes an encoding from the front of `input`; `None` if there is none.
     fn decode(input: &mut &[u8]) -> Option<Self>;
 
-    /// Reads what [`Encode::encode_value`] wrote; `None` if it did not write this.
+    /// Decodes the output of [`Encode::encode_value`]; `None` if `input` is not such an output.
     fn decode_value(mut bytes: &[u8]) -> Option<Self> {
         Self::decode(&mut bytes).filter(|_| bytes.is_empty())
     }
@@ -240,11 +240,11 @@ macro_rules! tuples {
 
 tuples! { A 0, B 1; A 0, B 1, C 2; A 0, B 1, C 2, D 3; }
 
-/// A column family of keys and values that have Rust types. [`ColumnFamily::typed`] makes one; it costs no more than the
+/// A column family of keys and values with Rust types, created by [`ColumnFamily::typed`]. It costs no more than the
 /// encoding and a copy of a key for each call.
 ///
-/// The types are nowhere stored: opened with others, entries that do not decode are errors, and others read as what they are
-/// not.
+/// The types are not stored. If a family is opened with other types, entries that do not decode are errors, and others are
+/// misinterpreted.
 ///
 /// ```
 /// # use kingtide::{Db, Options, vfs::MemFs};
@@ -289,7 +289,7 @@ impl ColumnFamily {
     /// The family with keys of type `K` and values of type `V`.
     ///
     /// # Errors
-    /// `InvalidArgument` unless the family is in the bytewise order: in another, keys do not sort as their values do.
+    /// `InvalidArgument` unless the family uses the bytewise order: in other orders, encoded keys do not sort as their values do.
     pub fn typed<K: Decode, V: Decode>(&self) -> Result<TypedFamily<K, V>> {
         match self.order() {
             KeyOrder::Bytewise => Ok(TypedFamily { family: self.clone(), types: PhantomData }),
@@ -412,7 +412,7 @@ impl<K: Decode, V: Decode> TypedFamily<K, V> {
     ///
     /// # Errors
     /// Items are errors as those of [`ColumnFamily::range`]; `Incompatible`, with the key and the type, where a key or value does not
-    /// decode, after which the iterator goes on.
+    /// decode, after which the iterator continues.
     pub fn range(&self, range: impl RangeBounds<K>) -> TypedEntries<K, V> {
         let entries = self.family.range(bytes_of(&range));
         TypedEntries { entries, family: self.family.name(), types: PhantomData }

@@ -19,15 +19,15 @@ const PIECE: usize = 1 << 20;
 /// Bytes of a batch that a value held in memory leaves to its key.
 const REST_OF_BATCH: usize = 1 << 20;
 
-/// Writes one value in pieces: see [`ColumnFamily::value_writer`].
+/// A writer of one value in pieces: see [`ColumnFamily::value_writer`].
 ///
-/// What is written is compressed, checksummed and appended to a file chunk by chunk (option `value_chunk_size`), so that a
+/// The bytes are compressed, checksummed and appended to a file chunk by chunk (option `value_chunk_size`), so that a
 /// value of any length takes little memory. No read finds it before [`ValueWriter::finish`] and a commit with
 /// [`WriteBatch::put_staged`] or [`Transaction::put_staged`](crate::Transaction::put_staged). A writer that is dropped leaves
 /// nothing behind, and neither does a crash.
 ///
-/// A writer may move between threads. Errors of the engine come out of [`io::Write`] as [`io::Error`]s that hold an [`Error`].
-/// After an error the value is given up, its file removed, and every further call returns the same error.
+/// A writer may move between threads. [`io::Write`] returns errors of the engine as [`io::Error`]s that hold an [`Error`].
+/// After an error the value is discarded, its file is removed, and every further call returns the same error.
 pub struct ValueWriter {
     family: ColumnFamily,
     sink: Sink,
@@ -44,7 +44,7 @@ enum Sink {
     Log(Arc<DirectLog>),
 }
 
-/// A value that was written by a [`ValueWriter`] and waits for the commit that puts it under a key: see
+/// A finished value of a [`ValueWriter`] that waits for the commit that puts it under a key: see
 /// [`WriteBatch::put_staged`]. Its file is removed when this, and every batch and transaction that has the value, is dropped
 /// without a commit.
 pub struct StagedValue {
@@ -59,12 +59,12 @@ enum Place {
 }
 
 impl ColumnFamily {
-    /// Begins a value that is written in pieces, of any length, in bounded memory: about 3 MiB, and a chunk (option
+    /// Begins a value of any length that is written in pieces, in bounded memory: about 3 MiB, and a chunk (option
     /// `value_chunk_size`) for each thread that helps to compress it. [`ColumnFamily::put_reader`] is the short form.
     ///
     /// A value of up to 1 MiB, or below the family's `value_threshold`, is kept in memory, and put like any other. A longer one goes to
-    /// a value log of its own, whatever `direct_value_threshold` says. Where no value may be in a value log alone, it is kept
-    /// in memory whatever its length, up to the limit of a batch (a little less than 4 GiB): in a family with
+    /// a value log of its own, regardless of `direct_value_threshold`. Where no value may be in a value log alone, it is kept
+    /// in memory regardless of its length, up to the limit of a batch (a little less than 4 GiB): in a family with
     /// `value_threshold = 0`, and in a database that keeps log for change streams (`change_retention`).
     ///
     /// ```
@@ -83,7 +83,7 @@ impl ColumnFamily {
     /// ```
     ///
     /// # Errors
-    /// `Closed`, `ReadOnly`, `Poisoned`. Writing: `NoSpace`, `Io`; `Busy` when more values are being written at once than
+    /// `Closed`, `ReadOnly`, `Poisoned`. While writing: `NoSpace`, `Io`; `Busy` if more values are being written at once than
     /// `max_open_files` has room for; `InvalidArgument` for a value in memory that no batch can hold.
     pub fn value_writer(&self) -> Result<ValueWriter> {
         self.db.check_writable()?;
@@ -122,7 +122,7 @@ impl ColumnFamily {
         self.db.write(&mut batch, &WriteOptions::default())
     }
 
-    /// Sets a key to all that `value` yields, in bounded memory. Returns how many bytes there were. Nothing is put when reading
+    /// Sets a key to the entire contents of `value`, in bounded memory. Returns the number of bytes. Nothing is put if reading
     /// fails. See [`ColumnFamily::value_writer`].
     ///
     /// ```
@@ -168,7 +168,7 @@ impl Db {
         self.default_family().value_writer()
     }
 
-    /// Sets a key to all that `value` yields. See [`ColumnFamily::put_reader`].
+    /// Sets a key to the entire contents of `value`. See [`ColumnFamily::put_reader`].
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
@@ -195,7 +195,7 @@ impl ValueWriter {
         self.len == 0
     }
 
-    /// Appends all that `from` yields. Returns how many bytes there were.
+    /// Appends the entire contents of `from`. Returns the number of bytes.
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
@@ -208,7 +208,7 @@ impl ValueWriter {
     /// ```
     ///
     /// # Errors
-    /// `Io` from `from`, after which one can go on; as writing does.
+    /// `Io` from `from`, after which writing can continue; otherwise as writing.
     pub fn read_from(&mut self, mut from: impl io::Read) -> Result<u64> {
         let mut buf = vec![0; 64 << 10];
         let mut done = 0;
@@ -273,11 +273,11 @@ impl ValueWriter {
         Ok(())
     }
 
-    /// Ends the value. It is in the system's hands then and, where the database's durability asks for it, on the disk: the
-    /// commit has not to wait for all of it.
+    /// Finishes the value. It is then handed to the operating system and, if the database's durability requires it, synced, so that the
+    /// commit does not have to wait for all of it.
     ///
     /// # Errors
-    /// As [`ValueWriter::append`]. The value is given up then.
+    /// As [`ValueWriter::append`]. The value is then discarded.
     pub fn finish(mut self) -> Result<StagedValue> {
         if let Some(e) = &self.failed {
             return Err(e.clone());
@@ -337,7 +337,7 @@ fn finish_log(family: &ColumnFamily, log: Arc<DirectLog>) -> Result<StagedFile> 
 fn source_error(e: &io::Error) -> Error {
     match e.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
         Some(ours) => ours.clone(),
-        None => Error::new(ErrorKind::Io, format!("the value could not be read from its source: {e}")),
+        None => Error::new(ErrorKind::Io, format!("reading the value from its source failed: {e}")),
     }
 }
 
@@ -347,7 +347,7 @@ impl io::Write for ValueWriter {
         Ok(buf.len())
     }
 
-    /// Does nothing: [`ValueWriter::finish`] ends the value.
+    /// Does nothing: [`ValueWriter::finish`] finishes the value.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

@@ -70,7 +70,7 @@ pub struct BackupProgress {
 /// ```
 #[non_exhaustive]
 pub struct BackupOptions<'a> {
-    /// Flush memtables before making one, so that later ones share the tables instead of storing what was in memory
+    /// Flush memtables before making a backup, so that later backups share the tables instead of storing the contents of memory
     /// again. On by default.
     pub flush: bool,
     /// Do not read a file again that an earlier backup took from this database (by the database's id) under the same name
@@ -171,10 +171,10 @@ impl Backup {
         Backup { fs, dir: dir.as_ref().to_owned() }
     }
 
-    /// Backs a database up, as of one moment: see [`Db::checkpoint`]. What is created has the database's `file_mode`. Files that the directory holds already are not
+    /// Backs up a database, as of one moment: see [`Db::checkpoint`]. New files have the database's `file_mode`. Files that the directory already holds are not
     /// stored again. To know that, the database's files are read (see [`BackupOptions::trust_names`]).
     ///
-    /// O(bytes of the database) read, O(bytes of new files) written. Commits, flushes and merges go on meanwhile.
+    /// O(bytes of the database) read, O(bytes of new files) written. Commits, flushes and compactions continue meanwhile.
     ///
     /// # Errors
     /// `Locked` when another process or handle changes the directory; `Cancelled`; `Corruption` when a table has another length than
@@ -247,7 +247,7 @@ impl Backup {
     /// All backups, oldest first.
     ///
     /// # Errors
-    /// Of the first that cannot be read: [`Backup::ids`] names all, and [`Backup::info`] tells of each by itself.
+    /// The error of the first one that cannot be read; [`Backup::ids`] names all, and [`Backup::info`] describes a single one.
     pub fn list(&self) -> Result<Vec<BackupInfo>> {
         self.ids()?.into_iter().map(|id| self.info(id)).collect()
     }
@@ -281,7 +281,7 @@ impl Backup {
     ///
     /// # Errors
     /// `Corruption`, naming the first file that is damaged or missing; `NotFound` (no such backup); `Exists` when the
-    /// directory holds anything; `Cancelled`, `Locked`, `Io`, `NoSpace`. What was copied is removed then.
+    /// directory holds anything; `Cancelled`, `Locked`, `Io`, `NoSpace`. The copied files are then removed.
     pub fn restore_to(
         &self,
         id: u64,
@@ -307,7 +307,7 @@ impl Backup {
         }
         fs.sync_dir(dir)?;
         let Some(current) = manifest.files.iter().find(|f| f.name == CURRENT) else {
-            return Err(Error::corruption("the backup names no CURRENT").at_path(&self.manifest_path(id)));
+            return Err(Error::corruption("the backup does not include CURRENT").at_path(&self.manifest_path(id)));
         };
         let tmp = dir.join(CURRENT_TMP);
         copy(current, &tmp)?;

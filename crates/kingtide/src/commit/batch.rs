@@ -248,7 +248,9 @@ impl WriteBatch {
     /// one pointer to each value.
     pub(crate) fn push_staged(&mut self, key: &[u8], expiry: Option<u64>, file: &StagedFile) -> Result<()> {
         if self.staged.iter().any(|s| Arc::ptr_eq(&s.log, &file.log)) {
-            return Err(Error::invalid("the batch has this staged value already: write it again for another key"));
+            return Err(Error::invalid(
+                "the batch already has this staged value; write the value again to put it under another key",
+            ));
         }
         check_free(file)?;
         reserve(&mut self.staged, 1, "a batch")?;
@@ -333,7 +335,9 @@ impl WriteBatch {
     /// `InvalidArgument` when the batch would pass [`MAX_BATCH_BYTES`].
     pub(crate) fn push_logged(&mut self, family: &Arc<Family>, op: &LoggedOp<'_>) -> Result<()> {
         if op.key.len() + op.value.len() + 32 > MAX_BATCH_BYTES.saturating_sub(self.rep.len()) {
-            return Err(Error::invalid(format!("batch too large: it would pass the limit of {MAX_BATCH_BYTES} bytes")));
+            return Err(Error::invalid(format!(
+                "batch too large: it would exceed the limit of {MAX_BATCH_BYTES} bytes"
+            )));
         }
         reserve(&mut self.rep, op.key.len() + op.value.len() + 32, "a batch")?;
         reserve(&mut self.ops, 1, "a batch")?;
@@ -589,7 +593,9 @@ pub(crate) fn check_key(key: &[u8]) -> Result<()> {
 fn check_free(file: &StagedFile) -> Result<()> {
     match file.log.is_free() {
         true => Ok(()),
-        false => Err(Error::invalid("the staged value was committed before: write it again to put it once more")),
+        false => {
+            Err(Error::invalid("the staged value was already committed; write the value again to put it once more"))
+        }
     }
 }
 

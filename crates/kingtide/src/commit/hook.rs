@@ -53,7 +53,7 @@ impl<F: Fn(&CommittedWrites<'_>) + Send + Sync> CommitHook for F {
     }
 }
 
-/// What a commit wrote to one family.
+/// The operations of a commit on one family.
 pub struct CommittedWrites<'a> {
     sequence: SeqNo,
     family: &'a str,
@@ -229,7 +229,7 @@ fn decode(payload: &[u8], family: &Family) -> Result<ChangedOps> {
                 ops.push(&op, |p, out| family.reads.tables.vlog(p.file_id)?.read(p, out))?;
             }
             Some(_) => {}
-            None => return Err(Error::corruption("a batch cannot be read back")),
+            None => return Err(Error::corruption("a batch cannot be decoded")),
         }
     }
     Ok(ops)

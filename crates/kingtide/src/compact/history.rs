@@ -124,10 +124,10 @@ impl<'a> History<'a> {
     #[inline(never)]
     fn step_slow(&mut self, tag: Tag, value: &[u8], covered: SeqNo, counters: &mut MergeCounters) -> Result<Fate> {
         let Some(kind @ (Kind::Delete | Kind::SingleDelete | Kind::Put | Kind::PutPointer)) = tag.kind() else {
-            return Err(Error::corruption(format!("{tag:?} is no point entry")));
+            return Err(Error::corruption(format!("{tag:?} is not a point entry")));
         };
         let Some((expiry, _)) = split_expiry(tag, value) else {
-            return Err(Error::corruption("an entry's value lacks the expiry that its tag announces"));
+            return Err(Error::corruption("an entry's value lacks the expiry that its tag requires"));
         };
         if covered > tag.seq() {
             counters.range_deleted += 1;

@@ -112,12 +112,12 @@ impl<'a> Outputs<'a> {
     #[inline(never)]
     fn add_value(&mut self, key: &[u8], tag: Tag, value: &[u8]) -> Result<()> {
         let Some((_, inner)) = split_expiry(tag, value) else {
-            return Err(Error::corruption("an entry's value lacks the expiry that its tag announces"));
+            return Err(Error::corruption("an entry's value lacks the expiry that its tag requires"));
         };
         let pointer = match tag.kind() {
             Some(Kind::PutPointer) => Some(
                 ValuePointer::decode(inner)
-                    .ok_or_else(|| Error::corruption("an entry's value is not the pointer that its tag announces"))?,
+                    .ok_or_else(|| Error::corruption("an entry's value is not the pointer that its tag requires"))?,
             ),
             _ => None,
         };

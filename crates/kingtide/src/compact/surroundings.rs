@@ -36,7 +36,7 @@ impl Surroundings<'_> {
         version: Arc<Version>,
         job: impl FnOnce(&MergeContext<'_>) -> R,
     ) -> R {
-        let tables = || self.tables.ok_or_else(|| Error::invalid("this job reads none of the database's files"));
+        let tables = || self.tables.ok_or_else(|| Error::invalid("this job reads no files of the database"));
         let open_table = |meta: &FileMeta| tables()?.handle(&Arc::new(meta.clone()), order).table();
         let open_vlog = |id: u64| tables()?.vlog(id);
         job(&MergeContext {

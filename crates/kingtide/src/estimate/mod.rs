@@ -23,11 +23,11 @@ use kingtide_base::Result;
 use std::ops::Bound;
 
 impl ColumnFamily {
-    /// Estimates what a range of keys holds, from metadata and resident indexes. No block is read; a table that is not open
+    /// Estimates the contents of a range of keys from metadata and resident indexes. No block is read; a table that is not open
     /// is opened, at most two of each run, and 64 more of those in which entries have expired. O(log entries) for each
     /// memtable and run: a few microseconds.
     ///
-    /// Tables that lie in the range as a whole count exactly. In the two of a run at the range's ends, whole blocks are
+    /// Tables that lie entirely in the range count exactly. In the two tables of a run at the ends of the range, entire blocks are
     /// counted, as if all of a table held equally many entries, and parts of a block are interpolated by the numbers that
     /// the keys are: so each run adds an error of less than the entries of two blocks where entries are alike. A memtable's
     /// entries are counted up to several hundred, and above that off by a tenth typically. Expired entries are known exactly
@@ -60,8 +60,8 @@ impl ColumnFamily {
         sources::estimate(&view, Span::of(&lower, &upper), self.db.clock.unix_ms())
     }
 
-    /// Counts the keys of a range, as of now, if that takes no more than looking at `most` of them; estimates them otherwise.
-    /// What was deleted in the range and not merged yet is passed too, so after four times as many deleted keys it is an
+    /// Counts the keys of a range, as of now, if there are at most `most`, and estimates their number otherwise.
+    /// Deleted entries that were not compacted yet are also stepped over, so after four times as many deleted keys the result is an
     /// estimate as well. Nothing is counted if there seem to be more than four times `most` anyway. O(`most`) steps of an
     /// iterator.
     ///
@@ -100,7 +100,7 @@ impl ColumnFamily {
         Ok(self.range_stats(..)?.rows)
     }
 
-    /// About how many bytes a range takes: in key logs, in value logs, and in memtables.
+    /// The approximate number of bytes that a range takes in key logs, value logs and memtables.
     ///
     /// # Errors
     /// As [`ColumnFamily::range_stats`].

@@ -3,7 +3,7 @@
 use kingtide_base::KeyOrder;
 use std::ops::Bound;
 
-/// What a range of a family holds, as [`crate::ColumnFamily::range_stats`] estimates it.
+/// An estimate of the contents of a range, from [`crate::ColumnFamily::range_stats`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RangeStats {
@@ -34,7 +34,7 @@ pub struct RangeStats {
     pub memtable_bytes: u64,
     /// Tables that meet the range.
     pub tables: u64,
-    /// Runs that meet the range: what a scan has to merge, memtables aside.
+    /// Runs that overlap the range, which a scan has to merge, without memtables.
     pub runs: u64,
 }
 

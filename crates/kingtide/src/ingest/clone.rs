@@ -145,7 +145,7 @@ impl Db {
     /// reads and writes the family once. Commits wait for one write of the manifest; flushes and merges of the source go
     /// on.
     ///
-    /// Transactions in doubt are not cloned. What the clone shows at snapshots that were taken before it is not promised.
+    /// Transactions in doubt are not cloned. It is undefined what the clone shows at snapshots that were taken before it.
     /// Change streams report one sequence number as missing.
     ///
     /// ```
@@ -159,7 +159,7 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// Nothing is left behind then. `NotFound` for `from`; `Exists`, `InvalidArgument` for `to`; `Corruption`, `Io`,
+    /// Nothing is then left behind. `NotFound` for `from`; `Exists`, `InvalidArgument` for `to`; `Corruption`, `Io`,
     /// `NoSpace`, `Poisoned`, `Cancelled` (the database closes), `Closed`, `ReadOnly`. Only when writing the manifest
     /// fails again after a failure, the message says that the next open decides.
     pub fn clone_family(&self, from: &str, to: &str) -> Result<ColumnFamily> {

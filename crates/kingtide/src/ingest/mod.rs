@@ -198,7 +198,8 @@ impl DbInner {
             _ => false,
         };
         if path.parent() == Some(self.dir.as_path()) || named_alike {
-            return Err(Error::invalid("the file lies among the database's own, or has the name of one").at_path(path));
+            return Err(Error::invalid("the file is in the database's directory, or has the name of a database file")
+                .at_path(path));
         }
         Ok(())
     }
@@ -207,7 +208,7 @@ impl DbInner {
     fn ingest(self: &Arc<Self>, files: &[(&Arc<Family>, &[PathBuf])], options: &IngestOptions) -> Result<SeqNo> {
         self.check_writable()?;
         if !files.iter().all(|(family, _)| family.belongs_to(&self.stats)) {
-            return Err(Error::invalid("files are to be ingested into a column family of another database"));
+            return Err(Error::invalid("the column family to ingest into belongs to another database"));
         }
         self.begin_log()?;
         let mut brought = Brought { db: self, created: Vec::new() };

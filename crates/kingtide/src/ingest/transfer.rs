@@ -201,7 +201,7 @@ impl Export<'_> {
 }
 
 impl ColumnFamily {
-    /// Writes what the family shows now, at one sequence number, into sorted files and a description in directory `dir`,
+    /// Writes the current contents of the family, as of one sequence number, to sorted files and a description in directory `dir`,
     /// which must be empty or absent, in the database's file system. [`Db::import_family`] makes a family of them, in any
     /// database.
     ///
@@ -276,7 +276,7 @@ impl DbInner {
         });
         read.map_err(|e| match e.kind() {
             ErrorKind::NotFound => {
-                Error::new(ErrorKind::NotFound, "no exported family, or an unfinished one").at_path(dir)
+                Error::new(ErrorKind::NotFound, "no exported family here, or an unfinished one").at_path(dir)
             }
             _ => e,
         })?;
@@ -295,7 +295,7 @@ impl DbInner {
             let from = dir.join(&file.name);
             let (id, copy, sum) = brought.copy(&from)?;
             if sum != (file.bytes, file.sum) {
-                return Err(Error::corruption("an exported file is not as its description says").at_path(&from));
+                return Err(Error::corruption("an exported file does not match its description").at_path(&from));
             }
             let meta = self.inspect(id, copy, &order, false)?;
             // One run: that the files do not overlap is checked where they are installed.
@@ -337,7 +337,7 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// Nothing is left behind then. `NotFound` when there is no complete export; `Exists`, `InvalidArgument` (the name);
+    /// Nothing is then left behind. `NotFound` if there is no complete export; `Exists`, `InvalidArgument` (the name);
     /// `Incompatible` for a custom key order that no family of this database has; `Corruption`, `NewerFormat`, `Io`,
     /// `NoSpace`, `Poisoned`, `Closed`, `ReadOnly`. Only when writing the manifest fails again after a failure, the message
     /// says that the next open decides.

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// What a finished sorted file holds.
+/// Information about a finished sorted file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SortedFile {
     /// Where it is.
@@ -42,7 +42,7 @@ pub struct SortedFile {
 /// family would keep in a value log go there with the first merge that rewrites them, which for files that land in the
 /// deepest level may be never.
 ///
-/// A file of some times `target_file_size` is a good size: merges take files as a whole, and can then run in parallel.
+/// A few times `target_file_size` is a good size for a file: compactions process entire files, and can then run in parallel.
 ///
 /// Memory: one block, the index and eight bytes a key for the filter. Dropped unfinished, it removes the file.
 ///
@@ -183,7 +183,7 @@ impl SortedFileWriter {
         self.add(key, Kind::Delete as u8, &[])
     }
 
-    /// Deletes what the family held in a range `start..end` before the ingest. What the file itself puts there stays. In any
+    /// Deletes the keys that the family held in a range `start..end` before the ingest. Entries of the file itself stay. In any
     /// order, at any time.
     ///
     /// # Errors
@@ -252,7 +252,7 @@ impl SortedFileWriter {
     /// `InvalidArgument` for a file with nothing in it; `Io`, `NoSpace`. The file is gone then.
     pub fn finish(mut self) -> Result<SortedFile> {
         if self.entries() == 0 && self.range_deletes == 0 {
-            return Err(Error::invalid("nothing was put into the sorted file").at_path(&self.path));
+            return Err(Error::invalid("the sorted file is empty").at_path(&self.path));
         }
         let info = match self.writer.take() {
             Some(writer) => writer.finish(),

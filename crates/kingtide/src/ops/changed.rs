@@ -77,7 +77,7 @@ impl ChangedOps {
             }
         };
         let (expires_at_ms, stored) = split_expiry(tag, op.value)
-            .ok_or_else(|| Error::corruption("a value in a log record is too short for its expiry"))?;
+            .ok_or_else(|| Error::corruption("a value in a log record is too short to hold its expiry"))?;
         let start = self.bytes.len();
         self.bytes.extend_from_slice(op.key);
         let key = start..self.bytes.len();

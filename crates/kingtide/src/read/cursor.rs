@@ -36,7 +36,7 @@ pub struct CursorConfig {
     pub snapshot: SeqNo,
     /// Keys before this are not shown.
     pub lower: Bound<Vec<u8>>,
-    /// Keys behind this are not shown.
+    /// Keys after this bound are not shown.
     pub upper: Bound<Vec<u8>>,
     /// Only keys with this prefix are shown, if there is one.
     pub prefix: Option<Vec<u8>>,
@@ -100,11 +100,11 @@ enum Shown {
 }
 
 /// Walks over the keys of a family in their order, both ways, and seeks. It lends key and value without a copy;
-/// [`ColumnFamily::range`](crate::ColumnFamily::range) is an iterator instead. It owns what it reads, so it may outlive the handle that made it; it keeps
+/// [`ColumnFamily::range`](crate::ColumnFamily::range) is an iterator instead. It owns the data that it reads, so it may outlive the handle that created it; it keeps
 /// memtables and tables alive until it is dropped or refreshed.
 ///
-/// It starts invalid: position it with one of the seeks. After an error it stays invalid and [`Cursor::status`] tells
-/// the error, until a refresh.
+/// It starts invalid: position it with one of the seeks. After an error it stays invalid and [`Cursor::status`] returns
+/// the error, until [`Cursor::refresh`].
 ///
 /// ```
 /// # use kingtide::{Db, Options, vfs::MemFs};
@@ -122,7 +122,7 @@ enum Shown {
 /// assert!(!cursor.valid(), "off the end of the range");
 /// cursor.status()?; // that, and no error
 ///
-/// cursor.seek_for_prev(b"f"); // the last key that is not behind it
+/// cursor.seek_for_prev(b"f"); // the last key at or before it
 /// assert_eq!(cursor.key(), b"ebb");
 /// cursor.prev();
 /// assert!(!cursor.valid());
@@ -291,7 +291,7 @@ impl Cursor {
         self.shown != Shown::Nothing
     }
 
-    /// The error that stopped it, if one did. A caller whose loop ends because [`Cursor::valid`] is false must ask.
+    /// The error that stopped it, if any. A caller whose loop ends because [`Cursor::valid`] is false must ask.
     ///
     /// # Errors
     /// The first error that a move or [`Cursor::value`] met.
@@ -395,7 +395,7 @@ impl Cursor {
         Ok(())
     }
 
-    /// Goes to the first key.
+    /// Moves to the first key.
     pub fn seek_to_first(&mut self) {
         let Some(started) = self.begin_seek() else { return };
         let moved = match &self.lower {
@@ -407,7 +407,7 @@ impl Cursor {
         self.show_forward(moved, started);
     }
 
-    /// Goes to the last key.
+    /// Moves to the last key.
     pub fn seek_to_last(&mut self) {
         let Some(started) = self.begin_seek() else { return };
         let moved = match &self.upper {
@@ -418,7 +418,7 @@ impl Cursor {
         self.show_backward(moved, started);
     }
 
-    /// Goes to the first key that is `key` or behind it.
+    /// Moves to the first key at or after `key`.
     pub fn seek(&mut self, key: &[u8]) {
         let order = &self.view.order;
         if let Some(limit) = &self.lower
@@ -431,7 +431,7 @@ impl Cursor {
         self.show_forward(moved, started);
     }
 
-    /// Goes to the last key that is `key` or before it.
+    /// Moves to the last key at or before `key`.
     pub fn seek_for_prev(&mut self, key: &[u8]) {
         let order = &self.view.order;
         if let Some(limit) = &self.upper
@@ -444,7 +444,7 @@ impl Cursor {
         self.show_backward(moved, started);
     }
 
-    /// Goes to the following key. Does nothing while invalid.
+    /// Moves to the next key. Does nothing while invalid.
     #[inline]
     #[allow(clippy::should_implement_trait)] // a cursor; `range` gives an iterator
     pub fn next(&mut self) {
@@ -477,7 +477,7 @@ impl Cursor {
         }
     }
 
-    /// Goes to the preceding key. Does nothing while invalid.
+    /// Moves to the previous key. Does nothing while invalid.
     pub fn prev(&mut self) {
         if is_chosen(Sampled::Next) { self.timed(Cursor::step_backward) } else { self.step_backward() }
     }

@@ -53,6 +53,6 @@ fn put_value(tag: Tag, stored: &[u8]) -> Result<Option<&[u8]>> {
         return Ok(None);
     }
     let (_, value) = split_expiry(tag, stored)
-        .ok_or_else(|| Error::corruption(format!("entry {tag:?} is too short for its expiry")))?;
+        .ok_or_else(|| Error::corruption(format!("entry {tag:?} is too short to hold its expiry")))?;
     Ok(Some(value))
 }

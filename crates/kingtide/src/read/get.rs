@@ -356,7 +356,7 @@ pub(crate) fn visible(tag: Tag, stored: &[u8], covering: SeqNo, ctx: &ReadContex
 
 #[cold]
 fn short_expiry(tag: Tag) -> Error {
-    Error::corruption(format!("entry {tag:?} is too short for its expiry"))
+    Error::corruption(format!("entry {tag:?} is too short to hold its expiry"))
 }
 
 /// Returns what the value of a live entry is.
@@ -369,6 +369,6 @@ pub(super) fn found<'a>(tag: Tag, value: &'a [u8], table: Option<&'a TableHandle
             let p = ValuePointer::decode(value).ok_or_else(|| Error::corruption("damaged pointer into a value log"))?;
             Ok(Found::Pointer(p, table))
         }
-        _ => Err(Error::corruption(format!("entry {tag:?} is of no kind that a table can hold"))),
+        _ => Err(Error::corruption(format!("entry {tag:?} is of a kind that a table cannot hold"))),
     }
 }

@@ -159,7 +159,7 @@ impl Source {
                     let value = &stored[bytes.clone()];
                     Ok(&value[here(value)..])
                 }
-                _ => Err(Error::corruption("a memtable lost an entry that was found in it before")),
+                _ => Err(Error::corruption("an entry found earlier in a memtable is missing")),
             },
             Source::Log { value, .. } => {
                 let before = value.stored_bytes_read();

@@ -122,7 +122,7 @@ impl Recovery<'_> {
             return Err(Error::new(
                 ErrorKind::Incompatible,
                 format!(
-                    "the default family is ordered by '{}', but '{}' was asked for",
+                    "the default family has key order '{}', but '{}' was requested",
                     f.order.name(),
                     self.options.order.name()
                 ),
@@ -152,7 +152,7 @@ fn orphans(state: &VersionState, on_disk: Vec<String>) -> Vec<String> {
 
 #[cold]
 pub(super) fn no_default() -> Error {
-    Error::corruption("the manifest names no default family")
+    Error::corruption("the manifest has no default family")
 }
 
 /// The number of a file that is the database's own. No file gets numbers as large as the last ones, which a stranger's

@@ -60,7 +60,7 @@ pub fn repair_with(
     let (dir, into) = (path.as_ref(), into.as_ref());
     let fs: Arc<dyn Fs> = options.fs.clone().unwrap_or_else(PosixFs::shared).with_mode(options.db.file_mode);
     if fs.exists(into)? && fs.list(into)?.iter().any(|n| n == CURRENT) {
-        let text = "repair writes into a new directory, and this one holds a database";
+        let text = "repair writes to a new directory, but this one holds a database";
         return Err(Error::new(ErrorKind::Exists, text).at_path(into));
     }
     let _lock = lock_existing(&*fs, dir)?;

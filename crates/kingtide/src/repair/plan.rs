@@ -154,7 +154,7 @@ pub(super) fn make(repair: &mut Repair<'_, '_>) -> Result<Plan> {
     let scan = ManifestScan::read(&*repair.fs, repair.dir)?;
     let names = repair.fs.list(repair.dir)?;
     if !scan.found && !names.iter().any(|n| parse_segment_name(n).is_some()) {
-        return Err(Error::new(ErrorKind::NotFound, "nothing of a database is here").at_path(repair.dir));
+        return Err(Error::new(ErrorKind::NotFound, "no files of a database here").at_path(repair.dir));
     }
     for e in &scan.damage {
         repair.report.unreadable(repair.dir, e);
@@ -184,7 +184,7 @@ pub(super) fn make(repair: &mut Repair<'_, '_>) -> Result<Plan> {
     };
     for (id, (name, order, options)) in families {
         let Some(order) = repair.options.resolve_order(&order) else {
-            let text = format!("column family '{name}' was left out: hand its order '{order}' in the options");
+            let text = format!("column family '{name}' was left out: pass its key order '{order}' in the options");
             repair.report.notes.push(text);
             repair.report.left_out.push(name);
             plan.dropped.insert(id);
@@ -313,7 +313,7 @@ impl Plan {
 
     /// The manifest is not whole: what it does not name may belong to the database.
     fn distrust(&mut self, repair: &mut Repair<'_, '_>) {
-        let text = "the manifest is not whole: tables were taken from the directory, and some may be out of date";
+        let text = "the manifest is incomplete: tables were found in the directory, and some may be out of date";
         repair.report.notes.push(text.to_owned());
         repair.report.leftovers.clear();
         self.families.iter_mut().for_each(|f| f.uncertain = true);
@@ -326,7 +326,7 @@ impl Plan {
         match family.and_then(|id| self.family(repair, id, order)) {
             Some(f) => f.tables.push(table),
             None => {
-                let e = Error::corruption("its family is gone, or its key order is not known").at_path(&path);
+                let e = Error::corruption("its family does not exist, or its key order is unknown").at_path(&path);
                 repair.report.unreadable(&path, &e);
             }
         }
@@ -384,13 +384,13 @@ fn assign_unnamed(repair: &mut Repair<'_, '_>, plan: &mut Plan, known: &Known, u
     groups.sort_by_key(|(_, _, ids)| ids.iter().min().copied());
     for (order, _, ids) in groups {
         let Some(order) = repair.options.resolve_order(&order) else {
-            let text = format!("tables {ids:?} were left out: hand their order '{order}' in the options");
+            let text = format!("tables {ids:?} were left out: pass their key order '{order}' in the options");
             repair.report.notes.push(text);
             repair.report.left_out.push(plan.free_name(1));
             continue;
         };
         let name = plan.free_name(1);
-        let text = format!("which family tables {ids:?} were of is not known: they are '{name}'");
+        let text = format!("the family of tables {ids:?} is unknown: they are assigned to '{name}'");
         repair.report.notes.push(text);
         let mut family = new_family(None, name, false, order, true);
         family.tables = ids.into_iter().map(|id| TablePlan { id, meta: None }).collect();

@@ -199,7 +199,9 @@ impl TableSource {
                         let at_end = end.is_ok() && scan.at_end();
                         let at = scan.position();
                         if !at_end && self.expected != Some(self.entries) {
-                            let e = Error::corruption("without its index, the table cannot be read from here on");
+                            let e = Error::corruption(
+                                "the table's index is missing, so the table cannot be read beyond this point",
+                            );
                             self.damage.push(e.at_path(&self.path).at_offset(at));
                             self.begin_gap(at);
                         }

@@ -46,7 +46,7 @@ impl InDoubt {
     pub fn prepare(&mut self, p: &Prepared<'_>, seq: SeqNo, bytes: &[u8]) -> Result<()> {
         let first = if p.first == 0 { seq } else { p.first };
         if first > seq || (p.first == seq) {
-            let text = format!("the log's prepare record with sequence {seq} calls itself a copy of one at {first}");
+            let text = format!("the log's prepare record with sequence {seq} claims to be a copy of one at {first}");
             return Err(Error::corruption(text));
         }
         let found = Found { first, seq, bytes: bytes.to_vec(), at: self.log_bytes };

@@ -6,9 +6,9 @@
 pub enum Isolation {
     /// Reads see the newest writes of anyone, even those of transactions that may yet roll back.
     ReadUncommitted = 0,
-    /// Each read sees what was committed when it began.
+    /// Each read sees the data that was committed when the read began.
     ReadCommitted = 1,
-    /// All reads see what was committed when the transaction began. Writes are not checked: of two transactions that
+    /// All reads see the data that was committed when the transaction began. Writes are not checked: of two transactions that
     /// read a key and then write it, the later commit wins, unless they read it with `get_for_update`.
     RepeatableRead = 2,
     /// As repeatable read, and of two concurrent transactions that write the same key only the first can commit.

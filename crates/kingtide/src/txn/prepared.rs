@@ -318,7 +318,7 @@ impl PreparedTable {
     pub(super) fn reserve(&self, request: &PrepareRequest<'_>, bytes: u64, body: &Body) -> Result<()> {
         let mut inner = self.inner.lock();
         if inner.slots.contains_key(request.xid) {
-            return Err(Error::new(ErrorKind::Exists, "a prepared transaction of this xid exists already"));
+            return Err(Error::new(ErrorKind::Exists, "a prepared transaction with this xid already exists"));
         }
         let slot = Slot {
             txn: request.txn,
@@ -409,5 +409,5 @@ impl PreparedLock {
 
 #[cold]
 pub(super) fn not_prepared() -> Error {
-    Error::new(ErrorKind::NotFound, "no prepared transaction of this xid; it may have been resolved already")
+    Error::new(ErrorKind::NotFound, "no prepared transaction with this xid; it may already be resolved")
 }

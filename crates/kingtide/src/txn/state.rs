@@ -312,7 +312,7 @@ impl Transactions {
     fn another(&self) -> Result<Arc<TxnShared>> {
         let mut all = self.all.write();
         if all.len() >= (1 << INDEX_BITS) - 1 {
-            return Err(Error::new(ErrorKind::Busy, "too many transactions at once"));
+            return Err(Error::new(ErrorKind::Busy, "too many running transactions"));
         }
         let shared = Arc::new(TxnShared::new(all.len() as u32, self.snapshots.claim_slot()));
         all.push(shared.clone());

@@ -82,7 +82,7 @@ fn tell_manifest(checker: &mut Checker<'_, '_>, scan: &ManifestScan) -> Result<(
         checker.problem(Problem::of(ProblemKind::Manifest, e));
     }
     if let (Some(at), Some(path)) = (scan.torn_at, &scan.path) {
-        let text = "the manifest ends with the remains of an append that a crash cut short";
+        let text = "the manifest ends with an append that a crash interrupted";
         checker.problem(Problem::new(Severity::Info, ProblemKind::TornTail, text).at(path).offset(at));
     }
     checker.report.counts.files += u64::from(scan.path.is_some());
@@ -93,7 +93,7 @@ fn tell_manifest(checker: &mut Checker<'_, '_>, scan: &ManifestScan) -> Result<(
 /// A database that is not open; `None` for one whose creation was cut short, which holds nothing yet.
 pub(super) fn closed(checker: &mut Checker<'_, '_>, options: &Options) -> Result<Option<Subject>> {
     if creation_was_cut_short(&**checker.fs, checker.dir)? {
-        let text = "the creation of the database was cut short; the next open begins it anew";
+        let text = "the creation of the database was interrupted; the next open starts it again";
         checker.problem(Problem::new(Severity::Info, ProblemKind::Manifest, text).at(checker.dir));
         return Ok(None);
     }
@@ -157,7 +157,7 @@ pub(super) fn open(checker: &mut Checker<'_, '_>, db: &DbInner) -> Result<Subjec
         for f in &subject.families {
             let same = (state.families.get(&f.id)).is_some_and(|l| l.version == f.version && l.name == f.name);
             if !same {
-                let text = "the manifest does not hold what the open database works with";
+                let text = "the manifest does not match the state of the open database";
                 let problem = Problem::new(Severity::Error, ProblemKind::Manifest, text).family(&f.name);
                 checker.problem(problem.at(scan.path.as_deref().unwrap_or(checker.dir)));
             }
@@ -192,13 +192,13 @@ pub(super) fn check_directory(checker: &mut Checker<'_, '_>, subject: &Subject) 
                      and removes it",
                 ),
                 true => (Severity::Warning, "the manifest does not name this file; the next open removes it"),
-                false => (Severity::Info, "what is left of the manifest does not name this file"),
+                false => (Severity::Info, "the readable part of the manifest does not name this file"),
             };
             checker.problem(Problem::new(severity, ProblemKind::Orphan, text).at(&path));
         }
     }
     if let (true, true, true, Some(path)) = (missing, unnamed, subject.complete, &subject.manifest) {
-        let text = "the manifest names tables that are gone, and not all that are there: it may have lost its end";
+        let text = "the manifest names missing tables and omits existing ones: it may have lost its end";
         checker.problem(Problem::new(Severity::Error, ProblemKind::Manifest, text).at(path));
     }
     Ok(())
@@ -220,7 +220,7 @@ pub(super) fn open_file(
         Ok((len, file)) => {
             checker.report.counts.files += 1;
             if len != size {
-                let text = format!("the file has {len} bytes; the manifest states {size}");
+                let text = format!("the file has {len} bytes; the manifest says {size}");
                 let problem =
                     Problem::new(Severity::Error, ProblemKind::WrongSize, text).at(path).offset(len.min(size));
                 checker.problem(named(problem));

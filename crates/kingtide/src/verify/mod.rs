@@ -81,7 +81,7 @@ pub(crate) fn lock_existing(fs: &dyn Fs, dir: &Path) -> Result<Option<Box<dyn Fi
 
 impl Db {
     /// Verifies the open database: its manifest, all tables and value logs as of now, and the log up to the last commit.
-    /// Commits, flushes and merges go on meanwhile. What is only in memory is not looked at, and neither are files that
+    /// Commits, flushes and compactions continue meanwhile. Data that is only in memory is not checked, and neither are files that
     /// no family names, for a running merge may be writing them.
     ///
     /// # Errors

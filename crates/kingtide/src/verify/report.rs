@@ -38,15 +38,15 @@ pub enum ProblemKind {
     Order,
     /// A table's entries contradict its properties, or these the manifest.
     Metadata,
-    /// The filter or the index does not find a key that is there.
+    /// The filter or the index does not find an existing key.
     Lookup,
     /// A value cannot be read from its value log.
     Value,
-    /// References to a value log contradict what is stated of it.
+    /// References to a value log contradict its metadata.
     Accounting,
     /// The write-ahead log is damaged.
     Log,
-    /// The write-ahead log or the manifest ends with what a crash left of an append.
+    /// The write-ahead log or the manifest ends with an append that a crash interrupted.
     TornTail,
     /// A prepared transaction cannot be read.
     Prepared,
@@ -160,11 +160,11 @@ pub struct VerifyCounts {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VerifyReport {
-    /// What is wrong, in the order in which it was found.
+    /// The problems, in the order in which they were found.
     pub problems: Vec<Problem>,
     /// Problems beyond [`MAX_PROBLEMS`], not listed.
     pub unlisted: u64,
-    /// What was checked.
+    /// The amounts that were checked.
     pub counts: VerifyCounts,
 }
 
@@ -192,5 +192,5 @@ pub struct Progress {
     pub total_bytes: u64,
 }
 
-/// Called every now and then; false cancels the work. A closure that takes [`Progress`] is one.
+/// Called from time to time; false cancels the work. Implemented by closures that take [`Progress`].
 pub type ProgressFn<'a> = dyn FnMut(Progress) -> bool + 'a;

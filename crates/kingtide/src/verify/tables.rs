@@ -275,7 +275,7 @@ impl OpenFile {
         self.last_tag = tag;
 
         let Some((expiry, rest)) = split_expiry(tag, &self.scratch.bytes()[value]) else {
-            self.tell(checker, family, ProblemKind::Block, key, "an entry lacks the expiry that its tag announces");
+            self.tell(checker, family, ProblemKind::Block, key, "an entry lacks the expiry that its tag requires");
             return Ok(());
         };
         if let Some(ms) = expiry
@@ -362,7 +362,7 @@ impl OpenFile {
         ];
         let mut tell = |who: &str, (what, same): (&str, bool)| {
             if !same {
-                let text = format!("{who} another {what} than the table holds");
+                let text = format!("{who} a different {what} from that in the table");
                 let problem = Problem::new(Severity::Error, ProblemKind::Metadata, text).at(&self.path);
                 checker.problem(problem.family(&shared.family.name).keys(&meta.min_key, &meta.max_key));
             }

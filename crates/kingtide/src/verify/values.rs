@@ -66,7 +66,7 @@ pub(super) fn check_vlogs(checker: &mut Checker<'_, '_>, subject: &Subject, live
         let (values, bytes) = live.get(id).map_or((0, 0), |r| (r.values, r.bytes));
         if bytes > meta.stored_bytes || values > meta.values {
             let text = format!(
-                "tables refer to {values} values in {bytes} bytes; the manifest states that there are {} in {}",
+                "tables refer to {values} values in {bytes} bytes; the manifest says {} in {}",
                 meta.values, meta.stored_bytes
             );
             tell(checker, accounting(Severity::Error, text));
@@ -89,7 +89,7 @@ pub(super) fn check_vlogs(checker: &mut Checker<'_, '_>, subject: &Subject, live
         let info = vlog.info();
         if (info.stored_bytes, info.values) != (meta.stored_bytes, meta.values) {
             let text = format!(
-                "the value log holds {} values in {} bytes; the manifest states {} in {}",
+                "the value log holds {} values in {} bytes; the manifest says {} in {}",
                 info.values, info.stored_bytes, meta.values, meta.stored_bytes
             );
             tell(checker, Problem::new(Severity::Error, ProblemKind::Metadata, text));

@@ -228,7 +228,7 @@ impl Manifest {
     pub fn append(&mut self, edits: &[Edit]) -> Result<()> {
         self.check()?;
         if self.doubtful {
-            let text = "the manifest ends with a doubtful record: rewrite it before appending";
+            let text = "the manifest ends with an uncertain record: rewrite it before appending";
             return Err(Error::new(ErrorKind::Busy, text).at_path(self.file.path()).at_offset(self.end));
         }
         let record = encode_record(self.number, self.end, edits)?;
@@ -313,7 +313,7 @@ impl Manifest {
         match &self.poisoned {
             None => Ok(()),
             Some(e) => {
-                let text = format!("the manifest is stopped since an earlier failure: {e}");
+                let text = format!("the manifest has been stopped since an earlier failure: {e}");
                 Err(Error::new(ErrorKind::Poisoned, text).at_path(self.file.path()))
             }
         }
@@ -353,7 +353,7 @@ fn encode_record(number: u64, offset: u64, edits: &[Edit]) -> Result<Vec<u8>> {
     encode_edits(edits, &mut out);
     out.push(TRAILER);
     let len = u32::try_from(out.len() - RECORD_HEADER_LEN)
-        .map_err(|_| Error::invalid(format!("{} edits are too many for one manifest record", edits.len())))?;
+        .map_err(|_| Error::invalid(format!("{} edits exceed the limit of one manifest record", edits.len())))?;
     let crc = record_crc(number, offset, len, &out[RECORD_HEADER_LEN..]);
     out[0] = MARKER;
     out[1..5].copy_from_slice(&len.to_le_bytes());

@@ -78,7 +78,7 @@ impl ManifestScan {
     pub fn read_one(fs: &dyn Fs, path: &Path) -> Result<ManifestScan> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let Some(number) = parse_manifest_name(&name) else {
-            return Err(Error::invalid("not a manifest's name; they are like MANIFEST-000003").at_path(path));
+            return Err(Error::invalid("not the name of a manifest, such as MANIFEST-000003").at_path(path));
         };
         let mut scan = ManifestScan { path: Some(path.to_owned()), found: true, ..ManifestScan::default() };
         scan.read_file(fs, path, number);

@@ -73,7 +73,7 @@ pub enum SegmentPart<'a> {
 pub fn dump_segment(fs: &dyn Fs, path: &Path, show: &mut dyn FnMut(SegmentPart<'_>) -> Result<()>) -> Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let Some(FileName::Segment(id) | FileName::FreeSegment(id)) = FileName::parse(&name) else {
-        return Err(Error::invalid("not a log segment's name; they are like 000012.wal").at_path(path));
+        return Err(Error::invalid("not the name of a log segment, such as 000012.wal").at_path(path));
     };
     let mut window = Window::new(fs.open(path, OpenMode::Read)?)?;
     let state = window.get_small(SEGMENT_HEADER_LEN)?.map_or(HeaderState::Invalid, |b| SegmentHeader::decode(b, id));

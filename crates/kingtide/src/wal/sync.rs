@@ -257,14 +257,16 @@ impl GroupSync {
     fn poison_error(&self) -> Error {
         match self.cause.get() {
             Some(cause) => {
-                let e =
-                    Error::new(ErrorKind::Poisoned, format!("the log is stopped since an earlier failure: {cause}"));
+                let e = Error::new(
+                    ErrorKind::Poisoned,
+                    format!("the log has been stopped since an earlier failure: {cause}"),
+                );
                 match cause.path() {
                     Some(p) => e.at_path(p),
                     None => e,
                 }
             }
-            None => Error::new(ErrorKind::Poisoned, "the log is stopped since an earlier failure"),
+            None => Error::new(ErrorKind::Poisoned, "the log has been stopped since an earlier failure"),
         }
     }
 

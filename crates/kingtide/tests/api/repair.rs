@@ -135,7 +135,10 @@ impl Sample {
         let mut wrong = 0;
         for (name, data) in &self.data {
             let Some(part) = report.families.iter().find(|f| f.name == *name) else {
-                assert!(report.notes.iter().any(|n| n.contains("not whole")), "{what}: '{name}' is lost silently");
+                assert!(
+                    report.notes.iter().any(|n| n.contains("manifest is incomplete")),
+                    "{what}: '{name}' is lost silently"
+                );
                 wrong += data.len() as u64;
                 continue;
             };

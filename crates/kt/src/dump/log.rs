@@ -75,7 +75,7 @@ fn print(dump: &mut Dump<'_>, file: &Path, part: SegmentPart<'_>) -> Result<()> 
         SegmentPart::End { offset, successor } => {
             let text = match successor {
                 None => "the database was closed".to_owned(),
-                Some(id) => format!("goes on in segment {id:06}"),
+                Some(id) => format!("continues in segment {id:06}"),
             };
             dump.part(file, offset, "end", json!({ "successor": successor, "closed": successor.is_none() }), &text)
         }

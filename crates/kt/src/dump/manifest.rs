@@ -115,7 +115,7 @@ fn number(edit: &Edit) -> (Value, String) {
                 "edit": "log_begun", "segment": segment, "boot_id": hex(boot_id), "change_retention": change_retention
             });
             let retention = change_retention.map_or(String::new(), |bytes| format!(", change_retention {bytes}"));
-            return (object, format!("the log was begun with segment {segment}{retention}"));
+            return (object, format!("the log starts with segment {segment}{retention}"));
         }
         other => return (json!({ "edit": "unknown" }), format!("{other:?}")),
     };

@@ -111,7 +111,7 @@ fn print_block(dump: &mut Dump<'_>, path: &Path, offset: u64, block: &ReadScratc
         };
         let (tag, key) = (entry.tag, dump.key(entry.key(block.bytes())));
         let Some((expires_at, stored)) = split_expiry(tag, entry.value(block.bytes())) else {
-            dump.broken(path, Error::corruption("an entry is too short for its expiry").at_offset(offset), None)?;
+            dump.broken(path, Error::corruption("an entry is too short to hold its expiry").at_offset(offset), None)?;
             continue;
         };
         let (op, value) = match tag.kind() {

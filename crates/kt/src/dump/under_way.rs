@@ -53,7 +53,7 @@ impl Dump<'_> {
         }
         let offset = e.offset().unwrap_or(0);
         let text = match resumes {
-            Some(next) => format!("{}; goes on at {next}", e.message()),
+            Some(next) => format!("{}; continues at {next}", e.message()),
             None => e.message().to_owned(),
         };
         self.part(file, offset, "damaged", json!({ "message": e.message(), "resumes": resumes }), &text)?;

@@ -28,8 +28,8 @@ const LOG_TAIL: u64 = 8 << 10;
 #[derive(clap::Args)]
 #[command(
     after_help = "The page shows rates, latencies, levels, stalls and the last lines of the file LOG. Rates are those of the process that has the
-database open, if that process set the option stats_interval_ms; otherwise only what follows from the files is shown.
-It asks for no password, so listen on an address other than loopback only in a network that you trust.
+database open, if that process set the option stats_interval_ms; otherwise the page shows only data from the files.
+It requires no password, so listen on an address other than loopback only in a network that you trust.
 
 Examples:
   kt serve my-database

@@ -251,7 +251,7 @@ fn layout(len: usize) -> Option<Layout> {
 
 #[cold]
 fn too_long(len: usize) -> Error {
-    Error::corruption(format!("a block of {len} bytes fits no address space"))
+    Error::corruption(format!("a block of {len} bytes exceeds the address space"))
 }
 
 impl From<&[u8]> for Block {

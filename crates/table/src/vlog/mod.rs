@@ -72,7 +72,7 @@ fn check_header(bytes: &[u8; HEADER], file_id: u64) -> Result<()> {
 fn check_id(bytes: &[u8], file_id: u64) -> Result<()> {
     match Reader::new(bytes).u64() {
         Some(found) if found == file_id => Ok(()),
-        found => Err(Error::corruption(format!("this is file {}, wanted was file {file_id}", found.unwrap_or(0)))),
+        found => Err(Error::corruption(format!("this is file {}, expected file {file_id}", found.unwrap_or(0)))),
     }
 }
 
@@ -151,7 +151,7 @@ impl Chunk {
     fn check_flags(&self, first: bool, last: bool) -> Result<()> {
         let want = if first { FLAG_FIRST } else { 0 } | if last { FLAG_LAST } else { 0 };
         if self.flags != want {
-            return Err(Error::corruption("a value's chunks do not begin and end with it"));
+            return Err(Error::corruption("a value's chunks do not match its start and end"));
         }
         Ok(())
     }

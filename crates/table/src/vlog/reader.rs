@@ -54,7 +54,7 @@ impl<'a> Walk<'a> {
     fn need(&mut self, n: u64, want: u64) -> Result<&[u8]> {
         let end = self.at + n;
         if end > self.end {
-            return Err(self.error("a value runs over its end"));
+            return Err(self.error("a value extends beyond its end"));
         }
         if self.at < self.window.start || end > self.window.end {
             let len = want.max(n).min(self.end - self.at);
@@ -76,7 +76,7 @@ impl<'a> Walk<'a> {
     fn peek(&mut self, want: u64) -> Result<Chunk> {
         match self.need(CHUNK as u64, want)?.first_chunk::<CHUNK>() {
             Some(b) => Ok(Chunk::decode(b)),
-            None => Err(self.error("a value runs over its end")),
+            None => Err(self.error("a value extends beyond its end")),
         }
     }
 
@@ -215,7 +215,7 @@ impl Vlog {
             Some(end) if p.file_id == self.file_id && p.offset >= HEADER as u64 && end <= self.data_end() => {
                 Ok(p.offset..end)
             }
-            _ => Err(self.error(Error::corruption(format!("{p:?} points nowhere")), p.offset)),
+            _ => Err(self.error(Error::corruption(format!("{p:?} points to no value")), p.offset)),
         }
     }
 

@@ -277,7 +277,7 @@ impl<'a> Front<'a> {
         }
         let chunk = Chunk::decode(&head);
         if !is_there || chunk.len() > self.end - at {
-            return Err(source.error(Error::corruption("a value runs over its end"), at));
+            return Err(source.error(Error::corruption("a value extends beyond its end"), at));
         }
         let to = self.rest.next().filter(|to| to.len() == chunk.raw_len as usize);
         let to = to.ok_or_else(|| source.error(Error::corruption("a value's lengths contradict each other"), at))?;

@@ -198,7 +198,7 @@ impl VlogWriter {
     fn no_partial(&self) -> Result<()> {
         match self.partial {
             None => Ok(()),
-            Some(_) => Err(Error::invalid("another value of this value log was begun and has not ended")),
+            Some(_) => Err(Error::invalid("another value of this value log was begun and is not finished")),
         }
     }
 

@@ -116,7 +116,7 @@ fn swapped_blocks_and_files_are_detected() {
     assert!(read_all(&swapped, &model));
 
     let e = open(&file, ID + 1, &KeyOrder::Bytewise, 0).unwrap_err();
-    assert!(e.to_string().contains("this is file 12, wanted was file 13"), "{e}");
+    assert!(e.to_string().contains("this is file 12, expected file 13"), "{e}");
     // A block of another file at the same place.
     let (other, _) = write(&model, ID + 1, opts);
     let mut mixed = bytes.clone();

@@ -343,7 +343,7 @@ impl Txn {
     fn without_cursors(&self) -> Result<()> {
         match Rc::strong_count(&self.object) {
             1 => Ok(()),
-            _ => Err(Error::failed("rocksdb: a transaction cannot end while a cursor walks it")),
+            _ => Err(Error::failed("rocksdb: a transaction cannot end while a cursor uses it")),
         }
     }
 

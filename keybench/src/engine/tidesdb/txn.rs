@@ -113,7 +113,7 @@ impl Running {
     fn without_cursors(&self) -> Result<()> {
         match Rc::strong_count(&self.txn) {
             1 => Ok(()),
-            _ => Err(Error::failed("tidesdb: a transaction cannot end while a cursor walks it")),
+            _ => Err(Error::failed("tidesdb: a transaction cannot end while a cursor uses it")),
         }
     }
 

@@ -39,7 +39,7 @@ mod tests {
         again(&dir, &[]).unwrap();
         let page = std::fs::read_to_string(dir.join("report.html")).unwrap();
         check::page(&page);
-        assert!(page.contains("did not come to its end") && page.contains("kingtide is the fastest at all 2 points"));
+        assert!(page.contains("is incomplete") && page.contains("kingtide is the fastest at all 2 points"));
         let text = std::fs::read_to_string(dir.join("report.txt")).unwrap();
         assert!(text.contains("mixed at 4 threads: kingtide is faster than rocksdb"), "{text}");
         let mut failed = run(&[("kingtide", &[30, 31, 32])]);

@@ -15,8 +15,8 @@ pub fn render(results: &Results) -> String {
     render_conditions(&mut out, results);
     match results.meta.ending {
         Ending::Complete => {}
-        Ending::Interrupted => out.push_str("  INTERRUPTED: what is here is what was finished\n"),
-        Ending::None => out.push_str("  NOT AT ITS END: what is here is what was finished\n"),
+        Ending::Interrupted => out.push_str("  INTERRUPTED: this report has the finished part\n"),
+        Ending::None => out.push_str("  INCOMPLETE: this report has the finished part\n"),
     }
     for e in &results.engines {
         if let Some(trouble) = &e.trouble {
@@ -45,11 +45,11 @@ pub fn render(results: &Results) -> String {
     }
     for cost in &results.harness {
         let swept = cost.swept.as_ref().map_or(String::new(), |(p, v)| format!(", {p} {v}"));
-        let _ = write!(out, "harness: {} ns for each op of {}{swept}", sig3(cost.ns_per_op), cost.workload);
+        let _ = write!(out, "harness: {} ns of overhead for each op of {}{swept}", sig3(cost.ns_per_op), cost.workload);
         if (cost.ns_per_wu - cost.ns_per_op).abs() > cost.ns_per_op * 0.01 {
             let _ = write!(out, " ({} ns a wu)", sig3(cost.ns_per_wu));
         }
-        let _ = writeln!(out, " are its own and the script's (processor time on the null engine); subtract them");
+        let _ = writeln!(out, " (script included, processor time on the null engine); subtract it");
     }
     out
 }
@@ -93,7 +93,7 @@ fn render_conditions(out: &mut String, results: &Results) {
     }
     if s.show_build {
         let build =
-            if meta.optimised { "release build" } else { "UNOPTIMISED BUILD: figures mean nothing; use --release" };
+            if meta.optimised { "release build" } else { "UNOPTIMISED BUILD: figures are meaningless; use --release" };
         let _ = writeln!(out, "  keybench {}, commit {}, {build}, {}", meta.version, meta.commit, meta.target);
     }
 }
@@ -148,7 +148,7 @@ fn render_point(out: &mut String, results: &Results, p: &PointResult) {
         let _ = writeln!(out, "  FAILED: {failures}");
     }
     if f.aborts > 0.0 {
-        let _ = writeln!(out, "  {} transactions gave way to another", show_count(f.aborts));
+        let _ = writeln!(out, "  {} transactions were aborted because of a conflict", show_count(f.aborts));
     }
     if f.verified > 0 {
         let _ = writeln!(out, "  {} answers checked, {} wrong", show_count(f.verified as f64), f.wrong);

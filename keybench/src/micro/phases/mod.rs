@@ -136,7 +136,7 @@ pub fn parse(text: &str) -> Result<Vec<Preset>> {
     let one = |name: &str| match PRESETS.iter().find(|p| p.1 == name) {
         Some((preset, ..)) => Ok(*preset),
         None if name == "readreverse" => {
-            Err(Error::usage("--phases readreverse: cursors of this program walk forwards only"))
+            Err(Error::usage("--phases readreverse: cursors of this program only move forwards"))
         }
         None => Err(Error::usage(format!(
             "--phases: no phase '{name}'{} (known: {})",

@@ -28,7 +28,7 @@ struct Stage<'a> {
     store: Box<dyn Engine>,
     /// Whether it was opened to fsync every write.
     synced: bool,
-    /// Which entries there are.
+    /// Which existing entries.
     there: Vec<bool>,
     /// Whether the entries are in column families.
     in_families: bool,
@@ -92,7 +92,9 @@ impl Stage<'_> {
                 Some(there) if value.len() == self.value_size => *there = true,
                 _ => {
                     let what = format!("key {} with a value of {} bytes", show(key), value.len());
-                    return Err(Error::usage(format!("--existing: the store holds {what}, which no phase here puts")));
+                    return Err(Error::usage(format!(
+                        "--existing: the store holds {what}, which none of the phases writes"
+                    )));
                 }
             }
             valid = cursor.next()?;

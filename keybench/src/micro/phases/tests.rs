@@ -134,7 +134,7 @@ fn existing_stores_are_looked_at() {
     let e = on("lmdb", &other).unwrap_err();
     assert!(e.exit_code() == 2 && e.to_string().contains("a value of 100 bytes"), "{e}");
     let fewer = Spec { entries: 10, operations: 10, ..again };
-    assert!(on("lmdb", &fewer).unwrap_err().to_string().contains("which no phase here puts"));
+    assert!(on("lmdb", &fewer).unwrap_err().to_string().contains("which none of the phases writes"));
     remove_dir(&s.dir).unwrap();
 }
 
@@ -150,7 +150,7 @@ fn the_null_engine_is_not_judged() {
 fn names_are_those_of_db_bench() {
     assert_eq!(parse(" fillseq, fill100K,").unwrap(), [Preset::FillSeq, Preset::Fill100K]);
     for (list, wanted) in
-        [("fillsec", "did you mean 'fillseq'"), ("readreverse", "forwards only"), ("fill100k", "'fill100K'")]
+        [("fillsec", "did you mean 'fillseq'"), ("readreverse", "only move forwards"), ("fill100k", "'fill100K'")]
     {
         let e = parse(list).unwrap_err();
         assert!(e.exit_code() == 2 && e.to_string().contains(wanted), "{e}");

@@ -195,7 +195,7 @@ fn unranked(cell: &Cell) -> Option<String> {
     match cell {
         c if c.lost_updates > 0 => Some(format!("{} committed updates were lost", c.lost_updates)),
         c if c.wrong > 0 => Some(format!("{} answers were wrong", c.wrong)),
-        c if c.rate <= 0.0 => Some("it got nothing done".into()),
+        c if c.rate <= 0.0 => Some("it completed no operation".into()),
         _ => None,
     }
 }

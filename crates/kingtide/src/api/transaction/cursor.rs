@@ -106,10 +106,10 @@ fn outside(order: &KeyOrder, bound: &Bound<Vec<u8>>, of: &Bound<Vec<u8>>, upper:
 }
 
 /// An iterator over a family as a transaction sees it, the transaction's own writes merged in as of the iterator's
-/// creation. It is owned; its moves fail with `Finished`, `Aborted` or `Expired` once the transaction is over.
+/// creation. It is owned; its moves fail with `Finished`, `Aborted` or `Expired` once the transaction has ended.
 ///
 /// It starts invalid: position it with one of the seeks. After an error it stays invalid, and
-/// [`TransactionCursor::status`] tells the error.
+/// [`TransactionCursor::status`] returns the error.
 ///
 /// ```
 /// # use kingtide::{Db, Options, vfs::MemFs};
@@ -142,8 +142,8 @@ pub struct TransactionCursor {
 }
 
 impl Transaction {
-    /// A cursor over a range of a family, the transaction's own writes merged in, as of now: what it writes later does not
-    /// show. It is owned, and ends with the transaction. [`Transaction::range`] gives a Rust iterator.
+    /// A cursor over a range of a family, including the transaction's own writes so far; its later writes do not
+    /// show. It is owned, and ends with the transaction. [`Transaction::range`] returns a Rust iterator.
     ///
     /// # Errors
     /// As [`ColumnFamily::cursor`] and [`Transaction::get`].
@@ -161,9 +161,9 @@ impl Transaction {
         self.iter_as_of(family, options, false)
     }
 
-    /// Does what [`Transaction::cursor_with`] does, but over the newest committed values, whatever the level's snapshot: what
-    /// [`Transaction::get_for_update`] is to [`Transaction::get`], without the locks. Behind [`Transaction::lock_range`], or with a
-    /// [`Transaction::get_for_update`] of each key, it shows what is to be changed as it is now.
+    /// Does what [`Transaction::cursor_with`] does, but with the newest committed values, regardless of the level's snapshot, as
+    /// [`Transaction::get_for_update`] does, but without locks. After [`Transaction::lock_range`], or with a
+    /// [`Transaction::get_for_update`] of each key, it shows the current state of the entries to be changed.
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};
@@ -185,12 +185,12 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// As [`Transaction::cursor_with`]; `InvalidArgument` on levels that check writes, which may not act on what is newer than
+    /// As [`Transaction::cursor_with`]; `InvalidArgument` at levels that check writes, which may not act on data newer than
     /// their snapshot.
     pub fn cursor_newest(&mut self, family: &ColumnFamily, options: ReadOptions<'_>) -> Result<TransactionCursor> {
         if self.rules.check_writes {
             let level = self.isolation();
-            return Err(Error::invalid(format!("cursor_newest: not at level {level}, which checks writes")));
+            return Err(Error::invalid(format!("cursor_newest: not allowed at level {level}, which checks writes")));
         }
         self.iter_as_of(family, options, true)
     }
@@ -203,7 +203,9 @@ impl Transaction {
     ) -> Result<TransactionCursor> {
         self.usable(family)?;
         if options.snapshot.is_some() {
-            return Err(Error::invalid("a transaction reads as its level says, not at a snapshot among read options"));
+            return Err(Error::invalid(
+                "a transaction reads as its isolation level requires, not at a snapshot from the read options",
+            ));
         }
         let order = family.inner().order();
         let (mut lower, mut upper) = (options.lower.clone(), options.upper.clone());
@@ -248,9 +250,9 @@ impl Transaction {
         })
     }
 
-    /// Deletes all keys in a range. In one with an open end or an excluded start, two seeks look for the first and last key
-    /// that the transaction sees, and what lies between these is deleted; what the seeks saw is checked or locked as any read
-    /// is, and a locking transaction locks the whole range against writers.
+    /// Deletes all keys in a range. For a range with an open end or an excluded start, two seeks find the first and last key
+    /// that the transaction sees, and keys between these are deleted; the seeks are checked or locked like any read,
+    /// and a locking transaction locks the entire range against writers.
     ///
     /// # Errors
     /// As [`Transaction::put`]; `InvalidArgument` when the start sorts after the end.
@@ -262,14 +264,14 @@ impl Transaction {
         }
     }
 
-    /// Deletes all keys that begin with `prefix`, in the case-insensitive order in any case, the transaction's own
-    /// included: one range delete. When the prefix is empty or all 0xff, or the order is [`KeyOrder::Reverse`], two seeks look
-    /// for the first and last key that the transaction sees, and what lies between these is deleted; what the seeks saw is
-    /// checked or locked as any read is, and a locking transaction locks all of the prefix against writers.
+    /// Deletes all keys that begin with `prefix`, ignoring case in the case-insensitive order, including the transaction's own
+    /// keys, with one range delete. If the prefix is empty or all 0xff, or the order is [`KeyOrder::Reverse`], two seeks find
+    /// the first and last key that the transaction sees, and keys between these are deleted; the seeks are
+    /// checked or locked like any read, and a locking transaction locks the entire prefix against writers.
     ///
     /// # Errors
-    /// As [`Transaction::delete_range`] and [`Transaction::cursor`]; `InvalidArgument` for an order in which keys of one prefix
-    /// are not neighbours.
+    /// As [`Transaction::delete_range`] and [`Transaction::cursor`]; `InvalidArgument` for an order that does not support
+    /// prefix iteration.
     pub fn delete_prefix(&mut self, family: &ColumnFamily, prefix: &[u8]) -> Result<()> {
         self.writable(family)?;
         let order = family.inner().order();
@@ -376,7 +378,7 @@ impl TransactionCursor {
         }
     }
 
-    /// Goes to the first key.
+    /// Moves to the first key.
     pub fn seek_to_first(&mut self) {
         let Some(it) = self.running() else { return };
         it.seek_to_first();
@@ -385,7 +387,7 @@ impl TransactionCursor {
         }
     }
 
-    /// Goes to the last key.
+    /// Moves to the last key.
     pub fn seek_to_last(&mut self) {
         let Some(it) = self.running() else { return };
         it.seek_to_last();
@@ -394,7 +396,7 @@ impl TransactionCursor {
         }
     }
 
-    /// Goes to the first key that is `key` or behind it.
+    /// Moves to the first key at or after `key`.
     pub fn seek(&mut self, key: &[u8]) {
         let Some(it) = self.running() else { return };
         it.seek(key);
@@ -403,7 +405,7 @@ impl TransactionCursor {
         }
     }
 
-    /// Goes to the last key that is `key` or before it.
+    /// Moves to the last key at or before `key`.
     pub fn seek_for_prev(&mut self, key: &[u8]) {
         let Some(it) = self.running() else { return };
         it.seek_for_prev(key);
@@ -412,7 +414,7 @@ impl TransactionCursor {
         }
     }
 
-    /// Goes to the following key. Does nothing while invalid.
+    /// Moves to the next key. Does nothing while invalid.
     #[allow(clippy::should_implement_trait)] // a cursor, as `Cursor`
     pub fn next(&mut self) {
         let Some(it) = self.running() else { return };
@@ -422,7 +424,7 @@ impl TransactionCursor {
         }
     }
 
-    /// Goes to the preceding key. Does nothing while invalid.
+    /// Moves to the previous key. Does nothing while invalid.
     pub fn prev(&mut self) {
         let Some(it) = self.running() else { return };
         if it.valid() {
@@ -431,8 +433,8 @@ impl TransactionCursor {
         }
     }
 
-    /// Goes on, forward or backward, and shows each entry to `take`, as [`Cursor::walk`] does. What it walks over was read,
-    /// whatever becomes of it. Does nothing while invalid.
+    /// Moves on, forward or backward, and passes each entry to `take`, as [`Cursor::walk`] does. Every entry that it passes counts as read,
+    /// even if it is not used. Does nothing while invalid.
     pub fn walk(&mut self, forward: bool, take: impl FnMut(&[u8], &[u8], Option<SystemTime>) -> bool) {
         let Some(it) = self.running() else { return };
         if it.valid() {
@@ -446,7 +448,7 @@ impl TransactionCursor {
         self.inner.as_ref().is_some_and(Cursor::valid)
     }
 
-    /// The error that stopped it, if one did.
+    /// The error that stopped it, if any.
     ///
     /// # Errors
     /// As [`Cursor::status`]; `Finished`, `Aborted`, `Expired`.

@@ -11,11 +11,11 @@ use kingtide_base::stats::Stat;
 use kingtide_base::{ErrorKind, Result, SeqNo};
 
 impl Transaction {
-    /// Commits: all writes become visible at once and survive what the durability names. Returns the sequence number of
+    /// Commits: all writes become visible at once, with the transaction's durability. Returns the sequence number of
     /// the last of them, 0 if there were none.
     ///
     /// # Errors
-    /// `Conflict`: what the level protects was changed by another commit; the transaction is rolled back. `Busy`, `NoSpace`,
+    /// `Conflict`: another commit changed data that the level protects; the transaction is rolled back. `Busy`, `NoSpace`,
     /// `Io`: nothing was written, and the commit may be tried again. `Poisoned` from the sync: visible, and of unknown
     /// durability. `Finished`, `Aborted`, `Expired`, `Closed`.
     pub fn commit(&mut self) -> Result<SeqNo> {
@@ -35,12 +35,12 @@ impl Transaction {
         Ok(visible.last)
     }
 
-    /// Commits up to the point where the writes are visible: calls that are made one after the other take effect in that
+    /// Commits up to the point where the writes are visible: consecutive calls take effect in their
     /// order, without waiting for the disk. For coordinators that fix the order of commits, such as a binary log, and sync
     /// many of them together: [`CommitTicket::wait`] does the rest.
     ///
     /// # Errors
-    /// As [`Transaction::commit`], but for those of the sync.
+    /// As [`Transaction::commit`], except those of the sync.
     pub fn commit_ordered(&mut self) -> Result<CommitTicket> {
         if self.xid.is_some() {
             return self.commit_prepared();
@@ -116,7 +116,7 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// For a prepared transaction errors of the log; it then remains in doubt.
+    /// For a prepared transaction, errors of the log; it then remains in doubt.
     pub fn rollback(&mut self) -> Result<()> {
         self.db.check_origin()?;
         if self.xid.is_some() {
@@ -135,7 +135,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// Rolls back if it is still running, and begins anew with the same options, keeping its memory. A prepared
+    /// Rolls back if it is still running, and restarts with the same options, keeping its memory. A prepared
     /// transaction stays in doubt.
     ///
     /// # Errors

@@ -4,15 +4,15 @@ use super::{Transaction, TransactionHandle};
 use kingtide_base::Result;
 
 impl Transaction {
-    /// Forgets an interrupt that met no wait.
+    /// Clears an interrupt that ended no wait.
     pub fn clear_interrupt(&mut self) {
         self.shared.take_interrupt(self.id);
     }
 }
 
 impl TransactionHandle {
-    /// Ends a wait of the transaction for a lock: the call of its owner that waits, or else the next that would have to,
-    /// returns `Cancelled`, and the transaction goes on. See [`Transaction::clear_interrupt`].
+    /// Ends a wait of the transaction for a lock: the waiting call of its owner, or else the next one that would have to wait,
+    /// returns `Cancelled`, and the transaction keeps running. See [`Transaction::clear_interrupt`].
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};

@@ -122,10 +122,10 @@ impl Transaction {
         Ok(())
     }
 
-    /// Gives back the lock on a key that the call before took: a [`Transaction::get_for_update`],
-    /// [`Transaction::get_for_share`] or [`Transaction::lock`] whose row turned out not to be wanted, as SQL servers do at
-    /// READ COMMITTED. Whether it did: not if the transaction had a lock on the key before, if the lock has become a part
-    /// of that on a range, or on the serializable level, which promises that what was read stays.
+    /// Releases the lock on a key that the previous call took: a [`Transaction::get_for_update`],
+    /// [`Transaction::get_for_share`] or [`Transaction::lock`] whose row is not needed after all, as SQL servers do at
+    /// READ COMMITTED. Returns whether it did: not if the transaction already had a lock on the key, if the lock has become part
+    /// of a range lock, or at the serializable level, which promises that reads stay valid.
     ///
     /// # Errors
     /// `Finished`, `Aborted`, `Expired`.
@@ -136,7 +136,7 @@ impl Transaction {
         Ok(spare && self.db.txns.locks.release_newest(self.id))
     }
 
-    /// Locks a range of keys, those that do not exist included. Only for locking transactions.
+    /// Locks a range of keys, including absent ones. Only for locking transactions.
     ///
     /// ```
     /// # use kingtide::{Db, Options, vfs::MemFs};

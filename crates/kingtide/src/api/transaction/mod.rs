@@ -34,28 +34,28 @@ pub use ticket::CommitTicket;
 /// Bytes of read and write sets that a transaction keeps for its next use.
 const KEEP: usize = 64 << 10;
 
-/// How a transaction behaves.
+/// Options of a transaction.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct TransactionOptions {
-    /// How much of other transactions it may notice.
+    /// Which effects of other transactions it may see.
     pub isolation: Isolation,
     /// Take locks when keys are written, and read for update, instead of checking at commit. A transaction that waits
-    /// for a lock may be chosen to break a deadlock. On the levels that read as of the beginning, that is the moment of
-    /// its first operation, after the lock that this takes was granted.
+    /// for a lock may be chosen as a deadlock victim. At the levels that read as of the beginning, that is the moment of
+    /// its first operation, after the lock that this operation takes was granted.
     pub locking: bool,
     /// Refuse writes.
     pub read_only: bool,
-    /// How long it may live; the database's `transaction_timeout_ms` when absent. One of its own is checked at every call,
-    /// the database's by a sweep a few times a second.
+    /// Its timeout; the database's `transaction_timeout_ms` if absent. Its own timeout is checked at every call,
+    /// the database's in a sweep a few times a second.
     pub timeout: Option<Duration>,
-    /// How long to wait for a lock; the database's `lock_timeout_ms` when absent. Zero: `Conflict` instead of waiting.
+    /// Its lock timeout; the database's `lock_timeout_ms` if absent. Zero: `Conflict` instead of waiting.
     pub lock_timeout: Option<Duration>,
-    /// What its commit survives; the database's durability when absent. A prepare survives a power cut when absent.
+    /// The durability of its commit; the database's durability if absent. If absent, a prepare survives a power cut.
     pub durability: Option<Durability>,
     /// Return `Busy` from commit instead of waiting when writers are being slowed.
     pub no_wait: bool,
-    /// Read as of this snapshot instead of now, on the levels that read as of the beginning.
+    /// Read as of this snapshot instead of now, at levels that read as of the beginning.
     pub snapshot: Option<Snapshot>,
 }
 
@@ -417,7 +417,9 @@ impl Transaction {
         self.active()?;
         if self.rules.reads != ReadRule::Begin || self.rules.check_writes {
             let level = self.options.isolation;
-            return Err(Error::invalid(format!("refresh_snapshot: not at level {level}, only at repeatable-read")));
+            return Err(Error::invalid(format!(
+                "refresh_snapshot: allowed only at level repeatable-read, not at {level}"
+            )));
         }
         if !self.reads.is_empty() {
             // Merges would no longer keep the trace of what changed between that read and now.

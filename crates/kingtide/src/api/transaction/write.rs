@@ -67,7 +67,7 @@ impl Transaction {
         self.write(family, key, None, |b| b.put_staged(family, key, value))
     }
 
-    /// Sets a key to a staged value, to be gone after `ttl`. See [`Transaction::put_staged`].
+    /// Sets a key to a staged value that expires after `ttl`. See [`Transaction::put_staged`].
     ///
     /// # Errors
     /// As [`Transaction::put_staged`].

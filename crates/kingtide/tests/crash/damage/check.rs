@@ -179,7 +179,10 @@ impl Sample {
 
     fn compare_repaired(&self, db: &Db, report: &RepairReport, name: &str, data: &Data, what: &str) -> u64 {
         let Some(part) = report.families.iter().find(|f| f.name == *name) else {
-            assert!(report.notes.iter().any(|n| n.contains("not whole")), "{what}: '{name}' is lost silently");
+            assert!(
+                report.notes.iter().any(|n| n.contains("manifest is incomplete")),
+                "{what}: '{name}' is lost silently"
+            );
             return data.len() as u64;
         };
         let family = db.family(name).unwrap();

@@ -123,12 +123,14 @@ fn cautions(h: &mut Html, results: &Results) {
     let meta = &results.meta;
     let mut told: Vec<String> = Vec::new();
     if !meta.optimised {
-        told.push("keybench was built without optimisation: these figures mean nothing. Use a release build.".into());
+        told.push(
+            "keybench was built without optimisation: these figures are meaningless. Use a release build.".into(),
+        );
     }
     match meta.ending {
         Ending::Complete => {}
-        Ending::Interrupted => told.push("The run was interrupted: what is here is what was finished.".into()),
-        Ending::None => told.push("The run did not come to its end: what is here is what was finished.".into()),
+        Ending::Interrupted => told.push("The run was interrupted: this report has the finished part.".into()),
+        Ending::None => told.push("The run is incomplete: this report has the finished part.".into()),
     }
     if meta.machine.as_ref().is_some_and(|m| m.tmpfs) {
         told.push("The stores were in memory, not on a disk: figures of disks mean nothing.".into());

@@ -227,7 +227,7 @@ fn harness(h: &mut Html, results: &Results) {
             "p",
             "method",
             &format!(
-                "Of each operation of {}{swept}, {} ns of processor time are the harness's own and the script's \
+                "Each operation of {}{swept} includes {} ns of processor time for the harness and the script \
                  ({} ns of each unit of work).",
                 cost.workload,
                 sig3(op),
@@ -317,7 +317,7 @@ fn remarks(p: &PointResult) -> Vec<(&'static str, String)> {
     }
     out.extend(p.failures().map(|failures| ("alarm", format!("{failures}."))));
     if f.aborts > 0.0 {
-        out.push(("note", format!("{} transactions gave way to another.", show_count(f.aborts))));
+        out.push(("note", format!("{} transactions were aborted because of a conflict.", show_count(f.aborts))));
     }
     if f.verified > 0 {
         let class = if f.wrong > 0 { "alarm" } else { "note" };

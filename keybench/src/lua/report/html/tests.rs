@@ -84,8 +84,8 @@ fn wrong_answers_failures_and_doubts_are_told_before_any_number() {
     check::page(&page);
     let words = words(&page);
     for wanted in [
-        "these figures mean nothing",
-        "did not come to its end",
+        "these figures are meaningless",
+        "is incomplete",
         "liar gave wrong answers: 17 of 2,000",
         "gone was skipped: no library &lt;x&gt;",
         "liar is not ranked: 17 of 2,000 answers",
