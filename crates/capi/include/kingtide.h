@@ -1064,8 +1064,8 @@ kingtide_status kingtide_repair(const char *path,
                                 kingtide_text **text,
                                 kingtide_error **err);
 
-// Creates a copy of the database in a directory that is empty or absent, as of one moment, including transactions in doubt. It
-// shares immutable files by hard links where possible. Commits continue. `info` may be NULL.
+// Makes a copy of the database in a directory that is empty or absent, as of one moment, transactions in doubt included. It
+// shares the immutable files by hard links where that is possible. Commits go on. `info` may be NULL.
 //
 // Errors: EXISTS (the directory holds anything), LOCKED (another copy is being made there), IO, NO_SPACE, CLOSED, READ_ONLY.
 kingtide_status kingtide_db_checkpoint(const kingtide_db *db,
