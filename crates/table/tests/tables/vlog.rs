@@ -218,7 +218,7 @@ fn wrong_pointers_and_files_are_refused() {
     }
     vlog.read(&p[1], &mut out).unwrap();
     assert_eq!(out, values[1]);
-    assert!(Vlog::open(Arc::clone(&file), ID + 1).unwrap_err().to_string().contains("wanted was file 45"));
+    assert!(Vlog::open(Arc::clone(&file), ID + 1).unwrap_err().to_string().contains("expected file 45"));
 
     // Two values of equal length that change places.
     let bytes = bytes_of(&*file);

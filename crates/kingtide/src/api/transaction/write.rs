@@ -104,6 +104,7 @@ impl Transaction {
 
     /// Deletes `[first, last]`: all of it or, after an error, nothing.
     pub(super) fn delete_through(&mut self, family: &ColumnFamily, first: &[u8], last: &[u8]) -> Result<()> {
+        self.writable(family)?; // before a lock that a forked child's parent may have held
         let mark = self.shared.writes.lock().batch.mark();
         self.delete_span(family, first, last)?;
         let deleted = self.delete(family, last);

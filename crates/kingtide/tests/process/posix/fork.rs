@@ -159,6 +159,7 @@ fn a_forked_child_is_refused_the_transactions_that_it_inherited() {
     in_child(|| {
         refused("get", txn.get(family, b"t"));
         refused("put", txn.put(family, b"t", b"child"));
+        refused("delete_range", txn.delete_range(family, &b"a"[..]..=&b"z"[..]));
         refused("set_savepoint", txn.set_savepoint("child"));
         refused("rollback_to_savepoint", txn.rollback_to_savepoint("s"));
         refused("release_savepoint", txn.release_savepoint("s"));
