@@ -200,10 +200,11 @@ impl DbInner {
     }
 
     /// Gives back the log's space if everything that was logged is in tables. A failure loses nothing: the log shrinks after the
-    /// next second without writes, or at the next open.
+    /// next second without writes, or at the next open. A panic, which a file system of the caller's may raise, halts the database, as in
+    /// background work, and does not reach the caller.
     fn shrink_unneeded_log(&self) {
         if self.log_needed_by_all() > self.snapshots.visible() {
-            let _ = self.shrink_log();
+            let _ = self.guarded(|| self.shrink_log());
         }
     }
 
