@@ -25,8 +25,8 @@ use crate::wal::Wal;
 use kingtide_base::budget::Budget;
 use kingtide_base::clock::Clock;
 use kingtide_base::options::{DbOptions, Durability, FamilyOptions};
-use kingtide_base::stats::Stats;
-use kingtide_base::{Error, ErrorKind, Result};
+use kingtide_base::stats::{Stat, Stats};
+use kingtide_base::{Error, ErrorKind, Result, rare};
 use kingtide_mem::ArenaPool;
 use kingtide_mem::cache::BlockCache;
 use kingtide_vfs::{FileLock, Fs, Origin};
@@ -173,6 +173,40 @@ impl DbInner {
     #[cold]
     pub(crate) fn halt_error(&self) -> Error {
         self.background_error().unwrap_or_else(|| Error::new(ErrorKind::Poisoned, "background work panicked"))
+    }
+
+    /// Runs background work. A panic in it, of a key order or from a bug, ends neither the thread nor the program: it halts
+    /// the database.
+    ///
+    /// # Errors
+    /// Those of `work`; `Poisoned` after a panic.
+    pub(crate) fn guarded<R>(&self, work: impl FnOnce() -> Result<R>) -> Result<R> {
+        // What the panic left half-done is not used again: nothing is written any more, and reads see views, each of
+        // which was put in place as a whole.
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(self.halt(&*panic)))
+    }
+
+    /// Stops writes and background work for good, after a panic.
+    #[cold]
+    fn halt(&self, panic: &(dyn std::any::Any + Send)) -> Error {
+        rare!("background-job-panicked");
+        let said = panic.downcast_ref::<&str>().copied();
+        let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
+        let text = format!(
+            "background work panicked ({said}); writes are stopped until the database is closed and opened again, and what \
+             was committed is in its log"
+        );
+        let error = Error::new(ErrorKind::Poisoned, text);
+        let mut background_error = self.background_error.lock();
+        if !self.halted.load(Ordering::Acquire) {
+            *background_error = Some(error.clone());
+            self.halted.store(true, Ordering::Release);
+        }
+        drop(background_error);
+        self.stats.add(Stat::BackgroundErrors, 1);
+        // Nothing syncs it from now on, and `Interval` promises that it is synced soon.
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.wal.sync_all()));
+        error
     }
 }
 
