@@ -7,7 +7,7 @@ use crate::faults::KINDS;
 use crate::history::{Progress, hash_of};
 use crate::plan::Plan;
 use crate::world::{DIR, World, families_found, read};
-use kingtide::vfs::{Fault, MemFs, Rule, Survival};
+use kingtide::vfs::{MemFs, Rule, Survival};
 use kingtide::{Db, ErrorKind, ManualClock};
 use kingtide_base::rare;
 use kingtide_base::rng::Rng;
@@ -51,7 +51,6 @@ impl World {
                 _ => rule,
             }
         });
-        self.short_reads |= fault == Some(Fault::ShortRead);
         if full {
             self.disk.set_capacity(Some(1));
         } else if rule.is_none() {
