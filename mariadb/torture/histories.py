@@ -141,7 +141,7 @@ def after(rules, state, session, done):
         return [state.undone(session, state.marks[session])]
     if done.answer == TIMEOUT or done.verb == "begin":
         return [state]
-    # Without waiting, a session may be told of what is committed, and of its own changes. What it changes must not be locked.
+    # Without waiting, a session may see what is committed, and its own changes. What it changes must not be locked.
     seen = state
     for other in range(len(state.undo)):
         seen = seen if other == session else seen.undone(other)
