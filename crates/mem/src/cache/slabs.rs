@@ -81,7 +81,7 @@ impl Slabs {
     /// Memory for `size` bytes, aligned to 16, to be returned by [`Slabs::free`]. `None` if blocks of this size are left to
     /// the global allocator, or there is no memory.
     pub(super) fn allocate(self: &Arc<Slabs>, size: usize) -> Option<NonNull<u8>> {
-        if size > USABLE / FEWEST || size < USABLE / (MOST + 1) {
+        if !(USABLE / (MOST + 1)..=USABLE / FEWEST).contains(&size) {
             return None;
         }
         let slots = USABLE / size.next_multiple_of(16);
@@ -163,7 +163,7 @@ unsafe fn allocate_slot(slab: *mut Slab) -> *mut u8 {
     unsafe {
         (*slab).used += 1;
         if (*slab).free.is_null() {
-            let size = USABLE / (*slab).slots & !15;
+            let size = (USABLE / (*slab).slots) & !15;
             let slot = slab.cast::<u8>().add(size_of::<Slab>() + (*slab).fresh * size);
             (*slab).fresh += 1;
             return slot;
