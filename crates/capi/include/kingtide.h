@@ -1745,7 +1745,8 @@ void kingtide_prepared_list_free(kingtide_prepared_list *list);
 // `histogram->size` is not set. Reads about 22 KB.
 bool kingtide_db_histogram(const kingtide_db *db, size_t index, kingtide_histogram *histogram);
 
-// Gets the nanoseconds that a share `quantile` (0 to 1) of the operations did not exceed, by the histogram's name.
+// Gets the nanoseconds that a share `quantile` (0 to 1) of the operations did not exceed, by the histogram's name. A number
+// below 0 means 0, and one above 1 means 1; one that is not a number (NaN) is an INVALID_ARGUMENT.
 //
 // Errors: NOT_FOUND, INVALID_ARGUMENT.
 kingtide_status kingtide_db_histogram_quantile(const kingtide_db *db,

@@ -68,7 +68,8 @@ pub unsafe extern "C" fn kingtide_db_histogram(
     })
 }
 
-/// Gets the nanoseconds that a share `quantile` (0 to 1) of the operations did not exceed, by the histogram's name.
+/// Gets the nanoseconds that a share `quantile` (0 to 1) of the operations did not exceed, by the histogram's name. A number
+/// below 0 means 0, and one above 1 means 1; one that is not a number (NaN) is an INVALID_ARGUMENT.
 ///
 /// Errors: NOT_FOUND, INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
@@ -83,6 +84,9 @@ pub unsafe extern "C" fn kingtide_db_histogram_quantile(
         let name = abi::text(name, "name")?;
         let which = Histogram::by_name(name)
             .ok_or_else(|| Error::new(kingtide::ErrorKind::NotFound, format!("no histogram '{name}'")))?;
+        if quantile.is_nan() {
+            return Err(Error::invalid("'quantile' is not a number"));
+        }
         let found = need(db, "db")?.db.histogram(which).quantile(quantile);
         abi::set_if(nanoseconds, nanos(found));
         Ok(())

@@ -11,6 +11,7 @@ use crate::info::different_options;
 use crate::open::{DEFAULT_FAMILY, open_to_read};
 use crate::output::{Out, count, things};
 use crate::progress::Progress;
+use kingtide::internal::put_lasting;
 use kingtide::{ColumnFamily, Db, FamilyOptions, KeyOrder, Options, ReadOptions, WriteBatch};
 use kingtide_base::clock::{time_of_unix_ms, unix_ms_of_time};
 use serde_json::{Map, Value, json};
@@ -95,8 +96,9 @@ pub fn insert_bytes(object: &mut Map<String, Value>, key: &[u8], second: Option<
 #[derive(clap::Args)]
 #[command(
     after_help = "A line is {\"family\":..., \"key\":..., \"value\":..., \"encoding\":..., \"expires_at\":...}. The family is the
-default family if absent, and the encoding (utf8, base64, hex) is utf8; expires_at is in milliseconds since 1970. The
-lines at the beginning of an export create missing families.
+default family if absent, and the encoding (utf8, base64, hex) is utf8; expires_at is in milliseconds since 1970, and
+an entry without it does not expire, in a family with a ttl_ms too. The lines at the beginning of an export create
+missing families.
 
 It asks before it replaces the value of a key that exists. After an error, all lines before the one that it names
 are imported: correct the line and continue with --from-line.
@@ -359,7 +361,8 @@ impl Import<'_> {
         }
         match expires_at {
             Some(at) => self.batch.put_until(family, &key, &value, time_of_unix_ms(at))?,
-            None => self.batch.put(family, &key, &value)?,
+            // An entry that does not expire shall not begin to, whatever the family's `ttl_ms` is.
+            None => put_lasting(&mut self.batch, family, &key, &value)?,
         }
         if !self.replace {
             self.keys.push((line, family.clone(), key));

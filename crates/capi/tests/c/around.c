@@ -2,6 +2,8 @@
 
 #include "check.h"
 
+#include <math.h>
+
 static void ignore(void *context) { ++*(int *)context; }
 
 struct heard {
@@ -368,6 +370,7 @@ void test_observe(void) {
     OK(kingtide_db_histogram_quantile(db, "write", 0.5, &quantile, &err));
     CHECK(quantile == median && median > 0);
     FAILS(KINGTIDE_NOT_FOUND, kingtide_db_histogram_quantile(db, "no such thing", 0.5, &quantile, &err));
+    FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_db_histogram_quantile(db, "write", NAN, &quantile, &err));
     kingtide_family_free(family);
     OK(kingtide_db_close(db, &err));
     kingtide_db_free(db);

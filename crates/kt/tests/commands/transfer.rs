@@ -108,3 +108,20 @@ fn a_bad_line_is_named_and_everything_before_it_is_there() {
     let order = "{\"family\":\"default\",\"order\":\"u64\"}";
     assert!(kt_with(&["import", &db, "-"], order.as_bytes()).fails(1).contains("bytewise, not u64"));
 }
+
+/// An entry of a family that got its `ttl_ms` later does not expire, and neither does its copy.
+#[test]
+fn entries_that_do_not_expire_do_not_begin_to_when_they_are_imported() {
+    let dir = Dir::new();
+    let (from, to) = (dir.at("from"), dir.at("to"));
+    kt(&["cf", "create", &from, "cache"]).fails(3);
+    kt(&["create", &from]).ok();
+    kt(&["cf", "create", &from, "cache"]).ok();
+    kt(&["put", &from, "lasting", "v", "--family", "cache"]).ok();
+    kt(&["set-option", &from, "ttl_ms=60000", "--family", "cache"]).ok();
+    kt(&["put", &from, "brief", "v", "--family", "cache"]).ok();
+    let exported = kt(&["export", &from]).ok();
+    assert_eq!(exported.matches("expires_at").count(), 1, "{exported}");
+    kt_with(&["import", &to, "-", "--create"], exported.as_bytes()).ok();
+    assert_eq!(kt(&["export", &to]).ok(), exported);
+}
