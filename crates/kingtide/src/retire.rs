@@ -27,13 +27,17 @@ impl DbInner {
 
     /// Gives log segments back that hold nothing but what is in tables, except those that change streams may want.
     pub fn release_log(&self) -> Result<()> {
+        let retention = self.options.read().change_retention;
+        self.release_log_beyond(retention)
+    }
+
+    fn release_log_beyond(&self, retention: u64) -> Result<()> {
         // As the manifest says.
         let (needed, first) = {
             let shape = self.shape.lock();
             (shape.versions.log_start, shape.versions.first_segment)
         };
         if self.wal.poison().is_none() {
-            let retention = self.options.read().change_retention;
             self.wal.release_beyond((needed, first), retention)?;
         }
         Ok(())
@@ -59,10 +63,10 @@ impl DbInner {
         }
         self.wal.shrink()?;
         let needed = self.shape.lock().versions.log_start;
-        let retention = self.options.read().change_retention;
+        let retention = self.options.read().change_retention; // the same for what is begun and for what goes
         if self.commit.lock().wal.shrink(needed, retention)? {
             self.wal.sync_header(needed)?; // of the new segment, before the old ones go
-            self.release_log()?;
+            self.release_log_beyond(retention)?;
             self.wal.trim(0)?;
         }
         Ok(())
