@@ -32,7 +32,7 @@ impl Db {
     /// kept until it is done. Afterwards the space of a shared file is freed when neither database needs it.
     ///
     /// The directory must be empty or absent. When this returns, the copy is on stable storage. If it fails, the files that it created
-    /// is removed again. If the process or the machine dies meanwhile, the database is unharmed and the directory holds
+    /// are removed again. If the process or the machine dies meanwhile, the database is unharmed and the directory holds
     /// an unfinished copy, which [`Db::open`] refuses; another checkpoint to the same directory removes that first.
     ///
     /// ```
@@ -54,7 +54,7 @@ impl Db {
     pub fn checkpoint(&self, path: impl AsRef<Path>) -> Result<CheckpointInfo> {
         let (db, dir) = (self.inner(), path.as_ref());
         db.check_writable()?;
-        let target = Target::begin(&db.fs, dir)?;
+        let target = Target::begin(&db.dirs, dir)?;
         let moment = db.pin_state()?;
         let mut info = CheckpointInfo { sequence: moment.seq, ..CheckpointInfo::default() };
         for (from, size) in moment.files(&db.dir) {
@@ -73,7 +73,7 @@ impl Db {
                 info.copied_bytes += size;
             }
         }
-        moment.write_rest(db, &db.fs, dir, &db.limiter)?;
+        moment.write_rest(db, target.fs(), dir, &db.limiter)?;
         target.finish()?;
         Ok(info)
     }

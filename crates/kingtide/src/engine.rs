@@ -8,6 +8,7 @@ use crate::commit::hook::Hooks;
 use crate::commit::stall::WriteController;
 use crate::commit::state::CommitState;
 use crate::compact::RateLimiter;
+use crate::directory::DirFs;
 use crate::family::{ReadContext, TableCache};
 use crate::jobs::Jobs;
 use crate::read_only::ReadOnly;
@@ -40,6 +41,8 @@ pub(crate) struct DbInner {
     /// The process that opened it.
     pub origin: Origin,
     pub fs: Arc<dyn Fs>,
+    /// The same, for those who write to another directory and rely on the names there.
+    pub dirs: Arc<DirFs>,
     pub clock: Arc<dyn Clock>,
     pub stats: Arc<Stats>,
     pub cache: Arc<BlockCache>,

@@ -17,7 +17,7 @@ use crate::commit::stall::WriteController;
 use crate::commit::state::CommitState;
 use crate::compact::RateLimiter;
 use crate::copy::target::refuse_unfinished;
-use crate::directory::{DatabaseFs, make_database_dir};
+use crate::directory::{DirFs, make_database_dir};
 use crate::engine::DbInner;
 use crate::family::{Family, TableCache};
 use crate::info_log::InfoLog;
@@ -71,15 +71,16 @@ fn open_as(dir: &Path, options: Options, read_only: bool) -> Result<(Arc<DbInner
     let clock = options.clock.clone().unwrap_or_else(SystemClock::shared);
     let start = clock.monotonic_ns();
     let system = options.fs.clone().unwrap_or_else(PosixFs::shared).with_mode(options.db.file_mode);
-    let own = DatabaseFs::new(system, dir);
-    let fs: Arc<dyn Fs> = own.clone();
-    let mut lock = enter_dir(&*fs, dir, &options, read_only)?;
+    let dirs = DirFs::new(system);
+    let mut lock = enter_dir(&dirs, dir, &options, read_only)?;
+    let dirs = Arc::new(if read_only { dirs } else { dirs.relying_on(dir)? });
+    let fs: Arc<dyn Fs> = dirs.clone();
 
     let stats = Arc::new(Stats::new(options.clock.as_ref()));
     connect_listeners(&fs, dir, &clock, &stats, &options, read_only);
-    let opened = open_locked(dir, options, (fs, clock, stats.clone()), &mut lock, read_only);
+    let opened = open_locked(dir, options, (dirs, clock, stats.clone()), &mut lock, read_only);
     if let Ok((inner, _)) = &opened {
-        stop_on_failed_sync(&own, &inner.wal);
+        stop_on_failed_sync(&inner.dirs, &inner.wal);
     }
     match &opened {
         Ok((inner, _)) => tell_opened(inner, start),
@@ -92,10 +93,11 @@ fn open_as(dir: &Path, options: Options, read_only: bool) -> Result<(Arc<DbInner
 fn open_locked(
     dir: &Path,
     options: Options,
-    (fs, clock, stats): (Arc<dyn Fs>, Arc<dyn Clock>, Arc<Stats>),
+    (dirs, clock, stats): (Arc<DirFs>, Arc<dyn Clock>, Arc<Stats>),
     lock: &mut Option<Box<dyn FileLock>>,
     read_only: bool,
 ) -> Result<(Arc<DbInner>, Arc<Family>)> {
+    let fs: Arc<dyn Fs> = dirs.clone();
     let memory = Budget::new(memory_limit(&options.db, &options.family, 1));
     let arenas = ArenaPool::with_slots(memory.clone(), FREE_ARENAS, options.tuning.memtable_pieces);
     let cache = BlockCache::new(options.db.block_cache_size, options.db.cache_shards as usize, stats.clone());
@@ -139,6 +141,7 @@ fn open_locked(
         staged: StagedLogs::default(),
         limiter: Arc::new(RateLimiter::new(clock.clone(), options.db.rate_limit)),
         fs,
+        dirs,
         clock,
         stats,
         cache,
@@ -184,9 +187,9 @@ fn open_locked(
     Ok((inner, recovered.default))
 }
 
-/// Stops the log once a sync of the directory failed, for whichever job it was made: none of the names that were made so far can be
-/// relied on any more.
-fn stop_on_failed_sync(fs: &DatabaseFs, wal: &Arc<Wal>) {
+/// Stops the log once a sync of the directory failed, through whichever object of this process: none of the names that were made so far can
+/// be relied on any more.
+fn stop_on_failed_sync(fs: &DirFs, wal: &Arc<Wal>) {
     let wal = Arc::downgrade(wal); // which has the file system
     fs.on_failed_sync(move |e| {
         if let Some(wal) = wal.upgrade() {
@@ -306,7 +309,7 @@ fn apply_options(inner: &DbInner) {
 }
 
 /// Checks the directory and, to write, makes and locks it.
-fn enter_dir(fs: &dyn Fs, dir: &Path, options: &Options, read_only: bool) -> Result<Option<Box<dyn FileLock>>> {
+fn enter_dir(fs: &DirFs, dir: &Path, options: &Options, read_only: bool) -> Result<Option<Box<dyn FileLock>>> {
     if !read_only {
         prepare_dir(fs, dir, options)?;
         return fs.lock(&dir.join(LOCK_FILE)).map(Some);
@@ -331,7 +334,7 @@ fn enter_prepared(txns: &Transactions, recovered: &[RecoveredPrepared]) -> Resul
 }
 
 /// Checks the directory against what the options ask for, and makes it.
-fn prepare_dir(fs: &dyn Fs, dir: &Path, options: &Options) -> Result<()> {
+fn prepare_dir(fs: &DirFs, dir: &Path, options: &Options) -> Result<()> {
     let exists = fs.exists(&dir.join(CURRENT))?;
     if exists && options.db.error_if_exists {
         return Err(Error::new(ErrorKind::Exists, "a database exists here and error_if_exists is set").at_path(dir));
