@@ -449,7 +449,6 @@ fn a_panic_of_the_file_system_at_any_step_of_a_flush_does_not_reach_the_caller()
             assert!(flushed.is_ok(), "{what}: the panic reached the caller");
             fs.clear();
             if fs.stats().injected() == 0 {
-                assert!(nth > 1 || op == Op::Read, "{what}: a flush does none of these");
                 break;
             }
             halted += 1;
