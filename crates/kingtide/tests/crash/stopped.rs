@@ -439,9 +439,11 @@ fn a_panic_of_the_file_system_at_any_step_of_a_flush_does_not_reach_the_caller()
     for op in [Op::Open, Op::Read, Op::Write, Op::Sync, Op::SyncDir, Op::Rename, Op::Remove, Op::Allocate] {
         for nth in 1.. {
             let fs = Arc::new(FaultFs::new(MemFs::shared(), 1));
-            let db = Db::open("db", options(fs.clone())).unwrap();
+            let mut growing = options(fs.clone());
+            (growing.db.wal_segment_size, growing.tuning.first_segment) = (1 << 20, 4096);
+            let db = Db::open("db", growing).unwrap();
             for n in 0..100u32 {
-                db.put(n.to_be_bytes(), [7; 2000]).unwrap(); // several segments
+                db.put(n.to_be_bytes(), [7; 2000]).unwrap(); // several segments, each larger than the one before
             }
             fs.add(Rule::new(op, Fault::Panic).nth(nth));
             let what = format!("{op:?} {nth}");
