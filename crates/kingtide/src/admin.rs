@@ -66,7 +66,10 @@ impl DbInner {
             family.mark_dropped();
         }
         let log_start = self.log_needed(&family, |_| None);
-        let edits = vec![Edit::DropFamily { id: family.id() }, Edit::LogStart(log_start)];
+        // Value logs that only its memtables refer to go with them, and no edit named them. The log still does, and so may a
+        // reader of the directory: their numbers must not become those of other files.
+        let next_file = Edit::NextFileId(self.next_file_id.load(Ordering::Relaxed));
+        let edits = vec![Edit::DropFamily { id: family.id() }, Edit::LogStart(log_start), next_file];
         let retired = shape.versions.write(edits, None, &self.next_file_id).map_err(|e| {
             // In doubt: the family stays closed for writers, and the drop may be tried again. Until then it is flushed
             // and merged like any other and keeps its part of the log, because the next open may find it undropped.

@@ -424,6 +424,9 @@ impl ColumnFamily {
     /// A panic of a hook is harmless: it is caught and counted in the statistic `commit_hook_panics`, and the hook
     /// stays set.
     ///
+    /// A value in pieces ([`ColumnFamily::value_writer`]) is read back for the hook. If that fails, the hook is not called for the
+    /// commit, and the statistic `background_errors` counts it.
+    ///
     /// While no family has a hook, a commit costs one relaxed load more. A commit to a family with a hook costs a copy of its
     /// batch under the commit lock.
     ///
