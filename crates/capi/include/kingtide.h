@@ -1067,7 +1067,8 @@ kingtide_status kingtide_repair(const char *path,
 // Makes a copy of the database in a directory that is empty or absent, as of one moment, transactions in doubt included. It
 // shares the immutable files by hard links where that is possible. Commits go on. `info` may be NULL.
 //
-// Errors: EXISTS (the directory holds anything), LOCKED (another copy is being made there), IO, NO_SPACE, CLOSED, READ_ONLY.
+// Errors: EXISTS (the directory holds anything), LOCKED (another copy is being made there), CORRUPTION (a file is missing), IO,
+// NO_SPACE, CLOSED, READ_ONLY.
 kingtide_status kingtide_db_checkpoint(const kingtide_db *db,
                                        const char *path,
                                        kingtide_checkpoint_info *info,
@@ -1705,7 +1706,7 @@ kingtide_status kingtide_db_set_lock_wait_hook(const kingtide_db *db,
 // Sets the functions that are called for transactions that wait for locks, and for deadlocks, replacing those that were set
 // before, also by `kingtide_db_set_lock_wait_hook`; NULL removes them.
 //
-// Errors: INVALID_ARGUMENT; In this case `destroy` is not called.
+// Errors: INVALID_ARGUMENT, after which `destroy` is not called.
 kingtide_status kingtide_db_set_lock_hooks(const kingtide_db *db,
                                            const kingtide_lock_hooks *hooks,
                                            kingtide_error **err);
@@ -1758,7 +1759,7 @@ kingtide_status kingtide_db_histogram_quantile(const kingtide_db *db,
 // Sets the listener of databases that are opened with these options, replacing the previous one; NULL
 // removes it.
 //
-// Errors: INVALID_ARGUMENT; In this case `destroy` is not called.
+// Errors: INVALID_ARGUMENT, after which `destroy` is not called.
 kingtide_status kingtide_options_set_listener(kingtide_options *options,
                                               const kingtide_listener *listener,
                                               kingtide_error **err);

@@ -133,7 +133,7 @@ impl EventListener for Listener {
 /// Sets the listener of databases that are opened with these options, replacing the previous one; NULL
 /// removes it.
 ///
-/// Errors: INVALID_ARGUMENT; In this case `destroy` is not called.
+/// Errors: INVALID_ARGUMENT, after which `destroy` is not called.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_options_set_listener(
     options: Option<&mut kingtide_options>,

@@ -1,7 +1,7 @@
 //! Checkpoints: a copy of the database in another directory, which shares the immutable files with it.
 
 use crate::api::Db;
-use crate::copy::target::{Target, copy_file};
+use crate::copy::target::{Target, copy_file, of_named};
 use kingtide_base::{Error, Result, SeqNo};
 use std::path::Path;
 
@@ -49,8 +49,7 @@ impl Db {
     ///
     /// # Errors
     /// `Exists` when the directory holds anything; `Locked` when another copy is being made there; `Io`, `NoSpace`,
-    /// `Corruption` (a prepared transaction's log record cannot be read); `Closed`,
-    /// `ReadOnly`.
+    /// `Corruption` (a file is missing, or a prepared transaction's log record cannot be read); `Closed`, `ReadOnly`.
     pub fn checkpoint(&self, path: impl AsRef<Path>) -> Result<CheckpointInfo> {
         let (db, dir) = (self.inner(), path.as_ref());
         db.check_writable()?;
@@ -68,7 +67,8 @@ impl Db {
                 copy_file((&*db.fs, &from), (&*db.fs, &to), &mut |bytes| {
                     db.limiter.take(bytes, db.jobs.cancel_flag());
                     db.check_open()
-                })?;
+                })
+                .map_err(of_named(&from))?;
                 info.copied_files += 1;
                 info.copied_bytes += size;
             }

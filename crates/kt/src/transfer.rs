@@ -257,13 +257,26 @@ fn family_line(object: &Map<String, Value>) -> Result<FamilyLine> {
     let name = text(object, "family")?.unwrap_or(DEFAULT_FAMILY).to_owned();
     let order = order(text(object, "order")?.unwrap_or("bytewise"))?;
     let mut options = FamilyOptions::default();
-    if let Some(Value::Object(given)) = object.get("options") {
-        for (name, value) in given {
-            let value = value.as_str().ok_or_else(|| Failure::usage(format!("option {name} is not a string")))?;
-            options.set(name, value)?;
+    match object.get("options") {
+        None | Some(Value::Null) => {}
+        Some(Value::Object(given)) => {
+            for (name, value) in given {
+                let value = value.as_str().ok_or_else(|| Failure::usage(format!("option {name} is not a string")))?;
+                options.set(name, value)?;
+            }
         }
+        Some(_) => return Err(Failure::usage("\"options\" is not an object")),
     }
+    only(object, &["family", "order", "options"])?;
     Ok(FamilyLine { name, order, options })
+}
+
+/// Refuses a line with other fields, which it would not mean to be ignored.
+fn only(object: &Map<String, Value>, known: &[&str]) -> Result<()> {
+    match object.keys().find(|name| !known.contains(&name.as_str())) {
+        Some(name) => Err(Failure::usage(format!("unknown field \"{name}\""))),
+        None => Ok(()),
+    }
 }
 
 struct Entry {
@@ -289,10 +302,7 @@ fn entry(object: &Map<String, Value>) -> Result<Entry> {
         None | Some(Value::Null) => None,
         Some(at) => Some(at.as_u64().ok_or_else(|| Failure::usage("\"expires_at\" is not a number of milliseconds"))?),
     };
-    let known = ["family", "key", "value", "encoding", "expires_at"];
-    if let Some(name) = object.keys().find(|name| !known.contains(&name.as_str())) {
-        return Err(Failure::usage(format!("unknown field \"{name}\"")));
-    }
+    only(object, &["family", "key", "value", "encoding", "expires_at"])?;
     let family = text(object, "family")?.unwrap_or(DEFAULT_FAMILY).to_owned();
     Ok(Entry { family, key: bytes("key")?, value: bytes("value")?, expires_at })
 }

@@ -19,7 +19,7 @@ mod format;
 
 use crate::api::Db;
 use crate::compact::RateLimiter;
-use crate::copy::target::{Target, copy_file, read_file};
+use crate::copy::target::{Target, copy_file, of_named, read_file};
 use crate::directory::{DirFs, make_dir};
 use crate::engine::DbInner;
 use crate::names::{CURRENT, CURRENT_TMP, LOCK_FILE, parse_manifest_name};
@@ -180,7 +180,7 @@ impl Backup {
     /// O(bytes of the database) read, O(bytes of new files) written. Commits, flushes and compactions continue meanwhile.
     ///
     /// # Errors
-    /// `Locked` when another process or handle changes the directory; `Cancelled`; `Corruption` when a table has another length than
+    /// `Locked` when another process or handle changes the directory; `Cancelled`; `Corruption` when a file is missing, or has another length than
     /// the database knows; `Io`, `NoSpace`, `Closed`, `ReadOnly`. No backup is made then, and earlier ones are as they were.
     pub fn create(&self, db: &Db, options: BackupOptions<'_>) -> Result<BackupInfo> {
         let db = db.inner();
@@ -485,7 +485,8 @@ impl Making<'_, '_, '_> {
         let same_name = format!("-{size}-{}", file.name);
         if self.stored.keys().any(|s| s.ends_with(&same_name)) {
             let tracker = &mut self.tracker;
-            let (found, hash) = read_file(&*db.fs, path, &mut |bytes, _| tracker.step(bytes.len() as u64))?;
+            let read = read_file(&*db.fs, path, &mut |bytes, _| tracker.step(bytes.len() as u64));
+            let (found, hash) = read.map_err(of_named(path))?;
             file.hash = hash;
             if found != size {
                 return Err(wrong_size(found));
@@ -498,7 +499,8 @@ impl Making<'_, '_, '_> {
         }
         let tmp = pool.join(format!("{}.tmp", file.name));
         let tracker = &mut self.tracker;
-        let (found, hash) = copy_file((&*db.fs, path), (fs, &tmp), &mut |bytes| tracker.step(bytes))?;
+        let copied = copy_file((&*db.fs, path), (fs, &tmp), &mut |bytes| tracker.step(bytes));
+        let (found, hash) = copied.map_err(of_named(path))?;
         if found != size {
             return Err(wrong_size(found));
         }

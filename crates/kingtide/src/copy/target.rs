@@ -136,6 +136,16 @@ pub(crate) fn copy_file(
     Ok(sum)
 }
 
+/// The error of reading a file that the manifest names. If the file is missing, that is damage, and not what the caller asked for.
+pub(crate) fn of_named(path: &Path) -> impl Fn(Error) -> Error {
+    move |e| match (e.kind(), e.path()) {
+        (ErrorKind::NotFound, Some(at)) if at == path => {
+            Error::corruption("a file of the database is missing").at_path(path)
+        }
+        _ => e,
+    }
+}
+
 /// Reads a file from front to back, piece by piece. Returns its size and xxh3-64.
 pub(crate) fn read_file(
     fs: &dyn Fs,

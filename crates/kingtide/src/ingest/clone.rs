@@ -10,6 +10,7 @@ use super::install::{Failed, NewFamily, exists};
 use crate::api::ColumnFamily;
 use crate::api::Db;
 use crate::compact::{CompactionRange, FlushInput, Job, JobKind, MergeOutput, run_flush, run_merge};
+use crate::copy::target::of_named;
 use crate::engine::DbInner;
 use crate::family::{Family, View, check_name};
 use crate::names::{klog_path, vlog_path};
@@ -88,7 +89,8 @@ impl DbInner {
             for (level, meta) in view.version.files() {
                 self.check_open()?;
                 if meta.vlog_refs.is_empty() {
-                    let (id, _) = brought.bring(&klog_path(&self.dir, meta.id), true)?;
+                    let path = klog_path(&self.dir, meta.id);
+                    let (id, _) = brought.bring(&path, true).map_err(of_named(&path))?;
                     copied.files.push((level, FileMeta { id, ..FileMeta::clone(meta) }));
                 } else {
                     let job = rewriting(level, meta);

@@ -105,6 +105,10 @@ fn a_bad_line_is_named_and_everything_before_it_is_there() {
     let db = dir.at("db0");
     let family = "{\"key\":\"k\",\"value\":\"v\",\"family\":\"none\"}";
     assert!(kt_with(&["import", &db, "-"], family.as_bytes()).fails(3).contains("line 1: no column family 'none'"));
+    for (line, why) in [("\"options\":[1]", "not an object"), ("\"option\":{}", "unknown field \"option\"")] {
+        let line = format!("{{\"family\":\"default\",\"order\":\"bytewise\",{line}}}");
+        assert!(kt_with(&["import", &db, "-"], line.as_bytes()).fails(1).contains(why), "{line}");
+    }
     let order = "{\"family\":\"default\",\"order\":\"u64\"}";
     assert!(kt_with(&["import", &db, "-"], order.as_bytes()).fails(1).contains("bytewise, not u64"));
 }
