@@ -104,7 +104,7 @@ enum Shown {
 /// memtables and tables alive until it is dropped or refreshed.
 ///
 /// It starts invalid: position it with one of the seeks. After an error it stays invalid and [`Cursor::status`] returns
-/// the error, until [`Cursor::refresh`].
+/// the error.
 ///
 /// ```
 /// # use kingtide::{Db, Options, vfs::MemFs};
