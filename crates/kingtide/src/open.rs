@@ -124,7 +124,7 @@ fn open_locked(
     let next_file_id = Arc::new(AtomicU64::new(recovered.next_file_id));
     let config = log_config(&fs, dir, &options, (&clock, &stats), (id_source(&next_file_id), jobs.waker()));
     let (writer, wal) = if read_only { Wal::detached(config) } else { Wal::open(config, recovered.log)? };
-    wal.note_needed(recovered.shape.versions.log_start);
+    wal.note_needed(recovered.catalog.versions.log_start);
     let snapshots = Arc::new(Snapshots::recovered(recovered.last_seq));
     let txns = Transactions::new(snapshots.clone(), clock.clone(), stats.clone());
     let first_prepared = if read_only { 0 } else { enter_prepared(&txns, &recovered.prepared)? };
@@ -165,7 +165,7 @@ fn open_locked(
             holds_values: options.db.change_retention > 0,
             half_filled: false,
         }),
-        shape: Mutex::new(recovered.shape),
+        catalog: Mutex::new(recovered.catalog),
         max_wal_size: AtomicU64::new(options.db.max_wal_size),
         durability_code: AtomicU64::new(0),
         options: RwLock::new(options.db),
@@ -267,8 +267,8 @@ fn log_config(
 fn begin(inner: &Arc<DbInner>, changed: Option<&Arc<Family>>, threads: usize) -> Result<()> {
     apply_options(inner);
     inner.refresh_prepared();
-    inner.fit_memory_limit(&inner.shape.lock());
-    inner.measure_debt(&inner.shape.lock());
+    inner.fit_memory_limit(&inner.catalog.lock());
+    inner.measure_debt(&inner.catalog.lock());
     if let Some(default) = changed {
         inner.store_default_options(default)?;
     }

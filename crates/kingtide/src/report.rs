@@ -90,9 +90,9 @@ fn ratio(a: u64, b: u64) -> f64 {
 impl DbInner {
     /// Brings gauges up to date that are computed on demand.
     pub fn refresh_gauges(&self) {
-        let shape = self.shape.lock();
-        shape.update_gauges(&shape.vlog_space(), self.staged.bytes(None), &self.stats);
-        drop(shape);
+        let catalog = self.catalog.lock();
+        catalog.update_gauges(&catalog.vlog_space(), self.staged.bytes(None), &self.stats);
+        drop(catalog);
         self.stats.set(Stat::MemtableBytes, self.memory.used());
         self.stats.set(Stat::Snapshots, self.snapshots.count());
         self.stats.set(Stat::CacheBytes, self.cache.used());
@@ -161,9 +161,9 @@ impl DbInner {
     }
 
     fn family_reports(&self) -> Vec<FamilyReport> {
-        let shape = self.shape.lock();
+        let catalog = self.catalog.lock();
         let mut all: Vec<FamilyReport> = Vec::new();
-        for f in shape.families.values() {
+        for f in catalog.families.values() {
             let view = f.view.load();
             let mut report = FamilyReport {
                 name: f.name(),
@@ -182,9 +182,9 @@ impl DbInner {
                 }
                 report.levels.push(l);
             }
-            report.vlog_bytes = shape.versions.vlogs.of(f.id()).map(|log| log.size).sum();
+            report.vlog_bytes = catalog.versions.vlogs.of(f.id()).map(|log| log.size).sum();
             report.vlog_dead_bytes =
-                shape.versions.vlogs.of(f.id()).map(|log| view.live_values().dead_bytes(log)).sum();
+                catalog.versions.vlogs.of(f.id()).map(|log| view.live_values().dead_bytes(log)).sum();
             report.vlog_bytes += view.memtables().map(|m| m.direct().file_bytes()).sum::<u64>();
             report.vlog_bytes += self.staged.bytes(Some(f.id()));
             all.push(report);

@@ -1,10 +1,10 @@
 //! What a change of files leaves behind: files that nothing refers to, log segments that are not needed, and the inputs of flow
 //! control.
 
+use crate::catalog::{Catalog, VlogSpace};
 use crate::compact::{hidden_bytes, vlog_size};
 use crate::engine::DbInner;
 use crate::family::Family;
-use crate::shape::{Shape, VlogSpace};
 use crate::sync::atomic::Ordering;
 use crate::version::Edit;
 use crate::version_set::Retired;
@@ -29,8 +29,8 @@ impl DbInner {
     pub fn release_log(&self) -> Result<()> {
         // As the manifest says.
         let (needed, first) = {
-            let shape = self.shape.lock();
-            (shape.versions.log_start, shape.versions.first_segment)
+            let catalog = self.catalog.lock();
+            (catalog.versions.log_start, catalog.versions.first_segment)
         };
         if self.wal.poison().is_none() {
             let retention = self.options.read().change_retention;
@@ -58,7 +58,7 @@ impl DbInner {
             return Ok(());
         }
         self.wal.shrink()?;
-        let needed = self.shape.lock().versions.log_start;
+        let needed = self.catalog.lock().versions.log_start;
         let retention = self.options.read().change_retention;
         if self.commit.lock().wal.shrink(needed, retention)? {
             self.wal.sync_header(needed)?; // of the new segment, before the old ones go
@@ -70,18 +70,18 @@ impl DbInner {
 
     /// Tells flow control how far level 0 lags in the worst family, how far flushes lag behind values that were written
     /// once, and how far dead space of value logs is past its cap in the worst family.
-    pub fn measure_debt(&self, shape: &Shape) {
+    pub fn measure_debt(&self, catalog: &Catalog) {
         let runs = |f: &Family| f.view.load().version.levels[0].len();
-        let worst = (shape.families.values())
+        let worst = (catalog.families.values())
             .filter(|f| runs(f) > 0)
             .map(|f| runs(f) as f64 / f.options().l0_trigger.max(1) as f64);
         self.stall.set_level0(worst.fold(0.0, f64::max));
-        self.measure_unflushed_values(shape.families.values());
-        let space = shape.vlog_space();
-        let debt = |(id, space)| Some(self.dead_space_debt(shape.families.get(id)?, space));
+        self.measure_unflushed_values(catalog.families.values());
+        let space = catalog.vlog_space();
+        let debt = |(id, space)| Some(self.dead_space_debt(catalog.families.get(id)?, space));
         let worst = space.iter().filter_map(debt);
         self.stall.set_dead_space(worst.fold(0.0, f64::max));
-        shape.update_gauges(&space, self.staged.bytes(None), &self.stats);
+        catalog.update_gauges(&space, self.staged.bytes(None), &self.stats);
     }
 
     /// How far dead bytes, with those that level 0 and immutable memtables seem to hide, are past the cap, as a fraction of how far

@@ -46,7 +46,7 @@ pub struct Family {
     // Protected by locks.
     name: RwLock<String>,
     /// Serializes replacements of the view: by rotation (which holds the commit lock) and by installing files (which
-    /// holds the shape lock). Innermost: nothing else is locked under it.
+    /// holds the catalog lock). Innermost: nothing else is locked under it.
     pub(crate) view_lock: Mutex<()>,
 
     // Atomics.
@@ -57,7 +57,7 @@ pub struct Family {
     /// Set under the commit lock; commits check it there.
     dropped: AtomicBool,
     gone: AtomicBool,
-    /// Everything up to here is in tables. Written under the shape lock; a hint elsewhere.
+    /// Everything up to here is in tables. Written under the catalog lock; a hint elsewhere.
     pub(crate) flushed_seq: AtomicU64,
     /// How many times files were ingested. Counted after the view has them and before they are visible: see
     /// [`Family::look`].

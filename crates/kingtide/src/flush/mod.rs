@@ -3,7 +3,7 @@
 //! 1. `flush_one` takes a family with an immutable memtable and no flush running (one at a time a family, so that runs enter
 //!    level 0 in the order of their sequence numbers);
 //! 2. the memtable is streamed through the merge core into tables and a value log, which are synced;
-//! 3. under the shape lock one manifest record adds the files and the family's flushed sequence, and the view drops the
+//! 3. under the catalog lock one manifest record adds the files and the family's flushed sequence, and the view drops the
 //!    memtable as it gains the files;
 //! 4. log segments that held nothing else are given back.
 
@@ -28,7 +28,7 @@ impl DbInner {
     pub(crate) fn flush_one(self: &Arc<Self>) -> Result<bool> {
         let Some(family) = self.claim_flush() else { return Ok(false) };
         let result = self.flush_and_tell(&family);
-        self.shape.lock().flushing.remove(&family.id());
+        self.catalog.lock().flushing.remove(&family.id());
         result.map(|()| true)
     }
 
@@ -52,15 +52,15 @@ impl DbInner {
 
     /// The family whose oldest immutable memtable is the oldest of all, so that the log is freed soonest.
     fn claim_flush(&self) -> Option<Arc<Family>> {
-        let mut shape = self.shape.lock();
-        let oldest = shape
+        let mut catalog = self.catalog.lock();
+        let oldest = catalog
             .families
             .values()
-            .filter(|f| !shape.flushing.contains(&f.id()))
+            .filter(|f| !catalog.flushing.contains(&f.id()))
             .filter_map(|f| f.oldest_frozen_entry().map(|seq| (seq, f)))
             .min_by_key(|(seq, _)| *seq)
             .map(|(_, f)| f.clone())?;
-        shape.flushing.insert(oldest.id());
+        catalog.flushing.insert(oldest.id());
         Some(oldest)
     }
 
@@ -90,8 +90,8 @@ impl DbInner {
         edits.push(Edit::Flushed { family: family.id(), seq: last });
         edits.push(Edit::LastSeq(self.snapshots.visible()));
         let retired = {
-            let mut shape = self.shape.lock();
-            if !shape.families.contains_key(&family.id()) {
+            let mut catalog = self.catalog.lock();
+            if !catalog.families.contains_key(&family.id()) {
                 rare!("flush-of-dropped-family");
                 output.discard(&*self.fs, &self.dir);
                 return Ok(());
@@ -100,15 +100,15 @@ impl DbInner {
             let log_start = self.log_needed(family, Family::oldest_unflushed_but_one);
             edits.push(self.log_starts(log_start));
             // After a failure the record may or may not be in the manifest: the files stay until an open decides.
-            let retired = shape.change_files(family, edits, 1, &self.tables, &self.next_file_id)?;
+            let retired = catalog.change_files(family, edits, 1, &self.tables, &self.next_file_id)?;
             let woke = |f: &Arc<Family>| {
                 let active = &f.view.load().active;
-                !active.is_empty() && active.first_seq() < shape.versions.log_start
+                !active.is_empty() && active.first_seq() < catalog.versions.log_start
             };
-            if shape.families.values().any(woke) {
+            if catalog.families.values().any(woke) {
                 rare!("first-write-to-idle-family");
             }
-            self.measure_debt(&shape);
+            self.measure_debt(&catalog);
             retired
         };
         family.direct.prune(family.view.load().active.first_seq());
@@ -126,7 +126,7 @@ impl DbInner {
 
 impl DbInner {
     /// The first sequence number that recovery needs from the log, if of `family` it needs those from what `of_it` says.
-    /// Called under the shape lock, so that flushes of several families see each other.
+    /// Called under the catalog lock, so that flushes of several families see each other.
     pub(crate) fn log_needed(&self, family: &Family, of_it: impl Fn(&Family) -> Option<SeqNo>) -> SeqNo {
         self.log_needed_if(|f| if f.id() == family.id() { of_it(f) } else { f.oldest_unflushed() })
     }
