@@ -766,7 +766,7 @@ typedef struct {
     // Bytes in its active memtable.
     uint64_t active_bytes;
     // Immutable memtables that wait for a flush.
-    uint64_t frozen;
+    uint64_t immutable_memtables;
     // Entries and range tombstones in all memtables, hidden versions included.
     uint64_t memtable_entries;
     // Bytes of its value logs.

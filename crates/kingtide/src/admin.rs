@@ -223,13 +223,15 @@ impl DbInner {
         }
         drop(c);
         self.jobs.wake();
-        self.wait_until(|| families.iter().all(|f| f.is_dropped() || f.view.load().frozen.is_empty()))
+        self.wait_until(|| families.iter().all(|f| f.is_dropped() || f.view.load().immutable.is_empty()))
     }
 
-    /// Waits until nothing is frozen, no merge is due, and no job runs.
+    /// Waits until nothing is sealed, no merge is due, and no job runs.
     pub fn wait_until_quiet(self: &Arc<Self>) -> Result<()> {
         self.check_open()?;
-        self.wait_until(|| self.read_only.is_some() || self.jobs.is_quiet() && !self.any_frozen() && !self.merge_due())
+        self.wait_until(|| {
+            self.read_only.is_some() || self.jobs.is_quiet() && !self.has_immutable_memtables() && !self.merge_due()
+        })
     }
 
     /// Compacts a range of a family into the deepest level, gives back the space of what is dead in it, and waits for it.

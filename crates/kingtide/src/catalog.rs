@@ -148,10 +148,10 @@ impl Catalog {
         for FileChange { family, flushed, .. } in changes {
             let Some(state) = self.versions.families.get(&family.id()) else { continue };
             family.update_view(|v| {
-                let kept = v.frozen.len() - flushed;
-                v.frozen[kept..].iter().for_each(|m| m.retire());
-                let frozen = v.frozen[..kept].to_vec();
-                View::new(v.order.clone(), v.active.clone(), frozen, state.version.clone(), tables, Some(v))
+                let kept = v.immutable.len() - flushed;
+                v.immutable[kept..].iter().for_each(|m| m.retire());
+                let immutable = v.immutable[..kept].to_vec();
+                View::new(v.order.clone(), v.active.clone(), immutable, state.version.clone(), tables, Some(v))
             });
             let before = family.flushed_seq.swap(state.flushed, Ordering::Relaxed);
             debug_assert!(before <= state.flushed, "what is flushed of a family fell");
@@ -171,18 +171,18 @@ impl Catalog {
     /// logs that no memtable has yet. O(families + value logs).
     pub fn update_gauges(&self, space: &BTreeMap<FamilyId, VlogSpace>, staged: u64, stats: &Stats) {
         // `direct`: those that commits write, which no table refers to yet.
-        let (mut klog, mut direct, mut frozen) = (0, 0, 0);
+        let (mut klog, mut direct, mut immutable) = (0, 0, 0);
         for family in self.families.values() {
             let view = family.view.load();
             klog += view.klog_bytes();
             direct += view.memtables().map(|m| m.direct().file_bytes()).sum::<u64>();
-            frozen += view.frozen.len() as u64;
+            immutable += view.immutable.len() as u64;
         }
         let vlog: u64 = self.versions.vlogs.iter().map(|log| log.meta.size).sum();
         let dead: u64 = space.values().map(|space| space.stored - space.live).sum();
         stats.set(Stat::KlogBytes, klog);
         stats.set(Stat::VlogBytes, vlog + direct + staged);
         stats.set(Stat::VlogDeadBytes, dead);
-        stats.set(Stat::ImmutableMemtables, frozen);
+        stats.set(Stat::ImmutableMemtables, immutable);
     }
 }

@@ -165,8 +165,8 @@ impl DbInner {
     }
 
     /// Whether a memtable waits for flush.
-    pub fn any_frozen(&self) -> bool {
-        self.catalog.lock().families.values().any(|f| !f.view.load().frozen.is_empty())
+    pub fn has_immutable_memtables(&self) -> bool {
+        self.catalog.lock().families.values().any(|f| !f.view.load().immutable.is_empty())
     }
 
     /// Why a halted database takes no writes.

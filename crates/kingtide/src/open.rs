@@ -451,7 +451,7 @@ fn flush_for_close(db: &Arc<DbInner>, families: &[Arc<Family>], timeout: Duratio
         if db.halted.load(Ordering::Acquire) {
             return Err(db.halt_error()); // another thread's job panicked just now
         }
-        let waiting = families.iter().any(|f| !f.is_dropped() && !f.view.load().frozen.is_empty());
+        let waiting = families.iter().any(|f| !f.is_dropped() && !f.view.load().immutable.is_empty());
         if !waiting {
             return Ok(());
         }

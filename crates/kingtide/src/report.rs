@@ -35,7 +35,7 @@ pub struct FamilyReport {
     /// Bytes in its active memtable.
     pub active_bytes: u64,
     /// Immutable memtables.
-    pub frozen: usize,
+    pub immutable_memtables: usize,
     /// Entries and range tombstones in all memtables, hidden versions included.
     pub memtable_entries: u64,
     /// Levels that hold anything.
@@ -168,7 +168,7 @@ impl DbInner {
             let mut report = FamilyReport {
                 name: f.name(),
                 active_bytes: view.active.memory(),
-                frozen: view.frozen.len(),
+                immutable_memtables: view.immutable.len(),
                 memtable_entries: view.memtables().map(|m| m.len()).sum(),
                 ..FamilyReport::default()
             };
@@ -205,8 +205,8 @@ impl fmt::Display for StatsReport {
         for family in &self.families {
             writeln!(
                 f,
-                "family '{}': memtable {} B, {} frozen, value logs {} B ({} B dead)",
-                family.name, family.active_bytes, family.frozen, family.vlog_bytes, family.vlog_dead_bytes
+                "family '{}': memtable {} B, {} immutable, value logs {} B ({} B dead)",
+                family.name, family.active_bytes, family.immutable_memtables, family.vlog_bytes, family.vlog_dead_bytes
             )?;
             for l in &family.levels {
                 writeln!(

@@ -94,13 +94,13 @@ impl DbInner {
             _ => self.most_direct_bytes(options.memtable_size),
         };
         let per_entry = family.hidden_per_entry.load(Ordering::Relaxed);
-        let frozen: u64 = view.frozen.iter().map(|m| m.points().len()).sum();
+        let immutable: u64 = view.immutable.iter().map(|m| m.points().len()).sum();
         let hidden = hidden_bytes(&view.version, &options, per_entry)
-            + frozen.saturating_mul(per_entry).min(view.unflushed_value_bytes());
+            + immutable.saturating_mul(per_entry).min(view.unflushed_value_bytes());
         space.excess(&options, hidden) as f64 / (memtable + vlog_size(&options)) as f64
     }
 
-    /// Bytes of values written once that a memtable of `memtable_size` points to before it is frozen. Recovery reads all of
+    /// Bytes of values written once that a memtable of `memtable_size` points to before it is sealed. Recovery reads all of
     /// them.
     pub(crate) fn most_direct_bytes(&self, memtable_size: u64) -> u64 {
         self.tuning.direct_memtable_bytes.unwrap_or((8 * memtable_size).max(256 << 20))

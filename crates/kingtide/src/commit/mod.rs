@@ -8,7 +8,7 @@
 //! | sequence | waits for the batch's turn ([`turn`]): locks of others and, for an optimistic transaction, what was committed since ([`crate::txn`]); sequence numbers, room in memory | takes `commit` |
 //! | log | one append | `commit` |
 //! | apply | into the memtables | `commit` |
-//! | publish | one release store makes it visible; a memtable that became full is sealed here, so that no entry can race a rotation | gives `commit` back |
+//! | publish | one release store makes it visible; a memtable that became full is sealed here, so that no entry can race the sealing | gives `commit` back |
 //! | sync | `make_durable`: outside the lock, together with other threads that wait, if `Power` was asked for | |
 //!
 //! Lock order: catalog, commit, a family's view lock. What a commit does to files under the commit lock: the log append, which

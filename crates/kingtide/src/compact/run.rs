@@ -104,8 +104,8 @@ impl DbInner {
         if catalog.last_activity.0 != visible || catalog.last_activity.1 > now {
             catalog.last_activity = (visible, now);
         }
-        let frozen = catalog.families.values().any(|f| !f.view.load().frozen.is_empty());
-        !frozen && (self.jobs.is_manual() || now.saturating_sub(catalog.last_activity.1) >= QUIET_NS)
+        let immutable = catalog.families.values().any(|f| !f.view.load().immutable.is_empty());
+        !immutable && (self.jobs.is_manual() || now.saturating_sub(catalog.last_activity.1) >= QUIET_NS)
     }
 
     fn claim_merge(&self) -> Option<Claim> {

@@ -1,6 +1,6 @@
 //! The database as of one moment, for copies of it: checkpoints and backups.
 //!
-//! A moment is a commit boundary over all families. Under the catalog lock and the commit lock every memtable is frozen and
+//! A moment is a commit boundary over all families. Under the catalog lock and the commit lock every memtable is sealed and
 //! every family's view is taken: a view keeps its files from being deleted and its immutable memtables, which hold nothing
 //! newer than the moment, alive. After that nothing is locked any more. A copy consists of
 //!
@@ -54,7 +54,7 @@ struct PinnedFamily {
 }
 
 impl DbInner {
-    /// Pins the database as it is now. Holds up commits for as long as a rotation of all memtables takes, and flushes, if
+    /// Pins the database as it is now. Holds up commits for as long as sealing all memtables takes, and flushes, if
     /// transactions are in doubt, while their records are read from the log.
     pub(crate) fn pin_state(&self) -> Result<PinnedState> {
         let catalog = self.catalog.lock();
@@ -180,14 +180,14 @@ impl PinnedState {
         for (level, meta) in view.version.files() {
             edits.push(Edit::AddFile { family: id, level: level as u8, meta: meta.clone() });
         }
-        if view.frozen.is_empty() {
+        if view.immutable.is_empty() {
             return Ok(());
         }
         let never = AtomicBool::new(false);
         let around = Surroundings { fs, dir, limiter: Some(limiter), cancelled: &never, ..db.surroundings(false) };
         // A copy is never read at an earlier moment.
         let output = around.with_context((order, options), vec![self.seq], view.version.clone(), |context| {
-            run_flush(context, FlushInput::of(&view.frozen, context.new_file_id()))
+            run_flush(context, FlushInput::of(&view.immutable, context.new_file_id()))
         })?;
         edits.extend(output.edits(id, &[]));
         Ok(())

@@ -35,7 +35,7 @@ impl DbInner {
     /// Flushes and tells of it.
     fn flush_and_tell(self: &Arc<Self>, family: &Arc<Family>) -> Result<()> {
         let (start, before) = (self.clock.ticks(), self.stats.get(Stat::FlushBytes));
-        let memory = oldest_frozen(family).map_or(0, |(memtable, _)| memtable.memory());
+        let memory = oldest_immutable(family).map_or(0, |(memtable, _)| memtable.memory());
         let mut info = FlushInfo::default();
         (info.family, info.memtable_bytes) = (family.name(), memory);
         self.stats.events.tell(|| Event::FlushBegun(info.clone()));
@@ -57,7 +57,7 @@ impl DbInner {
             .families
             .values()
             .filter(|f| !catalog.flushing.contains(&f.id()))
-            .filter_map(|f| f.oldest_frozen_entry().map(|seq| (seq, f)))
+            .filter_map(|f| f.oldest_immutable_entry().map(|seq| (seq, f)))
             .min_by_key(|(seq, _)| *seq)
             .map(|(_, f)| f.clone())?;
         catalog.flushing.insert(oldest.id());
@@ -67,7 +67,7 @@ impl DbInner {
     /// Flushes the oldest immutable memtable of a family that the caller has claimed.
     pub(crate) fn flush_family(self: &Arc<Self>, family: &Arc<Family>) -> Result<()> {
         let start = self.clock.monotonic_ns();
-        let Some((memtable, last)) = oldest_frozen(family) else { return Ok(()) };
+        let Some((memtable, last)) = oldest_immutable(family) else { return Ok(()) };
         if self.wal.poison().is_some() {
             // Rather than after the work.
             self.log_before_flush(family, last)?;
@@ -189,9 +189,9 @@ fn take_over<'a>(
 }
 
 /// The oldest immutable memtable, and the last sequence number that can be in it: the next younger one begins after it.
-fn oldest_frozen(family: &Family) -> Option<(Arc<FamilyMemtable>, SeqNo)> {
+fn oldest_immutable(family: &Family) -> Option<(Arc<FamilyMemtable>, SeqNo)> {
     let view = family.view.load();
-    let memtable = view.frozen.last()?.clone();
-    let younger = view.frozen.iter().rev().nth(1).unwrap_or(&view.active);
+    let memtable = view.immutable.last()?.clone();
+    let younger = view.immutable.iter().rev().nth(1).unwrap_or(&view.active);
     Some((memtable, younger.first_seq() - 1))
 }

@@ -95,8 +95,8 @@ impl DbInner {
                     copied.take(run_merge(context, &job, &CompactionRange::default())?, brought);
                 }
             }
-            if !view.frozen.is_empty() {
-                let input = FlushInput::of(&view.frozen, context.new_file_id());
+            if !view.immutable.is_empty() {
+                let input = FlushInput::of(&view.immutable, context.new_file_id());
                 copied.take(run_flush(context, input)?, brought);
             }
             Ok(copied)

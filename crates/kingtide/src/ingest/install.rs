@@ -162,7 +162,7 @@ impl DbInner {
                 self.jobs.wait_for_progress(Duration::from_millis(1));
             }
             claim.families.push(id);
-            while !part.family.view.load().frozen.is_empty() {
+            while !part.family.view.load().immutable.is_empty() {
                 self.flush_family(&part.family)?;
             }
         }
@@ -254,8 +254,8 @@ impl DbInner {
         rare!("ingest-flushed-memtable");
         let family = change.family.clone();
         self.seal_memtable(c, &family);
-        let frozen = family.view.load().frozen.clone();
-        let input = FlushInput::of(&frozen, self.new_file_id());
+        let immutable = family.view.load().immutable.clone();
+        let input = FlushInput::of(&immutable, self.new_file_id());
         let options = family.options();
         let output = self.with_merge_context(&family, &options, false, |ctx| {
             let ctx = &MergeContext { limiter: None, ..ctx.clone() }; // no rate limit may delay work under the lock
@@ -265,7 +265,7 @@ impl DbInner {
         })?;
         change.edits.extend(output.edits(family.id(), &[]));
         change.edits.push(Edit::Flushed { family: family.id(), seq: c.last_seq });
-        change.flushed = frozen.len();
+        change.flushed = immutable.len();
         Ok(output)
     }
 
@@ -332,7 +332,7 @@ impl DbInner {
         further.extend([Edit::LastSeq(last), Edit::LogStart(log_start)]);
         let written = catalog.change_families(changes, further, &self.tables, &self.next_file_id);
         if written.is_ok() {
-            // Release pairs with the Acquire in `Family::look`.
+            // Release pairs with the Acquire in `Family::acquire_view`.
             families.iter().for_each(|f| _ = f.ingests.fetch_add(1, Ordering::Release));
         }
         self.conflicts().note_range(last); // any key, as far as the filter can tell

@@ -72,7 +72,7 @@ impl Families<'_> {
     }
 
     /// Puts an empty memtable in the place of a family's, which holds all that was replayed up to `last`, and flushes that
-    /// if it can. When the disk is full the memtable stays in memory, frozen: a database on a full disk opens, and what the
+    /// if it can. When the disk is full the memtable stays in memory, sealed: a database on a full disk opens, and what the
     /// log holds can be read.
     pub fn empty(&mut self, family: &Arc<Family>, last: SeqNo) -> Result<()> {
         let full = family.view.load().active.clone();
@@ -84,8 +84,8 @@ impl Families<'_> {
         let Recovery { arenas, tables, .. } = *self.recovery;
         let fresh = FamilyMemtable::new(family.order().clone(), arenas, last + 1);
         family.update_view(|v| {
-            let frozen = std::iter::once(&v.active).chain(&v.frozen).cloned().collect();
-            View::new(v.order.clone(), fresh, frozen, v.version.clone(), tables, Some(v))
+            let immutable = std::iter::once(&v.active).chain(&v.immutable).cloned().collect();
+            View::new(v.order.clone(), fresh, immutable, v.version.clone(), tables, Some(v))
         });
         if !self.can_flush() {
             return Ok(());

@@ -58,7 +58,9 @@ impl Families<'_> {
         let Recovery { arenas, tables, .. } = *self.recovery;
         for f in self.catalog.families.values().filter(|f| f.view.load().active.is_empty()) {
             let fresh = FamilyMemtable::new(f.order().clone(), arenas, last_seq + 1);
-            f.update_view(|v| View::new(v.order.clone(), fresh, v.frozen.clone(), v.version.clone(), tables, Some(v)));
+            f.update_view(|v| {
+                View::new(v.order.clone(), fresh, v.immutable.clone(), v.version.clone(), tables, Some(v))
+            });
         }
     }
 }

@@ -153,7 +153,7 @@ fn families(db: &Db) -> Vec<Value> {
     };
     let family = |f: &kingtide::FamilyReport| {
         json!({
-            "name": f.name, "memtable_bytes": f.active_bytes, "immutable_memtables": f.frozen,
+            "name": f.name, "memtable_bytes": f.active_bytes, "immutable_memtables": f.immutable_memtables,
             "vlog_bytes": f.vlog_bytes, "vlog_dead_bytes": f.vlog_dead_bytes,
             "levels": f.levels.iter().map(level).collect::<Vec<_>>(),
         })
