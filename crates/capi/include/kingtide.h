@@ -1745,6 +1745,12 @@ void kingtide_prepared_list_free(kingtide_prepared_list *list);
 // `histogram->size` is not set. Reads about 22 KB.
 bool kingtide_db_histogram(const kingtide_db *db, size_t index, kingtide_histogram *histogram);
 
+// Does the same for one family: how long operations took in it. The index means the same histogram. Its count is 0 if families
+// have no such histogram, and if more families than the option `family_histograms` says were used before this one.
+bool kingtide_family_histogram(const kingtide_family *family,
+                               size_t index,
+                               kingtide_histogram *histogram);
+
 // Gets the nanoseconds that a share `quantile` (0 to 1) of the operations did not exceed, by the histogram's name.
 //
 // Errors: NOT_FOUND, INVALID_ARGUMENT.

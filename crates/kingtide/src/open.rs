@@ -76,6 +76,7 @@ fn open_as(dir: &Path, options: Options, read_only: bool) -> Result<(Arc<DbInner
     let mut lock = enter_dir(&*fs, dir, &options, read_only)?;
 
     let stats = Arc::new(Stats::new(options.clock.as_ref()));
+    stats.limit_family_histograms(options.db.family_histograms as usize);
     connect_listeners(&fs, dir, &clock, &stats, &options, read_only);
     let opened = open_locked(dir, options, (fs, clock, stats.clone()), &mut lock, read_only);
     if let Ok((inner, _)) = &opened {

@@ -76,7 +76,7 @@ impl DbInner {
     pub(crate) fn write(self: &Arc<Self>, batch: &mut WriteBatch, options: &WriteOptions) -> Result<SeqNo> {
         let started = self.stats.start();
         let written = self.write_and_sync(batch, options);
-        self.stats.finish(Histogram::Write, started, || batch.about());
+        self.stats.finish(Histogram::Write, batch.histograms(), started, || batch.about());
         written
     }
 
@@ -108,7 +108,7 @@ impl DbInner {
         }
         let started = self.stats.start();
         let put = self.put_and_sync(family, (key, expiry), value);
-        self.stats.finish(Histogram::Write, started, || Subject::key(family.id(), key));
+        self.stats.finish(Histogram::Write, Some(family.histograms()), started, || Subject::key(family.id(), key));
         put.map(Some)
     }
 

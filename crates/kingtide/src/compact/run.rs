@@ -198,7 +198,8 @@ impl DbInner {
             output.discard(&*self.fs, &self.dir);
             return Ok(0);
         }
-        self.stats.record(Histogram::Compaction, self.clock.ticks().saturating_sub(start));
+        let took = self.clock.ticks().saturating_sub(start);
+        self.stats.record(Histogram::Compaction, Some(family.histograms()), took);
         output.tell(&self.stats.events);
         let c = output.counters;
         for (stat, n) in [

@@ -17,6 +17,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{ArcSwap, Mutex, RwLock};
 use crate::version::FamilyId;
 use kingtide_base::clock::Clock;
+use kingtide_base::histogram::FamilyHistograms;
 use kingtide_base::options::{Compression, FamilyOptions};
 use kingtide_base::stats::Stats;
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
@@ -172,6 +173,12 @@ impl Family {
 
     pub(crate) fn mark_dropped(&self) {
         self.dropped.store(true, Ordering::Release);
+    }
+
+    /// How long its operations took.
+    #[inline]
+    pub(crate) fn histograms(&self) -> &FamilyHistograms {
+        &self.reads.histograms
     }
 
     /// Whether the manifest says that it was dropped. A family whose drop failed is closed for writers, but the next open may

@@ -117,7 +117,7 @@ impl DbInner {
         self.stats.add(Stat::Flushes, 1);
         self.stats.add(Stat::FlushBytes, output.counters.bytes_written);
         let took = self.clock.monotonic_ns().saturating_sub(start);
-        self.stats.record(Histogram::Flush, took);
+        self.stats.record(Histogram::Flush, Some(family.histograms()), took);
         self.stall.drained(memtable.memory() + memtable.direct().bytes(), took);
         drop(memtable);
         self.release_log()
