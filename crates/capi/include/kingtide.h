@@ -766,7 +766,7 @@ typedef struct {
     // Bytes in its active memtable.
     uint64_t active_bytes;
     // Immutable memtables that wait for a flush.
-    uint64_t frozen;
+    uint64_t immutable_memtables;
     // Entries and range tombstones in all memtables, hidden versions included.
     uint64_t memtable_entries;
     // Bytes of its value logs.
@@ -1745,6 +1745,12 @@ void kingtide_prepared_list_free(kingtide_prepared_list *list);
 // Describes the histogram at an index from 0, as it is now. False behind the last, without a database, or when
 // `histogram->size` is not set. Reads about 22 KB.
 bool kingtide_db_histogram(const kingtide_db *db, size_t index, kingtide_histogram *histogram);
+
+// Does the same for one family: how long operations took in it. The index means the same histogram. Its count is 0 if families
+// have no such histogram, and if more families than the option `family_histograms` says were used before this one.
+bool kingtide_family_histogram(const kingtide_family *family,
+                               size_t index,
+                               kingtide_histogram *histogram);
 
 // Gets the nanoseconds that a share `quantile` (0 to 1) of the operations did not exceed, by the histogram's name. A number
 // below 0 means 0, and one above 1 means 1; one that is not a number (NaN) is an INVALID_ARGUMENT.

@@ -77,6 +77,7 @@ fn open_as(dir: &Path, options: Options, read_only: bool) -> Result<(Arc<DbInner
     let fs: Arc<dyn Fs> = dirs.clone();
 
     let stats = Arc::new(Stats::new(options.clock.as_ref()));
+    stats.limit_family_histograms(options.db.family_histograms as usize);
     connect_listeners(&fs, dir, &clock, &stats, &options, read_only);
     let opened = open_locked(dir, options, (dirs, clock, stats.clone()), &mut lock, read_only);
     if let Ok((inner, _)) = &opened {
@@ -126,7 +127,7 @@ fn open_locked(
     let next_file_id = Arc::new(AtomicU64::new(recovered.next_file_id));
     let config = log_config(&fs, dir, &options, (&clock, &stats), (id_source(&next_file_id), jobs.waker()));
     let (writer, wal) = if read_only { Wal::detached(config) } else { Wal::open(config, recovered.log)? };
-    wal.note_needed(recovered.shape.versions.log_start);
+    wal.note_needed(recovered.catalog.versions.log_start);
     let snapshots = Arc::new(Snapshots::recovered(recovered.last_seq));
     let txns = Transactions::new(snapshots.clone(), clock.clone(), stats.clone());
     let first_prepared = if read_only { 0 } else { enter_prepared(&txns, &recovered.prepared)? };
@@ -168,7 +169,7 @@ fn open_locked(
             holds_values: options.db.change_retention > 0,
             half_filled: false,
         }),
-        shape: Mutex::new(recovered.shape),
+        catalog: Mutex::new(recovered.catalog),
         max_wal_size: AtomicU64::new(options.db.max_wal_size),
         durability_code: AtomicU64::new(0),
         options: RwLock::new(options.db),
@@ -270,8 +271,8 @@ fn log_config(
 fn begin(inner: &Arc<DbInner>, changed: Option<&Arc<Family>>, threads: usize) -> Result<()> {
     apply_options(inner);
     inner.refresh_prepared();
-    inner.fit_memory_limit(&inner.shape.lock());
-    inner.measure_debt(&inner.shape.lock());
+    inner.fit_memory_limit(&inner.catalog.lock());
+    inner.measure_debt(&inner.catalog.lock());
     if let Some(default) = changed {
         inner.store_default_options(default)?;
     }
@@ -454,7 +455,7 @@ fn flush_for_close(db: &Arc<DbInner>, families: &[Arc<Family>], timeout: Duratio
         if db.halted.load(Ordering::Acquire) {
             return Err(db.halt_error()); // another thread's job panicked just now
         }
-        let waiting = families.iter().any(|f| !f.is_dropped() && !f.view.load().frozen.is_empty());
+        let waiting = families.iter().any(|f| !f.is_dropped() && !f.view.load().immutable.is_empty());
         if !waiting {
             return Ok(());
         }

@@ -95,7 +95,7 @@ fn describe_family(report: &FamilyReport, order: &str, options: Map<String, Valu
         "order": order,
         "options": options,
         "memtable_bytes": report.active_bytes,
-        "frozen_memtables": report.frozen,
+        "immutable_memtables": report.immutable_memtables,
         "vlog_bytes": report.vlog_bytes,
         "vlog_dead_bytes": report.vlog_dead_bytes,
         "levels": report.levels.iter().map(level).collect::<Vec<_>>(),

@@ -156,6 +156,26 @@ impl ProgressTracker<'_, '_> {
 }
 
 /// A directory of backups. Several handles and processes may read it; one at a time changes it.
+///
+/// ```
+/// use kingtide::backup::{Backup, BackupOptions};
+/// use kingtide::vfs::{Fs, MemFs};
+/// use kingtide::{Db, Options};
+/// use std::sync::Arc;
+///
+/// let fs: Arc<dyn Fs> = MemFs::shared();
+/// let db = Db::open("db", Options::new().fs(fs.clone()))?;
+/// db.put("ebb", "low")?;
+/// let backups = Backup::on(fs.clone(), "backups"); // `Backup::at` is for the machine's file system
+/// let made = backups.create(&db, BackupOptions::new())?;
+/// assert_eq!(backups.ids()?, [made.id]);
+/// assert_eq!(backups.info(made.id)?.bytes, backups.list()?[0].bytes);
+///
+/// backups.restore_to(made.id, &fs, "copy", BackupOptions::new())?;
+/// let copy = Db::open("copy", Options::new().fs(fs))?;
+/// assert_eq!(copy.get("ebb")?.as_deref(), Some(&b"low"[..]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Backup {
     fs: Arc<DirFs>,

@@ -45,12 +45,12 @@ impl DbInner {
     fn clone_family(self: &Arc<Self>, from: &str, to: &str) -> Result<Arc<Family>> {
         self.check_writable()?;
         let source = {
-            let shape = self.shape.lock();
-            if shape.by_name(to).is_some() {
+            let catalog = self.catalog.lock();
+            if catalog.by_name(to).is_some() {
                 return Err(exists(to));
             }
             let missing = || Error::new(ErrorKind::NotFound, format!("no column family '{from}'"));
-            shape.by_name(from).cloned().ok_or_else(missing)?
+            catalog.by_name(from).cloned().ok_or_else(missing)?
         };
         self.begin_log()?;
         let (view, seq) = {
@@ -97,8 +97,8 @@ impl DbInner {
                     copied.take(run_merge(context, &job, &CompactionRange::default())?, brought);
                 }
             }
-            if !view.frozen.is_empty() {
-                let input = FlushInput::of(&view.frozen, context.new_file_id());
+            if !view.immutable.is_empty() {
+                let input = FlushInput::of(&view.immutable, context.new_file_id());
                 copied.take(run_flush(context, input)?, brought);
             }
             Ok(copied)

@@ -321,7 +321,7 @@ impl DbInner {
 
     /// A key order: a built-in one, or one that a family of this database has.
     fn order_named(&self, name: &str) -> Result<KeyOrder> {
-        let own = || self.shape.lock().families.values().map(|f| f.order().clone()).find(|o| o.name() == name);
+        let own = || self.catalog.lock().families.values().map(|f| f.order().clone()).find(|o| o.name() == name);
         KeyOrder::builtin(name).or_else(own).ok_or_else(|| {
             let text = format!("the exported family is ordered by '{name}', which no family of this database is");
             Error::new(ErrorKind::Incompatible, text)

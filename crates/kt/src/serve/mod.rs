@@ -158,7 +158,7 @@ fn families(db: &Db) -> Vec<Value> {
     };
     let family = |f: &kingtide::FamilyReport| {
         json!({
-            "name": f.name, "memtable_bytes": f.active_bytes, "immutable_memtables": f.frozen,
+            "name": f.name, "memtable_bytes": f.active_bytes, "immutable_memtables": f.immutable_memtables,
             "vlog_bytes": f.vlog_bytes, "vlog_dead_bytes": f.vlog_dead_bytes,
             "levels": f.levels.iter().map(level).collect::<Vec<_>>(),
         })
@@ -180,6 +180,7 @@ fn parse(text: &str) -> (Map<String, Value>, Map<String, Value>) {
                     all.push(json!([bound, number]));
                 }
             }
+            None if name.contains('{') => {} // a family's histogram; the page shows those of the database
             None => drop(counters.insert(name.to_owned(), number.into())),
         }
     }

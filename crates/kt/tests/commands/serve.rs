@@ -111,6 +111,9 @@ fn what_a_running_process_publishes_is_shown() {
     let server = Server::of(&path);
     let status = server.status();
     assert_eq!((&status["live"], &status["counters"]["puts"]), (&Value::Bool(true), &100.into()), "{status}");
+    let names = |of: &str| status[of].as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    assert!(names("counters").iter().all(|name| !name.contains('{')), "families' histograms are no counters: {status}");
+    assert!(names("histograms").contains(&"write".to_owned()), "{status}");
     let writes = status["histograms"]["write"].as_array().unwrap();
     assert_eq!(writes.last().unwrap(), &serde_json::json!([null, 100]));
     assert!(server.get("/metrics").1.contains("\nkingtide_puts 100\n"));
