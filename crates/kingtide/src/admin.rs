@@ -76,7 +76,11 @@ impl DbInner {
         if family.oldest_unflushed().is_some() {
             rare!("family-dropped-with-data");
         }
-        self.commit.lock().families.retain(|f| f.id() != family.id());
+        {
+            let mut commit = self.commit.lock();
+            family.mark_gone();
+            commit.families.retain(|f| f.id() != family.id());
+        }
         shape.manual.retain(|m| m.family != family.id());
         family.update_view(|v| {
             v.memtables().for_each(|m| m.retire());

@@ -528,7 +528,16 @@ mod tests {
         let mut all = [0; 10];
         assert_eq!((f.read_at(&mut all, 0).unwrap(), &all), (5, b"01234\0\0\0\0\0"));
         fs.add(Rule::new(Op::Read, Fault::ShortRead));
-        assert_eq!(f.read_exact_at(&mut all, 0).unwrap_err().kind(), ErrorKind::Corruption);
+        f.read_exact_at(&mut all, 0).unwrap();
+        assert_eq!(&all, b"0123456789", "the rest is read too");
+        fs.add(Rule::new(Op::Read, Fault::ShortRead).sticky());
+        let e = f.read_exact_at(&mut all, 0).unwrap_err();
+        assert_eq!((e.kind(), e.offset()), (ErrorKind::Io, Some(9)), "the file does not end there");
+        assert_eq!(f.read_full_at(&mut all[..2], 8).unwrap_err().kind(), ErrorKind::Io);
+        fs.clear();
+        assert_eq!(f.read_full_at(&mut all, 8).unwrap(), 2);
+        assert_eq!(f.read_exact_at(&mut all, 8).unwrap_err().kind(), ErrorKind::Corruption);
+        f.read_exact_at(&mut all, 0).unwrap();
         fs.add(Rule::new(Op::Write, Fault::ShortWrite));
         let e = f.write_at(b"abcd", 2).unwrap_err();
         assert_eq!((e.kind(), e.offset()), (ErrorKind::Io, Some(2)));

@@ -212,12 +212,24 @@ pub trait File: Send + Sync + Debug {
         Ok(false)
     }
 
+    /// Reads until `buf` is full or the file ends, and returns how many bytes were read.
+    ///
+    /// # Errors
+    /// As [`File::read_at`]; `Io` if reads return nothing although the file goes on. Code that takes missing bytes for a
+    /// write that a power cut tore must not take such a read for the end of the file.
+    fn read_full_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        match self.read_at(buf, offset)? {
+            n if n == buf.len() => Ok(n),
+            n => read_rest(self.path(), buf, offset, n, &|b, at| self.read_at(b, at), &|| self.len()),
+        }
+    }
+
     /// Reads exactly `buf.len()` bytes.
     ///
     /// # Errors
-    /// `Corruption` with file and offset when the file ends before; otherwise as [`File::read_at`].
+    /// `Corruption` with file and offset when the file ends before; otherwise as [`File::read_full_at`].
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        let got = self.read_at(buf, offset)?;
+        let got = self.read_full_at(buf, offset)?;
         if got == buf.len() {
             return Ok(());
         }
@@ -237,6 +249,35 @@ pub trait File: Send + Sync + Debug {
     fn allows_helpers(&self) -> bool {
         false
     }
+}
+
+/// Continues a read that returned `got` bytes, until the buffer is full or the file ends.
+#[cold]
+fn read_rest(
+    path: &Path,
+    buf: &mut [u8],
+    offset: u64,
+    mut got: usize,
+    read_at: &dyn Fn(&mut [u8], u64) -> Result<usize>,
+    len: &dyn Fn() -> Result<u64>,
+) -> Result<usize> {
+    let mut futile = false;
+    while got < buf.len() {
+        let at = offset + got as u64;
+        match read_at(&mut buf[got..], at)? {
+            0 if len()? <= at => break,
+            0 if futile => {
+                let text = format!("a read returned nothing, although the file has {} bytes", len()?);
+                return Err(Error::new(ErrorKind::Io, text).at_path(path).at_offset(at));
+            }
+            0 => futile = true, // it may have grown meanwhile
+            n => {
+                got += n;
+                futile = false;
+            }
+        }
+    }
+    Ok(got)
 }
 
 #[cold]

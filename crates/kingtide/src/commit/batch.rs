@@ -428,20 +428,20 @@ impl WriteBatch {
         Ok(out)
     }
 
-    /// Forgets the operations on families that were dropped.
+    /// Forgets the operations on families that are gone.
     pub(crate) fn leave_out_dropped(&mut self) -> Result<()> {
-        if !self.families.iter().any(|f| f.is_dropped()) {
+        if !self.families.iter().any(|f| f.is_gone()) {
             return Ok(());
         }
         let mut rest = WriteBatch::new();
         for op in &self.ops {
             let family = &self.families[op.family as usize];
-            if !family.is_dropped() {
+            if !family.is_gone() {
                 let (key, value) = (self.key_of(op), self.value_of(op));
                 rest.push_logged(family, &LoggedOp { kind: op.kind, family: family.id(), key, value })?;
             }
         }
-        rest.staged.extend(self.staged.drain(..).filter(|s| !s.family.is_dropped()));
+        rest.staged.extend(self.staged.drain(..).filter(|s| !s.family.is_gone()));
         *self = rest;
         Ok(())
     }

@@ -86,8 +86,11 @@ impl DbInner {
     fn admission(&self, c: &CommitState, batch: &WriteBatch, guard: &Guard<'_>, round: Round) -> Result<Admission> {
         self.check_open()?;
         c.check_whole()?;
+        // A transaction that was prepared commits in families too whose drop failed: the next open may find them undropped, and
+        // must not find a part of it.
+        let resolves = batch.control().is_some_and(|c| c.resolves);
         for f in batch.families() {
-            f.check_alive()?;
+            if resolves { f.check_not_gone()? } else { f.check_alive()? }
         }
         if matches!(guard, Guard::Locked) {
             return Ok(Admission::Go);

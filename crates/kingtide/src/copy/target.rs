@@ -141,7 +141,7 @@ pub(crate) fn read_file(
     let mut buffer = zeroed(CHUNK.min(file.len()?.max(1) as usize), "copying a file")?;
     let (mut at, mut hash) = (0, Hasher64::new());
     loop {
-        let n = file.read_at(&mut buffer, at)?;
+        let n = file.read_full_at(&mut buffer, at)?;
         if n == 0 {
             return Ok((at, hash.finish()));
         }

@@ -56,6 +56,7 @@ pub struct Family {
     direct_from: AtomicU64,
     /// Set under the commit lock; commits check it there.
     dropped: AtomicBool,
+    gone: AtomicBool,
     /// Everything up to here is in tables. Written under the shape lock; a hint elsewhere.
     pub(crate) flushed_seq: AtomicU64,
     /// How many times files were ingested. Counted after the view has them and before they are visible: see
@@ -96,6 +97,7 @@ impl Family {
             name: RwLock::new(name),
             view_lock: Mutex::new(()),
             dropped: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
             flushed_seq: AtomicU64::new(0),
             extra_runs: AtomicU64::new(0),
             hidden_per_entry: AtomicU64::new(0),
@@ -172,6 +174,17 @@ impl Family {
         self.dropped.store(true, Ordering::Release);
     }
 
+    /// Whether the manifest says that it was dropped. A family whose drop failed is closed for writers, but the next open may
+    /// find it undropped. Changed under the commit lock; a hint elsewhere.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the manifest says that it was dropped. Called under the commit lock.
+    pub(crate) fn mark_gone(&self) {
+        self.gone.store(true, Ordering::Relaxed);
+    }
+
     /// Whether it is a family of the database with these statistics: each database has its own.
     #[inline]
     pub(crate) fn belongs_to(&self, stats: &Arc<Stats>) -> bool {
@@ -179,10 +192,17 @@ impl Family {
     }
 
     pub(crate) fn check_alive(&self) -> Result<()> {
-        match self.is_dropped() {
-            false => Ok(()),
-            true => Err(Error::new(ErrorKind::Closed, format!("column family '{}' was dropped", self.name()))),
-        }
+        if self.is_dropped() { Err(self.was_dropped()) } else { Ok(()) }
+    }
+
+    /// As [`Family::check_alive`], but a family whose drop failed counts as alive.
+    pub(crate) fn check_not_gone(&self) -> Result<()> {
+        if self.is_gone() { Err(self.was_dropped()) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn was_dropped(&self) -> Error {
+        Error::new(ErrorKind::Closed, format!("column family '{}' was dropped", self.name()))
     }
 
     /// Replaces the view by what `change` makes of it, one change at a time.

@@ -158,7 +158,7 @@ impl DbInner {
             record.push_resolved(xid, committed);
             let durable = commit(txn, record);
             record.pop_control();
-            let dropped = record.families().iter().any(|f| f.is_dropped());
+            let dropped = record.families().iter().any(|f| f.is_gone());
             if !self.prepared.holds(xid, &body) {
                 *content = None;
                 return Ok(Resolution { txn, durable });

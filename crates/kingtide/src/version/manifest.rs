@@ -607,7 +607,7 @@ pub(crate) fn write_again(file: &dyn File, end: u64) -> Result<()> {
         let mut offset = from;
         while offset < to {
             let wanted = (to - offset).min(piece.len() as u64) as usize;
-            let n = file.read_at(&mut piece[..wanted], offset)?;
+            let n = file.read_full_at(&mut piece[..wanted], offset)?;
             if n == 0 {
                 break; // shorter than it was a moment ago
             }

@@ -77,13 +77,7 @@ impl Window {
         extend_zeroed(&mut self.bytes, take as usize, "a part of the log")?;
         self.start = offset;
         self.loads += 1;
-        let mut got = 0;
-        while got < self.bytes.len() {
-            match self.file.read_at(&mut self.bytes[got..], offset + got as u64)? {
-                0 => break,
-                n => got += n,
-            }
-        }
+        let got = self.file.read_full_at(&mut self.bytes, offset)?;
         self.bytes.truncate(got);
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Values that are written once: what a crash makes of the log and the value logs that it points into.
 
-use kingtide::vfs::{Fs, MemFs, OpenMode, Survival, WriteOp};
+use kingtide::vfs::{Fault, FaultFs, Fs, MemFs, Op, OpenMode, Rule, Survival, WriteOp};
 use kingtide::{Db, Durability, ErrorKind, Options, Severity, WriteBatch, WriteOptions};
 use kingtide_base::rng::Rng;
 use std::path::{Path, PathBuf};
@@ -127,6 +127,44 @@ fn a_value_that_a_power_cut_took_ends_the_log() {
     assert_eq!(found(&again), [0, 9]);
     assert!(!cut.exists(&lost).unwrap(), "what the log needed of it was moved");
     again.close().unwrap();
+}
+
+/// A read that ends before the file does says nothing of what a power cut took: the log would end there for ever.
+#[test]
+fn a_read_that_falls_short_is_not_taken_for_what_a_power_cut_took() {
+    let fs = MemFs::new();
+    let db = open(&fs).unwrap();
+    for i in 0..4 {
+        put(&db, i, Durability::Power);
+    }
+    let (mut opened, mut refused) = (0, 0);
+    for sticky in [false, true] {
+        for nth in 1.. {
+            let cut = fs.crash_clone(Survival::AllLost, &mut Rng::new(nth));
+            let faults = Arc::new(FaultFs::new(Arc::new(cut.clone()), nth));
+            let rule = Rule::new(Op::Read, Fault::ShortRead).nth(nth);
+            faults.add(if sticky { rule.sticky() } else { rule });
+            let opened_now = Db::open("db", options(&cut).fs(faults.clone()));
+            let injected = faults.stats().injected();
+            faults.clear();
+            match opened_now {
+                Ok(db) => {
+                    assert_eq!(found(&db), [0, 1, 2, 3], "read {nth}, sticky: {sticky}");
+                    opened += 1;
+                }
+                Err(e) => {
+                    assert_eq!(e.kind(), ErrorKind::Io, "read {nth}: {e}");
+                    refused += 1;
+                }
+            }
+            let db = open(&cut).unwrap_or_else(|e| panic!("after read {nth}, sticky: {sticky}: {e}"));
+            assert_eq!(found(&db), [0, 1, 2, 3], "after read {nth}, sticky: {sticky}");
+            if injected == 0 {
+                break; // there is no such read
+            }
+        }
+    }
+    assert!(opened > 10 && refused > 5, "{opened} opened, {refused} refused");
 }
 
 #[test]

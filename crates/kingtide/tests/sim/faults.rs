@@ -120,7 +120,6 @@ fn end_trouble(world: &mut World, trouble: &Trouble) {
 /// Returns how many calls were refused, and how many operations made to fail.
 fn run(plan: &Arc<Plan>, seed: u64, steps: u64, trouble: Trouble) -> (u64, u64) {
     let mut world = begin(plan, seed);
-    world.short_reads = trouble.fault == Some(Fault::ShortRead);
     if let Some(fault) = trouble.fault {
         let rule = Rule::new(trouble.op, fault).nth(trouble.nth);
         world.faults.add(if trouble.sticky { rule.sticky() } else { rule });

@@ -42,8 +42,6 @@ pub struct World {
     pub steps: u64,
     /// Whether calls may fail.
     pub faulty: bool,
-    /// Whether reads may end early.
-    pub short_reads: bool,
     pub refused: u64,
     pub conflicts: u64,
     /// Trouble with the disk that the scenario made by itself, while it lasts.
@@ -106,7 +104,6 @@ impl World {
             readers: Readers::default(),
             steps: 0,
             faulty: plan.is_faulty(),
-            short_reads: false,
             refused: 0,
             conflicts: 0,
             trouble: None,
@@ -205,10 +202,8 @@ impl World {
         }
         self.refused += 1;
         assert!(self.faulty, "refused without a reason: {e:?}");
-        // A file that a short read makes seem too short is taken for a damaged one.
-        let short = e.kind() == ErrorKind::Corruption && self.short_reads;
         let expected = [ErrorKind::Io, ErrorKind::NoSpace, ErrorKind::Poisoned, ErrorKind::Closed];
-        assert!(short || expected.contains(&e.kind()), "unexpected kind of error: {e:?}");
+        assert!(expected.contains(&e.kind()), "unexpected kind of error: {e:?}");
     }
 
     /// Does something that adds an event to the history.

@@ -224,6 +224,33 @@ fn writes_to_a_dropped_family_are_left_out() {
     assert!(again.get(b"b").unwrap().is_none());
 }
 
+/// The next open may find the family undropped, and with it every write of a transaction that was committed.
+#[test]
+fn writes_to_a_family_whose_drop_failed_are_not_left_out() {
+    for succeeds_later in [false, true] {
+        let fs = MemFs::new();
+        let db = open(&fs);
+        let family = db.default_family().clone();
+        let other = db.create_family("other", Default::default()).unwrap();
+        prepare(&db, b"xid", batch(&[(&family, b"a", b"1"), (&other, b"b", b"2")]));
+        fs.set_capacity(Some(1));
+        db.drop_family("other").unwrap_err();
+        fs.set_capacity(None);
+        assert_eq!(kind_of(other.put(b"c", b"3")), ErrorKind::Closed, "it stays closed for other writers");
+        resolve(&db, b"xid", true);
+        if succeeds_later {
+            db.drop_family("other").unwrap();
+        }
+        let again = open(&fs.kill_clone());
+        assert!(xids(&again).is_empty());
+        assert_eq!(again.get(b"a").unwrap().as_deref(), Some(&b"1"[..]));
+        match again.family("other") {
+            Ok(other) => assert_eq!(other.get(b"b").unwrap().as_deref(), Some(&b"2"[..]), "a part of a transaction"),
+            Err(e) => assert!(succeeds_later && e.kind() == ErrorKind::NotFound, "{e}"),
+        }
+    }
+}
+
 /// Commits without durability are not logged; prepares and ends always are.
 #[test]
 fn prepares_and_ends_are_logged_at_every_durability() {
