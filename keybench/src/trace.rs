@@ -437,7 +437,7 @@ impl Trace {
     pub fn value_size(&self) -> u64 {
         let all = self.load.iter().chain(&self.run).flatten().map(|(_, op)| puts(op));
         let (entries, bytes) = all.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
-        if entries == 0 { 0 } else { bytes / entries }
+        bytes.checked_div(entries).unwrap_or(0)
     }
 }
 

@@ -32,7 +32,7 @@ const SMALL: &str = "--seed-threads 1 --repeat 1 --timeline 0 --auto-plot=false 
 fn counts(out: &str) -> Vec<(String, u64)> {
     let lines = out.lines().skip_while(|l| !l.trim_start().starts_with("op ")).skip(1);
     let words = lines.map(|l| l.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
-    words.take_while(|w| w.len() > 2).map(|w| (w[0].clone(), w[1].replace(',', "").parse().unwrap())).collect()
+    words.take_while(|w| w.len() > 6).map(|w| (w[0].clone(), w[1].replace(',', "").parse().unwrap())).collect()
 }
 
 #[test]
