@@ -16,6 +16,14 @@ fn main() {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let version = Command::new(rustc).arg("--version").output().ok().and_then(|o| String::from_utf8(o.stdout).ok());
     println!("cargo::rustc-env=KEYBENCH_RUSTC={}", version.as_deref().map_or("unknown", str::trim));
+    // Engines that are built in do not all tell their version.
+    let lock = std::fs::read_to_string("../Cargo.lock").unwrap_or_default();
+    for name in ["fjall", "redb"] {
+        let version =
+            lock.split_once(&format!("name = \"{name}\"\nversion = \"")).and_then(|(_, rest)| rest.split_once('"'));
+        println!("cargo::rustc-env=KEYBENCH_{}={}", name.to_uppercase(), version.map_or("unknown", |(v, _)| v));
+    }
+    println!("cargo::rerun-if-changed=../Cargo.lock");
     // Moves with every commit and checkout; a path that is not there would make cargo build this again each time.
     let moves = git(&["rev-parse", "--git-path", "logs/HEAD"]).filter(|p| std::path::Path::new(p).exists());
     println!("cargo::rerun-if-changed={}", moves.as_deref().unwrap_or("build.rs"));

@@ -6,6 +6,7 @@ mod clock;
 mod compare;
 mod config;
 mod data;
+mod db_bench;
 mod dist;
 mod engine;
 mod error;
@@ -26,6 +27,8 @@ mod results;
 mod settle;
 mod stats;
 mod suite;
+mod trace;
+mod ycsb;
 
 use clap::{Parser, Subcommand};
 use error::{Error, Result};
@@ -46,8 +49,19 @@ enum Command {
     Micro(Box<micro::Args>),
     /// Run workloads written in Lua: a file, or the name of a bundled one
     Run(Box<lua::Args>),
+    /// Run the operations of a trace again, which `keybench run --trace FILE` recorded
+    Replay(Box<lua::Args>),
+    /// Run a workload of YCSB: a property file such as workloads/workloada, with the flags of `keybench run`
+    Ycsb(Box<lua::Args>),
     /// Kill a Lua workload repeatedly with SIGKILL, and check that no acknowledged write is lost
     Kill(Box<kill::Args>),
+    /// Run the phases that RocksDB's db_bench would run with the same flags, or with those of --flagfile=FILE
+    #[command(name = "db_bench")]
+    DbBench {
+        /// Flags of db_bench, and -e ENGINES, --repeat=N and --csv=FILE of keybench micro
+        #[arg(allow_hyphen_values = true, trailing_var_arg = true, value_name = "FLAGS")]
+        flags: Vec<String>,
+    },
     /// Run a named list of native tests, and print its table
     Suite(suite::Args),
     /// Compare two reports; fails if the second is slower
@@ -112,12 +126,22 @@ fn run(command: Command, words: &[OsString]) -> Result<()> {
     }
     match command {
         Command::Micro(args) => micro::main(&args),
-        Command::Run(args) => {
-            // Behind the program's and the command's names.
-            config::complete(*args, words.get(2..).unwrap_or_default())
-                .and_then(|args| lua::main(&args, &config::Saved::of(&args)?.to_string()))
+        Command::Run(args) => run_workloads(*args, words),
+        Command::Ycsb(args) => {
+            if let Some(name) = args.workloads.iter().find(|name| lua::script::Script::properties(name).is_none()) {
+                return Err(Error::usage(format!("'{name}' is no property file of YCSB, or not there")));
+            }
+            run_workloads(*args, words)
+        }
+        Command::Replay(args) => {
+            if let Some(name) = args.workloads.iter().find(|name| !trace::is_trace(name.as_ref())) {
+                let what = "is not a trace, or not there; `keybench run WORKLOAD --trace FILE` records one";
+                return Err(Error::usage(format!("'{name}' {what}")));
+            }
+            run_workloads(*args, words)
         }
         Command::Kill(args) => kill::main(&args),
+        Command::DbBench { flags } => micro::main(&db_bench::translated(&flags)?),
         Command::Suite(args) => suite::main(&args),
         Command::Compare(args) => compare::main(&args),
         Command::Plot(args) => plot::main(&args),
@@ -129,6 +153,12 @@ fn run(command: Command, words: &[OsString]) -> Result<()> {
             other => Err(Error::usage(format!("unknown child process: {other}"))),
         },
     }
+}
+
+fn run_workloads(args: lua::Args, words: &[OsString]) -> Result<()> {
+    // Behind the program's and the command's names.
+    config::complete(args, words.get(2..).unwrap_or_default())
+        .and_then(|args| lua::main(&args, &config::Saved::of(&args)?.to_string()))
 }
 
 /// Opens each engine in a directory of its own, puts an entry, gets it back, and says what came of it.

@@ -122,7 +122,9 @@ pub fn sig3(x: f64) -> String {
     if x == 0.0 || !x.is_finite() {
         return format!("{x:.2}");
     }
-    let magnitude = x.abs().log10().floor() as i32;
+    // Of what is shown: 9.996 is shown as 10.0.
+    let rounded = format!("{x:.2e}");
+    let magnitude: i32 = rounded.split_once('e').and_then(|(_, e)| e.parse().ok()).unwrap_or_default();
     format!("{x:.*}", (2 - magnitude).clamp(0, 12) as usize)
 }
 

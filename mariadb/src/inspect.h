@@ -47,7 +47,7 @@ struct LevelShape {
 
 struct FamilyShape {
   std::string name;
-  uint64_t active_bytes = 0, frozen_memtables = 0, memtable_entries = 0, value_log_bytes = 0, value_log_dead_bytes = 0;
+  uint64_t active_bytes = 0, immutable_memtables = 0, memtable_entries = 0, value_log_bytes = 0, value_log_dead_bytes = 0;
   std::vector<LevelShape> levels;
 };
 

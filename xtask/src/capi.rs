@@ -1,4 +1,4 @@
-//! Builds and installs the C API: `cargo xtask capi [--prefix DIR] [--profile NAME] [--check]`.
+//! Builds and installs the C API: `cargo xtask capi [--prefix DIR] [--profile NAME] [--keep-debug] [--check]`.
 //!
 //! The libraries have names of their own in Cargo's directory, because `libkingtide` is the engine's there. Installed they are
 //! `libkingtide.a` and `libkingtide.so`, with the version in the shared one's name, the headers for C and C++, and files for pkg-config
@@ -13,25 +13,28 @@ use std::process::Command;
 /// What changes when programs must be compiled again: the number in the shared library's name.
 const ABI: u32 = 0;
 
-const USAGE: &str = "usage: cargo xtask capi [--prefix DIR] [--profile NAME] [--check]";
+const USAGE: &str = "usage: cargo xtask capi [--prefix DIR] [--profile NAME] [--keep-debug] [--check]";
 
 /// Runs it.
 pub fn run(args: &[String]) -> Result<(), String> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-    let (mut prefix, mut profile, mut check) = (target.join("capi"), "release".to_owned(), false);
+    let (mut prefix, mut profile) = (target.join("capi"), "release".to_owned());
+    let (mut keep_debug, mut check) = (false, false);
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         let mut value = || args.next().cloned().ok_or_else(|| USAGE.to_owned());
         match arg.as_str() {
             "--prefix" => prefix = PathBuf::from(value()?),
             "--profile" => profile = value()?,
+            "--keep-debug" => keep_debug = true,
             "--check" => check = true,
             _ => return Err(USAGE.to_owned()),
         }
     }
     build(&profile)?;
     let built = target.join(if profile == "dev" { "debug" } else { &profile });
-    install(&built, &prefix)?;
+    // A library for tests keeps what tells their lines.
+    install(&built, &prefix, profile == "release" && !keep_debug)?;
     println!("installed in {}", prefix.display());
     if check { try_out(&prefix) } else { Ok(()) }
 }
@@ -42,7 +45,7 @@ fn build(profile: &str) -> Result<(), String> {
     ran(cargo.args(["--", "-C"]).arg(format!("link-arg=-Wl,-soname,libkingtide.so.{ABI}")))
 }
 
-fn install(built: &Path, prefix: &Path) -> Result<(), String> {
+fn install(built: &Path, prefix: &Path, strip: bool) -> Result<(), String> {
     let (include, lib) = (prefix.join("include"), prefix.join("lib"));
     for dir in [&include, &lib.join("pkgconfig"), &lib.join("cmake/kingtide")] {
         fs::create_dir_all(dir).map_err(|e| format!("cannot make {}: {e}", dir.display()))?;
@@ -57,6 +60,14 @@ fn install(built: &Path, prefix: &Path) -> Result<(), String> {
     copy(root().join("cpp/include/kingtide.hpp"), include.join("kingtide.hpp"))?;
     copy(built.join("libkingtide_c.a"), lib.join("libkingtide.a"))?;
     copy(built.join("libkingtide_c.so"), lib.join(&full))?;
+    if strip {
+        // Line tables are most of the static library.
+        for library in [lib.join("libkingtide.a"), lib.join(&full)] {
+            if let Err(e) = ran(Command::new("strip").arg("-S").arg(&library)) {
+                println!("{} keeps its debug information: {e}", library.display());
+            }
+        }
+    }
     for (link, to) in [(short.as_str(), full.as_str()), ("libkingtide.so", short.as_str())] {
         let link = lib.join(link);
         let _ = fs::remove_file(&link); // of an earlier install
@@ -100,15 +111,15 @@ fn try_out(prefix: &Path) -> Result<(), String> {
     let _ = fs::remove_dir_all(&dir); // of an earlier check
     fs::create_dir_all(&dir).map_err(|e| format!("cannot make {}: {e}", dir.display()))?;
     let lib = prefix.join("lib");
-    let shared = "cc bank.c $(pkg-config --cflags --libs kingtide) -lpthread -o shared && ./shared shared.db";
-    let fixed = "cc bank.c $(pkg-config --cflags kingtide) $(pkg-config --variable=libdir kingtide)/libkingtide.a \
-                 -lpthread -ldl -lm -o static && ./static static.db";
+    let shared = "cc bank.c $(pkg-config --cflags --libs kingtide) -lpthread \
+                  -Wl,-rpath,$(pkg-config --variable=libdir kingtide) -o shared && ./shared shared.db";
+    let fixed = "cc -static bank.c $(pkg-config --static --cflags --libs kingtide) -o static && ./static static.db";
     let from = root().join("crates/capi/examples/bank.c");
     fs::copy(&from, dir.join("bank.c")).map_err(|e| format!("cannot copy {}: {e}", from.display()))?;
     for line in [shared, fixed] {
         let mut sh = Command::new("sh");
         sh.args(["-ec", line]).current_dir(&dir).env("PKG_CONFIG_PATH", lib.join("pkgconfig"));
-        ran(sh.env("LD_LIBRARY_PATH", &lib))?;
+        ran(sh.env_remove("LD_LIBRARY_PATH"))?;
     }
     fs::remove_dir_all(&dir).map_err(|e| format!("cannot remove {}: {e}", dir.display()))
 }

@@ -553,7 +553,7 @@ mod tests {
         assert_eq!(pool.budget().used(), FIRST_CHUNK as u64);
     }
 
-    /// A memtable that is frozen at its size must not be charged twice that.
+    /// A memtable that is sealed at its size must not be charged twice that.
     #[test]
     fn what_is_charged_is_close_to_what_is_held() {
         let pool = pool(0);

@@ -12,6 +12,7 @@ pub use save::Saved;
 use crate::engine::{self, Checked};
 use crate::error::{Error, Result};
 use crate::lua;
+use crate::ycsb;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args as _, Command, FromArgMatches as _};
 use ini::{Entry, FIRST, Ini, Section};
@@ -62,6 +63,7 @@ const KEYS: &[Key] = &[
     key("users", Form::Value),
     key("items", Form::Value),
     key("value_size", Form::Value),
+    key("speed", Form::Unless0),
     key("seed", Form::Value),
     key("pin", Form::Value),
     key("verify", Form::Switch),
@@ -91,10 +93,11 @@ const EITHER: [&str; 2] = ["ops", "secs"];
 /// The arguments of a run. `raw` is the command line behind `run`, of which `args` was made; where it names a configuration,
 /// what that says is added.
 pub fn complete(args: lua::Args, raw: &[OsString]) -> Result<lua::Args> {
-    let complete = match &args.config {
-        None => args,
+    let (complete, raw) = match &args.config {
+        None => (args, raw.to_vec()),
         Some(path) => merge(&Ini::read(path)?, raw)?,
     };
+    let complete = with_properties(complete, &raw)?;
     if complete.workloads.is_empty() {
         let what = "no workload: name a Lua file, or one of the bundled ones (keybench run --help)";
         return Err(Error::usage(match &complete.config {
@@ -105,7 +108,23 @@ pub fn complete(args: lua::Args, raw: &[OsString]) -> Result<lua::Args> {
     Ok(complete)
 }
 
-fn merge(ini: &Ini, raw: &[OsString]) -> Result<lua::Args> {
+/// The same with the counts and sizes of a YCSB property file among the workloads, where no flag gives them.
+fn with_properties(args: lua::Args, raw: &[OsString]) -> Result<lua::Args> {
+    let flags = ycsb::flags_of(&args.workloads)?;
+    if flags.is_empty() {
+        return Ok(args);
+    }
+    let given = parse(raw).map_err(|e| Error::usage(first_line(&e)))?;
+    let given = |field: &str| given.value_source(field) == Some(ValueSource::CommandLine);
+    let replaced = |field: &str| given(field) || EITHER.contains(&field) && EITHER.iter().any(|f| given(f));
+    let added = flags.into_iter().filter(|(field, _)| !replaced(field)).map(|(_, flag)| flag);
+    let all: Vec<OsString> = added.chain(raw.iter().cloned()).collect();
+    let wrong = |e: clap::Error| Error::usage(first_line(&e));
+    lua::Args::from_arg_matches(&parse(&all).map_err(wrong)?).map_err(wrong)
+}
+
+/// The arguments that a file and the command line come to, and the flags that mean the same.
+fn merge(ini: &Ini, raw: &[OsString]) -> Result<(lua::Args, Vec<OsString>)> {
     let on_line = parse(raw).map_err(|e| Error::usage(first_line(&e)))?;
     let given = |field: &str| on_line.value_source(field) == Some(ValueSource::CommandLine);
     let mut flags = Vec::new();
@@ -120,12 +139,12 @@ fn merge(ini: &Ini, raw: &[OsString]) -> Result<lua::Args> {
         }
     }
     // What comes later counts where an engine is given an option twice, so the command line comes last.
-    let with = |opts: Vec<OsString>| -> Result<lua::Args> {
+    let with = |opts: Vec<OsString>| -> Result<(lua::Args, Vec<OsString>)> {
         let all: Vec<OsString> = flags.iter().cloned().chain(opts).chain(raw.iter().cloned()).collect();
         let wrong = |e: clap::Error| Error::usage(format!("{}: {}", ini.path.display(), first_line(&e)));
-        lua::Args::from_arg_matches(&parse(&all).map_err(wrong)?).map_err(wrong)
+        Ok((lua::Args::from_arg_matches(&parse(&all).map_err(wrong)?).map_err(wrong)?, all))
     };
-    let engines = engine::parse_names(&with(Vec::new())?.backend)?;
+    let engines = engine::parse_names(&with(Vec::new())?.0.backend)?;
     with(engine_flags(ini, &engines)?)
 }
 

@@ -61,6 +61,7 @@ fn bench(args: &lua::Args) -> Result<Vec<(String, String)>> {
         ("seed_threads", args.seed_threads.map(|n| n.to_string())),
         ("ops", args.ops.map(|n| n.to_string())),
         ("secs", args.secs.map(|s| s.to_string())),
+        ("speed", args.speed.map(|s| s.to_string())),
         ("rate", args.rate.map(|r| r.to_string())),
         ("settle", args.settle.map(|on| u8::from(on).to_string())),
         ("isolation", args.txn_flags.isolation.map(|i| i.name().to_owned())),

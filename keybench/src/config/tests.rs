@@ -161,7 +161,7 @@ fn options_of_earlier_tidesdb_versions_are_left_out() {
 
 #[test]
 fn what_is_saved_runs_the_same() {
-    let line = "mixed valsize --sweep 100,0.5,x --ignore-free-space --seed-threads 3 --backend kingtide,memory --threads 1,2 --batch 1,64 --secs 2.5 --warmup 1 --rate 1000 --seed-once \
+    let line = "mixed valsize --sweep 100,0.5,x --ignore-free-space --seed-threads 3 --backend kingtide,memory --threads 1,2 --batch 1,64 --secs 2.5 --warmup 1 --rate 1000 --speed 2 --seed-once \
                 --verify --settle=false --equal --sync --data-dir /data --report-dir /reports --auto-plot=false --report console,tsv:x.tsv --probe system --opt kingtide.l0_trigger=3 \
                 --opt kingtide.l0_trigger=4 --isolation serializable --txn-mode locking";
     let args = Line::try_parse_from(line.split_whitespace()).unwrap().args;

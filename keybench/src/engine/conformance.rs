@@ -126,7 +126,7 @@ fn step(name: &str, session: &mut dyn Session, model: &mut Model, rng: &mut Rng)
             let end = if rng.below(8) == 0 { end } else { [&start[..], b"~"].concat() };
             match session.delete_range(&start, &end) {
                 Ok(()) => model.retain(|k, _| *k < start || *k >= end),
-                Err(Error::Unsupported(_)) => assert!(!["kingtide", "kingtide-c", "lmdb", "memory"].contains(&name)),
+                Err(Error::Unsupported(_)) => assert!(["rocksdb", "tidesdb", "fjall"].contains(&name)),
                 Err(e) => panic!("{name}: {e}"),
             }
         }
@@ -356,4 +356,85 @@ fn options_of_lmdb_are_a_closed_set() {
         let e = super::check_option("lmdb", key, value).unwrap_err();
         assert!(e.exit_code() == 2 && e.to_string().contains(wanted), "{e}");
     }
+}
+
+/// Names of options that no engine has, values that an option cannot have, and those that it can.
+#[cfg(all(feature = "fjall", feature = "redb", feature = "sqlite"))]
+#[test]
+fn options_of_built_in_peers_are_closed_sets() {
+    for (engine, key, value, wanted) in [
+        ("fjall", "worker_thread", "2", "did you mean 'worker_threads'"),
+        ("fjall", "max_journaling_size", "1M", "use at least"),
+        ("fjall", "data_block_size", "many", "fjall option data_block_size: "),
+        ("redb", "quick_repairs", "1", "did you mean 'quick_repair'"),
+        ("redb", "two_phase_commit", "maybe", "neither true nor false"),
+        ("sqlite", "page_sice", "4K", "did you mean 'page_size'"),
+        ("sqlite", "page_size", "5000", "power of two"),
+        ("sqlite", "synchronous", "extra", "use off, normal or full"),
+    ] {
+        let e = super::check_option(engine, key, value).unwrap_err();
+        assert!(e.exit_code() == 2 && e.to_string().contains(wanted), "{engine}: {e}");
+    }
+    for (engine, extra, shown) in [
+        ("fjall", ("data_block_size", "16K"), ("data_block_size", "16384")),
+        ("redb", ("quick_repair", "on"), ("quick_repair", "true")),
+        ("sqlite", ("wal_autocheckpoint", "1000"), ("wal_autocheckpoint", "1000")),
+        ("sqlite", ("synchronous", "OFF"), ("synchronous", "off")),
+    ] {
+        let dir = Dir::new("options", engine);
+        let extra = vec![(extra.0.to_owned(), extra.1.to_owned())];
+        let opened = open(engine, &dir.0, &EngineOptions { extra, ..EngineOptions::default() }).unwrap();
+        let options = opened.effective_options();
+        assert!(options.contains(&(shown.0.into(), shown.1.into())), "{engine}: {options:?}");
+        opened.close().unwrap();
+    }
+    let zstd = EngineOptions { compression: super::Compression::Zstd, ..EngineOptions::default() };
+    let e = open("fjall", Path::new("/nowhere"), &zstd).err().unwrap();
+    assert!(e.to_string().contains("compression zstd"), "{e}");
+}
+
+/// What a comparison of settings says of engines that were opened with the same options, if all are on this machine.
+fn differences(test: &str, engines: &[&str], options: &EngineOptions) -> Option<Vec<String>> {
+    let mut opened = Vec::new();
+    for name in engines {
+        let dir = Dir::new(test, name);
+        let engine = match open(name, &dir.0, options) {
+            Ok(engine) => engine,
+            Err(Error::Unavailable(why)) => {
+                println!("{name} is left out: {why}");
+                return None;
+            }
+            Err(e) => panic!("{name}: {e}"),
+        };
+        opened.push((*name, engine.effective_options(), engine.durability()));
+        engine.close().unwrap();
+    }
+    let opened: Vec<_> = opened.iter().map(|(name, o, d)| (*name, o.as_slice(), d.as_str())).collect();
+    let differences = crate::results::equality::differences(&opened);
+    Some(differences.iter().map(ToString::to_string).collect())
+}
+
+#[test]
+fn engines_that_can_be_set_up_alike_are() {
+    let none = EngineOptions { compression: super::Compression::None, ..EngineOptions::default() };
+    for peer in ["kingtide-c", "rocksdb", "tidesdb", "fjall"] {
+        for options in [&EngineOptions::default(), &none, &EngineOptions { sync: true, ..EngineOptions::default() }] {
+            let told = differences("alike", &["kingtide", peer], options);
+            assert!(told.as_ref().is_none_or(Vec::is_empty), "{peer}: {told:?}");
+        }
+    }
+}
+
+#[cfg(all(feature = "fjall", feature = "redb", feature = "sqlite"))]
+#[test]
+fn engines_that_cannot_be_set_up_alike_are_told() {
+    let none = EngineOptions { compression: super::Compression::None, ..EngineOptions::default() };
+    let synced = EngineOptions { sync: true, ..none.clone() };
+    let told = |peer, options| differences("unlike", &["kingtide", peer], options).unwrap();
+    let redb = "durability differs: kingtide end of the process, redb closing only";
+    assert_eq!((told("redb", &none), told("redb", &synced)), (vec![redb.to_owned()], vec![]));
+    let sqlite = "block cache differs: kingtide 64.0 MiB, sqlite 64.0 MiB a connection".to_owned();
+    assert_eq!((told("sqlite", &none), told("sqlite", &synced)), (vec![sqlite.clone()], vec![sqlite.clone()]));
+    let compression = "compression differs: kingtide lz4, sqlite none".to_owned();
+    assert_eq!(told("sqlite", &EngineOptions::default()), [compression, sqlite]);
 }

@@ -11,13 +11,19 @@
 mod conformance;
 #[cfg(test)]
 pub mod faulty;
+#[cfg(feature = "fjall")]
+mod fjall;
 pub mod kingtide;
 pub mod kingtide_c;
 pub mod lmdb;
 pub mod memory;
 pub mod null;
 pub mod peers;
+#[cfg(feature = "redb")]
+mod redb;
 pub mod rocksdb;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 pub mod tidesdb;
 pub mod txn;
 mod versions;
@@ -232,7 +238,16 @@ impl EngineOptions {
 }
 
 /// The engines a user can name.
-pub const NAMES: &[&str] = &["kingtide", "kingtide-c", "rocksdb", "tidesdb", "lmdb", "memory", "null"];
+pub const NAMES: &[&str] =
+    &["kingtide", "kingtide-c", "rocksdb", "tidesdb", "lmdb", "fjall", "redb", "sqlite", "memory", "null"];
+
+/// An engine that a feature of this crate builds in, which this program was built without.
+#[cfg(not(all(feature = "fjall", feature = "redb", feature = "sqlite")))]
+fn not_built_in<T>(name: &str) -> Result<T> {
+    Err(Error::Unavailable(format!(
+        "{name} is not built in; `cargo build --release -p keybench --features peers` does it"
+    )))
+}
 
 /// The name an engine goes by: `skiplist` is an old name of the in-memory reference.
 pub fn canonical_name(name: &str) -> Result<&'static str> {
@@ -277,6 +292,18 @@ pub fn check_option(engine: &str, key: &str, value: &str) -> Result<Checked> {
         "tidesdb" => tidesdb::check_option(key, value),
         "lmdb" => lmdb::check_option(key, value),
         "rocksdb" => Ok(Checked::Known),
+        #[cfg(feature = "fjall")]
+        "fjall" => fjall::check_option(key, value),
+        #[cfg(not(feature = "fjall"))]
+        "fjall" => not_built_in("fjall"),
+        #[cfg(feature = "redb")]
+        "redb" => redb::check_option(key, value),
+        #[cfg(not(feature = "redb"))]
+        "redb" => not_built_in("redb"),
+        #[cfg(feature = "sqlite")]
+        "sqlite" => sqlite::check_option(key, value),
+        #[cfg(not(feature = "sqlite"))]
+        "sqlite" => not_built_in("sqlite"),
         other => Err(Error::usage(format!("engine {other} has no options, so '{key}' is unknown"))),
     }
 }
@@ -289,6 +316,18 @@ pub fn open(name: &str, dir: &Path, options: &EngineOptions) -> Result<Box<dyn E
         "rocksdb" => rocksdb::open(dir, options),
         "tidesdb" => tidesdb::open(dir, options),
         "lmdb" => lmdb::open(dir, options),
+        #[cfg(feature = "fjall")]
+        "fjall" => fjall::open(dir, options),
+        #[cfg(not(feature = "fjall"))]
+        "fjall" => not_built_in("fjall"),
+        #[cfg(feature = "redb")]
+        "redb" => redb::open(dir, options),
+        #[cfg(not(feature = "redb"))]
+        "redb" => not_built_in("redb"),
+        #[cfg(feature = "sqlite")]
+        "sqlite" => sqlite::open(dir, options),
+        #[cfg(not(feature = "sqlite"))]
+        "sqlite" => not_built_in("sqlite"),
         "memory" => memory::open(options),
         _ => null::open(options),
     }

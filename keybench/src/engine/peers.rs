@@ -19,9 +19,11 @@ impl PeerLibrary {
     /// Loads a peer by the name it has in `versions.txt` of the peers' directory.
     pub fn load(peer: &str) -> Result<PeerLibrary> {
         let (path, version) = locate(peer)?;
+        // An allocator that the user put in front of the C library's must be the library's too.
+        let bind = if std::env::var_os("LD_PRELOAD").is_some() { 0 } else { RTLD_DEEPBIND };
         // SAFETY: loading runs the library's initialisers; these are the released engines that the user asked to
         // measure, in files that the user's own `cargo xtask peers` put there.
-        let library = unsafe { Library::open(Some(&path), RTLD_LOCAL | RTLD_NOW | RTLD_DEEPBIND) }
+        let library = unsafe { Library::open(Some(&path), RTLD_LOCAL | RTLD_NOW | bind) }
             .map_err(|e| Error::Unavailable(format!("{peer}: cannot load {}: {e}", path.display())))?;
         Ok(PeerLibrary { library: Box::leak(Box::new(library)), path, version })
     }

@@ -381,7 +381,7 @@ impl Engine for TidesEngine {
         if self.0.sync {
             "acknowledged writes survive a power cut: the log is fsynced before a write returns".into()
         } else {
-            "sync mode none: the log is written, and never fsynced by a write".into()
+            "acknowledged writes survive the process: the log is written, and never fsynced by a write".into()
         }
     }
 

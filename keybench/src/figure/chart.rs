@@ -11,6 +11,8 @@ use super::theme::Ink;
 
 /// Pixels across a figure.
 pub const WIDTH: f64 = 900.0;
+/// Pixels across a figure for a phone, whose letters are as large there.
+pub const NARROW: f64 = 360.0;
 /// Around a figure.
 const MARGIN: f64 = 20.0;
 /// Between panels.
@@ -75,22 +77,23 @@ pub struct Chart {
 
 impl Chart {
     /// How many panels stand side by side.
-    fn columns(&self) -> usize {
+    fn columns(&self, across: f64) -> usize {
         match self.panels.len() {
+            _ if across < WIDTH => 1,
             0 | 1 => 1,
             2 | 4 => 2,
             _ => 3,
         }
     }
 
-    /// Draws everything.
-    pub fn scene(&self) -> Scene {
-        let mut scene = Scene::new(WIDTH, 0.0);
+    /// Draws everything, on a sheet of so many pixels across.
+    pub fn scene(&self, across: f64) -> Scene {
+        let mut scene = Scene::new(across, 0.0);
         let mut y = self.head(&mut scene);
-        let columns = self.columns();
-        let width = (WIDTH - 2.0 * MARGIN - GAP.0 * (columns - 1) as f64) / columns as f64;
+        let columns = self.columns(across);
+        let width = (across - 2.0 * MARGIN - GAP.0 * (columns - 1) as f64) / columns as f64;
         for row in self.panels.chunks(columns) {
-            let height = row.iter().map(|p| p.body_height(columns)).fold(0.0, f64::max);
+            let height = row.iter().map(|p| p.body_height(columns, across)).fold(0.0, f64::max);
             for (at, panel) in row.iter().enumerate() {
                 let x = MARGIN + at as f64 * (width + GAP.0);
                 let title = font::fitted(&panel.title, BODY, width);
@@ -108,7 +111,7 @@ impl Chart {
         if let Some((heading, facts)) = &self.facts {
             y = list(&mut scene, y, heading, facts);
         }
-        for line in self.notes.iter().flat_map(|n| font::wrapped(n, SMALL, WIDTH - 2.0 * MARGIN)) {
+        for line in self.notes.iter().flat_map(|n| font::wrapped(n, SMALL, across - 2.0 * MARGIN)) {
             y += 16.0;
             scene.text(Ink::Muted, SMALL, Anchor::Start, (MARGIN, y - 10.0), &line);
         }
@@ -118,12 +121,12 @@ impl Chart {
 
     /// Title, conditions and legend; where the panels begin.
     fn head(&self, scene: &mut Scene) -> f64 {
-        let mut y = MARGIN + 16.0;
-        for line in font::wrapped(&self.title, TITLE, WIDTH - 2.0 * MARGIN) {
+        let (mut y, across) = (MARGIN + 16.0, scene.width);
+        for line in font::wrapped(&self.title, TITLE, across - 2.0 * MARGIN) {
             scene.heading(TITLE, (MARGIN, y), &line);
             y += 22.0;
         }
-        for line in font::wrapped(&self.subtitle, BODY, WIDTH - 2.0 * MARGIN) {
+        for line in font::wrapped(&self.subtitle, BODY, across - 2.0 * MARGIN) {
             scene.text(Ink::Muted, BODY, Anchor::Start, (MARGIN, y), &line);
             y += 17.0;
         }
@@ -134,7 +137,7 @@ impl Chart {
         let mut x = MARGIN;
         for (name, ink) in &self.legend {
             let room = 28.0 + font::width(name, BODY);
-            if x > MARGIN && x + room > WIDTH - MARGIN {
+            if x > MARGIN && x + room > across - MARGIN {
                 (x, y) = (MARGIN, y + 18.0);
             }
             scene.segment(*ink, 2.0, (x, y - 4.0), (x + 20.0, y - 4.0));
@@ -146,13 +149,13 @@ impl Chart {
     }
 }
 
-/// Facts in three columns, read downwards; where what follows begins.
+/// Facts in columns, read downwards; where what follows begins.
 fn list(scene: &mut Scene, y: f64, heading: &str, facts: &[String]) -> f64 {
-    const COLUMNS: usize = 3;
+    let columns = if scene.width < WIDTH { 1 } else { 3 };
     const LINE: f64 = 16.0;
     scene.heading(BODY, (MARGIN, y + 14.0), heading);
-    let rows = facts.len().div_ceil(COLUMNS).max(1);
-    let width = (WIDTH - 2.0 * MARGIN - GAP.0 * (COLUMNS - 1) as f64) / COLUMNS as f64;
+    let rows = facts.len().div_ceil(columns).max(1);
+    let width = (scene.width - 2.0 * MARGIN - GAP.0 * (columns - 1) as f64) / columns as f64;
     for (at, fact) in facts.iter().enumerate() {
         let place = (MARGIN + (at / rows) as f64 * (width + GAP.0), y + PANEL_TITLE + 10.0 + (at % rows) as f64 * LINE);
         scene.text(Ink::Muted, SMALL, Anchor::Start, place, &font::fitted(fact, SMALL, width)).tip = Some(fact.clone());
@@ -161,10 +164,11 @@ fn list(scene: &mut Scene, y: f64, heading: &str, facts: &[String]) -> f64 {
 }
 
 impl Panel {
-    fn body_height(&self, columns: usize) -> f64 {
+    fn body_height(&self, columns: usize, across: f64) -> f64 {
         match &self.body {
             Body::Bars(bars) => bars.height(),
             Body::Lines(_) => match columns {
+                _ if across < WIDTH => 200.0,
                 1 => 300.0,
                 2 => 200.0,
                 _ => 150.0,

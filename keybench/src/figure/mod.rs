@@ -40,7 +40,11 @@ pub struct Figure {
     pub title: String,
     /// For a page that has [`style`]'s sheet.
     pub svg: String,
+    /// The same for a page as narrow as a phone.
+    pub narrow: String,
     scene: Scene,
+    #[cfg(test)]
+    narrow_scene: Scene,
 }
 
 /// The style sheet of figures inside a page: see [`theme::style`].
@@ -69,7 +73,7 @@ pub fn of_suite(suite: &suite::Suite) -> Vec<Figure> {
 fn draw(charts: Vec<(String, Chart)>) -> Vec<Figure> {
     let mut out: Vec<Figure> = Vec::new();
     for (name, chart) in charts {
-        let scene = chart.scene();
+        let (scene, narrow_scene) = (chart.scene(chart::WIDTH), chart.scene(chart::NARROW));
         let label = if chart.subtitle.is_empty() {
             chart.title.clone()
         } else {
@@ -79,7 +83,15 @@ fn draw(charts: Vec<(String, Chart)>) -> Vec<Figure> {
         while out.iter().any(|f| f.name == name) {
             name.push('_');
         }
-        out.push(Figure { name, svg: scene.svg(&label), title: chart.title, scene });
+        out.push(Figure {
+            name,
+            svg: scene.svg(&label),
+            narrow: narrow_scene.svg(&label),
+            title: chart.title,
+            scene,
+            #[cfg(test)]
+            narrow_scene,
+        });
     }
     out
 }

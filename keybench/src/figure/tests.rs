@@ -71,7 +71,7 @@ fn names(figures: &[Figure]) -> Vec<&str> {
 /// Reads the SVG as anyone else would. Returns the texts that it shows.
 fn read(figure: &Figure) -> Vec<String> {
     let file = figure.scene.svg_file(&figure.title);
-    for svg in [&figure.svg, &file] {
+    for svg in [&figure.svg, &figure.narrow, &file] {
         let document = roxmltree::Document::parse(svg).unwrap_or_else(|e| panic!("{}: {e}", figure.name));
         let root = document.root_element();
         assert_eq!(root.tag_name().name(), "svg");
@@ -92,11 +92,16 @@ fn read(figure: &Figure) -> Vec<String> {
 
 /// Every shape lies on the paper; no two texts lie on each other.
 fn laid_out(figure: &Figure) {
+    laid_out_on(figure, &figure.scene);
+    laid_out_on(figure, &figure.narrow_scene);
+}
+
+fn laid_out_on(figure: &Figure, scene: &Scene) {
     use scene::{Anchor, Shape};
-    let (width, height) = (figure.scene.width, figure.scene.height);
+    let (width, height) = (scene.width, scene.height);
     let mut boxes: Vec<(f64, f64, f64, f64, &str)> = Vec::new();
     let inside = |x: f64, y: f64| (-1.0..=width + 1.0).contains(&x) && (-1.0..=height + 1.0).contains(&y);
-    for item in &figure.scene.items {
+    for item in &scene.items {
         match &item.shape {
             Shape::Rect { x, y, width, height } => assert!(inside(*x, *y) && inside(x + width, y + height), "{item:?}"),
             Shape::Line { points, .. } => assert!(points.iter().all(|p| inside(p.0, p.1)), "{}: {item:?}", figure.name),

@@ -61,6 +61,9 @@ const KNOWN: &[(&str, usize)] = &[
     ("skiplist", 3),
     ("lmdb", 4),
     ("kingtide-c", 5),
+    ("fjall", 6),
+    ("redb", 7),
+    ("sqlite", 8),
     ("null", 9),
 ];
 

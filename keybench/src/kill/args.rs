@@ -167,6 +167,7 @@ impl Args {
             verify: false,
             settle: Some(false),
             pin: Pin::No,
+            trace: None,
         };
         let end = match (self.cycles, self.minutes) {
             (Some(n), _) => End::Cycles(n),

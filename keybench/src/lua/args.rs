@@ -2,7 +2,7 @@
 
 use super::kv::{Tracker, Worker};
 use super::point::{Limit, Point, Spec};
-use super::script::{Context, Outline, Script, Swept};
+use super::script::{Context, Outline, Recording, Script, Swept};
 use super::sink::{Probes, Sink, Table};
 use crate::clock::Clock;
 use crate::engine::{self, EngineOptions};
@@ -16,9 +16,11 @@ use std::sync::Arc;
 /// Runs workloads written in Lua over a grid of engines, threads and swept values.
 #[derive(clap::Args, Debug, Clone)]
 pub struct Args {
-    /// Lua files, or names of bundled workloads: mixed, cart, scan, batch, valsize, onegig, ycsb-a to ycsb-f
+    /// Lua files, or names of bundled workloads: mixed, cart, scan, batch, valsize, onegig, ycsb-a to ycsb-f; a property file of
+    /// YCSB; or a trace
     pub workloads: Vec<String>,
-    /// Engines, separated by commas: kingtide, kingtide-c (its C API), rocksdb, tidesdb, lmdb, memory
+    /// Engines, separated by commas: kingtide, kingtide-c (its C API), rocksdb, tidesdb, lmdb, memory; with the
+    /// feature peers also fjall, redb and sqlite
     #[arg(long, default_value = "kingtide")]
     pub backend: String,
     /// Numbers of worker threads, separated by commas [default: one for each core]
@@ -68,6 +70,13 @@ pub struct Args {
     /// Size of a value in bytes, with an optional suffix K or M
     #[arg(long, default_value = "4K", value_parser = value_size)]
     pub value_size: u64,
+    /// Record the operations of the run in this file, for `keybench replay`: of one engine and one point, run once. Figures
+    /// include the cost of recording
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+    /// Replay a trace at this many times the pace at which it was recorded, in an open loop [default: as fast as possible]
+    #[arg(long, value_parser = rate)]
+    pub speed: Option<f64>,
     /// Seed of all choices
     #[arg(long, default_value_t = 42)]
     pub seed: u64,
@@ -243,6 +252,8 @@ pub struct Plan {
     pub equal: bool,
     /// Whether it is not checked that the data set fits.
     pub ignore_free_space: bool,
+    /// Where operations are recorded.
+    pub trace: Option<PathBuf>,
     /// Options of each engine.
     pub choices: EngineChoices,
 }
@@ -266,6 +277,7 @@ impl Plan {
             verify: self.verify,
             settle: self.settle,
             pin: self.pin.clone(),
+            trace: self.trace.clone(),
         }
     }
 }
@@ -335,12 +347,38 @@ impl Args {
         }
     }
 
+    /// The trace among the workloads, which is then the only one.
+    fn recorded(&self) -> Result<Option<Recording>> {
+        let mut recorded = None;
+        for name in &self.workloads {
+            let script = Script::find(name)?;
+            if script.source.contains("kv.replay(") {
+                recorded = outline(&script)?.recorded;
+            }
+        }
+        if recorded.is_some() && (self.workloads.len() > 1 || self.rate.is_some() || self.rate_sweep) {
+            return Err(Error::usage("a trace is replayed alone, and at its own rate (--speed)"));
+        }
+        if recorded.is_some() && (self.ops.is_some() || self.secs.is_some()) {
+            return Err(Error::usage("a trace is replayed to its end: omit --ops and --secs"));
+        }
+        if recorded.is_none() && self.speed.is_some() {
+            return Err(Error::usage("--speed: there is no trace to replay"));
+        }
+        Ok(recorded)
+    }
+
     /// Checks everything that can be wrong before an engine is started.
     pub fn plan(&self) -> Result<Plan> {
         let engines = engine::parse_names(&self.backend)?;
         self.pin.check()?;
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
-        let threads = if self.threads.is_empty() { vec![cores] } else { self.threads.clone() };
+        let recorded = self.recorded()?;
+        let threads = match recorded {
+            _ if !self.threads.is_empty() => self.threads.clone(),
+            Some(recorded) => vec![recorded.threads],
+            None => vec![cores],
+        };
         let seed_threads = self.seed_threads.unwrap_or(cores);
         let how = self.txn_flags.given().then(|| self.txn_flags.transactions());
         let choices = self.engine_flags.check(&engines, self.value_size as usize)?.with_transactions(how);
@@ -362,20 +400,34 @@ impl Args {
         if !self.sweep.is_empty() && !sweeps {
             return Err(Error::usage("--sweep: none of the workloads sweeps anything"));
         }
+        let trace = self.trace.as_ref().map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone()));
+        if trace.is_some() && (engines.len() > 1 || all.iter().map(|g| g.points.len()).sum::<usize>() != 1) {
+            return Err(Error::usage(
+                "--trace records one engine, one workload, one thread count and one value at a time",
+            ));
+        }
+        let speed = self.speed.unwrap_or(0.0);
+        let rate = match recorded {
+            // What is due each second, as in any open loop.
+            Some(r) if speed > 0.0 && r.seconds > 0.0 => Some(r.operations as f64 / r.seconds * speed),
+            _ => self.rate,
+        };
         let limit = match (self.ops, self.secs) {
             (Some(n), None) => Limit::Units(n),
+            (None, None) if recorded.is_some() => Limit::Trace(recorded.map_or(0, |r| r.operations)),
             (_, seconds) => Limit::Seconds(seconds.unwrap_or(5.0)),
         };
         let context = Context {
             users: self.users,
-            items: self.items,
+            items: recorded.map_or(self.items, |r| r.entries),
             seed: self.seed,
-            value_size: self.value_size,
+            value_size: recorded.map_or(self.value_size, |r| r.value_size),
+            speed,
             ..Context::default()
         };
         Ok(Plan {
             engines,
-            repeat: self.repeat,
+            repeat: if trace.is_some() { 1 } else { self.repeat },
             groups: all,
             data_dir: self.data_dir.clone(),
             report_dir: self.report_dir.clone(),
@@ -383,7 +435,7 @@ impl Args {
             context,
             limit,
             warmup: self.warmup,
-            rate: self.rate,
+            rate,
             rate_sweep: self.rate_sweep,
             capacities: Vec::new(),
             timeline: self.timeline,
@@ -399,6 +451,7 @@ impl Args {
             settle: self.settle,
             equal: self.equal,
             ignore_free_space: self.ignore_free_space,
+            trace,
             choices,
         })
     }

@@ -52,7 +52,14 @@ fn measure(plan: &Plan, group: &Group, point: &Point, name: &str) -> Result<f64>
     process::fresh_dir(&dir)?;
     eprintln!("capacity of {name}: {}, {}", group.workload, point.place());
     let group = Group { points: vec![point.clone()], ..group.clone() };
-    let spec = Spec { rate: None, timeline: 0.0, verify: false, settle: Some(false), ..plan.spec(&group, name, &dir) };
+    let spec = Spec {
+        rate: None,
+        timeline: 0.0,
+        verify: false,
+        settle: Some(false),
+        trace: None,
+        ..plan.spec(&group, name, &dir)
+    };
     let (mut rate, mut trouble) = (None, Ok(()));
     let ended = child::run("run", &spec, |message| match message {
         Message::Done { measured, .. } => rate = Some(measured.unit_rate()),

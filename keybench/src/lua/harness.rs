@@ -2,6 +2,7 @@
 
 use super::args::{Group, Plan};
 use super::point::{Limit, Message, Point, Spec};
+use super::script::Context;
 use crate::child;
 use crate::error::{Error, Result};
 use crate::results::HarnessCost;
@@ -43,6 +44,8 @@ fn cost(plan: &Plan, group: &Group, point: &Point) -> Result<Option<HarnessCost>
         settle: Some(false),
         // What it answers was never put.
         verify: false,
+        trace: None,
+        context: Context { speed: 0.0, ..plan.context.clone() },
         ..plan.spec(&group, "null", &plan.data_dir.join("null"))
     };
     let mut cost = None;

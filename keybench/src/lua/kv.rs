@@ -1,6 +1,8 @@
 //! The global `kv`: the engine's verbs for scripts. Each is timed around the engine's call alone; making Lua values from
 //! the answer comes after.
 
+mod replay;
+
 use super::truth::{Answers, Known, Scan, Truth};
 use super::txn::{self, State};
 use crate::clock::Clock;
@@ -73,6 +75,8 @@ pub struct Worker {
     pub figures: Figures,
     /// The engine's first error within this call of the script: it ends the run unless the script catches it.
     pub failure: Option<Error>,
+    /// Whether the workload has no more to do: the present call of `run` was none, and there is no other.
+    pub over: bool,
     /// How late the present call of `run` began, in nanoseconds, until its first operation has taken it on.
     late: u64,
     /// When the last operation ended, in the clock's ticks.
@@ -103,6 +107,7 @@ impl Worker {
             tracker,
             figures,
             failure: None,
+            over: false,
             late: 0,
             now: 0,
             scanning: 0,
@@ -200,6 +205,27 @@ impl Worker {
         });
         self.buffer = buffer;
         done
+    }
+
+    fn put_batch(&mut self, entries: &[(&[u8], &[u8])]) -> mlua::Result<()> {
+        if entries.is_empty() {
+            return Ok(());
+        }
+        self.figures.put_bytes += entries.iter().map(|(k, v)| (k.len() + v.len()) as u64).sum::<u64>();
+        if self.in_txn() {
+            return self.txn_write(Kind::Mput, entries.len() as u64, |session| {
+                one_by_one(entries, |(key, value)| session.txn_put(key, value))
+            });
+        }
+        self.write(Kind::Mput, entries.iter().map(|e| e.0), |session, versions| {
+            let Some(versions) = versions else { return session.put_batch(entries) };
+            let mut sealed = vec![Vec::new(); entries.len()];
+            for ((entry, version), out) in entries.iter().zip(versions).zip(&mut sealed) {
+                Truth::seal(entry.1, *version, out);
+            }
+            let entries: Vec<(&[u8], &[u8])> = entries.iter().zip(&sealed).map(|(e, v)| (e.0, &v[..])).collect();
+            session.put_batch(&entries)
+        })
     }
 
     /// Looks a key up; the value is in `self.buffer[..]` of the returned range.
@@ -399,6 +425,7 @@ pub fn register(lua: &Lua, shared: &Shared) -> mlua::Result<()> {
     single_verbs(lua, shared, &kv)?;
     batch_verbs(lua, shared, &kv)?;
     txn::register(lua, shared, &kv)?;
+    replay::register(lua, shared, &kv)?;
     kv.set("fill", lua.load(FILL).set_name("=kv.fill").into_function()?)?;
     lua.globals().set("kv", kv)
 }
@@ -522,25 +549,7 @@ fn batch_verbs(lua: &Lua, shared: &Shared, kv: &Table) -> mlua::Result<()> {
         let pairs: Vec<(LuaString, LuaString)> = pairs.collect::<mlua::Result<_>>()?;
         let held: Vec<_> = pairs.iter().map(|(k, v)| (k.as_bytes(), v.as_bytes())).collect();
         let entries: Vec<(&[u8], &[u8])> = held.iter().map(|(k, v)| (&**k, &**v)).collect();
-        if entries.is_empty() {
-            return Ok(());
-        }
-        let mut w = s.borrow_mut();
-        w.figures.put_bytes += entries.iter().map(|(k, v)| (k.len() + v.len()) as u64).sum::<u64>();
-        if w.in_txn() {
-            return w.txn_write(Kind::Mput, entries.len() as u64, |session| {
-                one_by_one(&entries, |(key, value)| session.txn_put(key, value))
-            });
-        }
-        w.write(Kind::Mput, entries.iter().map(|e| e.0), |session, versions| {
-            let Some(versions) = versions else { return session.put_batch(&entries) };
-            let mut sealed = vec![Vec::new(); entries.len()];
-            for ((entry, version), out) in entries.iter().zip(versions).zip(&mut sealed) {
-                Truth::seal(entry.1, *version, out);
-            }
-            let entries: Vec<(&[u8], &[u8])> = entries.iter().zip(&sealed).map(|(e, v)| (e.0, &v[..])).collect();
-            session.put_batch(&entries)
-        })
+        s.borrow_mut().put_batch(&entries)
     };
     kv.set("mput", lua.create_function(mput)?)?;
     let s = Rc::clone(shared);

@@ -18,6 +18,8 @@ mod verify_tests;
 
 pub use args::Args;
 pub use report::again;
+#[cfg(test)]
+pub use tests::calls_of;
 
 use crate::child;
 use crate::engine;
@@ -69,7 +71,7 @@ fn alike(plan: &Plan, report: &mut Report) -> Result<()> {
     for engine in &plan.engines {
         let dir = plan.data_dir.join(engine);
         process::fresh_dir(&dir)?;
-        let spec = Spec { points: Vec::new(), seed_threads: 0, ..plan.spec(group, engine, &dir) };
+        let spec = Spec { points: Vec::new(), seed_threads: 0, trace: None, ..plan.spec(group, engine, &dir) };
         let ended = child::run("run", &spec, |message| {
             if let Message::Opened { durability, options, .. } = message {
                 opened.push((engine.clone(), options, durability));

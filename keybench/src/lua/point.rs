@@ -13,6 +13,7 @@ use crate::process::{self, Usage};
 use crate::progress::{Goal, Progress};
 use crate::results::Closed;
 use crate::settle::{Begun, Costs};
+use crate::trace::{Recorded, Recorder};
 use mlua::{Lua, Table};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -29,6 +30,8 @@ pub enum Limit {
     Units(u64),
     /// After so many seconds.
     Seconds(f64),
+    /// After a trace, of so many calls.
+    Trace(u64),
     /// Never: the process that started it kills it, and no progress is shown.
     Endless,
 }
@@ -97,6 +100,9 @@ pub struct Spec {
     /// Where worker threads run.
     #[serde(default)]
     pub pin: Pin,
+    /// Where its operations are recorded.
+    #[serde(default)]
+    pub trace: Option<PathBuf>,
 }
 
 impl Spec {
@@ -250,11 +256,16 @@ pub fn run(
         store: &*store,
         clock,
         truth: truth.clone(),
+        recorder: None,
         base_rss: before.rss,
         put_bytes: 0,
         most_rss: 0,
         send,
     };
+    if let Some(path) = &spec.trace {
+        let remark = format!("{} on {} {}", spec.workload, spec.engine, store.version());
+        stage.recorder = Some(Recorder::create(path, &remark, clock)?);
+    }
     let begun = Begun::now(before.rss);
     if spec.seed_threads > 0 {
         stage.seed()?;
@@ -349,6 +360,7 @@ struct Stage<'a> {
     store: &'a dyn Engine,
     clock: Clock,
     truth: Option<Arc<Truth>>,
+    recorder: Option<Arc<Recorder>>,
     /// Resident bytes of the harness before the store was opened.
     base_rss: u64,
     /// Bytes of keys and values that were written so far.
@@ -400,7 +412,9 @@ impl Stage<'_> {
 
     fn run_point(&mut self, point: &Point, limit: Limit, phase: Phase) -> Result<Measured> {
         let context = self.context(point);
-        let pace = point.rate.or(self.spec.rate).map(|rate| Pace { rate, threads: point.threads });
+        // A trace has its own times.
+        let rate = point.rate.or(self.spec.rate).filter(|_| !matches!(self.spec.limit, Limit::Trace(_)));
+        let pace = rate.map(|rate| Pace { rate, threads: point.threads });
         let clock = self.clock;
         let stop = AtomicBool::new(false);
         let job = |thread: usize, loaded: &Loaded, shared: &Shared, tracker: &Tracker| {
@@ -410,7 +424,7 @@ impl Stage<'_> {
         // Relaxed: pairs with nothing; the others stop a little later.
         let failed = || stop.store(true, Ordering::Relaxed);
         let goal = match limit {
-            Limit::Units(n) => Goal::Units(n),
+            Limit::Units(n) | Limit::Trace(n) => Goal::Units(n),
             Limit::Seconds(s) => Goal::Seconds(s),
             Limit::Endless => Goal::Unseen,
         };
@@ -440,10 +454,15 @@ impl Stage<'_> {
         let mut measured = Measured::default();
         let mut before = Usage::default();
         let (spec, store, clock, truth) = (self.spec, self.store, self.clock, self.truth.clone());
+        let recorder = self.recorder.clone();
         let one = |thread: usize, tracker: Arc<Tracker>| -> Result<Figures> {
             let prepare = || -> Result<(Loaded, Shared)> {
                 spec.pin.apply(thread)?;
-                let shared = Worker::new(store.session()?, clock, truth.clone(), Arc::clone(&tracker));
+                let mut session = store.session()?;
+                if let Some(recorder) = &recorder {
+                    session = Recorded::wrap(session, recorder, phase != Phase::Run, thread);
+                }
+                let shared = Worker::new(session, clock, truth.clone(), Arc::clone(&tracker));
                 if let Some(how) = spec.options.transactions {
                     shared.borrow_mut().how = how;
                 }
@@ -583,7 +602,7 @@ fn units(
         // Whole units, the first threads taking one more when they do not divide evenly.
         Limit::Units(n) => (n / threads as u64 + u64::from((thread as u64) < n % threads as u64), None),
         Limit::Seconds(s) => (u64::MAX, Some(Duration::from_secs_f64(s))),
-        Limit::Endless => (u64::MAX, None),
+        Limit::Trace(_) | Limit::Endless => (u64::MAX, None),
     };
     let mut done = 0;
     // Relaxed: a hint to give up soon; nothing else is read because of it.
@@ -605,6 +624,9 @@ fn units(
         ctx.raw_set(&iter, done + 1)?;
         loaded.run.call::<()>(&ctx)?;
         let mut worker = shared.borrow_mut();
+        if worker.over {
+            break;
+        }
         worker.no_txn_left()?;
         // The script has caught it: it is counted as failed, and the script goes on.
         worker.failure = None;

@@ -3,6 +3,8 @@
 use super::kv::{self, Shared};
 use super::natives;
 use crate::error::{Error, Result};
+use crate::trace;
+use crate::ycsb::{self, Properties};
 use mlua::{Function, Lua, Table, Value};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -85,6 +87,23 @@ pub struct Outline {
     pub seed_per_value: bool,
     /// Entries that it loads at most, where that is not `ctx.items`.
     pub entries: Option<u64>,
+    /// What it was recorded as, if it does a trace again.
+    pub recorded: Option<Recording>,
+}
+
+/// A trace's measured point.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Recording {
+    /// Calls.
+    pub operations: u64,
+    /// Wall-clock seconds that they took.
+    pub seconds: f64,
+    /// Threads.
+    pub threads: usize,
+    /// Entries that were loaded.
+    pub entries: u64,
+    /// Mean bytes of a value.
+    pub value_size: u64,
 }
 
 /// A workload in a Lua state of its own.
@@ -109,6 +128,17 @@ impl Script {
         {
             return Ok(Script { origin: (*n).to_owned(), source: (*source).to_owned() });
         }
+        if trace::is_trace(path) {
+            let full = std::path::absolute(path).map_err(|e| Error::io("find", path, e))?;
+            // Its hash is that of this text, which has the file's size in place of the file.
+            let bytes = std::fs::metadata(path).map_err(|e| Error::io("read", path, e))?.len();
+            let source = format!("-- {bytes} bytes\nreturn kv.replay({:?})", full.display().to_string());
+            return Ok(Script { origin: name.to_owned(), source });
+        }
+        if let Some(text) = Script::properties(name) {
+            let source = Properties::parse(path, &text)?.script()?;
+            return Ok(Script { origin: name.to_owned(), source });
+        }
         if path.is_file() {
             let source = std::fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
             return Ok(Script { origin: name.to_owned(), source });
@@ -124,6 +154,13 @@ impl Script {
             "no workload '{name}': there is no file {}; a bundled workload is named without directory and .lua: {all}",
             full.display()
         )))
+    }
+
+    /// The text of a file that is a property file of YCSB's rather than a script.
+    pub fn properties(name: &str) -> Option<String> {
+        let path = Path::new(name);
+        let other = path.extension().is_some_and(|e| e == "lua") || !path.is_file() || trace::is_trace(path);
+        if other { None } else { std::fs::read_to_string(path).ok().filter(|text| ycsb::is_ycsb(text)) }
     }
 
     /// Tells texts of scripts apart, in configurations that repeat a run: FNV-1a of 64 bits.
@@ -174,7 +211,17 @@ impl Script {
             sweep: None,
             seed_per_value: false,
             entries: table.get("entries").map_err(wrong)?,
+            recorded: None,
         };
+        if let Some(operations) = table.get("operations").map_err(wrong)? {
+            outline.recorded = Some(Recording {
+                operations,
+                seconds: table.get("seconds").map_err(wrong)?,
+                threads: table.get("recorded_threads").map_err(wrong)?,
+                entries: table.get("entries").map_err(wrong)?,
+                value_size: table.get("value_size").map_err(wrong)?,
+            });
+        }
         if let Some(sweep) = sweep {
             let param: Option<String> = sweep.get("param").map_err(wrong)?;
             let param = param.ok_or_else(|| Error::usage(format!("{}: `sweep` has no `param`", self.origin)))?;
@@ -219,6 +266,9 @@ pub struct Context {
     pub batch: u64,
     /// `ctx.value_size`.
     pub value_size: u64,
+    /// `ctx.speed`: how many times as fast as recorded a trace is done again; 0 for as fast as possible.
+    #[serde(default)]
+    pub speed: f64,
     /// The swept parameter and its value.
     pub swept: Option<(String, Swept)>,
 }
@@ -233,6 +283,7 @@ impl Context {
         t.set("seed", self.seed as i64)?;
         t.set("batch", self.batch)?;
         t.set("value_size", self.value_size)?;
+        t.set("speed", self.speed)?;
         t.set("iter", 0)?;
         match &self.swept {
             Some((name, Swept::Int(i))) => t.set(name.as_str(), *i)?,

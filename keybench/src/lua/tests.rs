@@ -332,6 +332,7 @@ pub fn spec(source: &str, threads: usize) -> Spec {
         verify: true,
         settle: None,
         pin: Pin::No,
+        trace: None,
     }
 }
 
@@ -385,6 +386,81 @@ fn run(spec: &Spec, open: &dyn Fn(&Path) -> Result<Box<dyn Engine>>) -> Result<(
 
 fn on_memory(spec: &Spec) -> Result<(Measured, Measured)> {
     run(spec, &|dir| engine::open("memory", dir, &spec.options))
+}
+
+/// How many calls of each verb a script makes in so many units over so many items, two threads together; its answers are
+/// verified.
+pub fn calls_of(script: &Script, items: u64, units: u64) -> std::collections::HashMap<String, u64> {
+    let s = spec("", 2);
+    let context = Context { items, ..s.context.clone() };
+    let s = Spec { script: script.clone(), context, limit: Limit::Units(units), ..s };
+    let (seeded, done) = on_memory(&s).unwrap();
+    assert!(seeded.touches == items && done.units == units && done.wrong == 0, "{:?}", done.examples);
+    done.ops.into_iter().map(|op| (op.name, op.latency.count)).collect()
+}
+
+#[test]
+fn a_trace_is_recorded_and_replayed_as_it_was() {
+    let dir = std::env::temp_dir().join(format!("keybench-replay-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let path = dir.join("mixed.trace");
+    let source = r#"return {
+        load = function(ctx) kv.fill(ctx, 100, function(i) return gen.key("k%03d", i) end, function() return "value" end) end,
+        run = function(ctx)
+            local k = gen.key("k%d%02d", ctx.thread, gen.uniform(100))
+            kv.put(k, gen.value(20)); kv.get(k); kv.range(k, nil, 5); kv.mget({ k, "none" }); kv.del(k)
+        end,
+    }"#;
+    // Values would be recorded with what verification puts behind them.
+    let recorded = Spec { trace: Some(path.clone()), limit: Limit::Units(60), verify: false, ..spec(source, 2) };
+    let (seeded, done) = on_memory(&recorded).unwrap();
+    let counts = |m: &Measured| m.ops.iter().map(|op| (op.name.clone(), op.latency.count)).collect::<Vec<_>>();
+
+    let script = Script::find(path.to_str().unwrap()).unwrap();
+    assert!(script.source.contains("kv.replay("), "{}", script.source);
+    for (threads, speed) in [(2, 0.0), (1, 0.0), (3, 0.0), (2, 1.0)] {
+        let context = Context { speed, ..recorded.context.clone() };
+        let points = vec![Point { threads, ..recorded.points[0].clone() }];
+        let limit = Limit::Trace(5 * 60);
+        let again =
+            Spec { script: script.clone(), trace: None, verify: true, context, points, limit, ..recorded.clone() };
+        let (seeded_again, done_again) = on_memory(&again).unwrap();
+        assert_eq!((seeded_again.touches, seeded_again.put_bytes), (seeded.touches, seeded.put_bytes));
+        assert_eq!(counts(&done_again), counts(&done), "{threads} threads");
+        assert_eq!((done_again.units, done_again.wrong), (5 * 60, 0), "{:?}", done_again.examples);
+        assert_eq!((done_again.hits, done_again.misses), (done.hits, done.misses));
+    }
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn a_trace_keeps_its_pace() {
+    let dir = std::env::temp_dir().join(format!("keybench-pace-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let path = dir.join("slow.trace");
+    std::fs::write(&path, "keybench trace 1\nl 0 1 put a 3\nr 0 0 get a\nr 0 300000000 get a\n").unwrap();
+    let script = Script::find(path.to_str().unwrap()).unwrap();
+    let seconds = |speed| {
+        let s = spec("", 1);
+        let context = Context { speed, ..s.context.clone() };
+        on_memory(&Spec { script: script.clone(), context, limit: Limit::Trace(2), ..s }).unwrap().1.seconds
+    };
+    assert!(seconds(1.0) >= 0.3 && seconds(3.0) >= 0.1);
+    assert!(seconds(0.0) < 0.3, "as fast as possible");
+    let line = |flags: &str| format!("{} {flags}", path.display());
+    let doubled = plan(&line("--speed 2")).unwrap();
+    assert!(
+        doubled.limit == Limit::Trace(2) && doubled.context.speed == 2.0 && doubled.groups[0].points[0].threads == 1
+    );
+    assert!(doubled.rate.is_some_and(|r| (r - 2.0 / 0.3 * 2.0).abs() < 0.1), "{:?}", doubled.rate);
+    for (flags, wanted) in [("--rate 5", "at its own rate"), ("--ops 5", "to its end"), ("mixed", "replayed alone")] {
+        let e = plan(&line(flags)).unwrap_err();
+        assert!(e.exit_code() == 2 && e.to_string().contains(wanted), "{e}");
+    }
+    assert!(plan("mixed --speed 2").unwrap_err().to_string().contains("no trace"));
+    assert!(plan("mixed --trace x --backend lmdb,memory").unwrap_err().to_string().contains("--trace records one"));
+    assert_eq!(plan("mixed --trace x --threads 1").unwrap().repeat, 1);
+    std::fs::remove_dir_all(&dir).unwrap();
 }
 
 #[test]

@@ -15,7 +15,8 @@ use std::path::PathBuf;
 #[derive(clap::Args, Debug, Clone)]
 #[command(after_long_help = super::phases::help())]
 pub struct Args {
-    /// Engine, or several separated by commas: kingtide, kingtide-c (its C API), rocksdb, tidesdb, lmdb, memory, null
+    /// Engine, or several separated by commas: kingtide, kingtide-c (its C API), rocksdb, tidesdb, lmdb, memory, null;
+    /// with the feature peers also fjall, redb and sqlite
     #[arg(short, long, default_value = "kingtide")]
     pub engine: String,
     /// Engines to compare with, separated by commas [default: rocksdb]

@@ -74,11 +74,13 @@ impl Html {
         self.0.push('\n');
     }
 
-    /// A figure in a box of its own, which is scrolled when the page is too narrow for it to be read.
-    pub fn figure(&mut self, label: &str, svg: &str) {
+    /// A figure in a box of its own, which is scrolled when the page is too narrow for it to be read. `narrow` stands in its
+    /// place on a page as narrow as a phone.
+    pub fn figure(&mut self, label: &str, svg: &str, narrow: &str) {
         self.within("figure", "", |h| {
             h.tag("div", &[("class", "scroll"), ("role", "region"), ("aria-label", label), ("tabindex", "0")], |h| {
-                h.raw(svg);
+                h.within("div", "wide", |h| h.raw(svg));
+                h.within("div", "narrow", |h| h.raw(narrow));
             });
         });
         self.0.push('\n');

@@ -29,12 +29,14 @@ type Setting = (&'static str, &'static [&'static str], fn(&str, &str) -> String)
 
 const SETTINGS: [Setting; 5] = [
     ("compression", &["compression", "compression_type", "encoding_pipeline", "compression_algo"], compression),
-    ("block cache", &["block_cache_size", "block_cache", "no_block_cache"], cache),
-    ("memtable", &["memtable_size", "write_buffer_size", "memtable_write_buffer_size"], size),
+    ("block cache", &["block_cache_size", "block_cache", "cache_size", "no_block_cache"], cache),
+    ("memtable", &["memtable_size", "write_buffer_size", "memtable_write_buffer_size", "max_memtable_size"], size),
     ("filter", &["filter_fp", "bloom_fpr", "bloom_bits_per_key", "filter_policy"], filter),
-    ("background threads", &["background_threads", "max_background_jobs", "num_compaction_threads"], |_, v| {
-        v.to_owned()
-    }),
+    (
+        "background threads",
+        &["background_threads", "max_background_jobs", "num_compaction_threads", "worker_threads"],
+        |_, v| v.to_owned(),
+    ),
 ];
 
 /// `kLZ4Compression` and `LZ4` are `lz4`.
@@ -103,7 +105,11 @@ pub fn in_force(options: Vec<(String, String)>) -> Vec<(String, String)> {
 
 /// What an acknowledged write survives, in a word or two.
 fn durability(words: &str) -> String {
-    let told = [("survive a power cut", "power cut"), ("survive the process", "end of the process")];
+    let told = [
+        ("survive a power cut", "power cut"),
+        ("survive the process", "end of the process"),
+        ("lost when the process ends", "closing only"),
+    ];
     told.iter()
         .find(|(part, _)| words.contains(part))
         .map_or_else(|| words.to_owned(), |(_, short)| (*short).to_owned())

@@ -230,6 +230,61 @@ pub const SUITES: &[Suite] = &[
             iterate           -w iterate -o 5M",
     },
     Suite {
+        name: "large-scale",
+        about: "the main list with four times the operations on 16 threads: hours, and tens of GiB of disk",
+        common: "-t 16",
+        rows: "
+            write_seq         -w write -p seq -o 40M -b 1000
+            write_random      -w write -o 40M -b 1000
+            read_random       -w read -o 40M
+            mixed_random      -w mixed -o 20M -b 1000
+            write_zipfian     -w write -p zipfian -o 20M -b 1000
+            mixed_zipfian     -w mixed -p zipfian -o 20M -b 1000
+            delete_random     -w delete -o 20M -b 1000
+            write_large       -w write -k 256 -v 4096 -o 4M -b 1000
+            write_small       -w write -k 16 -v 64 -o 200M -b 1000
+            write_batch_1     -w write -o 40M -b 1
+            write_batch_100   -w write -o 40M -b 100
+            delete_batch_1    -w delete -o 20M -b 1
+            seek_random       -w seek -o 20M
+            seek_seq          -w seek -p seq -o 20M
+            seek_zipfian      -w seek -p zipfian -o 20M
+            range_random_100  -w range --range-size 100 -o 4M
+            range_random_1000 -w range --range-size 1000 -o 2M
+            range_seq_100     -w range -p seq --range-size 100 -o 4M",
+    },
+    Suite {
+        name: "no-filters",
+        about: "reads without filters: every table that may hold a key is searched",
+        common: "-t 8 --bloom-fp 0",
+        rows: "
+            write_random      -w write -o 10M -b 1000
+            read_random       -w read -o 10M
+            read_zipfian      -w read -p zipfian -o 10M
+            read_missing      -o 10M --phases filluniquerandom,readmissing
+            mixed_random      -w mixed -o 5M -b 1000
+            seek_random       -w seek -o 5M
+            range_random_100  -w range --range-size 100 -o 1M",
+    },
+    Suite {
+        name: "allocation",
+        about: "what allocators differ in: run it under each (LD_PRELOAD), and compare with suite --versions",
+        common: "-o 5M",
+        rows: "
+            write_t1_1        -w write -t 1 -b 1
+            write_t1_1000     -w write -t 1 -b 1000
+            write_t4_1        -w write -t 4 -b 1
+            write_t4_1000     -w write -t 4 -b 1000
+            write_t8_1        -w write -t 8 -b 1
+            write_t8_1000     -w write -t 8 -b 1000
+            write_t16_1       -w write -t 16 -b 1
+            write_t16_1000    -w write -t 16 -b 1000
+            read_t8           -w read -t 8
+            mixed_t8          -w mixed -t 8 -b 100
+            write_large_t8    -w write -t 8 -v 4096 -o 500K -b 10
+            range_t8          -w range -t 8 --range-size 100 --reads 200K",
+    },
+    Suite {
         name: "larger-than-memory",
         about: "a data set of twice this machine's memory (scale 1), reads that must go to the disk",
         common: "-t 8 --memtable-size 128M --block-cache-size QUARTER -o TWICE --load-batch 10000",

@@ -168,7 +168,7 @@ impl Table {
             // Into a string, or into a formatter that remembers its failure.
             let _ = write!(out, " {} |", self.cell(test, engine).map_or("-".into(), rate));
         }
-        let _ = write!(out, " {} |", self.lead(test).map_or("-".into(), |x| format!("**{x:.2}**")));
+        let _ = write!(out, " {} |", self.lead(test).map_or("-".into(), |x| format!("**{}**", sig3(x))));
     }
 
     fn parse(path: &Path, text: &str) -> Result<Table> {
@@ -267,17 +267,17 @@ impl Table {
         for test in &self.tests {
             let (Some(a), Some(b)) = (old.cell(test, engine), self.cell(test, engine)) else { continue };
             any = true;
-            let ratio = if a.rate > 0.0 { format!("**{:.2}**", b.rate / a.rate) } else { "-".into() };
+            let ratio = if a.rate > 0.0 { format!("**{}**", sig3(b.rate / a.rate)) } else { "-".into() };
             out.push_str(&format!(
-                "| {test} | {} | {} | {ratio} | {:.1} / {:.1} | {:.0} / {:.0} | {:.0} / {:.0} |\n",
+                "| {test} | {} | {} | {ratio} | {} / {} | {} / {} | {} / {} |\n",
                 rate(a),
                 rate(b),
-                a.p99,
-                b.p99,
-                a.rss,
-                b.rss,
-                a.disk,
-                b.disk
+                figure(a.p99),
+                figure(b.p99),
+                figure(a.rss),
+                figure(b.rss),
+                figure(a.disk),
+                figure(b.disk)
             ));
         }
         if any { Ok(out) } else { Err(Error::usage("the two files have no test in common")) }
@@ -289,16 +289,16 @@ type Figure = (&'static str, fn(&Cell) -> Option<String>);
 
 /// All there are. The table has the first of them: six, and those of transactions where there are any.
 const FIGURES: [Figure; 15] = [
-    ("p50 us", |c| Some(us(c.p50))),
-    ("p99 us", |c| Some(us(c.p99))),
-    ("p99.9 us", |c| Some(us(c.p999))),
-    ("max ms", |c| Some(format!("{:.1}", c.max / 1000.0))),
-    ("peak RSS MiB", |c| Some(format!("{:.0}", c.rss))),
-    ("disk MiB", |c| Some(format!("{:.0}", c.disk))),
-    ("aborts %", |c| c.abort_rate.map(|r| format!("{:.1}", r * 100.0))),
-    ("write amp", |c| c.write_amp.map(|x| format!("{x:.2}"))),
-    ("read amp", |c| c.read_amp.map(|x| format!("{x:.2}"))),
-    ("space amp", |c| c.space_amp.map(|x| format!("{x:.2}"))),
+    ("p50 us", |c| Some(figure(c.p50))),
+    ("p99 us", |c| Some(figure(c.p99))),
+    ("p99.9 us", |c| Some(figure(c.p999))),
+    ("max ms", |c| Some(figure(c.max / 1000.0))),
+    ("peak RSS MiB", |c| Some(figure(c.rss))),
+    ("disk MiB", |c| Some(figure(c.disk))),
+    ("aborts %", |c| c.abort_rate.map(|r| figure(r * 100.0))),
+    ("write amp", |c| c.write_amp.map(figure)),
+    ("read amp", |c| c.read_amp.map(figure)),
+    ("space amp", |c| c.space_amp.map(figure)),
     ("settled CPU s", |c| c.settled.map(|s| sig3(s.cpu))),
     ("settled s", |c| c.settled.map(|s| sig3(s.seconds))),
     ("settled written MiB", |c| c.settled.map(|s| sig3(s.written))),
@@ -318,8 +318,9 @@ const SETTLED: [SettledFigure; 5] = [
     ("RSS MiB", |s| s.rss),
 ];
 
-fn us(x: f64) -> String {
-    if x >= 100.0 { format!("{x:.0}") } else { format!("{x:.1}") }
+/// Three significant digits at least; nothing at all is `0`.
+fn figure(x: f64) -> String {
+    if x == 0.0 { "0".into() } else { sig3(x) }
 }
 
 /// A rate, or why there is none to speak of.
@@ -328,11 +329,10 @@ fn rate(cell: &Cell) -> String {
         return why.to_owned();
     }
     match cell {
-        c if c.rate >= 1e6 => format!("{:.2} M", c.rate / 1e6),
-        c if c.rate >= 1e4 => format!("{:.0} k", c.rate / 1e3),
-        c if c.rate >= 100.0 => show_count(c.rate),
-        c if c.rate >= 1.0 => format!("{:.2}", c.rate),
-        c => sig3(c.rate),
+        c if c.rate >= 999_500.0 => format!("{} M", sig3(c.rate / 1e6)),
+        c if c.rate >= 9_995.0 => format!("{} k", sig3(c.rate / 1e3)),
+        c if c.rate >= 999.5 => show_count(c.rate),
+        c => figure(c.rate),
     }
 }
 
@@ -412,8 +412,27 @@ mod tests {
         .unwrap();
         let shown = t.to_string();
         assert!(shown.contains("| get | 3.00 M | 1.00 M | wrong answers | **3.00** |"), "{shown}");
-        assert!(shown.contains("| rmw | 20 k | lost updates | - | - |") && shown.contains("12.5 / 0.0 / -"), "{shown}");
+        assert!(shown.contains("| rmw | 20.0 k | lost updates | - | - |") && shown.contains("12.5 / 0 / -"), "{shown}");
         assert!(shown.lines().all(|l| l.matches('|').count() == shown.lines().next().unwrap().matches('|').count()));
+    }
+
+    #[test]
+    fn every_figure_has_three_digits() {
+        let t = table(
+            "kingtide,slow,GET,0.3123,0.1234,1234.5,3,4000,5.126,60,0,,,,\n\
+             rocksdb,slow,GET,0.3671,15.25,2,3,4,5,6,0,,,,\nkingtide,mid,GET,32417,1,2,3,4,5,6,0,,,,\n\
+             rocksdb,mid,GET,9996,1,2,3,4,5,6,0,,,,\nkingtide,low,GET,7.25,1,2,3,4,5,6,0,,,,\n\
+             rocksdb,low,GET,999700,1,2,3,4,5,6,0,,,,\n",
+        )
+        .unwrap();
+        let shown = t.to_string();
+        for cells in [
+            "| slow | 0.312 | 0.367 | **0.851** | 0.123 / 15.2 | 1234 / 2.00 | 3.00 / 3.00 | 4.00 / 0.00400 | 5.13 / 5.00 |",
+            "| mid | 32.4 k | 10.0 k | **3.24** |",
+            "| low | 7.25 | 1.00 M | **0.00000725** |",
+        ] {
+            assert!(shown.contains(cells), "{shown}");
+        }
     }
 
     #[test]
@@ -467,7 +486,7 @@ mod tests {
         let rows = |text| Rows::parse(Path::new("rows.txt"), text).unwrap();
         let brief = both.brief(&rows("# what README shows\nbatch/8/64  batches of 64\nget  random get\n")).unwrap();
         let wanted = "| per second | kingtide | rocksdb | x best other |\n|---|---|---|---|\n\
-                      | batches of 64 | 50.00 | 25.00 | **2.00** |\n| random get | 300 | 200 | **1.50** |\n";
+                      | batches of 64 | 50.0 | 25.0 | **2.00** |\n| random get | 300 | 200 | **1.50** |\n";
         assert_eq!(brief, wanted);
         let e = both.brief(&rows("get  random get\ngte  a get\n")).unwrap_err().to_string();
         assert!(e.contains("rows.txt:2") && e.contains("did you mean 'get'"), "{e}");

@@ -5,6 +5,7 @@
 mod cost;
 mod endings;
 mod figures;
+mod foreign;
 mod harness;
 mod honest;
 mod kill;

@@ -183,7 +183,7 @@ pub struct View {
     /// Takes new operations.
     pub active: Arc<FamilyMemtable>,
     /// Waiting for flush, newest first.
-    pub frozen: Vec<Arc<FamilyMemtable>>,
+    pub immutable: Vec<Arc<FamilyMemtable>>,
     /// The tables.
     pub version: Arc<Version>,
     /// The version's runs, newest first.
@@ -202,7 +202,7 @@ impl View {
     pub fn new(
         order: KeyOrder,
         active: Arc<FamilyMemtable>,
-        frozen: Vec<Arc<FamilyMemtable>>,
+        immutable: Vec<Arc<FamilyMemtable>>,
         version: Arc<Version>,
         tables: &TableCache,
         previous: Option<&View>,
@@ -210,7 +210,7 @@ impl View {
         // A version that stays was checked, and its order is the caller's code, which may panic: not in a call that seals a memtable.
         let stays = previous.is_some_and(|p| Arc::ptr_eq(&p.version, &version));
         debug_assert!(stays || version.check(&order) == Ok(()), "{:?}", version.check(&order));
-        let memtables = || std::iter::once(&active).chain(&frozen).map(|m| m.first_seq());
+        let memtables = || std::iter::once(&active).chain(&immutable).map(|m| m.first_seq());
         debug_assert!(memtables().is_sorted_by(|a, b| a >= b), "the memtables of a view are the newest first");
         let known = previous.map_or(&[][..], |p| &p.runs);
         let runs = (version.runs())
@@ -222,7 +222,7 @@ impl View {
             })
             .collect();
         let tables_have_ranges = version.files().any(|(_, f)| f.range_tombstones > 0);
-        let fixed_ranges = tables_have_ranges || frozen.iter().any(|m| m.has_ranges());
+        let fixed_ranges = tables_have_ranges || immutable.iter().any(|m| m.has_ranges());
         let same = previous.filter(|p| Arc::ptr_eq(&p.version, &version));
         let table_ranges = same.map_or_else(OnceLock::new, |p| p.table_ranges.clone());
         let live_values = same.map_or_else(OnceLock::new, |p| p.live_values.clone());
@@ -230,7 +230,7 @@ impl View {
         View {
             order,
             active,
-            frozen,
+            immutable,
             version,
             runs,
             fixed_ranges,
@@ -253,12 +253,12 @@ impl View {
 
     /// Bytes of values written once that immutable memtables point to.
     pub fn unflushed_value_bytes(&self) -> u64 {
-        self.frozen.iter().map(|m| m.direct().bytes()).sum()
+        self.immutable.iter().map(|m| m.direct().bytes()).sum()
     }
 
     /// Memtables, newest first.
     pub fn memtables(&self) -> impl Iterator<Item = &Arc<FamilyMemtable>> {
-        std::iter::once(&self.active).chain(&self.frozen)
+        std::iter::once(&self.active).chain(&self.immutable)
     }
 
     /// Whether any range tombstone may hide something.

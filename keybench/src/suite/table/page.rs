@@ -51,7 +51,7 @@ impl Table {
             self.rates(h);
             let figures = self.draw("");
             if !figures.is_empty() {
-                h.section("figures", "Figures", |h| figures.iter().for_each(|f| h.figure(&f.title, &f.svg)));
+                h.section("figures", "Figures", |h| figures.iter().for_each(|f| h.figure(&f.title, &f.svg, &f.narrow)));
             }
             if !self.rates_only {
                 GROUPS.iter().for_each(|(id, heading, figures)| self.figures(h, id, heading, figures));

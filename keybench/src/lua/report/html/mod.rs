@@ -8,7 +8,7 @@ mod tests;
 
 use crate::figure::{self, Figure};
 use crate::lua::point::Limit;
-use crate::measure::show_count;
+use crate::measure::{plural, show_count};
 use crate::page::verdicts::{self, Row};
 use crate::page::{self, Html};
 use crate::results::verdict::ENOUGH;
@@ -43,11 +43,15 @@ fn drawn(h: &mut Html, figures: &[Figure]) {
         return;
     }
     h.section("figures", "Figures", |h| {
-        first.iter().for_each(|f| h.figure(&f.title, &f.svg));
+        first.iter().for_each(|f| h.figure(&f.title, &f.svg, &f.narrow));
         if !later.is_empty() {
             h.within("details", "", |h| {
-                h.leaf("summary", "", &format!("Seeding, and what was read over time: {} figures", later.len()));
-                later.iter().for_each(|f| h.figure(&f.title, &f.svg));
+                h.leaf(
+                    "summary",
+                    "",
+                    &format!("Seeding, and what was read over time: {}", plural(later.len(), "figure")),
+                );
+                later.iter().for_each(|f| h.figure(&f.title, &f.svg, &f.narrow));
             });
         }
     });
@@ -89,6 +93,7 @@ fn date(stamp: &str) -> String {
 fn limit(limit: Option<Limit>) -> String {
     match limit {
         Some(Limit::Units(n)) => format!("{} units a point", show_count(n as f64)),
+        Some(Limit::Trace(n)) => format!("a trace of {} operations", show_count(n as f64)),
         Some(Limit::Seconds(s)) => format!("{s} s a point"),
         Some(Limit::Endless) | None => "points without an end".into(),
     }

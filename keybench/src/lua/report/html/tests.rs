@@ -129,11 +129,19 @@ fn rounded_away(text: &str) -> Vec<&str> {
 }
 
 #[test]
-fn a_narrow_page_shows_whole_figures() {
+fn a_narrow_page_shows_figures_that_are_drawn_for_it() {
     let page = drawn_page(&run(&[("kingtide", &[3, 3, 4])]));
     let narrow = page.split("@media (max-width: 640px)").nth(1).unwrap();
     let (rules, _) = narrow.split_once("@media").unwrap();
-    assert!(rules.contains("figure svg { min-width: 0; }"), "bars that are cut at the edge look alike: {rules}");
+    let shown = ["figure .wide { display: none; }", "figure .narrow { display: block; }"];
+    assert!(shown.iter().all(|rule| rules.contains(rule)), "bars that are cut at the edge look alike: {rules}");
+    let drawn = |class: &str, width: &str| {
+        let box_of = format!("<div class=\"{class}\">");
+        let figures: Vec<&str> = page.split(&box_of).skip(1).collect();
+        assert!(!figures.is_empty() && figures.iter().all(|f| f.contains(&format!("width=\"{width}\""))), "{class}");
+        figures.len()
+    };
+    assert_eq!(drawn("wide", "900"), drawn("narrow", "360"));
 }
 
 #[test]

@@ -1,0 +1,147 @@
+//! `keybench db_bench`: the flags of RocksDB's db_bench, as those of `keybench micro --phases`.
+
+use crate::error::{Error, Result};
+use crate::micro;
+use clap::Parser;
+use kingtide_base::options::nearest;
+use std::path::Path;
+
+/// A flag whose value means the same under another name.
+const RENAMED: &[(&str, &str)] = &[
+    ("batch_size", "--batch-size"),
+    ("benchmarks", "--phases"),
+    ("cache_size", "--block-cache-size"),
+    ("compression_ratio", "--value-entropy"),
+    ("csv", "--csv"),
+    ("db", "--db-path"),
+    ("engine", "--engine"),
+    ("key_size", "--key-size"),
+    ("num", "--operations"),
+    ("num_column_families", "--families"),
+    ("reads", "--reads"),
+    ("repeat", "--repeat"),
+    ("seed", "--seed"),
+    ("seek_nexts", "--range-size"),
+    ("threads", "--threads"),
+    ("value_size", "--value-size"),
+    ("write_buffer_size", "--memtable-size"),
+];
+
+/// Flags that are translated in a way of their own.
+const OTHERS: &[&str] = &["bloom_bits", "compression_type", "flagfile", "sync", "use_existing_db"];
+
+#[derive(Parser)]
+#[command(no_binary_name = true, args_override_self = true)]
+struct Line {
+    #[command(flatten)]
+    args: micro::Args,
+}
+
+/// What `keybench micro` is told.
+///
+/// # Errors
+/// A flag that has no counterpart, and what `keybench micro` says of the others.
+pub fn translated(flags: &[String]) -> Result<micro::Args> {
+    // db_bench's own defaults, where they are not those of micro.
+    let mut words: Vec<String> = ["--phases=fillseq,readrandom", "--threads=1", "--repeat=1"].map(str::to_owned).into();
+    add(flags.iter().map(String::as_str), &mut words)?;
+    Line::try_parse_from(&words).map(|line| line.args).map_err(|e| Error::usage(e.to_string()))
+}
+
+fn add<'f>(flags: impl Iterator<Item = &'f str>, words: &mut Vec<String>) -> Result<()> {
+    let mut flags = flags.map(str::trim).filter(|f| !f.is_empty() && !f.starts_with('#')).peekable();
+    while let Some(flag) = flags.next() {
+        if flag == "-e" {
+            words.push(format!("--engine={}", flags.next().unwrap_or_default()));
+            continue;
+        }
+        let Some(bare) = flag.strip_prefix("--").or_else(|| flag.strip_prefix('-')) else {
+            return Err(Error::usage(format!("'{flag}' is no flag of db_bench: use --NAME=VALUE")));
+        };
+        let (name, value) = match bare.split_once('=') {
+            Some((name, value)) => (name, value),
+            // gflags take a value behind a space too, and none for true.
+            None => (bare, flags.next_if(|next| !next.starts_with('-')).unwrap_or("true")),
+        };
+        if let Some((_, ours)) = RENAMED.iter().find(|(theirs, _)| *theirs == name) {
+            words.push(format!("{ours}={value}"));
+            continue;
+        }
+        let on = matches!(value, "1" | "true" | "t" | "yes" | "y");
+        match name {
+            "sync" => words.push(format!("--sync={on}")),
+            "use_existing_db" if on => words.push("--existing".to_owned()),
+            "use_existing_db" => {}
+            "compression_type" => words.push(format!("--compression={}", value.to_ascii_lowercase())),
+            "bloom_bits" => words.extend(filter(value)?),
+            "flagfile" => {
+                let path = Path::new(value);
+                let text = std::fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
+                add(text.lines(), words)?;
+            }
+            _ => {
+                let known: Vec<&str> = RENAMED.iter().map(|(name, _)| *name).chain(OTHERS.iter().copied()).collect();
+                let hint = nearest(name, &known);
+                let what = "has no counterpart here; options of an engine are set with keybench micro --opt";
+                return Err(Error::usage(format!("db_bench's --{name} {what}{hint}")));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Bits for each key as a rate of false positives: `-1` is the engine's default, which is that of all engines here.
+fn filter(bits: &str) -> Result<Option<String>> {
+    let bits: f64 = bits.parse().map_err(|_| Error::usage(format!("--bloom_bits={bits}: not a number")))?;
+    let rate = (-bits * std::f64::consts::LN_2 * std::f64::consts::LN_2).exp();
+    Ok(match bits {
+        b if b < 0.0 => None,
+        0.0 => Some("--bloom-fp=0".to_owned()),
+        _ => Some(format!("--bloom-fp={rate}")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(line: &str) -> Result<micro::Args> {
+        let flags: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        translated(&flags)
+    }
+
+    #[test]
+    fn flags_mean_what_they_mean_to_db_bench() {
+        let a = args(
+            "--benchmarks=fillrandom,readrandom --num=1000000 --key_size=20 --value_size 400 -threads=4 --sync \
+             --bloom_bits=10 --cache_size=8388608 --write_buffer_size=4194304 --compression_type=none --db=/x \
+             --use_existing_db=0 -e lmdb",
+        )
+        .unwrap();
+        assert_eq!(a.phases.as_deref(), Some("fillrandom,readrandom"));
+        assert_eq!((a.operations, a.key_size, a.value_size, a.threads), (1_000_000, 20, 400, 4));
+        let e = &a.engine_flags;
+        assert!(e.sync && !a.existing && e.block_cache_size == 8 << 20 && e.memtable_size == 4 << 20);
+        assert!((e.bloom_fp - 0.0082).abs() < 0.0001 && e.compression == crate::engine::Compression::None);
+        assert_eq!((a.engine.as_str(), a.db_path.as_path(), a.repeat), ("lmdb", Path::new("/x"), 1));
+        a.plan().unwrap();
+    }
+
+    #[test]
+    fn a_file_of_flags_is_read() {
+        let path = std::env::temp_dir().join(format!("keybench-flagfile-{}", std::process::id()));
+        std::fs::write(&path, "# a comment\n--num=500\n\n--benchmarks=fillseq\n").unwrap();
+        let a = args(&format!("--flagfile={} --num=700", path.display())).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!((a.operations, a.phases.as_deref()), (700, Some("fillseq")), "the later counts");
+    }
+
+    #[test]
+    fn what_has_no_counterpart_is_refused() {
+        let e = args("--num_levels=7").err().unwrap();
+        assert!(e.exit_code() == 2 && e.to_string().contains("--num_levels has no counterpart"), "{e}");
+        assert!(args("--nmu=7").err().unwrap().to_string().contains("did you mean 'num'"));
+        assert!(args("fillseq").err().unwrap().to_string().contains("is no flag"));
+        assert!(args("--flagfile=/nowhere").is_err() && args("--bloom_bits=many").is_err());
+    }
+}
