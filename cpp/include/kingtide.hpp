@@ -3,10 +3,12 @@
 /// Kingtide for C++17: owning types over the C API of `kingtide.h`.
 ///
 /// A call that can fail returns a `Result`, which holds a value or an `Error`. Only `Result::value` and `Range::throwing` throw a
-/// `kingtide::Exception`; in programs compiled without exceptions they abort. Keys and values are passed as `std::string_view`.
+/// `kingtide::Exception`; in programs compiled without exceptions they abort. Keys and values are passed as `std::string_view`. Names and
+/// paths are passed as `std::string`, and end at their first NUL byte, as those of the standard library's files do.
 /// Values are pinned, not copied: see `Value`, `Iterator` and `Reader`.
 ///
-/// Every type owns one handle and frees it; all are movable, and those that the C API shares between threads may be shared here.
+/// Every type owns one handle and frees it; all are movable, and a `Family` can be copied. Those that the C API shares between threads
+/// may be shared here.
 /// A moved-from object may only be destroyed or assigned to. `native()` returns the C handle, for functions without a method here.
 
 #ifndef KINGTIDE_HPP
@@ -574,11 +576,18 @@ private:
     detail::Owned<kingtide_value_writer, kingtide_value_writer_free> handle_;
 };
 
-/// A value as a seekable `std::istream`. An error of the engine sets `badbit`; `error` returns it.
+/// A value as a seekable `std::istream`. An error of the engine sets `badbit`, or, in programs compiled without exceptions, ends the
+/// stream; `error` returns it.
 class ValueStream : public std::istream {
 public:
     explicit ValueStream(Reader reader, size_t buffer = 64 * 1024) : std::istream(nullptr), source_(std::move(reader), buffer) {
         rdbuf(&source_);
+    }
+    ValueStream(ValueStream &&other) : std::istream(std::move(other)), source_(std::move(other.source_)) { set_rdbuf(&source_); }
+    ValueStream &operator=(ValueStream &&other) {
+        std::istream::operator=(std::move(other));
+        source_ = std::move(other.source_);
+        return *this;
     }
     const std::optional<Error> &error() const { return source_.error; }
 
@@ -605,7 +614,9 @@ private:
         }
         pos_type seekoff(off_type offset, std::ios_base::seekdir from, std::ios_base::openmode) override {
             auto here = static_cast<off_type>(start_) + (gptr() - eback());
-            auto base = from == std::ios_base::beg ? 0 : from == std::ios_base::cur ? here : static_cast<off_type>(reader_.size());
+            auto end = static_cast<off_type>(reader_.size());
+            auto base = from == std::ios_base::beg ? 0 : from == std::ios_base::cur ? here : end;
+            if (offset < -base || offset > end - base) return pos_type(off_type(-1));  // their sum may be no number
             return seekpos(base + offset, std::ios_base::in);
         }
         pos_type seekpos(pos_type to, std::ios_base::openmode) override {
@@ -721,11 +732,11 @@ private:
     std::optional<Error> error_;
 };
 
-/// A column family: one of the ordered maps of a database. Cheap to copy; any number of threads may use it at once. It does not keep the
-/// database open.
+/// A column family: one of the ordered maps of a database. Cheap to copy: copies share the handle. Any number of threads may use it at
+/// once. It does not keep the database open.
 class Family {
 public:
-    explicit Family(kingtide_family *handle) : handle_(handle) {}
+    explicit Family(kingtide_family *handle) : handle_(handle, kingtide_family_free) {}
 
     Result<void> put(std::string_view key, std::string_view value) const {
         return run([&](auto **error) {
@@ -870,7 +881,7 @@ private:
     static Result<void> run(Call &&call) {
         return detail::run([&](kingtide_error **error) { return call(error); });
     }
-    detail::Owned<kingtide_family, kingtide_family_free> handle_;
+    std::shared_ptr<kingtide_family> handle_;
 };
 
 /// Operations on any families, committed atomically with `Db::write`. A refused operation does not change the batch. For one thread at

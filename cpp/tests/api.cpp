@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <iostream>
+#include <limits>
 #include <sstream>
 #include <thread>
 
@@ -143,6 +144,25 @@ void streams() {
     in.seekg(-2, std::ios::cur);
     CHECK(std::getline(in, line) && line == "1");
     CHECK(in.rdbuf()->pubseekoff(1, std::ios::end) == std::streampos(std::streamoff(-1)));
+    for (auto from : {std::ios::beg, std::ios::cur, std::ios::end}) {
+        for (auto far : {std::numeric_limits<std::streamoff>::max(), std::numeric_limits<std::streamoff>::min()}) {
+            CHECK(in.rdbuf()->pubseekoff(far, from) == std::streampos(std::streamoff(-1)));
+        }
+    }
+
+    ValueStream moved(std::move(in));
+    CHECK(std::getline(moved, line) && line == "2");
+    in = std::move(moved);
+    CHECK(std::getline(in, line) && line == "3" && in.tellg() == std::streampos(8));
+}
+
+void copied_families() {
+    Db db = open_new("copied");
+    std::vector<Family> families(3, db.default_family().value());
+    families[0].put("a", "1").value();
+    Family copy = families[2];
+    families.clear();
+    CHECK(*copy.get("a").value() == "1");
 }
 
 void written_in_pieces() {
@@ -313,6 +333,7 @@ int main(int argc, char **argv) {
     values();
     loops();
     streams();
+    copied_families();
     written_in_pieces();
     retries();
     orders();

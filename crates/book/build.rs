@@ -1,4 +1,4 @@
-//! Makes a test of every Rust block in README.md and in the pages of `docs`.
+//! Makes a test of every Rust block in README.md, in that of the crate `kingtide`, and in the pages of `docs`.
 //!
 //! A block that has a `main` is a program. One without is the body of a function in which `db` is an open database,
 //! `family` its default family, and everything that the crate `kingtide` exports is in scope. Blocks marked `ignore` are
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 fn main() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut pages = vec![root.join("README.md")];
+    let mut pages = vec![root.join("README.md"), root.join("crates/kingtide/README.md")];
     find(&root.join("docs"), &mut pages);
     pages.sort();
     let mut tests = String::new();

@@ -49,6 +49,12 @@ def peak_memory(pid):
     return 0
 
 
+def memory(pid):
+    """What the process occupies, in bytes, by the names of smaps_rollup: `Rss`, `Anonymous`, `AnonHugePages` and others."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    return {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
+
+
 SYNCS = "fsync,fdatasync,msync,sync_file_range"
 TRACE_SECONDS = 10
 

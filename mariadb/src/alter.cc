@@ -223,7 +223,7 @@ bool Handler::commit_inplace_alter_table(TABLE *altered, Alter_inplace_info *inf
     auto *altering = static_cast<Altering *>(info->handler_ctx);
     if (altering) altering->end_log();
     if (altering && Dictionary::abandon_indexes(altering->change.built) != Outcome::Ok)
-      sql_print_warning("KINGTIDE: entries of an index that was not finished go when the server starts again: %s",
+      sql_print_warning("KINGTIDE: entries of an unfinished index will be removed at the next start: %s",
                         last_message());
     return false;
   }

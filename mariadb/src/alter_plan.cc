@@ -59,16 +59,16 @@ class Planner {
 
   const char *operations() const {
     const alter_table_operations wanted = info_->handler_flags;
-    if (TableFormat(before_, now_).outdated) return "keys have a form that is not written any more";
+    if (TableFormat(before_, now_).outdated) return "keys are in an outdated format";
     if (const char *why = why_copy(before_, after_)) return why;
     if (wanted & ALTER_STORED_COLUMN_TYPE) return text(ER_ALTER_OPERATION_NOT_SUPPORTED_REASON_COLUMN_TYPE);
     if ((wanted & (ALTER_ADD_PK_INDEX | ALTER_DROP_PK_INDEX)) == ALTER_DROP_PK_INDEX)
       return text(ER_ALTER_OPERATION_NOT_SUPPORTED_REASON_NOPK);
-    if (wanted & (ALTER_ADD_PK_INDEX | ALTER_DROP_PK_INDEX)) return "rows stand in the order of the primary key";
-    if (wanted & ALTER_COLUMN_NOT_NULLABLE) return "rows have to be looked at for NULL";
-    if (wanted & ALTER_ADD_CHECK_CONSTRAINT) return "rows have to be checked";
+    if (wanted & (ALTER_ADD_PK_INDEX | ALTER_DROP_PK_INDEX)) return "rows are stored in the order of the primary key";
+    if (wanted & ALTER_COLUMN_NOT_NULLABLE) return "rows must be checked for NULL";
+    if (wanted & ALTER_ADD_CHECK_CONSTRAINT) return "rows must be checked";
     if (wanted & (ALTER_ADD_STORED_GENERATED_COLUMN | ALTER_STORED_GCOL_EXPR | ALTER_COLUMN_VCOL))
-      return "generated values have to be computed for rows that exist";
+      return "generated values must be computed for existing rows";
     if (wanted & ~(DEFINITION_ONLY | COLUMNS | INDEXES)) return SERVERS_WORDS;
     return nullptr;
   }
@@ -82,7 +82,7 @@ class Planner {
     if (!from || !old || from->field != old) return text(ER_ALTER_OPERATION_NOT_SUPPORTED_REASON_AUTOINC);
     if (!(info_->create_info->used_fields & HA_CREATE_USED_AUTO)) return nullptr;
     const bool leads = before_->s->next_number_keypart == 0 && old->result_type() == INT_RESULT;
-    return leads ? nullptr : "the greatest value of the auto-increment column has to be looked for";
+    return leads ? nullptr : "the largest value of the auto-increment column must be found";
   }
 
   /** Makes the layout of the altered table, out of the columns of the present one and of new ones. */
@@ -117,7 +117,7 @@ class Planner {
       return nullptr;
     }
     r.layouts.push_back(layout);
-    if (r.layouts.size() > MOST_LAYOUTS) return "rows have been left as they were too many times";
+    if (r.layouts.size() > MOST_LAYOUTS) return "the table has too many row formats";
     return nullptr;
   }
 
@@ -134,7 +134,7 @@ class Planner {
         const Field *old = before_->field[i];
         if (old == definition->field) continue;
         if (!same_name(old->field_name.str, definition->field_name.str)) continue;
-        return s->virtual_fields ? "generated values have to be computed for rows that exist" : "rows have to be checked";
+        return s->virtual_fields ? "generated values must be computed for existing rows" : "rows must be checked";
       }
     }
     return nullptr;
@@ -153,7 +153,7 @@ class Planner {
   const char *changes_form(const StoredColumn &old, const StoredColumn &now) const {
     if (old.sized != now.sized || old.length != now.length)
       return text(ER_ALTER_OPERATION_NOT_SUPPORTED_REASON_COLUMN_TYPE);
-    if (old.nullable && !now.nullable) return "rows have to be looked at for NULL";
+    if (old.nullable && !now.nullable) return "rows must be checked for NULL";
     return nullptr;
   }
 
@@ -165,12 +165,12 @@ class Planner {
     // That of a JSON column looks at nothing but the column, and all rows have the default there.
     const bool json = !old && Type_handler_json_common::has_json_valid_constraint(f) && f->set_default() == 0;
     if (json && (f->check_constraint->expr->val_bool() || f->check_constraint->expr->null_value)) return nullptr;
-    return "rows have to be checked";
+    return "rows must be checked";
   }
 
   /** What the rows that exist have in a new column: its default as it is at this moment. */
   const char *add_absent(Field *f, const Column &column, const StoredColumn &stored) {
-    if (info_->error_if_not_empty) return "the default is no value that the column may have";
+    if (info_->error_if_not_empty) return "the default is not a valid value of the column";
     const Virtual_column_info *value = f->default_value;
     if (value && (value->flags & ~uint(VCOL_SESSION_FUNC | VCOL_TIME_FUNC))) return "the default differs from row to row";
     const int error = f->set_default();
@@ -182,7 +182,7 @@ class Planner {
     plan_.after.absent.push_back(a);
     size_t bytes = 0;
     for (const AbsentValue &one : plan_.after.absent) bytes += one.value.size();
-    return bytes > MOST_ABSENT_BYTES ? "defaults of added columns take too much room" : nullptr;
+    return bytes > MOST_ABSENT_BYTES ? "defaults of added columns take too much space" : nullptr;
   }
 
   void forget_dropped(const RowLayout &layout) {
@@ -205,18 +205,18 @@ class Planner {
     std::vector<uint32_t> ids(n, 0);
     std::vector<bool> kept(before_->s->keys, false);
     const bool had_primary = before_->s->primary_key < before_->s->keys, has_primary = after_->s->primary_key < n;
-    if (had_primary != has_primary) return "rows stand in the order of the primary key";
+    if (had_primary != has_primary) return "rows are stored in the order of the primary key";
     std::vector<int> from(n);
     for (uint k = 0; k < n; k++) {
       const int old = from[k] = old_key(k);
       if (old < 0) {
-        if (has_primary && k == after_->s->primary_key) return "rows stand in the order of the primary key";
+        if (has_primary && k == after_->s->primary_key) return "rows are stored in the order of the primary key";
         plan_.added.push_back(k);
         continue;
       }
       const uint o = static_cast<uint>(old);
       if ((had_primary && o == before_->s->primary_key) != (has_primary && k == after_->s->primary_key))
-        return "rows stand in the order of the primary key";
+        return "rows are stored in the order of the primary key";
       ids[k] = now_.keys[o];
       kept[o] = true;
     }

@@ -53,7 +53,7 @@ int make_backup(MYSQL_THD thd, st_mysql_sys_var *, void *save, st_mysql_value *v
     return 1;
   }
   if (Engine::checkpoint(directory) != Outcome::Ok) {
-    my_printf_error(ER_CANT_CREATE_FILE, "KINGTIDE: no backup in '%s': %s", MYF(0), directory.c_str(), last_message());
+    my_printf_error(ER_CANT_CREATE_FILE, "KINGTIDE: backup into '%s' failed: %s", MYF(0), directory.c_str(), last_message());
     return 1;
   }
   sql_print_information("KINGTIDE: a backup was made in %s", directory.c_str());

@@ -8,7 +8,7 @@ namespace kingtide {
 /** For the variable kingtide_backup: makes a copy of the database in the directory that it is set to. */
 int make_backup(MYSQL_THD thd, st_mysql_sys_var *variable, void *save, st_mysql_value *value);
 
-/** For the handlerton: a session is between BACKUP STAGE START and BACKUP STAGE END, or is not any more. */
+/** For the handlerton: a session executed BACKUP STAGE START or BACKUP STAGE END. */
 void begin_backup_stages();
 void end_backup_stages();
 

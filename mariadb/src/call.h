@@ -10,7 +10,7 @@
 /* For those few files that call the engine's C API. */
 namespace kingtide {
 
-/** Takes a call's error, and keeps its words for last_message. */
+/** Takes a call's error, and keeps its message for last_message. */
 class Call {
  public:
   ~Call() { kingtide_error_free(error_); }

@@ -80,7 +80,7 @@ int CatchUp::read(const Snapshot &snapshot, const std::string &row_key, bool *th
   if (o == Outcome::NotFound) return 0;
   if (o != Outcome::Ok) return server_error(thd_, o);
   if (show(row_)) return 0;
-  sql_print_error("KINGTIDE: a row of table %s.%s has a form that none was written in", altered_->s->db.str,
+  sql_print_error("KINGTIDE: a row of table %s.%s is in an unknown format", altered_->s->db.str,
                   altered_->s->table_name.str);
   return HA_ERR_CRASHED;
 }

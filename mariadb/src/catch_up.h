@@ -33,14 +33,14 @@ class CatchUp {
   const Snapshot &base() const { return snapshots_.front(); }
   const TableFormat &format() const { return format_; }
 
-  /** The indexes are built: does rounds until little is left, or it cannot keep up. Errors of the server. */
+  /** After the indexes are built: does rounds until little is left, or it cannot keep up. Returns server errors. */
   int follow();
-  /** No statement uses the table any more, and no prepared transaction does. */
+  /** To be called when neither statements nor prepared transactions use the table any more. */
   int finish();
 
   /** After HA_ERR_FOUND_DUPP_KEY: the key, and in the altered table's record the row. */
   uint duplicate() const { return duplicate_; }
-  /** While they were built, one was found: the key, and the primary key of a row that has it. */
+  /** A duplicate that was found while they were built: the key, and the primary key of a row that has it. */
   void show_duplicate(uint key, const std::string &row_key);
 
  private:
@@ -64,17 +64,17 @@ class CatchUp {
   const TableFormat format_;
   const std::vector<uint> keys_;
   const std::shared_ptr<RowLog> log_;
-  /** The one that the indexes were built as of, and those of all rounds. */
+  /** The snapshot that the indexes were built from, and those of all rounds. */
   std::deque<Snapshot> snapshots_;
-  /** Of rows that were looked at since, in which round. */
+  /** Rows that were processed since, and in which round. */
   std::unordered_map<std::string, size_t> looked_at_;
-  /** Rows that have no entry yet in a unique index, as another one has it. */
+  /** Rows that have no entry in a unique index yet because another row has it. */
   RowKeys again_;
   std::unique_ptr<Batch> batch_;
   size_t batch_bytes_ = 0;
-  /** Entries of unique indexes that are in the batch, and whose they are. */
+  /** Entries of unique indexes in the batch, with the rows that they belong to. */
   std::unordered_map<std::string, std::string> fresh_;
-  /** The row that was read last: blobs in the record point into it. */
+  /** The last row read; blobs in the record point into it. */
   std::string row_;
   std::string found_;
   Entry old_, new_;

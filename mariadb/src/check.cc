@@ -97,13 +97,13 @@ class Inspection {
         continue;
       }
       if (!decode(value.str())) {
-        lasting_fault("a row has a form that none was written in");
+        lasting_fault("a row is in an unknown format");
         continue;
       }
       const std::string row_key = it.key().from(4).str();
       if (!format().hidden_primary) {
         h_->row_key_of(table_->record[0], &key);
-        if (key != row_key) lasting_fault("a row stands under a key that is not its own");
+        if (key != row_key) lasting_fault("a row is stored under the wrong key");
       }
       for (uint k = 0; k < table_->s->keys; k++)
         if (!format().indexes[k].primary) look_at_entry(k, it.key(), row_key, it.expires());
@@ -122,7 +122,7 @@ class Inspection {
       write(expires);
     } else if (o == Outcome::Ok && found_ != value_) {
       if (checked && belongs_to_other(index, row_key))
-        return lasting_fault("two rows have one value in unique index " + name_of(k));
+        return lasting_fault("two rows have the same value in unique index " + name_of(k));
       fault("an entry of index " + name_of(k) + " keeps other columns than its row has");
       write(expires);
     } else if (o != Outcome::Ok && o != Outcome::NotFound) {
@@ -186,7 +186,7 @@ class Inspection {
     Slice row_key;
     bool checked;
     if (!format().row_key(index, key, kept, &row_key)) {
-      fault("an entry of index " + name_of(k) + " has a form that none was written in");
+      fault("an entry of index " + name_of(k) + " is in an unknown format");
       return drop(key);
     }
     const std::string row_key_bytes = row_key.str();
@@ -212,7 +212,7 @@ class Inspection {
   }
   void done(Outcome o, uint64_t *count) {
     if (o == Outcome::Ok) return void(++*count);
-    if (!killed_) lasting_fault(std::string("the repair cannot go on: ") + last_message());
+    if (!killed_) lasting_fault(std::string("the repair cannot continue: ") + last_message());
     killed_ = true;
   }
 

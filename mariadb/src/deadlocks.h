@@ -8,7 +8,7 @@ struct kingtide_deadlock;
 /** The latest deadlock, for SHOW ENGINE KINGTIDE STATUS. */
 namespace kingtide {
 
-/** For the engine: keeps the text of a deadlock, in place of the one before. */
+/** For the engine: stores the text of a deadlock, replacing the previous one. */
 void note_deadlock(void *, const kingtide_deadlock *deadlock);
 
 /** The latest deadlock, in a section like InnoDB's. Empty if there was none since the server started. */

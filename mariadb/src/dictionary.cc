@@ -84,7 +84,7 @@ void give_back(const std::vector<uint32_t> &ids) {
   for (uint32_t id : ids) {
     const auto [from, to] = range_of(id);
     if (Engine::reclaim(from, to) != Outcome::Ok)
-      sql_print_warning("KINGTIDE: the space of what was dropped is given back later: %s", last_message());
+      sql_print_warning("KINGTIDE: the space of dropped tables will be reclaimed later: %s", last_message());
   }
 }
 

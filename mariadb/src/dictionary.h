@@ -35,7 +35,7 @@ namespace kingtide {
 
 class Dictionary {
  public:
-  /** The server's path of a table without what is in front of the database. */
+  /** The server's path of a table, beginning with the database. */
   static std::string name_of(const char *path);
 
   /**
@@ -48,7 +48,7 @@ class Dictionary {
   static Outcome find(const std::string &name, TableRecord *record);
   /** Removes a table with all its entries. */
   static Outcome drop(const std::string &name);
-  /** Gives a table a name of its own, under which it is dropped later: at the latest by drop_leftovers. */
+  /** Gives a table a unique name under which it is dropped later, at the latest by drop_leftovers. */
   static Outcome set_aside(const std::string &name, std::string *aside);
   static Outcome rename(const std::string &from, const std::string &to);
 
@@ -63,38 +63,38 @@ class Dictionary {
   struct Alteration {
     std::string name;
     TableRecord after;
-    /** Indexes whose entries go. */
+    /** Indexes whose entries are removed. */
     std::vector<uint32_t> dropped;
     /** Indexes that were built for it: see begin_indexes. */
     std::vector<uint32_t> built;
-    /** Not 0: the first auto-increment value that was not given out. */
+    /** The first auto-increment value not yet used, if not 0. */
     uint64_t auto_increment = 0;
   };
-  /** Does all of them or nothing. What it did survives a power cut: the server goes on as if there were no way back. */
+  /** Atomic. The result survives a power cut, because the server continues as if it could not be undone. */
   static Outcome alter(const std::vector<Alteration> &changes);
-  /** Gives numbers to indexes that are built before a table has them. If none gets them, they go at the latest by drop_leftovers. */
+  /** Assigns numbers to indexes that are built before they belong to a table. Unused ones are removed by drop_leftovers. */
   static Outcome begin_indexes(uint8_t slot, size_t count, std::vector<uint32_t> *ids);
   static Outcome abandon_indexes(const std::vector<uint32_t> &ids);
   /** Whether the table, or all of its partitions, were altered to the definition that the server calls so. */
   static Outcome is_altered_to(const std::string &name, Slice definition, bool *altered);
   /** Removes a table's entries and counters. */
   static Outcome truncate(const TableRecord &record);
-  /** Removes the tables that were temporary in an earlier life of the server, and what an ALTER TABLE did not finish. */
+  /** Removes temporary tables of earlier runs of the server, and what an unfinished ALTER TABLE left. */
   static Outcome drop_leftovers();
   /** Tells the families how many tables they have. */
   static Outcome count_tables();
 
-  /** Calls `visit` with each table that there is. Such as it cannot read are left out. */
+  /** Calls `visit` with each table; unreadable ones are skipped. */
   static void visit(const std::function<void(const std::string &name, const TableRecord &record)> &visit);
 
   enum class Counter : char { AutoIncrement = 'a', HiddenKey = 'h', Rows = 'c', Expires = 'e' };
-  /** 0 if it was never set. */
+  /** 0 if never set. */
   static Outcome counter(Counter which, uint32_t primary, uint64_t *value);
   static Outcome set_counter(Counter which, uint32_t primary, uint64_t value);
   /** Sets those that are not 0, if the table is still the one that is recorded under this name. */
   static Outcome set_counters_of(const std::string &name, uint32_t primary, uint64_t auto_increment, uint64_t rows);
 
-  /** None if ANALYZE TABLE was never run, or what it found cannot be read. */
+  /** None if ANALYZE TABLE was never run, or its result cannot be read. */
   static Outcome statistics(uint32_t primary, TableStatistics *statistics);
   /** Stores them, if the table is still the one that is recorded under this name. */
   static Outcome set_statistics(const std::string &name, uint32_t primary, const TableStatistics &statistics);

@@ -22,7 +22,7 @@ struct kingtide_sorted_writer;
 struct kingtide_snapshot;
 struct kingtide_deadlock;
 
-/** The engine's C API, as this plugin uses it: handles that free themselves, and one kind of outcome. */
+/** The engine's C API as this plugin uses it: handles that free themselves, and one type for all outcomes. */
 namespace kingtide {
 
 enum class Outcome : int {
@@ -46,18 +46,18 @@ enum class Outcome : int {
   Other
 };
 
-/** What went wrong in the last call of this thread that did not end well. Valid until the next such call. */
+/** The message of this thread's last failed call. Valid until the next failed call. */
 const char *last_message();
-/** Gives back `outcome`, with words for last_message: for what goes wrong on this side of the engine. */
+/** Returns `outcome` and sets the message for last_message: for failures outside the engine. */
 Outcome failed(Outcome outcome, const std::string &what);
 
 enum class Level { ReadUncommitted, RepeatableRead };
-/** What a commit survives: the end of the process, or a power cut. */
+/** What a commit survives: the death of the process, or a power cut. */
 enum class Durability { Process, Power };
 /** A lock timeout: do not wait. */
 constexpr int64_t NO_WAIT = -1;
 enum class LockMode { Shared, Exclusive };
-/** Dictionary: what tables there are. Rows: the entries of all indexes; which family has one, its index's number tells. */
+/** Dictionary: the tables. Rows: the entries of all indexes; the index number determines the family. */
 enum class Space { Dictionary, Rows };
 
 /** Writes that take effect together. */
@@ -76,14 +76,14 @@ class Batch {
   Outcome first_error_ = Outcome::Ok;
 };
 
-/** A file of entries that come in order, to become part of the rows' family at once. It goes with the object. */
+/** A file of sorted entries that becomes part of the rows' family at once. It is removed with the object. */
 class SortedFile {
  public:
   explicit SortedFile(const std::string &path) : path_(path) {}
   ~SortedFile();
   SortedFile(const SortedFile &) = delete;
   Outcome put(Slice key, Slice value);
-  /** What it does survives a power cut. Nothing, if nothing was put. */
+  /** The result survives a power cut. A no-op if nothing was put. */
   Outcome ingest();
 
  private:
@@ -110,14 +110,14 @@ class Iter {
   bool next() { return go(true); }
   bool prev() { return go(false); }
   bool valid() const { return valid_; }
-  /** Valid until it moves, as the value is. */
+  /** Valid until it moves, like the value. */
   Slice key() const { return taken_ ? entries_[at_].key : engine_key(); }
   Outcome value(Slice *value) {
     if (!taken_) return engine_value(value);
     *value = entries_[at_].value;
     return Outcome::Ok;
   }
-  /** When the entry is gone, in milliseconds since 1970; 0 for never. */
+  /** When the entry expires, in milliseconds since 1970; 0 for never. */
   uint64_t expires() const;
   /** Why it is not valid: Ok at the end. */
   Outcome status();
@@ -125,7 +125,7 @@ class Iter {
  private:
   friend class Engine;
   friend class Txn;
-  /** As the engine gives entries: its kingtide_entry. */
+  /** The engine's form of an entry: kingtide_entry. */
   struct Entry {
     Slice key, value;
     uint64_t expires;
@@ -151,14 +151,14 @@ class Iter {
   unsigned at_ = 0, taken_ = 0, take_ = FIRST_TAKEN;
 };
 
-/** A transaction: it locks what it writes, when it writes it. */
+/** A transaction; it locks each key when it writes it. */
 class Txn {
  public:
   Txn() = default;
   ~Txn();
   Txn(const Txn &) = delete;
 
-  /** Begins anew, after taking back what was not committed. */
+  /** Begins again, after rolling back what was not committed. */
   Outcome begin(Level level, int64_t lock_timeout_ms, Durability durability);
   bool open() const { return txn_ != nullptr; }
   uint64_t id() const;
@@ -166,22 +166,22 @@ class Txn {
 
   Outcome get(Slice key, std::string *value);
   Outcome get_locked(Slice key, LockMode mode, std::string *value);
-  /** Sets a key, which is gone at a moment in milliseconds since 1970; 0 for never. */
+  /** Sets a key that expires at the given time in milliseconds since 1970; 0 for never. */
   Outcome put(Slice key, Slice value, uint64_t expires = 0);
   Outcome erase(Slice key);
   /** An empty `to` means no end. */
   Outcome lock_range(Slice from, Slice to, LockMode mode);
-  /** Iterates over [from, to), at the snapshot or over what is newest. An empty `to` means no end. */
+  /** Iterates over [from, to), as of the snapshot or over the newest values. An empty `to` means no end. */
   Outcome iterate(Slice from, Slice to, bool newest, Iter *iter);
-  /** What is committed now, or written by itself, without a lock. */
+  /** The newest value that is committed or its own, without a lock. */
   Outcome get_newest(Slice key, std::string *value);
-  /** How many calls took locks, to tell whether one was the last. */
+  /** Number of calls that took locks, to determine whether a given one was the last. */
   uint64_t lock_calls() const { return lock_calls_; }
-  /** Gives the lock back that the last call of get_locked took, unless the transaction had it before. */
+  /** Releases the lock that the last call of get_locked took, unless the transaction had it before. */
   void unlock_last();
   Outcome refresh_snapshot();
   void set_lock_timeout(int64_t ms);
-  /** What the prepare and the commit survive that come. */
+  /** What the next prepare and commit survive. */
   void set_durability(Durability durability);
 
   Outcome set_savepoint(const char *name);
@@ -198,7 +198,7 @@ class Txn {
   /** Ends the wait for a lock, or the next one; from any thread, while the object lives. */
   void interrupt();
   void clear_interrupt();
-  /** Bytes of keys and values that were written since it began, what was taken back included. From any thread. */
+  /** Bytes of keys and values written since it began, including what was rolled back. Callable from any thread. */
   uint64_t written_bytes() const { return written_bytes_.load(std::memory_order_relaxed); }
 
  private:
@@ -224,26 +224,26 @@ class Engine {
   static Outcome open(const std::string &path, const std::vector<Option> &options);
   static bool is_open();
   static void close();
-  /** Calls `use` with the database, which stays open meanwhile, if it is open: for those who look at it from outside. */
+  /** Calls `use` with the database if it is open, and keeps it open meanwhile: for callers outside of statements. */
   static void with_handle(const std::function<void(kingtide_db *)> &use);
 
   static Outcome get(Slice key, std::string *value);  // of the dictionary
   static Outcome write(Batch &batch, Durability durability);
-  /** Iterates over what is committed now, outside of transactions. */
+  /** Iterates over committed entries, outside of transactions. */
   static Outcome iterate(Space space, Slice from, Slice to, Iter *iter);
   /** The same over entries of indexes, as of a snapshot. */
   static Outcome iterate(Slice from, Slice to, const kingtide_snapshot *snapshot, Iter *iter);
   /** Everything committed so far survives a power cut. */
   static Outcome sync();
-  /** Entries of [from, to): counted if there are few, up to `most`; otherwise estimated. */
+  /** Number of entries in [from, to): exact if it is small (up to `most`), otherwise an estimate. */
   static uint64_t count(Slice from, Slice to, uint64_t most);
   /** Estimates without reading data. */
   static uint64_t estimate_rows(Slice from, Slice to);
   static uint64_t estimate_bytes(Slice from, Slice to);
 
-  /** Tells the first of their parts in which two neighbouring keys differ. */
+  /** Returns the first key part in which two neighbouring keys differ. */
   using FirstDifference = size_t (*)(void *context, Slice a, Slice b);
-  /** Estimates, from keys at some places of a range, how many different values each number of leading parts has. */
+  /** Estimates the number of distinct values of each number of leading parts, from a sample of a range. */
   static Outcome cardinality(Slice from, Slice to, size_t places, FirstDifference differ, void *context,
                              std::vector<uint64_t> *distinct, uint64_t *rows);
 
@@ -255,16 +255,16 @@ class Engine {
   static uint64_t statistic(const char *name);
   /** Levels, memtables and counters, for people. */
   static std::string report();
-  /** Is called on a thread that is going to wait for a lock, and again now and then while it does. */
+  /** Called on a thread before it waits for a lock, and from time to time while it waits. */
   using OnLockWait = void (*)(void *, uint64_t waiter, const uint64_t *holders, size_t count);
-  /** Is called on the thread of a deadlock's victim, before that gives its locks back. */
+  /** Called on the thread of a deadlock victim, before it releases its locks. */
   using OnDeadlock = void (*)(void *, const kingtide_deadlock *deadlock);
   static void watch_locks(OnLockWait waits, OnDeadlock deadlock);
   static Outcome flush();
-  /** Copies the database into a directory that is empty or not there. */
+  /** Copies the database into an empty or absent directory. */
   static Outcome checkpoint(const std::string &directory);
   static Outcome compact(Slice from, Slice to);
-  /** Has the space of a range that was erased given back soon, without waiting for it. */
+  /** Schedules reclaiming the space of an erased range, without waiting for it. */
   static Outcome reclaim(Slice from, Slice to);
   static Outcome set_option(const char *name, const char *value);
 

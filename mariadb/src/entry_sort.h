@@ -16,14 +16,14 @@ namespace kingtide {
 */
 class EntrySort {
  public:
-  /** `make_file` gives an empty file to write and read, which goes when it is closed; nullptr if there is none to be had. */
+  /** `make_file` returns an empty temporary file, which is removed when it is closed; nullptr on failure. */
   EntrySort(size_t memory, std::function<FILE *()> make_file) : memory_(memory), make_file_(std::move(make_file)) {}
 
-  /** False if a file cannot be written: errno says why. */
+  /** False if a file cannot be written; see errno. */
   bool add(Slice key, Slice value);
-  /** All were added. False as above. */
+  /** To be called when all entries were added. False as above. */
   bool finish();
-  /** The next entry in order, valid until the next call; false behind the last one, or on an error: see `failed`. */
+  /** The next entry in order, valid until the next call; false at the end or on an error: see `failed`. */
   bool next(Slice *key, Slice *value);
   bool failed() const { return failed_; }
 
@@ -35,7 +35,7 @@ class EntrySort {
   struct Close {
     void operator()(FILE *f) const { fclose(f); }
   };
-  /** A file, and its entry that comes next. */
+  /** A file and its next entry. */
   struct Run {
     std::unique_ptr<FILE, Close> file;
     std::string bytes;

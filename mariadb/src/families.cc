@@ -64,7 +64,7 @@ std::string text_of(kingtide_text *text) {
 void drop_family(const std::string &name) {
   Call call;
   if (call.done(kingtide_db_drop_family(db, name.c_str(), &call)) != Outcome::Ok)
-    sql_print_warning("KINGTIDE: family '%s', which has no tables, stays until the next start: %s", name.c_str(), last_message());
+    sql_print_warning("KINGTIDE: family '%s' has no tables, and is kept until the next start: %s", name.c_str(), last_message());
 }
 
 /** Makes a family that has `options`, and otherwise the options of another. */
@@ -139,7 +139,7 @@ void Families::release(uint8_t slot) {
   std::string name;
   // First the slot, for good: what a crash leaves then is a family that no slot names, which the next start drops.
   if (read_slot(slot, &next, &name) != Outcome::Ok || name.empty() || write_slot(slot, next, "") != Outcome::Ok) {
-    sql_print_warning("KINGTIDE: a family without tables stays: %s", last_message());
+    sql_print_warning("KINGTIDE: a family without tables is kept: %s", last_message());
     return;
   }
   if (kingtide_family *family = slots_[slot].exchange(nullptr)) retired.push_back(family);
@@ -263,16 +263,16 @@ Outcome Families::take_numbers(Batch &batch, uint8_t slot, uint32_t count, uint3
     const Outcome o = read_slot(slot, &next, &name);
     if (o != Outcome::Ok) return o;
     if (next > NUMBERS || count > NUMBERS - next)
-      return failed(Outcome::Other, "all numbers of indexes in family '" + name + "' are given out");
+      return failed(Outcome::Other, "family '" + name + "' has no free index numbers");
     batch.put(Space::Dictionary, slot_key(slot), slot_record(next + count, name));
     *first = (uint32_t{FIRST} + slot - 1) << 24 | next;
     return Outcome::Ok;
   }
   const Outcome o = Engine::get(NEXT_OF_ROWS, &s);
   if (o != Outcome::Ok && o != Outcome::NotFound) return o;
-  if (o == Outcome::Ok && s.size() != 8) return failed(Outcome::Corruption, "the dictionary's next number has no 8 bytes");
+  if (o == Outcome::Ok && s.size() != 8) return failed(Outcome::Corruption, "the dictionary's next number is not 8 bytes long");
   const uint64_t n = o == Outcome::Ok ? read_be(Slice(s).data, 8) : 1;
-  if (n + count > uint64_t{FIRST} << 24) return failed(Outcome::Other, "all numbers of indexes are given out");
+  if (n + count > uint64_t{FIRST} << 24) return failed(Outcome::Other, "there are no free index numbers");
   s.clear();
   append_be(s, n + count, 8);
   batch.put(Space::Dictionary, NEXT_OF_ROWS, s);

@@ -28,11 +28,11 @@ namespace kingtide {
 
 class Families {
  public:
-  /** At the start, once there is a dictionary. A new "rows" is made with these options. */
+  /** At startup, once the dictionary exists. A new family "rows" is created with these options. */
   static Outcome open(kingtide_db *db, const kingtide_options *options);
   static void close();
 
-  /** Where a key is stored; nullptr for a number that was never given out. */
+  /** The family of a key; nullptr for a number that was never assigned. */
   static kingtide_family *of(Slice key) {
     return slots_[key.size == 0 || key.data[0] < FIRST ? 0 : key.data[0] - FIRST + 1].load(std::memory_order_acquire);
   }
@@ -48,13 +48,13 @@ class Families {
   /** There is a table in a slot, or one whose slot is not known, which may be in any. */
   static void use(uint8_t slot);
   static void use_all();
-  /** A table of the slot is no more. If it was the last one, the slot is free again, and its family is dropped. */
+  /** A table of the slot was dropped. With the last one, the slot becomes free, and its family is dropped. */
   static void release(uint8_t slot);
-  /** At the start, once all tables are counted: drops the families that have none. */
+  /** At startup, once all tables are counted: drops families without tables. */
   static Outcome drop_unused();
   static uint8_t slot_of(uint32_t index) { return index >> 24 < FIRST ? 0 : static_cast<uint8_t>((index >> 24) - FIRST + 1); }
 
-  /** The name of the family that has the entries of an index. */
+  /** The name of the family that stores the entries of an index. */
   static std::string name_of(uint32_t index);
 
   /** Takes numbers for `count` indexes in a slot. They are taken when the batch is written. One thread at a time. */

@@ -102,7 +102,7 @@ class TableFormat {
 
   /** Whether the definition and the dictionary's record agree. If not, nothing else here is of use. */
   bool fits = false;
-  /** The keys have a form that is not written any more: nothing but a copy of the rows can be made. */
+  /** The keys are in an outdated format: nothing but a copy of the rows can be made. */
   bool outdated = false;
   RowFormat row;
   /** Columns of the row by number of field; -1 for those that are not stored. */

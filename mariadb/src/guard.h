@@ -5,13 +5,13 @@
 #include <new>
 #include <type_traits>
 
-/** The border to the server, which no exception may pass: it has none of its own and would be ended by one. */
+/** The boundary to the server, which no exception may cross: the server uses none and would be terminated by one. */
 namespace kingtide {
 
-/** What the server's log says about an exception. Each side of the border has its own. */
+/** Writes about an exception to the server's log. Each side of the boundary has its own. */
 void report_exception(const char *what);
 
-/** What `call` gives back; `no_memory` if there was not enough, and `failed` after any other exception. */
+/** Returns what `call` returns; `no_memory` if memory ran out, and `failed` after any other exception. */
 template <typename R, typename F>
 R guarded(R no_memory, R failed, F &&call) {
   try {
@@ -27,7 +27,7 @@ R guarded(R no_memory, R failed, F &&call) {
   return failed;
 }
 
-/** The same of a function that gives nothing back. */
+/** The same for a function that returns nothing. */
 template <typename F>
 void guarded(F &&call) {
   guarded(0, 0, [&] {

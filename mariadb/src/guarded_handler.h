@@ -7,7 +7,7 @@
 
 namespace kingtide {
 
-/** The handler as the server sees it: what goes wrong in C++'s own way becomes an error of the server's. */
+/** The handler as the server sees it: C++ exceptions become server errors. */
 class GuardedHandler final : public Handler {
  public:
   using Handler::Handler;
@@ -90,7 +90,7 @@ class GuardedHandler final : public Handler {
   static int administer(F &&call) {
     return guarded<int>(HA_ADMIN_FAILED, HA_ADMIN_FAILED, call);
   }
-  /** Who gives back true has told the client why. */
+  /** Where true is returned, the client has been told why. */
   template <typename F>
   static bool told(F &&call) {
     const int result = guarded<int>(HA_ERR_OUT_OF_MEM, HA_ERR_INTERNAL_ERROR, [&] { return call() ? -1 : 0; });

@@ -9,7 +9,7 @@
 
 namespace kingtide {
 
-/** Whether the statement makes a new copy of the table, whose rows live as long as they would have. */
+/** Whether the statement copies the table; its rows keep their expiry. */
 bool copies_table(THD *thd);
 
 /** Waits until no transaction that is prepared has changed rows of a table in which no statement may begin to change rows. */
@@ -112,7 +112,7 @@ class Handler : public CostingHandler {
  private:
   friend class Inspection;
   ha_rows row_count() const override { return share_->rows(); }
-  /** Which way a scan goes. */
+  /** Direction of a scan. */
   enum class Way { Forward, Backward };
 
   Session *session() const { return Session::of(ha_thd()); }
@@ -121,7 +121,7 @@ class Handler : public CostingHandler {
   int fail(Outcome o) const { return o == Outcome::Ok ? 0 : server_error(ha_thd(), o); }
   bool locking() const { return access_ != Access::Consistent; }
   LockMode lock_mode() const { return access_ == Access::Update ? LockMode::Exclusive : LockMode::Shared; }
-  /** Whether what a locking statement did not find must stay absent. */
+  /** Whether keys that a locking statement did not find must stay absent. */
   bool locks_gaps() const { return locking() && !skip_locked_ && (checks_unique_ || !session()->reads_committed()); }
 
   bool can_see(THD *thd) const;
@@ -183,13 +183,13 @@ class Handler : public CostingHandler {
   TableShare *share_ = nullptr;
   Access access_ = Access::Consistent;
   bool skip_locked_ = false;
-  /** The walks are in an index by which the server checks that a value is unique, or a period overlaps no other one. */
+  /** The scan is of an index by which the server checks that a value is unique or that periods do not overlap. */
   bool checks_unique_ = false;
   bool key_read_ = false;
   /** Of the statistics that the server knows. */
   uint64_t statistics_version_ = 0;
   THR_LOCK_DATA lock_;
-  /** What a partition reads ranges with. */
+  /** For multi-range reads of a partition. */
   std::unique_ptr<uchar[]> mrr_memory_;
   HANDLER_BUFFER mrr_buffer_ = {};
 

@@ -42,6 +42,9 @@ int Handler::open(const char *name, int mode, uint test_if_locked) {
   share_ = TableShare::of(table, this, name, &error);
   if (!share_) return error;
   ref_length = format().position_length();
+  // A scan of the table walks over this key. Where an UPDATE changes it, the server first collects the rows: otherwise the scan
+  // would find a row again that was moved forward.
+  key_used_on_scan = table_share->primary_key;
   thr_lock_data_init(nullptr, &lock_, nullptr);
   return info(HA_STATUS_NO_LOCK | HA_STATUS_VARIABLE | HA_STATUS_CONST);
 }

@@ -57,7 +57,7 @@ bool IndexBuild::show(Slice row) {
 int IndexBuild::add(Slice row_key, Slice row) {
   if (const int error = look_up()) return error;
   if (!show(row)) {
-    sql_print_error("KINGTIDE: a row of table %s.%s has a form that none was written in", altered_->s->db.str,
+    sql_print_error("KINGTIDE: a row of table %s.%s is in an unknown format", altered_->s->db.str,
                     altered_->s->table_name.str);
     return HA_ERR_CRASHED;
   }

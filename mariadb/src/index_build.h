@@ -13,7 +13,7 @@ namespace kingtide {
 */
 class IndexBuild {
  public:
-  /** The statement's progress has so many stages: rows are read, then sorted entries are written. */
+  /** Number of stages of the statement's progress: rows are read, then sorted entries are written. */
   static constexpr uint STAGES = 2;
 
   /** Makes entries as `altered` has them, of rows of any layout that `record` knows; of about so many, for the progress. */
@@ -30,14 +30,14 @@ class IndexBuild {
  private:
   /** Puts a row into the altered table's record. */
   bool show(Slice row);
-  /** One more of the stage is done. Now and then reports progress, and says whether to go on. */
+  /** One more item of the stage is done. Reports progress from time to time; false if the statement was killed. */
   int look_up();
 
   THD *thd_;
   TABLE *altered_;
   const TableFormat format_;
   const std::vector<uint> keys_;
-  /** What others change meanwhile. */
+  /** What other sessions change meanwhile. */
   const RowLog &log_;
   EntrySort sort_;
   std::string key_, value_;

@@ -210,7 +210,7 @@ ST_FIELD_INFO family_columns[] = {
     Column("FILE_BYTES", ULonglong(), NOT_NULL),
     Column("ENTRIES", ULonglong(), NOT_NULL),
     Column("ACTIVE_MEMTABLE_BYTES", ULonglong(), NOT_NULL),
-    Column("FROZEN_MEMTABLES", ULonglong(), NOT_NULL),
+    Column("IMMUTABLE_MEMTABLES", ULonglong(), NOT_NULL),
     Column("MEMTABLE_ENTRIES", ULonglong(), NOT_NULL),
     Column("VALUE_LOG_BYTES", ULonglong(), NOT_NULL),
     Column("VALUE_LOG_DEAD_BYTES", ULonglong(), NOT_NULL),
@@ -229,7 +229,7 @@ int fill_families(THD *thd, TABLE_LIST *tables, COND *) {
       all.entries += l.entries;
     }
     rows.text(f.name).number(f.levels.size()).number(all.runs).number(all.files).number(all.bytes).number(all.entries);
-    rows.number(f.active_bytes).number(f.frozen_memtables).number(f.memtable_entries);
+    rows.number(f.active_bytes).number(f.immutable_memtables).number(f.memtable_entries);
     if (rows.number(f.value_log_bytes).number(f.value_log_dead_bytes).end()) return 1;
   }
   return 0;

@@ -137,7 +137,7 @@ std::vector<FamilyShape> list_families() {
       FamilyShape shape;
       shape.name = f.name;
       shape.active_bytes = f.active_bytes;
-      shape.frozen_memtables = f.frozen;
+      shape.immutable_memtables = f.immutable_memtables;
       shape.memtable_entries = f.memtable_entries;
       shape.value_log_bytes = f.vlog_bytes;
       shape.value_log_dead_bytes = f.vlog_dead_bytes;

@@ -7,10 +7,10 @@
 
 struct kingtide_deadlock;
 
-/** What the engine tells about itself: transactions, locks, and the shape of its trees. All of it is as of one moment. */
+/** Information about the engine: transactions, locks, and the shape of its trees, each as of one moment. */
 namespace kingtide {
 
-/** A key or a range of keys that is locked, or that a transaction wants to lock. */
+/** A key or key range that is locked, or that a transaction wants to lock. */
 struct LockedKeys {
   std::string family;
   bool exclusive = false, range = false;
@@ -47,7 +47,7 @@ struct LevelShape {
 
 struct FamilyShape {
   std::string name;
-  uint64_t active_bytes = 0, frozen_memtables = 0, memtable_entries = 0, value_log_bytes = 0, value_log_dead_bytes = 0;
+  uint64_t active_bytes = 0, immutable_memtables = 0, memtable_entries = 0, value_log_bytes = 0, value_log_dead_bytes = 0;
   std::vector<LevelShape> levels;
 };
 

@@ -7,7 +7,7 @@
 #include "fields.h"
 #include "inspect.h"
 
-/** What locks are on, in the names that users know. */
+/** The tables and indexes of locks, by the names that users know. */
 namespace kingtide {
 
 class TableShare;
@@ -18,7 +18,7 @@ void split_name(const std::string &name, std::string *database, std::string *tab
 /** The index of a table that has this number, and its name; null if the table has no such index. */
 const Index *index_of(const TableShare &share, uint32_t number, std::string *name);
 
-/** Where a lock is. The table is empty where it is not known, and the index while the table is not open. */
+/** Where a lock is. The table is empty if it is unknown, and the index while the table is not open. */
 struct LockPlace {
   std::string database, table, index;
   /** The key or range, as locked_text has it. */

@@ -5,7 +5,7 @@
 
 namespace kingtide {
 
-/** Tells the server which connection waits for the locks of which. */
+/** Tells the server which connection waits for which other one. */
 class LockWaits {
  public:
   /** From now on the engine's waits are reported, and its deadlocks noted. */

@@ -159,7 +159,7 @@ TableOptions read_options(const ha_table_option_struct *written, Field *const *f
     options.has_durability = same_name(value, "power") || same_name(value, "process");
     if (same_name(value, "power")) options.durability = Durability::Power;
     if (!options.has_durability && !same_name(value, "default"))
-      note(problem, std::string("option durability: '") + value + "' is not a durability (power, process or default)");
+      note(problem, std::string("option durability: '") + value + "' is not one of power, process and default");
   }
   if (const char *value = written->ttl) {
     if (!same_name(value, "default") && !read_seconds(value, &options.ttl)) {
@@ -177,8 +177,8 @@ const char *why_copy(const TABLE *before, const TABLE *after) {
   std::string problem;
   const TableOptions old = read_options(before->s->option_struct, before->field, &problem);
   const TableOptions now = read_options(after->s->option_struct, after->field, &problem);
-  if (!problem.empty()) return "a table option is wrong";
-  return old.storage == now.storage ? nullptr : "rows have to be stored in another way";
+  if (!problem.empty()) return "a table option is invalid";
+  return old.storage == now.storage ? nullptr : "rows must be stored differently";
 }
 
 bool refuse_options(THD *thd, const std::string &problem) {

@@ -8,7 +8,7 @@
 
 #include "engine.h"
 
-/** The table options as they were written; nullptr where one was not. The server fills it in, and wants this name. */
+/** The table options as written; nullptr for those not given. The server fills it in, and requires this name. */
 struct ha_table_option_struct {
   char *compression, *block_size, *value_threshold, *filter_fp;
   char *durability, *ttl, *ttl_column;
@@ -19,20 +19,20 @@ namespace kingtide {
 /** For the handlerton. */
 ha_create_table_option *table_options();
 
-/** What a table's options mean. */
+/** The parsed options of a table. */
 struct TableOptions {
   /** Options of the family that the table is to be in. */
   std::vector<Engine::Option> storage;
   /** What a commit that changed the table survives, if the table says so. */
   bool has_durability = false;
   Durability durability = Durability::Process;
-  /** Seconds that a row lives; 0 for ever. */
+  /** Lifetime of a row in seconds; 0 for ever. */
   uint64_t ttl = 0;
-  /** The field that has the seconds that its row lives; -1 if none has. */
+  /** The field with the lifetime of its row in seconds; -1 if there is none. */
   int ttl_field = -1;
 };
 
-/** Most seconds that a row can be given to live: a hundred years. */
+/** The longest lifetime of a row in seconds: a hundred years. */
 constexpr uint64_t LONGEST_LIFE = 3155760000;
 
 /**

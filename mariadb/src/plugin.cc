@@ -194,9 +194,9 @@ maria_declare_plugin(kingtide){
     MariaDB_PLUGIN_MATURITY_EXPERIMENTAL,
 },
     KINGTIDE_SCHEMA_TABLE("KINGTIDE_TRX", "Kingtide: transactions", init_schema_trx),
-    KINGTIDE_SCHEMA_TABLE("KINGTIDE_LOCKS", "Kingtide: locks that are held", init_schema_locks),
-    KINGTIDE_SCHEMA_TABLE("KINGTIDE_LOCK_WAITS", "Kingtide: who waits for whose lock", init_schema_lock_waits),
+    KINGTIDE_SCHEMA_TABLE("KINGTIDE_LOCKS", "Kingtide: held locks", init_schema_locks),
+    KINGTIDE_SCHEMA_TABLE("KINGTIDE_LOCK_WAITS", "Kingtide: lock waits", init_schema_lock_waits),
     KINGTIDE_SCHEMA_TABLE("KINGTIDE_FAMILIES", "Kingtide: families of keys and the shape of their trees", init_schema_families),
     KINGTIDE_SCHEMA_TABLE("KINGTIDE_LEVELS", "Kingtide: levels of the trees", init_schema_levels),
-    KINGTIDE_SCHEMA_TABLE("KINGTIDE_TABLES", "Kingtide: tables, their indexes, and estimates of what these hold",
+    KINGTIDE_SCHEMA_TABLE("KINGTIDE_TABLES", "Kingtide: tables and their indexes, with estimated sizes",
                           init_schema_tables) maria_declare_plugin_end;

@@ -72,10 +72,10 @@ class RowLog {
   std::map<std::string, RowKeys> prepared_;
 };
 
-/** What a transaction has to say in the end. */
+/** What a transaction reports at its end. */
 class ChangedRows {
  public:
-  /** A row was changed, or is going to be, in a table whose rows are in the index of this number. */
+  /** A row was changed, or will be, in the table whose rows are in the index of this number. */
   void note(uint32_t primary, Slice row_key) {
     if (RowLog::any()) note_in_log(primary, row_key);
   }

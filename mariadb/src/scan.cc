@@ -338,7 +338,7 @@ void Handler::compute_beginnings(uchar *record) {
 }
 
 int Handler::damaged() {
-  sql_print_error("KINGTIDE: an index entry of table %s.%s has a form that none was written in", table_share->db.str,
+  sql_print_error("KINGTIDE: an index entry of table %s.%s is in an unknown format", table_share->db.str,
                   table_share->table_name.str);
   return HA_ERR_CRASHED;
 }
@@ -435,7 +435,7 @@ int Handler::read_unique(uchar *record) {
 
 int Handler::decode_row(Slice row, uchar *record) {
   if (format().row.decode(row, record, table_share->default_values, wanted(record))) return 0;
-  sql_print_error("KINGTIDE: a row of table %s.%s has a form that none was written in", table_share->db.str,
+  sql_print_error("KINGTIDE: a row of table %s.%s is in an unknown format", table_share->db.str,
                   table_share->table_name.str);
   return HA_ERR_CRASHED;
 }

@@ -42,7 +42,7 @@ inline bool same_name(const char *a, const char *b) {
 #endif
 }
 
-/** Whether an index is of a kind that the engine does not have: full text, spatial, vectors, or a hash of long values. */
+/** Whether an index is of a kind that the engine does not have: full-text, spatial, vector, or a hash of long values. */
 inline bool is_foreign_kind(const KEY &key) {
 #ifdef HA_FULLTEXT
   return (key.flags & (HA_FULLTEXT | HA_SPATIAL)) || key.algorithm == HA_KEY_ALG_LONG_HASH;
@@ -89,7 +89,7 @@ constexpr ulonglong VERSION_TABLE_FLAGS = HA_NO_ONLINE_ALTER;
 constexpr ulonglong VERSION_TABLE_FLAGS = 0;
 #endif
 
-/** The part of the handler that estimates costs. */
+/** The handler's cost estimates. */
 class CostingHandler : public handler {
  public:
   using handler::handler;

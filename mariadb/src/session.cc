@@ -30,7 +30,7 @@ std::map<std::string, std::vector<std::string>> dropped_by_prepared;
 void drop_all(const std::vector<std::string> &tables) {
   for (const std::string &name : tables)
     if (Dictionary::drop(name) != Outcome::Ok)
-      sql_print_warning("KINGTIDE: the rows of a dropped table go when the server starts again: %s", last_message());
+      sql_print_warning("KINGTIDE: the rows of a dropped table will be removed at the next start: %s", last_message());
 }
 
 std::mutex sessions_mutex;

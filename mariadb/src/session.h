@@ -17,13 +17,13 @@ extern handlerton *hton;
 
 class TableShare;
 
-/** What a connection has with the engine: its transaction, if one runs. Used by its own thread, but for `interrupt`. */
+/** The engine's state of a connection: its transaction, if one runs. Used by its own thread only, except for `interrupt`. */
 class Session {
  public:
   explicit Session(THD *thd);
   ~Session();
 
-  /** The connection's, made if it has none. */
+  /** The connection's session, created if it has none. */
   static Session *of(THD *thd);
   static Session *existing(THD *thd);
   static void forget(THD *thd);
@@ -55,7 +55,7 @@ class Session {
   bool sees(const TableShare &table) const;
   bool serializable() const { return isolation_ == ISO_SERIALIZABLE; }
 
-  /** What others may know of a session, at any time. */
+  /** What other threads may read about a session at any time. */
   struct Shown {
     uint64_t transaction, rows_changed, written_bytes;
     ulong thread;

@@ -5,7 +5,7 @@
 
 namespace kingtide {
 
-/** What was committed at a moment, for those who read outside of transactions. */
+/** A snapshot, for reads outside of transactions. */
 class Snapshot {
  public:
   Snapshot() = default;
@@ -21,7 +21,7 @@ class Snapshot {
   kingtide_snapshot *snapshot_ = nullptr;
 };
 
-/** What an entry of an index is now, outside of transactions. */
+/** The committed value of an index entry, outside of transactions. */
 Outcome newest_entry(Slice key, std::string *value);
 
 }  // namespace kingtide

@@ -14,7 +14,7 @@
 
 namespace kingtide {
 
-/** A table, as all its openings share it. Counted: those who hold counts of its rows may outlive its last opening. */
+/** A table, shared by all its open handlers. Counted: transactions that changed rows may outlive the last handler. */
 class TableShare {
  public:
   /** The one of an opened table, made by the first who asks. */
@@ -49,7 +49,7 @@ class TableShare {
   /** A row is about to be written that does. */
   Outcome rows_expire();
 
-  /** A hidden key that no row had before; the error is an Outcome. */
+  /** A hidden key that was never used before; the error is an Outcome. */
   Outcome next_hidden_key(uint64_t *key);
 
   /** The next auto-increment value, without taking it. */

@@ -12,7 +12,7 @@ namespace kingtide {
 namespace {
 
 MYSQL_THDVAR_ULONG(lock_wait_timeout, PLUGIN_VAR_RQCMDARG,
-                   "Seconds that a statement waits for a row lock before it fails with ER_LOCK_WAIT_TIMEOUT; 0 does not wait",
+                   "Seconds that a statement waits for a row lock before it fails with ER_LOCK_WAIT_TIMEOUT; 0 means no wait",
                    nullptr, nullptr, 50, 0, 1024 * 1024 * 1024, 0);
 
 my_bool rollback_on_timeout_value;
@@ -22,7 +22,7 @@ MYSQL_SYSVAR_BOOL(rollback_on_timeout, rollback_on_timeout_value, PLUGIN_VAR_OPC
 
 uint flush_log_value;
 MYSQL_SYSVAR_UINT(flush_log_at_trx_commit, flush_log_value, PLUGIN_VAR_RQCMDARG,
-                  "What a commit survives when it returns: 1 a power cut, 0 or 2 the death of the server", nullptr, nullptr, 1,
+                  "What a commit survives: 1 a power cut, 0 or 2 a crash of the server", nullptr, nullptr, 1,
                   0, 2, 0);
 
 char *directory_value;
@@ -32,23 +32,23 @@ MYSQL_SYSVAR_STR(data_dir, directory_value, PLUGIN_VAR_READONLY | PLUGIN_VAR_RQC
 
 ulonglong cache_value;
 MYSQL_SYSVAR_ULONGLONG(cache_size, cache_value, PLUGIN_VAR_READONLY | PLUGIN_VAR_RQCMDARG,
-                       "Bytes of blocks of tables that are kept in memory", nullptr, nullptr, 128ULL << 20, 1ULL << 20,
+                       "Size of the block cache in bytes", nullptr, nullptr, 128ULL << 20, 1ULL << 20,
                        ULLONG_MAX, 0);
 
 ulonglong transaction_memory_value;
 MYSQL_SYSVAR_ULONGLONG(transaction_memory, transaction_memory_value, PLUGIN_VAR_READONLY | PLUGIN_VAR_RQCMDARG,
-                       "Bytes of writes that transactions may hold before they commit; a statement that needs more fails with "
+                       "Bytes of uncommitted writes that transactions may hold in memory; a statement that needs more fails with "
                        "ER_LOCK_TABLE_FULL",
                        nullptr, nullptr, 1ULL << 30, 1ULL << 20, ULLONG_MAX, 0);
 
 ulonglong sort_memory_value;
 MYSQL_SYSVAR_ULONGLONG(sort_memory, sort_memory_value, PLUGIN_VAR_RQCMDARG,
-                       "Bytes of entries that the building of an index sorts in memory before it uses files in tmpdir", nullptr,
+                       "Bytes of memory for sorting the entries of a new index before files in tmpdir are used", nullptr,
                        nullptr, 64ULL << 20, 64ULL << 10, 1ULL << 40, 0);
 
 ulonglong online_alter_log_value;
 MYSQL_SYSVAR_ULONGLONG(online_alter_log_max_size, online_alter_log_value, PLUGIN_VAR_RQCMDARG,
-                       "Bytes of keys of rows that others may change while an index is added to their table; more, and the ALTER "
+                       "Limit in bytes for the keys of rows that others change while an index is added; beyond it the ALTER "
                        "TABLE fails with ER_INNODB_ONLINE_LOG_TOO_BIG",
                        nullptr, nullptr, 128ULL << 20, 64ULL << 10, 1ULL << 40, 0);
 
@@ -69,12 +69,12 @@ TYPELIB compression_names = [] {  // newer servers have more members
   return names;
 }();
 MYSQL_THDVAR_ENUM(default_compression, PLUGIN_VAR_RQCMDARG,
-                  "COMPRESSION of new tables that do not say theirs: none, lz4, lz4-fast, zstd, snappy, or default for what the "
-                  "engine's family \"rows\" has",
+                  "COMPRESSION of new tables without that option: none, lz4, lz4-fast, zstd, snappy, or default for that of the "
+                  "engine's family \"rows\"",
                   nullptr, nullptr, 0, &compression_names);
 
 MYSQL_THDVAR_ULONGLONG(ttl, PLUGIN_VAR_RQCMDARG,
-                       "Seconds that rows live that the session writes, whatever their tables say; 0 for what these say", nullptr,
+                       "Lifetime in seconds of the rows that the session writes; 0 to use the options of their tables", nullptr,
                        nullptr, 0, 0, LONGEST_LIFE, 0);
 
 char *options_value;
@@ -83,8 +83,8 @@ MYSQL_SYSVAR_STR(options, options_value, PLUGIN_VAR_READONLY | PLUGIN_VAR_RQCMDA
 
 char *backup_value;
 MYSQL_SYSVAR_STR(backup, backup_value, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_NOCMDOPT | PLUGIN_VAR_MEMALLOC,
-                 "Set to the path of a directory that is empty or not there, makes a copy of the engine's database in it, as of "
-                 "one moment; it shows the last one",
+                 "Path of an empty or absent directory, in which setting it makes a copy of the engine's database as of "
+                 "one moment; shows the last one",
                  (&Guarded<make_backup, 1, 1>::call), nullptr, nullptr);
 
 /** Whether the statement has its own lock_wait_timeout: by WAIT n, NOWAIT, or SET STATEMENT. */

@@ -342,7 +342,8 @@ class Plans:
             f"update {{table}} p {hint}, (select 3 as three) d set p.x = d.three where {where}" if not self.x_is_unique() else
             f"delete p from {{table}} p {hint}, (select 3 as three) d where {where}"])
         setting = f"set statement optimizer_switch='{switch}' for "
-        if not self.has_one_answer(where, hint, setting):
+        # InnoDB may scan the table for the whole condition where the other engine merges what keys give for its terms.
+        if not all(self.has_one_answer(term, hint, setting) for term in (where, *self.table.terms)):
             self.counted["changes left out, as InnoDB's plans contradict each other"] += 1
             return None
         keep = rng.random() < 0.4

@@ -149,7 +149,10 @@ class Batch:
     def __exit__(self, *exception: object) -> None: ...
 @final
 class Transaction:
-    """Operations that take effect together: committed when the `with` block ends, rolled back if it raises."""
+    """Operations that take effect together: committed when the `with` block ends, rolled back if it raises.
+
+    A transaction that the block itself committed, rolled back or prepared is left as it is.
+    """
 
     @property
     def id(self) -> int: ...

@@ -21,6 +21,16 @@ pub fn version() -> &'static str {
 #[pyclass(frozen, subclass, extends = Family, module = "kingtide")]
 pub struct Db(kingtide::Db);
 
+impl Db {
+    /// Runs what cannot fail, unless this is a forked child, where it would answer that there is nothing.
+    fn here<T: Send>(&self, py: Python<'_>, work: impl FnOnce(&kingtide::Db) -> T + Send) -> PyResult<T> {
+        blocking(py, || {
+            self.0.check_process()?;
+            Ok(work(&self.0))
+        })
+    }
+}
+
 #[pymethods]
 impl Db {
     #[new]
@@ -64,8 +74,8 @@ impl Db {
         self.0.latest_sequence()
     }
 
-    fn families(&self, py: Python<'_>) -> Vec<String> {
-        py.detach(|| self.0.families())
+    fn families(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        self.here(py, kingtide::Db::families)
     }
 
     fn family(&self, py: Python<'_>, name: &str) -> PyResult<Family> {
@@ -113,8 +123,8 @@ impl Db {
         Batch::new(self.0.clone(), durability, no_wait)
     }
 
-    fn snapshot(&self, py: Python<'_>) -> Snapshot {
-        Snapshot::new(py.detach(|| self.0.snapshot()))
+    fn snapshot(&self, py: Python<'_>) -> PyResult<Snapshot> {
+        self.here(py, kingtide::Db::snapshot).map(Snapshot::new)
     }
 
     fn create_named_snapshot(&self, py: Python<'_>, name: &str) -> PyResult<Snapshot> {
@@ -125,8 +135,8 @@ impl Db {
         blocking(py, || self.0.named_snapshot(name)).map(Snapshot::new)
     }
 
-    fn snapshot_names(&self, py: Python<'_>) -> Vec<String> {
-        py.detach(|| self.0.named_snapshots().into_iter().map(|(name, _)| name).collect())
+    fn snapshot_names(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        self.here(py, |db| db.named_snapshots().into_iter().map(|(name, _)| name).collect())
     }
 
     fn drop_named_snapshot(&self, py: Python<'_>, name: &str) -> PyResult<()> {
@@ -156,9 +166,9 @@ impl Db {
         Transaction::begin(py, &self.0, options)
     }
 
-    fn prepared<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
-        let all = py.detach(|| self.0.recover_prepared());
-        all.iter().map(|p| PyBytes::new(py, &p.xid)).collect()
+    fn prepared<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let all = self.here(py, kingtide::Db::recover_prepared)?;
+        Ok(all.iter().map(|p| PyBytes::new(py, &p.xid)).collect())
     }
 
     fn commit_prepared(&self, py: Python<'_>, xid: Bytes) -> PyResult<u64> {
@@ -194,7 +204,7 @@ impl Db {
         blocking(py, || self.0.checkpoint(path).map(drop))
     }
 
-    fn prometheus(&self, py: Python<'_>) -> String {
-        py.detach(|| self.0.prometheus())
+    fn prometheus(&self, py: Python<'_>) -> PyResult<String> {
+        self.here(py, kingtide::Db::prometheus)
     }
 }

@@ -19,13 +19,19 @@ type Found<'py> = PyResult<Option<Bound<'py, PyBytes>>>;
 #[pyclass(frozen, module = "kingtide")]
 pub struct Transaction {
     default: ColumnFamily,
-    txn: Mutex<Option<kingtide::Transaction>>,
+    txn: Mutex<Option<Held>>,
+}
+
+struct Held {
+    txn: kingtide::Transaction,
+    /// Committed, rolled back or prepared by a call, so that the end of a `with` block leaves it alone.
+    ended: bool,
 }
 
 impl Transaction {
     pub fn begin(py: Python<'_>, db: &Db, options: TransactionOptions) -> PyResult<Transaction> {
         let txn = blocking(py, || db.begin_with(options))?;
-        Ok(Transaction { default: db.default_family().clone(), txn: Mutex::new(Some(txn)) })
+        Ok(Transaction { default: db.default_family().clone(), txn: Mutex::new(Some(Held { txn, ended: false })) })
     }
 
     fn run<T: Send>(
@@ -33,6 +39,23 @@ impl Transaction {
         py: Python<'_>,
         work: impl FnOnce(&mut kingtide::Transaction) -> Result<T> + Send,
     ) -> PyResult<T> {
+        self.held(py, |held| work(&mut held.txn))
+    }
+
+    /// Does what `run` does with a call after which the transaction runs no longer.
+    fn end<T: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut kingtide::Transaction) -> Result<T> + Send,
+    ) -> PyResult<T> {
+        self.held(py, |held| {
+            let done = work(&mut held.txn)?;
+            held.ended = true;
+            Ok(done)
+        })
+    }
+
+    fn held<T: Send>(&self, py: Python<'_>, work: impl FnOnce(&mut Held) -> Result<T> + Send) -> PyResult<T> {
         let done = py.detach(|| self.txn.lock().unwrap_or_else(PoisonError::into_inner).as_mut().map(work));
         done.ok_or_else(|| gone("transaction"))?.map_err(|e| crate::error::raise(py, &e))
     }
@@ -226,19 +249,23 @@ impl Transaction {
     }
 
     fn commit(&self, py: Python<'_>) -> PyResult<u64> {
-        self.run(py, kingtide::Transaction::commit)
+        self.end(py, kingtide::Transaction::commit)
     }
 
     fn prepare(&self, py: Python<'_>, xid: Bytes) -> PyResult<()> {
-        self.run(py, |txn| txn.prepare(&xid))
+        self.end(py, |txn| txn.prepare(&xid))
     }
 
     fn rollback(&self, py: Python<'_>) -> PyResult<()> {
-        self.run(py, kingtide::Transaction::rollback)
+        self.end(py, kingtide::Transaction::rollback)
     }
 
     fn reset(&self, py: Python<'_>) -> PyResult<()> {
-        self.run(py, kingtide::Transaction::reset)
+        self.held(py, |held| {
+            held.txn.reset()?;
+            held.ended = false;
+            Ok(())
+        })
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
@@ -253,12 +280,16 @@ impl Transaction {
         slf
     }
 
-    /// Commits, or rolls back after an exception, and releases the transaction.
+    /// Commits, or rolls back after an exception, unless the block ended the transaction, and releases it.
     #[pyo3(signature = (*exception))]
     fn __exit__(&self, py: Python<'_>, exception: &Bound<'_, PyTuple>) -> PyResult<()> {
         let failed = failed(exception)?;
         let taken = py.detach(|| self.txn.lock().unwrap_or_else(PoisonError::into_inner).take());
-        let Some(mut txn) = taken else { return Ok(()) };
-        blocking(py, move || if failed { txn.rollback() } else { txn.commit().map(drop) })
+        let Some(Held { mut txn, ended }) = taken else { return Ok(()) };
+        blocking(py, move || match (ended, failed) {
+            (true, _) => Ok(()),
+            (false, true) => txn.rollback(),
+            (false, false) => txn.commit().map(drop),
+        })
     }
 }

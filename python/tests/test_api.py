@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import io
+import os
 import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -110,11 +111,63 @@ def test_transactions(db: kingtide.Db) -> None:
     assert caught.value.is_transient_conflict and caught.value.kind == "conflict"
     with pytest.raises(ValueError, match="serializable"):
         db.begin("chaos")  # type: ignore[arg-type]
-    with db.begin() as txn:  # finished inside
+    with db.begin() as txn:
         txn[b"a"] = b"4"
         txn.rollback()
         txn.reset()
     assert db[b"a"] == b"3"
+
+
+def test_the_end_of_a_with_block_leaves_an_ended_transaction_alone(db: kingtide.Db) -> None:
+    with db.begin() as txn:
+        txn[b"a"] = b"1"
+        txn.commit()
+    assert db[b"a"] == b"1"
+    with db.begin() as txn:
+        txn[b"a"] = b"2"
+        txn.rollback()
+    assert db[b"a"] == b"1"
+    with db.begin() as txn:
+        txn[b"a"] = b"3"
+        txn.prepare(b"left in doubt")
+    with pytest.raises(ZeroDivisionError), db.begin() as txn:
+        txn[b"b"] = b"4"
+        txn.prepare(b"left in doubt, too")
+        1 / 0
+    assert db.prepared() == [b"left in doubt", b"left in doubt, too"] and db[b"a"] == b"1"
+    db.rollback_prepared(b"left in doubt")
+    db.rollback_prepared(b"left in doubt, too")
+    with db.begin() as txn:
+        txn.rollback()
+        txn.reset()
+        txn[b"a"] = b"5"
+    assert db[b"a"] == b"5"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork beside threads, which is what it is about
+def test_a_forked_child_is_refused(db: kingtide.Db) -> None:
+    with db.begin() as txn:
+        txn[b"a"] = b"1"
+        txn.prepare(b"in doubt")
+    calls: list[Callable[[], object]] = [
+        lambda: db.get(b"a"), db.families, db.snapshot, db.snapshot_names, db.prepared, db.prometheus, db.begin, db.close,
+    ]  # fmt: skip
+    out, into = os.pipe()
+    child = os.fork()
+    if child == 0:
+        refused = 0
+        for call in calls:
+            try:
+                call()
+            except kingtide.ClosedError:
+                refused += 1
+        os.write(into, bytes([refused]))
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0 and os.read(out, 1) == bytes([len(calls)])
+    os.close(out)
+    os.close(into)
+    assert db.prepared() == [b"in doubt"]
+    db.rollback_prepared(b"in doubt")
 
 
 def test_transact(db: kingtide.Db) -> None:

@@ -1,4 +1,5 @@
-//! `cargo xtask book`: builds the book in `docs` with mdBook into `target/book`, and checks the links of what was built.
+//! `cargo xtask book`: builds the book in `docs` with mdBook into `target/book`, and checks the links of what was built. Without mdBook in
+//! the path, it installs the version below into `target/tools` first, once, which takes some minutes.
 //!
 //! Pages are written to be read on a code host as well, so they link to source files by relative paths. The book has no
 //! such files: it is built from a copy in which those links lead to the repository on the web.
@@ -42,15 +43,27 @@ fn repository(root: &Path) -> Result<String, String> {
 }
 
 fn build(source: &Path, into: &Path) -> Result<(), String> {
-    let mut command = Command::new("mdbook");
-    command.arg("build").arg(source).arg("--dest-dir").arg(into);
-    match command.status() {
+    let run = |program: &Path| Command::new(program).arg("build").arg(source).arg("--dest-dir").arg(into).status();
+    let status = match run(Path::new("mdbook")) {
+        Err(e) if e.kind() == ErrorKind::NotFound => run(&installed()?),
+        found => found,
+    };
+    match status {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(format!("mdbook build failed: {status}")),
-        Err(e) if e.kind() == ErrorKind::NotFound => {
-            Err(format!("mdbook is not installed; run `cargo install mdbook --version {MDBOOK} --locked`"))
-        }
         Err(e) => Err(format!("cannot run mdbook: {e}")),
+    }
+}
+
+/// The path of mdBook below `target/tools`, where it is installed unless that version is there.
+fn installed() -> Result<PathBuf, String> {
+    let tools = root().join("target/tools");
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let args = ["install", "mdbook", "--locked", "--version", MDBOOK, "--root"];
+    let status = Command::new(cargo).args(args).arg(&tools).status();
+    match status.map_err(|e| format!("cargo could not be started: {e}"))? {
+        done if done.success() => Ok(tools.join("bin/mdbook")),
+        failed => Err(format!("mdbook {MDBOOK} could not be installed: {failed}")),
     }
 }
 

@@ -16,6 +16,32 @@ pub fn unix_ms_of_time(time: SystemTime) -> u64 {
 }
 
 /// A source of time.
+///
+/// ```
+/// use kingtide_base::clock::{Clock, SystemClock};
+/// use std::sync::Arc;
+/// use std::time::Duration;
+///
+/// /// A clock that runs a thousand times as fast.
+/// struct Hasty(Arc<dyn Clock>);
+///
+/// impl Clock for Hasty {
+///     fn monotonic_ns(&self) -> u64 {
+///         self.0.monotonic_ns().saturating_mul(1000)
+///     }
+///     fn unix_ms(&self) -> u64 {
+///         self.0.unix_ms()
+///     }
+///     fn sleep(&self, d: Duration) {
+///         self.0.sleep(d / 1000);
+///     }
+/// }
+///
+/// let clock = Hasty(SystemClock::shared());
+/// let before = clock.ticks();
+/// clock.sleep(Duration::from_secs(1)); // a millisecond of the machine
+/// assert!(clock.ticks() - before >= 1_000_000_000);
+/// ```
 pub trait Clock: Send + Sync {
     /// Nanoseconds since an arbitrary fixed point, never going back.
     fn monotonic_ns(&self) -> u64;

@@ -102,6 +102,25 @@ struct Inner {
 }
 
 /// The engine's only error type.
+///
+/// ```
+/// use kingtide_base::{Error, ErrorKind};
+/// use std::path::Path;
+///
+/// let refused = Error::io("write", Path::new("db/000007.wal"), std::io::ErrorKind::PermissionDenied.into());
+/// assert_eq!((refused.kind(), refused.message()), (ErrorKind::Io, "cannot write"));
+/// assert_eq!(refused.io_kind(), Some(std::io::ErrorKind::PermissionDenied));
+/// assert!(!refused.is_out_of_descriptors() && !refused.is_lock_held());
+///
+/// // A file system of your own reports damage with file and offset.
+/// let damaged = Error::corruption("a block fails its checksum").at_path(Path::new("db/00000012.klog")).at_offset(4096);
+/// assert!(damaged.is_corruption() && damaged.offset() == Some(4096));
+/// let told = damaged.context("backup 7");
+/// assert_eq!(told.message(), "backup 7: a block fails its checksum");
+///
+/// let full = Error::out_of_memory("a value", 1 << 40);
+/// assert_eq!(full.io_kind(), Some(std::io::ErrorKind::OutOfMemory));
+/// ```
 pub struct Error(Box<Inner>);
 
 impl Error {
@@ -173,6 +192,7 @@ impl Error {
     }
 
     /// Marks a lock request that did not wait and was not granted.
+    #[doc(hidden)] // the engine makes these
     #[cold]
     pub fn lock_held(mut self) -> Error {
         self.0.lock_held = true;

@@ -277,6 +277,43 @@ impl fmt::Display for Event {
 ///
 /// A listener may call everything of the database but its close, which is refused there. A panic is caught and counted
 /// (`listener_panics`). The listener must not own the last handle of the database.
+///
+/// ```
+/// use kingtide_base::events::{CompactionInfo, Event, EventListener, FlushInfo, LogLevel, RecoveryInfo, StallReason};
+/// use kingtide_base::slow::SlowOperation;
+/// use std::time::Duration;
+///
+/// struct Print;
+///
+/// impl EventListener for Print {
+///     fn flush_begun(&self, info: &FlushInfo) { println!("flush of {} begins", info.family) }
+///     fn flush_ended(&self, info: &FlushInfo) { println!("{} bytes in {:?}", info.written_bytes, info.duration) }
+///     fn compaction_begun(&self, info: &CompactionInfo) { println!("{info:?}") }
+///     fn compaction_ended(&self, info: &CompactionInfo) { println!("{info:?}") }
+///     fn stall_begun(&self, reason: StallReason) { println!("writers wait: {reason:?}") }
+///     fn stall_ended(&self, _reason: StallReason, duration: Duration) { println!("they waited {duration:?}") }
+///     fn background_error(&self, error: &str) { eprintln!("{error}") }
+///     fn file_created(&self, name: &str, bytes: u64) { println!("{name}: {bytes} bytes") }
+///     fn file_deleted(&self, name: &str) { println!("{name} is gone") }
+///     fn ingested(&self, bytes: u64) { println!("{bytes} bytes were ingested") }
+///     fn write_conflict(&self, family: &str) { println!("a conflict in {family}") }
+///     fn deadlock(&self, victim: u64) { println!("transaction {victim} was rolled back") }
+///     fn recovered(&self, info: &RecoveryInfo) { println!("{info:?}") }
+///     fn open_failed(&self, error: &str) { eprintln!("{error}") }
+///     fn slow_operation(&self, operation: &SlowOperation) { println!("{operation}") }
+/// }
+///
+/// /// Hears of everything that the file `LOG` has at level `Warn`.
+/// struct Warnings;
+///
+/// impl EventListener for Warnings {
+///     fn event(&self, event: &Event) {
+///         if event.level() <= LogLevel::Warn {
+///             eprintln!("{}: {event}", event.name());
+///         }
+///     }
+/// }
+/// ```
 pub trait EventListener: Send + Sync {
     /// Anything happened. Calls the method for it, if there is one; write this one instead to hear of everything.
     fn event(&self, event: &Event) {

@@ -6,12 +6,18 @@
 //! there, and in sum and maximum as what it was.
 //!
 //! Recording is two relaxed additions, and a comparison with the maximum. Histograms of operations that many threads do at
-//! once have a copy for each of 8 groups of threads, so that threads do not pass cache lines to and fro; a look sums the copies.
+//! once have a copy for each of 8 groups of threads, so that threads do not pass cache lines to and fro; a snapshot sums the copies.
 //! The others have one. All of that takes [`MEMORY`] bytes for a database, whatever is recorded.
+//!
+//! A number of families have histograms of their own ([`FamilyHistograms`]). What is recorded in one of these is recorded nowhere
+//! else: a snapshot of the database adds them up. So they cost operations next to nothing. Their copies are allocated when something
+//! is first recorded in them: at most [`FAMILY_MEMORY`] bytes for a family.
 
-use std::fmt;
+use crate::lock::Mutex;
+use std::fmt::{self, Write};
 use std::ops::Sub;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Buckets of a power of two, as a power of two.
@@ -79,6 +85,34 @@ histogram_table! {
     LockWait "lock_wait";
 }
 
+impl Histogram {
+    /// Those that families have, too.
+    pub const OF_FAMILIES: &'static [Histogram] = &[
+        Histogram::Get,
+        Histogram::MultiGet,
+        Histogram::Seek,
+        Histogram::Next,
+        Histogram::Write,
+        Histogram::Flush,
+        Histogram::Compaction,
+    ];
+
+    /// The place in [`Histogram::OF_FAMILIES`].
+    #[inline]
+    fn of_family(self) -> Option<usize> {
+        match self {
+            Histogram::Get => Some(0),
+            Histogram::MultiGet => Some(1),
+            Histogram::Seek => Some(2),
+            Histogram::Next => Some(3),
+            Histogram::Write => Some(4),
+            Histogram::Flush => Some(5),
+            Histogram::Compaction => Some(6),
+            Histogram::Commit | Histogram::Fsync | Histogram::Stall | Histogram::LockWait => None,
+        }
+    }
+}
+
 /// One histogram, or one group's copy of it.
 struct Cells {
     sum: AtomicU64,
@@ -103,6 +137,14 @@ impl Cells {
         }
     }
 
+    fn add(&self, snapshot: &HistogramSnapshot) {
+        for (cell, n) in self.buckets.iter().zip(snapshot.buckets.iter()) {
+            cell.fetch_add(*n, Ordering::Relaxed);
+        }
+        self.sum.fetch_add(snapshot.sum, Ordering::Relaxed);
+        self.max.fetch_max(snapshot.max, Ordering::Relaxed);
+    }
+
     fn add_to(&self, snapshot: &mut HistogramSnapshot) {
         for (sum, cell) in snapshot.buckets.iter_mut().zip(&self.buckets) {
             *sum += cell.load(Ordering::Relaxed);
@@ -116,13 +158,52 @@ impl Cells {
 #[repr(align(128))]
 struct Stripe([Cells; MANY]);
 
-/// Bytes of memory that the histograms of a database take.
+/// Bytes of memory that the histograms of a database take, without those of families.
 pub const MEMORY: usize = STRIPES * size_of::<Stripe>() + FEW * size_of::<Cells>();
+
+/// Bytes of memory that the histograms of one family take when every group of threads has done everything in it.
+pub const FAMILY_MEMORY: usize = size_of::<Own>() + Histogram::OF_FAMILIES.len() * STRIPES * size_of::<Cells>();
+
+/// The histograms of a family, once it has some.
+#[derive(Default)]
+struct Own {
+    /// For each kind, a copy for each group of threads.
+    cells: [[OnceLock<Box<Cells>>; STRIPES]; Histogram::OF_FAMILIES.len()],
+}
+
+impl Own {
+    fn add_to(&self, kind: usize, snapshot: &mut HistogramSnapshot) {
+        self.cells[kind].iter().filter_map(OnceLock::get).for_each(|cells| cells.add_to(snapshot));
+    }
+}
+
+/// The histograms of one family, or the knowledge that it has none because enough other families do. That is decided when
+/// something is first recorded in it.
+#[derive(Default)]
+pub struct FamilyHistograms(OnceLock<Option<Arc<Own>>>);
+
+impl FamilyHistograms {
+    /// A histogram as it is now; empty for a kind that families do not have.
+    pub fn snapshot(&self, h: Histogram) -> HistogramSnapshot {
+        let mut snapshot = HistogramSnapshot::default();
+        if let (Some(Some(own)), Some(kind)) = (self.0.get(), h.of_family()) {
+            own.add_to(kind, &mut snapshot);
+        }
+        snapshot
+    }
+}
+
+/// The families that have histograms.
+struct Families {
+    limit: usize,
+    own: Vec<Arc<Own>>,
+}
 
 /// The histograms of a database.
 pub(crate) struct Histograms {
     many: Box<[Stripe]>,
     few: Box<[Cells]>,
+    families: Mutex<Families>,
 }
 
 impl Default for Histograms {
@@ -130,6 +211,7 @@ impl Default for Histograms {
         Histograms {
             many: (0..STRIPES).map(|_| Stripe::default()).collect(),
             few: (0..FEW).map(|_| Cells::default()).collect(),
+            families: Mutex::new(Families { limit: 0, own: Vec::new() }),
         }
     }
 }
@@ -145,12 +227,52 @@ impl Histograms {
         }
     }
 
+    /// Does the same for an operation of one family.
+    #[inline]
+    pub(crate) fn record_in(&self, family: &FamilyHistograms, h: Histogram, group: usize, ns: u64, weight: u64) {
+        match (family.0.get_or_init(|| self.admit()), h.of_family()) {
+            (Some(own), Some(kind)) => own.cells[kind][group % STRIPES].get_or_init(Box::default).record(ns, weight),
+            _ => self.record(h, group, ns, weight),
+        }
+    }
+
+    /// Says how many families may have histograms. Those that have them keep them.
+    pub(crate) fn limit_families(&self, limit: usize) {
+        self.families.lock().limit = limit;
+    }
+
+    /// Gives a family histograms, unless enough others have some.
+    #[cold]
+    fn admit(&self) -> Option<Arc<Own>> {
+        let mut families = self.families.lock();
+        let own = (families.own.len() < families.limit).then(Arc::<Own>::default)?;
+        families.own.push(own.clone());
+        Some(own)
+    }
+
+    /// Keeps what was recorded in the histograms of a family whose last handle is gone, without them.
+    pub(crate) fn retire(&self, family: &mut FamilyHistograms) {
+        let Some(Some(own)) = family.0.take() else { return };
+        let mut families = self.families.lock(); // so that no snapshot counts them twice, or not at all
+        families.own.retain(|other| !Arc::ptr_eq(other, &own));
+        for (kind, h) in Histogram::OF_FAMILIES.iter().enumerate() {
+            let mut sum = HistogramSnapshot::default();
+            own.add_to(kind, &mut sum);
+            let at = *h as usize;
+            (if at < MANY { &self.many[0].0[at] } else { &self.few[at - MANY] }).add(&sum);
+        }
+    }
+
     pub(crate) fn snapshot(&self, h: Histogram) -> HistogramSnapshot {
         let mut snapshot = HistogramSnapshot::default();
         let at = h as usize;
+        let families = self.families.lock();
         match at < MANY {
             true => self.many.iter().for_each(|stripe| stripe.0[at].add_to(&mut snapshot)),
             false => self.few[at - MANY].add_to(&mut snapshot),
+        }
+        if let Some(kind) = h.of_family() {
+            families.own.iter().for_each(|own| own.add_to(kind, &mut snapshot));
         }
         snapshot
     }
@@ -244,18 +366,40 @@ impl HistogramSnapshot {
 
     /// Text in the form of Prometheus: cumulative buckets at powers of two from a microsecond to a minute, sum, and count.
     pub(crate) fn prometheus(&self, h: Histogram, out: &mut String) -> fmt::Result {
-        use fmt::Write;
-        let name = h.name();
-        writeln!(out, "# HELP kingtide_{name}_seconds {}", h.help().trim())?;
-        writeln!(out, "# TYPE kingtide_{name}_seconds histogram")?;
+        let metric = format!("kingtide_{}_seconds", h.name());
+        write!(out, "# HELP {metric} {}\n# TYPE {metric} histogram\n", h.help().trim())?;
+        self.samples(&metric, "", out)
+    }
+
+    /// The same for families, each with its name as a label; `out` is not changed if there are none.
+    #[doc(hidden)] // for `Db::prometheus`
+    pub fn prometheus_of_families<'a>(
+        h: Histogram,
+        families: impl Iterator<Item = (&'a str, HistogramSnapshot)>,
+        out: &mut String,
+    ) -> fmt::Result {
+        let metric = format!("kingtide_family_{}_seconds", h.name());
+        for (n, (family, snapshot)) in families.enumerate() {
+            if n == 0 {
+                write!(out, "# HELP {metric} By family. {}\n# TYPE {metric} histogram\n", h.help().trim())?;
+            }
+            let escaped = family.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            snapshot.samples(&metric, &format!("family=\"{escaped}\""), out)?;
+        }
+        Ok(())
+    }
+
+    fn samples(&self, metric: &str, label: &str, out: &mut String) -> fmt::Result {
+        let comma = if label.is_empty() { "" } else { "," };
         for power in 10..=36 {
             let end = 1u64 << power; // "le" includes its bound, and durations are whole nanoseconds
             let bound = Seconds(end - 1);
-            writeln!(out, "kingtide_{name}_seconds_bucket{{le=\"{bound}\"}} {}", self.below(end))?;
+            writeln!(out, "{metric}_bucket{{{label}{comma}le=\"{bound}\"}} {}", self.below(end))?;
         }
         let count = self.count();
-        writeln!(out, "kingtide_{name}_seconds_bucket{{le=\"+Inf\"}} {count}")?;
-        writeln!(out, "kingtide_{name}_seconds_sum {}\nkingtide_{name}_seconds_count {count}", Seconds(self.sum))
+        let braces = if label.is_empty() { String::new() } else { format!("{{{label}}}") };
+        writeln!(out, "{metric}_bucket{{{label}{comma}le=\"+Inf\"}} {count}")?;
+        writeln!(out, "{metric}_sum{braces} {}\n{metric}_count{braces} {count}", Seconds(self.sum))
     }
 }
 

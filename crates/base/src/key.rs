@@ -140,6 +140,33 @@ pub fn split_expiry(tag: Tag, value: &[u8]) -> Option<(Option<u64>, &[u8])> {
 
 /// A key order supplied by the user. Its name is stored with the family; a family opened with an order of another name
 /// is refused.
+///
+/// ```
+/// use kingtide_base::KeyOrder;
+/// use kingtide_base::key::CustomOrder;
+/// use std::cmp::Ordering;
+/// use std::sync::Arc;
+///
+/// /// Shorter keys first, and keys of one length by their bytes.
+/// struct ByLength;
+///
+/// impl CustomOrder for ByLength {
+///     fn name(&self) -> &str {
+///         "by length"
+///     }
+///     fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
+///         a.len().cmp(&b.len()).then_with(|| a.cmp(b))
+///     }
+///     fn head(&self, key: &[u8]) -> u64 {
+///         key.len() as u64
+///     }
+/// }
+///
+/// let order = KeyOrder::Custom(Arc::new(ByLength));
+/// assert_eq!(order.compare(b"zz", b"aaa"), Ordering::Less);
+/// assert!(!order.is_bytewise() && KeyOrder::Bytewise.is_bytewise());
+/// assert_eq!(KeyOrder::builtin(KeyOrder::Reverse.name()).map(|order| order.compare(b"a", b"b")), Some(Ordering::Greater));
+/// ```
 pub trait CustomOrder: Send + Sync {
     /// Stable name, stored on disk.
     fn name(&self) -> &str;
@@ -220,6 +247,7 @@ impl KeyOrder {
     }
 
     /// A monotone 64-bit image of a key: `a <= b` implies `head(a) <= head(b)`.
+    #[doc(hidden)] // for searches and filters
     #[inline]
     pub fn head(&self, key: &[u8]) -> u64 {
         match self {
@@ -240,6 +268,7 @@ impl KeyOrder {
 
     /// Returns whether two keys that compare equal are always the same bytes. Where they need not be, a filter must hash a
     /// canonical form: see [`KeyOrder::hash`].
+    #[doc(hidden)] // for searches and filters
     #[inline]
     pub fn equal_means_identical(&self) -> bool {
         !matches!(self, KeyOrder::CaseInsensitive | KeyOrder::Custom(_))
@@ -247,6 +276,7 @@ impl KeyOrder {
 
     /// Hash of a key such that keys that compare equal hash equal; `None` when the order cannot promise that
     /// (filters are then not built or asked).
+    #[doc(hidden)] // for searches and filters
     #[inline]
     pub fn hash(&self, key: &[u8]) -> Option<u64> {
         match self {

@@ -174,6 +174,7 @@ pub fn take() -> PerfContext {
 }
 
 /// Adds to a count.
+#[doc(hidden)] // for the engine
 #[inline]
 pub fn count(stage: Stage, n: u64) {
     if LOCAL.with(|l| l.bits.get()) != 0 {
@@ -190,18 +191,21 @@ fn add(stage: Stage, n: u64) {
 }
 
 /// A stage that is being timed, or none.
+#[doc(hidden)] // for the engine
 #[derive(Clone, Copy, Debug)]
 pub struct Timer(u64);
 
 const NOT_TIMED: u64 = u64::MAX;
 
 /// Begins a stage that waits for something, which makes the timing free by comparison.
+#[doc(hidden)] // for the engine
 #[inline]
 pub fn begin_wait() -> Timer {
     begin(WAITS)
 }
 
 /// Begins another stage.
+#[doc(hidden)] // for the engine
 #[inline]
 pub fn begin_stage() -> Timer {
     begin(TIMES)
@@ -219,6 +223,7 @@ fn begin_now() -> Timer {
 
 impl Timer {
     /// Ends the stage.
+    #[doc(hidden)] // for the engine
     #[inline]
     pub fn end(self, stage: Stage) {
         if self.0 != NOT_TIMED {

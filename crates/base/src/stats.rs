@@ -5,7 +5,7 @@
 
 use crate::clock::Clock;
 use crate::events::{Event, Events};
-use crate::histogram::{Histogram, HistogramSnapshot, Histograms};
+use crate::histogram::{FamilyHistograms, Histogram, HistogramSnapshot, Histograms};
 use crate::perf::{begin_operation, end_operation};
 use crate::sample::{Sampled, is_chosen};
 use crate::slow::{Ring, SlowOperation, Subject};
@@ -379,24 +379,44 @@ impl Stats {
         self.started(None)
     }
 
-    /// It ended. `about` says what it was about, if it was slow.
+    /// It ended. `family` is the one that it concerned, if it was one; `about` says what it was about, if it was slow.
     #[inline]
-    pub fn finish(&self, operation: Histogram, started: Started, about: impl FnOnce() -> Subject) {
+    pub fn finish(
+        &self,
+        operation: Histogram,
+        family: Option<&FamilyHistograms>,
+        started: Started,
+        about: impl FnOnce() -> Subject,
+    ) {
         if started.0 == NOT_TIMED {
             return;
         }
         let ns = self.ticker.ns_between(started.0 >> KINDS, self.ticker.now());
         if started.0 & 1 != 0 {
-            self.finish_watched(operation, ns, about);
+            self.finish_watched(operation, family, ns, about);
         } else {
-            self.histograms.record(operation, group(), ns, WEIGHTS[(started.0 >> 1 & 3) as usize]);
+            self.count(operation, family, ns, WEIGHTS[(started.0 >> 1 & 3) as usize]);
+        }
+    }
+
+    #[inline]
+    fn count(&self, operation: Histogram, family: Option<&FamilyHistograms>, ns: u64, weight: u64) {
+        match family {
+            Some(family) => self.histograms.record_in(family, operation, group(), ns, weight),
+            None => self.histograms.record(operation, group(), ns, weight),
         }
     }
 
     #[cold]
-    fn finish_watched(&self, operation: Histogram, ns: u64, about: impl FnOnce() -> Subject) {
+    fn finish_watched(
+        &self,
+        operation: Histogram,
+        family: Option<&FamilyHistograms>,
+        ns: u64,
+        about: impl FnOnce() -> Subject,
+    ) {
         let stages = end_operation();
-        self.record(operation, ns);
+        self.record(operation, family, ns);
         if ns >= self.slow_from.load(Ordering::Relaxed) {
             self.add(Stat::SlowOperations, 1);
             let slow = self.slow.push(operation, about(), ns, stages);
@@ -423,20 +443,30 @@ impl Stats {
 
     /// Adds the time since a reading to a histogram.
     #[inline]
-    pub fn record_since(&self, histogram: Histogram, ticks: Option<u64>) {
+    pub fn record_since(&self, histogram: Histogram, family: Option<&FamilyHistograms>, ticks: Option<u64>) {
         if let Some(ticks) = ticks {
-            self.histograms.record(histogram, group(), self.ticker.ns_since(ticks), 1);
+            self.count(histogram, family, self.ticker.ns_since(ticks), 1);
         }
     }
 
     /// Adds a duration to a histogram, in nanoseconds.
-    pub fn record(&self, histogram: Histogram, ns: u64) {
+    pub fn record(&self, histogram: Histogram, family: Option<&FamilyHistograms>, ns: u64) {
         if self.timed.load(Ordering::Relaxed) & FOR_HISTOGRAMS != 0 {
-            self.histograms.record(histogram, group(), ns, 1);
+            self.count(histogram, family, ns, 1);
         }
     }
 
-    /// A histogram as it is now. Reads some 22 KB.
+    /// Says how many families have histograms of their own: so many that are used first.
+    pub fn limit_family_histograms(&self, families: usize) {
+        self.histograms.limit_families(families);
+    }
+
+    /// Gives up the histograms of a family whose last handle is gone; those of the database keep what they recorded.
+    pub fn retire_family(&self, family: &mut FamilyHistograms) {
+        self.histograms.retire(family);
+    }
+
+    /// A histogram as it is now. Reads some 22 KB, and as much for each family that has histograms of its own.
     pub fn histogram(&self, histogram: Histogram) -> HistogramSnapshot {
         self.histograms.snapshot(histogram)
     }
@@ -501,7 +531,7 @@ mod tests {
             let started = stats.start();
             crate::perf::count(crate::perf::Stage::BlocksRead, micros);
             clock.advance(std::time::Duration::from_micros(micros));
-            stats.finish(Histogram::Get, started, || Subject::key(2, b"k"));
+            stats.finish(Histogram::Get, None, started, || Subject::key(2, b"k"));
         };
         let counted = || stats.histogram(Histogram::Get).count();
         operation(100);
@@ -531,7 +561,7 @@ mod tests {
             let operation = |i: u64| {
                 let started = stats.start_sampled(kind);
                 clock.advance(Duration::from_nanos(if i % 16 == 5 { 10_000 } else { 100 + i % 4 * 100 }));
-                stats.finish(histogram, started, Subject::default);
+                stats.finish(histogram, None, started, Subject::default);
             };
             (0..FIRST).for_each(operation);
             let first = stats.histogram(histogram);
@@ -554,7 +584,7 @@ mod tests {
         let get = |micros: u64| {
             let started = stats.start_sampled(Sampled::Get);
             clock.advance(Duration::from_micros(micros));
-            stats.finish(Histogram::Get, started, Subject::default);
+            stats.finish(Histogram::Get, None, started, Subject::default);
         };
         (0..1000).for_each(|_| get(1));
         stats.time_operations(true, Some(Duration::from_micros(50)));

@@ -1,7 +1,7 @@
 //! Prints the pages of the book that are made from tables in the source: `kingtide-book options|statistics`.
 //! `cargo xtask reference` writes them to `docs`.
 
-use kingtide_base::histogram::{Histogram, MEMORY};
+use kingtide_base::histogram::{FAMILY_MEMORY, Histogram, MEMORY};
 use kingtide_base::options::{DbOptions, FamilyOptions, OptionRow};
 use kingtide_base::stats::{Stat, StatKind};
 use std::fmt::Write;
@@ -83,10 +83,16 @@ fn statistics() -> String {
         let _ = writeln!(page, "| `{}` | {kind} | {} |", stat.name(), one_line(stat.help()));
     }
     let memory = MEMORY.div_ceil(1024);
-    let _ = write!(page, "\n## Histograms\n\n{HISTOGRAMS_INTRO} They take {memory} KiB for a database.\n");
-    let _ = write!(page, "\n| name | what it measures |\n|---|---|\n");
+    let of_family = FAMILY_MEMORY.div_ceil(1024);
+    let _ = write!(page, "\n## Histograms\n\n{HISTOGRAMS_INTRO}\n");
+    let _ = writeln!(
+        page,
+        "They take {memory} KiB for a database, and at most {of_family} KiB for each family that has its own."
+    );
+    let _ = write!(page, "\n| name | what it measures | of families |\n|---|---|---|\n");
     for h in Histogram::ALL {
-        let _ = writeln!(page, "| `{}` | {} |", h.name(), one_line(h.help()));
+        let of_families = if Histogram::OF_FAMILIES.contains(h) { "yes" } else { "" };
+        let _ = writeln!(page, "| `{}` | {} | {of_families} |", h.name(), one_line(h.help()));
     }
     page
 }
@@ -99,7 +105,9 @@ says which of them to watch, and what changes in them mean.
 
 const HISTOGRAMS_INTRO: &str = "\
 `Db::histogram` returns how long operations of one kind took, `Db::prometheus` and `kt stats --prometheus` print all of them as
-`kingtide_NAME_seconds`, and the C API has `kingtide_db_histogram`. They cover the entire database, not each family.
+`kingtide_NAME_seconds`, and the C API has `kingtide_db_histogram`. They cover the entire database. Families have some of them, too
+(`ColumnFamily::histogram`, `kingtide_family_NAME_seconds` with the label `family`, `kingtide_family_histogram`); the option
+[`family_histograms`](options.md#family_histograms) limits how many families.
 A quantile is off by at most 5.9 %. The option [`histograms`](options.md#histograms) turns them off.";
 
 /// Text of a table's row: one line, with nothing that ends a cell.

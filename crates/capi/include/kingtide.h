@@ -766,7 +766,7 @@ typedef struct {
     // Bytes in its active memtable.
     uint64_t active_bytes;
     // Immutable memtables that wait for a flush.
-    uint64_t frozen;
+    uint64_t immutable_memtables;
     // Entries and range tombstones in all memtables, hidden versions included.
     uint64_t memtable_entries;
     // Bytes of its value logs.
@@ -1067,7 +1067,8 @@ kingtide_status kingtide_repair(const char *path,
 // Makes a copy of the database in a directory that is empty or absent, as of one moment, transactions in doubt included. It
 // shares the immutable files by hard links where that is possible. Commits go on. `info` may be NULL.
 //
-// Errors: EXISTS (the directory holds anything), LOCKED (another copy is being made there), IO, NO_SPACE, CLOSED, READ_ONLY.
+// Errors: EXISTS (the directory holds anything), LOCKED (another copy is being made there), CORRUPTION (a file is missing), IO,
+// NO_SPACE, CLOSED, READ_ONLY.
 kingtide_status kingtide_db_checkpoint(const kingtide_db *db,
                                        const char *path,
                                        kingtide_checkpoint_info *info,
@@ -1705,7 +1706,7 @@ kingtide_status kingtide_db_set_lock_wait_hook(const kingtide_db *db,
 // Sets the functions that are called for transactions that wait for locks, and for deadlocks, replacing those that were set
 // before, also by `kingtide_db_set_lock_wait_hook`; NULL removes them.
 //
-// Errors: INVALID_ARGUMENT; In this case `destroy` is not called.
+// Errors: INVALID_ARGUMENT, after which `destroy` is not called.
 kingtide_status kingtide_db_set_lock_hooks(const kingtide_db *db,
                                            const kingtide_lock_hooks *hooks,
                                            kingtide_error **err);
@@ -1745,7 +1746,14 @@ void kingtide_prepared_list_free(kingtide_prepared_list *list);
 // `histogram->size` is not set. Reads about 22 KB.
 bool kingtide_db_histogram(const kingtide_db *db, size_t index, kingtide_histogram *histogram);
 
-// Gets the nanoseconds that a share `quantile` (0 to 1) of the operations did not exceed, by the histogram's name.
+// Does the same for one family: how long operations took in it. The index means the same histogram. Its count is 0 if families
+// have no such histogram, and if more families than the option `family_histograms` says were used before this one.
+bool kingtide_family_histogram(const kingtide_family *family,
+                               size_t index,
+                               kingtide_histogram *histogram);
+
+// Gets the nanoseconds that a share `quantile` (0 to 1) of the operations did not exceed, by the histogram's name. A number
+// below 0 means 0, and one above 1 means 1; one that is not a number (NaN) is an INVALID_ARGUMENT.
 //
 // Errors: NOT_FOUND, INVALID_ARGUMENT.
 kingtide_status kingtide_db_histogram_quantile(const kingtide_db *db,
@@ -1757,7 +1765,7 @@ kingtide_status kingtide_db_histogram_quantile(const kingtide_db *db,
 // Sets the listener of databases that are opened with these options, replacing the previous one; NULL
 // removes it.
 //
-// Errors: INVALID_ARGUMENT; In this case `destroy` is not called.
+// Errors: INVALID_ARGUMENT, after which `destroy` is not called.
 kingtide_status kingtide_options_set_listener(kingtide_options *options,
                                               const kingtide_listener *listener,
                                               kingtide_error **err);

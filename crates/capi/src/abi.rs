@@ -6,7 +6,7 @@
 
 use kingtide_base::{Error, Result};
 use std::ffi::{CStr, OsStr, c_char, c_void};
-use std::mem::{MaybeUninit, size_of};
+use std::mem::{MaybeUninit, align_of, size_of};
 use std::ops::Bound;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -212,7 +212,8 @@ unsafe fn claimed_size<T: Sized_>(at: *const T) -> Result<usize> {
     }
     // SAFETY: the caller checked for NULL, it is aligned, and the struct begins with its size.
     let size = unsafe { at.cast::<usize>().read() };
-    if size <= size_of::<usize>() || size > LARGEST_STRUCT {
+    // The size of every version of a struct is a multiple of its alignment, and any other would cut a member, a pointer perhaps.
+    if size <= size_of::<usize>() || size > LARGEST_STRUCT || !size.is_multiple_of(align_of::<T>()) {
         let text = format!("{}.size is {size}; set it to sizeof({}) and what is not used to zero", T::NAME, T::NAME);
         return Err(Error::invalid(text));
     }
@@ -383,6 +384,8 @@ mod tests {
             assert_eq!(config((&raw const new).cast::<Old>()).unwrap().a, 7);
             new.b = 1;
             assert!(config((&raw const new).cast::<Old>()).is_err(), "a member that is not known is set");
+            new.size = size_of::<Grown>() - 1;
+            assert!(config(&raw const new).is_err(), "a member is cut");
             new.size = 0;
             assert!(config(&raw const new).unwrap_err().to_string().contains("sizeof(grown)"));
             assert_eq!(config(std::ptr::null::<Grown>()).unwrap().a, 0);

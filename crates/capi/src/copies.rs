@@ -53,7 +53,8 @@ unsafe fn fill_if<T: Sized_>(place: *mut T, value: T) -> Result<()> {
 /// Makes a copy of the database in a directory that is empty or absent, as of one moment, transactions in doubt included. It
 /// shares the immutable files by hard links where that is possible. Commits go on. `info` may be NULL.
 ///
-/// Errors: EXISTS (the directory holds anything), LOCKED (another copy is being made there), IO, NO_SPACE, CLOSED, READ_ONLY.
+/// Errors: EXISTS (the directory holds anything), LOCKED (another copy is being made there), CORRUPTION (a file is missing), IO,
+/// NO_SPACE, CLOSED, READ_ONLY.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_db_checkpoint(
     db: Option<&kingtide_db>,

@@ -3,10 +3,11 @@
 use crate::abi::{self, Sized_, fill, need, out_handle};
 use crate::db::kingtide_db;
 use crate::error::{c_text, guard, kingtide_error, kingtide_status, quietly};
+use crate::family::kingtide_family;
 use crate::options::{Context, forever, kingtide_destroy_fn, kingtide_options};
 use crate::value::kingtide_text;
 use kingtide::perf::{self, Level};
-use kingtide::{Error, Event, EventListener, Histogram};
+use kingtide::{Error, Event, EventListener, Histogram, HistogramSnapshot};
 use std::ffi::{CString, c_char, c_void};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -53,22 +54,44 @@ pub unsafe extern "C" fn kingtide_db_histogram(
     index: usize,
     histogram: *mut kingtide_histogram,
 ) -> bool {
-    static TEXTS: OnceLock<Vec<[usize; 2]>> = OnceLock::new();
-    quietly(false, || {
-        let (Some(db), Some(which)) = (db, Histogram::ALL.get(index)) else { return false };
-        let texts = TEXTS.get_or_init(|| {
-            let text = |h: &Histogram| [h.name(), h.help().trim()].map(|t| forever(t) as usize);
-            Histogram::ALL.iter().map(text).collect()
-        });
-        let Some([name, description]) = texts.get(index).map(|t| t.map(|t| t as *const c_char)) else { return false };
-        let now = db.db.histogram(*which);
-        let [p50, p90, p99, p999] = [0.5, 0.9, 0.99, 0.999].map(|q| nanos(now.quantile(q)));
-        let (count, sum, max) = (now.count(), nanos(now.sum()), nanos(now.max()));
-        fill(histogram, kingtide_histogram { size: 0, name, description, count, sum, max, p50, p90, p99, p999 }).is_ok()
-    })
+    quietly(false, || db.is_some_and(|db| describe(index, histogram, |h| db.db.histogram(h))))
 }
 
-/// Gets the nanoseconds that a share `quantile` (0 to 1) of the operations did not exceed, by the histogram's name.
+/// Does the same for one family: how long operations took in it. The index means the same histogram. Its count is 0 if families
+/// have no such histogram, and if more families than the option `family_histograms` says were used before this one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kingtide_family_histogram(
+    family: Option<&kingtide_family>,
+    index: usize,
+    histogram: *mut kingtide_histogram,
+) -> bool {
+    quietly(false, || family.is_some_and(|family| describe(index, histogram, |h| family.0.histogram(h))))
+}
+
+/// Fills in the histogram at an index. False behind the last.
+///
+/// # Safety
+/// As [`fill`].
+unsafe fn describe(
+    index: usize,
+    into: *mut kingtide_histogram,
+    snapshot: impl Fn(Histogram) -> HistogramSnapshot,
+) -> bool {
+    static TEXTS: OnceLock<Vec<[usize; 2]>> = OnceLock::new();
+    let texts = TEXTS.get_or_init(|| {
+        let text = |h: &Histogram| [h.name(), h.help().trim()].map(|t| forever(t) as usize);
+        Histogram::ALL.iter().map(text).collect()
+    });
+    let (Some(which), Some(texts)) = (Histogram::ALL.get(index), texts.get(index)) else { return false };
+    let [name, description] = texts.map(|t| t as *const c_char);
+    let now = snapshot(*which);
+    let [p50, p90, p99, p999] = [0.5, 0.9, 0.99, 0.999].map(|q| nanos(now.quantile(q)));
+    let (count, sum, max) = (now.count(), nanos(now.sum()), nanos(now.max()));
+    fill(into, kingtide_histogram { size: 0, name, description, count, sum, max, p50, p90, p99, p999 }).is_ok()
+}
+
+/// Gets the nanoseconds that a share `quantile` (0 to 1) of the operations did not exceed, by the histogram's name. A number
+/// below 0 means 0, and one above 1 means 1; one that is not a number (NaN) is an INVALID_ARGUMENT.
 ///
 /// Errors: NOT_FOUND, INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
@@ -83,6 +106,9 @@ pub unsafe extern "C" fn kingtide_db_histogram_quantile(
         let name = abi::text(name, "name")?;
         let which = Histogram::by_name(name)
             .ok_or_else(|| Error::new(kingtide::ErrorKind::NotFound, format!("no histogram '{name}'")))?;
+        if quantile.is_nan() {
+            return Err(Error::invalid("'quantile' is not a number"));
+        }
         let found = need(db, "db")?.db.histogram(which).quantile(quantile);
         abi::set_if(nanoseconds, nanos(found));
         Ok(())
@@ -129,7 +155,7 @@ impl EventListener for Listener {
 /// Sets the listener of databases that are opened with these options, replacing the previous one; NULL
 /// removes it.
 ///
-/// Errors: INVALID_ARGUMENT; In this case `destroy` is not called.
+/// Errors: INVALID_ARGUMENT, after which `destroy` is not called.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kingtide_options_set_listener(
     options: Option<&mut kingtide_options>,

@@ -46,7 +46,7 @@ pub struct kingtide_family_stats {
     /// Bytes in its active memtable.
     pub active_bytes: u64,
     /// Immutable memtables that wait for a flush.
-    pub frozen: u64,
+    pub immutable_memtables: u64,
     /// Entries and range tombstones in all memtables, hidden versions included.
     pub memtable_entries: u64,
     /// Bytes of its value logs.
@@ -211,7 +211,7 @@ pub unsafe extern "C" fn kingtide_stats_family(
         size: 0,
         name: name.as_ptr(),
         active_bytes: f.active_bytes,
-        frozen: f.frozen as u64,
+        immutable_memtables: f.immutable_memtables as u64,
         memtable_entries: f.memtable_entries,
         vlog_bytes: f.vlog_bytes,
         vlog_dead_bytes: f.vlog_dead_bytes,
@@ -326,11 +326,11 @@ fn family_json(f: &FamilyReport) -> String {
     };
     let levels: Vec<String> = f.levels.iter().map(level).collect();
     format!(
-        "{{\"name\":{},\"active_bytes\":{},\"frozen\":{},\"memtable_entries\":{},\"vlog_bytes\":{},\
+        "{{\"name\":{},\"active_bytes\":{},\"immutable_memtables\":{},\"memtable_entries\":{},\"vlog_bytes\":{},\
          \"vlog_dead_bytes\":{},\"levels\":[{}]}}",
         quoted(&f.name),
         f.active_bytes,
-        f.frozen,
+        f.immutable_memtables,
         f.memtable_entries,
         f.vlog_bytes,
         f.vlog_dead_bytes,

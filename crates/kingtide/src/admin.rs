@@ -1,11 +1,11 @@
 //! Operations on the database as a whole: families, options, waiting for background work.
 
+use crate::catalog::Catalog;
 use crate::compact::CompactionRange;
 use crate::engine::DbInner;
 use crate::family::{Family, View};
 use crate::memtable::FamilyMemtable;
 use crate::options::memory_limit;
-use crate::shape::Shape;
 use crate::sync::atomic::Ordering;
 use crate::version::{DEFAULT_FAMILY, Edit, LogBegun, Version};
 use kingtide_base::events::Event;
@@ -22,29 +22,29 @@ impl DbInner {
     /// Creates a family: first in the manifest, then for writers.
     pub fn create_family(&self, name: &str, options: FamilyOptions, order: KeyOrder) -> Result<Arc<Family>> {
         self.check_writable()?;
-        let mut shape = self.shape.lock();
-        if shape.by_name(name).is_some() {
+        let mut catalog = self.catalog.lock();
+        if catalog.by_name(name).is_some() {
             return Err(Error::new(ErrorKind::Exists, format!("column family '{name}' exists already")));
         }
-        let id = shape.versions.next_family;
+        let id = catalog.versions.next_family;
         let stored = options.entries().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
         let create = Edit::CreateFamily { id, name: name.to_owned(), order: order.name().to_owned(), options: stored };
         // The log may hold operations on a dropped family whose id this one has: a manifest that was rewritten since
         // knows nothing of that family.
         let flushed = self.snapshots.visible();
         let begin = Edit::Flushed { family: id, seq: flushed };
-        shape.versions.write(vec![create, begin], Some(&order), &self.next_file_id)?;
+        catalog.versions.write(vec![create, begin], Some(&order), &self.next_file_id)?;
         let mut c = self.commit.lock();
         let active = FamilyMemtable::new(order.clone(), &self.arenas, c.last_seq + 1);
         let view = View::new(order.clone(), active, Vec::new(), Arc::new(Version::default()), &self.tables, None);
         let family = Arc::new(Family::new(id, name.to_owned(), order, options, self.read_context(), view));
         // As the manifest has it, though others may have committed since.
         family.flushed_seq.store(flushed, Ordering::Relaxed);
-        shape.families.insert(id, family.clone());
+        catalog.families.insert(id, family.clone());
         c.families.push(family.clone());
         drop(c);
-        self.fit_memory_limit(&shape);
-        drop(shape);
+        self.fit_memory_limit(&catalog);
+        drop(catalog);
         self.stats.events.tell(|| Event::FamilyCreated(family.name()));
         self.stats.deliver_events();
         Ok(family)
@@ -57,8 +57,8 @@ impl DbInner {
         if name == DEFAULT_FAMILY {
             return Err(Error::invalid("the default column family cannot be dropped"));
         }
-        let mut shape = self.shape.lock();
-        let Some(family) = shape.by_name(name).cloned() else {
+        let mut catalog = self.catalog.lock();
+        let Some(family) = catalog.by_name(name).cloned() else {
             return Err(Error::new(ErrorKind::NotFound, format!("no column family '{name}'")));
         };
         {
@@ -66,13 +66,16 @@ impl DbInner {
             family.mark_dropped();
         }
         let log_start = self.log_needed(&family, |_| None);
-        let edits = vec![Edit::DropFamily { id: family.id() }, Edit::LogStart(log_start)];
-        let retired = shape.versions.write(edits, None, &self.next_file_id).map_err(|e| {
+        // Value logs that only its memtables refer to go with them, and no edit named them. The log still does, and so may a
+        // reader of the directory: their numbers must not become those of other files.
+        let next_file = Edit::NextFileId(self.next_file_id.load(Ordering::Relaxed));
+        let edits = vec![Edit::DropFamily { id: family.id() }, Edit::LogStart(log_start), next_file];
+        let retired = catalog.versions.write(edits, None, &self.next_file_id).map_err(|e| {
             // In doubt: the family stays closed for writers, and the drop may be tried again. Until then it is flushed
             // and merged like any other and keeps its part of the log, because the next open may find it undropped.
             e.context(format!("dropping column family '{name}'"))
         })?;
-        shape.families.remove(&family.id());
+        catalog.families.remove(&family.id());
         if family.oldest_unflushed().is_some() {
             rare!("family-dropped-with-data");
         }
@@ -81,15 +84,15 @@ impl DbInner {
             family.mark_gone();
             commit.families.retain(|f| f.id() != family.id());
         }
-        shape.manual.retain(|m| m.family != family.id());
+        catalog.manual.retain(|m| m.family != family.id());
         family.update_view(|v| {
             v.memtables().for_each(|m| m.retire());
             let active = FamilyMemtable::new(v.order.clone(), &self.arenas, v.active.first_seq());
             View::new(v.order.clone(), active, Vec::new(), Arc::new(Version::default()), &self.tables, None)
         });
-        self.fit_memory_limit(&shape);
-        self.measure_debt(&shape);
-        drop(shape);
+        self.fit_memory_limit(&catalog);
+        self.measure_debt(&catalog);
+        drop(catalog);
         family.direct.clear();
         self.delete_retired(retired);
         // The family is gone whatever becomes of its log, which the next flush gives back if this does not.
@@ -105,14 +108,14 @@ impl DbInner {
         if old == DEFAULT_FAMILY {
             return Err(Error::invalid("the default column family cannot be renamed"));
         }
-        let mut shape = self.shape.lock();
-        let Some(family) = shape.by_name(old).cloned() else {
+        let mut catalog = self.catalog.lock();
+        let Some(family) = catalog.by_name(old).cloned() else {
             return Err(Error::new(ErrorKind::NotFound, format!("no column family '{old}'")));
         };
-        if shape.by_name(new).is_some() {
+        if catalog.by_name(new).is_some() {
             return Err(Error::new(ErrorKind::Exists, format!("column family '{new}' exists already")));
         }
-        shape.write(&[Edit::RenameFamily { id: family.id(), name: new.to_owned() }], &self.next_file_id)?;
+        catalog.write(&[Edit::RenameFamily { id: family.id(), name: new.to_owned() }], &self.next_file_id)?;
         family.rename(new);
         Ok(())
     }
@@ -131,7 +134,7 @@ impl DbInner {
         if self.read_only.is_none() {
             self.tables.set_max_open_files(next.max_open_files); // a reader holds all files open
         }
-        self.fit_memory_limit(&self.shape.lock());
+        self.fit_memory_limit(&self.catalog.lock());
         self.limiter.set_rate(next.rate_limit);
         self.store_change_retention()?;
         self.stats.events.tell(|| Event::OptionChanged(name.to_owned(), value.to_owned()));
@@ -152,33 +155,33 @@ impl DbInner {
     }
 
     /// Sets how much memory memtables may hold, which depends on options and on how many families there are.
-    pub(crate) fn fit_memory_limit(&self, shape: &Shape) {
-        self.memory.set_limit(memory_limit(&self.options.read(), &self.family_defaults, shape.families.len()));
+    pub(crate) fn fit_memory_limit(&self, catalog: &Catalog) {
+        self.memory.set_limit(memory_limit(&self.options.read(), &self.family_defaults, catalog.families.len()));
     }
 
     /// Stores the option `change_retention`, which tools that open the database later keep to. Before the log was begun there
     /// is nothing to keep, and the first commit stores it.
     fn store_change_retention(&self) -> Result<()> {
-        let mut shape = self.shape.lock(); // before the option is read, as where the log is begun
+        let mut catalog = self.catalog.lock(); // before the option is read, as where the log is begun
         let change_retention = Some(self.options.read().change_retention);
-        let stored = shape.versions.log_begun.filter(|_| self.log_begun.load(Ordering::Acquire));
+        let stored = catalog.versions.log_begun.filter(|_| self.log_begun.load(Ordering::Acquire));
         let Some(begun) = stored.filter(|begun| begun.change_retention != change_retention) else { return Ok(()) };
         let begun = LogBegun { change_retention, ..begun };
-        shape.write(&[Edit::LogBegun(begun)], &self.next_file_id)
+        catalog.write(&[Edit::LogBegun(begun)], &self.next_file_id)
     }
 
     /// Changes a family's option and stores it.
     pub fn set_family_option(&self, family: &Arc<Family>, name: &str, value: &str) -> Result<()> {
         self.check_writable()?;
-        let mut shape = self.shape.lock(); // before the options are read, so that no other change is lost
+        let mut catalog = self.catalog.lock(); // before the options are read, so that no other change is lost
         family.check_alive()?;
         let mut next = (*family.options()).clone();
         next.set(name, value)?;
         require_live(name, &FamilyOptions::rows())?;
         let stored = next.entries().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
-        shape.write(&[Edit::SetOptions { id: family.id(), options: stored }], &self.next_file_id)?;
+        catalog.write(&[Edit::SetOptions { id: family.id(), options: stored }], &self.next_file_id)?;
         family.set_options(next);
-        drop(shape);
+        drop(catalog);
         self.jobs.wake();
         Ok(())
     }
@@ -186,9 +189,9 @@ impl DbInner {
     /// Stores the default family's options, which an open gave. A full disk is no reason not to open: the next manifest
     /// that is written as a whole has them, or else the next open.
     pub fn store_default_options(&self, default: &Family) -> Result<()> {
-        let mut shape = self.shape.lock();
+        let mut catalog = self.catalog.lock();
         let stored = default.options().entries().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
-        match shape.write(&[Edit::SetOptions { id: default.id(), options: stored }], &self.next_file_id) {
+        match catalog.write(&[Edit::SetOptions { id: default.id(), options: stored }], &self.next_file_id) {
             Err(e) if e.kind() == ErrorKind::NoSpace => Ok(()),
             done => done,
         }
@@ -197,7 +200,7 @@ impl DbInner {
     /// Flushes every family. If nothing was written meanwhile, the log gives back its space.
     pub fn flush_all(self: &Arc<Self>) -> Result<()> {
         self.check_writable()?;
-        let families: Vec<Arc<Family>> = self.shape.lock().families.values().cloned().collect();
+        let families: Vec<Arc<Family>> = self.catalog.lock().families.values().cloned().collect();
         self.flush_families(&families)?;
         self.shrink_unneeded_log();
         Ok(())
@@ -223,13 +226,15 @@ impl DbInner {
         }
         drop(c);
         self.jobs.wake();
-        self.wait_until(|| families.iter().all(|f| f.is_dropped() || f.view.load().frozen.is_empty()))
+        self.wait_until(|| families.iter().all(|f| f.is_dropped() || f.view.load().immutable.is_empty()))
     }
 
-    /// Waits until nothing is frozen, no merge is due, and no job runs.
+    /// Waits until nothing is sealed, no merge is due, and no job runs.
     pub fn wait_until_quiet(self: &Arc<Self>) -> Result<()> {
         self.check_open()?;
-        self.wait_until(|| self.read_only.is_some() || self.jobs.is_quiet() && !self.any_frozen() && !self.merge_due())
+        self.wait_until(|| {
+            self.read_only.is_some() || self.jobs.is_quiet() && !self.has_immutable_memtables() && !self.merge_due()
+        })
     }
 
     /// Compacts a range of a family into the deepest level, gives back the space of what is dead in it, and waits for it.
@@ -243,13 +248,13 @@ impl DbInner {
             if round > 0 && rewrite.files.is_empty() {
                 break;
             }
-            let Some(ticket) = self.shape.lock().ask_for(family, range.clone(), rewrite) else {
+            let Some(ticket) = self.catalog.lock().ask_for(family, range.clone(), rewrite) else {
                 return family.check_alive(); // dropped meanwhile
             };
             self.jobs.wake();
-            let waited = self.wait_until(|| !self.shape.lock().manual.iter().any(|m| m.ticket == ticket));
+            let waited = self.wait_until(|| !self.catalog.lock().manual.iter().any(|m| m.ticket == ticket));
             if waited.is_err() {
-                self.shape.lock().manual.retain(|m| m.ticket != ticket);
+                self.catalog.lock().manual.retain(|m| m.ticket != ticket);
             }
             waited?;
         }

@@ -116,7 +116,7 @@ impl DbInner {
         };
         let recovered = recovery.read()?;
         let seq = recovered.last_seq;
-        let same = recovered.shape.versions.manifest.db_id() == self.shape.lock().versions.manifest.db_id();
+        let same = recovered.catalog.versions.manifest.db_id() == self.catalog.lock().versions.manifest.db_id();
         if !same || seq < self.snapshots.visible() {
             let text = "another database, or an earlier state of this one, is in the directory now: open it anew";
             return Err(Error::new(ErrorKind::Incompatible, text).at_path(&self.dir));
@@ -128,27 +128,27 @@ impl DbInner {
     /// Puts another state in the place of the present one.
     fn exchange(&self, recovered: Recovered) {
         let seq = recovered.last_seq;
-        let mut shape = self.shape.lock();
+        let mut catalog = self.catalog.lock();
         let mut commit = self.commit.lock();
-        let mut next = recovered.shape;
+        let mut next = recovered.catalog;
         self.snapshots.advance(seq, || {
             // Release, before any view: pairs with the Acquire of a read at a snapshot, which comes after its view.
             self.read_floor.store(seq, Ordering::Release);
             for (id, family) in &mut next.families {
-                if let Some(known) = shape.families.get(id) {
+                if let Some(known) = catalog.families.get(id) {
                     known.take_over(family);
                     *family = known.clone();
                 }
             }
         });
-        for gone in shape.families.values().filter(|f| !next.families.contains_key(&f.id())) {
+        for gone in catalog.families.values().filter(|f| !next.families.contains_key(&f.id())) {
             gone.mark_dropped();
         }
         commit.last_seq = seq;
         commit.families = next.families.values().cloned().collect();
         self.prepared.replace(PreparedTable::new(recovered.prepared, 0));
-        *shape = next;
-        shape.update_gauges(&shape.vlog_space(), self.staged.bytes(None), &self.stats);
+        *catalog = next;
+        catalog.update_gauges(&catalog.vlog_space(), self.staged.bytes(None), &self.stats);
     }
 }
 

@@ -291,7 +291,7 @@ impl ChangeStream {
         let known = self
             .families
             .entry(id)
-            .or_insert_with(|| db.shape.lock().families.get(&id).map(Arc::downgrade))
+            .or_insert_with(|| db.catalog.lock().families.get(&id).map(Arc::downgrade))
             .as_ref()?;
         known.upgrade().filter(|family| !family.is_dropped())
     }

@@ -1,7 +1,7 @@
 //! Checkpoints: a copy of the database in another directory, which shares the immutable files with it.
 
 use crate::api::Db;
-use crate::copy::target::{Target, copy_file};
+use crate::copy::target::{Target, copy_file, of_named};
 use kingtide_base::{Error, Result, SeqNo};
 use std::path::Path;
 
@@ -32,7 +32,7 @@ impl Db {
     /// kept until it is done. Afterwards the space of a shared file is freed when neither database needs it.
     ///
     /// The directory must be empty or absent. When this returns, the copy is on stable storage. If it fails, the files that it created
-    /// is removed again. If the process or the machine dies meanwhile, the database is unharmed and the directory holds
+    /// are removed again. If the process or the machine dies meanwhile, the database is unharmed and the directory holds
     /// an unfinished copy, which [`Db::open`] refuses; another checkpoint to the same directory removes that first.
     ///
     /// ```
@@ -49,12 +49,11 @@ impl Db {
     ///
     /// # Errors
     /// `Exists` when the directory holds anything; `Locked` when another copy is being made there; `Io`, `NoSpace`,
-    /// `Corruption` (a prepared transaction's log record cannot be read); `Closed`,
-    /// `ReadOnly`.
+    /// `Corruption` (a file is missing, or a prepared transaction's log record cannot be read); `Closed`, `ReadOnly`.
     pub fn checkpoint(&self, path: impl AsRef<Path>) -> Result<CheckpointInfo> {
         let (db, dir) = (self.inner(), path.as_ref());
         db.check_writable()?;
-        let target = Target::begin(&db.fs, dir)?;
+        let target = Target::begin(&db.dirs, dir)?;
         let moment = db.pin_state()?;
         let mut info = CheckpointInfo { sequence: moment.seq, ..CheckpointInfo::default() };
         for (from, size) in moment.files(&db.dir) {
@@ -68,12 +67,13 @@ impl Db {
                 copy_file((&*db.fs, &from), (&*db.fs, &to), &mut |bytes| {
                     db.limiter.take(bytes, db.jobs.cancel_flag());
                     db.check_open()
-                })?;
+                })
+                .map_err(of_named(&from))?;
                 info.copied_files += 1;
                 info.copied_bytes += size;
             }
         }
-        moment.write_rest(db, &db.fs, dir, &db.limiter)?;
+        moment.write_rest(db, target.fs(), dir, &db.limiter)?;
         target.finish()?;
         Ok(info)
     }

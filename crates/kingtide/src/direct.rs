@@ -390,7 +390,7 @@ impl DirectRefs {
         owned.map(|log| log.written.load(Ordering::Relaxed)).sum()
     }
 
-    /// Seals the files that the memtable owns: those that its tables may refer to. The memtable is frozen, so no pointer
+    /// Seals the files that the memtable owns: those that its tables may refer to. The memtable is sealed, so no pointer
     /// is added. Values in its other files must move.
     pub(crate) fn seal(&self) -> Result<Vec<(Arc<DirectLog>, VlogInfo)>> {
         let owned: Vec<_> = self.held.lock().iter().filter(|h| h.owned).filter_map(|h| h.log.clone()).collect();

@@ -1,84 +1,162 @@
-//! A database's directory: making it, and making its names durable.
+//! Directories: making them, and making their names durable.
 
 use crate::sync::{Condvar, Mutex};
 use kingtide_base::options::FileMode;
-use kingtide_base::{Error, ErrorKind, Result, rare};
-use kingtide_vfs::{File, FileLock, Fs, OpenMode};
+use kingtide_base::{Error, ErrorKind, Result, lock, rare};
+use kingtide_vfs::{DirId, File, FileLock, Fs, OpenMode, PerProcess};
+use std::collections::BTreeMap;
 use std::fmt;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::path::Path;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-/// The file system as an open database uses it. Everything that the engine does with files goes through this, so it sees every
-/// sync of the database's directory, and after one that failed it lets none succeed until the database is opened again: the
-/// system reports a failure once and may have forgotten whatever names there were, those of other jobs too, so a later sync
-/// that succeeds says nothing about the names before it.
-pub(crate) struct DatabaseFs {
+/// A file system whose syncs of directories are known to the whole process. The engine reaches files only through one of these,
+/// made from the caller's [`Fs`] for an open database, a copy that is being made, or a directory of backups.
+///
+/// The system reports a failed sync of a directory once and may have forgotten whatever names there were, so a later sync that
+/// succeeds says nothing about the names before it. Code that relies on names in a directory therefore first calls
+/// [`DirFs::relying_on`]. After that a sync of this directory fails here if one failed through any object in the process: a
+/// backup, a checkpoint or another database may sync the same directory, by whatever path. What other processes do is not seen.
+#[derive(Clone)]
+pub(crate) struct DirFs {
     inner: Arc<dyn Fs>,
-    dir: PathBuf,
-    names: Arc<Names>,
+    relied_on: Vec<Arc<ReliedOn>>,
 }
 
-/// What is known of the directory's names.
+/// A directory that someone relies on.
+struct ReliedOn {
+    dir: Arc<Directory>,
+    /// Failures before are of no concern: the names were not made yet, or were found by an open.
+    failures_before: u64,
+    /// Is called at the first failure.
+    listener: OnceLock<Box<dyn Fn(Error) + Send + Sync>>,
+}
+
+/// What this process knows of a directory. It is forgotten when no [`DirFs`] relies on the directory any more.
 #[derive(Default)]
-struct Names {
-    /// The failure. Held during a sync: one that succeeds beside another that fails must not be believed either.
-    failed: Mutex<Option<Error>>,
-    /// Hears of the failure.
-    stop: OnceLock<Box<dyn Fn(Error) + Send + Sync>>,
+struct Directory {
+    /// Held during a sync: one that succeeds beside another that fails must not be believed either.
+    syncs: Mutex<Syncs>,
 }
 
-impl DatabaseFs {
-    /// The file system `inner`, for the database in `dir`.
-    pub fn new(inner: Arc<dyn Fs>, dir: &Path) -> Arc<DatabaseFs> {
-        Arc::new(DatabaseFs { inner, dir: dir.to_owned(), names: Arc::default() })
-    }
+#[derive(Default)]
+struct Syncs {
+    failures: u64,
+    last_failure: Option<Error>,
+    /// Have listeners that are to be called at a failure.
+    to_tell: Vec<Weak<ReliedOn>>,
+}
 
-    /// Has `stop` called once, when a sync of the directory fails or if one failed already: it must stop whatever may count on
-    /// names. To be set once.
-    pub fn on_failed_sync(&self, stop: impl Fn(Error) + Send + Sync + 'static) {
-        let failed = {
-            let failed = self.names.failed.lock();
-            let _ = self.names.stop.set(Box::new(stop));
-            failed.clone()
-        };
-        self.tell(failed);
-    }
+/// The directories that are relied on or synced just now.
+static DIRECTORIES: PerProcess<lock::Mutex<BTreeMap<DirId, Weak<Directory>>>> = PerProcess::new();
 
-    fn tell(&self, failed: Option<Error>) {
-        if let (Some(e), Some(stop)) = (failed, self.names.stop.get()) {
-            stop(e.context("sync of the database's directory failed"));
+impl Directory {
+    fn with_id(id: DirId) -> Arc<Directory> {
+        let mut all = DIRECTORIES.get().lock();
+        if let Some(dir) = all.get(&id).and_then(Weak::upgrade) {
+            return dir;
         }
+        all.retain(|_, dir| dir.strong_count() > 0);
+        let dir = Arc::new(Directory::default());
+        all.insert(id, Arc::downgrade(&dir));
+        dir
     }
 
-    fn sync_own_dir(&self) -> Result<()> {
-        let mut failed = self.names.failed.lock();
-        if let Some(e) = &*failed {
-            let text = format!("names of files cannot be made durable since an earlier failure: {e}");
-            return Err(Error::new(ErrorKind::Poisoned, text).at_path(&self.dir));
+    /// Runs `sync`, unless one failed that `relied_on` says matters, and tells of a failure.
+    fn sync(&self, relied_on: Option<&ReliedOn>, path: &Path, sync: impl FnOnce() -> Result<()>) -> Result<()> {
+        let mut syncs = self.syncs.lock();
+        if relied_on.is_some_and(|r| r.failures_before < syncs.failures) {
+            let cause = syncs.last_failure.as_ref().map_or("", |e| e.message());
+            let text = format!("names of files cannot be made durable since an earlier failure: {cause}");
+            return Err(Error::new(ErrorKind::Poisoned, text).at_path(path));
         }
-        let synced = self.inner.sync_dir(&self.dir);
-        match &synced {
+        let synced = sync();
+        let to_tell = match &synced {
             // Without a descriptor nothing was tried.
-            Err(e) if !e.is_out_of_descriptors() => *failed = Some(e.clone()),
+            Err(e) if !e.is_out_of_descriptors() => {
+                syncs.failures += 1;
+                syncs.last_failure = Some(e.clone());
+                std::mem::take(&mut syncs.to_tell)
+            }
             _ => return synced,
+        };
+        drop(syncs);
+        if let Err(e) = &synced {
+            to_tell.iter().filter_map(Weak::upgrade).for_each(|r| r.tell(e));
         }
-        drop(failed);
-        self.tell(synced.as_ref().err().cloned());
         synced
     }
 }
 
-impl fmt::Debug for DatabaseFs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "DatabaseFs({} on {:?})", self.dir.display(), self.inner)
+impl ReliedOn {
+    fn tell(&self, e: &Error) {
+        if let Some(listener) = self.listener.get() {
+            listener(e.clone().context("sync of the directory failed"));
+        }
     }
 }
 
-impl Fs for DatabaseFs {
+impl DirFs {
+    /// The file system `inner`, which must not be a `DirFs` itself. No directory is relied on.
+    pub fn new(inner: Arc<dyn Fs>) -> DirFs {
+        DirFs { inner, relied_on: Vec::new() }
+    }
+
+    /// From here on, a failed sync of `dir`, which must exist, is final: see [`DirFs`].
+    ///
+    /// # Errors
+    /// `NotFound`, `Io`.
+    pub fn relying_on(&self, dir: &Path) -> Result<DirFs> {
+        let dir = Directory::with_id(self.inner.dir_id(dir)?);
+        let failures_before = dir.syncs.lock().failures;
+        let mut fs = self.clone();
+        fs.relied_on.push(Arc::new(ReliedOn { dir, failures_before, listener: OnceLock::new() }));
+        Ok(fs)
+    }
+
+    /// As [`Fs::with_mode`].
+    pub fn with_file_mode(&self, mode: FileMode) -> DirFs {
+        DirFs { inner: self.inner.clone().with_mode(mode), relied_on: self.relied_on.clone() }
+    }
+
+    /// Has `listener` called once, when a sync fails of a directory that is relied on, or at once if one did already. It is
+    /// called on the thread whose sync fails, and lives as long as the file system. To be set once.
+    pub fn on_failed_sync(&self, listener: impl Fn(Error) + Clone + Send + Sync + 'static) {
+        for r in &self.relied_on {
+            let failure = {
+                let mut syncs = r.dir.syncs.lock();
+                let _ = r.listener.set(Box::new(listener.clone()));
+                if r.failures_before == syncs.failures {
+                    syncs.to_tell.retain(|r| r.strong_count() > 0);
+                    syncs.to_tell.push(Arc::downgrade(r));
+                    continue;
+                }
+                syncs.last_failure.clone()
+            };
+            failure.iter().for_each(|e| r.tell(e));
+        }
+    }
+}
+
+impl fmt::Debug for DirFs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DirFs({:?})", self.inner)
+    }
+}
+
+impl Fs for DirFs {
     fn with_mode(self: Arc<Self>, mode: FileMode) -> Arc<dyn Fs> {
-        let inner = self.inner.clone().with_mode(mode);
-        Arc::new(DatabaseFs { inner, dir: self.dir.clone(), names: self.names.clone() })
+        Arc::new(self.with_file_mode(mode))
+    }
+
+    fn sync_dir(&self, path: &Path) -> Result<()> {
+        let dir = Directory::with_id(self.inner.dir_id(path)?);
+        let relied_on = self.relied_on.iter().find(|r| Arc::ptr_eq(&r.dir, &dir));
+        dir.sync(relied_on.map(|r| &**r), path, || self.inner.sync_dir(path))
+    }
+
+    fn dir_id(&self, path: &Path) -> Result<DirId> {
+        self.inner.dir_id(path)
     }
 
     fn open(&self, path: &Path, mode: OpenMode) -> Result<Arc<dyn File>> {
@@ -117,10 +195,6 @@ impl Fs for DatabaseFs {
         self.inner.exists(path)
     }
 
-    fn sync_dir(&self, path: &Path) -> Result<()> {
-        if path == self.dir { self.sync_own_dir() } else { self.inner.sync_dir(path) }
-    }
-
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
         self.inner.lock(path)
     }
@@ -135,7 +209,7 @@ impl Fs for DatabaseFs {
 }
 
 /// Makes the directory of a database, though none above it: a path with a typing error is to be noticed.
-pub(crate) fn make_database_dir(fs: &dyn Fs, dir: &Path) -> Result<()> {
+pub(crate) fn make_database_dir(fs: &DirFs, dir: &Path) -> Result<()> {
     let above = dir.parent().filter(|parent| !parent.as_os_str().is_empty() && parent.parent().is_some());
     if let Some(parent) = above
         && !fs.exists(dir)?
@@ -167,7 +241,7 @@ pub(crate) fn sync_dir_patiently(fs: &dyn Fs, dir: &Path) -> Result<()> {
 }
 
 /// Makes the directory and what is missing above it, and their names durable.
-pub(crate) fn make_dir(fs: &dyn Fs, dir: &Path) -> Result<()> {
+pub(crate) fn make_dir(fs: &DirFs, dir: &Path) -> Result<()> {
     let mut missing = Vec::new();
     for at in dir.ancestors().take_while(|at| !at.as_os_str().is_empty()) {
         if fs.exists(at)? {
@@ -184,10 +258,16 @@ pub(crate) fn make_dir(fs: &dyn Fs, dir: &Path) -> Result<()> {
         };
     }
     for at in missing.into_iter().rev() {
+        let Some(parent) = at.parent() else { continue };
+        let fs = fs.relying_on(parent)?;
         fs.create_dir_all(at)?;
-        if let Some(parent) = at.parent() {
-            fs.sync_dir(parent)?;
-        }
+        fs.sync_dir(parent).inspect_err(|e| {
+            // The next attempt has to make the name again: a sync that succeeds later says nothing about this one. Nothing
+            // was tried without the permission to open the parent.
+            if e.io_kind() != Some(std::io::ErrorKind::PermissionDenied) {
+                let _ = fs.remove_dir(at);
+            }
+        })?;
     }
     Ok(())
 }
@@ -195,21 +275,34 @@ pub(crate) fn make_dir(fs: &dyn Fs, dir: &Path) -> Result<()> {
 #[cfg(all(test, not(shuttle), not(loom)))]
 mod tests {
     use super::*;
-    use kingtide_vfs::{Fault, FaultFs, MemFs, Op, Rule};
+    use kingtide_base::rng::Rng;
+    use kingtide_vfs::{Fault, FaultFs, MemFs, Op, Rule, Survival};
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    #[test]
-    fn a_sync_of_the_directory_that_failed_is_not_believed_when_it_is_tried_again() {
-        let (db, other) = (Path::new("db"), Path::new("other"));
+    /// A file system that fails on demand, with a directory `db` in which there is a directory `sub`.
+    fn faulty() -> (Arc<FaultFs>, DirFs) {
         let faults = Arc::new(FaultFs::new(MemFs::shared(), 1));
-        [db, other].iter().for_each(|dir| faults.create_dir_all(dir).unwrap());
-        let fs = DatabaseFs::new(faults.clone(), db);
+        ["db/sub", "other"].iter().for_each(|dir| faults.create_dir_all(Path::new(dir)).unwrap());
+        let fs = DirFs::new(faults.clone());
+        (faults, fs)
+    }
+
+    fn counted(fs: &DirFs) -> Arc<AtomicUsize> {
         let told = Arc::new(AtomicUsize::new(0));
         let count = told.clone();
         fs.on_failed_sync(move |e| {
             assert!(e.to_string().contains("directory"), "{e}");
             count.fetch_add(1, Ordering::Relaxed);
         });
+        told
+    }
+
+    #[test]
+    fn a_sync_of_the_directory_that_failed_is_not_believed_when_it_is_tried_again() {
+        let (db, other) = (Path::new("db"), Path::new("other"));
+        let (faults, fs) = faulty();
+        let fs = Arc::new(fs.relying_on(db).unwrap());
+        let told = counted(&fs);
         faults.add(Rule::new(Op::SyncDir, Fault::Emfile));
         assert!(fs.sync_dir(db).unwrap_err().is_out_of_descriptors());
         fs.sync_dir(db).unwrap(); // nothing was tried before
@@ -230,14 +323,53 @@ mod tests {
     }
 
     #[test]
+    fn a_sync_that_failed_for_another_object_is_not_believed_either() {
+        for spelling in ["db", "./db", "db/sub/..", "other/../db/"] {
+            let (faults, plain) = faulty();
+            let db = Path::new("db");
+            let fs = plain.relying_on(db).unwrap();
+            let told = counted(&fs);
+            faults.add(Rule::new(Op::SyncDir, Fault::Eio));
+            let other = DirFs::new(faults.clone() as Arc<dyn Fs>);
+            assert_eq!(other.sync_dir(Path::new(spelling)).unwrap_err().kind(), ErrorKind::Io);
+            assert_eq!(told.load(Ordering::Relaxed), 1, "{spelling}");
+            assert_eq!(fs.sync_dir(db).unwrap_err().kind(), ErrorKind::Poisoned, "{spelling}");
+            // What begins now makes its names after the failure.
+            let later = plain.relying_on(db).unwrap();
+            later.sync_dir(db).unwrap();
+            assert_eq!(fs.sync_dir(db).unwrap_err().kind(), ErrorKind::Poisoned, "{spelling}");
+        }
+    }
+
+    #[test]
     fn who_asks_after_the_failure_hears_of_it_at_once() {
-        let faults = Arc::new(FaultFs::new(MemFs::shared(), 1));
+        let (faults, fs) = faulty();
+        let fs = fs.relying_on(Path::new("")).unwrap();
         faults.add(Rule::new(Op::SyncDir, Fault::Eio));
-        let fs = DatabaseFs::new(faults, Path::new(""));
         fs.sync_dir(Path::new("")).unwrap_err();
-        let told = Arc::new(AtomicUsize::new(0));
-        let count = told.clone();
-        fs.on_failed_sync(move |_| _ = count.fetch_add(1, Ordering::Relaxed));
-        assert_eq!(told.load(Ordering::Relaxed), 1);
+        assert_eq!(counted(&fs).load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn a_directory_whose_name_could_not_be_made_durable_is_made_again() {
+        let mem = MemFs::new();
+        let fs = DirFs::new(Arc::new(mem.clone()));
+        mem.fail_dir_sync(1);
+        make_dir(&fs, Path::new("new")).unwrap_err();
+        make_dir(&fs, Path::new("new")).unwrap();
+        let cut = mem.crash_clone(Survival::AllLost, &mut Rng::new(1));
+        assert!(cut.exists(Path::new("new")).unwrap());
+    }
+
+    #[test]
+    fn what_is_not_relied_on_is_forgotten() {
+        let (_, fs) = faulty();
+        let own = fs.dir_id(Path::new("db")).unwrap();
+        let known = || DIRECTORIES.get().lock().get(&own).is_some_and(|dir| dir.strong_count() > 0);
+        let relying = fs.relying_on(Path::new("db")).unwrap();
+        fs.sync_dir(Path::new("db")).unwrap();
+        assert!(known());
+        drop(relying);
+        assert!(!known());
     }
 }

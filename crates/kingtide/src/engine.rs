@@ -1,19 +1,20 @@
 //! The state behind a [`crate::Db`]: what all handles share, and the checks that everything begins with. What is done with
 //! it stands in the modules of the floor above, one for each operation.
 //!
-//! Lock order, outermost first: `shape`, `commit`, a family's `view_lock`, then leaf locks (snapshots, statistics, cache
-//! partitions). `commit` is never held while `shape` is taken.
+//! Lock order, outermost first: `catalog`, `commit`, a family's `view_lock`, then leaf locks (snapshots, statistics, cache
+//! partitions). `commit` is never held while `catalog` is taken.
 
+use crate::catalog::Catalog;
 use crate::commit::hook::Hooks;
 use crate::commit::stall::WriteController;
 use crate::commit::state::CommitState;
 use crate::compact::RateLimiter;
+use crate::directory::DirFs;
 use crate::family::{ReadContext, TableCache};
 use crate::jobs::Jobs;
 use crate::read_only::ReadOnly;
 use crate::reclaims::Reclaims;
 use crate::reserve::DiskBallast;
-use crate::shape::Shape;
 use crate::snapshot::Snapshots;
 use crate::staged::StagedLogs;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -40,6 +41,8 @@ pub(crate) struct DbInner {
     /// The process that opened it.
     pub origin: Origin,
     pub fs: Arc<dyn Fs>,
+    /// The same, for those who write to another directory and rely on the names there.
+    pub dirs: Arc<DirFs>,
     pub clock: Arc<dyn Clock>,
     pub stats: Arc<Stats>,
     pub cache: Arc<BlockCache>,
@@ -74,7 +77,7 @@ pub(crate) struct DbInner {
 
     // Protected by locks.
     pub commit: Mutex<CommitState>,
-    pub shape: Mutex<Shape>,
+    pub catalog: Mutex<Catalog>,
     pub options: RwLock<DbOptions>,
     /// The last background error; cleared by the next successful job, unless the database is halted.
     pub background_error: Mutex<Option<Error>>,
@@ -161,12 +164,12 @@ impl DbInner {
         if self.halted.load(Ordering::Acquire) {
             return Some(self.halt_error());
         }
-        self.wal.poison().or_else(|| self.shape.lock().versions.manifest.poison())
+        self.wal.poison().or_else(|| self.catalog.lock().versions.manifest.poison())
     }
 
     /// Whether a memtable waits for flush.
-    pub fn any_frozen(&self) -> bool {
-        self.shape.lock().families.values().any(|f| !f.view.load().frozen.is_empty())
+    pub fn has_immutable_memtables(&self) -> bool {
+        self.catalog.lock().families.values().any(|f| !f.view.load().immutable.is_empty())
     }
 
     /// Why a halted database takes no writes.

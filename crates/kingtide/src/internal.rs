@@ -14,8 +14,8 @@ pub use crate::version::scan::ManifestScan;
 pub use crate::version::{Edit, FileMeta, LogBegun, Version, VlogMeta};
 pub use crate::wal::{RecoveredLog, SegmentPart, Wal, WalConfig, WalRecord, dump_segment, list_segments, replay};
 
-use crate::Cursor;
-use kingtide_base::Result;
+use crate::{ColumnFamily, Cursor, WriteBatch};
+use kingtide_base::{Kind, Result};
 use std::sync::Arc;
 
 /// A cursor over a view without a database around it.
@@ -24,4 +24,12 @@ use std::sync::Arc;
 /// `InvalidArgument` for a prefix in an order that does not support prefix iteration; `Io` and `Corruption`.
 pub fn cursor(view: Arc<View>, reads: Arc<ReadContext>, config: CursorConfig) -> Result<Cursor> {
     Cursor::new(view, reads, config, None)
+}
+
+/// Sets a key that does not expire, in a family with a `ttl_ms` too: for copies of entries that did not.
+///
+/// # Errors
+/// As [`WriteBatch::put`].
+pub fn put_lasting(batch: &mut WriteBatch, family: &ColumnFamily, key: &[u8], value: &[u8]) -> Result<()> {
+    batch.push(family.inner(), Kind::Put as u8, key, None, Some(value))
 }

@@ -13,6 +13,7 @@ mod api;
 mod asynchronous;
 mod background;
 pub mod backup;
+mod catalog;
 mod catch_up;
 mod changes;
 mod checkpoint;
@@ -50,7 +51,6 @@ mod reserve;
 mod retire;
 mod rewrite;
 mod shadow;
-mod shape;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;
 mod snapshot;

@@ -17,7 +17,7 @@ use crate::commit::stall::WriteController;
 use crate::commit::state::CommitState;
 use crate::compact::RateLimiter;
 use crate::copy::target::refuse_unfinished;
-use crate::directory::{DatabaseFs, make_database_dir};
+use crate::directory::{DirFs, make_database_dir};
 use crate::engine::DbInner;
 use crate::family::{Family, TableCache};
 use crate::info_log::InfoLog;
@@ -71,15 +71,17 @@ fn open_as(dir: &Path, options: Options, read_only: bool) -> Result<(Arc<DbInner
     let clock = options.clock.clone().unwrap_or_else(SystemClock::shared);
     let start = clock.monotonic_ns();
     let system = options.fs.clone().unwrap_or_else(PosixFs::shared).with_mode(options.db.file_mode);
-    let own = DatabaseFs::new(system, dir);
-    let fs: Arc<dyn Fs> = own.clone();
-    let mut lock = enter_dir(&*fs, dir, &options, read_only)?;
+    let dirs = DirFs::new(system);
+    let mut lock = enter_dir(&dirs, dir, &options, read_only)?;
+    let dirs = Arc::new(if read_only { dirs } else { dirs.relying_on(dir)? });
+    let fs: Arc<dyn Fs> = dirs.clone();
 
     let stats = Arc::new(Stats::new(options.clock.as_ref()));
+    stats.limit_family_histograms(options.db.family_histograms as usize);
     connect_listeners(&fs, dir, &clock, &stats, &options, read_only);
-    let opened = open_locked(dir, options, (fs, clock, stats.clone()), &mut lock, read_only);
+    let opened = open_locked(dir, options, (dirs, clock, stats.clone()), &mut lock, read_only);
     if let Ok((inner, _)) = &opened {
-        stop_on_failed_sync(&own, &inner.wal);
+        stop_on_failed_sync(&inner.dirs, &inner.wal);
     }
     match &opened {
         Ok((inner, _)) => tell_opened(inner, start),
@@ -92,10 +94,11 @@ fn open_as(dir: &Path, options: Options, read_only: bool) -> Result<(Arc<DbInner
 fn open_locked(
     dir: &Path,
     options: Options,
-    (fs, clock, stats): (Arc<dyn Fs>, Arc<dyn Clock>, Arc<Stats>),
+    (dirs, clock, stats): (Arc<DirFs>, Arc<dyn Clock>, Arc<Stats>),
     lock: &mut Option<Box<dyn FileLock>>,
     read_only: bool,
 ) -> Result<(Arc<DbInner>, Arc<Family>)> {
+    let fs: Arc<dyn Fs> = dirs.clone();
     let memory = Budget::new(memory_limit(&options.db, &options.family, 1));
     let arenas = ArenaPool::with_slots(memory.clone(), FREE_ARENAS, options.tuning.memtable_pieces);
     let cache = BlockCache::new(options.db.block_cache_size, options.db.cache_shards as usize, stats.clone());
@@ -124,7 +127,7 @@ fn open_locked(
     let next_file_id = Arc::new(AtomicU64::new(recovered.next_file_id));
     let config = log_config(&fs, dir, &options, (&clock, &stats), (id_source(&next_file_id), jobs.waker()));
     let (writer, wal) = if read_only { Wal::detached(config) } else { Wal::open(config, recovered.log)? };
-    wal.note_needed(recovered.shape.versions.log_start);
+    wal.note_needed(recovered.catalog.versions.log_start);
     let snapshots = Arc::new(Snapshots::recovered(recovered.last_seq));
     let txns = Transactions::new(snapshots.clone(), clock.clone(), stats.clone());
     let first_prepared = if read_only { 0 } else { enter_prepared(&txns, &recovered.prepared)? };
@@ -139,6 +142,7 @@ fn open_locked(
         staged: StagedLogs::default(),
         limiter: Arc::new(RateLimiter::new(clock.clone(), options.db.rate_limit)),
         fs,
+        dirs,
         clock,
         stats,
         cache,
@@ -165,7 +169,7 @@ fn open_locked(
             holds_values: options.db.change_retention > 0,
             half_filled: false,
         }),
-        shape: Mutex::new(recovered.shape),
+        catalog: Mutex::new(recovered.catalog),
         max_wal_size: AtomicU64::new(options.db.max_wal_size),
         durability_code: AtomicU64::new(0),
         options: RwLock::new(options.db),
@@ -184,9 +188,9 @@ fn open_locked(
     Ok((inner, recovered.default))
 }
 
-/// Stops the log once a sync of the directory failed, for whichever job it was made: none of the names that were made so far can be
-/// relied on any more.
-fn stop_on_failed_sync(fs: &DatabaseFs, wal: &Arc<Wal>) {
+/// Stops the log once a sync of the directory failed, through whichever object of this process: none of the names that were made so far can
+/// be relied on any more.
+fn stop_on_failed_sync(fs: &DirFs, wal: &Arc<Wal>) {
     let wal = Arc::downgrade(wal); // which has the file system
     fs.on_failed_sync(move |e| {
         if let Some(wal) = wal.upgrade() {
@@ -267,8 +271,8 @@ fn log_config(
 fn begin(inner: &Arc<DbInner>, changed: Option<&Arc<Family>>, threads: usize) -> Result<()> {
     apply_options(inner);
     inner.refresh_prepared();
-    inner.fit_memory_limit(&inner.shape.lock());
-    inner.measure_debt(&inner.shape.lock());
+    inner.fit_memory_limit(&inner.catalog.lock());
+    inner.measure_debt(&inner.catalog.lock());
     if let Some(default) = changed {
         inner.store_default_options(default)?;
     }
@@ -306,7 +310,7 @@ fn apply_options(inner: &DbInner) {
 }
 
 /// Checks the directory and, to write, makes and locks it.
-fn enter_dir(fs: &dyn Fs, dir: &Path, options: &Options, read_only: bool) -> Result<Option<Box<dyn FileLock>>> {
+fn enter_dir(fs: &DirFs, dir: &Path, options: &Options, read_only: bool) -> Result<Option<Box<dyn FileLock>>> {
     if !read_only {
         prepare_dir(fs, dir, options)?;
         return fs.lock(&dir.join(LOCK_FILE)).map(Some);
@@ -331,7 +335,7 @@ fn enter_prepared(txns: &Transactions, recovered: &[RecoveredPrepared]) -> Resul
 }
 
 /// Checks the directory against what the options ask for, and makes it.
-fn prepare_dir(fs: &dyn Fs, dir: &Path, options: &Options) -> Result<()> {
+fn prepare_dir(fs: &DirFs, dir: &Path, options: &Options) -> Result<()> {
     let exists = fs.exists(&dir.join(CURRENT))?;
     if exists && options.db.error_if_exists {
         return Err(Error::new(ErrorKind::Exists, "a database exists here and error_if_exists is set").at_path(dir));
@@ -451,7 +455,7 @@ fn flush_for_close(db: &Arc<DbInner>, families: &[Arc<Family>], timeout: Duratio
         if db.halted.load(Ordering::Acquire) {
             return Err(db.halt_error()); // another thread's job panicked just now
         }
-        let waiting = families.iter().any(|f| !f.is_dropped() && !f.view.load().frozen.is_empty());
+        let waiting = families.iter().any(|f| !f.is_dropped() && !f.view.load().immutable.is_empty());
         if !waiting {
             return Ok(());
         }

@@ -100,12 +100,12 @@ impl DbInner {
         if covered.is_empty() {
             return Ok(true);
         }
-        let mut shape = self.shape.lock();
+        let mut catalog = self.catalog.lock();
         if !Arc::ptr_eq(&family.view.load_full().version, &view.version) {
             return Ok(false);
         }
         let taken = |level: usize, f: &FileMeta| {
-            let mut of_family = shape.running.iter().filter(|r| r.family == family.id()).flat_map(|r| &r.footprints);
+            let mut of_family = catalog.running.iter().filter(|r| r.family == family.id()).flat_map(|r| &r.footprints);
             of_family.any(|p| (p.top..=p.bottom).contains(&level) && f.overlaps(order, &p.lo, &p.hi))
         };
         if covered.iter().any(|(level, f)| taken(*level, f)) {
@@ -121,9 +121,9 @@ impl DbInner {
             id: f.id,
         };
         let edits = covered.iter().map(remove).collect();
-        let retired = shape.change_files(family, edits, 0, &self.tables, &self.next_file_id)?;
-        self.measure_debt(&shape);
-        drop(shape);
+        let retired = catalog.change_files(family, edits, 0, &self.tables, &self.next_file_id)?;
+        self.measure_debt(&catalog);
+        drop(catalog);
         self.delete_retired(retired);
         Ok(true)
     }
@@ -143,7 +143,7 @@ impl DbInner {
             return Ok(());
         }
         let range = CompactionRange { lo: Some(request.lo.clone()), hi: Some(request.hi.clone()) };
-        self.shape.lock().ask_for(&request.family, range, Rewrite::default());
+        self.catalog.lock().ask_for(&request.family, range, Rewrite::default());
         Ok(())
     }
 }

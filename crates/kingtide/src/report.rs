@@ -1,12 +1,14 @@
 //! What [`crate::Db::stats`] returns: every counter, the shape of every family's tree, and the figures derived from them.
 
 use crate::engine::DbInner;
+use crate::family::Family;
 use crate::names::{STATS_FILE, STATS_TMP};
 use crate::sync::atomic::Ordering;
 use kingtide_base::histogram::{Histogram, HistogramSnapshot};
 use kingtide_base::stats::Stat;
 use kingtide_vfs::OpenMode;
 use std::fmt;
+use std::sync::Arc;
 
 /// The shape of one level.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,7 +37,7 @@ pub struct FamilyReport {
     /// Bytes in its active memtable.
     pub active_bytes: u64,
     /// Immutable memtables.
-    pub frozen: usize,
+    pub immutable_memtables: usize,
     /// Entries and range tombstones in all memtables, hidden versions included.
     pub memtable_entries: u64,
     /// Levels that hold anything.
@@ -44,6 +46,8 @@ pub struct FamilyReport {
     pub vlog_bytes: u64,
     /// Stored bytes in them that nothing refers to.
     pub vlog_dead_bytes: u64,
+    /// Its histograms of durations that are not empty, by name, in table order. See [`crate::ColumnFamily::histogram`].
+    pub histograms: Vec<(&'static str, HistogramSnapshot)>,
 }
 
 impl FamilyReport {
@@ -83,6 +87,14 @@ impl StatsReport {
     }
 }
 
+/// The histograms that are not empty, by name.
+fn filled(
+    all: &[Histogram],
+    snapshot: impl Fn(Histogram) -> HistogramSnapshot,
+) -> Vec<(&'static str, HistogramSnapshot)> {
+    all.iter().map(|h| (h.name(), snapshot(*h))).filter(|(_, s)| s.count() > 0).collect()
+}
+
 fn ratio(a: u64, b: u64) -> f64 {
     if b == 0 { 0.0 } else { a as f64 / b as f64 }
 }
@@ -90,9 +102,9 @@ fn ratio(a: u64, b: u64) -> f64 {
 impl DbInner {
     /// Brings gauges up to date that are computed on demand.
     pub fn refresh_gauges(&self) {
-        let shape = self.shape.lock();
-        shape.update_gauges(&shape.vlog_space(), self.staged.bytes(None), &self.stats);
-        drop(shape);
+        let catalog = self.catalog.lock();
+        catalog.update_gauges(&catalog.vlog_space(), self.staged.bytes(None), &self.stats);
+        drop(catalog);
         self.stats.set(Stat::MemtableBytes, self.memory.used());
         self.stats.set(Stat::Snapshots, self.snapshots.count());
         self.stats.set(Stat::CacheBytes, self.cache.used());
@@ -107,7 +119,14 @@ impl DbInner {
             return String::new();
         }
         self.refresh_gauges();
-        self.stats.prometheus()
+        let mut text = self.stats.prometheus();
+        let families: Vec<Arc<Family>> = self.catalog.lock().families.values().cloned().collect();
+        let named: Vec<(String, &Arc<Family>)> = families.iter().map(|f| (f.name(), f)).collect();
+        for h in Histogram::OF_FAMILIES {
+            let snapshots = named.iter().map(|(name, f)| (name.as_str(), f.histograms().snapshot(*h)));
+            let _ = HistogramSnapshot::prometheus_of_families(*h, snapshots.filter(|(_, s)| s.count() > 0), &mut text);
+        }
+        text
     }
 
     /// Writes the file `STATS`, if the option `stats_interval_ms` asks for it and it is time. What fails is tried again when
@@ -156,20 +175,20 @@ impl DbInner {
     }
 
     fn histograms(&self) -> Vec<(&'static str, HistogramSnapshot)> {
-        let all = Histogram::ALL.iter().map(|h| (h.name(), self.stats.histogram(*h)));
-        all.filter(|(_, snapshot)| snapshot.count() > 0).collect()
+        filled(Histogram::ALL, |h| self.stats.histogram(h))
     }
 
     fn family_reports(&self) -> Vec<FamilyReport> {
-        let shape = self.shape.lock();
+        let catalog = self.catalog.lock();
         let mut all: Vec<FamilyReport> = Vec::new();
-        for f in shape.families.values() {
+        for f in catalog.families.values() {
             let view = f.view.load();
             let mut report = FamilyReport {
                 name: f.name(),
                 active_bytes: view.active.memory(),
-                frozen: view.frozen.len(),
+                immutable_memtables: view.immutable.len(),
                 memtable_entries: view.memtables().map(|m| m.len()).sum(),
+                histograms: filled(Histogram::OF_FAMILIES, |h| f.histograms().snapshot(h)),
                 ..FamilyReport::default()
             };
             for (level, runs) in view.version.levels.iter().enumerate().filter(|(_, runs)| !runs.is_empty()) {
@@ -182,9 +201,9 @@ impl DbInner {
                 }
                 report.levels.push(l);
             }
-            report.vlog_bytes = shape.versions.vlogs.of(f.id()).map(|log| log.size).sum();
+            report.vlog_bytes = catalog.versions.vlogs.of(f.id()).map(|log| log.size).sum();
             report.vlog_dead_bytes =
-                shape.versions.vlogs.of(f.id()).map(|log| view.live_values().dead_bytes(log)).sum();
+                catalog.versions.vlogs.of(f.id()).map(|log| view.live_values().dead_bytes(log)).sum();
             report.vlog_bytes += view.memtables().map(|m| m.direct().file_bytes()).sum::<u64>();
             report.vlog_bytes += self.staged.bytes(Some(f.id()));
             all.push(report);
@@ -205,8 +224,8 @@ impl fmt::Display for StatsReport {
         for family in &self.families {
             writeln!(
                 f,
-                "family '{}': memtable {} B, {} frozen, value logs {} B ({} B dead)",
-                family.name, family.active_bytes, family.frozen, family.vlog_bytes, family.vlog_dead_bytes
+                "family '{}': memtable {} B, {} immutable, value logs {} B ({} B dead)",
+                family.name, family.active_bytes, family.immutable_memtables, family.vlog_bytes, family.vlog_dead_bytes
             )?;
             for l in &family.levels {
                 writeln!(
@@ -214,6 +233,9 @@ impl fmt::Display for StatsReport {
                     "  level {}: {:>3} runs {:>5} files {:>14} B {:>12} entries {:>10} tombstones",
                     l.level, l.runs, l.files, l.bytes, l.entries, l.tombstones
                 )?;
+            }
+            for (name, histogram) in &family.histograms {
+                writeln!(f, "  {name:<10} {histogram}")?;
             }
         }
         writeln!(

@@ -1,10 +1,10 @@
 //! What a change of files leaves behind: files that nothing refers to, log segments that are not needed, and the inputs of flow
 //! control.
 
+use crate::catalog::{Catalog, VlogSpace};
 use crate::compact::{hidden_bytes, vlog_size};
 use crate::engine::DbInner;
 use crate::family::Family;
-use crate::shape::{Shape, VlogSpace};
 use crate::sync::atomic::Ordering;
 use crate::version::Edit;
 use crate::version_set::Retired;
@@ -27,13 +27,17 @@ impl DbInner {
 
     /// Gives log segments back that hold nothing but what is in tables, except those that change streams may want.
     pub fn release_log(&self) -> Result<()> {
+        let retention = self.options.read().change_retention;
+        self.release_log_beyond(retention)
+    }
+
+    fn release_log_beyond(&self, retention: u64) -> Result<()> {
         // As the manifest says.
         let (needed, first) = {
-            let shape = self.shape.lock();
-            (shape.versions.log_start, shape.versions.first_segment)
+            let catalog = self.catalog.lock();
+            (catalog.versions.log_start, catalog.versions.first_segment)
         };
         if self.wal.poison().is_none() {
-            let retention = self.options.read().change_retention;
             self.wal.release_beyond((needed, first), retention)?;
         }
         Ok(())
@@ -58,11 +62,11 @@ impl DbInner {
             return Ok(());
         }
         self.wal.shrink()?;
-        let needed = self.shape.lock().versions.log_start;
-        let retention = self.options.read().change_retention;
+        let needed = self.catalog.lock().versions.log_start;
+        let retention = self.options.read().change_retention; // the same for what is begun and for what goes
         if self.commit.lock().wal.shrink(needed, retention)? {
             self.wal.sync_header(needed)?; // of the new segment, before the old ones go
-            self.release_log()?;
+            self.release_log_beyond(retention)?;
             self.wal.trim(0)?;
         }
         Ok(())
@@ -70,18 +74,18 @@ impl DbInner {
 
     /// Tells flow control how far level 0 lags in the worst family, how far flushes lag behind values that were written
     /// once, and how far dead space of value logs is past its cap in the worst family.
-    pub fn measure_debt(&self, shape: &Shape) {
+    pub fn measure_debt(&self, catalog: &Catalog) {
         let runs = |f: &Family| f.view.load().version.levels[0].len();
-        let worst = (shape.families.values())
+        let worst = (catalog.families.values())
             .filter(|f| runs(f) > 0)
             .map(|f| runs(f) as f64 / f.options().l0_trigger.max(1) as f64);
         self.stall.set_level0(worst.fold(0.0, f64::max));
-        self.measure_unflushed_values(shape.families.values());
-        let space = shape.vlog_space();
-        let debt = |(id, space)| Some(self.dead_space_debt(shape.families.get(id)?, space));
+        self.measure_unflushed_values(catalog.families.values());
+        let space = catalog.vlog_space();
+        let debt = |(id, space)| Some(self.dead_space_debt(catalog.families.get(id)?, space));
         let worst = space.iter().filter_map(debt);
         self.stall.set_dead_space(worst.fold(0.0, f64::max));
-        shape.update_gauges(&space, self.staged.bytes(None), &self.stats);
+        catalog.update_gauges(&space, self.staged.bytes(None), &self.stats);
     }
 
     /// How far dead bytes, with those that level 0 and immutable memtables seem to hide, are past the cap, as a fraction of how far
@@ -94,13 +98,13 @@ impl DbInner {
             _ => self.most_direct_bytes(options.memtable_size),
         };
         let per_entry = family.hidden_per_entry.load(Ordering::Relaxed);
-        let frozen: u64 = view.frozen.iter().map(|m| m.points().len()).sum();
+        let immutable: u64 = view.immutable.iter().map(|m| m.points().len()).sum();
         let hidden = hidden_bytes(&view.version, &options, per_entry)
-            + frozen.saturating_mul(per_entry).min(view.unflushed_value_bytes());
+            + immutable.saturating_mul(per_entry).min(view.unflushed_value_bytes());
         space.excess(&options, hidden) as f64 / (memtable + vlog_size(&options)) as f64
     }
 
-    /// Bytes of values written once that a memtable of `memtable_size` points to before it is frozen. Recovery reads all of
+    /// Bytes of values written once that a memtable of `memtable_size` points to before it is sealed. Recovery reads all of
     /// them.
     pub(crate) fn most_direct_bytes(&self, memtable_size: u64) -> u64 {
         self.tuning.direct_memtable_bytes.unwrap_or((8 * memtable_size).max(256 << 20))

@@ -20,9 +20,9 @@ impl DbInner {
     pub(crate) fn to_rewrite(&self, family: &Arc<Family>, range: &CompactionRange) -> Result<Rewrite> {
         let oldest = self.snapshots.oldest();
         let (view, stored) = {
-            let shape = self.shape.lock();
+            let catalog = self.catalog.lock();
             let stored: BTreeMap<u64, u64> =
-                shape.versions.vlogs.of(family.id()).map(|log| (log.id, log.stored_bytes)).collect();
+                catalog.versions.vlogs.of(family.id()).map(|log| (log.id, log.stored_bytes)).collect();
             (family.view.load_full(), stored)
         };
         let inside = |f: &FileMeta| meets_range(family.order(), f, Some(range));

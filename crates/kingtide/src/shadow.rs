@@ -5,10 +5,10 @@
 //! finds that at once, instead of at the one open in a thousand where it matters.
 
 use crate::api::Db;
+use crate::catalog::Catalog;
 use crate::engine::DbInner;
 use crate::options::Options;
 use crate::recover::stored_options;
-use crate::shape::Shape;
 use crate::sync::atomic::Ordering;
 use crate::version::FamilyId;
 use kingtide_base::{Error, Result};
@@ -26,7 +26,7 @@ struct FamilyShape {
     files: Vec<(usize, String)>,
 }
 
-fn families(shape: &Shape) -> BTreeMap<FamilyId, FamilyShape> {
+fn families(catalog: &Catalog) -> BTreeMap<FamilyId, FamilyShape> {
     let describe = |f: &std::sync::Arc<crate::family::Family>| FamilyShape {
         name: f.name(),
         order: f.order().name().to_owned(),
@@ -34,7 +34,7 @@ fn families(shape: &Shape) -> BTreeMap<FamilyId, FamilyShape> {
         flushed: f.flushed_seq.load(Ordering::Relaxed),
         files: f.view.load().version.files().map(|(level, meta)| (level, format!("{meta:?}"))).collect(),
     };
-    shape.families.iter().map(|(id, f)| (*id, describe(f))).collect()
+    catalog.families.iter().map(|(id, f)| (*id, describe(f))).collect()
 }
 
 /// Notes a difference.
@@ -79,7 +79,7 @@ impl Db {
 }
 
 fn compare_inner(memory: &DbInner, disk: &DbInner, into: &mut Vec<String>) {
-    let (m, d) = (memory.shape.lock(), disk.shape.lock());
+    let (m, d) = (memory.catalog.lock(), disk.catalog.lock());
     let (mut of_memory, mut of_disk) = (families(&m), families(&d));
     for f in of_memory.values_mut().chain(of_disk.values_mut()).filter(|f| f.name == crate::version::DEFAULT_FAMILY) {
         f.options.clear(); // an open for reading only has those that it was given

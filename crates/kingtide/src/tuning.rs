@@ -32,7 +32,7 @@ pub struct Tuning {
     pub memtable_pieces: usize,
     /// Bytes at which a value log that commits write is followed by another.
     pub direct_log_size: u64,
-    /// Bytes of such values that a memtable points to before it is frozen; `None`: eight times its size, and 256 MiB at
+    /// Bytes of such values that a memtable points to before it is sealed; `None`: eight times its size, and 256 MiB at
     /// least.
     pub direct_memtable_bytes: Option<u64>,
     /// A value that is written in pieces is kept in memory up to so many bytes, and goes to a value log beyond them.

@@ -227,7 +227,7 @@ pub struct DeleteArgs {
     #[arg(long, value_name = "KEY", requires = "from", allow_negative_numbers = true)]
     to: Option<String>,
     /// Delete all keys with this prefix
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", allow_negative_numbers = true)]
     prefix: Option<String>,
     /// Column family [default: default]
     #[arg(long)]
@@ -277,7 +277,7 @@ pub struct ScanArgs {
     /// Directory of the database
     path: PathBuf,
     /// Only keys with this prefix
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", allow_negative_numbers = true)]
     prefix: Option<String>,
     /// Start at this key
     #[arg(long, value_name = "KEY", allow_negative_numbers = true)]

@@ -1,7 +1,7 @@
 //! What a database looks like: `kt info` and `kt stats`.
 
 use crate::error::Result;
-use crate::open::{log_files, open_to_read};
+use crate::open::{check_place, log_files, open_to_read};
 use crate::output::{Out, bytes, count, things};
 use kingtide::internal::{STATS_FILE, SegmentPart, dump_segment};
 use kingtide::vfs::{OpenMode, PosixFs};
@@ -95,7 +95,7 @@ fn describe_family(report: &FamilyReport, order: &str, options: Map<String, Valu
         "order": order,
         "options": options,
         "memtable_bytes": report.active_bytes,
-        "frozen_memtables": report.frozen,
+        "immutable_memtables": report.immutable_memtables,
         "vlog_bytes": report.vlog_bytes,
         "vlog_dead_bytes": report.vlog_dead_bytes,
         "levels": report.levels.iter().map(level).collect::<Vec<_>>(),
@@ -189,6 +189,7 @@ pub struct StatsArgs {
 /// `kt stats`.
 pub fn stats(args: &StatsArgs, out: &mut Out) -> Result<()> {
     if args.live {
+        check_place(&args.path)?;
         return out.raw(&published(&args.path)?);
     }
     let db = open_to_read(&args.path)?;

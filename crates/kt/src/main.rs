@@ -129,13 +129,21 @@ fn main() -> ExitCode {
 fn usage(e: &clap::Error) -> ExitCode {
     let mistake = e.use_stderr();
     if mistake && std::env::args_os().any(|a| a == "--json") {
-        let text = e.to_string();
-        let line = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-        Failure::usage(line).report(true);
-    } else {
-        let _ = e.print(); // the failure cannot be reported when standard error is gone
+        Failure::usage(one_line(&e.to_string())).report(true);
+    } else if let (Err(unwritten), false) = (e.print(), mistake) {
+        let failure = Failure::from(unwritten); // of a mistake it could not be reported: standard error is gone
+        failure.report(false);
+        return ExitCode::from(failure.code());
     }
     ExitCode::from(if mistake { error::USAGE } else { 0 })
+}
+
+/// What clap says of a mistake, such as the names of the arguments that are missing, without the usage behind it.
+fn one_line(text: &str) -> String {
+    let said =
+        text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
+    let line = said.filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
+    line.trim_start_matches("error: ").to_owned()
 }
 
 fn run(command: Command, out: &mut Out) -> Result<()> {

@@ -21,7 +21,7 @@ pub struct SizeArgs {
     /// Directory of the database
     path: PathBuf,
     /// Only keys with this prefix
-    #[arg(long, value_name = "KEY", conflicts_with_all = ["from", "to"])]
+    #[arg(long, value_name = "KEY", conflicts_with_all = ["from", "to"], allow_negative_numbers = true)]
     prefix: Option<String>,
     /// Start at this key
     #[arg(long, value_name = "KEY", allow_negative_numbers = true)]

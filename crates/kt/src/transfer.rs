@@ -11,6 +11,7 @@ use crate::info::different_options;
 use crate::open::{DEFAULT_FAMILY, open_to_read};
 use crate::output::{Out, count, things};
 use crate::progress::Progress;
+use kingtide::internal::put_lasting;
 use kingtide::{ColumnFamily, Db, FamilyOptions, KeyOrder, Options, ReadOptions, WriteBatch};
 use kingtide_base::clock::{time_of_unix_ms, unix_ms_of_time};
 use serde_json::{Map, Value, json};
@@ -95,8 +96,9 @@ pub fn insert_bytes(object: &mut Map<String, Value>, key: &[u8], second: Option<
 #[derive(clap::Args)]
 #[command(
     after_help = "A line is {\"family\":..., \"key\":..., \"value\":..., \"encoding\":..., \"expires_at\":...}. The family is the
-default family if absent, and the encoding (utf8, base64, hex) is utf8; expires_at is in milliseconds since 1970. The
-lines at the beginning of an export create missing families.
+default family if absent, and the encoding (utf8, base64, hex) is utf8; expires_at is in milliseconds since 1970, and
+an entry without it does not expire, in a family with a ttl_ms too. The lines at the beginning of an export create
+missing families.
 
 It asks before it replaces the value of a key that exists. After an error, all lines before the one that it names
 are imported: correct the line and continue with --from-line.
@@ -255,13 +257,26 @@ fn family_line(object: &Map<String, Value>) -> Result<FamilyLine> {
     let name = text(object, "family")?.unwrap_or(DEFAULT_FAMILY).to_owned();
     let order = order(text(object, "order")?.unwrap_or("bytewise"))?;
     let mut options = FamilyOptions::default();
-    if let Some(Value::Object(given)) = object.get("options") {
-        for (name, value) in given {
-            let value = value.as_str().ok_or_else(|| Failure::usage(format!("option {name} is not a string")))?;
-            options.set(name, value)?;
+    match object.get("options") {
+        None | Some(Value::Null) => {}
+        Some(Value::Object(given)) => {
+            for (name, value) in given {
+                let value = value.as_str().ok_or_else(|| Failure::usage(format!("option {name} is not a string")))?;
+                options.set(name, value)?;
+            }
         }
+        Some(_) => return Err(Failure::usage("\"options\" is not an object")),
     }
+    only(object, &["family", "order", "options"])?;
     Ok(FamilyLine { name, order, options })
+}
+
+/// Refuses a line with other fields, which it would not mean to be ignored.
+fn only(object: &Map<String, Value>, known: &[&str]) -> Result<()> {
+    match object.keys().find(|name| !known.contains(&name.as_str())) {
+        Some(name) => Err(Failure::usage(format!("unknown field \"{name}\""))),
+        None => Ok(()),
+    }
 }
 
 struct Entry {
@@ -287,10 +302,7 @@ fn entry(object: &Map<String, Value>) -> Result<Entry> {
         None | Some(Value::Null) => None,
         Some(at) => Some(at.as_u64().ok_or_else(|| Failure::usage("\"expires_at\" is not a number of milliseconds"))?),
     };
-    let known = ["family", "key", "value", "encoding", "expires_at"];
-    if let Some(name) = object.keys().find(|name| !known.contains(&name.as_str())) {
-        return Err(Failure::usage(format!("unknown field \"{name}\"")));
-    }
+    only(object, &["family", "key", "value", "encoding", "expires_at"])?;
     let family = text(object, "family")?.unwrap_or(DEFAULT_FAMILY).to_owned();
     Ok(Entry { family, key: bytes("key")?, value: bytes("value")?, expires_at })
 }
@@ -359,7 +371,8 @@ impl Import<'_> {
         }
         match expires_at {
             Some(at) => self.batch.put_until(family, &key, &value, time_of_unix_ms(at))?,
-            None => self.batch.put(family, &key, &value)?,
+            // An entry that does not expire shall not begin to, whatever the family's `ttl_ms` is.
+            None => put_lasting(&mut self.batch, family, &key, &value)?,
         }
         if !self.replace {
             self.keys.push((line, family.clone(), key));

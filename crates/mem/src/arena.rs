@@ -61,7 +61,7 @@ impl Region {
     /// `None` when there is no memory.
     fn allocate(len: usize) -> Option<Region> {
         if len >= CHUNK
-            && let Some(base) = map(len)
+            && let Some(base) = map(len, true)
         {
             return Some(Region { base, len, source: Source::Mapped });
         }
@@ -92,10 +92,10 @@ impl Region {
     }
 }
 
-/// Maps `len` bytes at an address aligned to [`CHUNK`] and asks for huge pages. `None` if the system refuses, or has
-/// no such thing.
+/// Maps `len` bytes at an address aligned to [`CHUNK`], and asks for huge pages if they are wanted. `None` if the system
+/// refuses, or has no such thing.
 #[cfg(all(target_os = "linux", not(miri), not(loom)))]
-fn map(len: usize) -> Option<NonNull<u8>> {
+pub(crate) fn map(len: usize, huge: bool) -> Option<NonNull<u8>> {
     let kept = len.next_multiple_of(PAGE);
     let mapped = kept.checked_add(CHUNK)?;
     // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches no existing memory.
@@ -123,7 +123,9 @@ fn map(len: usize) -> Option<NonNull<u8>> {
         }
         libc::munmap(base.add(kept).cast(), mapped - before - kept);
         // Advice: without huge pages everything works, more slowly.
-        libc::madvise(base.cast(), len, libc::MADV_HUGEPAGE);
+        if huge {
+            libc::madvise(base.cast(), len, libc::MADV_HUGEPAGE);
+        }
         NonNull::new(base)
     }
 }
@@ -135,18 +137,18 @@ const PAGE: usize = 64 << 10;
 /// # Safety
 /// `base` and `len` are those of a live mapping made by [`map`], and nothing uses it any more.
 #[cfg(all(target_os = "linux", not(miri), not(loom)))]
-unsafe fn unmap(base: NonNull<u8>, len: usize) {
+pub(crate) unsafe fn unmap(base: NonNull<u8>, len: usize) {
     // SAFETY: by this function's contract.
     unsafe { libc::munmap(base.as_ptr().cast(), len.next_multiple_of(PAGE)) };
 }
 
 #[cfg(not(all(target_os = "linux", not(miri), not(loom))))]
-fn map(_len: usize) -> Option<NonNull<u8>> {
+pub(crate) fn map(_len: usize, _huge: bool) -> Option<NonNull<u8>> {
     None
 }
 
 #[cfg(not(all(target_os = "linux", not(miri), not(loom))))]
-unsafe fn unmap(_base: NonNull<u8>, _len: usize) {
+pub(crate) unsafe fn unmap(_base: NonNull<u8>, _len: usize) {
     unreachable!("nothing is mapped on this platform")
 }
 
@@ -551,7 +553,7 @@ mod tests {
         assert_eq!(pool.budget().used(), FIRST_CHUNK as u64);
     }
 
-    /// A memtable that is frozen at its size must not be charged twice that.
+    /// A memtable that is sealed at its size must not be charged twice that.
     #[test]
     fn what_is_charged_is_close_to_what_is_held() {
         let pool = pool(0);

@@ -186,9 +186,11 @@ fn the_page_tells_the_programs_lengths() {
         text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("//")).count()
     };
     for program in ["queue", "series", "index", "counter", "pages", "blobs", "server"] {
-        let [ours, fjall, redb] = ["with_kingtide", "with_fjall", "with_redb"].map(|engine| lines_of(engine, program));
+        let engines = ["with_kingtide", "with_fjall", "with_redb"];
+        let [ours, fjall, redb] = engines.map(|engine| lines_of(engine, program));
         assert!(ours <= fjall.min(redb), "{program}: {ours} lines, {fjall} with fjall, {redb} with redb");
         let row = page.lines().find(|line| line.contains(&format!("/{program}.rs"))).unwrap();
-        assert!(row.ends_with(&format!("| {ours} | {fjall} | {redb} |")), "{program}: {ours}, {fjall}, {redb}: {row}");
+        let cells = engines.map(|e| format!("| [{}](../crates/programs/src/{e}/{program}.rs) ", lines_of(e, program)));
+        assert!(row.ends_with(&format!("{}|", cells.concat())), "{program}: {ours}, {fjall}, {redb}: {row}");
     }
 }

@@ -585,7 +585,7 @@ impl Table {
         let offset = self.index.handle(i).offset;
         if self.cache.admit(self.cache_id(), offset) {
             // Without memory for a copy, the cache goes without.
-            Block::copied(raw).into_iter().for_each(|block| self.cache.insert(self.cache_id(), offset, block));
+            self.cache.copied(raw).into_iter().for_each(|block| self.cache.insert(self.cache_id(), offset, block));
         }
     }
 

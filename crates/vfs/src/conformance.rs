@@ -14,7 +14,7 @@ use crate::{File, Fs, OpenMode};
 /// # Panics
 /// At the first deviation.
 pub fn check(fs: &Arc<dyn Fs>, dir: &Path) {
-    let parts: [(&str, Part); 11] = [
+    let parts: [(&str, Part); 12] = [
         ("open_modes", open_modes),
         ("reads_and_writes", reads_and_writes),
         ("lengths", lengths),
@@ -25,6 +25,7 @@ pub fn check(fs: &Arc<dyn Fs>, dir: &Path) {
         ("recycled_logs", recycled_logs),
         ("no_space", no_space),
         ("locks", locks),
+        ("directories", directories),
         ("machine", machine),
     ];
     for (name, part) in parts {
@@ -425,6 +426,21 @@ fn locks(fs: &dyn Fs, dir: &Path) {
     drop((again, other));
     fs.lock(&p).unwrap();
     fs.lock(&q).unwrap();
+}
+
+/// A directory has one id, and no other directory has it.
+fn directories(fs: &dyn Fs, dir: &Path) {
+    let [a, b] = [dir.join("a"), dir.join("b")];
+    [&a, &b].into_iter().for_each(|made| fs.create_dir_all(made).unwrap());
+    let id = fs.dir_id(&a).unwrap();
+    assert_eq!(fs.dir_id(&a.join("")).unwrap(), id);
+    assert_eq!(fs.dir_id(&dir.join(".").join("a")).unwrap(), id);
+    assert!(fs.dir_id(&b).unwrap() != id && fs.dir_id(dir).unwrap() != id);
+    assert_eq!(kind(fs.dir_id(&dir.join("c"))), Some(ErrorKind::NotFound));
+    fs.rename(&a, &dir.join("c")).unwrap();
+    assert_eq!(fs.dir_id(&dir.join("c")).unwrap(), id);
+    put(fs, &dir.join("c/f"), b"x");
+    assert_eq!(fs.dir_id(&dir.join("c")).unwrap(), id);
 }
 
 fn machine(fs: &dyn Fs, dir: &Path) {

@@ -9,7 +9,7 @@ use kingtide_base::options::FileMode;
 use kingtide_base::rng::Rng;
 use kingtide_base::{Error, Result};
 
-use crate::{File, FileLock, Fs, OpenMode};
+use crate::{DirId, File, FileLock, Fs, OpenMode};
 
 /// The kinds of operation that a [`Rule`] can hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -325,6 +325,10 @@ impl Fs for FaultFs {
     fn sync_dir(&self, path: &Path) -> Result<()> {
         self.control.check(Op::SyncDir, path)?;
         self.inner.sync_dir(path)
+    }
+
+    fn dir_id(&self, path: &Path) -> Result<DirId> {
+        self.inner.dir_id(path)
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {

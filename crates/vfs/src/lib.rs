@@ -35,7 +35,7 @@ mod posix;
 pub use fault::{Fault, FaultFs, FaultStats, Op, Rule};
 pub use mem::{Boundary, MemFs, OnWrite, Survival, WriteOp};
 pub use posix::PosixFs;
-pub use posix::fork::Origin;
+pub use posix::fork::{Origin, PerProcess};
 pub use posix::mapped::room_for_a_thread;
 
 /// How to open a file.
@@ -51,6 +51,10 @@ pub enum OpenMode {
     /// Existing, kept as it is, and no symbolic link. Read and write.
     Write,
 }
+
+/// Identifies a directory within this process, whatever path leads to it: the file system and, in it, the directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DirId(pub u64, pub u64);
 
 /// Held while a directory is in use; dropping it gives the lock back.
 pub trait FileLock: Send + Sync + Debug {}
@@ -127,6 +131,14 @@ pub trait Fs: Send + Sync + Debug {
     /// # Errors
     /// `NotFound`, `Io`.
     fn sync_dir(&self, path: &Path) -> Result<()>;
+
+    /// Identifies a directory: the answer is the same for all paths that lead to it, and for all objects through which the
+    /// same files are reached. A failed sync of a directory may have lost names that were made through another object, so
+    /// the engine has to know which objects mean the same directory. A file system that wraps another passes the question on.
+    ///
+    /// # Errors
+    /// `NotFound`, `Io`.
+    fn dir_id(&self, path: &Path) -> Result<DirId>;
 
     /// Takes an exclusive lock on a file, which is created when missing and stays after the lock is dropped; a symbolic
     /// link is refused. Never waits.

@@ -42,22 +42,23 @@ pub fn check(texts: &[(String, String)], report: &mut Report) {
 /// A bug counts as caught only if the tests say so within this time: a test that hangs must notice by itself.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Runs `cargo xtask planted [--full] [name]`: all bugs, or those whose name contains `name`, and
+/// Runs `cargo xtask planted [--full] [name...]`: all bugs, or those whose name contains one of the names, and
 /// then also what the tests say. With `--full` every bug meets
 /// all tests of the target that catches it, to see how many notice.
 pub fn run(args: &[String]) -> Result<(), String> {
-    let (mut full, mut filter) = (false, "");
+    let (mut full, mut filters) = (false, Vec::new());
     for arg in args {
         match arg.as_str() {
             "--full" => full = true,
-            name if !name.starts_with("--") => filter = name,
-            _ => return Err("usage: cargo xtask planted [--full] [name]".to_owned()),
+            name if !name.starts_with("--") => filters.push(name),
+            _ => return Err("usage: cargo xtask planted [--full] [name...]".to_owned()),
         }
     }
     let all = copy::all_bugs()?;
-    let bugs: Vec<&Bug> = all.iter().filter(|b| b.name.contains(filter)).collect();
+    let is_meant = |b: &&Bug| filters.is_empty() || filters.iter().any(|name| b.name.contains(name));
+    let bugs: Vec<&Bug> = all.iter().filter(is_meant).collect();
     if bugs.is_empty() {
-        return Err(format!("no planted bug has '{filter}' in its name"));
+        return Err(format!("no planted bug has '{}' in its name", filters.join("' or '")));
     }
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
     let target = std::path::absolute(target).map_err(|e| format!("the target directory: {e}"))?;
@@ -87,7 +88,7 @@ pub fn run(args: &[String]) -> Result<(), String> {
         let word = if caught { "caught" } else { "SURVIVED" };
         let many = if full { format!(" ({})", verdict.end) } else { String::new() };
         println!("{:width$}  {:7.1}  {word:8}  {}{many}", bug.name, verdict.seconds, bug.caught_by);
-        if !filter.is_empty() {
+        if !filters.is_empty() {
             println!("{:width$}  {}", "", verdict.first_complaint());
         }
         if !caught {

@@ -2,6 +2,8 @@
 
 #include "check.h"
 
+#include <math.h>
+
 static void ignore(void *context) { ++*(int *)context; }
 
 struct heard {
@@ -364,10 +366,18 @@ void test_observe(void) {
         if (strcmp(histogram.name, "write") == 0) writes = histogram.count, median = histogram.p50;
     }
     CHECK(count >= 11 && writes == 100);
+    uint64_t family_writes = 0;
+    for (size_t i = 0; i < count; i++) {
+        CHECK(kingtide_family_histogram(family, i, &histogram));
+        if (strcmp(histogram.name, "write") == 0) family_writes = histogram.count;
+    }
+    CHECK(family_writes == 100 && !kingtide_family_histogram(family, count, &histogram));
+    CHECK(!kingtide_family_histogram(NULL, 0, &histogram));
     uint64_t quantile = 0;
     OK(kingtide_db_histogram_quantile(db, "write", 0.5, &quantile, &err));
     CHECK(quantile == median && median > 0);
     FAILS(KINGTIDE_NOT_FOUND, kingtide_db_histogram_quantile(db, "no such thing", 0.5, &quantile, &err));
+    FAILS(KINGTIDE_INVALID_ARGUMENT, kingtide_db_histogram_quantile(db, "write", NAN, &quantile, &err));
     kingtide_family_free(family);
     OK(kingtide_db_close(db, &err));
     kingtide_db_free(db);

@@ -198,7 +198,7 @@ impl Db {
     /// `NotFound`, `Closed`.
     pub fn family(&self, name: &str) -> Result<ColumnFamily> {
         self.inner().check_open()?;
-        let found = self.inner().shape.lock().by_name(name).cloned();
+        let found = self.inner().catalog.lock().by_name(name).cloned();
         match found {
             Some(f) => Ok(ColumnFamily::new(self.inner().clone(), f)),
             None => Err(Error::new(ErrorKind::NotFound, format!("no column family '{name}'"))),
@@ -265,7 +265,7 @@ impl Db {
         if self.check_process().is_err() {
             return Vec::new();
         }
-        let mut names: Vec<String> = self.inner().shape.lock().families.values().map(|f| f.name()).collect();
+        let mut names: Vec<String> = self.inner().catalog.lock().families.values().map(|f| f.name()).collect();
         names.sort();
         names
     }
@@ -301,7 +301,7 @@ impl Db {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn compact(&self) -> Result<()> {
-        let families: Vec<_> = self.inner().shape.lock().families.values().cloned().collect();
+        let families: Vec<_> = self.inner().catalog.lock().families.values().cloned().collect();
         for family in families {
             match self.inner().compact_range(&family, None, None) {
                 Err(_) if family.is_dropped() => {}

@@ -10,6 +10,7 @@ use crate::read::{self, Cursor, CursorConfig, PinnedValue, ValueReader};
 use crate::snapshot::Snapshot;
 use crate::sync::atomic::Ordering;
 use crate::version::FamilyId;
+use kingtide_base::histogram::{Histogram, HistogramSnapshot};
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
 use std::ops::{Bound, Range};
@@ -398,6 +399,30 @@ impl ColumnFamily {
         self.db.set_family_option(self.inner(), name, value)
     }
 
+    /// Returns how long operations of one kind took in this family since the open. The difference of two snapshots covers the time
+    /// between them. Reads at most 22 KB.
+    ///
+    /// Families have histograms of gets, multi-gets, seeks, steps, writes, flushes and compactions. Batches over several families, and
+    /// transactions, are counted only in [`crate::Db::histogram`]. Empty for other kinds, if the option `histograms` is off, and if more
+    /// families than the option `family_histograms` says were used before this one.
+    ///
+    /// ```
+    /// # use kingtide::{Db, Histogram, Options, vfs::MemFs};
+    /// # let db = Db::open("db", Options::new().fs(MemFs::shared()))?;
+    /// let boats = db.create_family("boats", Default::default())?;
+    /// boats.get("skiff")?;
+    /// db.get("tide")?;
+    /// assert_eq!(boats.histogram(Histogram::Get).count(), 1);
+    /// assert_eq!(db.histogram(Histogram::Get).count(), 2);
+    /// # Ok::<(), kingtide::Error>(())
+    /// ```
+    pub fn histogram(&self, histogram: Histogram) -> HistogramSnapshot {
+        match self.db.check_origin() {
+            Ok(()) => self.inner().histograms().snapshot(histogram),
+            Err(_) => HistogramSnapshot::default(),
+        }
+    }
+
     /// A cursor over a range of keys as of now. It owns the data that it reads: it may outlive this handle, and flushes and compactions
     /// do not affect it. [`ColumnFamily::range`] returns a Rust iterator, which copies entries.
     ///
@@ -423,6 +448,9 @@ impl ColumnFamily {
     ///
     /// A panic of a hook is harmless: it is caught and counted in the statistic `commit_hook_panics`, and the hook
     /// stays set.
+    ///
+    /// A value in pieces ([`ColumnFamily::value_writer`]) is read back for the hook. If that fails, the hook is not called for the
+    /// commit, and the statistic `background_errors` counts it.
     ///
     /// While no family has a hook, a commit costs one relaxed load more. A commit to a family with a hook costs a copy of its
     /// batch under the commit lock.

@@ -312,7 +312,7 @@ fn begin_log(family: &ColumnFamily) -> Result<Arc<DirectLog>> {
         return Ok(log);
     }
     // Those that are committed are closed by the flush of the memtables that point into them.
-    let families: Vec<_> = db.shape.lock().families.values().cloned().collect();
+    let families: Vec<_> = db.catalog.lock().families.values().cloned().collect();
     db.flush_families(&families)?;
     db.begin_staged(family.inner())?.ok_or_else(|| {
         let text = "too many values are being written at once: finish or drop some, or raise `max_open_files`, of \

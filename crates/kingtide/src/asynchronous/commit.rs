@@ -40,6 +40,7 @@ pub(super) async fn blocking<T: Send + 'static>(f: impl FnOnce() -> Result<T> + 
 pub(super) async fn write(db: &Arc<DbInner>, mut batch: WriteBatch, options: WriteOptions) -> Result<SeqNo> {
     enter().await?;
     let ticks = db.stats.ticks();
+    let family = batch.only_family().cloned();
     let durability = options.durability.unwrap_or_else(|| db.durability());
     if batch.sequences() == 0 {
         db.check_writable()?;
@@ -68,7 +69,7 @@ pub(super) async fn write(db: &Arc<DbInner>, mut batch: WriteBatch, options: Wri
         }
     };
     durable(db, Some(visible), durability).await?;
-    db.stats.record_since(Histogram::Write, ticks);
+    db.stats.record_since(Histogram::Write, family.as_ref().map(|f| f.histograms()), ticks);
     Ok(visible.last)
 }
 

@@ -286,7 +286,7 @@ fn a_stalled_writer_does_not_block_the_thread() {
         txn.rollback().unwrap();
         waits.await.unwrap().unwrap();
 
-        let shape = inner.shape.lock(); // no flush ends before this is given up
+        let catalog = inner.catalog.lock(); // no flush ends before this is given up
         inner.stall.set_unflushed_values(1.0);
         let other = db.clone();
         let stalled = tokio::spawn(async move { other.put("b", "2").await });
@@ -295,7 +295,7 @@ fn a_stalled_writer_does_not_block_the_thread() {
             tokio::task::yield_now().await;
         }
         assert!(!stalled.is_finished());
-        drop(shape);
+        drop(catalog);
         inner.stall.set_unflushed_values(0.0);
         stalled.await.unwrap().unwrap();
 

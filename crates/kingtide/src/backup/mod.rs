@@ -12,13 +12,15 @@
 //! all that it names is durable; a file of the pool is renamed into place when it is whole. So whenever the process or
 //! the machine dies, earlier backups are as they were, and what is left over is used by the next backup or removed by the
 //! next [`Backup::delete`] or [`Backup::purge`].
+//!
+//! A file of the pool is used again if it has the right size; its bytes are not read. [`Backup::verify`] reads them.
 
 mod format;
 
 use crate::api::Db;
 use crate::compact::RateLimiter;
-use crate::copy::target::{Target, copy_file, read_file};
-use crate::directory::make_dir;
+use crate::copy::target::{Target, copy_file, of_named, read_file};
+use crate::directory::{DirFs, make_dir};
 use crate::engine::DbInner;
 use crate::names::{CURRENT, CURRENT_TMP, LOCK_FILE, parse_manifest_name};
 use crate::options::Options;
@@ -154,9 +156,29 @@ impl ProgressTracker<'_, '_> {
 }
 
 /// A directory of backups. Several handles and processes may read it; one at a time changes it.
+///
+/// ```
+/// use kingtide::backup::{Backup, BackupOptions};
+/// use kingtide::vfs::{Fs, MemFs};
+/// use kingtide::{Db, Options};
+/// use std::sync::Arc;
+///
+/// let fs: Arc<dyn Fs> = MemFs::shared();
+/// let db = Db::open("db", Options::new().fs(fs.clone()))?;
+/// db.put("ebb", "low")?;
+/// let backups = Backup::on(fs.clone(), "backups"); // `Backup::at` is for the machine's file system
+/// let made = backups.create(&db, BackupOptions::new())?;
+/// assert_eq!(backups.ids()?, [made.id]);
+/// assert_eq!(backups.info(made.id)?.bytes, backups.list()?[0].bytes);
+///
+/// backups.restore_to(made.id, &fs, "copy", BackupOptions::new())?;
+/// let copy = Db::open("copy", Options::new().fs(fs))?;
+/// assert_eq!(copy.get("ebb")?.as_deref(), Some(&b"low"[..]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Backup {
-    fs: Arc<dyn Fs>,
+    fs: Arc<DirFs>,
     dir: PathBuf,
 }
 
@@ -168,29 +190,37 @@ impl Backup {
 
     /// Names a directory of backups on another file system.
     pub fn on(fs: Arc<dyn Fs>, dir: impl AsRef<Path>) -> Backup {
-        Backup { fs, dir: dir.as_ref().to_owned() }
+        Backup { fs: Arc::new(DirFs::new(fs)), dir: dir.as_ref().to_owned() }
     }
 
     /// Backs up a database, as of one moment: see [`Db::checkpoint`]. New files have the database's `file_mode`. Files that the directory already holds are not
-    /// stored again. To know that, the database's files are read (see [`BackupOptions::trust_names`]).
+    /// stored again. To know that, the database's files are read (see [`BackupOptions::trust_names`]). Of a file that is there already
+    /// only the size is compared, and one of another size is replaced; [`Backup::verify`] finds damage that leaves the size as it was.
     ///
     /// O(bytes of the database) read, O(bytes of new files) written. Commits, flushes and compactions continue meanwhile.
     ///
     /// # Errors
-    /// `Locked` when another process or handle changes the directory; `Cancelled`; `Corruption` when a table has another length than
+    /// `Locked` when another process or handle changes the directory; `Cancelled`; `Corruption` when a file is missing, or has another length than
     /// the database knows; `Io`, `NoSpace`, `Closed`, `ReadOnly`. No backup is made then, and earlier ones are as they were.
     pub fn create(&self, db: &Db, options: BackupOptions<'_>) -> Result<BackupInfo> {
         let db = db.inner();
         db.check_writable()?;
         let mode = db.options.read().file_mode;
-        Backup::on(self.fs.clone().with_mode(mode), &self.dir).make(db, options)
+        let mut own = self.with_fs(self.fs.with_file_mode(mode));
+        let _lock = own.lock()?;
+        for part in [own.pool(), own.manifests(), own.staging()] {
+            make_dir(&own.fs, &part)?;
+            own = own.with_fs(own.fs.relying_on(&part)?);
+        }
+        own.make(db, options)
     }
 
+    fn with_fs(&self, fs: DirFs) -> Backup {
+        Backup { fs: Arc::new(fs), dir: self.dir.clone() }
+    }
+
+    /// Makes a backup in the directory, which is locked and has its parts, through a file system that relies on them.
     fn make(&self, db: &Arc<DbInner>, mut options: BackupOptions<'_>) -> Result<BackupInfo> {
-        let _lock = self.lock()?;
-        for part in [self.pool(), self.manifests(), self.staging()] {
-            make_dir(&*self.fs, &part)?;
-        }
         self.sweep()?;
         if options.flush {
             db.flush_all()?;
@@ -201,7 +231,7 @@ impl Backup {
         let immutable = moment.files(&db.dir);
         let mut making = Making {
             backup: self,
-            stored: self.fs.list(&self.pool())?.into_iter().collect(),
+            stored: self.stored()?,
             trusted: if options.trust_names { self.known_of(&moment.db_id)? } else { HashMap::new() },
             tracker: ProgressTracker::new(&mut options, &db.clock, immutable.iter().map(|(_, size)| size).sum()),
             files: Vec::new(),
@@ -209,7 +239,8 @@ impl Backup {
         for (path, size) in immutable {
             making.add_immutable(db, &path, size)?;
         }
-        moment.write_rest(db, &self.fs, &self.staging(), &making.tracker.limiter)?;
+        let fs: Arc<dyn Fs> = self.fs.clone();
+        moment.write_rest(db, &fs, &self.staging(), &making.tracker.limiter)?;
         making.add_staged()?;
         let files = making.files;
         self.fs.sync_dir(&self.pool())?;
@@ -291,7 +322,8 @@ impl Backup {
     ) -> Result<()> {
         let (dir, manifest) = (target.as_ref(), self.read(id)?);
         let mut tracker = ProgressTracker::new(&mut options, &SystemClock::shared(), manifest.info().bytes);
-        let target = Target::begin(fs, dir)?;
+        let target = Target::begin(&DirFs::new(fs.clone()), dir)?;
+        let fs = target.fs();
         let mut copy = |file: &BackupFile, to: &Path| {
             let from = self.pool().join(file.pool_name());
             let copied = copy_file((&*self.fs, &from), (&**fs, to), &mut |bytes| tracker.step(bytes));
@@ -363,7 +395,7 @@ impl Backup {
     }
 
     fn lock(&self) -> Result<Box<dyn FileLock>> {
-        make_dir(&*self.fs, &self.dir)?;
+        make_dir(&self.fs, &self.dir)?;
         self.fs.lock(&self.dir.join(LOCK_FILE))
     }
 
@@ -386,7 +418,19 @@ impl Backup {
         file.write_at(&manifest.encode(), 0)?;
         file.sync_data()?;
         self.fs.rename(&tmp, &path)?;
-        self.fs.sync_dir(&self.manifests())
+        self.fs.sync_dir(&self.manifests()).inspect_err(|_| {
+            // Its name is not certain to be durable, and a later sync says nothing about it: it must not count as a backup,
+            // on account of which others are purged.
+            let _ = self.fs.remove(&path);
+        })
+    }
+
+    /// The files of the pool, and of each whether a backup has it, which was made when the file's name was durable.
+    fn stored(&self) -> Result<HashMap<String, bool>> {
+        let manifests = self.ids()?.into_iter().filter_map(|id| self.read(id).ok());
+        let taken: HashSet<String> = manifests.flat_map(|m| m.files).map(|f| f.pool_name()).collect();
+        let names = self.fs.list(&self.pool())?.into_iter();
+        Ok(names.map(|name| (taken.contains(&name), name)).map(|(taken, name)| (name, taken)).collect())
     }
 
     /// Files, by name and size, that readable backups took from that database, with their checksums. Not those that were
@@ -434,8 +478,8 @@ impl Backup {
 /// A backup that is being made.
 struct Making<'m, 'a, 'b> {
     backup: &'m Backup,
-    /// Names in the pool.
-    stored: HashSet<String>,
+    /// Files of the pool: see [`Backup::stored`].
+    stored: HashMap<String, bool>,
     /// Checksums of files that need not be read again.
     trusted: HashMap<(String, u64), u64>,
     tracker: ProgressTracker<'a, 'b>,
@@ -449,7 +493,7 @@ impl Making<'_, '_, '_> {
         let mut file = BackupFile { name, size, hash: 0, new: false, made: false };
         if let Some(hash) = self.trusted.get(&(file.name.clone(), size)) {
             file.hash = *hash;
-            if self.stored.contains(&file.pool_name()) {
+            if self.takes_stored(&file)? {
                 self.files.push(file);
                 return Ok(());
             }
@@ -459,14 +503,15 @@ impl Making<'_, '_, '_> {
         };
         let (fs, pool) = (&*self.backup.fs, self.backup.pool());
         let same_name = format!("-{size}-{}", file.name);
-        if self.stored.iter().any(|s| s.ends_with(&same_name)) {
+        if self.stored.keys().any(|s| s.ends_with(&same_name)) {
             let tracker = &mut self.tracker;
-            let (found, hash) = read_file(&*db.fs, path, &mut |bytes, _| tracker.step(bytes.len() as u64))?;
+            let read = read_file(&*db.fs, path, &mut |bytes, _| tracker.step(bytes.len() as u64));
+            let (found, hash) = read.map_err(of_named(path))?;
             file.hash = hash;
             if found != size {
                 return Err(wrong_size(found));
             }
-            if self.stored.contains(&file.pool_name()) {
+            if self.takes_stored(&file)? {
                 self.files.push(file);
                 return Ok(());
             }
@@ -474,16 +519,36 @@ impl Making<'_, '_, '_> {
         }
         let tmp = pool.join(format!("{}.tmp", file.name));
         let tracker = &mut self.tracker;
-        let (found, hash) = copy_file((&*db.fs, path), (fs, &tmp), &mut |bytes| tracker.step(bytes))?;
+        let copied = copy_file((&*db.fs, path), (fs, &tmp), &mut |bytes| tracker.step(bytes));
+        let (found, hash) = copied.map_err(of_named(path))?;
         if found != size {
             return Err(wrong_size(found));
         }
         file.hash = hash;
         file.new = true;
         fs.rename(&tmp, &pool.join(file.pool_name()))?;
-        self.stored.insert(file.pool_name());
+        self.stored.insert(file.pool_name(), true);
         self.files.push(file);
         Ok(())
+    }
+
+    /// Whether the pool has the file, so that it need not be copied. One of another size is damaged: a copy takes its place, in
+    /// earlier backups too.
+    fn takes_stored(&mut self, file: &BackupFile) -> Result<bool> {
+        let (fs, pool, name) = (&*self.backup.fs, self.backup.pool(), file.pool_name());
+        let Some(taken) = self.stored.get_mut(&name) else { return Ok(false) };
+        let path = pool.join(&name);
+        if fs.open(&path, OpenMode::Read)?.len()? != file.size {
+            return Ok(false);
+        }
+        if !std::mem::replace(taken, true) {
+            // What a backup left that was cut short or failed, perhaps in a sync of the pool: only a name that is made
+            // after that is made durable by the next sync.
+            let away = pool.join(format!("{name}.tmp"));
+            fs.rename(&path, &away)?;
+            fs.rename(&away, &path)?;
+        }
+        Ok(true)
     }
 
     /// Moves what was written into the staging directory to the pool.

@@ -10,6 +10,7 @@ use crate::ops::{LoggedLock, LoggedOp, put_prepare, put_resolved};
 use crate::txn::Isolation;
 use crate::txn::slot_of;
 use kingtide_base::coding::{put_varint, varint_len};
+use kingtide_base::histogram::FamilyHistograms;
 use kingtide_base::key::{EXPIRY_FLAG, EXPIRY_LEN, PACKED_FLAG, split_expiry};
 use kingtide_base::memory::reserve;
 use kingtide_base::options::Compression;
@@ -152,6 +153,18 @@ impl WriteBatch {
     pub(crate) fn about(&self) -> Subject {
         let Some(op) = self.ops.first() else { return Subject::default() };
         Subject { keys: self.ops.len() as u64, ..Subject::key(self.families[op.family as usize].id(), self.key_of(op)) }
+    }
+
+    /// The family of its operations, if they are all of one.
+    #[inline]
+    pub(crate) fn only_family(&self) -> Option<&Arc<Family>> {
+        if let [family] = self.families.as_slice() { Some(family) } else { None }
+    }
+
+    /// Where it is recorded how long its commit took; `None` for a batch over several families.
+    #[inline]
+    pub(crate) fn histograms(&self) -> Option<&FamilyHistograms> {
+        self.only_family().map(|family| family.histograms())
     }
 
     /// Forgets all operations, keeps the memory.

@@ -8,10 +8,10 @@
 //! | sequence | waits for the batch's turn ([`turn`]): locks of others and, for an optimistic transaction, what was committed since ([`crate::txn`]); sequence numbers, room in memory | takes `commit` |
 //! | log | one append | `commit` |
 //! | apply | into the memtables | `commit` |
-//! | publish | one release store makes it visible; a memtable that became full is sealed here, so that no entry can race a rotation | gives `commit` back |
+//! | publish | one release store makes it visible; a memtable that became full is sealed here, so that no entry can race the sealing | gives `commit` back |
 //! | sync | `make_durable`: outside the lock, together with other threads that wait, if `Power` was asked for | |
 //!
-//! Lock order: shape, commit, a family's view lock. What a commit does to files under the commit lock: the log append, which
+//! Lock order: catalog, commit, a family's view lock. What a commit does to files under the commit lock: the log append, which
 //! is a copy into mapped memory or a write into the page cache; every megabyte of log it maps the next one, and once a
 //! segment it takes a spare, or makes a file if there is none. It never syncs anything there. Other holders of the lock do: an
 //! ingest flushes what came in between and syncs the log under it, and a close ends the log.
@@ -76,7 +76,7 @@ impl DbInner {
     pub(crate) fn write(self: &Arc<Self>, batch: &mut WriteBatch, options: &WriteOptions) -> Result<SeqNo> {
         let started = self.stats.start();
         let written = self.write_and_sync(batch, options);
-        self.stats.finish(Histogram::Write, started, || batch.about());
+        self.stats.finish(Histogram::Write, batch.histograms(), started, || batch.about());
         written
     }
 
@@ -108,7 +108,7 @@ impl DbInner {
         }
         let started = self.stats.start();
         let put = self.put_and_sync(family, (key, expiry), value);
-        self.stats.finish(Histogram::Write, started, || Subject::key(family.id(), key));
+        self.stats.finish(Histogram::Write, Some(family.histograms()), started, || Subject::key(family.id(), key));
         put.map(Some)
     }
 
@@ -307,7 +307,7 @@ impl DbInner {
 
     #[cold]
     fn begin_log_now(&self) -> Result<()> {
-        let mut shape = self.shape.lock();
+        let mut catalog = self.catalog.lock();
         if self.log_begun.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -316,7 +316,7 @@ impl DbInner {
         self.wal.sync_names()?; // the record below says that it is there
         let change_retention = Some(self.options.read().change_retention);
         let begun = LogBegun { segment, boot_id: self.fs.boot_id(), change_retention };
-        shape.write(&[Edit::LogBegun(begun)], &self.next_file_id)?;
+        catalog.write(&[Edit::LogBegun(begun)], &self.next_file_id)?;
         self.log_begun.store(true, Ordering::Release);
         Ok(())
     }

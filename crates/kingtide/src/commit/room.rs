@@ -86,7 +86,7 @@ impl DbInner {
             if self.stall.full().is_none() {
                 break Ok(());
             }
-            if !self.any_frozen() {
+            if !self.has_immutable_memtables() {
                 // Many families with partly filled memtables: freeze the largest, so that there is something to flush.
                 let mut c = self.commit.lock();
                 let largest = c.families.iter().max_by_key(|f| f.view.load().active.memory()).cloned();

@@ -27,7 +27,7 @@ impl DbInner {
             let oldest =
                 c.families.iter().filter_map(|f| f.oldest_unflushed().map(|s| (s, f.clone()))).min_by_key(|x| x.0);
             if let Some((seq, f)) = oldest
-                && f.view.load().frozen.is_empty()
+                && f.view.load().immutable.is_empty()
             {
                 // A flush frees nothing while a prepared transaction's record is the older one.
                 match self.prepared.oldest().filter(|prepared| *prepared < seq) {
@@ -43,7 +43,7 @@ impl DbInner {
     }
 
     /// Freezes a family's active memtable and puts an empty one in its place. Called under the commit lock, so the
-    /// frozen one holds everything of its family up to `last_seq` and nothing after it.
+    /// immutable one holds everything of its family up to `last_seq` and nothing after it.
     pub(crate) fn seal_memtable(&self, c: &mut CommitState, family: &Arc<Family>) {
         self.seal_memtable_after(c.last_seq, family);
         if family.view.load().unflushed_value_bytes() > 0 {
@@ -59,8 +59,8 @@ impl DbInner {
         let timer = perf::begin_wait();
         let fresh = FamilyMemtable::new(family.order().clone(), &self.arenas, last + 1);
         family.update_view(|v| {
-            let frozen = std::iter::once(&v.active).chain(&v.frozen).cloned().collect();
-            View::new(v.order.clone(), fresh, frozen, v.version.clone(), &self.tables, Some(v))
+            let immutable = std::iter::once(&v.active).chain(&v.immutable).cloned().collect();
+            View::new(v.order.clone(), fresh, immutable, v.version.clone(), &self.tables, Some(v))
         });
         timer.end(Stage::SealNs);
         self.stats.add(Stat::Rotations, 1);

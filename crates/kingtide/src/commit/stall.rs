@@ -202,7 +202,7 @@ impl WriteController {
         self.stats.add(reason, ns / 1000);
         self.stats.add(Stat::Stalls, 1);
         self.stats.raise(Stat::StallMaxMicros, ns / 1000);
-        self.stats.record(Histogram::Stall, ns);
+        self.stats.record(Histogram::Stall, None, ns);
         let event = || Event::StallEnded(stall_reason(reason), Duration::from_nanos(ns));
         // Short ones come often: each commit that is slowed a little.
         match begun || Duration::from_nanos(ns) >= LONG_STALL {

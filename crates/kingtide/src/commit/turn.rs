@@ -5,6 +5,7 @@ use super::batch::WriteBatch;
 use super::request::{Commit, Guard};
 use super::state::CommitState;
 use crate::engine::DbInner;
+use crate::family::Family;
 use crate::sync::{MutexGuard, spin_loop};
 use crate::txn::TxnId;
 use crate::txn::bounds::shown;
@@ -166,6 +167,16 @@ impl DbInner {
         } else {
             locks.wait_free(&self.txns, id, order, key, wait)
         }
+    }
+
+    /// Waits until no transaction holds a lock on a key, and adds the time to `waited`, which the option `lock_timeout_ms` limits.
+    #[cold]
+    pub(crate) fn wait_for_lock(&self, family: &Family, key: &[u8], waited: &mut Duration) -> Result<()> {
+        let (since, timeout) = (self.clock.monotonic_ns(), self.options.read().lock_timeout);
+        let wait = Wait::Until(timeout.saturating_sub(*waited));
+        let free = self.txns.locks.wait_free(&self.txns, family.id(), family.order(), key, wait);
+        *waited += Duration::from_nanos(self.clock.monotonic_ns().saturating_sub(since));
+        free
     }
 }
 

@@ -124,9 +124,9 @@ impl<'a> Outputs<'a> {
         if pointer.is_some_and(|p| !self.place.relocate.contains(&p.file_id)) {
             return self.writer()?.add(key, tag, value);
         }
-        if let Some(p) = pointer.filter(|p| p.raw_len > self.ctx.options.value_chunk_size)
-            && self.separates(usize::try_from(p.raw_len).unwrap_or(usize::MAX))
-        {
+        // One of several chunks may be larger than memory, and than what a table takes. It stays in a value log, though an open
+        // with a higher threshold, or none, may have come between.
+        if let Some(p) = pointer.filter(|p| p.raw_len > self.ctx.options.value_chunk_size) {
             let moved = self.move_in_pieces(&p)?;
             let mut stored = value[..value.len() - inner.len()].to_vec();
             moved.encode(&mut stored);

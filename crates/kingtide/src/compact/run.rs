@@ -1,18 +1,18 @@
 //! Merges as background jobs: claim, run, install.
 //!
-//! 1. Under the shape lock the planner proposes a job for the family that needs one most; its footprint is recorded so
+//! 1. Under the catalog lock the planner proposes a job for the family that needs one most; its footprint is recorded so
 //!    that no other job takes what it takes;
 //! 2. without locks the job's key ranges are merged, in parallel when there are several;
-//! 3. under the shape lock one manifest record swaps inputs for outputs, and the view follows;
+//! 3. under the catalog lock one manifest record swaps inputs for outputs, and the view follows;
 //! 4. inputs are deleted when the last view that names them goes.
 
+use crate::catalog::Catalog;
 use crate::compact::job::{CompactionRange, Footprint, Job, JobKind, Running};
 use crate::compact::merge::run_merge;
 use crate::compact::planner::{Manual, Plan, PlanInput, plan};
 use crate::compact::{MergeContext, MergeOutput, Surroundings};
 use crate::engine::DbInner;
 use crate::family::{Family, TableHandle};
-use crate::shape::Shape;
 use crate::sync::atomic::Ordering;
 use crate::sync::try_spawn;
 use crate::trace;
@@ -57,10 +57,10 @@ impl DbInner {
         }
         let Some(claim) = self.claim_merge() else { return Ok(false) };
         let result = self.run_and_tell(&claim);
-        let mut shape = self.shape.lock();
-        shape.running.retain(|r| r.ticket != claim.ticket);
-        self.measure_debt(&shape);
-        drop(shape);
+        let mut catalog = self.catalog.lock();
+        catalog.running.retain(|r| r.ticket != claim.ticket);
+        self.measure_debt(&catalog);
+        drop(catalog);
         drop(claim);
         self.tables.empty_trash(); // the inputs, which the claim kept
         result.map(|()| true)
@@ -92,43 +92,43 @@ impl DbInner {
 
     /// Whether a merge would be taken now, or runs.
     pub(crate) fn merge_due(&self) -> bool {
-        let mut shape = self.shape.lock();
-        let families: Vec<_> = shape.families.values().cloned().collect();
-        !shape.running.is_empty() || families.iter().any(|f| !self.plan_for(&mut shape, f, true).jobs.is_empty())
+        let mut catalog = self.catalog.lock();
+        let families: Vec<_> = catalog.families.values().cloned().collect();
+        !catalog.running.is_empty() || families.iter().any(|f| !self.plan_for(&mut catalog, f, true).jobs.is_empty())
     }
 
     /// Whether nothing waits for flush and nothing was committed lately. Without threads: whether nothing waits.
-    fn is_idle(&self, shape: &mut Shape) -> bool {
+    fn is_idle(&self, catalog: &mut Catalog) -> bool {
         let visible = self.snapshots.visible();
         let now = self.clock.monotonic_ns();
-        if shape.last_activity.0 != visible || shape.last_activity.1 > now {
-            shape.last_activity = (visible, now);
+        if catalog.last_activity.0 != visible || catalog.last_activity.1 > now {
+            catalog.last_activity = (visible, now);
         }
-        let frozen = shape.families.values().any(|f| !f.view.load().frozen.is_empty());
-        !frozen && (self.jobs.is_manual() || now.saturating_sub(shape.last_activity.1) >= QUIET_NS)
+        let immutable = catalog.families.values().any(|f| !f.view.load().immutable.is_empty());
+        !immutable && (self.jobs.is_manual() || now.saturating_sub(catalog.last_activity.1) >= QUIET_NS)
     }
 
     fn claim_merge(&self) -> Option<Claim> {
-        let mut shape = self.shape.lock();
-        let idle = self.is_idle(&mut shape);
+        let mut catalog = self.catalog.lock();
+        let idle = self.is_idle(&mut catalog);
         if idle {
             // Only a writer at full speed needs these.
             self.arenas.trim();
             self.wal.trim(1).unwrap_or(()); // tried again when idle next; the next open deletes what is left
         }
-        let mut families: Vec<Arc<Family>> = shape.families.values().cloned().collect();
+        let mut families: Vec<Arc<Family>> = catalog.families.values().cloned().collect();
         // One whose dead space is past its cap first; then the family whose level 0 lags most.
-        let space = if self.stall.dead_space_debt() > 0 { shape.vlog_space() } else { BTreeMap::new() };
+        let space = if self.stall.dead_space_debt() > 0 { catalog.vlog_space() } else { BTreeMap::new() };
         let excess = |f: &Arc<Family>| space.get(&f.id()).is_some_and(|s| s.excess(&f.options(), 0) > 0);
         families.sort_by_cached_key(|f| std::cmp::Reverse((excess(f), f.view.load().version.levels[0].len())));
         for family in families {
-            let Some(job) = self.plan_for(&mut shape, &family, idle).jobs.into_iter().next() else { continue };
+            let Some(job) = self.plan_for(&mut catalog, &family, idle).jobs.into_iter().next() else { continue };
             if job.kind == JobKind::Reads {
                 family.extra_runs.store(0, Ordering::Relaxed);
             }
             let ticket = self.new_file_id();
             let footprints = job.footprints(family.order());
-            shape.running.push(Running { ticket, family: family.id(), footprints });
+            catalog.running.push(Running { ticket, family: family.id(), footprints });
             let handle = |(_, meta): &(usize, Arc<FileMeta>)| self.tables.handle(meta, family.order());
             let inputs = job.inputs.iter().map(handle).collect();
             return Some(Claim { ticket, family, job, _inputs: inputs });
@@ -137,14 +137,14 @@ impl DbInner {
     }
 
     /// Asks the planner for a family, and settles manual requests that have nothing left to do.
-    fn plan_for(&self, shape: &mut Shape, family: &Arc<Family>, idle: bool) -> Plan {
+    fn plan_for(&self, catalog: &mut Catalog, family: &Arc<Family>, idle: bool) -> Plan {
         let options = family.options();
         let view = family.view.load();
         let running: Vec<Footprint> =
-            shape.running.iter().filter(|r| r.family == family.id()).flat_map(|r| r.footprints.clone()).collect();
-        let vlogs: Vec<VlogMeta> = shape.versions.vlogs.of(family.id()).cloned().collect();
+            catalog.running.iter().filter(|r| r.family == family.id()).flat_map(|r| r.footprints.clone()).collect();
+        let vlogs: Vec<VlogMeta> = catalog.versions.vlogs.of(family.id()).cloned().collect();
         let extra = family.extra_runs.fetch_add(family.reads.take_extra_runs(), Ordering::Relaxed);
-        let manual = shape.manual.iter().find(|m| m.family == family.id());
+        let manual = catalog.manual.iter().find(|m| m.family == family.id());
         let manual = manual.map(|m| Manual { range: &m.range, rewrite: &m.rewrite });
         let input = PlanInput {
             version: &view.version,
@@ -157,20 +157,20 @@ impl DbInner {
             hidden_per_entry: family.hidden_per_entry.load(Ordering::Relaxed),
             read_hint: options.read_triggered_compaction && extra * BYTES_PER_EXTRA_RUN > view.klog_bytes(),
             idle,
-            draining: shape.draining.contains(&family.id()),
+            draining: catalog.draining.contains(&family.id()),
             manual,
             slots: 1,
         };
         let plan = plan(&input);
         if plan.draining {
-            shape.draining.insert(family.id());
+            catalog.draining.insert(family.id());
         } else {
-            shape.draining.remove(&family.id());
+            catalog.draining.remove(&family.id());
         }
         if plan.manual_done
-            && let Some(at) = shape.manual.iter().position(|m| m.family == family.id())
+            && let Some(at) = catalog.manual.iter().position(|m| m.family == family.id())
         {
-            shape.manual.remove(at);
+            catalog.manual.remove(at);
         }
         plan
     }
@@ -198,7 +198,8 @@ impl DbInner {
             output.discard(&*self.fs, &self.dir);
             return Ok(0);
         }
-        self.stats.record(Histogram::Compaction, self.clock.ticks().saturating_sub(start));
+        let took = self.clock.ticks().saturating_sub(start);
+        self.stats.record(Histogram::Compaction, Some(family.histograms()), took);
         output.tell(&self.stats.events);
         let c = output.counters;
         for (stat, n) in [
@@ -215,13 +216,13 @@ impl DbInner {
 
     /// False if the family was dropped meanwhile: then nothing changed.
     fn install(&self, family: &Arc<Family>, edits: Vec<Edit>) -> Result<bool> {
-        let mut shape = self.shape.lock();
-        if !shape.families.contains_key(&family.id()) {
+        let mut catalog = self.catalog.lock();
+        if !catalog.families.contains_key(&family.id()) {
             rare!("compaction-of-dropped-family");
             return Ok(false);
         }
-        let retired = shape.change_files(family, edits, 0, &self.tables, &self.next_file_id)?;
-        drop(shape);
+        let retired = catalog.change_files(family, edits, 0, &self.tables, &self.next_file_id)?;
+        drop(catalog);
         self.delete_retired(retired);
         Ok(true)
     }

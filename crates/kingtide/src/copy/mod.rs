@@ -1,6 +1,6 @@
 //! The database as of one moment, for copies of it: checkpoints and backups.
 //!
-//! A moment is a commit boundary over all families. Under the shape lock and the commit lock every memtable is frozen and
+//! A moment is a commit boundary over all families. Under the catalog lock and the commit lock every memtable is sealed and
 //! every family's view is taken: a view keeps its files from being deleted and its immutable memtables, which hold nothing
 //! newer than the moment, alive. After that nothing is locked any more. A copy consists of
 //!
@@ -12,12 +12,12 @@
 
 pub(crate) mod target;
 
+use crate::catalog::Catalog;
 use crate::compact::{FlushInput, RateLimiter, Surroundings, run_flush};
 use crate::engine::DbInner;
 use crate::family::{Family, View};
 use crate::names::{klog_path, segment_path, vlog_path};
 use crate::options::Options;
-use crate::shape::Shape;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::version::manifest::Manifest;
 use crate::version::{Edit, FamilyId, LogBegun, OwnedVlog};
@@ -54,15 +54,15 @@ struct PinnedFamily {
 }
 
 impl DbInner {
-    /// Pins the database as it is now. Holds up commits for as long as a rotation of all memtables takes, and flushes, if
+    /// Pins the database as it is now. Holds up commits for as long as sealing all memtables takes, and flushes, if
     /// transactions are in doubt, while their records are read from the log.
     pub(crate) fn pin_state(&self) -> Result<PinnedState> {
-        let shape = self.shape.lock();
+        let catalog = self.catalog.lock();
         let (seq, families, pins) = {
             let mut c = self.commit.lock();
             self.check_writable()?;
             c.check_whole()?;
-            let alive = shape.families.values().filter(|f| !f.is_dropped());
+            let alive = catalog.families.values().filter(|f| !f.is_dropped());
             let pinned = alive.map(|family| {
                 self.seal_memtable(&mut c, family);
                 let view = family.view.load_full();
@@ -71,15 +71,15 @@ impl DbInner {
             let pinned = pinned.collect::<Vec<_>>();
             (c.last_seq, pinned, self.prepared.pins())
         };
-        // Under the shape lock the manifest's log start stays, and records from there on are not given up.
+        // Under the catalog lock the manifest's log start stays, and records from there on are not given up.
         let prepared = self.read_prepares(&pins, seq)?;
-        let vlogs = used_vlogs(&shape, &families)?;
+        let vlogs = used_vlogs(&catalog, &families)?;
         Ok(PinnedState {
             seq,
-            db_id: shape.versions.manifest.db_id(),
+            db_id: catalog.versions.manifest.db_id(),
             families,
             vlogs,
-            next_family: shape.versions.next_family,
+            next_family: catalog.versions.next_family,
             prepared,
         })
     }
@@ -101,11 +101,11 @@ impl DbInner {
 }
 
 /// The value logs that the families' tables refer to.
-fn used_vlogs(shape: &Shape, families: &[PinnedFamily]) -> Result<BTreeMap<u64, OwnedVlog>> {
+fn used_vlogs(catalog: &Catalog, families: &[PinnedFamily]) -> Result<BTreeMap<u64, OwnedVlog>> {
     let mut used = BTreeMap::new();
     for (_, file) in families.iter().flat_map(|f| f.view.version.files()) {
         for r in &file.vlog_refs {
-            let Some(meta) = shape.versions.vlogs.get(r.file_id) else {
+            let Some(meta) = catalog.versions.vlogs.get(r.file_id) else {
                 return Err(Error::corruption(format!(
                     "table {} refers to value log {}, which the manifest does not name",
                     file.id, r.file_id
@@ -180,14 +180,14 @@ impl PinnedState {
         for (level, meta) in view.version.files() {
             edits.push(Edit::AddFile { family: id, level: level as u8, meta: meta.clone() });
         }
-        if view.frozen.is_empty() {
+        if view.immutable.is_empty() {
             return Ok(());
         }
         let never = AtomicBool::new(false);
         let around = Surroundings { fs, dir, limiter: Some(limiter), cancelled: &never, ..db.surroundings(false) };
         // A copy is never read at an earlier moment.
         let output = around.with_context((order, options), vec![self.seq], view.version.clone(), |context| {
-            run_flush(context, FlushInput::of(&view.frozen, context.new_file_id()))
+            run_flush(context, FlushInput::of(&view.immutable, context.new_file_id()))
         })?;
         edits.extend(output.edits(id, &[]));
         Ok(())

@@ -5,7 +5,7 @@
 //! the marker goes. A marker without `CURRENT` is an unfinished copy: opening refuses it, and another copy to the same
 //! place removes its remains first. A marker beside `CURRENT` means nothing, and an open removes it.
 
-use crate::directory::make_dir;
+use crate::directory::{DirFs, make_dir};
 use crate::names::{COPY_MARKER as MARKER, CURRENT, CURRENT_TMP, FileName, LOCK_FILE};
 use kingtide_base::hash::Hasher64;
 use kingtide_base::memory::zeroed;
@@ -30,17 +30,18 @@ impl Target {
     ///
     /// # Errors
     /// `Exists` for a directory with anything else in it; `Locked` when it is in use; `Io`, `NoSpace`.
-    pub fn begin(fs: &Arc<dyn Fs>, dir: &Path) -> Result<Target> {
+    pub fn begin(fs: &DirFs, dir: &Path) -> Result<Target> {
         let names = match fs.list(dir) {
             Ok(names) => names,
             Err(e) if e.kind() == ErrorKind::NotFound => Vec::new(),
             Err(e) => return Err(e),
         };
         refuse_content(dir, &names)?; // before even the lock's file is made
-        make_dir(&**fs, dir)?;
+        make_dir(fs, dir)?;
         let lock = fs.lock(&dir.join(LOCK_FILE))?;
         let names = fs.list(dir)?;
         refuse_content(dir, &names)?;
+        let fs: Arc<dyn Fs> = Arc::new(fs.relying_on(dir)?);
         let target = Target { fs: fs.clone(), dir: dir.to_owned(), finished: false, _lock: lock };
         if names.iter().any(|n| n == MARKER) {
             target.clear()?;
@@ -48,6 +49,11 @@ impl Target {
         fs.open(&dir.join(MARKER), OpenMode::Overwrite)?.sync_data()?;
         fs.sync_dir(dir)?;
         Ok(target)
+    }
+
+    /// The file system to make the copy with, so that a failed sync of its directory is noticed.
+    pub fn fs(&self) -> &Arc<dyn Fs> {
+        &self.fs
     }
 
     /// The copy is complete, `CURRENT` durable.
@@ -128,6 +134,16 @@ pub(crate) fn copy_file(
     })?;
     target.sync_data()?;
     Ok(sum)
+}
+
+/// The error of reading a file that the manifest names. If the file is missing, that is damage, and not what the caller asked for.
+pub(crate) fn of_named(path: &Path) -> impl Fn(Error) -> Error {
+    move |e| match (e.kind(), e.path()) {
+        (ErrorKind::NotFound, Some(at)) if at == path => {
+            Error::corruption("a file of the database is missing").at_path(path)
+        }
+        _ => e,
+    }
 }
 
 /// Reads a file from front to back, piece by piece. Returns its size and xxh3-64.

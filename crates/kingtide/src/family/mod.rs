@@ -17,6 +17,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{ArcSwap, Mutex, RwLock};
 use crate::version::FamilyId;
 use kingtide_base::clock::Clock;
+use kingtide_base::histogram::FamilyHistograms;
 use kingtide_base::options::{Compression, FamilyOptions};
 use kingtide_base::stats::Stats;
 use kingtide_base::{Error, ErrorKind, KeyOrder, Result, SeqNo};
@@ -45,8 +46,8 @@ pub struct Family {
 
     // Protected by locks.
     name: RwLock<String>,
-    /// Serializes replacements of the view: by rotation (which holds the commit lock) and by installing files (which
-    /// holds the shape lock). Innermost: nothing else is locked under it.
+    /// Serializes replacements of the view: by sealing (which holds the commit lock) and by installing files (which
+    /// holds the catalog lock). Innermost: nothing else is locked under it.
     pub(crate) view_lock: Mutex<()>,
 
     // Atomics.
@@ -57,10 +58,10 @@ pub struct Family {
     /// Set under the commit lock; commits check it there.
     dropped: AtomicBool,
     gone: AtomicBool,
-    /// Everything up to here is in tables. Written under the shape lock; a hint elsewhere.
+    /// Everything up to here is in tables. Written under the catalog lock; a hint elsewhere.
     pub(crate) flushed_seq: AtomicU64,
     /// How many times files were ingested. Counted after the view has them and before they are visible: see
-    /// [`Family::look`].
+    /// [`Family::acquire_view`].
     pub(crate) ingests: AtomicU64,
     /// Needless looks into runs by reads since the last merge that was planned for it. A statistic.
     pub(crate) extra_runs: AtomicU64,
@@ -174,6 +175,12 @@ impl Family {
         self.dropped.store(true, Ordering::Release);
     }
 
+    /// How long its operations took.
+    #[inline]
+    pub(crate) fn histograms(&self) -> &FamilyHistograms {
+        &self.reads.histograms
+    }
+
     /// Whether the manifest says that it was dropped. A family whose drop failed is closed for writers, but the next open may
     /// find it undropped. Changed under the commit lock; a hint elsewhere.
     pub(crate) fn is_gone(&self) -> bool {
@@ -237,22 +244,22 @@ impl Family {
     /// Oldest sequence number that is in a memtable and in no table; `None` when all is in tables.
     /// Exact under the commit lock.
     pub(crate) fn oldest_unflushed(&self) -> Option<SeqNo> {
-        self.oldest_of(|frozen| frozen.last())
+        self.oldest_of(|immutable| immutable.last())
     }
 
     /// The sequence number of the oldest entry that waits for a flush.
-    pub(crate) fn oldest_frozen_entry(&self) -> Option<SeqNo> {
-        self.view.load().frozen.last()?.needs_log_from()
+    pub(crate) fn oldest_immutable_entry(&self) -> Option<SeqNo> {
+        self.view.load().immutable.last()?.needs_log_from()
     }
 
     /// The same as if the oldest immutable memtable were in tables.
     pub(crate) fn oldest_unflushed_but_one(&self) -> Option<SeqNo> {
-        self.oldest_of(|frozen| frozen.iter().rev().nth(1))
+        self.oldest_of(|immutable| immutable.iter().rev().nth(1))
     }
 
     fn oldest_of(&self, pick: impl Fn(&[Arc<FamilyMemtable>]) -> Option<&Arc<FamilyMemtable>>) -> Option<SeqNo> {
         let view = self.view.load();
-        pick(&view.frozen).unwrap_or(&view.active).needs_log_from()
+        pick(&view.immutable).unwrap_or(&view.active).needs_log_from()
     }
 }
 
@@ -339,6 +346,10 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
     }
     if name.len() > MAX_NAME {
         return Err(Error::invalid(format!("column family name has {} bytes; at most {MAX_NAME}", name.len())));
+    }
+    if name.contains('\0') {
+        // The C API could neither list nor open it. Databases that have such a family keep it.
+        return Err(Error::invalid("column family name contains a NUL byte"));
     }
     Ok(())
 }

@@ -3,8 +3,9 @@
 use crate::family::tables::TableCache;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use kingtide_base::clock::Clock;
+use kingtide_base::histogram::{FamilyHistograms, Histogram};
 use kingtide_base::slow::Subject;
-use kingtide_base::stats::Stats;
+use kingtide_base::stats::{Started, Stats};
 use std::sync::Arc;
 
 /// One point read in this many is a sample for the compaction planner.
@@ -20,6 +21,8 @@ pub struct ReadContext {
     pub clock: Arc<dyn Clock>,
     /// The family whose reads these are; told when an operation was slow.
     family: AtomicU32,
+    /// How long operations of that family took.
+    pub(crate) histograms: FamilyHistograms,
     /// Runs that sampled reads looked into beyond the first, times the sampling period.
     extra_runs: AtomicU64,
 }
@@ -27,12 +30,25 @@ pub struct ReadContext {
 impl ReadContext {
     /// A context.
     pub fn new(stats: Arc<Stats>, tables: Arc<TableCache>, clock: Arc<dyn Clock>) -> ReadContext {
-        ReadContext { stats, tables, clock, family: AtomicU32::new(0), extra_runs: AtomicU64::new(0) }
+        ReadContext {
+            stats,
+            tables,
+            clock,
+            family: AtomicU32::new(0),
+            histograms: FamilyHistograms::default(),
+            extra_runs: AtomicU64::new(0),
+        }
     }
 
     /// Says which family's reads these are.
     pub(crate) fn set_family(&self, id: u32) {
         self.family.store(id, Ordering::Relaxed);
+    }
+
+    /// An operation of this family ended: see [`Stats::finish`].
+    #[inline]
+    pub(crate) fn finish(&self, operation: Histogram, started: Started, about: impl FnOnce() -> Subject) {
+        self.stats.finish(operation, Some(&self.histograms), started, about);
     }
 
     /// What an operation on one key is about.
@@ -65,5 +81,11 @@ impl ReadContext {
     #[inline]
     pub(crate) fn expired(&self, expiry: Option<u64>) -> bool {
         expiry.is_some_and(|at| at <= self.clock.unix_ms())
+    }
+}
+
+impl Drop for ReadContext {
+    fn drop(&mut self) {
+        self.stats.retire_family(&mut self.histograms);
     }
 }

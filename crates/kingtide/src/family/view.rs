@@ -76,29 +76,51 @@ pub struct ResolvedRun {
     running_totals: OnceLock<Box<[Totals]>>,
 }
 
+/// The files of a run, each with its table if that may be pinned and is open. `shares`: whether the file at an index shares its
+/// largest key with the next one.
+fn slots<'a>(
+    files: impl Iterator<Item = &'a Arc<FileMeta>>,
+    order: &KeyOrder,
+    tables: &TableCache,
+    shares: impl Fn(usize) -> bool,
+) -> Box<[FileSlot]> {
+    let slot = |(i, meta): (usize, &Arc<FileMeta>)| {
+        let handle = tables.handle(meta, order);
+        let pinned = OnceLock::new();
+        if handle.may_pin()
+            && let Some(table) = handle.open_table()
+        {
+            let _ = pinned.set(table);
+        }
+        FileSlot { meta: meta.clone(), handle, pinned, shares_bound: shares(i) }
+    };
+    files.enumerate().map(slot).collect()
+}
+
 impl ResolvedRun {
     fn new(order: &KeyOrder, run: &Run, tables: &TableCache) -> ResolvedRun {
         let shares = |i: usize| {
             run.files.get(i + 1).is_some_and(|next| order.compare(&run.files[i].max_key, &next.min_key).is_eq())
         };
-        let files: Box<[FileSlot]> = (run.files.iter().enumerate())
-            .map(|(i, meta)| {
-                let handle = tables.handle(meta, order);
-                let pinned = OnceLock::new();
-                if handle.may_pin()
-                    && let Some(table) = handle.open_table()
-                {
-                    let _ = pinned.set(table);
-                }
-                FileSlot { meta: meta.clone(), handle, pinned, shares_bound: shares(i) }
-            })
-            .collect();
         ResolvedRun {
+            files: slots(run.files.iter(), order, tables, shares),
             max_heads: run.files.iter().map(|f| order.head(&f.max_key)).collect(),
             max_seq: run.files.iter().map(|f| f.max_seq).max().unwrap_or(0),
             order: order.clone(),
-            files,
             running_totals: OnceLock::new(),
+        }
+    }
+
+    /// The same files with the tables that may be pinned now. Calls no key order, which is the caller's code and may panic: not in
+    /// a call that seals a memtable.
+    fn pinned_anew(&self, tables: &TableCache) -> ResolvedRun {
+        let shares = |i: usize| self.files[i].shares_bound;
+        ResolvedRun {
+            files: slots(self.files.iter().map(|f| &f.meta), &self.order, tables, shares),
+            max_heads: self.max_heads.clone(),
+            max_seq: self.max_seq,
+            order: self.order.clone(),
+            running_totals: self.running_totals.clone(),
         }
     }
 
@@ -161,7 +183,7 @@ pub struct View {
     /// Takes new operations.
     pub active: Arc<FamilyMemtable>,
     /// Waiting for flush, newest first.
-    pub frozen: Vec<Arc<FamilyMemtable>>,
+    pub immutable: Vec<Arc<FamilyMemtable>>,
     /// The tables.
     pub version: Arc<Version>,
     /// The version's runs, newest first.
@@ -180,7 +202,7 @@ impl View {
     pub fn new(
         order: KeyOrder,
         active: Arc<FamilyMemtable>,
-        frozen: Vec<Arc<FamilyMemtable>>,
+        immutable: Vec<Arc<FamilyMemtable>>,
         version: Arc<Version>,
         tables: &TableCache,
         previous: Option<&View>,
@@ -188,18 +210,19 @@ impl View {
         // A version that stays was checked, and its order is the caller's code, which may panic: not in a call that seals a memtable.
         let stays = previous.is_some_and(|p| Arc::ptr_eq(&p.version, &version));
         debug_assert!(stays || version.check(&order) == Ok(()), "{:?}", version.check(&order));
-        let memtables = || std::iter::once(&active).chain(&frozen).map(|m| m.first_seq());
+        let memtables = || std::iter::once(&active).chain(&immutable).map(|m| m.first_seq());
         debug_assert!(memtables().is_sorted_by(|a, b| a >= b), "the memtables of a view are the newest first");
-        // Past the open-file budget a run taken over would keep its tables pinned, so it is resolved anew.
-        let known = previous.filter(|_| tables.may_pin()).map_or(&[][..], |p| &p.runs);
+        let known = previous.map_or(&[][..], |p| &p.runs);
         let runs = (version.runs())
             .map(|(_, run)| match known.iter().find(|k| k.is_of(run)) {
-                Some(k) => k.clone(),
+                Some(k) if tables.may_pin() => k.clone(),
+                // Past the open-file budget a run taken over would keep its tables pinned.
+                Some(k) => Arc::new(k.pinned_anew(tables)),
                 None => Arc::new(ResolvedRun::new(&order, run, tables)),
             })
             .collect();
         let tables_have_ranges = version.files().any(|(_, f)| f.range_tombstones > 0);
-        let fixed_ranges = tables_have_ranges || frozen.iter().any(|m| m.has_ranges());
+        let fixed_ranges = tables_have_ranges || immutable.iter().any(|m| m.has_ranges());
         let same = previous.filter(|p| Arc::ptr_eq(&p.version, &version));
         let table_ranges = same.map_or_else(OnceLock::new, |p| p.table_ranges.clone());
         let live_values = same.map_or_else(OnceLock::new, |p| p.live_values.clone());
@@ -207,7 +230,7 @@ impl View {
         View {
             order,
             active,
-            frozen,
+            immutable,
             version,
             runs,
             fixed_ranges,
@@ -230,12 +253,12 @@ impl View {
 
     /// Bytes of values written once that immutable memtables point to.
     pub fn unflushed_value_bytes(&self) -> u64 {
-        self.frozen.iter().map(|m| m.direct().bytes()).sum()
+        self.immutable.iter().map(|m| m.direct().bytes()).sum()
     }
 
     /// Memtables, newest first.
     pub fn memtables(&self) -> impl Iterator<Item = &Arc<FamilyMemtable>> {
-        std::iter::once(&self.active).chain(&self.frozen)
+        std::iter::once(&self.active).chain(&self.immutable)
     }
 
     /// Whether any range tombstone may hide something.

@@ -3,7 +3,7 @@
 //! 1. `flush_one` takes a family with an immutable memtable and no flush running (one at a time a family, so that runs enter
 //!    level 0 in the order of their sequence numbers);
 //! 2. the memtable is streamed through the merge core into tables and a value log, which are synced;
-//! 3. under the shape lock one manifest record adds the files and the family's flushed sequence, and the view drops the
+//! 3. under the catalog lock one manifest record adds the files and the family's flushed sequence, and the view drops the
 //!    memtable as it gains the files;
 //! 4. log segments that held nothing else are given back.
 
@@ -28,14 +28,14 @@ impl DbInner {
     pub(crate) fn flush_one(self: &Arc<Self>) -> Result<bool> {
         let Some(family) = self.claim_flush() else { return Ok(false) };
         let result = self.flush_and_tell(&family);
-        self.shape.lock().flushing.remove(&family.id());
+        self.catalog.lock().flushing.remove(&family.id());
         result.map(|()| true)
     }
 
     /// Flushes and tells of it.
     fn flush_and_tell(self: &Arc<Self>, family: &Arc<Family>) -> Result<()> {
         let (start, before) = (self.clock.ticks(), self.stats.get(Stat::FlushBytes));
-        let memory = oldest_frozen(family).map_or(0, |(memtable, _)| memtable.memory());
+        let memory = oldest_immutable(family).map_or(0, |(memtable, _)| memtable.memory());
         let mut info = FlushInfo::default();
         (info.family, info.memtable_bytes) = (family.name(), memory);
         self.stats.events.tell(|| Event::FlushBegun(info.clone()));
@@ -52,22 +52,22 @@ impl DbInner {
 
     /// The family whose oldest immutable memtable is the oldest of all, so that the log is freed soonest.
     fn claim_flush(&self) -> Option<Arc<Family>> {
-        let mut shape = self.shape.lock();
-        let oldest = shape
+        let mut catalog = self.catalog.lock();
+        let oldest = catalog
             .families
             .values()
-            .filter(|f| !shape.flushing.contains(&f.id()))
-            .filter_map(|f| f.oldest_frozen_entry().map(|seq| (seq, f)))
+            .filter(|f| !catalog.flushing.contains(&f.id()))
+            .filter_map(|f| f.oldest_immutable_entry().map(|seq| (seq, f)))
             .min_by_key(|(seq, _)| *seq)
             .map(|(_, f)| f.clone())?;
-        shape.flushing.insert(oldest.id());
+        catalog.flushing.insert(oldest.id());
         Some(oldest)
     }
 
     /// Flushes the oldest immutable memtable of a family that the caller has claimed.
     pub(crate) fn flush_family(self: &Arc<Self>, family: &Arc<Family>) -> Result<()> {
         let start = self.clock.monotonic_ns();
-        let Some((memtable, last)) = oldest_frozen(family) else { return Ok(()) };
+        let Some((memtable, last)) = oldest_immutable(family) else { return Ok(()) };
         if self.wal.poison().is_some() {
             // Rather than after the work.
             self.log_before_flush(family, last)?;
@@ -90,8 +90,8 @@ impl DbInner {
         edits.push(Edit::Flushed { family: family.id(), seq: last });
         edits.push(Edit::LastSeq(self.snapshots.visible()));
         let retired = {
-            let mut shape = self.shape.lock();
-            if !shape.families.contains_key(&family.id()) {
+            let mut catalog = self.catalog.lock();
+            if !catalog.families.contains_key(&family.id()) {
                 rare!("flush-of-dropped-family");
                 output.discard(&*self.fs, &self.dir);
                 return Ok(());
@@ -100,15 +100,15 @@ impl DbInner {
             let log_start = self.log_needed(family, Family::oldest_unflushed_but_one);
             edits.push(self.log_starts(log_start));
             // After a failure the record may or may not be in the manifest: the files stay until an open decides.
-            let retired = shape.change_files(family, edits, 1, &self.tables, &self.next_file_id)?;
+            let retired = catalog.change_files(family, edits, 1, &self.tables, &self.next_file_id)?;
             let woke = |f: &Arc<Family>| {
                 let active = &f.view.load().active;
-                !active.is_empty() && active.first_seq() < shape.versions.log_start
+                !active.is_empty() && active.first_seq() < catalog.versions.log_start
             };
-            if shape.families.values().any(woke) {
+            if catalog.families.values().any(woke) {
                 rare!("first-write-to-idle-family");
             }
-            self.measure_debt(&shape);
+            self.measure_debt(&catalog);
             retired
         };
         family.direct.prune(family.view.load().active.first_seq());
@@ -117,7 +117,7 @@ impl DbInner {
         self.stats.add(Stat::Flushes, 1);
         self.stats.add(Stat::FlushBytes, output.counters.bytes_written);
         let took = self.clock.monotonic_ns().saturating_sub(start);
-        self.stats.record(Histogram::Flush, took);
+        self.stats.record(Histogram::Flush, Some(family.histograms()), took);
         self.stall.drained(memtable.memory() + memtable.direct().bytes(), took);
         drop(memtable);
         self.release_log()
@@ -126,7 +126,7 @@ impl DbInner {
 
 impl DbInner {
     /// The first sequence number that recovery needs from the log, if of `family` it needs those from what `of_it` says.
-    /// Called under the shape lock, so that flushes of several families see each other.
+    /// Called under the catalog lock, so that flushes of several families see each other.
     pub(crate) fn log_needed(&self, family: &Family, of_it: impl Fn(&Family) -> Option<SeqNo>) -> SeqNo {
         self.log_needed_if(|f| if f.id() == family.id() { of_it(f) } else { f.oldest_unflushed() })
     }
@@ -189,9 +189,9 @@ fn take_over<'a>(
 }
 
 /// The oldest immutable memtable, and the last sequence number that can be in it: the next younger one begins after it.
-fn oldest_frozen(family: &Family) -> Option<(Arc<FamilyMemtable>, SeqNo)> {
+fn oldest_immutable(family: &Family) -> Option<(Arc<FamilyMemtable>, SeqNo)> {
     let view = family.view.load();
-    let memtable = view.frozen.last()?.clone();
-    let younger = view.frozen.iter().rev().nth(1).unwrap_or(&view.active);
+    let memtable = view.immutable.last()?.clone();
+    let younger = view.immutable.iter().rev().nth(1).unwrap_or(&view.active);
     Some((memtable, younger.first_seq() - 1))
 }

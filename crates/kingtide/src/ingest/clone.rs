@@ -10,6 +10,7 @@ use super::install::{Failed, NewFamily, exists};
 use crate::api::ColumnFamily;
 use crate::api::Db;
 use crate::compact::{CompactionRange, FlushInput, Job, JobKind, MergeOutput, run_flush, run_merge};
+use crate::copy::target::of_named;
 use crate::engine::DbInner;
 use crate::family::{Family, View, check_name};
 use crate::names::{klog_path, vlog_path};
@@ -44,12 +45,12 @@ impl DbInner {
     fn clone_family(self: &Arc<Self>, from: &str, to: &str) -> Result<Arc<Family>> {
         self.check_writable()?;
         let source = {
-            let shape = self.shape.lock();
-            if shape.by_name(to).is_some() {
+            let catalog = self.catalog.lock();
+            if catalog.by_name(to).is_some() {
                 return Err(exists(to));
             }
             let missing = || Error::new(ErrorKind::NotFound, format!("no column family '{from}'"));
-            shape.by_name(from).cloned().ok_or_else(missing)?
+            catalog.by_name(from).cloned().ok_or_else(missing)?
         };
         self.begin_log()?;
         let (view, seq) = {
@@ -88,15 +89,16 @@ impl DbInner {
             for (level, meta) in view.version.files() {
                 self.check_open()?;
                 if meta.vlog_refs.is_empty() {
-                    let (id, _) = brought.bring(&klog_path(&self.dir, meta.id), true)?;
+                    let path = klog_path(&self.dir, meta.id);
+                    let (id, _) = brought.bring(&path, true).map_err(of_named(&path))?;
                     copied.files.push((level, FileMeta { id, ..FileMeta::clone(meta) }));
                 } else {
                     let job = rewriting(level, meta);
                     copied.take(run_merge(context, &job, &CompactionRange::default())?, brought);
                 }
             }
-            if !view.frozen.is_empty() {
-                let input = FlushInput::of(&view.frozen, context.new_file_id());
+            if !view.immutable.is_empty() {
+                let input = FlushInput::of(&view.immutable, context.new_file_id());
                 copied.take(run_flush(context, input)?, brought);
             }
             Ok(copied)

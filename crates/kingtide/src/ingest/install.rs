@@ -1,12 +1,12 @@
 //! How files that lie in the database's directory become part of families.
 
 use super::place::{Place, place};
+use crate::catalog::{Catalog, FileChange};
 use crate::commit::state::CommitState;
 use crate::compact::{FlushInput, MergeContext, MergeOutput, run_flush};
 use crate::engine::DbInner;
 use crate::family::{Family, View};
 use crate::memtable::FamilyMemtable;
-use crate::shape::{FileChange, Shape};
 use crate::sync::atomic::Ordering;
 use crate::txn::TxnId;
 use crate::txn::bounds::shown;
@@ -68,8 +68,8 @@ struct FlushClaim<'a> {
 
 impl Drop for FlushClaim<'_> {
     fn drop(&mut self) {
-        let mut shape = self.db.shape.lock();
-        self.families.iter().for_each(|id| _ = shape.flushing.remove(id));
+        let mut catalog = self.db.catalog.lock();
+        self.families.iter().for_each(|id| _ = catalog.flushing.remove(id));
     }
 }
 
@@ -98,14 +98,14 @@ impl DbInner {
             }
             self.wal.sync_all()?; // most of what would have to be synced under the locks
             let claim = if rounds < ROUNDS { None } else { Some(self.claim_flushes(parts)?) };
-            let mut shape = self.shape.lock();
+            let mut catalog = self.catalog.lock();
             let mut c = self.commit.lock();
             self.check_writable()?;
             for part in parts.iter() {
                 part.family.check_alive()?;
             }
             if let Some((part, file, _)) = self.locked_file(parts) {
-                drop((c, shape, claim)); // the lock's holder may need a flush before it releases it
+                drop((c, catalog, claim)); // the lock's holder may need a flush before it releases it
                 let since = *waiting_since.get_or_insert_with(|| self.clock.monotonic_ns());
                 self.wait_for_locks_on(&parts[part], file, (!no_wait).then_some(since))?;
                 continue;
@@ -114,9 +114,9 @@ impl DbInner {
                 rounds += 1;
                 continue;
             }
-            let retired = self.install_locked(&mut shape, &mut c, parts)?;
+            let retired = self.install_locked(&mut catalog, &mut c, parts)?;
             let seq = c.last_seq;
-            drop((c, shape));
+            drop((c, catalog));
             self.delete_retired(retired);
             self.jobs.wake();
             return Ok(seq);
@@ -157,12 +157,12 @@ impl DbInner {
             if claim.families.contains(&id) {
                 continue;
             }
-            while !self.shape.lock().flushing.insert(id) {
+            while !self.catalog.lock().flushing.insert(id) {
                 self.check_open()?;
                 self.jobs.wait_for_progress(Duration::from_millis(1));
             }
             claim.families.push(id);
-            while !part.family.view.load().frozen.is_empty() {
+            while !part.family.view.load().immutable.is_empty() {
                 self.flush_family(&part.family)?;
             }
         }
@@ -172,12 +172,12 @@ impl DbInner {
     /// Called under both locks, which the caller holds for one write of the manifest.
     pub(super) fn install_locked(
         self: &Arc<Self>,
-        shape: &mut Shape,
+        catalog: &mut Catalog,
         c: &mut CommitState,
         parts: &mut [Part],
     ) -> Result<Retired, Failed> {
         let mut outputs = Vec::new();
-        let installed = self.flush_and_install(shape, c, parts, &mut outputs);
+        let installed = self.flush_and_install(catalog, c, parts, &mut outputs);
         if let Err(Failed { in_doubt: false, .. }) = &installed {
             // The memtables are still there, and will be written again.
             outputs.iter().for_each(|o| o.discard(&*self.fs, &self.dir));
@@ -188,7 +188,7 @@ impl DbInner {
     /// Does the same; what it wrote is in `outputs`, also when it fails.
     fn flush_and_install(
         self: &Arc<Self>,
-        shape: &mut Shape,
+        catalog: &mut Catalog,
         c: &mut CommitState,
         parts: &mut [Part],
         outputs: &mut Vec<MergeOutput>,
@@ -200,12 +200,12 @@ impl DbInner {
             if part.overlaps_memtables() {
                 outputs.push(self.flush_here(c, &mut change)?);
             }
-            let running = shape.running.iter().filter(|r| r.family == part.family.id());
+            let running = catalog.running.iter().filter(|r| r.family == part.family.id());
             let running: Vec<_> = running.flat_map(|r| r.footprints.iter().cloned()).collect();
             self.place_files(part, &running, &mut change, &mut last);
             changes.push(change);
         }
-        self.make_visible(shape, c, changes, Vec::new(), last)
+        self.make_visible(catalog, c, changes, Vec::new(), last)
     }
 
     /// Gives a part's files sequence numbers and places.
@@ -254,8 +254,8 @@ impl DbInner {
         rare!("ingest-flushed-memtable");
         let family = change.family.clone();
         self.seal_memtable(c, &family);
-        let frozen = family.view.load().frozen.clone();
-        let input = FlushInput::of(&frozen, self.new_file_id());
+        let immutable = family.view.load().immutable.clone();
+        let input = FlushInput::of(&immutable, self.new_file_id());
         let options = family.options();
         let output = self.with_merge_context(&family, &options, false, |ctx| {
             let ctx = &MergeContext { limiter: None, ..ctx.clone() }; // no rate limit may delay work under the lock
@@ -265,7 +265,7 @@ impl DbInner {
         })?;
         change.edits.extend(output.edits(family.id(), &[]));
         change.edits.push(Edit::Flushed { family: family.id(), seq: c.last_seq });
-        change.flushed = frozen.len();
+        change.flushed = immutable.len();
         Ok(output)
     }
 
@@ -274,13 +274,13 @@ impl DbInner {
     pub(crate) fn install_family(&self, new: NewFamily) -> Result<Arc<Family>, Failed> {
         let NewFamily { name, order, options, files, vlogs } = new;
         self.wal.sync_all()?; // most of what would have to be synced under the locks
-        let mut shape = self.shape.lock();
+        let mut catalog = self.catalog.lock();
         let mut c = self.commit.lock();
         self.check_writable()?;
-        if shape.by_name(&name).is_some() {
+        if catalog.by_name(&name).is_some() {
             return Err(exists(&name).into());
         }
-        let (id, last) = (shape.versions.next_family, c.last_seq + 1);
+        let (id, last) = (catalog.versions.next_family, c.last_seq + 1);
         let stored = options.entries().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
         let mut edits = vec![
             Edit::CreateFamily { id, name: name.clone(), order: order.name().to_owned(), options: stored },
@@ -297,12 +297,12 @@ impl DbInner {
         let view = View::new(order.clone(), active, Vec::new(), Arc::new(Version::default()), &self.tables, None);
         let family = Arc::new(Family::new(id, name, order, options, self.read_context(), view));
         let change = FileChange { family: family.clone(), edits, flushed: 0 };
-        self.make_visible(&mut shape, &mut c, vec![change], Vec::new(), last)?;
-        shape.families.insert(id, family.clone());
+        self.make_visible(&mut catalog, &mut c, vec![change], Vec::new(), last)?;
+        catalog.families.insert(id, family.clone());
         c.families.push(family.clone());
-        self.fit_memory_limit(&shape);
-        self.measure_debt(&shape);
-        drop((c, shape));
+        self.fit_memory_limit(&catalog);
+        self.measure_debt(&catalog);
+        drop((c, catalog));
         self.jobs.wake();
         Ok(family)
     }
@@ -313,7 +313,7 @@ impl DbInner {
     /// Commits wait meanwhile: one of them must not get a higher number and be visible before the files are.
     pub(crate) fn make_visible(
         &self,
-        shape: &mut Shape,
+        catalog: &mut Catalog,
         c: &mut CommitState,
         changes: Vec<FileChange>,
         mut further: Vec<Edit>,
@@ -330,9 +330,9 @@ impl DbInner {
         c.last_seq = last;
         let log_start = self.log_needed_at(c, |f| if emptied.contains(&f.id()) { None } else { f.oldest_unflushed() });
         further.extend([Edit::LastSeq(last), Edit::LogStart(log_start)]);
-        let written = shape.change_families(changes, further, &self.tables, &self.next_file_id);
+        let written = catalog.change_families(changes, further, &self.tables, &self.next_file_id);
         if written.is_ok() {
-            // Release pairs with the Acquire in `Family::look`.
+            // Release pairs with the Acquire in `Family::acquire_view`.
             families.iter().for_each(|f| _ = f.ingests.fetch_add(1, Ordering::Release));
         }
         self.conflicts().note_range(last); // any key, as far as the filter can tell
@@ -340,13 +340,13 @@ impl DbInner {
         self.snapshots.publish(last);
         match written {
             Ok(retired) => {
-                self.measure_debt(shape);
+                self.measure_debt(catalog);
                 Ok(retired)
             }
             Err(error) => {
                 rare!("ingest-record-failed");
                 // Nothing is appended behind a record that failed: the next goes into a manifest of its own, without it.
-                let in_doubt = shape.write(&[Edit::LastSeq(last)], &self.next_file_id).is_err();
+                let in_doubt = catalog.write(&[Edit::LastSeq(last)], &self.next_file_id).is_err();
                 Err(Failed { error, in_doubt })
             }
         }

@@ -5,7 +5,7 @@
 //!    step a crash leaves an orphan, which the next open removes.
 //! 3. Memtables that hold any of its keys are flushed, while writers go on (`install.rs`): memtables are newer than tables,
 //!    but the file is to be newer than what was committed before.
-//! 4. Under the shape lock and the commit lock the file gets the next sequence number and the deepest place in the tree
+//! 4. Under the catalog lock and the commit lock the file gets the next sequence number and the deepest place in the tree
 //!    where nothing that overlaps it lies above (`place.rs`). The log is synced, one manifest record names the file,
 //!    and the view has it; then the number is published. Commits wait meanwhile: for what of the log was not synced yet, for
 //!    that one record, and, if writers kept writing into the file's range of keys, for a flush of what they wrote last.

@@ -88,9 +88,9 @@ fn a_flush_for_an_ingest_that_fails_leaves_no_file() {
         if fails {
             faulty.add(Rule::new(Op::Write, Fault::Eio).path("MANIFEST").nth(1));
         }
-        let (mut shape, mut c) = (engine.shape.lock(), engine.commit.lock());
-        let outcome = engine.install_locked(&mut shape, &mut c, &mut parts).map(drop);
-        drop((c, shape));
+        let (mut catalog, mut c) = (engine.catalog.lock(), engine.commit.lock());
+        let outcome = engine.install_locked(&mut catalog, &mut c, &mut parts).map(drop);
+        drop((c, catalog));
         faulty.clear();
         assert_eq!(outcome.is_err(), fails);
         assert_eq!(brought.settle(outcome).is_err(), fails);

@@ -1,7 +1,8 @@
 //! Families as directories of sorted files: exported from one database, imported into another.
 //!
 //! An export is sorted files `00000001.sorted`, `00000002.sorted`... with ascending keys, and `FAMILY`, which describes them. It
-//! is written last, when all files are durable, so a directory without it holds no export. `docs/format/export.md` is the
+//! gets this name last, when all files are durable, so a directory without it holds no export. Before, it is `FAMILY.tmp`,
+//! which is durable first of all: without it, sorted files are none of an export's. `docs/format/export.md` is the
 //! byte table.
 
 use super::install::NewFamily;
@@ -10,7 +11,7 @@ use super::{Brought, KeyOrder};
 use crate::api::ColumnFamily;
 use crate::api::Db;
 use crate::copy::target::read_file;
-use crate::directory::make_dir;
+use crate::directory::{DirFs, make_dir};
 use crate::engine::DbInner;
 use crate::family::{Family, check_name};
 use crate::options::ReadOptions;
@@ -19,12 +20,14 @@ use kingtide_base::coding::{Reader, put_slice, put_varint};
 use kingtide_base::options::FamilyOptions;
 use kingtide_base::{Error, ErrorKind, Result, SeqNo};
 use kingtide_table::info::size;
-use kingtide_vfs::{Fs, OpenMode};
+use kingtide_vfs::{File, Fs, OpenMode};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The description's name.
 const DESCRIPTION: &str = "FAMILY";
+/// Its name before it is whole.
+const MARKER: &str = "FAMILY.tmp";
 const SUFFIX: &str = ".sorted";
 const MAGIC: [u8; 8] = *b"KTIDfami";
 /// The format version that this build writes, and the newest that it reads.
@@ -135,8 +138,10 @@ fn is_exported(name: &str) -> bool {
 
 /// An export that is being made. Dropped unfinished, it removes its files.
 struct Export<'a> {
-    fs: &'a Arc<dyn Fs>,
+    fs: Arc<dyn Fs>,
     dir: &'a Path,
+    /// Becomes the description. It is there first, and durable before any other file: it says whose the others are.
+    marker: Arc<dyn File>,
     files: Vec<PathBuf>,
     finished: bool,
 }
@@ -144,28 +149,36 @@ struct Export<'a> {
 impl Drop for Export<'_> {
     fn drop(&mut self) {
         if !self.finished {
-            self.files.iter().for_each(|path| _ = self.fs.remove(path));
+            let marker = self.dir.join(MARKER);
+            self.files.iter().chain([&marker]).for_each(|path| _ = self.fs.remove(path));
         }
     }
 }
 
 impl Export<'_> {
     /// Takes a directory that is empty or absent, or holds the remains of an export that was cut short.
-    fn begin<'a>(fs: &'a Arc<dyn Fs>, dir: &'a Path) -> Result<Export<'a>> {
+    fn begin<'a>(fs: &DirFs, dir: &'a Path) -> Result<Export<'a>> {
         let names = match fs.list(dir) {
             Ok(names) => names,
             Err(e) if e.kind() == ErrorKind::NotFound => Vec::new(),
             Err(e) => return Err(e),
         };
-        let tmp = format!("{DESCRIPTION}.tmp");
-        if let Some(name) = names.iter().find(|n| !is_exported(n) && **n != tmp) {
+        let unfinished = names.iter().any(|n| n == MARKER);
+        if let Some(name) = names.iter().find(|n| *n != MARKER && !(unfinished && is_exported(n))) {
             let text =
                 format!("the directory is not empty: it holds '{name}'; an export goes into an empty or new one");
             return Err(Error::new(ErrorKind::Exists, text).at_path(dir));
         }
-        make_dir(&**fs, dir)?;
-        names.iter().try_for_each(|name| fs.remove(&dir.join(name)))?;
-        Ok(Export { fs, dir, files: Vec::new(), finished: false })
+        make_dir(fs, dir)?;
+        let fs: Arc<dyn Fs> = Arc::new(fs.relying_on(dir)?);
+        names.iter().filter(|n| *n != MARKER).try_for_each(|name| fs.remove(&dir.join(name)))?;
+        if names.len() > 1 {
+            fs.sync_dir(dir)?; // the marker goes for a moment now
+        }
+        let marker = fs.open(&dir.join(MARKER), OpenMode::Overwrite)?;
+        let export = Export { fs, dir, marker, files: Vec::new(), finished: false };
+        export.fs.sync_dir(dir)?;
+        Ok(export)
     }
 
     fn next_file(&mut self, family: &ColumnFamily, options: &FamilyOptions) -> Result<SortedFileWriter> {
@@ -179,20 +192,17 @@ impl Export<'_> {
     /// Finishes a file and reads it back for its checksum.
     fn finish_file(&self, writer: SortedFileWriter) -> Result<ExportedFile> {
         let file = writer.finish()?;
-        let (bytes, sum) = read_file(&**self.fs, &file.path, &mut |_, _| Ok(()))?;
+        let (bytes, sum) = read_file(&*self.fs, &file.path, &mut |_, _| Ok(()))?;
         let name = file.path.file_name().and_then(|n| n.to_str()).unwrap_or_default().to_owned();
         Ok(ExportedFile { name, bytes, sum, entries: file.entries })
     }
 
     fn finish(mut self, description: &Description) -> Result<()> {
         self.fs.sync_dir(self.dir)?;
-        let tmp = self.dir.join(format!("{DESCRIPTION}.tmp"));
-        self.files.push(tmp.clone());
-        let file = self.fs.open(&tmp, OpenMode::Overwrite)?;
-        file.write_at(&description.encode(), 0)?;
-        file.sync_data()?;
+        self.marker.write_at(&description.encode(), 0)?;
+        self.marker.sync_data()?;
         let path = self.dir.join(DESCRIPTION);
-        self.fs.rename(&tmp, &path)?;
+        self.fs.rename(&self.dir.join(MARKER), &path)?;
         self.files.insert(0, path); // goes first, if it has to
         self.fs.sync_dir(self.dir)?;
         self.finished = true;
@@ -211,7 +221,8 @@ impl ColumnFamily {
     /// replaces it.
     ///
     /// # Errors
-    /// `Exists` for a directory that holds anything else; `Corruption`, `Io`, `NoSpace`, `Closed`.
+    /// `Exists` for a directory that holds anything else; `InvalidArgument` for a value of about 4 GiB or more, which no sorted file
+    /// takes; `Corruption`, `Io`, `NoSpace`, `Closed`.
     pub fn export(&self, dir: impl AsRef<Path>) -> Result<ExportInfo> {
         let (db, dir) = (&self.db, dir.as_ref());
         db.check_open()?;
@@ -223,7 +234,7 @@ impl ColumnFamily {
         let mut description = Description { name: self.name(), order, sequence, options: stored, files: Vec::new() };
         // An entry that does not expire shall not begin to.
         let lasting = options.ttl(None);
-        let mut export = Export::begin(&db.fs, dir)?;
+        let mut export = Export::begin(&db.dirs, dir)?;
         let read =
             ReadOptions { snapshot: Some(&snapshot), fill_cache: false, readahead: true, ..ReadOptions::default() };
         let mut it = self.cursor_with(read)?;
@@ -310,7 +321,7 @@ impl DbInner {
 
     /// A key order: a built-in one, or one that a family of this database has.
     fn order_named(&self, name: &str) -> Result<KeyOrder> {
-        let own = || self.shape.lock().families.values().map(|f| f.order().clone()).find(|o| o.name() == name);
+        let own = || self.catalog.lock().families.values().map(|f| f.order().clone()).find(|o| o.name() == name);
         KeyOrder::builtin(name).or_else(own).ok_or_else(|| {
             let text = format!("the exported family is ordered by '{name}', which no family of this database is");
             Error::new(ErrorKind::Incompatible, text)

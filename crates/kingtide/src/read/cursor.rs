@@ -104,7 +104,7 @@ enum Shown {
 /// memtables and tables alive until it is dropped or refreshed.
 ///
 /// It starts invalid: position it with one of the seeks. After an error it stays invalid and [`Cursor::status`] returns
-/// the error, until [`Cursor::refresh`].
+/// the error.
 ///
 /// ```
 /// # use kingtide::{Db, Options, vfs::MemFs};
@@ -487,7 +487,7 @@ impl Cursor {
         if self.valid() {
             let started = self.ctx.stats.start_chosen(Sampled::Next);
             step(self);
-            self.ctx.stats.finish(Histogram::Next, started, || self.ctx.about_keys(0));
+            self.ctx.finish(Histogram::Next, started, || self.ctx.about_keys(0));
         }
     }
 
@@ -560,14 +560,14 @@ impl Cursor {
         if let Err(e) = moved.and_then(|()| self.find_forward(None)) {
             self.fail(e);
         }
-        self.ctx.stats.finish(Histogram::Seek, started, || self.ctx.about_keys(0));
+        self.ctx.finish(Histogram::Seek, started, || self.ctx.about_keys(0));
     }
 
     fn show_backward(&mut self, moved: Result<()>, started: Started) {
         if let Err(e) = moved.and_then(|()| self.find_backward()) {
             self.fail(e);
         }
-        self.ctx.stats.finish(Histogram::Seek, started, || self.ctx.about_keys(0));
+        self.ctx.finish(Histogram::Seek, started, || self.ctx.about_keys(0));
     }
 
     /// Steps the merge to the first entry that is to be shown. With the head of `saved_key`, entries of that are versions of a

@@ -133,7 +133,7 @@ pub fn get(view: &View, key: &[u8], snapshot: SeqNo, ctx: &ReadContext) -> Resul
     if let Ok(value) = &value {
         count(ctx, value.as_deref().map(<[u8]>::len));
     }
-    ctx.stats.finish(Histogram::Get, started, || ctx.about(key));
+    ctx.finish(Histogram::Get, started, || ctx.about(key));
     value
 }
 
@@ -148,7 +148,7 @@ pub fn get_into(view: &View, key: &[u8], snapshot: SeqNo, ctx: &ReadContext, out
     if let Ok(found) = &found {
         count(ctx, found.then_some(out.len()));
     }
-    ctx.stats.finish(Histogram::Get, started, || ctx.about(key));
+    ctx.finish(Histogram::Get, started, || ctx.about(key));
     found
 }
 
@@ -162,7 +162,7 @@ pub fn contains(view: &View, key: &[u8], snapshot: SeqNo, ctx: &ReadContext) -> 
     if let Ok(found) = &found {
         count(ctx, found.then_some(0));
     }
-    ctx.stats.finish(Histogram::Get, started, || ctx.about(key));
+    ctx.finish(Histogram::Get, started, || ctx.about(key));
     found
 }
 
@@ -201,7 +201,7 @@ pub fn get_in_memory(
         Some(None) => None,
     };
     count(ctx, value.as_deref().map(<[u8]>::len));
-    ctx.stats.finish(Histogram::Get, started, || ctx.about(key));
+    ctx.finish(Histogram::Get, started, || ctx.about(key));
     Ok(Some(value))
 }
 

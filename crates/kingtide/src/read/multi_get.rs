@@ -35,7 +35,7 @@ pub fn multi_get<K: AsRef<[u8]>>(
     let started = ctx.stats.start();
     let results = find_all(view, keys, snapshot, ctx);
     count(ctx, &results);
-    ctx.stats.finish(Histogram::MultiGet, started, || ctx.about_keys(keys.len()));
+    ctx.finish(Histogram::MultiGet, started, || ctx.about_keys(keys.len()));
     results
 }
 

@@ -112,7 +112,7 @@ pub(crate) fn own_value(kind: u8, stored: &[u8], ctx: &ReadContext) -> Result<Op
     decide(tag, stored, 0, None, ctx)?.map(|found| found.into_pinned(ctx)).transpose()
 }
 
-/// The memtables that may hold something newer than `since`. A frozen one holds nothing from its successor's first
+/// The memtables that may hold something newer than `since`. An immutable one holds nothing from its successor's first
 /// sequence number on.
 fn newer_memtables(view: &View, since: SeqNo) -> impl Iterator<Item = &Arc<FamilyMemtable>> {
     let mut successor = MAX_SEQ;

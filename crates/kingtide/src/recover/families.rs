@@ -2,10 +2,10 @@
 
 use super::manifest::Described;
 use super::recovery::Recovery;
+use crate::catalog::Catalog;
 use crate::compact::{FlushInput, RateLimiter, Surroundings, run_flush};
 use crate::family::{Family, ReadContext, View};
 use crate::memtable::FamilyMemtable;
-use crate::shape::Shape;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::version::{Edit, FamilyId};
 use crate::version_set::FamilyState;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// The database as it comes together.
 pub(super) struct Families<'a> {
     pub recovery: &'a Recovery<'a>,
-    pub shape: Shape,
+    pub catalog: Catalog,
     pub next_file_id: AtomicU64,
     /// The highest sequence number that the manifest shows.
     pub last_seq: SeqNo,
@@ -43,7 +43,7 @@ impl Recovery<'_> {
         Ok(Families {
             recovery: self,
             last_seq: versions.last_seq,
-            shape: Shape::new(versions, families),
+            catalog: Catalog::new(versions, families),
             next_file_id: AtomicU64::new(next_file_id),
             log_needed_from,
             same_boot,
@@ -72,7 +72,7 @@ impl Families<'_> {
     }
 
     /// Puts an empty memtable in the place of a family's, which holds all that was replayed up to `last`, and flushes that
-    /// if it can. When the disk is full the memtable stays in memory, frozen: a database on a full disk opens, and what the
+    /// if it can. When the disk is full the memtable stays in memory, sealed: a database on a full disk opens, and what the
     /// log holds can be read.
     pub fn empty(&mut self, family: &Arc<Family>, last: SeqNo) -> Result<()> {
         let full = family.view.load().active.clone();
@@ -84,8 +84,8 @@ impl Families<'_> {
         let Recovery { arenas, tables, .. } = *self.recovery;
         let fresh = FamilyMemtable::new(family.order().clone(), arenas, last + 1);
         family.update_view(|v| {
-            let frozen = std::iter::once(&v.active).chain(&v.frozen).cloned().collect();
-            View::new(v.order.clone(), fresh, frozen, v.version.clone(), tables, Some(v))
+            let immutable = std::iter::once(&v.active).chain(&v.immutable).cloned().collect();
+            View::new(v.order.clone(), fresh, immutable, v.version.clone(), tables, Some(v))
         });
         if !self.can_flush() {
             return Ok(());
@@ -121,7 +121,7 @@ impl Families<'_> {
         })?;
         let mut edits = output.edits(family.id(), &[]);
         edits.push(Edit::Flushed { family: family.id(), seq: last });
-        self.shape.change_files(family, edits, 1, tables, &self.next_file_id)?;
+        self.catalog.change_files(family, edits, 1, tables, &self.next_file_id)?;
         Ok(())
     }
 }

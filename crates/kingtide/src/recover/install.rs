@@ -4,10 +4,10 @@ use super::families::Families;
 use super::log::Replayed;
 use super::manifest::no_default;
 use super::recovery::{Recovered, Recovery};
+use crate::catalog::Catalog;
 use crate::family::View;
 use crate::memtable::FamilyMemtable;
 use crate::names::FileName;
-use crate::shape::Shape;
 use crate::version::DEFAULT_FAMILY;
 use crate::version_set::VersionSet;
 use crate::wal::ReplayEnd;
@@ -19,7 +19,7 @@ impl Families<'_> {
     /// What the open goes on with, after all of the log was replayed.
     pub fn install(mut self, replayed: Replayed) -> Result<Recovered> {
         let Replayed { mut log, prepared } = replayed;
-        raise_log_start(&mut self.shape.versions, &log.end);
+        raise_log_start(&mut self.catalog.versions, &log.end);
         if !self.recovery.read_only {
             self.remove_orphans();
         }
@@ -30,13 +30,13 @@ impl Families<'_> {
         self.start_empty_memtables_after(last_seq);
         let stats = self.recovery.stats;
         stats.set(Stat::RecoveredRecords, log.end.records);
-        stats.events.tell(|| recovered_event(&self.shape, &log.end));
+        stats.events.tell(|| recovered_event(&self.catalog, &log.end));
 
-        let Families { shape, next_file_id, default_changed, .. } = self;
-        let families = shape.families.values().cloned().collect();
-        let default = shape.by_name(DEFAULT_FAMILY).cloned().ok_or_else(no_default)?;
+        let Families { catalog, next_file_id, default_changed, .. } = self;
+        let families = catalog.families.values().cloned().collect();
+        let default = catalog.by_name(DEFAULT_FAMILY).cloned().ok_or_else(no_default)?;
         let next_file_id = next_file_id.into_inner();
-        Ok(Recovered { shape, families, default, default_changed, log, last_seq, next_file_id, prepared })
+        Ok(Recovered { catalog, families, default, default_changed, log, last_seq, next_file_id, prepared })
     }
 
     /// Removes what nothing names. Only after the log was read: a manifest that lost its end is found out by the log, and
@@ -56,9 +56,11 @@ impl Families<'_> {
     /// A memtable that is still empty begins after everything recovered, so that it pins no log.
     fn start_empty_memtables_after(&self, last_seq: SeqNo) {
         let Recovery { arenas, tables, .. } = *self.recovery;
-        for f in self.shape.families.values().filter(|f| f.view.load().active.is_empty()) {
+        for f in self.catalog.families.values().filter(|f| f.view.load().active.is_empty()) {
             let fresh = FamilyMemtable::new(f.order().clone(), arenas, last_seq + 1);
-            f.update_view(|v| View::new(v.order.clone(), fresh, v.frozen.clone(), v.version.clone(), tables, Some(v)));
+            f.update_view(|v| {
+                View::new(v.order.clone(), fresh, v.immutable.clone(), v.version.clone(), tables, Some(v))
+            });
         }
     }
 }
@@ -77,11 +79,11 @@ fn raise_log_start(versions: &mut VersionSet, log_end: &ReplayEnd) {
     versions.manifest.vouch_for_log_start();
 }
 
-fn recovered_event(shape: &Shape, log_end: &ReplayEnd) -> Event {
+fn recovered_event(catalog: &Catalog, log_end: &ReplayEnd) -> Event {
     let mut info = RecoveryInfo::default();
-    let tables = shape.families.values().map(|f| f.view.load().version.files().count());
-    info.files = tables.sum::<usize>() + shape.versions.vlogs.count();
-    info.families = shape.families.len();
+    let tables = catalog.families.values().map(|f| f.view.load().version.files().count());
+    info.files = tables.sum::<usize>() + catalog.versions.vlogs.count();
+    info.families = catalog.families.len();
     (info.log_records, info.log_segments, info.closed) = (log_end.records, log_end.segments.len(), log_end.closed);
     info.log_bytes = log_end.segments.iter().map(|s| u64::from(s.end)).sum();
     info.torn_bytes = log_end.torn.as_ref().map(|torn| torn.bytes);

@@ -32,16 +32,16 @@ impl Recovery<'_> {
     /// Replays the log into the families' memtables, and collects the transactions in doubt. When memory runs out the
     /// fullest memtables are flushed on the spot.
     pub(super) fn replay_log(&self, families: &mut Families<'_>) -> Result<Replayed> {
-        let (log_start, next_family) = (families.log_needed_from, families.shape.versions.next_family);
+        let (log_start, next_family) = (families.log_needed_from, families.catalog.versions.next_family);
         let mut replay = Replay {
             recovery: self,
-            by_id: families.shape.families.iter().map(|(id, f)| (*id, f.clone())).collect(),
+            by_id: families.catalog.families.iter().map(|(id, f)| (*id, f.clone())).collect(),
             next_family,
-            log: RecoveredLog::find(&**self.fs, self.dir, families.shape.versions.first_segment, families.same_boot)?,
+            log: RecoveredLog::find(&**self.fs, self.dir, families.catalog.versions.first_segment, families.same_boot)?,
             in_doubt: InDoubt::default(),
             values: RecoveredValues::new(
                 self,
-                families.shape.versions.vlogs.iter().map(|log| log.meta.id).collect(),
+                families.catalog.versions.vlogs.iter().map(|log| log.meta.id).collect(),
                 families.same_boot,
             ),
             families,
@@ -54,7 +54,7 @@ impl Recovery<'_> {
         if !prepared.is_empty() {
             rare!("recovery-in-doubt");
         }
-        self.check_log_is_there(families.shape.versions.log_begun, &mut log.end)?;
+        self.check_log_is_there(families.catalog.versions.log_begun, &mut log.end)?;
         Ok(Replayed { log, prepared })
     }
 

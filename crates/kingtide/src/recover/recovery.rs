@@ -1,8 +1,8 @@
 //! What recovery is given, and what it returns.
 
+use crate::catalog::Catalog;
 use crate::family::{Family, TableCache};
 use crate::options::Options;
-use crate::shape::Shape;
 use crate::txn::prepared::RecoveredPrepared;
 use crate::version::LogBegun;
 use crate::wal::RecoveredLog;
@@ -31,7 +31,7 @@ pub(crate) struct Recovery<'a> {
 
 /// What recovery found.
 pub(crate) struct Recovered {
-    pub shape: Shape,
+    pub catalog: Catalog,
     pub families: Vec<Arc<Family>>,
     pub default: Arc<Family>,
     /// The open gave it other options than were stored.

@@ -39,7 +39,9 @@ pub(super) fn read(repair: &mut Repair<'_, '_>, plan: &mut Plan) -> Result<Salva
     let mut out = SalvagedOperations { memtables: HashMap::new(), prepared: BTreeMap::new() };
     // What a manifest names as the log's beginning is not the last one if the manifest is not whole.
     let log_from = if plan.complete { plan.log_from } else { 0 };
-    segments.retain(|id| !plan.complete || *id >= plan.first_segment); // others may be back after a power cut
+    // Others were given up, which the manifest says as long as it says anything, and may be back after a power cut: some of them,
+    // so that reading would end at a gap behind them, and a transaction whose end is not back would be in doubt again.
+    segments.retain(|id| *id >= plan.first_segment);
     let begun = plan.log_begun;
     let judged = wal::replay(&*fs, dir, &segments, log_from, |_, _, _| Ok(()));
     let past_damage = repair.how.salvage_past_damage;

@@ -21,6 +21,7 @@ mod target;
 use self::salvage::copy_family;
 use crate::api::Db;
 use crate::copy;
+use crate::directory::DirFs;
 use crate::names::CURRENT;
 use crate::options::Options;
 use crate::verify::{ProgressFn, lock_existing, verify};
@@ -68,9 +69,9 @@ pub fn repair_with(
     let mut repair =
         Repair { fs, dir, options, how, report, unfinished: HashSet::new(), progress, done: 0, told: 0, total: 0 };
     let mut plan = plan::make(&mut repair)?;
-    let copy = copy::target::Target::begin(&repair.fs, into)?;
+    let copy = copy::target::Target::begin(&DirFs::new(repair.fs.clone()), into)?;
     let log = log::read(&mut repair, &mut plan)?;
-    let mut target = target::NewDatabase::new(&repair, into, &plan);
+    let mut target = target::NewDatabase::new(&repair, (copy.fs(), into), &plan);
     for family in &plan.families {
         copy_family(&mut repair, &mut target, family, &log)?;
     }

@@ -3,6 +3,7 @@
 use super::report::{FamilyRepair, KeyGap, Repair};
 use crate::names::CURRENT;
 use crate::names::{FileName, klog_path, parse_segment_name, parse_table_name};
+use crate::recover::is_boot;
 use crate::version::DEFAULT_FAMILY;
 use crate::version::scan::ManifestScan;
 use crate::version::{Edit, FamilyId, FileMeta, LogBegun, required_log_start};
@@ -216,7 +217,8 @@ pub(super) fn make(repair: &mut Repair<'_, '_>) -> Result<Plan> {
 ///
 /// A manifest that was cut looks like one that a crash cut short or, between two records, like a whole one. But what
 /// the lost records did is seen in the directory: the inputs of a compaction that it does not know of are gone, and
-/// after a flush that it does not know of the log begins too late. As long as neither happened, the tables that it does
+/// after a flush that it does not know of the log begins too late, or lacks a segment that was given up while a power cut
+/// brought an earlier one back. As long as neither happened, the tables that it does
 /// not name hold nothing that the named ones and the log do not hold too. An ingest is in no log, but takes sequence
 /// numbers: where the log passes over some that are newer than all of the manifest, the record of one is lost. Only when
 /// nothing was written after it does such an ingest look like one that was never finished.
@@ -255,11 +257,14 @@ fn is_complete(
     if passed_over > known.last_seq && !unnamed.is_empty() {
         return Ok(false);
     }
-    let begins_before = |path: &Path| {
+    let is_missing = |path: &Path| {
         let id = path.file_name().and_then(|name| FileName::parse(&name.to_string_lossy())?.number());
-        id.is_some_and(|id| segments.first().is_none_or(|first| id < *first))
+        id.is_some_and(|id| !segments.contains(&id))
     };
-    let log_is_short = log.is_err_and(|e| e.path().is_some_and(begins_before));
+    let log_is_short = match log {
+        Ok(end) => known.log_begun.is_some_and(|b| end.lacks(b.segment, is_boot(b.boot_id, &*repair.fs))),
+        Err(e) => e.path().is_some_and(is_missing),
+    };
     Ok(!log_is_short && known.live.keys().all(|id| on_disk.contains(id)))
 }
 

@@ -42,10 +42,10 @@ pub(super) struct NewDatabase<'a> {
 }
 
 impl<'a> NewDatabase<'a> {
-    pub fn new(repair: &Repair<'a, '_>, dir: &'a Path, plan: &Plan) -> NewDatabase<'a> {
+    pub fn new(repair: &Repair<'a, '_>, (fs, dir): (&Arc<dyn Fs>, &'a Path), plan: &Plan) -> NewDatabase<'a> {
         let used = plan.families.iter().filter_map(|f| f.id).map(|id| id.saturating_add(1)).max();
         NewDatabase {
-            fs: repair.fs.clone(),
+            fs: fs.clone(),
             dir,
             options: repair.options,
             clock: repair.options.clock.clone().unwrap_or_else(SystemClock::shared),

@@ -26,9 +26,9 @@ fn rotation(under_lock: bool) {
     };
     let flushed = {
         let _commit = lock.lock();
-        let frozen = active.load_full();
+        let immutable = active.load_full();
         active.store(Arc::new(Mutex::new(Vec::new())));
-        frozen
+        immutable
     };
     let table = flushed.lock().clone(); // written once: what comes later is in no table
     writer.join().expect("thread");

@@ -196,15 +196,15 @@ impl DbInner {
         if self.prepared.is_unsynced(self.wal.synced()) {
             self.wal.sync_all()?;
         }
-        let mut shape = self.shape.lock();
+        let mut catalog = self.catalog.lock();
         let needed = self.log_needed_by_all();
-        if needed <= shape.versions.log_start || !self.wal.would_release(needed) {
+        if needed <= catalog.versions.log_start || !self.wal.would_release(needed) {
             return Ok(false);
         }
         let edits = [Edit::LastSeq(self.snapshots.visible()), Edit::LogStart(needed)];
-        shape.write(&edits, &self.next_file_id)?;
+        catalog.write(&edits, &self.next_file_id)?;
         rare!("log-start-moved-without-flush");
-        drop(shape);
+        drop(catalog);
         self.release_log().map(|()| true)
     }
 

@@ -124,9 +124,9 @@ pub(super) fn closed(checker: &mut Checker<'_, '_>, options: &Options) -> Result
 /// The database that is open: its views at one moment, and whether the manifest agrees with them.
 pub(super) fn open(checker: &mut Checker<'_, '_>, db: &DbInner) -> Result<Subject> {
     let (scan, subject) = {
-        let shape = db.shape.lock();
+        let catalog = db.catalog.lock();
         let scan = ManifestScan::read(&**checker.fs, checker.dir)?;
-        let families: Vec<FamilyFiles> = (shape.families.values())
+        let families: Vec<FamilyFiles> = (catalog.families.values())
             .map(|f| {
                 let view = f.view.load_full();
                 let (name, order, version) = (f.name(), f.order().clone(), view.version.clone());
@@ -136,11 +136,11 @@ pub(super) fn open(checker: &mut Checker<'_, '_>, db: &DbInner) -> Result<Subjec
             .collect();
         let subject = Subject {
             families,
-            vlogs: shape.versions.vlogs.clone(),
-            next_family: shape.versions.next_family,
-            log_from: required_log_start(shape.versions.log_start, true),
-            first_segment: shape.versions.first_segment,
-            log_begun: shape.versions.log_begun,
+            vlogs: catalog.versions.vlogs.clone(),
+            next_family: catalog.versions.next_family,
+            log_from: required_log_start(catalog.versions.log_start, true),
+            first_segment: catalog.versions.first_segment,
+            log_begun: catalog.versions.log_begun,
             complete: true,
             manifest: scan.path.clone(),
         };

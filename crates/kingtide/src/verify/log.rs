@@ -196,7 +196,7 @@ fn lost_value(db: &DbInner, base: SeqNo, count: u32, payload: &[u8]) -> Option<E
         let LogOp::Write(op) = read_log_op(&mut r)? else { continue };
         let Some(p) = op.pointer() else { continue };
         let in_memory = || {
-            let family = db.shape.lock().families.get(&op.family).cloned();
+            let family = db.catalog.lock().families.get(&op.family).cloned();
             family.is_some_and(|f| seq > f.flushed_seq.load(Ordering::Relaxed))
         };
         if in_memory()

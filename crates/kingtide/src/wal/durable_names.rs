@@ -52,7 +52,7 @@ pub(super) struct DurableNames {
     /// So many of them are durable.
     synced: AtomicU64,
     /// One sync at a time: the next thread may find that its name is durable. A failure stays, as
-    /// [`crate::directory::DatabaseFs`] sees to for all syncs of the directory.
+    /// [`crate::directory::DirFs`] sees to for all syncs of the directory.
     syncing: Mutex<()>,
     /// Marks that name a segment whose name is not durable. `synced` grows under this lock, so that no mark stays behind, to be
     /// written into a segment that was given up.

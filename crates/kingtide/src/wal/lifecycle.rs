@@ -452,15 +452,23 @@ impl Segments {
 
     /// Syncs the oldest segment that stays when those are given up that hold nothing from `needed` on.
     pub fn sync_oldest_kept(&self, config: &WalConfig, sync: &GroupSync, needed: SeqNo) -> Result<()> {
-        let oldest = {
+        // No other thread gives segments up meanwhile, on account of a later log start.
+        let _one = self.releasing.lock();
+        let kept: Vec<u64> = {
             let live = self.live.lock();
-            let sealed = live.sealed.iter().find(|s| s.end_seq > needed).map(|s| s.id);
-            sealed.or(live.active.map(|a| a.id))
+            let sealed = live.sealed.iter().filter(|s| s.end_seq > needed).map(|s| s.id);
+            sealed.chain(live.active.map(|a| a.id)).collect()
         };
-        let Some(oldest) = oldest else { return Ok(()) };
-        let file = config.fs.open(&segment_path(&config.dir, oldest), OpenMode::Write)?;
-        sync.sync_names()?;
-        file.sync_data().map_err(|e| sync.poison("sync of the log failed", e.at_path(file.path())))
+        for (i, oldest) in kept.iter().enumerate() {
+            let file = match config.fs.open(&segment_path(&config.dir, *oldest), OpenMode::Write) {
+                // A release that failed half way got this far.
+                Err(e) if e.kind() == ErrorKind::NotFound && i + 1 < kept.len() => continue,
+                opened => opened?,
+            };
+            sync.sync_names()?;
+            return file.sync_data().map_err(|e| sync.poison("sync of the log failed", e.at_path(file.path())));
+        }
+        Ok(())
     }
 
     /// Takes a segment's name away for good: it becomes a free file, or is deleted. That is not durable yet.

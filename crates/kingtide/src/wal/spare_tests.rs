@@ -301,3 +301,20 @@ fn a_log_at_rest_keeps_its_sequence_number_while_others_append() {
         }
     }
 }
+
+/// A release that failed when the oldest segments had lost their names is no reason to look for one of them.
+#[test]
+fn the_oldest_segment_that_stays_is_one_that_is_still_there() {
+    let (_, faults, mut log) = world();
+    for i in 0..20 {
+        log.append(&filled(1000, i)).unwrap();
+    }
+    log.wal.sync_all().unwrap();
+    let needed = log.written[0].0;
+    faults.add(Rule::new(Op::SyncDir, Fault::Emfile).sticky());
+    log.wal.release(log.next_seq).unwrap_err();
+    faults.clear();
+    log.wal.sync_header(needed).unwrap();
+    log.wal.release(log.next_seq).unwrap();
+    assert_eq!(log.wal.live_segments().len(), 1);
+}

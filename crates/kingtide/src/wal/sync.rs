@@ -407,7 +407,7 @@ impl GroupSync {
             self.stats.add(Stat::WalSyncs, 1);
             let ticks = self.stats.ticks();
             let synced = file.sync_data();
-            self.stats.record_since(Histogram::Fsync, ticks);
+            self.stats.record_since(Histogram::Fsync, None, ticks);
             if let Err(e) = synced {
                 return Err(self.poison("sync of the log failed", e.at_path(file.path())));
             }

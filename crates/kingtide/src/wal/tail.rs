@@ -51,7 +51,7 @@ pub enum TailItem {
 }
 
 /// What was found where a record should be.
-enum Look {
+enum NextRecord {
     Record(SeqNo, u32, Vec<u8>),
     /// Lies before the place, or is an end marker.
     Passed,
@@ -119,21 +119,21 @@ impl Tail {
                 continue;
             }
             let loads = open.window.loads();
-            let look = open.look(self.next_seq, visible);
+            let next = open.read_record(self.next_seq, visible);
             if open.window.loads() != loads && !self.wal.segments.is_live(open.id) {
                 self.open = None; // what was read may be anything, a failure too
                 continue;
             }
-            match look? {
-                Look::Record(base, count, payload) => {
+            match next? {
+                NextRecord::Record(base, count, payload) => {
                     open.at += record_span(payload.len());
                     self.next_seq = base + count as u64;
                     return Ok(Some(TailItem::Record(base, count, payload)));
                 }
-                Look::Passed => {}
-                Look::Hole(base) => return Ok(Some(TailItem::Missing(self.next_seq, base - 1))),
-                Look::Later => return Ok(self.missing_at_end(visible)),
-                Look::Unreadable => {
+                NextRecord::Passed => {}
+                NextRecord::Hole(base) => return Ok(Some(TailItem::Missing(self.next_seq, base - 1))),
+                NextRecord::Later => return Ok(self.missing_at_end(visible)),
+                NextRecord::Unreadable => {
                     let path = segment_path(&self.wal.config.dir, open.id);
                     let e = Error::corruption("write-ahead log: a record is damaged");
                     return Err(e.at_path(&path).at_offset(open.at));
@@ -172,28 +172,30 @@ impl Tail {
 }
 
 impl Open {
-    /// Looks at the record at the place, and moves over it if it lies before `next_seq`.
-    fn look(&mut self, next_seq: SeqNo, visible: SeqNo) -> Result<Look> {
+    /// Reads the record at the place, and moves over it if it lies before `next_seq`.
+    fn read_record(&mut self, next_seq: SeqNo, visible: SeqNo) -> Result<NextRecord> {
         match record_at(&mut self.window, self.id, self.at, self.end)? {
             Found::Record(header, payload) => {
-                let Some(after) = header.base_seq.checked_add(header.count as u64) else { return Ok(Look::Unreadable) };
+                let Some(after) = header.base_seq.checked_add(header.count as u64) else {
+                    return Ok(NextRecord::Unreadable);
+                };
                 if after <= next_seq {
                     self.at += record_span(payload.len());
-                    return Ok(Look::Passed);
+                    return Ok(NextRecord::Passed);
                 }
                 if after - 1 > visible {
-                    return Ok(Look::Later);
+                    return Ok(NextRecord::Later);
                 }
                 if header.base_seq > next_seq {
-                    return Ok(Look::Hole(header.base_seq));
+                    return Ok(NextRecord::Hole(header.base_seq));
                 }
-                Ok(Look::Record(header.base_seq, header.count, copied(payload, "a log record")?))
+                Ok(NextRecord::Record(header.base_seq, header.count, copied(payload, "a log record")?))
             }
             Found::End(_) => {
                 self.at += RECORD_HEADER_LEN as u64;
-                Ok(Look::Passed)
+                Ok(NextRecord::Passed)
             }
-            Found::Nothing | Found::HeaderOnly => Ok(Look::Unreadable),
+            Found::Nothing | Found::HeaderOnly => Ok(NextRecord::Unreadable),
         }
     }
 }

@@ -99,6 +99,7 @@ fn families_that_cannot_be() {
     let options = FamilyOptions::default;
     refused(db.create_family("", options()), Invalid, "empty");
     refused(db.create_family(&"x".repeat(256), options()), Invalid, "256");
+    refused(db.create_family("a\0b", options()), Invalid, "NUL");
     db.create_family(&"x".repeat(255), options()).unwrap();
     refused(db.create_family("default", options()), Exists, "default");
     refused(db.family("nobody"), NotFound, "nobody");

@@ -3,7 +3,8 @@
 use kingtide::perf::{self, Level};
 use kingtide::vfs::{Fault, FaultFs, Fs, MemFs, Op, Rule, Survival};
 use kingtide::{
-    Db, ErrorKind, Event, EventListener, Histogram, Isolation, LogLevel, Options, TransactionOptions, verify,
+    ColumnFamily, Db, ErrorKind, Event, EventListener, Histogram, Isolation, LogLevel, Options, TransactionOptions,
+    WriteBatch, verify,
 };
 use kingtide_base::rng::Rng;
 use kingtide_testkit::Scratch;
@@ -82,13 +83,107 @@ fn every_kind_of_operation_is_measured() {
     assert!(report.lines().any(|l| l.starts_with("get ") && l.contains("count 2, mean ")), "{report}");
 }
 
+#[test]
+fn families_have_histograms_of_their_own() {
+    let db = Db::open("db", in_memory().family_histograms(2)).unwrap();
+    let [one, two, three] = ["one", "two", "three"].map(|name| db.create_family(name, Default::default()).unwrap());
+    for (family, times) in [(&one, 1), (&two, 20), (&three, 3)] {
+        (0..times).for_each(|_| drop(family.get("k").unwrap()));
+    }
+    (0..5).for_each(|_| {
+        one.put("k", "v").unwrap();
+    });
+    kingtide::Read::multi_get(&one, &["k", "l"]);
+    let mut cursor = one.cursor(..).unwrap();
+    (0..4).for_each(|_| cursor.seek_to_first());
+    (0..300).for_each(|_| {
+        cursor.next();
+        cursor.seek_to_first();
+    });
+    let mut batch = WriteBatch::new();
+    batch.put(&one, b"k", b"v").unwrap();
+    db.write_with(&mut batch, &Default::default()).unwrap();
+    batch.put(&two, b"k", b"v").unwrap();
+    db.write(batch).unwrap();
+    one.flush().unwrap();
+    one.compact().unwrap();
+    let count = |family: &ColumnFamily, h| family.histogram(h).count();
+    for (h, n) in [(Histogram::Get, 1), (Histogram::Write, 6), (Histogram::MultiGet, 1), (Histogram::Flush, 1)] {
+        assert_eq!(count(&one, h), n, "{h:?}");
+    }
+    assert!(count(&one, Histogram::Seek) >= 256 && count(&one, Histogram::Next) > 0);
+    assert_eq!(count(&one, Histogram::Compaction), db.histogram(Histogram::Compaction).count());
+    assert_eq!((count(&two, Histogram::Get), count(&two, Histogram::Write)), (20, 0));
+    assert_eq!(one.histogram(Histogram::Commit), Default::default(), "the database alone has it");
+    assert_eq!(count(&three, Histogram::Get), 0, "two families were used before it");
+    let of_db = || [Histogram::Get, Histogram::Write].map(|h| db.histogram(h));
+    assert_eq!(of_db().map(|h| h.count()), [24, 7], "those of the database cover all of them");
+
+    let (report, text) = (db.stats(), db.prometheus());
+    let named = |name: &str| report.families.iter().find(|f| f.name == name).unwrap();
+    assert!(named("two").histograms.iter().any(|(name, h)| *name == "get" && h.count() == 20));
+    assert!(named("three").histograms.is_empty());
+    assert!(report.to_string().contains("\n  get        count 20, mean "), "{report}");
+    assert!(text.contains("kingtide_family_get_seconds_bucket{family=\"two\",le=\"+Inf\"} 20\n"), "{text}");
+    assert!(!text.contains("family=\"three\""));
+
+    // A family that is gone takes nothing along, and its place is free for one that was not used yet.
+    let before = of_db();
+    db.drop_family("two").unwrap();
+    drop(two);
+    assert!(of_db() == before);
+    let four = db.create_family("four", Default::default()).unwrap();
+    four.get("k").unwrap();
+    assert_eq!((count(&four, Histogram::Get), count(&three, Histogram::Get)), (1, 0));
+    db.set_option("histograms", "false").unwrap();
+    four.get("k").unwrap();
+    assert_eq!(count(&four, Histogram::Get), 1, "it is off");
+}
+
+#[test]
+fn histograms_of_families_miss_nothing_while_families_come_and_go() {
+    let db = Db::open("db", in_memory().family_histograms(3)).unwrap();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|s| {
+        let workers: Vec<_> = (0..4)
+            .map(|worker| {
+                let db = &db;
+                s.spawn(move || {
+                    for round in 0..30 {
+                        let name = format!("{worker}-{round}");
+                        let family = db.create_family(&name, Default::default()).unwrap();
+                        (0..10).for_each(|_| {
+                            family.put("k", "v").unwrap();
+                        });
+                        db.drop_family(&name).unwrap();
+                    }
+                })
+            })
+            .collect();
+        s.spawn(|| {
+            let mut last = 0;
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                let now = db.histogram(Histogram::Write).count();
+                assert!(now >= last, "{now} after {last}");
+                last = now;
+            }
+        });
+        workers.into_iter().for_each(|w| w.join().unwrap());
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    assert_eq!(db.histogram(Histogram::Write).count(), 1200);
+}
+
 /// Each sample belongs to the family of the last TYPE line, names and values have the right form, and histograms are complete.
 #[test]
 fn the_prometheus_text_has_the_right_form() {
     let db = Db::open("db", in_memory()).unwrap();
     db.put(b"k", b"v").unwrap();
+    let odd = db.create_family("a \"b\" \\c\nd", Default::default()).unwrap();
+    odd.put(b"k", b"v").unwrap();
     let text = db.prometheus();
     assert!(text.ends_with('\n'));
+    assert!(text.contains(r#"kingtide_family_write_seconds_count{family="a \"b\" \\c\nd"} 1"#), "{text}");
     let (mut name, mut kind, mut last) = (String::new(), String::new(), 0);
     for line in text.lines() {
         if let Some(rest) = line.strip_prefix("# HELP ") {
@@ -103,7 +198,14 @@ fn the_prometheus_text_has_the_right_form() {
             let (sample, value) = line.rsplit_once(' ').unwrap();
             assert!(value.parse::<f64>().is_ok_and(f64::is_finite), "{line}");
             let rest = sample.strip_prefix(name.as_str()).unwrap_or_else(|| panic!("{line} is not of {name}"));
-            match rest {
+            // A family's label does not change what its lines must be.
+            let (before, label) = rest.split_once("{family=\"").unwrap_or((rest, ""));
+            assert_eq!(label.is_empty(), !name.starts_with("kingtide_family_"), "{line}");
+            let bucket = label.rsplit_once("\",").map(|(_, le)| format!("_bucket{{{le}"));
+            if rest.contains("le=\"0.000001023\"") {
+                last = 0;
+            }
+            match bucket.as_deref().unwrap_or(before) {
                 "" => assert_ne!(kind, "histogram"),
                 "_sum" => assert_eq!(kind, "histogram"),
                 "_count" => assert_eq!(value.parse::<u64>().unwrap(), last, "the last bucket has all"),

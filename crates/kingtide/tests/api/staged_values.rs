@@ -317,3 +317,33 @@ fn writers_live_through_flushes_and_merges() {
         assert!(kingtide::verify("db", &options(&fs)).unwrap().is_clean(), "seed {seed}");
     }
 }
+
+/// A table's entry has less than 4 GiB, and what writes it has it in memory. A value in pieces knows no such limit, so it never
+/// comes to be there: not even in a family that an open since then wants to keep all values in tables.
+#[test]
+fn a_value_of_several_chunks_stays_in_value_logs_when_the_threshold_is_raised() {
+    for threshold in [0, 1 << 20] {
+        let fs = MemFs::new();
+        let db = open(&fs);
+        let big = value(BIG, 3);
+        db.default_family().put_staged(b"long", &stage(db.default_family(), &big, &mut Rng::new(3))).unwrap();
+        // Its first flush after a crash moves it.
+        let fs = fs.kill_clone();
+        let mut raised = options(&fs);
+        raised.family.value_threshold = threshold;
+        let db = Db::open("db", raised).unwrap();
+        db.put(b"short", value(3000, 4)).unwrap();
+        db.flush().unwrap();
+        let of = |db: &Db| db.stats().families[0].clone();
+        assert!(of(&db).vlog_bytes > BIG as u64 / 2, "with {threshold}: {:?}", of(&db));
+        assert!(of(&db).levels[0].bytes < 10_000, "with {threshold}: {:?}", of(&db));
+        // And so does a clone, which has its own copy.
+        let copy = db.clone_family("default", "copy").unwrap();
+        assert!(of(&db).vlog_bytes > BIG as u64 / 2, "with {threshold}: {:?}", of(&db));
+        for family in [db.default_family(), &copy] {
+            assert!(family.get(b"long").unwrap().unwrap() == big);
+            assert!(family.get(b"short").unwrap().unwrap() == value(3000, 4));
+        }
+        assert!(db.verify().unwrap().is_clean(), "{:?}", db.verify().unwrap());
+    }
+}

@@ -165,6 +165,38 @@ fn a_key_is_updated_deleted_and_swapped() {
 }
 
 #[test]
+fn an_update_of_a_locked_key_waits_as_long_as_a_put() {
+    let mut options = Options::new().fs(Arc::new(MemFs::new()));
+    options.db.lock_timeout = Duration::from_millis(20);
+    let db = Db::open("/db", options).unwrap();
+    let f = db.default_family();
+    let locking = TransactionOptions::new(Isolation::Snapshot).locking(true);
+
+    let mut holder = db.begin_with(locking.clone()).unwrap();
+    holder.put(f, b"k", b"1").unwrap();
+    holder.prepare(b"in doubt").unwrap();
+    assert_eq!(f.put("k", "2").unwrap_err().kind(), ErrorKind::LockTimeout);
+    assert_eq!(f.fetch_update("k", |_| Some("2")).unwrap_err().kind(), ErrorKind::LockTimeout);
+    assert_eq!(f.compare_and_swap("k", None, Some(b"2")).unwrap_err().kind(), ErrorKind::LockTimeout);
+    holder.rollback().unwrap();
+    assert!(f.compare_and_swap("k", None, Some(b"2")).unwrap().is_ok());
+
+    // A lock that is released in time is waited for.
+    db.set_option("lock_timeout_ms", "60000").unwrap();
+    let mut holder = db.begin_with(locking).unwrap();
+    holder.put(f, b"k", b"3").unwrap();
+    std::thread::scope(|s| {
+        let update = s.spawn(|| f.fetch_update("k", |v| v.map(|v| [v, b"4"].concat())));
+        while db.lock_waits().is_empty() {
+            std::thread::yield_now();
+        }
+        holder.commit().unwrap();
+        assert_eq!(update.join().unwrap().unwrap().unwrap(), b"3");
+    });
+    assert_eq!(f.get("k").unwrap().unwrap(), b"34");
+}
+
+#[test]
 fn a_family_is_created_once() {
     let db = open();
     let small = FamilyOptions::new().value_threshold(100);

@@ -1,6 +1,7 @@
 //! Names of files: what a failed sync of the directory makes of them, and a release of log segments that a power cut ends.
 
-use kingtide::vfs::{Fs, MemFs, Survival, WriteOp};
+use kingtide::backup::{Backup, BackupOptions};
+use kingtide::vfs::{Fs, MemFs, OpenMode, Survival, WriteOp};
 use kingtide::{
     Db, Durability, ErrorKind, FamilyOptions, IngestOptions, Options, Severity, SortedFileWriter, WriteBatch,
     WriteOptions,
@@ -117,6 +118,137 @@ fn after_a_failed_sync_of_the_directory_nothing_is_acknowledged_that_a_power_cut
     }
     println!("{failures} failed syncs");
     assert!(failures > 8, "only {failures}");
+}
+
+/// What syncs the database's directory through another object, by another path too: it makes a directory there.
+type Neighbour = (&'static str, fn(&Db, &MemFs) -> kingtide::Result<()>);
+
+const NEIGHBOURS: [Neighbour; 5] = [
+    ("a checkpoint by another path", |db, _| db.checkpoint("./db/copy").map(drop)),
+    ("backups in the directory", |db, fs| {
+        Backup::on(Arc::new(fs.clone()), "db/backups").create(db, BackupOptions::new().flush(false)).map(drop)
+    }),
+    ("backups by another path", |db, fs| {
+        Backup::on(Arc::new(fs.clone()), "db/../db/backups").create(db, BackupOptions::new().flush(false)).map(drop)
+    }),
+    ("a database in the directory", |_, fs| Db::open("db/other", options(fs)).map(drop)),
+    ("an export by another path", |db, _| db.default_family().export("./db/export").map(drop)),
+];
+
+/// The names that such a sync forgets when it fails are those of our files too.
+#[test]
+fn a_failed_sync_of_the_directory_is_noticed_when_another_object_makes_it() {
+    for (what, act) in NEIGHBOURS {
+        let mut noticed = 0;
+        for nth in 1.. {
+            let fs = MemFs::new();
+            let db = open(&fs);
+            put(&db, 0, Durability::Power).unwrap();
+            // Several segments whose names are not durable.
+            (1..12).for_each(|n| put(&db, n, Durability::Process).unwrap());
+            fs.fail_dir_sync(nth);
+            let done = act(&db, &fs);
+            let what = format!("{what}, sync {nth}");
+            if done.is_ok() {
+                break;
+            }
+            fs.fail_dir_sync(0);
+            let last = put(&db, 12, Durability::Power);
+            let cut = fs.crash_clone(Survival::AllLost, &mut Rng::new(1));
+            let found = open(&cut);
+            assert!(is_there(&found, 0), "{what}: what was durable before is gone");
+            assert!(last.is_err() || (0..13).all(|n| is_there(&found, n)), "{what}: an acknowledged commit is gone");
+            let stopped = db.stats().writes_stopped;
+            assert_eq!(stopped.is_some(), last.is_err(), "{what}: {stopped:?}");
+            noticed += u64::from(stopped.is_some_and(|why| why.contains("directory")));
+            let _ = db.close();
+            let found = open(&fs);
+            assert!((0..12).all(|n| is_there(&found, n)), "{what}: what was read before is gone");
+            put(&found, 12, Durability::Power).unwrap();
+        }
+        assert!(noticed > 0, "{what} never syncs the database's directory");
+    }
+}
+
+/// A stranger, or damage, may leave a file of any number. No number is given to two files, and none is passed over for ever.
+#[test]
+fn files_with_the_greatest_numbers_are_no_harm() {
+    let kinds: [fn(u64) -> String; 6] = [
+        |n| format!("{n:08}.klog"),
+        |n| format!("{n:08}.vlog"),
+        |n| format!("{n:06}.wal"),
+        |n| format!("{n:06}.walfree"),
+        |n| format!("MANIFEST-{n:06}"),
+        |n| format!("LOG.{n}"),
+    ];
+    for kind in kinds {
+        let mut numbers: Vec<u64> = (0..4).map(|less| u64::MAX - less).collect();
+        numbers.extend([u64::MAX / 2 - 2, u64::MAX / 2 - 1, u64::MAX / 2, u64::MAX / 2 + 1]);
+        for number in numbers {
+            let (fs, name) = (MemFs::new(), kind(number));
+            let db = open(&fs);
+            (0..12).for_each(|n| put(&db, n, Durability::Power).unwrap());
+            db.flush().unwrap();
+            (12..20).for_each(|n| put(&db, n, Durability::Power).unwrap());
+            let fs = fs.kill_clone();
+            let file = fs.open(&Path::new("db").join(&name), OpenMode::Create).unwrap();
+            file.write_at(&[3; 5000], 0).unwrap();
+            fs.sync_dir(Path::new("db")).unwrap();
+            let read = Db::open_read_only("db", options(&fs)).unwrap_or_else(|e| panic!("{name}, read only: {e}"));
+            assert!((0..20).all(|n| is_there(&read, n)), "{name}");
+            drop(read);
+            let report = kingtide::repair("db", "repaired", &options(&fs)).unwrap_or_else(|e| panic!("{name}: {e}"));
+            assert!(report.verify.is_clean(), "{name}: {report:?}");
+            for round in 0..3 {
+                let db = Db::open("db", options(&fs)).unwrap_or_else(|e| panic!("{name}, open {round}: {e}"));
+                put(&db, 20 + round, Durability::Power).unwrap();
+                db.put([round as u8], [0; 3000]).unwrap(); // into a value log
+                db.flush().unwrap();
+                db.compact().unwrap();
+                db.checkpoint(format!("copy-{round}")).unwrap();
+                assert!((0..21 + round).all(|n| is_there(&db, n)), "{name}");
+                assert!(db.verify().unwrap().is_clean(), "{name}");
+                db.close().unwrap();
+            }
+        }
+    }
+}
+
+/// A file that a crash left may still be removed when another one is written, so that one has another number.
+#[test]
+fn ids_of_files_that_a_crash_left_are_not_given_again() {
+    for ending in ["klog", "vlog"] {
+        let fs = MemFs::new();
+        let db = open(&fs);
+        put(&db, 1, Durability::Power).unwrap();
+        let fs = fs.kill_clone();
+        fs.open(&Path::new("db").join(format!("00000500.{ending}")), OpenMode::Create).unwrap();
+        let db = open(&fs);
+        put(&db, 2, Durability::Power).unwrap();
+        db.flush().unwrap();
+        let names = fs.list(Path::new("db")).unwrap();
+        let tables: Vec<&String> = names.iter().filter(|n| n.ends_with(".klog")).collect();
+        assert!(tables.iter().all(|n| n[..8].parse::<u64>().unwrap() > 500), "{ending}: {names:?}");
+        assert!(!tables.is_empty() && is_there(&db, 1) && is_there(&db, 2));
+    }
+}
+
+/// A backup's number follows the greatest that there is; after the last there is none.
+#[test]
+fn the_last_number_of_a_backup_is_no_panic() {
+    let fs = MemFs::new();
+    let db = open(&fs);
+    put(&db, 1, Durability::Power).unwrap();
+    let shared: Arc<dyn Fs> = Arc::new(fs.clone());
+    let backup = Backup::on(shared, "backups");
+    backup.create(&db, BackupOptions::new()).unwrap();
+    fs.open(&Path::new("backups/backups").join(format!("{}.backup", u64::MAX - 1)), OpenMode::Create).unwrap();
+    assert_eq!(backup.create(&db, BackupOptions::new()).unwrap().id, u64::MAX);
+    assert_eq!(backup.create(&db, BackupOptions::new()).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    backup.verify(u64::MAX, BackupOptions::new()).unwrap();
+    backup.delete(u64::MAX - 1).unwrap();
+    backup.delete(u64::MAX).unwrap();
+    assert_eq!(backup.create(&db, BackupOptions::new()).unwrap().id, 2);
 }
 
 /// A flush that gives many log segments up syncs the directory as often as one that gives one up.

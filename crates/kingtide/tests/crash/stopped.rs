@@ -430,3 +430,71 @@ fn a_panic_while_space_is_given_back_stops_writes_and_lets_close_return() {
     assert_eq!(db.get(b"more").unwrap().as_deref(), Some(&b"1"[..]));
     assert_eq!(db.range(..).count(), 401);
 }
+
+/// A flush runs on the caller's thread and ends with a shorter log. A file system of the caller's that panics at any step of this
+/// halts the database, and the panic does not reach the caller.
+#[test]
+fn a_panic_of_the_file_system_at_any_step_of_a_flush_does_not_reach_the_caller() {
+    let mut halted = 0;
+    for op in [Op::Open, Op::Read, Op::Write, Op::Sync, Op::SyncDir, Op::Rename, Op::Remove, Op::Allocate] {
+        for nth in 1.. {
+            let fs = Arc::new(FaultFs::new(MemFs::shared(), 1));
+            let mut growing = options(fs.clone());
+            (growing.db.wal_segment_size, growing.tuning.first_segment) = (1 << 20, 4096);
+            let db = Db::open("db", growing).unwrap();
+            for n in 0..100u32 {
+                db.put(n.to_be_bytes(), [7; 2000]).unwrap(); // several segments, each larger than the one before
+            }
+            fs.add(Rule::new(op, Fault::Panic).nth(nth));
+            let what = format!("{op:?} {nth}");
+            let flushed = catch_unwind(AssertUnwindSafe(|| db.flush()));
+            assert!(flushed.is_ok(), "{what}: the panic reached the caller");
+            fs.clear();
+            if fs.stats().injected() == 0 {
+                break;
+            }
+            halted += 1;
+            assert_eq!(db.put(b"more", b"1").unwrap_err().kind(), ErrorKind::Poisoned, "{what}");
+            assert_eq!(db.get(7u32.to_be_bytes()).unwrap().as_deref(), Some(&[7; 2000][..]), "{what}");
+            let _ = db.close();
+            drop(db);
+            let db = Db::open("db", options(fs)).unwrap();
+            assert_eq!(db.range(..).count(), 100, "{what}");
+        }
+    }
+    println!("{halted} steps");
+    assert!(halted > 20, "only {halted} steps");
+}
+
+/// What seals a memtable runs on the caller's thread too, and calls no key order of the caller's, in debug builds neither.
+#[test]
+fn a_panic_of_the_key_order_at_any_comparison_of_a_flush_does_not_reach_the_caller() {
+    let mut halted = 0;
+    for after in 0.. {
+        let fs = MemFs::new();
+        let order = Arc::new(Panicky(AtomicI64::new(-1)));
+        let db = Db::open("db", options(Arc::new(fs.clone()))).unwrap();
+        let family_options = FamilyOptions::new().target_file_size(65_536).value_threshold(1 << 20);
+        let custom = KeyOrder::Custom(order.clone());
+        let family = db.create_family_ordered("panicky", family_options, custom).unwrap();
+        let mut value = vec![0; 1000];
+        for key in 0..300u16 {
+            Rng::new(u64::from(key)).fill(&mut value);
+            family.put(key.to_be_bytes(), &value).unwrap();
+        }
+        family.compact().unwrap(); // into a run of several files, which a check compares
+        (0..3u16).for_each(|key| _ = family.put((key * 70).to_be_bytes(), b"new").unwrap());
+        order.0.store(after, Ordering::SeqCst);
+        let flushed = catch_unwind(AssertUnwindSafe(|| db.flush()));
+        let all_made = order.0.swap(-1, Ordering::SeqCst) >= 0;
+        let flushed = flushed.unwrap_or_else(|_| panic!("comparison {after}: the panic reached the caller"));
+        if all_made {
+            flushed.unwrap();
+            break;
+        }
+        halted += 1;
+        assert_eq!(flushed.unwrap_err().kind(), ErrorKind::Poisoned, "comparison {after}");
+    }
+    println!("{halted} comparisons");
+    assert!(halted > 3, "only {halted} comparisons");
+}

@@ -248,13 +248,20 @@ impl World {
             }
         }
         set_fuse(None);
+        // A flush does not fail because the log could not shrink behind it, but the panic stops writes all the same.
+        if result.is_ok() && self.db().stats().writes_stopped.is_some() {
+            result = self.db().flush();
+        }
         let Err(e) = result else { return };
-        if e.kind() != ErrorKind::Poisoned || !e.to_string().contains("injected: ") {
+        if e.kind() != ErrorKind::Poisoned || !e.to_string().contains("panicked (injected: ") {
             return self.tolerate(e); // another trouble
         }
         self.counts.panics += 1;
         let stats = self.db().stats();
-        assert!(stats.background_error.is_some_and(|t| t.contains("injected: ")), "the statistics do not show a panic");
+        assert!(
+            stats.background_error.is_some_and(|t| t.contains("panicked (injected: ")),
+            "the statistics do not show a panic"
+        );
         assert!(stats.writes_stopped.is_some(), "a panic did not stop writes");
         let (_, family) = self.any_family();
         let refused = family.put(b"key", b"after a panic").expect_err("writes are stopped");

@@ -1,7 +1,7 @@
 //! A digest of everything that a run does to its disk and is told, to see that a run can be repeated.
 
 use kingtide::Result;
-use kingtide::vfs::{File, FileLock, Fs, OpenMode};
+use kingtide::vfs::{DirId, File, FileLock, Fs, OpenMode};
 use kingtide_base::hash::{hash64, mix64};
 use kingtide_base::options::FileMode;
 use std::path::Path;
@@ -109,6 +109,10 @@ impl Fs for TraceFs {
     fn sync_dir(&self, path: &Path) -> Result<()> {
         self.trace.name("sync_dir", path, Path::new(""));
         self.inner.sync_dir(path)
+    }
+
+    fn dir_id(&self, path: &Path) -> Result<DirId> {
+        self.inner.dir_id(path)
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {

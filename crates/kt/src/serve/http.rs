@@ -2,11 +2,11 @@
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest head of a request. Those of browsers have some hundred bytes.
 const HEAD: usize = 16 << 10;
-/// How long the other side may take.
+/// How long the other side may take to send a request, and to take each piece of the answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What was asked for.
@@ -49,12 +49,19 @@ impl Request {
 }
 
 /// Reads the head of a request; `None` when it is none, too long, or too slow.
-pub fn read(mut connection: &TcpStream) -> Option<Request> {
-    connection.set_read_timeout(Some(PATIENCE)).ok()?;
+pub fn read(connection: &TcpStream) -> Option<Request> {
     connection.set_write_timeout(Some(PATIENCE)).ok()?;
+    read_within(connection, PATIENCE)
+}
+
+/// Reads the head of a request that has to be there after that time, however little of it comes at a time.
+fn read_within(mut connection: &TcpStream, patience: Duration) -> Option<Request> {
+    let since = Instant::now();
     let mut head = Vec::new();
     let mut piece = [0; 1024];
     while !head.windows(4).any(|w| w == b"\r\n\r\n") {
+        let left = patience.checked_sub(since.elapsed()).filter(|left| !left.is_zero())?;
+        connection.set_read_timeout(Some(left)).ok()?;
         let n = connection.read(&mut piece).ok().filter(|n| *n > 0)?;
         head.extend_from_slice(piece.get(..n)?);
         if head.len() > HEAD {
@@ -109,6 +116,25 @@ mod tests {
         for none in ["", "GET\r\n\r\n", "GET / SPDY\r\n\r\n"] {
             assert!(Request::parse(none).is_none(), "{none}");
         }
+    }
+
+    #[test]
+    fn a_request_that_comes_in_drops_is_given_up() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (connection, _) = listener.accept().unwrap();
+        let drops = std::thread::spawn(move || {
+            for _ in 0..20 {
+                // Each drop comes in time, but not all of them together.
+                std::thread::sleep(Duration::from_millis(20));
+                if client.write_all(b"\r\n").is_err() {
+                    return;
+                }
+            }
+        });
+        assert!(read_within(&connection, Duration::from_millis(100)).is_none());
+        drop(connection);
+        drops.join().unwrap();
     }
 
     #[test]

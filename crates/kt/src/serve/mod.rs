@@ -17,10 +17,13 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 const PAGE: &str = include_str!("page.html");
 /// Connections that are served at once; more are closed without an answer.
 const CONNECTIONS: usize = 32;
+/// How long to wait when no connection can be taken, which is until another is closed if there are too many.
+const PAUSE: Duration = Duration::from_millis(100);
 /// Bytes at the end of the file `LOG` that are shown.
 const LOG_TAIL: u64 = 8 << 10;
 
@@ -56,6 +59,10 @@ pub fn serve(args: &ServeArgs, out: &mut Out) -> Result<()> {
     out.finish()?;
     let busy = Arc::new(AtomicUsize::new(0));
     for connection in listener.incoming() {
+        let Ok(connection) = connection else {
+            std::thread::sleep(PAUSE);
+            continue;
+        };
         // Relaxed: a number that only this loop compares.
         if busy.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS {
             busy.fetch_sub(1, Ordering::Relaxed);
@@ -63,9 +70,7 @@ pub fn serve(args: &ServeArgs, out: &mut Out) -> Result<()> {
         }
         let (source, done) = (Arc::clone(&source), Arc::clone(&busy));
         let started = std::thread::Builder::new().name("kt-serve".to_owned()).spawn(move || {
-            if let Ok(connection) = connection {
-                answer(&source, connection, address);
-            }
+            answer(&source, connection, address);
             done.fetch_sub(1, Ordering::Relaxed);
         });
         if started.is_err() {
@@ -153,7 +158,7 @@ fn families(db: &Db) -> Vec<Value> {
     };
     let family = |f: &kingtide::FamilyReport| {
         json!({
-            "name": f.name, "memtable_bytes": f.active_bytes, "immutable_memtables": f.frozen,
+            "name": f.name, "memtable_bytes": f.active_bytes, "immutable_memtables": f.immutable_memtables,
             "vlog_bytes": f.vlog_bytes, "vlog_dead_bytes": f.vlog_dead_bytes,
             "levels": f.levels.iter().map(level).collect::<Vec<_>>(),
         })
@@ -175,6 +180,7 @@ fn parse(text: &str) -> (Map<String, Value>, Map<String, Value>) {
                     all.push(json!([bound, number]));
                 }
             }
+            None if name.contains('{') => {} // a family's histogram; the page shows those of the database
             None => drop(counters.insert(name.to_owned(), number.into())),
         }
     }

@@ -34,6 +34,11 @@ fn a_key_is_put_read_and_deleted() {
     assert_eq!(error["error"]["exit_code"], 3);
     assert!(kt(&["put", &db, "x", "y", "--json"]).json()["sequence"].as_u64().unwrap() > 4);
 
+    kt(&["put", &db, "-5", "cold"]).ok();
+    assert_eq!(kt(&["scan", &db, "--prefix", "-5"]).ok(), "-5\tcold\n");
+    assert!(kt(&["size", &db, "--prefix", "-5"]).ok().contains("1 key"));
+    kt(&["delete", &db, "--prefix", "-5", "--yes"]).ok();
+
     assert_eq!(kt_with(&["put", &db, "bin", "--stdin"], b"\x00\xff\n").ok(), "");
     assert_eq!(kt(&["get", &db, "bin"]).ok(), "\\x00\\xff\\n\n");
     assert_eq!(kt_with(&["put", &db, "bare"], b"from a pipe").ok(), "");
@@ -335,7 +340,8 @@ fn mistakes_are_one_line_and_make_no_database() {
     std::fs::write(&file, "text").unwrap();
     std::fs::create_dir(dir.path("empty")).unwrap();
     let empty = dir.at("empty");
-    for command in [&["info"][..], &["stats"], &["scan"], &["flush"], &["compact"], &["export"], &["changes"]] {
+    let commands = [&["info"][..], &["stats"], &["stats", "--live"], &["scan"], &["flush"], &["compact"], &["export"]];
+    for command in commands {
         for path in [&none, &file, &empty] {
             let args = [command, &[path.as_str()]].concat();
             let message = kt(&args).fails(3);
@@ -364,6 +370,8 @@ fn mistakes_are_one_line_and_make_no_database() {
     assert_eq!(kt(&["scan", &none, "--limit", "many"]).code, 2);
     let error: Value = serde_json::from_str(&kt(&["scan", &none, "--nope", "--json"]).fails(2)).unwrap();
     assert_eq!(error["error"]["kind"], "usage");
+    let error: Value = serde_json::from_str(&kt(&["get", &none, "--json"]).fails(2)).unwrap();
+    assert_eq!(error["error"]["message"], "the following required arguments were not provided: <KEY>");
     for help in [&["--help"][..], &["scan", "--help"], &["cf", "create", "--help"], &["--version"]] {
         assert!(!kt(help).ok().is_empty());
     }
@@ -399,6 +407,38 @@ fn damage_is_told_with_file_and_offset() {
     assert_eq!((&error["error"]["path"], &error["error"]["offset"]), (&json!(table.to_string_lossy()), &json!(0)));
     damage(&dir.path("db").join("CURRENT"), 0);
     assert!(kt(&["info", &path]).fails(4).contains("CURRENT"));
+}
+
+#[test]
+fn copies_of_a_database_that_lacks_a_table_say_that_it_is_damaged() {
+    let dir = Dir::new();
+    let path = small(&dir);
+    kt(&["flush", &path]).ok();
+    kt(&["backup", "create", &path, &dir.at("backups")]).ok();
+    std::fs::remove_file(file_ending(&dir.path("db"), ".klog")).unwrap();
+    for copy in [
+        &["checkpoint", &path, &dir.at("copy")][..],
+        &["backup", "create", &path, &dir.at("backups")],
+        &["backup", "create", &path, &dir.at("others")],
+        &["cf", "clone", &path, "default", "clone"],
+    ] {
+        let message = kt(copy).fails(4);
+        assert!(message.contains("missing") && message.contains(".klog"), "{message}");
+    }
+}
+
+#[test]
+fn output_that_cannot_be_written_is_a_failure() {
+    let dir = Dir::new();
+    let path = small(&dir);
+    for args in [&["--help"][..], &["scan", "--help"], &["--version"], &["scan", &path], &["info", &path]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_kt"));
+        let run = command.args(args).stdout(full).output().unwrap();
+        let message = String::from_utf8(run.stderr).unwrap();
+        assert_eq!((run.status.code(), message.lines().count()), (Some(1), 1), "{args:?}: {message}");
+        assert!(message.contains("standard output"), "{message}");
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::process::Command;
 #[test]
 fn the_examples_of_the_pages_work() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut pages = vec![root.join("README.md")];
+    let mut pages = vec![root.join("README.md"), root.join("crates/kt/README.md")];
     let docs = std::fs::read_dir(root.join("docs")).unwrap().map(|e| e.unwrap().path());
     pages.extend(docs.filter(|p| p.extension().is_some_and(|e| e == "md")));
     pages.sort();

@@ -15,11 +15,18 @@ struct Server {
 
 impl Server {
     fn of(db: &str) -> Server {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_kt"))
-            .args(["serve", db, "--listen", "127.0.0.1:0"])
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        Server::by(&mut Command::new(env!("CARGO_BIN_EXE_kt")), db)
+    }
+
+    /// A server that may have so many files open.
+    fn with_files(files: u32, db: &str) -> Server {
+        let run = format!("ulimit -n {files} && exec \"$0\" \"$@\"");
+        Server::by(Command::new("sh").args(["-c", &run, env!("CARGO_BIN_EXE_kt")]), db)
+    }
+
+    fn by(command: &mut Command, db: &str) -> Server {
+        let args = ["serve", db, "--listen", "127.0.0.1:0"];
+        let mut process = command.args(args).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let address = line.trim().strip_prefix("http://127.0.0.1:").and_then(|l| l.strip_suffix('/'));
@@ -45,6 +52,13 @@ impl Server {
     fn status(&self) -> Value {
         serde_json::from_str(&self.get("/status.json").1).unwrap()
     }
+}
+
+/// The time that a process has run so far, in ticks of a hundredth of a second.
+fn ticks(process: &Child) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.id())).unwrap();
+    let (_, fields) = stat.rsplit_once(')').unwrap();
+    fields.split_whitespace().skip(11).take(2).map(|n| n.parse::<u64>().unwrap()).sum()
 }
 
 impl Drop for Server {
@@ -97,11 +111,30 @@ fn what_a_running_process_publishes_is_shown() {
     let server = Server::of(&path);
     let status = server.status();
     assert_eq!((&status["live"], &status["counters"]["puts"]), (&Value::Bool(true), &100.into()), "{status}");
+    let names = |of: &str| status[of].as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    assert!(names("counters").iter().all(|name| !name.contains('{')), "families' histograms are no counters: {status}");
+    assert!(names("histograms").contains(&"write".to_owned()), "{status}");
     let writes = status["histograms"]["write"].as_array().unwrap();
     assert_eq!(writes.last().unwrap(), &serde_json::json!([null, 100]));
     assert!(server.get("/metrics").1.contains("\nkingtide_puts 100\n"));
     db.close().unwrap();
     assert_eq!(server.status()["live"], false);
+}
+
+#[test]
+fn without_file_descriptors_it_waits_until_there_are_some() {
+    let dir = Dir::new();
+    let path = dir.at("db");
+    kt(&["create", &path]).ok();
+    let server = Server::with_files(24, &path);
+    let open: Vec<_> = (0..30).map(|_| TcpStream::connect(&server.address).unwrap()).collect();
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    let before = ticks(&server.process);
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let used = ticks(&server.process) - before;
+    assert!(used < 20, "it was busy for {used} of 100 ticks");
+    drop(open);
+    assert!(server.get("/").0.starts_with("HTTP/1.1 200"));
 }
 
 #[test]

@@ -105,6 +105,27 @@ fn a_bad_line_is_named_and_everything_before_it_is_there() {
     let db = dir.at("db0");
     let family = "{\"key\":\"k\",\"value\":\"v\",\"family\":\"none\"}";
     assert!(kt_with(&["import", &db, "-"], family.as_bytes()).fails(3).contains("line 1: no column family 'none'"));
+    for (line, why) in [("\"options\":[1]", "not an object"), ("\"option\":{}", "unknown field \"option\"")] {
+        let line = format!("{{\"family\":\"default\",\"order\":\"bytewise\",{line}}}");
+        assert!(kt_with(&["import", &db, "-"], line.as_bytes()).fails(1).contains(why), "{line}");
+    }
     let order = "{\"family\":\"default\",\"order\":\"u64\"}";
     assert!(kt_with(&["import", &db, "-"], order.as_bytes()).fails(1).contains("bytewise, not u64"));
+}
+
+/// An entry of a family that got its `ttl_ms` later does not expire, and neither does its copy.
+#[test]
+fn entries_that_do_not_expire_do_not_begin_to_when_they_are_imported() {
+    let dir = Dir::new();
+    let (from, to) = (dir.at("from"), dir.at("to"));
+    kt(&["cf", "create", &from, "cache"]).fails(3);
+    kt(&["create", &from]).ok();
+    kt(&["cf", "create", &from, "cache"]).ok();
+    kt(&["put", &from, "lasting", "v", "--family", "cache"]).ok();
+    kt(&["set-option", &from, "ttl_ms=60000", "--family", "cache"]).ok();
+    kt(&["put", &from, "brief", "v", "--family", "cache"]).ok();
+    let exported = kt(&["export", &from]).ok();
+    assert_eq!(exported.matches("expires_at").count(), 1, "{exported}");
+    kt_with(&["import", &to, "-", "--create"], exported.as_bytes()).ok();
+    assert_eq!(kt(&["export", &to]).ok(), exported);
 }

@@ -4,9 +4,11 @@ use std::alloc::{Layout, handle_alloc_error};
 use std::fmt;
 use std::ops::Deref;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use kingtide_base::{Error, Result};
 
+use super::slabs::Slabs;
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, alloc, alloc_zeroed, dealloc};
 
 /// Where a block was read from: a file and the byte offset in it.
@@ -24,6 +26,8 @@ pub(super) struct Header {
     refs: AtomicUsize,
     /// `NO_KEY`, then `SETTING_KEY`, then `HAS_KEY`, never back.
     key_state: AtomicU32,
+    /// Whether the memory is a cache's: a slot of [`Slabs`].
+    in_slab: bool,
     file_id: AtomicU64,
     offset: AtomicU64,
     len: usize,
@@ -60,7 +64,7 @@ impl Block {
             if memory.is_null() {
                 return Err(Error::out_of_memory("a block", len));
             }
-            Self::adopt(memory, layout, len)
+            Self::adopt(memory, layout, len, false)
         };
         let block = Block { header };
         // SAFETY: `len` zeroed bytes follow the header, and this block is the only handle to them.
@@ -71,15 +75,22 @@ impl Block {
     /// A copy of bytes; `None` when there is no memory for it.
     #[inline]
     pub fn copied(bytes: &[u8]) -> Option<Block> {
+        Block::copied_to(bytes, None)
+    }
+
+    /// The same, in a cache's memory if that takes blocks of this size.
+    #[inline]
+    pub(super) fn copied_to(bytes: &[u8], slabs: Option<&Arc<Slabs>>) -> Option<Block> {
         let layout = layout(bytes.len())?;
+        let slot = slabs.and_then(|s| s.allocate(layout.size()));
         // SAFETY: the layout is not of size zero; the bytes after the header are `bytes.len()` in number, and fresh,
         // so they overlap nothing.
         unsafe {
-            let memory = alloc(layout);
+            let memory = slot.map_or_else(|| alloc(layout), NonNull::as_ptr);
             if memory.is_null() {
                 return None;
             }
-            let block = Block { header: Block::adopt(memory, layout, bytes.len()) };
+            let block = Block { header: Block::adopt(memory, layout, bytes.len(), slot.is_some()) };
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), block.bytes(), bytes.len());
             Some(block)
         }
@@ -88,15 +99,16 @@ impl Block {
     /// Turns fresh memory into a block with one handle.
     ///
     /// # Safety
-    /// `memory` is null or fresh from an allocation of `layout`, which is `layout(len)`.
+    /// `memory` is null or fresh from an allocation of `layout`, which is `layout(len)`, and is a slot if `in_slab` says so.
     #[inline]
-    unsafe fn adopt(memory: *mut u8, layout: Layout, len: usize) -> NonNull<Header> {
+    unsafe fn adopt(memory: *mut u8, layout: Layout, len: usize, in_slab: bool) -> NonNull<Header> {
         let Some(header) = NonNull::new(memory.cast::<Header>()) else { handle_alloc_error(layout) };
         // SAFETY: the memory is fresh, large enough and aligned, by the contract.
         unsafe {
             header.write(Header {
                 refs: AtomicUsize::new(1),
                 key_state: AtomicU32::new(NO_KEY),
+                in_slab,
                 file_id: AtomicU64::new(0),
                 offset: AtomicU64::new(0),
                 len,
@@ -236,10 +248,13 @@ unsafe fn free(header: NonNull<Header>) {
     // sanitizer does not understand: it reads what our own subtraction wrote, the end of all of theirs.
     // SAFETY: nothing frees the block but we.
     unsafe { header.as_ref() }.refs.load(Ordering::Acquire);
-    // SAFETY: no other thread can reach the block any more, and it was allocated with this very layout.
+    // SAFETY: no other thread can reach the block any more, and it was allocated as a slot or with this very layout.
     unsafe {
-        let len = header.as_ref().len;
+        let (len, in_slab) = (header.as_ref().len, header.as_ref().in_slab);
         std::ptr::drop_in_place(header.as_ptr());
+        if in_slab {
+            return Slabs::free(header.cast());
+        }
         let size = size_of::<Header>() + len;
         dealloc(header.as_ptr().cast(), Layout::from_size_align_unchecked(size, align_of::<Header>()));
     }

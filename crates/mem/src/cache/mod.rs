@@ -6,13 +6,15 @@
 //! | `slot` | a table slot through which a reader takes a reference in one atomic instruction |
 //! | `clock` | a partition: lock-free lookup, CLOCK eviction, exact accounting |
 //! | `doorkeeper` | who gets in when the cache is full |
+//! | `slabs` | the memory of blocks, which all threads share |
 //!
 //! A miss goes: [`BlockCache::get`] returns `None`; the reader decodes into its own scratch, or, if
-//! [`BlockCache::admit`] says so, into a fresh [`Block`] that it hands to [`BlockCache::insert`].
+//! [`BlockCache::admit`] says so, copies the bytes ([`BlockCache::copied`]) and hands the copy to [`BlockCache::insert`].
 
 mod block;
 mod clock;
 mod doorkeeper;
+mod slabs;
 mod slot;
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -25,6 +27,7 @@ use kingtide_base::stats::{Stat, Stats};
 
 pub use block::Block;
 use clock::{Change, Hashed, Partition};
+use slabs::Slabs;
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -41,6 +44,8 @@ pub struct BlockCache {
     /// Bytes held, and the capacity. Relaxed: statistics; each partition enforces its own share under its lock.
     used: AtomicU64,
     capacity: AtomicU64,
+    /// Where the memory of its blocks comes from.
+    slabs: Arc<Slabs>,
     stats: Arc<Stats>,
 }
 
@@ -61,6 +66,7 @@ impl BlockCache {
             shift: 64 - n.trailing_zeros(),
             used: AtomicU64::new(0),
             capacity: AtomicU64::new(capacity),
+            slabs: Slabs::new(),
             stats,
         })
     }
@@ -92,6 +98,12 @@ impl BlockCache {
     pub fn admit(&self, file_id: u64, offset: u64) -> bool {
         let k = Hashed::new(file_id, offset);
         self.partition(k).admit(k)
+    }
+
+    /// A copy of bytes, in memory that this cache recycles; `None` when there is none. It may outlive the cache.
+    #[inline]
+    pub fn copied(&self, bytes: &[u8]) -> Option<Block> {
+        Block::copied_to(bytes, Some(&self.slabs))
     }
 
     /// Caches a block, evicting others as needed. A block larger than a partition is not cached; a key that is cached

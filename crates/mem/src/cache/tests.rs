@@ -220,3 +220,24 @@ fn hammer() {
     audit(&c);
     assert!(stats.get(Stat::CacheHits) > 0 && stats.get(Stat::CacheBytes) <= 60_000);
 }
+
+/// Blocks in the cache's own memory and in the allocator's, by their size, behave alike, and outlive the cache.
+#[test]
+fn copies_of_every_size_hold_their_bytes() {
+    let (c, _) = cache(1 << 20, 1);
+    let mut held = Vec::new();
+    for (offset, len) in [0usize, 900, 1000, 4096, 4200, 16_000, 20_000].into_iter().enumerate() {
+        let bytes: Vec<u8> = (0..len).map(|i| (i * 7 + len) as u8).collect();
+        let block = c.copied(&bytes).unwrap();
+        assert_eq!(block.as_ptr() as usize % 16, 0);
+        c.insert(1, offset as u64, block);
+        held.push((c.get(1, offset as u64).unwrap(), bytes));
+    }
+    audit(&c);
+    c.erase_file(1);
+    assert_eq!(c.used(), 0);
+    drop(c);
+    for (block, bytes) in &held {
+        assert_eq!(&**block, bytes);
+    }
+}

@@ -29,6 +29,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use kingtide_base::lock::{Mutex, RwLock, RwLockWriteGuard};
 use kingtide_base::options::FileMode;
@@ -36,7 +37,7 @@ use kingtide_base::rng::Rng;
 use kingtide_base::{Error, Result};
 use rustix::io::Errno;
 
-use crate::{File, FileLock, Fs, OpenMode, locked_here};
+use crate::{DirId, File, FileLock, Fs, OpenMode, locked_here};
 
 mod content;
 mod crash;
@@ -104,6 +105,8 @@ impl Boundary<'_> {
 pub type OnWrite = Box<dyn FnMut(&Boundary<'_>) + Send>;
 
 struct State {
+    /// Tells its directories from those of others.
+    number: u64,
     disk: Disk,
     write_ops: u64,
     /// In a mutex only so that the state may be shared; reached through `get_mut`.
@@ -162,7 +165,10 @@ impl MemFs {
     }
 
     fn of(disk: Disk) -> MemFs {
+        // Counted from above, where no device of the machine has its number.
+        static NEXT: AtomicU64 = AtomicU64::new(u64::MAX);
         let state = State {
+            number: NEXT.fetch_sub(1, Ordering::Relaxed), // each number is drawn once, in whatever order
             disk,
             write_ops: 0,
             callback: None,
@@ -344,6 +350,12 @@ impl Fs for MemFs {
             false => state.disk.sync_dir(path),
         };
         synced.map_err(|e| Error::io("sync directory", path, e))
+    }
+
+    fn dir_id(&self, path: &Path) -> Result<DirId> {
+        let state = self.state.read();
+        let dir = state.disk.find(path).map_err(|e| Error::io("identify", path, e))?;
+        Ok(DirId(state.number, dir))
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {

@@ -54,14 +54,22 @@ impl Origin {
 /// One value for the present process, made at its first use. A forked child gets one of its own: the one that it inherited
 /// may be locked by a thread that the child does not have. Values are not freed: there is one for each process of a line of
 /// descent that opens databases.
-pub(super) struct PerProcess<T>(AtomicPtr<(Origin, T)>);
+pub struct PerProcess<T>(AtomicPtr<(Origin, T)>);
+
+impl<T: Default + Send + Sync> Default for PerProcess<T> {
+    fn default() -> Self {
+        PerProcess::new()
+    }
+}
 
 impl<T: Default + Send + Sync> PerProcess<T> {
-    pub(super) const fn new() -> PerProcess<T> {
+    /// No value yet.
+    pub const fn new() -> PerProcess<T> {
         PerProcess(AtomicPtr::new(std::ptr::null_mut()))
     }
 
-    pub(super) fn get(&'static self) -> &'static T {
+    /// The present process's value.
+    pub fn get(&'static self) -> &'static T {
         // Acquire, here and below: partner of the Release with which the value is published.
         let mut current = self.0.load(Ordering::Acquire);
         loop {

@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
@@ -12,7 +12,7 @@ use kingtide_base::options::FileMode;
 use kingtide_base::{Error, ErrorKind, Result};
 
 use self::file::{PosixFile, open_file, retry};
-use crate::{File, FileLock, Fs, OpenMode};
+use crate::{DirId, File, FileLock, Fs, OpenMode};
 
 mod file;
 pub(crate) mod fork;
@@ -116,6 +116,11 @@ impl Fs for PosixFs {
         retry(|| fs::File::open(directory(path)))
             .and_then(|dir| retry(|| dir.sync_all()))
             .map_err(|e| Error::io("sync directory", path, e))
+    }
+
+    fn dir_id(&self, path: &Path) -> Result<DirId> {
+        let found = retry(|| fs::metadata(directory(path))).map_err(|e| Error::io("identify", path, e))?;
+        Ok(DirId(found.dev(), found.ino()))
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {

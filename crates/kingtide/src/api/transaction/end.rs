@@ -21,7 +21,7 @@ impl Transaction {
     pub fn commit(&mut self) -> Result<SeqNo> {
         let started = self.db.stats.start();
         let committed = self.commit_and_sync();
-        self.db.stats.finish(Histogram::Commit, started, Subject::default);
+        self.db.stats.finish(Histogram::Commit, None, started, Subject::default);
         committed
     }
 

@@ -141,8 +141,19 @@ impl Db {
 pub(crate) fn run<T, C>(
     db: &Arc<DbInner>,
     options: TransactOptions,
+    body: impl FnMut(&mut Transaction) -> Result<T>,
+    commit: impl Fn(&mut Transaction) -> Result<C>,
+) -> Result<(T, C)> {
+    run_waiting(db, options, body, commit, || Ok(()))
+}
+
+/// Does what [`run`] does, and before each further attempt also calls `wait_for`, whose error ends it.
+fn run_waiting<T, C>(
+    db: &Arc<DbInner>,
+    options: TransactOptions,
     mut body: impl FnMut(&mut Transaction) -> Result<T>,
     commit: impl Fn(&mut Transaction) -> Result<C>,
+    mut wait_for: impl FnMut() -> Result<()>,
 ) -> Result<(T, C)> {
     let mut txn = Transaction::begin(db.clone(), options.transaction)?;
     // A transaction's id is its own, so two that met do not wait for equally long.
@@ -166,15 +177,20 @@ pub(crate) fn run<T, C>(
             return Err(error.context(format!("given up after {attempt} attempts")));
         }
         attempt += 1;
+        wait_for()?;
         db.clock.sleep(Duration::from_nanos(wait));
         longest = longest.saturating_mul(2).min(options.max_wait);
         txn.reset()?;
     }
 }
 
-/// An update of one key is retried until it commits: of the updates that conflict, one always succeeds.
-fn until_done() -> TransactOptions {
-    TransactOptions::new().transaction(Isolation::Snapshot).attempts(u32::MAX)
+/// Updates one key, again after each conflict, until it commits: of the updates that conflict, one always succeeds. A
+/// transaction may keep the key locked for as long as it likes, so such locks are waited for as a put waits for them.
+fn update_key<T>(family: &ColumnFamily, key: &[u8], update: impl FnMut(&mut Transaction) -> Result<T>) -> Result<T> {
+    let options = TransactOptions::new().transaction(Isolation::Snapshot).attempts(u32::MAX);
+    let mut waited = Duration::ZERO;
+    let wait_for = || family.db.wait_for_lock(family.inner(), key, &mut waited);
+    run_waiting(&family.db, options, update, Transaction::commit, wait_for).map(|(value, _)| value)
 }
 
 impl ColumnFamily {
@@ -217,7 +233,7 @@ impl ColumnFamily {
             }
             Ok(value)
         };
-        run(&self.db, until_done(), update, Transaction::commit).map(|(value, _)| value)
+        update_key(self, key, update)
     }
 
     /// Replaces a key's value if it is `expected`, atomically. `None` stands for no value, on both sides. The inner error is the
@@ -258,6 +274,6 @@ impl ColumnFamily {
             }
             Ok(Ok(()))
         };
-        run(&self.db, until_done(), swap, Transaction::commit).map(|(swapped, _)| swapped)
+        update_key(self, key, swap)
     }
 }

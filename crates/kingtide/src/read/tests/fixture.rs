@@ -280,8 +280,9 @@ impl Fixture {
     }
 
     pub fn build(order: KeyOrder, shape: Shape, history: Vec<Op>, rng: &mut Rng) -> Fixture {
-        let (runs, frozen) = (rng.below(6), rng.below(3));
-        let mut cuts: Vec<usize> = (0..runs + frozen).map(|_| rng.below(history.len() as u64 + 1) as usize).collect();
+        let (runs, immutable) = (rng.below(6), rng.below(3));
+        let mut cuts: Vec<usize> =
+            (0..runs + immutable).map(|_| rng.below(history.len() as u64 + 1) as usize).collect();
         cuts.sort_unstable();
         let dir = PathBuf::from("db");
         let fs: Arc<dyn Fs> = MemFs::shared();

@@ -225,7 +225,7 @@ impl LockManager {
         let result = self.wait(owners, &want, Waiting { place, signal: &signal, deadline }, state);
         let waited = self.clock.monotonic_ns().saturating_sub(since);
         self.stats.add(Stat::LockWaitMicros, waited / 1000);
-        self.stats.record(Histogram::LockWait, waited);
+        self.stats.record(Histogram::LockWait, None, waited);
         perf::count(Stage::LockWaitNs, waited);
         if result.as_ref().is_err_and(|e| e.kind() == ErrorKind::Deadlock) {
             self.stats.events.tell(|| Event::Deadlock(txn));

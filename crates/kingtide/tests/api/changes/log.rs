@@ -178,7 +178,7 @@ fn retention_keeps_so_much_and_no_more() {
         assert_eq!(db.oldest_change_sequence(), oldest, "an open keeps what a close kept");
         assert!(since(&db, oldest) == history.range(oldest + 1..).map(|(k, v)| (*k, v.clone())).collect::<History>());
     }
-    // What is kept is not counted as log that ought to be flushed: memtables are not frozen for it.
+    // What is kept is not counted as log that ought to be flushed: memtables are not sealed for it.
     let before = db.stats().get("memtable_rotations").unwrap();
     write_some(&db, &mut rng, 20, &mut history);
     assert_eq!(db.stats().get("memtable_rotations").unwrap(), before);

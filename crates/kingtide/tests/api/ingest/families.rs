@@ -153,10 +153,41 @@ fn a_damaged_or_unfinished_export_is_refused() {
     db.import_family("new", "export").unwrap();
     fs.remove(Path::new("export/FAMILY")).unwrap();
     assert_eq!(db.import_family("newer", "export").unwrap_err().kind(), ErrorKind::NotFound);
-    db.default_family().export("export").unwrap(); // takes the place of what looks unfinished
+    // Nothing says that an export made these files.
+    let e = db.default_family().export("export").unwrap_err();
+    assert!(e.kind() == ErrorKind::Exists && e.to_string().contains("00000001.sorted"), "{e}");
+    assert!(fs.exists(Path::new("export/00000001.sorted")).unwrap());
+    fs.open(Path::new("export/FAMILY.tmp"), OpenMode::Create).unwrap();
+    db.default_family().export("export").unwrap(); // takes the place of what is unfinished
     fs.open(Path::new("export/notes"), OpenMode::Create).unwrap();
-    fs.remove(Path::new("export/FAMILY")).unwrap();
+    fs.rename(Path::new("export/FAMILY"), Path::new("export/FAMILY.tmp")).unwrap();
     assert_eq!(db.default_family().export("export").unwrap_err().kind(), ErrorKind::Exists);
+    assert!(fs.exists(Path::new("export/00000001.sorted")).unwrap());
+}
+
+/// Whenever an export is cut short, by a kill or by a power cut, the next one into the same directory finds that it may remove
+/// what is there.
+#[test]
+fn an_export_that_is_cut_short_can_be_made_again_in_the_same_place() {
+    let fs = MemFs::new();
+    let db = open(&fs);
+    fill(&db, db.default_family(), &mut Rng::new(9));
+    let cuts: Arc<Mutex<Vec<MemFs>>> = Arc::default();
+    let keep = cuts.clone();
+    fs.on_write(Some(Box::new(move |at| keep.lock().unwrap().push(at.kill_clone()))));
+    db.default_family().export("export").unwrap();
+    fs.on_write(None);
+    let cuts = std::mem::take(&mut *cuts.lock().unwrap());
+    assert!(cuts.len() > 8, "{}", cuts.len());
+    for (n, cut) in cuts.iter().enumerate() {
+        for left in [cut.kill_clone(), cut.crash_clone(Survival::AllLost, &mut Rng::new(n as u64))] {
+            let db = open(&left);
+            let e = db.default_family().export("export").err();
+            // Only the last cuts leave a whole one.
+            assert!(e.is_none_or(|e| e.kind() == ErrorKind::Exists && n + 2 > cuts.len()), "cut {n}");
+            db.import_family("again", "export").unwrap_or_else(|e| panic!("cut {n}: {e}"));
+        }
+    }
 }
 
 /// What a test does to a database.

@@ -70,7 +70,7 @@ impl Held {
 }
 
 /// TidesDB 10.2.1 lost keys that concurrent writers had been told were stored, in every run: an entry went into a memtable
-/// that another thread had just frozen and flushed, so its table lacked it, and the log that had it was given up. Here
+/// that another thread had just sealed and flushed, so its table lacked it, and the log that had it was given up. Here
 /// insertion and rotation happen under one lock.
 #[test]
 fn an_entry_that_races_a_memtable_rotation_is_not_lost() {

@@ -7,7 +7,7 @@
 //! Needs root, loop devices and `xfs_io`: `cargo xtask powercut` runs it, on ext4 and XFS.
 
 use super::{Run, commit_ops, drawn_options, key, open_families, progress, value};
-use kingtide::vfs::{File, FileLock, Fs, OpenMode, PosixFs};
+use kingtide::vfs::{DirId, File, FileLock, Fs, OpenMode, PosixFs};
 use kingtide::{Db, Durability, Options, Result, Tuning, WriteBatch, WriteOptions};
 use kingtide_base::hash::mix64;
 use kingtide_base::options::FileMode;
@@ -71,6 +71,10 @@ impl Fs for OtherBoot {
 
     fn sync_dir(&self, path: &Path) -> Result<()> {
         self.inner.sync_dir(path)
+    }
+
+    fn dir_id(&self, path: &Path) -> Result<DirId> {
+        self.inner.dir_id(path)
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {

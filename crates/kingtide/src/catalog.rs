@@ -1,5 +1,5 @@
-//! The database's shape: which families exist and which files they consist of, as the manifest says, and what is being done
-//! with them. Everything here is protected by the shape lock, which is held across manifest writes; reads never take it.
+//! The database's catalog: which families exist and which files they consist of, as the manifest says, and what is being done
+//! with them. Everything here is protected by the catalog lock, which is held across manifest writes; reads never take it.
 //!
 //! A change is a list of edits. It is written to the manifest first (one record, so all or nothing), and then applied to
 //! the families' views.
@@ -16,8 +16,8 @@ use kingtide_base::{Result, SeqNo};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-/// What the shape lock protects.
-pub(crate) struct Shape {
+/// What the catalog lock protects.
+pub(crate) struct Catalog {
     /// What the manifest says.
     pub versions: VersionSet,
     /// What works with the families that it describes.
@@ -74,7 +74,7 @@ impl VlogSpace {
     }
 }
 
-impl Shape {
+impl Catalog {
     /// Asks for a range of a family to be merged down. The ticket of the request, or `None` if the family was dropped: no
     /// merge would ever answer it.
     pub fn ask_for(&mut self, family: &Family, range: CompactionRange, rewrite: Rewrite) -> Option<u64> {
@@ -86,8 +86,8 @@ impl Shape {
         Some(self.next_manual)
     }
 
-    pub fn new(versions: VersionSet, families: BTreeMap<FamilyId, Arc<Family>>) -> Shape {
-        Shape {
+    pub fn new(versions: VersionSet, families: BTreeMap<FamilyId, Arc<Family>>) -> Catalog {
+        Catalog {
             versions,
             families,
             flushing: HashSet::new(),
@@ -148,10 +148,10 @@ impl Shape {
         for FileChange { family, flushed, .. } in changes {
             let Some(state) = self.versions.families.get(&family.id()) else { continue };
             family.update_view(|v| {
-                let kept = v.frozen.len() - flushed;
-                v.frozen[kept..].iter().for_each(|m| m.retire());
-                let frozen = v.frozen[..kept].to_vec();
-                View::new(v.order.clone(), v.active.clone(), frozen, state.version.clone(), tables, Some(v))
+                let kept = v.immutable.len() - flushed;
+                v.immutable[kept..].iter().for_each(|m| m.retire());
+                let immutable = v.immutable[..kept].to_vec();
+                View::new(v.order.clone(), v.active.clone(), immutable, state.version.clone(), tables, Some(v))
             });
             let before = family.flushed_seq.swap(state.flushed, Ordering::Relaxed);
             debug_assert!(before <= state.flushed, "what is flushed of a family fell");
@@ -167,22 +167,22 @@ impl Shape {
         self.versions.write(edits.to_vec(), None, next_file_id).map(drop)
     }
 
-    /// Brings the gauges that describe the shape up to date. `space`: what [`Shape::vlog_space`] tells. `staged`: bytes of value
+    /// Brings the gauges that describe the catalog up to date. `space`: what [`Catalog::vlog_space`] tells. `staged`: bytes of value
     /// logs that no memtable has yet. O(families + value logs).
     pub fn update_gauges(&self, space: &BTreeMap<FamilyId, VlogSpace>, staged: u64, stats: &Stats) {
         // `direct`: those that commits write, which no table refers to yet.
-        let (mut klog, mut direct, mut frozen) = (0, 0, 0);
+        let (mut klog, mut direct, mut immutable) = (0, 0, 0);
         for family in self.families.values() {
             let view = family.view.load();
             klog += view.klog_bytes();
             direct += view.memtables().map(|m| m.direct().file_bytes()).sum::<u64>();
-            frozen += view.frozen.len() as u64;
+            immutable += view.immutable.len() as u64;
         }
         let vlog: u64 = self.versions.vlogs.iter().map(|log| log.meta.size).sum();
         let dead: u64 = space.values().map(|space| space.stored - space.live).sum();
         stats.set(Stat::KlogBytes, klog);
         stats.set(Stat::VlogBytes, vlog + direct + staged);
         stats.set(Stat::VlogDeadBytes, dead);
-        stats.set(Stat::ImmutableMemtables, frozen);
+        stats.set(Stat::ImmutableMemtables, immutable);
     }
 }
