@@ -184,7 +184,7 @@ fn engines(args: &EnginesArgs) -> Result<()> {
 
 fn try_engine(name: &str, dir: &std::path::Path) -> Result<String> {
     process::fresh_dir(dir)?;
-    let store = engine::open(name, dir, &engine::EngineOptions::default())?;
+    let store = engine::registry::open(name, dir, &engine::EngineOptions::default())?;
     let version = store.version();
     let mut session = store.session()?;
     session.put(b"key", b"value")?;

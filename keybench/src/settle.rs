@@ -206,7 +206,7 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("keybench-settle-{}", std::process::id()));
         process::fresh_dir(&dir).unwrap();
         let options = EngineOptions { memtable_size: 64 << 10, ..EngineOptions::default() };
-        let store = engine::open("kingtide", &dir, &options).unwrap();
+        let store = engine::registry::open("kingtide", &dir, &options).unwrap();
         let begun = Begun::now(0);
         let mut session = store.session().unwrap();
         for i in 0..30_000u64 {

@@ -453,7 +453,7 @@ mod tests {
     #[test]
     fn what_a_session_does_is_read_back_from_its_file() {
         let path = std::env::temp_dir().join(format!("keybench-trace-{}", std::process::id()));
-        let engine = engine::open("memory", Path::new(""), &EngineOptions::default()).unwrap();
+        let engine = engine::registry::open("memory", Path::new(""), &EngineOptions::default()).unwrap();
         let recorder = Recorder::create(&path, "a test", Clock::calibrated()).unwrap();
         let session = |load, thread| Recorded::wrap(engine.session().unwrap(), &recorder, load, thread);
         let mut loader = session(true, 1);

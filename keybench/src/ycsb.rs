@@ -5,7 +5,6 @@
 //! many bytes together, and an update puts all of it.
 
 use crate::error::{Error, Result};
-use crate::lua::script::Script;
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -206,20 +205,6 @@ return {
 }
 "#;
 
-/// The flags of the property file that is among the workloads, if one is.
-pub fn flags_of(workloads: &[String]) -> Result<Vec<(&'static str, OsString)>> {
-    let mut flags = Vec::new();
-    for name in workloads {
-        let Some(text) = Script::properties(name) else { continue };
-        let own = Properties::parse(Path::new(name), &text)?.flags()?;
-        if !flags.is_empty() && flags != own {
-            return Err(Error::usage("property files with different counts or sizes: run them one by one"));
-        }
-        flags = own;
-    }
-    Ok(flags)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -272,9 +257,7 @@ mod tests {
     #[test]
     fn the_script_does_what_the_file_says() {
         let shares = |text: &str, verbs: &[&str]| {
-            let source = script(text).unwrap();
-            let script = Script { origin: "w".into(), source };
-            let counts = crate::lua::calls_of(&script, 50, 4_000);
+            let counts = crate::lua::calls_of(&script(text).unwrap(), 50, 4_000);
             verbs.iter().map(|v| counts.get(*v).copied().unwrap_or_default() as f64 / 4_000.0).collect::<Vec<f64>>()
         };
         let near = |a: &[f64], b: &[f64]| a.iter().zip(b).all(|(a, b)| (a - b).abs() < 0.04);

@@ -12,12 +12,14 @@ pub use save::Saved;
 use crate::engine::{self, Checked};
 use crate::error::{Error, Result};
 use crate::lua;
-use crate::ycsb;
+use crate::lua::script::Script;
+use crate::ycsb::Properties;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args as _, Command, FromArgMatches as _};
 use ini::{Entry, FIRST, Ini, Section};
 use kingtide_base::options::nearest;
 use std::ffi::OsString;
+use std::path::Path;
 
 /// A key of `[bench]` and the flag that it stands for.
 struct Key {
@@ -110,7 +112,15 @@ pub fn complete(args: lua::Args, raw: &[OsString]) -> Result<lua::Args> {
 
 /// The same with the counts and sizes of a YCSB property file among the workloads, where no flag gives them.
 fn with_properties(args: lua::Args, raw: &[OsString]) -> Result<lua::Args> {
-    let flags = ycsb::flags_of(&args.workloads)?;
+    let mut flags = Vec::new();
+    for name in &args.workloads {
+        let Some(text) = Script::properties(name) else { continue };
+        let own = Properties::parse(Path::new(name), &text)?.flags()?;
+        if !flags.is_empty() && flags != own {
+            return Err(Error::usage("property files with different counts or sizes: run them one by one"));
+        }
+        flags = own;
+    }
     if flags.is_empty() {
         return Ok(args);
     }
@@ -156,7 +166,7 @@ fn engine_flags(ini: &Ini, engines: &[String]) -> Result<Vec<OsString>> {
             .map_err(|e| ini.wrong(section.line, format!("[{}]: {e}", section.name)))?;
         for entry in &section.entries {
             let place = |e| ini.wrong(entry.line, format!("[{}] {}: {e}", section.name, entry.key));
-            match engine::check_option(name, &entry.key, &entry.value).map_err(place)? {
+            match engine::registry::check_option(name, &entry.key, &entry.value).map_err(place)? {
                 Checked::Gone(why) => eprintln!("warning: {}", place(Error::usage(why))),
                 Checked::Known if engines.iter().any(|e| e == name) => {
                     flags.push(format!("--opt={name}.{}={}", entry.key, entry.value).into());

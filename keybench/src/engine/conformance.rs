@@ -1,8 +1,9 @@
 //! What every adapter must do, whatever its engine: all verbs against a map in memory, on each engine that this machine
 //! has.
 
+use super::registry::open;
 use super::txn::{Isolation, Step, Transactions, TxnMode};
-use super::{Bounds, Cursor, Engine, EngineOptions, NAMES, Session, keeps_data, open};
+use super::{Bounds, Cursor, Engine, EngineOptions, NAMES, Session, keeps_data};
 use crate::error::{Error, Result};
 use crate::process::{fresh_dir, remove_dir};
 use kingtide_base::rng::Rng;
@@ -353,7 +354,7 @@ fn options_of_lmdb_are_a_closed_set() {
         ("max_readers", "0", "use 1 to"),
         ("nosync", "maybe", "neither true nor false"),
     ] {
-        let e = super::check_option("lmdb", key, value).unwrap_err();
+        let e = super::registry::check_option("lmdb", key, value).unwrap_err();
         assert!(e.exit_code() == 2 && e.to_string().contains(wanted), "{e}");
     }
 }
@@ -372,7 +373,7 @@ fn options_of_built_in_peers_are_closed_sets() {
         ("sqlite", "page_size", "5000", "power of two"),
         ("sqlite", "synchronous", "extra", "use off, normal or full"),
     ] {
-        let e = super::check_option(engine, key, value).unwrap_err();
+        let e = super::registry::check_option(engine, key, value).unwrap_err();
         assert!(e.exit_code() == 2 && e.to_string().contains(wanted), "{engine}: {e}");
     }
     for (engine, extra, shown) in [

@@ -21,6 +21,7 @@ pub mod null;
 pub mod peers;
 #[cfg(feature = "redb")]
 mod redb;
+pub mod registry;
 pub mod rocksdb;
 #[cfg(feature = "sqlite")]
 mod sqlite;
@@ -30,7 +31,6 @@ mod versions;
 
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use txn::{Step, Transactions};
@@ -241,14 +241,6 @@ impl EngineOptions {
 pub const NAMES: &[&str] =
     &["kingtide", "kingtide-c", "rocksdb", "tidesdb", "lmdb", "fjall", "redb", "sqlite", "memory", "null"];
 
-/// An engine that a feature of this crate builds in, which this program was built without.
-#[cfg(not(all(feature = "fjall", feature = "redb", feature = "sqlite")))]
-fn not_built_in<T>(name: &str) -> Result<T> {
-    Err(Error::Unavailable(format!(
-        "{name} is not built in; `cargo build --release -p keybench --features peers` does it"
-    )))
-}
-
 /// The name an engine goes by: `skiplist` is an old name of the in-memory reference.
 pub fn canonical_name(name: &str) -> Result<&'static str> {
     let wanted = if name == "skiplist" { "memory" } else { name };
@@ -283,54 +275,6 @@ pub enum Checked {
     Known,
     /// An earlier version had it, the present one does not: why it is left out.
     Gone(String),
-}
-
-/// Checks an option of an engine's own.
-pub fn check_option(engine: &str, key: &str, value: &str) -> Result<Checked> {
-    match canonical_name(engine)? {
-        "kingtide" | "kingtide-c" => kingtide::check_option(key, value),
-        "tidesdb" => tidesdb::check_option(key, value),
-        "lmdb" => lmdb::check_option(key, value),
-        "rocksdb" => Ok(Checked::Known),
-        #[cfg(feature = "fjall")]
-        "fjall" => fjall::check_option(key, value),
-        #[cfg(not(feature = "fjall"))]
-        "fjall" => not_built_in("fjall"),
-        #[cfg(feature = "redb")]
-        "redb" => redb::check_option(key, value),
-        #[cfg(not(feature = "redb"))]
-        "redb" => not_built_in("redb"),
-        #[cfg(feature = "sqlite")]
-        "sqlite" => sqlite::check_option(key, value),
-        #[cfg(not(feature = "sqlite"))]
-        "sqlite" => not_built_in("sqlite"),
-        other => Err(Error::usage(format!("engine {other} has no options, so '{key}' is unknown"))),
-    }
-}
-
-/// Opens an engine in `dir`, which exists.
-pub fn open(name: &str, dir: &Path, options: &EngineOptions) -> Result<Box<dyn Engine>> {
-    match canonical_name(name)? {
-        "kingtide" => kingtide::open(dir, options),
-        "kingtide-c" => kingtide_c::open(dir, options),
-        "rocksdb" => rocksdb::open(dir, options),
-        "tidesdb" => tidesdb::open(dir, options),
-        "lmdb" => lmdb::open(dir, options),
-        #[cfg(feature = "fjall")]
-        "fjall" => fjall::open(dir, options),
-        #[cfg(not(feature = "fjall"))]
-        "fjall" => not_built_in("fjall"),
-        #[cfg(feature = "redb")]
-        "redb" => redb::open(dir, options),
-        #[cfg(not(feature = "redb"))]
-        "redb" => not_built_in("redb"),
-        #[cfg(feature = "sqlite")]
-        "sqlite" => sqlite::open(dir, options),
-        #[cfg(not(feature = "sqlite"))]
-        "sqlite" => not_built_in("sqlite"),
-        "memory" => memory::open(options),
-        _ => null::open(options),
-    }
 }
 
 /// Whether a write of this engine can be read back, and so whether its answers can be judged.

@@ -178,7 +178,7 @@ impl Bench {
     }
 
     fn memory(&self) -> Box<dyn Engine> {
-        engine::open("memory", &self.dir, &EngineOptions::default()).unwrap()
+        engine::registry::open("memory", &self.dir, &EngineOptions::default()).unwrap()
     }
 
     /// What the check says of what `engine` holds.

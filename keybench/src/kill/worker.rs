@@ -73,7 +73,7 @@ fn work(order: &Order) -> Result<()> {
     let spec = &order.work;
     child::send(&Message::Opening)?;
     let start = Instant::now();
-    let engine = engine::open(&spec.engine, &spec.dir, &spec.options)?;
+    let engine = engine::registry::open(&spec.engine, &spec.dir, &spec.options)?;
     child::send(&Message::Opened { seconds: start.elapsed().as_secs_f64() })?;
     let (keys, wrong) = listing::write(&*engine, &order.listing)?;
     child::send(&Message::Listed { keys, wrong })?;

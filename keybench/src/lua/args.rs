@@ -284,7 +284,7 @@ impl Plan {
 
 /// What a workload says about itself, learned in a state whose `kv` acts on an empty map in memory.
 fn outline(script: &Script) -> Result<Outline> {
-    let store = engine::open("memory", Path::new(""), &EngineOptions::default())?;
+    let store = engine::registry::open("memory", Path::new(""), &EngineOptions::default())?;
     let shared = Worker::new(store.session()?, Clock::calibrated(), None, Arc::<Tracker>::default());
     Ok(script.load(Some(&shared), 0)?.outline)
 }

@@ -1,7 +1,7 @@
 //! The global `kv`: the engine's verbs for scripts. Each is timed around the engine's call alone; making Lua values from
 //! the answer comes after.
 
-mod replay;
+pub mod replay;
 
 use super::truth::{Answers, Known, Scan, Truth};
 use super::txn::{self, State};
@@ -425,7 +425,6 @@ pub fn register(lua: &Lua, shared: &Shared) -> mlua::Result<()> {
     single_verbs(lua, shared, &kv)?;
     batch_verbs(lua, shared, &kv)?;
     txn::register(lua, shared, &kv)?;
-    replay::register(lua, shared, &kv)?;
     kv.set("fill", lua.load(FILL).set_name("=kv.fill").into_function()?)?;
     lua.globals().set("kv", kv)
 }

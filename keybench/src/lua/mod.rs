@@ -33,7 +33,7 @@ use report::Report;
 /// The child's side: runs the specification on standard input.
 pub fn child_main() -> Result<()> {
     let spec: Spec = child::read_spec()?;
-    let open = |dir: &std::path::Path| engine::open(&spec.engine, dir, &spec.options);
+    let open = |dir: &std::path::Path| engine::registry::open(&spec.engine, dir, &spec.options);
     match point::run(&spec, &open, &mut |m| child::send(&m)) {
         Ok(()) => Ok(()),
         Err(Error::Unavailable(m)) => child::send(&Message::Unavailable(m)),

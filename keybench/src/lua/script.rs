@@ -185,6 +185,7 @@ impl Script {
             lua.load(format!("math.randomseed({})", seed as i64)).exec()?;
             if let Some(shared) = shared {
                 kv::register(&lua, shared)?;
+                kv::replay::register(&lua, shared)?;
             }
             natives::register(&lua, seed)?;
             lua.load(&self.source).set_name(format!("@{}", self.origin)).eval()

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 fn worker(verify: bool) -> Shared {
-    let store = engine::open("memory", Path::new(""), &EngineOptions::default()).unwrap();
+    let store = engine::registry::open("memory", Path::new(""), &EngineOptions::default()).unwrap();
     let truth = verify.then(|| Arc::new(Truth::default()));
     Worker::new(store.session().unwrap(), Clock::calibrated(), truth, Arc::<Tracker>::default())
 }
@@ -233,7 +233,7 @@ fn counted(spec: &Spec) -> Result<i64> {
     crate::process::fresh_dir(&dir)?;
     let store = std::cell::RefCell::new(None);
     let opened = |_: &Path| {
-        let e = engine::open(&spec.engine, &dir, &spec.options)?;
+        let e = engine::registry::open(&spec.engine, &dir, &spec.options)?;
         *store.borrow_mut() = Some(e.session()?);
         Ok(e)
     };
@@ -289,7 +289,7 @@ fn a_conflict_shows_at_the_commit_and_the_script_goes_on() {
         end
         assert(refusals == 3)
     "#;
-    let store = engine::open("memory", Path::new(""), &EngineOptions::default()).unwrap();
+    let store = engine::registry::open("memory", Path::new(""), &EngineOptions::default()).unwrap();
     let shared = Worker::new(store.session().unwrap(), Clock::calibrated(), None, Arc::<Tracker>::default());
     let script = Script { origin: "test".into(), source: "return { run = function() end }".into() };
     let loaded = script.load(Some(&shared), 1).unwrap();
@@ -359,7 +359,7 @@ fn bytes_are_counted_as_scripts_see_them() {
     let (seeded, done) = on_memory(&one).unwrap();
     assert_eq!((seeded.put_bytes, done.got_bytes), (71, 500 * 7));
     let mut closed = None;
-    point::run(&one, &|dir| engine::open("memory", dir, &one.options), &mut |m| {
+    point::run(&one, &|dir| engine::registry::open("memory", dir, &one.options), &mut |m| {
         if let Message::Closed(c) = m {
             closed = Some(c);
         }
@@ -385,15 +385,15 @@ fn run(spec: &Spec, open: &dyn Fn(&Path) -> Result<Box<dyn Engine>>) -> Result<(
 }
 
 fn on_memory(spec: &Spec) -> Result<(Measured, Measured)> {
-    run(spec, &|dir| engine::open("memory", dir, &spec.options))
+    run(spec, &|dir| engine::registry::open("memory", dir, &spec.options))
 }
 
 /// How many calls of each verb a script makes in so many units over so many items, two threads together; its answers are
 /// verified.
-pub fn calls_of(script: &Script, items: u64, units: u64) -> std::collections::HashMap<String, u64> {
-    let s = spec("", 2);
+pub fn calls_of(source: &str, items: u64, units: u64) -> std::collections::HashMap<String, u64> {
+    let s = spec(source, 2);
     let context = Context { items, ..s.context.clone() };
-    let s = Spec { script: script.clone(), context, limit: Limit::Units(units), ..s };
+    let s = Spec { context, limit: Limit::Units(units), ..s };
     let (seeded, done) = on_memory(&s).unwrap();
     assert!(seeded.touches == items && done.units == units && done.wrong == 0, "{:?}", done.examples);
     done.ops.into_iter().map(|op| (op.name, op.latency.count)).collect()
@@ -495,7 +495,7 @@ fn bundled_workloads_end_on_the_engine_that_does_nothing() {
         let s = Spec { engine: "null".into(), seed_threads: 0, points, verify: false, ..spec(source, 1) };
         let s = Spec { limit: Limit::Units(30), ..s };
         let mut done = None;
-        point::run(&s, &|dir| engine::open("null", dir, &s.options), &mut |m| {
+        point::run(&s, &|dir| engine::registry::open("null", dir, &s.options), &mut |m| {
             if let Message::Done { measured, .. } = m {
                 done = Some(measured);
             }
@@ -570,7 +570,7 @@ fn threads_draw_different_numbers_and_repeat_with_the_seed() {
         let store = std::cell::RefCell::new(None);
         let s = Spec { context, ..spec(source, 2) };
         run(&s, &|dir| {
-            let e = engine::open("memory", dir, &s.options)?;
+            let e = engine::registry::open("memory", dir, &s.options)?;
             *store.borrow_mut() = Some(e.session()?.cursor(Bounds::default())?);
             Ok(e)
         })
@@ -613,7 +613,7 @@ fn mistakes_in_scripts_are_told_with_their_place() {
 }
 
 fn broken(spec: &Spec, fault: Fault) -> Result<(Measured, Measured)> {
-    run(spec, &|dir| Ok(Faulty::engine(engine::open("memory", dir, &spec.options)?, fault)))
+    run(spec, &|dir| Ok(Faulty::engine(engine::registry::open("memory", dir, &spec.options)?, fault)))
 }
 
 /// An engine that stops for a moment: who waits for each answer before asking again sees one slow operation, who asks on

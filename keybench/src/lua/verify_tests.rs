@@ -44,7 +44,7 @@ fn found(verb: &str, fault: Option<Fault>, threads: usize) -> (Answers, Answers)
     let mut s = spec(&format!("{COMMON}{script}"), threads);
     s.limit = point::Limit::Units(3_000);
     let open = |dir: &std::path::Path| {
-        let store = engine::open("memory", dir, &s.options)?;
+        let store = engine::registry::open("memory", dir, &s.options)?;
         Ok(match fault {
             Some(fault) => Faulty::engine(store, fault),
             None => store,

@@ -337,7 +337,8 @@ enum Message {
 /// The child's side: runs the specification on standard input.
 pub fn child_main() -> Result<()> {
     let spec: Spec = child::read_spec()?;
-    let open = |dir: &Path, sync| engine::open(&spec.engine, dir, &EngineOptions { sync, ..spec.options.clone() });
+    let open =
+        |dir: &Path, sync| engine::registry::open(&spec.engine, dir, &EngineOptions { sync, ..spec.options.clone() });
     let done = match spec.phases[..] {
         [] => run::run(&spec, &|dir| open(dir, spec.options.sync)),
         _ => phases::run(&spec, &open),

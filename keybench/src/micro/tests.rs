@@ -63,7 +63,7 @@ const PATTERNS: [Pattern; 6] =
     [Pattern::Seq, Pattern::Random, Pattern::Zipfian, Pattern::Uniform, Pattern::Timestamp, Pattern::Reverse];
 
 fn honest(spec: &Spec) -> Outcome {
-    run(spec, &|dir| engine::open("memory", dir, &spec.options)).unwrap()
+    run(spec, &|dir| engine::registry::open("memory", dir, &spec.options)).unwrap()
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn a_reopened_store_that_lost_everything_is_caught() {
 }
 
 fn faulty(spec: &Spec, fault: Fault) -> Result<Outcome> {
-    run(spec, &|dir| Ok(Faulty::engine(engine::open("memory", dir, &spec.options)?, fault)))
+    run(spec, &|dir| Ok(Faulty::engine(engine::registry::open("memory", dir, &spec.options)?, fault)))
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn a_failed_write_ends_the_run() {
 fn the_null_engine_is_not_judged() {
     for workload in WORKLOADS {
         let s = Spec { engine: "null".into(), ..spec(workload, Pattern::Random) };
-        let o = run(&s, &|dir| engine::open("null", dir, &s.options)).unwrap();
+        let o = run(&s, &|dir| engine::registry::open("null", dir, &s.options)).unwrap();
         assert_eq!((o.verified(), o.wrong()), (0, 0), "{workload:?}");
         assert_eq!(o.phases.last().unwrap().ops, 3_000);
     }
@@ -210,7 +210,7 @@ fn threads_let_their_progress_be_seen() {
         clock: crate::clock::Clock::calibrated(),
         stop: AtomicBool::new(false),
     };
-    let store = crate::engine::open("memory", std::path::Path::new(""), &spec.options).unwrap();
+    let store = crate::engine::registry::open("memory", std::path::Path::new(""), &spec.options).unwrap();
     let seen = AtomicU64::new(0);
     phase_on(spec.threads, &shared, &*store, &["PUT"], 1, &mut Outcome::default(), |w| {
         w.puts(Picker::for_load(&spec, w.thread), spec.entries, 1)?;

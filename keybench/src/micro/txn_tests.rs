@@ -28,7 +28,7 @@ fn a_right_engine_is_found_right_at_every_level() {
                 for (size, hot_keys) in [(1, None), (7, Some(5)), (100, Some(1_000))] {
                     let s = txn_spec(workload, isolation, mode);
                     let s = Spec { txn: TxnSpec { size, hot_keys, ..s.txn }, ..s };
-                    let o = run(&s, &|dir| engine::open("memory", dir, &s.options)).unwrap();
+                    let o = run(&s, &|dir| engine::registry::open("memory", dir, &s.options)).unwrap();
                     let what = format!("{workload:?} {isolation} {mode:?} {size} {hot_keys:?}");
                     assert_eq!((o.wrong(), o.lost_updates), (0, 0), "{what}: {:?}", o.examples);
                     let txn = counts(&o);
@@ -57,7 +57,7 @@ fn patterns_sizes_and_few_entries_work() {
                 Spec { entries: 10, operations: 500, ..s.clone() },
                 s,
             ] {
-                let o = run(&s, &|dir| engine::open("memory", dir, &s.options)).unwrap();
+                let o = run(&s, &|dir| engine::registry::open("memory", dir, &s.options)).unwrap();
                 assert_eq!(o.wrong(), 0, "{workload:?} {pattern:?}: {:?}", o.examples);
             }
         }
@@ -189,7 +189,7 @@ impl Session for OddSession {
 }
 
 fn odd(spec: &Spec, quirk: Quirk) -> Result<Outcome> {
-    run(spec, &|dir| Ok(Box::new(Odd(engine::open("memory", dir, &spec.options)?, quirk)) as Box<dyn Engine>))
+    run(spec, &|dir| Ok(Box::new(Odd(engine::registry::open("memory", dir, &spec.options)?, quirk)) as Box<dyn Engine>))
 }
 
 /// One thread, so that no conflict is the memory engine's own.
@@ -257,7 +257,7 @@ fn what_an_engine_has_not_is_told_apart_from_a_failure() {
 fn the_null_engine_is_not_judged() {
     for workload in WORKLOADS {
         let s = Spec { engine: "null".into(), ..txn_spec(workload, Isolation::Snapshot, TxnMode::Optimistic) };
-        let o = run(&s, &|dir| engine::open("null", dir, &s.options)).unwrap();
+        let o = run(&s, &|dir| engine::registry::open("null", dir, &s.options)).unwrap();
         assert_eq!((o.verified(), o.wrong(), o.lost_updates), (0, 0, 0), "{workload:?}");
         assert_eq!(counts(&o).commits, 300);
     }

@@ -139,8 +139,8 @@ impl Worker {
     }
 }
 
-/// Puts `kv.replay` into a state.
-pub fn register(lua: &Lua, shared: &Shared, kv: &Table) -> mlua::Result<()> {
+/// Puts `kv.replay` into a state that has the other verbs.
+pub fn register(lua: &Lua, shared: &Shared) -> mlua::Result<()> {
     let shared = Rc::clone(shared);
     let workload = move |lua: &Lua, path: String| {
         let replay = read(Path::new(&path)).map_err(|e: Error| mlua::Error::runtime(e.to_string()))?;
@@ -176,5 +176,5 @@ pub fn register(lua: &Lua, shared: &Shared, kv: &Table) -> mlua::Result<()> {
         table.set("run", lua.create_function(run)?)?;
         Ok(table)
     };
-    kv.set("replay", lua.create_function(workload)?)
+    lua.globals().get::<Table>("kv")?.set("replay", lua.create_function(workload)?)
 }

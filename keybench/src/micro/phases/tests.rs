@@ -23,11 +23,11 @@ fn phases(test: &str, list: &str) -> Spec {
 
 fn on(engine: &str, spec: &Spec) -> Result<Outcome> {
     let spec = Spec { engine: engine.into(), ..spec.clone() };
-    run(&spec, &|dir, sync| engine::open(engine, dir, &EngineOptions { sync, ..spec.options.clone() }))
+    run(&spec, &|dir, sync| engine::registry::open(engine, dir, &EngineOptions { sync, ..spec.options.clone() }))
 }
 
 fn faulty(spec: &Spec, fault: Fault) -> Outcome {
-    run(spec, &|dir, _| Ok(Faulty::engine(engine::open("memory", dir, &spec.options)?, fault))).unwrap()
+    run(spec, &|dir, _| Ok(Faulty::engine(engine::registry::open("memory", dir, &spec.options)?, fault))).unwrap()
 }
 
 fn phase<'a>(outcome: &'a Outcome, name: &str) -> &'a Phase {
@@ -112,7 +112,7 @@ fn stores_are_opened_as_their_phases_need_them() {
     let o = run(&s, &|dir, sync| {
         let empty = std::fs::read_dir(dir).unwrap().next().is_none();
         opened.borrow_mut().push((sync, empty));
-        engine::open("lmdb", dir, &EngineOptions { sync, ..s.options.clone() })
+        engine::registry::open("lmdb", dir, &EngineOptions { sync, ..s.options.clone() })
     })
     .unwrap();
     assert_eq!(o.wrong(), 0, "{:?}", o.examples);
