@@ -1,7 +1,7 @@
 //! The log that earlier opens left: from the moment its segments are found until the writer goes on behind it.
 
 use super::reader::{ReplayEnd, list_segments};
-use super::segment::END_MARK_LEN;
+use super::segment::{END_MARK_LEN, RECORD_HEADER_LEN};
 use crate::names::segment_path;
 use crate::version::manifest::write_again;
 use kingtide_base::{Result, SeqNo, rare};
@@ -11,7 +11,7 @@ use std::path::Path;
 /// The log that earlier opens left. Recovery fills in what it read; [`super::Wal::open`] takes it and goes on behind it.
 ///
 /// It alone syncs segments of earlier opens, each of them once. What was read from them may be in the page cache only, and
-/// must not vanish under what builds on it: a table of a flush during recovery, or the first commit after it. Nothing is ever
+/// must not vanish under what builds on it: a table of a flush during recovery, or the first commit after it. Nothing else is ever
 /// written to them again, so one sync is enough.
 #[derive(Debug)]
 pub struct RecoveredLog {
@@ -73,6 +73,7 @@ impl RecoveredLog {
     /// Syncs the segments that are part of the log, unless [`RecoveredLog::sync_files`] did: those too that are only kept for
     /// change streams, for the log is read from its beginning.
     pub(super) fn sync_chain(&mut self, fs: &dyn Fs, dir: &Path) -> Result<()> {
+        self.cut_off(fs, dir)?;
         if self.synced {
             return Ok(());
         }
@@ -87,6 +88,16 @@ impl RecoveredLog {
         }
         self.synced = true;
         Ok(())
+    }
+
+    /// Takes away, durably, the header of the record before which the log ends because a value that it points to is not whole. Its
+    /// sequence numbers go to other operations now. Once some of these are in tables, a later open would take the record's
+    /// operations for those, find nothing missing of it, and apply the rest.
+    fn cut_off(&self, fs: &dyn Fs, dir: &Path) -> Result<()> {
+        let Some(last) = self.end.segments.last().filter(|_| self.end.missing) else { return Ok(()) };
+        let file = fs.open(&segment_path(dir, last.id), OpenMode::Write)?;
+        file.write_at(&[0; RECORD_HEADER_LEN], u64::from(last.end))?;
+        file.sync_data()
     }
 }
 
