@@ -184,7 +184,10 @@ fn a_record_whose_value_a_power_cut_took_does_not_come_back_later() {
         let cut = fs.crash_clone(Survival::AllKept, &mut Rng::new(1));
         lose_second_value(&cut);
 
-        let again = open(&cut).unwrap();
+        // The flush must not give the segment up.
+        let mut keeps_log = options(&cut);
+        keeps_log.db.change_retention = 1 << 20;
+        let again = Db::open("db", keeps_log).unwrap();
         assert_eq!(again.range(..).count(), 1);
         (0..flushed).for_each(|i| _ = again.put([100 + i], b"new").unwrap());
         again.flush().unwrap();

@@ -466,35 +466,41 @@ fn a_panic_of_the_file_system_at_any_step_of_a_flush_does_not_reach_the_caller()
     assert!(halted > 20, "only {halted} steps");
 }
 
-/// What seals a memtable runs on the caller's thread too, and calls no key order of the caller's, in debug builds neither.
+/// What seals a memtable runs on the caller's thread too, and calls no key order of the caller's: not in debug builds, and not
+/// past the open-file budget either, where views are made anew.
 #[test]
 fn a_panic_of_the_key_order_at_any_comparison_of_a_flush_does_not_reach_the_caller() {
-    let mut halted = 0;
-    for after in 0.. {
-        let fs = MemFs::new();
-        let order = Arc::new(Panicky(AtomicI64::new(-1)));
-        let db = Db::open("db", options(Arc::new(fs.clone()))).unwrap();
-        let family_options = FamilyOptions::new().target_file_size(65_536).value_threshold(1 << 20);
-        let custom = KeyOrder::Custom(order.clone());
-        let family = db.create_family_ordered("panicky", family_options, custom).unwrap();
-        let mut value = vec![0; 1000];
-        for key in 0..300u16 {
-            Rng::new(u64::from(key)).fill(&mut value);
-            family.put(key.to_be_bytes(), &value).unwrap();
+    for (keys, max_open_files) in [(300u16, 1000), (1500, 16)] {
+        let mut halted = 0;
+        for after in 0.. {
+            let fs = MemFs::new();
+            let order = Arc::new(Panicky(AtomicI64::new(-1)));
+            let mut o = options(Arc::new(fs.clone()));
+            o.db.max_open_files = max_open_files;
+            let db = Db::open("db", o).unwrap();
+            let family_options = FamilyOptions::new().target_file_size(65_536).value_threshold(1 << 20);
+            let custom = KeyOrder::Custom(order.clone());
+            let family = db.create_family_ordered("panicky", family_options, custom).unwrap();
+            let mut value = vec![0; 1000];
+            for key in 0..keys {
+                Rng::new(u64::from(key)).fill(&mut value);
+                family.put(key.to_be_bytes(), &value).unwrap();
+            }
+            family.compact().unwrap(); // into a run of several files, which a check compares
+            (0..3u16).for_each(|key| _ = family.put((key * 70).to_be_bytes(), b"new").unwrap());
+            order.0.store(after, Ordering::SeqCst);
+            let flushed = catch_unwind(AssertUnwindSafe(|| db.flush()));
+            let all_made = order.0.swap(-1, Ordering::SeqCst) >= 0;
+            let what = format!("{max_open_files} files, comparison {after}");
+            let flushed = flushed.unwrap_or_else(|_| panic!("{what}: the panic reached the caller"));
+            if all_made {
+                flushed.unwrap();
+                break;
+            }
+            halted += 1;
+            assert_eq!(flushed.unwrap_err().kind(), ErrorKind::Poisoned, "{what}");
         }
-        family.compact().unwrap(); // into a run of several files, which a check compares
-        (0..3u16).for_each(|key| _ = family.put((key * 70).to_be_bytes(), b"new").unwrap());
-        order.0.store(after, Ordering::SeqCst);
-        let flushed = catch_unwind(AssertUnwindSafe(|| db.flush()));
-        let all_made = order.0.swap(-1, Ordering::SeqCst) >= 0;
-        let flushed = flushed.unwrap_or_else(|_| panic!("comparison {after}: the panic reached the caller"));
-        if all_made {
-            flushed.unwrap();
-            break;
-        }
-        halted += 1;
-        assert_eq!(flushed.unwrap_err().kind(), ErrorKind::Poisoned, "comparison {after}");
+        println!("{halted} comparisons");
+        assert!(halted > 3, "only {halted} comparisons");
     }
-    println!("{halted} comparisons");
-    assert!(halted > 3, "only {halted} comparisons");
 }

@@ -162,6 +162,7 @@ pub fn values(name: &str) -> &'static [&'static str] {
         "log_file_size" => &["4096", "16M"],
         "log_files" => &["1", "4"],
         "memtable_size" => &["65536", "100000", "400000"],
+        "family_histograms" => &["0", "1", "16"],
         "max_immutable_memtables" => &["1", "2", "64"],
         "block_size" => &["512", "1024", "4096", "1M"],
         "compression" => &["none", "lz4", "lz4-fast", "zstd", "snappy"],
