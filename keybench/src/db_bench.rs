@@ -37,7 +37,7 @@ struct Line {
     args: micro::Args,
 }
 
-/// What `keybench micro` is told.
+/// The arguments passed to `keybench micro`.
 ///
 /// # Errors
 /// A flag that has no counterpart, and what `keybench micro` says of the others.

@@ -235,9 +235,9 @@ impl Empty {
             self.warm.push(slab);
             return;
         }
+        #[cfg(all(target_os = "linux", not(miri), not(loom)))]
         // SAFETY: the slab is within a mapping of ours, and nothing in it is used any more. If the system refuses, its pages
         // stay.
-        #[cfg(all(target_os = "linux", not(miri), not(loom)))]
         unsafe {
             libc::madvise(slab.as_ptr().cast(), SLAB, libc::MADV_DONTNEED);
         }
