@@ -1,7 +1,7 @@
 //! Space that is kept for a full disk.
 //!
 //! To free space takes space: deletes go into the log, their memtable into a table, and a merge writes its output before its
-//! inputs go. So a database that has grown keeps a file of nothing, a few percent of its size. When background work meets a
+//! inputs go. So a database that has grown keeps a file of nothing, an eighth of its size or less. When background work meets a
 //! full disk, the file is removed and the space is *spent*: from then on commits that add data are refused, as they were
 //! by the full disk, and those that only delete are taken, until deletes, or other users of the disk, have freed so
 //! much that the file can be made again.

@@ -46,6 +46,8 @@ pub struct World {
     pub conflicts: u64,
     /// Trouble with the disk that the scenario made by itself, while it lasts.
     pub trouble: Option<Trouble>,
+    /// The disk may have been full while the database was opened.
+    pub opened_on_full_disk: bool,
     /// Where the process dies or the power goes, if it does so in rare paths.
     pub doom: Option<Doom>,
     pub counts: Counts,
@@ -107,6 +109,7 @@ impl World {
             refused: 0,
             conflicts: 0,
             trouble: None,
+            opened_on_full_disk: false,
             doom: None,
             counts: Counts::default(),
         }
@@ -163,7 +166,10 @@ impl World {
     pub fn try_open(&mut self) -> Result<()> {
         let draw = self.rng.next_u64();
         let options = options(&self.plan, Arc::new(self.faults.clone()), self.clock.clone(), draw);
+        let injected = self.faults.stats().injected();
         let db = Db::open(Path::new(DIR), options)?;
+        self.opened_on_full_disk =
+            self.trouble.is_some() || !self.plan.disk.is_empty() || self.faults.stats().injected() != injected;
         let known = families_found(&db, &self.edit(|p| p.clone()));
         self.edit(|p| (p.families, p.changing) = (known.clone(), None));
         let handles = known.into_iter().map(|(name, no)| Ok((name.clone(), (no, db.family(&name)?))));
