@@ -1,8 +1,10 @@
 //! What a stream finds in the log of earlier opens, and where the log has holes.
 
 use super::{History, drain, full, open, random_batch, since, small};
-use kingtide::vfs::{MemFs, Survival};
-use kingtide::{ChangeStreamOptions, Db, Durability, ErrorKind, FamilyOptions, Options, WriteBatch, WriteOptions};
+use kingtide::vfs::{Fault, FaultFs, MemFs, Op as FsOp, Rule, Survival};
+use kingtide::{
+    ChangeKind, ChangeStreamOptions, Db, Durability, ErrorKind, FamilyOptions, Options, WriteBatch, WriteOptions,
+};
 use kingtide_base::rng::{Rng, entropy};
 use std::sync::Arc;
 use std::time::Duration;
@@ -279,4 +281,23 @@ fn damage_is_reported_with_its_place_and_nothing_is_skipped() {
         assert_eq!((e.kind(), e.path()), (ErrorKind::Corruption, Some(path.as_path())));
         assert!(e.offset().unwrap() < at && e.offset().unwrap() + 64 > at);
     }
+}
+
+/// A read that fails once costs a stream one error: it goes on where it was, and takes nothing that it could not read for damage.
+#[test]
+fn a_stream_goes_on_after_a_read_that_failed() {
+    let faults = FaultFs::new(MemFs::shared(), 1);
+    let db = Db::open("/db", Options::new().fs(Arc::new(faults.clone()))).unwrap();
+    let mut history = History::new();
+    for i in 0..3u8 {
+        let seq = db.put([b'k', i], [i; 9]).unwrap();
+        let op = (0, ChangeKind::Put, vec![b'k', i], vec![i; 9], false);
+        history.insert(seq, vec![op]);
+    }
+    let mut stream = db.changes_since(0).unwrap();
+    faults.add(Rule::new(FsOp::Read, Fault::Eio).path(".wal"));
+    assert_eq!(stream.next().unwrap_err().kind(), ErrorKind::Io);
+    assert_eq!(faults.stats().injected(), 1);
+    assert_eq!(stream.position(), 0);
+    assert!(drain(&mut stream) == history);
 }
