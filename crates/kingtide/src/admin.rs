@@ -120,9 +120,11 @@ impl DbInner {
         Ok(())
     }
 
-    /// Changes a database option. Not stored, but for `change_retention`: database options are given at each open.
+    /// Changes a database option. Not stored, but for `change_retention`: database options are given at each open. One that
+    /// cannot be stored does not change.
     pub fn set_option(&self, name: &str, value: &str) -> Result<()> {
         self.check_open()?;
+        let change_retention = self.options.read().change_retention;
         let next = self.change_options(name, value)?;
         self.set_durability(next.durability);
         self.stats.time_operations(next.histograms, next.slow_operation_threshold);
@@ -136,7 +138,10 @@ impl DbInner {
         }
         self.fit_memory_limit(&self.catalog.lock());
         self.limiter.set_rate(next.rate_limit);
-        self.store_change_retention()?;
+        if let Err(e) = self.store_change_retention() {
+            self.change_options("change_retention", &change_retention.to_string())?;
+            return Err(e);
+        }
         self.stats.events.tell(|| Event::OptionChanged(name.to_owned(), value.to_owned()));
         self.stats.deliver_events();
         self.release_log() // some may be kept no more

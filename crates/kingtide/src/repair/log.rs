@@ -177,7 +177,7 @@ pub(super) fn prepare(
             false => stored,
         };
         match (tag.kind(), expiry) {
-            (Some(Kind::Put), None) => txn.put(family, op.key, value)?,
+            (Some(Kind::Put), None) => txn.put_for_good(family, op.key, value)?,
             (Some(Kind::Put), Some(at)) => {
                 txn.put_until(family, op.key, value, kingtide_base::clock::time_of_unix_ms(at))?
             }

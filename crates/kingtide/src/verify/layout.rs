@@ -123,9 +123,11 @@ pub(super) fn closed(checker: &mut Checker<'_, '_>, options: &Options) -> Result
 
 /// The database that is open: its views at one moment, and whether the manifest agrees with them.
 pub(super) fn open(checker: &mut Checker<'_, '_>, db: &DbInner) -> Result<Subject> {
-    let (scan, subject) = {
+    let (scan, subject, settled) = {
         let catalog = db.catalog.lock();
         let scan = ManifestScan::read(&**checker.fs, checker.dir)?;
+        let manifest = &catalog.versions.manifest;
+        let settled = manifest.settled_path().is_some() && manifest.poison().is_none();
         let families: Vec<FamilyFiles> = (catalog.families.values())
             .map(|f| {
                 let view = f.view.load_full();
@@ -144,7 +146,7 @@ pub(super) fn open(checker: &mut Checker<'_, '_>, db: &DbInner) -> Result<Subjec
             complete: true,
             manifest: scan.path.clone(),
         };
-        (scan, subject)
+        (scan, subject, settled)
     };
     tell_manifest(checker, &scan)?;
     let orders = subject.families.iter().filter_map(|f| match &f.order {
@@ -153,7 +155,8 @@ pub(super) fn open(checker: &mut Checker<'_, '_>, db: &DbInner) -> Result<Subjec
     });
     let options = Options { custom_orders: orders.collect(), ..Options::default() };
     let (state, complete) = put_together(checker, &scan, &options);
-    if complete {
+    // Behind a write that failed the file may have a change that the database does not, until it is written anew.
+    if complete && settled {
         for f in &subject.families {
             let same = (state.families.get(&f.id)).is_some_and(|l| l.version == f.version && l.name == f.name);
             if !same {

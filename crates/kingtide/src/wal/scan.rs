@@ -73,12 +73,15 @@ impl Window {
     }
 
     fn load(&mut self, offset: u64, take: u64) -> Result<()> {
-        self.bytes.clear();
-        extend_zeroed(&mut self.bytes, take as usize, "a part of the log")?;
+        // When the read fails the window is empty: zeros in the place of what was not read would pass for a damaged record.
+        let mut bytes = std::mem::take(&mut self.bytes);
+        bytes.clear();
         self.start = offset;
         self.loads += 1;
-        let got = self.file.read_full_at(&mut self.bytes, offset)?;
-        self.bytes.truncate(got);
+        extend_zeroed(&mut bytes, take as usize, "a part of the log")?;
+        let got = self.file.read_full_at(&mut bytes, offset)?;
+        bytes.truncate(got);
+        self.bytes = bytes;
         Ok(())
     }
 }

@@ -3,8 +3,8 @@
 
 use kingtide::vfs::{Fs, MemFs, OpenMode};
 use kingtide::{
-    Clock, ColumnFamily, Db, ErrorKind, IngestOptions, Isolation, KeyGap, LockMode, Options, RepairOptions,
-    RepairReport, SortedFileWriter, TransactionOptions, WriteBatch, WriteOptions,
+    Clock, ColumnFamily, Db, ErrorKind, FamilyOptions, IngestOptions, Isolation, KeyGap, LockMode, Options,
+    RepairOptions, RepairReport, SortedFileWriter, TransactionOptions, WriteBatch, WriteOptions,
 };
 use kingtide_base::KeyOrder;
 use kingtide_base::hash::mix64;
@@ -459,6 +459,28 @@ fn a_prepared_put_expires_when_it_was_to_expire() {
     let mut cursor = db.default_family().cursor(..).unwrap();
     cursor.seek_to_first();
     assert_eq!((cursor.key(), cursor.expires_at()), (&b"key"[..], Some(expiry)));
+}
+
+/// What a prepared transaction puts for good stays for good, although what its family takes today expires.
+#[test]
+fn a_prepared_put_that_never_expires_does_not_begin_to() {
+    let fs = MemFs::new();
+    let db = Db::open(DIR, options(&fs)).unwrap();
+    let family = db.create_family("offers", FamilyOptions::new()).unwrap();
+    let mut txn = db.begin(Isolation::Snapshot).unwrap();
+    txn.put(&family, b"key", b"value").unwrap();
+    txn.prepare(b"in doubt").unwrap();
+    family.set_option("ttl_ms", "60000").unwrap();
+    let disk = fs.kill_clone();
+    drop((txn, family, db));
+    kingtide::repair(DIR, INTO, &options(&disk)).unwrap();
+    let db = Db::open(INTO, options(&disk)).unwrap();
+    db.commit_prepared(b"in doubt").unwrap();
+    let family = db.family("offers").unwrap();
+    assert!(family.options().ttl.is_some());
+    let mut cursor = family.cursor(..).unwrap();
+    cursor.seek_to_first();
+    assert_eq!((cursor.key(), cursor.expires_at()), (&b"key"[..], None));
 }
 
 /// The number of each entry in the tables of a database.

@@ -3,9 +3,10 @@
 //!
 //! `KINGTIDE_FULL=1` damages many more places.
 
-use kingtide::vfs::{Fs, MemFs, OpenMode};
+use kingtide::vfs::{Fault, FaultFs, Fs, MemFs, Op as FsOp, OpenMode, Rule};
 use kingtide::{
-    ColumnFamily, Db, ErrorKind, Isolation, Options, Problem, ProblemKind, Severity, VerifyReport, WriteBatch,
+    ColumnFamily, Db, ErrorKind, FamilyOptions, Isolation, Options, Problem, ProblemKind, Severity, VerifyReport,
+    WriteBatch,
 };
 use kingtide_base::hash::mix64;
 use kingtide_base::rng::{Rng, entropy};
@@ -219,6 +220,23 @@ fn an_open_database_is_verified_while_it_is_written() {
     db.close().unwrap();
     assert_eq!(db.verify().unwrap_err().kind(), ErrorKind::Closed);
     assert!(verified(&fs).is_clean(), "{}", show(&verified(&fs)));
+}
+
+/// A change that the disk refused may be in the manifest nevertheless, which is no damage: the next change writes it anew.
+#[test]
+fn a_change_that_failed_is_no_damage() {
+    let disk = MemFs::new();
+    let faults = FaultFs::new(Arc::new(disk.clone()), 1);
+    let db = Db::open(DIR, options(&disk).fs(Arc::new(faults.clone()))).unwrap();
+    db.create_family("tides", FamilyOptions::new()).unwrap();
+    faults.add(Rule::new(FsOp::Sync, Fault::Eio).path("MANIFEST"));
+    assert_eq!(db.rename_family("tides", "waves").unwrap_err().kind(), ErrorKind::Io);
+    let report = db.verify().unwrap();
+    assert!(report.is_clean(), "{}", show(&report));
+    db.rename_family("tides", "currents").unwrap();
+    let report = db.verify().unwrap();
+    assert!(report.is_clean(), "{}", show(&report));
+    assert_eq!(db.families(), ["currents", "default"]);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use crate::commit::batch::WriteBatch;
 use crate::txn::locks::LockMode;
 use crate::txn::read_set::ReadSet;
 use crate::txn::validate::Validation;
-use kingtide_base::{Error, ErrorKind, Result};
+use kingtide_base::{Error, ErrorKind, Kind, Result};
 use std::ops::Bound;
 use std::time::{Duration, SystemTime};
 
@@ -22,6 +22,14 @@ impl Transaction {
     /// of a locking transaction also `Conflict`, `LockTimeout`, `Deadlock`.
     pub fn put(&mut self, family: &ColumnFamily, key: &[u8], value: &[u8]) -> Result<()> {
         self.write(family, key, None, |b| b.put(family, key, value))
+    }
+
+    /// Sets a key that does not expire, whatever the `ttl_ms` of its family: for a copy of an entry that did not.
+    ///
+    /// # Errors
+    /// As [`Transaction::put`].
+    pub(crate) fn put_for_good(&mut self, family: &ColumnFamily, key: &[u8], value: &[u8]) -> Result<()> {
+        self.write(family, key, None, |b| b.push(family.inner(), Kind::Put as u8, key, None, Some(value)))
     }
 
     /// Sets a key that is gone after `ttl`.

@@ -1,8 +1,10 @@
 //! What a stream finds in the log of earlier opens, and where the log has holes.
 
 use super::{History, drain, full, open, random_batch, since, small};
-use kingtide::vfs::{MemFs, Survival};
-use kingtide::{ChangeStreamOptions, Db, Durability, ErrorKind, FamilyOptions, Options, WriteBatch, WriteOptions};
+use kingtide::vfs::{Fault, FaultFs, MemFs, Op as FsOp, Rule, Survival};
+use kingtide::{
+    ChangeKind, ChangeStreamOptions, Db, Durability, ErrorKind, FamilyOptions, Options, WriteBatch, WriteOptions,
+};
 use kingtide_base::rng::{Rng, entropy};
 use std::sync::Arc;
 use std::time::Duration;
@@ -279,4 +281,43 @@ fn damage_is_reported_with_its_place_and_nothing_is_skipped() {
         assert_eq!((e.kind(), e.path()), (ErrorKind::Corruption, Some(path.as_path())));
         assert!(e.offset().unwrap() < at && e.offset().unwrap() + 64 > at);
     }
+}
+
+/// A change of the option that cannot be stored is refused, and the option is what it was: a close still keeps the log.
+#[test]
+fn retention_that_cannot_be_stored_does_not_change() {
+    let faults = FaultFs::new(MemFs::shared(), 1);
+    let mut options = Options::new().fs(Arc::new(faults.clone()));
+    options.db.change_retention = 1 << 30;
+    let db = Db::open("/db", options.clone()).unwrap();
+    let first = db.put("k", "v").unwrap();
+    (0..500u32).for_each(|i| _ = db.put(i.to_be_bytes(), [7; 1000]).unwrap()); // more than a small segment
+    faults.add(Rule::new(FsOp::Sync, Fault::Eio).path("MANIFEST"));
+    assert_eq!(db.set_option("change_retention", "0").unwrap_err().kind(), ErrorKind::Io);
+    db.close().unwrap();
+    assert!(db.oldest_change_sequence() < first);
+    let db = Db::open("/db", options).unwrap();
+    assert!(db.changes_since(first - 1).unwrap().next().unwrap().is_some());
+    db.set_option("change_retention", "0").unwrap();
+    db.close().unwrap();
+    assert!(db.oldest_change_sequence() >= first);
+}
+
+/// A read that fails once costs a stream one error: it goes on where it was, and takes nothing that it could not read for damage.
+#[test]
+fn a_stream_goes_on_after_a_read_that_failed() {
+    let faults = FaultFs::new(MemFs::shared(), 1);
+    let db = Db::open("/db", Options::new().fs(Arc::new(faults.clone()))).unwrap();
+    let mut history = History::new();
+    for i in 0..3u8 {
+        let seq = db.put([b'k', i], [i; 9]).unwrap();
+        let op = (0, ChangeKind::Put, vec![b'k', i], vec![i; 9], false);
+        history.insert(seq, vec![op]);
+    }
+    let mut stream = db.changes_since(0).unwrap();
+    faults.add(Rule::new(FsOp::Read, Fault::Eio).path(".wal"));
+    assert_eq!(stream.next().unwrap_err().kind(), ErrorKind::Io);
+    assert_eq!(faults.stats().injected(), 1);
+    assert_eq!(stream.position(), 0);
+    assert!(drain(&mut stream) == history);
 }
